@@ -1,0 +1,129 @@
+// Package fault is the error that people see: a kind to branch on, a message
+// that says what went wrong and where, and a hint that ends with the command or
+// setting that mends it. Every room may import it; it imports none of ours.
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+)
+
+// Kind classifies an error for programs. Kinds travel on the wire: they are
+// only ever added.
+type Kind string
+
+// The kinds, with the HTTP status and the exit code that doors give them in
+// Status and in package cli.
+const (
+	Internal    Kind = "internal"    // a bug of ours, or an error nobody foresaw
+	Invalid     Kind = "invalid"     // the request itself is wrong
+	NotFound    Kind = "not_found"   // no such sandbox, snapshot, tag, file
+	Ambiguous   Kind = "ambiguous"   // a reference that fits several snapshots
+	Exists      Kind = "exists"      // the name is taken
+	Conflict    Kind = "conflict"    // another operation holds what this one needs
+	Unsupported Kind = "unsupported" // this host or build cannot do it; the hint says what would
+	Denied      Kind = "denied"      // not allowed
+	NoSpace     Kind = "no_space"    // disk or quota full; nothing acknowledged was lost
+	ReadOnly    Kind = "read_only"   // the store cannot be written
+	Corrupt     Kind = "corrupt"     // stored data fails its check; writes stop
+	Version     Kind = "version"     // data of a format that this build does not know
+	Unavailable Kind = "unavailable" // the daemon, keeper or network cannot be reached
+	Cancelled   Kind = "cancelled"   // the caller went away
+	Timeout     Kind = "timeout"     // a deadline passed
+)
+
+// Error is an error with a kind, a message for people, a hint, and the cause.
+type Error struct {
+	Kind    Kind
+	Message string // lower case, no period: what was being done, to what
+	Hint    string // what to do about it; ends with a command where there is one
+	Err     error  // the cause; may be nil
+}
+
+// Error joins message and cause.
+func (e *Error) Error() string {
+	switch {
+	case e.Err == nil:
+		return e.Message
+	case e.Message == "":
+		return e.Err.Error()
+	}
+	return e.Message + ": " + e.Err.Error()
+}
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// New makes an error of kind k.
+func New(k Kind, format string, args ...any) *Error {
+	return &Error{Kind: k, Message: fmt.Sprintf(format, args...)}
+}
+
+// Wrap says what was being done when err happened. The kind is err's own where
+// it has one, else the one that its errno stands for. Wrap of nil is nil.
+func Wrap(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{Kind: KindOf(err), Message: fmt.Sprintf(format, args...), Hint: HintOf(err), Err: err}
+}
+
+// WithHint sets the hint and gives the error back.
+func (e *Error) WithHint(format string, args ...any) *Error {
+	e.Hint = fmt.Sprintf(format, args...)
+	return e
+}
+
+// Because sets the cause and gives the error back.
+func (e *Error) Because(err error) *Error {
+	e.Err = err
+	return e
+}
+
+// KindOf finds the kind of err: the outermost *Error's, else what a context
+// error or an errno stands for, else Internal. KindOf(nil) is "".
+func KindOf(err error) Kind {
+	var e *Error
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &e):
+		return e.Kind
+	case errors.Is(err, context.Canceled):
+		return Cancelled
+	case errors.Is(err, context.DeadlineExceeded):
+		return Timeout
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return NoSpace
+	case errors.Is(err, syscall.EROFS):
+		return ReadOnly
+	case errors.Is(err, fs.ErrNotExist):
+		return NotFound
+	case errors.Is(err, fs.ErrExist):
+		return Exists
+	case errors.Is(err, fs.ErrPermission):
+		return Denied
+	}
+	return Internal
+}
+
+// HintOf gives the outermost hint of err, or "".
+func HintOf(err error) string {
+	for err != nil {
+		var e *Error
+		if !errors.As(err, &e) {
+			return ""
+		}
+		if e.Hint != "" {
+			return e.Hint
+		}
+		err = e.Err
+	}
+	return ""
+}
+
+// Is reports whether err is of kind k.
+func Is(err error, k Kind) bool { return err != nil && KindOf(err) == k }

@@ -1,0 +1,60 @@
+// Package timeline is the history as pure data: identifiers, snapshots, the tree
+// that they form, references to them, the choice of layers that make up a
+// snapshot's root, and the plan of what retention may drop. It does no I/O.
+// Every room that deals with snapshots may import it; it imports fault alone.
+package timeline
+
+import "time"
+
+// SandboxID names a sandbox for ever: 12 lower-case hex digits.
+type SandboxID string
+
+// SnapshotID names a snapshot for ever: 12 lower-case hex digits.
+type SnapshotID string
+
+// LayerID names a layer directory of the store: 16 lower-case hex digits.
+type LayerID string
+
+// Cause says why a snapshot exists.
+type Cause string
+
+// The causes. They travel on the wire and are only ever added.
+const (
+	CauseImport   Cause = "import"   // the first snapshot of a sandbox: its base
+	CauseExec     Cause = "exec"     // a command changed something
+	CauseAuto     Cause = "auto"     // captured by itself
+	CauseManual   Cause = "manual"   // coppice commit
+	CauseFork     Cause = "fork"     // the first snapshot of a fork
+	CauseCheckout Cause = "checkout" // the present, kept before going back
+)
+
+// Stats is the size of what a snapshot changed against its parent, as far as it
+// is known when it is acknowledged.
+type Stats struct {
+	Paths int   `json:"paths"` // entries added, changed or removed (a removed directory counts once)
+	Bytes int64 `json:"bytes"` // content bytes of added and changed files
+}
+
+// Snapshot is an immutable node of the history.
+type Snapshot struct {
+	ID      SnapshotID
+	Sandbox SandboxID  // the sandbox that made it
+	Parent  SnapshotID // "" for a first snapshot; a fork's first snapshot has its source as parent
+	Cause   Cause
+	Message string
+	Created time.Time
+	Exit    *int // exit code of the command, with CauseExec
+	Stats   Stats
+	Sealed  bool // its layer survives power loss and is covered by a digest
+}
+
+// Route says that Layer holds everything that Top changed against Below. A
+// snapshot has its own route (whose Below is usually, not always, its parent)
+// and may have merged ones that reach deeper. A snapshot with no route equals
+// its parent.
+type Route struct {
+	Top    SnapshotID
+	Below  SnapshotID // "" : the base itself
+	Layer  LayerID
+	Merged bool // built from others, and may be dropped and built again
+}
