@@ -83,8 +83,8 @@ type Dropped struct {
 
 // Exit ends an exec. Snapshot and Head are filled in by the daemon.
 type Exit struct {
-	Code     int    `json:"code"`               // 124 timeout, 126 not executable, 127 not found, 128+n signal
-	Signal   string `json:"signal,omitempty"`   // set when a signal ended it
+	Code     int    `json:"code"`             // 124 timeout, 126 not executable, 127 not found, 128+n signal
+	Signal   string `json:"signal,omitempty"` // set when a signal ended it
 	TimedOut bool   `json:"timed_out,omitempty"`
 	Message  string `json:"message,omitempty"`  // why it could not be started, with 126 and 127
 	Snapshot string `json:"snapshot,omitempty"` // the snapshot after it; the old head when nothing changed
