@@ -1,0 +1,54 @@
+# Coppice: two commands do all the set-up: `make demo` runs the main job,
+# `make test` passes the tests. `make help` lists the rest.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+GO       ?= go
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+BIN      := bin/coppice
+LDFLAGS  := -s -w -X github.com/coppice-dev/coppice/internal/cli.version=$(VERSION)
+LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
+
+.PHONY: help build demo test deps check lint unit user cross bench man clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+build: ## build the one static binary, bin/coppice
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/coppice
+
+demo: build ## break a sandbox of this machine and bring it back
+	@scripts/demo
+
+test: deps check lint cross unit ## everything that CI runs
+
+deps: ## install what the tests need (as root; elsewhere it says what is missing)
+	@scripts/deps
+
+check: ## formatting, vet, module files
+	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
+	$(GO) vet ./...
+	$(GO) mod verify
+	$(GO) mod tidy -diff
+
+lint: ## golangci-lint with the committed configuration
+	$(GO) run $(LINT) run ./...
+
+cross: ## the client builds on other systems, the whole on arm64
+	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./cmd/... ./internal/... ./client/...
+	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/coppice
+	GOOS=windows GOARCH=amd64 CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/coppice
+
+unit: ## all tests with the race detector, as root and as an ordinary user
+	@scripts/test
+
+bench: build ## the figures of docs/benchmarks.md, beside their baselines
+	@scripts/bench
+
+man: build ## manual pages in bin/man
+	$(BIN) man bin/man
+
+clean: ## remove what was built
+	rm -rf bin
