@@ -1,0 +1,37 @@
+//go:build linux
+
+package seccomp
+
+import "golang.org/x/sys/unix"
+
+const nativeArch = unix.AUDIT_ARCH_X86_64
+
+// hardeningArch are the rules for calls that only this architecture has.
+var hardeningArch = []Rule{
+	{
+		Calls: []uint32{unix.SYS_IOPL, unix.SYS_IOPERM},
+		Do:    Errno(unix.EPERM),
+		Why:   "access to the machine's ports",
+	},
+	{
+		Calls: []uint32{unix.SYS_MODIFY_LDT},
+		Do:    Errno(unix.EPERM),
+		Why:   "segment tables are for 16-bit programs, and have a record of holes",
+	},
+	{
+		Calls: []uint32{
+			unix.SYS_USELIB, unix.SYS__SYSCTL, unix.SYS_SYSFS, unix.SYS_CREATE_MODULE, unix.SYS_GET_KERNEL_SYMS,
+			unix.SYS_QUERY_MODULE, unix.SYS_URETPROBE, unix.SYS_UPROBE,
+		},
+		Do:  Errno(unix.ENOSYS),
+		Why: "dead, or called by the kernel's own trampolines alone",
+	},
+}
+
+// The calls of the notifying filter, with the ones that newer architectures
+// left out.
+var (
+	renameCalls = []uint32{unix.SYS_RENAME, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2}
+	chownCalls  = []uint32{unix.SYS_CHOWN, unix.SYS_LCHOWN, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT}
+	mknodRules  = []Rule{mknodRule(unix.SYS_MKNOD, 1), mknodRule(unix.SYS_MKNODAT, 2)}
+)

@@ -1,0 +1,17 @@
+//go:build linux
+
+package seccomp
+
+import "golang.org/x/sys/unix"
+
+const nativeArch = unix.AUDIT_ARCH_AARCH64
+
+// hardeningArch are the rules for calls that only this architecture has.
+var hardeningArch []Rule
+
+// The calls of the notifying filter: this architecture has the *at forms alone.
+var (
+	renameCalls = []uint32{unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2}
+	chownCalls  = []uint32{unix.SYS_FCHOWN, unix.SYS_FCHOWNAT}
+	mknodRules  = []Rule{mknodRule(unix.SYS_MKNODAT, 2)}
+)

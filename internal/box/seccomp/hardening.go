@@ -1,0 +1,168 @@
+//go:build linux && (amd64 || arm64)
+
+package seccomp
+
+import "golang.org/x/sys/unix"
+
+// Options choose what Hardening leaves open. The zero value is the strictest.
+type Options struct {
+	// Netlink lets NETLINK_ROUTE sockets be made, which getifaddrs(3), ip(8) and
+	// Node's os.networkInterfaces need. In a network namespace of its own that
+	// shows the sandbox's loopback; with the host's network it shows the host's
+	// interfaces, addresses and routes. Without CAP_NET_ADMIN it changes nothing.
+	Netlink bool
+}
+
+// lastKnownCall is file_setattr (Linux 6.17), the last call that was read before
+// this table was written; later ones do not exist for the sandbox.
+const lastKnownCall = 469
+
+// namespaces are the CLONE_NEW* flags of clone(2). CLONE_NEWTIME (0x80) is one
+// for unshare(2) and clone3(2) alone: clone takes that bit for the signal.
+const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
+	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
+
+// Bits of personality(2), linux/personality.h.
+const (
+	mmapPageZero    = 0x0100000
+	readImpliesExec = 0x0400000
+	askPersonality  = 0xffffffff
+)
+
+// tiocsetd and its kin are the same on both architectures
+// (asm-generic/ioctls.h).
+const (
+	tiocsti   = 0x5412
+	tioclinux = 0x541c
+	tioccons  = 0x541d
+	tiocsetd  = 0x5423
+)
+
+// sockTypeMask is SOCK_TYPE_MASK: the flags SOCK_NONBLOCK and SOCK_CLOEXEC share
+// the argument.
+const sockTypeMask = 0xf
+
+// Hardening is the program that every command of a sandbox runs under. It
+// allows what it does not name: the walls are namespaces, capabilities and
+// mounts, and this takes away what reaches around them or is mostly bugs.
+func Hardening(o Options) []unix.SockFilter {
+	return assemble(hardeningRules(o), Kill, Errno(unix.ENOSYS))
+}
+
+func hardeningRules(o Options) []Rule {
+	rules := []Rule{socketRule(o)}
+	rules = append(rules, hardening...)
+	return append(rules, hardeningArch...)
+}
+
+func socketRule(o Options) Rule {
+	families := []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6}
+	r := Rule{
+		Calls: []uint32{unix.SYS_SOCKET, unix.SYS_SOCKETPAIR},
+		Why: "an allow-list of families: AF_VSOCK reaches the hypervisor past every network namespace; " +
+			"AF_NETLINK, AF_PACKET, AF_ALG and the rest are attack surface (and load modules on demand)",
+	}
+	if o.Netlink {
+		families = append(families, unix.AF_NETLINK)
+	}
+	inet := Test{Arg: 0, Is: In, Of: []uint32{unix.AF_INET, unix.AF_INET6}}
+	r.Cases = []Case{
+		{[]Test{{Arg: 0, Is: NotIn, Of: families}}, Errno(unix.EAFNOSUPPORT)},
+		// SOCK_SEQPACKET of INET is SCTP by another name.
+		{[]Test{inet, {Arg: 1, Mask: sockTypeMask, Is: NotIn, Of: []uint32{unix.SOCK_STREAM, unix.SOCK_DGRAM, unix.SOCK_RAW}}},
+			Errno(unix.ESOCKTNOSUPPORT)},
+		// SCTP, DCCP, L2TP, SMC and their like load modules with a long record.
+		{[]Test{inet, {Arg: 2, Is: NotIn, Of: []uint32{0, unix.IPPROTO_ICMP, unix.IPPROTO_TCP, unix.IPPROTO_UDP,
+			unix.IPPROTO_ICMPV6, unix.IPPROTO_RAW, unix.IPPROTO_MPTCP}}}, Errno(unix.EPROTONOSUPPORT)},
+	}
+	if o.Netlink {
+		r.Cases = append(r.Cases, Case{[]Test{{Arg: 0, Is: In, Of: []uint32{unix.AF_NETLINK}},
+			{Arg: 2, Is: NotIn, Of: []uint32{unix.NETLINK_ROUTE}}}, Errno(unix.EPROTONOSUPPORT)})
+	}
+	return r
+}
+
+// The first rules are those that look at arguments and are called often.
+var hardening = []Rule{
+	{
+		Calls: []uint32{unix.SYS_IOCTL},
+		Cases: []Case{{[]Test{{Arg: 1, Is: In, Of: []uint32{tiocsti, tioclinux, tioccons, tiocsetd}}}, Errno(unix.EPERM)}},
+		Why: "TIOCSTI and TIOCLINUX type into the terminal that the command was started from (ioctl_tty(2)), " +
+			"TIOCCONS takes console output, TIOCSETD loads line disciplines; the kernel reads 32 bits of the request",
+	},
+	{
+		Calls: []uint32{unix.SYS_CLONE},
+		Cases: []Case{{[]Test{{Arg: 0, Is: AnyBits, Of: []uint32{namespaces}}}, Errno(unix.EPERM)}},
+		Why:   "a nested user namespace gives every capability in it, and with it most of the kernel's attack surface",
+	},
+	{
+		Calls: []uint32{unix.SYS_CLONE3},
+		Do:    Errno(unix.ENOSYS),
+		Why:   "its flags are in memory, where a filter cannot look; C libraries fall back to clone",
+	},
+	{
+		Calls: []uint32{unix.SYS_UNSHARE},
+		Cases: []Case{{[]Test{{Arg: 0, Is: AnyBits, Of: []uint32{namespaces | unix.CLONE_NEWTIME}}}, Errno(unix.EPERM)}},
+		Why:   "as clone; CLONE_FS, CLONE_FILES and CLONE_SYSVSEM stay allowed",
+	},
+	{
+		Calls: []uint32{unix.SYS_SETNS},
+		Do:    Errno(unix.EPERM),
+		Why:   "enters namespaces through a descriptor, should one ever be passed in",
+	},
+	{
+		Calls: []uint32{
+			unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_FSOPEN, unix.SYS_FSMOUNT, unix.SYS_FSCONFIG,
+			unix.SYS_FSPICK, unix.SYS_OPEN_TREE, unix.SYS_OPEN_TREE_ATTR, unix.SYS_MOVE_MOUNT, unix.SYS_MOUNT_SETATTR,
+		},
+		Do:  Errno(unix.EPERM),
+		Why: "the mount table is the wall: masks and read-only binds must stay (the capability is gone as well)",
+	},
+	{
+		Calls: []uint32{unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER},
+		Do:    Errno(unix.ENOSYS),
+		Why:   "operations on a ring pass every filter; ENOSYS makes libuv, tokio and others fall back",
+	},
+	{
+		Calls: []uint32{unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_LOOKUP_DCOOKIE},
+		Do:    Errno(unix.EPERM),
+		Why:   "attack surface: verifier and profiling bugs; userfaultfd is the favourite tool to win kernel races",
+	},
+	{
+		Calls: []uint32{unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL},
+		Do:    Errno(unix.EPERM),
+		Why:   "session keyrings are not namespaced: they would be shared with the user's own processes (keyrings(7))",
+	},
+	{
+		Calls: []uint32{unix.SYS_OPEN_BY_HANDLE_AT},
+		Do:    Errno(unix.EPERM),
+		Why:   "opens any inode of a file system by number, past every path (the shocker exploit)",
+	},
+	{
+		Calls: []uint32{unix.SYS_PIDFD_GETFD, unix.SYS_KCMP},
+		Do:    Errno(unix.EPERM),
+		Why:   "takes descriptors out of other processes, and compares kernel pointers; nothing ordinary needs them",
+	},
+	{
+		Calls: []uint32{unix.SYS_FANOTIFY_INIT, unix.SYS_FANOTIFY_MARK},
+		Do:    Errno(unix.EPERM),
+		Why:   "watches whole file systems, the host's part of them too; inotify stays",
+	},
+	{
+		Calls: []uint32{
+			unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD, unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE,
+			unix.SYS_REBOOT, unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD,
+			unix.SYS_SYSLOG, unix.SYS_NFSSERVCTL, unix.SYS_VHANGUP,
+		},
+		Do:  Errno(unix.EPERM),
+		Why: "administer the whole machine",
+	},
+	{
+		Calls: []uint32{unix.SYS_PERSONALITY},
+		Cases: []Case{{[]Test{
+			{Arg: 0, Is: NotIn, Of: []uint32{askPersonality}},
+			{Arg: 0, Is: AnyBits, Of: []uint32{readImpliesExec | mmapPageZero}},
+		}, Errno(unix.EPERM)}},
+		Why: "makes data executable and page zero mappable; ADDR_NO_RANDOMIZE (gdb, setarch -R) stays",
+	},
+}

@@ -1,0 +1,80 @@
+//go:build linux && (amd64 || arm64)
+
+package seccomp
+
+import "golang.org/x/sys/unix"
+
+// NotifyOptions choose what Notifying hands to the listener.
+type NotifyOptions struct {
+	// Emulate makes root of one mapped uid believe that it is root: calls that
+	// would fail for lack of ids answer success. Those that need a file go to
+	// the listener, which remembers what was asked for.
+	Emulate bool
+	// Promote hands renames over, so that directories of lower overlay layers
+	// can be renamed.
+	Promote bool
+}
+
+// Notifying is the program whose listener package notify serves. With neither
+// option set there is nothing to serve, and it is nil.
+//
+// Calls of a foreign architecture are allowed here: Hardening kills them.
+func Notifying(o NotifyOptions) []unix.SockFilter {
+	rules := notifyingRules(o)
+	if len(rules) == 0 {
+		return nil
+	}
+	return assemble(rules, Allow, Allow)
+}
+
+func notifyingRules(o NotifyOptions) []Rule {
+	var rules []Rule
+	if o.Promote {
+		rules = append(rules, Rule{
+			Calls: renameCalls,
+			Do:    Notify,
+			Why:   "overlayfs with userxattr answers EXDEV to the rename of a directory that a lower layer has",
+		})
+	}
+	if o.Emulate {
+		rules = append(rules, emulation...)
+		rules = append(rules, Rule{Calls: chownCalls, Do: Notify,
+			Why: "ids that are not mapped are EINVAL for the kernel; the listener remembers them in an xattr"})
+		rules = append(rules, mknodRules...)
+	}
+	return rules
+}
+
+var emulation = []Rule{
+	{
+		Calls: []uint32{
+			unix.SYS_SETUID, unix.SYS_SETGID, unix.SYS_SETREUID, unix.SYS_SETREGID, unix.SYS_SETRESUID, unix.SYS_SETRESGID,
+			unix.SYS_SETFSUID, unix.SYS_SETFSGID, unix.SYS_SETGROUPS, unix.SYS_CAPSET,
+		},
+		Do:  Pretend,
+		Why: "there is one id, so there is nobody else to become; as Charliecloud does (ch-run --seccomp)",
+	},
+	{
+		Calls: []uint32{
+			unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR,
+			unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR,
+		},
+		Do:  Notify,
+		Why: "file capabilities, security labels and ACLs for unmapped ids fail in a user namespace; user.* goes on to the kernel",
+	},
+	{
+		Calls: []uint32{unix.SYS_SETXATTRAT, unix.SYS_REMOVEXATTRAT},
+		Do:    Errno(unix.ENOSYS),
+		Why:   "so that the older calls above are used, which the listener answers",
+	},
+}
+
+// mknodRule hands over the making of device nodes, by the mode in argument arg;
+// FIFOs, sockets and regular files go to the kernel.
+func mknodRule(call uint32, arg int) Rule {
+	return Rule{
+		Calls: []uint32{call},
+		Cases: []Case{{[]Test{{Arg: arg, Mask: unix.S_IFMT, Is: In, Of: []uint32{unix.S_IFCHR, unix.S_IFBLK}}}, Notify}},
+		Why:   "a user namespace may not make device nodes; the listener leaves a placeholder that remembers it",
+	}
+}

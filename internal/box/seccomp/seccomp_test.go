@@ -1,0 +1,228 @@
+//go:build linux && (amd64 || arm64)
+
+package seccomp
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// call is what the kernel shows a filter (struct seccomp_data).
+type call struct {
+	nr, arch uint32
+	args     [6]uint64
+}
+
+func (c call) word(off uint32) uint32 {
+	switch {
+	case off == offNr:
+		return c.nr
+	case off == offArch:
+		return c.arch
+	}
+	a := c.args[(off-offArgs)/8]
+	if (off-offArgs)%8 != 0 {
+		return uint32(a >> 32)
+	}
+	return uint32(a)
+}
+
+// run interprets a program; argRead says whether it looked at an argument (then
+// the kernel's cache of allowed calls can not hold it).
+func run(t *testing.T, p []unix.SockFilter, c call) (a Action, argRead bool) {
+	t.Helper()
+	var acc uint32
+	for pc := 0; pc < len(p); pc++ {
+		in := p[pc]
+		branch := func(ok bool) {
+			if ok {
+				pc += int(in.Jt)
+			} else {
+				pc += int(in.Jf)
+			}
+		}
+		switch in.Code {
+		case opLoad:
+			acc = c.word(in.K)
+			argRead = argRead || in.K >= offArgs
+		case opAnd:
+			acc &= in.K
+		case opJeq:
+			branch(acc == in.K)
+		case opJge:
+			branch(acc >= in.K)
+		case opJset:
+			branch(acc&in.K != 0)
+		case opRet:
+			return Action(in.K), argRead
+		default:
+			t.Fatalf("instruction %d: unknown code %#x", pc, in.Code)
+		}
+	}
+	t.Fatal("the program runs past its end")
+	return 0, false
+}
+
+func TestHardening(t *testing.T) {
+	t.Parallel()
+	eperm, enosys := Errno(unix.EPERM), Errno(unix.ENOSYS)
+	high := uint64(0xdead) << 32
+	tests := []struct {
+		name string
+		nr   uint32
+		args [6]uint64
+		want Action
+	}{
+		{"read", unix.SYS_READ, [6]uint64{}, Allow},
+		{"openat2", unix.SYS_OPENAT2, [6]uint64{}, Allow},
+		{"ptrace", unix.SYS_PTRACE, [6]uint64{}, Allow},
+		{"chroot", unix.SYS_CHROOT, [6]uint64{}, Allow},
+		{"name_to_handle_at", unix.SYS_NAME_TO_HANDLE_AT, [6]uint64{}, Allow},
+		{"listmount", unix.SYS_LISTMOUNT, [6]uint64{}, Allow},
+		{"last known", lastKnownCall, [6]uint64{}, Allow},
+		{"first unknown", lastKnownCall + 1, [6]uint64{}, enosys},
+		{"no call", 0xffffffff, [6]uint64{}, enosys},
+		{"x32 write", 0x40000001, [6]uint64{}, enosys},
+		{"bpf", unix.SYS_BPF, [6]uint64{}, eperm},
+		{"mount", unix.SYS_MOUNT, [6]uint64{}, eperm},
+		{"mount_setattr", unix.SYS_MOUNT_SETATTR, [6]uint64{}, eperm},
+		{"open_tree_attr", unix.SYS_OPEN_TREE_ATTR, [6]uint64{}, eperm},
+		{"io_uring_setup", unix.SYS_IO_URING_SETUP, [6]uint64{}, enosys},
+		{"clone thread", unix.SYS_CLONE, [6]uint64{unix.CLONE_VM | unix.CLONE_THREAD | unix.CLONE_PARENT}, Allow},
+		{"clone signal bits", unix.SYS_CLONE, [6]uint64{0xff}, Allow},
+		{"clone user", unix.SYS_CLONE, [6]uint64{unix.CLONE_NEWUSER}, eperm},
+		{"clone net", unix.SYS_CLONE, [6]uint64{high | unix.CLONE_NEWNET}, eperm},
+		{"clone3", unix.SYS_CLONE3, [6]uint64{}, enosys},
+		{"unshare fs", unix.SYS_UNSHARE, [6]uint64{unix.CLONE_FS}, Allow},
+		{"unshare time", unix.SYS_UNSHARE, [6]uint64{unix.CLONE_NEWTIME}, eperm},
+		{"unshare cgroup", unix.SYS_UNSHARE, [6]uint64{unix.CLONE_NEWCGROUP | unix.CLONE_FS}, eperm},
+		{"ioctl TCGETS", unix.SYS_IOCTL, [6]uint64{0, 0x5401}, Allow},
+		{"ioctl TIOCSTI", unix.SYS_IOCTL, [6]uint64{0, 0x5412}, eperm},
+		{"ioctl TIOCSTI with rubbish above", unix.SYS_IOCTL, [6]uint64{0, high | 0x5412}, eperm},
+		{"ioctl TIOCLINUX", unix.SYS_IOCTL, [6]uint64{0, 0x541c}, eperm},
+		{"personality query", unix.SYS_PERSONALITY, [6]uint64{0xffffffff}, Allow},
+		{"personality no random", unix.SYS_PERSONALITY, [6]uint64{0x40000}, Allow},
+		{"personality exec", unix.SYS_PERSONALITY, [6]uint64{0x400000}, eperm},
+		{"socket inet", unix.SYS_SOCKET, [6]uint64{unix.AF_INET, unix.SOCK_STREAM | unix.SOCK_CLOEXEC, 6}, Allow},
+		{"socket inet6", unix.SYS_SOCKET, [6]uint64{unix.AF_INET6, unix.SOCK_DGRAM, 0}, Allow},
+		{"socket unix seqpacket", unix.SYS_SOCKET, [6]uint64{unix.AF_UNIX, unix.SOCK_SEQPACKET, 0}, Allow},
+		{"socketpair unix", unix.SYS_SOCKETPAIR, [6]uint64{unix.AF_UNIX, unix.SOCK_STREAM, 0}, Allow},
+		{"socketpair tipc", unix.SYS_SOCKETPAIR, [6]uint64{unix.AF_TIPC, unix.SOCK_STREAM, 0}, Errno(unix.EAFNOSUPPORT)},
+		{"socket inet seqpacket", unix.SYS_SOCKET, [6]uint64{unix.AF_INET, unix.SOCK_SEQPACKET, 0}, Errno(unix.ESOCKTNOSUPPORT)},
+		{"socket sctp", unix.SYS_SOCKET, [6]uint64{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP}, Errno(unix.EPROTONOSUPPORT)},
+		{"socket vsock", unix.SYS_SOCKET, [6]uint64{unix.AF_VSOCK, unix.SOCK_STREAM, 0}, Errno(unix.EAFNOSUPPORT)},
+		{"socket netlink", unix.SYS_SOCKET, [6]uint64{unix.AF_NETLINK, unix.SOCK_RAW, 0}, Errno(unix.EAFNOSUPPORT)},
+		{"socket vsock with rubbish above", unix.SYS_SOCKET, [6]uint64{high | unix.AF_VSOCK, 1, 0}, Errno(unix.EAFNOSUPPORT)},
+	}
+	prog := Hardening(Options{})
+	for _, tt := range tests {
+		if got, _ := run(t, prog, call{nr: tt.nr, arch: nativeArch, args: tt.args}); got != tt.want {
+			t.Errorf("%s: %#x, want %#x", tt.name, got, tt.want)
+		}
+	}
+	for _, arch := range []uint32{unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_ARM} {
+		if got, _ := run(t, prog, call{nr: 1, arch: arch}); got != Kill {
+			t.Errorf("architecture %#x: %#x, want kill", arch, got)
+		}
+	}
+	for family := range uint64(64) {
+		got, _ := run(t, prog, call{nr: unix.SYS_SOCKET, arch: nativeArch, args: [6]uint64{family, 1}})
+		open := family == unix.AF_UNIX || family == unix.AF_INET || family == unix.AF_INET6
+		if open != (got == Allow) {
+			t.Errorf("socket family %d: %#x", family, got)
+		}
+	}
+}
+
+func TestHardeningNetlinkRouteOnly(t *testing.T) {
+	t.Parallel()
+	prog := Hardening(Options{Netlink: true})
+	for proto := range uint64(32) {
+		got, _ := run(t, prog, call{nr: unix.SYS_SOCKET, arch: nativeArch, args: [6]uint64{unix.AF_NETLINK, 3, proto}})
+		if (got == Allow) != (proto == unix.NETLINK_ROUTE) {
+			t.Errorf("netlink protocol %d: %#x", proto, got)
+		}
+	}
+}
+
+func TestNotifying(t *testing.T) {
+	t.Parallel()
+	if p := Notifying(NotifyOptions{}); p != nil {
+		t.Errorf("a filter of %d instructions with nothing to do", len(p))
+	}
+	both := Notifying(NotifyOptions{Emulate: true, Promote: true})
+	promote := Notifying(NotifyOptions{Promote: true})
+	tests := []struct {
+		name          string
+		nr            uint32
+		args          [6]uint64
+		both, promote Action
+	}{
+		{"renameat2", unix.SYS_RENAMEAT2, [6]uint64{}, Notify, Notify},
+		{"fchownat", unix.SYS_FCHOWNAT, [6]uint64{}, Notify, Allow},
+		{"setuid", unix.SYS_SETUID, [6]uint64{}, Pretend, Allow},
+		{"setgroups", unix.SYS_SETGROUPS, [6]uint64{}, Pretend, Allow},
+		{"setxattr", unix.SYS_SETXATTR, [6]uint64{}, Notify, Allow},
+		{"mknodat fifo", unix.SYS_MKNODAT, [6]uint64{0, 0, unix.S_IFIFO | 0o600}, Allow, Allow},
+		{"mknodat char", unix.SYS_MKNODAT, [6]uint64{0, 0, unix.S_IFCHR | 0o600}, Notify, Allow},
+		{"mknodat block", unix.SYS_MKNODAT, [6]uint64{0, 0, unix.S_IFBLK}, Notify, Allow},
+		{"write", unix.SYS_WRITE, [6]uint64{}, Allow, Allow},
+		{"beyond", 9999, [6]uint64{}, Allow, Allow},
+	}
+	for _, tt := range tests {
+		c := call{nr: tt.nr, arch: nativeArch, args: tt.args}
+		if got, _ := run(t, both, c); got != tt.both {
+			t.Errorf("%s, both: %#x, want %#x", tt.name, got, tt.both)
+		}
+		if got, _ := run(t, promote, c); got != tt.promote {
+			t.Errorf("%s, promote: %#x, want %#x", tt.name, got, tt.promote)
+		}
+	}
+}
+
+// Calls that are made all the time must be in the kernel's cache of allowed
+// calls, or every one of them costs a run of the filter.
+func TestFrequentCallsNeverReadAnArgument(t *testing.T) {
+	t.Parallel()
+	programs := map[string][]unix.SockFilter{
+		"hardening": Hardening(Options{}),
+		"notifying": Notifying(NotifyOptions{Emulate: true, Promote: true}),
+	}
+	for name, p := range programs {
+		args := 0
+		for nr := range uint32(lastKnownCall + 1) {
+			if got, read := run(t, p, call{nr: nr, arch: nativeArch}); read {
+				args++
+				if got != Allow {
+					continue
+				}
+			}
+		}
+		if limit := map[string]int{"hardening": 6, "notifying": 2}[name]; args > limit {
+			t.Errorf("%s: %d calls have their arguments read, want at most %d", name, args, limit)
+		}
+		t.Logf("%s: %d instructions", name, len(p))
+	}
+}
+
+func TestEveryRuleHasAReason(t *testing.T) {
+	t.Parallel()
+	seen := map[uint32]bool{}
+	for _, r := range hardeningRules(Options{}) {
+		if r.Why == "" || len(r.Calls) == 0 {
+			t.Errorf("rule %v: no reason or no calls", r.Calls)
+		}
+		for _, c := range r.Calls {
+			if seen[c] {
+				t.Errorf("call %d is in two rules; only the first counts", c)
+			}
+			seen[c] = true
+		}
+	}
+	for _, r := range notifyingRules(NotifyOptions{Emulate: true, Promote: true}) {
+		if r.Why == "" {
+			t.Errorf("rule %v: no reason", r.Calls)
+		}
+	}
+}
