@@ -9,7 +9,7 @@ GO       ?= go
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 BIN      := bin/coppice
 LDFLAGS  := -s -w -X github.com/coppice-dev/coppice/internal/cli.version=$(VERSION)
-LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
+LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .PHONY: help build demo test deps check lint unit user cross bench man clean
 
