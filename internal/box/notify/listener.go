@@ -1,0 +1,98 @@
+//go:build linux && (amd64 || arm64)
+
+package notify
+
+import (
+	"errors"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The structures of linux/seccomp.h.
+type (
+	call struct {
+		nr   int32
+		arch uint32
+		ip   uint64
+		args [6]uint64
+	}
+	notification struct {
+		id    uint64
+		tid   uint32 // in our pid namespace
+		flags uint32
+		call  call
+	}
+	response struct {
+		id    uint64
+		val   int64
+		errno int32 // negated
+		flags uint32
+	}
+)
+
+// request is a notification with room behind it: the kernel writes as many bytes
+// as its own structure has (SECCOMP_GET_NOTIF_SIZES), which may grow.
+type request struct {
+	notification
+	_ [176]byte
+}
+
+type listener struct{ fd int }
+
+func (l listener) ioctl(req uintptr, p unsafe.Pointer) error {
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), req, uintptr(p)); e != 0 {
+		return e
+	}
+	return nil
+}
+
+// receive waits for the next notification. ENOENT means that its caller died
+// meanwhile, and is for the caller of receive to ignore.
+func (l listener) receive(r *request) error {
+	*r = request{}
+	return l.ioctl(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(r))
+}
+
+// answer ends a notification with v; errno 0 is success. That the caller is gone
+// is no error: there is nobody to tell.
+func (l listener) answer(id uint64, v verdict) {
+	r := response{id: id, errno: -int32(v.errno)}
+	if v.proceed {
+		r = response{id: id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
+	}
+	_ = l.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r))
+}
+
+// valid reports whether the caller still waits. Asked after /proc/TID or the
+// caller's memory was read, it says that what was read was the caller's, and not
+// that of another process with the number of a dead one.
+func (l listener) valid(id uint64) bool {
+	return l.ioctl(unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&id)) == nil
+}
+
+// syncWakeUp makes the kernel run listener and caller on one CPU (6.6), which
+// halves the cost of a notification. Older kernels answer EINVAL.
+func (l listener) syncWakeUp() {
+	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
+}
+
+// verdict is the answer to one call.
+type verdict struct {
+	proceed bool // let the kernel carry it out
+	errno   unix.Errno
+}
+
+var (
+	proceed = verdict{proceed: true}
+	success = verdict{}
+)
+
+// fail makes an answer of err: its errno, or EIO where it has none.
+func fail(err error) verdict {
+	var e unix.Errno
+	if errors.As(err, &e) && e != 0 {
+		return verdict{errno: e}
+	}
+	return verdict{errno: unix.EIO}
+}
