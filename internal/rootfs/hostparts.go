@@ -1,0 +1,380 @@
+package rootfs
+
+import (
+	"cmp"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// Host is what HostParts needs to know of the host.
+type Host struct {
+	Mounts []Mount
+	Root   bool   // real root looks at it
+	Store  string // canonical path of COPPICE_HOME
+	// Lstat, ReadDir and Readlink look at the host without following links.
+	Lstat    func(path string) (fs.FileMode, error)
+	ReadDir  func(path string) ([]string, error)
+	Readlink func(path string) (string, error)
+	// Access gives what the caller may do with a path: bits 4, 2 and 1 for
+	// reading, writing, entering. Not asked for real root.
+	Access func(path string) uint32
+	// Keep lists parts that an ordinary user's root had before and that stay
+	// parts while nothing is mounted below them.
+	Keep []string
+}
+
+// ThisHost is the host that the caller runs on.
+func ThisHost(store string, root bool) (Host, error) {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return Host{}, fault.Wrap(err, "read the mounts of the host")
+	}
+	ms, err := ParseMountinfo(text)
+	if err != nil {
+		return Host{}, err
+	}
+	return Host{
+		Mounts: ms, Root: root, Store: store,
+		Lstat: func(p string) (fs.FileMode, error) {
+			fi, err := os.Lstat(p)
+			if err != nil {
+				return 0, err
+			}
+			return fi.Mode(), nil
+		},
+		ReadDir: func(p string) ([]string, error) {
+			f, err := os.Open(p)
+			if err != nil {
+				return nil, err
+			}
+			defer f.Close() //nolint:errcheck // opened for reading
+			return f.Readdirnames(-1)
+		},
+		Readlink: os.Readlink,
+		Access:   access,
+	}, nil
+}
+
+// HostPlan is the host as the bottom of a live root.
+type HostPlan struct {
+	Parts    []HostPart // parents before children
+	Skeleton []rootspec.Entry
+	Files    []rootspec.File
+	Hide     []string
+	Left     []LeftOut
+}
+
+// HostPart is a directory of the host that becomes the bottom of an overlay.
+type HostPart struct {
+	Path string
+	Wrap bool // the store lies below it, on the same file system
+}
+
+// HostParts decides how the host's own root is put together as the bottom of a
+// live root. It is a function of h alone.
+//
+// Real root: one part for "/" and one for each mount below it that holds data,
+// since an overlay shows no mounts of its lower directories. An ordinary user:
+// one part for each directory of "/"; where something is mounted below a
+// directory, that one becomes skeleton and its entries are looked at in turn,
+// because a user namespace may not use a directory with locked mounts below it
+// as a layer (has_locked_children in fs/namespace.c: EINVAL).
+//
+// Never shown: rootspec.Reserved, file systems of the kernel, the store.
+func HostParts(h Host) HostPlan {
+	b := newPlanner(h)
+	if h.Root {
+		b.asRoot()
+	} else {
+		b.asUser()
+	}
+	slices.SortFunc(b.plan.Parts, func(x, y HostPart) int { return cmp.Compare(x.Path, y.Path) })
+	slices.SortFunc(b.plan.Skeleton, func(x, y rootspec.Entry) int { return cmp.Compare(x.Path, y.Path) })
+	slices.SortFunc(b.plan.Files, func(x, y rootspec.File) int { return cmp.Compare(x.Target, y.Target) })
+	slices.SortFunc(b.plan.Left, func(x, y LeftOut) int { return cmp.Compare(x.Path, y.Path) })
+	return b.plan
+}
+
+type planner struct {
+	Host
+	tree   mountTree
+	store  place
+	stored bool // store is known
+	plan   HostPlan
+}
+
+func newPlanner(h Host) *planner {
+	b := &planner{Host: h, tree: newMountTree(h.Mounts)}
+	b.store, b.stored = b.tree.place(h.Store)
+	return b
+}
+
+func (b *planner) leave(p, why string) {
+	b.plan.Left = append(b.plan.Left, LeftOut{Path: p, Why: why})
+}
+
+// part takes the directory p as the bottom of an overlay.
+func (b *planner) part(p string) {
+	hp := HostPart{Path: p}
+	if at, ok := b.tree.place(p); ok && b.stored && at.dev == b.store.dev {
+		switch {
+		case rootspec.Within(at.path, b.store.path):
+			if !rootspec.Within(p, b.Store) {
+				b.leave(p, "it shows a part of the store")
+			}
+			return
+		case rootspec.Within(b.store.path, at.path):
+			hp.Wrap = true
+			rel := strings.TrimPrefix(strings.TrimPrefix(b.store.path, strings.TrimSuffix(at.path, "/")), "/")
+			b.plan.Hide = append(b.plan.Hide, join(p, rel))
+		}
+	}
+	b.plan.Parts = append(b.plan.Parts, hp)
+}
+
+func (b *planner) asRoot() {
+	b.part("/")
+	out := map[int]bool{} // mounts that are left out
+	ms := slices.Clone(b.Mounts)
+	slices.SortStableFunc(ms, func(x, y Mount) int { return cmp.Compare(x.Point, y.Point) })
+	for _, m := range ms {
+		switch vis := b.tree.at(m.Point); {
+		case m.Point == "/", vis == nil, vis.ID != m.ID:
+			continue // the root itself, or covered by another mount
+		case reserved(m.Point):
+			continue
+		case rootspec.Within(m.Point, b.Store):
+			continue
+		}
+		if why := b.refuse(m); why != "" {
+			out[m.ID] = true
+			if why != kernelFS {
+				b.leave(m.Point, why)
+			}
+			continue
+		}
+		if out[m.Parent] {
+			out[m.ID] = true
+			b.leave(m.Point, "it is mounted on something that is left out")
+			continue
+		}
+		mode, err := b.Lstat(m.Point)
+		switch {
+		case err != nil:
+			out[m.ID] = true
+			b.leave(m.Point, "it cannot be read: "+reason(err))
+		case mode.IsDir():
+			b.part(m.Point)
+		case mode.IsRegular():
+			b.file(m.Point)
+		default:
+			b.leave(m.Point, "it is not a directory or plain file")
+		}
+	}
+}
+
+func (b *planner) asUser() {
+	names, err := b.ReadDir("/")
+	if err != nil {
+		b.leave("/", "it cannot be listed: "+reason(err))
+		return
+	}
+	for _, n := range names {
+		b.userEntry("/" + n)
+	}
+}
+
+// userEntry places one entry of a directory that became skeleton.
+func (b *planner) userEntry(p string) {
+	if reserved(p) || rootspec.Within(p, b.Store) {
+		return
+	}
+	if !utf8.ValidString(p) {
+		b.leave(p, "its name is not UTF-8")
+		return
+	}
+	mode, err := b.Lstat(p)
+	switch {
+	case err != nil:
+		b.leave(p, "it cannot be read: "+reason(err))
+	case mode.IsDir():
+		b.userDir(p, mode)
+	case mode.IsRegular():
+		b.file(p)
+	case mode&fs.ModeSymlink != 0:
+		link, err := b.Readlink(p)
+		if err != nil || !utf8.ValidString(link) {
+			b.leave(p, "the link cannot be read")
+			return
+		}
+		b.plan.Skeleton = append(b.plan.Skeleton, rootspec.Entry{Path: p, Link: link})
+	default:
+		b.leave(p, "it is not a directory, plain file or link")
+	}
+}
+
+func (b *planner) userDir(p string, mode fs.FileMode) {
+	if m := b.tree.at(p); m != nil && m.Point == p {
+		if why := b.refuse(*m); why != "" {
+			b.skeletonDir(p, mode)
+			if why != kernelFS {
+				b.leave(p, why)
+			}
+			return
+		}
+	}
+	if !b.mountBelow(p) {
+		if slices.Contains(b.Keep, p) || !b.barren(p) {
+			b.part(p)
+			return
+		}
+		b.skeletonDir(p, mode)
+		return
+	}
+	b.skeletonDir(p, mode)
+	names, err := b.ReadDir(p)
+	if err != nil {
+		b.leave(p, "something is mounted below it and it cannot be listed: "+reason(err))
+		return
+	}
+	for _, n := range names {
+		b.userEntry(join(p, n))
+	}
+}
+
+// barren says that the user can neither see nor make anything in the directory
+// p, so that an empty one of the skeleton does as well as a mount.
+func (b *planner) barren(p string) bool {
+	may := b.Access(p)
+	if may&1 == 0 {
+		return true
+	}
+	if may&2 != 0 || may&4 == 0 {
+		return false
+	}
+	names, err := b.ReadDir(p)
+	return err == nil && len(names) == 0
+}
+
+// skeletonDir puts a directory into the skeleton that lets its owner, who is the
+// user, do no more than the host's does.
+func (b *planner) skeletonDir(p string, mode fs.FileMode) {
+	b.plan.Skeleton = append(b.plan.Skeleton, rootspec.Entry{Path: p, Mode: unixMode(mode)&^0o700 | b.Access(p)<<6})
+}
+
+// mountBelow says whether any mount lies below p, covered ones included: those
+// are locked as well.
+func (b *planner) mountBelow(p string) bool {
+	return slices.ContainsFunc(b.Mounts, func(m Mount) bool { return m.Point != p && rootspec.Within(m.Point, p) })
+}
+
+func (b *planner) file(p string) {
+	if !utf8.ValidString(p) {
+		b.leave(p, "its name is not UTF-8")
+		return
+	}
+	b.plan.Files = append(b.plan.Files, rootspec.File{Source: p, Target: p})
+}
+
+func reserved(p string) bool {
+	return slices.ContainsFunc(rootspec.Reserved, func(r string) bool { return rootspec.Within(p, r) })
+}
+
+func reason(err error) string {
+	var pe *fs.PathError
+	if e, ok := err.(*fs.PathError); ok { //nolint:errorlint // the outermost alone
+		pe = e
+		return pe.Err.Error()
+	}
+	return err.Error()
+}
+
+// unixMode gives permission, set-id and sticky bits as chmod(2) takes them.
+func unixMode(m fs.FileMode) uint32 {
+	u := uint32(m.Perm())
+	if m&fs.ModeSetuid != 0 {
+		u |= 0o4000
+	}
+	if m&fs.ModeSetgid != 0 {
+		u |= 0o2000
+	}
+	if m&fs.ModeSticky != 0 {
+		u |= 0o1000
+	}
+	return u
+}
+
+// kernelFS is the reason that is not worth telling: nobody misses /proc.
+const kernelFS = "it is a file system of the kernel"
+
+// refused says for types of file systems why a mount of them is no part of a
+// root. Types that are missing hold data and can be a lower layer.
+var refused = map[string]string{
+	"autofs":          "it is mounted on demand",
+	"binfmt_misc":     kernelFS,
+	"bpf":             kernelFS,
+	"cgroup":          kernelFS,
+	"cgroup2":         kernelFS,
+	"configfs":        kernelFS,
+	"debugfs":         kernelFS,
+	"devpts":          kernelFS,
+	"devtmpfs":        kernelFS,
+	"efivarfs":        kernelFS,
+	"fuse.gvfsd-fuse": kernelFS,
+	"fuse.lxcfs":      kernelFS,
+	"fuse.portal":     kernelFS,
+	"fusectl":         kernelFS,
+	"hugetlbfs":       kernelFS,
+	"mqueue":          kernelFS,
+	"nfsd":            kernelFS,
+	"nsfs":            kernelFS,
+	"proc":            kernelFS,
+	"pstore":          kernelFS,
+	"ramfs":           "it lives in memory and may hold secrets",
+	"resctrl":         kernelFS,
+	"rpc_pipefs":      kernelFS,
+	"securityfs":      kernelFS,
+	"selinuxfs":       kernelFS,
+	"smackfs":         kernelFS,
+	"sysfs":           kernelFS,
+	"tracefs":         kernelFS,
+	"fuse.snapfuse":   "it is a snap",
+	"vfat":            "file systems that ignore case cannot be a layer",
+	"msdos":           "file systems that ignore case cannot be a layer",
+	"exfat":           "file systems that ignore case cannot be a layer",
+	"ntfs":            "file systems that ignore case cannot be a layer",
+	"ntfs3":           "file systems that ignore case cannot be a layer",
+	"fuseblk":         "file systems that ignore case cannot be a layer",
+	"hfs":             "file systems that ignore case cannot be a layer",
+	"hfsplus":         "file systems that ignore case cannot be a layer",
+	"cifs":            "network file systems that may ignore case cannot be a layer",
+	"smb3":            "network file systems that may ignore case cannot be a layer",
+}
+
+// refuse says why the mount m, which is not the root, is no part; "" when it is.
+// The kernel refuses lowers whose names are not compared byte by byte
+// (ovl_dentry_weird, fs/overlayfs/util.c).
+func (b *planner) refuse(m Mount) string {
+	if why := refused[m.Type]; why != "" {
+		return why
+	}
+	if !utf8.ValidString(m.Point) {
+		return "its name is not UTF-8"
+	}
+	switch m.Type {
+	case "overlay", "aufs", "fuse.fuse-overlayfs":
+		return "it is the root of a container"
+	case "squashfs":
+		if d := path.Dir(path.Dir(m.Point)); d == "/snap" || d == "/var/lib/snapd/snap" {
+			return "it is a snap"
+		}
+	}
+	return ""
+}

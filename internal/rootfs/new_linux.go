@@ -1,0 +1,33 @@
+package rootfs
+
+import (
+	"path/filepath"
+	"unicode/utf8"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// New makes the driver of that name. Deps.Home must exist.
+func New(name string, d Deps) (Driver, error) {
+	home, err := filepath.Abs(d.Home)
+	if err == nil {
+		home, err = filepath.EvalSymlinks(home)
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, "find the store %s", d.Home)
+	}
+	if !utf8.ValidString(home) {
+		return nil, fault.New(fault.Invalid, "the path of the store is not UTF-8: %q", home).
+			WithHint("set COPPICE_HOME to another directory")
+	}
+	d.Home = home
+	if d.Host == nil {
+		store, root := d.Home, d.Root
+		d.Host = func() (Host, error) { return ThisHost(store, root) }
+	}
+	switch name {
+	case "overlay":
+		return &overlay{deps: d}, nil
+	}
+	return nil, fault.New(fault.Invalid, "there is no driver %q", name).WithHint("use auto, overlay, copy or btrfs")
+}

@@ -1,0 +1,279 @@
+//go:build linux
+
+package rootfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// overlay keeps a generation as
+//
+//	parts        which part has which directory, and what was left out (record)
+//	upper/p0 …   the upper directory of each part
+//	work/p0 …    its work directory, empty but for what the kernel keeps there
+//
+// A part keeps its directory for as long as the generation lives. The record is
+// written when all directories are there; nothing is mounted before.
+type overlay struct{ deps Deps }
+
+func (o *overlay) Name() string    { return "overlay" }
+func (o *overlay) Adoptable() bool { return true }
+func (o *overlay) Plain() bool     { return false }
+
+// Present: see Driver. The root directory of an upper becomes the root directory
+// of the part, so a new one gets mode, owner, time and attributes of the
+// directory that it covers: mounting changes nothing.
+func (o *overlay) Present(_ context.Context, live Live) (rootspec.Spec, error) {
+	rec, err := readRecord(live.Dir)
+	fresh := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !fresh {
+		return rootspec.Spec{}, err
+	}
+	plan, err := o.plan(live.Stack, rec)
+	if err != nil {
+		return rootspec.Spec{}, err
+	}
+	if err := o.makeDirs(live.Dir, fresh); err != nil {
+		return rootspec.Spec{}, err
+	}
+	spec := rootspec.Spec{Skeleton: plan.Skeleton, Files: plan.Files, Hide: plan.Hide}
+	before := len(rec.Parts)
+	for _, part := range plan.Parts {
+		lowers, err := stackAt(live.Stack, part.Path)
+		if err != nil {
+			return rootspec.Spec{}, fault.Wrap(err, "layers of %s", part.Path)
+		}
+		name, known := rec.find(part.Path)
+		if len(lowers) == 0 && !known {
+			continue // a layer took the place of the part
+		}
+		if !known {
+			name = rec.add(part.Path)
+			if err := makePart(live.Dir, name, lowers[0]); err != nil {
+				return rootspec.Spec{}, fault.Wrap(err, "prepare %s of the root", part.Path)
+			}
+		}
+		if len(lowers) == 0 {
+			return rootspec.Spec{}, gone(part.Path)
+		}
+		spec.Overlays = append(spec.Overlays, rootspec.Overlay{
+			Target: part.Path, Lowers: lowers, Wrap: part.Wrap,
+			Upper: filepath.Join(live.Dir, "upper", name),
+			Work:  filepath.Join(live.Dir, "work", name),
+		})
+	}
+	spec.Hide = within(spec.Hide, spec.Overlays)
+	if fresh || len(rec.Parts) != before || !slices.Equal(rec.Left, plan.Left) {
+		rec.Left = plan.Left
+		if err := rec.write(live.Dir); err != nil {
+			return rootspec.Spec{}, err
+		}
+	}
+	if len(spec.Overlays) == 0 {
+		return rootspec.Spec{}, fault.New(fault.Invalid, "the root of the sandbox is empty")
+	}
+	return spec, nil
+}
+
+// plan computes the parts of the stack. What an existing generation has as parts
+// stays so: its uppers hold changes.
+func (o *overlay) plan(stack rootspec.Stack, rec record) (HostPlan, error) {
+	if !stack.Host {
+		return HostPlan{Parts: []HostPart{{Path: "/"}}}, nil
+	}
+	h, err := o.deps.Host()
+	if err != nil {
+		return HostPlan{}, err
+	}
+	for _, r := range rec.Parts {
+		h.Keep = append(h.Keep, r.Path)
+	}
+	p := HostParts(h)
+	for _, r := range rec.Parts {
+		if slices.ContainsFunc(p.Parts, func(q HostPart) bool { return q.Path == r.Path }) {
+			continue
+		}
+		if !h.Root {
+			return HostPlan{}, gone(r.Path)
+		}
+		// Unmounted on the host: the directory below the mount shows through.
+		q := newPlanner(h)
+		q.part(r.Path)
+		p.Parts = append(p.Parts, q.plan.Parts...)
+		p.Hide = append(p.Hide, q.plan.Hide...)
+	}
+	slices.SortFunc(p.Parts, func(x, y HostPart) int { return strings.Compare(x.Path, y.Path) })
+	return p, nil
+}
+
+// gone says that an upper has lost the place on the host that it belongs to. Its
+// changes can still be captured; a new generation has other parts.
+func gone(path string) error {
+	return fault.New(fault.Conflict, "what is mounted at %s on the host changed below the live sandbox", path).
+		WithHint("go to its newest snapshot: coppice checkout NAME HEAD")
+}
+
+// within drops the paths to hide that no overlay shows.
+func within(hide []string, os []rootspec.Overlay) []string {
+	return slices.DeleteFunc(hide, func(h string) bool {
+		return !slices.ContainsFunc(os, func(o rootspec.Overlay) bool { return rootspec.Within(h, o.Target) })
+	})
+}
+
+func (o *overlay) makeDirs(dir string, fresh bool) error {
+	for _, d := range []string{dir, filepath.Join(dir, "upper"), filepath.Join(dir, "work")} {
+		if err := os.Mkdir(d, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fault.Wrap(err, "prepare the generation directory")
+		}
+	}
+	if !fresh {
+		return nil
+	}
+	return canBeUpper(dir)
+}
+
+// canBeUpper refuses file systems that overlayfs cannot write to, before the
+// kernel does so without a reason.
+func canBeUpper(dir string) error {
+	const hint = "set COPPICE_HOME to a directory on ext4, xfs, btrfs or a tmpfs (in a container: a volume), or use --driver copy"
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return fault.Wrap(err, "look at the file system of %s", dir)
+	}
+	if name := noUpper[int64(st.Type)]; name != "" { //nolint:unconvert // int32 on some
+		return fault.New(fault.Unsupported, "driver overlay cannot write to a directory on %s: %s", name, dir).WithHint(hint)
+	}
+	if err := unix.Setxattr(dir, "user.overlay.coppice", []byte("y"), 0); err != nil {
+		if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) {
+			return fault.New(fault.Unsupported, "the file system of %s keeps no user attributes", dir).WithHint(hint).Because(err)
+		}
+		return fault.Wrap(err, "set an attribute on %s", dir)
+	}
+	return fault.Wrap(unix.Removexattr(dir, "user.overlay.coppice"), "remove an attribute of %s", dir)
+}
+
+// noUpper holds the magic numbers (statfs(2)) of file systems that cannot be an
+// upper: overlayfs on overlayfs, remote ones, ones without whiteouts.
+var noUpper = map[int64]string{
+	unix.OVERLAYFS_SUPER_MAGIC: "overlayfs",
+	unix.NFS_SUPER_MAGIC:       "NFS",
+	unix.MSDOS_SUPER_MAGIC:     "FAT",
+	unix.V9FS_MAGIC:            "9p",
+	unix.SMB2_SUPER_MAGIC:      "SMB",
+	unix.CIFS_SUPER_MAGIC:      "SMB",
+	unix.FUSE_SUPER_MAGIC:      "FUSE",
+	unix.ECRYPTFS_SUPER_MAGIC:  "eCryptfs",
+}
+
+func makePart(dir, name, covers string) error {
+	up := filepath.Join(dir, "upper", name)
+	for _, d := range []string{up, filepath.Join(dir, "work", name)} {
+		if err := os.Mkdir(d, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return copyDirMeta(covers, up)
+}
+
+// Parts: see Driver.
+func (o *overlay) Parts(live Live) ([]rootspec.Part, error) {
+	rec, err := readRecord(live.Dir)
+	if err != nil {
+		return nil, fault.Wrap(err, "parts of the live root")
+	}
+	parts := make([]rootspec.Part, len(rec.Parts))
+	for i, p := range rec.Parts {
+		parts[i] = rootspec.Part{Dir: filepath.Join(live.Dir, "upper", p.Dir), Path: p.Path}
+	}
+	return parts, nil
+}
+
+// LeftOut: see Reporter.
+func (o *overlay) LeftOut(live Live) ([]LeftOut, error) {
+	rec, err := readRecord(live.Dir)
+	if err != nil {
+		return nil, fault.Wrap(err, "what the live root leaves out")
+	}
+	return rec.Left, nil
+}
+
+// Remove: see Driver.
+func (o *overlay) Remove(ctx context.Context, dir string) error {
+	return removeTree(ctx, dir)
+}
+
+// stackAt gives the directories that make up the directory p (absolute, inside)
+// of the stack, topmost first, as overlayfs would merge them were the whole stack
+// one mount: a layer in which p or a directory above it is opaque, removed, or
+// something else than a directory ends the list, and so does p being absent
+// below such a directory. Layers were written by sandboxes, so no link in them is
+// followed.
+func stackAt(s rootspec.Stack, p string) ([]string, error) {
+	var dirs []string
+	for _, layer := range s.Layers {
+		in, end, err := layerAt(layer, p)
+		if err != nil {
+			return nil, err
+		}
+		if in {
+			dirs = append(dirs, join(layer, strings.TrimPrefix(p, "/")))
+		}
+		if end {
+			return dirs, nil
+		}
+	}
+	if s.Host {
+		switch fi, err := os.Lstat(p); {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return nil, err
+		case fi.IsDir():
+			dirs = append(dirs, p)
+		}
+	}
+	return dirs, nil
+}
+
+// layerAt says whether layer has the directory p, and whether it hides all that
+// lies below it there.
+func layerAt(layer, p string) (in, end bool, err error) {
+	cur := layer
+	rest := strings.TrimPrefix(p, "/")
+	for {
+		var st unix.Stat_t
+		switch err := unix.Lstat(cur, &st); {
+		case errors.Is(err, unix.ENOENT) && cur != layer:
+			return false, end, nil
+		case err != nil:
+			return false, false, fmt.Errorf("%s: %w", cur, err)
+		case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+			return false, true, nil
+		}
+		if isOpaque(cur) {
+			end = true
+		}
+		if rest == "" {
+			return true, end, nil
+		}
+		name, more, _ := strings.Cut(rest, "/")
+		cur, rest = cur+"/"+name, more
+	}
+}
+
+func isOpaque(dir string) bool {
+	var v [2]byte
+	n, err := unix.Lgetxattr(dir, "user.overlay.opaque", v[:])
+	return err == nil && n == 1 && v[0] == 'y'
+}

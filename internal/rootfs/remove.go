@@ -1,0 +1,130 @@
+//go:build linux
+
+package rootfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// removeTree deletes dir and all that is in it; a missing dir is no error. The
+// tree was written by a sandbox: no link is followed, no directory needs to be
+// readable, and no depth exhausts descriptors or stack, since directories deeper
+// than maxDepth are first renamed up to dir.
+func removeTree(ctx context.Context, dir string) error {
+	for {
+		fd, err := openDir(unix.AT_FDCWD, dir)
+		if errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if err != nil {
+			return fault.Wrap(err, "remove %s", dir)
+		}
+		r := remover{ctx: ctx, top: fd}
+		err = r.empty(fd, 0)
+		_ = unix.Close(fd)
+		if err != nil {
+			return fault.Wrap(err, "remove %s", dir)
+		}
+		if !r.lifted {
+			break
+		}
+	}
+	err := unix.Rmdir(dir)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return fault.Wrap(err, "remove %s", dir)
+}
+
+const maxDepth = 64
+
+type remover struct {
+	ctx    context.Context //nolint:containedctx // of one call
+	top    int
+	n      int
+	lifted bool
+}
+
+// openDir opens a directory for listing, making it accessible when it is not.
+func openDir(at int, name string) (int, error) {
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Openat(at, name, flags, 0)
+	if errors.Is(err, unix.EACCES) && unix.Fchmodat(at, name, 0o700, 0) == nil {
+		fd, err = unix.Openat(at, name, flags, 0)
+	}
+	return fd, err
+}
+
+// empty deletes what is in the open directory fd.
+func (r *remover) empty(fd, depth int) error {
+	buf := make([]byte, 32<<10)
+	made := false
+	for {
+		n, err := unix.ReadDirent(fd, buf)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return nil
+		}
+		_, _, names := unix.ParseDirent(buf[:n], -1, nil)
+		for _, name := range names {
+			if err := r.ctx.Err(); err != nil {
+				return err
+			}
+			err := unix.Unlinkat(fd, name, 0)
+			if errors.Is(err, unix.EACCES) && !made {
+				made = true
+				if unix.Fchmod(fd, 0o700) == nil {
+					err = unix.Unlinkat(fd, name, 0)
+				}
+			}
+			if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
+				err = r.dir(fd, name, depth)
+			}
+			if err != nil && !errors.Is(err, unix.ENOENT) {
+				return fmt.Errorf("%q: %w", name, err)
+			}
+		}
+	}
+}
+
+func (r *remover) dir(fd int, name string, depth int) error {
+	if depth >= maxDepth {
+		for {
+			r.n++
+			err := unix.Renameat2(fd, name, r.top, ".lifted-"+strconv.Itoa(r.n), unix.RENAME_NOREPLACE)
+			if errors.Is(err, unix.EEXIST) {
+				continue
+			}
+			r.lifted = true
+			return err
+		}
+	}
+	err := unix.Unlinkat(fd, name, unix.AT_REMOVEDIR)
+	if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	sub, err := openDir(fd, name)
+	if err != nil {
+		return err
+	}
+	err = r.empty(sub, depth+1)
+	_ = unix.Close(sub)
+	if err != nil {
+		return err
+	}
+	err = unix.Unlinkat(fd, name, unix.AT_REMOVEDIR)
+	if errors.Is(err, unix.ENOTEMPTY) {
+		// readdir while deleting may skip entries on some file systems: once more.
+		return r.dir(fd, name, depth)
+	}
+	return err
+}

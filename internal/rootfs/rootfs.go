@@ -1,0 +1,64 @@
+// Package rootfs presents a stack of layers as the live root of a sandbox, in a
+// generation directory that belongs to a driver: overlay mounts the stack and
+// keeps what changes in upper directories, copy and btrfs make a plain tree of
+// it. It computes values (rootspec.Spec) and prepares directories; it mounts
+// nothing. It imports rootspec, fault and undo; daemon wires it to the engine.
+package rootfs
+
+import (
+	"context"
+
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// Live is one generation of a sandbox's live root.
+type Live struct {
+	Dir   string         // the generation directory (host path); the driver's own
+	Stack rootspec.Stack // what it stands on
+}
+
+// Driver versions a root file system. All methods may be called from any
+// goroutine, but one generation by one at a time.
+type Driver interface {
+	// Name is overlay, copy or btrfs.
+	Name() string
+	// Present makes the generation directory ready as live root of the stack
+	// and says how to mount it. It is idempotent: what a generation that was
+	// presented before holds is kept. The parent of the directory must exist.
+	Present(ctx context.Context, live Live) (rootspec.Spec, error)
+	// Parts says where the changes of a presented generation appear.
+	Parts(live Live) ([]rootspec.Part, error)
+	// Adoptable reports whether the parts may become a layer as they are.
+	Adoptable() bool
+	// Plain reports whether parts are plain trees, of which a full index is
+	// needed before the first change.
+	Plain() bool
+	// Remove deletes a generation directory; a missing one is no error.
+	Remove(ctx context.Context, dir string) error
+}
+
+// Deps is what drivers are made of.
+type Deps struct {
+	// Home is the store (COPPICE_HOME); it is hidden wherever a root shows it.
+	Home string
+	// Root says that the daemon is real root, not uid 0 of a user namespace.
+	Root bool
+	// Materialise writes the tree that stack shows into the existing empty
+	// directory dst, with everything that belongs to a file. Drivers copy and
+	// btrfs need it.
+	Materialise func(ctx context.Context, stack rootspec.Stack, dst string) error
+	// Host tells about the host; nil reads the real one.
+	Host func() (Host, error)
+}
+
+// LeftOut is a place of the host that a live root does not show.
+type LeftOut struct {
+	Path string `json:"path"`
+	Why  string `json:"why"`
+}
+
+// Reporter is the power to say what a presented generation leaves out; drivers
+// that can stand on the host have it.
+type Reporter interface {
+	LeftOut(live Live) ([]LeftOut, error)
+}

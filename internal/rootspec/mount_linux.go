@@ -1,0 +1,389 @@
+package rootspec
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Options of Mount. The zero value works.
+type Options struct {
+	// IDMapFD is the descriptor of a user namespace (/proc/PID/ns/user) whose
+	// map is laid over every directory of the root: what is stored as id 0
+	// appears as the id that 0 has in that namespace, and is stored as 0 when
+	// written. 0 means no shift. Needs the capabilities of the initial user
+	// namespace and a file system that allows it (FS_ALLOW_IDMAP).
+	IDMapFD int
+}
+
+// attrs are the flags of every mount of a live root: device nodes in trees that
+// were imported or written by others have no effect, nor do set-id bits.
+const attrs = unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOSUID
+
+// Mount carries out s: afterwards the live root is mounted at the directory
+// target. The calling process must be in a mount namespace of its own whose
+// propagation is private, and have CAP_SYS_ADMIN over it: either as real root or
+// as uid 0 of a user namespace. /proc must be mounted. Nothing is mounted at
+// Reserved; that is left to the caller. When Mount fails nothing stays mounted.
+//
+// Directories are given to overlayfs as /proc/self/fd/N. So their paths may be of
+// any length (a string of fsconfig(2) ends at 255 bytes) and hold ':', ',' and
+// '\', and mountinfo inside the sandbox shows no path of the host.
+func Mount(s Spec, target string, opts Options) (err error) {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	m := &mounter{target: target, idmap: opts.IDMapFD, root: -1}
+	defer m.closeAll()
+	defer func() {
+		if err != nil && m.mounted {
+			// MNT_DETACH takes everything below along.
+			_ = unix.Unmount(target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		}
+	}()
+	overlays := s.Overlays
+	skeleton := false
+	switch {
+	case s.Bind != "":
+		err = m.bind(s.Bind)
+	case overlays[0].Target == "/":
+		err = m.overlay(overlays[0])
+		overlays = overlays[1:]
+	default:
+		skeleton = true
+		err = m.skeleton(s)
+	}
+	if err != nil {
+		return err
+	}
+	for _, o := range overlays {
+		if err := m.overlay(o); err != nil {
+			return err
+		}
+	}
+	for _, f := range s.Files {
+		if err := m.file(f); err != nil {
+			return err
+		}
+	}
+	for _, h := range s.Hide {
+		if err := m.hide(h); err != nil {
+			return err
+		}
+	}
+	if skeleton {
+		ro := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+		if err := unix.MountSetattr(m.root, "", unix.AT_EMPTY_PATH, &ro); err != nil {
+			return fault.Wrap(err, "make the skeleton of the root read-only")
+		}
+	}
+	return nil
+}
+
+// mounter is one run of Mount.
+type mounter struct {
+	target  string
+	idmap   int
+	root    int  // the mounted root, O_PATH; -1 before it is there
+	mounted bool // something is mounted at target
+	fds     []int
+}
+
+func (m *mounter) own(fd int) int {
+	m.fds = append(m.fds, fd)
+	return fd
+}
+
+func (m *mounter) closeAll() {
+	for _, fd := range m.fds {
+		_ = unix.Close(fd)
+	}
+}
+
+// openHost opens a directory of the host by its path.
+func (m *mounter) openHost(p string) (int, error) {
+	// A path that is longer than PATH_MAX is walked in pieces.
+	dir := unix.AT_FDCWD
+	for len(p) >= unix.PathMax {
+		cut := strings.LastIndexByte(p[:unix.PathMax-1], '/')
+		if cut <= 0 {
+			return -1, unix.ENAMETOOLONG
+		}
+		fd, err := unix.Openat(dir, p[:cut], unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return -1, err
+		}
+		dir, p = m.own(fd), p[cut+1:]
+	}
+	fd, err := unix.Openat(dir, p, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	return m.own(fd), nil
+}
+
+// place opens a directory inside the root, topmost mount, without following any
+// symbolic link: what lies there may have been written by the sandbox.
+func (m *mounter) place(p string) (int, error) {
+	if p == "/" && m.root < 0 {
+		return m.openHost(m.target)
+	}
+	return m.inside(p, unix.O_DIRECTORY)
+}
+
+func (m *mounter) inside(p string, flags uint64) (int, error) {
+	rel := strings.TrimPrefix(p, "/")
+	if rel == "" {
+		rel = "."
+	}
+	fd, err := unix.Openat2(m.root, rel, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW | flags,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return -1, err
+	}
+	return m.own(fd), nil
+}
+
+// attach mounts the detached mount mnt over the directory or file at.
+func (m *mounter) attach(mnt, at int) error {
+	return unix.MoveMount(mnt, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+}
+
+// attachRoot mounts mnt at the target and opens it as the root.
+func (m *mounter) attachRoot(mnt int) error {
+	at, err := m.openHost(m.target)
+	if err != nil {
+		return fault.Wrap(err, "open the mount point %s", m.target)
+	}
+	if err := m.attach(mnt, at); err != nil {
+		return fault.Wrap(err, "mount the root at %s", m.target)
+	}
+	return m.openRoot()
+}
+
+func (m *mounter) openRoot() error {
+	m.mounted = true
+	fd, err := m.openHost(m.target)
+	if err != nil {
+		return fault.Wrap(err, "open the mounted root %s", m.target)
+	}
+	m.root = fd
+	return nil
+}
+
+// bind mounts a plain directory as the root.
+func (m *mounter) bind(dir string) error {
+	fd, err := m.openHost(dir)
+	if err != nil {
+		return fault.Wrap(err, "open the root directory %s", dir)
+	}
+	mnt, err := m.clone(fd, attrs)
+	if err != nil {
+		return fault.Wrap(err, "bind the root directory %s", dir)
+	}
+	return m.attachRoot(mnt)
+}
+
+// clone makes a detached copy of the mount that fd lies in, rooted at fd, shifted
+// where ids are to be shifted. (open_tree(2) with OPEN_TREE_CLONE;
+// mount_setattr(2): a mount can be given an id map only while it is detached.)
+func (m *mounter) clone(fd int, set uint64) (int, error) {
+	mnt, err := unix.OpenTree(fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+	if err != nil {
+		return -1, fmt.Errorf("open_tree: %w", err)
+	}
+	m.own(mnt)
+	attr := unix.MountAttr{Attr_set: set, Propagation: unix.MS_PRIVATE}
+	if m.idmap > 0 {
+		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
+		attr.Userns_fd = uint64(m.idmap)
+	}
+	if err := unix.MountSetattr(mnt, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		return -1, fmt.Errorf("mount_setattr: %w", err)
+	}
+	return mnt, nil
+}
+
+// tmpfs makes a detached tmpfs.
+func (m *mounter) tmpfs(set int, opts ...string) (int, error) {
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("fsopen tmpfs: %w", err)
+	}
+	defer unix.Close(fs)
+	for _, o := range opts {
+		k, v, _ := strings.Cut(o, "=")
+		if err := unix.FsconfigSetString(fs, k, v); err != nil {
+			return -1, kernelSays(fs, fmt.Errorf("tmpfs option %s: %w", o, err))
+		}
+	}
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, kernelSays(fs, fmt.Errorf("create tmpfs: %w", err))
+	}
+	mnt, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, set)
+	if err != nil {
+		return -1, fmt.Errorf("fsmount tmpfs: %w", err)
+	}
+	return m.own(mnt), nil
+}
+
+// skeleton mounts a tmpfs as the root and fills it with what s needs to be there
+// before overlays are mounted on it.
+func (m *mounter) skeleton(s Spec) error {
+	mnt, err := m.tmpfs(attrs, "mode=0755", "size=16m")
+	if err != nil {
+		return fault.Wrap(err, "make the skeleton of the root")
+	}
+	if err := m.attachRoot(mnt); err != nil {
+		return err
+	}
+	for _, e := range s.Skeleton {
+		if e.Link != "" {
+			if err := m.symlink(e); err != nil {
+				return fault.Wrap(err, "make the link %s of the root", e.Path)
+			}
+			continue
+		}
+		if err := m.mkdirs(e.Path, e.Mode); err != nil {
+			return fault.Wrap(err, "make the directory %s of the root", e.Path)
+		}
+	}
+	for _, p := range Reserved {
+		if err := m.mkdirs(p, 0o755); err != nil {
+			return fault.Wrap(err, "make the directory %s of the root", p)
+		}
+	}
+	return nil
+}
+
+func (m *mounter) symlink(e Entry) error {
+	dir, name := path.Split(e.Path)
+	if err := m.mkdirs(path.Clean(dir), 0); err != nil {
+		return err
+	}
+	fd, err := m.place(path.Clean(dir))
+	if err != nil {
+		return err
+	}
+	return unix.Symlinkat(e.Link, fd, name)
+}
+
+// mkdirs makes the directory p of the root and those above it that are missing
+// (0755). mode 0 leaves an existing p as it is, and makes a new one 0755.
+func (m *mounter) mkdirs(p string, mode uint32) error {
+	if p == "/" {
+		return nil
+	}
+	dir, name := path.Split(p)
+	dir = path.Clean(dir)
+	fd, err := m.place(dir)
+	if errors.Is(err, unix.ENOENT) {
+		if err := m.mkdirs(dir, 0); err != nil {
+			return err
+		}
+		fd, err = m.place(dir)
+	}
+	if err != nil {
+		return err
+	}
+	err = unix.Mkdirat(fd, name, 0o755)
+	switch {
+	case err == nil && mode == 0:
+		mode = 0o755
+	case errors.Is(err, unix.EEXIST):
+	case err != nil:
+		return err
+	}
+	if mode == 0 {
+		return nil
+	}
+	return unix.Fchmodat(fd, name, mode&0o7777, 0) // mkdir(2) obeys the umask
+}
+
+// file binds one file of the host read-only. Where the root has no such place,
+// one is made in a skeleton; in an overlay the file is left out, since making it
+// would be a change that the sandbox did not make.
+func (m *mounter) file(f File) error {
+	src, err := unix.Open(f.Source, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return fault.Wrap(err, "open %s", f.Source)
+	}
+	m.own(src)
+	at, err := m.inside(f.Target, 0)
+	if errors.Is(err, unix.ENOENT) {
+		dir, name := path.Split(f.Target)
+		d, derr := m.place(path.Clean(dir))
+		if derr != nil || !isTmpfs(d) {
+			return nil
+		}
+		fd, cerr := unix.Openat(d, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
+		if cerr != nil {
+			return fault.Wrap(cerr, "make the place of %s", f.Target)
+		}
+		_ = unix.Close(fd)
+		at, err = m.inside(f.Target, 0)
+	}
+	if err != nil {
+		return fault.Wrap(err, "open the place of %s", f.Target)
+	}
+	mnt, err := m.clone(src, attrs|unix.MOUNT_ATTR_RDONLY)
+	if err == nil {
+		err = m.attach(mnt, at)
+	}
+	return fault.Wrap(err, "bind %s", f.Target)
+}
+
+func isTmpfs(fd int) bool {
+	var st unix.Statfs_t
+	return unix.Fstatfs(fd, &st) == nil && st.Type == unix.TMPFS_MAGIC
+}
+
+// hide covers a directory of the root with an empty read-only tmpfs. A path that
+// does not lead there without symbolic links is one that shows nothing of the
+// host: directories of a lower layer appear at their own path only.
+func (m *mounter) hide(p string) error {
+	at, err := m.inside(p, unix.O_DIRECTORY)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		return nil
+	}
+	if err != nil {
+		return fault.Wrap(err, "open %s to hide it", p)
+	}
+	mnt, err := m.tmpfs(attrs|unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOEXEC, "mode=0555", "size=4k", "nr_inodes=2")
+	if err == nil {
+		err = m.attach(mnt, at)
+	}
+	return fault.Wrap(err, "hide %s", p)
+}
+
+// procPath is a path to an open descriptor that every path option accepts.
+func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// kernelSays adds to err what the kernel logged in the file-system context fs:
+// each read(2) gives one line, "e ", "w " or "i " and the text (fsopen(2)).
+func kernelSays(fs int, err error) error {
+	var lines []string
+	buf := make([]byte, 1024)
+	for len(lines) < 16 {
+		n, rerr := unix.Read(fs, buf)
+		if rerr != nil || n <= 0 {
+			break
+		}
+		lines = append(lines, strings.TrimSpace(string(buf[:n])))
+	}
+	if len(lines) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w (%s)", err, strings.Join(lines, "; "))
+}

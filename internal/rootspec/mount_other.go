@@ -1,0 +1,13 @@
+//go:build !linux
+
+package rootspec
+
+import "github.com/coppice-dev/coppice/internal/fault"
+
+// Options of Mount.
+type Options struct{ IDMapFD int }
+
+// Mount needs Linux.
+func Mount(Spec, string, Options) error {
+	return fault.New(fault.Unsupported, "sandboxes need Linux").WithHint("run the daemon on Linux and point COPPICE_HOST at it")
+}

@@ -1,0 +1,362 @@
+package rootspec
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// layerSet is the directories of one overlay as open descriptors.
+type layerSet struct {
+	lowers      []int // topmost first
+	upper, work string
+	xino        bool
+}
+
+// overlay mounts o beneath the root, or as the root.
+func (m *mounter) overlay(o Overlay) error {
+	if m.root >= 0 {
+		// On a skeleton, and where a layer lacks the directory.
+		if err := m.mkdirs(o.Target, 0); err != nil {
+			return fault.Wrap(err, "make the mount point %s", o.Target)
+		}
+	}
+	err := m.tryOverlay(o, false)
+	if errors.Is(err, unix.EINVAL) && (o.wraps() || m.idmap > 0) {
+		// Before Linux 6.15 clone_private_mount (fs/namespace.c) takes mounts
+		// of the caller's namespace only, no detached ones.
+		if m.tryOverlay(o, true) == nil {
+			err = nil
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	f := fault.New(fault.KindOf(err), "mount the overlay of %s", o.Target).Because(err)
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		f.Kind = fault.Unsupported
+		f.Hint = "this kernel has no overlayfs: modprobe overlay, or use --driver copy"
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+		f.Kind = fault.Unsupported
+		f.Hint = "run: coppice probe"
+	}
+	return f
+}
+
+// wraps says whether the bottom must be wrapped: a lone lower overlaps nothing.
+func (o Overlay) wraps() bool { return o.Wrap && len(o.Lowers) > 1 }
+
+// tryOverlay mounts o; with settle every detached mount that serves as a layer is
+// first attached in a hidden place, which is gone again when tryOverlay returns.
+func (m *mounter) tryOverlay(o Overlay, settle bool) (err error) {
+	h := &hideout{m: m, at: o.Target, settle: settle}
+	defer func() { err = errors.Join(err, h.leave()) }()
+	set, err := m.open(o, h)
+	if err != nil {
+		return err
+	}
+	mnt, err := m.makeOverlay(set, attrs)
+	if errors.Is(err, errClassic) {
+		if err := h.leave(); err != nil {
+			return err
+		}
+		return m.classic(o, set)
+	}
+	if err != nil {
+		return err
+	}
+	if err := h.leave(); err != nil {
+		return err
+	}
+	at, err := m.place(o.Target)
+	if err != nil {
+		return err
+	}
+	if err := m.attach(mnt, at); err != nil {
+		return fmt.Errorf("move_mount: %w", err)
+	}
+	if m.root < 0 {
+		return m.openRoot()
+	}
+	return nil
+}
+
+// open opens the layers of o, shifted and wrapped as asked for.
+func (m *mounter) open(o Overlay, h *hideout) (layerSet, error) {
+	var set layerSet
+	for _, p := range o.Lowers {
+		fd, err := m.openHost(p)
+		if err != nil {
+			return set, fmt.Errorf("lower directory %s: %w", p, err)
+		}
+		if m.idmap > 0 {
+			if fd, err = m.clone(fd, 0); err == nil {
+				fd, err = h.use(fd)
+			}
+			if err != nil {
+				return set, fmt.Errorf("shift the ids of %s: %w", p, err)
+			}
+		}
+		set.lowers = append(set.lowers, fd)
+	}
+	if err := m.openUpper(o, h, &set); err != nil {
+		return set, err
+	}
+	if o.wraps() {
+		i := len(set.lowers) - 1
+		fd, err := m.wrap(set.lowers[i], h)
+		if err != nil {
+			return set, fmt.Errorf("wrap %s: %w", o.Lowers[i], err)
+		}
+		set.lowers[i] = fd
+	}
+	set.xino = !sameDev(append(set.lowers[:len(set.lowers):len(set.lowers)], m.lastOf(set)...))
+	return set, nil
+}
+
+func (m *mounter) lastOf(set layerSet) []int {
+	fd, err := unix.Open(set.upper, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	return []int{m.own(fd)}
+}
+
+// openUpper opens the upper and work directories. overlayfs wants them on one
+// mount, so with an id map their closest common parent is cloned once.
+func (m *mounter) openUpper(o Overlay, h *hideout, set *layerSet) error {
+	if m.idmap <= 0 {
+		up, err := m.openHost(o.Upper)
+		if err != nil {
+			return fmt.Errorf("upper directory %s: %w", o.Upper, err)
+		}
+		work, err := m.openHost(o.Work)
+		if err != nil {
+			return fmt.Errorf("work directory %s: %w", o.Work, err)
+		}
+		set.upper, set.work = procPath(up), procPath(work)
+		return nil
+	}
+	parent := path.Dir(o.Upper)
+	for !Within(o.Work, parent) {
+		parent = path.Dir(parent)
+	}
+	fd, err := m.openHost(parent)
+	if err == nil {
+		if fd, err = m.clone(fd, 0); err == nil {
+			fd, err = h.use(fd)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("shift the ids of %s: %w", parent, err)
+	}
+	set.upper = procPath(fd) + strings.TrimPrefix(o.Upper, strings.TrimSuffix(parent, "/"))
+	set.work = procPath(fd) + strings.TrimPrefix(o.Work, strings.TrimSuffix(parent, "/"))
+	return nil
+}
+
+// wrap gives a read-only overlay that shows what the directory fd shows. Layers
+// that lie below fd on the same file system are then no longer below a lower of
+// the outer overlay, which ovl_check_layer (fs/overlayfs/super.c) refuses with
+// ELOOP. An overlay without upper needs two lowers: the second is empty.
+func (m *mounter) wrap(fd int, h *hideout) (int, error) {
+	empty, err := m.tmpfs(attrs|unix.MOUNT_ATTR_RDONLY, "mode=0755", "size=4k", "nr_inodes=2")
+	if err != nil {
+		return -1, err
+	}
+	if empty, err = h.use(empty); err != nil {
+		return -1, err
+	}
+	mnt, err := m.makeOverlay(layerSet{lowers: []int{fd, empty}}, attrs|unix.MOUNT_ATTR_RDONLY)
+	if err != nil {
+		return -1, err
+	}
+	return h.use(mnt)
+}
+
+// errClassic says that this kernel lacks lowerdir+ (before 6.5).
+var errClassic = errors.New("no option lowerdir+")
+
+// makeOverlay gives a detached overlay mount.
+//
+// userxattr: the marks of overlayfs are user.overlay.*, so that an ordinary user
+// may write them. xino=on: where layers lie on several file systems, st_dev is
+// one and st_ino is unique all the same, so that du -x, find -xdev and tar
+// --one-file-system see one file system (Documentation/filesystems/overlayfs.rst,
+// "Inode properties"; the default is a choice of the kernel's configuration). A
+// wrapped bottom leaves it off: it would use up the bits that the outer overlay
+// needs.
+func (m *mounter) makeOverlay(set layerSet, flags int) (int, error) {
+	fs, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("fsopen overlay: %w", err)
+	}
+	defer unix.Close(fs)
+	for i, fd := range set.lowers {
+		err := unix.FsconfigSetString(fs, "lowerdir+", procPath(fd))
+		if i == 0 && errors.Is(err, unix.EINVAL) && !hasLowerPlus() {
+			return -1, errClassic
+		}
+		if err != nil {
+			return -1, kernelSays(fs, fmt.Errorf("lower directory %d of %d: %w", i+1, len(set.lowers), err))
+		}
+	}
+	type kv struct{ k, v string }
+	var opts []kv
+	if set.upper != "" {
+		opts = append(opts, kv{"upperdir", set.upper}, kv{"workdir", set.work})
+	}
+	xino := "off"
+	if set.xino {
+		xino = "on"
+	}
+	opts = append(opts, kv{"xino", xino})
+	for _, o := range opts {
+		if err := unix.FsconfigSetString(fs, o.k, o.v); err != nil {
+			return -1, kernelSays(fs, fmt.Errorf("option %s: %w", o.k, err))
+		}
+	}
+	if err := unix.FsconfigSetFlag(fs, "userxattr"); err != nil {
+		return -1, kernelSays(fs, fmt.Errorf("option userxattr: %w", err))
+	}
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, kernelSays(fs, fmt.Errorf("create overlay: %w", err))
+	}
+	mnt, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, flags)
+	if err != nil {
+		return -1, kernelSays(fs, fmt.Errorf("fsmount overlay: %w", err))
+	}
+	return m.own(mnt), nil
+}
+
+// hasLowerPlus says whether the kernel knows lowerdir+: asked with a directory
+// that is always there.
+func hasLowerPlus() bool {
+	fs, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fs)
+	return unix.FsconfigSetString(fs, "lowerdir+", "/proc/self") == nil
+}
+
+// classicData is the option string of mount(2) for kernels without lowerdir+.
+// The descriptors' paths need no escapes. mount(2) copies one page at most.
+func classicData(set layerSet) (string, error) {
+	lowers := make([]string, len(set.lowers))
+	for i, fd := range set.lowers {
+		lowers[i] = procPath(fd)
+	}
+	s := "userxattr,lowerdir=" + strings.Join(lowers, ":")
+	if set.upper != "" {
+		s += ",upperdir=" + set.upper + ",workdir=" + set.work
+	}
+	if set.xino {
+		s += ",xino=on"
+	}
+	if len(s) >= 4096 {
+		return "", fault.New(fault.Unsupported, "%d layers are too many for one mount on a kernel before 6.5", len(lowers)).
+			WithHint("use Linux 6.5 or newer, or --driver copy")
+	}
+	return s, nil
+}
+
+func (m *mounter) classic(o Overlay, set layerSet) error {
+	data, err := classicData(set)
+	if err != nil {
+		return err
+	}
+	at, err := m.place(o.Target)
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount("overlay", procPath(at), "overlay", unix.MS_NODEV|unix.MS_NOSUID, data); err != nil {
+		return fmt.Errorf("mount overlay: %w", err)
+	}
+	if m.root < 0 {
+		return m.openRoot()
+	}
+	return nil
+}
+
+// hideout is a tmpfs over the mount point in which detached mounts are attached
+// one by one for as long as an overlay is being made of them; overlayfs keeps
+// private clones of its own.
+type hideout struct {
+	m      *mounter
+	at     string
+	settle bool
+	dir    int // the tmpfs, when mounted
+	in     bool
+	n      int
+}
+
+// use gives a descriptor by which the detached mount mnt can be a layer.
+func (h *hideout) use(mnt int) (int, error) {
+	if !h.settle {
+		return mnt, nil
+	}
+	if !h.in {
+		at, err := h.m.place(h.at)
+		if err != nil {
+			return -1, err
+		}
+		tmp, err := h.m.tmpfs(attrs, "mode=0700", "size=64k")
+		if err != nil {
+			return -1, err
+		}
+		if err := h.m.attach(tmp, at); err != nil {
+			return -1, fmt.Errorf("move_mount: %w", err)
+		}
+		h.dir, h.in = tmp, true
+	}
+	name := fmt.Sprint(h.n)
+	h.n++
+	if err := unix.Mkdirat(h.dir, name, 0o700); err != nil {
+		return -1, err
+	}
+	at, err := unix.Openat(h.dir, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	h.m.own(at)
+	if err := h.m.attach(mnt, at); err != nil {
+		return -1, fmt.Errorf("move_mount: %w", err)
+	}
+	return mnt, nil
+}
+
+// leave takes the hiding place away; a second call does nothing.
+func (h *hideout) leave() error {
+	if !h.in {
+		return nil
+	}
+	h.in = false
+	if err := unix.Unmount(procPath(h.dir), unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("leave the hiding place: %w", err)
+	}
+	return nil
+}
+
+// sameDev says whether all directories are on one file system.
+func sameDev(fds []int) bool {
+	var first uint64
+	for i, fd := range fds {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return false
+		}
+		if i == 0 {
+			first = st.Dev
+		} else if st.Dev != first {
+			return false
+		}
+	}
+	return true
+}

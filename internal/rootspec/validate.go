@@ -1,0 +1,96 @@
+package rootspec
+
+import (
+	"path"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// MaxLowers is how many lower directories one overlay may have: OVL_MAX_STACK of
+// the kernel (fs/overlayfs/params.h).
+const MaxLowers = 500
+
+// Reserved lists the places of a live root that belong to the box: it mounts its
+// own file systems there, so no part of a root lies at or below them, and a
+// read-only skeleton always holds them as empty directories.
+var Reserved = []string{"/dev", "/proc", "/run", "/sys", "/tmp"}
+
+// Validate says whether s can be carried out at all; it looks at the value alone,
+// never at the host. Its errors are of kind fault.Invalid.
+func (s Spec) Validate() error {
+	if (s.Bind == "") == (len(s.Overlays) == 0) {
+		return fault.New(fault.Invalid, "root: exactly one of a bound directory and overlays is needed")
+	}
+	if s.Bind != "" && !isClean(s.Bind) {
+		return fault.New(fault.Invalid, "root: %q is not a clean absolute path", s.Bind)
+	}
+	seen := map[string]bool{}
+	for i, o := range s.Overlays {
+		if err := o.validate(); err != nil {
+			return err
+		}
+		if o.Target == "/" && i > 0 {
+			return fault.New(fault.Invalid, "root: the overlay of / must come first")
+		}
+		if seen[o.Target] {
+			return fault.New(fault.Invalid, "root: two overlays at %q", o.Target)
+		}
+		for t := range seen {
+			if Within(t, o.Target) {
+				return fault.New(fault.Invalid, "root: the overlay of %q must come after that of %q", t, o.Target)
+			}
+		}
+		seen[o.Target] = true
+	}
+	if len(s.Skeleton) > 0 && (s.Bind != "" || seen["/"]) {
+		return fault.New(fault.Invalid, "root: a skeleton needs a root without an overlay of its own")
+	}
+	for _, e := range s.Skeleton {
+		if !isClean(e.Path) || e.Path == "/" || hasNUL(e.Link) {
+			return fault.New(fault.Invalid, "root: skeleton entry %q", e.Path)
+		}
+	}
+	for _, f := range s.Files {
+		if !isClean(f.Source) || !isClean(f.Target) || f.Target == "/" {
+			return fault.New(fault.Invalid, "root: file %q at %q", f.Source, f.Target)
+		}
+	}
+	for _, h := range s.Hide {
+		if !isClean(h) || h == "/" {
+			return fault.New(fault.Invalid, "root: cannot hide %q", h)
+		}
+	}
+	return nil
+}
+
+func (o Overlay) validate() error {
+	if !isClean(o.Target) {
+		return fault.New(fault.Invalid, "root: overlay target %q is not a clean absolute path", o.Target)
+	}
+	for _, r := range Reserved {
+		if Within(o.Target, r) {
+			return fault.New(fault.Invalid, "root: overlay target %q belongs to the box", o.Target)
+		}
+	}
+	if n := len(o.Lowers); n == 0 || n > MaxLowers {
+		return fault.New(fault.Invalid, "root: overlay of %q has %d lower directories; 1 to %d are possible", o.Target, n, MaxLowers)
+	}
+	for _, l := range append([]string{o.Upper, o.Work}, o.Lowers...) {
+		if !isClean(l) {
+			return fault.New(fault.Invalid, "root: overlay of %q: %q is not a clean absolute path", o.Target, l)
+		}
+	}
+	return nil
+}
+
+// Within says whether the clean absolute path p is dir or lies below it.
+func Within(p, dir string) bool {
+	return p == dir || dir == "/" || strings.HasPrefix(p, dir) && p[len(dir)] == '/'
+}
+
+func isClean(p string) bool {
+	return strings.HasPrefix(p, "/") && path.Clean(p) == p && !hasNUL(p)
+}
+
+func hasNUL(s string) bool { return strings.IndexByte(s, 0) >= 0 }
