@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -68,7 +69,7 @@ func Mount(s Spec, target string, opts Options) (err error) {
 		}
 	}
 	for _, f := range s.Files {
-		if err := m.file(f); err != nil {
+		if err := m.file(f, skeleton && !s.covers(f.Target)); err != nil {
 			return err
 		}
 	}
@@ -86,6 +87,11 @@ func Mount(s Spec, target string, opts Options) (err error) {
 	return nil
 }
 
+// covers says whether p lies in one of the overlays.
+func (s Spec) covers(p string) bool {
+	return slices.ContainsFunc(s.Overlays, func(o Overlay) bool { return Within(p, o.Target) })
+}
+
 // mounter is one run of Mount.
 type mounter struct {
 	target  string
@@ -93,6 +99,8 @@ type mounter struct {
 	root    int  // the mounted root, O_PATH; -1 before it is there
 	mounted bool // something is mounted at target
 	fds     []int
+
+	uid, gid int // whom id 0 appears as, when ids are shifted
 }
 
 func (m *mounter) own(fd int) int {
@@ -252,12 +260,12 @@ func (m *mounter) skeleton(s Spec) error {
 			}
 			continue
 		}
-		if err := m.mkdirs(e.Path, e.Mode); err != nil {
+		if err := m.mkdirs(e.Path, int(e.Mode)); err != nil {
 			return fault.Wrap(err, "make the directory %s of the root", e.Path)
 		}
 	}
 	for _, p := range Reserved {
-		if err := m.mkdirs(p, 0o755); err != nil {
+		if err := m.mkdirs(p, keepMode); err != nil {
 			return fault.Wrap(err, "make the directory %s of the root", p)
 		}
 	}
@@ -266,7 +274,7 @@ func (m *mounter) skeleton(s Spec) error {
 
 func (m *mounter) symlink(e Entry) error {
 	dir, name := path.Split(e.Path)
-	if err := m.mkdirs(path.Clean(dir), 0); err != nil {
+	if err := m.mkdirs(path.Clean(dir), keepMode); err != nil {
 		return err
 	}
 	fd, err := m.place(path.Clean(dir))
@@ -276,9 +284,13 @@ func (m *mounter) symlink(e Entry) error {
 	return unix.Symlinkat(e.Link, fd, name)
 }
 
-// mkdirs makes the directory p of the root and those above it that are missing
-// (0755). mode 0 leaves an existing p as it is, and makes a new one 0755.
-func (m *mounter) mkdirs(p string, mode uint32) error {
+// keepMode asks mkdirs for 0755 on a new directory, and for nothing on one that
+// is there.
+const keepMode = -1
+
+// mkdirs makes the directory p of the root with the permission bits mode, and
+// those above it that are missing with 0755.
+func (m *mounter) mkdirs(p string, mode int) error {
 	if p == "/" {
 		return nil
 	}
@@ -286,7 +298,7 @@ func (m *mounter) mkdirs(p string, mode uint32) error {
 	dir = path.Clean(dir)
 	fd, err := m.place(dir)
 	if errors.Is(err, unix.ENOENT) {
-		if err := m.mkdirs(dir, 0); err != nil {
+		if err := m.mkdirs(dir, keepMode); err != nil {
 			return err
 		}
 		fd, err = m.place(dir)
@@ -295,23 +307,25 @@ func (m *mounter) mkdirs(p string, mode uint32) error {
 		return err
 	}
 	err = unix.Mkdirat(fd, name, 0o755)
-	switch {
-	case err == nil && mode == 0:
-		mode = 0o755
-	case errors.Is(err, unix.EEXIST):
-	case err != nil:
+	if errors.Is(err, unix.EEXIST) {
+		err = nil
+		if mode == keepMode {
+			return nil
+		}
+	}
+	if err != nil {
 		return err
 	}
-	if mode == 0 {
-		return nil
+	if mode == keepMode {
+		mode = 0o755
 	}
-	return unix.Fchmodat(fd, name, mode&0o7777, 0) // mkdir(2) obeys the umask
+	return unix.Fchmodat(fd, name, uint32(mode)&0o7777, 0) // mkdir(2) obeys the umask
 }
 
-// file binds one file of the host read-only. Where the root has no such place,
-// one is made in a skeleton; in an overlay the file is left out, since making it
-// would be a change that the sandbox did not make.
-func (m *mounter) file(f File) error {
+// file binds one file of the host read-only. Where the root has no such place, it
+// is made in a skeleton; in an overlay the file is left out, since making it would
+// be a change that the sandbox did not make.
+func (m *mounter) file(f File, skeleton bool) error {
 	src, err := unix.Open(f.Source, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
@@ -320,19 +334,14 @@ func (m *mounter) file(f File) error {
 		return fault.Wrap(err, "open %s", f.Source)
 	}
 	m.own(src)
+	if skeleton {
+		if err := m.touch(f.Target); err != nil {
+			return fault.Wrap(err, "make the place of %s", f.Target)
+		}
+	}
 	at, err := m.inside(f.Target, 0)
-	if errors.Is(err, unix.ENOENT) {
-		dir, name := path.Split(f.Target)
-		d, derr := m.place(path.Clean(dir))
-		if derr != nil || !isTmpfs(d) {
-			return nil
-		}
-		fd, cerr := unix.Openat(d, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
-		if cerr != nil {
-			return fault.Wrap(cerr, "make the place of %s", f.Target)
-		}
-		_ = unix.Close(fd)
-		at, err = m.inside(f.Target, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		return nil
 	}
 	if err != nil {
 		return fault.Wrap(err, "open the place of %s", f.Target)
@@ -344,9 +353,24 @@ func (m *mounter) file(f File) error {
 	return fault.Wrap(err, "bind %s", f.Target)
 }
 
-func isTmpfs(fd int) bool {
-	var st unix.Statfs_t
-	return unix.Fstatfs(fd, &st) == nil && st.Type == unix.TMPFS_MAGIC
+// touch makes an empty file in the skeleton.
+func (m *mounter) touch(p string) error {
+	dir, name := path.Split(p)
+	if err := m.mkdirs(path.Clean(dir), keepMode); err != nil {
+		return err
+	}
+	d, err := m.place(path.Clean(dir))
+	if err != nil {
+		return err
+	}
+	fd, err := unix.Openat(d, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
 }
 
 // hide covers a directory of the root with an empty read-only tmpfs. A path that

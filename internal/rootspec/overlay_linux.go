@@ -22,7 +22,7 @@ type layerSet struct {
 func (m *mounter) overlay(o Overlay) error {
 	if m.root >= 0 {
 		// On a skeleton, and where a layer lacks the directory.
-		if err := m.mkdirs(o.Target, 0); err != nil {
+		if err := m.mkdirs(o.Target, keepMode); err != nil {
 			return fault.Wrap(err, "make the mount point %s", o.Target)
 		}
 	}
@@ -62,6 +62,9 @@ func (m *mounter) tryOverlay(o Overlay, settle bool) (err error) {
 		return err
 	}
 	mnt, err := m.makeOverlay(set, attrs)
+	if err == nil {
+		err = writable(mnt)
+	}
 	if errors.Is(err, errClassic) {
 		if err := h.leave(); err != nil {
 			return err
@@ -156,6 +159,13 @@ func (m *mounter) openUpper(o Overlay, h *hideout, set *layerSet) error {
 	if err != nil {
 		return fmt.Errorf("shift the ids of %s: %w", parent, err)
 	}
+	// The generation directory is stored as id 0: seen through the clone it
+	// belongs to whom 0 appears as.
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	m.uid, m.gid = int(st.Uid), int(st.Gid)
 	set.upper = procPath(fd) + strings.TrimPrefix(o.Upper, strings.TrimSuffix(parent, "/"))
 	set.work = procPath(fd) + strings.TrimPrefix(o.Work, strings.TrimSuffix(parent, "/"))
 	return nil
@@ -180,6 +190,19 @@ func (m *mounter) wrap(fd int, h *hideout) (int, error) {
 	return h.use(mnt)
 }
 
+// writable refuses an overlay that the kernel made read-only because it could
+// not prepare the work directory.
+func writable(mnt int) error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(mnt, &st); err != nil {
+		return err
+	}
+	if st.Flags&unix.ST_RDONLY != 0 {
+		return fmt.Errorf("the work directory cannot be used: %w", unix.EROFS)
+	}
+	return nil
+}
+
 // errClassic says that this kernel lacks lowerdir+ (before 6.5).
 var errClassic = errors.New("no option lowerdir+")
 
@@ -192,7 +215,18 @@ var errClassic = errors.New("no option lowerdir+")
 // "Inode properties"; the default is a choice of the kernel's configuration). A
 // wrapped bottom leaves it off: it would use up the bits that the outer overlay
 // needs.
-func (m *mounter) makeOverlay(set layerSet, flags int) (int, error) {
+func (m *mounter) makeOverlay(set layerSet, flags int) (mnt int, err error) {
+	if m.idmap <= 0 {
+		return m.makeOverlayNow(set, flags)
+	}
+	err = withFSIDs(m.uid, m.gid, func() error {
+		mnt, err = m.makeOverlayNow(set, flags)
+		return err
+	})
+	return mnt, err
+}
+
+func (m *mounter) makeOverlayNow(set layerSet, flags int) (int, error) {
 	fs, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return -1, fmt.Errorf("fsopen overlay: %w", err)

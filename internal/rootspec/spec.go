@@ -39,7 +39,7 @@ type Overlay struct {
 type Entry struct {
 	Path string `json:"path"`           // absolute, inside
 	Link string `json:"link,omitempty"` // target, when a symbolic link
-	Mode uint32 `json:"mode,omitempty"` // permission bits, when a directory
+	Mode uint32 `json:"mode,omitempty"` // permission bits, when a directory; 0 is no permission
 }
 
 // File binds host file Source, read-only, at Target inside.

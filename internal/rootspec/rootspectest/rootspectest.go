@@ -1,0 +1,233 @@
+//go:build linux
+
+// Package rootspectest lets tests look at live roots: it mounts a Spec in a child
+// process with a mount namespace of its own and runs a named step of the test
+// there, as real root or as uid 0 of a user namespace. Test packages of any room
+// may import it.
+package rootspectest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// Step does something in the root that is mounted at the directory root. arg is
+// what the test passed to Run, as JSON. What it prints to out becomes Run's result.
+type Step func(root string, arg []byte, out io.Writer) error
+
+// Options of Run. The zero value mounts the spec as it is.
+type Options struct {
+	// Shift lays an id map over the root (rootspec.Options.IDMapFD) and runs
+	// the step as uid 0 of that user namespace: 0 is ShiftedID outside.
+	Shift bool
+}
+
+// ShiftedID is what id 0 of a shifted root is outside.
+const ShiftedID = 200000
+
+const (
+	childName = "coppice-rootspectest"
+	userEnv   = "COPPICE_TEST_AS_USER"
+)
+
+type order struct {
+	Spec  rootspec.Spec
+	At    string
+	Step  string
+	Arg   json.RawMessage
+	Shift bool
+}
+
+// Main is called by TestMain. It runs the tests, or in a child the ordered step.
+func Main(m *testing.M, steps map[string]Step) {
+	if os.Args[0] == childName {
+		os.Exit(child(steps))
+	}
+	os.Exit(m.Run())
+}
+
+func child(steps map[string]Step) int {
+	if err := obey(steps, os.NewFile(3, "order")); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func obey(steps map[string]Step, r io.Reader) error {
+	var o order
+	if err := json.NewDecoder(r).Decode(&o); err != nil {
+		return err
+	}
+	step, ok := steps[o.Step]
+	if !ok {
+		return fmt.Errorf("no step %q", o.Step)
+	}
+	if len(os.Args) > 1 && os.Args[1] == "inner" {
+		return step("/proc/self/fd/4", o.Arg, os.Stdout)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if !o.Shift {
+		if err := rootspec.Mount(o.Spec, o.At, rootspec.Options{}); err != nil {
+			return err
+		}
+		return step(o.At, o.Arg, os.Stdout)
+	}
+	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: ShiftedID, Size: 65536}}
+	ns, err := rootspec.UserNamespace(ids, ids)
+	if err != nil {
+		return err
+	}
+	if err := rootspec.Mount(o.Spec, o.At, rootspec.Options{IDMapFD: int(ns.Fd())}); err != nil {
+		return err
+	}
+	c, err := command(o, "inner")
+	if err != nil {
+		return err
+	}
+	// The directories that lead to the root belong to somebody else there.
+	root, err := os.Open(o.At)
+	if err != nil {
+		return err
+	}
+	c.ExtraFiles = append(c.ExtraFiles, root)
+	c.Stdout = os.Stdout
+	c.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER,
+		UidMappings: ids, GidMappings: ids,
+		GidMappingsEnableSetgroups: true,
+		Credential:                 &syscall.Credential{Uid: 0, Gid: 0},
+	}
+	return run(c)
+}
+
+func command(o order, args ...string) (*exec.Cmd, error) {
+	text, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		_, _ = w.Write(text)
+		_ = w.Close()
+	}()
+	return &exec.Cmd{Path: "/proc/self/exe", Args: append([]string{childName}, args...), ExtraFiles: []*os.File{r}}, nil
+}
+
+func run(c *exec.Cmd) error {
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
+	err := c.Run()
+	_ = c.ExtraFiles[0].Close()
+	if err != nil {
+		return errors.New(strings.TrimSpace(stderr.String() + "\n" + err.Error()))
+	}
+	return nil
+}
+
+// Run mounts the spec in a child and runs the step there; it gives what the step
+// printed, and the error of mounting or of the step.
+func Run(t testing.TB, s rootspec.Spec, opts Options, step string, arg any) (string, error) {
+	t.Helper()
+	raw, err := json.Marshal(arg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := filepath.Join(t.TempDir(), "root")
+	if err := os.Mkdir(at, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c, err := command(order{Spec: s, At: at, Step: step, Arg: raw, Shift: opts.Shift})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	c.Stdout = &out
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	err = run(c)
+	return out.String(), err
+}
+
+// Privileged says whether the caller may mount: real root, or within AsUser.
+func Privileged() bool { return os.Geteuid() == 0 }
+
+// IsUser says that the test runs within AsUser: uid 0 of a user namespace.
+func IsUser() bool { return os.Getenv(userEnv) != "" }
+
+// NeedsMount skips the test where the caller cannot mount at all.
+func NeedsMount(t testing.TB) {
+	t.Helper()
+	if !Privileged() {
+		t.Skip("feature: real root")
+	}
+}
+
+// AsUser runs the test again in a child as an ordinary user that became uid 0 of
+// a user namespace of one id, as the daemon of an ordinary user does. It reports
+// whether the caller is that child and should go on. As real root the user is
+// coppiceuser.
+func AsUser(t *testing.T) bool {
+	t.Helper()
+	if IsUser() {
+		return true
+	}
+	uid, gid := os.Getuid(), os.Getgid()
+	if uid == 0 {
+		u, err := user.Lookup("coppiceuser")
+		if err != nil {
+			t.Skip("feature: an ordinary user (make one: useradd coppiceuser)")
+		}
+		uid, _ = strconv.Atoi(u.Uid)
+		gid, _ = strconv.Atoi(u.Gid)
+	}
+	tmp, err := os.MkdirTemp("/tmp", "coppice-user-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(tmp) })
+	if err := os.Chown(tmp, uid, gid); err != nil {
+		t.Fatal(err)
+	}
+	c := &exec.Cmd{
+		Path: "/proc/self/exe",
+		Args: []string{os.Args[0], "-test.run=^" + t.Name() + "$", "-test.v=" + strconv.FormatBool(testing.Verbose())},
+		Env:  append(os.Environ(), userEnv+"=1", "TMPDIR="+tmp, "HOME="+tmp),
+		Dir:  "/",
+		SysProcAttr: &syscall.SysProcAttr{
+			Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}},
+		},
+	}
+	out, err := c.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Skipf("feature: user namespaces (%v)", err)
+	}
+	if err != nil {
+		t.Errorf("as an ordinary user: %v\n%s", err, out)
+	} else {
+		t.Logf("as an ordinary user:\n%s", out)
+	}
+	return false
+}
