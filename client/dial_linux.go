@@ -1,0 +1,19 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+)
+
+// dialLong goes through a descriptor of the directory.
+func dialLong(ctx context.Context, d *net.Dialer, path string) (net.Conn, error) {
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)))
+}

@@ -1,0 +1,303 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+)
+
+// Streams is what an exec is connected to. Nil fields are unused.
+type Streams struct {
+	// Stdin is sent until its end; set it together with ExecRequest.Stdin. A
+	// Read that blocks for ever leaves its goroutine behind when Exec returns.
+	Stdin io.Reader
+	// Stdout and Stderr get the output, from one goroutine. When Stdout fails,
+	// the command is sent SIGPIPE, and what else it prints there is thrown away;
+	// Exec then still waits for its end.
+	Stdout, Stderr io.Writer
+	// Resize and Signals are passed on while the command runs.
+	Resize  <-chan wire.Size
+	Signals <-chan string // "INT", "TERM"
+	// Lost is called with the cause when the connection is lost, and with nil
+	// when the command was found again.
+	Lost func(error)
+	// Dropped is called with how many bytes of output were lost.
+	Dropped func(int64)
+}
+
+// Exec runs a command and waits for its end. A command that could not be
+// started has code 126 or 127 and a message; only what kept the daemon from
+// trying is an error. When ctx ends, Exec returns and the command runs on.
+//
+// BUG(exec): Bytes of stdin that were on their way when the daemon died are
+// lost; everything else of a command survives that.
+func (c *Client) Exec(ctx context.Context, name string, req wire.ExecRequest, st Streams) (wire.Exit, error) {
+	s := &session{c: c, name: name, req: req, st: st, out: st.Stdout, ended: make(chan struct{})}
+	return s.loop(ctx)
+}
+
+// session is one exec over perhaps several connections.
+type session struct {
+	c     *Client
+	name  string
+	req   wire.ExecRequest
+	st    Streams
+	out   io.Writer // st.Stdout until it fails
+	ended chan struct{}
+	pumps sync.Once
+
+	id  string // of the exec, once started
+	got int64  // output bytes received
+
+	mu   sync.Mutex
+	conn net.Conn  // to write to; nil while lost; guarded by mu
+	back chan bool // closed when conn is there again; guarded by mu
+}
+
+func (s *session) loop(ctx context.Context) (wire.Exit, error) {
+	defer close(s.ended)
+	var lost time.Time
+	wait := 20 * time.Millisecond
+	for {
+		exit, progress, err := s.connect(ctx)
+		var broken *brokenError
+		switch {
+		case err == nil:
+			return exit, nil
+		case ctx.Err() != nil:
+			return wire.Exit{}, unavailable(ctx.Err())
+		case errors.As(err, &broken) && s.id != "" && s.c.opt.Patience > 0:
+			// The daemon went away while the command runs on.
+		case errors.As(err, &broken):
+			return wire.Exit{}, unavailable(broken.err)
+		default:
+			return wire.Exit{}, err
+		}
+		if progress || lost.IsZero() {
+			lost, wait = time.Now(), 20*time.Millisecond
+			if s.st.Lost != nil {
+				s.st.Lost(broken.err)
+			}
+		}
+		if time.Since(lost) > s.c.opt.Patience {
+			return wire.Exit{}, &Error{Kind: KindUnavailable, Err: broken.err,
+				Message: fmt.Sprintf("the daemon went away, and did not come back within %s: %v", s.c.opt.Patience, broken.err),
+				Hint:    "the command may still run; see it with: coppice status " + s.name}
+		}
+		select {
+		case <-ctx.Done():
+			return wire.Exit{}, unavailable(ctx.Err())
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, time.Second)
+	}
+}
+
+// brokenError is a connection that could not be made or was lost.
+type brokenError struct{ err error }
+
+func (e *brokenError) Error() string { return e.err.Error() }
+
+// connect runs the exec on one connection. progress says that the daemon
+// answered with frames.
+func (s *session) connect(ctx context.Context) (_ wire.Exit, progress bool, _ error) {
+	conn, err := s.c.opt.Dial(ctx)
+	if err != nil {
+		return wire.Exit{}, false, &brokenError{err}
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+
+	req := s.req
+	if s.id != "" {
+		req = wire.ExecRequest{Attach: s.id, Offset: s.got, TTY: s.req.TTY, Stdin: s.req.Stdin, Size: s.req.Size}
+	}
+	br, err := s.upgrade(conn, req)
+	if err != nil {
+		return wire.Exit{}, false, err
+	}
+	defer s.setConn(nil)
+	buf := make([]byte, 64<<10)
+	for {
+		t, p, err := wire.ReadFrame(br, buf)
+		if err != nil {
+			return wire.Exit{}, progress, &brokenError{err}
+		}
+		if cap(p) > cap(buf) {
+			buf = p[:cap(p)]
+		}
+		switch t {
+		case wire.FrameStarted:
+			var m wire.Started
+			if err := json.Unmarshal(p, &m); err != nil {
+				return wire.Exit{}, progress, fmt.Errorf("decode the start of the command: %w", err)
+			}
+			if s.id != "" && s.st.Lost != nil {
+				s.st.Lost(nil)
+			}
+			s.id, progress = m.Exec, true
+			s.setConn(conn)
+			s.pumps.Do(s.startPumps)
+		case wire.FrameStdout:
+			s.got += int64(len(p))
+			s.stdout(p)
+		case wire.FrameStderr:
+			s.got += int64(len(p))
+			if s.st.Stderr != nil {
+				_, _ = s.st.Stderr.Write(p) // there is nobody to complain to
+			}
+		case wire.FrameDropped:
+			var m wire.Dropped
+			if json.Unmarshal(p, &m) == nil {
+				s.got += m.Bytes
+				if s.st.Dropped != nil {
+					s.st.Dropped(m.Bytes)
+				}
+			}
+		case wire.FrameExit:
+			var m wire.Exit
+			if err := json.Unmarshal(p, &m); err != nil {
+				return wire.Exit{}, progress, fmt.Errorf("decode the end of the command: %w", err)
+			}
+			return m, progress, nil
+		case wire.FrameFailed:
+			var m wire.Error
+			if err := json.Unmarshal(p, &m); err != nil {
+				return wire.Exit{}, progress, fmt.Errorf("decode the failure: %w", err)
+			}
+			return wire.Exit{}, progress, fromWire(m)
+		}
+	}
+}
+
+// upgrade sends the request and its first frame, and reads up to the frames.
+func (s *session) upgrade(conn net.Conn, req wire.ExecRequest) (*bufio.Reader, error) {
+	first, err := json.Marshal(req)
+	if err != nil {
+		return nil, fmt.Errorf("encode the request: %w", err)
+	}
+	// The request frame goes out with the head of the HTTP request: the daemon
+	// finds it behind the head, and one turn of the wire is saved.
+	w := bufio.NewWriterSize(conn, len(first)+512)
+	fmt.Fprintf(w, "POST %s/exec HTTP/1.1\r\nHost: coppice\r\nConnection: Upgrade\r\nUpgrade: coppice-frames\r\n\r\n", at(s.name))
+	if err := wire.WriteFrame(w, wire.FrameRequest, first); err != nil {
+		return nil, &Error{Kind: KindInvalid, Message: "the command is too long: " + err.Error(), Err: err}
+	}
+	// A server that answers with an error may close before it read everything:
+	// the answer counts.
+	werr := w.Flush()
+	br := bufio.NewReaderSize(conn, 32<<10)
+	res, err := http.ReadResponse(br, nil)
+	if err != nil {
+		return nil, &brokenError{errors.Join(werr, err)}
+	}
+	if res.StatusCode != http.StatusSwitchingProtocols {
+		defer res.Body.Close()
+		return nil, problem(res)
+	}
+	return br, nil
+}
+
+func (s *session) stdout(p []byte) {
+	if s.out == nil {
+		return
+	}
+	if _, err := s.out.Write(p); err != nil {
+		s.out = nil
+		_ = s.send(wire.FrameSignal, mustJSON(wire.Signal{Name: "PIPE"})) // lost with the connection
+	}
+}
+
+func mustJSON(v any) []byte {
+	b, _ := json.Marshal(v) // structs of strings and numbers
+	return b
+}
+
+func (s *session) setConn(conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conn = conn
+	if conn != nil && s.back != nil {
+		close(s.back)
+		s.back = nil
+	}
+}
+
+// send writes one frame, after waiting for a connection.
+func (s *session) send(t wire.FrameType, p []byte) error {
+	for {
+		s.mu.Lock()
+		conn := s.conn
+		if conn == nil && s.back == nil {
+			s.back = make(chan bool)
+		}
+		back := s.back
+		s.mu.Unlock()
+		if conn != nil {
+			return wire.WriteFrame(conn, t, p)
+		}
+		select {
+		case <-s.ended:
+			return io.ErrClosedPipe
+		case <-back:
+		}
+	}
+}
+
+// startPumps begins to pass stdin, sizes and signals on. The goroutines end with
+// the session, but for one that sits in a Read of Stdin.
+func (s *session) startPumps() {
+	if s.st.Stdin != nil {
+		go func() {
+			buf := make([]byte, 32<<10)
+			for {
+				n, err := s.st.Stdin.Read(buf)
+				if n > 0 {
+					_ = s.send(wire.FrameStdin, buf[:n]) // see BUG(exec)
+				}
+				if err != nil {
+					_ = s.send(wire.FrameStdinEOF, nil)
+					return
+				}
+				select {
+				case <-s.ended:
+					return
+				default:
+				}
+			}
+		}()
+	}
+	if s.st.Resize == nil && s.st.Signals == nil {
+		return
+	}
+	go func() {
+		for {
+			select {
+			case <-s.ended:
+				return
+			case size, ok := <-s.st.Resize:
+				if !ok {
+					s.st.Resize = nil
+					continue
+				}
+				_ = s.send(wire.FrameResize, mustJSON(size))
+			case name, ok := <-s.st.Signals:
+				if !ok {
+					s.st.Signals = nil
+					continue
+				}
+				_ = s.send(wire.FrameSignal, mustJSON(wire.Signal{Name: name}))
+			}
+		}
+	}()
+}

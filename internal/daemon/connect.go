@@ -1,0 +1,58 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"syscall"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Starter says how to reach a daemon, and how to start one.
+type Starter struct {
+	Home   string // absolute
+	Socket string // "" is the home's; any other is never started
+	// Args are the words behind the program's name that make it serve; the
+	// flags "--home", "--idle" and "--ready-fd" are added.
+	Args []string
+	Name string   // argv[0]
+	Env  []string // the daemon's whole environment
+	Idle string   // value of --idle
+}
+
+// Connect connects to the daemon, which it starts when there is none. It may be
+// called from several goroutines and processes at once: one daemon results.
+func (s Starter) Connect(ctx context.Context) (net.Conn, error) {
+	conn, err := s.Dial(ctx)
+	if err == nil {
+		return conn, nil
+	}
+	if s.Socket != "" {
+		return nil, fault.New(fault.Unavailable, "no daemon answers at %s", s.Socket).Because(err).
+			WithHint("COPPICE_SOCKET names that socket; unset it, or start the daemon that it belongs to")
+	}
+	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, fault.New(fault.Unavailable, "connect to the daemon").Because(err)
+	}
+	if err := s.start(ctx); err != nil {
+		return nil, err
+	}
+	conn, err = s.Dial(ctx)
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "connect to the daemon that was just started").Because(err).
+			WithHint("see %s", LogPath(s.Home))
+	}
+	return conn, nil
+}
+
+// Dial connects to a daemon that runs.
+func (s Starter) Dial(ctx context.Context) (net.Conn, error) {
+	socket := s.Socket
+	if socket == "" {
+		socket = SocketPath(s.Home)
+	}
+	return client.DialSocket(ctx, socket)
+}

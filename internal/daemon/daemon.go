@@ -1,0 +1,66 @@
+// Package daemon is the process that owns a home: it listens on the home's
+// socket, checks who calls, wires the rooms below into an engine, and stops when
+// it has been idle. It also holds the client's half: Connect, which starts a
+// daemon when there is none. Only the CLI imports it; it is the one room that
+// may import all below.
+//
+// What lies in a home directly:
+//
+//	format       "coppice home 1\n": what the rest is
+//	lock         flock of the daemon that serves this home; holds its pid
+//	daemon.sock  the API, 0600
+//	daemon.log   what a daemon that was started by itself had to say
+//
+// The home itself is 0700. Everything else in it belongs to the engine.
+package daemon
+
+import (
+	"encoding/json"
+	"io"
+	"path/filepath"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// SocketPath gives the socket of the daemon that serves a home.
+func SocketPath(home string) string { return filepath.Join(home, "daemon.sock") }
+
+// LogPath gives the log of a daemon that was started by itself.
+func LogPath(home string) string { return filepath.Join(home, "daemon.log") }
+
+// DefaultIdle is how long a daemon that was started by itself waits for work.
+const DefaultIdle = 5 * time.Minute
+
+// Options configures Serve.
+type Options struct {
+	Home    string        // absolute
+	Version string        // of this build, for status
+	Idle    time.Duration // stop after this long with nothing to do and nothing live; 0 is never
+	// RealUID and RealGID are who the daemon runs as outside its own user
+	// namespace; -1 when it has none.
+	RealUID, RealGID int
+	// Ready gets one line when the daemon serves or has failed, and is then
+	// closed. Set for a daemon that was started by itself, which logs to
+	// LogPath and waits for a predecessor to end; nil for one in the
+	// foreground, which logs to Stderr and refuses at once.
+	Ready  io.WriteCloser
+	Stderr io.Writer
+}
+
+// ready is the line on Options.Ready.
+type ready struct {
+	OK    bool        `json:"ok,omitempty"`
+	Error *wire.Error `json:"error,omitempty"`
+}
+
+// tell sends err, or that all is well, to whoever started the daemon.
+func tell(w io.WriteCloser, err error) {
+	m := ready{OK: err == nil}
+	if err != nil {
+		m.Error = &wire.Error{Kind: string(fault.KindOf(err)), Message: err.Error(), Hint: fault.HintOf(err)}
+	}
+	_ = json.NewEncoder(w).Encode(m) // the starter may be gone; the daemon is not the worse for it
+	_ = w.Close()
+}

@@ -1,0 +1,278 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// format is what the file "format" of a home says.
+const format = "coppice home 1\n"
+
+// maxLog is the size at which a new daemon begins a new log, in bytes.
+const maxLog = 4 << 20
+
+// errServed says that another daemon serves the home already.
+var errServed = errors.New("another daemon serves this home")
+
+// home is a home that this process has locked.
+type home struct {
+	path string
+	dir  *os.File
+	lock *os.File
+	ln   *net.UnixListener // nil before listen
+}
+
+// openHome makes a home where there is none, checks it, and locks it. When
+// another process holds the lock, it waits that long for it to end or to serve
+// (errServed); with no wait it refuses.
+func openHome(ctx context.Context, path string, wait time.Duration) (_ *home, err error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, homeFault(err, "make the home %s", path)
+	}
+	dir, err := os.Open(path)
+	if err != nil {
+		return nil, homeFault(err, "open the home %s", path)
+	}
+	h := &home{path: path, dir: dir}
+	defer func() {
+		if err != nil {
+			h.Close()
+		}
+	}()
+	if err := h.check(); err != nil {
+		return nil, err
+	}
+	h.lock, err = os.OpenFile(filepath.Join(path, "lock"), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, homeFault(err, "lock the home %s", path)
+	}
+	deadline := time.Now().Add(wait)
+	for {
+		err := unix.Flock(int(h.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, homeFault(err, "lock the home %s", path)
+		}
+		if wait > 0 {
+			if conn, err := client.DialSocket(ctx, SocketPath(path)); err == nil {
+				conn.Close()
+				return nil, errServed
+			}
+		}
+		if !time.Now().Before(deadline) {
+			return nil, h.heldFault()
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fault.Wrap(ctx.Err(), "lock the home %s", path)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if err := h.lock.Truncate(0); err != nil {
+		return nil, homeFault(err, "lock the home %s", path)
+	}
+	if _, err := h.lock.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0); err != nil {
+		return nil, homeFault(err, "lock the home %s", path)
+	}
+	return h, nil
+}
+
+// check makes sure that the directory is ours, closed to others, and a home.
+func (h *home) check() error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(h.dir.Fd()), &st); err != nil {
+		return homeFault(err, "open the home %s", h.path)
+	}
+	if int(st.Uid) != os.Geteuid() {
+		return fault.New(fault.Denied, "the home %s belongs to another user", h.path).
+			WithHint("set COPPICE_HOME to a directory of your own")
+	}
+	name := filepath.Join(h.path, "format")
+	b, err := os.ReadFile(name)
+	switch {
+	case err == nil && string(b) == format:
+	case err == nil && strings.HasPrefix(string(b), "coppice home "):
+		return fault.New(fault.Version, "the home %s is of a version that this build does not know (%s)", h.path,
+			strings.TrimSpace(strings.TrimPrefix(string(b), "coppice home "))).
+			WithHint("use the coppice that made it, or set COPPICE_HOME to another directory")
+	case err == nil:
+		return fault.New(fault.Corrupt, "%s does not say what it should", name).
+			WithHint("if %s is a home of coppice, write the line %q into that file", h.path, strings.TrimSpace(format))
+	case !errors.Is(err, fs.ErrNotExist):
+		return homeFault(err, "open the home %s", h.path)
+	default:
+		names, err := h.dir.Readdirnames(8)
+		for _, n := range names {
+			// "lock" may be there already: of a daemon that begins as we do, or
+			// that died here. "lost+found" is in every fresh file system.
+			if n != "lock" && n != "lost+found" && n != "format" && !strings.HasPrefix(n, ".format-") {
+				return fault.New(fault.Invalid, "%s is not empty, and not a home of coppice", h.path).
+					WithHint("set COPPICE_HOME to a new or empty directory")
+			}
+		}
+		if err != nil && len(names) > 0 {
+			return homeFault(err, "open the home %s", h.path)
+		}
+		if err := writeFormat(name); err != nil {
+			return homeFault(err, "make the home %s", h.path)
+		}
+	}
+	if st.Mode&0o077 != 0 {
+		if err := h.dir.Chmod(0o700); err != nil {
+			return homeFault(err, "close the home %s to others", h.path)
+		}
+	}
+	return nil
+}
+
+// writeFormat is atomic, also against another process that does the same.
+func writeFormat(name string) error {
+	f, err := os.CreateTemp(filepath.Dir(name), ".format-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.WriteString(format)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
+}
+
+func (h *home) heldFault() error {
+	b := make([]byte, 32)
+	n, _ := h.lock.ReadAt(b, 0)
+	who := "another daemon"
+	hint := "use that one, or stop it first"
+	if pid, err := strconv.Atoi(strings.TrimSpace(string(b[:n]))); err == nil {
+		who = fmt.Sprintf("another daemon (pid %d)", pid)
+		hint = fmt.Sprintf("use that one, or stop it first: kill %d", pid)
+	}
+	return fault.New(fault.Conflict, "%s serves the home %s", who, h.path).WithHint("%s", hint)
+}
+
+// homeFault adds what to do to the errors that a home can give.
+func homeFault(err error, format string, args ...any) error {
+	e := &fault.Error{Kind: fault.KindOf(err), Message: fmt.Sprintf(format, args...), Err: err}
+	switch e.Kind {
+	case fault.ReadOnly:
+		e.Hint = "coppice must be able to write there; set COPPICE_HOME to another directory"
+	case fault.NoSpace:
+		e.Hint = "free some space there, or set COPPICE_HOME to another directory"
+	case fault.Denied:
+		e.Hint = "set COPPICE_HOME to a directory that you may write"
+	case fault.Internal:
+		e.Kind = fault.Unavailable
+	}
+	return e
+}
+
+// openLog opens the log and makes it the process's own stdout and stderr, so
+// that a crash is in it.
+func (h *home) openLog() (*os.File, error) {
+	name := LogPath(h.path)
+	if st, err := os.Lstat(name); err == nil && st.Size() > maxLog {
+		if err := os.Rename(name, name+".1"); err != nil {
+			return nil, homeFault(err, "begin a new log")
+		}
+	}
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, homeFault(err, "open the log")
+	}
+	for fd := 1; fd <= 2; fd++ {
+		if err := unix.Dup3(int(f.Fd()), fd, 0); err != nil {
+			f.Close()
+			return nil, homeFault(err, "open the log")
+		}
+	}
+	return f, nil
+}
+
+// Close unlocks the home. The zero value and a half-opened home may be closed.
+func (h *home) Close() {
+	h.unlisten()
+	if h.lock != nil {
+		_ = h.lock.Truncate(0) // a stale pid would only mislead
+		h.lock.Close()
+	}
+	h.dir.Close()
+}
+
+// listen makes the socket. A name that an earlier daemon left behind is taken
+// over: we hold the lock.
+func (h *home) listen() (net.Listener, error) {
+	// Through the descriptor, because a socket's path may have 107 bytes only.
+	path := fmt.Sprintf("/proc/self/fd/%d/%s", h.dir.Fd(), filepath.Base(SocketPath(h.path)))
+	if err := os.Remove(SocketPath(h.path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, homeFault(err, "make the socket in %s", h.path)
+	}
+	old := syscall.Umask(0o177) // 0600 from birth; nothing else runs yet that makes files
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	syscall.Umask(old)
+	if err != nil {
+		return nil, homeFault(err, "make the socket in %s", h.path)
+	}
+	ln.SetUnlinkOnClose(false)
+	h.ln = ln
+	return &ownListener{UnixListener: ln, uid: uint32(os.Geteuid())}, nil
+}
+
+// unlisten takes the socket's name away, so that nobody connects any more.
+func (h *home) unlisten() {
+	if h.ln != nil {
+		_ = os.Remove(SocketPath(h.path)) // a dead name is taken over by the next daemon
+		h.ln = nil
+	}
+}
+
+// ownListener accepts connections of one user only. The mode of socket and home
+// keeps others out already; this holds also where modes are not honoured.
+type ownListener struct {
+	*net.UnixListener
+	uid uint32
+}
+
+// Accept gives the next connection of that user.
+func (l *ownListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		if l.own(conn) {
+			return conn, nil
+		}
+		conn.Close()
+	}
+}
+
+func (l *ownListener) own(conn *net.UnixConn) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	ok := false
+	err = raw.Control(func(fd uintptr) {
+		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		ok = err == nil && cred.Uid == l.uid
+	})
+	return err == nil && ok
+}

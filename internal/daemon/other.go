@@ -1,0 +1,23 @@
+//go:build !linux
+
+package daemon
+
+import (
+	"context"
+	"runtime"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+func needsLinux() error {
+	return fault.New(fault.Unsupported, "sandboxes need Linux, and this is %s: here coppice is a client only", runtime.GOOS).
+		WithHint("run coppice on a Linux machine or virtual machine, forward its socket, and set COPPICE_SOCKET: ssh -N -L /tmp/coppice.sock:.local/share/coppice/daemon.sock HOST")
+}
+
+func (s Starter) start(context.Context) error { return needsLinux() }
+
+// Serve needs Linux.
+func Serve(context.Context, Options) error { return needsLinux() }
+
+// RealIDs gives -1 for both: there are no user namespaces here.
+func RealIDs(string) (uid, gid int) { return -1, -1 }

@@ -1,0 +1,211 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/httpapi"
+)
+
+// backend is what the daemon needs of the engine beside the API.
+type backend interface {
+	httpapi.Engine
+	// Busy reports whether a sandbox is live or work goes on in the background;
+	// then the daemon does not stop by itself. It is called about once a second.
+	Busy() bool
+	// Close ends background work and lets go of everything. Keepers run on.
+	Close() error
+}
+
+// drain is how long requests may take to end when the daemon stops.
+const drain = 5 * time.Second
+
+// Serve serves a home until ctx ends, a signal (SIGINT, SIGTERM, SIGHUP) comes,
+// or it has been idle for opt.Idle; running commands run on. For an ordinary
+// user outside a user namespace of its own it runs itself again in one and
+// waits.
+func Serve(ctx context.Context, opt Options) error {
+	err := serve(ctx, opt)
+	if err != nil && opt.Ready != nil {
+		tell(opt.Ready, err)
+	}
+	return err
+}
+
+func serve(ctx context.Context, opt Options) error {
+	if opt.RealUID < 0 && os.Getuid() != 0 && opt.Ready == nil {
+		if done, err := serveInNamespace(ctx); done {
+			return err
+		}
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	syscall.Umask(0o022) // not whatever the first caller had
+
+	wait := time.Duration(0)
+	if opt.Ready != nil {
+		wait = startTimeout / 2
+	}
+	h, err := openHome(ctx, opt.Home, wait)
+	if errors.Is(err, errServed) {
+		tell(opt.Ready, nil)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+
+	var out io.Writer = opt.Stderr
+	if opt.Ready != nil {
+		log, err := h.openLog()
+		if err != nil {
+			return err
+		}
+		defer log.Close()
+		out = log
+	}
+	log := slog.New(slog.NewTextHandler(out, nil))
+
+	// Execs outlive their requests, and end (for us) with the daemon.
+	base, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	eng, err := newEngine(base, engineConfig{Home: opt.Home, RealUID: opt.RealUID, RealGID: opt.RealGID, Log: log})
+	if err != nil {
+		return err
+	}
+	started := time.Now()
+	// The engine is up: from here on its end is ours to see to.
+	api := httpapi.New(httpapi.Options{Engine: eng, Base: base, Log: log, Status: func() wire.DaemonStatus {
+		return wire.DaemonStatus{Version: opt.Version, PID: os.Getpid(), Home: opt.Home, Started: started}
+	}})
+	ln, err := h.listen()
+	if err != nil {
+		return errors.Join(err, eng.Close())
+	}
+	srv := &http.Server{Handler: api, ReadHeaderTimeout: 30 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
+	failed := make(chan error, 1)
+	go func() { failed <- srv.Serve(ln) }()
+	if opt.Ready != nil {
+		tell(opt.Ready, nil)
+		log.Info("serving", "home", opt.Home, "pid", os.Getpid())
+	} else {
+		fmt.Fprintf(out, "coppice: serving %s\n", opt.Home)
+	}
+
+	err = waitForEnd(ctx, opt.Idle, api, eng, failed)
+	h.unlisten()
+	stop() // a second signal kills
+	if err == nil && ctx.Err() == nil {
+		// Idle. Who connected before the socket's name was gone is still served.
+		time.Sleep(50 * time.Millisecond)
+	}
+	cancel(fault.New(fault.Unavailable, "the daemon stops"))
+	end, cancelEnd := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	defer cancelEnd()
+	if serr := srv.Shutdown(end); serr != nil {
+		_ = srv.Close()
+	}
+	waitIdle(end, api)
+	if opt.Ready != nil {
+		log.Info("stopped")
+	}
+	return errors.Join(err, eng.Close())
+}
+
+// waitForEnd returns nil when it is time to stop.
+func waitForEnd(ctx context.Context, idle time.Duration, api *httpapi.Server, eng backend, failed <-chan error) error {
+	if idle <= 0 {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			return fault.Wrap(err, "serve")
+		}
+	}
+	t := time.NewTicker(min(max(idle/5, 10*time.Millisecond), 5*time.Second))
+	defer t.Stop()
+	var busy time.Time // when the engine was last busy
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			return fault.Wrap(err, "serve")
+		case now := <-t.C:
+			n, last := api.Active()
+			if n > 0 || now.Sub(last) < idle || now.Sub(busy) < idle {
+				continue
+			}
+			if eng.Busy() {
+				busy = now
+				continue
+			}
+			return nil
+		}
+	}
+}
+
+// waitIdle waits until the last exec has let go, or ctx ends.
+func waitIdle(ctx context.Context, api *httpapi.Server) {
+	t := time.NewTicker(5 * time.Millisecond)
+	defer t.Stop()
+	for {
+		if n, _ := api.Active(); n == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// serveInNamespace runs this very command again in a user namespace of its own,
+// and passes signals on. It is not done when the host allows none.
+func serveInNamespace(ctx context.Context) (done bool, _ error) {
+	// The child is to die with us, and that is tied to this thread.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	sigs := make(chan os.Signal, 4)
+	signal.Notify(sigs, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(sigs)
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: os.Args, Env: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
+	err := startInNamespace(cmd, &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM})
+	if errors.Is(err, errNoNamespace) {
+		return false, nil
+	}
+	if err != nil {
+		return true, fault.Wrap(err, "start the daemon in a user namespace")
+	}
+	end := make(chan error, 1)
+	go func() { end <- cmd.Wait() }()
+	for {
+		select {
+		case s := <-sigs:
+			_ = cmd.Process.Signal(s)
+		case <-ctx.Done():
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+			ctx = context.Background()
+		case err := <-end:
+			var exit *exec.ExitError
+			if errors.As(err, &exit) {
+				return true, &ExitError{Code: max(1, exit.ExitCode())}
+			}
+			return true, err
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// startTimeout is how long a daemon may take until it is ready: it may have to
+// wait for its predecessor, and to repair what that left.
+const startTimeout = 60 * time.Second
+
+// start starts a daemon and waits until it is ready. The daemon outlives this
+// process; an error of its own comes back as it is.
+func (s Starter) start(ctx context.Context) error {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fault.Wrap(err, "start the daemon")
+	}
+	defer r.Close()
+	args := append([]string{s.Name}, s.Args...)
+	args = append(args, "--home", s.Home, "--ready-fd", "3")
+	if s.Idle != "" {
+		args = append(args, "--idle", s.Idle)
+	}
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: args, Env: s.Env, Dir: "/", ExtraFiles: []*os.File{w}}
+	err = startInNamespace(cmd, &syscall.SysProcAttr{Setsid: true})
+	if errors.Is(err, errNoNamespace) {
+		cmd = &exec.Cmd{Path: cmd.Path, Args: args, Env: s.Env, Dir: "/", ExtraFiles: []*os.File{w}, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
+		err = cmd.Start()
+	}
+	w.Close()
+	if err != nil {
+		return fault.Wrap(err, "start the daemon")
+	}
+	_ = cmd.Process.Release() // it is nobody's child: init reaps it when we are gone
+
+	answer := make(chan error, 1)
+	go func() {
+		line, err := bufio.NewReader(r).ReadBytes('\n')
+		var m ready
+		switch {
+		case err != nil || json.Unmarshal(line, &m) != nil:
+			answer <- fault.New(fault.Unavailable, "the daemon ended before it was ready").WithHint("see %s", LogPath(s.Home))
+		case m.Error != nil:
+			answer <- &fault.Error{Kind: fault.Kind(m.Error.Kind), Message: m.Error.Message, Hint: m.Error.Hint}
+		default:
+			answer <- nil
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return fault.New(fault.Timeout, "wait for the daemon to be ready").Because(ctx.Err()).WithHint("see %s", LogPath(s.Home))
+	}
+}
+
+// realIDs is the environment variable that carries who the daemon runs as
+// outside its user namespace, as "uid:gid".
+const realIDs = "COPPICE_REAL_IDS"
+
+// errNoNamespace says that the host allows no user namespace.
+var errNoNamespace = errors.New("no user namespace can be made")
+
+// startInNamespace starts cmd; for an ordinary user in a user namespace of its
+// own, in which it is uid 0 with every capability over what its user owns. Where
+// the host allows none nothing is started (errNoNamespace), and cmd is spent.
+func startInNamespace(cmd *exec.Cmd, attr *syscall.SysProcAttr) error {
+	cmd.SysProcAttr = attr
+	uid, gid := os.Getuid(), os.Getgid()
+	if uid == 0 {
+		return cmd.Start()
+	}
+	attr.Cloneflags |= syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS
+	attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
+	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}}
+	cmd.Env = append(cmd.Env[:len(cmd.Env):len(cmd.Env)], fmt.Sprintf("%s=%d:%d", realIDs, uid, gid))
+	err := cmd.Start()
+	for _, none := range []syscall.Errno{syscall.EPERM, syscall.EACCES, syscall.ENOSPC, syscall.EUSERS, syscall.EINVAL, syscall.ENOSYS} {
+		if errors.Is(err, none) {
+			return errNoNamespace
+		}
+	}
+	return err
+}
+
+// RealIDs reads who the daemon runs as outside its user namespace from the value
+// of COPPICE_REAL_IDS; both are -1 when it has none.
+func RealIDs(value string) (uid, gid int) {
+	if _, err := fmt.Sscanf(value, "%d:%d", &uid, &gid); err != nil {
+		return -1, -1
+	}
+	return uid, gid
+}
