@@ -1,0 +1,72 @@
+// Package tty is how things look in a terminal: tables, progress, sizes and
+// times for people, text from inside a sandbox made harmless, raw mode. Only the
+// CLI imports it; it imports none of ours.
+package tty
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// IsTerminal reports whether f is a terminal; nil is none.
+func IsTerminal(f *os.File) bool { return f != nil && term.IsTerminal(int(f.Fd())) }
+
+// Size gives a terminal's size in character cells; ok is false for other files.
+func Size(f *os.File) (cols, rows int, ok bool) {
+	cols, rows, err := term.GetSize(int(f.Fd()))
+	return cols, rows, err == nil
+}
+
+// Raw puts a terminal into raw mode. restore puts it back, and may be called
+// more than once.
+func Raw(f *os.File) (restore func(), _ error) {
+	old, err := term.MakeRaw(int(f.Fd()))
+	if err != nil {
+		return nil, fmt.Errorf("put the terminal into raw mode: %w", err)
+	}
+	return func() { _ = term.Restore(int(f.Fd()), old) }, nil
+}
+
+// Bytes writes a size for people: "12 B", "3.4 MiB".
+func Bytes(n int64) string {
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	f, i := float64(n)/1024, 0
+	for f >= 1023.95 && i < 5 {
+		f /= 1024
+		i++
+	}
+	return fmt.Sprintf("%.1f %ciB", f, "KMGTPE"[i])
+}
+
+// Ago writes how long before now t was: "just now", "5 min ago", "3 days ago".
+func Ago(t, now time.Time) string {
+	d := now.Sub(t)
+	switch {
+	case d < -2*time.Second:
+		return t.Local().Format("2006-01-02 15:04") // a clock is wrong: say what it said
+	case d < 2*time.Second:
+		return "just now"
+	case d < time.Minute:
+		return fmt.Sprintf("%d s ago", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%d min ago", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h ago", int(d.Hours()))
+	case d < 60*24*time.Hour:
+		return fmt.Sprintf("%d days ago", int(d.Hours()/24))
+	}
+	return t.Local().Format("2006-01-02")
+}
+
+// Count writes a number with its noun: "1 path", "2 paths".
+func Count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
