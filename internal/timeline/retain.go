@@ -1,0 +1,90 @@
+package timeline
+
+import (
+	"slices"
+	"time"
+)
+
+// Keep is one rule of a retention policy: of the snapshots not older than
+// Within, keep one for every span of Every. Every 0 keeps all; Within 0 has no
+// limit.
+type Keep struct {
+	Within time.Duration
+	Every  time.Duration
+}
+
+// Retention is a policy: the first rule that covers a snapshot's age decides,
+// and what no rule covers is kept. The zero value keeps everything.
+type Retention []Keep
+
+// DefaultRetention keeps all of the last day, then one an hour for a week, one a
+// day for 90 days, and one a week from then on.
+func DefaultRetention() Retention {
+	const day = 24 * time.Hour
+	return Retention{
+		{Within: day},
+		{Within: 7 * day, Every: time.Hour},
+		{Within: 90 * day, Every: day},
+		{Every: 7 * day},
+	}
+}
+
+// Retain lists the snapshots that policy drops at now, oldest first. Every one of
+// them has a parent and exactly one child, so each can be merged into its child,
+// in any order.
+//
+// Never dropped are HEAD, tagged and pinned snapshots, first snapshots, leaves,
+// snapshots with several children, those that another sandbox made, and those
+// with cause manual. In each stretch between such snapshots the newest of a span
+// stays. Spans are counted from the Unix epoch, so that the answer does not
+// depend on when Retain was called before. pinned may be nil.
+func Retain(h *History, policy Retention, now time.Time, pinned func(SnapshotID) bool) (drop []SnapshotID) {
+	kids := h.childCount()
+	fixed := map[SnapshotID]bool{h.Head: true}
+	for _, id := range h.Tags {
+		fixed[id] = true
+	}
+	for id, s := range h.Snapshots {
+		_, hasParent := h.Snapshots[s.Parent]
+		foreign := h.Sandbox != "" && s.Sandbox != h.Sandbox
+		if !hasParent || foreign || kids[id] != 1 || s.Cause == CauseManual || pinned != nil && pinned(id) {
+			fixed[id] = true
+		}
+	}
+	for id := range fixed {
+		var rule, span int64 = -1, 0
+		s, ok := h.Snapshots[h.Snapshots[id].Parent]
+		for ; ok && !fixed[s.ID]; s, ok = h.Snapshots[s.Parent] {
+			at, k := policy.spanOf(s.Created, now)
+			switch {
+			case k < 0 || policy[k].Every <= 0, int64(k) != rule, at != span:
+				rule, span = int64(k), at
+			default:
+				drop = append(drop, s.ID)
+			}
+		}
+	}
+	h.sortByTime(drop)
+	return slices.Clip(drop)
+}
+
+// spanOf tells which rule covers a snapshot made at t, -1 for none, and the
+// number of the span that t lies in.
+func (p Retention) spanOf(t, now time.Time) (span int64, rule int) {
+	age := now.Sub(t)
+	for i, k := range p {
+		if k.Within > 0 && age > k.Within {
+			continue
+		}
+		if k.Every <= 0 {
+			return 0, i
+		}
+		ns := t.UnixNano()
+		span = ns / int64(k.Every)
+		if ns%int64(k.Every) < 0 {
+			span--
+		}
+		return span, i
+	}
+	return 0, -1
+}

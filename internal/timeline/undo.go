@@ -1,0 +1,42 @@
+package timeline
+
+import "github.com/coppice-dev/coppice/internal/fault"
+
+// maxRedo is how many steps can be redone; older ones are forgotten.
+const maxRedo = 100
+
+// Undo says where going n snapshots back leads to, and the stack of what can be
+// redone once HEAD is there. n < 1 is Invalid; NotFound when HEAD has fewer
+// ancestors. It changes neither h nor redo.
+//
+// The redo stack belongs to one sandbox and is kept by the caller: Undo and Redo
+// return the next one, and everything else that moves HEAD empties it.
+func (h *History) Undo(n int, redo []SnapshotID) (target SnapshotID, next []SnapshotID, err error) {
+	if n < 1 {
+		return "", nil, fault.New(fault.Invalid, "cannot go %d snapshots back", n).WithHint("give a number of 1 or more")
+	}
+	up := h.Ancestors(h.Head)
+	if n > len(up) {
+		return "", nil, fault.New(fault.NotFound, "cannot go %s back: HEAD (%s) has %s", plural(n, "snapshot"),
+			h.describe(h.Head), plural(len(up), "ancestor")).
+			WithHint("see the history with: coppice log NAME")
+	}
+	next = append(append([]SnapshotID{}, redo...), h.Head)
+	if len(next) > maxRedo {
+		next = next[len(next)-maxRedo:]
+	}
+	return up[n-1], next, nil
+}
+
+// Redo says where taking back the last undo leads to, and the stack that is left.
+// Snapshots that were deleted meanwhile are passed over. NotFound when nothing is
+// left. It changes neither h nor redo.
+func (h *History) Redo(redo []SnapshotID) (target SnapshotID, next []SnapshotID, err error) {
+	for i := len(redo) - 1; i >= 0; i-- {
+		if _, ok := h.Snapshots[redo[i]]; ok && redo[i] != h.Head {
+			return redo[i], append([]SnapshotID{}, redo[:i]...), nil
+		}
+	}
+	return "", nil, fault.New(fault.NotFound, "there is nothing to redo").
+		WithHint("go to any snapshot with: coppice checkout NAME REF")
+}
