@@ -24,16 +24,22 @@ type Options struct {
 	// to the kernel.
 	Emulate bool
 	// Freeze stops every process of the sandbox but PID 1, so that none sees a
-	// directory that is half promoted, and keeps captures out until thaw is
-	// called. Callers that wait for a notification's answer, the one that is
-	// served among them, sleep in the kernel (state D) and must count as
-	// frozen. nil: nobody is stopped.
+	// directory that is half promoted. It is called with Lock held. Threads that
+	// wait for an answer, the served one among them, sleep in state D (wchan
+	// seccomp_do_user_notification) and count as frozen; they take no signal
+	// before they are answered, and as the kernel may choose such a thread for a
+	// signal to its process, SIGSTOP has to be sent to each thread (tgkill).
+	// Other threads in state D are in the middle of a call and have to be waited
+	// for, but for parents in vfork. nil: nobody is stopped.
 	Freeze func() (thaw func(), err error)
 	// Report is told about promotions; it may be called from several goroutines
 	// at once, and must not block. nil: nobody is told.
 	Report func(Event)
-	// Lock is shared by all Serve calls of one PID 1 (each start of a spawner
-	// makes another listener). nil: a lock of its own.
+	// Lock is held for reading while a call is answered, and for writing during a
+	// promotion. It is shared by all Serve calls of one PID 1 (each start of a
+	// spawner makes another listener), and whoever else freezes the sandbox, as
+	// a capture does, has to hold it for writing from before that until the
+	// thaw: an answer would set a frozen caller going. nil: a lock of its own.
 	Lock *sync.RWMutex
 }
 
@@ -86,6 +92,7 @@ func Serve(ctx context.Context, file *os.File, opt Options) error {
 		unix.Close(stop[1])
 	}()
 
+	defer runtime.KeepAlive(file) // whose finalizer closes it
 	// Fd puts the description into blocking mode, which is what receive wants.
 	s := &server{listener: listener{int(file.Fd())}, opt: opt, ownProc: ownsProc()}
 	s.syncWakeUp()
@@ -95,7 +102,9 @@ func Serve(ctx context.Context, file *os.File, opt Options) error {
 	fds := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}, {Fd: int32(stop[0]), Events: unix.POLLIN}}
 	var req request
 	for {
-		if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {
+		if _, err := unix.Poll(fds, -1); errors.Is(err, unix.EINTR) {
+			continue
+		} else if err != nil {
 			return fault.Wrap(err, "wait for system call notifications")
 		}
 		switch {
@@ -127,18 +136,20 @@ type server struct {
 // dispatch answers n at once where that takes no more than a look, and in a
 // goroutine otherwise.
 func (s *server) dispatch(n *notification) {
-	v, rest := s.decide(n)
-	if rest == nil {
+	s.opt.Lock.RLock()
+	v, slow := s.decide(n)
+	if slow == nil {
 		s.answer(n.id, v)
-		return
 	}
-	id := n.id
-	s.slow.Go(func() { s.answer(id, rest()) })
+	s.opt.Lock.RUnlock()
+	if slow != nil {
+		s.slow.Go(slow)
+	}
 }
 
-// decide gives the answer to n, or the function that finds it and may take its
-// time.
-func (s *server) decide(n *notification) (verdict, func() verdict) {
+// decide gives the answer to n, or the function that finds it, answers, and may
+// take its time.
+func (s *server) decide(n *notification) (verdict, func()) {
 	op, known := operations[uint32(n.call.nr)]
 	c := caller{s: s, id: n.id, tid: int(n.tid)}
 	switch {
@@ -155,10 +166,10 @@ func (s *server) decide(n *notification) (verdict, func() verdict) {
 		return success, nil
 	}
 	args := n.call.args
-	return proceed, func() verdict {
-		s.opt.Lock.RLock() // no promotion may run under its feet
+	return proceed, func() {
+		s.opt.Lock.RLock()
 		defer s.opt.Lock.RUnlock()
-		return op.emulate(c, args)
+		s.answer(c.id, op.emulate(c, args))
 	}
 }
 

@@ -1,0 +1,87 @@
+//go:build linux && (amd64 || arm64)
+
+package notify
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Of the file handles that overlayfs gives out (fs/overlayfs/overlayfs.h,
+// struct ovl_fb): a version, a magic byte, the length, and flags.
+const (
+	atHandleFID      = 0x200 // AT_HANDLE_FID: an identifier, not one that can be opened
+	ovlFileidV0      = 0xfb
+	ovlFileidV1      = 0xf8
+	ovlFhMagic       = 0xfb
+	ovlFhFlagUpper   = 1 << 2 // OVL_FH_FLAG_PATH_UPPER
+	maxHandle        = 128    // MAX_HANDLE_SZ
+	ovlV1MagicOffset = 3 + 1  // three bytes of padding, then the version
+)
+
+// pureUpper reports whether e, a directory of overlayfs, exists in the upper
+// layer alone, so that overlayfs renames it (ovl_can_move). Unsure is no.
+//
+// The kernel tells through the handle of name_to_handle_at(2): for an identifier
+// (AT_HANDLE_FID, 6.5; overlayfs since 6.6) it encodes the upper directory when
+// there is no lower one, and a lower one otherwise (ovl_check_encode_origin).
+// Where that is refused, a rename that must fail tells: see triedToMove.
+func pureUpper(e *end) bool {
+	var h struct {
+		bytes uint32
+		kind  int32
+		data  [maxHandle]byte
+	}
+	h.bytes = maxHandle
+	var mount int32
+	_, _, errno := unix.Syscall6(unix.SYS_NAME_TO_HANDLE_AT, uintptr(e.node), uintptr(ptr("\x00")),
+		uintptr(unsafe.Pointer(&h)), uintptr(unsafe.Pointer(&mount)), unix.AT_EMPTY_PATH|atHandleFID, 0)
+	if errno != 0 {
+		return triedToMove(e)
+	}
+	at := 1
+	if h.kind == ovlFileidV1 {
+		at = ovlV1MagicOffset
+	} else if h.kind != ovlFileidV0 {
+		return triedToMove(e)
+	}
+	if int(h.bytes) < at+3 || h.data[at] != ovlFhMagic {
+		return triedToMove(e)
+	}
+	return h.data[at+2]&ovlFhFlagUpper != 0
+}
+
+// triedToMove tries to rename e onto a directory that is not empty. overlayfs
+// checks first whether e can be moved at all (EXDEV), so ENOTEMPTY says that it
+// can; neither changes anything.
+func triedToMove(e *end) bool {
+	var salt [8]byte
+	_, _ = rand.Read(salt[:])
+	name := journalName + "-try-" + hex(binary.LittleEndian.Uint64(salt[:]))
+	times := keepTimes(e.parent)
+	defer times()
+	if unix.Mkdirat(e.parent, name, 0o700) != nil {
+		return false
+	}
+	defer unix.Unlinkat(e.parent, name, unix.AT_REMOVEDIR)
+	inner := name + "/x"
+	if unix.Mkdirat(e.parent, inner, 0o700) != nil {
+		return false
+	}
+	defer unix.Unlinkat(e.parent, inner, unix.AT_REMOVEDIR)
+	err := unix.Renameat(e.parent, e.base, e.parent, name)
+	return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST)
+}
+
+func hex(v uint64) string {
+	const digits = "0123456789abcdef"
+	var b [16]byte
+	for i := range b {
+		b[i] = digits[v>>(60-4*i)&15]
+	}
+	return string(b[:])
+}

@@ -1,0 +1,408 @@
+//go:build linux && (amd64 || arm64)
+
+package notify
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// A promotion builds, beside everything else, a directory that only the upper
+// layer has, moves into it what the old one holds, and puts it in the old one's
+// place. Its workshop is the directory journalName in the root of the overlay
+// mount:
+//
+//	.coppice-promote/from   symbolic link; its text is the directory's path, relative to the mount's root
+//	.coppice-promote/tree   the new directory
+//
+// Steps, for a directory D:
+//
+//	1  make the workshop, `from`, and `tree`
+//	2  move each entry of D into tree: what is not a directory, and directories
+//	   that are pure upper, by one rename; others are made anew in tree, given
+//	   D's mode, owner and xattrs, filled in the same way, and then removed
+//	   from D, where they are empty by now
+//	3  rename tree onto D, which is empty by now (one atomic step)
+//	4  remove the workshop
+//
+// At every step each entry is in D or in tree, never in both and never in
+// neither. So whoever finds a workshop moves everything back (undo; a live
+// failure and Recover do the same): an entry that D lacks is renamed back whole,
+// one that D has is a directory, and is entered. A kill therefore loses nothing;
+// directories that were entered may show the time of the recovery as mtime.
+//
+// Names are never followed: everything is done relative to descriptors of one
+// mount, and rename(2) does not cross mounts.
+const journalName = ".coppice-promote"
+
+const (
+	journalFrom = "from"
+	journalTree = "tree"
+)
+
+// promote makes the directory at e pure upper. On failure everything is as it
+// was. Nothing else may change the tree meanwhile.
+func promote(e *end) (moved int, size int64, err error) {
+	root, rel, err := mountRoot(e)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer unix.Close(root)
+	if err := recoverAt(root); err != nil {
+		return 0, 0, err
+	}
+	times := keepTimes(root)
+	defer times()
+	parentTimes := keepTimes(e.parent)
+	defer parentTimes()
+	work, err := makeWorkshop(root, rel)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer unix.Close(work)
+	m := mover{}
+	err = m.move(e.parent, e.base, work, journalTree)
+	if err == nil {
+		if rerr := unix.Renameat(work, journalTree, e.parent, e.base); rerr != nil {
+			err = fmt.Errorf("put the new directory in its place: %w", rerr)
+		}
+	}
+	if err != nil {
+		err = errors.Join(err, undo(work, e.parent, e.base), m.restoreTimes(e.parent, e.base))
+	}
+	return m.moved, m.bytes, errors.Join(err, removeWorkshop(root, work))
+}
+
+// mountRoot opens the root of the mount that e is on, and gives e's path
+// relative to it.
+func mountRoot(e *end) (int, string, error) {
+	cur, err := openat(e.parent, ".", unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return -1, "", err
+	}
+	for {
+		var st unix.Statx_t
+		if err := statx(cur, &st); err != nil {
+			unix.Close(cur)
+			return -1, "", err
+		}
+		if st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 {
+			break
+		}
+		up, err := openat(cur, "..", unix.O_PATH|unix.O_DIRECTORY)
+		unix.Close(cur)
+		if err != nil {
+			return -1, "", err
+		}
+		cur = up
+	}
+	rel, err := relative(cur, e)
+	if err != nil {
+		unix.Close(cur)
+		return -1, "", err
+	}
+	return cur, rel, nil
+}
+
+// relative spells e's path below root, and proves that it leads there.
+func relative(root int, e *end) (string, error) {
+	at, err := os.Readlink(byFD(root))
+	if err != nil {
+		return "", err
+	}
+	rel, ok := strings.CutPrefix(e.name(), strings.TrimSuffix(at, "/")+"/")
+	if !ok || len(rel) >= unix.PathMax {
+		return "", fmt.Errorf("spell %s below %s: %w", e.name(), at, unix.ENAMETOOLONG)
+	}
+	fd, err := openat2(root, rel, inside)
+	if err != nil {
+		return "", fmt.Errorf("find %s below %s: %w", rel, at, err)
+	}
+	defer unix.Close(fd)
+	var st unix.Statx_t
+	if err := statx(fd, &st); err != nil {
+		return "", err
+	}
+	if !sameFile(&st, &e.st) {
+		return "", fmt.Errorf("find %s below %s: %w", rel, at, unix.ESTALE)
+	}
+	return rel, nil
+}
+
+// inside opens below a mount's root without leaving it or following a link.
+var inside = unix.OpenHow{
+	Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW,
+	Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+}
+
+func makeWorkshop(root int, rel string) (int, error) {
+	if err := unix.Mkdirat(root, journalName, 0o700); err != nil {
+		return -1, fmt.Errorf("make %s: %w", journalName, err)
+	}
+	work, err := openat(root, journalName, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if err == nil {
+		if err = unix.Symlinkat(rel, work, journalFrom); err == nil {
+			return work, nil
+		}
+		unix.Close(work)
+	}
+	return -1, errors.Join(fmt.Errorf("write %s: %w", journalName, err), unix.Unlinkat(root, journalName, unix.AT_REMOVEDIR))
+}
+
+// removeWorkshop succeeds only when the tree is gone, so that a failed undo is
+// left for the next one.
+func removeWorkshop(root, work int) error {
+	err := unix.Unlinkat(work, journalTree, unix.AT_REMOVEDIR)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("clean up %s: %w", journalName, err)
+	}
+	if err := unix.Unlinkat(work, journalFrom, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("clean up %s: %w", journalName, err)
+	}
+	if err := unix.Unlinkat(root, journalName, unix.AT_REMOVEDIR); err != nil {
+		return fmt.Errorf("remove %s: %w", journalName, err)
+	}
+	return nil
+}
+
+// mover carries entries from one directory into another.
+type mover struct {
+	moved int
+	bytes int64
+	stamp []stamp // of directories that were entered, outermost first
+}
+
+// stamp is the times of a directory, by its path below the promoted one.
+type stamp struct {
+	path string
+	st   unix.Stat_t
+}
+
+// move makes directory newName in newDir, with the metadata and all entries of
+// oldName in oldDir, which is left empty.
+func (m *mover) move(oldDir int, oldName string, newDir int, newName string) error {
+	return m.enter(oldDir, oldName, newDir, newName, "")
+}
+
+func (m *mover) enter(oldDir int, oldName string, newDir int, newName, rel string) error {
+	from, err := openat(oldDir, oldName, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if err != nil {
+		return fmt.Errorf("open %q: %w", oldName, err)
+	}
+	defer unix.Close(from)
+	var st unix.Stat_t
+	if err := unix.Fstat(from, &st); err != nil {
+		return fmt.Errorf("stat %q: %w", oldName, err)
+	}
+	m.stamp = append(m.stamp, stamp{rel, st})
+	if err := unix.Mkdirat(newDir, newName, 0o700); err != nil {
+		return fmt.Errorf("make %q: %w", oldName, err)
+	}
+	into, err := openat(newDir, newName, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if err != nil {
+		return fmt.Errorf("open the new %q: %w", oldName, err)
+	}
+	defer unix.Close(into)
+	names, err := list(from)
+	if err != nil {
+		return fmt.Errorf("read %q: %w", oldName, err)
+	}
+	for _, name := range names {
+		if err := m.entry(from, into, name, rel); err != nil {
+			return err
+		}
+	}
+	if err := likeness(from, into, &st); err != nil {
+		return fmt.Errorf("copy metadata of %q: %w", oldName, err)
+	}
+	return nil
+}
+
+// entry moves one entry; overlayfs says by EXDEV that a directory has to be
+// entered. Anything else that fails (a mount point: EBUSY) fails the promotion.
+func (m *mover) entry(from, into int, name, rel string) error {
+	var st unix.Stat_t
+	if err := unix.Fstatat(from, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("stat %q: %w", name, err)
+	}
+	err := unix.Renameat(from, name, into, name)
+	switch {
+	case err == nil:
+		m.moved++
+		if st.Mode&unix.S_IFMT == unix.S_IFREG {
+			m.bytes += st.Size
+		}
+		return nil
+	case !errors.Is(err, unix.EXDEV) || st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return fmt.Errorf("move %q: %w", name, err)
+	}
+	if err := m.enter(from, name, into, name, rel+"/"+name); err != nil {
+		return err
+	}
+	if err := unix.Unlinkat(from, name, unix.AT_REMOVEDIR); err != nil {
+		return fmt.Errorf("remove the old %q: %w", name, err)
+	}
+	m.moved++
+	return nil
+}
+
+// restoreTimes gives the directories below dir/name the times that they had
+// before they were entered.
+func (m *mover) restoreTimes(dir int, name string) error {
+	var first error
+	for i := len(m.stamp) - 1; i >= 0; i-- {
+		s := m.stamp[i]
+		fd, err := openat2(dir, name+s.path, inside)
+		if err != nil {
+			continue // never came into being anew
+		}
+		if err := setTimes(byFD(fd), &s.st); err != nil && first == nil {
+			first = fmt.Errorf("restore the times of %q: %w", name+s.path, err)
+		}
+		unix.Close(fd)
+	}
+	return first
+}
+
+// undo moves what work/tree holds back to dir/name.
+func undo(work, dir int, name string) error {
+	if err := unmove(work, journalTree, dir, name); err != nil {
+		return fmt.Errorf("move %q back: %w", name, err)
+	}
+	return nil
+}
+
+func unmove(newDir int, newName string, oldDir int, oldName string) error {
+	// Where the old one is missing, or was removed because it was empty, the new
+	// one is complete.
+	err := unix.Renameat2(newDir, newName, oldDir, oldName, unix.RENAME_NOREPLACE)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	from, err := openat(newDir, newName, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(from)
+	into, err := openat(oldDir, oldName, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(into)
+	names, err := list(from)
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if err := unmove(from, n, into, n); err != nil {
+			return fmt.Errorf("%q: %w", n, err)
+		}
+	}
+	return unix.Unlinkat(newDir, newName, unix.AT_REMOVEDIR)
+}
+
+// Recover finishes what kills have left in the overlay mounts of the calling
+// process's mount namespace: half-done promotions are taken back. PID 1 calls it
+// before it starts anything.
+func Recover() error {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return fault.Wrap(err, "look for unfinished promotions")
+	}
+	var errs []error
+	for line := range bytes.Lines(b) {
+		fields := strings.Fields(string(line))
+		// ID parent dev root mountpoint options [optional...] - type source options
+		sep := len(fields)
+		for i, f := range fields {
+			if f == "-" {
+				sep = i
+				break
+			}
+		}
+		if sep+1 >= len(fields) || fields[sep+1] != "overlay" {
+			continue
+		}
+		root, err := openat(unix.AT_FDCWD, unescape(fields[4]), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+		if err != nil {
+			continue // covered by another mount
+		}
+		if err := recoverAt(root); err != nil {
+			errs = append(errs, fault.Wrap(err, "recover an unfinished promotion below %s", fields[4]))
+		}
+		unix.Close(root)
+	}
+	return errors.Join(errs...)
+}
+
+// unescape undoes the octal escapes of mountinfo (proc_pid_mountinfo(5)).
+func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			b.WriteByte((s[i+1]-'0')<<6 | (s[i+2]-'0')<<3 | (s[i+3] - '0'))
+			i += 3
+			continue
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// recoverAt takes the promotion back that left its workshop in root, if one did.
+// A workshop that is not ours by owner and mode was made by the sandbox, and is
+// left alone.
+func recoverAt(root int) error {
+	work, err := openat(root, journalName, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open %s: %w", journalName, err)
+	}
+	defer unix.Close(work)
+	var st unix.Stat_t
+	if err := unix.Fstat(work, &st); err != nil {
+		return err
+	}
+	if st.Uid != uint32(os.Geteuid()) || st.Mode&0o077 != 0 {
+		return fmt.Errorf("%s: not made by PID 1: %w", journalName, unix.EPERM)
+	}
+	times := keepTimes(root)
+	defer times()
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(work, journalFrom, buf)
+	if err == nil && n > 0 && n < len(buf) {
+		dir, base := ".", string(buf[:n])
+		if i := strings.LastIndexByte(base, '/'); i >= 0 {
+			dir, base = base[:i], base[i+1:]
+		}
+		how := inside
+		how.Flags |= unix.O_DIRECTORY
+		parent, err := openat2(root, dir, how)
+		if err != nil {
+			return fmt.Errorf("open %q: %w", dir, err)
+		}
+		defer unix.Close(parent)
+		if base == "" || base == "." || base == ".." {
+			return fmt.Errorf("%s names %q: %w", journalName, base, unix.EINVAL)
+		}
+		if err := undo(work, parent, base); err != nil {
+			return err
+		}
+	}
+	return removeWorkshop(root, work)
+}
