@@ -1,0 +1,70 @@
+package policy
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+func TestParseLimits(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]Limits{
+		"":                                  {},
+		"memory=4GiB,pids=512":              {MemoryBytes: 4 << 30, PIDs: 512},
+		"disk=1.5GB":                        {DiskBytes: 1_500_000_000},
+		"memory=1048576":                    {MemoryBytes: 1 << 20},
+		"pids=1,memory=2M,disk=3TiB":        {PIDs: 1, MemoryBytes: 2 << 20, DiskBytes: 3 << 40},
+		"memory=9223372036854775807,pids=2": {MemoryBytes: 1<<63 - 1, PIDs: 2},
+	} {
+		got, err := ParseLimits(in)
+		if err != nil || got != want {
+			t.Errorf("ParseLimits(%q) = %+v, %v; want %+v", in, got, err, want)
+		}
+	}
+	for _, in := range []string{
+		"memory", "memory=", "memory=0", "memory=-1GiB", "memory=4GiB,memory=5GiB", "mem=4GiB", "pids=0", "pids=1.5",
+		"pids=99999999999", "memory=1e3", "memory=0x10", "memory=NaN", "memory=Inf", "memory=9999999TiB", "memory=4GiB,", ",", "memory=4 GiB",
+	} {
+		if got, err := ParseLimits(in); !fault.Is(err, fault.Invalid) || got != (Limits{}) {
+			t.Errorf("ParseLimits(%q) = %+v, %v; want a refusal", in, got, err)
+		}
+	}
+}
+
+func TestLimitsRoundTrip(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		want := Limits{
+			MemoryBytes: rapid.Int64Min(0).Draw(t, "memory"), PIDs: int64(rapid.Int32Min(0).Draw(t, "pids")), DiskBytes: rapid.Int64Min(0).Draw(t, "disk"),
+		}
+		if got, err := ParseLimits(want.String()); err != nil || got != want {
+			t.Fatalf("%q reads as %+v, %v; want %+v", want.String(), got, err, want)
+		}
+	})
+}
+
+func TestParseEnv(t *testing.T) {
+	t.Parallel()
+	if k, v, err := ParseEnv("A_1=b=c"); k != "A_1" || v != "b=c" || err != nil {
+		t.Errorf("got %q %q %v", k, v, err)
+	}
+	for _, in := range []string{"", "=", "A", "1A=x", "A-B=x", "A=\x00", "Ä=x"} {
+		if _, _, err := ParseEnv(in); !fault.Is(err, fault.Invalid) {
+			t.Errorf("ParseEnv(%q): %v, want a refusal", in, err)
+		}
+	}
+}
+
+func TestParseNet(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]Net{"": NetOff, "off": NetOff, "host": NetHost} {
+		if got, err := ParseNet(in); got != want || err != nil {
+			t.Errorf("ParseNet(%q) = %q, %v", in, got, err)
+		}
+	}
+	if _, err := ParseNet("none"); !fault.Is(err, fault.Invalid) {
+		t.Errorf("ParseNet(none): %v, want a refusal", err)
+	}
+}
