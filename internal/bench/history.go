@@ -1,0 +1,359 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
+)
+
+// writer is a shell that stays in a sandbox, so that changes can be made without
+// the snapshot that ends an exec.
+type writer struct {
+	in   *io.PipeWriter
+	out  *bufio.Reader
+	done chan error
+}
+
+func (b *bench) writer(name string) *writer {
+	inR, inW := io.Pipe()
+	outR, outW := io.Pipe()
+	w := &writer{in: inW, out: bufio.NewReader(outR), done: make(chan error, 1)}
+	go func() {
+		_, err := b.c.Exec(b.ctx, name, wire.ExecRequest{Cmd: []string{"bash"}, Stdin: true}, client.Streams{Stdin: inR, Stdout: outW})
+		outW.CloseWithError(io.EOF)
+		w.done <- err
+	}()
+	return w
+}
+
+// do runs a line of shell and waits for it.
+func (w *writer) do(line string) error {
+	if _, err := fmt.Fprintf(w.in, "%s\necho done\n", line); err != nil {
+		return err
+	}
+	_, err := w.out.ReadString('\n')
+	return err
+}
+
+func (w *writer) close() error {
+	w.in.Close() //nolint:errcheck // a pipe's Close never fails
+	return <-w.done
+}
+
+// files is shell that writes n files of one line, at most 1,000 a directory.
+func files(dir string, n int, tag string) string {
+	return fmt.Sprintf(`for ((i=0;i<%d;i++)); do ((i%%1000)) || { d=%s/$((i/1000)); mkdir -p $d; }; echo %s$i >$d/$i; done`, n, dir, tag)
+}
+
+func (b *bench) snapshots(scale int) error {
+	for _, already := range []int{0, 10_000, 100_000} {
+		name, err := b.sandbox(wire.Source{})
+		if err != nil {
+			return err
+		}
+		w := b.writer(name)
+		home := "/var/tmp/bench"
+		if already > 0 {
+			if err := w.do(files(home+"/old", already/scale, "old")); err != nil {
+				return err
+			}
+			if _, err := b.c.Commit(b.ctx, name, "the entries that are there already"); err != nil {
+				return err
+			}
+		}
+		for _, n := range []int{1, 1000, 100_000} {
+			if n == 100_000 && already > 0 {
+				continue
+			}
+			if err := b.snapshot(w, name, home, already/scale, n, scale); err != nil {
+				return err
+			}
+		}
+		if err := w.close(); err != nil {
+			return err
+		}
+		if err := b.c.Remove(b.ctx, name, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) snapshot(w *writer, name, dir string, already, n, scale int) error {
+	reps := map[int]int{1: 100, 1000: 30, 100_000: 3}[n]
+	reps = max(2, reps/scale)
+	if n == 100_000 {
+		n /= scale
+	}
+	var ours []time.Duration
+	for i := range reps {
+		if err := w.do(files(dir+"/new", n, fmt.Sprintf("r%d-", i))); err != nil {
+			return err
+		}
+		t := time.Now()
+		r, err := b.c.Commit(b.ctx, name, "bench")
+		if err != nil {
+			return err
+		}
+		ours = append(ours, time.Since(t))
+		if !r.Changed || r.Paths < n {
+			return fmt.Errorf("a snapshot of %d files holds %d", n, r.Paths)
+		}
+	}
+	theirs, err := b.gitCommit(already, n, min(reps, 10))
+	if err != nil {
+		return err
+	}
+	budget := map[string]string{"1/0": "4 ms", "1000/0": "15 ms", "1/100000": "60 ms"}[fmt.Sprintf("%d/%d", n, already)]
+	b.add(fmt.Sprintf("snapshot of %d changed files, %d in the upper already", n, already), "a process runs meanwhile",
+		statOf(ours), budget, "git add -A && git commit", theirs)
+	return nil
+}
+
+// gitCommit times the same change recorded by git.
+func (b *bench) gitCommit(already, n, reps int) (stat, error) {
+	dir, err := os.MkdirTemp(b.dir, "git")
+	if err != nil {
+		return stat{}, err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // scratch
+	git := func(args ...string) error {
+		return b.host(append([]string{"git", "-C", dir, "-c", "user.name=b", "-c", "user.email=b@b", "-c", "gc.auto=0"}, args...)...)
+	}
+	if err := git("init", "-q"); err != nil {
+		return stat{}, err
+	}
+	if err := b.host("bash", "-c", files(dir+"/old", already, "old")); err != nil {
+		return stat{}, err
+	}
+	var ds []time.Duration
+	for i := range reps + 1 {
+		if err := b.host("bash", "-c", files(dir+"/new", n, fmt.Sprintf("r%d-", i))); err != nil {
+			return stat{}, err
+		}
+		t := time.Now()
+		if err := git("add", "-A"); err != nil {
+			return stat{}, err
+		}
+		if err := git("commit", "-q", "-m", "bench"); err != nil {
+			return stat{}, err
+		}
+		if i > 0 {
+			ds = append(ds, time.Since(t))
+		}
+	}
+	return statOf(ds), nil
+}
+
+func (b *bench) moves(scale int) error {
+	name, err := b.sandbox(wire.Source{})
+	if err != nil {
+		return err
+	}
+	if err := b.exec(name, "sh", "-c", "mkdir -p /var/tmp/m; echo one >/var/tmp/m/f"); err != nil {
+		return err
+	}
+	one, err := b.c.Head(b.ctx, name)
+	if err != nil {
+		return err
+	}
+	if err := b.exec(name, "sh", "-c", "echo two >/var/tmp/m/f"); err != nil {
+		return err
+	}
+	two, err := b.c.Head(b.ctx, name)
+	if err != nil {
+		return err
+	}
+	to := []string{one.Head, two.Head}
+	ours, err := times(60/scale, func(i int) error {
+		if _, err := b.c.Checkout(b.ctx, name, to[i%2]); err != nil {
+			return err
+		}
+		return b.exec(name, "true")
+	})
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(b.dir, "co")
+	script := `git init -q $0 && cd $0 && git config user.name b && git config user.email b@b && echo 1 >f && git add f && git commit -qm 1 && git branch one && echo 2 >f && git commit -qam 2 && git branch two`
+	if err := b.host("bash", "-c", script, dir); err != nil {
+		return err
+	}
+	theirs, err := times(60/scale, func(i int) error {
+		return b.host("git", "-C", dir, "checkout", "-q", []string{"one", "two"}[i%2])
+	})
+	if err != nil {
+		return err
+	}
+	b.add("rollback, and the first command after it", "", ours, "15 ms", "git checkout of one file", theirs)
+	return b.c.Remove(b.ctx, name, true)
+}
+
+func (b *bench) forks(scale int) error {
+	name, err := b.sandbox(wire.Source{})
+	if err != nil {
+		return err
+	}
+	if err := b.exec(name, "sh", "-c", "echo x >/var/tmp/forked"); err != nil {
+		return err
+	}
+	var made []string
+	note := func(r wire.ForkResult, err error) error {
+		for _, s := range r.Sandboxes {
+			made = append(made, s.Name)
+		}
+		return err
+	}
+	ours, err := times(100/scale, func(int) error { return note(b.c.Fork(b.ctx, name, wire.ForkRequest{N: 1})) })
+	if err != nil {
+		return err
+	}
+	b.add("fork", "", ours, "2 ms", "", stat{})
+	t := time.Now()
+	if err := note(b.c.Fork(b.ctx, name, wire.ForkRequest{N: 1000 / scale})); err != nil {
+		return err
+	}
+	b.add(fmt.Sprintf("%d forks at once", 1000/scale), "", statOf([]time.Duration{time.Since(t)}), "3 s", "", stat{})
+	if err := b.exec(made[len(made)-1], "grep", "-q", "x", "/var/tmp/forked"); err != nil {
+		return err
+	}
+	for _, n := range append(made, name) {
+		if err := b.c.Remove(b.ctx, n, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) imports(int) error {
+	src := "/usr/share"
+	var ours, cp, tar []time.Duration
+	for i := range 3 {
+		t := time.Now()
+		name, err := b.sandbox(wire.Source{Kind: wire.SourceDir, Path: src})
+		if err != nil {
+			return err
+		}
+		ours = append(ours, time.Since(t))
+		if err := b.c.Remove(b.ctx, name, true); err != nil {
+			return err
+		}
+		dst := filepath.Join(b.dir, fmt.Sprintf("cp%d", i))
+		t = time.Now()
+		if err := b.host("cp", "-a", src, dst); err != nil {
+			return err
+		}
+		cp = append(cp, time.Since(t))
+		t = time.Now()
+		if err := b.host("tar", "-cf", dst+".tar", "-C", src, "."); err != nil {
+			return err
+		}
+		tar = append(tar, time.Since(t))
+		if err := b.host("rm", "-rf", dst, dst+".tar"); err != nil {
+			return err
+		}
+	}
+	b.add("import of "+src, "", statOf(ours), "half of cp -a", "cp -a", statOf(cp))
+	b.add("import of "+src, "", statOf(ours), "", "tar -cf", statOf(tar))
+	return nil
+}
+
+// goProgram is a program whose build is mostly the standard library's.
+const goProgram = `package main
+import ("net/http"; "encoding/json"; "os")
+func main() { json.NewEncoder(os.Stdout).Encode(http.StatusText(200)) }
+`
+
+func (b *bench) builds(scale int) error {
+	name, err := b.sandbox(wire.Source{})
+	if err != nil {
+		return err
+	}
+	prepare := func(dir string) string {
+		return fmt.Sprintf("mkdir -p %[1]s && cd %[1]s && printf 'module m\\ngo 1.24\\n' >go.mod && cat >main.go <<'X'\n%[2]sX\n", dir, goProgram)
+	}
+	build := func(dir string) string {
+		return fmt.Sprintf("cd %[1]s && rm -rf cache && PATH=$PATH:/usr/local/go/bin GOCACHE=%[1]s/cache GOFLAGS=-mod=mod GOTOOLCHAIN=local HOME=%[1]s go build -o m .", dir)
+	}
+	in, out := "/var/tmp/gobuild", filepath.Join(b.dir, "gobuild")
+	if err := b.exec(name, "bash", "-c", prepare(in)); err != nil {
+		return err
+	}
+	if err := b.host("bash", "-c", prepare(out)); err != nil {
+		return err
+	}
+	var ours, theirs []time.Duration
+	for range max(2, 5/scale) {
+		t := time.Now()
+		if err := b.host("bash", "-c", build(out)); err != nil {
+			return err
+		}
+		theirs = append(theirs, time.Since(t))
+		w := b.writer(name)
+		t = time.Now()
+		if err := w.do(build(in) + " || exit 1"); err != nil {
+			return fmt.Errorf("go build in the sandbox: %w", err)
+		}
+		ours = append(ours, time.Since(t))
+		if err := w.close(); err != nil {
+			return err
+		}
+	}
+	b.add("go build with an empty cache", "inside", statOf(ours), "1.05 x", "outside", statOf(theirs))
+	return b.c.Remove(b.ctx, name, true)
+}
+
+// memory is printed in bytes where the table has times: a millisecond is a MiB.
+func (b *bench) memory(int) error {
+	name, err := b.sandbox(wire.Source{})
+	if err != nil {
+		return err
+	}
+	if err := b.exec(name, "true"); err != nil {
+		return err
+	}
+	time.Sleep(time.Second)
+	for _, who := range []string{"coppice-keeper", "coppice-init", "coppice-spawner", "coppice serve"} {
+		kib, err := pss(who)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "memory of %s: %d KiB PSS\n", who, kib)
+	}
+	return b.c.Remove(b.ctx, name, true)
+}
+
+// pss adds up the proportional set size of the processes whose command line
+// contains who, in KiB.
+func pss(who string) (kib int, err error) {
+	pids, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range pids {
+		cmd, err := os.ReadFile(filepath.Join(p, "cmdline"))
+		if err != nil || !strings.Contains(strings.ReplaceAll(string(cmd), "\x00", " "), who) {
+			continue
+		}
+		roll, err := os.ReadFile(filepath.Join(p, "smaps_rollup"))
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(roll)) {
+			var n int
+			if _, err := fmt.Sscanf(line, "Pss: %d kB", &n); err == nil {
+				kib += n
+			}
+		}
+	}
+	return kib, nil
+}

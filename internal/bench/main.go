@@ -1,0 +1,268 @@
+//go:build linux
+
+// Command bench measures Coppice beside what people would use instead, in one
+// run, and prints the table of docs/benchmarks.md. It drives a daemon of its own
+// over the API. Nothing imports it; it imports client and client/wire.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// bench is one run: its client, its scratch directory and what it found.
+type bench struct {
+	ctx  context.Context //nolint:containedctx // one run, one context
+	bin  string
+	dir  string
+	c    *client.Client
+	rows []row
+	seq  int
+}
+
+// row is one line of the table. Times are per operation.
+type row struct {
+	what, how string
+	ours      stat
+	budget    string
+	base      string
+	theirs    stat
+}
+
+type stat struct {
+	n        int
+	p50, p99 time.Duration
+}
+
+func (s stat) String() string {
+	if s.n == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%s / %s", round(s.p50), round(s.p99))
+}
+
+func round(d time.Duration) string {
+	switch {
+	case d >= 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond).String()
+	}
+	return fmt.Sprintf("%.2f ms", float64(d)/float64(time.Millisecond))
+}
+
+// times runs fn n times after one run that is not counted.
+func times(n int, fn func(i int) error) (stat, error) {
+	var ds []time.Duration
+	for i := range n + 1 {
+		t := time.Now()
+		if err := fn(i); err != nil {
+			return stat{}, err
+		}
+		if d := time.Since(t); i > 0 {
+			ds = append(ds, d)
+		}
+	}
+	return statOf(ds), nil
+}
+
+func statOf(ds []time.Duration) stat {
+	slices.Sort(ds)
+	return stat{n: len(ds), p50: ds[len(ds)/2], p99: ds[min(len(ds)-1, len(ds)*99/100)]}
+}
+
+func run() error {
+	bin := flag.String("coppice", "bin/coppice", "the binary to measure")
+	quick := flag.Bool("quick", false, "fewer repetitions, smaller trees")
+	flag.Parse()
+	abs, err := filepath.Abs(*bin)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "coppice-bench")
+	if err != nil {
+		return err
+	}
+	home := filepath.Join(dir, "home")
+	ctx := context.Background()
+	daemon := exec.CommandContext(ctx, abs, "serve", "--home", home)
+	daemon.Env = append(os.Environ(), "COPPICE_HOME="+home)
+	daemon.Stderr = os.Stderr
+	if err := daemon.Start(); err != nil {
+		return err
+	}
+	b := &bench{ctx: ctx, bin: abs, dir: dir, c: client.New(client.Options{Socket: filepath.Join(home, "run", "api.sock")})}
+	defer func() {
+		b.c.Close()
+		_ = daemon.Process.Signal(os.Interrupt)
+		_ = daemon.Wait()
+		_ = exec.CommandContext(ctx, "chmod", "-R", "u+rwx", dir).Run()
+		_ = os.RemoveAll(dir)
+	}()
+	if err := b.ready(); err != nil {
+		return err
+	}
+	steps := []func(scale int) error{
+		b.startup, b.execs, b.creates, b.snapshots, b.moves, b.forks, b.imports, b.builds, b.memory,
+	}
+	scale := 1
+	if *quick {
+		scale = 10
+	}
+	for _, step := range steps {
+		if err := step(scale); err != nil {
+			return errors.Join(err, b.print(os.Stdout))
+		}
+	}
+	return b.print(os.Stdout)
+}
+
+func (b *bench) ready() error {
+	for range 200 {
+		if _, err := b.c.Daemon(b.ctx); err == nil {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return errors.New("the daemon does not answer")
+}
+
+func (b *bench) add(what, how string, ours stat, budget, base string, theirs stat) {
+	b.rows = append(b.rows, row{what, how, ours, budget, base, theirs})
+	fmt.Fprintf(os.Stderr, "%-60s %-24s %s %s\n", what, ours, base, theirs)
+}
+
+func (b *bench) print(w io.Writer) error {
+	host, _ := exec.CommandContext(b.ctx, "uname", "-sr").Output()
+	fmt.Fprintf(w, "%s, %s, %d cores, uid %d, %s\n\n", time.Now().UTC().Format("2006-01-02"), strings.TrimSpace(string(host)), runtime.NumCPU(), os.Getuid(), runtime.Version())
+	fmt.Fprintln(w, "| what | n | Coppice, median / p99 | budget | beside it | median / p99 | ratio |")
+	fmt.Fprintln(w, "|---|---|---|---|---|---|---|")
+	for _, r := range b.rows {
+		ratio := "-"
+		if r.theirs.n > 0 {
+			ratio = fmt.Sprintf("%.2f", float64(r.ours.p50)/float64(r.theirs.p50))
+		}
+		what := r.what
+		if r.how != "" {
+			what += " (" + r.how + ")"
+		}
+		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s |\n", what, r.ours.n, r.ours, r.budget, r.base, r.theirs, ratio)
+	}
+	return nil
+}
+
+// sandbox makes one with a name of its own.
+func (b *bench) sandbox(from wire.Source) (string, error) {
+	b.seq++
+	name := fmt.Sprintf("bench-%d", b.seq)
+	_, err := b.c.Create(b.ctx, wire.CreateRequest{Name: name, From: from}, nil)
+	return name, err
+}
+
+// exec runs a command and fails when it does.
+func (b *bench) exec(name string, cmd ...string) error {
+	var errs strings.Builder
+	x, err := b.c.Exec(b.ctx, name, wire.ExecRequest{Cmd: cmd}, client.Streams{Stderr: &errs})
+	if err == nil && x.Code != 0 {
+		err = fmt.Errorf("%q: exit code %d: %s%s", cmd, x.Code, x.Message, errs.String())
+	}
+	return err
+}
+
+func (b *bench) host(cmd ...string) error {
+	out, err := exec.CommandContext(b.ctx, cmd[0], cmd[1:]...).CombinedOutput() //nolint:gosec // the benchmark's own
+	if err != nil {
+		return fmt.Errorf("%q: %w: %s", cmd, err, out)
+	}
+	return nil
+}
+
+func (b *bench) startup(scale int) error {
+	ours, err := times(200/scale, func(int) error { return b.host(b.bin, "--version") })
+	if err != nil {
+		return err
+	}
+	theirs, err := times(200/scale, func(int) error { return b.host("git", "--version") })
+	if err != nil {
+		return err
+	}
+	b.add("start-up", "coppice --version", ours, "", "git --version", theirs)
+	return nil
+}
+
+func (b *bench) execs(scale int) error {
+	name, err := b.sandbox(wire.Source{})
+	if err != nil {
+		return err
+	}
+	if err := b.exec(name, "true"); err != nil {
+		return err
+	}
+	ours, err := times(500/scale, func(int) error { return b.exec(name, "true") })
+	if err != nil {
+		return err
+	}
+	theirs, err := times(500/scale, func(int) error { return b.host("true") })
+	if err != nil {
+		return err
+	}
+	b.add("exec true in a live sandbox, over the API", "", ours, "2 ms", "fork+exec", theirs)
+	cli, err := times(100/scale, func(int) error {
+		cmd := exec.CommandContext(b.ctx, b.bin, "exec", name, "--", "true") //nolint:gosec // the benchmark's own
+		cmd.Env = append(os.Environ(), "COPPICE_HOME="+filepath.Join(b.dir, "home"))
+		return cmd.Run()
+	})
+	if err != nil {
+		return err
+	}
+	b.add("the same by the command line", "coppice exec", cli, "", "fork+exec", theirs)
+	return b.c.Remove(b.ctx, name, true)
+}
+
+func (b *bench) creates(scale int) error {
+	var names []string
+	ours, err := times(100/scale, func(int) error {
+		name, err := b.sandbox(wire.Source{})
+		names = append(names, name)
+		if err != nil {
+			return err
+		}
+		return b.exec(name, "true")
+	})
+	if err != nil {
+		return err
+	}
+	theirs, err := times(100/scale, func(int) error {
+		return b.host("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "true")
+	})
+	if err != nil {
+		return err
+	}
+	b.add("create a sandbox from the host and run true", "", ours, "8 ms", "bubblewrap", theirs)
+	for _, n := range names {
+		if err := b.c.Remove(b.ctx, n, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}

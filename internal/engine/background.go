@@ -1,0 +1,125 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// wake tells the background that there may be something to seal or merge.
+func (e *Engine) wake() {
+	select {
+	case e.work <- struct{}{}:
+	default:
+	}
+}
+
+// background seals new layers and keeps chains shallow, until ctx ends. A
+// failure is logged and tried again when something new is captured: nothing that
+// was acknowledged depends on it.
+func (e *Engine) background(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-e.work:
+		}
+		if err := e.sealAll(ctx); err != nil && ctx.Err() == nil {
+			e.Log.Error("layers are not sealed yet", "err", err)
+		}
+		if err := e.mergeAll(ctx); err != nil && ctx.Err() == nil {
+			e.Log.Error("chains are not merged yet", "err", err)
+		}
+	}
+}
+
+// sealAll makes every new layer safe against power loss, oldest first: what is
+// below a sealed layer is sealed.
+func (e *Engine) sealAll(ctx context.Context) error {
+	e.sealing.Lock()
+	defer e.sealing.Unlock()
+	ids, err := e.DB.LayersUnsealed(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		sealed, err := e.Layers.Seal(ctx, id.ID)
+		if fault.Is(err, fault.NotFound) {
+			if _, gone := e.DB.Layer(ctx, id.ID); fault.Is(gone, fault.NotFound) {
+				continue // its snapshot was deleted meanwhile
+			}
+		}
+		if err != nil {
+			return fault.Wrap(err, "seal layer %s", id.ID)
+		}
+		if err := e.DB.MarkSealed(ctx, id.ID, sealed.Digest, sealed.DiffID, sealed.Size); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mergeAll builds the merged layers that keep the heads' chains shallow.
+func (e *Engine) mergeAll(ctx context.Context) error {
+	recs, err := e.DB.Sandboxes(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for i := range recs {
+		if err := e.merge(ctx, recs[i].Head); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// merge builds what PlanMerges asks for below a snapshot, deepest first.
+func (e *Engine) merge(ctx context.Context, top timeline.SnapshotID) error {
+	e.mu.Lock()
+	known := e.shallow[top]
+	e.mu.Unlock()
+	if known {
+		return nil
+	}
+	line, err := e.DB.Lineage(ctx, top)
+	if err != nil {
+		return err
+	}
+	plans, err := line.Merges(top)
+	if err != nil {
+		return err
+	}
+	for _, p := range plans {
+		if err := e.mergeOne(ctx, p); err != nil {
+			return err
+		}
+	}
+	e.mu.Lock()
+	e.shallow[top] = true
+	e.mu.Unlock()
+	return nil
+}
+
+func (e *Engine) mergeOne(ctx context.Context, p timeline.MergePlan) (err error) {
+	// Deleting a snapshot takes layers away: not while they are read here.
+	e.shape.RLock()
+	defer e.shape.RUnlock()
+	id, made, err := e.newLayer()
+	if err != nil {
+		return err
+	}
+	defer made()
+	if err := e.Layers.Merge(ctx, id, p.Layers); err != nil {
+		return fault.Wrap(err, "merge layers below snapshot %s", p.Top)
+	}
+	err = e.DB.AddRoute(ctx, timeline.Route{Top: p.Top, Below: p.Below, Layer: id, Merged: true})
+	if err != nil {
+		return errors.Join(err, e.Layers.Remove(ctx, id))
+	}
+	return nil
+}

@@ -1,0 +1,244 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/rootfs"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// adoptAbove is how many changed paths make it worth while to turn the upper
+// itself into the layer, when no process is left, instead of copying from it.
+// Below it a copy is as fast, and leaves directories where rename(2) is free.
+const adoptAbove = 2048
+
+// note says why a snapshot is taken.
+type note struct {
+	cause   timeline.Cause
+	message string
+	exit    *int
+	frozen  bool // leave the processes frozen: they are about to be killed
+}
+
+// taken is the outcome of a capture.
+type taken struct {
+	id      timeline.SnapshotID // the new snapshot, or HEAD when nothing changed
+	changed bool
+	stats   timeline.Stats
+	procs   int // processes that ran meanwhile
+}
+
+// capture makes a snapshot of the present state when it differs from HEAD, and
+// moves HEAD there. The caller holds the sandbox's lock. On an error nothing has
+// changed and the present is still in the live root.
+func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n note) (t taken, err error) {
+	t.id = rec.Head
+	if !e.presented(rec) {
+		return t, nil
+	}
+	drv, live, err := e.live(ctx, rec)
+	if err != nil {
+		return t, err
+	}
+	parts, err := drv.Parts(live)
+	if err != nil {
+		return t, err
+	}
+	var suspects []string
+	if b := e.liveBox(s); b != nil {
+		f, err := b.Freeze(ctx)
+		if err != nil {
+			return t, fault.Wrap(err, "freeze sandbox %s", rec.Name)
+		}
+		t.procs, suspects = f.Procs(), f.Suspects()
+		defer func() {
+			if !n.frozen || err != nil {
+				err = errors.Join(err, f.Thaw())
+			}
+		}()
+	}
+	in := layer.CaptureInput{Parts: parts, Index: s.index, Suspects: suspects, Plain: drv.Plain()}
+	below := s.of
+	if s.index == nil {
+		in.Index, below = e.lostIndex(drv, rec)
+	}
+	if t.procs == 0 && drv.Adoptable() {
+		in.MaxPaths = adoptAbove
+	}
+	id, made, err := e.newLayer()
+	if err != nil {
+		return t, err
+	}
+	defer made()
+	got, err := e.Layers.Capture(ctx, id, in)
+	if errors.Is(err, layer.ErrTooMany) {
+		return e.adopt(ctx, s, rec, live, parts, n)
+	}
+	if err != nil {
+		return t, fault.Wrap(err, "capture sandbox %s", rec.Name)
+	}
+	if got.Empty && below == rec.Head {
+		s.index, s.of = got.Index, below
+		return t, nil
+	}
+	snap, err := e.newSnapshot(rec, n, got.Stats)
+	if err != nil {
+		return t, err
+	}
+	if snap.Message == "" {
+		snap.Message = strings.Join(got.Paths, " ")
+	}
+	if err := e.writeIndex(s.id, snap.ID, got.Index); err != nil {
+		return t, errors.Join(err, e.Layers.Remove(ctx, id))
+	}
+	route := timeline.Route{Top: snap.ID, Below: below, Layer: id}
+	if err := e.DB.AddSnapshot(ctx, snap, &route, 0, func(r *meta.Sandbox) { r.Head, r.Redo = snap.ID, redoAfter(r.Redo, n) }); err != nil {
+		return t, errors.Join(err, e.Layers.Remove(ctx, id))
+	}
+	e.dropIndex(s.id, rec.Head)
+	rec.Head = snap.ID
+	s.index, s.of = got.Index, snap.ID
+	e.wake()
+	t.id, t.changed, t.stats = snap.ID, true, got.Stats
+	return t, nil
+}
+
+// adopt turns the upper itself into the layer of a new snapshot: O(1) in what
+// changed. No process may be left. The box is stopped, since its mount stands on
+// the upper, and the next start begins a new generation.
+func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live rootfs.Live, parts []rootspec.Part, n note) (t taken, err error) {
+	t.id = rec.Head
+	if err := e.stopBox(ctx, s, 0); err != nil {
+		return t, err
+	}
+	id, made, err := e.newLayer()
+	if err != nil {
+		return t, err
+	}
+	defer made()
+	intent, err := e.DB.BeginIntent(ctx, intentAdopt, adoption{Layer: id, Parts: parts})
+	if err != nil {
+		return t, err
+	}
+	got, err := e.Layers.Adopt(ctx, id, parts)
+	if err != nil {
+		return t, errors.Join(fault.Wrap(err, "capture sandbox %s", rec.Name), e.DB.EndIntent(ctx, intent))
+	}
+	snap, err := e.newSnapshot(rec, n, got.Stats)
+	if err != nil {
+		return t, err
+	}
+	route := timeline.Route{Top: snap.ID, Below: rec.MountTop, Layer: id}
+	err = e.DB.AddSnapshot(ctx, snap, &route, intent, func(r *meta.Sandbox) {
+		r.Head, r.MountTop, r.Gen, r.Redo = snap.ID, snap.ID, r.Gen+1, redoAfter(r.Redo, n)
+	})
+	if err != nil {
+		return t, errors.Join(err, e.Layers.Unadopt(ctx, id, parts), e.DB.EndIntent(ctx, intent))
+	}
+	e.dropIndex(s.id, rec.Head)
+	rec.Head, rec.MountTop, rec.Gen = snap.ID, snap.ID, rec.Gen+1
+	s.index, s.of = nil, ""
+	e.removeLater(live.Dir)
+	e.wake()
+	t.id, t.changed, t.stats = snap.ID, true, got.Stats
+	return t, nil
+}
+
+func (e *Engine) newSnapshot(rec *meta.Sandbox, n note, st timeline.Stats) (timeline.Snapshot, error) {
+	id, err := timeline.NewSnapshotID(e.Rand)
+	return timeline.Snapshot{
+		ID: id, Sandbox: rec.ID, Parent: rec.Head, Cause: n.cause, Message: n.message,
+		Created: e.Now().UTC().Truncate(time.Microsecond), Exit: n.exit, Stats: st,
+	}, err
+}
+
+// lostIndex says what to compare with when there is no index: an overlay's upper
+// holds everything since the snapshot it stands on; a plain tree is taken whole.
+func (e *Engine) lostIndex(drv rootfs.Driver, rec *meta.Sandbox) (*layer.Index, timeline.SnapshotID) {
+	if drv.Plain() {
+		return nil, ""
+	}
+	return new(layer.Index), rec.MountTop
+}
+
+// redoAfter forgets what could be redone once something new has happened.
+func redoAfter(redo []timeline.SnapshotID, n note) []timeline.SnapshotID {
+	if n.cause == timeline.CauseCheckout {
+		return redo
+	}
+	return nil
+}
+
+// The index of the last capture is kept in a file that is named after its
+// snapshot, written before the snapshot is acknowledged. One that is missing or
+// torn costs a larger layer, never a wrong one.
+
+func (e *Engine) writeIndex(id timeline.SandboxID, snap timeline.SnapshotID, ix *layer.Index) error {
+	tmp := e.indexPath(id, snap) + ".tmp"
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fault.Wrap(err, "write index")
+	}
+	_, err = ix.WriteTo(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(fault.Wrap(err, "write index"), os.Remove(tmp))
+	}
+	return fault.Wrap(os.Rename(tmp, e.indexPath(id, snap)), "write index")
+}
+
+func (e *Engine) loadIndex(s *sandbox, rec *meta.Sandbox) error {
+	f, err := os.Open(e.indexPath(s.id, rec.Head))
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // opened for reading
+	ix, err := layer.ReadIndex(f)
+	if err != nil {
+		return err
+	}
+	s.index, s.of = ix, rec.Head
+	return nil
+}
+
+// dropIndex removes the index of a snapshot that is no longer HEAD.
+func (e *Engine) dropIndex(id timeline.SandboxID, snap timeline.SnapshotID) {
+	if err := os.Remove(e.indexPath(id, snap)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		e.Log.Warn("old index stays", "sandbox", id, "err", err)
+	}
+}
+
+// newLayer names a layer that is about to be made. Until made is called, gc
+// leaves its directory alone although it has no record.
+func (e *Engine) newLayer() (id timeline.LayerID, made func(), err error) {
+	if id, err = timeline.NewLayerID(e.Rand); err != nil {
+		return "", nil, err
+	}
+	e.mu.Lock()
+	e.making[id] = true
+	e.mu.Unlock()
+	return id, func() {
+		e.mu.Lock()
+		delete(e.making, id)
+		e.mu.Unlock()
+	}, nil
+}
+
+// intentAdopt is written before uppers are renamed into a layer: when the layer
+// has no record after a crash, they are renamed back.
+const intentAdopt = "adopt"
+
+type adoption struct {
+	Layer timeline.LayerID `json:"layer"`
+	Parts []rootspec.Part  `json:"parts"`
+}

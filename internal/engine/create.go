@@ -1,0 +1,196 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Create makes a sandbox. Nothing of it is started: that is what the first
+// command does.
+func (e *Engine) Create(ctx context.Context, req wire.CreateRequest, progress func(wire.Progress)) (wire.Sandbox, error) {
+	if req.From.Kind == wire.SourceSandbox {
+		return e.createFork(ctx, req)
+	}
+	rec, err := e.plan(ctx, req)
+	if err != nil {
+		return wire.Sandbox{}, err
+	}
+	if err := e.nameFree(ctx, rec.Name); err != nil {
+		return wire.Sandbox{}, err
+	}
+	base, err := e.base(ctx, req, progress)
+	if err != nil {
+		return wire.Sandbox{}, err
+	}
+	rec.Base, rec.Host, rec.From = base.ID, base.Host, base.Label
+	first, err := e.first(&rec, base.Top, timeline.CauseImport, "from "+base.Label)
+	if err != nil {
+		return wire.Sandbox{}, err
+	}
+	if rec.Host {
+		rec.HostPrint = e.HostPrint()
+	}
+	rec.Head, rec.MountTop, rec.Gen = first.ID, first.ID, 1
+	if err := e.DB.CreateSandbox(ctx, rec, first); err != nil {
+		return wire.Sandbox{}, err
+	}
+	out := e.wire(ctx, &rec)
+	out.Warnings = base.Warnings
+	return out, nil
+}
+
+// plan checks a request and turns it into a record, with everything that "auto"
+// leaves open decided. Nothing is made yet.
+func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.Sandbox, err error) {
+	if rec.ID, err = timeline.NewSandboxID(e.Rand); err != nil {
+		return rec, err
+	}
+	rec.Created = e.Now().UTC().Truncate(time.Microsecond)
+	if rec.Name = req.Name; rec.Name == "" {
+		rec.Name = freshName(rec.ID)
+	}
+	if err := timeline.ValidName(rec.Name); err != nil {
+		return rec, err
+	}
+	limits, err := policy.ParseLimits(req.Limits)
+	if err != nil {
+		return rec, err
+	}
+	rec.Limits = wire.Limits{Memory: limits.MemoryBytes, Pids: limits.PIDs, Disk: limits.DiskBytes}
+	net, err := policy.ParseNet(req.Net)
+	if err != nil {
+		return rec, err
+	}
+	rec.Net = string(net)
+	for _, kv := range req.Env {
+		if _, _, err := policy.ParseEnv(kv); err != nil {
+			return rec, err
+		}
+	}
+	rec.Env = req.Env
+	if rec.User = req.User; rec.User == "" {
+		rec.User = "root"
+		if req.From.Kind == "" || req.From.Kind == wire.SourceHost {
+			rec.User = "me"
+		}
+	}
+	return rec, e.choose(ctx, req, &rec)
+}
+
+// choose decides tier and driver: the strongest that the host can give, or the
+// one that was named, which is refused when the host cannot give it.
+func (e *Engine) choose(ctx context.Context, req wire.CreateRequest, rec *meta.Sandbox) error {
+	p, err := e.Probe(ctx, true)
+	if err != nil {
+		return fault.Wrap(err, "find out what this host can do")
+	}
+	if rec.Tier, rec.TierReason, err = pick(p, "tier", req.Tier, p.Tier); err != nil {
+		return err
+	}
+	if rec.Driver, rec.DriverReason, err = pick(p, "driver", req.Driver, p.Driver); err != nil {
+		return err
+	}
+	if _, ok := e.Drivers[rec.Driver]; !ok {
+		return fault.New(fault.Invalid, "there is no driver %q", rec.Driver).WithHint("use auto, overlay, copy or btrfs")
+	}
+	host := req.From.Kind == "" || req.From.Kind == wire.SourceHost
+	if host && e.Drivers[rec.Driver].Plain() {
+		return fault.New(fault.Unsupported, "driver %s cannot stand on the host itself: it would have to copy all of it", rec.Driver).
+			WithHint("import the system directories once: coppice create --from host-copy --driver %s", rec.Driver)
+	}
+	return nil
+}
+
+// pick takes what was asked for, or the best, from what the probe found.
+func pick(p wire.ProbeReport, what, asked, best string) (got, why string, err error) {
+	if asked == "" || asked == "auto" {
+		if best == "" {
+			return "", "", lacking(p, what, "any "+what)
+		}
+		return best, "the strongest " + what + " that this host can give", nil
+	}
+	for _, it := range p.Items {
+		if it.Name != what+" "+asked {
+			continue
+		}
+		if it.OK {
+			return asked, "asked for", nil
+		}
+		f := fault.New(fault.Unsupported, "this host cannot give %s %s: %s", what, asked, it.Detail)
+		return "", "", f.WithHint("%s", it.Remedy)
+	}
+	return "", "", fault.New(fault.Invalid, "there is no %s %q", what, asked).
+		WithHint("see what this host can do: coppice probe")
+}
+
+func lacking(p wire.ProbeReport, what, whole string) error {
+	var lacks []string
+	for _, it := range p.Items {
+		if !it.OK && strings.HasPrefix(it.Name, what+" ") {
+			lacks = append(lacks, it.Name+": "+it.Detail)
+		}
+	}
+	return fault.New(fault.Unsupported, "this host cannot give %s (%s)", whole, strings.Join(lacks, "; ")).
+		WithHint("see what would mend it: coppice probe")
+}
+
+// first makes the snapshot that a sandbox begins with: it changes nothing.
+func (e *Engine) first(rec *meta.Sandbox, parent timeline.SnapshotID, cause timeline.Cause, msg string) (timeline.Snapshot, error) {
+	id, err := timeline.NewSnapshotID(e.Rand)
+	return timeline.Snapshot{
+		ID: id, Sandbox: rec.ID, Parent: parent, Cause: cause, Message: msg, Created: rec.Created, Sealed: true,
+	}, err
+}
+
+func (e *Engine) nameFree(ctx context.Context, name string) error {
+	switch _, err := e.DB.Sandbox(ctx, name); {
+	case err == nil:
+		return fault.New(fault.Exists, "there is a sandbox %s already", name).
+			WithHint("choose another name, or remove it: coppice rm %s", name)
+	case !fault.Is(err, fault.NotFound):
+		return err
+	}
+	return nil
+}
+
+// freshName makes a name that people can say, from an id: it is as unique.
+func freshName(id timeline.SandboxID) string {
+	trees := [...]string{
+		"alder", "apple", "ash", "aspen", "beech", "birch", "cedar", "cherry", "chestnut", "cypress", "elder", "elm",
+		"fir", "hazel", "holly", "juniper", "larch", "lime", "linden", "maple", "medlar", "oak", "pear", "pine", "plum",
+		"poplar", "rowan", "spruce", "sycamore", "walnut", "willow", "yew",
+	}
+	n := 0
+	for _, c := range id[:4] {
+		n = n*16 + strings.IndexRune("0123456789abcdef", c)
+	}
+	return fmt.Sprintf("%s-%s", trees[n%len(trees)], id[4:9])
+}
+
+// createFork is create --from SANDBOX[@REF]: a fork under the request's name.
+func (e *Engine) createFork(ctx context.Context, req wire.CreateRequest) (wire.Sandbox, error) {
+	for flag, v := range map[string]string{"--driver": req.Driver, "--tier": req.Tier, "--user": req.User, "--net": req.Net, "--limit": req.Limits} {
+		if v != "" && v != "auto" {
+			return wire.Sandbox{}, fault.New(fault.Invalid, "%s cannot be given with --from SANDBOX: a fork is like its parent", flag)
+		}
+	}
+	f := wire.ForkRequest{At: req.From.Ref, N: 1}
+	if req.Name != "" {
+		f.Names = []string{req.Name}
+	}
+	res, err := e.Fork(ctx, req.From.Sandbox, f)
+	if err != nil {
+		return wire.Sandbox{}, err
+	}
+	return res.Sandboxes[0], nil
+}

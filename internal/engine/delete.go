@@ -1,0 +1,240 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// DeleteSnapshot drops a snapshot from the history. What it changed is merged
+// into its children, whose roots stay what they were. It gives the head.
+func (e *Engine) DeleteSnapshot(ctx context.Context, name, ref string) (head string, err error) {
+	s, rec, err := e.acquire(ctx, name, "deleting "+ref)
+	if err != nil {
+		return "", err
+	}
+	defer s.unlock(e)
+	e.shape.Lock()
+	defer e.shape.Unlock()
+	h, err := e.history(ctx, &rec)
+	if err != nil {
+		return "", err
+	}
+	id, err := h.Resolve(ref, e.Now())
+	if err != nil {
+		return "", err
+	}
+	if err := e.deletable(ctx, &rec, h, id); err != nil {
+		return "", err
+	}
+	return string(rec.Head), e.splice(ctx, id)
+}
+
+// deletable says why a snapshot must stay.
+func (e *Engine) deletable(ctx context.Context, rec *meta.Sandbox, h *timeline.History, id timeline.SnapshotID) error {
+	snap := h.Snapshots[id]
+	switch {
+	case id == h.Head:
+		return fault.New(fault.Conflict, "snapshot %s is HEAD of sandbox %s", id, rec.Name).
+			WithHint("go elsewhere first: coppice checkout %s REF", rec.Name)
+	case snap.Sandbox != rec.ID:
+		return fault.New(fault.Conflict, "snapshot %s was made in another sandbox, which shares it", id).
+			WithHint("delete it there, or leave it: it costs this sandbox nothing")
+	case snap.Cause == timeline.CauseImport || snap.Cause == timeline.CauseFork:
+		return fault.New(fault.Conflict, "snapshot %s is the first one of sandbox %s", id, rec.Name)
+	}
+	recs, err := e.DB.Sandboxes(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range recs {
+		switch {
+		case recs[i].Head == id:
+			return fault.New(fault.Conflict, "snapshot %s is HEAD of sandbox %s", id, recs[i].Name).
+				WithHint("go elsewhere first: coppice checkout %s REF", recs[i].Name)
+		case recs[i].MountTop == id:
+			return fault.New(fault.Conflict, "the live root of sandbox %s stands on snapshot %s", recs[i].Name, id).
+				WithHint("begin a new one on its head: coppice checkout %s HEAD", recs[i].Name)
+		}
+	}
+	return nil
+}
+
+// splice takes a snapshot out: every route that ended in it is led on to what
+// lies below, through a merged copy where both changed something. The caller
+// holds shape.
+func (e *Engine) splice(ctx context.Context, id timeline.SnapshotID) (err error) {
+	cut, err := e.DB.Cut(ctx, id)
+	if err != nil {
+		return err
+	}
+	var fresh []timeline.LayerID
+	var routes []timeline.Route
+	defer func() {
+		if err != nil {
+			for _, l := range fresh {
+				err = errors.Join(err, e.Layers.Remove(ctx, l))
+			}
+		}
+	}()
+	for _, r := range cut.Above {
+		led := timeline.Route{Top: r.Top, Below: cut.Below, Layer: r.Layer}
+		if cut.Own != nil {
+			id, made, err := e.newLayer()
+			if err != nil {
+				return err
+			}
+			defer made()
+			led.Layer = id
+			fresh = append(fresh, led.Layer)
+			if err := e.Layers.Merge(ctx, led.Layer, []timeline.LayerID{r.Layer, cut.Own.Layer}); err != nil {
+				return fault.Wrap(err, "merge snapshot %s into %s", id, r.Top)
+			}
+		}
+		routes = append(routes, led)
+	}
+	unused, err := e.DB.DeleteSnapshot(ctx, id, routes)
+	if err != nil {
+		return err
+	}
+	e.removeLayers(ctx, unused)
+	e.mu.Lock()
+	clear(e.shallow)
+	e.mu.Unlock()
+	e.wake()
+	return nil
+}
+
+// removeLayers deletes layers that have no record any more; what fails is left
+// for gc.
+func (e *Engine) removeLayers(ctx context.Context, ids []timeline.LayerID) {
+	for _, id := range ids {
+		if err := e.Layers.Remove(ctx, id); err != nil {
+			e.Log.Warn("left for gc", "layer", id, "err", err)
+		}
+	}
+}
+
+// Remove deletes sandboxes. Snapshots that others descend from stay until gc
+// finds that nothing needs them. It gives the names that were removed, also with
+// an error.
+func (e *Engine) Remove(ctx context.Context, names []string, force bool) (removed []string, err error) {
+	for _, name := range names {
+		if err := e.removeOne(ctx, name, force); err != nil {
+			return removed, err
+		}
+		removed = append(removed, name)
+	}
+	return removed, nil
+}
+
+func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
+	s, rec, err := e.acquire(ctx, name, "being removed")
+	if err != nil {
+		return err
+	}
+	defer s.unlock(e)
+	if b := e.liveBox(s); b != nil {
+		n, err := b.Procs(ctx)
+		if err != nil && e.liveBox(s) != nil {
+			return err
+		}
+		if n > 0 && !force {
+			return fault.New(fault.Conflict, "sandbox %s has %d running processes", rec.Name, n).
+				WithHint("stop them with: coppice stop %s, or remove it all the same: coppice rm --force %s", rec.Name, rec.Name)
+		}
+		if err := e.stopBox(ctx, s, 0); err != nil {
+			return err
+		}
+	}
+	e.shape.Lock()
+	unused, err := e.DB.DeleteSandbox(ctx, rec.ID)
+	e.shape.Unlock()
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	delete(e.boxes, rec.ID)
+	e.mu.Unlock()
+	dir := e.sandboxDir(rec.ID)
+	trash := dir + ".removed"
+	if err := os.Rename(dir, trash); err == nil {
+		e.removeLater(trash)
+	} else if !os.IsNotExist(err) {
+		e.Log.Warn("left for gc", "dir", dir, "err", err)
+	}
+	e.bg.Go(func() error {
+		e.removeLayers(e.bgCtx, unused)
+		return nil
+	})
+	return nil
+}
+
+// GC frees what nothing refers to: snapshots of removed sandboxes that nobody
+// descends from, layers without a record, generations that were left, and what a
+// crash left half made.
+func (e *Engine) GC(ctx context.Context, dryRun bool, progress func(wire.Progress)) (wire.GCResult, error) {
+	res := wire.GCResult{DryRun: dryRun, Removed: []string{}}
+	e.shape.Lock()
+	defer e.shape.Unlock()
+	dead, err := e.DB.Unreferenced(ctx)
+	if err != nil {
+		return res, err
+	}
+	for _, id := range dead.Snapshots {
+		res.Removed = append(res.Removed, string(id))
+	}
+	garbage := dead.Layers
+	known, err := e.DB.Layers(ctx)
+	if err != nil {
+		return res, err
+	}
+	recorded := map[timeline.LayerID]bool{}
+	for _, l := range known {
+		recorded[l.ID] = true
+	}
+	onDisk, err := e.Layers.List(ctx)
+	if err != nil {
+		return res, err
+	}
+	for _, id := range onDisk {
+		if !recorded[id] && !e.isMaking(id) {
+			garbage = append(garbage, id)
+		}
+	}
+	for i, id := range garbage {
+		n, err := e.Layers.Usage(ctx, id)
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			return res, err
+		}
+		res.Bytes += n
+		res.Layers++
+		progress(wire.Progress{Phase: "measure", Unit: "layers", Done: int64(i + 1), Total: int64(len(garbage))})
+	}
+	if dryRun {
+		return res, nil
+	}
+	if _, err := e.DB.DropUnreferenced(ctx); err != nil {
+		return res, err
+	}
+	for i, id := range garbage {
+		if err := e.Layers.Remove(ctx, id); err != nil {
+			return res, err
+		}
+		progress(wire.Progress{Phase: "remove", Unit: "layers", Done: int64(i + 1), Total: int64(len(garbage))})
+	}
+	return res, e.sweep(ctx)
+}
+
+func (e *Engine) isMaking(id timeline.LayerID) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.making[id]
+}

@@ -1,0 +1,314 @@
+//go:build linux
+
+// Package engine is what Coppice does: create, run, snapshot, rewind and fork
+// sandboxes. It owns the order of things and the locks, and leaves bytes to
+// layer, records to meta, presentation to rootfs and confinement to box, which
+// it knows through interfaces declared here. It may be imported by daemon alone;
+// the doors reach it through the interfaces that they declare.
+//
+// Lock order: a sandbox's own lock, Engine.shape, Engine.mu. No I/O is done under
+// Engine.mu.
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/rootfs"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// BoxConfig is what a box needs to start.
+type BoxConfig struct {
+	ID     timeline.SandboxID
+	Name   string
+	RunDir string // holds the keeper's socket and log
+	Spec   rootspec.Spec
+	Tier   string
+	User   string // root, me, or a name of the sandbox's own /etc/passwd
+	Host   bool   // the base is the host itself
+	Net    string
+	Env    []string
+	Limits wire.Limits
+}
+
+// Boxes starts and finds boxes; see package box.
+type Boxes interface {
+	Start(ctx context.Context, c BoxConfig) (Box, Enforced, error)
+	// Attach finds the box whose keeper listens in runDir; a NotFound fault
+	// when none does.
+	Attach(ctx context.Context, runDir string) (Box, error)
+}
+
+// Enforced is what a box really enforces.
+type Enforced struct {
+	Tier  string
+	Items []wire.Enforcement
+}
+
+// Box is a live sandbox's keeper.
+type Box interface {
+	// Exec runs a command; frames travel over the returned stream, which the
+	// caller closes.
+	Exec(ctx context.Context, req wire.ExecRequest) (io.ReadWriteCloser, error)
+	// Freeze stops every process until thaw is called or the connection ends.
+	// suspects are absolute paths inside with a live shared writable mapping.
+	Freeze(ctx context.Context) (f Frozen, err error)
+	// Procs counts the processes that belong to the user.
+	Procs(ctx context.Context) (int, error)
+	// Stop ends all processes, after grace for those that heed SIGTERM, and
+	// the keeper itself, and waits until its mounts are gone.
+	Stop(ctx context.Context, grace time.Duration) error
+	// Gone is closed when the keeper has ended.
+	Gone() <-chan struct{}
+}
+
+// Frozen is a box whose processes stand still.
+type Frozen interface {
+	Procs() int
+	Suspects() []string
+	Thaw() error
+}
+
+// Config is what an Engine is made of.
+type Config struct {
+	Home    string // COPPICE_HOME, absolute
+	DB      *meta.DB
+	Layers  *layer.Store
+	Drivers map[string]rootfs.Driver
+	Boxes   Boxes
+	Log     *slog.Logger
+	Now     func() time.Time // nil: time.Now
+	Rand    io.Reader        // nil: crypto/rand
+	BootID  string           // of the running kernel
+	Root    bool             // the daemon is real root
+	// Probe says what the host can do, found by trying. With quick set, only
+	// what choosing a tier and a driver needs.
+	Probe func(ctx context.Context, quick bool) (wire.ProbeReport, error)
+	// HostImport says what a host-copy imports; see package rootfs.
+	HostImport func() (layer.ImportOptions, error)
+	// HostPrint is a cheap fingerprint of the host's system directories, to
+	// notice that they changed below a history.
+	HostPrint func() string
+}
+
+// Engine carries out the operations. Make one with Open; all methods are safe
+// for concurrent use.
+type Engine struct {
+	Config
+
+	mu      sync.Mutex
+	boxes   map[timeline.SandboxID]*sandbox // the sandboxes used since Open
+	shallow map[timeline.SnapshotID]bool    // snapshots whose chains need no merging
+	making  map[timeline.LayerID]bool       // layers that have no record yet
+
+	// shape is held for writing by whatever takes layers away, and for reading
+	// by whatever reads layers without holding all sandboxes that use them.
+	shape   sync.RWMutex
+	sealing sync.Mutex // one sealer at a time
+
+	importing sync.Mutex // one import of the host at a time
+
+	bg    *errgroup.Group
+	bgCtx context.Context
+	stop  context.CancelCauseFunc
+	work  chan struct{} // one token: there may be something to seal or merge
+}
+
+// sandbox is what the engine remembers of a sandbox while it runs. Everything
+// in it can be found again from the disk.
+type sandbox struct {
+	id timeline.SandboxID
+
+	lock  chan struct{} // one token: holding it is owning the sandbox's state
+	owner string        // guarded by Engine.mu: what holds the lock, for messages
+
+	// The rest is guarded by lock.
+	box   Box
+	index *layer.Index        // of the live parts at the snapshot of; nil: unknown
+	of    timeline.SnapshotID // the snapshot that index belongs to
+	warm  bool                // index and box were looked for on the disk
+}
+
+// errClosed is the cause that Close cancels background work with.
+var errClosed = errors.New("engine closed")
+
+// Open makes an engine over a home and finishes or takes back whatever a crash
+// left half done. Close it before the database.
+func Open(ctx context.Context, c Config) (*Engine, error) {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Rand == nil {
+		c.Rand = rand.Reader
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.HostPrint == nil {
+		c.HostPrint = func() string { return "" }
+	}
+	e := &Engine{Config: c, boxes: map[timeline.SandboxID]*sandbox{}, shallow: map[timeline.SnapshotID]bool{}, making: map[timeline.LayerID]bool{}, work: make(chan struct{}, 1)}
+	if err := e.recover(ctx); err != nil {
+		return nil, fault.Wrap(err, "recover %s", c.Home)
+	}
+	bg, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	e.stop = stop
+	e.bg, e.bgCtx = errgroup.WithContext(bg)
+	e.bg.Go(func() error { return e.background(e.bgCtx) })
+	e.wake()
+	return e, nil
+}
+
+// Close ends background work and waits for it. Live boxes run on.
+func (e *Engine) Close() error {
+	e.stop(errClosed)
+	err := e.bg.Wait()
+	if errors.Is(err, context.Canceled) || errors.Is(err, errClosed) {
+		return nil
+	}
+	return err
+}
+
+// Busy reports whether a sandbox has a box, or somebody works on one: the daemon
+// stays meanwhile.
+func (e *Engine) Busy() bool {
+	for _, s := range e.known() {
+		if !s.tryLock(e, "looking whether it is live") {
+			return true
+		}
+		live := e.liveBox(s) != nil
+		s.unlock(e)
+		if live {
+			return true
+		}
+	}
+	return false
+}
+
+func (e *Engine) known() []*sandbox {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := make([]*sandbox, 0, len(e.boxes))
+	for _, s := range e.boxes {
+		all = append(all, s)
+	}
+	return all
+}
+
+// acquire finds a sandbox by name or id and takes its lock. what says for which
+// operation, for the message another caller gets. The caller unlocks.
+func (e *Engine) acquire(ctx context.Context, name, what string) (*sandbox, meta.Sandbox, error) {
+	rec, err := e.DB.Sandbox(ctx, name)
+	if err != nil {
+		return nil, rec, err
+	}
+	s := e.sandbox(rec.ID)
+	if err := s.acquire(ctx, e, what); err != nil {
+		return nil, rec, err
+	}
+	// It may have changed, or be gone, by the time that the lock is ours.
+	rec, err = e.DB.Sandbox(ctx, string(rec.ID))
+	if err != nil {
+		s.unlock(e)
+		return nil, rec, err
+	}
+	e.warm(ctx, s, rec)
+	return s, rec, nil
+}
+
+func (e *Engine) sandbox(id timeline.SandboxID) *sandbox {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.boxes[id]
+	if s == nil {
+		s = &sandbox{id: id, lock: make(chan struct{}, 1)}
+		s.lock <- struct{}{}
+		e.boxes[id] = s
+	}
+	return s
+}
+
+func (s *sandbox) acquire(ctx context.Context, e *Engine, what string) error {
+	select {
+	case <-s.lock:
+	case <-ctx.Done():
+		e.mu.Lock()
+		owner := s.owner
+		e.mu.Unlock()
+		return fault.New(fault.Conflict, "sandbox %s is busy: %s", s.id, owner).
+			WithHint("wait until it has ended, then try again").Because(context.Cause(ctx))
+	}
+	e.mu.Lock()
+	s.owner = what
+	e.mu.Unlock()
+	return nil
+}
+
+func (s *sandbox) tryLock(e *Engine, what string) bool {
+	select {
+	case <-s.lock:
+		e.mu.Lock()
+		s.owner = what
+		e.mu.Unlock()
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *sandbox) unlock(e *Engine) {
+	e.mu.Lock()
+	s.owner = ""
+	e.mu.Unlock()
+	s.lock <- struct{}{}
+}
+
+// The places of the home.
+
+func (e *Engine) sandboxDir(id timeline.SandboxID) string {
+	return filepath.Join(e.Home, "sandboxes", string(id))
+}
+
+func (e *Engine) runDir(id timeline.SandboxID) string {
+	return filepath.Join(e.sandboxDir(id), "run")
+}
+
+func (e *Engine) genDir(rec *meta.Sandbox) string {
+	return filepath.Join(e.sandboxDir(rec.ID), "live", itoa(rec.Gen))
+}
+
+func (e *Engine) indexPath(id timeline.SandboxID, snap timeline.SnapshotID) string {
+	return filepath.Join(e.sandboxDir(id), "index."+string(snap))
+}
+
+// warm finds what a sandbox left on the disk, once: a keeper that survived an
+// earlier daemon, and the index of its last capture.
+func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) {
+	if s.warm {
+		return
+	}
+	s.warm = true
+	if b, err := e.Boxes.Attach(ctx, e.runDir(s.id)); err == nil {
+		s.box = b
+	} else if !fault.Is(err, fault.NotFound) {
+		e.Log.Warn("keeper cannot be reached", "sandbox", s.id, "err", err)
+	}
+	if err := e.loadIndex(s, &rec); err != nil && !errors.Is(err, os.ErrNotExist) {
+		e.Log.Warn("index is rebuilt", "sandbox", s.id, "err", err)
+	}
+}

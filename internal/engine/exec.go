@@ -1,0 +1,191 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Exec runs a command in a sandbox, starting its box when there is none, and
+// then takes a snapshot if anything changed. It sees the command through, and
+// captures, even when the client goes away; see httpapi.Engine for the frames.
+func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
+	if len(req.Cmd) == 0 && req.Attach == "" {
+		return wire.Exit{}, fault.New(fault.Invalid, "no command was given").
+			WithHint("give it after --, as in: coppice exec %s -- ls -l", name)
+	}
+	s, rec, err := e.acquire(ctx, name, "starting a command")
+	if err != nil {
+		return wire.Exit{}, err
+	}
+	session, err := e.open(ctx, s, &rec, req)
+	s.unlock(e)
+	if err != nil {
+		return wire.Exit{}, err
+	}
+	exit, err := e.relay(ctx, session, stream)
+	if err != nil {
+		return exit, err
+	}
+	return e.settle(ctx, s, req, exit)
+}
+
+// open starts the box if need be and the command in it.
+func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wire.ExecRequest) (io.ReadWriteCloser, error) {
+	if req.Attach != "" && e.liveBox(s) == nil {
+		return nil, fault.New(fault.NotFound, "exec %s has ended and its result was collected or lost", req.Attach).
+			WithHint("what it changed is in the history: coppice log %s", rec.Name)
+	}
+	b, err := e.start(ctx, s, rec)
+	if err != nil {
+		return nil, err
+	}
+	session, err := b.Exec(ctx, req)
+	if fault.Is(err, fault.Unavailable) && req.Attach == "" {
+		// The keeper ended by itself, being idle, between our look and the call.
+		s.box = nil
+		if b, err = e.start(ctx, s, rec); err != nil {
+			return nil, err
+		}
+		session, err = b.Exec(ctx, req)
+	}
+	return session, err
+}
+
+// relay carries frames between the client and the keeper until the command's
+// exit. When the client goes away the output is left to the keeper, which never
+// lets a command wait for a reader.
+func (e *Engine) relay(ctx context.Context, session io.ReadWriteCloser, stream io.ReadWriter) (wire.Exit, error) {
+	unhook := context.AfterFunc(ctx, func() { session.Close() }) //nolint:errcheck // the reader below sees it
+	defer unhook()
+	defer session.Close() //nolint:errcheck // nothing is written after the exit frame
+
+	// The client's half ends with the client's connection, which its owner
+	// closes after Exec has returned: it is not waited for here.
+	go func() {
+		buf := make([]byte, 64<<10)
+		for {
+			t, p, err := wire.ReadFrame(stream, buf)
+			if err != nil {
+				return
+			}
+			if err := wire.WriteFrame(session, t, p); err != nil {
+				return
+			}
+		}
+	}()
+
+	buf := make([]byte, 64<<10)
+	gone := false
+	for {
+		t, p, err := wire.ReadFrame(session, buf)
+		if err != nil {
+			if ctx.Err() != nil {
+				return wire.Exit{}, fault.New(fault.Unavailable, "the daemon is stopping; the command runs on").Because(context.Cause(ctx))
+			}
+			return wire.Exit{}, fault.New(fault.Unavailable, "the sandbox's keeper ended while the command ran").
+				WithHint("what was written is still there; see it with: coppice log").Because(err)
+		}
+		switch t {
+		case wire.FrameExit:
+			var x wire.Exit
+			return x, decode(p, &x)
+		case wire.FrameFailed:
+			var x wire.Error
+			if err := decode(p, &x); err != nil {
+				return wire.Exit{}, err
+			}
+			return wire.Exit{}, &fault.Error{Kind: fault.Kind(x.Kind), Message: x.Message, Hint: x.Hint}
+		default:
+			if !gone && wire.WriteFrame(stream, t, p) != nil {
+				gone = true
+			}
+		}
+	}
+}
+
+func decode(p []byte, v any) error {
+	if err := json.Unmarshal(p, v); err != nil {
+		return fault.New(fault.Internal, "a frame of the keeper").Because(err)
+	}
+	return nil
+}
+
+// settle captures what a command changed and completes its exit.
+func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, exit wire.Exit) (wire.Exit, error) {
+	ctx = context.WithoutCancel(ctx)
+	if err := s.acquire(ctx, e, "capturing after a command"); err != nil {
+		return exit, err
+	}
+	defer s.unlock(e)
+	rec, err := e.DB.Sandbox(ctx, string(s.id))
+	if fault.Is(err, fault.NotFound) {
+		exit.Message = "the sandbox was removed while the command ran"
+		return exit, nil
+	}
+	if err != nil {
+		return exit, err
+	}
+	code := exit.Code
+	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseExec, message: label(req), exit: &code})
+	if err != nil {
+		return exit, fault.Wrap(err, "the command ended with exit code %d, but what it changed is not in the history yet", code)
+	}
+	exit.Head, exit.Snapshot, exit.Changed, exit.Paths = string(rec.Head), string(t.id), t.changed, t.stats.Paths
+	return exit, nil
+}
+
+// label is the message of a command's snapshot.
+func label(req wire.ExecRequest) string {
+	if req.Label != "" {
+		return req.Label
+	}
+	words := make([]string, len(req.Cmd))
+	for i, w := range req.Cmd {
+		words[i] = quote(w)
+	}
+	return strings.Join(words, " ")
+}
+
+// quote writes a word as a POSIX shell would have to read it.
+func quote(w string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-./:=@%+,", r)
+	}
+	if w != "" && strings.IndexFunc(w, func(r rune) bool { return !plain(r) }) < 0 {
+		return w
+	}
+	return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+}
+
+// Stop ends all processes of a sandbox and captures what they left.
+func (e *Engine) Stop(ctx context.Context, name string) (wire.StopResult, error) {
+	s, rec, err := e.acquire(ctx, name, "stopping")
+	if err != nil {
+		return wire.StopResult{}, err
+	}
+	defer s.unlock(e)
+	n := 0
+	if b := e.liveBox(s); b != nil {
+		if n, err = b.Procs(ctx); err != nil {
+			return wire.StopResult{}, err
+		}
+	}
+	if err := e.stopBox(ctx, s, stopGrace); err != nil {
+		return wire.StopResult{}, err
+	}
+	_, err = e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: "stopped"})
+	return wire.StopResult{Stopped: n, Head: string(rec.Head)}, err
+}
+
+// stopGrace is what processes are given between SIGTERM and SIGKILL.
+const stopGrace = 5 * time.Second

@@ -1,0 +1,86 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// maxForks is how many sandboxes one fork may make.
+const maxForks = 10_000
+
+// Fork makes sandboxes that share every layer with this one. Without a
+// reference the present is captured first. Either all are made or none.
+func (e *Engine) Fork(ctx context.Context, name string, req wire.ForkRequest) (wire.ForkResult, error) {
+	n := max(req.N, len(req.Names))
+	if n == 0 {
+		n = 1
+	}
+	if n > maxForks {
+		return wire.ForkResult{}, fault.New(fault.Invalid, "%d forks at once: the limit is %d", n, maxForks)
+	}
+	for _, nn := range req.Names {
+		if err := timeline.ValidName(nn); err != nil {
+			return wire.ForkResult{}, err
+		}
+		if err := e.nameFree(ctx, nn); err != nil {
+			return wire.ForkResult{}, err
+		}
+	}
+	parent, at, err := e.forkPoint(ctx, name, req.At)
+	if err != nil {
+		return wire.ForkResult{}, err
+	}
+	recs := make([]meta.Sandbox, n)
+	firsts := make([]timeline.Snapshot, n)
+	for i := range recs {
+		rec := parent
+		if rec.ID, err = timeline.NewSandboxID(e.Rand); err != nil {
+			return wire.ForkResult{}, err
+		}
+		if rec.Name = freshName(rec.ID); i < len(req.Names) {
+			rec.Name = req.Names[i]
+		}
+		rec.Created = e.Now().UTC().Truncate(time.Microsecond)
+		rec.From = parent.Name + "@" + string(at)
+		rec.Enforced, rec.Redo = nil, nil
+		if firsts[i], err = e.first(&rec, at, timeline.CauseFork, "fork of "+parent.Name); err != nil {
+			return wire.ForkResult{}, err
+		}
+		rec.Head, rec.MountTop, rec.Gen = firsts[i].ID, firsts[i].ID, 1
+		recs[i] = rec
+	}
+	if err := e.DB.CreateSandboxes(ctx, recs, firsts); err != nil {
+		return wire.ForkResult{}, err
+	}
+	res := wire.ForkResult{Sandboxes: make([]wire.Sandbox, n)}
+	for i := range recs {
+		res.Sandboxes[i] = e.wire(ctx, &recs[i])
+	}
+	return res, nil
+}
+
+// forkPoint finds the snapshot that forks begin at.
+func (e *Engine) forkPoint(ctx context.Context, name, ref string) (meta.Sandbox, timeline.SnapshotID, error) {
+	if ref != "" {
+		rec, h, err := e.find(ctx, name)
+		if err != nil {
+			return rec, "", err
+		}
+		id, err := h.Resolve(ref, e.Now())
+		return rec, id, err
+	}
+	s, rec, err := e.acquire(ctx, name, "forking")
+	if err != nil {
+		return rec, "", err
+	}
+	defer s.unlock(e)
+	_, err = e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: "before a fork"})
+	return rec, rec.Head, err
+}

@@ -1,0 +1,184 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/rootfs"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// stack finds the directories that make up the root of a snapshot.
+func (e *Engine) stack(ctx context.Context, host bool, id timeline.SnapshotID) (rootspec.Stack, error) {
+	st := rootspec.Stack{Host: host}
+	if id == "" {
+		return st, nil
+	}
+	line, err := e.DB.Lineage(ctx, id)
+	if err != nil {
+		return st, err
+	}
+	ids, err := line.Stack(id)
+	if err != nil {
+		return st, fault.Wrap(err, "layers of snapshot %s", id)
+	}
+	for _, l := range ids {
+		st.Layers = append(st.Layers, e.Layers.Dir(l))
+	}
+	return st, nil
+}
+
+// live gives a sandbox's driver and present generation.
+func (e *Engine) live(ctx context.Context, rec *meta.Sandbox) (rootfs.Driver, rootfs.Live, error) {
+	drv, ok := e.Drivers[rec.Driver]
+	if !ok {
+		return nil, rootfs.Live{}, fault.New(fault.Unsupported, "sandbox %s uses driver %q, which this build does not have", rec.Name, rec.Driver)
+	}
+	st, err := e.stack(ctx, rec.Host, rec.MountTop)
+	return drv, rootfs.Live{Dir: e.genDir(rec), Stack: st}, err
+}
+
+// presented reports whether the present generation was ever made: only then can
+// it hold changes.
+func (e *Engine) presented(rec *meta.Sandbox) bool {
+	_, err := os.Lstat(e.genDir(rec))
+	return err == nil
+}
+
+// liveBox gives the sandbox's box while its keeper runs, else nil. The caller
+// holds the sandbox's lock.
+func (e *Engine) liveBox(s *sandbox) Box {
+	if s.box == nil {
+		return nil
+	}
+	select {
+	case <-s.box.Gone():
+		s.box = nil
+		return nil
+	default:
+		return s.box
+	}
+}
+
+// start makes sure that the sandbox has a box. The caller holds the lock.
+func (e *Engine) start(ctx context.Context, s *sandbox, rec *meta.Sandbox) (Box, error) {
+	if b := e.liveBox(s); b != nil {
+		return b, nil
+	}
+	drv, live, err := e.live(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	fresh := !e.presented(rec)
+	if err := os.MkdirAll(filepath.Dir(live.Dir), 0o700); err != nil {
+		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
+	}
+	spec, err := drv.Present(ctx, live)
+	if err != nil {
+		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
+	}
+	if fresh {
+		if err := e.freshIndex(ctx, s, rec, drv, live); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(e.runDir(s.id), 0o700); err != nil {
+		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
+	}
+	b, enforced, err := e.Boxes.Start(ctx, BoxConfig{
+		ID: s.id, Name: rec.Name, RunDir: e.runDir(s.id), Spec: spec, Tier: rec.Tier,
+		User: rec.User, Host: rec.Host, Net: rec.Net, Env: rec.Env, Limits: rec.Limits,
+	})
+	if err != nil {
+		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
+	}
+	s.box = b
+	if !slices.Equal(enforced.Items, rec.Enforced) {
+		rec.Enforced = enforced.Items
+		if err := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Enforced = enforced.Items; return nil }); err != nil {
+			return nil, err
+		}
+	}
+	e.watch(s, b)
+	return b, nil
+}
+
+// freshIndex sets the index of a generation that nothing has changed yet.
+func (e *Engine) freshIndex(ctx context.Context, s *sandbox, rec *meta.Sandbox, drv rootfs.Driver, live rootfs.Live) error {
+	s.index, s.of = new(layer.Index), rec.MountTop
+	if !drv.Plain() {
+		return nil
+	}
+	parts, err := drv.Parts(live)
+	if err != nil {
+		return err
+	}
+	if s.index, err = e.Layers.Scan(ctx, parts, true); err != nil {
+		return fault.Wrap(err, "scan sandbox %s", rec.Name)
+	}
+	return e.writeIndex(s.id, rec.MountTop, s.index)
+}
+
+// watch captures what background processes left when a box ends by itself.
+func (e *Engine) watch(s *sandbox, b Box) {
+	e.bg.Go(func() error {
+		select {
+		case <-e.bgCtx.Done():
+			return nil
+		case <-b.Gone():
+		}
+		rec, err := e.DB.Sandbox(e.bgCtx, string(s.id))
+		if err != nil {
+			return nil //nolint:nilerr // removed meanwhile
+		}
+		if err := s.acquire(e.bgCtx, e, "capture after its last process"); err != nil {
+			return nil //nolint:nilerr // closing
+		}
+		defer s.unlock(e)
+		if s.box != nil && s.box != b {
+			return nil // started again: it is the next capture's work
+		}
+		if rec, err = e.DB.Sandbox(e.bgCtx, string(s.id)); err != nil {
+			return nil //nolint:nilerr // removed meanwhile
+		}
+		if _, err := e.capture(e.bgCtx, s, &rec, note{cause: timeline.CauseAuto}); err != nil {
+			e.Log.Error("what the last process left is not in the history yet", "sandbox", rec.Name, "err", err)
+		}
+		return nil
+	})
+}
+
+// stopBox ends the sandbox's processes and keeper. The caller holds the lock.
+func (e *Engine) stopBox(ctx context.Context, s *sandbox, grace time.Duration) error {
+	b := e.liveBox(s)
+	if b == nil {
+		return nil
+	}
+	if err := b.Stop(ctx, grace); err != nil {
+		return fault.Wrap(err, "stop sandbox %s", s.id)
+	}
+	s.box = nil
+	return nil
+}
+
+// removeLater deletes a directory that nothing refers to any more.
+func (e *Engine) removeLater(dir string) {
+	e.bg.Go(func() error {
+		if err := e.Layers.RemoveTree(e.bgCtx, dir); err != nil && e.bgCtx.Err() == nil {
+			e.Log.Warn("left for gc", "dir", dir, "err", err)
+		}
+		return nil
+	})
+}

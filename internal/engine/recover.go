@@ -1,0 +1,182 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// recover completes or takes back what a crash left half done, before anything
+// else runs. After a reboot it also drops what was captured but never sealed:
+// such a layer may be torn, and a torn one is never believed.
+func (e *Engine) recover(ctx context.Context) error {
+	if err := os.MkdirAll(filepath.Join(e.Home, "sandboxes"), 0o700); err != nil {
+		return err
+	}
+	if err := e.undoAdoptions(ctx); err != nil {
+		return err
+	}
+	if err := e.distrustUnsealed(ctx); err != nil {
+		return err
+	}
+	if err := e.dropUnrecorded(ctx); err != nil {
+		return err
+	}
+	return e.sweep(ctx)
+}
+
+// undoAdoptions renames uppers back that had become a layer without a record.
+func (e *Engine) undoAdoptions(ctx context.Context) error {
+	ints, err := e.DB.Intents(ctx)
+	if err != nil {
+		return err
+	}
+	for _, in := range ints {
+		var a adoption
+		if err := in.Decode(&a); err != nil {
+			return err
+		}
+		if _, err := e.DB.Layer(ctx, a.Layer); fault.Is(err, fault.NotFound) {
+			if err := e.Layers.Unadopt(ctx, a.Layer, a.Parts); err != nil {
+				return err
+			}
+		} else if err != nil {
+			return err
+		}
+		if err := e.DB.EndIntent(ctx, in.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// distrustUnsealed handles a power loss. Snapshots whose layer was not sealed
+// leave the history; their layers, and live roots that stand on them, are kept
+// aside under lost/ for a person to look at. Heads go to the nearest snapshot
+// that is left.
+func (e *Engine) distrustUnsealed(ctx context.Context) error {
+	last, err := e.DB.Setting(ctx, "boot_id")
+	if err != nil {
+		return err
+	}
+	if last == e.BootID {
+		return nil
+	}
+	if last != "" {
+		unsealed, err := e.DB.LayersUnsealed(ctx)
+		if err != nil {
+			return err
+		}
+		for _, l := range unsealed {
+			if err := e.loseLayer(ctx, l.ID); err != nil {
+				return err
+			}
+		}
+	}
+	return e.DB.SetSetting(ctx, "boot_id", e.BootID)
+}
+
+func (e *Engine) loseLayer(ctx context.Context, id timeline.LayerID) error {
+	lost, err := e.DB.LoseLayer(ctx, id)
+	if err != nil {
+		return err
+	}
+	aside := filepath.Join(e.Home, "lost", string(id))
+	if err := os.MkdirAll(filepath.Dir(aside), 0o700); err != nil {
+		return err
+	}
+	err = os.Rename(filepath.Dir(e.Layers.Dir(id)), aside)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, rec := range lost {
+		e.Log.Warn("a snapshot was not yet safe when the power failed; the sandbox is back at the one before",
+			"sandbox", rec.Name, "head", rec.Head, "kept", aside)
+	}
+	return nil
+}
+
+// dropUnrecorded deletes layers that were being written when the daemon died.
+func (e *Engine) dropUnrecorded(ctx context.Context) error {
+	onDisk, err := e.Layers.List(ctx)
+	if err != nil {
+		return err
+	}
+	known, err := e.DB.Layers(ctx)
+	if err != nil {
+		return err
+	}
+	recorded := make(map[timeline.LayerID]bool, len(known))
+	for _, l := range known {
+		recorded[l.ID] = true
+	}
+	for _, id := range onDisk {
+		if !recorded[id] {
+			if err := e.Layers.Remove(ctx, id); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sweep deletes what is left of removed sandboxes and of earlier generations.
+func (e *Engine) sweep(ctx context.Context) error {
+	// Directories first: a sandbox has its record before it has a directory.
+	root := filepath.Join(e.Home, "sandboxes")
+	dirs, err := os.ReadDir(root)
+	if err != nil {
+		return err
+	}
+	recs, err := e.DB.Sandboxes(ctx)
+	if err != nil {
+		return err
+	}
+	byID := make(map[string]*meta.Sandbox, len(recs))
+	for i := range recs {
+		byID[string(recs[i].ID)] = &recs[i]
+	}
+	for _, d := range dirs {
+		rec := byID[d.Name()]
+		if rec == nil {
+			if err := e.Layers.RemoveTree(ctx, filepath.Join(root, d.Name())); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := e.sweepGenerations(ctx, rec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Engine) sweepGenerations(ctx context.Context, rec *meta.Sandbox) error {
+	live := filepath.Join(e.sandboxDir(rec.ID), "live")
+	gens, err := os.ReadDir(live)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, g := range gens {
+		if n, err := strconv.Atoi(strings.TrimSuffix(g.Name(), ".tmp")); err == nil && n >= rec.Gen {
+			continue
+		}
+		if err := e.Layers.RemoveTree(ctx, filepath.Join(live, g.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,165 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"sort"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// List gives all sandboxes by name.
+func (e *Engine) List(ctx context.Context) ([]wire.Sandbox, error) {
+	recs, err := e.DB.Sandboxes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]wire.Sandbox, len(recs))
+	for i := range recs {
+		out[i] = e.wire(ctx, &recs[i])
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+	return out, nil
+}
+
+// wire puts a record into what travels. The state is what is known without
+// waiting for anybody.
+func (e *Engine) wire(ctx context.Context, rec *meta.Sandbox) wire.Sandbox {
+	w := wire.Sandbox{
+		ID: string(rec.ID), Name: rec.Name, Created: rec.Created, Head: string(rec.Head), State: wire.StateIdle,
+		From: rec.From, Driver: rec.Driver, Tier: rec.Tier, User: rec.User, Net: rec.Net, Env: rec.Env, Limits: rec.Limits,
+	}
+	e.mu.Lock()
+	s := e.boxes[rec.ID]
+	e.mu.Unlock()
+	if s == nil {
+		return w
+	}
+	if !s.tryLock(e, "looking") {
+		w.State = wire.StateLive // somebody works on it
+		return w
+	}
+	b := e.liveBox(s)
+	s.unlock(e)
+	if b == nil {
+		return w
+	}
+	w.State = wire.StateLive
+	if n, err := b.Procs(ctx); err == nil {
+		w.Procs = n
+	}
+	return w
+}
+
+// Status tells what a sandbox is, what is really enforced and what it costs.
+func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, error) {
+	rec, h, err := e.find(ctx, name)
+	if err != nil {
+		return wire.StatusResult{}, err
+	}
+	res := wire.StatusResult{
+		Sandbox: e.wire(ctx, &rec), DriverReason: rec.DriverReason, TierReason: rec.TierReason,
+		Enforced: rec.Enforced, Branches: len(h.Leaves()),
+	}
+	for _, s := range h.Snapshots {
+		if s.Sandbox == rec.ID {
+			res.Snapshots++
+		}
+	}
+	use, err := e.DB.Usage(ctx, rec.ID)
+	if err != nil {
+		return res, err
+	}
+	res.Disk.Own, res.Disk.Shared = use.Own, use.Shared
+	if e.presented(&rec) {
+		if res.Disk.Live, err = e.Layers.TreeUsage(ctx, e.genDir(&rec)); err != nil && !fault.Is(err, fault.NotFound) {
+			return res, err
+		}
+	}
+	if rec.Host && rec.HostPrint != e.HostPrint() {
+		res.Notices = append(res.Notices,
+			"the host's own files have changed since this sandbox was made; what it has not changed itself shows them as they are now")
+	}
+	res.Notices = append(res.Notices, rec.Notices...)
+	return res, nil
+}
+
+// Verify hashes every sealed layer of a sandbox, or of the whole store, again.
+func (e *Engine) Verify(ctx context.Context, name string, progress func(wire.Progress)) (wire.VerifyResult, error) {
+	var res wire.VerifyResult
+	if err := e.sealAll(ctx); err != nil {
+		return res, err
+	}
+	e.shape.RLock()
+	defer e.shape.RUnlock()
+	layers, err := e.layersOf(ctx, name)
+	if err != nil {
+		return res, err
+	}
+	for i, l := range layers {
+		progress(wire.Progress{Phase: "verify", Unit: "layers", Done: int64(i), Total: int64(len(layers))})
+		if !l.Sealed {
+			res.Unsealed++
+			continue
+		}
+		err := e.Layers.Verify(ctx, l.ID)
+		switch {
+		case err == nil:
+		case fault.Is(err, fault.Corrupt), fault.Is(err, fault.NotFound):
+			res.Damage = append(res.Damage, e.damage(ctx, l.ID, err))
+		default:
+			return res, fault.Wrap(err, "verify layer %s", l.ID)
+		}
+		res.Layers++
+		res.Bytes += l.Size
+	}
+	return res, nil
+}
+
+func (e *Engine) damage(ctx context.Context, id timeline.LayerID, err error) wire.Damage {
+	d := wire.Damage{Layer: string(id), Message: err.Error()}
+	snap, serr := e.DB.SnapshotOfLayer(ctx, id)
+	if serr != nil {
+		return d // a merged layer of a deleted snapshot: the layer's name is all there is
+	}
+	d.Snapshot = string(snap.ID)
+	if rec, serr := e.DB.Sandbox(ctx, string(snap.Sandbox)); serr == nil {
+		d.Sandbox = rec.Name
+	}
+	return d
+}
+
+// layersOf are the layers that make up a sandbox's history, or all.
+func (e *Engine) layersOf(ctx context.Context, name string) ([]meta.Layer, error) {
+	all, err := e.DB.Layers(ctx)
+	if err != nil || name == "" {
+		return all, err
+	}
+	_, h, err := e.find(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	wanted := map[timeline.LayerID]bool{}
+	for _, leaf := range h.Leaves() {
+		line, err := e.DB.Lineage(ctx, leaf)
+		if err != nil {
+			return nil, err
+		}
+		for _, rs := range line.Routes {
+			for _, r := range rs {
+				wanted[r.Layer] = true
+			}
+		}
+	}
+	var out []meta.Layer
+	for _, l := range all {
+		if wanted[l.ID] {
+			out = append(out, l)
+		}
+	}
+	return out, nil
+}
