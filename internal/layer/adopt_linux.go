@@ -1,0 +1,146 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Adopt makes the directories of parts, overlay uppers that nothing has mounted
+// any more, into layer id, by renaming them: the cost does not depend on what is
+// in them. Afterwards the parts' directories are gone. The layer holds what
+// changed against the snapshot that the live root was mounted on. After a
+// failure everything is back in its place.
+func (s *Store) Adopt(ctx context.Context, id timeline.LayerID, parts []rootspec.Part) (err error) {
+	if !validID(id) {
+		return fault.New(fault.Invalid, "layer id %q is malformed", id)
+	}
+	b, err := s.begin(ctx, id)
+	if err != nil {
+		return fault.Wrap(err, "adopt layer %s", id)
+	}
+	defer b.undo.Run(&err)
+	e := &emitter{ctx: ctx}
+	e.s = s
+	for _, p := range sortedParts(parts) {
+		if err := b.adopt(e, p); err != nil {
+			return fault.Wrap(err, "adopt %s as layer %s", p.Dir, id)
+		}
+	}
+	return fault.Wrap(b.finish(), "adopt layer %s", id)
+}
+
+// adopt moves one part's directory into the layer.
+func (b *building) adopt(e *emitter, p rootspec.Part) error {
+	from, err := openDirAt(unix.AT_FDCWD, filepath.Dir(p.Dir))
+	if err != nil {
+		return err
+	}
+	name := filepath.Base(p.Dir)
+	to, last := b.dir, "fs"
+	if clean := path.Clean(p.Path); clean == "/" {
+		closeAll(b.fs)
+		b.fs = -1
+		err = b.s.fs.Rmdir(b.dir, "fs")
+		e.rootDone = true
+	} else {
+		if b.fs < 0 {
+			if b.fs, err = openDirAt(b.dir, "fs"); err != nil {
+				unix.Close(from)
+				return err
+			}
+		}
+		last = path.Base(clean)
+		to, err = e.leadTo(b.fs, path.Dir(clean))
+		if err == nil {
+			b.undo.Push(func() error { return unix.Close(to) })
+			// The place may exist, empty: it is where the part was mounted.
+			if e := b.s.fs.Rmdir(to, last); e != nil && !errors.Is(e, unix.ENOENT) {
+				err = e
+			}
+		}
+	}
+	if err == nil {
+		err = b.s.fs.Rename(from, name, to, last)
+	}
+	if err != nil {
+		unix.Close(from)
+		return err
+	}
+	b.undo.Push(func() error {
+		err := b.s.fs.Rename(to, last, from, name)
+		return errors.Join(err, unix.Close(from))
+	})
+	return nil
+}
+
+// leadTo makes the directories that lead to p, p among them, as skeletons.
+func (e *emitter) leadTo(fs int, p string) (int, error) {
+	dst, err := e.skeleton(fs, path.Join(p, "x"))
+	if err != nil {
+		return -1, err
+	}
+	up, err := openDirAt(dst, "..")
+	unix.Close(dst)
+	if err != nil {
+		return -1, err
+	}
+	if err := e.s.fs.Rmdir(up, "x"); err != nil {
+		unix.Close(up)
+		return -1, err
+	}
+	return up, nil
+}
+
+// Unadopt takes Adopt back: the layer's directories become parts again, whose
+// directories must not exist.
+func (s *Store) Unadopt(ctx context.Context, id timeline.LayerID, parts []rootspec.Part) error {
+	sorted := sortedParts(parts)
+	slices.Reverse(sorted)
+	for _, p := range sorted {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		src := filepath.Join(s.Dir(id), p.Path)
+		from, err := openDirAt(unix.AT_FDCWD, filepath.Dir(src))
+		if err != nil {
+			return fault.Wrap(err, "give %s back from layer %s", p.Dir, id)
+		}
+		to, err := openDirAt(unix.AT_FDCWD, filepath.Dir(p.Dir))
+		if err == nil {
+			err = s.fs.Rename(from, filepath.Base(src), to, filepath.Base(p.Dir))
+			closeAll(to)
+		}
+		closeAll(from)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // was never moved, or is back already
+		}
+		if err != nil {
+			return fault.Wrap(err, "give %s back from layer %s", p.Dir, id)
+		}
+	}
+	return s.Remove(ctx, id)
+}
+
+// sortedParts puts outer parts before inner ones.
+func sortedParts(parts []rootspec.Part) []rootspec.Part {
+	out := slices.Clone(parts)
+	slices.SortStableFunc(out, func(a, b rootspec.Part) int {
+		return strings.Count(path.Clean(a.Path)+"/", "/") - strings.Count(path.Clean(b.Path)+"/", "/")
+	})
+	if i := slices.IndexFunc(out, func(p rootspec.Part) bool { return path.Clean(p.Path) == "/" }); i > 0 {
+		root := out[i]
+		out = slices.Insert(slices.Delete(out, i, i+1), 0, root)
+	}
+	return out
+}

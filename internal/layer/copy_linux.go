@@ -1,0 +1,171 @@
+package layer
+
+import (
+	"errors"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+const (
+	copyBufSize = 128 << 10
+	smallFile   = copyBufSize // up to here a file goes through the buffer
+)
+
+var copyBufs = sync.Pool{New: func() any { b := make([]byte, copyBufSize); return &b }}
+
+// copyContent copies size bytes from src to the new file dst: shared extents
+// where the file system can, holes kept as holes. st is src's state.
+func (s *Store) copyContent(dst, src int, st *unix.Stat_t) error {
+	switch {
+	case st.Size == 0:
+		return nil
+	case st.Size > smallFile && !s.noClone.Load():
+		err := s.fs.Clone(dst, src)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, vfs.ErrNoClone) {
+			return err
+		}
+		s.noClone.Store(true)
+	}
+	if st.Size <= smallFile && st.Blocks*512 >= st.Size {
+		return s.copyBuffered(dst, src, 0, st.Size)
+	}
+	if st.Blocks*512 >= st.Size {
+		return s.copyRange(dst, src, 0, st.Size)
+	}
+	return s.copySparse(dst, src, st.Size)
+}
+
+// copySparse copies what is not a hole.
+func (s *Store) copySparse(dst, src int, size int64) error {
+	for off := int64(0); off < size; {
+		data, err := unix.Seek(src, off, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			break
+		}
+		if err != nil {
+			return s.copyBuffered(dst, src, off, size)
+		}
+		end, err := unix.Seek(src, data, unix.SEEK_HOLE)
+		if err != nil {
+			return err
+		}
+		end = min(end, size)
+		if data >= end {
+			break
+		}
+		copyPart := s.copyRange
+		if end-data <= smallFile {
+			copyPart = s.copyBuffered
+		}
+		if err := copyPart(dst, src, data, end); err != nil {
+			return err
+		}
+		off = end
+	}
+	return s.fs.Truncate(dst, size)
+}
+
+// copyRange copies [from, to) in the kernel, and through a buffer where that is
+// refused.
+func (s *Store) copyRange(dst, src int, from, to int64) error {
+	for from < to {
+		n, err := s.fs.CopyRange(dst, src, from, min(to-from, 1<<30))
+		switch {
+		case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP),
+			errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
+			return s.copyBuffered(dst, src, from, to)
+		case err != nil:
+			return err
+		case n == 0:
+			return s.copyBuffered(dst, src, from, to) // shrank, or a file system that says 0
+		}
+		from += n
+	}
+	return nil
+}
+
+// copyBuffered copies [from, to) through a buffer. A file that turns out to be
+// shorter ends early.
+func (s *Store) copyBuffered(dst, src int, from, to int64) error {
+	bp := copyBufs.Get().(*[]byte)
+	defer copyBufs.Put(bp)
+	for from < to {
+		n, err := unix.Pread(src, (*bp)[:min(to-from, copyBufSize)], from)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return nil
+		}
+		if err := s.fs.WriteAt(dst, (*bp)[:n], from); err != nil {
+			return err
+		}
+		from += int64(n)
+	}
+	return nil
+}
+
+// sameContent compares two open files of the same size.
+func sameContent(a, b int, size int64) (bool, error) {
+	pa, pb := copyBufs.Get().(*[]byte), copyBufs.Get().(*[]byte)
+	defer copyBufs.Put(pa)
+	defer copyBufs.Put(pb)
+	for off := int64(0); off < size; {
+		// Where both have a hole there is nothing to read.
+		if off%(1<<20) == 0 {
+			da, ea := unix.Seek(a, off, unix.SEEK_DATA)
+			db, eb := unix.Seek(b, off, unix.SEEK_DATA)
+			if errors.Is(ea, unix.ENXIO) && errors.Is(eb, unix.ENXIO) {
+				return true, nil
+			}
+			if ea == nil && eb == nil && min(da, db) >= off+(1<<20) {
+				off = min(da, db) &^ (1<<20 - 1)
+				continue
+			}
+		}
+		want := int(min(size-off, copyBufSize))
+		na, err := preadFull(a, (*pa)[:want], off)
+		if err != nil {
+			return false, err
+		}
+		nb, err := preadFull(b, (*pb)[:want], off)
+		if err != nil {
+			return false, err
+		}
+		if na != nb || string((*pa)[:na]) != string((*pb)[:nb]) {
+			return false, nil
+		}
+		if na < want {
+			return true, nil
+		}
+		off += int64(want)
+	}
+	return true, nil
+}
+
+// preadFull reads until p is full or the file ends.
+func preadFull(fd int, p []byte, off int64) (n int, err error) {
+	for n < len(p) {
+		m, err := unix.Pread(fd, p[n:], off+int64(n))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return n, err
+		}
+		if m == 0 {
+			break
+		}
+		n += m
+	}
+	return n, nil
+}

@@ -1,0 +1,221 @@
+package layer
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// indexMagic begins an index; its last two digits are the version.
+const indexMagic = "coppice-index-01"
+
+const (
+	entBytes     = 64
+	maxIndexSize = 1 << 34
+	maxDepth     = 1 << 20
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// WriteTo writes the index: magic, length, payload, checksum; docs/FORMAT.md
+// draws the payload.
+func (x *Index) WriteTo(w io.Writer) (int64, error) {
+	b := make([]byte, 0, 64+x.Entries()*(entBytes+16))
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(x.origins)))
+	for _, o := range x.origins {
+		b = append(b, o...)
+	}
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(x.roots)))
+	for i := range x.roots {
+		r := &x.roots[i]
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(r.path)))
+		b = append(b, r.path...)
+		b = appendEnt(b, &r.self)
+		b = appendNode(b, r.node)
+	}
+	head := binary.LittleEndian.AppendUint64([]byte(indexMagic), uint64(len(b)))
+	sum := crc32.Checksum(head, castagnoli)
+	sum = crc32.Update(sum, castagnoli, b)
+	var total int64
+	for _, p := range [][]byte{head, b, binary.LittleEndian.AppendUint32(nil, sum)} {
+		n, err := w.Write(p)
+		total += int64(n)
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+func appendEnt(b []byte, e *ent) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint64(b, e.ino)
+	b = le.AppendUint64(b, uint64(e.ctime))
+	b = le.AppendUint64(b, uint64(e.mtime))
+	b = le.AppendUint64(b, uint64(e.size))
+	b = le.AppendUint32(b, e.mode)
+	b = le.AppendUint32(b, e.uid)
+	b = le.AppendUint32(b, e.gid)
+	b = le.AppendUint32(b, e.nlink)
+	b = le.AppendUint16(b, e.origin)
+	return append(b, e.nameLen, e.flags)
+}
+
+// storedEnt is the size of an entry as appendEnt writes it.
+const storedEnt = 8*4 + 4*4 + 2 + 2
+
+// appendNode writes a directory: its entries, each with its name, and behind a
+// directory's entry that directory.
+func appendNode(b []byte, d *dirNode) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(d.ents)))
+	for i := range d.ents {
+		e := &d.ents[i]
+		b = appendEnt(b, e)
+		b = append(b, d.name(e)...)
+		if e.isDir() {
+			b = appendNode(b, d.kids[e.kid])
+		}
+	}
+	return b
+}
+
+// ReadIndex reads what WriteTo wrote. Anything torn or altered is fault.Corrupt,
+// another version fault.Version; in both cases the index is as good as missing.
+func ReadIndex(r io.Reader) (*Index, error) {
+	br := bufio.NewReader(r)
+	head := make([]byte, len(indexMagic)+8)
+	if _, err := io.ReadFull(br, head); err != nil {
+		return nil, torn(err)
+	}
+	if magic := string(head[:len(indexMagic)]); magic != indexMagic {
+		if magic[:len(magic)-2] == indexMagic[:len(indexMagic)-2] {
+			return nil, fault.New(fault.Version, "index has version %q; this build knows %q", magic[len(magic)-2:], indexMagic[len(indexMagic)-2:]).
+				WithHint("use the build of coppice that wrote it")
+		}
+		return nil, fault.New(fault.Corrupt, "not an index")
+	}
+	n := binary.LittleEndian.Uint64(head[len(indexMagic):])
+	if n > maxIndexSize {
+		return nil, fault.New(fault.Corrupt, "index claims %d bytes", n)
+	}
+	b, err := io.ReadAll(io.LimitReader(br, int64(n)+5))
+	if err != nil {
+		return nil, torn(err)
+	}
+	if uint64(len(b)) != n+4 {
+		return nil, torn(io.ErrUnexpectedEOF)
+	}
+	body, tail := b[:n], b[n:]
+	sum := crc32.Checksum(head, castagnoli)
+	if crc32.Update(sum, castagnoli, body) != binary.LittleEndian.Uint32(tail) {
+		return nil, fault.New(fault.Corrupt, "index fails its checksum")
+	}
+	p := indexParser{b: body}
+	x := p.index()
+	if p.err != nil || len(p.b) != 0 {
+		return nil, fault.New(fault.Corrupt, "index is malformed").Because(p.err)
+	}
+	return x, nil
+}
+
+func torn(err error) error {
+	return fault.New(fault.Corrupt, "index is cut short").Because(err)
+}
+
+var errShort = errors.New("ends early")
+
+// indexParser takes the payload apart; after an error it gives zeros.
+type indexParser struct {
+	b   []byte
+	err error
+}
+
+func (p *indexParser) take(n int) []byte {
+	if p.err != nil || n > len(p.b) {
+		if p.err == nil {
+			p.err = errShort
+		}
+		p.b = nil
+		return make([]byte, min(n, 64))
+	}
+	out := p.b[:n]
+	p.b = p.b[n:]
+	return out
+}
+
+func (p *indexParser) count(each int) int {
+	n := binary.LittleEndian.Uint32(p.take(4))
+	if int64(n)*int64(each) > int64(len(p.b)) {
+		if p.err == nil {
+			p.err = errShort
+		}
+		return 0
+	}
+	return int(n)
+}
+
+func (p *indexParser) index() *Index {
+	x := &Index{}
+	for range p.count(16) {
+		id := timeline.LayerID(p.take(16))
+		if !validID(id) {
+			p.err = errors.New("malformed layer id")
+		}
+		x.origins = append(x.origins, id)
+	}
+	for range p.count(storedEnt) {
+		r := rootEnt{path: string(p.take(p.count(1)))}
+		r.self = p.ent()
+		r.node = p.node(0)
+		x.roots = append(x.roots, r)
+		if p.err != nil {
+			break
+		}
+	}
+	return x
+}
+
+func (p *indexParser) ent() ent {
+	b := p.take(storedEnt)
+	le := binary.LittleEndian
+	return ent{
+		ino: le.Uint64(b), ctime: int64(le.Uint64(b[8:])), mtime: int64(le.Uint64(b[16:])), size: int64(le.Uint64(b[24:])),
+		mode: le.Uint32(b[32:]), uid: le.Uint32(b[36:]), gid: le.Uint32(b[40:]), nlink: le.Uint32(b[44:]),
+		origin: le.Uint16(b[48:]), nameLen: b[50], flags: b[51],
+	}
+}
+
+func (p *indexParser) node(depth int) *dirNode {
+	d := &dirNode{}
+	n := p.count(storedEnt + 1)
+	if depth > maxDepth {
+		p.err = errors.New("too deep")
+	}
+	if p.err != nil {
+		return d
+	}
+	d.ents = make([]ent, 0, n)
+	for range n {
+		e := p.ent()
+		if p.err != nil {
+			break
+		}
+		if e.nameLen == 0 {
+			p.err = errors.New("entry without a name")
+			break
+		}
+		e.nameOff = uint32(len(d.names))
+		d.names = append(d.names, p.take(int(e.nameLen))...)
+		if e.isDir() {
+			e.kid = uint32(len(d.kids))
+			d.kids = append(d.kids, p.node(depth+1))
+		}
+		d.ents = append(d.ents, e)
+	}
+	return d
+}

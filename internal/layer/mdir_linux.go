@@ -1,0 +1,347 @@
+package layer
+
+import (
+	"errors"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// viewHeld is how deep a walk of a view keeps descriptors: each directory of it
+// may need one for every layer.
+const viewHeld = 24
+
+// mdir is one directory of a view: the same path in every layer that takes part
+// in it, topmost first.
+type mdir struct {
+	v      *View
+	path   string
+	levels []level
+	r      dirReader
+	// keepWhiteouts lists whiteouts as entries: merged layers must keep them.
+	keepWhiteouts bool
+}
+
+// level is a directory in one layer.
+type level struct {
+	fd    int // -1 while parked
+	layer int // index into the view's layers; their number: the host
+}
+
+// found is one entry of an mdir. It holds while the mdir is open.
+type found struct {
+	m      *mdir
+	name   string
+	st     unix.Stat_t
+	level  int   // which level of m has it
+	dirs   []int // of a directory: the levels that take part in it
+	opaque bool  // of a directory: something ended it, so layers further down do not show
+}
+
+// host says whether a level is the host's own root.
+func (v *View) hostLevel(layer int) bool { return v.host && layer == len(v.layers) }
+
+func (v *View) levelRoot(layer int) string {
+	if v.hostLevel(layer) {
+		return "/"
+	}
+	return v.layers[layer]
+}
+
+// root opens the root of the view.
+func (v *View) root() (*mdir, error) {
+	m := &mdir{v: v, path: "/"}
+	n := len(v.layers)
+	if v.host {
+		n++
+	}
+	for i := range n {
+		fd, err := openDirAt(unix.AT_FDCWD, v.levelRoot(i))
+		if err != nil {
+			m.close()
+			return nil, err
+		}
+		m.levels = append(m.levels, level{fd, i})
+	}
+	return m, nil
+}
+
+func (m *mdir) close() {
+	for i := range m.levels {
+		closeAll(m.levels[i].fd)
+		m.levels[i].fd = -1
+	}
+}
+
+// park closes the descriptors; unpark opens them again by path.
+func (m *mdir) park() { m.close() }
+
+func (m *mdir) unpark() error {
+	for i := range m.levels {
+		l := &m.levels[i]
+		if l.fd >= 0 {
+			continue
+		}
+		root, err := openDirAt(unix.AT_FDCWD, m.v.levelRoot(l.layer))
+		if err != nil {
+			return err
+		}
+		if rel := strings.Trim(m.path, "/"); rel == "" {
+			l.fd = root
+		} else {
+			l.fd, err = openBeneath(root, rel, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+			unix.Close(root)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// self is the root as an entry of itself.
+func (m *mdir) self() (*found, error) {
+	f := &found{m: m, name: "."}
+	f.level = m.owner(func(i int) int { return m.levels[i].fd }, len(m.levels))
+	return f, unix.Fstat(m.levels[f.level].fd, &f.st)
+}
+
+// owner picks, of n directories topmost first, the one whose metadata counts:
+// the first that is not a mere skeleton.
+func (m *mdir) owner(fd func(int) int, n int) int {
+	for i := range n {
+		if i == n-1 || !isSkeleton(fd(i)) {
+			return i
+		}
+	}
+	return 0
+}
+
+func isSkeleton(fd int) bool {
+	var b [4]byte
+	n, err := unix.Fgetxattr(fd, xattrSkeleton, b[:])
+	return err == nil && n == 1
+}
+
+// child finds one entry; nil when the view has none of that name.
+func (m *mdir) child(name string) (*found, error) {
+	if len(name) > 255 {
+		return nil, nil
+	}
+	c := collect{m: m, name: name}
+	for i := range m.levels {
+		var st unix.Stat_t
+		err := lstatAt(m.levels[i].fd, name, &st)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		more, err := c.take(i, &st)
+		if err != nil || !more {
+			if err != nil {
+				return nil, err
+			}
+			break
+		}
+	}
+	return c.result()
+}
+
+// list gives all entries, sorted by name.
+func (m *mdir) list() ([]found, error) {
+	var all []*collect
+	var by map[string]*collect
+	if len(m.levels) > 1 {
+		by = map[string]*collect{}
+	}
+	for i := range m.levels {
+		if err := m.r.start(m.levels[i].fd); err != nil {
+			return nil, err
+		}
+		for {
+			name, _, ok, err := m.r.next()
+			if err != nil {
+				return nil, err
+			}
+			if !ok {
+				break
+			}
+			c := by[string(name)]
+			if c != nil && c.done {
+				continue
+			}
+			var st unix.Stat_t
+			if err := m.r.stat(name, &st); err != nil {
+				if errors.Is(err, unix.ENOENT) {
+					continue
+				}
+				return nil, err
+			}
+			if c == nil {
+				c = &collect{m: m, name: string(name)}
+				all = append(all, c)
+				if by != nil {
+					by[c.name] = c
+				}
+			}
+			more, err := c.take(i, &st)
+			if err != nil {
+				return nil, err
+			}
+			c.done = !more
+		}
+	}
+	out := make([]found, 0, len(all))
+	for _, c := range all {
+		f, err := c.result()
+		if err != nil {
+			return nil, err
+		}
+		if f != nil {
+			out = append(out, *f)
+		}
+	}
+	slices.SortFunc(out, func(a, b found) int { return strings.Compare(a.name, b.name) })
+	return out, nil
+}
+
+// collect gathers what the levels say about one name, topmost first, as
+// overlayfs does: the first that is no directory ends it.
+type collect struct {
+	m     *mdir
+	name  string
+	f     *found
+	known bool // the directory's own metadata was found
+	done  bool // no deeper level matters
+	end   bool // an opaque directory or something that hides directories was seen
+}
+
+// take adds what level i has and says whether deeper levels matter.
+func (c *collect) take(i int, st *unix.Stat_t) (more bool, err error) {
+	switch {
+	case isWhiteout(st):
+		c.end = true
+		if c.f == nil && c.m.keepWhiteouts {
+			c.f = &found{m: c.m, name: c.name, st: *st, level: i}
+		}
+		return false, nil
+	case !isDir(st):
+		c.end = true
+		if c.f == nil {
+			c.f = &found{m: c.m, name: c.name, st: *st, level: i}
+		}
+		return false, nil
+	}
+	if c.f == nil {
+		c.f = &found{m: c.m, name: c.name}
+	}
+	c.f.dirs = append(c.f.dirs, i)
+	if !c.known {
+		c.f.st, c.f.level = *st, i
+	}
+	if i == len(c.m.levels)-1 && !c.m.keepWhiteouts {
+		return false, nil
+	}
+	fd, err := openDirAt(c.m.levels[i].fd, c.name)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd)
+	// A skeleton says nothing about the directory itself: the next level does.
+	c.known = c.known || !isSkeleton(fd)
+	if isOpaque(fd) {
+		c.end = true
+		return false, nil
+	}
+	return true, nil
+}
+
+func (c *collect) result() (*found, error) {
+	if c.f != nil {
+		c.f.opaque = c.end
+	}
+	return c.f, nil
+}
+
+// sub opens the directory f. The caller closes it.
+func (m *mdir) sub(f *found) (*mdir, error) {
+	out := &mdir{v: m.v, path: f.path(), keepWhiteouts: m.keepWhiteouts}
+	for _, i := range f.dirs {
+		l := m.levels[i]
+		fd, err := m.openSub(l, f.name)
+		if errors.Is(err, unix.EXDEV) {
+			continue // another file system of the host: shown as an empty directory
+		}
+		if err != nil {
+			out.close()
+			return nil, err
+		}
+		if m.v.hostLevel(l.layer) {
+			var st unix.Stat_t
+			if unix.Fstat(fd, &st) == nil && (devIno{st.Dev, st.Ino}) == m.v.hide {
+				unix.Close(fd)
+				continue
+			}
+		}
+		out.levels = append(out.levels, level{fd, l.layer})
+	}
+	return out, nil
+}
+
+func (m *mdir) openSub(l level, name string) (int, error) {
+	if !m.v.hostLevel(l.layer) || m.v.mounts[path.Join(m.path, name)] {
+		return openDirAt(l.fd, name)
+	}
+	how := unix.OpenHow{Flags: openDirFlags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV}
+	for {
+		fd, err := unix.Openat2(l.fd, name, &how)
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+}
+
+func (f *found) path() string {
+	if f.name == "." {
+		return f.m.path
+	}
+	if f.m.path == "/" {
+		return "/" + f.name
+	}
+	return f.m.path + "/" + f.name
+}
+
+func (f *found) dirfd() int { return f.m.levels[f.level].fd }
+
+// open opens a regular file for reading.
+func (f *found) open() (int, error) {
+	var st unix.Stat_t
+	return openFileAt(f.dirfd(), f.name, &st)
+}
+
+func (f *found) attrs() (attrs, error) {
+	if f.name == "." {
+		return readAttrs(xattrSource{fd: f.dirfd()}, false)
+	}
+	return readAttrs(xattrAt(f.dirfd(), f.name), f.m.v.hostLevel(f.m.levels[f.level].layer))
+}
+
+func (f *found) link() string {
+	if f.st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		return ""
+	}
+	s, err := readLinkAt(f.dirfd(), f.name)
+	if err != nil {
+		return ""
+	}
+	return s
+}
+
+func (f *found) entry() Entry {
+	return Entry{Path: f.path(), Mode: f.st.Mode, UID: f.st.Uid, GID: f.st.Gid, Size: f.st.Size, Mtime: mtimeNs(&f.st),
+		Rdev: f.st.Rdev, Link: f.link(), Layer: f.m.levels[f.level].layer, Ino: f.st.Ino, Nlink: uint64(f.st.Nlink)}
+}

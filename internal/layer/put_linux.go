@@ -1,0 +1,235 @@
+package layer
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// putter writes copies of entries into a tree that is being built: a layer, or a
+// plain tree that a view is materialised into. Safe for concurrent use.
+type putter struct {
+	s       *Store
+	toPlain bool // overlayfs's escaped attributes get their own names back
+	fromRaw bool // the source is a plain tree, not in overlay form
+	lenient bool // an owner or attribute that cannot be kept is reported, not an error
+	strip   bool // coppice's own marks are left out
+	report  func(path func() string, what string, err error)
+
+	linkDir int // where first copies of files with several names are kept
+	mu      sync.Mutex
+	links   map[devIno]*linked // guarded by mu
+	nlinks  int                // guarded by mu
+}
+
+// linked is the first copy of a file with several names. ready is closed when
+// name can be linked to, or when err is set.
+type linked struct {
+	name  string
+	err   error
+	ready chan struct{}
+}
+
+// put copies the entry (src, name), which is not a directory, to (dst, to). It
+// gives the entry's state.
+func (p *putter) put(src int, name string, dst int, to string, st *unix.Stat_t) error {
+	if st.Nlink > 1 && p.linkDir >= 0 {
+		return p.putLinked(src, name, dst, to, st)
+	}
+	return p.putOnce(src, name, dst, to, st)
+}
+
+func (p *putter) putLinked(src int, name string, dst int, to string, st *unix.Stat_t) error {
+	key := devIno{st.Dev, st.Ino}
+	p.mu.Lock()
+	l := p.links[key]
+	first := l == nil
+	if first {
+		if p.links == nil {
+			p.links = map[devIno]*linked{}
+		}
+		p.nlinks++
+		l = &linked{name: strconv.Itoa(p.nlinks), ready: make(chan struct{})}
+		p.links[key] = l
+	}
+	p.mu.Unlock()
+	if !first {
+		<-l.ready
+		if l.err != nil {
+			return l.err
+		}
+		err := p.s.fs.Link(p.linkDir, l.name, dst, to)
+		if errors.Is(err, unix.EMLINK) {
+			return p.putOnce(src, name, dst, to, st)
+		}
+		return err
+	}
+	defer close(l.ready)
+	if l.err = p.putOnce(src, name, dst, to, st); l.err == nil {
+		l.err = p.s.fs.Link(dst, to, p.linkDir, l.name)
+	}
+	return l.err
+}
+
+func (p *putter) putOnce(src int, name string, dst int, to string, st *unix.Stat_t) error {
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return p.file(src, name, dst, to, st)
+	case unix.S_IFLNK:
+		target, err := readLinkAt(src, name)
+		if err != nil {
+			return err
+		}
+		if err := p.s.fs.Symlink(target, dst, to); err != nil {
+			return err
+		}
+	case unix.S_IFIFO, unix.S_IFSOCK, unix.S_IFCHR, unix.S_IFBLK:
+		mode := st.Mode
+		if err := p.s.fs.Mknod(dst, to, mode, st.Rdev); err != nil {
+			if errors.Is(err, unix.EPERM) {
+				return fault.Wrap(err, "device %d:%d needs the real root to be made", unix.Major(st.Rdev), unix.Minor(st.Rdev))
+			}
+			return err
+		}
+		if err := p.s.fs.ChmodAt(dst, to, st.Mode); err != nil {
+			return err
+		}
+	default:
+		return fault.New(fault.Unsupported, "entry of unknown type %o", st.Mode&unix.S_IFMT)
+	}
+	a, err := readAttrs(xattrAt(src, name), p.fromRaw)
+	if err != nil {
+		return err
+	}
+	if err := p.owner(dst, to, st); err != nil {
+		return err
+	}
+	for _, x := range a.list {
+		if err := p.xattr(x, func(k string) error { return p.s.fs.SetXattrAt(dst, to, k, x.Value) }); err != nil {
+			return err
+		}
+	}
+	return p.s.fs.Utimes(dst, to, mtimeNs(st))
+}
+
+// file copies a regular file.
+func (p *putter) file(src int, name string, dst int, to string, st *unix.Stat_t) error {
+	in, err := openFileAt(src, name, st)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(in)
+	out, err := p.s.fs.Create(dst, to, st.Mode&0o777)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(out)
+	if err := p.s.copyContent(out, in, st); err != nil {
+		return err
+	}
+	return p.meta(xattrSource{fd: in}, out, st)
+}
+
+// meta gives an open file what its original has besides content: its time last.
+func (p *putter) meta(from xattrSource, out int, st *unix.Stat_t) error {
+	a, err := readAttrs(from, p.fromRaw)
+	if err != nil {
+		return err
+	}
+	chowned := st.Uid != 0 || st.Gid != 0
+	if chowned {
+		if err := p.owner(out, "", st); err != nil {
+			return err
+		}
+	}
+	if chowned || st.Mode&0o7000 != 0 || st.Mode&p.s.umask != 0 {
+		if err := p.s.fs.Chmod(out, st.Mode); err != nil {
+			return err
+		}
+	}
+	for _, x := range a.list {
+		if err := p.xattr(x, func(k string) error { return p.s.fs.SetXattr(out, k, x.Value) }); err != nil {
+			return err
+		}
+	}
+	return p.s.fs.Utimes(out, "", mtimeNs(st))
+}
+
+// owner keeps the owner. New entries belong to uid and gid 0: nothing is to be
+// done for those.
+func (p *putter) owner(dir int, name string, st *unix.Stat_t) error {
+	if st.Uid == 0 && st.Gid == 0 {
+		return nil
+	}
+	err := p.s.fs.ChownAt(dir, name, st.Uid, st.Gid)
+	if err != nil && p.lenient && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL)) {
+		return nil
+	}
+	return err
+}
+
+// xattr sets one attribute through set.
+func (p *putter) xattr(x xattr, set func(key string) error) error {
+	key := x.Key
+	if p.toPlain {
+		key = unescape(key)
+	}
+	if p.strip && key == xattrSkeleton {
+		return nil
+	}
+	err := set(key)
+	switch {
+	case err == nil:
+		return nil
+	case p.lenient && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EINVAL)):
+		return nil
+	case strings.HasPrefix(key, "security.selinux"):
+		return nil // labels belong to the host's policy
+	}
+	return fault.Wrap(err, "set attribute %s", key)
+}
+
+// dirMeta gives an open, finished directory what its original has.
+func (p *putter) dirMeta(src, dst int, opaque bool) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(src, &st); err != nil {
+		return err
+	}
+	a, err := readAttrs(xattrSource{fd: src}, p.fromRaw)
+	if err != nil {
+		return err
+	}
+	return p.dirMetaOf(&st, &a, dst, opaque)
+}
+
+func (p *putter) dirMetaOf(st *unix.Stat_t, a *attrs, dst int, opaque bool) error {
+	if st.Uid != 0 || st.Gid != 0 {
+		if err := p.owner(dst, "", st); err != nil {
+			return err
+		}
+	}
+	for _, x := range a.list {
+		if err := p.xattr(x, func(k string) error { return p.s.fs.SetXattr(dst, k, x.Value) }); err != nil {
+			return err
+		}
+	}
+	if opaque {
+		if err := p.s.fs.SetXattr(dst, xattrOpaque, []byte("y")); err != nil {
+			return err
+		}
+	}
+	if err := p.s.fs.Chmod(dst, st.Mode); err != nil {
+		return err
+	}
+	return p.s.fs.Utimes(dst, "", mtimeNs(st))
+}
+
+// whiteout makes the mark of a deletion.
+func (p *putter) whiteout(dst int, name string) error {
+	return p.s.fs.Mknod(dst, name, unix.S_IFCHR, 0)
+}

@@ -1,0 +1,160 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"os"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// Store is a directory of layers. Its methods are safe for concurrent use on
+// different layers; who works on one layer at a time is the engine's concern.
+type Store struct {
+	fs      vfs.FS
+	dir     string // home/layers
+	top     int    // dir, open
+	tmp     int    // dir/tmp, open
+	umask   uint32
+	noClone atomic.Bool // FICLONE was refused once
+	storeID devIno      // the home that a view of the host must not show
+}
+
+type devIno struct{ dev, ino uint64 }
+
+// Open opens the store at dir and makes it when it is missing. What a killed
+// process left half-made is swept away. Only one process may have a store open.
+// The caller calls Close.
+func Open(ctx context.Context, fsys vfs.FS, dir string) (*Store, error) {
+	if err := os.MkdirAll(filepath.Join(dir, "tmp"), 0o700); err != nil {
+		return nil, fault.Wrap(err, "open layer store %s", dir)
+	}
+	s := &Store{fs: fsys, dir: dir, top: -1, tmp: -1, umask: readUmask()}
+	var err error
+	if s.top, err = openDirAt(unix.AT_FDCWD, dir); err != nil {
+		return nil, fault.Wrap(err, "open layer store %s", dir)
+	}
+	if s.tmp, err = openDirAt(s.top, "tmp"); err != nil {
+		unix.Close(s.top)
+		return nil, fault.Wrap(err, "open layer store %s", dir)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Dir(dir), &st); err == nil {
+		s.storeID = devIno{st.Dev, st.Ino}
+	}
+	if err := s.sweep(ctx); err != nil {
+		s.Close()
+		return nil, fault.Wrap(err, "clean layer store %s", dir)
+	}
+	return s, nil
+}
+
+// Close releases the store's descriptors. No method may run then or later.
+func (s *Store) Close() error {
+	return errors.Join(unix.Close(s.tmp), unix.Close(s.top))
+}
+
+// Dir is the host path of a layer's tree.
+func (s *Store) Dir(id timeline.LayerID) string {
+	return filepath.Join(s.dir, string(id), "fs")
+}
+
+// List gives the layers that exist, in no order.
+func (s *Store) List(ctx context.Context) ([]timeline.LayerID, error) {
+	fd, err := openDirAt(s.top, ".")
+	if err != nil {
+		return nil, fault.Wrap(err, "list layers")
+	}
+	defer unix.Close(fd)
+	var r dirReader
+	names, err := r.names(fd)
+	if err != nil {
+		return nil, fault.Wrap(err, "list layers")
+	}
+	var out []timeline.LayerID
+	for _, n := range names {
+		if validID(timeline.LayerID(n)) {
+			out = append(out, timeline.LayerID(n))
+		}
+	}
+	return out, ctx.Err()
+}
+
+// Has says whether a layer exists.
+func (s *Store) Has(id timeline.LayerID) bool {
+	var st unix.Stat_t
+	return validID(id) && lstatAt(s.top, string(id), &st) == nil && isDir(&st)
+}
+
+// Remove deletes a layer. It is first moved out of sight, so that a crash leaves
+// it whole or gone. A layer that does not exist is no error.
+func (s *Store) Remove(ctx context.Context, id timeline.LayerID) error {
+	if !validID(id) {
+		return fault.New(fault.Invalid, "layer id %q is malformed", id)
+	}
+	trash := "rm-" + string(id)
+	err := s.fs.Rename(s.top, string(id), s.tmp, trash)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+	case err != nil:
+		return fault.Wrap(err, "remove layer %s", id)
+	}
+	if err := removeAt(ctx, s.fs, s.tmp, trash); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fault.Wrap(err, "remove layer %s", id)
+	}
+	return nil
+}
+
+// sweep removes everything in tmp.
+func (s *Store) sweep(ctx context.Context) error {
+	fd, err := openDirAt(s.tmp, ".")
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var r dirReader
+	names, err := r.names(fd)
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if err := removeAt(ctx, s.fs, s.tmp, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// validID says whether id has the form of a layer id, so that it may be used as
+// a file name.
+func validID(id timeline.LayerID) bool {
+	if len(id) != 16 {
+		return false
+	}
+	return strings.Trim(string(id), "0123456789abcdef") == ""
+}
+
+// readUmask finds the umask without changing it.
+func readUmask() uint32 {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0o777
+	}
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(line, "Umask:"); ok {
+			if m, err := strconv.ParseUint(strings.TrimSpace(v), 8, 32); err == nil {
+				return uint32(m)
+			}
+		}
+	}
+	return 0o777
+}

@@ -1,0 +1,235 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// View is the merged, read-only picture of a stack, made by reading the layers'
+// trees and without a mount. It holds no descriptors between calls and is safe
+// for concurrent use. Paths are absolute; symbolic links in them are not
+// followed.
+type View struct {
+	layers []string // fs trees, topmost first
+	host   bool
+	mounts map[string]bool // places of the host where crossing into another file system is right
+	hide   devIno
+}
+
+// Entry is what a view has at a path.
+type Entry struct {
+	Path  string // absolute, clean
+	Mode  uint32 // as in stat(2), with the type bits
+	UID   uint32
+	GID   uint32
+	Size  int64
+	Mtime int64 // nanoseconds since 1970
+	Rdev  uint64
+	Link  string // target of a symbolic link
+	Layer int    // which layer of the stack has it; their number: the host
+	Ino   uint64 // with Layer, what the names of one file have in common
+	Nlink uint64 // names of the file in the store, which may be more than in the view
+}
+
+// IsDir reports whether the entry is a directory.
+func (e *Entry) IsDir() bool { return e.Mode&unix.S_IFMT == unix.S_IFDIR }
+
+// View shows a stack. With stack.Host the host's root lies at the bottom;
+// nothing of it is read across a mount point unless the place is one of mounts
+// (absolute paths: the parts of the live root), and the store itself is not
+// shown.
+func (s *Store) View(stack rootspec.Stack, mounts ...string) *View {
+	v := &View{layers: stack.Layers, host: stack.Host, hide: s.storeID}
+	if len(mounts) > 0 {
+		v.mounts = map[string]bool{}
+		for _, m := range mounts {
+			v.mounts[path.Clean(m)] = true
+		}
+	}
+	return v
+}
+
+// Lookup gives the entry at p; fault.NotFound when there is none.
+func (v *View) Lookup(p string) (Entry, error) {
+	var e Entry
+	err := v.at(p, func(m *mdir, f *found) error { e = f.entry(); return nil })
+	return e, err
+}
+
+// ReadDir gives the entries of the directory p, sorted by name.
+func (v *View) ReadDir(p string) ([]Entry, error) {
+	m, err := v.dir(p)
+	if err != nil {
+		return nil, err
+	}
+	defer m.close()
+	list, err := m.list()
+	if err != nil {
+		return nil, fault.Wrap(err, "list %q", p)
+	}
+	out := make([]Entry, len(list))
+	for i := range list {
+		out[i] = list[i].entry()
+	}
+	return out, nil
+}
+
+// Open opens the regular file at p for reading. The caller closes it.
+func (v *View) Open(p string) (*os.File, error) {
+	var out *os.File
+	err := v.at(p, func(m *mdir, f *found) error {
+		if !isReg(&f.st) {
+			return fault.New(fault.Invalid, "%q is not a regular file", p)
+		}
+		fd, err := f.open()
+		if err != nil {
+			return fault.Wrap(err, "open %q", p)
+		}
+		out = os.NewFile(uintptr(fd), p)
+		return nil
+	})
+	return out, err
+}
+
+// Xattrs gives the extended attributes of the entry at p as programs inside
+// see them.
+func (v *View) Xattrs(p string) (map[string][]byte, error) {
+	out := map[string][]byte{}
+	err := v.at(p, func(m *mdir, f *found) error {
+		a, err := f.attrs()
+		if err != nil {
+			return fault.Wrap(err, "read attributes of %q", p)
+		}
+		for _, x := range a.list {
+			if x.Key != xattrSkeleton {
+				out[unescape(x.Key)] = x.Value
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// Walk calls fn for every entry below the root, parents before children, names
+// in order. fs.SkipDir from a directory leaves it out; any other error ends the
+// walk.
+func (v *View) Walk(ctx context.Context, fn func(Entry) error) error {
+	return v.walk(ctx, func(m *mdir, f *found) error { return fn(f.entry()) })
+}
+
+func (v *View) walk(ctx context.Context, fn func(*mdir, *found) error) error {
+	m, err := v.root()
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	return m.walk(ctx, 0, fn)
+}
+
+func (m *mdir) walk(ctx context.Context, depth int, fn func(*mdir, *found) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	list, err := m.list()
+	if err != nil {
+		return fault.Wrap(err, "list %q", m.path)
+	}
+	for i := range list {
+		f := &list[i]
+		err := fn(m, f)
+		if errors.Is(err, fs.SkipDir) && isDir(&f.st) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if !isDir(&f.st) {
+			continue
+		}
+		sub, err := m.sub(f)
+		if err != nil {
+			return fault.Wrap(err, "open %q", f.path())
+		}
+		if depth >= viewHeld {
+			m.park()
+		}
+		err = sub.walk(ctx, depth+1, fn)
+		sub.close()
+		if e := m.unpark(); err == nil {
+			err = e
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// at finds p and hands it over while its directory is open. The root is handed
+// over with the name ".".
+func (v *View) at(p string, fn func(*mdir, *found) error) error {
+	p = path.Clean("/" + p)
+	dir, name := path.Split(p)
+	m, err := v.dir(dir)
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	if name == "" {
+		f, err := m.self()
+		if err != nil {
+			return fault.Wrap(err, "read %q", p)
+		}
+		return fn(m, f)
+	}
+	f, err := m.child(name)
+	if err != nil {
+		return fault.Wrap(err, "read %q", p)
+	}
+	if f == nil {
+		return notFound(p)
+	}
+	return fn(m, f)
+}
+
+func notFound(p string) error { return fault.New(fault.NotFound, "%q does not exist", p) }
+
+// dir opens the merged directory at p. The caller closes it.
+func (v *View) dir(p string) (*mdir, error) {
+	m, err := v.root()
+	if err != nil {
+		return nil, err
+	}
+	for name := range strings.SplitSeq(strings.Trim(path.Clean("/"+p), "/"), "/") {
+		if name == "" {
+			continue
+		}
+		f, err := m.child(name)
+		switch {
+		case err != nil:
+		case f == nil:
+			err = notFound(p)
+		case !isDir(&f.st):
+			err = fault.New(fault.NotFound, "%q is not a directory", f.path())
+		default:
+			var sub *mdir
+			if sub, err = m.sub(f); err == nil {
+				m.close()
+				m = sub
+				continue
+			}
+		}
+		m.close()
+		return nil, fault.Wrap(err, "open %q", p)
+	}
+	return m, nil
+}

@@ -1,0 +1,184 @@
+package layer
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"sort"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+const (
+	xattrOverlay  = "user.overlay."         // overlayfs's own, with the option userxattr
+	xattrEscaped  = "user.overlay.overlay." // how overlayfs keeps what a program set under that name
+	xattrOpaque   = "user.overlay.opaque"
+	xattrWhiteout = "user.overlay.whiteout"
+	// xattrSkeleton marks a directory of a layer that only leads to a part: its
+	// owner, mode and time say nothing about the snapshot.
+	xattrSkeleton = "user.coppice.skeleton"
+)
+
+// xattr is one extended attribute.
+type xattr struct {
+	Key   string
+	Value []byte
+}
+
+// attrs are the attributes of an entry, sorted by key, without overlayfs's own;
+// what those say is in the other fields.
+type attrs struct {
+	list     []xattr
+	opaque   bool // nothing below shows through
+	maybeXWh bool // opaque=x: regular files below may be whiteouts
+	noise    bool // there are attributes of overlayfs that a layer does not keep
+	skeleton bool
+}
+
+// xattrSource reads attributes of one entry: an open descriptor, or a path that
+// is not followed.
+type xattrSource struct {
+	fd   int
+	path string
+}
+
+func (s xattrSource) list(b []byte) (int, error) {
+	if s.path != "" {
+		return unix.Llistxattr(s.path, b)
+	}
+	return unix.Flistxattr(s.fd, b)
+}
+
+func (s xattrSource) get(key string, b []byte) (int, error) {
+	if s.path != "" {
+		return unix.Lgetxattr(s.path, key, b)
+	}
+	return unix.Fgetxattr(s.fd, key, b)
+}
+
+// xattrAt is the source for an entry that is not opened.
+func xattrAt(dir int, name string) xattrSource {
+	return xattrSource{path: vfs.FDPath(dir) + "/" + name}
+}
+
+// readAttrs reads the attributes of an entry. plain says that the tree is not in
+// overlay form: what a program set under overlayfs's names is then escaped as
+// overlayfs would.
+func readAttrs(s xattrSource, plain bool) (a attrs, err error) {
+	var small [512]byte
+	b := small[:]
+	n, err := s.list(b)
+	for errors.Is(err, unix.ERANGE) {
+		if n, err = s.list(nil); err != nil {
+			break
+		}
+		b = make([]byte, n+256)
+		n, err = s.list(b)
+	}
+	switch {
+	case errors.Is(err, unix.ENOTSUP):
+		return a, nil
+	case err != nil:
+		return a, err
+	case n == 0:
+		return a, nil
+	}
+	for _, k := range bytes.Split(bytes.TrimSuffix(b[:n], []byte{0}), []byte{0}) {
+		key := string(k)
+		value, err := readXattr(s, key)
+		if errors.Is(err, unix.ENODATA) {
+			continue // gone since, or not for us to see
+		}
+		if err != nil {
+			return a, err
+		}
+		a.add(key, value, plain)
+	}
+	sort.Slice(a.list, func(i, j int) bool { return a.list[i].Key < a.list[j].Key })
+	return a, nil
+}
+
+// add takes one attribute as the tree has it.
+func (a *attrs) add(key string, value []byte, plain bool) {
+	switch {
+	case plain && strings.HasPrefix(key, xattrOverlay):
+		key = xattrEscaped + key[len(xattrOverlay):]
+	case key == xattrOpaque:
+		a.opaque = string(value) == "y"
+		a.maybeXWh = string(value) == "x"
+		a.noise = a.noise || !a.opaque
+		return
+	case strings.HasPrefix(key, xattrOverlay) && !strings.HasPrefix(key, xattrEscaped):
+		a.noise = true
+		return
+	case key == xattrSkeleton:
+		a.skeleton = true
+	}
+	a.list = append(a.list, xattr{key, value})
+}
+
+func readXattr(s xattrSource, key string) ([]byte, error) {
+	b := make([]byte, 128)
+	for {
+		n, err := s.get(key, b)
+		if errors.Is(err, unix.ERANGE) {
+			if n, err = s.get(key, nil); err != nil {
+				return nil, err
+			}
+			b = make([]byte, n+64)
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return b[:n], nil
+	}
+}
+
+// isOpaque says whether the directory hides what lies below it.
+func isOpaque(fd int) bool {
+	var b [4]byte
+	n, err := unix.Fgetxattr(fd, xattrOpaque, b[:])
+	return err == nil && n == 1 && b[0] == 'y'
+}
+
+// sum is a digest of the attributes that a snapshot keeps; 0 for none.
+func (a *attrs) sum() int64 {
+	if len(a.list) == 0 {
+		return 0
+	}
+	h := sha256.New()
+	var l [8]byte
+	for _, x := range a.list {
+		binary.LittleEndian.PutUint32(l[:4], uint32(len(x.Key)))
+		binary.LittleEndian.PutUint32(l[4:], uint32(len(x.Value)))
+		h.Write(l[:])
+		h.Write([]byte(x.Key))
+		h.Write(x.Value)
+	}
+	return int64(binary.LittleEndian.Uint64(h.Sum(nil)))
+}
+
+func sameAttrs(a, b *attrs) bool {
+	if len(a.list) != len(b.list) {
+		return false
+	}
+	for i := range a.list {
+		if a.list[i].Key != b.list[i].Key || !bytes.Equal(a.list[i].Value, b.list[i].Value) {
+			return false
+		}
+	}
+	return true
+}
+
+// unescape gives the name under which programs see an attribute of a layer.
+func unescape(key string) string {
+	if strings.HasPrefix(key, xattrEscaped) {
+		return xattrOverlay + key[len(xattrEscaped):]
+	}
+	return key
+}

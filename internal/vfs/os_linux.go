@@ -1,0 +1,166 @@
+package vfs
+
+import (
+	"errors"
+	"strconv"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// OS is the real file system. The zero value is ready.
+type OS struct{}
+
+var _ FS = OS{}
+
+// retry repeats fn while a signal interrupts it.
+func retry(fn func() error) error {
+	for {
+		if err := fn(); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// Create implements FS.
+func (OS) Create(dir int, name string, mode uint32) (fd int, err error) {
+	for {
+		fd, err = unix.Openat(dir, name, unix.O_CREAT|unix.O_EXCL|unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+		if err != unix.EINTR {
+			return fd, err
+		}
+	}
+}
+
+// Mkdir implements FS.
+func (OS) Mkdir(dir int, name string, mode uint32) error { return unix.Mkdirat(dir, name, mode) }
+
+// Symlink implements FS.
+func (OS) Symlink(target string, dir int, name string) error {
+	return unix.Symlinkat(target, dir, name)
+}
+
+// Mknod implements FS.
+func (OS) Mknod(dir int, name string, mode uint32, dev uint64) error {
+	return unix.Mknodat(dir, name, mode, int(dev))
+}
+
+// Link implements FS.
+func (OS) Link(fromDir int, from string, toDir int, to string) error {
+	return unix.Linkat(fromDir, from, toDir, to, 0)
+}
+
+// Rename implements FS.
+func (OS) Rename(fromDir int, from string, toDir int, to string) error {
+	return unix.Renameat(fromDir, from, toDir, to)
+}
+
+// Unlink implements FS.
+func (OS) Unlink(dir int, name string) error { return unix.Unlinkat(dir, name, 0) }
+
+// Rmdir implements FS.
+func (OS) Rmdir(dir int, name string) error { return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) }
+
+// WriteAt implements FS.
+func (OS) WriteAt(fd int, p []byte, off int64) error {
+	for len(p) > 0 {
+		n, err := unix.Pwrite(fd, p, off)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return unix.EIO
+		}
+		p, off = p[n:], off+int64(n)
+	}
+	return nil
+}
+
+// CopyRange implements FS.
+func (OS) CopyRange(dst, src int, off, n int64) (int64, error) {
+	in, out := off, off
+	for {
+		m, err := unix.CopyFileRange(src, &in, dst, &out, int(n), 0)
+		if err != unix.EINTR {
+			return int64(m), err
+		}
+	}
+}
+
+// Clone implements FS.
+func (OS) Clone(dst, src int) error {
+	err := unix.IoctlFileClone(dst, src)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL),
+		errors.Is(err, unix.ENOTTY), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.ETXTBSY):
+		return ErrNoClone
+	}
+	return err
+}
+
+// Truncate implements FS.
+func (OS) Truncate(fd int, size int64) error {
+	return retry(func() error { return unix.Ftruncate(fd, size) })
+}
+
+// Chmod implements FS.
+func (OS) Chmod(fd int, mode uint32) error { return unix.Fchmod(fd, mode&0o7777) }
+
+// ChmodAt implements FS.
+func (OS) ChmodAt(dir int, name string, mode uint32) error {
+	return unix.Fchmodat(dir, name, mode&0o7777, 0)
+}
+
+// ChownAt implements FS.
+func (OS) ChownAt(dir int, name string, uid, gid uint32) error {
+	if name == "" {
+		return unix.Fchown(dir, int(uid), int(gid))
+	}
+	return unix.Fchownat(dir, name, int(uid), int(gid), unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// SetXattr implements FS.
+func (OS) SetXattr(fd int, key string, value []byte) error {
+	return unix.Fsetxattr(fd, key, value, 0)
+}
+
+// SetXattrAt implements FS.
+func (OS) SetXattrAt(dir int, name, key string, value []byte) error {
+	return unix.Lsetxattr(FDPath(dir)+"/"+name, key, value, 0)
+}
+
+// RemoveXattr implements FS.
+func (OS) RemoveXattr(fd int, key string) error { return unix.Fremovexattr(fd, key) }
+
+// Utimes implements FS.
+func (OS) Utimes(dir int, name string, mtime int64) error {
+	sec, nsec := mtime/1e9, mtime%1e9
+	if nsec < 0 {
+		sec, nsec = sec-1, nsec+1e9
+	}
+	ts := [2]unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Sec: sec, Nsec: nsec}}
+	if name != "" {
+		return unix.UtimesNanoAt(dir, name, ts[:], unix.AT_SYMLINK_NOFOLLOW)
+	}
+	_, _, e := syscall.Syscall6(unix.SYS_UTIMENSAT, uintptr(dir), 0, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
+// Sync implements FS.
+func (OS) Sync(fd int) error { return retry(func() error { return unix.Fsync(fd) }) }
+
+// SyncFS implements FS.
+func (OS) SyncFS(fd int) error { return retry(func() error { return unix.Syncfs(fd) }) }
+
+// FDPath is a path by which an open directory can be reached by calls that take
+// paths only.
+func FDPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

@@ -1,0 +1,95 @@
+// Package vfs is the file system that stores write through: the calls by which
+// a store changes the disk, as an interface, so that tests can count them and
+// make the k-th one fail. Reading goes straight to the kernel.
+//
+// Every name is a single path component, resolved beneath an open directory and
+// never through a symbolic link: what lies in the trees that stores handle was
+// made by programs that nobody trusts. Any room that keeps data may import it;
+// it imports none of ours.
+package vfs
+
+import "errors"
+
+// Op names a call of FS, for Faulty and its callers.
+type Op string
+
+// The calls, one for each method of FS that can fail on its own account.
+const (
+	OpCreate   Op = "create"
+	OpMkdir    Op = "mkdir"
+	OpSymlink  Op = "symlink"
+	OpMknod    Op = "mknod"
+	OpLink     Op = "link"
+	OpRename   Op = "rename"
+	OpUnlink   Op = "unlink"
+	OpRmdir    Op = "rmdir"
+	OpWrite    Op = "write"
+	OpCopy     Op = "copy"
+	OpTruncate Op = "truncate"
+	OpChmod    Op = "chmod"
+	OpChown    Op = "chown"
+	OpXattr    Op = "xattr"
+	OpTimes    Op = "times"
+	OpSync     Op = "sync"
+)
+
+// ErrNoClone says that the file system cannot share extents between files; the
+// caller copies instead.
+var ErrNoClone = errors.New("vfs: files cannot be cloned here")
+
+// FS changes the disk. A dir is an open directory's descriptor, a fd an open
+// file's; both stay the caller's. Errors are the bare errno. Implementations are
+// safe for concurrent use.
+type FS interface {
+	// Create makes a new regular file, open for reading and writing. It fails
+	// with EEXIST rather than open what is there. The caller closes it.
+	Create(dir int, name string, mode uint32) (fd int, err error)
+	// Mkdir makes a directory with the given permission bits, less the umask.
+	Mkdir(dir int, name string, mode uint32) error
+	// Symlink makes a symbolic link to target.
+	Symlink(target string, dir int, name string) error
+	// Mknod makes a FIFO, socket or device; mode holds the type bits.
+	Mknod(dir int, name string, mode uint32, dev uint64) error
+	// Link gives the file at (fromDir, from) a second name. A symbolic link is
+	// linked itself.
+	Link(fromDir int, from string, toDir int, to string) error
+	// Rename moves an entry; an existing file or empty directory is replaced.
+	Rename(fromDir int, from string, toDir int, to string) error
+	// Unlink removes a name that is not a directory.
+	Unlink(dir int, name string) error
+	// Rmdir removes an empty directory.
+	Rmdir(dir int, name string) error
+
+	// WriteAt writes all of p at offset off, or fails.
+	WriteAt(fd int, p []byte, off int64) error
+	// CopyRange copies up to n bytes at the same offset off from src to dst in
+	// the kernel and says how many; 0 means that src ends at off.
+	CopyRange(dst, src int, off int64, n int64) (int64, error)
+	// Clone makes dst share all of src's extents. ErrNoClone where the file
+	// system cannot.
+	Clone(dst, src int) error
+	// Truncate sets the size of a file; growing leaves a hole.
+	Truncate(fd int, size int64) error
+
+	// Chmod sets permission, setuid, setgid and sticky bits of an open file.
+	Chmod(fd int, mode uint32) error
+	// ChmodAt does so by name, for what is better not opened. The entry must be
+	// the caller's own creation and no symbolic link.
+	ChmodAt(dir int, name string, mode uint32) error
+	// ChownAt sets the owner of an entry itself, of the directory when name is "".
+	ChownAt(dir int, name string, uid, gid uint32) error
+	// SetXattr sets an extended attribute of an open file or directory.
+	SetXattr(fd int, key string, value []byte) error
+	// SetXattrAt does so by name, on the entry itself.
+	SetXattrAt(dir int, name, key string, value []byte) error
+	// RemoveXattr removes one of an open file or directory.
+	RemoveXattr(fd int, key string) error
+	// Utimes sets the modification time (nanoseconds since 1970) of an entry
+	// itself, of the open dir when name is ""; the access time stays.
+	Utimes(dir int, name string, mtime int64) error
+
+	// Sync flushes a file or directory to the medium.
+	Sync(fd int) error
+	// SyncFS flushes the whole file system that fd lies on.
+	SyncFS(fd int) error
+}
