@@ -2,9 +2,17 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"path/filepath"
 
-	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/engine"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/rootfs"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/undo"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // engineConfig is what newEngine gets.
@@ -14,7 +22,62 @@ type engineConfig struct {
 	Log              *slog.Logger
 }
 
+// whole is an engine with what it stands on, so that one Close ends all.
+type whole struct {
+	*engine.Engine
+	db     *meta.DB
+	layers *layer.Store
+}
+
+// Close ends the engine and closes what it stands on. Keepers run on.
+func (w *whole) Close() error {
+	return errors.Join(w.Engine.Close(), w.layers.Close(), w.db.Close())
+}
+
 // newEngine wires the rooms below into an engine.
-func newEngine(context.Context, engineConfig) (backend, error) {
-	return nil, fault.New(fault.Unsupported, "this build has no engine")
+func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
+	var undone undo.Stack
+	defer func() { undone.Run(&err) }()
+	db, err := meta.Open(ctx, filepath.Join(c.Home, "coppice.db"))
+	if err != nil {
+		return nil, err
+	}
+	undone.Push(db.Close)
+	layers, err := layer.Open(ctx, vfs.OS(), filepath.Join(c.Home, "layers"))
+	if err != nil {
+		return nil, err
+	}
+	undone.Push(layers.Close)
+	host, err := newHostFacts(c)
+	if err != nil {
+		return nil, err
+	}
+	drivers, err := newDrivers(c.Home, host.root, layers)
+	if err != nil {
+		return nil, err
+	}
+	e, err := engine.Open(ctx, engine.Config{
+		Home: c.Home, DB: db, Layers: layers, Drivers: drivers, Boxes: boxes{caller: host.caller}, Log: c.Log,
+		BootID: host.bootID, Probe: host.probe, HostPrint: host.print, HostImport: host.importOptions,
+	})
+	if err != nil {
+		return nil, err
+	}
+	undone.Release()
+	return &whole{Engine: e, db: db, layers: layers}, nil
+}
+
+func newDrivers(home string, root bool, layers *layer.Store) (map[string]rootfs.Driver, error) {
+	deps := rootfs.Deps{Home: home, Root: root, Materialise: func(ctx context.Context, st rootspec.Stack, dst string) error {
+		return layers.Materialise(ctx, layers.View(st), dst)
+	}}
+	out := map[string]rootfs.Driver{}
+	for _, name := range []string{"overlay", "copy", "btrfs"} {
+		d, err := rootfs.New(name, deps)
+		if err != nil {
+			return nil, err
+		}
+		out[name] = d
+	}
+	return out, nil
 }

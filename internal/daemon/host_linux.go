@@ -1,0 +1,106 @@
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/box/probe"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/layer"
+)
+
+// hostFacts is what the engine is told about the machine that it runs on.
+type hostFacts struct {
+	home   string
+	root   bool // the daemon is real root
+	caller plan.Caller
+	bootID string
+}
+
+func newHostFacts(c engineConfig) (hostFacts, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return hostFacts{}, fault.Wrap(err, "read the boot id")
+	}
+	h := hostFacts{home: c.Home, root: c.RealUID < 0 && os.Getuid() == 0, bootID: strings.TrimSpace(string(boot))}
+	h.caller = plan.Caller{Root: h.root}
+	if !h.root {
+		uid, gid := c.RealUID, c.RealGID
+		if uid < 0 {
+			uid, gid = os.Getuid(), os.Getgid()
+		}
+		h.caller.UID, h.caller.GID = uint32(uid), uint32(gid) //nolint:gosec // ids of the system
+	}
+	return h, lookUp(&h.caller)
+}
+
+// lookUp completes the caller from the host's own list of users. One that is not
+// there has no name.
+func lookUp(c *plan.Caller) error {
+	f, err := os.Open("/etc/passwd")
+	if err != nil {
+		if os.IsNotExist(err) {
+			return nil
+		}
+		return fault.Wrap(err, "look up who runs the daemon")
+	}
+	defer f.Close() //nolint:errcheck // opened for reading
+	for sc := bufio.NewScanner(f); sc.Scan(); {
+		w := strings.Split(sc.Text(), ":")
+		if len(w) == 7 && w[2] == strconv.Itoa(int(c.UID)) {
+			c.Name, c.Home, c.Shell = w[0], w[5], w[6]
+			return nil
+		}
+	}
+	return nil
+}
+
+// probe says what this host can do.
+func (h hostFacts) probe(ctx context.Context, quick bool) (wire.ProbeReport, error) {
+	return probe.Wire(ctx, probe.Options{Home: h.home, Root: h.root, Quick: quick})
+}
+
+// printed are the places whose change says that the system was changed: package
+// managers and installers rename files into them.
+var printed = []string{
+	"/", "/bin", "/etc", "/etc/passwd", "/lib", "/lib64", "/opt", "/sbin", "/usr", "/usr/bin", "/usr/include", "/usr/lib", "/usr/lib64",
+	"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/libexec", "/usr/local", "/usr/local/bin", "/usr/local/lib", "/usr/sbin",
+	"/usr/share", "/var/lib/dpkg/status", "/var/lib/rpm", "/var/lib/apk", "/var/lib/pacman/local",
+}
+
+// print is a fingerprint of the host's system directories, from the change times
+// of a few of them.
+func (h hostFacts) print() string {
+	sum := sha256.New()
+	for _, p := range printed {
+		var st unix.Stat_t
+		if err := unix.Lstat(p, &st); err != nil {
+			fmt.Fprintf(sum, "%s -\n", p)
+			continue
+		}
+		fmt.Fprintf(sum, "%s %d %d %d.%d\n", p, st.Dev, st.Ino, st.Ctim.Sec, st.Ctim.Nsec)
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:16])
+}
+
+// importOptions says what host-copy imports: the system, not the homes of people,
+// nor what is mounted, nor what is made anew at every start.
+func (h hostFacts) importOptions() (layer.ImportOptions, error) {
+	empty := []string{"/dev", "/home", "/media", "/mnt", "/proc", "/root", "/run", "/sys", "/tmp", "/var/tmp", "/var/cache/apt/archives", "/lost+found"}
+	store, err := filepath.EvalSymlinks(h.home)
+	if err != nil {
+		return layer.ImportOptions{}, fault.Wrap(err, "find the home")
+	}
+	return layer.ImportOptions{OneFileSystem: true, Empty: empty, Skip: []string{store}}, nil
+}
