@@ -22,7 +22,8 @@ type Row struct {
 func (h *History) Graph() []Row {
 	var rows []Row
 	var lanes []SnapshotID // lanes[i] is the snapshot that lane i leads down to
-	for _, id := range h.NewestFirst() {
+	order := h.NewestFirst()
+	for i, id := range order {
 		at := slices.Index(lanes, id)
 		if at < 0 {
 			at = len(lanes)
@@ -33,7 +34,7 @@ func (h *History) Graph() []Row {
 		parent := h.Snapshots[id].Parent
 		if _, ok := h.Snapshots[parent]; !ok {
 			lanes = slices.Delete(lanes, at, at+1)
-			if at < len(lanes) {
+			if i+1 < len(order) { // or the next root would seem to be the parent
 				rows = append(rows, Row{Graph: moveLine(at, at+1, len(lanes)+1)})
 			}
 			continue

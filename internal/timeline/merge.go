@@ -11,77 +11,107 @@ type MergePlan struct {
 const (
 	// mergeArity is how many neighbours of one size are merged at a time. A
 	// chain of n snapshots then has at most 7 layers of each of the sizes 1, 8,
-	// 64, 512, 4096: 28 layers for n < 4,096 and 35 for n < 32,768.
+	// 64, 512, 4096: 28 layers for n < 4,096.
 	mergeArity = 8
 	// maxStack is the length from which on neighbours are merged although their
 	// sizes differ.
 	maxStack = 30
 )
 
-// PlanMerges says which merges shorten target's stack, given the routes that are
-// there already, merged ones among them. The plans of one call are independent
-// of each other. Built, and added to routes, they may make larger merges
-// possible: call again until the plan is empty. Then StackOf is shorter than 30
-// for any chain of a few thousand snapshots.
+// PlanMerges says which merges shorten target's stack below 30 layers, however
+// long its chain is, given the routes that are there already, merged ones among
+// them. The plans need only layers that exist, so they can be carried out in any
+// order, at once, and in part; smaller merges come first. Merges that a shorter
+// ancestor of target profits from are planned even where a larger one makes them
+// superfluous for target. Once all are built the plan is empty.
 func PlanMerges(routes Routes, target SnapshotID, parentOf func(SnapshotID) (SnapshotID, bool)) ([]MergePlan, error) {
 	path, err := shortestPath(routes, target, parentOf)
 	if err != nil {
 		return nil, err
 	}
 	sizes := spans(routes, path, parentOf)
+	stack := make([]piece, len(path))
+	for i, r := range path {
+		stack[i] = piece{MergePlan{Top: r.Top, Below: r.Below, Layers: []LayerID{r.Layer}}, sizes[i]}
+	}
 	var plans []MergePlan
-	for end := len(path); end >= mergeArity; {
-		if run := sameSize(sizes[:end]); run == mergeArity {
-			plans = append(plans, planOf(path[end-run:end]))
-			end -= run
-		} else {
-			end -= max(1, run)
+	for {
+		next, made := mergeEqual(stack)
+		if len(made) == 0 && len(stack) >= maxStack {
+			next, made = mergeSmallest(stack)
 		}
+		if len(made) == 0 {
+			return plans, nil
+		}
+		plans = append(plans, made...)
+		stack = next
 	}
-	if len(plans) == 0 && len(path) >= maxStack {
-		plans = append(plans, planOf(smallestWindow(path, sizes)))
-	}
-	return plans, nil
 }
 
-// sameSize counts the elements at the end of sizes (the bottom of the stack)
-// that are of the same class as the last one, at most mergeArity.
-func sameSize(sizes []int) int {
-	n := 0
-	for n < mergeArity && n < len(sizes) && class(sizes[len(sizes)-1-n]) == class(sizes[len(sizes)-1]) {
-		n++
-	}
-	return n
+// piece is an element of a stack that is being planned.
+type piece struct {
+	MergePlan
+	span int // how many unmerged layers it stands for
 }
 
-// class is the base-8 logarithm of a span, rounded down.
-func class(span int) int {
+// class is the base-8 logarithm of the span, rounded down.
+func (p piece) class() int {
 	c := 0
-	for ; span >= mergeArity; span /= mergeArity {
+	for span := p.span; span >= mergeArity; span /= mergeArity {
 		c++
 	}
 	return c
 }
 
-// smallestWindow finds the mergeArity neighbours that span least.
-func smallestWindow(path []Route, sizes []int) []Route {
+// mergeEqual merges, from the bottom up, every mergeArity neighbours of one
+// class, and gives the stack that results.
+func mergeEqual(stack []piece) (next []piece, made []MergePlan) {
+	var up []piece // bottom first
+	for end := len(stack); end > 0; {
+		run := 1
+		for run < mergeArity && run < end && stack[end-1-run].class() == stack[end-1].class() {
+			run++
+		}
+		if run == mergeArity {
+			p := join(stack[end-run : end])
+			up, made = append(up, p), append(made, p.MergePlan)
+			end -= run
+			continue
+		}
+		for range run {
+			end--
+			up = append(up, stack[end])
+		}
+	}
+	for i := len(up) - 1; i >= 0; i-- {
+		next = append(next, up[i])
+	}
+	return next, made
+}
+
+// mergeSmallest merges the mergeArity neighbours that span least.
+func mergeSmallest(stack []piece) (next []piece, made []MergePlan) {
 	best, least := 0, -1
-	for i := 0; i+mergeArity <= len(path); i++ {
+	for i := 0; i+mergeArity <= len(stack); i++ {
 		sum := 0
-		for _, s := range sizes[i : i+mergeArity] {
-			sum += s
+		for _, p := range stack[i : i+mergeArity] {
+			sum += p.span
 		}
 		if least < 0 || sum < least {
 			best, least = i, sum
 		}
 	}
-	return path[best : best+mergeArity]
+	p := join(stack[best : best+mergeArity])
+	next = append(next, stack[:best]...)
+	next = append(next, p)
+	return append(next, stack[best+mergeArity:]...), []MergePlan{p.MergePlan}
 }
 
-func planOf(path []Route) MergePlan {
-	p := MergePlan{Top: path[0].Top, Below: path[len(path)-1].Below}
-	for _, r := range path {
-		p.Layers = append(p.Layers, r.Layer)
+func join(ps []piece) piece {
+	p := piece{MergePlan: MergePlan{Top: ps[0].Top, Below: ps[len(ps)-1].Below}}
+	for _, q := range ps {
+		p.Layers = append(p.Layers, q.Layers...)
+		p.span += q.span
 	}
 	return p
 }
@@ -99,26 +129,27 @@ func spans(routes Routes, path []Route, parentOf func(SnapshotID) (SnapshotID, b
 }
 
 // steps counts the unmerged routes from top down to below. Where one is missing
-// it counts the longest merged one as mergeArity.
+// it counts a merged one as mergeArity.
 func steps(routes Routes, top, below SnapshotID, parentOf func(SnapshotID) (SnapshotID, bool)) int {
 	n := 0
 	seen := map[SnapshotID]bool{}
 	for id := top; id != below && id != "" && !seen[id]; {
 		seen[id] = true
-		var own, any *Route
-		for i, r := range routes[id] {
-			any = &routes[id][i]
-			if !r.Merged {
-				own = any
+		var own, merged *Route
+		for i := range routes[id] {
+			if r := &routes[id][i]; r.Merged {
+				merged = r
+			} else {
+				own = r
 			}
 		}
 		switch {
 		case own != nil:
 			n++
 			id = own.Below
-		case any != nil:
+		case merged != nil:
 			n += mergeArity
-			id = any.Below
+			id = merged.Below
 		default:
 			id, _ = parentOf(id)
 		}

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -309,10 +310,17 @@ func (h *History) describe(id SnapshotID) string {
 	return string(id)
 }
 
-// brief is the first line of a message, cut to 40 characters.
+// brief is the first line of a message without control characters, cut to 40
+// characters.
 func brief(message string) string {
 	const most = 40
 	line, _, _ := strings.Cut(strings.TrimSpace(message), "\n")
+	line = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, line)
 	if utf8.RuneCountInString(line) <= most {
 		return line
 	}
