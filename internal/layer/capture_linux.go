@@ -30,6 +30,9 @@ type CaptureInput struct {
 	Plain bool
 	// Now is when the processes were frozen; zero: now.
 	Now time.Time
+	// MaxPaths is how many paths may be copied; 0 is any number. See
+	// Captured.TooMany.
+	MaxPaths int
 }
 
 // Captured is what a capture made.
@@ -38,6 +41,9 @@ type Captured struct {
 	Index *Index   // belongs to the new snapshot, also when Empty
 	Empty bool     // nothing changed, and no layer was made
 	Paths []string // up to eight changed paths, for messages
+	// TooMany says that more than MaxPaths changed: nothing was made, Stats is
+	// what would have been, and Adopt is the better way.
+	TooMany bool
 }
 
 // Capture writes what changed since in.Index as layer id. It returns when the
@@ -56,6 +62,12 @@ func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInpu
 	out.Index = next
 	if out.Empty = trees.empty(); out.Empty {
 		return out, nil
+	}
+	if in.MaxPaths > 0 {
+		if out.Stats = trees.stats(); out.Stats.Paths > in.MaxPaths {
+			out.TooMany = true
+			return out, nil
+		}
 	}
 	if len(next.origins) >= 1<<16-2 {
 		next.forget()
@@ -229,6 +241,32 @@ func (t trees) empty() bool {
 		}
 	}
 	return true
+}
+
+// stats counts what emit would write.
+func (t trees) stats() (s timeline.Stats) {
+	for _, p := range t {
+		p.delta.count(&s)
+	}
+	return s
+}
+
+func (d *delta) count(s *timeline.Stats) {
+	if d == nil {
+		return
+	}
+	if d.leaf {
+		s.Paths++
+	}
+	s.Paths += len(d.items) + len(d.gone)
+	for _, it := range d.items {
+		if it.ent.isReg() {
+			s.Bytes += it.ent.size
+		}
+	}
+	for _, k := range d.kids {
+		k.count(s)
+	}
 }
 
 // walk compares all parts with the old index.
