@@ -28,8 +28,6 @@ func (s *server) rename(c caller, a renameArgs) (verdict, func()) {
 	if a.flags&unix.RENAME_EXCHANGE == 0 {
 		if dir, err := c.glance(a.from.dir, from); err == nil && !dir {
 			return proceed, nil
-		} else if err != nil && !errors.Is(err, errUnsure) {
-			return proceed, nil
 		}
 	}
 	to, err := c.path(a.to)
@@ -39,30 +37,21 @@ func (s *server) rename(c caller, a renameArgs) (verdict, func()) {
 	return proceed, func() { s.promoteFor(c, a, from, to) }
 }
 
-// errUnsure says that a quick look cannot tell.
-var errUnsure = errors.New("needs a closer look")
-
 // glance tells whether name is a directory, in as few calls as can be. It has no
-// effect and its result decides nothing but whether a closer look is taken, so it
-// may follow what the caller made it follow.
+// effect, and its result decides nothing but whether a closer look is taken, so it
+// may follow what the caller made it follow. (An absolute link on the way, in a
+// caller with another root, may lead it astray: at worst the rename is EXDEV.)
 func (c caller) glance(dir int32, name string) (bool, error) {
-	if chrooted, err := c.chrooted(); err != nil || chrooted {
-		return false, errUnsure // its absolute links mean other things to us
-	}
-	full := name
-	if !strings.HasPrefix(name, "/") {
-		what := "cwd/"
-		if dir != fdCwd {
-			what = "fd/" + strconv.Itoa(int(dir)) + "/"
-		}
-		full = procPath(c.tid, what) + name
+	what := "cwd/"
+	switch {
+	case strings.HasPrefix(name, "/"):
+		what = "root"
+	case dir != fdCwd:
+		what = "fd/" + strconv.Itoa(int(dir)) + "/"
 	}
 	var st unix.Stat_t
 	// Without the slashes a directory's name may end in, which would follow a link.
-	err := unix.Lstat(strings.TrimRight(full, "/"), &st)
-	if errors.Is(err, unix.ENAMETOOLONG) {
-		return false, errUnsure
-	}
+	err := unix.Lstat(procPath(c.tid, what)+strings.TrimRight(name, "/"), &st)
 	return st.Mode&unix.S_IFMT == unix.S_IFDIR, err
 }
 

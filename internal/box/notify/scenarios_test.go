@@ -505,3 +505,14 @@ func TestEmulation(t *testing.T) {
 		})
 	}
 }
+
+// The price of the listener, and the second way to tell a pure upper directory.
+func BenchmarkRenameOfAPlainFile(b *testing.B) {
+	for _, filtered := range []bool{false, true} {
+		b.Run(fmt.Sprintf("filtered=%v", filtered), func(b *testing.B) {
+			c := worldConfig{UID: os.Getuid(), Inside: 0, Scenario: "bench", NoFilter: !filtered}
+			prepare(b, &c, fill)
+			b.Log(strings.TrimSpace(c.run(b)))
+		})
+	}
+}

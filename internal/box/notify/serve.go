@@ -5,7 +5,6 @@ package notify
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"runtime"
 	"strconv"
@@ -188,5 +187,5 @@ func ownsProc() bool {
 }
 
 func procPath(tid int, rest string) string {
-	return fmt.Sprintf("/proc/%d/%s", tid, rest)
+	return "/proc/" + strconv.Itoa(tid) + "/" + rest
 }

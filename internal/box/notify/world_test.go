@@ -289,7 +289,7 @@ func worldKinds(t *testing.T) map[string]worldConfig {
 }
 
 // prepare makes the directories of a world; fill writes the lower layer.
-func prepare(t *testing.T, c *worldConfig, fill func(lower string)) {
+func prepare(t testing.TB, c *worldConfig, fill func(lower string)) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "notify") // not t.TempDir: its parent is closed to other users
 	if err != nil {
@@ -328,7 +328,7 @@ func (c worldConfig) start() *exec.Cmd {
 }
 
 // run runs c's world and gives what it printed.
-func (c worldConfig) run(t *testing.T) string {
+func (c worldConfig) run(t testing.TB) string {
 	t.Helper()
 	out, err := c.start().CombinedOutput()
 	if err != nil {
