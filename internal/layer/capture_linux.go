@@ -33,6 +33,8 @@ type CaptureInput struct {
 	// MaxPaths is how many paths may be copied; 0 is any number. See
 	// Captured.TooMany.
 	MaxPaths int
+	// KeepEmpty makes a layer even when nothing changed.
+	KeepEmpty bool
 }
 
 // Captured is what a capture made.
@@ -60,7 +62,7 @@ func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInpu
 		return out, fault.Wrap(err, "capture")
 	}
 	out.Index = next
-	if out.Empty = trees.empty(); out.Empty {
+	if out.Empty = trees.empty(); out.Empty && !in.KeepEmpty {
 		return out, nil
 	}
 	if in.MaxPaths > 0 {
