@@ -28,6 +28,14 @@ func New(name string, d Deps) (Driver, error) {
 	switch name {
 	case "overlay":
 		return &overlay{deps: d}, nil
+	case "copy":
+		return &plain{deps: d}, nil
+	case "btrfs":
+		v, err := newVolumes(home)
+		if err != nil {
+			return nil, err
+		}
+		return &plain{deps: d, vol: v}, nil
 	}
 	return nil, fault.New(fault.Invalid, "there is no driver %q", name).WithHint("use auto, overlay, copy or btrfs")
 }

@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -163,7 +164,10 @@ func Run(t testing.TB, s rootspec.Spec, opts Options, step string, arg any) (str
 	}
 	var out bytes.Buffer
 	c.Stdout = &out
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	// The child does not outlive the test. (prctl(2): the parent is a thread.)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	err = run(c)
 	return out.String(), err
 }
@@ -217,6 +221,7 @@ func AsUser(t *testing.T) bool {
 			Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
 			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}},
 			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}},
+			Credential:  &syscall.Credential{NoSetGroups: true},
 		},
 	}
 	out, err := c.CombinedOutput()

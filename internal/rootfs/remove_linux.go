@@ -1,11 +1,10 @@
-//go:build linux
-
 package rootfs
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -18,29 +17,40 @@ import (
 // readable, and no depth exhausts descriptors or stack, since directories deeper
 // than maxDepth are first renamed up to dir.
 func removeTree(ctx context.Context, dir string) error {
-	for {
-		fd, err := openDir(unix.AT_FDCWD, dir)
-		if errors.Is(err, unix.ENOENT) {
-			return nil
-		}
-		if err != nil {
-			return fault.Wrap(err, "remove %s", dir)
-		}
-		r := remover{ctx: ctx, top: fd}
-		err = r.empty(fd, 0)
-		_ = unix.Close(fd)
-		if err != nil {
-			return fault.Wrap(err, "remove %s", dir)
-		}
-		if !r.lifted {
-			break
-		}
+	parent, err := unix.Open(filepath.Dir(dir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
 	}
-	err := unix.Rmdir(dir)
+	if err != nil {
+		return fault.Wrap(err, "remove %s", dir)
+	}
+	defer unix.Close(parent) //nolint:errcheck // opened to look up
+	err = removeAt(ctx, parent, filepath.Base(dir))
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	return fault.Wrap(err, "remove %s", dir)
+}
+
+func removeAt(ctx context.Context, parent int, name string) error {
+	for {
+		fd, err := openDir(parent, name)
+		if err != nil {
+			return err
+		}
+		var st unix.Statfs_t
+		r := remover{ctx: ctx, top: fd, btrfs: unix.Fstatfs(fd, &st) == nil && st.Type == unix.BTRFS_SUPER_MAGIC}
+		if r.btrfs && dropSubvolume(parent, name) {
+			return unix.Close(fd)
+		}
+		err = r.empty(fd, 0)
+		if err = errors.Join(err, unix.Close(fd)); err != nil {
+			return err
+		}
+		if !r.lifted {
+			return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR)
+		}
+	}
 }
 
 const maxDepth = 64
@@ -48,6 +58,7 @@ const maxDepth = 64
 type remover struct {
 	ctx    context.Context //nolint:containedctx // of one call
 	top    int
+	btrfs  bool // subvolumes may lie in the tree
 	n      int
 	lifted bool
 }
@@ -97,6 +108,9 @@ func (r *remover) empty(fd, depth int) error {
 }
 
 func (r *remover) dir(fd int, name string, depth int) error {
+	if r.btrfs && dropSubvolume(fd, name) {
+		return nil
+	}
 	if depth >= maxDepth {
 		for {
 			r.n++

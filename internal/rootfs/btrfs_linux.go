@@ -1,0 +1,226 @@
+package rootfs
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// volumes makes live roots as btrfs subvolumes. For the stacks that were used
+// last it keeps a read-only subvolume each, below <home>/cache/btrfs, of which a
+// new generation is a snapshot: no file is visited. A cached one is named by the
+// layers of its stack, which are immutable, so it is never wrong; it may be
+// deleted at any time.
+type volumes struct{ cache string }
+
+// maxCached is how many stacks stay cached. Their extents are shared with the
+// layers where the copy was made by reflink.
+const maxCached = 8
+
+// newVolumes refuses a home that is not on btrfs.
+func newVolumes(home string) (*volumes, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(home, &st); err != nil {
+		return nil, fault.Wrap(err, "look at the file system of %s", home)
+	}
+	if st.Type != unix.BTRFS_SUPER_MAGIC {
+		return nil, fault.New(fault.Unsupported, "driver btrfs needs a store on btrfs; %s is not", home).
+			WithHint("set COPPICE_HOME to a directory on btrfs, or use --driver overlay")
+	}
+	return &volumes{cache: filepath.Join(home, "cache", "btrfs")}, nil
+}
+
+// make creates the subvolume dst with the tree of the stack, which fill writes
+// into an empty directory when it is not cached.
+func (v *volumes) make(ctx context.Context, stack rootspec.Stack, dst string, fill func(context.Context, rootspec.Stack, string) error) error {
+	if err := os.MkdirAll(v.cache, 0o700); err != nil {
+		return err
+	}
+	cached := filepath.Join(v.cache, stackKey(stack))
+	if err := snapshot(cached, dst, false); err == nil {
+		return v.used(cached)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := createSubvolume(dst); err != nil {
+		return err
+	}
+	if err := fill(ctx, stack, dst); err != nil {
+		return err
+	}
+	return v.keep(ctx, dst, cached)
+}
+
+// keep puts a read-only snapshot of dst into the cache. Another generation may
+// do the same at the same time; then theirs stays.
+func (v *volumes) keep(ctx context.Context, dst, cached string) error {
+	if err := snapshot(dst, cached, true); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return nil
+		}
+		return err
+	}
+	if err := v.used(cached); err != nil {
+		return err
+	}
+	return v.trim(ctx)
+}
+
+// The time of last use is that of an empty file beside the subvolume, which is
+// read-only itself.
+func (v *volumes) used(cached string) error {
+	return os.WriteFile(cached+".used", nil, 0o600)
+}
+
+// trim deletes the cached stacks that were used longest ago.
+func (v *volumes) trim(ctx context.Context) error {
+	entries, err := os.ReadDir(v.cache)
+	if err != nil {
+		return err
+	}
+	type item struct {
+		path string
+		used time.Time
+	}
+	var all []item
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		it := item{path: filepath.Join(v.cache, e.Name())}
+		if fi, err := os.Stat(it.path + ".used"); err == nil {
+			it.used = fi.ModTime()
+		}
+		all = append(all, it)
+	}
+	slices.SortFunc(all, func(a, b item) int { return cmp.Or(b.used.Compare(a.used), strings.Compare(a.path, b.path)) })
+	for _, it := range all[min(maxCached, len(all)):] {
+		if err := errors.Join(removeTree(ctx, it.path), os.RemoveAll(it.path+".used")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func stackKey(s rootspec.Stack) string {
+	h := sha256.New()
+	for _, l := range s.Layers {
+		h.Write([]byte(l))
+		h.Write([]byte{0})
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// The ioctls of btrfs (include/uapi/linux/btrfs.h): magic 0x94, and a number
+// each; the arguments are one page.
+const (
+	iocSubvolCreate   = 0x5000940e // _IOW(0x94, 14, struct btrfs_ioctl_vol_args)
+	iocSnapDestroy    = 0x5000940f // _IOW(0x94, 15, struct btrfs_ioctl_vol_args)
+	iocSnapCreateV2   = 0x50009417 // _IOW(0x94, 23, struct btrfs_ioctl_vol_args_v2)
+	iocSubvolSetflags = 0x4008941a // _IOW(0x94, 26, __u64)
+	subvolReadOnly    = 1 << 1     // BTRFS_SUBVOL_RDONLY
+	subvolRootInode   = 256        // BTRFS_FIRST_FREE_OBJECTID
+)
+
+type volArgs struct {
+	FD   int64
+	Name [4088]byte
+}
+
+type volArgsV2 struct {
+	FD      int64
+	TransID uint64
+	Flags   uint64
+	_       [4]uint64
+	Name    [4040]byte
+}
+
+func ioctl(fd int, req uintptr, arg unsafe.Pointer) error {
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), req, uintptr(arg)); e != 0 {
+		return e
+	}
+	return nil
+}
+
+func createSubvolume(path string) error {
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close() //nolint:errcheck // opened for reading
+	var a volArgs
+	copy(a.Name[:len(a.Name)-1], filepath.Base(path))
+	if err := ioctl(int(dir.Fd()), iocSubvolCreate, unsafe.Pointer(&a)); err != nil {
+		return &fs.PathError{Op: "create subvolume", Path: path, Err: err}
+	}
+	return nil
+}
+
+// snapshot makes dst a snapshot of the subvolume src. An ordinary user may do so
+// with subvolumes that it owns.
+func snapshot(src, dst string, readOnly bool) error {
+	s, err := os.Open(src)
+	if err != nil {
+		return err
+	}
+	defer s.Close() //nolint:errcheck // opened for reading
+	dir, err := os.Open(filepath.Dir(dst))
+	if err != nil {
+		return err
+	}
+	defer dir.Close() //nolint:errcheck // opened for reading
+	a := volArgsV2{FD: int64(s.Fd())}
+	if readOnly {
+		a.Flags = subvolReadOnly
+	}
+	copy(a.Name[:len(a.Name)-1], filepath.Base(dst))
+	if err := ioctl(int(dir.Fd()), iocSnapCreateV2, unsafe.Pointer(&a)); err != nil {
+		return &fs.PathError{Op: "snapshot subvolume", Path: dst, Err: err}
+	}
+	return nil
+}
+
+// dropSubvolume deletes the subvolume name in the directory dir at one stroke,
+// which only root may (or anyone, with the mount option user_subvol_rm_allowed).
+// Others empty it first: for them it is made writable, and rmdir(2) deletes an
+// empty subvolume (since Linux 4.18).
+func dropSubvolume(dir int, name string) bool {
+	var st unix.Stat_t
+	if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Ino != subvolRootInode || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return false
+	}
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	var flags uint64
+	_ = ioctl(fd, iocSubvolSetflags, unsafe.Pointer(&flags))
+	_ = unix.Close(fd)
+	var a volArgs
+	if len(name) >= len(a.Name) || bytes.IndexByte([]byte(name), 0) >= 0 {
+		return false
+	}
+	copy(a.Name[:], name)
+	// The descriptor of the caller may be one of O_PATH, which no ioctl takes.
+	at, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(at) //nolint:errcheck // opened for reading
+	return ioctl(at, iocSnapDestroy, unsafe.Pointer(&a)) == nil
+}

@@ -1,0 +1,124 @@
+package rootfs
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/undo"
+)
+
+// plain is the driver copy: a generation is a directory "root" that holds the
+// whole tree. It is built as "root.new", flushed and renamed, so that a tree that
+// is there is whole; one that a crash left half built is thrown away. With
+// volumes it is the driver btrfs.
+type plain struct {
+	deps Deps
+	vol  *volumes // nil: ordinary directories
+}
+
+func (c *plain) Name() string {
+	if c.vol != nil {
+		return "btrfs"
+	}
+	return "copy"
+}
+
+func (c *plain) Adoptable() bool { return false }
+func (c *plain) Plain() bool     { return true }
+
+// Present: see Driver. The host itself cannot be the bottom: all of it would have
+// to be copied.
+func (c *plain) Present(ctx context.Context, live Live) (rootspec.Spec, error) {
+	if live.Stack.Host {
+		return rootspec.Spec{}, fault.New(fault.Unsupported, "driver %s cannot stand on the host itself: all of it would have to be copied", c.Name()).
+			WithHint("copy the system directories once for all sandboxes: coppice create --from host-copy --driver %s", c.Name())
+	}
+	root := filepath.Join(live.Dir, "root")
+	spec := rootspec.Spec{Bind: root}
+	if fi, err := os.Lstat(root); err == nil && fi.IsDir() {
+		return spec, nil
+	}
+	if err := os.Mkdir(live.Dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return rootspec.Spec{}, fault.Wrap(err, "prepare the generation directory")
+	}
+	if err := c.build(ctx, live, root); err != nil {
+		return rootspec.Spec{}, fault.Wrap(err, "prepare the live root")
+	}
+	return spec, nil
+}
+
+func (c *plain) build(ctx context.Context, live Live, root string) (err error) {
+	tmp := root + ".new"
+	if err := removeTree(ctx, tmp); err != nil {
+		return err
+	}
+	var u undo.Stack
+	defer u.Run(&err)
+	u.Push(func() error { return removeTree(context.WithoutCancel(ctx), tmp) })
+	if c.vol != nil {
+		err = c.vol.make(ctx, live.Stack, tmp, c.fill)
+	} else if err = os.Mkdir(tmp, 0o700); err == nil {
+		err = c.fill(ctx, live.Stack, tmp)
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, root); err != nil {
+		return err
+	}
+	u.Release()
+	return nil
+}
+
+// fill writes the tree of the stack into the empty directory dst and flushes it:
+// a generation outlives a power cut, and half of one must not look like the work
+// of the sandbox.
+func (c *plain) fill(ctx context.Context, stack rootspec.Stack, dst string) error {
+	if c.deps.Materialise == nil {
+		return fault.New(fault.Internal, "driver %s was made without a way to copy", c.Name())
+	}
+	if err := c.deps.Materialise(ctx, stack, dst); err != nil {
+		return err
+	}
+	top, err := stackAt(stack, "/")
+	if err != nil {
+		return err
+	}
+	if len(top) > 0 {
+		if err := copyDirMeta(top[0], dst); err != nil {
+			return err
+		}
+	}
+	if c.vol != nil {
+		return nil // a snapshot follows, and makes the kernel flush
+	}
+	fd, err := unix.Open(dst, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.EACCES) {
+		return nil // outside a user namespace, of a root that its owner may not read
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(fd), unix.Close(fd))
+}
+
+// Parts: see Driver.
+func (c *plain) Parts(live Live) ([]rootspec.Part, error) {
+	root := filepath.Join(live.Dir, "root")
+	if _, err := os.Lstat(root); err != nil {
+		return nil, fault.Wrap(err, "parts of the live root")
+	}
+	return []rootspec.Part{{Dir: root, Path: "/"}}, nil
+}
+
+// Remove: see Driver.
+func (c *plain) Remove(ctx context.Context, dir string) error {
+	return removeTree(ctx, dir)
+}

@@ -1,0 +1,438 @@
+//go:build linux
+
+// Package rootfstest is the contract of drivers as tests: every driver passes
+// Run, as real root and as an ordinary user. Tests of rootfs import it.
+package rootfstest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootfs"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/rootspec/rootspectest"
+)
+
+// Steps are what the suite does inside mounted roots; TestMain passes them to
+// rootspectest.Main.
+func Steps() map[string]rootspectest.Step {
+	return map[string]rootspectest.Step{
+		"dump":   within(func(root string, _ []byte, out io.Writer) error { return Dump(root, out) }),
+		"change": within(change),
+		"deep":   within(deep),
+		"host":   within(host),
+		"links":  within(links),
+	}
+}
+
+// within makes the root the step's own, so that no link leads out of it.
+func within(step rootspectest.Step) rootspectest.Step {
+	return func(root string, arg []byte, out io.Writer) error {
+		if err := errors.Join(unix.Chroot(root), os.Chdir("/")); err != nil {
+			return err
+		}
+		return step("", arg, out)
+	}
+}
+
+// suite is one driver under test.
+type suite struct {
+	t    *testing.T
+	home string
+	drv  rootfs.Driver
+	n    int
+}
+
+// NewDriver makes the driver for a store at home.
+type NewDriver func(t *testing.T, home string) rootfs.Driver
+
+// Run tests the driver. newHome gives an empty directory for a store.
+func Run(t *testing.T, newHome func(t *testing.T) string, newDriver NewDriver) {
+	rootspectest.NeedsMount(t)
+	for _, c := range []struct {
+		name string
+		fn   func(*suite)
+	}{
+		{"ShowsTheStack", testStack},
+		{"DeepStack", testDeepStack},
+		{"KeepsChangesOverARestart", testRestart},
+		{"ANewGenerationIsExactlyItsStack", testGenerations},
+		{"PartsHoldTheChanges", testParts},
+		{"HardLinks", testHardLinks},
+		{"LongPathsAndRemoval", testLongPaths},
+		{"AnInterruptedPresentIsRedone", testInterrupted},
+		{"RemoveOfNothing", testRemoveNothing},
+		{"Host", testHost},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			home := newHome(t)
+			s := &suite{t: t, home: home, drv: newDriver(t, home)}
+			must(t, os.MkdirAll(filepath.Join(home, "layers"), 0o700))
+			c.fn(s)
+		})
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// layers makes n random layers, topmost first; the last is a base.
+func (s *suite) layers(n int, seed uint64) []string {
+	s.t.Helper()
+	r := rand.New(rand.NewPCG(seed, 7))
+	tree, err := os.MkdirTemp(s.home, "tree")
+	must(s.t, err)
+	defer func() { must(s.t, os.RemoveAll(tree)) }()
+	dirs := make([]string, n)
+	below := ""
+	for i := n - 1; i >= 0; i-- {
+		s.n++
+		dir := filepath.Join(s.home, "layers", fmt.Sprintf("%04d", s.n), "fs")
+		must(s.t, os.MkdirAll(dir, 0o755))
+		must(s.t, GenLayer(dir, below, r))
+		must(s.t, apply(dir, tree, map[uint64]string{}))
+		dirs[i], below = dir, tree
+	}
+	return dirs
+}
+
+func (s *suite) live(gen string, layers ...string) rootfs.Live {
+	return rootfs.Live{Dir: filepath.Join(s.home, gen), Stack: rootspec.Stack{Layers: layers}}
+}
+
+func (s *suite) present(l rootfs.Live) rootspec.Spec {
+	s.t.Helper()
+	spec, err := s.drv.Present(s.t.Context(), l)
+	must(s.t, err)
+	return spec
+}
+
+func (s *suite) step(spec rootspec.Spec, name string, arg any) string {
+	s.t.Helper()
+	out, err := rootspectest.Run(s.t, spec, rootspectest.Options{}, name, arg)
+	must(s.t, err)
+	return out
+}
+
+// want is what the reference makes of the layers.
+func (s *suite) want(layers ...string) string {
+	s.t.Helper()
+	dir, err := os.MkdirTemp(s.home, "want")
+	must(s.t, err)
+	defer func() { must(s.t, os.RemoveAll(dir)) }()
+	must(s.t, Materialise(s.t.Context(), rootspec.Stack{Layers: layers}, dir))
+	var b bytes.Buffer
+	must(s.t, Dump(dir, &b))
+	return b.String()
+}
+
+func (s *suite) same(what, got, want string) {
+	s.t.Helper()
+	if got == want {
+		return
+	}
+	s.t.Errorf("%s: the trees differ\n%s", what, diff(want, got))
+}
+
+// diff lists the lines that only one side has.
+func diff(want, got string) string {
+	var b strings.Builder
+	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
+	in := func(l []string) map[string]bool {
+		m := map[string]bool{}
+		for _, s := range l {
+			m[s] = true
+		}
+		return m
+	}
+	inW, inG := in(w), in(g)
+	for _, l := range w {
+		if !inG[l] {
+			fmt.Fprintln(&b, "-", l)
+		}
+	}
+	for _, l := range g {
+		if !inW[l] {
+			fmt.Fprintln(&b, "+", l)
+		}
+	}
+	return b.String()
+}
+
+func testStack(s *suite) {
+	for seed := range uint64(8) {
+		layers := s.layers(1+int(seed), seed)
+		l := s.live(fmt.Sprint("gen", seed), layers...)
+		s.same(fmt.Sprint("seed ", seed), s.step(s.present(l), "dump", nil), s.want(layers...))
+	}
+}
+
+func testDeepStack(s *suite) {
+	layers := s.layers(40, 99)
+	s.same("40 layers", s.step(s.present(s.live("gen", layers...)), "dump", nil), s.want(layers...))
+}
+
+// change does to a root what programs do.
+func change(root string, arg []byte, _ io.Writer) error {
+	var n int
+	if err := json.Unmarshal(arg, &n); err != nil {
+		return err
+	}
+	r := rand.New(rand.NewPCG(uint64(n), 1))
+	for i := range 40 {
+		p := root + "/" + names[r.IntN(len(names))]
+		if r.IntN(2) == 0 {
+			p += "/" + names[r.IntN(len(names))]
+		}
+		if fi, err := os.Lstat(filepath.Dir(p)); err != nil || !fi.IsDir() {
+			continue
+		}
+		switch r.IntN(8) {
+		case 0:
+			_ = os.RemoveAll(p)
+		case 1:
+			_ = os.Mkdir(p, 0o750)
+		case 2:
+			_ = os.Remove(p)
+			_ = os.Symlink("x", p)
+		case 3:
+			_ = os.Chmod(p, 0o640)
+		case 4:
+			_ = os.Rename(p, root+"/renamed"+fmt.Sprint(i))
+		case 5:
+			_ = unix.Lsetxattr(p, "user.changed", []byte{byte('0' + i%10)}, 0)
+		default:
+			if f, err := os.OpenFile(p, os.O_CREATE|os.O_WRONLY|os.O_APPEND|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0o600); err == nil {
+				fmt.Fprintf(f, "change %d", i)
+				_ = f.Close()
+			}
+		}
+	}
+	return os.WriteFile(root+"/changed", arg, 0o600)
+}
+
+func testRestart(s *suite) {
+	for seed := range uint64(6) {
+		l := s.live(fmt.Sprint("gen", seed), s.layers(5, seed)...)
+		s.step(s.present(l), "change", seed)
+		before := s.step(s.present(l), "dump", nil)
+		after := s.step(s.present(l), "dump", nil)
+		s.same("restart", after, before)
+		if !strings.Contains(after, `"/changed"`) {
+			s.t.Errorf("the change is gone:\n%s", after)
+		}
+	}
+}
+
+func testGenerations(s *suite) {
+	a, b := s.layers(4, 1), s.layers(3, 2)
+	want := s.want(a...)
+	l := s.live("gen1", a...)
+	s.step(s.present(l), "change", 5)
+	s.same("other stack", s.step(s.present(s.live("gen2", b...)), "dump", nil), s.want(b...))
+	s.same("same stack", s.step(s.present(s.live("gen3", a...)), "dump", nil), want)
+	must(s.t, s.drv.Remove(s.t.Context(), l.Dir))
+	s.same("a removed", s.step(s.present(s.live("gen4", a...)), "dump", nil), want)
+	if _, err := os.Lstat(l.Dir); !errors.Is(err, os.ErrNotExist) {
+		s.t.Errorf("the removed generation is there: %v", err)
+	}
+}
+
+// testParts takes the parts as the drivers promise them and puts the present
+// together from the outside.
+func testParts(s *suite) {
+	for seed := range uint64(6) {
+		layers := s.layers(4, seed)
+		l := s.live(fmt.Sprint("gen", seed), layers...)
+		spec := s.present(l)
+		parts, err := s.drv.Parts(l)
+		must(s.t, err)
+		if len(parts) != 1 || parts[0].Path != "/" {
+			s.t.Fatalf("parts %v", parts)
+		}
+		all := []string{parts[0].Dir}
+		if !s.drv.Plain() {
+			all = append(all, layers...)
+		}
+		s.same("before", s.want(all...), s.want(layers...))
+		s.step(spec, "change", seed)
+		s.same("after", s.want(all...), s.step(s.present(l), "dump", nil))
+	}
+}
+
+func links(root string, _ []byte, out io.Writer) error {
+	if err := os.Link(root+"/new1", root+"/new2"); err != nil {
+		return err
+	}
+	return Dump(root, out)
+}
+
+func testHardLinks(s *suite) {
+	base := filepath.Join(s.home, "layers", "base", "fs")
+	must(s.t, os.MkdirAll(base, 0o755))
+	must(s.t, os.WriteFile(base+"/one", []byte("linked"), 0o600))
+	must(s.t, os.Link(base+"/one", base+"/two"))
+	must(s.t, os.WriteFile(base+"/new1", nil, 0o600))
+	l := s.live("gen", base)
+	out := s.step(s.present(l), "links", nil)
+	for _, w := range []string{`= /one`, `= /new1`} {
+		if !strings.Contains(out, w) {
+			s.t.Errorf("no link %q in\n%s", w, out)
+		}
+	}
+	if again := s.step(s.present(l), "dump", nil); !strings.Contains(again, `= /new1`) {
+		s.t.Errorf("the new link is gone:\n%s", again)
+	}
+}
+
+// deep makes or looks at a chain of directories whose path is far longer than
+// PATH_MAX.
+func deep(root string, arg []byte, out io.Writer) error {
+	if err := os.Chdir(root + "/"); err != nil {
+		return err
+	}
+	name := strings.Repeat("n", 250)
+	if string(arg) == `"make"` {
+		for range 300 {
+			if err := errors.Join(os.Mkdir(name, 0o700), os.Chdir(name)); err != nil {
+				return err
+			}
+		}
+		return errors.Join(os.WriteFile("bottom", []byte("x"), 0), os.Mkdir("closed", 0), os.Chmod(".", 0o500))
+	}
+	n := 0
+	for os.Chdir(name) == nil {
+		n++
+	}
+	b, err := os.ReadFile("bottom")
+	fmt.Fprint(out, n, string(b))
+	return err
+}
+
+func testLongPaths(s *suite) {
+	l := s.live("gen", s.layers(2, 3)...)
+	s.step(s.present(l), "deep", "make")
+	if got := s.step(s.present(l), "deep", "look"); got != "300x" {
+		s.t.Errorf("got %q", got)
+	}
+	must(s.t, s.drv.Remove(s.t.Context(), l.Dir))
+	if _, err := os.Lstat(l.Dir); !errors.Is(err, os.ErrNotExist) {
+		s.t.Errorf("the removed generation is there: %v", err)
+	}
+}
+
+// testInterrupted leaves behind what a killed daemon could.
+func testInterrupted(s *suite) {
+	layers := s.layers(3, 4)
+	l := s.live("gen", layers...)
+	ctx, cancel := context.WithCancel(s.t.Context())
+	cancel()
+	_, _ = s.drv.Present(ctx, l)
+	for _, d := range []string{"root.new/half", "upper/p0", "work"} {
+		must(s.t, os.MkdirAll(filepath.Join(l.Dir, d), 0o700))
+	}
+	must(s.t, os.WriteFile(filepath.Join(l.Dir, "parts.tmp"), []byte(`{"ver`), 0o600))
+	s.same("redone", s.step(s.present(l), "dump", nil), s.want(layers...))
+}
+
+func testRemoveNothing(s *suite) {
+	must(s.t, s.drv.Remove(s.t.Context(), filepath.Join(s.home, "nothing", "here")))
+	dir := filepath.Join(s.home, "half")
+	must(s.t, os.MkdirAll(filepath.Join(dir, "root.new", "x"), 0o700))
+	must(s.t, s.drv.Remove(s.t.Context(), dir))
+	must(s.t, s.drv.Remove(s.t.Context(), dir))
+}
+
+// hostOrder is what step host does.
+type hostOrder struct {
+	Home string   // the store
+	Dirs []string // each gets a file
+	Want []string // files that must be there
+}
+
+func host(root string, arg []byte, out io.Writer) error {
+	var o hostOrder
+	if err := json.Unmarshal(arg, &o); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(root + o.Home)
+	if err == nil && len(entries) > 0 {
+		return fmt.Errorf("the store shows %v", entries)
+	}
+	if err := os.WriteFile(root+o.Home+"/x", nil, 0o600); err == nil {
+		return errors.New("the place of the store can be written")
+	}
+	for _, p := range o.Want {
+		if _, err := os.Lstat(root + p); err != nil {
+			return err
+		}
+	}
+	for _, d := range o.Dirs {
+		if err := os.WriteFile(root+d+"/coppice-made", []byte(d), 0o600); err != nil {
+			return err
+		}
+	}
+	_, err = io.WriteString(out, "ok")
+	return err
+}
+
+// testHost stands on the machine's own root.
+func testHost(s *suite) {
+	l := s.live("gen")
+	l.Stack.Host = true
+	if s.drv.Plain() {
+		_, err := s.drv.Present(s.t.Context(), l)
+		if !fault.Is(err, fault.Unsupported) || !strings.Contains(fault.HintOf(err), "--from host-copy") {
+			s.t.Errorf("%v (%s)", err, fault.HintOf(err))
+		}
+		return
+	}
+	// A directory of ours on the host, beside the store and not in /tmp.
+	mine := filepath.Join(filepath.Dir(s.home), "mine")
+	must(s.t, os.MkdirAll(mine, 0o755))
+	must(s.t, os.WriteFile(mine+"/precious", []byte("host"), 0o600))
+	layer := filepath.Join(s.home, "layers", "l", "fs")
+	must(s.t, os.MkdirAll(layer+"/usr/lib/coppice-layer", 0o755))
+	must(s.t, os.MkdirAll(layer+mine, 0o755))
+	must(s.t, os.WriteFile(layer+mine+"/from-layer", nil, 0o600))
+	l.Stack.Layers = []string{layer}
+	o := hostOrder{Home: s.home, Dirs: []string{mine}, Want: []string{"/usr/bin", "/etc/passwd", "/usr/lib/coppice-layer", mine + "/precious", mine + "/from-layer"}}
+	for range 2 {
+		if got := s.step(s.present(l), "host", o); got != "ok" {
+			s.t.Error(got)
+		}
+	}
+	if _, err := os.Lstat(mine + "/coppice-made"); err == nil {
+		s.t.Error("the host was written to")
+	}
+	parts, err := s.drv.Parts(l)
+	must(s.t, err)
+	found := 0
+	for _, p := range parts {
+		if rootspec.Within(mine, p.Path) {
+			if _, err := os.Lstat(p.Dir + strings.TrimPrefix(mine, strings.TrimSuffix(p.Path, "/")) + "/coppice-made"); err == nil {
+				found++
+			}
+		}
+	}
+	if found != 1 {
+		s.t.Errorf("the change is in %d parts of %v", found, parts)
+	}
+	must(s.t, s.drv.Remove(s.t.Context(), l.Dir))
+}
