@@ -47,6 +47,9 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 	exit, err := s.run(st, r)
 	switch {
 	case errors.Is(err, errGone):
+	case err != nil && s.opt.Base.Err() != nil:
+		// The daemon stops and the command runs on: the client sees a lost
+		// connection, and attaches again to the next daemon.
 	case err != nil:
 		_ = wire.WriteJSON(conn, wire.FrameFailed, s.wireError(r, err)) // the client may be gone
 	default:

@@ -1,0 +1,287 @@
+// Package cli is the command line: one file per command, each turning flags into
+// options, options into one call of the client, and the answer into text or
+// JSON. Results go to stdout, everything else to stderr. Only cmd/coppice
+// imports it; it imports client, client/wire, fault, tty, daemon, and what of
+// box a re-executed process begins with.
+package cli
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/daemon"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+// Exit codes. Exec and shell use the command's own, and 124 to 127.
+const (
+	exitOK      = 0
+	exitError   = 1
+	exitUsage   = 2
+	exitTimeout = 124
+	exitOurs    = 125
+)
+
+// app is one run of the program.
+type app struct {
+	name           string // argv[0]
+	stdin          *os.File
+	stdout, stderr *os.File
+	out            *bufio.Writer // on stdout; flushed at the end
+	getenv         func(string) string
+	now            func() time.Time
+	version        string
+
+	json, quiet bool
+	homeFlag    string
+	cl          *client.Client
+}
+
+// Main runs the program with argv and gives its exit code.
+func Main(argv []string) int {
+	if len(argv) == 0 {
+		argv = []string{"coppice"}
+	}
+	if code, ok := reexec(argv); ok {
+		return code
+	}
+	if len(argv) == 2 && argv[1] == "--version" {
+		// Nothing is built up for this: it is the floor of every start.
+		fmt.Fprintln(os.Stdout, "coppice "+buildVersion())
+		return exitOK
+	}
+	a := &app{name: argv[0], stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
+		out: bufio.NewWriterSize(os.Stdout, 32<<10), getenv: os.Getenv, now: time.Now, version: buildVersion()}
+	return a.main(argv[1:])
+}
+
+func (a *app) main(args []string) int {
+	ctx := context.Background()
+	root := a.root()
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	if a.cl != nil {
+		a.cl.Close()
+	}
+	if ferr := a.out.Flush(); ferr != nil && err == nil {
+		err = fault.New(fault.KindOf(ferr), "write the result").Because(ferr)
+	}
+	return a.finish(cmd, err)
+}
+
+// exitCode ends the program with a code, after the error (which may be nil) was
+// shown.
+type exitCode struct {
+	code int
+	err  error
+}
+
+func (e *exitCode) Error() string {
+	if e.err != nil {
+		return e.err.Error()
+	}
+	return fmt.Sprintf("exit code %d", e.code)
+}
+
+func (e *exitCode) Unwrap() error { return e.err }
+
+// usageError is a wrong command line.
+type usageError struct {
+	msg  string
+	hint string
+}
+
+func (e *usageError) Error() string { return e.msg }
+
+func usagef(format string, args ...any) error { return &usageError{msg: fmt.Sprintf(format, args...)} }
+
+// finish shows err and gives the exit code.
+func (a *app) finish(cmd *cobra.Command, err error) int {
+	if err == nil {
+		return exitOK
+	}
+	code := exitError
+	var (
+		ec *exitCode
+		ue *usageError
+		de *daemon.ExitError
+	)
+	switch {
+	case errors.As(err, &ec):
+		code, err = ec.code, ec.err
+	case errors.As(err, &de):
+		return de.Code
+	}
+	if errors.As(err, &ue) && ec == nil {
+		code = exitUsage
+	}
+	// Cobra stops at a wrong flag before the command's own code runs.
+	if ec == nil && cmd != nil && cmd.Annotations[ownCodes] != "" {
+		code = exitOurs
+	}
+	if err == nil {
+		return code
+	}
+	we := wireError(err)
+	if ue != nil && we.Hint == "" {
+		we.Hint = "see: " + cmd.CommandPath() + " --help"
+	}
+	if a.json {
+		_ = json.NewEncoder(a.stderr).Encode(map[string]any{"error": we}) // stderr is the last resort
+		return code
+	}
+	a.say("%s", tty.Clean(we.Message))
+	if we.Hint != "" {
+		fmt.Fprintf(a.stderr, "hint: %s\n", tty.Clean(we.Hint))
+	}
+	return code
+}
+
+// wireError takes an error of any origin apart.
+func wireError(err error) wire.Error {
+	var (
+		ce *client.Error
+		ue *usageError
+		fe *fault.Error
+	)
+	switch {
+	case errors.As(err, &fe):
+		return wire.Error{Kind: string(fault.KindOf(err)), Message: err.Error(), Hint: fault.HintOf(fe)}
+	case errors.As(err, &ce):
+		return wire.Error{Kind: ce.Kind, Message: err.Error(), Hint: ce.Hint}
+	case errors.As(err, &ue):
+		return wire.Error{Kind: string(fault.Invalid), Message: ue.msg, Hint: ue.hint}
+	}
+	return wire.Error{Kind: string(fault.KindOf(err)), Message: err.Error(), Hint: fault.HintOf(err)}
+}
+
+// say writes one line to stderr, also with --quiet.
+func (a *app) say(format string, args ...any) {
+	fmt.Fprintf(a.stderr, "coppice: "+format+"\n", args...)
+}
+
+// note writes one line to stderr that --quiet and --json leave out.
+func (a *app) note(format string, args ...any) {
+	if !a.quiet && !a.json {
+		fmt.Fprintf(a.stderr, format+"\n", args...)
+	}
+}
+
+// warn writes warnings, which may come from inside a sandbox.
+func (a *app) warn(lines []string) {
+	for _, l := range lines {
+		if !a.quiet {
+			fmt.Fprintf(a.stderr, "coppice: warning: %s\n", tty.Clean(l))
+		}
+	}
+}
+
+// print writes v as JSON with --json, else calls text.
+func (a *app) print(v any, text func(w io.Writer) error) error {
+	if a.json {
+		enc := json.NewEncoder(a.out)
+		enc.SetEscapeHTML(false)
+		return enc.Encode(v)
+	}
+	return text(a.out)
+}
+
+// palette colours stdout when that is a terminal which wants it.
+func (a *app) palette() tty.Palette {
+	return tty.Palette{On: a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb" && tty.IsTerminal(a.stdout)}
+}
+
+// home gives the home, absolute.
+func (a *app) home() (string, error) {
+	dir := a.homeFlag
+	switch {
+	case dir != "":
+	case a.getenv("COPPICE_HOME") != "":
+		dir = a.getenv("COPPICE_HOME")
+	case runtime.GOOS == "linux" && os.Getuid() == 0:
+		dir = "/var/lib/coppice"
+	case filepath.IsAbs(a.getenv("XDG_DATA_HOME")):
+		dir = filepath.Join(a.getenv("XDG_DATA_HOME"), "coppice")
+	default:
+		h := a.getenv("HOME")
+		if h == "" {
+			h, _ = os.UserHomeDir()
+		}
+		if h == "" {
+			return "", &usageError{msg: "neither COPPICE_HOME nor HOME is set", hint: "set COPPICE_HOME to the directory that holds everything"}
+		}
+		dir = filepath.Join(h, ".local", "share", "coppice")
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fault.Wrap(err, "find the home %s", dir)
+	}
+	return abs, nil
+}
+
+// starter says how to reach and start the daemon.
+func (a *app) starter() (daemon.Starter, error) {
+	home, err := a.home()
+	if err != nil {
+		return daemon.Starter{}, err
+	}
+	s := daemon.Starter{Home: home, Socket: a.getenv("COPPICE_SOCKET"), Args: []string{"serve"}, Name: a.name, Idle: a.getenv("COPPICE_IDLE")}
+	if s.Idle == "" {
+		s.Idle = daemon.DefaultIdle.String()
+	}
+	// The daemon outlives this shell: it gets what it may need and no more.
+	for _, k := range []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR",
+		"GORACE", "GOCOVERDIR", "GOTRACEBACK", "GOMAXPROCS", "GODEBUG"} {
+		if v := a.getenv(k); v != "" {
+			s.Env = append(s.Env, k+"="+v)
+		}
+	}
+	return s, nil
+}
+
+// client gives the client of this run; it starts the daemon when it must.
+func (a *app) client() (*client.Client, error) {
+	if a.cl == nil {
+		s, err := a.starter()
+		if err != nil {
+			return nil, err
+		}
+		a.cl = client.New(client.Options{Dial: s.Connect})
+	}
+	return a.cl, nil
+}
+
+// interruptible gives a context that Ctrl-C ends.
+func interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, os.Interrupt)
+}
+
+// progress shows the progress of a long operation on stderr. done takes it away.
+func (a *app) progress() (show func(wire.Progress), done func()) {
+	bar := tty.NewBar(nil)
+	if !a.quiet && !a.json {
+		bar = tty.NewBar(a.stderr)
+	}
+	return func(p wire.Progress) {
+		if p.Note != "" {
+			bar.Clear()
+			a.warn([]string{p.Note})
+			return
+		}
+		bar.Set(p.Phase, p.Done, p.Total, p.Unit == "bytes")
+	}, bar.Clear
+}

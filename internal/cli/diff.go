@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"bytes"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+func (a *app) diff() *cobra.Command {
+	var patch, stats bool
+	cmd := &cobra.Command{
+		Use: "diff NAME [A [B]] [PATH...] [flags]", Short: "Show how two states differ", GroupID: groupHistory,
+		Long: `Show which paths differ from snapshot A (default: HEAD) to snapshot B (default:
+the live state): + added, - removed, M modified. An argument that holds a "/" is
+a path; what follows "--" is a path in any case.`,
+		Example: `  coppice diff box HEAD~1 HEAD --stat
+  coppice diff box HEAD~1 --patch -- etc/passwd`,
+		Args:              between(1, -1, "the name of a sandbox"),
+		ValidArgsFunction: a.nameThenRef(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if patch && (stats || a.json) {
+				return usagef("--patch goes with neither --stat nor --json")
+			}
+			req, err := diffRequest(args, cmd.ArgsLenAtDash())
+			if err != nil {
+				return err
+			}
+			req.Stat = stats
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			if patch {
+				// A pipe gets the bytes as they are, for git apply; a terminal
+				// gets nothing that it would act on.
+				var w io.Writer = a.out
+				if tty.IsTerminal(a.stdout) {
+					w = &lines{w: a.out, p: a.palette()}
+				}
+				err := c.Patch(cmd.Context(), args[0], req, w)
+				if l, ok := w.(*lines); ok && err == nil {
+					err = l.flush()
+				}
+				return a.refHint(err, args)
+			}
+			res, err := c.Diff(cmd.Context(), args[0], req)
+			if err != nil {
+				return a.refHint(err, args)
+			}
+			return a.print(res, func(w io.Writer) error {
+				if stats {
+					return stat(w, a.palette(), res.Changes)
+				}
+				return changes(w, a.palette(), res.Changes)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&patch, "patch", "p", false, "write unified diffs")
+	f.BoolVar(&stats, "stat", false, "count lines")
+	return cmd
+}
+
+// diffRequest tells references from paths.
+func diffRequest(args []string, dash int) (wire.DiffRequest, error) {
+	refs := args[1:]
+	var paths []string
+	if dash >= 0 {
+		if dash == 0 {
+			return wire.DiffRequest{}, usagef("diff needs the name of a sandbox")
+		}
+		refs, paths = args[1:dash], args[dash:]
+	} else {
+		for i, r := range refs {
+			if i == 2 || strings.Contains(r, "/") {
+				refs, paths = refs[:i], refs[i:]
+				break
+			}
+		}
+	}
+	if len(refs) > 2 {
+		return wire.DiffRequest{}, usagef("diff takes two REFs: %q", refs[2])
+	}
+	req := wire.DiffRequest{A: "HEAD", Paths: paths}
+	if len(refs) > 0 {
+		req.A = refs[0]
+	}
+	if len(refs) > 1 {
+		req.B = refs[1]
+	}
+	return req, nil
+}
+
+// refHint adds to an unknown reference that it may have been meant as a path.
+func (a *app) refHint(err error, args []string) error {
+	if err == nil {
+		return nil
+	}
+	e := wireError(err)
+	if e.Kind != string(fault.NotFound) || len(args) < 2 || strings.Contains(e.Hint, "--") {
+		return err
+	}
+	hint := `put "--" before paths`
+	if e.Hint != "" {
+		hint = e.Hint + "; " + hint
+	}
+	return &fault.Error{Kind: fault.Kind(e.Kind), Message: e.Message, Hint: hint}
+}
+
+// lines cleans and colours a patch line by line.
+type lines struct {
+	w    io.Writer
+	p    tty.Palette
+	rest []byte
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	n := len(b)
+	for {
+		line, rest, ok := bytes.Cut(b, []byte("\n"))
+		if !ok {
+			l.rest = append(l.rest, b...)
+			return n, nil
+		}
+		l.rest = append(l.rest, line...)
+		if err := l.line("\n"); err != nil {
+			return 0, err
+		}
+		b = rest
+	}
+}
+
+func (l *lines) line(end string) error {
+	s := tty.Clean(strings.ReplaceAll(string(l.rest), "\t", "        "))
+	l.rest = l.rest[:0]
+	switch {
+	case strings.HasPrefix(s, "+++"), strings.HasPrefix(s, "---"), strings.HasPrefix(s, "diff "):
+		s = l.p.Bold(s)
+	case strings.HasPrefix(s, "@@"):
+		s = l.p.Cyan(s)
+	case strings.HasPrefix(s, "+"):
+		s = l.p.Green(s)
+	case strings.HasPrefix(s, "-"):
+		s = l.p.Red(s)
+	}
+	_, err := io.WriteString(l.w, s+end)
+	return err
+}
+
+func (l *lines) flush() error {
+	if len(l.rest) == 0 {
+		return nil
+	}
+	return l.line("\n")
+}

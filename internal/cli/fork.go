@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+func (a *app) fork() *cobra.Command {
+	var req wire.ForkRequest
+	cmd := &cobra.Command{
+		Use: "fork NAME [NEW...] [flags]", Short: "Make more sandboxes from one", GroupID: groupBox,
+		Long: `Make new sandboxes that begin as a snapshot of this one, and print their names.
+They share every layer with it, and copy nothing. Without --at it is the present
+state, which is captured first.`,
+		Example: `  coppice fork box try1 try2
+  coppice fork box -n 10 --at HEAD~2`,
+		Args:              between(1, -1, "the name of a sandbox"),
+		ValidArgsFunction: a.names(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req.Names = args[1:]
+			switch {
+			case cmd.Flags().Changed("count") && req.N < 1:
+				return usagef("-n %d: a number of 1 or more is wanted", req.N)
+			case cmd.Flags().Changed("count") && len(req.Names) > req.N:
+				return usagef("-n %d, and %d names", req.N, len(req.Names))
+			}
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			res, err := c.Fork(cmd.Context(), args[0], req)
+			if err != nil {
+				return err
+			}
+			for _, sb := range res.Sandboxes {
+				a.warn(sb.Warnings)
+			}
+			return a.print(res, func(w io.Writer) error {
+				for _, sb := range res.Sandboxes {
+					if _, err := fmt.Fprintln(w, tty.Clean(sb.Name)); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.IntVarP(&req.N, "count", "n", 0, "make `N` in all; those without a name get one")
+	f.StringVar(&req.At, "at", "", "begin as snapshot `REF`")
+	return cmd
+}

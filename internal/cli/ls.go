@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+func (a *app) ls() *cobra.Command {
+	return &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List the sandboxes", GroupID: groupBox,
+		Long:    "List the sandboxes. With --quiet their names only, one a line.",
+		Example: "  coppice ls",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			list, err := c.List(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return a.print(wire.ListResult{Sandboxes: list}, func(w io.Writer) error {
+				if a.quiet {
+					for _, sb := range list {
+						if _, err := fmt.Fprintln(w, tty.Clean(sb.Name)); err != nil {
+							return err
+						}
+					}
+					return nil
+				}
+				var t tty.Table
+				t.Row("NAME", "STATE", "HEAD", "TIER", "DRIVER", "NET", "USER", "FROM", "MADE")
+				for _, sb := range list {
+					state := sb.State
+					if sb.Procs > 0 {
+						state = fmt.Sprintf("%s (%d)", state, sb.Procs)
+					}
+					t.Row(tty.Clean(sb.Name), tty.Clean(state), tty.Clean(sb.Head), tty.Clean(sb.Tier), tty.Clean(sb.Driver),
+						tty.Clean(sb.Net), tty.Clean(sb.User), tty.Cut(tty.Clean(sb.From), 40), tty.Ago(sb.Created, a.now()))
+				}
+				return t.Write(w)
+			})
+		},
+	}
+}

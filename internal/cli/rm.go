@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+func (a *app) rm() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use: "rm NAME... [flags]", Aliases: []string{"remove"}, Short: "Remove sandboxes", GroupID: groupBox,
+		Long: `Remove sandboxes with their history, and print their names. What forks share
+with them stays. A sandbox in which commands run is refused without --force.`,
+		Example:           "  coppice rm try1 try2",
+		Args:              between(1, -1, "the name of a sandbox"),
+		ValidArgsFunction: a.names(0),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			res := wire.RemoveResult{Removed: []string{}}
+			err := a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, name string) error {
+				if err := c.Remove(ctx, name, force); err != nil {
+					return err
+				}
+				res.Removed = append(res.Removed, name)
+				return nil
+			})
+			perr := a.print(res, func(w io.Writer) error {
+				for _, n := range res.Removed {
+					if _, err := fmt.Fprintln(w, tty.Clean(n)); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			return errors.Join(err, perr)
+		},
+	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "stop the commands that run in them")
+	return cmd
+}
+
+func (a *app) stop() *cobra.Command {
+	return &cobra.Command{
+		Use: "stop NAME...", Short: "End all processes of sandboxes", GroupID: groupBox,
+		Long: `End all processes of sandboxes: SIGTERM, and after a while SIGKILL. What they
+left is captured, and the sandbox costs no memory any more.`,
+		Example:           "  coppice stop box",
+		Args:              between(1, -1, "the name of a sandbox"),
+		ValidArgsFunction: a.names(0),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			res := map[string]wire.StopResult{}
+			err := a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, name string) error {
+				r, err := c.Stop(ctx, name)
+				if err == nil {
+					res[name] = r
+				}
+				return err
+			})
+			perr := a.print(res, func(w io.Writer) error {
+				for _, n := range args {
+					if _, ok := res[n]; ok {
+						if _, err := fmt.Fprintln(w, tty.Clean(n)); err != nil {
+							return err
+						}
+					}
+				}
+				return nil
+			})
+			return errors.Join(err, perr)
+		},
+	}
+}
+
+// each calls fn for every name, shows all errors but the last, and gives that
+// back: one bad name does not keep the others from being done.
+func (a *app) each(ctx context.Context, names []string, fn func(context.Context, *client.Client, string) error) error {
+	c, err := a.client()
+	if err != nil {
+		return err
+	}
+	var last error
+	for _, n := range names {
+		if err := fn(ctx, c, n); err != nil {
+			if last != nil {
+				a.finish(nil, last)
+			}
+			last = err
+		}
+	}
+	return last
+}

@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+func (a *app) show() *cobra.Command {
+	return &cobra.Command{
+		Use: "show NAME [REF]", Short: "Show one snapshot and what it changed", GroupID: groupHistory,
+		Long:              "Show one snapshot (default: HEAD) and which paths it changed against its parent:\n+ added, - removed, M modified.",
+		Example:           "  coppice show box HEAD~1",
+		Args:              between(1, 2, "a sandbox and a REF"),
+		ValidArgsFunction: a.nameThenRef(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			ref := "HEAD"
+			if len(args) > 1 {
+				ref = args[1]
+			}
+			res, err := c.Show(cmd.Context(), args[0], ref)
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) error {
+				p := a.palette()
+				head := "snapshot " + p.Yellow(tty.Clean(res.ID))
+				if m := marks(p, res.Snapshot); m != "" {
+					head += "  " + m
+				}
+				lines := []string{head}
+				if res.Parent != "" {
+					lines = append(lines, "parent   "+tty.Clean(res.Parent))
+				}
+				lines = append(lines, "made     "+res.Created.Local().Format(time.RFC3339)+" ("+tty.Ago(res.Created, a.now())+")",
+					"by       "+by(res.Cause, res.Exit, res.Sandbox))
+				seal := "not yet"
+				if res.Sealed {
+					seal = "yes"
+				}
+				lines = append(lines, "sealed   "+seal, "")
+				for _, l := range strings.Split(strings.TrimRight(res.Message, "\n"), "\n") {
+					lines = append(lines, "    "+tty.Clean(l))
+				}
+				lines = append(lines, "")
+				if _, err := fmt.Fprintln(w, strings.Join(lines, "\n")); err != nil {
+					return err
+				}
+				return changes(w, p, res.Changes)
+			})
+		},
+	}
+}
+
+func by(cause string, exit *int, sandbox string) string {
+	s := tty.Clean(cause)
+	if exit != nil {
+		s += fmt.Sprintf(", exit code %d", *exit)
+	}
+	if sandbox != "" {
+		s += ", in " + tty.Clean(sandbox)
+	}
+	return s
+}

@@ -1,0 +1,34 @@
+//go:build !unix
+
+package cli
+
+import (
+	"os"
+	"os/signal"
+
+	"github.com/coppice-dev/coppice/client/wire"
+)
+
+func watchSignals() (names <-chan string, stop func()) {
+	sigs := make(chan os.Signal, 4)
+	signal.Notify(sigs, os.Interrupt)
+	out, done := make(chan string, 4), make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-sigs:
+				select {
+				case out <- "INT":
+				case <-done:
+					return
+				}
+			}
+		}
+	}()
+	return out, func() { signal.Stop(sigs); close(done) }
+}
+
+// watchSize gives nothing: this system does not tell.
+func watchSize(*os.File) (sizes <-chan wire.Size, stop func()) { return nil, func() {} }

@@ -1,0 +1,72 @@
+//go:build unix
+
+package cli
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+// passed are the signals that reach the command instead of us.
+var passed = map[os.Signal]string{
+	syscall.SIGINT: "INT", syscall.SIGTERM: "TERM", syscall.SIGHUP: "HUP", syscall.SIGQUIT: "QUIT",
+	syscall.SIGUSR1: "USR1", syscall.SIGUSR2: "USR2",
+}
+
+// watchSignals gives the names of signals as they come. SIGPIPE is caught, so
+// that a closed stdout is an error of Write and not our end.
+func watchSignals() (names <-chan string, stop func()) {
+	sigs := make(chan os.Signal, 16)
+	for s := range passed {
+		signal.Notify(sigs, s)
+	}
+	signal.Notify(sigs, syscall.SIGPIPE)
+	out, done := make(chan string, 16), make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-done:
+				return
+			case s := <-sigs:
+				if name := passed[s]; name != "" {
+					select {
+					case out <- name:
+					case <-done:
+						return
+					}
+				}
+			}
+		}
+	}()
+	return out, func() { signal.Stop(sigs); close(done) }
+}
+
+// watchSize gives the size of a terminal whenever it changes.
+func watchSize(f *os.File) (sizes <-chan wire.Size, stop func()) {
+	sigs := make(chan os.Signal, 1)
+	signal.Notify(sigs, syscall.SIGWINCH)
+	out, done := make(chan wire.Size, 1), make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-sigs:
+				cols, rows, ok := tty.Size(f)
+				if !ok {
+					continue
+				}
+				select {
+				case out <- wire.Size{Cols: uint16(cols), Rows: uint16(rows)}:
+				case <-done:
+					return
+				}
+			}
+		}
+	}()
+	return out, func() { signal.Stop(sigs); close(done) }
+}

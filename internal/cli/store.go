@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+func (a *app) gc() *cobra.Command {
+	var dry bool
+	cmd := &cobra.Command{
+		Use: "gc [flags]", Short: "Free what nothing refers to", GroupID: groupStore,
+		Long:    "Remove snapshots and layers that no sandbox needs, and print the removed\nsnapshots, one a line.",
+		Example: "  coppice gc --dry-run",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			ctx, stop := interruptible(cmd.Context())
+			defer stop()
+			show, done := a.progress()
+			res, err := c.GC(ctx, dry, show)
+			done()
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) error {
+				verb := "freed"
+				if res.DryRun {
+					verb = "would free"
+				}
+				a.note("%s %s: %s, %s", verb, tty.Bytes(res.Bytes), tty.Count(len(res.Removed), "snapshot"), tty.Count(res.Layers, "layer"))
+				for _, id := range res.Removed {
+					if _, err := fmt.Fprintln(w, tty.Clean(id)); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "remove nothing, and say what would be")
+	return cmd
+}
+
+func (a *app) verify() *cobra.Command {
+	return &cobra.Command{
+		Use: "verify [NAME]", Short: "Check that stored data is what was stored", GroupID: groupStore,
+		Long: `Read every layer of a sandbox, or of the whole store, and compare it with its
+digest. What is damaged is printed, one a line.`,
+		Example:           "  coppice verify",
+		Annotations:       map[string]string{exits: "  0  all is well\n  1  something is damaged, or the check failed\n  2  the command line is wrong"},
+		Args:              between(0, 1, "one name"),
+		ValidArgsFunction: a.names(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			name := ""
+			if len(args) == 1 {
+				name = args[0]
+			}
+			ctx, stop := interruptible(cmd.Context())
+			defer stop()
+			show, done := a.progress()
+			res, err := c.Verify(ctx, name, show)
+			done()
+			if err != nil {
+				return err
+			}
+			err = a.print(res, func(w io.Writer) error {
+				for _, d := range res.Damage {
+					var where []string
+					for _, f := range [][2]string{{"sandbox", d.Sandbox}, {"snapshot", d.Snapshot}, {"layer", d.Layer}} {
+						if f[1] != "" {
+							where = append(where, f[0]+" "+tty.Clean(f[1]))
+						}
+					}
+					if d.Path != "" {
+						where = append(where, tty.Quote(d.Path))
+					}
+					if _, err := fmt.Fprintf(w, "%s: %s\n", strings.Join(where, ", "), tty.Clean(d.Message)); err != nil {
+						return err
+					}
+				}
+				a.note("checked %s, %s; %d not sealed yet", tty.Count(res.Layers, "layer"), tty.Bytes(res.Bytes), res.Unsealed)
+				return nil
+			})
+			if err == nil && len(res.Damage) > 0 {
+				return &exitCode{code: exitError, err: plainError(fmt.Sprintf("damage was found in %d places", len(res.Damage)))}
+			}
+			return err
+		},
+	}
+}
+
+// plainError is an error with a text and nothing else.
+type plainError string
+
+func (e plainError) Error() string { return string(e) }
+
+func (a *app) probe() *cobra.Command {
+	return &cobra.Command{
+		Use: "probe", Short: "Show what this host can do", GroupID: groupStore,
+		Long: `Show what this host can do for each tier and driver, found by trying it, and for
+each lack the command or setting that mends it.`,
+		Example: "  coppice probe",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			res, err := c.Probe(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) error {
+				p := a.palette()
+				var t tty.Table
+				t.Row("kernel", tty.Clean(res.Kernel))
+				t.Row("user", tty.Clean(res.User))
+				t.Row("tier", tty.Clean(res.Tier)+"  (what --tier auto takes)")
+				t.Row("driver", tty.Clean(res.Driver)+"  (what --driver auto takes)")
+				if err := t.Write(w); err != nil {
+					return err
+				}
+				group := ""
+				var rows tty.Table
+				for _, it := range res.Items {
+					if it.Group != group {
+						group = it.Group
+						rows.Row("")
+						rows.Row(p.Bold(tty.Clean(group)))
+					}
+					mark := p.Green("yes ")
+					switch {
+					case !it.OK:
+						mark = p.Red("no  ")
+					case it.Weak:
+						mark = p.Yellow("weak")
+					}
+					rows.Row("  "+mark+"  "+tty.Clean(it.Name), tty.Clean(it.Detail))
+					if it.Remedy != "" {
+						rows.Row("        -> " + tty.Clean(it.Remedy))
+					}
+				}
+				return rows.Write(w)
+			})
+		},
+	}
+}
