@@ -58,7 +58,7 @@ Aliases:
   {{.NameAndAliases}}
 {{end}}{{if .HasAvailableSubCommands}}{{$cmds := .Commands}}{{range $g := .Groups}}
 {{.Title}}
-{{range $cmds}}{{if and (eq .GroupID $g.ID) .IsAvailableCommand}}  {{rpad .Name 11}}{{.Short}}
+{{range $cmds}}{{if and (eq .GroupID $g.ID) .IsAvailableCommand}}  {{rpad .Name 12}}{{.Short}}
 {{end}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}
 Flags:
 {{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}

@@ -1,0 +1,195 @@
+// Package coppice_test holds the rules of the whole house as tests.
+package coppice_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/coppice-dev/coppice"
+
+// anything stands for every room.
+const anything = "*"
+
+// rooms says which rooms each room may import. What is not here is no room.
+var rooms = map[string][]string{
+	"cmd/coppice":      {"internal/cli"},
+	"internal/cli":     {"client", "client/wire", "internal/fault", "internal/tty", "internal/daemon", "internal/box", "internal/box/guest", "internal/box/probe"},
+	"internal/daemon":  {anything},
+	"internal/httpapi": {"client/wire", "internal/timeline", "internal/policy", "internal/fault"},
+
+	"client":      {"client/wire"},
+	"client/wire": {},
+
+	"internal/engine": {"internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire",
+		"internal/layer", "internal/meta", "internal/rootfs"},
+	"internal/layer":        {"internal/layer/format", "internal/timeline", "internal/vfs", "internal/fault", "internal/undo", "internal/rootspec"},
+	"internal/layer/format": {"internal/timeline", "internal/fault"},
+	"internal/meta":         {"internal/timeline", "internal/fault", "client/wire"},
+	"internal/rootfs":       {"internal/layer/format", "internal/timeline", "internal/fault", "internal/undo", "internal/rootspec"},
+	"internal/rootspec":     {"internal/fault"},
+
+	"internal/box":         {"internal/box/plan", "internal/box/probe", "internal/box/guest", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire"},
+	"internal/box/plan":    {"internal/policy", "internal/box/probe", "internal/fault", "internal/rootspec"},
+	"internal/box/guest":   {"internal/box/plan", "internal/box/seccomp", "internal/box/notify", "internal/rootspec", "internal/fault", "client/wire"},
+	"internal/box/probe":   {"internal/fault", "internal/rootspec", "internal/box/seccomp"},
+	"internal/box/seccomp": {},
+	"internal/box/notify":  {"internal/box/seccomp", "internal/fault"},
+
+	"internal/timeline": {"internal/fault"},
+	"internal/policy":   {"internal/fault"},
+	"internal/fault":    {},
+	"internal/undo":     {},
+	"internal/vfs":      {},
+	"internal/tty":      {},
+
+	// Programs for developers.
+	"internal/bench": {anything},
+}
+
+// A room whose name ends so serves tests alone, and may import what it tests.
+const testRoom = "test"
+
+// source is one file's own imports of ours.
+type source struct {
+	file    string
+	room    string
+	test    bool
+	imports []string
+	doc     bool // it has a package comment
+}
+
+// sources parses every file of the module, so that a violation is found in what
+// lies on disk now, whatever the system it is for.
+func sources(t *testing.T) []source {
+	t.Helper()
+	var all []source
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || strings.HasPrefix(d.Name(), "_") || d.Name() == "testdata"):
+			return filepath.SkipDir
+		case d.IsDir() || !strings.HasSuffix(name, ".go"):
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly|parser.ParseComments)
+		if os.IsNotExist(err) {
+			return nil // a file that an editor has just moved away
+		}
+		if err != nil {
+			return err
+		}
+		s := source{file: name, room: path.Dir(filepath.ToSlash(name)), test: strings.HasSuffix(name, "_test.go"), doc: comment(f)}
+		for _, im := range f.Imports {
+			if p := strings.Trim(im.Path.Value, `"`); p == module || strings.HasPrefix(p, module+"/") {
+				s.imports = append(s.imports, strings.TrimPrefix(strings.TrimPrefix(p, module), "/"))
+			}
+		}
+		all = append(all, s)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// comment reports whether f has a comment that says what the package is.
+func comment(f *ast.File) bool {
+	if f.Doc == nil {
+		return false
+	}
+	text := f.Doc.Text()
+	return strings.HasPrefix(text, "Package "+f.Name.Name+" ") || f.Name.Name == "main" && strings.HasPrefix(text, "Command ")
+}
+
+func TestEveryImportIsAllowedByTheTableOfRooms(t *testing.T) {
+	t.Parallel()
+	for _, s := range sources(t) {
+		if s.room == "." || strings.HasSuffix(s.room, testRoom) {
+			continue
+		}
+		may, known := rooms[s.room]
+		if !known && !testOnly(s.room, s.test) {
+			t.Errorf("%s: %s is no room; if it is to be one, it needs a line in DESIGN and here", s.file, s.room)
+			continue
+		}
+		if s.test {
+			continue
+		}
+		for _, im := range s.imports {
+			switch {
+			case slices.Contains(may, anything) || slices.Contains(may, im):
+			case strings.HasSuffix(im, testRoom):
+				t.Errorf("%s imports %s, which is for tests", s.file, im)
+			default:
+				t.Errorf("%s imports %s, which %s may not", s.file, im, s.room)
+			}
+		}
+	}
+}
+
+// testOnly: a folder below internal that holds tests and no program.
+func testOnly(room string, test bool) bool { return test && strings.HasPrefix(room, "internal/") }
+
+func TestEveryRoomSaysWhatItIs(t *testing.T) {
+	t.Parallel()
+	docs, seen := map[string]int{}, map[string]bool{}
+	for _, s := range sources(t) {
+		if s.test || s.room == "." {
+			continue
+		}
+		seen[s.room] = true
+		if s.doc {
+			docs[s.room]++
+		}
+	}
+	for room := range seen {
+		switch n := docs[room]; {
+		case n == 0:
+			t.Errorf("%s has no package comment", room)
+		case n > 1:
+			t.Errorf("%s has %d package comments; one is enough", room, n)
+		}
+	}
+}
+
+func TestTheTableHasNoCycleAndNoStrangers(t *testing.T) {
+	t.Parallel()
+	const on, done = 1, 2
+	state := map[string]int{}
+	var visit func(room string, way []string)
+	visit = func(room string, way []string) {
+		switch state[room] {
+		case on:
+			t.Errorf("a cycle: %s", strings.Join(append(way, room), " -> "))
+			return
+		case done:
+			return
+		}
+		state[room] = on
+		for _, to := range rooms[room] {
+			if to == anything {
+				continue
+			}
+			if _, ok := rooms[to]; !ok {
+				t.Errorf("%s may import %s, which is no room", room, to)
+				continue
+			}
+			visit(to, append(way, room))
+		}
+		state[room] = done
+	}
+	for room := range rooms {
+		visit(room, nil)
+	}
+}
