@@ -1,0 +1,223 @@
+//go:build linux && (amd64 || arm64)
+
+package probe
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Dispatch runs a self-test when args[0] says that this process is one, and gives
+// its exit code. It comes first in main.
+func Dispatch(args []string) (handled bool, code int) {
+	if len(args) < 2 || args[0] != argv0 {
+		return false, 0
+	}
+	runtime.LockOSThread()
+	var c config
+	if len(args) > 2 {
+		if err := json.Unmarshal([]byte(args[2]), &c); err != nil {
+			fmt.Fprintln(os.Stderr, "coppice-probe:", err)
+			return true, 2
+		}
+	}
+	var r childReport
+	switch task(args[1]) {
+	case taskHold:
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		return true, 0
+	case taskMounts:
+		r.Results = tryMounts(c)
+	case taskGuest:
+		r.Results = tryGuest()
+	default:
+		return true, 2
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(r); err != nil {
+		return true, 1
+	}
+	return true, 0
+}
+
+func tried(name, what string, err error) result {
+	r := result{Name: name, State: OK, Tried: what}
+	if err != nil {
+		r.State, r.Detail, r.Errno = Missing, err.Error(), errnoName(err)
+	}
+	return r
+}
+
+// tryGuest runs as PID 1 of all namespaces.
+func tryGuest() []result {
+	made := func() error {
+		if os.Getpid() != 1 || os.Getuid() != 0 {
+			return fmt.Errorf("pid %d, uid %d inside: %w", os.Getpid(), os.Getuid(), unix.EPERM)
+		}
+		return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+	}
+	rs := []result{tried(UserNamespaces, "made user, mount, pid, ipc, uts, cgroup and net namespaces", made())}
+	dir := "/proc" // any directory will do as a mount point: the namespace is ours
+	proc := tried(FreshProc, "mounted proc", unix.Mount("proc", dir, "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""))
+	if proc.State == Missing {
+		// The outer one is bound instead (its masks stay), so it is a weakness.
+		proc.State, proc.Detail = Weak, "the outer /proc is shown, with its masks: processes outside are visible in it"
+	}
+	rs = append(rs, proc)
+	rs = append(rs, tried(Devpts, "mounted a devpts of its own",
+		unix.Mount("devpts", dir, "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")))
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return append(rs, tried(Seccomp, "set no_new_privs", err))
+	}
+	rs = append(rs, tried(Seccomp, "installed a filter and was refused by it", trySeccomp()))
+	return append(rs, tried(SeccompNotify, "asked for a listener", tryNotify()))
+}
+
+// trySeccomp installs a filter under which getppid fails, and calls it.
+func trySeccomp() error {
+	p := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_GETPPID, Jt: 0, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EXDEV)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	if _, err := install(p, 0); err != nil {
+		return err
+	}
+	if _, _, e := unix.RawSyscall(unix.SYS_GETPPID, 0, 0, 0); e != unix.EXDEV {
+		return fmt.Errorf("the filter has no effect: %w", unix.ENOSYS)
+	}
+	return nil
+}
+
+// tryNotify asks for a listener: a container's own listener makes it EBUSY.
+func tryNotify() error {
+	fd, err := install([]unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}},
+		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+func install(p []unix.SockFilter, flags uintptr) (int, error) {
+	prog := unix.SockFprog{Len: uint16(len(p)), Filter: &p[0]} //nolint:gosec // four at most
+	r, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
+	if e != 0 {
+		return -1, e
+	}
+	return int(r), nil
+}
+
+// tryMounts runs in a mount namespace of its own, in the home.
+func tryMounts(c config) []result {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return []result{tried(Overlay, "made mounts private", err)}
+	}
+	dir, err := os.MkdirTemp(c.Home, ".coppice-probe-")
+	if err != nil {
+		return []result{tried(Overlay, "made a directory in "+c.Home, err)}
+	}
+	defer os.RemoveAll(dir)
+	rs := []result{tried(Overlay, "mounted overlayfs with userxattr, its upper directory in "+c.Home+", and used it", tryOverlay(dir))}
+	if c.Quick {
+		return rs
+	}
+	rs = append(rs, tried(Reflink, "cloned a file in "+c.Home, tryReflink(dir)))
+	if c.Root {
+		rs = append(rs, tried(IDMapped, "attached a shifted copy of "+c.Home, tryIDMap(dir)))
+	}
+	return rs
+}
+
+// tryOverlay does what a sandbox does to its root: reads from below, writes,
+// removes (a whiteout), and puts a directory in the place of a removed one (an
+// opaque one).
+func tryOverlay(dir string) (err error) {
+	p := func(s string) string { return filepath.Join(dir, s) }
+	for _, d := range []string{"low/d", "up", "work", "m"} {
+		if err := os.MkdirAll(p(d), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(p("low/d/f"), []byte("low"), 0o644); err != nil {
+		return err
+	}
+	opts := fmt.Sprintf("userxattr,lowerdir=%s,upperdir=%s,workdir=%s", p("low"), p("up"), p("work"))
+	if err := unix.Mount("overlay", p("m"), "overlay", unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
+		return fmt.Errorf("mount: %w", err)
+	}
+	defer func() { err = errors.Join(err, unix.Unmount(p("m"), unix.MNT_DETACH)) }()
+	if b, err := os.ReadFile(p("m/d/f")); err != nil || string(b) != "low" {
+		return fmt.Errorf("read through it: %q: %w", b, errors.Join(err, unix.EIO))
+	}
+	if err := os.WriteFile(p("m/d/f"), []byte("up"), 0o644); err != nil {
+		return fmt.Errorf("copy up: %w", err)
+	}
+	if err := os.RemoveAll(p("m/d")); err != nil {
+		return fmt.Errorf("remove: %w", err)
+	}
+	if err := os.Mkdir(p("m/d"), 0o755); err != nil {
+		return fmt.Errorf("make a directory again: %w", err)
+	}
+	if _, err := os.Lstat(p("m/d/f")); !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("a removed file came back: %w", unix.EIO)
+	}
+	return nil
+}
+
+func tryReflink(dir string) error {
+	from, err := os.Create(filepath.Join(dir, "from"))
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	if _, err := from.Write(make([]byte, 65536)); err != nil {
+		return err
+	}
+	to, err := os.Create(filepath.Join(dir, "to"))
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	return unix.IoctlFileClone(int(to.Fd()), int(from.Fd()))
+}
+
+// tryIDMap shifts a mount by the map of a user namespace that a child sits in
+// (mount_setattr(2), MOUNT_ATTR_IDMAP).
+func tryIDMap(dir string) error {
+	hold := exec.Command("/proc/self/exe")
+	hold.Args = []string{argv0, string(taskHold)}
+	hold.Env = []string{}
+	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 100000, Size: 65536}}
+	hold.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids}
+	stdin, err := hold.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := hold.Start(); err != nil {
+		return err
+	}
+	defer func() { stdin.Close(); _ = hold.Wait() }()
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", hold.Process.Pid))
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(tree)
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd())}
+	return unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr)
+}

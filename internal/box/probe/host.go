@@ -1,0 +1,273 @@
+//go:build linux && (amd64 || arm64)
+
+package probe
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// host is what a remedy depends on.
+type host struct {
+	root       bool
+	cloneKnob  bool // kernel.unprivileged_userns_clone is 0 (Debian's patch)
+	apparmor   bool // kernel.apparmor_restrict_unprivileged_userns is 1 (Ubuntu 23.10 and later)
+	none       bool // user.max_user_namespaces is 0
+	kubernetes bool
+	container  bool
+}
+
+func lookAround(root bool) host {
+	h := host{root: root}
+	h.cloneKnob = sysctl("kernel/unprivileged_userns_clone") == "0"
+	h.apparmor = sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1"
+	h.none = sysctl("user/max_user_namespaces") == "0"
+	exists := func(p string) bool { _, err := os.Lstat(p); return err == nil }
+	h.kubernetes = exists("/var/run/secrets/kubernetes.io")
+	h.container = h.kubernetes || exists("/.dockerenv") || exists("/run/.containerenv") || filtered()
+	return h
+}
+
+// filtered reports whether we run under a seccomp filter, as in a container.
+func filtered() bool {
+	mode, err := unix.PrctlRetInt(unix.PR_GET_SECCOMP, 0, 0, 0, 0)
+	return err == nil && mode != 0
+}
+
+func sysctl(name string) string {
+	b, _ := os.ReadFile("/proc/sys/" + name)
+	return strings.TrimSpace(string(b))
+}
+
+// remedy is what mends the lack of a feature, as far as this host shows why.
+func (h host) remedy(feature, errno string) string {
+	switch feature {
+	case UserNamespaces, Seccomp, SeccompNotify, Devpts:
+		switch {
+		case h.cloneKnob && !h.root:
+			return "sudo sysctl -w kernel.unprivileged_userns_clone=1"
+		case h.none:
+			return "sudo sysctl -w user.max_user_namespaces=15000"
+		case h.apparmor && !h.root:
+			return "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+		case h.kubernetes:
+			return "in the pod: securityContext: {seccompProfile: {type: Unconfined}, procMount: Unmasked}, and hostUsers: false"
+		case h.container:
+			return "docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined"
+		case errno == "ENOSYS" || errno == "EINVAL":
+			return "a kernel with CONFIG_USER_NS and CONFIG_SECCOMP_FILTER, 5.11 or later"
+		}
+		return "sudo sysctl -w user.max_user_namespaces=15000; see also the security modules of this host"
+	case FreshProc:
+		if h.kubernetes {
+			return "in the pod: securityContext: {procMount: Unmasked}"
+		}
+		return "docker run --security-opt systempaths=unconfined"
+	case Overlay:
+		if h.apparmor && !h.root {
+			return "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+		}
+		if h.container {
+			return "set COPPICE_HOME to a volume or a tmpfs: the container's own root cannot hold an upper directory"
+		}
+		return "set COPPICE_HOME to a directory on ext4, xfs, btrfs or tmpfs (Linux 5.11 or later)"
+	case Landlock:
+		return "boot with lsm=landlock,... or a kernel with CONFIG_SECURITY_LANDLOCK (5.13; scopes since 6.12)"
+	case Cgroup:
+		if h.container {
+			return "docker run --cgroupns=private --privileged, or mount /sys/fs/cgroup writable"
+		}
+		return "run the daemon as a systemd unit with Delegate=yes: systemd-run --user --scope -p Delegate=yes coppice serve"
+	case IDMapped:
+		return "Linux 5.19 or later, and a home on ext4, xfs, btrfs or tmpfs"
+	case SubordinateIDs:
+		return "sudo apt-get install uidmap && sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER"
+	case Reflink:
+		return "set COPPICE_HOME to a directory on btrfs or xfs"
+	}
+	return ""
+}
+
+// landlock asks for the ABI (landlock_create_ruleset(2)); 6 has the scopes for
+// signals and abstract sockets.
+func landlock() Item {
+	it := Item{Group: Features, Name: Landlock, State: OK, Tried: "landlock_create_ruleset: version"}
+	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	switch {
+	case errno != 0:
+		it.State, it.Errno = Missing, unix.ErrnoName(errno)
+	case abi < 6:
+		it.State, it.Detail = Weak, fmt.Sprintf("ABI %d: no scopes for signals and abstract sockets", abi)
+	default:
+		it.Detail = fmt.Sprintf("ABI %d", abi)
+	}
+	if it.State != OK {
+		it.Remedy = host{}.remedy(Landlock, "")
+	}
+	return it
+}
+
+// magics are of linux/magic.h; what is not named is shown as a number.
+var magics = map[uint32]string{
+	unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs", unix.TMPFS_MAGIC: "tmpfs",
+	unix.OVERLAYFS_SUPER_MAGIC: "overlay", unix.NFS_SUPER_MAGIC: "nfs", unix.F2FS_SUPER_MAGIC: "f2fs", unix.FUSE_SUPER_MAGIC: "fuse",
+	0x2fc12fc1: "zfs", unix.SMB2_SUPER_MAGIC: "smb", unix.CIFS_SUPER_MAGIC: "cifs", unix.V9FS_MAGIC: "9p", 0xca451a4e: "bcachefs",
+	unix.ECRYPTFS_SUPER_MAGIC: "ecryptfs",
+}
+
+func fileSystem(dir string) (string, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return "nothing that can be asked", err
+	}
+	magic := uint32(fs.Type) //nolint:gosec // magics are 32 bits
+	if name, ok := magics[magic]; ok {
+		return name, nil
+	}
+	return fmt.Sprintf("type %#x", magic), nil
+}
+
+// homeFS says what the home lies on, and what is known to be bad for a store.
+func homeFS(home string) Item {
+	it := Item{Group: Features, Name: HomeFS, State: OK, Tried: "statfs " + home}
+	fs, err := fileSystem(home)
+	it.Detail = fs
+	switch {
+	case err != nil:
+		it.State, it.Errno = Missing, errnoName(err)
+	case fs == "nfs" || fs == "cifs" || fs == "smb" || fs == "9p" || fs == "fuse":
+		it.State, it.Detail = Weak, fs+": the database needs locks that work, and user xattrs are often missing"
+	case fs == "overlay":
+		it.State, it.Detail = Weak, "overlay: an upper directory on it is refused; only the copy driver works"
+	case fs == "tmpfs":
+		it.State, it.Detail = Weak, "tmpfs: it does not survive a reboot"
+	}
+	if it.State != OK {
+		it.Remedy = "set COPPICE_HOME to a directory on a local disk: ext4, xfs or btrfs"
+	}
+	return it
+}
+
+// subordinateIDs looks for newuidmap(1) and ranges in subuid(5), which let more
+// than one id be mapped. Without them root is emulated.
+func subordinateIDs(root bool) Item {
+	it := Item{Group: Features, Name: SubordinateIDs, State: OK, Tried: "newuidmap, newgidmap, /etc/subuid and /etc/subgid"}
+	if root {
+		it.Detail = "root maps any ids"
+		return it
+	}
+	miss := func(why string) Item {
+		it.State, it.Detail, it.Remedy = Missing, why+"; root inside is emulated", host{}.remedy(SubordinateIDs, "")
+		return it
+	}
+	for _, tool := range []string{"newuidmap", "newgidmap"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return miss(tool + " is not installed")
+		}
+	}
+	u, err := user.Current()
+	if err != nil {
+		return miss("the user has no name")
+	}
+	for _, file := range []string{"/etc/subuid", "/etc/subgid"} {
+		b, _ := os.ReadFile(file)
+		found := false
+		for line := range strings.Lines(string(b)) {
+			who, _, _ := strings.Cut(line, ":")
+			found = found || who == u.Username || who == u.Uid
+		}
+		if !found {
+			return miss("no range of ids in " + file)
+		}
+	}
+	it.Detail = "ranges for " + u.Username
+	return it
+}
+
+// cgroup finds the control group (version 2) that this process is in, and tries
+// to make a child of it (cgroups(7), "Delegation").
+func cgroup() Item {
+	it := Item{Group: Features, Name: Cgroup, State: Missing, Tried: "made a child of our control group"}
+	dir, err := cgroupDir()
+	if err != nil {
+		it.Detail, it.Errno, it.Remedy = "no version 2 hierarchy: "+err.Error(), errnoName(err), "boot with systemd.unified_cgroup_hierarchy=1"
+		return it
+	}
+	it.Remedy = host{container: filtered()}.remedy(Cgroup, "")
+	child := filepath.Join(dir, fmt.Sprintf("coppice-probe-%d", os.Getpid()))
+	if err := os.Mkdir(child, 0o700); err != nil {
+		it.Errno, it.Detail = errnoName(err), "not delegated; processes are stopped by SIGSTOP, limits are rlimits"
+		return it
+	}
+	b, _ := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	_ = os.Remove(child)
+	has := strings.Fields(string(b))
+	it.Detail = "freezer"
+	it.State = OK
+	for _, want := range []string{"memory", "pids"} {
+		if strings.Contains(" "+strings.Join(has, " ")+" ", " "+want+" ") {
+			it.Detail += ", " + want
+		} else {
+			it.State = Weak
+		}
+	}
+	if it.State == OK {
+		it.Remedy = ""
+	} else {
+		it.Detail += " (no other controllers: limits are rlimits)"
+	}
+	return it
+}
+
+// cgroupDir is the directory of our control group, as seen from our own mounts.
+func cgroupDir() (string, error) {
+	self, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return "", err
+	}
+	path := ""
+	for line := range strings.Lines(string(self)) {
+		if p, ok := strings.CutPrefix(line, "0::"); ok {
+			path = strings.TrimSuffix(p, "\n")
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		before, after, _ := strings.Cut(line, " - ")
+		f := strings.Fields(before)
+		if len(f) < 5 || !strings.HasPrefix(after, "cgroup2 ") || path == "" {
+			continue
+		}
+		rel, err := filepath.Rel(f[3], path)
+		if err != nil || strings.HasPrefix(rel, "..") {
+			rel = "."
+		}
+		dir := filepath.Join(unquote(f[4]), rel)
+		if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err != nil {
+			return "", err
+		}
+		return dir, nil
+	}
+	return "", unix.ENOENT
+}
+
+// unquote undoes the octal escapes of mountinfo.
+func unquote(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	if u, err := strconv.Unquote(`"` + strings.ReplaceAll(s, `"`, `\"`) + `"`); err == nil {
+		return u
+	}
+	return s
+}

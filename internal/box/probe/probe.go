@@ -1,0 +1,248 @@
+//go:build linux && (amd64 || arm64)
+
+package probe
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// patience bounds a child: a mount of a dead network file system may hang.
+const patience = 5 * time.Second
+
+// Probe tries what o asks for. It changes nothing that lasts, and takes a few
+// tens of milliseconds. An error means that nothing could be tried; a lack is an
+// item.
+func Probe(ctx context.Context, o Options) (Report, error) {
+	var uts unix.Utsname
+	if err := unix.Uname(&uts); err != nil {
+		return Report{}, fault.Wrap(err, "probe the kernel")
+	}
+	r := Report{Kernel: unix.ByteSliceToString(uts.Release[:]), User: fmt.Sprintf("uid %d", os.Getuid())}
+	switch {
+	case o.Root:
+		r.User = "root"
+	case os.Getuid() == 0:
+		r.User = "root of a user namespace"
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+
+	home := existing(o.Home)
+	host := lookAround(o.Root)
+	var mounts, guest childReport
+	var wg sync.WaitGroup
+	wg.Go(func() { mounts = runChild(ctx, o, home, taskMounts) })
+	wg.Go(func() { guest = runChild(ctx, o, home, taskGuest) })
+	features := []Item{landlock(), homeFS(home)}
+	if !o.Quick {
+		features = append(features, cgroup(), subordinateIDs(o.Root))
+	}
+	wg.Wait()
+	features = append(features, guest.items(taskGuest, host)...)
+	features = append(features, mounts.items(taskMounts, host)...)
+	r.Items = features
+	r.Items = append(r.Items, drivers(&r, home)...)
+	r.Items = append(tiers(&r, host), r.Items...)
+	return r, nil
+}
+
+// existing gives the nearest directory at or above path.
+func existing(path string) string {
+	for p := path; p != ""; p = filepath.Dir(p) {
+		if info, err := os.Stat(p); err == nil && info.IsDir() {
+			return p
+		}
+		if p == filepath.Dir(p) {
+			break
+		}
+	}
+	return os.TempDir()
+}
+
+// tiers judges the tiers by the features.
+func tiers(r *Report, h host) []Item {
+	process := Item{Group: Tiers, Name: TierProcess, State: OK, Tried: "the features that it needs"}
+	var weak []string
+	for _, need := range []string{UserNamespaces, Seccomp, Devpts, FreshProc} {
+		it, ok := r.Item(Features, need)
+		if !ok || it.State == Missing {
+			process.State, process.Detail, process.Errno, process.Remedy = Missing, "needs "+need, it.Errno, it.Remedy
+			break
+		}
+		if it.State == Weak {
+			weak = append(weak, need)
+		}
+	}
+	if process.State == OK {
+		for _, nice := range []string{SeccompNotify, Landlock} {
+			if r.Lacks(nice) {
+				weak = append(weak, nice)
+			}
+		}
+		if len(weak) > 0 {
+			process.State, process.Detail = Weak, "without, or with a weak, "+strings.Join(weak, ", ")
+			it, _ := r.Item(Features, weak[0])
+			process.Remedy = it.Remedy
+		} else {
+			process.Detail = "user, mount, pid, ipc, uts, cgroup and net namespaces; seccomp; private /proc and /dev"
+		}
+	}
+	workspace := Item{Group: Tiers, Name: TierWorkspace, State: OK, Tried: "nothing: it needs nothing", Detail: "history without confinement"}
+	r.Tier = TierWorkspace
+	if process.State != Missing {
+		r.Tier = TierProcess
+	}
+	return []Item{process, workspace}
+}
+
+// drivers judges the drivers by the features and the home.
+func drivers(r *Report, home string) []Item {
+	overlay := Item{Group: Drivers, Name: DriverOverlay, State: OK, Tried: "mounted it with userxattr, its upper directory in the home"}
+	if it, ok := r.Item(Features, Overlay); !ok || it.State == Missing {
+		overlay.State, overlay.Detail, overlay.Errno, overlay.Remedy = Missing, it.Detail, it.Errno, it.Remedy
+	}
+	cp := Item{Group: Drivers, Name: DriverCopy, State: OK, Tried: "access to the home", Detail: "plain directories; slower"}
+	if err := unix.Access(home, unix.W_OK|unix.X_OK); err != nil {
+		cp.State, cp.Errno = Missing, errnoName(err)
+		cp.Remedy = "make the home writable, or set COPPICE_HOME to a directory that is"
+	}
+	btrfs := Item{Group: Drivers, Name: DriverBtrfs, State: OK, Tried: "statfs of the home", Detail: "subvolumes"}
+	if fs, _ := fileSystem(home); fs != "btrfs" {
+		btrfs.State, btrfs.Detail = Missing, "the home is on "+fs
+		btrfs.Remedy = "set COPPICE_HOME to a directory on btrfs"
+	}
+	r.Driver = DriverCopy
+	if btrfs.State == OK {
+		r.Driver = DriverBtrfs
+	}
+	if overlay.State == OK {
+		r.Driver = DriverOverlay
+	}
+	return []Item{overlay, cp, btrfs}
+}
+
+// A child does one task and prints a childReport.
+const argv0 = "coppice-probe"
+
+type task string
+
+const (
+	taskMounts task = "mounts" // what the keeper does: a mount namespace of its own
+	taskGuest  task = "guest"  // what init does: all namespaces
+	taskHold   task = "hold"   // sits in a user namespace until its stdin closes
+)
+
+// config travels as argv[2].
+type config struct {
+	Home  string `json:"home"`
+	Root  bool   `json:"root"`
+	Quick bool   `json:"quick"`
+}
+
+// result is what came of one try.
+type result struct {
+	Name   string `json:"name"`
+	State  State  `json:"state"`
+	Tried  string `json:"tried"`
+	Detail string `json:"detail,omitempty"`
+	Errno  string `json:"errno,omitempty"`
+}
+
+type childReport struct {
+	Results []result `json:"results"`
+	start   error    // the child did not even start
+	stderr  string
+}
+
+// runChild runs one task in new namespaces.
+func runChild(ctx context.Context, o Options, home string, t task) childReport {
+	arg, err := json.Marshal(config{Home: home, Root: o.Root, Quick: o.Quick})
+	if err != nil {
+		return childReport{start: err}
+	}
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Args = []string{argv0, string(t), string(arg)}
+	cmd.Dir = "/"
+	cmd.Env = []string{"GOMAXPROCS=1", "GOGC=off"}
+	cmd.WaitDelay = time.Second
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	if t == taskGuest {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNET | unix.CLONE_NEWCGROUP
+	}
+	if t == taskGuest || os.Geteuid() != 0 {
+		ownUser(cmd.SysProcAttr)
+	}
+	// A refusal of clone is told from one of the program by errors.As.
+	if err := cmd.Run(); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			return childReport{start: err}
+		}
+	}
+	var r childReport
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+		return childReport{start: fmt.Errorf("the self-test ended early: %s: %w", strings.TrimSpace(errs.String()), unix.EPERM)}
+	}
+	return r
+}
+
+// ownUser asks for a user namespace in which the caller is uid 0.
+func ownUser(a *syscall.SysProcAttr) {
+	a.Cloneflags |= syscall.CLONE_NEWUSER
+	a.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+	a.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+}
+
+// tries of each task, for when it did not even start.
+var tries = map[task][]string{
+	taskMounts: {Overlay},
+	taskGuest:  {UserNamespaces, FreshProc, Devpts, Seccomp, SeccompNotify},
+}
+
+// items makes items of a child's results.
+func (c childReport) items(t task, h host) []Item {
+	var items []Item
+	if c.start != nil {
+		for _, name := range tries[t] {
+			items = append(items, Item{
+				Group: Features, Name: name, State: Missing, Tried: "started a process in new namespaces",
+				Detail: c.start.Error(), Errno: errnoName(c.start), Remedy: h.remedy(UserNamespaces, errnoName(c.start)),
+			})
+		}
+		return items
+	}
+	for _, r := range c.Results {
+		it := Item{Group: Features, Name: r.Name, State: r.State, Tried: r.Tried, Detail: r.Detail, Errno: r.Errno}
+		if r.State != OK {
+			it.Remedy = h.remedy(r.Name, r.Errno)
+		}
+		items = append(items, it)
+	}
+	return items
+}
+
+// errnoName is "EPERM", or "" where err has no errno.
+func errnoName(err error) string {
+	var e unix.Errno
+	if errors.As(err, &e) {
+		return unix.ErrnoName(e)
+	}
+	return ""
+}
