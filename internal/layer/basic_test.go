@@ -14,7 +14,7 @@ import (
 func TestCaptureBasic(t *testing.T) {
 	ctx := context.Background()
 	home := t.TempDir()
-	s, err := Open(ctx, vfs.OS{}, filepath.Join(home, "layers"))
+	s, err := Open(ctx, vfs.OS(), filepath.Join(home, "layers"))
 	if err != nil {
 		t.Fatal(err)
 	}

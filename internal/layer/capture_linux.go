@@ -21,7 +21,8 @@ type CaptureInput struct {
 	// Parts are where the changes of the live root appear. No process may write
 	// to them while Capture runs.
 	Parts []rootspec.Part
-	// Index is the state at the last capture; nil: everything in Parts is new.
+	// Index is the state at the last capture; nil: everything in Parts is new,
+	// their own directories too; new(Index): everything in them is new.
 	Index *Index
 	// Suspects are absolute paths inside that may have changed without a trace
 	// in their stat: files that are or were mapped shared and writable.
@@ -40,12 +41,12 @@ type CaptureInput struct {
 // Captured is what a capture made.
 type Captured struct {
 	Stats timeline.Stats
-	Index *Index   // belongs to the new snapshot, also when Empty
-	Empty bool     // nothing changed, and no layer was made
-	Paths []string // up to eight changed paths, for messages
+	Index *Index // belongs to the new snapshot, also when Empty
+	Empty bool   // nothing changed, and no layer was made
 	// TooMany says that more than MaxPaths changed: nothing was made, Stats is
 	// what would have been, and Adopt is the better way.
 	TooMany bool
+	Paths   []string // up to eight changed paths, for messages
 }
 
 // Capture writes what changed since in.Index as layer id. It returns when the
@@ -70,6 +71,9 @@ func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInpu
 			out.TooMany = true
 			return out, nil
 		}
+	}
+	if out.Empty {
+		trees.keepRoot()
 	}
 	if len(next.origins) >= 1<<16-2 {
 		next.forget()
@@ -169,6 +173,7 @@ func (s *Store) newWalker(ctx context.Context, in CaptureInput) *walker {
 	}
 	w := &walker{ctx: ctx, plain: in.Plain, racyFrom: now.UnixNano() - racyWindow}
 	w.cuts = makeCuts(in.Parts)
+	w.rootIsNews = in.Index == nil
 	w.spare.Store(1)
 	w.same = func(part int, dirs []string, dir int, name string, e *ent) bool {
 		if e.origin == 0 || in.Index == nil || int(e.origin) > len(in.Index.origins) {
@@ -257,7 +262,7 @@ func (d *delta) count(s *timeline.Stats) {
 	if d == nil {
 		return
 	}
-	if d.leaf {
+	if d.counts() {
 		s.Paths++
 	}
 	s.Paths += len(d.items) + len(d.gone)
@@ -269,6 +274,22 @@ func (d *delta) count(s *timeline.Stats) {
 	for _, k := range d.kids {
 		k.count(s)
 	}
+}
+
+// keepRoot chooses the root directory alone, so that an empty layer has the
+// right one.
+func (t trees) keepRoot() {
+	for i := range t {
+		if t[i].path == "/" {
+			t[i].delta = &delta{}
+		}
+	}
+}
+
+// counts says whether the directory itself is a changed path, rather than the
+// place of some.
+func (d *delta) counts() bool {
+	return d.isNew || d.self || d.leaf && len(d.items)+len(d.gone)+len(d.kids) == 0
 }
 
 // walk compares all parts with the old index.
@@ -330,7 +351,7 @@ func (w *walker) root(fd int, old *rootEnt, next *rootEnt, d *delta) (*dirNode, 
 	}
 	next.self.size = a.sum()
 	if old == nil {
-		d.leaf, d.self = true, true
+		d.leaf, d.self = w.rootIsNews, w.rootIsNews
 		return nil, nil
 	}
 	o, n := &old.self, &next.self
@@ -416,6 +437,9 @@ func (t trees) emit(e *emitter, fs int) error {
 		if err != nil {
 			return err
 		}
+	}
+	if !e.rootDone {
+		return e.s.fs.SetXattr(fs, xattrSkeleton, []byte("y"))
 	}
 	return nil
 }

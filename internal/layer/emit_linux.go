@@ -62,7 +62,7 @@ func (e *emitter) dir(d *delta, src, dst, depth int, path string) (int, int, err
 
 // count adds the directory itself to the statistics.
 func (e *emitter) count(d *delta, path string) {
-	if d.isNew || d.self || d.leaf && len(d.items)+len(d.gone)+len(d.kids) == 0 {
+	if d.counts() {
 		e.paths.Add(1)
 		e.tell(path, "")
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 // viewHeld is how deep a walk of a view keeps descriptors: each directory of it
@@ -19,15 +21,14 @@ type mdir struct {
 	v      *View
 	path   string
 	levels []level
-	r      dirReader
 	// keepWhiteouts lists whiteouts as entries: merged layers must keep them.
 	keepWhiteouts bool
 }
 
-// level is a directory in one layer.
+// level is a directory in one of the view's trees.
 type level struct {
-	fd    int // -1 while parked
-	layer int // index into the view's layers; their number: the host
+	fd  int // -1 while parked
+	src int // index into the view's sources
 }
 
 // found is one entry of an mdir. It holds while the mdir is open.
@@ -35,37 +36,45 @@ type found struct {
 	m      *mdir
 	name   string
 	st     unix.Stat_t
-	level  int   // which level of m has it
-	dirs   []int // of a directory: the levels that take part in it
-	opaque bool  // of a directory: something ended it, so layers further down do not show
-}
-
-// host says whether a level is the host's own root.
-func (v *View) hostLevel(layer int) bool { return v.host && layer == len(v.layers) }
-
-func (v *View) levelRoot(layer int) string {
-	if v.hostLevel(layer) {
-		return "/"
-	}
-	return v.layers[layer]
+	level  int     // which level of m has it
+	dirs   []int   // of a directory: the levels that take part in it
+	opaque bool    // of a directory: something ended it, so layers further down do not show
+	alt    *source // of a directory: the tree whose root it is
 }
 
 // root opens the root of the view.
 func (v *View) root() (*mdir, error) {
 	m := &mdir{v: v, path: "/"}
-	n := len(v.layers)
-	if v.host {
-		n++
+	if err := m.graft(); err != nil {
+		m.close()
+		return nil, err
 	}
-	for i := range n {
-		fd, err := openDirAt(unix.AT_FDCWD, v.levelRoot(i))
+	return m, nil
+}
+
+// graft adds the trees that begin at the directory.
+func (m *mdir) graft() error {
+	for i := range m.v.sources {
+		if m.v.sources[i].at != m.path {
+			continue
+		}
+		fd, err := openDirAt(unix.AT_FDCWD, m.v.sources[i].dir)
 		if err != nil {
-			m.close()
-			return nil, err
+			return fault.Wrap(err, "open %s", m.v.sources[i].dir)
 		}
 		m.levels = append(m.levels, level{fd, i})
 	}
-	return m, nil
+	return nil
+}
+
+// grafted gives the topmost tree that begins at p, which is not the root.
+func (v *View) grafted(p string) *source {
+	for i := range v.sources {
+		if v.sources[i].at == p {
+			return &v.sources[i]
+		}
+	}
+	return nil
 }
 
 func (m *mdir) close() {
@@ -84,11 +93,12 @@ func (m *mdir) unpark() error {
 		if l.fd >= 0 {
 			continue
 		}
-		root, err := openDirAt(unix.AT_FDCWD, m.v.levelRoot(l.layer))
+		src := &m.v.sources[l.src]
+		root, err := openDirAt(unix.AT_FDCWD, src.dir)
 		if err != nil {
 			return err
 		}
-		if rel := strings.Trim(m.path, "/"); rel == "" {
+		if rel, _ := below(src.at, m.path); rel == "" {
 			l.fd = root
 		} else {
 			l.fd, err = openBeneath(root, rel, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
@@ -153,17 +163,19 @@ func (m *mdir) child(name string) (*found, error) {
 
 // list gives all entries, sorted by name.
 func (m *mdir) list() ([]found, error) {
+	r := readers.Get().(*dirReader)
+	defer readers.Put(r)
 	var all []*collect
 	var by map[string]*collect
 	if len(m.levels) > 1 {
 		by = map[string]*collect{}
 	}
 	for i := range m.levels {
-		if err := m.r.start(m.levels[i].fd); err != nil {
+		if err := r.start(m.levels[i].fd); err != nil {
 			return nil, err
 		}
 		for {
-			name, _, ok, err := m.r.next()
+			name, _, ok, err := r.next()
 			if err != nil {
 				return nil, err
 			}
@@ -175,7 +187,7 @@ func (m *mdir) list() ([]found, error) {
 				continue
 			}
 			var st unix.Stat_t
-			if err := m.r.stat(name, &st); err != nil {
+			if err := r.stat(name, &st); err != nil {
 				if errors.Is(err, unix.ENOENT) {
 					continue
 				}
@@ -223,7 +235,7 @@ type collect struct {
 // take adds what level i has and says whether deeper levels matter.
 func (c *collect) take(i int, st *unix.Stat_t) (more bool, err error) {
 	switch {
-	case isWhiteout(st):
+	case isWhiteout(st) && !c.m.src(i).raw:
 		c.end = true
 		if c.f == nil && c.m.keepWhiteouts {
 			c.f = &found{m: c.m, name: c.name, st: *st, level: i}
@@ -243,8 +255,8 @@ func (c *collect) take(i int, st *unix.Stat_t) (more bool, err error) {
 	if !c.known {
 		c.f.st, c.f.level = *st, i
 	}
-	if i == len(c.m.levels)-1 && !c.m.keepWhiteouts {
-		return false, nil
+	if c.m.src(i).raw || i == len(c.m.levels)-1 && !c.m.keepWhiteouts {
+		return true, nil
 	}
 	fd, err := openDirAt(c.m.levels[i].fd, c.name)
 	if err != nil {
@@ -261,15 +273,29 @@ func (c *collect) take(i int, st *unix.Stat_t) (more bool, err error) {
 }
 
 func (c *collect) result() (*found, error) {
-	if c.f != nil {
-		c.f.opaque = c.end
+	if c.f == nil {
+		return nil, nil
+	}
+	c.f.opaque = c.end
+	if len(c.m.v.sources) > 1 && isDir(&c.f.st) {
+		if src := c.m.v.grafted(c.f.path()); src != nil {
+			c.f.alt = src
+			return c.f, unix.Stat(src.dir, &c.f.st)
+		}
 	}
 	return c.f, nil
 }
 
+// src is the tree that level i belongs to.
+func (m *mdir) src(i int) *source { return &m.v.sources[m.levels[i].src] }
+
 // sub opens the directory f. The caller closes it.
 func (m *mdir) sub(f *found) (*mdir, error) {
 	out := &mdir{v: m.v, path: f.path(), keepWhiteouts: m.keepWhiteouts}
+	if err := out.graft(); err != nil {
+		out.close()
+		return nil, err
+	}
 	for _, i := range f.dirs {
 		l := m.levels[i]
 		fd, err := m.openSub(l, f.name)
@@ -280,20 +306,20 @@ func (m *mdir) sub(f *found) (*mdir, error) {
 			out.close()
 			return nil, err
 		}
-		if m.v.hostLevel(l.layer) {
+		if m.v.sources[l.src].host {
 			var st unix.Stat_t
 			if unix.Fstat(fd, &st) == nil && (devIno{st.Dev, st.Ino}) == m.v.hide {
 				unix.Close(fd)
 				continue
 			}
 		}
-		out.levels = append(out.levels, level{fd, l.layer})
+		out.levels = append(out.levels, level{fd, l.src})
 	}
 	return out, nil
 }
 
 func (m *mdir) openSub(l level, name string) (int, error) {
-	if !m.v.hostLevel(l.layer) || m.v.mounts[path.Join(m.path, name)] {
+	if !m.v.sources[l.src].host || m.v.mounts[path.Join(m.path, name)] {
 		return openDirAt(l.fd, name)
 	}
 	how := unix.OpenHow{Flags: openDirFlags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV}
@@ -324,10 +350,30 @@ func (f *found) open() (int, error) {
 }
 
 func (f *found) attrs() (attrs, error) {
-	if f.name == "." {
-		return readAttrs(xattrSource{fd: f.dirfd()}, false)
+	if isDir(&f.st) {
+		var st unix.Stat_t
+		return f.dirAttrs(&st)
 	}
-	return readAttrs(xattrAt(f.dirfd(), f.name), f.m.v.hostLevel(f.m.levels[f.level].layer))
+	return readAttrs(xattrAt(f.dirfd(), f.name), f.src().plain)
+}
+
+func (f *found) src() *source { return f.m.src(f.level) }
+
+// dirAttrs reads a directory's state and attributes from the tree that has them.
+func (f *found) dirAttrs(st *unix.Stat_t) (attrs, error) {
+	dir, name, plain := f.dirfd(), f.name, f.src().plain
+	if f.alt != nil {
+		dir, name, plain = unix.AT_FDCWD, f.alt.dir, f.alt.plain
+	}
+	fd, err := openDirAt(dir, name)
+	if err != nil {
+		return attrs{}, err
+	}
+	defer unix.Close(fd)
+	if err := unix.Fstat(fd, st); err != nil {
+		return attrs{}, err
+	}
+	return readAttrs(xattrSource{fd: fd}, plain)
 }
 
 func (f *found) link() string {
@@ -343,5 +389,5 @@ func (f *found) link() string {
 
 func (f *found) entry() Entry {
 	return Entry{Path: f.path(), Mode: f.st.Mode, UID: f.st.Uid, GID: f.st.Gid, Size: f.st.Size, Mtime: mtimeNs(&f.st),
-		Rdev: f.st.Rdev, Link: f.link(), Layer: f.m.levels[f.level].layer, Ino: f.st.Ino, Nlink: uint64(f.st.Nlink)}
+		Rdev: f.st.Rdev, Link: f.link(), Layer: f.m.levels[f.level].src, Ino: f.st.Ino, Nlink: uint64(f.st.Nlink)}
 }

@@ -133,17 +133,3 @@ func (m *merger) meta(f *found, dst int, opaque bool) error {
 	}
 	return m.dirMetaOf(&st, &a, dst, opaque)
 }
-
-// dirAttrs reads a directory's state and attributes from the level that has
-// them.
-func (f *found) dirAttrs(st *unix.Stat_t) (attrs, error) {
-	fd, err := openDirAt(f.dirfd(), f.name)
-	if err != nil {
-		return attrs{}, err
-	}
-	defer unix.Close(fd)
-	if err := unix.Fstat(fd, st); err != nil {
-		return attrs{}, err
-	}
-	return readAttrs(xattrSource{fd: fd}, false)
-}

@@ -2,6 +2,7 @@ package layer
 
 import (
 	"bytes"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -106,6 +107,9 @@ type dirReader struct {
 }
 
 const dirBufSize = 32 << 10
+
+// readers are kept for lists that are short-lived.
+var readers = sync.Pool{New: func() any { return &dirReader{} }}
 
 // start begins at the first entry of fd, which must be open for reading.
 func (r *dirReader) start(fd int) error {

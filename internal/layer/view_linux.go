@@ -19,10 +19,18 @@ import (
 // for concurrent use. Paths are absolute; symbolic links in them are not
 // followed.
 type View struct {
-	layers []string // fs trees, topmost first
-	host   bool
-	mounts map[string]bool // places of the host where crossing into another file system is right
-	hide   devIno
+	sources []source        // topmost first
+	mounts  map[string]bool // places of the host where crossing into another file system is right
+	hide    devIno
+}
+
+// source is one tree that a view is made of.
+type source struct {
+	dir   string // host path
+	at    string // where in the view its root lies
+	host  bool   // the host's own root
+	raw   bool   // whiteouts and opaque marks are not interpreted
+	plain bool   // not in overlay form: overlayfs's names of attributes are a program's own
 }
 
 // Entry is what a view has at a path.
@@ -35,7 +43,7 @@ type Entry struct {
 	Mtime int64 // nanoseconds since 1970
 	Rdev  uint64
 	Link  string // target of a symbolic link
-	Layer int    // which layer of the stack has it; their number: the host
+	Layer int    // which tree of the view has it, counted from the top
 	Ino   uint64 // with Layer, what the names of one file have in common
 	Nlink uint64 // names of the file in the store, which may be more than in the view
 }
@@ -48,7 +56,13 @@ func (e *Entry) IsDir() bool { return e.Mode&unix.S_IFMT == unix.S_IFDIR }
 // (absolute paths: the parts of the live root), and the store itself is not
 // shown.
 func (s *Store) View(stack rootspec.Stack, mounts ...string) *View {
-	v := &View{layers: stack.Layers, host: stack.Host, hide: s.storeID}
+	v := &View{hide: s.storeID}
+	for _, l := range stack.Layers {
+		v.sources = append(v.sources, source{dir: l, at: "/"})
+	}
+	if stack.Host {
+		v.sources = append(v.sources, source{dir: "/", at: "/", host: true})
+	}
 	if len(mounts) > 0 {
 		v.mounts = map[string]bool{}
 		for _, m := range mounts {
@@ -56,6 +70,36 @@ func (s *Store) View(stack rootspec.Stack, mounts ...string) *View {
 		}
 	}
 	return v
+}
+
+// LiveView shows a stack with the overlay uppers of a live root on it. What
+// processes change meanwhile may be seen or not.
+func (s *Store) LiveView(stack rootspec.Stack, parts []rootspec.Part) *View {
+	var mounts []string
+	var tops []source
+	for _, p := range parts {
+		tops = append(tops, source{dir: p.Dir, at: path.Clean(p.Path)})
+		if tops[len(tops)-1].at != "/" {
+			mounts = append(mounts, p.Path)
+		}
+	}
+	v := s.View(stack, mounts...)
+	v.sources = append(tops, v.sources...)
+	return v
+}
+
+// PlainView shows the plain trees of a live root.
+func (s *Store) PlainView(parts []rootspec.Part) *View {
+	v := &View{}
+	for _, p := range parts {
+		v.sources = append(v.sources, source{dir: p.Dir, at: path.Clean(p.Path), raw: true, plain: true})
+	}
+	return v
+}
+
+// rawView shows one tree as it is, in overlay form or not.
+func rawView(dir string, plain bool) *View {
+	return &View{sources: []source{{dir: dir, at: "/", raw: true, plain: plain}}}
 }
 
 // Lookup gives the entry at p; fault.NotFound when there is none.

@@ -38,13 +38,15 @@ type item struct {
 
 // walker compares live trees with an index. One walk is one capture.
 type walker struct {
-	ctx      context.Context
-	plain    bool
-	racyFrom int64 // entries whose ctime is not older are racy
-	suspects map[devIno]struct{}
-	same     func(part int, path []string, dir int, name string, e *ent) bool // compares with the copy in the origin
-	cuts     map[string]*cut
-	spare    atomic.Int32 // workers that may still be started
+	ctx   context.Context
+	plain bool
+	// rootIsNews: a part's own directory counts as changed when it is not known.
+	rootIsNews bool
+	racyFrom   int64 // entries whose ctime is not older are racy
+	suspects   map[devIno]struct{}
+	same       func(part int, path []string, dir int, name string, e *ent) bool // compares with the copy in the origin
+	cuts       map[string]*cut
+	spare      atomic.Int32 // workers that may still be started
 }
 
 // cut is the tree of places where another part takes over.

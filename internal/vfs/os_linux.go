@@ -9,10 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OS is the real file system. The zero value is ready.
-type OS struct{}
+// OS is the real file system.
+func OS() FS { return system{} }
 
-var _ FS = OS{}
+// system passes every call to the kernel.
+type system struct{}
+
+var _ FS = system{}
 
 // retry repeats fn while a signal interrupts it.
 func retry(fn func() error) error {
@@ -24,7 +27,7 @@ func retry(fn func() error) error {
 }
 
 // Create implements FS.
-func (OS) Create(dir int, name string, mode uint32) (fd int, err error) {
+func (system) Create(dir int, name string, mode uint32) (fd int, err error) {
 	for {
 		fd, err = unix.Openat(dir, name, unix.O_CREAT|unix.O_EXCL|unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
 		if err != unix.EINTR {
@@ -34,36 +37,36 @@ func (OS) Create(dir int, name string, mode uint32) (fd int, err error) {
 }
 
 // Mkdir implements FS.
-func (OS) Mkdir(dir int, name string, mode uint32) error { return unix.Mkdirat(dir, name, mode) }
+func (system) Mkdir(dir int, name string, mode uint32) error { return unix.Mkdirat(dir, name, mode) }
 
 // Symlink implements FS.
-func (OS) Symlink(target string, dir int, name string) error {
+func (system) Symlink(target string, dir int, name string) error {
 	return unix.Symlinkat(target, dir, name)
 }
 
 // Mknod implements FS.
-func (OS) Mknod(dir int, name string, mode uint32, dev uint64) error {
+func (system) Mknod(dir int, name string, mode uint32, dev uint64) error {
 	return unix.Mknodat(dir, name, mode, int(dev))
 }
 
 // Link implements FS.
-func (OS) Link(fromDir int, from string, toDir int, to string) error {
+func (system) Link(fromDir int, from string, toDir int, to string) error {
 	return unix.Linkat(fromDir, from, toDir, to, 0)
 }
 
 // Rename implements FS.
-func (OS) Rename(fromDir int, from string, toDir int, to string) error {
+func (system) Rename(fromDir int, from string, toDir int, to string) error {
 	return unix.Renameat(fromDir, from, toDir, to)
 }
 
 // Unlink implements FS.
-func (OS) Unlink(dir int, name string) error { return unix.Unlinkat(dir, name, 0) }
+func (system) Unlink(dir int, name string) error { return unix.Unlinkat(dir, name, 0) }
 
 // Rmdir implements FS.
-func (OS) Rmdir(dir int, name string) error { return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) }
+func (system) Rmdir(dir int, name string) error { return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) }
 
 // WriteAt implements FS.
-func (OS) WriteAt(fd int, p []byte, off int64) error {
+func (system) WriteAt(fd int, p []byte, off int64) error {
 	for len(p) > 0 {
 		n, err := unix.Pwrite(fd, p, off)
 		if err == unix.EINTR {
@@ -81,7 +84,7 @@ func (OS) WriteAt(fd int, p []byte, off int64) error {
 }
 
 // CopyRange implements FS.
-func (OS) CopyRange(dst, src int, off, n int64) (int64, error) {
+func (system) CopyRange(dst, src int, off, n int64) (int64, error) {
 	in, out := off, off
 	for {
 		m, err := unix.CopyFileRange(src, &in, dst, &out, int(n), 0)
@@ -92,7 +95,7 @@ func (OS) CopyRange(dst, src int, off, n int64) (int64, error) {
 }
 
 // Clone implements FS.
-func (OS) Clone(dst, src int) error {
+func (system) Clone(dst, src int) error {
 	err := unix.IoctlFileClone(dst, src)
 	switch {
 	case err == nil:
@@ -105,20 +108,20 @@ func (OS) Clone(dst, src int) error {
 }
 
 // Truncate implements FS.
-func (OS) Truncate(fd int, size int64) error {
+func (system) Truncate(fd int, size int64) error {
 	return retry(func() error { return unix.Ftruncate(fd, size) })
 }
 
 // Chmod implements FS.
-func (OS) Chmod(fd int, mode uint32) error { return unix.Fchmod(fd, mode&0o7777) }
+func (system) Chmod(fd int, mode uint32) error { return unix.Fchmod(fd, mode&0o7777) }
 
 // ChmodAt implements FS.
-func (OS) ChmodAt(dir int, name string, mode uint32) error {
+func (system) ChmodAt(dir int, name string, mode uint32) error {
 	return unix.Fchmodat(dir, name, mode&0o7777, 0)
 }
 
 // ChownAt implements FS.
-func (OS) ChownAt(dir int, name string, uid, gid uint32) error {
+func (system) ChownAt(dir int, name string, uid, gid uint32) error {
 	if name == "" {
 		return unix.Fchown(dir, int(uid), int(gid))
 	}
@@ -126,20 +129,20 @@ func (OS) ChownAt(dir int, name string, uid, gid uint32) error {
 }
 
 // SetXattr implements FS.
-func (OS) SetXattr(fd int, key string, value []byte) error {
+func (system) SetXattr(fd int, key string, value []byte) error {
 	return unix.Fsetxattr(fd, key, value, 0)
 }
 
 // SetXattrAt implements FS.
-func (OS) SetXattrAt(dir int, name, key string, value []byte) error {
+func (system) SetXattrAt(dir int, name, key string, value []byte) error {
 	return unix.Lsetxattr(FDPath(dir)+"/"+name, key, value, 0)
 }
 
 // RemoveXattr implements FS.
-func (OS) RemoveXattr(fd int, key string) error { return unix.Fremovexattr(fd, key) }
+func (system) RemoveXattr(fd int, key string) error { return unix.Fremovexattr(fd, key) }
 
 // Utimes implements FS.
-func (OS) Utimes(dir int, name string, mtime int64) error {
+func (system) Utimes(dir int, name string, mtime int64) error {
 	sec, nsec := mtime/1e9, mtime%1e9
 	if nsec < 0 {
 		sec, nsec = sec-1, nsec+1e9
@@ -156,10 +159,10 @@ func (OS) Utimes(dir int, name string, mtime int64) error {
 }
 
 // Sync implements FS.
-func (OS) Sync(fd int) error { return retry(func() error { return unix.Fsync(fd) }) }
+func (system) Sync(fd int) error { return retry(func() error { return unix.Fsync(fd) }) }
 
 // SyncFS implements FS.
-func (OS) SyncFS(fd int) error { return retry(func() error { return unix.Syncfs(fd) }) }
+func (system) SyncFS(fd int) error { return retry(func() error { return unix.Syncfs(fd) }) }
 
 // FDPath is a path by which an open directory can be reached by calls that take
 // paths only.

@@ -1,0 +1,185 @@
+package layer
+
+import (
+	"context"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// ImportOptions says what ImportDir takes. The zero value takes everything.
+type ImportOptions struct {
+	// OneFileSystem leaves mount points below the source empty.
+	OneFileSystem bool
+	// Skip lists absolute host paths that are left out.
+	Skip []string
+	// Empty lists absolute host paths of directories that are kept without what
+	// is in them.
+	Empty []string
+	// Progress is called a few times a second, from one goroutine; may be nil.
+	Progress func(Progress)
+}
+
+// Progress is how far an import is.
+type Progress struct {
+	Entries int64
+	Bytes   int64 // of content written
+	Total   int64 // expected Bytes; 0: unknown
+}
+
+// Report is what an import made, and what it could not.
+type Report struct {
+	Entries    int64
+	Bytes      int64
+	Unreadable []string // absolute paths that could not be read; sorted
+	Changed    []string // entries left out or made harmless, each with its reason
+}
+
+// ImportDir makes layer id a copy of the directory src. What may not be read is
+// listed in the report, never skipped in silence. After a failure nothing is
+// left behind.
+func (s *Store) ImportDir(ctx context.Context, id timeline.LayerID, src string, opts ImportOptions) (rep Report, err error) {
+	if !validID(id) {
+		return rep, fault.New(fault.Invalid, "layer id %q is malformed", id)
+	}
+	src, err = filepath.Abs(src)
+	if err == nil {
+		src, err = filepath.EvalSymlinks(src)
+	}
+	if err != nil {
+		return rep, fault.Wrap(err, "import %s", src)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(src, &st); err != nil {
+		return rep, fault.Wrap(err, "import %s", src)
+	}
+	if !isDir(&st) {
+		return rep, fault.New(fault.Invalid, "import %s: not a directory", src)
+	}
+	b, err := s.begin(ctx, id)
+	if err != nil {
+		return rep, fault.Wrap(err, "import %s", src)
+	}
+	defer b.undo.Run(&err)
+	c := &copier{ctx: ctx, tolerate: true}
+	c.s, c.fromRaw, c.lenient, c.linkDir = s, true, true, b.links
+	c.spare.Store(copyWorkers())
+	if opts.OneFileSystem {
+		c.dev = st.Dev
+	}
+	c.skip, c.empty = matcher(src, append(slices.Clone(opts.Skip), filepath.Dir(s.dir))), matcher(src, opts.Empty)
+	v := rawView(src, true)
+	stop := c.tick(opts.Progress)
+	err = s.materialise(v, c, b.fs)
+	stop()
+	if err == nil {
+		err = c.rootMeta(v, b.fs)
+	}
+	if err == nil {
+		err = b.finish()
+	}
+	if err != nil {
+		return rep, fault.Wrap(err, "import %s", src)
+	}
+	for _, p := range c.unreadable {
+		rep.Unreadable = append(rep.Unreadable, path.Join(src, p))
+	}
+	slices.Sort(rep.Unreadable)
+	rep.Entries, rep.Bytes = c.entries.Load(), c.bytes.Load()
+	return rep, nil
+}
+
+// matcher tells whether a path of the view is one of the given host paths; nil
+// when none can be.
+func matcher(src string, paths []string) func(string) bool {
+	set := map[string]bool{}
+	for _, p := range paths {
+		if rel, ok := below(src, p); ok && rel != "" {
+			set["/"+rel] = true
+		}
+	}
+	if len(set) == 0 {
+		return nil
+	}
+	return func(p string) bool { return set[p] }
+}
+
+// tick reports progress until the function that it gives back is called.
+func (c *copier) tick(fn func(Progress)) (stop func()) {
+	if fn == nil {
+		return func() {}
+	}
+	done, ended := make(chan struct{}), make(chan struct{})
+	tell := func() { fn(Progress{Entries: c.entries.Load(), Bytes: c.bytes.Load()}) }
+	go func() {
+		defer close(ended)
+		t := time.NewTicker(100 * time.Millisecond)
+		defer t.Stop()
+		for {
+			select {
+			case <-done:
+				tell()
+				return
+			case <-t.C:
+				tell()
+			}
+		}
+	}()
+	return func() {
+		close(done)
+		<-ended
+	}
+}
+
+// RemoveTree deletes the directory at path and everything in it, however deep,
+// without following links. A missing one is no error.
+func (s *Store) RemoveTree(ctx context.Context, p string) error {
+	dir, err := openDirAt(unix.AT_FDCWD, filepath.Dir(p))
+	if err == nil {
+		err = removeAt(ctx, s.fs, dir, filepath.Base(p))
+		unix.Close(dir)
+	}
+	if err == unix.ENOENT {
+		return nil
+	}
+	return fault.Wrap(err, "remove %s", p)
+}
+
+// Usage is the disk space that a layer's tree takes, in bytes. Files that other
+// layers share count in each.
+func (s *Store) Usage(ctx context.Context, id timeline.LayerID) (int64, error) {
+	if !validID(id) {
+		return 0, fault.New(fault.Invalid, "layer id %q is malformed", id)
+	}
+	return s.TreeUsage(ctx, strings.TrimSuffix(s.Dir(id), "/fs"))
+}
+
+// TreeUsage is the disk space that a directory and everything in it takes, in
+// bytes; a file with several names counts once.
+func (s *Store) TreeUsage(ctx context.Context, dir string) (int64, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return 0, fault.Wrap(err, "measure %s", dir)
+	}
+	total := st.Blocks * 512
+	seen := map[devIno]bool{}
+	err := rawView(dir, false).walk(ctx, func(m *mdir, f *found) error {
+		if f.st.Nlink > 1 && !isDir(&f.st) {
+			key := devIno{f.st.Dev, f.st.Ino}
+			if seen[key] {
+				return nil
+			}
+			seen[key] = true
+		}
+		total += f.st.Blocks * 512
+		return nil
+	})
+	return total, fault.Wrap(err, "measure %s", dir)
+}

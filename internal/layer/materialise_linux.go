@@ -1,0 +1,70 @@
+package layer
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Materialise writes the tree that v shows into dst, an existing empty
+// directory, as a plain tree with everything kept: owners, modes, times,
+// attributes, links, holes. After a failure what was written is still there: the
+// caller removes dst.
+func (s *Store) Materialise(ctx context.Context, v *View, dst string) (err error) {
+	out, err := openDirAt(unix.AT_FDCWD, dst)
+	if err != nil {
+		return fault.Wrap(err, "materialise %s", dst)
+	}
+	defer unix.Close(out)
+	c := &copier{ctx: ctx}
+	c.s, c.toPlain, c.strip = s, true, true
+	c.spare.Store(copyWorkers())
+	// Links are kept in dst itself: it may be a subvolume or file system of its
+	// own.
+	links := ".coppice-" + rand.Text()
+	if err := s.fs.Mkdir(out, links, 0o700); err != nil {
+		return fault.Wrap(err, "materialise %s", dst)
+	}
+	if c.linkDir, err = openDirAt(out, links); err != nil {
+		return fault.Wrap(err, "materialise %s", dst)
+	}
+	err = s.materialise(v, c, out)
+	unix.Close(c.linkDir)
+	err = errors.Join(err, removeAt(context.WithoutCancel(ctx), s.fs, out, links))
+	if err == nil {
+		err = c.rootMeta(v, out)
+	}
+	return fault.Wrap(err, "materialise %s", dst)
+}
+
+func (s *Store) materialise(v *View, c *copier, out int) error {
+	src, err := v.root()
+	if err != nil {
+		return err
+	}
+	defer src.close()
+	return c.tree(src, out, 0)
+}
+
+// rootMeta gives dst what the view's root has besides entries.
+func (c *copier) rootMeta(v *View, out int) error {
+	src, err := v.root()
+	if err != nil {
+		return err
+	}
+	defer src.close()
+	f, err := src.self()
+	if err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	a, err := f.dirAttrs(&st)
+	if err != nil {
+		return err
+	}
+	return c.dirMetaOf(&st, &a, out, false)
+}
