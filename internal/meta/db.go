@@ -1,277 +1,260 @@
 // Package meta is the database of sandboxes, snapshots, routes and layers: one
 // SQLite file in WAL mode. Every change is one transaction; what was committed
 // survives the death of every process (synchronous=NORMAL: after a power loss
-// the newest transactions may be missing, never half there). Only engine imports
-// it; it imports timeline, fault and client/wire.
+// the newest transactions may be missing, never half there; MarkSealed waits
+// until the disk has everything up to itself). Only engine imports it; it
+// imports timeline, fault and client/wire.
 package meta
 
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/url"
+	"os"
+	"path/filepath"
 	"sync"
+	"time"
 
-	"modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
+	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 // DB is an open database. All methods are safe for concurrent use and give
-// faults.
+// faults. A change runs to its end even when its context ends meanwhile.
 type DB struct {
+	// Now is the clock for records of when HEAD moved. Set it before use, or not.
+	Now func() time.Time
+
+	path string
+	made bool
 	w, r *sql.DB // one writing connection, several reading ones
 
+	turn  chan struct{} // holds a token while a change runs; guards conn and wrote
+	conn  *sql.Conn     // the writing connection
+	wrote map[string]*sql.Stmt
+
 	mu    sync.Mutex
-	stmts map[stmtKey]*sql.Stmt // guarded by mu
+	reads map[string]*sql.Stmt // guarded by mu
 }
 
-type stmtKey struct {
-	db    *sql.DB
-	query string
-}
+// checkBelow is the size up to which Open checks the whole structure of the
+// file: about 10 ms. Check does so for any size.
+const checkBelow = 4 << 20
 
-// Open opens or makes the database at path. The errors are Version for one of
-// another build, Corrupt for a damaged one, ReadOnly and NoSpace.
+// Open opens the database at path, whose directory exists, or makes it. The
+// errors are Version for one of another build, Corrupt for a damaged one,
+// ReadOnly, NoSpace and Denied; the file is changed in no such case.
 func Open(ctx context.Context, path string) (_ *DB, err error) {
-	dsn := func(mode string, more string) string {
-		return "file:" + (&url.URL{Path: path}).EscapedPath() + "?mode=" + mode +
-			"&_pragma=busy_timeout(10000)&_pragma=foreign_keys(1)" + more
+	d := &DB{
+		Now: time.Now, path: path, turn: make(chan struct{}, 1),
+		wrote: map[string]*sql.Stmt{}, reads: map[string]*sql.Stmt{},
 	}
-	d := &DB{stmts: map[stmtKey]*sql.Stmt{}}
-	if d.w, err = sql.Open("sqlite", dsn("rwc", "&_txlock=immediate&_pragma=journal_mode(wal)&_pragma=synchronous(normal)")); err != nil {
-		return nil, dbErr(err, "open %s", path)
+	size, err := d.preflight()
+	if errors.Is(err, os.ErrNotExist) {
+		d.made = true
+		err = create(ctx, path)
 	}
-	d.w.SetMaxOpenConns(1)
-	if d.r, err = sql.Open("sqlite", dsn("rw", "&_pragma=query_only(1)")); err != nil {
-		return nil, errors.Join(dbErr(err, "open %s", path), d.w.Close())
+	if err != nil {
+		return nil, d.fault(err, "open %s", path)
 	}
-	d.r.SetMaxOpenConns(4)
-	d.r.SetMaxIdleConns(4)
-	if err := d.migrate(ctx, path); err != nil {
-		return nil, errors.Join(err, d.Close())
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	if d.w, err = sql.Open("sqlite", dsn(path, "rw", "&_pragma=synchronous(normal)&_pragma=temp_store(memory)")); err != nil {
+		return nil, d.fault(err, "open %s", path)
+	}
+	if d.r, err = sql.Open("sqlite", dsn(path, "rw", "&_pragma=query_only(1)")); err != nil {
+		return nil, d.fault(err, "open %s", path)
+	}
+	const readers = 4
+	d.r.SetMaxOpenConns(readers)
+	d.r.SetMaxIdleConns(readers)
+	if d.conn, err = d.w.Conn(ctx); err != nil {
+		return nil, d.fault(err, "open %s", path)
+	}
+	if err := d.inspect(ctx, size); err != nil {
+		return nil, d.fault(err, "open %s", path)
 	}
 	return d, nil
 }
 
-func (d *DB) migrate(ctx context.Context, path string) error {
-	var v int
-	if err := d.w.QueryRowContext(ctx, "PRAGMA user_version").Scan(&v); err != nil {
-		return dbErr(err, "read %s", path)
-	}
-	switch v {
-	case schemaVersion:
-		return nil
-	case 0:
-	default:
-		return fault.New(fault.Version, "%s has version %d; this build reads version %d", path, v, schemaVersion).
-			WithHint("use the newer coppice that made it, or another home: COPPICE_HOME=DIR coppice ...")
-	}
-	return d.tx(ctx, func(tx *tx) error {
-		tx.exec(schema)
-		tx.exec(fmt.Sprintf("PRAGMA user_version=%d", schemaVersion))
-		return nil
-	})
+// Made reports whether Open made the database: no record of any layer exists, so
+// layers that are there are not garbage but orphans.
+func (d *DB) Made() bool { return d.made }
+
+func dsn(path, mode, more string) string {
+	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?mode=" + mode +
+		"&_pragma=busy_timeout(10000)&_pragma=foreign_keys(1)" + more
 }
 
-// Close closes the database.
-func (d *DB) Close() error {
-	d.mu.Lock()
-	for _, s := range d.stmts {
-		s.Close() //nolint:errcheck // closing a prepared statement loses nothing
-	}
-	clear(d.stmts)
-	d.mu.Unlock()
-	return errors.Join(d.r.Close(), d.w.Close())
-}
-
-// stmt prepares a query once.
-func (d *DB) stmt(ctx context.Context, db *sql.DB, query string) (*sql.Stmt, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if s := d.stmts[stmtKey{db, query}]; s != nil {
-		return s, nil
-	}
-	s, err := db.PrepareContext(context.WithoutCancel(ctx), query)
-	if err == nil {
-		d.stmts[stmtKey{db, query}] = s
-	}
-	return s, err
-}
-
-// rows runs a reading query and calls scan for each row.
-func (d *DB) rows(ctx context.Context, query string, scan func(scanner) error, args ...any) error {
-	s, err := d.stmt(ctx, d.r, query)
+// preflight finds what SQLite would not tell or would take for an empty
+// database, and gives the size of the file.
+func (d *DB) preflight() (int64, error) {
+	f, err := os.OpenFile(d.path, os.O_RDWR, 0)
 	if err != nil {
-		return dbErr(err, "read the database")
+		return 0, err
 	}
-	rows, err := s.QueryContext(ctx, args...)
+	defer f.Close() //nolint:errcheck // nothing was written
+	st, err := f.Stat()
 	if err != nil {
-		return dbErr(err, "read the database")
+		return 0, err
 	}
-	defer rows.Close() //nolint:errcheck // rows.Err says what matters
-	for rows.Next() {
-		if err := scan(rows); err != nil {
-			return dbErr(err, "read the database")
+	if st.Size() == 0 {
+		return 0, fault.New(fault.Corrupt, "%s is empty", d.path).WithHint(corruptHint)
+	}
+	return st.Size(), nil
+}
+
+// create makes a database beside path and moves it there: one that lacks
+// anything is never seen.
+func create(ctx context.Context, path string) (err error) {
+	tmp := path + ".new"
+	for _, old := range []string{tmp, tmp + "-journal"} {
+		if err := os.Remove(old); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
 		}
 	}
-	return dbErr(rows.Err(), "read the database")
-}
-
-type scanner interface{ Scan(...any) error }
-
-// tx is a transaction that remembers its first error, so that its steps read one
-// after the other.
-type tx struct {
-	*sql.Tx
-	d   *DB
-	ctx context.Context //nolint:containedctx // lives as long as one call of DB.tx
-	err error
-}
-
-func (t *tx) exec(query string, args ...any) int64 {
-	if t.err != nil {
-		return 0
-	}
-	res, err := t.ExecContext(t.ctx, query, args...)
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		t.err = err
-		return 0
-	}
-	n, err := res.RowsAffected()
-	if err != nil {
-		t.err = err
-	}
-	return n
-}
-
-// each calls scan for each row of a query.
-func (t *tx) each(query string, scan func(scanner) error, args ...any) {
-	if t.err != nil {
-		return
-	}
-	rows, err := t.QueryContext(t.ctx, query, args...)
-	if err != nil {
-		t.err = err
-		return
-	}
-	defer rows.Close() //nolint:errcheck // rows.Err says what matters
-	for rows.Next() {
-		if t.err = scan(rows); t.err != nil {
-			return
-		}
-	}
-	t.err = rows.Err()
-}
-
-// tx runs fn in a writing transaction: all of it happens, or nothing.
-func (d *DB) tx(ctx context.Context, fn func(*tx) error) (err error) {
-	raw, err := d.w.BeginTx(ctx, nil)
-	if err != nil {
-		return dbErr(err, "write the database")
-	}
-	t := &tx{Tx: raw, d: d, ctx: ctx}
-	if err = fn(t); err == nil {
-		err = t.err
-	}
-	if err != nil {
-		if rerr := raw.Rollback(); rerr != nil && !errors.Is(rerr, sql.ErrTxDone) {
-			err = errors.Join(err, rerr)
-		}
-		return dbErr(err, "write the database")
-	}
-	return dbErr(raw.Commit(), "write the database")
-}
-
-// dbErr gives an error of SQLite the kind that people need; faults pass.
-func dbErr(err error, format string, args ...any) error {
-	var f *fault.Error
-	if err == nil || errors.As(err, &f) {
 		return err
 	}
-	f = fault.New(fault.KindOf(err), format, args...).Because(err)
-	var se *sqlite.Error
-	if !errors.As(err, &se) {
-		return f
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(tmp))
+		}
+	}()
+	if err := f.Close(); err != nil {
+		return err
 	}
-	switch se.Code() & 0xff {
-	case sqlite3.SQLITE_FULL:
-		f.Kind = fault.NoSpace
-		f.Hint = "free some space, for example with: coppice gc"
-	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM:
-		f.Kind = fault.ReadOnly
-		f.Hint = "give coppice a home that it can write: COPPICE_HOME=DIR coppice ..."
-	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-		f.Kind = fault.Corrupt
-		f.Hint = "the layers are untouched; restore the database from a backup, or begin anew: COPPICE_HOME=DIR coppice ..."
-	case sqlite3.SQLITE_IOERR:
-		f.Kind = fault.NoSpace
-		f.Hint = "the disk refused to read or write; look at df and dmesg"
+	db, err := sql.Open("sqlite", dsn(tmp, "rw", "&_pragma=synchronous(full)"))
+	if err != nil {
+		return err
 	}
-	return f
+	db.SetMaxOpenConns(1)
+	for _, s := range []string{"BEGIN IMMEDIATE", schema, setApplicationID, setUserVersion, "COMMIT", "PRAGMA journal_mode=wal"} {
+		if _, err = db.ExecContext(ctx, s); err != nil {
+			break
+		}
+	}
+	if err := errors.Join(err, db.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return err
+	}
+	return syncFile(filepath.Dir(path))
 }
 
-// Setting reads a setting; "" when it was never set.
-func (d *DB) Setting(ctx context.Context, key string) (v string, err error) {
-	err = d.rows(ctx, "SELECT value FROM settings WHERE key=?", func(s scanner) error { return s.Scan(&v) }, key)
-	return v, err
-}
-
-// SetSetting writes a setting.
-func (d *DB) SetSetting(ctx context.Context, key, value string) error {
-	return d.tx(ctx, func(t *tx) error {
-		t.exec("INSERT INTO settings VALUES(?,?) ON CONFLICT(key) DO UPDATE SET value=excluded.value", key, value)
-		return nil
-	})
-}
-
-// Intent is something that is being done to the file system.
-type Intent struct {
-	ID   int64
-	Kind string
-	Body json.RawMessage
-}
-
-// Decode reads the intent's body into v.
-func (i Intent) Decode(v any) error {
-	if err := json.Unmarshal(i.Body, v); err != nil {
-		return fault.New(fault.Corrupt, "intent %d (%s)", i.ID, i.Kind).Because(err)
+// inspect checks that the file is one that this build knows, and sound.
+func (d *DB) inspect(ctx context.Context, size int64) error {
+	pragma := func(name string) (v int64, err error) {
+		err = d.conn.QueryRowContext(ctx, "PRAGMA "+name).Scan(&v)
+		return v, err
+	}
+	app, err := pragma("application_id")
+	if err != nil {
+		return err
+	}
+	v, err := pragma("user_version")
+	switch {
+	case err != nil:
+		return err
+	case app != applicationID:
+		return fault.New(fault.Version, "%s is not a database of coppice", d.path).
+			WithHint("move it away, or use another home: COPPICE_HOME=DIR coppice ls")
+	case v > schemaVersion:
+		return fault.New(fault.Version, "%s has version %d; this build reads version %d", d.path, v, schemaVersion).
+			WithHint("update with: go install github.com/coppice-dev/coppice/cmd/coppice@latest; or use another home: COPPICE_HOME=DIR coppice ls")
+	case v != schemaVersion:
+		return fault.New(fault.Version, "%s has version %d; this build reads version %d", d.path, v, schemaVersion).
+			WithHint("use the coppice that made it, or another home: COPPICE_HOME=DIR coppice ls")
+	}
+	if size <= checkBelow {
+		return d.check(ctx, d.conn)
 	}
 	return nil
 }
 
-// BeginIntent records an intent before it is acted on.
-func (d *DB) BeginIntent(ctx context.Context, kind string, body any) (id int64, err error) {
-	b, err := json.Marshal(body)
+// Check reads the whole database and finds damage of its structure. The error is
+// Corrupt.
+func (d *DB) Check(ctx context.Context) error {
+	c, err := d.r.Conn(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("intent %s: %w", kind, err)
+		return d.fault(err, "check the database")
 	}
-	err = d.tx(ctx, func(t *tx) error {
-		t.each("INSERT INTO intents(kind,body) VALUES(?,?) RETURNING id", func(s scanner) error { return s.Scan(&id) }, kind, string(b))
+	defer c.Close() //nolint:errcheck // goes back to the pool
+	if err := d.check(ctx, c); err != nil {
+		return d.fault(err, "check the database")
+	}
+	var table string
+	err = c.QueryRowContext(ctx, "SELECT \"table\" FROM pragma_foreign_key_check LIMIT 1").Scan(&table)
+	if errors.Is(err, sql.ErrNoRows) {
 		return nil
-	})
-	return id, err
+	}
+	if err == nil {
+		err = fault.New(fault.Corrupt, "%s is damaged: a row of %s refers to what is not there", d.path, table).WithHint(corruptHint)
+	}
+	return d.fault(err, "check the database")
 }
 
-// EndIntent forgets an intent: it was completed or undone.
-func (d *DB) EndIntent(ctx context.Context, id int64) error {
-	return d.tx(ctx, func(t *tx) error { t.exec("DELETE FROM intents WHERE id=?", id); return nil })
+func (d *DB) check(ctx context.Context, c *sql.Conn) error {
+	var says string
+	if err := c.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&says); err != nil {
+		return err
+	}
+	if says != "ok" {
+		return fault.New(fault.Corrupt, "%s is damaged: %s", d.path, says).WithHint(corruptHint)
+	}
+	return nil
 }
 
-// Intents lists what was begun and not ended, oldest first.
-func (d *DB) Intents(ctx context.Context) (out []Intent, err error) {
-	err = d.rows(ctx, "SELECT id,kind,body FROM intents ORDER BY id", func(s scanner) error {
-		var i Intent
-		var body string
-		if err := s.Scan(&i.ID, &i.Kind, &body); err != nil {
-			return err
-		}
-		i.Body = json.RawMessage(body)
-		out = append(out, i)
+// Close closes the database, after the change that runs.
+func (d *DB) Close() error {
+	d.turn <- struct{}{}
+	defer func() { <-d.turn }()
+	var errs []error
+	d.mu.Lock()
+	for _, s := range d.reads {
+		errs = append(errs, s.Close())
+	}
+	clear(d.reads)
+	d.mu.Unlock()
+	for _, s := range d.wrote {
+		errs = append(errs, s.Close())
+	}
+	clear(d.wrote)
+	if d.conn != nil {
+		errs = append(errs, d.conn.Close())
+	}
+	if d.r != nil {
+		errs = append(errs, d.r.Close())
+	}
+	if d.w != nil { // last, so that it empties the log
+		errs = append(errs, d.w.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// flush waits until the disk has every transaction that was committed before.
+// The log is flushed here and not by SQLite, so that no change waits for it. A
+// checkpoint that runs meanwhile flushes what it moves.
+func (d *DB) flush() error {
+	err := syncFile(d.path + "-wal")
+	if errors.Is(err, os.ErrNotExist) {
 		return nil
-	})
-	return out, err
+	}
+	return err
+}
+
+// syncFile flushes a file or directory.
+func syncFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }

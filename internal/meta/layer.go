@@ -52,18 +52,24 @@ func (d *DB) Layer(ctx context.Context, id timeline.LayerID) (Layer, error) {
 	return ls[0], nil
 }
 
-// MarkSealed records that a layer is safe on the disk, and flushes the record.
+// MarkSealed records that a layer is safe on the disk, and returns when the
+// record is as well. A layer that was dropped meanwhile is NotFound.
 func (d *DB) MarkSealed(ctx context.Context, id timeline.LayerID, digest, diffID string, size int64) error {
-	return d.tx(ctx, func(t *tx) error {
-		t.exec("UPDATE layers SET sealed=1,digest=?,diff_id=?,size=? WHERE id=?", digest, diffID, size, id)
+	err := d.tx(ctx, func(t *tx) error {
+		if t.exec("UPDATE layers SET sealed=1,digest=?,diff_id=?,size=? WHERE id=?", digest, diffID, size, id) == 0 && t.err == nil {
+			return fault.New(fault.NotFound, "there is no layer %s any more", id)
+		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return d.fault(d.flush(), "flush the database")
 }
 
 // SnapshotOfLayer finds the snapshot whose route a layer is.
 func (d *DB) SnapshotOfLayer(ctx context.Context, id timeline.LayerID) (s timeline.Snapshot, err error) {
-	err = d.rows(ctx, "SELECT s.id,s.sandbox,s.parent,s.cause,s.message,s.created,s.exit,s.paths,s.bytes,"+sealedExpr+
-		" FROM snapshots s JOIN routes r ON r.top=s.id WHERE r.layer=? LIMIT 1", func(sc scanner) (err error) {
+	err = d.rows(ctx, "SELECT "+snapCols+" FROM routes o JOIN snapshots s ON o.top=s.id WHERE o.layer=? ORDER BY s.created LIMIT 1", func(sc scanner) (err error) {
 		s, err = scanSnapshot(sc)
 		return err
 	}, id)
@@ -80,14 +86,20 @@ type Usage struct {
 }
 
 // Usage adds up the layers of a sandbox's history; merged ones hold nothing of
-// their own.
+// their own. It looks at nothing but that history and its children.
 func (d *DB) Usage(ctx context.Context, id timeline.SandboxID) (u Usage, err error) {
-	const query = owned + `, others(id) AS (
-		SELECT id FROM snapshots WHERE sandbox<>?1
-		UNION SELECT s.parent FROM snapshots s JOIN others ON s.id=others.id WHERE s.parent<>''
+	// Others use a snapshot that they made, one whose child is not in this
+	// history, one that is their head, and all ancestors of these.
+	const query = owned + `, shared(id) AS (
+		SELECT s.id FROM line JOIN snapshots s ON s.id=line.id WHERE s.sandbox<>?1 AND EXISTS (SELECT 1 FROM sandboxes b WHERE b.id=s.sandbox)
+		UNION SELECT c.parent FROM line JOIN snapshots c ON c.parent=line.id WHERE c.id NOT IN (SELECT id FROM line)
+		UNION SELECT b.head FROM line JOIN sandboxes b ON b.head=line.id WHERE b.id<>?1
+		UNION SELECT s.parent FROM shared JOIN snapshots s ON s.id=shared.id WHERE s.parent IS NOT NULL
+	), used(layer,shared) AS (
+		SELECT r.layer, max(line.id IN (SELECT id FROM shared)) FROM line JOIN routes r ON r.top=line.id WHERE NOT r.merged GROUP BY r.layer
 	)
-	SELECT coalesce(sum(CASE WHEN l.top IN others THEN 0 ELSE l.size END),0), coalesce(sum(CASE WHEN l.top IN others THEN l.size ELSE 0 END),0)
-	FROM (SELECT r.top AS top, l.size AS size FROM routes r JOIN layers l ON l.id=r.layer WHERE NOT r.merged AND r.top IN line) l`
+	SELECT coalesce(sum(l.size) FILTER (WHERE NOT u.shared),0), coalesce(sum(l.size) FILTER (WHERE u.shared),0)
+	FROM used u JOIN layers l ON l.id=u.layer`
 	err = d.rows(ctx, query, func(s scanner) error { return s.Scan(&u.Own, &u.Shared) }, id)
 	return u, err
 }
@@ -98,66 +110,100 @@ type Dead struct {
 	Layers    []timeline.LayerID
 }
 
-// dead is the start of a query over the snapshots of removed sandboxes that no
-// sandbox descends from, and superseded bases that nobody stands on.
+// dead is the start of a query over the snapshots that nothing needs: those of
+// removed sandboxes that no sandbox is built on, and superseded bases that
+// nobody stands on.
 const dead = `WITH RECURSIVE alive(id) AS (
 	SELECT s.id FROM snapshots s JOIN sandboxes b ON s.sandbox=b.id
-	UNION SELECT top FROM bases b WHERE key<>'' AND NOT EXISTS (SELECT 1 FROM bases n WHERE n.key=b.key AND n.created>b.created)
+	UNION SELECT top FROM bases WHERE ` + current + `
 	UNION SELECT head FROM sandboxes
 	UNION SELECT mount FROM sandboxes
-	UNION SELECT s.parent FROM snapshots s JOIN alive ON s.id=alive.id WHERE s.parent<>''
-	UNION SELECT r.below FROM routes r JOIN alive ON r.top=alive.id WHERE r.below<>''
-), gone(id) AS (SELECT id FROM snapshots WHERE id NOT IN alive) `
+	UNION SELECT snapshot FROM tags
+	UNION SELECT s.parent FROM alive JOIN snapshots s ON s.id=alive.id WHERE s.parent IS NOT NULL
+	UNION SELECT r.below FROM alive JOIN routes r ON r.top=alive.id WHERE r.below IS NOT NULL
+), gone(id) AS (SELECT id FROM snapshots WHERE id NOT IN (SELECT id FROM alive)) `
 
-// Unreferenced finds what nothing refers to.
+// current is whether a base is the newest of its key, and so will be found again.
+const current = `bases.key<>'' AND NOT EXISTS (SELECT 1 FROM bases n WHERE n.key=bases.key AND n.created>bases.created)`
+
+// Unreferenced finds what nothing refers to: what DropUnreferenced would drop.
 func (d *DB) Unreferenced(ctx context.Context) (out Dead, err error) {
-	err = d.rows(ctx, dead+"SELECT id FROM gone ORDER BY id", func(s scanner) error {
-		var id timeline.SnapshotID
-		err := s.Scan(&id)
-		out.Snapshots = append(out.Snapshots, id)
-		return err
+	return out, d.view(ctx, func(v *view) {
+		v.each(dead+"SELECT id FROM gone ORDER BY id", collect(&out.Snapshots))
+		v.each(dead+`SELECT id FROM layers l WHERE NOT EXISTS (
+			SELECT 1 FROM routes r WHERE r.layer=l.id AND r.top NOT IN (SELECT id FROM gone)) ORDER BY id`, collect(&out.Layers))
 	})
-	if err != nil {
-		return out, err
-	}
-	err = d.rows(ctx, dead+"SELECT DISTINCT layer FROM routes WHERE top IN gone AND layer NOT IN (SELECT layer FROM routes WHERE top NOT IN gone) ORDER BY layer", func(s scanner) error {
-		var id timeline.LayerID
-		err := s.Scan(&id)
-		out.Layers = append(out.Layers, id)
-		return err
-	})
-	return out, err
 }
 
 // DropUnreferenced forgets what nothing refers to, and gives the layers whose
 // records are gone.
 func (d *DB) DropUnreferenced(ctx context.Context) (unused []timeline.LayerID, err error) {
 	err = d.tx(ctx, func(t *tx) error {
-		unused = t.dropDead()
+		t.doom(dead + "SELECT id FROM gone")
+		t.dropDoomed()
+		t.each("DELETE FROM layers WHERE id NOT IN (SELECT layer FROM routes) RETURNING id", collect(&unused))
 		return nil
 	})
 	return unused, err
 }
 
-func (t *tx) dropDead() []timeline.LayerID {
-	t.exec("CREATE TEMP TABLE IF NOT EXISTS doomed(id TEXT PRIMARY KEY)")
+// doom fills the temporary table doomed with the answer to a query.
+func (t *tx) doom(query string, args ...any) {
+	t.exec("CREATE TEMP TABLE IF NOT EXISTS doomed(id TEXT PRIMARY KEY) WITHOUT ROWID")
 	t.exec("DELETE FROM temp.doomed")
-	t.exec("INSERT INTO temp.doomed " + dead + "SELECT id FROM gone")
-	t.exec("DELETE FROM routes WHERE top IN (SELECT id FROM temp.doomed)")
-	t.exec("DELETE FROM bases WHERE top IN (SELECT id FROM temp.doomed)")
-	t.exec("DELETE FROM snapshots WHERE id IN (SELECT id FROM temp.doomed)")
-	return t.dropUnused()
+	t.exec("INSERT INTO temp.doomed "+query, args...)
 }
 
-// DeleteSandbox forgets a sandbox and those of its snapshots that no other
-// descends from, and gives the layers that nothing refers to any more, whose
-// records are gone.
+// dropDoomed deletes the snapshots in doomed with everything that hangs on them,
+// and gives the layers of their routes.
+func (t *tx) dropDoomed() (loose []timeline.LayerID) {
+	const ids = "(SELECT id FROM temp.doomed)"
+	t.each("DELETE FROM routes WHERE top IN "+ids+" OR below IN "+ids+" RETURNING layer", collect(&loose))
+	t.exec("DELETE FROM tags WHERE snapshot IN " + ids)
+	t.exec("DELETE FROM bases WHERE top IN " + ids)
+	t.exec("DELETE FROM snapshots WHERE id IN " + ids)
+	return loose
+}
+
+// candidates is a query over what may become unreferenced when a sandbox (?1) is
+// gone, which had head ?2: its snapshots, and those below them that no living
+// sandbox made.
+const candidates = `WITH RECURSIVE cand(id) AS (
+	SELECT id FROM snapshots WHERE sandbox=?1
+	UNION SELECT s.id FROM snapshots s WHERE s.id=?2 AND NOT EXISTS (SELECT 1 FROM sandboxes b WHERE b.id=s.sandbox)
+	UNION SELECT p.id FROM cand JOIN snapshots s ON s.id=cand.id JOIN snapshots p ON p.id=s.parent
+		WHERE NOT EXISTS (SELECT 1 FROM sandboxes b WHERE b.id=p.sandbox)
+	UNION SELECT p.id FROM cand JOIN routes r ON r.top=cand.id JOIN snapshots p ON p.id=r.below
+		WHERE NOT EXISTS (SELECT 1 FROM sandboxes b WHERE b.id=p.sandbox)
+) SELECT id FROM cand`
+
+// held is a query over those in doomed that something else refers to, and what
+// they are built on.
+const held = `WITH RECURSIVE held(id) AS (
+	SELECT d.id FROM temp.doomed d WHERE
+		EXISTS (SELECT 1 FROM snapshots c WHERE c.parent=d.id AND c.id NOT IN (SELECT id FROM temp.doomed))
+		OR EXISTS (SELECT 1 FROM routes r WHERE r.below=d.id AND r.top NOT IN (SELECT id FROM temp.doomed))
+		OR EXISTS (SELECT 1 FROM sandboxes b WHERE b.head=d.id)
+		OR EXISTS (SELECT 1 FROM sandboxes b WHERE b.mount=d.id)
+		OR EXISTS (SELECT 1 FROM tags g WHERE g.snapshot=d.id)
+		OR EXISTS (SELECT 1 FROM bases WHERE bases.top=d.id AND ` + current + `)
+	UNION SELECT s.parent FROM held JOIN snapshots s ON s.id=held.id WHERE s.parent IS NOT NULL
+	UNION SELECT r.below FROM held JOIN routes r ON r.top=held.id WHERE r.below IS NOT NULL
+) SELECT id FROM held`
+
+// DeleteSandbox forgets a sandbox and those snapshots that nothing refers to
+// any more, and gives the layers that nothing refers to, whose records are gone.
+// It looks at nothing but the sandbox's history.
 func (d *DB) DeleteSandbox(ctx context.Context, id timeline.SandboxID) (unused []timeline.LayerID, err error) {
 	err = d.tx(ctx, func(t *tx) error {
+		var head timeline.SnapshotID
+		t.each("SELECT head FROM sandboxes WHERE id=?", func(s scanner) error { return s.Scan(&head) }, id)
 		if t.exec("DELETE FROM sandboxes WHERE id=?", id) == 0 && t.err == nil {
-			return fault.New(fault.NotFound, "there is no sandbox %s any more", id)
+			return fault.New(fault.NotFound, "there is no sandbox %s any more", id).WithHint("see which there are with: coppice ls")
 		}
-		unused = t.dropDead()
+		t.doom(candidates, id, head)
+		t.exec("DELETE FROM temp.doomed WHERE id IN (" + held + ")")
+		unused = t.dropUnused(t.dropDoomed())
 		return nil
 	})
 	return unused, err
@@ -171,47 +217,34 @@ type Moved struct {
 
 // LoseLayer forgets a layer that may be torn: every snapshot whose root needs it
 // leaves the history, and sandboxes whose head or live root was there go to the
-// nearest snapshot that is left, with a new generation.
+// nearest snapshot that is left, with a new generation. A sandbox of which
+// nothing is left keeps its record, with a notice.
 func (d *DB) LoseLayer(ctx context.Context, id timeline.LayerID) (moved []Moved, err error) {
 	err = d.tx(ctx, func(t *tx) error {
-		t.exec("CREATE TEMP TABLE IF NOT EXISTS torn(id TEXT PRIMARY KEY)")
-		t.exec("DELETE FROM temp.torn")
 		// A merged layer that is lost costs only time.
 		t.exec("DELETE FROM routes WHERE layer=? AND merged", id)
-		t.exec(`INSERT INTO temp.torn WITH RECURSIVE t(id) AS (
+		t.doom(`WITH RECURSIVE t(id) AS (
 			SELECT top FROM routes WHERE layer=?1 AND NOT merged
-			UNION SELECT s.id FROM snapshots s JOIN t ON s.parent=t.id
-			UNION SELECT r.top FROM routes r JOIN t ON r.below=t.id AND NOT r.merged) SELECT id FROM t`, id)
+			UNION SELECT s.id FROM t JOIN snapshots s ON s.parent=t.id
+			UNION SELECT r.top FROM t JOIN routes r ON r.below=t.id AND NOT r.merged) SELECT id FROM t`, id)
 		var ids []timeline.SandboxID
-		t.each("SELECT id FROM sandboxes WHERE head IN (SELECT id FROM temp.torn) OR mount IN (SELECT id FROM temp.torn)", func(s scanner) error {
-			var id timeline.SandboxID
-			err := s.Scan(&id)
-			ids = append(ids, id)
-			return err
-		})
+		t.each("SELECT id FROM sandboxes WHERE head IN (SELECT id FROM temp.doomed) OR mount IN (SELECT id FROM temp.doomed)", collect(&ids))
 		for _, sb := range ids {
 			if err := t.takeBack(sb, &moved); err != nil {
 				return err
 			}
 		}
-		t.exec("DELETE FROM tags WHERE snapshot IN (SELECT id FROM temp.torn)")
-		t.exec("DELETE FROM routes WHERE top IN (SELECT id FROM temp.torn) OR below IN (SELECT id FROM temp.torn)")
-		t.exec("DELETE FROM bases WHERE top IN (SELECT id FROM temp.torn)")
-		t.exec("DELETE FROM snapshots WHERE id IN (SELECT id FROM temp.torn)")
-		t.exec("DELETE FROM layers WHERE id=? AND id NOT IN (SELECT layer FROM routes)", id)
+		t.dropDoomed()
+		t.dropUnused([]timeline.LayerID{id})
 		return nil
 	})
 	return moved, err
 }
 
+// takeBack moves a sandbox from doomed snapshots to the nearest one that is left.
 func (t *tx) takeBack(id timeline.SandboxID, moved *[]Moved) error {
-	return t.update(id, func(rec *Sandbox) error {
-		left := func(at timeline.SnapshotID) (to timeline.SnapshotID) {
-			t.each(lineage+`SELECT s.id FROM snapshots s JOIN line ON s.id=line.id
-				WHERE s.id NOT IN (SELECT id FROM temp.torn) ORDER BY s.created DESC LIMIT 1`, func(s scanner) error { return s.Scan(&to) }, at)
-			return to
-		}
-		head := left(rec.Head)
+	before, after, err := t.update(id, func(rec *Sandbox) error {
+		head := t.left(rec.Head)
 		if t.err != nil {
 			return t.err
 		}
@@ -219,7 +252,7 @@ func (t *tx) takeBack(id timeline.SandboxID, moved *[]Moved) error {
 			rec.Notices = append(rec.Notices, "its first snapshot was lost with the power: only removing it is left")
 			return nil
 		}
-		if left(rec.MountTop) != rec.MountTop {
+		if t.left(rec.MountTop) != rec.MountTop {
 			rec.Gen++
 			rec.MountTop = head
 		}
@@ -228,4 +261,17 @@ func (t *tx) takeBack(id timeline.SandboxID, moved *[]Moved) error {
 		*moved = append(*moved, Moved{Name: rec.Name, Head: head})
 		return nil
 	})
+	if err == nil && before != after {
+		t.addMove(id, t.d.Now(), after)
+	}
+	return err
+}
+
+// left is the nearest of a snapshot and its ancestors that is not doomed.
+func (t *tx) left(at timeline.SnapshotID) (id timeline.SnapshotID) {
+	t.each(`WITH RECURSIVE line(id,far) AS (
+			SELECT ?1,0 UNION ALL SELECT s.parent,far+1 FROM line JOIN snapshots s ON s.id=line.id WHERE s.parent IS NOT NULL
+		) SELECT s.id FROM line JOIN snapshots s ON s.id=line.id
+		WHERE s.id NOT IN (SELECT id FROM temp.doomed) ORDER BY far LIMIT 1`, func(s scanner) error { return s.Scan(&id) }, at)
+	return id
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -44,50 +43,57 @@ type Config struct {
 
 const sandboxCols = "id,name,created,head,mount,gen,config"
 
-func scanSandbox(s scanner) (rec Sandbox, err error) {
+func scanSandbox(s scanner) (Sandbox, error) {
+	rec, _, err := scanRaw(s)
+	return rec, err
+}
+
+// scanRaw also gives the config as it is stored.
+func scanRaw(s scanner) (rec Sandbox, config string, err error) {
 	var created int64
-	var config string
 	if err = s.Scan(&rec.ID, &rec.Name, &created, &rec.Head, &rec.MountTop, &rec.Gen, &config); err != nil {
-		return rec, err
+		return rec, "", err
 	}
 	rec.Created = time.UnixMicro(created).UTC()
 	if err = json.Unmarshal([]byte(config), &rec.Config); err != nil {
-		return rec, fault.New(fault.Corrupt, "record of sandbox %s", rec.ID).Because(err)
+		return rec, "", fault.New(fault.Corrupt, "record of sandbox %s", rec.ID).Because(err).WithHint(corruptHint)
 	}
-	return rec, nil
+	return rec, config, nil
 }
 
-// Sandbox finds a sandbox by name or id. An unknown one is NotFound, with the
-// names that are near.
+// Sandbox finds a sandbox by name or id; a name wins. An unknown one is NotFound,
+// with the names that are near.
 func (d *DB) Sandbox(ctx context.Context, name string) (rec Sandbox, err error) {
 	found := false
-	err = d.rows(ctx, "SELECT "+sandboxCols+" FROM sandboxes WHERE name=?1 OR id=?1 ORDER BY name=?1 LIMIT 1", func(s scanner) (err error) {
+	err = d.rows(ctx, "SELECT "+sandboxCols+" FROM sandboxes WHERE name=?1 OR id=?1 ORDER BY name=?1 DESC LIMIT 1", func(s scanner) (err error) {
 		found = true
 		rec, err = scanSandbox(s)
 		return err
 	}, name)
 	if err == nil && !found {
-		f := fault.New(fault.NotFound, "there is no sandbox %q", name)
-		return rec, f.WithHint("%s", d.near(ctx, name))
+		return rec, d.unknown(ctx, name)
 	}
 	return rec, err
 }
 
-// near suggests what was meant.
-func (d *DB) near(ctx context.Context, name string) string {
-	var names []string
-	_ = d.rows(ctx, "SELECT name FROM sandboxes WHERE name LIKE ? ESCAPE '\\' ORDER BY name LIMIT 5", func(s scanner) error { //nolint:errcheck // a hint
-		var n string
-		if err := s.Scan(&n); err != nil {
-			return err
-		}
-		names = append(names, n)
-		return nil
-	}, "%"+strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(name)+"%")
-	if len(names) > 0 {
-		return "did you mean " + strings.Join(names, ", ") + "? All of them: coppice ls"
+// unknown is the error for a name that no sandbox has.
+func (d *DB) unknown(ctx context.Context, name string) error {
+	shown := name
+	if len(shown) > timeline.MaxName {
+		shown = shown[:timeline.MaxName] + "..."
 	}
-	return "see which there are with: coppice ls"
+	f := fault.New(fault.NotFound, "there is no sandbox %q", shown)
+	var names []string
+	err := d.rows(ctx, "SELECT name FROM sandboxes", func(s scanner) error {
+		var n string
+		err := s.Scan(&n)
+		names = append(names, n)
+		return err
+	})
+	if near := timeline.Nearest(name, names); near != "" && err == nil {
+		return f.WithHint("did you mean %s? All of them: coppice ls", near)
+	}
+	return f.WithHint("see which there are with: coppice ls")
 }
 
 // Sandboxes lists all sandboxes by name.
@@ -136,7 +142,7 @@ func (d *DB) CreateSandboxes(ctx context.Context, recs []Sandbox, firsts []timel
 		for i := range recs {
 			r := &recs[i]
 			taken := false
-			t.each("SELECT 1 FROM sandboxes WHERE name=? OR id=?", func(scanner) error { taken = true; return nil }, r.Name, r.Name)
+			t.each("SELECT 1 FROM sandboxes WHERE name=?1 OR id=?1 OR id=?2", func(scanner) error { taken = true; return nil }, r.Name, r.ID)
 			if taken {
 				return fault.New(fault.Exists, "there is a sandbox %s already", r.Name).
 					WithHint("choose another name, or remove it: coppice rm %s", r.Name)
@@ -148,50 +154,75 @@ func (d *DB) CreateSandboxes(ctx context.Context, recs []Sandbox, firsts []timel
 			t.exec("INSERT INTO sandboxes("+sandboxCols+") VALUES(?,?,?,?,?,?,?)",
 				r.ID, r.Name, r.Created.UnixMicro(), r.Head, r.MountTop, r.Gen, string(config))
 			t.addSnapshot(firsts[i])
+			if r.Head != firsts[i].ID {
+				t.addMove(r.ID, firsts[i].Created, r.Head)
+			}
 		}
 		return nil
 	})
 }
 
-// UpdateSandbox changes a record by fn, which must not keep it.
+// UpdateSandbox changes a record by fn, which must not keep it and must not use
+// the database. With an error from fn nothing is changed.
 func (d *DB) UpdateSandbox(ctx context.Context, id timeline.SandboxID, fn func(*Sandbox) error) error {
-	return d.tx(ctx, func(t *tx) error { return t.update(id, fn) })
+	return d.tx(ctx, func(t *tx) error {
+		before, after, err := t.update(id, fn)
+		if err == nil && before != after {
+			t.addMove(id, d.Now(), after)
+		}
+		return err
+	})
 }
 
-func (t *tx) update(id timeline.SandboxID, fn func(*Sandbox) error) error {
+// update changes a record by fn, and gives HEAD before and after.
+func (t *tx) update(id timeline.SandboxID, fn func(*Sandbox) error) (before, after timeline.SnapshotID, err error) {
 	var rec Sandbox
+	var raw string
 	found := false
 	t.each("SELECT "+sandboxCols+" FROM sandboxes WHERE id=?", func(s scanner) (err error) {
 		found = true
-		rec, err = scanSandbox(s)
+		rec, raw, err = scanRaw(s)
 		return err
 	}, id)
 	if t.err != nil {
-		return t.err
+		return "", "", t.err
 	}
 	if !found {
-		return fault.New(fault.NotFound, "there is no sandbox %s any more", id).WithHint("see which there are with: coppice ls")
+		return "", "", fault.New(fault.NotFound, "there is no sandbox %s any more", id).WithHint("see which there are with: coppice ls")
 	}
+	name, before := rec.Name, rec.Head
 	if err := fn(&rec); err != nil {
-		return err
+		return "", "", err
 	}
 	config, err := json.Marshal(rec.Config)
 	if err != nil {
-		return fmt.Errorf("record of sandbox %s: %w", id, err)
+		return "", "", fmt.Errorf("record of sandbox %s: %w", id, err)
 	}
-	t.exec("UPDATE sandboxes SET name=?,head=?,mount=?,gen=?,config=? WHERE id=?", rec.Name, rec.Head, rec.MountTop, rec.Gen, string(config), id)
-	return t.err
+	if rec.Name == name && string(config) == raw {
+		t.exec("UPDATE sandboxes SET head=?,mount=?,gen=? WHERE id=?", rec.Head, rec.MountTop, rec.Gen, id)
+	} else {
+		t.exec("UPDATE sandboxes SET name=?,head=?,mount=?,gen=?,config=? WHERE id=?", rec.Name, rec.Head, rec.MountTop, rec.Gen, string(config), id)
+	}
+	return before, rec.Head, t.err
+}
+
+// addMove records that HEAD went to a snapshot that was there.
+func (t *tx) addMove(id timeline.SandboxID, at time.Time, to timeline.SnapshotID) {
+	t.exec("INSERT INTO moves(sandbox,at,snapshot) VALUES(?,?,?)", id, at.UnixMicro(), to)
 }
 
 // SetTag names a snapshot in a sandbox, or moves the name there.
 func (d *DB) SetTag(ctx context.Context, id timeline.SandboxID, name string, snap timeline.SnapshotID) error {
 	return d.tx(ctx, func(t *tx) error {
+		if err := t.mustExist(snap); err != nil {
+			return err
+		}
 		t.exec("INSERT INTO tags VALUES(?,?,?) ON CONFLICT(sandbox,name) DO UPDATE SET snapshot=excluded.snapshot", id, name, snap)
 		return nil
 	})
 }
 
-// DeleteTag removes a name.
+// DeleteTag removes a name. One that is gone already is no error.
 func (d *DB) DeleteTag(ctx context.Context, id timeline.SandboxID, name string) error {
 	return d.tx(ctx, func(t *tx) error { t.exec("DELETE FROM tags WHERE sandbox=? AND name=?", id, name); return nil })
 }

@@ -2,40 +2,84 @@ package meta
 
 import (
 	"context"
+	"database/sql"
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// lineage is the start of a query over a snapshot (?1) and all its ancestors.
+// lineage is the start of a query over a snapshot (?1) and all that it is built
+// on: parents, and whatever routes end in.
 const lineage = `WITH RECURSIVE line(id) AS (
-	SELECT ?1 UNION SELECT s.parent FROM snapshots s JOIN line ON s.id=line.id WHERE s.parent<>''
+	SELECT ?1
+	UNION SELECT s.parent FROM line JOIN snapshots s ON s.id=line.id WHERE s.parent IS NOT NULL
+	UNION SELECT r.below FROM line JOIN routes r ON r.top=line.id WHERE r.below IS NOT NULL
 ) `
 
 // owned is the start of a query over everything in the history of a sandbox
-// (?1): its own snapshots, and the ancestors that it shares.
+// (?1): its own snapshots, its head, and their ancestors.
 const owned = `WITH RECURSIVE line(id) AS (
 	SELECT id FROM snapshots WHERE sandbox=?1
-	UNION SELECT s.parent FROM snapshots s JOIN line ON s.id=line.id WHERE s.parent<>''
+	UNION SELECT head FROM sandboxes WHERE id=?1
+	UNION SELECT s.parent FROM line JOIN snapshots s ON s.id=line.id WHERE s.parent IS NOT NULL
 ) `
 
-// sealedExpr is whether a snapshot's own layer is sealed; one without a layer is
-// as safe as its parent.
-const sealedExpr = `NOT EXISTS (SELECT 1 FROM routes r JOIN layers l ON l.id=r.layer WHERE r.top=s.id AND NOT r.merged AND NOT l.sealed)`
+// snapCols reads a snapshot s. It is sealed when its own layer is; one without a
+// layer is as safe as its parent.
+const snapCols = `s.id,s.sandbox,coalesce(s.parent,''),s.cause,s.message,s.created,s.exit,s.paths,s.bytes,
+	NOT EXISTS (SELECT 1 FROM routes r JOIN layers l ON l.id=r.layer WHERE r.top=s.id AND NOT r.merged AND NOT l.sealed)`
+
+func scanSnapshot(sc scanner) (s timeline.Snapshot, err error) {
+	var created int64
+	var exit sql.NullInt64
+	err = sc.Scan(&s.ID, &s.Sandbox, &s.Parent, &s.Cause, &s.Message, &created, &exit, &s.Stats.Paths, &s.Stats.Bytes, &s.Sealed)
+	s.Created = time.UnixMicro(created).UTC()
+	if exit.Valid {
+		code := int(exit.Int64)
+		s.Exit = &code
+	}
+	return s, err
+}
+
+const routeCols = "top,coalesce(below,''),layer,merged"
+
+func scanRoute(s scanner) (r timeline.Route, err error) {
+	return r, s.Scan(&r.Top, &r.Below, &r.Layer, &r.Merged)
+}
+
+// orNull stores no snapshot as NULL.
+func orNull(id timeline.SnapshotID) any {
+	if id == "" {
+		return nil
+	}
+	return string(id)
+}
 
 func (t *tx) addSnapshot(s timeline.Snapshot) {
 	t.exec("INSERT INTO snapshots(id,sandbox,parent,cause,message,created,exit,paths,bytes) VALUES(?,?,?,?,?,?,?,?,?)",
-		s.ID, s.Sandbox, s.Parent, s.Cause, s.Message, s.Created.UnixMicro(), s.Exit, s.Stats.Paths, s.Stats.Bytes)
+		s.ID, s.Sandbox, orNull(s.Parent), s.Cause, s.Message, s.Created.UnixMicro(), s.Exit, s.Stats.Paths, s.Stats.Bytes)
 }
 
+// addRoute records a route, and its layer unless that is there already.
 func (t *tx) addRoute(r timeline.Route) {
-	t.exec("INSERT INTO layers(id,merged,seq,sealed,digest,diff_id,size) VALUES(?,?,(SELECT coalesce(max(seq),0)+1 FROM layers),0,'','',0) ON CONFLICT DO NOTHING", r.Layer, r.Merged)
-	t.exec("INSERT INTO routes(top,below,layer,merged) VALUES(?,?,?,?)", r.Top, r.Below, r.Layer, r.Merged)
+	t.exec("INSERT INTO layers(id,merged,sealed,digest,diff_id,size) VALUES(?,?,0,'','',0) ON CONFLICT(id) DO NOTHING", r.Layer, r.Merged)
+	t.exec("INSERT INTO routes(top,layer,below,merged) VALUES(?,?,?,?)", r.Top, r.Layer, orNull(r.Below), r.Merged)
+}
+
+// mustExist is NotFound when a snapshot does not exist.
+func (t *tx) mustExist(id timeline.SnapshotID) error {
+	found := false
+	t.each("SELECT 1 FROM snapshots WHERE id=?", func(scanner) error { found = true; return nil }, id)
+	if t.err == nil && !found {
+		return fault.New(fault.NotFound, "there is no snapshot %s any more", id).WithHint("see the history with: coppice log NAME")
+	}
+	return t.err
 }
 
 // AddSnapshot records a snapshot with its route (nil: it changed nothing), lets
 // fn change its sandbox's record, and ends intent (0: none), in one transaction.
+// fn must not use the database.
 func (d *DB) AddSnapshot(ctx context.Context, s timeline.Snapshot, r *timeline.Route, intent int64, fn func(*Sandbox)) error {
 	return d.tx(ctx, func(t *tx) error {
 		t.addSnapshot(s)
@@ -45,71 +89,80 @@ func (d *DB) AddSnapshot(ctx context.Context, s timeline.Snapshot, r *timeline.R
 		if intent != 0 {
 			t.exec("DELETE FROM intents WHERE id=?", intent)
 		}
-		return t.update(s.Sandbox, func(rec *Sandbox) error { fn(rec); return nil })
+		_, head, err := t.update(s.Sandbox, func(rec *Sandbox) error { fn(rec); return nil })
+		if err == nil && head != s.ID {
+			t.addMove(s.Sandbox, s.Created, head)
+		}
+		return err
 	})
 }
 
-// AddRoute records a merged layer.
+// AddRoute records a merged layer. It is NotFound when one of the snapshots was
+// deleted meanwhile.
 func (d *DB) AddRoute(ctx context.Context, r timeline.Route) error {
-	return d.tx(ctx, func(t *tx) error { t.addRoute(r); return nil })
+	return d.tx(ctx, func(t *tx) error {
+		for _, id := range []timeline.SnapshotID{r.Top, r.Below} {
+			if id == "" {
+				continue
+			}
+			if err := t.mustExist(id); err != nil {
+				return err
+			}
+		}
+		t.addRoute(r)
+		return nil
+	})
 }
 
-// History reads a sandbox's history, with the ancestors that it shares.
+// History reads a sandbox's history, with the ancestors that it shares. The
+// history of an unknown sandbox is empty.
 func (d *DB) History(ctx context.Context, id timeline.SandboxID) (timeline.History, error) {
-	h := timeline.History{Snapshots: map[timeline.SnapshotID]timeline.Snapshot{}, Tags: map[string]timeline.SnapshotID{}}
-	err := d.rows(ctx, owned+"SELECT s.id,s.sandbox,s.parent,s.cause,s.message,s.created,s.exit,s.paths,s.bytes,"+sealedExpr+
-		" FROM snapshots s JOIN line ON s.id=line.id", func(sc scanner) error {
-		s, err := scanSnapshot(sc)
-		h.Snapshots[s.ID] = s
-		return err
-	}, id)
-	if err != nil {
-		return h, err
-	}
-	err = d.rows(ctx, "SELECT name,snapshot FROM tags WHERE sandbox=?", func(s scanner) error {
-		var name string
-		var snap timeline.SnapshotID
-		err := s.Scan(&name, &snap)
-		h.Tags[name] = snap
-		return err
-	}, id)
-	if err != nil {
-		return h, err
-	}
-	return h, d.rows(ctx, "SELECT head FROM sandboxes WHERE id=?", func(s scanner) error { return s.Scan(&h.Head) }, id)
+	h := timeline.History{Sandbox: id, Snapshots: map[timeline.SnapshotID]timeline.Snapshot{}, Tags: map[string]timeline.SnapshotID{}}
+	return h, d.view(ctx, func(v *view) {
+		v.each(owned+"SELECT "+snapCols+" FROM line JOIN snapshots s ON s.id=line.id", func(sc scanner) error {
+			s, err := scanSnapshot(sc)
+			h.Snapshots[s.ID] = s
+			return err
+		}, id)
+		v.each("SELECT name,snapshot FROM tags WHERE sandbox=?", func(s scanner) error {
+			var name string
+			var snap timeline.SnapshotID
+			err := s.Scan(&name, &snap)
+			h.Tags[name] = snap
+			return err
+		}, id)
+		v.each("SELECT at,snapshot FROM moves WHERE sandbox=? ORDER BY at,rowid", func(s scanner) error {
+			var at int64
+			var m timeline.Move
+			err := s.Scan(&at, &m.To)
+			m.At = time.UnixMicro(at).UTC()
+			h.Moves = append(h.Moves, m)
+			return err
+		}, id)
+		v.each("SELECT head FROM sandboxes WHERE id=?", func(s scanner) error { return s.Scan(&h.Head) }, id)
+	})
 }
 
-func scanSnapshot(sc scanner) (s timeline.Snapshot, err error) {
-	var created int64
-	err = sc.Scan(&s.ID, &s.Sandbox, &s.Parent, &s.Cause, &s.Message, &created, &s.Exit, &s.Stats.Paths, &s.Stats.Bytes, &s.Sealed)
-	s.Created = time.UnixMicro(created).UTC()
-	return s, err
-}
-
-// Lineage reads the parents and routes of a snapshot and all its ancestors.
+// Lineage reads the parents and routes of a snapshot and all that it is built
+// on. That of an unknown snapshot is empty.
 func (d *DB) Lineage(ctx context.Context, id timeline.SnapshotID) (timeline.Lineage, error) {
-	l := timeline.Lineage{Parents: map[timeline.SnapshotID]timeline.SnapshotID{}}
-	err := d.rows(ctx, lineage+"SELECT s.id,s.parent FROM snapshots s JOIN line ON s.id=line.id", func(s scanner) error {
-		var id, parent timeline.SnapshotID
-		err := s.Scan(&id, &parent)
-		l.Parents[id] = parent
-		return err
+	l := timeline.Lineage{Parents: map[timeline.SnapshotID]timeline.SnapshotID{}, Routes: timeline.Routes{}}
+	var top, parent, below, layer sql.RawBytes
+	return l, d.rows(ctx, lineage+`SELECT s.id,s.parent,r.below,r.layer,r.merged
+		FROM line JOIN snapshots s ON s.id=line.id LEFT JOIN routes r ON r.top=s.id`, func(s scanner) error {
+		var merged sql.NullBool
+		if err := s.Scan(&top, &parent, &below, &layer, &merged); err != nil {
+			return err
+		}
+		t := timeline.SnapshotID(top)
+		l.Parents[t] = timeline.SnapshotID(parent)
+		if merged.Valid {
+			l.Routes[t] = append(l.Routes[t], timeline.Route{
+				Top: t, Below: timeline.SnapshotID(below), Layer: timeline.LayerID(layer), Merged: merged.Bool,
+			})
+		}
+		return nil
 	}, id)
-	if err != nil {
-		return l, err
-	}
-	var routes []timeline.Route
-	err = d.rows(ctx, lineage+"SELECT r.top,r.below,r.layer,r.merged FROM routes r JOIN line ON r.top=line.id", func(s scanner) error {
-		r, err := scanRoute(s)
-		routes = append(routes, r)
-		return err
-	}, id)
-	l.Routes = timeline.RoutesByTop(routes)
-	return l, err
-}
-
-func scanRoute(s scanner) (r timeline.Route, err error) {
-	return r, s.Scan(&r.Top, &r.Below, &r.Layer, &r.Merged)
 }
 
 // Cut is what taking a snapshot out of the history means for routes.
@@ -121,55 +174,86 @@ type Cut struct {
 
 // Cut reads what DeleteSnapshot needs.
 func (d *DB) Cut(ctx context.Context, id timeline.SnapshotID) (c Cut, err error) {
-	err = d.rows(ctx, "SELECT parent FROM snapshots WHERE id=?", func(s scanner) error { return s.Scan(&c.Below) }, id)
-	if err != nil {
-		return c, err
-	}
-	err = d.rows(ctx, "SELECT top,below,layer,merged FROM routes WHERE top=? AND NOT merged", func(s scanner) error {
-		r, err := scanRoute(s)
-		c.Own, c.Below = &r, r.Below
-		return err
-	}, id)
-	if err != nil {
-		return c, err
-	}
-	return c, d.rows(ctx, "SELECT top,below,layer,merged FROM routes WHERE below=? AND NOT merged", func(s scanner) error {
-		r, err := scanRoute(s)
-		c.Above = append(c.Above, r)
-		return err
-	}, id)
+	return c, d.view(ctx, func(v *view) {
+		v.each("SELECT coalesce(parent,'') FROM snapshots WHERE id=?", func(s scanner) error { return s.Scan(&c.Below) }, id)
+		v.each("SELECT "+routeCols+" FROM routes WHERE top=? AND NOT merged", func(s scanner) error {
+			r, err := scanRoute(s)
+			c.Own, c.Below = &r, r.Below
+			return err
+		}, id)
+		v.each("SELECT "+routeCols+" FROM routes WHERE below=? AND NOT merged ORDER BY top", func(s scanner) error {
+			r, err := scanRoute(s)
+			c.Above = append(c.Above, r)
+			return err
+		}, id)
+	})
 }
 
 // DeleteSnapshot takes a snapshot out: its children get its parent, the routes
 // that ended in it are replaced by led, tags on it and merged routes from or to
-// it go. It gives the layers that nothing refers to any more, whose records are
-// gone.
+// it go. A child without a route of its own equals the snapshot, so it inherits
+// the snapshot's route. It gives the layers that nothing refers to any more,
+// whose records are gone. A snapshot that is some sandbox's head, or what a live
+// root stands on, is Conflict, and so is a led that lacks a route which meanwhile
+// ends in the snapshot.
 func (d *DB) DeleteSnapshot(ctx context.Context, id timeline.SnapshotID, led []timeline.Route) (unused []timeline.LayerID, err error) {
 	err = d.tx(ctx, func(t *tx) error {
+		if err := t.mustExist(id); err != nil {
+			return err
+		}
+		var user string
+		t.each("SELECT name FROM sandboxes WHERE head=?1 OR mount=?1 LIMIT 1", func(s scanner) error { return s.Scan(&user) }, id)
+		if user != "" {
+			return fault.New(fault.Conflict, "sandbox %s is at snapshot %s", user, id).
+				WithHint("go elsewhere first: coppice checkout %s REF", user)
+		}
+		replaced := map[timeline.SnapshotID]bool{}
+		for _, r := range led {
+			replaced[r.Top] = true
+		}
+		t.each("SELECT top FROM routes WHERE below=? AND NOT merged", func(s scanner) error {
+			var top timeline.SnapshotID
+			if err := s.Scan(&top); err != nil || replaced[top] {
+				return err
+			}
+			return fault.New(fault.Conflict, "snapshot %s has become the ground of snapshot %s", id, top).WithHint("try again")
+		}, id)
+
+		t.exec(`INSERT INTO routes(top,layer,below,merged)
+			SELECT c.id,r.layer,r.below,0 FROM snapshots c JOIN routes r ON r.top=?1 AND NOT r.merged
+			WHERE c.parent=?1 AND NOT EXISTS (SELECT 1 FROM routes o WHERE o.top=c.id AND NOT o.merged)`, id)
 		t.exec("UPDATE snapshots SET parent=(SELECT parent FROM snapshots WHERE id=?1) WHERE parent=?1", id)
-		t.exec("DELETE FROM routes WHERE top=?1 OR below=?1", id)
+		var loose []timeline.LayerID
+		t.each("DELETE FROM routes WHERE top=?1 OR below=?1 RETURNING layer", collect(&loose), id)
 		for _, r := range led {
 			t.addRoute(r)
 		}
 		t.exec("DELETE FROM tags WHERE snapshot=?", id)
-		if t.exec("DELETE FROM snapshots WHERE id=?", id) == 0 && t.err == nil {
-			return fault.New(fault.NotFound, "there is no snapshot %s any more", id)
-		}
-		unused = t.dropUnused()
+		t.exec("DELETE FROM bases WHERE top=?", id)
+		t.exec("DELETE FROM snapshots WHERE id=?", id)
+		unused = t.dropUnused(loose)
 		return nil
 	})
 	return unused, err
 }
 
-// dropUnused deletes the records of layers that no route uses, and gives them.
-func (t *tx) dropUnused() (unused []timeline.LayerID) {
-	t.each("DELETE FROM layers WHERE id NOT IN (SELECT layer FROM routes) RETURNING id", func(s scanner) error {
-		var id timeline.LayerID
-		err := s.Scan(&id)
-		unused = append(unused, id)
-		return err
-	})
+// dropUnused deletes the records of those layers that no route uses, and gives
+// them.
+func (t *tx) dropUnused(loose []timeline.LayerID) (unused []timeline.LayerID) {
+	for _, id := range loose {
+		t.each("DELETE FROM layers WHERE id=?1 AND NOT EXISTS (SELECT 1 FROM routes WHERE layer=?1) RETURNING id", collect(&unused), id)
+	}
 	return unused
+}
+
+// collect gives a scan function that gathers a column.
+func collect[T any](out *[]T) func(scanner) error {
+	return func(s scanner) error {
+		var v T
+		err := s.Scan(&v)
+		*out = append(*out, v)
+		return err
+	}
 }
 
 // Base is an imported bottom of stacks.
