@@ -40,7 +40,7 @@ var rooms = map[string][]string{
 	"internal/box":         {"internal/box/plan", "internal/box/probe", "internal/box/guest", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire"},
 	"internal/box/plan":    {"internal/policy", "internal/box/probe", "internal/fault", "internal/rootspec"},
 	"internal/box/guest":   {"internal/box/plan", "internal/box/seccomp", "internal/box/notify", "internal/rootspec", "internal/fault", "client/wire"},
-	"internal/box/probe":   {"internal/fault", "internal/rootspec", "internal/box/seccomp"},
+	"internal/box/probe":   {"client/wire", "internal/fault", "internal/rootspec", "internal/box/seccomp"},
 	"internal/box/seccomp": {},
 	"internal/box/notify":  {"internal/box/seccomp", "internal/fault"},
 
