@@ -99,6 +99,7 @@ func HostParts(h Host) HostPlan {
 	slices.SortFunc(b.plan.Skeleton, func(x, y rootspec.Entry) int { return cmp.Compare(x.Path, y.Path) })
 	slices.SortFunc(b.plan.Files, func(x, y rootspec.File) int { return cmp.Compare(x.Target, y.Target) })
 	slices.SortFunc(b.plan.Left, func(x, y LeftOut) int { return cmp.Compare(x.Path, y.Path) })
+	slices.Sort(b.plan.Hide)
 	return b.plan
 }
 

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) {
 	rootspectest.Main(m, map[string]rootspectest.Step{
-		"ops": ops, "nothing": func(string, []byte, io.Writer) error { return nil },
+		"ops": ops, "mountTimes": mountTimes, "walkTimes": walkTimes, "nothing": func(string, []byte, io.Writer) error { return nil },
 	})
 }
 

@@ -277,27 +277,37 @@ func testParts(s *suite) {
 }
 
 func links(root string, _ []byte, out io.Writer) error {
-	if err := os.Link(root+"/new1", root+"/new2"); err != nil {
+	if err := os.WriteFile(root+"/made1", nil, 0o600); err != nil {
+		return err
+	}
+	if err := errors.Join(os.Link(root+"/made1", root+"/made2"), os.Link(root+"/lower1", root+"/lower2")); err != nil {
 		return err
 	}
 	return Dump(root, out)
 }
 
+// testHardLinks: names that are one file stay so. A file of a lower layer that
+// gets a second name is looked at after a restart: as an ordinary user overlayfs
+// cannot remember where a file came from (its origin mark stays empty), and until
+// the inode is forgotten the old name shows the inode number of the lower file.
 func testHardLinks(s *suite) {
 	base := filepath.Join(s.home, "layers", "base", "fs")
 	must(s.t, os.MkdirAll(base, 0o755))
 	must(s.t, os.WriteFile(base+"/one", []byte("linked"), 0o600))
 	must(s.t, os.Link(base+"/one", base+"/two"))
-	must(s.t, os.WriteFile(base+"/new1", nil, 0o600))
+	must(s.t, os.WriteFile(base+"/lower1", nil, 0o600))
 	l := s.live("gen", base)
 	out := s.step(s.present(l), "links", nil)
-	for _, w := range []string{`= /one`, `= /new1`} {
+	again := s.step(s.present(l), "dump", nil)
+	for _, w := range []string{"= /one", "= /made1"} {
 		if !strings.Contains(out, w) {
 			s.t.Errorf("no link %q in\n%s", w, out)
 		}
 	}
-	if again := s.step(s.present(l), "dump", nil); !strings.Contains(again, `= /new1`) {
-		s.t.Errorf("the new link is gone:\n%s", again)
+	for _, w := range []string{"= /one", "= /made1", "= /lower1"} {
+		if !strings.Contains(again, w) {
+			s.t.Errorf("after a restart no link %q in\n%s", w, again)
+		}
 	}
 }
 
