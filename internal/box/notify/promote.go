@@ -48,8 +48,8 @@ const (
 )
 
 // promote makes the directory at e pure upper. On failure everything is as it
-// was. Nothing else may change the tree meanwhile.
-func promote(e *end) (moved int, size int64, err error) {
+// was. Nothing else may change the tree meanwhile. hook may be nil.
+func promote(e *end, hook func() error) (moved int, size int64, err error) {
 	root, rel, err := mountRoot(e)
 	if err != nil {
 		return 0, 0, err
@@ -67,8 +67,11 @@ func promote(e *end) (moved int, size int64, err error) {
 		return 0, 0, err
 	}
 	defer unix.Close(work)
-	m := mover{}
+	m := mover{hook: hook}
 	err = m.move(e.parent, e.base, work, journalTree)
+	if err == nil {
+		err = m.step()
+	}
 	if err == nil {
 		if rerr := unix.Renameat(work, journalTree, e.parent, e.base); rerr != nil {
 			err = fmt.Errorf("put the new directory in its place: %w", rerr)
@@ -177,6 +180,15 @@ type mover struct {
 	moved int
 	bytes int64
 	stamp []stamp // of directories that were entered, outermost first
+	hook  func() error
+}
+
+// step comes before each change.
+func (m *mover) step() error {
+	if m.hook == nil {
+		return nil
+	}
+	return m.hook()
 }
 
 // stamp is the times of a directory, by its path below the promoted one.
@@ -202,6 +214,9 @@ func (m *mover) enter(oldDir int, oldName string, newDir int, newName, rel strin
 		return fmt.Errorf("stat %q: %w", oldName, err)
 	}
 	m.stamp = append(m.stamp, stamp{rel, st})
+	if err := m.step(); err != nil {
+		return err
+	}
 	if err := unix.Mkdirat(newDir, newName, 0o700); err != nil {
 		return fmt.Errorf("make %q: %w", oldName, err)
 	}
@@ -219,6 +234,9 @@ func (m *mover) enter(oldDir int, oldName string, newDir int, newName, rel strin
 			return err
 		}
 	}
+	if err := m.step(); err != nil {
+		return err
+	}
 	if err := likeness(from, into, &st); err != nil {
 		return fmt.Errorf("copy metadata of %q: %w", oldName, err)
 	}
@@ -232,6 +250,9 @@ func (m *mover) entry(from, into int, name, rel string) error {
 	if err := unix.Fstatat(from, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return fmt.Errorf("stat %q: %w", name, err)
 	}
+	if err := m.step(); err != nil {
+		return err
+	}
 	err := unix.Renameat(from, name, into, name)
 	switch {
 	case err == nil:
@@ -244,6 +265,9 @@ func (m *mover) entry(from, into int, name, rel string) error {
 		return fmt.Errorf("move %q: %w", name, err)
 	}
 	if err := m.enter(from, name, into, name, rel+"/"+name); err != nil {
+		return err
+	}
+	if err := m.step(); err != nil {
 		return err
 	}
 	if err := unix.Unlinkat(from, name, unix.AT_REMOVEDIR); err != nil {

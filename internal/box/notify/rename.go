@@ -176,7 +176,7 @@ func (s *server) promoteBoth(c caller, old, new *end, flags uint32) verdict {
 	for _, e := range need {
 		start := time.Now()
 		ev := Event{Kind: Promoted, Path: e.name()}
-		ev.Moved, ev.Bytes, ev.Err = promote(e)
+		ev.Moved, ev.Bytes, ev.Err = promote(e, s.opt.hook)
 		ev.Took = time.Since(start)
 		if ev.Err != nil {
 			ev.Kind = Failed

@@ -333,10 +333,59 @@ var scenarios = map[string]struct {
 			a.errorf("%d files, want 300", count)
 		}
 	}, -1},
-	"emulated owners":  {emulatedOwners, 0},
-	"emulated xattrs":  {emulatedXattrs, 0},
-	"emulated devices": {emulatedDevices, 0},
-	"bench":            {benchRenames, 0},
+	// For TestBreak: whatever fails, the tree stays what it was, or moves whole.
+	"break": {func(a *actor) {
+		a.must(os.Remove("d/two"))
+		a.must(os.MkdirAll("d/sub/mine", 0o700))
+		if err := os.WriteFile("before", []byte(tree("d")), 0o600); err != nil {
+			a.must(err)
+		}
+		err := unix.Rename("d", "e")
+		if err != nil && !errors.Is(err, unix.EXDEV) {
+			a.errorf("rename: %v", err)
+		}
+		checkBroken(a, true)
+	}, -1},
+	"check after break": {func(a *actor) { checkBroken(a, false) }, -1},
+	"emulated owners":   {emulatedOwners, 0},
+	"emulated xattrs":   {emulatedXattrs, 0},
+	"emulated devices":  {emulatedDevices, 0},
+	"bench":             {benchRenames, 0},
+}
+
+// checkBroken proves that the tree is whole, under one of its two names. Times
+// are kept only where nothing was killed.
+func checkBroken(a *actor, times bool) {
+	before, err := os.ReadFile("before")
+	a.must(err)
+	want := string(before)
+	var got []string
+	for _, name := range []string{"d", "e"} {
+		if _, err := os.Lstat(name); err == nil {
+			got = append(got, tree(name))
+		}
+	}
+	if len(got) != 1 {
+		a.errorf("there are %d trees", len(got))
+		return
+	}
+	if !times {
+		strip := func(s string) string {
+			lines := strings.Split(s, "\n")
+			for i, l := range lines {
+				f := strings.SplitN(l, " ", 4)
+				lines[i] = f[0] + " " + f[1] + " " + f[3]
+			}
+			return strings.Join(lines, "\n")
+		}
+		want, got[0] = strip(want), strip(got[0])
+	}
+	if got[0] != want {
+		a.errorf("got:\n%s\nwant:\n%s", got[0], want)
+	}
+	if _, err := os.Lstat(journalName); !errors.Is(err, fs.ErrNotExist) {
+		a.errorf("the workshop is still there: %v", err)
+	}
 }
 
 func play(name string) int {
@@ -463,7 +512,7 @@ func TestRename(t *testing.T) {
 	t.Parallel()
 	userNamespaces(t)
 	for name, sc := range scenarios {
-		if name == "bench" || strings.HasPrefix(name, "emulated") {
+		if name == "bench" || strings.Contains(name, "break") || strings.HasPrefix(name, "emulated") {
 			continue
 		}
 		for kind, c := range worldKinds(t) {
@@ -515,4 +564,53 @@ func BenchmarkRenameOfAPlainFile(b *testing.B) {
 			b.Log(strings.TrimSpace(c.run(b)))
 		})
 	}
+}
+
+// A promotion that fails at any step leaves the tree as it was, with its times;
+// one that is killed at any step is taken back by the next PID 1.
+func TestBreak(t *testing.T) {
+	t.Parallel()
+	userNamespaces(t)
+	for _, die := range []bool{false, true} {
+		for kind, c := range worldKinds(t) {
+			if kind == "user-as-me" { // differs in nothing that matters here
+				continue
+			}
+			t.Run(fmt.Sprintf("%s/killed=%v", kind, die), func(t *testing.T) {
+				t.Parallel()
+				for k := 1; ; k++ {
+					c := c
+					c.Scenario, c.Break, c.Die = "break", k, die
+					prepare(t, &c, fillSmall)
+					out, err := c.start().CombinedOutput()
+					if err != nil && !die {
+						t.Fatalf("step %d: %v\n%s", k, err, out)
+					}
+					check := c
+					check.Scenario, check.Break = "check after break", 0
+					check.run(t)
+					if strings.Contains(string(out), "all steps were taken") {
+						if k < 10 {
+							t.Errorf("only %d steps", k)
+						}
+						return
+					}
+					if !die && !strings.Contains(string(out), "event failed") {
+						t.Errorf("step %d: no failure was reported\n%s", k, out)
+					}
+				}
+			})
+		}
+	}
+}
+
+func fillSmall(lower string) {
+	for _, d := range []string{"d/sub/deep/er", "d/sub/empty"} {
+		must(os.MkdirAll(filepath.Join(lower, d), 0o755))
+	}
+	for _, f := range []string{"d/one", "d/two", "d/sub/three", "d/sub/deep/er/four"} {
+		must(os.WriteFile(filepath.Join(lower, f), []byte(f), 0o644))
+	}
+	must(os.Symlink("one", filepath.Join(lower, "d/link")))
+	must(unix.Setxattr(filepath.Join(lower, "d/sub"), "user.note", []byte("hi"), 0))
 }

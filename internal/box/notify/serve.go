@@ -40,6 +40,8 @@ type Options struct {
 	// a capture does, has to hold it for writing from before that until the
 	// thaw: an answer would set a frozen caller going. nil: a lock of its own.
 	Lock *sync.RWMutex
+
+	hook func() error // called before each step of a promotion; tests fail there
 }
 
 // EventKind says what happened.

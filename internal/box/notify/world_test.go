@@ -53,16 +53,16 @@ func TestMain(m *testing.M) {
 
 // worldConfig travels in argv[1].
 type worldConfig struct {
-	Dir       string // holds lower/, upper/, work/, m/
-	UID       int    // of the user, outside
-	Inside    int    // what it is mapped to; with Range, 0
-	Range     bool   // 65536 ids are mapped (real root)
-	Emulate   bool
-	NoFilter  bool
-	Bare      bool   // the actor keeps no capabilities
-	Scenario  string // "" only recovers
-	Break     int    // fail the promotion at this step
-	NoRecover bool
+	Dir      string // holds lower/, upper/, work/, m/
+	UID      int    // of the user, outside
+	Inside   int    // what it is mapped to; with Range, 0
+	Range    bool   // 65536 ids are mapped (real root)
+	Emulate  bool
+	NoFilter bool
+	Bare     bool   // the actor keeps no capabilities
+	Scenario string // "" only recovers
+	Break    int    // fail the promotion at this step
+	Die      bool   // end PID 1 there instead
 }
 
 func (c worldConfig) arg() string {
@@ -135,15 +135,20 @@ func beWorld() int {
 			return complain("tmpfs: %v", err)
 		}
 	}
-	if !c.NoRecover {
-		if err := Recover(); err != nil {
-			return complain("recover: %v", err)
+	if err := Recover(); err != nil {
+		return complain("recover: %v", err)
+	}
+	steps := 0
+	hook := func() error {
+		steps++
+		switch {
+		case steps != c.Break:
+			return nil
+		case c.Die:
+			os.Exit(9) // and the kernel kills everyone else
 		}
+		return unix.EIO
 	}
-	if c.Scenario == "" {
-		return 0
-	}
-	breakAt = c.Break
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return complain("socketpair: %v", err)
@@ -163,7 +168,7 @@ func beWorld() int {
 			return complain("listener: %v", err)
 		}
 		go func() {
-			served <- Serve(context.Background(), l, Options{Emulate: c.Emulate, Freeze: freezeAll, Report: func(e Event) {
+			served <- Serve(context.Background(), l, Options{Emulate: c.Emulate, Freeze: freezeAll, hook: hook, Report: func(e Event) {
 				fmt.Printf("event %s %s moved=%d bytes=%d err=%v\n", e.Kind, strings.TrimPrefix(e.Path, in("m")), e.Moved, e.Bytes, e.Err)
 			}})
 		}()
@@ -171,6 +176,9 @@ func beWorld() int {
 	werr := cmd.Wait()
 	if err := <-served; err != nil {
 		return complain("serve: %v", err)
+	}
+	if c.Break > steps {
+		fmt.Println("all steps were taken")
 	}
 	if werr != nil {
 		return complain("scenario %s: %v", c.Scenario, werr)
@@ -354,5 +362,3 @@ var (
 	skipOnce sync.Once
 	skipErr  error
 )
-
-var breakAt int
