@@ -1,0 +1,266 @@
+//go:build linux && (amd64 || arm64)
+
+package box
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/undo"
+)
+
+// Names in the run directory.
+const (
+	socketName = "keeper.sock"
+	logName    = "keeper.log"
+	rootName   = "root" // where the keeper mounts the root
+)
+
+// Box is a live sandbox's keeper, as the daemon sees it. All methods are safe
+// for concurrent use.
+type Box struct {
+	runDir string
+	pidfd  *os.File    // of the keeper
+	child  *os.Process // set when this process started it
+	gone   chan struct{}
+	watch  sync.WaitGroup
+}
+
+// outcome is what a keeper writes to its ready pipe, once.
+type outcome struct {
+	Enforced plan.Enforced `json:"enforced"`
+	Err      *failure      `json:"err,omitempty"`
+}
+
+// Start makes a box: afterwards commands can be run in it. The run directory
+// must exist. The caller must be real root, or uid 0 of a user namespace of its
+// own (see plan.Caller). The keeper lives on when the caller ends; ctx covers the
+// start alone.
+func Start(ctx context.Context, c plan.Config) (b *Box, e plan.Enforced, err error) {
+	c.Version = plan.Version
+	if c.Tier == "" {
+		c.Tier = plan.TierProcess
+	}
+	if c.IdleAfter == 0 {
+		c.IdleAfter = plan.DefaultIdle
+	}
+	if c.Tier != plan.TierProcess && c.Tier != plan.TierWorkspace {
+		return nil, e, fault.New(fault.Unsupported, "unknown tier %q", c.Tier).WithHint("use process or workspace")
+	}
+	if conn, err := dial(c.RunDir); err == nil {
+		conn.Close()
+		return nil, e, fault.New(fault.Conflict, "the sandbox is live already").WithHint("stop it first: coppice stop %s", c.Name)
+	}
+	var undone undo.Stack
+	defer func() { undone.Run(&err) }()
+
+	config, configW, err := os.Pipe()
+	if err != nil {
+		return nil, e, fault.Wrap(err, "start the keeper")
+	}
+	defer config.Close()
+	defer configW.Close()
+	ready, readyW, err := os.Pipe()
+	if err != nil {
+		return nil, e, fault.Wrap(err, "start the keeper")
+	}
+	defer ready.Close()
+	defer readyW.Close()
+	log, err := os.OpenFile(filepath.Join(c.RunDir, logName), os.O_CREATE|os.O_WRONLY|os.O_TRUNC|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, e, fault.Wrap(err, "open the keeper's log")
+	}
+	defer log.Close()
+
+	pidfd := -1
+	cmd := &exec.Cmd{
+		Path: "/proc/self/exe", Args: []string{keeperArgv0, c.ID}, Dir: "/",
+		Env:    runtimeEnv,
+		Stdout: log, Stderr: log, ExtraFiles: []*os.File{config, readyW},
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
+	}
+	if c.Tier == plan.TierProcess {
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, e, fault.Wrap(err, "start the keeper")
+	}
+	b = &Box{runDir: c.RunDir, child: cmd.Process, gone: make(chan struct{})}
+	undone.Push(func() error {
+		_ = cmd.Process.Kill()
+		_, err := cmd.Process.Wait()
+		return err
+	})
+	config.Close()
+	readyW.Close()
+	if err := json.NewEncoder(configW).Encode(c); err != nil {
+		return nil, e, fault.Wrap(err, "tell the keeper its plan")
+	}
+	configW.Close()
+
+	stop := context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var o outcome
+	if err := json.NewDecoder(ready).Decode(&o); err != nil {
+		if ctx.Err() != nil {
+			return nil, e, fault.Wrap(context.Cause(ctx), "start the sandbox")
+		}
+		return nil, e, fault.New(fault.Internal, "the keeper ended while it started").Because(err).
+			WithHint("see its log: %s", filepath.Join(c.RunDir, logName))
+	}
+	if o.Err != nil {
+		return nil, e, o.Err.fault()
+	}
+	if err := b.follow(pidfd); err != nil {
+		return nil, e, err
+	}
+	undone.Release()
+	return b, o.Enforced, nil
+}
+
+// runtimeEnv is the whole environment of keeper and init. They are idle most of
+// the time and many: few threads, little heap.
+var runtimeEnv = []string{"GOMAXPROCS=2", "GOGC=50", "GOMEMLIMIT=32MiB"}
+
+// Attach finds the box whose keeper listens in runDir. A NotFound fault says
+// that there is none.
+func Attach(ctx context.Context, runDir string) (*Box, error) {
+	conn, err := dial(runDir)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
+		return nil, fault.New(fault.NotFound, "no keeper listens in %s", runDir)
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, "find the keeper in %s", runDir)
+	}
+	defer conn.Close()
+	var ucred *unix.Ucred
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, fault.Wrap(err, "find the keeper in %s", runDir)
+	}
+	var e error
+	if err := raw.Control(func(fd uintptr) { ucred, e = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || e != nil {
+		return nil, fault.Wrap(errors.Join(err, e), "find the keeper in %s", runDir)
+	}
+	pidfd, err := unix.PidfdOpen(int(ucred.Pid), 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil, fault.New(fault.NotFound, "the keeper in %s has just ended", runDir)
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, "watch the keeper in %s", runDir)
+	}
+	b := &Box{runDir: runDir, gone: make(chan struct{})}
+	if err := b.follow(pidfd); err != nil {
+		return nil, err
+	}
+	// The answer proves that the process we watch is the one that listens.
+	if _, err := b.Status(ctx); err != nil {
+		b.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// follow starts watching the keeper.
+func (b *Box) follow(pidfd int) error {
+	if pidfd < 0 {
+		return fault.New(fault.Unsupported, "this kernel has no pidfds").WithHint("Linux 5.4 or later is needed")
+	}
+	if err := unix.SetNonblock(pidfd, true); err != nil {
+		unix.Close(pidfd)
+		return fault.Wrap(err, "watch the keeper")
+	}
+	b.pidfd = os.NewFile(uintptr(pidfd), "pidfd")
+	raw, err := b.pidfd.SyscallConn()
+	if err != nil {
+		b.pidfd.Close()
+		return fault.Wrap(err, "watch the keeper")
+	}
+	b.watch.Go(func() {
+		ended := false
+		err := raw.Read(func(fd uintptr) bool {
+			p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			n, err := unix.Poll(p, 0)
+			ended = err == nil && n == 1
+			return ended
+		})
+		if err != nil || !ended {
+			return // Close
+		}
+		if b.child != nil {
+			_, _ = b.child.Wait()
+		}
+		close(b.gone)
+	})
+	return nil
+}
+
+// Gone is closed when the keeper has ended, and with it all processes and mounts
+// of the box.
+func (b *Box) Gone() <-chan struct{} { return b.gone }
+
+// Close lets go of the box, which lives on. Gone is then never closed unless it
+// was.
+func (b *Box) Close() error {
+	err := b.pidfd.Close()
+	b.watch.Wait()
+	return err
+}
+
+// listenIn and dial reach the socket through its directory's descriptor: a
+// socket's path may have 107 bytes only.
+func through(runDir string) (string, *os.File, error) {
+	fd, err := unix.Open(runDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", nil, &os.PathError{Op: "open", Path: runDir, Err: err}
+	}
+	return "/proc/self/fd/" + strconv.Itoa(fd) + "/" + socketName, os.NewFile(uintptr(fd), runDir), nil
+}
+
+func dial(runDir string) (*net.UnixConn, error) {
+	name, dir, err := through(runDir)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return net.DialUnix("unix", nil, &net.UnixAddr{Name: name, Net: "unix"})
+}
+
+func listen(runDir string) (*net.UnixListener, error) {
+	name, dir, err := through(runDir)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	if err := unix.Unlinkat(int(dir.Fd()), socketName, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fault.Wrap(err, "remove the socket of an earlier keeper")
+	}
+	mask := unix.Umask(0o177) // from birth
+	defer unix.Umask(mask)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false) // its name holds a descriptor's number
+	return l, nil
+}
+
+// closed says that err is what an ended keeper looks like.
+func closed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET) ||
+		errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT)
+}

@@ -1,0 +1,18 @@
+// Package guest is what runs inside a box: one program, init, which is PID 1 of
+// the sandbox's namespaces (in tier workspace a child of the keeper without
+// namespaces). It makes the root, serves system call notifications, starts
+// commands and reaps.
+//
+// Commands are started from one thread of init, the launcher, which has given
+// up what a command must not have: capabilities, ids, the right to gain
+// privileges, and every call that the filters refuse. Credentials, filters and
+// Landlock domains belong to threads, and a child inherits those of the thread
+// that forks it. So no code runs between fork and exec that could be told what
+// to do, no second process has to be kept alive, and all commands share one
+// Landlock domain. Init itself cannot be traced, read or killed from inside: it
+// is not dumpable, and PID 1 gets no signal of its own namespace that it has no
+// handler for.
+//
+// It may be imported by box and cmd/coppice; it imports box/plan, box/seccomp,
+// box/notify, client/wire and fault.
+package guest

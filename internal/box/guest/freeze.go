@@ -1,0 +1,197 @@
+//go:build linux && (amd64 || arm64)
+
+package guest
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// freezePatience is how long processes are waited for; one that waits for a dead
+// network file system cannot be stopped.
+const freezePatience = 2 * time.Second
+
+// freezer makes every process stand still.
+//
+// BUG(signals): without a control group this is SIGSTOP and SIGCONT. A process
+// with a handler for SIGCONT runs it at thaw, and one that is traced by another
+// inside shows the stop to its tracer. Parents are stopped before their children
+// and continued after them, so that no shell takes a child for stopped.
+type freezer struct {
+	self int
+	pid1 bool
+
+	mu       sync.Mutex      // held from freeze to thaw, and while a command is started
+	stopped  []int           // by us, parents first
+	suspects map[string]bool // of the freeze before
+}
+
+// forPromotion is notify.Options.Freeze.
+func (f *freezer) forPromotion() (thaw func(), err error) {
+	f.mu.Lock()
+	if _, err := f.stop(); err != nil {
+		f.cont()
+		f.mu.Unlock()
+		return nil, err
+	}
+	return func() {
+		f.cont()
+		f.mu.Unlock()
+	}, nil
+}
+
+// freeze stops everything for a capture; thaw must follow unless it fails.
+func (f *freezer) freeze(childless bool) (Frozen, error) {
+	f.mu.Lock()
+	var list processes
+	if !childless {
+		var err error
+		if list, err = f.stop(); err != nil {
+			f.cont()
+			f.mu.Unlock()
+			return Frozen{}, err
+		}
+	}
+	now := map[string]bool{}
+	for _, p := range list {
+		mappings(p.pid, now)
+	}
+	r := Frozen{Procs: len(list)}
+	for s := range now {
+		r.Suspects = append(r.Suspects, s)
+	}
+	for s := range f.suspects {
+		if !now[s] {
+			r.Suspects = append(r.Suspects, s)
+		}
+	}
+	slices.Sort(r.Suspects)
+	f.suspects = now
+	return r, nil
+}
+
+// thaw ends a freeze.
+func (f *freezer) thaw() {
+	f.cont()
+	f.mu.Unlock()
+}
+
+func (f *freezer) cont() {
+	for _, pid := range slices.Backward(f.stopped) {
+		_ = unix.Kill(pid, unix.SIGCONT)
+	}
+	f.stopped = nil
+}
+
+// stop returns when two looks in a row have found nobody new and nobody moving:
+// a process that forks between the two would have been seen moving.
+func (f *freezer) stop() (processes, error) {
+	start := time.Now()
+	seen := map[int]bool{} // stopped by us, or found stopped
+	for calm := 0; ; {
+		list, err := scan(f.self)
+		if err != nil {
+			return nil, fault.Wrap(err, "list the sandbox's processes")
+		}
+		list = slices.DeleteFunc(list, process.dead)
+		quiet := true
+		for _, level := range list.byDepth() {
+			var moving []process
+			for _, p := range level {
+				switch {
+				case p.stands():
+					if !seen[p.pid] {
+						seen[p.pid], quiet = true, false
+					}
+					continue
+				case !slices.Contains(f.stopped, p.pid):
+					f.stopped = append(f.stopped, p.pid)
+				}
+				quiet = false
+				seen[p.pid] = true
+				_ = unix.Kill(p.pid, unix.SIGSTOP)
+				moving = append(moving, p)
+			}
+			for wait := 20 * time.Microsecond; len(moving) > 0; wait = min(2*wait, 500*time.Microsecond) {
+				moving = slices.DeleteFunc(moving, func(p process) bool { return p.reread() })
+				if len(moving) == 0 {
+					break
+				}
+				if time.Since(start) > freezePatience {
+					return nil, fault.New(fault.Timeout, "%d processes do not stop, one of them %s", len(moving), describe(moving[0].pid)).
+						WithHint("it waits for the kernel, perhaps for a network file system; see: coppice exec NAME -- ps -eo pid,stat,wchan,args")
+				}
+				time.Sleep(wait)
+			}
+		}
+		if quiet {
+			if calm++; calm == 2 || len(list) == 0 {
+				return list, nil
+			}
+			continue
+		}
+		calm = 0
+		if time.Since(start) > freezePatience {
+			return nil, fault.New(fault.Timeout, "processes are started faster than they can be stopped").
+				WithHint("stop the sandbox: coppice stop NAME")
+		}
+	}
+}
+
+func describe(pid int) string {
+	b, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+	return strconv.Itoa(pid) + " " + strconv.Quote(strings.TrimSpace(string(b)))
+}
+
+// reread looks again and reports whether p stands or is gone.
+func (p process) reread() bool {
+	q, ok := readStat("/proc/" + strconv.Itoa(p.pid) + "/stat")
+	return !ok || q.dead() || q.stands()
+}
+
+// stands reports whether no thread of p can run.
+func (p process) stands() bool {
+	dir := "/proc/" + strconv.Itoa(p.pid)
+	if p.threads <= 1 {
+		return standing(p.state, dir)
+	}
+	tasks, err := os.ReadDir(dir + "/task")
+	if err != nil {
+		return false
+	}
+	for _, t := range tasks {
+		task := dir + "/task/" + t.Name()
+		if q, ok := readStat(task + "/stat"); ok && !standing(q.state, task) {
+			return false
+		}
+	}
+	return true
+}
+
+// standing reports whether a task in that state runs no more until somebody lets
+// it: stopped, dead, or waiting for a vfork child or for init's answer to a
+// notification. The latter two look like waiting for a disk, but for where.
+func standing(state byte, dir string) bool {
+	switch state {
+	case 'T', 't', 'Z', 'X':
+		return true
+	case 'D':
+		b, err := os.ReadFile(dir + "/wchan")
+		if err != nil {
+			return false
+		}
+		return slices.Contains(held, string(b))
+	}
+	return false
+}
+
+// held are the kernel functions that a task which is held sleeps in.
+var held = []string{"kernel_clone", "wait_for_vfork_done", "seccomp_do_user_notification", "__seccomp_filter", "do_freezer_trap", "get_signal"}

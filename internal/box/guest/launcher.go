@@ -1,0 +1,259 @@
+//go:build linux && (amd64 || arm64)
+
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"runtime"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/box/seccomp"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// launcher is the thread that commands are forked from. It is as confined as
+// they are.
+type launcher struct {
+	guest    plan.Guest
+	listener *os.File // of the notifying filter; nil without one
+	work     chan func()
+}
+
+// newLauncher starts the thread and confines it. It lasts as long as the
+// process.
+func newLauncher(g plan.Guest, threads int) (*launcher, error) {
+	l := &launcher{guest: g, work: make(chan func())}
+	ready := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		err := l.confine(threads)
+		ready <- err
+		if err != nil {
+			return // the thread ends with the goroutine
+		}
+		for f := range l.work {
+			f()
+		}
+	}()
+	return l, <-ready
+}
+
+// confine takes from this thread, and so from all that it will fork, what a
+// command must not have. The order matters: each step takes away what the next
+// ones do not need.
+func (l *launcher) confine(threads int) error {
+	g := l.guest
+	// A working directory and umask of its own.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fault.Wrap(err, "give the launcher a working directory of its own")
+	}
+	unix.Umask(0o022)
+	if threads >= 0 {
+		defer unix.Close(threads)
+		if _, err := unix.Write(threads, []byte("0")); err != nil {
+			return fault.Wrap(err, "enter the control group of the commands")
+		}
+	}
+	if g.Tier == plan.TierWorkspace {
+		return nil
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fault.Wrap(err, "set no_new_privs")
+	}
+	if g.Landlock {
+		if err := landlockScopes(); err != nil {
+			return fault.Wrap(err, "put up Landlock scopes")
+		}
+	}
+	if err := dropPrivileges(g); err != nil {
+		return err
+	}
+	fd, err := seccomp.Install(seccomp.Notifying(seccomp.NotifyOptions{Emulate: g.Emulate, Promote: g.Promote}), seccomp.Listener|seccomp.KeepSpeculation)
+	if err != nil {
+		return fault.Wrap(err, "install the notifying filter")
+	}
+	if fd >= 0 {
+		l.listener = os.NewFile(uintptr(fd), "seccomp listener")
+	}
+	if _, err := seccomp.Install(seccomp.Hardening(seccomp.Options{Netlink: g.Netlink}), seccomp.KeepSpeculation); err != nil {
+		return fault.Wrap(err, "install the hardening filter")
+	}
+	return nil
+}
+
+// dropPrivileges leaves the thread with the user's ids and g.Caps: as permitted
+// and effective set for root, for which the bounding set is what execve gives
+// back, and with nothing for others. These are system calls of the thread alone;
+// those of package syscall would do it to all threads.
+func dropPrivileges(g plan.Guest) error {
+	keep := uint64(0)
+	for _, c := range g.Caps {
+		keep |= 1 << c
+	}
+	for c := uint(0); c < 64; c++ {
+		if keep&(1<<c) != 0 {
+			continue
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err == unix.EINVAL {
+			break // the kernel has no more of them
+		} else if err != nil {
+			return fault.Wrap(err, "drop capability %d", c)
+		}
+	}
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return fault.Wrap(err, "clear the ambient capabilities")
+	}
+	u := g.User
+	same := int(u.UID) == os.Getuid() && int(u.GID) == os.Getgid()
+	var first unsafe.Pointer
+	if len(u.Groups) > 0 {
+		first = unsafe.Pointer(&u.Groups[0])
+	}
+	// Where one id is mapped, setgroups(2) is denied for good.
+	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(u.Groups)), uintptr(first), 0); e != 0 && (e != unix.EPERM || !same) {
+		return fault.Wrap(e, "set the supplementary groups")
+	}
+	if !same {
+		if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(u.GID), uintptr(u.GID), uintptr(u.GID)); e != 0 {
+			return fault.Wrap(e, "become group %d", u.GID)
+		}
+		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(u.UID), uintptr(u.UID), uintptr(u.UID)); e != 0 {
+			return fault.Wrap(e, "become user %d", u.UID)
+		}
+	}
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	data := [2]unix.CapUserData{
+		{Effective: uint32(keep), Permitted: uint32(keep)},
+		{Effective: uint32(keep >> 32), Permitted: uint32(keep >> 32)},
+	}
+	return fault.Wrap(unix.Capset(&head, &data[0]), "drop the capabilities")
+}
+
+// landlockScopes keeps signals and abstract sockets within the domain
+// (landlock(7), ABI 6).
+func landlockScopes() error {
+	attr := struct{ fs, net, scoped uint64 }{scoped: 0x1 | 0x2}
+	fd, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
+	if e != 0 {
+		return e
+	}
+	defer unix.Close(int(fd))
+	if _, _, e := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); e != 0 {
+		return e
+	}
+	return nil
+}
+
+// start runs s with the three files as standard input, output and error, in a
+// session of its own.
+func (l *launcher) start(s Spawn, files []int) Spawned {
+	done := make(chan Spawned)
+	l.work <- func() { done <- l.fork(s, files) }
+	return <-done
+}
+
+func (l *launcher) fork(s Spawn, files []int) Spawned {
+	defer unix.Chdir("/") //nolint:errcheck // pins no directory
+	if err := l.enter(s.Dir); err != nil {
+		return Spawned{Err: wireError(err)}
+	}
+	term := "TERM=dumb"
+	if s.TTY {
+		term = "TERM=xterm-256color"
+	}
+	env := plan.MergeEnv(l.guest.Env, []string{term}, s.Env)
+	file, err := lookUp(s.Cmd[0], env)
+	if err == nil {
+		attr := &syscall.ProcAttr{
+			Env:   env,
+			Files: []uintptr{uintptr(files[0]), uintptr(files[1]), uintptr(files[2])},
+			Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: s.TTY},
+		}
+		var pid int
+		if pid, err = syscall.ForkExec(file, s.Cmd, attr); err == nil {
+			return Spawned{PID: pid}
+		}
+	}
+	switch {
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM):
+		return Spawned{Err: wireError(fault.New(fault.Conflict, "the sandbox may not have more processes").Because(err).
+			WithHint("end some, or raise --limit pids=: coppice stop NAME ends all of them"))}
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		return Spawned{Code: 127, Message: fmt.Sprintf("%s: %s", s.Cmd[0], reason(s.Cmd[0], file, err))}
+	}
+	return Spawned{Code: 126, Message: fmt.Sprintf("%s: %v", s.Cmd[0], err)}
+}
+
+func reason(word, file string, err error) string {
+	switch {
+	case file == "" && !strings.Contains(word, "/"):
+		return "command not found"
+	case file != "" && errors.Is(err, unix.ENOENT):
+		var st unix.Stat_t
+		if unix.Stat(file, &st) == nil {
+			return "the interpreter that it names was not found"
+		}
+	}
+	return err.Error()
+}
+
+func (l *launcher) enter(dir string) error {
+	if dir == "" {
+		dir = l.guest.User.Home
+		if l.guest.Tier == plan.TierWorkspace {
+			dir = l.guest.Root
+		}
+		if unix.Chdir(dir) == nil {
+			return nil
+		}
+		return fault.Wrap(unix.Chdir("/"), "enter the root directory")
+	}
+	if !path.IsAbs(dir) {
+		return fault.New(fault.Invalid, "working directory %q is not an absolute path inside the sandbox", dir)
+	}
+	if err := unix.Chdir(dir); err != nil {
+		return fault.Wrap(err, "enter working directory %s", dir)
+	}
+	return nil
+}
+
+// lookUp finds a command as execvp(3) does, with the PATH of env.
+func lookUp(word string, env []string) (string, error) {
+	if word == "" {
+		return "", unix.ENOENT
+	}
+	if strings.Contains(word, "/") {
+		return word, nil
+	}
+	search := ""
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, "PATH="); ok {
+			search = v
+		}
+	}
+	found := error(unix.ENOENT)
+	for dir := range strings.SplitSeq(search, ":") {
+		file := path.Join(dir, word)
+		if dir == "" {
+			file = "./" + word
+		}
+		var st unix.Stat_t
+		if unix.Stat(file, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+			continue
+		}
+		if err := unix.Faccessat(unix.AT_FDCWD, file, unix.X_OK, unix.AT_EACCESS); err != nil {
+			found = err
+			continue
+		}
+		return file, nil
+	}
+	return "", found
+}

@@ -1,0 +1,345 @@
+//go:build linux && (amd64 || arm64)
+
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// daemon is init at work. All fields belong to the goroutine of serve, but for
+// the channels and the locks.
+type daemon struct {
+	link     *Link
+	guest    plan.Guest
+	pid1     bool
+	self     int // in tier workspace: our pid
+	pts      int // /dev/pts, O_PATH
+	launcher *launcher
+	freezer  *freezer
+	// notified is held while a notification changes files; taken before the
+	// freezer's lock. nil without a listener.
+	notified *sync.RWMutex
+
+	commands map[int]bool // started and not reaped
+	doomed   map[int]bool // those of them whose tree ends with them
+	frozen   bool         // for a capture
+	waiting  []Message    // spawns that came while frozen
+
+	orphans chan int      // pids that wait to be reaped
+	reaped  chan struct{} // answers orphans
+	born    chan struct{} // there may be children again
+}
+
+// serve carries out messages until the keeper goes away.
+func (d *daemon) serve() error {
+	in := make(chan Message)
+	gone := make(chan error, 1)
+	go func() {
+		for {
+			m, err := d.link.Recv()
+			if err != nil {
+				gone <- err
+				return
+			}
+			in <- m
+		}
+	}()
+	go d.reap()
+	for {
+		var err error
+		select {
+		case m := <-in:
+			err = d.handle(m)
+		case pid := <-d.orphans:
+			err = d.collect(pid)
+			d.reaped <- struct{}{}
+		case err := <-gone:
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			if !d.pid1 { // nobody else ends them
+				d.killAll(unix.SIGKILL)
+			}
+			return err
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// reap finds children that ended, without taking their pids away: serve does
+// that, so that it never signals a pid that has been given to another process.
+func (d *daemon) reap() {
+	for {
+		var info [128]byte // siginfo_t
+		err := waitid(&info)
+		switch {
+		case err == unix.EINTR:
+		case err == unix.ECHILD:
+			<-d.born
+		case err != nil:
+			fmt.Fprintln(os.Stderr, "coppice-init: wait:", err)
+			<-d.born
+		default:
+			d.orphans <- int(*(*int32)(unsafe.Pointer(&info[16]))) // si_pid
+			<-d.reaped
+		}
+	}
+}
+
+func waitid(info *[128]byte) error {
+	_, _, e := unix.Syscall6(unix.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(info)), unix.WEXITED|unix.WNOWAIT|unix.WALL, 0, 0)
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
+func (d *daemon) collect(pid int) error {
+	if d.doomed[pid] {
+		delete(d.doomed, pid)
+		d.killTree(pid, unix.SIGKILL)
+	}
+	var ws unix.WaitStatus
+	got, err := unix.Wait4(pid, &ws, unix.WALL|unix.WNOHANG, nil)
+	if err != nil || got != pid || !d.commands[pid] {
+		return nil //nolint:nilerr // an orphan; whoever waited for it is gone
+	}
+	delete(d.commands, pid)
+	return d.link.Send(MsgExited, Exited{PID: pid, Status: uint32(ws)})
+}
+
+func (d *daemon) handle(m Message) error {
+	switch m.Kind {
+	case MsgSpawn:
+		if d.frozen {
+			d.waiting = append(d.waiting, m)
+			return nil
+		}
+		return d.spawn(m)
+	case MsgKill:
+		var k Kill
+		if err := m.Decode(&k); err != nil {
+			return err
+		}
+		d.kill(k)
+		return nil
+	case MsgFreeze:
+		return d.freeze()
+	case MsgThaw:
+		return d.thaw()
+	case MsgCount:
+		n, err := d.count()
+		if err != nil {
+			return err
+		}
+		return d.link.Send(MsgCounted, Counted{Procs: n})
+	}
+	m.Close()
+	return fmt.Errorf("unknown message %q", m.Kind)
+}
+
+func (d *daemon) spawn(m Message) error {
+	defer m.Close()
+	var s Spawn
+	if err := m.Decode(&s); err != nil {
+		return err
+	}
+	files := m.FDs
+	var send []int
+	if s.TTY {
+		master, slave, err := d.terminal(s.Size)
+		if err != nil {
+			return d.link.Send(MsgSpawned, Spawned{Err: wireError(err)})
+		}
+		defer unix.Close(master)
+		defer unix.Close(slave)
+		files, send = []int{slave, slave, slave}, []int{master}
+	}
+	switch len(files) {
+	case 2:
+		null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return d.link.Send(MsgSpawned, Spawned{Err: wireError(fault.Wrap(err, "open /dev/null"))})
+		}
+		defer unix.Close(null)
+		files = []int{null, files[0], files[1]}
+	case 3:
+		if !s.TTY {
+			files = []int{files[2], files[0], files[1]}
+		}
+	default:
+		return fmt.Errorf("a spawn with %d descriptors", len(files))
+	}
+	if len(s.Cmd) == 0 {
+		return d.link.Send(MsgSpawned, Spawned{Err: wireError(fault.New(fault.Invalid, "no command was given"))})
+	}
+	// A promotion must not be seen half done.
+	d.freezer.mu.Lock()
+	r := d.launcher.start(s, files)
+	d.freezer.mu.Unlock()
+	if r.PID == 0 {
+		return d.link.Send(MsgSpawned, r)
+	}
+	d.commands[r.PID] = true
+	select {
+	case d.born <- struct{}{}:
+	default:
+	}
+	return d.link.Send(MsgSpawned, r, send...)
+}
+
+// terminal makes a pseudo terminal of the sandbox's own devpts.
+func (d *daemon) terminal(size *wire.Size) (master, slave int, err error) {
+	if master, err = unix.Openat(d.pts, "ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0); err != nil {
+		return -1, -1, fault.Wrap(err, "open a terminal")
+	}
+	defer func() {
+		if err != nil {
+			unix.Close(master)
+		}
+	}()
+	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
+		return -1, -1, fault.Wrap(err, "unlock a terminal")
+	}
+	fd, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	if e != 0 {
+		return -1, -1, fault.Wrap(e, "open a terminal's other end")
+	}
+	slave = int(fd)
+	if u := d.guest.User; d.pid1 && int(u.UID) != os.Getuid() {
+		if err := unix.Fchown(slave, int(u.UID), -1); err != nil {
+			unix.Close(slave)
+			return -1, -1, fault.Wrap(err, "give a terminal to its user")
+		}
+	}
+	if size != nil {
+		ws := &unix.Winsize{Row: size.Rows, Col: size.Cols}
+		_ = unix.IoctlSetWinsize(master, unix.TIOCSWINSZ, ws)
+	}
+	return master, slave, nil
+}
+
+func (d *daemon) kill(k Kill) {
+	sig := syscall.Signal(k.Signal)
+	if k.Whom == KillAll {
+		d.killAll(sig)
+		return
+	}
+	if !d.commands[k.PID] {
+		return
+	}
+	if k.Doom {
+		d.doomed[k.PID] = true
+	}
+	if k.Whom == KillGroup {
+		_ = unix.Kill(-k.PID, sig) // it leads the group that it was started in
+		return
+	}
+	d.killTree(k.PID, sig)
+}
+
+func (d *daemon) killTree(pid int, sig syscall.Signal) {
+	list, err := scan(d.self)
+	if err != nil {
+		_ = unix.Kill(-pid, sig)
+		return
+	}
+	for _, p := range list.tree(pid) {
+		_ = unix.Kill(p, sig)
+	}
+}
+
+// killAll signals every process of the sandbox but init.
+func (d *daemon) killAll(sig syscall.Signal) {
+	if d.pid1 {
+		_ = unix.Kill(-1, sig)
+		return
+	}
+	for range 10 { // a process may fork between the look and the signal
+		list, err := scan(d.self)
+		if err != nil || len(list) == 0 {
+			return
+		}
+		for _, p := range list {
+			_ = unix.Kill(p.pid, sig)
+		}
+		if sig != unix.SIGKILL {
+			return
+		}
+	}
+}
+
+func (d *daemon) count() (int, error) {
+	if d.childless() {
+		return 0, nil
+	}
+	list, err := scan(d.self)
+	n := 0
+	for _, p := range list {
+		if !p.dead() {
+			n++
+		}
+	}
+	return n, err
+}
+
+// childless says, by one call, that there is no process but init: all others are
+// its descendants.
+func (d *daemon) childless() bool {
+	var info [128]byte
+	_, _, e := unix.Syscall6(unix.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOWAIT|unix.WNOHANG|unix.WALL, 0, 0)
+	return e == unix.ECHILD
+}
+
+func (d *daemon) freeze() error {
+	if d.frozen {
+		return d.link.Send(MsgFrozen, Frozen{Err: wireError(fault.New(fault.Conflict, "the sandbox is frozen already"))})
+	}
+	if d.notified != nil {
+		d.notified.Lock()
+	}
+	f, err := d.freezer.freeze(d.childless())
+	if err != nil {
+		if d.notified != nil {
+			d.notified.Unlock()
+		}
+		return d.link.Send(MsgFrozen, Frozen{Err: wireError(err)})
+	}
+	d.frozen = true
+	return d.link.Send(MsgFrozen, f)
+}
+
+func (d *daemon) thaw() error {
+	if d.frozen {
+		d.frozen = false
+		d.freezer.thaw()
+		if d.notified != nil {
+			d.notified.Unlock()
+		}
+	}
+	if err := d.link.Send(MsgThawed, nil); err != nil {
+		return err
+	}
+	waiting := d.waiting
+	d.waiting = nil
+	for _, m := range waiting {
+		if err := d.spawn(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}

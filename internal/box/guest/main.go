@@ -1,0 +1,155 @@
+//go:build linux && (amd64 || arm64)
+
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/notify"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Argv0 is the name that makes the binary init.
+const Argv0 = "coppice-init"
+
+// linkFD is where the keeper puts the stream.
+const linkFD = 3
+
+// Main is init. It gives the exit code of the process, after which the kernel
+// kills whatever runs in the sandbox.
+func Main() int {
+	debug.SetGCPercent(50)
+	debug.SetMemoryLimit(24 << 20)
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-init:", err)
+		return 1
+	}
+	return 0
+}
+
+func run() error {
+	// Nothing that was inherited may reach a command; ForkExec keeps the three
+	// that it is given.
+	if err := unix.CloseRange(linkFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("mark descriptors: %w", err)
+	}
+	link := NewLink(linkFD)
+	m, err := link.Recv()
+	if err != nil {
+		return fmt.Errorf("wait for the plan: %w", err)
+	}
+	var g plan.Guest
+	if err := m.Decode(&g); err != nil {
+		return err
+	}
+	d := &daemon{link: link, guest: g, commands: map[int]bool{}, doomed: map[int]bool{}, orphans: make(chan int), reaped: make(chan struct{}), born: make(chan struct{}, 1)}
+	weak, err := d.setUp(m)
+	if err != nil {
+		return errors.Join(err, link.Send(MsgReady, Ready{Err: wireError(err)}))
+	}
+	if err := link.Send(MsgReady, Ready{Weak: weak}); err != nil {
+		return err
+	}
+	return d.serve()
+}
+
+// setUp makes the root, the launcher and the listener, in this order.
+func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
+	g := d.guest
+	if g.Version != plan.Version {
+		return nil, fault.New(fault.Version, "init knows plan version %d, not %d", plan.Version, g.Version).
+			WithHint("the binary was replaced while the daemon ran; restart the daemon")
+	}
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return nil, fault.Wrap(err, "make init unreadable")
+	}
+	if g.Tier == plan.TierWorkspace {
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			return nil, fault.Wrap(err, "become the parent of orphans")
+		}
+		d.self = os.Getpid()
+	} else {
+		d.pid1 = true
+		if weak, err = makeRoot(g); err != nil {
+			return nil, err
+		}
+		dropHandlers()
+	}
+	if d.pts, err = unix.Open("/dev/pts", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return nil, fault.Wrap(err, "open the directory of terminals")
+	}
+	if err := setLimits(g); err != nil {
+		return nil, err
+	}
+	threads := -1
+	if g.Threads {
+		if len(m.FDs) != 1 {
+			return nil, fault.New(fault.Internal, "the plan came without its control group")
+		}
+		threads = m.FDs[0]
+	}
+	if d.launcher, err = newLauncher(g, threads); err != nil {
+		return nil, err
+	}
+	d.freezer = &freezer{self: d.self, pid1: d.pid1}
+	if l := d.launcher.listener; l != nil {
+		d.notified = new(sync.RWMutex)
+		opt := notify.Options{Emulate: g.Emulate, Lock: d.notified, Freeze: d.freezer.forPromotion}
+		// It ends with this process: nothing outlives PID 1.
+		go func() {
+			if err := notify.Serve(context.Background(), l, opt); err != nil {
+				fmt.Fprintln(os.Stderr, "coppice-init: notifications:", err)
+			}
+		}()
+	}
+	return weak, nil
+}
+
+func setLimits(g plan.Guest) error {
+	set := func(what int, name string, n uint64) error {
+		if n == 0 {
+			return nil
+		}
+		return fault.Wrap(unix.Setrlimit(what, &unix.Rlimit{Cur: n, Max: n}), "limit %s", name)
+	}
+	if err := set(unix.RLIMIT_NPROC, "processes", g.NProc); err != nil {
+		return err
+	}
+	return set(unix.RLIMIT_DATA, "memory", g.Data)
+}
+
+// dropHandlers gives every signal but SIGURG, which the Go scheduler sends to
+// its own threads, its default action. PID 1 is then never sent them from inside
+// its pid namespace (signal(7); kernel/signal.c, sig_task_ignored), however they
+// were made. With a handler, a SIGSEGV made by sigqueue(3) would end it.
+func dropHandlers() {
+	type sigaction struct {
+		handler, flags, restorer uintptr
+		mask                     uint64
+	}
+	var dfl sigaction
+	for sig := 1; sig <= 64; sig++ {
+		switch unix.Signal(sig) {
+		case unix.SIGKILL, unix.SIGSTOP, unix.SIGURG:
+			continue
+		}
+		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&dfl)), 0, 8, 0, 0)
+	}
+}
+
+func wireError(err error) *wire.Error {
+	if err == nil {
+		return nil
+	}
+	return &wire.Error{Kind: string(fault.KindOf(err)), Message: err.Error(), Hint: fault.HintOf(err)}
+}

@@ -1,0 +1,251 @@
+//go:build linux
+
+package guest
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+)
+
+// Kind is the first byte of a message between keeper and init.
+type Kind byte
+
+// The messages. A message is one byte of kind, one of how many descriptors
+// travel with it, two of zero, four of length (big endian), and so much JSON.
+// Either end of the stream going away ends the box.
+//
+//	kind      from    payload    descriptors
+//	Setup     keeper  plan.Guest cgroup.threads, when Guest.Threads; first, once
+//	Ready     init    Ready      -; answers Setup
+//	Spawn     keeper  Spawn      stdout, stderr, and stdin if it is not /dev/null;
+//	                             none with a terminal
+//	Spawned   init    Spawned    the terminal's master, when asked for; answers Spawn, in order
+//	Exited    init    Exited     -; after the Spawned of the same pid
+//	Kill      keeper  Kill       -; no answer; an unknown pid is ignored
+//	Freeze    keeper  -          -; spawns wait from here to Thaw
+//	Frozen    init    Frozen     -; answers Freeze
+//	Thaw      keeper  -          -
+//	Thawed    init    -          -; answers Thaw
+//	Count     keeper  -          -
+//	Counted   init    Counted    -; answers Count
+const (
+	MsgSetup   Kind = 'C'
+	MsgReady   Kind = 'R'
+	MsgSpawn   Kind = 'S'
+	MsgSpawned Kind = 's'
+	MsgExited  Kind = 'e'
+	MsgKill    Kind = 'K'
+	MsgFreeze  Kind = 'F'
+	MsgFrozen  Kind = 'f'
+	MsgThaw    Kind = 'T'
+	MsgThawed  Kind = 't'
+	MsgCount   Kind = 'N'
+	MsgCounted Kind = 'n'
+)
+
+// Ready says that commands can be started, or why not.
+type Ready struct {
+	Weak []plan.Item `json:"weak,omitempty"` // walls that came out other than planned
+	Err  *wire.Error `json:"err,omitempty"`
+}
+
+// Spawn asks for a command.
+type Spawn struct {
+	Cmd  []string   `json:"cmd"`
+	Env  []string   `json:"env,omitempty"` // over the sandbox's own
+	Dir  string     `json:"dir,omitempty"` // "" is the home, else /
+	TTY  bool       `json:"tty,omitempty"`
+	Size *wire.Size `json:"size,omitempty"`
+}
+
+// Spawned says that a command runs as PID, or, with PID 0, why not: an exit code
+// of 126 or 127 with a message, or an error.
+type Spawned struct {
+	PID     int         `json:"pid"`
+	Code    int         `json:"code,omitempty"`
+	Message string      `json:"message,omitempty"`
+	Err     *wire.Error `json:"err,omitempty"`
+}
+
+// Exited is the end of a command, with its wait status.
+type Exited struct {
+	PID    int    `json:"pid"`
+	Status uint32 `json:"status"`
+}
+
+// Whom a Kill reaches.
+const (
+	KillGroup = "group" // the command's process group
+	KillTree  = "tree"  // its session, its process group, and all descendants of these
+	KillAll   = "all"   // every process but init; PID is ignored
+)
+
+// Kill sends a signal.
+type Kill struct {
+	PID    int    `json:"pid"`
+	Signal int    `json:"signal"`
+	Whom   string `json:"whom"`
+	// Doom kills, when the command ends, what is left of its tree.
+	Doom bool `json:"doom,omitempty"`
+}
+
+// Frozen says that nothing moves.
+type Frozen struct {
+	Procs    int         `json:"procs"`
+	Suspects []string    `json:"suspects,omitempty"`
+	Err      *wire.Error `json:"err,omitempty"` // nothing is frozen
+}
+
+// Counted is how many processes there are besides init.
+type Counted struct {
+	Procs int `json:"procs"`
+}
+
+const (
+	headLen    = 8
+	maxMessage = 16 << 20
+	maxFDs     = 4
+)
+
+// Message is one received message. The receiver owns the descriptors.
+type Message struct {
+	Kind    Kind
+	Payload []byte
+	FDs     []int
+}
+
+// Decode reads the payload into v.
+func (m Message) Decode(v any) error {
+	if err := json.Unmarshal(m.Payload, v); err != nil {
+		return fmt.Errorf("message %q: %w", m.Kind, err)
+	}
+	return nil
+}
+
+// Close closes the descriptors.
+func (m Message) Close() {
+	for _, fd := range m.FDs {
+		_ = unix.Close(fd)
+	}
+}
+
+// Link is one end of the stream. Send may be called from any goroutine; Recv
+// from one at a time.
+type Link struct {
+	fd int
+
+	mu sync.Mutex // held while a message is written
+
+	in  []byte // received and not yet taken
+	fds []int
+}
+
+// NewLink uses fd, a blocking stream socket of the Unix family, and owns it.
+func NewLink(fd int) *Link { return &Link{fd: fd} }
+
+// Shutdown ends both directions: the other end and our own Recv see io.EOF.
+func (l *Link) Shutdown() { _ = unix.Shutdown(l.fd, unix.SHUT_RDWR) }
+
+// Close closes the descriptor; no call may be under way or follow.
+func (l *Link) Close() {
+	_ = unix.Close(l.fd)
+	Message{FDs: l.fds}.Close()
+}
+
+// Send writes one message; v nil is no payload. The descriptors stay the
+// caller's.
+func (l *Link) Send(k Kind, v any, fds ...int) error {
+	b := make([]byte, headLen, 256)
+	if v != nil {
+		p, err := json.Marshal(v)
+		if err != nil {
+			return fmt.Errorf("message %q: %w", k, err)
+		}
+		b = append(b, p...)
+	}
+	if len(b)-headLen > maxMessage || len(fds) > maxFDs {
+		return fmt.Errorf("message %q of %d bytes with %d descriptors is too large", k, len(b), len(fds))
+	}
+	b[0], b[1] = byte(k), byte(len(fds))
+	binary.BigEndian.PutUint32(b[4:], uint32(len(b)-headLen))
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(b) > 0 {
+		n, err := unix.SendmsgN(l.fd, b, oob, nil, unix.MSG_NOSIGNAL)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("send message %q: %w", k, err)
+		}
+		b, oob = b[n:], nil
+	}
+	return nil
+}
+
+// Recv reads one message. io.EOF is the end of the stream.
+func (l *Link) Recv() (Message, error) {
+	for {
+		if len(l.in) >= headLen {
+			n := int(binary.BigEndian.Uint32(l.in[4:]))
+			nfd := int(l.in[1])
+			if n > maxMessage || nfd > maxFDs {
+				return Message{}, fmt.Errorf("message %q of %d bytes with %d descriptors is too large", l.in[0], n, nfd)
+			}
+			if len(l.in) >= headLen+n {
+				if nfd > len(l.fds) {
+					return Message{}, fmt.Errorf("message %q lost its descriptors", l.in[0])
+				}
+				m := Message{Kind: Kind(l.in[0]), Payload: append([]byte(nil), l.in[headLen:headLen+n]...), FDs: append([]int(nil), l.fds[:nfd]...)}
+				l.in, l.fds = append([]byte(nil), l.in[headLen+n:]...), l.fds[nfd:]
+				return m, nil
+			}
+		}
+		if err := l.fill(); err != nil {
+			return Message{}, err
+		}
+	}
+}
+
+func (l *Link) fill() error {
+	var buf [8 << 10]byte
+	var oob [128]byte
+	n, oobn, flags, _, err := unix.Recvmsg(l.fd, buf[:], oob[:], unix.MSG_CMSG_CLOEXEC)
+	switch {
+	case err == unix.EINTR:
+		return nil
+	case err != nil:
+		return fmt.Errorf("receive a message: %w", err)
+	case flags&unix.MSG_CTRUNC != 0:
+		return fmt.Errorf("receive a message: descriptors were cut off (RLIMIT_NOFILE?)")
+	case n == 0:
+		return io.EOF
+	}
+	if oobn > 0 {
+		msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
+		if err != nil {
+			return fmt.Errorf("receive a message: %w", err)
+		}
+		for _, m := range msgs {
+			fds, err := unix.ParseUnixRights(&m)
+			if err != nil {
+				return fmt.Errorf("receive a message: %w", err)
+			}
+			l.fds = append(l.fds, fds...)
+		}
+	}
+	l.in = append(l.in, buf[:n]...)
+	return nil
+}

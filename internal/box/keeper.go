@@ -1,0 +1,465 @@
+//go:build linux && (amd64 || arm64)
+
+package box
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Descriptors that Start gives to the keeper.
+const (
+	configFD = 3
+	readyFD  = 4
+)
+
+const (
+	// keepResults is how long the result of an exec is kept for whoever has not
+	// fetched it yet.
+	keepResults = 10 * time.Minute
+	// maxResults bounds how many are kept.
+	maxResults = 512
+)
+
+// keeper owns one box. Lock order: freezing, spawning, mu, an execution's own.
+type keeper struct {
+	config   plan.Config
+	enforced plan.Enforced
+	started  time.Time
+	link     *guest.Link
+	init     *os.Process
+	group    *cgroup // nil without one
+	listener *net.UnixListener
+
+	freezing chan struct{} // one token: held from freeze to thaw
+	asking   sync.Mutex    // held from a question to init to its answer
+	answers  chan guest.Message
+	spawning sync.Mutex // held while a Spawn is put in order and sent
+
+	mu       sync.Mutex
+	order    []*execution // guarded by mu; sent to init, not yet answered
+	execs    map[string]*execution
+	byPID    map[int]*execution
+	conns    map[net.Conn]bool
+	serial   int
+	busy     int  // calls under way
+	ending   bool // no new exec
+	idleFrom time.Time
+
+	over  chan struct{} // closed when init is gone
+	stop  chan struct{} // closed when the keeper shall end
+	once  sync.Once
+	calls sync.WaitGroup
+	own   sync.WaitGroup // the keeper's own goroutines
+}
+
+// RunKeeper is the keeper, started by Start. It gives the process's exit code.
+func RunKeeper() int {
+	debug.SetGCPercent(50)
+	ready := os.NewFile(readyFD, "ready")
+	unix.CloseOnExec(readyFD)
+	k, err := newKeeper()
+	o := outcome{Err: failureOf(err)}
+	if err == nil {
+		o.Enforced = k.enforced
+	}
+	e := json.NewEncoder(ready).Encode(o)
+	ready.Close()
+	if err = errors.Join(err, e); err != nil {
+		if k != nil {
+			k.end()
+		}
+		fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+		return 1
+	}
+	k.serve()
+	return 0
+}
+
+func newKeeper() (*keeper, error) {
+	unix.CloseOnExec(configFD)
+	f := os.NewFile(configFD, "config")
+	var c plan.Config
+	err := json.NewDecoder(f).Decode(&c)
+	f.Close()
+	if err != nil {
+		return nil, fault.New(fault.Internal, "the keeper cannot read its plan").Because(err)
+	}
+	if c.Version != plan.Version {
+		return nil, fault.New(fault.Version, "the keeper knows plan version %d, not %d", plan.Version, c.Version).
+			WithHint("the binary was replaced while the daemon ran; restart the daemon")
+	}
+	k := &keeper{
+		config: c, started: time.Now(), idleFrom: time.Now(),
+		freezing: make(chan struct{}, 1), answers: make(chan guest.Message),
+		execs: map[string]*execution{}, byPID: map[int]*execution{}, conns: map[net.Conn]bool{},
+		over: make(chan struct{}), stop: make(chan struct{}),
+	}
+	if err := k.build(); err != nil {
+		return nil, err
+	}
+	if k.listener, err = listen(c.RunDir); err != nil {
+		k.end()
+		return nil, fault.Wrap(err, "listen in %s", c.RunDir)
+	}
+	return k, nil
+}
+
+// serve runs until the box has been stopped, has been idle for long enough, or
+// its init is gone. Then everything has ended but this process.
+func (k *keeper) serve() {
+	k.own.Go(k.receive)
+	k.own.Go(k.watchIdle)
+	k.own.Go(func() {
+		for {
+			conn, err := k.listener.AcceptUnix()
+			if err != nil {
+				return
+			}
+			k.calls.Go(func() { k.answer(conn) })
+		}
+	})
+	select {
+	case <-k.stop:
+	case <-k.over:
+	}
+	k.end()
+	k.listener.Close()
+	// Whoever is attached gets the end of its exec; who does not read it is cut
+	// off.
+	done := make(chan struct{})
+	go func() { k.calls.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(time.Second):
+		k.mu.Lock()
+		for c := range k.conns {
+			c.Close()
+		}
+		k.mu.Unlock()
+		<-done
+	}
+	k.own.Wait()
+	k.link.Close()
+	_ = os.Remove(k.config.RunDir + "/" + socketName)
+}
+
+// end kills init, and with it everything inside, waits for it, and gives every
+// running exec its end.
+func (k *keeper) end() {
+	k.mu.Lock()
+	k.ending = true
+	k.mu.Unlock()
+	if k.init != nil {
+		_ = k.init.Kill()
+		_, _ = k.init.Wait()
+	}
+	if k.link != nil {
+		k.link.Shutdown()
+	}
+	k.quit()
+	k.mu.Lock()
+	for _, e := range k.execs {
+		e.finish(wire.Exit{Code: 128 + int(unix.SIGKILL), Signal: "KILL", Message: "the sandbox was stopped"})
+	}
+	for _, e := range k.order {
+		e.born <- guest.Spawned{Err: &wire.Error{Kind: string(fault.Unavailable), Message: "the sandbox was stopped"}}
+	}
+	k.order = nil
+	k.mu.Unlock()
+	k.group.remove()
+}
+
+// quit makes serve end.
+func (k *keeper) quit() { k.once.Do(func() { close(k.stop) }) }
+
+// receive takes what init sends.
+func (k *keeper) receive() {
+	defer close(k.over)
+	for {
+		m, err := k.link.Recv()
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+			}
+			return
+		}
+		switch m.Kind {
+		case guest.MsgSpawned:
+			var s guest.Spawned
+			if err := m.Decode(&s); err != nil {
+				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+				return
+			}
+			k.spawned(s, m.FDs)
+		case guest.MsgExited:
+			var x guest.Exited
+			if err := m.Decode(&x); err != nil {
+				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+				return
+			}
+			k.mu.Lock()
+			e := k.byPID[x.PID]
+			delete(k.byPID, x.PID)
+			k.mu.Unlock()
+			if e != nil {
+				e.exited(unix.WaitStatus(x.Status))
+			}
+		default:
+			select {
+			case k.answers <- m:
+			case <-k.stop:
+			}
+		}
+	}
+}
+
+// ask sends a message to init and decodes its answer into v.
+func (k *keeper) ask(kind guest.Kind, v any) error {
+	k.asking.Lock()
+	defer k.asking.Unlock()
+	if err := k.link.Send(kind, nil); err != nil {
+		return fault.New(fault.Unavailable, "the sandbox's init has ended").Because(err)
+	}
+	select {
+	case m := <-k.answers:
+		if v == nil {
+			return nil
+		}
+		return m.Decode(v)
+	case <-k.over:
+		return fault.New(fault.Unavailable, "the sandbox's init has ended")
+	}
+}
+
+func (k *keeper) count() (int, error) {
+	var c guest.Counted
+	err := k.ask(guest.MsgCount, &c)
+	return c.Procs, err
+}
+
+// watchIdle ends a box that nobody needs.
+func (k *keeper) watchIdle() {
+	after := k.config.IdleAfter
+	if after < 0 {
+		return
+	}
+	tick := time.NewTicker(max(after/4, 20*time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-k.stop:
+			return
+		case <-k.over:
+			return
+		case now := <-tick.C:
+			if k.idle(now) {
+				k.quit()
+				return
+			}
+		}
+	}
+}
+
+// idle reports whether the box has been idle for long enough; it then takes no
+// exec any more.
+func (k *keeper) idle(now time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.forget(now)
+	if k.busy > 0 || len(k.execs) > 0 {
+		k.idleFrom = now
+		return false
+	}
+	if now.Sub(k.idleFrom) < k.config.IdleAfter {
+		return false
+	}
+	k.mu.Unlock()
+	n, err := k.count()
+	k.mu.Lock()
+	if err != nil || n > 0 || k.busy > 0 || len(k.execs) > 0 {
+		k.idleFrom = now
+		return false
+	}
+	k.ending = true
+	return true
+}
+
+// forget drops results that were kept for long enough. k.mu is held.
+func (k *keeper) forget(now time.Time) {
+	for id, e := range k.execs {
+		if at, ok := e.ended(); ok && (now.Sub(at) > keepResults || len(k.execs) > maxResults && now.Sub(at) > time.Minute) {
+			delete(k.execs, id)
+		}
+	}
+}
+
+// answer carries one call.
+func (k *keeper) answer(conn *net.UnixConn) {
+	defer conn.Close()
+	if !samePeer(conn) {
+		return
+	}
+	k.mu.Lock()
+	k.conns[conn] = true
+	k.busy++
+	k.mu.Unlock()
+	defer func() {
+		k.mu.Lock()
+		delete(k.conns, conn)
+		k.busy--
+		k.idleFrom = time.Now()
+		k.mu.Unlock()
+	}()
+	t, p, err := wire.ReadFrame(conn, nil)
+	if err != nil {
+		return
+	}
+	var c call
+	if err := json.Unmarshal(p, &c); err != nil || t != wire.FrameRequest {
+		fail(conn, fault.New(fault.Invalid, "the keeper does not know frame %d", t))
+		return
+	}
+	var v any
+	switch c.Op {
+	case opExec:
+		if c.Exec == nil {
+			err = fault.New(fault.Invalid, "an exec without a request")
+			break
+		}
+		if err := k.exec(conn, *c.Exec); err != nil {
+			fail(conn, err)
+		}
+		return
+	case opFreeze:
+		if err := k.freeze(conn); err != nil {
+			fail(conn, err)
+		}
+		return
+	case opCount:
+		v, err = k.count()
+	case opStatus:
+		v, err = k.status()
+	case opSignal:
+		err = k.signal(c.ExecID, c.Signal)
+	case opStop:
+		err = k.stopAll(c.Grace)
+	default:
+		err = fault.New(fault.Version, "the keeper does not know call %q", c.Op)
+	}
+	if err != nil {
+		fail(conn, err)
+		return
+	}
+	_ = wire.WriteJSON(conn, frameReply, v)
+}
+
+func fail(conn net.Conn, err error) {
+	_ = wire.WriteJSON(conn, wire.FrameFailed, failureOf(err))
+}
+
+// samePeer admits the user that the keeper belongs to, and root.
+func samePeer(conn *net.UnixConn) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	ok := false
+	_ = raw.Control(func(fd uintptr) {
+		c, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		ok = err == nil && (int(c.Uid) == os.Getuid() || c.Uid == 0)
+	})
+	return ok
+}
+
+func (k *keeper) freeze(conn *net.UnixConn) error {
+	select {
+	case k.freezing <- struct{}{}:
+	case <-k.stop:
+		return fault.New(fault.Unavailable, "the sandbox is being stopped")
+	}
+	defer func() { <-k.freezing }()
+	var f guest.Frozen
+	if err := k.ask(guest.MsgFreeze, &f); err != nil {
+		return err
+	}
+	if f.Err != nil {
+		return (*failure)(f.Err).fault()
+	}
+	err := wire.WriteJSON(conn, frameReply, frozenReply{Procs: f.Procs, Suspects: f.Suspects})
+	if err == nil {
+		_, _, err = wire.ReadFrame(conn, nil) // the wish to thaw, or the caller's end
+	}
+	if e := k.ask(guest.MsgThaw, nil); e != nil {
+		return e
+	}
+	if err == nil {
+		_ = wire.WriteJSON(conn, frameReply, nil)
+	}
+	return nil
+}
+
+func (k *keeper) status() (Status, error) {
+	n, err := k.count()
+	s := Status{ID: k.config.ID, PID: os.Getpid(), Started: k.started, Enforced: k.enforced, Procs: n}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, e := range k.execs {
+		s.Execs = append(s.Execs, e.status())
+	}
+	return s, err
+}
+
+func (k *keeper) stopAll(grace time.Duration) error {
+	k.mu.Lock()
+	k.ending = true
+	k.mu.Unlock()
+	defer k.quit()
+	if grace <= 0 {
+		k.endNow()
+		return nil
+	}
+	if n, err := k.count(); err != nil || n == 0 {
+		k.endNow()
+		return nil //nolint:nilerr // there is nothing left to stop
+	}
+	_ = k.link.Send(guest.MsgKill, guest.Kill{Signal: int(unix.SIGTERM), Whom: guest.KillAll})
+	_ = k.link.Send(guest.MsgKill, guest.Kill{Signal: int(unix.SIGCONT), Whom: guest.KillAll})
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		if n, err := k.count(); err != nil || n == 0 {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-k.over:
+		case <-time.After(wait):
+			continue
+		}
+		break
+	}
+	k.endNow()
+	return nil
+}
+
+// endNow lets init be gone before the caller of stop hears of it.
+func (k *keeper) endNow() {
+	_ = k.init.Kill()
+	<-k.over
+}

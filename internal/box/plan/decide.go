@@ -1,0 +1,246 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Facts are what the keeper found out.
+type Facts struct {
+	Passwd   []byte // of the mounted root; nil when it has none
+	Group    []byte
+	Resolv   []byte // the host's /etc/resolv.conf
+	Landlock int    // ABI of the host; 0 is none
+	// PidMax says that pid_max is a setting of each pid namespace (Linux 6.14).
+	PidMax bool
+	Cgroup CgroupFacts
+	// Shifted says that the root was mounted with shifted ids.
+	Shifted bool
+}
+
+// CgroupFacts say what the box's own control group (version 2) offers.
+type CgroupFacts struct {
+	Freeze bool // there is one: its freezer works
+	Memory bool // memory.max works
+	Pids   bool // pids.max works
+}
+
+// ownTasks are the tasks of init itself that pid_max and RLIMIT_NPROC count.
+const ownTasks = 24
+
+// leastPidMax is the lowest pid_max that the kernel takes (RESERVED_PIDS + 1).
+const leastPidMax = 301
+
+// leastData keeps init itself alive below RLIMIT_DATA.
+const leastData = 64 << 20
+
+// rootCaps are what commands of root keep within the sandbox's own user
+// namespace: what Docker leaves, without NET_RAW.
+var rootCaps = []uint{
+	0,  // CHOWN
+	1,  // DAC_OVERRIDE
+	3,  // FOWNER
+	4,  // FSETID
+	5,  // KILL
+	6,  // SETGID
+	7,  // SETUID
+	8,  // SETPCAP
+	10, // NET_BIND_SERVICE
+	18, // SYS_CHROOT
+	27, // MKNOD
+	29, // AUDIT_WRITE
+	31, // SETFCAP
+}
+
+// Identity decides who commands run as and which ids are mapped. The user NAME
+// is looked up in the sandbox's own passwd alone.
+func Identity(c Config, f Facts) (u User, uids, gids []IDMap, err error) {
+	want := c.User
+	if want == "" {
+		want = UserRoot
+		if c.HostBase || c.Tier == TierWorkspace {
+			want = UserMe
+		}
+	}
+	users := ParsePasswd(f.Passwd)
+	byID := func(id uint32) (User, bool) {
+		i := slices.IndexFunc(users, func(u User) bool { return u.UID == id })
+		if i < 0 {
+			return User{}, false
+		}
+		return users[i], true
+	}
+	switch want {
+	case UserRoot:
+		u, _ = byID(0)
+		u.Name, u.UID, u.GID = "root", 0, 0
+	case UserMe:
+		var known bool
+		if u, known = byID(c.Caller.UID); !known {
+			u = User{Name: c.Caller.Name, Home: c.Caller.Home, Shell: c.Caller.Shell}
+			if !c.HostBase && c.Tier != TierWorkspace {
+				u.Home, u.Shell = "", "" // the host's need not exist here
+			}
+		}
+		u.UID, u.GID = c.Caller.UID, c.Caller.GID
+	default:
+		i := slices.IndexFunc(users, func(u User) bool { return u.Name == want })
+		if i < 0 {
+			return u, nil, nil, fault.New(fault.NotFound, "the sandbox has no user %q in its /etc/passwd", want).
+				WithHint("use root or me, or make the user first: coppice create --user root, then useradd %s", want)
+		}
+		u = users[i]
+	}
+	u = u.complete()
+	if c.Caller.Root {
+		u.Groups = ParseGroups(f.Group, u.Name)
+		all := []IDMap{{0, 0, math.MaxUint32}}
+		return u, all, all, nil
+	}
+	return u, []IDMap{{u.UID, 0, 1}}, []IDMap{{u.GID, 0, 1}}, nil
+}
+
+// Decide makes the plan. The root is mounted at root (host path).
+func Decide(c Config, f Facts, root string) (Guest, Enforced, error) {
+	u, uids, _, err := Identity(c, f)
+	if err != nil {
+		return Guest{}, Enforced{}, err
+	}
+	g := Guest{Version: Version, Tier: c.Tier, Root: root, User: u}
+	e := Enforced{Tier: c.Tier, User: fmt.Sprintf("%s (%d:%d)", u.Name, u.UID, u.GID)}
+	add := func(name, state, detail string) { e.Items = append(e.Items, Item{name, state, detail}) }
+	if c.Limits.Disk > 0 {
+		return g, e, fault.New(fault.Unsupported, "a disk limit cannot be enforced on this store").
+			WithHint("put COPPICE_HOME on a file system of the size you want (a tmpfs with size=, a loop mount, a project quota), and leave disk= out of --limit")
+	}
+	g.Env = environment(c, u)
+	if c.Tier == TierWorkspace {
+		if c.Limits.Memory > 0 || c.Limits.Pids > 0 {
+			return g, e, fault.New(fault.Unsupported, "tier workspace has no limits").
+				WithHint("use --tier process, or leave --limit out")
+		}
+		add("confinement", Off, "commands run on the host; only the working directory has a history")
+		add("freeze", Weak, "SIGSTOP to every descendant")
+		return g, e, nil
+	}
+	if c.Hostname != "" {
+		g.Hostname = c.Hostname
+	} else {
+		g.Hostname = c.Name
+	}
+	single := SingleID(uids)
+	g.Emulate = single && u.UID == 0
+	g.Promote = len(c.Spec.Overlays) > 0
+	g.Tmp = !c.KeepTmp
+	if u.UID == 0 {
+		g.Caps = rootCaps
+	}
+	switch {
+	case single:
+		add("user", On, fmt.Sprintf("a user namespace in which %d is the one id", u.UID))
+	case f.Shifted:
+		add("user", On, "a user namespace whose ids are nobody on the host")
+	default:
+		add("user", Weak, "a user namespace without capabilities on the host, but its ids are the host's own")
+	}
+	if g.Emulate {
+		add("root emulation", On, "chown, mknod and the like are remembered, not done")
+	}
+	add("capabilities", On, strconv.Itoa(len(g.Caps))+" kept, within the sandbox's namespaces; no new privileges")
+	switch c.Net {
+	case NetHost:
+		add("net", Off, "the host's network")
+		// An empty file makes resolvers ask 127.0.0.1, which is the host's.
+		g.Resolv = append([]byte{}, f.Resolv...)
+	default:
+		add("net", On, "no network but loopback")
+		g.Loopback, g.Netlink = true, true
+	}
+	if f.Landlock >= 6 {
+		g.Landlock = true
+		add("landlock", On, "scopes: signals and abstract sockets")
+	} else {
+		state, detail := Off, "needs Linux 6.12; process ids of the host are hidden all the same"
+		if c.Net == NetHost {
+			state, detail = Weak, "needs Linux 6.12; abstract sockets of the host can be reached"
+		}
+		add("landlock", state, detail)
+	}
+	if f.Cgroup.Freeze {
+		g.Threads = true
+		add("freeze", On, "control group")
+	} else {
+		add("freeze", Weak, "SIGSTOP and SIGCONT, which programs can notice; no control group could be made")
+	}
+	limits(c, f, &g, add)
+	return g, e, nil
+}
+
+func limits(c Config, f Facts, g *Guest, add func(name, state, detail string)) {
+	if n := c.Limits.Memory; n > 0 {
+		if f.Cgroup.Memory {
+			add("memory", On, strconv.FormatInt(n, 10)+" bytes in all, control group")
+		} else {
+			g.Data = uint64(max(n, leastData))
+			add("memory", Weak, "RLIMIT_DATA: for each process, not in all; no memory controller is delegated to us")
+		}
+	}
+	if n := c.Limits.Pids; n > 0 {
+		switch {
+		case f.Cgroup.Pids:
+			add("pids", On, strconv.FormatInt(n, 10)+" tasks, control group")
+		case f.PidMax && n+ownTasks >= leastPidMax:
+			g.PidMax = int(n + ownTasks)
+			add("pids", On, strconv.FormatInt(n, 10)+" tasks, pid_max of the pid namespace")
+		case f.PidMax && c.Caller.Root && !f.Shifted:
+			g.PidMax = leastPidMax
+			add("pids", Weak, "about 280 tasks: no lower pid_max is possible, and no pids controller is delegated to us")
+		case !c.Caller.Root || f.Shifted:
+			g.NProc = uint64(n + ownTasks)
+			if f.PidMax {
+				g.PidMax = leastPidMax
+			}
+			add("pids", Weak, "RLIMIT_NPROC: counted for each user; no pids controller is delegated to us")
+		default:
+			add("pids", Off, "no pids controller is delegated to us, and the kernel has no pid_max for each namespace (Linux 6.14)")
+		}
+	}
+}
+
+// environment is complete: nothing of the daemon's own gets in.
+func environment(c Config, u User) []string {
+	search := "/usr/local/bin:/usr/bin:/bin"
+	if u.UID == 0 {
+		search = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	}
+	env := []string{"PATH=" + search, "HOME=" + u.Home, "USER=" + u.Name, "LOGNAME=" + u.Name, "SHELL=" + u.Shell, "LANG=C.UTF-8"}
+	if c.Name != "" {
+		env = append(env, "COPPICE_SANDBOX="+c.Name)
+	}
+	return MergeEnv(env, c.Env)
+}
+
+// MergeEnv lays KEY=VALUE words over others; a word without "=" is left out. The
+// later word wins.
+func MergeEnv(env []string, over ...[]string) []string {
+	env = slices.Clone(env)
+	for _, words := range over {
+		for _, w := range words {
+			key, _, ok := strings.Cut(w, "=")
+			if !ok || key == "" || strings.ContainsRune(w, 0) {
+				continue
+			}
+			if i := slices.IndexFunc(env, func(s string) bool { return strings.HasPrefix(s, key+"=") }); i >= 0 {
+				env[i] = w
+			} else {
+				env = append(env, w)
+			}
+		}
+	}
+	return env
+}
