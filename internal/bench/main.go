@@ -111,7 +111,7 @@ func run() error {
 	if err := daemon.Start(); err != nil {
 		return err
 	}
-	b := &bench{ctx: ctx, bin: abs, dir: dir, c: client.New(client.Options{Socket: filepath.Join(home, "run", "api.sock")})}
+	b := &bench{ctx: ctx, bin: abs, dir: dir, c: client.New(client.Options{Socket: filepath.Join(home, "daemon.sock")})}
 	defer func() {
 		b.c.Close()
 		_ = daemon.Process.Signal(os.Interrupt)

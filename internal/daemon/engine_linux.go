@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/coppice-dev/coppice/internal/engine"
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
@@ -57,8 +58,8 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		return nil, err
 	}
 	e, err := engine.Open(ctx, engine.Config{
-		Home: c.Home, DB: db, Layers: layers, Drivers: drivers, Boxes: boxes{caller: host.caller}, Log: c.Log,
-		BootID: host.bootID, Probe: host.probe, HostPrint: host.print, HostImport: host.importOptions,
+		Home: c.Home, DB: db, Layers: layers, Drivers: drivers, Boxes: boxes{caller: host.caller}, Logger: c.Log,
+		BootID: host.bootID, ProbeHost: host.probe, HostPrint: host.print, HostImport: host.importOptions,
 	})
 	if err != nil {
 		return nil, err
@@ -67,6 +68,8 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 	return &whole{Engine: e, db: db, layers: layers}, nil
 }
 
+// newDrivers makes the drivers that the home's file system has; the probe tells
+// people about the others.
 func newDrivers(home string, root bool, layers *layer.Store) (map[string]rootfs.Driver, error) {
 	deps := rootfs.Deps{Home: home, Root: root, Materialise: func(ctx context.Context, st rootspec.Stack, dst string) error {
 		return layers.Materialise(ctx, layers.View(st), dst)
@@ -74,7 +77,10 @@ func newDrivers(home string, root bool, layers *layer.Store) (map[string]rootfs.
 	out := map[string]rootfs.Driver{}
 	for _, name := range []string{"overlay", "copy", "btrfs"} {
 		d, err := rootfs.New(name, deps)
-		if err != nil {
+		switch {
+		case fault.Is(err, fault.Unsupported):
+			continue
+		case err != nil:
 			return nil, err
 		}
 		out[name] = d

@@ -29,10 +29,10 @@ func (e *Engine) background(ctx context.Context) error {
 		case <-e.work:
 		}
 		if err := e.sealAll(ctx); err != nil && ctx.Err() == nil {
-			e.Log.Error("layers are not sealed yet", "err", err)
+			e.Logger.Error("layers are not sealed yet", "err", err)
 		}
 		if err := e.mergeAll(ctx); err != nil && ctx.Err() == nil {
-			e.Log.Error("chains are not merged yet", "err", err)
+			e.Logger.Error("chains are not merged yet", "err", err)
 		}
 	}
 }

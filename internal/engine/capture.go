@@ -73,6 +73,7 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	if s.index == nil {
 		in.Index, below = e.lostIndex(drv, rec)
 	}
+	in.KeepEmpty = below != rec.Head
 	if t.procs == 0 && drv.Adoptable() {
 		in.MaxPaths = adoptAbove
 	}
@@ -82,13 +83,13 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	}
 	defer made()
 	got, err := e.Layers.Capture(ctx, id, in)
-	if errors.Is(err, layer.ErrTooMany) {
-		return e.adopt(ctx, s, rec, live, parts, n)
-	}
 	if err != nil {
 		return t, fault.Wrap(err, "capture sandbox %s", rec.Name)
 	}
-	if got.Empty && below == rec.Head {
+	if got.TooMany {
+		return e.adopt(ctx, s, rec, live, parts, n, got.Stats)
+	}
+	if got.Empty && !in.KeepEmpty {
 		s.index, s.of = got.Index, below
 		return t, nil
 	}
@@ -117,7 +118,7 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 // adopt turns the upper itself into the layer of a new snapshot: O(1) in what
 // changed. No process may be left. The box is stopped, since its mount stands on
 // the upper, and the next start begins a new generation.
-func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live rootfs.Live, parts []rootspec.Part, n note) (t taken, err error) {
+func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live rootfs.Live, parts []rootspec.Part, n note, st timeline.Stats) (t taken, err error) {
 	t.id = rec.Head
 	if err := e.stopBox(ctx, s, 0); err != nil {
 		return t, err
@@ -131,11 +132,10 @@ func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live 
 	if err != nil {
 		return t, err
 	}
-	got, err := e.Layers.Adopt(ctx, id, parts)
-	if err != nil {
+	if err := e.Layers.Adopt(ctx, id, parts); err != nil {
 		return t, errors.Join(fault.Wrap(err, "capture sandbox %s", rec.Name), e.DB.EndIntent(ctx, intent))
 	}
-	snap, err := e.newSnapshot(rec, n, got.Stats)
+	snap, err := e.newSnapshot(rec, n, st)
 	if err != nil {
 		return t, err
 	}
@@ -151,7 +151,7 @@ func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live 
 	s.index, s.of = nil, ""
 	e.removeLater(live.Dir)
 	e.wake()
-	t.id, t.changed, t.stats = snap.ID, true, got.Stats
+	t.id, t.changed, t.stats = snap.ID, true, st
 	return t, nil
 }
 
@@ -214,7 +214,7 @@ func (e *Engine) loadIndex(s *sandbox, rec *meta.Sandbox) error {
 // dropIndex removes the index of a snapshot that is no longer HEAD.
 func (e *Engine) dropIndex(id timeline.SandboxID, snap timeline.SnapshotID) {
 	if err := os.Remove(e.indexPath(id, snap)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		e.Log.Warn("old index stays", "sandbox", id, "err", err)
+		e.Logger.Warn("old index stays", "sandbox", id, "err", err)
 	}
 }
 

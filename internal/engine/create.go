@@ -87,23 +87,34 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 	return rec, e.choose(ctx, req, &rec)
 }
 
+// tierWorkspace is history without confinement.
+const tierWorkspace = "workspace"
+
 // choose decides tier and driver: the strongest that the host can give, or the
 // one that was named, which is refused when the host cannot give it.
 func (e *Engine) choose(ctx context.Context, req wire.CreateRequest, rec *meta.Sandbox) error {
-	p, err := e.Probe(ctx, true)
+	p, err := e.ProbeHost(ctx, true)
 	if err != nil {
 		return fault.Wrap(err, "find out what this host can do")
 	}
 	if rec.Tier, rec.TierReason, err = pick(p, "tier", req.Tier, p.Tier); err != nil {
 		return err
 	}
-	if rec.Driver, rec.DriverReason, err = pick(p, "driver", req.Driver, p.Driver); err != nil {
+	best := p.Driver
+	if rec.Tier == tierWorkspace {
+		best = "copy" // its commands run on the host, where nothing can be mounted for them
+	}
+	if rec.Driver, rec.DriverReason, err = pick(p, "driver", req.Driver, best); err != nil {
 		return err
 	}
 	if _, ok := e.Drivers[rec.Driver]; !ok {
 		return fault.New(fault.Invalid, "there is no driver %q", rec.Driver).WithHint("use auto, overlay, copy or btrfs")
 	}
 	host := req.From.Kind == "" || req.From.Kind == wire.SourceHost
+	if rec.Tier == tierWorkspace && (host || !e.Drivers[rec.Driver].Plain()) {
+		return fault.New(fault.Invalid, "tier workspace versions one directory, as a plain tree").
+			WithHint("give it one: coppice create --tier workspace --driver copy --from DIR")
+	}
 	if host && e.Drivers[rec.Driver].Plain() {
 		return fault.New(fault.Unsupported, "driver %s cannot stand on the host itself: it would have to copy all of it", rec.Driver).
 			WithHint("import the system directories once: coppice create --from host-copy --driver %s", rec.Driver)

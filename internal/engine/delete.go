@@ -117,7 +117,7 @@ func (e *Engine) splice(ctx context.Context, id timeline.SnapshotID) (err error)
 func (e *Engine) removeLayers(ctx context.Context, ids []timeline.LayerID) {
 	for _, id := range ids {
 		if err := e.Layers.Remove(ctx, id); err != nil {
-			e.Log.Warn("left for gc", "layer", id, "err", err)
+			e.Logger.Warn("left for gc", "layer", id, "err", err)
 		}
 	}
 }
@@ -168,7 +168,7 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 	if err := os.Rename(dir, trash); err == nil {
 		e.removeLater(trash)
 	} else if !os.IsNotExist(err) {
-		e.Log.Warn("left for gc", "dir", dir, "err", err)
+		e.Logger.Warn("left for gc", "dir", dir, "err", err)
 	}
 	e.bg.Go(func() error {
 		e.removeLayers(e.bgCtx, unused)

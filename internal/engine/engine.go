@@ -91,14 +91,14 @@ type Config struct {
 	Layers  *layer.Store
 	Drivers map[string]rootfs.Driver
 	Boxes   Boxes
-	Log     *slog.Logger
+	Logger  *slog.Logger
 	Now     func() time.Time // nil: time.Now
 	Rand    io.Reader        // nil: crypto/rand
 	BootID  string           // of the running kernel
 	Root    bool             // the daemon is real root
-	// Probe says what the host can do, found by trying. With quick set, only
+	// ProbeHost says what the host can do, found by trying. With quick set, only
 	// what choosing a tier and a driver needs.
-	Probe func(ctx context.Context, quick bool) (wire.ProbeReport, error)
+	ProbeHost func(ctx context.Context, quick bool) (wire.ProbeReport, error)
 	// HostImport says what a host-copy imports; see package rootfs.
 	HostImport func() (layer.ImportOptions, error)
 	// HostPrint is a cheap fingerprint of the host's system directories, to
@@ -156,8 +156,8 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if c.Rand == nil {
 		c.Rand = rand.Reader
 	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	if c.HostPrint == nil {
 		c.HostPrint = func() string { return "" }
@@ -306,9 +306,9 @@ func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) {
 	if b, err := e.Boxes.Attach(ctx, e.runDir(s.id)); err == nil {
 		s.box = b
 	} else if !fault.Is(err, fault.NotFound) {
-		e.Log.Warn("keeper cannot be reached", "sandbox", s.id, "err", err)
+		e.Logger.Warn("keeper cannot be reached", "sandbox", s.id, "err", err)
 	}
 	if err := e.loadIndex(s, &rec); err != nil && !errors.Is(err, os.ErrNotExist) {
-		e.Log.Warn("index is rebuilt", "sandbox", s.id, "err", err)
+		e.Logger.Warn("index is rebuilt", "sandbox", s.id, "err", err)
 	}
 }

@@ -149,7 +149,7 @@ func (h *home) open() {
 	h.Engine, err = Open(ctx, Config{
 		Home: h.dir, DB: db, Layers: layers, Boxes: h.boxes, BootID: h.boot,
 		Drivers: map[string]rootfs.Driver{"copy": drv},
-		Probe: func(context.Context, bool) (wire.ProbeReport, error) {
+		ProbeHost: func(context.Context, bool) (wire.ProbeReport, error) {
 			return wire.ProbeReport{Tier: "process", Driver: "copy"}, nil
 		},
 	})
@@ -215,4 +215,15 @@ func readTree(t testing.TB, root string) map[string]string {
 		t.Fatal(err)
 	}
 	return out
+}
+
+// reboot lets the machine lose its power: boxes end, and what was not sealed is
+// not to be believed.
+func (h *home) reboot() {
+	for _, b := range h.boxes.boxes {
+		_ = b.Stop(context.Background(), 0)
+	}
+	h.boot += "'"
+	h.close()
+	h.open()
 }

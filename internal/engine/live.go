@@ -154,7 +154,7 @@ func (e *Engine) watch(s *sandbox, b Box) {
 			return nil //nolint:nilerr // removed meanwhile
 		}
 		if _, err := e.capture(e.bgCtx, s, &rec, note{cause: timeline.CauseAuto}); err != nil {
-			e.Log.Error("what the last process left is not in the history yet", "sandbox", rec.Name, "err", err)
+			e.Logger.Error("what the last process left is not in the history yet", "sandbox", rec.Name, "err", err)
 		}
 		return nil
 	})
@@ -177,7 +177,7 @@ func (e *Engine) stopBox(ctx context.Context, s *sandbox, grace time.Duration) e
 func (e *Engine) removeLater(dir string) {
 	e.bg.Go(func() error {
 		if err := e.Layers.RemoveTree(e.bgCtx, dir); err != nil && e.bgCtx.Err() == nil {
-			e.Log.Warn("left for gc", "dir", dir, "err", err)
+			e.Logger.Warn("left for gc", "dir", dir, "err", err)
 		}
 		return nil
 	})

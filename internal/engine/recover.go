@@ -100,7 +100,7 @@ func (e *Engine) loseLayer(ctx context.Context, id timeline.LayerID) error {
 		return err
 	}
 	for _, rec := range lost {
-		e.Log.Warn("a snapshot was not yet safe when the power failed; the sandbox is back at the one before",
+		e.Logger.Warn("a snapshot was not yet safe when the power failed; the sandbox is back at the one before",
 			"sandbox", rec.Name, "head", rec.Head, "kept", aside)
 	}
 	return nil

@@ -163,3 +163,6 @@ func (e *Engine) layersOf(ctx context.Context, name string) ([]meta.Layer, error
 	}
 	return out, nil
 }
+
+// Probe says what this host can do, found by trying.
+func (e *Engine) Probe(ctx context.Context) (wire.ProbeReport, error) { return e.ProbeHost(ctx, false) }

@@ -1,0 +1,228 @@
+//go:build linux
+
+package cli_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/daemon"
+)
+
+// crashes is how often the daemon is killed.
+const crashes = 200
+
+// TestKilledDaemon kills a real daemon at random moments while clients work, and
+// starts it again, many times. Afterwards every snapshot that was acknowledged is
+// there and shows what it showed, and the store is whole.
+func TestKilledDaemon(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs time: 200 crashes")
+	}
+	d := newDoomed(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
+	defer cancel()
+
+	var workers sync.WaitGroup
+	var done atomic.Bool
+	ledgers := make([]*ledger, 3)
+	for i := range ledgers {
+		ledgers[i] = &ledger{name: "w" + strconv.Itoa(i), rnd: rand.New(rand.NewPCG(uint64(i), 7)), shows: map[string]string{}}
+		workers.Go(func() { ledgers[i].work(ctx, t, d.client, &done) })
+	}
+	for range crashes {
+		time.Sleep(time.Duration(5+rand.IntN(60)) * time.Millisecond)
+		d.kill()
+		d.start()
+	}
+	done.Store(true)
+	workers.Wait()
+
+	acknowledged := 0
+	for _, l := range ledgers {
+		l.check(ctx, t, d.client)
+		acknowledged += len(l.shows)
+	}
+	r, err := d.client.Verify(ctx, "", nil)
+	if err != nil || len(r.Damage) > 0 || r.Unsealed > 0 {
+		t.Errorf("verify: %+v, %v", r, err)
+	}
+	if _, err := d.client.GC(ctx, false, nil); err != nil {
+		t.Error(err)
+	}
+	if acknowledged < crashes/4 {
+		t.Errorf("only %d snapshots were taken: the test tests nothing", acknowledged)
+	}
+	t.Logf("%d crashes, %d acknowledged snapshots", crashes, acknowledged)
+}
+
+// ledger is what one client was told.
+type ledger struct {
+	name  string
+	rnd   *rand.Rand
+	shows map[string]string // snapshot to content of the one file
+	last  string            // the newest snapshot, or where HEAD was moved to
+	n     int
+}
+
+const file = "/var/tmp/ledger"
+
+// work writes, goes back and forth, until done. Errors are expected: what they
+// leave open is asked for afterwards.
+func (l *ledger) work(ctx context.Context, t *testing.T, c *client.Client, done *atomic.Bool) {
+	for !done.Load() {
+		if _, err := c.Create(ctx, wire.CreateRequest{Name: l.name}, nil); err == nil || client.IsKind(err, client.KindExists) {
+			break
+		}
+	}
+	for !done.Load() && ctx.Err() == nil {
+		if l.n > 3 && l.rnd.IntN(4) == 0 {
+			l.move(ctx, t, c)
+			continue
+		}
+		l.n++
+		text := fmt.Sprintf("%s %d", l.name, l.n)
+		x, err := c.Exec(ctx, l.name, wire.ExecRequest{Cmd: []string{"sh", "-c", "echo " + text + " >" + file}}, client.Streams{})
+		if err != nil {
+			continue
+		}
+		if x.Code != 0 {
+			t.Errorf("%s: exit code %d: %s", text, x.Code, x.Message)
+			return
+		}
+		if x.Snapshot != "" && x.Changed {
+			l.shows[x.Snapshot] = text
+			l.last = x.Snapshot
+		}
+	}
+}
+
+func (l *ledger) move(ctx context.Context, t *testing.T, c *client.Client) {
+	for id := range l.shows {
+		r, err := c.Checkout(ctx, l.name, id)
+		if err != nil {
+			if client.IsKind(err, client.KindNotFound) {
+				t.Errorf("%s: acknowledged snapshot %s: %v", l.name, id, err)
+			}
+			return
+		}
+		l.last = r.Head
+		return
+	}
+}
+
+// check asks for everything that was acknowledged.
+func (l *ledger) check(ctx context.Context, t *testing.T, c *client.Client) {
+	log, err := c.Log(ctx, l.name)
+	if err != nil {
+		t.Errorf("log of %s: %v", l.name, err)
+		return
+	}
+	known := map[string]bool{}
+	for _, n := range log.Nodes {
+		known[n.ID] = true
+	}
+	looked := 0
+	for id, text := range l.shows {
+		if !known[id] {
+			t.Errorf("%s: acknowledged snapshot %s is lost", l.name, id)
+			continue
+		}
+		if looked++; looked > 15 {
+			continue
+		}
+		if _, err := c.Checkout(ctx, l.name, id); err != nil {
+			t.Errorf("%s: checkout of %s: %v", l.name, id, err)
+			continue
+		}
+		var out strings.Builder
+		x, err := c.Exec(ctx, l.name, wire.ExecRequest{Cmd: []string{"cat", file}}, client.Streams{Stdout: &out})
+		if err != nil || x.Code != 0 || strings.TrimSpace(out.String()) != text {
+			t.Errorf("%s: snapshot %s shows %q, not %q (%v)", l.name, id, out.String(), text, err)
+		}
+	}
+}
+
+// doomed is a daemon in a process of its own, to be killed.
+type doomed struct {
+	t      *testing.T
+	home   string
+	cmd    *exec.Cmd
+	client *client.Client
+}
+
+func newDoomed(t *testing.T) *doomed {
+	home, err := os.MkdirTemp("", "crash")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &doomed{t: t, home: home}
+	d.client = client.New(client.Options{Dial: d.dial, Patience: time.Minute})
+	d.start()
+	t.Cleanup(func() {
+		ctx := context.Background()
+		if all, err := d.client.List(ctx); err == nil {
+			for _, s := range all {
+				_ = d.client.Remove(ctx, s.Name, true)
+			}
+		}
+		d.client.Close()
+		d.kill()
+		_ = exec.CommandContext(ctx, "chmod", "-R", "u+rwx", home).Run()
+		_ = os.RemoveAll(home)
+	})
+	return d
+}
+
+// dial waits for the daemon that is being started.
+func (d *doomed) dial(ctx context.Context) (net.Conn, error) {
+	for {
+		c, err := client.DialSocket(ctx, daemon.SocketPath(d.home))
+		if err == nil {
+			return c, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), err)
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+func (d *doomed) start() {
+	d.cmd = &exec.Cmd{
+		Path: "/proc/self/exe", Args: []string{"coppice", "serve", "--home", d.home},
+		Env: append(os.Environ(), "COPPICE_HOME="+d.home), Stderr: os.Stderr,
+	}
+	if err := d.cmd.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// kill ends the daemon, and with an ordinary user's the process that only waits
+// for it.
+func (d *doomed) kill() {
+	if pid, err := os.ReadFile(filepath.Join(d.home, "lock")); err == nil {
+		if n, err := strconv.Atoi(strings.TrimSpace(string(pid))); err == nil && n > 1 {
+			if p, err := os.FindProcess(n); err == nil {
+				_ = p.Kill()
+			}
+		}
+	}
+	_ = d.cmd.Process.Kill()
+	_ = d.cmd.Wait()
+}

@@ -1,0 +1,160 @@
+//go:build linux
+
+package engine
+
+import (
+	"database/sql"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// onDir makes a sandbox from a small directory.
+func (h *home) onDir(name string) wire.Sandbox {
+	h.t.Helper()
+	src := h.t.TempDir()
+	if err := os.WriteFile(filepath.Join(src, "base"), []byte("base"), 0o644); err != nil {
+		h.t.Fatal(err)
+	}
+	sb, err := h.Create(ctx, wire.CreateRequest{Name: name, From: wire.Source{Kind: wire.SourceDir, Path: src}}, func(wire.Progress) {})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return sb
+}
+
+func TestPowerLossDropsWhatWasNotSealed(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	sealed := h.run("a", "write", "f", "one").Head
+	if _, err := h.Verify(ctx, "", func(wire.Progress) {}); err != nil { // seals
+		t.Fatal(err)
+	}
+	torn := h.run("a", "write", "f", "two").Head
+	// As if the power failed before the background came to it.
+	db, err := sql.Open("sqlite", filepath.Join(h.dir, "coppice.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(ctx, "UPDATE layers SET sealed=0 WHERE id IN (SELECT layer FROM routes WHERE top=?)", torn); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	h.reboot()
+
+	head, err := h.Head(ctx, "a")
+	if err != nil || head != sealed {
+		t.Fatalf("head is %s, %v; want %s", head, err, sealed)
+	}
+	if _, err := h.Checkout(ctx, "a", torn); !fault.Is(err, fault.NotFound) {
+		t.Errorf("the torn snapshot can still be reached: %v", err)
+	}
+	st, err := h.Status(ctx, "a")
+	if err != nil || !strings.Contains(strings.Join(st.Notices, "\n"), "power") {
+		t.Errorf("status does not say it: %v, %v", st.Notices, err)
+	}
+	if kept, _ := filepath.Glob(filepath.Join(h.dir, "lost", "*", "fs")); len(kept) != 1 {
+		t.Errorf("lost/ holds %v", kept)
+	}
+	if got := h.tree("a")["f"]; got != "two" {
+		t.Errorf("the live root was kept, and shows %q", got)
+	}
+	if _, err := h.Checkout(ctx, "a", sealed); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.tree("a")["f"]; got != "one" {
+		t.Errorf("the sealed snapshot shows %q", got)
+	}
+	if r, err := h.Verify(ctx, "", func(wire.Progress) {}); err != nil || len(r.Damage) > 0 {
+		t.Errorf("verify: %+v, %v", r, err)
+	}
+}
+
+func TestLostIndexCostsALayerNeverAChange(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	h.run("a", "write", "f", "one")
+	before := h.run("a", "write", "g", "one").Head
+	h.close()
+	files, err := filepath.Glob(filepath.Join(h.dir, "sandboxes", "*", "index.*"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("index files: %v, %v", files, err)
+	}
+	if err := os.Truncate(files[0], 10); err != nil {
+		t.Fatal(err)
+	}
+	h.open()
+	x := h.run("a", "write", "f", "two")
+	if !x.Changed {
+		t.Fatal("no snapshot was taken")
+	}
+	if _, err := h.Checkout(ctx, "a", before); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.tree("a"); got["f"] != "one" || got["g"] != "one" {
+		t.Errorf("the snapshot before shows %v", got)
+	}
+	if _, err := h.Checkout(ctx, "a", x.Head); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.tree("a"); got["f"] != "two" || got["g"] != "one" || got["base"] != "base" {
+		t.Errorf("the snapshot after shows %v", got)
+	}
+}
+
+func TestUnknownLayersAreSwept(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	h.close()
+	stray := filepath.Join(h.dir, "layers", "0123456789abcdef", "fs")
+	gone := filepath.Join(h.dir, "sandboxes", "0123456789ab", "live", "1")
+	for _, d := range []string{stray, gone} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.open()
+	for _, d := range []string{stray, gone} {
+		if _, err := os.Lstat(d); !os.IsNotExist(err) {
+			t.Errorf("%s is still there (%v)", d, err)
+		}
+	}
+}
+
+func TestChainsStayShallow(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	n := 300
+	if testing.Short() {
+		n = 80
+	}
+	heads := make([]string, n)
+	for i := range n {
+		heads[i] = h.run("a", "write", "f"+itoa(i%7), itoa(i)).Head
+	}
+	if err := h.mergeAll(ctx); err != nil {
+		t.Fatal(err)
+	}
+	st, err := h.stack(ctx, false, timeline.SnapshotID(heads[n-1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(st.Layers) > 30 {
+		t.Errorf("%d snapshots are mounted through %d layers", n, len(st.Layers))
+	}
+	for _, i := range []int{0, n / 3, n - 1} {
+		if _, err := h.Checkout(ctx, "a", heads[i]); err != nil {
+			t.Fatal(err)
+		}
+		if got := h.tree("a")["f"+itoa(i%7)]; got != itoa(i) {
+			t.Errorf("snapshot %d shows %q", i, got)
+		}
+	}
+}
