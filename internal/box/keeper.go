@@ -403,7 +403,18 @@ func (k *keeper) freeze(conn *net.UnixConn) error {
 	}
 	err := wire.WriteJSON(conn, frameReply, frozenReply{Procs: f.Procs, Suspects: f.Suspects})
 	if err == nil {
-		_, _, err = wire.ReadFrame(conn, nil) // the wish to thaw, or the caller's end
+		// The wish to thaw, the caller's end, or the end of the box: who stops it
+		// may hold it frozen meanwhile.
+		over := make(chan struct{})
+		k.calls.Go(func() {
+			select {
+			case <-k.stop:
+				_ = conn.SetReadDeadline(time.Unix(1, 0))
+			case <-over:
+			}
+		})
+		_, _, err = wire.ReadFrame(conn, nil)
+		close(over)
 	}
 	if e := k.ask(guest.MsgThaw, nil); e != nil {
 		return e
