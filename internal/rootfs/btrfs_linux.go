@@ -26,23 +26,27 @@ import (
 // new generation is a snapshot: no file is visited. A cached one is named by the
 // layers of its stack, which are immutable, so it is never wrong; it may be
 // deleted at any time.
-type volumes struct{ cache string }
+type volumes struct{ home, cache string }
 
 // maxCached is how many stacks stay cached. Their extents are shared with the
 // layers where the copy was made by reflink.
 const maxCached = 8
 
-// newVolumes refuses a home that is not on btrfs.
-func newVolumes(home string) (*volumes, error) {
+func newVolumes(home string) *volumes {
+	return &volumes{home: home, cache: filepath.Join(home, "cache", "btrfs")}
+}
+
+// supported refuses a home that is not on btrfs.
+func (v *volumes) supported() error {
 	var st unix.Statfs_t
-	if err := unix.Statfs(home, &st); err != nil {
-		return nil, fault.Wrap(err, "look at the file system of %s", home)
+	if err := unix.Statfs(v.home, &st); err != nil {
+		return fault.Wrap(err, "look at the file system of %s", v.home)
 	}
 	if st.Type != unix.BTRFS_SUPER_MAGIC {
-		return nil, fault.New(fault.Unsupported, "driver btrfs needs a store on btrfs; %s is not", home).
+		return fault.New(fault.Unsupported, "driver btrfs needs a store on btrfs; %s is not", v.home).
 			WithHint("set COPPICE_HOME to a directory on btrfs, or use --driver overlay")
 	}
-	return &volumes{cache: filepath.Join(home, "cache", "btrfs")}, nil
+	return nil
 }
 
 // make creates the subvolume dst with the tree of the stack, which fill writes

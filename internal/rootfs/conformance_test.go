@@ -3,6 +3,7 @@
 package rootfs_test
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootfs/rootfstest"
+	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/rootspec/rootspectest"
 )
 
@@ -35,14 +37,19 @@ func suites(t *testing.T, root bool) {
 				newHome = onBtrfs(t)
 			}
 			rootfstest.Run(t, newHome, func(t *testing.T, home string) rootfs.Driver {
-				d, err := rootfs.New(name, rootfs.Deps{Home: home, Root: root, Materialise: rootfstest.Materialise})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return d
+				return newDriver(t, name, home, root, rootfstest.Materialise)
 			})
 		})
 	}
+}
+
+func newDriver(t *testing.T, name, home string, root bool, m func(context.Context, rootspec.Stack, string) error) rootfs.Driver {
+	t.Helper()
+	d, err := rootfs.New(name, rootfs.Deps{Home: home, Root: root, Materialise: m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 // tempHome makes a store outside /tmp, which no live root shows.

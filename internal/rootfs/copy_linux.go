@@ -45,6 +45,11 @@ func (c *plain) Present(ctx context.Context, live Live) (rootspec.Spec, error) {
 	if fi, err := os.Lstat(root); err == nil && fi.IsDir() {
 		return spec, nil
 	}
+	if c.vol != nil {
+		if err := c.vol.supported(); err != nil {
+			return rootspec.Spec{}, err
+		}
+	}
 	if err := os.Mkdir(live.Dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return rootspec.Spec{}, fault.Wrap(err, "prepare the generation directory")
 	}
@@ -86,15 +91,6 @@ func (c *plain) fill(ctx context.Context, stack rootspec.Stack, dst string) erro
 	}
 	if err := c.deps.Materialise(ctx, stack, dst); err != nil {
 		return err
-	}
-	top, err := stackAt(stack, "/")
-	if err != nil {
-		return err
-	}
-	if len(top) > 0 {
-		if err := copyDirMeta(top[0], dst); err != nil {
-			return err
-		}
 	}
 	if c.vol != nil {
 		return nil // a snapshot follows, and makes the kernel flush

@@ -283,19 +283,3 @@ func FuzzMountinfo(f *testing.F) {
 		}
 	})
 }
-
-func TestCopySkips(t *testing.T) {
-	t.Parallel()
-	skip := CopySkips(fakeHost{mounts: rootMount + kernelStuff + "30 20 8:1 /var /mnt/var rw - ext4 /dev/sda1 rw\n31 20 8:2 / /usr/local rw - ext4 /dev/sdb rw\n", store: "/var/lib/coppice"}.host(t))
-	for p, want := range map[string]bool{
-		"/": false, "/usr": false, "/usr/bin/ls": false, "/bin": false, "/file": false,
-		"/home": false, "/home/me": true, "/root": false, "/root/.ssh": true, "/work": false, "/work/x": true,
-		"/proc": false, "/proc/1": true, "/tmp": false, "/tmp/x": true,
-		"/usr/local": false, "/usr/local/bin": true,
-		"/var/lib/coppice": true, "/var/lib/docker": false, "/var/lib/docker/overlay2": true,
-	} {
-		if got := skip(p); got != want {
-			t.Errorf("%s: %v", p, got)
-		}
-	}
-}

@@ -7,7 +7,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// New makes the driver of that name. Deps.Home must exist.
+// New makes the driver of that name. Deps.Home must exist. Whether the host and
+// the file system of the store can carry the driver is found out by Present.
 func New(name string, d Deps) (Driver, error) {
 	home, err := filepath.Abs(d.Home)
 	if err == nil {
@@ -31,11 +32,7 @@ func New(name string, d Deps) (Driver, error) {
 	case "copy":
 		return &plain{deps: d}, nil
 	case "btrfs":
-		v, err := newVolumes(home)
-		if err != nil {
-			return nil, err
-		}
-		return &plain{deps: d, vol: v}, nil
+		return &plain{deps: d, vol: newVolumes(home)}, nil
 	}
 	return nil, fault.New(fault.Invalid, "there is no driver %q", name).WithHint("use auto, overlay, copy or btrfs")
 }
