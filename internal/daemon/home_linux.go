@@ -33,6 +33,7 @@ type home struct {
 	path string
 	dir  *os.File
 	lock *os.File
+	held bool              // lock is held by us
 	ln   *net.UnixListener // nil before listen
 }
 
@@ -64,6 +65,7 @@ func openHome(ctx context.Context, path string, wait time.Duration) (_ *home, er
 	for {
 		err := unix.Flock(int(h.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
+			h.held = true
 			break
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) {
@@ -209,8 +211,10 @@ func (h *home) openLog() (*os.File, error) {
 // Close unlocks the home. The zero value and a half-opened home may be closed.
 func (h *home) Close() {
 	h.unlisten()
-	if h.lock != nil {
+	if h.held {
 		_ = h.lock.Truncate(0) // a stale pid would only mislead
+	}
+	if h.lock != nil {
 		h.lock.Close()
 	}
 	h.dir.Close()

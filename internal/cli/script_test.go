@@ -1,0 +1,195 @@
+package cli_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/box/probe"
+	"github.com/coppice-dev/coppice/internal/cli"
+)
+
+// TestMain makes this binary the program as well: a script that runs "coppice"
+// runs the real main, and what that starts again under other names is found by
+// argv[0] before anything else.
+func TestMain(m *testing.M) {
+	if ok, code := box.Dispatch(os.Args); ok {
+		os.Exit(code)
+	}
+	if ok, code := probe.Dispatch(os.Args); ok {
+		os.Exit(code)
+	}
+	testscript.Main(m, map[string]func(){"coppice": func() { os.Exit(cli.Main(os.Args)) }})
+}
+
+// TestScripts runs the program as it is typed: testdata/script/*.txtar.
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, testscript.Params{
+		Dir:                 filepath.Join("testdata", "script"),
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup:               setup,
+		Condition: func(cond string) (bool, error) {
+			switch cond {
+			case "user":
+				return os.Getuid() != 0, nil
+			}
+			return false, fmt.Errorf("no condition %q", cond)
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"exits":      cmdExits,
+			"capture":    cmdCapture,
+			"eventually": cmdEventually,
+			"daemon":     cmdDaemon,
+			"tmpfs":      cmdTmpfs,
+			"lines":      cmdLines,
+		},
+	})
+}
+
+// setup gives each script a home of its own, and takes everything down at the
+// end.
+func setup(e *testscript.Env) error {
+	home := filepath.Join(e.WorkDir, "store")
+	e.Setenv("COPPICE_HOME", home)
+	e.Setenv("COPPICE_IDLE", "30s")
+	e.Setenv("GORACE", "atexit_sleep_ms=0")
+	e.Setenv("HOME", filepath.Join(e.WorkDir, "me"))
+	e.Setenv("LANG", "C.UTF-8")
+	if err := os.Mkdir(filepath.Join(e.WorkDir, "me"), 0o700); err != nil {
+		return err
+	}
+	env := append([]string{}, e.Vars...)
+	e.Defer(func() {
+		if _, err := os.Stat(filepath.Join(home, "format")); err != nil {
+			return
+		}
+		run := func(args ...string) string {
+			cmd := exec.Command("coppice", args...)
+			cmd.Env = append(env, "COPPICE_HOME="+home)
+			out, _ := cmd.Output()
+			return string(out)
+		}
+		if names := strings.Fields(run("ls", "-q")); len(names) > 0 {
+			run(append([]string{"rm", "--force"}, names...)...)
+		}
+		run("serve", "--stop")
+	})
+	return nil
+}
+
+// cmdExits: "exits CODE PROGRAM ARGS..." demands an exit code.
+func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM ARGS...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	got := 0
+	var ee *exec.ExitError
+	switch {
+	case errors.As(err, &ee):
+		got = ee.ExitCode()
+	case err != nil:
+		ts.Fatalf("run: %v", err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// cmdCapture: "capture VAR PROGRAM ARGS..." puts stdout, trimmed, into VAR.
+func cmdCapture(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: capture VAR PROGRAM ARGS...")
+	}
+	ts.Check(ts.Exec(args[1], args[2:]...))
+	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
+}
+
+// cmdEventually: "eventually PROGRAM ARGS..." runs it until it succeeds.
+func cmdEventually(ts *testscript.TestScript, neg bool, args []string) {
+	var err error
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if err = ts.Exec(args[0], args[1:]...); (err == nil) != neg {
+			return
+		}
+	}
+	ts.Fatalf("not within 20 s: %v", err)
+}
+
+// cmdDaemon: "daemon kill" kills the home's daemon with SIGKILL and waits for
+// its end; "daemon gone" waits until it has ended by itself; "daemon runs"
+// demands that it runs.
+func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: daemon kill|gone|runs")
+	}
+	b, err := os.ReadFile(filepath.Join(ts.Getenv("COPPICE_HOME"), "lock"))
+	ts.Check(err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		if args[0] == "gone" {
+			return
+		}
+		ts.Fatalf("no daemon runs")
+	}
+	if args[0] == "runs" {
+		ts.Check(syscall.Kill(pid, 0))
+		return
+	}
+	if args[0] == "kill" {
+		ts.Check(syscall.Kill(pid, syscall.SIGKILL))
+	}
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		// A zombie that nobody reaps is gone as well.
+		st, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil || strings.Contains(string(st), ") Z ") {
+			return
+		}
+	}
+	ts.Fatalf("daemon %d is still there", pid)
+}
+
+// cmdTmpfs: "tmpfs DIR OPTIONS" mounts one for the script; it needs root and
+// skips the script without.
+func cmdTmpfs(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: tmpfs DIR OPTIONS")
+	}
+	if os.Getuid() != 0 || runtime.GOOS != "linux" {
+		ts.Fatalf("needs root: say [user] skip first")
+	}
+	dir := ts.MkAbs(args[0])
+	ts.Check(os.MkdirAll(dir, 0o700))
+	out, err := exec.Command("mount", "-t", "tmpfs", "-o", args[1], "tmpfs", dir).CombinedOutput()
+	if err != nil {
+		ts.Fatalf("mount: %v: %s", err, out)
+	}
+	ts.Defer(func() { _ = exec.Command("umount", "-l", dir).Run() })
+}
+
+// cmdLines: "lines N" demands that the last stdout has so many lines.
+func cmdLines(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: lines N")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	if got := strings.Count(ts.ReadFile("stdout"), "\n"); (got == want) == neg {
+		ts.Fatalf("%d lines, and %d in the script", got, want)
+	}
+}

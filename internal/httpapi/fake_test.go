@@ -1,0 +1,176 @@
+package httpapi_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"sync"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/httpapi"
+)
+
+// fake is an Engine that remembers its calls and answers with what it is told.
+type fake struct {
+	httpapi.Engine // panics where a test uses what it did not set
+
+	err  error // of every call
+	exec func(ctx context.Context, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error)
+
+	mu    sync.Mutex
+	calls []string // guarded by mu
+}
+
+func (f *fake) did(what string, args ...any) {
+	b, _ := json.Marshal(args)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, what+string(b))
+}
+
+func (f *fake) last() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.calls) == 0 {
+		return ""
+	}
+	return f.calls[len(f.calls)-1]
+}
+
+func (f *fake) Create(_ context.Context, req wire.CreateRequest, progress func(wire.Progress)) (wire.Sandbox, error) {
+	var n int64
+	if req.Tar != nil {
+		progress(wire.Progress{Phase: "import", Unit: "bytes"})
+		var err error
+		if n, err = io.Copy(io.Discard, req.Tar); err != nil {
+			return wire.Sandbox{}, fault.New(fault.Invalid, "read the archive").Because(err)
+		}
+		progress(wire.Progress{Phase: "import", Unit: "bytes", Done: n, Note: "a note"})
+	}
+	f.did("create", req, n)
+	return wire.Sandbox{Name: req.Name, ID: "0123456789ab"}, f.err
+}
+
+func (f *fake) List(context.Context) ([]wire.Sandbox, error) {
+	return []wire.Sandbox{{Name: "a", State: wire.StateLive}, {Name: "b", State: wire.StateIdle}}, f.err
+}
+
+func (f *fake) Status(_ context.Context, name string) (wire.StatusResult, error) {
+	f.did("status", name)
+	return wire.StatusResult{Sandbox: wire.Sandbox{Name: name}}, f.err
+}
+
+func (f *fake) Remove(_ context.Context, names []string, force bool) ([]string, error) {
+	f.did("remove", names, force)
+	return names, f.err
+}
+
+func (f *fake) Stop(_ context.Context, name string) (wire.StopResult, error) {
+	f.did("stop", name)
+	return wire.StopResult{Stopped: 2}, f.err
+}
+
+func (f *fake) Probe(context.Context) (wire.ProbeReport, error) {
+	return wire.ProbeReport{Kernel: "6.18", Items: []wire.ProbeItem{{Name: "x", OK: true}}}, f.err
+}
+
+func (f *fake) Exec(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
+	f.did("exec", name, req)
+	if f.exec == nil {
+		return wire.Exit{}, f.err
+	}
+	return f.exec(ctx, req, stream)
+}
+
+func (f *fake) Log(_ context.Context, name string) (wire.LogResult, error) {
+	f.did("log", name)
+	return wire.LogResult{Nodes: []wire.Snapshot{{ID: "aa"}}, Head: "aa", Rows: []wire.LogRow{{Graph: "*", Node: "aa"}}}, f.err
+}
+
+func (f *fake) Head(_ context.Context, name string) (string, error) {
+	f.did("head", name)
+	return "aa", f.err
+}
+
+func (f *fake) Branches(_ context.Context, name string) (wire.BranchesResult, error) {
+	f.did("branches", name)
+	return wire.BranchesResult{Head: "aa"}, f.err
+}
+
+func (f *fake) Show(_ context.Context, name, ref string) (wire.ShowResult, error) {
+	f.did("show", name, ref)
+	return wire.ShowResult{Snapshot: wire.Snapshot{ID: "aa"}, Changes: []wire.Change{wire.NewChange(wire.Added, "/a\xff")}}, f.err
+}
+
+func (f *fake) Diff(_ context.Context, name string, req wire.DiffRequest) (wire.DiffResult, error) {
+	f.did("diff", name, req)
+	return wire.DiffResult{A: "aa"}, f.err
+}
+
+func (f *fake) Patch(_ context.Context, name string, req wire.DiffRequest, w io.Writer) error {
+	f.did("patch", name, req)
+	if req.A != "early" {
+		if _, err := io.WriteString(w, "--- a\n+++ b\n"); err != nil {
+			return err
+		}
+	}
+	return f.err
+}
+
+func (f *fake) Commit(_ context.Context, name, message string) (wire.CommitResult, error) {
+	f.did("commit", name, message)
+	return wire.CommitResult{Node: "bb", Head: "bb"}, f.err
+}
+
+func (f *fake) Checkout(_ context.Context, name, ref string) (wire.MoveResult, error) {
+	f.did("checkout", name, ref)
+	return wire.MoveResult{Head: ref}, f.err
+}
+
+func (f *fake) Undo(_ context.Context, name string, n int) (wire.MoveResult, error) {
+	f.did("undo", name, n)
+	return wire.MoveResult{Head: "aa"}, f.err
+}
+
+func (f *fake) Redo(_ context.Context, name string) (wire.MoveResult, error) {
+	f.did("redo", name)
+	return wire.MoveResult{Head: "aa"}, f.err
+}
+
+func (f *fake) DeleteSnapshot(_ context.Context, name, ref string) (string, error) {
+	f.did("delete", name, ref)
+	return "aa", f.err
+}
+
+func (f *fake) Tags(_ context.Context, name string) (map[string]string, error) {
+	f.did("tags", name)
+	return map[string]string{"good": "aa"}, f.err
+}
+
+func (f *fake) SetTag(_ context.Context, name, tag, ref string) (wire.TagResult, error) {
+	f.did("settag", name, tag, ref)
+	return wire.TagResult{Name: tag, Node: "aa"}, f.err
+}
+
+func (f *fake) DeleteTag(_ context.Context, name, tag string) error {
+	f.did("deltag", name, tag)
+	return f.err
+}
+
+func (f *fake) GC(_ context.Context, dry bool, progress func(wire.Progress)) (wire.GCResult, error) {
+	f.did("gc", dry)
+	progress(wire.Progress{Phase: "gc"})
+	return wire.GCResult{DryRun: dry}, f.err
+}
+
+func (f *fake) Verify(_ context.Context, name string, progress func(wire.Progress)) (wire.VerifyResult, error) {
+	f.did("verify", name)
+	progress(wire.Progress{Phase: "verify", Done: 1, Total: 2})
+	return wire.VerifyResult{Layers: 2}, f.err
+}
+
+func (f *fake) Fork(_ context.Context, name string, req wire.ForkRequest) (wire.ForkResult, error) {
+	f.did("fork", name, req)
+	return wire.ForkResult{Sandboxes: []wire.Sandbox{{Name: "c"}}}, f.err
+}
