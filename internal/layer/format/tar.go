@@ -1,0 +1,122 @@
+package format
+
+import (
+	"archive/tar"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+const (
+	tarWhiteout = ".wh."
+	tarOpaque   = ".wh..wh..opq"
+	// escapedXattr is how a layer keeps what a program set under overlayfs's
+	// own names; skeletonXattr is a mark of ours.
+	escapedXattr  = "user.overlay.overlay."
+	overlayXattr  = "user.overlay."
+	skeletonXattr = "user.coppice.skeleton"
+)
+
+// WriteTar writes the layer as an OCI image layer. The same entries and contents
+// give the same bytes. open gives a file's content, which must have the entry's
+// size. Sockets have no form in tar and are left out, as are attributes whose
+// name holds "=".
+func WriteTar(w io.Writer, entries []Entry, open func(*Entry) (io.ReadCloser, error)) error {
+	tw := tar.NewWriter(w)
+	for i := range entries {
+		e := &entries[i]
+		h := header(e)
+		if h == nil {
+			continue
+		}
+		if err := tw.WriteHeader(h); err != nil {
+			return fmt.Errorf("tar header of %q: %w", e.Path, err)
+		}
+		switch e.Type {
+		case Opaque:
+			name := tarOpaque
+			if e.Path != "" {
+				name = e.Path + "/" + tarOpaque
+			}
+			if err := tw.WriteHeader(marker(name)); err != nil {
+				return fmt.Errorf("tar header of %q: %w", name, err)
+			}
+		case File:
+			if err := content(tw, e, open); err != nil {
+				return fmt.Errorf("tar content of %q: %w", e.Path, err)
+			}
+		}
+	}
+	return tw.Close()
+}
+
+func content(w io.Writer, e *Entry, open func(*Entry) (io.ReadCloser, error)) error {
+	if e.Size == 0 {
+		return nil
+	}
+	r, err := open(e)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(w, r)
+	if e := r.Close(); err == nil {
+		err = e
+	}
+	return err
+}
+
+func marker(name string) *tar.Header {
+	return &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, ModTime: time.Unix(0, 0), Format: tar.FormatPAX}
+}
+
+// header is an entry's tar header; nil when tar has none for it.
+func header(e *Entry) *tar.Header {
+	h := &tar.Header{
+		Name: e.Path, Mode: int64(e.Mode), Uid: int(e.UID), Gid: int(e.GID),
+		ModTime: time.Unix(0, e.Mtime), Format: tar.FormatPAX,
+	}
+	switch e.Type {
+	case Dir, Opaque:
+		h.Typeflag, h.Name = tar.TypeDir, e.Path+"/"
+		if e.Path == "" {
+			h.Name = "./"
+		}
+	case File:
+		h.Typeflag, h.Size = tar.TypeReg, e.Size
+	case Hardlink:
+		h.Typeflag, h.Linkname = tar.TypeLink, e.Link
+		h.ModTime = time.Unix(0, 0)
+	case Symlink:
+		h.Typeflag, h.Linkname = tar.TypeSymlink, e.Link
+	case FIFO:
+		h.Typeflag = tar.TypeFifo
+	case Char, Block:
+		h.Typeflag, h.Devmajor, h.Devminor = tar.TypeChar, int64(e.Major), int64(e.Minor)
+		if e.Type == Block {
+			h.Typeflag = tar.TypeBlock
+		}
+	case Whiteout:
+		dir, name, nested := cutLast(e.Path)
+		if nested {
+			dir += "/"
+		}
+		return marker(dir + tarWhiteout + name)
+	default:
+		return nil
+	}
+	for _, x := range e.Xattrs {
+		key := x.Key
+		if strings.HasPrefix(key, escapedXattr) {
+			key = overlayXattr + key[len(escapedXattr):]
+		}
+		if key == skeletonXattr || strings.Contains(key, "=") {
+			continue
+		}
+		if h.PAXRecords == nil {
+			h.PAXRecords = map[string]string{}
+		}
+		h.PAXRecords["SCHILY.xattr."+key] = x.Value
+	}
+	return h
+}

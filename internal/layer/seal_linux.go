@@ -1,0 +1,375 @@
+package layer
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/layer/format"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// manifestName is the file beside fs that makes a layer sealed.
+const manifestName = "manifest"
+
+// Sealed is what Seal found.
+type Sealed struct {
+	Digest  string // of the manifest: "sha256:" and hex digits
+	DiffID  string // of the layer as an OCI tar stream, uncompressed
+	Size    int64  // content bytes, each file once
+	Entries int
+}
+
+// Seal hashes a layer, writes its manifest and flushes both to the medium: when
+// it returns, the layer survives power loss, and Verify can tell whether it is
+// still what it was. Sealing twice is harmless.
+func (s *Store) Seal(ctx context.Context, id timeline.LayerID) (Sealed, error) {
+	out, err := s.seal(ctx, id)
+	return out, fault.Wrap(err, "seal layer %s", id)
+}
+
+func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err error) {
+	if !s.Has(id) {
+		return out, fault.New(fault.NotFound, "layer %s does not exist", id)
+	}
+	dir, err := openDirAt(s.top, string(id))
+	if err != nil {
+		return out, err
+	}
+	defer unix.Close(dir)
+	entries, err := s.describe(ctx, id, s.cleanNoise)
+	if err != nil {
+		return out, err
+	}
+	if out.DiffID, err = s.diffID(ctx, id, entries); err != nil {
+		return out, err
+	}
+	var b bytes.Buffer
+	if err := format.Encode(&b, entries); err != nil {
+		return out, err
+	}
+	sum := sha256.Sum256(b.Bytes())
+	out.Digest, out.Entries = format.Digest(sum[:]), len(entries)
+	for i := range entries {
+		out.Size += entries[i].Size
+	}
+	// The tree first: a manifest never speaks of what could still be lost.
+	if err := s.fs.SyncFS(dir); err != nil {
+		return out, err
+	}
+	return out, s.writeManifest(dir, b.Bytes())
+}
+
+// writeManifest puts the manifest in its place: temporary file, flush, rename,
+// flush.
+func (s *Store) writeManifest(dir int, data []byte) (err error) {
+	const tmp = manifestName + ".tmp"
+	if err := s.fs.Unlink(dir, tmp); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	fd, err := s.fs.Create(dir, tmp, 0o600)
+	if err != nil {
+		return err
+	}
+	err = s.fs.WriteAt(fd, data, 0)
+	if err == nil {
+		err = s.fs.Sync(fd)
+	}
+	unix.Close(fd)
+	if err == nil {
+		err = s.fs.Rename(dir, tmp, dir, manifestName)
+	}
+	if err != nil {
+		return errors.Join(err, s.fs.Unlink(dir, tmp))
+	}
+	if err := s.fs.Sync(dir); err != nil {
+		return err
+	}
+	return s.fs.Sync(s.top)
+}
+
+// Sealed says whether the layer has a manifest.
+func (s *Store) Sealed(id timeline.LayerID) bool {
+	var st unix.Stat_t
+	return validID(id) && unix.Lstat(filepath.Join(s.dir, string(id), manifestName), &st) == nil
+}
+
+// Manifest reads the manifest of a sealed layer: its entries and its digest.
+func (s *Store) Manifest(id timeline.LayerID) ([]format.Entry, string, error) {
+	if !s.Has(id) {
+		return nil, "", fault.New(fault.NotFound, "layer %s does not exist", id)
+	}
+	data, err := os.ReadFile(filepath.Join(s.dir, string(id), manifestName))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, "", fault.New(fault.NotFound, "layer %s is not sealed", id)
+	}
+	if err != nil {
+		return nil, "", fault.Wrap(err, "read manifest of layer %s", id)
+	}
+	entries, err := format.Parse(data)
+	if err != nil {
+		return nil, "", fault.Wrap(err, "read manifest of layer %s", id)
+	}
+	sum := sha256.Sum256(data)
+	return entries, format.Digest(sum[:]), nil
+}
+
+// WriteTar writes a sealed layer as an uncompressed OCI image layer.
+func (s *Store) WriteTar(ctx context.Context, id timeline.LayerID, w io.Writer) error {
+	entries, _, err := s.Manifest(id)
+	if err != nil {
+		return err
+	}
+	return fault.Wrap(s.writeTar(ctx, id, entries, w), "write layer %s", id)
+}
+
+func (s *Store) writeTar(ctx context.Context, id timeline.LayerID, entries []format.Entry, w io.Writer) error {
+	root, err := openDirAt(unix.AT_FDCWD, s.Dir(id))
+	if err != nil {
+		return err
+	}
+	defer unix.Close(root)
+	return format.WriteTar(w, entries, func(e *format.Entry) (io.ReadCloser, error) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		fd, err := openBeneath(root, e.Path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK)
+		if err != nil {
+			return nil, err
+		}
+		return os.NewFile(uintptr(fd), e.Path), nil
+	})
+}
+
+func (s *Store) diffID(ctx context.Context, id timeline.LayerID, entries []format.Entry) (string, error) {
+	h := sha256.New()
+	if err := s.writeTar(ctx, id, entries, h); err != nil {
+		return "", err
+	}
+	return format.Digest(h.Sum(nil)), nil
+}
+
+// cleanNoise removes overlayfs's own attributes, which an adopted upper has.
+func (s *Store) cleanNoise(fd int) error {
+	b := make([]byte, 4096)
+	n, err := unix.Flistxattr(fd, b)
+	if err != nil {
+		return err
+	}
+	for key := range strings.SplitSeq(strings.TrimSuffix(string(b[:n]), "\x00"), "\x00") {
+		if !strings.HasPrefix(key, xattrOverlay) || strings.HasPrefix(key, xattrEscaped) {
+			continue
+		}
+		if key == xattrOpaque && isOpaque(fd) {
+			continue
+		}
+		if err := s.fs.RemoveXattr(fd, key); err != nil && !errors.Is(err, unix.ENODATA) {
+			return err
+		}
+	}
+	return nil
+}
+
+// describe walks a layer's tree and hashes its files on all processors. clean is
+// called for entries with attributes that a layer does not keep; it may be nil.
+func (s *Store) describe(ctx context.Context, id timeline.LayerID, clean func(fd int) error) ([]format.Entry, error) {
+	d := describer{ctx: ctx, clean: clean, links: map[devIno]string{}, jobs: make(chan hashJob, 64)}
+	d.entries = make([]*format.Entry, 0, 64)
+	for range runtime.GOMAXPROCS(0) {
+		d.wg.Go(d.hash)
+	}
+	err := d.tree(rawView(s.Dir(id), false))
+	close(d.jobs)
+	d.wg.Wait()
+	if err = errors.Join(err, d.err); err != nil {
+		return nil, err
+	}
+	out := make([]format.Entry, len(d.entries))
+	for i, e := range d.entries {
+		out[i] = *e
+	}
+	return out, nil
+}
+
+type describer struct {
+	ctx     context.Context
+	clean   func(fd int) error
+	entries []*format.Entry
+	links   map[devIno]string
+	jobs    chan hashJob
+	wg      sync.WaitGroup
+	mu      sync.Mutex
+	err     error // guarded by mu
+}
+
+type hashJob struct {
+	fd int
+	e  *format.Entry
+}
+
+func (d *describer) tree(v *View) error {
+	m, err := v.root()
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	f, err := m.self()
+	if err != nil {
+		return err
+	}
+	if err := d.entry(f); err != nil {
+		return err
+	}
+	return m.walk(d.ctx, 0, func(_ *mdir, f *found) error { return d.entry(f) })
+}
+
+// entry adds one entry, and its content to what is to be hashed.
+func (d *describer) entry(f *found) error {
+	if err := d.add(f); err != nil {
+		return fault.Wrap(err, "read %q", f.path())
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.err
+}
+
+func (d *describer) add(f *found) error {
+	st := &f.st
+	e := &format.Entry{Path: strings.TrimPrefix(f.path(), "/"), Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, Mtime: mtimeNs(st)}
+	d.entries = append(d.entries, e)
+	if isWhiteout(st) {
+		*e = format.Entry{Path: e.Path, Type: format.Whiteout}
+		return nil
+	}
+	if st.Nlink > 1 && !isDir(st) {
+		key := devIno{st.Dev, st.Ino}
+		if first, ok := d.links[key]; ok {
+			*e = format.Entry{Path: e.Path, Type: format.Hardlink, Link: first}
+			return nil
+		}
+		d.links[key] = e.Path
+	}
+	var a attrs
+	var err error
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		return d.dir(f, e)
+	case unix.S_IFREG:
+		return d.file(f, e)
+	case unix.S_IFLNK:
+		e.Type = format.Symlink
+		if e.Link, err = readLinkAt(f.dirfd(), f.name); err != nil {
+			return err
+		}
+	case unix.S_IFIFO:
+		e.Type = format.FIFO
+	case unix.S_IFSOCK:
+		e.Type = format.Socket
+	case unix.S_IFCHR, unix.S_IFBLK:
+		e.Type, e.Major, e.Minor = format.Char, unix.Major(st.Rdev), unix.Minor(st.Rdev)
+		if st.Mode&unix.S_IFMT == unix.S_IFBLK {
+			e.Type = format.Block
+		}
+	}
+	if a, err = f.attrs(); err != nil {
+		return err
+	}
+	e.Xattrs = a.format()
+	return nil
+}
+
+func (d *describer) dir(f *found, e *format.Entry) error {
+	fd, err := openDirAt(f.dirfd(), f.name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	a, err := readAttrs(xattrSource{fd: fd}, false)
+	if err != nil {
+		return err
+	}
+	e.Type, e.Xattrs = format.Dir, a.format()
+	if a.opaque {
+		e.Type = format.Opaque
+	}
+	if a.noise && d.clean != nil {
+		return d.clean(fd)
+	}
+	return nil
+}
+
+func (d *describer) file(f *found, e *format.Entry) error {
+	var st unix.Stat_t
+	fd, err := openFileAt(f.dirfd(), f.name, &st)
+	if err != nil {
+		return err
+	}
+	a, err := readAttrs(xattrSource{fd: fd}, false)
+	if err == nil && a.noise && d.clean != nil {
+		err = d.clean(fd)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return err
+	}
+	e.Type, e.Size, e.Xattrs = format.File, st.Size, a.format()
+	d.jobs <- hashJob{fd, e}
+	return nil
+}
+
+// hash is one worker.
+func (d *describer) hash() {
+	h := sha256.New()
+	for j := range d.jobs {
+		err := d.ctx.Err()
+		if err == nil {
+			h.Reset()
+			err = hashFile(h, j.fd, j.e.Size)
+			h.Sum(j.e.Sum[:0])
+		}
+		unix.Close(j.fd)
+		if err != nil {
+			d.mu.Lock()
+			if d.err == nil {
+				d.err = fault.Wrap(err, "read %q", "/"+j.e.Path)
+			}
+			d.mu.Unlock()
+		}
+	}
+}
+
+func hashFile(h hash.Hash, fd int, size int64) error {
+	bp := copyBufs.Get().(*[]byte)
+	defer copyBufs.Put(bp)
+	for off := int64(0); off < size; {
+		n, err := preadFull(fd, (*bp)[:min(size-off, copyBufSize)], off)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return io.ErrUnexpectedEOF
+		}
+		h.Write((*bp)[:n])
+		off += int64(n)
+	}
+	return nil
+}
+
+func (a *attrs) format() []format.Xattr {
+	var out []format.Xattr
+	for _, x := range a.list {
+		out = append(out, format.Xattr{Key: x.Key, Value: string(x.Value)})
+	}
+	return out
+}
