@@ -92,7 +92,7 @@ func (d *DB) Usage(ctx context.Context, id timeline.SandboxID) (u Usage, err err
 	// history, one that is their head, and all ancestors of these.
 	const query = owned + `, shared(id) AS (
 		SELECT s.id FROM line JOIN snapshots s ON s.id=line.id WHERE s.sandbox<>?1 AND EXISTS (SELECT 1 FROM sandboxes b WHERE b.id=s.sandbox)
-		UNION SELECT c.parent FROM line JOIN snapshots c ON c.parent=line.id WHERE c.id NOT IN (SELECT id FROM line)
+		UNION SELECT id FROM line WHERE EXISTS (SELECT 1 FROM snapshots c WHERE c.parent=line.id AND c.id NOT IN (SELECT id FROM line))
 		UNION SELECT b.head FROM line JOIN sandboxes b ON b.head=line.id WHERE b.id<>?1
 		UNION SELECT s.parent FROM shared JOIN snapshots s ON s.id=shared.id WHERE s.parent IS NOT NULL
 	), used(layer,shared) AS (

@@ -2,8 +2,10 @@ package meta
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -41,24 +43,56 @@ type Config struct {
 	Notices      []string              `json:"notices,omitempty"`  // what people must be told
 }
 
-const sandboxCols = "id,name,created,head,mount,gen,config"
+const sandboxCols = "id,name,created,head,mount,gen,config,enforced"
 
-func scanSandbox(s scanner) (Sandbox, error) {
-	rec, _, err := scanRaw(s)
-	return rec, err
+// encode gives the two columns of JSON that a config is stored in. What is
+// enforced is long, and mostly equal for all sandboxes of a host.
+func (c Config) encode() (config, enforced string, err error) {
+	e, err := json.Marshal(c.Enforced)
+	if err != nil {
+		return "", "", err
+	}
+	c.Enforced = nil
+	b, err := json.Marshal(c)
+	return string(b), string(e), err
 }
 
-// scanRaw also gives the config as it is stored.
-func scanRaw(s scanner) (rec Sandbox, config string, err error) {
+// decoded is what was decoded once, by its JSON.
+type decoded struct {
+	config   map[string]Config
+	enforced map[string][]wire.Enforcement
+}
+
+// scanSandbox reads a record. What is in seen, which may be nil, is not decoded
+// again.
+func scanSandbox(s scanner, seen *decoded) (rec Sandbox, err error) {
 	var created int64
-	if err = s.Scan(&rec.ID, &rec.Name, &created, &rec.Head, &rec.MountTop, &rec.Gen, &config); err != nil {
-		return rec, "", err
+	var config, enforced sql.RawBytes
+	if err = s.Scan(&rec.ID, &rec.Name, &created, &rec.Head, &rec.MountTop, &rec.Gen, &config, &enforced); err != nil {
+		return rec, err
 	}
 	rec.Created = time.UnixMicro(created).UTC()
-	if err = json.Unmarshal([]byte(config), &rec.Config); err != nil {
-		return rec, "", fault.New(fault.Corrupt, "record of sandbox %s", rec.ID).Because(err).WithHint(corruptHint)
+	if seen == nil {
+		seen = new(decoded)
 	}
-	return rec, config, nil
+	c, okConfig := seen.config[string(config)]
+	e, okEnforced := seen.enforced[string(enforced)]
+	if !okConfig {
+		err = json.Unmarshal(config, &c)
+	}
+	if !okEnforced && err == nil {
+		err = json.Unmarshal(enforced, &e)
+	}
+	if err != nil {
+		return rec, fault.New(fault.Corrupt, "record of sandbox %s", rec.ID).Because(err).WithHint(corruptHint)
+	}
+	if seen.config != nil {
+		c.Env, c.Redo, c.Notices = slices.Clip(c.Env), slices.Clip(c.Redo), slices.Clip(c.Notices)
+		seen.config[string(config)], seen.enforced[string(enforced)] = c, slices.Clip(e)
+	}
+	rec.Config = c
+	rec.Enforced = e
+	return rec, nil
 }
 
 // Sandbox finds a sandbox by name or id; a name wins. An unknown one is NotFound,
@@ -67,7 +101,7 @@ func (d *DB) Sandbox(ctx context.Context, name string) (rec Sandbox, err error) 
 	found := false
 	err = d.rows(ctx, "SELECT "+sandboxCols+" FROM sandboxes WHERE name=?1 OR id=?1 ORDER BY name=?1 DESC LIMIT 1", func(s scanner) (err error) {
 		found = true
-		rec, err = scanSandbox(s)
+		rec, err = scanSandbox(s, nil)
 		return err
 	}, name)
 	if err == nil && !found {
@@ -96,10 +130,12 @@ func (d *DB) unknown(ctx context.Context, name string) error {
 	return f.WithHint("see which there are with: coppice ls")
 }
 
-// Sandboxes lists all sandboxes by name.
+// Sandboxes lists all sandboxes by name. Records that are configured alike share
+// the elements of their slices and are not to be changed.
 func (d *DB) Sandboxes(ctx context.Context) (out []Sandbox, err error) {
+	seen := &decoded{config: map[string]Config{}, enforced: map[string][]wire.Enforcement{}}
 	err = d.rows(ctx, "SELECT "+sandboxCols+" FROM sandboxes ORDER BY name", func(s scanner) error {
-		rec, err := scanSandbox(s)
+		rec, err := scanSandbox(s, seen)
 		out = append(out, rec)
 		return err
 	})
@@ -147,12 +183,12 @@ func (d *DB) CreateSandboxes(ctx context.Context, recs []Sandbox, firsts []timel
 				return fault.New(fault.Exists, "there is a sandbox %s already", r.Name).
 					WithHint("choose another name, or remove it: coppice rm %s", r.Name)
 			}
-			config, err := json.Marshal(r.Config)
+			config, enforced, err := r.encode()
 			if err != nil {
 				return fmt.Errorf("record of sandbox %s: %w", r.ID, err)
 			}
-			t.exec("INSERT INTO sandboxes("+sandboxCols+") VALUES(?,?,?,?,?,?,?)",
-				r.ID, r.Name, r.Created.UnixMicro(), r.Head, r.MountTop, r.Gen, string(config))
+			t.exec("INSERT INTO sandboxes("+sandboxCols+") VALUES(?,?,?,?,?,?,?,?)",
+				r.ID, r.Name, r.Created.UnixMicro(), r.Head, r.MountTop, r.Gen, config, enforced)
 			t.addSnapshot(firsts[i])
 			if r.Head != firsts[i].ID {
 				t.addMove(r.ID, firsts[i].Created, r.Head)
@@ -177,11 +213,10 @@ func (d *DB) UpdateSandbox(ctx context.Context, id timeline.SandboxID, fn func(*
 // update changes a record by fn, and gives HEAD before and after.
 func (t *tx) update(id timeline.SandboxID, fn func(*Sandbox) error) (before, after timeline.SnapshotID, err error) {
 	var rec Sandbox
-	var raw string
 	found := false
 	t.each("SELECT "+sandboxCols+" FROM sandboxes WHERE id=?", func(s scanner) (err error) {
 		found = true
-		rec, raw, err = scanRaw(s)
+		rec, err = scanSandbox(s, nil)
 		return err
 	}, id)
 	if t.err != nil {
@@ -194,14 +229,13 @@ func (t *tx) update(id timeline.SandboxID, fn func(*Sandbox) error) (before, aft
 	if err := fn(&rec); err != nil {
 		return "", "", err
 	}
-	config, err := json.Marshal(rec.Config)
+	config, enforced, err := rec.encode()
 	if err != nil {
 		return "", "", fmt.Errorf("record of sandbox %s: %w", id, err)
 	}
-	if rec.Name == name && string(config) == raw {
-		t.exec("UPDATE sandboxes SET head=?,mount=?,gen=? WHERE id=?", rec.Head, rec.MountTop, rec.Gen, id)
-	} else {
-		t.exec("UPDATE sandboxes SET name=?,head=?,mount=?,gen=?,config=? WHERE id=?", rec.Name, rec.Head, rec.MountTop, rec.Gen, string(config), id)
+	t.exec("UPDATE sandboxes SET head=?,mount=?,gen=?,config=?,enforced=? WHERE id=?", rec.Head, rec.MountTop, rec.Gen, config, enforced, id)
+	if rec.Name != name {
+		t.exec("UPDATE sandboxes SET name=? WHERE id=?", rec.Name, id)
 	}
 	return before, rec.Head, t.err
 }

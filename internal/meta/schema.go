@@ -31,7 +31,8 @@ CREATE TABLE sandboxes (
 	head     TEXT NOT NULL,    -- the snapshot that the live state descends from
 	mount    TEXT NOT NULL,    -- the snapshot that the live root stands on
 	gen      INTEGER NOT NULL, -- the live root's generation directory
-	config   TEXT NOT NULL     -- everything else, JSON of Config
+	config   TEXT NOT NULL,    -- everything else, JSON of Config without Enforced
+	enforced TEXT NOT NULL     -- Config.Enforced, JSON
 ) STRICT;
 CREATE INDEX sandboxes_head  ON sandboxes(head);
 CREATE INDEX sandboxes_mount ON sandboxes(mount);
@@ -48,7 +49,7 @@ CREATE TABLE snapshots (
 	exit     INTEGER,          -- exit code of the command, with cause exec
 	paths    INTEGER NOT NULL, -- entries that differ from the parent
 	bytes    INTEGER NOT NULL  -- content bytes of added and changed files
-) STRICT;
+) STRICT, WITHOUT ROWID;
 CREATE INDEX snapshots_sandbox ON snapshots(sandbox);
 CREATE INDEX snapshots_parent  ON snapshots(parent);
 
