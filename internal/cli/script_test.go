@@ -55,6 +55,7 @@ func TestScripts(t *testing.T) {
 			"daemon":     cmdDaemon,
 			"tmpfs":      cmdTmpfs,
 			"lines":      cmdLines,
+			"rootfs":     cmdRootfs,
 		},
 	})
 }
@@ -71,6 +72,7 @@ func setup(e *testscript.Env) error {
 	if err := os.Mkdir(filepath.Join(e.WorkDir, "me"), 0o700); err != nil {
 		return err
 	}
+	e.Setenv("ROOTFS", filepath.Join(e.WorkDir, "rootfs"))
 	env := append([]string{}, e.Vars...)
 	e.Defer(func() {
 		if _, err := os.Stat(filepath.Join(home, "format")); err != nil {
@@ -191,5 +193,60 @@ func cmdLines(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	if got := strings.Count(ts.ReadFile("stdout"), "\n"); (got == want) == neg {
 		ts.Fatalf("%d lines, and %d in the script", got, want)
+	}
+}
+
+// programs are what the root file system of "rootfs" has.
+var programs = []string{"sh", "bash", "cat", "ls", "rm", "mkdir", "mv", "ln", "touch", "sleep", "head", "wc", "id", "env", "pwd", "chmod",
+	"seq", "dd", "true", "false", "stat", "kill", "stty", "tty", "test", "yes", "cp", "tr", "sync", "mkfifo"}
+
+// cmdRootfs: "rootfs" makes $ROOTFS, a small root file system of this machine's
+// own programs.
+func cmdRootfs(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: rootfs")
+	}
+	root := ts.Getenv("ROOTFS")
+	files := map[string]bool{}
+	for _, p := range programs {
+		path, err := exec.LookPath(p)
+		if err != nil {
+			continue
+		}
+		files[path] = true
+		out, err := exec.Command("ldd", path).Output()
+		if err != nil {
+			continue // static
+		}
+		for _, w := range strings.Fields(string(out)) {
+			if strings.HasPrefix(w, "/") {
+				files[w] = true
+			}
+		}
+	}
+	for f := range files {
+		// "/usr/bin/x" serves as "/bin/x" as well: merged or not.
+		b, err := os.ReadFile(f)
+		ts.Check(err)
+		to := filepath.Join(root, f)
+		if dir := filepath.Dir(f); dir == "/bin" || dir == "/usr/bin" {
+			to = filepath.Join(root, "bin", filepath.Base(f))
+		}
+		ts.Check(os.MkdirAll(filepath.Dir(to), 0o755))
+		ts.Check(os.WriteFile(to, b, 0o755))
+	}
+	for _, d := range []string{"etc", "root", "usr", "var", "work"} {
+		ts.Check(os.MkdirAll(filepath.Join(root, d), 0o755))
+	}
+	if _, err := os.Lstat(filepath.Join(root, "usr", "bin")); err != nil {
+		ts.Check(os.Symlink("../bin", filepath.Join(root, "usr", "bin")))
+	}
+	for name, text := range map[string]string{
+		"etc/passwd": "root:x:0:0:root:/root:/bin/bash\n",
+		"etc/group":  "root:x:0:\n",
+		"work/a":     "one\ntwo\nthree\n",
+		"work/b":     "gone\n",
+	} {
+		ts.Check(os.WriteFile(filepath.Join(root, name), []byte(text), 0o644))
 	}
 }
