@@ -13,10 +13,12 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
-	_ "modernc.org/sqlite" // the driver "sqlite"
+	"modernc.org/sqlite" // also the driver of that name
+	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 )
@@ -57,7 +59,7 @@ func Open(ctx context.Context, path string) (_ *DB, err error) {
 		err = create(ctx, path)
 	}
 	if err != nil {
-		return nil, d.fault(err, "open %s", path)
+		return nil, d.openFault(err)
 	}
 	defer func() {
 		if err != nil {
@@ -65,21 +67,31 @@ func Open(ctx context.Context, path string) (_ *DB, err error) {
 		}
 	}()
 	if d.w, err = sql.Open("sqlite", dsn(path, "rw", "&_pragma=synchronous(normal)&_pragma=temp_store(memory)")); err != nil {
-		return nil, d.fault(err, "open %s", path)
+		return nil, d.openFault(err)
 	}
 	if d.r, err = sql.Open("sqlite", dsn(path, "rw", "&_pragma=query_only(1)")); err != nil {
-		return nil, d.fault(err, "open %s", path)
+		return nil, d.openFault(err)
 	}
 	const readers = 4
 	d.r.SetMaxOpenConns(readers)
 	d.r.SetMaxIdleConns(readers)
 	if d.conn, err = d.w.Conn(ctx); err != nil {
-		return nil, d.fault(err, "open %s", path)
+		return nil, d.openFault(err)
 	}
 	if err := d.inspect(ctx, size); err != nil {
-		return nil, d.fault(err, "open %s", path)
+		return nil, d.openFault(err)
 	}
 	return d, nil
+}
+
+// openFault is fault, for errors of Open. All that SQLite reads then is the file,
+// so what it calls an error in SQL is a header or schema that makes no sense.
+func (d *DB) openFault(err error) error {
+	var se *sqlite.Error
+	if errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR {
+		return fault.New(fault.Corrupt, "open %s", d.path).Because(err).WithHint(corruptHint)
+	}
+	return d.fault(err, "open %s", d.path)
 }
 
 // Made reports whether Open made the database: no record of any layer exists, so
@@ -173,10 +185,35 @@ func (d *DB) inspect(ctx context.Context, size int64) error {
 		return fault.New(fault.Version, "%s has version %d; this build reads version %d", d.path, v, schemaVersion).
 			WithHint("use the coppice that made it, or another home: COPPICE_HOME=DIR coppice ls")
 	}
-	if size <= checkBelow {
-		return d.check(ctx, d.conn)
+	if err := d.checkSchema(ctx); err != nil || size > checkBelow {
+		return err
 	}
-	return nil
+	return d.check(ctx, d.conn)
+}
+
+// checkSchema finds a schema that is not, letter by letter, the one of this
+// version: then nothing that follows could be trusted.
+func (d *DB) checkSchema(ctx context.Context) error {
+	rows, err := d.conn.QueryContext(ctx, "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")
+	if err != nil {
+		return err
+	}
+	n := 0
+	err = scanAll(rows, func(s scanner) error {
+		var made string
+		if err := s.Scan(&made); err != nil {
+			return err
+		}
+		n++
+		if strings.Contains(schema, made+";\n") {
+			return nil
+		}
+		return fault.New(fault.Corrupt, "%s is damaged: its schema is not that of version %d", d.path, schemaVersion).WithHint(corruptHint)
+	})
+	if err == nil && n != strings.Count(schema, "\nCREATE ") {
+		err = fault.New(fault.Corrupt, "%s is damaged: its schema lacks something", d.path).WithHint(corruptHint)
+	}
+	return err
 }
 
 // Check reads the whole database and finds damage of its structure. The error is
