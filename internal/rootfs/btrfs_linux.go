@@ -204,8 +204,7 @@ func snapshot(src, dst string, readOnly bool) error {
 // Others empty it first: for them it is made writable, and rmdir(2) deletes an
 // empty subvolume (since Linux 4.18).
 func dropSubvolume(dir int, name string) bool {
-	var st unix.Stat_t
-	if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Ino != subvolRootInode || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+	if !isSubvolume(dir, name) {
 		return false
 	}
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -227,4 +226,10 @@ func dropSubvolume(dir int, name string) bool {
 	}
 	defer unix.Close(at) //nolint:errcheck // opened for reading
 	return ioctl(at, iocSnapDestroy, unsafe.Pointer(&a)) == nil
+}
+
+// isSubvolume says whether a directory on btrfs is the root of a subvolume.
+func isSubvolume(dir int, name string) bool {
+	var st unix.Stat_t
+	return unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Ino == subvolRootInode && st.Mode&unix.S_IFMT == unix.S_IFDIR
 }

@@ -4,10 +4,14 @@ package rootfs_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootfs/rootfstest"
@@ -24,9 +28,26 @@ func TestConformance(t *testing.T) {
 			suites(t, true)
 		})
 	}
+	forUser(t)
 	if rootspectest.AsUser(t) {
 		suites(t, false)
 	}
+}
+
+// forUser leaves a directory on btrfs for the ordinary user of AsUser.
+func forUser(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 || rootspectest.IsUser() || os.Getenv(btrfsEnv) != "" {
+		return
+	}
+	at, why := mountBtrfs(t)
+	if why != "" {
+		return
+	}
+	if err := os.Chmod(at, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(btrfsEnv, at)
 }
 
 func suites(t *testing.T, root bool) {
@@ -52,9 +73,13 @@ func newDriver(t *testing.T, name, home string, root bool, m func(context.Contex
 	return d
 }
 
-// tempHome makes a store outside /tmp, which no live root shows.
+// tempHome makes a store: in memory, where that keeps attributes, and for tests
+// of the host in a place that live roots show.
 func tempHome(t *testing.T) string {
 	base := "/var/tmp"
+	if !strings.HasSuffix(t.Name(), "/Host") && keepsAttributes("/dev/shm") {
+		base = "/dev/shm"
+	}
 	dir, err := os.MkdirTemp(base, "coppice-rootfs-*")
 	if err != nil {
 		t.Fatal(err)
@@ -67,15 +92,28 @@ func tempHome(t *testing.T) string {
 	return home
 }
 
+func keepsAttributes(dir string) bool {
+	f, err := os.CreateTemp(dir, "coppice-*")
+	if err != nil {
+		return false
+	}
+	defer os.Remove(f.Name()) //nolint:errcheck // a test
+	defer f.Close()           //nolint:errcheck // a test
+	return unix.Fsetxattr(int(f.Fd()), "user.test", nil, 0) == nil
+}
+
 const btrfsEnv = "COPPICE_TEST_BTRFS"
 
-// onBtrfs mounts a btrfs of its own; as an ordinary user it uses the directory
-// that the root run left in the environment.
+// onBtrfs gives stores on a btrfs of their own; as an ordinary user, on the one
+// that the environment names.
 func onBtrfs(t *testing.T) func(*testing.T) string {
 	t.Helper()
 	dir := os.Getenv(btrfsEnv)
 	if dir == "" {
-		dir = mountBtrfs(t)
+		var why string
+		if dir, why = mountBtrfs(t); why != "" {
+			t.Skip("feature: btrfs (" + why + ")")
+		}
 	}
 	return func(t *testing.T) string {
 		home, err := os.MkdirTemp(dir, "home-*")
@@ -87,19 +125,22 @@ func onBtrfs(t *testing.T) func(*testing.T) string {
 	}
 }
 
-func mountBtrfs(t *testing.T) string {
+// mountBtrfs mounts a new btrfs until the test ends, or says why it cannot.
+func mountBtrfs(t *testing.T) (at, why string) {
 	t.Helper()
 	if rootspectest.IsUser() || os.Geteuid() != 0 {
-		t.Skip("feature: btrfs (set " + btrfsEnv + " to a directory on it)")
+		return "", "set " + btrfsEnv + " to a directory on it"
 	}
-	if _, err := exec.LookPath("mkfs.btrfs"); err != nil {
-		t.Skip("feature: btrfs (mkfs.btrfs is not installed)")
+	tmp, err := os.MkdirTemp("/var/tmp", "coppice-btrfs-*")
+	if err != nil {
+		t.Fatal(err)
 	}
-	tmp := t.TempDir()
-	img, at := filepath.Join(tmp, "img"), filepath.Join(tmp, "mnt")
-	for _, c := range [][]string{{"truncate", "-s", "512M", img}, {"mkfs.btrfs", "-q", img}, {"mkdir", "-p", at}, {"mount", "-o", "loop", img, at}} {
+	t.Cleanup(func() { _ = os.RemoveAll(tmp) })
+	img := filepath.Join(tmp, "img")
+	at = filepath.Join(tmp, "mnt")
+	for _, c := range [][]string{{"chmod", "755", tmp}, {"truncate", "-s", "512M", img}, {"mkfs.btrfs", "-q", img}, {"mkdir", at}, {"mount", "-o", "loop", img, at}} {
 		if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
-			t.Skipf("feature: loop devices with btrfs (%s: %v %s)", c[0], err, out)
+			return "", fmt.Sprintf("%s: %v %s", c[0], err, out)
 		}
 	}
 	t.Cleanup(func() {
@@ -107,5 +148,5 @@ func mountBtrfs(t *testing.T) string {
 			t.Errorf("umount: %v %s", err, out)
 		}
 	})
-	return at
+	return at, ""
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -33,9 +34,23 @@ func TestCapturesShowWhatWasCaptured(t *testing.T) {
 			histories(t, true)
 		})
 	}
+	forUser(t)
 	if rootspectest.AsUser(t) {
 		histories(t, false)
 	}
+}
+
+// seeds is how many histories each driver goes through; more for a soak.
+func seeds(t *testing.T) uint64 {
+	n := os.Getenv("COPPICE_TEST_SEEDS")
+	if n == "" {
+		return 4
+	}
+	many, err := strconv.ParseUint(n, 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return many
 }
 
 func histories(t *testing.T, root bool) {
@@ -45,7 +60,7 @@ func histories(t *testing.T, root bool) {
 			if name == "btrfs" {
 				newHome = onBtrfs(t)
 			}
-			for seed := range uint64(4) {
+			for seed := range seeds(t) {
 				t.Run(fmt.Sprint(seed), func(t *testing.T) { history(t, name, newHome(t), root, seed) })
 			}
 		})
@@ -130,7 +145,7 @@ func dump(t *testing.T, drv rootfs.Driver, live rootfs.Live) string {
 	return out
 }
 
-var sameFile = regexp.MustCompile(`(?m) = /.*?( \[)`)
+var sameFile = regexp.MustCompile(`(?m) = ".*"( \[)`)
 
 func difference(want, got string) string {
 	var b bytes.Buffer

@@ -108,8 +108,8 @@ func (r *remover) empty(fd, depth int) error {
 }
 
 func (r *remover) dir(fd int, name string, depth int) error {
-	if r.btrfs && dropSubvolume(fd, name) {
-		return nil
+	if r.btrfs && isSubvolume(fd, name) {
+		return removeAt(r.ctx, fd, name) // nothing can be renamed out of it
 	}
 	if depth >= maxDepth {
 		for {

@@ -69,7 +69,7 @@ func (g *gen) entry(p, below string, depth int) error {
 	case k < 7 && below != "":
 		return unix.Mknod(p, unix.S_IFCHR, 0)
 	case k == 8:
-		err = os.Symlink([]string{"a", "/etc/passwd", "../../..", "nowhere"}[g.r.IntN(4)], p)
+		err = os.Symlink([]string{"a", "/nonexistent/absolute", "../../..", "nowhere"}[g.r.IntN(4)], p)
 	case k == 9:
 		err = unix.Mkfifo(p, 0o600)
 	case k == 10 && len(g.files) > 0:

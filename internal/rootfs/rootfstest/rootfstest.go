@@ -299,12 +299,12 @@ func testHardLinks(s *suite) {
 	l := s.live("gen", base)
 	out := s.step(s.present(l), "links", nil)
 	again := s.step(s.present(l), "dump", nil)
-	for _, w := range []string{"= /one", "= /made1"} {
+	for _, w := range []string{`= "/one"`, `= "/made1"`} {
 		if !strings.Contains(out, w) {
 			s.t.Errorf("no link %q in\n%s", w, out)
 		}
 	}
-	for _, w := range []string{"= /one", "= /made1", "= /lower1"} {
+	for _, w := range []string{`= "/one"`, `= "/made1"`, `= "/lower1"`} {
 		if !strings.Contains(again, w) {
 			s.t.Errorf("after a restart no link %q in\n%s", w, again)
 		}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"sort"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -180,7 +181,7 @@ func Dump(root string, out io.Writer) error {
 			what = fmt.Sprintf("%d:%x", len(data), sha256.Sum256(data))[:24]
 			if st.Nlink > 1 {
 				if same, ok := first[st.Ino]; ok {
-					what += " = " + same
+					what += " = " + strconv.Quote(same)
 				} else {
 					first[st.Ino] = p
 				}
