@@ -158,6 +158,12 @@ var hardening = []Rule{
 		Why: "administer the whole machine",
 	},
 	{
+		Calls: []uint32{unix.SYS_PRLIMIT64},
+		Cases: []Case{{[]Test{{Arg: 0, Is: NotIn, Of: []uint32{0}}}, Errno(unix.EPERM)}},
+		Why: "the kernel lets a process set the limits of any other of its uid, init's too (prlimit(2)): " +
+			"RLIMIT_NOFILE or RLIMIT_CPU would end it; setrlimit(3) and ulimit are about the caller, pid 0",
+	},
+	{
 		Calls: []uint32{unix.SYS_PERSONALITY},
 		Cases: []Case{{[]Test{
 			{Arg: 0, Is: NotIn, Of: []uint32{askPersonality}},

@@ -1,0 +1,118 @@
+//go:build linux && (amd64 || arm64)
+
+package escape
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// Facts say what the harness has planted outside, all of it within reach of the
+// user that the sandbox runs as on the host.
+type Facts struct {
+	Secret   string   `json:"secret"`   // what every planted thing holds
+	Files    []string `json:"files"`    // files that hold it: outside, in the store, in another sandbox
+	Sockets  []string `json:"sockets"`  // unix sockets that somebody listens on: the keeper's too
+	Abstract string   `json:"abstract"` // an abstract socket on the host, without its leading NUL
+	Port     int      `json:"port"`     // a TCP port on the host's loopback
+	Victim   int      `json:"victim"`   // a process, as the host numbers it
+	ShmKey   int      `json:"shm_key"`  // a System V shared memory segment
+	NetHost  bool     `json:"net_host"` // the sandbox has the host's network
+	User     string   `json:"user"`     // who the sandbox runs as
+}
+
+// Attack is one attempt.
+type Attack struct {
+	Name string
+	What string // what it tries, for the table in the threat model
+	// Skip says why it does not apply, or "".
+	Skip func(Facts) string
+	// Killed says that the attempt may end the attacker by a signal.
+	Killed bool
+	Run    func(Facts) error
+}
+
+// Exit codes of Main.
+const (
+	Succeeded = 0
+	Misused   = 2
+	Refused   = 10
+)
+
+// Argv0 is the name that the attacker's binary must be started by.
+const Argv0 = "escape-attack"
+
+// Main runs the attack args[1] with the facts in args[2], writes what came of it
+// to out, and gives the exit code: Succeeded is bad.
+func Main(args []string, out io.Writer) int {
+	if len(args) < 3 {
+		return Misused
+	}
+	var f Facts
+	if err := json.Unmarshal([]byte(args[2]), &f); err != nil {
+		fmt.Fprintln(out, err)
+		return Misused
+	}
+	i := slices.IndexFunc(Attacks, func(a Attack) bool { return a.Name == args[1] })
+	if i < 0 {
+		fmt.Fprintln(out, "no such attack")
+		return Misused
+	}
+	if err := Attacks[i].Run(f); err != nil {
+		fmt.Fprintln(out, "refused:", err)
+		return Refused
+	}
+	fmt.Fprintln(out, "SUCCEEDED")
+	return Succeeded
+}
+
+// each tries several ways; one that succeeds is enough.
+func each[T any](things []T, try func(T) error) error {
+	var errs []error
+	for _, t := range things {
+		err := try(t)
+		if err == nil {
+			fmt.Println("by", t)
+			return nil
+		}
+		errs = append(errs, fmt.Errorf("%v: %w", t, err))
+	}
+	if len(errs) > 4 {
+		errs = append(errs[:4], fmt.Errorf("and %d more", len(errs)-4))
+	}
+	return errors.Join(errs...)
+}
+
+// any1 is each over named ways.
+func any1(ways map[string]func() error) error {
+	names := make([]string, 0, len(ways))
+	for n := range ways {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return each(names, func(n string) error { return ways[n]() })
+}
+
+var errNothing = errors.New("found nothing")
+
+// holds gives nil when b holds the secret.
+func (f Facts) holds(b []byte) error {
+	if strings.Contains(string(b), f.Secret) {
+		return nil
+	}
+	return errNothing
+}
+
+// Attacks is the corpus.
+var Attacks = slices.Concat(fileAttacks, procAttacks, mountAttacks, kernelAttacks, deviceAttacks, networkAttacks)
+
+func netHost(f Facts) string {
+	if f.NetHost {
+		return "the sandbox was given the host's network"
+	}
+	return ""
+}

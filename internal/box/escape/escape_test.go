@@ -1,0 +1,512 @@
+//go:build linux && (amd64 || arm64)
+
+package escape_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/box/escape"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// realID is set in the copy of the suite that runs as uid 0 of a user namespace,
+// as an ordinary user's daemon does: "uid:gid" outside.
+const realID = "COPPICE_ESCAPE_REAL_ID"
+
+const victimArgv0 = "escape-victim"
+
+func TestMain(m *testing.M) {
+	if handled, code := box.Dispatch(os.Args); handled {
+		os.Exit(code)
+	}
+	switch {
+	case filepath.Base(os.Args[0]) == escape.Argv0:
+		os.Exit(escape.Main(os.Args, os.Stdout))
+	case os.Args[0] == victimArgv0:
+		os.Exit(beVictim())
+	case len(os.Args) > 1 && os.Args[1] == selfWord:
+		os.Exit(beSelf())
+	}
+	if os.Getenv(realID) == "" && os.Getuid() != 0 {
+		code, err := again(&syscall.SysProcAttr{
+			Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+		}, os.Args, fmt.Sprintf("%s=%d:%d", realID, os.Getuid(), os.Getgid()))
+		if err != nil {
+			fmt.Println("skip: feature user-namespaces:", err)
+			os.Exit(0)
+		}
+		os.Exit(code)
+	}
+	os.Exit(m.Run())
+}
+
+func again(attr *syscall.SysProcAttr, args []string, env ...string) (int, error) {
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: args, Env: append(os.Environ(), env...), Stdout: os.Stdout, Stderr: os.Stderr, SysProcAttr: attr}
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return max(exit.ExitCode(), 1), nil
+	}
+	return 0, err
+}
+
+// Real root runs the corpus a second time as an ordinary user.
+func TestAsUser(t *testing.T) {
+	if os.Getuid() != 0 || os.Getenv(realID) != "" {
+		t.Skip("this is the run as a user")
+	}
+	u, err := user.Lookup("coppiceuser")
+	if err != nil {
+		t.Skip("skip: feature ordinary-user: no user coppiceuser")
+	}
+	uid, _ := strconv.Atoi(u.Uid)
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestEscape$", "-test.v="+strconv.FormatBool(testing.Verbose()))
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), "TMPDIR=/tmp", "HOME="+u.HomeDir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// beVictim is a process outside, of the same user. It tells how many signals it
+// got, and what its canary is, when its stdin ends.
+func beVictim() int {
+	got := make(chan os.Signal, 100)
+	signal.Notify(got, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT)
+	canary := strings.Clone(os.Getenv("ESCAPE_SECRET"))
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	fmt.Println(len(got), canary)
+	return 0
+}
+
+// selfWord makes a copy of the binary that a script's interpreter line started:
+// "#!/proc/self/exe" means, to the kernel, the program that executes the script.
+const selfWord = "escape-self"
+
+// beSelf is our own binary as a command of the sandbox: it keeps a descriptor of
+// itself, becomes another program, and tries to write to it.
+func beSelf() int {
+	if len(os.Args) > 2 && strings.HasPrefix(os.Args[2], "fd=") {
+		p := "/proc/self/fd/" + strings.TrimPrefix(os.Args[2], "fd=")
+		f, err := os.OpenFile(p, os.O_WRONLY, 0)
+		if err != nil {
+			fmt.Println("refused:", err)
+			return escape.Refused
+		}
+		_, err = f.WriteString("written by an attacker")
+		fmt.Println("SUCCEEDED", err)
+		return escape.Succeeded
+	}
+	fd, err := unix.Open("/proc/self/exe", unix.O_PATH, 0)
+	if err != nil {
+		fmt.Println("refused:", err)
+		return escape.Refused
+	}
+	err = unix.Exec("/usr/local/bin/"+escape.Argv0, []string{"x", selfWord, fmt.Sprintf("fd=%d", fd)}, nil)
+	fmt.Println("refused:", err)
+	return escape.Refused
+}
+
+// outside is what the harness plants, and watches.
+type outside struct {
+	base        string // a directory that is shown as /srv
+	dir         string // the store, in it, which is hidden
+	inTmp       string // a directory that is not shown
+	facts       escape.Facts
+	victim      *exec.Cmd
+	victimIn    io.Closer
+	victimOut   *bufio.Reader
+	connections atomic.Int64
+	before      map[string]string
+}
+
+func random(t *testing.T) string {
+	t.Helper()
+	var b [16]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		t.Fatal(err)
+	}
+	return hex.EncodeToString(b[:])
+}
+
+func plant(t *testing.T) *outside {
+	t.Helper()
+	must := func(err error) {
+		if err != nil {
+			t.Helper()
+			t.Fatal(err)
+		}
+	}
+	o := &outside{}
+	var err error
+	o.base, err = os.MkdirTemp("/var/tmp", "escape")
+	must(err)
+	must(os.Chmod(o.base, 0o755))
+	o.dir = filepath.Join(o.base, "store")
+	must(os.Mkdir(o.dir, 0o755)) // more open than a real one: what hides it is not its mode
+	o.inTmp, err = os.MkdirTemp("/tmp", "escape")
+	must(err)
+	must(os.Chmod(o.inTmp, 0o755))
+	o.facts.Secret = "secret-" + random(t)
+	file := func(p string) {
+		must(os.MkdirAll(filepath.Dir(p), 0o755))
+		must(os.WriteFile(p, []byte(o.facts.Secret), 0o644))
+		o.facts.Files = append(o.facts.Files, p)
+	}
+	file(filepath.Join(o.inTmp, "file"))
+	file(filepath.Join(o.dir, "coppice.db"))
+	file(filepath.Join(o.dir, "sandboxes/other/live/1/upper/file"))
+	file(filepath.Join(o.dir, "layers/base/fs/file"))
+	for _, p := range []string{"coppice.db", "sandboxes/other/live/1/upper/file", "layers/base/fs/file"} {
+		o.facts.Files = append(o.facts.Files, filepath.Join("/srv/store", p)) // where it would be inside
+	}
+
+	listen := func(network, addr string) {
+		l, err := net.Listen(network, addr)
+		must(err)
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				o.connections.Add(1)
+				c.Close()
+			}
+		}()
+		if a, ok := l.Addr().(*net.TCPAddr); ok {
+			o.facts.Port = a.Port
+		}
+	}
+	for _, p := range []string{filepath.Join(o.dir, "daemon.sock"), filepath.Join(o.inTmp, "host.sock")} {
+		listen("unix", p)
+		o.facts.Sockets = append(o.facts.Sockets, p)
+	}
+	o.facts.Sockets = append(o.facts.Sockets, "/srv/store/daemon.sock")
+	o.facts.Abstract = "escape-" + random(t)
+	listen("unix", "@"+o.facts.Abstract)
+	listen("tcp", "127.0.0.1:0")
+
+	o.facts.ShmKey = int(time.Now().UnixNano() & 0x7fffffff)
+	id, err := unix.SysvShmGet(o.facts.ShmKey, 4096, unix.IPC_CREAT|0o666)
+	must(err)
+	t.Cleanup(func() { _, _ = unix.SysvShmCtl(id, unix.IPC_RMID, nil) })
+
+	o.victim = &exec.Cmd{Path: "/proc/self/exe", Args: []string{victimArgv0}, Env: []string{"ESCAPE_SECRET=" + o.facts.Secret}}
+	in, err := o.victim.StdinPipe()
+	must(err)
+	out, err := o.victim.StdoutPipe()
+	must(err)
+	must(o.victim.Start())
+	o.victimIn, o.victimOut = in, bufio.NewReader(out)
+	if line, err := o.victimOut.ReadString('\n'); line != "ready\n" {
+		t.Fatal("the victim does not start", line, err)
+	}
+	o.facts.Victim = o.victim.Process.Pid
+	t.Cleanup(func() { _ = o.victim.Process.Kill(); _ = o.victim.Wait() })
+	o.before = o.state(t)
+	return o
+}
+
+// state is a digest of all that must not change.
+func (o *outside) state(t *testing.T) map[string]string {
+	t.Helper()
+	s := map[string]string{}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(p string) {
+		b, err := os.ReadFile(p)
+		sum := sha256.Sum256(b)
+		s[p] = fmt.Sprintf("%x %v", sum[:8], err)
+	}
+	add(exe)
+	add("/proc/self/exe")
+	for _, p := range []string{"kernel/core_pattern", "kernel/modprobe", "kernel/hostname", "kernel/panic", "kernel/pid_max", "vm/overcommit_memory",
+		"user/max_user_namespaces", "net/ipv4/ip_forward"} {
+		add("/proc/sys/" + p)
+	}
+	for _, root := range []string{o.inTmp, filepath.Join(o.dir, "layers"), filepath.Join(o.dir, "sandboxes")} {
+		err := filepath.WalkDir(root, func(p string, d os.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := d.Info()
+			if err != nil {
+				return err
+			}
+			st := info.Sys().(*syscall.Stat_t)
+			s[p] = fmt.Sprintf("%v %d:%d %d", info.Mode(), st.Uid, st.Gid, info.Size())
+			if info.Mode().IsRegular() {
+				b, err := os.ReadFile(p)
+				s[p] += fmt.Sprintf(" %s %v", b, err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// unharmed proves that nothing outside was reached or changed.
+func (o *outside) unharmed(t *testing.T) {
+	t.Helper()
+	after := o.state(t)
+	for p, was := range o.before {
+		if after[p] != was {
+			t.Errorf("%s was changed: %q, was %q", p, after[p], was)
+		}
+	}
+	for p := range after {
+		if _, ok := o.before[p]; !ok {
+			t.Errorf("%s was made", p)
+		}
+	}
+	if n := o.connections.Load(); n != 0 {
+		t.Errorf("%d connections came from inside", n)
+	}
+	o.victimIn.Close()
+	line, err := o.victimOut.ReadString('\n')
+	if want := "0 " + o.facts.Secret + "\n"; line != want {
+		t.Errorf("the victim says %q (%v), want %q", line, err, want)
+	}
+}
+
+// boxes are the sandboxes that the corpus runs in.
+type sandbox struct {
+	name, user, net string
+}
+
+func sandboxes() []sandbox {
+	other := plan.UserMe
+	if os.Getenv(realID) == "" {
+		other = "agent" // for root, "me" is root
+	}
+	return []sandbox{
+		{"root/off", plan.UserRoot, plan.NetOff},
+		{other + "/off", other, plan.NetOff},
+		{"root/host", plan.UserRoot, plan.NetHost},
+		{other + "/host", other, plan.NetHost},
+	}
+}
+
+// start makes a box on the host's own system directories, with the attacker in
+// /usr/local/bin.
+func start(t *testing.T, o *outside, s sandbox) *box.Box {
+	t.Helper()
+	c := plan.Config{ID: "escape", Name: "escape", RunDir: filepath.Join(o.dir, "run-"+strings.ReplaceAll(s.name, "/", "-")), User: s.user, Net: s.net,
+		Caller: plan.Caller{Root: true}, IdleAfter: -1}
+	if v := os.Getenv(realID); v != "" {
+		c.Caller = plan.Caller{}
+		if _, err := fmt.Sscanf(v, "%d:%d", &c.Caller.UID, &c.Caller.GID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(c.RunDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	live := filepath.Join(o.dir, "live-"+filepath.Base(c.RunDir))
+	for _, top := range []string{"/usr", "/etc", "/srv"} {
+		v := rootspec.Overlay{Target: top, Lowers: []string{top}, Upper: live + top + "/upper", Work: live + top + "/work"}
+		if top == "/srv" {
+			v.Lowers, v.Wrap = []string{o.base}, true
+		}
+		for _, d := range []string{v.Upper, v.Work} {
+			if err := os.MkdirAll(d, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.Spec.Overlays = append(c.Spec.Overlays, v)
+	}
+	for _, l := range []string{"bin", "sbin", "lib", "lib64"} {
+		if to, err := os.Readlink("/" + l); err == nil {
+			c.Spec.Skeleton = append(c.Spec.Skeleton, rootspec.Entry{Path: "/" + l, Link: to})
+		}
+	}
+	c.Spec.Hide = []string{"/srv/store"}
+	bin := filepath.Join(live, "usr/upper/local/bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	passwd := "root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000::/:/bin/sh\n"
+	if err := os.WriteFile(filepath.Join(live, "etc/upper/passwd"), []byte(passwd), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{escape.Argv0: self, "self": []byte("#!/proc/self/exe " + selfWord + "\n")} {
+		if err := os.WriteFile(filepath.Join(bin, name), content, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, e, err := box.Start(t.Context(), c)
+	if err != nil {
+		log, _ := os.ReadFile(c.RunDir + "/keeper.log")
+		t.Fatalf("start: %v\n%s", err, log)
+	}
+	t.Cleanup(func() {
+		if err := b.Stop(context.Background(), 0); err != nil {
+			t.Error(err)
+		}
+		b.Close()
+		if log, _ := os.ReadFile(c.RunDir + "/keeper.log"); len(log) > 0 {
+			t.Logf("keeper.log: %s", log)
+		}
+	})
+	for _, it := range e.Items {
+		if it.State != plan.On {
+			t.Logf("%s is %s: %s", it.Name, it.State, it.Detail)
+		}
+	}
+	return b
+}
+
+// run runs a command and gives what it printed and how it ended.
+func run(t *testing.T, b *box.Box, req wire.ExecRequest) (string, wire.Exit) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	s, err := b.Exec(ctx, req)
+	if err != nil {
+		t.Fatalf("exec: %v", err)
+	}
+	defer s.Close()
+	_ = s.SetDeadline(time.Now().Add(30 * time.Second))
+	var out bytes.Buffer
+	for {
+		ft, p, err := wire.ReadFrame(s, nil)
+		if err != nil {
+			t.Fatalf("exec: %v\n%s", err, out.String())
+		}
+		switch ft {
+		case wire.FrameStdout, wire.FrameStderr:
+			out.Write(p)
+		case wire.FrameFailed:
+			t.Fatalf("exec: %s", p)
+		case wire.FrameExit:
+			var e wire.Exit
+			if err := json.Unmarshal(p, &e); err != nil {
+				t.Fatal(err)
+			}
+			return out.String(), e
+		}
+	}
+}
+
+func TestEscape(t *testing.T) {
+	for _, s := range sandboxes() {
+		t.Run(s.name, func(t *testing.T) {
+			o := plant(t)
+			t.Setenv("ESCAPE_IN_THE_DAEMON", o.facts.Secret) // the keeper is started with it
+			t.Cleanup(func() {
+				for _, d := range []string{o.base, o.inTmp} {
+					if out, err := exec.Command("sh", "-c", `chmod -R u+rwx "$0" 2>/dev/null; rm -rf "$0"`, d).CombinedOutput(); err != nil {
+						t.Logf("clean up: %v %s", err, out)
+					}
+				}
+			})
+			b := start(t, o, s)
+			keeper := filepath.Join(o.dir, "run-"+strings.ReplaceAll(s.name, "/", "-"), "keeper.sock")
+			if _, err := os.Stat(keeper); err != nil {
+				t.Fatal(err)
+			}
+			inside := strings.Replace(keeper, o.base, "/srv", 1)
+			o.facts.Sockets = append(o.facts.Sockets, keeper, inside)
+			o.facts.NetHost, o.facts.User = s.net == plan.NetHost, s.user
+			facts, err := json.Marshal(o.facts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The secret travels in argv, which /proc shows to all: those that look
+			// for it must not find it there, and do not read cmdline.
+			for _, a := range escape.Attacks {
+				t.Run(a.Name, func(t *testing.T) {
+					if a.Skip != nil {
+						if why := a.Skip(o.facts); why != "" {
+							t.Skip(why)
+						}
+					}
+					out, exit := run(t, b, wire.ExecRequest{Cmd: []string{"/usr/local/bin/" + escape.Argv0, a.Name, string(facts)}, Dir: "/"})
+					switch {
+					case exit.Code == escape.Refused:
+					case a.Killed && exit.Signal != "":
+					default:
+						t.Errorf("%s: exit %d %s\n%s", a.What, exit.Code, exit.Signal, out)
+					}
+				})
+			}
+			t.Run("interpreter-is-the-binary", func(t *testing.T) {
+				out, exit := run(t, b, wire.ExecRequest{Cmd: []string{"/usr/local/bin/self"}, Dir: "/"})
+				if exit.Code != escape.Refused && exit.Code != 126 {
+					t.Errorf("exit %d %s\n%s", exit.Code, exit.Signal, out)
+				}
+			})
+			// The box must still work: an attacker that broke it would be refused everything.
+			if out, exit := run(t, b, wire.ExecRequest{Cmd: []string{"/bin/echo", "alive"}, Dir: "/"}); exit.Code != 0 || out != "alive\n" {
+				t.Errorf("the sandbox does not work any more: %d %q", exit.Code, out)
+			}
+			o.unharmed(t)
+		})
+	}
+}
+
+// The harness notices an attacker that is not confined.
+func TestTheCorpusBites(t *testing.T) {
+	if os.Getenv(realID) != "" {
+		t.Skip("once is enough")
+	}
+	o := plant(t)
+	t.Cleanup(func() { os.RemoveAll(o.base); os.RemoveAll(o.inTmp) })
+	facts, err := json.Marshal(o.facts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"read-outside", "environments", "unix-sockets", "abstract-socket", "loopback", "shared-memory", "socket-families", "capabilities"} {
+		var out bytes.Buffer
+		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{escape.Argv0, name, string(facts)}, Stdout: &out}
+		if err := cmd.Run(); err != nil {
+			t.Errorf("%s: unconfined, it should succeed: %v %s", name, err, out.String())
+		}
+	}
+	if o.connections.Load() == 0 {
+		t.Error("no connection was noticed")
+	}
+}
