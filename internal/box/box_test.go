@@ -3,24 +3,18 @@
 package box_test
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
-	"time"
 
-	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/box/boxtest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
@@ -76,7 +70,7 @@ func config(t testing.TB) plan.Config {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	c := plan.Config{ID: "test", Name: "test", RunDir: filepath.Join(dir, "run"), Caller: caller(), User: plan.UserRoot}
+	c := plan.Config{ID: "test", Name: "test", Tier: plan.TierProcess, RunDir: filepath.Join(dir, "run"), Caller: caller(), User: plan.UserRoot}
 	if err := os.Mkdir(c.RunDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -97,96 +91,20 @@ func config(t testing.TB) plan.Config {
 	return c
 }
 
-func start(t testing.TB, change ...func(*plan.Config)) (*box.Box, plan.Enforced) {
-	t.Helper()
+func workspace(t testing.TB) plan.Config {
 	c := config(t)
-	for _, f := range change {
-		f(&c)
-	}
-	b, e, err := box.Start(context.Background(), c)
-	if err != nil {
-		log, _ := os.ReadFile(c.RunDir + "/keeper.log")
-		t.Fatalf("start: %v\n%s", err, log)
-	}
-	t.Cleanup(func() {
-		if err := b.Stop(context.Background(), 0); err != nil {
-			t.Error(err)
-		}
-		if log, _ := os.ReadFile(c.RunDir + "/keeper.log"); len(log) > 0 {
-			t.Logf("keeper.log: %s", log)
-		}
-		b.Close()
-	})
-	return b, e
-}
-
-// result is what came of an exec.
-type result struct {
-	started        wire.Started
-	stdout, stderr string
-	exit           wire.Exit
-	failed         *wire.Error
-	dropped        int64
-	err            error
-}
-
-func collect(s io.Reader) (r result) {
-	var out, errs bytes.Buffer
-	defer func() { r.stdout, r.stderr = out.String(), errs.String() }()
-	for {
-		t, p, err := wire.ReadFrame(s, nil)
-		if err != nil {
-			r.err = err
-			return r
-		}
-		switch t {
-		case wire.FrameStarted:
-			json.Unmarshal(p, &r.started)
-		case wire.FrameStdout:
-			out.Write(p)
-		case wire.FrameStderr:
-			errs.Write(p)
-		case wire.FrameDropped:
-			var d wire.Dropped
-			json.Unmarshal(p, &d)
-			r.dropped += d.Bytes
-		case wire.FrameExit:
-			json.Unmarshal(p, &r.exit)
-			return r
-		case wire.FrameFailed:
-			r.failed = new(wire.Error)
-			json.Unmarshal(p, r.failed)
-			return r
-		}
-	}
-}
-
-func run(t testing.TB, b *box.Box, req wire.ExecRequest) result {
-	t.Helper()
-	s, err := b.Exec(context.Background(), req)
-	if err != nil {
+	c.Tier, c.User = plan.TierWorkspace, ""
+	c.Spec = rootspec.Spec{Bind: filepath.Join(filepath.Dir(c.RunDir), "work")}
+	if err := os.Mkdir(c.Spec.Bind, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
-	r := collect(s)
-	if r.err != nil {
-		t.Fatalf("%q: %v", req.Cmd, r.err)
-	}
-	return r
+	return c
 }
 
-func sh(t testing.TB, b *box.Box, script string) result {
-	t.Helper()
-	return run(t, b, wire.ExecRequest{Cmd: []string{"sh", "-c", script}})
+func TestProcess(t *testing.T) {
+	boxtest.Run(t, boxtest.Tier{Name: plan.TierProcess, Config: config})
 }
 
-func TestSmoke(t *testing.T) {
-	b, e := start(t)
-	t.Logf("%+v", e)
-	r := sh(t, b, "id; echo err >&2; cat /proc/mounts; ls -la / /dev /proc/1/ /sys; cat /proc/self/status; hostname; env; ls -la /proc/self/fd; ps ax; exit 3")
-	t.Logf("%s\n%s\n%+v", r.stdout, r.stderr, r.exit)
+func TestWorkspace(t *testing.T) {
+	boxtest.Run(t, boxtest.Tier{Name: plan.TierWorkspace, Config: workspace})
 }
-
-var _ = strings.TrimSpace
-var _ sync.Mutex
-var _ time.Duration

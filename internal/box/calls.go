@@ -218,6 +218,10 @@ func (f *Frozen) Procs() int { return f.procs }
 // last freeze, mapped shared and writable.
 func (f *Frozen) Suspects() []string { return f.suspects }
 
+// Drop lets go without a word, as the end of this process would: the keeper then
+// thaws.
+func (f *Frozen) Drop() { f.conn.Close() }
+
 // Thaw lets the processes run. It may be called twice.
 func (f *Frozen) Thaw() error {
 	f.once.Do(func() {

@@ -40,6 +40,7 @@ type execution struct {
 	master  *os.File // with a terminal, else nil
 	out     *output
 	pumps   sync.WaitGroup
+	gone    chan struct{} // closed when the command has ended
 	drained chan struct{} // closed when all output has been read
 
 	mu       sync.Mutex
@@ -48,7 +49,8 @@ type execution struct {
 	conn     net.Conn // who is attached
 	in       *input   // nil without stdin; set before anybody attends
 	exit     *wire.Exit
-	at       time.Time // of the exit
+	at       time.Time  // of the exit
+	result   *wire.Exit // what exit will be, once the output is complete
 }
 
 func (k *keeper) newID() string {
@@ -81,7 +83,7 @@ func (k *keeper) exec(conn *net.UnixConn, req wire.ExecRequest) error {
 func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 	e := &execution{
 		k: k, id: k.newID(), cmd: req.Cmd, started: time.Now(),
-		born: make(chan guest.Spawned, 1), out: newOutput(), drained: make(chan struct{}),
+		born: make(chan guest.Spawned, 1), out: newOutput(), gone: make(chan struct{}), drained: make(chan struct{}),
 	}
 	spawn := guest.Spawn{Cmd: req.Cmd, Env: req.Env, Dir: req.Dir, TTY: req.TTY, Size: req.Size}
 	var theirs, ours []int
@@ -213,11 +215,33 @@ func (e *execution) pump(f *os.File, t wire.FrameType) {
 			if n > 0 {
 				e.out.add(t, buf[:n])
 			}
-			if err != nil {
-				return // EOF, or EIO of a terminal that nobody holds open
+			if err == nil {
+				continue
+			}
+			// EIO says that nobody holds the terminal open at the moment. While
+			// the command lives it can be opened again; closing our end would
+			// hang it up.
+			if f != e.master || e.over() {
+				return
+			}
+			select {
+			case <-e.gone:
+			case <-time.After(10 * time.Millisecond):
 			}
 		}
 	})
+}
+
+// over reports whether the command has ended.
+func (e *execution) over() bool {
+	select {
+	case <-e.gone:
+		return true
+	case <-e.k.stop:
+		return true
+	default:
+		return false
+	}
 }
 
 const pumpSize = 32 << 10
@@ -238,7 +262,9 @@ func (e *execution) exited(ws unix.WaitStatus) {
 	if e.timedOut {
 		x.Code, x.TimedOut = 124, true
 	}
+	e.result = &x
 	e.mu.Unlock()
+	close(e.gone)
 	select {
 	case <-e.drained:
 		e.finish(x)
@@ -262,6 +288,9 @@ func (e *execution) finish(x wire.Exit) {
 	defer e.mu.Unlock()
 	if e.exit != nil {
 		return
+	}
+	if e.result != nil { // whoever calls
+		x = *e.result
 	}
 	e.exit, e.at = &x, time.Now()
 	if e.timer != nil {

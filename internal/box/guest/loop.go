@@ -25,7 +25,7 @@ type daemon struct {
 	guest    plan.Guest
 	pid1     bool
 	self     int // in tier workspace: our pid
-	pts      int // /dev/pts, O_PATH
+	pts      int // the directory of ptmx, O_PATH
 	launcher *launcher
 	freezer  *freezer
 	// notified is held while a notification changes files; taken before the
@@ -290,7 +290,7 @@ func (d *daemon) count() (int, error) {
 	list, err := scan(d.self)
 	n := 0
 	for _, p := range list {
-		if !p.dead() {
+		if !p.dead() || d.commands[p.pid] { // Exited comes before a count without it
 			n++
 		}
 	}

@@ -85,7 +85,11 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 		}
 		dropHandlers()
 	}
-	if d.pts, err = unix.Open("/dev/pts", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+	pts := "/dev" // the host's /dev/pts/ptmx may be closed to us
+	if d.pid1 {
+		pts = "/dev/pts" // what else is in /dev can be replaced from inside
+	}
+	if d.pts, err = unix.Open(pts, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return nil, fault.Wrap(err, "open the directory of terminals")
 	}
 	if err := setLimits(g); err != nil {

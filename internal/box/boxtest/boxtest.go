@@ -1,0 +1,200 @@
+//go:build linux && (amd64 || arm64)
+
+// Package boxtest is the contract of a box as a table of tests that every tier
+// passes. It is imported by tests alone.
+package boxtest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+)
+
+// Tier makes boxes of one tier for the suite.
+type Tier struct {
+	Name string // plan.TierProcess, plan.TierWorkspace
+	// Config gives a configuration with a fresh root and run directory, which go
+	// when the test ends. The root has /bin/sh and coreutils.
+	Config func(t testing.TB) plan.Config
+}
+
+// Run runs the suite.
+func Run(t *testing.T, tier Tier) {
+	for _, c := range slices.Concat(common, terminals, lifetimes, freezes, confined) {
+		if len(c.only) > 0 && !slices.Contains(c.only, tier.Name) {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.run(t, tier)
+		})
+	}
+}
+
+// check is one row of the suite.
+type check struct {
+	name string
+	only []string // tiers; empty: all
+	run  func(t *testing.T, tier Tier)
+}
+
+// Start makes a box that is stopped when the test ends.
+func (tier Tier) Start(t testing.TB, change ...func(*plan.Config)) *Box {
+	t.Helper()
+	c := tier.Config(t)
+	for _, f := range change {
+		f(&c)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	b, e, err := box.Start(ctx, c)
+	if err != nil {
+		t.Fatalf("start: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := b.Stop(ctx, 0); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+		b.Close()
+	})
+	return &Box{Box: b, Enforced: e, Config: c}
+}
+
+// Box is a started box.
+type Box struct {
+	*box.Box
+	Enforced plan.Enforced
+	Config   plan.Config
+}
+
+// Result is what came of an exec.
+type Result struct {
+	Started        wire.Started
+	Stdout, Stderr string
+	Exit           wire.Exit
+	Failed         *wire.Error
+	Dropped        int64
+	Err            error // the stream ended without a last frame
+}
+
+// Collect reads a stream to its end.
+func Collect(s io.Reader) (r Result) {
+	var out, errs bytes.Buffer
+	defer func() { r.Stdout, r.Stderr = out.String(), errs.String() }()
+	for {
+		t, p, err := wire.ReadFrame(s, nil)
+		if err != nil {
+			r.Err = err
+			return r
+		}
+		switch t {
+		case wire.FrameStarted:
+			r.Err = json.Unmarshal(p, &r.Started)
+		case wire.FrameStdout:
+			out.Write(p)
+		case wire.FrameStderr:
+			errs.Write(p)
+		case wire.FrameDropped:
+			var d wire.Dropped
+			r.Err = json.Unmarshal(p, &d)
+			r.Dropped += d.Bytes
+		case wire.FrameExit:
+			r.Err = json.Unmarshal(p, &r.Exit)
+			return r
+		case wire.FrameFailed:
+			r.Failed = new(wire.Error)
+			r.Err = json.Unmarshal(p, r.Failed)
+			return r
+		}
+		if r.Err != nil {
+			return r
+		}
+	}
+}
+
+// Open starts an exec; the stream is closed when the test ends.
+func (b *Box) Open(t testing.TB, req wire.ExecRequest) *box.Session {
+	t.Helper()
+	s, err := b.Exec(context.Background(), req)
+	if err != nil {
+		t.Fatalf("exec %q: %v", req.Cmd, err)
+	}
+	_ = s.SetDeadline(time.Now().Add(30 * time.Second))
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// Do runs a request to its end.
+func (b *Box) Do(t testing.TB, req wire.ExecRequest) Result {
+	t.Helper()
+	s := b.Open(t, req)
+	defer s.Close()
+	r := Collect(s)
+	if r.Err != nil {
+		t.Fatalf("exec %q: %v", req.Cmd, r.Err)
+	}
+	return r
+}
+
+// Sh runs a script to its end.
+func (b *Box) Sh(t testing.TB, script string) Result {
+	t.Helper()
+	return b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", script}})
+}
+
+// WaitStarted reads up to the Started frame.
+func WaitStarted(t testing.TB, s io.Reader) wire.Started {
+	t.Helper()
+	k, p, err := wire.ReadFrame(s, nil)
+	if err != nil || k != wire.FrameStarted {
+		t.Fatalf("frame %d %q, %v: want started", k, p, err)
+	}
+	var st wire.Started
+	if err := json.Unmarshal(p, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// WaitOutput reads output until it holds want, and gives what it has read.
+func WaitOutput(t testing.TB, s io.Reader, want string) string {
+	t.Helper()
+	var all []byte
+	for !bytes.Contains(all, []byte(want)) {
+		k, p, err := wire.ReadFrame(s, nil)
+		if err != nil {
+			t.Fatalf("after %q: %v: want %q", all, err, want)
+		}
+		if k == wire.FrameExit || k == wire.FrameFailed {
+			t.Fatalf("after %q: %s: want %q", all, p, want)
+		}
+		if k == wire.FrameStdout || k == wire.FrameStderr {
+			all = append(all, p...)
+		}
+	}
+	return string(all)
+}
+
+// Send writes one frame.
+func Send(t testing.TB, s io.Writer, k wire.FrameType, v any) {
+	t.Helper()
+	var err error
+	if b, ok := v.([]byte); ok {
+		err = wire.WriteFrame(s, k, b)
+	} else {
+		err = wire.WriteJSON(s, k, v)
+	}
+	if err != nil {
+		t.Fatalf("send frame %d: %v", k, err)
+	}
+}

@@ -1,0 +1,263 @@
+//go:build linux && (amd64 || arm64)
+
+package boxtest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+)
+
+var common = []check{
+	{"exit codes", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		for _, c := range []struct {
+			cmd    []string
+			code   int
+			signal string
+		}{
+			{[]string{"true"}, 0, ""},
+			{[]string{"false"}, 1, ""},
+			{[]string{"sh", "-c", "exit 255"}, 255, ""},
+			{[]string{"sh", "-c", "kill -TERM $$"}, 143, "TERM"},
+			{[]string{"sh", "-c", "kill -KILL $$"}, 137, "KILL"},
+			{[]string{"no-such-command"}, 127, ""},
+			{[]string{"/no/such/command"}, 127, ""},
+			{[]string{"/etc/passwd"}, 126, ""},
+			{[]string{"/etc"}, 126, ""},
+			{[]string{""}, 127, ""},
+		} {
+			r := b.Do(t, wire.ExecRequest{Cmd: c.cmd})
+			if r.Failed != nil || r.Exit.Code != c.code || r.Exit.Signal != c.signal {
+				t.Errorf("%q: exit %+v, failed %v: want %d %s", c.cmd, r.Exit, r.Failed, c.code, c.signal)
+			}
+			if (c.code == 126 || c.code == 127) != (r.Exit.Message != "") {
+				t.Errorf("%q: message %q with code %d", c.cmd, r.Exit.Message, c.code)
+			}
+		}
+	}},
+	{"faults of requests", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		for _, c := range []struct {
+			req  wire.ExecRequest
+			kind string
+		}{
+			{wire.ExecRequest{Cmd: []string{"true"}, Dir: "/no/such/directory"}, "not_found"},
+			{wire.ExecRequest{Cmd: []string{"true"}, Dir: "relative"}, "invalid"},
+			{wire.ExecRequest{}, "invalid"},
+			{wire.ExecRequest{Attach: "nothing"}, "not_found"},
+		} {
+			if r := b.Do(t, c.req); r.Failed == nil || r.Failed.Kind != c.kind {
+				t.Errorf("%+v: %+v: want %s", c.req, r, c.kind)
+			}
+		}
+	}},
+	{"output and errors are apart", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		r := b.Sh(t, "printf out; printf err >&2")
+		if r.Stdout != "out" || r.Stderr != "err" {
+			t.Errorf("stdout %q, stderr %q", r.Stdout, r.Stderr)
+		}
+	}},
+	{"stdin is carried and closed", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"cat"}, Stdin: true})
+		big := strings.Repeat("0123456789abcdef", 64<<10)
+		go func() {
+			for i := 0; i < len(big); i += 64 << 10 {
+				_ = wire.WriteFrame(s, wire.FrameStdin, []byte(big[i:i+64<<10]))
+			}
+			_ = wire.WriteFrame(s, wire.FrameStdinEOF, nil)
+		}()
+		if r := Collect(s); r.Stdout != big || r.Exit.Code != 0 || r.Err != nil {
+			t.Errorf("%d bytes came back of %d: exit %+v, %v", len(r.Stdout), len(big), r.Exit, r.Err)
+		}
+		if r := b.Sh(t, "cat; readlink /proc/self/fd/0"); r.Exit.Code != 0 || r.Stdout != "/dev/null\n" {
+			t.Errorf("without stdin: %+v", r)
+		}
+	}},
+	{"a command that closes its stdin", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "exec <&-; sleep 0.2; echo done"}, Stdin: true})
+		go func() {
+			for range 64 {
+				if wire.WriteFrame(s, wire.FrameStdin, make([]byte, 64<<10)) != nil {
+					return
+				}
+			}
+		}()
+		if r := Collect(s); r.Stdout != "done\n" || r.Exit.Code != 0 {
+			t.Errorf("%+v", r)
+		}
+	}},
+	{"much output, read slowly", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		const size = 64 << 20
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"head", "-c", fmt.Sprint(size), "/dev/zero"}})
+		n, buf := 0, make([]byte, 64<<10)
+		for {
+			k, p, err := wire.ReadFrame(s, buf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if k == wire.FrameExit {
+				break
+			}
+			if k == wire.FrameDropped {
+				t.Fatal("output was dropped although a reader is attached")
+			}
+			if k == wire.FrameStdout {
+				n += len(p)
+			}
+		}
+		if n != size {
+			t.Errorf("%d bytes of %d", n, size)
+		}
+	}},
+	{"background children do not delay the exit", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		start := time.Now()
+		r := b.Sh(t, "sleep 5 & echo done")
+		if r.Stdout != "done\n" || time.Since(start) > time.Second {
+			t.Errorf("%+v after %v", r, time.Since(start))
+		}
+		if n, err := b.Procs(t.Context()); err != nil || n != 1 {
+			t.Errorf("%d processes, %v: want the sleep", n, err)
+		}
+	}},
+	{"a background child may go on writing", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		f := b.scratch() + "/alive"
+		b.Sh(t, "(sleep 0.3; yes | head -c 1000000; echo $? > "+f+") & :")
+		for range 50 {
+			time.Sleep(50 * time.Millisecond)
+			if r := b.Sh(t, "cat "+f+" 2>/dev/null"); r.Stdout == "0\n" {
+				return
+			}
+		}
+		t.Error("it did not finish writing")
+	}},
+	{"signals reach the process group", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "sleep 30 & echo ready; wait"}})
+		WaitOutput(t, s, "ready")
+		Send(t, s, wire.FrameSignal, wire.Signal{Name: "TERM"})
+		if r := Collect(s); r.Exit.Code != 143 || r.Exit.Signal != "TERM" {
+			t.Errorf("%+v", r)
+		}
+		if n, err := b.Procs(t.Context()); err != nil || n != 0 {
+			t.Errorf("%d processes are left, %v", n, err)
+		}
+		s = b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "trap 'echo usr; exit 7' USR1; echo ready; while :; do sleep 0.01; done"}})
+		id := WaitStarted(t, s).Exec
+		WaitOutput(t, s, "ready")
+		if err := b.Signal(t.Context(), id, "USR1"); err != nil {
+			t.Error(err)
+		}
+		if r := Collect(s); r.Exit.Code != 7 && r.Exit.Code != 138 {
+			t.Errorf("%+v", r)
+		}
+	}},
+	{"a timeout asks and then kills", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		start := time.Now()
+		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"sleep", "30"}, TimeoutMS: 100}); r.Exit.Code != 124 || !r.Exit.TimedOut || time.Since(start) > time.Second {
+			t.Errorf("%+v after %v", r, time.Since(start))
+		}
+		start = time.Now()
+		r := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "trap '' TERM; (trap '' TERM; sleep 31) & sleep 32; sleep 33"}, TimeoutMS: 100})
+		if r.Exit.Code != 124 || time.Since(start) > 5*time.Second {
+			t.Errorf("%+v after %v", r, time.Since(start))
+		}
+		time.Sleep(50 * time.Millisecond)
+		if n, err := b.Procs(t.Context()); err != nil || n != 0 {
+			t.Errorf("%d processes were left, %v", n, err)
+		}
+	}},
+	{"the environment is made from nothing", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t, func(c *plan.Config) { c.Env = []string{"A=1", "B=2"} })
+		r := b.Do(t, wire.ExecRequest{Cmd: []string{"env"}, Env: []string{"B=3", "C=a=b"}})
+		got := map[string]string{}
+		for l := range strings.Lines(r.Stdout) {
+			k, v, _ := strings.Cut(strings.TrimSpace(l), "=")
+			got[k] = v
+		}
+		for _, k := range []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG"} {
+			if got[k] == "" {
+				t.Errorf("%s is not set", k)
+			}
+			delete(got, k)
+		}
+		if want := map[string]string{"A": "1", "B": "3", "C": "a=b", "COPPICE_SANDBOX": b.Config.Name}; fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("environment %v: want %v", got, want)
+		}
+	}},
+	{"no descriptor is inherited", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		for _, tty := range []bool{false, true} {
+			r := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "ls /proc/$$/fd; :"}, TTY: tty})
+			for f := range strings.FieldsSeq(r.Stdout) {
+				n := f
+				// A shell may keep its script or terminal open at 10 or 255.
+				if n > "2" && n != "10" && n != "255" {
+					t.Errorf("tty %v: %s", tty, r.Stdout)
+				}
+			}
+		}
+	}},
+	{"long command lines", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		cmd := []string{"sh", "-c", "echo $#", "sh"}
+		for range 1000 {
+			cmd = append(cmd, strings.Repeat("x", 1000))
+		}
+		if r := b.Do(t, wire.ExecRequest{Cmd: cmd}); r.Stdout != "1000\n" {
+			t.Errorf("%.200q %+v %v", r.Stdout, r.Exit, r.Failed)
+		}
+	}},
+	{"many at once", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		done := make(chan string)
+		for i := range 50 {
+			go func() {
+				s, err := b.Exec(t.Context(), wire.ExecRequest{Cmd: []string{"sh", "-c", fmt.Sprintf("sleep 0.1; echo %d; exit %d", i, i)}})
+				if err != nil {
+					done <- err.Error()
+					return
+				}
+				defer s.Close()
+				if r := Collect(s); r.Stdout != fmt.Sprintln(i) || r.Exit.Code != i {
+					done <- fmt.Sprintf("%d: %+v", i, r)
+					return
+				}
+				done <- ""
+			}()
+		}
+		for range 50 {
+			if s := <-done; s != "" {
+				t.Error(s)
+			}
+		}
+	}},
+	{"working directory", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"pwd"}, Dir: "/usr/bin"}); r.Stdout != "/usr/bin\n" {
+			t.Errorf("%+v", r)
+		}
+		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "umask; exec pwd"}}); !strings.HasPrefix(r.Stdout, "0022\n/") {
+			t.Errorf("%+v", r)
+		}
+	}},
+}
+
+// scratch is a directory inside that can be written.
+func (b *Box) scratch() string {
+	if b.Config.Tier == plan.TierWorkspace {
+		return b.Config.Spec.Bind
+	}
+	return "/tmp"
+}

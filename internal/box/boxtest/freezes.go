@@ -1,0 +1,174 @@
+//go:build linux && (amd64 || arm64)
+
+package boxtest
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+)
+
+var process = []string{plan.TierProcess}
+
+var freezes = []check{
+	{"nothing to freeze", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		f, err := b.Freeze(t.Context())
+		if err != nil || f.Procs() != 0 {
+			t.Fatalf("%+v, %v", f, err)
+		}
+		if err := f.Thaw(); err != nil {
+			t.Error(err)
+		}
+		if err := f.Thaw(); err != nil {
+			t.Error("thawed twice:", err)
+		}
+	}},
+	{"nothing is written while frozen", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		f := b.outside(t)
+		script := fmt.Sprintf(`i=0; while [ $i -lt 300 ]; do (while :; do echo x >> %s; done) & i=$((i+1)); done; wait`, f.inside)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", script}})
+		WaitStarted(t, s)
+		for start := time.Now(); time.Since(start) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
+			if n, err := b.Procs(t.Context()); err != nil || n > 300 {
+				break
+			}
+		}
+		for range 5 {
+			start := time.Now()
+			z, err := b.Freeze(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			took := time.Since(start)
+			before, _ := os.Stat(f.host)
+			time.Sleep(20 * time.Millisecond)
+			after, _ := os.Stat(f.host)
+			if before.Size() != after.Size() {
+				t.Errorf("it grew from %d to %d", before.Size(), after.Size())
+			}
+			if z.Procs() < 100 {
+				t.Errorf("%d processes", z.Procs())
+			}
+			if err := z.Thaw(); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%d processes in %v", z.Procs(), took)
+			for range 100 {
+				if now, _ := os.Stat(f.host); now.Size() > after.Size() {
+					break
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			if now, _ := os.Stat(f.host); now.Size() == after.Size() {
+				t.Fatal("they do not go on")
+			}
+		}
+	}},
+	{"it thaws when its caller is gone", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "sleep 0.2; echo on"}})
+		WaitStarted(t, s)
+		f, err := b.Freeze(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Drop()
+		WaitOutput(t, s, "on")
+	}},
+	{"a start waits for the thaw", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		f, err := b.Freeze(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(200*time.Millisecond, func() { _ = f.Thaw() })
+		start := time.Now()
+		if r := b.Sh(t, "echo hi"); r.Stdout != "hi\n" || time.Since(start) < 150*time.Millisecond {
+			t.Errorf("%+v after %v", r, time.Since(start))
+		}
+	}},
+	{"what was stopped before stays stopped", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		r := b.Sh(t, "sleep 30 >/dev/null 2>&1 & kill -STOP $!; echo $!")
+		pid := strings.TrimSpace(r.Stdout)
+		f, err := b.Freeze(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Thaw(); err != nil {
+			t.Fatal(err)
+		}
+		if r := b.Sh(t, "cat /proc/"+pid+"/stat"); !strings.Contains(r.Stdout, ") T ") {
+			t.Errorf("%+v", r)
+		}
+	}},
+	{"vfork and threads", nil, func(t *testing.T, tier Tier) {
+		if r := tier.Start(t).Sh(t, "command -v python3"); r.Exit.Code != 0 {
+			t.Skip("python3 is not here")
+		}
+		b := tier.Start(t)
+		// A child that is slow between vfork and exec, and threads that write.
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"python3", "-c", `
+import ctypes, os, threading, sys
+libc = ctypes.CDLL(None)
+def spin():
+    while True: os.stat("/")
+for _ in range(5): threading.Thread(target=spin, daemon=True).start()
+def forks():
+    while True: os.posix_spawn("/bin/true", ["true"], {}); os.wait()
+threading.Thread(target=forks, daemon=True).start()
+print("ready", flush=True)
+threading.Event().wait()
+`}})
+		WaitOutput(t, s, "ready")
+		for range 30 {
+			f, err := b.Freeze(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := f.Thaw(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}},
+	{"shared mappings are suspects, once more after they are gone", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		if r := b.Sh(t, "command -v python3"); r.Exit.Code != 0 {
+			t.Skip("python3 is not here")
+		}
+		f := b.outside(t)
+		s := b.Open(t, wire.ExecRequest{Stdin: true, Cmd: []string{"python3", "-c", `
+import mmap, sys
+f = open(sys.argv[1], "w+b"); f.truncate(8192)
+m = mmap.mmap(f.fileno(), 8192); f.close()
+r = open("/etc/passwd", "rb"); n = mmap.mmap(r.fileno(), 10, prot=mmap.PROT_READ)
+q = open(sys.argv[1], "r+b"); p = mmap.mmap(q.fileno(), 10, flags=mmap.MAP_PRIVATE)
+print("ready", flush=True); sys.stdin.read()
+`, f.inside}})
+		WaitOutput(t, s, "ready")
+		for round, want := range []bool{true, true, false} {
+			z, err := b.Freeze(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := slices.Equal(z.Suspects(), []string{f.inside}); got != want {
+				t.Errorf("suspects %q: want %v", z.Suspects(), want)
+			}
+			if err := z.Thaw(); err != nil {
+				t.Fatal(err)
+			}
+			if round == 0 { // gone by the second round, which still tells of it
+				Send(t, s, wire.FrameStdinEOF, []byte{})
+				time.Sleep(200 * time.Millisecond)
+			}
+		}
+	}},
+}

@@ -1,0 +1,202 @@
+//go:build linux && (amd64 || arm64)
+
+package boxtest
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+var lifetimes = []check{
+	{"a command runs on without its reader, and is taken up again", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "echo one; read x; echo two-$x; exit 9"}, Stdin: true})
+		id := WaitStarted(t, s).Exec
+		WaitOutput(t, s, "one\n")
+		s.Close()
+		time.Sleep(50 * time.Millisecond)
+		other, err := box.Attach(t.Context(), b.Config.RunDir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		st, err := other.Status(t.Context())
+		if err != nil || len(st.Execs) != 1 || st.Execs[0].ID != id || st.Execs[0].Exit != nil || st.ID != b.Config.ID {
+			t.Errorf("status %+v, %v", st, err)
+		}
+		s2, err := other.Reattach(t.Context(), id, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s2.Close()
+		Send(t, s2, wire.FrameStdin, []byte("x\n"))
+		if r := Collect(s2); r.Stdout != "one\ntwo-x\n" || r.Exit.Code != 9 || r.Started.Exec != id {
+			t.Errorf("%+v", r)
+		}
+		if r := b.Do(t, wire.ExecRequest{Attach: id}); r.Failed == nil || r.Failed.Kind != string(fault.NotFound) {
+			t.Errorf("after it was collected: %+v", r)
+		}
+	}},
+	{"a result waits for its reader", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "sleep 0.1; echo late; exit 4"}})
+		id := WaitStarted(t, s).Exec
+		s.Close()
+		time.Sleep(300 * time.Millisecond)
+		if r := b.Do(t, wire.ExecRequest{Attach: id}); r.Stdout != "late\n" || r.Exit.Code != 4 {
+			t.Errorf("%+v", r)
+		}
+	}},
+	{"without a reader the newest output is kept", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		const size = 20 << 20
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "sleep 0.1; head -c 20971520 /dev/zero; echo end"}})
+		id := WaitStarted(t, s).Exec
+		s.Close()
+		for {
+			st, err := b.Status(t.Context())
+			if err != nil || len(st.Execs) != 1 {
+				t.Fatalf("%+v, %v", st, err)
+			}
+			if st.Execs[0].Exit != nil {
+				break
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		r := b.Do(t, wire.ExecRequest{Attach: id})
+		if !strings.HasSuffix(r.Stdout, "end\n") || len(r.Stdout) < 900<<10 || len(r.Stdout) > 1<<20+64<<10 || int64(len(r.Stdout))+r.Dropped != size+4 {
+			t.Errorf("%d bytes kept, %d dropped", len(r.Stdout), r.Dropped)
+		}
+	}},
+	{"an offset leaves out what was had", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "echo 12345; sleep 0.3; echo 67890"}})
+		id := WaitStarted(t, s).Exec
+		WaitOutput(t, s, "12345\n")
+		s.Close()
+		if r := b.Do(t, wire.ExecRequest{Attach: id, Offset: 6}); r.Stdout != "67890\n" {
+			t.Errorf("%+v", r)
+		}
+	}},
+	{"a box without work ends by itself", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t, func(c *plan.Config) { c.IdleAfter = 300 * time.Millisecond })
+		b.Sh(t, "sleep 0.6 >/dev/null 2>&1 & :")
+		select {
+		case <-b.Gone():
+			t.Fatal("it ended with a process in it")
+		case <-time.After(400 * time.Millisecond):
+		}
+		select {
+		case <-b.Gone():
+		case <-time.After(3 * time.Second):
+			t.Fatal("it did not end")
+		}
+		if _, err := b.Exec(t.Context(), wire.ExecRequest{Cmd: []string{"true"}}); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("exec in a box that is gone: %v", err)
+		}
+		if _, err := box.Attach(t.Context(), b.Config.RunDir); !fault.Is(err, fault.NotFound) {
+			t.Errorf("attach to a box that is gone: %v", err)
+		}
+	}},
+	{"stop asks first", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		f := b.outside(t)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "trap 'echo heard > " + f.inside + "; exit 3' TERM; echo ready; while :; do sleep 0.01; done"}})
+		WaitOutput(t, s, "ready")
+		if err := b.Stop(t.Context(), 3*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if r := Collect(s); r.Err != nil || r.Exit.Code != 3 {
+			t.Errorf("%+v", r)
+		}
+		if got, err := os.ReadFile(f.host); err != nil || string(got) != "heard\n" {
+			t.Errorf("%q, %v", got, err)
+		}
+		if err := b.Stop(t.Context(), 0); err != nil {
+			t.Errorf("stopped twice: %v", err)
+		}
+	}},
+	{"stop kills what does not heed", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.01; done"}})
+		WaitOutput(t, s, "ready")
+		start := time.Now()
+		if err := b.Stop(t.Context(), 200*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+		if r := Collect(s); r.Err != nil || r.Exit.Code != 137 {
+			t.Errorf("%+v", r)
+		}
+		if d := time.Since(start); d < 150*time.Millisecond || d > 2*time.Second {
+			t.Errorf("it took %v", d)
+		}
+	}},
+	{"two starts in one place", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		if _, _, err := box.Start(t.Context(), b.Config); !fault.Is(err, fault.Conflict) {
+			t.Errorf("%v", err)
+		}
+	}},
+	{"a start that is given up leaves nothing", nil, func(t *testing.T, tier Tier) {
+		c := tier.Config(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, _, err := box.Start(ctx, c); !fault.Is(err, fault.Cancelled) {
+			t.Errorf("%v", err)
+		}
+		b, _, err := box.Start(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		if err := b.Stop(t.Context(), 0); err != nil {
+			t.Error(err)
+		}
+	}},
+	{"started again", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		f := b.outside(t)
+		b.Sh(t, "echo kept > "+f.inside)
+		if err := b.Stop(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		b2, _, err := box.Start(t.Context(), b.Config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b2.Close()
+		again := &Box{Box: b2, Config: b.Config}
+		if r := again.Sh(t, "cat "+f.inside); r.Stdout != "kept\n" {
+			t.Errorf("%+v", r)
+		}
+		if err := b2.Stop(t.Context(), 0); err != nil {
+			t.Error(err)
+		}
+	}},
+}
+
+// file is a place that is kept, seen from both sides.
+type file struct{ inside, host string }
+
+func (b *Box) outside(t testing.TB) file {
+	t.Helper()
+	if b.Config.Tier == plan.TierWorkspace {
+		p := b.Config.Spec.Bind + "/file"
+		return file{p, p}
+	}
+	for _, o := range b.Config.Spec.Overlays {
+		if o.Target == "/etc" {
+			return file{"/etc/file", o.Upper + "/file"}
+		}
+	}
+	t.Fatal("the root has no part at /etc")
+	return file{}
+}
