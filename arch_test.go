@@ -43,6 +43,7 @@ var rooms = map[string][]string{
 	"internal/box/probe":   {"client/wire", "internal/fault", "internal/rootspec", "internal/box/seccomp"},
 	"internal/box/seccomp": {},
 	"internal/box/notify":  {"internal/box/seccomp", "internal/fault"},
+	"internal/box/escape":  {},
 
 	"internal/timeline": {"internal/fault"},
 	"internal/policy":   {"internal/fault"},
