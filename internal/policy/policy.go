@@ -66,13 +66,31 @@ func ParseLimits(s string) (l Limits, err error) {
 				err = fault.New(fault.Invalid, "%q is not a number of processes", value)
 			}
 		default:
-			return Limits{}, fault.New(fault.Invalid, "there is no limit %q", key).WithHint("the limits are memory, pids and disk")
+			return Limits{}, unknown(key)
 		}
 		if err != nil {
 			return Limits{}, fault.New(fault.Invalid, "limit %s", key).Because(err).WithHint(limitsHint)
 		}
 	}
 	return l, nil
+}
+
+// unknown is the error for a limit that there is not, with the one that was meant.
+func unknown(key string) error {
+	e := fault.New(fault.Invalid, "there is no limit %q", key)
+	const all = "the limits are memory, pids and disk; " + limitsHint
+	for right, words := range map[string][]string{
+		"memory": {"mem", "ram", "memroy", "m"},
+		"pids":   {"pid", "procs", "processes", "nproc", "p"},
+		"disk":   {"space", "storage", "size", "quota", "d"},
+	} {
+		for _, w := range append(words, right) {
+			if strings.EqualFold(w, strings.TrimSpace(key)) {
+				return e.WithHint("did you mean %s? %s", right, all)
+			}
+		}
+	}
+	return e.WithHint(all)
 }
 
 // String writes limits as ParseLimits reads them.
@@ -107,11 +125,14 @@ func ParseBytes(s string) (int64, error) {
 		if !ok {
 			continue
 		}
+		if strings.Trim(num, "0123456789.") != "" {
+			break
+		}
 		if n, err := strconv.ParseInt(num, 10, 64); err == nil && n > 0 && n <= math.MaxInt64/u.size {
 			return n * u.size, nil
 		}
 		f, err := strconv.ParseFloat(num, 64)
-		if err != nil || strings.ContainsAny(num, "xXpPeEnNiI_+") || !(f*float64(u.size) >= 1) || f*float64(u.size) >= math.MaxInt64 {
+		if err != nil || u.size == 1 || f*float64(u.size) < 1 || f*float64(u.size) >= math.MaxInt64 {
 			break
 		}
 		return int64(f * float64(u.size)), nil

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -26,6 +27,7 @@ func TestParseLimits(t *testing.T) {
 	for _, in := range []string{
 		"memory", "memory=", "memory=0", "memory=-1GiB", "memory=4GiB,memory=5GiB", "mem=4GiB", "pids=0", "pids=1.5",
 		"pids=99999999999", "memory=1e3", "memory=0x10", "memory=NaN", "memory=Inf", "memory=9999999TiB", "memory=4GiB,", ",", "memory=4 GiB",
+		"memory=+1GiB", "memory=1.5", "memory=1.5B", "memory=.", "memory=..1KiB", "memory=1_000", "memory=9223372036854775808", "memory=8388608TiB", "=1", "memory==1", "MEMORY=1GiB",
 	} {
 		if got, err := ParseLimits(in); !fault.Is(err, fault.Invalid) || got != (Limits{}) {
 			t.Errorf("ParseLimits(%q) = %+v, %v; want a refusal", in, got, err)
@@ -67,4 +69,32 @@ func TestParseNet(t *testing.T) {
 	if _, err := ParseNet("none"); !fault.Is(err, fault.Invalid) {
 		t.Errorf("ParseNet(none): %v, want a refusal", err)
 	}
+}
+
+func TestUnknownLimitsNameTheRightOne(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{"mem=1GiB": "mean memory?", "PIDS=5": "mean pids?", "processes=5": "mean pids?", "quota=5": "mean disk?", "cpus=2": "memory, pids and disk"} {
+		_, err := ParseLimits(in)
+		if hint := fault.HintOf(err); !fault.Is(err, fault.Invalid) || !strings.Contains(hint, want) {
+			t.Errorf("%s: %v, hint %q; want %q", in, err, hint, want)
+		}
+	}
+}
+
+func FuzzParseLimits(f *testing.F) {
+	for _, s := range []string{"", "memory=4GiB,pids=512,disk=1.5GB", "memory=1", "disk=0.1TiB", "pids=2147483647", "memory=", ",,", "memory=9223372036854775807"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		l, err := ParseLimits(s)
+		if err != nil {
+			if l != (Limits{}) || !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" {
+				t.Fatalf("%q: %+v, %v, hint %q", s, l, err, fault.HintOf(err))
+			}
+			return
+		}
+		if again, err := ParseLimits(l.String()); again != l || err != nil {
+			t.Fatalf("%q reads as %+v, whose text %q reads as %+v, %v", s, l, l.String(), again, err)
+		}
+	})
 }
