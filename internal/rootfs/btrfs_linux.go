@@ -166,7 +166,7 @@ func createSubvolume(path string) error {
 	if err != nil {
 		return err
 	}
-	defer dir.Close() //nolint:errcheck // opened for reading
+	defer dir.Close()
 	var a volArgs
 	copy(a.Name[:len(a.Name)-1], filepath.Base(path))
 	if err := ioctl(int(dir.Fd()), iocSubvolCreate, unsafe.Pointer(&a)); err != nil {
@@ -182,12 +182,12 @@ func snapshot(src, dst string, readOnly bool) error {
 	if err != nil {
 		return err
 	}
-	defer s.Close() //nolint:errcheck // opened for reading
+	defer s.Close()
 	dir, err := os.Open(filepath.Dir(dst))
 	if err != nil {
 		return err
 	}
-	defer dir.Close() //nolint:errcheck // opened for reading
+	defer dir.Close()
 	a := volArgsV2{FD: int64(s.Fd())}
 	if readOnly {
 		a.Flags = subvolReadOnly
@@ -224,7 +224,7 @@ func dropSubvolume(dir int, name string) bool {
 	if err != nil {
 		return false
 	}
-	defer unix.Close(at) //nolint:errcheck // opened for reading
+	defer unix.Close(at)
 	return ioctl(at, iocSnapDestroy, unsafe.Pointer(&a)) == nil
 }
 

@@ -97,8 +97,8 @@ func keepsAttributes(dir string) bool {
 	if err != nil {
 		return false
 	}
-	defer os.Remove(f.Name()) //nolint:errcheck // a test
-	defer f.Close()           //nolint:errcheck // a test
+	defer os.Remove(f.Name())
+	defer f.Close()
 	return unix.Fsetxattr(int(f.Fd()), "user.test", nil, 0) == nil
 }
 
@@ -149,4 +149,37 @@ func mountBtrfs(t *testing.T) (at, why string) {
 		}
 	})
 	return at, ""
+}
+
+// TestShiftedHost: with ids shifted, the host's root is writable for the uid 0 of
+// a user namespace, and what it writes is stored as 0.
+func TestShiftedHost(t *testing.T) {
+	if os.Geteuid() != 0 || rootspectest.IsUser() {
+		t.Skip("feature: real root")
+	}
+	dir, err := os.MkdirTemp("/var/tmp", "coppice-shift-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	home := filepath.Join(dir, "home")
+	layer := filepath.Join(home, "layers", "l", "fs")
+	if err := os.MkdirAll(layer+"/opt/from-layer", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	drv := newDriver(t, "overlay", home, true, nil)
+	live := rootfs.Live{Dir: filepath.Join(home, "gen"), Stack: rootspec.Stack{Host: true, Layers: []string{layer}}}
+	spec, err := drv.Present(t.Context(), live)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := rootfstest.HostOrder{Home: home, Dirs: []string{"/etc", "/root", "/opt/from-layer"}, Want: []string{"/usr/bin", "/etc/passwd"}}
+	out, err := rootspectest.Run(t, spec, rootspectest.Options{Shift: true}, "host", o)
+	if err != nil || out != "ok" {
+		t.Fatal(out, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(filepath.Join(live.Dir, "upper/p0/etc/coppice-made"), &st); err != nil || st.Uid != 0 {
+		t.Errorf("stored with uid %d: %v", st.Uid, err)
+	}
 }

@@ -73,7 +73,7 @@ func history(t *testing.T, name, home string, root bool, seed uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer layers.Close() //nolint:errcheck // a test
+	defer layers.Close()
 	drv := newDriver(t, name, home, root, func(ctx context.Context, st rootspec.Stack, dst string) error {
 		return layers.Materialise(ctx, layers.View(st), dst)
 	})

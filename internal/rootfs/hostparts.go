@@ -54,7 +54,7 @@ func ThisHost(store string, root bool) (Host, error) {
 			if err != nil {
 				return nil, err
 			}
-			defer f.Close() //nolint:errcheck // opened for reading
+			defer f.Close()
 			return f.Readdirnames(-1)
 		},
 		Readlink: os.Readlink,

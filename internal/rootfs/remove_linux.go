@@ -24,7 +24,7 @@ func removeTree(ctx context.Context, dir string) error {
 	if err != nil {
 		return fault.Wrap(err, "remove %s", dir)
 	}
-	defer unix.Close(parent) //nolint:errcheck // opened to look up
+	defer unix.Close(parent)
 	err = removeAt(ctx, parent, filepath.Base(dir))
 	if errors.Is(err, unix.ENOENT) {
 		return nil

@@ -369,15 +369,16 @@ func testRemoveNothing(s *suite) {
 	must(s.t, s.drv.Remove(s.t.Context(), dir))
 }
 
-// hostOrder is what step host does.
-type hostOrder struct {
+// HostOrder is the argument of step "host", which looks at a root that stands on
+// the host and writes to it.
+type HostOrder struct {
 	Home string   // the store
 	Dirs []string // each gets a file
 	Want []string // files that must be there
 }
 
 func host(root string, arg []byte, out io.Writer) error {
-	var o hostOrder
+	var o HostOrder
 	if err := json.Unmarshal(arg, &o); err != nil {
 		return err
 	}
@@ -422,7 +423,7 @@ func testHost(s *suite) {
 	must(s.t, os.MkdirAll(layer+mine, 0o755))
 	must(s.t, os.WriteFile(layer+mine+"/from-layer", nil, 0o600))
 	l.Stack.Layers = []string{layer}
-	o := hostOrder{Home: s.home, Dirs: []string{mine}, Want: []string{"/usr/bin", "/etc/passwd", "/usr/lib/coppice-layer", mine + "/precious", mine + "/from-layer"}}
+	o := HostOrder{Home: s.home, Dirs: []string{mine}, Want: []string{"/usr/bin", "/etc/passwd", "/usr/lib/coppice-layer", mine + "/precious", mine + "/from-layer"}}
 	for range 2 {
 		if got := s.step(s.present(l), "host", o); got != "ok" {
 			s.t.Error(got)
