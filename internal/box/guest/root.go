@@ -232,15 +232,26 @@ func mountSys(_ plan.Guest, host int) error {
 	return fault.Wrap(unix.MountSetattr(unix.AT_FDCWD, "/sys", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}), "make /sys read-only")
 }
 
-func mountRun(_ plan.Guest, _ int) error {
+func mountRun(g plan.Guest, _ int) error {
 	if err := fresh("tmpfs", "/run", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
 		return err
 	}
 	if err := os.Mkdir("/run/lock", 0o755); err != nil {
 		return fault.Wrap(err, "make /run/lock")
 	}
-	return fault.Wrap(os.Chmod("/run/lock", 0o1777), "make /run/lock writable")
+	if err := os.Chmod("/run/lock", 0o1777); err != nil {
+		return fault.Wrap(err, "make /run/lock writable")
+	}
+	if !g.Emulate {
+		return nil
+	}
+	return fault.Wrap(os.WriteFile(plan.AptConfig, []byte(aptConfig), 0o644), "write %s", plan.AptConfig)
 }
+
+// aptConfig keeps apt from becoming the user _apt for its downloads, which it
+// checks it has become, and which a single mapped id cannot be. See apt.conf(5),
+// APT::Sandbox::User.
+const aptConfig = "APT::Sandbox::User \"root\";\n"
 
 func mountTmp(g plan.Guest, _ int) error {
 	if !g.Tmp {

@@ -135,6 +135,9 @@ func Decide(c Config, f Facts, root string) (Guest, Enforced, error) {
 	}
 	single := SingleID(uids)
 	g.Emulate = single && u.UID == 0
+	if g.Emulate {
+		g.Env = MergeEnv([]string{"APT_CONFIG=" + AptConfig}, g.Env)
+	}
 	g.Promote = len(c.Spec.Overlays) > 0
 	g.Tmp = !c.KeepTmp
 	if u.UID == 0 {
@@ -211,6 +214,9 @@ func limits(c Config, f Facts, g *Guest, add func(name, state, detail string)) {
 		}
 	}
 }
+
+// AptConfig is where init puts a configuration for apt when root is emulated.
+const AptConfig = "/run/coppice-apt.conf"
 
 // environment is complete: nothing of the daemon's own gets in.
 func environment(c Config, u User) []string {
