@@ -3,13 +3,11 @@ package rootfs
 import (
 	"cmp"
 	"io/fs"
-	"os"
 	"path"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
-	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -28,38 +26,6 @@ type Host struct {
 	// Keep lists parts that an ordinary user's root had before and that stay
 	// parts while nothing is mounted below them.
 	Keep []string
-}
-
-// ThisHost is the host that the caller runs on.
-func ThisHost(store string, root bool) (Host, error) {
-	text, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return Host{}, fault.Wrap(err, "read the mounts of the host")
-	}
-	ms, err := ParseMountinfo(text)
-	if err != nil {
-		return Host{}, err
-	}
-	return Host{
-		Mounts: ms, Root: root, Store: store,
-		Lstat: func(p string) (fs.FileMode, error) {
-			fi, err := os.Lstat(p)
-			if err != nil {
-				return 0, err
-			}
-			return fi.Mode(), nil
-		},
-		ReadDir: func(p string) ([]string, error) {
-			f, err := os.Open(p)
-			if err != nil {
-				return nil, err
-			}
-			defer f.Close()
-			return f.Readdirnames(-1)
-		},
-		Readlink: os.Readlink,
-		Access:   access,
-	}, nil
 }
 
 // HostPlan is the host as the bottom of a live root.
@@ -124,18 +90,24 @@ func (b *planner) leave(p, why string) {
 // part takes the directory p as the bottom of an overlay.
 func (b *planner) part(p string) {
 	hp := HostPart{Path: p}
-	if at, ok := b.tree.place(p); ok && b.stored && at.dev == b.store.dev {
-		switch {
-		case rootspec.Within(at.path, b.store.path):
-			if !rootspec.Within(p, b.Store) {
-				b.leave(p, "it shows a part of the store")
-			}
-			return
-		case rootspec.Within(b.store.path, at.path):
-			hp.Wrap = true
-			rel := strings.TrimPrefix(strings.TrimPrefix(b.store.path, strings.TrimSuffix(at.path, "/")), "/")
-			b.plan.Hide = append(b.plan.Hide, join(p, rel))
+	at, known := b.tree.place(p)
+	store := b.store
+	if !known || !b.stored {
+		// The mounts do not say where p lies (in a chroot): by name, then. To
+		// wrap for nothing does no harm.
+		at, store = place{path: p}, place{path: b.Store}
+	}
+	switch {
+	case at.dev != store.dev:
+	case rootspec.Within(at.path, store.path):
+		if !rootspec.Within(p, b.Store) {
+			b.leave(p, "it shows a part of the store")
 		}
+		return
+	case rootspec.Within(store.path, at.path):
+		hp.Wrap = true
+		rel := strings.TrimPrefix(strings.TrimPrefix(store.path, strings.TrimSuffix(at.path, "/")), "/")
+		b.plan.Hide = append(b.plan.Hide, join(p, rel))
 	}
 	b.plan.Parts = append(b.plan.Parts, hp)
 }

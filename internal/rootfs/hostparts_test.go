@@ -197,6 +197,11 @@ left /var/lib/docker/overlay2/x/merged: it is the root of a container`,
 			"part / wrap\npart /home\nhide /var/lib/coppice",
 		},
 		{
+			"root in a chroot: the mounts do not show the root",
+			fakeHost{mounts: "30 20 8:2 / /home rw - ext4 /dev/sdb rw\n", tree: plainTree, root: true, store: "/var/lib/coppice"},
+			"part / wrap\nhide /var/lib/coppice",
+		},
+		{
 			"a user",
 			fakeHost{mounts: rootMount + kernelStuff, tree: plainTree + "/root closed\n/srv dir\n/opt enter\n/x file\n/sock socket\n", store: "/home/me/.local/share/coppice"},
 			`part /etc
