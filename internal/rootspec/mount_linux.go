@@ -21,6 +21,9 @@ type Options struct {
 	// written. 0 means no shift. Needs the capabilities of the initial user
 	// namespace and a file system that allows it (FS_ALLOW_IDMAP).
 	IDMapFD int
+
+	// For tests: what kernels before 6.15 and before 6.5 need.
+	settle, classic bool
 }
 
 // attrs are the flags of every mount of a live root: device nodes in trees that
@@ -40,7 +43,7 @@ func Mount(s Spec, target string, opts Options) (err error) {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	m := &mounter{target: target, idmap: opts.IDMapFD, root: -1}
+	m := &mounter{target: target, idmap: opts.IDMapFD, root: -1, settle: opts.settle, classically: opts.classic}
 	defer m.closeAll()
 	defer func() {
 		if err != nil && m.mounted {
@@ -101,6 +104,8 @@ type mounter struct {
 	fds     []int
 
 	uid, gid int // whom id 0 appears as, when ids are shifted
+
+	settle, classically bool // as in Options
 }
 
 func (m *mounter) own(fd int) int {

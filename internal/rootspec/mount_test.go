@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) {
 	rootspectest.Main(m, map[string]rootspectest.Step{
-		"ops": ops, "mountTimes": mountTimes, "walkTimes": walkTimes, "nothing": func(string, []byte, io.Writer) error { return nil },
+		"ops": ops, "failing": failing, "oldKernel": oldKernel, "mountTimes": mountTimes, "walkTimes": walkTimes, "nothing": func(string, []byte, io.Writer) error { return nil },
 	})
 }
 
@@ -220,6 +220,120 @@ func TestWrapAllowsLayersBelowTheBottom(t *testing.T) {
 			t.Errorf("the host's file became %q", b)
 		}
 	})
+}
+
+// oldOrder is the argument of step oldKernel.
+type oldOrder struct {
+	Spec     rootspec.Spec
+	Before65 bool
+	Ops      []string
+}
+
+// oldKernel mounts the spec again as an older kernel needs it, and looks for what
+// should not stay.
+func oldKernel(root string, arg []byte, out io.Writer) error {
+	var o oldOrder
+	if err := json.Unmarshal(arg, &o); err != nil {
+		return err
+	}
+	if err := unix.Unmount(root, unix.MNT_DETACH); err != nil {
+		return err
+	}
+	if err := rootspec.Mount(o.Spec, root, rootspec.OldKernel(o.Before65)); err != nil {
+		return err
+	}
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	if n := strings.Count(string(b), root); n != len(o.Spec.Overlays)+len(o.Spec.Hide) {
+		return fmt.Errorf("%d mounts stay:\n%s", n, b)
+	}
+	lines, err := json.Marshal(o.Ops)
+	if err != nil {
+		return err
+	}
+	return ops(root, lines, out)
+}
+
+func TestOlderKernels(t *testing.T) {
+	both(t, func(t *testing.T) {
+		for _, before65 := range []bool{false, true} {
+			f := newFixture(t)
+			base := f.tree("base", "f base", "a/b 1", "store/layer/f top", "store/layer/n 1", "store/upper/", "store/work/", "store/upper2/", "store/work2/")
+			wrapped := rootspec.Overlay{
+				Target: "/", Lowers: []string{base + "/store/layer", base}, Wrap: true,
+				Upper: base + "/store/upper", Work: base + "/store/work",
+			}
+			inner := rootspec.Overlay{
+				Target: "/a", Lowers: []string{base + "/store/layer", base + "/a"},
+				Upper: base + "/store/upper2", Work: base + "/store/work2",
+			}
+			s := rootspec.Spec{Overlays: []rootspec.Overlay{wrapped, inner}, Hide: []string{"/store"}}
+			out, err := rootspectest.Run(t, s, rootspectest.Options{}, "oldKernel",
+				oldOrder{s, before65, []string{"read /f", "read /n", "ls /store", "ls /a", "write /f changed", "write /a/x y"}})
+			if want := "/f=top\n/n=1\n/store:\n/a:b,f,n\n"; err != nil || out != want {
+				t.Errorf("before 6.5: %v: %v\n%s", before65, err, out)
+			}
+		}
+	})
+}
+
+func TestTooManyLayersForAnOlderKernelAreRefused(t *testing.T) {
+	both(t, func(t *testing.T) {
+		f := newFixture(t)
+		var lowers []string
+		for i := range 300 {
+			lowers = append(lowers, f.tree(fmt.Sprint("l", i)))
+		}
+		s := rootspec.Spec{Overlays: []rootspec.Overlay{f.overlay("/", lowers...)}}
+		_, err := rootspectest.Run(t, s, rootspectest.Options{}, "oldKernel", oldOrder{s, true, nil})
+		if err == nil || !strings.Contains(err.Error(), "300 layers are too many") {
+			t.Error(err)
+		}
+	})
+}
+
+func TestWhatFailsLeavesNothingMounted(t *testing.T) {
+	both(t, func(t *testing.T) {
+		f := newFixture(t)
+		good := f.overlay("/", f.tree("base", "a/", "file 1"))
+		for _, bad := range []rootspec.Overlay{
+			f.overlay("/file", f.tree("x")),                  // not a directory
+			f.overlay("/a", filepath.Join(f.dir, "missing")), // no such layer
+			{Target: "/a", Lowers: []string{good.Lowers[0]}, Upper: good.Upper, Work: f.tree("elsewhere") + "/none"},
+		} {
+			s := rootspec.Spec{Overlays: []rootspec.Overlay{good, bad}}
+			out, err := rootspectest.Run(t, rootspec.Spec{Overlays: []rootspec.Overlay{good}}, rootspectest.Options{}, "failing", s)
+			if err != nil {
+				t.Error(err)
+			}
+			if !strings.Contains(out, bad.Target) {
+				t.Errorf("the error does not name %s: %s", bad.Target, out)
+			}
+		}
+	})
+}
+
+// failing mounts a spec that cannot be mounted, and looks for what stays.
+func failing(root string, arg []byte, out io.Writer) error {
+	var s rootspec.Spec
+	if err := json.Unmarshal(arg, &s); err != nil {
+		return err
+	}
+	if err := unix.Unmount(root, unix.MNT_DETACH); err != nil {
+		return err
+	}
+	merr := rootspec.Mount(s, root, rootspec.Options{})
+	if merr == nil {
+		return errors.New("it was mounted")
+	}
+	fmt.Fprintln(out, merr)
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err == nil && strings.Contains(string(b), root) {
+		err = fmt.Errorf("mounts stay:\n%s", b)
+	}
+	return err
 }
 
 func TestSkeletonFilesAndSeveralOverlays(t *testing.T) {

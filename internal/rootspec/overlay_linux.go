@@ -26,8 +26,8 @@ func (m *mounter) overlay(o Overlay) error {
 			return fault.Wrap(err, "make the mount point %s", o.Target)
 		}
 	}
-	err := m.tryOverlay(o, false)
-	if errors.Is(err, unix.EINVAL) && (o.wraps() || m.idmap > 0) {
+	err := m.tryOverlay(o, m.settle)
+	if errors.Is(err, unix.EINVAL) && !m.settle && (o.wraps() || m.idmap > 0) {
 		// Before Linux 6.15 clone_private_mount (fs/namespace.c) takes mounts
 		// of the caller's namespace only, no detached ones.
 		if m.tryOverlay(o, true) == nil {
@@ -61,15 +61,9 @@ func (m *mounter) tryOverlay(o Overlay, settle bool) (err error) {
 	if err != nil {
 		return err
 	}
-	mnt, err := m.makeOverlay(set, attrs)
+	mnt, err := m.makeOverlay(set, attrs, h)
 	if err == nil {
 		err = writable(mnt)
-	}
-	if errors.Is(err, errClassic) {
-		if err := h.leave(); err != nil {
-			return err
-		}
-		return m.classic(o, set)
 	}
 	if err != nil {
 		return err
@@ -183,7 +177,7 @@ func (m *mounter) wrap(fd int, h *hideout) (int, error) {
 	if empty, err = h.use(empty); err != nil {
 		return -1, err
 	}
-	mnt, err := m.makeOverlay(layerSet{lowers: []int{fd, empty}}, attrs|unix.MOUNT_ATTR_RDONLY)
+	mnt, err := m.makeOverlay(layerSet{lowers: []int{fd, empty}}, attrs|unix.MOUNT_ATTR_RDONLY, h)
 	if err != nil {
 		return -1, err
 	}
@@ -215,18 +209,25 @@ var errClassic = errors.New("no option lowerdir+")
 // "Inode properties"; the default is a choice of the kernel's configuration). A
 // wrapped bottom leaves it off: it would use up the bits that the outer overlay
 // needs.
-func (m *mounter) makeOverlay(set layerSet, flags int) (mnt int, err error) {
-	if m.idmap <= 0 {
-		return m.makeOverlayNow(set, flags)
-	}
-	err = withFSIDs(m.uid, m.gid, func() error {
-		mnt, err = m.makeOverlayNow(set, flags)
+func (m *mounter) makeOverlay(set layerSet, flags int, h *hideout) (mnt int, err error) {
+	try := func() error {
+		mnt, err = m.newOverlay(set, flags)
+		if errors.Is(err, errClassic) {
+			mnt, err = m.classic(set, flags, h)
+		}
 		return err
-	})
+	}
+	if m.idmap <= 0 {
+		return mnt, try()
+	}
+	err = withFSIDs(m.uid, m.gid, try)
 	return mnt, err
 }
 
-func (m *mounter) makeOverlayNow(set layerSet, flags int) (int, error) {
+func (m *mounter) newOverlay(set layerSet, flags int) (int, error) {
+	if m.classically {
+		return -1, errClassic
+	}
 	fs, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return -1, fmt.Errorf("fsopen overlay: %w", err)
@@ -301,22 +302,30 @@ func classicData(set layerSet) (string, error) {
 	return s, nil
 }
 
-func (m *mounter) classic(o Overlay, set layerSet) error {
+// classic makes the overlay with mount(2), in the hiding place, and gives a
+// detached copy of the mount.
+func (m *mounter) classic(set layerSet, flags int, h *hideout) (int, error) {
 	data, err := classicData(set)
 	if err != nil {
-		return err
+		return -1, err
 	}
-	at, err := m.place(o.Target)
+	name, at, err := h.place()
 	if err != nil {
-		return err
+		return -1, err
 	}
-	if err := unix.Mount("overlay", procPath(at), "overlay", unix.MS_NODEV|unix.MS_NOSUID, data); err != nil {
-		return fmt.Errorf("mount overlay: %w", err)
+	if err := unix.Mount("overlay", procPath(at), "overlay", 0, data); err != nil {
+		return -1, fmt.Errorf("mount overlay: %w", err)
 	}
-	if m.root < 0 {
-		return m.openRoot()
+	mnt, err := unix.OpenTree(h.dir, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("open_tree: %w", err)
 	}
-	return nil
+	m.own(mnt)
+	attr := unix.MountAttr{Attr_set: uint64(flags), Propagation: unix.MS_PRIVATE}
+	if err := unix.MountSetattr(mnt, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		return -1, fmt.Errorf("mount_setattr: %w", err)
+	}
+	return mnt, nil
 }
 
 // hideout is a tmpfs over the mount point in which detached mounts are attached
@@ -336,34 +345,42 @@ func (h *hideout) use(mnt int) (int, error) {
 	if !h.settle {
 		return mnt, nil
 	}
-	if !h.in {
-		at, err := h.m.place(h.at)
-		if err != nil {
-			return -1, err
-		}
-		tmp, err := h.m.tmpfs(attrs, "mode=0700", "size=64k")
-		if err != nil {
-			return -1, err
-		}
-		if err := h.m.attach(tmp, at); err != nil {
-			return -1, fmt.Errorf("move_mount: %w", err)
-		}
-		h.dir, h.in = tmp, true
-	}
-	name := fmt.Sprint(h.n)
-	h.n++
-	if err := unix.Mkdirat(h.dir, name, 0o700); err != nil {
-		return -1, err
-	}
-	at, err := unix.Openat(h.dir, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	_, at, err := h.place()
 	if err != nil {
 		return -1, err
 	}
-	h.m.own(at)
 	if err := h.m.attach(mnt, at); err != nil {
 		return -1, fmt.Errorf("move_mount: %w", err)
 	}
 	return mnt, nil
+}
+
+// place makes a directory of the hiding place, which is mounted when needed.
+func (h *hideout) place() (name string, fd int, err error) {
+	if !h.in {
+		at, err := h.m.place(h.at)
+		if err != nil {
+			return "", -1, err
+		}
+		tmp, err := h.m.tmpfs(attrs, "mode=0700", "size=64k")
+		if err != nil {
+			return "", -1, err
+		}
+		if err := h.m.attach(tmp, at); err != nil {
+			return "", -1, fmt.Errorf("move_mount: %w", err)
+		}
+		h.dir, h.in = tmp, true
+	}
+	name = fmt.Sprint(h.n)
+	h.n++
+	if err := unix.Mkdirat(h.dir, name, 0o700); err != nil {
+		return "", -1, err
+	}
+	fd, err = unix.Openat(h.dir, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", -1, err
+	}
+	return name, h.m.own(fd), nil
 }
 
 // leave takes the hiding place away; a second call does nothing.
