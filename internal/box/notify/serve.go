@@ -25,9 +25,8 @@ type Options struct {
 	// Freeze stops every process of the sandbox but PID 1, so that none sees a
 	// directory that is half promoted. It is called with Lock held. Threads that
 	// wait for an answer, the served one among them, sleep in state D (wchan
-	// seccomp_do_user_notification) and count as frozen; they take no signal
-	// before they are answered, and as the kernel may choose such a thread for a
-	// signal to its process, SIGSTOP has to be sent to each thread (tgkill).
+	// seccomp_do_user_notification) and count as frozen; use Halt
+	// to stop a process that has some.
 	// Other threads in state D are in the middle of a call and have to be waited
 	// for, but for parents in vfork. nil: nobody is stopped.
 	Freeze func() (thaw func(), err error)

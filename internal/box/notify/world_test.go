@@ -187,9 +187,7 @@ func beWorld() int {
 }
 
 // freezeAll stops every process of the pid namespace but this one, and waits
-// until each thread is stopped or asleep in the kernel. The signal goes to each
-// thread: sent to the process, the kernel may choose the one that waits for us,
-// which does not take it before it is answered, and then none stops.
+// until each thread is stopped, or waits for an answer or a vfork child.
 func freezeAll() (func(), error) {
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
 		running := 0
@@ -210,10 +208,10 @@ func freezeAll() (func(), error) {
 				}
 			}
 			running++
-			ids := strings.Split(p, "/") // "", proc, PID, task, TID, stat
-			pid, _ := strconv.Atoi(ids[2])
-			tid, _ := strconv.Atoi(ids[4])
-			_ = unix.Tgkill(pid, tid, unix.SIGSTOP)
+			pid, _ := strconv.Atoi(strings.Split(p, "/")[2])
+			if err := Halt(pid); err != nil {
+				return nil, err
+			}
 		}
 		if running == 0 {
 			return func() { _ = unix.Kill(-1, unix.SIGCONT) }, nil

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -172,23 +173,34 @@ func subordinateIDs(root bool) Item {
 			return miss(tool + " is not installed")
 		}
 	}
-	u, err := user.Current()
-	if err != nil {
-		return miss("the user has no name")
+	id := outerID()
+	names := []string{id}
+	if u, err := user.LookupId(id); err == nil {
+		names = append(names, u.Username)
 	}
 	for _, file := range []string{"/etc/subuid", "/etc/subgid"} {
 		b, _ := os.ReadFile(file)
 		found := false
 		for line := range strings.Lines(string(b)) {
 			who, _, _ := strings.Cut(line, ":")
-			found = found || who == u.Username || who == u.Uid
+			found = found || slices.Contains(names, who)
 		}
 		if !found {
 			return miss("no range of ids in " + file)
 		}
 	}
-	it.Detail = "ranges for " + u.Username
+	it.Detail = "ranges for " + names[len(names)-1]
 	return it
+}
+
+// outerID is the user's id outside, where we are uid 0 of a user namespace that
+// maps one id (user_namespaces(7): each line of uid_map is inside, outside, size).
+func outerID() string {
+	b, _ := os.ReadFile("/proc/self/uid_map")
+	if f := strings.Fields(string(b)); len(f) == 3 && f[2] == "1" {
+		return f[1]
+	}
+	return strconv.Itoa(os.Getuid())
 }
 
 // cgroup finds the control group (version 2) that this process is in, and tries
