@@ -510,3 +510,33 @@ func TestTheCorpusBites(t *testing.T) {
 		t.Error("no connection was noticed")
 	}
 }
+
+// The table in docs/THREAT_MODEL.md is this corpus.
+func TestTheThreatModelNamesEveryAttack(t *testing.T) {
+	if os.Getenv(realID) != "" {
+		t.Skip("once is enough")
+	}
+	const path, mark = "../../../docs/THREAT_MODEL.md", "TestTheThreatModelNamesEveryAttack -->\n"
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, got, ok := strings.Cut(string(b), mark)
+	if !ok {
+		t.Fatalf("%s has no table", path)
+	}
+	want := "\n| attack | what it tries |\n|---|---|\n"
+	for _, a := range escape.Attacks {
+		want += fmt.Sprintf("| `%s` | %s |\n", a.Name, strings.ReplaceAll(a.What, "|", "\\|"))
+	}
+	want += "| `interpreter-is-the-binary` | a script whose interpreter is `/proc/self/exe`: our own binary, which then writes to itself |\n"
+	if got == want {
+		return
+	}
+	if os.Getenv("COPPICE_UPDATE") == "" {
+		t.Fatalf("%s differs from the corpus; write it anew: COPPICE_UPDATE=1 go test -run ThreatModel ./internal/box/escape", path)
+	}
+	if err := os.WriteFile(path, []byte(head+mark+want), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
