@@ -110,7 +110,7 @@ func (d *DB) preflight() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close() //nolint:errcheck // nothing was written
+	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
 		return 0, err

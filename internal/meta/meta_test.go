@@ -302,10 +302,11 @@ func TestASandboxKeepsWhatItsHeadStandsOn(t *testing.T) {
 	ctx := t.Context()
 	d := open(t)
 	src := box(t, d, "src", "")
+	origin := src.Head
 	a := snap(t, d, &src, "a")
 	fork := box(t, d, "fork", a.Top)
 	first := fork.Head
-	ok(t, d.UpdateSandbox(ctx, fork.ID, func(r *Sandbox) error { r.Head, r.MountTop = a.Top, a.Top; return nil }))
+	ok(t, d.UpdateSandbox(ctx, fork.ID, func(r *Sandbox) error { r.Head, r.MountTop = a.Top, origin; return nil }))
 	must(d.DeleteSnapshot(ctx, first, nil))(t)
 	if unused := must(d.DeleteSandbox(ctx, src.ID))(t); len(unused) > 0 {
 		t.Errorf("unused %v", unused)

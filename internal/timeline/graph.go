@@ -14,12 +14,13 @@ type Row struct {
 
 // Graph draws the history as git log --graph does, newest snapshot first, in
 // "*", "|" and "/". Lines carry no space at their end.
-//
-//	*      newest
-//	| *    a branch
-//	|/
-//	*      where it left
 func (h *History) Graph() []Row {
+	// A branch that left its parent before the newest snapshot was made:
+	//
+	//	| *
+	//	* |
+	//	|/
+	//	*
 	var rows []Row
 	var lanes []SnapshotID // lanes[i] is the snapshot that lane i leads down to
 	order := h.NewestFirst()

@@ -43,7 +43,7 @@ func ParseRef(s string, loc *time.Location) (Ref, error) {
 	if s == "" {
 		return r, fault.New(fault.Invalid, "the reference is empty").WithHint(refHint)
 	}
-	rest := s
+	var rest string
 	if body, ok := strings.CutPrefix(s, "@{"); ok {
 		moment, after, closed := strings.Cut(body, "}")
 		if !closed {
