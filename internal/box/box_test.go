@@ -3,6 +3,7 @@
 package box_test
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -65,7 +66,7 @@ func caller() plan.Caller {
 
 func config(t testing.TB) plan.Config {
 	t.Helper()
-	dir, err := os.MkdirTemp("/var/tmp", "box")
+	dir, err := os.MkdirTemp(cmp.Or(os.Getenv("COPPICE_TEST_DIR"), "/var/tmp"), "box")
 	if err != nil {
 		t.Fatal(err)
 	}

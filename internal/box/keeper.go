@@ -42,7 +42,7 @@ type keeper struct {
 	enforced plan.Enforced
 	started  time.Time
 	link     *guest.Link
-	init     *os.Process
+	init     *child
 	group    *cgroup // nil without one
 	listener *net.UnixListener
 
@@ -167,7 +167,7 @@ func (k *keeper) end() {
 	k.mu.Unlock()
 	if k.init != nil {
 		_ = k.init.Kill()
-		_, _ = k.init.Wait()
+		k.init.Wait()
 	}
 	if k.link != nil {
 		k.link.Shutdown()

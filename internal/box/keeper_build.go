@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -24,61 +24,131 @@ import (
 // build mounts the root and starts init.
 func (k *keeper) build() error {
 	c := k.config
-	root := c.Spec.Bind
-	var facts plan.Facts
-	if c.Tier == plan.TierProcess {
-		// The host's unmounts reach us, nothing of ours reaches the host.
-		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-			return fault.Wrap(err, "take the mounts over")
-		}
-		root = filepath.Join(c.RunDir, rootName)
-		if err := os.Mkdir(root, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-			return fault.Wrap(err, "make the mount point of the root")
-		}
-		if err := mountRoot(c, root); err != nil {
-			return err
-		}
-		var err error
-		if facts, err = lookAround(root); err != nil {
-			return err
-		}
-		if k.group = newCgroup(c); k.group != nil {
-			facts.Cgroup = k.group.facts
-		}
-	} else {
+	if c.Tier == plan.TierWorkspace {
+		var facts plan.Facts
 		facts.Passwd, _ = os.ReadFile("/etc/passwd")
 		facts.Group, _ = os.ReadFile("/etc/group")
+		return k.attempt(facts, "")
 	}
-	g, enforced, err := plan.Decide(c, facts, root)
+	// The host's unmounts reach us, nothing of ours reaches the host.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return fault.Wrap(err, "take the mounts over")
+	}
+	root := filepath.Join(c.RunDir, rootName)
+	if err := os.Mkdir(root, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fault.Wrap(err, "make the mount point of the root")
+	}
+	facts := hostFacts()
+	if k.group = newCgroup(c); k.group != nil {
+		facts.Cgroup = k.group.facts
+	}
+	if c.Caller.Root && !c.NoIDMap {
+		facts.Shift = plan.ShiftFor(c.ID)
+		err := k.attempt(facts, root)
+		if err == nil {
+			return nil
+		}
+		// A file system that cannot be shifted, or an older kernel.
+		fmt.Fprintln(os.Stderr, "coppice-keeper: without shifted ids:", err)
+		facts.Shift = 0
+	}
+	err := k.attempt(facts, root)
+	if err != nil {
+		k.group.remove()
+	}
+	return err
+}
+
+// attempt starts init, mounts the root at root (not in tier workspace) and gives
+// both to each other. When it fails, init is gone and nothing is mounted.
+func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
+	c := k.config
+	defer func() {
+		if err == nil {
+			return
+		}
+		if k.init != nil {
+			_ = k.init.Kill()
+			k.init.Wait()
+			k.init = nil
+		}
+		if k.link != nil {
+			k.link.Close()
+			k.link = nil
+		}
+		if root != "" {
+			_ = unix.Unmount(root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		}
+	}()
+	// Init comes up while the root is mounted, unless its ids depend on what is
+	// found there.
+	early := root == "" || plan.MapsKnown(c)
+	if early {
+		if err := k.startInit(facts); err != nil {
+			return err
+		}
+	}
+	var fds []int
+	if root != "" {
+		var opts rootspec.Options
+		if facts.Shift != 0 {
+			ns, err := os.Open("/proc/" + strconv.Itoa(k.init.Pid) + "/ns/user")
+			if err != nil {
+				return fault.Wrap(err, "open init's user namespace")
+			}
+			defer ns.Close()
+			opts.IDMapFD = int(ns.Fd())
+		}
+		if err := mountRoot(c, root, opts); err != nil {
+			return err
+		}
+		if facts.Passwd, err = readBeneath(root, "etc/passwd"); err != nil {
+			return err
+		}
+		if facts.Group, err = readBeneath(root, "etc/group"); err != nil {
+			return err
+		}
+		tree, err := unix.OpenTree(unix.AT_FDCWD, root, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+		if err != nil {
+			return fault.Wrap(err, "take the root along")
+		}
+		defer unix.Close(tree)
+		// Init's copy alone lives on, and ends with it.
+		if err := unix.Unmount(root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fault.Wrap(err, "let go of the root")
+		}
+		fds = append(fds, tree)
+	}
+	if !early {
+		if err := k.startInit(facts); err != nil {
+			return err
+		}
+	}
+	g, enforced, err := plan.Decide(c, facts)
 	if err != nil {
 		return err
 	}
-	k.enforced = enforced
-	_, uids, gids, err := plan.Identity(c, facts)
-	if err != nil {
-		return err
+	if g.Threads {
+		fds = append(fds, k.group.threads)
 	}
-	if err := k.startInit(g, uids, gids); err != nil {
-		return err
+	if err := k.link.Send(guest.MsgSetup, g, fds...); err != nil {
+		return fault.Wrap(err, "tell init its plan")
 	}
 	var r guest.Ready
 	m, err := k.link.Recv()
+	if errors.Is(err, io.EOF) {
+		return fault.New(fault.Internal, "init ended while it started").WithHint("see its log: %s", filepath.Join(c.RunDir, logName))
+	}
 	if err == nil {
 		err = m.Decode(&r)
 	}
-	switch {
-	case errors.Is(err, io.EOF):
-		err = fault.New(fault.Internal, "init ended while it started").WithHint("see its log: %s", filepath.Join(c.RunDir, logName))
-	case err == nil && r.Err != nil:
-		err = (*failure)(r.Err).fault()
-	}
 	if err != nil {
-		_ = k.init.Kill()
-		_, _ = k.init.Wait()
-		k.init = nil
-		k.group.remove()
-		return err
+		return fault.Wrap(err, "wait for init")
 	}
+	if r.Err != nil {
+		return (*failure)(r.Err).fault()
+	}
+	k.enforced = enforced
 	k.enforced.Items = append(k.enforced.Items, r.Weak...)
 	return nil
 }
@@ -86,8 +156,8 @@ func (k *keeper) build() error {
 // mountRoot mounts the root. Where its overlay lacks the mount points that init
 // needs, a directory that has them becomes its bottom layer, so that nothing
 // about them gets into the history.
-func mountRoot(c plan.Config, root string) error {
-	if err := rootspec.Mount(c.Spec, root, rootspec.Options{}); err != nil {
+func mountRoot(c plan.Config, root string, opts rootspec.Options) error {
+	if err := rootspec.Mount(c.Spec, root, opts); err != nil {
 		return err
 	}
 	var missing []string
@@ -117,19 +187,12 @@ func mountRoot(c plan.Config, root string) error {
 	c.Spec.Overlays = append([]rootspec.Overlay(nil), c.Spec.Overlays...)
 	o := &c.Spec.Overlays[0]
 	o.Lowers = append(append([]string(nil), o.Lowers...), points)
-	return rootspec.Mount(c.Spec, root, rootspec.Options{})
+	return rootspec.Mount(c.Spec, root, opts)
 }
 
-// lookAround finds out what plan.Decide wants to know.
-func lookAround(root string) (plan.Facts, error) {
+// hostFacts finds out what plan.Decide wants to know of the host.
+func hostFacts() plan.Facts {
 	var f plan.Facts
-	var err error
-	if f.Passwd, err = readBeneath(root, "etc/passwd"); err != nil {
-		return f, err
-	}
-	if f.Group, err = readBeneath(root, "etc/group"); err != nil {
-		return f, err
-	}
 	f.Resolv, _ = os.ReadFile("/etc/resolv.conf")
 	if v, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, 1); e == 0 {
 		f.Landlock = int(v)
@@ -140,7 +203,7 @@ func lookAround(root string) (plan.Facts, error) {
 		_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
 		f.PidMax = major > 6 || major == 6 && minor >= 14
 	}
-	return f, nil
+	return f
 }
 
 // readBeneath reads a file of the sandbox without leaving root: its links are the
@@ -167,55 +230,80 @@ func readBeneath(root, name string) ([]byte, error) {
 	return b, fault.Wrap(err, "read the sandbox's /%s", name)
 }
 
-// startInit starts init in its namespaces and sends it the plan.
-func (k *keeper) startInit(g plan.Guest, uids, gids []plan.IDMap) error {
+// startInit starts init in its namespaces, where it waits for its plan.
+func (k *keeper) startInit(facts plan.Facts) error {
+	c := k.config
+	uids, gids, err := plan.Maps(c, facts)
+	if err != nil {
+		return err
+	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fault.Wrap(err, "make the stream to init")
 	}
 	k.link = guest.NewLink(pair[0])
-	theirs := os.NewFile(uintptr(pair[1]), "init's stream")
-	defer theirs.Close()
+	defer unix.Close(pair[1])
 	exe, err := ownBinary()
 	if err != nil {
 		return err
 	}
 	defer exe.Close()
-	attr := &syscall.SysProcAttr{Setsid: true}
-	if g.Tier == plan.TierProcess {
-		attr.Cloneflags = syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
-		if k.config.Net != plan.NetHost {
-			attr.Cloneflags |= syscall.CLONE_NEWNET
-		}
-	} else if !k.config.Caller.Root {
-		attr.Cloneflags = syscall.CLONE_NEWUSER
+	null, err := os.Open("/dev/null")
+	if err != nil {
+		return fault.Wrap(err, "start init")
 	}
-	if attr.Cloneflags&syscall.CLONE_NEWUSER != 0 {
-		attr.UidMappings, attr.GidMappings = idMap(uids), idMap(gids)
-		attr.GidMappingsEnableSetgroups = k.config.Caller.Root
-		if g.Tier == plan.TierProcess && uids[0].Inside != 0 {
+	defer null.Close()
+	sys := &syscall.SysProcAttr{Setsid: true}
+	if c.Tier == plan.TierProcess {
+		sys.Cloneflags = syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
+		if c.Net != plan.NetHost {
+			sys.Cloneflags |= syscall.CLONE_NEWNET
+		}
+	} else if !c.Caller.Root {
+		sys.Cloneflags = syscall.CLONE_NEWUSER
+	}
+	if sys.Cloneflags&syscall.CLONE_NEWUSER != 0 {
+		sys.UidMappings, sys.GidMappings = idMap(uids), idMap(gids)
+		sys.GidMappingsEnableSetgroups = c.Caller.Root
+		if facts.Shift != 0 {
+			// Our own ids are not mapped.
+			sys.Credential = &syscall.Credential{NoSetGroups: true}
+		}
+		if c.Tier == plan.TierProcess && uids[0].Inside != 0 {
 			// execve takes the capabilities of who is not 0, but for these.
-			attr.AmbientCaps = allCaps()
+			sys.AmbientCaps = allCaps()
 		}
 	}
-	cmd := &exec.Cmd{
-		Path: "/proc/self/fd/" + strconv.Itoa(int(exe.Fd())), Args: []string{guest.Argv0, k.config.ID}, Dir: "/",
-		Env: runtimeEnv, Stdout: os.Stdout, Stderr: os.Stderr, ExtraFiles: []*os.File{theirs},
-		SysProcAttr: attr,
-	}
-	if err := cmd.Start(); err != nil {
+	// Not os.StartProcess: its first use in a process costs a fork more.
+	pid, err := syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(int(exe.Fd())), []string{guest.Argv0, c.ID}, &syscall.ProcAttr{
+		Dir: "/", Env: runtimeEnv, Files: []uintptr{null.Fd(), 1, 2, uintptr(pair[1])}, Sys: sys,
+	})
+	if err != nil {
 		return fault.New(fault.Unsupported, "the sandbox's namespaces cannot be made").Because(err).
 			WithHint("see what this host allows: coppice probe")
 	}
-	k.init = cmd.Process
-	var fds []int
-	if g.Threads {
-		fds = []int{k.group.threads}
-	}
-	if err := k.link.Send(guest.MsgSetup, g, fds...); err != nil {
-		return fault.Wrap(err, "tell init its plan")
-	}
+	k.init = &child{Pid: pid}
 	return nil
+}
+
+// child is a process of ours.
+type child struct {
+	Pid  int
+	once sync.Once
+}
+
+// Kill may be called until Wait has returned.
+func (c *child) Kill() error { return unix.Kill(c.Pid, unix.SIGKILL) }
+
+// Wait waits for its end and reaps it; it may be called again.
+func (c *child) Wait() {
+	c.once.Do(func() {
+		for {
+			if _, err := unix.Wait4(c.Pid, nil, 0, nil); !errors.Is(err, unix.EINTR) {
+				return
+			}
+		}
+	})
 }
 
 func idMap(m []plan.IDMap) []syscall.SysProcIDMap {

@@ -17,7 +17,7 @@ import (
 
 // freezePatience is how long processes are waited for; one that waits for a dead
 // network file system cannot be stopped.
-const freezePatience = 2 * time.Second
+const freezePatience = 10 * time.Second
 
 // freezer makes every process stand still.
 //

@@ -209,7 +209,7 @@ func (l *launcher) enter(dir string) error {
 	if dir == "" {
 		dir = l.guest.User.Home
 		if l.guest.Tier == plan.TierWorkspace {
-			dir = l.guest.Root
+			dir = l.guest.Dir
 		}
 		if unix.Chdir(dir) == nil {
 			return nil

@@ -80,7 +80,10 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 		d.self = os.Getpid()
 	} else {
 		d.pid1 = true
-		if weak, err = makeRoot(g); err != nil {
+		if len(m.FDs) == 0 {
+			return nil, fault.New(fault.Internal, "the plan came without a root")
+		}
+		if weak, err = makeRoot(g, m.FDs[0]); err != nil {
 			return nil, err
 		}
 		dropHandlers()
@@ -97,10 +100,10 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 	}
 	threads := -1
 	if g.Threads {
-		if len(m.FDs) != 1 {
+		if len(m.FDs) != 2 {
 			return nil, fault.New(fault.Internal, "the plan came without its control group")
 		}
-		threads = m.FDs[0]
+		threads = m.FDs[1]
 	}
 	if d.launcher, err = newLauncher(g, threads); err != nil {
 		return nil, err

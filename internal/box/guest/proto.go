@@ -23,7 +23,8 @@ type Kind byte
 // Either end of the stream going away ends the box.
 //
 //	kind      from    payload    descriptors
-//	Setup     keeper  plan.Guest cgroup.threads, when Guest.Threads; first, once
+//	Setup     keeper  plan.Guest the root, a detached mount tree (tier process), and
+//	                             cgroup.threads, when Guest.Threads; first, once
 //	Ready     init    Ready      -; answers Setup
 //	Spawn     keeper  Spawn      stdout, stderr, and stdin if it is not /dev/null;
 //	                             none with a terminal

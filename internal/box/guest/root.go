@@ -16,26 +16,28 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// makeRoot makes the tree at g.Root, in which the keeper has mounted the
-// sandbox's files, the root, and mounts what belongs to the kernel on it. It
-// gives the walls that came out weaker than planned.
+// makeRoot makes tree, a detached mount of the sandbox's files, the root, and
+// mounts what belongs to the kernel on it. It gives the walls that came out
+// weaker than planned.
 //
 // The caller's mount namespace is a copy of the keeper's in a new user
 // namespace, so every mount in it is locked; what is mounted here is not.
-func makeRoot(g plan.Guest) ([]plan.Item, error) {
+func makeRoot(g plan.Guest, tree int) ([]plan.Item, error) {
+	defer unix.Close(tree)
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return nil, fault.Wrap(err, "make the mounts private")
-	}
-	// A root that may be pivoted to: a mount of our own.
-	if err := unix.Mount(g.Root, g.Root, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-		return nil, fault.Wrap(err, "bind the root")
 	}
 	host, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fault.Wrap(err, "open the host's root")
 	}
 	defer unix.Close(host)
-	if err := unix.Chdir(g.Root); err != nil {
+	// It has to be mounted somewhere to be pivoted to; the store's directories
+	// may be closed to who we are now.
+	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, "/dev", unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return nil, fault.Wrap(err, "attach the root")
+	}
+	if err := unix.Fchdir(tree); err != nil {
 		return nil, fault.Wrap(err, "enter the root")
 	}
 	// From here the host's tree lies on top of ours, reachable through host

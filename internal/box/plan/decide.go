@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math"
 	"slices"
 	"strconv"
@@ -19,8 +20,9 @@ type Facts struct {
 	// PidMax says that pid_max is a setting of each pid namespace (Linux 6.14).
 	PidMax bool
 	Cgroup CgroupFacts
-	// Shifted says that the root was mounted with shifted ids.
-	Shifted bool
+	// Shift is the host's id that stands for the sandbox's 0, where real root
+	// mounts the root with shifted ids; 0 where it does not.
+	Shift uint32
 }
 
 // CgroupFacts say what the box's own control group (version 2) offers.
@@ -57,9 +59,41 @@ var rootCaps = []uint{
 	31, // SETFCAP
 }
 
-// Identity decides who commands run as and which ids are mapped. The user NAME
+// ShiftSize is how many ids a sandbox with shifted ids has.
+const ShiftSize = 1 << 16
+
+// ShiftFor gives the host's id that stands for 0 in the sandbox with the given
+// id. It lies where neither distributions, systemd nor subordinate ids have
+// theirs (systemd, UIDS-GIDS.md: 1879048192 and up are unused). Two sandboxes may
+// share a range: their walls are the namespaces, not the ids.
+func ShiftFor(id string) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(id))
+	return 0x70000000 + h.Sum32()%0xffe<<16
+}
+
+// MapsKnown reports whether Maps do not depend on Facts.Passwd.
+func MapsKnown(c Config) bool {
+	return c.Caller.Root || c.User == "" || c.User == UserRoot || c.User == UserMe
+}
+
+// Maps gives the uid and gid map of the sandbox's user namespace.
+func Maps(c Config, f Facts) (uids, gids []IDMap, err error) {
+	switch {
+	case c.Caller.Root && f.Shift != 0:
+		all := []IDMap{{0, f.Shift, ShiftSize}}
+		return all, all, nil
+	case c.Caller.Root:
+		all := []IDMap{{0, 0, math.MaxUint32}}
+		return all, all, nil
+	}
+	u, err := Identity(c, f)
+	return []IDMap{{u.UID, 0, 1}}, []IDMap{{u.GID, 0, 1}}, err
+}
+
+// Identity decides who commands run as. The user NAME
 // is looked up in the sandbox's own passwd alone.
-func Identity(c Config, f Facts) (u User, uids, gids []IDMap, err error) {
+func Identity(c Config, f Facts) (u User, err error) {
 	want := c.User
 	if want == "" {
 		want = UserRoot
@@ -91,7 +125,7 @@ func Identity(c Config, f Facts) (u User, uids, gids []IDMap, err error) {
 	default:
 		i := slices.IndexFunc(users, func(u User) bool { return u.Name == want })
 		if i < 0 {
-			return u, nil, nil, fault.New(fault.NotFound, "the sandbox has no user %q in its /etc/passwd", want).
+			return u, fault.New(fault.NotFound, "the sandbox has no user %q in its /etc/passwd", want).
 				WithHint("use root or me, or make the user first: coppice create --user root, then useradd %s", want)
 		}
 		u = users[i]
@@ -99,19 +133,21 @@ func Identity(c Config, f Facts) (u User, uids, gids []IDMap, err error) {
 	u = u.complete()
 	if c.Caller.Root {
 		u.Groups = ParseGroups(f.Group, u.Name)
-		all := []IDMap{{0, 0, math.MaxUint32}}
-		return u, all, all, nil
 	}
-	return u, []IDMap{{u.UID, 0, 1}}, []IDMap{{u.GID, 0, 1}}, nil
+	return u, nil
 }
 
-// Decide makes the plan. The root is mounted at root (host path).
-func Decide(c Config, f Facts, root string) (Guest, Enforced, error) {
-	u, uids, _, err := Identity(c, f)
+// Decide makes the plan.
+func Decide(c Config, f Facts) (Guest, Enforced, error) {
+	u, err := Identity(c, f)
 	if err != nil {
 		return Guest{}, Enforced{}, err
 	}
-	g := Guest{Version: Version, Tier: c.Tier, Root: root, User: u}
+	uids, _, err := Maps(c, f)
+	if err != nil {
+		return Guest{}, Enforced{}, err
+	}
+	g := Guest{Version: Version, Tier: c.Tier, Dir: c.Spec.Bind, User: u}
 	e := Enforced{Tier: c.Tier, User: fmt.Sprintf("%s (%d:%d)", u.Name, u.UID, u.GID)}
 	add := func(name, state, detail string) { e.Items = append(e.Items, Item{name, state, detail}) }
 	if c.Limits.Disk > 0 {
@@ -146,7 +182,7 @@ func Decide(c Config, f Facts, root string) (Guest, Enforced, error) {
 	switch {
 	case single:
 		add("user", On, fmt.Sprintf("a user namespace in which %d is the one id", u.UID))
-	case f.Shifted:
+	case f.Shift != 0:
 		add("user", On, "a user namespace whose ids are nobody on the host")
 	default:
 		add("user", Weak, "a user namespace without capabilities on the host, but its ids are the host's own")
@@ -200,10 +236,10 @@ func limits(c Config, f Facts, g *Guest, add func(name, state, detail string)) {
 		case f.PidMax && n+ownTasks >= leastPidMax:
 			g.PidMax = int(n + ownTasks)
 			add("pids", On, strconv.FormatInt(n, 10)+" tasks, pid_max of the pid namespace")
-		case f.PidMax && c.Caller.Root && !f.Shifted:
+		case f.PidMax && c.Caller.Root && f.Shift == 0:
 			g.PidMax = leastPidMax
 			add("pids", Weak, "about 280 tasks: no lower pid_max is possible, and no pids controller is delegated to us")
-		case !c.Caller.Root || f.Shifted:
+		case !c.Caller.Root || f.Shift != 0:
 			g.NProc = uint64(n + ownTasks)
 			if f.PidMax {
 				g.PidMax = leastPidMax

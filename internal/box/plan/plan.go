@@ -125,7 +125,7 @@ type IDMap struct {
 type Guest struct {
 	Version  int      `json:"version"`
 	Tier     string   `json:"tier"`
-	Root     string   `json:"root"` // where the keeper mounted the root; workspace: the working directory
+	Dir      string   `json:"dir,omitempty"` // tier workspace: the working directory
 	Hostname string   `json:"hostname,omitempty"`
 	User     User     `json:"user"`
 	Env      []string `json:"env"` // of every command, complete
@@ -140,7 +140,7 @@ type Guest struct {
 	PidMax   int      `json:"pid_max,omitempty"`  // of the pid namespace; 0 leaves it
 	NProc    uint64   `json:"nproc,omitempty"`    // RLIMIT_NPROC; 0 leaves it
 	Data     uint64   `json:"data,omitempty"`     // RLIMIT_DATA; 0 leaves it
-	Threads  bool     `json:"threads,omitempty"`  // a cgroup.threads descriptor comes along
+	Threads  bool     `json:"threads,omitempty"`  // a cgroup.threads descriptor comes along, after the root
 }
 
 // SingleID reports whether one uid alone is mapped.
