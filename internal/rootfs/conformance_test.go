@@ -5,21 +5,89 @@ package rootfs_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootfs/rootfstest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/rootspec/rootspectest"
 )
 
-func TestMain(m *testing.M) { rootspectest.Main(m, rootfstest.Steps()) }
+func TestMain(m *testing.M) {
+	steps := rootfstest.Steps()
+	steps["badHomes"] = badHomes
+	rootspectest.Main(m, steps)
+}
+
+// badHomes tries drivers with stores on what cannot carry them: the overlay root
+// that it runs in, a full and a read-only tmpfs. It prints what each says.
+func badHomes(root string, _ []byte, out io.Writer) error {
+	layer := root + "/layer"
+	for _, mount := range []string{"", "size=4k,nr_inodes=3", "ro"} {
+		home := root + "/home" + strconv.Itoa(len(mount))
+		if err := os.Mkdir(home, 0o700); err != nil {
+			return err
+		}
+		if mount != "" {
+			var flags uintptr
+			if mount == "ro" {
+				flags, mount = unix.MS_RDONLY, ""
+			}
+			if err := unix.Mount("tmpfs", home, "tmpfs", flags, mount); err != nil {
+				return err
+			}
+		}
+		for _, name := range []string{"overlay", "copy", "btrfs"} {
+			d, err := rootfs.New(name, rootfs.Deps{Home: home, Materialise: rootfstest.Materialise})
+			if err != nil {
+				return err
+			}
+			live := rootfs.Live{Dir: home + "/gen", Stack: rootspec.Stack{Layers: []string{layer}}}
+			_, err = d.Present(context.Background(), live)
+			fmt.Fprintln(out, name, fault.KindOf(err), strings.Contains(fault.HintOf(err), "COPPICE_HOME"))
+			if rerr := d.Remove(context.Background(), live.Dir); rerr != nil {
+				return rerr
+			}
+		}
+	}
+	return nil
+}
+
+func TestStoresThatCannotCarryADriver(t *testing.T) {
+	if !rootspectest.AsUser(t) {
+		return
+	}
+	dir := t.TempDir()
+	for _, d := range []string{"base/layer/a/b/c/d", "up", "work"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := rootspec.Spec{Overlays: []rootspec.Overlay{{Target: "/", Lowers: []string{dir + "/base"}, Upper: dir + "/up", Work: dir + "/work"}}}
+	out, err := rootspectest.Run(t, s, rootspectest.Options{}, "badHomes", nil)
+	const want = `overlay unsupported true
+copy  false
+btrfs unsupported true
+overlay no_space false
+copy no_space false
+btrfs unsupported true
+overlay read_only false
+copy read_only false
+btrfs unsupported true
+`
+	if err != nil || out != want {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
 
 func TestConformance(t *testing.T) {
 	if !rootspectest.IsUser() {

@@ -48,8 +48,9 @@ func (o *overlay) Present(_ context.Context, live Live) (rootspec.Spec, error) {
 	}
 	spec := rootspec.Spec{Skeleton: plan.Skeleton, Files: plan.Files, Hide: plan.Hide}
 	before := len(rec.Parts)
+	stack := newStackReader(live.Stack)
 	for _, part := range plan.Parts {
-		lowers, err := stackAt(live.Stack, part.Path)
+		lowers, err := stack.at(part.Path)
 		if err != nil {
 			return rootspec.Spec{}, fault.Wrap(err, "layers of %s", part.Path)
 		}
@@ -212,15 +213,65 @@ func (o *overlay) Remove(ctx context.Context, dir string) error {
 	return removeTree(ctx, dir)
 }
 
-// stackAt gives the directories that make up the directory p (absolute, inside)
-// of the stack, topmost first, as overlayfs would merge them were the whole stack
-// one mount: a layer in which p or a directory above it is opaque, removed, or
-// something else than a directory ends the list, and so does p being absent
-// below such a directory. Layers were written by sandboxes, so no link in them is
-// followed.
-func stackAt(s rootspec.Stack, p string) ([]string, error) {
+// stackReader answers for the parts of one stack which directories make them up.
+type stackReader struct {
+	rootspec.Stack
+	tops []*top // of Layers; nil: not looked at
+}
+
+// top is what the root directory of a layer holds, so that a part which a layer
+// does not touch, nearly all of them, costs nothing.
+type top struct {
+	names  map[string]bool
+	opaque bool
+}
+
+func newStackReader(s rootspec.Stack) *stackReader {
+	return &stackReader{Stack: s, tops: make([]*top, len(s.Layers))}
+}
+
+func (s *stackReader) top(i int) (*top, error) {
+	if s.tops[i] != nil {
+		return s.tops[i], nil
+	}
+	f, err := os.Open(s.Layers[i])
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	t := &top{names: make(map[string]bool, len(names)), opaque: isOpaque(s.Layers[i])}
+	for _, n := range names {
+		t.names[n] = true
+	}
+	s.tops[i] = t
+	return t, nil
+}
+
+// at gives the directories that make up the directory p (absolute, inside) of the
+// stack, topmost first, as overlayfs would merge them were the whole stack one
+// mount: a layer in which p or a directory above it is opaque, removed, or
+// something else than a directory ends the list. Layers were written by
+// sandboxes, so no link in them is followed.
+func (s *stackReader) at(p string) ([]string, error) {
 	var dirs []string
-	for _, layer := range s.Layers {
+	first, _, _ := strings.Cut(strings.TrimPrefix(p, "/"), "/")
+	for i, layer := range s.Layers {
+		if first != "" {
+			t, err := s.top(i)
+			if err != nil {
+				return nil, err
+			}
+			if !t.names[first] {
+				if t.opaque {
+					return dirs, nil
+				}
+				continue
+			}
+		}
 		in, end, err := layerAt(layer, p)
 		if err != nil {
 			return nil, err

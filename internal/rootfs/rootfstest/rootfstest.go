@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -375,6 +376,7 @@ type HostOrder struct {
 	Home string   // the store
 	Dirs []string // each gets a file
 	Want []string // files that must be there
+	Deaf []string // sockets of the host that must not answer
 }
 
 func host(root string, arg []byte, out io.Writer) error {
@@ -392,6 +394,12 @@ func host(root string, arg []byte, out io.Writer) error {
 	for _, p := range o.Want {
 		if _, err := os.Lstat(root + p); err != nil {
 			return err
+		}
+	}
+	for _, p := range o.Deaf {
+		if c, err := net.Dial("unix", root+p); err == nil {
+			_ = c.Close()
+			return fmt.Errorf("the host's socket %s answers", p)
 		}
 	}
 	for _, d := range o.Dirs {
@@ -418,12 +426,15 @@ func testHost(s *suite) {
 	mine := filepath.Join(filepath.Dir(s.home), "mine")
 	must(s.t, os.MkdirAll(mine, 0o755))
 	must(s.t, os.WriteFile(mine+"/precious", []byte("host"), 0o600))
+	sock, err := new(net.ListenConfig).Listen(s.t.Context(), "unix", mine+"/socket")
+	must(s.t, err)
+	defer sock.Close()
 	layer := filepath.Join(s.home, "layers", "l", "fs")
 	must(s.t, os.MkdirAll(layer+"/usr/lib/coppice-layer", 0o755))
 	must(s.t, os.MkdirAll(layer+mine, 0o755))
 	must(s.t, os.WriteFile(layer+mine+"/from-layer", nil, 0o600))
 	l.Stack.Layers = []string{layer}
-	o := HostOrder{Home: s.home, Dirs: []string{mine}, Want: []string{"/usr/bin", "/etc/passwd", "/usr/lib/coppice-layer", mine + "/precious", mine + "/from-layer"}}
+	o := HostOrder{Home: s.home, Dirs: []string{mine}, Want: []string{"/usr/bin", "/etc/passwd", "/usr/lib/coppice-layer", mine + "/precious", mine + "/from-layer", mine + "/socket"}, Deaf: []string{mine + "/socket"}}
 	for range 2 {
 		if got := s.step(s.present(l), "host", o); got != "ok" {
 			s.t.Error(got)

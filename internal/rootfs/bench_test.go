@@ -1,0 +1,57 @@
+//go:build linux
+
+package rootfs_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/coppice-dev/coppice/internal/rootfs"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// BenchmarkPresent: a generation on the host that was presented before, and a new
+// one, with few and many layers. As real root the host has few parts, as an
+// ordinary user many; which it is decides who runs the benchmark.
+func BenchmarkPresent(b *testing.B) {
+	for _, layers := range []int{0, 30} {
+		home := filepath.Join(b.TempDir(), "home")
+		st := rootspec.Stack{Host: true}
+		for i := range layers {
+			l := filepath.Join(home, "layers", fmt.Sprint(i), "fs")
+			if err := os.MkdirAll(l+"/usr/lib", 0o755); err != nil {
+				b.Fatal(err)
+			}
+			st.Layers = append(st.Layers, l)
+		}
+		if err := os.MkdirAll(home, 0o700); err != nil {
+			b.Fatal(err)
+		}
+		for _, root := range []bool{true, false} {
+			drv, err := rootfs.New("overlay", rootfs.Deps{Home: home, Root: root})
+			if err != nil {
+				b.Fatal(err)
+			}
+			who := map[bool]string{true: "root", false: "user"}[root]
+			b.Run(fmt.Sprintf("new/%s/layers=%d", who, layers), func(b *testing.B) {
+				n := 0
+				for b.Loop() {
+					n++
+					if _, err := drv.Present(context.Background(), rootfs.Live{Dir: fmt.Sprintf("%s/%s%d", home, who, n), Stack: st}); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+			b.Run(fmt.Sprintf("again/%s/layers=%d", who, layers), func(b *testing.B) {
+				for b.Loop() {
+					if _, err := drv.Present(context.Background(), rootfs.Live{Dir: home + "/" + who + "1", Stack: st}); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
