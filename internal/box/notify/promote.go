@@ -32,10 +32,13 @@ import (
 //	3  rename tree onto D, which is empty by now (one atomic step)
 //	4  remove the workshop
 //
-// At every step each entry is in D or in tree, never in both and never in
-// neither. So whoever finds a workshop moves everything back (undo; a live
+// A file with several names in D keeps them: the first is moved, the others are
+// made as links to it and then removed from D.
+//
+// At every step each entry is in D or in tree (for an instant a further name of a
+// file is in both), and never in neither. So whoever finds a workshop moves everything back (undo; a live
 // failure and Recover do the same): an entry that D lacks is renamed back whole,
-// one that D has is a directory, and is entered. A kill therefore loses nothing;
+// a directory that D has is entered, a file that D has is dropped. A kill therefore loses nothing;
 // directories that were entered may show the time of the recovery as mtime.
 //
 // Names are never followed: everything is done relative to descriptors of one
@@ -67,7 +70,7 @@ func promote(e *end, hook func() error) (moved int, size int64, err error) {
 		return 0, 0, err
 	}
 	defer unix.Close(work)
-	m := mover{hook: hook}
+	m := mover{hook: hook, work: work, links: map[inode]string{}}
 	err = m.move(e.parent, e.base, work, journalTree)
 	if err == nil {
 		err = m.step()
@@ -181,7 +184,13 @@ type mover struct {
 	bytes int64
 	stamp []stamp // of directories that were entered, outermost first
 	hook  func() error
+
+	work  int              // the workshop
+	links map[inode]string // where the first name of a file with several was moved, relative to work
 }
+
+// inode tells files apart within one mount.
+type inode struct{ dev, ino uint64 }
 
 // step comes before each change.
 func (m *mover) step() error {
@@ -253,13 +262,10 @@ func (m *mover) entry(from, into int, name, rel string) error {
 	if err := m.step(); err != nil {
 		return err
 	}
-	err := unix.Renameat(from, name, into, name)
+	err := m.carry(from, into, name, rel, &st)
 	switch {
 	case err == nil:
 		m.moved++
-		if st.Mode&unix.S_IFMT == unix.S_IFREG {
-			m.bytes += st.Size
-		}
 		return nil
 	case !errors.Is(err, unix.EXDEV) || st.Mode&unix.S_IFMT != unix.S_IFDIR:
 		return fmt.Errorf("move %q: %w", name, err)
@@ -274,6 +280,29 @@ func (m *mover) entry(from, into int, name, rel string) error {
 		return fmt.Errorf("remove the old %q: %w", name, err)
 	}
 	m.moved++
+	return nil
+}
+
+// carry moves one entry as a whole. Copying up splits the names of a file apart
+// that has several in a lower layer; here they are kept together, as far as they
+// lie in the promoted directory.
+func (m *mover) carry(from, into int, name, rel string, st *unix.Stat_t) error {
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return unix.Renameat(from, name, into, name)
+	}
+	key := inode{uint64(st.Dev), st.Ino}
+	if first, ok := m.links[key]; ok {
+		if unix.Linkat(m.work, first, into, name, 0) == nil {
+			return unix.Unlinkat(from, name, 0)
+		}
+	}
+	if err := unix.Renameat(from, name, into, name); err != nil {
+		return err
+	}
+	m.bytes += st.Size
+	if place := journalTree + rel + "/" + name; st.Nlink > 1 && len(place) < unix.PathMax {
+		m.links[key] = place
+	}
 	return nil
 }
 
@@ -314,6 +343,9 @@ func unmove(newDir int, newName string, oldDir int, oldName string) error {
 		return err
 	}
 	from, err := openat(newDir, newName, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		return unix.Unlinkat(newDir, newName, 0) // a further name that was made, whose old one is still there
+	}
 	if err != nil {
 		return err
 	}

@@ -93,6 +93,9 @@ func fill(lower string) {
 	write("d/sub/deep/er/four", "4444")
 	write("d/sub/empty/x", "")
 	_ = os.Remove(filepath.Join(lower, "d/sub/empty/x"))
+	write("hl/a", "linked")
+	write("hl/sub/x", "x")
+	_ = os.Link(filepath.Join(lower, "hl/a"), filepath.Join(lower, "hl/sub/b"))
 	write("other/file", "o")
 	write("full/file", "f")
 	write("file", "plain")
@@ -188,6 +191,24 @@ var scenarios = map[string]struct {
 		a.renamesLike("d", "other/d")
 		if _, err := os.Lstat("other/d/two"); err == nil {
 			a.errorf("a removed file came back")
+		}
+	}, 1},
+	"hard links": {func(a *actor) {
+		a.must(os.WriteFile("hl/sub/own", []byte("own"), 0o600))
+		a.must(os.Link("hl/sub/own", "hl/own2"))
+		a.renamesLike("hl", "hl2")
+		for _, pair := range [][2]string{{"hl2/a", "hl2/sub/b"}, {"hl2/own2", "hl2/sub/own"}} {
+			x, err := os.Stat(pair[0])
+			a.must(err)
+			y, err := os.Stat(pair[1])
+			a.must(err)
+			if !os.SameFile(x, y) {
+				a.errorf("%v are two files", pair)
+			}
+		}
+		a.must(os.WriteFile("hl2/a", []byte("changed"), 0o600))
+		if b, _ := os.ReadFile("hl2/sub/b"); string(b) != "changed" {
+			a.errorf("a write by one name is not seen by the other: %q", b)
 		}
 	}, 1},
 	"deep tree": {func(a *actor) {
@@ -612,5 +633,6 @@ func fillSmall(lower string) {
 		must(os.WriteFile(filepath.Join(lower, f), []byte(f), 0o644))
 	}
 	must(os.Symlink("one", filepath.Join(lower, "d/link")))
+	must(os.Link(filepath.Join(lower, "d/one"), filepath.Join(lower, "d/sub/uno")))
 	must(unix.Setxattr(filepath.Join(lower, "d/sub"), "user.note", []byte("hi"), 0))
 }
