@@ -18,12 +18,11 @@ import (
 
 // overlay keeps a generation as
 //
-//	parts        which part has which directory, and what was left out (record)
 //	upper/p0 …   the upper directory of each part
-//	work/p0 …    its work directory, empty but for what the kernel keeps there
+//	work/p0 …    its work directory, marked with the part's path
+//	left         what is left out of the host (JSON), when anything is
 //
-// A part keeps its directory for as long as the generation lives. The record is
-// written when all directories are there; nothing is mounted before.
+// A part keeps its directory for as long as the generation lives.
 type overlay struct{ deps Deps }
 
 func (o *overlay) Name() string    { return "overlay" }
@@ -37,7 +36,7 @@ func (o *overlay) Present(_ context.Context, live Live) (rootspec.Spec, error) {
 	rec, err := readRecord(live.Dir)
 	fresh := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !fresh {
-		return rootspec.Spec{}, err
+		return rootspec.Spec{}, fault.Wrap(err, "look at the live root")
 	}
 	plan, err := o.plan(live.Stack, rec)
 	if err != nil {
@@ -47,7 +46,6 @@ func (o *overlay) Present(_ context.Context, live Live) (rootspec.Spec, error) {
 		return rootspec.Spec{}, err
 	}
 	spec := rootspec.Spec{Skeleton: plan.Skeleton, Files: plan.Files, Hide: plan.Hide}
-	before := len(rec.Parts)
 	stack := newStackReader(live.Stack)
 	for _, part := range plan.Parts {
 		lowers, err := stack.at(part.Path)
@@ -59,8 +57,7 @@ func (o *overlay) Present(_ context.Context, live Live) (rootspec.Spec, error) {
 			continue // a layer took the place of the part
 		}
 		if !known {
-			name = rec.add(part.Path)
-			if err := makePart(live.Dir, name, lowers[0]); err != nil {
+			if name, err = rec.add(live.Dir, part.Path, lowers[0]); err != nil {
 				return rootspec.Spec{}, fault.Wrap(err, "prepare %s of the root", part.Path)
 			}
 		}
@@ -74,11 +71,8 @@ func (o *overlay) Present(_ context.Context, live Live) (rootspec.Spec, error) {
 		})
 	}
 	spec.Hide = within(spec.Hide, spec.Overlays)
-	if fresh || len(rec.Parts) != before || !slices.Equal(rec.Left, plan.Left) {
-		rec.Left = plan.Left
-		if err := rec.write(live.Dir); err != nil {
-			return rootspec.Spec{}, err
-		}
+	if err := writeLeft(live.Dir, plan.Left); err != nil {
+		return rootspec.Spec{}, err
 	}
 	if len(spec.Overlays) == 0 {
 		return rootspec.Spec{}, fault.New(fault.Invalid, "the root of the sandbox is empty")
@@ -96,20 +90,20 @@ func (o *overlay) plan(stack rootspec.Stack, rec record) (HostPlan, error) {
 	if err != nil {
 		return HostPlan{}, err
 	}
-	for _, r := range rec.Parts {
-		h.Keep = append(h.Keep, r.Path)
+	for _, r := range rec.parts {
+		h.Keep = append(h.Keep, r.path)
 	}
 	p := HostParts(h)
-	for _, r := range rec.Parts {
-		if slices.ContainsFunc(p.Parts, func(q HostPart) bool { return q.Path == r.Path }) {
+	for _, r := range rec.parts {
+		if slices.ContainsFunc(p.Parts, func(q HostPart) bool { return q.Path == r.path }) {
 			continue
 		}
 		if !h.Root {
-			return HostPlan{}, gone(r.Path)
+			return HostPlan{}, gone(r.path)
 		}
 		// Unmounted on the host: the directory below the mount shows through.
 		q := newPlanner(h)
-		q.part(r.Path)
+		q.part(r.path)
 		p.Parts = append(p.Parts, q.plan.Parts...)
 		p.Hide = append(p.Hide, q.plan.Hide...)
 	}
@@ -176,37 +170,21 @@ var noUpper = map[int64]string{
 	unix.ECRYPTFS_SUPER_MAGIC:  "eCryptfs",
 }
 
-func makePart(dir, name, covers string) error {
-	up := filepath.Join(dir, "upper", name)
-	for _, d := range []string{up, filepath.Join(dir, "work", name)} {
-		if err := os.Mkdir(d, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-	}
-	return copyDirMeta(covers, up)
-}
-
 // Parts: see Driver.
 func (o *overlay) Parts(live Live) ([]rootspec.Part, error) {
 	rec, err := readRecord(live.Dir)
 	if err != nil {
 		return nil, fault.Wrap(err, "parts of the live root")
 	}
-	parts := make([]rootspec.Part, len(rec.Parts))
-	for i, p := range rec.Parts {
-		parts[i] = rootspec.Part{Dir: filepath.Join(live.Dir, "upper", p.Dir), Path: p.Path}
+	parts := make([]rootspec.Part, len(rec.parts))
+	for i, p := range rec.parts {
+		parts[i] = rootspec.Part{Dir: filepath.Join(live.Dir, "upper", p.dir), Path: p.path}
 	}
 	return parts, nil
 }
 
 // LeftOut: see Reporter.
-func (o *overlay) LeftOut(live Live) ([]LeftOut, error) {
-	rec, err := readRecord(live.Dir)
-	if err != nil {
-		return nil, fault.Wrap(err, "what the live root leaves out")
-	}
-	return rec.Left, nil
-}
+func (o *overlay) LeftOut(live Live) []LeftOut { return readLeft(live.Dir) }
 
 // Remove: see Driver.
 func (o *overlay) Remove(ctx context.Context, dir string) error {

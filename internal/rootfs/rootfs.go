@@ -60,5 +60,5 @@ type LeftOut struct {
 // Reporter is the power to say what a presented generation leaves out; drivers
 // that can stand on the host have it.
 type Reporter interface {
-	LeftOut(live Live) ([]LeftOut, error)
+	LeftOut(live Live) []LeftOut
 }

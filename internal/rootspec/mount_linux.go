@@ -339,6 +339,13 @@ func (m *mounter) file(f File, skeleton bool) error {
 		return fault.Wrap(err, "open %s", f.Source)
 	}
 	m.own(src)
+	var st unix.Stat_t
+	if err := unix.Fstat(src, &st); err != nil {
+		return fault.Wrap(err, "look at %s", f.Source)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil // it became a socket, say, which would lead out of the sandbox
+	}
 	if skeleton {
 		if err := m.touch(f.Target); err != nil {
 			return fault.Wrap(err, "make the place of %s", f.Target)

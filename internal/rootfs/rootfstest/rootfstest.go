@@ -355,10 +355,11 @@ func testInterrupted(s *suite) {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	cancel()
 	_, _ = s.drv.Present(ctx, l)
-	for _, d := range []string{"root.new/half", "upper/p0", "work"} {
+	must(s.t, s.drv.Remove(s.t.Context(), l.Dir))
+	for _, d := range []string{"root.new/half", "upper/p0", "work/p0"} {
 		must(s.t, os.MkdirAll(filepath.Join(l.Dir, d), 0o700))
 	}
-	must(s.t, os.WriteFile(filepath.Join(l.Dir, "parts.tmp"), []byte(`{"ver`), 0o600))
+	must(s.t, os.WriteFile(filepath.Join(l.Dir, "left"), []byte(`[{"pa`), 0o600))
 	s.same("redone", s.step(s.present(l), "dump", nil), s.want(layers...))
 }
 
