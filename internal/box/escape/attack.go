@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 )
@@ -54,21 +55,25 @@ func Main(args []string, out io.Writer) int {
 	}
 	var f Facts
 	if err := json.Unmarshal([]byte(args[2]), &f); err != nil {
-		fmt.Fprintln(out, err)
+		tell(out, err)
 		return Misused
 	}
 	i := slices.IndexFunc(Attacks, func(a Attack) bool { return a.Name == args[1] })
 	if i < 0 {
-		fmt.Fprintln(out, "no such attack")
+		tell(out, "no such attack")
 		return Misused
 	}
 	if err := Attacks[i].Run(f); err != nil {
-		fmt.Fprintln(out, "refused:", err)
+		tell(out, "refused:", err)
 		return Refused
 	}
-	fmt.Fprintln(out, "SUCCEEDED")
+	tell(out, "SUCCEEDED")
 	return Succeeded
 }
+
+// tell writes for whoever reads the test's output; that it cannot be read is
+// nothing that an attacker can do about.
+func tell(w io.Writer, words ...any) { _, _ = fmt.Fprintln(w, words...) }
 
 // each tries several ways; one that succeeds is enough.
 func each[T any](things []T, try func(T) error) error {
@@ -76,7 +81,7 @@ func each[T any](things []T, try func(T) error) error {
 	for _, t := range things {
 		err := try(t)
 		if err == nil {
-			fmt.Println("by", t)
+			tell(os.Stdout, "by", t)
 			return nil
 		}
 		errs = append(errs, fmt.Errorf("%v: %w", t, err))

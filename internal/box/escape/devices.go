@@ -28,7 +28,7 @@ var deviceAttacks = []Attack{
 		return each(places, func(place string) error {
 			return each(devices, func(d [3]uint32) error {
 				p := filepath.Join(place, fmt.Sprintf("node-%d-%d", d[1], d[2]))
-				defer os.Remove(p)
+				defer func() { _ = os.Remove(p) }()
 				if err := unix.Mknod(p, d[0]|0o666, int(unix.Mkdev(d[1], d[2]))); err != nil {
 					return err
 				}
@@ -75,7 +75,7 @@ var deviceAttacks = []Attack{
 		if len(found) == 0 {
 			return errNothing
 		}
-		fmt.Println(found)
+		tell(os.Stdout, found)
 		return nil
 	}},
 	{Name: "foreign-terminals", What: "open terminals of the host", Run: func(f Facts) error {

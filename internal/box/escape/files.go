@@ -82,7 +82,7 @@ var fileAttacks = []Attack{
 		if len(left) == 0 {
 			return errNothing
 		}
-		fmt.Println(left)
+		tell(os.Stdout, left)
 		return nil
 	}},
 	{Name: "standard-descriptors", What: "walk to other files from stdin, stdout and stderr", Run: func(f Facts) error {
@@ -101,7 +101,7 @@ var fileAttacks = []Attack{
 		})
 	}},
 	{Name: "environment", What: "find what the daemon's environment held", Run: func(f Facts) error {
-		return f.holds([]byte(strings.Join(os.Environ(), "\n")))
+		return f.holds([]byte(strings.Join(unix.Environ(), "\n")))
 	}},
 	{Name: "handle", What: "open_by_handle_at of inodes by number (shocker)", Run: func(f Facts) error {
 		h, _, err := unix.NameToHandleAt(unix.AT_FDCWD, "/", 0)

@@ -159,7 +159,7 @@ var networkAttacks = []Attack{
 		}
 		for line := range strings.Lines(string(b)) {
 			if name, _, ok := strings.Cut(strings.TrimSpace(line), ":"); ok && name != "lo" {
-				fmt.Println(name)
+				tell(os.Stdout, name)
 				return nil
 			}
 		}

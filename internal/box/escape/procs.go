@@ -164,17 +164,17 @@ var procAttacks = []Attack{
 			switch key {
 			case "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb":
 				if v, err := strconv.ParseUint(value, 16, 64); err != nil || v&forbidden != 0 {
-					fmt.Println(line)
+					tell(os.Stdout, line)
 					return nil
 				}
 			case "NoNewPrivs":
 				if value != "1" {
-					fmt.Println(line)
+					tell(os.Stdout, line)
 					return nil
 				}
 			case "Seccomp":
 				if value != "2" {
-					fmt.Println(line)
+					tell(os.Stdout, line)
 					return nil
 				}
 			}

@@ -90,10 +90,10 @@ func remember(c caller, fd int, uid, gid uint32) verdict {
 		want.gid = gid
 	}
 	var err error
-	switch {
-	case want == was:
+	switch want {
+	case was:
 		return success
-	case want == owner{st.Uid, st.Gid}:
+	case owner{st.Uid, st.Gid}:
 		err = unix.Removexattr(name, OwnerXattr)
 	default:
 		err = unix.Setxattr(name, OwnerXattr, []byte(want.String()), 0)

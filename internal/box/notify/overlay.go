@@ -67,12 +67,12 @@ func triedToMove(e *end) bool {
 	if unix.Mkdirat(e.parent, name, 0o700) != nil {
 		return false
 	}
-	defer unix.Unlinkat(e.parent, name, unix.AT_REMOVEDIR)
+	defer func() { _ = unix.Unlinkat(e.parent, name, unix.AT_REMOVEDIR) }()
 	inner := name + "/x"
 	if unix.Mkdirat(e.parent, inner, 0o700) != nil {
 		return false
 	}
-	defer unix.Unlinkat(e.parent, inner, unix.AT_REMOVEDIR)
+	defer func() { _ = unix.Unlinkat(e.parent, inner, unix.AT_REMOVEDIR) }()
 	err := unix.Renameat(e.parent, e.base, e.parent, name)
 	return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST)
 }

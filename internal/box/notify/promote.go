@@ -290,7 +290,7 @@ func (m *mover) carry(from, into int, name, rel string, st *unix.Stat_t) error {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return unix.Renameat(from, name, into, name)
 	}
-	key := inode{uint64(st.Dev), st.Ino}
+	key := inode{st.Dev, st.Ino}
 	if first, ok := m.links[key]; ok {
 		if unix.Linkat(m.work, first, into, name, 0) == nil {
 			return unix.Unlinkat(from, name, 0)

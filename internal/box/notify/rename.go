@@ -206,7 +206,7 @@ func needed(old, new *end, flags uint32) (verdict, []*end) {
 	switch {
 	case flags&^(unix.RENAME_EXCHANGE|unix.RENAME_NOREPLACE) != 0:
 		return proceed, nil // overlayfs knows no others: EINVAL
-	case !old.isDir() && !(exchange && new.isDir()):
+	case !old.isDir() && (!exchange || !new.isDir()):
 		return proceed, nil
 	case old.node < 0, exchange && new.node < 0:
 		return proceed, nil // ENOENT

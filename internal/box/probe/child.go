@@ -3,6 +3,7 @@
 package probe
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -127,7 +128,7 @@ func tryMounts(c config) []result {
 	if err != nil {
 		return []result{tried(Overlay, "made a directory in "+c.Home, err)}
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	rs := []result{tried(Overlay, "mounted overlayfs with userxattr, its upper directory in "+c.Home+", and used it", tryOverlay(dir))}
 	if c.Quick {
 		return rs
@@ -195,7 +196,7 @@ func tryReflink(dir string) error {
 // tryIDMap shifts a mount by the map of a user namespace that a child sits in
 // (mount_setattr(2), MOUNT_ATTR_IDMAP).
 func tryIDMap(dir string) error {
-	hold := exec.Command("/proc/self/exe")
+	hold := exec.CommandContext(context.Background(), "/proc/self/exe")
 	hold.Args = []string{argv0, string(taskHold)}
 	hold.Env = []string{}
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 100000, Size: 65536}}

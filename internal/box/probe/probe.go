@@ -166,7 +166,6 @@ type result struct {
 type childReport struct {
 	Results []result `json:"results"`
 	start   error    // the child did not even start
-	stderr  string
 }
 
 // runChild runs one task in new namespaces.

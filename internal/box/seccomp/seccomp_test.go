@@ -15,10 +15,10 @@ type call struct {
 }
 
 func (c call) word(off uint32) uint32 {
-	switch {
-	case off == offNr:
+	switch off {
+	case offNr:
 		return c.nr
-	case off == offArch:
+	case offArch:
 		return c.arch
 	}
 	a := c.args[(off-offArgs)/8]
