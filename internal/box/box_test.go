@@ -75,8 +75,8 @@ func config(t testing.TB) plan.Config {
 	if err := os.Mkdir(c.RunDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, top := range []string{"/usr", "/etc", "/var", "/root", "/home"} {
-		o := rootspec.Overlay{Target: top, Lowers: []string{top}, Upper: dir + top + "/upper", Work: dir + top + "/work", Wrap: top == "/var"}
+	for _, top := range []string{"/usr", "/etc", "/root", "/home"} {
+		o := rootspec.Overlay{Target: top, Lowers: []string{top}, Upper: dir + top + "/upper", Work: dir + top + "/work"}
 		for _, d := range []string{o.Upper, o.Work} {
 			if err := os.MkdirAll(d, 0o755); err != nil {
 				t.Fatal(err)

@@ -447,7 +447,7 @@ func (k *keeper) stopAll(grace time.Duration) error {
 	}
 	if n, err := k.count(); err != nil || n == 0 {
 		k.endNow()
-		return nil //nolint:nilerr // there is nothing left to stop
+		return nil
 	}
 	_ = k.link.Send(guest.MsgKill, guest.Kill{Signal: int(unix.SIGTERM), Whom: guest.KillAll})
 	_ = k.link.Send(guest.MsgKill, guest.Kill{Signal: int(unix.SIGCONT), Whom: guest.KillAll})

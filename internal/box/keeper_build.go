@@ -219,12 +219,12 @@ func readBeneath(root, name string) ([]byte, error) {
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
-		return nil, nil //nolint:nilerr // it has no such file that can be read
+		return nil, nil
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil, nil //nolint:nilerr // as above
+		return nil, nil
 	}
 	b, err := io.ReadAll(io.LimitReader(f, 4<<20))
 	return b, fault.Wrap(err, "read the sandbox's /%s", name)

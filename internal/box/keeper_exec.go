@@ -353,7 +353,7 @@ func (e *execution) attend(conn *net.UnixConn, offset int64) error {
 	}()
 	if e.pid != 0 {
 		if err := wire.WriteJSON(conn, wire.FrameStarted, wire.Started{Exec: e.id, PID: e.pid}); err != nil {
-			return nil //nolint:nilerr // the reader is gone
+			return nil
 		}
 	}
 	input.Go(func() {
@@ -364,14 +364,14 @@ func (e *execution) attend(conn *net.UnixConn, offset int64) error {
 		t, p, lost, ok := r.next()
 		if lost > 0 {
 			if err := wire.WriteJSON(conn, wire.FrameDropped, wire.Dropped{Bytes: lost}); err != nil {
-				return nil //nolint:nilerr // as above
+				return nil
 			}
 		}
 		if !ok {
 			break
 		}
 		if err := wire.WriteFrame(conn, t, p); err != nil {
-			return nil //nolint:nilerr // as above
+			return nil
 		}
 	}
 	if !r.complete() {

@@ -55,7 +55,7 @@ func (o *output) add(t wire.FrameType, p []byte) {
 	if o.finished {
 		return
 	}
-	if n := len(o.chunks); n > 0 && o.chunks[n-1].t == t && len(o.chunks[n-1].data)+len(p) <= frameFull && !(o.reader != nil && o.reader.pos == o.end) {
+	if n := len(o.chunks); n > 0 && o.chunks[n-1].t == t && len(o.chunks[n-1].data)+len(p) <= frameFull && (o.reader == nil || o.reader.pos != o.end) {
 		o.chunks[n-1].data = append(o.chunks[n-1].data, p...)
 	} else {
 		o.chunks = append(o.chunks, chunk{t, append(make([]byte, 0, len(p)), p...)})

@@ -58,7 +58,7 @@ history.`,
 				return err
 			}
 			if body != nil {
-				defer body.Close() //nolint:errcheck // it was only read
+				defer body.Close()
 			}
 			c, err := a.client()
 			if err != nil {
@@ -98,7 +98,7 @@ history.`,
 // command does not have.
 func must(err error) {
 	if err != nil {
-		panic(err) //nolint:forbidigo // impossible in a program that has passed one test
+		panic(err)
 	}
 }
 
@@ -201,7 +201,7 @@ func download(ctx context.Context, url string) (io.ReadCloser, error) {
 		return nil, fault.New(fault.Unavailable, "fetch the archive").Because(err)
 	}
 	if res.StatusCode != http.StatusOK {
-		res.Body.Close() //nolint:errcheck // nothing was wanted of it
+		res.Body.Close()
 		return nil, fault.New(fault.Unavailable, "fetch %s: the server answered %s", url, res.Status)
 	}
 	return res.Body, nil

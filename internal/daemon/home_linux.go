@@ -149,7 +149,7 @@ func writeFormat(name string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name())
+	defer os.Remove(f.Name()) //nolint:errcheck // it is gone when the rename went well
 	_, err = f.WriteString(format)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err != nil {

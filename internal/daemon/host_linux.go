@@ -55,7 +55,7 @@ func lookUp(c *plan.Caller) error {
 		}
 		return fault.Wrap(err, "look up who runs the daemon")
 	}
-	defer f.Close() //nolint:errcheck // opened for reading
+	defer f.Close()
 	for sc := bufio.NewScanner(f); sc.Scan(); {
 		w := strings.Split(sc.Text(), ":")
 		if len(w) == 7 && w[2] == strconv.Itoa(int(c.UID)) {

@@ -68,7 +68,7 @@ func serve(ctx context.Context, opt Options) error {
 	}
 	defer h.Close()
 
-	var out io.Writer = opt.Stderr
+	var out = opt.Stderr
 	if opt.Ready != nil {
 		log, err := h.openLog()
 		if err != nil {

@@ -202,7 +202,7 @@ func (e *Engine) loadIndex(s *sandbox, rec *meta.Sandbox) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // opened for reading
+	defer f.Close()
 	ix, err := layer.ReadIndex(f)
 	if err != nil {
 		return err

@@ -65,9 +65,9 @@ func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wi
 // exit. When the client goes away the output is left to the keeper, which never
 // lets a command wait for a reader.
 func (e *Engine) relay(ctx context.Context, session io.ReadWriteCloser, stream io.ReadWriter) (wire.Exit, error) {
-	unhook := context.AfterFunc(ctx, func() { session.Close() }) //nolint:errcheck // the reader below sees it
+	unhook := context.AfterFunc(ctx, func() { session.Close() })
 	defer unhook()
-	defer session.Close() //nolint:errcheck // nothing is written after the exit frame
+	defer session.Close()
 
 	// The client's half ends with the client's connection, which its owner
 	// closes after Exec has returned: it is not waited for here.

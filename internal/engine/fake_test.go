@@ -162,7 +162,7 @@ func (h *home) close() {
 	if h.Engine == nil {
 		return
 	}
-	if err := h.Engine.Close(); err != nil {
+	if err := h.Close(); err != nil {
 		h.t.Error(err)
 	}
 	if err := errors.Join(h.Layers.Close(), h.DB.Close()); err != nil {

@@ -141,17 +141,17 @@ func (e *Engine) watch(s *sandbox, b Box) {
 		}
 		rec, err := e.DB.Sandbox(e.bgCtx, string(s.id))
 		if err != nil {
-			return nil //nolint:nilerr // removed meanwhile
+			return nil
 		}
 		if err := s.acquire(e.bgCtx, e, "capture after its last process"); err != nil {
-			return nil //nolint:nilerr // closing
+			return nil
 		}
 		defer s.unlock(e)
 		if s.box != nil && s.box != b {
 			return nil // started again: it is the next capture's work
 		}
 		if rec, err = e.DB.Sandbox(e.bgCtx, string(s.id)); err != nil {
-			return nil //nolint:nilerr // removed meanwhile
+			return nil
 		}
 		if _, err := e.capture(e.bgCtx, s, &rec, note{cause: timeline.CauseAuto}); err != nil {
 			e.Logger.Error("what the last process left is not in the history yet", "sandbox", rec.Name, "err", err)

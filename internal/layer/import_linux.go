@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"errors"
 	"path"
 	"path/filepath"
 	"slices"
@@ -146,7 +147,7 @@ func (s *Store) RemoveTree(ctx context.Context, p string) error {
 		err = removeAt(ctx, s.fs, dir, filepath.Base(p))
 		unix.Close(dir)
 	}
-	if err == unix.ENOENT {
+	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	return fault.Wrap(err, "remove %s", p)

@@ -389,5 +389,5 @@ func (f *found) link() string {
 
 func (f *found) entry() Entry {
 	return Entry{Path: f.path(), Mode: f.st.Mode, UID: f.st.Uid, GID: f.st.Gid, Size: f.st.Size, Mtime: mtimeNs(&f.st),
-		Rdev: f.st.Rdev, Link: f.link(), Layer: f.m.levels[f.level].src, Ino: f.st.Ino, Nlink: uint64(f.st.Nlink)}
+		Rdev: f.st.Rdev, Link: f.link(), Layer: f.m.levels[f.level].src, Ino: f.st.Ino, Nlink: uint64(f.st.Nlink)} //nolint:unconvert // 32 bits wide on arm64
 }

@@ -218,7 +218,7 @@ func TestMmapWrites(t *testing.T) {
 			defer f.Close()
 			m, err := unix.Mmap(int(f.Fd()), 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 			w.must(err)
-			defer unix.Munmap(m) //nolint:errcheck // test
+			defer unix.Munmap(m)
 			w.must(os.Link(filepath.Join(w.live, "m"), filepath.Join(w.live, "n")))
 			for i := range 5 {
 				m[i*1000] = byte(i + 1)

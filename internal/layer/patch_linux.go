@@ -57,7 +57,7 @@ func (s *side) text() (text string, binary bool, err error) {
 	if err != nil {
 		return "", false, err
 	}
-	defer f.Close() //nolint:errcheck // opened for reading
+	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxDiffSize+1))
 	if err != nil {
 		return "", false, err

@@ -19,7 +19,6 @@ type putter struct {
 	fromRaw bool // the source is a plain tree, not in overlay form
 	lenient bool // an owner or attribute that cannot be kept is reported, not an error
 	strip   bool // coppice's own marks are left out
-	report  func(path func() string, what string, err error)
 
 	linkDir int // where first copies of files with several names are kept
 	mu      sync.Mutex

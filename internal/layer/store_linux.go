@@ -52,8 +52,7 @@ func Open(ctx context.Context, fsys vfs.FS, dir string) (*Store, error) {
 		s.storeID = devIno{st.Dev, st.Ino}
 	}
 	if err := s.sweep(ctx); err != nil {
-		s.Close()
-		return nil, fault.Wrap(err, "clean layer store %s", dir)
+		return nil, errors.Join(fault.Wrap(err, "clean layer store %s", dir), s.Close())
 	}
 	return s, nil
 }

@@ -102,7 +102,6 @@ func decompress(ctx context.Context, r io.Reader, maxBytes int64) (io.Reader, fu
 	case bytes.HasPrefix(head, []byte{0xfd, '7', 'z', 'X', 'Z', 0}):
 		out.r, err = xz.ReaderConfig{DictCap: maxXzDict}.NewReader(br)
 	default:
-		in = nil
 		return &bounded{r: br, left: out.left}, done, nil
 	}
 	if err != nil {

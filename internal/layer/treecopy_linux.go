@@ -86,7 +86,7 @@ func (c *copier) tree(src *mdir, dst, depth int) error {
 			continue
 		}
 		if depth >= viewHeld {
-			g.wait() // nobody else may use src while it is parked
+			g.note(g.wait()) // nobody else may use src while it is parked
 		}
 		g.note(work(true))
 	}

@@ -25,12 +25,6 @@ type tb interface {
 	Logf(format string, args ...any)
 }
 
-// realRoot says whether device nodes can be made.
-var realRoot = func() bool {
-	b, err := os.ReadFile("/proc/self/uid_map")
-	return err == nil && strings.Contains(string(b), "4294967295")
-}()
-
 // world is a store and one live root on a stack of its layers.
 type world struct {
 	t       tb

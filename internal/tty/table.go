@@ -18,13 +18,13 @@ func (t *Table) Len() int { return len(t.rows) }
 // Write writes the table with two spaces between columns, and none at the end
 // of a line.
 func (t *Table) Write(w io.Writer) error {
-	var width []int
+	var cols []int
 	for _, r := range t.rows {
 		for i, c := range r {
-			if i == len(width) {
-				width = append(width, 0)
+			if i == len(cols) {
+				cols = append(cols, 0)
 			}
-			width[i] = max(width[i], utf8.RuneCountInString(c))
+			cols[i] = max(cols[i], width(c))
 		}
 	}
 	var b strings.Builder
@@ -33,7 +33,7 @@ func (t *Table) Write(w io.Writer) error {
 		for i, c := range r {
 			line.WriteString(c)
 			if i < len(r)-1 {
-				line.WriteString(strings.Repeat(" ", width[i]-utf8.RuneCountInString(c)+2))
+				line.WriteString(strings.Repeat(" ", cols[i]-width(c)+2))
 			}
 		}
 		b.WriteString(strings.TrimRight(line.String(), " "))
@@ -41,4 +41,22 @@ func (t *Table) Write(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// width counts the characters of s that a terminal shows: all but those of the
+// sequences that Palette writes.
+func width(s string) int {
+	n := 0
+	for s != "" {
+		if rest, ok := strings.CutPrefix(s, "\x1b["); ok {
+			if _, after, ok := strings.Cut(rest, "m"); ok {
+				s = after
+				continue
+			}
+		}
+		_, size := utf8.DecodeRuneInString(s)
+		s = s[size:]
+		n++
+	}
+	return n
 }

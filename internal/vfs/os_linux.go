@@ -20,7 +20,7 @@ var _ FS = system{}
 // retry repeats fn while a signal interrupts it.
 func retry(fn func() error) error {
 	for {
-		if err := fn(); err != unix.EINTR {
+		if err := fn(); !errors.Is(err, unix.EINTR) {
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -66,6 +67,9 @@ func (tier Tier) Start(t testing.TB, change ...func(*plan.Config)) *Box {
 			t.Errorf("stop: %v", err)
 		}
 		b.Close()
+		if log, err := os.ReadFile(c.RunDir + "/keeper.log"); err == nil && len(log) > 0 {
+			t.Logf("keeper.log: %s", log)
+		}
 	})
 	return &Box{Box: b, Enforced: e, Config: c}
 }

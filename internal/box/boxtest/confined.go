@@ -137,7 +137,7 @@ for tid in list(map(int, os.listdir("/proc/1/task"))):
 			t.Errorf("%d processes, %v", n, err)
 		}
 		Collect(s)
-		b.Signal(t.Context(), "none", "TERM") //nolint:errcheck // the keeper answers
+		b.Signal(t.Context(), "none", "TERM")
 		if err := b.Stop(t.Context(), 0); err != nil {
 			t.Error(err)
 		}

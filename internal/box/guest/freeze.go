@@ -3,6 +3,7 @@
 package guest
 
 import (
+	"bytes"
 	"os"
 	"slices"
 	"strconv"
@@ -91,12 +92,14 @@ func (f *freezer) cont() {
 	f.stopped = nil
 }
 
-// stop returns when two looks in a row have found nobody new and nobody moving:
-// a process that forks between the two would have been seen moving.
+// stop stops every process, parents first. It returns when a look has found
+// nobody new and nobody moving, and no process can have been made during that
+// look; where that cannot be told, when two looks in a row have found so.
 func (f *freezer) stop() (processes, error) {
 	start := time.Now()
-	seen := map[int]bool{} // stopped by us, or found stopped
+	seen := map[int]bool{} // told to stop by us, or found stopped
 	for calm := 0; ; {
+		made := f.lastPID()
 		list, err := scan(f.self)
 		if err != nil {
 			return nil, fault.Wrap(err, "list the sandbox's processes")
@@ -106,22 +109,24 @@ func (f *freezer) stop() (processes, error) {
 		for _, level := range list.byDepth() {
 			var moving []process
 			for _, p := range level {
-				switch {
-				case p.stands():
-					if !seen[p.pid] {
-						seen[p.pid], quiet = true, false
-					}
+				if seen[p.pid] && p.stands() {
 					continue
-				case !slices.Contains(f.stopped, p.pid):
-					f.stopped = append(f.stopped, p.pid)
 				}
 				quiet = false
+				if !seen[p.pid] && p.stopped() {
+					seen[p.pid] = true // not by us
+					continue
+				}
+				// Also those that are held: they stop when they are let go.
+				if !slices.Contains(f.stopped, p.pid) {
+					f.stopped = append(f.stopped, p.pid)
+				}
 				seen[p.pid] = true
 				_ = unix.Kill(p.pid, unix.SIGSTOP)
 				moving = append(moving, p)
 			}
-			for wait := 20 * time.Microsecond; len(moving) > 0; wait = min(2*wait, 500*time.Microsecond) {
-				moving = slices.DeleteFunc(moving, func(p process) bool { return p.reread() })
+			for wait := 10 * time.Microsecond; ; wait = min(2*wait, 500*time.Microsecond) {
+				moving = slices.DeleteFunc(moving, process.reread)
 				if len(moving) == 0 {
 					break
 				}
@@ -133,7 +138,7 @@ func (f *freezer) stop() (processes, error) {
 			}
 		}
 		if quiet {
-			if calm++; calm == 2 || len(list) == 0 {
+			if calm++; calm == 2 || made != "" && made == f.lastPID() {
 				return list, nil
 			}
 			continue
@@ -146,6 +151,20 @@ func (f *freezer) stop() (processes, error) {
 	}
 }
 
+// lastPID gives the process id that was given last in our pid namespace, which
+// changes with every process and thread that is made; "" where others share the
+// namespace, or it is not known.
+func (f *freezer) lastPID() string {
+	if !f.pid1 {
+		return ""
+	}
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return ""
+	}
+	return string(b[bytes.LastIndexByte(b, ' ')+1:])
+}
+
 func describe(pid int) string {
 	b, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
 	return strconv.Itoa(pid) + " " + strconv.Quote(strings.TrimSpace(string(b)))
@@ -156,6 +175,9 @@ func (p process) reread() bool {
 	q, ok := readStat("/proc/" + strconv.Itoa(p.pid) + "/stat")
 	return !ok || q.dead() || q.stands()
 }
+
+// stopped reports whether every thread is stopped by a signal.
+func (p process) stopped() bool { return p.state == 'T' && p.stands() }
 
 // stands reports whether no thread of p can run.
 func (p process) stands() bool {

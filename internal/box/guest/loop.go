@@ -87,8 +87,8 @@ func (d *daemon) reap() {
 		var info [128]byte // siginfo_t
 		err := waitid(&info)
 		switch {
-		case err == unix.EINTR:
-		case err == unix.ECHILD:
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.ECHILD):
 			<-d.born
 		case err != nil:
 			fmt.Fprintln(os.Stderr, "coppice-init: wait:", err)

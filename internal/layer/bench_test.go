@@ -1,0 +1,171 @@
+package layer
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+func benchStore(b *testing.B) (*Store, string) {
+	b.Helper()
+	dir := b.TempDir()
+	s, err := Open(context.Background(), vfs.OS(), filepath.Join(dir, "layers"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = s.Close() })
+	return s, dir
+}
+
+// fill makes n files of 1 KiB, 500 in a directory.
+func fill(tb testing.TB, dir string, n int) {
+	tb.Helper()
+	content := make([]byte, 1024)
+	for i := range n {
+		d := filepath.Join(dir, fmt.Sprintf("d%03d", i/500))
+		if i%500 == 0 {
+			if err := os.MkdirAll(d, 0o755); err != nil {
+				tb.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(d, fmt.Sprintf("file%06d", i)), content, 0o644); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkCapture(b *testing.B) {
+	for _, have := range []int{0, 10_000, 100_000} {
+		for _, change := range []int{0, 1, 1000} {
+			b.Run(fmt.Sprintf("have=%d/change=%d", have, change), func(b *testing.B) {
+				s, dir := benchStore(b)
+				live := filepath.Join(dir, "live")
+				fill(b, live, max(have, 1))
+				parts := []rootspec.Part{{Dir: live, Path: "/"}}
+				x, err := s.Scan(context.Background(), parts, false)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := os.MkdirAll(filepath.Join(live, "new"), 0o755); err != nil {
+					b.Fatal(err)
+				}
+				c, err := s.Capture(context.Background(), "ffffffffffffffff", CaptureInput{Parts: parts, Index: x})
+				if err != nil {
+					b.Fatal(err)
+				}
+				x = c.Index
+				content := make([]byte, 1024)
+				n := 0
+				for b.Loop() {
+					b.StopTimer()
+					for i := range change {
+						if err := os.WriteFile(filepath.Join(live, "new", fmt.Sprint(i)), content, 0o644); err != nil {
+							b.Fatal(err)
+						}
+					}
+					time.Sleep(12 * time.Millisecond)
+					n++
+					b.StartTimer()
+					c, err := s.Capture(context.Background(), timeline.LayerID(fmt.Sprintf("%016x", n)), CaptureInput{Parts: parts, Index: x})
+					if err != nil {
+						b.Fatal(err)
+					}
+					if c.Stats.Paths != change {
+						b.Fatalf("%d paths: %v", c.Stats.Paths, c.Paths)
+					}
+					x = c.Index
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkMerge(b *testing.B) {
+	s, dir := benchStore(b)
+	fill(b, dir+"/src", 1000)
+	var ids []timeline.LayerID
+	for i := range 8 {
+		id := timeline.LayerID(fmt.Sprintf("%016x", i+1))
+		if _, err := s.ImportDir(context.Background(), id, dir+"/src", ImportOptions{}); err != nil {
+			b.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	for b.Loop() {
+		if err := s.Merge(context.Background(), "00000000000000ff", ids); err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		if err := s.Remove(context.Background(), "00000000000000ff"); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}
+
+func BenchmarkIndex(b *testing.B) {
+	s, dir := benchStore(b)
+	fill(b, dir+"/live", 100_000)
+	x, err := s.Scan(context.Background(), []rootspec.Part{{Dir: dir + "/live", Path: "/"}}, false)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("write=100000", func(b *testing.B) {
+		var n counter
+		for b.Loop() {
+			n = 0
+			if _, err := x.WriteTo(&n); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.ReportMetric(float64(n), "bytes")
+	})
+}
+
+type counter int64
+
+func (c *counter) Write(p []byte) (int, error) { *c += counter(len(p)); return len(p), nil }
+
+// TestImportAgainstCp measures ImportDir beside cp -a on a real tree; set
+// COPPICE_BENCH_IMPORT to a directory, such as /usr.
+func TestImportAgainstCp(t *testing.T) {
+	src := os.Getenv("COPPICE_BENCH_IMPORT")
+	if src == "" {
+		t.Skip("COPPICE_BENCH_IMPORT is not set")
+	}
+	dir := t.TempDir()
+	s, err := Open(context.Background(), vfs.OS(), dir+"/layers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for i := range 3 {
+		start := time.Now()
+		if out, err := exec.Command("cp", "-a", src, dir+"/cp").CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		cp := time.Since(start)
+		if err := s.RemoveTree(context.Background(), dir+"/cp"); err != nil {
+			t.Fatal(err)
+		}
+		start = time.Now()
+		id := timeline.LayerID(fmt.Sprintf("%016x", i))
+		rep, err := s.ImportDir(context.Background(), id, src, ImportOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours := time.Since(start)
+		t.Logf("%s: %d entries, %d MB: cp -a %v, ImportDir %v: %.2f times as fast", src, rep.Entries, rep.Bytes>>20, cp, ours, cp.Seconds()/ours.Seconds())
+		if err := s.Remove(context.Background(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
