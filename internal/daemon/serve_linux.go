@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -68,7 +67,7 @@ func serve(ctx context.Context, opt Options) error {
 	}
 	defer h.Close()
 
-	var out = opt.Stderr
+	out := opt.Stderr
 	if opt.Ready != nil {
 		log, err := h.openLog()
 		if err != nil {

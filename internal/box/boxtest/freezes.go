@@ -33,7 +33,7 @@ var freezes = []check{
 	{"nothing is written while frozen", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		f := b.outside(t)
-		script := fmt.Sprintf(`i=0; while [ $i -lt 300 ]; do (while :; do echo x >> %s; done) & i=$((i+1)); done; wait`, f.inside)
+		script := fmt.Sprintf(`i=0; while [ $i -lt 300 ]; do (while :; do echo x >> %s; [ $((i%%10)) = 0 ] || sleep 1; done) & i=$((i+1)); done; wait`, f.inside)
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", script}})
 		WaitStarted(t, s)
 		for start := time.Now(); time.Since(start) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
