@@ -636,3 +636,16 @@ func fillSmall(lower string) {
 	must(os.Link(filepath.Join(lower, "d/one"), filepath.Join(lower, "d/sub/uno")))
 	must(unix.Setxattr(filepath.Join(lower, "d/sub"), "user.note", []byte("hi"), 0))
 }
+
+func TestPureUpper(t *testing.T) {
+	t.Parallel()
+	userNamespaces(t)
+	for kind, c := range worldKinds(t) {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			c.Scenario = inWorld
+			prepare(t, &c, fill)
+			c.run(t)
+		})
+	}
+}

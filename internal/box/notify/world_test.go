@@ -138,6 +138,9 @@ func beWorld() int {
 	if err := Recover(); err != nil {
 		return complain("recover: %v", err)
 	}
+	if c.Scenario == inWorld {
+		return bothWaysAgree(in("m"))
+	}
 	steps := 0
 	hook := func() error {
 		steps++
@@ -360,3 +363,44 @@ var (
 	skipOnce sync.Once
 	skipErr  error
 )
+
+// inWorld is a scenario that PID 1 plays itself.
+const inWorld = "both ways agree"
+
+// bothWaysAgree compares the two ways to tell a pure upper directory.
+func bothWaysAgree(root string) int {
+	p := func(s string) string { return filepath.Join(root, s) }
+	for _, err := range []error{
+		os.Mkdir(p("new"), 0o755), os.WriteFile(p("new/f"), nil, 0o600),
+		os.WriteFile(p("d/sub/new"), nil, 0o600),            // merged
+		os.RemoveAll(p("full")), os.Mkdir(p("full"), 0o755), // opaque
+	} {
+		if err != nil {
+			return complain("%v", err)
+		}
+	}
+	want := map[string]bool{"new": true, "full": true, "d": false, "d/sub": false, "other": false, "void": false}
+	for name, pure := range want {
+		dir, base := filepath.Split(p(name))
+		parent, err := openat(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY)
+		if err != nil {
+			return complain("%v", err)
+		}
+		e := &end{parent: parent, base: base, node: -1}
+		if err := e.look(); err != nil {
+			return complain("%v", err)
+		}
+		before := tree(root)
+		if got := pureUpper(e); got != pure {
+			return complain("by its handle, %s is pure: %v", name, got)
+		}
+		if got := triedToMove(e); got != pure {
+			return complain("by a try, %s is pure: %v", name, got)
+		}
+		if after := tree(root); after != before {
+			return complain("the tries left something behind:\n%s\nwant\n%s", after, before)
+		}
+		e.close()
+	}
+	return 0
+}
