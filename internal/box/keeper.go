@@ -46,8 +46,10 @@ type keeper struct {
 	group    *cgroup // nil without one
 	listener *net.UnixListener
 
-	freezing chan struct{} // one token: held from freeze to thaw
-	asking   sync.Mutex    // held from a question to init to its answer
+	freezing chan struct{}  // one token: held from freeze to thaw
+	suspects guest.Suspects // of the freeze before; belongs to who has the token
+	stopping chan struct{}  // closed when a stop has begun: it thaws
+	asking   sync.Mutex     // held from a question to init to its answer
 	answers  chan guest.Message
 	spawning sync.Mutex // held while a Spawn is put in order and sent
 
@@ -108,7 +110,7 @@ func newKeeper() (*keeper, error) {
 		config: c, started: time.Now(), idleFrom: time.Now(),
 		freezing: make(chan struct{}, 1), answers: make(chan guest.Message),
 		execs: map[string]*execution{}, byPID: map[int]*execution{}, conns: map[net.Conn]bool{},
-		over: make(chan struct{}), stop: make(chan struct{}),
+		over: make(chan struct{}), stop: make(chan struct{}), stopping: make(chan struct{}),
 	}
 	if err := k.build(); err != nil {
 		return nil, err
@@ -390,6 +392,8 @@ func samePeer(conn *net.UnixConn) bool {
 func (k *keeper) freeze(conn *net.UnixConn) error {
 	select {
 	case k.freezing <- struct{}{}:
+	case <-k.stopping:
+		return fault.New(fault.Unavailable, "the sandbox is being stopped")
 	case <-k.stop:
 		return fault.New(fault.Unavailable, "the sandbox is being stopped")
 	}
@@ -401,13 +405,22 @@ func (k *keeper) freeze(conn *net.UnixConn) error {
 	if f.Err != nil {
 		return (*failure)(f.Err).fault()
 	}
-	err := wire.WriteJSON(conn, frameReply, frozenReply{Procs: f.Procs, Suspects: f.Suspects})
+	r := frozenReply{Procs: f.Procs, Suspects: f.Suspects}
+	if k.group != nil {
+		var err error
+		if r, err = k.freezeGroup(); err != nil {
+			return errors.Join(err, k.ask(guest.MsgThaw, nil))
+		}
+	}
+	err := wire.WriteJSON(conn, frameReply, r)
 	if err == nil {
 		// The wish to thaw, the caller's end, or the end of the box: who stops it
 		// may hold it frozen meanwhile.
 		over := make(chan struct{})
 		k.calls.Go(func() {
 			select {
+			case <-k.stopping:
+				_ = conn.SetReadDeadline(time.Unix(1, 0))
 			case <-k.stop:
 				_ = conn.SetReadDeadline(time.Unix(1, 0))
 			case <-over:
@@ -416,6 +429,11 @@ func (k *keeper) freeze(conn *net.UnixConn) error {
 		_, _, err = wire.ReadFrame(conn, nil)
 		close(over)
 	}
+	if k.group != nil {
+		if e := k.group.thaw(); e != nil {
+			return e
+		}
+	}
 	if e := k.ask(guest.MsgThaw, nil); e != nil {
 		return e
 	}
@@ -423,6 +441,22 @@ func (k *keeper) freeze(conn *net.UnixConn) error {
 		_ = wire.WriteJSON(conn, frameReply, nil)
 	}
 	return nil
+}
+
+// freezeGroup freezes the control group, init in it, which has ended what it had
+// begun and starts nothing. Where there is nobody but init, that is enough.
+func (k *keeper) freezeGroup() (frozenReply, error) {
+	pids, err := k.group.pids()
+	if err != nil || len(pids) <= 1 {
+		return frozenReply{Suspects: k.suspects.Of(nil)}, err
+	}
+	if err := k.group.freeze(); err != nil {
+		return frozenReply{}, err
+	}
+	if pids, err = k.group.pids(); err != nil {
+		return frozenReply{}, errors.Join(err, k.group.thaw())
+	}
+	return frozenReply{Procs: len(pids) - 1, Suspects: k.suspects.Of(pids)}, nil
 }
 
 func (k *keeper) status() (Status, error) {
@@ -439,6 +473,11 @@ func (k *keeper) status() (Status, error) {
 func (k *keeper) stopAll(grace time.Duration) error {
 	k.mu.Lock()
 	k.ending = true
+	select {
+	case <-k.stopping:
+	default:
+		close(k.stopping)
+	}
 	k.mu.Unlock()
 	defer k.quit()
 	if grace <= 0 {

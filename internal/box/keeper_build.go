@@ -39,24 +39,34 @@ func (k *keeper) build() error {
 		return fault.Wrap(err, "make the mount point of the root")
 	}
 	facts := hostFacts()
-	if k.group = newCgroup(c); k.group != nil {
+	k.group = newCgroup(c)
+	if k.group != nil {
 		facts.Cgroup = k.group.facts
 	}
 	if c.Caller.Root && !c.NoIDMap {
 		facts.Shift = plan.ShiftFor(c.ID)
+	}
+	for {
 		err := k.attempt(facts, root)
-		if err == nil {
+		switch {
+		case err == nil:
 			return nil
+		case facts.Shift != 0:
+			// A file system that cannot be shifted, or an older kernel.
+			fmt.Fprintln(os.Stderr, "coppice-keeper: without shifted ids:", err)
+			facts.Shift = 0
+		case k.group != nil:
+			// clone3 may be refused, as in containers.
+			fmt.Fprintln(os.Stderr, "coppice-keeper: without a control group:", err)
+			k.group.remove()
+			k.group, facts.Cgroup = nil, plan.CgroupFacts{}
+		default:
+			return err
 		}
-		// A file system that cannot be shifted, or an older kernel.
-		fmt.Fprintln(os.Stderr, "coppice-keeper: without shifted ids:", err)
-		facts.Shift = 0
+		if k := fault.KindOf(err); k == fault.NotFound || k == fault.Invalid || k == fault.Version {
+			return err // no other way would help
+		}
 	}
-	err := k.attempt(facts, root)
-	if err != nil {
-		k.group.remove()
-	}
-	return err
 }
 
 // attempt starts init, mounts the root at root (not in tier workspace) and gives
@@ -127,9 +137,6 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 	g, enforced, err := plan.Decide(c, facts)
 	if err != nil {
 		return err
-	}
-	if g.Threads {
-		fds = append(fds, k.group.threads)
 	}
 	if err := k.link.Send(guest.MsgSetup, g, fds...); err != nil {
 		return fault.Wrap(err, "tell init its plan")
@@ -254,6 +261,9 @@ func (k *keeper) startInit(facts plan.Facts) error {
 	}
 	defer null.Close()
 	sys := &syscall.SysProcAttr{Setsid: true}
+	if k.group != nil {
+		sys.UseCgroupFD, sys.CgroupFD = true, k.group.fd
+	}
 	if c.Tier == plan.TierProcess {
 		sys.Cloneflags = syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 		if c.Net != plan.NetHost {

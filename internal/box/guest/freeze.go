@@ -27,12 +27,13 @@ const freezePatience = 10 * time.Second
 // inside shows the stop to its tracer. Parents are stopped before their children
 // and continued after them, so that no shell takes a child for stopped.
 type freezer struct {
-	self int
-	pid1 bool
+	self    int
+	pid1    bool
+	outside bool // for captures the keeper freezes the control group
 
-	mu       sync.Mutex      // held from freeze to thaw, and while a command is started
-	stopped  []int           // by us, parents first
-	suspects map[string]bool // of the freeze before
+	mu       sync.Mutex // held from freeze to thaw, and while a command is started
+	stopped  []int      // by us, parents first
+	suspects Suspects
 }
 
 // forPromotion is notify.Options.Freeze.
@@ -52,6 +53,9 @@ func (f *freezer) forPromotion() (thaw func(), err error) {
 // freeze stops everything for a capture; thaw must follow unless it fails.
 func (f *freezer) freeze(childless bool) (Frozen, error) {
 	f.mu.Lock()
+	if f.outside {
+		return Frozen{}, nil // nothing of ours is half done
+	}
 	var list processes
 	if !childless {
 		var err error
@@ -61,22 +65,11 @@ func (f *freezer) freeze(childless bool) (Frozen, error) {
 			return Frozen{}, err
 		}
 	}
-	now := map[string]bool{}
-	for _, p := range list {
-		mappings(p.pid, now)
+	pids := make([]int, len(list))
+	for i, p := range list {
+		pids[i] = p.pid
 	}
-	r := Frozen{Procs: len(list)}
-	for s := range now {
-		r.Suspects = append(r.Suspects, s)
-	}
-	for s := range f.suspects {
-		if !now[s] {
-			r.Suspects = append(r.Suspects, s)
-		}
-	}
-	slices.Sort(r.Suspects)
-	f.suspects = now
-	return r, nil
+	return Frozen{Procs: len(list), Suspects: f.suspects.Of(pids)}, nil
 }
 
 // thaw ends a freeze.
@@ -215,6 +208,17 @@ func standing(state byte, dir string) bool {
 		return slices.Contains(held, where)
 	}
 	return false
+}
+
+// Held reports whether the task, an id of our /proc, is gone, frozen by its
+// control group, or waits for init.
+func Held(tid string) bool {
+	dir := "/proc/" + tid
+	p, ok := readStat(dir + "/stat")
+	if !ok || p.state != 'S' && p.state != 'D' {
+		return !ok || standing(p.state, dir)
+	}
+	return standing('D', dir)
 }
 
 // held are the kernel functions that a task which is held sleeps in.

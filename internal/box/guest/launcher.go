@@ -29,12 +29,12 @@ type launcher struct {
 
 // newLauncher starts the thread and confines it. It lasts as long as the
 // process.
-func newLauncher(g plan.Guest, threads int) (*launcher, error) {
+func newLauncher(g plan.Guest) (*launcher, error) {
 	l := &launcher{guest: g, work: make(chan func())}
 	ready := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		err := l.confine(threads)
+		err := l.confine()
 		ready <- err
 		if err != nil {
 			return // the thread ends with the goroutine
@@ -49,19 +49,13 @@ func newLauncher(g plan.Guest, threads int) (*launcher, error) {
 // confine takes from this thread, and so from all that it will fork, what a
 // command must not have. The order matters: each step takes away what the next
 // ones do not need.
-func (l *launcher) confine(threads int) error {
+func (l *launcher) confine() error {
 	g := l.guest
 	// A working directory and umask of its own.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fault.Wrap(err, "give the launcher a working directory of its own")
 	}
 	unix.Umask(0o022)
-	if threads >= 0 {
-		defer unix.Close(threads)
-		if _, err := unix.Write(threads, []byte("0")); err != nil {
-			return fault.Wrap(err, "enter the control group of the commands")
-		}
-	}
 	if g.Tier == plan.TierWorkspace {
 		return nil
 	}

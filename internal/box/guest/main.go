@@ -98,17 +98,10 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 	if err := setLimits(g); err != nil {
 		return nil, err
 	}
-	threads := -1
-	if g.Threads {
-		if len(m.FDs) != 2 {
-			return nil, fault.New(fault.Internal, "the plan came without its control group")
-		}
-		threads = m.FDs[1]
-	}
-	if d.launcher, err = newLauncher(g, threads); err != nil {
+	if d.launcher, err = newLauncher(g); err != nil {
 		return nil, err
 	}
-	d.freezer = &freezer{self: d.self, pid1: d.pid1}
+	d.freezer = &freezer{self: d.self, pid1: d.pid1, outside: g.Outside}
 	if l := d.launcher.listener; l != nil {
 		d.notified = new(sync.RWMutex)
 		opt := notify.Options{Emulate: g.Emulate, Lock: d.notified, Freeze: d.freezer.forPromotion}

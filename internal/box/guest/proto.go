@@ -23,15 +23,16 @@ type Kind byte
 // Either end of the stream going away ends the box.
 //
 //	kind      from    payload    descriptors
-//	Setup     keeper  plan.Guest the root, a detached mount tree (tier process), and
-//	                             cgroup.threads, when Guest.Threads; first, once
+//	Setup     keeper  plan.Guest the root, a detached mount tree (tier process);
+//	                             first, once
 //	Ready     init    Ready      -; answers Setup
 //	Spawn     keeper  Spawn      stdout, stderr, and stdin if it is not /dev/null;
 //	                             none with a terminal
 //	Spawned   init    Spawned    the terminal's master, when asked for; answers Spawn, in order
 //	Exited    init    Exited     -; after the Spawned of the same pid
 //	Kill      keeper  Kill       -; no answer; an unknown pid is ignored
-//	Freeze    keeper  -          -; spawns wait from here to Thaw
+//	Freeze    keeper  -          -; spawns wait from here to Thaw. With
+//	                             Guest.Outside init only ends what it has begun
 //	Frozen    init    Frozen     -; answers Freeze
 //	Thaw      keeper  -          -
 //	Thawed    init    -          -; answers Thaw

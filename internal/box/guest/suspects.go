@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"unsafe"
@@ -30,6 +31,30 @@ const (
 	procmapOrNext     = 0x10
 	procmapFileBacked = 0x20
 )
+
+// Suspects remembers what a freeze found for the next one.
+type Suspects struct{ last map[string]bool }
+
+// Of gives the paths of the files that the processes, numbers of our /proc, have
+// mapped shared and writable, and those that were told of the time before.
+func (s *Suspects) Of(pids []int) []string {
+	now := map[string]bool{}
+	for _, pid := range pids {
+		mappings(pid, now)
+	}
+	var list []string
+	for p := range now {
+		list = append(list, p)
+	}
+	for p := range s.last {
+		if !now[p] {
+			list = append(list, p)
+		}
+	}
+	slices.Sort(list)
+	s.last = now
+	return list
+}
 
 // mappings adds the paths of the files that pid has mapped shared and writable:
 // what it writes there need not have touched the file's times yet. Files without

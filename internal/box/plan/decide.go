@@ -32,8 +32,8 @@ type CgroupFacts struct {
 	Pids   bool // pids.max works
 }
 
-// ownTasks are the tasks of init itself that pid_max and RLIMIT_NPROC count.
-const ownTasks = 24
+// OwnTasks are the tasks of init itself that every limit of tasks counts.
+const OwnTasks = 24
 
 // leastPidMax is the lowest pid_max that the kernel takes (RESERVED_PIDS + 1).
 const leastPidMax = 301
@@ -211,7 +211,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 		add("landlock", state, detail)
 	}
 	if f.Cgroup.Freeze {
-		g.Threads = true
+		g.Outside = true
 		add("freeze", On, "control group")
 	} else {
 		add("freeze", Weak, "SIGSTOP and SIGCONT, which programs can notice; no control group could be made")
@@ -233,14 +233,14 @@ func limits(c Config, f Facts, g *Guest, add func(name, state, detail string)) {
 		switch {
 		case f.Cgroup.Pids:
 			add("pids", On, strconv.FormatInt(n, 10)+" tasks, control group")
-		case f.PidMax && n+ownTasks >= leastPidMax:
-			g.PidMax = int(n + ownTasks)
+		case f.PidMax && n+OwnTasks >= leastPidMax:
+			g.PidMax = int(n + OwnTasks)
 			add("pids", On, strconv.FormatInt(n, 10)+" tasks, pid_max of the pid namespace")
 		case f.PidMax && c.Caller.Root && f.Shift == 0:
 			g.PidMax = leastPidMax
 			add("pids", Weak, "about 280 tasks: no lower pid_max is possible, and no pids controller is delegated to us")
 		case !c.Caller.Root || f.Shift != 0:
-			g.NProc = uint64(n + ownTasks)
+			g.NProc = uint64(n + OwnTasks)
 			if f.PidMax {
 				g.PidMax = leastPidMax
 			}

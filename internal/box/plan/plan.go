@@ -140,7 +140,7 @@ type Guest struct {
 	PidMax   int      `json:"pid_max,omitempty"`  // of the pid namespace; 0 leaves it
 	NProc    uint64   `json:"nproc,omitempty"`    // RLIMIT_NPROC; 0 leaves it
 	Data     uint64   `json:"data,omitempty"`     // RLIMIT_DATA; 0 leaves it
-	Threads  bool     `json:"threads,omitempty"`  // a cgroup.threads descriptor comes along, after the root
+	Outside  bool     `json:"outside,omitempty"`  // the keeper freezes, by the control group that init is in
 }
 
 // SingleID reports whether one uid alone is mapped.
