@@ -30,27 +30,38 @@ func BenchmarkFloor(b *testing.B) {
 }
 
 func BenchmarkStartTrueStop(b *testing.B) {
-	c := config(b)
-	ctx := context.Background()
-	for b.Loop() {
-		x, _, err := box.Start(ctx, c)
-		if err != nil {
-			b.Fatal(err)
-		}
-		s, err := x.Exec(ctx, wire.ExecRequest{Cmd: []string{"true"}})
-		if err != nil {
-			b.Fatal(err)
-		}
-		if r := boxtest.Collect(s); r.Exit.Code != 0 || r.Err != nil {
-			b.Fatalf("%+v", r)
-		}
-		s.Close()
-		b.StopTimer()
-		if err := x.Stop(ctx, 0); err != nil {
-			b.Fatal(err)
-		}
-		x.Close()
-		b.StartTimer()
+	for name, change := range map[string]func(*plan.Config){
+		"all":      func(*plan.Config) {},
+		"nocgroup": func(c *plan.Config) { c.NoCgroup = true },
+		"noidmap":  func(c *plan.Config) { c.NoIDMap = true },
+		"neither":  func(c *plan.Config) { c.NoCgroup, c.NoIDMap = true, true },
+		"nethost":  func(c *plan.Config) { c.NoCgroup, c.NoIDMap, c.Net = true, true, plan.NetHost },
+	} {
+		b.Run(name, func(b *testing.B) {
+			c := config(b)
+			change(&c)
+			ctx := context.Background()
+			for b.Loop() {
+				x, _, err := box.Start(ctx, c)
+				if err != nil {
+					b.Fatal(err)
+				}
+				s, err := x.Exec(ctx, wire.ExecRequest{Cmd: []string{"true"}})
+				if err != nil {
+					b.Fatal(err)
+				}
+				if r := boxtest.Collect(s); r.Exit.Code != 0 || r.Err != nil {
+					b.Fatalf("%+v", r)
+				}
+				s.Close()
+				b.StopTimer()
+				if err := x.Stop(ctx, 0); err != nil {
+					b.Fatal(err)
+				}
+				x.Close()
+				b.StartTimer()
+			}
+		})
 	}
 }
 

@@ -97,7 +97,7 @@ var freezes = []check{
 	}},
 	{"what was stopped before stays stopped", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
-		r := b.Sh(t, "sleep 30 >/dev/null 2>&1 & kill -STOP $!; echo $!")
+		r := b.Sh(t, "sleep 30 >/dev/null 2>&1 & kill -STOP $!; while ! grep -q \") T \" /proc/$!/stat; do :; done; echo $!")
 		pid := strings.TrimSpace(r.Stdout)
 		f, err := b.Freeze(t.Context())
 		if err != nil {
