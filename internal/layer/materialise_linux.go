@@ -47,7 +47,7 @@ func (s *Store) materialise(v *View, c *copier, out int) error {
 		return err
 	}
 	defer src.close()
-	return c.tree(src, out, 0)
+	return c.tree(src, &outDir{fd: out}, 0)
 }
 
 // rootMeta gives dst what the view's root has besides entries.

@@ -9,6 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // Merge makes layer id out of layers, topmost first: laid on what lies below
@@ -33,7 +34,7 @@ func (s *Store) Merge(ctx context.Context, id timeline.LayerID, layers []timelin
 	src.keepWhiteouts = true
 	defer src.close()
 	m := merger{putter: putter{s: s, linkDir: b.links}, ctx: ctx}
-	if err := m.dir(src, b.fs, 0, false); err != nil {
+	if err := m.dir(src, &outDir{fd: b.fs}, 0, false); err != nil {
 		return fault.Wrap(err, "merge layers into %s", id)
 	}
 	f, err := src.self()
@@ -53,7 +54,7 @@ type merger struct {
 
 // dir links what src shows into the open directory dst. hidden says that nothing
 // below shows through dst, so that whiteouts are of no use.
-func (m *merger) dir(src *mdir, dst, depth int, hidden bool) error {
+func (m *merger) dir(src *mdir, dst *outDir, depth int, hidden bool) error {
 	if err := m.ctx.Err(); err != nil {
 		return err
 	}
@@ -67,7 +68,7 @@ func (m *merger) dir(src *mdir, dst, depth int, hidden bool) error {
 			if isWhiteout(&f.st) && hidden {
 				continue
 			}
-			if err := m.file(f, dst); err != nil {
+			if err := m.file(f, dst.fd); err != nil {
 				return fault.Wrap(err, "link %q", f.path())
 			}
 			continue
@@ -92,15 +93,12 @@ func (m *merger) file(f *found, dst int) error {
 	return err
 }
 
-func (m *merger) sub(src *mdir, f *found, dst, depth int) error {
-	if err := m.s.fs.Mkdir(dst, f.name, 0o700); err != nil {
+func (m *merger) sub(src *mdir, f *found, dst *outDir, depth int) error {
+	out, err := makeDir(m.s.fs, dst.fd, f.name)
+	if err != nil {
 		return fault.Wrap(err, "make directory %q", f.path())
 	}
-	out, err := openDirAt(dst, f.name)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(out)
+	defer out.close()
 	sub, err := src.sub(f)
 	if err != nil {
 		return fault.Wrap(err, "open %q", f.path())
@@ -114,15 +112,17 @@ func (m *merger) sub(src *mdir, f *found, dst, depth int) error {
 	}
 	if depth >= viewHeld {
 		src.park()
+		if err := dst.park(); err != nil {
+			return err
+		}
 	}
-	err = m.dir(sub, out, depth+1, f.opaque)
-	if e := src.unpark(); err == nil {
-		err = e
+	if err := m.dir(sub, out, depth+1, f.opaque); err != nil {
+		return err
 	}
-	if err == nil {
-		err = m.dirMetaOf(&st, &a, out, f.opaque)
+	if err := errors.Join(src.unpark(), dst.unpark(out)); err != nil {
+		return fault.Wrap(err, "come back to %q", src.path)
 	}
-	return fault.Wrap(err, "merge %q", f.path())
+	return fault.Wrap(m.dirMetaOf(&st, &a, out.fd, f.opaque), "merge %q", f.path())
 }
 
 func (m *merger) meta(f *found, dst int, opaque bool) error {
@@ -132,4 +132,47 @@ func (m *merger) meta(f *found, dst int, opaque bool) error {
 		return err
 	}
 	return m.dirMetaOf(&st, &a, dst, opaque)
+}
+
+// outDir is a directory that is being filled. Deep in a tree it is parked while
+// something below is worked on, so that descriptors last for any depth.
+type outDir struct {
+	fd       int // -1 while parked
+	ino, dev uint64
+}
+
+// makeDir makes a directory and opens it.
+func makeDir(fsys vfs.FS, dir int, name string) (*outDir, error) {
+	if err := fsys.Mkdir(dir, name, 0o700); err != nil {
+		return nil, err
+	}
+	fd, err := openDirAt(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	return &outDir{fd: fd}, nil
+}
+
+func (d *outDir) close() {
+	closeAll(d.fd)
+	d.fd = -1
+}
+
+func (d *outDir) park() error {
+	var st unix.Stat_t
+	if err := unix.Fstat(d.fd, &st); err != nil {
+		return err
+	}
+	d.ino, d.dev = st.Ino, st.Dev
+	d.close()
+	return nil
+}
+
+// unpark opens the directory again, from one in it. It does nothing when it is
+// open.
+func (d *outDir) unpark(child *outDir) (err error) {
+	if d.fd < 0 {
+		d.fd, err = comeBack(child.fd, d.ino, d.dev)
+	}
+	return err
 }

@@ -291,14 +291,17 @@ func (t *untar) enter(p string) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	at := ""
 	for c := range strings.SplitSeq(p, "/") {
 		if c == "" {
 			continue
 		}
+		at = strings.TrimPrefix(at+"/"+c, "/")
 		next, err := openDirAt(cur, c)
 		if errors.Is(err, unix.ENOENT) {
 			if err = t.s.fs.Mkdir(cur, c, 0o755); err == nil {
 				next, err = openDirAt(cur, c)
+				t.dirs = append(t.dirs, plainDir(at))
 			}
 		}
 		unix.Close(cur)
@@ -502,10 +505,18 @@ func (t *untar) hardlink(dirPath, name string, h *tar.Header) error {
 	return fault.Wrap(t.s.fs.Link(from, target[len(target)-1], t.parent, name), "write %q", h.Name)
 }
 
+// plainDir is what a directory gets that the archive does not speak of.
+func plainDir(p string) tarDir {
+	d := tarDir{path: p}
+	d.st.Mode = 0o755
+	return d
+}
+
 // finishDirs sets the directories' metadata, the innermost first. Of several
 // entries for one directory the last counts.
 func (t *untar) finishDirs() error {
 	t.leave()
+	t.dirs = append([]tarDir{plainDir("")}, t.dirs...)
 	last := map[string]int{}
 	for i := range t.dirs {
 		last[t.dirs[i].path] = i
@@ -521,11 +532,6 @@ func (t *untar) finishDirs() error {
 		}
 		return a < b
 	})
-	if _, ok := last[""]; !ok {
-		if err := t.s.fs.Chmod(t.root, 0o755); err != nil {
-			return err
-		}
-	}
 	for _, i := range order {
 		d := &t.dirs[i]
 		fd, err := openBeneath(t.root, "./"+d.path, unix.O_RDONLY|unix.O_DIRECTORY)

@@ -36,7 +36,7 @@ func copyWorkers() int32 { return int32(max(2, runtime.GOMAXPROCS(0)) + 1) }
 
 // tree copies what src shows into the open, empty directory dst, but not the
 // directory's own metadata. It leaves both open.
-func (c *copier) tree(src *mdir, dst, depth int) error {
+func (c *copier) tree(src *mdir, dst *outDir, depth int) error {
 	if err := c.ctx.Err(); err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (c *copier) tree(src *mdir, dst, depth int) error {
 		files = files[n:]
 		work := func() error {
 			for _, f := range part {
-				if err := c.file(f, dst); err != nil {
+				if err := c.file(f, dst.fd); err != nil {
 					return err
 				}
 			}
@@ -179,7 +179,7 @@ func (c *copier) unread(path string, err error) error {
 }
 
 // sub copies a directory. inline says that src may be parked meanwhile.
-func (c *copier) sub(src *mdir, f *found, dst, depth int, inline bool) error {
+func (c *copier) sub(src *mdir, f *found, dst *outDir, depth int, inline bool) error {
 	var st unix.Stat_t
 	a, err := f.dirAttrs(&st)
 	if err != nil {
@@ -193,24 +193,21 @@ func (c *copier) sub(src *mdir, f *found, dst, depth int, inline bool) error {
 		}
 	}
 	closed := err != nil || c.dev != 0 && st.Dev != c.dev || c.empty != nil && c.empty(f.path())
-	if err := c.s.fs.Mkdir(dst, f.name, 0o700); err != nil {
+	out, err := makeDir(c.s.fs, dst.fd, f.name)
+	if err != nil {
 		return fault.Wrap(err, "make directory %q", f.path())
 	}
-	out, err := openDirAt(dst, f.name)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(out)
+	defer out.close()
 	if !closed {
-		if err := c.content(src, f, out, depth, inline); err != nil {
+		if err := c.content(src, f, dst, out, depth, inline); err != nil {
 			return err
 		}
 	}
 	c.entries.Add(1)
-	return fault.Wrap(c.dirMetaOf(&st, &a, out, false), "copy directory %q", f.path())
+	return fault.Wrap(c.dirMetaOf(&st, &a, out.fd, false), "copy directory %q", f.path())
 }
 
-func (c *copier) content(src *mdir, f *found, out, depth int, inline bool) error {
+func (c *copier) content(src *mdir, f *found, dst, out *outDir, depth int, inline bool) error {
 	sub, err := src.sub(f)
 	if err != nil {
 		return c.unread(f.path(), err)
@@ -218,12 +215,15 @@ func (c *copier) content(src *mdir, f *found, out, depth int, inline bool) error
 	defer sub.close()
 	if inline && depth >= viewHeld {
 		src.park()
-	}
-	err = c.tree(sub, out, depth+1)
-	if inline && depth >= viewHeld {
-		if e := src.unpark(); err == nil {
-			err = e
+		if err := dst.park(); err != nil {
+			return err
 		}
 	}
-	return err
+	if err := c.tree(sub, out, depth+1); err != nil {
+		return err
+	}
+	if inline && depth >= viewHeld {
+		return errors.Join(src.unpark(), dst.unpark(out))
+	}
+	return nil
 }

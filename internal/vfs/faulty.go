@@ -68,8 +68,8 @@ func (f *Faulty) step(op Op) error {
 	}
 	f.count++
 	if f.at > 0 && (f.count == f.at || f.after && f.count > f.at) {
-		// On a full disk one can still remove things.
-		if f.after && (op == OpUnlink || op == OpRmdir) {
+		// On a full disk one can still remove things and put them back.
+		if f.after && (op == OpUnlink || op == OpRmdir || op == OpRename && f.count > f.at) {
 			return nil
 		}
 		return f.errno
