@@ -9,6 +9,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
@@ -32,7 +33,8 @@ it, and its exit code is ours. Afterwards, when it has changed anything, there i
 a snapshot with the command line as its message.
 
 Without -i it reads nothing. The command outlives this program when that is
-killed, and outlives the daemon, to which this program then attaches again.
+killed (or sent SIGINT or SIGTERM three times within a second each), and outlives
+the daemon, to which this program then attaches again.
 With --json the result is one line of JSON on stderr.`,
 		Example: `  coppice exec box -- apt-get install -y nginx
   coppice exec box -it -- bash
@@ -147,7 +149,9 @@ func (a *app) run(ctx context.Context, name string, req wire.ExecRequest) error 
 		defer stopResize()
 		st.Resize = resize
 	}
-	signals, stopSignals := watchSignals()
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
+	signals, stopSignals := watchSignals(leave)
 	defer stopSignals()
 	st.Signals = signals
 
@@ -159,6 +163,10 @@ func (a *app) run(ctx context.Context, name string, req wire.ExecRequest) error 
 	}
 	exit, err := c.Exec(ctx, name, req, st)
 	restore()
+	if err != nil && ctx.Err() != nil {
+		return ours(fault.New(fault.Cancelled, "left; the command may run on").
+			WithHint("see it with: coppice status %s; end it with: coppice stop %s", name, name))
+	}
 	if err != nil {
 		return ours(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/tty"
@@ -17,9 +18,14 @@ var passed = map[os.Signal]string{
 	syscall.SIGUSR1: "USR1", syscall.SIGUSR2: "USR2",
 }
 
+// impatient is how many times SIGINT or SIGTERM must come, each within a second
+// of the one before, to end us and not the command.
+const impatient = 3
+
 // watchSignals gives the names of signals as they come. SIGPIPE is caught, so
-// that a closed stdout is an error of Write and not our end.
-func watchSignals() (names <-chan string, stop func()) {
+// that a closed stdout is an error of Write and not our end. leave is called
+// when somebody insists on our end.
+func watchSignals(leave func()) (names <-chan string, stop func()) {
 	sigs := make(chan os.Signal, 16)
 	for s := range passed {
 		signal.Notify(sigs, s)
@@ -27,11 +33,24 @@ func watchSignals() (names <-chan string, stop func()) {
 	signal.Notify(sigs, syscall.SIGPIPE)
 	out, done := make(chan string, 16), make(chan struct{})
 	go func() {
+		var last time.Time
+		times := 0
 		for {
 			select {
 			case <-done:
 				return
 			case s := <-sigs:
+				if s == syscall.SIGINT || s == syscall.SIGTERM {
+					if now := time.Now(); now.Sub(last) > time.Second {
+						times, last = 1, now
+					} else {
+						times, last = times+1, now
+					}
+					if times >= impatient {
+						leave()
+						return
+					}
+				}
 				if name := passed[s]; name != "" {
 					select {
 					case out <- name:
