@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"modernc.org/sqlite" // also the driver of that name
@@ -33,13 +32,14 @@ type DB struct {
 	made bool
 	w, r *sql.DB // one writing connection, several reading ones
 
-	turn  chan struct{} // holds a token while a change runs; guards conn and wrote
-	conn  *sql.Conn     // the writing connection
-	wrote map[string]*sql.Stmt
-
-	mu    sync.Mutex
-	reads map[string]*sql.Stmt // guarded by mu
+	turn    chan struct{} // holds a token while a change runs; guards writer, closed
+	writer  *link
+	closed  bool
+	readers chan *link // those that nobody uses; nil is one that is not made yet
 }
+
+// maxReaders is how many reads run at a time.
+const maxReaders = 4
 
 // checkBelow is the size up to which Open checks the whole structure of the
 // file: about 10 ms. Check does so for any size.
@@ -49,9 +49,9 @@ const checkBelow = 4 << 20
 // errors are Version for one of another build, Corrupt for a damaged one,
 // ReadOnly, NoSpace and Denied; the file is changed in no such case.
 func Open(ctx context.Context, path string) (_ *DB, err error) {
-	d := &DB{
-		Now: time.Now, path: path, turn: make(chan struct{}, 1),
-		wrote: map[string]*sql.Stmt{}, reads: map[string]*sql.Stmt{},
+	d := &DB{Now: time.Now, path: path, turn: make(chan struct{}, 1), readers: make(chan *link, maxReaders)}
+	for range maxReaders {
+		d.readers <- nil
 	}
 	size, err := d.preflight()
 	if errors.Is(err, os.ErrNotExist) {
@@ -72,10 +72,7 @@ func Open(ctx context.Context, path string) (_ *DB, err error) {
 	if d.r, err = sql.Open("sqlite", dsn(path, "rw", "&_pragma=query_only(1)")); err != nil {
 		return nil, d.openFault(err)
 	}
-	const readers = 4
-	d.r.SetMaxOpenConns(readers)
-	d.r.SetMaxIdleConns(readers)
-	if d.conn, err = d.w.Conn(ctx); err != nil {
+	if d.writer, err = newLink(ctx, d.w); err != nil {
 		return nil, d.openFault(err)
 	}
 	if err := d.inspect(ctx, size); err != nil {
@@ -164,7 +161,7 @@ func create(ctx context.Context, path string) (err error) {
 // inspect checks that the file is one that this build knows, and sound.
 func (d *DB) inspect(ctx context.Context, size int64) error {
 	pragma := func(name string) (v int64, err error) {
-		err = d.conn.QueryRowContext(ctx, "PRAGMA "+name).Scan(&v)
+		err = d.writer.conn.QueryRowContext(ctx, "PRAGMA "+name).Scan(&v)
 		return v, err
 	}
 	app, err := pragma("application_id")
@@ -188,13 +185,13 @@ func (d *DB) inspect(ctx context.Context, size int64) error {
 	if err := d.checkSchema(ctx); err != nil || size > checkBelow {
 		return err
 	}
-	return d.check(ctx, d.conn)
+	return d.check(ctx, d.writer.conn)
 }
 
 // checkSchema finds a schema that is not, letter by letter, the one of this
 // version: then nothing that follows could be trusted.
 func (d *DB) checkSchema(ctx context.Context) error {
-	rows, err := d.conn.QueryContext(ctx, "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")
+	rows, err := d.writer.conn.QueryContext(ctx, "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")
 	if err != nil {
 		return err
 	}
@@ -219,23 +216,18 @@ func (d *DB) checkSchema(ctx context.Context) error {
 // Check reads the whole database and finds damage of its structure. The error is
 // Corrupt.
 func (d *DB) Check(ctx context.Context) error {
-	c, err := d.r.Conn(ctx)
-	if err != nil {
-		return d.fault(err, "check the database")
-	}
-	defer c.Close() //nolint:errcheck // goes back to the pool
-	if err := d.check(ctx, c); err != nil {
-		return d.fault(err, "check the database")
-	}
-	var table string
-	err = c.QueryRowContext(ctx, "SELECT \"table\" FROM pragma_foreign_key_check LIMIT 1").Scan(&table)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil
-	}
-	if err == nil {
-		err = fault.New(fault.Corrupt, "%s is damaged: a row of %s refers to what is not there", d.path, table).WithHint(corruptHint)
-	}
-	return d.fault(err, "check the database")
+	return d.reading(ctx, func(l *link) error {
+		if err := d.check(ctx, l.conn); err != nil {
+			return err
+		}
+		return l.each(ctx, "SELECT \"table\" FROM pragma_foreign_key_check LIMIT 1", func(s scanner) error {
+			var table string
+			if err := s.Scan(&table); err != nil {
+				return err
+			}
+			return fault.New(fault.Corrupt, "%s is damaged: a row of %s refers to what is not there", d.path, table).WithHint(corruptHint)
+		})
+	})
 }
 
 func (d *DB) check(ctx context.Context, c *sql.Conn) error {
@@ -249,26 +241,29 @@ func (d *DB) check(ctx context.Context, c *sql.Conn) error {
 	return nil
 }
 
-// Close closes the database, after the change that runs.
+// Close closes the database, after the reads and the change that run. It may be
+// called twice; other methods then fail.
 func (d *DB) Close() error {
 	d.turn <- struct{}{}
 	defer func() { <-d.turn }()
+	if d.closed {
+		return nil
+	}
+	d.closed = true
 	var errs []error
-	d.mu.Lock()
-	for _, s := range d.reads {
-		errs = append(errs, s.Close())
+	for range maxReaders {
+		if l := <-d.readers; l != nil {
+			errs = append(errs, l.close())
+		}
 	}
-	clear(d.reads)
-	d.mu.Unlock()
-	for _, s := range d.wrote {
-		errs = append(errs, s.Close())
-	}
-	clear(d.wrote)
-	if d.conn != nil {
-		errs = append(errs, d.conn.Close())
+	for range maxReaders {
+		d.readers <- nil // its use fails, rather than waits
 	}
 	if d.r != nil {
 		errs = append(errs, d.r.Close())
+	}
+	if d.writer != nil {
+		errs = append(errs, d.writer.close())
 	}
 	if d.w != nil { // last, so that it empties the log
 		errs = append(errs, d.w.Close())

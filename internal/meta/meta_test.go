@@ -504,3 +504,57 @@ func TestManyAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// TestReadersDoNotWaitForEachOther holds every reading connection while each of
+// them prepares a statement.
+func TestReadersDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	d := open(t)
+	var inside, done sync.WaitGroup
+	inside.Add(maxReaders)
+	for range maxReaders {
+		done.Go(func() {
+			err := d.view(t.Context(), func(v *view) {
+				inside.Done()
+				inside.Wait()
+				v.each("SELECT gen FROM sandboxes WHERE gen=?", func(scanner) error { return nil }, 7)
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	done.Wait()
+}
+
+func TestAfterClose(t *testing.T) {
+	t.Parallel()
+	d := must(Open(t.Context(), filepath.Join(t.TempDir(), "meta.db")))(t)
+	box(t, d, "a", "")
+	must(d.Sandboxes(t.Context()))(t)
+	ok(t, d.Close())
+	ok(t, d.Close())
+	if _, err := d.Sandboxes(t.Context()); err == nil {
+		t.Error("a closed database was read")
+	}
+	if err := d.SetSetting(t.Context(), "a", "b"); err == nil {
+		t.Error("a closed database was written")
+	}
+}
+
+// TestCancelledReads leaves the connections usable.
+func TestCancelledReads(t *testing.T) {
+	t.Parallel()
+	d := open(t)
+	rec := chain(t, d, 300, false)
+	for i := range 4 * maxReaders {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*100*time.Microsecond)
+		if _, err := d.History(ctx, rec.ID); err != nil && !fault.Is(err, fault.Timeout) && !fault.Is(err, fault.Cancelled) {
+			t.Errorf("%v (%s)", err, fault.KindOf(err))
+		}
+		cancel()
+	}
+	if h := must(d.History(t.Context(), rec.ID))(t); len(h.Snapshots) != 301 {
+		t.Errorf("%d snapshots", len(h.Snapshots))
+	}
+}

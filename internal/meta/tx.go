@@ -3,6 +3,7 @@ package meta
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"os"
@@ -16,31 +17,60 @@ import (
 
 type scanner interface{ Scan(...any) error }
 
-// read gives the prepared form of a reading query.
-func (d *DB) read(ctx context.Context, query string) (*sql.Stmt, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if s := d.reads[query]; s != nil {
+// link is a connection with the statements that were prepared on it. One
+// goroutine uses it at a time.
+type link struct {
+	conn  *sql.Conn
+	stmts map[string]*sql.Stmt
+}
+
+func newLink(ctx context.Context, db *sql.DB) (*link, error) {
+	c, err := db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &link{conn: c, stmts: map[string]*sql.Stmt{}}, nil
+}
+
+// stmt gives the prepared form of a statement.
+func (l *link) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
+	if s := l.stmts[query]; s != nil {
 		return s, nil
 	}
-	s, err := d.r.PrepareContext(context.WithoutCancel(ctx), query)
+	s, err := l.conn.PrepareContext(ctx, query)
 	if err == nil {
-		d.reads[query] = s
+		l.stmts[query] = s
 	}
 	return s, err
 }
 
-// rows runs a reading query and calls scan for each row.
-func (d *DB) rows(ctx context.Context, query string, scan func(scanner) error, args ...any) error {
-	s, err := d.read(ctx, query)
+func (l *link) exec(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	s, err := l.stmt(ctx, query)
 	if err != nil {
-		return d.fault(err, "read the database")
+		return nil, err
+	}
+	return s.ExecContext(ctx, args...)
+}
+
+// each calls scan for each row of a query.
+func (l *link) each(ctx context.Context, query string, scan func(scanner) error, args ...any) error {
+	s, err := l.stmt(ctx, query)
+	if err != nil {
+		return err
 	}
 	rows, err := s.QueryContext(ctx, args...)
 	if err != nil {
-		return d.fault(err, "read the database")
+		return err
 	}
-	return d.fault(scanAll(rows, scan), "read the database")
+	return scanAll(rows, scan)
+}
+
+func (l *link) close() error {
+	errs := make([]error, 0, len(l.stmts)+1)
+	for _, s := range l.stmts {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(append(errs, l.conn.Close())...)
 }
 
 func scanAll(rows *sql.Rows, scan func(scanner) error) error {
@@ -53,45 +83,63 @@ func scanAll(rows *sql.Rows, scan func(scanner) error) error {
 	return rows.Err()
 }
 
+// reading runs fn on a reading connection. fn must not call it again: there are
+// only so many connections.
+func (d *DB) reading(ctx context.Context, fn func(*link) error) (err error) {
+	var l *link
+	select {
+	case l = <-d.readers:
+		defer func() { d.readers <- l }()
+	case <-ctx.Done():
+		return d.fault(context.Cause(ctx), "read the database")
+	}
+	if l == nil {
+		if l, err = newLink(ctx, d.r); err != nil {
+			return d.fault(err, "read the database")
+		}
+	}
+	err = fn(l)
+	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) {
+		err = errors.Join(err, l.close())
+		l = nil
+	}
+	return d.fault(err, "read the database")
+}
+
+// rows runs a reading query and calls scan for each row.
+func (d *DB) rows(ctx context.Context, query string, scan func(scanner) error, args ...any) error {
+	return d.reading(ctx, func(l *link) error { return l.each(ctx, query, scan, args...) })
+}
+
 // view is several reads of one state of the database. It remembers its first
 // error, so that its steps read one after the other.
 type view struct {
-	tx  *sql.Tx
-	d   *DB
+	*link
 	ctx context.Context //nolint:containedctx // lives as long as one call of DB.view
 	err error
 }
 
 // each calls scan for each row of a query.
 func (v *view) each(query string, scan func(scanner) error, args ...any) {
-	if v.err != nil {
-		return
+	if v.err == nil {
+		v.err = v.link.each(v.ctx, query, scan, args...)
 	}
-	s, err := v.d.read(v.ctx, query)
-	if err != nil {
-		v.err = err
-		return
-	}
-	rows, err := v.tx.StmtContext(v.ctx, s).QueryContext(v.ctx, args...)
-	if err != nil {
-		v.err = err
-		return
-	}
-	v.err = scanAll(rows, scan)
 }
 
 // view runs fn on one state of the database.
 func (d *DB) view(ctx context.Context, fn func(*view)) error {
-	raw, err := d.r.BeginTx(ctx, nil)
-	if err != nil {
-		return d.fault(err, "read the database")
-	}
-	v := &view{tx: raw, d: d, ctx: ctx}
-	fn(v)
-	if err := raw.Rollback(); v.err == nil && !errors.Is(err, sql.ErrTxDone) {
-		v.err = err
-	}
-	return d.fault(v.err, "read the database")
+	return d.reading(ctx, func(l *link) error {
+		if _, err := l.exec(ctx, "BEGIN"); err != nil {
+			return err
+		}
+		v := &view{link: l, ctx: ctx}
+		fn(v)
+		_, err := l.exec(context.WithoutCancel(ctx), "ROLLBACK")
+		if v.err != nil {
+			return v.err
+		}
+		return err
+	})
 }
 
 // tx is a change. It remembers its first error, so that its steps read one after
@@ -102,24 +150,12 @@ type tx struct {
 	err error
 }
 
-// stmt gives the prepared form of a statement of the writing connection.
-func (t *tx) stmt(query string) *sql.Stmt {
-	s := t.d.wrote[query]
-	if s == nil && t.err == nil {
-		if s, t.err = t.d.conn.PrepareContext(t.ctx, query); t.err == nil {
-			t.d.wrote[query] = s
-		}
-	}
-	return s
-}
-
 // exec runs a statement and gives how many rows it changed.
 func (t *tx) exec(query string, args ...any) int64 {
-	s := t.stmt(query)
 	if t.err != nil {
 		return 0
 	}
-	res, err := s.ExecContext(t.ctx, args...)
+	res, err := t.d.writer.exec(t.ctx, query, args...)
 	if err != nil {
 		t.err = err
 		return 0
@@ -131,16 +167,9 @@ func (t *tx) exec(query string, args ...any) int64 {
 
 // each calls scan for each row of a query.
 func (t *tx) each(query string, scan func(scanner) error, args ...any) {
-	s := t.stmt(query)
-	if t.err != nil {
-		return
+	if t.err == nil {
+		t.err = t.d.writer.each(t.ctx, query, scan, args...)
 	}
-	rows, err := s.QueryContext(t.ctx, args...)
-	if err != nil {
-		t.err = err
-		return
-	}
-	t.err = scanAll(rows, scan)
 }
 
 // tx runs fn in a writing transaction: all of it happens, or nothing. It waits
