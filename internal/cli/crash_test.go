@@ -45,9 +45,10 @@ func TestKilledDaemon(t *testing.T) {
 		workers.Go(func() { ledgers[i].work(ctx, t, d.client, &done) })
 	}
 	for range crashes {
-		time.Sleep(time.Duration(5+rand.IntN(60)) * time.Millisecond)
+		time.Sleep(time.Duration(rand.IntN(250)) * time.Millisecond)
 		d.kill()
 		d.start()
+		d.ready(ctx)
 	}
 	done.Store(true)
 	workers.Wait()
@@ -72,14 +73,15 @@ func TestKilledDaemon(t *testing.T) {
 
 // ledger is what one client was told.
 type ledger struct {
-	name  string
-	rnd   *rand.Rand
-	shows map[string]string // snapshot to content of the one file
-	last  string            // the newest snapshot, or where HEAD was moved to
-	n     int
+	name    string
+	rnd     *rand.Rand
+	shows   map[string]string // snapshot to content of the one file
+	last    string            // the newest snapshot, or where HEAD was moved to
+	n       int
+	refused error // the newest error, for the curious
 }
 
-const file = "/var/tmp/ledger"
+const file = "~/ledger"
 
 // work writes, goes back and forth, until done. Errors are expected: what they
 // leave open is asked for afterwards.
@@ -98,6 +100,7 @@ func (l *ledger) work(ctx context.Context, t *testing.T, c *client.Client, done 
 		text := fmt.Sprintf("%s %d", l.name, l.n)
 		x, err := c.Exec(ctx, l.name, wire.ExecRequest{Cmd: []string{"sh", "-c", "echo " + text + " >" + file}}, client.Streams{})
 		if err != nil {
+			l.refused = err
 			continue
 		}
 		if x.Code != 0 {
@@ -150,7 +153,7 @@ func (l *ledger) check(ctx context.Context, t *testing.T, c *client.Client) {
 			continue
 		}
 		var out strings.Builder
-		x, err := c.Exec(ctx, l.name, wire.ExecRequest{Cmd: []string{"cat", file}}, client.Streams{Stdout: &out})
+		x, err := c.Exec(ctx, l.name, wire.ExecRequest{Cmd: []string{"sh", "-c", "cat " + file}}, client.Streams{Stdout: &out})
 		if err != nil || x.Code != 0 || strings.TrimSpace(out.String()) != text {
 			t.Errorf("%s: snapshot %s shows %q, not %q (%v)", l.name, id, out.String(), text, err)
 		}
@@ -162,6 +165,7 @@ type doomed struct {
 	t      *testing.T
 	home   string
 	cmd    *exec.Cmd
+	log    *os.File
 	client *client.Client
 }
 
@@ -170,7 +174,11 @@ func newDoomed(t *testing.T) *doomed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &doomed{t: t, home: home}
+	log, err := os.Create(home + ".log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &doomed{t: t, home: home, log: log}
 	d.client = client.New(client.Options{Dial: d.dial, Patience: time.Minute})
 	d.start()
 	t.Cleanup(func() {
@@ -184,6 +192,12 @@ func newDoomed(t *testing.T) *doomed {
 		d.kill()
 		_ = exec.CommandContext(ctx, "chmod", "-R", "u+rwx", home).Run()
 		_ = os.RemoveAll(home)
+		_ = log.Close()
+		if t.Failed() {
+			text, _ := os.ReadFile(log.Name())
+			t.Logf("the daemons said:\n%s", text[max(0, len(text)-10_000):])
+		}
+		_ = os.Remove(log.Name())
 	})
 	return d
 }
@@ -206,11 +220,20 @@ func (d *doomed) dial(ctx context.Context) (net.Conn, error) {
 func (d *doomed) start() {
 	d.cmd = &exec.Cmd{
 		Path: "/proc/self/exe", Args: []string{"coppice", "serve", "--home", d.home},
-		Env: append(os.Environ(), "COPPICE_HOME="+d.home), Stderr: os.Stderr,
+		Env: append(os.Environ(), "COPPICE_HOME="+d.home), Stderr: d.log,
 	}
 	if err := d.cmd.Start(); err != nil {
 		d.t.Fatal(err)
 	}
+}
+
+// ready waits until the daemon answers.
+func (d *doomed) ready(ctx context.Context) {
+	c, err := d.dial(ctx)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	_ = c.Close()
 }
 
 // kill ends the daemon, and with an ordinary user's the process that only waits

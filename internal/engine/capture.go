@@ -74,6 +74,13 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 		in.Index, below = e.lostIndex(drv, rec)
 	}
 	in.KeepEmpty = below != rec.Head
+	in.Head = func() []string {
+		st, err := e.stack(ctx, rec.Host, rec.Head)
+		if err != nil {
+			return nil // what cannot be compared is taken as changed
+		}
+		return st.Layers
+	}
 	if t.procs == 0 && drv.Adoptable() {
 		in.MaxPaths = adoptAbove
 	}

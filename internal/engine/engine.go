@@ -305,6 +305,7 @@ func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) {
 	s.warm = true
 	if b, err := e.Boxes.Attach(ctx, e.runDir(s.id)); err == nil {
 		s.box = b
+		e.watch(s, b)
 	} else if !fault.Is(err, fault.NotFound) {
 		e.Logger.Warn("keeper cannot be reached", "sandbox", s.id, "err", err)
 	}

@@ -34,6 +34,11 @@ type CaptureInput struct {
 	// MaxPaths is how many paths may be copied; 0 is any number. See
 	// Captured.TooMany.
 	MaxPaths int
+	// Head gives the trees of the layers that make up the last snapshot, topmost
+	// first. It is asked when an entry must be compared by its content and the
+	// layer that it was copied to is gone, as after the deletion of a snapshot;
+	// nil: such an entry is taken as changed.
+	Head func() []string
 	// KeepEmpty makes a layer even when nothing changed.
 	KeepEmpty bool
 }
@@ -179,8 +184,17 @@ func (s *Store) newWalker(ctx context.Context, in CaptureInput) *walker {
 		if e.origin == 0 || in.Index == nil || int(e.origin) > len(in.Index.origins) {
 			return false
 		}
-		same, err := s.sameAsOrigin(in.Index.origins[e.origin-1], in.Parts[part].Path, dirs, dir, name, in.Plain)
-		return err == nil && same
+		trees := []string{s.Dir(in.Index.origins[e.origin-1])}
+		if !s.Has(in.Index.origins[e.origin-1]) && in.Head != nil {
+			trees = in.Head()
+		}
+		for _, tree := range trees {
+			same, err := sameAsCopy(tree, in.Parts[part].Path, dirs, dir, name, in.Plain)
+			if !errors.Is(err, unix.ENOENT) {
+				return err == nil && same
+			}
+		}
+		return false
 	}
 	return w
 }
@@ -546,9 +560,9 @@ func (b *building) finish() error {
 	return nil
 }
 
-// sameAsOrigin compares an entry of a live part with its copy in a layer.
-func (s *Store) sameAsOrigin(id timeline.LayerID, partPath string, dirs []string, dir int, name string, plain bool) (bool, error) {
-	root, err := openDirAt(unix.AT_FDCWD, s.Dir(id))
+// sameAsCopy compares an entry of a live part with its copy in a layer.
+func sameAsCopy(tree, partPath string, dirs []string, dir int, name string, plain bool) (bool, error) {
+	root, err := openDirAt(unix.AT_FDCWD, tree)
 	if err != nil {
 		return false, err
 	}
