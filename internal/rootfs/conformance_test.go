@@ -60,6 +60,9 @@ func badHomes(root string, _ []byte, out io.Writer) error {
 			live := rootfs.Live{Dir: home + "/gen", Stack: rootspec.Stack{Layers: []string{layer}}}
 			_, err = d.Present(context.Background(), live)
 			fmt.Fprintln(out, name, fault.KindOf(err), strings.Contains(fault.HintOf(err), "COPPICE_HOME"))
+			if _, lerr := os.Lstat(live.Dir); err != nil && lerr == nil {
+				return fmt.Errorf("%s leaves its directory behind after: %w", name, err)
+			}
 			if rerr := d.Remove(context.Background(), live.Dir); rerr != nil {
 				return rerr
 			}

@@ -54,6 +54,7 @@ func (c *plain) Present(ctx context.Context, live Live) (rootspec.Spec, error) {
 		return rootspec.Spec{}, fault.Wrap(err, "prepare the generation directory")
 	}
 	if err := c.build(ctx, live, root); err != nil {
+		err = errors.Join(err, removeTree(context.WithoutCancel(ctx), live.Dir))
 		return rootspec.Spec{}, fault.Wrap(err, "prepare the live root")
 	}
 	return spec, nil

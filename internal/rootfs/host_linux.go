@@ -26,14 +26,7 @@ func ThisHost(store string, root bool) (Host, error) {
 			}
 			return fi.Mode(), nil
 		},
-		ReadDir: func(p string) ([]string, error) {
-			f, err := os.Open(p)
-			if err != nil {
-				return nil, err
-			}
-			defer f.Close()
-			return f.Readdirnames(-1)
-		},
+		ReadDir:  listDir,
 		Readlink: os.Readlink,
 		Access:   access,
 	}, nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/undo"
 )
 
 // overlay keeps a generation as
@@ -32,7 +33,7 @@ func (o *overlay) Plain() bool     { return false }
 // Present: see Driver. The root directory of an upper becomes the root directory
 // of the part, so a new one gets mode, owner, time and attributes of the
 // directory that it covers: mounting changes nothing.
-func (o *overlay) Present(_ context.Context, live Live) (rootspec.Spec, error) {
+func (o *overlay) Present(ctx context.Context, live Live) (spec rootspec.Spec, err error) {
 	rec, err := readRecord(live.Dir)
 	fresh := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !fresh {
@@ -42,10 +43,15 @@ func (o *overlay) Present(_ context.Context, live Live) (rootspec.Spec, error) {
 	if err != nil {
 		return rootspec.Spec{}, err
 	}
-	if err := o.makeDirs(live.Dir, fresh); err != nil {
-		return rootspec.Spec{}, err
+	var u undo.Stack
+	defer u.Run(&err)
+	if fresh {
+		u.Push(func() error { return removeTree(context.WithoutCancel(ctx), live.Dir) })
+		if err := o.makeDirs(live.Dir); err != nil {
+			return rootspec.Spec{}, err
+		}
 	}
-	spec := rootspec.Spec{Skeleton: plan.Skeleton, Files: plan.Files, Hide: plan.Hide}
+	spec = rootspec.Spec{Skeleton: plan.Skeleton, Files: plan.Files, Hide: plan.Hide}
 	stack := newStackReader(live.Stack)
 	for _, part := range plan.Parts {
 		lowers, err := stack.at(part.Path)
@@ -77,6 +83,7 @@ func (o *overlay) Present(_ context.Context, live Live) (rootspec.Spec, error) {
 	if len(spec.Overlays) == 0 {
 		return rootspec.Spec{}, fault.New(fault.Invalid, "the root of the sandbox is empty")
 	}
+	u.Release()
 	return spec, nil
 }
 
@@ -125,16 +132,20 @@ func within(hide []string, os []rootspec.Overlay) []string {
 	})
 }
 
-func (o *overlay) makeDirs(dir string, fresh bool) error {
-	for _, d := range []string{dir, filepath.Join(dir, "upper"), filepath.Join(dir, "work")} {
-		if err := os.Mkdir(d, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+// makeDirs makes the directories of a generation; work is the last.
+func (o *overlay) makeDirs(dir string) error {
+	for _, d := range []string{".", "upper", "work"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fault.Wrap(err, "prepare the generation directory")
 		}
+		if d != "." {
+			continue
+		}
+		if err := canBeUpper(dir); err != nil {
+			return err
+		}
 	}
-	if !fresh {
-		return nil
-	}
-	return canBeUpper(dir)
+	return nil
 }
 
 // canBeUpper refuses file systems that overlayfs cannot write to, before the
@@ -212,12 +223,7 @@ func (s *stackReader) top(i int) (*top, error) {
 	if s.tops[i] != nil {
 		return s.tops[i], nil
 	}
-	f, err := os.Open(s.Layers[i])
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	names, err := f.Readdirnames(-1)
+	names, err := listDir(s.Layers[i])
 	if err != nil {
 		return nil, err
 	}
@@ -227,6 +233,28 @@ func (s *stackReader) top(i int) (*top, error) {
 	}
 	s.tops[i] = t
 	return t, nil
+}
+
+// listDir gives the names in a directory with the fewest system calls: os.Open
+// asks the poller as well, for every layer of every start.
+func listDir(dir string) ([]string, error) {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: dir, Err: err}
+	}
+	defer unix.Close(fd)
+	var names []string
+	buf := make([]byte, 8<<10)
+	for {
+		n, err := unix.ReadDirent(fd, buf)
+		if err != nil {
+			return nil, &fs.PathError{Op: "list", Path: dir, Err: err}
+		}
+		if n == 0 {
+			return names, nil
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names)
+	}
 }
 
 // at gives the directories that make up the directory p (absolute, inside) of the

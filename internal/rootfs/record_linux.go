@@ -34,12 +34,8 @@ const partAttr = "user.coppice.part"
 // readRecord looks at a generation directory; one that is not there is an error
 // that wraps fs.ErrNotExist.
 func readRecord(dir string) (record, error) {
-	f, err := os.Open(filepath.Join(dir, "work"))
-	if err != nil {
-		return record{}, err
-	}
-	defer f.Close()
-	names, err := f.Readdirnames(-1)
+	work := filepath.Join(dir, "work")
+	names, err := listDir(work)
 	if err != nil {
 		return record{}, err
 	}
@@ -54,7 +50,7 @@ func readRecord(dir string) (record, error) {
 		if err != nil {
 			continue
 		}
-		k, err := unix.Lgetxattr(filepath.Join(f.Name(), name), partAttr, buf)
+		k, err := unix.Lgetxattr(filepath.Join(work, name), partAttr, buf)
 		if errors.Is(err, unix.ENODATA) {
 			continue // half made
 		}

@@ -24,7 +24,8 @@ type Driver interface {
 	Name() string
 	// Present makes the generation directory ready as live root of the stack
 	// and says how to mount it. It is idempotent: what a generation that was
-	// presented before holds is kept. The parent of the directory must exist.
+	// presented before holds is kept. The parent of the directory must exist;
+	// when a first Present fails, the directory is gone again.
 	Present(ctx context.Context, live Live) (rootspec.Spec, error)
 	// Parts says where the changes of a presented generation appear.
 	Parts(live Live) ([]rootspec.Part, error)
