@@ -65,6 +65,8 @@ func Changes(ctx context.Context, a, b *View, touched []rootspec.Part, opts Diff
 	defer ma.close()
 	defer mb.close()
 	t, err := newTouched(touched)
+	// A plain tree has no marks of what was removed: every name needs a look.
+	t.all = a.plain() || b.plain()
 	if err != nil {
 		return nil, fault.Wrap(err, "compare")
 	}
@@ -97,6 +99,10 @@ func Changes(ctx context.Context, a, b *View, touched []rootspec.Part, opts Diff
 		}
 	}
 	return d.out, nil
+}
+
+func (v *View) plain() bool {
+	return slices.ContainsFunc(v.sources, func(s source) bool { return s.plain })
 }
 
 func bothRoots(a, b *View) (*mdir, *mdir, error) {

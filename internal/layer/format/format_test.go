@@ -1,0 +1,151 @@
+package format
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"sort"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+func sample() []Entry {
+	return []Entry{
+		{Path: "", Type: Dir, Mode: 0o755, Mtime: -5},
+		{Path: "a b\n%", Type: File, Mode: 0o4755, UID: 1, GID: 4294967295, Mtime: 1700000000123456789, Size: 3, Xattrs: []Xattr{{"user.a", ""}, {"user.b", "\x00\xff"}}},
+		{Path: "d", Type: Opaque, Mode: 0o1777},
+		{Path: "d/dev", Type: Char, Major: 1, Minor: 3, Mode: 0o666},
+		{Path: "d/h", Type: Hardlink, Link: "a b\n%"},
+		{Path: "d/l", Type: Symlink, Mode: 0o777, Link: "../\xff"},
+		{Path: "d.x", Type: Whiteout},
+		{Path: "p", Type: FIFO, Mode: 0o600},
+		{Path: "s", Type: Socket, Mode: 0o600},
+	}
+}
+
+func encode(t testing.TB, e []Entry) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := Encode(&b, e); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestManifestRoundTrip(t *testing.T) {
+	data := encode(t, sample())
+	got, err := Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again := encode(t, got); !bytes.Equal(again, data) {
+		t.Errorf("got\n%s\nwant\n%s", again, data)
+	}
+}
+
+func TestManifestStrict(t *testing.T) {
+	good := string(encode(t, sample()))
+	tests := map[string]string{
+		"empty":             "",
+		"cut short":         good[:len(good)-1],
+		"trailing bytes":    good + "x",
+		"wrong count":       strings.Replace(good, "end 9", "end 8", 1),
+		"leading zero":      strings.Replace(good, " 755 ", " 0755 ", 1),
+		"lower-case escape": strings.Replace(good, "%0A", "%0a", 1),
+		"needless escape":   strings.Replace(good, "d/dev", "d/%64ev", 1),
+		"out of order":      strings.Replace(good, "p p ", "p a ", 1),
+		"dot dot":           strings.Replace(good, "d/dev", "d/..", 1),
+		"no parent":         strings.Replace(good, "d/dev", "e/dev", 1),
+		"link to nothing":   strings.Replace(good, "h d/h a%20b%0A%25", "h d/h b", 1),
+		"unknown type":      strings.Replace(good, "\np ", "\nq ", 1),
+		"attribute twice":   strings.Replace(good, "user.b", "user.a", 1),
+		"no root":           strings.Replace(good, "d % 755 0 0 -5\n", "", 1),
+		"two spaces":        strings.Replace(good, "d % 755", "d %  755", 1),
+	}
+	for name, in := range tests {
+		t.Run(name, func(t *testing.T) {
+			if in == good {
+				t.Fatal("the test changes nothing")
+			}
+			if _, err := Parse([]byte(in)); !fault.Is(err, fault.Corrupt) {
+				t.Errorf("Parse: %v", err)
+			}
+		})
+	}
+	_, err := Parse([]byte(strings.Replace(good, "layer 1", "layer 2", 1)))
+	if !fault.Is(err, fault.Version) || fault.HintOf(err) == "" {
+		t.Errorf("unknown version: %v", err)
+	}
+}
+
+func TestLessIsTreeOrder(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		paths := rapid.SliceOf(rapid.StringMatching(`[ab.!]{1,2}(/[ab.!]{1,2}){0,2}`)).Draw(rt, "paths")
+		sort.Slice(paths, func(i, j int) bool { return Less(paths[i], paths[j]) })
+		for i := 1; i < len(paths); i++ {
+			a, b := strings.Split(paths[i-1], "/"), strings.Split(paths[i], "/")
+			for k := range min(len(a), len(b)) {
+				if a[k] != b[k] {
+					if a[k] > b[k] {
+						rt.Fatalf("%q before %q", paths[i-1], paths[i])
+					}
+					break
+				}
+			}
+		}
+	})
+}
+
+func TestTar(t *testing.T) {
+	open := func(*Entry) (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("abc")), nil }
+	var one, two bytes.Buffer
+	if err := errors.Join(WriteTar(&one, sample(), open), WriteTar(&two, sample(), open)); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(one.Bytes(), two.Bytes()) {
+		t.Error("not deterministic")
+	}
+	var names []string
+	for tr := tar.NewReader(&one); ; {
+		h, err := tr.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, h.Name)
+	}
+	want := "./|a b\n%|d/|d/.wh..wh..opq|d/dev|d/h|d/l|.wh.d.x|p"
+	if got := strings.Join(names, "|"); got != want {
+		t.Errorf("entries %q, want %q", got, want)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(Magic + "\n"))
+	var b bytes.Buffer
+	_ = Encode(&b, sample())
+	f.Add(b.Bytes())
+	f.Fuzz(func(t *testing.T, data []byte) {
+		e, err := Parse(data)
+		if err != nil {
+			if k := fault.KindOf(err); k != fault.Corrupt && k != fault.Version {
+				t.Errorf("kind %s", k)
+			}
+			return
+		}
+		if again := encode(t, e); !bytes.Equal(again, data) {
+			t.Error("accepted what Encode does not write")
+		}
+		for _, x := range e {
+			h := header(&x)
+			_ = h
+		}
+	})
+}
