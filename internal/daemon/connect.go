@@ -5,6 +5,10 @@ import (
 	"errors"
 	"io/fs"
 	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/coppice-dev/coppice/client"
@@ -46,6 +50,17 @@ func (s Starter) Connect(ctx context.Context) (net.Conn, error) {
 			WithHint("see %s", LogPath(s.Home))
 	}
 	return conn, nil
+}
+
+// Holder gives the process that says it serves a home; held is false when none
+// does. One that was killed may still be named.
+func Holder(home string) (pid int, held bool) {
+	b, err := os.ReadFile(filepath.Join(home, "lock"))
+	if err != nil {
+		return 0, false
+	}
+	pid, err = strconv.Atoi(strings.TrimSpace(string(b)))
+	return pid, err == nil
 }
 
 // Dial connects to a daemon that runs.
