@@ -1,0 +1,141 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// TestJSONOnlyGrows pins the names and forms of every field. A line of the
+// golden file may be added, and never changed: programs that we did not write
+// read it.
+func TestJSONOnlyGrows(t *testing.T) {
+	t.Parallel()
+	when := time.Date(2026, 1, 2, 3, 4, 5, 678900000, time.UTC)
+	exit := 3
+	sb := Sandbox{ID: "0123456789ab", Name: "box", Created: when, Head: "aaaaaaaaaaaa", State: StateLive, Procs: 2, From: "host", Driver: "overlay",
+		Tier: "process", User: "me", Net: "off", Env: []string{"K=V"}, Limits: Limits{Memory: 1, Pids: 2, Disk: 3}, Warnings: []string{"w"}}
+	snap := Snapshot{ID: "aaaaaaaaaaaa", Parent: "bbbbbbbbbbbb", Message: "m", Head: true, Leaf: true, Cause: "exec", Created: when, Exit: &exit,
+		Paths: 1, Bytes: 2, Sealed: true, Tags: []string{"t"}, Sandbox: "box"}
+	change := Change{Kind: Modified, Path: "a\ufffd", Raw: []byte("a\xff"), Type: "file", Size: 4, Lines: &Lines{Added: 1, Removed: 2}, Binary: true}
+	var b bytes.Buffer
+	for _, v := range []any{
+		CreateRequest{Name: "box", From: Source{Kind: SourceSandbox, Path: "/p", Sandbox: "s", Ref: "r"}, User: "me", Driver: "copy", Tier: "process",
+			Net: "host", Env: []string{"K=V"}, Limits: "pids=1"},
+		CreateRequest{}, sb, Sandbox{}, ListResult{Sandboxes: []Sandbox{}}, RemoveResult{Removed: []string{"box"}},
+		StatusResult{Sandbox: sb, DriverReason: "d", TierReason: "t", Enforced: []Enforcement{{"seccomp", EnforcedOn, "x"}}, Snapshots: 1, Branches: 2,
+			Disk: Disk{1, 2, 3}, Dirty: true, Notices: []string{"n"}},
+		DaemonStatus{Version: "v1", PID: 1, Home: "/h", Started: when, Sandboxes: 2, Live: 1},
+		ProbeReport{Kernel: "k", User: "u", Items: []ProbeItem{{Name: "n", Group: "g", OK: true, Weak: true, Detail: "d", Remedy: "r"}}, Tier: "t", Driver: "d"},
+		snap, Snapshot{ID: "aaaaaaaaaaaa"}, LogResult{Nodes: []Snapshot{snap}, Head: "aaaaaaaaaaaa", Rows: []LogRow{{"*", "aaaaaaaaaaaa"}, {"|", ""}}},
+		HeadResult{"aaaaaaaaaaaa"}, BranchesResult{Nodes: []Snapshot{}, Head: "aaaaaaaaaaaa"}, change, ShowResult{Snapshot: snap, Changes: []Change{change}},
+		DiffRequest{A: "a", B: "b", Paths: []string{"p"}, Stat: true}, DiffResult{A: "a", B: "b", Changes: []Change{}},
+		CommitRequest{"m"}, CommitResult{Node: "a", Head: "a", Changed: true, Paths: 1, Bytes: 2}, CheckoutRequest{"a"},
+		MoveResult{Head: "a", From: "b", Kept: "c", Message: "m", Stopped: 1}, UndoRequest{2}, TagRequest{"t", "r"}, TagResult{"t", "a"},
+		TagsResult{map[string]string{"t": "a"}}, GCRequest{true}, GCResult{Removed: []string{"a"}, Layers: 1, Bytes: 2, DryRun: true},
+		VerifyResult{Layers: 1, Bytes: 2, Unsealed: 3, Damage: []Damage{{"s", "a", "l", "p", "m"}}},
+		ForkRequest{Names: []string{"n"}, N: 2, At: "r"}, ForkResult{[]Sandbox{}}, StopResult{1, "a"},
+		Event{Progress: &Progress{Phase: "p", Unit: "bytes", Done: 1, Total: 2, Note: "n"}}, Event{Result: HeadResult{"a"}}, Event{Error: &Error{"k", "m", "h"}},
+		Problem{"about:blank", "t", 404, "d", "k", "h"},
+		ExecRequest{Cmd: []string{"c"}, Env: []string{"K=V"}, Dir: "/d", TTY: true, Stdin: true, Size: &Size{80, 24}, TimeoutMS: 1, Label: "l", Attach: "e", Offset: 5},
+		Signal{"INT"}, Started{"e", 2}, Dropped{3},
+		Exit{Code: 1, Signal: "TERM", TimedOut: true, Message: "m", Snapshot: "a", Head: "a", Changed: true, Paths: 4},
+	} {
+		j, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.WriteString(reflect.TypeOf(v).Name() + " " + string(j) + "\n")
+		back := reflect.New(reflect.TypeOf(v))
+		if err := json.Unmarshal(j, back.Interface()); err != nil {
+			t.Errorf("%T does not read what it wrote: %v", v, err)
+		} else if _, event := v.(Event); !event && !reflect.DeepEqual(back.Elem().Interface(), v) {
+			t.Errorf("%T reads %+v, and wrote %+v", v, back.Elem(), v)
+		}
+	}
+	golden := filepath.Join("testdata", "wire.golden")
+	if *update {
+		if err := os.WriteFile(golden, b.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(b.Bytes(), want) {
+		t.Errorf("the wire has changed; if it has only grown, run: go test ./client/wire -update\ngot:\n%s\nwant:\n%s", b.Bytes(), want)
+	}
+}
+
+func TestNewChangeKeepsEveryByte(t *testing.T) {
+	t.Parallel()
+	for _, p := range []string{"/usr/bin/x", "//a", "a\xff", "é", "new\nline"} {
+		c := NewChange(Added, p)
+		j, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back Change
+		if err := json.Unmarshal(j, &back); err != nil {
+			t.Fatal(err)
+		}
+		if want := string(bytes.TrimLeft([]byte(p), "/")); back.Name() != want {
+			t.Errorf("%q came back as %q", p, back.Name())
+		}
+	}
+}
+
+func TestFramesRoundTripAndStayInBounds(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	big := bytes.Repeat([]byte{7}, MaxFrame)
+	for _, p := range [][]byte{nil, []byte("x"), big} {
+		if err := WriteFrame(&b, FrameStdout, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	buf := make([]byte, 8)
+	for _, want := range [][]byte{nil, []byte("x"), big} {
+		ft, p, err := ReadFrame(&b, buf)
+		if err != nil || ft != FrameStdout || !bytes.Equal(p, want) {
+			t.Fatalf("%v %d %v", ft, len(p), err)
+		}
+	}
+	if _, _, err := ReadFrame(&b, buf); err != io.EOF {
+		t.Errorf("at the end: %v", err)
+	}
+	if err := WriteFrame(&b, FrameStdout, append(big, 1)); err == nil {
+		t.Error("a frame over the limit was written")
+	}
+	if _, _, err := ReadFrame(bytes.NewReader([]byte{3, 0xff, 0, 0, 0}), nil); err == nil {
+		t.Error("a frame over the limit was read")
+	}
+	if _, _, err := ReadFrame(bytes.NewReader([]byte{3, 0, 0, 0, 2, 'x'}), nil); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("a torn frame: %v", err)
+	}
+}
+
+func FuzzReadFrame(f *testing.F) {
+	f.Add([]byte{3, 0, 0, 0, 1, 'x'})
+	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0xff})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r := bytes.NewReader(b)
+		for {
+			if _, p, err := ReadFrame(r, nil); err != nil {
+				return
+			} else if len(p) > MaxFrame {
+				t.Fatalf("%d bytes", len(p))
+			}
+		}
+	})
+}
