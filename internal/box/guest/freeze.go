@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/notify"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -115,7 +116,9 @@ func (f *freezer) stop() (processes, error) {
 					f.stopped = append(f.stopped, p.pid)
 				}
 				seen[p.pid] = true
-				_ = unix.Kill(p.pid, unix.SIGSTOP)
+				if err := notify.Halt(p.pid); err != nil {
+					return nil, fault.Wrap(err, "stop process %d", p.pid)
+				}
 				moving = append(moving, p)
 			}
 			for wait := 10 * time.Microsecond; ; wait = min(2*wait, 500*time.Microsecond) {

@@ -103,6 +103,9 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 	}
 	d.freezer = &freezer{self: d.self, pid1: d.pid1, outside: g.Outside}
 	if l := d.launcher.listener; l != nil {
+		if err := notify.Recover(); err != nil {
+			return nil, err
+		}
 		d.notified = new(sync.RWMutex)
 		opt := notify.Options{Emulate: g.Emulate, Lock: d.notified, Freeze: d.freezer.forPromotion}
 		// It ends with this process: nothing outlives PID 1.

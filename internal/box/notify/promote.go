@@ -393,7 +393,8 @@ func Recover() error {
 		if err != nil {
 			continue // covered by another mount
 		}
-		if err := recoverAt(root); err != nil {
+		// Where we may not look we never promoted anything.
+		if err := recoverAt(root); err != nil && !errors.Is(err, unix.EACCES) {
 			errs = append(errs, fault.Wrap(err, "recover an unfinished promotion below %s", fields[4]))
 		}
 		unix.Close(root)
