@@ -109,3 +109,35 @@ func TestProcess(t *testing.T) {
 func TestWorkspace(t *testing.T) {
 	boxtest.Run(t, boxtest.Tier{Name: plan.TierWorkspace, Config: workspace})
 }
+
+// TestMountPoints starts a box on a tree without /proc and its kin: what init
+// mounts needs no trace in the history.
+func TestMountPoints(t *testing.T) {
+	c := config(t)
+	dir := filepath.Dir(c.RunDir)
+	for _, d := range []string{"tree/usr", "tree/etc", "up", "work"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spec := rootspec.Spec{Overlays: []rootspec.Overlay{{Target: "/", Lowers: []string{dir + "/tree"}, Upper: dir + "/up", Work: dir + "/work"}}}
+	for _, o := range c.Spec.Overlays {
+		if o.Target == "/usr" {
+			spec.Overlays = append(spec.Overlays, o)
+		}
+	}
+	for _, l := range c.Spec.Skeleton {
+		if err := os.Symlink(l.Link, dir+"/tree"+l.Path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Spec = spec
+	x := (boxtest.Tier{Config: func(testing.TB) plan.Config { return c }}).Start(t)
+	if r := x.Sh(t, "ls -d /proc/1/status /dev/null /sys/devices /run /tmp && touch /etc/made"); r.Exit.Code != 0 {
+		t.Errorf("%+v", r)
+	}
+	left, err := filepath.Glob(dir + "/up/*")
+	if err != nil || len(left) != 1 || filepath.Base(left[0]) != "etc" {
+		t.Errorf("the upper directory holds %q, %v", left, err)
+	}
+}

@@ -7,10 +7,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,8 +23,8 @@ import (
 )
 
 const (
-	// lingering is how long a command's end waits for the last of its output
-	// while others hold its pipes open.
+	// lingering is how long a command's end waits, once all that it wrote has
+	// been read, while others hold its pipes open.
 	lingering = 50 * time.Millisecond
 	// termGrace is what a command that ran out of time has between SIGTERM and
 	// SIGKILL.
@@ -39,6 +41,8 @@ type execution struct {
 	pid     int      // set before Started is sent
 	master  *os.File // with a terminal, else nil
 	out     *output
+	ready   chan struct{} // closed when pipes is complete
+	pipes   []*pipe
 	pumps   sync.WaitGroup
 	gone    chan struct{} // closed when the command has ended
 	drained chan struct{} // closed when all output has been read
@@ -83,7 +87,7 @@ func (k *keeper) exec(conn *net.UnixConn, req wire.ExecRequest) error {
 func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 	e := &execution{
 		k: k, id: k.newID(), cmd: req.Cmd, started: time.Now(),
-		born: make(chan guest.Spawned, 1), out: newOutput(), gone: make(chan struct{}), drained: make(chan struct{}),
+		born: make(chan guest.Spawned, 1), out: newOutput(), gone: make(chan struct{}), ready: make(chan struct{}), drained: make(chan struct{}),
 	}
 	spawn := guest.Spawn{Cmd: req.Cmd, Env: req.Env, Dir: req.Dir, TTY: req.TTY, Size: req.Size}
 	var theirs, ours []int
@@ -159,6 +163,7 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 		e.pump(files[0], wire.FrameStdout)
 		e.pump(files[1], wire.FrameStderr)
 	}
+	close(e.ready)
 	go func() { e.pumps.Wait(); close(e.drained) }()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -203,15 +208,66 @@ func (k *keeper) drop(e *execution) {
 	k.mu.Unlock()
 }
 
+// pipe is one stream of a command's output, at our end.
+type pipe struct {
+	f *os.File
+	t wire.FrameType
+
+	mu   sync.Mutex // held while bytes leave the kernel
+	read int64      // how many did
+}
+
+// outstanding gives the offset in the stream of the last byte that has been
+// written to it so far.
+func (p *pipe) outstanding() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	if raw, err := p.f.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	}
+	return p.read + int64(n)
+}
+
+// take reads into buf.
+func (p *pipe) take(raw syscall.RawConn, buf []byte) (n int, err error) {
+	e := raw.Read(func(fd uintptr) bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for {
+			if n, err = unix.Read(int(fd), buf); err != unix.EINTR {
+				break
+			}
+		}
+		if n > 0 {
+			p.read += int64(n)
+		}
+		return err != unix.EAGAIN
+	})
+	if e != nil {
+		return 0, e
+	}
+	if n == 0 && err == nil {
+		err = io.EOF
+	}
+	return max(n, 0), err
+}
+
 // pump reads f to its end. After the exit has been told, what still comes is read
 // and thrown away, so that background processes that hold the pipe live on.
 func (e *execution) pump(f *os.File, t wire.FrameType) {
+	p := &pipe{f: f, t: t}
+	e.pipes = append(e.pipes, p)
 	e.pumps.Go(func() {
 		defer f.Close()
+		raw, err := f.SyscallConn()
+		if err != nil {
+			return
+		}
 		buf := pumpBuffers.Get().(*[pumpSize]byte)
 		defer pumpBuffers.Put(buf)
 		for {
-			n, err := f.Read(buf[:])
+			n, err := p.take(raw, buf[:])
 			if n > 0 {
 				e.out.add(t, buf[:n])
 			}
@@ -273,6 +329,15 @@ func (e *execution) exited(ws unix.WaitStatus) {
 	}
 	// Somebody must wait, and init's other messages cannot.
 	e.k.own.Go(func() {
+		// What the command wrote is told, however slowly it is read; for what
+		// others may still write there is a moment.
+		select {
+		case <-e.ready:
+			for _, p := range e.pipes {
+				e.out.wait(p.t, p.outstanding())
+			}
+		case <-e.k.stop:
+		}
 		select {
 		case <-e.drained:
 		case <-time.After(lingering):

@@ -30,8 +30,9 @@ type output struct {
 	chunks   []chunk
 	start    int64 // offset of the first kept byte
 	end      int64
-	reader   *reader // who is attached
-	finished bool    // what comes now is thrown away
+	reader   *reader                  // who is attached
+	finished bool                     // what comes now is thrown away
+	taken    map[wire.FrameType]int64 // bytes added, by stream
 }
 
 type chunk struct {
@@ -40,7 +41,7 @@ type chunk struct {
 }
 
 func newOutput() *output {
-	o := &output{}
+	o := &output{taken: map[wire.FrameType]int64{}}
 	o.changed = sync.NewCond(&o.mu)
 	return o
 }
@@ -52,6 +53,8 @@ func (o *output) add(t wire.FrameType, p []byte) {
 	for !o.finished && o.reader != nil && o.end-o.reader.pos >= window {
 		o.changed.Wait()
 	}
+	defer o.changed.Broadcast()
+	o.taken[t] += int64(len(p))
 	if o.finished {
 		return
 	}
@@ -70,7 +73,16 @@ func (o *output) add(t wire.FrameType, p []byte) {
 		o.chunks[0].data = nil
 		o.chunks = o.chunks[1:]
 	}
-	o.changed.Broadcast()
+}
+
+// wait returns when stream t has been added up to offset, or nothing more is of
+// interest.
+func (o *output) wait(t wire.FrameType, offset int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for o.taken[t] < offset && !o.finished {
+		o.changed.Wait()
+	}
 }
 
 // finish says that nothing more is of interest.

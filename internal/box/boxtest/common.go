@@ -118,6 +118,16 @@ var common = []check{
 			t.Errorf("%d bytes of %d", n, size)
 		}
 	}},
+	{"the end of the output is read late", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		const size = 1 << 20
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"head", "-c", fmt.Sprint(size), "/dev/zero"}})
+		WaitStarted(t, s)
+		time.Sleep(300 * time.Millisecond) // it is blocked, or has ended with its pipe full
+		if r := Collect(s); len(r.Stdout) != size || r.Exit.Code != 0 || r.Dropped != 0 {
+			t.Errorf("%d bytes of %d, %d dropped, exit %+v", len(r.Stdout), size, r.Dropped, r.Exit)
+		}
+	}},
 	{"background children do not delay the exit", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		start := time.Now()

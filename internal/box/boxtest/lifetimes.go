@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -137,6 +138,66 @@ var lifetimes = []check{
 		}
 		if d := time.Since(start); d < 150*time.Millisecond || d > 2*time.Second {
 			t.Errorf("it took %v", d)
+		}
+	}},
+	{"stop thaws", nil, func(t *testing.T, tier Tier) {
+		for _, grace := range []time.Duration{0, time.Second} {
+			b := tier.Start(t)
+			s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.01; done"}})
+			WaitOutput(t, s, "ready")
+			f, err := b.Freeze(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			start := time.Now()
+			if err := b.Stop(t.Context(), grace); err != nil || time.Since(start) > 5*time.Second {
+				t.Errorf("stop with grace %v: %v after %v", grace, err, time.Since(start))
+			}
+			if r := Collect(s); r.Err != nil || (grace > 0) != (r.Exit.Code == 3) {
+				t.Errorf("stop with grace %v: %+v", grace, r)
+			}
+			f.Drop()
+		}
+	}},
+	{"nothing outlives the keeper", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		f := b.outside(t)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "echo x > " + f.inside + "; echo ready; while :; do echo x >> " + f.inside + "; sleep 0.01; done"}})
+		WaitOutput(t, s, "ready")
+		st, err := b.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(st.PID, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-b.Gone():
+		case <-time.After(5 * time.Second):
+			t.Fatal("the keeper's end goes unnoticed")
+		}
+		if r := Collect(s); r.Err == nil {
+			t.Errorf("%+v", r)
+		}
+		for last, calm := int64(-1), 0; calm < 3; time.Sleep(100 * time.Millisecond) {
+			now, err := os.Stat(f.host)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if calm++; now.Size() != last {
+				last, calm = now.Size(), 0
+			}
+			if last > 4000 {
+				t.Fatal("the command writes on")
+			}
+		}
+		again, _, err := box.Start(t.Context(), b.Config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer again.Close()
+		if err := again.Stop(t.Context(), 0); err != nil {
+			t.Error(err)
 		}
 	}},
 	{"two starts in one place", nil, func(t *testing.T, tier Tier) {

@@ -228,6 +228,8 @@ func (l *Link) fill() error {
 	switch {
 	case err == unix.EINTR:
 		return nil
+	case err == unix.ECONNRESET: // it went away with something unread
+		return io.EOF
 	case err != nil:
 		return fmt.Errorf("receive a message: %w", err)
 	case flags&unix.MSG_CTRUNC != 0:

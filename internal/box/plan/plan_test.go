@@ -1,0 +1,126 @@
+package plan
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+const passwd = `root:x:0:0:root:/root:/bin/bash
+bad line
+daemon:x:1:1::/usr/sbin:
+huge:x:99999999999:1::/:
+web:x:33:34:web:relative:/bin/zsh
+`
+
+const group = "root:x:0:\nadm:x:4:web,daemon\nweb:x:34:\nlog:x:5:web\n"
+
+func TestIdentity(t *testing.T) {
+	me := Caller{UID: 1001, GID: 1002, Name: "ann", Home: "/home/ann", Shell: "/bin/fish"}
+	for _, c := range []struct {
+		name string
+		cfg  Config
+		want User
+		kind fault.Kind
+	}{
+		{"root by default", Config{Caller: me}, User{"root", 0, 0, nil, "/root", "/bin/bash"}, ""},
+		{"me on the host's base", Config{Caller: me, HostBase: true}, User{"ann", 1001, 1002, nil, "/home/ann", "/bin/fish"}, ""},
+		{"me elsewhere has no home", Config{Caller: me, User: UserMe}, User{"ann", 1001, 1002, nil, "/", "/bin/sh"}, ""},
+		{"real root is me", Config{Caller: Caller{Root: true}, User: UserMe, HostBase: true}, User{"root", 0, 0, nil, "/root", "/bin/bash"}, ""},
+		{"a name", Config{Caller: me, User: "daemon"}, User{"daemon", 1, 1, nil, "/usr/sbin", "/bin/sh"}, ""},
+		{"a name with groups", Config{Caller: Caller{Root: true}, User: "web"}, User{"web", 33, 34, []uint32{4, 5}, "/", "/bin/zsh"}, ""},
+		{"no such name", Config{Caller: me, User: "nobody-here"}, User{}, fault.NotFound},
+		{"an id that is none", Config{Caller: me, User: "huge"}, User{}, fault.NotFound},
+	} {
+		u, err := Identity(c.cfg, Facts{Passwd: []byte(passwd), Group: []byte(group)})
+		if fault.KindOf(err) != c.kind {
+			t.Errorf("%s: %v: want %q", c.name, err, c.kind)
+		}
+		if err == nil && (u.Name != c.want.Name || u.UID != c.want.UID || u.GID != c.want.GID || u.Home != c.want.Home || u.Shell != c.want.Shell || !slices.Equal(u.Groups, c.want.Groups)) {
+			t.Errorf("%s: %+v: want %+v", c.name, u, c.want)
+		}
+	}
+}
+
+func TestDecide(t *testing.T) {
+	me, root := Caller{UID: 1001, GID: 1001}, Caller{Root: true}
+	full := Facts{Landlock: 7, PidMax: true}
+	for _, c := range []struct {
+		name   string
+		cfg    Config
+		facts  Facts
+		states map[string]string
+		kind   fault.Kind
+	}{
+		{"ordinary root", Config{Caller: me}, full, map[string]string{"user": On, "root emulation": On, "net": On, "landlock": On, "freeze": Weak}, ""},
+		{"ordinary me", Config{Caller: me, User: UserMe}, full, map[string]string{"user": On, "root emulation": ""}, ""},
+		{"real root", Config{Caller: root}, full, map[string]string{"user": Weak, "root emulation": ""}, ""},
+		{"real root, shifted", Config{Caller: root}, Facts{Shift: 1 << 30}, map[string]string{"user": On, "landlock": Off}, ""},
+		{"the host's network", Config{Caller: me, Net: NetHost}, Facts{}, map[string]string{"net": Off, "landlock": Weak}, ""},
+		{"a control group", Config{Caller: me, Limits: Limits{Memory: 1 << 30, Pids: 10}}, Facts{Cgroup: CgroupFacts{true, true, true}}, map[string]string{"freeze": On, "memory": On, "pids": On}, ""},
+		{"none", Config{Caller: me, Limits: Limits{Memory: 1 << 30, Pids: 10}}, Facts{}, map[string]string{"memory": Weak, "pids": Weak}, ""},
+		{"pid_max", Config{Caller: root, Limits: Limits{Pids: 512}}, full, map[string]string{"pids": On}, ""},
+		{"pid_max, too low", Config{Caller: root, Limits: Limits{Pids: 5}}, full, map[string]string{"pids": Weak}, ""},
+		{"no way to count", Config{Caller: root, Limits: Limits{Pids: 5}}, Facts{}, map[string]string{"pids": Off}, ""},
+		{"a disk limit", Config{Caller: me, Limits: Limits{Disk: 1}}, full, nil, fault.Unsupported},
+		{"workspace", Config{Caller: me, Tier: TierWorkspace}, full, map[string]string{"confinement": Off, "user": ""}, ""},
+		{"workspace with limits", Config{Caller: me, Tier: TierWorkspace, Limits: Limits{Pids: 5}}, full, nil, fault.Unsupported},
+	} {
+		if c.cfg.Tier == "" {
+			c.cfg.Tier = TierProcess
+		}
+		_, e, err := Decide(c.cfg, c.facts)
+		if fault.KindOf(err) != c.kind {
+			t.Errorf("%s: %v: want %q", c.name, err, c.kind)
+		}
+		if err != nil && fault.HintOf(err) == "" {
+			t.Errorf("%s: no hint: %v", c.name, err)
+		}
+		for item, want := range c.states {
+			if got := e.State(item); got != want {
+				t.Errorf("%s: %s is %q: want %q", c.name, item, got, want)
+			}
+		}
+		for _, i := range e.Items {
+			if i.State != On && i.Detail == "" {
+				t.Errorf("%s: %s is %s and nobody says why", c.name, i.Name, i.State)
+			}
+		}
+	}
+}
+
+func TestMaps(t *testing.T) {
+	for id := range 5000 {
+		base := ShiftFor(strings.Repeat("x", id%50) + string(rune(id)))
+		if base < 0x70000000 || uint64(base)+ShiftSize > 1<<31 || base%ShiftSize != 0 {
+			t.Fatalf("ids begin at %#x", base)
+		}
+	}
+	uids, gids, err := Maps(Config{Caller: Caller{UID: 1001, GID: 1002}, User: UserMe}, Facts{})
+	if err != nil || !slices.Equal(uids, []IDMap{{1001, 0, 1}}) || !slices.Equal(gids, []IDMap{{1002, 0, 1}}) {
+		t.Errorf("%v %v %v", uids, gids, err)
+	}
+}
+
+func TestMergeEnv(t *testing.T) {
+	base := []string{"A=1", "B=2"}
+	got := MergeEnv(base, []string{"B=3", "nothing", "=x", "C=a=b", "D=\x00"}, []string{"C="})
+	if want := []string{"A=1", "B=3", "C="}; !slices.Equal(got, want) || base[1] != "B=2" {
+		t.Errorf("%q: want %q", got, want)
+	}
+}
+
+func FuzzParsePasswd(f *testing.F) {
+	f.Add([]byte(passwd), []byte(group))
+	f.Fuzz(func(t *testing.T, p, g []byte) {
+		for _, u := range ParsePasswd(p) {
+			u = u.complete()
+			if u.Name == "" || !strings.HasPrefix(u.Home, "/") || !strings.HasPrefix(u.Shell, "/") {
+				t.Errorf("%+v", u)
+			}
+			ParseGroups(g, u.Name)
+		}
+	})
+}
