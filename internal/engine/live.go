@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -117,16 +116,17 @@ func (e *Engine) start(ctx context.Context, s *sandbox, rec *meta.Sandbox) (Box,
 
 // freshIndex sets the index of a generation that nothing has changed yet.
 func (e *Engine) freshIndex(ctx context.Context, s *sandbox, rec *meta.Sandbox, drv rootfs.Driver, live rootfs.Live) error {
-	s.index, s.of = new(layer.Index), rec.MountTop
-	if !drv.Plain() {
-		return nil
-	}
 	parts, err := drv.Parts(live)
 	if err != nil {
 		return err
 	}
-	if s.index, err = e.Layers.Scan(ctx, parts, true); err != nil {
+	ix, err := e.Layers.Scan(ctx, parts, drv.Plain())
+	if err != nil {
 		return fault.Wrap(err, "scan sandbox %s", rec.Name)
+	}
+	s.index, s.of = ix, rec.MountTop
+	if !drv.Plain() {
+		return nil // a lost one is as good as empty
 	}
 	return e.writeIndex(s.id, rec.MountTop, s.index)
 }

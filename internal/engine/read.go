@@ -5,6 +5,7 @@ package engine
 import (
 	"context"
 	"io"
+	"path"
 	"sort"
 	"strings"
 
@@ -191,8 +192,15 @@ func (e *Engine) changes(ctx context.Context, rec *meta.Sandbox, a timeline.Snap
 	if err != nil {
 		return nil, err
 	}
+	roots, err := e.partRoots(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
 	out := make([]wire.Change, 0, len(found))
 	for _, c := range found {
+		if c.Kind == wire.Modified && roots[path.Join("/", c.Path)] {
+			continue
+		}
 		w := wire.NewChange(c.Kind, c.Path)
 		w.Type, w.Size, w.Binary = c.Type, c.Size, c.Binary
 		if c.Lines != nil {
@@ -201,6 +209,28 @@ func (e *Engine) changes(ctx context.Context, rec *meta.Sandbox, a timeline.Snap
 		out = append(out, w)
 	}
 	return out, nil
+}
+
+// partRoots are the root directories of the live root's parts. The host's own
+// lie below them, with owners that an ordinary user cannot give to his: that they
+// differ is none of the sandbox's doing.
+func (e *Engine) partRoots(ctx context.Context, rec *meta.Sandbox) (map[string]bool, error) {
+	if !rec.Host || !e.presented(rec) {
+		return nil, nil
+	}
+	drv, live, err := e.live(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	parts, err := drv.Parts(live)
+	if err != nil {
+		return nil, err
+	}
+	roots := map[string]bool{}
+	for _, p := range parts {
+		roots[path.Clean(p.Path)] = true
+	}
+	return roots, nil
 }
 
 // views opens two states for reading, and names the trees in which they can

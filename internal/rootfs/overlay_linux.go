@@ -66,6 +66,11 @@ func (o *overlay) Present(ctx context.Context, live Live) (spec rootspec.Spec, e
 			if name, err = rec.add(live.Dir, part.Path, lowers[0]); err != nil {
 				return rootspec.Spec{}, fault.Wrap(err, "prepare %s of the root", part.Path)
 			}
+			if live.Stack.Host && !o.deps.Root {
+				if err := openScratch(filepath.Join(live.Dir, "upper", name), part.Path); err != nil {
+					return rootspec.Spec{}, fault.Wrap(err, "prepare %s of the root", part.Path)
+				}
+			}
 		}
 		if len(lowers) == 0 {
 			return rootspec.Spec{}, gone(part.Path)
@@ -85,6 +90,35 @@ func (o *overlay) Present(ctx context.Context, live Live) (spec rootspec.Spec, e
 	}
 	u.Release()
 	return spec, nil
+}
+
+// scratch are directories that anybody may write to although root owns them.
+var scratch = []string{"/var/tmp"}
+
+// openScratch puts the scratch directories of a part into its upper. Else an
+// ordinary user could not write there: overlayfs copies up a directory with its
+// owner, and root's id is not mapped (EOVERFLOW).
+func openScratch(upper, part string) error {
+	for _, dir := range scratch {
+		rel, err := filepath.Rel(part, dir)
+		if err != nil || rel != filepath.Base(dir) {
+			continue // another part's, or one itself
+		}
+		fi, err := os.Lstat(dir)
+		if err != nil || !fi.IsDir() || fi.Mode()&os.ModeSticky == 0 || fi.Mode().Perm()&0o002 == 0 {
+			continue // not what it usually is: its rights stand
+		}
+		to := filepath.Join(upper, rel)
+		if err := os.Mkdir(to, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+		if err := copyDirMeta(dir, to); err != nil {
+			return err
+		}
+		// It changes the time of the part's own directory.
+		return copyDirMeta(part, upper)
+	}
+	return nil
 }
 
 // plan computes the parts of the stack. What an existing generation has as parts
