@@ -2,6 +2,7 @@ package layer
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +20,9 @@ type putter struct {
 	fromRaw bool // the source is a plain tree, not in overlay form
 	lenient bool // an owner or attribute that cannot be kept is reported, not an error
 	strip   bool // coppice's own marks are left out
+	// remember: an owner that cannot be kept is written down as root emulation
+	// writes it, so that an exported image carries it.
+	remember bool
 
 	linkDir int // where first copies of files with several names are kept
 	mu      sync.Mutex
@@ -166,10 +170,13 @@ func (p *putter) owner(dir int, name string, st *unix.Stat_t) error {
 		return nil
 	}
 	err := p.s.fs.ChownAt(dir, name, st.Uid, st.Gid)
-	if err != nil && p.lenient && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL)) {
-		return nil
+	if err == nil || !p.lenient || !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EINVAL) {
+		return err
 	}
-	return err
+	if p.remember && name == "" {
+		return p.s.fs.SetXattr(dir, xattrOwner, fmt.Appendf(nil, "%d:%d", st.Uid, st.Gid))
+	}
+	return nil
 }
 
 // xattr sets one attribute through set.

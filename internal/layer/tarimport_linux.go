@@ -67,7 +67,7 @@ func (s *Store) ImportTar(ctx context.Context, id timeline.LayerID, r io.Reader,
 	}
 	defer closeFn()
 	t := &untar{ctx: ctx, opts: opts, root: b.fs, parent: -1}
-	t.s, t.lenient, t.linkDir = s, true, -1
+	t.s, t.lenient, t.remember, t.linkDir = s, true, true, -1
 	defer t.leave()
 	if err := t.all(tar.NewReader(plain)); err != nil {
 		return rep, fault.Wrap(err, "import archive")

@@ -21,6 +21,9 @@ const (
 	// xattrSkeleton marks a directory of a layer that only leads to a part: its
 	// owner, mode and time say nothing about the snapshot.
 	xattrSkeleton = "user.coppice.skeleton"
+	// xattrOwner is where root emulation writes the owner that was asked for and
+	// could not be given: "uid:gid". Package format puts it into tar headers.
+	xattrOwner = "user.coppice.owner"
 )
 
 // xattr is one extended attribute.

@@ -16,6 +16,10 @@ const (
 	escapedXattr  = "user.overlay.overlay."
 	overlayXattr  = "user.overlay."
 	skeletonXattr = "user.coppice.skeleton"
+	// What root emulation wrote down: the owner that was asked for, "uid:gid",
+	// and on an empty file the device it stands for, "c MAJOR:MINOR" or "b ...".
+	ownerXattr  = "user.coppice.owner"
+	deviceXattr = "user.coppice.device"
 )
 
 // WriteTar writes the layer as an OCI image layer. The same entries and contents
@@ -110,7 +114,7 @@ func header(e *Entry) *tar.Header {
 		if strings.HasPrefix(key, escapedXattr) {
 			key = overlayXattr + key[len(escapedXattr):]
 		}
-		if key == skeletonXattr || strings.Contains(key, "=") {
+		if emulated(h, e, key, x.Value) || key == skeletonXattr || strings.Contains(key, "=") {
 			continue
 		}
 		if h.PAXRecords == nil {
@@ -119,4 +123,32 @@ func header(e *Entry) *tar.Header {
 		h.PAXRecords["SCHILY.xattr."+key] = x.Value
 	}
 	return h
+}
+
+// emulated puts into the header what root emulation wrote down as an attribute,
+// and says whether it did.
+func emulated(h *tar.Header, e *Entry, key, value string) bool {
+	switch key {
+	case ownerXattr:
+		var uid, gid uint32
+		if n, err := fmt.Sscanf(value, "%d:%d", &uid, &gid); n != 2 || err != nil {
+			return false
+		}
+		h.Uid, h.Gid = int(uid), int(gid)
+		return true
+	case deviceXattr:
+		var kind byte
+		var major, minor uint32
+		n, err := fmt.Sscanf(value, "%c %d:%d", &kind, &major, &minor)
+		if n != 3 || err != nil || e.Type != File || e.Size != 0 || kind != 'c' && kind != 'b' {
+			return false
+		}
+		h.Typeflag = tar.TypeChar
+		if kind == 'b' {
+			h.Typeflag = tar.TypeBlock
+		}
+		h.Devmajor, h.Devminor = int64(major), int64(minor)
+		return true
+	}
+	return false
 }
