@@ -216,14 +216,3 @@ func readTree(t testing.TB, root string) map[string]string {
 	}
 	return out
 }
-
-// reboot lets the machine lose its power: boxes end, and what was not sealed is
-// not to be believed.
-func (h *home) reboot() {
-	for _, b := range h.boxes.boxes {
-		_ = b.Stop(context.Background(), 0)
-	}
-	h.boot += "'"
-	h.close()
-	h.open()
-}

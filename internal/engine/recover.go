@@ -112,6 +112,10 @@ func (e *Engine) dropUnrecorded(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if e.DB.Made() && len(onDisk) > 0 {
+		return fault.New(fault.Corrupt, "the database is missing, but %d layers are there", len(onDisk)).
+			WithHint("put coppice.db back from a backup; or, to give the layers up, move %s away", filepath.Join(e.Home, "layers"))
+	}
 	known, err := e.DB.Layers(ctx)
 	if err != nil {
 		return err

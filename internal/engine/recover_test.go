@@ -11,7 +11,10 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // onDir makes a sandbox from a small directory.
@@ -37,6 +40,10 @@ func TestPowerLossDropsWhatWasNotSealed(t *testing.T) {
 	}
 	torn := h.run("a", "write", "f", "two").Head
 	// As if the power failed before the background came to it.
+	for _, b := range h.boxes.boxes {
+		_ = b.Stop(ctx, 0)
+	}
+	h.close()
 	db, err := sql.Open("sqlite", filepath.Join(h.dir, "coppice.db"))
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +54,8 @@ func TestPowerLossDropsWhatWasNotSealed(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	h.reboot()
+	h.boot = "boot-2"
+	h.open()
 
 	head, err := h.Head(ctx, "a")
 	if err != nil || head != sealed {
@@ -156,5 +164,32 @@ func TestChainsStayShallow(t *testing.T) {
 		if got := h.tree("a")["f"+itoa(i%7)]; got != itoa(i) {
 			t.Errorf("snapshot %d shows %q", i, got)
 		}
+	}
+}
+
+func TestLostDatabaseKeepsTheLayers(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	h.close()
+	for _, f := range []string{"coppice.db", "coppice.db-wal", "coppice.db-shm"} {
+		if err := os.Remove(filepath.Join(h.dir, f)); err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+	}
+	db, err := meta.Open(ctx, filepath.Join(h.dir, "coppice.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	layers, err := layer.Open(ctx, vfs.OS(), filepath.Join(h.dir, "layers"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer layers.Close()
+	if _, err := Open(ctx, Config{Home: h.dir, DB: db, Layers: layers, Boxes: h.boxes, BootID: h.boot}); !fault.Is(err, fault.Corrupt) {
+		t.Fatalf("opened without its database: %v", err)
+	}
+	if left, err := layers.List(ctx); err != nil || len(left) == 0 {
+		t.Errorf("the layers are gone: %v, %v", left, err)
 	}
 }
