@@ -169,7 +169,7 @@ func Attach(ctx context.Context, runDir string) (*Box, error) {
 	}
 	// The answer proves that the process we watch is the one that listens.
 	if _, err := b.Status(ctx); err != nil {
-		b.Close()
+		_ = b.Close()
 		return nil, err
 	}
 	return b, nil

@@ -58,7 +58,6 @@ type keeper struct {
 	execs    map[string]*execution
 	byPID    map[int]*execution
 	conns    map[net.Conn]bool
-	serial   int
 	busy     int  // calls under way
 	ending   bool // no new exec
 	idleFrom time.Time

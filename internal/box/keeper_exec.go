@@ -483,7 +483,7 @@ func (e *execution) listen(conn net.Conn) {
 }
 
 func (e *execution) resize(s wire.Size) {
-	e.control(func(fd int) error {
+	_ = e.control(func(fd int) error {
 		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: s.Rows, Col: s.Cols})
 	})
 }

@@ -159,6 +159,12 @@ var common = []check{
 		if r := Collect(s); r.Exit.Code != 143 || r.Exit.Signal != "TERM" {
 			t.Errorf("%+v", r)
 		}
+		for range 100 {
+			if n, err := b.Procs(t.Context()); err != nil || n == 0 {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
 		if n, err := b.Procs(t.Context()); err != nil || n != 0 {
 			t.Errorf("%d processes are left, %v", n, err)
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"unsafe"
@@ -95,6 +96,9 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 	if d.pts, err = unix.Open(pts, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return nil, fault.Wrap(err, "open the directory of terminals")
 	}
+	if g.Tasks {
+		makeThreads(ownThreads)
+	}
 	if err := setLimits(g); err != nil {
 		return nil, err
 	}
@@ -118,17 +122,36 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 	return weak, nil
 }
 
+// setLimits sets what commands inherit. Limits of resources belong to the whole
+// process, so they hold for init as well; plan leaves it room.
 func setLimits(g plan.Guest) error {
-	set := func(what int, name string, n uint64) error {
-		if n == 0 {
-			return nil
+	for what, n := range map[int]uint64{unix.RLIMIT_NPROC: g.NProc, unix.RLIMIT_DATA: g.Data} {
+		if n > 0 {
+			if err := unix.Setrlimit(what, &unix.Rlimit{Cur: n, Max: n}); err != nil {
+				return fault.Wrap(err, "set resource limit %d", what)
+			}
 		}
-		return fault.Wrap(unix.Setrlimit(what, &unix.Rlimit{Cur: n, Max: n}), "limit %s", name)
 	}
-	if err := set(unix.RLIMIT_NPROC, "processes", g.NProc); err != nil {
-		return err
+	return nil
+}
+
+// ownThreads is how many threads init is given before the first command: when
+// the sandbox has as many tasks as it may, no more can be made.
+const ownThreads = 16
+
+// makeThreads makes the runtime start n threads, which it keeps.
+func makeThreads(n int) {
+	var running, done sync.WaitGroup
+	running.Add(n)
+	for range n {
+		done.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			running.Done()
+			running.Wait()
+		})
 	}
-	return set(unix.RLIMIT_DATA, "memory", g.Data)
+	done.Wait()
 }
 
 // dropHandlers gives every signal but SIGURG, which the Go scheduler sends to

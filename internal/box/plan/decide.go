@@ -35,11 +35,11 @@ type CgroupFacts struct {
 // OwnTasks are the tasks of init itself that every limit of tasks counts.
 const OwnTasks = 24
 
+// leastData keeps init itself alive below RLIMIT_DATA.
+const leastData = 256 << 20
+
 // leastPidMax is the lowest pid_max that the kernel takes (RESERVED_PIDS + 1).
 const leastPidMax = 301
-
-// leastData keeps init itself alive below RLIMIT_DATA.
-const leastData = 64 << 20
 
 // rootCaps are what commands of root keep within the sandbox's own user
 // namespace: what Docker leaves, without NET_RAW.
@@ -226,10 +226,11 @@ func limits(c Config, f Facts, g *Guest, add func(name, state, detail string)) {
 			add("memory", On, strconv.FormatInt(n, 10)+" bytes in all, control group")
 		} else {
 			g.Data = uint64(max(n, leastData))
-			add("memory", Weak, "RLIMIT_DATA: for each process, not in all; no memory controller is delegated to us")
+			add("memory", Weak, fmt.Sprintf("RLIMIT_DATA: %d bytes for each process, not in all; no memory controller is delegated to us", g.Data))
 		}
 	}
 	if n := c.Limits.Pids; n > 0 {
+		g.Tasks = true
 		switch {
 		case f.Cgroup.Pids:
 			add("pids", On, strconv.FormatInt(n, 10)+" tasks, control group")

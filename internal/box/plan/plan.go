@@ -138,6 +138,7 @@ type Guest struct {
 	Promote  bool     `json:"promote,omitempty"`
 	Landlock bool     `json:"landlock,omitempty"` // put up scopes
 	PidMax   int      `json:"pid_max,omitempty"`  // of the pid namespace; 0 leaves it
+	Tasks    bool     `json:"tasks,omitempty"`    // tasks are limited, init's among them
 	NProc    uint64   `json:"nproc,omitempty"`    // RLIMIT_NPROC; 0 leaves it
 	Data     uint64   `json:"data,omitempty"`     // RLIMIT_DATA; 0 leaves it
 	Outside  bool     `json:"outside,omitempty"`  // the keeper freezes, by the control group that init is in
