@@ -57,9 +57,9 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	}
 	var suspects []string
 	if b := e.liveBox(s); b != nil {
-		f, err := b.Freeze(ctx)
-		if err != nil {
-			return t, fault.Wrap(err, "freeze sandbox %s", rec.Name)
+		f, ferr := b.Freeze(ctx)
+		if ferr != nil {
+			return t, fault.Wrap(ferr, "freeze sandbox %s", rec.Name)
 		}
 		t.procs, suspects = f.Procs(), f.Suspects()
 		defer func() {
