@@ -43,7 +43,8 @@ type keeper struct {
 	started  time.Time
 	link     *guest.Link
 	init     *child
-	group    *cgroup // nil without one
+	exe      *os.File // what init is executed from, while it starts
+	group    *cgroup  // nil without one
 	listener *net.UnixListener
 
 	freezing chan struct{}  // one token: held from freeze to thaw
@@ -72,6 +73,7 @@ type keeper struct {
 // RunKeeper is the keeper, started by Start. It gives the process's exit code.
 func RunKeeper() int {
 	debug.SetGCPercent(50)
+	_ = os.WriteFile("/proc/self/comm", []byte(keeperArgv0), 0) // for ps
 	ready := os.NewFile(readyFD, "ready")
 	unix.CloseOnExec(readyFD)
 	k, err := newKeeper()

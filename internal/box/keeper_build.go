@@ -77,6 +77,10 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 		if err == nil {
 			return
 		}
+		if k.exe != nil {
+			k.exe.Close()
+			k.exe = nil
+		}
 		if k.init != nil {
 			_ = k.init.Kill()
 			k.init.Wait()
@@ -123,10 +127,6 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 			return fault.Wrap(err, "take the root along")
 		}
 		defer unix.Close(tree)
-		// Init's copy alone lives on, and ends with it.
-		if err := unix.Unmount(root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-			return fault.Wrap(err, "let go of the root")
-		}
 		fds = append(fds, tree)
 	}
 	if !early {
@@ -140,6 +140,15 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 	}
 	if err := k.link.Send(guest.MsgSetup, g, fds...); err != nil {
 		return fault.Wrap(err, "tell init its plan")
+	}
+	// While init works: letting go of mounts is slow (it waits for RCU).
+	k.exe.Close()
+	k.exe = nil
+	if root != "" {
+		// Init's copy alone lives on, and ends with it.
+		if err := unix.Unmount(root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fault.Wrap(err, "let go of the root")
+		}
 	}
 	var r guest.Ready
 	m, err := k.link.Recv()
@@ -254,7 +263,7 @@ func (k *keeper) startInit(facts plan.Facts) error {
 	if err != nil {
 		return err
 	}
-	defer exe.Close()
+	k.exe = exe
 	null, err := os.Open("/dev/null")
 	if err != nil {
 		return fault.Wrap(err, "start init")

@@ -31,6 +31,7 @@ const linkFD = 3
 func Main() int {
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(24 << 20)
+	_ = os.WriteFile("/proc/self/comm", []byte(Argv0), 0) // for ps
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-init:", err)
 		return 1

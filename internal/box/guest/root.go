@@ -149,6 +149,11 @@ func mountProc(g plan.Guest, host int) (weak []plan.Item, err error) {
 		}
 	}
 	for _, name := range procHiddenFiles {
+		// Looked for first: to let go of a mount that was attached nowhere is
+		// slow (it waits for RCU).
+		if _, err := os.Lstat("/proc/" + name); err != nil {
+			continue
+		}
 		if err := bind(host, "dev/null", "/proc/"+name, unix.MOUNT_ATTR_RDONLY); err != nil && !errors.Is(err, unix.ENOENT) {
 			return nil, err
 		}
