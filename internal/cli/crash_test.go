@@ -34,7 +34,7 @@ func TestKilledDaemon(t *testing.T) {
 		t.Skip("needs time: 200 crashes")
 	}
 	d := newDoomed(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	defer cancel()
 
 	var workers sync.WaitGroup
@@ -42,10 +42,17 @@ func TestKilledDaemon(t *testing.T) {
 	ledgers := make([]*ledger, 3)
 	for i := range ledgers {
 		ledgers[i] = &ledger{name: "w" + strconv.Itoa(i), rnd: rand.New(rand.NewPCG(uint64(i), 7)), shows: map[string]string{}}
-		workers.Go(func() { ledgers[i].work(ctx, t, d.client, &done) })
+	}
+	// How long a command takes here says when it is worth while to kill.
+	var step time.Duration
+	for _, l := range ledgers {
+		step = max(step, l.begin(ctx, t, d.client))
+	}
+	for _, l := range ledgers {
+		workers.Go(func() { l.work(ctx, t, d.client, &done) })
 	}
 	for range crashes {
-		time.Sleep(time.Duration(rand.IntN(250)) * time.Millisecond)
+		time.Sleep(rand.N(100*time.Millisecond + min(6*step, time.Second)))
 		d.kill()
 		d.start()
 		d.ready(ctx)
@@ -65,7 +72,7 @@ func TestKilledDaemon(t *testing.T) {
 	if _, err := d.client.GC(ctx, false, nil); err != nil {
 		t.Error(err)
 	}
-	if acknowledged < crashes/4 {
+	if acknowledged < crashes/8 {
 		t.Errorf("only %d snapshots were taken: the test tests nothing", acknowledged)
 	}
 	t.Logf("%d crashes, %d acknowledged snapshots", crashes, acknowledged)
@@ -83,14 +90,21 @@ type ledger struct {
 
 const file = "~/ledger"
 
+// begin makes the sandbox, and gives how long a command in it takes.
+func (l *ledger) begin(ctx context.Context, t *testing.T, c *client.Client) time.Duration {
+	if _, err := c.Create(ctx, wire.CreateRequest{Name: l.name}, nil); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	if x, err := c.Exec(ctx, l.name, wire.ExecRequest{Cmd: []string{"true"}}, client.Streams{}); err != nil || x.Code != 0 {
+		t.Fatalf("the first command: %+v, %v", x, err)
+	}
+	return time.Since(start)
+}
+
 // work writes, goes back and forth, until done. Errors are expected: what they
 // leave open is asked for afterwards.
 func (l *ledger) work(ctx context.Context, t *testing.T, c *client.Client, done *atomic.Bool) {
-	for !done.Load() {
-		if _, err := c.Create(ctx, wire.CreateRequest{Name: l.name}, nil); err == nil || client.IsKind(err, client.KindExists) {
-			break
-		}
-	}
 	for !done.Load() && ctx.Err() == nil {
 		if l.n > 3 && l.rnd.IntN(4) == 0 {
 			l.move(ctx, t, c)

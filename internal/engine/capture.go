@@ -52,6 +52,9 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 		return t, err
 	}
 	parts, err := drv.Parts(live)
+	if errors.Is(err, fs.ErrNotExist) {
+		return t, nil // a crash while it was being made: nothing was ever mounted on it
+	}
 	if err != nil {
 		return t, err
 	}
