@@ -228,7 +228,7 @@ func TestDeepTree(t *testing.T) {
 	defer w.close()
 	w.base(func(src string) {})
 	w.present()
-	const depth = 700 // names of 10 bytes: far beyond PATH_MAX
+	const depth = 450 // names of 10 bytes: far beyond PATH_MAX
 	fd, err := openDirAt(unix.AT_FDCWD, w.live)
 	w.must(err)
 	for range depth {

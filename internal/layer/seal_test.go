@@ -264,7 +264,8 @@ func TestParts(t *testing.T) {
 	if _, err := v.Lookup("/usr/bin"); err != nil {
 		t.Error(err)
 	}
-	if list, err := v.ReadDir(w.home); err != nil || len(list) > 0 {
+	// Not found when the home lies on another file system than "/".
+	if list, err := v.ReadDir(w.home); err != nil && !fault.Is(err, fault.NotFound) || len(list) > 0 {
 		t.Errorf("the store shows: %v %v", list, err)
 	}
 	w.must(w.s.Adopt(ctx, "0000000000000002", parts))

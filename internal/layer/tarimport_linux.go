@@ -36,7 +36,7 @@ const (
 	// once ratioFrom bytes came out: deflate cannot honestly do better than about
 	// 1,030, and file trees seldom reach 20.
 	maxRatio   = 200
-	ratioFrom  = 256 << 20
+	ratioFrom  = 64 << 20
 	maxReports = 10_000
 	maxXzDict  = 256 << 20
 )
