@@ -44,7 +44,7 @@ cross: ## the client builds on other systems, the whole on arm64
 unit: ## all tests with the race detector, as root and as an ordinary user
 	@scripts/test
 
-bench: build ## the figures of docs/benchmarks.md, beside their baselines
+bench: build ## our figures beside their baselines
 	@scripts/bench
 
 man: build ## manual pages in bin/man

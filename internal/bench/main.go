@@ -1,7 +1,7 @@
 //go:build linux
 
 // Command bench measures Coppice beside what people would use instead, in one
-// run, and prints the table of docs/benchmarks.md. It drives a daemon of its own
+// run, and prints a table. It drives a daemon of its own
 // over the API. Nothing imports it; it imports client and client/wire.
 package main
 
