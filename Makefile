@@ -31,7 +31,6 @@ check: ## formatting, vet, module files
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
 	$(GO) vet ./...
 	$(GO) mod verify
-	$(GO) mod tidy -diff
 
 lint: ## golangci-lint with the committed configuration
 	$(GO) run $(LINT) run ./...
