@@ -140,8 +140,12 @@ func (e *emitter) item(it *item, src, dst int, path string) error {
 
 // toStat is enough of a stat for put.
 func (e *ent) toStat(st *unix.Stat_t) {
-	st.Mode, st.Uid, st.Gid, st.Ino, st.Nlink = e.mode, e.uid, e.gid, e.ino, uint64(e.nlink)
+	st.Mode, st.Uid, st.Gid, st.Ino = e.mode, e.uid, e.gid, e.ino
+	setCount(&st.Nlink, e.nlink)
 }
+
+// setCount sets a link count, which is 32 bits wide on arm64 and 64 on amd64.
+func setCount[T uint32 | uint64](to *T, n uint32) { *to = T(n) }
 
 func (e *emitter) kids(d *delta, src, dst, depth int, path string) (int, int, error) {
 	deep := depth >= maxHeld
