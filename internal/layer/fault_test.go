@@ -246,7 +246,7 @@ func TestDeepTree(t *testing.T) {
 	after = before
 	after.Cur = 512
 	w.must(unix.Setrlimit(unix.RLIMIT_NOFILE, &after))
-	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &before) //nolint:errcheck // test
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &before)
 	ctx := context.Background()
 	c, err := w.s.Capture(ctx, "00000000000000d1", CaptureInput{Parts: w.parts, Index: w.index, Plain: true})
 	w.must(err)
