@@ -103,8 +103,10 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 		}
 	}
 	var fds []int
+	var mounts rootspec.Descriptors
+	defer mounts.Close()
 	if root != "" {
-		var opts rootspec.Options
+		opts := rootspec.Options{Keep: &mounts}
 		if facts.Shift != 0 {
 			ns, err := os.Open("/proc/" + strconv.Itoa(k.init.Pid) + "/ns/user")
 			if err != nil {
@@ -149,6 +151,7 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 		if err := unix.Unmount(root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 			return fault.Wrap(err, "let go of the root")
 		}
+		mounts.Close()
 	}
 	var r guest.Ready
 	m, err := k.link.Recv()

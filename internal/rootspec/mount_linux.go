@@ -22,8 +22,26 @@ type Options struct {
 	// namespace and a file system that allows it (FS_ALLOW_IDMAP).
 	IDMapFD int
 
+	// Keep, when not nil, is given the descriptors that Mount opened, for the
+	// caller to close; else Mount closes them before it returns.
+	Keep *Descriptors
+
 	// For tests: what kernels before 6.15 and before 6.5 need.
 	settle, classic bool
+}
+
+// Descriptors are open descriptors, some of them of detached mounts. Nothing that
+// is mounted needs them any more.
+type Descriptors []int
+
+// Close closes them. It is slow, since a detached mount goes with its descriptor
+// and the kernel waits until nobody can see it any more (synchronize_rcu in
+// namespace_unlock, fs/namespace.c): about a millisecond each.
+func (d *Descriptors) Close() {
+	for _, fd := range *d {
+		_ = unix.Close(fd)
+	}
+	*d = nil
 }
 
 // attrs are the flags of every mount of a live root: device nodes in trees that
@@ -44,12 +62,16 @@ func Mount(s Spec, target string, opts Options) (err error) {
 		return err
 	}
 	m := &mounter{target: target, idmap: opts.IDMapFD, root: -1, settle: opts.settle, classically: opts.classic}
-	defer m.closeAll()
 	defer func() {
 		if err != nil && m.mounted {
 			// MNT_DETACH takes everything below along.
 			_ = unix.Unmount(target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		}
+		if err == nil && opts.Keep != nil {
+			*opts.Keep = append(*opts.Keep, m.fds...)
+			return
+		}
+		m.fds.Close()
 	}()
 	overlays := s.Overlays
 	skeleton := false
@@ -101,7 +123,7 @@ type mounter struct {
 	idmap   int
 	root    int  // the mounted root, O_PATH; -1 before it is there
 	mounted bool // something is mounted at target
-	fds     []int
+	fds     Descriptors
 
 	uid, gid int // whom id 0 appears as, when ids are shifted
 
@@ -111,12 +133,6 @@ type mounter struct {
 func (m *mounter) own(fd int) int {
 	m.fds = append(m.fds, fd)
 	return fd
-}
-
-func (m *mounter) closeAll() {
-	for _, fd := range m.fds {
-		_ = unix.Close(fd)
-	}
 }
 
 // openHost opens a directory of the host by its path.
