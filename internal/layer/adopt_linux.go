@@ -29,23 +29,27 @@ func (s *Store) Adopt(ctx context.Context, id timeline.LayerID, parts []rootspec
 	if err != nil {
 		return fault.Wrap(err, "adopt layer %s", id)
 	}
-	defer b.undo.Run(&err)
 	e := &emitter{ctx: ctx}
 	e.s = s
+	// The way back needs them, so they stay open until it was taken or not.
+	var held []int
+	defer func() { closeAll(held...) }()
+	defer b.undo.Run(&err)
 	for _, p := range sortedParts(parts) {
-		if err := b.adopt(e, p); err != nil {
+		if err := b.adopt(e, p, &held); err != nil {
 			return fault.Wrap(err, "adopt %s as layer %s", p.Dir, id)
 		}
 	}
 	return fault.Wrap(b.finish(), "adopt layer %s", id)
 }
 
-// adopt moves one part's directory into the layer.
-func (b *building) adopt(e *emitter, p rootspec.Part) error {
+// adopt moves one part's directory into the layer. What it opens is added to held.
+func (b *building) adopt(e *emitter, p rootspec.Part, held *[]int) error {
 	from, err := openDirAt(unix.AT_FDCWD, filepath.Dir(p.Dir))
 	if err != nil {
 		return err
 	}
+	*held = append(*held, from)
 	name := filepath.Base(p.Dir)
 	to, last := b.dir, "fs"
 	if clean := path.Clean(p.Path); clean == "/" {
@@ -56,14 +60,13 @@ func (b *building) adopt(e *emitter, p rootspec.Part) error {
 	} else {
 		if b.fs < 0 {
 			if b.fs, err = openDirAt(b.dir, "fs"); err != nil {
-				unix.Close(from)
 				return err
 			}
 		}
 		last = path.Base(clean)
 		to, err = e.leadTo(b.fs, path.Dir(clean))
 		if err == nil {
-			b.undo.Push(func() error { return unix.Close(to) })
+			*held = append(*held, to)
 			// The place may exist, empty: it is where the part was mounted.
 			if e := b.s.fs.Rmdir(to, last); e != nil && !errors.Is(e, unix.ENOENT) {
 				err = e
@@ -74,13 +77,9 @@ func (b *building) adopt(e *emitter, p rootspec.Part) error {
 		err = b.s.fs.Rename(from, name, to, last)
 	}
 	if err != nil {
-		unix.Close(from)
 		return err
 	}
-	b.undo.Push(func() error {
-		err := b.s.fs.Rename(to, last, from, name)
-		return errors.Join(err, unix.Close(from))
-	})
+	b.undo.Push(func() error { return b.s.fs.Rename(to, last, from, name) })
 	return nil
 }
 

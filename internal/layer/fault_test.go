@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -117,7 +118,13 @@ func faults(t *testing.T, errno syscall.Errno) {
 
 func (w *world) eachFault(t *testing.T, errno syscall.Errno, name string, step func(timeline.LayerID) error) {
 	const id = timeline.LayerID("00000000000000ff")
+	fds := openFiles(t)
 	for k := 1; ; k++ {
+		if k > 1 {
+			if now := openFiles(t); now != fds {
+				t.Fatalf("write %d of %s failed, and %d descriptors stay open", k-1, name, now-fds)
+			}
+		}
 		w.f.FailAt(k, errno, errno == syscall.ENOSPC)
 		err := step(id)
 		reached := w.f.Failed()
@@ -153,6 +160,23 @@ func (w *world) eachFault(t *testing.T, errno syscall.Errno, name string, step f
 		}
 		w.must(w.s.Remove(context.Background(), id))
 	}
+}
+
+// openFiles counts this process's open descriptors.
+func openFiles(t *testing.T) int {
+	t.Helper()
+	d, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, f := range d {
+		// The runtime's own, and the directory that is being read.
+		if to, err := os.Readlink("/proc/self/fd/" + f.Name()); err == nil && !strings.HasPrefix(to, "anon_inode:") {
+			n++
+		}
+	}
+	return n
 }
 
 func smallTree(t tb, dir string) {
@@ -244,7 +268,7 @@ func TestDeepTree(t *testing.T) {
 	var before, after unix.Rlimit
 	w.must(unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
 	after = before
-	after.Cur = 512
+	after.Cur = uint64(openFiles(t)) + 2*maxHeld + 50
 	w.must(unix.Setrlimit(unix.RLIMIT_NOFILE, &after))
 	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &before)
 	ctx := context.Background()
