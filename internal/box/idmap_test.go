@@ -13,7 +13,7 @@ import (
 
 func TestShiftedIDs(t *testing.T) {
 	if !caller().Root {
-		t.Skip("only real root shifts ids")
+		t.Skip("needs real-root: only it shifts ids")
 	}
 	b := tier.Start(t)
 	if b.Enforced.State("user") != plan.On {

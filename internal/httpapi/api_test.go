@@ -400,7 +400,7 @@ func TestExecEndsWithItsContext(t *testing.T) {
 func TestASocketMayHaveALongPath(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/proc/self/fd"); err != nil {
-		t.Skip("needs /proc/self/fd")
+		t.Skip("needs proc: long paths go by /proc/self/fd")
 	}
 	dir := filepath.Join(t.TempDir(), strings.Repeat("d", 100), strings.Repeat("e", 100))
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -35,7 +35,7 @@ func inNamespace(t *testing.T) bool {
 	switch {
 	case err == nil && strings.Contains(string(out), "--- PASS: "+t.Name()):
 	case err != nil && !errors.As(err, &exit):
-		t.Skipf("missing feature: user namespaces: %v", err)
+		t.Skipf("needs user-namespaces: %v", err)
 	default:
 		t.Fatalf("%v\n%s", err, out)
 	}

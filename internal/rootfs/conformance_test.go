@@ -189,7 +189,7 @@ func onBtrfs(t *testing.T) func(*testing.T) string {
 	if dir == "" {
 		var why string
 		if dir, why = mountBtrfs(t); why != "" {
-			t.Skip("feature: btrfs (" + why + ")")
+			t.Skip("needs btrfs: " + why)
 		}
 	}
 	return func(t *testing.T) string {
@@ -232,7 +232,7 @@ func mountBtrfs(t *testing.T) (at, why string) {
 // a user namespace, and what it writes is stored as 0.
 func TestShiftedHost(t *testing.T) {
 	if os.Geteuid() != 0 || rootspectest.IsUser() {
-		t.Skip("feature: real root")
+		t.Skip("needs real-root: only it shifts ids")
 	}
 	dir, err := os.MkdirTemp("/var/tmp", "coppice-shift-*")
 	if err != nil {

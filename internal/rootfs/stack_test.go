@@ -85,7 +85,7 @@ func plant(t *testing.T, layer, what string) {
 	case '!':
 		must(os.MkdirAll(p, 0o755))
 		if err := unix.Setxattr(p, "user.overlay.opaque", []byte("y"), 0); err != nil {
-			t.Skip("feature: user attributes")
+			t.Skip("needs user-xattrs: opaque directories are marked by one")
 		}
 	case '-':
 		must(os.WriteFile(p, nil, 0o644))

@@ -127,7 +127,7 @@ func benchSpec(b *testing.B, n int, wrap bool) rootspec.Spec {
 // host's root, and through a wrapped one.
 func BenchmarkLookup(b *testing.B) {
 	if os.Geteuid() != 0 || rootspectest.IsUser() {
-		b.Skip("feature: real root")
+		b.Skip("needs real-root: only it shifts ids")
 	}
 	tree := "/usr/share"
 	for _, c := range []string{"direct", "overlay", "wrapped", "wrapped+40"} {

@@ -389,7 +389,7 @@ func TestBind(t *testing.T) {
 
 func TestShiftedIDs(t *testing.T) {
 	if os.Geteuid() != 0 || rootspectest.IsUser() {
-		t.Skip("feature: real root")
+		t.Skip("needs real-root: only it shifts ids")
 	}
 	f := newFixture(t)
 	base := f.tree("base", "f base", "etc/passwd p", "store/layer/f top", "store/layer/n 1", "store/live/upper/", "store/live/work/")

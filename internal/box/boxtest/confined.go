@@ -27,7 +27,7 @@ var confined = []check{
 	{"init bears made signals", process, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		if r := b.Sh(t, "command -v python3"); r.Exit.Code != 0 {
-			t.Skip("python3 is not here")
+			t.Skip("needs python3: to make system calls")
 		}
 		// sigqueue to every thread of init, with si_code SI_QUEUE.
 		b.Do(t, wire.ExecRequest{Cmd: []string{"python3", "-c", `
@@ -128,7 +128,7 @@ for tid in list(map(int, os.listdir("/proc/1/task"))):
 	{"a fork bomb ends at its limit", process, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, func(c *plan.Config) { c.Limits.Pids = 300 })
 		if b.Enforced.State("pids") == plan.Off {
-			t.Skip("no limit of processes here")
+			t.Skip("needs pids-limit: nothing here enforces one")
 		}
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "bomb() { bomb | bomb & }; bomb; sleep 30"}, TimeoutMS: 1500})
 		WaitStarted(t, s)

@@ -112,7 +112,7 @@ var freezes = []check{
 	}},
 	{"vfork and threads", nil, func(t *testing.T, tier Tier) {
 		if r := tier.Start(t).Sh(t, "command -v python3"); r.Exit.Code != 0 {
-			t.Skip("python3 is not here")
+			t.Skip("needs python3: to make system calls")
 		}
 		b := tier.Start(t)
 		// A child that is slow between vfork and exec, and threads that write.
@@ -142,7 +142,7 @@ threading.Event().wait()
 	{"shared mappings are suspects, once more after they are gone", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		if r := b.Sh(t, "command -v python3"); r.Exit.Code != 0 {
-			t.Skip("python3 is not here")
+			t.Skip("needs python3: to make system calls")
 		}
 		f := b.outside(t)
 		s := b.Open(t, wire.ExecRequest{Stdin: true, Cmd: []string{"python3", "-c", `

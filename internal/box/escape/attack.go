@@ -30,8 +30,9 @@ type Facts struct {
 type Attack struct {
 	Name string
 	What string // what it tries, for the table in the threat model
-	// Skip says why it does not apply, or "".
-	Skip func(Facts) string
+	// Applies says whether a sandbox of these facts promises to stop it; nil:
+	// every one does.
+	Applies func(Facts) bool
 	// Killed says that the attempt may end the attacker by a signal.
 	Killed bool
 	Run    func(Facts) error
@@ -115,9 +116,5 @@ func (f Facts) holds(b []byte) error {
 // Attacks is the corpus.
 var Attacks = slices.Concat(fileAttacks, procAttacks, mountAttacks, kernelAttacks, deviceAttacks, networkAttacks)
 
-func netHost(f Facts) string {
-	if f.NetHost {
-		return "the sandbox was given the host's network"
-	}
-	return ""
-}
+// netOff: a sandbox that was given the host's network may use it.
+func netOff(f Facts) bool { return !f.NetHost }

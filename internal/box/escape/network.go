@@ -107,7 +107,7 @@ var networkAttacks = []Attack{
 		}
 		return each(names, connectUnix)
 	}},
-	{Name: "loopback", What: "reach a port on the host's loopback", Skip: netHost, Run: func(f Facts) error {
+	{Name: "loopback", What: "reach a port on the host's loopback", Applies: netOff, Run: func(f Facts) error {
 		return each([][4]byte{{127, 0, 0, 1}, {127, 0, 0, 53}, {10, 0, 2, 2}, {169, 254, 169, 254}, {1, 1, 1, 1}}, func(a [4]byte) error {
 			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
 			if err != nil {
@@ -126,7 +126,7 @@ var networkAttacks = []Attack{
 			return err
 		})
 	}},
-	{Name: "datagrams", What: "send datagrams, MPTCP and TCP Fast Open out", Skip: netHost, Run: func(f Facts) error {
+	{Name: "datagrams", What: "send datagrams, MPTCP and TCP Fast Open out", Applies: netOff, Run: func(f Facts) error {
 		to := &unix.SockaddrInet4{Addr: [4]byte{1, 1, 1, 1}, Port: 53}
 		return any1(map[string]func() error{
 			"udp": func() error {
@@ -152,7 +152,7 @@ var networkAttacks = []Attack{
 			},
 		})
 	}},
-	{Name: "interfaces", What: "find an interface besides the loopback", Skip: netHost, Run: func(f Facts) error {
+	{Name: "interfaces", What: "find an interface besides the loopback", Applies: netOff, Run: func(f Facts) error {
 		b, err := os.ReadFile("/proc/net/dev")
 		if err != nil {
 			return err

@@ -567,7 +567,7 @@ func TestEmulation(t *testing.T) {
 			t.Parallel()
 			c, ok := worldKinds(t)["user-as-root"]
 			if !ok {
-				t.Skip("skip: feature ordinary-user")
+				t.Skip("needs ordinary-user: to be one (make it: useradd coppiceuser)")
 			}
 			c.Scenario, c.Emulate = name, true
 			prepare(t, &c, func(lower string) { fill(lower); _ = unix.Removexattr(filepath.Join(lower, "d"), OwnerXattr) })

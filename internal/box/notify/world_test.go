@@ -355,7 +355,7 @@ func userNamespaces(t *testing.T) {
 		skipErr = cmd.Run()
 	})
 	if skipErr != nil {
-		t.Skipf("skip: feature user-namespaces: %v", skipErr)
+		t.Skipf("needs user-namespaces: %v", skipErr)
 	}
 }
 

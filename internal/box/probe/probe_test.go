@@ -86,11 +86,11 @@ func TestQuick(t *testing.T) {
 func TestProbeAsUser(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
-		t.Skip("TestProbe has done it")
+		t.Skip("needs real-root: TestProbe has done it for this user")
 	}
 	u, err := user.Lookup("coppiceuser")
 	if err != nil {
-		t.Skip("skip: feature ordinary-user: no user coppiceuser")
+		t.Skip("needs ordinary-user: to be one (make it: useradd coppiceuser)")
 	}
 	uid, _ := strconv.Atoi(u.Uid)
 	home, err := os.MkdirTemp("/tmp", "probe")

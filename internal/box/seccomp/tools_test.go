@@ -68,7 +68,7 @@ func TestToolsWorkUnderHardening(t *testing.T) {
 		t.Run(tt.tool, func(t *testing.T) {
 			t.Parallel()
 			if _, err := exec.LookPath(tt.tool); err != nil {
-				t.Skipf("skip: feature tool-%s", tt.tool)
+				t.Skipf("needs %s: to run it confined", tt.tool)
 			}
 			out, err := confined(t, false, tt.script)
 			if err != nil || !strings.Contains(out, tt.want) {
@@ -82,7 +82,7 @@ func TestToolsWorkUnderHardening(t *testing.T) {
 func TestNetworkInterfacesNeedNetlink(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("node"); err != nil {
-		t.Skip("skip: feature tool-node")
+		t.Skip("needs node: to ask it for the interfaces")
 	}
 	const script = `node -e 'try { require("os").networkInterfaces(); console.log("listed") } catch (e) { console.log(e.message) }'`
 	for netlink, want := range map[bool]string{false: "system error 97", true: "listed"} {

@@ -182,7 +182,7 @@ func IsUser() bool { return os.Getenv(userEnv) != "" }
 func NeedsMount(t testing.TB) {
 	t.Helper()
 	if !Privileged() {
-		t.Skip("feature: real root")
+		t.Skip("needs real-root: to mount")
 	}
 }
 
@@ -199,7 +199,7 @@ func AsUser(t *testing.T) bool {
 	if uid == 0 {
 		u, err := user.Lookup("coppiceuser")
 		if err != nil {
-			t.Skip("feature: an ordinary user (make one: useradd coppiceuser)")
+			t.Skip("needs ordinary-user: to be one (make it: useradd coppiceuser)")
 		}
 		uid, _ = strconv.Atoi(u.Uid)
 		gid, _ = strconv.Atoi(u.Gid)
@@ -227,7 +227,7 @@ func AsUser(t *testing.T) bool {
 	out, err := c.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		t.Skipf("feature: user namespaces (%v)", err)
+		t.Skipf("needs user-namespaces: %v", err)
 	}
 	if err != nil {
 		t.Errorf("as an ordinary user: %v\n%s", err, out)
