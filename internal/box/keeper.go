@@ -64,6 +64,7 @@ type keeper struct {
 	idleFrom time.Time
 
 	over  chan struct{} // closed when init is gone
+	ended chan struct{} // closed when everything inside is gone
 	stop  chan struct{} // closed when the keeper shall end
 	once  sync.Once
 	calls sync.WaitGroup
@@ -111,7 +112,7 @@ func newKeeper() (*keeper, error) {
 		config: c, started: time.Now(), idleFrom: time.Now(),
 		freezing: make(chan struct{}, 1), answers: make(chan guest.Message),
 		execs: map[string]*execution{}, byPID: map[int]*execution{}, conns: map[net.Conn]bool{},
-		over: make(chan struct{}), stop: make(chan struct{}), stopping: make(chan struct{}),
+		over: make(chan struct{}), ended: make(chan struct{}), stop: make(chan struct{}), stopping: make(chan struct{}),
 	}
 	if err := k.build(); err != nil {
 		return nil, err
@@ -163,7 +164,8 @@ func (k *keeper) serve() {
 }
 
 // end kills init, and with it everything inside, waits for it, and gives every
-// running exec its end.
+// running exec its end. It is called once. In tier workspace the kernel does not
+// end what init started; it is then the keeper's.
 func (k *keeper) end() {
 	k.mu.Lock()
 	k.ending = true
@@ -171,7 +173,11 @@ func (k *keeper) end() {
 	if k.init != nil {
 		_ = k.init.Kill()
 		k.init.Wait()
+		if k.config.Tier == plan.TierWorkspace {
+			guest.KillDescendants(os.Getpid())
+		}
 	}
+	close(k.ended)
 	if k.link != nil {
 		k.link.Shutdown()
 	}
@@ -509,8 +515,8 @@ func (k *keeper) stopAll(grace time.Duration) error {
 	return nil
 }
 
-// endNow lets init be gone before the caller of stop hears of it.
+// endNow lets everything be gone before the caller of stop hears of it.
 func (k *keeper) endNow() {
 	_ = k.init.Kill()
-	<-k.over
+	<-k.ended
 }

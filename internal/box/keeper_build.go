@@ -25,6 +25,9 @@ import (
 func (k *keeper) build() error {
 	c := k.config
 	if c.Tier == plan.TierWorkspace {
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			return fault.Wrap(err, "become the parent of orphans")
+		}
 		var facts plan.Facts
 		facts.Passwd, _ = os.ReadFile("/etc/passwd")
 		facts.Group, _ = os.ReadFile("/etc/group")

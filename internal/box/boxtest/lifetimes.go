@@ -5,6 +5,8 @@ package boxtest
 import (
 	"context"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -44,6 +46,23 @@ var lifetimes = []check{
 		}
 		if r := b.Do(t, wire.ExecRequest{Attach: id}); r.Failed == nil || r.Failed.Kind != string(fault.NotFound) {
 			t.Errorf("after it was collected: %+v", r)
+		}
+	}},
+	{"nothing outlives a stop", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		mark := "left-" + b.Config.ID
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", `
+loop='trap "" TERM HUP; echo ready; while :; do sleep 0.01; done'
+setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
+		WaitOutput(t, s, "ready\nready\n")
+		if n := marked(t, mark); n < 3 {
+			t.Fatalf("%d processes of it before the stop", n)
+		}
+		if err := b.Stop(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if n := marked(t, mark); n != 0 {
+			t.Errorf("%d processes of it after the stop", n)
 		}
 	}},
 	{"a result waits for its reader", nil, func(t *testing.T, tier Tier) {
@@ -260,4 +279,19 @@ func (b *Box) outside(t testing.TB) file {
 	}
 	t.Fatal("the root has no part at /etc")
 	return file{}
+}
+
+// marked counts the processes of this machine that have mark as an argument.
+func marked(t *testing.T, mark string) (n int) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all {
+		if cmd, err := os.ReadFile(p); err == nil && slices.Contains(strings.Split(string(cmd), "\x00"), mark) {
+			n++
+		}
+	}
+	return n
 }

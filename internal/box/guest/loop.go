@@ -269,17 +269,16 @@ func (d *daemon) killAll(sig syscall.Signal) {
 		_ = unix.Kill(-1, sig)
 		return
 	}
-	for range 10 { // a process may fork between the look and the signal
-		list, err := scan(d.self)
-		if err != nil || len(list) == 0 {
-			return
-		}
-		for _, p := range list {
-			_ = unix.Kill(p.pid, sig)
-		}
-		if sig != unix.SIGKILL {
-			return
-		}
+	if sig == unix.SIGKILL {
+		KillDescendants(d.self)
+		return
+	}
+	list, err := scan(d.self)
+	if err != nil {
+		return
+	}
+	for _, p := range list {
+		_ = unix.Kill(p.pid, sig)
 	}
 }
 

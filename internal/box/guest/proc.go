@@ -94,6 +94,32 @@ func readStat(path string) (process, bool) {
 	}, true
 }
 
+// killRounds bounds KillDescendants: what forks faster than it is killed for that
+// long has a limit of processes to be stopped by.
+const killRounds = 1000
+
+// KillDescendants kills whatever descends from the process pid, a child subreaper
+// (prctl(2)), so that orphans are its descendants too. A process may fork between
+// the look and the signal; so it looks again until none is left.
+func KillDescendants(pid int) {
+	for range killRounds {
+		list, err := scan(pid)
+		if err != nil {
+			return
+		}
+		alive := false
+		for _, p := range list {
+			if !p.dead() {
+				alive = true
+				_ = unix.Kill(p.pid, unix.SIGKILL)
+			}
+		}
+		if !alive {
+			return
+		}
+	}
+}
+
 // byDepth orders parents before children.
 func (l processes) byDepth() [][]process {
 	parent := make(map[int]int, len(l))
