@@ -4,9 +4,11 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -116,6 +118,40 @@ func (b *bench) snapshot(w *writer, name, dir string, already, n, scale int) err
 	budget := map[string]string{"1/0": "4 ms", "1000/0": "15 ms", "1/100000": "60 ms"}[fmt.Sprintf("%d/%d", n, already)]
 	b.add(fmt.Sprintf("snapshot of %d changed files, %d in the upper already", n, already), "a process runs meanwhile",
 		statOf(ours), budget, "git add -A && git commit", theirs)
+	return nil
+}
+
+// atRest times what captures a large upper of a sandbox that nothing runs in any
+// more: by renaming it.
+func (b *bench) atRest(scale int) error {
+	n := 100_000 / scale
+	var ours []time.Duration
+	for range max(2, 5/scale) {
+		name, err := b.sandbox(wire.Source{})
+		if err != nil {
+			return err
+		}
+		w := b.writer(name)
+		if err := w.do(files("/var/tmp/bench", n, "r")); err != nil {
+			return err
+		}
+		// The writer's end would capture them too; so it has none.
+		t := time.Now()
+		if _, err := b.c.Stop(b.ctx, name); err != nil {
+			return err
+		}
+		ours = append(ours, time.Since(t))
+		if err := w.close(); err != nil {
+			return err
+		}
+		if s, err := b.c.Head(b.ctx, name); err != nil || s.Head == "" {
+			return fmt.Errorf("no snapshot after the stop: %w", err)
+		}
+		if err := b.c.Remove(b.ctx, name, true); err != nil {
+			return err
+		}
+	}
+	b.add(fmt.Sprintf("stop, and snapshot of %d new files", n), "by renaming", statOf(ours), "", "", stat{})
 	return nil
 }
 
@@ -264,6 +300,23 @@ func (b *bench) imports(int) error {
 	}
 	b.add("import of "+src, "", statOf(ours), "half of cp -a", "cp -a", statOf(cp))
 	b.add("import of "+src, "", statOf(ours), "", "tar -cf", statOf(tar))
+	t := time.Now()
+	name, err := b.sandbox(wire.Source{Kind: wire.SourceHostCopy})
+	if err != nil {
+		return err
+	}
+	b.add("import of the host's system directories", "host-copy, the first time", statOf([]time.Duration{time.Since(t)}), "", "", stat{})
+	t = time.Now()
+	again, err := b.sandbox(wire.Source{Kind: wire.SourceHostCopy})
+	if err != nil {
+		return err
+	}
+	b.add("the same", "the second time", statOf([]time.Duration{time.Since(t)}), "", "", stat{})
+	for _, n := range []string{name, again} {
+		if err := b.c.Remove(b.ctx, n, true); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -312,7 +365,49 @@ func (b *bench) builds(scale int) error {
 	return b.c.Remove(b.ctx, name, true)
 }
 
-// memory is printed in bytes where the table has times: a millisecond is a MiB.
+// npm installs packages from a cache that is filled before, inside and outside.
+func (b *bench) npm(scale int) error {
+	name, err := b.sandbox(wire.Source{})
+	if err != nil {
+		return err
+	}
+	const install = `mkdir -p %[1]s && cd %[1]s && rm -rf node_modules && echo '{"dependencies":{"express":"4","typescript":"5","eslint":"8"}}' >package.json &&
+		HOME=%[1]s npm install --no-audit --no-fund --no-update-notifier --loglevel=error --cache %[1]s/cache %[2]s >/dev/null`
+	in, out := "/var/tmp/npm", filepath.Join(b.dir, "npm")
+	if err := b.host("bash", "-c", fmt.Sprintf(install, out, "")); err != nil {
+		return fmt.Errorf("fill npm's cache: %w", err)
+	}
+	// What is below the bench's own directory is not seen inside: hand it in.
+	pack, err := exec.CommandContext(b.ctx, "tar", "-C", out, "-cf", "-", "cache", "package-lock.json").Output() //nolint:gosec // the benchmark's own
+	if err != nil {
+		return err
+	}
+	x, err := b.c.Exec(b.ctx, name, wire.ExecRequest{Cmd: []string{"sh", "-c", "mkdir -p " + in + " && tar -C " + in + " -xf -"}, Stdin: true}, client.Streams{Stdin: bytes.NewReader(pack)})
+	if err != nil || x.Code != 0 {
+		return fmt.Errorf("hand npm's cache in: exit code %d, %w", x.Code, err)
+	}
+	var ours, theirs []time.Duration
+	for range max(2, 5/scale) {
+		t := time.Now()
+		if err := b.host("bash", "-c", fmt.Sprintf(install, out, "--offline")); err != nil {
+			return err
+		}
+		theirs = append(theirs, time.Since(t))
+		w := b.writer(name)
+		t = time.Now()
+		if err := w.do(fmt.Sprintf(install, in, "--offline") + " || exit 1"); err != nil {
+			return fmt.Errorf("npm install in the sandbox: %w", err)
+		}
+		ours = append(ours, time.Since(t))
+		if err := w.close(); err != nil {
+			return err
+		}
+	}
+	b.add("npm install from a full cache", "inside", statOf(ours), "1.05 x", "outside", statOf(theirs))
+	return b.c.Remove(b.ctx, name, true)
+}
+
+// memory adds up the proportional set sizes of our processes.
 func (b *bench) memory(int) error {
 	name, err := b.sandbox(wire.Source{})
 	if err != nil {
@@ -322,19 +417,26 @@ func (b *bench) memory(int) error {
 		return err
 	}
 	time.Sleep(time.Second)
-	for _, who := range []string{"coppice-keeper", "coppice-init", "coppice-spawner", "coppice serve"} {
-		kib, err := pss(who)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(os.Stderr, "memory of %s: %d KiB PSS\n", who, kib)
+	keeper, err := pss("coppice-keeper")
+	if err != nil {
+		return err
 	}
+	inner, err := pss("coppice-init")
+	if err != nil {
+		return err
+	}
+	daemon, err := pss("coppice serve")
+	if err != nil {
+		return err
+	}
+	b.add("memory of an idle live sandbox", "PSS of keeper and init", keeper+inner, "12 MB", "", stat{})
+	b.add("memory of the daemon", "PSS, after all of the above", daemon, "", "", stat{})
 	return b.c.Remove(b.ctx, name, true)
 }
 
 // pss adds up the proportional set size of the processes whose command line
 // contains who, in KiB.
-func pss(who string) (kib int, err error) {
+func pss(who string) (kib kibibytes, err error) {
 	pids, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return 0, err
@@ -349,7 +451,7 @@ func pss(who string) (kib int, err error) {
 			continue
 		}
 		for line := range strings.Lines(string(roll)) {
-			var n int
+			var n kibibytes
 			if _, err := fmt.Sscanf(line, "Pss: %d kB", &n); err == nil {
 				kib += n
 			}

@@ -43,10 +43,16 @@ type bench struct {
 // row is one line of the table. Times are per operation.
 type row struct {
 	what, how string
-	ours      stat
+	ours      figure
 	budget    string
 	base      string
 	theirs    stat
+}
+
+// figure is what a row shows of Coppice: a stat, or an amount of memory.
+type figure interface {
+	fmt.Stringer
+	count() int
 }
 
 type stat struct {
@@ -54,12 +60,24 @@ type stat struct {
 	p50, p99 time.Duration
 }
 
+func (s stat) count() int { return s.n }
+
 func (s stat) String() string {
-	if s.n == 0 {
+	switch s.n {
+	case 0:
 		return "-"
+	case 1:
+		return round(s.p50)
 	}
 	return fmt.Sprintf("%s / %s", round(s.p50), round(s.p99))
 }
+
+// kibibytes is an amount of memory.
+type kibibytes int
+
+func (k kibibytes) count() int { return 1 }
+
+func (k kibibytes) String() string { return fmt.Sprintf("%.1f MB", float64(k)*1024/1e6) }
 
 func round(d time.Duration) string {
 	switch {
@@ -123,7 +141,7 @@ func run() error {
 		return err
 	}
 	steps := []func(scale int) error{
-		b.startup, b.execs, b.creates, b.snapshots, b.moves, b.forks, b.imports, b.builds, b.memory,
+		b.startup, b.execs, b.creates, b.snapshots, b.atRest, b.moves, b.forks, b.imports, b.builds, b.npm, b.memory,
 	}
 	scale := 1
 	if *quick {
@@ -147,7 +165,7 @@ func (b *bench) ready() error {
 	return errors.New("the daemon does not answer")
 }
 
-func (b *bench) add(what, how string, ours stat, budget, base string, theirs stat) {
+func (b *bench) add(what, how string, ours figure, budget, base string, theirs stat) {
 	b.rows = append(b.rows, row{what, how, ours, budget, base, theirs})
 	fmt.Fprintf(os.Stderr, "%-60s %-24s %s %s\n", what, ours, base, theirs)
 }
@@ -159,14 +177,14 @@ func (b *bench) print(w io.Writer) error {
 	fmt.Fprintln(w, "|---|---|---|---|---|---|---|")
 	for _, r := range b.rows {
 		ratio := "-"
-		if r.theirs.n > 0 {
-			ratio = fmt.Sprintf("%.2f", float64(r.ours.p50)/float64(r.theirs.p50))
+		if ours, ok := r.ours.(stat); ok && r.theirs.n > 0 {
+			ratio = fmt.Sprintf("%.2f", float64(ours.p50)/float64(r.theirs.p50))
 		}
 		what := r.what
 		if r.how != "" {
 			what += " (" + r.how + ")"
 		}
-		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s |\n", what, r.ours.n, r.ours, r.budget, r.base, r.theirs, ratio)
+		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s |\n", what, r.ours.count(), r.ours, r.budget, r.base, r.theirs, ratio)
 	}
 	return nil
 }
