@@ -36,7 +36,8 @@ type Streams struct {
 
 // Exec runs a command and waits for its end. A command that could not be
 // started has code 126 or 127 and a message; only what kept the daemon from
-// trying is an error. When ctx ends, Exec returns and the command runs on.
+// trying is an error. When ctx ends, Exec returns and the command runs on, but
+// its stdin is at its end, and its terminal, if it has one, is hung up.
 //
 // BUG(exec): Bytes of stdin that were on their way when the daemon died are
 // lost; everything else of a command survives that.

@@ -20,6 +20,8 @@ type FrameType byte
 //	StdinEOF  client  empty: stdin is closed
 //	Resize    client  JSON Size
 //	Signal    client  JSON Signal
+//	Hangup    daemon  empty: the client is gone; stdin is closed, and a terminal
+//	                  hung up
 //	Started   server  JSON Started; before any output
 //	Stdout    server  bytes (with a terminal: all output)
 //	Stderr    server  bytes
@@ -38,6 +40,7 @@ const (
 	FrameStarted  FrameType = 8
 	FrameFailed   FrameType = 9
 	FrameDropped  FrameType = 10
+	FrameHangup   FrameType = 11
 )
 
 // MaxFrame is the largest payload that ReadFrame takes, in bytes.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -46,6 +47,7 @@ type execution struct {
 	pumps   sync.WaitGroup
 	gone    chan struct{} // closed when the command has ended
 	drained chan struct{} // closed when all output has been read
+	hungUp  atomic.Bool   // the master is closed, or will be at once
 
 	mu       sync.Mutex
 	timer    *time.Timer
@@ -277,7 +279,7 @@ func (e *execution) pump(f *os.File, t wire.FrameType) {
 			// EIO says that nobody holds the terminal open at the moment. While
 			// the command lives it can be opened again; closing our end would
 			// hang it up.
-			if f != e.master || e.over() {
+			if f != e.master || e.hungUp.Load() || e.over() {
 				return
 			}
 			select {
@@ -468,6 +470,8 @@ func (e *execution) listen(conn net.Conn) {
 			if e.in != nil {
 				e.in.eof()
 			}
+		case wire.FrameHangup:
+			e.hangUp()
 		case wire.FrameResize:
 			var s wire.Size
 			if e.master != nil && json.Unmarshal(p, &s) == nil {
@@ -479,6 +483,20 @@ func (e *execution) listen(conn net.Conn) {
 				_ = e.signal(s.Name)
 			}
 		}
+	}
+}
+
+// hangUp tells the command that nobody is there any more, as ssh and docker do:
+// its input ends, or its terminal is hung up, by which the kernel sends SIGHUP to
+// the session's leader and to the group in the foreground. It may be called
+// twice.
+func (e *execution) hangUp() {
+	switch {
+	case e.master != nil:
+		e.hungUp.Store(true)
+		e.master.Close()
+	case e.in != nil:
+		e.in.eof()
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -32,7 +33,7 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 	if err != nil {
 		return wire.Exit{}, err
 	}
-	exit, err := e.relay(ctx, session, stream)
+	exit, err := e.relay(ctx, rec.Name, session, stream)
 	if err != nil {
 		return exit, err
 	}
@@ -62,27 +63,34 @@ func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wi
 }
 
 // relay carries frames between the client and the keeper until the command's
-// exit. When the client goes away the output is left to the keeper, which never
-// lets a command wait for a reader.
-func (e *Engine) relay(ctx context.Context, session io.ReadWriteCloser, stream io.ReadWriter) (wire.Exit, error) {
+// exit. When the client goes away the keeper is told to hang up; the output is
+// left to the keeper, which never lets a command wait for a reader. A session
+// that just ends, as with this process, hangs nothing up: the client attaches
+// again.
+func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteCloser, stream io.ReadWriter) (wire.Exit, error) {
+	var input sync.WaitGroup
+	defer input.Wait()
+	if s, ok := stream.(interface{ SetReadDeadline(time.Time) error }); ok {
+		defer func() { _ = s.SetReadDeadline(time.Unix(1, 0)) }() // a closed one needs none
+	}
+	defer session.Close()
 	unhook := context.AfterFunc(ctx, func() { session.Close() })
 	defer unhook()
-	defer session.Close()
 
-	// The client's half ends with the client's connection, which its owner
-	// closes after Exec has returned: it is not waited for here.
-	go func() {
+	input.Go(func() {
 		buf := make([]byte, 64<<10)
 		for {
 			t, p, err := wire.ReadFrame(stream, buf)
 			if err != nil {
-				return
+				// The client's loss as a living daemon sees it is final. It goes
+				// nowhere when it is our own end: the session is closed by then.
+				t, p = wire.FrameHangup, nil
 			}
-			if err := wire.WriteFrame(session, t, p); err != nil {
+			if wire.WriteFrame(session, t, p) != nil || err != nil {
 				return
 			}
 		}
-	}()
+	})
 
 	buf := make([]byte, 64<<10)
 	gone := false
@@ -93,7 +101,7 @@ func (e *Engine) relay(ctx context.Context, session io.ReadWriteCloser, stream i
 				return wire.Exit{}, fault.New(fault.Unavailable, "the daemon is stopping; the command runs on").Because(context.Cause(ctx))
 			}
 			return wire.Exit{}, fault.New(fault.Unavailable, "the sandbox's keeper ended while the command ran").
-				WithHint("what was written is still there; see it with: coppice log").Because(err)
+				WithHint("what was written is still there; see it with: coppice log %s", name).Because(err)
 		}
 		switch t {
 		case wire.FrameExit:

@@ -29,10 +29,11 @@ type Engine interface {
 	// Stdout, Stderr and Dropped, each frame in one Write, from any goroutine.
 	// The first frame (Request) was read already, the last one (Exit, or Failed
 	// for an error) is written by the caller from the result. An error of
-	// stream means that the client is gone: the engine then sees the command
-	// through all the same, captures what it changed, and keeps its exit for a
-	// later req.Attach. ctx ends when the daemon stops, which must not harm the
-	// command.
+	// stream means that the client is gone: the engine then ends the command's
+	// stdin or hangs its terminal up, sees the command through all the same, and
+	// captures what it changed. ctx ends when the daemon stops, which must not
+	// harm the command. Exec does not return while it reads stream: one whose
+	// Read may block has a SetReadDeadline, which Exec leaves in the past.
 	Exec(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error)
 
 	Log(ctx context.Context, name string) (wire.LogResult, error)

@@ -66,6 +66,41 @@ var terminals = []check{
 			t.Errorf("%+v", r)
 		}
 	}},
+	{"a hang-up reaches a terminal's session", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "trap 'exit 9' HUP; echo ready; while :; do sleep 0.01; done"}, TTY: true})
+		WaitOutput(t, s, "ready")
+		Send(t, s, wire.FrameHangup, []byte{})
+		if r := Collect(s); r.Exit.Code != 9 {
+			t.Errorf("%+v", r)
+		}
+	}},
+	{"a hang-up ends the input of a command without a terminal", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "trap 'exit 9' HUP; cat; exit 3"}, Stdin: true})
+		WaitStarted(t, s)
+		Send(t, s, wire.FrameStdin, []byte("all of it\n"))
+		Send(t, s, wire.FrameHangup, []byte{})
+		if r := Collect(s); r.Exit.Code != 3 || r.Stdout != "all of it\n" {
+			t.Errorf("%+v", r)
+		}
+	}},
+	{"a session that ends hangs nothing up", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"cat"}, TTY: true, Stdin: true})
+		id := WaitStarted(t, s).Exec
+		s.Close()
+		s, err := b.Reattach(t.Context(), id, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		Send(t, s, wire.FrameStdin, []byte("still here\n"))
+		Send(t, s, wire.FrameStdinEOF, []byte{})
+		if r := Collect(s); r.Exit.Code != 0 || strings.Count(r.Stdout, "still here") != 2 {
+			t.Errorf("%+v", r)
+		}
+	}},
 	{"a shell and its job are frozen unseen", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"bash", "--norc", "-i"}, TTY: true, Stdin: true, Env: []string{"PS1=> "}})
