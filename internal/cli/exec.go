@@ -124,11 +124,16 @@ func (a *app) run(ctx context.Context, name string, req wire.ExecRequest) error 
 	if err != nil {
 		return ours(err)
 	}
+	raw := req.TTY && req.Stdin && tty.IsTerminal(a.stdin)
+	eol := ""
+	if raw {
+		eol = "\r" // nothing else takes the cursor to the left then
+	}
 	st := client.Streams{Stdout: a.stdout, Stderr: a.stderr, Lost: func(err error) {
 		if err != nil {
-			a.note("coppice: the daemon went away: attaching again")
+			a.note("%scoppice: the daemon went away: attaching again%s", eol, eol)
 		}
-	}, Dropped: func(n int64) { a.say("%s of output were lost: nobody read them", tty.Bytes(n)) }}
+	}, Dropped: func(n int64) { a.say("%s of output were lost: nobody read them%s", tty.Bytes(n), eol) }}
 	if req.Stdin {
 		st.Stdin = a.stdin
 	}
@@ -142,12 +147,12 @@ func (a *app) run(ctx context.Context, name string, req wire.ExecRequest) error 
 		if !tty.IsTerminal(screen) {
 			screen = a.stdin
 		}
+		resize, stopResize := watchSize(screen) // before its size is taken: no change is missed
+		defer stopResize()
+		st.Resize = resize
 		if cols, rows, ok := tty.Size(screen); ok {
 			req.Size = &wire.Size{Cols: uint16(cols), Rows: uint16(rows)}
 		}
-		resize, stopResize := watchSize(screen)
-		defer stopResize()
-		st.Resize = resize
 	}
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
@@ -156,7 +161,7 @@ func (a *app) run(ctx context.Context, name string, req wire.ExecRequest) error 
 	st.Signals = signals
 
 	restore := func() {}
-	if req.TTY && req.Stdin && tty.IsTerminal(a.stdin) {
+	if raw {
 		if restore, err = tty.Raw(a.stdin); err != nil {
 			return ours(err)
 		}

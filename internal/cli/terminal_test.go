@@ -1,0 +1,209 @@
+//go:build linux
+
+package cli_test
+
+import (
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// prompt is the shell's, once sh has set it.
+const prompt = "at ease> "
+
+// shell opens a shell with a known prompt.
+func (d *desk) shell() *terminal {
+	d.t.Helper()
+	term := d.open("shell", sandbox)
+	term.enter("PS1='at'' ease> '\r")
+	term.see(prompt)
+	return term
+}
+
+// command types one line and waits for the next prompt. What it shows includes
+// the echo of the line.
+func (term *terminal) command(line string) string {
+	term.t.Helper()
+	term.enter(line + "\r")
+	return term.see(prompt)
+}
+
+// foreground starts a job that runs until it is killed, and returns when it has
+// the terminal.
+func (term *terminal) foreground(job string) {
+	term.t.Helper()
+	term.enter("sh -c 'echo be$((1-1))gun; exec " + job + "'\r")
+	term.see("be0gun")
+}
+
+func TestShellHasATerminal(t *testing.T) {
+	t.Parallel()
+	term := newDesk(t).shell()
+
+	if got := term.command("tty; echo $TERM"); !strings.Contains(got, "/dev/pts/") || !strings.Contains(got, "xterm-256color") {
+		t.Errorf("%q", got)
+	}
+	if got := term.command("stty size"); !strings.Contains(got, "\r30 100\r") {
+		t.Errorf("the size: %q", got)
+	}
+	term.resize(44, 133)
+	term.command(`until [ "$(stty size)" = "44 133" ]; do :; done`)
+
+	// What is typed reaches the job in the foreground, and not the shell.
+	term.foreground("sleep 1000")
+	term.enter("\x03")
+	term.see(prompt)
+	if got := term.command("echo code-$?"); !strings.Contains(got, "code-130") {
+		t.Errorf("after Ctrl-C: %q", got)
+	}
+	term.foreground("sleep 1000")
+	term.enter("\x1a")
+	term.see("Stopped")
+	term.see(prompt)
+	term.command("bg")
+	if got := term.command("jobs"); !strings.Contains(got, "Running") {
+		t.Errorf("after Ctrl-Z and bg: %q", got)
+	}
+	if got := term.command("kill %1; wait %1; echo code-$?"); !strings.Contains(got, "code-143") {
+		t.Errorf("the job in the background: %q", got)
+	}
+	term.foreground("cat")
+	term.enter("\x1a")
+	term.see("Stopped")
+	term.see(prompt)
+	term.enter("fg\r")
+	term.see("exec cat'")
+	term.enter("again\r")
+	term.see("again\r\nagain\r\n")
+	term.enter("\x03")
+	term.see(prompt)
+	if got := term.command("echo code-$?; jobs"); !strings.Contains(got, "code-130") || strings.Contains(got, "[1]") {
+		t.Errorf("after fg and Ctrl-C: %q", got)
+	}
+
+	// The shell's exit code is ours.
+	term.command("(exit 7)")
+	term.enter("\x04")
+	term.end(7)
+}
+
+func TestATerminalPassesEverythingThrough(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	term := d.open("exec", "-it", sandbox, "--", "sh", "-c", `stty raw -echo; printf '\033[31mred\033[0m\r\nready\r\n'; head -c 4 | od -An -tx1`)
+	if got := term.see("ready"); !strings.Contains(got, "\x1b[31mred\x1b[0m\r\n") {
+		t.Errorf("%q", got)
+	}
+	term.enter("\x03\x1a\x04\xff")
+	term.see("03 1a 04 ff")
+	term.end(0)
+
+	term = d.open("exec", "-it", sandbox, "--", "sh", "-c", "trap 'stty size; exit 5' WINCH; echo ready; while :; do sleep 0.01; done")
+	term.see("ready")
+	term.resize(22, 77)
+	term.see("22 77")
+	term.end(5)
+}
+
+func TestVim(t *testing.T) {
+	t.Parallel()
+	needs(t, "vim")
+	d := newDesk(t)
+	term := d.shell()
+	term.enter("vim -N -u NONE -i NONE ~/letter\r")
+	term.see(`"~/letter" [New`)
+	term.enter("i")
+	term.see("-- INSERT --")
+	term.enter("Dear Sir,\rgoodbye.")
+	term.see("goodbye.")
+	term.enter("\x1b")
+	term.enter(":wq\r")
+	term.see(prompt)
+	if got := term.command("cat ~/letter"); !strings.Contains(got, "Dear Sir,\r\ngoodbye.\r\n") {
+		t.Errorf("%q", got)
+	}
+	term.enter("exit\r")
+	term.end(0)
+	if got := d.run("exec", sandbox, "--", "sh", "-c", "cat ~/letter"); got != "Dear Sir,\ngoodbye.\n" {
+		t.Errorf("after the shell: %q", got)
+	}
+	if got := d.run("show", sandbox, "HEAD"); !strings.Contains(got, "/letter\n") {
+		t.Errorf("the snapshot: %s", got)
+	}
+}
+
+func TestTmux(t *testing.T) {
+	t.Parallel()
+	needs(t, "tmux")
+	term := newDesk(t).shell()
+	const tmux = "tmux -L desk -f /dev/null "
+	// Keys as fast as ours are taken for a paste otherwise.
+	term.enter(tmux + `new-session -s work sh \; set -g assume-paste-time 0` + "\r")
+	term.see("[work] 0:sh*")
+	term.enter("echo first$((40+2))\r")
+	term.see("first42")
+	term.enter("\x02c")
+	term.see("1:bash*")
+	term.enter("\x02\"echo second$((40+3)) $TMUX_PANE\r")
+	term.see("second43 %2")
+	term.enter("\x02d")
+	term.see("[detached (from session work)]")
+	term.see(prompt)
+	if got := term.command(tmux + "list-windows"); !strings.Contains(got, "0: sh") || !strings.Contains(got, "(2 panes)") {
+		t.Errorf("%q", got)
+	}
+	term.enter(tmux + "attach\r")
+	term.see("[work]")
+	term.enter("\x02d")
+	term.see(prompt)
+	term.command(tmux + "kill-server")
+	if got := term.command(tmux + "list-windows; echo code-$?"); !strings.Contains(got, "code-1") {
+		t.Errorf("%q", got)
+	}
+	term.enter("exit 0\r")
+	term.end(0)
+}
+
+func needs(t *testing.T, program string) {
+	t.Helper()
+	if _, err := exec.LookPath(program); err != nil {
+		t.Skipf("needs %s: %v", program, err)
+	}
+}
+
+// However it ends, the terminal is in the modes that it was in: end checks that.
+func TestTheTerminalIsGivenBack(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+
+	term := d.open("exec", "-it", sandbox, "--", "sh", "-c", "kill -KILL $$")
+	term.end(137)
+	term = d.open("exec", "-it", sandbox, "--", "no-such-program")
+	term.end(127)
+	for sig, code := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGHUP: 129} {
+		term = d.open("exec", "-it", sandbox, "--", "sh", "-c", "echo ready; exec sleep 1000")
+		term.see("ready")
+		term.signal(sig)
+		term.end(code)
+	}
+	term = d.shell()
+	term.foreground("sleep 1000")
+	term.signal(syscall.SIGHUP)
+	term.end(129)
+
+	// Who insists leaves a command that heeds nothing; it loses its terminal.
+	term = d.open("exec", "-it", sandbox, "--", "sh", "-c", `trap "echo he''eds not" TERM; echo ready; while :; do sleep 0.01; done`)
+	term.see("ready")
+	for insisting := true; insisting; {
+		term.signal(syscall.SIGTERM)
+		select {
+		case <-term.over:
+			insisting = false
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	term.end(125)
+	d.quiet()
+}
