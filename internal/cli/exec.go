@@ -32,9 +32,16 @@ func (a *app) exec() *cobra.Command {
 it, and its exit code is ours. Afterwards, when it has changed anything, there is
 a snapshot with the command line as its message.
 
-Without -i it reads nothing. The command outlives this program when that is
-killed (or sent SIGINT or SIGTERM three times within a second each), and outlives
-the daemon, to which this program then attaches again.
+Without -i it reads nothing. The command outlives the daemon, to which this
+program then attaches again. It also outlives this program, when that is killed
+(or sent SIGINT or SIGTERM three times within a second each): its stdin then ends
+(-i), its terminal is hung up (-t).
+
+When --timeout is over, the command's process group is sent SIGTERM; when the
+command has ended, and after two seconds at the latest, its session, its process
+group and all descendants of these are killed. What has left all of them before,
+as daemons do (setsid, and a parent that ends), runs on: "coppice stop" ends it.
+
 With --json the result is one line of JSON on stderr.`,
 		Example: `  coppice exec box -- apt-get install -y nginx
   coppice exec box -it -- bash

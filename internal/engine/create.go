@@ -5,6 +5,8 @@ package engine
 import (
 	"context"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,6 +32,9 @@ func (e *Engine) Create(ctx context.Context, req wire.CreateRequest, progress fu
 	}
 	base, err := e.base(ctx, req, progress)
 	if err != nil {
+		return wire.Sandbox{}, err
+	}
+	if err := e.userKnown(ctx, &rec, base); err != nil {
 		return wire.Sandbox{}, err
 	}
 	rec.Base, rec.Host, rec.From = base.ID, base.Host, base.Label
@@ -79,9 +84,9 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 	}
 	rec.Env = req.Env
 	if rec.User = req.User; rec.User == "" {
-		rec.User = "root"
+		rec.User = userRoot
 		if req.From.Kind == "" || req.From.Kind == wire.SourceHost {
-			rec.User = "me"
+			rec.User = userMe
 		}
 	}
 	return rec, e.choose(ctx, req, &rec)
@@ -120,6 +125,56 @@ func (e *Engine) choose(ctx context.Context, req wire.CreateRequest, rec *meta.S
 			WithHint("import the system directories once: coppice create --from host-copy --driver %s", rec.Driver)
 	}
 	return nil
+}
+
+// The users that need not be in the base's /etc/passwd.
+const (
+	userRoot = "root"
+	userMe   = "me"
+)
+
+// maxPasswd is as much of an /etc/passwd as is read.
+const maxPasswd = 1 << 20
+
+// userKnown refuses a user that the base does not have. Where its /etc/passwd
+// cannot be read from here, and in tier workspace, which has the host's, the
+// first command finds out.
+func (e *Engine) userKnown(ctx context.Context, rec *meta.Sandbox, b base) error {
+	if rec.User == userRoot || rec.User == userMe || rec.Tier == tierWorkspace {
+		return nil
+	}
+	e.shape.RLock()
+	defer e.shape.RUnlock()
+	st, err := e.stack(ctx, b.Host, b.Top)
+	if err != nil {
+		return err
+	}
+	f, err := e.Layers.View(st).Open("/etc/passwd")
+	if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Invalid) {
+		return nil // none, or a link, which is followed inside alone
+	}
+	if err != nil {
+		return fault.Wrap(err, "read the /etc/passwd of %s", b.Label)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxPasswd))
+	if err != nil {
+		return fault.Wrap(err, "read the /etc/passwd of %s", b.Label)
+	}
+	var names []string
+	for line := range strings.Lines(string(text)) {
+		if name, _, ok := strings.Cut(line, ":"); ok && name != "" {
+			names = append(names, name)
+		}
+	}
+	if slices.Contains(names, rec.User) {
+		return nil
+	}
+	if len(names) > maxListed {
+		names = append(names[:maxListed], "...")
+	}
+	return fault.New(fault.Invalid, "%s has no user %q in its /etc/passwd", b.Label, rec.User).
+		WithHint("use root, me or one that it has (%s), or make the user first: coppice create --user root, then useradd %s", strings.Join(names, ", "), rec.User)
 }
 
 // pick takes what was asked for, or the best, from what the probe found.

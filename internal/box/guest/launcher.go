@@ -179,7 +179,7 @@ func (l *launcher) fork(s Spawn, files []int) Spawned {
 	switch {
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM):
 		return Spawned{Err: wireError(fault.New(fault.Conflict, "the sandbox may not have more processes").Because(err).
-			WithHint("end some, or raise --limit pids=: coppice stop NAME ends all of them"))}
+			WithHint("end some, or raise --limit pids=: coppice stop %s ends all of them", l.name()))}
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		return Spawned{Code: 127, Message: fmt.Sprintf("%s: %s", s.Cmd[0], reason(s.Cmd[0], file, err))}
 	}
@@ -213,10 +213,29 @@ func (l *launcher) enter(dir string) error {
 	if !path.IsAbs(dir) {
 		return fault.New(fault.Invalid, "working directory %q is not an absolute path inside the sandbox", dir)
 	}
-	if err := unix.Chdir(dir); err != nil {
-		return fault.Wrap(err, "enter working directory %s", dir)
+	err := unix.Chdir(dir)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.ENOENT):
+		return fault.New(fault.NotFound, "the sandbox has no directory %s to run in", dir).
+			WithHint("make it first: coppice exec %s -- mkdir -p %q", l.name(), dir)
+	case errors.Is(err, unix.ENOTDIR):
+		return fault.New(fault.Invalid, "%s is not a directory", dir).
+			WithHint("choose another one with -w, or see what it is: coppice exec %s -- ls -ld %q", l.name(), dir)
+	case errors.Is(err, unix.EACCES):
+		return fault.New(fault.Invalid, "user %s may not enter directory %s", l.guest.User.Name, dir).
+			WithHint("choose another one with -w, or see who may: coppice exec %s -- ls -ld %q", l.name(), dir)
 	}
-	return nil
+	return fault.Wrap(err, "enter working directory %s", dir)
+}
+
+// name is the sandbox's, for hints.
+func (l *launcher) name() string {
+	if l.guest.Hostname != "" {
+		return l.guest.Hostname
+	}
+	return "NAME"
 }
 
 // lookUp finds a command as execvp(3) does, with the PATH of env.
