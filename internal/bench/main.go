@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -112,7 +113,12 @@ func statOf(ds []time.Duration) stat {
 func run() error {
 	bin := flag.String("coppice", "bin/coppice", "the binary to measure")
 	quick := flag.Bool("quick", false, "fewer repetitions, smaller trees")
+	only := flag.String("only", "", "a regular expression of what to measure: startup, exec, create, snapshot, rest, rollback, fork, import, go, npm, memory")
 	flag.Parse()
+	want, err := regexp.Compile(*only)
+	if err != nil {
+		return fmt.Errorf("-only: %w", err)
+	}
 	abs, err := filepath.Abs(*bin)
 	if err != nil {
 		return err
@@ -140,16 +146,23 @@ func run() error {
 	if err := b.ready(); err != nil {
 		return err
 	}
-	steps := []func(scale int) error{
-		b.startup, b.execs, b.creates, b.snapshots, b.atRest, b.moves, b.forks, b.imports, b.builds, b.npm, b.memory,
+	steps := []struct {
+		name string
+		run  func(scale int) error
+	}{
+		{"startup", b.startup}, {"exec", b.execs}, {"create", b.creates}, {"snapshot", b.snapshots}, {"rest", b.atRest},
+		{"rollback", b.moves}, {"fork", b.forks}, {"import", b.imports}, {"go", b.builds}, {"npm", b.npm}, {"memory", b.memory},
 	}
 	scale := 1
 	if *quick {
 		scale = 10
 	}
 	for _, step := range steps {
-		if err := step(scale); err != nil {
-			return errors.Join(err, b.print(os.Stdout))
+		if !want.MatchString(step.name) {
+			continue
+		}
+		if err := step.run(scale); err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", step.name, err), b.print(os.Stdout))
 		}
 	}
 	return b.print(os.Stdout)

@@ -222,15 +222,18 @@ func (f *Frozen) Suspects() []string { return f.suspects }
 // thaws.
 func (f *Frozen) Drop() { f.conn.Close() }
 
-// Thaw lets the processes run. It may be called twice.
+// Thaw lets the processes run. It may be called twice. In a box that has ended
+// nothing is left that stands still, which is no error.
 func (f *Frozen) Thaw() error {
 	f.once.Do(func() {
 		defer f.conn.Close()
-		if err := wire.WriteFrame(f.conn, frameThaw, nil); err != nil {
-			f.err = unavailable(err)
-			return
+		err := wire.WriteFrame(f.conn, frameThaw, nil)
+		if err == nil {
+			err = reply(context.Background(), f.conn, nil)
 		}
-		f.err = reply(context.Background(), f.conn, nil)
+		if !closed(err) {
+			f.err = fault.Wrap(err, "let the processes run again")
+		}
 	})
 	return f.err
 }

@@ -72,6 +72,19 @@ var freezes = []check{
 			}
 		}
 	}},
+	{"a thaw after a stop", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		f, err := b.Freeze(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Stop(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Thaw(); err != nil {
+			t.Errorf("nothing is left to thaw, but: %v", err)
+		}
+	}},
 	{"it thaws when its caller is gone", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "sleep 0.2; echo on"}})
