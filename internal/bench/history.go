@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -417,45 +418,55 @@ func (b *bench) memory(int) error {
 		return err
 	}
 	time.Sleep(time.Second)
-	keeper, err := pss("coppice-keeper")
+	box, err := pss(b.daemon, false)
 	if err != nil {
 		return err
 	}
-	inner, err := pss("coppice-init")
+	daemon, err := pss(b.daemon, true)
 	if err != nil {
 		return err
 	}
-	daemon, err := pss("coppice serve")
-	if err != nil {
-		return err
-	}
-	b.add("memory of an idle live sandbox", "PSS of keeper and init", keeper+inner, "12 MB", "", stat{})
+	b.add("memory of an idle live sandbox", "PSS of keeper and init", box, "12 MB", "", stat{})
 	b.add("memory of the daemon", "PSS, after all of the above", daemon, "", "", stat{})
 	return b.c.Remove(b.ctx, name, true)
 }
 
-// pss adds up the proportional set size of the processes whose command line
-// contains who, in KiB.
-func pss(who string) (kib kibibytes, err error) {
-	pids, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return 0, err
-	}
-	for _, p := range pids {
-		cmd, err := os.ReadFile(filepath.Join(p, "cmdline"))
-		if err != nil || !strings.Contains(strings.ReplaceAll(string(cmd), "\x00", " "), who) {
-			continue
-		}
-		roll, err := os.ReadFile(filepath.Join(p, "smaps_rollup"))
+// pss adds up the proportional set sizes of what descends from the process pid, or
+// gives its own.
+func pss(pid int, own bool) (sum kibibytes, err error) {
+	pids := []int{pid}
+	for i := 0; i < len(pids); i++ {
+		var kids []int
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pids[i]))
 		if err != nil {
-			continue
+			return 0, err
 		}
-		for line := range strings.Lines(string(roll)) {
-			var n kibibytes
-			if _, err := fmt.Sscanf(line, "Pss: %d kB", &n); err == nil {
-				kib += n
+		for _, t := range threads {
+			list, err := os.ReadFile(t)
+			if err != nil {
+				return 0, err
+			}
+			for f := range strings.FieldsSeq(string(list)) {
+				kid, err := strconv.Atoi(f)
+				if err != nil {
+					return 0, err
+				}
+				kids = append(kids, kid)
 			}
 		}
+		if (i == 0) == own {
+			roll, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pids[i]))
+			if err != nil {
+				return 0, err
+			}
+			for line := range strings.Lines(string(roll)) {
+				var n kibibytes
+				if _, err := fmt.Sscanf(line, "Pss: %d kB", &n); err == nil {
+					sum += n
+				}
+			}
+		}
+		pids = append(pids, kids...)
 	}
-	return kib, nil
+	return sum, nil
 }

@@ -39,6 +39,8 @@ type bench struct {
 	c    *client.Client
 	rows []row
 	seq  int
+
+	daemon int // its pid
 }
 
 // row is one line of the table. Times are per operation.
@@ -135,7 +137,7 @@ func run() error {
 	if err := daemon.Start(); err != nil {
 		return err
 	}
-	b := &bench{ctx: ctx, bin: abs, dir: dir, c: client.New(client.Options{Socket: filepath.Join(home, "daemon.sock")})}
+	b := &bench{ctx: ctx, bin: abs, dir: dir, daemon: daemon.Process.Pid, c: client.New(client.Options{Socket: filepath.Join(home, "daemon.sock")})}
 	defer func() {
 		b.c.Close()
 		_ = daemon.Process.Signal(os.Interrupt)
