@@ -1,0 +1,74 @@
+package coppice_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// documents are the Markdown files of the repository.
+func documents(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	for _, pattern := range []string{"*.md", "docs/*.md"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, files...)
+	}
+	if len(all) < 5 {
+		t.Fatalf("only %q", all)
+	}
+	return all
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+var (
+	links     = regexp.MustCompile(`\[([^\]]+)\]\(([^)\s]+)\)`)
+	testNames = regexp.MustCompile("^`?((?:Test|Fuzz|Benchmark)\\w+)`?$")
+)
+
+// A link leads to a file that is there; one that is called by a test's name, to
+// the file that has the test.
+func TestLinksOfTheDocumentsAreReal(t *testing.T) {
+	t.Parallel()
+	for _, doc := range documents(t) {
+		for _, m := range links.FindAllStringSubmatch(read(t, doc), -1) {
+			text, to := m[1], m[2]
+			if strings.Contains(to, "://") || strings.HasPrefix(to, "#") {
+				continue
+			}
+			path, _, _ := strings.Cut(filepath.Join(filepath.Dir(doc), to), "#")
+			if _, err := os.Stat(path); err != nil {
+				t.Errorf("%s: %v", doc, err)
+				continue
+			}
+			if name := testNames.FindStringSubmatch(text); name != nil && !strings.Contains(read(t, path), "func "+name[1]+"(") {
+				t.Errorf("%s: %s has no %s", doc, path, name[1])
+			}
+		}
+	}
+}
+
+// Each module that we import has a line that says why.
+func TestEveryDependencyIsExplained(t *testing.T) {
+	t.Parallel()
+	why := read(t, "docs/dependencies.md")
+	for line := range strings.Lines(read(t, "go.mod")) {
+		f := strings.Fields(line)
+		if len(f) == 2 && strings.Contains(f[0], ".") && !strings.Contains(why, "| `"+f[0]+"` |") {
+			t.Errorf("docs/dependencies.md does not say why %s is needed", f[0])
+		}
+	}
+}
