@@ -34,10 +34,9 @@ type Options struct {
 	// at once, and must not block. nil: nobody is told.
 	Report func(Event)
 	// Lock is held for reading while a call is answered, and for writing during a
-	// promotion. It is shared by all Serve calls of one PID 1 (each start of a
-	// spawner makes another listener), and whoever else freezes the sandbox, as
-	// a capture does, has to hold it for writing from before that until the
-	// thaw: an answer would set a frozen caller going. nil: a lock of its own.
+	// promotion. It is shared by all Serve calls of one PID 1, and whoever else
+	// freezes the sandbox, as a capture does, has to hold it for writing from
+	// before that until the thaw: an answer would set a frozen caller going. nil: a lock of its own.
 	Lock *sync.RWMutex
 
 	hook func() error // called before each step of a promotion; tests fail there
