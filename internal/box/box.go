@@ -27,6 +27,7 @@ import (
 const (
 	socketName = "keeper.sock"
 	logName    = "keeper.log"
+	lockName   = "lock" // held by the keeper while it lives
 	rootName   = "root" // where the keeper mounts the root
 )
 

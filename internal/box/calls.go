@@ -238,18 +238,20 @@ func (f *Frozen) Thaw() error {
 	return f.err
 }
 
-// Stop ends all processes, after grace for those that heed SIGTERM, and the
-// keeper, and waits until both are gone. A keeper that does not answer by the end
+// Stop ends all processes, after grace for those that heed SIGTERM, and waits
+// until they are gone. The keeper lets go of the mounts then, which takes as long
+// as it takes to flush what was written; see Gone. A keeper that does not answer by the end
 // of grace and ten seconds more, or of ctx, is killed. Stopping a box that has
 // ended is no error.
 func (b *Box) Stop(ctx context.Context, grace time.Duration) error {
 	limit, cancel := context.WithTimeout(ctx, grace+10*time.Second)
 	defer cancel()
 	err := b.call(limit, call{Op: opStop, Grace: grace}, nil)
+	if err == nil {
+		return nil
+	}
 	if fault.Is(err, fault.Unavailable) {
 		err = nil
-	}
-	if err == nil {
 		select {
 		case <-b.gone:
 			return nil

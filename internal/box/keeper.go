@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -44,6 +45,8 @@ type keeper struct {
 	link     *guest.Link
 	init     *child
 	exe      *os.File // what init is executed from, while it starts
+	lock     *os.File // of the run directory; open, and so held, as long as we live
+	hold     *os.File // the root's mounts, so that the last of them goes with us
 	group    *cgroup  // nil without one
 	listener *net.UnixListener
 
@@ -143,7 +146,6 @@ func (k *keeper) serve() {
 	case <-k.over:
 	}
 	k.end()
-	k.listener.Close()
 	// Whoever is attached gets the end of its exec; who does not read it is cut
 	// off.
 	done := make(chan struct{})
@@ -160,7 +162,6 @@ func (k *keeper) serve() {
 	}
 	k.own.Wait()
 	k.link.Close()
-	_ = os.Remove(k.config.RunDir + "/" + socketName)
 }
 
 // end kills init, and with it everything inside, waits for it, and gives every
@@ -176,6 +177,10 @@ func (k *keeper) end() {
 		if k.config.Tier == plan.TierWorkspace {
 			guest.KillDescendants(os.Getpid())
 		}
+	}
+	if k.listener != nil { // whoever comes now shall start another keeper
+		k.listener.Close()
+		_ = os.Remove(filepath.Join(k.config.RunDir, socketName))
 	}
 	close(k.ended)
 	if k.link != nil {

@@ -22,8 +22,12 @@ import (
 )
 
 // build mounts the root and starts init.
-func (k *keeper) build() error {
+func (k *keeper) build() (err error) {
 	c := k.config
+	// An earlier keeper may still be letting go of the same directories.
+	if k.lock, err = lockDir(c.RunDir); err != nil {
+		return err
+	}
 	if c.Tier == plan.TierWorkspace {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 			return fault.Wrap(err, "become the parent of orphans")
@@ -93,6 +97,10 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 			k.link.Close()
 			k.link = nil
 		}
+		if k.hold != nil {
+			k.hold.Close()
+			k.hold = nil
+		}
 		if root != "" {
 			_ = unix.Unmount(root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		}
@@ -133,6 +141,14 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 		}
 		defer unix.Close(tree)
 		fds = append(fds, tree)
+		// overlayfs flushes the whole file system below it when its last mount
+		// goes (ovl_sync_fs, fs/overlayfs/super.c). With a mount of our own that
+		// happens in our exit, and whoever stops the box need not wait for it.
+		hold, err := unix.OpenTree(unix.AT_FDCWD, root, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+		if err != nil {
+			return fault.Wrap(err, "hold the root")
+		}
+		k.hold = os.NewFile(uintptr(hold), root)
 	}
 	if !early {
 		if err := k.startInit(facts); err != nil {
@@ -173,6 +189,25 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 	k.enforced = enforced
 	k.enforced.Items = append(k.enforced.Items, r.Weak...)
 	return nil
+}
+
+// lockDir takes the lock of a run directory, and waits for whoever has it. It is
+// held as long as the file is open.
+func lockDir(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fault.Wrap(err, "open the lock of %s", dir)
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, fault.Wrap(err, "lock %s", dir)
+		}
+	}
 }
 
 // mountRoot mounts the root. Where its overlay lacks the mount points that init
