@@ -169,3 +169,46 @@ func (b *builder) finish() *dirNode {
 	n.names, n.kids = names, keep
 	return n
 }
+
+func (x *Index) racyFiles() bool {
+	for i := range x.roots {
+		if x.roots[i].node.racyFiles() {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *dirNode) racyFiles() bool {
+	for i := range d.ents {
+		if e := &d.ents[i]; e.flags&entRacy != 0 && !e.isDir() {
+			return true
+		}
+	}
+	for _, k := range d.kids {
+		if k.racyFiles() {
+			return true
+		}
+	}
+	return false
+}
+
+// forget drops all origins when there are too many to number. A racy entry
+// without one is taken as changed.
+func (x *Index) forget() {
+	x.origins = nil
+	for i := range x.roots {
+		x.roots[i].node = x.roots[i].node.forget()
+	}
+}
+
+func (d *dirNode) forget() *dirNode {
+	n := &dirNode{names: d.names, ents: append([]ent(nil), d.ents...), kids: make([]*dirNode, len(d.kids))}
+	for i := range n.ents {
+		n.ents[i].origin = 0
+	}
+	for i, k := range d.kids {
+		n.kids[i] = k.forget()
+	}
+	return n
+}

@@ -2,6 +2,8 @@ package layer
 
 import (
 	"bytes"
+	"errors"
+	"strings"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -195,3 +197,32 @@ func isWhiteout(st *unix.Stat_t) bool {
 
 func mtimeNs(st *unix.Stat_t) int64 { return st.Mtim.Sec*1e9 + st.Mtim.Nsec }
 func ctimeNs(st *unix.Stat_t) int64 { return st.Ctim.Sec*1e9 + st.Ctim.Nsec }
+
+// openBeneath opens a relative path of any length beneath dir, through no link.
+func openBeneath(dir int, rel string, flags uint64) (int, error) {
+	cur, own := dir, false
+	for {
+		head, tail := rel, ""
+		if len(rel) > 2048 {
+			i := strings.IndexByte(rel[2048:], '/')
+			if i >= 0 {
+				head, tail = rel[:2048+i], rel[2048+i+1:]
+			}
+		}
+		how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
+		if tail != "" {
+			how.Flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC
+		}
+		fd, err := unix.Openat2(cur, head, &how)
+		for errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+			fd, err = unix.Openat2(cur, head, &how)
+		}
+		if own {
+			unix.Close(cur)
+		}
+		if err != nil || tail == "" {
+			return fd, err
+		}
+		cur, own, rel = fd, true, tail
+	}
+}

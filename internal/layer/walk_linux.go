@@ -15,27 +15,6 @@ import (
 // timestamp with a later one: the kernel's clock for files ticks every 4 to 10 ms.
 const racyWindow = 10e6
 
-// delta is one directory that a layer must hold: the decision that walking makes
-// and that emitting carries out.
-type delta struct {
-	name   string
-	ino    uint64
-	dev    uint64
-	opaque bool // hides what older layers have
-	isNew  bool // was not there, or was another directory
-	self   bool // changed itself, beyond its time
-	leaf   bool // changed itself in whatever way
-	items  []item
-	gone   []string // whiteouts
-	kids   []*delta
-}
-
-// item is one entry, not a directory, that a layer must hold.
-type item struct {
-	name string
-	ent  *ent // in the new index; its origin is set when it is written
-}
-
 // walker compares live trees with an index. One walk is one capture.
 type walker struct {
 	ctx   context.Context
@@ -47,12 +26,6 @@ type walker struct {
 	same       func(part int, path []string, dir int, name string, e *ent) bool // compares with the copy in the origin
 	cuts       map[string]*cut
 	spare      atomic.Int32 // workers that may still be started
-}
-
-// cut is the tree of places where another part takes over.
-type cut struct {
-	end  bool
-	kids map[string]*cut
 }
 
 // worker is what one goroutine of a walk owns.

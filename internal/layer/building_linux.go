@@ -1,0 +1,71 @@
+package layer
+
+import (
+	"context"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/undo"
+)
+
+// building is a layer that is not visible yet.
+type building struct {
+	s     *Store
+	id    timeline.LayerID
+	tmp   string
+	dir   int // layers/tmp/<id>
+	fs    int // its fs
+	links int // its links: first copies of files with several names
+	undo  undo.Stack
+}
+
+// begin makes an empty layer in tmp. b.undo.Run must be deferred: it closes
+// everything, and removes the layer unless finish was reached.
+func (s *Store) begin(ctx context.Context, id timeline.LayerID) (b *building, err error) {
+	if s.Has(id) {
+		return nil, fault.New(fault.Exists, "layer %s exists", id)
+	}
+	b = &building{s: s, id: id, tmp: string(id), dir: -1, fs: -1, links: -1}
+	if err := s.fs.Mkdir(s.tmp, b.tmp, 0o700); err != nil {
+		return nil, err
+	}
+	b.undo.Push(func() error { return removeAt(context.WithoutCancel(ctx), s.fs, s.tmp, b.tmp) })
+	b.undo.Push(func() error { closeAll(b.links, b.fs, b.dir); return nil })
+	defer func() {
+		if err != nil {
+			b.undo.Run(&err)
+		}
+	}()
+	if b.dir, err = openDirAt(s.tmp, b.tmp); err != nil {
+		return b, err
+	}
+	for _, d := range []struct {
+		name string
+		fd   *int
+	}{{"fs", &b.fs}, {"links", &b.links}} {
+		if err = s.fs.Mkdir(b.dir, d.name, 0o700); err != nil {
+			return b, err
+		}
+		if *d.fd, err = openDirAt(b.dir, d.name); err != nil {
+			return b, err
+		}
+	}
+	return b, nil
+}
+
+// finish makes the layer visible.
+func (b *building) finish() error {
+	unix.Close(b.links)
+	b.links = -1
+	if err := removeAt(context.Background(), b.s.fs, b.dir, "links"); err != nil {
+		return err
+	}
+	if err := b.s.fs.Rename(b.s.tmp, b.tmp, b.s.top, string(b.id)); err != nil {
+		return err
+	}
+	b.undo.Release()
+	closeAll(b.fs, b.dir)
+	return nil
+}

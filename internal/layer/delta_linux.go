@@ -1,0 +1,50 @@
+package layer
+
+import (
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// delta is one directory that a layer must hold: the decision that walking makes
+// and that emitting carries out.
+type delta struct {
+	name   string
+	ino    uint64
+	dev    uint64
+	opaque bool // hides what older layers have
+	isNew  bool // was not there, or was another directory
+	self   bool // changed itself, beyond its time
+	leaf   bool // changed itself in whatever way
+	items  []item
+	gone   []string // whiteouts
+	kids   []*delta
+}
+
+// item is one entry, not a directory, that a layer must hold.
+type item struct {
+	name string
+	ent  *ent // in the new index; its origin is set when it is written
+}
+
+func (d *delta) count(s *timeline.Stats) {
+	if d == nil {
+		return
+	}
+	if d.counts() {
+		s.Paths++
+	}
+	s.Paths += len(d.items) + len(d.gone)
+	for _, it := range d.items {
+		if it.ent.isReg() {
+			s.Bytes += it.ent.size
+		}
+	}
+	for _, k := range d.kids {
+		k.count(s)
+	}
+}
+
+// counts says whether the directory itself is a changed path, rather than the
+// place of some.
+func (d *delta) counts() bool {
+	return d.isNew || d.self || d.leaf && len(d.items)+len(d.gone)+len(d.kids) == 0
+}

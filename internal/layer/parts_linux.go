@@ -1,0 +1,148 @@
+package layer
+
+import (
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// walk compares all parts with the old index.
+func (w *walker) walk(parts []rootspec.Part, old *Index, suspects []string) (trees, *Index, error) {
+	next := &Index{}
+	if old != nil {
+		next.origins = old.origins
+	}
+	var ts trees
+	for i, p := range parts {
+		fd, err := openDirAt(unix.AT_FDCWD, p.Dir)
+		if err != nil {
+			return ts, nil, fault.Wrap(err, "open %s", p.Dir)
+		}
+		ts = append(ts, tree{path: path.Clean(p.Path), fd: fd})
+		w.suspect(fd, p.Path, suspects)
+		root := rootEnt{path: path.Clean(p.Path)}
+		d := &delta{}
+		on, err := w.root(fd, old.root(root.path), &root, d)
+		if err != nil {
+			return ts, nil, fault.Wrap(err, "read %s", p.Dir)
+		}
+		wk := &worker{walker: w, part: i}
+		res := wk.dir(fd, 0, on, d, w.cuts[p.Path])
+		ts[i].fd = res.fd
+		if res.err != nil {
+			return ts, nil, fault.Wrap(res.err, "walk %s", p.Dir)
+		}
+		root.node = res.node
+		next.roots = append(next.roots, root)
+		ts[i].delta = res.delta
+	}
+	return ts, next, nil
+}
+
+func (x *Index) root(p string) *rootEnt {
+	if x == nil {
+		return nil
+	}
+	for i := range x.roots {
+		if x.roots[i].path == p {
+			return &x.roots[i]
+		}
+	}
+	return nil
+}
+
+// root reads the state of a part's own directory. It is never taken for another
+// one: a part's root cannot be replaced from inside.
+func (w *walker) root(fd int, old *rootEnt, next *rootEnt, d *delta) (*dirNode, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	next.self.set(&st)
+	a, err := readAttrs(xattrSource{fd: fd}, w.plain)
+	if err != nil {
+		return nil, err
+	}
+	next.self.size = a.sum()
+	if old == nil {
+		d.leaf, d.self = w.rootIsNews, w.rootIsNews
+		return nil, nil
+	}
+	o, n := &old.self, &next.self
+	d.self = o.mode != n.mode || o.uid != n.uid || o.gid != n.gid || o.size != n.size || o.flags&entDirty != 0
+	d.leaf = d.self || o.mtime != n.mtime
+	return old.node, nil
+}
+
+// suspect finds the files behind suspects that lie in a part.
+func (w *walker) suspect(fd int, partPath string, suspects []string) {
+	for _, sp := range suspects {
+		rel, ok := below(partPath, sp)
+		if !ok || rel == "" {
+			continue
+		}
+		f, err := openBeneath(fd, rel, unix.O_PATH|unix.O_NOFOLLOW)
+		if err != nil {
+			continue // not in this part: nothing there was written
+		}
+		var st unix.Stat_t
+		if unix.Fstat(f, &st) == nil {
+			if w.suspects == nil {
+				w.suspects = map[devIno]struct{}{}
+			}
+			w.suspects[devIno{st.Dev, st.Ino}] = struct{}{}
+		}
+		unix.Close(f)
+	}
+}
+
+// cut is the tree of places where another part takes over.
+type cut struct {
+	end  bool
+	kids map[string]*cut
+}
+
+// makeCuts finds, for each part, where other parts take over beneath it.
+func makeCuts(parts []rootspec.Part) map[string]*cut {
+	out := map[string]*cut{}
+	for _, p := range parts {
+		for _, q := range parts {
+			rel, ok := below(p.Path, q.Path)
+			if !ok || rel == "" {
+				continue
+			}
+			c := out[p.Path]
+			if c == nil {
+				c = &cut{kids: map[string]*cut{}}
+				out[p.Path] = c
+			}
+			for _, name := range strings.Split(rel, "/") {
+				k := c.kids[name]
+				if k == nil {
+					k = &cut{kids: map[string]*cut{}}
+					c.kids[name] = k
+				}
+				c = k
+			}
+			c.end = true
+		}
+	}
+	return out
+}
+
+// below gives q relative to p when it is p or lies beneath it.
+func below(p, q string) (string, bool) {
+	p, q = path.Clean(p), path.Clean(q)
+	if p == q {
+		return "", true
+	}
+	if p != "/" {
+		p += "/"
+	}
+	rel, ok := strings.CutPrefix(q, p)
+	return rel, ok
+}

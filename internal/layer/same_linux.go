@@ -1,0 +1,71 @@
+package layer
+
+import (
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// sameAsCopy compares an entry of a live part with its copy in a layer.
+func sameAsCopy(tree, partPath string, dirs []string, dir int, name string, plain bool) (bool, error) {
+	root, err := openDirAt(unix.AT_FDCWD, tree)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(root)
+	rel := strings.Join(append(strings.Split(strings.Trim(partPath, "/"), "/"), dirs...), "/")
+	rel = strings.Trim(rel, "/")
+	od := root
+	if rel != "" {
+		if od, err = openBeneath(root, rel, unix.O_RDONLY|unix.O_DIRECTORY); err != nil {
+			return false, err
+		}
+		defer unix.Close(od)
+	}
+	return sameEntry(dir, name, plain, od, name, false)
+}
+
+// sameEntry compares two entries that are no directories in everything that a
+// snapshot keeps but their links.
+func sameEntry(ad int, an string, aplain bool, bd int, bn string, bplain bool) (bool, error) {
+	var a, b unix.Stat_t
+	if err := lstatAt(ad, an, &a); err != nil {
+		return false, err
+	}
+	if err := lstatAt(bd, bn, &b); err != nil {
+		return false, err
+	}
+	if a.Mode != b.Mode || a.Uid != b.Uid || a.Gid != b.Gid || mtimeNs(&a) != mtimeNs(&b) || a.Rdev != b.Rdev || a.Size != b.Size {
+		return false, nil
+	}
+	if a.Mode&unix.S_IFMT == unix.S_IFLNK {
+		ta, err := readLinkAt(ad, an)
+		if err != nil {
+			return false, err
+		}
+		tb, err := readLinkAt(bd, bn)
+		return ta == tb, err
+	}
+	if !isReg(&a) {
+		return true, nil
+	}
+	fa, err := openFileAt(ad, an, &a)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fa)
+	fb, err := openFileAt(bd, bn, &b)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fb)
+	xa, err := readAttrs(xattrSource{fd: fa}, aplain)
+	if err != nil {
+		return false, err
+	}
+	xb, err := readAttrs(xattrSource{fd: fb}, bplain)
+	if err != nil || !sameAttrs(&xa, &xb) {
+		return false, err
+	}
+	return sameContent(fa, fb, a.Size)
+}
