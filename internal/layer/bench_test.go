@@ -50,7 +50,8 @@ func BenchmarkCapture(b *testing.B) {
 			b.Run(fmt.Sprintf("have=%d/change=%d", have, change), func(b *testing.B) {
 				s, dir := benchStore(b)
 				live := filepath.Join(dir, "live")
-				fill(b, live, max(have, 1))
+				// Programs work somewhere deep, where a tree has one branch first.
+				fill(b, filepath.Join(live, "srv/work/project"), max(have, 1))
 				parts := []rootspec.Part{{Dir: live, Path: "/"}}
 				x, err := s.Scan(context.Background(), parts, false)
 				if err != nil {

@@ -47,8 +47,11 @@ type Captured struct {
 	// TooMany says that more than MaxPaths changed: nothing was made, Stats is
 	// what would have been, and Adopt is the better way.
 	TooMany bool
-	Paths   []string // up to eight changed paths, for messages
+	Paths   []string // the first of the changed paths, for messages
 }
+
+// maxPaths is how many changed paths Captured names.
+const maxPaths = 8
 
 // Capture writes what changed since in.Index as layer id. It returns when the
 // layer is safe against the death of any process; Seal makes it safe against
@@ -67,12 +70,11 @@ func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInpu
 	if out.Empty = trees.empty(); out.Empty && !in.KeepEmpty {
 		return out, nil
 	}
-	if in.MaxPaths > 0 {
-		if out.Stats = trees.stats(); out.Stats.Paths > in.MaxPaths {
-			out.TooMany = true
-			return out, nil
-		}
+	if out.Stats = trees.stats(); in.MaxPaths > 0 && out.Stats.Paths > in.MaxPaths {
+		out.TooMany = true
+		return out, nil
 	}
+	out.Paths = trees.first(maxPaths)
 	if out.Empty {
 		trees.keepRoot()
 	}
@@ -87,15 +89,13 @@ func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInpu
 	defer b.undo.Run(&err)
 	e := &emitter{ctx: ctx, origin: uint16(len(next.origins))}
 	e.s, e.fromRaw, e.linkDir = s, in.Plain, b.links
-	e.spare.Store(1)
+	e.gather()
 	if err := trees.emit(e, b.fs); err != nil {
 		return out, fault.Wrap(err, "capture")
 	}
 	if err := b.finish(); err != nil {
 		return out, fault.Wrap(err, "capture")
 	}
-	out.Stats = timeline.Stats{Paths: int(e.paths.Load()), Bytes: e.bytes.Load()}
-	out.Paths = e.told
 	return out, nil
 }
 
@@ -132,7 +132,7 @@ func (s *Store) newWalker(ctx context.Context, in CaptureInput) *walker {
 	w := &walker{ctx: ctx, plain: in.Plain, racyFrom: now.UnixNano() - racyWindow}
 	w.cuts = makeCuts(in.Parts)
 	w.rootIsNews = in.Index == nil
-	w.spare.Store(1)
+	w.gather()
 	w.same = func(part int, dirs []string, dir int, name string, e *ent) bool {
 		if e.origin == 0 || in.Index == nil || int(e.origin) > len(in.Index.origins) {
 			return false

@@ -1,6 +1,8 @@
 package layer
 
 import (
+	"cmp"
+
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -8,8 +10,6 @@ import (
 // and that emitting carries out.
 type delta struct {
 	name   string
-	ino    uint64
-	dev    uint64
 	opaque bool // hides what older layers have
 	isNew  bool // was not there, or was another directory
 	self   bool // changed itself, beyond its time
@@ -47,4 +47,26 @@ func (d *delta) count(s *timeline.Stats) {
 // place of some.
 func (d *delta) counts() bool {
 	return d.isNew || d.self || d.leaf && len(d.items)+len(d.gone)+len(d.kids) == 0
+}
+
+// first adds changed paths to out, up to n in all. path is the directory's own.
+func (d *delta) first(out []string, path string, n int) []string {
+	add := func(p string) {
+		if len(out) < n {
+			out = append(out, p)
+		}
+	}
+	if d.counts() {
+		add(cmp.Or(path, "/"))
+	}
+	for i := 0; i < len(d.items) && len(out) < n; i++ {
+		add(path + "/" + d.items[i].name)
+	}
+	for i := 0; i < len(d.gone) && len(out) < n; i++ {
+		add(path + "/" + d.gone[i])
+	}
+	for i := 0; i < len(d.kids) && len(out) < n; i++ {
+		out = d.kids[i].first(out, path+"/"+d.kids[i].name, n)
+	}
+	return out
 }

@@ -3,9 +3,6 @@ package layer
 import (
 	"context"
 	"errors"
-	"strings"
-	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -13,24 +10,16 @@ import (
 )
 
 // chunk is how many files of one directory one worker writes at a time.
-const chunk = 64
-
-// maxPaths is how many changed paths Captured names.
-const maxPaths = 8
+const chunk = 16
 
 // emitter writes the directories that a walk chose into a layer.
 type emitter struct {
 	putter
+	crew
 	ctx    context.Context
 	origin uint16
-	spare  atomic.Int32
-	paths  atomic.Int64
-	bytes  atomic.Int64
 
 	rootDone bool // the layer's root was written or marked; emitting starts on one goroutine
-
-	tellMu sync.Mutex
-	told   []string // guarded by tellMu
 }
 
 // dir writes d from the open src into the open, empty dst. It owns both and
@@ -39,7 +28,6 @@ func (e *emitter) dir(d *delta, src, dst, depth int, path string) (int, int, err
 	if err := e.ctx.Err(); err != nil {
 		return src, dst, err
 	}
-	e.count(d, path)
 	if err := e.files(d, src, dst, path); err != nil {
 		return src, dst, err
 	}
@@ -47,8 +35,6 @@ func (e *emitter) dir(d *delta, src, dst, depth int, path string) (int, int, err
 		if err := e.whiteout(dst, name); err != nil {
 			return src, dst, fault.Wrap(err, "record removal of %q", path+"/"+name)
 		}
-		e.paths.Add(1)
-		e.tell(path, name)
 	}
 	src, dst, err := e.kids(d, src, dst, depth, path)
 	if err != nil {
@@ -60,62 +46,20 @@ func (e *emitter) dir(d *delta, src, dst, depth int, path string) (int, int, err
 	return src, dst, nil
 }
 
-// count adds the directory itself to the statistics.
-func (e *emitter) count(d *delta, path string) {
-	if d.counts() {
-		e.paths.Add(1)
-		e.tell(path, "")
-	}
+// share is each for what any goroutine can do.
+func (e *emitter) share(n int, do func(i int) error) error {
+	return e.each(n, do, func() func(int) error { return do })
 }
 
 func (e *emitter) files(d *delta, src, dst int, path string) error {
-	var (
-		wg    sync.WaitGroup
-		mu    sync.Mutex
-		first error
-	)
-	work := func(items []item) {
-		for i := range items {
-			if err := e.item(&items[i], src, dst, path); err != nil {
-				mu.Lock()
-				if first == nil {
-					first = err
-				}
-				mu.Unlock()
-				return
+	return e.share((len(d.items)+chunk-1)/chunk, func(n int) error {
+		for i := n * chunk; i < min((n+1)*chunk, len(d.items)); i++ {
+			if err := e.item(&d.items[i], src, dst, path); err != nil {
+				return err
 			}
 		}
-	}
-	for items := d.items; len(items) > 0; {
-		n := min(chunk, len(items))
-		part := items[:n]
-		items = items[n:]
-		if len(items) > 0 && e.take() {
-			wg.Go(func() {
-				work(part)
-				e.spare.Add(1)
-			})
-			continue
-		}
-		work(part)
-		mu.Lock()
-		stop := first != nil
-		mu.Unlock()
-		if stop {
-			break
-		}
-	}
-	wg.Wait()
-	return first
-}
-
-func (e *emitter) take() bool {
-	for n := e.spare.Load(); n > 0; n = e.spare.Load() {
-		if e.spare.CompareAndSwap(n, n-1) {
-			return true
-		}
-	}
-	return false
+		return e.ctx.Err()
+	})
 }
 
 func (e *emitter) item(it *item, src, dst int, path string) error {
@@ -130,11 +74,6 @@ func (e *emitter) item(it *item, src, dst int, path string) error {
 		return fault.Wrap(err, "copy %q", path+"/"+it.name)
 	}
 	it.ent.origin = e.origin
-	e.paths.Add(1)
-	if st.Mode&unix.S_IFMT == unix.S_IFREG {
-		e.bytes.Add(st.Size)
-	}
-	e.tell(path, it.name)
 	return nil
 }
 
@@ -148,33 +87,34 @@ func (e *ent) toStat(st *unix.Stat_t) {
 func setCount[T uint32 | uint64](to *T, n uint32) { *to = T(n) }
 
 func (e *emitter) kids(d *delta, src, dst, depth int, path string) (int, int, error) {
-	deep := depth >= maxHeld
-	var ss, ds unix.Stat_t
-	if deep {
-		if err := errors.Join(unix.Fstat(src, &ss), unix.Fstat(dst, &ds)); err != nil {
-			return src, dst, err
+	if depth >= maxHeld {
+		return e.deepKids(d, src, dst, depth, path)
+	}
+	return src, dst, e.share(len(d.kids), func(i int) error {
+		cs, cd, err := e.enter(d.kids[i], src, dst, path)
+		if err == nil {
+			cs, cd, err = e.dir(d.kids[i], cs, cd, depth+1, path+"/"+d.kids[i].name)
 		}
+		closeAll(cs, cd)
+		return err
+	})
+}
+
+// deepKids is kids where descriptors must be spared.
+func (e *emitter) deepKids(d *delta, src, dst, depth int, path string) (int, int, error) {
+	var ss, ds unix.Stat_t
+	if err := errors.Join(unix.Fstat(src, &ss), unix.Fstat(dst, &ds)); err != nil {
+		return src, dst, err
 	}
 	for _, k := range d.kids {
-		if err := e.s.fs.Mkdir(dst, k.name, 0o700); err != nil {
-			return src, dst, fault.Wrap(err, "copy directory %q", path+"/"+k.name)
-		}
-		cd, err := openDirAt(dst, k.name)
+		cs, cd, err := e.enter(k, src, dst, path)
 		if err != nil {
 			return src, dst, err
 		}
-		cs, err := openDirAt(src, k.name)
-		if err != nil {
-			unix.Close(cd)
-			return src, dst, fault.Wrap(err, "open directory %q", path+"/"+k.name)
-		}
-		if deep {
-			unix.Close(src)
-			unix.Close(dst)
-			src, dst = -1, -1
-		}
+		closeAll(src, dst)
+		src, dst = -1, -1
 		cs, cd, err = e.dir(k, cs, cd, depth+1, path+"/"+k.name)
-		if deep && cs >= 0 && cd >= 0 {
+		if cs >= 0 && cd >= 0 {
 			var e1, e2 error
 			src, e1 = comeBack(cs, ss.Ino, ss.Dev)
 			dst, e2 = comeBack(cd, ds.Ino, ds.Dev)
@@ -188,18 +128,19 @@ func (e *emitter) kids(d *delta, src, dst, depth int, path string) (int, int, er
 	return src, dst, nil
 }
 
-// tell remembers a changed path for messages, when it is among the first.
-func (e *emitter) tell(path, name string) {
-	e.tellMu.Lock()
-	defer e.tellMu.Unlock()
-	if len(e.told) >= maxPaths {
-		return
+// enter makes a subdirectory and opens it and its original.
+func (e *emitter) enter(k *delta, src, dst int, path string) (cs, cd int, err error) {
+	if err := e.s.fs.Mkdir(dst, k.name, 0o700); err != nil {
+		return -1, -1, fault.Wrap(err, "copy directory %q", path+"/"+k.name)
 	}
-	full := path + "/" + name
-	if name == "" && path != "" {
-		full = path
+	if cd, err = openDirAt(dst, k.name); err != nil {
+		return -1, -1, err
 	}
-	e.told = append(e.told, strings.Clone(full))
+	if cs, err = openDirAt(src, k.name); err != nil {
+		unix.Close(cd)
+		return -1, -1, fault.Wrap(err, "open directory %q", path+"/"+k.name)
+	}
+	return cs, cd, nil
 }
 
 func closeAll(fds ...int) {

@@ -15,7 +15,6 @@ import (
 const indexMagic = "coppice-index-01"
 
 const (
-	entBytes     = 64
 	maxIndexSize = 1 << 34
 	maxDepth     = 1 << 20
 )
@@ -25,31 +24,97 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // WriteTo writes the index: magic, length, payload, checksum; docs/FORMAT.md
 // draws the payload.
 func (x *Index) WriteTo(w io.Writer) (int64, error) {
-	b := make([]byte, 0, 64+x.Entries()*(entBytes+16))
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(x.origins)))
+	iw := indexWriter{w: w, b: make([]byte, 0, indexBufSize+storedEnt+1<<8)}
+	iw.b = append(iw.b, indexMagic...)
+	iw.b = binary.LittleEndian.AppendUint64(iw.b, uint64(x.size()))
+	iw.u32(len(x.origins))
 	for _, o := range x.origins {
-		b = append(b, o...)
+		iw.text(string(o))
 	}
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(x.roots)))
+	iw.u32(len(x.roots))
 	for i := range x.roots {
 		r := &x.roots[i]
-		b = binary.LittleEndian.AppendUint32(b, uint32(len(r.path)))
-		b = append(b, r.path...)
-		b = appendEnt(b, &r.self)
-		b = appendNode(b, r.node)
+		iw.u32(len(r.path))
+		iw.text(r.path)
+		iw.b = appendEnt(iw.b, &r.self)
+		iw.node(r.node)
 	}
-	head := binary.LittleEndian.AppendUint64([]byte(indexMagic), uint64(len(b)))
-	sum := crc32.Checksum(head, castagnoli)
-	sum = crc32.Update(sum, castagnoli, b)
-	var total int64
-	for _, p := range [][]byte{head, b, binary.LittleEndian.AppendUint32(nil, sum)} {
-		n, err := w.Write(p)
-		total += int64(n)
-		if err != nil {
-			return total, err
+	iw.flush()
+	iw.b = binary.LittleEndian.AppendUint32(iw.b, iw.sum)
+	iw.flush()
+	return iw.total, iw.err
+}
+
+// size is the length of the payload.
+func (x *Index) size() int {
+	n := 4 + 4
+	for _, o := range x.origins {
+		n += len(o)
+	}
+	for i := range x.roots {
+		n += 4 + len(x.roots[i].path) + storedEnt + x.roots[i].node.size()
+	}
+	return n
+}
+
+func (d *dirNode) size() int {
+	n := 4
+	for i := range d.ents {
+		e := &d.ents[i]
+		n += storedEnt + int(e.nameLen)
+		if e.isDir() {
+			n += d.kids[e.kid].size()
 		}
 	}
-	return total, nil
+	return n
+}
+
+// indexBufSize is how much of an index is written at a time.
+const indexBufSize = 64 << 10
+
+// indexWriter writes what is appended to b. After an error it only counts.
+type indexWriter struct {
+	w     io.Writer
+	b     []byte
+	sum   uint32 // of what was written
+	total int64
+	err   error
+}
+
+func (iw *indexWriter) flush() {
+	iw.sum = crc32.Update(iw.sum, castagnoli, iw.b)
+	if iw.err == nil {
+		var n int
+		n, iw.err = iw.w.Write(iw.b)
+		iw.total += int64(n)
+	}
+	iw.b = iw.b[:0]
+}
+
+func (iw *indexWriter) u32(n int) { iw.b = binary.LittleEndian.AppendUint32(iw.b, uint32(n)) }
+
+func (iw *indexWriter) text(s string) {
+	iw.b = append(iw.b, s...)
+	if len(iw.b) >= indexBufSize {
+		iw.flush()
+	}
+}
+
+// node writes a directory: its entries, each with its name, and behind a
+// directory's entry that directory.
+func (iw *indexWriter) node(d *dirNode) {
+	iw.u32(len(d.ents))
+	for i := range d.ents {
+		e := &d.ents[i]
+		iw.b = appendEnt(iw.b, e)
+		iw.b = append(iw.b, d.name(e)...)
+		if len(iw.b) >= indexBufSize {
+			iw.flush()
+		}
+		if e.isDir() {
+			iw.node(d.kids[e.kid])
+		}
+	}
 }
 
 func appendEnt(b []byte, e *ent) []byte {
@@ -68,21 +133,6 @@ func appendEnt(b []byte, e *ent) []byte {
 
 // storedEnt is the size of an entry as appendEnt writes it.
 const storedEnt = 8*4 + 4*4 + 2 + 2
-
-// appendNode writes a directory: its entries, each with its name, and behind a
-// directory's entry that directory.
-func appendNode(b []byte, d *dirNode) []byte {
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(d.ents)))
-	for i := range d.ents {
-		e := &d.ents[i]
-		b = appendEnt(b, e)
-		b = append(b, d.name(e)...)
-		if e.isDir() {
-			b = appendNode(b, d.kids[e.kid])
-		}
-	}
-	return b
-}
 
 // ReadIndex reads what WriteTo wrote. Anything torn or altered is fault.Corrupt,
 // another version fault.Version; in both cases the index is as good as missing.

@@ -30,15 +30,13 @@ func (w *walker) walk(parts []rootspec.Part, old *Index, suspects []string) (tre
 		if err != nil {
 			return ts, nil, fault.Wrap(err, "read %s", p.Dir)
 		}
-		wk := &worker{walker: w, part: i}
-		res := wk.dir(fd, 0, on, d, w.cuts[p.Path])
-		ts[i].fd = res.fd
-		if res.err != nil {
-			return ts, nil, fault.Wrap(res.err, "walk %s", p.Dir)
+		at := &place{fd: fd, old: on, delta: d, cut: w.cuts[p.Path]}
+		root.node, ts[i].delta, err = (&worker{walker: w, part: i}).dir(at)
+		ts[i].fd = at.fd
+		if err != nil {
+			return ts, nil, fault.Wrap(err, "walk %s", p.Dir)
 		}
-		root.node = res.node
 		next.roots = append(next.roots, root)
-		ts[i].delta = res.delta
 	}
 	return ts, next, nil
 }

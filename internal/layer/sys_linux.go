@@ -115,12 +115,17 @@ var readers = sync.Pool{New: func() any { return &dirReader{} }}
 
 // start begins at the first entry of fd, which must be open for reading.
 func (r *dirReader) start(fd int) error {
+	r.begin(fd)
+	_, err := unix.Seek(fd, 0, 0)
+	return err
+}
+
+// begin is start for a directory that nobody has read from yet.
+func (r *dirReader) begin(fd int) {
 	if r.buf == nil {
 		r.buf = make([]byte, dirBufSize)
 	}
 	r.fd, r.off, r.n = fd, 0, 0
-	_, err := unix.Seek(fd, 0, 0)
-	return err
 }
 
 // next gives the next entry but "." and "..", its type (DT_*), and false at the

@@ -42,6 +42,17 @@ func (t trees) stats() (s timeline.Stats) {
 	return s
 }
 
+// first gives up to n of the changed paths.
+func (t trees) first(n int) []string {
+	var out []string
+	for _, p := range t {
+		if p.delta != nil {
+			out = p.delta.first(out, strings.TrimSuffix(p.path, "/"), n)
+		}
+	}
+	return out
+}
+
 // keepRoot chooses the root directory alone, so that an empty layer has the
 // right one.
 func (t trees) keepRoot() {

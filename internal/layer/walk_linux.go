@@ -3,8 +3,7 @@ package layer
 import (
 	"context"
 	"errors"
-	"sync"
-	"sync/atomic"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -17,6 +16,7 @@ const racyWindow = 10e6
 
 // walker compares live trees with an index. One walk is one capture.
 type walker struct {
+	crew
 	ctx   context.Context
 	plain bool
 	// rootIsNews: a part's own directory counts as changed when it is not known.
@@ -25,66 +25,63 @@ type walker struct {
 	suspects   map[devIno]struct{}
 	same       func(part int, path []string, dir int, name string, e *ent) bool // compares with the copy in the origin
 	cuts       map[string]*cut
-	spare      atomic.Int32 // workers that may still be started
+	along      map[uint64]struct{} // files of this part that are taken with all their names
 }
 
 // worker is what one goroutine of a walk owns.
 type worker struct {
 	*walker
 	part int
-	r    dirReader
-	subs []sub
-	path []string
+	subs []sub    // of the directories that it is in
+	path []string // of the directory that it is in
 }
 
+// sub is a subdirectory that is still to be walked.
 type sub struct {
 	pos int   // in the new node's ents when building, else in the old one's
 	old int32 // in the old node's ents, -1 for none
 }
 
-// result is what walking one directory found.
-type result struct {
-	fd    int
-	node  *dirNode
+// place is a directory that is being walked.
+type place struct {
+	fd    int // -1 when it could not be come back to
+	depth int
+	old   *dirNode // what the index has; nil: everything is new
+	b     *builder // of what the new index will have; nil while that is old
 	delta *delta
-	err   error
+	cut   *cut
 }
 
-// dir walks the open directory. It owns fd and gives it back, perhaps as another
-// descriptor. old is what the index has, nil when everything is new. self is the
-// directory's own entry.
-func (w *worker) dir(fd, depth int, old *dirNode, d *delta, c *cut) (res result) {
-	res.fd = fd
+// dir walks the directory p. It leaves p.fd open, perhaps as another descriptor.
+// chosen is p.delta, or nil when a layer needs nothing of the directory.
+func (w *worker) dir(p *place) (node *dirNode, chosen *delta, err error) {
 	if err := w.ctx.Err(); err != nil {
-		res.err = err
-		return res
+		return nil, nil, err
 	}
 	base := len(w.subs)
 	defer func() { w.subs = w.subs[:base] }()
-	var b *builder
-	if old == nil {
-		b = newBuilder(nil, 0)
+	if p.old == nil {
+		p.b = newBuilder(nil, 0)
 	}
-	b, res.err = w.list(fd, old, b, d, c)
-	if res.err != nil {
-		return res
+	if err := w.list(p); err != nil {
+		return nil, nil, err
 	}
-	if len(w.subs) > base {
-		b, res.err = w.descend(&res, depth, old, b, d, c, base)
-		if res.err != nil {
-			return res
+	if subs := w.subs[base:]; len(subs) > 0 {
+		if err := w.descend(p, subs); err != nil {
+			return nil, nil, err
 		}
 	}
-	res.node = old
-	if b != nil {
+	d := p.delta
+	node = p.old
+	if p.b != nil {
 		// Items point into the node: it may not move any more.
-		res.node = b.finish()
-		res.node.point(d)
+		node = p.b.finish()
+		node.point(d)
 	}
 	if d.leaf || d.isNew || len(d.items)+len(d.gone)+len(d.kids) > 0 {
-		res.delta = d
+		chosen = d
 	}
-	return res
+	return node, chosen, nil
 }
 
 // point sets the entries that items refer to.
@@ -105,34 +102,35 @@ func (n *dirNode) point(d *delta) {
 }
 
 // list compares the entries of one directory, and pushes its subdirectories.
-func (w *worker) list(fd int, old *dirNode, b *builder, d *delta, c *cut) (*builder, error) {
+func (w *worker) list(p *place) error {
 	var (
 		st     unix.Stat_t
+		old    = p.old
 		pos    int            // next expected entry of old
 		lookup map[string]int // set once the order differs
 		seen   []bool
 	)
-	if err := w.r.start(fd); err != nil {
-		return b, err
-	}
+	r := readers.Get().(*dirReader)
+	defer readers.Put(r)
+	r.begin(p.fd)
 	for {
-		name, _, ok, err := w.r.next()
+		name, _, ok, err := r.next()
 		if err != nil {
-			return b, err
+			return err
 		}
 		if !ok {
 			break
 		}
-		if c != nil {
-			if k := c.kids[string(name)]; k != nil && k.end {
+		if p.cut != nil {
+			if k := p.cut.kids[string(name)]; k != nil && k.end {
 				continue
 			}
 		}
-		if err := w.r.stat(name, &st); err != nil {
+		if err := r.stat(name, &st); err != nil {
 			if errors.Is(err, unix.ENOENT) {
 				continue
 			}
-			return b, fault.Wrap(err, "stat %q", name)
+			return fault.Wrap(err, "stat %q", name)
 		}
 		idx := -1
 		switch {
@@ -143,34 +141,37 @@ func (w *worker) list(fd int, old *dirNode, b *builder, d *delta, c *cut) (*buil
 		default:
 			if lookup == nil {
 				lookup, seen = old.lookup(pos)
-				if b == nil {
-					b = newBuilder(old, pos)
-				}
+				p.differs(pos)
 			}
 			if i, found := lookup[string(name)]; found {
 				idx = i
 				seen[i] = true
 			}
 		}
-		if b, err = w.entry(fd, name, &st, old, idx, pos, b, d); err != nil {
-			return b, err
+		if err := w.entry(p, name, &st, idx, pos); err != nil {
+			return err
 		}
 	}
 	if old == nil {
-		return b, nil
+		return nil
 	}
 	for i := pos; i < len(old.ents); i++ {
 		if seen != nil && seen[i] {
 			continue
 		}
-		if b == nil {
-			b = newBuilder(old, pos)
-		}
+		p.differs(pos)
 		if e := &old.ents[i]; !e.isWhiteout() || e.flags&entGhost != 0 {
-			d.gone = append(d.gone, string(old.name(e)))
+			p.delta.gone = append(p.delta.gone, string(old.name(e)))
 		}
 	}
-	return b, nil
+	return nil
+}
+
+// differs begins a new node, of which the first n entries are the old one's.
+func (p *place) differs(n int) {
+	if p.b == nil {
+		p.b = newBuilder(p.old, n)
+	}
 }
 
 // lookup maps the names from pos on.
@@ -182,40 +183,16 @@ func (n *dirNode) lookup(pos int) (map[string]int, []bool) {
 	return m, make([]bool, len(n.ents))
 }
 
-// entry decides about one entry.
-func (w *worker) entry(fd int, name []byte, st *unix.Stat_t, old *dirNode, idx, pos int, b *builder, d *delta) (*builder, error) {
+// entry decides about one entry, which is the old node's idx-th, or new when idx
+// is -1. Of the old node the entries before pos have been seen.
+func (w *worker) entry(p *place, name []byte, st *unix.Stat_t, idx, pos int) error {
 	if idx >= 0 {
-		oe := &old.ents[idx]
-		if oe.same(st) && oe.flags&(entGhost|entDirty) == 0 {
-			if oe.isDir() {
-				at := idx
-				if b != nil {
-					b.keep(oe)
-					at = len(b.node.ents) - 1
-				}
-				w.subs = append(w.subs, sub{at, int32(idx)})
-				return b, nil
-			}
-			changed, racy := w.doubt(fd, name, st, oe)
-			if !changed {
-				if !racy && oe.flags&entRacy != 0 {
-					if b == nil {
-						b = newBuilder(old, pos-1)
-					}
-					b.keep(oe)
-					b.node.ents[len(b.node.ents)-1].flags &^= entRacy
-					return b, nil
-				}
-				if b != nil {
-					b.keep(oe)
-				}
-				return b, nil
-			}
+		kept, err := w.keep(p, name, st, idx, pos)
+		if kept || err != nil {
+			return err
 		}
 	}
-	if b == nil {
-		b = newBuilder(old, pos-1)
-	}
+	p.differs(pos - 1)
 	var e ent
 	e.set(st)
 	if e.ctime >= w.racyFrom {
@@ -224,30 +201,68 @@ func (w *worker) entry(fd int, name []byte, st *unix.Stat_t, old *dirNode, idx, 
 	switch {
 	case e.isDir():
 		if idx >= 0 {
-			e.kid = old.ents[idx].kid
+			e.kid = p.old.ents[idx].kid
 		}
-		b.put(name, e)
-		w.subs = append(w.subs, sub{len(b.node.ents) - 1, int32(idx)})
-		return b, nil
+		p.b.put(name, e)
+		w.subs = append(w.subs, sub{len(p.b.node.ents) - 1, int32(idx)})
+		return nil
 	case e.isWhiteout():
 		if w.plain {
-			return b, fault.New(fault.Unsupported, "%q is a character device 0:0, which stands for a deletion in a layer", name).
+			return fault.New(fault.Unsupported, "%q is a character device 0:0, which stands for a deletion in a layer", name).
 				WithHint("remove it inside the sandbox and try again")
 		}
-		b.put(name, e)
-		if idx < 0 || !old.ents[idx].isWhiteout() || old.ents[idx].flags&(entGhost|entDirty) != 0 {
-			d.gone = append(d.gone, string(name))
+		p.b.put(name, e)
+		if idx < 0 || !p.old.ents[idx].isWhiteout() || p.old.ents[idx].flags&(entGhost|entDirty) != 0 {
+			p.delta.gone = append(p.delta.gone, string(name))
 		}
-		return b, nil
+		return nil
 	}
-	b.put(name, e)
-	d.items = append(d.items, item{name: string(name)})
-	return b, nil
+	p.b.put(name, e)
+	p.delta.items = append(p.delta.items, item{name: string(name)})
+	return nil
+}
+
+// keep takes over the old node's idx-th entry when it has not changed, and says
+// whether it did.
+func (w *worker) keep(p *place, name []byte, st *unix.Stat_t, idx, pos int) (bool, error) {
+	oe := &p.old.ents[idx]
+	if !oe.same(st) || oe.flags&(entGhost|entDirty) != 0 {
+		return false, nil
+	}
+	if oe.isDir() {
+		at := idx
+		if p.b != nil {
+			p.b.keep(oe)
+			at = len(p.b.node.ents) - 1
+		}
+		w.subs = append(w.subs, sub{at, int32(idx)})
+		return true, nil
+	}
+	changed, racy := w.doubt(p.fd, name, st, oe)
+	if changed {
+		return false, nil
+	}
+	calm := !racy && oe.flags&entRacy != 0
+	if calm {
+		p.differs(pos - 1)
+	}
+	if p.b != nil {
+		p.b.keep(oe)
+		if calm {
+			p.b.node.ents[len(p.b.node.ents)-1].flags &^= entRacy
+		}
+	}
+	return true, nil
 }
 
 // doubt looks closer at an entry that stat finds unchanged: changed says that it
-// is not, racy that the next capture must look again.
+// must be taken, racy that the next capture must look again.
 func (w *worker) doubt(fd int, name []byte, st *unix.Stat_t, e *ent) (changed, racy bool) {
+	if len(w.along) > 0 && e.nlink > 1 {
+		if _, ok := w.along[e.ino]; ok {
+			return true, false
+		}
+	}
 	suspect := false
 	if len(w.suspects) > 0 && e.isReg() {
 		_, suspect = w.suspects[devIno{st.Dev, st.Ino}]
@@ -262,158 +277,138 @@ func (w *worker) doubt(fd int, name []byte, st *unix.Stat_t, e *ent) (changed, r
 	return !w.same(w.part, w.path, fd, string(name), e), racy
 }
 
-// descend walks the subdirectories that list pushed, on other goroutines too
-// when some are idle.
-func (w *worker) descend(res *result, depth int, old *dirNode, b *builder, d *delta, c *cut, base int) (*builder, error) {
+// kid is what walking a subdirectory found.
+type kid struct {
+	ent   ent
+	node  *dirNode
+	delta *delta
+}
+
+// descend walks subdirectories of p, on other goroutines too when some are idle.
+func (w *worker) descend(p *place, subs []sub) error {
+	kids := make([]kid, len(subs))
+	walk := func(w *worker) func(int) error {
+		return func(i int) (err error) {
+			kids[i], err = w.sub(p, subs[i])
+			return err
+		}
+	}
+	if p.depth < maxHeld {
+		here := w.path
+		err := w.each(len(subs), walk(w), func() func(int) error {
+			return walk(&worker{walker: w.walker, part: w.part, path: slices.Clone(here)})
+		})
+		if err != nil {
+			return err
+		}
+	} else {
+		one := walk(w)
+		for i := range subs {
+			if err := one(i); err != nil {
+				return err
+			}
+		}
+	}
+	for i := range subs {
+		p.take(subs[i], &kids[i])
+	}
+	return nil
+}
+
+// sub walks one subdirectory of p. Deep in a tree p is closed meanwhile.
+func (w *worker) sub(p *place, s sub) (k kid, err error) {
+	name := p.name(s)
+	q := &place{depth: p.depth + 1, delta: &delta{name: name}}
+	if p.cut != nil {
+		q.cut = p.cut.kids[name]
+	}
+	if q.fd, err = openDirAt(p.fd, name); err != nil {
+		return k, fault.Wrap(err, "open directory %q", name)
+	}
+	defer func() { closeAll(q.fd) }()
+	if k.ent, err = w.enter(p, s, q); err != nil {
+		return k, fault.Wrap(err, "read directory %q", name)
+	}
 	var st unix.Stat_t
-	deep := depth >= maxHeld
+	deep := p.depth >= maxHeld
 	if deep {
-		if err := unix.Fstat(res.fd, &st); err != nil {
-			return b, err
+		if err := unix.Fstat(p.fd, &st); err != nil {
+			return k, err
 		}
+		closeAll(p.fd)
+		p.fd = -1
 	}
-	type job struct {
-		sub sub
-		res result
-		d   *delta
-		e   ent
+	w.path = append(w.path, name)
+	k.node, k.delta, err = w.dir(q)
+	w.path = w.path[:len(w.path)-1]
+	if deep && q.fd >= 0 {
+		var back error
+		p.fd, back = comeBack(q.fd, st.Ino, st.Dev)
+		err = errors.Join(err, back)
 	}
-	var (
-		wg   sync.WaitGroup
-		jobs []*job
-		err  error
-	)
-	defer wg.Wait()
-	apply := func(s sub, e ent, kd *delta, r result) error {
-		if r.err != nil {
-			return r.err
-		}
-		var oe *ent
-		var on *dirNode
-		if s.old >= 0 {
-			oe = &old.ents[s.old]
-			if oe.isDir() {
-				on = old.kids[oe.kid]
-			}
-		}
-		if r.delta != nil {
-			d.kids = append(d.kids, r.delta)
-		}
-		if oe != nil && r.node == on && e == *oe {
-			return nil
-		}
-		if b == nil {
-			b = newBuilder(old, len(old.ents))
-		}
-		pe := &b.node.ents[s.pos]
-		off, l := pe.nameOff, pe.nameLen
-		*pe = e
-		pe.nameOff, pe.nameLen = off, l
-		if on != nil {
-			pe.kid = oe.kid
-			b.node.kids[pe.kid] = r.node
-		} else {
-			pe.kid = uint32(len(b.node.kids))
-			b.node.kids = append(b.node.kids, r.node)
-		}
-		return nil
-	}
-	for i := base; i < len(w.subs); i++ {
-		s := w.subs[i]
-		var oe *ent
-		if s.old >= 0 {
-			oe = &old.ents[s.old]
-		}
-		var name []byte
-		if b != nil {
-			name = b.node.name(&b.node.ents[s.pos])
-		} else {
-			name = old.name(oe)
-		}
-		nm := string(name)
-		var ck *cut
-		if c != nil {
-			ck = c.kids[nm]
-		}
-		child, e2 := openDirAt(res.fd, nm)
-		if e2 != nil {
-			err = fault.Wrap(e2, "open directory %q", nm)
-			break
-		}
-		kd := &delta{name: nm}
-		e, on, e2 := w.enter(child, old, oe, kd)
-		if e2 != nil {
-			unix.Close(child)
-			err = fault.Wrap(e2, "read directory %q", nm)
-			break
-		}
-		if !deep && w.take() {
-			j := &job{sub: s, d: kd, e: e}
-			jobs = append(jobs, j)
-			nw := &worker{walker: w.walker, part: w.part, path: append(append([]string{}, w.path...), nm)}
-			wg.Go(func() {
-				j.res = nw.dir(child, depth+1, on, j.d, ck)
-				if j.res.fd >= 0 {
-					unix.Close(j.res.fd)
-				}
-				nw.spare.Add(1)
-			})
-			continue
-		}
-		if deep {
-			unix.Close(res.fd)
-			res.fd = -1
-		}
-		w.path = append(w.path, nm)
-		r := w.dir(child, depth+1, on, kd, ck)
-		w.path = w.path[:len(w.path)-1]
-		if deep && r.fd >= 0 {
-			var e3 error
-			if res.fd, e3 = comeBack(r.fd, st.Ino, st.Dev); e3 != nil && r.err == nil {
-				r.err = e3
-			}
-		}
-		if r.fd >= 0 {
-			unix.Close(r.fd)
-		}
-		if err = apply(s, e, kd, r); err != nil {
-			break
-		}
-	}
-	wg.Wait()
-	for _, j := range jobs {
-		if e := apply(j.sub, j.e, j.d, j.res); e != nil && err == nil {
-			err = e
-		}
-	}
-	return b, err
+	return k, err
 }
 
-// take claims an idle worker.
-func (w *walker) take() bool {
-	for n := w.spare.Load(); n > 0; n = w.spare.Load() {
-		if w.spare.CompareAndSwap(n, n-1) {
-			return true
-		}
+// name is a subdirectory's name.
+func (p *place) name(s sub) string {
+	if p.b != nil {
+		return string(p.b.node.name(&p.b.node.ents[s.pos]))
 	}
-	return false
+	return string(p.old.name(&p.old.ents[s.old]))
 }
 
-// enter reads a subdirectory's own state and decides whether it is the one that
-// the index knows. on is what its content is to be compared with; nil: all new.
-func (w *worker) enter(fd int, old *dirNode, oe *ent, d *delta) (e ent, on *dirNode, err error) {
+// known is what the index has of a subdirectory: nil twice when it has none, or
+// something else under its name.
+func (p *place) known(s sub) (*ent, *dirNode) {
+	if s.old < 0 || !p.old.ents[s.old].isDir() {
+		return nil, nil
+	}
+	e := &p.old.ents[s.old]
+	return e, p.old.kids[e.kid]
+}
+
+// take notes what walking a subdirectory found.
+func (p *place) take(s sub, k *kid) {
+	if k.delta != nil {
+		p.delta.kids = append(p.delta.kids, k.delta)
+	}
+	oe, on := p.known(s)
+	if oe != nil && k.node == on && k.ent == *oe {
+		return
+	}
+	if p.b == nil {
+		p.b = newBuilder(p.old, len(p.old.ents))
+	}
+	n := p.b.node
+	e := &n.ents[s.pos]
+	off, l := e.nameOff, e.nameLen
+	*e = k.ent
+	e.nameOff, e.nameLen = off, l
+	if oe != nil {
+		e.kid = oe.kid
+		n.kids[e.kid] = k.node
+	} else {
+		e.kid = uint32(len(n.kids))
+		n.kids = append(n.kids, k.node)
+	}
+}
+
+// enter reads the own state of q, a subdirectory of p, and decides whether it is
+// the one that the index knows.
+func (w *worker) enter(p *place, s sub, q *place) (e ent, err error) {
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return e, nil, err
+	if err := unix.Fstat(q.fd, &st); err != nil {
+		return e, err
 	}
-	d.ino, d.dev = st.Ino, st.Dev
-	if oe != nil && oe.isDir() && oe.same(&st) && oe.flags&(entRacy|entGhost|entDirty) == 0 {
-		return *oe, old.kids[oe.kid], nil
+	oe, on := p.known(s)
+	if oe != nil && oe.same(&st) && oe.flags&(entRacy|entGhost|entDirty) == 0 {
+		q.old = on
+		return *oe, nil
 	}
 	e.set(&st)
-	a, err := readAttrs(xattrSource{fd: fd}, w.plain)
+	a, err := readAttrs(xattrSource{fd: q.fd}, w.plain)
 	if err != nil {
-		return e, nil, err
+		return e, err
 	}
 	e.size = a.sum()
 	if a.opaque {
@@ -422,14 +417,14 @@ func (w *worker) enter(fd int, old *dirNode, oe *ent, d *delta) (e ent, on *dirN
 	if e.ctime >= w.racyFrom {
 		e.flags |= entRacy
 	}
-	known := oe != nil && oe.isDir()
-	if known && oe.ino == e.ino && oe.flags&entGhost == 0 && (!a.opaque || oe.flags&entOpaque != 0) {
-		d.leaf = oe.mtime != e.mtime
+	d := q.delta
+	if oe != nil && oe.ino == e.ino && oe.flags&entGhost == 0 && (!a.opaque || oe.flags&entOpaque != 0) {
 		d.self = oe.mode != e.mode || oe.uid != e.uid || oe.gid != e.gid || oe.size != e.size || oe.flags&entDirty != 0
-		d.leaf = d.leaf || d.self
-		return e, old.kids[oe.kid], nil
+		d.leaf = d.self || oe.mtime != e.mtime
+		q.old = on
+		return e, nil
 	}
 	d.isNew = true
-	d.opaque = a.opaque || known
-	return e, nil, nil
+	d.opaque = a.opaque || oe != nil
+	return e, nil
 }
