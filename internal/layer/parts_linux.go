@@ -24,21 +24,36 @@ func (w *walker) walk(parts []rootspec.Part, old *Index, suspects []string) (tre
 		}
 		ts = append(ts, tree{path: path.Clean(p.Path), fd: fd})
 		w.suspect(fd, p.Path, suspects)
-		root := rootEnt{path: path.Clean(p.Path)}
-		d := &delta{}
-		on, err := w.root(fd, old.root(root.path), &root, d)
-		if err != nil {
-			return ts, nil, fault.Wrap(err, "read %s", p.Dir)
-		}
-		at := &place{fd: fd, old: on, delta: d, cut: w.cuts[p.Path]}
-		root.node, ts[i].delta, err = (&worker{walker: w, part: i}).dir(at)
-		ts[i].fd = at.fd
+		root, err := w.tree(&ts[i], i, old.root(ts[i].path))
 		if err != nil {
 			return ts, nil, fault.Wrap(err, "walk %s", p.Dir)
 		}
 		next.roots = append(next.roots, root)
 	}
 	return ts, next, nil
+}
+
+// tree compares one part, twice when it must take more names of a file than
+// those that have changed.
+func (w *walker) tree(t *tree, part int, old *rootEnt) (root rootEnt, err error) {
+	for w.along = nil; ; {
+		root = rootEnt{path: t.path}
+		at := &place{fd: t.fd, delta: &delta{}, cut: w.cuts[t.path]}
+		if at.old, err = w.root(t.fd, old, &root, at.delta); err != nil {
+			return root, err
+		}
+		root.node, t.delta, err = (&worker{walker: w, part: part}).dir(at)
+		t.fd = at.fd
+		if err != nil || at.old == nil || w.along != nil {
+			return root, err
+		}
+		if w.along = t.delta.torn(root.node); w.along == nil {
+			return root, nil
+		}
+		if _, err := unix.Seek(t.fd, 0, 0); err != nil {
+			return root, err
+		}
+	}
 }
 
 func (x *Index) root(p string) *rootEnt {
@@ -113,10 +128,11 @@ func makeCuts(parts []rootspec.Part) map[string]*cut {
 			if !ok || rel == "" {
 				continue
 			}
-			c := out[p.Path]
+			at := path.Clean(p.Path)
+			c := out[at]
 			if c == nil {
 				c = &cut{kids: map[string]*cut{}}
-				out[p.Path] = c
+				out[at] = c
 			}
 			for _, name := range strings.Split(rel, "/") {
 				k := c.kids[name]
