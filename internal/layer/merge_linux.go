@@ -62,22 +62,43 @@ func (m *merger) dir(src *mdir, dst *outDir, depth int, hidden bool) error {
 	if err != nil {
 		return err
 	}
+	filtered := false
 	for i := range list {
 		f := &list[i]
 		if !isDir(&f.st) {
-			if isWhiteout(&f.st) && hidden {
-				continue
+			if isWhiteout(&f.st) {
+				if hidden {
+					continue
+				}
+				if !filtered {
+					if err := m.filtered(dst.fd); err != nil {
+						return fault.Wrap(err, "mark %q", src.path)
+					}
+					filtered = true
+				}
 			}
 			if err := m.file(f, dst.fd); err != nil {
 				return fault.Wrap(err, "link %q", f.path())
 			}
 			continue
 		}
-		if err := m.sub(src, f, dst, depth); err != nil {
+		if err := m.sub(src, f, dst, depth, hidden); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// filtered makes overlayfs look for whiteouts in a directory even where it is the
+// only layer that has it: perhaps nothing below the merged layers does. It would
+// list them otherwise, as names that do not exist, and nobody could remove the
+// directory. Where there are no attributes there is no overlayfs either.
+func (m *merger) filtered(dir int) error {
+	err := m.s.fs.SetXattr(dir, xattrOrigin, nil)
+	if errors.Is(err, unix.ENOTSUP) {
+		return nil
+	}
+	return err
 }
 
 // file gives a file its name in the merged layer, as a copy where the file
@@ -93,7 +114,7 @@ func (m *merger) file(f *found, dst int) error {
 	return err
 }
 
-func (m *merger) sub(src *mdir, f *found, dst *outDir, depth int) error {
+func (m *merger) sub(src *mdir, f *found, dst *outDir, depth int, hidden bool) error {
 	out, err := makeDir(m.s.fs, dst.fd, f.name)
 	if err != nil {
 		return fault.Wrap(err, "make directory %q", f.path())
@@ -116,7 +137,7 @@ func (m *merger) sub(src *mdir, f *found, dst *outDir, depth int) error {
 			return err
 		}
 	}
-	if err := m.dir(sub, out, depth+1, f.opaque); err != nil {
+	if err := m.dir(sub, out, depth+1, hidden || f.opaque); err != nil {
 		return err
 	}
 	if err := errors.Join(src.unpark(), dst.unpark(out)); err != nil {

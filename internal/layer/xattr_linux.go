@@ -18,6 +18,9 @@ const (
 	xattrEscaped  = "user.overlay.overlay." // how overlayfs keeps what a program set under that name
 	xattrOpaque   = "user.overlay.opaque"
 	xattrWhiteout = "user.overlay.whiteout"
+	// xattrOrigin says where overlayfs copied an entry from; empty: that it was
+	// copied from somewhere, so that whiteouts may lie in the directory.
+	xattrOrigin = "user.overlay.origin"
 	// xattrSkeleton marks a directory of a layer that only leads to a part: its
 	// owner, mode and time say nothing about the snapshot.
 	xattrSkeleton = "user.coppice.skeleton"
@@ -114,6 +117,8 @@ func (a *attrs) add(key string, value []byte, plain bool) {
 		a.opaque = string(value) == "y"
 		a.maybeXWh = string(value) == "x"
 		a.noise = a.noise || !a.opaque
+		return
+	case key == xattrOrigin && len(value) == 0:
 		return
 	case strings.HasPrefix(key, xattrOverlay) && !strings.HasPrefix(key, xattrEscaped):
 		a.noise = true
