@@ -6,8 +6,11 @@ import (
 	"database/sql"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -82,6 +85,46 @@ func TestPowerLossDropsWhatWasNotSealed(t *testing.T) {
 	}
 	if r, err := h.Verify(ctx, "", func(wire.Progress) {}); err != nil || len(r.Damage) > 0 {
 		t.Errorf("verify: %+v, %v", r, err)
+	}
+}
+
+// TestVerifyFindsAnotherLayerInPlace: a layer that was replaced by another one,
+// with the manifest that belongs to that, agrees with itself.
+func TestVerifyFindsAnotherLayerInPlace(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	one := h.run("a", "write", "f", "one").Head
+	two := h.run("a", "write", "f", "two").Head
+	if r, err := h.Verify(ctx, "", func(wire.Progress) {}); err != nil || len(r.Damage) > 0 {
+		t.Fatalf("verify: %+v, %v", r, err)
+	}
+	dir := func(head string) string {
+		line, err := h.DB.Lineage(ctx, timeline.SnapshotID(head))
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := line.Stack(timeline.SnapshotID(head))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Dir(h.Layers.Dir(st[0]))
+	}
+	if err := unix.Renameat2(unix.AT_FDCWD, dir(one), unix.AT_FDCWD, dir(two), unix.RENAME_EXCHANGE); err != nil {
+		t.Fatal(err)
+	}
+	r, err := h.Verify(ctx, "", func(wire.Progress) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, d := range r.Damage {
+		found = append(found, d.Snapshot)
+	}
+	slices.Sort(found)
+	want := []string{one, two}
+	slices.Sort(want)
+	if !slices.Equal(found, want) {
+		t.Errorf("damaged are %v, found %v", want, r.Damage)
 	}
 }
 

@@ -88,7 +88,8 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 	return res, nil
 }
 
-// Verify hashes every sealed layer of a sandbox, or of the whole store, again.
+// Verify hashes every sealed layer of a sandbox, or of the whole store, again,
+// and compares it with what was recorded when it was sealed.
 func (e *Engine) Verify(ctx context.Context, name string, progress func(wire.Progress)) (wire.VerifyResult, error) {
 	var res wire.VerifyResult
 	if err := e.sealAll(ctx); err != nil {
@@ -106,7 +107,7 @@ func (e *Engine) Verify(ctx context.Context, name string, progress func(wire.Pro
 			res.Unsealed++
 			continue
 		}
-		err := e.Layers.Verify(ctx, l.ID)
+		err := e.Layers.VerifyDigest(ctx, l.ID, l.Digest)
 		switch {
 		case err == nil:
 		case fault.Is(err, fault.Corrupt), fault.Is(err, fault.NotFound):
