@@ -41,47 +41,36 @@ type Report struct {
 	Bytes      int64
 	Unreadable []string // absolute paths that could not be read; sorted
 	Changed    []string // entries left out or made harmless, each with its reason
+	Index      *Index   // of ImportDir: what was found, for Refresh
 }
+
+// hostRacy is how close to an import a change of a file may lie so that a later
+// one may not show in its stat: nobody stops the host's processes, and pages that
+// are mapped shared change without a trace until they are written back, which the
+// kernel does within half a minute.
+const hostRacy = time.Minute
 
 // ImportDir makes layer id a copy of the directory src. What may not be read is
 // listed in the report, never skipped in silence. After a failure nothing is
 // left behind.
 func (s *Store) ImportDir(ctx context.Context, id timeline.LayerID, src string, opts ImportOptions) (rep Report, err error) {
-	if !validID(id) {
-		return rep, fault.New(fault.Invalid, "layer id %q is malformed", id)
-	}
-	src, err = filepath.Abs(src)
-	if err == nil {
-		src, err = filepath.EvalSymlinks(src)
-	}
+	src, c, err := s.importer(ctx, id, src, opts)
 	if err != nil {
 		return rep, fault.Wrap(err, "import %s", src)
-	}
-	var st unix.Stat_t
-	if err := unix.Stat(src, &st); err != nil {
-		return rep, fault.Wrap(err, "import %s", src)
-	}
-	if !isDir(&st) {
-		return rep, fault.New(fault.Invalid, "import %s: not a directory", src)
 	}
 	b, err := s.begin(ctx, id)
 	if err != nil {
 		return rep, fault.Wrap(err, "import %s", src)
 	}
 	defer b.undo.Run(&err)
-	c := &copier{ctx: ctx, tolerate: true}
-	c.s, c.fromRaw, c.lenient, c.linkDir = s, true, true, b.links
-	c.spare.Store(copyWorkers())
-	if opts.OneFileSystem {
-		c.dev = st.Dev
-	}
-	c.skip, c.empty = matcher(src, append(slices.Clone(opts.Skip), filepath.Dir(s.dir))), matcher(src, opts.Empty)
+	c.linkDir = b.links
 	v := rawView(src, true)
+	root := rootEnt{path: src}
 	stop := c.tick(opts.Progress)
-	err = s.materialise(v, c, b.fs)
+	root.node, err = s.materialise(v, c, b.fs)
 	stop()
 	if err == nil {
-		err = c.rootMeta(v, b.fs)
+		err = c.rootMeta(v, b.fs, &root.self)
 	}
 	if err == nil {
 		err = b.finish()
@@ -89,12 +78,48 @@ func (s *Store) ImportDir(ctx context.Context, id timeline.LayerID, src string, 
 	if err != nil {
 		return rep, fault.Wrap(err, "import %s", src)
 	}
+	return c.report(root), nil
+}
+
+// importer checks what an import is given and makes its copier. It gives src
+// without links in it.
+func (s *Store) importer(ctx context.Context, id timeline.LayerID, src string, opts ImportOptions) (string, *copier, error) {
+	if !validID(id) {
+		return src, nil, fault.New(fault.Invalid, "layer id %q is malformed", id)
+	}
+	abs, err := filepath.Abs(src)
+	if err != nil {
+		return src, nil, err
+	}
+	real, err := filepath.EvalSymlinks(abs)
+	if err != nil {
+		return src, nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(real, &st); err != nil {
+		return real, nil, err
+	}
+	if !isDir(&st) {
+		return real, nil, fault.New(fault.Invalid, "%s is not a directory", real)
+	}
+	c := &copier{ctx: ctx, tolerate: true, indexed: true, racyFrom: time.Now().Add(-hostRacy).UnixNano()}
+	c.s, c.fromRaw, c.lenient = s, true, true
+	c.spare.Store(copyWorkers())
+	if opts.OneFileSystem {
+		c.dev = st.Dev
+	}
+	c.skip, c.empty = matcher(real, append(slices.Clone(opts.Skip), filepath.Dir(s.dir))), matcher(real, opts.Empty)
+	return real, c, nil
+}
+
+func (c *copier) report(root rootEnt) Report {
+	rep := Report{Entries: c.entries.Load(), Bytes: c.bytes.Load(), Changed: c.changed, Index: &Index{roots: []rootEnt{root}}}
 	for _, p := range c.unreadable {
-		rep.Unreadable = append(rep.Unreadable, path.Join(src, p))
+		rep.Unreadable = append(rep.Unreadable, path.Join(root.path, p))
 	}
 	slices.Sort(rep.Unreadable)
-	rep.Entries, rep.Bytes = c.entries.Load(), c.bytes.Load()
-	return rep, nil
+	slices.Sort(rep.Changed)
+	return rep
 }
 
 // matcher tells whether a path of the view is one of the given host paths; nil

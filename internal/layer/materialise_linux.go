@@ -32,26 +32,27 @@ func (s *Store) Materialise(ctx context.Context, v *View, dst string) (err error
 	if c.linkDir, err = openDirAt(out, links); err != nil {
 		return fault.Wrap(err, "materialise %s", dst)
 	}
-	err = s.materialise(v, c, out)
+	_, err = s.materialise(v, c, out)
 	unix.Close(c.linkDir)
 	err = errors.Join(err, removeAt(context.WithoutCancel(ctx), s.fs, out, links))
 	if err == nil {
-		err = c.rootMeta(v, out)
+		err = c.rootMeta(v, out, &ent{})
 	}
 	return fault.Wrap(err, "materialise %s", dst)
 }
 
-func (s *Store) materialise(v *View, c *copier, out int) error {
+func (s *Store) materialise(v *View, c *copier, out int) (*dirNode, error) {
 	src, err := v.root()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer src.close()
 	return c.tree(src, &outDir{fd: out}, 0)
 }
 
-// rootMeta gives dst what the view's root has besides entries.
-func (c *copier) rootMeta(v *View, out int) error {
+// rootMeta gives dst what the view's root has besides entries, and tells its
+// state.
+func (c *copier) rootMeta(v *View, out int, self *ent) error {
 	src, err := v.root()
 	if err != nil {
 		return err
@@ -66,5 +67,7 @@ func (c *copier) rootMeta(v *View, out int) error {
 	if err != nil {
 		return err
 	}
+	*self = c.ent(&st)
+	self.size = a.sum()
 	return c.dirMetaOf(&st, &a, out, false)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -27,60 +28,65 @@ type copier struct {
 
 	mu         sync.Mutex
 	unreadable []string // guarded by mu
+	changed    []string // guarded by mu
 	tolerate   bool     // note what cannot be read instead of failing
+
+	indexed  bool  // tree gives what it found
+	racyFrom int64 // with indexed: entries whose ctime is not older are racy
 }
 
 // Workers beyond the first: reading and the file system's own locks leave room
 // for a few more than there are processors.
 func copyWorkers() int32 { return int32(max(2, runtime.GOMAXPROCS(0)) + 1) }
 
+// pending is an entry that is to be copied, and what the index says of it: nil
+// when there is none.
+type pending struct {
+	*found
+	ent *ent
+	kid int // of a directory: which of the node's kids
+}
+
 // tree copies what src shows into the open, empty directory dst, but not the
-// directory's own metadata. It leaves both open.
-func (c *copier) tree(src *mdir, dst *outDir, depth int) error {
+// directory's own metadata. It leaves both open. When indexed, it gives what it
+// found; else nil.
+func (c *copier) tree(src *mdir, dst *outDir, depth int) (*dirNode, error) {
 	if err := c.ctx.Err(); err != nil {
-		return err
+		return nil, err
 	}
-	list, err := src.list()
+	list, node, err := c.list(src)
 	if err != nil {
-		return c.unread(src.path, err)
+		return node, err
 	}
 	var g group
-	var dirs []*found
-	var files []*found
+	var dirs, files []pending
 	for i := range list {
-		f := &list[i]
-		if c.skip != nil && c.skip(f.path()) {
-			continue
+		p := pending{found: &list[i]}
+		if node != nil {
+			p.ent = &node.ents[i]
 		}
-		if isDir(&f.st) {
-			dirs = append(dirs, f)
+		if isDir(&p.st) {
+			p.kid = len(dirs)
+			dirs = append(dirs, p)
 		} else {
-			files = append(files, f)
+			files = append(files, p)
 		}
 	}
-	for len(files) > 0 && !g.failed() {
-		n := min(chunk, len(files))
-		part := files[:n]
-		files = files[n:]
-		work := func() error {
-			for _, f := range part {
-				if err := c.file(f, dst.fd); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		if len(files)+len(dirs) > 0 && c.take() {
-			g.start(work, &c.spare)
-			continue
-		}
-		g.note(work())
+	if node != nil {
+		node.kids = make([]*dirNode, len(dirs))
 	}
-	for _, f := range dirs {
+	c.files(&g, files, dst.fd, len(dirs) > 0)
+	for _, p := range dirs {
 		if g.failed() {
 			break
 		}
-		work := func(inline bool) error { return c.sub(src, f, dst, depth, inline) }
+		work := func(inline bool) error {
+			kid, err := c.sub(src, p, dst, depth, inline)
+			if node != nil {
+				p.ent.kid, node.kids[p.kid] = uint32(p.kid), kid
+			}
+			return err
+		}
 		if depth < viewHeld && c.take() {
 			g.start(func() error { return work(false) }, &c.spare)
 			continue
@@ -90,7 +96,59 @@ func (c *copier) tree(src *mdir, dst *outDir, depth int) error {
 		}
 		g.note(work(true))
 	}
-	return g.wait()
+	return node, g.wait()
+}
+
+// list gives the entries of src that are not left out, and when indexed, a node
+// that has them in the same order. What cannot be read is noted and empty.
+func (c *copier) list(src *mdir) ([]found, *dirNode, error) {
+	list, err := src.list()
+	if err != nil {
+		list, err = nil, c.unread(src.path, err)
+	}
+	if c.skip != nil {
+		list = slices.DeleteFunc(list, func(f found) bool { return c.skip(f.path()) })
+	}
+	if !c.indexed {
+		return list, nil, err
+	}
+	b := newBuilder(nil, 0)
+	b.node.ents = make([]ent, 0, len(list))
+	for i := range list {
+		b.put([]byte(list[i].name), c.ent(&list[i].st))
+	}
+	return list, b.node, err
+}
+
+func (c *copier) ent(st *unix.Stat_t) (e ent) {
+	e.set(st)
+	if e.ctime >= c.racyFrom {
+		e.flags |= entRacy
+	}
+	return e
+}
+
+// files copies entries that are no directories into the open directory dst, on
+// other goroutines of g too. more says that g has other things to do meanwhile.
+func (c *copier) files(g *group, files []pending, dst int, more bool) {
+	for len(files) > 0 && !g.failed() {
+		n := min(chunk, len(files))
+		part := files[:n]
+		files = files[n:]
+		work := func() error {
+			for _, p := range part {
+				if err := c.file(p, dst); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		if (len(files) > 0 || more) && c.take() {
+			g.start(work, &c.spare)
+			continue
+		}
+		g.note(work())
+	}
 }
 
 func (c *copier) take() bool {
@@ -137,9 +195,15 @@ func (g *group) wait() error {
 	return g.err
 }
 
-func (c *copier) file(f *found, dst int) error {
-	st := f.st
-	err := c.put(f.dirfd(), f.name, dst, f.name, &st)
+// file copies an entry that is no directory. One that cannot be copied is noted,
+// where that is allowed, and marked as missing in the index.
+func (c *copier) file(p pending, dst int) error {
+	if c.tolerate && isWhiteout(&p.st) {
+		c.leaveOut(p)
+		return nil
+	}
+	st := p.st
+	err := c.put(p.dirfd(), p.name, dst, p.name, &st)
 	if err == nil {
 		c.entries.Add(1)
 		if isReg(&st) {
@@ -149,12 +213,27 @@ func (c *copier) file(f *found, dst int) error {
 	}
 	if c.tolerate && (unreadable(err) || st.Mode&unix.S_IFMT == unix.S_IFCHR || st.Mode&unix.S_IFMT == unix.S_IFBLK) {
 		// What was begun of it may not stay.
-		if e := c.s.fs.Unlink(dst, f.name); e != nil && !errors.Is(e, unix.ENOENT) {
-			return fault.Wrap(errors.Join(err, e), "copy %q", f.path())
+		if e := c.s.fs.Unlink(dst, p.name); e != nil && !errors.Is(e, unix.ENOENT) {
+			return fault.Wrap(errors.Join(err, e), "copy %q", p.path())
 		}
-		return c.unread(f.path(), err)
+		if p.ent != nil {
+			p.ent.flags |= entMissing
+		}
+		return c.unread(p.path(), err)
 	}
-	return fault.Wrap(err, "copy %q", f.path())
+	return fault.Wrap(err, "copy %q", p.path())
+}
+
+// leaveOut notes an entry that is not taken.
+func (c *copier) leaveOut(p pending) {
+	p.ent.flags |= entMissing
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if isWhiteout(&p.st) {
+		c.changed = append(c.changed, p.path()+": a character device 0:0, which stands for a deletion in a layer, was left out")
+		return
+	}
+	c.unreadable = append(c.unreadable, p.path())
 }
 
 // unreadable says whether err comes from reading what this process may not, or
@@ -178,52 +257,67 @@ func (c *copier) unread(path string, err error) error {
 	return nil
 }
 
-// sub copies a directory. inline says that src may be parked meanwhile.
-func (c *copier) sub(src *mdir, f *found, dst *outDir, depth int, inline bool) error {
+// closed says whether a directory is kept without what is in it.
+func (c *copier) closed(path string, st *unix.Stat_t) bool {
+	return c.dev != 0 && st.Dev != c.dev || c.empty != nil && c.empty(path)
+}
+
+// sub copies a directory. inline says that src may be parked meanwhile. When
+// indexed, it completes the directory's entry and gives what is in it.
+func (c *copier) sub(src *mdir, p pending, dst *outDir, depth int, inline bool) (*dirNode, error) {
 	var st unix.Stat_t
-	a, err := f.dirAttrs(&st)
-	if err != nil {
+	a, err := p.dirAttrs(&st)
+	locked := err != nil
+	if locked {
 		if !c.tolerate || !unreadable(err) {
-			return fault.Wrap(err, "read %q", f.path())
+			return nil, fault.Wrap(err, "read %q", p.path())
 		}
 		// The directory itself is known, if not what is in it.
-		st = f.st
-		if e := c.unread(f.path(), err); e != nil {
-			return e
+		st = p.st
+		if e := c.unread(p.path(), err); e != nil {
+			return nil, e
 		}
 	}
-	closed := err != nil || c.dev != 0 && st.Dev != c.dev || c.empty != nil && c.empty(f.path())
-	out, err := makeDir(c.s.fs, dst.fd, f.name)
+	if p.ent != nil {
+		p.ent.set(&st)
+		p.ent.size = a.sum()
+		if locked {
+			p.ent.flags |= entDirty
+		}
+	}
+	out, err := makeDir(c.s.fs, dst.fd, p.name)
 	if err != nil {
-		return fault.Wrap(err, "make directory %q", f.path())
+		return nil, fault.Wrap(err, "make directory %q", p.path())
 	}
 	defer out.close()
-	if !closed {
-		if err := c.content(src, f, dst, out, depth, inline); err != nil {
-			return err
+	node := &dirNode{}
+	if !locked && !c.closed(p.path(), &st) {
+		if node, err = c.content(src, p.found, dst, out, depth, inline); err != nil {
+			return nil, err
 		}
 	}
 	c.entries.Add(1)
-	return fault.Wrap(c.dirMetaOf(&st, &a, out.fd, false), "copy directory %q", f.path())
+	return node, fault.Wrap(c.dirMetaOf(&st, &a, out.fd, false), "copy directory %q", p.path())
 }
 
-func (c *copier) content(src *mdir, f *found, dst, out *outDir, depth int, inline bool) error {
+func (c *copier) content(src *mdir, f *found, dst, out *outDir, depth int, inline bool) (*dirNode, error) {
 	sub, err := src.sub(f)
 	if err != nil {
-		return c.unread(f.path(), err)
+		return &dirNode{}, c.unread(f.path(), err)
 	}
 	defer sub.close()
 	if inline && depth >= viewHeld {
 		src.park()
 		if err := dst.park(); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if err := c.tree(sub, out, depth+1); err != nil {
-		return err
+	node, err := c.tree(sub, out, depth+1)
+	if err != nil {
+		return nil, err
 	}
 	if inline && depth >= viewHeld {
-		return errors.Join(src.unpark(), dst.unpark(out))
+		return node, errors.Join(src.unpark(), dst.unpark(out))
 	}
-	return nil
+	return node, nil
 }

@@ -1,0 +1,455 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"path"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// entMissing marks an entry of an import's index that is there, but could not be
+// taken: the layer does not have it.
+const entMissing = 1 << 4
+
+// Refreshed is what Refresh made.
+type Refreshed struct {
+	Report      // Entries counts what differed
+	Empty  bool // nothing differed, and no layer was made
+}
+
+// Refresh makes layer id what differs in the directory src since an earlier
+// import, of which since is the index and base shows the result: laid on that, it
+// gives what ImportDir would with the same options. What may not be read is
+// listed as there, whether it is new or not. After a failure nothing is left
+// behind and since stays valid.
+func (s *Store) Refresh(ctx context.Context, id timeline.LayerID, src string, since *Index, base *View, opts ImportOptions) (out Refreshed, err error) {
+	src, c, err := s.importer(ctx, id, src, opts)
+	if err != nil {
+		return out, fault.Wrap(err, "refresh the copy of %s", src)
+	}
+	old := since.root(src)
+	if old == nil {
+		return out, fault.New(fault.Invalid, "refresh the copy of %s: the index is of another directory", src)
+	}
+	b, err := s.begin(ctx, id)
+	if err != nil {
+		return out, fault.Wrap(err, "refresh the copy of %s", src)
+	}
+	defer b.undo.Run(&err)
+	c.linkDir = b.links
+	r := refresher{copier: c, base: base, fs: b.fs}
+	stop := c.tick(opts.Progress)
+	root, err := r.root(rawView(src, true), old)
+	stop()
+	if err == nil && r.made.Load() {
+		err = b.finish()
+	}
+	if err != nil {
+		return out, fault.Wrap(err, "refresh the copy of %s", src)
+	}
+	return Refreshed{Report: c.report(root), Empty: !r.made.Load()}, nil
+}
+
+// refresher compares a tree with the index of an earlier import, and copies what
+// differs.
+type refresher struct {
+	*copier
+	base *View
+	fs   int         // the new layer's tree, open
+	made atomic.Bool // something is in it
+
+	mu sync.Mutex // held while directories are made
+}
+
+// place is a directory of the new layer. It is made when something in it
+// differs, so that what did not change costs nothing.
+type place struct {
+	up   *place // nil: the layer's root
+	name string
+	made bool // guarded by refresher.mu
+}
+
+// open opens a place, and makes it and what leads to it when it is not there. The
+// caller closes it.
+func (r *refresher) open(p *place) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.made.Store(true)
+	return r.openLocked(p)
+}
+
+func (r *refresher) openLocked(p *place) (int, error) {
+	if p.up == nil {
+		p.made = true
+		return openDirAt(r.fs, ".")
+	}
+	up, err := r.openLocked(p.up)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(up)
+	if !p.made {
+		if err := r.s.fs.Mkdir(up, p.name, 0o700); err != nil {
+			return -1, err
+		}
+		p.made = true
+	}
+	return openDirAt(up, p.name)
+}
+
+func (r *refresher) isMade(p *place) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return p.made
+}
+
+func (r *refresher) root(v *View, old *rootEnt) (root rootEnt, err error) {
+	root.path = old.path
+	src, err := v.root()
+	if err != nil {
+		return root, err
+	}
+	defer src.close()
+	f, err := src.self()
+	if err != nil {
+		return root, err
+	}
+	at := &place{}
+	root.self = r.ent(&f.st)
+	how, err := r.dirDiffers(src.levels[0].fd, f, &root.self, &old.self, false)
+	if err != nil {
+		return root, err
+	}
+	if root.node, err = r.dir(src, old.node, at, 0); err != nil {
+		return root, err
+	}
+	return root, r.finish(src.levels[0].fd, f, at, how)
+}
+
+// dir compares the directory that src shows with what the index has of it, and
+// gives what the index is to have.
+func (r *refresher) dir(src *mdir, old *dirNode, at *place, depth int) (*dirNode, error) {
+	if err := r.ctx.Err(); err != nil {
+		return nil, err
+	}
+	list, node, err := r.list(src)
+	if err != nil {
+		return nil, err
+	}
+	d := r.compare(list, node, old)
+	if err := r.write(src, &d, node, at, depth); err != nil {
+		return nil, err
+	}
+	var g group
+	for _, k := range d.known {
+		if g.failed() {
+			break
+		}
+		work := func(inline bool) (err error) {
+			node.kids[k.kid], err = r.known(src, k, old.kids[k.old.kid], at, depth, inline)
+			return err
+		}
+		if depth < viewHeld && r.take() {
+			g.start(func() error { return work(false) }, &r.spare)
+			continue
+		}
+		if depth >= viewHeld {
+			g.note(g.wait()) // nobody else may use src while it is parked
+		}
+		g.note(work(true))
+	}
+	return node, g.wait()
+}
+
+// difference is what compare found in one directory.
+type difference struct {
+	files []differing // no directories; new or changed
+	dirs  []pending   // that the index does not know
+	known []differing // directories that it knows
+	gone  []string
+}
+
+// differing is an entry that the index may know: old.
+type differing struct {
+	pending
+	old *ent
+}
+
+// kept says whether the layers below have what the index knows.
+func (d *differing) kept() bool { return d.old != nil && d.old.flags&entMissing == 0 }
+
+// compare sorts the entries of a directory by what is to be done with them. Both
+// nodes have their entries sorted by name.
+func (r *refresher) compare(list []found, node, old *dirNode) (d difference) {
+	j := 0
+	pass := func(upTo string, all bool) {
+		for ; j < len(old.ents) && (all || string(old.name(&old.ents[j])) < upTo); j++ {
+			if e := &old.ents[j]; e.flags&entMissing == 0 {
+				d.gone = append(d.gone, string(old.name(e)))
+			}
+		}
+	}
+	for i := range list {
+		x := differing{pending: pending{found: &list[i], ent: &node.ents[i]}}
+		pass(x.name, false)
+		if j < len(old.ents) && string(old.name(&old.ents[j])) == x.name {
+			x.old = &old.ents[j]
+			j++
+		}
+		if isDir(&x.st) {
+			x.kid = len(node.kids)
+			x.ent.kid = uint32(x.kid)
+			node.kids = append(node.kids, nil)
+			if x.old != nil && x.old.isDir() {
+				d.known = append(d.known, x)
+			} else {
+				d.dirs = append(d.dirs, x.pending)
+			}
+			continue
+		}
+		if !r.unchanged(&x) {
+			d.files = append(d.files, x)
+		}
+	}
+	pass("", true)
+	return d
+}
+
+// unchanged says whether an entry that is no directory is what it was. One that
+// could not be taken before is tried again when it may be read by now.
+func (r *refresher) unchanged(x *differing) bool {
+	if x.old == nil || x.old.isDir() || !x.old.same(&x.st) {
+		return false
+	}
+	if x.old.flags&entMissing != 0 {
+		return r.stillMissing(x)
+	}
+	return x.old.flags&entRacy == 0 || r.sameAsBase(x.found)
+}
+
+// stillMissing notes an entry that can no more be taken than before.
+func (r *refresher) stillMissing(x *differing) bool {
+	switch x.st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		var st unix.Stat_t
+		fd, err := openFileAt(x.dirfd(), x.name, &st)
+		if err == nil {
+			unix.Close(fd)
+			return false
+		}
+	case unix.S_IFCHR, unix.S_IFBLK:
+	default:
+		return false
+	}
+	r.leaveOut(x.pending)
+	return true
+}
+
+// sameAsBase compares an entry that stat finds unchanged with the copy that was
+// made of it. When that cannot be done it has changed.
+func (r *refresher) sameAsBase(f *found) (same bool) {
+	err := r.base.at(f.path(), func(_ *mdir, g *found) (err error) {
+		if g.st.Mode&unix.S_IFMT == f.st.Mode&unix.S_IFMT {
+			same, err = sameWithin(f, g)
+		}
+		return err
+	})
+	return err == nil && same
+}
+
+// sameWithin compares what stat does not show of two entries of one type. An
+// owner that could not be kept is no difference.
+func sameWithin(f, g *found) (bool, error) {
+	if f.st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		return f.link() == g.link(), nil
+	}
+	if !isReg(&f.st) {
+		return true, nil
+	}
+	a, err := f.attrs()
+	if err != nil {
+		return false, err
+	}
+	b, err := g.attrs()
+	if err != nil || f.st.Size != g.st.Size || !sameAttrs(&a, &b) {
+		return false, err
+	}
+	fa, err := f.open()
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fa)
+	fb, err := g.open()
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fb)
+	return sameContent(fa, fb, f.st.Size)
+}
+
+// write puts what differs in one directory into the new layer.
+func (r *refresher) write(src *mdir, d *difference, node *dirNode, at *place, depth int) error {
+	if len(d.files)+len(d.dirs)+len(d.gone) == 0 {
+		return nil
+	}
+	fd, err := r.open(at)
+	if err != nil {
+		return fault.Wrap(err, "make directory %q", src.path)
+	}
+	out := &outDir{fd: fd}
+	defer out.close()
+	for _, name := range d.gone {
+		if err := r.remove(out.fd, name); err != nil {
+			return fault.Wrap(err, "record removal of %q", path.Join(src.path, name))
+		}
+	}
+	files := make([]pending, len(d.files))
+	for i := range files {
+		files[i] = d.files[i].pending
+	}
+	var g group
+	r.files(&g, files, out.fd, false)
+	if err := g.wait(); err != nil {
+		return err
+	}
+	for i := range d.files {
+		// What cannot be read any more is not in a whole import either.
+		if x := &d.files[i]; x.ent.flags&entMissing != 0 && x.kept() {
+			if err := r.remove(out.fd, x.name); err != nil {
+				return fault.Wrap(err, "record removal of %q", x.path())
+			}
+		}
+	}
+	for _, p := range d.dirs {
+		if node.kids[p.kid], err = r.sub(src, p, out, depth, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *refresher) remove(dst int, name string) error {
+	r.entries.Add(1)
+	return r.whiteout(dst, name)
+}
+
+// known compares a directory that the index knows.
+func (r *refresher) known(src *mdir, x differing, old *dirNode, up *place, depth int, inline bool) (*dirNode, error) {
+	at := &place{up: up, name: x.name}
+	sub, err := src.sub(x.found)
+	if err != nil {
+		if err := r.unread(x.path(), err); err != nil {
+			return nil, err
+		}
+		how := x.ent.differs(x.old)
+		x.ent.flags |= entDirty
+		return r.shut(-1, x, old, at, how)
+	}
+	defer sub.close()
+	fd := sub.levels[0].fd
+	if err := unix.Fstat(fd, &x.st); err != nil {
+		return nil, fault.Wrap(err, "read %q", x.path())
+	}
+	x.ent.set(&x.st)
+	closed := r.closed(x.path(), &x.st)
+	how, err := r.dirDiffers(fd, x.found, x.ent, x.old, closed)
+	if err != nil {
+		return nil, err
+	}
+	if closed {
+		return r.shut(fd, x, old, at, how)
+	}
+	deep := inline && depth >= viewHeld
+	if deep {
+		src.park()
+	}
+	node, err := r.dir(sub, old, at, depth+1)
+	if deep {
+		err = errors.Join(err, src.unpark())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return node, r.finish(sub.levels[0].fd, x.found, at, how)
+}
+
+// shut is known for a directory of which the content is not taken.
+func (r *refresher) shut(fd int, x differing, old *dirNode, at *place, how dirChange) (*dirNode, error) {
+	node := &dirNode{}
+	d := r.compare(nil, node, old)
+	if err := r.write(x.m, &d, node, at, 0); err != nil {
+		return nil, err
+	}
+	return node, r.finish(fd, x.found, at, how)
+}
+
+// dirChange is in what a directory itself differs.
+type dirChange int
+
+const (
+	dirSame dirChange = iota
+	dirTime           // in its time alone
+	dirSelf           // in its mode, owner or attributes
+)
+
+// dirDiffers compares a directory's own state with the index, and completes its
+// entry. The time of one that is closed means nothing.
+func (r *refresher) dirDiffers(fd int, f *found, e, old *ent, closed bool) (dirChange, error) {
+	if old.same(&f.st) && old.flags&(entRacy|entDirty) == 0 {
+		e.size = old.size
+		return dirSame, nil
+	}
+	a, err := readAttrs(xattrSource{fd: fd}, true)
+	if err != nil {
+		return dirSame, fault.Wrap(err, "read %q", f.path())
+	}
+	e.size = a.sum()
+	if closed {
+		e.mtime = old.mtime
+	}
+	if old.flags&entDirty != 0 {
+		return dirSelf, nil
+	}
+	return e.differs(old), nil
+}
+
+func (e *ent) differs(old *ent) dirChange {
+	switch {
+	case e.mode != old.mode || e.uid != old.uid || e.gid != old.gid || e.size != old.size:
+		return dirSelf
+	case e.mtime != old.mtime:
+		return dirTime
+	}
+	return dirSame
+}
+
+// finish gives a directory of the new layer what its original has, when it is
+// there or has to be. fd is the original, -1 when it cannot be opened.
+func (r *refresher) finish(fd int, f *found, at *place, how dirChange) error {
+	made := r.isMade(at)
+	if how == dirSame && !made {
+		return nil
+	}
+	if how == dirSelf || !made {
+		r.entries.Add(1)
+	}
+	var a attrs
+	if fd >= 0 {
+		var err error
+		if a, err = readAttrs(xattrSource{fd: fd}, true); err != nil {
+			return fault.Wrap(err, "read %q", f.path())
+		}
+	}
+	out, err := r.open(at)
+	if err != nil {
+		return fault.Wrap(err, "make directory %q", f.path())
+	}
+	defer unix.Close(out)
+	return fault.Wrap(r.dirMetaOf(&f.st, &a, out, false), "copy directory %q", f.path())
+}
