@@ -383,7 +383,7 @@ func TestBases(t *testing.T) {
 	ctx := t.Context()
 	d := open(t)
 	add := func(key string, minute int, parent timeline.SnapshotID) (Base, timeline.Route) {
-		s := timeline.Snapshot{ID: newSnap(t), Parent: parent, Cause: timeline.CauseImport, Created: epoch}
+		s := timeline.Snapshot{ID: newSnap(t), Parent: parent, Cause: timeline.CauseImport, Created: epoch, Stats: timeline.Stats{Bytes: 10 + int64(minute)}}
 		b := Base{ID: string(s.ID), Key: key, Top: s.ID, Label: "host", Print: "p", Created: epoch.Add(time.Duration(minute) * time.Minute)}
 		r := timeline.Route{Top: s.ID, Below: parent, Layer: newLayer(t)}
 		ok(t, d.AddBase(ctx, b, s, r))
@@ -396,6 +396,17 @@ func TestBases(t *testing.T) {
 	old, oldRoute := add("host-copy", 0, "")
 	used := box(t, d, "used", old.Top)
 	newer, newRoute := add("host-copy", 1, old.Top)
+	if whole, since, err := d.Grown(ctx, newer.Top); whole != 10 || since != 11 || err != nil {
+		t.Errorf("grown from %d by %d, %v", whole, since, err)
+	}
+	if whole, since, err := d.Grown(ctx, old.Top); whole != 10 || since != 0 || err != nil {
+		t.Errorf("grown from %d by %d, %v", whole, since, err)
+	}
+	newer.Print = "q"
+	ok(t, d.SetBasePrint(ctx, newer.ID, newer.Print))
+	if err := d.SetBasePrint(ctx, string(newSnap(t)), "q"); !fault.Is(err, fault.NotFound) {
+		t.Errorf("an unknown base got a fingerprint: %v", err)
+	}
 	once, onceRoute := add("", 2, "")
 	if got := must(d.Base(ctx, "host-copy"))(t); got != newer {
 		t.Errorf("got %+v, want %+v", got, newer)

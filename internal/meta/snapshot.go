@@ -291,3 +291,25 @@ func (d *DB) AddBase(ctx context.Context, b Base, s timeline.Snapshot, r timelin
 		return nil
 	})
 }
+
+// SetBasePrint records that a base is what its source is now, which has the
+// fingerprint print.
+func (d *DB) SetBasePrint(ctx context.Context, id, print string) error {
+	return d.tx(ctx, func(t *tx) error {
+		if t.exec("UPDATE bases SET print=? WHERE id=?", print, id) == 0 && t.err == nil {
+			return fault.New(fault.NotFound, "there is no base %s any more", id)
+		}
+		return nil
+	})
+}
+
+// Grown tells how much content the import at the bottom of a base brought, and
+// how much all refreshes on it did.
+func (d *DB) Grown(ctx context.Context, top timeline.SnapshotID) (whole, since int64, err error) {
+	err = d.rows(ctx, `WITH RECURSIVE line(id,parent,bytes) AS (
+			SELECT id,parent,bytes FROM snapshots WHERE id=?
+			UNION SELECT s.id,s.parent,s.bytes FROM line JOIN snapshots s ON s.id=line.parent
+		) SELECT coalesce(sum(bytes) FILTER (WHERE parent IS NULL),0), coalesce(sum(bytes) FILTER (WHERE parent IS NOT NULL),0) FROM line`,
+		func(s scanner) error { return s.Scan(&whole, &since) }, top)
+	return whole, since, err
+}
