@@ -64,6 +64,7 @@ type Sandbox struct {
 	Env      []string  `json:"env,omitempty"`
 	Limits   Limits    `json:"limits,omitzero"`
 	Warnings []string  `json:"warnings,omitempty"` // only in the answer to create and fork: what was refused, unreadable or weaker than asked
+	Notes    []string  `json:"notes,omitempty"`    // only in the answer to create: what was done besides
 }
 
 // Limits are a sandbox's limits; 0 is none.

@@ -30,7 +30,8 @@ func (a *app) create() *cobra.Command {
 
   host           this machine's own root, as you see it: nothing is copied, and
                  nothing of it is changed (default)
-  host-copy      the system directories of this machine, imported once
+  host-copy      the system directories of this machine, imported once and
+                 refreshed by what changed in them since
   DIR            a directory: a path that holds a "/"
   TARBALL        tar, or tar compressed by gzip, zstd or xz: a path, an http(s)
                  address, or "-" for stdin
@@ -71,6 +72,9 @@ history.`,
 				return err
 			}
 			a.warn(sb.Warnings)
+			for _, n := range sb.Notes {
+				a.note("%s", tty.Clean(n))
+			}
 			return a.print(sb, func(w io.Writer) error {
 				a.note("made %s from %s: driver %s, tier %s, net %s, as %s", tty.Clean(sb.Name), tty.Clean(sb.From),
 					tty.Clean(sb.Driver), tty.Clean(sb.Tier), tty.Clean(sb.Net), tty.Clean(sb.User))

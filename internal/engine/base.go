@@ -19,6 +19,7 @@ import (
 type base struct {
 	meta.Base
 	Warnings []string
+	Notes    []string // what was done, for people
 }
 
 // base finds or makes what a request's sandbox stands on. What is imported once
@@ -51,31 +52,6 @@ func relay(progress func(wire.Progress)) func(layer.Progress) {
 	}
 }
 
-// hostCopy finds or makes the copy of the host's system directories. When they
-// changed since, it is refreshed: only the difference is copied.
-func (e *Engine) hostCopy(ctx context.Context, progress func(wire.Progress)) (base, error) {
-	const key = "host-copy"
-	e.importing.Lock()
-	defer e.importing.Unlock()
-	print := e.HostPrint()
-	b, err := e.DB.Base(ctx, key)
-	if err == nil && b.Print == print {
-		return base{Base: b}, nil
-	}
-	if err != nil && !fault.Is(err, fault.NotFound) {
-		return base{}, err
-	}
-	opts, oerr := e.HostImport()
-	if oerr != nil {
-		return base{}, oerr
-	}
-	opts.Progress = relay(progress)
-	fresh := meta.Base{Key: key, Label: key, Print: print}
-	return e.importBase(ctx, fresh, func(id timeline.LayerID) (layer.Report, error) {
-		return e.Layers.ImportDir(ctx, id, "/", opts)
-	})
-}
-
 // importBase makes a layer by run and records it as a base.
 func (e *Engine) importBase(ctx context.Context, b meta.Base, run func(timeline.LayerID) (layer.Report, error)) (base, error) {
 	id, made, err := e.newLayer()
@@ -87,9 +63,19 @@ func (e *Engine) importBase(ctx context.Context, b meta.Base, run func(timeline.
 	if err != nil {
 		return base{}, fault.Wrap(err, "import %s", b.Label)
 	}
+	return e.addBase(ctx, b, id, rep)
+}
+
+// addBase records a layer as a base; b.Parent is what it stands on. When that
+// fails, the layer is gone. The index of a base that will be found again is there
+// before its record is, and means nothing without it.
+func (e *Engine) addBase(ctx context.Context, b meta.Base, id timeline.LayerID, rep layer.Report) (base, error) {
 	snap, err := timeline.NewSnapshotID(e.Rand)
+	if err == nil && b.Key != "" {
+		err = e.writeBaseIndex(snap, rep.Index)
+	}
 	if err != nil {
-		return base{}, err
+		return base{}, errors.Join(err, e.Layers.Remove(ctx, id))
 	}
 	b.ID, b.Top, b.Created = string(snap), snap, e.Now().UTC().Truncate(time.Microsecond)
 	s := timeline.Snapshot{

@@ -195,7 +195,12 @@ func redoAfter(redo []timeline.SnapshotID, n note) []timeline.SnapshotID {
 // torn costs a larger layer, never a wrong one.
 
 func (e *Engine) writeIndex(id timeline.SandboxID, snap timeline.SnapshotID, ix *layer.Index) error {
-	tmp := e.indexPath(id, snap) + ".tmp"
+	return saveIndex(e.indexPath(id, snap), ix)
+}
+
+// saveIndex puts an index in its place, whole or not at all.
+func saveIndex(path string, ix *layer.Index) error {
+	tmp := path + ".tmp"
 	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fault.Wrap(err, "write index")
@@ -204,7 +209,7 @@ func (e *Engine) writeIndex(id timeline.SandboxID, snap timeline.SnapshotID, ix 
 	if err = errors.Join(err, f.Close()); err != nil {
 		return errors.Join(fault.Wrap(err, "write index"), os.Remove(tmp))
 	}
-	return fault.Wrap(os.Rename(tmp, e.indexPath(id, snap)), "write index")
+	return fault.Wrap(os.Rename(tmp, path), "write index")
 }
 
 func (e *Engine) loadIndex(s *sandbox, rec *meta.Sandbox) error {

@@ -50,7 +50,7 @@ func (e *Engine) Create(ctx context.Context, req wire.CreateRequest, progress fu
 		return wire.Sandbox{}, err
 	}
 	out := e.wire(ctx, &rec)
-	out.Warnings = base.Warnings
+	out.Warnings, out.Notes = base.Warnings, base.Notes
 	return out, nil
 }
 

@@ -101,6 +101,8 @@ type Config struct {
 	ProbeHost func(ctx context.Context, quick bool) (wire.ProbeReport, error)
 	// HostImport says what a host-copy imports; see package rootfs.
 	HostImport func() (layer.ImportOptions, error)
+	// HostRoot is the directory that a host-copy imports; empty: /.
+	HostRoot string
 	// HostPrint is a cheap fingerprint of the host's system directories, to
 	// notice that they changed below a history.
 	HostPrint func() string
@@ -121,7 +123,7 @@ type Engine struct {
 	shape   sync.RWMutex
 	sealing sync.Mutex // one sealer at a time
 
-	importing sync.Mutex // one import of the host at a time
+	importing sync.Mutex // one import of the host at a time; guards Home/bases
 
 	bg    *errgroup.Group
 	bgCtx context.Context
@@ -161,6 +163,9 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	}
 	if c.HostPrint == nil {
 		c.HostPrint = func() string { return "" }
+	}
+	if c.HostRoot == "" {
+		c.HostRoot = "/"
 	}
 	e := &Engine{Config: c, boxes: map[timeline.SandboxID]*sandbox{}, shallow: map[timeline.SnapshotID]bool{}, making: map[timeline.LayerID]bool{}, work: make(chan struct{}, 1)}
 	if err := e.recover(ctx); err != nil {

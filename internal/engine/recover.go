@@ -134,7 +134,8 @@ func (e *Engine) dropUnrecorded(ctx context.Context) error {
 	return nil
 }
 
-// sweep deletes what is left of removed sandboxes and of earlier generations.
+// sweep deletes what is left of removed sandboxes, of earlier generations and of
+// earlier imports.
 func (e *Engine) sweep(ctx context.Context) error {
 	// Directories first: a sandbox has its record before it has a directory.
 	root := filepath.Join(e.Home, "sandboxes")
@@ -162,7 +163,11 @@ func (e *Engine) sweep(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	if !e.importing.TryLock() {
+		return nil // an import is about to sweep them itself
+	}
+	defer e.importing.Unlock()
+	return e.sweepBases(ctx)
 }
 
 func (e *Engine) sweepGenerations(ctx context.Context, rec *meta.Sandbox) error {

@@ -1,0 +1,288 @@
+//go:build linux
+
+package engine
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// fakeHost is a directory that host-copy takes for the host.
+type fakeHost struct {
+	*home
+	root  string
+	print string
+}
+
+func newFakeHost(t *testing.T) *fakeHost {
+	f := &fakeHost{home: newHome(t), root: t.TempDir(), print: "0"}
+	f.pretend()
+	for i := range 20 {
+		f.write("usr/lib/"+itoa(i), strings.Repeat("content", 100))
+	}
+	f.write("etc/conf", "one")
+	return f
+}
+
+// pretend makes the engine take the directory for the host.
+func (f *fakeHost) pretend() {
+	f.HostRoot = f.root
+	f.HostPrint = func() string { return f.print }
+	f.HostImport = func() (layer.ImportOptions, error) { return layer.ImportOptions{}, nil }
+}
+
+func (f *fakeHost) reopen() {
+	f.close()
+	f.open()
+	f.pretend()
+}
+
+// write changes a file of the host, so that the fingerprint shows it.
+func (f *fakeHost) write(path, text string) {
+	f.t.Helper()
+	p := filepath.Join(f.root, path)
+	if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
+		f.t.Fatal(err)
+	}
+	f.touch()
+}
+
+// touch changes the host's fingerprint.
+func (f *fakeHost) touch() { f.print += "+" }
+
+// box makes a sandbox on the copy of the host, and gives the notes.
+func (f *fakeHost) box(name string) string {
+	f.t.Helper()
+	sb, err := f.Create(ctx, wire.CreateRequest{Name: name, From: wire.Source{Kind: wire.SourceHostCopy}}, func(wire.Progress) {})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return strings.Join(sb.Notes, "\n")
+}
+
+func (f *fakeHost) layers() []timeline.LayerID {
+	f.t.Helper()
+	ids, err := f.Layers.List(ctx)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// fresh gives the one layer that is not in before.
+func (f *fakeHost) fresh(before []timeline.LayerID) timeline.LayerID {
+	f.t.Helper()
+	now := slices.DeleteFunc(f.layers(), func(id timeline.LayerID) bool { return slices.Contains(before, id) })
+	if len(now) != 1 {
+		f.t.Fatalf("%d new layers", len(now))
+	}
+	return now[0]
+}
+
+// held lists what a layer holds.
+func (f *fakeHost) held(id timeline.LayerID) (paths []string) {
+	f.t.Helper()
+	err := filepath.WalkDir(f.Layers.Dir(id), func(p string, _ fs.DirEntry, err error) error {
+		paths = append(paths, strings.TrimPrefix(p, f.Layers.Dir(id)))
+		return err
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return paths
+}
+
+func (f *fakeHost) check() {
+	f.t.Helper()
+	if r, err := f.Verify(ctx, "", func(wire.Progress) {}); err != nil || len(r.Damage) > 0 {
+		f.t.Errorf("verify: %+v, %v", r, err)
+	}
+	if files, err := os.ReadDir(f.basesDir()); err != nil || len(files) != 1 {
+		f.t.Errorf("bases: %v, %v", files, err)
+	}
+}
+
+func TestHostCopyIsRefreshedByDifference(t *testing.T) {
+	f := newFakeHost(t)
+	if notes := f.box("a"); notes != "" {
+		t.Errorf("the first import says %q", notes)
+	}
+	before := f.layers()
+	f.write("etc/conf", "two")
+	f.write("usr/lib/new", "new")
+	if err := os.Remove(filepath.Join(f.root, "usr/lib/3")); err != nil {
+		t.Fatal(err)
+	}
+	f.reopen()
+	if notes := f.box("b"); notes != "refreshed the copy of the host: 3 paths changed" {
+		t.Errorf("the refresh says %q", notes)
+	}
+	if in := f.held(f.fresh(before)); !slices.Equal(in, []string{"", "/etc", "/etc/conf", "/usr", "/usr/lib", "/usr/lib/3", "/usr/lib/new"}) {
+		t.Errorf("the layer holds %q", in)
+	}
+	a, b, host := f.tree("a"), f.tree("b"), readTree(t, f.root)
+	if a["etc/conf"] != "one" || a["usr/lib/3"] == "" || len(a) != len(host) {
+		t.Errorf("the older sandbox shows %v", a)
+	}
+	if b["etc/conf"] != "two" || b["usr/lib/new"] != "new" || len(b) != len(host) {
+		t.Errorf("the newer sandbox shows %v", b)
+	}
+	f.check()
+	// The older copy is below the newer one: it stays when its sandbox goes.
+	if _, err := f.Remove(ctx, []string{"a"}, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.GC(ctx, false, func(wire.Progress) {}); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.tree("b"); len(got) != len(host) {
+		t.Errorf("after gc the newer sandbox shows %v", got)
+	}
+	f.check()
+}
+
+func TestHostCopyWithoutADifferenceMakesNoLayer(t *testing.T) {
+	f := newFakeHost(t)
+	f.box("a")
+	before := f.layers()
+	f.touch()
+	if notes := f.box("b"); notes != "refreshed the copy of the host: 0 paths changed" {
+		t.Errorf("says %q", notes)
+	}
+	if notes := f.box("c"); notes != "" {
+		t.Errorf("the fingerprint was not recorded: %q", notes)
+	}
+	if now := f.layers(); !slices.Equal(now, before) {
+		t.Errorf("layers: %v, before %v", now, before)
+	}
+	f.check()
+}
+
+func TestHostCopyWithoutAnIndexIsImportedWhole(t *testing.T) {
+	for name, damage := range map[string]func(file string) error{
+		"missing": os.Remove,
+		"torn":    func(file string) error { return os.Truncate(file, 100) },
+		"another version": func(file string) error {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			copy(b, "coppice-index-99")
+			return os.WriteFile(file, b, 0o600)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFakeHost(t)
+			f.box("a")
+			files, err := filepath.Glob(filepath.Join(f.basesDir(), "index.*"))
+			if err != nil || len(files) != 1 {
+				t.Fatalf("index files: %v, %v", files, err)
+			}
+			if err := damage(files[0]); err != nil {
+				t.Fatal(err)
+			}
+			before := f.layers()
+			f.write("etc/conf", "two")
+			if notes := f.box("b"); notes != "" {
+				t.Errorf("says %q", notes)
+			}
+			if in := readTree(t, f.Layers.Dir(f.fresh(before))); len(in) != len(readTree(t, f.root)) {
+				t.Errorf("the layer holds %v", in)
+			}
+			if got := f.tree("b")["etc/conf"]; got != "two" {
+				t.Errorf("the sandbox shows %q", got)
+			}
+			f.check()
+		})
+	}
+}
+
+// An index that was written for a base that was never recorded, as by a crash
+// between the two, is swept and never used.
+func TestIndexWithoutItsBaseIsSwept(t *testing.T) {
+	f := newFakeHost(t)
+	f.box("a")
+	for _, n := range []string{"index.0123456789ab", "index.0123456789ab.tmp"} {
+		if err := os.WriteFile(filepath.Join(f.basesDir(), n), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.reopen()
+	f.check()
+	f.write("etc/conf", "two")
+	if notes := f.box("b"); notes == "" {
+		t.Error("the index of the base that is recorded was swept too")
+	}
+	f.check()
+}
+
+// Refreshing for years fills neither the disk nor the mount table.
+func TestRefreshedCopiesStayShallowAndAreCollected(t *testing.T) {
+	f := newFakeHost(t)
+	f.box("a")
+	n := 40
+	for i := range n {
+		f.write("etc/conf", itoa(i))
+		if notes := f.box("b" + itoa(i)); notes == "" {
+			t.Fatalf("import %d was a whole one", i)
+		}
+	}
+	if err := f.mergeAll(ctx); err != nil {
+		t.Fatal(err)
+	}
+	last := "b" + itoa(n-1)
+	rec, err := f.DB.Sandbox(ctx, last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := f.stack(ctx, false, rec.Head)
+	if err != nil || len(st.Layers) >= 30 {
+		t.Errorf("%d refreshes are mounted through %d layers, %v", n, len(st.Layers), err)
+	}
+	if got := f.tree(last)["etc/conf"]; got != itoa(n-1) {
+		t.Errorf("shows %q", got)
+	}
+	if got := f.tree("a")["etc/conf"]; got != "one" {
+		t.Errorf("the first shows %q", got)
+	}
+	// So much that a whole import is due, after which nothing needs the chain.
+	f.write("usr/lib/large", strings.Repeat("large", 3000))
+	f.box("large")
+	f.write("etc/conf", "whole")
+	if notes := f.box("whole"); notes != "" {
+		t.Errorf("a whole import says %q", notes)
+	}
+	recs, err := f.DB.Sandboxes(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range recs {
+		if recs[i].Name != "whole" {
+			if _, err := f.Remove(ctx, []string{recs[i].Name}, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := f.GC(ctx, false, func(wire.Progress) {}); err != nil {
+		t.Fatal(err)
+	}
+	if left := f.layers(); len(left) != 1 {
+		t.Errorf("%d layers are left", len(left))
+	}
+	if got := f.tree("whole")["etc/conf"]; got != "whole" {
+		t.Errorf("shows %q", got)
+	}
+	f.check()
+}
