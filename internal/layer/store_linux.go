@@ -47,6 +47,9 @@ func Open(ctx context.Context, fsys vfs.FS, dir string) (*Store, error) {
 		unix.Close(s.top)
 		return nil, fault.Wrap(err, "open layer store %s", dir)
 	}
+	if err := spread(s.tmp); err != nil {
+		return nil, errors.Join(fault.Wrap(err, "open layer store %s", dir), s.Close())
+	}
 	var st unix.Stat_t
 	if err := unix.Stat(filepath.Dir(dir), &st); err == nil {
 		s.storeID = devIno{st.Dev, st.Ino}
