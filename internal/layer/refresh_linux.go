@@ -344,7 +344,7 @@ func (r *refresher) known(src *mdir, x differing, old *dirNode, up *place, depth
 	at := &place{up: up, name: x.name}
 	sub, err := src.sub(x.found)
 	if err != nil {
-		if err := r.unread(x.path(), err); err != nil {
+		if err := r.unopened(x.path(), err); err != nil {
 			return nil, err
 		}
 		how := x.ent.differs(x.old)

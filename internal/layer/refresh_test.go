@@ -358,7 +358,7 @@ func TestRefreshAsAnOrdinaryUser(t *testing.T) {
 		os.WriteFile(at("src/etc/passwd"), []byte("x"), 0o644),
 		os.WriteFile(at("src/etc/shadow"), []byte("x"), 0o600),
 		os.WriteFile(at("src/locked/in/f"), []byte("x"), 0o644),
-		os.Mkdir(at("src/private"), 0o700),
+		os.Mkdir(at("src/private"), 0o700), os.Mkdir(at("src/root"), 0o700),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -412,6 +412,7 @@ func pipe(t *testing.T) [2]*os.File {
 func refreshAsUser(t *testing.T, dir string) {
 	r := &refreshed{world: newWorld(t, filepath.Join(dir, "home"), true), src: filepath.Join(dir, "src")}
 	defer r.close()
+	r.opts.Empty = []string{filepath.Join(r.src, "root")} // nothing of it is wanted: it need not be read
 	parent := os.NewFile(3, "to the parent")
 	defer parent.Close()
 	next := func() {

@@ -257,6 +257,15 @@ func (c *copier) unread(path string, err error) error {
 	return nil
 }
 
+// unopened is unread for a directory. For one that is kept without what is in it
+// nothing is lost.
+func (c *copier) unopened(path string, err error) error {
+	if c.tolerate && unreadable(err) && c.empty != nil && c.empty(path) {
+		return nil
+	}
+	return c.unread(path, err)
+}
+
 // closed says whether a directory is kept without what is in it.
 func (c *copier) closed(path string, st *unix.Stat_t) bool {
 	return c.dev != 0 && st.Dev != c.dev || c.empty != nil && c.empty(path)
@@ -274,7 +283,7 @@ func (c *copier) sub(src *mdir, p pending, dst *outDir, depth int, inline bool) 
 		}
 		// The directory itself is known, if not what is in it.
 		st = p.st
-		if e := c.unread(p.path(), err); e != nil {
+		if e := c.unopened(p.path(), err); e != nil {
 			return nil, e
 		}
 	}
