@@ -443,3 +443,52 @@ func refreshAsUser(t *testing.T, dir string) {
 	step("a file is locked", 1, "etc/new", "etc/passwd", "etc/shadow", "locked", "private")
 	step("both may be read", 4, "etc/new", "etc/passwd", "private")
 }
+
+func TestRefreshDeepTree(t *testing.T) {
+	r := newRefreshed(t, t.TempDir())
+	defer r.close()
+	const depth = 60
+	deeper := strings.Repeat("deeper-and", 20) // far beyond PATH_MAX
+	fd, err := openDirAt(unix.AT_FDCWD, r.src)
+	r.must(err)
+	for range depth {
+		r.must(unix.Mkdirat(fd, deeper, 0o755))
+		next, err := openDirAt(fd, deeper)
+		r.must(err)
+		unix.Close(fd)
+		fd = next
+	}
+	defer unix.Close(fd)
+	open, err := os.ReadDir("/proc/self/fd")
+	r.must(err)
+	var before, after unix.Rlimit
+	r.must(unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
+	after = before
+	after.Cur = uint64(len(open) + 90) // fewer than one for each directory and its copy
+	r.must(unix.Setrlimit(unix.RLIMIT_NOFILE, &after))
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &before)
+	ctx := context.Background()
+	r.start()
+	if got := r.refresh(); !got.Empty {
+		t.Errorf("%d entries were taken again", got.Entries)
+	}
+	r.must(unix.Mkdirat(fd, "new", 0o755))
+	out, err := r.s.fs.Create(fd, "bottom", 0o644)
+	r.must(err)
+	unix.Close(out)
+	if got := r.refresh(); got.Entries != 2 {
+		t.Errorf("%d entries were taken", got.Entries)
+	}
+	r.must(unix.Unlinkat(fd, "bottom", 0))
+	if got := r.refresh(); got.Entries != 1 {
+		t.Errorf("%d entries were taken", got.Entries)
+	}
+	r.must(r.s.RemoveTree(ctx, r.src))
+	r.must(os.Mkdir(r.src, 0o755))
+	if got := r.refresh(); got.Entries != 1 {
+		t.Errorf("%d entries were taken", got.Entries)
+	}
+	for _, id := range r.stack {
+		r.must(r.s.Remove(ctx, id))
+	}
+}
