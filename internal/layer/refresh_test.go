@@ -343,7 +343,7 @@ func TestRefreshAsAnOrdinaryUser(t *testing.T) {
 		return
 	}
 	if !realRoot {
-		t.Skip("needs root: the tree must belong to somebody else")
+		t.Skip("needs real-root: the tree must belong to somebody else")
 	}
 	dir, err := os.MkdirTemp("", "refresh")
 	if err != nil {
