@@ -67,24 +67,24 @@ type refresher struct {
 	mu sync.Mutex // held while directories are made
 }
 
-// place is a directory of the new layer. It is made when something in it
+// spot is a directory of the new layer. It is made when something in it
 // differs, so that what did not change costs nothing.
-type place struct {
-	up   *place // nil: the layer's root
+type spot struct {
+	up   *spot // nil: the layer's root
 	name string
 	made bool // guarded by refresher.mu
 }
 
-// open opens a place, and makes it and what leads to it when it is not there. The
+// open opens a spot, and makes it and what leads to it when it is not there. The
 // caller closes it.
-func (r *refresher) open(p *place) (int, error) {
+func (r *refresher) open(p *spot) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.made.Store(true)
 	return r.openLocked(p)
 }
 
-func (r *refresher) openLocked(p *place) (int, error) {
+func (r *refresher) openLocked(p *spot) (int, error) {
 	if p.up == nil {
 		p.made = true
 		return openDirAt(r.fs, ".")
@@ -103,7 +103,7 @@ func (r *refresher) openLocked(p *place) (int, error) {
 	return openDirAt(up, p.name)
 }
 
-func (r *refresher) isMade(p *place) bool {
+func (r *refresher) isMade(p *spot) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return p.made
@@ -120,7 +120,7 @@ func (r *refresher) root(v *View, old *rootEnt) (root rootEnt, err error) {
 	if err != nil {
 		return root, err
 	}
-	at := &place{}
+	at := &spot{}
 	root.self = r.ent(&f.st)
 	how, err := r.dirDiffers(src.levels[0].fd, f, &root.self, &old.self, false)
 	if err != nil {
@@ -134,7 +134,7 @@ func (r *refresher) root(v *View, old *rootEnt) (root rootEnt, err error) {
 
 // dir compares the directory that src shows with what the index has of it, and
 // gives what the index is to have.
-func (r *refresher) dir(src *mdir, old *dirNode, at *place, depth int) (*dirNode, error) {
+func (r *refresher) dir(src *mdir, old *dirNode, at *spot, depth int) (*dirNode, error) {
 	if err := r.ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -294,7 +294,7 @@ func sameWithin(f, g *found) (bool, error) {
 }
 
 // write puts what differs in one directory into the new layer.
-func (r *refresher) write(src *mdir, d *difference, node *dirNode, at *place, depth int) error {
+func (r *refresher) write(src *mdir, d *difference, node *dirNode, at *spot, depth int) error {
 	if len(d.files)+len(d.dirs)+len(d.gone) == 0 {
 		return nil
 	}
@@ -340,8 +340,8 @@ func (r *refresher) remove(dst int, name string) error {
 }
 
 // known compares a directory that the index knows.
-func (r *refresher) known(src *mdir, x differing, old *dirNode, up *place, depth int, inline bool) (*dirNode, error) {
-	at := &place{up: up, name: x.name}
+func (r *refresher) known(src *mdir, x differing, old *dirNode, up *spot, depth int, inline bool) (*dirNode, error) {
+	at := &spot{up: up, name: x.name}
 	sub, err := src.sub(x.found)
 	if err != nil {
 		if err := r.unopened(x.path(), err); err != nil {
@@ -380,7 +380,7 @@ func (r *refresher) known(src *mdir, x differing, old *dirNode, up *place, depth
 }
 
 // shut is known for a directory of which the content is not taken.
-func (r *refresher) shut(fd int, x differing, old *dirNode, at *place, how dirChange) (*dirNode, error) {
+func (r *refresher) shut(fd int, x differing, old *dirNode, at *spot, how dirChange) (*dirNode, error) {
 	node := &dirNode{}
 	d := r.compare(nil, node, old)
 	if err := r.write(x.m, &d, node, at, 0); err != nil {
@@ -431,7 +431,7 @@ func (e *ent) differs(old *ent) dirChange {
 
 // finish gives a directory of the new layer what its original has, when it is
 // there or has to be. fd is the original, -1 when it cannot be opened.
-func (r *refresher) finish(fd int, f *found, at *place, how dirChange) error {
+func (r *refresher) finish(fd int, f *found, at *spot, how dirChange) error {
 	made := r.isMade(at)
 	if how == dirSame && !made {
 		return nil
