@@ -64,7 +64,16 @@ type refresher struct {
 	fs   int         // the new layer's tree, open
 	made atomic.Bool // something is in it
 
-	mu sync.Mutex // held while directories are made
+	mu     sync.Mutex   // held while directories are made
+	linked []linkedName // guarded by mu
+}
+
+// linkedName is a name of a file with several that did not change.
+type linkedName struct {
+	key  devIno
+	at   *spot
+	name string
+	ent  *ent
 }
 
 // spot is a directory of the new layer. It is made when something in it
@@ -73,6 +82,13 @@ type spot struct {
 	up   *spot // nil: the layer's root
 	name string
 	made bool // guarded by refresher.mu
+}
+
+func (p *spot) path() string {
+	if p.up == nil {
+		return "/"
+	}
+	return path.Join(p.up.path(), p.name)
 }
 
 // open opens a spot, and makes it and what leads to it when it is not there. The
@@ -129,7 +145,10 @@ func (r *refresher) root(v *View, old *rootEnt) (root rootEnt, err error) {
 	if root.node, err = r.dir(src, old.node, at, 0); err != nil {
 		return root, err
 	}
-	return root, r.finish(src.levels[0].fd, f, at, how)
+	if err := r.finish(src.levels[0].fd, f, at, how); err != nil {
+		return root, err
+	}
+	return root, r.rejoin(v)
 }
 
 // dir compares the directory that src shows with what the index has of it, and
@@ -142,7 +161,7 @@ func (r *refresher) dir(src *mdir, old *dirNode, at *spot, depth int) (*dirNode,
 	if err != nil {
 		return nil, err
 	}
-	d := r.compare(list, node, old)
+	d := r.compare(list, node, old, at)
 	if err := r.write(src, &d, node, at, depth); err != nil {
 		return nil, err
 	}
@@ -186,7 +205,7 @@ func (d *differing) kept() bool { return d.old != nil && d.old.flags&entMissing 
 
 // compare sorts the entries of a directory by what is to be done with them. Both
 // nodes have their entries sorted by name.
-func (r *refresher) compare(list []found, node, old *dirNode) (d difference) {
+func (r *refresher) compare(list []found, node, old *dirNode, at *spot) (d difference) {
 	j := 0
 	pass := func(upTo string, all bool) {
 		for ; j < len(old.ents) && (all || string(old.name(&old.ents[j])) < upTo); j++ {
@@ -213,8 +232,13 @@ func (r *refresher) compare(list []found, node, old *dirNode) (d difference) {
 			}
 			continue
 		}
-		if !r.unchanged(&x) {
+		switch {
+		case !r.unchanged(&x):
 			d.files = append(d.files, x)
+		case x.st.Nlink > 1 && x.kept():
+			r.mu.Lock()
+			r.linked = append(r.linked, linkedName{devIno{x.st.Dev, x.st.Ino}, at, x.name, x.ent})
+			r.mu.Unlock()
 		}
 	}
 	pass("", true)
@@ -379,10 +403,61 @@ func (r *refresher) known(src *mdir, x differing, old *dirNode, up *spot, depth 
 	return node, r.finish(sub.levels[0].fd, x.found, at, how)
 }
 
+// rejoin copies the names that did not change of files of which another name was
+// copied, as when its directory was renamed: names in two layers would be two
+// files.
+func (r *refresher) rejoin(v *View) error {
+	again := map[*spot]bool{}
+	for _, n := range r.linked {
+		if r.links[n.key] == nil {
+			continue
+		}
+		p := path.Join(n.at.path(), n.name)
+		err := v.at(p, func(_ *mdir, f *found) error {
+			dst, err := r.open(n.at)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(dst)
+			if err := r.file(pending{found: f, ent: n.ent}, dst); err != nil || n.ent.flags&entMissing == 0 {
+				return err
+			}
+			return r.remove(dst, n.name)
+		})
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			return fault.Wrap(err, "copy %q", p)
+		}
+		for at := n.at; at != nil; at = at.up {
+			again[at] = true
+		}
+	}
+	for at := range again {
+		if err := v.at(at.path(), func(_ *mdir, f *found) error { return r.stamp(f, at) }); err != nil && !fault.Is(err, fault.NotFound) {
+			return fault.Wrap(err, "copy directory %q", at.path())
+		}
+	}
+	return nil
+}
+
+// stamp gives a directory of the new layer what its original has.
+func (r *refresher) stamp(f *found, at *spot) error {
+	var st unix.Stat_t
+	a, err := f.dirAttrs(&st)
+	if err != nil {
+		return err
+	}
+	out, err := r.open(at)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(out)
+	return r.dirMetaOf(&st, &a, out, false)
+}
+
 // shut is known for a directory of which the content is not taken.
 func (r *refresher) shut(fd int, x differing, old *dirNode, at *spot, how dirChange) (*dirNode, error) {
 	node := &dirNode{}
-	d := r.compare(nil, node, old)
+	d := r.compare(nil, node, old, at)
 	if err := r.write(x.m, &d, node, at, 0); err != nil {
 		return nil, err
 	}

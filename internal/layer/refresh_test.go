@@ -492,3 +492,27 @@ func TestRefreshDeepTree(t *testing.T) {
 		r.must(r.s.Remove(ctx, id))
 	}
 }
+
+// A name that did not change follows one that did: in two layers they would be
+// two files.
+func TestRefreshKeepsLinksTogether(t *testing.T) {
+	r := newRefreshed(t, t.TempDir())
+	defer r.close()
+	at := func(n string) string { return filepath.Join(r.src, n) }
+	for _, d := range []string{"stays/deep", "moves"} {
+		r.must(os.MkdirAll(at(d), 0o755))
+	}
+	r.must(os.WriteFile(at("stays/deep/a"), []byte("one file"), 0o640))
+	r.must(os.Link(at("stays/deep/a"), at("b")))
+	r.must(os.Link(at("b"), at("moves/c")))
+	r.start()
+	r.index.calm()
+	r.must(os.Rename(at("moves"), at("moved")))
+	if got := r.refresh(); got.Entries != 5 { // the directory, away and here, and three names
+		t.Errorf("%d entries were taken", got.Entries)
+	}
+	r.index.calm()
+	if got := r.refresh(); !got.Empty {
+		t.Errorf("%d entries were taken again", got.Entries)
+	}
+}
