@@ -56,6 +56,7 @@ func TestScripts(t *testing.T) {
 			"eventually": cmdEventually,
 			"daemon":     cmdDaemon,
 			"tmpfs":      cmdTmpfs,
+			"overlayfs":  cmdOverlayfs,
 			"lines":      cmdLines,
 			"rootfs":     cmdRootfs,
 		},
@@ -180,6 +181,25 @@ func cmdTmpfs(ts *testscript.TestScript, neg bool, args []string) {
 	dir := ts.MkAbs(args[0])
 	ts.Check(os.MkdirAll(dir, 0o700))
 	out, err := exec.Command("mount", "-t", "tmpfs", "-o", args[1], "tmpfs", dir).CombinedOutput()
+	if err != nil {
+		ts.Fatalf("mount: %v: %s", err, out)
+	}
+	ts.Defer(func() { _ = exec.Command("umount", "-l", dir).Run() })
+}
+
+// cmdOverlayfs: "overlayfs DIR" mounts one, with all that it needs in memory; it
+// needs root, as tmpfs does.
+func cmdOverlayfs(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: overlayfs DIR")
+	}
+	dir := ts.MkAbs(args[0])
+	cmdTmpfs(ts, false, []string{args[0] + ".mem", "mode=755"})
+	for _, d := range []string{dir, dir + ".mem/lower", dir + ".mem/upper", dir + ".mem/work"} {
+		ts.Check(os.MkdirAll(d, 0o755))
+	}
+	opts := "lowerdir=" + dir + ".mem/lower,upperdir=" + dir + ".mem/upper,workdir=" + dir + ".mem/work"
+	out, err := exec.Command("mount", "-t", "overlay", "-o", opts, "overlay", dir).CombinedOutput()
 	if err != nil {
 		ts.Fatalf("mount: %v: %s", err, out)
 	}

@@ -125,8 +125,8 @@ each lack the command or setting that mends it.`,
 				var t tty.Table
 				t.Row("kernel", tty.Clean(res.Kernel))
 				t.Row("user", tty.Clean(res.User))
-				t.Row("tier", tty.Clean(res.Tier)+"  (what --tier auto takes)")
-				t.Row("driver", tty.Clean(res.Driver)+"  (what --driver auto takes)")
+				t.Row("tier", orNone(res.Tier)+"  (what --tier auto takes)")
+				t.Row("driver", orNone(res.Driver)+"  (what --driver auto takes)")
 				if err := t.Write(w); err != nil {
 					return err
 				}
@@ -154,4 +154,12 @@ each lack the command or setting that mends it.`,
 			})
 		},
 	}
+}
+
+// orNone shows a name, or that there is none.
+func orNone(name string) string {
+	if name == "" {
+		return "none"
+	}
+	return tty.Clean(name)
 }

@@ -102,15 +102,18 @@ func (e *Engine) choose(ctx context.Context, req wire.CreateRequest, rec *meta.S
 	if err != nil {
 		return fault.Wrap(err, "find out what this host can do")
 	}
-	if rec.Tier, rec.TierReason, err = pick(p, "tier", req.Tier, p.Tier); err != nil {
+	if rec.Tier, rec.TierReason, err = tiers.pick(p, req.Tier, p.Tier); err != nil {
 		return err
 	}
 	best := p.Driver
-	if rec.Tier == tierWorkspace {
+	if rec.Tier == tierWorkspace && best != "" {
 		best = "copy" // its commands run on the host, where nothing can be mounted for them
 	}
-	if rec.Driver, rec.DriverReason, err = pick(p, "driver", req.Driver, best); err != nil {
+	if rec.Driver, rec.DriverReason, err = drivers.pick(p, req.Driver, best); err != nil {
 		return err
+	}
+	if rec.Tier == tierWorkspace && best == rec.Driver && best != p.Driver {
+		rec.DriverReason = "tier workspace needs a plain tree"
 	}
 	if _, ok := e.Drivers[rec.Driver]; !ok {
 		return fault.New(fault.Invalid, "there is no driver %q", rec.Driver).WithHint("use auto, overlay, copy or btrfs")
@@ -121,8 +124,12 @@ func (e *Engine) choose(ctx context.Context, req wire.CreateRequest, rec *meta.S
 			WithHint("give it one: coppice create --tier workspace --driver copy --from DIR")
 	}
 	if host && e.Drivers[rec.Driver].Plain() {
+		hint := "import the system directories once: coppice create --from host-copy --driver " + rec.Driver
+		if it, ok := drivers.item(p, "overlay"); ok && !it.OK && it.Remedy != "" {
+			hint = it.Remedy + "; or " + hint
+		}
 		return fault.New(fault.Unsupported, "driver %s cannot stand on the host itself: it would have to copy all of it", rec.Driver).
-			WithHint("import the system directories once: coppice create --from host-copy --driver %s", rec.Driver)
+			WithHint("%s", hint)
 	}
 	return nil
 }
@@ -177,37 +184,67 @@ func (e *Engine) userKnown(ctx context.Context, rec *meta.Sandbox, b base) error
 		WithHint("use root, me or one that it has (%s), or make the user first: coppice create --user root, then useradd %s", strings.Join(names, ", "), rec.User)
 }
 
-// pick takes what was asked for, or the best, from what the probe found.
-func pick(p wire.ProbeReport, what, asked, best string) (got, why string, err error) {
-	if asked == "" || asked == "auto" {
-		if best == "" {
-			return "", "", lacking(p, what, "any "+what)
-		}
-		return best, "the strongest " + what + " that this host can give", nil
-	}
-	for _, it := range p.Items {
-		if it.Name != what+" "+asked {
-			continue
-		}
-		if it.OK {
-			return asked, "asked for", nil
-		}
-		f := fault.New(fault.Unsupported, "this host cannot give %s %s: %s", what, asked, it.Detail)
-		return "", "", f.WithHint("%s", it.Remedy)
-	}
-	return "", "", fault.New(fault.Invalid, "there is no %s %q", what, asked).
-		WithHint("see what this host can do: coppice probe")
+// choice is something of which the host gives one or the other.
+type choice struct {
+	what  string
+	group string   // of the probe's items
+	names []string // strongest first
 }
 
-func lacking(p wire.ProbeReport, what, whole string) error {
-	var lacks []string
-	for _, it := range p.Items {
-		if !it.OK && strings.HasPrefix(it.Name, what+" ") {
-			lacks = append(lacks, it.Name+": "+it.Detail)
+var (
+	tiers   = choice{"tier", "tiers", []string{"process", tierWorkspace}}
+	drivers = choice{"driver", "drivers", []string{"overlay", "btrfs", "copy"}}
+)
+
+// pick takes what was asked for, or the best, from what the probe found.
+func (c choice) pick(p wire.ProbeReport, asked, best string) (got, why string, err error) {
+	if asked == "" || asked == "auto" {
+		if best == "" {
+			hint := "see what would mend it: coppice probe"
+			if it, ok := c.item(p, c.names[0]); ok && it.Remedy != "" {
+				hint = it.Remedy + "; " + hint
+			}
+			return "", "", fault.New(fault.Unsupported, "this host cannot give any %s (%s)", c.what, c.lacks(p, "")).WithHint("%s", hint)
+		}
+		why = "the strongest " + c.what + " that this host can give"
+		if lacks := c.lacks(p, best); lacks != "" {
+			why += "; not " + lacks
+		}
+		return best, why, nil
+	}
+	it, ok := c.item(p, asked)
+	switch {
+	case !ok:
+		return "", "", fault.New(fault.Invalid, "there is no %s %q", c.what, asked).
+			WithHint("see what this host can do: coppice probe")
+	case !it.OK:
+		f := fault.New(fault.Unsupported, "this host cannot give %s %s: %s", c.what, asked, it.Detail)
+		return "", "", f.WithHint("%s", it.Remedy)
+	}
+	return asked, "asked for", nil
+}
+
+// lacks says why the host cannot give what is stronger than got.
+func (c choice) lacks(p wire.ProbeReport, got string) string {
+	var out []string
+	for _, name := range c.names {
+		if name == got {
+			break
+		}
+		if it, ok := c.item(p, name); ok && !it.OK {
+			out = append(out, name+": "+it.Detail)
 		}
 	}
-	return fault.New(fault.Unsupported, "this host cannot give %s (%s)", whole, strings.Join(lacks, "; ")).
-		WithHint("see what would mend it: coppice probe")
+	return strings.Join(out, ", nor ")
+}
+
+func (c choice) item(p wire.ProbeReport, name string) (wire.ProbeItem, bool) {
+	for _, it := range p.Items {
+		if it.Group == c.group && it.Name == name {
+			return it, true
+		}
+	}
+	return wire.ProbeItem{}, false
 }
 
 // first makes the snapshot that a sandbox begins with: it changes nothing.

@@ -129,7 +129,10 @@ func tryMounts(c config) []result {
 		return []result{tried(Overlay, "made a directory in "+c.Home, err)}
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	rs := []result{tried(Overlay, "mounted overlayfs with userxattr, its upper directory in "+c.Home+", and used it", tryOverlay(dir))}
+	rs := []result{
+		tried(Overlay, "mounted overlayfs with userxattr, its upper directory in "+c.Home+", and used it", tryOverlay(dir)),
+		tried(Whiteouts, "recorded a removal in "+c.Home, tryWhiteout(dir)),
+	}
 	if c.Quick {
 		return rs
 	}
@@ -138,6 +141,15 @@ func tryMounts(c config) []result {
 		rs = append(rs, tried(IDMapped, "attached a shifted copy of "+c.Home, tryIDMap(dir)))
 	}
 	return rs
+}
+
+// tryWhiteout makes what stands for a removal in a layer. Overlayfs lets nobody
+// make one on it.
+func tryWhiteout(dir string) error {
+	if err := unix.Mknod(filepath.Join(dir, "gone"), unix.S_IFCHR, 0); err != nil {
+		return fmt.Errorf("record a removal: %w", err)
+	}
+	return nil
 }
 
 // tryOverlay does what a sandbox does to its root: reads from below, writes,

@@ -71,7 +71,7 @@ func (h host) remedy(feature, errno string) string {
 			return "in the pod: securityContext: {procMount: Unmasked}"
 		}
 		return "docker run --security-opt systempaths=unconfined"
-	case Overlay:
+	case Overlay, Whiteouts:
 		if h.apparmor && !h.root {
 			return "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
 		}
@@ -146,7 +146,7 @@ func homeFS(home string) Item {
 	case fs == "nfs" || fs == "cifs" || fs == "smb" || fs == "9p" || fs == "fuse":
 		it.State, it.Detail = Weak, fs+": the database needs locks that work, and user xattrs are often missing"
 	case fs == "overlay":
-		it.State, it.Detail = Weak, "overlay: an upper directory on it is refused; only the copy driver works"
+		it.State, it.Detail = Weak, "overlay: it takes neither upper directories nor the marks of removals"
 	case fs == "tmpfs":
 		it.State, it.Detail = Weak, "tmpfs: it does not survive a reboot"
 	}

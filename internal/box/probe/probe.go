@@ -117,8 +117,11 @@ func drivers(r *Report, home string) []Item {
 		overlay.State, overlay.Detail, overlay.Errno, overlay.Remedy = Missing, it.Detail, it.Errno, it.Remedy
 	}
 	cp := Item{Group: Drivers, Name: DriverCopy, State: OK, Tried: "access to the home", Detail: "plain directories; slower"}
+	if it, ok := r.Item(Features, Whiteouts); ok && it.State == Missing {
+		cp.State, cp.Detail, cp.Errno, cp.Remedy = Missing, it.Detail, it.Errno, it.Remedy
+	}
 	if err := unix.Access(home, unix.W_OK|unix.X_OK); err != nil {
-		cp.State, cp.Errno = Missing, errnoName(err)
+		cp.State, cp.Detail, cp.Errno = Missing, "the home cannot be written", errnoName(err)
 		cp.Remedy = "make the home writable, or set COPPICE_HOME to a directory that is"
 	}
 	btrfs := Item{Group: Drivers, Name: DriverBtrfs, State: OK, Tried: "statfs of the home", Detail: "subvolumes"}
@@ -126,12 +129,10 @@ func drivers(r *Report, home string) []Item {
 		btrfs.State, btrfs.Detail = Missing, "the home is on "+fs
 		btrfs.Remedy = "set COPPICE_HOME to a directory on btrfs"
 	}
-	r.Driver = DriverCopy
-	if btrfs.State == OK {
-		r.Driver = DriverBtrfs
-	}
-	if overlay.State == OK {
-		r.Driver = DriverOverlay
+	for _, it := range []Item{cp, btrfs, overlay} {
+		if it.State == OK {
+			r.Driver = it.Name
+		}
 	}
 	return []Item{overlay, cp, btrfs}
 }

@@ -63,7 +63,7 @@ func check(t *testing.T, r Report) {
 			t.Errorf("%s: a remedy is one line", it.Name)
 		}
 	}
-	for _, want := range []string{UserNamespaces, Overlay, FreshProc, Devpts, Seccomp, SeccompNotify, Landlock, HomeFS} {
+	for _, want := range []string{UserNamespaces, Overlay, Whiteouts, FreshProc, Devpts, Seccomp, SeccompNotify, Landlock, HomeFS} {
 		if !seen[Features+want] {
 			t.Errorf("%s was not tried", want)
 		}

@@ -33,6 +33,7 @@ const (
 
 	UserNamespaces = "user-namespaces"
 	Overlay        = "overlay-in-userns"
+	Whiteouts      = "whiteouts"
 	FreshProc      = "fresh-proc"
 	Devpts         = "devpts"
 	Seccomp        = "seccomp"
@@ -62,7 +63,7 @@ type Report struct {
 	User   string `json:"user"`
 	Items  []Item `json:"items"`
 	Tier   string `json:"tier"`   // the strongest tier that works
-	Driver string `json:"driver"` // the best driver that works
+	Driver string `json:"driver"` // the best driver that works; "" when none does
 }
 
 // Options say what to ask.

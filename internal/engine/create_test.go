@@ -1,0 +1,55 @@
+//go:build linux
+
+package engine
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// TestChoice picks drivers and tiers from what a probe found.
+func TestChoice(t *testing.T) {
+	t.Parallel()
+	probe := wire.ProbeReport{Items: []wire.ProbeItem{
+		{Group: "tiers", Name: "process", OK: true, Weak: true},
+		{Group: "tiers", Name: "workspace", OK: true},
+		{Group: "features", Name: "copy", Detail: "of the same name, and something else"},
+		{Group: "drivers", Name: "overlay", Detail: "no upper", Remedy: "get a volume"},
+		{Group: "drivers", Name: "copy", OK: true},
+		{Group: "drivers", Name: "btrfs", Detail: "not btrfs", Remedy: "get btrfs"},
+	}}
+	none := wire.ProbeReport{Items: slices.Clone(probe.Items)}
+	for i := range none.Items {
+		none.Items[i].OK = false
+	}
+	tests := []struct {
+		name        string
+		of          choice
+		in          wire.ProbeReport
+		asked, best string
+		want, why   string
+		kind        fault.Kind
+		hint        string
+	}{
+		{name: "the best", of: tiers, in: probe, best: "process", want: "process", why: "the strongest tier that this host can give"},
+		{name: "auto says what stands in the way", of: drivers, in: probe, asked: "auto", best: "copy", want: "copy",
+			why: "the strongest driver that this host can give; not overlay: no upper, nor btrfs: not btrfs"},
+		{name: "by name", of: drivers, in: probe, asked: "copy", best: "copy", want: "copy", why: "asked for"},
+		{name: "weaker than the best", of: tiers, in: probe, asked: "workspace", best: "process", want: "workspace", why: "asked for"},
+		{name: "what the host lacks", of: drivers, in: probe, asked: "overlay", best: "copy", kind: fault.Unsupported, hint: "get a volume"},
+		{name: "what nobody has", of: drivers, in: probe, asked: "zfs", best: "copy", kind: fault.Invalid, hint: "coppice probe"},
+		{name: "nothing works", of: drivers, in: none, kind: fault.Unsupported, hint: "get a volume; see what would mend it: coppice probe"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, why, err := tt.of.pick(tt.in, tt.asked, tt.best)
+			if got != tt.want || why != tt.why || fault.KindOf(err) != tt.kind || !strings.Contains(fault.HintOf(err), tt.hint) {
+				t.Errorf("got %q (%q), %v, hint %q", got, why, err, fault.HintOf(err))
+			}
+		})
+	}
+}
