@@ -114,8 +114,15 @@ type StatusResult struct {
 	Snapshots    int           `json:"snapshots"`
 	Branches     int           `json:"branches"`
 	Disk         Disk          `json:"disk"`
-	Dirty        bool          `json:"dirty,omitempty"`   // the live state differs from HEAD, as far as is known
-	Notices      []string      `json:"notices,omitempty"` // what a person should know: the host changed below, a layer is damaged
+	Dirty        bool          `json:"dirty,omitempty"`    // the live state differs from HEAD, as far as is known
+	Notices      []string      `json:"notices,omitempty"`  // what a person should know: the host changed below, a layer is damaged
+	LeftOut      []LeftOut     `json:"left_out,omitempty"` // of the host, since the last start
+}
+
+// LeftOut is a place of the host that a sandbox from host does not show.
+type LeftOut struct {
+	Path string `json:"path"` // where it is not UTF-8, U+FFFD stands for what is wrong
+	Why  string `json:"why"`
 }
 
 // DaemonStatus is the state of the daemon.
@@ -130,7 +137,7 @@ type DaemonStatus struct {
 
 // ProbeItem is one thing that this host can or cannot do.
 type ProbeItem struct {
-	Name   string `json:"name"`             // "tier process", "overlayfs in a user namespace"
+	Name   string `json:"name"`             // "process", "overlay-in-userns"
 	Group  string `json:"group"`            // "tiers", "drivers", "features"
 	OK     bool   `json:"ok"`               //
 	Weak   bool   `json:"weak,omitempty"`   // it works with less than it should have

@@ -33,7 +33,7 @@ func TestJSONOnlyGrows(t *testing.T) {
 			Net: "host", Env: []string{"K=V"}, Limits: "pids=1"},
 		CreateRequest{}, sb, Sandbox{}, ListResult{Sandboxes: []Sandbox{}}, RemoveResult{Removed: []string{"box"}},
 		StatusResult{Sandbox: sb, DriverReason: "d", TierReason: "t", Enforced: []Enforcement{{"seccomp", EnforcedOn, "x"}}, Snapshots: 1, Branches: 2,
-			Disk: Disk{1, 2, 3}, Dirty: true, Notices: []string{"n"}},
+			Disk: Disk{1, 2, 3}, Dirty: true, Notices: []string{"n"}, LeftOut: []LeftOut{{"/p", "w"}}},
 		DaemonStatus{Version: "v1", PID: 1, Home: "/h", Started: when, Sandboxes: 2, Live: 1},
 		ProbeReport{Kernel: "k", User: "u", Items: []ProbeItem{{Name: "n", Group: "g", OK: true, Weak: true, Detail: "d", Remedy: "r"}}, Tier: "t", Driver: "d"},
 		snap, Snapshot{ID: "aaaaaaaaaaaa"}, LogResult{Nodes: []Snapshot{snap}, Head: "aaaaaaaaaaaa", Rows: []LogRow{{"*", "aaaaaaaaaaaa"}, {"|", ""}}},

@@ -107,6 +107,13 @@ takes. Without a name, show the daemon.`,
 					}
 					t.Row(label, line)
 				}
+				for i, l := range st.LeftOut {
+					label := ""
+					if i == 0 {
+						label = "left out"
+					}
+					t.Row(label, tty.Quote(l.Path)+": "+tty.Clean(l.Why))
+				}
 				return t.Write(w)
 			})
 		},

@@ -5,10 +5,12 @@ package engine
 import (
 	"context"
 	"sort"
+	"strings"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -78,6 +80,11 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 	if e.presented(&rec) {
 		if res.Disk.Live, err = e.Layers.TreeUsage(ctx, e.genDir(&rec)); err != nil && !fault.Is(err, fault.NotFound) {
 			return res, err
+		}
+	}
+	if drv, ok := e.Drivers[rec.Driver].(rootfs.Reporter); ok {
+		for _, l := range drv.LeftOut(rootfs.Live{Dir: e.genDir(&rec)}) {
+			res.LeftOut = append(res.LeftOut, wire.LeftOut{Path: strings.ToValidUTF8(l.Path, "\ufffd"), Why: l.Why})
 		}
 	}
 	if rec.Host && rec.HostPrint != e.HostPrint() {
