@@ -5,6 +5,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -47,6 +48,10 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	if !e.presented(rec) {
 		return t, nil
 	}
+	defer func() {
+		hintRoom(err, "make room on the file system of %s: delete files in the sandbox with coppice exec %s -- rm FILE, or what nobody needs with coppice gc",
+			e.Home, rec.Name)
+	}()
 	drv, live, err := e.live(ctx, rec)
 	if err != nil {
 		return t, err
@@ -123,6 +128,14 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	e.wake()
 	t.id, t.changed, t.stats = snap.ID, true, got.Stats
 	return t, nil
+}
+
+// hintRoom gives the error of a full disk, if err is one and has none, a hint.
+func hintRoom(err error, format string, args ...any) {
+	var f *fault.Error
+	if fault.Is(err, fault.NoSpace) && fault.HintOf(err) == "" && errors.As(err, &f) {
+		f.Hint = fmt.Sprintf(format, args...)
+	}
 }
 
 // adopt turns the upper itself into the layer of a new snapshot: O(1) in what

@@ -32,6 +32,7 @@ func (e *Engine) Create(ctx context.Context, req wire.CreateRequest, progress fu
 	}
 	base, err := e.base(ctx, req, progress)
 	if err != nil {
+		hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 		return wire.Sandbox{}, err
 	}
 	if err := e.userKnown(ctx, &rec, base); err != nil {

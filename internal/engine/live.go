@@ -72,7 +72,10 @@ func (e *Engine) liveBox(s *sandbox) Box {
 }
 
 // start makes sure that the sandbox has a box. The caller holds the lock.
-func (e *Engine) start(ctx context.Context, s *sandbox, rec *meta.Sandbox) (Box, error) {
+func (e *Engine) start(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_ Box, err error) {
+	defer func() {
+		hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
+	}()
 	if b := e.liveBox(s); b != nil {
 		return b, nil
 	}

@@ -41,6 +41,10 @@ type DB struct {
 // maxReaders is how many reads run at a time.
 const maxReaders = 4
 
+// reserved is how much space for its log an open database holds, in bytes: SQLite
+// empties the log when it has grown to 4 MiB.
+const reserved = 6 << 20
+
 // checkBelow is the size up to which Open checks the whole structure of the
 // file: about 10 ms. Check does so for any size.
 const checkBelow = 4 << 20
@@ -76,6 +80,9 @@ func Open(ctx context.Context, path string) (_ *DB, err error) {
 		return nil, d.openFault(err)
 	}
 	if err := d.inspect(ctx, size); err != nil {
+		return nil, d.openFault(err)
+	}
+	if err := d.reserve(); err != nil {
 		return nil, d.openFault(err)
 	}
 	return d, nil

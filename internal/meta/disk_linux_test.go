@@ -120,6 +120,37 @@ func TestFullDisk(t *testing.T) {
 	wantFault(t, err, fault.NoSpace, "open")
 }
 
+// TestFullDiskLetsGo removes a sandbox while something else has filled the disk:
+// that is how people make room.
+func TestFullDiskLetsGo(t *testing.T) {
+	t.Parallel()
+	if !inNamespace(t) {
+		return
+	}
+	ctx := context.Background()
+	dir := mountTmpfs(t, "16m")
+	path := filepath.Join(dir, "meta.db")
+	d := must(Open(ctx, path))(t)
+	rec := box(t, d, "web-1", "")
+	for range 20 {
+		snap(t, d, &rec, "apt-get install -y nginx")
+	}
+	filler := must(os.Create(filepath.Join(dir, "filler")))(t)
+	if _, err := filler.Write(make([]byte, 16<<20)); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+	ok(t, filler.Close())
+	if gone := must(d.DeleteSandbox(ctx, rec.ID))(t); len(gone) != 20 {
+		t.Errorf("%d layers are free, not 20", len(gone))
+	}
+	ok(t, d.Close())
+	d = must(Open(ctx, path))(t)
+	if left := must(d.Sandboxes(ctx))(t); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+	ok(t, d.Close())
+}
+
 func TestReadOnlyHome(t *testing.T) {
 	t.Parallel()
 	if !inNamespace(t) {

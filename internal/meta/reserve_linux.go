@@ -1,0 +1,26 @@
+package meta
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// reserve sets space for the log aside, beyond its end: so that a disk that
+// something else filled does not keep people from removing what fills it. A file
+// system that cannot do so goes without.
+func (d *DB) reserve() error {
+	f, err := os.OpenFile(d.path+"-wal", os.O_WRONLY, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, reserved)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.ENOSYS) {
+		err = nil
+	}
+	return errors.Join(err, f.Close())
+}
