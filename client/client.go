@@ -283,10 +283,10 @@ func (c *Client) DeleteTag(ctx context.Context, name, tag string) error {
 	return c.call(ctx, http.MethodDelete, at(name)+"/tags/"+url.PathEscape(tag), nil, nil)
 }
 
-// GC frees what nothing refers to.
-func (c *Client) GC(ctx context.Context, dryRun bool, progress func(wire.Progress)) (wire.GCResult, error) {
+// GC frees what nothing refers to, after it dropped what req does not keep.
+func (c *Client) GC(ctx context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error) {
 	var res wire.GCResult
-	return res, c.long(ctx, "/v1/gc", wire.GCRequest{DryRun: dryRun}, progress, &res)
+	return res, c.long(ctx, "/v1/gc", req, progress, &res)
 }
 
 // Verify checks one sandbox, or with name "" the whole store. Damage is in the

@@ -315,15 +315,30 @@ type TagsResult struct {
 
 // GCRequest asks to free what nothing refers to.
 type GCRequest struct {
-	DryRun bool `json:"dry_run,omitempty"`
+	DryRun    bool     `json:"dry_run,omitempty"`
+	Keep      Keep     `json:"keep,omitzero"`
+	Sandboxes []string `json:"sandboxes,omitempty"` // that Keep is about; none: all
+}
+
+// Keep says which snapshots stay when old ones are dropped: those that one of
+// its rules names. The zero value drops nothing. Whatever it says, HEAD, tagged
+// snapshots, those of commit, branches and their ends, and what a fork began at
+// or can be redone stay.
+type Keep struct {
+	Last     int   `json:"last,omitempty"`      // so many of the newest
+	WithinMS int64 `json:"within_ms,omitempty"` // all that are younger
+	Hourly   int   `json:"hourly,omitempty"`    // the newest of each of so many last hours, counted in UTC
+	Daily    int   `json:"daily,omitempty"`
+	Weekly   int   `json:"weekly,omitempty"`
 }
 
 // GCResult is the answer to a GCRequest.
 type GCResult struct {
-	Removed []string `json:"removed"`           // snapshots
-	Layers  int      `json:"layers"`            // layer directories, merged ones too
-	Bytes   int64    `json:"bytes"`             // what that freed or would free
-	DryRun  bool     `json:"dry_run,omitempty"` // nothing was removed
+	Removed []string   `json:"removed"`           // snapshots
+	Dropped []Snapshot `json:"dropped,omitempty"` // those of Removed that GCRequest.Keep did not keep
+	Layers  int        `json:"layers"`            // layer directories that nothing referred to, merged ones too
+	Bytes   int64      `json:"bytes"`             // what removing Layers freed or would free
+	DryRun  bool       `json:"dry_run,omitempty"` // nothing was removed
 }
 
 // Damage is one thing that verify found.

@@ -69,7 +69,7 @@ func TestKilledDaemon(t *testing.T) {
 	if err != nil || len(r.Damage) > 0 || r.Unsealed > 0 {
 		t.Errorf("verify: %+v, %v", r, err)
 	}
-	if _, err := d.client.GC(ctx, false, nil); err != nil {
+	if _, err := d.client.GC(ctx, wire.GCRequest{}, nil); err != nil {
 		t.Error(err)
 	}
 	if acknowledged < crashes/8 {

@@ -10,44 +10,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-func (a *app) gc() *cobra.Command {
-	var dry bool
-	cmd := &cobra.Command{
-		Use: "gc [flags]", Short: "Free what nothing refers to", GroupID: groupStore,
-		Long:    "Remove snapshots and layers that no sandbox needs, and print the removed\nsnapshots, one a line.",
-		Example: "  coppice gc --dry-run",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			ctx, stop := interruptible(cmd.Context())
-			defer stop()
-			show, done := a.progress()
-			res, err := c.GC(ctx, dry, show)
-			done()
-			if err != nil {
-				return err
-			}
-			return a.print(res, func(w io.Writer) error {
-				verb := "freed"
-				if res.DryRun {
-					verb = "would free"
-				}
-				a.note("%s %s: %s, %s", verb, tty.Bytes(res.Bytes), tty.Count(len(res.Removed), "snapshot"), tty.Count(res.Layers, "layer"))
-				for _, id := range res.Removed {
-					if _, err := fmt.Fprintln(w, tty.Clean(id)); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-		},
-	}
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "remove nothing, and say what would be")
-	return cmd
-}
-
 func (a *app) verify() *cobra.Command {
 	return &cobra.Command{
 		Use: "verify [NAME]", Short: "Check that stored data is what was stored", GroupID: groupStore,

@@ -121,5 +121,6 @@ func (e *Engine) mergeOne(ctx context.Context, p timeline.MergePlan) (err error)
 	if err != nil {
 		return errors.Join(err, e.Layers.Remove(ctx, id))
 	}
+	e.rerouted()
 	return nil
 }

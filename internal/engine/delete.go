@@ -7,7 +7,6 @@ import (
 	"errors"
 	"os"
 
-	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -34,7 +33,11 @@ func (e *Engine) DeleteSnapshot(ctx context.Context, name, ref string) (head str
 	if err := e.deletable(ctx, &rec, h, id); err != nil {
 		return "", err
 	}
-	return string(rec.Head), e.splice(ctx, id)
+	if err := e.splice(ctx, id, e.DB.DeleteSnapshot); err != nil {
+		return "", err
+	}
+	e.wake()
+	return string(rec.Head), nil
 }
 
 // deletable says why a snapshot must stay.
@@ -50,27 +53,24 @@ func (e *Engine) deletable(ctx context.Context, rec *meta.Sandbox, h *timeline.H
 	case snap.Cause == timeline.CauseImport || snap.Cause == timeline.CauseFork:
 		return fault.New(fault.Conflict, "snapshot %s is the first one of sandbox %s", id, rec.Name)
 	}
-	recs, err := e.DB.Sandboxes(ctx)
-	if err != nil {
+	user, err := e.DB.At(ctx, id)
+	switch {
+	case fault.Is(err, fault.NotFound):
+		return nil
+	case err != nil:
 		return err
+	case user.Head == id:
+		return fault.New(fault.Conflict, "snapshot %s is HEAD of sandbox %s", id, user.Name).
+			WithHint("go elsewhere first: coppice checkout %s REF", user.Name)
 	}
-	for i := range recs {
-		switch {
-		case recs[i].Head == id:
-			return fault.New(fault.Conflict, "snapshot %s is HEAD of sandbox %s", id, recs[i].Name).
-				WithHint("go elsewhere first: coppice checkout %s REF", recs[i].Name)
-		case recs[i].MountTop == id:
-			return fault.New(fault.Conflict, "the live root of sandbox %s stands on snapshot %s", recs[i].Name, id).
-				WithHint("begin a new one on its head: coppice checkout %s HEAD", recs[i].Name)
-		}
-	}
-	return nil
+	return fault.New(fault.Conflict, "the live root of sandbox %s stands on snapshot %s", user.Name, id).
+		WithHint("begin a new one on its head: coppice checkout %s HEAD", user.Name)
 }
 
 // splice takes a snapshot out: every route that ended in it is led on to what
-// lies below, through a merged copy where both changed something. The caller
-// holds shape.
-func (e *Engine) splice(ctx context.Context, id timeline.SnapshotID) (err error) {
+// lies below, through a merged copy where both changed something. drop takes it
+// out of the database. The caller holds shape.
+func (e *Engine) splice(ctx context.Context, id timeline.SnapshotID, drop dropper) (err error) {
 	cut, err := e.DB.Cut(ctx, id)
 	if err != nil {
 		return err
@@ -100,22 +100,33 @@ func (e *Engine) splice(ctx context.Context, id timeline.SnapshotID) (err error)
 		}
 		routes = append(routes, led)
 	}
-	unused, err := e.DB.DeleteSnapshot(ctx, id, routes)
+	unused, err := drop(ctx, id, routes)
 	if err != nil {
 		return err
 	}
+	e.rerouted()
 	e.removeLayers(ctx, unused)
 	e.mu.Lock()
 	clear(e.shallow)
 	e.mu.Unlock()
-	e.wake()
 	return nil
 }
 
-// removeLayers deletes layers that have no record any more; what fails is left
-// for gc.
+// dropper takes a snapshot out of the database, led being what its routes become;
+// it gives the layers that are of no use any more.
+type dropper func(ctx context.Context, id timeline.SnapshotID, led []timeline.Route) (unused []timeline.LayerID, err error)
+
+// removeLayers deletes layers that have no record any more; what is mounted, and
+// what fails, is left for gc.
 func (e *Engine) removeLayers(ctx context.Context, ids []timeline.LayerID) {
+	if len(ids) == 0 {
+		return
+	}
+	used := e.inUse()
 	for _, id := range ids {
+		if used[id] {
+			continue
+		}
 		if err := e.Layers.Remove(ctx, id); err != nil {
 			e.Logger.Warn("left for gc", "layer", id, "err", err)
 		}
@@ -162,6 +173,7 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 	}
 	e.mu.Lock()
 	delete(e.boxes, rec.ID)
+	delete(e.mounted, rec.ID)
 	e.mu.Unlock()
 	dir := e.sandboxDir(rec.ID)
 	trash := dir + ".removed"
@@ -175,62 +187,6 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 		return nil
 	})
 	return nil
-}
-
-// GC frees what nothing refers to: snapshots of removed sandboxes that nobody
-// descends from, layers without a record, generations that were left, and what a
-// crash left half made.
-func (e *Engine) GC(ctx context.Context, dryRun bool, progress func(wire.Progress)) (wire.GCResult, error) {
-	res := wire.GCResult{DryRun: dryRun, Removed: []string{}}
-	e.shape.Lock()
-	defer e.shape.Unlock()
-	dead, err := e.DB.Unreferenced(ctx)
-	if err != nil {
-		return res, err
-	}
-	for _, id := range dead.Snapshots {
-		res.Removed = append(res.Removed, string(id))
-	}
-	garbage := dead.Layers
-	known, err := e.DB.Layers(ctx)
-	if err != nil {
-		return res, err
-	}
-	recorded := map[timeline.LayerID]bool{}
-	for _, l := range known {
-		recorded[l.ID] = true
-	}
-	onDisk, err := e.Layers.List(ctx)
-	if err != nil {
-		return res, err
-	}
-	for _, id := range onDisk {
-		if !recorded[id] && !e.isMaking(id) {
-			garbage = append(garbage, id)
-		}
-	}
-	for i, id := range garbage {
-		n, err := e.Layers.Usage(ctx, id)
-		if err != nil && !fault.Is(err, fault.NotFound) {
-			return res, err
-		}
-		res.Bytes += n
-		res.Layers++
-		progress(wire.Progress{Phase: "measure", Unit: "layers", Done: int64(i + 1), Total: int64(len(garbage))})
-	}
-	if dryRun {
-		return res, nil
-	}
-	if _, err := e.DB.DropUnreferenced(ctx); err != nil {
-		return res, err
-	}
-	for i, id := range garbage {
-		if err := e.Layers.Remove(ctx, id); err != nil {
-			return res, err
-		}
-		progress(wire.Progress{Phase: "remove", Unit: "layers", Done: int64(i + 1), Total: int64(len(garbage))})
-	}
-	return res, e.sweep(ctx)
 }
 
 func (e *Engine) isMaking(id timeline.LayerID) bool {

@@ -114,9 +114,12 @@ type Engine struct {
 	Config
 
 	mu      sync.Mutex
-	boxes   map[timeline.SandboxID]*sandbox // the sandboxes used since Open
-	shallow map[timeline.SnapshotID]bool    // snapshots whose chains need no merging
-	making  map[timeline.LayerID]bool       // layers that have no record yet
+	boxes   map[timeline.SandboxID]*sandbox            // the sandboxes used since Open
+	shallow map[timeline.SnapshotID]bool               // snapshots whose chains need no merging
+	making  map[timeline.LayerID]bool                  // layers that have no record yet
+	mounted map[timeline.SandboxID][]timeline.LayerID  // what live roots stand on
+	stacks  map[timeline.SnapshotID][]timeline.LayerID // answers of layersBelow
+	routes  int                                        // how often routes changed: stacks of before are not believed
 
 	// shape is held for writing by whatever takes layers away, and for reading
 	// by whatever reads layers without holding all sandboxes that use them.
@@ -167,7 +170,10 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if c.HostRoot == "" {
 		c.HostRoot = "/"
 	}
-	e := &Engine{Config: c, boxes: map[timeline.SandboxID]*sandbox{}, shallow: map[timeline.SnapshotID]bool{}, making: map[timeline.LayerID]bool{}, work: make(chan struct{}, 1)}
+	e := &Engine{
+		Config: c, boxes: map[timeline.SandboxID]*sandbox{}, shallow: map[timeline.SnapshotID]bool{}, making: map[timeline.LayerID]bool{},
+		mounted: map[timeline.SandboxID][]timeline.LayerID{}, stacks: map[timeline.SnapshotID][]timeline.LayerID{}, work: make(chan struct{}, 1),
+	}
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
 	}

@@ -22,21 +22,88 @@ func itoa(n int) string { return strconv.Itoa(n) }
 // stack finds the directories that make up the root of a snapshot.
 func (e *Engine) stack(ctx context.Context, host bool, id timeline.SnapshotID) (rootspec.Stack, error) {
 	st := rootspec.Stack{Host: host}
-	if id == "" {
-		return st, nil
-	}
-	line, err := e.DB.Lineage(ctx, id)
-	if err != nil {
-		return st, err
-	}
-	ids, err := line.Stack(id)
-	if err != nil {
-		return st, fault.Wrap(err, "layers of snapshot %s", id)
-	}
+	ids, err := e.layersBelow(ctx, id)
 	for _, l := range ids {
 		st.Layers = append(st.Layers, e.Layers.Dir(l))
 	}
-	return st, nil
+	return st, err
+}
+
+// maxStacks is how many answers of layersBelow are remembered, and maxSteps how
+// far it looks down for one of them before it reads the whole lineage.
+const (
+	maxStacks = 1 << 15
+	maxSteps  = 8
+)
+
+// layersBelow finds the layers that make up a snapshot, topmost first. The answer
+// belongs to everybody and is not to be changed. It is remembered, because reading
+// the lineage of a long history takes longer than starting a command.
+func (e *Engine) layersBelow(ctx context.Context, id timeline.SnapshotID) ([]timeline.LayerID, error) {
+	if id == "" {
+		return nil, nil
+	}
+	e.mu.Lock()
+	ids, known := e.stacks[id]
+	routes := e.routes
+	e.mu.Unlock()
+	if known {
+		return ids, nil
+	}
+	ids, known, err := e.stepDown(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if !known {
+		line, err := e.DB.Lineage(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if ids, err = line.Stack(id); err != nil {
+			return nil, fault.Wrap(err, "layers of snapshot %s", id)
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.routes == routes {
+		if len(e.stacks) >= maxStacks {
+			clear(e.stacks)
+		}
+		e.stacks[id] = ids
+	}
+	return ids, nil
+}
+
+// stepDown looks for a snapshot just below that is remembered. While there is
+// only one way down, the shortest one goes there.
+func (e *Engine) stepDown(ctx context.Context, id timeline.SnapshotID) (ids []timeline.LayerID, found bool, err error) {
+	for range maxSteps {
+		parent, routes, err := e.DB.Ground(ctx, id)
+		if err != nil || len(routes) > 1 {
+			return nil, false, err
+		}
+		if id = parent; len(routes) == 1 {
+			id, ids = routes[0].Below, append(ids, routes[0].Layer)
+		}
+		e.mu.Lock()
+		below, ok := e.stacks[id]
+		e.mu.Unlock()
+		if ok {
+			return append(ids, below...), true, nil
+		}
+		if id == "" {
+			return nil, false, nil
+		}
+	}
+	return nil, false, nil
+}
+
+// rerouted is called when routes other than those of new snapshots have changed.
+func (e *Engine) rerouted() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.routes++
+	clear(e.stacks)
 }
 
 // live gives a sandbox's driver and present generation.
@@ -79,22 +146,9 @@ func (e *Engine) start(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_ Bo
 	if b := e.liveBox(s); b != nil {
 		return b, nil
 	}
-	drv, live, err := e.live(ctx, rec)
+	spec, err := e.present(ctx, s, rec)
 	if err != nil {
 		return nil, err
-	}
-	fresh := !e.presented(rec)
-	if err := os.MkdirAll(filepath.Dir(live.Dir), 0o700); err != nil {
-		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
-	}
-	spec, err := drv.Present(ctx, live)
-	if err != nil {
-		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
-	}
-	if fresh {
-		if err := e.freshIndex(ctx, s, rec, drv, live); err != nil {
-			return nil, err
-		}
 	}
 	if err := os.MkdirAll(e.runDir(s.id), 0o700); err != nil {
 		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
@@ -115,6 +169,37 @@ func (e *Engine) start(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_ Bo
 	}
 	e.watch(s, b)
 	return b, nil
+}
+
+// present makes the live root ready to be mounted. Meanwhile no layer goes, and
+// afterwards none of those that it stands on.
+func (e *Engine) present(ctx context.Context, s *sandbox, rec *meta.Sandbox) (spec rootspec.Spec, err error) {
+	e.shape.RLock()
+	defer e.shape.RUnlock()
+	drv, live, err := e.live(ctx, rec)
+	if err != nil {
+		return spec, err
+	}
+	fresh := !e.presented(rec)
+	if err := os.MkdirAll(filepath.Dir(live.Dir), 0o700); err != nil {
+		return spec, fault.Wrap(err, "start sandbox %s", rec.Name)
+	}
+	if spec, err = drv.Present(ctx, live); err != nil {
+		return spec, fault.Wrap(err, "start sandbox %s", rec.Name)
+	}
+	if fresh {
+		if err := e.freshIndex(ctx, s, rec, drv, live); err != nil {
+			return spec, err
+		}
+	}
+	if drv.Plain() {
+		return spec, nil // it holds all that it shows
+	}
+	layers, err := e.layersBelow(ctx, rec.MountTop)
+	if err == nil {
+		err = e.noteMounted(s.id, layers)
+	}
+	return spec, err
 }
 
 // freshIndex sets the index of a generation that nothing has changed yet.
@@ -156,6 +241,9 @@ func (e *Engine) watch(s *sandbox, b Box) {
 		if rec, err = e.DB.Sandbox(e.bgCtx, string(s.id)); err != nil {
 			return nil
 		}
+		if err := e.forgetMounted(s.id); err != nil {
+			e.Logger.Warn("layers stay until gc", "sandbox", rec.Name, "err", err)
+		}
 		if _, err := e.capture(e.bgCtx, s, &rec, note{cause: timeline.CauseAuto}); err != nil {
 			e.Logger.Error("what the last process left is not in the history yet", "sandbox", rec.Name, "err", err)
 		}
@@ -173,7 +261,7 @@ func (e *Engine) stopBox(ctx context.Context, s *sandbox, grace time.Duration) e
 		return fault.Wrap(err, "stop sandbox %s", s.id)
 	}
 	s.box = nil
-	return nil
+	return e.forgetMounted(s.id)
 }
 
 // removeLater deletes a directory that nothing refers to any more.

@@ -39,6 +39,7 @@ func TestHistoryModel(t *testing.T) {
 			"delete":   m.delete,
 			"rm":       m.rm,
 			"gc":       m.gc,
+			"retain":   m.retain,
 			"restart":  m.restart,
 			"verify":   m.verify,
 		})
@@ -61,6 +62,7 @@ type modelBox struct {
 	tree tree
 	own  []string // snapshots that it made, oldest first
 	redo []string
+	from string            // the snapshot that it was forked at
 	up   map[string]string // parent of each snapshot in its history
 }
 
@@ -252,7 +254,7 @@ func (m *model) fork(t *rapid.T) {
 	}
 	f := r.Sandboxes[0]
 	m.trees[f.Head] = maps.Clone(m.trees[at])
-	nb := &modelBox{head: f.Head, tree: maps.Clone(m.trees[at]), up: map[string]string{f.Head: at}}
+	nb := &modelBox{head: f.Head, from: at, tree: maps.Clone(m.trees[at]), up: map[string]string{f.Head: at}}
 	for id := at; b.up[id] != ""; id = b.up[id] {
 		nb.up[id] = b.up[id]
 	}
@@ -272,6 +274,11 @@ func (m *model) delete(t *rapid.T) {
 	if err != nil || head != b.head {
 		t.Fatalf("delete %s: %s, %v", id, head, err)
 	}
+	m.forget(b, id)
+}
+
+// forget takes a snapshot that b made out of the model.
+func (m *model) forget(b *modelBox, id string) {
 	for _, o := range m.live {
 		for c, p := range o.up {
 			if p == id {
@@ -288,6 +295,30 @@ func (m *model) delete(t *rapid.T) {
 	b.own = slices.DeleteFunc(b.own, func(o string) bool { return o == id })
 }
 
+// retain thins out every history, and checks that nothing goes that is needed.
+func (m *model) retain(t *rapid.T) {
+	keep := wire.Keep{Last: rapid.IntRange(1, 4).Draw(t, "last")}
+	plan, err := m.h.GC(ctx, wire.GCRequest{DryRun: true, Keep: keep}, func(wire.Progress) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := m.h.GC(ctx, wire.GCRequest{Keep: keep}, func(wire.Progress) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(plan.Dropped) != len(res.Dropped) {
+		t.Fatalf("%d snapshots were to go, and %d went", len(plan.Dropped), len(res.Dropped))
+	}
+	for _, n := range res.Dropped {
+		for name, o := range m.live {
+			if o.head == n.ID || o.from == n.ID || slices.Contains(o.redo, n.ID) {
+				t.Fatalf("snapshot %s of %s is dropped, which %s needs", n.ID, n.Sandbox, name)
+			}
+		}
+		m.forget(m.live[n.Sandbox], n.ID)
+	}
+}
+
 func (m *model) rm(t *rapid.T) {
 	if len(m.live) == 1 {
 		t.Skip("the last one")
@@ -300,7 +331,7 @@ func (m *model) rm(t *rapid.T) {
 }
 
 func (m *model) gc(t *rapid.T) {
-	if _, err := m.h.GC(ctx, false, func(wire.Progress) {}); err != nil {
+	if _, err := m.h.GC(ctx, wire.GCRequest{}, func(wire.Progress) {}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -23,6 +23,9 @@ func (e *Engine) recover(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Join(e.Home, "sandboxes"), 0o700); err != nil {
 		return err
 	}
+	if err := e.findMounted(); err != nil {
+		return err
+	}
 	if err := e.undoAdoptions(ctx); err != nil {
 		return err
 	}
@@ -124,8 +127,9 @@ func (e *Engine) dropUnrecorded(ctx context.Context) error {
 	for _, l := range known {
 		recorded[l.ID] = true
 	}
+	used := e.inUse()
 	for _, id := range onDisk {
-		if !recorded[id] {
+		if !recorded[id] && !used[id] {
 			if err := e.Layers.Remove(ctx, id); err != nil {
 				return err
 			}

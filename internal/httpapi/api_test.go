@@ -83,7 +83,9 @@ func TestEveryCallOfTheClientReachesTheEngine(t *testing.T) {
 		"tags":     {func() (any, error) { return c.Tags(ctx, "a") }, `tags["a"]`, `{"good":"aa"}`},
 		"set tag":  {func() (any, error) { return c.SetTag(ctx, "a", "t", "") }, `settag["a","t",""]`, `{"name":"t","node":"aa"}`},
 		"drop tag": {func() (any, error) { return nil, c.DeleteTag(ctx, "a", "t") }, `deltag["a","t"]`, `null`},
-		"gc": {func() (any, error) { return c.GC(ctx, true, ignore) }, `gc[true]`,
+		"gc": {func() (any, error) {
+			return c.GC(ctx, wire.GCRequest{DryRun: true, Keep: wire.Keep{Daily: 7}, Sandboxes: []string{"a"}}, ignore)
+		}, `gc[{"dry_run":true,"keep":{"daily":7},"sandboxes":["a"]}]`,
 			`{"removed":[],"layers":0,"bytes":0,"dry_run":true}`},
 		"verify":     {func() (any, error) { r, err := c.Verify(ctx, "a", ignore); return r.Layers, err }, `verify["a"]`, `2`},
 		"verify all": {func() (any, error) { r, err := c.Verify(ctx, "", nil); return r.Layers, err }, `verify[""]`, `2`},

@@ -55,7 +55,7 @@ type Engine interface {
 	SetTag(ctx context.Context, name, tag, ref string) (wire.TagResult, error) // ref "" is HEAD
 	DeleteTag(ctx context.Context, name, tag string) error
 
-	GC(ctx context.Context, dryRun bool, progress func(wire.Progress)) (wire.GCResult, error)
+	GC(ctx context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error)
 	// Verify checks one sandbox, or with name "" the whole store. Damage is a
 	// result, not an error.
 	Verify(ctx context.Context, name string, progress func(wire.Progress)) (wire.VerifyResult, error)

@@ -158,10 +158,10 @@ func (f *fake) DeleteTag(_ context.Context, name, tag string) error {
 	return f.err
 }
 
-func (f *fake) GC(_ context.Context, dry bool, progress func(wire.Progress)) (wire.GCResult, error) {
-	f.did("gc", dry)
+func (f *fake) GC(_ context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error) {
+	f.did("gc", req)
 	progress(wire.Progress{Phase: "gc"})
-	return wire.GCResult{DryRun: dry}, f.err
+	return wire.GCResult{DryRun: req.DryRun}, f.err
 }
 
 func (f *fake) Verify(_ context.Context, name string, progress func(wire.Progress)) (wire.VerifyResult, error) {

@@ -100,7 +100,7 @@ func (s *Server) routes() {
 		if err := decode(r, &req); err != nil {
 			return nil, err
 		}
-		res, err := e.GC(r.Context(), req.DryRun, progress)
+		res, err := e.GC(r.Context(), req, progress)
 		if res.Removed == nil {
 			res.Removed = []string{}
 		}

@@ -110,6 +110,21 @@ func (d *DB) Sandbox(ctx context.Context, name string) (rec Sandbox, err error) 
 	return rec, err
 }
 
+// At finds a sandbox whose head a snapshot is, or else whose live root stands on
+// it, or NotFound.
+func (d *DB) At(ctx context.Context, id timeline.SnapshotID) (rec Sandbox, err error) {
+	found := false
+	err = d.rows(ctx, "SELECT "+sandboxCols+" FROM sandboxes WHERE head=?1 OR mount=?1 ORDER BY head=?1 DESC LIMIT 1", func(s scanner) (err error) {
+		found = true
+		rec, err = scanSandbox(s, nil)
+		return err
+	}, id)
+	if err == nil && !found {
+		err = fault.New(fault.NotFound, "no sandbox is at snapshot %s", id)
+	}
+	return rec, err
+}
+
 // unknown is the error for a name that no sandbox has.
 func (d *DB) unknown(ctx context.Context, name string) error {
 	shown := name

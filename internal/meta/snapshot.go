@@ -165,6 +165,21 @@ func (d *DB) Lineage(ctx context.Context, id timeline.SnapshotID) (timeline.Line
 	}, id)
 }
 
+// Ground reads what a snapshot itself is built on: its parent and its routes. Both
+// are empty for an unknown one.
+func (d *DB) Ground(ctx context.Context, id timeline.SnapshotID) (parent timeline.SnapshotID, routes []timeline.Route, err error) {
+	err = d.rows(ctx, `SELECT coalesce(s.parent,''),s.id,coalesce(r.below,''),coalesce(r.layer,''),coalesce(r.merged,0)
+		FROM snapshots s LEFT JOIN routes r ON r.top=s.id WHERE s.id=?`, func(s scanner) error {
+		var r timeline.Route
+		err := s.Scan(&parent, &r.Top, &r.Below, &r.Layer, &r.Merged)
+		if r.Layer != "" {
+			routes = append(routes, r)
+		}
+		return err
+	}, id)
+	return parent, routes, err
+}
+
 // Cut is what taking a snapshot out of the history means for routes.
 type Cut struct {
 	Below timeline.SnapshotID // where routes that ended in the snapshot shall end
@@ -198,43 +213,81 @@ func (d *DB) Cut(ctx context.Context, id timeline.SnapshotID) (c Cut, err error)
 // ends in the snapshot.
 func (d *DB) DeleteSnapshot(ctx context.Context, id timeline.SnapshotID, led []timeline.Route) (unused []timeline.LayerID, err error) {
 	err = d.tx(ctx, func(t *tx) error {
-		if err := t.mustExist(id); err != nil {
-			return err
-		}
-		var user string
-		t.each("SELECT name FROM sandboxes WHERE head=?1 OR mount=?1 LIMIT 1", func(s scanner) error { return s.Scan(&user) }, id)
-		if user != "" {
-			return fault.New(fault.Conflict, "sandbox %s is at snapshot %s", user, id).
-				WithHint("go elsewhere first: coppice checkout %s REF", user)
-		}
-		replaced := map[timeline.SnapshotID]bool{}
-		for _, r := range led {
-			replaced[r.Top] = true
-		}
-		t.each("SELECT top FROM routes WHERE below=? AND NOT merged", func(s scanner) error {
-			var top timeline.SnapshotID
-			if err := s.Scan(&top); err != nil || replaced[top] {
-				return err
-			}
-			return fault.New(fault.Conflict, "snapshot %s has become the ground of snapshot %s", id, top).WithHint("try again")
-		}, id)
-
-		t.exec(`INSERT INTO routes(top,layer,below,merged)
-			SELECT c.id,r.layer,r.below,0 FROM snapshots c JOIN routes r ON r.top=?1 AND NOT r.merged
-			WHERE c.parent=?1 AND NOT EXISTS (SELECT 1 FROM routes o WHERE o.top=c.id AND NOT o.merged)`, id)
-		t.exec("UPDATE snapshots SET parent=(SELECT parent FROM snapshots WHERE id=?1) WHERE parent=?1", id)
-		var loose []timeline.LayerID
-		t.each("DELETE FROM routes WHERE top=?1 OR below=?1 RETURNING layer", collect(&loose), id)
-		for _, r := range led {
-			t.addRoute(r)
-		}
-		t.exec("DELETE FROM tags WHERE snapshot=?", id)
-		t.exec("DELETE FROM bases WHERE top=?", id)
-		t.exec("DELETE FROM snapshots WHERE id=?", id)
-		unused = t.dropUnused(loose)
-		return nil
+		unused, err = t.deleteSnapshot(id, led)
+		return err
 	})
 	return unused, err
+}
+
+// DropSnapshot is DeleteSnapshot for one that nobody asked for by name: it is
+// Conflict also when Held would list the snapshot.
+func (d *DB) DropSnapshot(ctx context.Context, id timeline.SnapshotID, led []timeline.Route) (unused []timeline.LayerID, err error) {
+	err = d.tx(ctx, func(t *tx) error {
+		kept := false
+		t.each("SELECT 1 FROM snapshots s WHERE s.id=? AND "+isHeld, func(scanner) error { kept = true; return nil }, id)
+		if kept {
+			return fault.New(fault.Conflict, "snapshot %s is referred to", id)
+		}
+		unused, err = t.deleteSnapshot(id, led)
+		return err
+	})
+	return unused, err
+}
+
+// isHeld is whether something refers to a snapshot s, besides the sandbox that
+// made it.
+const isHeld = `(EXISTS (SELECT 1 FROM tags g WHERE g.snapshot=s.id)
+	OR EXISTS (SELECT 1 FROM sandboxes b WHERE b.head=s.id) OR EXISTS (SELECT 1 FROM sandboxes b WHERE b.mount=s.id)
+	OR EXISTS (SELECT 1 FROM snapshots c WHERE c.parent=s.id AND c.sandbox<>s.sandbox))`
+
+// Held lists those snapshots of a sandbox that are tagged, a head, what a live
+// root stands on, or what another sandbox was forked from.
+func (d *DB) Held(ctx context.Context, id timeline.SandboxID) (map[timeline.SnapshotID]bool, error) {
+	out := map[timeline.SnapshotID]bool{}
+	return out, d.rows(ctx, "SELECT s.id FROM snapshots s WHERE s.sandbox=? AND "+isHeld, func(s scanner) error {
+		var snap timeline.SnapshotID
+		err := s.Scan(&snap)
+		out[snap] = true
+		return err
+	}, id)
+}
+
+// deleteSnapshot: see DB.DeleteSnapshot.
+func (t *tx) deleteSnapshot(id timeline.SnapshotID, led []timeline.Route) (unused []timeline.LayerID, err error) {
+	if err := t.mustExist(id); err != nil {
+		return nil, err
+	}
+	var user string
+	t.each("SELECT name FROM sandboxes WHERE head=?1 OR mount=?1 LIMIT 1", func(s scanner) error { return s.Scan(&user) }, id)
+	if user != "" {
+		return nil, fault.New(fault.Conflict, "sandbox %s is at snapshot %s", user, id).
+			WithHint("go elsewhere first: coppice checkout %s REF", user)
+	}
+	replaced := map[timeline.SnapshotID]bool{}
+	for _, r := range led {
+		replaced[r.Top] = true
+	}
+	t.each("SELECT top FROM routes WHERE below=? AND NOT merged", func(s scanner) error {
+		var top timeline.SnapshotID
+		if err := s.Scan(&top); err != nil || replaced[top] {
+			return err
+		}
+		return fault.New(fault.Conflict, "snapshot %s has become the ground of snapshot %s", id, top).WithHint("try again")
+	}, id)
+
+	t.exec(`INSERT INTO routes(top,layer,below,merged)
+		SELECT c.id,r.layer,r.below,0 FROM snapshots c JOIN routes r ON r.top=?1 AND NOT r.merged
+		WHERE c.parent=?1 AND NOT EXISTS (SELECT 1 FROM routes o WHERE o.top=c.id AND NOT o.merged)`, id)
+	t.exec("UPDATE snapshots SET parent=(SELECT parent FROM snapshots WHERE id=?1) WHERE parent=?1", id)
+	var loose []timeline.LayerID
+	t.each("DELETE FROM routes WHERE top=?1 OR below=?1 RETURNING layer", collect(&loose), id)
+	for _, r := range led {
+		t.addRoute(r)
+	}
+	t.exec("DELETE FROM tags WHERE snapshot=?", id)
+	t.exec("DELETE FROM bases WHERE top=?", id)
+	t.exec("DELETE FROM snapshots WHERE id=?", id)
+	return t.dropUnused(loose), nil
 }
 
 // dropUnused deletes the records of those layers that no route uses, and gives

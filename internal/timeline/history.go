@@ -194,6 +194,18 @@ func (h *History) NewestFirst() []SnapshotID {
 	return out
 }
 
+// Newest lists the n newest snapshots that the sandbox itself made.
+func (h *History) Newest(n int) []SnapshotID {
+	var own []SnapshotID
+	for id, s := range h.Snapshots {
+		if h.Sandbox == "" || s.Sandbox == h.Sandbox {
+			own = append(own, id)
+		}
+	}
+	h.sortByTime(own)
+	return own[max(0, len(own)-n):]
+}
+
 // childCount counts the children of every snapshot that has any.
 func (h *History) childCount() map[SnapshotID]int {
 	n := make(map[SnapshotID]int, len(h.Snapshots))

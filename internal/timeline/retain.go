@@ -6,12 +6,15 @@ import (
 )
 
 // Keep is one rule of a retention policy: of the snapshots not older than
-// Within, keep one for every span of Every. Every 0 keeps all; Within 0 has no
-// limit.
+// Within, keep one for every span of Every. Every 0 keeps all, and Every None
+// keeps none; Within 0 has no limit.
 type Keep struct {
 	Within time.Duration
 	Every  time.Duration
 }
+
+// None is the span of which nothing is kept.
+const None = time.Duration(-1)
 
 // Retention is a policy: the first rule that covers a snapshot's age decides,
 // and what no rule covers is kept. The zero value keeps everything.
@@ -29,13 +32,31 @@ func DefaultRetention() Retention {
 	}
 }
 
+// Sparse is the policy that keeps everything for a while, then the newest of each
+// of so many hours, days and weeks before now, and nothing older.
+func Sparse(within time.Duration, hours, days, weeks int) Retention {
+	var p Retention
+	add := func(every time.Duration, n int) {
+		if n > 0 {
+			p = append(p, Keep{Within: time.Duration(n) * every, Every: every})
+		}
+	}
+	if within > 0 {
+		p = append(p, Keep{Within: within})
+	}
+	add(time.Hour, hours)
+	add(24*time.Hour, days)
+	add(7*24*time.Hour, weeks)
+	return append(p, Keep{Every: None})
+}
+
 // Retain lists the snapshots that policy drops at now, oldest first. Every one of
 // them has a parent and exactly one child, so each can be merged into its child,
 // in any order.
 //
-// Never dropped are HEAD, tagged and pinned snapshots, first snapshots, leaves,
-// snapshots with several children, those that another sandbox made, and those
-// with cause manual. In each stretch between such snapshots the newest of a span
+// Never dropped are HEAD, tagged and pinned snapshots, first snapshots (also of a
+// fork or an import), leaves, snapshots with several children, those that another
+// sandbox made, and those with cause manual. In each stretch between such snapshots the newest of a span
 // stays. Spans are counted from the Unix epoch, so that the answer does not
 // depend on when Retain was called before. pinned may be nil.
 func Retain(h *History, policy Retention, now time.Time, pinned func(SnapshotID) bool) (drop []SnapshotID) {
@@ -47,7 +68,8 @@ func Retain(h *History, policy Retention, now time.Time, pinned func(SnapshotID)
 	for id, s := range h.Snapshots {
 		_, hasParent := h.Snapshots[s.Parent]
 		foreign := h.Sandbox != "" && s.Sandbox != h.Sandbox
-		if !hasParent || foreign || kids[id] != 1 || s.Cause == CauseManual || pinned != nil && pinned(id) {
+		meant := s.Cause == CauseManual || s.Cause == CauseImport || s.Cause == CauseFork
+		if !hasParent || foreign || kids[id] != 1 || meant || pinned != nil && pinned(id) {
 			fixed[id] = true
 		}
 	}
@@ -57,7 +79,9 @@ func Retain(h *History, policy Retention, now time.Time, pinned func(SnapshotID)
 		for ; ok && !fixed[s.ID]; s, ok = h.Snapshots[s.Parent] {
 			at, k := policy.spanOf(s.Created, now)
 			switch {
-			case k < 0 || policy[k].Every <= 0, int64(k) != rule, at != span:
+			case k >= 0 && policy[k].Every < 0:
+				drop = append(drop, s.ID)
+			case k < 0 || policy[k].Every == 0, int64(k) != rule, at != span:
 				rule, span = int64(k), at
 			default:
 				drop = append(drop, s.ID)

@@ -82,6 +82,9 @@ func TestRetainNeverDropsWhatIsReferredTo(t *testing.T) {
 		if policy[0].Within == 0 {
 			policy = policy[1:]
 		}
+		if rapid.Bool().Draw(t, "none") {
+			policy[len(policy)-1].Every = None
+		}
 		now := epoch.Add(time.Duration(rapid.IntRange(0, 80).Draw(t, "now")) * time.Minute)
 		pin := func(id SnapshotID) bool { return id == pinned }
 		drop := Retain(h, policy, now, pin)
@@ -107,4 +110,57 @@ func TestRetainNeverDropsWhatIsReferredTo(t *testing.T) {
 			t.Fatalf("what was kept is dropped the next time: %v", again)
 		}
 	})
+}
+
+func TestSparse(t *testing.T) {
+	t.Parallel()
+	now := epoch.Add(100 * day)
+	h := &History{Snapshots: map[SnapshotID]Snapshot{}, Sandbox: "a"}
+	// One every ten minutes, for 100 days; the fork before them is foreign.
+	for i := range 100*144 + 1 {
+		s := Snapshot{ID: SnapshotID(fmt.Sprintf("%012x", i)), Parent: h.Head, Sandbox: "a", Created: epoch.Add(time.Duration(i) * 10 * time.Minute)}
+		if i == 0 {
+			s.Sandbox = "b"
+		}
+		h.Snapshots[s.ID], h.Head = s, s.ID
+	}
+	tests := []struct {
+		name                string
+		last                int
+		within              time.Duration
+		hours, days, weeks  int
+		least, most, oldest int // how many stay, and the age in hours of the oldest but one
+	}{
+		{name: "nothing but the ends", least: 2, most: 2},
+		{name: "last", last: 20, least: 21, most: 21, oldest: 3},
+		{name: "within", within: 2 * time.Hour, least: 14, most: 14, oldest: 2},
+		{name: "hourly", hours: 24, least: 26, most: 28, oldest: 24},
+		{name: "hourly and daily", hours: 24, days: 7, least: 31, most: 36, oldest: 7 * 24},
+		{name: "weekly", weeks: 10, least: 11, most: 13, oldest: 70 * 24},
+		{name: "all", last: 20, within: 2 * time.Hour, hours: 24, days: 7, weeks: 10, least: 55, most: 65, oldest: 70 * 24},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			last := h.Newest(tt.last)
+			drop := Retain(h, Sparse(tt.within, tt.hours, tt.days, tt.weeks), now, func(id SnapshotID) bool { return slices.Contains(last, id) })
+			gone := map[SnapshotID]bool{}
+			for _, id := range drop {
+				gone[id] = true
+			}
+			left := len(h.Snapshots) - len(gone)
+			oldest := now
+			for _, s := range h.Snapshots {
+				if !gone[s.ID] && s.Sandbox == "a" && s.Created.Before(oldest) {
+					oldest = s.Created
+				}
+			}
+			if left < tt.least || left > tt.most {
+				t.Errorf("%d stay, not %d to %d", left, tt.least, tt.most)
+			}
+			if age := int(now.Sub(oldest).Hours()); age > tt.oldest || age < tt.oldest-24*7 {
+				t.Errorf("the oldest is %d hours old, not %d", age, tt.oldest)
+			}
+		})
+	}
 }

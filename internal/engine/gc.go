@@ -1,0 +1,220 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// GC frees what nothing refers to: snapshots of removed sandboxes that nobody
+// descends from, layers without a record, generations that were left, and what a
+// crash left half made. Before that it drops what the request's rules do not keep.
+func (e *Engine) GC(ctx context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error) {
+	res := wire.GCResult{DryRun: req.DryRun, Removed: []string{}}
+	if err := e.retain(ctx, req, &res, progress); err != nil {
+		return res, err
+	}
+	if err := e.letGo(ctx); err != nil {
+		return res, err
+	}
+	e.shape.Lock()
+	defer e.shape.Unlock()
+	dead, err := e.DB.Unreferenced(ctx)
+	if err != nil {
+		return res, err
+	}
+	for _, id := range dead.Snapshots {
+		res.Removed = append(res.Removed, string(id))
+	}
+	garbage, err := e.garbage(ctx, dead.Layers)
+	if err != nil {
+		return res, err
+	}
+	for i, id := range garbage {
+		n, err := e.Layers.Usage(ctx, id)
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			return res, err
+		}
+		res.Bytes += n
+		res.Layers++
+		progress(wire.Progress{Phase: "measure", Unit: "layers", Done: int64(i + 1), Total: int64(len(garbage))})
+	}
+	if req.DryRun {
+		return res, nil
+	}
+	if _, err := e.DB.DropUnreferenced(ctx); err != nil {
+		return res, err
+	}
+	for i, id := range garbage {
+		if err := e.Layers.Remove(ctx, id); err != nil {
+			return res, err
+		}
+		progress(wire.Progress{Phase: "remove", Unit: "layers", Done: int64(i + 1), Total: int64(len(garbage))})
+	}
+	return res, e.sweep(ctx)
+}
+
+// garbage is the layers that may go: the dead ones, and those on the disk that
+// have no record; but none that is mounted or being made.
+func (e *Engine) garbage(ctx context.Context, dead []timeline.LayerID) (out []timeline.LayerID, err error) {
+	known, err := e.DB.Layers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	recorded := make(map[timeline.LayerID]bool, len(known))
+	for _, l := range known {
+		recorded[l.ID] = true
+	}
+	onDisk, err := e.Layers.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range onDisk {
+		if !recorded[id] && !e.isMaking(id) {
+			dead = append(dead, id)
+		}
+	}
+	used := e.inUse()
+	for _, id := range dead {
+		if !used[id] {
+			out = append(out, id)
+		}
+	}
+	return out, nil
+}
+
+// maxSpans bounds how many hours, days and weeks a rule may count.
+const maxSpans = 10_000
+
+// retain drops the snapshots that the request's rules do not keep, and adds them
+// to res. Without a rule it drops nothing.
+func (e *Engine) retain(ctx context.Context, req wire.GCRequest, res *wire.GCResult, progress func(wire.Progress)) error {
+	k := req.Keep
+	for _, n := range []int64{int64(k.Last), k.WithinMS, int64(k.Hourly), int64(k.Daily), int64(k.Weekly)} {
+		if n < 0 {
+			return fault.New(fault.Invalid, "a rule of what to keep is negative").WithHint("see: coppice gc --help")
+		}
+	}
+	if max(k.Hourly, k.Daily, k.Weekly) > maxSpans {
+		return fault.New(fault.Invalid, "a rule of what to keep counts more than %d", maxSpans).
+			WithHint("to keep everything of a time, use: coppice gc --keep-within TIME")
+	}
+	if k == (wire.Keep{}) {
+		if len(req.Sandboxes) > 0 {
+			return fault.New(fault.Invalid, "sandboxes were named, but nothing that says what to keep of them").
+				WithHint("add a rule, as in: coppice gc --keep-last 20 --keep-daily 7 NAME")
+		}
+		return nil
+	}
+	names := req.Sandboxes
+	if len(names) == 0 {
+		recs, err := e.DB.Sandboxes(ctx)
+		if err != nil {
+			return err
+		}
+		for i := range recs {
+			names = append(names, recs[i].Name)
+		}
+	}
+	for i, name := range names {
+		progress(wire.Progress{Phase: "sandboxes", Done: int64(i), Total: int64(len(names))})
+		err := e.retainIn(ctx, name, k, req.DryRun, res, progress)
+		if fault.Is(err, fault.NotFound) && len(req.Sandboxes) == 0 {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return err
+		}
+	}
+	e.wake()
+	return nil
+}
+
+// retainIn drops what the rules do not keep in one sandbox.
+func (e *Engine) retainIn(ctx context.Context, name string, k wire.Keep, dry bool, res *wire.GCResult, progress func(wire.Progress)) error {
+	rec, h, err := e.find(ctx, name)
+	if err != nil {
+		return err
+	}
+	drop, err := e.surplus(ctx, &rec, h, k)
+	if err != nil || len(drop) == 0 {
+		return err
+	}
+	if !dry {
+		s, rec, err := e.acquire(ctx, string(rec.ID), "dropping snapshots")
+		if err != nil {
+			return err
+		}
+		defer s.unlock(e)
+		if h, err = e.history(ctx, &rec); err != nil {
+			return err
+		}
+		if drop, err = e.surplus(ctx, &rec, h, k); err != nil {
+			return err
+		}
+	}
+	nodes, err := e.nodes(ctx, h)
+	if err != nil {
+		return err
+	}
+	var gone []wire.Snapshot
+	for i, id := range drop {
+		if !dry {
+			progress(wire.Progress{Phase: "drop", Unit: "snapshots", Done: int64(i), Total: int64(len(drop))})
+			e.shape.Lock()
+			err := e.splice(ctx, id, e.DB.DropSnapshot)
+			e.shape.Unlock()
+			if fault.Is(err, fault.Conflict) {
+				continue // forked or tagged in this moment
+			}
+			if err != nil {
+				return fault.Wrap(err, "drop snapshot %s of sandbox %s", id, name)
+			}
+		}
+		gone = append(gone, nodes[id])
+	}
+	slices.SortStableFunc(gone, func(a, b wire.Snapshot) int { return a.Created.Compare(b.Created) })
+	for _, n := range gone {
+		res.Removed = append(res.Removed, n.ID)
+	}
+	res.Dropped = append(res.Dropped, gone...)
+	return nil
+}
+
+// surplus is what the rules do not keep, in the order in which it is dropped.
+func (e *Engine) surplus(ctx context.Context, rec *meta.Sandbox, h *timeline.History, k wire.Keep) ([]timeline.SnapshotID, error) {
+	held, err := e.DB.Held(ctx, rec.ID)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range rec.Redo {
+		held[id] = true
+	}
+	for _, id := range h.Newest(k.Last) {
+		held[id] = true
+	}
+	policy := timeline.Sparse(time.Duration(k.WithinMS)*time.Millisecond, k.Hourly, k.Daily, k.Weekly)
+	drop := timeline.Retain(h, policy, e.Now(), func(id timeline.SnapshotID) bool { return held[id] })
+	return byHalves(drop), nil
+}
+
+// byHalves puts every second one first, then every fourth, and so on. A snapshot
+// that goes is merged into the next one: in the order of time the last one would
+// be merged with all before it again and again.
+func byHalves(ids []timeline.SnapshotID) []timeline.SnapshotID {
+	out := make([]timeline.SnapshotID, 0, len(ids))
+	for step := range bits.Len(uint(len(ids))) {
+		for i := 1 << step; i <= len(ids); i += 2 << step {
+			out = append(out, ids[i-1])
+		}
+	}
+	return out
+}

@@ -1,0 +1,159 @@
+//go:build linux
+
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+func ignore(wire.Progress) {}
+
+// aged gives a sandbox one snapshot every ten minutes, the newest now.
+func (h *home) aged(name string, n int) (ids []string) {
+	h.t.Helper()
+	end := time.Date(2026, 5, 20, 12, 5, 0, 0, time.UTC)
+	for i := range n {
+		at := end.Add(-time.Duration(n-1-i) * 10 * time.Minute)
+		h.Now = func() time.Time { return at }
+		ids = append(ids, h.run(name, "write", "f"+itoa(i%5), itoa(i)).Head)
+	}
+	return ids
+}
+
+func TestRetention(t *testing.T) {
+	h := newHome(t)
+	first := h.onDir("a").Head
+	ids := h.aged("a", 40)
+	h.onDir("b")
+	others := h.aged("b", 3)
+	if _, err := h.SetTag(ctx, "a", "good", ids[3]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Fork(ctx, "a", wire.ForkRequest{Names: []string{"fork"}, At: ids[5]}); err != nil {
+		t.Fatal(err)
+	}
+	// What a fork has named is needed as well, though it is another's.
+	if _, err := h.SetTag(ctx, "fork", "mine", ids[1]); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := h.Undo(ctx, "a", 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// HEAD is at 37; 38 and 39 can be redone. The live root stands on 37.
+	req := wire.GCRequest{DryRun: true, Sandboxes: []string{"a"}, Keep: wire.Keep{Last: 4, Hourly: 3}}
+	plan, err := h.GC(ctx, req, ignore)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if log, err := h.Log(ctx, "a"); err != nil || len(log.Nodes) != 42 {
+		t.Fatalf("a dry run left %d snapshots, %v", len(log.Nodes), err)
+	}
+	req.DryRun = false
+	res, err := h.GC(ctx, req, ignore)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dropped := func(r wire.GCResult) (out []string) {
+		for _, n := range r.Dropped {
+			out = append(out, n.ID)
+		}
+		slices.Sort(out)
+		return out
+	}
+	if !slices.Equal(dropped(plan), dropped(res)) {
+		t.Errorf("dropped %v, and announced %v", dropped(res), dropped(plan))
+	}
+	log, err := h.Log(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []int
+	for _, n := range log.Nodes {
+		if i := slices.Index(ids, n.ID); i >= 0 {
+			left = append(left, i)
+		}
+	}
+	slices.Sort(left)
+	// 11:55 is number 38, 10:55 32, 9:55 26: the newest of their hours.
+	if want := []int{1, 3, 5, 26, 32, 36, 37, 38, 39}; !slices.Equal(left, want) {
+		t.Errorf("left: %v; want %v", left, want)
+	}
+	if !slices.ContainsFunc(log.Nodes, func(n wire.Snapshot) bool { return n.ID == first }) {
+		t.Error("the first snapshot is gone")
+	}
+	if log, err := h.Log(ctx, "b"); err != nil || len(log.Nodes) != 2+len(others) {
+		t.Errorf("a sandbox that was not named has %d snapshots, %v", len(log.Nodes), err)
+	}
+
+	// What stays shows what it showed.
+	for _, i := range left {
+		if _, err := h.Checkout(ctx, "a", ids[i]); err != nil {
+			t.Fatal(err)
+		}
+		got := h.tree("a")
+		for f := range 5 {
+			newest := i - (i-f+5)%5 // the newest up to i that wrote the file
+			want := ""
+			if newest >= 0 {
+				want = itoa(newest)
+			}
+			if got["f"+itoa(f)] != want {
+				t.Errorf("snapshot %d shows %q in f%d, not %q", i, got["f"+itoa(f)], f, want)
+			}
+		}
+	}
+	if got := h.tree("fork"); got["f0"] != "5" || got["f4"] != "4" {
+		t.Errorf("the fork shows %v", got)
+	}
+	if v, err := h.Verify(ctx, "", ignore); err != nil || len(v.Damage) > 0 {
+		t.Errorf("verify: %+v, %v", v, err)
+	}
+	if again, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil || len(again.Removed) > 0 || again.Layers > 0 {
+		t.Errorf("it left garbage: %+v, %v", again, err)
+	}
+}
+
+func TestRetentionIsAskedFor(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	h.aged("a", 3)
+	for name, req := range map[string]wire.GCRequest{
+		"no rule for a name": {Sandboxes: []string{"a"}},
+		"negative":           {Keep: wire.Keep{Last: -1}},
+		"too many":           {Keep: wire.Keep{Weekly: 1 << 40}},
+	} {
+		if _, err := h.GC(ctx, req, ignore); !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := h.GC(ctx, wire.GCRequest{Sandboxes: []string{"nobody"}, Keep: wire.Keep{Last: 1}}, ignore); !fault.Is(err, fault.NotFound) {
+		t.Errorf("an unknown sandbox: %v", err)
+	}
+	if res, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil || len(res.Removed) > 0 {
+		t.Errorf("without a rule: %+v, %v", res, err)
+	}
+}
+
+func TestByHalves(t *testing.T) {
+	t.Parallel()
+	for n := range 20 {
+		var ids []timeline.SnapshotID
+		for i := range n {
+			ids = append(ids, timeline.SnapshotID(fmt.Sprintf("%02d", i)))
+		}
+		got := byHalves(ids)
+		slices.Sort(got)
+		if !slices.Equal(got, ids) {
+			t.Errorf("of %d: %v", n, got)
+		}
+	}
+}

@@ -1,0 +1,125 @@
+//go:build linux
+
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// A live root is mounted through the layers that its stack had when it was
+// started. A snapshot that is deleted meanwhile has its layers replaced by merged
+// ones in the records, but the mount needs the old ones until its keeper ends. So
+// each start notes the layers that it mounts, in memory and, because keepers
+// outlive the daemon, in a file. Noted layers are not removed from the disk.
+
+func (e *Engine) mountedPath(id timeline.SandboxID) string {
+	return filepath.Join(e.sandboxDir(id), "mounted")
+}
+
+// noteMounted records what a sandbox is about to mount. The caller holds shape,
+// at least for reading, since it looked for the layers.
+func (e *Engine) noteMounted(id timeline.SandboxID, layers []timeline.LayerID) error {
+	if len(layers) == 0 {
+		return e.forgetMounted(id)
+	}
+	text, err := json.Marshal(layers)
+	if err != nil {
+		return fault.Wrap(err, "note what is mounted")
+	}
+	old, err := os.ReadFile(e.mountedPath(id))
+	if err != nil || !bytes.Equal(old, text) {
+		tmp := e.mountedPath(id) + ".tmp"
+		if err := os.WriteFile(tmp, text, 0o600); err != nil {
+			return fault.Wrap(err, "note what is mounted")
+		}
+		if err := os.Rename(tmp, e.mountedPath(id)); err != nil {
+			return fault.Wrap(err, "note what is mounted")
+		}
+	}
+	e.mu.Lock()
+	e.mounted[id] = layers
+	e.mu.Unlock()
+	return nil
+}
+
+// forgetMounted takes the note back, when the sandbox's keeper has ended. The
+// caller holds the sandbox's lock.
+func (e *Engine) forgetMounted(id timeline.SandboxID) error {
+	e.mu.Lock()
+	delete(e.mounted, id)
+	e.mu.Unlock()
+	if err := os.Remove(e.mountedPath(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fault.Wrap(err, "forget what was mounted")
+	}
+	return nil
+}
+
+// findMounted reads the notes that an earlier daemon left.
+func (e *Engine) findMounted() error {
+	notes, err := filepath.Glob(e.mountedPath("*"))
+	if err != nil {
+		return err
+	}
+	for _, name := range notes {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return fault.Wrap(err, "read what is mounted")
+		}
+		var layers []timeline.LayerID
+		if err := json.Unmarshal(text, &layers); err != nil {
+			return fault.New(fault.Corrupt, "%s is damaged", name).Because(err).
+				WithHint("when no command runs in that sandbox, remove the file: rm %s", name)
+		}
+		e.mounted[timeline.SandboxID(filepath.Base(filepath.Dir(name)))] = layers
+	}
+	return nil
+}
+
+// inUse gives the layers that mounts stand on.
+func (e *Engine) inUse() map[timeline.LayerID]bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	used := map[timeline.LayerID]bool{}
+	for _, layers := range e.mounted {
+		for _, l := range layers {
+			used[l] = true
+		}
+	}
+	return used
+}
+
+// letGo forgets what is noted of sandboxes whose keepers have ended.
+func (e *Engine) letGo(ctx context.Context) error {
+	e.mu.Lock()
+	ids := make([]timeline.SandboxID, 0, len(e.mounted))
+	for id := range e.mounted {
+		ids = append(ids, id)
+	}
+	e.mu.Unlock()
+	for _, id := range ids {
+		s, _, err := e.acquire(ctx, string(id), "looking whether it is live")
+		if fault.Is(err, fault.NotFound) {
+			continue // it is being removed, and its directory with it
+		}
+		if err != nil {
+			return err
+		}
+		if e.liveBox(s) == nil {
+			err = e.forgetMounted(id)
+		}
+		s.unlock(e)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
