@@ -35,6 +35,10 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"coppice": func() { os.Exit(cli.Main(os.Args)) }})
 }
 
+// raced says that the race detector is on, under which SQLite takes twenty times
+// as long.
+var raced bool
+
 // TestScripts runs the program as it is typed: testdata/script/*.txtar.
 func TestScripts(t *testing.T) {
 	t.Parallel()
@@ -47,6 +51,8 @@ func TestScripts(t *testing.T) {
 			switch cond {
 			case "user":
 				return os.Getuid() != 0, nil
+			case "race":
+				return raced, nil
 			}
 			return false, fmt.Errorf("no condition %q", cond)
 		},

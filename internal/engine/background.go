@@ -5,6 +5,8 @@ package engine
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -63,17 +65,29 @@ func (e *Engine) sealAll(ctx context.Context) error {
 	return nil
 }
 
-// mergeAll builds the merged layers that keep the heads' chains shallow.
+// mayBeDeep has the background look whether a snapshot's chain needs merging.
+func (e *Engine) mayBeDeep(id timeline.SnapshotID) {
+	e.mu.Lock()
+	e.deep[id] = true
+	e.mu.Unlock()
+	e.wake()
+}
+
+// mergeAll builds the merged layers that keep chains shallow, for every snapshot
+// that mayBeDeep was told of. What cannot be done now is tried again next time.
 func (e *Engine) mergeAll(ctx context.Context) error {
-	recs, err := e.DB.Sandboxes(ctx)
-	if err != nil {
-		return err
-	}
+	e.mu.Lock()
+	ids := slices.Collect(maps.Keys(e.deep))
+	e.mu.Unlock()
 	var errs []error
-	for i := range recs {
-		if err := e.merge(ctx, recs[i].Head); err != nil {
+	for _, id := range ids {
+		if err := e.merge(ctx, id); err != nil {
 			errs = append(errs, err)
+			continue
 		}
+		e.mu.Lock()
+		delete(e.deep, id)
+		e.mu.Unlock()
 	}
 	return errors.Join(errs...)
 }
@@ -87,8 +101,8 @@ func (e *Engine) merge(ctx context.Context, top timeline.SnapshotID) error {
 		return nil
 	}
 	line, err := e.DB.Lineage(ctx, top)
-	if err != nil {
-		return err
+	if err != nil || len(line.Parents) == 0 {
+		return err // deleted meanwhile
 	}
 	plans, err := line.Merges(top)
 	if err != nil {

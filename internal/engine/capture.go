@@ -125,7 +125,7 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	e.dropIndex(s.id, rec.Head)
 	rec.Head = snap.ID
 	s.index, s.of = got.Index, snap.ID
-	e.wake()
+	e.mayBeDeep(snap.ID)
 	t.id, t.changed, t.stats = snap.ID, true, got.Stats
 	return t, nil
 }
@@ -173,7 +173,7 @@ func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live 
 	rec.Head, rec.MountTop, rec.Gen = snap.ID, snap.ID, rec.Gen+1
 	s.index, s.of = nil, ""
 	e.removeLater(live.Dir)
-	e.wake()
+	e.mayBeDeep(snap.ID)
 	t.id, t.changed, t.stats = snap.ID, true, st
 	return t, nil
 }

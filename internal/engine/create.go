@@ -63,7 +63,9 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 	}
 	rec.Created = e.Now().UTC().Truncate(time.Microsecond)
 	if rec.Name = req.Name; rec.Name == "" {
-		rec.Name = freshName(rec.ID)
+		if rec.Name, err = e.freshName(ctx, rec.ID, nil); err != nil {
+			return rec, err
+		}
 	}
 	if err := timeline.ValidName(rec.Name); err != nil {
 		return rec, err
@@ -257,18 +259,28 @@ func (e *Engine) first(rec *meta.Sandbox, parent timeline.SnapshotID, cause time
 }
 
 func (e *Engine) nameFree(ctx context.Context, name string) error {
-	switch _, err := e.DB.Sandbox(ctx, name); {
-	case err == nil:
+	taken, err := e.DB.Taken(ctx, name)
+	if taken {
 		return fault.New(fault.Exists, "there is a sandbox %s already", name).
 			WithHint("choose another name, or remove it: coppice rm %s", name)
-	case !fault.Is(err, fault.NotFound):
-		return err
 	}
-	return nil
+	return err
 }
 
-// freshName makes a name that people can say, from an id: it is as unique.
-func freshName(id timeline.SandboxID) string {
+// freshName makes a name that nobody has and people can say, from an id: a short
+// one, or where that is taken one that is as unique as the id. taken, which may be
+// nil, holds names that have no record yet.
+func (e *Engine) freshName(ctx context.Context, id timeline.SandboxID, taken map[string]bool) (string, error) {
+	name := sayable(id, 5)
+	used, err := e.DB.Taken(ctx, name)
+	if used || taken[name] {
+		name = sayable(id, len(id))
+	}
+	return name, err
+}
+
+// sayable is a tree and so many digits of an id.
+func sayable(id timeline.SandboxID, digits int) string {
 	trees := [...]string{
 		"alder", "apple", "ash", "aspen", "beech", "birch", "cedar", "cherry", "chestnut", "cypress", "elder", "elm",
 		"fir", "hazel", "holly", "juniper", "larch", "lime", "linden", "maple", "medlar", "oak", "pear", "pine", "plum",
@@ -278,7 +290,7 @@ func freshName(id timeline.SandboxID) string {
 	for _, c := range id[:4] {
 		n = n*16 + strings.IndexRune("0123456789abcdef", c)
 	}
-	return fmt.Sprintf("%s-%s", trees[n%len(trees)], id[4:9])
+	return fmt.Sprintf("%s-%s", trees[n%len(trees)], id[len(id)-digits:])
 }
 
 // createFork is create --from SANDBOX[@REF]: a fork under the request's name.

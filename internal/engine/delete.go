@@ -36,7 +36,7 @@ func (e *Engine) DeleteSnapshot(ctx context.Context, name, ref string) (head str
 	if err := e.splice(ctx, id, e.DB.DeleteSnapshot); err != nil {
 		return "", err
 	}
-	e.wake()
+	e.mayBeDeep(rec.Head)
 	return string(rec.Head), nil
 }
 

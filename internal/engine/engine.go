@@ -116,6 +116,7 @@ type Engine struct {
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*sandbox            // the sandboxes used since Open
 	shallow map[timeline.SnapshotID]bool               // snapshots whose chains need no merging
+	deep    map[timeline.SnapshotID]bool               // snapshots whose chains may need it
 	making  map[timeline.LayerID]bool                  // layers that have no record yet
 	mounted map[timeline.SandboxID][]timeline.LayerID  // what live roots stand on
 	stacks  map[timeline.SnapshotID][]timeline.LayerID // answers of layersBelow
@@ -171,7 +172,8 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		c.HostRoot = "/"
 	}
 	e := &Engine{
-		Config: c, boxes: map[timeline.SandboxID]*sandbox{}, shallow: map[timeline.SnapshotID]bool{}, making: map[timeline.LayerID]bool{},
+		Config: c, boxes: map[timeline.SandboxID]*sandbox{}, shallow: map[timeline.SnapshotID]bool{}, deep: map[timeline.SnapshotID]bool{},
+		making:  map[timeline.LayerID]bool{},
 		mounted: map[timeline.SandboxID][]timeline.LayerID{}, stacks: map[timeline.SnapshotID][]timeline.LayerID{}, work: make(chan struct{}, 1),
 	}
 	if err := e.recover(ctx); err != nil {

@@ -37,6 +37,10 @@ func (e *Engine) Fork(ctx context.Context, name string, req wire.ForkRequest) (w
 	if err != nil {
 		return wire.ForkResult{}, err
 	}
+	taken := make(map[string]bool, n)
+	for _, nn := range req.Names {
+		taken[nn] = true
+	}
 	recs := make([]meta.Sandbox, n)
 	firsts := make([]timeline.Snapshot, n)
 	for i := range recs {
@@ -44,9 +48,12 @@ func (e *Engine) Fork(ctx context.Context, name string, req wire.ForkRequest) (w
 		if rec.ID, err = timeline.NewSandboxID(e.Rand); err != nil {
 			return wire.ForkResult{}, err
 		}
-		if rec.Name = freshName(rec.ID); i < len(req.Names) {
+		if i < len(req.Names) {
 			rec.Name = req.Names[i]
+		} else if rec.Name, err = e.freshName(ctx, rec.ID, taken); err != nil {
+			return wire.ForkResult{}, err
 		}
+		taken[rec.Name] = true
 		rec.Created = e.Now().UTC().Truncate(time.Microsecond)
 		rec.From = parent.Name + "@" + string(at)
 		rec.Enforced, rec.Redo = nil, nil

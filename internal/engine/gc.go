@@ -134,7 +134,6 @@ func (e *Engine) retain(ctx context.Context, req wire.GCRequest, res *wire.GCRes
 			return err
 		}
 	}
-	e.wake()
 	return nil
 }
 
@@ -154,6 +153,7 @@ func (e *Engine) retainIn(ctx context.Context, name string, k wire.Keep, dry boo
 			return err
 		}
 		defer s.unlock(e)
+		defer e.mayBeDeep(rec.Head)
 		if h, err = e.history(ctx, &rec); err != nil {
 			return err
 		}

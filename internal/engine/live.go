@@ -74,6 +74,23 @@ func (e *Engine) layersBelow(ctx context.Context, id timeline.SnapshotID) ([]tim
 	return ids, nil
 }
 
+// maxMount is how many layers a root is mounted through at most. Overlayfs takes
+// 500, and finds a name that is in none the slower the more there are.
+const maxMount = 60
+
+// flatten merges a chain that is too deep to be mounted: the background has not
+// come to it, or lost its work.
+func (e *Engine) flatten(ctx context.Context, id timeline.SnapshotID) error {
+	ids, err := e.layersBelow(ctx, id)
+	if err != nil || len(ids) <= maxMount {
+		return err
+	}
+	e.mu.Lock()
+	delete(e.shallow, id)
+	e.mu.Unlock()
+	return e.merge(ctx, id)
+}
+
 // stepDown looks for a snapshot just below that is remembered. While there is
 // only one way down, the shortest one goes there.
 func (e *Engine) stepDown(ctx context.Context, id timeline.SnapshotID) (ids []timeline.LayerID, found bool, err error) {
@@ -174,6 +191,9 @@ func (e *Engine) start(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_ Bo
 // present makes the live root ready to be mounted. Meanwhile no layer goes, and
 // afterwards none of those that it stands on.
 func (e *Engine) present(ctx context.Context, s *sandbox, rec *meta.Sandbox) (spec rootspec.Spec, err error) {
+	if err := e.flatten(ctx, rec.MountTop); err != nil {
+		return spec, fault.Wrap(err, "start sandbox %s", rec.Name)
+	}
 	e.shape.RLock()
 	defer e.shape.RUnlock()
 	drv, live, err := e.live(ctx, rec)
@@ -196,10 +216,13 @@ func (e *Engine) present(ctx context.Context, s *sandbox, rec *meta.Sandbox) (sp
 		return spec, nil // it holds all that it shows
 	}
 	layers, err := e.layersBelow(ctx, rec.MountTop)
-	if err == nil {
-		err = e.noteMounted(s.id, layers)
+	if err != nil {
+		return spec, err
 	}
-	return spec, err
+	if len(layers) >= timeline.MergeArity {
+		e.mayBeDeep(rec.MountTop) // after a crash nobody else may know
+	}
+	return spec, e.noteMounted(s.id, layers)
 }
 
 // freshIndex sets the index of a generation that nothing has changed yet.

@@ -87,9 +87,16 @@ func (e *Engine) nodes(ctx context.Context, h *timeline.History) (map[timeline.S
 	for t, id := range h.Tags {
 		tags[id] = append(tags[id], t)
 	}
-	names, err := e.DB.Names(ctx)
-	if err != nil {
-		return nil, err
+	names := map[timeline.SandboxID]string{}
+	for _, s := range h.Snapshots {
+		if _, known := names[s.Sandbox]; known {
+			continue
+		}
+		name, err := e.DB.Name(ctx, s.Sandbox)
+		if err != nil {
+			return nil, err
+		}
+		names[s.Sandbox] = name
 	}
 	leaf := map[timeline.SnapshotID]bool{}
 	for _, id := range h.Leaves() {

@@ -89,11 +89,12 @@ type Usage struct {
 // their own. It looks at nothing but that history and its children.
 func (d *DB) Usage(ctx context.Context, id timeline.SandboxID) (u Usage, err error) {
 	// Others use a snapshot that they made, one whose child is not in this
-	// history, one that is their head, and all ancestors of these.
+	// history, one that is their head, and all ancestors of these. CROSS JOIN
+	// begins at this history, however many others there are.
 	const query = owned + `, shared(id) AS (
-		SELECT s.id FROM line JOIN snapshots s ON s.id=line.id WHERE s.sandbox<>?1 AND EXISTS (SELECT 1 FROM sandboxes b WHERE b.id=s.sandbox)
+		SELECT s.id FROM line CROSS JOIN snapshots s ON s.id=line.id WHERE s.sandbox<>?1 AND EXISTS (SELECT 1 FROM sandboxes b WHERE b.id=s.sandbox)
 		UNION SELECT id FROM line WHERE EXISTS (SELECT 1 FROM snapshots c WHERE c.parent=line.id AND c.id NOT IN (SELECT id FROM line))
-		UNION SELECT b.head FROM line JOIN sandboxes b ON b.head=line.id WHERE b.id<>?1
+		UNION SELECT b.head FROM line CROSS JOIN sandboxes b ON b.head=line.id WHERE b.id<>?1
 		UNION SELECT s.parent FROM shared JOIN snapshots s ON s.id=shared.id WHERE s.parent IS NOT NULL
 	), used(layer,shared) AS (
 		SELECT r.layer, max(line.id IN (SELECT id FROM shared)) FROM line JOIN routes r ON r.top=line.id WHERE NOT r.merged GROUP BY r.layer

@@ -125,6 +125,12 @@ func (d *DB) At(ctx context.Context, id timeline.SnapshotID) (rec Sandbox, err e
 	return rec, err
 }
 
+// Taken reports whether a new sandbox cannot have that name.
+func (d *DB) Taken(ctx context.Context, name string) (taken bool, err error) {
+	err = d.rows(ctx, "SELECT 1 FROM sandboxes WHERE name=?1 OR id=?1", func(scanner) error { taken = true; return nil }, name)
+	return taken, err
+}
+
 // unknown is the error for a name that no sandbox has.
 func (d *DB) unknown(ctx context.Context, name string) error {
 	shown := name
@@ -157,28 +163,10 @@ func (d *DB) Sandboxes(ctx context.Context) (out []Sandbox, err error) {
 	return out, err
 }
 
-// Heads lists the heads of all sandboxes.
-func (d *DB) Heads(ctx context.Context) (out []timeline.SnapshotID, err error) {
-	err = d.rows(ctx, "SELECT DISTINCT head FROM sandboxes", func(s scanner) error {
-		var id timeline.SnapshotID
-		err := s.Scan(&id)
-		out = append(out, id)
-		return err
-	})
-	return out, err
-}
-
-// Names gives the names of all sandboxes by id.
-func (d *DB) Names(ctx context.Context) (map[timeline.SandboxID]string, error) {
-	out := map[timeline.SandboxID]string{}
-	err := d.rows(ctx, "SELECT id,name FROM sandboxes", func(s scanner) error {
-		var id timeline.SandboxID
-		var n string
-		err := s.Scan(&id, &n)
-		out[id] = n
-		return err
-	})
-	return out, err
+// Name gives the name of a sandbox; "" when it was removed.
+func (d *DB) Name(ctx context.Context, id timeline.SandboxID) (name string, err error) {
+	err = d.rows(ctx, "SELECT name FROM sandboxes WHERE id=?", func(s scanner) error { return s.Scan(&name) }, id)
+	return name, err
 }
 
 // CreateSandbox records a sandbox and the snapshot that it begins with.

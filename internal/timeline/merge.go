@@ -9,10 +9,10 @@ type MergePlan struct {
 }
 
 const (
-	// mergeArity is how many neighbours of one size are merged at a time. A
-	// chain of n snapshots then has at most 7 layers of each of the sizes 1, 8,
-	// 64, 512, 4096: 28 layers for n < 4,096.
-	mergeArity = 8
+	// MergeArity is how many neighbours of one size are merged at a time; a
+	// shorter stack is never merged. A chain of n snapshots then has at most 7
+	// layers of each of the sizes 1, 8, 64, 512, 4096: 28 layers for n < 4,096.
+	MergeArity = 8
 	// maxStack is the length from which on neighbours are merged although their
 	// sizes differ.
 	maxStack = 30
@@ -57,22 +57,22 @@ type piece struct {
 // class is the base-8 logarithm of the span, rounded down.
 func (p piece) class() int {
 	c := 0
-	for span := p.span; span >= mergeArity; span /= mergeArity {
+	for span := p.span; span >= MergeArity; span /= MergeArity {
 		c++
 	}
 	return c
 }
 
-// mergeEqual merges, from the bottom up, every mergeArity neighbours of one
+// mergeEqual merges, from the bottom up, every MergeArity neighbours of one
 // class, and gives the stack that results.
 func mergeEqual(stack []piece) (next []piece, made []MergePlan) {
 	var up []piece // bottom first
 	for end := len(stack); end > 0; {
 		run := 1
-		for run < mergeArity && run < end && stack[end-1-run].class() == stack[end-1].class() {
+		for run < MergeArity && run < end && stack[end-1-run].class() == stack[end-1].class() {
 			run++
 		}
-		if run == mergeArity {
+		if run == MergeArity {
 			p := join(stack[end-run : end])
 			up, made = append(up, p), append(made, p.MergePlan)
 			end -= run
@@ -89,22 +89,22 @@ func mergeEqual(stack []piece) (next []piece, made []MergePlan) {
 	return next, made
 }
 
-// mergeSmallest merges the mergeArity neighbours that span least.
+// mergeSmallest merges the MergeArity neighbours that span least.
 func mergeSmallest(stack []piece) (next []piece, made []MergePlan) {
 	best, least := 0, -1
-	for i := 0; i+mergeArity <= len(stack); i++ {
+	for i := 0; i+MergeArity <= len(stack); i++ {
 		sum := 0
-		for _, p := range stack[i : i+mergeArity] {
+		for _, p := range stack[i : i+MergeArity] {
 			sum += p.span
 		}
 		if least < 0 || sum < least {
 			best, least = i, sum
 		}
 	}
-	p := join(stack[best : best+mergeArity])
+	p := join(stack[best : best+MergeArity])
 	next = append(next, stack[:best]...)
 	next = append(next, p)
-	return append(next, stack[best+mergeArity:]...), []MergePlan{p.MergePlan}
+	return append(next, stack[best+MergeArity:]...), []MergePlan{p.MergePlan}
 }
 
 func join(ps []piece) piece {
@@ -129,7 +129,7 @@ func spans(routes Routes, path []Route, parentOf func(SnapshotID) (SnapshotID, b
 }
 
 // steps counts the unmerged routes from top down to below. Where one is missing
-// it counts a merged one as mergeArity.
+// it counts a merged one as MergeArity.
 func steps(routes Routes, top, below SnapshotID, parentOf func(SnapshotID) (SnapshotID, bool)) int {
 	n := 0
 	seen := map[SnapshotID]bool{}
@@ -148,7 +148,7 @@ func steps(routes Routes, top, below SnapshotID, parentOf func(SnapshotID) (Snap
 			n++
 			id = own.Below
 		case merged != nil:
-			n += mergeArity
+			n += MergeArity
 			id = merged.Below
 		default:
 			id, _ = parentOf(id)

@@ -1,0 +1,5 @@
+//go:build linux && race
+
+package cli_test
+
+func init() { raced = true }
