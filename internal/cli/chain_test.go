@@ -1,0 +1,132 @@
+//go:build linux
+
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
+)
+
+// TestLongChain makes 2,000 snapshots, one after the other, with the real driver
+// on the real host, and goes to and fro in them.
+func TestLongChain(t *testing.T) {
+	n := 2000
+	if raced {
+		n = 150
+	}
+	ctx := context.Background()
+	d := newDoomed(t)
+	if _, err := d.client.Create(ctx, wire.CreateRequest{Name: "box"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	// Every command counts, and every tenth leaves a file of its own.
+	heads := make([]string, n+1)
+	for i := 1; i <= n; i++ {
+		script := fmt.Sprintf("mkdir -p /var/tmp/chain && cd /var/tmp/chain && echo %d > count", i)
+		if i%10 == 0 {
+			script += fmt.Sprintf(" && echo %d > tenth-%d && rm -f tenth-%d", i, i, i-100)
+		}
+		heads[i] = d.sh(ctx, "box", script).Head
+	}
+	if i := slices.Index(heads[1:], ""); i >= 0 || len(slices.Compact(slices.Sorted(slices.Values(heads)))) != n+1 {
+		t.Fatal("not every command left a snapshot of its own")
+	}
+	log, err := d.client.Log(ctx, "box")
+	if err != nil || len(log.Nodes) < n+1 || log.Nodes[0].ID != heads[n] {
+		t.Fatalf("the log has %d snapshots, %v", len(log.Nodes), err)
+	}
+
+	// There and back, by name and by number.
+	show := func(box string, at int) {
+		t.Helper()
+		var out strings.Builder
+		x, err := d.client.Exec(ctx, box, wire.ExecRequest{Cmd: []string{"sh", "-c", "cd /var/tmp/chain; cat count; ls | grep -c tenth-"}}, client.Streams{Stdout: &out})
+		want := fmt.Sprintf("%d\n%d\n", at, min(at/10, 10))
+		if err != nil || out.String() != want {
+			t.Errorf("snapshot %d shows %q, not %q (exit code %d, %v)", at, out.String(), want, x.Code, err)
+		}
+		if depth := d.depth(); depth > 30 {
+			t.Errorf("snapshot %d is mounted through %d layers", at, depth)
+		}
+	}
+	for _, to := range []struct {
+		ref string
+		at  int
+	}{
+		{fmt.Sprintf("HEAD~%d", n-1), 1}, {heads[n], n}, {heads[n/2], n / 2}, {"HEAD~7", n/2 - 7}, {heads[n-1], n - 1},
+	} {
+		if _, err := d.client.Checkout(ctx, "box", to.ref); err != nil {
+			t.Fatal(err)
+		}
+		show("box", to.at)
+	}
+	if _, err := d.client.Fork(ctx, "box", wire.ForkRequest{Names: []string{"fork"}, At: heads[n/3]}); err != nil {
+		t.Fatal(err)
+	}
+	show("fork", n/3)
+	diff, err := d.client.Diff(ctx, "box", wire.DiffRequest{A: heads[1], B: heads[n]})
+	if err != nil || len(diff.Changes) != 11 {
+		t.Errorf("%d paths differ between the ends, not 11: %v", len(diff.Changes), err)
+	}
+
+	// After a crash, and thinned out.
+	d.kill()
+	d.start()
+	show("fork", n/3)
+	r, err := d.client.Verify(ctx, "", nil)
+	if err != nil || len(r.Damage) > 0 || r.Unsealed > 0 || r.Layers < n {
+		t.Errorf("verify: %+v, %v", r, err)
+	}
+	res, err := d.client.GC(ctx, wire.GCRequest{Keep: wire.Keep{Last: 10}}, nil)
+	if err != nil || len(res.Dropped) < n-30 {
+		t.Fatalf("gc dropped %d snapshots, %v", len(res.Dropped), err)
+	}
+	if _, err := d.client.Checkout(ctx, "box", heads[n-9]); err != nil {
+		t.Fatal(err)
+	}
+	show("box", n-9)
+	show("fork", n/3)
+	if r, err := d.client.Verify(ctx, "", nil); err != nil || len(r.Damage) > 0 || r.Unsealed > 0 {
+		t.Errorf("verify: %+v, %v", r, err)
+	}
+}
+
+// sh runs a script that must succeed.
+func (d *doomed) sh(ctx context.Context, box, script string) wire.Exit {
+	d.t.Helper()
+	var said strings.Builder
+	x, err := d.client.Exec(ctx, box, wire.ExecRequest{Cmd: []string{"sh", "-c", script}}, client.Streams{Stderr: &said})
+	if err != nil || x.Code != 0 {
+		d.t.Fatalf("%s: %+v, %v: %s", script, x, err, said.String())
+	}
+	return x
+}
+
+// depth is the greatest number of layers that a live root is mounted through.
+func (d *doomed) depth() (most int) {
+	notes, err := filepath.Glob(filepath.Join(d.home, "sandboxes", "*", "mounted"))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for _, name := range notes {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		var layers []string
+		if err := json.Unmarshal(text, &layers); err != nil {
+			d.t.Fatal(err)
+		}
+		most = max(most, len(layers))
+	}
+	return most
+}
