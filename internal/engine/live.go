@@ -204,8 +204,12 @@ func (e *Engine) present(ctx context.Context, s *sandbox, rec *meta.Sandbox) (sp
 	if err := os.MkdirAll(filepath.Dir(live.Dir), 0o700); err != nil {
 		return spec, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
+	layers, err := e.layersBelow(ctx, rec.MountTop)
+	if err != nil {
+		return spec, err
+	}
 	if spec, err = drv.Present(ctx, live); err != nil {
-		return spec, fault.Wrap(err, "start sandbox %s", rec.Name)
+		return spec, fault.Wrap(e.blame(rec, layers, err), "start sandbox %s", rec.Name)
 	}
 	if fresh {
 		if err := e.freshIndex(ctx, s, rec, drv, live); err != nil {
@@ -215,14 +219,22 @@ func (e *Engine) present(ctx context.Context, s *sandbox, rec *meta.Sandbox) (sp
 	if drv.Plain() {
 		return spec, nil // it holds all that it shows
 	}
-	layers, err := e.layersBelow(ctx, rec.MountTop)
-	if err != nil {
-		return spec, err
-	}
 	if len(layers) >= timeline.MergeArity {
 		e.mayBeDeep(rec.MountTop) // after a crash nobody else may know
 	}
 	return spec, e.noteMounted(s.id, layers)
+}
+
+// blame names the layer that is missing, if one is, when a live root could not be
+// made ready because of err.
+func (e *Engine) blame(rec *meta.Sandbox, layers []timeline.LayerID, err error) error {
+	for _, l := range layers {
+		if !e.Layers.Has(l) {
+			return fault.New(fault.Corrupt, "layer %s is gone", l).Because(err).
+				WithHint("see which snapshots need it: coppice verify %s; go to one that does not: coppice checkout %s REF", rec.Name, rec.Name)
+		}
+	}
+	return err
 }
 
 // freshIndex sets the index of a generation that nothing has changed yet.
