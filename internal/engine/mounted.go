@@ -63,14 +63,30 @@ func (e *Engine) forgetMounted(id timeline.SandboxID) error {
 	return nil
 }
 
-// findMounted reads the notes that an earlier daemon left.
-func (e *Engine) findMounted() error {
-	notes, err := filepath.Glob(e.mountedPath("*"))
+// findMounted reads the notes that an earlier daemon left. No mount survives a
+// reboot, and a note may not be whole after one.
+func (e *Engine) findMounted(ctx context.Context) error {
+	dirs, err := os.ReadDir(filepath.Join(e.Home, "sandboxes"))
+	if err != nil {
+		return fault.Wrap(err, "look for what is mounted")
+	}
+	boot, err := e.DB.Setting(ctx, settingBoot)
 	if err != nil {
 		return err
 	}
-	for _, name := range notes {
+	for _, d := range dirs {
+		id := timeline.SandboxID(d.Name())
+		if boot != e.BootID {
+			if err := e.forgetMounted(id); err != nil {
+				return err
+			}
+			continue
+		}
+		name := e.mountedPath(id)
 		text, err := os.ReadFile(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
 		if err != nil {
 			return fault.Wrap(err, "read what is mounted")
 		}
@@ -79,7 +95,7 @@ func (e *Engine) findMounted() error {
 			return fault.New(fault.Corrupt, "%s is damaged", name).Because(err).
 				WithHint("when no command runs in that sandbox, remove the file: rm %s", name)
 		}
-		e.mounted[timeline.SandboxID(filepath.Base(filepath.Dir(name)))] = layers
+		e.mounted[id] = layers
 	}
 	return nil
 }

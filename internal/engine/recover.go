@@ -23,7 +23,7 @@ func (e *Engine) recover(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Join(e.Home, "sandboxes"), 0o700); err != nil {
 		return err
 	}
-	if err := e.findMounted(); err != nil {
+	if err := e.findMounted(ctx); err != nil {
 		return err
 	}
 	if err := e.undoAdoptions(ctx); err != nil {
@@ -63,12 +63,16 @@ func (e *Engine) undoAdoptions(ctx context.Context) error {
 	return nil
 }
 
+// settingBoot names the setting that holds the boot during which the home was
+// last opened.
+const settingBoot = "boot_id"
+
 // distrustUnsealed handles a power loss. Snapshots whose layer was not sealed
 // leave the history; their layers, and live roots that stand on them, are kept
 // aside under lost/ for a person to look at. Heads go to the nearest snapshot
 // that is left.
 func (e *Engine) distrustUnsealed(ctx context.Context) error {
-	last, err := e.DB.Setting(ctx, "boot_id")
+	last, err := e.DB.Setting(ctx, settingBoot)
 	if err != nil {
 		return err
 	}
@@ -86,7 +90,7 @@ func (e *Engine) distrustUnsealed(ctx context.Context) error {
 			}
 		}
 	}
-	return e.DB.SetSetting(ctx, "boot_id", e.BootID)
+	return e.DB.SetSetting(ctx, settingBoot, e.BootID)
 }
 
 func (e *Engine) loseLayer(ctx context.Context, id timeline.LayerID) error {

@@ -179,6 +179,43 @@ func TestUnknownLayersAreSwept(t *testing.T) {
 	}
 }
 
+// TestMountedLayersStay keeps layers that a live root was mounted through, until
+// the machine was started again.
+func TestMountedLayersStay(t *testing.T) {
+	h := newHome(t)
+	sb := h.onDir("a")
+	h.run("a", "write", "f", "one")
+	id := timeline.LayerID("0123456789abcdef")
+	old := filepath.Join(h.dir, "layers", string(id), "fs")
+	if err := os.MkdirAll(old, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	note := filepath.Join(h.dir, "sandboxes", sb.ID, "mounted")
+	if err := h.noteMounted(timeline.SandboxID(sb.ID), []timeline.LayerID{id}); err != nil {
+		t.Fatal(err)
+	}
+	h.close()
+	h.open()
+	if _, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil { // its keeper lives
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(old); err != nil {
+		t.Fatalf("the layer below a mount is gone: %v", err)
+	}
+	// Torn by a power loss.
+	if err := os.Truncate(note, 3); err != nil {
+		t.Fatal(err)
+	}
+	h.close()
+	h.boot = "boot-2"
+	h.open()
+	for _, gone := range []string{note, old} {
+		if _, err := os.Lstat(gone); !os.IsNotExist(err) {
+			t.Errorf("%s is still there (%v)", gone, err)
+		}
+	}
+}
+
 func TestChainsStayShallow(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
