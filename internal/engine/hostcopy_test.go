@@ -144,7 +144,7 @@ func TestHostCopyIsRefreshedByDifference(t *testing.T) {
 	if _, err := f.Remove(ctx, []string{"a"}, false); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.GC(ctx, false, func(wire.Progress) {}); err != nil {
+	if _, err := f.GC(ctx, wire.GCRequest{}, func(wire.Progress) {}); err != nil {
 		t.Fatal(err)
 	}
 	if got := f.tree("b"); len(got) != len(host) {
