@@ -275,7 +275,7 @@ func TestRefreshedCopiesStayShallowAndAreCollected(t *testing.T) {
 			}
 		}
 	}
-	if _, err := f.GC(ctx, false, func(wire.Progress) {}); err != nil {
+	if _, err := f.GC(ctx, wire.GCRequest{}, func(wire.Progress) {}); err != nil {
 		t.Fatal(err)
 	}
 	if left := f.layers(); len(left) != 1 {
