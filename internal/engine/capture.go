@@ -172,7 +172,7 @@ func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live 
 	e.dropIndex(s.id, rec.Head)
 	rec.Head, rec.MountTop, rec.Gen = snap.ID, snap.ID, rec.Gen+1
 	s.index, s.of = nil, ""
-	e.removeLater(live.Dir)
+	e.retire(live.Dir)
 	e.mayBeDeep(snap.ID)
 	t.id, t.changed, t.stats = snap.ID, true, st
 	return t, nil

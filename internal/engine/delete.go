@@ -76,6 +76,7 @@ func (e *Engine) splice(ctx context.Context, id timeline.SnapshotID, drop droppe
 		return err
 	}
 	var fresh []timeline.LayerID
+	var sealed []meta.Layer
 	var routes []timeline.Route
 	defer func() {
 		if err != nil {
@@ -97,10 +98,16 @@ func (e *Engine) splice(ctx context.Context, id timeline.SnapshotID, drop droppe
 			if err := e.Layers.Merge(ctx, led.Layer, []timeline.LayerID{r.Layer, cut.Own.Layer}); err != nil {
 				return fault.Wrap(err, "merge snapshot %s into %s", id, r.Top)
 			}
+			// What it takes the place of may be sealed, and is gone after this.
+			got, err := e.Layers.Seal(ctx, led.Layer)
+			if err != nil {
+				return fault.Wrap(err, "merge snapshot %s into %s", id, r.Top)
+			}
+			sealed = append(sealed, meta.Layer{ID: led.Layer, Digest: got.Digest, DiffID: got.DiffID, Size: got.Size})
 		}
 		routes = append(routes, led)
 	}
-	unused, err := drop(ctx, id, routes)
+	unused, err := drop(ctx, id, routes, sealed...)
 	if err != nil {
 		return err
 	}
@@ -114,12 +121,17 @@ func (e *Engine) splice(ctx context.Context, id timeline.SnapshotID, drop droppe
 
 // dropper takes a snapshot out of the database, led being what its routes become;
 // it gives the layers that are of no use any more.
-type dropper func(ctx context.Context, id timeline.SnapshotID, led []timeline.Route) (unused []timeline.LayerID, err error)
+type dropper func(ctx context.Context, id timeline.SnapshotID, led []timeline.Route, sealed ...meta.Layer) (unused []timeline.LayerID, err error)
 
 // removeLayers deletes layers that have no record any more; what is mounted, and
-// what fails, is left for gc.
+// what fails, is left for gc. That they are not needed has to survive a power loss
+// before they go.
 func (e *Engine) removeLayers(ctx context.Context, ids []timeline.LayerID) {
 	if len(ids) == 0 {
+		return
+	}
+	if err := e.DB.Flush(); err != nil {
+		e.Logger.Warn("layers are left for gc", "layers", ids, "err", err)
 		return
 	}
 	used := e.inUse()

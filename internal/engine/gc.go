@@ -53,6 +53,9 @@ func (e *Engine) GC(ctx context.Context, req wire.GCRequest, progress func(wire.
 	if _, err := e.DB.DropUnreferenced(ctx); err != nil {
 		return res, err
 	}
+	if err := e.DB.Flush(); err != nil {
+		return res, err
+	}
 	for i, id := range garbage {
 		if err := e.Layers.Remove(ctx, id); err != nil {
 			return res, err

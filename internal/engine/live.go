@@ -299,6 +299,24 @@ func (e *Engine) stopBox(ctx context.Context, s *sandbox, grace time.Duration) e
 	return e.forgetMounted(s.id)
 }
 
+// retire deletes a generation all of whose changes are captured, once their new
+// place survives a power loss.
+func (e *Engine) retire(dir string) {
+	e.bg.Go(func() error {
+		err := e.sealAll(e.bgCtx)
+		if err == nil {
+			err = e.DB.Flush()
+		}
+		if err == nil {
+			err = e.Layers.RemoveTree(e.bgCtx, dir)
+		}
+		if err != nil && e.bgCtx.Err() == nil {
+			e.Logger.Warn("left for gc", "dir", dir, "err", err)
+		}
+		return nil
+	})
+}
+
 // removeLater deletes a directory that nothing refers to any more.
 func (e *Engine) removeLater(dir string) {
 	e.bg.Go(func() error {

@@ -124,6 +124,6 @@ func (e *Engine) reset(ctx context.Context, s *sandbox, rec *meta.Sandbox, to ti
 	rec.Head, rec.MountTop, rec.Gen, rec.Redo = to, to, rec.Gen+1, redo
 	s.index, s.of = nil, ""
 	e.dropIndex(s.id, head)
-	e.removeLater(old)
+	e.retire(old)
 	return nil
 }

@@ -34,6 +34,33 @@ func (h *home) onDir(name string) wire.Sandbox {
 	return sb
 }
 
+// What a deletion merged takes the place of sealed layers, which are gone: it has
+// to be sealed before.
+func TestADeletionLeavesNothingUnsealed(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	h.run("a", "write", "f", "one")
+	middle := h.run("a", "write", "g", "two").Head
+	h.run("a", "write", "f", "three")
+	if err := h.sealAll(ctx); err != nil {
+		t.Fatal(err)
+	}
+	h.sealing.Lock() // the background keeps its hands off
+	defer h.sealing.Unlock()
+	if _, err := h.DeleteSnapshot(ctx, "a", middle); err != nil {
+		t.Fatal(err)
+	}
+	left, err := h.DB.LayersUnsealed(ctx)
+	for _, l := range left {
+		if !l.Merged {
+			t.Errorf("layer %s is not sealed, and nothing else has what it holds", l.ID)
+		}
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPowerLossDropsWhatWasNotSealed(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")

@@ -278,15 +278,15 @@ func (d *DB) Close() error {
 	return errors.Join(errs...)
 }
 
-// flush waits until the disk has every transaction that was committed before.
+// Flush waits until the disk has every transaction that was committed before.
 // The log is flushed here and not by SQLite, so that no change waits for it. A
 // checkpoint that runs meanwhile flushes what it moves.
-func (d *DB) flush() error {
+func (d *DB) Flush() error {
 	err := syncFile(d.path + "-wal")
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	return err
+	return d.fault(err, "flush the database")
 }
 
 // syncFile flushes a file or directory.

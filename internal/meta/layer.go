@@ -56,7 +56,7 @@ func (d *DB) Layer(ctx context.Context, id timeline.LayerID) (Layer, error) {
 // record is as well. A layer that was dropped meanwhile is NotFound.
 func (d *DB) MarkSealed(ctx context.Context, id timeline.LayerID, digest, diffID string, size int64) error {
 	err := d.tx(ctx, func(t *tx) error {
-		if t.exec("UPDATE layers SET sealed=1,digest=?,diff_id=?,size=? WHERE id=?", digest, diffID, size, id) == 0 && t.err == nil {
+		if t.markSealed(Layer{ID: id, Digest: digest, DiffID: diffID, Size: size}) == 0 && t.err == nil {
 			return fault.New(fault.NotFound, "there is no layer %s any more", id)
 		}
 		return nil
@@ -64,7 +64,12 @@ func (d *DB) MarkSealed(ctx context.Context, id timeline.LayerID, digest, diffID
 	if err != nil {
 		return err
 	}
-	return d.fault(d.flush(), "flush the database")
+	return d.Flush()
+}
+
+// markSealed gives how many layers it found.
+func (t *tx) markSealed(l Layer) int64 {
+	return t.exec("UPDATE layers SET sealed=1,digest=?,diff_id=?,size=? WHERE id=?", l.Digest, l.DiffID, l.Size, l.ID)
 }
 
 // SnapshotOfLayer finds the snapshot whose route a layer is.

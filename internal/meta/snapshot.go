@@ -210,10 +210,10 @@ func (d *DB) Cut(ctx context.Context, id timeline.SnapshotID) (c Cut, err error)
 // the snapshot's route. It gives the layers that nothing refers to any more,
 // whose records are gone. A snapshot that is some sandbox's head, or what a live
 // root stands on, is Conflict, and so is a led that lacks a route which meanwhile
-// ends in the snapshot.
-func (d *DB) DeleteSnapshot(ctx context.Context, id timeline.SnapshotID, led []timeline.Route) (unused []timeline.LayerID, err error) {
+// ends in the snapshot. sealed are those layers of led that are safe on the disk.
+func (d *DB) DeleteSnapshot(ctx context.Context, id timeline.SnapshotID, led []timeline.Route, sealed ...Layer) (unused []timeline.LayerID, err error) {
 	err = d.tx(ctx, func(t *tx) error {
-		unused, err = t.deleteSnapshot(id, led)
+		unused, err = t.deleteSnapshot(id, led, sealed)
 		return err
 	})
 	return unused, err
@@ -221,14 +221,14 @@ func (d *DB) DeleteSnapshot(ctx context.Context, id timeline.SnapshotID, led []t
 
 // DropSnapshot is DeleteSnapshot for one that nobody asked for by name: it is
 // Conflict also when Held would list the snapshot.
-func (d *DB) DropSnapshot(ctx context.Context, id timeline.SnapshotID, led []timeline.Route) (unused []timeline.LayerID, err error) {
+func (d *DB) DropSnapshot(ctx context.Context, id timeline.SnapshotID, led []timeline.Route, sealed ...Layer) (unused []timeline.LayerID, err error) {
 	err = d.tx(ctx, func(t *tx) error {
 		kept := false
 		t.each("SELECT 1 FROM snapshots s WHERE s.id=? AND "+isHeld, func(scanner) error { kept = true; return nil }, id)
 		if kept {
 			return fault.New(fault.Conflict, "snapshot %s is referred to", id)
 		}
-		unused, err = t.deleteSnapshot(id, led)
+		unused, err = t.deleteSnapshot(id, led, sealed)
 		return err
 	})
 	return unused, err
@@ -253,7 +253,7 @@ func (d *DB) Held(ctx context.Context, id timeline.SandboxID) (map[timeline.Snap
 }
 
 // deleteSnapshot: see DB.DeleteSnapshot.
-func (t *tx) deleteSnapshot(id timeline.SnapshotID, led []timeline.Route) (unused []timeline.LayerID, err error) {
+func (t *tx) deleteSnapshot(id timeline.SnapshotID, led []timeline.Route, sealed []Layer) (unused []timeline.LayerID, err error) {
 	if err := t.mustExist(id); err != nil {
 		return nil, err
 	}
@@ -283,6 +283,9 @@ func (t *tx) deleteSnapshot(id timeline.SnapshotID, led []timeline.Route) (unuse
 	t.each("DELETE FROM routes WHERE top=?1 OR below=?1 RETURNING layer", collect(&loose), id)
 	for _, r := range led {
 		t.addRoute(r)
+	}
+	for _, l := range sealed {
+		t.markSealed(l)
 	}
 	t.exec("DELETE FROM tags WHERE snapshot=?", id)
 	t.exec("DELETE FROM bases WHERE top=?", id)
