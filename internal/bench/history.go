@@ -127,7 +127,7 @@ func (b *bench) snapshot(w *writer, name, dir string, already, n, scale int) err
 func (b *bench) atRest(scale int) error {
 	n := 100_000 / scale
 	var ours []time.Duration
-	for range max(2, 5/scale) {
+	for range 3 {
 		name, err := b.sandbox(wire.Source{})
 		if err != nil {
 			return err

@@ -95,13 +95,31 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 	return rec, e.choose(ctx, req, &rec)
 }
 
-// tierWorkspace is history without confinement.
-const tierWorkspace = "workspace"
+// Tiers that this room knows: workspace is history without confinement.
+const (
+	tierWorkspace = "workspace"
+	tierProcess   = "process"
+)
+
+// host says what the host can do for tiers and drivers. An answer that there is
+// nothing better than is kept, since to find it takes a process that mounts: when
+// something stops working later, the start that needs it refuses. What is wanting
+// may be mended meanwhile, and is looked at again each time.
+func (e *Engine) host(ctx context.Context) (wire.ProbeReport, error) {
+	if p := e.able.Load(); p != nil {
+		return *p, nil
+	}
+	p, err := e.ProbeHost(ctx, true)
+	if err == nil && p.Tier == tierProcess && p.Driver == "overlay" {
+		e.able.Store(&p)
+	}
+	return p, err
+}
 
 // choose decides tier and driver: the strongest that the host can give, or the
 // one that was named, which is refused when the host cannot give it.
 func (e *Engine) choose(ctx context.Context, req wire.CreateRequest, rec *meta.Sandbox) error {
-	p, err := e.ProbeHost(ctx, true)
+	p, err := e.host(ctx)
 	if err != nil {
 		return fault.Wrap(err, "find out what this host can do")
 	}

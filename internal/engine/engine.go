@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -128,6 +129,8 @@ type Engine struct {
 	sealing sync.Mutex // one sealer at a time
 
 	importing sync.Mutex // one import of the host at a time; guards Home/bases
+
+	able atomic.Pointer[wire.ProbeReport] // what the host can do, when nothing is wanting
 
 	bg    *errgroup.Group
 	bgCtx context.Context
