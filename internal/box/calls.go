@@ -43,6 +43,14 @@ const (
 	frameThaw  wire.FrameType = 65
 )
 
+// Exit is what FrameExit holds in the stream of an exec.
+type Exit struct {
+	wire.Exit
+	// Alone says that no process was left in the box when the command was
+	// reaped: then there is none until the next exec is begun.
+	Alone bool `json:"alone,omitempty"`
+}
+
 type call struct {
 	Op     string            `json:"op"`
 	Exec   *wire.ExecRequest `json:"exec,omitempty"`
@@ -231,7 +239,7 @@ func (f *Frozen) Thaw() error {
 		if err == nil {
 			err = reply(context.Background(), f.conn, nil)
 		}
-		if !closed(err) {
+		if !closed(err) && !fault.Is(err, fault.Unavailable) {
 			f.err = fault.Wrap(err, "let the processes run again")
 		}
 	})

@@ -232,7 +232,7 @@ func (k *keeper) receive() {
 			delete(k.byPID, x.PID)
 			k.mu.Unlock()
 			if e != nil {
-				e.exited(unix.WaitStatus(x.Status))
+				e.exited(unix.WaitStatus(x.Status), x.Alone)
 			}
 		default:
 			select {
@@ -441,13 +441,20 @@ func (k *keeper) freeze(conn *net.UnixConn) error {
 		_, _, err = wire.ReadFrame(conn, nil)
 		close(over)
 	}
+	var thawed error
 	if k.group != nil {
-		if e := k.group.thaw(); e != nil {
-			return e
-		}
+		thawed = k.group.thaw()
 	}
-	if e := k.ask(guest.MsgThaw, nil); e != nil {
-		return e
+	if thawed == nil {
+		thawed = k.ask(guest.MsgThaw, nil)
+	}
+	if thawed != nil {
+		select {
+		case <-k.stopping:
+			return fault.New(fault.Unavailable, "the sandbox is being stopped").Because(thawed)
+		default:
+			return thawed
+		}
 	}
 	if err == nil {
 		_ = wire.WriteJSON(conn, frameReply, nil)

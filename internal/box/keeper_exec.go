@@ -57,6 +57,7 @@ type execution struct {
 	exit     *wire.Exit
 	at       time.Time  // of the exit
 	result   *wire.Exit // what exit will be, once the output is complete
+	alone    bool       // no process was left when the command was reaped
 }
 
 func (k *keeper) newID() string {
@@ -307,7 +308,7 @@ const pumpSize = 32 << 10
 var pumpBuffers = sync.Pool{New: func() any { return new([pumpSize]byte) }}
 
 // exited takes the command's wait status.
-func (e *execution) exited(ws unix.WaitStatus) {
+func (e *execution) exited(ws unix.WaitStatus, alone bool) {
 	x := wire.Exit{Code: ws.ExitStatus()}
 	if ws.Signaled() {
 		x.Code = 128 + int(ws.Signal())
@@ -320,7 +321,7 @@ func (e *execution) exited(ws unix.WaitStatus) {
 	if e.timedOut {
 		x.Code, x.TimedOut = 124, true
 	}
-	e.result = &x
+	e.result, e.alone = &x, alone
 	e.mu.Unlock()
 	close(e.gone)
 	select {
@@ -445,7 +446,7 @@ func (e *execution) attend(conn *net.UnixConn, offset int64) error {
 		return nil // detached
 	}
 	e.mu.Lock()
-	x := *e.exit
+	x := Exit{Exit: *e.exit, Alone: e.alone}
 	e.mu.Unlock()
 	if err := wire.WriteJSON(conn, wire.FrameExit, x); err == nil {
 		e.k.drop(e)

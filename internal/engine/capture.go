@@ -30,6 +30,7 @@ type note struct {
 	message string
 	exit    *int
 	frozen  bool // leave the processes frozen: they are about to be killed
+	still   bool // no process is left, and none had anything mapped
 }
 
 // taken is the outcome of a capture.
@@ -64,17 +65,25 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 		return t, err
 	}
 	var suspects []string
-	if b := e.liveBox(s); b != nil {
+	ended := false
+	if b := e.liveBox(s); b != nil && !n.still {
 		f, ferr := b.Freeze(ctx)
-		if ferr != nil {
+		switch {
+		case fault.Is(ferr, fault.Unavailable):
+			// The keeper has just ended; perhaps it was killed, and init, which
+			// follows it, has not noticed yet.
+			s.box, ended = nil, true
+		case ferr != nil:
 			return t, fault.Wrap(ferr, "freeze sandbox %s", rec.Name)
+		default:
+			t.procs, suspects = f.Procs(), f.Suspects()
+			s.mapped = len(suspects) > 0
+			defer func() {
+				if !n.frozen || err != nil {
+					err = errors.Join(err, f.Thaw())
+				}
+			}()
 		}
-		t.procs, suspects = f.Procs(), f.Suspects()
-		defer func() {
-			if !n.frozen || err != nil {
-				err = errors.Join(err, f.Thaw())
-			}
-		}()
 	}
 	in := layer.CaptureInput{Parts: parts, Index: s.index, Suspects: suspects, Plain: drv.Plain()}
 	below := s.of
@@ -89,7 +98,7 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 		}
 		return st.Layers
 	}
-	if t.procs == 0 && drv.Adoptable() {
+	if t.procs == 0 && !ended && drv.Adoptable() {
 		in.MaxPaths = adoptAbove
 	}
 	id, made, err := e.newLayer()

@@ -64,7 +64,8 @@ type Enforced struct {
 // Box is a live sandbox's keeper.
 type Box interface {
 	// Exec runs a command; frames travel over the returned stream, which the
-	// caller closes.
+	// caller closes. In the last one, "alone" says that no process was left when
+	// the command was reaped.
 	Exec(ctx context.Context, req wire.ExecRequest) (io.ReadWriteCloser, error)
 	// Freeze stops every process until thaw is called or the connection ends.
 	// suspects are absolute paths inside with a live shared writable mapping.
@@ -151,6 +152,9 @@ type sandbox struct {
 	index *layer.Index        // of the live parts at the snapshot of; nil: unknown
 	of    timeline.SnapshotID // the snapshot that index belongs to
 	warm  bool                // index and box were looked for on the disk
+
+	begun  int  // commands started by this process
+	mapped bool // when last seen, a process had a file mapped shared and writable
 }
 
 // errClosed is the cause that Close cancels background work with.
@@ -320,7 +324,7 @@ func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) {
 	}
 	s.warm = true
 	if b, err := e.Boxes.Attach(ctx, e.runDir(s.id)); err == nil {
-		s.box = b
+		s.box, s.mapped = b, true // for all we know
 		e.watch(s, b)
 	} else if !fault.Is(err, fault.NotFound) {
 		e.Logger.Warn("keeper cannot be reached", "sandbox", s.id, "err", err)

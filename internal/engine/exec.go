@@ -29,15 +29,26 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 		return wire.Exit{}, err
 	}
 	session, err := e.open(ctx, s, &rec, req)
+	s.begun++
+	begun := s.begun
 	s.unlock(e)
 	if err != nil {
 		return wire.Exit{}, err
 	}
 	exit, err := e.relay(ctx, rec.Name, session, stream)
 	if err != nil {
-		return exit, err
+		return exit.Exit, err
 	}
-	return e.settle(ctx, s, req, exit)
+	if req.Attach != "" {
+		begun = 0 // who knows what began since
+	}
+	return e.settle(ctx, s, req, exit, begun)
+}
+
+// ending is the last frame of a command, as Box.Exec has it.
+type ending struct {
+	wire.Exit
+	Alone bool `json:"alone"`
 }
 
 // open starts the box if need be and the command in it.
@@ -67,7 +78,7 @@ func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wi
 // left to the keeper, which never lets a command wait for a reader. A session
 // that just ends, as with this process, hangs nothing up: the client attaches
 // again.
-func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteCloser, stream io.ReadWriter) (wire.Exit, error) {
+func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteCloser, stream io.ReadWriter) (ending, error) {
 	var input sync.WaitGroup
 	defer input.Wait()
 	if s, ok := stream.(interface{ SetReadDeadline(time.Time) error }); ok {
@@ -98,21 +109,22 @@ func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteClo
 		t, p, err := wire.ReadFrame(session, buf)
 		if err != nil {
 			if ctx.Err() != nil {
-				return wire.Exit{}, fault.New(fault.Unavailable, "the daemon is stopping; the command runs on").Because(context.Cause(ctx))
+				return ending{}, fault.New(fault.Unavailable, "the daemon is stopping; the command runs on").Because(context.Cause(ctx))
 			}
-			return wire.Exit{}, fault.New(fault.Unavailable, "the sandbox's keeper ended while the command ran").
+			return ending{}, fault.New(fault.Unavailable, "the sandbox's keeper ended while the command ran").
 				WithHint("what was written is still there; see it with: coppice log %s", name).Because(err)
 		}
 		switch t {
 		case wire.FrameExit:
-			var x wire.Exit
-			return x, decode(p, &x)
+			var x ending
+			err := decode(p, &x)
+			return x, err
 		case wire.FrameFailed:
 			var x wire.Error
 			if err := decode(p, &x); err != nil {
-				return wire.Exit{}, err
+				return ending{}, err
 			}
-			return wire.Exit{}, &fault.Error{Kind: fault.Kind(x.Kind), Message: x.Message, Hint: x.Hint}
+			return ending{}, &fault.Error{Kind: fault.Kind(x.Kind), Message: x.Message, Hint: x.Hint}
 		default:
 			if !gone && wire.WriteFrame(stream, t, p) != nil {
 				gone = true
@@ -128,8 +140,10 @@ func decode(p []byte, v any) error {
 	return nil
 }
 
-// settle captures what a command changed and completes its exit.
-func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, exit wire.Exit) (wire.Exit, error) {
+// settle captures what a command changed and completes its exit. begun is how many
+// commands had begun with this one.
+func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, end ending, begun int) (exit wire.Exit, err error) {
+	exit = end.Exit
 	ctx = context.WithoutCancel(ctx)
 	if err := s.acquire(ctx, e, "capturing after a command"); err != nil {
 		return exit, err
@@ -144,7 +158,7 @@ func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, e
 		return exit, err
 	}
 	code := exit.Code
-	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseExec, message: label(req), exit: &code})
+	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseExec, message: label(req), exit: &code, still: end.Alone && s.begun == begun && !s.mapped})
 	if err != nil {
 		return exit, fault.Wrap(err, "the command ended with exit code %d, but what it changed is not in the history yet", code)
 	}

@@ -32,7 +32,7 @@ type relayed struct {
 	stream         *watched
 	stop           context.CancelFunc
 	done           chan struct{}
-	exit           wire.Exit // when done
+	exit           ending // when done
 	err            error
 }
 
@@ -102,5 +102,50 @@ func TestTheStreamIsLeftAloneAfterTheExit(t *testing.T) {
 	}
 	if r.ended(t); r.err != nil || r.exit.Code != 3 {
 		t.Errorf("%+v, %v", r.exit, r.err)
+	}
+}
+
+// Processes are stopped for a capture unless it is known that there are none.
+func TestFreezesThatAreNotNeeded(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	h.run("a", "true")
+	var b *fakeBox
+	for _, b = range h.boxes.boxes {
+	}
+	n := 0
+	step := func(want int, what string) {
+		t.Helper()
+		n++
+		before := b.freezes
+		if x := h.run("a", "write", "f", itoa(n)); !x.Changed {
+			t.Fatalf("%s: nothing was captured", what)
+		}
+		if got := b.freezes - before; got != want {
+			t.Errorf("%s: %d freezes, not %d", what, got, want)
+		}
+	}
+	step(1, "something may run")
+	b.alone = true
+	step(0, "nothing runs")
+	b.alone, b.suspects = false, []string{"/f"}
+	step(1, "a file is mapped")
+	b.alone, b.suspects = true, nil
+	step(1, "it was mapped when last seen")
+	step(0, "it was not")
+
+	// Another command began before the capture of this one.
+	rec, err := h.DB.Sandbox(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := h.sandbox(rec.ID)
+	req := wire.ExecRequest{Cmd: []string{"write", "f", "last"}}
+	before := b.freezes
+	if x, err := h.settle(ctx, s, req, ending{Alone: true}, s.begun-1); err != nil || x.Changed {
+		t.Errorf("%+v, %v", x, err)
+	}
+	if b.freezes != before+1 {
+		t.Error("what may run was not stopped")
 	}
 }

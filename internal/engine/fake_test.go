@@ -36,6 +36,10 @@ type fakeBox struct {
 	root string
 	gone chan struct{}
 	once sync.Once
+
+	alone    bool     // what commands end with
+	suspects []string // what freezes find
+	freezes  int
 }
 
 func (f *fakeBoxes) Start(_ context.Context, c BoxConfig) (Box, Enforced, error) {
@@ -61,17 +65,20 @@ func (f *fakeBoxes) Attach(_ context.Context, dir string) (Box, error) {
 
 func (b *fakeBox) Gone() <-chan struct{}                  { return b.gone }
 func (b *fakeBox) Procs(context.Context) (int, error)     { return 0, nil }
-func (b *fakeBox) Freeze(context.Context) (Frozen, error) { return fakeFrozen{}, nil }
+func (b *fakeBox) Freeze(context.Context) (Frozen, error) {
+	b.freezes++
+	return fakeFrozen{b.suspects}, nil
+}
 func (b *fakeBox) Stop(context.Context, time.Duration) error {
 	b.once.Do(func() { close(b.gone) })
 	return nil
 }
 
-type fakeFrozen struct{}
+type fakeFrozen struct{ suspects []string }
 
-func (fakeFrozen) Procs() int         { return 0 }
-func (fakeFrozen) Suspects() []string { return nil }
-func (fakeFrozen) Thaw() error        { return nil }
+func (fakeFrozen) Procs() int           { return 0 }
+func (f fakeFrozen) Suspects() []string { return f.suspects }
+func (fakeFrozen) Thaw() error          { return nil }
 
 // Exec does one of: true; write PATH TEXT; rm PATH; mv FROM TO; mkdir PATH.
 func (b *fakeBox) Exec(_ context.Context, req wire.ExecRequest) (io.ReadWriteCloser, error) {
@@ -90,9 +97,9 @@ func (b *fakeBox) Exec(_ context.Context, req wire.ExecRequest) (io.ReadWriteClo
 	default:
 		err = fmt.Errorf("no such command %q", req.Cmd[0])
 	}
-	var x wire.Exit
+	x := ending{Alone: b.alone}
 	if err != nil {
-		x = wire.Exit{Code: 1, Message: err.Error()}
+		x.Exit = wire.Exit{Code: 1, Message: err.Error()}
 	}
 	var out bytes.Buffer
 	return stream{&out, io.Discard}, wire.WriteJSON(&out, wire.FrameExit, x)

@@ -85,7 +85,7 @@ type Box struct {
 type Result struct {
 	Started        wire.Started
 	Stdout, Stderr string
-	Exit           wire.Exit
+	Exit           box.Exit
 	Failed         *wire.Error
 	Dropped        int64
 	Err            error // the stream ended without a last frame

@@ -48,6 +48,26 @@ var lifetimes = []check{
 			t.Errorf("after it was collected: %+v", r)
 		}
 	}},
+	{"a command's end says whether anything is left", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		alone := func(want bool, script string) {
+			t.Helper()
+			if r := b.Sh(t, script); r.Exit.Alone != want {
+				t.Errorf("%s: alone %v", script, r.Exit.Alone)
+			}
+		}
+		alone(true, "true")
+		alone(true, "sleep 0.01 & wait")
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "echo ready; read x; sleep 0.05"}, Stdin: true})
+		WaitOutput(t, s, "ready\n")
+		alone(false, "true")
+		Send(t, s, wire.FrameStdin, []byte("x\n"))
+		if r := Collect(s); !r.Exit.Alone {
+			t.Error("the last one is not alone")
+		}
+		alone(false, "sleep 30 >/dev/null 2>&1 &")
+		alone(false, "true")
+	}},
 	{"nothing outlives a stop", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		mark := "left-" + b.Config.ID

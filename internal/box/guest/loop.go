@@ -119,7 +119,7 @@ func (d *daemon) collect(pid int) error {
 		return nil //nolint:nilerr // an orphan; whoever waited for it is gone
 	}
 	delete(d.commands, pid)
-	return d.link.Send(MsgExited, Exited{PID: pid, Status: uint32(ws)})
+	return d.link.Send(MsgExited, Exited{PID: pid, Status: uint32(ws), Alone: d.childless()})
 }
 
 func (d *daemon) handle(m Message) error {

@@ -81,6 +81,7 @@ type Spawned struct {
 type Exited struct {
 	PID    int    `json:"pid"`
 	Status uint32 `json:"status"`
+	Alone  bool   `json:"alone,omitempty"` // no process but init was left
 }
 
 // Whom a Kill reaches.
