@@ -63,8 +63,8 @@ func (f *fakeBoxes) Attach(_ context.Context, dir string) (Box, error) {
 	return nil, fault.New(fault.NotFound, "no keeper listens in %s", dir)
 }
 
-func (b *fakeBox) Gone() <-chan struct{}                  { return b.gone }
-func (b *fakeBox) Procs(context.Context) (int, error)     { return 0, nil }
+func (b *fakeBox) Gone() <-chan struct{}              { return b.gone }
+func (b *fakeBox) Procs(context.Context) (int, error) { return 0, nil }
 func (b *fakeBox) Freeze(context.Context) (Frozen, error) {
 	b.freezes++
 	return fakeFrozen{b.suspects}, nil

@@ -35,6 +35,7 @@ func Steps() map[string]rootspectest.Step {
 		"deep":   within(deep),
 		"host":   within(host),
 		"links":  within(links),
+		"write":  within(write),
 	}
 }
 
@@ -72,6 +73,7 @@ func Run(t *testing.T, newHome func(t *testing.T) string, newDriver NewDriver) {
 		{"ANewGenerationIsExactlyItsStack", testGenerations},
 		{"PartsHoldTheChanges", testParts},
 		{"HardLinks", testHardLinks},
+		{"AWriteToOneOfTwoNames", testSplitLinks},
 		{"LongPathsAndRemoval", testLongPaths},
 		{"AnInterruptedPresentIsRedone", testInterrupted},
 		{"RemoveOfNothing", testRemoveNothing},
@@ -309,6 +311,49 @@ func testHardLinks(s *suite) {
 		if !strings.Contains(again, w) {
 			s.t.Errorf("after a restart no link %q in\n%s", w, again)
 		}
+	}
+}
+
+func write(root string, arg []byte, out io.Writer) error {
+	var path string
+	if err := json.Unmarshal(arg, &path); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(root+path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	if _, err := f.WriteString(", written"); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	for _, name := range []string{"/one", "/two"} {
+		b, err := os.ReadFile(root + name)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%s is %q\n", name, b)
+	}
+	return nil
+}
+
+// testSplitLinks pins what the documents say of overlayfs: a write to a name whose
+// file lies in a lower layer takes that name away from the file's other names. In
+// a plain tree it does not.
+func testSplitLinks(s *suite) {
+	base := filepath.Join(s.home, "layers", "base", "fs")
+	must(s.t, os.MkdirAll(base, 0o755))
+	must(s.t, os.WriteFile(base+"/one", []byte("linked"), 0o600))
+	must(s.t, os.Link(base+"/one", base+"/two"))
+	other := "linked"
+	if s.drv.Plain() {
+		other = "linked, written"
+	}
+	want := fmt.Sprintf("/one is %q\n/two is %q\n", "linked, written", other)
+	if got := s.step(s.present(s.live("gen", base)), "write", "/one"); got != want {
+		s.t.Errorf("got %swant %s", got, want)
 	}
 }
 
