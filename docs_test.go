@@ -36,7 +36,7 @@ func read(t *testing.T, path string) string {
 
 var (
 	links     = regexp.MustCompile(`\[([^\]]+)\]\(([^)\s]+)\)`)
-	testNames = regexp.MustCompile("^`?((?:Test|Fuzz|Benchmark)\\w+)`?$")
+	testNames = regexp.MustCompile("^`?((?:Test|Fuzz|Benchmark)[A-Z]\\w*)`?$")
 )
 
 // A link leads to a file that is there; one that is called by a test's name, to
