@@ -192,13 +192,14 @@ func serveInNamespace(ctx context.Context) (done bool, _ error) {
 	}
 	end := make(chan error, 1)
 	go func() { end <- cmd.Wait() }()
+	cancelled := ctx.Done()
 	for {
 		select {
 		case s := <-sigs:
 			_ = cmd.Process.Signal(s)
-		case <-ctx.Done():
+		case <-cancelled:
 			_ = cmd.Process.Signal(syscall.SIGTERM)
-			ctx = context.Background()
+			cancelled = nil // once
 		case err := <-end:
 			var exit *exec.ExitError
 			if errors.As(err, &exit) {

@@ -40,7 +40,7 @@ func (s *Store) Adopt(ctx context.Context, id timeline.LayerID, parts []rootspec
 			return fault.Wrap(err, "adopt %s as layer %s", p.Dir, id)
 		}
 	}
-	return fault.Wrap(b.finish(), "adopt layer %s", id)
+	return fault.Wrap(b.finish(ctx), "adopt layer %s", id)
 }
 
 // adopt moves one part's directory into the layer. What it opens is added to held.

@@ -56,10 +56,10 @@ func (s *Store) begin(ctx context.Context, id timeline.LayerID) (b *building, er
 }
 
 // finish makes the layer visible.
-func (b *building) finish() error {
+func (b *building) finish(ctx context.Context) error {
 	unix.Close(b.links)
 	b.links = -1
-	if err := removeAt(context.Background(), b.s.fs, b.dir, "links"); err != nil {
+	if err := removeAt(context.WithoutCancel(ctx), b.s.fs, b.dir, "links"); err != nil {
 		return err
 	}
 	if err := b.s.fs.Rename(b.s.tmp, b.tmp, b.s.top, string(b.id)); err != nil {

@@ -93,7 +93,7 @@ func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInpu
 	if err := trees.emit(e, b.fs); err != nil {
 		return out, fault.Wrap(err, "capture")
 	}
-	if err := b.finish(); err != nil {
+	if err := b.finish(ctx); err != nil {
 		return out, fault.Wrap(err, "capture")
 	}
 	return out, nil

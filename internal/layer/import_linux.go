@@ -73,7 +73,7 @@ func (s *Store) ImportDir(ctx context.Context, id timeline.LayerID, src string, 
 		err = c.rootMeta(v, b.fs, &root.self)
 	}
 	if err == nil {
-		err = b.finish()
+		err = b.finish(ctx)
 	}
 	if err != nil {
 		return rep, fault.Wrap(err, "import %s", src)

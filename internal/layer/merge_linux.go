@@ -42,7 +42,7 @@ func (s *Store) Merge(ctx context.Context, id timeline.LayerID, layers []timelin
 		err = m.meta(f, b.fs, false)
 	}
 	if err == nil {
-		err = b.finish()
+		err = b.finish(ctx)
 	}
 	return fault.Wrap(err, "merge layers into %s", id)
 }

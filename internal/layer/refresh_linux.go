@@ -48,7 +48,7 @@ func (s *Store) Refresh(ctx context.Context, id timeline.LayerID, src string, si
 	root, err := r.root(rawView(src, true), old)
 	stop()
 	if err == nil && r.made.Load() {
-		err = b.finish()
+		err = b.finish(ctx)
 	}
 	if err != nil {
 		return out, fault.Wrap(err, "refresh the copy of %s", src)

@@ -75,7 +75,7 @@ func (s *Store) ImportTar(ctx context.Context, id timeline.LayerID, r io.Reader,
 	if err := t.finishDirs(); err != nil {
 		return rep, fault.Wrap(err, "import archive")
 	}
-	if err := b.finish(); err != nil {
+	if err := b.finish(ctx); err != nil {
 		return rep, fault.Wrap(err, "import archive")
 	}
 	return t.rep, nil
