@@ -30,8 +30,9 @@ func (a *app) create() *cobra.Command {
 
   host           this machine's own root, as you see it: nothing is copied, and
                  nothing of it is changed (default)
-  host-copy      the system directories of this machine, imported once and
-                 refreshed by what changed in them since
+  host-copy      the system directories of this machine, imported once; when
+                 packages were installed, changed or removed since, what
+                 differs is imported too
   DIR            a directory: a path that holds a "/"
   TARBALL        tar, or tar compressed by gzip, zstd or xz: a path, an http(s)
                  address, or "-" for stdin
