@@ -95,10 +95,11 @@ func New(opt Options) *Client {
 		opt.Patience = 30 * time.Second
 	}
 	tr := &http.Transport{
-		DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return opt.Dial(ctx) },
-		MaxIdleConnsPerHost: 16,
-		IdleConnTimeout:     30 * time.Second,
-		DisableCompression:  true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return opt.Dial(ctx) },
+		// A connection that is kept may belong to a daemon that has ended since; a
+		// call on it fails, and nobody knows whether it was carried out.
+		DisableKeepAlives:  true,
+		DisableCompression: true,
 	}
 	return &Client{opt: opt, tr: tr, http: &http.Client{Transport: tr}}
 }

@@ -253,13 +253,21 @@ func (d *doomed) ready(ctx context.Context) {
 // kill ends the daemon, and with an ordinary user's the process that only waits
 // for it.
 func (d *doomed) kill() {
+	killed := false
 	if pid, err := os.ReadFile(filepath.Join(d.home, "lock")); err == nil {
 		if n, err := strconv.Atoi(strings.TrimSpace(string(pid))); err == nil && n > 1 {
 			if p, err := os.FindProcess(n); err == nil {
-				_ = p.Kill()
+				killed = p.Kill() == nil
 			}
 		}
 	}
-	_ = d.cmd.Process.Kill()
+	// An ordinary user's process ends with the daemon that it waits for, whose
+	// socket takes nobody any more by then.
+	patience := 5 * time.Second
+	if !killed { // it had not come so far
+		patience = 0
+	}
+	late := time.AfterFunc(patience, func() { _ = d.cmd.Process.Kill() })
+	defer late.Stop()
 	_ = d.cmd.Wait()
 }

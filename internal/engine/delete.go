@@ -164,8 +164,9 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 		return err
 	}
 	defer s.unlock(e)
-	if b := e.liveBox(s); b != nil {
-		n, err := b.Procs(ctx)
+	box := e.liveBox(s)
+	if box != nil {
+		n, err := box.Procs(ctx)
 		if err != nil && e.liveBox(s) != nil {
 			return err
 		}
@@ -189,15 +190,28 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 	e.mu.Unlock()
 	dir := e.sandboxDir(rec.ID)
 	trash := dir + ".removed"
-	if err := os.Rename(dir, trash); err == nil {
-		e.removeLater(trash)
-	} else if !os.IsNotExist(err) {
+	if err := os.Rename(dir, trash); err != nil && !os.IsNotExist(err) {
 		e.Logger.Warn("left for gc", "dir", dir, "err", err)
 	}
+	// Who removes a sandbox may need the room, so that is waited for; but not by
+	// who does not wait.
+	done := make(chan struct{})
 	e.bg.Go(func() error {
+		defer close(done)
+		if box != nil {
+			select { // its mount holds what is deleted
+			case <-box.Gone():
+			case <-e.bgCtx.Done():
+			}
+		}
+		e.removeTree(trash)
 		e.removeLayers(e.bgCtx, unused)
 		return nil
 	})
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
 	return nil
 }
 

@@ -4,6 +4,8 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -307,22 +309,18 @@ func (e *Engine) retire(dir string) {
 		if err == nil {
 			err = e.DB.Flush()
 		}
-		if err == nil {
-			err = e.Layers.RemoveTree(e.bgCtx, dir)
-		}
-		if err != nil && e.bgCtx.Err() == nil {
+		if err != nil {
 			e.Logger.Warn("left for gc", "dir", dir, "err", err)
+			return nil
 		}
+		e.removeTree(dir)
 		return nil
 	})
 }
 
-// removeLater deletes a directory that nothing refers to any more.
-func (e *Engine) removeLater(dir string) {
-	e.bg.Go(func() error {
-		if err := e.Layers.RemoveTree(e.bgCtx, dir); err != nil && e.bgCtx.Err() == nil {
-			e.Logger.Warn("left for gc", "dir", dir, "err", err)
-		}
-		return nil
-	})
+// removeTree deletes a directory that nothing refers to any more.
+func (e *Engine) removeTree(dir string) {
+	if err := e.Layers.RemoveTree(e.bgCtx, dir); err != nil && e.bgCtx.Err() == nil && !errors.Is(err, fs.ErrNotExist) {
+		e.Logger.Warn("left for gc", "dir", dir, "err", err)
+	}
 }

@@ -155,7 +155,7 @@ func (c *counter) Write(p []byte) (int, error) { *c += counter(len(p)); return l
 func TestImportAgainstCp(t *testing.T) {
 	src := os.Getenv("COPPICE_BENCH_IMPORT")
 	if src == "" {
-		t.Skip("COPPICE_BENCH_IMPORT is not set")
+		t.Skip("needs COPPICE_BENCH_IMPORT: a directory to import")
 	}
 	dir := t.TempDir()
 	s, err := Open(context.Background(), vfs.OS(), dir+"/layers")
