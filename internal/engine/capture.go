@@ -21,8 +21,9 @@ import (
 
 // adoptAbove is how many changed paths make it worth while to turn the upper
 // itself into the layer, when no process is left, instead of copying from it.
-// Below it a copy is as fast, and leaves directories where rename(2) is free.
-const adoptAbove = 2048
+// Below it a copy takes no longer than the start of another box, and leaves
+// directories where rename(2) is free.
+const adoptAbove = 512
 
 // note says why a snapshot is taken.
 type note struct {

@@ -49,10 +49,10 @@ type ent struct {
 }
 
 const (
-	entRacy   = 1 << iota // changed so shortly before the capture that its stat may not show the next change
-	entOpaque             // a directory that hides what lies below
-	entGhost              // is not there, but the snapshot has it (Reindex)
-	entDirty              // differs from the snapshot whatever its stat says (Reindex)
+	entRacy    = 1 << iota // changed so shortly before the capture that its stat may not show the next change
+	entOpaque              // a directory that hides what lies below
+	entDirty               // of an import: a directory that could not be opened, so look again whatever its stat says
+	entMissing             // of an import: is there, but could not be taken; the layer does not have it
 )
 
 // dirNode is a directory's entries in the order in which the kernel lists them,

@@ -86,7 +86,7 @@ func (w *walker) root(fd int, old *rootEnt, next *rootEnt, d *delta) (*dirNode, 
 		return nil, nil
 	}
 	o, n := &old.self, &next.self
-	d.self = o.mode != n.mode || o.uid != n.uid || o.gid != n.gid || o.size != n.size || o.flags&entDirty != 0
+	d.self = o.mode != n.mode || o.uid != n.uid || o.gid != n.gid || o.size != n.size
 	d.leaf = d.self || o.mtime != n.mtime
 	return old.node, nil
 }

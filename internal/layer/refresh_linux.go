@@ -13,10 +13,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// entMissing marks an entry of an import's index that is there, but could not be
-// taken: the layer does not have it.
-const entMissing = 1 << 4
-
 // Refreshed is what Refresh made.
 type Refreshed struct {
 	Report      // Entries counts what differed

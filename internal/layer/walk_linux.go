@@ -160,7 +160,7 @@ func (w *worker) list(p *place) error {
 			continue
 		}
 		p.differs(pos)
-		if e := &old.ents[i]; !e.isWhiteout() || e.flags&entGhost != 0 {
+		if e := &old.ents[i]; !e.isWhiteout() {
 			p.delta.gone = append(p.delta.gone, string(old.name(e)))
 		}
 	}
@@ -212,7 +212,7 @@ func (w *worker) entry(p *place, name []byte, st *unix.Stat_t, idx, pos int) err
 				WithHint("remove it inside the sandbox and try again")
 		}
 		p.b.put(name, e)
-		if idx < 0 || !p.old.ents[idx].isWhiteout() || p.old.ents[idx].flags&(entGhost|entDirty) != 0 {
+		if idx < 0 || !p.old.ents[idx].isWhiteout() {
 			p.delta.gone = append(p.delta.gone, string(name))
 		}
 		return nil
@@ -226,7 +226,7 @@ func (w *worker) entry(p *place, name []byte, st *unix.Stat_t, idx, pos int) err
 // whether it did.
 func (w *worker) keep(p *place, name []byte, st *unix.Stat_t, idx, pos int) (bool, error) {
 	oe := &p.old.ents[idx]
-	if !oe.same(st) || oe.flags&(entGhost|entDirty) != 0 {
+	if !oe.same(st) {
 		return false, nil
 	}
 	if oe.isDir() {
@@ -401,7 +401,7 @@ func (w *worker) enter(p *place, s sub, q *place) (e ent, err error) {
 		return e, err
 	}
 	oe, on := p.known(s)
-	if oe != nil && oe.same(&st) && oe.flags&(entRacy|entGhost|entDirty) == 0 {
+	if oe != nil && oe.same(&st) && oe.flags&entRacy == 0 {
 		q.old = on
 		return *oe, nil
 	}
@@ -418,8 +418,8 @@ func (w *worker) enter(p *place, s sub, q *place) (e ent, err error) {
 		e.flags |= entRacy
 	}
 	d := q.delta
-	if oe != nil && oe.ino == e.ino && oe.flags&entGhost == 0 && (!a.opaque || oe.flags&entOpaque != 0) {
-		d.self = oe.mode != e.mode || oe.uid != e.uid || oe.gid != e.gid || oe.size != e.size || oe.flags&entDirty != 0
+	if oe != nil && oe.ino == e.ino && (!a.opaque || oe.flags&entOpaque != 0) {
+		d.self = oe.mode != e.mode || oe.uid != e.uid || oe.gid != e.gid || oe.size != e.size
 		d.leaf = d.self || oe.mtime != e.mtime
 		q.old = on
 		return e, nil
