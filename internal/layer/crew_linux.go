@@ -16,8 +16,11 @@ type crew struct {
 	spare atomic.Int32
 }
 
+// hire makes n of them.
+func (c *crew) hire(n int) { c.spare.Store(int32(n)) }
+
 // gather makes one for each further processor.
-func (c *crew) gather() { c.spare.Store(int32(min(runtime.GOMAXPROCS(0), maxCrew) - 1)) }
+func (c *crew) gather() { c.hire(min(runtime.GOMAXPROCS(0), maxCrew) - 1) }
 
 // take claims a goroutine.
 func (c *crew) take() bool {

@@ -104,7 +104,7 @@ func (s *Store) importer(ctx context.Context, id timeline.LayerID, src string, o
 	}
 	c := &copier{ctx: ctx, tolerate: true, indexed: true, racyFrom: time.Now().Add(-hostRacy).UnixNano()}
 	c.s, c.fromRaw, c.lenient = s, true, true
-	c.spare.Store(copyWorkers())
+	c.hire(copyWorkers())
 	if opts.OneFileSystem {
 		c.dev = st.Dev
 	}

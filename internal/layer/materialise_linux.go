@@ -22,7 +22,7 @@ func (s *Store) Materialise(ctx context.Context, v *View, dst string) (err error
 	defer unix.Close(out)
 	c := &copier{ctx: ctx}
 	c.s, c.toPlain, c.strip = s, true, true
-	c.spare.Store(copyWorkers())
+	c.hire(copyWorkers())
 	// Links are kept in dst itself: it may be a subvolume or file system of its
 	// own.
 	links := ".coppice-" + rand.Text()

@@ -171,7 +171,7 @@ func (r *refresher) dir(src *mdir, old *dirNode, at *spot, depth int) (*dirNode,
 			return err
 		}
 		if depth < viewHeld && r.take() {
-			g.start(func() error { return work(false) }, &r.spare)
+			g.start(func() error { return work(false) }, &r.crew)
 			continue
 		}
 		if depth >= viewHeld {

@@ -16,8 +16,8 @@ import (
 // copier copies what a view shows into a directory, on several goroutines.
 type copier struct {
 	putter
-	ctx   context.Context
-	spare atomic.Int32
+	crew
+	ctx context.Context
 
 	dev   uint64                 // the only file system that is read; 0: any
 	skip  func(path string) bool // leave out; may be nil
@@ -37,7 +37,7 @@ type copier struct {
 
 // Workers beyond the first: reading and the file system's own locks leave room
 // for a few more than there are processors.
-func copyWorkers() int32 { return int32(max(2, runtime.GOMAXPROCS(0)) + 1) }
+func copyWorkers() int { return max(2, runtime.GOMAXPROCS(0)) + 1 }
 
 // pending is an entry that is to be copied, and what the index says of it: nil
 // when there is none.
@@ -88,7 +88,7 @@ func (c *copier) tree(src *mdir, dst *outDir, depth int) (*dirNode, error) {
 			return err
 		}
 		if depth < viewHeld && c.take() {
-			g.start(func() error { return work(false) }, &c.spare)
+			g.start(func() error { return work(false) }, &c.crew)
 			continue
 		}
 		if depth >= viewHeld {
@@ -144,20 +144,11 @@ func (c *copier) files(g *group, files []pending, dst int, more bool) {
 			return nil
 		}
 		if (len(files) > 0 || more) && c.take() {
-			g.start(work, &c.spare)
+			g.start(work, &c.crew)
 			continue
 		}
 		g.note(work())
 	}
-}
-
-func (c *copier) take() bool {
-	for n := c.spare.Load(); n > 0; n = c.spare.Load() {
-		if c.spare.CompareAndSwap(n, n-1) {
-			return true
-		}
-	}
-	return false
 }
 
 // group runs work on other goroutines and keeps the first error.
@@ -167,10 +158,11 @@ type group struct {
 	err error // guarded by mu
 }
 
-func (g *group) start(fn func() error, spare *atomic.Int32) {
+// start runs fn on a goroutine that was taken from the crew.
+func (g *group) start(fn func() error, c *crew) {
 	g.wg.Go(func() {
 		g.note(fn())
-		spare.Add(1)
+		c.spare.Add(1)
 	})
 }
 
