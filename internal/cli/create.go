@@ -91,7 +91,7 @@ history.`,
 	f.StringVar(&req.Tier, "tier", "", "how its processes are confined: auto (default), workspace, process")
 	f.StringVar(&req.Net, "net", "", "its network: off (default), host")
 	f.StringArrayVarP(&req.Env, "env", "e", nil, "set a variable for every command: `K=V`, or K to take it from here")
-	f.StringArrayVar(&limits, "limit", nil, "`LIMITS`: memory=4GiB,pids=512,disk=10GiB")
+	f.StringArrayVar(&limits, "limit", nil, "`LIMITS`: memory=4GiB,pids=512; disk=10GiB is refused, as no driver can enforce it yet")
 	must(cmd.RegisterFlagCompletionFunc("driver", cobra.FixedCompletions([]string{"auto", "overlay", "copy", "btrfs"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("tier", cobra.FixedCompletions([]string{"auto", "workspace", "process"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("net", cobra.FixedCompletions([]string{"off", "host"}, cobra.ShellCompDirectiveNoFileComp)))

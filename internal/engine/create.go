@@ -74,6 +74,10 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 	if err != nil {
 		return rec, err
 	}
+	if limits.DiskBytes > 0 {
+		return rec, fault.New(fault.Unsupported, "a disk limit cannot be enforced on this store").
+			WithHint("put COPPICE_HOME on a file system of the size you want (a tmpfs with size=, a loop mount, a project quota), and leave disk= out of --limit")
+	}
 	rec.Limits = wire.Limits{Memory: limits.MemoryBytes, Pids: limits.PIDs, Disk: limits.DiskBytes}
 	net, err := policy.ParseNet(req.Net)
 	if err != nil {

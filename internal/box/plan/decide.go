@@ -151,8 +151,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	e := Enforced{Tier: c.Tier, User: fmt.Sprintf("%s (%d:%d)", u.Name, u.UID, u.GID)}
 	add := func(name, state, detail string) { e.Items = append(e.Items, Item{name, state, detail}) }
 	if c.Limits.Disk > 0 {
-		return g, e, fault.New(fault.Unsupported, "a disk limit cannot be enforced on this store").
-			WithHint("put COPPICE_HOME on a file system of the size you want (a tmpfs with size=, a loop mount, a project quota), and leave disk= out of --limit")
+		return g, e, fault.New(fault.Unsupported, "a disk limit cannot be enforced").WithHint("leave disk= out of --limit")
 	}
 	g.Env = environment(c, u)
 	if c.Tier == TierWorkspace {
