@@ -114,6 +114,9 @@ func (e *Engine) merge(ctx context.Context, top timeline.SnapshotID) error {
 		}
 	}
 	e.mu.Lock()
+	if len(e.shallow) >= maxStacks {
+		clear(e.shallow)
+	}
 	e.shallow[top] = true
 	e.mu.Unlock()
 	return nil

@@ -107,7 +107,9 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 		return t, err
 	}
 	defer made()
+	e.shape.RLock() // what the present is compared with stays
 	got, err := e.Layers.Capture(ctx, id, in)
+	e.shape.RUnlock()
 	if err != nil {
 		return t, fault.Wrap(err, "capture sandbox %s", rec.Name)
 	}

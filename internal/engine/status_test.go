@@ -4,9 +4,11 @@ package engine
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 )
 
@@ -26,5 +28,33 @@ func TestStatusSaysWhatIsLeftOut(t *testing.T) {
 	want := []wire.LeftOut{{Path: "/a\ufffd", Why: "its name is not UTF-8"}}
 	if err != nil || !slices.Equal(st.LeftOut, want) {
 		t.Errorf("left out: %v, %v; want %v", st.LeftOut, err, want)
+	}
+}
+
+func TestStatusSaysThatTheHostChanged(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	rec, err := h.DB.Sandbox(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	print := "as it was"
+	h.HostPrint = func() string { return print }
+	err = h.DB.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error {
+		r.Host, r.HostPrint = true, print
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, changed := range []bool{false, true} {
+		if changed {
+			print = "as it is now"
+		}
+		st, err := h.Status(ctx, "a")
+		said := strings.Contains(strings.Join(st.Notices, "\n"), "the host's own files have changed")
+		if err != nil || said != changed {
+			t.Errorf("changed %v: notices %q, %v", changed, st.Notices, err)
+		}
 	}
 }
