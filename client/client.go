@@ -104,7 +104,7 @@ func New(opt Options) *Client {
 	return &Client{opt: opt, tr: tr, http: &http.Client{Transport: tr}}
 }
 
-// Close closes idle connections. Calls under way go on.
+// Close lets go of what the client holds between calls. Calls under way go on.
 func (c *Client) Close() { c.tr.CloseIdleConnections() }
 
 // List gives all sandboxes, by name.

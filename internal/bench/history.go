@@ -417,7 +417,7 @@ func (b *bench) memory(int) error {
 	if err := b.exec(name, "true"); err != nil {
 		return err
 	}
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // idle is what is measured
 	box, err := pss(b.daemon, false)
 	if err != nil {
 		return err

@@ -110,11 +110,16 @@ func (g *cgroup) remove() {
 	if g == nil || g.path == "" {
 		return
 	}
+	var err error
 	for range 50 {
-		if err := os.Remove(g.path); err == nil || errors.Is(err, os.ErrNotExist) {
+		if err = os.Remove(g.path); err == nil || errors.Is(err, os.ErrNotExist) {
+			err = nil
 			break
 		}
 		time.Sleep(time.Millisecond)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-keeper: the control group stays:", err)
 	}
 	unix.Close(g.fd)
 	g.path = ""
