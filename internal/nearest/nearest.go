@@ -1,0 +1,60 @@
+// Package nearest guesses which of some words a person meant who typed another one.
+// Any room may import it; it imports none of ours.
+package nearest
+
+import "strings"
+
+// Of gives the option that whoever typed word most likely meant: one from which word
+// differs by at most a third of the option's letters, rounded up, or that word, of two
+// letters or more, is the beginning of. Upper and lower case are the same, and two letters that stand in each other's place are one difference. It is ""
+// where nothing is near; of several that are as near it is the one that sorts first.
+//
+// The work is bounded by the length of the options alone: word may be a stranger's, and
+// of any length.
+func Of(word string, options []string) string {
+	word = strings.ToLower(word)
+	best, least := "", 0
+	for _, o := range options {
+		small := strings.ToLower(o)
+		most := (len(small) + 2) / 3
+		if best != "" {
+			most = min(most, least)
+		}
+		d := distance(word, small, most)
+		if len(word) >= 2 && strings.HasPrefix(small, word) {
+			d = min(d, 1)
+		}
+		if d <= most && (best == "" || d < least || o < best) {
+			best, least = o, d
+		}
+	}
+	return best
+}
+
+// distance counts the bytes that are to be put in, taken out, changed or swapped with
+// their neighbour to make b of a. More than most are most+1, which costs nothing where
+// the lengths say so already.
+func distance(a, b string, most int) int {
+	if max(len(a), len(b))-min(len(a), len(b)) > most {
+		return most + 1
+	}
+	before, above, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		before, above, row = above, row, before
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			change := above[j-1]
+			if a[i-1] != b[j-1] {
+				change++
+			}
+			row[j] = min(above[j]+1, row[j-1]+1, change)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+	}
+	return min(row[len(b)], most+1)
+}
