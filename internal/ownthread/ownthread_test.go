@@ -1,0 +1,27 @@
+//go:build linux
+
+package ownthread
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestRun changes the thread that it runs on, and looks whether another one is changed.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	for range 50 {
+		Run(func() {
+			if unix.Gettid() == unix.Getpid() {
+				t.Error("on the first thread")
+			}
+			if v, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); v != 0 || err != nil {
+				t.Errorf("no_new_privs is %d, %v, on a thread that is said to be new", v, err)
+			}
+			if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
