@@ -1,5 +1,5 @@
-// Package client talks to a coppice daemon over its unix socket. It works on
-// every system that Go does; the daemon itself needs Linux. Anybody may import
+// Package client talks to a coppice daemon over its unix socket, or over TCP with
+// a token. It works on every system that Go does; the daemon itself needs Linux. Anybody may import
 // it; it imports client/wire alone.
 //
 // Errors that the daemon answered with are of type *Error and carry a kind to
@@ -10,6 +10,7 @@ package client
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -64,8 +65,18 @@ func IsKind(err error, kind string) bool {
 	return errors.As(err, &e) && e.Kind == kind
 }
 
-// Options configures a Client. Either Socket or Dial must be set.
+// Options configures a Client. One of Host, Socket and Dial must be set; Host goes
+// before the others.
 type Options struct {
+	// Host is where the daemon listens on TCP, as https://HOST:PORT or
+	// http://HOST:PORT; a path behind it is that of a proxy. Redirects are not
+	// followed.
+	Host string
+	// Token is the bearer token for Host. Over http:// everybody on the way can
+	// read it.
+	Token string
+	// TLS says whom to trust at an https:// Host; nil is the system's authorities.
+	TLS *tls.Config
 	// Socket is the path of the daemon's socket. It may be longer than the 107
 	// bytes that the system allows (on Linux).
 	Socket string
@@ -77,35 +88,62 @@ type Options struct {
 	Patience time.Duration
 }
 
+// expectTime is how long an upload waits for the daemon to want it: one that is
+// refused is not sent.
+const expectTime = 2 * time.Second
+
 // Client is a connection to a daemon; it dials when it needs to. It may be used
 // from several goroutines.
 type Client struct {
 	opt  Options
-	http *http.Client
-	tr   *http.Transport
+	http *http.Client // each call has a connection of its own
+	kept *http.Client // for calls that are safe to repeat; the same as http on a socket
+	to   *remote      // nil: over Dial
+	bad  error        // what is wrong with the options
 }
 
 // New makes a Client. It does not connect.
 func New(opt Options) *Client {
+	if opt.Patience == 0 {
+		opt.Patience = 30 * time.Second
+	}
+	if opt.Host != "" {
+		to, err := newRemote(opt)
+		if err != nil {
+			return &Client{opt: opt, http: &http.Client{}, kept: &http.Client{}, bad: err}
+		}
+		opt.Dial = to.dial
+		// What a kept connection may have carried is asked again where that harms
+		// nobody; the rest is not sent on one that may be dead.
+		return &Client{opt: opt, to: to, http: stays(to.transport(false)), kept: stays(to.transport(true))}
+	}
 	if opt.Dial == nil {
 		socket := opt.Socket
 		opt.Dial = func(ctx context.Context) (net.Conn, error) { return DialSocket(ctx, socket) }
 	}
-	if opt.Patience == 0 {
-		opt.Patience = 30 * time.Second
-	}
-	tr := &http.Transport{
+	cl := stays(&http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return opt.Dial(ctx) },
 		// A connection that is kept may belong to a daemon that has ended since; a
 		// call on it fails, and nobody knows whether it was carried out.
-		DisableKeepAlives:  true,
-		DisableCompression: true,
-	}
-	return &Client{opt: opt, tr: tr, http: &http.Client{Transport: tr}}
+		DisableKeepAlives:     true,
+		DisableCompression:    true,
+		ExpectContinueTimeout: expectTime,
+		WriteBufferSize:       256 << 10,
+		ReadBufferSize:        256 << 10,
+	})
+	return &Client{opt: opt, http: cl, kept: cl}
+}
+
+// stays is a client that goes nowhere else: the token is for one daemon.
+func stays(tr *http.Transport) *http.Client {
+	return &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // Close lets go of what the client holds between calls. Calls under way go on.
-func (c *Client) Close() { c.tr.CloseIdleConnections() }
+func (c *Client) Close() {
+	c.http.CloseIdleConnections()
+	c.kept.CloseIdleConnections()
+}
 
 // List gives all sandboxes, by name.
 func (c *Client) List(ctx context.Context) ([]wire.Sandbox, error) {
@@ -157,9 +195,21 @@ func (c *Client) Create(ctx context.Context, req wire.CreateRequest, progress fu
 	return res, c.longBody(ctx, "/v1/sandboxes", form.FormDataContentType(), pr, progress, &res)
 }
 
+// SetLife changes how long a sandbox lives, and when its processes are stopped.
+func (c *Client) SetLife(ctx context.Context, name string, req wire.LifeRequest) (wire.Sandbox, error) {
+	var res wire.Sandbox
+	err := c.call(ctx, http.MethodPatch, at(name), req, &res)
+	return res, err
+}
+
 // Status gives the state of one sandbox.
 func (c *Client) Status(ctx context.Context, name string) (wire.StatusResult, error) {
 	return get[wire.StatusResult](ctx, c, at(name))
+}
+
+// Policy tells what a sandbox may use now.
+func (c *Client) Policy(ctx context.Context, name string) (wire.PolicyResult, error) {
+	return get[wire.PolicyResult](ctx, c, at(name)+"/policy")
 }
 
 // Remove removes a sandbox and what of its history nobody else needs. Without
@@ -170,6 +220,12 @@ func (c *Client) Remove(ctx context.Context, name string, force bool) error {
 		p += "?force=true"
 	}
 	return c.call(ctx, http.MethodDelete, p, nil, nil)
+}
+
+// Start starts a stopped sandbox, and its supervised command if it has one. What
+// runs already is left alone.
+func (c *Client) Start(ctx context.Context, name string) (wire.StatusResult, error) {
+	return post[wire.StatusResult](ctx, c, at(name)+"/start", nil)
 }
 
 // Stop ends all processes of a sandbox.
@@ -246,19 +302,30 @@ func (c *Client) Commit(ctx context.Context, name, message string) (wire.CommitR
 	return post[wire.CommitResult](ctx, c, at(name)+"/commit", wire.CommitRequest{Message: message})
 }
 
-// Checkout goes to a snapshot; the present is captured first.
-func (c *Client) Checkout(ctx context.Context, name, ref string) (wire.MoveResult, error) {
-	return post[wire.MoveResult](ctx, c, at(name)+"/checkout", wire.CheckoutRequest{Node: ref})
+// Run starts the supervised command of a sandbox, which belongs to nobody who is
+// connected: see Attach. One that could not be started has an Exit.
+func (c *Client) Run(ctx context.Context, name string, req wire.RunRequest) (wire.Run, error) {
+	return post[wire.Run](ctx, c, at(name)+"/run", req)
 }
 
-// Undo goes n snapshots back.
-func (c *Client) Undo(ctx context.Context, name string, n int) (wire.MoveResult, error) {
-	return post[wire.MoveResult](ctx, c, at(name)+"/undo", wire.UndoRequest{N: n})
+// Mark labels what happens in a sandbox.
+func (c *Client) Mark(ctx context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error) {
+	return post[wire.CommitResult](ctx, c, at(name)+"/mark", req)
+}
+
+// Checkout goes to a snapshot; the present is captured first.
+func (c *Client) Checkout(ctx context.Context, name string, req wire.CheckoutRequest) (wire.MoveResult, error) {
+	return post[wire.MoveResult](ctx, c, at(name)+"/checkout", req)
+}
+
+// Undo goes back; the present is captured first.
+func (c *Client) Undo(ctx context.Context, name string, req wire.UndoRequest) (wire.MoveResult, error) {
+	return post[wire.MoveResult](ctx, c, at(name)+"/undo", req)
 }
 
 // Redo takes back the last undo.
-func (c *Client) Redo(ctx context.Context, name string) (wire.MoveResult, error) {
-	return post[wire.MoveResult](ctx, c, at(name)+"/redo", nil)
+func (c *Client) Redo(ctx context.Context, name string, req wire.RedoRequest) (wire.MoveResult, error) {
+	return post[wire.MoveResult](ctx, c, at(name)+"/redo", req)
 }
 
 // Delete drops a snapshot from the history; its children keep their content.
@@ -284,6 +351,17 @@ func (c *Client) DeleteTag(ctx context.Context, name, tag string) error {
 	return c.call(ctx, http.MethodDelete, at(name)+"/tags/"+url.PathEscape(tag), nil, nil)
 }
 
+// Socket gives where a sandbox's line protocol is spoken, on the daemon's host. It
+// is spoken there until CloseSocket, or until the sandbox is removed.
+func (c *Client) Socket(ctx context.Context, name string) (wire.SocketResult, error) {
+	return post[wire.SocketResult](ctx, c, at(name)+"/socket", nil)
+}
+
+// CloseSocket closes it.
+func (c *Client) CloseSocket(ctx context.Context, name string) error {
+	return c.call(ctx, http.MethodDelete, at(name)+"/socket", nil, nil)
+}
+
 // GC frees what nothing refers to, after it dropped what req does not keep.
 func (c *Client) GC(ctx context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error) {
 	var res wire.GCResult
@@ -304,6 +382,14 @@ func (c *Client) Verify(ctx context.Context, name string, progress func(wire.Pro
 // Fork makes new sandboxes that share everything with this one.
 func (c *Client) Fork(ctx context.Context, name string, req wire.ForkRequest) (wire.ForkResult, error) {
 	return post[wire.ForkResult](ctx, c, at(name)+"/fork", req)
+}
+
+// Tournament runs candidates in forks of a sandbox and finds the one that wins.
+// progress may be nil; it is called from the calling goroutine. When ctx ends
+// before, the candidates are killed and their forks removed.
+func (c *Client) Tournament(ctx context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress)) (wire.TournamentResult, error) {
+	var res wire.TournamentResult
+	return res, c.long(ctx, at(name)+"/tournament", req, progress, &res)
 }
 
 func at(name string) string { return "/v1/sandboxes/" + url.PathEscape(name) }
@@ -341,6 +427,7 @@ func (c *Client) call(ctx context.Context, method, path string, req, res any) er
 	if err := json.NewDecoder(r.Body).Decode(res); err != nil {
 		return &Error{Kind: KindUnavailable, Message: "the daemon's answer broke off: " + err.Error(), Err: err}
 	}
+	_, _ = io.CopyN(io.Discard, r.Body, 4<<10) // the line's end, so that the connection can be used again
 	return nil
 }
 
@@ -356,10 +443,9 @@ func encode(req any) (io.Reader, error) {
 }
 
 func (c *Client) do(ctx context.Context, method, path, kind string, body io.Reader, accept string) (*http.Response, error) {
-	// A path may hold sandbox names and references; nothing but "?" ends it.
-	req, err := http.NewRequestWithContext(ctx, method, "http://coppice"+path, body)
+	req, err := c.request(ctx, method, path, body)
 	if err != nil {
-		return nil, &Error{Kind: KindInvalid, Message: "make the request: " + err.Error(), Err: err}
+		return nil, err
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", kind)
@@ -367,11 +453,36 @@ func (c *Client) do(ctx context.Context, method, path, kind string, body io.Read
 	if accept != "" {
 		req.Header.Set("Accept", accept)
 	}
-	res, err := c.http.Do(req)
+	cl := c.http
+	if method == http.MethodGet {
+		cl = c.kept
+	}
+	res, err := cl.Do(req)
 	if err != nil {
 		return nil, unavailable(err)
 	}
 	return res, nil
+}
+
+// request begins a request to wherever the daemon is. Every request is made by it,
+// but for those of exec, which speak for themselves.
+func (c *Client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
+	if c.bad != nil {
+		return nil, c.bad
+	}
+	base := "http://coppice"
+	if c.to != nil {
+		base = c.to.base
+	}
+	// A path may hold sandbox names and references; nothing but "?" ends it.
+	req, err := http.NewRequestWithContext(ctx, method, base+path, body)
+	if err != nil {
+		return nil, &Error{Kind: KindInvalid, Message: "make the request: " + err.Error(), Err: err}
+	}
+	if c.to != nil && c.to.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.to.token)
+	}
+	return req, nil
 }
 
 // unavailable keeps an *Error (of Dial) and context errors, and makes the rest
@@ -390,7 +501,12 @@ func unavailable(err error) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return &Error{Kind: KindTimeout, Message: "the daemon did not answer in time", Err: err}
 	}
-	return &Error{Kind: KindUnavailable, Message: "reach the daemon: " + err.Error(), Err: err}
+	why := err.Error()
+	var op *net.OpError
+	if errors.As(err, &op) && op.Net == "unix" && op.Op != "dial" { // its address is how the daemon got there
+		why = op.Op + ": " + op.Err.Error()
+	}
+	return &Error{Kind: KindUnavailable, Message: "reach the daemon: " + why, Err: err}
 }
 
 // problem reads an error answer.

@@ -27,11 +27,36 @@ type Streams struct {
 	// Resize and Signals are passed on while the command runs.
 	Resize  <-chan wire.Size
 	Signals <-chan string // "INT", "TERM"
+	// Started is called once, when the command runs.
+	Started func(wire.Started)
 	// Lost is called with the cause when the connection is lost, and with nil
 	// when the command was found again.
 	Lost func(error)
 	// Dropped is called with how many bytes of output were lost.
 	Dropped func(int64)
+	// Restarted is called when a supervised command was started again.
+	Restarted func()
+}
+
+// RunAttached is Run and Attach in one: nothing that the command prints is missed.
+func (c *Client) RunAttached(ctx context.Context, name string, req wire.RunRequest, st Streams) (wire.Exit, error) {
+	return c.Exec(ctx, name, wire.ExecRequest{Run: &req, Stdin: req.Stdin, TTY: req.TTY, Size: req.Size}, st)
+}
+
+// Attachment says how to attach to a supervised command.
+type Attachment struct {
+	ReadOnly bool       // to look on: nothing is sent, and nobody waits for this reader
+	Stdin    bool       // Streams.Stdin is to be sent
+	TTY      bool       // it has a terminal, and so have we
+	Size     *wire.Size // of our terminal
+	Offset   int64      // where in its output to begin; negative: so many bytes before the end
+}
+
+// Attach connects streams to the supervised command of a sandbox and waits for its
+// end, over all its starts. When ctx ends, Attach returns and the command runs on
+// as if nobody had been there.
+func (c *Client) Attach(ctx context.Context, name string, a Attachment, st Streams) (wire.Exit, error) {
+	return c.Exec(ctx, name, wire.ExecRequest{Attach: wire.AttachRun, Offset: a.Offset, ReadOnly: a.ReadOnly, Stdin: a.Stdin, TTY: a.TTY, Size: a.Size}, st)
 }
 
 // Exec runs a command and waits for its end. A command that could not be
@@ -111,6 +136,9 @@ func (e *brokenError) Error() string { return e.err.Error() }
 // connect runs the exec on one connection. progress says that the daemon
 // answered with frames.
 func (s *session) connect(ctx context.Context) (_ wire.Exit, progress bool, _ error) {
+	if s.c.bad != nil {
+		return wire.Exit{}, false, s.c.bad
+	}
 	conn, err := s.c.opt.Dial(ctx)
 	if err != nil {
 		return wire.Exit{}, false, &brokenError{err}
@@ -121,32 +149,37 @@ func (s *session) connect(ctx context.Context) (_ wire.Exit, progress bool, _ er
 
 	req := s.req
 	if s.id != "" {
-		req = wire.ExecRequest{Attach: s.id, Offset: s.got, TTY: s.req.TTY, Stdin: s.req.Stdin, Size: s.req.Size}
+		req = wire.ExecRequest{Attach: s.id, Offset: s.got, TTY: s.req.TTY, Stdin: s.req.Stdin, Size: s.req.Size,
+			Keep: s.req.Attach == wire.AttachRun || s.req.Run != nil, ReadOnly: s.req.ReadOnly}
 	}
 	br, err := s.upgrade(conn, req)
 	if err != nil {
 		return wire.Exit{}, false, err
 	}
 	defer s.setConn(nil)
-	buf := make([]byte, 64<<10)
+	var buf []byte
 	for {
-		t, p, err := wire.ReadFrame(br, buf)
+		whole, err := wire.ReadWhole(br, buf)
 		if err != nil {
 			return wire.Exit{}, progress, &brokenError{err}
 		}
-		if cap(p) > cap(buf) {
-			buf = p[:cap(p)]
-		}
-		switch t {
+		buf = whole
+		switch p := whole[wire.FrameHead:]; wire.FrameType(whole[0]) {
 		case wire.FrameStarted:
 			var m wire.Started
 			if err := json.Unmarshal(p, &m); err != nil {
 				return wire.Exit{}, progress, fmt.Errorf("decode the start of the command: %w", err)
 			}
-			if s.id != "" && s.st.Lost != nil {
+			switch {
+			case s.id == "" && s.st.Started != nil:
+				s.st.Started(m)
+			case s.id == "":
+			case s.id == m.Exec && s.st.Lost != nil:
 				s.st.Lost(nil)
+			case s.id != m.Exec && s.st.Restarted != nil:
+				s.st.Restarted()
 			}
-			s.id, progress = m.Exec, true
+			s.id, s.got, progress = m.Exec, m.Offset, true
 			s.setConn(conn)
 			s.pumps.Do(s.startPumps)
 		case wire.FrameStdout:
@@ -190,14 +223,21 @@ func (s *session) upgrade(conn net.Conn, req wire.ExecRequest) (*bufio.Reader, e
 	// The request frame goes out with the head of the HTTP request: the daemon
 	// finds it behind the head, and one turn of the wire is saved.
 	w := bufio.NewWriterSize(conn, len(first)+512)
-	fmt.Fprintf(w, "POST %s/exec HTTP/1.1\r\nHost: coppice\r\nConnection: Upgrade\r\nUpgrade: coppice-frames\r\n\r\n", at(s.name))
+	host, prefix, extra := "coppice", "", ""
+	if to := s.c.to; to != nil {
+		host, prefix = to.host, to.path
+		if to.token != "" {
+			extra = "Authorization: Bearer " + to.token + "\r\n" // newRemote has checked it
+		}
+	}
+	fmt.Fprintf(w, "POST %s%s/exec HTTP/1.1\r\nHost: %s\r\n%sConnection: Upgrade\r\nUpgrade: coppice-frames\r\n\r\n", prefix, at(s.name), host, extra)
 	if err := wire.WriteFrame(w, wire.FrameRequest, first); err != nil {
 		return nil, &Error{Kind: KindInvalid, Message: "the command is too long: " + err.Error(), Err: err}
 	}
 	// A server that answers with an error may close before it read everything:
 	// the answer counts.
 	werr := w.Flush()
-	br := bufio.NewReaderSize(conn, 32<<10)
+	br := bufio.NewReaderSize(conn, 4<<10) // what is larger is read past it
 	res, err := http.ReadResponse(br, nil)
 	if err != nil {
 		return nil, &brokenError{errors.Join(werr, err)}

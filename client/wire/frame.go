@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 )
 
 // FrameType is the first byte of a frame.
@@ -48,72 +49,111 @@ const MaxFrame = 1 << 20
 
 // ExecRequest asks for a command to be run in a sandbox.
 type ExecRequest struct {
-	Cmd       []string `json:"cmd"`                  // argv; at least one word
-	Env       []string `json:"env,omitempty"`        // KEY=VALUE, added to the sandbox's own
-	Dir       string   `json:"dir,omitempty"`        // absolute path inside; "" is the user's home, else /
-	TTY       bool     `json:"tty,omitempty"`        // give it a terminal
-	Stdin     bool     `json:"stdin,omitempty"`      // stdin will be sent; else it is /dev/null
+	Cmd       []string `json:"cmd"`                  // the command and its arguments; at least one word, and no shell between
+	Env       []string `json:"env,omitempty"`        // KEY=VALUE each, added to the sandbox's own
+	Dir       string   `json:"dir,omitempty"`        // absolute path of the working directory; "" is the user's home, else /
+	TTY       bool     `json:"tty,omitempty"`        // give it a terminal; stderr then comes as stdout
+	Stdin     bool     `json:"stdin,omitempty"`      // input will be sent; else stdin is /dev/null
 	Size      *Size    `json:"size,omitempty"`       // of the terminal
-	TimeoutMS int64    `json:"timeout_ms,omitempty"` // 0: none; SIGTERM, then SIGKILL
+	TimeoutMS int64    `json:"timeout_ms,omitempty"` // after so long SIGTERM, then SIGKILL, and exit code 124; 0 is none
 	Label     string   `json:"label,omitempty"`      // message of the snapshot; "" is the command line
-	// Attach and Offset continue a running exec after a lost connection: Attach
-	// is its id, Offset how many output bytes were already received.
-	Attach string `json:"attach,omitempty"`
-	Offset int64  `json:"offset,omitempty"`
+	Attach    string   `json:"attach,omitempty"`     // id of a running command to continue with after a lost connection; over frames alone
+	// with attach: how many bytes of output were received already; negative begins so
+	// many before the end, at the beginning of a line
+	Offset int64 `json:"offset,omitempty"`
+	// run it for nobody in particular: who goes away hangs nothing up, and several may
+	// attach; always so where output comes as events
+	Keep     bool `json:"keep,omitempty"`
+	ReadOnly bool `json:"read_only,omitempty"` // with attach: what is sent is ignored, and the command never waits for this reader
+	// what a new command is called, "x" and ten hexadecimal digits: the daemon's to
+	// choose, a client's is ignored
+	ID  string      `json:"id,omitempty"`
+	Run *RunRequest `json:"run,omitempty"` // start the sandbox's supervised command instead of cmd, and attach to it; over frames alone
 }
 
 // Size is a terminal's size in character cells.
 type Size struct {
-	Cols uint16 `json:"cols"`
-	Rows uint16 `json:"rows"`
+	Cols uint16 `json:"cols"` // characters in a line
+	Rows uint16 `json:"rows"` // lines
 }
 
 // Signal asks for a signal to be sent, by name ("INT", "TERM").
 type Signal struct {
-	Name string `json:"name"`
+	Name string `json:"name"` // such as "INT", "TERM", "KILL"
 }
 
 // Started says that the command runs.
 type Started struct {
-	Exec string `json:"exec"` // its id, for Attach
-	PID  int    `json:"pid"`  // inside the sandbox
+	Exec   string `json:"exec"`             // id of the command
+	PID    int    `json:"pid"`              // inside the sandbox
+	Offset int64  `json:"offset,omitempty"` // where in the command's output this stream begins, in bytes
 }
 
 // Dropped says that output was lost because nobody was attached.
 type Dropped struct {
-	Bytes int64 `json:"bytes"`
+	Bytes int64 `json:"bytes"` // how many were lost
 }
 
 // Exit ends an exec. Snapshot and Head are filled in by the daemon.
 type Exit struct {
-	Code     int    `json:"code"`             // 124 timeout, 126 not executable, 127 not found, 128+n signal
-	Signal   string `json:"signal,omitempty"` // set when a signal ended it
-	TimedOut bool   `json:"timed_out,omitempty"`
-	Message  string `json:"message,omitempty"`  // why it could not be started, with 126 and 127
-	Snapshot string `json:"snapshot,omitempty"` // the snapshot after it; the old head when nothing changed
-	Head     string `json:"head,omitempty"`
-	Changed  bool   `json:"changed,omitempty"`
-	Paths    int    `json:"paths,omitempty"` // how many paths it changed
+	Code     int    `json:"code"`                // of the command; 124 timeout, 126 not executable, 127 not found, 128+n ended by signal n, 153 too much output
+	Signal   string `json:"signal,omitempty"`    // the signal that ended it, such as "KILL"
+	TimedOut bool   `json:"timed_out,omitempty"` // it took longer than timeout_ms, or than the sandbox's limit
+	Limit    string `json:"limit,omitempty"`     // the limit of the sandbox that ended it: "time", "output"
+	// limits of all processes of the sandbox that they came to while it ran, where a control
+	// group counts that: "memory" (some were killed), "pids" (some were not started)
+	Hits     []string `json:"hits,omitempty"`
+	Message  string   `json:"message,omitempty"`  // why it could not be started, with 126 and 127
+	Snapshot string   `json:"snapshot,omitempty"` // the snapshot after it; the old head when nothing changed
+	Head     string   `json:"head,omitempty"`     // where HEAD is now
+	Changed  bool     `json:"changed,omitempty"`  // it changed files
+	Paths    int      `json:"paths,omitempty"`    // how many paths it changed
 }
 
 // Error is an error on the wire.
 type Error struct {
-	Kind    string `json:"kind"`
-	Message string `json:"message"`
-	Hint    string `json:"hint,omitempty"`
+	Kind    string `json:"kind"`           // to branch on, such as "not_found"
+	Message string `json:"message"`        // what went wrong
+	Hint    string `json:"hint,omitempty"` // how to mend it
 }
 
-// WriteFrame writes one frame in a single Write.
+// FrameHead is the length of what stands before a frame's payload, in bytes.
+const FrameHead = 5
+
+// gatherFrom is how large a payload must be to be written from where it lies.
+const gatherFrom = 4 << 10
+
+// WriteFrame writes one frame in a single Write. To a socket it is written at once
+// as well, and without a copy: other goroutines may write frames there.
 func WriteFrame(w io.Writer, t FrameType, payload []byte) error {
 	if len(payload) > MaxFrame {
 		return fmt.Errorf("frame of %d bytes: the limit is %d", len(payload), MaxFrame)
 	}
-	b := make([]byte, 5+len(payload))
-	b[0] = byte(t)
-	binary.BigEndian.PutUint32(b[1:5], uint32(len(payload)))
-	copy(b[5:], payload)
+	if len(payload) >= gatherFrom && gathers(w) {
+		head := make([]byte, FrameHead)
+		putHead(head, t, len(payload))
+		_, err := (&net.Buffers{head, payload}).WriteTo(w)
+		return err
+	}
+	b := make([]byte, FrameHead+len(payload))
+	putHead(b, t, len(payload))
+	copy(b[FrameHead:], payload)
 	_, err := w.Write(b)
 	return err
+}
+
+func putHead(b []byte, t FrameType, size int) {
+	b[0] = byte(t)
+	binary.BigEndian.PutUint32(b[1:FrameHead], uint32(size))
+}
+
+// gathers reports whether several slices are written to w by one writev(2).
+func gathers(w io.Writer) bool {
+	switch w.(type) {
+	case *net.UnixConn, *net.TCPConn:
+		return true
+	}
+	return false
 }
 
 // WriteJSON writes one frame with v as JSON.
@@ -129,23 +169,37 @@ func WriteJSON(w io.Writer, t FrameType, v any) error {
 // enough; the payload is valid until buf is used again. io.EOF means that the
 // stream ended between frames.
 func ReadFrame(r io.Reader, buf []byte) (FrameType, []byte, error) {
-	var head [5]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
+	whole, err := ReadWhole(r, buf)
+	if err != nil {
 		return 0, nil, err
+	}
+	return FrameType(whole[0]), whole[FrameHead:], nil
+}
+
+// ReadWhole is ReadFrame for who passes frames on: it gives the whole frame, its
+// type in the first byte and its payload behind the first FrameHead.
+func ReadWhole(r io.Reader, buf []byte) ([]byte, error) {
+	if cap(buf) < FrameHead {
+		buf = make([]byte, FrameHead, FrameHead+512)
+	}
+	head := buf[:FrameHead]
+	if _, err := io.ReadFull(r, head); err != nil {
+		return nil, err
 	}
 	n := binary.BigEndian.Uint32(head[1:])
 	if n > MaxFrame {
-		return 0, nil, fmt.Errorf("frame of %d bytes: the limit is %d", n, MaxFrame)
+		return nil, fmt.Errorf("frame of %d bytes: the limit is %d", n, MaxFrame)
 	}
-	if int(n) > cap(buf) {
-		buf = make([]byte, n)
+	size := FrameHead + int(n)
+	if size > cap(buf) {
+		buf = append(make([]byte, 0, size), head...)
 	}
-	buf = buf[:n]
-	if _, err := io.ReadFull(r, buf); err != nil {
+	buf = buf[:size]
+	if _, err := io.ReadFull(r, buf[FrameHead:]); err != nil {
 		if err == io.EOF {
 			err = io.ErrUnexpectedEOF
 		}
-		return 0, nil, err
+		return nil, err
 	}
-	return FrameType(head[0]), buf, nil
+	return buf, nil
 }

@@ -8,19 +8,42 @@ import (
 
 // CreateRequest asks for a new sandbox.
 type CreateRequest struct {
-	Name   string   `json:"name,omitempty"`   // "" lets the daemon choose one
-	From   Source   `json:"from,omitzero"`    // the zero value is the host
-	User   string   `json:"user,omitempty"`   // "root", "me" or a name of the sandbox's /etc/passwd; "" lets the base decide
-	Driver string   `json:"driver,omitempty"` // "auto" or "", "overlay", "copy", "btrfs"
-	Tier   string   `json:"tier,omitempty"`   // "auto" or "", "workspace", "process"
-	Net    string   `json:"net,omitempty"`    // "off" or "", "host"
-	Env    []string `json:"env,omitempty"`    // KEY=VALUE, for every command
-	Limits string   `json:"limits,omitempty"` // "memory=4GiB,pids=512,disk=10GiB"
+	Name       string       `json:"name,omitempty"`        // 1 to 63 of a-z 0-9 _ . -, a letter or digit first; "" lets the daemon choose one
+	From       Source       `json:"from,omitzero"`         // what its first snapshot is made of; the host where it is left out
+	User       string       `json:"user,omitempty"`        // who commands run as: "root", "me" or a name of the sandbox's /etc/passwd; "" lets the base decide
+	Driver     string       `json:"driver,omitempty"`      // how its files are kept apart: "auto" or "", "overlay", "copy", "btrfs"
+	Tier       string       `json:"tier,omitempty"`        // how its processes are confined: "auto" or "", "workspace", "process", "supervised"
+	Net        string       `json:"net,omitempty"`         // "off" or "" (nothing but its own loopback, if the policy does not say more), "rules" (what the policy allows), "host"
+	Env        []string     `json:"env,omitempty"`         // KEY=VALUE each, for every command
+	KeepRecent int          `json:"keep_recent,omitempty"` // so many of the newest snapshots stay when automatic ones thin out; 0 is 200
+	KeepForMS  int64        `json:"keep_for_ms,omitempty"` // snapshots that are younger stay when automatic ones thin out; 0 is an hour
+	Limits     string       `json:"limits,omitempty"`      // such as "memory=4GiB,cpus=1.5,pids=512,disk=10GiB,time=30m,output=100MiB,files=1024"; "" is none
+	Policy     []PolicyFile `json:"policy,omitempty"`      // files that say more; none is what is built in
+	// what the inside may do with its own history: "read" or "" (look, and mark),
+	// "rewind" (also commit, tag and go back), "off"
+	Self       string `json:"self,omitempty"`
+	TTLMS      int64  `json:"ttl_ms,omitempty"`       // so long from now it is removed, or, when it has tags, cut back to what they name; 0 is never
+	IdleStopMS int64  `json:"idle_stop_ms,omitempty"` // after so long without use its processes are stopped; 0 is never
 
 	// Tar is the archive when From.Kind is SourceTar: tar, or tar compressed by
 	// gzip, zstd or xz. It travels beside the JSON, in the same HTTP body.
 	Tar io.Reader `json:"-"`
 }
+
+// What stays of automatic snapshots unless something else is asked for.
+const (
+	DefaultKeepRecent = 200
+	DefaultKeepForMS  = 60 * 60 * 1000
+)
+
+// What the inside of a sandbox may do with its own history, at SelfSocket.
+const (
+	SelfOff    = "off"    // nothing: there is no socket
+	SelfRead   = "read"   // look at it, and mark it
+	SelfRewind = "rewind" // also commit, tag, and go back in place
+
+	SelfSocket = "/run/coppice.sock"
+)
 
 // The kinds of a Source. The empty kind is SourceHost.
 const (
@@ -33,10 +56,13 @@ const (
 
 // Source says what the first snapshot of a sandbox is made of.
 type Source struct {
+	// "host" or "" (the host's own root, shared and never copied), "host-copy" (its
+	// system directories, imported once), "dir" (a directory of the daemon's host),
+	// "tar" (an archive, sent with the request), "sandbox" (a snapshot of another one)
 	Kind    string `json:"kind,omitempty"`
-	Path    string `json:"path,omitempty"`    // SourceDir: absolute; SourceTar: what the archive is called, for people
-	Sandbox string `json:"sandbox,omitempty"` // SourceSandbox: its name or id
-	Ref     string `json:"ref,omitempty"`     // SourceSandbox: "" is HEAD, after a capture of the present
+	Path    string `json:"path,omitempty"`    // with "dir": absolute; with "tar": what the archive is called, for people
+	Sandbox string `json:"sandbox,omitempty"` // with "sandbox": its name or id
+	Ref     string `json:"ref,omitempty"`     // with "sandbox": a reference to the snapshot; "" is HEAD, after a capture of the present
 }
 
 // IsZero makes an unset Source vanish from JSON.
@@ -50,29 +76,49 @@ const (
 
 // Sandbox is one isolated environment with history.
 type Sandbox struct {
-	ID       string    `json:"id"`
-	Name     string    `json:"name"`
-	Created  time.Time `json:"created"`
-	Head     string    `json:"head"`            // the snapshot that the live state descends from
-	State    string    `json:"state"`           // StateIdle, StateLive
-	Procs    int       `json:"procs,omitempty"` // processes of commands, when live
-	From     string    `json:"from"`            // what it was made from, for people
-	Driver   string    `json:"driver"`          // in force
-	Tier     string    `json:"tier"`            // in force
-	User     string    `json:"user"`
-	Net      string    `json:"net"`
-	Env      []string  `json:"env,omitempty"`
-	Limits   Limits    `json:"limits,omitzero"`
+	ID       string    `json:"id"`                 // 12 hexadecimal digits
+	Name     string    `json:"name"`               // unique
+	Created  time.Time `json:"created"`            // when
+	Head     string    `json:"head"`               // the snapshot that the live state descends from
+	State    string    `json:"state"`              // "idle" (no process and no keeper: it costs no memory) or "live"
+	Procs    int       `json:"procs,omitempty"`    // processes of commands, when live
+	From     string    `json:"from"`               // what it was made from, for people
+	Driver   string    `json:"driver"`             // in force: "overlay", "copy", "btrfs"
+	Tier     string    `json:"tier"`               // in force: "workspace", "process", "supervised"
+	User     string    `json:"user"`               // who commands run as
+	Net      string    `json:"net"`                // "off", "rules" or "host"
+	Policy   string    `json:"policy,omitempty"`   // digest of what it may use; rules that hold for a time are not in it
+	Env      []string  `json:"env,omitempty"`      // KEY=VALUE each, for every command
+	Limits   Limits    `json:"limits,omitzero"`    // what it may use at most
+	Self     string    `json:"self,omitempty"`     // what the inside may do with its own history: "off", "read", "rewind"
 	Warnings []string  `json:"warnings,omitempty"` // only in the answer to create and fork: what was refused, unreadable or weaker than asked
 	Notes    []string  `json:"notes,omitempty"`    // only in the answer to create: what was done besides
+
+	Expires    *time.Time `json:"expires,omitempty"`      // when it is removed, or, when it has tags, cut back to what they name
+	IdleStopMS int64      `json:"idle_stop_ms,omitempty"` // after so long without use its processes are stopped
+
+	Tournament string `json:"tournament,omitempty"` // set in the fork of a candidate, and says of which tournament: gc removes it
 }
 
 // Limits are a sandbox's limits; 0 is none.
 type Limits struct {
-	Memory int64 `json:"memory,omitempty"` // bytes
-	Pids   int64 `json:"pids,omitempty"`
-	Disk   int64 `json:"disk,omitempty"` // bytes
+	Memory    int64 `json:"memory,omitempty"`     // bytes
+	Pids      int64 `json:"pids,omitempty"`       // processes and threads
+	Disk      int64 `json:"disk,omitempty"`       // bytes
+	MilliCPUs int64 `json:"milli_cpus,omitempty"` // thousandths of a processor
+	TimeMS    int64 `json:"time_ms,omitempty"`    // wall time of one command
+	Output    int64 `json:"output,omitempty"`     // bytes that one command prints
+	Files     int64 `json:"files,omitempty"`      // files that one process has open
 }
+
+// The limits that can end a command (Exit.Limit), and those that it can come to with
+// others (Exit.Hits).
+const (
+	LimitTime   = "time"
+	LimitOutput = "output"
+	LimitMemory = "memory"
+	LimitPids   = "pids"
+)
 
 // ListResult is the answer to list.
 type ListResult struct {
@@ -81,7 +127,7 @@ type ListResult struct {
 
 // RemoveResult is the answer to remove.
 type RemoveResult struct {
-	Removed []string `json:"removed"` // names
+	Removed []string `json:"removed"` // names of the sandboxes
 }
 
 // Enforcement states.
@@ -93,53 +139,70 @@ const (
 
 // Enforcement is one wall of a sandbox as it was really put up.
 type Enforcement struct {
-	Name   string `json:"name"`  // "seccomp", "net", "memory"
-	State  string `json:"state"` // EnforcedOn, EnforcedOff, EnforcedWeak
-	Detail string `json:"detail,omitempty"`
+	Name   string `json:"name"`             // such as "seccomp", "net", "memory"
+	State  string `json:"state"`            // "on", "off" or "weak"
+	Detail string `json:"detail,omitempty"` // what was put up, or why it was not
 }
 
 // Disk is the space that a sandbox's history takes, in bytes.
 type Disk struct {
-	Own    int64 `json:"own"`    // layers that this sandbox alone uses
-	Shared int64 `json:"shared"` // layers that other sandboxes use as well
-	Live   int64 `json:"live"`   // changes that are not in a layer yet
+	Own     int64 `json:"own"`               // layers that this sandbox alone uses
+	Shared  int64 `json:"shared"`            // layers that other sandboxes use as well
+	Live    int64 `json:"live"`              // changes that are not in a layer yet
+	Limited int64 `json:"limited,omitempty"` // what counts towards the limit, where there is one
 }
 
 // StatusResult is the state of one sandbox.
 type StatusResult struct {
-	Sandbox      Sandbox       `json:"sandbox"`
+	Sandbox      Sandbox       `json:"sandbox"`                 // what it is
 	DriverReason string        `json:"driver_reason,omitempty"` // why this driver
 	TierReason   string        `json:"tier_reason,omitempty"`   // why this tier
-	Enforced     []Enforcement `json:"enforced"`                // as of the last start; empty when never started
-	Snapshots    int           `json:"snapshots"`
-	Branches     int           `json:"branches"`
-	Disk         Disk          `json:"disk"`
-	Dirty        bool          `json:"dirty,omitempty"`    // the live state differs from HEAD, as far as is known
-	Notices      []string      `json:"notices,omitempty"`  // what a person should know: the host changed below, a layer is damaged
-	LeftOut      []LeftOut     `json:"left_out,omitempty"` // of the host, since the last start
+	Enforced     []Enforcement `json:"enforced"`                // the walls as of the last start; empty when it was never started
+	Snapshots    int           `json:"snapshots"`               // how many it made
+	Branches     int           `json:"branches"`                // how many leaves its history has
+	Disk         Disk          `json:"disk"`                    // what its history takes
+	Dirty        bool          `json:"dirty,omitempty"`         // the live state differs from HEAD, as far as is known
+	Run          *Run          `json:"run,omitempty"`           // the supervised command
+	Notices      []string      `json:"notices,omitempty"`       // what a person should know: the host changed below, a layer is damaged
+	LeftOut      []LeftOut     `json:"left_out,omitempty"`      // places of the host that it does not show, as of the last start
 }
 
 // LeftOut is a place of the host that a sandbox from host does not show.
 type LeftOut struct {
 	Path string `json:"path"` // where it is not UTF-8, U+FFFD stands for what is wrong
-	Why  string `json:"why"`
+	Why  string `json:"why"`  // for people
 }
 
 // DaemonStatus is the state of the daemon.
 type DaemonStatus struct {
-	Version   string    `json:"version"`
-	PID       int       `json:"pid"`
-	Home      string    `json:"home"`
-	Started   time.Time `json:"started"`
-	Sandboxes int       `json:"sandboxes"`
-	Live      int       `json:"live"` // sandboxes with a keeper
+	Version   string    `json:"version"`   // of the program
+	PID       int       `json:"pid"`       // of the daemon
+	Home      string    `json:"home"`      // the directory of its store
+	Started   time.Time `json:"started"`   // when
+	Sandboxes int       `json:"sandboxes"` // how many there are
+	Live      int       `json:"live"`      // how many of them have a keeper
+
+	Listeners []Listener `json:"listeners,omitempty"` // where it is served, its own socket first
+}
+
+// What a Listener asks of those who come.
+const (
+	AuthPeer  = "peer"  // to be the daemon's own user
+	AuthToken = "token" // a bearer token
+	AuthNone  = "none"  // nothing
+)
+
+// Listener is one place where the daemon is served.
+type Listener struct {
+	URL  string `json:"url"`  // such as "unix:///home/daemon.sock", "https://127.0.0.1:8443"
+	Auth string `json:"auth"` // what it asks of those who come: "peer" (to be the daemon's own user), "token", "none"
 }
 
 // ProbeItem is one thing that this host can or cannot do.
 type ProbeItem struct {
-	Name   string `json:"name"`             // "process", "overlay-in-userns"
-	Group  string `json:"group"`            // "tiers", "drivers", "features"
-	OK     bool   `json:"ok"`               //
+	Name   string `json:"name"`             // such as "process", "overlay-in-userns"
+	Group  string `json:"group"`            // "tiers", "drivers" or "features"
+	OK     bool   `json:"ok"`               // it works
 	Weak   bool   `json:"weak,omitempty"`   // it works with less than it should have
 	Detail string `json:"detail,omitempty"` // what was found
 	Remedy string `json:"remedy,omitempty"` // the one command or setting that mends it
@@ -147,27 +210,27 @@ type ProbeItem struct {
 
 // ProbeReport is what this host can do, found by trying.
 type ProbeReport struct {
-	Kernel string      `json:"kernel"`
-	User   string      `json:"user"` // who the daemon runs as
-	Items  []ProbeItem `json:"items"`
-	Tier   string      `json:"tier"`   // what --tier auto takes
-	Driver string      `json:"driver"` // what --driver auto takes
+	Kernel string      `json:"kernel"` // its release
+	User   string      `json:"user"`   // who the daemon runs as
+	Items  []ProbeItem `json:"items"`  // what was tried
+	Tier   string      `json:"tier"`   // what "auto" takes
+	Driver string      `json:"driver"` // what "auto" takes
 }
 
 // Snapshot is a node of the history.
 type Snapshot struct {
-	ID      string    `json:"id"`
-	Parent  string    `json:"parent,omitempty"`
-	Message string    `json:"message"`
-	Head    bool      `json:"head,omitempty"`
-	Leaf    bool      `json:"leaf,omitempty"`
-	Cause   string    `json:"cause"` // "import", "exec", "auto", "manual", "fork", "checkout"
-	Created time.Time `json:"created"`
-	Exit    *int      `json:"exit,omitempty"` // exit code of the command, with cause exec
-	Paths   int       `json:"paths"`          // how many paths it changed against its parent
-	Bytes   int64     `json:"bytes"`          // content bytes of what it added and changed
-	Sealed  bool      `json:"sealed,omitempty"`
-	Tags    []string  `json:"tags,omitempty"`
+	ID      string    `json:"id"`                // 12 hexadecimal digits
+	Parent  string    `json:"parent,omitempty"`  // the snapshot that it came after
+	Message string    `json:"message"`           // the command line, label or message
+	Head    bool      `json:"head,omitempty"`    // HEAD is here
+	Leaf    bool      `json:"leaf,omitempty"`    // nothing came after it
+	Cause   string    `json:"cause"`             // "import", "exec", "auto", "manual", "mark", "fork" or "checkout"; more may come
+	Created time.Time `json:"created"`           // when
+	Exit    *int      `json:"exit,omitempty"`    // exit code of the command, with cause "exec"
+	Paths   int       `json:"paths"`             // how many paths it changed against its parent
+	Bytes   int64     `json:"bytes"`             // content bytes of what it added and changed
+	Sealed  bool      `json:"sealed,omitempty"`  // its content has a digest, and survives a power loss
+	Tags    []string  `json:"tags,omitempty"`    // that name it
 	Sandbox string    `json:"sandbox,omitempty"` // name of the sandbox that made it
 }
 
@@ -179,20 +242,20 @@ type LogRow struct {
 
 // LogResult is the history of a sandbox.
 type LogResult struct {
-	Nodes []Snapshot `json:"nodes"` // newest first
-	Head  string     `json:"head"`
+	Nodes []Snapshot `json:"nodes"`          // newest first
+	Head  string     `json:"head"`           // where HEAD is
 	Rows  []LogRow   `json:"rows,omitempty"` // the drawing, topmost line first
 }
 
 // HeadResult is the answer to whatever tells or moves HEAD.
 type HeadResult struct {
-	Head string `json:"head"`
+	Head string `json:"head"` // where HEAD is
 }
 
 // BranchesResult is the leaves of the history.
 type BranchesResult struct {
-	Nodes []Snapshot `json:"nodes"` // newest first
-	Head  string     `json:"head"`
+	Nodes []Snapshot `json:"nodes"` // the leaves, newest first
+	Head  string     `json:"head"`  // where HEAD is
 }
 
 // The kinds of a Change.
@@ -204,21 +267,20 @@ const (
 
 // Change is one path that differs.
 type Change struct {
-	Kind string `json:"kind"` // Added, Removed, Modified
-	Path string `json:"path"` // relative to the root; bytes that are not UTF-8 read as U+FFFD
-	Raw  []byte `json:"raw,omitempty"`
+	Kind string `json:"kind"`          // "+" added, "-" removed, "M" modified
+	Path string `json:"path"`          // without a leading slash; bytes that are not UTF-8 read as U+FFFD
+	Raw  []byte `json:"raw,omitempty"` // the exact bytes of the path, when they are not valid UTF-8
 
-	Type string `json:"type,omitempty"` // "file", "dir", "symlink", "fifo", "socket", "device"; of what is there now, else of what was
-	Size int64  `json:"size,omitempty"` // bytes, of what is there now
-	// Lines is set when they were asked for and the file is text.
-	Lines  *Lines `json:"lines,omitempty"`
-	Binary bool   `json:"binary,omitempty"` // set with DiffRequest.Stat
+	Type   string `json:"type,omitempty"`   // "file", "dir", "symlink", "fifo", "socket", "device"; of what is there now, else of what was
+	Size   int64  `json:"size,omitempty"`   // bytes, of what is there now
+	Lines  *Lines `json:"lines,omitempty"`  // set when they were asked for and the file is text
+	Binary bool   `json:"binary,omitempty"` // the file is no text; told where lines were asked for
 }
 
 // Lines counts the lines of one changed text file.
 type Lines struct {
-	Added   int `json:"added"`
-	Removed int `json:"removed"`
+	Added   int `json:"added"`   // how many
+	Removed int `json:"removed"` // how many
 }
 
 // NewChange makes a Change of a path as it is on disk: leading slashes are cut
@@ -258,66 +320,102 @@ type DiffRequest struct {
 
 // DiffResult is the answer to a DiffRequest.
 type DiffResult struct {
-	A       string   `json:"a"`           // the snapshot that A stands for
-	B       string   `json:"b,omitempty"` // the snapshot that B stands for; "" is the live state
+	A       string   `json:"a"`           // the snapshot that is compared
+	B       string   `json:"b,omitempty"` // the snapshot that it is compared with; "" is the live state
 	Changes []Change `json:"changes"`     // from A to B, by path
 }
 
 // CommitRequest asks for a snapshot of the present.
 type CommitRequest struct {
-	Message string `json:"message"`
+	Message string `json:"message"` // of the snapshot; "" lets the daemon describe what changed
 }
 
 // CommitResult is the answer to a CommitRequest.
 type CommitResult struct {
-	Node    string `json:"node"` // the new snapshot; the old head when nothing had changed
-	Head    string `json:"head"`
-	Changed bool   `json:"changed,omitempty"`
-	Paths   int    `json:"paths,omitempty"`
-	Bytes   int64  `json:"bytes,omitempty"`
+	Node    string `json:"node"`              // the new snapshot; the old head when nothing had changed
+	Head    string `json:"head"`              // where HEAD is now
+	Changed bool   `json:"changed,omitempty"` // something had changed, and there is a new snapshot
+	Paths   int    `json:"paths,omitempty"`   // how many paths changed
+	Bytes   int64  `json:"bytes,omitempty"`   // content bytes of what was added and changed
+}
+
+// The phases of a MarkRequest.
+const (
+	MarkPoint = "" // take a snapshot of the present with Label
+	// MarkBegin keeps the present as it is called so far, and gives automatic
+	// snapshots Label until MarkEnd or the next MarkBegin.
+	MarkBegin = "begin"
+	MarkEnd   = "end" // take a snapshot with Label, "" being that of MarkBegin, and forget it
+)
+
+// MarkRequest labels what happens in a sandbox. The answer is a CommitResult.
+type MarkRequest struct {
+	// "" takes a snapshot of the present with the label; "begin" gives automatic
+	// snapshots the label until "end" or the next "begin"; "end" takes one with the
+	// label, "" being that of "begin", and forgets it
+	Phase string `json:"phase,omitempty"`
+	Label string `json:"label"` // what happens; "" only with "end"
 }
 
 // CheckoutRequest asks to go to another snapshot.
 type CheckoutRequest struct {
-	Node string `json:"node"`
+	Node    string `json:"node"`               // a reference to the snapshot to go to
+	InPlace bool   `json:"in_place,omitempty"` // leave processes running, and change the files under them
+	// what a supervised command has between SIGTERM and SIGKILL; 0 is 2000, negative is
+	// none; in place it is not ended
+	GraceMS int64 `json:"grace_ms,omitempty"`
 }
 
 // MoveResult is the answer to checkout, undo and redo.
 type MoveResult struct {
-	Head    string `json:"head"`              // where HEAD is now
-	From    string `json:"from"`              // where it was
-	Kept    string `json:"kept,omitempty"`    // the snapshot that was taken of the present before, if it had changed
-	Message string `json:"message,omitempty"` // of the new head
-	Stopped int    `json:"stopped,omitempty"` // processes that were stopped
+	Head      string `json:"head"`                // where HEAD is now
+	From      string `json:"from"`                // where it was
+	Kept      string `json:"kept,omitempty"`      // the snapshot that was taken of the present before, if it had changed
+	Message   string `json:"message,omitempty"`   // of the snapshot at HEAD
+	Stopped   int    `json:"stopped,omitempty"`   // how many processes were stopped
+	Restarted bool   `json:"restarted,omitempty"` // the supervised command was started again
+	InPlace   bool   `json:"in_place,omitempty"`  // processes ran on; without running processes a move is never in place
+	Rewritten int    `json:"rewritten,omitempty"` // in place: how many paths were changed under the processes
 }
 
 // UndoRequest asks to go N snapshots back; 0 is 1.
 type UndoRequest struct {
-	N int `json:"n,omitempty"`
+	N       int  `json:"n,omitempty"`        // how many snapshots to go back; 0 is 1
+	InPlace bool `json:"in_place,omitempty"` // leave processes running, and change the files under them
+}
+
+// RedoRequest asks to take the last undo back. A request without one is as good.
+type RedoRequest struct {
+	InPlace bool `json:"in_place,omitempty"` // leave processes running, and change the files under them
+}
+
+// SocketResult says where a sandbox's line protocol is spoken.
+type SocketResult struct {
+	Path string `json:"path"` // of the socket, on the daemon's host
 }
 
 // TagRequest asks for a tag on a snapshot.
 type TagRequest struct {
-	Name string `json:"name"`
-	Ref  string `json:"ref,omitempty"` // "" is HEAD
+	Name string `json:"name"`          // 1 to 63 of a-z 0-9 _ . -, a letter or digit first; not "head"
+	Ref  string `json:"ref,omitempty"` // a reference to the snapshot; "" is HEAD
 }
 
 // TagResult is the answer to a TagRequest.
 type TagResult struct {
-	Name string `json:"name"`
-	Node string `json:"node"`
+	Name string `json:"name"` // the tag
+	Node string `json:"node"` // the snapshot that it names
 }
 
 // TagsResult is all tags of a sandbox.
 type TagsResult struct {
-	Tags map[string]string `json:"tags"` // name to snapshot
+	Tags map[string]string `json:"tags"` // names, and the snapshots that they name
 }
 
 // GCRequest asks to free what nothing refers to.
 type GCRequest struct {
-	DryRun    bool     `json:"dry_run,omitempty"`
-	Keep      Keep     `json:"keep,omitzero"`
-	Sandboxes []string `json:"sandboxes,omitempty"` // that Keep is about; none: all
+	DryRun    bool     `json:"dry_run,omitempty"`   // only say what would go
+	Keep      Keep     `json:"keep,omitzero"`       // which old snapshots stay; nothing is dropped where it is left out
+	Sandboxes []string `json:"sandboxes,omitempty"` // names or ids of those whose snapshots are thinned out; none is all
 }
 
 // Keep says which snapshots stay when old ones are dropped: those that one of
@@ -328,80 +426,89 @@ type Keep struct {
 	Last     int   `json:"last,omitempty"`      // so many of the newest
 	WithinMS int64 `json:"within_ms,omitempty"` // all that are younger
 	Hourly   int   `json:"hourly,omitempty"`    // the newest of each of so many last hours, counted in UTC
-	Daily    int   `json:"daily,omitempty"`
-	Weekly   int   `json:"weekly,omitempty"`
+	Daily    int   `json:"daily,omitempty"`     // the newest of each of so many last days
+	Weekly   int   `json:"weekly,omitempty"`    // the newest of each of so many last weeks
 }
 
 // GCResult is the answer to a GCRequest.
 type GCResult struct {
-	Removed []string   `json:"removed"`           // snapshots
-	Dropped []Snapshot `json:"dropped,omitempty"` // those of Removed that GCRequest.Keep did not keep
+	Removed []string   `json:"removed"`           // ids of snapshots
+	Dropped []Snapshot `json:"dropped,omitempty"` // those of them that keep did not name
 	Layers  int        `json:"layers"`            // layer directories that nothing referred to, merged ones too
-	Bytes   int64      `json:"bytes"`             // what removing Layers freed or would free
+	Bytes   int64      `json:"bytes"`             // what was freed, or would be
 	DryRun  bool       `json:"dry_run,omitempty"` // nothing was removed
+
+	Forks []string `json:"forks,omitempty"` // the sandboxes of ended tournaments that were removed
 }
 
 // Damage is one thing that verify found.
 type Damage struct {
-	Sandbox  string `json:"sandbox,omitempty"` // name
-	Snapshot string `json:"snapshot,omitempty"`
-	Layer    string `json:"layer,omitempty"`
-	Path     string `json:"path,omitempty"` // the first path that is wrong
-	Message  string `json:"message"`
+	Sandbox  string `json:"sandbox,omitempty"`  // name of the sandbox
+	Snapshot string `json:"snapshot,omitempty"` // its id
+	Layer    string `json:"layer,omitempty"`    // its id
+	Path     string `json:"path,omitempty"`     // the first path that is wrong
+	Message  string `json:"message"`            // what is wrong
 }
 
 // VerifyResult is the answer to verify.
 type VerifyResult struct {
-	Layers   int      `json:"layers"`   // layers whose content was hashed again
-	Bytes    int64    `json:"bytes"`    // content that was read
-	Unsealed int      `json:"unsealed"` // layers that have no digest yet
-	Damage   []Damage `json:"damage,omitempty"`
+	Layers   int      `json:"layers"`           // layers whose content was hashed again
+	Bytes    int64    `json:"bytes"`            // content that was read
+	Unsealed int      `json:"unsealed"`         // layers that have no digest yet
+	Damage   []Damage `json:"damage,omitempty"` // what was found; none is good
 }
 
 // ForkRequest asks for new sandboxes that share everything with this one.
 type ForkRequest struct {
-	Names []string `json:"names,omitempty"`
-	N     int      `json:"n,omitempty"`  // how many in all; the daemon names those that Names does not
-	At    string   `json:"at,omitempty"` // a reference; "" is HEAD, after a capture of the present
+	Names []string `json:"names,omitempty"` // of the forks, as in create
+	N     int      `json:"n,omitempty"`     // how many in all; the daemon names those that names does not
+	At    string   `json:"at,omitempty"`    // a reference to the snapshot; "" is HEAD, after a capture of the present
+
+	Policy []PolicyFile `json:"policy,omitempty"` // files that say more than the policy of this one, which they all begin with
 }
 
 // ForkResult is the answer to a ForkRequest.
 type ForkResult struct {
-	Sandboxes []Sandbox `json:"sandboxes"`
+	Sandboxes []Sandbox `json:"sandboxes"` // the forks
 }
 
 // StopResult is the answer to stop.
 type StopResult struct {
-	Stopped int    `json:"stopped"` // processes that were stopped
-	Head    string `json:"head"`    // after the capture of what they left
+	Stopped int    `json:"stopped"` // how many processes were stopped
+	Head    string `json:"head"`    // where HEAD is after the capture of what they left
 }
 
 // Progress tells how far a long operation has come. Done and Total count Unit;
 // a Total of 0 is unknown.
 type Progress struct {
-	Phase string `json:"phase"`          // "import", "scan", "verify", for people
-	Unit  string `json:"unit,omitempty"` // "bytes", "entries"
-	Done  int64  `json:"done"`
-	Total int64  `json:"total,omitempty"`
-	Note  string `json:"note,omitempty"` // something that is worth a line of its own, as a warning
+	Phase string `json:"phase"`           // such as "import", "scan", "verify", for people
+	Unit  string `json:"unit,omitempty"`  // of done and total: "bytes", "entries"
+	Done  int64  `json:"done"`            // how far it is
+	Total int64  `json:"total,omitempty"` // how far it goes; 0 is unknown
+	Note  string `json:"note,omitempty"`  // something that is worth a line of its own, as a warning
+
+	Branch *TournamentBranch `json:"branch,omitempty"` // the candidate that has just ended
 }
 
 // Event is one line of the answer to a long operation when the client asked for
 // application/x-ndjson: any number of lines with Progress, then one with Result
 // or Error.
 type Event struct {
-	Progress *Progress `json:"progress,omitempty"`
-	Result   any       `json:"result,omitempty"`
-	Error    *Error    `json:"error,omitempty"`
+	Progress *Progress `json:"progress,omitempty"` // how far it is
+	Result   any       `json:"result,omitempty"`   // last: what it came to
+	Error    *Error    `json:"error,omitempty"`    // last: why it failed
 }
 
 // Problem is an error over HTTP: an RFC 9457 problem document, with the kind and
 // the hint as extensions.
 type Problem struct {
-	Type   string `json:"type"` // "about:blank"
-	Title  string `json:"title"`
-	Status int    `json:"status"`
-	Detail string `json:"detail"`
-	Kind   string `json:"kind"`
-	Hint   string `json:"hint,omitempty"`
+	Type   string `json:"type"`   // "about:blank": the kind says more
+	Title  string `json:"title"`  // what the status is called
+	Status int    `json:"status"` // of the answer
+	Detail string `json:"detail"` // what went wrong
+	// to branch on: "invalid", "not_found", "ambiguous", "exists", "conflict",
+	// "unsupported", "denied", "no_space", "read_only", "corrupt", "version",
+	// "unavailable", "cancelled", "timeout", "internal"; more may come
+	Kind string `json:"kind"`
+	Hint string `json:"hint,omitempty"` // how to mend it
 }

@@ -1,0 +1,96 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// dialTime is how long a connection over TCP may take, its TLS too.
+const dialTime = 30 * time.Second
+
+// remote is where a daemon is that is reached over TCP.
+type remote struct {
+	base  string // "https://box.example.com:8443/prefix"
+	host  string // for the header Host: "box.example.com:8443"
+	path  string // before every path of the API: "" or "/prefix"
+	addr  string // to dial: "box.example.com:8443"
+	tls   *tls.Config
+	token string
+}
+
+// newRemote checks Options.Host and Options.Token.
+func newRemote(opt Options) (*remote, error) {
+	bad := func(why string) error {
+		return &Error{Kind: KindInvalid, Message: "the daemon's address " + why, Hint: "give it as https://HOST:PORT or http://HOST:PORT"}
+	}
+	u, err := url.Parse(opt.Host)
+	switch {
+	case err != nil:
+		return nil, bad("is no URL")
+	case u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
+		return nil, bad("is neither http:// nor https:// and a host")
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return nil, bad("holds more than a host, a port and a path")
+	case strings.ContainsFunc(opt.Token, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return nil, &Error{Kind: KindInvalid, Message: "the token holds what is in no token", Hint: "copy it again, without spaces and line ends"}
+	}
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	path := strings.TrimRight(u.EscapedPath(), "/")
+	r := &remote{base: u.Scheme + "://" + u.Host + path, host: u.Host, path: path, addr: net.JoinHostPort(u.Hostname(), port), token: opt.Token}
+	if u.Scheme == "https" {
+		r.tls = &tls.Config{}
+		if opt.TLS != nil {
+			r.tls = opt.TLS.Clone()
+		}
+		if r.tls.ServerName == "" {
+			r.tls.ServerName = u.Hostname()
+		}
+		if r.tls.MinVersion < tls.VersionTLS12 {
+			r.tls.MinVersion = tls.VersionTLS12
+		}
+		if r.tls.ClientSessionCache == nil {
+			r.tls.ClientSessionCache = tls.NewLRUClientSessionCache(4)
+		}
+		r.tls.NextProtos = []string{"http/1.1"} // exec takes its connection over
+	}
+	return r, nil
+}
+
+// transport makes the way of plain and long calls.
+func (r *remote) transport(keep bool) *http.Transport {
+	d := &net.Dialer{Timeout: dialTime}
+	tr := &http.Transport{
+		DialContext: d.DialContext, TLSClientConfig: r.tls, TLSHandshakeTimeout: dialTime,
+		DisableKeepAlives: !keep, DisableCompression: true, ExpectContinueTimeout: expectTime,
+		MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute,
+	}
+	var only http.Protocols
+	only.SetHTTP1(true)
+	tr.Protocols = &only
+	return tr
+}
+
+// dial makes a connection for an exec.
+func (r *remote) dial(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", r.addr)
+	if err != nil || r.tls == nil {
+		return conn, err
+	}
+	t := tls.Client(conn, r.tls)
+	if err := t.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return t, nil
+}

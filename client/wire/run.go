@@ -1,0 +1,48 @@
+package wire
+
+import "time"
+
+// AttachRun is the ExecRequest.Attach that names the supervised command of a
+// sandbox, whichever start of it runs.
+const AttachRun = "run"
+
+// When a supervised command is started again.
+const (
+	RestartNo       = "no"
+	RestartOnRewind = "on-rewind" // after the sandbox was brought to another snapshot under it; the default
+	RestartAlways   = "always"    // also when it ends by itself
+)
+
+// RunRequest asks for a command under automatic history. It belongs to the
+// sandbox and not to who asked: it runs on when everybody has gone.
+type RunRequest struct {
+	Cmd   []string `json:"cmd"`             // the command and its arguments; at least one word, and no shell between
+	Env   []string `json:"env,omitempty"`   // KEY=VALUE each, added to the sandbox's own
+	Dir   string   `json:"dir,omitempty"`   // absolute path of the working directory; "" is the user's home, else /
+	TTY   bool     `json:"tty,omitempty"`   // give it a terminal
+	Stdin bool     `json:"stdin,omitempty"` // who attaches may send stdin; else it is /dev/null
+	Size  *Size    `json:"size,omitempty"`  // of the terminal
+	// "no", "on-rewind" (after the sandbox was brought to another snapshot under it) or
+	// "always" (also when it ends by itself); "" is "on-rewind"
+	Restart string  `json:"restart,omitempty"`
+	Capture Capture `json:"capture,omitzero"` // when snapshots are taken by themselves
+	Remove  bool    `json:"remove,omitempty"` // remove the sandbox when the command has ended
+}
+
+// Capture says when snapshots are taken by themselves. The zero value stands for
+// the defaults.
+type Capture struct {
+	Off     bool  `json:"off,omitempty"`      // only when the command has ended
+	QuietMS int64 `json:"quiet_ms,omitempty"` // after so long without a change; 0 is 200, the least is 10
+	MaxMS   int64 `json:"max_ms,omitempty"`   // so long after the first change at the latest, not less than quiet_ms; 0 is 2000, the most is a day
+}
+
+// Run is the supervised command of a sandbox.
+type Run struct {
+	RunRequest
+	Exec    string     `json:"exec"`            // id of the command, new with every start
+	Started time.Time  `json:"started"`         // when it was last started
+	Starts  int        `json:"starts"`          // how often it was started
+	Ended   *time.Time `json:"ended,omitempty"` // when it has ended for good
+	Exit    *Exit      `json:"exit,omitempty"`  // set when it has ended for good
+}
