@@ -1,13 +1,18 @@
 // Package policy is what a sandbox may use, as pure data: limits, network,
-// environment. Parsing is strict: an unknown key, a wrong unit or a value twice is
-// an error that names the nearest right one. Any room may import it; it imports
-// fault alone.
+// environment, files; what a file says of them, how several files are merged, and what
+// follows for a request. Parsing is strict: an unknown key, a wrong unit or a value
+// twice is an error that names the nearest right one. Nothing here reads or writes
+// anything but bytes that it is given. Any room may import it; it imports fault and
+// nearest.
 package policy
 
 import (
+	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 )
@@ -19,17 +24,19 @@ type Net string
 const (
 	NetOff  Net = "off"  // a network namespace with nothing but its own loopback
 	NetHost Net = "host" // the host's network, as any program of its owner has it
+
+	NetRules Net = "rules" // what the rules of a policy allow; with none, nothing
 )
 
 // ParseNet reads a net; "" is NetOff.
 func ParseNet(s string) (Net, error) {
-	switch Net(s) {
-	case "", NetOff:
+	switch n := Net(s); n {
+	case "":
 		return NetOff, nil
-	case NetHost:
-		return NetHost, nil
+	case NetOff, NetHost, NetRules:
+		return n, nil
 	}
-	return "", fault.New(fault.Invalid, "there is no network %q", s).WithHint("use --net off or --net host")
+	return "", fault.New(fault.Invalid, "there is no network %q", s).WithHint("use --net off, --net rules or --net host")
 }
 
 // Limits are what a sandbox may use at most; 0 is no limit.
@@ -37,11 +44,16 @@ type Limits struct {
 	MemoryBytes int64
 	PIDs        int64
 	DiskBytes   int64
+	MilliCPUs   int64
+	Time        time.Duration // of one command
+	OutputBytes int64         // of one command
+	OpenFiles   int64         // of one process
 }
 
-const limitsHint = "write limits as in: --limit memory=4GiB,pids=512"
+const limitsHint = "write limits as in: --limit memory=4GiB,pids=512,time=30m"
 
-// ParseLimits reads "memory=4GiB,pids=512,disk=10GiB"; "" is no limits.
+// ParseLimits reads "memory=4GiB,cpus=1.5,pids=512,disk=10GiB,time=30m,output=100MiB,files=1024",
+// of which any may be left out; "" is no limits.
 func ParseLimits(s string) (l Limits, err error) {
 	if s == "" {
 		return l, nil
@@ -56,18 +68,12 @@ func ParseLimits(s string) (l Limits, err error) {
 			return Limits{}, fault.New(fault.Invalid, "limit %s is given twice", key).WithHint(limitsHint)
 		}
 		seen[key] = true
-		switch key {
-		case "memory":
-			l.MemoryBytes, err = ParseBytes(value)
-		case "disk":
-			l.DiskBytes, err = ParseBytes(value)
-		case "pids":
-			if l.PIDs, err = strconv.ParseInt(value, 10, 32); err != nil || l.PIDs < 1 {
-				err = fault.New(fault.Invalid, "%q is not a number of processes", value)
-			}
-		default:
+		i := slices.IndexFunc(limits(), func(one limit) bool { return one.name == key })
+		if i < 0 {
 			return Limits{}, unknown(key)
 		}
+		one := limits()[i]
+		*one.in(&l), err = one.read(value)
 		if err != nil {
 			return Limits{}, fault.New(fault.Invalid, "limit %s", key).Because(err).WithHint(limitsHint)
 		}
@@ -78,11 +84,15 @@ func ParseLimits(s string) (l Limits, err error) {
 // unknown is the error for a limit that there is not, with the one that was meant.
 func unknown(key string) error {
 	e := fault.New(fault.Invalid, "there is no limit %q", key)
-	const all = "the limits are memory, pids and disk; " + limitsHint
+	const all = "the limits are memory, cpus, pids, disk, time, output and files; " + limitsHint
 	for right, words := range map[string][]string{
 		"memory": {"mem", "ram", "memroy", "m"},
+		"cpus":   {"cpu", "cores", "core", "processors", "c"},
 		"pids":   {"pid", "procs", "processes", "nproc", "p"},
 		"disk":   {"space", "storage", "size", "quota", "d"},
+		"time":   {"timeout", "wall", "duration", "t"},
+		"output": {"out", "stdout", "log", "o"},
+		"files":  {"file", "nofile", "open", "descriptors", "f"},
 	} {
 		for _, w := range append(words, right) {
 			if strings.EqualFold(w, strings.TrimSpace(key)) {
@@ -93,17 +103,13 @@ func unknown(key string) error {
 	return e.WithHint(all)
 }
 
-// String writes limits as ParseLimits reads them.
+// String writes the limits that ParseLimits reads, as it reads them.
 func (l Limits) String() string {
 	var out []string
-	if l.MemoryBytes != 0 {
-		out = append(out, "memory="+FormatBytes(l.MemoryBytes))
-	}
-	if l.PIDs != 0 {
-		out = append(out, "pids="+strconv.FormatInt(l.PIDs, 10))
-	}
-	if l.DiskBytes != 0 {
-		out = append(out, "disk="+FormatBytes(l.DiskBytes))
+	for _, one := range limits() {
+		if v := *one.in(&l); v != 0 {
+			out = append(out, one.name+"="+fmt.Sprint(one.write(v)))
+		}
 	}
 	return strings.Join(out, ",")
 }

@@ -1,0 +1,108 @@
+package policy
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// pinned is where all that a canonical text says comes from.
+const pinned = "the sandbox's policy"
+
+// ParseCanonical reads what Canonical wrote. Nothing is merged with it, not even what
+// is built in; who said what is known of built-in paths alone. Any other text, even one of an equal policy, is Corrupt.
+func ParseCanonical(text []byte) (Policy, error) {
+	d, err := Parse(pinned, text)
+	if err != nil {
+		return Policy{}, fault.New(fault.Corrupt, "read a policy that was kept").Because(err)
+	}
+	if d.Tier == nil || d.Strong == nil || d.Network == nil {
+		return Policy{}, fault.New(fault.Corrupt, "a policy that was kept is not all there")
+	}
+	net := d.Network.Value
+	p := Policy{
+		Tier: *d.Tier, Strong: *d.Strong, Hide: unplaced(d.Hide), ReadOnly: unplaced(d.ReadOnly), Writable: unplaced(d.Writable),
+		Mounts: unplaced(d.Mounts), Decoys: unplaced(d.DecoyAt),
+		Network:  Network{Mode: net.Mode, Allow: unplacedRules(net.Allow), Deny: unplacedRules(net.Deny), Ask: net.Ask != nil && net.Ask.Value},
+		LimitsAt: map[string]Origin{}, Env: map[string]Said[string]{},
+	}
+	at := Origin{Source: pinned}
+	p.Tier.At, p.Strong.At, p.NetAt = at, at, at
+	for _, l := range limits() {
+		if v, ok := d.Limits[l.name]; ok {
+			*l.in(&p.Limits), p.LimitsAt[l.name] = v.Value, at
+		}
+	}
+	for k, v := range d.Env {
+		p.Env[k] = Said[string]{v.Value, at}
+	}
+	about := map[Path]string{}
+	for _, g := range HiddenPaths() {
+		for _, h := range g.Paths {
+			about[h] = g.About
+		}
+	}
+	for i, s := range p.Hide {
+		if g, ok := about[s.Value]; ok {
+			p.Hide[i].At = builtInOrigin(g)
+		}
+	}
+	if again, err := p.Canonical(); err != nil || !bytes.Equal(again, text) {
+		return Policy{}, fault.New(fault.Corrupt, "a policy that was kept is not as it was written").Because(err)
+	}
+	return p, nil
+}
+
+// unplaced takes away the lines of a text that has only one.
+func unplaced[T any](list []Said[T]) []Said[T] {
+	for i := range list {
+		list[i].At = Origin{Source: pinned}
+	}
+	return list
+}
+
+func unplacedRules(list []Rule) []Rule {
+	for i := range list {
+		list[i].At = Origin{Source: pinned}
+	}
+	return list
+}
+
+// Layer gives p as a document of a level. Merged with nothing else it comes to p, but
+// for built-in hidden paths that p shows. Tier process, which is the default, is not
+// said, so that another layer can have rules.
+func (p Policy) Layer(level Level) Layer {
+	d := p.document()
+	if p.Tier.Value == defaultTier {
+		d.Tier = nil
+	}
+	return Layer{level, d}
+}
+
+// With gives p with more rules for the network. Where the network is off, a rule that
+// allows turns it on for what it names.
+func (p Policy) With(rules ...Rule) (Policy, error) {
+	if len(rules) == 0 {
+		return p, nil
+	}
+	switch {
+	case p.Network.Mode == NetHost:
+		return Policy{}, fault.New(fault.Unsupported, "with the host's network there are no rules").WithHint("make a sandbox that keeps to rules: coppice create --net rules")
+	case p.Tier.Value.rank() < Supervised.rank():
+		return Policy{}, fault.New(fault.Unsupported, "tier %s cannot keep to rules for the network", p.Tier.Value).WithHint("make a sandbox that keeps to rules: coppice create --net rules")
+	}
+	allow, deny := slices.Clone(p.Network.Allow), slices.Clone(p.Network.Deny)
+	for _, r := range rules {
+		if r.Denies {
+			deny = append(deny, r)
+		} else {
+			allow = append(allow, r)
+		}
+	}
+	if p.Network.Mode == NetOff && len(allow) == 0 {
+		return p, nil // nothing is left to be denied
+	}
+	p.Network = Network{Mode: NetRules, Allow: ordered(allow), Deny: ordered(deny), Ask: p.Network.Ask}
+	return p, nil
+}

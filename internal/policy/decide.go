@@ -1,0 +1,257 @@
+package policy
+
+import (
+	"cmp"
+	"errors"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Network is what a sandbox can reach. The zero Network reaches nothing.
+type Network struct {
+	Mode  Net
+	Allow []Rule
+	Deny  []Rule // wins over Allow
+	Ask   bool   // a person is asked about places that no rule names
+}
+
+// Request is one thing that a sandbox wants to reach. A name is decided on twice:
+// by itself, before it is resolved, and with the address, before that is dialled.
+type Request struct {
+	Host     Host       // zero for an address that no name was resolved to
+	Addr     netip.Addr // zero for a name that was not resolved yet
+	Port     uint16
+	Protocol Protocol
+	HTTP     *HTTPRequest // nil where nothing is known of a request
+}
+
+// Inspects reports whether HTTP requests have to be looked at to keep to n.
+func (n Network) Inspects() bool {
+	return n.Mode == NetRules && (slices.ContainsFunc(n.Allow, Rule.hasHTTP) || slices.ContainsFunc(n.Deny, Rule.hasHTTP))
+}
+
+// Verdict is what is done with a request.
+type Verdict string
+
+// The verdicts. Only Allow lets anything pass.
+const (
+	Deny    Verdict = "deny"
+	Allow   Verdict = "allow"
+	Ask     Verdict = "ask"     // a person decides; it is denied until then
+	Inspect Verdict = "inspect" // it depends on the HTTP request: ask again with that
+)
+
+// Decision is a verdict, why, and what would change it. The zero Decision denies.
+type Decision struct {
+	Verdict Verdict
+	Rule    *Rule // what decided; nil when no rule did
+	Reason  string
+	Hint    string // the line to add, or to take away; may be ""
+
+	// The smallest limits of all the rules that allow it; 0 is no limit.
+	MaxRequest, MaxBytes int64
+	Rate                 Rate
+	// Limited are the rules that allow it and have limits. Each holds by itself.
+	Limited []*Rule
+}
+
+// String names the destination as a rule in its short form does.
+func (q Request) String() string {
+	s := q.Host.String()
+	if s == "" && q.Addr.IsValid() {
+		if s = plain(q.Addr).String(); plain(q.Addr).Is6() {
+			s = "[" + s + "]"
+		}
+	}
+	if q.Protocol == UDP {
+		s = "udp://" + s
+	}
+	return s + ":" + strconv.Itoa(int(q.Port))
+}
+
+// Decide says whether q may pass. What no rule names is denied, and what a rule
+// denies is denied whatever else is allowed. A rule for a name never allows a bare
+// address, nor one for addresses a name. An address that is not of the internet is
+// denied, whatever its name, unless a rule for addresses names it.
+func (n Network) Decide(q Request) Decision {
+	switch {
+	case q.Host.IsZero() && !q.Addr.IsValid(), q.Port == 0, q.Protocol != TCP && q.Protocol != UDP, q.HTTP != nil && q.Protocol != TCP:
+		return Decision{Verdict: Deny, Reason: "it is no request that could be decided on"}
+	case n.Mode == NetOff || n.Mode == "":
+		return Decision{Verdict: Deny, Reason: "the network is off", Hint: "network: {allow: [" + strconv.Quote(q.String()) + "]}"}
+	}
+	denied, perhaps := n.denied(q)
+	switch {
+	case denied != nil:
+		return Decision{Verdict: Deny, Rule: denied, Reason: "a rule denies it", Hint: "take it out of deny at " + denied.At.String()}
+	case n.Mode == NetHost:
+		return Decision{Verdict: Allow, Reason: "the network is the host's own, where nothing is decided"}
+	case n.Mode != NetRules:
+		return Decision{Verdict: Deny, Reason: "there is no such network"}
+	case q.HTTP != nil && q.HTTP.Method == "CONNECT":
+		return Decision{Verdict: Deny, Reason: "CONNECT makes a tunnel to anywhere"}
+	}
+	if in, what, ok := guarded(plain(q.Addr)); ok && !n.names(q, in) {
+		line := Request{Addr: q.Addr, Port: q.Port, Protocol: q.Protocol}
+		return Decision{Verdict: Deny, Reason: "its address leads to " + what, Hint: "if that is meant: network: {allow: [" + strconv.Quote(line.String()) + "]}"}
+	}
+	return n.allowed(q, perhaps)
+}
+
+// denied gives the rule that denies q, or else perhaps one that denies some of the
+// HTTP requests that it may carry.
+func (n Network) denied(q Request) (rule, perhaps *Rule) {
+	for i := range n.Deny {
+		r := &n.Deny[i]
+		switch {
+		case !r.covers(q):
+		case !r.conditional() || q.HTTP != nil && r.forbids(q.HTTP):
+			rule = first(rule, r)
+		case q.HTTP == nil:
+			perhaps = first(perhaps, r)
+		}
+	}
+	return rule, perhaps
+}
+
+// allowed decides by the rules that allow; perhaps is a rule that may deny it yet.
+func (n Network) allowed(q Request, perhaps *Rule) Decision {
+	var is, may *Rule
+	d := Decision{}
+	for i := range n.Allow {
+		r := &n.Allow[i]
+		switch {
+		case !r.covers(q):
+			continue
+		case q.HTTP == nil && r.hasHTTP():
+			may = first(may, r)
+			if r.limited() || r.MaxBytes != 0 {
+				perhaps = first(perhaps, r) // its limit holds although another rule may allow all requests
+			}
+			continue
+		case q.HTTP != nil && !r.allows(q.HTTP):
+			may = first(may, r)
+			continue
+		}
+		is = first(is, r)
+		if r.limited() || r.MaxBytes != 0 {
+			d.Limited = append(d.Limited, r)
+		}
+		d.MaxRequest, d.MaxBytes = least(d.MaxRequest, r.MaxRequest), least(d.MaxBytes, r.MaxBytes)
+		if r.Rate != (Rate{}) && (d.Rate == Rate{} || r.Rate.compare(d.Rate) < 0) {
+			d.Rate = r.Rate
+		}
+	}
+	switch {
+	case q.HTTP == nil && (is != nil || may != nil) && (is == nil || perhaps != nil):
+		rule := perhaps
+		if rule == nil {
+			rule = may
+		}
+		return Decision{Verdict: Inspect, Rule: rule, Reason: "it depends on the HTTP request"}
+	case is != nil:
+		d.Verdict, d.Rule, d.Reason = Allow, is, "a rule allows it"
+		return d
+	}
+	d = Decision{Verdict: Deny, Rule: may, Reason: "no rule names it", Hint: "network: {allow: [" + strconv.Quote(q.String()) + "]}"}
+	if may != nil {
+		d.Reason, d.Hint = "a rule names the host, and not this request", "widen the rule at "+may.At.String()
+	}
+	if q.HTTP != nil && may != nil && may.Paths != nil {
+		if _, ok := cleanPath(q.HTTP.Path); !ok {
+			d.Reason, d.Hint = "its path can be read in two ways", ""
+			return d
+		}
+	}
+	// Who asks for a request of a host that a rule names is not asked about: the rule is
+	// what was said of it.
+	switch {
+	case !n.Ask || may != nil:
+	case q.Host.unasked() != "":
+		d.Reason += ", and nobody is asked about " + q.Host.unasked()
+	default:
+		d.Verdict = Ask
+	}
+	return d
+}
+
+// covers reports whether r is about the place that q wants to reach, leaving aside
+// the HTTP request. A rule that allows and says no ports or no protocol is about none.
+func (r *Rule) covers(q Request) bool {
+	if !r.Denies && (len(r.Ports) == 0 || r.Protocol == "") {
+		return false
+	}
+	if r.Protocol != q.Protocol && r.Protocol != "" {
+		return false
+	}
+	if len(r.Ports) > 0 && !slices.ContainsFunc(r.Ports, func(p Ports) bool { return p.Low <= q.Port && q.Port <= p.High }) {
+		return false
+	}
+	addr := plain(q.Addr)
+	switch {
+	case !r.Host.IsZero():
+		return r.Host.Matches(q.Host)
+	case r.Denies:
+		in := embedded(addr)
+		return r.Net.Contains(addr) || in.IsValid() && r.Net.Contains(in)
+	case !q.Host.IsZero():
+		return false
+	}
+	return r.Net.Contains(addr)
+}
+
+// names reports whether a rule for addresses inside of in allows the address of q.
+func (n Network) names(q Request, in netip.Prefix) bool {
+	q.Host, q.HTTP = Host{}, nil
+	return slices.ContainsFunc(n.Allow, func(r Rule) bool {
+		return r.Net.IsValid() && r.Net.Bits() >= in.Bits() && in.Contains(r.Net.Addr()) && r.covers(q)
+	})
+}
+
+// first gives the rule whose text comes first, so that the order in which rules
+// were written changes nothing.
+func first(a, b *Rule) *Rule {
+	if a == nil || cmp.Or(cmp.Compare(b.String(), a.String()), cmp.Compare(b.At.String(), a.At.String())) < 0 {
+		return b
+	}
+	return a
+}
+
+// least gives the smaller of two limits of which 0 is none.
+func least(a, b int64) int64 {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+// ParseRequest reads "HOST", "HOST:PORT", or an address in the same forms, with
+// udp:// before it for UDP. The port is 443 where none is given.
+func ParseRequest(s string) (Request, error) {
+	scheme, place, ok := strings.Cut(s, "://")
+	if !ok {
+		scheme, place = string(TCP), s
+	}
+	switch colons := strings.Count(place, ":"); {
+	case strings.HasPrefix(place, "["):
+		if strings.HasSuffix(place, "]") {
+			place += ":443"
+		}
+	case colons > 1:
+		place = "[" + place + "]:443"
+	case colons == 0:
+		place += ":443"
+	}
+	r, err := ParseRule(scheme+"://"+place, false)
+	if err != nil {
+		return Request{}, fault.New(fault.Invalid, "%q is no place in the network", s).Because(cmp.Or(errors.Unwrap(err), err)).WithHint("name a host and port, as in example.com:443")
+	}
+	if r.Host.below || r.Net.IsValid() && !r.Net.IsSingleIP() || len(r.Ports) != 1 || r.Ports[0].Low != r.Ports[0].High {
+		return Request{}, fault.New(fault.Invalid, "%q is more than one place", s).WithHint("name one host and port, as in example.com:443")
+	}
+	return Request{Host: r.Host.host, Addr: r.Net.Addr(), Port: r.Ports[0].Low, Protocol: r.Protocol}, nil
+}

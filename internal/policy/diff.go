@@ -1,0 +1,110 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Way says what a change does to what a sandbox may.
+type Way string
+
+// The ways.
+const (
+	Wider   Way = "wider"
+	Tighter Way = "tighter"
+	Other   Way = "other"
+)
+
+// Change is one difference of two policies.
+type Change struct {
+	Way   Way    `json:"way"`
+	Key   string `json:"key"`
+	Value string `json:"value"` // what was added, or "was x, is y"
+	Gone  bool   `json:"gone,omitempty"`
+}
+
+// Diff says what b lets a sandbox do that a does not, and the other way round. A rule
+// in whose place another came is told as one that is gone and one that is new:
+// whether one of them names all that the other does is not looked at.
+func Diff(a, b Policy) []Change {
+	var out []Change
+	turned := func(key, was, is string, wider bool) {
+		if was == is {
+			return
+		}
+		way := Tighter
+		if wider {
+			way = Wider
+		}
+		out = append(out, Change{Way: way, Key: key, Value: "was " + was + ", is " + is})
+	}
+	lists := func(key string, was, is []string, more Way) {
+		less := map[Way]Way{Wider: Tighter, Tighter: Wider, Other: Other}[more]
+		for _, s := range was {
+			if !slices.Contains(is, s) {
+				out = append(out, Change{less, key, s, true})
+			}
+		}
+		for _, s := range is {
+			if !slices.Contains(was, s) {
+				out = append(out, Change{more, key, s, false})
+			}
+		}
+	}
+	turned("tier", string(a.Tier.Value), string(b.Tier.Value), b.Tier.Value.rank() < a.Tier.Value.rank())
+	turned("strong", strconv.FormatBool(a.Strong.Value), strconv.FormatBool(b.Strong.Value), a.Strong.Value)
+	lists("files.hide", texts(a.Hide), texts(b.Hide), Tighter)
+	lists("files.decoys", texts(a.Decoys), texts(b.Decoys), Tighter)
+	lists("files.readonly", texts(a.ReadOnly), texts(b.ReadOnly), Tighter)
+	if (a.Writable == nil) != (b.Writable == nil) {
+		say := func(list []Said[Path]) string {
+			if list == nil {
+				return "what the base lets be written"
+			}
+			return "[" + strings.Join(texts(list), ", ") + "]"
+		}
+		turned("files.writable", say(a.Writable), say(b.Writable), b.Writable == nil)
+	} else {
+		lists("files.writable", texts(a.Writable), texts(b.Writable), Wider)
+	}
+	lists("files.mounts", texts(a.Mounts), texts(b.Mounts), Wider)
+	rank := []Net{NetOff, NetRules, NetHost}
+	turned("network", string(a.Network.Mode), string(b.Network.Mode), slices.Index(rank, b.Network.Mode) > slices.Index(rank, a.Network.Mode))
+	lists("network.deny", ruleTexts(a.Network.Deny), ruleTexts(b.Network.Deny), Tighter)
+	lists("network.allow", ruleTexts(a.Network.Allow), ruleTexts(b.Network.Allow), Wider)
+	turned("network.ask", strconv.FormatBool(a.Network.Ask), strconv.FormatBool(b.Network.Ask), b.Network.Ask)
+	for _, l := range limits() {
+		was, is := *l.in(&a.Limits), *l.in(&b.Limits)
+		say := func(v int64) string {
+			if v == 0 {
+				return "none"
+			}
+			return fmt.Sprint(l.write(v))
+		}
+		turned("limits."+l.name, say(was), say(is), is == 0 || was != 0 && is > was)
+	}
+	env := func(p Policy) (all []string) {
+		for _, k := range names(p.Env) {
+			all = append(all, k+"="+strconv.Quote(p.Env[k].Value))
+		}
+		return all
+	}
+	lists("env", env(a), env(b), Other)
+	return out
+}
+
+func texts[T fmt.Stringer](list []Said[T]) (all []string) {
+	for _, s := range list {
+		all = append(all, s.Value.String())
+	}
+	return all
+}
+
+func ruleTexts(rules []Rule) (all []string) {
+	for _, r := range rules {
+		all = append(all, r.String())
+	}
+	return all
+}

@@ -1,0 +1,37 @@
+package policy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+)
+
+// document is what a file would say to come to p by itself.
+func (p Policy) document() Document {
+	d := Document{Tier: &p.Tier, Strong: &p.Strong, Hide: p.Hide, ReadOnly: p.ReadOnly, Writable: p.Writable, Mounts: p.Mounts, DecoyAt: p.Decoys, Limits: map[string]Said[int64]{}, Env: p.Env}
+	d.Network = &Said[Access]{Access{Mode: p.Network.Mode, Allow: p.Network.Allow, Deny: p.Network.Deny, Ask: &Said[bool]{Value: p.Network.Ask}}, p.NetAt}
+	for _, l := range limits() {
+		if v := *l.in(&p.Limits); v != 0 {
+			d.Limits[l.name] = Said[int64]{v, p.LimitsAt[l.name]}
+		}
+	}
+	return d
+}
+
+// Canonical writes p as one line of JSON that Parse reads, with all that is built in
+// and without where anything was said. Equal policies have equal texts.
+func (p Policy) Canonical() ([]byte, error) { return p.document().MarshalJSON() }
+
+// Digest names p by its canonical text.
+func (p Policy) Digest() (string, error) {
+	text, err := p.Canonical()
+	if err != nil {
+		return "", err
+	}
+	return DigestOf(text), nil
+}
+
+// DigestOf names a canonical text.
+func DigestOf(text []byte) string {
+	sum := sha256.Sum256(text)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,112 @@
+package policy
+
+import (
+	"path"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// FileVersion is the version of the files that Parse reads.
+const FileVersion = 1
+
+// Said is a value and where it was said.
+type Said[T any] struct {
+	Value T
+	At    Origin
+}
+
+// Tier is how processes are confined.
+type Tier string
+
+// The tiers, from the weakest to the strongest.
+const (
+	Workspace   Tier = "workspace"
+	Process     Tier = "process"
+	Supervised  Tier = "supervised"
+	GVisor      Tier = "gvisor"
+	Container   Tier = "container"
+	MicroVM     Tier = "microvm"
+	defaultTier      = Process
+)
+
+// Tiers gives the tiers, from the weakest to the strongest.
+func Tiers() []Tier { return []Tier{Workspace, Process, Supervised, GVisor, Container, MicroVM} }
+
+func (t Tier) rank() int { return slices.Index(Tiers(), t) }
+
+// Mount shows a path of the host at a path inside.
+type Mount struct {
+	From, To Path
+	Write    bool // what is written inside is written on the host, without history
+}
+
+// Access is what a file says of the network.
+type Access struct {
+	Mode        Net
+	Presets     []Said[string]
+	Allow, Deny []Rule
+	Ask         *Said[bool]
+}
+
+// Document is what one file says. What it does not say is nil, and differs from what
+// it says to be empty: a list of nothing names nothing.
+type Document struct {
+	Name     string
+	Tier     *Said[Tier]
+	Strong   *Said[bool] // what the host cannot enforce in full is refused
+	Hide     []Said[Path]
+	Show     []Said[Path] // built-in hidden paths that are not hidden
+	ReadOnly []Said[Path]
+	Writable []Said[Path] // not nil: what can be written, and nothing else
+	Mounts   []Said[Mount]
+	Decoys   *Said[bool]  // at the built-in hidden paths
+	DecoyAt  []Said[Path] // and at these
+	Network  *Said[Access]
+	Limits   map[string]Said[int64]
+	Env      map[string]Said[string]
+
+	// Warnings are what may not be meant.
+	Warnings Problems
+}
+
+// Parse reads a file. Its name is for errors, and its directory is what ./x is
+// relative to; give an absolute one where a policy is made of it. Reading is strict,
+// and an error tells all that is wrong: see ProblemsOf.
+func Parse(name string, data []byte) (Document, error) {
+	r := &reader{name: name, dir: path.Dir(name)}
+	failed := func(k fault.Kind) (Document, error) {
+		if err := r.problems.fault(name, k); err != nil {
+			return Document{}, err
+		}
+		return Document{}, fault.New(fault.Internal, "%s was not read, and nobody said why", name)
+	}
+	root := r.root(data)
+	if root == nil {
+		return failed(fault.Invalid)
+	}
+	if n := versionOf(root); n != nil && n.ShortTag() == "!!int" && n.Value != "1" {
+		r.wrong(n, "this build reads version 1: is there a newer one of it?", "the file is of version %s", n.Value)
+		return failed(fault.Version)
+	}
+	s := documentShape(r.dir)
+	d, ok := s.in(r, root)
+	if !ok || len(r.problems) > 0 {
+		return failed(fault.Invalid)
+	}
+	d.Name, d.Warnings = name, r.warnings.sorted()
+	return d, nil
+}
+
+// versionOf finds the value of the key version. Of a version that is not known
+// nothing else is told.
+func versionOf(root *yaml.Node) *yaml.Node {
+	for i := 0; root.Kind == yaml.MappingNode && i+1 < len(root.Content); i += 2 {
+		if root.Content[i].Value == "version" {
+			return root.Content[i+1]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+package policy
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Host is the name of a host. It is parsed once, and what is decided on is what is
+// dialled: lower case, no dot at the end, each label as DNS allows it, and nothing
+// that some resolver would take for an address. The zero Host is none.
+type Host struct{ name string }
+
+const (
+	maxHost  = 253
+	maxLabel = 63
+)
+
+// ParseHost reads the name of a host. Names that are not ASCII are refused: two of
+// them can look the same, and differ; their xn-- form is taken.
+func ParseHost(s string) (Host, error) {
+	no := func(format string, args ...any) *fault.Error {
+		e := fault.New(fault.Invalid, "%q is no name of a host: "+format, append([]any{s}, args...)...)
+		return e.WithHint("write a name alone, as in example.com")
+	}
+	name := strings.TrimSuffix(s, ".")
+	switch {
+	case s == "":
+		return Host{}, no("it is empty")
+	case len(name) > maxHost:
+		return Host{}, no("it has more than %d bytes", maxHost)
+	}
+	for _, c := range []byte(name) {
+		switch {
+		case c >= 0x80:
+			return Host{}, no("it is not ASCII").WithHint("write its xn-- form, as in xn--bcher-kva.example")
+		case c == '*':
+			return Host{}, no("a * stands for names and is none")
+		case !nameByte(c):
+			return Host{}, no("it holds %q", c)
+		}
+	}
+	if _, err := netip.ParseAddr(name); err == nil {
+		return Host{}, no("it is an address").WithHint("an address goes into cidr, or into a rule in its short form, as in 192.0.2.1:443")
+	}
+	name = strings.ToLower(name)
+	labels := strings.Split(name, ".")
+	for i, l := range labels {
+		switch {
+		case l == "":
+			return Host{}, no("there is nothing between two dots")
+		case len(l) > maxLabel:
+			return Host{}, no("a part has more than %d bytes", maxLabel)
+		case l[0] == '-' || l[len(l)-1] == '-':
+			return Host{}, no("a part begins or ends with -")
+		case strings.Contains(l[1:], "_"), l == "_", l[0] == '_' && i > len(labels)-3:
+			return Host{}, no("a _ stands only at the beginning of a part, and not in the last two")
+		}
+	}
+	// inet_aton reads 127.1, 0x7f.1, 017700000001 and 2130706433 as addresses.
+	if numeric(labels[len(labels)-1]) {
+		return Host{}, no("it ends in a number, so it would be taken for an address")
+	}
+	return Host{name}, nil
+}
+
+func nameByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == '_'
+}
+
+// numeric reports whether a label is a number as inet_aton and the URL standard read
+// them: digits, or 0x and hexadecimal digits, of which there may be none.
+func numeric(label string) bool {
+	if hex, ok := strings.CutPrefix(label, "0x"); ok {
+		return strings.Trim(hex, "0123456789abcdef") == ""
+	}
+	return strings.Trim(label, "0123456789") == ""
+}
+
+// String gives the name; "" for none.
+func (h Host) String() string { return h.name }
+
+// IsZero reports whether h is none.
+func (h Host) IsZero() bool { return h.name == "" }
+
+// unasked says what kind of names h is one of that programs look up by themselves, so
+// that there is nothing to ask a person; "" for none: those of no public network (RFC
+// 6761, RFC 6762, RFC 7686, RFC 9476, and ICANN's reservation of internal), and those of
+// services (RFC 8552), which are no hosts.
+func (h Host) unasked() string {
+	last := h.name[strings.LastIndexByte(h.name, '.')+1:]
+	switch {
+	case h.IsZero():
+	case last == h.name, slices.Contains([]string{"alt", "arpa", "internal", "invalid", "local", "localhost", "onion"}, last):
+		return "names of no public network"
+	case h.name[0] == '_', strings.Contains(h.name, "._"):
+		return "names of services"
+	}
+	return ""
+}
+
+// Pattern is what a rule says of hosts: one name, or with *.example.com every name
+// that ends so, at any depth, without example.com itself. The zero Pattern matches
+// nothing.
+type Pattern struct {
+	host  Host
+	below bool
+}
+
+// ParsePattern reads "example.com" or "*.example.com".
+func ParsePattern(s string) (Pattern, error) {
+	suffix, below := strings.CutPrefix(s, "*.")
+	if s == "*" || suffix == "" && below {
+		return Pattern{}, fault.New(fault.Invalid, "%q names every host", s).WithHint("name hosts, as in example.com or *.example.com")
+	}
+	h, err := ParseHost(suffix)
+	if err != nil {
+		return Pattern{}, err
+	}
+	return Pattern{h, below}, nil
+}
+
+// Matches reports whether h is one of the names.
+func (p Pattern) Matches(h Host) bool {
+	switch {
+	case p.host.IsZero() || h.IsZero():
+		return false
+	case p.below:
+		return strings.HasSuffix(h.name, "."+p.host.name)
+	}
+	return h == p.host
+}
+
+// IsZero reports whether p matches nothing.
+func (p Pattern) IsZero() bool { return p.host.IsZero() }
+
+// String writes p as ParsePattern reads it.
+func (p Pattern) String() string {
+	if p.below {
+		return "*." + p.host.name
+	}
+	return p.host.name
+}
+
+// shared are suffixes below which anybody can have a name. It is a help against the
+// widest mistakes, not the whole of the public suffix list.
+var shared = []string{
+	"amazonaws.com", "ap-southeast-2.amazonaws.com", "appspot.com", "azureedge.net", "azurewebsites.net", "blob.core.windows.net",
+	"blogspot.com", "cloudapp.net", "cloudfront.net", "co.in", "co.jp", "co.nz", "co.uk", "co.za", "com.au", "com.br", "com.cn", "com.tr",
+	"deno.dev", "duckdns.org", "fastly.net", "firebaseapp.com", "fly.dev", "github.io", "gitlab.io", "googleapis.com", "herokuapp.com",
+	"loca.lt", "netlify.app", "ngrok-free.app", "ngrok.io", "onrender.com", "org.uk", "pages.dev", "r2.dev", "run.app", "s3.amazonaws.com",
+	"surge.sh", "trycloudflare.com", "vercel.app", "web.app", "windows.net", "workers.dev",
+}
+
+// wide says why p reaches further than its writer may think; "" when it does not.
+func (p Pattern) wide() string {
+	switch {
+	case !p.below:
+		return ""
+	case !strings.Contains(p.host.name, "."):
+		return p.String() + " names everything below a top-level domain"
+	case slices.Contains(shared, p.host.name):
+		return p.String() + " names hosts that anybody can make"
+	}
+	return ""
+}

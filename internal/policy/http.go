@@ -1,0 +1,110 @@
+package policy
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// HTTPRequest is what of a request a rule can be about, as it was sent: the path is
+// still escaped, and the query without its question mark.
+type HTTPRequest struct {
+	Method string
+	Path   string
+	Query  string
+}
+
+// parseMethod reads the name of a method.
+func parseMethod(s string) (string, error) {
+	if s == "" || len(s) > 32 || strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "" {
+		return "", fault.New(fault.Invalid, "%q is no method", s).WithHint("write methods in capitals, as in GET")
+	}
+	return s, nil
+}
+
+// parsePath reads the path of a rule: "/a/b", or "/a/*" for all that is below /a.
+func parsePath(s string) (string, error) {
+	fixed := strings.TrimSuffix(s, "*")
+	clean, ok := cleanPath(fixed)
+	switch {
+	case !ok || clean != fixed, strings.ContainsAny(fixed, "*?#%"), fixed != s && !strings.HasSuffix(fixed, "/"):
+		return "", fault.New(fault.Invalid, "%q is no path", s).WithHint("write a path without escapes, as in /v1/items, or /v1/* for all that is below /v1")
+	}
+	return s, nil
+}
+
+// cleanPath takes the escapes out of a path. ok is false when two servers could
+// read it as different paths: then no rule may be taken to allow it.
+func cleanPath(raw string) (path string, ok bool) {
+	path, err := url.PathUnescape(raw)
+	if err != nil || !strings.HasPrefix(path, "/") || strings.Count(path, "/") != strings.Count(raw, "/") {
+		return "", false
+	}
+	if _, err := url.PathUnescape(path); err != nil || strings.Contains(path, "%") {
+		return "", false // it was escaped twice
+	}
+	for _, r := range path {
+		if r < 0x20 || r == 0x7f || r == '\\' || r == ';' || r == '\ufffd' {
+			return "", false
+		}
+	}
+	segments := strings.Split(path[1:], "/")
+	for i, s := range segments {
+		if s == "." || s == ".." || s == "" && i < len(segments)-1 {
+			return "", false
+		}
+	}
+	return path, true
+}
+
+// allows reports whether r's conditions hold for a request.
+func (r Rule) allows(q *HTTPRequest) bool {
+	if r.Methods != nil && !slices.Contains(r.Methods, q.Method) {
+		return false
+	}
+	if r.Query != nil && !r.allowsQuery(q.Query) {
+		return false
+	}
+	path, ok := cleanPath(q.Path)
+	return r.Paths == nil || ok && slices.ContainsFunc(r.Paths, func(p string) bool {
+		below, all := strings.CutSuffix(p, "*")
+		return p == path || all && strings.HasPrefix(path, below)
+	})
+}
+
+// allowsQuery reports whether every key of a query is one of r's, once, with r's
+// value.
+func (r Rule) allowsQuery(raw string) bool {
+	if raw == "" {
+		return true
+	}
+	seen := map[string]bool{}
+	for pair := range strings.SplitSeq(raw, "&") {
+		k, v, _ := strings.Cut(pair, "=")
+		key, err := url.QueryUnescape(k)
+		value, verr := url.QueryUnescape(v)
+		want, known := r.Query[key]
+		if err != nil || verr != nil || strings.Contains(pair, ";") || !known || seen[key] || want != "*" && want != value {
+			return false
+		}
+		seen[key] = true
+	}
+	return true
+}
+
+// forbids reports whether r's conditions hold for a request, however it is spelled:
+// some servers do not tell capitals from small letters, or a slash at the end.
+func (r Rule) forbids(q *HTTPRequest) bool {
+	if r.Methods != nil && !slices.ContainsFunc(r.Methods, func(m string) bool { return strings.EqualFold(m, q.Method) }) {
+		return false
+	}
+	path, ok := cleanPath(q.Path)
+	path = strings.TrimSuffix(path, "/") + "/"
+	return r.Paths == nil || !ok || slices.ContainsFunc(r.Paths, func(p string) bool {
+		below, all := strings.CutSuffix(p, "*")
+		below = strings.TrimSuffix(below, "/") + "/"
+		return strings.EqualFold(path, below) || all && len(path) >= len(below) && strings.EqualFold(path[:len(below)], below)
+	})
+}

@@ -1,0 +1,286 @@
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Level says whose word a document is. Later levels win over earlier ones, where
+// they may.
+type Level int
+
+// The levels. Below them all lies what is built in.
+const (
+	User    Level = iota // the owner's own file
+	Project              // a file that came with a project: it may not be trusted
+	Flags                // what the owner says this time
+)
+
+// Layer is a document at its level.
+type Layer struct {
+	Level    Level
+	Document Document
+}
+
+// Policy is what several documents come to. Lists are in order, without repetition.
+type Policy struct {
+	Tier     Said[Tier]
+	Strong   Said[bool]
+	Hide     []Said[Path]
+	ReadOnly []Said[Path] // wins over Writable
+	Writable []Said[Path] // nil: as the base has it; else these and nothing else
+	Mounts   []Said[Mount]
+	Decoys   []Said[Path] // hidden paths with a decoy in their place
+	Network  Network
+	NetAt    Origin
+	Limits   Limits
+	LimitsAt map[string]Origin // by the names that a file has for limits
+	Env      map[string]Said[string]
+
+	// Notes are what was said and has no effect, because somebody else was stricter.
+	// They are no part of what makes policies equal.
+	Notes Problems
+}
+
+// presetSource is what the sources of rules of presets begin with.
+const presetSource = "preset "
+
+// builtIns is what the sources of what nobody said begin with.
+const builtIns = "built-in"
+
+// builtInOrigin is where what nobody said comes from.
+func builtInOrigin(what string) Origin {
+	return Origin{Source: strings.TrimSpace(builtIns + " " + what)}
+}
+
+// Merge makes a policy of what is built in and of layers, whose order does not
+// matter; of one level the stricter word counts. Denying wins: hidden paths, rules
+// that deny and read-only paths add up, and of limits the smaller one counts, but
+// flags set them. A project's file can allow hosts that nobody denied, and otherwise
+// only tighten: what else it says is an error or, where it is merely weaker than what
+// the owner says, a note. Paths are compared by their texts: who follows links has to
+// compare again what they lead to.
+func Merge(layers ...Layer) (Policy, error) { return MergeAt("", layers...) }
+
+// MergeAt is Merge where it is known which directory ~ is, so that paths below it are
+// recognised however they are spelled. Paths are left as they were written.
+func MergeAt(home string, layers ...Layer) (Policy, error) {
+	m := merger{home: home}
+	m.p = Policy{
+		Tier:     Said[Tier]{defaultTier, builtInOrigin("")},
+		Strong:   Said[bool]{false, builtInOrigin("")},
+		Network:  Network{Mode: NetOff},
+		NetAt:    builtInOrigin(""),
+		LimitsAt: map[string]Origin{},
+		Env:      map[string]Said[string]{},
+	}
+	var said [Flags + 1]Document
+	for _, l := range layers {
+		if l.Level < User || l.Level > Flags {
+			return Policy{}, fault.New(fault.Invalid, "there is no level %d of a policy", l.Level)
+		}
+		m.sameEnv(said[l.Level], l.Document)
+		if l.Level == Project {
+			m.fromProject(l.Document)
+		}
+		said[l.Level] = join(said[l.Level], l.Document)
+	}
+	m.confinement(said)
+	m.files(said)
+	m.network(said)
+	m.limits(said)
+	m.together()
+	if len(m.problems) > 0 {
+		return Policy{}, m.problems.fault("the policy", fault.Invalid)
+	}
+	m.p.Notes = m.p.Notes.sorted()
+	return m.p, nil
+}
+
+// merger makes one policy.
+type merger struct {
+	home     string // "" where it is not known
+	p        Policy
+	problems Problems
+	tierSaid bool
+}
+
+func (m *merger) wrong(at Origin, hint, format string, args ...any) {
+	m.problems = append(m.problems, Problem{File: at.Source, Line: at.Line, Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+func (m *merger) note(at Origin, format string, args ...any) {
+	m.p.Notes = append(m.p.Notes, Problem{File: at.Source, Line: at.Line, Message: fmt.Sprintf(format, args...)})
+}
+
+// sameEnv refuses two values for one variable on one level, of which neither is
+// stricter.
+func (m *merger) sameEnv(a, b Document) {
+	for k, v := range b.Env {
+		if w, ok := a.Env[k]; ok && w.Value != v.Value {
+			m.wrong(v.At, "leave one of them out", "%s has another value at %s", k, w.At)
+		}
+	}
+}
+
+// ownerHint says where things go that a project may not say.
+const ownerHint = "if it is meant, it goes into your own file or a flag; a project's file may come from anybody"
+
+// fromProject refuses what a project's file may not say: the sandbox's user may well
+// have written it.
+func (m *merger) fromProject(d Document) {
+	for _, s := range d.Show {
+		m.wrong(s.At, ownerHint, "a project's file cannot show %s", s.Value)
+	}
+	dir, err := ParsePath(".", path.Dir(d.Name))
+	for _, s := range d.Mounts {
+		inside := err == nil && m.beneath(s.Value.From, dir) && dir.text != "/"
+		switch {
+		case s.Value.Write:
+			m.wrong(s.At, ownerHint, "a project's file cannot have %s of the host written to", s.Value.From)
+		case !inside:
+			m.wrong(s.At, ownerHint, "a project's file cannot mount %s, which is not beneath it", s.Value.From)
+		}
+	}
+	if d.Network != nil {
+		for _, r := range d.Network.Value.Allow {
+			if in, what, ok := guarded(r.Net.Addr()); ok && r.Net.Bits() >= in.Bits() {
+				m.wrong(r.At, ownerHint, "a project's file cannot allow %s, which leads to %s", r.cidr(), what)
+			}
+		}
+	}
+	if d.Network != nil && d.Network.Value.Mode == NetHost {
+		m.wrong(d.Network.At, ownerHint, "a project's file cannot take the host's network")
+	}
+	if d.Network != nil && d.Network.Value.Ask != nil && d.Network.Value.Ask.Value {
+		m.wrong(d.Network.Value.Ask.At, ownerHint, "a project's file cannot have you asked")
+	}
+}
+
+// confinement merges tier and strong.
+func (m *merger) confinement(said [3]Document) {
+	p := &m.p
+	for level, d := range said {
+		if t := d.Tier; t != nil {
+			if Level(level) == Project && t.Value.rank() < p.Tier.Value.rank() {
+				m.note(t.At, "tier %s is weaker than %s of %s, which counts", t.Value, p.Tier.Value, p.Tier.At)
+			} else {
+				p.Tier, m.tierSaid = *t, true
+			}
+		}
+		if s := d.Strong; s != nil {
+			if Level(level) == Project && !s.Value && p.Strong.Value {
+				m.note(s.At, "strong is true at %s, which counts", p.Strong.At)
+			} else {
+				p.Strong = *s
+			}
+		}
+	}
+}
+
+// network merges what is said of the network.
+func (m *merger) network(said [3]Document) {
+	p, off := &m.p, false
+	for level, d := range said {
+		if d.Network == nil {
+			continue
+		}
+		a := d.Network.Value
+		p.Network.Deny = append(p.Network.Deny, a.Deny...)
+		switch {
+		case Level(level) == Project && off && a.Mode != NetOff:
+			m.note(d.Network.At, "the network is off by %s, which counts", p.NetAt)
+			continue
+		case Level(level) == Project && a.Mode == NetHost:
+			continue // refused already
+		}
+		p.Network.Mode, p.NetAt = a.Mode, d.Network.At
+		off = a.Mode == NetOff
+		if off {
+			continue
+		}
+		p.Network.Allow = append(p.Network.Allow, a.Allow...)
+		for _, name := range a.Presets {
+			for _, preset := range Presets() {
+				if preset.Name != name.Value {
+					continue
+				}
+				for _, r := range preset.Rules {
+					r.At = Origin{presetSource + preset.Name + ", " + name.At.Source, name.At.Line}
+					p.Network.Allow = append(p.Network.Allow, r)
+				}
+			}
+		}
+		if a.Ask != nil {
+			p.Network.Ask = a.Ask.Value
+		}
+	}
+	p.Network.Allow, p.Network.Deny = ordered(p.Network.Allow), ordered(p.Network.Deny)
+	switch {
+	case p.Network.Mode == NetOff:
+		p.Network = Network{Mode: NetOff}
+	case p.Network.Mode == NetHost && len(p.Network.Deny) > 0:
+		m.wrong(p.NetAt, "take the host's network away, or the rule", "with the host's network nothing can be denied, and %s denies %s", p.Network.Deny[0].At, p.Network.Deny[0])
+	case p.Network.Mode == NetHost:
+		p.Network = Network{Mode: NetHost}
+	}
+}
+
+// limits merges limits and the environment.
+func (m *merger) limits(said [3]Document) {
+	merged := map[string]Said[int64]{}
+	for level, d := range said {
+		for name, v := range d.Limits {
+			if before, ok := merged[name]; ok && Level(level) == Project && v.Value > before.Value {
+				m.note(v.At, "%s is smaller at %s, which counts", name, before.At)
+				continue
+			}
+			merged[name] = v
+		}
+		maps.Copy(m.p.Env, d.Env)
+	}
+	for _, l := range limits() {
+		if v, ok := merged[l.name]; ok {
+			*l.in(&m.p.Limits) = v.Value
+			m.p.LimitsAt[l.name] = v.At
+		}
+	}
+}
+
+// together checks what has to fit.
+func (m *merger) together() {
+	p := &m.p
+	switch p.Network.Mode {
+	case NetHost:
+		if p.Tier.Value.rank() > Process.rank() {
+			m.wrong(p.NetAt, "network: host goes with tier: process", "tier %s of %s keeps the host's network away", p.Tier.Value, p.Tier.At)
+		}
+	case NetRules:
+		switch {
+		case p.Tier.Value.rank() >= Supervised.rank():
+		case m.tierSaid:
+			m.wrong(p.Tier.At, "write tier: supervised", "tier %s cannot keep to the rules for the network of %s", p.Tier.Value, p.NetAt)
+		default:
+			p.Tier = Said[Tier]{Supervised, p.NetAt}
+		}
+	}
+}
+
+// unique puts a list in order by what is written of each, and keeps the first of
+// equal ones.
+func unique[T any](list []Said[T], text func(T) string) []Said[T] {
+	slices.SortStableFunc(list, func(a, b Said[T]) int { return cmp.Compare(text(a.Value), text(b.Value)) })
+	return slices.CompactFunc(list, func(a, b Said[T]) bool { return text(a.Value) == text(b.Value) })
+}
+
+// ordered puts rules in order, and keeps the first of equal ones.
+func ordered(rules []Rule) []Rule {
+	slices.SortStableFunc(rules, func(a, b Rule) int { return cmp.Compare(a.String(), b.String()) })
+	return slices.CompactFunc(rules, func(a, b Rule) bool { return a.String() == b.String() })
+}

@@ -1,0 +1,191 @@
+package policy
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/nearest"
+)
+
+// placing is what origins are written as: who said what.
+type placing struct {
+	At   string   `json:"at"`
+	Line int      `json:"line,omitempty"`
+	Said []string `json:"said"` // a key and what is said of it, in order
+}
+
+// each calls fn with the origin of each part of p, and what the part is called.
+func (p *Policy) each(fn func(what string, at *Origin)) {
+	fn("tier", &p.Tier.At)
+	fn("strong", &p.Strong.At)
+	fn("network", &p.NetAt)
+	paths := func(key string, list []Said[Path]) {
+		for i := range list {
+			fn(key+" "+list[i].Value.String(), &list[i].At)
+		}
+	}
+	paths("files.hide", p.Hide)
+	paths("files.readonly", p.ReadOnly)
+	paths("files.writable", p.Writable)
+	paths("files.decoys", p.Decoys)
+	for i := range p.Mounts {
+		fn("files.mounts "+p.Mounts[i].Value.String(), &p.Mounts[i].At)
+	}
+	for i := range p.Network.Allow {
+		fn("network.allow "+p.Network.Allow[i].String(), &p.Network.Allow[i].At)
+	}
+	for i := range p.Network.Deny {
+		fn("network.deny "+p.Network.Deny[i].String(), &p.Network.Deny[i].At)
+	}
+	for name, at := range p.LimitsAt {
+		fn("limits."+name, &at)
+		p.LimitsAt[name] = at
+	}
+	for key, said := range p.Env {
+		fn("env."+key, &said.At)
+		p.Env[key] = said
+	}
+}
+
+// clone copies what each may change.
+func (p Policy) clone() Policy {
+	p.Hide, p.ReadOnly, p.Writable = slices.Clone(p.Hide), slices.Clone(p.ReadOnly), slices.Clone(p.Writable)
+	p.Decoys, p.Mounts = slices.Clone(p.Decoys), slices.Clone(p.Mounts)
+	p.Network.Allow, p.Network.Deny = slices.Clone(p.Network.Allow), slices.Clone(p.Network.Deny)
+	p.LimitsAt, p.Env = maps.Clone(p.LimitsAt), maps.Clone(p.Env)
+	return p
+}
+
+// Origins writes who said what of p, which its canonical text does not have, for
+// Placed. What a canonical text tells by itself is left out; "" is nothing at all.
+func (p Policy) Origins() (string, error) {
+	hidden := map[string]bool{}
+	for _, g := range HiddenPaths() {
+		for _, h := range g.Paths {
+			hidden["files.hide "+h.String()] = true
+		}
+	}
+	by := map[Origin][]string{}
+	p = p.clone()
+	p.each(func(what string, at *Origin) {
+		if at.Source != "" && at.Source != pinned && (!at.BuiltIn() || !hidden[what]) {
+			by[*at] = append(by[*at], what)
+		}
+	})
+	if len(by) == 0 {
+		return "", nil
+	}
+	var all []placing
+	for at, said := range by {
+		slices.Sort(said)
+		all = append(all, placing{at.Source, at.Line, said})
+	}
+	slices.SortFunc(all, func(a, b placing) int {
+		if c := strings.Compare(a.At, b.At); c != 0 {
+			return c
+		}
+		return a.Line - b.Line
+	})
+	text, err := json.Marshal(all)
+	return string(text), fault.Wrap(err, "write where a policy was said")
+}
+
+// Placed gives p, which ParseCanonical read, with the origins that Origins wrote of an
+// equal one. What that does not know stays as it is. Nothing is decided by origins.
+func (p Policy) Placed(origins string) (Policy, error) {
+	if origins == "" {
+		return p, nil
+	}
+	var all []placing
+	if err := json.Unmarshal([]byte(origins), &all); err != nil {
+		return p, fault.New(fault.Corrupt, "read where a policy was said").Because(err)
+	}
+	known := map[string]Origin{}
+	for _, one := range all {
+		for _, what := range one.Said {
+			known[what] = Origin{one.At, one.Line}
+		}
+	}
+	p = p.clone()
+	p.each(func(what string, at *Origin) {
+		if o, ok := known[what]; ok {
+			*at = o
+		}
+	})
+	return p, nil
+}
+
+// Unplaced gives p with an origin for a rule of the network of which none is known.
+func (p Policy) Unplaced(rule string, denies bool, at Origin) Policy {
+	key := "network.allow "
+	if denies {
+		key = "network.deny "
+	}
+	p = p.clone()
+	p.each(func(what string, was *Origin) {
+		if what == key+rule && was.Source == pinned {
+			*was = at
+		}
+	})
+	return p
+}
+
+// Without gives p without rules for the network that were said before: those that
+// allow, and those that deny. Each is named by its text, its name, or its place in the
+// short form, where no other rule is about exactly that place. removed is what went.
+func (p Policy) Without(allow, deny []string) (without Policy, removed []Rule, err error) {
+	p = p.clone()
+	for i, list := range []*[]Rule{&p.Network.Allow, &p.Network.Deny} {
+		for _, text := range [][]string{allow, deny}[i] {
+			at, err := find(*list, text, i == 1)
+			if err != nil {
+				return Policy{}, nil, err
+			}
+			removed = append(removed, (*list)[at])
+			*list = slices.Delete(*list, at, at+1)
+		}
+		if len(*list) == 0 {
+			*list = nil // as where nobody said any
+		}
+	}
+	return p, removed, nil
+}
+
+// find gives the index of the rule that a text means.
+func find(list []Rule, text string, denies bool) (int, error) {
+	r, err := ParseRule(text, denies)
+	short := err == nil
+	for i := range list {
+		if list[i].String() == text || short && list[i].String() == r.String() {
+			return i, nil
+		}
+	}
+	var fits []int
+	for i := range list {
+		if list[i].Name == text && text != "" || short && list[i].where() == r.where() {
+			fits = append(fits, i)
+		}
+	}
+	what := "allows"
+	if denies {
+		what = "denies"
+	}
+	switch {
+	case len(fits) == 1:
+		return fits[0], nil
+	case len(fits) > 1:
+		return 0, fault.New(fault.Conflict, "%d rules fit %q: %s", len(fits), text, list[fits[0]]).WithHint("name one by its whole text, as this shows it: coppice policy show NAME")
+	}
+	var texts []string
+	for _, r := range list {
+		texts = append(texts, r.String(), r.where())
+	}
+	hint := "see what there is: coppice policy show NAME"
+	if near := nearest.Of(text, texts); near != "" {
+		hint = "did you mean " + near + "? " + hint
+	}
+	return 0, fault.New(fault.NotFound, "no rule %s %q", what, text).WithHint("%s", hint)
+}

@@ -1,0 +1,93 @@
+package policy
+
+import (
+	"path"
+	"strings"
+	"unicode"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Path is a path of the host or of the inside: absolute, below the home ("~/x"), or,
+// where the name of the file that says it is not absolute, relative ("./x"). It is
+// clean, goes up nowhere, and may end in /*, which is everything in a directory. The
+// zero Path is none.
+type Path struct{ text string }
+
+const pathHint = "write a path as in /etc/x, ~/x or ./x, with a * at most as its last part"
+
+// ParsePath reads a path; dir is the directory that ./x is in.
+func ParsePath(s, dir string) (Path, error) {
+	no := func(why string) (Path, error) {
+		return Path{}, fault.New(fault.Invalid, "%q is no path: %s", s, why).WithHint(pathHint)
+	}
+	text := s
+	switch {
+	case s == "":
+		return no("it is empty")
+	case s == "~", strings.HasPrefix(s, "~/"):
+	case s[0] == '~':
+		return no("the homes of others have no short form")
+	case s == ".", strings.HasPrefix(s, "./"):
+		if text = path.Join(dir, s); !path.IsAbs(text) {
+			text = "./" + text
+		}
+	case s[0] != '/':
+		return no("it begins with neither /, ~/ nor ./")
+	}
+	for _, part := range []string{s, text} {
+		for _, c := range part {
+			if !unicode.IsPrint(c) || c == unicode.ReplacementChar {
+				return no("it holds a character that cannot be seen")
+			}
+		}
+		last := strings.HasSuffix(part, "/*")
+		switch fixed := strings.TrimSuffix(part, "/*"); {
+		case strings.ContainsAny(fixed, `*?[]{}\`), last && strings.HasSuffix(fixed, "/"):
+			return no("a * stands for a whole last part, and there are no other patterns")
+		case last && (fixed == "" || fixed == "~"):
+			return no("it is everything")
+		case strings.Contains("/"+part+"/", "/../"):
+			return no("it goes up with ..")
+		}
+	}
+	if text[0] == '.' {
+		if text = path.Clean(text); text != "." {
+			text = "./" + text
+		}
+	} else {
+		text = path.Clean(text)
+	}
+	return Path{text}, nil
+}
+
+// String writes p as ParsePath reads it.
+func (p Path) String() string { return p.text }
+
+// IsZero reports whether p is none.
+func (p Path) IsZero() bool { return p.text == "" }
+
+// MarshalText writes p as ParsePath reads it.
+func (p Path) MarshalText() ([]byte, error) { return []byte(p.text), nil }
+
+// beneath reports whether p is o or below it, as far as that can be told from the
+// two texts.
+func (p Path) beneath(o Path) bool {
+	within, all := strings.CutSuffix(o.text, "/*")
+	within = strings.TrimSuffix(within, "/") + "/"
+	switch {
+	case p == o:
+		return true
+	case all:
+		return strings.HasPrefix(p.text, within)
+	}
+	return strings.HasPrefix(p.text+"/", within)
+}
+
+// in gives p with home in the place of ~; home may be "", which changes nothing.
+func (p Path) in(home string) Path {
+	if below, ok := strings.CutPrefix(p.text, "~"); ok && home != "" {
+		return Path{strings.TrimSuffix(path.Clean(home), "/") + below}
+	}
+	return p
+}

@@ -1,0 +1,116 @@
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// MarshalJSON writes d as a file that Parse reads: YAML has all of JSON. Equal
+// documents have equal texts, wherever they were said.
+func (d Document) MarshalJSON() ([]byte, error) {
+	out := map[string]any{"version": FileVersion}
+	put(out, "tier", d.Tier)
+	put(out, "strong", d.Strong)
+	files := map[string]any{}
+	putList(files, "hide", d.Hide)
+	putList(files, "show", d.Show)
+	putList(files, "readonly", d.ReadOnly)
+	putList(files, "writable", d.Writable)
+	putList(files, "mounts", d.Mounts)
+	put(files, "decoys", d.Decoys)
+	putList(files, "decoys", d.DecoyAt)
+	if len(files) > 0 {
+		out["files"] = files
+	}
+	if d.Network != nil {
+		out["network"] = d.Network.Value.file()
+	}
+	if d.Limits != nil {
+		l := map[string]any{}
+		for _, one := range limits() {
+			if v, ok := d.Limits[one.name]; ok {
+				l[one.name] = one.write(v.Value)
+			}
+		}
+		out["limits"] = l
+	}
+	if d.Env != nil {
+		env := map[string]string{}
+		for k, v := range d.Env {
+			env[k] = v.Value
+		}
+		out["env"] = env
+	}
+	return marshal(out)
+}
+
+func put[T any](out map[string]any, key string, v *Said[T]) {
+	if v != nil {
+		out[key] = v.Value
+	}
+}
+
+func putList[T any](out map[string]any, key string, list []Said[T]) {
+	if list != nil {
+		out[key] = values(list)
+	}
+}
+
+func values[T any](list []Said[T]) []T {
+	all := []T{}
+	for _, v := range list {
+		all = append(all, v.Value)
+	}
+	return all
+}
+
+// file is what a file has at network.
+func (a Access) file() any {
+	if a.Mode != NetRules {
+		return a.Mode
+	}
+	out := map[string]any{}
+	putList(out, "presets", a.Presets)
+	if a.Allow != nil {
+		out["allow"] = a.Allow
+	}
+	if a.Deny != nil {
+		out["deny"] = a.Deny
+	}
+	put(out, "ask", a.Ask)
+	return out
+}
+
+// MarshalJSON writes m as a policy's file has it.
+func (m Mount) MarshalJSON() ([]byte, error) {
+	return marshal(map[string]string{"from": m.From.String(), "to": m.To.String(), "mode": m.mode()})
+}
+
+func (m Mount) mode() string {
+	if m.Write {
+		return "rw"
+	}
+	return "ro"
+}
+
+// marshal writes JSON without the escapes that are for web pages, and with those that
+// the reader wants.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	for _, c := range strings.TrimSuffix(b.String(), "\n") {
+		if unseen(c) {
+			fmt.Fprintf(&out, `\u%04x`, c) // in a string, as everything outside of one is ASCII
+			continue
+		}
+		out.WriteRune(c)
+	}
+	return out.Bytes(), nil
+}

@@ -1,0 +1,83 @@
+package policy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// maxProblems is how many problems of one file are told.
+const maxProblems = 20
+
+// Problem is something wrong with a file, or something that its writer may not have
+// meant, and where.
+type Problem struct {
+	File    string `json:"file"`
+	Line    int    `json:"line,omitempty"`
+	Column  int    `json:"column,omitempty"` // in characters, from 1; 0 is not known
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+// String gives "coppice.yaml:3:5: what is wrong".
+func (p Problem) String() string {
+	at := p.File
+	for _, n := range []int{p.Line, p.Column} {
+		if n > 0 {
+			at += ":" + strconv.Itoa(n)
+		}
+	}
+	return at + ": " + p.Message
+}
+
+// Problems are what is wrong with a file, in the order of its lines. As an error
+// they are the cause of what Parse gives.
+type Problems []Problem
+
+// Error gives all of them.
+func (p Problems) Error() string {
+	var all []string
+	for _, one := range p {
+		all = append(all, one.String())
+	}
+	return strings.Join(all, "; ")
+}
+
+// ProblemsOf gives the problems that are the cause of err, or nil.
+func ProblemsOf(err error) Problems {
+	var p Problems
+	if errors.As(err, &p) {
+		return p
+	}
+	return nil
+}
+
+// sorted puts problems in the order of the file.
+func (p Problems) sorted() Problems {
+	slices.SortStableFunc(p, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	return p
+}
+
+// fault makes one error of the problems of the file called name; nil of none.
+func (p Problems) fault(name string, kind fault.Kind) error {
+	if len(p) == 0 {
+		return nil
+	}
+	p = p.sorted()
+	what := fmt.Sprintf("%d mistakes", len(p))
+	switch {
+	case len(p) == 1:
+		what = "a mistake"
+	case len(p) > maxProblems:
+		what += fmt.Sprintf(", of which these are the first %d", maxProblems)
+		p = p[:maxProblems]
+	}
+	return fault.New(kind, "%s has %s", name, what).Because(p).WithHint("%s", cmp.Or(p[0].Hint, "see: coppice policy schema"))
+}

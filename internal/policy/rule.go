@@ -1,0 +1,176 @@
+package policy
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Origin is where a part of a policy was said.
+type Origin struct {
+	Source string // the name of a file, "built-in", or a flag
+	Line   int    // 0 where there are no lines
+}
+
+// String gives "coppice.yaml:3", or the source alone.
+func (o Origin) String() string {
+	if o.Line > 0 && !strings.HasPrefix(o.Source, "--") { // a flag has one line
+		return o.Source + ":" + strconv.Itoa(o.Line)
+	}
+	return o.Source
+}
+
+// BuiltIn reports whether nobody said it.
+func (o Origin) BuiltIn() bool { return strings.HasPrefix(o.Source, builtIns) }
+
+// Protocol is what a packet carries.
+type Protocol string
+
+// The protocols.
+const (
+	TCP Protocol = "tcp"
+	UDP Protocol = "udp"
+)
+
+// Ports is a range of ports, both ends included.
+type Ports struct{ Low, High uint16 }
+
+// String gives "443" or "8000-8100".
+func (p Ports) String() string {
+	if p.Low == p.High {
+		return strconv.Itoa(int(p.Low))
+	}
+	return strconv.Itoa(int(p.Low)) + "-" + strconv.Itoa(int(p.High))
+}
+
+// Rule names places in the network, either by Host or by Net. A rule that allows
+// always says a protocol and ports; in one that denies, what it does not say is
+// everything.
+type Rule struct {
+	Denies   bool
+	Name     string // for people; may be ""
+	Host     Pattern
+	Net      netip.Prefix
+	Protocol Protocol
+	Ports    []Ports // in order, without overlap
+
+	// What follows is about HTTP, and has a host. Nil is everything.
+	Methods []string          // in order
+	Paths   []string          // in order; "/a" or "/a/*"
+	Query   map[string]string // these keys alone, with these values; "*" is any
+
+	MaxRequest int64 // bytes of one request; 0 is no limit
+	MaxBytes   int64 // bytes in all, both ways; 0 is no limit
+	Rate       Rate
+
+	At Origin
+}
+
+// conditional reports whether r is about some requests of its places alone.
+func (r Rule) conditional() bool { return r.Methods != nil || r.Paths != nil || r.Query != nil }
+
+// limited reports whether r limits single requests.
+func (r Rule) limited() bool { return r.MaxRequest != 0 || r.Rate != Rate{} }
+
+// hasHTTP reports whether requests have to be looked at to keep to r.
+func (r Rule) hasHTTP() bool { return r.conditional() || r.limited() }
+
+// short reports whether the short form says all of r.
+func (r Rule) short() bool { return r.Name == "" && !r.hasHTTP() && r.MaxBytes == 0 }
+
+// where writes where r leads, as ParseRule reads it.
+func (r Rule) where() string {
+	var b strings.Builder
+	if r.Protocol == UDP || r.Denies && r.Protocol != "" {
+		b.WriteString(string(r.Protocol) + "://")
+	}
+	switch {
+	case !r.Host.IsZero():
+		b.WriteString(r.Host.String())
+	case r.Net.Addr().Is6():
+		b.WriteString("[" + r.cidr() + "]")
+	default:
+		b.WriteString(r.cidr())
+	}
+	for i, p := range r.Ports {
+		b.WriteByte(":,"[min(i, 1)])
+		b.WriteString(p.String())
+	}
+	return b.String()
+}
+
+func (r Rule) cidr() string {
+	if r.Net.IsSingleIP() {
+		return r.Net.Addr().String()
+	}
+	return r.Net.String()
+}
+
+// String writes r as a policy's file has it: the short form where that says all of
+// it, else a mapping. Equal rules have equal texts, wherever they were said.
+func (r Rule) String() string {
+	if r.short() {
+		return r.where()
+	}
+	text, err := r.MarshalJSON()
+	if err != nil {
+		return r.where() // strings, numbers and lists of them are always encoded
+	}
+	return string(text)
+}
+
+// MarshalJSON writes r as a policy's file has it.
+func (r Rule) MarshalJSON() ([]byte, error) {
+	if r.short() {
+		return marshal(r.where())
+	}
+	return marshal(r.mapping())
+}
+
+// mapping is the long form of a rule.
+func (r Rule) mapping() any {
+	var ports []any
+	for _, p := range r.Ports {
+		if p.Low == p.High {
+			ports = append(ports, p.Low)
+		} else {
+			ports = append(ports, p.String())
+		}
+	}
+	m := struct {
+		Name       string            `json:"name,omitempty"`
+		Host       string            `json:"host,omitempty"`
+		CIDR       string            `json:"cidr,omitempty"`
+		Protocol   Protocol          `json:"protocol,omitempty"`
+		Ports      []any             `json:"ports,omitempty"`
+		Methods    []string          `json:"methods,omitempty"`
+		Paths      []string          `json:"paths,omitempty"`
+		Query      map[string]string `json:"query,omitzero"`
+		MaxRequest string            `json:"max_request,omitempty"`
+		MaxBytes   string            `json:"max_bytes,omitempty"`
+		Rate       string            `json:"rate,omitempty"`
+	}{Name: r.Name, Host: r.Host.String(), Protocol: r.Protocol, Ports: ports, Methods: r.Methods, Paths: r.Paths, Query: r.Query, Rate: r.Rate.String()}
+	if r.Net.IsValid() {
+		m.CIDR = r.cidr()
+	}
+	if r.MaxRequest != 0 {
+		m.MaxRequest = FormatBytes(r.MaxRequest)
+	}
+	if r.MaxBytes != 0 {
+		m.MaxBytes = FormatBytes(r.MaxBytes)
+	}
+	return m
+}
+
+// warning says what of r its writer may not have meant; "" is nothing.
+func (r Rule) warning() string {
+	switch {
+	case r.Denies:
+		return ""
+	case r.Net.IsValid() && r.Net.Bits() < 8:
+		return r.Net.String() + " names a large part of the internet, and by address, so no name is looked at"
+	case len(r.Ports) == 1 && r.Ports[0] == Ports{1, 65535}:
+		return r.where() + " allows every port"
+	}
+	return r.Host.wide()
+}

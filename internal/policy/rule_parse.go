@@ -1,0 +1,143 @@
+package policy
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// ParseRule reads a rule in its short form: "example.com", "*.example.com:443",
+// "10.0.0.0/8:5432,6000-6100", "udp://1.2.3.4:123", "[2001:db8::/32]:443". A name
+// that is allowed without ports is allowed at port 443.
+func ParseRule(s string, denies bool) (Rule, error) {
+	r := Rule{Denies: denies}
+	rest := s
+	if scheme, after, ok := strings.Cut(s, "://"); ok {
+		switch Protocol(scheme) {
+		case TCP, UDP:
+			r.Protocol, rest = Protocol(scheme), after
+		default:
+			return Rule{}, fault.New(fault.Invalid, "rule %q is about %q, which is neither tcp nor udp", s, scheme).WithHint("write a name alone, as in example.com:443")
+		}
+	}
+	where, ports, hasPorts := rest, "", false
+	switch inner, bracketed := strings.CutPrefix(rest, "["); {
+	case bracketed:
+		var closed bool
+		where, ports, closed = strings.Cut(inner, "]")
+		if ports, hasPorts = strings.CutPrefix(ports, ":"); !closed || !hasPorts && ports != "" || !strings.Contains(where, ":") {
+			return Rule{}, fault.New(fault.Invalid, "rule %q is not understood", s).WithHint(ruleHint)
+		}
+	case strings.Count(rest, ":") < 2:
+		where, ports, hasPorts = strings.Cut(rest, ":")
+	}
+	err := r.place(where)
+	if err == nil && hasPorts {
+		r.Ports, err = parsePorts(strings.Split(ports, ","))
+	}
+	if err == nil {
+		err = r.settle()
+	}
+	switch {
+	case err != nil && where == s:
+		return Rule{}, err
+	case err != nil:
+		return Rule{}, fault.New(fault.Invalid, "rule %q", s).Because(err).WithHint("%s", orHint(err, ruleHint))
+	}
+	return r, nil
+}
+
+const ruleHint = "write a rule as in example.com, *.example.com:443, 10.0.0.0/8:5432, udp://192.0.2.1:123 or [2001:db8::/32]:443"
+
+func orHint(err error, hint string) string {
+	if h := fault.HintOf(err); h != "" {
+		return h
+	}
+	return hint
+}
+
+// place reads the name, address or range of addresses that r is about.
+func (r *Rule) place(s string) (err error) {
+	addr, aerr := netip.ParseAddr(s)
+	switch {
+	case aerr == nil && addr.Zone() == "":
+		r.Net = netip.PrefixFrom(addr, addr.BitLen())
+	case strings.Contains(s, "/") || aerr == nil:
+		r.Net, err = netip.ParsePrefix(s)
+		switch {
+		case err != nil && strings.Trim(s[:strings.IndexByte(s+"/", '/')], "0123456789abcdefABCDEF.:") != "":
+			return fault.New(fault.Invalid, "%q is no host", s).WithHint("name the host alone; paths go into a mapping, as in {host: example.com, paths: [/v1/*]}")
+		case err != nil:
+			return fault.New(fault.Invalid, "%q is no range of addresses", s).WithHint("write a range as in 10.0.0.0/8 or 2001:db8::/32")
+		case r.Net != r.Net.Masked():
+			return fault.New(fault.Invalid, "%q has bits beyond its range", s).WithHint("write %s, or the address alone", r.Net.Masked())
+		}
+	default:
+		r.Host, err = ParsePattern(s)
+		return err
+	}
+	if r.Net.Addr().Is4In6() {
+		return fault.New(fault.Invalid, "%q is IPv4 in another form", s).WithHint("write %s", r.Net.Addr().Unmap())
+	}
+	return nil
+}
+
+// parsePorts reads ports and ranges of them, and puts them in order.
+func parsePorts(list []string) (ports []Ports, err error) {
+	for _, s := range list {
+		low, high, isRange := strings.Cut(s, "-")
+		if !isRange {
+			high = low
+		}
+		l, ok := number(low, 65535)
+		h, hok := number(high, 65535)
+		if !ok || !hok || l < 1 || h < l || isRange && l == h {
+			return nil, fault.New(fault.Invalid, "%q is no port", s).WithHint("write ports as in 443, or 8000-8100; all of them are 1-65535")
+		}
+		ports = append(ports, Ports{uint16(l), uint16(h)})
+	}
+	slices.SortFunc(ports, func(a, b Ports) int { return cmp.Or(cmp.Compare(a.Low, b.Low), cmp.Compare(a.High, b.High)) })
+	joined := ports[:0]
+	for _, p := range ports {
+		if n := len(joined); n > 0 && int(p.Low) <= int(joined[n-1].High)+1 {
+			joined[n-1].High = max(joined[n-1].High, p.High)
+			continue
+		}
+		joined = append(joined, p)
+	}
+	return joined, nil
+}
+
+// settle fills in what a rule that allows does not say, and refuses what makes no
+// sense together.
+func (r *Rule) settle() error {
+	byName := !r.Host.IsZero()
+	switch {
+	case byName == r.Net.IsValid():
+		return fault.New(fault.Invalid, "a rule needs either a host or a cidr")
+	case r.hasHTTP() && !byName:
+		return fault.New(fault.Invalid, "methods, paths, query, max_request and rate need a host").WithHint("name the host instead of its address")
+	case r.hasHTTP() && r.Protocol == UDP:
+		return fault.New(fault.Invalid, "methods, paths, query, max_request and rate are not for udp").WithHint("leave out the protocol")
+	case r.Denies:
+		if r.Query != nil || r.limited() || r.MaxBytes != 0 {
+			return fault.New(fault.Invalid, "query, max_request, max_bytes and rate are for rules that allow").WithHint("put the rule into allow")
+		}
+		return nil
+	case slices.Contains(r.Methods, "CONNECT"):
+		return fault.New(fault.Invalid, "CONNECT makes a tunnel to anywhere").WithHint("allow the hosts themselves")
+	}
+	if r.Protocol == "" {
+		r.Protocol = TCP
+	}
+	if r.Ports == nil {
+		if !byName || r.Protocol != TCP {
+			return fault.New(fault.Invalid, "an address or udp that is allowed needs ports").WithHint("add them, as in 10.0.0.0/8:5432 or udp://ntp.example.com:123")
+		}
+		r.Ports = []Ports{{443, 443}}
+	}
+	return nil
+}

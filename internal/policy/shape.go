@@ -1,0 +1,265 @@
+package policy
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/coppice-dev/coppice/internal/nearest"
+)
+
+// schema is a JSON Schema.
+type schema map[string]any
+
+// shape is what may stand in one place of a file. How it is read and what the schema
+// says of it are made together, so that they cannot differ.
+type shape[T any] struct {
+	schema schema
+	want   string // for people: "a list"
+	fits   func(n *yaml.Node) bool
+	read   func(r *reader, n *yaml.Node) (T, bool) // n fits
+}
+
+// in reads n, or notes why it cannot.
+func (s shape[T]) in(r *reader, n *yaml.Node) (v T, ok bool) {
+	if s.fits(n) {
+		return s.read(r, n)
+	}
+	hint := ""
+	if n.Kind == yaml.ScalarNode && n.Value == "~" {
+		hint = `YAML reads ~ as nothing; the home is written "~"`
+	} else if n.Kind == yaml.ScalarNode && n.ShortTag() != "!!null" && n.ShortTag() != "!!str" && s.want == "a text" {
+		hint = `if it is meant as a text, put it in quotes: "` + n.Value + `"`
+	}
+	r.wrong(n, hint, "%s, where %s is wanted", kind(n), s.want)
+	return v, false
+}
+
+func scalar(tags ...string) func(*yaml.Node) bool {
+	return func(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && slices.Contains(tags, n.ShortTag()) }
+}
+
+// parsed is a shape whose text parse reads.
+func parsed[T any](want string, s schema, parse func(string) (T, error), tags ...string) shape[T] {
+	return shape[T]{s, want, scalar(tags...), func(r *reader, n *yaml.Node) (T, bool) {
+		v, err := parse(n.Value)
+		if err != nil {
+			r.because(n, err)
+		}
+		return v, err == nil
+	}}
+}
+
+// text is a string that parse reads.
+func text[T any](want string, parse func(string) (T, error)) shape[T] {
+	return parsed(want, schema{"type": "string"}, parse, "!!str")
+}
+
+// compiled gives a pattern when it is needed: most files use few of the keys.
+func compiled(pattern string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
+}
+
+// matching demands that what s reads matches a pattern, which is in the schema.
+func matching[T any](s shape[T], pattern string) shape[T] {
+	s.schema["pattern"] = pattern
+	read, match := s.read, compiled(pattern)
+	s.read = func(r *reader, n *yaml.Node) (T, bool) {
+		v, ok := read(r, n)
+		if ok && n.ShortTag() == "!!str" && !match().MatchString(n.Value) {
+			r.wrong(n, "", "%q is not %s", n.Value, s.want)
+			return v, false
+		}
+		return v, ok
+	}
+	return s
+}
+
+// choice is one of some words.
+func choice[T ~string](words ...T) shape[T] {
+	var all []string
+	for _, w := range words {
+		all = append(all, string(w))
+	}
+	want := "one of " + strings.Join(all, ", ")
+	s := schema{"type": "string", "enum": all}
+	return shape[T]{s, want, scalar("!!str"), func(r *reader, n *yaml.Node) (T, bool) {
+		if slices.Contains(all, n.Value) {
+			return T(n.Value), true
+		}
+		hint := "they are " + strings.Join(all, ", ")
+		if near := nearest.Of(n.Value, all); near != "" {
+			hint = "did you mean " + near + "? " + hint
+		}
+		r.wrong(n, hint, "there is no %q here", n.Value)
+		return "", false
+	}}
+}
+
+// truth is true or false.
+func truth() shape[bool] {
+	return shape[bool]{schema{"type": "boolean"}, "true or false", scalar("!!bool"), func(r *reader, n *yaml.Node) (bool, bool) {
+		if n.Value != "true" && n.Value != "false" {
+			r.wrong(n, "write true or false", "%q is neither true nor false", n.Value)
+			return false, false
+		}
+		return n.Value == "true", true
+	}}
+}
+
+// whole is a whole number.
+func whole(least, most int64) shape[int64] {
+	return shape[int64]{schema{"type": "integer", "minimum": least, "maximum": most}, "a whole number", scalar("!!int"), func(r *reader, n *yaml.Node) (int64, bool) {
+		v, ok := number(n.Value, most)
+		if ok = ok && v >= least; !ok {
+			r.wrong(n, "write decimal digits alone", "%s is no whole number from %d to %d", n.Value, least, most)
+		}
+		return v, ok
+	}}
+}
+
+// list is a list of what item is; least is how many there must be.
+func list[T any](item shape[T], least int) shape[[]T] {
+	s := schema{"type": "array", "items": item.schema}
+	if least > 0 {
+		s["minItems"] = least
+	}
+	return shape[[]T]{s, "a list", func(n *yaml.Node) bool { return n.Kind == yaml.SequenceNode }, func(r *reader, n *yaml.Node) ([]T, bool) {
+		all, whole := []T{}, true
+		for _, c := range n.Content {
+			v, ok := item.in(r, c)
+			if whole = whole && ok; ok {
+				all = append(all, v)
+			}
+		}
+		if len(n.Content) < least {
+			r.wrong(n, "leave the key out where nothing is meant by it", "a list of nothing")
+			return nil, false
+		}
+		return all, whole
+	}}
+}
+
+// said adds its origin to what is read.
+func said[T any](s shape[T]) shape[Said[T]] {
+	return shape[Said[T]]{s.schema, s.want, s.fits, func(r *reader, n *yaml.Node) (Said[T], bool) {
+		v, ok := s.read(r, n)
+		return Said[T]{v, r.at(n)}, ok
+	}}
+}
+
+// words is a mapping of any keys that match a pattern to values.
+func words[T any](pattern, what string, value shape[T]) shape[map[string]T] {
+	match := compiled(pattern)
+	s := schema{"type": "object", "additionalProperties": value.schema, "propertyNames": schema{"pattern": pattern}}
+	return shape[map[string]T]{s, "a mapping", func(n *yaml.Node) bool { return n.Kind == yaml.MappingNode }, func(r *reader, n *yaml.Node) (map[string]T, bool) {
+		all, whole := map[string]T{}, true
+		r.keys(n, func(key, n *yaml.Node) {
+			if !match().MatchString(key.Value) {
+				r.wrong(key, "", "%q is no %s", key.Value, what)
+				whole = false
+				return
+			}
+			v, ok := value.in(r, n)
+			all[key.Value], whole = v, whole && ok
+		})
+		return all, whole
+	}}
+}
+
+// either is what one or the other is; they fit different nodes.
+func either[T any](a, b shape[T]) shape[T] {
+	return shape[T]{schema{"anyOf": []any{a.schema, b.schema}}, a.want + " or " + b.want,
+		func(n *yaml.Node) bool { return a.fits(n) || b.fits(n) },
+		func(r *reader, n *yaml.Node) (T, bool) {
+			if a.fits(n) {
+				return a.read(r, n)
+			}
+			return b.read(r, n)
+		}}
+}
+
+// field is one key of an object.
+type field[T any] struct {
+	name   string
+	needed bool
+	schema schema
+	set    func(r *reader, to *T, n *yaml.Node) bool
+}
+
+// key is a field: doc says what it is, for people.
+func key[T, V any](name, doc string, s shape[V], set func(to *T, v V)) field[T] {
+	described := schema{"description": doc}
+	for k, v := range s.schema {
+		described[k] = v
+	}
+	return field[T]{name, false, described, func(r *reader, to *T, n *yaml.Node) bool {
+		v, ok := s.in(r, n)
+		if ok {
+			set(to, v)
+		}
+		return ok
+	}}
+}
+
+// object is a mapping of some keys, each at most once. start is what it begins with.
+func object[T any](start func(r *reader, n *yaml.Node) T, fields ...field[T]) shape[T] {
+	properties, needed, names := schema{}, []string{}, []string{}
+	for _, f := range fields {
+		properties[f.name] = f.schema
+		names = append(names, f.name)
+		if f.needed {
+			needed = append(needed, f.name)
+		}
+	}
+	s := schema{"type": "object", "additionalProperties": false, "properties": properties}
+	if len(needed) > 0 {
+		s["required"] = needed
+	}
+	return shape[T]{s, "a mapping", func(n *yaml.Node) bool { return n.Kind == yaml.MappingNode }, func(r *reader, n *yaml.Node) (T, bool) {
+		to, whole, seen := start(r, n), true, []string{}
+		r.keys(n, func(key, n *yaml.Node) {
+			i := slices.Index(names, key.Value)
+			if i < 0 {
+				hint := "the keys here are " + strings.Join(names, ", ")
+				if near := nearest.Of(key.Value, names); near != "" {
+					hint = "did you mean " + near + "? " + hint
+				}
+				r.wrong(key, hint, "there is no key %q here", key.Value)
+				whole = false
+				return
+			}
+			seen = append(seen, key.Value)
+			whole = fields[i].set(r, &to, n) && whole
+		})
+		for _, name := range needed {
+			if !slices.Contains(seen, name) {
+				r.wrong(n, "", "%s is missing", name)
+				whole = false
+			}
+		}
+		return to, whole
+	}}
+}
+
+// keys calls each for the keys of a mapping that are texts, each once.
+func (r *reader) keys(n *yaml.Node, each func(key, value *yaml.Node)) {
+	lines := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		switch {
+		case key.ShortTag() == "!!merge":
+			r.wrong(key, "write out what is meant", "there are no merge keys")
+		case !scalar("!!str")(key):
+			r.wrong(key, "", "a key is a text, and this is %s", kind(key))
+		case lines[key.Value] > 0:
+			r.wrong(key, "leave one of them out", "%q is given twice, first in line %d", key.Value, lines[key.Value])
+		default:
+			lines[key.Value] = key.Line
+			each(key, value)
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package policy
+
+import (
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// unenforcedHint is the way out of what Unenforced tells.
+const unenforcedHint = "take it out; nothing enforces it yet"
+
+// Unenforced tells what p says that nothing enforces yet, and where it was said. What
+// is built in is left out.
+func (p Policy) Unenforced() Problems {
+	var out Problems
+	say := func(at Origin, key, value string) {
+		if at.BuiltIn() {
+			return
+		}
+		out = append(out, Problem{File: at.Source, Line: at.Line, Message: key + " is not enforced yet: " + value, Hint: unenforcedHint})
+	}
+	if p.Tier.Value.rank() > Supervised.rank() {
+		say(p.Tier.At, "tier", string(p.Tier.Value))
+	}
+	decoys := map[Path]bool{}
+	for _, s := range p.Decoys {
+		decoys[s.Value] = true
+		// The place of a decoy that is built in says nothing of who asked for it.
+		out = append(out, Problem{File: s.At.Source, Line: s.At.Line, Message: "files.decoys is not enforced yet: " + s.Value.String(), Hint: unenforcedHint})
+	}
+	for _, s := range p.Hide {
+		if why := s.Value.unhideable(); why != "" && !decoys[s.Value] {
+			say(s.At, "files.hide", s.Value.String()+": "+why)
+		}
+	}
+	return out.sorted()
+}
+
+// unhideable says why p cannot be hidden; "" where it can.
+func (p Path) unhideable() string {
+	if p.text == "/" {
+		return "it is everything"
+	}
+	for _, own := range []string{"/dev", "/proc", "/sys"} {
+		if p.beneath(Path{own}) {
+			return "a sandbox has a " + own + " of its own, and not the host's"
+		}
+	}
+	return ""
+}
+
+// Enforceable gives p as it is, or Unsupported, with Unenforced as its cause, where p
+// says what nothing enforces yet.
+func (p Policy) Enforceable() (Policy, error) {
+	if all := p.Unenforced(); len(all) > 0 {
+		if len(all) > maxProblems {
+			all = all[:maxProblems]
+		}
+		return Policy{}, fault.New(fault.Unsupported, "the policy says what this build cannot enforce").Because(all).WithHint(unenforcedHint)
+	}
+	return p, nil
+}
