@@ -1,0 +1,108 @@
+package journal
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// pollEvery is how often Follow looks for new events.
+const pollEvery = 250 * time.Millisecond
+
+// Follow calls fn with the events of a directory that Read would give, and then with
+// each that is appended and wanted, until ctx ends or fn gives an error: that is what
+// it returns. The first call is with an event without a kind: what is appended from
+// then on is not missed. Of more than the journal keeps between two looks, the oldest are left
+// out.
+func Follow(ctx context.Context, dir string, q Query, fn func(wire.NetEvent) error) error {
+	evs, f, at, err := read(dir, q)
+	defer func() {
+		if f != nil {
+			f.Close()
+		}
+	}()
+	q.Last = 0
+	if err == nil {
+		err = fn(wire.NetEvent{})
+		if err != nil {
+			return err
+		}
+	}
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		if err != nil {
+			return fault.Wrap(err, "read the journal in %s", dir)
+		}
+		for _, ev := range evs {
+			if err := fn(ev); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+		evs, f, at, err = next(dir, f, at, q)
+	}
+}
+
+// next gives the events from offset at of file f on, which is the newest file or was.
+// It closes f when another one has taken its place. As f is open, no other file can
+// have its number.
+func next(dir string, f *os.File, at int64, q Query) ([]wire.NetEvent, *os.File, int64, error) {
+	if f != nil {
+		mine, err := f.Stat()
+		if err != nil {
+			return nil, f, at, err
+		}
+		if there, err := os.Lstat(filepath.Join(dir, current)); err == nil && os.SameFile(mine, there) {
+			evs, at, err := events(f, at, q)
+			return evs, f, at, err
+		}
+	}
+	before, now, err := both(dir)
+	if before != nil {
+		defer before.Close()
+	}
+	if err != nil || now == nil {
+		return nil, f, at, err
+	}
+	// What was appended to f before it lost its name comes first, and then all of the
+	// file between, if there was one.
+	var evs []wire.NetEvent
+	if f != nil {
+		if evs, _, err = events(f, at, q); err != nil {
+			now.Close()
+			return nil, f, at, err
+		}
+	}
+	if before != nil && !same(f, before) {
+		more, _, err := events(before, 0, q)
+		if err != nil {
+			now.Close()
+			return nil, f, at, err
+		}
+		evs = append(evs, more...)
+	}
+	if f != nil {
+		f.Close()
+	}
+	more, at, err := events(now, 0, q)
+	return append(evs, more...), now, at, err
+}
+
+// same reports whether two open files are one; f may be nil.
+func same(f, g *os.File) bool {
+	if f == nil {
+		return false
+	}
+	a, errA := f.Stat()
+	b, errB := g.Stat()
+	return errA == nil && errB == nil && os.SameFile(a, b)
+}

@@ -1,0 +1,247 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+)
+
+var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func event(i int) wire.NetEvent {
+	return wire.NetEvent{Time: began.Add(time.Duration(i) * time.Second), Kind: wire.NetDeny, Name: fmt.Sprintf("h%d.example", i), Port: 443}
+}
+
+func opened(t *testing.T, dir string) *Journal {
+	t.Helper()
+	j, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { j.Close() })
+	return j
+}
+
+func names(evs []wire.NetEvent) (list []string) {
+	for _, ev := range evs {
+		list = append(list, ev.Name)
+	}
+	return list
+}
+
+func TestWhatIsAppendedIsRead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if evs, err := Read(dir, Query{}); err != nil || len(evs) != 0 {
+		t.Fatalf("without a journal: %v, %v", evs, err)
+	}
+	j := opened(t, dir)
+	for i := range 5 {
+		ev := event(i)
+		if i == 3 {
+			ev.Kind = wire.NetConnect
+		}
+		if err := j.Append(ev); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		q    Query
+		want string
+	}{
+		{Query{}, "h0.example h1.example h2.example h3.example h4.example"},
+		{Query{Last: 2}, "h3.example h4.example"},
+		{Query{Since: began.Add(3 * time.Second)}, "h3.example h4.example"},
+		{Query{Kinds: []string{wire.NetDeny}, Last: 2}, "h2.example h4.example"},
+		{Query{Kinds: []string{"other"}}, ""},
+		{Query{Last: -1}, ""},
+	} {
+		evs, err := Read(dir, c.q)
+		if got := strings.Join(names(evs), " "); err != nil || got != c.want {
+			t.Errorf("%+v: %q, %v; want %q", c.q, got, err, c.want)
+		}
+	}
+	if err := errors.Join(j.Close(), j.Close()); err != nil {
+		t.Error(err)
+	}
+	if err := j.Append(event(9)); err == nil {
+		t.Error("a closed journal took an event")
+	}
+}
+
+func TestATornLineIsLeftOutAndEnded(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := opened(t, dir)
+	if err := j.Append(event(0)); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, current)
+	whole, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for cut := range len(whole) {
+		torn := append(append(slices.Clone(whole), "\x00junk\n{}\nnull\n"...), whole[:cut]...)
+		if err := os.WriteFile(name, torn, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		evs, err := Read(dir, Query{})
+		if err != nil || len(evs) != 1 {
+			t.Fatalf("cut at %d: %d events, %v", cut, len(evs), err)
+		}
+		if err := j.Append(event(1)); err != nil {
+			t.Fatal(err)
+		}
+		evs, err = Read(dir, Query{})
+		want := 2
+		if cut == len(whole)-1 {
+			want = 3 // nothing but its end was torn off
+		}
+		if err != nil || len(evs) != want || evs[want-1].Name != "h1.example" {
+			t.Fatalf("cut at %d, and appended: %v, %v", cut, evs, err)
+		}
+	}
+}
+
+func TestLinesAreBounded(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := opened(t, dir)
+	long := strings.Repeat("\x1b", 1<<20)
+	if err := j.Append(wire.NetEvent{Kind: wire.NetDeny, Name: long, Rule: long, Reason: long, Hint: long, Addr: long, Policy: long, Proto: long, Verdict: long}); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(filepath.Join(dir, current))
+	if err != nil || info.Size() > maxLine {
+		t.Fatalf("a line of more than %d bytes, or %v", maxLine, err)
+	}
+	if evs, err := Read(dir, Query{}); err != nil || len(evs) != 1 || !strings.HasPrefix(long, evs[0].Name) {
+		t.Errorf("%d events, %v", len(evs), err)
+	}
+}
+
+// Writers in several processes are told apart by their descriptors, as these are.
+func TestManyWritersAndAFollowerOverFullFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	const writers, each = 3, 1000
+	pad := strings.Repeat("x", 1000)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	enough := errors.New("enough")
+	seen := map[string]int{}
+	var follower sync.WaitGroup
+	follower.Go(func() {
+		err := Follow(ctx, dir, Query{}, func(ev wire.NetEvent) error {
+			if ev.Kind == "" {
+				return nil
+			}
+			if seen[ev.Name]++; len(seen) == writers*each {
+				return enough
+			}
+			return nil
+		})
+		if !errors.Is(err, enough) {
+			t.Errorf("the follower saw %d events: %v", len(seen), err)
+		}
+	})
+	var all sync.WaitGroup
+	for w := range writers {
+		j := opened(t, dir)
+		all.Go(func() {
+			for i := range each {
+				ev := event(w*each + i)
+				ev.Reason, ev.Hint = pad, pad
+				if err := j.Append(ev); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	follower.Wait()
+	for name, n := range seen {
+		if n != 1 {
+			t.Errorf("%s was told %d times", name, n)
+		}
+	}
+	evs, err := Read(dir, Query{})
+	if err != nil || len(evs) != writers*each {
+		t.Errorf("%d events are kept, %v", len(evs), err)
+	}
+	before, err := os.Stat(filepath.Join(dir, previous))
+	if err != nil || before.Size() > maxFile || before.Size() < maxFile-maxLine {
+		t.Errorf("the file that was full: %v", err)
+	}
+}
+
+func TestAFollowerBeginsWithTheNewest(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := opened(t, dir)
+	for i := range 3 {
+		if err := j.Append(event(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// As a crash leaves it between two files.
+	if err := os.Rename(filepath.Join(dir, current), filepath.Join(dir, previous)); err != nil {
+		t.Fatal(err)
+	}
+	enough := errors.New("enough")
+	var got []string
+	err := Follow(t.Context(), dir, Query{Last: 2}, func(ev wire.NetEvent) error {
+		switch got = append(got, ev.Name); len(got) {
+		case 3:
+			return j.Append(event(3))
+		case 4:
+			return enough
+		}
+		return nil
+	})
+	if want := " h1.example h2.example h3.example"; !errors.Is(err, enough) || strings.Join(got, " ") != want {
+		t.Errorf("%v, %v; want %s", got, err, want)
+	}
+}
+
+func TestALinkIsNoJournal(t *testing.T) {
+	t.Parallel()
+	dir, other := t.TempDir(), filepath.Join(t.TempDir(), "other")
+	j := opened(t, dir)
+	if err := os.Symlink(other, filepath.Join(dir, current)); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Append(event(0)); err == nil {
+		t.Error("it was written through a link")
+	}
+	if _, err := Read(dir, Query{}); err == nil {
+		t.Error("it was read through a link")
+	}
+	if _, err := os.Lstat(other); err == nil {
+		t.Error("what the link leads to was made")
+	}
+}
+
+func BenchmarkAppend(b *testing.B) {
+	j, err := Open(b.TempDir())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer j.Close()
+	for b.Loop() {
+		if err := j.Append(event(1)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

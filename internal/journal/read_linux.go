@@ -1,0 +1,114 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Query says which events are wanted. The zero Query wants all.
+type Query struct {
+	Last  int       // the newest so many; 0 is all, and below 0 none
+	Since time.Time // none that is older; zero is all
+	Kinds []string  // of these alone; none is all
+}
+
+func (q Query) wants(ev *wire.NetEvent) bool {
+	return !ev.Time.Before(q.Since) && (len(q.Kinds) == 0 || slices.Contains(q.Kinds, ev.Kind))
+}
+
+// Read gives the events that are kept in a directory and wanted, the oldest first. A
+// directory without a journal has none.
+func Read(dir string, q Query) ([]wire.NetEvent, error) {
+	evs, f, _, err := read(dir, q)
+	if f != nil {
+		f.Close()
+	}
+	return evs, fault.Wrap(err, "read the journal in %s", dir)
+}
+
+// read is Read; it gives the newest file as well, if there is one, and where in it the
+// next event begins.
+func read(dir string, q Query) (evs []wire.NetEvent, f *os.File, at int64, err error) {
+	before, f, err := both(dir)
+	if f == nil { // nothing was appended since the other one was full
+		before, f = nil, before
+	}
+	if before != nil {
+		defer before.Close()
+	}
+	if err != nil {
+		return nil, f, 0, err
+	}
+	for _, file := range []*os.File{before, f} {
+		if file == nil {
+			continue
+		}
+		more, n, err := events(file, 0, q)
+		if err != nil {
+			return nil, f, 0, err
+		}
+		evs, at = append(evs, more...), n
+	}
+	if n := max(q.Last, 0); q.Last != 0 && len(evs) > n {
+		evs = evs[len(evs)-n:]
+	}
+	return evs, f, at, nil
+}
+
+// both opens the two files as they belong together; nil for one that is not there.
+func both(dir string) (before, now *os.File, err error) {
+	lock, err := open(dir, lockName, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil // nobody has ever appended
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	defer lock.Close() // which unlocks it
+	if err := flock(lock, unix.LOCK_SH); err != nil {
+		return nil, nil, err
+	}
+	if before, err = open(dir, previous, os.O_RDONLY); errors.Is(err, fs.ErrNotExist) {
+		before, err = nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if now, err = open(dir, current, os.O_RDONLY); errors.Is(err, fs.ErrNotExist) {
+		now, err = nil, nil
+	}
+	return before, now, err
+}
+
+// events reads whole lines of a file from an offset on, and gives where the next one
+// begins. What is no event is left out.
+func events(f *os.File, at int64, q Query) ([]wire.NetEvent, int64, error) {
+	b, err := io.ReadAll(io.NewSectionReader(f, at, maxFile+maxLine))
+	if err != nil {
+		return nil, at, err
+	}
+	var evs []wire.NetEvent
+	for {
+		line, rest, whole := bytes.Cut(b, []byte{'\n'})
+		if !whole {
+			return evs, at, nil
+		}
+		var ev wire.NetEvent
+		if len(line) < maxLine && json.Unmarshal(line, &ev) == nil && ev.Kind != "" && q.wants(&ev) {
+			evs = append(evs, ev)
+		}
+		at += int64(len(line)) + 1
+		b = rest
+	}
+}
