@@ -1,0 +1,326 @@
+//go:build linux && (amd64 || arm64)
+
+package gate
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const patience = 20 * time.Second
+
+// orders are what the agent inside can do.
+var orders = map[string]func(args []string, data []byte) ([]byte, error){
+	// mount FROM TO
+	"mount": func(a []string, _ []byte) ([]byte, error) {
+		if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
+			return nil, err
+		}
+		return nil, syscall.Mount(a[0], a[1], "", syscall.MS_BIND, "")
+	},
+	// run PROGRAM ARGS
+	"run": func(a []string, data []byte) ([]byte, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, a[0], a[1:]...)
+		cmd.Stdin = bytes.NewReader(data)
+		return cmd.CombinedOutput()
+	},
+	// exchange NETWORK ADDRESS: sends data, ends its side, reads to the end
+	"exchange": func(a []string, data []byte) ([]byte, error) {
+		c, err := dialName(a[0], a[1])
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		if _, err := c.Write(data); err != nil {
+			return nil, err
+		}
+		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+			return nil, err
+		}
+		return io.ReadAll(c)
+	},
+	// pieces ADDRESS SIZE: sends data in pieces and reads to the end
+	"pieces": func(a []string, data []byte) ([]byte, error) {
+		c, err := dialName("tcp", a[0])
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		size, _ := strconv.Atoi(a[1])
+		for b := data; len(b) > 0; {
+			n := min(size, len(b))
+			if _, err := c.Write(b[:n]); err != nil {
+				return nil, err
+			}
+			b = b[n:]
+		}
+		return io.ReadAll(c)
+	},
+	// hold ADDRESS: connects, echoes data once, and keeps the connection
+	"hold": func(a []string, data []byte) ([]byte, error) {
+		c, err := dialName("tcp", a[0])
+		if err != nil {
+			return nil, err
+		}
+		held = append(held, c)
+		if _, err := c.Write(data); err != nil {
+			return nil, err
+		}
+		b := make([]byte, len(data))
+		_, err = io.ReadFull(c, b)
+		return b, err
+	},
+	// more I: sends data on a held connection and reads as much
+	"more": func(a []string, data []byte) ([]byte, error) {
+		i, _ := strconv.Atoi(a[0])
+		if _, err := held[i].Write(data); err != nil {
+			return nil, err
+		}
+		_, err := io.ReadFull(held[i], data)
+		return data, err
+	},
+	// rest I: reads a held connection to its end
+	"rest": func(a []string, _ []byte) ([]byte, error) {
+		i, _ := strconv.Atoi(a[0])
+		return io.ReadAll(held[i])
+	},
+	// https CAFILE N URL: gets it N times, by HTTP/2 where the server has it
+	"https": func(a []string, _ []byte) ([]byte, error) {
+		pem, err := os.ReadFile(a[0])
+		if err != nil {
+			return nil, err
+		}
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(pem)
+		t := &http.Transport{
+			TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true,
+			DialContext: (&net.Dialer{Timeout: patience, Resolver: &net.Resolver{PreferGo: true}}).DialContext,
+		}
+		defer t.CloseIdleConnections()
+		n, _ := strconv.Atoi(a[1])
+		var out []byte
+		for range n {
+			r, err := (&http.Client{Transport: t, Timeout: patience}).Get(a[2])
+			if err != nil {
+				return out, err
+			}
+			b, err := io.ReadAll(r.Body)
+			r.Body.Close()
+			if out = append(out, b...); err != nil {
+				return out, err
+			}
+		}
+		return out, nil
+	},
+	// ended I: waits until a held connection is over
+	"ended": func(a []string, _ []byte) ([]byte, error) {
+		i, _ := strconv.Atoi(a[0])
+		if _, err := held[i].Read(make([]byte, 1)); err != nil && !errors.Is(err, syscall.ETIMEDOUT) && !strings.Contains(err.Error(), "i/o timeout") {
+			return []byte(err.Error()), nil
+		}
+		return nil, errors.New("it goes on")
+	},
+	// begin ADDRESS: begins a connection and does not wait for it, or sends data by UDP
+	"begin": func(a []string, data []byte) ([]byte, error) {
+		if data != nil {
+			c, err := net.Dial("udp", a[0])
+			if err != nil {
+				return nil, err
+			}
+			held = append(held, c)
+			_, err = c.Write(data)
+			return nil, err
+		}
+		go func() {
+			if c, err := net.Dial("tcp", a[0]); err == nil {
+				c.Close()
+			}
+		}()
+		return nil, nil
+	},
+	// ping ADDRESS: one echo request, and its answer
+	"ping": func(a []string, _ []byte) ([]byte, error) {
+		network, request := "ip4:icmp", []byte{8, 0, 0xf7, 0xfd, 0, 1, 0, 1}
+		if strings.Contains(a[0], ":") {
+			network, request[0] = "ip6:ipv6-icmp", 128
+		}
+		c, err := net.Dial(network, a[0])
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(2 * time.Second))
+		if _, err := c.Write(request); err != nil {
+			return nil, err
+		}
+		b := make([]byte, 100)
+		for {
+			n, err := c.Read(b)
+			if err != nil || n > 0 && b[0] != 8 && b[0] != 128 {
+				return nil, err
+			}
+		}
+	},
+	// drop: closes what was held
+	"drop": func([]string, []byte) ([]byte, error) {
+		for _, c := range held {
+			c.Close()
+		}
+		held = nil
+		return nil, nil
+	},
+	// tls ADDRESS SNI [1.2]
+	"tls": func(a []string, data []byte) ([]byte, error) {
+		c, err := dialName("tcp", a[0])
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		conf := &tls.Config{ServerName: a[1], InsecureSkipVerify: true}
+		if len(a) > 2 {
+			conf.MaxVersion = tls.VersionTLS12
+		}
+		x := tls.Client(c, conf)
+		if _, err := x.Write(data); err != nil {
+			return nil, err
+		}
+		if err := x.CloseWrite(); err != nil {
+			return nil, err
+		}
+		return io.ReadAll(x)
+	},
+	// ask udp|tcp SERVER: one DNS message there and back
+	"ask": func(a []string, data []byte) ([]byte, error) {
+		c, err := net.DialTimeout(a[0], a[1], patience)
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(patience))
+		if len(a) > 2 { // no answer is expected
+			c.SetDeadline(time.Now().Add(time.Second))
+		}
+		if a[0] == "tcp" {
+			data = append(binary.BigEndian.AppendUint16(nil, uint16(len(data))), data...)
+		}
+		if _, err := c.Write(data); err != nil {
+			return nil, err
+		}
+		b := make([]byte, 1<<16)
+		n, err := c.Read(b)
+		if a[0] == "tcp" && err == nil {
+			for n < 2 || n < 2+int(binary.BigEndian.Uint16(b)) {
+				more, err := c.Read(b[n:])
+				if err != nil {
+					return nil, err
+				}
+				n += more
+			}
+			return b[2:n], nil
+		}
+		return b[:max(n, 0)], err
+	},
+	// look NAME: what getaddrinfo would say
+	"look": func(a []string, _ []byte) ([]byte, error) {
+		r := &net.Resolver{PreferGo: true}
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		addrs, err := r.LookupNetIP(ctx, "ip", a[0])
+		return []byte(fmt.Sprint(addrs)), err
+	},
+	// blast ADDRESS: sends 64 KiB at a time, as many as data has bytes, and waits for one byte
+	"blast": func(a []string, data []byte) ([]byte, error) {
+		c, err := net.Dial("tcp", a[0])
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		n, _ := strconv.Atoi(a[1])
+		b := make([]byte, 64<<10)
+		for range n {
+			if _, err := c.Write(b); err != nil {
+				return nil, err
+			}
+		}
+		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+			return nil, err
+		}
+		_, err = io.ReadFull(c, b[:1])
+		return nil, err
+	},
+	// fetch ADDRESS N: asks for N times 64 KiB and reads them
+	"fetch": func(a []string, data []byte) ([]byte, error) {
+		c, err := net.Dial("tcp", a[0])
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		if _, err := fmt.Fprintln(c, a[1]); err != nil {
+			return nil, err
+		}
+		n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{c}, make([]byte, 256<<10))
+		return []byte(strconv.FormatInt(n, 10)), err
+	},
+	// connect ADDRESS N: connects N times, one after the other, with one byte there and back
+	"connect": func(a []string, data []byte) ([]byte, error) {
+		n, _ := strconv.Atoi(a[1])
+		b := []byte{1}
+		for range n {
+			c, err := net.Dial("tcp", a[0])
+			if err != nil {
+				return nil, err
+			}
+			if len(a) > 2 {
+				if _, err = c.Write(b); err == nil {
+					_, err = c.Read(b)
+				}
+			}
+			c.Close()
+			if err != nil {
+				return nil, err
+			}
+		}
+		return nil, nil
+	},
+	// many ADDRESS N: opens N connections and says how many came about; keeps them
+	"many": func(a []string, _ []byte) ([]byte, error) {
+		n, _ := strconv.Atoi(a[1])
+		ok := 0
+		for range n {
+			c, err := net.DialTimeout("tcp", a[0], patience)
+			if err == nil {
+				held = append(held, c)
+				ok++
+			}
+		}
+		return []byte(strconv.Itoa(ok)), nil
+	},
+}
+
+// held are connections that stay open over several orders.
+var held []net.Conn
+
+func dialName(network, addr string) (net.Conn, error) {
+	d := net.Dialer{Timeout: patience, Resolver: &net.Resolver{PreferGo: true}}
+	c, err := d.Dial(network, addr)
+	if err == nil {
+		c.SetDeadline(time.Now().Add(patience))
+	}
+	return c, err
+}

@@ -1,0 +1,284 @@
+//go:build linux && (amd64 || arm64)
+
+package gate
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/policy"
+)
+
+// asking is a sandbox whose policy asks about what it does not name.
+type asking struct {
+	*sandbox
+	network policy.Network
+
+	mu     sync.Mutex
+	offset time.Duration // guarded by mu; how far the gate's clock is ahead
+}
+
+func startAsking(t *testing.T, b *book, change func(*Options)) *asking {
+	t.Helper()
+	a := &asking{network: policy.Network{Mode: policy.NetRules, Ask: true}}
+	a.sandbox = start(t, b, func(o *Options) {
+		o.Policy = Rules(a.network)
+		o.Now = func() time.Time {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return time.Now().Add(a.offset)
+		}
+		if change != nil {
+			change(o)
+		}
+	})
+	conf := filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(conf, link.Resolvers(true), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	a.must(t, "mount", nil, conf, "/etc/resolv.conf")
+	return a
+}
+
+// say adds rules.
+func (a *asking) say(t *testing.T, allow, deny string) {
+	t.Helper()
+	more := network(t, allow, deny)
+	a.network.Allow, a.network.Deny = append(slices.Clone(a.network.Allow), more.Allow...), append(slices.Clone(a.network.Deny), more.Deny...)
+	a.SetPolicy(Rules(a.network))
+}
+
+func (a *asking) pass(d time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.offset += d
+}
+
+// asked waits until a question about a place began.
+func (a *asking) asked(t *testing.T, proto Proto, host string, port uint16) Event {
+	t.Helper()
+	return a.wait(t, "a question", func(e Event) bool {
+		return e.Kind == KindAsk && e.Verdict == Ask && e.Proto == proto && (e.Name == host || e.Name == "" && e.Addr.String() == host) && e.Port == port
+	})
+}
+
+// later has the agent do something that takes until somebody decides.
+func (a *asking) later(what string, data []byte, args ...string) func() ([]byte, error) {
+	type result struct {
+		out []byte
+		err error
+	}
+	c := make(chan result, 1)
+	go func() {
+		out, err := a.do(what, data, args...)
+		c <- result{out, err}
+	}()
+	return func() ([]byte, error) {
+		r := <-c
+		return r.out, r.err
+	}
+}
+
+func echoServer(t *testing.T) string {
+	return listen(t, func(c net.Conn) {
+		b := make([]byte, 100)
+		if n, err := c.Read(b); err == nil {
+			c.Write(b[:n])
+		}
+	})
+}
+
+// A name that nobody spoke of is not asked outside before a person agreed; then the
+// query that waited is answered, and the connection passes.
+func TestNamesAndConnectionsWaitForAPerson(t *testing.T) {
+	t.Parallel()
+	pub, bare := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("93.184.216.99")
+	b := &book{names: map[string][]netip.Addr{"new.example": {pub}, "rebind.example": addrs("10.0.0.1")}, ttl: time.Minute}
+	at := echoServer(t)
+	b.hosts = map[netip.AddrPort]string{netip.AddrPortFrom(pub, 80): at, netip.AddrPortFrom(pub, 8080): at, netip.AddrPortFrom(bare, 22): at}
+	s := startAsking(t, b, nil)
+
+	done := s.later("exchange", []byte("hello"), "tcp", "new.example:80")
+	e := s.asked(t, DNS, "new.example", 0)
+	if e.Reason != "no rule names it" || e.Hint == "" || !e.Until.After(e.Time) {
+		t.Errorf("%+v", e)
+	}
+	if q := s.Stats().Asking; len(q) != 1 || q[0].Name != "new.example" || q[0].Waiting < 1 || q[0].Until != e.Until {
+		t.Errorf("%+v", q)
+	}
+	s.say(t, "other.example", "")
+	if q := s.Stats().Asking; len(q) != 1 || len(b.sought()) != 0 {
+		t.Errorf("another rule let it pass: %+v, %q", q, b.sought())
+	}
+	s.say(t, "new.example:80", "")
+	if out, err := done(); err != nil || string(out) != "hello" {
+		t.Fatalf("%q, %v", out, err)
+	}
+	end := s.wait(t, "the answer", func(e Event) bool { return e.Kind == KindAsk && e.Verdict == Allow && e.Name == "new.example" })
+	if !strings.HasPrefix(end.Rule, "new.example:80 ") || len(s.Stats().Asking) != 0 {
+		t.Errorf("%+v", end)
+	}
+
+	// Another port of it is another question: the handshake waits, and nothing is dialled.
+	done = s.later("exchange", []byte("again"), "tcp", "new.example:8080")
+	s.asked(t, TCP, "new.example", 8080)
+	if slices.Contains(b.reached(), netip.AddrPortFrom(pub, 8080)) {
+		t.Error("it was dialled before somebody agreed")
+	}
+	s.say(t, "new.example:8080", "")
+	if out, err := done(); err != nil || string(out) != "again" {
+		t.Errorf("%q, %v", out, err)
+	}
+
+	// An address without a name.
+	done = s.later("exchange", []byte("ssh"), "tcp", "93.184.216.99:22")
+	if e := s.asked(t, TCP, "93.184.216.99", 22); e.Name != "" {
+		t.Errorf("%+v", e)
+	}
+	s.say(t, "93.184.216.99:22", "")
+	if out, err := done(); err != nil || string(out) != "ssh" {
+		t.Errorf("%q, %v", out, err)
+	}
+
+	// Who agrees to a name does not agree to where it leads.
+	done = s.later("look", nil, "rebind.example")
+	s.asked(t, DNS, "rebind.example", 0)
+	s.say(t, "rebind.example", "")
+	if out, err := done(); err == nil {
+		t.Errorf("%s", out)
+	}
+	s.denied(t, DNS, "the name leads to a private address")
+
+	// By TCP as well, and denied.
+	m := ask("no.example", typeA, false)
+	done = s.later("ask", m, "tcp", "192.0.0.1:53")
+	s.asked(t, DNS, "no.example", 0)
+	s.say(t, "", "no.example")
+	if out, err := done(); err != nil || unpack(t, m, out).code != rcodeNoName {
+		t.Errorf("% x, %v", out, err)
+	}
+	if e := s.denied(t, DNS, "a rule denies it"); e.Name != "no.example" || e.Verdict != Deny {
+		t.Errorf("%+v", e)
+	}
+	s.must(t, "ask", m, "udp", "192.0.0.1:53") // denied by now: it does not wait
+
+	// Other types than addresses are no question, and say nothing.
+	for _, typ := range []qtype{65, 16, 15, 255} {
+		m := ask("typed.example", typ, false)
+		if x := unpack(t, m, s.must(t, "ask", m, "udp", "192.0.0.1:53")); x.code != rcodeOK || len(x.addrs) != 0 {
+			t.Errorf("%d: %+v", typ, x)
+		}
+	}
+	s.denied(t, DNS, "a person is asked when its addresses are")
+
+	// What was refused without rules is refused as ever, at once.
+	for _, to := range []string{"10.0.0.1:80", "169.254.169.254:80", "127.0.0.53:53", "192.0.0.1:80", "[fd00:ec2::254]:80", "[64:ff9b::a00:1]:80"} {
+		if _, err := s.do("exchange", []byte("x"), "tcp", to); err == nil {
+			t.Errorf("%s was reached", to)
+		}
+	}
+	for _, n := range []string{"localhost", "wpad", "x.internal", "1.0.0.127.in-addr.arpa", "a\x1b[2Jb.example", "127.1"} {
+		if m := ask(n, typeA, false); unpack(t, m, s.must(t, "ask", m, "udp", "192.0.0.1:53")).code == rcodeOK {
+			t.Errorf("%q was answered", n)
+		}
+	}
+	if _, err := s.do("ping", nil, "1.1.1.1"); err == nil {
+		t.Error("an echo was answered")
+	}
+	if q := s.Stats().Asking; len(q) != 0 {
+		t.Errorf("a person is asked: %+v", q)
+	}
+}
+
+// Whom nobody answers is denied in the end; the next try is another question.
+func TestPatienceEnds(t *testing.T) {
+	t.Parallel()
+	b := &book{names: map[string][]netip.Addr{}, ttl: time.Minute}
+	s := startAsking(t, b, nil)
+	for range 2 {
+		m := ask("late.example", typeA, false)
+		done := s.later("ask", m, "udp", "192.0.0.1:53")
+		s.asked(t, DNS, "late.example", 0)
+		for len(s.Stats().Asking) == 0 {
+			time.Sleep(time.Millisecond) // the second question
+		}
+		s.pass(61 * time.Second)
+		if out, err := done(); err != nil || unpack(t, m, out).code != rcodeNoName {
+			t.Errorf("% x, %v", out, err)
+		}
+	}
+	s.denied(t, DNS, "nobody agreed to it within 1m0s")
+	done := s.later("exchange", []byte("x"), "tcp", "93.184.216.34:443")
+	s.asked(t, TCP, "93.184.216.34", 443)
+	s.pass(61 * time.Second)
+	if _, err := done(); err == nil || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("%v", err)
+	}
+	s.denied(t, TCP, "nobody agreed to it within 1m0s")
+	if len(b.sought()) != 0 || len(b.reached()) != 0 {
+		t.Errorf("%q, %v", b.sought(), b.reached())
+	}
+}
+
+// Datagrams are dropped while a person is asked: who sends them sends them again.
+func TestDatagramsAreAskedAboutToo(t *testing.T) {
+	t.Parallel()
+	echo := echoDatagrams(t)
+	pub := netip.MustParseAddr("93.184.216.34")
+	b := &book{hosts: map[netip.AddrPort]string{netip.AddrPortFrom(pub, 123): echo}}
+	s := startAsking(t, b, nil)
+	if _, err := s.do("ask", []byte("x"), "udp", "93.184.216.34:123", "none"); err == nil || strings.Contains(err.Error(), "refused") {
+		t.Errorf("%v", err)
+	}
+	s.asked(t, UDP, "93.184.216.34", 123)
+	s.say(t, "udp://93.184.216.34:123", "")
+	if got := s.must(t, "ask", []byte("time"), "udp", "93.184.216.34:123"); string(got) != "time" {
+		t.Errorf("%q", got)
+	}
+}
+
+// A flood of questions, as of a tunnel whose data are names, reaches nobody: some wait,
+// the others are denied, and what is allowed is answered meanwhile.
+func TestAFloodOfQuestionsIsBounded(t *testing.T) {
+	t.Parallel()
+	pub := netip.MustParseAddr("93.184.216.34")
+	b := &book{names: map[string][]netip.Addr{"good.example": {pub}}, hosts: map[netip.AddrPort]string{netip.AddrPortFrom(pub, 80): echoServer(t)}, ttl: time.Minute}
+	s := startAsking(t, b, nil)
+	s.say(t, "good.example:80", "")
+	for i := range 300 {
+		s.must(t, "begin", ask(fmt.Sprintf("%x.secret.evil.example", i), typeA, false), "192.0.0.1:53")
+	}
+	for range 200 {
+		s.must(t, "begin", ask("same.evil.example", typeA, false), "[fdc0:71ce:9a7e::1]:53")
+	}
+	for i := range 150 {
+		s.must(t, "begin", nil, fmt.Sprintf("93.184.217.%d:443", i))
+	}
+	s.denied(t, DNS, "too many questions wait for a person")
+	s.denied(t, TCP, "too many questions wait for a person")
+	q, waiting := s.Stats().Asking, 0
+	for _, x := range q {
+		waiting += x.Waiting
+	}
+	if len(q) != 16 || waiting > 64 || len(s.desk.open) > 16 {
+		t.Errorf("%d questions, %d wait", len(q), waiting)
+	}
+	if out, err := s.do("exchange", []byte("hello"), "tcp", "good.example:80"); err != nil || string(out) != "hello" {
+		t.Errorf("%q, %v", out, err)
+	}
+	for _, n := range b.sought() {
+		if n != "good.example" {
+			t.Errorf("%q was asked outside", n)
+		}
+	}
+	// The gate closes while all of them wait.
+}

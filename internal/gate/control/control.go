@@ -1,0 +1,51 @@
+// Package control starts the process that runs the gate of one sandbox, and talks to
+// it. The gate reads what a hostile sandbox sends, so it has a process of its own,
+// which is left no capability and cannot gain any; when it ends, however it does, the
+// sandbox has no network. The keeper imports it, and the process itself, which is
+// package process; it imports box/plan, client/wire and fault, and nothing of the
+// gate's network stack.
+package control
+
+import (
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Argv0 is the name that makes the binary the process of a gate.
+const Argv0 = "coppice-gate"
+
+// ConnFD is the descriptor that the process is given: a stream socket. One byte brings
+// the packet socket of link.Open; Requests and Replies follow, as JSON.
+const ConnFD = 3
+
+// Request is asked of the process, one after the other. The first one begins the gate,
+// and has a Journal.
+type Request struct {
+	Journal string       `json:"journal,omitempty"` // the directory of the journal
+	Phases  []plan.Phase `json:"phases,omitempty"`  // the policies to keep to from now on; none leaves them
+}
+
+// Reply answers a Request.
+type Reply struct {
+	Now wire.NetNow `json:"now"`
+	// CA answers the first request: the certificate that the sandbox has to trust, as PEM,
+	// where a policy has the gate look at HTTP requests; else there is none.
+	CA  []byte      `json:"ca,omitempty"`
+	Err *wire.Error `json:"err,omitempty"`
+}
+
+// Failed makes the Reply of an error, or of none.
+func Failed(err error) Reply {
+	if err == nil {
+		return Reply{}
+	}
+	return Reply{Err: &wire.Error{Kind: string(fault.KindOf(err)), Message: err.Error(), Hint: fault.HintOf(err)}}
+}
+
+func (r Reply) fault() error {
+	if r.Err == nil {
+		return nil
+	}
+	return &fault.Error{Kind: fault.Kind(r.Err.Kind), Message: r.Err.Message, Hint: r.Err.Hint}
+}

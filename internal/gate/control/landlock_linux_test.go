@@ -1,0 +1,73 @@
+//go:build linux && (amd64 || arm64)
+
+package control
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/ownthread"
+)
+
+// TestWall tries on a walled thread what the process of a gate has to be able to do,
+// and what it must not.
+func TestWall(t *testing.T) {
+	t.Parallel()
+	abi, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if e != 0 {
+		t.Skip("needs landlock: " + e.Error())
+	}
+	journal, other := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(other, "file"), []byte("secret"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(l)
+	ownthread.Run(func() {
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			t.Error(err)
+			return
+		}
+		if err := wall(journal); err != nil {
+			t.Error(err)
+			return
+		}
+		for _, p := range []string{"/etc/hosts", "/proc/self/status", "/dev/null"} {
+			if _, err := os.ReadFile(p); err != nil {
+				t.Errorf("it cannot read %s: %v", p, err)
+			}
+		}
+		name := filepath.Join(journal, "net.jsonl")
+		if err := errors.Join(os.WriteFile(name, []byte("x"), 0o600), os.Rename(name, name+".1"), os.Remove(name+".1")); err != nil {
+			t.Errorf("it cannot write the journal: %v", err)
+		}
+		for what, try := range map[string]func() error{
+			"read a file":        func() error { _, err := os.ReadFile(filepath.Join(other, "file")); return err },
+			"list a directory":   func() error { _, err := os.ReadDir(other); return err },
+			"write a file":       func() error { return os.WriteFile(filepath.Join(other, "file"), nil, 0o600) },
+			"make a file":        func() error { return os.WriteFile(filepath.Join(other, "new"), nil, 0o600) },
+			"make a directory":   func() error { return os.Mkdir(filepath.Join(journal, "new"), 0o700) },
+			"make a link":        func() error { return os.Symlink("/", filepath.Join(journal, "link")) },
+			"remove a file":      func() error { return os.Remove(filepath.Join(other, "file")) },
+			"move a file":        func() error { return os.Rename(filepath.Join(other, "file"), filepath.Join(journal, "file")) },
+			"run another binary": func() error { return unix.Exec(filepath.Join(other, "file"), nil, nil) },
+		} {
+			if err := try(); !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EXDEV) {
+				t.Errorf("it may %s: %v", what, err)
+			}
+		}
+		if err := unix.Bind(l, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); abi >= 4 && !errors.Is(err, unix.EACCES) {
+			t.Errorf("it may serve: %v", err)
+		}
+		if err := unix.Kill(os.Getppid(), 0); abi >= 6 && !errors.Is(err, unix.EPERM) {
+			t.Errorf("it may send signals: %v", err)
+		}
+	})
+}

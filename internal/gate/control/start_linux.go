@@ -1,0 +1,209 @@
+//go:build linux && (amd64 || arm64)
+
+package control
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ownthread"
+)
+
+// Process is a gate that runs. Its methods may be called from any goroutine.
+type Process struct {
+	journal string
+	pid     int
+	gone    chan struct{} // closed when it was reaped
+
+	reap   sync.Mutex
+	reaped bool // guarded by reap: the pid may be somebody else's
+
+	patience time.Duration // with an answer
+
+	mu   sync.Mutex // held from a question to its answer
+	conn *os.File
+	read *io.LimitedReader // of conn; guarded by mu
+	enc  *json.Encoder
+	dec  *json.Decoder
+}
+
+const (
+	// endPatience is how long a gate may take to end, and askPatience to answer.
+	endPatience = 2 * time.Second
+	askPatience = 30 * time.Second
+	// maxReply is the longest answer, in bytes.
+	maxReply = 1 << 20
+)
+
+// environment is all that the process has of one. It carries the traffic of one
+// sandbox, and there may be many. Well below the most that it may have, it takes more care.
+var environment = []string{"GOMAXPROCS=2", "GOGC=50", "GOMEMLIMIT=640MiB"}
+
+// Start starts the process for a sandbox with the given id, whose journal is in a
+// directory. What it writes to its standard error goes to log, which is not closed. It
+// comes up while the caller goes on, and there is no gate before Begin. The caller
+// closes the Process.
+func Start(id, journal string, log *os.File) (*Process, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fault.Wrap(err, "make the stream to the gate")
+	}
+	defer unix.Close(pair[1])
+	conn := os.NewFile(uintptr(pair[0]), "gate")
+	null, err := os.Open("/dev/null")
+	if err != nil {
+		conn.Close()
+		return nil, fault.Wrap(err, "start the gate")
+	}
+	defer null.Close()
+	var pid int
+	ownthread.Run(func() {
+		if err = renounce(); err == nil {
+			err = wall(journal)
+		}
+		if err != nil {
+			return
+		}
+		pid, err = syscall.ForkExec("/proc/self/exe", []string{Argv0, id}, &syscall.ProcAttr{
+			Dir: "/", Env: environment, Sys: &syscall.SysProcAttr{Setsid: true},
+			Files: []uintptr{null.Fd(), log.Fd(), log.Fd(), uintptr(pair[1])},
+		})
+	})
+	runtime.KeepAlive(log)
+	if err != nil {
+		conn.Close()
+		return nil, fault.Wrap(err, "start the gate")
+	}
+	p := &Process{journal: journal, pid: pid, conn: conn, gone: make(chan struct{}), patience: askPatience, read: &io.LimitedReader{R: conn}, enc: json.NewEncoder(conn)}
+	p.dec = json.NewDecoder(p.read)
+	go p.wait() // ends with the process, which Close kills
+	return p, nil
+}
+
+// wait reaps the process when it has ended, and not while somebody signals it.
+func (p *Process) wait() {
+	defer close(p.gone)
+	for {
+		var info unix.Siginfo
+		if err := unix.Waitid(unix.P_PID, p.pid, &info, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	p.reap.Lock()
+	defer p.reap.Unlock()
+	p.reaped = true
+	for {
+		if _, err := unix.Wait4(p.pid, nil, 0, nil); !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+// Begin makes the gate of the sandbox whose packets come out of packets: it keeps to
+// phases, and tells the journal what happens. packets is not closed. ca is Reply.CA.
+func (p *Process) Begin(packets *os.File, phases []plan.Phase) (ca []byte, err error) {
+	raw, err := p.conn.SyscallConn()
+	if err != nil {
+		return nil, fault.Wrap(err, "give the gate its packets")
+	}
+	var sent error
+	// The stream is empty, so that the byte is taken at once.
+	err = raw.Control(func(fd uintptr) {
+		sent = unix.Sendmsg(int(fd), []byte{0}, unix.UnixRights(int(packets.Fd())), nil, unix.MSG_NOSIGNAL)
+	})
+	runtime.KeepAlive(packets)
+	if err = errors.Join(err, sent); err != nil {
+		return nil, fault.Wrap(err, "give the gate its packets")
+	}
+	r, err := p.ask(Request{Journal: p.journal, Phases: phases})
+	return r.CA, err
+}
+
+// SetPolicy has the gate keep to phases from now on. When it returns without an error,
+// connections that they do not allow are cut.
+func (p *Process) SetPolicy(phases []plan.Phase) error {
+	_, err := p.ask(Request{Phases: phases})
+	return err
+}
+
+// Now gives the state of the network.
+func (p *Process) Now() (wire.NetNow, error) {
+	r, err := p.ask(Request{})
+	return r.Now, err
+}
+
+// ask asks, and ends a gate that does not answer as it should: it reads what is hostile,
+// and what it would answer next is not known.
+func (p *Process) ask(q Request) (r Reply, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.read.N = maxReply
+	if err = p.conn.SetDeadline(time.Now().Add(p.patience)); err == nil {
+		err = p.enc.Encode(q)
+	}
+	if err == nil {
+		err = p.dec.Decode(&r)
+	}
+	if err != nil {
+		if !errors.Is(err, os.ErrClosed) { // then Close sees it off
+			p.kill()
+		}
+		return Reply{}, fault.New(fault.Unavailable, "the sandbox's gate has ended: it reaches nothing").Because(err).
+			WithHint("start the sandbox again: coppice stop NAME; the next command starts it")
+	}
+	return r, r.fault()
+}
+
+// Gone is closed when the process has ended.
+func (p *Process) Gone() <-chan struct{} { return p.gone }
+
+// Close ends the process and waits until it is gone. Before, it has time to tell the
+// journal of what it cuts; that it is slow in ending costs it its life.
+func (p *Process) Close() {
+	_ = p.conn.Close() // a question that waits gets its error
+	select {
+	case <-p.gone:
+	case <-time.After(endPatience):
+		p.kill()
+		<-p.gone
+	}
+}
+
+// kill ends the process, if it has not ended.
+func (p *Process) kill() {
+	p.reap.Lock()
+	defer p.reap.Unlock()
+	if !p.reaped {
+		_ = unix.Kill(p.pid, unix.SIGKILL)
+	}
+}
+
+// renounce takes from this thread, and so from what it starts, the right to have
+// capabilities: root without a bounding set is nobody in particular (capabilities(7)).
+func renounce() error {
+	for c := uintptr(0); ; c++ {
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
+		if errors.Is(err, unix.EINVAL) && c > unix.CAP_BPF { // the kernel knows no more
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("give up capability %d: %w", c, err)
+		}
+	}
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return fmt.Errorf("give up ambient capabilities: %w", err)
+	}
+	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+}

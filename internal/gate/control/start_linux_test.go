@@ -1,0 +1,70 @@
+//go:build linux && (amd64 || arm64)
+
+package control
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// TestMain is also a gate that somebody has taken over, which does not do as it is told.
+func TestMain(m *testing.M) {
+	if os.Args[0] != Argv0 {
+		os.Exit(m.Run())
+	}
+	conn := os.NewFile(ConnFD, "keeper")
+	var one [1]byte
+	if _, err := conn.Read(one[:]); err != nil {
+		os.Exit(1)
+	}
+	switch os.Args[1] {
+	case "mute":
+		var q Request
+		for in := json.NewDecoder(conn); in.Decode(&q) == nil; {
+		}
+		select {} // nor does it end with its keeper
+	case "endless":
+		for _, err := conn.WriteString(`{"ca":"`); err == nil; {
+			_, err = conn.Write(bytes.Repeat([]byte("A"), 1<<16))
+		}
+	case "rubbish":
+		conn.WriteString("{\n]")
+		select {}
+	}
+	os.Exit(0)
+}
+
+// A gate that does not answer, or not as it should, is none: nobody waits for it, and
+// nothing passes.
+func TestAGateThatDoesNotAnswerEnds(t *testing.T) {
+	t.Parallel()
+	for _, what := range []string{"mute", "endless", "rubbish"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p, err := Start(what, t.TempDir(), os.Stderr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			p.patience = time.Second
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			defer w.Close()
+			if _, err := p.Begin(r, nil); !fault.Is(err, fault.Unavailable) {
+				t.Errorf("%v", err)
+			}
+			<-p.Gone()
+			if _, err := p.Now(); !fault.Is(err, fault.Unavailable) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,237 @@
+package gate
+
+import (
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Kind is what an event tells of.
+type Kind string
+
+// The kinds of events.
+const (
+	KindDNS     Kind = "dns"     // a name is looked up outside
+	KindConnect Kind = "connect" // a connection is dialled, or a flow of datagrams begun
+	KindDeny    Kind = "deny"    // something was refused
+	KindEnd     Kind = "end"     // a connection or flow is over
+	KindRequest Kind = "request" // an HTTP request is passed on
+	KindAnswer  Kind = "answer"  // that is over
+	// KindAsk: something begins to wait for a person, with the verdict Ask; or that is
+	// over, with what came of it.
+	KindAsk Kind = "ask"
+)
+
+// Event is one thing that happened at the gate. What comes from the sandbox in it, a
+// name, has no control bytes and no quotes.
+type Event struct {
+	Time    time.Time
+	Kind    Kind
+	Proto   Proto
+	Name    string     // the name that it is about; "" for an address without one
+	Addr    netip.Addr // not valid where there is only a name
+	Port    uint16
+	Verdict Verdict
+	Rule    string
+	Reason  string
+	Hint    string
+	// Method and Path are of an HTTP request, the path as it was sent and without the
+	// query, which may be secret. Status is that of its answer, and 0 for none.
+	Method, Path string
+	Status       int
+	// Until is when the waiting ends, of a KindAsk that begins.
+	Until time.Time
+	// In and Out are the bytes that went into the sandbox and out of it: of KindEnd and
+	// KindAnswer.
+	In, Out int64
+	// Count is how often it happened: a denial that is repeated is told once, and once
+	// more some seconds later with the number of times since.
+	Count int
+}
+
+// Bounds of the journal.
+const (
+	maxQueued = 1024             // events that wait to be reported
+	maxDenied = 512              // denials that are counted at a time; the rest count as one
+	repeatFor = 10 * time.Second // how long a denial is counted before it is told again
+)
+
+// journal takes events to Options.Report, in order, without making anybody wait. Where
+// an event has to be told before its effect, emit says whether it will be.
+type journal struct {
+	now   func() time.Time
+	queue chan Event
+
+	mu     sync.Mutex
+	closed bool              // guarded by mu
+	denied map[denial]*tally // guarded by mu
+	lost   int64             // events that found no room; guarded by mu
+}
+
+// denial is what makes two denials the same. Others stand for all that are too many.
+type denial struct {
+	proto  Proto
+	name   string
+	addr   netip.Addr
+	port   uint16
+	method string
+	path   string
+	reason string
+}
+
+// tally counts a denial since it was told.
+type tally struct {
+	last  Event
+	since time.Time
+	count int
+}
+
+// newJournal makes a journal whose events report gets, one after the other, from one
+// goroutine that ends after close; wait waits for it.
+func newJournal(now func() time.Time, report func(Event)) (j *journal, wait func()) {
+	j = &journal{now: now, queue: make(chan Event, maxQueued), denied: map[denial]*tally{}}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for e := range j.queue {
+			report(e)
+		}
+	}()
+	return j, func() { <-done }
+}
+
+// emit queues e and reports whether there was room. What e is about must not happen
+// when there was none.
+func (j *journal) emit(e Event) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.emitLocked(e)
+}
+
+func (j *journal) emitLocked(e Event) bool {
+	if e.Time.IsZero() {
+		e.Time = j.now()
+	}
+	e.Count = max(e.Count, 1)
+	if !j.closed {
+		select {
+		case j.queue <- e:
+			return true
+		default:
+		}
+	}
+	j.lost++
+	return false
+}
+
+// deny tells of a denial, or counts it if the same one was told just now.
+func (j *journal) deny(e Event) {
+	e.Kind, e.Time = KindDeny, j.now()
+	if e.Verdict == Ask { // of what nobody is asked about
+		e.Verdict = Deny
+	}
+	k := denial{e.Proto, e.Name, e.Addr, e.Port, e.Method, e.Path, e.Reason}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed {
+		j.lost++
+		return
+	}
+	t := j.denied[k]
+	if t == nil && len(j.denied) >= maxDenied {
+		k = denial{reason: "others"}
+		if t = j.denied[k]; t == nil {
+			t = &tally{last: Event{Kind: KindDeny, Reason: "too many different denials to tell them apart"}, since: e.Time}
+			j.denied[k] = t
+		}
+		t.last.Time = e.Time
+		t.count++
+		return
+	}
+	if t == nil {
+		j.denied[k] = &tally{last: e, since: e.Time}
+		j.emitLocked(e)
+		return
+	}
+	t.last.Time = e.Time
+	t.count++
+}
+
+// sweep tells how often what was denied some time ago was denied again.
+func (j *journal) sweep(now time.Time) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for k, t := range j.denied {
+		if now.Sub(t.since) >= repeatFor {
+			j.tellLocked(k, t)
+		}
+	}
+}
+
+// tellLocked tells what was counted and forgets it, unless there is no room: then it
+// goes on to be counted.
+func (j *journal) tellLocked(k denial, t *tally) {
+	if t.count > 0 {
+		e := t.last
+		if e.Count = t.count; !j.emitLocked(e) {
+			return
+		}
+	}
+	delete(j.denied, k)
+}
+
+// close tells what is left, for which it waits until there is room, and lets the
+// goroutine end.
+func (j *journal) close() {
+	j.mu.Lock()
+	if j.closed {
+		j.mu.Unlock()
+		return
+	}
+	j.closed = true // from here on nobody else sends
+	var left []Event
+	for _, t := range j.denied {
+		if e := t.last; t.count > 0 {
+			e.Count = t.count
+			left = append(left, e)
+		}
+	}
+	j.denied = nil
+	j.mu.Unlock()
+	for _, e := range left {
+		j.queue <- e
+	}
+	close(j.queue)
+}
+
+func (j *journal) dropped() int64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.lost
+}
+
+// protocol names a number of IP for an event.
+func protocol(n uint8) Proto {
+	switch n {
+	case 2:
+		return "igmp"
+	case 6:
+		return TCP
+	case 17:
+		return UDP
+	case 1, 58:
+		return ICMP
+	case 33:
+		return "dccp"
+	case 47:
+		return "gre"
+	case 50, 51:
+		return "ipsec"
+	case 132:
+		return "sctp"
+	case 136:
+		return "udplite"
+	}
+	return Proto("ip-" + strconv.Itoa(int(n)))
+}

@@ -1,0 +1,100 @@
+package gate
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// clock is a time that tests set.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) pass(d time.Duration) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+	return c.now
+}
+
+func TestRepeatedDenialsAreCounted(t *testing.T) {
+	t.Parallel()
+	var got []Event
+	c := &clock{now: noon}
+	j, wait := newJournal(c.Now, func(e Event) { got = append(got, e) })
+	a := Event{Proto: TCP, Name: "a.example", Addr: netip.MustParseAddr("1.1.1.1"), Port: 80, Reason: "no"}
+	b := a
+	b.Port = 81
+	for range 5 {
+		j.deny(a)
+	}
+	j.deny(b)
+	j.sweep(c.pass(repeatFor - 1))
+	j.deny(a)
+	j.sweep(c.pass(1)) // tells of the five repetitions
+	j.deny(a)          // told anew
+	j.deny(a)
+	j.close() // tells of the last
+	j.close()
+	if j.emit(a) {
+		t.Error("a closed journal takes an event")
+	}
+	wait()
+	var counts []int
+	for _, e := range got {
+		if e.Kind != KindDeny {
+			t.Errorf("%+v", e)
+		}
+		counts = append(counts, e.Count)
+	}
+	if !slices.Equal(counts, []int{1, 1, 5, 1, 1}) || got[1].Port != 81 {
+		t.Errorf("%v: %+v", counts, got)
+	}
+}
+
+func TestTheJournalIsBounded(t *testing.T) {
+	t.Parallel()
+	var got []Event
+	c := &clock{now: noon}
+	block := make(chan struct{})
+	j, wait := newJournal(c.Now, func(e Event) { <-block; got = append(got, e) })
+	for i := range 10000 {
+		j.deny(Event{Proto: TCP, Port: uint16(i), Reason: "no"})
+	}
+	if len(j.denied) > maxDenied+1 {
+		t.Errorf("%d denials are counted", len(j.denied))
+	}
+	n := 0
+	for j.emit(Event{Kind: KindConnect}) {
+		n++
+	}
+	if n > maxQueued || j.dropped() != 1 {
+		t.Errorf("%d events wait, %d are lost", n, j.dropped())
+	}
+	j.sweep(c.pass(time.Hour)) // no room: what was counted is kept
+	if len(j.denied) != 1 {
+		t.Errorf("%d denials are counted", len(j.denied))
+	}
+	close(block)
+	j.close()
+	wait()
+	total := 0
+	for _, e := range got {
+		if e.Kind == KindDeny {
+			total += e.Count
+		}
+	}
+	if total != 10000 {
+		t.Errorf("%d denials were told", total)
+	}
+}

@@ -1,0 +1,406 @@
+//go:build linux && (amd64 || arm64)
+
+package gate
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/coppice-dev/coppice/internal/gate/link"
+)
+
+// flow is one connection of the sandbox, or one flow of its datagrams, with the host
+// outside that it leads to.
+type flow struct {
+	proto Proto
+	to    netip.AddrPort
+	out   net.Conn
+	ep    tcpip.Endpoint
+
+	mustHail bool // has to begin with a ClientHello
+	inspect  bool // has to be TLS for a name that need not be inspected, or HTTP
+	large    bool // has large buffers
+
+	mu   sync.Mutex
+	live map[*exchange]struct{} // requests that are underway; guarded by mu
+
+	spent   atomic.Pointer[budgets] // of what allows it
+	by      atomic.Pointer[named]   // what allows it; another when the ClientHello has come
+	hello   atomic.Pointer[hello]   // nil before, and for what is not TLS
+	in, sum atomic.Int64            // bytes into the sandbox; both ways
+	moved   atomic.Int64            // when the last byte did, by Options.Now, in nanoseconds
+
+	once  sync.Once
+	cause atomic.Pointer[string] // why it was cut; nil if it was not
+}
+
+// charge has what the flow carries from now on go to budgets.
+func (f *flow) charge(b *budgets) { f.spent.Store(b) }
+
+// cut ends the flow at once, with a reset on both sides; the first cause is told.
+func (f *flow) cut(cause string) {
+	f.once.Do(func() {
+		f.cause.Store(&cause)
+		f.ep.Abort() // first, or who carries the end of the other side over ends this one in order
+		if t, ok := f.out.(*net.TCPConn); ok {
+			t.SetLinger(0) //nolint:errcheck // a reset is a courtesy; the connection is closed in any case
+		}
+		f.out.Close()
+	})
+}
+
+// room takes the place of a connection; it says why not.
+func (g *Gate) room() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.conns >= g.bounds.Conns {
+		return "the sandbox has too many connections"
+	}
+	g.conns++
+	return ""
+}
+
+func (g *Gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.conns--
+}
+
+// add registers f, so that it can be cut; remove undoes that.
+func (g *Gate) add(f *flow) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.flows[f] = struct{}{}
+}
+
+func (g *Gate) remove(f *flow) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.flows, f)
+}
+
+// still reports whether the policy still allows f, and by what it is underway: its name
+// counts for as long as it lasts, when its pin has long expired.
+func (g *Gate) still(f *flow) bool {
+	by, ok := f.by.Load(), true
+	r := rule(g.current(), g.pins, f.proto, f.to.Addr(), f.to.Port(), g.now(), by.name)
+	if !r.passes() {
+		return false
+	}
+	n := named{Decision: r.byAddr}
+	switch h := f.hello.Load(); {
+	case h != nil:
+		n, ok = r.hailed(h.name)
+		ok = ok && (n.Verdict == Allow && sameLimits(n, by) || by.Verdict == Inspect)
+	case f.mustHail: // asked again when the ClientHello has come
+	case f.inspect:
+		ok = !r.mustHail
+	case !by.name.IsZero():
+		n, ok = r.hailed(by.name)
+		ok = ok && !r.mustHail && r.verdict == Allow && sameLimits(n, by)
+	default:
+		ok = r.byAddr.Verdict == Allow && !r.mustHail && r.verdict == Allow && sameLimits(n, by)
+	}
+	return ok && g.stillAll(f)
+}
+
+// sameLimits reports whether what is underway by one decision is bounded as by another.
+func sameLimits(n named, by *named) bool { return slices.Equal(n.Limits, by.Limits) }
+
+// recheck cuts f, which was added just now, if the gate or the policy changed its mind
+// since it was decided on; whoever does so later finds f among the flows.
+func (g *Gate) recheck(ctx context.Context, f *flow) {
+	switch {
+	case ctx.Err() != nil:
+		f.cut("the gate was closed")
+	case !g.still(f):
+		f.cut("the policy was changed")
+	}
+}
+
+// cutAll cuts what there is, when the gate closes.
+func (g *Gate) cutAll() { g.cutIf(func(*flow) string { return "the gate was closed" }) }
+
+// sweepFlows cuts what has not moved for too long.
+func (g *Gate) sweepFlows() {
+	now := g.now().UnixNano()
+	g.cutIf(func(f *flow) string {
+		idle := g.bounds.Idle
+		if f.proto == UDP {
+			idle = g.bounds.UDPIdle
+		}
+		if now-f.moved.Load() < int64(idle) {
+			return ""
+		}
+		return "nothing moved for " + idle.String()
+	})
+}
+
+func (g *Gate) cutIf(why func(*flow) string) {
+	g.mu.Lock()
+	all := make([]*flow, 0, len(g.flows))
+	for f := range g.flows {
+		all = append(all, f)
+	}
+	g.mu.Unlock()
+	for _, f := range all {
+		if cause := why(f); cause != "" {
+			f.cut(cause)
+		}
+	}
+}
+
+// serveTCP decides on one connection and carries it. It runs on a goroutine that the
+// stack started for a SYN; the stack does not answer it before Complete.
+func (g *Gate) serveTCP(ctx context.Context, r *tcp.ForwarderRequest) {
+	if !g.begin() {
+		r.Complete(false)
+		return
+	}
+	defer g.end()
+	id := r.ID()
+	to := netip.AddrPortFrom(address(id.LocalAddress), id.LocalPort)
+	own := to.Addr() == link.Gate4() || to.Addr() == link.Gate6()
+	rl := ruling{why: Decision{Reason: "the gate itself answers nothing but DNS"}}
+	if own && to.Port() == dnsPort {
+		rl = ruling{verdict: Allow}
+	} else if !own {
+		rl = rule(g.current(), g.pins, TCP, to.Addr(), to.Port(), g.now())
+	}
+	if rl.verdict == Ask {
+		// The stack has not answered, so that the handshake waits.
+		name := rl.name
+		decide := func() ruling { return rule(g.current(), g.pins, TCP, to.Addr(), to.Port(), g.now(), name) }
+		d := g.desk.hold(ctx, rl.asks(TCP, to.Addr(), to.Port()), rl.why, decided(decide))
+		rl = decide().settled(d)
+	}
+	if !rl.passes() {
+		g.refuse(TCP, to, rl)
+		r.Complete(true)
+		return
+	}
+	if full := g.room(); full != "" {
+		g.journal.deny(Event{Proto: TCP, Name: rl.name.String(), Addr: to.Addr(), Port: to.Port(), Rule: rl.why.Rule, Reason: full})
+		r.Complete(true)
+		return
+	}
+	defer g.leave()
+	if own {
+		g.acceptDNS(ctx, r)
+		return
+	}
+	out := g.reach(ctx, TCP, to, &rl)
+	if out == nil {
+		r.Complete(true)
+		return
+	}
+	defer out.Close()
+	in, ep, ok := g.accept(ctx, r)
+	if !ok {
+		g.journal.emit(Event{
+			Kind: KindEnd, Proto: TCP, Name: rl.name.String(), Addr: to.Addr(), Port: to.Port(),
+			Verdict: Allow, Rule: rl.why.Rule, Reason: "the sandbox did not take the connection up",
+		})
+		return
+	}
+	f := &flow{proto: TCP, to: to, out: out, ep: ep, mustHail: rl.mustHail, inspect: rl.verdict == Inspect && !rl.mustHail}
+	g.carry(ctx, f, in, rl)
+}
+
+// reach dials to, after it was told that it will be. It gives nil when that did not
+// come about. It may have to wait, so it decides anew at the last moment; rl is what it
+// decided.
+func (g *Gate) reach(ctx context.Context, proto Proto, to netip.AddrPort, rl *ruling) net.Conn {
+	by := rl.plain()
+	if rule, ok := g.spent.of(by.Limits).spend(0); !ok {
+		g.journal.deny(Event{Proto: proto, Name: by.name.String(), Addr: to.Addr(), Port: to.Port(), Rule: rule, Reason: usedUp, Hint: by.Hint})
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, g.bounds.Dial)
+	defer cancel()
+	if g.dials.Wait(ctx) != nil {
+		g.journal.deny(Event{Proto: proto, Name: by.name.String(), Addr: to.Addr(), Port: to.Port(), Rule: by.Rule, Reason: "too many connections in too short a time"})
+		return nil
+	}
+	if *rl = rule(g.current(), g.pins, proto, to.Addr(), to.Port(), g.now()); !rl.passes() {
+		g.refuse(proto, to, *rl)
+		return nil
+	}
+	e := Event{Kind: KindConnect, Proto: proto, Name: rl.name.String(), Addr: to.Addr(), Port: to.Port(), Verdict: rl.verdict, Rule: rl.why.Rule, Reason: rl.why.Reason}
+	if !g.journal.emit(e) {
+		return nil
+	}
+	out, err := g.dial(ctx, string(proto), to)
+	if err == nil && ctx.Err() != nil {
+		out.Close()
+		err = ctx.Err()
+	}
+	if err != nil {
+		e.Kind, e.Reason = KindEnd, "not reached: "+reasonOf(err)
+		g.journal.emit(e)
+		return nil
+	}
+	return out
+}
+
+// reasonOf says why a dial failed, without addresses and in words of ours.
+func reasonOf(err error) string {
+	var no syscall.Errno
+	switch {
+	case errors.As(err, &no):
+		return no.Error()
+	case errors.Is(err, context.DeadlineExceeded):
+		return "no answer in time"
+	case errors.Is(err, context.Canceled):
+		return "the gate was closed"
+	}
+	return printable([]byte(err.Error()))
+}
+
+// accept completes the handshake with the sandbox.
+func (g *Gate) accept(ctx context.Context, r *tcp.ForwarderRequest) (*gonet.TCPConn, tcpip.Endpoint, bool) {
+	if ctx.Err() != nil {
+		r.Complete(false)
+		return nil, nil, false
+	}
+	var wq waiter.Queue
+	ep, terr := r.CreateEndpoint(&wq)
+	r.Complete(terr != nil && ctx.Err() == nil)
+	if terr != nil {
+		return nil, nil, false
+	}
+	ep.SocketOptions().SetDelayOption(false)
+	return gonet.NewTCPConn(&wq, ep), ep, true
+}
+
+// carry reads the ClientHello, if there has to be one, and copies both ways until it is
+// over; then it tells what was moved.
+func (g *Gate) carry(ctx context.Context, f *flow, in *gonet.TCPConn, rl ruling) {
+	by := rl.plain()
+	f.by.Store(&by)
+	f.moved.Store(g.now().UnixNano())
+	f.large = g.size(f.ep)
+	g.add(f)
+	defer g.remove(f)
+	g.recheck(ctx, f)
+	w, first, err := g.hail(f, in, rl)
+	switch {
+	case err != nil:
+		f.cut(err.Error())
+		g.journal.deny(Event{Proto: TCP, Name: rl.name.String(), Addr: f.to.Addr(), Port: f.to.Port(), Rule: rl.why.Rule, Reason: err.Error()})
+	case f.inspected():
+		g.inspect(ctx, f, in, first, rl)
+	case w != nil:
+		g.splice(f, in, w, first)
+	case rl.mustHail:
+		g.splice(f, in, nil, first)
+	default:
+		g.splice(f, in, &sniffer{g: g, f: f, rl: rl}, nil)
+	}
+	g.finish(f)
+}
+
+// size gives the connection its buffers, and reports whether they are the large ones.
+func (g *Gate) size(ep tcpip.Endpoint) (large bool) {
+	g.mu.Lock()
+	if large = g.big < maxBig; large {
+		g.big++
+	}
+	g.mu.Unlock()
+	if !large {
+		ep.SocketOptions().SetReceiveBufferSize(smallBuffer, true)
+		ep.SocketOptions().SetSendBufferSize(smallBuffer, true)
+	}
+	return large
+}
+
+// lingerFor is how long the sandbox may take to read what is left of a connection that
+// has ended on both sides.
+const lingerFor = time.Minute
+
+// finish tells of the end, and sees the endpoint off: the sandbox may take its time to
+// read what is left, but not for ever, and not with ever more of them.
+func (g *Gate) finish(f *flow) {
+	by, reason := f.by.Load(), ""
+	cause := f.cause.Load()
+	if cause != nil {
+		reason = *cause
+	}
+	in := f.in.Load()
+	g.journal.emit(Event{
+		Kind: KindEnd, Proto: f.proto, Name: by.name.String(), Addr: f.to.Addr(), Port: f.to.Port(),
+		Verdict: by.Verdict, Rule: by.Rule, Reason: reason, In: in, Out: f.sum.Load() - in,
+	})
+	f.out.Close()
+	f.ep.Close()
+	g.linger(&lingerer{ep: f.ep, large: f.large, until: g.now().Add(lingerFor)})
+}
+
+// lingerer is an endpoint that was closed and still has bytes or a FIN underway.
+type lingerer struct {
+	ep    tcpip.Endpoint
+	large bool
+	until time.Time
+}
+
+func (l *lingerer) gone() bool {
+	s := tcp.EndpointState(l.ep.State())
+	return s == tcp.StateClose || s == tcp.StateError || s == tcp.StateTimeWait
+}
+
+// linger keeps l in view. There are no more of them than connections.
+func (g *Gate) linger(l *lingerer) {
+	g.mu.Lock()
+	var first *lingerer
+	if len(g.lingering) >= g.bounds.Conns {
+		first, g.lingering = g.lingering[0], g.lingering[1:]
+		if first.large {
+			g.big--
+		}
+	}
+	g.lingering = append(g.lingering, l)
+	g.mu.Unlock()
+	if first != nil && !first.gone() {
+		first.ep.Abort()
+	}
+}
+
+// sweepLingering forgets those that are gone, and aborts those that took too long, or
+// all.
+func (g *Gate) sweepLingering(all bool) {
+	g.mu.Lock()
+	seen := g.lingering
+	g.lingering = nil
+	g.mu.Unlock()
+	now := g.now()
+	var left []*lingerer
+	freed := 0
+	for _, l := range seen {
+		gone := l.gone()
+		if !gone && (all || !now.Before(l.until)) {
+			l.ep.Abort()
+			gone = true
+		}
+		if !gone {
+			left = append(left, l)
+		} else if l.large {
+			freed++
+		}
+	}
+	g.mu.Lock()
+	g.lingering = append(left, g.lingering...)
+	g.big -= freed
+	g.mu.Unlock()
+}

@@ -1,0 +1,119 @@
+package inspect
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/policy"
+)
+
+const (
+	// caFor is how long the authority's own certificate holds; it ends with its process.
+	caFor = 10 * 365 * 24 * time.Hour
+	// leafFor is how long a certificate for a name holds, and leafFresh how long it is
+	// given out, so that one that was given out holds for some hours.
+	leafFor   = 48 * time.Hour
+	leafFresh = 24 * time.Hour
+	// backdated covers clocks that differ.
+	backdated = time.Hour
+	// maxLeaves are kept; a sandbox may be allowed any number of names by a wildcard.
+	maxLeaves = 256
+)
+
+// Authority certifies names to one sandbox. Its key is in this process's memory alone.
+// It is safe for use by several goroutines.
+type Authority struct {
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+	leaf *ecdsa.PrivateKey // one for all names
+
+	mu     sync.Mutex
+	leaves map[policy.Host]issued // guarded by mu
+}
+
+// issued is a certificate and when it was made.
+type issued struct {
+	cert *tls.Certificate
+	at   time.Time
+}
+
+// NewAuthority makes an authority with a key of its own.
+func NewAuthority(now time.Time) (*Authority, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fault.Wrap(err, "make the key of the gate's authority")
+	}
+	leaf, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fault.Wrap(err, "make the key of the gate's certificates")
+	}
+	serial, err := serialNumber()
+	if err != nil {
+		return nil, err
+	}
+	c := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: "Coppice gate of this sandbox"},
+		NotBefore: now.Add(-backdated), NotAfter: now.Add(caFor),
+		BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true,
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+	if err != nil {
+		return nil, fault.Wrap(err, "make the certificate of the gate's authority")
+	}
+	if c, err = x509.ParseCertificate(der); err != nil {
+		return nil, fault.Wrap(err, "read the certificate of the gate's authority")
+	}
+	return &Authority{key: key, cert: c, leaf: leaf, leaves: map[policy.Host]issued{}}, nil
+}
+
+func serialNumber() (*big.Int, error) {
+	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		return nil, fault.Wrap(err, "make a serial number")
+	}
+	return n.Add(n, big.NewInt(1)), nil
+}
+
+// PEM is the authority's certificate, for the trust stores of the sandbox.
+func (a *Authority) PEM() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
+}
+
+// certify gives a certificate for name.
+func (a *Authority) certify(name policy.Host, now time.Time) (*tls.Certificate, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if x, ok := a.leaves[name]; ok && now.Sub(x.at) < leafFresh && !now.Before(x.at) {
+		return x.cert, nil
+	}
+	serial, err := serialNumber()
+	if err != nil {
+		return nil, err
+	}
+	c := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{Organization: []string{"Coppice gate"}},
+		NotBefore: now.Add(-backdated), NotAfter: now.Add(leafFor), BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames: []string{name.String()},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, a.cert, a.leaf.Public(), a.key)
+	if err != nil {
+		return nil, fault.Wrap(err, "make a certificate for %v", name)
+	}
+	if len(a.leaves) >= maxLeaves {
+		clear(a.leaves)
+	}
+	cert := &tls.Certificate{Certificate: [][]byte{der, a.cert.Raw}, PrivateKey: a.leaf}
+	a.leaves[name] = issued{cert, now}
+	return cert, nil
+}

@@ -1,0 +1,19 @@
+// Package inspect reads the HTTP requests of one connection of a sandbox, and passes on
+// those that a Judge allows. It ends TLS with a certificate of an Authority that only
+// the sandbox trusts, verifies the server as the host would, and speaks the same
+// version of HTTP on both sides: one connection inside is one connection outside.
+//
+// What is denied whatever the policy says, because two programs could understand it
+// differently or because nobody could look inside:
+//
+//	framing   Content-Length with Transfer-Encoding, more than one of either, codings
+//	          other than chunked, chunk extensions, bare CR or LF, folded headers
+//	target    anything but a path: CONNECT, absolute-form, "*"
+//	Host      more than one, none, or another name than the connection is for
+//	Upgrade   anything but a WebSocket; HTTP/2 without TLS
+//	headers   those by which frameworks take another method or path for the request's
+//
+// What it cannot see: what a request that is allowed means to the server.
+//
+// Package gate imports it; it imports policy.
+package inspect

@@ -1,0 +1,272 @@
+package inspect
+
+import (
+	"bytes"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// framing reads what a client sends by HTTP/1 as strictly as RFC 9112 lets a server be,
+// before a parser that is more lenient does. It is fed the stream in whatever pieces
+// arrive and gives what may go on: a head only when it is whole and has one meaning, a
+// body as it comes. An error ends the connection.
+//
+//	head    request line, headers, an empty line     at most maxHead bytes
+//	body    Content-Length bytes, or chunks, or none
+//	chunks  size in hexadecimal, CRLF, data, CRLF; then trailers and an empty line
+type framing struct {
+	state framingState
+	line  []byte // of the head, a chunk's size or the trailers, that is not whole yet
+	left  uint64 // bytes of the body or chunk
+	heads int    // how many were whole
+}
+
+type framingState uint8
+
+const (
+	inHead framingState = iota
+	inBody
+	inSize    // the line with a chunk's size
+	inChunk   // its data
+	afterData // the CRLF that ends it
+	inTrailers
+	beyond // a WebSocket follows, or the end
+)
+
+const (
+	maxHead    = 64 << 10
+	maxHeaders = 256
+	maxTrailer = 8 << 10
+	maxSize    = 16 // bytes of a line with a chunk's size
+)
+
+// framingError is why a connection is not understood as HTTP.
+type framingError string
+
+func (e framingError) Error() string { return string(e) }
+
+const (
+	errHead    framingError = "the head of a request is malformed"
+	errLong    framingError = "the head of a request is too long"
+	errHost    framingError = "a request has no Host that could be one, or more than one"
+	errLengths framingError = "a request says its length in two ways, or in one that is not understood"
+	errChunk   framingError = "a chunk of a request is malformed"
+	errTarget  framingError = "the target of a request is not a path: absolute-form and * are not passed on"
+	errConnect framingError = "CONNECT makes a tunnel to anywhere"
+	errUpgrade framingError = "Upgrade to anything but a WebSocket is not passed on"
+	errH2C     framingError = "HTTP/2 without TLS is not passed on"
+)
+
+// feed takes the next bytes and gives what may go on, which is a new slice.
+func (f *framing) feed(b []byte) (out []byte, err error) {
+	for len(b) > 0 {
+		var n int
+		switch f.state {
+		case beyond:
+			return append(out, b...), nil
+		case inBody, inChunk:
+			n = int(min(f.left, uint64(len(b))))
+			out = append(out, b[:n]...)
+			if f.left -= uint64(n); f.left == 0 {
+				if f.state++; f.state == inSize {
+					f.state = inHead
+				}
+			}
+		default:
+			var whole bool
+			if n, whole, err = f.gather(b); err != nil {
+				return out, err
+			}
+			if whole {
+				line := f.line
+				f.line = nil
+				if err = f.judge(line); err != nil {
+					return out, err
+				}
+				out = append(out, line...)
+			}
+		}
+		b = b[n:]
+	}
+	return out, nil
+}
+
+// gather adds bytes of b to line until it is whole: a head or trailers up to the empty
+// line, else one line.
+func (f *framing) gather(b []byte) (n int, whole bool, err error) {
+	end, most, long := "\r\n", maxSize, errChunk
+	switch f.state {
+	case inHead:
+		end, most, long = "\r\n\r\n", maxHead, errLong
+	case inTrailers:
+		end, most = "\r\n\r\n", maxTrailer
+	}
+	for n < len(b) {
+		c := b[n]
+		n++
+		f.line = append(f.line, c)
+		if len(f.line) > most {
+			return n, false, long
+		}
+		// Each line ends in CRLF, and neither of the two is anywhere else.
+		last := len(f.line) - 1
+		if (c == '\n') != (last > 0 && f.line[last-1] == '\r') {
+			return n, false, f.malformed()
+		}
+		if c == '\n' && (bytes.HasSuffix(f.line, []byte(end)) || f.state == inTrailers && len(f.line) == 2) {
+			return n, true, nil
+		}
+	}
+	return n, false, nil
+}
+
+func (f *framing) malformed() error {
+	if f.state == inHead {
+		return errHead
+	}
+	return errChunk
+}
+
+// judge reads what is whole and says what follows.
+func (f *framing) judge(line []byte) error {
+	switch f.state {
+	case inHead:
+		return f.head(string(line))
+	case inSize:
+		n, err := strconv.ParseUint(string(line[:len(line)-2]), 16, 60)
+		if err != nil { // extensions, too
+			return errChunk
+		}
+		f.left, f.state = n, inChunk
+		if n == 0 {
+			f.state = inTrailers
+		}
+	case afterData:
+		if len(line) != 2 {
+			return errChunk
+		}
+		f.state = inSize
+	case inTrailers:
+		f.state = inHead
+		for l := range strings.SplitSeq(strings.TrimSuffix(string(line), "\r\n"), "\r\n") {
+			if l == "" {
+				continue
+			}
+			name, _, err := header(l)
+			if err != nil {
+				return errChunk
+			}
+			switch name {
+			case "host", "content-length", "transfer-encoding", "connection", "upgrade", "trailer", "te":
+				return errChunk
+			}
+		}
+	}
+	return nil
+}
+
+// head reads the head of a request.
+func (f *framing) head(text string) error {
+	lines := strings.Split(strings.TrimSuffix(text, "\r\n\r\n"), "\r\n")
+	method, rest, _ := strings.Cut(lines[0], " ")
+	target, version, ok := strings.Cut(rest, " ")
+	old := version == "HTTP/1.0"
+	switch {
+	case method == "PRI" && target == "*":
+		return errH2C
+	case !ok || !token(method) || !old && version != "HTTP/1.1" || strings.ContainsFunc(target, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
+		return errHead
+	case method == "CONNECT":
+		return errConnect
+	case !strings.HasPrefix(target, "/"):
+		return errTarget
+	case !parses(target):
+		return errTarget
+	case len(lines)-1 > maxHeaders:
+		return errLong
+	}
+	var hosts, lengths, codings, upgrades int
+	f.left = 0
+	for _, l := range lines[1:] {
+		name, value, err := header(l)
+		if err != nil {
+			return err
+		}
+		switch name {
+		case "host":
+			if hosts++; strings.Trim(strings.ToLower(value), "abcdefghijklmnopqrstuvwxyz0123456789.-_:[]") != "" {
+				return errHost
+			}
+		case "content-length":
+			lengths++
+			n, err := strconv.ParseUint(value, 10, 60)
+			if err != nil {
+				return errLengths
+			}
+			f.left = n
+		case "transfer-encoding":
+			codings++
+			if !strings.EqualFold(value, "chunked") || old {
+				return errLengths
+			}
+		case "http2-settings":
+			return errH2C
+		case "upgrade":
+			upgrades++
+			if !strings.EqualFold(value, "websocket") || method != "GET" || old {
+				return errUpgrade
+			}
+		}
+	}
+	switch {
+	case hosts != 1:
+		return errHost
+	case lengths+codings > 1:
+		return errLengths
+	case upgrades > 1 || upgrades == 1 && (f.left > 0 || codings > 0):
+		return errUpgrade
+	}
+	f.heads++
+	switch {
+	case upgrades == 1: // what follows is no request, whatever is answered
+		f.state = beyond
+	case codings == 1:
+		f.state = inSize
+	case f.left > 0:
+		f.state = inBody
+	}
+	return nil
+}
+
+// parses reports whether a target has no escapes that are none.
+func parses(target string) bool {
+	_, err := url.ParseRequestURI(target)
+	return err == nil
+}
+
+// header reads the line of a header, whose name it gives in small letters.
+func header(line string) (name, value string, err error) {
+	name, value, ok := strings.Cut(line, ":")
+	if !ok || !token(name) { // a folded line begins with a space, which is none
+		return "", "", errHead
+	}
+	value = strings.Trim(value, " \t")
+	for i := range len(value) {
+		if c := value[i]; c < ' ' && c != '\t' || c == 0x7f {
+			return "", "", errHead
+		}
+	}
+	return strings.ToLower(name), value, nil
+}
+
+// token reports whether s is one (RFC 9110, 5.6.2).
+func token(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
+			return false
+		}
+	}
+	return s != ""
+}

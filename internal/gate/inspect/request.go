@@ -1,0 +1,234 @@
+package inspect
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+)
+
+// overrides are headers by which frameworks take another method or path for the
+// request's. Many do not tell - from _ in a name (RFC 3875, 4.1.18).
+var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Url", "X-Rewrite-Url"}
+
+// odd says why a request is denied whatever the policy says, or "".
+func (c *conn) odd(r *http.Request, q *Request) string {
+	switch {
+	case r.Method == http.MethodConnect:
+		return string(errConnect)
+	case !token(r.Method):
+		return string(errHead)
+	case !strings.HasPrefix(r.RequestURI, "/"):
+		return string(errTarget)
+	case r.URL.RequestURI() != r.RequestURI:
+		return "the target of the request has characters that have to be escaped"
+	case q.Host.IsZero():
+		return "the request is for another host than the connection"
+	}
+	if h := r.Header["Host"]; len(h) > 1 || len(h) == 1 && h[0] != r.Host {
+		return string(errHost)
+	}
+	if up, ok := r.Header["Upgrade"]; ok && (len(up) != 1 || !strings.EqualFold(up[0], "websocket")) {
+		return string(errUpgrade)
+	}
+	for h := range r.Header {
+		for _, name := range overrides {
+			if strings.EqualFold(strings.ReplaceAll(h, "_", "-"), name) {
+				return "the header " + name + " would make another request of this one"
+			}
+		}
+	}
+	return ""
+}
+
+// ServeHTTP decides on one request and passes it on.
+func (c *conn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !c.begin() {
+		return
+	}
+	defer c.requests.Done()
+	q := Request{Host: c.host(r.Host), Size: headSize(r.Header) + int64(len(r.Method)+len(r.RequestURI)+len(r.Host)) + max(r.ContentLength, 0)}
+	q.Method, q.Path, q.Query = r.Method, r.URL.EscapedPath(), r.URL.RawQuery
+	if c.beyond.Load() {
+		// The refusal, or whatever was answered, closed the connection. This is the second bolt.
+		c.Judge.Deny(q, string(errUpgrade))
+		panic(http.ErrAbortHandler) //nolint:forbidigo // so net/http ends the connection
+	}
+	_, upgrades := r.Header["Upgrade"]
+	c.beyond.Store(upgrades)
+	if why := c.odd(r, &q); why != "" {
+		c.Judge.Deny(q, why)
+		refuse(w, r, &Denial{Status: http.StatusForbidden, Reason: why})
+		return
+	}
+	ex, no := c.Judge.Begin(q)
+	if no != nil {
+		refuse(w, r, no)
+		return
+	}
+	x := &exchange{Exchange: ex, conn: c, in: r}
+	defer x.end()
+	if no := ex.Spend(q.Size-max(r.ContentLength, 0), 0); no != nil {
+		x.no.Store(no)
+		refuse(w, r, no)
+		return
+	}
+	x.pass(w, r)
+}
+
+// exchange is a request that is passed on.
+type exchange struct {
+	Exchange
+	conn   *conn
+	in     *http.Request
+	status int // of the answer; 0 before it
+	failed string
+	no     atomic.Pointer[Denial] // why it ends early
+}
+
+func (x *exchange) end() {
+	if no := x.no.Load(); no != nil && x.failed == "" {
+		x.failed = no.Reason
+	}
+	x.End(x.status, x.failed)
+}
+
+// pass sends the request as it is, and the answer back.
+func (x *exchange) pass(w http.ResponseWriter, r *http.Request) {
+	// The answer may begin before the request has ended. HTTP/2 knows no other way.
+	_ = http.NewResponseController(w).EnableFullDuplex()
+	if r.ContentLength != 0 {
+		r.Body = &metered{rc: r.Body, x: x, out: true}
+	}
+	p := httputil.ReverseProxy{
+		Rewrite: x.rewrite, ModifyResponse: x.answer, ErrorHandler: x.broken, Transport: x.conn.out,
+		FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0),
+	}
+	p.ServeHTTP(w, r)
+}
+
+// rewrite makes the request that is sent the one that was decided on.
+func (x *exchange) rewrite(p *httputil.ProxyRequest) {
+	u := p.In.URL
+	scheme := "http"
+	if !x.conn.Name.IsZero() {
+		scheme = "https"
+	}
+	p.Out.URL = &url.URL{Scheme: scheme, Host: x.conn.place(), Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery, ForceQuery: u.ForceQuery}
+	p.Out.Host = p.In.Host
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if v, ok := p.In.Header[name]; ok {
+			p.Out.Header[name] = v
+		}
+	}
+}
+
+// answer takes the head of the server's answer, and counts what follows.
+func (x *exchange) answer(r *http.Response) error {
+	x.status = r.StatusCode
+	if no := x.Spend(0, headSize(r.Header)); no != nil {
+		x.no.Store(no)
+		return no
+	}
+	m := &metered{rc: r.Body, x: x}
+	r.Body = m
+	if both, ok := m.rc.(io.ReadWriteCloser); ok && r.StatusCode == http.StatusSwitchingProtocols {
+		r.Body = &tunnel{metered: m, w: both}
+	} else if r.Close || x.in.Header.Get("Upgrade") != "" {
+		// There will be no other request outside; or what follows is not read as one.
+		r.Header.Set("Connection", "close")
+	}
+	return nil
+}
+
+// broken ends an exchange that came to no answer.
+func (x *exchange) broken(w http.ResponseWriter, r *http.Request, err error) {
+	if no := x.no.Load(); no != nil {
+		refuse(w, r, no)
+		return
+	}
+	x.failed = "no answer: " + err.Error()
+	panic(http.ErrAbortHandler) //nolint:forbidigo // so net/http ends the connection, as it would end without a gate
+}
+
+// metered counts what is read before it goes on.
+type metered struct {
+	rc  io.ReadCloser
+	x   *exchange
+	out bool // to the server
+}
+
+func (m *metered) Read(p []byte) (int, error) {
+	n, err := m.rc.Read(p)
+	if n > 0 {
+		if no := m.count(n, m.out); no != nil {
+			return 0, no
+		}
+	}
+	return n, err
+}
+
+func (m *metered) count(n int, out bool) error {
+	var no *Denial
+	if out {
+		no = m.x.Spend(int64(n), 0)
+	} else {
+		no = m.x.Spend(0, int64(n))
+	}
+	if no == nil {
+		return nil
+	}
+	m.x.no.CompareAndSwap(nil, no)
+	return no
+}
+
+func (m *metered) Close() error { return m.rc.Close() }
+
+// tunnel is the server's side of a WebSocket.
+type tunnel struct {
+	*metered
+	w io.Writer
+}
+
+func (t *tunnel) Write(p []byte) (int, error) {
+	if err := t.count(len(p), true); err != nil {
+		return 0, err
+	}
+	return t.w.Write(p)
+}
+
+// headSize is how many bytes headers have.
+func headSize(h http.Header) (n int64) {
+	for k, vs := range h {
+		for _, v := range vs {
+			n += int64(len(k) + len(v) + 4)
+		}
+	}
+	return n
+}
+
+// refuse answers a request that is not passed on, in words for who reads them inside.
+func refuse(w http.ResponseWriter, r *http.Request, d *Denial) {
+	h := w.Header()
+	for k := range h {
+		delete(h, k)
+	}
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	if _, ok := r.Header["Upgrade"]; ok {
+		h.Set("Connection", "close") // what follows was not read as requests
+	}
+	w.WriteHeader(d.Status)
+	fmt.Fprintf(w, "coppice: the sandbox's gate did not pass this request on\nrequest: %s %q\nreason: %s\n", r.Method, r.Host+r.URL.EscapedPath(), d.Reason)
+	if d.Rule != "" {
+		fmt.Fprintf(w, "rule: %s\n", d.Rule)
+	}
+	if d.Hint != "" {
+		fmt.Fprintf(w, "hint: %s\n", d.Hint)
+	}
+}

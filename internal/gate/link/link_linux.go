@@ -1,0 +1,294 @@
+//go:build linux && (amd64 || arm64)
+
+package link
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ownthread"
+)
+
+const (
+	boxDev    = "eth0" // in the sandbox's namespace
+	routerDev = "up0"  // in the router's
+
+	// DefaultMTU makes a packet as long as IP can have it, with room for the link's
+	// header: the fewer packets, the fewer copies.
+	DefaultMTU = 65520
+
+	// MinMTU is what IPv6 asks for.
+	MinMTU = 1280
+	// MaxMTU leaves room for the link's header in the longest packet.
+	MaxMTU = 65520
+
+	// socketBuffer is what the packet socket may queue, where the kernel lets it.
+	socketBuffer = 4 << 20
+
+	vethInfoPeer = 1 // VETH_INFO_PEER of linux/veth.h
+	addrGenNone  = 1 // IN6_ADDR_GEN_MODE_NONE
+)
+
+// Open gives the network namespace netns its one interface, with address, routes
+// and the gate as the only neighbour, and returns the packet socket that its packets
+// come out of. The other end lies in a network namespace that nobody is in: it has no
+// address and no route. When the socket is closed the kernel takes it away, and the
+// interface with it, in its own time.
+//
+// It must be called before anything of the sandbox runs, since whatever has
+// CAP_NET_ADMIN there could be in the way. The caller needs CAP_SYS_ADMIN and
+// CAP_NET_ADMIN in its own user namespace and in the one that owns netns; root of a
+// user namespace has them over its children. It stays in its own network namespace.
+// netns is not closed.
+//
+// One thread of the process ends. A child that was started with Pdeathsig from a thread
+// that no goroutine had locked may take that for the death of its parent.
+func Open(netns *os.File, mtu int) (*os.File, error) {
+	if mtu == 0 {
+		mtu = DefaultMTU
+	}
+	if mtu < MinMTU || mtu > MaxMTU {
+		return nil, fault.New(fault.Invalid, "an MTU of %d", mtu).WithHint("take one from %d to %d", MinMTU, MaxMTU)
+	}
+	var fd *os.File
+	var err error
+	ownthread.Run(func() { fd, err = makeLink(int(netns.Fd()), mtu) })
+	runtime.KeepAlive(netns)
+	if err == nil {
+		return fd, nil
+	}
+	e := fault.New(fault.Internal, "make the sandbox's network interface").Because(err)
+	switch {
+	case errors.Is(err, unix.EPERM):
+		e.Kind = fault.Denied
+		return nil, e.WithHint("the daemon has to be root of the user namespace that owns the sandbox's network; coppice probe says more")
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EAFNOSUPPORT):
+		e.Kind = fault.Unsupported
+		return nil, e.WithHint("the kernel needs veth and packet sockets: modprobe veth af_packet")
+	}
+	return nil, e
+}
+
+// makeLink does the work on a thread of its own, which it leaves in netns.
+func makeLink(netns, mtu int) (_ *os.File, err error) {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return nil, fmt.Errorf("unshare the router's network namespace: %w", err)
+	}
+	// The socket is in the router's namespace and keeps it; protocol 0 receives nothing
+	// until it is bound.
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("packet socket: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			unix.Close(fd)
+		}
+	}()
+	index, err := makeVeth(fd, netns, mtu)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1); err != nil {
+		return nil, fmt.Errorf("packet socket: ignore what it sends: %w", err)
+	}
+	// The kernel lets an interface that was set up before its peer queue nothing until it
+	// has noticed the carrier, up to a second later, and drops what is sent meanwhile.
+	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1); err != nil {
+		return nil, fmt.Errorf("packet socket: send without a queue: %w", err)
+	}
+	for _, o := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
+		// Real root may go above the system's limit; others get the limit.
+		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[0], socketBuffer) != nil {
+			if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[1], socketBuffer); err != nil {
+				return nil, fmt.Errorf("packet socket: buffers: %w", err)
+			}
+		}
+	}
+	const all = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8 // in network order
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: int(index)}); err != nil {
+		return nil, fmt.Errorf("packet socket: bind: %w", err)
+	}
+	if err := unix.Setns(netns, unix.CLONE_NEWNET); err != nil {
+		return nil, fmt.Errorf("enter the sandbox's network namespace: %w", err)
+	}
+	if err := configureBox(); err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "gate"), nil
+}
+
+// makeVeth makes the pair, with the sandbox's end in netns from its first moment (to
+// move it there would take tens of milliseconds), and sets this end up.
+func makeVeth(fd, netns, mtu int) (index int32, err error) {
+	s, err := newRTSocket()
+	if err != nil {
+		return 0, err
+	}
+	defer s.close()
+	m := newMessage(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, linkMessage(0, 0, 0)...)
+	m.text(unix.IFLA_IFNAME, routerDev+"\x00")
+	m.number(unix.IFLA_MTU, uint32(mtu))
+	m.text(unix.IFLA_ADDRESS, GateMAC)
+	m.nest(unix.IFLA_LINKINFO, func() {
+		m.text(unix.IFLA_INFO_KIND, "veth")
+		m.nest(unix.IFLA_INFO_DATA, func() {
+			m.nest(vethInfoPeer, func() {
+				m.b = append(m.b, linkMessage(0, 0, 0)...)
+				m.text(unix.IFLA_IFNAME, boxDev+"\x00")
+				m.number(unix.IFLA_MTU, uint32(mtu))
+				m.text(unix.IFLA_ADDRESS, BoxMAC)
+				// Datagrams that a program hands over in bulk (UDP_SEGMENT) come out one by one.
+				m.number(unix.IFLA_GSO_MAX_SEGS, 1)
+				m.number(unix.IFLA_NET_NS_FD, uint32(netns))
+			})
+		})
+	})
+	if err := s.do("make a veth pair", m); err != nil {
+		return 0, err
+	}
+	if index, err = indexOf(fd, routerDev); err != nil {
+		return 0, err
+	}
+	// Nothing but the packet socket is to answer here.
+	if err := s.noAutoAddress(index); err != nil {
+		return 0, err
+	}
+	return index, s.up(index)
+}
+
+// configureBox configures the sandbox's end; the thread is in its namespace.
+func configureBox() error {
+	s, err := newRTSocket()
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	index, err := indexOf(s.fd, boxDev)
+	if err != nil {
+		return err
+	}
+	lo, err := indexOf(s.fd, "lo")
+	if err != nil {
+		return err
+	}
+	if err := s.noAutoAddress(index); err != nil {
+		return err
+	}
+	if err := s.up(lo); err != nil {
+		return err
+	}
+	// Up first: an IPv6 address of an interface that is not ready is not either, until
+	// the kernel has noticed the carrier.
+	if err := s.up(index); err != nil {
+		return err
+	}
+	if err := s.address(index, Box4(), Bits4); err != nil {
+		return err
+	}
+	six := true
+	switch err := s.address(index, Box6(), Bits6); {
+	case errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EACCES):
+		six = false // this kernel has no IPv6, or none for new namespaces: then the sandbox has none
+	case err != nil:
+		return err
+	}
+	if six {
+		if err := s.localRoute(index, Box6()); err != nil {
+			return err
+		}
+	}
+	for _, gw := range []netip.Addr{Gate4(), Gate6()} {
+		if gw.Is6() && !six {
+			continue
+		}
+		if err := s.neighbour(index, gw); err != nil {
+			return err
+		}
+		if err := s.defaultRoute(index, gw); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// indexOf finds an interface in the namespace of the socket fd.
+func indexOf(fd int, name string) (int32, error) {
+	r, err := unix.NewIfreq(name)
+	if err != nil {
+		return 0, err
+	}
+	if err := unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, r); err != nil {
+		return 0, fmt.Errorf("index of %s: %w", name, err)
+	}
+	return int32(r.Uint32()), nil
+}
+
+// noAutoAddress keeps the kernel from giving the interface a link-local address. Where
+// there is no IPv6 there is nothing to keep it from.
+func (s *rtSocket) noAutoAddress(index int32) error {
+	m := newMessage(unix.RTM_SETLINK, 0, linkMessage(index, 0, 0)...)
+	m.nest(unix.IFLA_AF_SPEC, func() {
+		m.nest(unix.AF_INET6, func() { m.attr(unix.IFLA_INET6_ADDR_GEN_MODE, addrGenNone) })
+	})
+	err := s.do("keep an interface without address", m)
+	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil
+	}
+	return err
+}
+
+func (s *rtSocket) up(index int32) error {
+	return s.do("set an interface up", newMessage(unix.RTM_SETLINK, 0, linkMessage(index, unix.IFF_UP, unix.IFF_UP)...))
+}
+
+func (s *rtSocket) address(index int32, addr netip.Addr, bits byte) error {
+	// struct ifaddrmsg; nothing else is on the link that could have the address.
+	fixed := binary.LittleEndian.AppendUint32([]byte{family(addr), bits, unix.IFA_F_NODAD, 0}, uint32(index))
+	m := newMessage(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, fixed...)
+	m.attr(unix.IFA_LOCAL, addr.AsSlice()...)
+	m.attr(unix.IFA_ADDRESS, addr.AsSlice()...)
+	return s.do("give the address "+addr.String(), m)
+}
+
+// neighbour makes the gate's hardware address known, so that nobody needs to ask.
+func (s *rtSocket) neighbour(index int32, gw netip.Addr) error {
+	fixed := binary.LittleEndian.AppendUint32([]byte{family(gw), 0, 0, 0}, uint32(index))
+	fixed = append(fixed, unix.NUD_PERMANENT, 0, 0, 0) // struct ndmsg
+	m := newMessage(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, fixed...)
+	m.attr(unix.NDA_DST, gw.AsSlice()...)
+	m.text(unix.NDA_LLADDR, GateMAC)
+	return s.do("make the gate known", m)
+}
+
+func (s *rtSocket) defaultRoute(index int32, gw netip.Addr) error {
+	m := newMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, // struct rtmsg
+		family(gw), 0, 0, 0, unix.RT_TABLE_MAIN, unix.RTPROT_BOOT, unix.RT_SCOPE_UNIVERSE, unix.RTN_UNICAST, 0, 0, 0, 0)
+	m.attr(unix.RTA_GATEWAY, gw.AsSlice()...)
+	m.number(unix.RTA_OIF, uint32(index))
+	return s.do("route to "+gw.String(), m)
+}
+
+// localRoute makes packets to the sandbox's own address arrive from this moment. The
+// kernel does the same for an IPv6 address, but when its work queue comes to it.
+func (s *rtSocket) localRoute(index int32, addr netip.Addr) error {
+	m := newMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, // struct rtmsg
+		unix.AF_INET6, 128, 0, 0, unix.RT_TABLE_LOCAL, unix.RTPROT_KERNEL, unix.RT_SCOPE_UNIVERSE, unix.RTN_LOCAL, 0, 0, 0, 0)
+	m.attr(unix.RTA_DST, addr.AsSlice()...)
+	m.number(unix.RTA_OIF, uint32(index))
+	return s.do("let "+addr.String()+" be the sandbox", m)
+}
+
+func family(a netip.Addr) byte {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}

@@ -1,0 +1,17 @@
+package gate
+
+import "strconv"
+
+// maxName is the longest name in text without its last dot (RFC 1035, 3.1: 255 bytes
+// on the wire).
+const maxName = 253
+
+// printable makes what a sandbox wrote fit for an event: ASCII without control bytes
+// or quotes, and not longer than a name can be.
+func printable(b []byte) string {
+	if len(b) > maxName {
+		b = b[:maxName]
+	}
+	q := strconv.QuoteToASCII(string(b))
+	return q[1 : len(q)-1]
+}

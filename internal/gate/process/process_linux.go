@@ -1,0 +1,191 @@
+//go:build linux && (amd64 || arm64)
+
+package process
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gate"
+	"github.com/coppice-dev/coppice/internal/gate/control"
+	"github.com/coppice-dev/coppice/internal/journal"
+)
+
+// init makes the process that of a gate when the binary was started by that name, so
+// that no program that imports this package has to. It does nothing else.
+func init() {
+	if len(os.Args) > 0 && os.Args[0] == control.Argv0 {
+		os.Exit(run()) //nolint:forbidigo // the process is a gate and nothing more
+	}
+}
+
+// mostMemory is how much the process may have of its own, whatever a sandbox does:
+// connections, requests and names are bounded by number, and what they weigh by this. A
+// gate that reaches it ends, and nothing passes. An orderly one needs a tenth of it.
+const mostMemory = 1 << 30
+
+// bound keeps the process to mostMemory.
+func bound() error {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_DATA, &l); err != nil {
+		return fmt.Errorf("bound the memory: %w", err)
+	}
+	l.Max = min(l.Max, mostMemory)
+	l.Cur = l.Max
+	if err := unix.Setrlimit(unix.RLIMIT_DATA, &l); err != nil {
+		return fmt.Errorf("bound the memory: %w", err)
+	}
+	return nil
+}
+
+// run is the process. It gives its exit code.
+func run() int {
+	unix.CloseOnExec(control.ConnFD)
+	nameProcess(control.Argv0)
+	// Not even another process of the same user looks into this one.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-gate:", err)
+		return 1
+	}
+	if err := bound(); err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-gate:", err)
+		return 1
+	}
+	conn := os.NewFile(control.ConnFD, "keeper")
+	defer conn.Close()
+	packets, err := receive(conn)
+	if err == nil && packets != nil {
+		err = serve(conn, packets)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-gate:", err)
+		return 1
+	}
+	return 0
+}
+
+// nameProcess names the process for ps. It has the name of its first thread, on which
+// packages are initialised.
+func nameProcess(name string) {
+	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(unsafe.StringData(name+"\x00"))), 0, 0, 0)
+}
+
+// receive waits for the packet socket; there is none when the keeper went away.
+func receive(conn *os.File) (packets *os.File, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	rights := make([]byte, unix.CmsgSpace(4))
+	var n, got int
+	var failed error
+	err = raw.Read(func(fd uintptr) bool {
+		n, got, _, _, failed = unix.Recvmsg(int(fd), make([]byte, 1), rights, unix.MSG_CMSG_CLOEXEC)
+		return !errors.Is(failed, unix.EAGAIN) && !errors.Is(failed, unix.EINTR)
+	})
+	if err = errors.Join(err, failed); err != nil || n == 0 {
+		return nil, err
+	}
+	msgs, err := unix.ParseSocketControlMessage(rights[:got])
+	if err != nil || len(msgs) != 1 {
+		return nil, fmt.Errorf("no packets came: %w", errors.Join(err, unix.EBADMSG))
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil || len(fds) != 1 {
+		return nil, fmt.Errorf("no packets came: %w", errors.Join(err, unix.EBADMSG))
+	}
+	return os.NewFile(uintptr(fds[0]), "packets"), nil
+}
+
+// serve answers the keeper until it goes away.
+func serve(conn io.ReadWriter, packets *os.File) error {
+	in, out := json.NewDecoder(conn), json.NewEncoder(conn)
+	var g *warden
+	defer func() {
+		if g != nil {
+			g.close()
+		}
+	}()
+	for {
+		var q control.Request
+		switch err := in.Decode(&q); {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.ECONNRESET):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read a request: %w", err)
+		}
+		var err error
+		var ca []byte
+		if g == nil {
+			g, ca, err = begin(q, packets)
+		} else if q.Phases != nil {
+			err = g.keepTo(q.Phases)
+		}
+		r := control.Failed(err)
+		if r.CA = ca; g != nil {
+			r.Now = g.now()
+		}
+		if out.Encode(r) != nil {
+			return nil // the keeper is gone, which ends the gate
+		}
+	}
+}
+
+// begin makes the gate. ca is what the sandbox has to trust, if anything.
+func begin(q control.Request, packets *os.File) (w *warden, ca []byte, err error) {
+	if q.Journal == "" {
+		return nil, nil, fault.New(fault.Internal, "the first request of a gate has no journal")
+	}
+	j, err := journal.Open(q.Journal)
+	if err != nil {
+		return nil, nil, err
+	}
+	w = &warden{journal: j, stop: make(chan struct{}), changed: make(chan struct{}, 1)}
+	if err = w.take(q.Phases); err != nil {
+		return nil, nil, errors.Join(err, j.Close())
+	}
+	// The policy comes with the first step: nothing passes before.
+	w.mu.Lock() // what is reported meanwhile finds the gate
+	w.gate, err = gate.New(context.Background(), gate.Options{FD: packets, Report: w.report})
+	inspects := w.inspects
+	w.mu.Unlock()
+	if err == nil && inspects {
+		if ca, err = w.gate.CA(); err != nil {
+			err = errors.Join(err, w.gate.Close())
+		}
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, j.Close())
+	}
+	w.step()
+	w.own.Go(w.keepTime)
+	return w, ca, nil
+}
+
+// now gives the state of the network.
+func (w *warden) now() wire.NetNow {
+	s := w.gate.Stats()
+	n := wire.NetNow{Conns: s.Conns, Flows: s.Flows, In: s.In, Out: s.Out, EventsLost: s.EventsLost + w.lost.Load()}
+	for _, q := range s.Asking {
+		n.Asking = append(n.Asking, asking(q))
+	}
+	return n
+}
+
+// asking writes a question as people answer it.
+func asking(q gate.Question) wire.NetQuestion {
+	ev := wire.NetEvent{Proto: string(q.Proto), Name: q.Name, Port: int(q.Port)}
+	if q.Addr.IsValid() {
+		ev.Addr = q.Addr.String()
+	}
+	return wire.NetQuestion{Place: ev.Place(), Proto: ev.Proto, Name: ev.Name, Addr: ev.Addr, Port: ev.Port, Since: q.Since, Until: q.Until, Waiting: q.Waiting}
+}

@@ -1,0 +1,230 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/coppice-dev/coppice/internal/policy"
+)
+
+// Bounds of DNS.
+const (
+	maxQueries    = 64 // in flight at a time
+	lookupsPerSec = 20 // asked outside, since names can carry data
+	lookupBurst   = 200
+	lookupTimeout = 10 * time.Second
+	maxAnswers    = 32
+
+	// systemTTL is for answers of the host's resolver, which does not tell one.
+	systemTTL = time.Minute
+)
+
+// resolver answers the sandbox's queries.
+type resolver struct {
+	policy  func() Policy
+	pins    *pins
+	journal *journal
+	desk    *desk
+	lookup  func(context.Context, string) ([]netip.Addr, time.Duration, error)
+	now     func() time.Time
+	slots   chan struct{} // one for each query in flight
+	limit   *rate.Limiter
+
+	mu      sync.Mutex
+	pending map[policy.Host]*pending // guarded by mu
+}
+
+// pending is a lookup that others may wait for: getaddrinfo(3) asks for both families
+// at once.
+type pending struct {
+	done chan struct{}
+	code rcode // set before done is closed
+}
+
+func newResolver(current func() Policy, pins *pins, j *journal, k *desk, lookup func(context.Context, string) ([]netip.Addr, time.Duration, error), now func() time.Time) *resolver {
+	return &resolver{
+		policy: current, pins: pins, journal: j, desk: k, lookup: lookup, now: now,
+		slots: make(chan struct{}, maxQueries), limit: rate.NewLimiter(lookupsPerSec, lookupBurst), pending: map[policy.Host]*pending{},
+	}
+}
+
+// systemLookup asks the host's resolver, for the name as it is: the dot keeps the host's
+// search domains out.
+func systemLookup(ctx context.Context, name string) ([]netip.Addr, time.Duration, error) {
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name+".")
+	return addrs, systemTTL, err
+}
+
+// take takes a place among the queries in flight; give gives it back.
+func (r *resolver) take() bool {
+	select {
+	case r.slots <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (r *resolver) give() { <-r.slots }
+
+// answer answers one message, or gives nil where none is due. over is how long an
+// answer can be at most, whatever the query says: 0 for UDP. The caller has a place
+// among the queries in flight.
+func (r *resolver) answer(ctx context.Context, m []byte, over int) []byte {
+	q, fail, due, ok := parseQuery(m)
+	limit := q.size
+	if over > 0 {
+		limit = over
+	}
+	if !due {
+		return nil
+	}
+	if !ok {
+		r.deny(q, Decision{Reason: "the query is malformed or of a kind that is not answered"})
+		return q.reply(fail, nil, 0, limit)
+	}
+	if q.name.IsZero() {
+		r.deny(q, Decision{Reason: "this is no host name"})
+		return q.reply(rcodeNoName, nil, 0, limit)
+	}
+	d := r.policy().Decide(Request{Host: q.name})
+	if d.Verdict == Ask {
+		if q.qtype != typeA && q.qtype != typeAAAA {
+			// Who asks a person is about to connect. What is told here is true of any name.
+			d.Reason += "; a person is asked when its addresses are"
+			r.deny(q, d)
+			return q.reply(rcodeOK, nil, 0, limit)
+		}
+		d = r.held(ctx, q.name, d)
+	}
+	if d.Verdict != Allow {
+		if d.Reason == "" {
+			d.Reason = "no rule allows the name"
+		}
+		r.deny(q, d)
+		return q.reply(rcodeNoName, nil, 0, limit)
+	}
+	switch q.qtype {
+	case typeA, typeAAAA:
+	default:
+		// The name exists; nothing of this type does. For HTTPS and SVCB that means no
+		// keys for hidden names, and no other hosts or ports.
+		return q.reply(rcodeOK, nil, 0, limit)
+	}
+	addrs, ttl, known := r.pins.answer(q.name, r.now())
+	if !known {
+		if code := r.find(ctx, q, d); code != rcodeOK {
+			return q.reply(code, nil, 0, limit)
+		}
+		addrs, ttl, _ = r.pins.answer(q.name, r.now())
+	}
+	addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return a.Is4() != (q.qtype == typeA) })
+	return q.reply(rcodeOK, addrs, ttl, limit)
+}
+
+// held waits for a person to decide on a name, and gives what holds then. Meanwhile the
+// place of the query is somebody else's. Those who have one wait for lookups alone, which
+// take so long and no longer: so it is there again in time.
+func (r *resolver) held(ctx context.Context, name policy.Host, d Decision) Decision {
+	r.give()
+	decide := func() Decision { return r.policy().Decide(Request{Host: name}) }
+	came := r.desk.hold(ctx, place{proto: DNS, name: name}, d, decide)
+	r.slots <- struct{}{}
+	d = decide()
+	if d.Verdict == Ask {
+		return ruling{verdict: Ask}.settled(came).why
+	}
+	return d
+}
+
+func (r *resolver) deny(q query, d Decision) {
+	r.journal.deny(Event{Proto: DNS, Name: q.text, Verdict: d.Verdict, Rule: d.Rule, Reason: d.Reason, Hint: d.Hint})
+}
+
+// find looks a name up, or waits for who does so already. When it gives rcodeOK, what
+// there is is pinned.
+func (r *resolver) find(ctx context.Context, q query, d Decision) rcode {
+	r.mu.Lock()
+	p := r.pending[q.name]
+	if p != nil {
+		r.mu.Unlock()
+		select {
+		case <-p.done:
+			return p.code
+		case <-ctx.Done():
+			return rcodeServer
+		}
+	}
+	p = &pending{done: make(chan struct{}), code: rcodeServer}
+	r.pending[q.name] = p
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		delete(r.pending, q.name)
+		r.mu.Unlock()
+		close(p.done)
+	}()
+	p.code = r.ask(ctx, q, d)
+	return p.code
+}
+
+// ask asks outside and pins what may be told.
+func (r *resolver) ask(ctx context.Context, q query, d Decision) rcode {
+	if !r.limit.AllowN(r.now(), 1) {
+		r.deny(q, Decision{Reason: "too many lookups in too short a time", Rule: d.Rule})
+		return rcodeServer
+	}
+	if !r.journal.emit(Event{Kind: KindDNS, Proto: DNS, Name: q.name.String(), Verdict: Allow, Rule: d.Rule, Reason: d.Reason}) {
+		return rcodeServer
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	found, ttl, err := r.lookup(ctx, q.name.String())
+	var dns *net.DNSError
+	switch {
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return rcodeNoName
+	case err != nil:
+		return rcodeServer
+	}
+	addrs, refused := r.allowed(found)
+	switch {
+	case len(addrs) == 0 && refused != "":
+		r.deny(q, Decision{Reason: "the name leads to " + refused, Rule: d.Rule})
+		return rcodeNoName
+	case len(addrs) == 0:
+		return rcodeOK
+	case !r.pins.put(q.name, addrs, ttl, r.now()):
+		r.deny(q, Decision{Reason: "the sandbox has resolved too many names", Rule: d.Rule})
+		return rcodeServer
+	}
+	return rcodeOK
+}
+
+// allowed gives those of the addresses that a name may lead to, each once, and what
+// one of the others is.
+func (r *resolver) allowed(found []netip.Addr) (addrs []netip.Addr, refused string) {
+	policy := r.policy()
+	for _, a := range found {
+		a = a.Unmap()
+		why := never(a)
+		if s := special(a); why == "" && s != "" && policy.Decide(Request{Addr: a}).Verdict != Allow {
+			why = s
+		}
+		if why != "" {
+			refused = why
+			continue
+		}
+		if !slices.Contains(addrs, a) && len(addrs) < maxAnswers {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs, refused
+}

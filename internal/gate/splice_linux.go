@@ -1,0 +1,363 @@
+//go:build linux && (amd64 || arm64)
+
+package gate
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+)
+
+// What is read at a time. Every connection begins with little, since most of them have
+// little to say at a time and a sandbox may have hundreds; one that fills its buffer
+// gets a larger one, and the first few get one that keeps a fast link busy.
+const (
+	smallRead = 16 << 10
+	midRead   = 64 << 10
+	bigRead   = 256 << 10
+)
+
+// segmentOverhead is what IP and TCP take of a packet at most: 40 bytes, 20, and 40 of
+// options, which the stack keeps free.
+const segmentOverhead = 100
+
+// whole rounds the size of a buffer down to whole segments, if it has room for one.
+func (g *Gate) whole(size int) int {
+	if segment := g.mtu - segmentOverhead; size > segment {
+		return size / segment * segment
+	}
+	return size
+}
+
+// buffers are kept for the next connection, by size.
+type buffers struct{ small, mid, big sync.Pool }
+
+func (p *buffers) of(size int) *sync.Pool {
+	switch size {
+	case smallRead:
+		return &p.small
+	case midRead:
+		return &p.mid
+	}
+	return &p.big
+}
+
+func (p *buffers) get(size int) []byte {
+	if b, ok := p.of(size).Get().(*[]byte); ok {
+		return *b
+	}
+	return make([]byte, size)
+}
+
+func (p *buffers) put(b []byte) { p.of(len(b)).Put(&b) }
+
+// spending counts the bytes of rules that have a budget.
+type spending struct {
+	mu    sync.Mutex
+	rules map[string]*atomic.Int64 // guarded by mu; as many as the policies had rules
+}
+
+// budgets are the counts that bytes go to, each with its most.
+type budgets []budget
+
+type budget struct {
+	Limit
+	used *atomic.Int64
+}
+
+// of gives the counts of the limits that have a budget.
+func (s *spending) of(limits []Limit) *budgets {
+	var b budgets
+	for _, l := range limits {
+		if l.MaxBytes <= 0 {
+			continue
+		}
+		s.mu.Lock()
+		if s.rules == nil {
+			s.rules = map[string]*atomic.Int64{}
+		}
+		n := s.rules[l.Rule]
+		if n == nil {
+			n = new(atomic.Int64)
+			s.rules[l.Rule] = n
+		}
+		s.mu.Unlock()
+		b = append(b, budget{l, n})
+	}
+	return &b
+}
+
+// usedUp is why what goes beyond a budget ends.
+const usedUp = "the rule's bytes are used up"
+
+// spend counts n bytes, and reports whether all budgets have them; else rule is one that
+// has not. Of 0 bytes it asks whether any are left.
+func (b *budgets) spend(n int64) (rule string, ok bool) {
+	ok = true
+	for _, x := range *b {
+		if sum := x.used.Add(n); sum > x.MaxBytes || n == 0 && sum == x.MaxBytes {
+			rule, ok = x.Rule, false
+		}
+	}
+	return rule, ok
+}
+
+// hail reads the ClientHello of a connection that has to begin with one, or may where it
+// has to be HTTP otherwise, and decides by its name. It gives what was read, to be passed
+// on, and what to do with what follows.
+func (g *Gate) hail(f *flow, in *gonet.TCPConn, rl ruling) (*watch, []byte, error) {
+	if !rl.mustHail && !f.inspect {
+		return nil, nil, nil
+	}
+	if err := in.SetReadDeadline(time.Now().Add(g.bounds.Hello)); err != nil {
+		return nil, nil, err
+	}
+	var x hailing
+	var first []byte
+	buf := make([]byte, 4096)
+	for {
+		n, err := in.Read(buf)
+		if n == 0 && err != nil {
+			return nil, nil, noHello(err)
+		}
+		if len(first) == 0 && f.inspect && buf[0] != recordHello {
+			return nil, buf[:n], in.SetReadDeadline(time.Time{})
+		}
+		h, used, done, err := x.feed(buf[:n])
+		if err != nil {
+			return nil, nil, err
+		}
+		first = append(first, buf[:n]...)
+		if !done {
+			continue
+		}
+		by, ok := rl.hailed(h.name)
+		if !ok && h.name.IsZero() {
+			return nil, nil, helloError("the ClientHello names no server")
+		}
+		if !ok {
+			return nil, nil, otherServer(h)
+		}
+		f.by.Store(&by)
+		f.hello.Store(&h)
+		if !g.still(f) { // the policy may have changed meanwhile
+			return nil, nil, helloError("the policy was changed")
+		}
+		if f.inspected() { // TLS ends there, with what may follow
+			return nil, first, in.SetReadDeadline(time.Time{})
+		}
+		w := newWatch(h)
+		if w != nil {
+			rest, err := w.pass(first[len(first)-n+used:])
+			if err != nil {
+				return nil, nil, err
+			}
+			first = append(first[:len(first)-n+used:len(first)-n+used], rest...)
+		}
+		return w, first, in.SetReadDeadline(time.Time{})
+	}
+}
+
+// filter is given what the sandbox sends, and gives what of it may go on, which may be
+// nothing until more has come, or an error that ends the connection.
+type filter interface {
+	pass(b []byte) ([]byte, error)
+}
+
+// sniffer looks whether a connection that need not be TLS is TLS all the same: then its
+// ClientHello, if it names a server, has to be for one that is allowed. Nobody waits for
+// one, as the server may be the first to speak.
+type sniffer struct {
+	g     *Gate
+	f     *flow
+	rl    ruling
+	x     hailing
+	held  []byte // what may be the beginning of a ClientHello
+	known bool   // what it is
+	w     *watch // what follows, where it is one
+}
+
+func (s *sniffer) pass(b []byte) ([]byte, error) {
+	if s.known {
+		if s.w != nil {
+			return s.w.pass(b)
+		}
+		return b, nil
+	}
+	h, n, done, err := s.x.feed(b)
+	other := errors.Is(err, errNoTLS)
+	if err != nil && !other {
+		return nil, err
+	}
+	s.held = append(s.held, b...)
+	if !done && !other {
+		return nil, nil
+	}
+	s.known = true
+	out := s.held
+	s.held = nil
+	if other {
+		return out, nil
+	}
+	if !h.name.IsZero() {
+		by, ok := s.rl.hailed(h.name)
+		if !ok {
+			return nil, otherServer(h)
+		}
+		s.f.charge(s.g.spent.of(by.Limits))
+		s.f.by.Store(&by)
+		s.f.hello.Store(&h)
+		if !s.g.still(s.f) {
+			return nil, helloError("the policy was changed")
+		}
+	}
+	if s.w = newWatch(h); s.w == nil {
+		return out, nil
+	}
+	rest := out[len(out)-len(b)+n:]
+	more, err := s.w.pass(rest)
+	return append(out[:len(out)-len(rest):len(out)-len(rest)], more...), err
+}
+
+// otherServer is why a ClientHello is refused.
+func otherServer(h hello) error {
+	return helloError("the ClientHello is for " + h.name.String() + ", which is not what the address was allowed for")
+}
+
+// noHello says what a read without a ClientHello means.
+func noHello(err error) error {
+	var timeout net.Error
+	switch {
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return helloError("no ClientHello came in time")
+	case errors.Is(err, io.EOF):
+		return helloError("the connection ended before its ClientHello")
+	}
+	return helloError("the connection broke before its ClientHello")
+}
+
+// splice copies both ways until both have ended or the flow was cut. What one side
+// ends is ended on the other, which may go on.
+func (g *Gate) splice(f *flow, in *gonet.TCPConn, w filter, first []byte) {
+	f.charge(g.spent.of(f.by.Load().Limits))
+	var down sync.WaitGroup
+	down.Go(func() {
+		g.pump(f, in, f.out, nil, nil, true)
+	})
+	g.pump(f, f.out, in, w, first, false)
+	down.Wait()
+}
+
+// filler gives a function that reads what has come meanwhile, without waiting for it; 0
+// if nothing has, or nothing more will, or src is no socket.
+func filler(src io.Reader) func([]byte) int {
+	none := func([]byte) int { return 0 }
+	c, ok := src.(*net.TCPConn)
+	if !ok {
+		return none
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return none
+	}
+	return func(b []byte) int {
+		n := 0
+		if err := raw.Read(func(fd uintptr) bool {
+			n, err = unix.Read(int(fd), b)
+			return true
+		}); err != nil || n < 0 {
+			return 0
+		}
+		return n
+	}
+}
+
+// pump copies one way. inward is towards the sandbox.
+func (g *Gate) pump(f *flow, dst io.Writer, src io.Reader, w filter, first []byte, inward bool) {
+	buf := g.buffers.get(smallRead)
+	defer func() { g.buffers.put(buf) }()
+	piece, fill := bigRead, func([]byte) int { return 0 }
+	if inward {
+		// Into the stack go whole segments, one at a time, which it has buffers for: no
+		// packet carries only the rest of another.
+		piece, fill = g.mtu-segmentOverhead, filler(src)
+	}
+	b, err := first, error(nil)
+	for {
+		if len(b) > 0 && !g.move(f, dst, b, piece, inward) {
+			return
+		}
+		if err != nil {
+			break
+		}
+		var n int
+		n, err = src.Read(buf[:g.whole(len(buf))])
+		for more := n; err == nil && more > 0 && n%piece != 0; n += more {
+			more = fill(buf[n:g.whole(len(buf))])
+		}
+		b = buf[:n]
+		if w != nil && n > 0 {
+			var werr error
+			if b, werr = w.pass(b); werr != nil {
+				f.cut(werr.Error())
+				g.journal.deny(Event{Proto: TCP, Name: f.by.Load().name.String(), Addr: f.to.Addr(), Port: f.to.Port(), Rule: f.by.Load().Rule, Reason: werr.Error()})
+				return
+			}
+		}
+		if n >= smallRead && len(buf) == smallRead {
+			// What b holds goes on to be moved; the small buffer is left to it.
+			size := midRead
+			if f.large {
+				size = bigRead
+			}
+			buf = g.buffers.get(size)
+		}
+	}
+	if !errors.Is(err, io.EOF) {
+		f.cut("broken: " + side(inward) + " went away")
+		return
+	}
+	if half, ok := dst.(interface{ CloseWrite() error }); !ok || half.CloseWrite() != nil {
+		// Without it the other side would wait for an end for ever.
+		f.cut("")
+	}
+}
+
+// move writes b and counts it, and reports whether the flow goes on.
+func (g *Gate) move(f *flow, dst io.Writer, b []byte, piece int, inward bool) bool {
+	f.moved.Store(g.now().UnixNano())
+	if _, ok := f.spent.Load().spend(int64(len(b))); !ok {
+		f.cut(usedUp)
+		return false
+	}
+	for rest := b; len(rest) > 0; {
+		n := min(piece, len(rest))
+		if _, err := dst.Write(rest[:n]); err != nil {
+			f.cut("broken: " + side(!inward) + " went away")
+			return false
+		}
+		rest = rest[n:]
+	}
+	f.sum.Add(int64(len(b)))
+	if inward {
+		f.in.Add(int64(len(b)))
+		g.counts.in.Add(int64(len(b)))
+	} else {
+		g.counts.out.Add(int64(len(b)))
+	}
+	return true
+}
+
+// side names where bytes come from that go inward.
+func side(inward bool) string {
+	if inward {
+		return "the host"
+	}
+	return "the sandbox"
+}

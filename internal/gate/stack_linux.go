@@ -1,0 +1,238 @@
+//go:build linux && (amd64 || arm64)
+
+package gate
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/fdbased"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+
+	"github.com/coppice-dev/coppice/internal/gate/link"
+)
+
+const (
+	nic     = 1
+	dnsPort = 53
+
+	// Buffers of a connection in the stack, in bytes, each way. The first maxBig
+	// connections have what a fast link needs; a sandbox that opens hundreds gets less
+	// for each.
+	bigBuffer   = 2 << 20
+	smallBuffer = 128 << 10
+	maxBig      = 16
+)
+
+// start makes the network stack and everything that runs until Close.
+func (g *Gate) start(ctx context.Context) error {
+	fd := int(g.fd.Fd()) // once: it makes the descriptor block, which fdbased undoes
+	child, err := g.newChild(&fdbased.Options{
+		FDs: []int{fd}, MTU: uint32(g.mtu), EthernetHeader: true, Address: link.GateMAC,
+		PacketDispatchMode: fdbased.RecvMMsg,
+		// The link is memory; the sandbox's kernel leaves its checksums to the hardware.
+		RXChecksumOffload: true,
+		// Packets are handled where they are read, so that none is underway when the
+		// reader has ended.
+		ProcessorsPerChannel: 1,
+		PreConfigured:        true, IsPacketSocket: []bool{false}, // one socket: no fan-out
+		ClosedFunc: func(terr tcpip.Error) {
+			if terr != nil {
+				g.journal.deny(Event{Reason: "the sandbox's link failed, so that nothing passes: " + terr.String()})
+			}
+		},
+	})
+	if err != nil {
+		return fault.Wrap(err, "read packets of the sandbox")
+	}
+	g.link = &front{gate: g, fd: fd}
+	g.link.Init(child, g.link)
+	g.stack = stack.New(stack.Options{
+		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol},
+	})
+	if err := g.configure(); err != nil {
+		return err
+	}
+	tf := tcp.NewForwarder(g.stack, bigBuffer, g.bounds.Opening, func(r *tcp.ForwarderRequest) { g.serveTCP(ctx, r) })
+	g.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tf.HandlePacket)
+	uf := udp.NewForwarder(g.stack, func(r *udp.ForwarderRequest) bool { return g.serveUDP(ctx, r) })
+	g.stack.SetTransportProtocolHandler(udp.ProtocolNumber, uf.HandlePacket)
+	for _, at := range []netip.Addr{link.Gate4(), link.Gate6()} {
+		full := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(at.AsSlice()), Port: dnsPort}
+		c, err := gonet.DialUDP(g.stack, &full, nil, netProto(at))
+		if err != nil {
+			return fault.Wrap(err, "answer DNS")
+		}
+		g.spawn(func() {
+			<-ctx.Done()
+			c.Close() //nolint:errcheck // it always gives nil
+		})
+		g.spawn(func() { g.serveDNS(ctx, c) })
+	}
+	g.spawn(func() { g.tick(ctx) })
+	// Last, so that no packet is before what it meets.
+	if terr := g.stack.EnableNIC(nic); terr != nil {
+		return stackError("enable the interface", terr)
+	}
+	return nil
+}
+
+// newChild makes the link below the front. fdbased makes eventfds for itself that it
+// neither closes nor keeps from being inherited; here no process is started before they
+// are marked, and stop closes them.
+func (g *Gate) newChild(o *fdbased.Options) (stack.LinkEndpoint, error) {
+	syscall.ForkLock.Lock()
+	defer syscall.ForkLock.Unlock()
+	before, err := inherited()
+	if err != nil {
+		return nil, err
+	}
+	child, err := fdbased.New(o)
+	if err != nil {
+		return nil, err
+	}
+	after, err := inherited()
+	if err != nil {
+		return nil, err
+	}
+	for _, fd := range after {
+		if !slices.Contains(before, fd) {
+			unix.CloseOnExec(fd)
+			g.eventfds = append(g.eventfds, fd)
+		}
+	}
+	return child, nil
+}
+
+// inherited gives the eventfds of this process that a child would have too.
+func inherited() (fds []int, err error) {
+	const dir = "/proc/self/fd"
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range all {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if err != nil || flags&unix.FD_CLOEXEC != 0 {
+			continue // closed meanwhile, or marked
+		}
+		if to, err := os.Readlink(dir + "/" + e.Name()); err == nil && to == "anon_inode:[eventfd]" {
+			fds = append(fds, fd)
+		}
+	}
+	return fds, nil
+}
+
+// spawn starts a goroutine that Close waits for. The gate is not closed yet.
+func (g *Gate) spawn(f func()) {
+	if !g.begin() {
+		return
+	}
+	go func() {
+		defer g.end()
+		f()
+	}()
+}
+
+// configure makes the interface, disabled, with the gate's addresses; it takes packets
+// to every other address as well, and answers from there.
+func (g *Gate) configure() error {
+	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(false)
+	rcv := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4096, Default: bigBuffer, Max: bigBuffer}
+	snd := tcpip.TCPSendBufferSizeRangeOption{Min: 4096, Default: bigBuffer, Max: bigBuffer}
+	retries, wait, linger := tcpip.TCPSynRetriesOption(3), tcpip.TCPTimeWaitTimeoutOption(time.Second), tcpip.TCPLingerTimeoutOption(10*time.Second)
+	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &moderate, &rcv, &snd, &retries, &wait, &linger} {
+		if terr := g.stack.SetTransportProtocolOption(tcp.ProtocolNumber, o); terr != nil {
+			return stackError("set TCP options", terr)
+		}
+	}
+	if terr := g.stack.CreateNICWithOptions(nic, g.link, stack.NICOptions{Disabled: true}); terr != nil {
+		return stackError("make the interface", terr)
+	}
+	for at, bits := range map[netip.Addr]int{link.Gate4(): link.Bits4, link.Gate6(): link.Bits6} {
+		a := tcpip.ProtocolAddress{Protocol: netProto(at), AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(at.AsSlice()), PrefixLen: bits}}
+		if terr := g.stack.AddProtocolAddress(nic, a, stack.AddressProperties{}); terr != nil {
+			return stackError("give the interface its addresses", terr)
+		}
+	}
+	if terr := g.stack.SetPromiscuousMode(nic, true); terr != nil {
+		return stackError("take packets to every address", terr)
+	}
+	if terr := g.stack.SetSpoofing(nic, true); terr != nil {
+		return stackError("answer from every address", terr)
+	}
+	g.stack.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic}, {Destination: header.IPv6EmptySubnet, NIC: nic}})
+	return nil
+}
+
+// stop ends every goroutine of the gate and the stack. Nothing new begins any more.
+func (g *Gate) stop() {
+	if g.stack == nil {
+		g.wg.Wait()
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		g.wg.Wait()
+	}()
+	// A handshake that began just now is not among the endpoints yet, so they are asked
+	// again until nobody is left who could wait for one.
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for waiting := true; waiting; {
+		g.cutAll()
+		for _, e := range g.stack.RegisteredEndpoints() {
+			e.Abort()
+		}
+		select {
+		case <-done:
+			waiting = false
+		case <-again.C:
+		}
+	}
+	g.sweepLingering(true)
+	g.link.Attach(nil) // the reader has ended when this returns
+	g.stack.Destroy()
+	for _, fd := range g.eventfds {
+		unix.Close(fd)
+	}
+}
+
+func stackError(what string, terr tcpip.Error) error {
+	return fault.Wrap(errors.New(terr.String()), "network stack: %s", what)
+}
+
+func netProto(a netip.Addr) tcpip.NetworkProtocolNumber {
+	if a.Is4() {
+		return header.IPv4ProtocolNumber
+	}
+	return header.IPv6ProtocolNumber
+}
+
+// address makes an address of the stack's one of ours.
+func address(a tcpip.Address) netip.Addr {
+	ip, _ := netip.AddrFromSlice(a.AsSlice())
+	return ip
+}
