@@ -1,0 +1,480 @@
+package auth
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"net/netip"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Options configures a Guard. The zero value asks everybody for a token, and has
+// no Tokens that could be right.
+type Options struct {
+	// Tokens checks tokens.
+	Tokens *Tokens
+	// NoAuth lets everybody be the owner who comes by a name of ours and from no
+	// other site's page. For loopback alone.
+	NoAuth bool
+	// TLS says that the listener speaks TLS.
+	TLS bool
+	// BehindProxy says that a proxy which we trust is in front: it may have spoken
+	// TLS, and its X-Forwarded-For ends with who came to it.
+	BehindProxy bool
+	// Hosts are more names of the listener, besides those of SiteOf.
+	Hosts []string
+	// Preview serves the hosts of previews, which check their own links. A request
+	// that shows a token has its principal, and any other none. Nil: there are none.
+	Preview http.Handler
+	Log     *slog.Logger     // nil is slog.Default()
+	Now     func() time.Time // nil is time.Now
+	Limits  Limits
+}
+
+// Limits are a guard's; a zero field is the default.
+type Limits struct {
+	Conns       int           // at a time; 4096
+	HeaderBytes int           // 32 KiB
+	HeaderTime  time.Duration // for TLS and the header of a request; 10 s
+	BodyIdle    time.Duration // between two parts of a body; 60 s
+	KeepAlive   time.Duration // between two requests; 120 s
+	Token       Rate          // requests with one token; 2000 a second, 4000 at once
+	Open        Rate          // requests without one from one address, where none is needed; 50, 100
+	Failed      Rate          // wrong tokens, or none, from one address; 1 in 3 s, 20
+}
+
+// Rate is how often something may happen.
+type Rate struct {
+	PerSecond float64
+	Burst     int
+}
+
+func (l Limits) withDefaults() Limits {
+	orDefault(&l.Conns, 4096)
+	orDefault(&l.HeaderBytes, 32<<10)
+	orDefault(&l.HeaderTime, 10*time.Second)
+	orDefault(&l.BodyIdle, time.Minute)
+	orDefault(&l.KeepAlive, 2*time.Minute)
+	orDefault(&l.Token, Rate{2000, 4000})
+	orDefault(&l.Open, Rate{50, 100})
+	orDefault(&l.Failed, Rate{1.0 / 3, 20})
+	return l
+}
+
+func orDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// maxKeys bounds each table of addresses and tokens.
+const maxKeys = 4096
+
+// Guard is the http.Handler in front of a TCP listener's API. Make one with
+// NewGuard.
+type Guard struct {
+	next http.Handler
+	opt  Options
+
+	tokens, open, failed *buckets
+	recent               *recent
+
+	mu    sync.Mutex
+	uses  map[string]map[*use]bool // requests under way, by token; guarded by mu
+	drops int                      // how often Drop was called; guarded by mu
+}
+
+// use is one request under way. It may have taken its connection over.
+type use struct {
+	conn   *conn // nil in tests that have none
+	cancel context.CancelFunc
+}
+
+// NewGuard puts a guard before a handler.
+func NewGuard(next http.Handler, opt Options) *Guard {
+	if opt.Log == nil {
+		opt.Log = slog.Default()
+	}
+	if opt.Now == nil {
+		opt.Now = time.Now
+	}
+	opt.Limits = opt.Limits.withDefaults()
+	return &Guard{next: next, opt: opt, uses: map[string]map[*use]bool{}, recent: newRecent(maxKeys),
+		tokens: newBuckets(opt.Limits.Token, maxKeys), open: newBuckets(opt.Limits.Open, maxKeys), failed: newBuckets(opt.Limits.Failed, maxKeys)}
+}
+
+type (
+	connKey  struct{} // *conn
+	guardKey struct{} // *Guard: of an open path
+)
+
+// Proved says of a request without a principal that it has shown a token of
+// another kind, of a terminal or a preview: its connection is no stranger's, who
+// has to make room when there are too many.
+func Proved(ctx context.Context) {
+	if c, _ := ctx.Value(connKey{}).(*conn); c != nil {
+		c.known()
+	}
+}
+
+// As says of a request to an open path that it is made with what a token was given
+// before, as a ticket: it ends with the token. The error is Denied when that is no
+// more. For "", which is nobody's, and where there is no guard it does nothing.
+func As(ctx context.Context, tokenID string) (_ context.Context, done func(), _ error) {
+	Proved(ctx)
+	g, _ := ctx.Value(guardKey{}).(*Guard)
+	if g == nil || tokenID == "" {
+		return ctx, func() {}, nil
+	}
+	if g.opt.Tokens == nil {
+		return ctx, nil, errWrong()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	seen := g.dropped()
+	tok, err := g.opt.Tokens.Good(ctx, tokenID)
+	if err != nil {
+		cancel()
+		return ctx, nil, err
+	}
+	end := g.using(ctx, tok, cancel)
+	done = func() { end(); cancel() }
+	if g.dropped() != seen { // as in known
+		if _, err := g.opt.Tokens.Good(ctx, tokenID); err != nil {
+			done()
+			return ctx, nil, errWrong()
+		}
+	}
+	return ctx, done, nil
+}
+
+// Server gives the server that serves the guard on a listener of Limit. The caller
+// may set TLSConfig. HTTP/1.1 is all that it speaks: streams that share a
+// connection would be outside of the limits here.
+func (g *Guard) Server() *http.Server {
+	l := g.opt.Limits
+	var only http.Protocols
+	only.SetHTTP1(true)
+	return &http.Server{
+		Handler: g, Protocols: &only,
+		ReadHeaderTimeout: l.HeaderTime, IdleTimeout: l.KeepAlive, MaxHeaderBytes: l.HeaderBytes,
+		// "OPTIONS *" is a request as any other.
+		DisableGeneralOptionsHandler: true,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, connOf(c))
+		},
+		ErrorLog: slog.NewLogLogger(quiet{g.opt.Log.Handler()}, slog.LevelWarn),
+	}
+}
+
+// quiet leaves out what every stranger can make the server say.
+type quiet struct{ slog.Handler }
+
+// Handle logs a record, or not.
+func (q quiet) Handle(ctx context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, "http: TLS handshake error") {
+		return nil
+	}
+	return q.Handler.Handle(ctx, r)
+}
+
+// Limit bounds the connections of a listener.
+func (g *Guard) Limit(ln net.Listener) net.Listener {
+	return &crowd{Listener: ln, most: g.opt.Limits.Conns}
+}
+
+// Drop ends what is under way with a token that was revoked or has expired.
+func (g *Guard) Drop(tokenID string) {
+	g.mu.Lock()
+	g.drops++
+	uses := g.uses[tokenID]
+	delete(g.uses, tokenID)
+	g.mu.Unlock()
+	for u := range uses {
+		u.end()
+	}
+}
+
+func (u *use) end() {
+	u.cancel()
+	if u.conn != nil {
+		_ = u.conn.Close() // whoever is there is not told
+	}
+}
+
+// ServeHTTP lets a request through, or says why not.
+func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.Method {
+	case http.MethodConnect, http.MethodTrace:
+		g.refuse(w, r, http.StatusMethodNotAllowed, 0, fault.New(fault.Invalid, "the method %s is not served", r.Method))
+		return
+	}
+	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	switch SiteOf(r.Host, addrOf(local), g.opt.Hosts) {
+	case Foreign:
+		g.refuse(w, r, http.StatusMisdirectedRequest, 0, fault.New(fault.Denied, "the name %.100q is not this daemon's", r.Host).
+			WithHint("if it is to be, start the daemon with: coppice serve --allow-host NAME"))
+		return
+	case Preview:
+		g.preview(w, r)
+		return
+	case Own:
+	}
+	open := isOpen(r.URL.Path)
+	if !g.ownPage(r) && (!open || r.Header.Get("Origin") != "") {
+		g.refuse(w, r, http.StatusForbidden, 0, fault.New(fault.Denied, "a page of another site (%.100q) may not call this daemon", r.Header.Get("Origin")).
+			WithHint("call it from a program, or from a page that it serves itself"))
+		return
+	}
+	switch {
+	case open:
+		g.pass(w, r, Principal{})
+	case g.opt.NoAuth:
+		g.pass(w, r, Owner())
+	default:
+		g.known(w, r, g.pass)
+	}
+}
+
+// isOpen: what needs no token. These hold no data, but for the terminals of
+// /v1/attach/, which have tokens of their own. Whatever is behind an open path
+// gets no principal, which may nothing.
+func isOpen(p string) bool {
+	if p != path.Clean(p) && p != path.Clean(p)+"/" {
+		return false
+	}
+	return p == "/healthz" || p == "/openapi.json" || p == "/docs" || strings.HasPrefix(p, "/docs/") || strings.HasPrefix(p, "/v1/attach/")
+}
+
+func (g *Guard) ownPage(r *http.Request) bool {
+	scheme := "http"
+	switch {
+	case g.opt.BehindProxy:
+		scheme = ""
+	case g.opt.TLS:
+		scheme = "https"
+	}
+	// More than one is nobody's browser's.
+	if len(r.Header["Origin"]) > 1 || len(r.Header["Sec-Fetch-Site"]) > 1 {
+		return false
+	}
+	return SameOrigin(r.Header.Get("Origin"), r.Header.Get("Sec-Fetch-Site"), r.Host, scheme)
+}
+
+// preview hands a request to who serves previews. A token of ours is for us, and
+// not for what runs in a sandbox: it is looked at as anywhere, and goes no further.
+// Any other Authorization is the application's own.
+func (g *Guard) preview(w http.ResponseWriter, r *http.Request) {
+	if g.opt.Preview == nil {
+		g.refuse(w, r, http.StatusNotFound, 0, fault.New(fault.NotFound, "there are no previews here"))
+		return
+	}
+	if len(r.Header["Authorization"]) > 1 {
+		// Who reads the first, and who the last, would not be of one mind.
+		g.refuse(w, r, http.StatusBadRequest, 0, fault.New(fault.Invalid, "there is more than one header Authorization").WithHint("send one"))
+		return
+	}
+	if secret, shown := bearer(r); shown && strings.HasPrefix(secret, secretPrefix) {
+		g.known(w, r, func(w http.ResponseWriter, r *http.Request, p Principal) {
+			r = r.Clone(With(r.Context(), p))
+			r.Header.Del("Authorization")
+			g.show(w, r)
+		})
+		return
+	}
+	g.show(w, r)
+}
+
+func (g *Guard) show(w http.ResponseWriter, r *http.Request) {
+	done := pace(w, r, g.opt.Limits.BodyIdle)
+	defer done()
+	g.opt.Preview.ServeHTTP(w, r)
+}
+
+// known lets pass who shows a token that is right.
+func (g *Guard) known(w http.ResponseWriter, r *http.Request, pass func(http.ResponseWriter, *http.Request, Principal)) {
+	from, now := g.remote(r), g.opt.Now()
+	secret, shown := bearer(r)
+	// Whoever has guessed too often cannot go on guessing; who shows what was
+	// right of late need not guess, though it be from the same address.
+	if wait := g.failed.spent(from, now); wait > 0 && (!shown || !g.recent.has(HashOf(secret))) {
+		g.refuse(w, r, http.StatusTooManyRequests, wait, fault.New(fault.Unavailable, "too many wrong tokens came from this address").
+			WithHint("wait for as many seconds as the header Retry-After says"))
+		return
+	}
+	seen := g.dropped()
+	tok, err := g.verify(r.Context(), secret, shown)
+	switch {
+	case err != nil && r.Context().Err() != nil:
+		return // nobody is left to tell
+	case fault.Is(err, fault.Denied):
+		g.failed.take(from, now)
+		g.refuse(w, r, http.StatusUnauthorized, 0, err)
+		return
+	case err != nil:
+		g.opt.Log.Error("tokens cannot be checked", "err", err)
+		g.refuse(w, r, http.StatusServiceUnavailable, 0, fault.New(fault.Unavailable, "tokens cannot be checked now").WithHint("see the daemon's log"))
+		return
+	}
+	g.recent.add(tok.Hash)
+	if wait := g.tokens.take(tok.ID, now); wait > 0 {
+		g.refuse(w, r, http.StatusTooManyRequests, wait, fault.New(fault.Unavailable, "too many requests with this token").
+			WithHint("wait for as many seconds as the header Retry-After says"))
+		return
+	}
+	if err := g.opt.Tokens.note(r.Context(), tok); err != nil {
+		g.opt.Log.Warn("a token's last use is not noted", "token", tok.ID, "err", err) // a full disk locks nobody out
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer g.using(ctx, tok, cancel)()
+	if g.dropped() != seen {
+		// A token was revoked meanwhile, and before this request was in the list of
+		// those that end with theirs.
+		if tok, err = g.verify(ctx, secret, shown); err != nil {
+			g.refuse(w, r, http.StatusUnauthorized, 0, errWrong())
+			return
+		}
+	}
+	pass(w, r.WithContext(ctx), tok.Principal())
+}
+
+func (g *Guard) dropped() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.drops
+}
+
+func (g *Guard) verify(ctx context.Context, secret string, shown bool) (Token, error) {
+	if !shown {
+		return Token{}, fault.New(fault.Denied, "this needs a token").
+			WithHint("make one with: coppice token create NAME; and set it as COPPICE_TOKEN, or send it as: Authorization: Bearer TOKEN")
+	}
+	if g.opt.Tokens == nil {
+		return Token{}, errWrong()
+	}
+	return g.opt.Tokens.Verify(ctx, secret)
+}
+
+// bearer gives the one secret of a request. Two headers are none.
+func bearer(r *http.Request) (secret string, shown bool) {
+	h := r.Header["Authorization"]
+	if len(h) != 1 {
+		return "", false
+	}
+	kind, secret, ok := strings.Cut(h[0], " ")
+	return strings.TrimSpace(secret), ok && strings.EqualFold(kind, "Bearer")
+}
+
+// pass serves a request.
+func (g *Guard) pass(w http.ResponseWriter, r *http.Request, p Principal) {
+	if p.Scope < Read {
+		if wait := g.open.take(g.remote(r), g.opt.Now()); wait > 0 {
+			g.refuse(w, r, http.StatusTooManyRequests, wait, fault.New(fault.Unavailable, "too many requests from this address").
+				WithHint("wait for as many seconds as the header Retry-After says"))
+			return
+		}
+	}
+	ctx := With(r.Context(), p)
+	if p.Scope < Read {
+		ctx = context.WithValue(ctx, guardKey{}, g)
+	}
+	// Nothing behind here is to see, log or pass on the secret.
+	r = r.Clone(ctx)
+	r.Header.Del("Authorization")
+	done := pace(w, r, g.opt.Limits.BodyIdle)
+	defer done()
+	g.next.ServeHTTP(w, r)
+}
+
+// using notes a request under way, so that it ends with its token.
+func (g *Guard) using(ctx context.Context, tok Token, cancel context.CancelFunc) (done func()) {
+	u := &use{cancel: cancel}
+	u.conn, _ = ctx.Value(connKey{}).(*conn)
+	Proved(ctx)
+	g.mu.Lock()
+	if g.uses[tok.ID] == nil {
+		g.uses[tok.ID] = map[*use]bool{}
+	}
+	g.uses[tok.ID][u] = true
+	g.mu.Unlock()
+	expiry := func() bool { return false }
+	if !tok.Expires.IsZero() {
+		expiry = time.AfterFunc(tok.Expires.Sub(g.opt.Now()), u.end).Stop
+	}
+	return func() {
+		expiry()
+		g.mu.Lock()
+		delete(g.uses[tok.ID], u)
+		if len(g.uses[tok.ID]) == 0 {
+			delete(g.uses, tok.ID)
+		}
+		g.mu.Unlock()
+	}
+}
+
+// remote says from where a request comes: an IPv4 address, or the /64 of an IPv6
+// one, all of which is one network's to use.
+func (g *Guard) remote(r *http.Request) string {
+	var a netip.Addr
+	if ap, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+		a = ap.Addr()
+	}
+	if f := r.Header["X-Forwarded-For"]; g.opt.BehindProxy && len(f) > 0 {
+		last := f[len(f)-1]
+		if p, err := netip.ParseAddr(strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:])); err == nil {
+			a = p
+		}
+	}
+	a = a.Unmap().WithZone("")
+	if a.Is6() {
+		p, _ := a.Prefix(64) // 64 is within an IPv6 address
+		return p.String()
+	}
+	return a.String()
+}
+
+func addrOf(a net.Addr) netip.Addr {
+	if t, ok := a.(*net.TCPAddr); ok {
+		return t.AddrPort().Addr()
+	}
+	return netip.Addr{}
+}
+
+// refuse answers with a problem document and ends the connection: what else came
+// on it is not read.
+func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, code int, wait time.Duration, err error) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(leftover))
+	h := w.Header()
+	if code == http.StatusUnauthorized {
+		challenge := `Bearer realm="coppice"`
+		if _, shown := bearer(r); shown {
+			challenge += `, error="invalid_token"`
+		}
+		h.Set("WWW-Authenticate", challenge)
+	}
+	if wait > 0 {
+		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+	}
+	b, _ := json.Marshal(wire.Problem{Type: "about:blank", Title: http.StatusText(code), Status: code,
+		Detail: err.Error(), Kind: string(fault.KindOf(err)), Hint: fault.HintOf(err)}) // strings and a number
+	h.Set("Connection", "close")
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Length", strconv.Itoa(len(b)+1))
+	w.WriteHeader(code)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(append(b, '\n')) // the client may be gone; nobody is left to tell
+	}
+}

@@ -1,0 +1,125 @@
+// Package auth says who a caller is and what that caller may do: scopes,
+// principals, bearer tokens, and the guard of a TCP listener, which lets nobody
+// through that it does not know. It keeps nothing itself: where tokens lie is a
+// Store's. It imports fault and client/wire; httpapi, ports and daemon import it.
+//
+// What a guard looks at, in this order, and what it answers:
+//
+//	a connection too many    the oldest that has shown no token yet is closed
+//	method, Host             400, 421: another name is another site's (DNS rebinding)
+//	a preview's host         goes to Options.Preview, which has keys of its own
+//	Origin, Sec-Fetch-Site   403: another site's page
+//	open paths               pass with no principal, which may nothing
+//	Authorization            401, and 429 for an address that guesses
+//	rate of a token          429
+package auth
+
+import (
+	"context"
+	"slices"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Scope is how much a principal may do. Each includes those before; the zero
+// Scope is nothing at all.
+type Scope int
+
+// The scopes.
+const (
+	Read    Scope = iota + 1 // look: states, history, files, events
+	Operate                  // run commands, write files, move, make, fork, remove
+	Admin                    // tokens, gc, the whole store, the daemon
+)
+
+// String gives the name that ParseScope reads; "none" for no scope.
+func (s Scope) String() string {
+	switch s {
+	case Read:
+		return "read"
+	case Operate:
+		return "operate"
+	case Admin:
+		return "admin"
+	}
+	return "none"
+}
+
+// ParseScope reads a scope by its name. The error is Invalid.
+func ParseScope(name string) (Scope, error) {
+	for s := Read; s <= Admin; s++ {
+		if s.String() == name {
+			return s, nil
+		}
+	}
+	return 0, fault.New(fault.Invalid, "there is no scope %q", name).WithHint("the scopes are read, operate and admin")
+}
+
+// Principal is who makes a request. The zero Principal may nothing.
+type Principal struct {
+	TokenID string // "" for one who needs none
+	Scope   Scope
+	// Sandboxes are the ids of those that it sees; nil is all, and an empty list
+	// that is not nil is none.
+	Sandboxes []string
+}
+
+// Owner is the user whom the daemon belongs to: whoever the unix socket lets in.
+func Owner() Principal { return Principal{Scope: Admin} }
+
+// Limited reports whether p sees some sandboxes only.
+func (p Principal) Limited() bool { return p.Sandboxes != nil }
+
+// Sees reports whether a sandbox, by id, is there for p.
+func (p Principal) Sees(sandboxID string) bool {
+	return p.Scope >= Read && (!p.Limited() || slices.Contains(p.Sandboxes, sandboxID))
+}
+
+// Allows checks a scope alone, for what leaves out by itself what p does not see,
+// such as lists. The error is Denied.
+func (p Principal) Allows(need Scope) error {
+	switch {
+	case need >= Read && need <= p.Scope && p.Scope <= Admin:
+		return nil
+	case p.Scope < Read || p.Scope > Admin:
+		return fault.New(fault.Denied, "this needs a token").WithHint("make one with: coppice token create NAME")
+	}
+	return fault.New(fault.Denied, "this needs the scope %s, and the token has %s", need, p.Scope).
+		WithHint("make another token with: coppice token create NAME --scope %s", need)
+}
+
+// Check checks whether p may do what needs a scope to a sandbox, or with
+// sandboxID "" to the daemon as a whole, which no limited principal may. The
+// errors are Denied, and NotFound for a sandbox that p does not see.
+func (p Principal) Check(need Scope, sandboxID string) error {
+	if p.Limited() && p.Scope >= Read {
+		if sandboxID == "" {
+			return fault.New(fault.Denied, "this is about the whole daemon, and the token is for some sandboxes only").
+				WithHint("make another token, without --sandbox, with: coppice token create NAME --scope %s", need)
+		}
+		if !p.Sees(sandboxID) {
+			return NoSandbox(sandboxID)
+		}
+	}
+	return p.Allows(need)
+}
+
+// NoSandbox is what a limited principal is told about a sandbox that it does not
+// see, and about one that does not exist: the same.
+func NoSandbox(name string) error {
+	return fault.New(fault.NotFound, "there is no sandbox %q that this token is for", name).
+		WithHint("see those that it is for with: coppice ls")
+}
+
+type principalKey struct{}
+
+// With puts a principal into a context.
+func With(ctx context.Context, p Principal) context.Context {
+	return context.WithValue(ctx, principalKey{}, p)
+}
+
+// From gives the principal of a context; where there is none, the zero one.
+func From(ctx context.Context) Principal {
+	p, _ := ctx.Value(principalKey{}).(Principal)
+	return p
+}

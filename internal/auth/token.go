@@ -1,0 +1,282 @@
+package auth
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// A secret is "cpc_", the token's id (8 digits), "_", and 32 random bytes in
+// base64url (43 characters). The id is no secret: it finds the record.
+const (
+	secretPrefix = "cpc_"
+	idDigits     = 8
+	randomBytes  = 32
+	secretLen    = len(secretPrefix) + idDigits + 1 + 43
+)
+
+// maxTokenName is the greatest length of a token's name, in bytes.
+const maxTokenName = 64
+
+// Hash is the SHA-256 of a secret. A secret has 256 random bits, so that nothing
+// slower is needed to keep it from being found again.
+type Hash [sha256.Size]byte
+
+// HashOf hashes a secret.
+func HashOf(secret string) Hash { return sha256.Sum256([]byte(secret)) }
+
+// Token is what is kept of a token.
+type Token struct {
+	ID        string
+	Name      string // for people
+	Scope     Scope
+	Sandboxes []string // ids; nil is all
+	Created   time.Time
+	Expires   time.Time // zero is never
+	Used      time.Time // last, to the minute; zero is never
+	Hash      Hash      // of the secret
+}
+
+// Store keeps tokens. All methods may be called from several goroutines at once.
+type Store interface {
+	// AddToken keeps a new token; one with that id is Exists.
+	AddToken(ctx context.Context, t Token) error
+	// Token finds a token; an unknown one is NotFound.
+	Token(ctx context.Context, id string) (Token, error)
+	// Tokens gives all, oldest first.
+	Tokens(ctx context.Context) ([]Token, error)
+	// RemoveToken forgets a token; an unknown one is NotFound.
+	RemoveToken(ctx context.Context, id string) error
+	// TokenUsed sets Used.
+	TokenUsed(ctx context.Context, id string, at time.Time) error
+	// WidenToken adds sandboxes to a limited token, and does nothing to others.
+	WidenToken(ctx context.Context, id string, sandboxes []string) error
+}
+
+// Tokens makes, checks and revokes tokens.
+type Tokens struct {
+	Store Store
+	// Find gives the id of a sandbox by name or id.
+	Find func(ctx context.Context, name string) (string, error)
+	// Revoked are called, in order, when a token is no more. They are set before
+	// anything is served.
+	Revoked []func(id string)
+	Now     func() time.Time // nil is time.Now
+}
+
+func (t *Tokens) now() time.Time {
+	if t.Now != nil {
+		return t.Now()
+	}
+	return time.Now()
+}
+
+// newSecret draws a secret. crypto/rand never fails.
+func newSecret() (secret, id string) {
+	var b [idDigits/2 + randomBytes]byte
+	_, _ = rand.Read(b[:])
+	id = hex.EncodeToString(b[:idDigits/2])
+	return secretPrefix + id + "_" + base64.RawURLEncoding.EncodeToString(b[idDigits/2:]), id
+}
+
+// ParseSecret checks that s has the form of a secret, in the one way that each is
+// written, and gives the id in it. The error is Invalid and repeats nothing of s.
+func ParseSecret(s string) (id string, err error) {
+	bad := fault.New(fault.Invalid, "this is no token").WithHint("a token has %d characters and begins with %s", secretLen, secretPrefix)
+	if len(s) != secretLen || !strings.HasPrefix(s, secretPrefix) || s[len(secretPrefix)+idDigits] != '_' {
+		return "", bad
+	}
+	id = s[len(secretPrefix) : len(secretPrefix)+idDigits]
+	if !IsTokenID(id) {
+		return "", bad
+	}
+	// The decoder skips line ends, which are in no secret.
+	random := s[len(secretPrefix)+idDigits+1:]
+	if strings.ContainsAny(random, "\r\n") {
+		return "", bad
+	}
+	if b, err := base64.RawURLEncoding.Strict().DecodeString(random); err != nil || len(b) != randomBytes {
+		return "", bad
+	}
+	return id, nil
+}
+
+// IsTokenID reports whether s can be a token's id.
+func IsTokenID(s string) bool { return len(s) == idDigits && strings.Trim(s, "0123456789abcdef") == "" }
+
+// Create makes a token. Its secret is in the result, and nowhere else ever again.
+func (t *Tokens) Create(ctx context.Context, req wire.TokenRequest) (wire.TokenResult, error) {
+	tok, err := t.wanted(ctx, req)
+	if err != nil {
+		return wire.TokenResult{}, err
+	}
+	for try := 0; ; try++ {
+		var secret string
+		secret, tok.ID = newSecret()
+		tok.Hash = HashOf(secret)
+		err := t.Store.AddToken(ctx, tok)
+		if err == nil {
+			return wire.TokenResult{Token: tok.wire(), Secret: secret}, nil
+		}
+		if !fault.Is(err, fault.Exists) || try == 9 { // ids are short
+			return wire.TokenResult{}, fault.Wrap(err, "keep the token")
+		}
+	}
+}
+
+// wanted checks a request.
+func (t *Tokens) wanted(ctx context.Context, req wire.TokenRequest) (tok Token, err error) {
+	switch {
+	case req.Name == "":
+		return tok, fault.New(fault.Invalid, "a token without a name").WithHint("say what it is for, as \"name\"")
+	case len(req.Name) > maxTokenName:
+		return tok, fault.New(fault.Invalid, "the token's name has %d bytes, and may have %d", len(req.Name), maxTokenName).WithHint("choose a shorter one")
+	case strings.ContainsFunc(req.Name, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }):
+		return tok, fault.New(fault.Invalid, "the token's name %q holds what cannot be shown", req.Name).WithHint("use letters, digits and spaces")
+	case req.TTLMS < 0 || req.TTLMS > maxTTL.Milliseconds():
+		return tok, fault.New(fault.Invalid, "a token cannot live for %d ms", req.TTLMS).WithHint("give a time of up to 100 years, or none for one that never expires")
+	}
+	scope := Operate
+	if req.Scope != "" {
+		if scope, err = ParseScope(req.Scope); err != nil {
+			return tok, err
+		}
+	}
+	if scope == Admin && len(req.Sandboxes) > 0 {
+		return tok, fault.New(fault.Invalid, "a token for some sandboxes cannot have the scope admin, which is about the whole daemon").
+			WithHint("give it the scope operate")
+	}
+	now := t.now().UTC()
+	tok = Token{Name: req.Name, Scope: scope, Created: now}
+	if req.TTLMS > 0 {
+		tok.Expires = now.Add(time.Duration(req.TTLMS) * time.Millisecond)
+	}
+	for _, name := range req.Sandboxes {
+		id, err := t.Find(ctx, name)
+		if err != nil {
+			return tok, err
+		}
+		tok.Sandboxes = append(tok.Sandboxes, id)
+	}
+	return tok, nil
+}
+
+// maxTTL keeps times of expiry within what every clock and format can tell.
+const maxTTL = 100 * 365 * 24 * time.Hour
+
+// List gives all tokens, also those that have expired, oldest first.
+func (t *Tokens) List(ctx context.Context) ([]wire.Token, error) {
+	all, err := t.Store.Tokens(ctx)
+	list := make([]wire.Token, 0, len(all))
+	for _, tok := range all {
+		list = append(list, tok.wire())
+	}
+	return list, err
+}
+
+// Revoke forgets a token, and ends what is under way with it.
+func (t *Tokens) Revoke(ctx context.Context, id string) error {
+	if !IsTokenID(id) {
+		return fault.New(fault.Invalid, "%q is no token's id", id).WithHint("see the ids with: coppice token ls")
+	}
+	if err := t.Store.RemoveToken(ctx, id); err != nil {
+		return err
+	}
+	for _, end := range t.Revoked {
+		end(id)
+	}
+	return nil
+}
+
+// Widen adds sandboxes to a limited token: its forks are its own.
+func (t *Tokens) Widen(ctx context.Context, id string, sandboxes []string) error {
+	return t.Store.WidenToken(ctx, id, sandboxes)
+}
+
+// errWrong is the answer to every secret that is none, whatever is wrong.
+func errWrong() error {
+	return fault.New(fault.Denied, "the token is wrong or was revoked").WithHint("make another with: coppice token create NAME")
+}
+
+// Verify finds whose secret this is. The errors are Denied, also for a token that
+// has expired, and those of the store.
+func (t *Tokens) Verify(ctx context.Context, secret string) (Token, error) {
+	id, err := ParseSecret(secret)
+	if err != nil {
+		return Token{}, errWrong()
+	}
+	sum := HashOf(secret)
+	tok, err := t.Store.Token(ctx, id)
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		return Token{}, fault.Wrap(err, "look the token up")
+	}
+	// An unknown id is compared as well, with the hash of nothing.
+	same := subtle.ConstantTimeCompare(sum[:], tok.Hash[:]) == 1
+	if err != nil || !same {
+		return Token{}, errWrong()
+	}
+	if err := t.lives(tok); err != nil {
+		return Token{}, err
+	}
+	return tok, nil
+}
+
+// Good gives what is kept of a token whose secret was checked before: it may have
+// been revoked since, have expired, or been widened. The errors are those of Verify.
+func (t *Tokens) Good(ctx context.Context, id string) (Token, error) {
+	tok, err := t.Store.Token(ctx, id)
+	switch {
+	case fault.Is(err, fault.NotFound):
+		return Token{}, errWrong()
+	case err != nil:
+		return Token{}, fault.Wrap(err, "look the token up")
+	}
+	if err := t.lives(tok); err != nil {
+		return Token{}, err
+	}
+	return tok, nil
+}
+
+func (t *Tokens) lives(tok Token) error {
+	if tok.expired(t.now()) {
+		return fault.New(fault.Denied, "the token has expired").WithHint("make another with: coppice token create NAME")
+	}
+	return nil
+}
+
+// note remembers that a token was used, to the minute: a write for each request
+// would be too much.
+func (t *Tokens) note(ctx context.Context, tok Token) error {
+	minute := t.now().UTC().Truncate(time.Minute)
+	if !minute.After(tok.Used) {
+		return nil
+	}
+	return t.Store.TokenUsed(ctx, tok.ID, minute)
+}
+
+func (t Token) expired(now time.Time) bool { return !t.Expires.IsZero() && !now.Before(t.Expires) }
+
+// Principal is who shows the token.
+func (t Token) Principal() Principal {
+	return Principal{TokenID: t.ID, Scope: t.Scope, Sandboxes: t.Sandboxes}
+}
+
+func (t Token) wire() wire.Token {
+	w := wire.Token{ID: t.ID, Name: t.Name, Scope: t.Scope.String(), Sandboxes: t.Sandboxes, Created: t.Created}
+	if !t.Expires.IsZero() {
+		w.Expires = &t.Expires
+	}
+	if !t.Used.IsZero() {
+		w.LastUsed = &t.Used
+	}
+	return w
+}
