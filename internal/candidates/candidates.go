@@ -1,0 +1,228 @@
+// Package candidates reads the file that describes a tournament, candidates.yaml:
+//
+//	base: HEAD~1          # all but candidates may be left out
+//	test: make test
+//	score: ./score.sh
+//	jobs: 4
+//	timeout: 5m
+//	candidates:
+//	  - name: cautious    # may be left out
+//	    cmd: agent --plan a
+//	  - cmd: agent --plan b
+//
+// Reading is strict: an unknown key, one that is given twice or a value of the
+// wrong type is an error that names line and column. Only the CLI imports it; it
+// imports client/wire, fault and nearest.
+package candidates
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/nearest"
+)
+
+// File is what the file says; the zero value of a field is that it says nothing.
+type File struct {
+	Base       string
+	Test       string
+	Score      string
+	Jobs       int
+	Timeout    time.Duration
+	Candidates []wire.Candidate
+}
+
+// MaxSize is the size of the largest file, in bytes.
+const MaxSize = 1 << 20
+
+// Parse reads a file, whose name is for errors, which are fault.Invalid.
+func Parse(name string, text []byte) (f File, err error) {
+	p := parser{name}
+	if len(text) > MaxSize {
+		return f, fault.New(fault.Invalid, "%s is larger than %d bytes", name, MaxSize)
+	}
+	var doc, more yaml.Node
+	dec := yaml.NewDecoder(bytes.NewReader(text))
+	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
+		return f, fault.New(fault.Invalid, "%s is empty", name).WithHint(form)
+	} else if err != nil {
+		return f, p.syntax(err)
+	}
+	if err := dec.Decode(&more); err == nil {
+		return f, p.wrong(&more, "a second document")
+	} else if !errors.Is(err, io.EOF) {
+		return f, p.syntax(err)
+	}
+	err = p.mapping(doc.Content[0], map[string]field{
+		"base":       p.word(&f.Base),
+		"test":       p.command(&f.Test),
+		"score":      p.command(&f.Score),
+		"jobs":       p.number(&f.Jobs),
+		"timeout":    p.duration(&f.Timeout),
+		"candidates": p.list(&f.Candidates),
+	})
+	return f, err
+}
+
+// form is the hint on how a file looks.
+const form = "a file looks like this: {test: make test, candidates: [{name: a, cmd: agent --plan a}, {name: b, cmd: agent --plan b}]}"
+
+// parser reads one file.
+type parser struct{ name string }
+
+// field reads the value of one key.
+type field func(*yaml.Node) error
+
+// wrong is the error about something in the file.
+func (p parser) wrong(n *yaml.Node, format string, args ...any) *fault.Error {
+	e := fault.New(fault.Invalid, format, args...)
+	e.Message = p.name + ":" + strconv.Itoa(n.Line) + ":" + strconv.Itoa(n.Column) + ": " + e.Message
+	return e
+}
+
+func (p parser) syntax(err error) error {
+	return fault.New(fault.Invalid, "%s: %s", p.name, strings.TrimPrefix(err.Error(), "yaml: ")).WithHint(form)
+}
+
+// mapping reads the keys of a mapping, each at most once.
+func (p parser) mapping(n *yaml.Node, fields map[string]field) error {
+	if n.Kind != yaml.MappingNode {
+		return p.wrong(n, "%s, where keys with values are wanted", kind(n)).WithHint(form)
+	}
+	known := slices.Sorted(maps.Keys(fields))
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		read, ok := fields[key.Value]
+		if !ok || key.Kind != yaml.ScalarNode {
+			hint := "the keys here are " + strings.Join(known, ", ")
+			if near := nearest.Of(key.Value, known); near != "" {
+				hint = "did you mean " + near + "? " + hint
+			}
+			return p.wrong(key, "there is no key %q", key.Value).WithHint("%s", hint)
+		}
+		if seen[key.Value] {
+			return p.wrong(key, "%s is given twice", key.Value)
+		}
+		seen[key.Value] = true
+		if err := read(value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scalar demands a value with one of the tags.
+func (p parser) scalar(n *yaml.Node, what string, tags ...string) error {
+	if n.Kind == yaml.ScalarNode && slices.Contains(tags, n.ShortTag()) {
+		return nil
+	}
+	e := p.wrong(n, "%s, where %s is wanted", kind(n), what)
+	if n.Kind == yaml.ScalarNode && n.Tag != "!!null" {
+		return e.WithHint("if it is meant literally, put it in quotes: %q", n.Value)
+	}
+	return e
+}
+
+// command reads a shell command: a string and nothing that merely looks like one.
+func (p parser) command(to *string) field {
+	return func(n *yaml.Node) error {
+		*to = n.Value
+		if err := p.scalar(n, "a command", "!!str"); err != nil {
+			return err
+		}
+		if strings.TrimSpace(n.Value) == "" {
+			return p.wrong(n, "an empty command")
+		}
+		return nil
+	}
+}
+
+// word reads a name or a reference, which may look like a number.
+func (p parser) word(to *string) field {
+	return func(n *yaml.Node) error {
+		*to = n.Value
+		return p.scalar(n, "a word", "!!str", "!!int", "!!float", "!!timestamp")
+	}
+}
+
+func (p parser) number(to *int) field {
+	return func(n *yaml.Node) (err error) {
+		if err := p.scalar(n, "a number", "!!int"); err != nil {
+			return err
+		}
+		if *to, err = strconv.Atoi(n.Value); err != nil || *to < 1 {
+			return p.wrong(n, "%q is no number of 1 or more", n.Value)
+		}
+		return nil
+	}
+}
+
+func (p parser) duration(to *time.Duration) field {
+	return func(n *yaml.Node) (err error) {
+		if err := p.scalar(n, "a time such as 90s or 5m", "!!str"); err != nil {
+			return err
+		}
+		if *to, err = time.ParseDuration(n.Value); err != nil || *to <= 0 {
+			return p.wrong(n, "%q is no time such as 90s or 5m", n.Value)
+		}
+		return nil
+	}
+}
+
+func (p parser) list(to *[]wire.Candidate) field {
+	return func(n *yaml.Node) error {
+		if n.Kind != yaml.SequenceNode {
+			return p.wrong(n, "%s, where a list of candidates is wanted", kind(n)).WithHint(form)
+		}
+		names := map[string]bool{}
+		for _, item := range n.Content {
+			var c wire.Candidate
+			if err := p.mapping(item, map[string]field{"name": p.word(&c.Name), "cmd": p.command(&c.Cmd)}); err != nil {
+				return err
+			}
+			switch {
+			case c.Cmd == "":
+				return p.wrong(item, "a candidate without a cmd")
+			case c.Name != "" && names[c.Name]:
+				return p.wrong(item, "two candidates are called %q", c.Name)
+			}
+			names[c.Name] = true
+			*to = append(*to, c)
+		}
+		return nil
+	}
+}
+
+// kind says what a node is, for people.
+func kind(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	case yaml.AliasNode:
+		return "an alias"
+	}
+	switch n.ShortTag() {
+	case "!!null":
+		return "nothing"
+	case "!!bool":
+		return "a truth value"
+	case "!!int", "!!float":
+		return "a number"
+	case "!!str":
+		return "a text"
+	}
+	return "a value of type " + n.ShortTag()
+}
