@@ -1,0 +1,122 @@
+// Package hook makes the configuration by which an agent's harness marks each tool
+// call in the history of the sandbox that it runs in, and puts it where the harness
+// looks. What it makes runs inside of a sandbox, where there may be no coppice: it
+// speaks the line protocol of /run/coppice.sock by node or python3, and lets every
+// tool call go on whatever happens. Only cli imports it.
+package hook
+
+import (
+	_ "embed" // the scripts
+	"encoding/json"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// socket is where a sandbox's own socket is, inside. What speaks of it is ours.
+const socket = "/run/coppice.sock"
+
+var (
+	//go:embed mark.js
+	markJS string
+	//go:embed mark.py
+	markPy string
+	//go:embed opencode.js
+	opencode string
+)
+
+// Harness is a program that runs agents, and how its hooks are written.
+type Harness struct {
+	Name  string
+	Title string
+	// Project and User are the file, below a project's directory and below the
+	// home.
+	Project, User string
+	// Note is what a person must know besides.
+	Note string
+
+	whole  string  // the file, where it is ours alone
+	events []event // else what is merged into it
+	first  []member
+	bare   bool // an event lists commands, and not groups of them
+	unit   int  // of timeouts, in seconds: 1, or 1000 for milliseconds
+}
+
+// event is a moment at which the harness calls.
+type event struct{ name, phase string }
+
+// Harnesses are those whose hooks are documented, by name. Of Cursor only the hooks
+// after a deed are used: what a silent answer to one before it means is not
+// documented, and a permission must not be given by accident.
+func Harnesses() []Harness {
+	return []Harness{
+		{
+			Name: "claude-code", Title: "Claude Code", Project: ".claude/settings.json", User: ".claude/settings.json",
+			events: []event{{"PreToolUse", "begin"}, {"PostToolUse", "end"}, {"PostToolUseFailure", "end"}}, unit: 1,
+		},
+		{
+			Name: "codex", Title: "Codex CLI", Project: ".codex/hooks.json", User: ".codex/hooks.json",
+			Note:   "Codex asks once whether the hooks are to be trusted: /hooks",
+			events: []event{{"PreToolUse", "begin"}, {"PostToolUse", "end"}}, unit: 1,
+		},
+		{
+			Name: "cursor", Title: "Cursor", Project: ".cursor/hooks.json", User: ".cursor/hooks.json",
+			Note:   "marks what was done, not what begins",
+			events: []event{{"afterShellExecution", ""}, {"afterFileEdit", ""}, {"afterMCPExecution", ""}},
+			first:  []member{{"version", json.RawMessage("1")}}, bare: true,
+		},
+		{
+			Name: "gemini-cli", Title: "Gemini CLI", Project: ".gemini/settings.json", User: ".gemini/settings.json",
+			events: []event{{"BeforeTool", "begin"}, {"AfterTool", "end"}}, unit: 1000,
+		},
+		{
+			Name: "opencode", Title: "opencode", Project: ".opencode/plugins/coppice.js", User: ".config/opencode/plugins/coppice.js",
+			whole: opencode,
+		},
+	}
+}
+
+// Find gives a harness by its name.
+func Find(name string) (Harness, error) {
+	var names []string
+	for _, h := range Harnesses() {
+		if h.Name == name {
+			return h, nil
+		}
+		names = append(names, h.Name)
+	}
+	return Harness{}, fault.New(fault.NotFound, "no hooks are known for %q", name).
+		WithHint("use one of %s; or mark by hand: coppice mark NAME LABEL", strings.Join(names, ", "))
+}
+
+// Config is the file as it is where there was none.
+func (h Harness) Config() ([]byte, error) { return h.Merge(nil) }
+
+// command is the shell command that marks. It costs nothing outside of a sandbox,
+// prints nothing and succeeds always.
+func command(phase string) string {
+	args := "' 2>/dev/null"
+	if phase != "" {
+		args = "' " + phase + " 2>/dev/null"
+	}
+	return "test ! -S " + socket + " || node -e '" + markJS + args + " || python3 -c '" + markPy + args + " || true"
+}
+
+// handler is what an event of this harness has to list.
+func (h Harness) handler(e event) (json.RawMessage, error) {
+	type cmd struct {
+		Type    string `json:"type,omitempty"`
+		Command string `json:"command"`
+		Timeout int    `json:"timeout,omitempty"`
+	}
+	if h.bare {
+		return encode(cmd{Command: command(e.phase)})
+	}
+	return encode(struct {
+		Matcher string `json:"matcher"`
+		Hooks   []cmd  `json:"hooks"`
+	}{"*", []cmd{{"command", command(e.phase), timeout * h.unit}}})
+}
+
+// timeout is when a harness gives a hook up, in seconds; ours ends after two.
+const timeout = 5

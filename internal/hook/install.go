@@ -1,0 +1,107 @@
+package hook
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// maxConfig is the largest file that is merged into, in bytes.
+const maxConfig = 4 << 20
+
+// Install merges the hooks into the harness's file below dir, and gives the file's
+// path. The file is replaced whole or not at all, and keeps its mode; a symbolic
+// link is followed as long as it stays below dir. What is not understood is left
+// as it is, and refused.
+func (h Harness) Install(dir string, user bool) (path string, changed bool, err error) {
+	name := h.Project
+	if user {
+		name = h.User
+	}
+	path = filepath.Join(dir, filepath.FromSlash(name))
+	defer func() { err = fault.Wrap(err, "install hooks in %s", path) }()
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return path, false, err
+	}
+	real, err := target(dir, name)
+	if err != nil {
+		return path, false, err
+	}
+	mode := fs.FileMode(0o644)
+	var old []byte
+	st, err := os.Stat(real)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return path, false, err
+	case !st.Mode().IsRegular() || st.Size() > maxConfig:
+		return path, false, fault.New(fault.Invalid, "it is no file of at most %d bytes", maxConfig)
+	default:
+		mode = st.Mode().Perm()
+		if old, err = os.ReadFile(real); err != nil {
+			return path, false, err
+		}
+	}
+	text, err := h.Merge(old)
+	if err != nil {
+		var f *fault.Error
+		if errors.As(err, &f) && f.Hint == "" {
+			f.Hint = "mend it, or add by hand what this prints: coppice hook " + h.Name
+		}
+		return path, false, err
+	}
+	if string(text) == string(old) {
+		return path, false, nil
+	}
+	return path, true, replace(real, text, mode)
+}
+
+// target is the file that a path below dir is, with links followed as far as there
+// is something.
+func target(dir, name string) (string, error) {
+	at := dir
+	parts := strings.Split(name, "/")
+	for i, part := range parts {
+		next, err := filepath.EvalSymlinks(filepath.Join(at, part))
+		if errors.Is(err, fs.ErrNotExist) {
+			if _, err := os.Lstat(filepath.Join(at, part)); err == nil {
+				return "", fault.New(fault.Invalid, "%s is a link to nothing", filepath.Join(at, part)).WithHint("remove it")
+			}
+			return filepath.Join(at, filepath.Join(parts[i:]...)), nil
+		}
+		if err != nil {
+			return "", err
+		}
+		if rel, err := filepath.Rel(dir, next); err != nil || !filepath.IsLocal(rel) {
+			return "", fault.New(fault.Denied, "%s leads out of %s", filepath.Join(at, part), dir).
+				WithHint("install where it leads to, with --project DIR or --user")
+		}
+		at = next
+	}
+	return at, nil
+}
+
+// replace writes a file under another name and renames it.
+func replace(path string, text []byte, mode fs.FileMode) (err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".coppice-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

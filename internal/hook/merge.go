@@ -1,0 +1,198 @@
+package hook
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Merge gives the file with our hooks in it: all that it held is still there, in
+// its order and as it was written, but for white space. Hooks of ours that it has
+// are replaced, except where they were put together with others by hand: then they
+// stay as they are. An old of nothing is no file. A file that is not understood is
+// an Invalid fault.
+func (h Harness) Merge(old []byte) ([]byte, error) {
+	if h.whole != "" {
+		if len(old) > 0 && !bytes.Contains(old, []byte(socket)) {
+			return nil, fault.New(fault.Exists, "it is not the plugin of coppice")
+		}
+		return []byte(h.whole), nil
+	}
+	top := object{members: h.first}
+	if len(bytes.TrimSpace(old)) > 0 {
+		var err error
+		if top, err = parseObject(old, "the file"); err != nil {
+			return nil, err
+		}
+	}
+	hooks, err := parseObject(top.get("hooks"), `"hooks"`)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range h.events {
+		list, err := parseList(hooks.get(e.name), e.name)
+		if err != nil {
+			return nil, err
+		}
+		ours, err := h.handler(e)
+		if err != nil {
+			return nil, err
+		}
+		if list, err = h.place(list, ours); err != nil {
+			return nil, err
+		}
+		b, err := encode(list)
+		if err != nil {
+			return nil, err
+		}
+		hooks.set(e.name, b)
+	}
+	top.set("hooks", hooks.encode())
+	var out bytes.Buffer
+	if err := json.Indent(&out, top.encode(), "", "  "); err != nil {
+		return nil, fmt.Errorf("write the hooks: %w", err)
+	}
+	out.WriteByte('\n')
+	return out.Bytes(), nil
+}
+
+// place puts ours into a list where it was, or at its end.
+func (h Harness) place(list []json.RawMessage, ours json.RawMessage) ([]json.RawMessage, error) {
+	at := -1
+	var out []json.RawMessage
+	for _, entry := range list {
+		if !bytes.Contains(entry, []byte(socket)) {
+			out = append(out, entry)
+			continue
+		}
+		var group struct {
+			Hooks []json.RawMessage `json:"hooks"`
+		}
+		if !h.bare {
+			if err := json.Unmarshal(entry, &group); err != nil {
+				return nil, malformed("an entry of the hooks", err)
+			}
+		}
+		if len(group.Hooks) > 1 {
+			return list, nil
+		}
+		if at < 0 {
+			at = len(out)
+			out = append(out, ours)
+		}
+	}
+	if at < 0 {
+		out = append(out, ours)
+	}
+	return out, nil
+}
+
+// object is a JSON object whose members keep their order and their text.
+type object struct{ members []member }
+
+type member struct {
+	key   string
+	value json.RawMessage
+}
+
+func (o *object) get(key string) json.RawMessage {
+	for _, m := range o.members {
+		if m.key == key {
+			return m.value
+		}
+	}
+	return nil
+}
+
+func (o *object) set(key string, v json.RawMessage) {
+	for i, m := range o.members {
+		if m.key == key {
+			o.members[i].value = v
+			return
+		}
+	}
+	o.members = append(o.members[:len(o.members):len(o.members)], member{key, v})
+}
+
+func (o *object) encode() json.RawMessage {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for i, m := range o.members {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		key, _ := encode(m.key) // a string
+		b.Write(key)
+		b.WriteByte(':')
+		b.Write(m.value)
+	}
+	b.WriteByte('}')
+	return b.Bytes()
+}
+
+// parseObject takes an object apart. What is the name of what it is.
+func parseObject(text json.RawMessage, what string) (o object, err error) {
+	if text == nil {
+		return o, nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	t, err := dec.Token()
+	if err == nil && t != json.Delim('{') {
+		err = errors.New("an object is wanted")
+	}
+	seen := map[string]bool{}
+	for err == nil && dec.More() {
+		var key json.Token
+		if key, err = dec.Token(); err != nil {
+			break
+		}
+		m := member{key: key.(string)}
+		if err = dec.Decode(&m.value); err == nil && seen[m.key] {
+			err = fmt.Errorf("%q is there twice", m.key)
+		}
+		seen[m.key] = true
+		o.members = append(o.members, m)
+	}
+	if err == nil {
+		_, err = dec.Token()
+	}
+	if err == nil {
+		if _, rest := dec.Token(); !errors.Is(rest, io.EOF) {
+			err = errors.New("something follows it")
+		}
+	}
+	if err != nil {
+		return object{}, malformed(what, err)
+	}
+	return o, nil
+}
+
+func parseList(text json.RawMessage, what string) (list []json.RawMessage, err error) {
+	if text == nil {
+		return nil, nil
+	}
+	if err := json.Unmarshal(text, &list); err != nil || list == nil {
+		return nil, malformed(what, errors.Join(err, errors.New("a list is wanted")))
+	}
+	return list, nil
+}
+
+func malformed(what string, err error) error {
+	return fault.New(fault.Invalid, "%s is not as hooks are written", what).Because(err)
+}
+
+// encode writes JSON as a person would, with < and > as they are.
+func encode(v any) (json.RawMessage, error) {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, fmt.Errorf("write the hooks: %w", err)
+	}
+	return json.RawMessage(strings.TrimSuffix(b.String(), "\n")), nil
+}
