@@ -1,0 +1,100 @@
+package ports
+
+import (
+	"context"
+	"errors"
+	"html"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// forbid answers who may not use a port, or any.
+func forbid(w http.ResponseWriter, r *http.Request, expired bool) {
+	message := "The ports of a sandbox are shown to who has a link to them, or a token of the daemon with scope operate."
+	if expired {
+		message = "The link to this port has expired."
+	}
+	page(w, r, http.StatusForbidden, "A link is needed", message, "make one: coppice port NAME PORT")
+}
+
+// failed answers when nothing came of a request that was passed on. It is
+// httputil.ReverseProxy.ErrorHandler.
+func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
+	to, _ := r.Context().Value(upstreamKey{}).(upstream)
+	if r.Context().Err() != nil && errors.Is(context.Cause(r.Context()), context.Canceled) {
+		return // nobody reads it
+	}
+	if errors.Is(context.Cause(r.Context()), errExpired) {
+		forbid(w, r, true)
+		return
+	}
+	var ours *fault.Error
+	var late net.Error
+	port := "port " + strconv.Itoa(to.port)
+	switch {
+	case errors.As(err, &ours) && ours.Kind == fault.Timeout:
+		page(w, r, http.StatusGatewayTimeout, "No answer", sentence(ours.Error()), fault.HintOf(ours))
+	case errors.As(err, &ours):
+		page(w, r, http.StatusBadGateway, "Not reachable", sentence(ours.Error()), fault.HintOf(ours))
+	case errors.As(err, &late) && late.Timeout():
+		page(w, r, http.StatusGatewayTimeout, "No answer", "What listens on "+port+" has taken the request and does not answer it.", "see what it does: coppice ps NAME")
+	default:
+		// The error holds what the server said: nothing to put before people.
+		page(w, r, http.StatusBadGateway, "Not reachable", "What listens on "+port+" does not answer as an HTTP server does.", "to reach it by another protocol: coppice port NAME "+strconv.Itoa(to.port)+" --forward")
+	}
+}
+
+// sentence makes a message one.
+func sentence(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:] + "."
+}
+
+// page answers in the name of the daemon: for people as HTML where the request
+// accepts that, else as text.
+func page(w http.ResponseWriter, r *http.Request, code int, title, message, hint string) {
+	message, hint = line(message), line(hint)
+	h := w.Header()
+	clear(h)
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	var body string
+	if strings.Contains(r.Header.Get("Accept"), "text/html") {
+		h.Set("Content-Type", "text/html; charset=utf-8")
+		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
+		body = "<!doctype html><html lang=en><meta charset=utf-8><title>" + html.EscapeString(title) +
+			"</title><style>body{font:16px/1.5 sans-serif;max-width:40em;margin:4em auto;padding:0 1em}code{background:#eee;padding:.1em .3em}</style><h1>" +
+			html.EscapeString(title) + "</h1><p>" + html.EscapeString(message) + "</p>"
+		if hint != "" {
+			body += "<p>Hint: <code>" + html.EscapeString(hint) + "</code></p>"
+		}
+		body += "<p><small>coppice</small></p></html>\n"
+	} else {
+		h.Set("Content-Type", "text/plain; charset=utf-8")
+		body = "coppice: " + message + "\n"
+		if hint != "" {
+			body += "hint: " + hint + "\n"
+		}
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(code)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write([]byte(body)) // the client may be gone
+	}
+}
+
+// line makes a text one line without control characters.
+func line(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "\ufffd"))
+}

@@ -1,0 +1,118 @@
+// Package ports lets people reach what listens in a sandbox: the names of hosts
+// under which it is found, signed links that expire, and the reverse proxy between
+// them. It knows of sandboxes what its interface Engine says.
+//
+// A port has a host of its own, PORT--NAME.localhost, so that what it serves is no
+// neighbour, to a browser, of other sandboxes or of the daemon's API. Who may use it
+// is decided before anything is passed on: by a link, by the cookie that a link was
+// exchanged for, or by what Options.Allow says of a caller whom the listener knows.
+//
+// It may be imported by daemon; it imports client/wire and fault.
+package ports
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// domain is what the hosts of all ports end in. Browsers resolve it to the machine
+// that they run on (RFC 6761, 6.3).
+const domain = ".localhost"
+
+// maxLabel is the longest label of a host name, in bytes.
+const maxLabel = 63
+
+// Target is a port of a sandbox.
+type Target struct {
+	Port int
+	Name string // or id of the sandbox
+}
+
+// IsPreview reports whether a Host header is one that a Proxy answers: any below
+// ".localhost", also one that says nothing.
+func IsPreview(host string) bool {
+	name, _ := splitHost(host)
+	return len(name) > len(domain) && strings.HasSuffix(lower(name), domain)
+}
+
+// ParseHost reads PORT--NAME.localhost, with or without the number of a port behind
+// it. The name is one label of a-z, 0-9 and "-"; a sandbox whose name has more in it
+// goes by its id.
+func ParseHost(host string) (t Target, ok bool) {
+	name, ok := splitHost(host)
+	if !ok {
+		return t, false
+	}
+	label, ok := strings.CutSuffix(lower(name), domain)
+	if !ok || len(label) > maxLabel {
+		return t, false
+	}
+	number, box, ok := strings.Cut(label, "--")
+	if !ok || !plain(box) {
+		return t, false
+	}
+	if t.Port, ok = parsePort(number); !ok {
+		return Target{}, false
+	}
+	t.Name = box
+	return t, true
+}
+
+// Host gives the name of the host of a port: by the sandbox's name, where that can be
+// one, else by its id. ParseHost reads it.
+func Host(port int, name, id string) string {
+	label := strconv.Itoa(port) + "--" + name
+	if !plain(name) || len(label) > maxLabel {
+		label = strconv.Itoa(port) + "--" + id
+	}
+	return label + domain
+}
+
+// lower makes letters of ASCII small, and no other: to strings.ToLower, some that are
+// none have such a small one.
+func lower(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' {
+			r += 'a' - 'A'
+		}
+		return r
+	}, s)
+}
+
+// splitHost takes the number of a port off a Host header. Addresses are none of our
+// names.
+func splitHost(host string) (name string, ok bool) {
+	name, number, found := strings.Cut(host, ":")
+	if found {
+		if _, ok := parsePort(number); !ok {
+			return name, false
+		}
+	}
+	return name, true
+}
+
+// parsePort reads a number of 1 to 65535 without sign or leading zeros.
+func parsePort(s string) (int, bool) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return int(n), err == nil && n > 0 && s == strconv.FormatUint(n, 10)
+}
+
+// plain reports whether a name can be a part of a label.
+func plain(name string) bool {
+	for i := range len(name) {
+		c := name[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && (c != '-' || i == 0 || i == len(name)-1) {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// overHost is the address of a host on a listener at addr, as browsers write it.
+func overHost(host string, addr netip.AddrPort, secure bool) string {
+	if port := addr.Port(); port != 0 && (secure || port != 80) && (!secure || port != 443) {
+		return host + ":" + strconv.Itoa(int(port))
+	}
+	return host
+}

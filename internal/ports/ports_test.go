@@ -1,0 +1,240 @@
+package ports
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+func TestParseHost(t *testing.T) {
+	t.Parallel()
+	for host, want := range map[string]Target{
+		"3000--box.localhost":       {3000, "box"},
+		"3000--box.localhost:7070":  {3000, "box"},
+		"80--a--b.LocalHost":        {80, "a--b"},
+		"65535--Box-1.localhost":    {65535, "box-1"},
+		"1--0123456789ab.localhost": {1, "0123456789ab"},
+	} {
+		if got, ok := ParseHost(host); !ok || got != want || !IsPreview(host) {
+			t.Errorf("%s: %+v %v", host, got, ok)
+		}
+	}
+	for _, host := range []string{
+		"", "localhost", "box.localhost", "3000-box.localhost", "--box.localhost", "3000--.localhost", "3000--box", "3000--box.localhost.", "03000--box.localhost",
+		"0--box.localhost", "65536--box.localhost", "+1--box.localhost", "3000--a.b.localhost", "3000--a_b.localhost", "3000---a.localhost", "3000--a-.localhost",
+		"3000--box.localhost.example.com", "3000--box.localhost:", "3000--box.localhost:0", "3000--box.localhost:x", "3000--box.localhost:70 70", "[::1]:80",
+		"3000--" + strings.Repeat("a", 58) + ".localhost", "3000--\u212a.localhost", "user@3000--box.localhost", "3000--box.localhost/x", "127.0.0.1:80", "localhost:80",
+	} {
+		if got, ok := ParseHost(host); ok {
+			t.Errorf("%q: %+v", host, got)
+		}
+	}
+	for _, host := range []string{"", "localhost", "localhost:80", ".localhost", "127.0.0.1:80", "[::1]:80", "example.com", "xlocalhost"} {
+		if IsPreview(host) {
+			t.Errorf("%q is the host of a port", host)
+		}
+	}
+	if !IsPreview("a.b.localhost:80") {
+		t.Error("what is below localhost reaches the API")
+	}
+}
+
+func TestHostIsReadBack(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{
+		"box": "80--box.localhost", "a.b": "80--0123456789ab.localhost", "a_b": "80--0123456789ab.localhost", "a-": "80--0123456789ab.localhost",
+		strings.Repeat("a", 60): "80--0123456789ab.localhost", strings.Repeat("a", 59): "80--" + strings.Repeat("a", 59) + ".localhost",
+	} {
+		got := Host(80, name, "0123456789ab")
+		if got != want {
+			t.Errorf("%s: %s", name, got)
+		}
+		if p, ok := ParseHost(got); !ok || p.Port != 80 || p.Name != name && p.Name != "0123456789ab" {
+			t.Errorf("%s: %+v", got, p)
+		}
+	}
+	for addr, want := range map[string]string{"127.0.0.1:7070": "x:7070", "127.0.0.1:80": "x"} {
+		if got := overHost("x", netip.MustParseAddrPort(addr), false); got != want {
+			t.Errorf("%s: %s", addr, got)
+		}
+	}
+}
+
+func FuzzParseHost(f *testing.F) {
+	f.Add("3000--box.localhost:7070")
+	f.Add("80--a--b.localhost")
+	f.Fuzz(func(t *testing.T, host string) {
+		p, ok := ParseHost(host)
+		if !ok {
+			return
+		}
+		if !IsPreview(host) {
+			t.Errorf("%q is parsed, and goes to the API", host)
+		}
+		if p.Port < 1 || p.Port > 65535 || !plain(p.Name) {
+			t.Errorf("%q: %+v", host, p)
+		}
+		bare, _, _ := strings.Cut(host, ":")
+		if Host(p.Port, p.Name, "") != lower(bare) {
+			t.Errorf("%q is read as %+v", host, p)
+		}
+	})
+}
+
+var (
+	someKey  = Key{1, 2, 3}
+	someTime = time.Unix(1_800_000_000, 0)
+)
+
+// check reads a token that must be good for a use, a port and a sandbox.
+func (k Key) check(token string, want claim, now time.Time) (claim, bool) {
+	c, good := k.read(token, want.use, want.port, now)
+	if c.sandbox != want.sandbox {
+		return claim{}, false
+	}
+	return c, good
+}
+
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	c := claim{use: forLink, sandbox: "0123456789ab", port: 3000, expires: someTime.Unix() + 60}
+	token := someKey.sign(c)
+	if got, ok := someKey.check(token, c, someTime); !ok || got != c {
+		t.Fatalf("%+v %v", got, ok)
+	}
+	if got, ok := someKey.check(token, c, someTime.Add(time.Minute)); ok || got != c {
+		t.Errorf("an expired one: %+v %v", got, ok)
+	}
+	for name, want := range map[string]claim{
+		"another port":    {use: forLink, sandbox: c.sandbox, port: 3001},
+		"another sandbox": {use: forLink, sandbox: "0123456789ac", port: 3000},
+		"another use":     {use: forCookie, sandbox: c.sandbox, port: 3000},
+	} {
+		if _, ok := someKey.check(token, want, someTime); ok {
+			t.Errorf("it is good for %s", name)
+		}
+	}
+	if _, ok := (Key{9}).check(token, c, someTime); ok {
+		t.Error("it is good with another key")
+	}
+	for i := range token {
+		for _, by := range []byte{'0', 'A', '.', '=', '-', ' ', 0, 0xff} {
+			if token[i] == by {
+				continue
+			}
+			if _, ok := someKey.check(token[:i]+string([]byte{by})+token[i+1:], c, someTime); ok {
+				t.Errorf("it is good with byte %d changed to %q", i, by)
+			}
+		}
+	}
+	for _, bad := range []string{"", ".", "..", "....", token[1:], token[:len(token)-1], token[:len(token)-9] + "\n" + token[len(token)-9:], token + "\r", token + "A", token + "=", " " + token, strings.Repeat("1.", 300),
+		strings.Replace(token, "1.0123456789ab.3000.", "1.0123456789ab.3000.+", 1), strings.Replace(token, ".3000.", ".03000.", 1)} {
+		if _, ok := someKey.check(bad, c, someTime); ok {
+			t.Errorf("%q is good", bad)
+		}
+	}
+}
+
+func FuzzCheck(f *testing.F) {
+	c := claim{use: forLink, sandbox: "0123456789ab", port: 3000, expires: someTime.Unix() + 60}
+	good := someKey.sign(c)
+	f.Add(good)
+	f.Add(someKey.sign(claim{use: forLink, sandbox: "0123456789ab", port: 3000, expires: 1}))
+	f.Fuzz(func(t *testing.T, token string) {
+		if got, ok := someKey.check(token, c, someTime); ok && someKey.sign(got) != token {
+			t.Errorf("%q is good", token)
+		}
+	})
+}
+
+func TestLoadKey(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	a, err := LoadKey(dir)
+	if err != nil || a == (Key{}) {
+		t.Fatal(a, err)
+	}
+	path := filepath.Join(dir, keyName)
+	st, err := os.Stat(path)
+	if err != nil || st.Mode().Perm() != 0o600 || st.Size() != 32 {
+		t.Errorf("%v, %v", st, err)
+	}
+	if b, err := LoadKey(dir); err != nil || b != a {
+		t.Errorf("%v, %v", b, err)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, ".*")); err != nil || len(left) != 0 {
+		t.Errorf("%q is left", left)
+	}
+	for name, spoil := range map[string]func() error{
+		"readable":  func() error { return os.Chmod(path, 0o644) },
+		"short":     func() error { return os.WriteFile(path, []byte("x"), 0o600) },
+		"a link":    func() error { return errors.Join(os.Remove(path), os.Symlink("elsewhere", path)) },
+		"directory": func() error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o700)) },
+	} {
+		_ = os.RemoveAll(path)
+		if _, err := LoadKey(dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadKey(dir); err == nil || fault.Is(err, fault.NotFound) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestTokensOfOursAreFoundInHeaders(t *testing.T) {
+	t.Parallel()
+	for s, want := range map[string]bool{
+		"Bearer cpc_x": true, "cpc_": true, "bearer  cpc_1": true, "a, cpc_b": true, "token:cpc_1": true, "acpc_ cpc_": true,
+		"": false, "Bearer x": false, "Bearer abcpc_d": false, "Bearer a.cpc_d": false, "Bearer -cpc_cpc_": false, "cp c_": false,
+	} {
+		if holdsToken(s) != want {
+			t.Errorf("%q: want %v", s, want)
+		}
+	}
+}
+
+func TestTakeParam(t *testing.T) {
+	t.Parallel()
+	for query, want := range map[string]struct {
+		rest   string
+		tokens int
+	}{
+		"":                                       {"", 0},
+		"a=1":                                    {"a=1", 0},
+		"coppice_preview=x":                      {"", 1},
+		"a=1&coppice_preview=x&b=%zz&a=2":        {"a=1&b=%zz&a=2", 1},
+		"coppice%5fpreview=x&%63oppice_preview=": {"", 2},
+		"coppice_preview=%zz":                    {"", 0},
+		"a;coppice_preview=x&b":                  {"a;coppice_preview=x&b", 0},
+		"coppice_preview2=x":                     {"coppice_preview2=x", 0},
+		"x?coppice_preview=1":                    {"x?coppice_preview=1", 0},
+	} {
+		tokens, rest := takeParam(query)
+		if rest != want.rest || len(tokens) != want.tokens {
+			t.Errorf("%q: %q %q", query, tokens, rest)
+		}
+	}
+}
+
+func TestCookiesThatStayHere(t *testing.T) {
+	t.Parallel()
+	for cookie, want := range map[string]bool{
+		"a=b": true, "a=b; Path=/; HttpOnly": true, "a=Domain=x": true, "domain=x": true, "": true,
+		"a=b; Domain=localhost": false, "a=b;domain=.localhost": false, "a=b; DOMAIN =localhost": false, "a=b;\tDomain=x": false, "a=b; Domain": false,
+		"a=b; Domain=3000--box.localhost": false, "a=b\x00; Path=/": false, "a=b\x0b;Domain=x": false,
+		"coppice_preview=x": false, " coppice_preview =x; Path=/": false, "coppice_preview": false, "coppice_preview2=x": true,
+	} {
+		if staysHere(cookie) != want {
+			t.Errorf("%q: %v", cookie, !want)
+		}
+	}
+}

@@ -1,0 +1,296 @@
+package ports
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Engine is what a Proxy needs of sandboxes.
+type Engine interface {
+	// Identify gives id and name of the sandbox that one of them names.
+	Identify(ctx context.Context, nameOrID string) (id, name string, err error)
+	// DialPort connects to a port that a process of the sandbox listens on.
+	DialPort(ctx context.Context, name string, port int) (net.Conn, error)
+}
+
+// Listener is where a Proxy is reached by HTTP.
+type Listener struct {
+	Addr   netip.AddrPort
+	Secure bool // by TLS, or behind a proxy that speaks TLS
+}
+
+// Options configures a Proxy.
+type Options struct {
+	Engine Engine
+	// Home holds the key that links are signed with, which is made when it is needed.
+	Home string
+	// Allow gives, for a caller whom the listener knows (by a bearer token), whether he
+	// may use the ports of a sandbox, by its id; an error says that not. For any other
+	// it gives nil. nil: links alone let anybody in.
+	Allow func(r *http.Request) (may func(sandboxID string) error)
+	// Proved is told of each request that has shown something good: its connection is
+	// no stranger's. nil: nobody is.
+	Proved func(ctx context.Context)
+	// HeaderTimeout is how long a server in a sandbox may think before it answers; 0 is
+	// two minutes.
+	HeaderTimeout time.Duration
+	Now           func() time.Time // nil: time.Now
+}
+
+const (
+	defaultTTL = time.Hour
+	maxTTL     = 7 * 24 * time.Hour
+
+	// maxRequestHeader and maxResponseHeader bound what is passed on, in bytes.
+	maxRequestHeader  = 64 << 10
+	maxResponseHeader = 256 << 10
+)
+
+// Proxy is the http.Handler of all hosts that IsPreview speaks of. It may be used
+// from several goroutines.
+type Proxy struct {
+	opt   Options
+	tr    *http.Transport
+	proxy *httputil.ReverseProxy
+
+	served atomic.Pointer[Listener] // nil: nowhere
+
+	mu  sync.Mutex
+	key *Key // guarded by mu; nil: not loaded yet
+}
+
+// New makes a Proxy; Options.Engine and Home must be set. Close it when nobody uses it
+// any more.
+func New(opt Options) *Proxy {
+	if opt.Now == nil {
+		opt.Now = time.Now
+	}
+	if opt.HeaderTimeout == 0 {
+		opt.HeaderTimeout = 2 * time.Minute
+	}
+	p := &Proxy{opt: opt}
+	p.tr = &http.Transport{
+		DialContext: p.dial,
+		// What is asked for is passed on as it is.
+		DisableCompression:     true,
+		ResponseHeaderTimeout:  opt.HeaderTimeout,
+		MaxResponseHeaderBytes: maxResponseHeader,
+		MaxIdleConns:           256,
+		MaxIdleConnsPerHost:    32,
+		IdleConnTimeout:        30 * time.Second,
+	}
+	p.proxy = &httputil.ReverseProxy{
+		Rewrite: p.rewrite, ModifyResponse: clean, ErrorHandler: p.failed, Transport: p.tr, FlushInterval: -1,
+		// A server in a sandbox could fill the daemon's log.
+		ErrorLog: log.New(io.Discard, "", 0),
+	}
+	return p
+}
+
+// ServedAt says where the Proxy is reached: links lead there. Before that none are
+// made.
+func (p *Proxy) ServedAt(l Listener) { p.served.Store(&l) }
+
+// secret gives the key.
+func (p *Proxy) secret() (Key, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.key == nil {
+		k, err := LoadKey(p.opt.Home)
+		if err != nil {
+			return k, err
+		}
+		p.key = &k
+	}
+	return *p.key, nil
+}
+
+// Close lets go of connections that nothing goes over.
+func (p *Proxy) Close() { p.tr.CloseIdleConnections() }
+
+// Before gives a handler that answers the hosts of ports itself, and leaves the rest
+// to next.
+func (p *Proxy) Before(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if IsPreview(r.Host) {
+			p.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Preview makes a link to a port of a sandbox that is good for ttl; 0 is an hour.
+func (p *Proxy) Preview(ctx context.Context, name string, port int, ttl time.Duration) (wire.PreviewResult, error) {
+	var none wire.PreviewResult
+	if ttl == 0 {
+		ttl = defaultTTL
+	}
+	switch {
+	case port < 1 || port > 0xffff:
+		return none, fault.New(fault.Invalid, "%d is no port", port).WithHint("ports are 1 to 65535")
+	case ttl < time.Second || ttl > maxTTL:
+		return none, fault.New(fault.Invalid, "a link for %s", ttl).WithHint("a link is good for a second to %d hours, as in: coppice port NAME %d --expires 1h", int(maxTTL.Hours()), port)
+	}
+	id, name, err := p.opt.Engine.Identify(ctx, name)
+	if err != nil {
+		return none, err
+	}
+	l := p.served.Load()
+	if l == nil {
+		return none, fault.New(fault.Unsupported, "the daemon serves no HTTP address, which a link would lead to").
+			WithHint("start it so: coppice serve --stop; coppice serve --http 127.0.0.1:7070; or forward the port to one of this machine: coppice port %s %d --forward", name, port)
+	}
+	key, err := p.secret()
+	if err != nil {
+		return none, err
+	}
+	expires := p.opt.Now().Add(ttl).Truncate(time.Second).UTC()
+	token := key.sign(claim{use: forLink, sandbox: id, port: port, expires: expires.Unix()})
+	u := url.URL{Scheme: scheme(l.Secure), Host: overHost(Host(port, name, id), l.Addr, l.Secure), Path: "/", RawQuery: param + "=" + token}
+	return wire.PreviewResult{URL: u.String(), Expires: expires}, nil
+}
+
+func scheme(secure bool) string {
+	if secure {
+		return "https"
+	}
+	return "http"
+}
+
+// secure reports whether the browser that sent a request speaks TLS.
+func (p *Proxy) secure(r *http.Request) bool {
+	l := p.served.Load()
+	return r.TLS != nil || l != nil && l.Secure
+}
+
+// ServeHTTP answers one request.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	t, ok := ParseHost(r.Host)
+	switch {
+	case !ok:
+		page(w, r, http.StatusBadRequest, "No such host", "The name of a port's host is PORT--NAME.localhost, as in 3000--box.localhost.", "list the ports of a sandbox: coppice port NAME")
+		return
+	case r.Method == http.MethodConnect || !strings.HasPrefix(r.URL.Path, "/"):
+		page(w, r, http.StatusBadRequest, "No such request", "Only requests for a path are passed on.", "")
+		return
+	case headerSize(r) > maxRequestHeader:
+		page(w, r, http.StatusRequestHeaderFieldsTooLarge, "Too large", "The request's header is larger than "+strconv.Itoa(maxRequestHeader>>10)+" KiB.", "remove cookies of this host in the browser")
+		return
+	}
+	tokens, rest := takeParam(r.URL.RawQuery)
+	key, err := p.secret()
+	if err != nil {
+		page(w, r, http.StatusInternalServerError, "Not reachable", "The daemon cannot check links.", "see what is wrong with: coppice port NAME PORT")
+		return
+	}
+	a, err := p.admit(r, key, t, tokens)
+	if err != nil {
+		page(w, r, http.StatusBadGateway, "Not reachable", "The sandbox cannot be looked up.", "see the daemon's log")
+		return
+	}
+	if a.by != byNothing && p.opt.Proved != nil {
+		p.opt.Proved(r.Context())
+	}
+	switch a.by {
+	case byNothing:
+		forbid(w, r, a.expired)
+	case byLink:
+		p.exchange(w, r, key.sign(claim{use: forCookie, sandbox: a.sandbox, port: t.Port, expires: a.expires}), a.expires, rest)
+	case byCookie:
+		// Streams and WebSockets end with what let them in.
+		ctx, cancel := context.WithTimeoutCause(r.Context(), time.Unix(a.expires, 0).Sub(p.opt.Now()), errExpired)
+		defer cancel()
+		p.pass(w, r.WithContext(ctx), upstream{a.sandbox, t.Port, rest})
+	default:
+		p.pass(w, r, upstream{a.sandbox, t.Port, rest})
+	}
+}
+
+// errExpired ends what a link has let in.
+var errExpired = errors.New("the link has expired")
+
+// upstream is where a request goes.
+type upstream struct {
+	sandbox string // id
+	port    int
+	query   string // raw, without our own parameter
+}
+
+type upstreamKey struct{}
+
+// pass lets the reverse proxy answer a request that was admitted.
+func (p *Proxy) pass(w http.ResponseWriter, r *http.Request, to upstream) {
+	p.proxy.ServeHTTP(final{w}, r.WithContext(context.WithValue(r.Context(), upstreamKey{}, to)))
+}
+
+// exchange gives a cookie for a link, and leads to the same place without the token.
+func (p *Proxy) exchange(w http.ResponseWriter, r *http.Request, token string, until int64, rest string) {
+	secure := p.secure(r)
+	expires := time.Unix(until, 0)
+	http.SetCookie(w, &http.Cookie{
+		Name: param, Value: token, Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: secure,
+		Expires: expires.UTC(), MaxAge: max(1, int(expires.Sub(p.opt.Now()).Seconds())),
+	})
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("Referrer-Policy", "no-referrer")
+	// The host was parsed: it is one of ours, whatever the path looks like.
+	to := url.URL{Scheme: scheme(secure), Host: r.Host, Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: rest}
+	h.Set("Location", to.String())
+	w.WriteHeader(http.StatusTemporaryRedirect)
+}
+
+// rewrite is httputil.ReverseProxy.Rewrite.
+func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
+	to, _ := pr.In.Context().Value(upstreamKey{}).(upstream)
+	out := pr.Out
+	// The id and not the name: connections that are kept are found by it.
+	out.URL.Scheme, out.URL.Host, out.URL.RawQuery = "http", net.JoinHostPort(to.sandbox, strconv.Itoa(to.port)), to.query
+	out.Host = pr.In.Host
+	withoutOurs(out.Header)
+	pr.SetXForwarded()
+	out.Header.Set("X-Forwarded-Proto", scheme(p.secure(pr.In)))
+}
+
+// dial is http.Transport.DialContext.
+func (p *Proxy) dial(ctx context.Context, _, addr string) (net.Conn, error) {
+	sandbox, number, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fault.Wrap(err, "connect to %s", addr)
+	}
+	port, ok := parsePort(number)
+	if !ok || sandbox == "" {
+		return nil, fault.New(fault.Internal, "connect to %q", addr)
+	}
+	return p.opt.Engine.DialPort(ctx, sandbox, port)
+}
+
+// final is a ResponseWriter without informational answers: what a server in a sandbox
+// says in them is not looked through.
+type final struct{ http.ResponseWriter }
+
+// WriteHeader writes the header of an answer that is one.
+func (f final) WriteHeader(code int) {
+	if code >= 200 || code == http.StatusSwitchingProtocols {
+		f.ResponseWriter.WriteHeader(code)
+	}
+}
+
+// Unwrap is for http.ResponseController.
+func (f final) Unwrap() http.ResponseWriter { return f.ResponseWriter }

@@ -1,0 +1,622 @@
+package ports
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// world is sandboxes whose ports are real servers, behind a Proxy on a real one.
+type world struct {
+	t     *testing.T
+	proxy *Proxy
+	front *httptest.Server
+	now   time.Time
+
+	proved atomic.Int64 // requests that showed something good
+	asked  atomic.Int64 // calls of Identify
+
+	mu   sync.Mutex
+	back map[string]string // "id:port" to the address that is dialled; guarded by mu
+	fail error             // of each dial; guarded by mu
+	all  []string          // what was dialled; guarded by mu
+}
+
+// ids are the sandboxes of every world.
+var ids = map[string]string{"box": "0123456789ab", "other": "ba9876543210"}
+
+func newWorld(t *testing.T, change ...func(*Options)) *world {
+	w := &world{t: t, now: time.Now(), back: map[string]string{}}
+	opt := Options{Engine: w, Home: t.TempDir(), Now: func() time.Time { return w.now }, Proved: func(context.Context) { w.proved.Add(1) }}
+	for _, f := range change {
+		f(&opt)
+	}
+	w.proxy = New(opt)
+	t.Cleanup(w.proxy.Close)
+	w.front = httptest.NewServer(w.proxy.Before(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "the API") })))
+	t.Cleanup(w.front.Close)
+	w.proxy.ServedAt(Listener{Addr: netip.MustParseAddrPort(w.front.Listener.Addr().String())})
+	return w
+}
+
+func (w *world) Identify(_ context.Context, name string) (string, string, error) {
+	w.asked.Add(1)
+	for n, id := range ids {
+		if name == n || name == id {
+			return id, n, nil
+		}
+	}
+	return "", "", fault.New(fault.NotFound, "no sandbox %q", name)
+}
+
+func (w *world) DialPort(ctx context.Context, name string, port int) (net.Conn, error) {
+	w.mu.Lock()
+	at := fmt.Sprintf("%s:%d", name, port)
+	w.all = append(w.all, at)
+	addr, err := w.back[at], w.fail
+	w.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if addr == "" {
+		return nil, fault.New(fault.NotFound, "nothing listens on port %d of sandbox <box>", port).WithHint("start something that does: coppice run --in box --detach -- CMD")
+	}
+	return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+}
+
+// serve puts a handler behind port 3000 of box.
+func (w *world) serve(h http.HandlerFunc) {
+	back := httptest.NewServer(h)
+	w.t.Cleanup(back.Close)
+	w.at(back.Listener.Addr().String())
+}
+
+func (w *world) at(addr string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.back["0123456789ab:3000"] = addr
+}
+
+// raw puts a server of bytes there, which says text to whatever it is asked.
+func (w *world) raw(text string) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_, _ = http.ReadRequest(bufio.NewReader(c))
+				_, _ = io.WriteString(c, text)
+				if text == "" {
+					_, _ = io.Copy(io.Discard, c)
+				}
+			}()
+		}
+	}()
+	w.at(ln.Addr().String())
+}
+
+const host = "3000--box.localhost"
+
+// request makes one for a host of ours; each of headers is "Name: value".
+func (w *world) request(method, host, path string, headers ...string) *http.Request {
+	w.t.Helper()
+	r, err := http.NewRequest(method, w.front.URL+path, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	r.Host = host
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Add(name, value)
+	}
+	return r
+}
+
+// answer is one without its body.
+type answer struct {
+	StatusCode int
+	Header     http.Header
+	cookies    []*http.Cookie
+}
+
+func (a answer) Cookies() []*http.Cookie { return a.cookies }
+
+// do sends it and gives the answer and its body.
+func (w *world) do(r *http.Request) (answer, string) {
+	w.t.Helper()
+	res, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, _ := io.ReadAll(res.Body)
+	return answer{res.StatusCode, res.Header, res.Cookies()}, string(b)
+}
+
+func (w *world) get(path string, headers ...string) (answer, string) {
+	w.t.Helper()
+	return w.do(w.request("GET", host, path, headers...))
+}
+
+// link makes a link, as the query of one.
+func (w *world) link(name string, port int, ttl time.Duration) string {
+	w.t.Helper()
+	p, err := w.proxy.Preview(w.t.Context(), name, port, ttl)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	u, err := url.Parse(p.URL)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return u.RawQuery
+}
+
+// cookie exchanges a link for a cookie, as the line of a header.
+func (w *world) cookie() string {
+	w.t.Helper()
+	res, body := w.get("/?" + w.link("box", 3000, 0))
+	if res.StatusCode != http.StatusTemporaryRedirect || len(res.Cookies()) != 1 {
+		w.t.Fatalf("%d %q %v", res.StatusCode, body, res.Header)
+	}
+	return "Cookie: " + param + "=" + res.Cookies()[0].Value
+}
+
+func TestALinkIsExchangedForACookie(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "%s %s", r.Method, r.RequestURI) })
+	p, err := w.proxy.Preview(t.Context(), "box", 3000, 10*time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(p.URL)
+	_, number, _ := net.SplitHostPort(w.front.Listener.Addr().String())
+	if err != nil || u.Scheme != "http" || u.Host != host+":"+number || u.Path != "/" || !p.Expires.Equal(w.now.Add(10*time.Minute).Truncate(time.Second)) {
+		t.Errorf("%+v", p)
+	}
+	for method, path := range map[string]string{"GET": "/a%2fb//c?x=1&y=%zz", "POST": "//example.com/x?", "HEAD": "/\\example.com"} {
+		path, query, _ := strings.Cut(path, "?")
+		res, _ := w.do(w.request(method, u.Host, path+"?"+u.RawQuery+"&"+query))
+		to, err := url.Parse(res.Header.Get("Location"))
+		if res.StatusCode != 307 || err != nil || to.Host != u.Host || to.Scheme != "http" || strings.Contains(to.String(), param) || to.RawQuery != query {
+			t.Errorf("%s: %d %v", path, res.StatusCode, to)
+		}
+		if want := strings.ReplaceAll(path, "\\", "%5C"); to.EscapedPath() != want {
+			t.Errorf("%s leads to %s", path, to.EscapedPath())
+		}
+		c := res.Cookies()
+		if len(c) != 1 || c[0].Name != param || !c[0].HttpOnly || c[0].SameSite != http.SameSiteLaxMode || c[0].Path != "/" || c[0].Domain != "" || c[0].Secure ||
+			c[0].MaxAge < 590 || c[0].MaxAge > 600 || !c[0].Expires.Equal(p.Expires) || strings.Contains(u.RawQuery, c[0].Value) {
+			t.Errorf("%v", res.Header["Set-Cookie"])
+		}
+		if res.Header.Get("Cache-Control") != "no-store" || res.Header.Get("Referrer-Policy") != "no-referrer" {
+			t.Errorf("%v", res.Header)
+		}
+		res, body := w.do(w.request("GET", u.Host, "/x?y", "Cookie: "+param+"="+c[0].Value))
+		if res.StatusCode != 200 || body != "GET /x?y" {
+			t.Errorf("%d %s", res.StatusCode, body)
+		}
+	}
+}
+
+func TestWhoIsKeptOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(func(w http.ResponseWriter, _ *http.Request) { t.Error("it reached the sandbox") })
+	link := w.link("box", 3000, time.Minute)
+	token := strings.TrimPrefix(link, param+"=")
+	foreign, port := w.link("other", 3000, time.Minute), w.link("box", 3001, time.Minute)
+	cookie := w.cookie()
+	stranger := New(Options{Engine: w, Home: t.TempDir()})
+	stranger.ServedAt(*w.proxy.served.Load())
+	forged, err := stranger.Preview(t.Context(), "box", 3000, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, forgedQuery, _ := strings.Cut(forged.URL, "?")
+	w.proved.Store(0)
+	for name, r := range map[string]*http.Request{
+		"nothing":                     w.request("GET", host, "/"),
+		"a forged link":               w.request("GET", host, "/?"+forgedQuery),
+		"a link of another sandbox":   w.request("GET", host, "/?"+foreign),
+		"a link of another port":      w.request("GET", host, "/?"+port),
+		"a link to this at another":   w.request("GET", "3001--box.localhost", "/?"+link),
+		"a link to this elsewhere":    w.request("GET", "3000--other.localhost", "/?"+link),
+		"a link at no sandbox":        w.request("GET", "3000--none.localhost", "/?"+link),
+		"a link as a cookie":          w.request("GET", host, "/", "Cookie: "+param+"="+token),
+		"a cookie as a link":          w.request("GET", host, "/?"+strings.TrimPrefix(cookie, "Cookie: ")),
+		"a cookie at another port":    w.request("GET", "3001--box.localhost", "/", cookie),
+		"a cookie at another sandbox": w.request("GET", "3000--other.localhost", "/", cookie),
+		"a bearer nobody knows":       w.request("GET", host, "/", "Authorization: Bearer cpc_x"),
+		"a link in a header":          w.request("GET", host, "/", "Referer: http://"+host+"/?"+link),
+		"a WebSocket of another page": w.request("GET", host, "/", cookie, "Connection: Upgrade", "Upgrade: websocket", "Origin: http://3000--other.localhost"),
+		"one of no page at all":       w.request("GET", host, "/?"+link, "Connection: Upgrade", "Upgrade: websocket", "Origin: null"),
+	} {
+		res, body := w.do(r)
+		if res.StatusCode != http.StatusForbidden || !strings.Contains(body, "coppice port NAME PORT") || len(res.Cookies()) != 0 {
+			t.Errorf("%s: %d %q", name, res.StatusCode, body)
+		}
+	}
+	// Who has nothing to show makes nobody look anything up.
+	w.asked.Store(0)
+	for _, headers := range [][]string{nil, {"Cookie: " + param + "=1.0123456789ab.3000.99999999999.AAAA"}, {"Authorization: Bearer x"}} {
+		w.get("/?"+forgedQuery, headers...)
+	}
+	if n := w.asked.Load(); n != 0 {
+		t.Errorf("%d sandboxes were looked up for strangers", n)
+	}
+	w.now = w.now.Add(2 * time.Hour)
+	for name, r := range map[string]*http.Request{"link": w.request("GET", host, "/?"+link), "cookie": w.request("GET", host, "/", cookie)} {
+		if res, body := w.do(r); res.StatusCode != http.StatusForbidden || !strings.Contains(body, "has expired") {
+			t.Errorf("an expired %s: %d %q", name, res.StatusCode, body)
+		}
+	}
+	if n := w.proved.Load(); n != 0 {
+		t.Errorf("%d strangers are none", n)
+	}
+	if w.mu.Lock(); len(w.all) != 0 {
+		t.Errorf("%q was dialled", w.all)
+	}
+	w.mu.Unlock()
+}
+
+// TestALinkEndsWhatItLetIn: streams and WebSockets do not outlive the link.
+func TestALinkEndsWhatItLetIn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ended := make(chan struct{}, 2)
+	w.serve(func(out http.ResponseWriter, r *http.Request) {
+		defer func() { ended <- struct{}{} }()
+		if r.Header.Get("Upgrade") == "" {
+			out.WriteHeader(http.StatusOK)
+			_ = http.NewResponseController(out).Flush()
+			<-r.Context().Done()
+			return
+		}
+		conn, buf, err := http.NewResponseController(out).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprint(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+		_, _ = io.Copy(io.Discard, buf)
+	})
+	link := w.link("box", 3000, time.Minute)
+	res, _ := w.get("/?" + link)
+	w.now = w.now.Truncate(time.Second).Add(time.Minute - 300*time.Millisecond)
+	for _, upgrade := range []string{"", "Connection: Upgrade\r\nUpgrade: x\r\n"} {
+		conn, err := net.Dial("tcp", w.front.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nCookie: %s=%s\r\n%s\r\n", host, param, res.Cookies()[0].Value, upgrade)
+		b, _ := io.ReadAll(conn) // ends
+		if !strings.HasPrefix(string(b), "HTTP/1.1 200") && !strings.HasPrefix(string(b), "HTTP/1.1 101") {
+			t.Errorf("%s", b)
+		}
+		<-ended
+	}
+}
+
+func TestACookieUnderTLSIsForTLSAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.proxy.ServedAt(Listener{Addr: netip.MustParseAddrPort(w.front.Listener.Addr().String()), Secure: true})
+	res, _ := w.get("/?" + w.link("box", 3000, 0))
+	if c := res.Cookies(); len(c) != 1 || !c[0].Secure || !c[0].HttpOnly || c[0].SameSite != http.SameSiteLaxMode {
+		t.Errorf("%v", res.Header["Set-Cookie"])
+	}
+}
+
+func TestHostileHosts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(o *Options) {
+		o.Allow = func(*http.Request) func(string) error { return func(string) error { return nil } }
+	})
+	w.serve(func(w http.ResponseWriter, _ *http.Request) { t.Error("it reached the sandbox") })
+	for _, host := range []string{"x.localhost", "3000--.localhost", "3000--box.localhost:99999", "a.3000--box.localhost", "03000--box.localhost", "0--box.localhost", "3000--box.LOCALHOST:x"} {
+		if res, body := w.do(w.request("GET", host, "/")); res.StatusCode != http.StatusBadRequest || strings.Contains(body, "the API") {
+			t.Errorf("%s: %d %q", host, res.StatusCode, body)
+		}
+	}
+	for _, host := range []string{"localhost", "127.0.0.1", "3000--box.localhost.example.com", "3000--box.localhost."} { // the listener's guard knows them
+		if _, body := w.do(w.request("GET", host, "/")); body != "the API" {
+			t.Errorf("%s: %q", host, body)
+		}
+	}
+	if res, _ := w.do(w.request("GET", host, "/", "X: "+strings.Repeat("x", maxRequestHeader))); res.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("a large header: %d", res.StatusCode)
+	}
+}
+
+func TestWhatTheListenerAllows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(o *Options) {
+		o.Allow = func(r *http.Request) func(string) error {
+			if r.Header.Get("Authorization") != "Bearer cpc_good" {
+				return nil
+			}
+			return func(id string) error {
+				if id != "0123456789ab" {
+					return fault.New(fault.Denied, "no")
+				}
+				return nil
+			}
+		}
+	})
+	w.serve(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "in") })
+	const good = "Authorization: Bearer cpc_good"
+	for name, c := range map[string]struct {
+		headers []string
+		code    int
+	}{
+		"a token":                      {[]string{good}, 200},
+		"a bad one":                    {[]string{"Authorization: Bearer cpc_bad"}, 403},
+		"from a page of the port":      {[]string{good, "Origin: http://" + host, "Sec-Fetch-Site: same-origin"}, 200},
+		"from another site":            {[]string{good, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: image"}, 403},
+		"from another origin":          {[]string{good, "Origin: http://3000--other.localhost"}, 403},
+		"to be shown, from elsewhere":  {[]string{good, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"}, 200},
+		"to be framed, from elsewhere": {[]string{good, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: iframe"}, 403},
+	} {
+		if res, body := w.get("/", c.headers...); res.StatusCode != c.code {
+			t.Errorf("%s: %d %q", name, res.StatusCode, body)
+		}
+	}
+	if res, _ := w.do(w.request("GET", "3000--other.localhost", "/", good)); res.StatusCode != 403 {
+		t.Errorf("another sandbox: %d", res.StatusCode)
+	}
+	if res, _ := w.do(w.request("GET", "3000--0123456789ab.localhost", "/", good)); res.StatusCode != 200 {
+		t.Errorf("by its id: %d", res.StatusCode)
+	}
+}
+
+func TestWhatGoesInside(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var got *http.Request
+	w.serve(func(_ http.ResponseWriter, r *http.Request) { got = r })
+	cookie := w.cookie()
+	_, number, _ := net.SplitHostPort(w.front.Listener.Addr().String())
+	at := host + ":" + number
+	w.do(w.request("GET", at, "/p?coppice_preview=old&a=%zz&b=1;c", cookie+"; app=1", "Cookie: x=y; coppice_preview=z", "Authorization: Bearer cpc_secret", "Referer: http://"+at+"/?coppice_preview=t",
+		"X-Forwarded-For: 1.2.3.4", "X-Forwarded-Host: evil", "X-Forwarded-Proto: https", "Forwarded: for=1.2.3.4", "Sec-WebSocket-Protocol: cpc_secret", "X-Own: kept", "Connection: X-Hop", "X-Hop: gone"))
+	if got == nil {
+		t.Fatal("nothing came")
+	}
+	if got.Host != at || got.RequestURI != "/p?a=%zz&b=1;c" {
+		t.Errorf("%s %s", got.Host, got.RequestURI)
+	}
+	for name, want := range map[string]string{"Cookie": "app=1; x=y", "Authorization": "", "Referer": "", "X-Forwarded-For": "127.0.0.1", "X-Forwarded-Host": at, "X-Forwarded-Proto": "http",
+		"Forwarded": "", "Sec-Websocket-Protocol": "", "X-Own": "kept", "X-Hop": ""} {
+		if v := strings.Join(got.Header.Values(name), "|"); v != want {
+			t.Errorf("%s: %q", name, v)
+		}
+	}
+	w.do(w.request("GET", at, "/", cookie, "Authorization: Bearer of-the-app", "Referer: http://"+at+"/x"))
+	if got.Header.Get("Authorization") != "Bearer of-the-app" || got.Header.Get("Referer") == "" || got.Header.Get("Cookie") != "" {
+		t.Errorf("%v", got.Header)
+	}
+}
+
+func TestWhatComesOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(func(w http.ResponseWriter, _ *http.Request) {
+		h := w.Header()
+		h["Set-Cookie"] = []string{"a=1", "b=2; Domain=localhost", "coppice_preview=x", "c=3; Path=/"}
+		h.Set("Link", "</x>; rel=preload")
+		w.WriteHeader(http.StatusEarlyHints)
+		h.Set("Strict-Transport-Security", "max-age=1; includeSubDomains")
+		h.Set("Alt-Svc", `h3=":1"`)
+		w.WriteHeader(http.StatusTeapot)
+	})
+	res, _ := w.get("/", w.cookie())
+	if got := res.Header.Values("Set-Cookie"); res.StatusCode != http.StatusTeapot || !slices.Equal(got, []string{"a=1", "c=3; Path=/"}) {
+		t.Errorf("%d %q", res.StatusCode, got)
+	}
+	if res.Header.Get("Strict-Transport-Security")+res.Header.Get("Alt-Svc") != "" {
+		t.Errorf("%v", res.Header)
+	}
+	// Whatever came before it.
+	conn, err := net.Dial("tcp", w.front.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\n%s\r\nConnection: close\r\n\r\n", host, w.cookie())
+	if all, _ := io.ReadAll(conn); !strings.HasPrefix(string(all), "HTTP/1.1 418 ") {
+		t.Errorf("%s", all)
+	}
+}
+
+func TestServersThatAreNone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(o *Options) { o.HeaderTimeout = 300 * time.Millisecond })
+	cookie := w.cookie()
+	for name, c := range map[string]struct {
+		answer string
+		code   int
+		says   string
+	}{
+		"garbage":          {"\x00\x01<script>alert(1)</script>\r\n\r\n", 502, "does not answer as an HTTP server does"},
+		"ends":             {"HTTP/1.1 ", 502, "does not answer as an HTTP server does"},
+		"never":            {"", 504, "does not answer it"},
+		"an endless head":  {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 2*maxResponseHeader) + "\r\n\r\n", 502, "does not answer as an HTTP server does"},
+		"another protocol": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", 502, "does not answer as an HTTP server does"},
+		"split":            {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", 502, "does not answer as an HTTP server does"},
+	} {
+		w.raw(c.answer)
+		res, body := w.get("/", cookie, "Accept: text/html")
+		if res.StatusCode != c.code || !strings.Contains(body, c.says) || strings.Contains(body, "<script") || !strings.Contains(res.Header.Get("Content-Security-Policy"), "default-src 'none'") {
+			t.Errorf("%s: %d %q", name, res.StatusCode, body)
+		}
+		w.proxy.tr.CloseIdleConnections()
+	}
+	w.at("")
+	res, body := w.get("/", cookie, "Accept: text/html")
+	if res.StatusCode != 502 || !strings.Contains(body, "Nothing listens on port 3000 of sandbox &lt;box&gt;") || !strings.Contains(body, "coppice run --in box") {
+		t.Errorf("%d %q", res.StatusCode, body)
+	}
+	if res, body = w.get("/", cookie); res.StatusCode != 502 || !strings.HasPrefix(body, "coppice: Nothing listens on port 3000") || !strings.Contains(body, "\nhint: start something") {
+		t.Errorf("%d %q", res.StatusCode, body)
+	}
+	w.fail = fault.New(fault.Timeout, "who listens takes no connection")
+	if res, body = w.get("/", cookie); res.StatusCode != 504 {
+		t.Errorf("%d %q", res.StatusCode, body)
+	}
+	w.fail = errors.New("secret \x1b[31m")
+	if res, body = w.get("/", cookie); res.StatusCode != 502 || strings.Contains(body, "secret") {
+		t.Errorf("%d %q", res.StatusCode, body)
+	}
+}
+
+func TestWebSocket(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ended := make(chan struct{}, 9)
+	w.serve(func(w http.ResponseWriter, r *http.Request) {
+		conn, buf, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { conn.Close(); ended <- struct{}{} }()
+		fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSet-Cookie: a=b; Domain=localhost\r\nX-Query: %s\r\n\r\n", r.URL.RawQuery)
+		for {
+			line, err := buf.ReadString('\n')
+			if err != nil {
+				return
+			}
+			fmt.Fprintf(conn, "+%s", line)
+		}
+	})
+	for name, c := range map[string]struct{ path, cookie string }{
+		"by cookie": {"/", w.cookie()}, "by link": {"/?" + w.link("box", 3000, 0), "X: y"},
+	} {
+		conn, err := net.Dial("tcp", w.front.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n%s\r\nOrigin: http://%s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", c.path, host, c.cookie, host)
+		br := bufio.NewReader(conn)
+		res, err := http.ReadResponse(br, nil)
+		if err != nil || res.StatusCode != 101 || len(res.Cookies()) != 0 || res.Header.Get("X-Query") != "" {
+			t.Fatalf("%s: %+v, %v", name, res, err)
+		}
+		defer res.Body.Close()
+		for _, line := range []string{"one\n", "two\n"} {
+			if _, err := io.WriteString(conn, line); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := br.ReadString('\n'); got != "+"+line {
+				t.Errorf("%s: %q, %v", name, got, err)
+			}
+		}
+		conn.Close()
+		<-ended
+	}
+}
+
+func TestEventsComeAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	next := make(chan struct{})
+	w.serve(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for i := range 3 {
+			fmt.Fprintf(w, "data: %d\n\n", i)
+			_ = http.NewResponseController(w).Flush()
+			<-next
+		}
+	})
+	res, err := http.DefaultTransport.RoundTrip(w.request("GET", host, "/", w.cookie()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	br := bufio.NewReader(res.Body)
+	for i := range 3 {
+		if line, err := br.ReadString('\n'); line != fmt.Sprintf("data: %d\n", i) {
+			t.Fatalf("%q, %v", line, err)
+		}
+		_, _ = br.ReadString('\n')
+		next <- struct{}{}
+	}
+	if rest, err := io.ReadAll(br); err != nil || len(rest) != 0 {
+		t.Errorf("%q, %v", rest, err)
+	}
+}
+
+func TestConnectionsBelongToOneSandbox(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(o *Options) {
+		o.Allow = func(*http.Request) func(string) error { return func(string) error { return nil } }
+	})
+	for name, id := range ids {
+		back := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, name) }))
+		t.Cleanup(back.Close)
+		w.back[id+":80"] = back.Listener.Addr().String()
+	}
+	for range 3 {
+		for name := range ids {
+			if _, body := w.do(w.request("GET", "80--"+name+".localhost", "/")); body != name {
+				t.Errorf("%s answers for %s", body, name)
+			}
+		}
+	}
+	if len(w.all) != 2 {
+		t.Errorf("connections are not kept: %q", w.all)
+	}
+}
+
+func TestLinksThatAreNotMade(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for name, c := range map[string]struct {
+		box  string
+		port int
+		ttl  time.Duration
+		kind fault.Kind
+	}{
+		"no sandbox":   {"none", 80, 0, fault.NotFound},
+		"port 0":       {"box", 0, 0, fault.Invalid},
+		"a large port": {"box", 65536, 0, fault.Invalid},
+		"for ever":     {"box", 80, 8 * 24 * time.Hour, fault.Invalid},
+		"for no time":  {"box", 80, -1, fault.Invalid},
+	} {
+		if p, err := w.proxy.Preview(t.Context(), c.box, c.port, c.ttl); !fault.Is(err, c.kind) || fault.HintOf(err) == "" && c.kind == fault.Invalid {
+			t.Errorf("%s: %+v, %v", name, p, err)
+		}
+	}
+	closed := New(Options{Engine: w, Home: t.TempDir()})
+	if p, err := closed.Preview(t.Context(), "box", 80, 0); !fault.Is(err, fault.Unsupported) || !strings.Contains(fault.HintOf(err), "--forward") || !strings.Contains(fault.HintOf(err), "serve --http") {
+		t.Errorf("%+v, %v", p, err)
+	}
+}

@@ -1,0 +1,178 @@
+// Package sockets reads the kernel's lists of TCP sockets, /proc/net/tcp and
+// /proc/net/tcp6, and decides by which address a listener is reached. It is pure.
+// It may be imported by ports and box/guest; it imports nothing of ours.
+package sockets
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strconv"
+)
+
+// Listener is a TCP socket that listens.
+type Listener struct {
+	// Addr is where. An IPv4 address in IPv6's clothes is undressed.
+	Addr  netip.AddrPort
+	Inode uint64 // of the socket: as in the links of /proc/PID/fd
+}
+
+const (
+	stateListen = "0A"
+	// maxLine is the longest line that is taken, in bytes; the kernel's have 150.
+	maxLine = 4096
+	// maxOthers ends the reading: the kernel lists those that listen first, and a
+	// busy host has hundreds of thousands of others.
+	maxOthers = 256
+)
+
+// errLine is a line that the kernel does not write.
+var errLine = errors.New("a line of /proc/net/tcp that is none")
+
+// Read calls each with the sockets that listen, until it returns false.
+func Read(r io.Reader, each func(Listener) bool) error {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 0, maxLine), maxLine)
+	for first, others := true, 0; lines.Scan() && others < maxOthers; first = false {
+		if first {
+			continue // the names of the columns
+		}
+		l, listens, err := parse(lines.Bytes())
+		switch {
+		case err != nil:
+			return err
+		case !listens:
+			others++
+		case !each(l):
+			return nil
+		}
+	}
+	return lines.Err()
+}
+
+// parse takes one line apart; listens is false for a socket that does not listen.
+//
+//	sl: local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode ...
+func parse(line []byte) (l Listener, listens bool, err error) {
+	f := bytes.Fields(line)
+	if len(f) < 10 {
+		return l, false, fmt.Errorf("%w: %d fields", errLine, len(f))
+	}
+	if string(f[3]) != stateListen {
+		return l, false, nil
+	}
+	if l.Addr, err = parseAddr(string(f[1])); err != nil {
+		return l, false, err
+	}
+	if l.Inode, err = strconv.ParseUint(string(f[9]), 10, 64); err != nil {
+		return l, false, fmt.Errorf("%w: inode %.40q", errLine, f[9])
+	}
+	return l, true, nil
+}
+
+// parseAddr reads "0100007F:1F90": words of an address in the order of bytes of
+// this machine, and a number.
+func parseAddr(s string) (netip.AddrPort, error) {
+	bad := fmt.Errorf("%w: address %.80q", errLine, s)
+	var ip []byte
+	switch len(s) {
+	case 8 + 5:
+		ip = make([]byte, 4)
+	case 32 + 5:
+		ip = make([]byte, 16)
+	default:
+		return netip.AddrPort{}, bad
+	}
+	words, number := s[:len(s)-5], s[len(s)-4:]
+	port, err := strconv.ParseUint(number, 16, 16)
+	if err != nil || s[len(words)] != ':' {
+		return netip.AddrPort{}, bad
+	}
+	for i := 0; i < len(ip); i += 4 {
+		w, err := strconv.ParseUint(words[2*i:2*i+8], 16, 32)
+		if err != nil {
+			return netip.AddrPort{}, bad
+		}
+		binary.NativeEndian.PutUint32(ip[i:], uint32(w))
+	}
+	addr, _ := netip.AddrFromSlice(ip)
+	return netip.AddrPortFrom(addr.Unmap(), uint16(port)), nil
+}
+
+// Routes gives the addresses by which the listeners of one port that are ours are
+// reached, the best first: those that listen everywhere by the loopback address of
+// their family, the others by their own. all has the strangers as well, who share
+// the network with ours: an address at which one of them may answer is left out.
+func Routes(all []Listener, port uint16, ours func(inode uint64) bool) []netip.AddrPort {
+	all = slices.DeleteFunc(slices.Clone(all), func(l Listener) bool { return l.Addr.Port() != port })
+	var routes []netip.AddrPort
+	for _, l := range all {
+		if !ours(l.Inode) {
+			continue
+		}
+		for _, addr := range reach(l.Addr.Addr()) {
+			to := netip.AddrPortFrom(addr, port)
+			stranger := slices.ContainsFunc(answering(all, addr), func(l Listener) bool { return !ours(l.Inode) })
+			if !stranger && !slices.Contains(routes, to) {
+				routes = append(routes, to)
+			}
+		}
+	}
+	slices.SortStableFunc(routes, func(a, b netip.AddrPort) int { return rank(a.Addr()) - rank(b.Addr()) })
+	return routes
+}
+
+// reach are the addresses by which a listener at addr is reached; none when that
+// depends on an interface. Who listens everywhere by IPv6 may do so by IPv4 as well,
+// and alone where the loopback interface has no IPv6.
+func reach(addr netip.Addr) []netip.Addr {
+	switch {
+	case addr.IsLinkLocalUnicast(), addr.IsMulticast():
+		return nil
+	case addr == netip.IPv4Unspecified():
+		return []netip.Addr{loopback4}
+	case addr == netip.IPv6Unspecified():
+		return []netip.Addr{netip.IPv6Loopback(), loopback4}
+	}
+	return []netip.Addr{addr}
+}
+
+var loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+// answering are those who may get a connection to addr: who listens there, else
+// who listens everywhere. Several share it by SO_REUSEPORT; the kernel chooses.
+func answering(all []Listener, addr netip.Addr) (some []Listener) {
+	levels := []netip.Addr{addr, netip.IPv6Unspecified()}
+	if addr.Is4() {
+		levels = []netip.Addr{addr, netip.IPv4Unspecified(), netip.IPv6Unspecified()}
+	}
+	for _, at := range levels {
+		for _, l := range all {
+			if l.Addr.Addr() == at {
+				some = append(some, l)
+			}
+		}
+		if some != nil {
+			return some
+		}
+	}
+	return nil
+}
+
+// rank orders addresses: the usual ones first.
+func rank(addr netip.Addr) int {
+	switch {
+	case addr == loopback4:
+		return 0
+	case addr == netip.IPv6Loopback():
+		return 1
+	case addr.Is4():
+		return 2
+	}
+	return 3
+}
