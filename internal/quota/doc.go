@@ -1,0 +1,12 @@
+// Package quota limits what directories take of a file system, by what the
+// kernel offers real root for that: project quotas (ext4, xfs), which count every
+// file that was made in a directory tree, and qgroups (btrfs), which count what a
+// subvolume refers to. It finds out by trying whether limits hold, and says what
+// is missing where they do not.
+//
+// A command in a sandbox cannot get rid of a project: only a process of the
+// initial user namespace may change it, and a file cannot be renamed or linked
+// into a directory of another project.
+//
+// May be imported by rootfs, layer and box/probe; it imports fault alone.
+package quota

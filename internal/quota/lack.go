@@ -1,0 +1,62 @@
+package quota
+
+import (
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Facts are what was found about a file system on which limits do not hold.
+type Facts struct {
+	Dir    string // on it
+	FS     string // "ext4", "xfs", "btrfs", …
+	Device string // what is mounted, and where; empty where it is not known
+	Mount  string
+	NoCall bool  // the kernel has no quotactl_fd(2)
+	Counts bool  // project quotas are counted
+	Holds  bool  // and enforced
+	Err    error // how the try failed, when all of that is well
+}
+
+// elsewhere is what is left to whoever cannot have quotas.
+const elsewhere = "put COPPICE_HOME on a file system of the size that you want (a tmpfs with size=, a loop mount), and leave disk= out of --limit"
+
+// NotRoot is why an ordinary user's daemon cannot limit anything.
+func NotRoot() error {
+	return fault.New(fault.Unsupported, "a disk limit needs a daemon of real root, who alone sets quotas").WithHint(elsewhere)
+}
+
+// NoDriver is why a driver cannot limit anything, wherever the store is.
+func NoDriver(driver string) error {
+	return fault.New(fault.Unsupported, "driver %s cannot enforce a disk limit", driver).
+		WithHint("use --driver auto, or %s", elsewhere)
+}
+
+// Lack says what is missing for project quotas, with what mends it.
+func Lack(f Facts) error {
+	lack := func(format string, args ...any) *fault.Error {
+		return fault.New(fault.Unsupported, "a disk limit cannot be enforced: "+format, args...)
+	}
+	device, mount := f.Device, f.Mount
+	if device == "" {
+		device, mount = "DEVICE", "DIR"
+	}
+	switch {
+	case f.NoCall:
+		return lack("this kernel has no quotactl_fd").WithHint("boot Linux 5.14 or later with CONFIG_QUOTA; or %s", elsewhere)
+	case f.FS == "btrfs":
+		return lack("%s is on btrfs, where driver btrfs alone can do so, and not on the host itself", f.Dir).
+			WithHint("btrfs quota enable %s; then: coppice create --driver btrfs --from host-copy", f.Dir)
+	case f.FS != "ext4" && f.FS != "xfs" && !f.Counts:
+		return lack("%s is on %s, which has no project quotas", f.Dir, f.FS).
+			WithHint("put COPPICE_HOME on ext4 or xfs mounted with prjquota, or on btrfs with quotas; or %s", elsewhere)
+	case !f.Counts && f.FS == "ext4":
+		return lack("the ext4 at %s counts no projects", mount).
+			WithHint("unmount it, then: tune2fs -O project,quota -Q prjquota %s && mount -o prjquota %s %s", device, device, mount)
+	case !f.Counts || !f.Holds && f.FS == "xfs":
+		return lack("the %s at %s was mounted without prjquota", f.FS, mount).
+			WithHint("umount %s && mount -o prjquota %s %s (the root file system: rootflags=prjquota on the kernel's command line)", mount, device, mount)
+	case !f.Holds:
+		return lack("the %s at %s counts projects, but holds nobody to a limit", f.FS, mount).
+			WithHint("quotaon -P %s (for good: the mount option prjquota)", mount)
+	}
+	return lack("a try in %s failed", f.Dir).Because(f.Err).WithHint(elsewhere)
+}

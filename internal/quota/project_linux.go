@@ -1,0 +1,231 @@
+package quota
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Project is the number of a project. 0 is what files have that belong to none.
+type Project uint32
+
+// Numbers from first on are taken by us: people write small ones into
+// /etc/projects. The last one is not a valid number.
+const (
+	first Project = 1 << 31
+	last  Project = 1<<32 - 2
+)
+
+// Ours reports whether a project may have been made by Claim.
+func (p Project) Ours() bool { return p >= first && p <= last }
+
+// bytesPerInode: an empty file takes no blocks of a project, so files are counted
+// as well, as many as a small block each would fill.
+const (
+	bytesPerInode = 4096
+	leastInodes   = 256 // a live root of many parts begins with some dozens
+)
+
+// Inodes is how many files a limit of so many bytes allows.
+func Inodes(limit int64) int64 {
+	if limit <= 0 {
+		return 0
+	}
+	return max(limit/bytesPerInode, leastInodes)
+}
+
+// Figures are what a file system has recorded of a project. 0 is no limit.
+type Figures struct {
+	Limit, Used       int64 // bytes
+	InodeLimit, Inode int64 // files, directories and all else
+}
+
+// Holds says why the limits of projects do not hold on the file system of dir, as
+// an Unsupported fault with a hint; nil when they do. It asks, where TryProject
+// tries.
+func Holds(dir string) error {
+	f, err := state(dir)
+	if err != nil {
+		return err
+	}
+	if f.Counts && f.Holds {
+		return nil
+	}
+	return Lack(f)
+}
+
+func state(dir string) (Facts, error) {
+	f := Facts{Dir: dir, FS: fileSystem(dir)}
+	f.Device, f.Mount = mountOf(dir)
+	fd, err := openDir(dir)
+	if err != nil {
+		return f, fault.Wrap(err, "look for quotas")
+	}
+	defer unix.Close(fd)
+	s := statv{Version: 1}
+	if err := quotactl(fd, getState, 0, unsafe.Pointer(&s)); err != nil {
+		f.NoCall = errors.Is(quotactl(-1, getState, 0, unsafe.Pointer(&s)), unix.ENOSYS)
+		return f, nil
+	}
+	f.Counts, f.Holds = s.Flags&counted != 0, s.Flags&enforced != 0
+	return f, nil
+}
+
+// Of gives the project of a directory, and whether what is made in it belongs to
+// that too. A file system without projects has 0.
+func Of(dir string) (p Project, inherited bool, err error) {
+	fd, err := openDir(dir)
+	if err != nil {
+		return 0, false, err
+	}
+	defer unix.Close(fd)
+	var x fsxattr
+	err = ioctl(fd, fsGetXattr, unsafe.Pointer(&x))
+	if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, fmt.Errorf("ask for the project of %s: %w", dir, err)
+	}
+	return Project(x.Project), x.Flags&projInherit != 0, nil
+}
+
+// Put makes an open directory one of the project, with all that is made in it
+// from now on. It must be open for reading.
+func Put(fd int, p Project) error {
+	var x fsxattr
+	if err := ioctl(fd, fsGetXattr, unsafe.Pointer(&x)); err != nil {
+		return fmt.Errorf("ask for the project: %w", err)
+	}
+	x.Project, x.Flags = uint32(p), x.Flags|projInherit
+	if err := ioctl(fd, fsSetXattr, unsafe.Pointer(&x)); err != nil {
+		return fmt.Errorf("set the project: %w", err)
+	}
+	return nil
+}
+
+// Read gives the figures of a project on the file system of dir.
+func Read(dir string, p Project) (Figures, error) {
+	fd, err := openDir(dir)
+	if err != nil {
+		return Figures{}, err
+	}
+	defer unix.Close(fd)
+	return read(fd, p)
+}
+
+func read(fd int, p Project) (Figures, error) {
+	var q dqblk
+	err := quotactl(fd, getQuota, uint32(p), unsafe.Pointer(&q))
+	if errors.Is(err, unix.ENOENT) {
+		return Figures{}, nil // xfs has no record of it
+	}
+	if err != nil {
+		return Figures{}, fmt.Errorf("read the quota of project %d: %w", p, err)
+	}
+	return Figures{
+		Limit: int64(q.HardBlocks) * 1024, Used: int64(q.Space), // no disk is that large
+		InodeLimit: int64(q.HardInodes), Inode: int64(q.Inodes), // nor has that many
+	}, nil
+}
+
+// Limit sets the limit of a project on the file system of dir, in bytes, and with
+// it that of its files (Inodes); 0 takes both away. It is rounded down to whole
+// KiB, but for the first. Afterwards the kernel's own record says so, or there is
+// an error.
+func Limit(dir string, p Project, bytes int64) error {
+	fd, err := openDir(dir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return limit(fd, p, bytes)
+}
+
+func limit(fd int, p Project, bytes int64) error {
+	want := Figures{InodeLimit: Inodes(bytes)}
+	if bytes > 0 {
+		want.Limit = max(bytes/1024, 1) * 1024
+	}
+	same := func() error {
+		got, err := read(fd, p)
+		if err == nil && (got.Limit != want.Limit || got.InodeLimit != want.InodeLimit) {
+			err = fmt.Errorf("the quota of project %d is %d bytes and %d files, not %d and %d", p, got.Limit, got.InodeLimit, want.Limit, want.InodeLimit)
+		}
+		return err
+	}
+	if same() == nil {
+		return nil
+	}
+	q := dqblk{HardBlocks: uint64(want.Limit / 1024), HardInodes: uint64(want.InodeLimit), Valid: limitsOnly}
+	if err := quotactl(fd, setQuota, uint32(p), unsafe.Pointer(&q)); err != nil {
+		return fmt.Errorf("set the quota of project %d: %w", p, err)
+	}
+	return same()
+}
+
+// claiming lets one goroutine at a time choose a number: until its limit is set
+// nothing shows that it is taken.
+var claiming sync.Mutex
+
+// tries is how many numbers are looked at before something else must be wrong.
+const tries = 32
+
+// Claim makes dir, a directory with nothing in it that is to count, the top of a
+// new project with a limit in bytes. The number is one that the file system has
+// neither use nor limit of. A crash may leave a limit that nobody has use for,
+// never a project without one.
+func Claim(dir string, bytes int64) (Project, error) {
+	claiming.Lock()
+	defer claiming.Unlock()
+	fd, err := openDir(dir)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	for range tries {
+		var b [4]byte
+		if _, err := rand.Read(b[:]); err != nil {
+			return 0, err
+		}
+		p := Project(binary.NativeEndian.Uint32(b[:])) | first
+		if !p.Ours() {
+			continue
+		}
+		f, err := read(fd, p)
+		if err != nil {
+			return 0, err
+		}
+		if f != (Figures{}) {
+			continue
+		}
+		if err := limit(fd, p, bytes); err != nil {
+			return 0, err
+		}
+		if err := Put(fd, p); err != nil {
+			return 0, errors.Join(err, limit(fd, p, 0))
+		}
+		return p, nil
+	}
+	return 0, fmt.Errorf("no free project in %d tries", tries)
+}
+
+// Exempt reports whether no limit of a project stands in this process's own way
+// on the file system of dir: with CAP_SYS_RESOURCE, but for xfs, which holds
+// everybody to them.
+func Exempt(dir string) bool {
+	return fileSystem(dir) != "xfs" && hasCap(unix.CAP_SYS_RESOURCE)
+}
+
+func hasCap(c uint) bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&hdr, &data[0]) == nil && data[c/32].Effective&(1<<(c%32)) != 0
+}

@@ -1,0 +1,118 @@
+package quota
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// The limit of a try, and how much is written against it.
+const (
+	tryLimit = 1 << 20
+	tryWrite = 4 << 20
+)
+
+// TryProject finds out whether a command would be stopped by the limit of a
+// project in dir, by being stopped; if not, the fault says what is missing, with
+// a hint. It leaves nothing behind. Who calls it is real root.
+func TryProject(dir string) error {
+	f, err := state(dir)
+	if err != nil {
+		return err
+	}
+	if !f.Counts || !f.Holds {
+		return Lack(f)
+	}
+	p, inherited, err := Of(dir)
+	if err != nil {
+		return err
+	}
+	if p != 0 && inherited {
+		return fault.New(fault.Unsupported, "a disk limit cannot be enforced: %s belongs to project %d already, and no file to two", dir, p).
+			WithHint("leave disk= out of --limit: the quota of that project holds; or set COPPICE_HOME to a directory outside of it")
+	}
+	if f.Err = tryProject(dir); f.Err != nil {
+		return Lack(f)
+	}
+	return nil
+}
+
+// Try is the one of TryProject and TrySubvolume that fits the file system of dir.
+// by says what holds the limit, for people.
+func Try(dir string) (by string, err error) {
+	switch fs := fileSystem(dir); fs {
+	case "btrfs":
+		return "qgroups of btrfs, for driver btrfs", TrySubvolume(dir)
+	default:
+		return "project quotas of " + fs + ", for driver overlay", TryProject(dir)
+	}
+}
+
+func tryProject(dir string) (err error) {
+	tmp, err := os.MkdirTemp(dir, ".coppice-probe-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
+	p, err := Claim(tmp, tryLimit)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, Limit(dir, p, 0)) }()
+	return stopped(filepath.Join(tmp, "f"))
+}
+
+// stopped writes a file until a limit stops it, and removes it.
+func stopped(name string) error {
+	var werr error
+	if err := asCommand(func() {
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err != nil {
+			werr = err
+			return
+		}
+		buf := make([]byte, 64<<10)
+		for n := 0; n < tryWrite && err == nil; n += len(buf) {
+			_, err = f.Write(buf)
+		}
+		werr = err
+		_ = f.Close()
+	}); err != nil {
+		return err
+	}
+	_ = os.Remove(name)
+	switch {
+	case werr == nil:
+		return fmt.Errorf("%d bytes went past a limit of %d", tryWrite, tryLimit)
+	case errors.Is(werr, unix.EDQUOT), errors.Is(werr, unix.ENOSPC): // the latter from xfs
+		return nil
+	}
+	return werr
+}
+
+// asCommand calls fn without CAP_SYS_RESOURCE, which lets its holder past quotas
+// and which no command has, on a thread that ends with it.
+func asCommand(fn func()) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the runtime ends the thread
+		hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var data [2]unix.CapUserData
+		err := unix.Capget(&hdr, &data[0])
+		if err == nil {
+			data[0].Effective &^= 1 << unix.CAP_SYS_RESOURCE
+			err = unix.Capset(&hdr, &data[0])
+		}
+		if err == nil {
+			fn()
+		}
+		done <- err
+	}()
+	return <-done
+}
