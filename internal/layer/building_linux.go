@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/quota"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/undo"
 )
@@ -53,6 +54,19 @@ func (s *Store) begin(ctx context.Context, id timeline.LayerID) (b *building, er
 		}
 	}
 	return b, nil
+}
+
+// charge makes the tree of a new layer belong to a project. links has to as well:
+// no file has names in two projects. The manifest, which is written when perhaps
+// nobody is exempt from limits any more, does not.
+func (b *building) charge(p quota.Project) error {
+	if p == 0 {
+		return nil
+	}
+	if err := quota.Put(b.fs, p); err != nil {
+		return err
+	}
+	return quota.Put(b.links, p)
 }
 
 // finish makes the layer visible.

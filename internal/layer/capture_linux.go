@@ -3,11 +3,14 @@ package layer
 import (
 	"context"
 	"errors"
+	"path"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/quota"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -20,9 +23,9 @@ type CaptureInput struct {
 	// Index is the state at the last capture; nil: everything in Parts is new,
 	// their own directories too; new(Index): everything in them is new.
 	Index *Index
-	// Suspects are absolute paths inside that may have changed without a trace
-	// in their stat: files that are or were mapped shared and writable.
-	Suspects []string
+	// Suspects may change without a trace in their stat, now and until the next
+	// capture.
+	Suspects Suspects
 	// Plain says that the parts are plain trees, not overlay uppers.
 	Plain bool
 	// Now is when the processes were frozen; zero: now.
@@ -30,13 +33,20 @@ type CaptureInput struct {
 	// MaxPaths is how many paths may be copied; 0 is any number. See
 	// Captured.TooMany.
 	MaxPaths int
-	// Head gives the trees of the layers that make up the last snapshot, topmost
-	// first. It is asked when an entry must be compared by its content and the
-	// layer that it was copied to is gone, as after the deletion of a snapshot;
-	// nil: such an entry is taken as changed.
-	Head func() []string
+	// Head gives the snapshot that Index belongs to. It is asked when an entry
+	// must be compared by its content and no layer is known to hold a copy: it was
+	// written by Rewind, or the layer is gone, as after the deletion of a
+	// snapshot; nil, or a nil View: such an entry is taken as changed. Directories
+	// that overlayfs copied up from it do not count as changed.
+	Head func() *View
+	// TimesAside takes it for nothing when only times of directories differ from
+	// Head, as where a file came and went. The index stays then, so that they are
+	// captured with the next change.
+	TimesAside bool
 	// KeepEmpty makes a layer even when nothing changed.
 	KeepEmpty bool
+	// Project is what the layer is charged to; see quota.Project. 0: nobody.
+	Project uint32
 }
 
 // Captured is what a capture made.
@@ -47,11 +57,11 @@ type Captured struct {
 	// TooMany says that more than MaxPaths changed: nothing was made, Stats is
 	// what would have been, and Adopt is the better way.
 	TooMany bool
-	Paths   []string // the first of the changed paths, for messages
+	Paths   []string // the first MaxPaths of the changed paths, for messages
 }
 
-// maxPaths is how many changed paths Captured names.
-const maxPaths = 8
+// MaxPaths is how many changed paths Captured names.
+const MaxPaths = 1000
 
 // Capture writes what changed since in.Index as layer id. It returns when the
 // layer is safe against the death of any process; Seal makes it safe against
@@ -61,7 +71,8 @@ func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInpu
 		return out, fault.New(fault.Invalid, "layer id %q is malformed", id)
 	}
 	w := s.newWalker(ctx, in)
-	trees, next, err := w.walk(in.Parts, in.Index, in.Suspects)
+	w.told = true
+	trees, next, err := w.walk(in.Parts, in.Index)
 	defer trees.close()
 	if err != nil {
 		return out, fault.Wrap(err, "capture")
@@ -70,11 +81,16 @@ func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInpu
 	if out.Empty = trees.empty(); out.Empty && !in.KeepEmpty {
 		return out, nil
 	}
+	trees.compare(in.Head)
+	if in.TimesAside && in.Index != nil && !in.KeepEmpty && trees.timesAlone() {
+		out.Index, out.Empty = in.Index, true
+		return out, nil
+	}
+	out.Paths = trees.first(MaxPaths)
 	if out.Stats = trees.stats(); in.MaxPaths > 0 && out.Stats.Paths > in.MaxPaths {
 		out.TooMany = true
 		return out, nil
 	}
-	out.Paths = trees.first(maxPaths)
 	if out.Empty {
 		trees.keepRoot()
 	}
@@ -87,6 +103,9 @@ func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInpu
 		return out, fault.Wrap(err, "capture")
 	}
 	defer b.undo.Run(&err)
+	if err := b.charge(quota.Project(in.Project)); err != nil {
+		return out, fault.Wrap(err, "capture")
+	}
 	e := &emitter{ctx: ctx, origin: uint16(len(next.origins))}
 	e.s, e.fromRaw, e.linkDir = s, in.Plain, b.links
 	e.gather()
@@ -103,7 +122,7 @@ func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInpu
 // with. Used when a live root was just made. plain is as in CaptureInput.
 func (s *Store) Scan(ctx context.Context, parts []rootspec.Part, plain bool) (*Index, error) {
 	w := s.newWalker(ctx, CaptureInput{Parts: parts, Plain: plain})
-	trees, x, err := w.walk(parts, nil, nil)
+	trees, x, err := w.walk(parts, nil)
 	trees.close()
 	if err != nil {
 		return nil, fault.Wrap(err, "scan")
@@ -119,7 +138,16 @@ func (s *Store) Scan(ctx context.Context, parts []rootspec.Part, plain bool) (*I
 	case <-time.After(2 * racyWindow):
 	}
 	w = s.newWalker(ctx, CaptureInput{Parts: parts, Plain: plain})
-	trees, x, err = w.walk(parts, nil, nil)
+	trees, x, err = w.walk(parts, nil)
+	trees.close()
+	return x, fault.Wrap(err, "scan")
+}
+
+// Rescan is Scan for what Rewind has written: an index of the present that shares
+// with in.Index what has not changed since. What is too young to be told from a
+// later change by its stat is compared by content when it is captured next.
+func (s *Store) Rescan(ctx context.Context, in CaptureInput) (*Index, error) {
+	trees, x, err := s.newWalker(ctx, in).walk(in.Parts, in.Index)
 	trees.close()
 	return x, fault.Wrap(err, "scan")
 }
@@ -129,25 +157,37 @@ func (s *Store) newWalker(ctx context.Context, in CaptureInput) *walker {
 	if now.IsZero() {
 		now = time.Now()
 	}
-	w := &walker{ctx: ctx, plain: in.Plain, racyFrom: now.UnixNano() - racyWindow}
+	w := &walker{ctx: ctx, plain: in.Plain, racyFrom: now.UnixNano() - racyWindow, named: in.Suspects.Paths, suspects: map[uint64]struct{}{}}
+	for _, i := range in.Suspects.Inodes {
+		w.suspects[i] = struct{}{}
+	}
+	if !in.Suspects.Since.IsZero() {
+		w.since = in.Suspects.Since.UnixNano()
+	}
 	w.cuts = makeCuts(in.Parts)
 	w.rootIsNews = in.Index == nil
 	w.gather()
+	var once sync.Once
+	var head *View
 	w.same = func(part int, dirs []string, dir int, name string, e *ent) bool {
-		if e.origin == 0 || in.Index == nil || int(e.origin) > len(in.Index.origins) {
-			return false
-		}
-		trees := []string{s.Dir(in.Index.origins[e.origin-1])}
-		if !s.Has(in.Index.origins[e.origin-1]) && in.Head != nil {
-			trees = in.Head()
-		}
-		for _, tree := range trees {
-			same, err := sameAsCopy(tree, in.Parts[part].Path, dirs, dir, name, in.Plain)
-			if !errors.Is(err, unix.ENOENT) {
-				return err == nil && same
+		if e.origin > 0 && in.Index != nil && int(e.origin) <= len(in.Index.origins) {
+			if id := in.Index.origins[e.origin-1]; s.Has(id) {
+				same, err := sameAsCopy(s.Dir(id), in.Parts[part].Path, dirs, dir, name, in.Plain)
+				if !errors.Is(err, unix.ENOENT) {
+					return err == nil && same
+				}
 			}
 		}
-		return false
+		once.Do(func() {
+			if in.Head != nil {
+				head = in.Head()
+			}
+		})
+		if head == nil {
+			return false
+		}
+		same, err := sameAsView(head, path.Join(in.Parts[part].Path, path.Join(dirs...), name), dir, name, in.Plain)
+		return err == nil && same
 	}
 	return w
 }

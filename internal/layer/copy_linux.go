@@ -32,6 +32,14 @@ func (s *Store) copyContent(dst, src int, st *unix.Stat_t) error {
 		}
 		s.noClone.Store(true)
 	}
+	return s.copyBytes(dst, src, st)
+}
+
+// copyBytes is copyContent without shared extents.
+func (s *Store) copyBytes(dst, src int, st *unix.Stat_t) error {
+	if st.Size == 0 {
+		return nil
+	}
 	if st.Size <= smallFile && st.Blocks*512 >= st.Size {
 		return s.copyBuffered(dst, src, 0, st.Size)
 	}

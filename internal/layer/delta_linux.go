@@ -14,6 +14,8 @@ type delta struct {
 	isNew  bool // was not there, or was another directory
 	self   bool // changed itself, beyond its time
 	leaf   bool // changed itself in whatever way
+	ent    ent  // its state, when it is new
+	copied bool // it is new where overlayfs writes, as a copy of what was below
 	items  []item
 	gone   []string // whiteouts
 	kids   []*delta
@@ -44,10 +46,8 @@ func (d *delta) count(s *timeline.Stats) {
 }
 
 // counts says whether the directory itself is a changed path, rather than the
-// place of some.
-func (d *delta) counts() bool {
-	return d.isNew || d.self || d.leaf && len(d.items)+len(d.gone)+len(d.kids) == 0
-}
+// place of some: its time alone is none, as in a diff.
+func (d *delta) counts() bool { return d.isNew && !d.copied || d.self }
 
 // first adds changed paths to out, up to n in all. path is the directory's own.
 func (d *delta) first(out []string, path string, n int) []string {

@@ -11,5 +11,6 @@
 //
 // The process must be uid 0, of the machine or of a user namespace, so that
 // modes never lock it out. The engine, the drivers' tests and the daemon import
-// this package; it imports layer/format, timeline, rootspec, vfs, fault, undo.
+// this package; it imports layer/format, quota, timeline, rootspec,
+// vfs, fault, undo.
 package layer

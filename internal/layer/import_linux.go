@@ -188,7 +188,8 @@ func (s *Store) Usage(ctx context.Context, id timeline.LayerID) (int64, error) {
 }
 
 // TreeUsage is the disk space that a directory and everything in it takes, in
-// bytes; a file with several names counts once.
+// bytes; a file with several names counts once. Processes may change it meanwhile:
+// what goes away while it is looked at does not count.
 func (s *Store) TreeUsage(ctx context.Context, dir string) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {
@@ -196,7 +197,9 @@ func (s *Store) TreeUsage(ctx context.Context, dir string) (int64, error) {
 	}
 	total := st.Blocks * 512
 	seen := map[devIno]bool{}
-	err := rawView(dir, false).walk(ctx, func(m *mdir, f *found) error {
+	v := rawView(dir, false)
+	v.live = true
+	err := v.walk(ctx, func(m *mdir, f *found) error {
 		if f.st.Nlink > 1 && !isDir(&f.st) {
 			key := devIno{f.st.Dev, f.st.Ino}
 			if seen[key] {

@@ -53,6 +53,7 @@ const (
 	entOpaque              // a directory that hides what lies below
 	entDirty               // of an import: a directory that could not be opened, so look again whatever its stat says
 	entMissing             // of an import: is there, but could not be taken; the layer does not have it
+	entMapped              // may have been mapped shared and writable since the capture, so its stat tells nothing
 )
 
 // dirNode is a directory's entries in the order in which the kernel lists them,

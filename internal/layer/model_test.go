@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -238,5 +239,55 @@ func TestMmapWrites(t *testing.T) {
 				t.Fatalf("nothing changed, but captured %v", c.Paths)
 			}
 		})
+	}
+}
+
+// What was mapped at a capture may be written after it and until the process is
+// killed, without a trace: whoever captures next looks at the content, whether it
+// is told of the mapping or not.
+func TestMmapWritesUntilTheEnd(t *testing.T) {
+	began := time.Now()
+	for how, suspects := range map[string]func(*unix.Stat_t) Suspects{
+		"path":  func(*unix.Stat_t) Suspects { return Suspects{Paths: []string{"/m"}} },
+		"inode": func(st *unix.Stat_t) Suspects { return Suspects{Inodes: []uint64{st.Ino}} },
+		"any":   func(*unix.Stat_t) Suspects { return Suspects{Since: began} },
+	} {
+		for _, plain := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s-plain=%v", how, plain), func(t *testing.T) {
+				if !plain {
+					needOverlay(t)
+				}
+				w := newWorld(t, t.TempDir(), plain)
+				defer w.close()
+				w.base(func(string) {})
+				w.present()
+				name := filepath.Join(w.live, "m")
+				w.must(os.WriteFile(name, make([]byte, 4096), 0o644))
+				f, err := os.OpenFile(name, os.O_RDWR, 0)
+				w.must(err)
+				m, err := unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+				w.must(err)
+				m[0] = 1
+				var st unix.Stat_t
+				w.must(unix.Fstat(int(f.Fd()), &st))
+				time.Sleep(2 * racyWindow)
+				w.captureSuspecting(suspects(&st))
+				w.captureSuspecting(suspects(&st)) // the content has been the same for long enough
+				m[1] = 2
+				w.must(unix.Munmap(m))
+				w.must(f.Close())
+				var b bytes.Buffer // as the next daemon finds it
+				_, err = w.index.WriteTo(&b)
+				w.must(err)
+				w.index, err = ReadIndex(&b)
+				w.must(err)
+				if c := w.capture(); c.Empty {
+					t.Error("a mapped write is lost")
+				}
+				if c := w.capture(); !c.Empty {
+					t.Errorf("nothing changed, but captured %v", c.Paths)
+				}
+			})
+		}
 	}
 }

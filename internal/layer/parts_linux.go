@@ -1,8 +1,10 @@
 package layer
 
 import (
+	"errors"
 	"path"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -11,7 +13,7 @@ import (
 )
 
 // walk compares all parts with the old index.
-func (w *walker) walk(parts []rootspec.Part, old *Index, suspects []string) (trees, *Index, error) {
+func (w *walker) walk(parts []rootspec.Part, old *Index) (trees, *Index, error) {
 	next := &Index{}
 	if old != nil {
 		next.origins = old.origins
@@ -23,7 +25,9 @@ func (w *walker) walk(parts []rootspec.Part, old *Index, suspects []string) (tre
 			return ts, nil, fault.Wrap(err, "open %s", p.Dir)
 		}
 		ts = append(ts, tree{path: path.Clean(p.Path), fd: fd})
-		w.suspect(fd, p.Path, suspects)
+		if err := w.suspect(fd, p.Path); err != nil {
+			return ts, nil, err
+		}
 		root, err := w.tree(&ts[i], i, old.root(ts[i].path))
 		if err != nil {
 			return ts, nil, fault.Wrap(err, "walk %s", p.Dir)
@@ -88,29 +92,45 @@ func (w *walker) root(fd int, old *rootEnt, next *rootEnt, d *delta) (*dirNode, 
 	o, n := &old.self, &next.self
 	d.self = o.mode != n.mode || o.uid != n.uid || o.gid != n.gid || o.size != n.size
 	d.leaf = d.self || o.mtime != n.mtime
+	if d.leaf {
+		w.seen.add(n.ctime)
+	}
 	return old.node, nil
 }
 
-// suspect finds the files behind suspects that lie in a part.
-func (w *walker) suspect(fd int, partPath string, suspects []string) {
-	for _, sp := range suspects {
-		rel, ok := below(partPath, sp)
+// Suspects are files that processes have mapped shared and writable. What is meant
+// in any way is a suspect; to suspect too many costs time only.
+type Suspects struct {
+	Paths  []string  // absolute, inside; those that are in no part are nothing
+	Inodes []uint64  // of any part
+	Since  time.Time // unless zero: any that was changed since then
+}
+
+// Any reports whether anything is suspected.
+func (s Suspects) Any() bool { return len(s.Paths)+len(s.Inodes) > 0 || !s.Since.IsZero() }
+
+// suspect finds the named suspects that lie in a part. What is not there has
+// not been written.
+func (w *walker) suspect(fd int, partPath string) error {
+	for _, p := range w.named {
+		rel, ok := below(partPath, p)
 		if !ok || rel == "" {
 			continue
 		}
 		f, err := openBeneath(fd, rel, unix.O_PATH|unix.O_NOFOLLOW)
-		if err != nil {
-			continue // not in this part: nothing there was written
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+			continue
 		}
 		var st unix.Stat_t
-		if unix.Fstat(f, &st) == nil {
-			if w.suspects == nil {
-				w.suspects = map[devIno]struct{}{}
-			}
-			w.suspects[devIno{st.Dev, st.Ino}] = struct{}{}
+		if err == nil {
+			err = errors.Join(unix.Fstat(f, &st), unix.Close(f))
 		}
-		unix.Close(f)
+		if err != nil {
+			return fault.Wrap(err, "find what is mapped of %q", p)
+		}
+		w.suspects[st.Ino] = struct{}{}
 	}
+	return nil
 }
 
 // cut is the tree of places where another part takes over.

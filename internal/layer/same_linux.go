@@ -25,6 +25,18 @@ func sameAsCopy(tree, partPath string, dirs []string, dir int, name string, plai
 	return sameEntry(dir, name, plain, od, name, false)
 }
 
+// sameAsView compares an entry of a live part with what a snapshot has at p.
+func sameAsView(v *View, p string, dir int, name string, plain bool) (same bool, err error) {
+	err = v.at(p, func(_ *mdir, f *found) error {
+		if isDir(&f.st) {
+			return nil
+		}
+		same, err = sameEntry(dir, name, plain, f.dirfd(), f.name, f.src().plain)
+		return err
+	})
+	return same, err
+}
+
 // sameEntry compares two entries that are no directories in everything that a
 // snapshot keeps but their links.
 func sameEntry(ad int, an string, aplain bool, bd int, bn string, bplain bool) (bool, error) {

@@ -2,21 +2,17 @@ package layer
 
 import (
 	"archive/tar"
-	"bufio"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"sort"
 	"strings"
-	"sync/atomic"
 
-	"github.com/klauspost/compress/zstd"
-	"github.com/ulikunitz/xz"
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/archive"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -32,13 +28,9 @@ type TarOptions struct {
 const (
 	defaultMaxBytes   = 256 << 30
 	defaultMaxEntries = 20_000_000
-	// maxRatio is how much larger than its compressed form an archive may be
-	// once ratioFrom bytes came out: deflate cannot honestly do better than about
-	// 1,030, and file trees seldom reach 20.
-	maxRatio   = 200
-	ratioFrom  = 64 << 20
-	maxReports = 10_000
-	maxXzDict  = 256 << 20
+	maxReports        = 10_000
+	// maxWindow is what an archive's compression may take of memory.
+	maxWindow = 512 << 20
 )
 
 // ImportTar makes layer id of an archive: tar, or tar compressed with gzip, zstd
@@ -61,7 +53,7 @@ func (s *Store) ImportTar(ctx context.Context, id timeline.LayerID, r io.Reader,
 		return rep, fault.Wrap(err, "import archive")
 	}
 	defer b.undo.Run(&err)
-	plain, closeFn, err := decompress(ctx, r, opts.MaxBytes)
+	plain, closeFn, err := archive.Open(ctx, r, archive.Limits{Bytes: opts.MaxBytes, Window: maxWindow})
 	if err != nil {
 		return rep, fault.Wrap(err, "import archive")
 	}
@@ -79,74 +71,6 @@ func (s *Store) ImportTar(ctx context.Context, id timeline.LayerID, r io.Reader,
 		return rep, fault.Wrap(err, "import archive")
 	}
 	return t.rep, nil
-}
-
-// decompress finds the compression and bounds it.
-func decompress(ctx context.Context, r io.Reader, maxBytes int64) (io.Reader, func(), error) {
-	in := &meter{ctx: ctx, r: r}
-	br := bufio.NewReaderSize(in, 64<<10)
-	head, err := br.Peek(6)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, nil, err
-	}
-	out := &bounded{in: in, left: maxBytes + maxBytes/8 + 1<<30}
-	done := func() {}
-	switch {
-	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
-		out.r, err = gzip.NewReader(br)
-	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		var d *zstd.Decoder
-		if d, err = zstd.NewReader(br, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(1<<30), zstd.WithDecoderMaxWindow(512<<20)); err == nil {
-			out.r, done = d, d.Close
-		}
-	case bytes.HasPrefix(head, []byte{0xfd, '7', 'z', 'X', 'Z', 0}):
-		out.r, err = xz.ReaderConfig{DictCap: maxXzDict}.NewReader(br)
-	default:
-		return &bounded{r: br, left: out.left}, done, nil
-	}
-	if err != nil {
-		return nil, nil, fault.New(fault.Invalid, "the archive cannot be decompressed").Because(err)
-	}
-	return out, done, nil
-}
-
-// meter counts what is read, and ends when the context does.
-type meter struct {
-	ctx context.Context
-	r   io.Reader
-	n   atomic.Int64
-}
-
-func (m *meter) Read(p []byte) (int, error) {
-	if err := m.ctx.Err(); err != nil {
-		return 0, err
-	}
-	n, err := m.r.Read(p)
-	m.n.Add(int64(n))
-	return n, err
-}
-
-// bounded refuses a stream that is too long, or too long for what it was packed
-// in.
-type bounded struct {
-	r    io.Reader
-	in   *meter // nil: not compressed
-	n    int64
-	left int64
-}
-
-func (b *bounded) Read(p []byte) (int, error) {
-	n, err := b.r.Read(p)
-	b.n += int64(n)
-	b.left -= int64(n)
-	if b.left < 0 {
-		return 0, fault.New(fault.Invalid, "the archive holds more than the limit allows")
-	}
-	if b.in != nil && b.n > ratioFrom && b.n/maxRatio > b.in.n.Load() {
-		return 0, fault.New(fault.Invalid, "the archive unpacks to more than %d times its size: refused as a bomb", maxRatio).
-			WithHint("unpack it yourself and use the directory")
-	}
-	return n, err
 }
 
 // untar writes archive entries into a tree that it owns.
@@ -184,7 +108,7 @@ func (t *untar) all(tr *tar.Reader) error {
 			return nil
 		}
 		if err != nil {
-			return badArchive(err)
+			return archive.Damaged(err)
 		}
 		any = true
 		t.rep.Entries++
@@ -201,13 +125,6 @@ func (t *untar) all(tr *tar.Reader) error {
 	}
 }
 
-func badArchive(err error) error {
-	if k := fault.KindOf(err); k != fault.Internal {
-		return err
-	}
-	return fault.New(fault.Invalid, "the archive is damaged or cut short").Because(err)
-}
-
 // note puts an entry that was left out or changed into the report.
 func (t *untar) note(name, format string, args ...any) {
 	if len(t.rep.Changed) == maxReports {
@@ -219,24 +136,8 @@ func (t *untar) note(name, format string, args ...any) {
 	t.rep.Changed = append(t.rep.Changed, fmt.Sprintf("%q: ", name)+fmt.Sprintf(format, args...))
 }
 
-// clean takes a name apart into components below the root. ok is false when it
-// would leave it; changed says that it was absolute.
-func clean(name string) (parts []string, changed, ok bool) {
-	changed = strings.HasPrefix(name, "/")
-	for c := range strings.SplitSeq(name, "/") {
-		switch {
-		case c == "" || c == ".":
-		case c == ".." || len(c) > 255 || strings.IndexByte(c, 0) >= 0:
-			return nil, changed, false
-		default:
-			parts = append(parts, c)
-		}
-	}
-	return parts, changed, true
-}
-
 func (t *untar) entry(h *tar.Header, r io.Reader) error {
-	parts, changed, ok := clean(h.Name)
+	parts, changed, ok := archive.Name(h.Name)
 	if !ok {
 		t.note(h.Name, "left out: its name leads outside or is too long")
 		return nil
@@ -398,7 +299,7 @@ func (t *untar) file(name string, h *tar.Header, r io.Reader) error {
 	}
 	defer unix.Close(fd)
 	if err := t.content(fd, h.Size, r); err != nil {
-		return fault.Wrap(badArchive(err), "write %q", h.Name)
+		return fault.Wrap(archive.Damaged(err), "write %q", h.Name)
 	}
 	t.rep.Bytes += h.Size
 	var st unix.Stat_t
@@ -478,7 +379,7 @@ func (t *untar) special(name string, h *tar.Header) error {
 
 // hardlink links to an earlier entry of the same archive.
 func (t *untar) hardlink(dirPath, name string, h *tar.Header) error {
-	target, _, ok := clean(h.Linkname)
+	target, _, ok := archive.Name(h.Linkname)
 	if !ok || len(target) == 0 {
 		t.note(h.Name, "left out: it links to %q, which leads outside", h.Linkname)
 		return nil

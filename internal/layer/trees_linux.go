@@ -2,6 +2,7 @@ package layer
 
 import (
 	"errors"
+	"path"
 	"slices"
 	"strings"
 
@@ -28,6 +29,65 @@ func (t trees) close() {
 func (t trees) empty() bool {
 	for _, p := range t {
 		if p.delta != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// compare finds the new directories that are copies of those in head, which may be
+// nil, or give nil.
+func (t trees) compare(head func() *View) {
+	if t.empty() || head == nil {
+		return
+	}
+	known := head()
+	for _, p := range t {
+		if p.delta != nil && known != nil {
+			p.delta.compare(known, p.path)
+		}
+	}
+}
+
+func (d *delta) compare(known *View, at string) {
+	if d.isNew {
+		if d.copied = !d.opaque && d.isCopy(known, at); !d.copied {
+			return // all below is new as well
+		}
+	}
+	for _, k := range d.kids {
+		k.compare(known, path.Join(at, k.name))
+	}
+}
+
+// isCopy reports whether known has the same directory, but for its times.
+func (d *delta) isCopy(known *View, at string) bool {
+	same := false
+	err := known.at(at, func(_ *mdir, f *found) error {
+		a, err := f.attrs()
+		same = f.st.Mode == d.ent.mode && f.st.Uid == d.ent.uid && f.st.Gid == d.ent.gid && a.sum() == d.ent.size
+		return err
+	})
+	return err == nil && same
+}
+
+// timesAlone reports whether all that was chosen are directories of which nothing
+// but a time has changed.
+func (t trees) timesAlone() bool {
+	for _, p := range t {
+		if p.delta != nil && !p.delta.timesAlone() {
+			return false
+		}
+	}
+	return true
+}
+
+func (d *delta) timesAlone() bool {
+	if d.opaque || d.self || d.isNew && !d.copied || len(d.items)+len(d.gone) > 0 {
+		return false
+	}
+	for _, k := range d.kids {
+		if !k.timesAlone() {
 			return false
 		}
 	}

@@ -22,6 +22,7 @@ type View struct {
 	sources []source        // topmost first
 	mounts  map[string]bool // places of the host where crossing into another file system is right
 	hide    devIno
+	live    bool // the trees change meanwhile: a walk leaves out what goes away
 }
 
 // source is one tree that a view is made of.
@@ -184,6 +185,9 @@ func (m *mdir) walk(ctx context.Context, depth int, fn func(*mdir, *found) error
 		return err
 	}
 	list, err := m.list()
+	if m.gone(err) {
+		return nil
+	}
 	if err != nil {
 		return fault.Wrap(err, "list %q", m.path)
 	}
@@ -200,6 +204,9 @@ func (m *mdir) walk(ctx context.Context, depth int, fn func(*mdir, *found) error
 			continue
 		}
 		sub, err := m.sub(f)
+		if m.gone(err) {
+			continue
+		}
 		if err != nil {
 			return fault.Wrap(err, "open %q", f.path())
 		}
@@ -209,6 +216,9 @@ func (m *mdir) walk(ctx context.Context, depth int, fn func(*mdir, *found) error
 		err = sub.walk(ctx, depth+1, fn)
 		sub.close()
 		if e := m.unpark(); err == nil {
+			if m.gone(e) {
+				return nil
+			}
 			err = e
 		}
 		if err != nil {
@@ -217,6 +227,9 @@ func (m *mdir) walk(ctx context.Context, depth int, fn func(*mdir, *found) error
 	}
 	return nil
 }
+
+// gone reports whether err says that something in a live tree was moved or removed.
+func (m *mdir) gone(err error) bool { return m.v.live && moved(err) }
 
 // at finds p and hands it over while its directory is open. The root is handed
 // over with the name ".".

@@ -21,11 +21,16 @@ type walker struct {
 	plain bool
 	// rootIsNews: a part's own directory counts as changed when it is not known.
 	rootIsNews bool
-	racyFrom   int64 // entries whose ctime is not older are racy
-	suspects   map[devIno]struct{}
-	same       func(part int, path []string, dir int, name string, e *ent) bool // compares with the copy in the origin
-	cuts       map[string]*cut
-	along      map[uint64]struct{} // files of this part that are taken with all their names
+	racyFrom   int64               // entries whose ctime is not older are racy
+	named      []string            // paths of suspects
+	suspects   map[uint64]struct{} // inodes
+	since      int64               // files changed at or after it are suspects too; 0: none
+	// told: suspects are all that is mapped. Without it, what the index says of that stays.
+	told  bool
+	same  func(part int, path []string, dir int, name string, e *ent) bool // compares with the copy in the origin
+	cuts  map[string]*cut
+	along map[uint64]struct{} // files of this part that are taken with all their names
+	seen  *span               // of the changes; nil: not wanted
 }
 
 // worker is what one goroutine of a walk owns.
@@ -198,6 +203,7 @@ func (w *worker) entry(p *place, name []byte, st *unix.Stat_t, idx, pos int) err
 	if e.ctime >= w.racyFrom {
 		e.flags |= entRacy
 	}
+	e.flags |= w.mapped(st)
 	switch {
 	case e.isDir():
 		if idx >= 0 {
@@ -214,10 +220,12 @@ func (w *worker) entry(p *place, name []byte, st *unix.Stat_t, idx, pos int) err
 		p.b.put(name, e)
 		if idx < 0 || !p.old.ents[idx].isWhiteout() {
 			p.delta.gone = append(p.delta.gone, string(name))
+			w.seen.add(e.ctime)
 		}
 		return nil
 	}
 	p.b.put(name, e)
+	w.seen.add(e.ctime)
 	p.delta.items = append(p.delta.items, item{name: string(name)})
 	return nil
 }
@@ -242,17 +250,37 @@ func (w *worker) keep(p *place, name []byte, st *unix.Stat_t, idx, pos int) (boo
 	if changed {
 		return false, nil
 	}
-	calm := !racy && oe.flags&entRacy != 0
-	if calm {
+	flags := oe.flags
+	if !racy {
+		flags &^= entRacy
+	}
+	if w.told {
+		flags = flags&^entMapped | w.mapped(st)
+	}
+	if flags != oe.flags {
 		p.differs(pos - 1)
 	}
 	if p.b != nil {
 		p.b.keep(oe)
-		if calm {
-			p.b.node.ents[len(p.b.node.ents)-1].flags &^= entRacy
-		}
+		p.b.node.ents[len(p.b.node.ents)-1].flags = flags
 	}
 	return true, nil
+}
+
+// mapped is entMapped for a file that is suspected.
+func (w *walker) mapped(st *unix.Stat_t) uint8 {
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return 0
+	}
+	if w.since != 0 && ctimeNs(st) >= w.since {
+		return entMapped
+	}
+	if len(w.suspects) > 0 {
+		if _, ok := w.suspects[st.Ino]; ok {
+			return entMapped
+		}
+	}
+	return 0
 }
 
 // doubt looks closer at an entry that stat finds unchanged: changed says that it
@@ -263,11 +291,11 @@ func (w *worker) doubt(fd int, name []byte, st *unix.Stat_t, e *ent) (changed, r
 			return true, false
 		}
 	}
-	suspect := false
-	if len(w.suspects) > 0 && e.isReg() {
-		_, suspect = w.suspects[devIno{st.Dev, st.Ino}]
+	mapped := e.flags&entMapped | w.mapped(st)
+	if w.seen != nil {
+		mapped = 0 // a glance leaves that to who knows how long ago the capture was
 	}
-	if e.flags&entRacy == 0 && !suspect {
+	if e.flags&entRacy == 0 && mapped == 0 {
 		return false, false
 	}
 	racy = e.ctime >= w.racyFrom
@@ -421,10 +449,14 @@ func (w *worker) enter(p *place, s sub, q *place) (e ent, err error) {
 	if oe != nil && oe.ino == e.ino && (!a.opaque || oe.flags&entOpaque != 0) {
 		d.self = oe.mode != e.mode || oe.uid != e.uid || oe.gid != e.gid || oe.size != e.size
 		d.leaf = d.self || oe.mtime != e.mtime
+		if d.leaf {
+			w.seen.add(e.ctime)
+		}
 		q.old = on
 		return e, nil
 	}
-	d.isNew = true
+	w.seen.add(e.ctime)
+	d.isNew, d.ent = true, e
 	d.opaque = a.opaque || oe != nil
 	return e, nil
 }

@@ -148,6 +148,11 @@ func (w *world) close() {
 // capture takes the present and checks it against the live tree.
 func (w *world) capture(suspects ...string) Captured {
 	w.t.Helper()
+	return w.captureSuspecting(Suspects{Paths: suspects})
+}
+
+func (w *world) captureSuspecting(suspects Suspects) Captured {
+	w.t.Helper()
 	id := w.id()
 	c, err := w.s.Capture(context.Background(), id, CaptureInput{Parts: w.parts, Index: w.index, Plain: w.plain, Suspects: suspects})
 	w.must(err)

@@ -55,3 +55,22 @@ func BenchmarkPresent(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkMask asks for a mask that is there, as each start does: a hundred and fifty
+// paths of a home, few of which are there.
+func BenchmarkMask(b *testing.B) {
+	mounts, err := rootfs.HostMounts()
+	if err != nil {
+		b.Fatal(err)
+	}
+	home := b.TempDir()
+	k := rootfs.Mask{Below: rootspec.Stack{Host: true}, Mounts: mounts}
+	for i := range 150 {
+		k.Hide = append(k.Hide, fmt.Sprintf("/root/.config/tool%d/credentials", i))
+	}
+	for b.Loop() {
+		if _, err := k.Make(home); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

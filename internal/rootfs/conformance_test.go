@@ -30,7 +30,11 @@ func TestMain(m *testing.M) {
 		return
 	}
 	steps := rootfstest.Steps()
-	steps["badHomes"] = badHomes
+	steps["badHomes"], steps["rewind"], steps["fill"] = badHomes, rewind, fill
+	steps["stillFull"] = func(root string, _ []byte, out io.Writer) error {
+		fmt.Fprintln(out, stopped(os.WriteFile(root+"/more", make([]byte, diskLimit), 0o600)))
+		return nil
+	}
 	rootspectest.Main(m, steps)
 }
 
@@ -154,7 +158,7 @@ func newDriver(t *testing.T, name, home string, root bool, m func(context.Contex
 // of the host in a place that live roots show.
 func tempHome(t *testing.T) string {
 	base := "/var/tmp"
-	if !strings.HasSuffix(t.Name(), "/Host") && keepsAttributes("/dev/shm") {
+	if !strings.Contains(t.Name(), "/Host") && keepsAttributes("/dev/shm") {
 		base = "/dev/shm"
 	}
 	dir, err := os.MkdirTemp(base, "coppice-rootfs-*")
@@ -208,14 +212,21 @@ func mountBtrfs(t *testing.T) (at, why string) {
 	if rootspectest.IsUser() || os.Geteuid() != 0 {
 		return "", "set " + btrfsEnv + " to a directory on it"
 	}
-	tmp, err := os.MkdirTemp("/var/tmp", "coppice-btrfs-*")
+	return mountImage(t, "rw", "mkfs.btrfs", "-q")
+}
+
+// mountImage makes a file system in a file and mounts it until the test ends, or
+// says why it cannot.
+func mountImage(t *testing.T, options string, mkfs ...string) (at, why string) {
+	t.Helper()
+	tmp, err := os.MkdirTemp("/var/tmp", "coppice-image-*")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(tmp) })
 	img := filepath.Join(tmp, "img")
 	at = filepath.Join(tmp, "mnt")
-	for _, c := range [][]string{{"chmod", "755", tmp}, {"truncate", "-s", "512M", img}, {"mkfs.btrfs", "-q", img}, {"mkdir", at}, {"mount", "-o", "loop", img, at}} {
+	for _, c := range [][]string{{"chmod", "755", tmp}, {"truncate", "-s", "512M", img}, append(mkfs, img), {"mkdir", at}, {"mount", "-o", "loop," + options, img, at}} {
 		if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
 			return "", fmt.Sprintf("%s: %v %s", c[0], err, out)
 		}

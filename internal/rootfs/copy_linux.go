@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/quota"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/undo"
 )
@@ -40,10 +41,13 @@ func (c *plain) Present(ctx context.Context, live Live) (rootspec.Spec, error) {
 		return rootspec.Spec{}, fault.New(fault.Unsupported, "driver %s cannot stand on the host itself: all of it would have to be copied", c.Name()).
 			WithHint("copy the system directories once for all sandboxes: coppice create --from host-copy --driver %s", c.Name())
 	}
+	if live.Disk > 0 && c.vol == nil {
+		return rootspec.Spec{}, quota.NoDriver(c.Name())
+	}
 	root := filepath.Join(live.Dir, "root")
 	spec := rootspec.Spec{Bind: root}
 	if fi, err := os.Lstat(root); err == nil && fi.IsDir() {
-		return spec, nil
+		return spec, c.hold(live, root, false)
 	}
 	if c.vol != nil {
 		if err := c.vol.supported(); err != nil {
@@ -72,6 +76,9 @@ func (c *plain) build(ctx context.Context, live Live, root string) (err error) {
 		err = c.vol.make(ctx, live.Stack, tmp, c.fill)
 	} else if err = os.Mkdir(tmp, 0o700); err == nil {
 		err = c.fill(ctx, live.Stack, tmp)
+	}
+	if err == nil {
+		err = c.hold(live, tmp, true)
 	}
 	if err != nil {
 		return err

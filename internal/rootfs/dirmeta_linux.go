@@ -56,9 +56,25 @@ func access(dir string) (bits uint32) {
 }
 
 func copyXattrs(src, dst string) error {
+	for _, a := range xattrsOf(src) {
+		err := unix.Lsetxattr(dst, a.name, a.value, 0)
+		if err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.ENOTSUP) && !errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("set attribute %s: %w", a.name, err)
+		}
+	}
+	return nil
+}
+
+type xattr struct {
+	name  string
+	value []byte
+}
+
+// xattrsOf gives the attributes that the caller may see, but for those of overlayfs.
+func xattrsOf(src string) (out []xattr) {
 	size, err := unix.Llistxattr(src, nil)
 	if err != nil || size <= 0 {
-		return nil // no attributes, or none that the caller may see
+		return nil
 	}
 	names := make([]byte, size)
 	if size, err = unix.Llistxattr(src, names); err != nil {
@@ -74,10 +90,7 @@ func copyXattrs(src, dst string) error {
 		if err != nil {
 			continue
 		}
-		err = unix.Lsetxattr(dst, name, val[:k], 0)
-		if err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.ENOTSUP) && !errors.Is(err, unix.EINVAL) {
-			return fmt.Errorf("set attribute %s: %w", name, err)
-		}
+		out = append(out, xattr{name, val[:k]})
 	}
-	return nil
+	return out
 }

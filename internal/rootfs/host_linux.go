@@ -7,13 +7,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// ThisHost is the host that the caller runs on.
-func ThisHost(store string, root bool) (Host, error) {
+// HostMounts are the mounts that the caller sees.
+func HostMounts() ([]Mount, error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return Host{}, fault.Wrap(err, "read the mounts of the host")
+		return nil, fault.Wrap(err, "read the mounts of the host")
 	}
-	ms, err := ParseMountinfo(text)
+	return ParseMountinfo(text)
+}
+
+// ThisHost is the host that the caller runs on.
+func ThisHost(store string, root bool) (Host, error) {
+	ms, err := HostMounts()
 	if err != nil {
 		return Host{}, err
 	}

@@ -39,8 +39,9 @@ type HostPlan struct {
 
 // HostPart is a directory of the host that becomes the bottom of an overlay.
 type HostPart struct {
-	Path string
-	Wrap bool // the store lies below it, on the same file system
+	Path  string
+	Wrap  bool // the store lies below it, on the same file system
+	Empty bool // the host's own directory is not its bottom, but one that holds places for what is shown below
 }
 
 // HostParts decides how the host's own root is put together as the bottom of a
@@ -51,7 +52,9 @@ type HostPart struct {
 // one part for each directory of "/"; where something is mounted below a
 // directory, that one becomes skeleton and its entries are looked at in turn,
 // because a user namespace may not use a directory with locked mounts below it
-// as a layer (has_locked_children in fs/namespace.c: EINVAL).
+// as a layer (has_locked_children in fs/namespace.c: EINVAL). Skeleton cannot be
+// written to, which anybody may with /var/tmp and its like: such a directory is a part
+// all the same, of which the host has no share, around its entries.
 //
 // Never shown: rootspec.Reserved, file systems of the kernel, the store.
 func HostParts(h Host) HostPlan {
@@ -211,8 +214,16 @@ func (b *planner) userDir(p string, mode fs.FileMode) {
 		b.skeletonDir(p, mode)
 		return
 	}
-	b.skeletonDir(p, mode)
 	names, err := b.ReadDir(p)
+	if scratch(mode) {
+		b.plan.Parts = append(b.plan.Parts, HostPart{Path: p, Empty: true})
+		if len(names) > mostScratch { // strangers may make more
+			b.leave(p, "something is mounted below it, and it holds too much to be put together: it starts empty")
+			return
+		}
+	} else {
+		b.skeletonDir(p, mode)
+	}
 	if err != nil {
 		b.leave(p, "something is mounted below it and it cannot be listed: "+reason(err))
 		return
@@ -220,6 +231,15 @@ func (b *planner) userDir(p string, mode fs.FileMode) {
 	for _, n := range names {
 		b.userEntry(join(p, n))
 	}
+}
+
+// mostScratch bounds the entries of a scratch directory that become parts.
+const mostScratch = 256
+
+// scratch says of a directory's mode that anybody may write there, and that nobody
+// keeps there what others rely on.
+func scratch(mode fs.FileMode) bool {
+	return mode&fs.ModeSticky != 0 && mode.Perm()&0o002 != 0
 }
 
 // barren says that the user can neither see nor make anything in the directory

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// fakeHost is a host made of lines: "dir MODE", "path -> link", "path file".
+// fakeHost is a host made of lines: "path dir", "path -> link", "path file".
 type fakeHost struct {
 	mounts string
 	tree   string
@@ -41,6 +41,8 @@ func (f fakeHost) host(t *testing.T) Host {
 			modes[p] = fs.ModeDir | 0o755
 		case "mine":
 			modes[p], access[p] = fs.ModeDir|0o755, 7
+		case "scratch":
+			modes[p], access[p] = fs.ModeDir|fs.ModeSticky|0o777, 7
 		case "closed":
 			modes[p], access[p] = fs.ModeDir|0o700, 0
 		case "enter":
@@ -80,6 +82,9 @@ func (p HostPlan) text() string {
 		s := "part " + x.Path
 		if x.Wrap {
 			s += " wrap"
+		}
+		if x.Empty {
+			s += " empty"
 		}
 		l = append(l, s)
 	}
@@ -239,6 +244,11 @@ dir /var/lib/fuse 555
 file /etc/hosts
 file /etc/passwd
 hide /home/me/c`,
+		},
+		{
+			"a user, a mount below a directory that everybody writes to",
+			fakeHost{mounts: rootMount + "30 20 8:2 / /var/tmp/a/b rw - ext4 /dev/sdb rw\n", tree: "/var dir\n/var/tmp scratch\n/var/tmp/a dir\n/var/tmp/a/b dir\n/var/tmp/c file\n", store: "/home/me/c"},
+			"part /var/tmp empty\ndir /var 555\ndir /var/tmp/a 555\ndir /var/tmp/a/b 555\nfile /var/tmp/c",
 		},
 		{
 			"a user, a mount below a directory that cannot be listed",

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -21,6 +22,7 @@ import (
 //
 //	upper/p0 …   the upper directory of each part
 //	work/p0 …    its work directory, marked with the part's path
+//	places0 …    the bottom of a part that has none of the host's; made anew each time
 //	left         what is left out of the host (JSON), when anything is
 //
 // A part keeps its directory for as long as the generation lives.
@@ -33,13 +35,31 @@ func (o *overlay) Plain() bool     { return false }
 // Present: see Driver. The root directory of an upper becomes the root directory
 // of the part, so a new one gets mode, owner, time and attributes of the
 // directory that it covers: mounting changes nothing.
-func (o *overlay) Present(ctx context.Context, live Live) (spec rootspec.Spec, err error) {
+func (o *overlay) Present(ctx context.Context, live Live) (rootspec.Spec, error) {
+	if live.Disk == 0 {
+		return o.present(ctx, live)
+	}
+	p, err := o.claim(live)
+	if err != nil {
+		return rootspec.Spec{}, fault.Wrap(err, "limit the disk of the live root")
+	}
+	spec, err := o.present(ctx, live)
+	if err == nil {
+		err = belongs(live.Dir, p)
+	}
+	return spec, errors.Join(err, o.hold(live, p))
+}
+
+func (o *overlay) present(ctx context.Context, live Live) (spec rootspec.Spec, err error) {
 	rec, err := readRecord(live.Dir)
 	fresh := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !fresh {
 		return rootspec.Spec{}, fault.Wrap(err, "look at the live root")
 	}
 	plan, err := o.plan(live.Stack, rec)
+	if err == nil {
+		plan, err = plan.masked(live.Stack, func(part string) bool { _, known := rec.find(part); return known })
+	}
 	if err != nil {
 		return rootspec.Spec{}, err
 	}
@@ -53,10 +73,15 @@ func (o *overlay) Present(ctx context.Context, live Live) (spec rootspec.Spec, e
 	}
 	spec = rootspec.Spec{Skeleton: plan.Skeleton, Files: plan.Files, Hide: plan.Hide}
 	stack := newStackReader(live.Stack)
-	for _, part := range plan.Parts {
+	for i, part := range plan.Parts {
 		lowers, err := stack.at(part.Path)
 		if err != nil {
 			return rootspec.Spec{}, fault.Wrap(err, "layers of %s", part.Path)
+		}
+		if n := len(lowers) - 1; part.Empty && n >= 0 && lowers[n] == part.Path {
+			if lowers[n], err = plan.places(part.Path, filepath.Join(live.Dir, "places"+strconv.Itoa(i))); err != nil {
+				return rootspec.Spec{}, fault.Wrap(err, "prepare %s of the root", part.Path)
+			}
 		}
 		name, known := rec.find(part.Path)
 		if len(lowers) == 0 && !known {
@@ -92,20 +117,20 @@ func (o *overlay) Present(ctx context.Context, live Live) (spec rootspec.Spec, e
 	return spec, nil
 }
 
-// scratch are directories that anybody may write to although root owns them.
-var scratch = []string{"/var/tmp"}
+// scratchDirs are directories that anybody may write to although root owns them.
+var scratchDirs = []string{"/var/tmp"}
 
 // openScratch puts the scratch directories of a part into its upper. Else an
 // ordinary user could not write there: overlayfs copies up a directory with its
 // owner, and root's id is not mapped (EOVERFLOW).
 func openScratch(upper, part string) error {
-	for _, dir := range scratch {
+	for _, dir := range scratchDirs {
 		rel, err := filepath.Rel(part, dir)
 		if err != nil || rel != filepath.Base(dir) {
 			continue // another part's, or one itself
 		}
 		fi, err := os.Lstat(dir)
-		if err != nil || !fi.IsDir() || fi.Mode()&os.ModeSticky == 0 || fi.Mode().Perm()&0o002 == 0 {
+		if err != nil || !fi.IsDir() || !scratch(fi.Mode()) {
 			continue // not what it usually is: its rights stand
 		}
 		to := filepath.Join(upper, rel)
@@ -119,6 +144,51 @@ func openScratch(upper, part string) error {
 		return copyDirMeta(part, upper)
 	}
 	return nil
+}
+
+// places makes a directory at to that looks like part and holds what the plan has
+// below it: links, and places for other parts and for files to be mounted at.
+func (p HostPlan) places(part, to string) (string, error) {
+	if err := os.RemoveAll(to); err != nil { // nothing but what was made here
+		return "", err
+	}
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return "", err
+	}
+	below := func(path string) (string, bool) {
+		rel, ok := strings.CutPrefix(path, part+"/")
+		return filepath.Join(to, rel), ok
+	}
+	for _, e := range p.Skeleton { // parents first
+		at, ok := below(e.Path)
+		if !ok {
+			continue
+		}
+		var err error
+		if e.Link != "" {
+			err = os.Symlink(e.Link, at)
+		} else {
+			err = os.Mkdir(at, 0o755)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	for _, q := range p.Parts {
+		if at, ok := below(q.Path); ok {
+			if err := os.Mkdir(at, 0o755); err != nil {
+				return "", err
+			}
+		}
+	}
+	for _, f := range p.Files {
+		if at, ok := below(f.Target); ok {
+			if err := os.WriteFile(at, nil, 0o600); err != nil {
+				return "", err
+			}
+		}
+	}
+	return to, copyDirMeta(part, to)
 }
 
 // plan computes the parts of the stack. What an existing generation has as parts
@@ -334,6 +404,10 @@ func (s *stackReader) at(p string) ([]string, error) {
 	}
 	return dirs, nil
 }
+
+// LayerAt says whether the tree of a layer has the directory p, and whether it hides all
+// that lies there in those below it; of what is no directory it says the latter alone.
+func LayerAt(layer, p string) (in, end bool, err error) { return layerAt(layer, p) }
 
 // layerAt says whether layer has the directory p, and whether it hides all that
 // lies below it there.

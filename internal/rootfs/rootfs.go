@@ -2,7 +2,7 @@
 // generation directory that belongs to a driver: overlay mounts the stack and
 // keeps what changes in upper directories, copy and btrfs make a plain tree of
 // it. It computes values (rootspec.Spec) and prepares directories; it mounts
-// nothing. It imports rootspec, fault and undo; daemon wires it to the engine.
+// nothing. It imports rootspec, quota, fault and undo; daemon wires it to the engine.
 package rootfs
 
 import (
@@ -15,6 +15,9 @@ import (
 type Live struct {
 	Dir   string         // the generation directory (host path); the driver's own
 	Stack rootspec.Stack // what it stands on
+	// Disk is the limit of what the live root takes, in bytes; 0 is none. The
+	// parent of Dir then belongs to the generations of one sandbox alone.
+	Disk int64
 }
 
 // Driver versions a root file system. All methods may be called from any
@@ -25,7 +28,8 @@ type Driver interface {
 	// Present makes the generation directory ready as live root of the stack
 	// and says how to mount it. It is idempotent: what a generation that was
 	// presented before holds is kept. The parent of the directory must exist;
-	// when a first Present fails, the directory is gone again.
+	// when a first Present fails, the directory is gone again. When it returns,
+	// a limit is in force, or there is an error.
 	Present(ctx context.Context, live Live) (rootspec.Spec, error)
 	// Parts says where the changes of a presented generation appear.
 	Parts(live Live) ([]rootspec.Part, error)
@@ -56,6 +60,29 @@ type Deps struct {
 type LeftOut struct {
 	Path string `json:"path"`
 	Why  string `json:"why"`
+}
+
+// Limiter is the power to hold a live root to Live.Disk. Where it cannot be had,
+// CanLimit says so, and Present refuses a limit.
+type Limiter interface {
+	// CanLimit finds out by trying whether limits hold in the store. If not, the
+	// error is an Unsupported fault that says what is missing, with a hint.
+	CanLimit() error
+	// Limit says how the limit of a presented generation is enforced.
+	Limit(live Live) (Limit, error)
+	// Used is how many bytes count towards the limit. It may wait for a flush.
+	Used(live Live) (int64, error)
+	// Unlimit gives back what the file system keeps about the limits of all
+	// generations below dir, which are about to be removed. A missing dir is no
+	// error.
+	Unlimit(dir string) error
+}
+
+// Limit is how a disk limit is enforced.
+type Limit struct {
+	By string // for people: "project quota 2147483650"
+	// Project is what copies of the live root are charged to; 0: to nobody.
+	Project uint32
 }
 
 // Reporter is the power to say what a presented generation leaves out; drivers

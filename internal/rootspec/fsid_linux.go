@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// withFSIDs runs fn as a thread whose file-system ids are uid and gid and whose
+// WithFSIDs runs fn as a thread whose file-system ids are uid and gid and whose
 // capabilities are all that it may have.
 //
 // overlayfs acts on its layers with the credentials of whoever created it
@@ -15,7 +15,7 @@ import (
 // that making the work directory fails with EOVERFLOW and the mount is silently
 // read-only; the creator must be the id that 0 appears as. setfsuid(2) takes the
 // file-system capabilities away, and capset(2) gives back what is permitted.
-func withFSIDs(uid, gid int, fn func() error) error {
+func WithFSIDs(uid, gid int, fn func() error) error {
 	runtime.LockOSThread()
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData

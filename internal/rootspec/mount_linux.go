@@ -22,6 +22,9 @@ type Options struct {
 	// namespace and a file system that allows it (FS_ALLOW_IDMAP).
 	IDMapFD int
 
+	// Zero is whom id 0 appears as, where ids are shifted.
+	Zero int
+
 	// Keep, when not nil, is given the descriptors that Mount opened, for the
 	// caller to close; else Mount closes them before it returns.
 	Keep *Descriptors
@@ -79,7 +82,7 @@ func Mount(s Spec, target string, opts Options) (err error) {
 	case s.Bind != "":
 		err = m.bind(s.Bind)
 	case overlays[0].Target == "/":
-		err = m.overlay(overlays[0])
+		err = m.overlay(overlays[0], s.points(0))
 		overlays = overlays[1:]
 	default:
 		skeleton = true
@@ -88,9 +91,16 @@ func Mount(s Spec, target string, opts Options) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, o := range overlays {
-		if err := m.overlay(o); err != nil {
+	for i, o := range overlays {
+		if err := m.overlay(o, s.points(len(s.Overlays)-len(overlays)+i)); err != nil {
 			return err
+		}
+	}
+	if skeleton {
+		for _, p := range s.points(-1) {
+			if err := m.point(p); err != nil {
+				return err
+			}
 		}
 	}
 	for _, f := range s.Files {

@@ -19,18 +19,18 @@ type layerSet struct {
 }
 
 // overlay mounts o beneath the root, or as the root.
-func (m *mounter) overlay(o Overlay) error {
+func (m *mounter) overlay(o Overlay, points []Point) error {
 	if m.root >= 0 {
 		// On a skeleton, and where a layer lacks the directory.
 		if err := m.mkdirs(o.Target, keepMode); err != nil {
 			return fault.Wrap(err, "make the mount point %s", o.Target)
 		}
 	}
-	err := m.tryOverlay(o, m.settle)
-	if errors.Is(err, unix.EINVAL) && !m.settle && (o.wraps() || m.idmap > 0) {
+	err := m.tryOverlay(o, points, m.settle)
+	if errors.Is(err, unix.EINVAL) && !m.settle && (o.wraps() || len(points) > 0 || m.idmap > 0) {
 		// Before Linux 6.15 clone_private_mount (fs/namespace.c) takes mounts
 		// of the caller's namespace only, no detached ones.
-		if m.tryOverlay(o, true) == nil {
+		if m.tryOverlay(o, points, true) == nil {
 			err = nil
 		}
 	}
@@ -54,10 +54,10 @@ func (o Overlay) wraps() bool { return o.Wrap && len(o.Lowers) > 1 }
 
 // tryOverlay mounts o; with settle every detached mount that serves as a layer is
 // first attached in a hidden place, which is gone again when tryOverlay returns.
-func (m *mounter) tryOverlay(o Overlay, settle bool) (err error) {
+func (m *mounter) tryOverlay(o Overlay, points []Point, settle bool) (err error) {
 	h := &hideout{m: m, at: o.Target, settle: settle}
 	defer func() { err = errors.Join(err, h.leave()) }()
-	set, err := m.open(o, h)
+	set, err := m.open(o, points, h)
 	if err != nil {
 		return err
 	}
@@ -84,8 +84,8 @@ func (m *mounter) tryOverlay(o Overlay, settle bool) (err error) {
 	return nil
 }
 
-// open opens the layers of o, shifted and wrapped as asked for.
-func (m *mounter) open(o Overlay, h *hideout) (layerSet, error) {
+// open opens the layers of o, shifted and wrapped as asked for, with points below them.
+func (m *mounter) open(o Overlay, points []Point, h *hideout) (layerSet, error) {
 	var set layerSet
 	for _, p := range o.Lowers {
 		fd, err := m.openHost(p)
@@ -112,6 +112,16 @@ func (m *mounter) open(o Overlay, h *hideout) (layerSet, error) {
 			return set, fmt.Errorf("wrap %s: %w", o.Lowers[i], err)
 		}
 		set.lowers[i] = fd
+	}
+	if len(points) > 0 {
+		fd, err := m.pointsLayer(points)
+		if err == nil {
+			fd, err = h.use(fd)
+		}
+		if err != nil {
+			return set, fmt.Errorf("make mount points: %w", err)
+		}
+		set.lowers = append(set.lowers, fd)
 	}
 	set.xino = !sameDev(append(set.lowers[:len(set.lowers):len(set.lowers)], m.lastOf(set)...))
 	return set, nil
@@ -220,7 +230,7 @@ func (m *mounter) makeOverlay(set layerSet, flags int, h *hideout) (mnt int, err
 	if m.idmap <= 0 {
 		return mnt, try()
 	}
-	err = withFSIDs(m.uid, m.gid, try)
+	err = WithFSIDs(m.uid, m.gid, try)
 	return mnt, err
 }
 
@@ -261,6 +271,9 @@ func (m *mounter) newOverlay(set layerSet, flags int) (int, error) {
 		return -1, kernelSays(fs, fmt.Errorf("option userxattr: %w", err))
 	}
 	if err := unix.FsconfigCreate(fs); err != nil {
+		if errors.Is(err, unix.EINVAL) && !hasLowerPlus() {
+			return -1, errClassic
+		}
 		return -1, kernelSays(fs, fmt.Errorf("create overlay: %w", err))
 	}
 	mnt, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, flags)
@@ -271,14 +284,16 @@ func (m *mounter) newOverlay(set layerSet, flags int) (int, error) {
 }
 
 // hasLowerPlus says whether the kernel knows lowerdir+: asked with a directory
-// that is always there.
+// that is always there. Before Linux 6.5 overlayfs takes any option, and finds out
+// when it is created (fs/fs_context.c, legacy_parse_param).
 func hasLowerPlus() bool {
 	fs, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return false
 	}
 	defer unix.Close(fs)
-	return unix.FsconfigSetString(fs, "lowerdir+", "/proc/self") == nil
+	return unix.FsconfigSetString(fs, "lowerdir+", "/proc/self") == nil &&
+		unix.FsconfigSetString(fs, "no-such-option", "") != nil
 }
 
 // classicData is the option string of mount(2) for kernels without lowerdir+.

@@ -21,6 +21,10 @@ type Spec struct {
 	// Hide lists absolute paths inside that are covered by an empty read-only
 	// tmpfs after everything else is mounted: the store itself.
 	Hide []string `json:"hide,omitempty"`
+	// Points are shown where nothing else is, so that something can be mounted at
+	// them: in a layer below all others of their overlay, or in the skeleton. A bound
+	// directory is left as it is.
+	Points []Point `json:"points,omitempty"`
 }
 
 // Overlay is one overlayfs mount with the option userxattr.
@@ -57,6 +61,12 @@ type Part struct {
 	Path string `json:"path"`
 }
 
+// Workshop is the directory in the root of an overlay mount in which init builds
+// what a rename(2) of a lower directory needs. One that is found when nothing runs
+// belongs to a rename that was cut off, or was made by the sandbox itself. The
+// next init takes the rename back.
+const Workshop = ".coppice-promote"
+
 // Stack is what a live root is made of, as host paths.
 type Stack struct {
 	// Host is set for base "host": the host's own root is at the bottom.
@@ -64,4 +74,7 @@ type Stack struct {
 	// Layers are fs trees of layers, topmost first; without Host the last one
 	// is the base.
 	Layers []string `json:"layers"`
+	// Mask is the one of Layers that hides paths of those below it and of the host; ""
+	// is none.
+	Mask string `json:"mask,omitempty"`
 }

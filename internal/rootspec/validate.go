@@ -61,6 +61,11 @@ func (s Spec) Validate() error {
 			return fault.New(fault.Invalid, "root: cannot hide %q", h)
 		}
 	}
+	for _, p := range s.Points {
+		if !isClean(p.Path) || p.Path == "/" {
+			return fault.New(fault.Invalid, "root: cannot mount at %q", p.Path)
+		}
+	}
 	return nil
 }
 

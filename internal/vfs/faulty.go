@@ -223,6 +223,14 @@ func (f *Faulty) RemoveXattr(fd int, key string) error {
 	return f.FS.RemoveXattr(fd, key)
 }
 
+// RemoveXattrAt implements FS.
+func (f *Faulty) RemoveXattrAt(dir int, name, key string) error {
+	if err := f.step(OpXattr); err != nil {
+		return err
+	}
+	return f.FS.RemoveXattrAt(dir, name, key)
+}
+
 // Utimes implements FS.
 func (f *Faulty) Utimes(dir int, name string, mtime int64) error {
 	if err := f.step(OpTimes); err != nil {

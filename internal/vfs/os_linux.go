@@ -141,6 +141,11 @@ func (system) SetXattrAt(dir int, name, key string, value []byte) error {
 // RemoveXattr implements FS.
 func (system) RemoveXattr(fd int, key string) error { return unix.Fremovexattr(fd, key) }
 
+// RemoveXattrAt implements FS.
+func (system) RemoveXattrAt(dir int, name, key string) error {
+	return unix.Lremovexattr(FDPath(dir)+"/"+name, key)
+}
+
 // Utimes implements FS.
 func (system) Utimes(dir int, name string, mtime int64) error {
 	sec, nsec := mtime/1e9, mtime%1e9

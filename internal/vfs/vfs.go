@@ -84,6 +84,8 @@ type FS interface {
 	SetXattrAt(dir int, name, key string, value []byte) error
 	// RemoveXattr removes one of an open file or directory.
 	RemoveXattr(fd int, key string) error
+	// RemoveXattrAt does so by name, on the entry itself.
+	RemoveXattrAt(dir int, name, key string) error
 	// Utimes sets the modification time (nanoseconds since 1970) of an entry
 	// itself, of the open dir when name is ""; the access time stays.
 	Utimes(dir int, name string, mtime int64) error

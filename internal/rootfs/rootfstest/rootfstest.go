@@ -34,6 +34,7 @@ func Steps() map[string]rootspectest.Step {
 		"change": within(change),
 		"deep":   within(deep),
 		"host":   within(host),
+		"masked": within(masked),
 		"links":  within(links),
 		"write":  within(write),
 	}
@@ -78,6 +79,7 @@ func Run(t *testing.T, newHome func(t *testing.T) string, newDriver NewDriver) {
 		{"AnInterruptedPresentIsRedone", testInterrupted},
 		{"RemoveOfNothing", testRemoveNothing},
 		{"Host", testHost},
+		{"HostBehindAMask", testMask},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			home := newHome(t)

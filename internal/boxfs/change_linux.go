@@ -1,0 +1,181 @@
+package boxfs
+
+import (
+	"context"
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Mkdir makes a directory with a mode (0 is 0755). With parents it also makes what
+// is missing on the way, and is content with a directory that is there.
+func (r *Root) Mkdir(p string, mode uint32, parents bool) error {
+	if mode == 0 {
+		mode = 0o755
+	}
+	if mode&^0o7777 != 0 {
+		return fault.New(fault.Invalid, "mode %#o of %q", mode, p).WithHint("give permission bits, such as 0755")
+	}
+	return r.do("make directory", p, func() error {
+		if parents && len(names(p)) == 0 {
+			return nil // the root
+		}
+		at, err := r.parent(p)
+		if parents && errors.Is(err, unix.ENOENT) {
+			dir, _, serr := splitPath(p)
+			if serr != nil {
+				return serr
+			}
+			if err = r.makeAll(dir, 0o755); err == nil {
+				at, err = r.parent(p)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		defer at.close()
+		err = unix.Mkdirat(at.dir, at.name, mode)
+		if parents && errors.Is(err, unix.EEXIST) {
+			fd, err := r.open(p, unix.O_PATH|unix.O_DIRECTORY)
+			if err == nil {
+				unix.Close(fd)
+			}
+			return err
+		}
+		if err != nil {
+			return err
+		}
+		fd, err := openAt(at.dir, at.name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return exactMode(fd, mode)
+	})
+}
+
+// Remove removes what is at p, a link and not what it leads to; with recursive a
+// directory with all that is in it. The root itself stays. What is moved away or
+// replaced meanwhile is never followed outside of the directory.
+func (r *Root) Remove(ctx context.Context, p string, recursive bool) error {
+	return r.do("remove", p, func() error {
+		at, err := r.parent(p)
+		if err != nil {
+			return err
+		}
+		defer at.close()
+		return r.remove(ctx, at, recursive)
+	})
+}
+
+func (r *Root) remove(ctx context.Context, at place, recursive bool) error {
+	err := r.unlink(at.dir, at.name)
+	if !recursive || !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	d := &dir{fd: at.dir}
+	if err := unix.Fstat(at.dir, &d.st); err != nil {
+		return err
+	}
+	s, err := r.sub(d, at.name)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	s.depth = 0
+	// Something may be added meanwhile: that is tried a few times.
+	for range 10 {
+		if err = r.empty(ctx, s); err == nil {
+			err = r.unlink(at.dir, at.name)
+		}
+		if !errors.Is(err, unix.ENOTEMPTY) {
+			return err
+		}
+	}
+	return err
+}
+
+// unlink removes a name, of whatever; a directory must be empty.
+func (r *Root) unlink(dir int, name string) error {
+	r.renames.Lock()
+	defer r.renames.Unlock()
+	if err := r.movable(dir, name); err != nil {
+		return err
+	}
+	err := unix.Unlinkat(dir, name, 0)
+	if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
+		if derr := unix.Unlinkat(dir, name, unix.AT_REMOVEDIR); !errors.Is(derr, unix.ENOTDIR) {
+			return derr
+		}
+	}
+	return err
+}
+
+// maxNames bounds what is remembered of one directory.
+const maxNames = 10_000_000
+
+// empty removes all that is in a directory.
+func (r *Root) empty(ctx context.Context, d *dir) error {
+	names, err := d.names(maxNames)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		err := r.unlink(d.fd, name)
+		if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
+			err = r.emptyBelow(ctx, d, name)
+		}
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Root) emptyBelow(ctx context.Context, d *dir, name string) error {
+	s, err := r.sub(d, name)
+	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		return r.unlink(d.fd, name) // it was replaced
+	}
+	if err != nil {
+		return err
+	}
+	s.path = "" // nobody asks
+	defer s.close()
+	if err := d.inside(s, func() error { return r.empty(ctx, s) }); err != nil {
+		return err
+	}
+	return r.unlink(d.fd, name)
+}
+
+// Move gives what is at from another name, as rename(2): a file that is there is
+// replaced, a directory only when it is empty. Links in the last place are moved,
+// and replaced, themselves.
+func (r *Root) Move(from, to string) error {
+	if err := valid(to); err != nil {
+		return err
+	}
+	return r.do("move", from, func() error {
+		a, err := r.parent(from)
+		if err != nil {
+			return err
+		}
+		defer a.close()
+		b, err := r.parent(to)
+		if err != nil {
+			return errIs(err, "to %q", to)
+		}
+		defer b.close()
+		r.renames.Lock()
+		defer r.renames.Unlock()
+		if err := errors.Join(r.movable(a.dir, a.name), r.movable(b.dir, b.name)); err != nil {
+			return err
+		}
+		return unix.Renameat2(a.dir, a.name, b.dir, b.name, 0)
+	})
+}

@@ -1,0 +1,66 @@
+package boxfs
+
+import (
+	"errors"
+	"path"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// The kernel keeps what is a mount point in one mount namespace from being renamed and
+// removed by those in it alone; for us, who are in another, it takes the mount away
+// instead. So a Root asks itself. Processes inside cannot change the answer: what is
+// held stays what and where it is.
+
+// holds notes the directories that lead to mounts inside.
+func (r *Root) holds(fixed []string) error {
+	r.held = map[inode]bool{}
+	for _, p := range fixed {
+		for d := path.Dir(path.Clean("/" + p)); d != "/"; d = path.Dir(d) {
+			var st unix.Stat_t
+			fd, err := openat2(r.fd, d[1:], unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_SYMLINKS)
+			if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+				continue // nothing is mounted there
+			}
+			if err != nil {
+				return err
+			}
+			err = unix.Fstat(fd, &st)
+			unix.Close(fd)
+			if err != nil {
+				return err
+			}
+			r.held[inode{st.Dev, st.Ino}] = true
+		}
+	}
+	return nil
+}
+
+// inode tells directories apart.
+type inode struct{ dev, ino uint64 }
+
+// movable refuses a name that something is mounted at, or that leads there.
+func (r *Root) movable(dir int, name string) error {
+	var st unix.Statx_t
+	for {
+		err := unix.Statx(dir, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE|unix.STATX_INO, &st)
+		if err == unix.EINTR {
+			continue
+		}
+		if errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		break
+	}
+	at := inode{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}
+	if st.Attributes&st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 || st.Mode&unix.S_IFMT == unix.S_IFDIR && r.held[at] {
+		return fault.New(fault.Denied, "%q cannot be renamed, replaced or removed: something is mounted there, or in it", name).
+			WithHint("see what the policy has read-only, writable or mounted: coppice policy show NAME")
+	}
+	return nil
+}

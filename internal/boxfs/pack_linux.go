@@ -1,0 +1,322 @@
+package boxfs
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"path"
+	"sort"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Item is what a Packer puts into an archive.
+type Item struct {
+	Name     string // relative, no trailing slash; "." is the top
+	Mode     uint32 // as in stat(2), with the type bits
+	UID, GID uint32 // as seen inside
+	Size     int64
+	Mtime    time.Time
+	Target   string            // of a symbolic link
+	Same     FileID            // with Links > 1, what the names of one file have in common
+	Links    uint64            // how many names it has
+	Xattrs   map[string][]byte // those that are not user.* are left out, and those of ours
+}
+
+// FileID tells files apart.
+type FileID struct{ Dev, Ino uint64 }
+
+// maxSame is how many files with several names a Packer remembers; later ones are
+// put in once for each name.
+const maxSame = 1 << 20
+
+// Packer writes an archive in the form PAX. Its methods are called from one
+// goroutine.
+type Packer struct {
+	tw   *tar.Writer
+	same map[FileID]string
+}
+
+// NewPacker makes a Packer. Close ends the archive.
+func NewPacker(w io.Writer) *Packer { return &Packer{tar.NewWriter(w), map[FileID]string{}} }
+
+// Close ends the archive, and does not close what it is written to.
+func (p *Packer) Close() error { return p.tw.Close() }
+
+// Add puts an item in. open is called for a regular file; a file that is shorter by
+// then is filled up with zeros, a longer one cut. Sockets and devices are left out.
+func (p *Packer) Add(ctx context.Context, it Item, open func() (io.ReadCloser, error)) error {
+	h := &tar.Header{Name: it.Name, Mode: int64(it.Mode & 0o7777), Uid: int(it.UID), Gid: int(it.GID), ModTime: it.Mtime, Format: tar.FormatPAX}
+	switch it.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		h.Typeflag = tar.TypeDir
+		h.Name += "/"
+	case unix.S_IFLNK:
+		h.Typeflag, h.Linkname = tar.TypeSymlink, it.Target
+	case unix.S_IFIFO:
+		h.Typeflag = tar.TypeFifo
+	case unix.S_IFREG:
+		h.Typeflag, h.Size = tar.TypeReg, it.Size
+	default:
+		return nil
+	}
+	if it.Links > 1 && h.Typeflag == tar.TypeReg {
+		if first, ok := p.same[it.Same]; ok {
+			h.Typeflag, h.Linkname, h.Size = tar.TypeLink, first, 0
+			return p.tw.WriteHeader(h)
+		}
+		if len(p.same) < maxSame {
+			p.same[it.Same] = it.Name
+		}
+	}
+	for k, v := range it.Xattrs {
+		if !wanted(k) {
+			continue
+		}
+		if h.PAXRecords == nil {
+			h.PAXRecords = map[string]string{}
+		}
+		h.PAXRecords[xattrRecord+k] = string(v)
+	}
+	if h.Typeflag != tar.TypeReg || h.Size == 0 {
+		return p.tw.WriteHeader(h)
+	}
+	src, err := open()
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	if err := p.tw.WriteHeader(h); err != nil {
+		return err
+	}
+	return exactly(ctx, p.tw, src, h.Size)
+}
+
+const xattrRecord = "SCHILY.xattr."
+
+// wanted says which attributes travel: those of people. A name with "=" has no form
+// in PAX.
+func wanted(name string) bool {
+	return strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "user.overlay.") &&
+		!strings.HasPrefix(name, "user.coppice.") && !strings.ContainsAny(name, "=\x00")
+}
+
+// exactly copies size bytes, and zeros where there are fewer.
+func exactly(ctx context.Context, w io.Writer, r io.Reader, size int64) error {
+	bp := copyBufs.Get().(*[]byte)
+	defer copyBufs.Put(bp)
+	for size > 0 {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		b := (*bp)[:min(size, int64(len(*bp)))]
+		n, err := fill(r, b)
+		if errors.Is(err, io.EOF) {
+			clear(b[n:])
+			r, err = zeros{}, nil
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := w.Write(b); err != nil {
+			return err
+		}
+		size -= int64(len(b))
+	}
+	return nil
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// TarTo writes an archive of the directory at p, with names relative to it, or of
+// the single file that is there, under its own name. Links in it are put in as
+// links. What is on file systems of the kernel's, sockets and devices are left out;
+// what is removed meanwhile may be.
+func (r *Root) TarTo(ctx context.Context, p string, w io.Writer) error {
+	pk := NewPacker(w)
+	err := r.do("pack", p, func() error {
+		fd, err := r.open(p, unix.O_PATH)
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		err = unix.Fstat(fd, &st)
+		unix.Close(fd)
+		if err != nil {
+			return err
+		}
+		if !isDir(&st) {
+			return r.packOne(ctx, pk, p)
+		}
+		return r.packAll(ctx, pk, p)
+	})
+	if err != nil {
+		return err
+	}
+	return pk.Close()
+}
+
+// packOne packs the file that p leads to.
+func (r *Root) packOne(ctx context.Context, pk *Packer, p string) error {
+	fd, err := r.open(p, unix.O_PATH)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	f, err := r.openRegular(fd, &st)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(f)
+	it := r.item(path.Base(p), &st)
+	it.Xattrs, it.Links = attributes(f), 1
+	return pk.Add(ctx, it, func() (io.ReadCloser, error) { return reader(f), nil })
+}
+
+func (r *Root) packAll(ctx context.Context, pk *Packer, p string) error {
+	d, err := r.start(p)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	top := r.item(".", &d.st)
+	top.Xattrs = attributes(d.fd)
+	if err := pk.Add(ctx, top, nil); err != nil {
+		return err
+	}
+	n := int64(0)
+	return r.walk(ctx, d, maxNames, func(d *dir, name string, st *unix.Stat_t) (bool, error) {
+		if n++; n > r.limits.Entries {
+			return false, fault.New(fault.Invalid, "there are more than %d entries", r.limits.Entries).WithHint("pack directories further down, one by one")
+		}
+		return true, r.packEntry(ctx, pk, d, name, st)
+	})
+}
+
+func (r *Root) packEntry(ctx context.Context, pk *Packer, d *dir, name string, st *unix.Stat_t) (err error) {
+	it := r.item(d.at(name), st)
+	switch {
+	case isLink(st):
+		if it.Target, err = readLink(d.fd, name); err != nil {
+			return skip(err)
+		}
+	case isDir(st), isReg(st):
+		fd, err := openAt(d.fd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC)
+		if err != nil {
+			return skip(err)
+		}
+		defer unix.Close(fd)
+		return r.packOpen(ctx, pk, fd, it)
+	}
+	return pk.Add(ctx, it, nil)
+}
+
+// packOpen packs a directory or regular file that is open with O_PATH.
+func (r *Root) packOpen(ctx context.Context, pk *Packer, fd int, it Item) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if isDir(&st) {
+		if st.Dev != r.dev && r.admit(fd) != nil {
+			return nil
+		}
+		it = r.item(it.Name, &st)
+		if f, err := reopen(fd, unix.O_RDONLY|unix.O_DIRECTORY); err == nil { // else it may not be read: it goes in empty
+			it.Xattrs = attributes(f)
+			unix.Close(f)
+		}
+		return pk.Add(ctx, it, nil)
+	}
+	f, err := r.openRegular(fd, &st)
+	if err != nil {
+		return skip(err)
+	}
+	defer unix.Close(f)
+	it = r.item(it.Name, &st)
+	it.Xattrs = attributes(f)
+	return pk.Add(ctx, it, func() (io.ReadCloser, error) { return reader(f), nil })
+}
+
+// skip leaves out what is gone, or has become something else.
+func skip(err error) error {
+	if gone(err) || errors.Is(err, errKernel) || fault.Is(err, fault.Invalid) || errors.Is(err, unix.ESTALE) || errors.Is(err, unix.EINVAL) {
+		return nil
+	}
+	return err
+}
+
+func (r *Root) item(name string, st *unix.Stat_t) Item {
+	return Item{
+		Name: name, Mode: st.Mode, Size: st.Size, Mtime: time.Unix(st.Mtim.Sec, st.Mtim.Nsec),
+		UID: inside(r.user.UIDs, st.Uid), GID: inside(r.user.GIDs, st.Gid),
+		Same: FileID{st.Dev, st.Ino}, Links: uint64(st.Nlink), //nolint:unconvert // it is shorter on arm64
+	}
+}
+
+// reader reads a descriptor that stays its owner's.
+type reader int
+
+func (r reader) Read(b []byte) (int, error) {
+	for {
+		n, err := unix.Read(int(r), b)
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return 0, err
+		case n == 0 && len(b) > 0:
+			return 0, io.EOF
+		default:
+			return n, nil
+		}
+	}
+}
+
+func (reader) Close() error { return nil }
+
+// attributes reads those of an open file that travel. What cannot be read is not
+// there.
+func attributes(fd int) map[string][]byte {
+	var small [1024]byte
+	n, err := unix.Flistxattr(fd, small[:])
+	list := small[:max(n, 0)]
+	if errors.Is(err, unix.ERANGE) {
+		list = make([]byte, 64<<10) // XATTR_LIST_MAX
+		if n, err = unix.Flistxattr(fd, list); err == nil {
+			list = list[:n]
+		}
+	}
+	if err != nil || len(list) == 0 {
+		return nil
+	}
+	out := map[string][]byte{}
+	for k := range bytes.SplitSeq(list, []byte{0}) {
+		if !wanted(string(k)) {
+			continue
+		}
+		v := make([]byte, 64<<10) // XATTR_SIZE_MAX
+		if n, err := unix.Fgetxattr(fd, string(k), v); err == nil {
+			out[string(k)] = bytes.Clone(v[:n])
+		}
+	}
+	return out
+}
+
+// sorted gives the names of attributes in order.
+func sorted(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return keys
+}

@@ -1,0 +1,349 @@
+package boxfs
+
+import (
+	"errors"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Options make a Root.
+type Options struct {
+	// Dir is the root, of which the Root takes hold: it is closed with it. O_PATH
+	// is enough.
+	Dir  *os.File
+	User User
+	// Renames is held while a name goes, or goes to something else: so nothing that
+	// its holder has seen goes away through a Root, and no file is between two names.
+	// It is held from the comparison with WriteOptions.Match to the rename, too.
+	// Roots of the same directory share one. Nil is one of its own.
+	Renames sync.Locker
+	// Fixed are the paths, without links, at which the box's policy has mounts. Neither
+	// what is there nor the directories above are renamed, replaced or removed.
+	Fixed []string
+	// Limits bound what one call does; the zero value is DefaultLimits.
+	Limits Limits
+}
+
+// Limits bound what one call does.
+type Limits struct {
+	List    int   // entries of List
+	Entries int64 // of an archive
+	Bytes   int64 // of the files of an archive
+	Watches int   // directories of one Watch
+}
+
+// DefaultLimits are the limits where none are given.
+var DefaultLimits = Limits{List: 100_000, Entries: 5_000_000, Bytes: 256 << 30, Watches: 8192}
+
+// Root is the files beneath a directory. All methods may be called from several
+// goroutines at once; errors carry a fault.Kind. Make one with New.
+type Root struct {
+	dir     *os.File
+	fd      int
+	user    User
+	actor   actor
+	renames sync.Locker
+	limits  Limits
+	dev     uint64          // of the root directory
+	kind    int64           // of its file system
+	kernels map[uint64]bool // devices of file systems that are the kernel's
+	held    map[inode]bool  // directories that lead to Options.Fixed
+}
+
+// New makes a Root. After an error opt.Dir is still the caller's.
+func New(opt Options) (*Root, error) {
+	a, err := opt.User.actor()
+	if err != nil {
+		return nil, err
+	}
+	if opt.Renames == nil {
+		opt.Renames = new(sync.Mutex)
+	}
+	r := &Root{dir: opt.Dir, fd: int(opt.Dir.Fd()), user: opt.User, actor: a, renames: opt.Renames, limits: opt.Limits.or(DefaultLimits), kernels: map[uint64]bool{}}
+	var st unix.Stat_t
+	if err := unix.Fstat(r.fd, &st); err != nil {
+		return nil, fault.Wrap(err, "look at the root")
+	}
+	if !isDir(&st) {
+		return nil, fault.New(fault.Invalid, "the root is no directory")
+	}
+	var fs unix.Statfs_t
+	if err := fstatfs(r.fd, &fs); err != nil {
+		return nil, fault.Wrap(err, "look at the root")
+	}
+	r.dev, r.kind = st.Dev, fs.Type
+	if err := r.holds(opt.Fixed); err != nil {
+		return nil, fault.Wrap(err, "look for what is mounted in the root")
+	}
+	return r, fault.Wrap(r.findKernels(), "look for the kernel's file systems")
+}
+
+func (l Limits) or(d Limits) Limits {
+	if l.List == 0 {
+		l.List = d.List
+	}
+	if l.Entries == 0 {
+		l.Entries = d.Entries
+	}
+	if l.Bytes == 0 {
+		l.Bytes = d.Bytes
+	}
+	if l.Watches == 0 {
+		l.Watches = d.Watches
+	}
+	return l
+}
+
+// Close lets go of the root. What was opened by it stays open.
+func (r *Root) Close() error { return r.dir.Close() }
+
+// findKernels remembers what is mounted at the places of the kernel, some of which
+// is of the same kind as what is mounted at /tmp. Processes inside cannot move it.
+func (r *Root) findKernels() error {
+	for _, name := range []string{"proc", "sys", "dev", "dev/pts", "dev/shm", "dev/mqueue"} {
+		var st unix.Stat_t
+		fd, err := openat2(r.fd, name, unix.O_PATH|unix.O_NOFOLLOW, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_SYMLINKS)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		err = unix.Fstat(fd, &st)
+		unix.Close(fd)
+		if err != nil {
+			return err
+		}
+		if st.Dev != r.dev {
+			r.kernels[st.Dev] = true
+		}
+	}
+	return nil
+}
+
+// ordinary are the file systems that hold files of people.
+var ordinary = map[int64]bool{
+	unix.OVERLAYFS_SUPER_MAGIC: true,
+	unix.TMPFS_MAGIC:           true,
+	unix.EXT4_SUPER_MAGIC:      true,
+	unix.XFS_SUPER_MAGIC:       true,
+	unix.BTRFS_SUPER_MAGIC:     true,
+	unix.F2FS_SUPER_MAGIC:      true,
+}
+
+// admit refuses what lies on a file system that is the kernel's. It is asked of
+// what was opened, never of a name.
+func (r *Root) admit(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if r.kernels[st.Dev] {
+		return errKernel
+	}
+	if st.Dev == r.dev {
+		return nil
+	}
+	var fs unix.Statfs_t
+	if err := fstatfs(fd, &fs); err != nil {
+		return err
+	}
+	if fs.Type != r.kind && !ordinary[fs.Type] {
+		return errKernel
+	}
+	return nil
+}
+
+var errKernel = errors.New("it lies on a file system of the kernel's")
+
+func fstatfs(fd int, fs *unix.Statfs_t) error {
+	for {
+		if err := unix.Fstatfs(fd, fs); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// lead is how much of a path is resolved at once.
+const lead = 3000
+
+// open opens what is at p beneath the root. With flags that hold O_NOFOLLOW a link
+// in the last place is opened itself.
+func (r *Root) open(p string, flags uint64) (int, error) {
+	p = strings.TrimLeft(p, "/")
+	if p == "" {
+		p = "."
+	}
+	head, tail := cutPath(p)
+	if tail == "" {
+		return openat2(r.fd, head, flags, unix.RESOLVE_IN_ROOT)
+	}
+	fd, err := openat2(r.fd, head, unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_IN_ROOT)
+	for err == nil && tail != "" {
+		head, tail = cutPath(tail)
+		how := uint64(unix.O_PATH | unix.O_DIRECTORY)
+		if tail == "" {
+			how = flags
+		}
+		var next int
+		next, err = openat2(fd, head, how, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
+		unix.Close(fd)
+		fd = next
+	}
+	return fd, err
+}
+
+// cutPath cuts a path after the last name that fits into lead, or after its first.
+func cutPath(p string) (head, tail string) {
+	if len(p) <= lead {
+		return p, ""
+	}
+	i := strings.LastIndexByte(p[:lead], '/')
+	if i < 0 {
+		if i = strings.IndexByte(p, '/'); i < 0 {
+			return p, ""
+		}
+	}
+	return p[:i+1], strings.TrimLeft(p[i:], "/")
+}
+
+// tries is how often a path is resolved that is moved meanwhile.
+const tries = 1000
+
+func openat2(dir int, p string, flags, resolve uint64) (int, error) {
+	how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: resolve | unix.RESOLVE_NO_MAGICLINKS}
+	for i := 0; ; i++ {
+		fd, err := unix.Openat2(dir, p, &how)
+		if err == nil || err != unix.EINTR && (err != unix.EAGAIN || i >= tries) {
+			return fd, err
+		}
+	}
+}
+
+// reopen opens the very file that fd, of O_PATH, is of. It must be a directory or
+// a regular file.
+func reopen(fd, flags int) (int, error) {
+	for {
+		got, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), flags|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+		if err != unix.EINTR {
+			return got, err
+		}
+	}
+}
+
+// place is a name in a directory.
+type place struct {
+	dir  int // O_PATH
+	name string
+}
+
+func (p place) close() { unix.Close(p.dir) }
+
+// parent opens the directory that p's last name is in.
+func (r *Root) parent(p string) (place, error) {
+	dir, name, err := splitPath(p)
+	if err != nil {
+		return place{}, err
+	}
+	fd, err := r.open(dir, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return place{}, err
+	}
+	if err := r.admit(fd); err != nil {
+		unix.Close(fd)
+		return place{}, err
+	}
+	return place{fd, name}, nil
+}
+
+// splitPath takes the last name off a path; one that names no entry of a directory
+// is refused.
+func splitPath(p string) (dir, name string, err error) {
+	dir, name = path.Split(strings.TrimRight(p, "/"))
+	if name == "" || name == "." || name == ".." {
+		return "", "", fault.New(fault.Invalid, "%q is not the name of something in a directory", p).
+			WithHint("give a path that ends in a name, such as /src/main.go")
+	}
+	return dir, name, nil
+}
+
+// valid refuses what cannot be a path.
+func valid(p string) error {
+	switch {
+	case p == "":
+		return fault.New(fault.Invalid, "no path was given").WithHint("give one, such as /src/main.go; / is the root directory")
+	case strings.IndexByte(p, 0) >= 0:
+		return fault.New(fault.Invalid, "path %q holds a NUL byte", p).WithHint("no file can be called so")
+	case len(p) > 1<<20:
+		return fault.New(fault.Invalid, "a path of %d bytes", len(p)).WithHint("a path may have %d", 1<<20)
+	}
+	return nil
+}
+
+// errIs gives an error of the system the kind and the words that fit.
+func errIs(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	var known *fault.Error
+	if errors.As(err, &known) {
+		return err
+	}
+	kind, hint := fault.KindOf(err), ""
+	switch {
+	case errors.Is(err, errKernel):
+		kind, hint = fault.Denied, "/proc, /sys and /dev are not files; look at them with a command in the sandbox"
+	case errors.Is(err, unix.ENOTDIR):
+		kind, hint = fault.Invalid, "something on the way is not a directory"
+	case errors.Is(err, unix.EISDIR):
+		kind, hint = fault.Invalid, "it is a directory"
+	case errors.Is(err, unix.ELOOP):
+		kind, hint = fault.Invalid, "links on the way lead in circles, or into /proc"
+	case errors.Is(err, unix.ENAMETOOLONG):
+		kind, hint = fault.Invalid, "a name may have 255 bytes"
+	case errors.Is(err, unix.ENOTEMPTY):
+		kind, hint = fault.Conflict, "it is not empty; remove what is in it as well: recursive"
+	case errors.Is(err, unix.EXDEV):
+		kind, hint = fault.Unsupported, "it would have to be copied; do it with a command in the sandbox: mv FROM TO"
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ETXTBSY), errors.Is(err, unix.ESTALE):
+		kind, hint = fault.Conflict, "something in the sandbox holds or moves it; try again"
+	case errors.Is(err, unix.EINVAL):
+		kind, hint = fault.Invalid, "the file system does not take such a name or change"
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		kind, hint = fault.Unavailable, "too many files are open; try again later"
+	case errors.Is(err, unix.EROFS):
+		kind, hint = fault.Denied, "it is read-only inside, by the policy or because the host has it so; see: coppice policy show NAME"
+	case kind == fault.Exists:
+		hint = "remove it first, or choose another name"
+	case kind == fault.Denied:
+		hint = "the sandbox's user may not do that"
+	}
+	return fault.New(kind, format, args...).Because(err).WithHint("%s", hint)
+}
+
+// do runs one operation on p as the user.
+func (r *Root) do(verb, p string, fn func() error) error {
+	if err := valid(p); err != nil {
+		return err
+	}
+	return errIs(r.actor.act(fn), "%s %q", verb, p)
+}
+
+func isDir(st *unix.Stat_t) bool  { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
+func isReg(st *unix.Stat_t) bool  { return st.Mode&unix.S_IFMT == unix.S_IFREG }
+func isLink(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFLNK }
+
+func lstat(dir int, name string, st *unix.Stat_t) error {
+	for {
+		if err := unix.Fstatat(dir, name, st, unix.AT_SYMLINK_NOFOLLOW); err != unix.EINTR {
+			return err
+		}
+	}
+}

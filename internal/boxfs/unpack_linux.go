@@ -1,0 +1,519 @@
+package boxfs
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/archive"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+const (
+	// maxWindow is what an archive's compression may take of memory, in bytes.
+	maxWindow = 128 << 20
+	// maxReports is how many lines the report has.
+	maxReports = 1000
+	// maxKept is how many bytes of paths are remembered.
+	maxKept = 128 << 20
+)
+
+// TarFrom unpacks an archive, tar or tar compressed with gzip, zstd or xz, into the
+// directory at p, which is made. What is unpacked belongs to the user, without
+// setuid and setgid bits. Names are taken as relative to p; what would lead out of
+// it, what lies below a link that the archive itself holds, and devices are left
+// out and reported. A file replaces what has its name unless that is a directory. A
+// directory that is there, be it through a link, is kept.
+//
+// After an error, what was unpacked before it stays.
+func (r *Root) TarFrom(ctx context.Context, p string, src io.Reader) (wire.UnpackResult, error) {
+	if err := valid(p); err != nil {
+		return wire.UnpackResult{}, err
+	}
+	plain, done, err := archive.Open(ctx, src, archive.Limits{Bytes: r.limits.Bytes, Window: maxWindow})
+	if err != nil {
+		return wire.UnpackResult{}, fault.Wrap(err, "unpack into %q", p)
+	}
+	defer done()
+	u := &unpack{r: r, ctx: ctx, base: strings.TrimRight(p, "/"), links: map[string]bool{}, parent: -1}
+	defer u.leave()
+	err = u.all(tar.NewReader(plain))
+	if err == nil {
+		// What comes after the end of the archive is not looked at, but for the
+		// checksum of what it is packed in.
+		if _, err = io.Copy(io.Discard, plain); err != nil {
+			err = archive.Damaged(err)
+		}
+	}
+	return u.res, errIs(err, "unpack into %q", p)
+}
+
+// unpack is one TarFrom.
+type unpack struct {
+	r    *Root
+	ctx  context.Context
+	base string // of the root; "" is the root itself
+	res  wire.UnpackResult
+
+	links  map[string]bool // links that the archive made, by name
+	dirs   []pending
+	kept   int    // bytes of names in links and dirs
+	at     string // the directory, below base, that parent is open at
+	parent int    // O_PATH; -1: none
+}
+
+// pending is a directory that gets its mode and time in the end.
+type pending struct {
+	name  string
+	mode  uint32
+	mtime unix.Timespec
+}
+
+// all unpacks all entries. The archive is read as this process, what is read is
+// written as the user.
+func (u *unpack) all(tr *tar.Reader) error {
+	n := int64(0)
+	for first := true; ; first = false {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) && !first {
+			return u.r.actor.act(u.finish)
+		}
+		if errors.Is(err, io.EOF) {
+			return fault.New(fault.Invalid, "the archive is empty or no tar archive").WithHint("send tar, or tar compressed with gzip or zstd")
+		}
+		if err != nil {
+			return archive.Damaged(err)
+		}
+		if n++; n > u.r.limits.Entries {
+			return fault.New(fault.Invalid, "the archive holds more than %d entries", u.r.limits.Entries).WithHint("send it in parts")
+		}
+		if err := u.entry(h, tr); err != nil {
+			return errIs(err, "entry %q", h.Name)
+		}
+	}
+}
+
+// note puts an entry that was left out or changed into the report.
+func (u *unpack) note(name, format string, args ...any) {
+	switch n := len(u.res.LeftOut); {
+	case n < maxReports:
+		u.res.LeftOut = append(u.res.LeftOut, fmt.Sprintf("%.300q: ", name)+fmt.Sprintf(format, args...))
+	case n == maxReports:
+		u.res.LeftOut = append(u.res.LeftOut, "and more")
+	}
+}
+
+func (u *unpack) entry(h *tar.Header, src io.Reader) error {
+	if h.Typeflag == tar.TypeXGlobalHeader {
+		return nil // as git archive writes
+	}
+	parts, changed, ok := archive.Name(h.Name)
+	if !ok {
+		u.note(h.Name, "left out: its name leads outside or is too long")
+		return nil
+	}
+	if changed {
+		u.note(h.Name, "taken as relative")
+	}
+	if len(parts) == 0 {
+		return u.r.actor.act(func() error { _, err := u.enter(nil); return err })
+	}
+	if len(parts) > 1 && u.behindLink(parts[:len(parts)-1]) {
+		u.note(h.Name, "left out: it lies below a link of the archive")
+		return nil
+	}
+	dir, name := parts[:len(parts)-1], parts[len(parts)-1]
+	if h.Typeflag == tar.TypeReg || h.Typeflag == tar.TypeGNUSparse || h.Typeflag == tar.TypeCont {
+		return u.file(h, dir, name, src)
+	}
+	return u.r.actor.act(func() error {
+		if ok, err := u.enter(dir); err != nil || !ok {
+			if err == nil {
+				u.noDir(h)
+			}
+			return err
+		}
+		switch h.Typeflag {
+		case tar.TypeDir:
+			return u.dir(h, parts, name)
+		case tar.TypeSymlink:
+			return u.symlink(h, parts, name)
+		case tar.TypeLink:
+			return u.hardlink(h, parts, name)
+		case tar.TypeFifo:
+			return u.fifo(h, parts, name)
+		case tar.TypeChar, tar.TypeBlock:
+			u.note(h.Name, "left out: device nodes are not unpacked")
+		default:
+			u.note(h.Name, "left out: entries of type %q are not known", h.Typeflag)
+		}
+		return nil
+	})
+}
+
+func (u *unpack) noDir(h *tar.Header) {
+	u.note(h.Name, "left out: it lies below something that is no directory")
+}
+
+// behindLink reports whether a directory is reached by a link of the archive.
+func (u *unpack) behindLink(parts []string) bool {
+	if len(u.links) == 0 {
+		return false
+	}
+	for i := range parts {
+		if u.links[strings.Join(parts[:i+1], "/")] {
+			return true
+		}
+	}
+	return false
+}
+
+func (u *unpack) leave() {
+	if u.parent >= 0 {
+		unix.Close(u.parent)
+	}
+	u.parent = -1
+}
+
+// path is where the parts of a name are, from the root.
+func (u *unpack) path(parts []string) string { return u.base + "/" + strings.Join(parts, "/") }
+
+// enter opens a directory, and makes what is missing on the way.
+func (u *unpack) enter(parts []string) (ok bool, err error) {
+	name := strings.Join(parts, "/")
+	if u.parent >= 0 && u.at == name {
+		return true, nil
+	}
+	if u.down(name) {
+		return true, nil
+	}
+	u.leave()
+	fd, err := u.r.open(u.path(parts), unix.O_PATH|unix.O_DIRECTORY)
+	if errors.Is(err, unix.ENOENT) {
+		if err = u.r.makeAll(u.path(parts), 0o755); err == nil {
+			fd, err = u.r.open(u.path(parts), unix.O_PATH|unix.O_DIRECTORY)
+		}
+	}
+	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EEXIST) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := u.r.admit(fd); err != nil {
+		unix.Close(fd)
+		return false, err
+	}
+	u.parent, u.at = fd, name
+	return true, nil
+}
+
+// down goes from the directory that is open to one below it, where no link is on
+// the way: an archive goes down step by step.
+func (u *unpack) down(name string) bool {
+	if u.parent < 0 || u.at != "" && !strings.HasPrefix(name, u.at+"/") {
+		return false
+	}
+	rest := strings.TrimPrefix(name[len(u.at):], "/")
+	if rest == "" || len(rest) > lead {
+		return false
+	}
+	fd, err := openat2(u.parent, rest, unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
+	if err != nil {
+		return false
+	}
+	if u.r.admit(fd) != nil {
+		unix.Close(fd)
+		return false
+	}
+	u.leave()
+	u.parent, u.at = fd, name
+	return true
+}
+
+// clear removes what is at name, so that the entry takes its place. A directory
+// stays.
+func (u *unpack) clear(h *tar.Header, parts []string, name string) (ok bool, err error) {
+	u.r.renames.Lock()
+	if err = u.r.movable(u.parent, name); err == nil {
+		err = unix.Unlinkat(u.parent, name, 0)
+	}
+	u.r.renames.Unlock()
+	if errors.Is(err, unix.EISDIR) {
+		u.note(h.Name, "left out: there is a directory of that name")
+		return false, nil
+	}
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		delete(u.links, strings.Join(parts, "/"))
+		return true, nil
+	}
+	return false, err
+}
+
+func (u *unpack) dir(h *tar.Header, parts []string, name string) error {
+	err := unix.Mkdirat(u.parent, name, 0o755)
+	if errors.Is(err, unix.EEXIST) {
+		fd, oerr := u.r.open(u.path(parts), unix.O_PATH|unix.O_DIRECTORY)
+		if oerr == nil { // also through a link, which stays
+			unix.Close(fd)
+			return nil
+		}
+		if ok, cerr := u.clear(h, parts, name); cerr != nil || !ok {
+			return cerr
+		}
+		err = unix.Mkdirat(u.parent, name, 0o755)
+	}
+	if err != nil {
+		return err
+	}
+	fd, err := openAt(u.parent, name, openDir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := u.setXattrs(fd, h); err != nil {
+		return err
+	}
+	at := strings.Join(parts, "/")
+	if u.kept += len(at); u.kept > maxKept {
+		u.note(h.Name, "its mode and time were left out: there are too many directories")
+		return exactMode(fd, uint32(h.Mode)&0o1777)
+	}
+	u.dirs = append(u.dirs, pending{at, uint32(h.Mode) & 0o1777, unix.NsecToTimespec(h.ModTime.UnixNano())})
+	return nil
+}
+
+// plainMode takes from a header what an unpacked file may have.
+func (u *unpack) plainMode(h *tar.Header) uint32 {
+	if h.Mode&0o6000 != 0 {
+		u.note(h.Name, "its setuid and setgid bits were left out")
+	}
+	return uint32(h.Mode) & 0o777
+}
+
+func (u *unpack) file(h *tar.Header, dir []string, name string, src io.Reader) error {
+	if h.Size < 0 || h.Size > u.r.limits.Bytes-u.res.Bytes {
+		return fault.New(fault.Invalid, "the archive holds more than %d bytes", u.r.limits.Bytes).WithHint("send it in parts")
+	}
+	fd := -1
+	err := u.r.actor.act(func() error {
+		ok, err := u.enter(dir)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			u.noDir(h)
+			return nil
+		}
+		if ok, err = u.clear(h, append(dir[:len(dir):len(dir)], name), name); err != nil || !ok {
+			return err
+		}
+		fd, err = openFlags(u.parent, name, unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+		return err
+	})
+	if err != nil || fd < 0 {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := u.content(fd, h.Size, src); err != nil {
+		return err
+	}
+	u.res.Bytes += h.Size
+	u.res.Files++
+	return u.r.actor.act(func() error {
+		if err := u.setXattrs(fd, h); err != nil {
+			return err
+		}
+		if err := unix.Fchmod(fd, u.plainMode(h)); err != nil {
+			return err
+		}
+		at := unix.NsecToTimespec(h.ModTime.UnixNano())
+		return touch(fd, at)
+	})
+}
+
+func touch(fd int, at unix.Timespec) error {
+	return unix.UtimesNanoAt(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), []unix.Timespec{at, at}, 0)
+}
+
+// content writes a file; blocks of zeros become holes, so that a sparse file costs
+// what is in it.
+func (u *unpack) content(fd int, size int64, src io.Reader) error {
+	bp := copyBufs.Get().(*[]byte)
+	defer copyBufs.Put(bp)
+	hole := false
+	for off := int64(0); off < size; {
+		if u.ctx.Err() != nil {
+			return context.Cause(u.ctx)
+		}
+		b := (*bp)[:min(size-off, int64(len(*bp)))]
+		if _, err := io.ReadFull(src, b); err != nil {
+			return archive.Damaged(err)
+		}
+		if hole = len(b) >= 4096 && allZero(b); hole {
+			if _, err := unix.Seek(fd, int64(len(b)), io.SeekCurrent); err != nil {
+				return err
+			}
+		} else if err := writeAll(fd, b); err != nil {
+			return err
+		}
+		off += int64(len(b))
+	}
+	if hole {
+		return unix.Ftruncate(fd, size)
+	}
+	return nil
+}
+
+func allZero(b []byte) bool { return b[0] == 0 && bytes.Equal(b[1:], b[:len(b)-1]) }
+
+func (u *unpack) symlink(h *tar.Header, parts []string, name string) error {
+	if h.Linkname == "" || len(h.Linkname) > 4095 || strings.IndexByte(h.Linkname, 0) >= 0 {
+		u.note(h.Name, "left out: its target is empty or too long")
+		return nil
+	}
+	if ok, err := u.clear(h, parts, name); err != nil || !ok {
+		return err
+	}
+	if err := unix.Symlinkat(h.Linkname, u.parent, name); err != nil {
+		return err
+	}
+	if err := u.made(parts); err != nil {
+		return err
+	}
+	u.res.Files++
+	return u.stamp(h, name)
+}
+
+// made remembers a link that the archive holds. None may be forgotten.
+func (u *unpack) made(parts []string) error {
+	at := strings.Join(parts, "/")
+	if u.kept += len(at); u.kept > maxKept {
+		return fault.New(fault.Invalid, "the archive holds too many links and directories").WithHint("send it in parts")
+	}
+	u.links[at] = true
+	return nil
+}
+
+// stamp sets the time of what is not opened.
+func (u *unpack) stamp(h *tar.Header, name string) error {
+	at := unix.NsecToTimespec(h.ModTime.UnixNano())
+	return unix.UtimesNanoAt(u.parent, name, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+func (u *unpack) fifo(h *tar.Header, parts []string, name string) error {
+	if ok, err := u.clear(h, parts, name); err != nil || !ok {
+		return err
+	}
+	if err := unix.Mknodat(u.parent, name, unix.S_IFIFO|u.plainMode(h), 0); err != nil {
+		return err
+	}
+	u.res.Files++
+	return u.stamp(h, name)
+}
+
+// hardlink links to what is at another name below base.
+func (u *unpack) hardlink(h *tar.Header, parts []string, name string) error {
+	target, _, ok := archive.Name(h.Linkname)
+	if !ok || len(target) == 0 || u.behindLink(target[:len(target)-1]) {
+		u.note(h.Name, "left out: it links to %q, which leads outside", h.Linkname)
+		return nil
+	}
+	from, err := u.r.parent(u.path(target))
+	if err != nil {
+		u.note(h.Name, "left out: it links to %q, which is not there", h.Linkname)
+		return nil
+	}
+	defer from.close()
+	var st, here unix.Stat_t
+	if err := lstat(from.dir, from.name, &st); err != nil || isDir(&st) {
+		u.note(h.Name, "left out: it links to %q, which is no earlier file", h.Linkname)
+		return nil
+	}
+	if lstat(u.parent, name, &here) == nil && here.Ino == st.Ino && here.Dev == st.Dev {
+		return nil // itself
+	}
+	if ok, err := u.clear(h, parts, name); err != nil || !ok {
+		return err
+	}
+	if isLink(&st) {
+		if err := u.made(parts); err != nil {
+			return err
+		}
+	}
+	u.res.Files++
+	return unix.Linkat(from.dir, from.name, u.parent, name, 0)
+}
+
+// setXattrs sets the attributes of people; a file system that has none is no error.
+func (u *unpack) setXattrs(fd int, h *tar.Header) error {
+	for _, k := range sorted(h.PAXRecords) {
+		key, ok := strings.CutPrefix(k, xattrRecord)
+		if !ok {
+			continue
+		}
+		if !wanted(key) {
+			u.note(h.Name, "attribute %q left out", key)
+			continue
+		}
+		err := unix.Fsetxattr(fd, key, []byte(h.PAXRecords[k]), 0)
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ERANGE) || errors.Is(err, unix.EPERM) {
+			u.note(h.Name, "attribute %q left out: %v", key, err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish sets times and modes of the directories that were made: those that close a
+// directory to the user in the end, the innermost first.
+func (u *unpack) finish() error {
+	var closing []pending
+	for _, d := range u.dirs {
+		last := d
+		if d.mode&0o700 != 0o700 {
+			closing = append(closing, d)
+			last.mode |= 0o700
+		}
+		if err := u.finishOne(last); err != nil {
+			return err
+		}
+	}
+	for i := len(closing) - 1; i >= 0; i-- {
+		if err := u.finishOne(closing[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u *unpack) finishOne(d pending) error {
+	parts := strings.Split(d.name, "/")
+	last := len(parts) - 1
+	if ok, err := u.enter(parts[:last]); err != nil || !ok {
+		return err
+	}
+	fd, err := openAt(u.parent, parts[last], openDir)
+	if gone(err) {
+		return nil // somebody took it away
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := exactMode(fd, d.mode); err != nil {
+		return err
+	}
+	return touch(fd, d.mtime)
+}

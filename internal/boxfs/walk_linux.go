@@ -1,0 +1,262 @@
+package boxfs
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// held is how deep a walk keeps each directory's descriptor. Below that it closes
+// them on the way down and comes back by "..", so that a tree of any depth is
+// walked with a bounded number of them.
+const held = 64
+
+const openDir = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
+
+// dir is a directory on a walk.
+type dir struct {
+	fd    int
+	st    unix.Stat_t
+	depth int
+	path  string // of any length; "" is where the walk began
+}
+
+func (d *dir) close() {
+	if d.fd >= 0 {
+		unix.Close(d.fd)
+	}
+	d.fd = -1
+}
+
+// at gives the path of an entry.
+func (d *dir) at(name string) string {
+	if d.path == "" {
+		return name
+	}
+	return d.path + "/" + name
+}
+
+// sub opens a directory in d, never through a link, and only where the files are
+// not the kernel's.
+func (r *Root) sub(d *dir, name string) (*dir, error) {
+	fd, err := openAt(d.fd, name, openDir)
+	if err != nil {
+		return nil, err
+	}
+	s := &dir{fd: fd, depth: d.depth + 1, path: d.at(name)}
+	if err = unix.Fstat(fd, &s.st); err == nil && s.st.Dev != d.st.Dev {
+		err = r.admit(fd)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return s, nil
+}
+
+// inside runs fn for a directory below d, and has d open again afterwards.
+func (d *dir) inside(s *dir, fn func() error) error {
+	if d.depth < held {
+		return fn()
+	}
+	d.close()
+	err := fn()
+	if err != nil {
+		return err
+	}
+	fd, err := openFlags(s.fd, "..", openDir, 0)
+	if err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && (st.Ino != d.st.Ino || st.Dev != d.st.Dev) {
+		err = unix.ESTALE // it was moved meanwhile
+	}
+	if err != nil {
+		unix.Close(fd)
+		return err
+	}
+	d.fd = fd
+	return nil
+}
+
+// openAt opens an entry of a directory. No name can lead out of it.
+func openAt(dir int, name string, flags int) (int, error) {
+	return openat2(dir, name, uint64(flags), unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
+}
+
+// start opens the directory at p for a walk; links are followed.
+func (r *Root) start(p string) (*dir, error) {
+	fd, err := r.open(p, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	if err := r.admit(fd); err != nil {
+		return nil, err
+	}
+	d := &dir{}
+	if d.fd, err = reopen(fd, unix.O_RDONLY|unix.O_DIRECTORY); err != nil {
+		return nil, err
+	}
+	if err := unix.Fstat(d.fd, &d.st); err != nil {
+		d.close()
+		return nil, err
+	}
+	return d, nil
+}
+
+var dirBufs = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
+
+// names reads the names in a directory, in order; most is how many it may have.
+func (d *dir) names(most int) ([]string, error) {
+	bp := dirBufs.Get().(*[]byte)
+	defer dirBufs.Put(bp)
+	if _, err := unix.Seek(d.fd, 0, 0); err != nil {
+		return nil, err
+	}
+	var out []string
+	for {
+		n, err := unix.Getdents(d.fd, *bp)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if n <= 0 {
+			slices.Sort(out)
+			return out, nil
+		}
+		if out, err = entries(out, (*bp)[:n]); err != nil {
+			return nil, err
+		}
+		if len(out) > most {
+			return nil, tooMany(most)
+		}
+	}
+}
+
+// entries adds the names in what getdents64(2) gave.
+func entries(out []string, b []byte) ([]string, error) {
+	const head = 19 // ino, off, reclen, type
+	for len(b) > 0 {
+		if len(b) < head {
+			return nil, unix.EIO
+		}
+		size := int(binary.NativeEndian.Uint16(b[16:]))
+		if size < head || size > len(b) {
+			return nil, unix.EIO
+		}
+		name, _, _ := strings.Cut(string(b[head:size]), "\x00")
+		if b = b[size:]; name == "" || strings.Contains(name, "/") {
+			return nil, unix.EIO
+		}
+		if name != "." && name != ".." {
+			out = append(out, name)
+		}
+	}
+	return out, nil
+}
+
+func tooMany(most int) error {
+	return fault.New(fault.Invalid, "there are more than %d entries", most).
+		WithHint("look at a directory further down, or less deep; or get it as an archive (files/tar)")
+}
+
+// gone reports that something was moved or removed since its name was read.
+func gone(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
+}
+
+// walk calls fn for each entry below d, parents before children, names in order;
+// fn says whether to go into it. What is removed meanwhile is left out.
+func (r *Root) walk(ctx context.Context, d *dir, most int, fn func(d *dir, name string, st *unix.Stat_t) (into bool, err error)) error {
+	names, err := d.names(most)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		var st unix.Stat_t
+		if err := lstat(d.fd, name, &st); gone(err) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		into, err := fn(d, name, &st)
+		if err != nil {
+			return err
+		}
+		if !into || !isDir(&st) {
+			continue
+		}
+		s, err := r.sub(d, name)
+		if gone(err) || errors.Is(err, errKernel) || errors.Is(err, unix.EACCES) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		err = d.inside(s, func() error { return r.walk(ctx, s, most, fn) })
+		s.close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxListed is how many bytes of paths List gives.
+const maxListed = 64 << 20
+
+// List gives what is in the directory p, depth levels down: 0 is 1, below 0 is all.
+// Directories that the user may not read, and those of the kernel, are listed and
+// not entered. More than Limits.List entries are an error.
+func (r *Root) List(ctx context.Context, p string, depth int) (wire.FileList, error) {
+	if depth == 0 {
+		depth = 1
+	}
+	list := wire.FileList{Files: []wire.FileInfo{}}
+	size := 0
+	err := r.do("list", p, func() error {
+		d, err := r.start(p)
+		if err != nil {
+			return err
+		}
+		defer d.close()
+		base := strings.Trim(p, "/")
+		if base == "." {
+			base = ""
+		}
+		return r.walk(ctx, d, r.limits.List, func(d *dir, name string, st *unix.Stat_t) (bool, error) {
+			at := d.at(name)
+			if base != "" {
+				at = base + "/" + at
+			}
+			if len(list.Files) >= r.limits.List {
+				return false, tooMany(r.limits.List)
+			}
+			if size += len(at); size > maxListed {
+				return false, fault.New(fault.Invalid, "the paths have more than %d bytes", maxListed).WithHint("look at a directory further down, or less deep")
+			}
+			i := r.info(at, st)
+			if isLink(st) {
+				i.Target, _ = readLink(d.fd, name) // it may be gone
+			}
+			list.Files = append(list.Files, i)
+			return depth < 0 || d.depth+1 < depth, nil
+		})
+	})
+	return list, err
+}

@@ -1,0 +1,389 @@
+package boxfs
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+const watched = unix.IN_CREATE | unix.IN_CLOSE_WRITE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ATTRIB |
+	unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
+
+// Watch calls yield with what happens to the files in the directory at p, or to the
+// file that is there, until ctx ends, yield gives an error, or what is watched is
+// gone. With recursive, also with what happens in the directories below, those made
+// meanwhile too. The first event has no kind: nothing is missed any more. When too
+// much happens at once, or there are more directories than Limits.Watches, an event
+// says so. Links are followed at p alone.
+func (r *Root) Watch(ctx context.Context, p string, recursive bool, yield func(wire.FileEvent) error) error {
+	if err := valid(p); err != nil {
+		return err
+	}
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return fault.New(fault.Unavailable, "watch %q", p).Because(err).WithHint("too many watches are open; end some, or raise fs.inotify.max_user_instances")
+	}
+	w := &watcher{r: r, ctx: ctx, in: os.NewFile(uintptr(fd), "inotify"), fd: fd, recursive: recursive, yield: yield, at: map[int]string{}}
+	defer w.in.Close()
+	err = r.actor.act(func() error { return w.begin(p) })
+	if err == nil {
+		if err = yield(wire.FileEvent{}); err == nil {
+			err = w.run()
+		}
+	}
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return errIs(err, "watch %q", p)
+}
+
+// watcher is one Watch.
+type watcher struct {
+	r         *Root
+	ctx       context.Context
+	in        *os.File
+	fd        int
+	recursive bool
+	yield     func(wire.FileEvent) error
+
+	base string         // where it began
+	at   map[int]string // where the watched directories are, by number
+	full bool           // it was told that there are too many
+
+	moved *half // a name that something was moved from, and not yet to
+}
+
+// half is the first half of a move.
+type half struct {
+	cookie uint32
+	path   string
+	dir    bool
+}
+
+var errOver = errors.New("what was watched is gone")
+
+// begin puts the first watches up.
+func (w *watcher) begin(p string) error {
+	fd, err := w.r.open(p, unix.O_PATH)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := w.r.admit(fd); err != nil {
+		return err
+	}
+	base := strings.Trim(p, "/")
+	if base == "." {
+		base = ""
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if !isDir(&st) && !isReg(&st) {
+		return notRegular(&st)
+	}
+	w.base = base
+	if err := w.add(fd, base); err != nil {
+		return err
+	}
+	if !w.recursive || !isDir(&st) {
+		return nil
+	}
+	return w.below(p, base, false)
+}
+
+// add watches what fd, of O_PATH, is of.
+func (w *watcher) add(fd int, at string) error {
+	if len(w.at) >= w.r.limits.Watches {
+		return unix.ENOSPC
+	}
+	n, err := unix.InotifyAddWatch(w.fd, "/proc/self/fd/"+strconv.Itoa(fd), watched|unix.IN_EXCL_UNLINK)
+	if err != nil {
+		return err
+	}
+	w.at[n] = at
+	return nil
+}
+
+// below watches the directories below p; with tell it also tells of all that is in
+// them, which nobody else may have.
+func (w *watcher) below(p, base string, tell bool) error {
+	d, err := w.r.start(p)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	return w.r.walk(w.ctx, d, maxNames, func(d *dir, name string, st *unix.Stat_t) (bool, error) {
+		at := join(base, d.at(name))
+		if tell && !strings.HasPrefix(name, scratch) {
+			if err := w.tell(wire.FileCreated, at, isDir(st)); err != nil {
+				return false, err
+			}
+		}
+		if !isDir(st) {
+			return false, nil
+		}
+		return w.addIn(d, name, at)
+	})
+}
+
+// addIn watches a directory in d. That there are too many is told, once.
+func (w *watcher) addIn(d *dir, name, at string) (bool, error) {
+	s, err := w.r.sub(d, name)
+	if err != nil {
+		return false, nil // gone, forbidden or the kernel's: it is not watched
+	}
+	defer s.close()
+	switch err := w.add(s.fd, at); {
+	case errors.Is(err, unix.ENOSPC):
+		if w.full {
+			return false, nil
+		}
+		w.full = true
+		return false, w.yield(wire.NewFileEvent(wire.FileOverflow, at))
+	case err != nil:
+		return false, nil // as above
+	}
+	return true, nil
+}
+
+func join(base, name string) string {
+	if base == "" {
+		return name
+	}
+	return base + "/" + name
+}
+
+func (w *watcher) tell(kind, at string, dir bool) error {
+	e := wire.NewFileEvent(kind, at)
+	e.Dir = dir
+	return w.yield(e)
+}
+
+// run reads events until there are none any more.
+func (w *watcher) run() error {
+	stop := context.AfterFunc(w.ctx, func() { _ = w.in.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	buf := make([]byte, 64<<10)
+	for {
+		if w.moved != nil && w.ctx.Err() == nil { // its other half comes at once, or never
+			_ = w.in.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+		}
+		n, err := w.in.Read(buf)
+		if w.moved != nil && w.ctx.Err() == nil {
+			_ = w.in.SetReadDeadline(time.Time{})
+			if w.ctx.Err() != nil { // it came just before
+				return context.Cause(w.ctx)
+			}
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				if err := w.movedAway(); err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if err := w.events(buf[:n]); errors.Is(err, errOver) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// notice is one event of inotify(7).
+type notice struct {
+	wd     int
+	mask   uint32
+	cookie uint32
+	name   string
+}
+
+// notices takes what was read from inotify apart.
+func notices(b []byte) ([]notice, error) {
+	var out []notice
+	for len(b) > 0 {
+		if len(b) < unix.SizeofInotifyEvent {
+			return nil, unix.EIO
+		}
+		size := uint64(unix.SizeofInotifyEvent) + uint64(binary.NativeEndian.Uint32(b[12:]))
+		if size > uint64(len(b)) {
+			return nil, unix.EIO
+		}
+		name, _, _ := strings.Cut(string(b[unix.SizeofInotifyEvent:size]), "\x00")
+		out = append(out, notice{int(int32(binary.NativeEndian.Uint32(b))), binary.NativeEndian.Uint32(b[4:]), binary.NativeEndian.Uint32(b[8:]), name})
+		b = b[size:]
+	}
+	return out, nil
+}
+
+func (w *watcher) events(b []byte) error {
+	list, err := notices(b)
+	if err != nil {
+		return err
+	}
+	for _, n := range list {
+		if err := w.event(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *watcher) event(n notice) error {
+	if w.moved != nil && (n.mask&unix.IN_MOVED_TO == 0 || n.cookie != w.moved.cookie) {
+		if err := w.movedAway(); err != nil {
+			return err
+		}
+	}
+	if n.mask&unix.IN_Q_OVERFLOW != 0 {
+		return w.yield(wire.FileEvent{Kind: wire.FileOverflow})
+	}
+	base, known := w.at[n.wd]
+	if n.mask&unix.IN_IGNORED != 0 {
+		delete(w.at, n.wd)
+		if len(w.at) == 0 {
+			return errOver
+		}
+		return nil
+	}
+	if !known {
+		return nil
+	}
+	dir := n.mask&unix.IN_ISDIR != 0
+	if n.name == "" {
+		return w.self(n, base, dir)
+	}
+	at := join(base, n.name)
+	hidden := strings.HasPrefix(n.name, scratch)
+	switch {
+	case n.mask&unix.IN_MOVED_FROM != 0:
+		w.moved = &half{n.cookie, at, dir}
+		return nil
+	case n.mask&unix.IN_MOVED_TO != 0:
+		return w.movedTo(at, dir)
+	case hidden:
+		return nil
+	case n.mask&unix.IN_CREATE != 0:
+		if err := w.tell(wire.FileCreated, at, dir); err != nil || !dir || !w.recursive {
+			return err
+		}
+		return w.grow(at)
+	case n.mask&unix.IN_DELETE != 0:
+		return w.tell(wire.FileRemoved, at, dir)
+	case n.mask&unix.IN_CLOSE_WRITE != 0:
+		return w.tell(wire.FileWritten, at, dir)
+	case n.mask&unix.IN_ATTRIB != 0 && !nameless(n.name):
+		return w.tell(wire.FileAttributes, at, dir)
+	}
+	return nil
+}
+
+// nameless: what the kernel calls a file of O_TMPFILE that has no name yet.
+func nameless(name string) bool {
+	digits, ok := strings.CutPrefix(name, "#")
+	return ok && digits != "" && strings.Trim(digits, "0123456789") == ""
+}
+
+// self tells what happened to what is watched itself; for directories below the
+// first, the one above has told it.
+func (w *watcher) self(n notice, base string, dir bool) error {
+	switch {
+	case n.mask&unix.IN_MOVE_SELF != 0 && base == w.base:
+		return errOver // nobody can say where it is now
+	case n.mask&unix.IN_CLOSE_WRITE != 0:
+		return w.tell(wire.FileWritten, base, dir)
+	case n.mask&unix.IN_ATTRIB != 0 && !dir:
+		return w.tell(wire.FileAttributes, base, dir)
+	}
+	return nil
+}
+
+// grow watches a directory that is new.
+func (w *watcher) grow(at string) error {
+	return w.r.actor.act(func() error {
+		dirAt, name, err := splitPath(at)
+		if err != nil {
+			return err
+		}
+		d, err := w.r.start("/" + dirAt)
+		if err != nil {
+			return nil // it is gone
+		}
+		defer d.close()
+		ok, err := w.addIn(d, name, at)
+		if err != nil || !ok {
+			return err
+		}
+		if err = w.below("/"+at, at, true); gone(err) || errors.Is(err, unix.EACCES) {
+			return nil
+		}
+		return err
+	})
+}
+
+// movedAway tells of a move to where nobody watches.
+func (w *watcher) movedAway() error {
+	m := w.moved
+	w.moved = nil
+	if m.dir {
+		w.forget(m.path)
+	}
+	if strings.HasPrefix(path.Base(m.path), scratch) {
+		return nil
+	}
+	return w.tell(wire.FileRemoved, m.path, m.dir)
+}
+
+func (w *watcher) movedTo(at string, dir bool) error {
+	from := w.moved
+	w.moved = nil
+	switch {
+	case from == nil:
+		if err := w.tell(wire.FileCreated, at, dir); err != nil || !dir || !w.recursive {
+			return err
+		}
+		return w.grow(at)
+	case strings.HasPrefix(path.Base(from.path), scratch):
+		return w.tell(wire.FileWritten, at, dir)
+	}
+	if dir {
+		w.rename(from.path, at)
+	}
+	e := wire.NewFileEvent(wire.FileMoved, at)
+	e.SetFrom(from.path)
+	e.Dir = dir
+	return w.yield(e)
+}
+
+// rename gives the watches at and below a directory their new places.
+func (w *watcher) rename(from, to string) {
+	for n, at := range w.at {
+		if at == from || strings.HasPrefix(at, from+"/") {
+			w.at[n] = to + at[len(from):]
+		}
+	}
+}
+
+// forget ends the watches at and below a directory.
+func (w *watcher) forget(p string) {
+	for n, at := range w.at {
+		if at == p || strings.HasPrefix(at, p+"/") {
+			_, _ = unix.InotifyRmWatch(w.fd, uint32(n)) // it may be gone already
+			delete(w.at, n)
+		}
+	}
+}

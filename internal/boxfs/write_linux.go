@@ -1,0 +1,384 @@
+package boxfs
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"io"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// scratch begins the names of files that are on their way to another name. Watch
+// does not tell of them.
+const scratch = ".coppice-part-"
+
+// maxLinks is how many links are followed for the last name of a path, as in
+// open(2).
+const maxLinks = 40
+
+// WriteFile makes src the content of the file at p, whole or not at all: it is
+// written beside the file, and then renamed. Directories on the way are made. A
+// link in the last place is followed, and the file that it leads to replaced. What
+// is no regular file is not replaced. Nothing is synced.
+func (r *Root) WriteFile(ctx context.Context, p string, src io.Reader, opt wire.WriteOptions) (wire.FileInfo, error) {
+	var info wire.FileInfo
+	if opt.Mode != nil && *opt.Mode&^0o7777 != 0 {
+		return info, fault.New(fault.Invalid, "mode %#o of %q", *opt.Mode, p).WithHint("give permission bits, such as 0644")
+	}
+	var d *draft
+	err := r.do("write", p, func() (err error) {
+		d, err = r.draft(p, opt)
+		return err
+	})
+	if err != nil {
+		return info, err
+	}
+	defer d.close()
+	defer func() {
+		if d.part != "" { // it has not become the file
+			_ = r.actor.act(func() error { return r.unlink(d.dir, d.part) }) // what went wrong is told already
+		}
+	}()
+	// The source is not ours: it is not read as the user.
+	if err := copyTo(ctx, d.fd, src); err != nil {
+		return info, errIs(err, "write %q", p)
+	}
+	err = r.do("write", p, func() error { return r.publish(d, opt) })
+	if err != nil {
+		return info, err
+	}
+	return r.info(p, &d.st), nil
+}
+
+// draft is a file that is being written.
+type draft struct {
+	place
+	fd   int
+	part string      // its name meanwhile; "" while it has none
+	st   unix.Stat_t // in the end
+}
+
+func (d *draft) close() {
+	if d.fd >= 0 {
+		unix.Close(d.fd)
+	}
+	d.place.close()
+}
+
+// draft opens a file beside the one that is to be written. It has no name where the
+// file system can do that, so that nobody sees it and a crash leaves nothing.
+func (r *Root) draft(p string, opt wire.WriteOptions) (*draft, error) {
+	at, was, err := r.target(p)
+	if err != nil {
+		return nil, err
+	}
+	d := &draft{place: at, fd: -1}
+	if err = meets(was, opt); err == nil {
+		d.fd, err = openFlags(at.dir, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+			d.part = scratchName()
+			d.fd, err = openFlags(at.dir, d.part, unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+		}
+	}
+	if err != nil {
+		d.close()
+		return nil, err
+	}
+	return d, nil
+}
+
+func openFlags(dir int, name string, flags int, mode uint32) (int, error) {
+	for {
+		fd, err := unix.Openat(dir, name, flags, mode)
+		if err != unix.EINTR {
+			return fd, err
+		}
+	}
+}
+
+func scratchName() string {
+	b := make([]byte, 8)
+	_, _ = rand.Read(b) // it never fails
+	return scratch + hex.EncodeToString(b)
+}
+
+// target finds where the file at p is to be, through links in the last place, and
+// makes the directories on the way. was is what is there, or nil.
+func (r *Root) target(p string) (at place, was *unix.Stat_t, err error) {
+	for range maxLinks {
+		dir, name, err := splitPath(p)
+		if err != nil {
+			return at, nil, err
+		}
+		if at, err = r.parent(p); errors.Is(err, unix.ENOENT) {
+			if err = r.makeAll(dir, 0o755); err == nil {
+				at, err = r.parent(p)
+			}
+		}
+		if err != nil {
+			return at, nil, err
+		}
+		var st unix.Stat_t
+		switch err = lstat(at.dir, name, &st); {
+		case errors.Is(err, unix.ENOENT):
+			return at, nil, nil
+		case err != nil:
+			at.close()
+			return at, nil, err
+		case !isLink(&st):
+			return at, &st, nil
+		}
+		to, err := readLink(at.dir, name)
+		at.close()
+		if err != nil {
+			return at, nil, err
+		}
+		if !path.IsAbs(to) {
+			to = dir + to // not cleaned: dir may end in a link
+		}
+		if p = to; len(p) > 1<<16 {
+			return at, nil, unix.ENAMETOOLONG
+		}
+	}
+	return at, nil, unix.ELOOP
+}
+
+// meets says whether what is there may be replaced.
+func meets(was *unix.Stat_t, opt wire.WriteOptions) error {
+	switch {
+	case was == nil && opt.Match != "":
+		return changed("it does not exist")
+	case was == nil:
+		return nil
+	case isDir(was):
+		return fault.New(fault.Invalid, "it is a directory").WithHint("give the path of a file in it")
+	case !isReg(was):
+		return fault.New(fault.Invalid, "it is no regular file but a %s", typeOf(was)).WithHint("remove it first")
+	case opt.New:
+		return fault.New(fault.Exists, "it exists").WithHint("leave If-None-Match out to replace it")
+	case opt.Match != "" && opt.Match != "*" && opt.Match != etag(was):
+		return changed("it is " + etag(was) + " now")
+	}
+	return nil
+}
+
+func changed(how string) error {
+	return fault.New(fault.Conflict, "it was changed meanwhile: %s", how).WithHint("read it again, and write what follows from that")
+}
+
+// publish gives a draft its name.
+func (r *Root) publish(d *draft, opt wire.WriteOptions) error {
+	r.renames.Lock()
+	defer r.renames.Unlock()
+	was := new(unix.Stat_t)
+	if err := lstat(d.dir, d.name, was); errors.Is(err, unix.ENOENT) {
+		was = nil
+	} else if err != nil {
+		return err
+	}
+	if err := meets(was, opt); err != nil {
+		return err
+	}
+	if err := r.movable(d.dir, d.name); err != nil {
+		return err
+	}
+	if err := unix.Fchmod(d.fd, modeOf(was, opt.Mode)); err != nil {
+		return err
+	}
+	if was == nil && d.part == "" {
+		err := linkFD(d.fd, d.dir, d.name)
+		if err == nil {
+			return unix.Fstat(d.fd, &d.st)
+		}
+		if !errors.Is(err, unix.EEXIST) || opt.New {
+			return err
+		}
+	}
+	if d.part == "" {
+		part := scratchName()
+		if err := linkFD(d.fd, d.dir, part); err != nil {
+			return err
+		}
+		d.part = part
+	}
+	flags := uint(0)
+	if opt.New {
+		flags = unix.RENAME_NOREPLACE
+	}
+	if err := unix.Renameat2(d.dir, d.part, d.dir, d.name, flags); err != nil {
+		return err
+	}
+	d.part = ""
+	return unix.Fstat(d.fd, &d.st)
+}
+
+// modeOf is the mode that a file gets: what is asked for, else what it had. As
+// write(2) does, a setuid or setgid bit that nobody asked for is lost.
+func modeOf(was *unix.Stat_t, asked *uint32) uint32 {
+	switch {
+	case asked != nil:
+		return *asked
+	case was != nil:
+		return was.Mode & 0o1777
+	}
+	return 0o644
+}
+
+// linkFD gives a file a name that is free.
+func linkFD(fd, dir int, name string) error {
+	return unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), dir, name, unix.AT_SYMLINK_FOLLOW)
+}
+
+const copySize = 512 << 10
+
+var copyBufs = sync.Pool{New: func() any { b := make([]byte, copySize); return &b }}
+
+// copyTo writes src to its end.
+func copyTo(ctx context.Context, fd int, src io.Reader) error {
+	bp := copyBufs.Get().(*[]byte)
+	defer copyBufs.Put(bp)
+	for {
+		n, err := fill(src, *bp)
+		if cerr := ctx.Err(); cerr != nil {
+			return context.Cause(ctx)
+		}
+		if werr := writeAll(fd, (*bp)[:n]); werr != nil {
+			return werr
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fault.New(fault.Cancelled, "what is to be written ended before its time").Because(err)
+		}
+	}
+}
+
+// fill reads until b is full or err is not nil.
+func fill(src io.Reader, b []byte) (n int, err error) {
+	for n < len(b) && err == nil {
+		var m int
+		m, err = src.Read(b[n:])
+		n += m
+	}
+	return n, err
+}
+
+func writeAll(fd int, b []byte) error {
+	for len(b) > 0 {
+		n, err := unix.Write(fd, b)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// makeAll makes the directory at p and what is missing on the way to it. One that
+// is there, be it through a link, is left as it is.
+func (r *Root) makeAll(p string, mode uint32) error {
+	parts := names(p)
+	// What exists is found by halving: of a directory that exists, so do those
+	// above.
+	have, want := 0, len(parts)
+	for have < want {
+		mid := (have + want + 1) / 2
+		fd, err := r.open(strings.Join(parts[:mid], "/"), unix.O_PATH|unix.O_DIRECTORY)
+		if errors.Is(err, unix.ENOENT) {
+			want = mid - 1
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		unix.Close(fd)
+		have = mid
+	}
+	if slices.Contains(parts[have:], "..") {
+		return fault.New(fault.Invalid, "%q does not exist, and so has nothing above it", strings.Join(parts[:have+1], "/")).
+			WithHint("give a path without .. behind what is to be made")
+	}
+	cur, err := r.open(strings.Join(parts[:have], "/"), unix.O_PATH|unix.O_DIRECTORY)
+	if err == nil {
+		if err = r.admit(cur); err != nil {
+			unix.Close(cur)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range parts[have:] {
+		next, err := makeOne(cur, name, mode)
+		unix.Close(cur)
+		if err != nil {
+			return err
+		}
+		cur = next
+	}
+	unix.Close(cur)
+	return nil
+}
+
+// makeOne makes a directory, unless it is there, and opens it with O_PATH.
+func makeOne(dir int, name string, mode uint32) (int, error) {
+	if name == ".." || strings.Contains(name, "/") {
+		return -1, unix.EINVAL // it would not be in dir
+	}
+	made := unix.Mkdirat(dir, name, mode)
+	if made != nil && !errors.Is(made, unix.EEXIST) {
+		return -1, made
+	}
+	fd, err := openAt(dir, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC)
+	if err != nil || made != nil {
+		return fd, err
+	}
+	if err := exactMode(fd, mode); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// exactMode gives a new directory its mode, whatever the umask; the setgid bit that
+// it has from the one above stays.
+func exactMode(fd int, mode uint32) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	mode |= st.Mode & unix.S_ISGID
+	if st.Mode&0o7777 == mode {
+		return nil
+	}
+	return chmodFD(fd, mode)
+}
+
+// chmodFD is fchmod(2) for a descriptor of O_PATH; it must not be of a link.
+func chmodFD(fd int, mode uint32) error {
+	return unix.Fchmodat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), mode, 0)
+}
+
+// names takes a path apart; ".." stays in it.
+func names(p string) []string {
+	var out []string
+	for c := range strings.SplitSeq(p, "/") {
+		if c != "" && c != "." {
+			out = append(out, c)
+		}
+	}
+	return out
+}

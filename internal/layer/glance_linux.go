@@ -1,0 +1,87 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Glance is how the parts of a live root differ from an index, as far as stat(2)
+// tells while processes go on writing.
+type Glance struct {
+	// Changed says that a capture would find something.
+	Changed bool
+	// Oldest and Newest are when the changes that were seen were made (ctime);
+	// they are set with Changed.
+	Oldest, Newest time.Time
+	// Unsure says that files which seem unchanged were written so shortly before
+	// the last capture that only a capture can tell.
+	Unsure bool
+}
+
+// Glance looks whether there is something to capture. Of in it uses Parts, Index,
+// Plain, Head and TimesAside. Unlike Capture it may run while processes write: what it then misses
+// has a newer ctime than when it was called.
+func (s *Store) Glance(ctx context.Context, in CaptureInput) (g Glance, err error) {
+	var unsure atomic.Bool
+	w := s.newWalker(ctx, in)
+	w.same = func(int, []string, int, string, *ent) bool {
+		unsure.Store(true)
+		return true
+	}
+	w.seen = new(span)
+	trees, _, err := w.walk(in.Parts, in.Index)
+	defer trees.close()
+	switch {
+	case moved(err):
+		now := time.Now()
+		return Glance{Changed: true, Oldest: now, Newest: now}, nil
+	case err != nil:
+		return g, fault.Wrap(err, "look for changes")
+	}
+	trees.compare(in.Head)
+	g.Changed, g.Unsure = !trees.empty() && (!in.TimesAside || !trees.timesAlone()), unsure.Load()
+	if g.Changed {
+		g.Oldest, g.Newest = w.seen.times()
+	}
+	return g, nil
+}
+
+// moved reports whether err comes from a tree that changed while it was walked.
+func moved(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ESTALE)
+}
+
+// span is the time from the first to the last of some changes, in nanoseconds
+// since 1970. The nil one takes none. It may be used by several goroutines.
+type span struct {
+	mu          sync.Mutex
+	first, last int64
+}
+
+func (s *span) add(ns int64) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.first == 0 || ns < s.first {
+		s.first = ns
+	}
+	s.last = max(s.last, ns)
+}
+
+// times gives both ends; now when nothing with a time was seen.
+func (s *span) times() (first, last time.Time) {
+	if s.first == 0 {
+		now := time.Now()
+		return now, now
+	}
+	return time.Unix(0, s.first), time.Unix(0, s.last)
+}

@@ -1,0 +1,293 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"path"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// RewindInput says what Rewind is to make equal to what.
+type RewindInput struct {
+	// Root is the live root as its processes see it: an open directory. No
+	// process may write to it meanwhile; one that does makes the outcome wrong,
+	// but leads nothing out of the root.
+	Root int
+	// Parts are the places inside at which the file systems of the root begin
+	// whose content has a history; see rootspec.Part.
+	Parts []string
+	// Kept are mount points of the box, which are neither removed nor replaced.
+	Kept []string
+	// Target is what the root is to become, and Touched the trees in which it can
+	// differ from that: the layers of the target's stack and of the present's
+	// that they do not have in common.
+	Target  *View
+	Touched []rootspec.Part
+	Owners  Owners
+	// Mapped says that some process may have the file mapped, or run it; it is
+	// then replaced rather than written to. nil: none has.
+	Mapped func(path string, ino uint64) bool
+}
+
+// Owners says how the ids that are stored appear in a live root: N as Shift+N,
+// for N below Size. The zero value is: as they are.
+type Owners struct{ Shift, Size uint32 }
+
+// seen is how id appears.
+func (o Owners) seen(id uint32) uint32 {
+	switch {
+	case o.Size == 0:
+		return id
+	case id < o.Size:
+		return o.Shift + id
+	}
+	return overflowID // has no place in the sandbox
+}
+
+const overflowID = 65534
+
+// Rewind makes a live root equal to a snapshot while processes have files of it
+// open, and says how many paths it changed. Directories that are on both sides
+// stay the same ones, so working directories and watches hold. So do files, which
+// are written to where they are: who appends to one goes on in what is seen. But
+// a file that is mapped, or has several names, is replaced by a new one.
+//
+// After a failure the root is something between the two; a Rewind to either makes
+// it whole. Names of a file that Touched does not have are not joined again.
+//
+// The calling thread must be one whose new files are stored as id 0.
+func (s *Store) Rewind(ctx context.Context, in RewindInput) (paths int, err error) {
+	r := &rewinder{s: s, ctx: ctx, RewindInput: in, first: map[fileKey]placed{}, claimed: map[devIno]bool{}}
+	m, err := in.Target.root()
+	if err != nil {
+		return 0, fault.Wrap(err, "rewind")
+	}
+	defer m.close()
+	t, err := newTouched(in.Touched)
+	defer t.close()
+	if err != nil {
+		return 0, fault.Wrap(err, "rewind")
+	}
+	fd, err := openDirAt(in.Root, ".")
+	if err != nil {
+		return 0, fault.Wrap(err, "rewind")
+	}
+	if fd, err = r.dir(fd, m, t, 0); err == nil {
+		var f *found
+		if f, err = m.self(); err == nil {
+			err = r.dirMeta(fd, f, false)
+		}
+	}
+	closeAll(fd)
+	return r.paths, fault.Wrap(err, "rewind")
+}
+
+type rewinder struct {
+	RewindInput
+	s     *Store
+	ctx   context.Context
+	paths int // changed so far
+
+	// The files of the target that have several names, and where the first of
+	// them is in the live root.
+	first map[fileKey]placed
+	// The files of the live root with several names that one of the target's has
+	// taken: another one needs a file of its own.
+	claimed map[devIno]bool
+}
+
+// fileKey is a file of a view.
+type fileKey struct {
+	src int
+	ino uint64
+}
+
+// placed is where a file is in the live root.
+type placed struct {
+	path string
+	id   devIno
+}
+
+// dir makes what is in the open directory live equal to m. It owns live and gives
+// it back, as another descriptor when the tree is deep.
+func (r *rewinder) dir(live int, m *mdir, t touchedDir, depth int) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return live, err
+	}
+	names, err := r.names(live, m, t)
+	if err != nil {
+		return live, fault.Wrap(err, "list %q", m.path)
+	}
+	var touched map[string]*found
+	if !t.all {
+		if touched, err = t.names(); err != nil {
+			return live, fault.Wrap(err, "list %q", m.path)
+		}
+	}
+	for _, name := range names {
+		f, err := m.child(name)
+		p := path.Join(m.path, name)
+		switch {
+		case err != nil:
+		case f == nil:
+			err = r.remove(live, name, p)
+		case isDir(&f.st):
+			live, err = r.subdir(live, f, t, touched[name], depth)
+		case slices.Contains(r.Kept, p):
+			err = fault.New(fault.Conflict, "something is mounted there")
+		default:
+			err = r.entry(live, f)
+		}
+		if err != nil {
+			return live, fault.Wrap(err, "bring back %q", p)
+		}
+	}
+	return live, nil
+}
+
+// names are those in which live and m can differ, sorted.
+func (r *rewinder) names(live int, m *mdir, t touchedDir) ([]string, error) {
+	var names []string
+	if !t.all {
+		touched, err := t.names()
+		for name := range touched {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		return names, err
+	}
+	rd := readers.Get().(*dirReader)
+	names, err := rd.names(live)
+	readers.Put(rd)
+	if err != nil {
+		return nil, err
+	}
+	list, err := m.list()
+	for i := range list {
+		names = append(names, list[i].name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), err
+}
+
+// subdir brings back the directory f of live.
+func (r *rewinder) subdir(live int, f *found, t touchedDir, tf *found, depth int) (int, error) {
+	p := f.path()
+	var st unix.Stat_t
+	err := lstatAt(live, f.name, &st)
+	if err == nil && !isDir(&st) {
+		if err = r.s.fs.Unlink(live, f.name); err == nil {
+			err = unix.ENOENT
+		}
+	}
+	fresh := errors.Is(err, unix.ENOENT)
+	if fresh {
+		r.paths++
+		err = r.s.fs.Mkdir(live, f.name, 0o700)
+	}
+	if err != nil {
+		return live, err
+	}
+	fd, err := r.open(live, f.name, p)
+	if errors.Is(err, unix.EXDEV) {
+		return live, nil // a mount of the box
+	}
+	if err != nil {
+		return live, err
+	}
+	defer func() { closeAll(fd) }()
+	next := touchedDir{all: true}
+	if !t.all && !fresh {
+		if next, err = t.sub(tf, p); err != nil {
+			return live, err
+		}
+	}
+	defer next.close()
+	sub, err := f.m.sub(f)
+	if err != nil {
+		return live, err
+	}
+	defer sub.close()
+	deep := depth >= viewHeld
+	if deep {
+		if err := unix.Fstat(live, &st); err != nil {
+			return live, err
+		}
+		closeAll(live)
+		live = -1
+		f.m.park()
+		t.close()
+	}
+	fd, err = r.dir(fd, sub, next, depth+1)
+	if deep {
+		back, e1 := comeBack(fd, st.Ino, st.Dev)
+		live = back
+		var e2 error
+		if t.m != nil {
+			e2 = t.m.unpark()
+		}
+		err = errors.Join(err, e1, f.m.unpark(), e2)
+	}
+	if err != nil {
+		return live, err
+	}
+	return live, r.dirMeta(fd, f, fresh)
+}
+
+// open opens a directory of the live root, through no link and into no mount but
+// a part.
+func (r *rewinder) open(dir int, name, p string) (int, error) {
+	if slices.Contains(r.Parts, p) {
+		return openDirAt(dir, name)
+	}
+	how := unix.OpenHow{Flags: openDirFlags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV}
+	for {
+		fd, err := unix.Openat2(dir, name, &how)
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+}
+
+// remove takes away what the target does not have.
+func (r *rewinder) remove(dir int, name, p string) error {
+	for _, k := range r.Kept {
+		if k == p {
+			return nil // the box needs it
+		}
+		if _, under := below(p, k); under {
+			return fault.New(fault.Conflict, "%s lies in it, where something is mounted", k).
+				WithHint("without --in-place it can: the processes are stopped, and all is mounted anew")
+		}
+	}
+	err := removeAt(r.ctx, r.s.fs, dir, name)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	r.paths++
+	return err
+}
+
+// dirMeta gives a directory what the target's has; its time comes last of all.
+func (r *rewinder) dirMeta(fd int, f *found, fresh bool) error {
+	p := f.path()
+	if slices.Contains(r.Kept, p) && !slices.Contains(r.Parts, p) ||
+		!slices.ContainsFunc(r.Parts, func(part string) bool { _, in := below(part, p); return in }) {
+		return nil // not of the history: a mount point, or what leads to a part
+	}
+	var st unix.Stat_t
+	want, err := f.dirAttrs(&st)
+	if err != nil {
+		return err
+	}
+	changed, err := r.meta(node{fd: fd}, &st, &want, slices.Contains(r.Parts, p))
+	if changed && !fresh {
+		r.paths++
+	}
+	return err
+}

@@ -1,0 +1,248 @@
+package rootfs
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/quota"
+)
+
+// Driver overlay limits by a project quota. The directory of a sandbox's
+// generations is the top of the project, and the only record of its number. All
+// that is made in it belongs to the project: upper directories, and the work
+// directories that overlayfs renames out of. An upper that becomes a layer stays
+// in the project.
+
+// CanLimit: see Limiter.
+func (o *overlay) CanLimit() error {
+	if !o.deps.Root {
+		return quota.NotRoot()
+	}
+	return quota.TryProject(o.deps.Home)
+}
+
+// claim makes sure that the generation belongs to a project of its sandbox, with
+// a limit. Until hold, the limit may stand in the way of a new generation, when
+// the one before has used it up, and is lifted where it would: nothing runs then.
+func (o *overlay) claim(live Live) (quota.Project, error) {
+	if !o.deps.Root {
+		return 0, quota.NotRoot()
+	}
+	top := filepath.Dir(live.Dir)
+	if err := quota.Holds(top); err != nil {
+		return 0, err
+	}
+	p, inherited, err := quota.Of(top)
+	if err != nil {
+		return 0, err
+	}
+	_, err = os.Lstat(live.Dir)
+	fresh := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !fresh {
+		return 0, err
+	}
+	switch {
+	case p.Ours() && inherited && fresh:
+		if quota.Exempt(top) {
+			return p, nil
+		}
+		return p, quota.Limit(top, p, 0)
+	case p.Ours() && inherited:
+		return p, belongs(live.Dir, p)
+	case p != 0 && !p.Ours():
+		return 0, fault.New(fault.Unsupported, "%s belongs to project %d already, and no file to two", top, p).
+			WithHint("set COPPICE_HOME to a directory outside of that project, and make the sandbox there")
+	case !fresh:
+		return 0, notLimited(top)
+	}
+	return quota.Claim(top, live.Disk)
+}
+
+// hold puts the limit in force, whatever happened to it meanwhile.
+func (o *overlay) hold(live Live, p quota.Project) error {
+	err := quota.Limit(filepath.Dir(live.Dir), p, live.Disk)
+	return fault.Wrap(err, "limit the disk of the live root")
+}
+
+// belongs makes sure that what overlayfs writes to is in the project, and so will
+// be what it makes there.
+func belongs(dir string, p quota.Project) error {
+	rec, err := readRecord(dir)
+	if err != nil {
+		return err
+	}
+	dirs := []string{".", "upper", "work"}
+	for _, r := range rec.parts {
+		dirs = append(dirs, filepath.Join("upper", r.dir), filepath.Join("work", r.dir))
+	}
+	for _, d := range dirs {
+		got, inherited, err := quota.Of(filepath.Join(dir, d))
+		if err != nil {
+			return err
+		}
+		if got != p || !inherited {
+			return notLimited(filepath.Join(dir, d))
+		}
+	}
+	return nil
+}
+
+// notLimited is for a live root that was put into its place by something else than
+// a driver, as by cp of a whole home. Its changes can still be captured.
+func notLimited(dir string) error {
+	return fault.New(fault.Conflict, "%s is not held to the disk limit of its sandbox: was it copied?", dir).
+		WithHint("begin a new live root on the newest snapshot: coppice checkout NAME HEAD")
+}
+
+// Limit: see Limiter. Copies are charged where that can never make one fail.
+func (o *overlay) Limit(live Live) (Limit, error) {
+	p, err := o.project(live)
+	if err != nil {
+		return Limit{}, err
+	}
+	l := Limit{By: "project quota " + strconv.FormatUint(uint64(p), 10)}
+	if quota.Exempt(filepath.Dir(live.Dir)) {
+		l.Project = uint32(p)
+	}
+	return l, nil
+}
+
+// Used: see Limiter.
+func (o *overlay) Used(live Live) (int64, error) {
+	p, err := o.project(live)
+	if err != nil {
+		return 0, err
+	}
+	f, err := quota.Read(filepath.Dir(live.Dir), p)
+	if f.InodeLimit > 0 && f.Inode >= f.InodeLimit {
+		f.Used = max(f.Used, f.Limit) // full of files
+	}
+	return f.Used, fault.Wrap(err, "ask what the live root takes")
+}
+
+func (o *overlay) project(live Live) (quota.Project, error) {
+	p, _, err := quota.Of(filepath.Dir(live.Dir))
+	if err == nil && !p.Ours() {
+		err = notLimited(filepath.Dir(live.Dir))
+	}
+	return p, fault.Wrap(err, "ask for the limit of the live root")
+}
+
+// Unlimit: see Limiter.
+func (o *overlay) Unlimit(dir string) error {
+	p, _, err := quota.Of(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && p.Ours() {
+		err = quota.Limit(dir, p, 0)
+	}
+	return fault.Wrap(err, "give the limit of %s back", dir)
+}
+
+// Driver btrfs limits by the qgroup of each generation's subvolume: to what the
+// first generation of the sandbox referred to when nothing had changed it, and
+// the limit on top. baseAttr of the directory of the generations holds the former.
+const baseAttr = "user.coppice.base"
+
+// CanLimit: see Limiter.
+func (c *plain) CanLimit() error {
+	switch {
+	case c.vol == nil:
+		return quota.NoDriver(c.Name())
+	case !c.deps.Root:
+		return quota.NotRoot()
+	}
+	if err := c.vol.supported(); err != nil {
+		return err
+	}
+	return quota.TrySubvolume(c.deps.Home)
+}
+
+// hold puts the limit of a generation in force, whose subvolume is root. fresh
+// says that nothing has changed it yet: only then may it become the base.
+func (c *plain) hold(live Live, root string, fresh bool) error {
+	if live.Disk == 0 {
+		return nil
+	}
+	err := func() error {
+		if !c.deps.Root {
+			return quota.NotRoot()
+		}
+		top := filepath.Dir(live.Dir)
+		base, err := readBase(top)
+		if errors.Is(err, unix.ENODATA) && fresh {
+			base, err = measure(root)
+			if err == nil {
+				err = unix.Setxattr(top, baseAttr, strconv.AppendInt(nil, base, 10), 0)
+			}
+		}
+		if errors.Is(err, unix.ENODATA) {
+			return notLimited(top)
+		}
+		if err != nil {
+			return err
+		}
+		s, err := quota.OpenSubvolume(root)
+		if err != nil {
+			return err
+		}
+		return s.Limit(root, base+live.Disk)
+	}()
+	return fault.Wrap(err, "limit the disk of the live root")
+}
+
+// measure says what a subvolume refers to, after a flush: before one, the figures
+// lack what is not on the disk yet.
+func measure(root string) (int64, error) {
+	fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	if err := errors.Join(unix.Syncfs(fd), unix.Close(fd)); err != nil {
+		return 0, err
+	}
+	s, err := quota.OpenSubvolume(root)
+	if err != nil {
+		return 0, err
+	}
+	return s.Used()
+}
+
+func readBase(top string) (int64, error) {
+	var b [32]byte
+	n, err := unix.Getxattr(top, baseAttr, b[:])
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(string(b[:n]), 10, 64)
+}
+
+// Limit: see Limiter. Layers are not in the subvolume, and count for nobody.
+func (c *plain) Limit(live Live) (Limit, error) {
+	if c.vol == nil {
+		return Limit{}, quota.NoDriver(c.Name())
+	}
+	s, err := quota.OpenSubvolume(filepath.Join(live.Dir, "root"))
+	return Limit{By: "btrfs qgroup " + s.String()}, fault.Wrap(err, "ask for the limit of the live root")
+}
+
+// Used: see Limiter.
+func (c *plain) Used(live Live) (int64, error) {
+	base, err := readBase(filepath.Dir(live.Dir))
+	if err != nil {
+		return 0, fault.Wrap(err, "ask what the live root takes")
+	}
+	used, err := measure(filepath.Join(live.Dir, "root"))
+	return max(used-base, 0), fault.Wrap(err, "ask what the live root takes")
+}
+
+// Unlimit: see Limiter. A qgroup goes with its subvolume (Linux 6.11), or stays
+// without a use (btrfs qgroup clear-stale): its number is never given again.
+func (c *plain) Unlimit(string) error { return nil }

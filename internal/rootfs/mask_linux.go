@@ -1,0 +1,450 @@
+package rootfs
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// Mask is a layer that hides paths of what it lies on: it holds a whiteout for each of
+// them, and the directories that lead there, which look like those that they cover.
+// Because it is a layer like any other, whatever reads a stack hides the same, and
+// hides nothing that the sandbox makes at these places itself.
+type Mask struct {
+	// Below is what it lies on.
+	Below rootspec.Stack
+	// Mounts are those of the host, where Below has the host at its bottom: what is
+	// hidden is hidden wherever else the same directory is mounted.
+	Mounts []Mount
+	// Hide are absolute paths; DIR/* is all that is in a directory. What is not there
+	// is hidden too, with the first part of its path that is missing, as somebody may
+	// make it while the mask is mounted. What a link leads to is hidden with it.
+	Hide []string
+}
+
+// Made is a mask on the disk.
+type Made struct {
+	Dir    string
+	Places int // how many it hides
+}
+
+// maxMaskLinks is how many links are followed on the way to one path.
+const maxMaskLinks = 40
+
+// Make gives the mask in the directory home, where it is named after all that is in it
+// and never changes: several live roots may be mounted through one. Times alone are
+// those of when it was made.
+func (k Mask) Make(home string) (Made, error) {
+	m, err := k.plan(false)
+	if err != nil {
+		return Made{}, err
+	}
+	if _, err := m.dir("/"); err != nil { // it is a layer, though it may hide nothing
+		return Made{}, fault.Wrap(err, "hide paths of the root")
+	}
+	name, err := m.name()
+	if err != nil {
+		return Made{}, fault.Wrap(err, "look at what is to be hidden")
+	}
+	made := Made{Dir: filepath.Join(home, name), Places: m.places}
+	if _, err := os.Lstat(made.Dir); err == nil {
+		return made, nil
+	}
+	return made, fault.Wrap(m.write(home, made.Dir), "make the layer that hides paths")
+}
+
+// Places lists what is to be hidden, wherever it lies, by paths without links; of a
+// directory that is there and empty, the directory.
+func (k Mask) Places() ([]string, error) {
+	m, err := k.plan(true)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for p, d := range m.dirs {
+		if d.opaque {
+			out = append(out, p)
+		}
+		for name := range d.gone {
+			out = append(out, join(p, name))
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// plan finds out what is hidden; with all, also where every sandbox has its own.
+func (k Mask) plan(all bool) (*masker, error) {
+	m := &masker{
+		all: all,
+
+		stack: newStackReader(k.Below), mounts: k.Mounts, tree: newMountTree(k.Mounts), from: map[string][]string{}, dirs: map[string]*maskDir{},
+		asked: map[string]bool{}, looked: map[string]seen{}, twice: map[string]bool{}, names: map[string]map[string]bool{},
+	}
+	devs := map[string]bool{}
+	for _, mt := range k.Mounts {
+		m.twice[mt.Dev] = devs[mt.Dev] // of the third too
+		devs[mt.Dev] = true
+	}
+	for _, p := range k.Hide {
+		if !path.IsAbs(p) || path.Clean(p) == "/" || strings.Contains(p, "\x00") {
+			return nil, fault.New(fault.Invalid, "%q cannot be hidden", p).WithHint("name a path below /")
+		}
+		if err := m.hide(path.Clean(p)); err != nil {
+			return nil, fault.Wrap(err, "hide %s", p)
+		}
+	}
+	return m, nil
+}
+
+type masker struct {
+	all    bool // also in what no root shows
+	stack  *stackReader
+	mounts []Mount
+	tree   mountTree
+	from   map[string][]string // directories of the stack that make up one; see stackReader.at
+	dirs   map[string]*maskDir // by path, without links
+	looked map[string]seen
+	asked  map[string]bool            // what was to be hidden
+	names  map[string]map[string]bool // what directories of the disk hold
+	twice  map[string]bool            // file systems that are mounted more than once
+	places int
+}
+
+// seen is an answer of look.
+type seen struct {
+	mode  uint32
+	where string
+}
+
+// maskDir is a directory of a mask.
+type maskDir struct {
+	covers string          // what it is to look like
+	gone   map[string]bool // whiteouts
+	opaque bool
+}
+
+// at gives the directories that make up p, topmost first; none where there is no such
+// directory, or where it cannot be reached.
+func (m *masker) at(p string) ([]string, error) {
+	if dirs, known := m.from[p]; known {
+		return dirs, nil
+	}
+	dirs, err := m.stack.at(p)
+	if unreachable(err) {
+		dirs, err = nil, nil
+	}
+	if err == nil {
+		m.from[p] = dirs
+	}
+	return dirs, err
+}
+
+func unreachable(err error) bool {
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
+}
+
+// look finds what the stack has at name in dir: its type, and where it lies; 0 is
+// nothing, or nothing that can be reached.
+func (m *masker) look(dir, name string) (mode uint32, where string, err error) {
+	at := join(dir, name)
+	if s, known := m.looked[at]; known {
+		return s.mode, s.where, nil
+	}
+	defer func() {
+		if err == nil {
+			m.looked[at] = seen{mode, where}
+		}
+	}()
+	dirs, err := m.at(dir)
+	if err != nil {
+		return 0, "", err
+	}
+	for _, d := range dirs {
+		if !m.mayHave(d, name) {
+			continue
+		}
+		var st unix.Stat_t
+		switch err := unix.Lstat(join(d, name), &st); {
+		case unreachable(err):
+		case err != nil:
+			return 0, "", fmt.Errorf("%s: %w", join(d, name), err)
+		case st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0:
+			return 0, "", nil
+		default:
+			return st.Mode & unix.S_IFMT, join(d, name), nil
+		}
+	}
+	return 0, "", nil
+}
+
+// mayHave says whether the directory d of the disk can have name. To list it once is
+// quicker than to ask for each of many names that are not there.
+func (m *masker) mayHave(d, name string) bool {
+	set, known := m.names[d]
+	if !known {
+		if list, err := listDir(d); err == nil {
+			set = make(map[string]bool, len(list))
+			for _, n := range list {
+				set[n] = true
+			}
+		}
+		m.names[d] = set
+	}
+	return set == nil || set[name] // nil: it cannot be listed
+}
+
+// hide marks what p, which is clean, names.
+func (m *masker) hide(p string) error {
+	if m.asked[p] {
+		return nil
+	}
+	m.asked[p] = true
+	p, all := strings.CutSuffix(p, "/*")
+	cur, rest, links := "/", parts(p), 0
+	for len(rest) > 0 {
+		name := rest[0]
+		rest = rest[1:]
+		if name == ".." {
+			cur = path.Dir(cur)
+			continue
+		}
+		at := join(cur, name)
+		if reserved(at) && !m.all {
+			return nil // no root shows the host's
+		}
+		mode, where, err := m.look(cur, name)
+		if err != nil {
+			return err
+		}
+		last := len(rest) == 0 && !all
+		if last && links > 0 && rootspec.Within(p, at) {
+			return nil // it leads up to where it lies
+		}
+		if last || mode == 0 {
+			if err := m.gone(cur, name); err != nil {
+				return err
+			}
+		}
+		switch {
+		case mode == 0:
+			return nil
+		case mode == unix.S_IFLNK:
+			if links++; links > maxMaskLinks {
+				return nil // nobody gets through either
+			}
+			to, err := os.Readlink(where)
+			if err != nil {
+				return err
+			}
+			if path.IsAbs(to) {
+				cur = "/"
+			}
+			rest = append(parts(to), rest...)
+		case last, mode != unix.S_IFDIR:
+			return nil // done; or a file on the way, below which there is nothing
+		default:
+			cur = at
+		}
+	}
+	switch {
+	case !all && rootspec.Within(p, cur):
+		return nil // as above
+	case !all: // a link that ends in ..
+		return m.gone(path.Dir(cur), path.Base(cur))
+	case cur == "/":
+		return fault.New(fault.Invalid, "it is everything")
+	}
+	d, err := m.dir(cur)
+	if err != nil {
+		return err
+	}
+	if !d.opaque {
+		d.opaque = true
+		m.places++
+	}
+	return m.aliases(cur, "/*")
+}
+
+// parts are the names that a path is made of.
+func parts(p string) []string {
+	return slices.DeleteFunc(strings.Split(p, "/"), func(name string) bool { return name == "" || name == "." })
+}
+
+// gone puts a whiteout for name into dir.
+func (m *masker) gone(dir, name string) error {
+	d, err := m.dir(dir)
+	if err != nil || d.gone[name] {
+		return err
+	}
+	d.gone[name] = true
+	m.places++
+	return m.aliases(join(dir, name), "")
+}
+
+// aliases hides p wherever else its file system is mounted.
+func (m *masker) aliases(p, all string) error {
+	at, known := m.tree.place(p)
+	if !known || !m.twice[at.dev] {
+		return nil
+	}
+	for _, mt := range m.mounts {
+		if mt.Dev != at.dev || !strings.HasPrefix(mt.Root, "/") {
+			continue
+		}
+		alias, want := mt.Point, place{mt.Dev, mt.Root} // all of it lies in what is hidden
+		if rootspec.Within(at.path, mt.Root) {
+			alias, want = join(mt.Point, strings.TrimPrefix(strings.TrimPrefix(at.path, strings.TrimSuffix(mt.Root, "/")), "/")), at
+		} else if !rootspec.Within(mt.Root, at.path) {
+			continue
+		}
+		if got, ok := m.tree.place(alias); !ok || got != want || alias == p || alias == "/" {
+			continue // something else is mounted over it
+		}
+		suffix := all
+		if want != at {
+			suffix = ""
+		}
+		if err := m.hide(alias + suffix); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dir gives the directory of the mask for p, which is one of the stack or its root.
+func (m *masker) dir(p string) (*maskDir, error) {
+	if d := m.dirs[p]; d != nil {
+		return d, nil
+	}
+	dirs, err := m.at(p)
+	if err != nil {
+		return nil, err
+	}
+	if len(dirs) == 0 {
+		return nil, &fs.PathError{Op: "open", Path: p, Err: fs.ErrNotExist} // it has just gone
+	}
+	if p != "/" {
+		if _, err := m.dir(path.Dir(p)); err != nil {
+			return nil, err
+		}
+	}
+	d := &maskDir{covers: dirs[0], gone: map[string]bool{}}
+	m.dirs[p] = d
+	return d, nil
+}
+
+// shown lists the directories of the mask, parents first, without those that lie in
+// what it hides.
+func (m *masker) shown() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(m.dirs)), func(p string) bool {
+		for ; p != "/"; p = path.Dir(p) {
+			if up := m.dirs[path.Dir(p)]; up.opaque || up.gone[path.Base(p)] {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// name is a digest of all that makes up the mask but for times.
+func (m *masker) name() (string, error) {
+	sum := sha256.New()
+	for _, p := range m.shown() {
+		d := m.dirs[p]
+		var st unix.Stat_t
+		if err := unix.Lstat(d.covers, &st); err != nil {
+			return "", &fs.PathError{Op: "look at", Path: d.covers, Err: err}
+		}
+		mode := st.Mode & 0o7777
+		if int(st.Uid) != unix.Geteuid() {
+			mode |= access(d.covers) << 16 // see copyDirMeta
+		}
+		fmt.Fprintf(sum, "%q %o %d %d %t %q\n", p, mode, st.Uid, st.Gid, d.opaque, slices.Sorted(maps.Keys(d.gone)))
+		for _, a := range xattrsOf(d.covers) {
+			fmt.Fprintf(sum, "%q %q\n", a.name, a.value)
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// write makes the mask at to, all or nothing.
+func (m *masker) write(home, to string) (err error) {
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(home, ".new-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(tmp))
+		}
+	}()
+	all := m.shown()
+	for _, p := range all {
+		at := join(tmp, strings.TrimPrefix(p, "/"))
+		if err := os.Mkdir(at, 0o700); err != nil && p != "/" {
+			return err
+		}
+		d := m.dirs[p]
+		if d.opaque {
+			if err := unix.Lsetxattr(at, "user.overlay.opaque", []byte("y"), 0); err != nil {
+				return &fs.PathError{Op: "mark", Path: at, Err: err}
+			}
+			continue
+		}
+		for name := range d.gone {
+			if err := unix.Mknod(join(at, name), unix.S_IFCHR, 0); err != nil {
+				return &fs.PathError{Op: "make a whiteout at", Path: join(at, name), Err: err}
+			}
+		}
+	}
+	for _, p := range slices.Backward(all) { // what is made in a directory changes its time
+		if err := copyDirMeta(m.dirs[p].covers, join(tmp, strings.TrimPrefix(p, "/"))); err != nil {
+			return err
+		}
+	}
+	err = os.Rename(tmp, to)
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
+		return os.RemoveAll(tmp) // another one was as quick
+	}
+	return err
+}
+
+// hidden says whether the mask in dir hides p.
+func hidden(dir, p string) (bool, error) {
+	in, end, err := layerAt(dir, p)
+	return end && !in, err
+}
+
+// masked gives the plan without what the stack's mask hides.
+func (p HostPlan) masked(stack rootspec.Stack, keep func(part string) bool) (HostPlan, error) {
+	if stack.Mask == "" {
+		return p, nil
+	}
+	var errs []error
+	gone := func(path string) bool {
+		is, err := hidden(stack.Mask, path)
+		errs = append(errs, err)
+		return is
+	}
+	p.Parts = slices.DeleteFunc(p.Parts, func(q HostPart) bool { return !keep(q.Path) && gone(q.Path) })
+	p.Skeleton = slices.DeleteFunc(p.Skeleton, func(e rootspec.Entry) bool { return gone(e.Path) })
+	p.Files = slices.DeleteFunc(p.Files, func(f rootspec.File) bool { return gone(f.Target) })
+	return p, errors.Join(errs...)
+}

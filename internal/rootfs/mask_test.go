@@ -1,0 +1,229 @@
+//go:build linux
+
+package rootfs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// contents lists a mask: "path/" for a directory, "path/!" for an opaque one, "path-"
+// for a whiteout.
+func contents(t *testing.T, dir string) (out []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || p == dir {
+			return err
+		}
+		rel := strings.TrimPrefix(p, dir+"/")
+		var st unix.Stat_t
+		switch err := unix.Lstat(p, &st); {
+		case err != nil:
+			return err
+		case d.IsDir() && isOpaque(p):
+			rel += "/!"
+		case d.IsDir():
+			rel += "/"
+		case st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0:
+			rel += "-"
+		default:
+			t.Errorf("the mask holds %s, %o", rel, st.Mode)
+		}
+		out = append(out, rel)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestWhatAMaskHolds(t *testing.T) {
+	t.Parallel()
+	link := func(t *testing.T, root, at, to string) {
+		t.Helper()
+		if err := os.Symlink(to, root+"/"+at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		base []string
+		link map[string]string
+		hide string
+		want string
+	}{
+		{"a file", []string{"etc/", "etc/shadow-", "etc/passwd-"}, nil, "/etc/shadow", "etc/ etc/shadow-"},
+		{"a directory", []string{"h/.ssh/"}, nil, "/h/.ssh", "h/ h/.ssh-"},
+		{"what is missing", []string{"h/"}, nil, "/h/.config/gh", "h/ h/.config-"},
+		{"what is missing at the top", nil, nil, "/h/x", "h-"},
+		{"one in another", []string{"h/.docker/a/"}, nil, "/h/.docker /h/.docker/a/b", "h/ h/.docker-"},
+		{"all in a directory", []string{"k/", "k/a-"}, nil, "/k/*", "k/!"},
+		{"all in none", []string{"a/"}, nil, "/k/*", "k-"},
+		{"all and one", []string{"k/", "k/a-"}, nil, "/k/* /k/a", "k/!"},
+		{"below a file", []string{"h/", "h/f-"}, nil, "/h/f/x", ""},
+		{"a link", []string{"h/", "data/keys/"}, map[string]string{"h/.ssh": "/data/keys"}, "/h/.ssh", "data/ data/keys- h/ h/.ssh-"},
+		{"a link with dots", []string{"h/", "h/d/", "h/k/"}, map[string]string{"h/.ssh": "d/./..//k/."}, "/h/.ssh", "h/ h/.ssh- h/k-"},
+		{"a link that ends in dots", []string{"h/", "d/k/x/"}, map[string]string{"h/.ssh": "../d/k/x/.."}, "/h/.ssh", "d/ d/k- h/ h/.ssh-"},
+		{"a link to nothing", []string{"h/", "d/"}, map[string]string{"h/.ssh": "/d/none/x"}, "/h/.ssh", "d/ d/none- h/ h/.ssh-"},
+		{"a link on the way", []string{"h/", "dots/gh/"}, map[string]string{"h/.config": "../dots"}, "/h/.config/gh", "dots/ dots/gh-"},
+		{"all behind a link", []string{"h/", "dots/"}, map[string]string{"h/k": "/dots"}, "/h/k/*", "dots/!"},
+		{"a link to where it lies", []string{"h/"}, map[string]string{"h/x": ".", "h/y": "/h", "h/z": "/"}, "/h/x /h/y /h/z", "h/ h/x- h/y- h/z-"},
+		{"a circle", []string{"h/"}, map[string]string{"h/a": "b", "h/b": "a"}, "/h/a/x", ""},
+		{"a circle of hidden ones", []string{"h/"}, map[string]string{"h/a": "b", "h/b": "a"}, "/h/a", "h/ h/a- h/b-"},
+		{"above the root", []string{"h/", "d/"}, map[string]string{"h/a": "../../../d"}, "/h/a", "d- h/ h/a-"},
+		{"the box's own", []string{"run/user/", "var/"}, map[string]string{"var/run": "/run"}, "/run/user/* /var/run/docker.sock /tmp/x", ""},
+		{"nothing", []string{"h/"}, nil, "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			base, home := t.TempDir(), t.TempDir()
+			for _, what := range c.base {
+				plant(t, base, what)
+			}
+			for at, to := range c.link {
+				link(t, base, at, to)
+			}
+			made, err := Mask{Below: rootspec.Stack{Layers: []string{base}}, Hide: strings.Fields(c.hide)}.Make(home)
+			if err != nil {
+				if fault.Is(err, fault.Unsupported) || strings.Contains(err.Error(), "operation not permitted") {
+					t.Skip("needs overlayfs-marks: whiteouts and attributes")
+				}
+				t.Fatal(err)
+			}
+			if got := contents(t, made.Dir); !slices.Equal(got, strings.Fields(c.want)) {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// TestAMaskLooksLikeWhatItCovers: its directories are those of the topmost layer below
+// that has them, and a mask of something else has another name.
+func TestAMaskLooksLikeWhatItCovers(t *testing.T) {
+	t.Parallel()
+	top, base, home := t.TempDir(), t.TempDir(), t.TempDir()
+	plant(t, top, "h/")
+	plant(t, base, "h/.ssh/")
+	plant(t, base, "etc/ssl/")
+	for p, mode := range map[string]os.FileMode{top: 0o751, top + "/h": 0o700, base + "/h": 0o755, base + "/etc/ssl": 0o711} {
+		if err := os.Chmod(p, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k := Mask{Below: rootspec.Stack{Layers: []string{top, base}}, Hide: []string{"/h/.ssh", "/etc/ssl/private"}}
+	one, err := k.Make(home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for p, want := range map[string]os.FileMode{"": 0o751, "/h": 0o700, "/etc/ssl": 0o711} {
+		fi, err := os.Stat(one.Dir + p)
+		if err != nil || fi.Mode().Perm() != want {
+			t.Errorf("%q: %v, %v", p, fi.Mode(), err)
+		}
+	}
+	if again, err := k.Make(home); err != nil || again != one || one.Places != 2 {
+		t.Errorf("%+v, %+v, %v", one, again, err)
+	}
+	if err := os.Chmod(top+"/h", 0o750); err != nil {
+		t.Fatal(err)
+	}
+	two, err := k.Make(home)
+	if err != nil || two.Dir == one.Dir {
+		t.Errorf("%+v, %v", two, err)
+	}
+	// One whose making was cut off is not there.
+	left, err := os.ReadDir(home)
+	if err != nil || len(left) != 2 {
+		t.Errorf("%v, %v", left, err)
+	}
+	for _, p := range []string{"/", "h", "", "/h/..", "/h\x00"} {
+		k.Hide = []string{p}
+		if _, err := k.Make(home); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%q: %v", p, err)
+		}
+	}
+}
+
+// TestAMaskHidesWhereElseTheHostShowsIt: a directory that is mounted at several places
+// is hidden at all of them, unless something else is mounted over it there.
+func TestAMaskHidesWhereElseTheHostShowsIt(t *testing.T) {
+	t.Parallel()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if reserved(dir) {
+		if dir, err = os.MkdirTemp("/var/tmp", "coppice-mask-*"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	}
+	for _, p := range []string{"h/.ssh/keys/", "bind/.ssh/keys/", "inner/", "covered/.ssh/", "other/.ssh/", "h/k/", "bind/k/"} {
+		plant(t, dir, p)
+	}
+	k := Mask{
+		Below: rootspec.Stack{Host: true},
+		Mounts: []Mount{
+			{ID: 1, Dev: "8:1", Root: "/", Point: "/", Type: "ext4"},
+			{ID: 2, Parent: 1, Dev: "8:1", Root: dir + "/h", Point: dir + "/bind"},
+			{ID: 3, Parent: 1, Dev: "8:1", Root: dir + "/h/.ssh/keys", Point: dir + "/inner"},
+			{ID: 4, Parent: 1, Dev: "8:1", Root: dir + "/h", Point: dir + "/covered"},
+			{ID: 5, Parent: 4, Dev: "8:2", Root: "/", Point: dir + "/covered"},
+			{ID: 6, Parent: 1, Dev: "8:2", Root: dir + "/h", Point: dir + "/other"},
+		},
+		Hide: []string{dir + "/h/.ssh", dir + "/h/k/*"},
+	}
+	made, err := k.Make(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, p := range contents(t, made.Dir) {
+		if p = strings.TrimPrefix(p, strings.TrimPrefix(dir, "/")+"/"); strings.HasSuffix(p, "-") || strings.HasSuffix(p, "!") {
+			got = append(got, p)
+		}
+	}
+	if want := []string{"bind/.ssh-", "bind/k/!", "h/.ssh-", "h/k/!", "inner-"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestAPlanWithoutWhatIsHidden: single files, links, directories and parts that are
+// hidden are left out, but for parts that hold changes.
+func TestAPlanWithoutWhatIsHidden(t *testing.T) {
+	t.Parallel()
+	mask := t.TempDir()
+	plant(t, mask, "etc/all/!")
+	for _, p := range []string{"etc/shadow", "h"} {
+		if err := unix.Mknod(filepath.Join(mask, p), unix.S_IFCHR, 0); err != nil {
+			t.Skip("needs overlayfs-marks: " + err.Error())
+		}
+	}
+	p := HostPlan{
+		Parts:    []HostPart{{Path: "/etc"}, {Path: "/etc/all/a"}, {Path: "/etc/all/kept"}, {Path: "/h"}, {Path: "/usr"}},
+		Skeleton: []rootspec.Entry{{Path: "/h/x", Link: "/y"}, {Path: "/etc/all"}, {Path: "/etc/ssl"}},
+		Files:    []rootspec.File{{Target: "/etc/shadow"}, {Target: "/etc/hosts"}, {Target: "/etc/all/b"}},
+	}
+	keep := func(part string) bool { return part == "/etc/all/kept" }
+	if same, err := p.masked(rootspec.Stack{Layers: []string{mask}}, keep); err != nil || len(same.Parts) != 5 {
+		t.Errorf("without a mask: %+v, %v", same, err)
+	}
+	got, err := p.masked(rootspec.Stack{Layers: []string{mask}, Mask: mask}, keep)
+	if err != nil || len(got.Parts) != 3 || len(got.Skeleton) != 2 || len(got.Files) != 1 || got.Files[0].Target != "/etc/hosts" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	// What cannot be looked at is no plan.
+	if _, err := got.masked(rootspec.Stack{Mask: mask + "/none"}, keep); err == nil {
+		t.Error("without the mask that it is to have it is planned all the same")
+	}
+}

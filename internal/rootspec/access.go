@@ -1,0 +1,144 @@
+package rootspec
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Access says what of a live root can be changed from inside, and what of the host is
+// shown in it besides. Paths are absolute, and none may lead through a symbolic link: who
+// changes the link would have it name something else. The zero value changes nothing.
+type Access struct {
+	// ReadOnly are places that cannot be changed, with all that is in them.
+	ReadOnly []Place `json:"read_only,omitempty"`
+	// Only says that nothing can be changed but Writable, and what Mounts lets be
+	// written to.
+	Only     bool        `json:"only,omitempty"`
+	Writable []Place     `json:"writable,omitempty"`
+	Mounts   []HostMount `json:"mounts,omitempty"`
+}
+
+// Place is what somebody named by a path.
+type Place struct {
+	Said string   `json:"said"`
+	At   []string `json:"at"` // where that may be inside; all that are there are meant
+}
+
+// HostMount shows a directory or regular file of the host at a path inside.
+type HostMount struct {
+	From  string `json:"from"`
+	To    string `json:"to"`
+	Write bool   `json:"write,omitempty"`
+}
+
+// Point is a place in a root that something is mounted at.
+type Point struct {
+	Path string `json:"path"`
+	File bool   `json:"file,omitempty"` // a regular file, and no directory
+}
+
+// IsZero reports whether a leaves a root as it is.
+func (a Access) IsZero() bool {
+	return len(a.ReadOnly) == 0 && !a.Only && len(a.Writable) == 0 && len(a.Mounts) == 0
+}
+
+// Fixed lists the paths inside at which a puts a mount, and which therefore keep their
+// place: neither they nor the directories above them can be renamed or removed.
+func (a Access) Fixed() []string {
+	var all []string
+	for _, list := range [][]Place{a.ReadOnly, a.Writable} {
+		for _, p := range list {
+			all = append(all, p.At...)
+		}
+	}
+	for _, m := range a.Mounts {
+		all = append(all, m.To)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// Validate says whether a can be carried out at all, by the value alone. Its errors are
+// of kind fault.Invalid.
+func (a Access) Validate() error {
+	for _, p := range a.Fixed() {
+		if !isClean(p) {
+			return fault.New(fault.Invalid, "root: %q is no clean absolute path", p)
+		}
+		if p != "/" && slices.ContainsFunc(Reserved, func(r string) bool { return Within(p, r) }) {
+			return fault.New(fault.Invalid, "%q belongs to the sandbox: nothing of the history or the host lies there", p).WithHint("name a path that is not in %s", strings.Join(Reserved, ", "))
+		}
+	}
+	for _, list := range [][]Place{a.ReadOnly, a.Writable} {
+		for _, p := range list {
+			if len(p.At) == 0 {
+				return fault.New(fault.Invalid, "root: %q is nowhere", p.Said)
+			}
+		}
+	}
+	for i, m := range a.Mounts {
+		if !isClean(m.From) || m.To == "/" {
+			return fault.New(fault.Invalid, "root: %q of the host at %q", m.From, m.To)
+		}
+		if slices.ContainsFunc(a.Mounts[:i], func(o HostMount) bool { return o.To == m.To }) {
+			return fault.New(fault.Invalid, "two mounts at %q", m.To).WithHint("leave one of them out")
+		}
+	}
+	return nil
+}
+
+// above lists the directories above paths, but for the root, outermost first.
+func above(paths []string) []string {
+	var all []string
+	for _, p := range paths {
+		for d := path.Dir(p); d != "/" && d != "."; d = path.Dir(d) {
+			all = append(all, d)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// outermost leaves out of sorted paths those that lie in another one.
+func outermost(paths []string) []string {
+	var out []string
+	for _, p := range paths {
+		if !slices.ContainsFunc(out, func(o string) bool { return Within(p, o) }) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// deepest gives the index of the overlay that p lies in, or -1.
+func (s Spec) deepest(p string) int {
+	at := -1
+	for i, o := range s.Overlays {
+		if Within(p, o.Target) && (at < 0 || len(o.Target) > len(s.Overlays[at].Target)) {
+			at = i
+		}
+	}
+	return at
+}
+
+// points lists those that lie in the overlay i, by paths relative to it; -1 are those in
+// none.
+func (s Spec) points(i int) []Point {
+	var out []Point
+	for _, p := range s.Points {
+		if s.deepest(p.Path) != i {
+			continue
+		}
+		if i >= 0 {
+			p.Path = strings.TrimPrefix(strings.TrimPrefix(p.Path, s.Overlays[i].Target), "/")
+			if p.Path == "" {
+				continue // it is there
+			}
+		}
+		out = append(out, p)
+	}
+	return out
+}

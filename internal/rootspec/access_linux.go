@@ -1,0 +1,406 @@
+package rootspec
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Sources are what the mounts of an Access show, open.
+type Sources struct {
+	fds   Descriptors
+	files []bool // by the index of the mount: no directory
+}
+
+// Close lets go of them.
+func (s *Sources) Close() { s.fds.Close() }
+
+// Points are the places that the sources are mounted at.
+func (s *Sources) Points(a Access) []Point {
+	out := make([]Point, len(s.files))
+	for i, file := range s.files {
+		out[i] = Point{Path: a.Mounts[i].To, File: file}
+	}
+	return out
+}
+
+// kernels are the file systems of the kernel, through which the machine is changed.
+var kernels = []int64{
+	unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC,
+	unix.SECURITYFS_MAGIC, unix.BPF_FS_MAGIC, unix.DEVPTS_SUPER_MAGIC, unix.EFIVARFS_MAGIC, unix.PSTOREFS_MAGIC, unix.SELINUX_MAGIC, unix.SMACK_MAGIC,
+}
+
+// Sources checks a, and opens what it shows of the host: directories and regular files, by paths
+// without links. Nobody can have them lead elsewhere between a look and the mount.
+func (a Access) Sources() (_ *Sources, err error) {
+	if err := a.Validate(); err != nil {
+		return nil, err
+	}
+	s := new(Sources)
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	for _, h := range a.Mounts {
+		fd, err := unix.Openat2(unix.AT_FDCWD, h.From, &unix.OpenHow{
+			Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW,
+			Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		})
+		if errors.Is(err, unix.ELOOP) {
+			return nil, fault.New(fault.Invalid, "%s cannot be mounted: there is a link on the way", h.From).WithHint("%s", linkHint(h.From))
+		}
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+			return nil, fault.New(fault.NotFound, "%s, which is to be mounted at %s, is not there", h.From, h.To).WithHint("make it, and try again")
+		}
+		if err != nil {
+			return nil, fault.Wrap(err, "open %s, which is to be mounted at %s", h.From, h.To)
+		}
+		s.fds = append(s.fds, fd)
+		var st unix.Stat_t
+		var fs unix.Statfs_t
+		if err := errors.Join(unix.Fstat(fd, &st), unix.Fstatfs(fd, &fs)); err != nil {
+			return nil, fault.Wrap(err, "look at %s", h.From)
+		}
+		kind := st.Mode & unix.S_IFMT
+		switch {
+		case kind != unix.S_IFDIR && kind != unix.S_IFREG, slices.Contains(kernels, fs.Type):
+			return nil, fault.New(fault.Invalid, "%s cannot be mounted: it is no directory and no regular file of the host's", h.From).
+				WithHint("mount a directory or a regular file; sockets, devices, /proc and /sys are never shown")
+		}
+		s.files = append(s.files, kind == unix.S_IFREG)
+	}
+	return s, nil
+}
+
+// linkHint names what p leads to.
+func linkHint(p string) string {
+	if to, err := filepath.EvalSymlinks(p); err == nil {
+		return "name what it leads to: " + to
+	}
+	return "name what it leads to"
+}
+
+// Restrict carries out a in the root that Mount has mounted at target, for Spec.Points
+// of s.Points. It can be undone by nobody who may not mount. Copies of the mounts that
+// were taken before are as they were.
+func Restrict(target string, a Access, s *Sources, opts Options) (err error) {
+	if a.IsZero() {
+		return nil
+	}
+	m := &mounter{target: target, idmap: opts.IDMapFD, uid: opts.Zero, gid: opts.Zero, root: -1}
+	defer func() {
+		if err == nil && opts.Keep != nil {
+			*opts.Keep = append(*opts.Keep, m.fds...)
+			return
+		}
+		m.fds.Close()
+	}()
+	if err := m.openRoot(); err != nil {
+		return err
+	}
+	for _, p := range s.Points(a) {
+		if err := m.point(p); err != nil {
+			return err
+		}
+	}
+	var fixed []string
+	for _, p := range Reserved { // init mounts there, perhaps when nothing can be made any more
+		if err := m.point(Point{Path: p}); err != nil {
+			return err
+		}
+	}
+	if a.Only {
+		if fixed, err = m.only(a.Writable); err != nil {
+			return err
+		}
+	}
+	order := make([]int, len(a.Mounts))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(i, j int) int { return cmp.Compare(a.Mounts[i].To, a.Mounts[j].To) }) // parents first
+	for _, i := range order {
+		if err := m.show(a.Mounts[i], s.fds[i]); err != nil {
+			return err
+		}
+		fixed = append(fixed, a.Mounts[i].To)
+	}
+	held, err := m.readOnly(a.ReadOnly)
+	if err != nil {
+		return err
+	}
+	return m.pin(above(append(fixed, held...)))
+}
+
+// find opens what is at p inside; -1 where nothing is. What is behind a link is refused.
+func (m *mounter) find(p, what string) (int, error) {
+	fd, err := m.inside(p, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return -1, nil
+	}
+	link := errors.Is(err, unix.ELOOP)
+	if err == nil {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return -1, fault.Wrap(err, "look at %s", p)
+		}
+		link = st.Mode&unix.S_IFMT == unix.S_IFLNK
+	}
+	if link {
+		return -1, fault.New(fault.Invalid, "%s cannot be %s: there is a link on the way, which could be changed", p, what).WithHint("name what it leads to")
+	}
+	return fd, fault.Wrap(err, "open %s", p)
+}
+
+// asZero makes something that belongs to the root's 0.
+func (m *mounter) asZero(do func() error) error {
+	if m.idmap <= 0 {
+		return do()
+	}
+	return WithFSIDs(m.uid, m.gid, do)
+}
+
+// point sees to it that p is there. Where a layer of ours could not show it, as where the
+// sandbox removed it, it is made, and that is in the history.
+func (m *mounter) point(p Point) error {
+	fd, err := m.find(p.Path, "a place to mount at")
+	if err != nil {
+		return err
+	}
+	if fd < 0 {
+		if p.File {
+			err = m.asZero(func() error { return m.touch(p.Path) })
+		} else {
+			err = m.asZero(func() error { return m.mkdirs(p.Path, keepMode) })
+		}
+		if err != nil {
+			return fault.New(fault.KindOf(err), "make %s, where something is to be mounted", p.Path).Because(err).WithHint("name a place in a directory that the sandbox can write to")
+		}
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fault.Wrap(err, "look at %s", p.Path)
+	}
+	if p.File == (st.Mode&unix.S_IFMT == unix.S_IFDIR) {
+		return fault.New(fault.Invalid, "a directory can be mounted at a directory alone, and a file at a file: %s", p.Path).WithHint("name another place")
+	}
+	return nil
+}
+
+// clonePart makes a detached copy of what is at fd and below, with the mounts in it.
+func (m *mounter) clonePart(fd int, attr unix.MountAttr) (int, error) {
+	mnt, err := unix.OpenTree(fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
+	if err != nil {
+		return -1, fmt.Errorf("open_tree: %w", err)
+	}
+	m.own(mnt)
+	if attr != (unix.MountAttr{}) {
+		if err := unix.MountSetattr(mnt, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
+			return -1, fmt.Errorf("mount_setattr: %w", err)
+		}
+	}
+	return mnt, nil
+}
+
+// only makes all of the root read-only but for places, and gives those that are there.
+func (m *mounter) only(places []Place) ([]string, error) {
+	var all, kept []string
+	for _, p := range places {
+		all = append(all, p.At...)
+	}
+	slices.Sort(all)
+	var mnts []int
+	for _, p := range outermost(all) {
+		fd, err := m.find(p, "writable alone")
+		if err != nil {
+			return nil, err
+		}
+		if fd < 0 {
+			continue
+		}
+		mnt, err := m.clonePart(fd, unix.MountAttr{})
+		if err != nil {
+			return nil, fault.Wrap(err, "leave %s writable", p)
+		}
+		kept, mnts = append(kept, p), append(mnts, mnt)
+	}
+	ro := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	if err := unix.MountSetattr(m.root, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &ro); err != nil {
+		return nil, fault.Wrap(err, "make the root read-only")
+	}
+	for i, p := range kept {
+		at, err := m.inside(p, 0)
+		if err == nil {
+			err = m.attach(mnts[i], at)
+		}
+		if err != nil {
+			return nil, fault.Wrap(err, "leave %s writable", p)
+		}
+	}
+	return kept, nil
+}
+
+// show mounts a directory or file of the host.
+func (m *mounter) show(h HostMount, src int) error {
+	attr := unix.MountAttr{Attr_set: attrs, Propagation: unix.MS_PRIVATE}
+	if !h.Write {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	if m.idmap > 0 {
+		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
+		attr.Userns_fd = uint64(m.idmap)
+	}
+	at, err := m.find(h.To, "a place to mount at")
+	if err != nil {
+		return err
+	}
+	mnt, err := m.clonePart(src, attr)
+	if err == nil {
+		err = m.attach(mnt, at)
+	}
+	return fault.Wrap(err, "mount %s at %s", h.From, h.To)
+}
+
+// readOnly makes places read-only, and gives where they are.
+func (m *mounter) readOnly(places []Place) ([]string, error) {
+	var all []string
+	for _, p := range places {
+		found := false
+		for _, at := range p.At {
+			fd, err := m.find(at, "read-only")
+			if err != nil {
+				return nil, err
+			}
+			if fd >= 0 {
+				found, all = true, append(all, at)
+			}
+		}
+		if !found {
+			return nil, fault.New(fault.NotFound, "%s is to be read-only, and is not there", p.Said).
+				WithHint("what is not there cannot be kept from being made: name a directory around it that is there, or take it out of files.readonly")
+		}
+	}
+	slices.Sort(all)
+	ro := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	for _, p := range outermost(all) {
+		if p == "/" {
+			err := unix.MountSetattr(m.root, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &ro)
+			return nil, fault.Wrap(err, "make the root read-only")
+		}
+		fd, err := m.inside(p, 0)
+		mnt := -1
+		if err == nil {
+			mnt, err = m.clonePart(fd, ro)
+		}
+		if err == nil {
+			err = m.attach(mnt, fd)
+		}
+		if err != nil {
+			return nil, fault.Wrap(err, "make %s read-only", p)
+		}
+	}
+	return outermost(all), nil
+}
+
+// pin keeps directories from being renamed and removed, which would take the mounts in
+// them along and leave their paths free. The kernel refuses both (EBUSY) for what is a
+// mount point anywhere in the caller's mount namespace (is_local_mountpoint,
+// fs/namei.c), whichever mount it is reached through. So something is mounted on each
+// of them, on a copy of its mount that nobody can come to: it lies below what init
+// mounts. The directories themselves stay on the mount that they are on, within which
+// programs rename and link.
+func (m *mounter) pin(dirs []string) error {
+	top := -1
+	for _, d := range dirs {
+		fd, err := m.inside(d, unix.O_DIRECTORY)
+		if err != nil {
+			return fault.Wrap(err, "hold %s in its place", d)
+		}
+		var st unix.Statx_t
+		if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_INO, &st); err != nil {
+			return fault.Wrap(err, "hold %s in its place", d)
+		}
+		if st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 {
+			continue // something is mounted there already
+		}
+		if top < 0 {
+			if top, err = m.place(pinsAt); err != nil {
+				return fault.Wrap(err, "hold directories in their places")
+			}
+		}
+		mnt, err := unix.OpenTree(fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+		if err == nil {
+			m.own(mnt)
+			err = m.attach(mnt, top)
+		}
+		cover := -1
+		if err == nil {
+			cover, err = m.tmpfs(attrs|unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOEXEC, "mode=0555", "size=4k", "nr_inodes=2")
+		}
+		if err == nil {
+			err = m.attach(cover, mnt)
+		}
+		if err != nil {
+			return fault.Wrap(err, "hold %s in its place", d)
+		}
+		top = cover
+	}
+	return nil
+}
+
+// pinsAt is where the mounts of pin lie. Init mounts a file system of its own there,
+// which nobody inside can take off.
+const pinsAt = "/sys"
+
+// pointsLayer makes a read-only layer of mount points, to lie below all others: it is
+// seen where no other layer has anything, and is in no history.
+func (m *mounter) pointsLayer(points []Point) (int, error) {
+	mnt, err := m.tmpfs(attrs, "mode=0755", "size=1m")
+	if err != nil {
+		return -1, err
+	}
+	for _, p := range points {
+		if err := m.pointAt(mnt, p); err != nil {
+			return -1, fmt.Errorf("%s: %w", p.Path, err)
+		}
+	}
+	return mnt, nil
+}
+
+func (m *mounter) pointAt(layer int, p Point) error {
+	parts := strings.Split(path.Clean(p.Path), "/")
+	dir := layer
+	for i, name := range parts {
+		if p.File && i == len(parts)-1 {
+			fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o644)
+			if err != nil {
+				return err
+			}
+			m.own(fd)
+			return unix.Fchown(fd, m.uid, m.gid)
+		}
+		if err := unix.Mkdirat(dir, name, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		next, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return err
+		}
+		m.own(next)
+		if err := errors.Join(unix.Fchmod(next, 0o755), unix.Fchown(next, m.uid, m.gid)); err != nil { // whatever the umask
+			return err
+		}
+		dir = next
+	}
+	return nil
+}
