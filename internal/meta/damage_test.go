@@ -54,7 +54,8 @@ func TestFilesThatAreNotOurs(t *testing.T) {
 		kind   fault.Kind
 		says   string
 	}{
-		{"a newer version", pragma("user_version=2"), fault.Version, "has version 2; this build reads version 1"},
+		{"a newer version", pragma("user_version=4"), fault.Version, "has version 4; this build reads version 3"},
+		{"a version that it is not", pragma("user_version=1"), fault.Corrupt, "its schema is not that of version 1"},
 		{"no version", pragma("user_version=0"), fault.Version, "has version 0"},
 		{"another program's", pragma("application_id=7"), fault.Version, "not a database of coppice"},
 		{"empty", func(t testing.TB, path string) { ok(t, os.Truncate(path, 0)) }, fault.Corrupt, "is empty"},
@@ -197,4 +198,31 @@ func TestNoDirectory(t *testing.T) {
 	t.Parallel()
 	_, err := Open(t.Context(), filepath.Join(t.TempDir(), "none", "meta.db"))
 	wantFault(t, err, fault.NotFound, "open")
+}
+
+// A home outlives the comments in the schema that it was made with.
+func TestCommentsOfTheSchemaMayChange(t *testing.T) {
+	t.Parallel()
+	edit := func(t *testing.T, what string) error {
+		t.Helper()
+		path := sample(t)
+		db := must(sql.Open("sqlite", path))(t)
+		db.SetMaxOpenConns(1)
+		must(db.Exec("PRAGMA writable_schema=1"))(t)
+		n := must(must(db.Exec("UPDATE sqlite_schema SET sql=" + what + " WHERE name='snapshots'"))(t).RowsAffected())(t)
+		if n != 1 {
+			t.Fatalf("%d tables were edited", n)
+		}
+		ok(t, db.Close())
+		d, err := Open(t.Context(), path)
+		if err == nil {
+			ok(t, d.Close())
+		}
+		return err
+	}
+	ok(t, edit(t, "replace(sql, '-- why', '-- why, and')"))
+	ok(t, edit(t, "replace(sql, 'TEXT NOT NULL,    --', 'TEXT  NOT NULL, -- (short)')"))
+	if err := edit(t, "replace(sql, 'message  TEXT NOT NULL', 'message  TEXT')"); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("a column that is another: %v", err)
+	}
 }

@@ -185,19 +185,55 @@ func (d *DB) inspect(ctx context.Context, size int64) error {
 	case v > schemaVersion:
 		return fault.New(fault.Version, "%s has version %d; this build reads version %d", d.path, v, schemaVersion).
 			WithHint("update with: go install github.com/coppice-dev/coppice/cmd/coppice@latest; or use another home: COPPICE_HOME=DIR coppice ls")
+	case v >= 1 && v < schemaVersion:
+		if err := d.upgrade(ctx, int(v)); err != nil {
+			return err
+		}
 	case v != schemaVersion:
 		return fault.New(fault.Version, "%s has version %d; this build reads version %d", d.path, v, schemaVersion).
 			WithHint("use the coppice that made it, or another home: COPPICE_HOME=DIR coppice ls")
 	}
-	if err := d.checkSchema(ctx); err != nil || size > checkBelow {
+	if err := d.checkSchema(ctx, schema, schemaVersion); err != nil || size > checkBelow {
 		return err
 	}
 	return d.check(ctx, d.writer.conn)
 }
 
-// checkSchema finds a schema that is not, letter by letter, the one of this
+// upgrade makes a sound database of a version before one of this version: it gets
+// tables more. That happens as a whole, or not at all.
+func (d *DB) upgrade(ctx context.Context, from int) (err error) {
+	if err := d.checkSchema(ctx, strings.Join(schemas()[:from], ""), from); err != nil {
+		return err
+	}
+	if err := d.check(ctx, d.writer.conn); err != nil {
+		return err
+	}
+	for _, s := range []string{"BEGIN IMMEDIATE", strings.Join(schemas()[from:], ""), setUserVersion, "COMMIT"} {
+		if _, err = d.writer.conn.ExecContext(ctx, s); err != nil {
+			_, rerr := d.writer.conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
+			return errors.Join(err, rerr)
+		}
+	}
+	return nil
+}
+
+// bare is a statement without comments, with one space for each run of them: what
+// the file keeps is what was typed when it was made.
+func bare(sql string) string {
+	var b strings.Builder
+	for line := range strings.Lines(sql) {
+		line, _, _ = strings.Cut(line, "--")
+		for _, word := range strings.Fields(line) {
+			b.WriteString(word)
+			b.WriteByte(' ')
+		}
+	}
+	return strings.ReplaceAll(strings.TrimSpace(b.String()), " ;", ";")
+}
+
+// checkSchema finds a schema that is not, but for comments, the one of this
 // version: then nothing that follows could be trusted.
-func (d *DB) checkSchema(ctx context.Context) error {
+func (d *DB) checkSchema(ctx context.Context, schema string, version int) error {
 	rows, err := d.writer.conn.QueryContext(ctx, "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")
 	if err != nil {
 		return err
@@ -209,10 +245,10 @@ func (d *DB) checkSchema(ctx context.Context) error {
 			return err
 		}
 		n++
-		if strings.Contains(schema, made+";\n") {
+		if strings.Contains(bare(schema), bare(made)+";") {
 			return nil
 		}
-		return fault.New(fault.Corrupt, "%s is damaged: its schema is not that of version %d", d.path, schemaVersion).WithHint(corruptHint)
+		return fault.New(fault.Corrupt, "%s is damaged: its schema is not that of version %d", d.path, version).WithHint(corruptHint)
 	})
 	if err == nil && n != strings.Count(schema, "\nCREATE ") {
 		err = fault.New(fault.Corrupt, "%s is damaged: its schema lacks something", d.path).WithHint(corruptHint)

@@ -148,6 +148,7 @@ func (d *DB) DropUnreferenced(ctx context.Context) (unused []timeline.LayerID, e
 		t.doom(dead + "SELECT id FROM gone")
 		t.dropDoomed()
 		t.each("DELETE FROM layers WHERE id NOT IN (SELECT layer FROM routes) RETURNING id", collect(&unused))
+		t.dropPolicies()
 		return nil
 	})
 	return unused, err

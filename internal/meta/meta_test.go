@@ -135,6 +135,9 @@ func TestRecordsSurviveReopening(t *testing.T) {
 	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", rec) {
 		t.Errorf("got  %+v\nwant %+v", got, rec)
 	}
+	if head := must(d.Head(ctx, "web-1"))(t); head != got.Head {
+		t.Errorf("the head is %q, and not %q", head, got.Head)
+	}
 	if byID := must(d.Sandbox(ctx, string(rec.ID)))(t); byID.Name != "web-1" {
 		t.Errorf("by id: %+v", byID)
 	}
@@ -170,6 +173,9 @@ func TestWhatIsRefused(t *testing.T) {
 	wantFault(t, err, fault.NotFound, `"web-2"`)
 	if hint := fault.HintOf(err); !strings.Contains(hint, "did you mean web-1?") {
 		t.Errorf("hint %q", hint)
+	}
+	if _, again := d.Head(ctx, "web-2"); again == nil || again.Error() != err.Error() {
+		t.Errorf("the head of none: %v", again)
 	}
 	_, err = d.Sandbox(ctx, strings.Repeat("x", 1<<20))
 	wantFault(t, err, fault.NotFound, "xxx...")
@@ -558,8 +564,8 @@ func TestCancelledReads(t *testing.T) {
 	t.Parallel()
 	d := open(t)
 	rec := chain(t, d, 300, false)
-	for i := range 4 * maxReaders {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*100*time.Microsecond)
+	for i := range 400 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*5*time.Microsecond)
 		if _, err := d.History(ctx, rec.ID); err != nil && !fault.Is(err, fault.Timeout) && !fault.Is(err, fault.Cancelled) {
 			t.Errorf("%v (%s)", err, fault.KindOf(err))
 		}
@@ -567,5 +573,47 @@ func TestCancelledReads(t *testing.T) {
 	}
 	if h := must(d.History(t.Context(), rec.ID))(t); len(h.Snapshots) != 301 {
 		t.Errorf("%d snapshots", len(h.Snapshots))
+	}
+}
+
+// What a sandbox takes over is in its history, and its HEAD of old is where it was.
+func TestTakeOver(t *testing.T) {
+	t.Parallel()
+	ctx, d := t.Context(), open(t)
+	a := box(t, d, "a", "")
+	snap(t, d, &a, "one")
+	one := a.Head
+	fork := box(t, d, "fork", one)
+	first := fork.Head
+	ok(t, d.UpdateSandbox(ctx, a.ID, func(r *Sandbox) error { r.Head = one; return nil }))
+	snap(t, d, &fork, "winner")
+	winner := fork.Head
+	snap(t, d, &fork, "test")
+
+	ok(t, d.TakeOver(ctx, a.ID, winner))
+	h := must(d.History(ctx, a.ID))(t)
+	for _, id := range []timeline.SnapshotID{first, winner} {
+		if s := h.Snapshots[id]; s.Sandbox != a.ID {
+			t.Errorf("%s: %+v", id, s)
+		}
+		if at, _ := h.At(h.Snapshots[id].Created); at == id {
+			t.Errorf("HEAD is said to have been at %s", id)
+		}
+	}
+	if _, there := h.Snapshots[fork.Head]; there || h.Head != one {
+		t.Errorf("%+v", h)
+	}
+	if h := must(d.History(ctx, fork.ID))(t); len(h.Snapshots) != 5 || h.Head != fork.Head {
+		t.Errorf("the other one has %d snapshots", len(h.Snapshots))
+	}
+	must(d.DeleteSandbox(ctx, fork.ID))(t)
+	if h := must(d.History(ctx, a.ID))(t); len(h.Snapshots) != 4 {
+		t.Errorf("without the other one, %d snapshots are left", len(h.Snapshots))
+	}
+	if err := d.TakeOver(ctx, a.ID, "ffffffffffff"); !fault.Is(err, fault.NotFound) {
+		t.Error(err)
+	}
+	if err := d.TakeOver(ctx, fork.ID, winner); !fault.Is(err, fault.NotFound) {
+		t.Error(err)
 	}
 }

@@ -230,6 +230,19 @@ func TestAgainstMaps(t *testing.T) {
 					t.Fatal(err)
 				}
 				w.boxes[id] = to
+				// What was taken over by a sandbox that is gone, and was HEAD alone.
+				w.remove(t, must(d.DropUnreferenced(ctx))(w.tb(t)))
+				w.forget()
+			},
+			"take over": func(t *rapid.T) {
+				id, from := w.anyBox(t), w.anyBox(t)
+				top := w.anySnap(t, from)
+				if err := d.TakeOver(ctx, id, top); err != nil {
+					t.Fatal(err)
+				}
+				for at, owner := top, w.owner[top]; at != "" && w.owner[at] == owner; at = w.parent[at] {
+					w.owner[at] = id
+				}
 			},
 			"merge": func(t *rapid.T) {
 				line := must(d.Lineage(ctx, w.boxes[w.anyBox(t)]))(w.tb(t))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/nearest"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -21,7 +22,19 @@ type Sandbox struct {
 	Head     timeline.SnapshotID // what the live state descends from
 	MountTop timeline.SnapshotID // what the live root stands on
 	Gen      int                 // the live root's generation, from 1
+	// PolicyText is what Policy names, where the database may not have it yet. It is
+	// set by who writes a record, and "" in what is read: see DB.Policy.
+	PolicyText string
+	// OriginsText is what Origins names, in the same way.
+	OriginsText string
 	Config
+}
+
+// TimedRule is a rule for the network that holds for a time.
+type TimedRule struct {
+	Rule  string    `json:"rule"` // as package policy writes it
+	Deny  bool      `json:"deny,omitempty"`
+	Until time.Time `json:"until"`
 }
 
 // Config is the part of a record that is not searched for.
@@ -29,6 +42,7 @@ type Config struct {
 	From         string                `json:"from"` // for people
 	Base         string                `json:"base,omitempty"`
 	Host         bool                  `json:"host,omitempty"` // the base is the host itself
+	Root         string                `json:"root,omitempty"` // the directory of the host that the base's root has been; "" is none
 	HostPrint    string                `json:"host_print,omitempty"`
 	Driver       string                `json:"driver"`
 	DriverReason string                `json:"driver_reason,omitempty"`
@@ -36,11 +50,25 @@ type Config struct {
 	TierReason   string                `json:"tier_reason,omitempty"`
 	User         string                `json:"user"`
 	Net          string                `json:"net"`
+	Policy       string                `json:"policy,omitempty"`  // digest; "" in a record of before there were policies
+	Origins      string                `json:"origins,omitempty"` // digest of who said what of Policy, for people; "" where nobody knows
+	Timed        []TimedRule           `json:"timed,omitempty"`   // what holds for a time besides
 	Env          []string              `json:"env,omitempty"`
 	Limits       wire.Limits           `json:"limits,omitzero"`
-	Enforced     []wire.Enforcement    `json:"enforced,omitempty"` // as of the last start
-	Redo         []timeline.SnapshotID `json:"redo,omitempty"`     // newest last
-	Notices      []string              `json:"notices,omitempty"`  // what people must be told
+	Strong       bool                  `json:"strong,omitempty"`      // refuse to start where less than all is enforced
+	Self         string                `json:"self,omitempty"`        // what the inside may do with its history; "" is wire.SelfRead
+	Enforced     []wire.Enforcement    `json:"enforced,omitempty"`    // as of the last start
+	Redo         []timeline.SnapshotID `json:"redo,omitempty"`        // newest last
+	Mark         string                `json:"mark,omitempty"`        // label of automatic snapshots
+	KeepRecent   int                   `json:"keep_recent,omitempty"` // of automatic snapshots; 0 is the default
+	KeepForMS    int64                 `json:"keep_for_ms,omitempty"` // so too
+	Notices      []string              `json:"notices,omitempty"`     // what people must be told
+	Run          *wire.Run             `json:"run,omitempty"`         // the supervised command, also when it has ended
+	Again        bool                  `json:"again,omitempty"`       // Run is to be started again: a rewind is under way
+	Starting     bool                  `json:"starting,omitempty"`    // Run was asked for, and may not have begun
+	Expires      *time.Time            `json:"expires,omitempty"`
+	IdleStopMS   int64                 `json:"idle_stop_ms,omitempty"` // after so long without use its processes are stopped; 0: never
+	Tournament   string                `json:"tournament,omitempty"`   // whose candidate's fork this is: gc removes it
 }
 
 const sandboxCols = "id,name,created,head,mount,gen,config,enforced"
@@ -87,7 +115,7 @@ func scanSandbox(s scanner, seen *decoded) (rec Sandbox, err error) {
 		return rec, fault.New(fault.Corrupt, "record of sandbox %s", rec.ID).Because(err).WithHint(corruptHint)
 	}
 	if seen.config != nil {
-		c.Env, c.Redo, c.Notices = slices.Clip(c.Env), slices.Clip(c.Redo), slices.Clip(c.Notices)
+		c.Env, c.Redo, c.Notices, c.Timed = slices.Clip(c.Env), slices.Clip(c.Redo), slices.Clip(c.Notices), slices.Clip(c.Timed)
 		seen.config[string(config)], seen.enforced[string(enforced)] = c, slices.Clip(e)
 	}
 	rec.Config = c
@@ -108,6 +136,19 @@ func (d *DB) Sandbox(ctx context.Context, name string) (rec Sandbox, err error) 
 		return rec, d.unknown(ctx, name)
 	}
 	return rec, err
+}
+
+// Head gives the head of a sandbox, which is found as Sandbox finds it.
+func (d *DB) Head(ctx context.Context, name string) (head timeline.SnapshotID, err error) {
+	found := false
+	err = d.rows(ctx, "SELECT head FROM sandboxes WHERE name=?1 OR id=?1 ORDER BY name=?1 DESC LIMIT 1", func(s scanner) error {
+		found = true
+		return s.Scan(&head)
+	}, name)
+	if err == nil && !found {
+		return "", d.unknown(ctx, name)
+	}
+	return head, err
 }
 
 // At finds a sandbox whose head a snapshot is, or else whose live root stands on
@@ -145,7 +186,7 @@ func (d *DB) unknown(ctx context.Context, name string) error {
 		names = append(names, n)
 		return err
 	})
-	if near := timeline.Nearest(name, names); near != "" && err == nil {
+	if near := nearest.Of(name, names); near != "" && err == nil {
 		return f.WithHint("did you mean %s? All of them: coppice ls", near)
 	}
 	return f.WithHint("see which there are with: coppice ls")
@@ -185,6 +226,11 @@ func (d *DB) CreateSandboxes(ctx context.Context, recs []Sandbox, firsts []timel
 			if taken {
 				return fault.New(fault.Exists, "there is a sandbox %s already", r.Name).
 					WithHint("choose another name, or remove it: coppice rm %s", r.Name)
+			}
+			if i == 0 || r.Policy != recs[i-1].Policy || r.PolicyText != "" || r.Origins != recs[i-1].Origins || r.OriginsText != "" {
+				if err := t.pin(r); err != nil {
+					return err
+				}
 			}
 			config, enforced, err := r.encode()
 			if err != nil {
@@ -228,9 +274,14 @@ func (t *tx) update(id timeline.SandboxID, fn func(*Sandbox) error) (before, aft
 	if !found {
 		return "", "", fault.New(fault.NotFound, "there is no sandbox %s any more", id).WithHint("see which there are with: coppice ls")
 	}
-	name, before := rec.Name, rec.Head
+	name, before, policy, origins := rec.Name, rec.Head, rec.Policy, rec.Origins
 	if err := fn(&rec); err != nil {
 		return "", "", err
+	}
+	if rec.Policy != policy || rec.PolicyText != "" || rec.Origins != origins || rec.OriginsText != "" {
+		if err := t.pin(&rec); err != nil {
+			return "", "", err
+		}
 	}
 	config, enforced, err := rec.encode()
 	if err != nil {

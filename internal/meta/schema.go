@@ -6,8 +6,9 @@ const (
 	// applicationID is PRAGMA application_id: the file is ours ("copp").
 	applicationID = 0x636f7070
 	// schemaVersion is PRAGMA user_version of the database that this build reads
-	// and writes. Another one is refused, never converted in silence.
-	schemaVersion = 1
+	// and writes. One of a version before is given the tables that it lacks when it
+	// is opened; any other is refused.
+	schemaVersion = 3
 )
 
 // The statements that mark the file.
@@ -16,12 +17,51 @@ var (
 	setUserVersion   = fmt.Sprintf("PRAGMA user_version=%d", schemaVersion)
 )
 
-// schema is the database. Identifiers are lower-case hex, times are microseconds
+// schema is the database.
+const schema = schema1 + schema2 + schema3
+
+// schemas are what each version has and the one before had not.
+func schemas() []string { return []string{schema1, schema2, schema3} }
+
+// schema3 is what version 3 has and version 2 had not.
+const schema3 = `
+-- What sandboxes may use. Config.Policy names a row; one that no sandbox names goes
+-- with the next gc.
+CREATE TABLE policies (
+	digest   TEXT PRIMARY KEY, -- sha256 of the text
+	text     TEXT NOT NULL     -- as package policy writes it
+) STRICT, WITHOUT ROWID;
+`
+
+// schema2 is what version 2 has and version 1 had not.
+const schema2 = `
+-- Who may come over TCP. Secrets are not kept.
+CREATE TABLE tokens (
+	id        TEXT PRIMARY KEY,
+	name      TEXT NOT NULL,
+	scope     TEXT NOT NULL,
+	sandboxes TEXT NOT NULL,    -- JSON list of ids; null is all
+	created   INTEGER NOT NULL,
+	expires   INTEGER,          -- NULL is never
+	used      INTEGER,          -- to the minute; NULL is never
+	hash      BLOB NOT NULL     -- sha256 of the secret
+) STRICT;
+
+-- What was answered to requests that must not be carried out twice.
+CREATE TABLE answers (
+	key      TEXT PRIMARY KEY,
+	answer   BLOB NOT NULL,
+	expires  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX answers_expires ON answers(expires);
+`
+
+// schema1 is the database of version 1. Identifiers are lower-case hex, times are microseconds
 // since 1970 UTC, structured values are JSON. What refers to a snapshot is
 // checked when a transaction ends, so no change can leave a dangling reference.
 // The exceptions are head and mount: where a power loss took a sandbox's first
 // snapshot, they stay, and name what was lost.
-const schema = `
+const schema1 = `
 -- What a person works with. A removed sandbox has no row; those of its snapshots
 -- that others are built on stay, with an owner that no longer exists.
 CREATE TABLE sandboxes (
@@ -38,10 +78,10 @@ CREATE INDEX sandboxes_head  ON sandboxes(head);
 CREATE INDEX sandboxes_mount ON sandboxes(mount);
 
 -- The history: a forest of immutable nodes. Only parent ever changes, when the
--- parent is deleted.
+-- parent is deleted, and sandbox, when another one takes the snapshot over.
 CREATE TABLE snapshots (
 	id       TEXT PRIMARY KEY,
-	sandbox  TEXT NOT NULL,    -- who made it; '' for a base
+	sandbox  TEXT NOT NULL,    -- who made it or took it over; '' for a base
 	parent   TEXT REFERENCES snapshots(id) DEFERRABLE INITIALLY DEFERRED, -- NULL for a first one
 	cause    TEXT NOT NULL,
 	message  TEXT NOT NULL,

@@ -97,6 +97,38 @@ func (d *DB) AddSnapshot(ctx context.Context, s timeline.Snapshot, r *timeline.R
 	})
 }
 
+// stretch is the start of a query over a snapshot (?1) and those right below it
+// that the same sandbox made.
+const stretch = `WITH RECURSIVE line(id) AS (
+	SELECT ?1
+	UNION SELECT p.id FROM line JOIN snapshots s ON s.id=line.id JOIN snapshots p ON p.id=s.parent AND p.sandbox=s.sandbox
+) `
+
+// TakeOver makes a snapshot, and all below it that the same sandbox made, snapshots
+// of sandbox id, in whose history they are from then on. That its HEAD was elsewhere
+// when they were made is recorded as moves, so that the times of its HEAD stay right.
+func (d *DB) TakeOver(ctx context.Context, id timeline.SandboxID, top timeline.SnapshotID) error {
+	return d.tx(ctx, func(t *tx) error {
+		found := false
+		t.each("SELECT 1 FROM sandboxes WHERE id=?", func(scanner) error { found = true; return nil }, id)
+		if t.err == nil && !found {
+			return fault.New(fault.NotFound, "there is no sandbox %s any more", id).WithHint("see which there are with: coppice ls")
+		}
+		if err := t.mustExist(top); err != nil {
+			return err
+		}
+		// Where HEAD was then: at its newest snapshot, or where it had moved to since.
+		t.exec(stretch+`INSERT INTO moves(sandbox,at,snapshot) SELECT ?2,n.created,(
+				SELECT was FROM (
+					SELECT id AS was,created AS at,0 AS moved,0 AS nr FROM snapshots WHERE sandbox=?2
+					UNION ALL SELECT snapshot,at,1,rowid FROM moves WHERE sandbox=?2)
+				WHERE at<=n.created ORDER BY at DESC,moved DESC,nr DESC LIMIT 1) AS was
+			FROM line JOIN snapshots n ON n.id=line.id WHERE n.sandbox<>?2 AND was IS NOT NULL`, top, id)
+		t.exec(stretch+"UPDATE snapshots SET sandbox=?2 WHERE id IN (SELECT id FROM line)", top, id)
+		return nil
+	})
+}
+
 // AddRoute records a merged layer. It is NotFound when one of the snapshots was
 // deleted meanwhile.
 func (d *DB) AddRoute(ctx context.Context, r timeline.Route) error {
@@ -223,13 +255,33 @@ func (d *DB) DeleteSnapshot(ctx context.Context, id timeline.SnapshotID, led []t
 // Conflict also when Held would list the snapshot.
 func (d *DB) DropSnapshot(ctx context.Context, id timeline.SnapshotID, led []timeline.Route, sealed ...Layer) (unused []timeline.LayerID, err error) {
 	err = d.tx(ctx, func(t *tx) error {
-		kept := false
-		t.each("SELECT 1 FROM snapshots s WHERE s.id=? AND "+isHeld, func(scanner) error { kept = true; return nil }, id)
-		if kept {
-			return fault.New(fault.Conflict, "snapshot %s is referred to", id)
-		}
-		unused, err = t.deleteSnapshot(id, led, sealed)
+		unused, err = t.dropSnapshot(id, led, sealed)
 		return err
+	})
+	return unused, err
+}
+
+func (t *tx) dropSnapshot(id timeline.SnapshotID, led []timeline.Route, sealed []Layer) (unused []timeline.LayerID, err error) {
+	kept := false
+	t.each("SELECT 1 FROM snapshots s WHERE s.id=? AND "+isHeld, func(scanner) error { kept = true; return nil }, id)
+	if kept {
+		return nil, fault.New(fault.Conflict, "snapshot %s is referred to", id)
+	}
+	return t.deleteSnapshot(id, led, sealed)
+}
+
+// DropRun is DropSnapshot for a run of snapshots, each the parent of the one before
+// it, in one transaction. led[i] is for ids[i].
+func (d *DB) DropRun(ctx context.Context, ids []timeline.SnapshotID, led [][]timeline.Route, sealed ...Layer) (unused []timeline.LayerID, err error) {
+	err = d.tx(ctx, func(t *tx) error {
+		for i, id := range ids {
+			gone, err := t.dropSnapshot(id, led[i], sealed)
+			if err != nil {
+				return err
+			}
+			unused = append(unused, gone...)
+		}
+		return nil
 	})
 	return unused, err
 }
@@ -336,6 +388,12 @@ func (d *DB) Base(ctx context.Context, key string) (b Base, err error) {
 		err = fault.New(fault.NotFound, "there is no base %q yet", key)
 	}
 	return b, err
+}
+
+// BaseKey gives the key of a base; "" is none, or no such base.
+func (d *DB) BaseKey(ctx context.Context, id string) (key string, err error) {
+	err = d.rows(ctx, "SELECT key FROM bases WHERE id=?", func(s scanner) error { return s.Scan(&key) }, id)
+	return key, err
 }
 
 // AddBase records a base with its snapshot and route.

@@ -129,16 +129,17 @@ func (v *view) each(query string, scan func(scanner) error, args ...any) {
 // view runs fn on one state of the database.
 func (d *DB) view(ctx context.Context, fn func(*view)) error {
 	return d.reading(ctx, func(l *link) error {
-		if _, err := l.exec(ctx, "BEGIN"); err != nil {
+		// A statement that is cancelled may have been done, so these two never are.
+		always := context.WithoutCancel(ctx)
+		if _, err := l.exec(always, "BEGIN"); err != nil {
 			return err
 		}
 		v := &view{link: l, ctx: ctx}
 		fn(v)
-		_, err := l.exec(context.WithoutCancel(ctx), "ROLLBACK")
-		if v.err != nil {
-			return v.err
+		if _, err := l.exec(always, "ROLLBACK"); err != nil {
+			return errors.Join(driver.ErrBadConn, v.err, err) // the connection is not used again
 		}
-		return err
+		return v.err
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/nearest"
 )
 
 // A reference, as people type it:
@@ -269,7 +270,7 @@ func (h *History) unknown(name string) error {
 	for tag := range h.Tags {
 		tags = append(tags, tag)
 	}
-	if near := Nearest(name, tags); near != "" {
+	if near := nearest.Of(name, tags); near != "" {
 		e.Message += fmt.Sprintf("; did you mean the tag %s?", quote(near))
 		return e
 	}
@@ -344,42 +345,4 @@ func plural(n int, what string) string {
 		return "1 " + what
 	}
 	return strconv.Itoa(n) + " " + what + "s"
-}
-
-// Nearest finds the option that a person who typed word most likely meant: one
-// that differs by at most a third of its letters, or that word is the beginning
-// of. "" when there is none; ties go to the option that sorts first.
-func Nearest(word string, options []string) string {
-	best, least := "", 1<<30
-	for _, o := range options {
-		d := distance(word, o)
-		if len(word) >= 2 && strings.HasPrefix(o, word) {
-			d = 1
-		}
-		if d <= max(1, len(o)/3) && (d < least || d == least && o < best) {
-			best, least = o, d
-		}
-	}
-	return best
-}
-
-// distance is the number of bytes to insert, delete or replace to get from a to b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

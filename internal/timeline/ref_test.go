@@ -139,18 +139,6 @@ func TestShort(t *testing.T) {
 	}
 }
 
-func TestNearest(t *testing.T) {
-	t.Parallel()
-	options := []string{"memory", "pids", "disk", "web-1", "web-2"}
-	for word, want := range map[string]string{
-		"memory": "memory", "memroy": "memory", "mem": "memory", "pid": "pids", "dsk": "disk", "web": "web-1", "web-3": "web-1", "x": "", "": "", "cpu": "",
-	} {
-		if got := Nearest(word, options); got != want {
-			t.Errorf("Nearest(%q) = %q, want %q", word, got, want)
-		}
-	}
-}
-
 func FuzzRef(f *testing.F) {
 	for _, s := range []string{
 		"", "HEAD", "HEAD~3", "HEAD^^~2", "@", "@{5m}", "@{1w2d}~4", "@{2026-01-02T15:04:05Z}", "@{2026-01-02}", "abcd", "good~1",

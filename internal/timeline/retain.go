@@ -32,6 +32,13 @@ func DefaultRetention() Retention {
 	}
 }
 
+// AutoRetention is the policy for automatic snapshots: all for a while, then one
+// a minute for a day, one an hour for a week, one a day for 90 days, and one a
+// week from then on.
+func AutoRetention(all time.Duration) Retention {
+	return append(Retention{{Within: all}, {Within: 24 * time.Hour, Every: time.Minute}}, DefaultRetention()[1:]...)
+}
+
 // Sparse is the policy that keeps everything for a while, then the newest of each
 // of so many hours, days and weeks before now, and nothing older.
 func Sparse(within time.Duration, hours, days, weeks int) Retention {
@@ -60,6 +67,17 @@ func Sparse(within time.Duration, hours, days, weeks int) Retention {
 // stays. Spans are counted from the Unix epoch, so that the answer does not
 // depend on when Retain was called before. pinned may be nil.
 func Retain(h *History, policy Retention, now time.Time, pinned func(SnapshotID) bool) (drop []SnapshotID) {
+	return retain(h, policy, now, pinned, nil)
+}
+
+// Thin is Retain for a history that thins by itself: of the snapshots that Retain
+// might drop it drops those alone that may says. The others stay, and count for
+// their spans: where one of a span stays anyway, no other is kept for it.
+func Thin(h *History, policy Retention, now time.Time, pinned func(SnapshotID) bool, may func(Snapshot) bool) (drop []SnapshotID) {
+	return retain(h, policy, now, pinned, may)
+}
+
+func retain(h *History, policy Retention, now time.Time, pinned func(SnapshotID) bool, may func(Snapshot) bool) (drop []SnapshotID) {
 	kids := h.childCount()
 	fixed := map[SnapshotID]bool{h.Head: true}
 	for _, id := range h.Tags {
@@ -75,10 +93,16 @@ func Retain(h *History, policy Retention, now time.Time, pinned func(SnapshotID)
 	}
 	for id := range fixed {
 		var rule, span int64 = -1, 0
+		if top, ok := h.Snapshots[id]; ok && may != nil {
+			at, k := policy.spanOf(top.Created, now)
+			rule, span = int64(k), at
+		}
 		s, ok := h.Snapshots[h.Snapshots[id].Parent]
 		for ; ok && !fixed[s.ID]; s, ok = h.Snapshots[s.Parent] {
 			at, k := policy.spanOf(s.Created, now)
 			switch {
+			case may != nil && !may(s):
+				rule, span = int64(k), at
 			case k >= 0 && policy[k].Every < 0:
 				drop = append(drop, s.ID)
 			case k < 0 || policy[k].Every == 0, int64(k) != rule, at != span:
@@ -111,4 +135,31 @@ func (p Retention) spanOf(t, now time.Time) (span int64, rule int) {
 		return span, i
 	}
 	return 0, -1
+}
+
+// Runs puts snapshots that are dropped into runs of neighbours, each of most at
+// most and newest first: each is the parent of the one before it.
+func Runs(h *History, drop []SnapshotID, most int) (runs [][]SnapshotID) {
+	left := make(map[SnapshotID]bool, len(drop))
+	for _, id := range drop {
+		left[id] = true
+	}
+	child := make(map[SnapshotID]bool, len(drop)) // those with a child that is dropped too
+	for _, id := range drop {
+		child[h.Snapshots[id].Parent] = true
+	}
+	for _, id := range drop {
+		if child[id] {
+			continue
+		}
+		var run []SnapshotID
+		for ; left[id]; id = h.Snapshots[id].Parent {
+			if delete(left, id); len(run) == most {
+				runs, run = append(runs, run), nil
+			}
+			run = append(run, id)
+		}
+		runs = append(runs, run)
+	}
+	return runs
 }

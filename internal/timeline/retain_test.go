@@ -164,3 +164,92 @@ func TestSparse(t *testing.T) {
 		})
 	}
 }
+
+func TestThinDropsOnlyWhatItMay(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		h := drawHistory(t, 40)
+		ids := h.NewestFirst()
+		h.Head = rapid.SampledFrom(ids).Draw(t, "head")
+		for _, id := range ids {
+			s := h.Snapshots[id]
+			s.Cause = rapid.SampledFrom([]Cause{CauseAuto, CauseExec, CauseMark}).Draw(t, "cause")
+			h.Snapshots[id] = s
+		}
+		auto := func(s Snapshot) bool { return s.Cause == CauseAuto }
+		policy := Retention{{Within: 5 * time.Minute}, {Within: 20 * time.Minute, Every: 3 * time.Minute}, {Every: 10 * time.Minute}}
+		now := epoch.Add(time.Duration(rapid.IntRange(0, 80).Draw(t, "now")) * time.Minute)
+		drop := Thin(h, policy, now, nil, auto)
+		for _, id := range drop {
+			s := h.Snapshots[id]
+			if s.Cause != CauseAuto || id == h.Head || len(h.Children(id)) != 1 || now.Sub(s.Created) <= 5*time.Minute {
+				t.Fatalf("%+v is dropped", s)
+			}
+			delete(h.Snapshots, id)
+			for _, k := range h.Snapshots {
+				if k.Parent == id {
+					k.Parent = s.Parent
+					h.Snapshots[k.ID] = k
+				}
+			}
+		}
+		if again := Thin(h, policy, now, nil, auto); len(again) > 0 {
+			t.Fatalf("what was kept is dropped the next time: %v", again)
+		}
+	})
+}
+
+// A snapshot every two seconds for a week, thinned every 500: every timestamp,
+// and nothing but the plan.
+func TestAWeekLevelsOff(t *testing.T) {
+	t.Parallel()
+	const recent, every = 200, 500
+	h := &History{Snapshots: map[SnapshotID]Snapshot{}, Sandbox: "a"}
+	policy := AutoRetention(time.Hour)
+	auto := func(s Snapshot) bool { return s.Cause == CauseAuto }
+	var newest []SnapshotID
+	var atDay []int
+	most := 0
+	for i := range int(7 * day / (2 * time.Second)) {
+		s := Snapshot{ID: SnapshotID(fmt.Sprintf("%012x", i)), Parent: h.Head, Sandbox: "a", Cause: CauseAuto, Created: epoch.Add(time.Duration(i) * 2 * time.Second)}
+		if i == 0 {
+			s.Cause = CauseImport
+		}
+		h.Snapshots[s.ID], h.Head = s, s.ID
+		newest = append(newest, s.ID)
+		if i%every != 0 {
+			continue
+		}
+		newest = newest[max(0, len(newest)-recent):]
+		keep := map[SnapshotID]bool{}
+		for _, id := range newest {
+			keep[id] = true
+		}
+		drop := Thin(h, policy, s.Created, func(id SnapshotID) bool { return keep[id] }, auto)
+		gone := map[SnapshotID]bool{}
+		for _, id := range drop {
+			gone[id] = true
+		}
+		for id, k := range h.Snapshots {
+			for gone[k.Parent] {
+				k.Parent = h.Snapshots[k.Parent].Parent
+			}
+			h.Snapshots[id] = k
+		}
+		for _, id := range drop {
+			delete(h.Snapshots, id)
+		}
+		most = max(most, len(h.Snapshots))
+		if s.Created.Sub(epoch) >= time.Duration(len(atDay)+1)*day {
+			atDay = append(atDay, len(h.Snapshots))
+		}
+	}
+	t.Logf("of 302400 snapshots %d are left, never more than %d; after each day %v", len(h.Snapshots), most, atDay)
+	// An hour of all, a day of minutes, a week of hours.
+	if want := 1800 + 23*60 + 6*24; most > want+every+60 || len(h.Snapshots) < want-60 {
+		t.Errorf("%d are left, and there were %d", len(h.Snapshots), most)
+	}
+	if grown := atDay[5] - atDay[1]; grown > 4*24+10 {
+		t.Errorf("from the second day on it grew by %d: %v", grown, atDay)
+	}
+}

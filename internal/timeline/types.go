@@ -24,6 +24,7 @@ const (
 	CauseExec     Cause = "exec"     // a command changed something
 	CauseAuto     Cause = "auto"     // captured by itself
 	CauseManual   Cause = "manual"   // coppice commit
+	CauseMark     Cause = "mark"     // labelled from outside, or by the agent's harness
 	CauseFork     Cause = "fork"     // the first snapshot of a fork
 	CauseCheckout Cause = "checkout" // the present, kept before going back
 )

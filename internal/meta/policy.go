@@ -1,0 +1,58 @@
+package meta
+
+import (
+	"context"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Policy gives the text of a policy that a sandbox names. Whoever believes it hashes it
+// first. One that is not there is Corrupt.
+func (d *DB) Policy(ctx context.Context, digest string) (text string, err error) {
+	found := false
+	err = d.rows(ctx, "SELECT text FROM policies WHERE digest=?", func(s scanner) error {
+		found = true
+		return s.Scan(&text)
+	}, digest)
+	if err == nil && !found {
+		err = noPolicy(digest)
+	}
+	return text, err
+}
+
+// pin keeps the policy that a record names, and who said what of it. Where the latter
+// is lost, the record does without.
+func (t *tx) pin(r *Sandbox) error {
+	if !t.kept(r.Policy, r.PolicyText) && t.err == nil {
+		return noPolicy(r.Policy)
+	}
+	if !t.kept(r.Origins, r.OriginsText) && t.err == nil {
+		r.Origins = ""
+	}
+	return t.err
+}
+
+// kept keeps a text by its digest, and reports whether it is there then. A text of "" is
+// one that is kept already.
+func (t *tx) kept(digest, text string) bool {
+	if digest == "" {
+		return true
+	}
+	if text != "" { // also mends what was damaged
+		t.exec("INSERT INTO policies VALUES(?,?) ON CONFLICT(digest) DO UPDATE SET text=excluded.text WHERE text<>excluded.text", digest, text)
+		return true
+	}
+	found := false
+	t.each("SELECT 1 FROM policies WHERE digest=?", func(scanner) error { found = true; return nil }, digest)
+	return found
+}
+
+// dropPolicies forgets the policies that no sandbox names.
+func (t *tx) dropPolicies() {
+	t.exec("DELETE FROM policies WHERE digest NOT IN (SELECT json_extract(config,'$.policy') FROM sandboxes WHERE json_extract(config,'$.policy') IS NOT NULL" +
+		" UNION SELECT json_extract(config,'$.origins') FROM sandboxes WHERE json_extract(config,'$.origins') IS NOT NULL)")
+}
+
+func noPolicy(digest string) error {
+	return fault.New(fault.Corrupt, "the policy %s is not kept", digest).WithHint(corruptHint)
+}
