@@ -9,8 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
@@ -36,6 +39,9 @@ func BenchmarkStartTrueStop(b *testing.B) {
 		"noidmap":  func(c *plan.Config) { c.NoIDMap = true },
 		"neither":  func(c *plan.Config) { c.NoCgroup, c.NoIDMap = true, true },
 		"nethost":  func(c *plan.Config) { c.NoCgroup, c.NoIDMap, c.Net = true, true, plan.NetHost },
+		"gate": func(c *plan.Config) {
+			c.Tier, c.Journal, c.Phases = plan.TierSupervised, c.RunDir, []plan.Phase{phase(b, time.Time{})}
+		},
 	} {
 		b.Run(name, func(b *testing.B) {
 			c := config(b)
@@ -142,4 +148,103 @@ func BenchmarkMemory(b *testing.B) {
 	}
 	b.ReportMetric(float64(total)/float64(len(boxes)), "kB/box")
 	b.ReportMetric(float64(procs)/float64(len(boxes)), "procs/box")
+}
+
+// BenchmarkBuild runs programs two at a time, as make(1) does, in a box that notes
+// them and in one that does not, in turns. The median of the ratios is what it
+// costs in time. The processor time of the box, init's included, is disturbed less
+// by other load. "true" is the worst case, programs that do nothing.
+func BenchmarkBuild(b *testing.B) {
+	for _, c := range []struct {
+		name, cmd string
+		programs  int
+	}{
+		{"true", "/bin/true a.c -o a.o", 200},
+		{"configure", "sed -n s/a/b/p /etc/services | grep -c x >/dev/null", 60},
+		{"cc", "cc -O1 -c -o /dev/null /tmp/a.c", 10},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			script := fmt.Sprintf("for j in 1 2; do (i=0; while [ $i -lt %d ]; do %s; i=$((i+1)); done) & done; wait", c.programs/2, c.cmd)
+			var boxes [2]*boxtest.Box // without, with
+			for i := range boxes {
+				boxes[i] = tier.Start(b, func(c *plan.Config) { c.Trace = i == 1 })
+				boxes[i].Sh(b, `printf '#include <stdio.h>\nint main(void) { return puts("hi"); }\n' > /tmp/a.c`)
+				if r := boxes[i].Sh(b, c.cmd); r.Exit.Code > 1 {
+					b.Skipf("needs %s: %s", strings.Fields(c.cmd)[0], r.Stderr)
+				}
+			}
+			run := func(i int) float64 {
+				start := time.Now()
+				boxes[i].Sh(b, script)
+				return float64(time.Since(start).Microseconds())
+			}
+			before := [2]float64{cpuTime(b, boxes[0]), cpuTime(b, boxes[1])}
+			var ratios []float64
+			for i := 0; b.Loop(); i++ {
+				var took [2]float64
+				took[i%2] = run(i % 2)
+				took[1-i%2] = run(1 - i%2)
+				ratios = append(ratios, took[1]/took[0])
+			}
+			slices.Sort(ratios)
+			off, on := cpuTime(b, boxes[0])-before[0], cpuTime(b, boxes[1])-before[1]
+			b.ReportMetric(off/float64(b.N*c.programs)*10_000, "cpu-us/run")
+			b.ReportMetric(ratios[len(ratios)/2], "time-ratio")
+			b.ReportMetric(on/off, "cpu-ratio")
+		})
+	}
+}
+
+// cpuTime is what init and all that it has reaped have used, in clock ticks.
+func cpuTime(b *testing.B, x *boxtest.Box) (ticks float64) {
+	s, err := x.Status(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	var child string // of whatever thread of the keeper
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", s.PID))
+	for _, name := range threads {
+		list, _ := os.ReadFile(name)
+		child += string(list)
+	}
+	if child == "" {
+		b.Skip("needs the children in /proc")
+	}
+	stat, err := os.ReadFile("/proc/" + strings.Fields(child)[0] + "/stat")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, f := range strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')'):]))[12:16] { // utime to cstime
+		n, _ := strconv.Atoi(f)
+		ticks += float64(n)
+	}
+	return ticks
+}
+
+// BenchmarkDialPort connects to a listener in a box that accepts and closes.
+func BenchmarkDialPort(b *testing.B) {
+	if _, err := exec.LookPath("/usr/bin/python3"); err != nil {
+		b.Skip("needs python3: it listens")
+	}
+	x := (boxtest.Tier{Config: config}).Start(b)
+	s := x.Open(b, wire.ExecRequest{Cmd: []string{"/usr/bin/python3", "-u", "-c", `
+import socket
+s = socket.create_server(("127.0.0.1", 0), backlog=128)
+print(s.getsockname()[1], flush=True)
+while True:
+    s.accept()[0].close()
+`}})
+	_ = s.SetDeadline(time.Time{})
+	boxtest.WaitStarted(b, s)
+	var port int
+	if _, err := fmt.Sscan(boxtest.WaitOutput(b, s, "\n"), &port); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		c, err := x.DialPort(b.Context(), port)
+		if err != nil {
+			b.Fatal(err)
+		}
+		c.Close()
+	}
 }

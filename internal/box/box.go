@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -21,6 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/undo"
+	"github.com/coppice-dev/coppice/internal/unixsock"
 )
 
 // Names in the run directory.
@@ -59,8 +59,8 @@ func Start(ctx context.Context, c plan.Config) (b *Box, e plan.Enforced, err err
 	if c.IdleAfter == 0 {
 		c.IdleAfter = plan.DefaultIdle
 	}
-	if c.Tier != plan.TierProcess && c.Tier != plan.TierWorkspace {
-		return nil, e, fault.New(fault.Unsupported, "unknown tier %q", c.Tier).WithHint("use process or workspace")
+	if c.Tier != plan.TierProcess && c.Tier != plan.TierWorkspace && c.Tier != plan.TierSupervised {
+		return nil, e, fault.New(fault.Unsupported, "unknown tier %q", c.Tier).WithHint("use workspace, process or supervised")
 	}
 	if conn, err := dial(c.RunDir); err == nil {
 		conn.Close()
@@ -94,7 +94,7 @@ func Start(ctx context.Context, c plan.Config) (b *Box, e plan.Enforced, err err
 		Stdout: log, Stderr: log, ExtraFiles: []*os.File{config, readyW},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
 	}
-	if c.Tier == plan.TierProcess {
+	if c.Confined() {
 		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
 	}
 	if err := cmd.Start(); err != nil {
@@ -206,6 +206,7 @@ func (b *Box) follow(pidfd int) error {
 			_, _ = b.child.Wait()
 		}
 		close(b.gone)
+		b.pidfd.Close() // who forgets a box that has ended need not close it
 	})
 	return nil
 }
@@ -215,49 +216,20 @@ func (b *Box) follow(pidfd int) error {
 func (b *Box) Gone() <-chan struct{} { return b.gone }
 
 // Close lets go of the box, which lives on. Gone is then never closed unless it
-// was.
+// was. A box that has ended holds nothing, and need not be closed.
 func (b *Box) Close() error {
 	err := b.pidfd.Close()
 	b.watch.Wait()
+	if errors.Is(err, os.ErrClosed) {
+		return nil
+	}
 	return err
 }
 
-// listenIn and dial reach the socket through its directory's descriptor: a
-// socket's path may have 107 bytes only.
-func through(runDir string) (string, *os.File, error) {
-	fd, err := unix.Open(runDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", nil, &os.PathError{Op: "open", Path: runDir, Err: err}
-	}
-	return "/proc/self/fd/" + strconv.Itoa(fd) + "/" + socketName, os.NewFile(uintptr(fd), runDir), nil
-}
-
-func dial(runDir string) (*net.UnixConn, error) {
-	name, dir, err := through(runDir)
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	return net.DialUnix("unix", nil, &net.UnixAddr{Name: name, Net: "unix"})
-}
+func dial(runDir string) (*net.UnixConn, error) { return unixsock.Dial(runDir, socketName) }
 
 func listen(runDir string) (*net.UnixListener, error) {
-	name, dir, err := through(runDir)
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	if err := unix.Unlinkat(int(dir.Fd()), socketName, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-		return nil, fault.Wrap(err, "remove the socket of an earlier keeper")
-	}
-	mask := unix.Umask(0o177) // from birth
-	defer unix.Umask(mask)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false) // its name holds a descriptor's number
-	return l, nil
+	return unixsock.Listen(runDir, socketName, 0o600)
 }
 
 // closed says that err is what an ended keeper looks like.

@@ -4,17 +4,19 @@ package box_test
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
-	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/box/boxtest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -25,9 +27,6 @@ import (
 const realID = "COPPICE_TEST_REAL_ID"
 
 func TestMain(m *testing.M) {
-	if handled, code := box.Dispatch(os.Args); handled {
-		os.Exit(code)
-	}
 	if os.Getenv(realID) == "" && os.Getuid() != 0 {
 		os.Exit(again(&syscall.SysProcAttr{
 			Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
@@ -35,6 +34,8 @@ func TestMain(m *testing.M) {
 			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
 		}, realID+"="+strconv.Itoa(os.Getuid())+":"+strconv.Itoa(os.Getgid())))
 	}
+	// As under nohup(1): what is ignored here is not ignored in a sandbox.
+	signal.Ignore(syscall.SIGHUP, syscall.SIGINT)
 	code := m.Run()
 	if os.Getuid() == 0 && os.Getenv(realID) == "" && os.Getenv("COPPICE_TEST_ROOT_ONLY") == "" {
 		fmt.Println("--- as an ordinary user")
@@ -104,6 +105,40 @@ func workspace(t testing.TB) plan.Config {
 
 func TestProcess(t *testing.T) {
 	boxtest.Run(t, boxtest.Tier{Name: plan.TierProcess, Config: config})
+}
+
+func TestSupervised(t *testing.T) {
+	boxtest.Run(t, boxtest.Tier{Name: plan.TierSupervised, Config: supervised})
+}
+
+// supervised is a box whose policy allows nothing.
+func supervised(t testing.TB) plan.Config {
+	c := config(t)
+	c.Tier, c.Journal = plan.TierSupervised, filepath.Join(filepath.Dir(c.RunDir), "journal")
+	c.Phases = []plan.Phase{phase(t, time.Time{})}
+	if err := os.Mkdir(c.Journal, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// phase is a policy that allows some hosts, until a time.
+func phase(t testing.TB, until time.Time, allow ...string) plan.Phase {
+	t.Helper()
+	return phaseOf(t, until, "version: 1\nnetwork:\n  allow: "+string(must(json.Marshal(append([]string{}, allow...)))))
+}
+
+// phaseOf is what a file of a policy says, until a time.
+func phaseOf(t testing.TB, until time.Time, text string) plan.Phase {
+	t.Helper()
+	return boxtest.Phase(t, until, text)
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 func TestWorkspace(t *testing.T) {

@@ -7,13 +7,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
@@ -24,10 +27,29 @@ import (
 //	op       answer
 //	exec     the frames of an exec stream, see package wire
 //	freeze   frameReply with Freeze's answer; thaws at the next frame, which is
-//	         answered by another frameReply, and when the connection ends
+//	         answered by another frameReply, and when the connection ends; each
+//	         frameRoot before that is answered by frameReply with the live root,
+//	         and one byte that brings its descriptor, where it is mounted
 //	count    frameReply with a number
 //	status   frameReply with Status
 //	signal   frameReply; to a running exec
+//	cancel   frameReply; the exec is asked to end, and killed when it does not
+//	input    Stdin and StdinEOF frames of the caller's for a running exec follow, then
+//	         one frameThaw, which is answered by frameReply: all is on its way
+//	wait     frameReply with an Exit, when a kept exec has ended; it is then forgotten
+//	active   frameReply with a clock that differs from Since, as soon as there is one:
+//	         a process has run. It does not keep the box from ending, being idle
+//	ran      as active, less promptly, by a clock that leaves out what init does for
+//	         the keeper
+//	processes, ports      frameReply with what init has seen; ports of one Port alone
+//	                      unless it is 0
+//	signal-process        frameReply, when the signal was sent
+//	dial     frameReply, and one byte that brings a socket, connected or about to be
+//	root     frameReply with the user of commands and how ids appear, and, where the
+//	         root is mounted, one byte that brings its descriptor. The box does not
+//	         end, being idle, before the connection does
+//	policy   frameReply, when the gate keeps to Phases
+//	net      frameReply with a wire.NetNow
 //	stop     frameReply when all processes are gone; then the keeper ends
 //
 // Every call can be answered by FrameFailed instead.
@@ -37,10 +59,25 @@ const (
 	opCount  = "count"
 	opStatus = "status"
 	opSignal = "signal"
+	opCancel = "cancel"
+	opInput  = "input"
 	opStop   = "stop"
+	opWait   = "wait"
+	opForget = "forget"
+	opActive = "active"
+	opRan    = "ran"
+
+	opProcesses     = "processes"
+	opSignalProcess = "signal-process"
+	opPorts         = "ports"
+	opDial          = "dial"
+	opRoot          = "root"
+	opPolicy        = "policy"
+	opNet           = "net"
 
 	frameReply wire.FrameType = 64
 	frameThaw  wire.FrameType = 65
+	frameRoot  wire.FrameType = 66
 )
 
 // Exit is what FrameExit holds in the stream of an exec.
@@ -54,9 +91,14 @@ type Exit struct {
 type call struct {
 	Op     string            `json:"op"`
 	Exec   *wire.ExecRequest `json:"exec,omitempty"`
-	ExecID string            `json:"exec_id,omitempty"` // signal
+	ExecID string            `json:"exec_id,omitempty"` // signal, cancel, input, wait, forget
 	Signal string            `json:"signal,omitempty"`
-	Grace  time.Duration     `json:"grace,omitempty"` // stop
+	Since  uint64            `json:"since,omitempty"`  // active, ran
+	Grace  time.Duration     `json:"grace,omitempty"`  // stop
+	PID    int               `json:"pid,omitempty"`    // signal-process
+	Start  uint64            `json:"start,omitempty"`  // signal-process: of the process that is meant, unless 0
+	Port   uint16            `json:"port,omitempty"`   // ports, dial
+	Phases []plan.Phase      `json:"phases,omitempty"` // policy
 }
 
 // failure is a fault on its way.
@@ -90,7 +132,10 @@ type ExecStatus struct {
 	Cmd      []string   `json:"cmd"`
 	Started  time.Time  `json:"started"`
 	Attached bool       `json:"attached,omitempty"`
-	Exit     *wire.Exit `json:"exit,omitempty"` // nil while it runs
+	Kept     bool       `json:"kept,omitempty"`
+	TTY      bool       `json:"tty,omitempty"`
+	Stdin    bool       `json:"stdin,omitempty"` // it takes input
+	Exit     *wire.Exit `json:"exit,omitempty"`  // nil while it runs
 }
 
 // open connects and sends the call.
@@ -175,6 +220,45 @@ func (b *Box) Signal(ctx context.Context, exec, name string) error {
 	return b.call(ctx, call{Op: opSignal, ExecID: exec, Signal: name}, nil)
 }
 
+// Cancel ends a running exec: its group is sent SIGTERM, and what is left of its
+// tree after two seconds SIGKILL.
+func (b *Box) Cancel(ctx context.Context, exec string) error {
+	return b.call(ctx, call{Op: opCancel, ExecID: exec}, nil)
+}
+
+// Input gives a running exec what r holds, at the pace that it reads it, and then,
+// with eof, the end of its input. It returns when all is on its way, or when ctx
+// ends.
+func (b *Box) Input(ctx context.Context, exec string, r io.Reader, eof bool) error {
+	conn, err := b.open(ctx, call{Op: opInput, ExecID: exec})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	// Where the keeper refuses, it answers and closes: its answer counts, and not
+	// that we could not write on.
+	buf := make([]byte, 32<<10)
+	for werr := error(nil); werr == nil; {
+		n, err := r.Read(buf)
+		if n > 0 {
+			werr = wire.WriteFrame(conn, wire.FrameStdin, buf[:n])
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return fault.New(fault.Invalid, "read the input").Because(err)
+		}
+	}
+	if eof {
+		_ = wire.WriteFrame(conn, wire.FrameStdinEOF, nil)
+	}
+	_ = wire.WriteFrame(conn, frameThaw, nil)
+	return reply(ctx, conn, nil)
+}
+
 // Procs counts the processes of the box, keeper and init left out.
 func (b *Box) Procs(ctx context.Context) (int, error) {
 	n := 0
@@ -189,11 +273,40 @@ func (b *Box) Status(ctx context.Context) (Status, error) {
 	return s, err
 }
 
+// Wait waits for the end of a command that was started with Keep. The result is
+// there for others until Forget. NotFound says that there is no such command.
+func (b *Box) Wait(ctx context.Context, exec string) (Exit, error) {
+	var x Exit
+	err := b.call(ctx, call{Op: opWait, ExecID: exec}, &x)
+	return x, err
+}
+
+// Forget drops the result of a command that has ended: whoever waited for it has
+// it safe. One that is unknown is no error.
+func (b *Box) Forget(ctx context.Context, exec string) error {
+	return b.call(ctx, call{Op: opForget, ExecID: exec}, nil)
+}
+
+// Active waits until a process of the box has run since the clock was since, and
+// gives the clock as it is now. While none runs, no file can have changed. A zero
+// since is before everything.
+func (b *Box) Active(ctx context.Context, since uint64) (clock uint64, err error) {
+	err = b.call(ctx, call{Op: opActive, Since: since}, &clock)
+	return clock, err
+}
+
+// Ran waits as Active does, for a quarter of a second or so longer, and gives another
+// clock, which init alone, in looking for ports, does not change.
+func (b *Box) Ran(ctx context.Context, since uint64) (clock uint64, err error) {
+	return clock, anotherVersion(b.call(ctx, call{Op: opRan, Since: since}, &clock))
+}
+
 // Frozen is a box whose processes stand still.
 type Frozen struct {
 	conn     net.Conn
 	procs    int
-	suspects []string
+	suspects Suspects
+	programs []wire.Program
 	once     sync.Once
 	err      error
 }
@@ -211,20 +324,200 @@ func (b *Box) Freeze(ctx context.Context) (*Frozen, error) {
 		conn.Close()
 		return nil, err
 	}
-	return &Frozen{conn: conn, procs: f.Procs, suspects: f.Suspects}, nil
+	if f.Since.IsZero() {
+		conn.Close()
+		return nil, otherVersion()
+	}
+	return &Frozen{conn: conn, procs: f.Procs, suspects: f.suspects(), programs: f.Programs}, nil
+}
+
+func otherVersion() error {
+	return fault.New(fault.Version, "the sandbox was started by another version of coppice").
+		WithHint("stop it once: coppice stop NAME")
 }
 
 type frozenReply struct {
-	Procs    int      `json:"procs"`
-	Suspects []string `json:"suspects,omitempty"`
+	Procs   int          `json:"procs"`
+	Written guest.Mapped `json:"written,omitzero"`
+	Since   time.Time    `json:"since"` // when the box was started; an older keeper does not tell
+	// Programs fit, with what init bounds them to, into one frame.
+	Programs []wire.Program `json:"programs,omitempty"`
 }
 
 // Procs is how many processes stand still.
 func (f *Frozen) Procs() int { return f.procs }
 
-// Suspects are absolute paths inside of files that a process has, or had at the
-// last freeze, mapped shared and writable.
-func (f *Frozen) Suspects() []string { return f.suspects }
+// Suspects are files that a process can write through a shared mapping, which may
+// leave no trace in their times. Any that fits in one way is meant.
+type Suspects struct {
+	Paths  []string // absolute, inside; in tier workspace the host's
+	Inodes []uint64
+	// Since, unless zero, says that more are mapped than are named: any that was
+	// changed since then may be.
+	Since time.Time
+}
+
+func (r *frozenReply) suspects() Suspects {
+	s := Suspects{Inodes: r.Written.Inodes}
+	for _, p := range r.Written.Paths {
+		s.Paths = append(s.Paths, string(p))
+	}
+	if r.Written.All {
+		s.Since = r.Since
+	}
+	return s
+}
+
+// Suspects tells what is mapped while the processes stand still.
+func (f *Frozen) Suspects() Suspects { return f.suspects }
+
+// Root is the live root of a frozen box.
+type Root struct {
+	// Dir is the root as processes see it, without the mounts that are the box's
+	// own (/proc, /dev, /tmp); nil in tier workspace, which mounts nothing.
+	Dir    *os.File
+	Owners Owners
+	Mapped guest.Mapped
+}
+
+// Owners says how stored ids appear in a root: N as Shift+N, for N below Size; as
+// they are where Size is 0.
+type Owners struct {
+	Shift uint32 `json:"shift,omitempty"`
+	Size  uint32 `json:"size,omitempty"`
+}
+
+type rootReply struct {
+	Owners Owners       `json:"owners,omitzero"`
+	Mapped guest.Mapped `json:"mapped,omitzero"`
+	Rooted bool         `json:"rooted,omitempty"` // a descriptor follows
+	Frozen bool         `json:"frozen"`           // an older keeper takes any frame for a thaw
+}
+
+// Root gives the live root while the processes stand still. The caller closes
+// what it holds; the descriptor is good after the thaw as well.
+func (f *Frozen) Root(ctx context.Context) (*Root, error) {
+	if err := wire.WriteFrame(f.conn, frameRoot, nil); err != nil {
+		return nil, unavailable(err)
+	}
+	var r rootReply
+	if err := reply(ctx, f.conn, &r); err != nil {
+		return nil, err
+	}
+	if !r.Frozen {
+		return nil, otherVersion()
+	}
+	out := &Root{Owners: r.Owners, Mapped: r.Mapped}
+	if !r.Rooted {
+		return out, nil
+	}
+	fd, err := receiveFD(f.conn)
+	if err != nil {
+		return nil, fault.Wrap(err, "take the live root over")
+	}
+	// The keeper's is one of O_PATH, by which nothing can be listed.
+	dir, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err = errors.Join(err, unix.Close(fd)); err != nil {
+		return nil, fault.Wrap(err, "open the live root")
+	}
+	out.Dir = os.NewFile(uintptr(dir), "live root")
+	return out, nil
+}
+
+// Close lets go of the root.
+func (r *Root) Close() error {
+	if r.Dir == nil {
+		return nil
+	}
+	return r.Dir.Close()
+}
+
+// receiveFD reads the one byte that brings a descriptor.
+func receiveFD(conn net.Conn) (int, error) {
+	u, ok := conn.(*net.UnixConn)
+	if !ok {
+		return -1, unix.ENOTSUP
+	}
+	var b [1]byte
+	oob := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := u.ReadMsgUnix(b[:], oob)
+	if err != nil {
+		return -1, err
+	}
+	msgs, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil || len(msgs) != 1 {
+		return -1, errors.Join(err, unix.EPROTO)
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil || len(fds) != 1 {
+		return -1, errors.Join(err, unix.EPROTO)
+	}
+	return fds[0], nil
+}
+
+// Inside is the live root as the box's processes see it, with the mounts that are
+// the box's own. What it holds is hostile, and changes meanwhile.
+type Inside struct {
+	// Dir is open with O_PATH; nil in tier workspace, which mounts nothing.
+	Dir  *os.File
+	User InsideUser
+
+	conn net.Conn
+}
+
+// InsideUser is who commands of a box run as. Its ids are those that are seen
+// inside; the maps say how the caller sees them.
+type InsideUser struct {
+	UID    uint32       `json:"uid"`
+	GID    uint32       `json:"gid"`
+	Groups []uint32     `json:"groups,omitempty"`
+	UIDs   []plan.IDMap `json:"uids"`
+	GIDs   []plan.IDMap `json:"gids"`
+}
+
+type insideReply struct {
+	User   InsideUser `json:"user"`
+	Rooted bool       `json:"rooted,omitempty"` // a descriptor follows
+}
+
+// OpenRoot gives the live root without stopping anybody. The box lives at least
+// until Close, unless it is stopped.
+func (b *Box) OpenRoot(ctx context.Context) (in *Inside, err error) {
+	conn, err := b.open(ctx, call{Op: opRoot})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			conn.Close()
+		}
+	}()
+	var r insideReply
+	if err := reply(ctx, conn, &r); err != nil {
+		if fault.Is(err, fault.Version) {
+			return nil, otherVersion()
+		}
+		return nil, err
+	}
+	in = &Inside{User: r.User, conn: conn}
+	if !r.Rooted {
+		return in, nil
+	}
+	fd, err := receiveFD(conn)
+	if err != nil {
+		return nil, fault.Wrap(err, "take the live root over")
+	}
+	in.Dir = os.NewFile(uintptr(fd), "live root")
+	return in, nil
+}
+
+// Close lets the box end. Dir is the caller's, and is closed by him first.
+func (in *Inside) Close() error { return in.conn.Close() }
+
+// Programs are those that were started in the box since the freeze before, oldest
+// first, where plan.Config.Trace is set: at most 256, each of which says how many
+// more it stands for.
+func (f *Frozen) Programs() []wire.Program { return f.programs }
 
 // Drop lets go without a word, as the end of this process would: the keeper then
 // thaws.
@@ -280,12 +573,17 @@ func (b *Box) Stop(ctx context.Context, grace time.Duration) error {
 // kill ends the keeper; init ends when its keeper is gone.
 func (b *Box) kill() error {
 	raw, err := b.pidfd.SyscallConn()
-	if err != nil {
-		return fmt.Errorf("kill the keeper: %w", err)
-	}
 	var e error
-	if err := raw.Control(func(fd uintptr) { e = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) }); err != nil {
-		return fmt.Errorf("kill the keeper: %w", err)
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { e = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+	}
+	if err != nil {
+		select {
+		case <-b.gone: // it has ended by itself, and the descriptor is closed
+			return nil
+		default:
+			return fmt.Errorf("kill the keeper: %w", err)
+		}
 	}
 	if e != nil && !errors.Is(e, unix.ESRCH) {
 		return fmt.Errorf("kill the keeper: %w", e)

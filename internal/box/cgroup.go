@@ -9,12 +9,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -27,6 +30,10 @@ type cgroup struct {
 	path  string
 	fd    int // of the directory, for clone3
 	facts plan.CgroupFacts
+
+	mu   sync.Mutex
+	stat int  // cpu.stat, once it was read; guarded by mu
+	gone bool // it is removed; guarded by mu
 }
 
 // newCgroup makes the group, or gives nil where none can be made.
@@ -55,13 +62,16 @@ func newCgroup(c plan.Config) *cgroup {
 	if n := c.Limits.Pids; n > 0 {
 		g.facts.Pids = g.write("pids.max", strconv.FormatInt(n+plan.OwnTasks, 10)) == nil
 	}
+	if n := c.Limits.MilliCPUs; n > 0 {
+		quota, period := bandwidth(n)
+		g.facts.CPU = g.write("cpu.max", quota+" "+period) == nil
+	}
 	return g
 }
 
-// cgroupParent finds where groups can be made, and hands the controllers down as
-// far as the kernel lets us.
-func cgroupParent(root bool) (string, error) {
-	mount := ""
+// groupMount finds where control groups are mounted: the last mount of a type ("cgroup2",
+// or "cgroup" of version 1) that has an option, which of version 1 is its controller.
+func groupMount(kind, option string) (mount string, err error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return "", err
@@ -69,13 +79,25 @@ func cgroupParent(root bool) (string, error) {
 	defer f.Close()
 	for s := bufio.NewScanner(f); s.Scan(); {
 		// 41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw
+		// 33 31 0:30 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct
 		front, back, _ := strings.Cut(s.Text(), " - ")
-		if w := strings.Fields(front); strings.HasPrefix(back, "cgroup2 ") && len(w) > 4 {
-			mount = w[4]
+		at, what := strings.Fields(front), strings.Fields(back)
+		if len(at) > 4 && len(what) > 2 && what[0] == kind && slices.Contains(strings.Split(what[2], ","), option) {
+			mount = at[4]
 		}
 	}
 	if mount == "" {
-		return "", errors.New("no control groups of version 2")
+		return "", errors.New("no mount of " + kind + " with " + option)
+	}
+	return mount, nil
+}
+
+// cgroupParent finds where groups can be made, and hands the controllers down as
+// far as the kernel lets us.
+func cgroupParent(root bool) (string, error) {
+	mount, err := groupMount("cgroup2", "rw")
+	if err != nil {
+		return "", err
 	}
 	if root {
 		dir := filepath.Join(mount, "coppice")
@@ -83,7 +105,7 @@ func cgroupParent(root bool) (string, error) {
 			return "", err
 		}
 		for _, d := range []string{mount, dir} {
-			for _, controller := range []string{"+memory", "+pids"} {
+			for _, controller := range []string{"+memory", "+pids", "+cpu"} {
 				_ = os.WriteFile(filepath.Join(d, "cgroup.subtree_control"), []byte(controller), 0)
 			}
 		}
@@ -101,28 +123,83 @@ func cgroupParent(root bool) (string, error) {
 	return "", errors.New("no control group of version 2")
 }
 
+// hits are how often the group came to its limits.
+type hits struct{ memory, pids int64 }
+
+// hits counts, where there is something to be counted; the rest is 0.
+func (g *cgroup) hits() (h hits) {
+	if g == nil {
+		return h
+	}
+	if g.facts.Memory {
+		h.memory = g.event("memory.events", "oom_kill")
+	}
+	if g.facts.Pids {
+		h.pids = g.event("pids.events", "max")
+	}
+	return h
+}
+
+// since names the limits that were come to after before.
+func (h hits) since(before hits) (names []string) {
+	if h.memory > before.memory {
+		names = append(names, wire.LimitMemory)
+	}
+	if h.pids > before.pids {
+		names = append(names, wire.LimitPids)
+	}
+	return names
+}
+
+// event reads one count of a file of counts; 0 where there is none.
+func (g *cgroup) event(file, key string) int64 {
+	b, err := os.ReadFile(filepath.Join(g.path, file))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] == key {
+			n, _ := strconv.ParseInt(f[1], 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
 func (g *cgroup) write(name, value string) error {
 	return os.WriteFile(filepath.Join(g.path, name), []byte(value), 0)
 }
 
 // remove removes the group, whose processes are gone or going.
 func (g *cgroup) remove() {
-	if g == nil || g.path == "" {
+	if g == nil {
 		return
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.gone {
+		return
+	}
+	removeGroup(g.path)
+	unix.Close(g.fd)
+	if g.stat != 0 {
+		unix.Close(g.stat)
+		g.stat = 0
+	}
+	g.gone = true
+}
+
+// removeGroup removes a control group whose processes are gone or going: the kernel tells
+// nobody when the last has left.
+func removeGroup(path string) {
 	var err error
 	for range 50 {
-		if err = os.Remove(g.path); err == nil || errors.Is(err, os.ErrNotExist) {
-			err = nil
-			break
+		if err = os.Remove(path); err == nil || errors.Is(err, os.ErrNotExist) {
+			return
 		}
 		time.Sleep(time.Millisecond)
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "coppice-keeper: the control group stays:", err)
-	}
-	unix.Close(g.fd)
-	g.path = ""
+	fmt.Fprintln(os.Stderr, "coppice-keeper: the control group stays:", err)
 }
 
 // cgroupPatience is how long the group is waited for to freeze.

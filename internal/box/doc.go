@@ -4,7 +4,7 @@
 // A box is two processes. The keeper owns it: it lives in a mount namespace of
 // its own, holds terminals, pipes and results, and outlives the daemon. Init
 // (package guest) is PID 1 inside. Both are this binary, started again under
-// another name: see Dispatch.
+// another name, which every program is that imports this package; see init.
 //
 // It may be imported by daemon and cmd/coppice; it imports box/plan, box/guest,
 // rootspec, client/wire, fault and undo.

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,6 +22,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gate/control"
 )
 
 // Descriptors that Start gives to the keeper.
@@ -47,15 +49,23 @@ type keeper struct {
 	exe      *os.File // what init is executed from, while it starts
 	lock     *os.File // of the run directory; open, and so held, as long as we live
 	hold     *os.File // the root's mounts, so that the last of them goes with us
-	group    *cgroup  // nil without one
+	owners   Owners   // how stored ids appear in the root
+	proc     *os.File // /proc/PID of init, which no later process of that number is
+	user     InsideUser
+	group    *cgroup          // nil without one
+	share    *share           // of the processors; nil without one
+	gate     *control.Process // nil but in tier supervised
 	listener *net.UnixListener
 
-	freezing chan struct{}  // one token: held from freeze to thaw
-	suspects guest.Suspects // of the freeze before; belongs to who has the token
-	stopping chan struct{}  // closed when a stop has begun: it thaws
-	asking   sync.Mutex     // held from a question to init to its answer
+	freezing chan struct{} // one token: held from freeze to thaw
+	stirred  stirs
+	stopping chan struct{} // closed when a stop has begun: it thaws
+	asking   sync.Mutex    // held from a question to init to its answer
 	answers  chan guest.Message
+	looks    looks
 	spawning sync.Mutex // held while a Spawn is put in order and sent
+	spawns   atomic.Uint64
+	buffers  buffers // of what commands print
 
 	mu       sync.Mutex
 	order    []*execution // guarded by mu; sent to init, not yet answered
@@ -74,8 +84,8 @@ type keeper struct {
 	own   sync.WaitGroup // the keeper's own goroutines
 }
 
-// RunKeeper is the keeper, started by Start. It gives the process's exit code.
-func RunKeeper() int {
+// runKeeper is the keeper, started by Start. It gives the process's exit code.
+func runKeeper() int {
 	debug.SetGCPercent(50)
 	_ = os.WriteFile("/proc/self/comm", []byte(keeperArgv0), 0) // for ps
 	ready := os.NewFile(readyFD, "ready")
@@ -118,6 +128,12 @@ func newKeeper() (*keeper, error) {
 		over: make(chan struct{}), ended: make(chan struct{}), stop: make(chan struct{}), stopping: make(chan struct{}),
 	}
 	if err := k.build(); err != nil {
+		k.group.remove()
+		k.share.remove()
+		return nil, err
+	}
+	if err := weaker(c, k.enforced); err != nil {
+		k.end()
 		return nil, err
 	}
 	if k.listener, err = listen(c.RunDir); err != nil {
@@ -132,6 +148,9 @@ func newKeeper() (*keeper, error) {
 func (k *keeper) serve() {
 	k.own.Go(k.receive)
 	k.own.Go(k.watchIdle)
+	if k.gate != nil {
+		k.own.Go(k.watchGate)
+	}
 	k.own.Go(func() {
 		for {
 			conn, err := k.listener.AcceptUnix()
@@ -182,6 +201,9 @@ func (k *keeper) end() {
 		k.listener.Close()
 		_ = os.Remove(filepath.Join(k.config.RunDir, socketName))
 	}
+	if k.gate != nil {
+		k.gate.Close()
+	}
 	close(k.ended)
 	if k.link != nil {
 		k.link.Shutdown()
@@ -189,6 +211,7 @@ func (k *keeper) end() {
 	k.quit()
 	k.mu.Lock()
 	for _, e := range k.execs {
+		e.out.drop()
 		e.finish(wire.Exit{Code: 128 + int(unix.SIGKILL), Signal: "KILL", Message: "the sandbox was stopped"})
 	}
 	for _, e := range k.order {
@@ -197,6 +220,7 @@ func (k *keeper) end() {
 	k.order = nil
 	k.mu.Unlock()
 	k.group.remove()
+	k.share.remove()
 }
 
 // quit makes serve end.
@@ -233,6 +257,11 @@ func (k *keeper) receive() {
 			k.mu.Unlock()
 			if e != nil {
 				e.exited(unix.WaitStatus(x.Status), x.Alone)
+			}
+		case guest.MsgSeen:
+			if err := k.looks.answer(m); err != nil {
+				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+				return
 			}
 		default:
 			select {
@@ -365,12 +394,44 @@ func (k *keeper) answer(conn *net.UnixConn) {
 			fail(conn, err)
 		}
 		return
+	case opRoot:
+		if err := k.showInside(conn); err != nil {
+			fail(conn, err)
+		}
+		return
+	case opWait:
+		v, err = k.await(conn, c.ExecID)
+	case opForget:
+		k.forgetEnded(c.ExecID)
+	case opActive:
+		v, err = k.activity(conn, c.Since, k.clock, 0)
+	case opRan:
+		v, err = k.activity(conn, c.Since, k.strictClock, lookIdle)
 	case opCount:
 		v, err = k.count()
 	case opStatus:
 		v, err = k.status()
 	case opSignal:
 		err = k.signal(c.ExecID, c.Signal)
+	case opProcesses:
+		v, err = k.list(guest.Look{What: guest.LookProcesses})
+	case opSignalProcess:
+		err = k.signalProcess(c.PID, c.Start, c.Signal)
+	case opPorts:
+		v, err = k.list(guest.Look{What: guest.LookPorts, Port: c.Port})
+	case opDial:
+		if err := k.dial(conn, c.Port); err != nil {
+			fail(conn, err)
+		}
+		return
+	case opPolicy:
+		err = k.setPolicy(c.Phases)
+	case opNet:
+		v, err = k.network()
+	case opCancel:
+		err = k.cancel(c.ExecID)
+	case opInput:
+		err = k.input(conn, c.ExecID)
 	case opStop:
 		err = k.stopAll(c.Grace)
 	default:
@@ -399,83 +460,6 @@ func samePeer(conn *net.UnixConn) bool {
 		ok = err == nil && (int(c.Uid) == os.Getuid() || c.Uid == 0)
 	})
 	return ok
-}
-
-func (k *keeper) freeze(conn *net.UnixConn) error {
-	select {
-	case k.freezing <- struct{}{}:
-	case <-k.stopping:
-		return fault.New(fault.Unavailable, "the sandbox is being stopped")
-	case <-k.stop:
-		return fault.New(fault.Unavailable, "the sandbox is being stopped")
-	}
-	defer func() { <-k.freezing }()
-	var f guest.Frozen
-	if err := k.ask(guest.MsgFreeze, &f); err != nil {
-		return err
-	}
-	if f.Err != nil {
-		return (*failure)(f.Err).fault()
-	}
-	r := frozenReply{Procs: f.Procs, Suspects: f.Suspects}
-	if k.group != nil {
-		var err error
-		if r, err = k.freezeGroup(); err != nil {
-			return errors.Join(err, k.ask(guest.MsgThaw, nil))
-		}
-	}
-	err := wire.WriteJSON(conn, frameReply, r)
-	if err == nil {
-		// The wish to thaw, the caller's end, or the end of the box: who stops it
-		// may hold it frozen meanwhile.
-		over := make(chan struct{})
-		k.calls.Go(func() {
-			select {
-			case <-k.stopping:
-				_ = conn.SetReadDeadline(time.Unix(1, 0))
-			case <-k.stop:
-				_ = conn.SetReadDeadline(time.Unix(1, 0))
-			case <-over:
-			}
-		})
-		_, _, err = wire.ReadFrame(conn, nil)
-		close(over)
-	}
-	var thawed error
-	if k.group != nil {
-		thawed = k.group.thaw()
-	}
-	if thawed == nil {
-		thawed = k.ask(guest.MsgThaw, nil)
-	}
-	if thawed != nil {
-		select {
-		case <-k.stopping:
-			return fault.New(fault.Unavailable, "the sandbox is being stopped").Because(thawed)
-		default:
-			return thawed
-		}
-	}
-	if err == nil {
-		_ = wire.WriteJSON(conn, frameReply, nil)
-	}
-	return nil
-}
-
-// freezeGroup freezes the control group, init in it, which has ended what it had
-// begun and starts nothing. Where there is nobody but init, that is enough.
-func (k *keeper) freezeGroup() (frozenReply, error) {
-	pids, err := k.group.pids()
-	if err != nil || len(pids) <= 1 {
-		return frozenReply{Suspects: k.suspects.Of(nil)}, err
-	}
-	if err := k.group.freeze(); err != nil {
-		return frozenReply{}, err
-	}
-	if pids, err = k.group.pids(); err != nil {
-		return frozenReply{}, errors.Join(err, k.group.thaw())
-	}
-	return frozenReply{Procs: len(pids) - 1, Suspects: k.suspects.Of(pids)}, nil
 }
 
 func (k *keeper) status() (Status, error) {
@@ -507,6 +491,13 @@ func (k *keeper) stopAll(grace time.Duration) error {
 		k.endNow()
 		return nil
 	}
+	k.mu.Lock()
+	for _, e := range k.execs {
+		if e.tty && e.pid != 0 { // interactive shells do not heed SIGTERM
+			_ = k.link.Send(guest.MsgKill, guest.Kill{PID: e.pid, Signal: int(unix.SIGHUP), Whom: guest.KillGroup})
+		}
+	}
+	k.mu.Unlock()
 	_ = k.link.Send(guest.MsgKill, guest.Kill{Signal: int(unix.SIGTERM), Whom: guest.KillAll})
 	_ = k.link.Send(guest.MsgKill, guest.Kill{Signal: int(unix.SIGCONT), Whom: guest.KillAll})
 	ctx, cancel := context.WithTimeout(context.Background(), grace)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +19,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gate/control"
+	"github.com/coppice-dev/coppice/internal/gate/link"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -28,7 +31,7 @@ func (k *keeper) build() (err error) {
 	if k.lock, err = lockDir(c.RunDir); err != nil {
 		return err
 	}
-	if c.Tier == plan.TierWorkspace {
+	if !c.Confined() {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 			return fault.Wrap(err, "become the parent of orphans")
 		}
@@ -46,9 +49,18 @@ func (k *keeper) build() (err error) {
 		return fault.Wrap(err, "make the mount point of the root")
 	}
 	facts := hostFacts()
+	if c.Tier == plan.TierSupervised {
+		facts.Resolv = link.Resolvers(c.Asks)
+	}
 	k.group = newCgroup(c)
 	if k.group != nil {
 		facts.Cgroup = k.group.facts
+	}
+	if c.Limits.MilliCPUs > 0 && !facts.Cgroup.CPU {
+		if k.share = newShare(c); k.share == nil {
+			return plan.CPULack()
+		}
+		facts.Cgroup.CPU = true
 	}
 	if c.Caller.Root && !c.NoIDMap {
 		facts.Shift = plan.ShiftFor(c.ID)
@@ -66,7 +78,7 @@ func (k *keeper) build() (err error) {
 			// clone3 may be refused, as in containers.
 			fmt.Fprintln(os.Stderr, "coppice-keeper: without a control group:", err)
 			k.group.remove()
-			k.group, facts.Cgroup = nil, plan.CgroupFacts{}
+			k.group, facts.Cgroup = nil, plan.CgroupFacts{CPU: k.share != nil}
 		default:
 			return err
 		}
@@ -88,6 +100,10 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 			k.exe.Close()
 			k.exe = nil
 		}
+		if k.gate != nil {
+			k.gate.Close()
+			k.gate = nil
+		}
 		if k.init != nil {
 			_ = k.init.Kill()
 			k.init.Wait()
@@ -101,13 +117,22 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 			k.hold.Close()
 			k.hold = nil
 		}
+		if k.proc != nil {
+			k.proc.Close()
+			k.proc = nil
+		}
 		if root != "" {
 			_ = unix.Unmount(root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		}
 	}()
-	// Init comes up while the root is mounted, unless its ids depend on what is
-	// found there.
+	// Gate and init come up while the root is mounted, but not init when its ids depend
+	// on what is found there.
 	early := root == "" || plan.MapsKnown(c)
+	if c.Tier == plan.TierSupervised {
+		if k.gate, err = control.Start(c.ID, c.Journal, os.Stderr); err != nil {
+			return err
+		}
+	}
 	if early {
 		if err := k.startInit(facts); err != nil {
 			return err
@@ -126,7 +151,28 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 			defer ns.Close()
 			opts.IDMapFD = int(ns.Fd())
 		}
+		sources, err := c.Access.Sources()
+		if err != nil {
+			return err
+		}
+		defer sources.Close()
+		c.Spec.Points = sources.Points(c.Access)
 		if err := mountRoot(c, root, opts); err != nil {
+			return err
+		}
+		// overlayfs flushes the whole file system below it when its last mount
+		// goes (ovl_sync_fs, fs/overlayfs/super.c). With a mount of our own that
+		// happens in our exit, and whoever stops the box need not wait for it.
+		// What is read-only inside is not here: history is the owner's.
+		hold, err := unix.OpenTree(unix.AT_FDCWD, root, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+		if err != nil {
+			return fault.Wrap(err, "hold the root")
+		}
+		k.hold = os.NewFile(uintptr(hold), root)
+		if facts.Shift != 0 {
+			opts.Zero = int(facts.Shift)
+		}
+		if err := rootspec.Restrict(root, c.Access, sources, opts); err != nil {
 			return err
 		}
 		if facts.Passwd, err = readBeneath(root, "etc/passwd"); err != nil {
@@ -141,14 +187,10 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 		}
 		defer unix.Close(tree)
 		fds = append(fds, tree)
-		// overlayfs flushes the whole file system below it when its last mount
-		// goes (ovl_sync_fs, fs/overlayfs/super.c). With a mount of our own that
-		// happens in our exit, and whoever stops the box need not wait for it.
-		hold, err := unix.OpenTree(unix.AT_FDCWD, root, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
-		if err != nil {
-			return fault.Wrap(err, "hold the root")
+		k.owners = Owners{}
+		if facts.Shift != 0 {
+			k.owners = Owners{Shift: facts.Shift, Size: plan.ShiftSize}
 		}
-		k.hold = os.NewFile(uintptr(hold), root)
 	}
 	if !early {
 		if err := k.startInit(facts); err != nil {
@@ -158,6 +200,27 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 	g, enforced, err := plan.Decide(c, facts)
 	if err != nil {
 		return err
+	}
+	if k.user, err = insideUser(c, g.User, facts); err != nil {
+		return err
+	}
+	if err := k.rememberInit("/proc/" + strconv.Itoa(k.init.Pid)); err != nil {
+		return err
+	}
+	if c.Tier == plan.TierSupervised {
+		ca, err := k.openGate()
+		if err != nil {
+			return err
+		}
+		plan.Trust(&g, &enforced, ca)
+	}
+	if g.Self {
+		fd, err := openSelf(c.RunDir)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		fds = append(fds, fd)
 	}
 	if err := k.link.Send(guest.MsgSetup, g, fds...); err != nil {
 		return fault.Wrap(err, "tell init its plan")
@@ -187,8 +250,41 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 		return (*failure)(r.Err).fault()
 	}
 	k.enforced = enforced
+	for _, w := range r.Weak {
+		k.enforced.Items = slices.DeleteFunc(k.enforced.Items, func(i plan.Item) bool { return i.Name == w.Name })
+	}
 	k.enforced.Items = append(k.enforced.Items, r.Weak...)
 	return nil
+}
+
+// weaker refuses a strong box some of whose walls and limits are less than they should
+// be. Nothing of the sandbox has run in it yet.
+func weaker(c plan.Config, e plan.Enforced) error {
+	lacks := e.Lacks()
+	if !c.Strong || len(lacks) == 0 {
+		return nil
+	}
+	var told []string
+	for _, i := range lacks {
+		told = append(told, i.Name+" is "+i.State+" ("+i.Detail+")")
+	}
+	return fault.New(fault.Unsupported, "the policy is strong, and this host enforces less than all of it: %s", strings.Join(told, "; ")).
+		WithHint("see what mends it: coppice probe; or make a sandbox without what is weak, or without strong")
+}
+
+// openSelf takes along the directory that is shown to the inside. Init could not
+// come to it: it is nobody there.
+func openSelf(runDir string) (int, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, filepath.Join(runDir, plan.SelfDir), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return -1, fault.Wrap(err, "take the sandbox's own socket along")
+	}
+	const bare = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: bare}); err != nil {
+		unix.Close(fd)
+		return -1, fault.Wrap(err, "restrict the sandbox's own socket")
+	}
+	return fd, nil
 }
 
 // lockDir takes the lock of a run directory, and waits for whoever has it. It is
@@ -314,7 +410,7 @@ func (k *keeper) startInit(facts plan.Facts) error {
 	if k.group != nil {
 		sys.UseCgroupFD, sys.CgroupFD = true, k.group.fd
 	}
-	if c.Tier == plan.TierProcess {
+	if c.Confined() {
 		sys.Cloneflags = syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 		if c.Net != plan.NetHost {
 			sys.Cloneflags |= syscall.CLONE_NEWNET
@@ -329,7 +425,7 @@ func (k *keeper) startInit(facts plan.Facts) error {
 			// Our own ids are not mapped.
 			sys.Credential = &syscall.Credential{NoSetGroups: true}
 		}
-		if c.Tier == plan.TierProcess && uids[0].Inside != 0 {
+		if c.Confined() && uids[0].Inside != 0 {
 			// execve takes the capabilities of who is not 0, but for these.
 			sys.AmbientCaps = allCaps()
 		}
@@ -343,7 +439,7 @@ func (k *keeper) startInit(facts plan.Facts) error {
 			WithHint("see what this host allows: coppice probe")
 	}
 	k.init = &child{Pid: pid}
-	return nil
+	return k.share.take(pid)
 }
 
 // child is a process of ours.

@@ -5,11 +5,10 @@ package box
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"io"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,40 +26,50 @@ const (
 	// lingering is how long a command's end waits, once all that it wrote has
 	// been read, while others hold its pipes open.
 	lingering = 50 * time.Millisecond
-	// termGrace is what a command that ran out of time has between SIGTERM and
-	// SIGKILL.
-	termGrace = 2 * time.Second
+	// exitTimeout is the exit code of a command that ran out of time, as of timeout(1).
+	exitTimeout = 124
+	// exitOutput is that of one that printed too much: as if ended by SIGXFSZ, which is
+	// for files that become too large.
+	exitOutput = 128 + int(unix.SIGXFSZ)
 )
 
 // execution is one command.
 type execution struct {
-	k       *keeper
-	id      string
-	cmd     []string
-	started time.Time
-	born    chan guest.Spawned
-	pid     int      // set before Started is sent
-	master  *os.File // with a terminal, else nil
-	out     *output
-	ready   chan struct{} // closed when pipes is complete
-	pipes   []*pipe
-	pumps   sync.WaitGroup
-	gone    chan struct{} // closed when the command has ended
-	drained chan struct{} // closed when all output has been read
-	hungUp  atomic.Bool   // the master is closed, or will be at once
+	k        *keeper
+	id       string
+	cmd      []string
+	kept     bool // nobody's leaving harms it, and several may attach
+	tty      bool
+	started  time.Time
+	before   hits // of the box's limits, as it was started
+	born     chan guest.Spawned
+	pid      int      // set before Started is sent
+	master   *os.File // with a terminal, else nil
+	out      *output
+	ready    chan struct{} // closed when pipes is complete
+	pipes    []*pipe
+	pumps    sync.WaitGroup
+	gone     chan struct{} // closed when the command has ended
+	drained  chan struct{} // closed when all output has been read
+	finished chan struct{} // closed when exit is set
+	hungUp   atomic.Bool   // the master is closed, or will be at once
 
-	mu       sync.Mutex
-	timer    *time.Timer
-	timedOut bool
-	conn     net.Conn // who is attached
-	in       *input   // nil without stdin; set before anybody attends
-	exit     *wire.Exit
-	at       time.Time  // of the exit
-	result   *wire.Exit // what exit will be, once the output is complete
-	alone    bool       // no process was left when the command was reaped
+	mu     sync.Mutex
+	timer  *time.Timer
+	why    string            // why it was ended: outOfTime or a limit; "" is by itself, or by somebody
+	conns  map[net.Conn]bool // who is attached: one, unless it is kept
+	size   wire.Size         // of the terminal
+	in     *input            // nil without stdin; set before anybody attends
+	exit   *wire.Exit
+	at     time.Time  // of the exit
+	result *wire.Exit // what exit will be, once the output is complete
+	alone  bool       // no process was left when the command was reaped
 }
 
-func (k *keeper) newID() string {
+// outOfTime is why a command ended whose caller gave it a time.
+const outOfTime = "timeout"
+
+func newExecID() string {
 	var b [5]byte
 	_, _ = rand.Read(b[:])
 	return "x" + hex.EncodeToString(b[:])
@@ -76,21 +85,28 @@ func (k *keeper) exec(conn *net.UnixConn, req wire.ExecRequest) error {
 		if e == nil {
 			return fault.New(fault.NotFound, "exec %s has ended and its result was collected", req.Attach)
 		}
-		return e.attend(conn, req.Offset)
+		return e.attend(conn, req)
 	}
 	e, err := k.start(req)
 	if err != nil {
 		return err
 	}
-	return e.attend(conn, 0)
+	return e.attend(conn, wire.ExecRequest{})
 }
 
 // start runs the command; a command that cannot be run is an execution that has
 // ended.
 func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
+	if req.ID == "" {
+		req.ID = newExecID()
+	}
 	e := &execution{
-		k: k, id: k.newID(), cmd: req.Cmd, started: time.Now(),
-		born: make(chan guest.Spawned, 1), out: newOutput(), gone: make(chan struct{}), ready: make(chan struct{}), drained: make(chan struct{}),
+		k: k, id: req.ID, cmd: req.Cmd, kept: req.Keep, tty: req.TTY, started: time.Now(), before: k.group.hits(), conns: map[net.Conn]bool{},
+		born: make(chan guest.Spawned, 1), out: newOutput(&k.buffers), gone: make(chan struct{}), ready: make(chan struct{}), drained: make(chan struct{}), finished: make(chan struct{}),
+	}
+	e.out.shared, e.out.limit = req.Keep, k.config.Limits.Output
+	if req.Size != nil {
+		e.size = *req.Size
 	}
 	spawn := guest.Spawn{Cmd: req.Cmd, Env: req.Env, Dir: req.Dir, TTY: req.TTY, Size: req.Size}
 	var theirs, ours []int
@@ -114,6 +130,9 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 			}
 			if i == 2 {
 				p[0], p[1] = p[1], p[0]
+			} else {
+				// A user may have used up what users may have of pipes: it is slower then.
+				_, _ = unix.FcntlInt(uintptr(p[0]), unix.F_SETPIPE_SZ, pipeSize)
 			}
 			ours, theirs = append(ours, p[0]), append(theirs, p[1])
 			_ = unix.SetNonblock(p[0], true)
@@ -121,13 +140,20 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 	}
 	k.spawning.Lock()
 	k.mu.Lock()
-	if k.ending {
+	var refused error
+	switch {
+	case k.ending:
+		refused = fault.New(fault.Unavailable, "the sandbox is being stopped")
+	case k.execs[e.id] != nil: // asked for by a daemon that was killed, and by the next one
+		refused = fault.New(fault.Exists, "there is an exec %s", e.id)
+	}
+	if refused != nil {
 		k.mu.Unlock()
 		k.spawning.Unlock()
 		for _, fd := range ours {
 			unix.Close(fd)
 		}
-		return nil, fault.New(fault.Unavailable, "the sandbox is being stopped")
+		return nil, refused
 	}
 	k.order = append(k.order, e)
 	k.execs[e.id] = e
@@ -148,7 +174,7 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 			f.Close()
 		}
 		if s.Err != nil {
-			k.drop(e)
+			k.drop(e.id)
 			return nil, (*failure)(s.Err).fault()
 		}
 		close(e.drained)
@@ -176,15 +202,27 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 		if in != nil {
 			in.close()
 		}
-	case req.TimeoutMS > 0:
-		e.timer = time.AfterFunc(time.Duration(req.TimeoutMS)*time.Millisecond, e.expire)
+	default:
+		if ms, why := k.patience(req); ms > 0 {
+			e.timer = time.AfterFunc(time.Duration(ms)*time.Millisecond, func() { e.end(why) })
+		}
 	}
 	return e, nil
+}
+
+// patience gives how long a command may take, and what it comes to then: the time that
+// its caller gives it, or the limit of the box, whichever is shorter. 0 is for ever.
+func (k *keeper) patience(req wire.ExecRequest) (ms int64, why string) {
+	if limit := k.config.Limits.TimeMS; limit > 0 && (req.TimeoutMS <= 0 || limit <= req.TimeoutMS) {
+		return limit, wire.LimitTime
+	}
+	return req.TimeoutMS, outOfTime
 }
 
 // spawned pairs init's answer with the oldest request. It runs in the goroutine
 // that also hands out exits, so a command is known before it ends.
 func (k *keeper) spawned(s guest.Spawned, fds []int) {
+	k.spawns.Add(1)
 	k.mu.Lock()
 	if len(k.order) == 0 {
 		k.mu.Unlock()
@@ -205,9 +243,9 @@ func (k *keeper) spawned(s guest.Spawned, fds []int) {
 	e.born <- s
 }
 
-func (k *keeper) drop(e *execution) {
+func (k *keeper) drop(id string) {
 	k.mu.Lock()
-	delete(k.execs, e.id)
+	delete(k.execs, id)
 	k.mu.Unlock()
 }
 
@@ -267,12 +305,19 @@ func (e *execution) pump(f *os.File, t wire.FrameType) {
 		if err != nil {
 			return
 		}
-		buf := pumpBuffers.Get().(*[pumpSize]byte)
-		defer pumpBuffers.Put(buf)
+		buf := e.k.buffers.get()
+		defer func() { e.k.buffers.put(buf) }()
 		for {
-			n, err := p.take(raw, buf[:])
+			n, err := p.take(raw, buf)
 			if n > 0 {
-				e.out.add(t, buf[:n])
+				e.k.stirred.stir()
+				kept, over := e.out.add(t, buf[:n])
+				if kept {
+					buf = e.k.buffers.get()
+				}
+				if over {
+					e.end(wire.LimitOutput)
+				}
 			}
 			if err == nil {
 				continue
@@ -303,13 +348,17 @@ func (e *execution) over() bool {
 	}
 }
 
-const pumpSize = 32 << 10
-
-var pumpBuffers = sync.Pool{New: func() any { return new([pumpSize]byte) }}
+const (
+	// pumpSize is how much is read of a command's output at once, in bytes, and
+	// pipeSize what it may write meanwhile. Each read wakes up four processes one
+	// after the other.
+	pumpSize = 128 << 10
+	pipeSize = 256 << 10
+)
 
 // exited takes the command's wait status.
 func (e *execution) exited(ws unix.WaitStatus, alone bool) {
-	x := wire.Exit{Code: ws.ExitStatus()}
+	x := wire.Exit{Code: ws.ExitStatus(), Hits: e.k.group.hits().since(e.before)}
 	if ws.Signaled() {
 		x.Code = 128 + int(ws.Signal())
 		x.Signal = strings.TrimPrefix(unix.SignalName(ws.Signal()), "SIG")
@@ -318,8 +367,12 @@ func (e *execution) exited(ws unix.WaitStatus, alone bool) {
 	if e.timer != nil {
 		e.timer.Stop()
 	}
-	if e.timedOut {
-		x.Code, x.TimedOut = 124, true
+	switch e.why {
+	case outOfTime:
+		x.Code, x.TimedOut = exitTimeout, true
+	case wire.LimitTime:
+		x.Code, x.TimedOut, x.Limit = exitTimeout, true, wire.LimitTime
+		x.Message = "it took longer than the sandbox's limit for a command, time=" + (time.Duration(e.k.config.Limits.TimeMS) * time.Millisecond).String()
 	}
 	e.result, e.alone = &x, alone
 	e.mu.Unlock()
@@ -359,8 +412,15 @@ func (e *execution) finish(x wire.Exit) {
 	}
 	if e.result != nil { // whoever calls
 		x = *e.result
+		// Also one that ended by itself before all that it wrote was read: what is told of
+		// its output is not all of it.
+		if !x.TimedOut && e.out.exceeded() {
+			x.Code, x.Limit = exitOutput, wire.LimitOutput
+			x.Message = "it printed more than the sandbox's limit for a command, output=" + strconv.FormatInt(e.k.config.Limits.Output, 10) + "; the rest is cut off"
+		}
 	}
 	e.exit, e.at = &x, time.Now()
+	close(e.finished)
 	if e.timer != nil {
 		e.timer.Stop()
 	}
@@ -368,6 +428,42 @@ func (e *execution) finish(x wire.Exit) {
 	if e.in != nil {
 		e.in.close()
 	}
+}
+
+// forgetEnded drops an exec that has ended.
+func (k *keeper) forgetEnded(id string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if e := k.execs[id]; e != nil {
+		if _, ended := e.ended(); ended {
+			delete(k.execs, id)
+		}
+	}
+}
+
+// await waits for the end of a kept exec and tells it. The caller's end ends it
+// too.
+func (k *keeper) await(conn *net.UnixConn, id string) (Exit, error) {
+	k.mu.Lock()
+	e := k.execs[id]
+	k.mu.Unlock()
+	if e == nil || !e.kept {
+		return Exit{}, fault.New(fault.NotFound, "exec %s has ended and its result was collected", id)
+	}
+	left := make(chan struct{})
+	k.calls.Go(func() {
+		_, _, _ = wire.ReadFrame(conn, nil) // nothing comes but its end
+		close(left)
+	})
+	select {
+	case <-e.finished:
+	case <-left:
+		return Exit{}, fault.New(fault.Cancelled, "who waited is gone")
+	}
+	e.out.unheld() // what follows from its end may be the box's
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return Exit{Exit: *e.exit, Alone: e.alone}, nil
 }
 
 func (e *execution) ended() (time.Time, bool) {
@@ -379,164 +475,16 @@ func (e *execution) ended() (time.Time, bool) {
 func (e *execution) status() ExecStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return ExecStatus{ID: e.id, PID: e.pid, Cmd: e.cmd, Started: e.started, Attached: e.conn != nil, Exit: e.exit}
+	return ExecStatus{ID: e.id, PID: e.pid, Cmd: e.cmd, Started: e.started, Attached: len(e.conns) > 0, Exit: e.exit,
+		Kept: e.kept, TTY: e.tty, Stdin: e.in != nil}
 }
 
-// expire ends a command whose time is up: its group is asked, and when it is over
-// or does not heed, its whole tree is killed.
-func (e *execution) expire() {
+// end ends a command for a reason, unless it has ended or is being ended for another.
+func (e *execution) end(why string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.exit != nil {
-		return
+	if e.exit == nil && e.result == nil && e.why == "" {
+		e.why = why
+		e.terminate()
 	}
-	e.timedOut = true
-	_ = e.k.link.Send(guest.MsgKill, guest.Kill{PID: e.pid, Signal: int(unix.SIGTERM), Whom: guest.KillGroup, Doom: true})
-	_ = e.k.link.Send(guest.MsgKill, guest.Kill{PID: e.pid, Signal: int(unix.SIGCONT), Whom: guest.KillGroup})
-	e.timer = time.AfterFunc(termGrace, func() {
-		_ = e.k.link.Send(guest.MsgKill, guest.Kill{PID: e.pid, Signal: int(unix.SIGKILL), Whom: guest.KillTree})
-	})
-}
-
-// attend serves whoever is attached, from offset on, until the exec's end or the
-// reader's.
-func (e *execution) attend(conn *net.UnixConn, offset int64) error {
-	e.mu.Lock()
-	if before := e.conn; before != nil {
-		before.Close() // it is taken away
-	}
-	e.conn = conn
-	e.mu.Unlock()
-	r := e.out.attach(offset)
-	var input sync.WaitGroup
-	defer func() {
-		conn.Close()
-		r.detach()
-		e.mu.Lock()
-		if e.conn == conn {
-			e.conn = nil
-		}
-		e.mu.Unlock()
-		input.Wait()
-	}()
-	if e.pid != 0 {
-		if err := wire.WriteJSON(conn, wire.FrameStarted, wire.Started{Exec: e.id, PID: e.pid}); err != nil {
-			return nil
-		}
-	}
-	input.Go(func() {
-		e.listen(conn)
-		r.detach()
-	})
-	for {
-		t, p, lost, ok := r.next()
-		if lost > 0 {
-			if err := wire.WriteJSON(conn, wire.FrameDropped, wire.Dropped{Bytes: lost}); err != nil {
-				return nil
-			}
-		}
-		if !ok {
-			break
-		}
-		if err := wire.WriteFrame(conn, t, p); err != nil {
-			return nil
-		}
-	}
-	if !r.complete() {
-		return nil // detached
-	}
-	e.mu.Lock()
-	x := Exit{Exit: *e.exit, Alone: e.alone}
-	e.mu.Unlock()
-	if err := wire.WriteJSON(conn, wire.FrameExit, x); err == nil {
-		e.k.drop(e)
-	}
-	return nil
-}
-
-// listen takes the frames of whoever is attached.
-func (e *execution) listen(conn net.Conn) {
-	buf := make([]byte, 4<<10)
-	for {
-		t, p, err := wire.ReadFrame(conn, buf)
-		if err != nil {
-			return
-		}
-		switch t {
-		case wire.FrameStdin:
-			if e.in != nil {
-				e.in.write(p)
-			}
-		case wire.FrameStdinEOF:
-			if e.in != nil {
-				e.in.eof()
-			}
-		case wire.FrameHangup:
-			e.hangUp()
-		case wire.FrameResize:
-			var s wire.Size
-			if e.master != nil && json.Unmarshal(p, &s) == nil {
-				e.resize(s)
-			}
-		case wire.FrameSignal:
-			var s wire.Signal
-			if json.Unmarshal(p, &s) == nil {
-				_ = e.signal(s.Name)
-			}
-		}
-	}
-}
-
-// hangUp tells the command that nobody is there any more, as ssh and docker do:
-// its input ends, or its terminal is hung up, by which the kernel sends SIGHUP to
-// the session's leader and to the group in the foreground. It may be called
-// twice.
-func (e *execution) hangUp() {
-	switch {
-	case e.master != nil:
-		e.hungUp.Store(true)
-		e.master.Close()
-	case e.in != nil:
-		e.in.eof()
-	}
-}
-
-func (e *execution) resize(s wire.Size) {
-	_ = e.control(func(fd int) error {
-		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: s.Rows, Col: s.Cols})
-	})
-}
-
-func (e *execution) control(f func(fd int) error) (err error) {
-	raw, err := e.master.SyscallConn()
-	if err != nil {
-		return err
-	}
-	return errors.Join(raw.Control(func(fd uintptr) { err = f(int(fd)) }), err)
-}
-
-// signal reaches the command's process group; with a terminal, INT, QUIT and TSTP
-// reach the group in the foreground, as typing them would.
-func (e *execution) signal(name string) error {
-	sig := unix.SignalNum("SIG" + strings.TrimPrefix(strings.ToUpper(name), "SIG"))
-	if sig == 0 {
-		return fault.New(fault.Invalid, "there is no signal %q", name).WithHint("use a name such as TERM or INT")
-	}
-	if e.master != nil && (sig == unix.SIGINT || sig == unix.SIGQUIT || sig == unix.SIGTSTP) {
-		const tiocsig = 0x40045436
-		if e.control(func(fd int) error { return unix.IoctlSetInt(fd, tiocsig, int(sig)) }) == nil {
-			return nil
-		}
-	}
-	return e.k.link.Send(guest.MsgKill, guest.Kill{PID: e.pid, Signal: int(sig), Whom: guest.KillGroup})
-}
-
-func (k *keeper) signal(exec, name string) error {
-	k.mu.Lock()
-	e := k.execs[exec]
-	k.mu.Unlock()
-	if e == nil || e.pid == 0 {
-		return fault.New(fault.NotFound, "no exec %s runs", exec)
-	}
-	return e.signal(name)
 }

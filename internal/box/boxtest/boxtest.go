@@ -17,11 +17,12 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/policy"
 )
 
 // Tier makes boxes of one tier for the suite.
 type Tier struct {
-	Name string // plan.TierProcess, plan.TierWorkspace
+	Name string // one of plan's tiers
 	// Config gives a configuration with a fresh root and run directory, which go
 	// when the test ends. The root has /bin/sh and coreutils.
 	Config func(t testing.TB) plan.Config
@@ -29,7 +30,7 @@ type Tier struct {
 
 // Run runs the suite.
 func Run(t *testing.T, tier Tier) {
-	for _, c := range slices.Concat(common, terminals, lifetimes, freezes, confined) {
+	for _, c := range slices.Concat(common, terminals, lifetimes, kept, freezes, traces, looks, insides, confined, accesses, limited) {
 		if len(c.only) > 0 && !slices.Contains(c.only, tier.Name) {
 			continue
 		}
@@ -45,6 +46,25 @@ type check struct {
 	name string
 	only []string // tiers; empty: all
 	run  func(t *testing.T, tier Tier)
+}
+
+// Phase is a policy that holds until a time, from what the owner of a sandbox says; zero
+// is for ever.
+func Phase(t testing.TB, until time.Time, text string) plan.Phase {
+	t.Helper()
+	d, err := policy.Parse("/test.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := policy.Merge(policy.Layer{Level: policy.Flags, Document: d})
+	if err != nil {
+		t.Fatal(err)
+	}
+	canonical, err := p.Canonical()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan.Phase{Policy: string(canonical), Digest: policy.DigestOf(canonical), Until: until}
 }
 
 // Start makes a box that is stopped when the test ends.
@@ -69,6 +89,9 @@ func (tier Tier) Start(t testing.TB, change ...func(*plan.Config)) *Box {
 		b.Close()
 		if log, err := os.ReadFile(c.RunDir + "/keeper.log"); err == nil && len(log) > 0 {
 			t.Logf("keeper.log: %s", log)
+			if bytes.Contains(log, []byte("DATA RACE")) {
+				t.Error("the keeper has a data race")
+			}
 		}
 	})
 	return &Box{Box: b, Enforced: e, Config: c}

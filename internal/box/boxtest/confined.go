@@ -106,7 +106,7 @@ for tid in list(map(int, os.listdir("/proc/1/task"))):
 			}
 		}
 	}},
-	{"network", process, func(t *testing.T, tier Tier) {
+	{"network", []string{plan.TierProcess}, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		if r := b.Sh(t, "tail -n +3 /proc/net/dev | cut -d: -f1 | xargs echo; cat /proc/net/route | wc -l"); r.Stdout != "lo\n1\n" {
 			t.Errorf("off: %q", r.Stdout)

@@ -5,16 +5,23 @@ package boxtest
 import (
 	"fmt"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 )
 
-var process = []string{plan.TierProcess}
+var (
+	process = []string{plan.TierProcess, plan.TierSupervised} // with walls
+	hosts   = []string{plan.TierProcess, plan.TierWorkspace}  // that can have the host's network
+)
 
 var freezes = []check{
 	{"nothing to freeze", nil, func(t *testing.T, tier Tier) {
@@ -152,36 +159,64 @@ threading.Event().wait()
 			}
 		}
 	}},
-	{"shared mappings are suspects, once more after they are gone", nil, func(t *testing.T, tier Tier) {
+	{"what can be written through mappings is suspect", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		if r := b.Sh(t, "command -v python3"); r.Exit.Code != 0 {
 			t.Skip("needs python3: to make system calls")
 		}
 		f := b.outside(t)
 		s := b.Open(t, wire.ExecRequest{Stdin: true, Cmd: []string{"python3", "-c", `
-import mmap, sys
-f = open(sys.argv[1], "w+b"); f.truncate(8192)
-m = mmap.mmap(f.fileno(), 8192); f.close()
+import mmap, os, sys
+base = os.fsencode(sys.argv[1])
+def shared(name):
+    f = open(name, "w+b"); f.truncate(8192)
+    return mmap.mmap(f.fileno(), 8192)
+a = shared(base + b"\xff\n")
+fd = os.open(os.path.dirname(base), os.O_RDONLY)
+for i in range(17): # paths that are longer than a system call takes
+    os.mkdir("d" * 250, dir_fd=fd); fd = os.open("d" * 250, os.O_RDONLY, dir_fd=fd)
+os.fchdir(fd); c = shared("deep"); os.chdir("/")
 r = open("/etc/passwd", "rb"); n = mmap.mmap(r.fileno(), 10, prot=mmap.PROT_READ)
-q = open(sys.argv[1], "r+b"); p = mmap.mmap(q.fileno(), 10, flags=mmap.MAP_PRIVATE)
-print("ready", flush=True); sys.stdin.read()
+open(base, "w").write("private"); q = open(base, "r+b"); p = mmap.mmap(q.fileno(), 7, flags=mmap.MAP_PRIVATE)
+y = mmap.mmap(-1, 10); u = os.memfd_create("x"); os.ftruncate(u, 10); v = mmap.mmap(u, 10)
+print("ready", flush=True); sys.stdin.readline()
+os.link(base + b"\xff\n", base + b"2"); os.unlink(base + b"\xff\n")
+print("removed", flush=True); sys.stdin.read()
 `, f.inside}})
 		WaitOutput(t, s, "ready")
-		for round, want := range []bool{true, true, false} {
+		suspects := func() box.Suspects {
+			t.Helper()
 			z, err := b.Freeze(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := slices.Equal(z.Suspects(), []string{f.inside}); got != want {
-				t.Errorf("suspects %q: want %v", z.Suspects(), want)
-			}
 			if err := z.Thaw(); err != nil {
 				t.Fatal(err)
 			}
-			if round == 0 { // gone by the second round, which still tells of it
-				Send(t, s, wire.FrameStdinEOF, []byte{})
-				time.Sleep(200 * time.Millisecond)
-			}
+			return z.Suspects()
+		}
+		want := []string{f.inside + "\xff\n", path.Dir(f.inside) + strings.Repeat("/"+strings.Repeat("d", 250), 17) + "/deep"}
+		slices.Sort(want)
+		if got := suspects(); !slices.Equal(got.Paths, want) || len(got.Inodes) != len(want) || !got.Since.IsZero() {
+			t.Errorf("%d paths and %d inodes are suspect, since %v; want these paths and no others: %q", len(got.Paths), len(got.Inodes), got.Since, want)
+		}
+		Send(t, s, wire.FrameStdin, []byte("\n"))
+		WaitOutput(t, s, "removed")
+		var st unix.Stat_t
+		if err := unix.Stat(f.host+"2", &st); err != nil {
+			t.Fatal(err)
+		}
+		if got := suspects(); got.Since.IsZero() && !slices.Contains(got.Inodes, st.Ino) {
+			t.Errorf("inodes %d: the file that was removed under one of its names is not among them", got.Inodes)
+		}
+		Send(t, s, wire.FrameStdinEOF, []byte{})
+		some := func(s box.Suspects) bool { return len(s.Paths)+len(s.Inodes) > 0 || !s.Since.IsZero() }
+		left := suspects()
+		for deadline := time.Now().Add(5 * time.Second); some(left) && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+			left = suspects()
+		}
+		if some(left) {
+			t.Errorf("nothing runs, and suspects are %v", left)
 		}
 	}},
 }

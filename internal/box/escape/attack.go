@@ -24,6 +24,11 @@ type Facts struct {
 	ShmKey   int      `json:"shm_key"`  // a System V shared memory segment
 	NetHost  bool     `json:"net_host"` // the sandbox has the host's network
 	User     string   `json:"user"`     // who the sandbox runs as
+
+	Kept   []string `json:"kept,omitempty"`    // files inside that hold it, and are read-only
+	KeptIn string   `json:"kept_in,omitempty"` // a directory around them all, which is not
+
+	Gate *GateFacts `json:"gate,omitempty"` // nil without a gate
 }
 
 // Attack is one attempt.
@@ -33,6 +38,9 @@ type Attack struct {
 	// Applies says whether a sandbox of these facts promises to stop it; nil:
 	// every one does.
 	Applies func(Facts) bool
+	// Told is what a gate's journal has to tell of the attempt, filled in by
+	// Facts.Fill: ADDRESS:PORT, or a name. "" is nothing.
+	Told string
 	// Killed says that the attempt may end the attacker by a signal.
 	Killed bool
 	Run    func(Facts) error
@@ -114,7 +122,11 @@ func (f Facts) holds(b []byte) error {
 }
 
 // Attacks is the corpus.
-var Attacks = slices.Concat(fileAttacks, procAttacks, mountAttacks, kernelAttacks, deviceAttacks, networkAttacks)
+var Attacks = slices.Concat(fileAttacks, keptAttacks, procAttacks, mountAttacks, kernelAttacks, deviceAttacks, networkAttacks, gateAttacks)
 
-// netOff: a sandbox that was given the host's network may use it.
-func netOff(f Facts) bool { return !f.NetHost }
+// netOff: a sandbox that was given the host's network may use it, and one with a gate
+// may send what the gate drops.
+func netOff(f Facts) bool { return !f.NetHost && f.Gate == nil }
+
+// ownNet: the loopback is not the host's.
+func ownNet(f Facts) bool { return !f.NetHost }

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -30,8 +31,12 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/box/boxtest"
 	"github.com/coppice-dev/coppice/internal/box/escape"
 	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/gate/link"
+	_ "github.com/coppice-dev/coppice/internal/gate/process" // the test's binary is that of gates, too
+	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -42,9 +47,6 @@ const realID = "COPPICE_ESCAPE_REAL_ID"
 const victimArgv0 = "escape-victim"
 
 func TestMain(m *testing.M) {
-	if handled, code := box.Dispatch(os.Args); handled {
-		os.Exit(code)
-	}
 	switch {
 	case filepath.Base(os.Args[0]) == escape.Argv0:
 		os.Exit(escape.Main(os.Args, os.Stdout))
@@ -193,6 +195,23 @@ func plant(t *testing.T) *outside {
 		o.facts.Files = append(o.facts.Files, filepath.Join("/srv/store", p)) // where it would be inside
 	}
 
+	// One that the root would show, but for the mask on it.
+	file(filepath.Join(o.base, "home/.ssh/id"))
+	o.facts.Files = append(o.facts.Files, "/srv/home/.ssh/id")
+	must(os.MkdirAll(filepath.Join(o.dir, "mask/home"), 0o755))
+	must(unix.Mknod(filepath.Join(o.dir, "mask/home/.ssh"), unix.S_IFCHR, 0))
+
+	// What is read-only by the policy alone, and a directory that is mounted so.
+	for _, p := range []string{"kept/deep/er/dir/file", "kept/lone", "kept/mounted/x", "host/dir/file"} {
+		p = filepath.Join(o.base, p)
+		file(p)
+		o.facts.Files = o.facts.Files[:len(o.facts.Files)-1] // it may be read
+		for ; p != o.base; p = filepath.Dir(p) {
+			must(os.Chmod(p, 0o777))
+		}
+	}
+	o.facts.Kept, o.facts.KeptIn = []string{"/srv/kept/deep/er/dir/file", "/srv/kept/lone", "/srv/kept/mounted/dir/file"}, "/srv/kept"
+
 	listen := func(network, addr string) {
 		l, err := net.Listen(network, addr)
 		must(err)
@@ -241,6 +260,99 @@ func plant(t *testing.T) *outside {
 	return o
 }
 
+// plantGate plants what is to be reached by a gate, and what is not.
+func (o *outside) plantGate(t *testing.T) {
+	t.Helper()
+	// No packet is sent: the kernel tells from which address it would send.
+	c, err := net.Dial("udp4", "192.0.2.1:9")
+	if err != nil {
+		t.Skip("needs a network: this host has no address but loopback's")
+	}
+	c.Close()
+	host := c.LocalAddr().(*net.UDPAddr).IP.String()
+	g := &escape.GateFacts{Host: host, Name: "allowed.example"}
+	for _, s := range []netip.Addr{link.Gate4(), link.Gate6()} {
+		g.Servers = append(g.Servers, s.String())
+	}
+	for _, port := range []*int{&g.TCP, &g.Allowed} {
+		l, err := net.Listen("tcp", host+":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		*port = l.Addr().(*net.TCPAddr).Port
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				if port == &g.TCP {
+					o.connections.Add(1)
+				}
+				c.Close()
+			}
+		}()
+	}
+	u, err := net.ListenPacket("udp", host+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { u.Close() })
+	g.UDP = u.LocalAddr().(*net.UDPAddr).Port
+	go func() {
+		for {
+			_, from, err := u.ReadFrom(make([]byte, 1))
+			if err != nil {
+				return
+			}
+			o.connections.Add(1)
+			_, _ = u.WriteTo([]byte("x"), from)
+		}
+	}()
+	o.facts.Gate = g
+}
+
+// policy allows one name, and one port of the host.
+func (o *outside) policy(t *testing.T) plan.Phase {
+	t.Helper()
+	g := o.facts.Gate
+	text := fmt.Sprintf("version: 1\nnetwork: {allow: [%q, \"%s:%d\"], ask: %v}\n", g.Name, g.Host, g.Allowed, g.Asks)
+	return boxtest.Phase(t, time.Time{}, text)
+}
+
+// denial waits until the journal in dir tells that what was tried was denied or, where
+// people are asked, that it waits for one.
+func denial(t *testing.T, dir, what string, asks bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		evs, err := journal.Read(dir, journal.Query{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range evs {
+			place := e.Name
+			if a, err := netip.ParseAddr(e.Addr); err == nil && e.Name == "" {
+				place = netip.AddrPortFrom(a, uint16(e.Port)).String()
+			}
+			// Whether the person who is asked comes is not waited for.
+			told := e.Kind == wire.NetDeny && e.Verdict == wire.VerdictDeny || asks && e.Kind == wire.NetAsk && e.Verdict == wire.VerdictAsk
+			if told && strings.EqualFold(place, normal(what)) && e.Reason != "" {
+				return
+			}
+		}
+	}
+	t.Errorf("no denial of %q is told", what)
+}
+
+// normal writes a place as it is told.
+func normal(s string) string {
+	if p, err := netip.ParseAddrPort(s); err == nil {
+		return p.String()
+	}
+	return s
+}
+
 // state is a digest of all that must not change.
 func (o *outside) state(t *testing.T) map[string]string {
 	t.Helper()
@@ -260,7 +372,7 @@ func (o *outside) state(t *testing.T) map[string]string {
 		"user/max_user_namespaces", "net/ipv4/ip_forward"} {
 		add("/proc/sys/" + p)
 	}
-	for _, root := range []string{o.inTmp, filepath.Join(o.dir, "layers"), filepath.Join(o.dir, "sandboxes")} {
+	for _, root := range []string{o.inTmp, filepath.Join(o.base, "kept"), filepath.Join(o.base, "host"), filepath.Join(o.dir, "layers"), filepath.Join(o.dir, "sandboxes")} {
 		err := filepath.WalkDir(root, func(p string, d os.DirEntry, err error) error {
 			if err != nil {
 				return err
@@ -311,6 +423,7 @@ func (o *outside) unharmed(t *testing.T) {
 // boxes are the sandboxes that the corpus runs in.
 type sandbox struct {
 	name, user, net string
+	gate, asks      bool
 }
 
 func sandboxes() []sandbox {
@@ -319,10 +432,14 @@ func sandboxes() []sandbox {
 		other = "agent" // for root, "me" is root
 	}
 	return []sandbox{
-		{"root/off", plan.UserRoot, plan.NetOff},
-		{other + "/off", other, plan.NetOff},
-		{"root/host", plan.UserRoot, plan.NetHost},
-		{other + "/host", other, plan.NetHost},
+		{"root/off", plan.UserRoot, plan.NetOff, false, false},
+		{other + "/off", other, plan.NetOff, false, false},
+		{"root/host", plan.UserRoot, plan.NetHost, false, false},
+		{other + "/host", other, plan.NetHost, false, false},
+		{"root/gate", plan.UserRoot, plan.NetRules, true, false},
+		{other + "/gate", other, plan.NetRules, true, false},
+		{"root/ask", plan.UserRoot, plan.NetRules, true, true},
+		{other + "/ask", other, plan.NetRules, true, true},
 	}
 }
 
@@ -330,7 +447,7 @@ func sandboxes() []sandbox {
 // /usr/local/bin.
 func start(t *testing.T, o *outside, s sandbox) *box.Box {
 	t.Helper()
-	c := plan.Config{ID: "escape", Name: "escape", RunDir: filepath.Join(o.dir, "run-"+strings.ReplaceAll(s.name, "/", "-")), User: s.user, Net: s.net,
+	c := plan.Config{Trace: true, ID: "escape", Name: "escape", RunDir: filepath.Join(o.dir, "run-"+strings.ReplaceAll(s.name, "/", "-")), User: s.user, Net: s.net,
 		Caller: plan.Caller{Root: true}, IdleAfter: -1}
 	if v := os.Getenv(realID); v != "" {
 		c.Caller = plan.Caller{}
@@ -341,11 +458,14 @@ func start(t *testing.T, o *outside, s sandbox) *box.Box {
 	if err := os.Mkdir(c.RunDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	if s.gate {
+		c.Tier, c.Journal, c.Phases, c.Asks = plan.TierSupervised, c.RunDir, []plan.Phase{o.policy(t)}, s.asks
+	}
 	live := filepath.Join(o.dir, "live-"+filepath.Base(c.RunDir))
 	for _, top := range []string{"/usr", "/etc", "/srv"} {
 		v := rootspec.Overlay{Target: top, Lowers: []string{top}, Upper: live + top + "/upper", Work: live + top + "/work"}
 		if top == "/srv" {
-			v.Lowers, v.Wrap = []string{o.base}, true
+			v.Lowers, v.Wrap = []string{filepath.Join(o.dir, "mask"), o.base}, true
 		}
 		for _, d := range []string{v.Upper, v.Work} {
 			if err := os.MkdirAll(d, 0o755); err != nil {
@@ -360,6 +480,10 @@ func start(t *testing.T, o *outside, s sandbox) *box.Box {
 		}
 	}
 	c.Spec.Hide = []string{"/srv/store"}
+	for _, p := range []string{"/srv/kept/deep/er/dir", "/srv/kept/lone"} {
+		c.Access.ReadOnly = append(c.Access.ReadOnly, rootspec.Place{Said: p, At: []string{p}})
+	}
+	c.Access.Mounts = []rootspec.HostMount{{From: filepath.Join(o.base, "host"), To: "/srv/kept/mounted"}}
 	bin := filepath.Join(live, "usr/upper/local/bin")
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		t.Fatal(err)
@@ -435,6 +559,10 @@ func TestEscape(t *testing.T) {
 	for _, s := range sandboxes() {
 		t.Run(s.name, func(t *testing.T) {
 			o := plant(t)
+			if s.gate {
+				o.plantGate(t)
+				o.facts.Gate.Asks = s.asks
+			}
 			t.Setenv("ESCAPE_IN_THE_DAEMON", o.facts.Secret) // the keeper is started with it
 			t.Cleanup(func() {
 				for _, d := range []string{o.base, o.inTmp} {
@@ -461,6 +589,9 @@ func TestEscape(t *testing.T) {
 				if a.Applies != nil && !a.Applies(o.facts) {
 					continue
 				}
+				if s.asks && !strings.HasPrefix(a.Name, "gate-") { // all else is as without asking
+					continue
+				}
 				t.Run(a.Name, func(t *testing.T) {
 					out, exit := run(t, b, wire.ExecRequest{Cmd: []string{"/usr/local/bin/" + escape.Argv0, a.Name, string(facts)}, Dir: "/"})
 					switch {
@@ -468,6 +599,9 @@ func TestEscape(t *testing.T) {
 					case a.Killed && exit.Signal != "":
 					default:
 						t.Errorf("%s: exit %d %s\n%s", a.What, exit.Code, exit.Signal, out)
+					}
+					if s.gate && a.Told != "" {
+						denial(t, filepath.Dir(keeper), o.facts.Fill(a.Told), s.asks)
 					}
 				})
 			}

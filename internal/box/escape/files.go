@@ -38,6 +38,44 @@ var fileAttacks = []Attack{
 			return f.read(link)
 		})
 	}},
+	{Name: "behind-a-mask", What: "reach a hidden file by hard links, by other names of the directories around it, and by making its place and removing it again", Run: func(f Facts) error {
+		return each(f.Files, func(p string) error {
+			dir := filepath.Dir(p)
+			around, moved := filepath.Dir(dir), filepath.Dir(dir)+"-moved"
+			tries := []func() error{
+				func() error {
+					link := filepath.Join(os.TempDir(), "escape-hard-link")
+					_ = os.Remove(link)
+					if err := os.Link(p, link); err != nil {
+						return err
+					}
+					return f.read(link)
+				},
+				func() error { return f.read("/proc/self/root" + p) },
+				func() error {
+					if err := os.Rename(around, moved); err != nil {
+						return err
+					}
+					err := f.read(moved + strings.TrimPrefix(p, around))
+					return errors.Join(err, os.Rename(moved, around))
+				},
+				func() error {
+					if err := os.Mkdir(dir, 0o755); err != nil {
+						return err
+					}
+					own := f.read(p)
+					if err := os.Rename(dir, dir+"-moved"); err != nil {
+						return err
+					}
+					if own == nil || f.read(p) == nil || f.read(filepath.Join(dir+"-moved", filepath.Base(p))) == nil {
+						return nil
+					}
+					return errors.Join(errNothing, os.Remove(dir+"-moved"))
+				},
+			}
+			return each(tries, func(try func() error) error { return try() })
+		})
+	}},
 	{Name: "chroot-breakout", What: "chroot below the working directory, and climb out of it", Run: func(f Facts) error {
 		dir, err := os.MkdirTemp("", "jail")
 		if err != nil {

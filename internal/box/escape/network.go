@@ -107,7 +107,7 @@ var networkAttacks = []Attack{
 		}
 		return each(names, connectUnix)
 	}},
-	{Name: "loopback", What: "reach a port on the host's loopback", Applies: netOff, Run: func(f Facts) error {
+	{Name: "loopback", What: "reach a port on the host's loopback", Applies: ownNet, Run: func(f Facts) error {
 		return each([][4]byte{{127, 0, 0, 1}, {127, 0, 0, 53}, {10, 0, 2, 2}, {169, 254, 169, 254}, {1, 1, 1, 1}}, func(a [4]byte) error {
 			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
 			if err != nil {

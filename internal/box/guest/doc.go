@@ -14,5 +14,5 @@
 // handler for.
 //
 // It may be imported by box and cmd/coppice; it imports box/plan, box/seccomp,
-// box/notify, client/wire and fault.
+// box/notify, ports/sockets, client/wire and fault.
 package guest

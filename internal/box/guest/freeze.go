@@ -15,6 +15,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/box/notify"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
 // freezePatience is how long processes are waited for; one that waits for a dead
@@ -32,9 +33,8 @@ type freezer struct {
 	pid1    bool
 	outside bool // for captures the keeper freezes the control group
 
-	mu       sync.Mutex // held from freeze to thaw, and while a command is started
-	stopped  []int      // by us, parents first
-	suspects Suspects
+	mu      sync.Mutex // held from freeze to thaw, and while a command is started
+	stopped []int      // by us, parents first
 }
 
 // forPromotion is notify.Options.Freeze.
@@ -66,11 +66,24 @@ func (f *freezer) freeze(childless bool) (Frozen, error) {
 			return Frozen{}, err
 		}
 	}
-	pids := make([]int, len(list))
-	for i, p := range list {
-		pids[i] = p.pid
+	return Frozen{Procs: len(list), Written: f.written(list)}, nil
+}
+
+// written tells what processes, which stand still, can write through mappings.
+func (f *freezer) written(list processes) Mapped {
+	if !f.pid1 {
+		return WrittenBy(list.pids(), nil, true) // paths are the host's, and so inodes
 	}
-	return Frozen{Procs: len(list), Suspects: f.suspects.Of(pids)}, nil
+	return WrittenBy(list.pids(), rootspec.Reserved, false)
+}
+
+// mapped tells what all processes have mapped; they stand still.
+func (f *freezer) mapped() Mapped {
+	list, err := scan(f.self)
+	if err != nil {
+		return Mapped{All: true}
+	}
+	return MappedBy(list.pids())
 }
 
 // thaw ends a freeze.

@@ -70,7 +70,7 @@ func (l *launcher) confine() error {
 	if err := dropPrivileges(g); err != nil {
 		return err
 	}
-	fd, err := seccomp.Install(seccomp.Notifying(seccomp.NotifyOptions{Emulate: g.Emulate, Promote: g.Promote}), seccomp.Listener|seccomp.KeepSpeculation)
+	fd, err := seccomp.Install(seccomp.Notifying(seccomp.NotifyOptions{Emulate: g.Emulate, Promote: g.Promote, Trace: g.Trace}), seccomp.Listener|seccomp.KeepSpeculation)
 	if err != nil {
 		return fault.Wrap(err, "install the notifying filter")
 	}
@@ -166,13 +166,17 @@ func (l *launcher) fork(s Spawn, files []int) Spawned {
 	env := plan.MergeEnv(l.guest.Env, []string{term}, s.Env)
 	file, err := lookUp(s.Cmd[0], env)
 	if err == nil {
-		attr := &syscall.ProcAttr{
-			Env:   env,
-			Files: []uintptr{uintptr(files[0]), uintptr(files[1]), uintptr(files[2])},
-			Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: s.TTY},
-		}
 		var pid int
-		if pid, err = syscall.ForkExec(file, s.Cmd, attr); err == nil {
+		if n := l.guest.Files; n > 0 {
+			pid, err = forkLimited(command{file: file, args: s.Cmd, env: env, files: [3]int(files), tty: s.TTY, open: n})
+		} else {
+			pid, err = syscall.ForkExec(file, s.Cmd, &syscall.ProcAttr{
+				Env:   env,
+				Files: []uintptr{uintptr(files[0]), uintptr(files[1]), uintptr(files[2])},
+				Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: s.TTY},
+			})
+		}
+		if err == nil {
 			return Spawned{PID: pid}
 		}
 	}

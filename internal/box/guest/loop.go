@@ -31,11 +31,14 @@ type daemon struct {
 	// notified is held while a notification changes files; taken before the
 	// freezer's lock. nil without a listener.
 	notified *sync.RWMutex
+	programs *programs // nil where they are not noted
+	onlooker onlooker
 
 	commands map[int]bool // started and not reaped
+	begun    uint64       // commands started so far
 	doomed   map[int]bool // those of them whose tree ends with them
 	frozen   bool         // for a capture
-	waiting  []Message    // spawns that came while frozen
+	waiting  []Message    // spawns and signals that came while frozen
 
 	orphans chan int      // pids that wait to be reaped
 	reaped  chan struct{} // answers orphans
@@ -57,6 +60,7 @@ func (d *daemon) serve() error {
 		}
 	}()
 	go d.reap()
+	d.onlooker.start(d)
 	for {
 		var err error
 		select {
@@ -119,7 +123,21 @@ func (d *daemon) collect(pid int) error {
 		return nil //nolint:nilerr // an orphan; whoever waited for it is gone
 	}
 	delete(d.commands, pid)
-	return d.link.Send(MsgExited, Exited{PID: pid, Status: uint32(ws), Alone: d.childless()})
+	alone := d.childless()
+	if alone {
+		d.settle()
+		d.programs.take() // who captures now need not freeze, and knows the command
+	}
+	return d.link.Send(MsgExited, Exited{PID: pid, Status: uint32(ws), Alone: alone})
+}
+
+// settle waits until nothing is done any more for callers that are dead. While
+// the sandbox is frozen nothing is.
+func (d *daemon) settle() {
+	if d.notified != nil && !d.frozen {
+		d.notified.Lock()
+		d.notified.Unlock() //nolint:staticcheck // its being free is all that is wanted
+	}
 }
 
 func (d *daemon) handle(m Message) error {
@@ -141,12 +159,19 @@ func (d *daemon) handle(m Message) error {
 		return d.freeze()
 	case MsgThaw:
 		return d.thaw()
+	case MsgMap:
+		return d.link.Send(MsgMapped, d.freezer.mapped())
 	case MsgCount:
 		n, err := d.count()
 		if err != nil {
 			return err
 		}
 		return d.link.Send(MsgCounted, Counted{Procs: n})
+	case MsgLook:
+		return d.look(m)
+	case MsgClock:
+		n, err := d.clock()
+		return d.link.Send(MsgClocked, Clocked{Clock: n, Err: wireError(err)})
 	}
 	m.Close()
 	return fmt.Errorf("unknown message %q", m.Kind)
@@ -195,6 +220,7 @@ func (d *daemon) spawn(m Message) error {
 		return d.link.Send(MsgSpawned, r)
 	}
 	d.commands[r.PID] = true
+	d.begun++
 	select {
 	case d.born <- struct{}{}:
 	default:
@@ -319,6 +345,7 @@ func (d *daemon) freeze() error {
 		return d.link.Send(MsgFrozen, Frozen{Err: wireError(err)})
 	}
 	d.frozen = true
+	f.Programs = d.programs.take()
 	return d.link.Send(MsgFrozen, f)
 }
 
@@ -336,7 +363,7 @@ func (d *daemon) thaw() error {
 	waiting := d.waiting
 	d.waiting = nil
 	for _, m := range waiting {
-		if err := d.spawn(m); err != nil {
+		if err := d.handle(m); err != nil {
 			return err
 		}
 	}

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"sync"
 	"unsafe"
 
@@ -18,6 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/notify"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
 // Argv0 is the name that makes the binary init.
@@ -80,12 +83,19 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 			return nil, fault.Wrap(err, "become the parent of orphans")
 		}
 		d.self = os.Getpid()
+		// What a daemon that was started by nohup(1) ignores, its commands do not:
+		// a signal with a handler is back at its default after execve(2).
+		signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT)
 	} else {
 		d.pid1 = true
-		if len(m.FDs) == 0 {
-			return nil, fault.New(fault.Internal, "the plan came without a root")
+		want := 1
+		if g.Self {
+			want = 2
 		}
-		if weak, err = makeRoot(g, m.FDs[0]); err != nil {
+		if len(m.FDs) != want {
+			return nil, fault.New(fault.Internal, "the plan came with %d mounts and not %d", len(m.FDs), want)
+		}
+		if weak, err = makeRoot(g, m.FDs); err != nil {
 			return nil, err
 		}
 		dropHandlers()
@@ -103,16 +113,27 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 	if err := setLimits(g); err != nil {
 		return nil, err
 	}
+	if g.Trace && !notify.OwnsProc() {
+		g.Trace = false
+		weak = append(weak, plan.Item{Name: "programs", State: plan.Off, Detail: "the outer /proc is shown, which does not tell what runs inside; snapshots are labelled by the paths that changed"})
+	}
 	if d.launcher, err = newLauncher(g); err != nil {
 		return nil, err
 	}
 	d.freezer = &freezer{self: d.self, pid1: d.pid1, outside: g.Outside}
 	if l := d.launcher.listener; l != nil {
+		// What cannot be taken back was perhaps never ours: a sandbox cannot bar its
+		// own way in by what it writes. Nothing of it is lost.
 		if err := notify.Recover(); err != nil {
-			return nil, err
+			weak = append(weak, plan.Item{Name: "renames", State: plan.Weak, Detail: strconv.Quote(err.Error()) +
+				": directories of lower layers are not moved (EXDEV: programs copy them) until /" + rootspec.Workshop + " is removed"})
 		}
 		d.notified = new(sync.RWMutex)
 		opt := notify.Options{Emulate: g.Emulate, Lock: d.notified, Freeze: d.freezer.forPromotion}
+		if g.Trace {
+			d.programs = newPrograms()
+			opt.Began = d.programs.add
+		}
 		// It ends with this process: nothing outlives PID 1.
 		go func() {
 			if err := notify.Serve(context.Background(), l, opt); err != nil {

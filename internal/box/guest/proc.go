@@ -15,6 +15,8 @@ import (
 type process struct {
 	pid, ppid, pgrp, session, threads int
 	state                             byte
+	cpu, start                        uint64 // clock ticks: of processor time, and of its start since boot
+	rss                               int64  // pages
 }
 
 // dead says that it runs no more and waits for its parent.
@@ -22,25 +24,24 @@ func (p process) dead() bool { return (p.state == 'Z' || p.state == 'X') && p.th
 
 type processes []process
 
+func (l processes) pids() []int {
+	pids := make([]int, len(l))
+	for i, p := range l {
+		pids[i] = p.pid
+	}
+	return pids
+}
+
 // scan lists the processes of the sandbox but init: with self 0 all that /proc
 // has but 1, else the descendants of self.
 func scan(self int) (processes, error) {
-	dir, err := os.Open("/proc")
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
+	pids, err := allPIDs()
 	if err != nil {
 		return nil, err
 	}
 	var list processes
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil || pid == 1 {
-			continue
-		}
-		if p, ok := readStat("/proc/" + name + "/stat"); ok {
+	for _, pid := range pids {
+		if p, ok := readStat("/proc/" + strconv.Itoa(pid) + "/stat"); ok {
 			list = append(list, p)
 		}
 	}
@@ -65,6 +66,26 @@ func scan(self int) (processes, error) {
 	return kept, nil
 }
 
+// allPIDs lists what /proc has but 1.
+func allPIDs() ([]int, error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil && pid != 1 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
 // readStat gives the process or thread whose stat file is at path, unless it is
 // gone.
 func readStat(path string) (process, bool) {
@@ -78,20 +99,27 @@ func readStat(path string) (process, bool) {
 	if err != nil || n <= 0 {
 		return process{}, false
 	}
-	line := buf[:n]
-	// The name is in parentheses and may hold anything.
+	p, _, ok := parseStat(buf[:n])
+	return p, ok
+}
+
+// parseStat takes the beginning of a stat file apart. The name, in parentheses, may
+// hold anything.
+func parseStat(line []byte) (p process, name []byte, ok bool) {
 	open, end := bytes.IndexByte(line, '('), bytes.LastIndexByte(line, ')')
-	if open < 1 || end < 0 {
-		return process{}, false
+	if open < 1 || end < open {
+		return process{}, nil, false
 	}
 	f := bytes.Fields(line[end+1:])
-	if len(f) < 18 {
-		return process{}, false
+	if len(f) < 22 {
+		return process{}, nil, false
 	}
 	num := func(b []byte) int { v, _ := strconv.Atoi(string(b)); return v }
+	count := func(b []byte) uint64 { v, _ := strconv.ParseUint(string(b), 10, 64); return v }
 	return process{
 		pid: num(line[:open-1]), state: f[0][0], ppid: num(f[1]), pgrp: num(f[2]), session: num(f[3]), threads: num(f[17]),
-	}, true
+		cpu: count(f[11]) + count(f[12]), start: count(f[19]), rss: int64(num(f[21])),
+	}, line[open+1 : end], true
 }
 
 // killRounds bounds KillDescendants: what forks faster than it is killed for that

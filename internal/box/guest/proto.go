@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/netip"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -36,8 +38,15 @@ type Kind byte
 //	Frozen    init    Frozen     -; answers Freeze
 //	Thaw      keeper  -          -
 //	Thawed    init    -          -; answers Thaw
+//	Map       keeper  -          -; between Frozen and Thaw
+//	Mapped    init    Mapped     -; answers Map
 //	Count     keeper  -          -
 //	Counted   init    Counted    -; answers Count
+//	Clock     keeper  -          -
+//	Clocked   init    Clocked    -; answers Clock
+//	Look      keeper  Look       -; any number at once
+//	Seen      init    Seen       a socket, to a Look at LookDial that went well;
+//	                             answers the Look with its ID, in any order
 const (
 	MsgSetup   Kind = 'C'
 	MsgReady   Kind = 'R'
@@ -49,8 +58,14 @@ const (
 	MsgFrozen  Kind = 'f'
 	MsgThaw    Kind = 'T'
 	MsgThawed  Kind = 't'
+	MsgMap     Kind = 'M'
+	MsgMapped  Kind = 'm'
 	MsgCount   Kind = 'N'
 	MsgCounted Kind = 'n'
+	MsgClock   Kind = 'A'
+	MsgClocked Kind = 'a'
+	MsgLook    Kind = 'L'
+	MsgSeen    Kind = 'l'
 )
 
 // Ready says that commands can be started, or why not.
@@ -102,14 +117,81 @@ type Kill struct {
 
 // Frozen says that nothing moves.
 type Frozen struct {
-	Procs    int         `json:"procs"`
-	Suspects []string    `json:"suspects,omitempty"`
-	Err      *wire.Error `json:"err,omitempty"` // nothing is frozen
+	Procs int `json:"procs"`
+	// Written are the files that can be written through shared mappings.
+	Written Mapped `json:"written,omitzero"`
+	// Programs are those that were started since the freeze before, with
+	// Guest.Trace.
+	Programs []wire.Program `json:"programs,omitempty"`
+	Err      *wire.Error    `json:"err,omitempty"` // nothing is frozen
 }
 
 // Counted is how many processes there are besides init.
 type Counted struct {
 	Procs int `json:"procs"`
+}
+
+// Clocked stands for how far the processes have come: as long as none has run, it
+// stays.
+type Clocked struct {
+	Clock uint64      `json:"clock"`
+	Err   *wire.Error `json:"err,omitempty"`
+}
+
+// What a Look is at.
+const (
+	LookProcesses = "processes"
+	LookPorts     = "ports"
+	LookDial      = "dial"   // connect to Port
+	LookSignal    = "signal" // send Signal to PID; while the sandbox is frozen it waits
+)
+
+// Look asks for something of the sandbox's processes.
+type Look struct {
+	ID   uint64 `json:"id"`
+	What string `json:"what"`
+	Port uint16 `json:"port,omitempty"` // ports: of this one alone; 0: of all
+	PID  int    `json:"pid,omitempty"`
+	// Start, unless 0, is Process.Start of the process that is meant.
+	Start  uint64 `json:"start,omitempty"`
+	Signal int    `json:"signal,omitempty"`
+}
+
+// Seen answers a Look. As JSON it fits into a frame of the keeper (wire.MaxFrame).
+type Seen struct {
+	ID        uint64      `json:"id"`
+	Err       *wire.Error `json:"err,omitempty"`
+	Processes []Process   `json:"processes,omitempty"` // by pid
+	Ports     []Port      `json:"ports,omitempty"`     // by number
+	More      int         `json:"more,omitempty"`      // how many were left out
+	// Shared says that the network is not the sandbox's own: at the number of a port
+	// somebody else may listen the next moment.
+	Shared bool `json:"shared,omitempty"`
+}
+
+// Process is one process of the sandbox. What it says of itself is any bytes.
+type Process struct {
+	PID   int    `json:"pid"`
+	PPID  int    `json:"ppid"`
+	State string `json:"state"` // a letter, as proc_pid_stat(5) has it
+	// Start is when it was started, in clock ticks since boot: with the pid it tells
+	// a process from all others.
+	Start   uint64    `json:"start"`
+	Started time.Time `json:"started"`
+	CPUMS   int64     `json:"cpu_ms"`
+	RSS     int64     `json:"rss"` // bytes
+	Name    []byte    `json:"name"`
+	Args    [][]byte  `json:"args,omitempty"` // the first of them; none of one that is dead
+	Cut     bool      `json:"cut,omitempty"`  // there are more Args
+}
+
+// Port is a TCP socket of the sandbox that listens.
+type Port struct {
+	Addr  netip.AddrPort `json:"addr"`
+	Inode uint64         `json:"inode"`
+	// PID is a process that holds it; 0 where that cannot be told.
+	PID  int    `json:"pid,omitempty"`
+	Name []byte `json:"name,omitempty"` // of the process
 }
 
 const (

@@ -16,14 +16,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// makeRoot makes tree, a detached mount of the sandbox's files, the root, and
-// mounts what belongs to the kernel on it. It gives the walls that came out
+// makeRoot makes the first of trees, a detached mount of the sandbox's files, the
+// root, and mounts what belongs to the kernel on it, and with g.Self the second. It gives the walls that came out
 // weaker than planned.
 //
 // The caller's mount namespace is a copy of the keeper's in a new user
 // namespace, so every mount in it is locked; what is mounted here is not.
-func makeRoot(g plan.Guest, tree int) ([]plan.Item, error) {
-	defer unix.Close(tree)
+func makeRoot(g plan.Guest, trees []int) ([]plan.Item, error) {
+	tree := trees[0]
+	defer func() {
+		for _, fd := range trees {
+			unix.Close(fd)
+		}
+	}()
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return nil, fault.Wrap(err, "make the mounts private")
 	}
@@ -48,6 +53,11 @@ func makeRoot(g plan.Guest, tree int) ([]plan.Item, error) {
 	weak, err := mountKernel(g, host)
 	if err != nil {
 		return nil, err
+	}
+	if g.Self {
+		if err := mountSelf(trees[1]); err != nil {
+			return nil, err
+		}
 	}
 	if err := unix.Fchdir(host); err != nil {
 		return nil, fault.Wrap(err, "enter the host's root")
@@ -78,7 +88,7 @@ func mountKernel(g plan.Guest, host int) (weak []plan.Item, err error) {
 	if weak, err = mountProc(g, host); err != nil {
 		return nil, err
 	}
-	steps := []func(plan.Guest, int) error{mountDev, mountSys, mountRun, mountTmp, mountResolv}
+	steps := []func(plan.Guest, int) error{mountDev, mountSys, mountRun, mountTmp, mountResolv, mountTrust}
 	for _, step := range steps {
 		if err := step(g, host); err != nil {
 			return nil, err
@@ -239,8 +249,19 @@ func mountSys(_ plan.Guest, host int) error {
 	return fault.Wrap(unix.MountSetattr(unix.AT_FDCWD, "/sys", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}), "make /sys read-only")
 }
 
+// inMemory gives the options of a file system in memory of that mode. What is
+// written to it from outside is memory of who writes, which no limit of the
+// sandbox counts; so it is limited itself, its empty files too.
+func inMemory(g plan.Guest, mode string) string {
+	if g.Memory <= 0 {
+		return "mode=" + mode
+	}
+	const files, each = 1024, 4 << 10
+	return "mode=" + mode + ",size=" + strconv.FormatInt(g.Memory, 10) + ",nr_inodes=" + strconv.FormatInt(max(files, g.Memory/each), 10)
+}
+
 func mountRun(g plan.Guest, _ int) error {
-	if err := fresh("tmpfs", "/run", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
+	if err := fresh("tmpfs", "/run", unix.MS_NOSUID|unix.MS_NODEV, inMemory(g, "755")); err != nil {
 		return err
 	}
 	if err := os.Mkdir("/run/lock", 0o755); err != nil {
@@ -255,6 +276,17 @@ func mountRun(g plan.Guest, _ int) error {
 	return fault.Wrap(os.WriteFile(plan.AptConfig, []byte(aptConfig), 0o644), "write %s", plan.AptConfig)
 }
 
+// mountSelf shows the directory of the sandbox's own socket.
+func mountSelf(dir int) error {
+	if err := os.Mkdir(plan.SelfAt, 0o755); err != nil {
+		return fault.Wrap(err, "make %s", plan.SelfAt)
+	}
+	if err := unix.MoveMount(dir, "", unix.AT_FDCWD, plan.SelfAt, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fault.Wrap(err, "show %s", plan.SelfAt)
+	}
+	return fault.Wrap(os.Symlink(path.Join(plan.SelfAt, plan.SelfName), plan.SelfSocket), "make %s", plan.SelfSocket)
+}
+
 // aptConfig keeps apt from becoming the user _apt for its downloads, which it
 // checks it has become, and which a single mapped id cannot be. See apt.conf(5),
 // APT::Sandbox::User.
@@ -264,7 +296,7 @@ func mountTmp(g plan.Guest, _ int) error {
 	if !g.Tmp {
 		return nil
 	}
-	return fresh("tmpfs", "/tmp", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777")
+	return fresh("tmpfs", "/tmp", unix.MS_NOSUID|unix.MS_NODEV, inMemory(g, "1777"))
 }
 
 // mountResolv makes the host's resolvers known, with the host's network alone.

@@ -3,7 +3,7 @@
 // mount and user namespaces, has every capability in the latter, and cannot be
 // traced by them.
 //
-// It does two things.
+// It does three things.
 //
 // Promotion. overlayfs without redirect_dir (which userxattr forbids) answers
 // EXDEV to the rename of a directory that a lower layer has
@@ -19,6 +19,9 @@
 // device node becomes an empty file that carries DeviceXattr, and security
 // labels, file capabilities and ACLs are set where the kernel lets them and
 // otherwise said to be set.
+//
+// Programs. A program says that it has begun (seccomp.NotifyOptions.Trace), and
+// the kernel goes on.
 //
 // What a caller points to is hostile and may change at any moment: it is copied
 // once and judged on the copy. Paths are resolved in the caller's root, without

@@ -40,14 +40,15 @@ type request struct {
 
 type listener struct{ fd int }
 
+// ioctl does not block: receive is called when there is something to receive.
 func (l listener) ioctl(req uintptr, p unsafe.Pointer) error {
-	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), req, uintptr(p)); e != 0 {
+	if _, _, e := unix.RawSyscall(unix.SYS_IOCTL, uintptr(l.fd), req, uintptr(p)); e != 0 {
 		return e
 	}
 	return nil
 }
 
-// receive waits for the next notification. ENOENT means that its caller died
+// receive takes the next notification, of which poll(2) has told. ENOENT means that its caller died
 // meanwhile, and is for the caller of receive to ignore.
 func (l listener) receive(r *request) error {
 	*r = request{}

@@ -3,8 +3,6 @@
 package notify
 
 import (
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"unsafe"
 
@@ -57,31 +55,30 @@ func pureUpper(e *end) bool {
 
 // triedToMove tries to rename e onto a directory that is not empty. overlayfs
 // checks first whether e can be moved at all (EXDEV), so ENOTEMPTY says that it
-// can; neither changes anything.
+// can; neither changes anything. The directory is made in the workshop, where
+// Recover finds it after a kill; one try at a time.
 func triedToMove(e *end) bool {
-	var salt [8]byte
-	_, _ = rand.Read(salt[:])
-	name := journalName + "-try-" + hex(binary.LittleEndian.Uint64(salt[:]))
-	times := keepTimes(e.parent)
+	root, _, err := mountRoot(e)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(root)
+	times := keepTimes(root)
 	defer times()
-	if unix.Mkdirat(e.parent, name, 0o700) != nil {
+	if unix.Mkdirat(root, journalName, 0o700) != nil {
 		return false
 	}
-	defer func() { _ = unix.Unlinkat(e.parent, name, unix.AT_REMOVEDIR) }()
+	defer func() { _ = unix.Unlinkat(root, journalName, unix.AT_REMOVEDIR) }()
+	name := journalName + "/" + journalTry
+	if unix.Mkdirat(root, name, 0o700) != nil {
+		return false
+	}
+	defer func() { _ = unix.Unlinkat(root, name, unix.AT_REMOVEDIR) }()
 	inner := name + "/x"
-	if unix.Mkdirat(e.parent, inner, 0o700) != nil {
+	if unix.Mkdirat(root, inner, 0o700) != nil {
 		return false
 	}
-	defer func() { _ = unix.Unlinkat(e.parent, inner, unix.AT_REMOVEDIR) }()
-	err := unix.Renameat(e.parent, e.base, e.parent, name)
+	defer func() { _ = unix.Unlinkat(root, inner, unix.AT_REMOVEDIR) }()
+	err = unix.Renameat(e.parent, e.base, root, name)
 	return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST)
-}
-
-func hex(v uint64) string {
-	const digits = "0123456789abcdef"
-	var b [16]byte
-	for i := range b {
-		b[i] = digits[v>>(60-4*i)&15]
-	}
-	return string(b[:])
 }

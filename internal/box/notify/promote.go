@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
 // A promotion builds, beside everything else, a directory that only the upper
@@ -43,11 +44,11 @@ import (
 //
 // Names are never followed: everything is done relative to descriptors of one
 // mount, and rename(2) does not cross mounts.
-const journalName = ".coppice-promote"
-
 const (
+	journalName = rootspec.Workshop
 	journalFrom = "from"
 	journalTree = "tree"
+	journalTry  = "try" // see triedToMove; never beside the other two
 )
 
 // promote makes the directory at e pure upper. On failure everything is as it
@@ -165,12 +166,13 @@ func makeWorkshop(root int, rel string) (int, error) {
 // removeWorkshop succeeds only when the tree is gone, so that a failed undo is
 // left for the next one.
 func removeWorkshop(root, work int) error {
-	err := unix.Unlinkat(work, journalTree, unix.AT_REMOVEDIR)
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("clean up %s: %w", journalName, err)
-	}
-	if err := unix.Unlinkat(work, journalFrom, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("clean up %s: %w", journalName, err)
+	for _, left := range []struct {
+		name  string
+		flags int
+	}{{journalTree, unix.AT_REMOVEDIR}, {journalTry + "/x", unix.AT_REMOVEDIR}, {journalTry, unix.AT_REMOVEDIR}, {journalFrom, 0}} {
+		if err := unix.Unlinkat(work, left.name, left.flags); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("clean up %s: %w", journalName, err)
+		}
 	}
 	if err := unix.Unlinkat(root, journalName, unix.AT_REMOVEDIR); err != nil {
 		return fmt.Errorf("remove %s: %w", journalName, err)

@@ -149,6 +149,13 @@ func (s *server) promoteFor(c caller, a renameArgs, from, to string) {
 func (s *server) consider(c caller, a renameArgs, from, to string) (verdict, *end, *end) {
 	s.opt.Lock.RLock()
 	defer s.opt.Lock.RUnlock()
+	s.trying.Lock()
+	defer s.trying.Unlock()
+	// Nothing is tried for a caller that is dead: whoever has seen everybody dead,
+	// and has then held Lock, shall find nothing half done.
+	if !s.valid(c.id) {
+		return proceed, nil, nil
+	}
 	old, err := c.end(a.from.dir, from)
 	if err != nil {
 		return proceed, nil, nil

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"sync"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -30,11 +31,16 @@ type Options struct {
 	// Other threads in state D are in the middle of a call and have to be waited
 	// for, but for parents in vfork. nil: nobody is stopped.
 	Freeze func() (thaw func(), err error)
+	// Began is told of every program that was started, before it does anything,
+	// by the id of the thread that says so: that of the process, unless it is a
+	// later call of the same kind. It holds up the program and everybody else
+	// who waits for an answer, so it must be quick. nil: nobody is told.
+	Began func(tid int)
 	// Report is told about promotions; it may be called from several goroutines
 	// at once, and must not block. nil: nobody is told.
 	Report func(Event)
-	// Lock is held for reading while a call is answered, and for writing during a
-	// promotion. It is shared by all Serve calls of one PID 1, and whoever else
+	// Lock is held for reading while a call is taken and answered, and for writing
+	// during a promotion. It is shared by all Serve calls of one PID 1, and whoever else
 	// freezes the sandbox, as a capture does, has to hold it for writing from
 	// before that until the thaw: an answer would set a frozen caller going. nil: a lock of its own.
 	Lock *sync.RWMutex
@@ -78,48 +84,56 @@ func Serve(ctx context.Context, file *os.File, opt Options) error {
 	if opt.Freeze == nil {
 		opt.Freeze = func() (func(), error) { return func() {}, nil }
 	}
-	stop := make([]int, 2)
-	if err := unix.Pipe2(stop, unix.O_CLOEXEC); err != nil {
+	s := &server{listener: listener{int(file.Fd())}, opt: opt, ownProc: OwnsProc()}
+	defer runtime.KeepAlive(file) // whose finalizer closes it
+	s.syncWakeUp()
+	defer s.slow.Wait()
+	// A thread that waits in poll(2) seems to the Go scheduler to be at work for a
+	// while, and is watched at a cost of several times that of an answer. So the
+	// scheduler itself waits, for a descriptor that it knows.
+	own, err := unix.FcntlInt(uintptr(s.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err == nil {
+		err = unix.SetNonblock(own, true)
+	}
+	if err != nil {
 		return fault.Wrap(err, "serve system call notifications")
 	}
-	defer unix.Close(stop[0])
-	released := context.AfterFunc(ctx, func() { _, _ = unix.Write(stop[1], []byte{0}) })
-	defer func() {
-		if !released() {
-			_ = context.Cause(ctx) // the write has been made or is being made; the pipe is large enough
-		}
-		unix.Close(stop[1])
-	}()
+	known := os.NewFile(uintptr(own), "seccomp listener")
+	defer known.Close()
+	raw, err := known.SyscallConn()
+	if err != nil {
+		return fault.Wrap(err, "serve system call notifications")
+	}
+	defer context.AfterFunc(ctx, func() { _ = known.SetReadDeadline(time.Unix(1, 0)) })()
+	var failed error
+	err = raw.Read(func(uintptr) (over bool) {
+		over, failed = s.drain()
+		return over
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return errors.Join(fault.Wrap(err, "wait for system call notifications"), failed)
+}
 
-	defer runtime.KeepAlive(file) // whose finalizer closes it
-	// Fd puts the description into blocking mode, which is what receive wants.
-	s := &server{listener: listener{int(file.Fd())}, opt: opt, ownProc: ownsProc()}
-	s.syncWakeUp()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	defer s.slow.Wait()
-	fds := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}, {Fd: int32(stop[0]), Events: unix.POLLIN}}
-	var req request
+// drain answers until nobody waits. over says that nobody will.
+func (s *server) drain() (over bool, err error) {
+	fds := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}
 	for {
-		if _, err := unix.Poll(fds, -1); errors.Is(err, unix.EINTR) {
-			continue
-		} else if err != nil {
-			return fault.Wrap(err, "wait for system call notifications")
-		}
+		var now unix.Timespec // does not block, nor do the calls of listener
+		n, _, e := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), 1, uintptr(unsafe.Pointer(&now)), 0, 0, 0)
 		switch {
-		case fds[1].Revents != 0:
-			return ctx.Err()
-		case fds[0].Revents&unix.POLLIN != 0:
-			err := s.receive(&req)
-			switch {
-			case err == nil:
-				s.dispatch(&req.notification)
-			case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINTR):
-			default:
-				return fault.Wrap(err, "receive a system call notification")
-			}
-		case fds[0].Revents != 0:
-			return nil // POLLHUP: the last process under the filter is gone
+		case e == unix.EINTR:
+			continue
+		case e != 0:
+			return true, fault.Wrap(e, "look for system call notifications")
+		case n == 0:
+			return false, nil
+		case fds[0].Revents&unix.POLLIN == 0:
+			return true, nil // POLLHUP: the last process under the filter is gone
+		}
+		if err := s.next(); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINTR) {
+			return true, fault.Wrap(err, "receive a system call notification")
 		}
 	}
 }
@@ -127,23 +141,30 @@ func Serve(ctx context.Context, file *os.File, opt Options) error {
 // server serves one listener.
 type server struct {
 	listener
+	req     request // of the goroutine of Serve
 	opt     Options
 	ownProc bool // /proc shows the callers' pid namespace
 	slow    sync.WaitGroup
+	trying  sync.Mutex // held while a rename is considered; after Options.Lock
 }
 
-// dispatch answers n at once where that takes no more than a look, and in a
-// goroutine otherwise.
-func (s *server) dispatch(n *notification) {
+// next takes a notification and answers it, at once where that takes no more than
+// a look, and in a goroutine otherwise. It takes none while the sandbox is frozen:
+// a caller whose call was not taken yet can be stopped like any other.
+func (s *server) next() error {
 	s.opt.Lock.RLock()
-	v, slow := s.decide(n)
-	if slow == nil {
-		s.answer(n.id, v)
+	defer s.opt.Lock.RUnlock()
+	if err := s.receive(&s.req); err != nil {
+		return err
 	}
-	s.opt.Lock.RUnlock()
+	n := &s.req.notification
+	v, slow := s.decide(n)
 	if slow != nil {
 		s.slow.Go(slow)
+		return nil
 	}
+	s.answer(n.id, v)
+	return nil
 }
 
 // decide gives the answer to n, or the function that finds it, answers, and may
@@ -153,6 +174,11 @@ func (s *server) decide(n *notification) (verdict, func()) {
 	c := caller{s: s, id: n.id, tid: int(n.tid)}
 	switch {
 	case !known:
+		return proceed, nil
+	case op.begin:
+		if s.opt.Began != nil {
+			s.opt.Began(c.tid)
+		}
 		return proceed, nil
 	case op.rename != nil:
 		if !s.ownProc {
@@ -175,13 +201,14 @@ func (s *server) decide(n *notification) (verdict, func()) {
 // operation says how one call's arguments are laid out.
 type operation struct {
 	rename  func(args [6]uint64) renameArgs
+	begin   bool
 	emulate func(c caller, args [6]uint64) verdict
 }
 
-// ownsProc reports whether /proc is of this process's pid namespace: in a
+// OwnsProc reports whether /proc is of this process's pid namespace: in a
 // container with a masked /proc the outer one is bound, in which the numbers
 // mean other processes.
-func ownsProc() bool {
+func OwnsProc() bool {
 	self, err := os.Readlink("/proc/self")
 	return err == nil && self == strconv.Itoa(os.Getpid())
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 )
@@ -15,7 +16,7 @@ import (
 type Facts struct {
 	Passwd   []byte // of the mounted root; nil when it has none
 	Group    []byte
-	Resolv   []byte // the host's /etc/resolv.conf
+	Resolv   []byte // what a sandbox with a network finds in /etc/resolv.conf: the host's, or the gate's
 	Landlock int    // ABI of the host; 0 is none
 	// PidMax says that pid_max is a setting of each pid namespace (Linux 6.14).
 	PidMax bool
@@ -30,10 +31,14 @@ type CgroupFacts struct {
 	Freeze bool // there is one: its freezer works
 	Memory bool // memory.max works
 	Pids   bool // pids.max works
+	CPU    bool // cpu.max works; or what is like it of version 1
 }
 
 // OwnTasks are the tasks of init itself that every limit of tasks counts.
 const OwnTasks = 24
+
+// TermGrace is what a command whose time is up has between SIGTERM and SIGKILL.
+const TermGrace = 2 * time.Second
 
 // leastData keeps init itself alive below RLIMIT_DATA.
 const leastData = 256 << 20
@@ -137,8 +142,33 @@ func Identity(c Config, f Facts) (u User, err error) {
 	return u, nil
 }
 
+// consistent refuses what contradicts itself.
+func consistent(c Config, f Facts) error {
+	gated := c.Tier == TierSupervised
+	switch {
+	case c.Limits.Disk > 0 && c.DiskBy == "":
+		return fault.New(fault.Unsupported, "nothing enforces the disk limit").WithHint("leave disk= out of --limit")
+	case c.Limits.MilliCPUs > 0 && c.Tier != TierWorkspace && !f.Cgroup.CPU:
+		return CPULack()
+	case c.Net == NetRules && !gated:
+		return fault.New(fault.Unsupported, "tier %s has no gate, which rules of the network need", c.Tier).WithHint("use --tier supervised")
+	case gated && c.Net == NetHost:
+		return fault.New(fault.Invalid, "tier supervised does not go with the host's network, which has no gate").WithHint("use --tier process, or rules")
+	case !slices.Contains([]string{"", NetOff, NetHost, NetRules}, c.Net):
+		return fault.New(fault.Invalid, "there is no network %q", c.Net).WithHint("use off, host or rules")
+	case !c.Confined() && !c.Access.IsZero():
+		return fault.New(fault.Unsupported, "tier workspace has no mounts, which files.readonly, files.writable and files.mounts need").WithHint("use --tier process")
+	case gated && (len(c.Phases) == 0 || c.Journal == ""):
+		return fault.New(fault.Internal, "tier supervised without a policy or a journal").WithHint("this is a bug: tell us")
+	}
+	return nil
+}
+
 // Decide makes the plan.
 func Decide(c Config, f Facts) (Guest, Enforced, error) {
+	if err := consistent(c, f); err != nil {
+		return Guest{}, Enforced{}, err
+	}
 	u, err := Identity(c, f)
 	if err != nil {
 		return Guest{}, Enforced{}, err
@@ -150,17 +180,17 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	g := Guest{Version: Version, Tier: c.Tier, Dir: c.Spec.Bind, User: u}
 	e := Enforced{Tier: c.Tier, User: fmt.Sprintf("%s (%d:%d)", u.Name, u.UID, u.GID)}
 	add := func(name, state, detail string) { e.Items = append(e.Items, Item{name, state, detail}) }
-	if c.Limits.Disk > 0 {
-		return g, e, fault.New(fault.Unsupported, "a disk limit cannot be enforced").WithHint("leave disk= out of --limit")
-	}
 	g.Env = environment(c, u)
 	if c.Tier == TierWorkspace {
-		if c.Limits.Memory > 0 || c.Limits.Pids > 0 {
+		if c.Limits != (Limits{}) {
 			return g, e, fault.New(fault.Unsupported, "tier workspace has no limits").
 				WithHint("use --tier process, or leave --limit out")
 		}
 		add("confinement", Off, "commands run on the host; only the working directory has a history")
 		add("freeze", Weak, "SIGSTOP to every descendant")
+		if c.Trace {
+			add("programs", Off, "snapshots are labelled by the paths that changed; the programs that were started are seen in tier process alone")
+		}
 		return g, e, nil
 	}
 	if c.Hostname != "" {
@@ -174,7 +204,10 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 		g.Env = MergeEnv([]string{"APT_CONFIG=" + AptConfig}, g.Env)
 	}
 	g.Promote = len(c.Spec.Overlays) > 0
+	g.Trace = c.Trace || c.Tier == TierSupervised
 	g.Tmp = !c.KeepTmp
+	g.Memory = c.Limits.Memory
+	g.Self = c.Self
 	if u.UID == 0 {
 		g.Caps = rootCaps
 	}
@@ -190,11 +223,23 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 		add("root emulation", On, "chown, mknod and the like are remembered, not done")
 	}
 	add("capabilities", On, strconv.Itoa(len(g.Caps))+" kept, within the sandbox's namespaces; no new privileges")
-	switch c.Net {
-	case NetHost:
+	switch {
+	case c.Net == NetHost:
 		add("net", Off, "the host's network")
 		// An empty file makes resolvers ask 127.0.0.1, which is the host's.
 		g.Resolv = append([]byte{}, f.Resolv...)
+	case c.Tier == TierSupervised:
+		add("net", On, "the gate: what the policy allows, by name; nothing else exists")
+		if f.Landlock > 0 {
+			add("gate", On, "a process without capabilities that can write its journal and nothing else")
+		} else {
+			add("gate", Weak, "a process without capabilities; without Landlock (Linux 5.13) it could read and write what its user can")
+		}
+		if c.Asks {
+			add("ask", On, "what no rule names waits for a person, and is denied when nobody decides")
+		}
+		g.Resolv = f.Resolv
+		g.Loopback, g.Netlink = true, true
 	default:
 		add("net", On, "no network but loopback")
 		g.Loopback, g.Netlink = true, true
@@ -215,11 +260,68 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	} else {
 		add("freeze", Weak, "SIGSTOP and SIGCONT, which programs can notice; no control group could be made")
 	}
+	if g.Trace {
+		add("programs", On, "those that are started are noted, to label snapshots")
+	}
+	switch {
+	case c.Hidden > 0:
+		add("hide", On, strconv.Itoa(c.Hidden)+" places that the policy hides are not there, nor is what comes to be at them outside")
+	case c.HostBase:
+		add("hide", Off, "the policy hides nothing: what you may read on the host can be read inside")
+	}
+	access(c, f, add)
 	limits(c, f, &g, add)
 	return g, e, nil
 }
 
+// access tells what can be changed, and what of the host is shown besides.
+func access(c Config, f Facts, add func(name, state, detail string)) {
+	a := c.Access
+	if n := len(a.ReadOnly); n > 0 {
+		add("readonly", On, strconv.Itoa(n)+" places that the policy has read-only cannot be changed, renamed or removed")
+	}
+	if a.Only {
+		add("writable", On, strconv.Itoa(len(a.Writable))+" places alone can be changed, besides /tmp, /run and /dev, which end with the processes")
+	}
+	for _, m := range a.Mounts {
+		switch {
+		case !m.Write:
+			add("mount", On, fmt.Sprintf("%s of the host at %s, read-only and without history", m.From, m.To))
+		case c.Caller.Root && f.Shift != 0:
+			add("mount", On, fmt.Sprintf("%s of the host at %s: what is written there is changed on the host, without history, and by its root", m.From, m.To))
+		default:
+			add("mount", On, fmt.Sprintf("%s of the host at %s: what is written there is changed on the host, without history", m.From, m.To))
+		}
+	}
+}
+
+// limitNames are the items that limits has.
+var limitNames = []string{"memory", "cpus", "pids", "disk", "time", "output", "files"}
+
+// CPULack is the error for a limit of processors that nothing enforces. To keep a
+// sandbox to some of the processors is not the same, and it could take others.
+func CPULack() error {
+	return fault.New(fault.Unsupported, "nothing here can enforce the limit cpus: no cpu controller is delegated to us").
+		WithHint("run the daemon as root, on a host that has the controller: grep cpu /proc/cgroups; or leave cpus out of the limits")
+}
+
 func limits(c Config, f Facts, g *Guest, add func(name, state, detail string)) {
+	if n := c.Limits.MilliCPUs; n > 0 {
+		add("cpus", On, fmt.Sprintf("%g processors' worth of time in all, control group", float64(n)/1000))
+	}
+	if n := c.Limits.TimeMS; n > 0 {
+		add("time", On, fmt.Sprintf("%s for each command: then SIGTERM, and SIGKILL after %s", time.Duration(n)*time.Millisecond, TermGrace))
+	}
+	if n := c.Limits.Output; n > 0 {
+		add("output", On, strconv.FormatInt(n, 10)+" bytes of each command, which is ended when it prints more")
+	}
+	if n := c.Limits.Files; n > 0 {
+		g.Files = uint64(n)
+		add("files", On, strconv.FormatInt(n, 10)+" for each process, RLIMIT_NOFILE")
+	}
+	if n := c.Limits.Disk; n > 0 {
+		add("disk", On, strconv.FormatInt(n, 10)+" bytes, "+c.DiskBy)
+	}
 	if n := c.Limits.Memory; n > 0 {
 		if f.Cgroup.Memory {
 			add("memory", On, strconv.FormatInt(n, 10)+" bytes in all, control group")

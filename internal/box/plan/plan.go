@@ -1,11 +1,12 @@
 // Package plan decides how a sandbox is confined, as values: from what is asked
 // (Config) and what the host and the sandbox's root offer (Facts) it makes what
 // init carries out (Guest) and what may be told to people (Enforced). It is
-// pure. It may be imported by box, box/guest and the wiring; it imports rootspec
+// pure. It may be imported by box, box/guest, gate/control, gate/process and the wiring; it imports rootspec
 // and fault.
 package plan
 
 import (
+	"slices"
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -16,14 +17,16 @@ const Version = 1
 
 // The tiers.
 const (
-	TierProcess   = "process"   // namespaces, own root, filters
-	TierWorkspace = "workspace" // history without confinement
+	TierWorkspace  = "workspace"  // history without confinement
+	TierProcess    = "process"    // namespaces, own root, filters
+	TierSupervised = "supervised" // all of that, the gate, and a record of the programs that are started
 )
 
 // The networks.
 const (
-	NetOff  = "off"  // a loopback of its own, nothing else
-	NetHost = "host" // the host's network
+	NetOff   = "off"   // nothing but a loopback of its own; in tier supervised the gate tells what was tried
+	NetHost  = "host"  // the host's network; not in tier supervised
+	NetRules = "rules" // what a policy allows; in tier supervised alone
 )
 
 // The users that are not names of the sandbox's /etc/passwd.
@@ -45,13 +48,32 @@ type Config struct {
 	User     string   `json:"user,omitempty"`
 	HostBase bool     `json:"host_base,omitempty"`
 	Net      string   `json:"net,omitempty"`      // NetOff when empty
+	Phases   []Phase  `json:"phases,omitempty"`   // tier supervised: what the gate keeps to
+	Journal  string   `json:"journal,omitempty"`  // tier supervised: the directory of the host in which the gate tells what happens
 	Hostname string   `json:"hostname,omitempty"` // Name when empty
 	Env      []string `json:"env,omitempty"`      // KEY=VALUE, for every command
 	Limits   Limits   `json:"limits,omitzero"`
+	// DiskBy says what holds the root to Limits.Disk, which whoever made the
+	// root has done; "" is nothing.
+	DiskBy string `json:"disk_by,omitempty"`
 	// KeepTmp leaves /tmp in the root, so that it is in the history; else it is
 	// a tmpfs that ends with the box.
 	KeepTmp bool   `json:"keep_tmp,omitempty"`
 	Caller  Caller `json:"caller"`
+	// Self shows the run directory's SelfDir inside, at SelfAt.
+	Self bool `json:"self,omitempty"`
+	// Strong refuses to start where a wall or limit is less than it should be: see
+	// Enforced.Lacks.
+	Strong bool `json:"strong,omitempty"`
+	// Trace notes the programs that are started; see wire.Program. It costs each
+	// of them 40 to 80 microseconds.
+	Trace bool `json:"trace,omitempty"`
+	// Hidden is how many places of what the root stands on Spec does not show.
+	Hidden int `json:"hidden,omitempty"`
+	// Access is what can be changed, and what of the host is shown besides.
+	Access rootspec.Access `json:"access,omitzero"`
+	// Asks says that Phases have people asked about what they do not name.
+	Asks bool `json:"asks,omitempty"`
 	// IdleAfter is how long a box without processes, and without results that
 	// nobody has fetched, lives on. 0 is DefaultIdle, below 0 is for ever.
 	IdleAfter time.Duration `json:"idle_after,omitempty"`
@@ -61,6 +83,27 @@ type Config struct {
 	// where they could be shifted.
 	NoIDMap bool `json:"no_idmap,omitempty"`
 }
+
+// Confined reports whether the box has namespaces and a root of its own.
+func (c Config) Confined() bool { return c.Tier != TierWorkspace }
+
+// Phase is a policy that holds until a time. The phases of a box are in order of their
+// ends, and the last one holds for ever.
+type Phase struct {
+	Policy string    `json:"policy"`         // as policy.Policy.Canonical writes it
+	Digest string    `json:"digest"`         // as policy.Policy.Digest gives it; another one is refused
+	Until  time.Time `json:"until,omitzero"` // zero is for ever
+}
+
+// The place where the outside listens for what the inside asks of it. It is a
+// directory that is shown, and not a socket, so that whoever listens can begin
+// anew; the socket's own name inside is a link.
+const (
+	SelfDir    = "self"              // in the run directory
+	SelfName   = "sock"              // in SelfDir
+	SelfAt     = "/run/coppice"      // where SelfDir is shown, read-only
+	SelfSocket = "/run/coppice.sock" // the link
+)
 
 // DefaultIdle is Config.IdleAfter's default.
 const DefaultIdle = 30 * time.Second
@@ -78,9 +121,13 @@ type Caller struct {
 
 // Limits of a sandbox; 0 is none.
 type Limits struct {
-	Memory int64 `json:"memory,omitempty"` // bytes
-	Pids   int64 `json:"pids,omitempty"`
-	Disk   int64 `json:"disk,omitempty"` // bytes
+	Memory    int64 `json:"memory,omitempty"` // bytes
+	Pids      int64 `json:"pids,omitempty"`
+	Disk      int64 `json:"disk,omitempty"`       // bytes
+	MilliCPUs int64 `json:"milli_cpus,omitempty"` // thousandths of a processor
+	TimeMS    int64 `json:"time_ms,omitempty"`    // of one command
+	Output    int64 `json:"output,omitempty"`     // bytes, of one command
+	Files     int64 `json:"files,omitempty"`      // open in one process
 }
 
 // The states of an Item.
@@ -114,6 +161,22 @@ func (e Enforced) State(name string) string {
 	return ""
 }
 
+// notWalls are the items that keep nothing in: less of them is less comfort.
+var notWalls = []string{"freeze", "programs", "renames"}
+
+// Lacks gives the walls and limits that hold less than they should: those that are
+// weak, and limits that nothing enforces. Other walls are off where nobody asked for
+// them, or where others do all of their work.
+func (e Enforced) Lacks() []Item {
+	var out []Item
+	for _, i := range e.Items {
+		if i.State == Weak && !slices.Contains(notWalls, i.Name) || i.State == Off && slices.Contains(limitNames, i.Name) {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
 // IDMap is one line of a uid or gid map.
 type IDMap struct {
 	Inside  uint32 `json:"inside"`
@@ -133,14 +196,19 @@ type Guest struct {
 	Loopback bool     `json:"loopback,omitempty"` // bring lo up
 	Netlink  bool     `json:"netlink,omitempty"`
 	Tmp      bool     `json:"tmp,omitempty"`    // tmpfs on /tmp
+	Memory   int64    `json:"memory,omitempty"` // bytes that a file system in memory may hold; 0: what the kernel lets it
 	Resolv   []byte   `json:"resolv,omitempty"` // for /etc/resolv.conf; nil leaves it
+	CA       []byte   `json:"ca,omitempty"`     // PEM of the gate's authority, for the trust stores; nil leaves them
 	Emulate  bool     `json:"emulate,omitempty"`
 	Promote  bool     `json:"promote,omitempty"`
+	Trace    bool     `json:"trace,omitempty"`    // note the programs that are started
 	Landlock bool     `json:"landlock,omitempty"` // put up scopes
 	PidMax   int      `json:"pid_max,omitempty"`  // of the pid namespace; 0 leaves it
 	Tasks    bool     `json:"tasks,omitempty"`    // tasks are limited, init's among them
 	NProc    uint64   `json:"nproc,omitempty"`    // RLIMIT_NPROC; 0 leaves it
 	Data     uint64   `json:"data,omitempty"`     // RLIMIT_DATA; 0 leaves it
+	Files    uint64   `json:"files,omitempty"`    // RLIMIT_NOFILE of commands, and not of init; 0 leaves it
+	Self     bool     `json:"self,omitempty"`     // show the second descriptor of the setup at SelfAt
 	Outside  bool     `json:"outside,omitempty"`  // the keeper freezes, by the control group that init is in
 }
 

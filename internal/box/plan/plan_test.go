@@ -59,12 +59,27 @@ func TestDecide(t *testing.T) {
 		{"real root", Config{Caller: root}, full, map[string]string{"user": Weak, "root emulation": ""}, ""},
 		{"real root, shifted", Config{Caller: root}, Facts{Shift: 1 << 30}, map[string]string{"user": On, "landlock": Off}, ""},
 		{"the host's network", Config{Caller: me, Net: NetHost}, Facts{}, map[string]string{"net": Off, "landlock": Weak}, ""},
-		{"a control group", Config{Caller: me, Limits: Limits{Memory: 1 << 30, Pids: 10}}, Facts{Cgroup: CgroupFacts{true, true, true}}, map[string]string{"freeze": On, "memory": On, "pids": On}, ""},
+		{"a control group", Config{Caller: me, Limits: Limits{Memory: 1 << 30, Pids: 10}}, Facts{Cgroup: CgroupFacts{Freeze: true, Memory: true, Pids: true}}, map[string]string{"freeze": On, "memory": On, "pids": On}, ""},
 		{"none", Config{Caller: me, Limits: Limits{Memory: 1 << 30, Pids: 10}}, Facts{}, map[string]string{"memory": Weak, "pids": Weak}, ""},
 		{"pid_max", Config{Caller: root, Limits: Limits{Pids: 512}}, full, map[string]string{"pids": On}, ""},
 		{"pid_max, too low", Config{Caller: root, Limits: Limits{Pids: 5}}, full, map[string]string{"pids": Weak}, ""},
 		{"no way to count", Config{Caller: root, Limits: Limits{Pids: 5}}, Facts{}, map[string]string{"pids": Off}, ""},
-		{"a disk limit", Config{Caller: me, Limits: Limits{Disk: 1}}, full, nil, fault.Unsupported},
+		{"a disk limit that nothing enforces", Config{Caller: me, Limits: Limits{Disk: 1}}, full, nil, fault.Unsupported},
+		{"a disk limit", Config{Caller: root, Limits: Limits{Disk: 1}, DiskBy: "project quota 3000000000"}, full, map[string]string{"disk": On}, ""},
+		{"workspace with a disk limit", Config{Caller: root, Tier: TierWorkspace, Limits: Limits{Disk: 1}, DiskBy: "btrfs qgroup 0/257"}, full, nil, fault.Unsupported},
+		{"what the keeper holds commands to", Config{Caller: me, Limits: Limits{TimeMS: 1000, Output: 1, Files: 1}}, Facts{}, map[string]string{"time": On, "output": On, "files": On}, ""},
+		{"a share of the processors", Config{Caller: me, Limits: Limits{MilliCPUs: 1}}, Facts{Cgroup: CgroupFacts{CPU: true}}, map[string]string{"cpus": On}, ""},
+		{"a share that nothing enforces", Config{Caller: root, Limits: Limits{MilliCPUs: 1}}, Facts{Cgroup: CgroupFacts{Freeze: true, Memory: true, Pids: true}}, nil, fault.Unsupported},
+		{"workspace with a share", Config{Caller: root, Tier: TierWorkspace, Limits: Limits{MilliCPUs: 1}}, Facts{Cgroup: CgroupFacts{CPU: true}}, nil, fault.Unsupported},
+		{"workspace with a time", Config{Caller: root, Tier: TierWorkspace, Limits: Limits{TimeMS: 1}}, full, nil, fault.Unsupported},
+		{"supervised", Config{Caller: me, Tier: TierSupervised, Phases: []Phase{{}}, Journal: "/j"}, full, map[string]string{"net": On, "programs": On, "gate": On}, ""},
+		{"supervised without Landlock", Config{Caller: me, Tier: TierSupervised, Phases: []Phase{{}}, Journal: "/j"}, Facts{}, map[string]string{"gate": Weak}, ""},
+		{"supervised with rules", Config{Caller: me, Tier: TierSupervised, Net: NetRules, Phases: []Phase{{}}, Journal: "/j"}, full, map[string]string{"net": On}, ""},
+		{"supervised with the host's network", Config{Caller: me, Tier: TierSupervised, Net: NetHost, Phases: []Phase{{}}, Journal: "/j"}, full, nil, fault.Invalid},
+		{"supervised without a policy", Config{Caller: me, Tier: TierSupervised, Journal: "/j"}, full, nil, fault.Internal},
+		{"supervised without a journal", Config{Caller: me, Tier: TierSupervised, Phases: []Phase{{}}}, full, nil, fault.Internal},
+		{"rules without a gate", Config{Caller: me, Net: NetRules}, full, nil, fault.Unsupported},
+		{"a network that there is not", Config{Caller: me, Net: "bridge"}, full, nil, fault.Invalid},
 		{"workspace", Config{Caller: me, Tier: TierWorkspace}, full, map[string]string{"confinement": Off, "user": ""}, ""},
 		{"workspace with limits", Config{Caller: me, Tier: TierWorkspace, Limits: Limits{Pids: 5}}, full, nil, fault.Unsupported},
 	} {
@@ -87,6 +102,38 @@ func TestDecide(t *testing.T) {
 			if i.State != On && i.Detail == "" {
 				t.Errorf("%s: %s is %s and nobody says why", c.name, i.Name, i.State)
 			}
+		}
+	}
+}
+
+func TestLacks(t *testing.T) {
+	for _, c := range []struct {
+		items []Item
+		want  string
+	}{
+		{nil, ""},
+		{[]Item{{"user", On, ""}, {"memory", On, ""}}, ""},
+		{[]Item{{"net", Off, "the host's network"}, {"hide", Off, "nothing is hidden"}, {"landlock", Off, "other walls do it"}, {"confinement", Off, ""}}, ""},
+		{[]Item{{"freeze", Weak, ""}, {"programs", Off, ""}, {"renames", Weak, ""}}, ""},
+		{[]Item{{"user", Weak, ""}, {"landlock", Weak, ""}, {"gate", Weak, ""}, {"proc", Weak, ""}, {"whatever", Weak, ""}}, "user landlock gate proc whatever"},
+		{[]Item{{"memory", Weak, ""}, {"pids", Off, ""}, {"cpus", Off, ""}, {"disk", Off, ""}, {"files", Weak, ""}}, "memory pids cpus disk files"},
+	} {
+		var got []string
+		for _, i := range (Enforced{Items: c.items}).Lacks() {
+			got = append(got, i.Name)
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%+v: %q", c.items, got)
+		}
+	}
+	// Each limit that is put up is one that a strong box looks at.
+	_, e, err := Decide(Config{Caller: Caller{Root: true}, Tier: TierProcess, DiskBy: "x", Limits: Limits{1, 1000, 1, 1, 1, 1, 1}}, Facts{PidMax: true, Cgroup: CgroupFacts{CPU: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range limitNames {
+		if e.State(name) == "" {
+			t.Errorf("there is no item %s", name)
 		}
 	}
 }

@@ -16,38 +16,44 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/gate/link"
 )
 
-// Dispatch runs a self-test when args[0] says that this process is one, and gives
-// its exit code. It comes first in main.
-func Dispatch(args []string) (handled bool, code int) {
-	if len(args) < 2 || args[0] != argv0 {
-		return false, 0
+// init makes the process a self-test when the binary was started by its name, so
+// that no program that imports this package has to.
+func init() {
+	if len(os.Args) > 1 && os.Args[0] == argv0 {
+		os.Exit(child(os.Args[1:])) //nolint:forbidigo // the process is the test and nothing more
 	}
+}
+
+// child is a self-test: args are a task and its config. It gives the exit code.
+func child(args []string) int {
 	runtime.LockOSThread()
 	var c config
-	if len(args) > 2 {
-		if err := json.Unmarshal([]byte(args[2]), &c); err != nil {
+	if len(args) > 1 {
+		if err := json.Unmarshal([]byte(args[1]), &c); err != nil {
 			fmt.Fprintln(os.Stderr, "coppice-probe:", err)
-			return true, 2
+			return 2
 		}
 	}
 	var r childReport
-	switch task(args[1]) {
+	switch task(args[0]) {
 	case taskHold:
 		_, _ = io.Copy(io.Discard, os.Stdin)
-		return true, 0
+		return 0
 	case taskMounts:
 		r.Results = tryMounts(c)
 	case taskGuest:
 		r.Results = tryGuest()
 	default:
-		return true, 2
+		return 2
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(r); err != nil {
-		return true, 1
+		return 1
 	}
-	return true, 0
+	return 0
 }
 
 func tried(name, what string, err error) result {
@@ -74,6 +80,7 @@ func tryGuest() []result {
 		proc.State, proc.Detail = Weak, "the outer /proc is shown, with its masks: processes outside are visible in it"
 	}
 	rs = append(rs, proc)
+	rs = append(rs, tried(GateLink, "made a network interface whose packets come out of a socket", tryLink()))
 	rs = append(rs, tried(Devpts, "mounted a devpts of its own",
 		unix.Mount("devpts", dir, "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")))
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
@@ -81,6 +88,21 @@ func tryGuest() []result {
 	}
 	rs = append(rs, tried(Seccomp, "installed a filter and was refused by it", trySeccomp()))
 	return append(rs, tried(SeccompNotify, "asked for a listener", tryNotify()))
+}
+
+// tryLink makes what the gate of tier supervised is linked by. It goes with the
+// namespace.
+func tryLink() error {
+	netns, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return err
+	}
+	defer netns.Close()
+	packets, err := link.Open(netns, 0)
+	if err != nil {
+		return err
+	}
+	return packets.Close()
 }
 
 // trySeccomp installs a filter under which getppid fails, and calls it.
@@ -111,7 +133,7 @@ func tryNotify() error {
 }
 
 func install(p []unix.SockFilter, flags uintptr) (int, error) {
-	prog := unix.SockFprog{Len: uint16(len(p)), Filter: &p[0]} //nolint:gosec // four at most
+	prog := unix.SockFprog{Len: uint16(len(p)), Filter: &p[0]} // four at most
 	r, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
 	if e != 0 {
 		return -1, e

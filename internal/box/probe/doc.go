@@ -4,9 +4,9 @@
 // and say what the kernel answered. For each lack it names the command or
 // setting that mends it.
 //
-// A program that calls Probe must call Dispatch first thing in main: the children
-// are the program itself under another name.
+// The children are the program itself under another name, which every program is
+// that imports this package; see init.
 //
-// May be imported by box, cli, daemon and engine wiring; it imports client/wire
-// and fault.
+// May be imported by box and daemon; it imports
+// client/wire, quota and fault.
 package probe

@@ -13,6 +13,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/quota"
 )
 
 // host is what a remedy depends on.
@@ -50,6 +53,11 @@ func sysctl(name string) string {
 // remedy is what mends the lack of a feature, as far as this host shows why.
 func (h host) remedy(feature, errno string) string {
 	switch feature {
+	case GateLink:
+		if errno == "EPERM" || errno == "EACCES" {
+			return h.remedy(UserNamespaces, errno)
+		}
+		return "sudo modprobe -a veth af_packet"
 	case UserNamespaces, Seccomp, SeccompNotify, Devpts:
 		switch {
 		case h.cloneKnob && !h.root:
@@ -128,7 +136,7 @@ func fileSystem(dir string) (string, error) {
 	if err := unix.Statfs(dir, &fs); err != nil {
 		return "nothing that can be asked", err
 	}
-	magic := uint32(fs.Type) //nolint:gosec // magics are 32 bits
+	magic := uint32(fs.Type) // magics are 32 bits
 	if name, ok := magics[magic]; ok {
 		return name, nil
 	}
@@ -152,6 +160,19 @@ func homeFS(home string) Item {
 	}
 	if it.State != OK {
 		it.Remedy = "set COPPICE_HOME to a directory on a local disk: ext4, xfs or btrfs"
+	}
+	return it
+}
+
+// diskLimit tries what create --limit disk=SIZE needs.
+func diskLimit(root bool, home string) Item {
+	it := Item{Group: Features, Name: DiskLimit, State: OK, Tried: "wrote beyond a limit in " + home}
+	err := quota.NotRoot()
+	if root {
+		it.Detail, err = quota.Try(home)
+	}
+	if err != nil {
+		it.State, it.Detail, it.Errno, it.Remedy = Missing, err.Error(), errnoName(err), fault.HintOf(err)
 	}
 	return it
 }

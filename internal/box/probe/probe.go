@@ -50,7 +50,7 @@ func Probe(ctx context.Context, o Options) (Report, error) {
 	wg.Go(func() { guest = runChild(ctx, o, home, taskGuest) })
 	features := []Item{landlock(), homeFS(home)}
 	if !o.Quick {
-		features = append(features, cgroup(), subordinateIDs(o.Root))
+		features = append(features, cgroup(), subordinateIDs(o.Root), diskLimit(o.Root, home))
 	}
 	wg.Wait()
 	features = append(features, guest.items(taskGuest, host)...)
@@ -102,12 +102,19 @@ func tiers(r *Report, h host) []Item {
 			process.Detail = "user, mount, pid, ipc, uts, cgroup and net namespaces; seccomp; private /proc and /dev"
 		}
 	}
+	supervised := process
+	supervised.Name = TierSupervised
+	if it, ok := r.Item(Features, GateLink); process.State != Missing && (!ok || it.State == Missing) {
+		supervised.State, supervised.Detail, supervised.Errno, supervised.Remedy = Missing, "needs "+GateLink, it.Errno, it.Remedy
+	} else if process.State == OK {
+		supervised.Detail = "process, with rules for the network and a record of the programs that are started"
+	}
 	workspace := Item{Group: Tiers, Name: TierWorkspace, State: OK, Tried: "nothing: it needs nothing", Detail: "history without confinement"}
 	r.Tier = TierWorkspace
 	if process.State != Missing {
 		r.Tier = TierProcess
 	}
-	return []Item{process, workspace}
+	return []Item{supervised, process, workspace}
 }
 
 // drivers judges the drivers by the features and the home.
@@ -213,7 +220,7 @@ func ownUser(a *syscall.SysProcAttr) {
 // tries of each task, for when it did not even start.
 var tries = map[task][]string{
 	taskMounts: {Overlay},
-	taskGuest:  {UserNamespaces, FreshProc, Devpts, Seccomp, SeccompNotify},
+	taskGuest:  {UserNamespaces, FreshProc, Devpts, GateLink, Seccomp, SeccompNotify},
 }
 
 // items makes items of a child's results.

@@ -14,6 +14,3 @@ func Probe(context.Context, Options) (Report, error) {
 	return Report{}, fault.New(fault.Unsupported, "sandboxes need Linux on amd64 or arm64; this is %s on %s", runtime.GOOS, runtime.GOARCH).
 		WithHint("run the daemon in a Linux machine and point COPPICE_HOST at it")
 }
-
-// Dispatch handles nothing here.
-func Dispatch([]string) (handled bool, code int) { return false, 0 }

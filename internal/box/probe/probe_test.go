@@ -15,13 +15,6 @@ import (
 	"time"
 )
 
-func TestMain(m *testing.M) {
-	if handled, code := Dispatch(os.Args); handled {
-		os.Exit(code)
-	}
-	os.Exit(m.Run())
-}
-
 func TestProbe(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()

@@ -25,8 +25,10 @@ const (
 
 // Names of items. Tests skip by the names of features.
 const (
-	TierProcess   = "process"
-	TierWorkspace = "workspace"
+	TierProcess    = "process"
+	TierWorkspace  = "workspace"
+	TierSupervised = "supervised"
+
 	DriverOverlay = "overlay"
 	DriverCopy    = "copy"
 	DriverBtrfs   = "btrfs"
@@ -39,11 +41,13 @@ const (
 	Seccomp        = "seccomp"
 	SeccompNotify  = "seccomp-notify"
 	Landlock       = "landlock"
+	GateLink       = "gate-link"
 	Cgroup         = "cgroup-v2"
 	IDMapped       = "idmapped-mounts"
 	SubordinateIDs = "subordinate-ids"
 	Reflink        = "reflink"
 	HomeFS         = "home-file-system"
+	DiskLimit      = "disk-limit"
 )
 
 // Item is one thing that was tried.
@@ -62,7 +66,7 @@ type Report struct {
 	Kernel string `json:"kernel"`
 	User   string `json:"user"`
 	Items  []Item `json:"items"`
-	Tier   string `json:"tier"`   // the strongest tier that works
+	Tier   string `json:"tier"`   // the strongest tier that works, of those that cost nothing: process or workspace
 	Driver string `json:"driver"` // the best driver that works; "" when none does
 }
 

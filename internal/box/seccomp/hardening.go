@@ -38,6 +38,14 @@ const (
 	tiocsetd  = 0x5423
 )
 
+// Of btrfs (linux/btrfs.h).
+const (
+	btrfsSnapCreate     = 0x50009401
+	btrfsSubvolCreate   = 0x5000940e
+	btrfsSnapCreateV2   = 0x50009417
+	btrfsSubvolCreateV2 = 0x50009418
+)
+
 // sockTypeMask is SOCK_TYPE_MASK: the flags SOCK_NONBLOCK and SOCK_CLOEXEC share
 // the argument.
 const sockTypeMask = 0xf
@@ -86,9 +94,13 @@ func socketRule(o Options) Rule {
 var hardening = []Rule{
 	{
 		Calls: []uint32{unix.SYS_IOCTL},
-		Cases: []Case{{[]Test{{Arg: 1, Is: In, Of: []uint32{tiocsti, tioclinux, tioccons, tiocsetd}}}, Errno(unix.EPERM)}},
+		Cases: []Case{
+			{[]Test{{Arg: 1, Is: In, Of: []uint32{tiocsti, tioclinux, tioccons, tiocsetd}}}, Errno(unix.EPERM)},
+			{[]Test{{Arg: 1, Is: In, Of: []uint32{btrfsSnapCreate, btrfsSubvolCreate, btrfsSnapCreateV2, btrfsSubvolCreateV2}}}, Errno(unix.ENOTTY)},
+		},
 		Why: "TIOCSTI and TIOCLINUX type into the terminal that the command was started from (ioctl_tty(2)), " +
-			"TIOCCONS takes console output, TIOCSETD loads line disciplines; the kernel reads 32 bits of the request",
+			"TIOCCONS takes console output, TIOCSETD loads line disciplines; anybody may make subvolumes of btrfs, and one " +
+			"would be outside of the limit of the subvolume that is the root; the kernel reads 32 bits of the request",
 	},
 	{
 		Calls: []uint32{unix.SYS_CLONE},

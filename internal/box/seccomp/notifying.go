@@ -13,9 +13,12 @@ type NotifyOptions struct {
 	// Promote hands renames over, so that directories of lower overlay layers
 	// can be renamed.
 	Promote bool
+	// Trace hands over what a program calls once, when it has been started and
+	// before it does anything, so that the listener sees which are started.
+	Trace bool
 }
 
-// Notifying is the program whose listener package notify serves. With neither
+// Notifying is the program whose listener package notify serves. With no
 // option set there is nothing to serve, and it is nil.
 //
 // Calls of a foreign architecture are allowed here: Hardening kills them.
@@ -36,6 +39,9 @@ func notifyingRules(o NotifyOptions) []Rule {
 			Why:   "overlayfs with userxattr answers EXDEV to the rename of a directory that a lower layer has",
 		})
 	}
+	if o.Trace {
+		rules = append(rules, beginning...)
+	}
 	if o.Emulate {
 		rules = append(rules, emulation...)
 		rules = append(rules, Rule{Calls: chownCalls, Do: Notify,
@@ -43,6 +49,26 @@ func notifyingRules(o NotifyOptions) []Rule {
 		rules = append(rules, mknodRules...)
 	}
 	return rules
+}
+
+// goAffinity is the size of the mask that the Go runtime asks for
+// (runtime/os_linux.go, getCPUCount), which nobody else has.
+const goAffinity = 8192
+
+// beginning is not execve(2): execvp(3) and compilers try one directory after the
+// other, which is several calls for each program; and init's own thread waits in
+// vfork(2) until a command's execve has gone through, unable to answer it.
+var beginning = []Rule{
+	{
+		Calls: []uint32{unix.SYS_SET_TID_ADDRESS},
+		Do:    Notify,
+		Why:   "the first thing that the C libraries do in a new program; the programs that were started label a snapshot",
+	},
+	{
+		Calls: []uint32{unix.SYS_SCHED_GETAFFINITY},
+		Cases: []Case{{[]Test{{Arg: 0, Is: In, Of: []uint32{0}}, {Arg: 1, Is: In, Of: []uint32{goAffinity}}}, Notify}},
+		Why:   "the same of programs in Go without a C library",
+	},
 }
 
 var emulation = []Rule{

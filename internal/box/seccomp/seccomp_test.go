@@ -170,6 +170,8 @@ func TestNotifying(t *testing.T) {
 		{"mknodat fifo", unix.SYS_MKNODAT, [6]uint64{0, 0, unix.S_IFIFO | 0o600}, Allow, Allow},
 		{"mknodat char", unix.SYS_MKNODAT, [6]uint64{0, 0, unix.S_IFCHR | 0o600}, Notify, Allow},
 		{"mknodat block", unix.SYS_MKNODAT, [6]uint64{0, 0, unix.S_IFBLK}, Notify, Allow},
+		{"set_tid_address", unix.SYS_SET_TID_ADDRESS, [6]uint64{}, Allow, Allow},
+		{"sched_getaffinity of go", unix.SYS_SCHED_GETAFFINITY, [6]uint64{0, 8192}, Allow, Allow},
 		{"write", unix.SYS_WRITE, [6]uint64{}, Allow, Allow},
 		{"beyond", 9999, [6]uint64{}, Allow, Allow},
 	}
@@ -184,13 +186,35 @@ func TestNotifying(t *testing.T) {
 	}
 }
 
+func TestNotifyingOfPrograms(t *testing.T) {
+	t.Parallel()
+	prog := Notifying(NotifyOptions{Trace: true})
+	for _, tt := range []struct {
+		name string
+		nr   uint32
+		args [6]uint64
+		want Action
+	}{
+		{"set_tid_address", unix.SYS_SET_TID_ADDRESS, [6]uint64{0x7000}, Notify},
+		{"sched_getaffinity of go", unix.SYS_SCHED_GETAFFINITY, [6]uint64{0, 8192}, Notify},
+		{"sched_getaffinity of others", unix.SYS_SCHED_GETAFFINITY, [6]uint64{0, 128}, Allow},
+		{"sched_getaffinity of another", unix.SYS_SCHED_GETAFFINITY, [6]uint64{7, 8192}, Allow},
+		{"execve", unix.SYS_EXECVE, [6]uint64{}, Allow},
+		{"renameat", unix.SYS_RENAMEAT, [6]uint64{}, Allow},
+	} {
+		if got, _ := run(t, prog, call{nr: tt.nr, arch: nativeArch, args: tt.args}); got != tt.want {
+			t.Errorf("%s: %#x, want %#x", tt.name, got, tt.want)
+		}
+	}
+}
+
 // Calls that are made all the time must be in the kernel's cache of allowed
 // calls, or every one of them costs a run of the filter.
 func TestFrequentCallsNeverReadAnArgument(t *testing.T) {
 	t.Parallel()
 	programs := map[string][]unix.SockFilter{
 		"hardening": Hardening(Options{}),
-		"notifying": Notifying(NotifyOptions{Emulate: true, Promote: true}),
+		"notifying": Notifying(NotifyOptions{Emulate: true, Promote: true, Trace: true}),
 	}
 	for name, p := range programs {
 		args := 0
@@ -202,7 +226,7 @@ func TestFrequentCallsNeverReadAnArgument(t *testing.T) {
 				}
 			}
 		}
-		if limit := map[string]int{"hardening": 7, "notifying": 2}[name]; args > limit {
+		if limit := map[string]int{"hardening": 7, "notifying": 3}[name]; args > limit {
 			t.Errorf("%s: %d calls have their arguments read, want at most %d", name, args, limit)
 		}
 		t.Logf("%s: %d instructions", name, len(p))
@@ -223,7 +247,7 @@ func TestEveryRuleHasAReason(t *testing.T) {
 			seen[c] = true
 		}
 	}
-	for _, r := range notifyingRules(NotifyOptions{Emulate: true, Promote: true}) {
+	for _, r := range notifyingRules(NotifyOptions{Emulate: true, Promote: true, Trace: true}) {
 		if r.Why == "" {
 			t.Errorf("rule %v: no reason", r.Calls)
 		}

@@ -1,0 +1,489 @@
+//go:build linux && (amd64 || arm64)
+
+package box_test
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/boxtest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+	_ "github.com/coppice-dev/coppice/internal/gate/process" // the test's binary is that of gates, too
+	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// outside is a server on an address of this host that is not its loopback, which
+// answers every connection with a line and closes it.
+func outside(t *testing.T) netip.AddrPort {
+	t.Helper()
+	// No packet is sent: the kernel tells from which address it would send.
+	c, err := net.Dial("udp", "192.0.2.1:9")
+	if err != nil {
+		t.Skip("needs a network: this host has no address but loopback's")
+	}
+	c.Close()
+	l, err := net.Listen("tcp", netip.AddrPortFrom(c.LocalAddr().(*net.UDPAddr).AddrPort().Addr(), 0).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	t.Cleanup(func() { l.Close(); <-done })
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "from outside\n")
+			c.Close()
+		}
+	}()
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// told waits until the journal of b has an event that fits.
+func told(t *testing.T, b *boxtest.Box, fits func(wire.NetEvent) bool) []wire.NetEvent {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		evs, err := journal.Read(b.Config.Journal, journal.Query{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.ContainsFunc(evs, fits) {
+			return evs
+		}
+		if time.Now().After(end) {
+			t.Fatalf("no such event in %+v", evs)
+		}
+	}
+}
+
+const connect = `exec 3<>/dev/tcp/%s/%d && cat <&3`
+
+// reach connects from inside of b and gives what is answered. A connection that was
+// begun while an interface went away waits for minutes.
+func reach(t *testing.T, b *boxtest.Box, at netip.AddrPort) (string, bool) {
+	t.Helper()
+	r := b.Do(t, wire.ExecRequest{Cmd: []string{"bash", "-c", fmt.Sprintf(connect, at.Addr(), at.Port())}, TimeoutMS: 5000})
+	return r.Stdout, r.Exit.Code == 0
+}
+
+// TestGate reaches through a box's gate what its policy allows, and nothing else, while
+// the policy changes.
+func TestGate(t *testing.T) {
+	t.Parallel()
+	at := outside(t)
+	b := (boxtest.Tier{Config: supervised}).Start(t)
+	if b.Enforced.State("net") != plan.On || b.Enforced.State("programs") != plan.On {
+		t.Errorf("%+v", b.Enforced)
+	}
+	denied := func(e wire.NetEvent) bool {
+		return e.Kind == wire.NetDeny && e.Addr == at.Addr().String() && e.Port == int(at.Port()) && e.Policy == b.Config.Phases[0].Digest
+	}
+	if got, ok := reach(t, b, at); ok {
+		t.Errorf("a policy that allows nothing: %q", got)
+	}
+	told(t, b, denied)
+
+	wide := phase(t, time.Time{}, at.String())
+	if err := b.SetPolicy(t.Context(), []plan.Phase{wide}); err != nil {
+		t.Fatal(err)
+	}
+	if got, ok := reach(t, b, at); !ok || got != "from outside\n" {
+		t.Errorf("what the policy allows: %q", got)
+	}
+	told(t, b, func(e wire.NetEvent) bool {
+		return e.Kind == wire.NetEnd && e.In == 13 && e.Port == int(at.Port()) && e.Policy == wide.Digest && strings.Contains(e.Rule, at.String())
+	})
+	if n, err := b.Net(t.Context()); err != nil || n.In < 13 || n.EventsLost != 0 {
+		t.Errorf("%+v, %v", n, err)
+	}
+
+	// A grant ends by itself, and cuts what it allowed.
+	soon := wide
+	soon.Until = time.Now().Add(500 * time.Millisecond)
+	if err := b.SetPolicy(t.Context(), []plan.Phase{soon, b.Config.Phases[0]}); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if _, ok := reach(t, b, at); !ok {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the grant does not end")
+		}
+	}
+	if time.Now().Before(soon.Until) {
+		t.Error("the grant ended before its time")
+	}
+	told(t, b, func(e wire.NetEvent) bool { return e.Kind == wire.NetPolicy && e.Policy == b.Config.Phases[0].Digest })
+
+	forged := wide
+	forged.Digest = b.Config.Phases[0].Digest
+	if err := b.SetPolicy(t.Context(), []plan.Phase{forged}); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("a policy that is not what its digest says: %v", err)
+	}
+	if _, ok := reach(t, b, at); ok {
+		t.Error("a policy that was refused is in force")
+	}
+}
+
+// TestGateNames looks up names from inside.
+func TestGateNames(t *testing.T) {
+	t.Parallel()
+	b := (boxtest.Tier{Config: supervised}).Start(t)
+	if r := b.Sh(t, "cat /etc/resolv.conf"); !strings.HasPrefix(r.Stdout, "nameserver 192.0.0.1\n") {
+		t.Errorf("resolv.conf is %+v", r)
+	}
+	if r := b.Sh(t, "getent ahosts secrets.example"); r.Exit.Code == 0 {
+		t.Errorf("%+v", r)
+	}
+	told(t, b, func(e wire.NetEvent) bool {
+		return e.Kind == wire.NetDeny && e.Name == "secrets.example" && e.Hint != ""
+	})
+}
+
+// TestGateDies kills the gate: the box lives on and reaches nothing.
+func TestGateDies(t *testing.T) {
+	t.Parallel()
+	at := outside(t)
+	b := (boxtest.Tier{Config: supervised}).Start(t, func(c *plan.Config) { c.Phases = []plan.Phase{phase(t, time.Time{}, at.String())} })
+	if got, ok := reach(t, b, at); !ok {
+		t.Fatalf("%q", got)
+	}
+	gate := gateOf(t, b)
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", gate))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"CapPrm:\t0000000000000000", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "CapAmb:\t0000000000000000", "NoNewPrivs:\t1"} {
+		if !strings.Contains(string(status), line) {
+			t.Errorf("the gate has not %q: %s", line, status)
+		}
+	}
+	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", gate))
+	if err != nil || !regexp.MustCompile(`Max data size +1073741824 +1073741824 `).Match(limits) {
+		t.Errorf("the gate's memory is not bounded: %v %s", err, limits)
+	}
+	if err := syscall.Kill(gate, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	told(t, b, func(e wire.NetEvent) bool { return strings.Contains(e.Reason, "the gate has ended") })
+	if got, ok := reach(t, b, at); ok {
+		t.Errorf("without a gate: %q", got)
+	}
+	if _, err := b.Net(t.Context()); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("%v", err)
+	}
+	if r := b.Sh(t, "echo alive"); r.Stdout != "alive\n" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestGateEndsWithItsKeeper kills the keeper, and the gate is gone.
+func TestGateEndsWithItsKeeper(t *testing.T) {
+	t.Parallel()
+	b := (boxtest.Tier{Config: supervised}).Start(t)
+	gate := gateOf(t, b)
+	s, err := b.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		st, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", gate))
+		if err != nil || strings.Contains(string(st), ") Z ") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the gate lives on")
+		}
+	}
+}
+
+// gateOf finds the process of a box's gate.
+func gateOf(t *testing.T, b *boxtest.Box) int {
+	t.Helper()
+	s, err := b.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range all {
+		pid, err := strconv.Atoi(d.Name())
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err == nil && strings.Contains(string(stat), fmt.Sprintf("(coppice-gate) S %d ", s.PID)) {
+			return pid
+		}
+	}
+	t.Fatal("no gate")
+	return 0
+}
+
+// TestGateWithoutJournal takes the gate's journal away: nothing passes, until it is
+// there again.
+func TestGateWithoutJournal(t *testing.T) {
+	t.Parallel()
+	at := outside(t)
+	b := (boxtest.Tier{Config: supervised}).Start(t, func(c *plan.Config) { c.Phases = []plan.Phase{phase(t, time.Time{}, at.String())} })
+	if got, ok := reach(t, b, at); !ok {
+		t.Fatalf("%q", got)
+	}
+	told(t, b, func(e wire.NetEvent) bool { return e.Kind == wire.NetEnd })
+	file := filepath.Join(b.Config.Journal, "net.jsonl")
+	if err := os.Rename(file, file+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(file, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	reach(t, b, at) // this one is under way when the gate finds out
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if _, ok := reach(t, b, at); !ok {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("without a journal, connections pass")
+		}
+	}
+	if n, err := b.Net(t.Context()); err != nil || n.EventsLost == 0 {
+		t.Errorf("%+v, %v", n, err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(file+".away", file); err != nil {
+		t.Fatal(err)
+	}
+	told(t, b, func(e wire.NetEvent) bool { return strings.Contains(e.Reason, "the journal could not be written") })
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if _, ok := reach(t, b, at); ok {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the journal is there, and nothing passes")
+		}
+	}
+}
+
+// inspectAlone says that TestGateInspects has a mount namespace of its own.
+const inspectAlone = "COPPICE_TEST_INSPECT"
+
+// overlay lays text over a file of the host, in the mount namespace of this process.
+func overlay(t *testing.T, file, text string) {
+	t.Helper()
+	ours := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(ours, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount(ours, file, "", syscall.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(file, syscall.MNT_DETACH) })
+}
+
+// website is a server with TLS for a name that this process's host knows, certified by
+// who this process's host trusts.
+func website(t *testing.T, name string) (at netip.AddrPort) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{name}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", netip.AddrPortFrom(outside(t).Addr(), 0).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}},
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintf(w, "%s %s %s\n", r.Method, r.Host, r.RequestURI)
+		}),
+	}
+	var own sync.WaitGroup
+	own.Go(func() { _ = srv.ServeTLS(l, "", "") })
+	t.Cleanup(func() { srv.Close(); own.Wait() })
+	at = l.Addr().(*net.TCPAddr).AddrPort()
+	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
+		t.Fatal(err)
+	}
+	overlay(t, "/etc/hosts", fmt.Sprintf("127.0.0.1 localhost\n%s %s\n", at.Addr(), name))
+	for _, store := range plan.TrustStores {
+		if _, err := os.Stat(store); err == nil {
+			overlay(t, store, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+			return at
+		}
+	}
+	t.Skip("needs authorities: this host has no store of those that it trusts")
+	return at
+}
+
+// TestGateInspects has the gate look at requests, and the inside trust it. It runs in a
+// mount namespace of its own, in which the host knows another name and authority.
+func TestGateInspects(t *testing.T) {
+	if os.Getenv(inspectAlone) == "" {
+		t.Parallel()
+		cmd := &exec.Cmd{
+			Path: "/proc/self/exe", Args: []string{os.Args[0], "-test.run=^TestGateInspects$", "-test.v"}, Dir: "/",
+			Env: append(os.Environ(), inspectAlone+"=1", "COPPICE_TEST_ROOT_ONLY=1"), SysProcAttr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS},
+		}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if bytes.Contains(out, []byte("--- SKIP")) {
+			t.Skipf("needs what it says: %s", out)
+		}
+		return
+	}
+	for _, program := range []string{"curl", "/usr/bin/python3"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip("needs " + program + ": a client inside")
+		}
+	}
+	const name = "web.example"
+	at := website(t, name)
+	port := strconv.Itoa(int(at.Port()))
+	rules := fmt.Sprintf(`version: 1
+network:
+  allow: ["%s:%s", {host: %s, ports: [%s], methods: [GET], paths: [/items/*]}]`, at.Addr(), port, name, port)
+	b := (boxtest.Tier{Config: supervised}).Start(t, func(c *plan.Config) { c.Phases = []plan.Phase{phaseOf(t, time.Time{}, rules)} })
+	if b.Enforced.State("inspect") != plan.On {
+		t.Errorf("%+v", b.Enforced)
+	}
+	url := "https://" + name + ":" + port
+	for script, want := range map[string]string{
+		"curl -sS " + url + "/items/1":                                        "GET " + name + ":" + port + " /items/1\n",
+		"env -u SSL_CERT_FILE -u CURL_CA_BUNDLE curl -sS " + url + "/items/2": " /items/2\n",
+		"curl -sS " + url + "/other":                                          "reason: a rule names the host, and not this request\n",
+		"curl -sS -X DELETE " + url + "/items/1":                              "reason: a rule names the host, and not this request\n",
+		`/usr/bin/python3 -c 'import urllib.request; print(urllib.request.urlopen("` + url + `/items/3").read().decode())'`: " /items/3\n",
+	} {
+		if r := b.Sh(t, script); !strings.Contains(r.Stdout, want) {
+			t.Errorf("%s: %+v, want %q", script, r, want)
+		}
+	}
+	told(t, b, func(e wire.NetEvent) bool {
+		return e.Kind == wire.NetDeny && e.Method == "DELETE" && e.Path == "/items/1" && e.Status == 403 && e.Name == name
+	})
+	told(t, b, func(e wire.NetEvent) bool { return e.Kind == wire.NetHTTP && e.Path == "/items/1" })
+	told(t, b, func(e wire.NetEvent) bool {
+		return e.Kind == wire.NetAnswer && e.Method == "GET" && e.Path == "/items/1" && e.Status == 200 && e.In > 0
+	})
+
+	// What programs trust has the gate's certificate, in no history.
+	r := b.Sh(t, `cat $SSL_CERT_FILE | grep -c BEGIN; tail -n +1 $NODE_EXTRA_CA_CERTS; env | grep -c =/run/coppice-ca/`)
+	lines := strings.Split(strings.TrimSpace(r.Stdout), "\n")
+	if len(lines) < 5 || lines[1] != "-----BEGIN CERTIFICATE-----" || lines[len(lines)-1] != "7" {
+		t.Fatalf("%+v", r)
+	}
+	for _, store := range plan.TrustStores {
+		r := b.Sh(t, `test ! -e `+store+` || grep -cxF '`+lines[2]+`' `+store)
+		if r.Exit.Code != 0 || r.Stdout != "" && r.Stdout != "1\n" {
+			t.Errorf("%s: %+v", store, r)
+		}
+	}
+
+	t.Run("java", func(t *testing.T) {
+		if _, err := exec.LookPath("java"); err != nil {
+			t.Skip("needs java: a client inside")
+		}
+		if _, err := os.Stat(plan.JavaStores[0]); err != nil {
+			t.Skip("needs authorities of Java: " + err.Error())
+		}
+		r := b.Sh(t, `cat >/tmp/C.java <<'END'
+import java.net.*; import java.net.http.*;
+class C { public static void main(String[] a) throws Exception {
+	System.out.println(HttpClient.newHttpClient().send(HttpRequest.newBuilder(URI.create(a[0])).build(), HttpResponse.BodyHandlers.ofString()).body());
+} }
+END
+cd /tmp && java C.java `+url+`/items/4`)
+		if !strings.Contains(r.Stdout, " /items/4\n") {
+			t.Errorf("%+v", r)
+		}
+	})
+
+	// A policy that had no need of it cannot come to need it.
+	b = (boxtest.Tier{Config: supervised}).Start(t)
+	if r := b.Sh(t, `echo $SSL_CERT_FILE; ls -d /run/coppice-ca`); r.Stdout != "\n" {
+		t.Errorf("%+v", r)
+	}
+	if err := b.SetPolicy(t.Context(), []plan.Phase{phaseOf(t, time.Time{}, rules)}); !fault.Is(err, fault.Unsupported) || !strings.Contains(fault.HintOf(err), "coppice stop") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestTrustStoresAreWhatTheyAre: what a sandbox leaves in the place of a store of
+// authorities leads nowhere.
+func TestTrustStoresAreWhatTheyAre(t *testing.T) {
+	t.Parallel()
+	rules := "version: 1\nnetwork: {allow: [{host: a.example, methods: [GET]}]}"
+	b := (boxtest.Tier{Config: supervised}).Start(t, func(c *plan.Config) {
+		c.Phases = []plan.Phase{phaseOf(t, time.Time{}, rules)}
+		etc := c.Spec.Overlays[slices.IndexFunc(c.Spec.Overlays, func(o rootspec.Overlay) bool { return o.Target == "/etc" })].Upper
+		for i, store := range slices.Concat(plan.TrustStores, plan.JavaStores[:2]) { // those in /etc
+			at := filepath.Join(etc, strings.TrimPrefix(store, "/etc"))
+			if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			to := fmt.Sprintf("/proc/self/fd/%d/etc/passwd", 3+i) // the host's root among them
+			switch i {
+			case 4:
+				to = "/proc/self/exe"
+			case 5:
+				if err := syscall.Mkfifo(at, 0o644); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			if err := os.Symlink(to, at); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	r := b.Sh(t, `ls /run/coppice-ca; cmp $SSL_CERT_FILE $NODE_EXTRA_CA_CERTS; readlink `+plan.TrustStores[0])
+	if r.Stdout != "bundle.pem\nca.pem\n/proc/self/fd/3/etc/passwd\n" {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,68 @@
+//go:build linux && (amd64 || arm64)
+
+package guest
+
+import (
+	"bytes"
+	"crypto/sha1"
+	"encoding/binary"
+)
+
+// A key store of Java in its own format, JKS, which every Java reads. Numbers are
+// big-endian, and a text has its length in two bytes in front:
+//
+//	offset  bytes  what
+//	0       4      0xfeedfeed
+//	4       4      version: 2
+//	8       4      number of entries
+//	12             entries: 4 kind (2 is a trusted certificate), alias, 8 time in
+//	               milliseconds, "X.509", 4 length, DER
+//	end-20  20     SHA-1 of the password in UTF-16, "Mighty Aphrodite", and all above
+const (
+	jksMagic   = "\xfe\xed\xfe\xed\x00\x00\x00\x02"
+	jksHeader  = 12
+	jksTrusted = 2
+	// jksAlias is what the gate's authority is called in it.
+	jksAlias = "coppice-gate"
+	// jksPassword is that of every store of authorities; it protects nothing.
+	jksPassword = "changeit"
+)
+
+// withJKS adds an authority to a store of Java's; nil if it is none of this format.
+func withJKS(have, der []byte) []byte {
+	if len(have) < jksHeader+sha1.Size || string(have[:len(jksMagic)]) != jksMagic {
+		return nil
+	}
+	body, sum := have[:len(have)-sha1.Size], have[len(have)-sha1.Size:]
+	n := binary.BigEndian.Uint32(body[8:])
+	if !bytes.Equal(sum, jksSum(body)) || n == 1<<32-1 {
+		return nil
+	}
+	if bytes.Contains(body, der) {
+		return have
+	}
+	text := func(b []byte, s string) []byte {
+		return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
+	}
+	all := append([]byte(nil), body...)
+	binary.BigEndian.PutUint32(all[8:], n+1)
+	all = binary.BigEndian.AppendUint32(all, jksTrusted)
+	all = text(all, jksAlias)
+	all = binary.BigEndian.AppendUint64(all, 0)
+	all = text(all, "X.509")
+	all = binary.BigEndian.AppendUint32(all, uint32(len(der)))
+	all = append(all, der...)
+	return append(all, jksSum(all)...)
+}
+
+// jksSum is what a store ends with. It is a checksum: whoever can write the file can make
+// it.
+func jksSum(body []byte) []byte {
+	h := sha1.New()
+	for _, c := range []byte(jksPassword) {
+		h.Write([]byte{0, c})
+	}
+	h.Write([]byte("Mighty Aphrodite"))
+	h.Write(body)
+	return h.Sum(nil)
+}

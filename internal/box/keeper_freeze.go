@@ -1,0 +1,133 @@
+//go:build linux && (amd64 || arm64)
+
+package box
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// freeze answers with what the box is as long as the caller wants it frozen.
+func (k *keeper) freeze(conn *net.UnixConn) error {
+	select {
+	case k.freezing <- struct{}{}:
+	case <-k.stopping:
+		return fault.New(fault.Unavailable, "the sandbox is being stopped")
+	case <-k.stop:
+		return fault.New(fault.Unavailable, "the sandbox is being stopped")
+	}
+	defer func() { <-k.freezing }()
+	select {
+	case <-k.stopping: // it would be thawed at once
+		return fault.New(fault.Unavailable, "the sandbox is being stopped")
+	default:
+	}
+	var f guest.Frozen
+	if err := k.ask(guest.MsgFreeze, &f); err != nil {
+		return err
+	}
+	if f.Err != nil {
+		return (*failure)(f.Err).fault()
+	}
+	r := frozenReply{Procs: f.Procs, Written: f.Written, Programs: f.Programs, Since: k.started}
+	if k.group != nil {
+		if err := k.freezeGroup(&r); err != nil {
+			return errors.Join(err, k.ask(guest.MsgThaw, nil))
+		}
+	}
+	err := wire.WriteJSON(conn, frameReply, r)
+	if err == nil {
+		// The wish to thaw, the caller's end, or the end of the box: who stops it
+		// may hold it frozen meanwhile.
+		over := make(chan struct{})
+		k.calls.Go(func() {
+			select {
+			case <-k.stopping:
+				_ = conn.SetReadDeadline(time.Unix(1, 0))
+			case <-k.stop:
+				_ = conn.SetReadDeadline(time.Unix(1, 0))
+			case <-over:
+			}
+		})
+		err = k.whileFrozen(conn)
+		close(over)
+	}
+	var thawed error
+	if k.group != nil {
+		thawed = k.group.thaw()
+	}
+	if thawed == nil {
+		thawed = k.ask(guest.MsgThaw, nil)
+	}
+	if thawed != nil {
+		select {
+		case <-k.stopping:
+			return fault.New(fault.Unavailable, "the sandbox is being stopped").Because(thawed)
+		default:
+			return thawed
+		}
+	}
+	if err == nil {
+		_ = wire.WriteJSON(conn, frameReply, nil)
+	}
+	return nil
+}
+
+// whileFrozen answers what is asked of a frozen box, until it shall be thawed.
+func (k *keeper) whileFrozen(conn *net.UnixConn) error {
+	for {
+		t, _, err := wire.ReadFrame(conn, nil)
+		if err != nil || t != frameRoot {
+			return err
+		}
+		if err := k.giveRoot(conn); err != nil {
+			fail(conn, err)
+		}
+	}
+}
+
+// giveRoot answers with the live root.
+func (k *keeper) giveRoot(conn *net.UnixConn) error {
+	r := rootReply{Owners: k.owners, Rooted: k.hold != nil, Frozen: true}
+	if k.group != nil {
+		pids, err := k.group.pids()
+		if err != nil {
+			return err
+		}
+		r.Mapped = guest.MappedBy(pids)
+	} else if err := k.ask(guest.MsgMap, &r.Mapped); err != nil {
+		return err
+	}
+	if err := wire.WriteJSON(conn, frameReply, r); err != nil || !r.Rooted {
+		return err
+	}
+	_, _, err := conn.WriteMsgUnix([]byte{0}, unix.UnixRights(int(k.hold.Fd())), nil)
+	return err
+}
+
+// freezeGroup freezes the control group, init in it, which has ended what it had
+// begun and starts nothing. Where there is nobody but init, that is enough.
+func (k *keeper) freezeGroup(r *frozenReply) error {
+	pids, err := k.group.pids()
+	if err != nil || len(pids) <= 1 {
+		return err
+	}
+	if err := k.group.freeze(); err != nil {
+		return err
+	}
+	if pids, err = k.group.pids(); err != nil {
+		return errors.Join(err, k.group.thaw())
+	}
+	pids = slices.DeleteFunc(pids, func(pid int) bool { return pid == k.init.Pid })
+	r.Procs, r.Written = len(pids), guest.WrittenBy(pids, rootspec.Reserved, false)
+	return nil
+}

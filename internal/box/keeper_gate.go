@@ -1,0 +1,83 @@
+//go:build linux && (amd64 || arm64)
+
+package box
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/journal"
+)
+
+// openGate gives the network namespace of init, in which nothing of the sandbox runs
+// yet, its one interface, and lets the gate begin at the other end. ca is what the inside
+// has to trust, if anything.
+func (k *keeper) openGate() (ca []byte, err error) {
+	netns, err := os.Open("/proc/" + strconv.Itoa(k.init.Pid) + "/ns/net")
+	if err != nil {
+		return nil, fault.Wrap(err, "open the sandbox's network")
+	}
+	defer netns.Close()
+	packets, err := link.Open(netns, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer packets.Close()
+	return k.gate.Begin(packets, k.config.Phases)
+}
+
+// watchGate tells of a gate that ended before the box did. Nothing passes then: its
+// end of the link is gone.
+func (k *keeper) watchGate() {
+	select {
+	case <-k.stop:
+		return
+	case <-k.over:
+		return
+	case <-k.gate.Gone():
+	}
+	select {
+	case <-k.stop:
+		return
+	case <-k.over:
+		return
+	default:
+	}
+	const what = "the gate has ended: nothing is reached until the sandbox is started again"
+	fmt.Fprintln(os.Stderr, "coppice-keeper:", what)
+	j, err := journal.Open(k.config.Journal)
+	if err == nil {
+		err = errors.Join(j.Append(wire.NetEvent{Time: time.Now(), Kind: wire.NetDeny, Verdict: "deny", Reason: what}), j.Close())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+	}
+}
+
+// setPolicy has the gate keep to other phases.
+func (k *keeper) setPolicy(phases []plan.Phase) error {
+	if k.gate == nil {
+		return noGate(k.config.Tier)
+	}
+	return k.gate.SetPolicy(phases)
+}
+
+// network tells what the gate is doing.
+func (k *keeper) network() (wire.NetNow, error) {
+	if k.gate == nil {
+		return wire.NetNow{}, noGate(k.config.Tier)
+	}
+	return k.gate.Now()
+}
+
+func noGate(tier string) error {
+	return fault.New(fault.Unsupported, "a sandbox of tier %s has no gate", tier).
+		WithHint("make one that has: coppice create --tier supervised")
+}

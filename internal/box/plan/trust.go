@@ -1,0 +1,44 @@
+package plan
+
+// Where init puts certificates. What is in TrustDir is in no history.
+const (
+	TrustDir    = "/run/coppice-ca"
+	TrustBundle = TrustDir + "/bundle.pem" // the system's, and the gate's authority
+	TrustCA     = TrustDir + "/ca.pem"     // the gate's authority alone
+)
+
+// TrustStores are the files in which systems keep the authorities that programs trust,
+// as crypto/x509 knows them. Those that exist get the gate's authority as well.
+var TrustStores = []string{
+	"/etc/ssl/certs/ca-certificates.crt",                // Debian, Ubuntu, Gentoo, Arch
+	"/etc/pki/tls/certs/ca-bundle.crt",                  // Fedora, RHEL
+	"/etc/ssl/ca-bundle.pem",                            // openSUSE
+	"/etc/pki/tls/cacert.pem",                           // OpenELEC
+	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", // CentOS, RHEL 7
+	"/etc/ssl/cert.pem",                                 // Alpine
+}
+
+// JavaStores are the files in which systems keep the authorities that Java trusts.
+var JavaStores = []string{
+	"/etc/ssl/certs/java/cacerts",              // Debian, Ubuntu, Arch, Alpine
+	"/etc/pki/ca-trust/extracted/java/cacerts", // Fedora, RHEL
+	"/var/lib/ca-certificates/java-cacerts",    // openSUSE
+}
+
+// trustEnv names the bundle for programs that bring authorities of their own. Node adds
+// to its own.
+var trustEnv = []string{
+	"SSL_CERT_FILE=" + TrustBundle, "CURL_CA_BUNDLE=" + TrustBundle, "REQUESTS_CA_BUNDLE=" + TrustBundle, "PIP_CERT=" + TrustBundle,
+	"GIT_SSL_CAINFO=" + TrustBundle, "CARGO_HTTP_CAINFO=" + TrustBundle, "NODE_EXTRA_CA_CERTS=" + TrustCA,
+}
+
+// Trust has the inside trust an authority, if there is one. What the sandbox's own
+// environment says about such files stays.
+func Trust(g *Guest, e *Enforced, ca []byte) {
+	if len(ca) == 0 {
+		return
+	}
+	g.CA = ca
+	g.Env = MergeEnv(trustEnv, g.Env)
+	e.Items = append(e.Items, Item{"inspect", On, "the gate reads the HTTP requests that rules are about; the sandbox trusts its certificates"})
+}
