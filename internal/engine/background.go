@@ -20,7 +20,8 @@ func (e *Engine) wake() {
 	}
 }
 
-// background seals new layers and keeps chains shallow, until ctx ends. A
+// background seals new layers, keeps chains shallow and thins out old automatic
+// snapshots, until ctx ends. A
 // failure is logged and tried again when something new is captured: nothing that
 // was acknowledged depends on it.
 func (e *Engine) background(ctx context.Context) error {
@@ -35,6 +36,9 @@ func (e *Engine) background(ctx context.Context) error {
 		}
 		if err := e.mergeAll(ctx); err != nil && ctx.Err() == nil {
 			e.Logger.Error("chains are not merged yet", "err", err)
+		}
+		if err := e.thinAll(ctx); err != nil && ctx.Err() == nil {
+			e.Logger.Error("old automatic snapshots are not dropped yet", "err", err)
 		}
 	}
 }
@@ -58,7 +62,8 @@ func (e *Engine) sealAll(ctx context.Context) error {
 		if err != nil {
 			return fault.Wrap(err, "seal layer %s", id.ID)
 		}
-		if err := e.DB.MarkSealed(ctx, id.ID, sealed.Digest, sealed.DiffID, sealed.Size); err != nil {
+		err = e.DB.MarkSealed(ctx, id.ID, sealed.Digest, sealed.DiffID, sealed.Size)
+		if err != nil && !fault.Is(err, fault.NotFound) { // deleted while it was sealed
 			return err
 		}
 	}
@@ -76,6 +81,8 @@ func (e *Engine) mayBeDeep(id timeline.SnapshotID) {
 // mergeAll builds the merged layers that keep chains shallow, for every snapshot
 // that mayBeDeep was told of. What cannot be done now is tried again next time.
 func (e *Engine) mergeAll(ctx context.Context) error {
+	e.merging.Lock()
+	defer e.merging.Unlock()
 	e.mu.Lock()
 	ids := slices.Collect(maps.Keys(e.deep))
 	e.mu.Unlock()

@@ -8,9 +8,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
+	"path/filepath"
 	"time"
 
+	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -30,7 +31,8 @@ type note struct {
 	cause   timeline.Cause
 	message string
 	exit    *int
-	frozen  bool // leave the processes frozen: they are about to be killed
+	frozen  bool // leave the processes frozen: see taken.frozen
+	aside   bool // the times of directories alone are not worth a snapshot
 	still   bool // no process is left, and none had anything mapped
 }
 
@@ -39,7 +41,8 @@ type taken struct {
 	id      timeline.SnapshotID // the new snapshot, or HEAD when nothing changed
 	changed bool
 	stats   timeline.Stats
-	procs   int // processes that ran meanwhile
+	procs   int    // processes that ran meanwhile
+	frozen  Frozen // with note.frozen, unless nothing runs: for the caller to thaw, or to kill
 }
 
 // capture makes a snapshot of the present state when it differs from HEAD, and
@@ -65,25 +68,38 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	if err != nil {
 		return t, err
 	}
-	var suspects []string
+	s.captured, s.changed = e.Now(), time.Time{}
+	var suspects layer.Suspects
+	var programs []wire.Program
 	ended := false
 	if b := e.liveBox(s); b != nil && !n.still {
 		f, ferr := b.Freeze(ctx)
 		switch {
 		case fault.Is(ferr, fault.Unavailable):
 			// The keeper has just ended; perhaps it was killed, and init, which
-			// follows it, has not noticed yet.
+			// follows it, has not noticed yet. Or a daemon that was killed since
+			// has told it to stop, and what runs has some time left: it has none.
+			if err := e.stopBox(ctx, s, 0); err != nil {
+				return t, err
+			}
 			s.box, ended = nil, true
 		case ferr != nil:
 			return t, fault.Wrap(ferr, "freeze sandbox %s", rec.Name)
 		default:
-			t.procs, suspects = f.Procs(), f.Suspects()
-			s.mapped = len(suspects) > 0
+			t.procs, suspects, programs = f.Procs(), f.Suspects(), f.Programs()
+			s.mapped = suspects.Any()
 			defer func() {
 				if !n.frozen || err != nil {
 					err = errors.Join(err, f.Thaw())
+				} else {
+					t.frozen = f
 				}
 			}()
+		}
+	}
+	if e.liveBox(s) == nil && !drv.Plain() && unfinished(parts) {
+		if err := e.finish(ctx, s, rec); err != nil {
+			return t, err
 		}
 	}
 	in := layer.CaptureInput{Parts: parts, Index: s.index, Suspects: suspects, Plain: drv.Plain()}
@@ -92,15 +108,20 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 		in.Index, below = e.lostIndex(drv, rec)
 	}
 	in.KeepEmpty = below != rec.Head
-	in.Head = func() []string {
-		st, err := e.stack(ctx, rec.Host, rec.Head)
+	in.Head = func() *layer.View {
+		v, err := e.viewOf(ctx, rec, rec.Head, parts)
 		if err != nil {
 			return nil // what cannot be compared is taken as changed
 		}
-		return st.Layers
+		return v
 	}
-	if t.procs == 0 && !ended && drv.Adoptable() {
+	if t.procs == 0 && !ended && drv.Adoptable() && !e.filesOpen(s) {
 		in.MaxPaths = adoptAbove
+	}
+	if l, lerr := e.diskLimit(ctx, rec); lerr == nil {
+		in.Project = l.Project
+	} else {
+		e.Logger.Warn("a snapshot is not charged to the disk limit", "sandbox", s.id, "err", lerr)
 	}
 	id, made, err := e.newLayer()
 	if err != nil {
@@ -108,10 +129,20 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	}
 	defer made()
 	e.shape.RLock() // what the present is compared with stays
+	in.TimesAside = n.aside
+	s.renames.Lock() // who writes files from outside does not stand still otherwise
 	got, err := e.Layers.Capture(ctx, id, in)
+	s.renames.Unlock()
 	e.shape.RUnlock()
 	if err != nil {
 		return t, fault.Wrap(err, "capture sandbox %s", rec.Name)
+	}
+	if n.message == "" {
+		mark := ""
+		if n.cause == timeline.CauseAuto {
+			mark = rec.Mark
+		}
+		n.message = autoLabel(mark, programs, got.Paths)
 	}
 	if got.TooMany {
 		return e.adopt(ctx, s, rec, live, parts, n, got.Stats)
@@ -123,9 +154,6 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	snap, err := e.newSnapshot(rec, n, got.Stats)
 	if err != nil {
 		return t, err
-	}
-	if snap.Message == "" {
-		snap.Message = strings.Join(got.Paths, " ")
 	}
 	if err := e.writeIndex(s.id, snap.ID, got.Index); err != nil {
 		return t, errors.Join(err, e.Layers.Remove(ctx, id))
@@ -139,7 +167,29 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	s.index, s.of = got.Index, snap.ID
 	e.mayBeDeep(snap.ID)
 	t.id, t.changed, t.stats = snap.ID, true, got.Stats
+	e.recorded(rec, snap)
+	e.mayBeThick(s, snap)
 	return t, nil
+}
+
+// unfinished reports whether init was cut off while it moved a directory for a
+// process: killed, or by a crash.
+func unfinished(parts []rootspec.Part) bool {
+	for _, p := range parts {
+		if _, err := os.Lstat(filepath.Join(p.Dir, rootspec.Workshop)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// finish lets another init take back what one before it has left half done, so
+// that no snapshot shows it.
+func (e *Engine) finish(ctx context.Context, s *sandbox, rec *meta.Sandbox) error {
+	if _, err := e.start(ctx, s, rec); err != nil {
+		return fault.Wrap(err, "take back a move of a directory that was cut off")
+	}
+	return e.stopBox(ctx, s, 0)
 }
 
 // hintRoom gives the error of a full disk, if err is one and has none, a hint.
@@ -187,6 +237,8 @@ func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live 
 	e.retire(live.Dir)
 	e.mayBeDeep(snap.ID)
 	t.id, t.changed, t.stats = snap.ID, true, st
+	e.recorded(rec, snap)
+	e.mayBeThick(s, snap)
 	return t, nil
 }
 

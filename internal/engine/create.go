@@ -23,7 +23,7 @@ func (e *Engine) Create(ctx context.Context, req wire.CreateRequest, progress fu
 	if req.From.Kind == wire.SourceSandbox {
 		return e.createFork(ctx, req)
 	}
-	rec, err := e.plan(ctx, req)
+	rec, warnings, err := e.plan(ctx, req)
 	if err != nil {
 		return wire.Sandbox{}, err
 	}
@@ -35,10 +35,13 @@ func (e *Engine) Create(ctx context.Context, req wire.CreateRequest, progress fu
 		hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 		return wire.Sandbox{}, err
 	}
+	rec.Base, rec.Host, rec.From, rec.Root = base.ID, base.Host, base.Label, rootOf(req.From)
+	if _, err := e.hides(ctx, &rec); err != nil {
+		return wire.Sandbox{}, err
+	}
 	if err := e.userKnown(ctx, &rec, base); err != nil {
 		return wire.Sandbox{}, err
 	}
-	rec.Base, rec.Host, rec.From = base.ID, base.Host, base.Label
 	first, err := e.first(&rec, base.Top, timeline.CauseImport, "from "+base.Label)
 	if err != nil {
 		return wire.Sandbox{}, err
@@ -50,68 +53,116 @@ func (e *Engine) Create(ctx context.Context, req wire.CreateRequest, progress fu
 	if err := e.DB.CreateSandbox(ctx, rec, first); err != nil {
 		return wire.Sandbox{}, err
 	}
+	e.created(&rec)
+	e.lifeChanged()
 	out := e.wire(ctx, &rec)
-	out.Warnings, out.Notes = base.Warnings, base.Notes
+	out.Warnings, out.Notes = slices.Concat(base.Warnings, warnings), base.Notes
 	return out, nil
 }
 
 // plan checks a request and turns it into a record, with everything that "auto"
-// leaves open decided. Nothing is made yet.
-func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.Sandbox, err error) {
+// leaves open decided. Nothing is made yet. warnings are what may not be meant.
+func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.Sandbox, warnings []string, err error) {
 	if rec.ID, err = timeline.NewSandboxID(e.Rand); err != nil {
-		return rec, err
+		return rec, nil, err
 	}
 	rec.Created = e.Now().UTC().Truncate(time.Microsecond)
 	if rec.Name = req.Name; rec.Name == "" {
 		if rec.Name, err = e.freshName(ctx, rec.ID, nil); err != nil {
-			return rec, err
+			return rec, nil, err
 		}
 	}
 	if err := timeline.ValidName(rec.Name); err != nil {
-		return rec, err
+		return rec, nil, err
 	}
-	limits, err := policy.ParseLimits(req.Limits)
+	p, warnings, err := asked(req)
 	if err != nil {
-		return rec, err
+		return rec, nil, err
 	}
-	if limits.DiskBytes > 0 {
-		return rec, fault.New(fault.Unsupported, "a disk limit cannot be enforced on this store").
-			WithHint("put COPPICE_HOME on a file system of the size you want (a tmpfs with size=, a loop mount, a project quota), and leave disk= out of --limit")
+	rec.Limits, rec.Strong = limitsOf(p), p.Strong.Value
+	rec.Env = environment(p, req.Env)
+	if req.KeepRecent < 0 || req.KeepForMS < 0 {
+		return rec, nil, fault.New(fault.Invalid, "what to keep of automatic snapshots is negative").WithHint("see: coppice create --help")
 	}
-	rec.Limits = wire.Limits{Memory: limits.MemoryBytes, Pids: limits.PIDs, Disk: limits.DiskBytes}
-	net, err := policy.ParseNet(req.Net)
-	if err != nil {
-		return rec, err
+	rec.KeepRecent, rec.KeepForMS = req.KeepRecent, req.KeepForMS
+	if err := e.setLife(&rec.Config, wire.LifeRequest{TTLMS: &req.TTLMS, IdleStopMS: &req.IdleStopMS}); err != nil {
+		return rec, nil, err
 	}
-	rec.Net = string(net)
-	for _, kv := range req.Env {
-		if _, _, err := policy.ParseEnv(kv); err != nil {
-			return rec, err
-		}
-	}
-	rec.Env = req.Env
 	if rec.User = req.User; rec.User == "" {
 		rec.User = userRoot
 		if req.From.Kind == "" || req.From.Kind == wire.SourceHost {
 			rec.User = userMe
 		}
 	}
-	return rec, e.choose(ctx, req, &rec)
+	if rec.Self = req.Self; rec.Self == "" {
+		rec.Self = wire.SelfRead
+	}
+	if err := e.choose(ctx, req, p.Tier, &rec); err != nil {
+		return rec, nil, err
+	}
+	p.Tier.Value = policy.Tier(rec.Tier)
+	if err := hidesNothing(p, rec.Tier); err != nil {
+		return rec, nil, err
+	}
+	of := rec
+	of.Root = rootOf(req.From)
+	if _, err := e.allows(p, &of); err != nil {
+		return rec, nil, err
+	}
+	if err := e.limitable(p.Limits, rec.Tier); err != nil {
+		return rec, nil, err
+	}
+	if err := pin(&rec, p); err != nil {
+		return rec, nil, err
+	}
+	return rec, warnings, selfPossible(req.Self, rec.Tier)
 }
 
-// Tiers that this room knows: workspace is history without confinement.
+// selfPossible refuses what --self cannot give.
+func selfPossible(asked, tier string) error {
+	switch asked {
+	case "", wire.SelfOff:
+		return nil
+	case wire.SelfRead, wire.SelfRewind:
+		if tier == tierWorkspace {
+			return fault.New(fault.Unsupported, "in tier workspace there is no inside that could have %s", wire.SelfSocket).
+				WithHint("leave --self out, or use --tier process")
+		}
+		return nil
+	}
+	return fault.New(fault.Invalid, "--self cannot be %q", asked).WithHint("use off, read or rewind")
+}
+
+// self says what the inside of a sandbox may do with its history. Records of
+// before there was a choice do not say.
+func self(rec *meta.Sandbox) string {
+	switch {
+	case rec.Tier == tierWorkspace:
+		return wire.SelfOff
+	case rec.Self == "":
+		return wire.SelfRead
+	}
+	return rec.Self
+}
+
+// Tiers that this room knows: workspace is history without confinement, and supervised
+// keeps to rules for the network.
 const (
-	tierWorkspace = "workspace"
-	tierProcess   = "process"
+	tierWorkspace  = string(policy.Workspace)
+	tierProcess    = string(policy.Process)
+	tierSupervised = string(policy.Supervised)
 )
 
 // host says what the host can do for tiers and drivers. An answer that there is
 // nothing better than is kept, since to find it takes a process that mounts: when
 // something stops working later, the start that needs it refuses. What is wanting
-// may be mended meanwhile, and is looked at again each time.
-func (e *Engine) host(ctx context.Context) (wire.ProbeReport, error) {
+// may be mended meanwhile, and is looked at again each time. That is so, too, for a
+// tier that is asked for; "" is none.
+func (e *Engine) host(ctx context.Context, tier string) (wire.ProbeReport, error) {
 	if p := e.able.Load(); p != nil {
-		return *p, nil
+		if it, ok := tiers.item(*p, tier); !ok || it.OK {
+			return *p, nil
+		}
 	}
 	p, err := e.ProbeHost(ctx, true)
 	if err == nil && p.Tier == tierProcess && p.Driver == "overlay" {
@@ -120,21 +171,46 @@ func (e *Engine) host(ctx context.Context) (wire.ProbeReport, error) {
 	return p, err
 }
 
+// chooseTier decides the tier: the strongest that the host can give, but for
+// supervised, which costs where nobody has rules; or the one that was said, which is
+// refused when the host cannot give it.
+func (e *Engine) chooseTier(ctx context.Context, said policy.Said[policy.Tier], rec *meta.Sandbox) (wire.ProbeReport, error) {
+	name := ""
+	if !said.At.BuiltIn() {
+		name = string(said.Value)
+	}
+	p, err := e.host(ctx, name)
+	if err != nil {
+		return p, fault.Wrap(err, "find out what this host can do")
+	}
+	if rec.Tier, rec.TierReason, err = tiers.pick(p, name, p.Tier); err == nil && name != "" && said.At != flag("--tier") {
+		rec.TierReason += " by " + said.At.String()
+	}
+	return p, err
+}
+
 // choose decides tier and driver: the strongest that the host can give, or the
 // one that was named, which is refused when the host cannot give it.
-func (e *Engine) choose(ctx context.Context, req wire.CreateRequest, rec *meta.Sandbox) error {
-	p, err := e.host(ctx)
+func (e *Engine) choose(ctx context.Context, req wire.CreateRequest, tier policy.Said[policy.Tier], rec *meta.Sandbox) error {
+	p, err := e.chooseTier(ctx, tier, rec)
 	if err != nil {
-		return fault.Wrap(err, "find out what this host can do")
-	}
-	if rec.Tier, rec.TierReason, err = tiers.pick(p, req.Tier, p.Tier); err != nil {
 		return err
 	}
 	best := p.Driver
 	if rec.Tier == tierWorkspace && best != "" {
 		best = "copy" // its commands run on the host, where nothing can be mounted for them
 	}
-	if rec.Driver, rec.DriverReason, err = drivers.pick(p, req.Driver, best); err != nil {
+	host := req.From.Kind == "" || req.From.Kind == wire.SourceHost
+	switch {
+	case rec.Limits.Disk > 0 && rec.Tier == tierWorkspace:
+		return fault.New(fault.Unsupported, "tier workspace has no limits").WithHint("use --tier process, or leave --limit out")
+	case rec.Limits.Disk > 0:
+		plain := func(name string) bool { return e.Drivers[name] == nil || e.Drivers[name].Plain() }
+		rec.Driver, rec.DriverReason, err = drivers.pickLimited(p, req.Driver, e.diskAble(p), host, plain)
+	default:
+		rec.Driver, rec.DriverReason, err = drivers.pick(p, req.Driver, best)
+	}
+	if err != nil {
 		return err
 	}
 	if rec.Tier == tierWorkspace && best == rec.Driver && best != p.Driver {
@@ -143,7 +219,6 @@ func (e *Engine) choose(ctx context.Context, req wire.CreateRequest, rec *meta.S
 	if _, ok := e.Drivers[rec.Driver]; !ok {
 		return fault.New(fault.Invalid, "there is no driver %q", rec.Driver).WithHint("use auto, overlay, copy or btrfs")
 	}
-	host := req.From.Kind == "" || req.From.Kind == wire.SourceHost
 	if rec.Tier == tierWorkspace && (host || !e.Drivers[rec.Driver].Plain()) {
 		return fault.New(fault.Invalid, "tier workspace versions one directory, as a plain tree").
 			WithHint("give it one: coppice create --tier workspace --driver copy --from DIR")
@@ -177,7 +252,8 @@ func (e *Engine) userKnown(ctx context.Context, rec *meta.Sandbox, b base) error
 	}
 	e.shape.RLock()
 	defer e.shape.RUnlock()
-	st, err := e.stack(ctx, b.Host, b.Top)
+	defer e.forgetMask(rec.ID)
+	st, _, err := e.stack(ctx, rec, b.Top)
 	if err != nil {
 		return err
 	}
@@ -317,12 +393,18 @@ func sayable(id timeline.SandboxID, digits int) string {
 
 // createFork is create --from SANDBOX[@REF]: a fork under the request's name.
 func (e *Engine) createFork(ctx context.Context, req wire.CreateRequest) (wire.Sandbox, error) {
-	for flag, v := range map[string]string{"--driver": req.Driver, "--tier": req.Tier, "--user": req.User, "--net": req.Net, "--limit": req.Limits} {
+	for flag, v := range map[string]string{"--driver": req.Driver, "--tier": req.Tier, "--user": req.User, "--net": req.Net, "--limit": req.Limits, "--self": req.Self} {
 		if v != "" && v != "auto" {
 			return wire.Sandbox{}, fault.New(fault.Invalid, "%s cannot be given with --from SANDBOX: a fork is like its parent", flag)
 		}
 	}
-	f := wire.ForkRequest{At: req.From.Ref, N: 1}
+	if req.KeepRecent != 0 || req.KeepForMS != 0 {
+		return wire.Sandbox{}, fault.New(fault.Invalid, "--keep-recent and --keep-for cannot be given with --from SANDBOX: a fork is like its parent")
+	}
+	if err := e.setLife(new(meta.Config), wire.LifeRequest{TTLMS: &req.TTLMS, IdleStopMS: &req.IdleStopMS}); err != nil {
+		return wire.Sandbox{}, err
+	}
+	f := wire.ForkRequest{At: req.From.Ref, N: 1, Policy: req.Policy}
 	if req.Name != "" {
 		f.Names = []string{req.Name}
 	}
@@ -330,5 +412,12 @@ func (e *Engine) createFork(ctx context.Context, req wire.CreateRequest) (wire.S
 	if err != nil {
 		return wire.Sandbox{}, err
 	}
-	return res.Sandboxes[0], nil
+	if req.TTLMS == 0 && req.IdleStopMS == 0 {
+		return res.Sandboxes[0], nil
+	}
+	life := wire.LifeRequest{TTLMS: &req.TTLMS}
+	if req.IdleStopMS != 0 { // else the parent's
+		life.IdleStopMS = &req.IdleStopMS
+	}
+	return e.SetLife(ctx, res.Sandboxes[0].ID, life)
 }

@@ -53,3 +53,52 @@ func TestChoice(t *testing.T) {
 		})
 	}
 }
+
+// TestChoiceWithADiskLimit takes the strongest driver that can enforce one.
+func TestChoiceWithADiskLimit(t *testing.T) {
+	t.Parallel()
+	probe := func(overlay, btrfs bool) wire.ProbeReport {
+		return wire.ProbeReport{Items: []wire.ProbeItem{
+			{Group: "drivers", Name: "overlay", OK: overlay, Detail: "no upper", Remedy: "get a volume"},
+			{Group: "drivers", Name: "copy", OK: true},
+			{Group: "drivers", Name: "btrfs", OK: btrfs, Detail: "not btrfs", Remedy: "get btrfs"},
+		}}
+	}
+	lack := func(what string) error { return fault.New(fault.Unsupported, "no %s", what).WithHint("get %s", what) }
+	projects, groups, never := lack("projects"), lack("groups"), lack("other driver")
+	plain := func(name string) bool { return name != "overlay" }
+	for _, tt := range []struct {
+		name           string
+		overlay, btrfs bool
+		able           map[string]error
+		asked          string
+		host           bool
+		want, why      string
+		kind           fault.Kind
+		hint           string
+	}{
+		{name: "all can", overlay: true, btrfs: true, able: map[string]error{"overlay": nil, "btrfs": nil, "copy": never}, want: "overlay",
+			why: "the strongest driver that can enforce the disk limit here"},
+		{name: "the next one", overlay: true, btrfs: true, able: map[string]error{"overlay": projects, "btrfs": nil, "copy": never}, asked: "auto", want: "btrfs",
+			why: "the strongest driver that can enforce the disk limit here; not overlay: no projects"},
+		{name: "no overlayfs", btrfs: true, able: map[string]error{"btrfs": nil, "copy": never}, want: "btrfs",
+			why: "the strongest driver that can enforce the disk limit here; not overlay: no upper"},
+		{name: "on btrfs without quotas", overlay: true, btrfs: true, able: map[string]error{"overlay": projects, "btrfs": groups, "copy": never},
+			kind: fault.Unsupported, hint: "get groups"},
+		{name: "the host as base", overlay: true, btrfs: true, able: map[string]error{"overlay": projects, "btrfs": nil, "copy": never}, host: true,
+			kind: fault.Unsupported, hint: "get projects"},
+		{name: "nobody can", overlay: true, able: map[string]error{"overlay": projects, "copy": never}, kind: fault.Unsupported, hint: "get projects"},
+		{name: "by name", overlay: true, able: map[string]error{"overlay": nil, "copy": never}, asked: "overlay", want: "overlay", why: "asked for"},
+		{name: "by name, and cannot", overlay: true, able: map[string]error{"overlay": nil, "copy": never}, asked: "copy", want: "copy", why: "asked for",
+			kind: fault.Unsupported, hint: "get other driver"},
+		{name: "what the host lacks", able: map[string]error{"copy": never}, asked: "overlay", kind: fault.Unsupported, hint: "get a volume"},
+		{name: "nothing works", able: map[string]error{"copy": never}, host: true, kind: fault.Unsupported, hint: "get a volume"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, why, err := drivers.pickLimited(probe(tt.overlay, tt.btrfs), tt.asked, tt.able, tt.host, plain)
+			if got != tt.want || why != tt.why || fault.KindOf(err) != tt.kind || !strings.Contains(fault.HintOf(err), tt.hint) {
+				t.Errorf("got %q (%q), %v, hint %q", got, why, err, fault.HintOf(err))
+			}
+		})
+	}
+}

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 
+	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -36,6 +38,7 @@ func (e *Engine) DeleteSnapshot(ctx context.Context, name, ref string) (head str
 	if err := e.splice(ctx, id, e.DB.DeleteSnapshot); err != nil {
 		return "", err
 	}
+	e.dropped(&rec, h.Snapshots[id], "")
 	e.mayBeDeep(rec.Head)
 	return string(rec.Head), nil
 }
@@ -164,6 +167,9 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 		return err
 	}
 	defer s.unlock(e)
+	if s.run != nil {
+		s.run.stopped = true
+	}
 	box := e.liveBox(s)
 	if box != nil {
 		n, err := box.Procs(ctx)
@@ -184,9 +190,12 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 	if err != nil {
 		return err
 	}
+	e.emit(about(&rec, wire.EventRemoved))
 	e.mu.Lock()
 	delete(e.boxes, rec.ID)
 	delete(e.mounted, rec.ID)
+	delete(e.uses, rec.ID)
+	delete(e.masks, rec.ID)
 	e.mu.Unlock()
 	dir := e.sandboxDir(rec.ID)
 	trash := dir + ".removed"
@@ -204,6 +213,7 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 			case <-e.bgCtx.Done():
 			}
 		}
+		e.unlimit(filepath.Join(trash, liveDir))
 		e.removeTree(trash)
 		e.removeLayers(e.bgCtx, unused)
 		return nil
@@ -213,10 +223,4 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 	case <-ctx.Done():
 	}
 	return nil
-}
-
-func (e *Engine) isMaking(id timeline.LayerID) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.making[id]
 }

@@ -6,7 +6,7 @@
 // it knows through interfaces declared here. It may be imported by daemon alone;
 // the doors reach it through the interfaces that they declare.
 //
-// Lock order: a sandbox's own lock, Engine.shape, Engine.mu. No I/O is done under
+// Lock order: Engine.thinning, a sandbox's own lock, Engine.shape, Engine.mu. No I/O is done under
 // Engine.mu.
 package engine
 
@@ -16,6 +16,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -25,6 +26,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -45,6 +47,17 @@ type BoxConfig struct {
 	Net    string
 	Env    []string
 	Limits wire.Limits
+	Self   string // wire.SelfOff, SelfRead, SelfRewind
+	DiskBy string // what holds it to Limits.Disk already; set where there is one
+	Strong bool   // refuse to start where a wall or limit is less than it should be
+	Trace  bool   // note the programs that are started
+	Hidden int    // how many places of the base Spec does not show
+	Access rootspec.Access
+
+	// In tier supervised: what it may use, and the directory for the journal of that.
+	Phases     []Phase
+	JournalDir string
+	Asks       bool // people are asked about what the policies do not name
 }
 
 // Boxes starts and finds boxes; see package box.
@@ -53,6 +66,9 @@ type Boxes interface {
 	// Attach finds the box whose keeper listens in runDir; a NotFound fault
 	// when none does.
 	Attach(ctx context.Context, runDir string) (Box, error)
+	// CanLimitCPU says why no box can be held to a share of the processors; nil where
+	// one can.
+	CanLimitCPU() error
 }
 
 // Enforced is what a box really enforces.
@@ -68,7 +84,6 @@ type Box interface {
 	// the command was reaped.
 	Exec(ctx context.Context, req wire.ExecRequest) (io.ReadWriteCloser, error)
 	// Freeze stops every process until thaw is called or the connection ends.
-	// suspects are absolute paths inside with a live shared writable mapping.
 	Freeze(ctx context.Context) (f Frozen, err error)
 	// Procs counts the processes that belong to the user.
 	Procs(ctx context.Context) (int, error)
@@ -77,13 +92,87 @@ type Box interface {
 	Stop(ctx context.Context, grace time.Duration) error
 	// Gone is closed when the keeper has ended.
 	Gone() <-chan struct{}
+	// Wait waits for the end of a command that was started with Keep. It can be
+	// asked for until Forget.
+	Wait(ctx context.Context, exec string) (Ended, error)
+	// Forget says that the end of such a command is recorded.
+	Forget(ctx context.Context, exec string) error
+	// Execs lists the commands that run, and those that were started with Keep,
+	// have ended and are not forgotten: they have an Exit.
+	Execs(ctx context.Context) ([]wire.ExecInfo, error)
+	// Signal sends a signal ("TERM") to a running command.
+	Signal(ctx context.Context, exec, name string) error
+	// Cancel ends a running command: SIGTERM, two seconds, SIGKILL.
+	Cancel(ctx context.Context, exec string) error
+	// Input gives a running command what r holds, and with eof the end of input.
+	Input(ctx context.Context, exec string, r io.Reader, eof bool) error
+	// Active waits until a process has run since the clock was since, 0 being
+	// before everything, and gives the clock. Unavailable: the keeper has ended.
+	Active(ctx context.Context, since uint64) (clock uint64, err error)
+	// Ran waits as Active does, by a clock that Processes, Ports and their like leave
+	// as it is.
+	Ran(ctx context.Context, since uint64) (clock uint64, err error)
+
+	Processes(ctx context.Context) (wire.ProcessesResult, error)
+	// SignalProcess sends a signal to one process. NotFound: there is none, or it is
+	// another one.
+	SignalProcess(ctx context.Context, pid int, sig wire.ProcessSignal) error
+	// Ports lists the TCP ports that processes listen on.
+	Ports(ctx context.Context) (wire.PortsResult, error)
+	// DialPort connects to one of them and to nothing else. NotFound: nothing
+	// listens there.
+	DialPort(ctx context.Context, port int) (net.Conn, error)
+	// SetPolicy puts policies in force, each until its end; connections that are not
+	// allowed any more are cut. In tier supervised; Unsupported else.
+	SetPolicy(ctx context.Context, phases []Phase) error
+	// Net tells what is open and went through, in tier supervised.
+	Net(ctx context.Context) (wire.NetNow, error)
+	// OpenRoot gives the root as processes see it, without stopping anybody. The box
+	// does not end, being idle, before that is closed.
+	OpenRoot(ctx context.Context) (*InsideRoot, error)
+}
+
+// InsideRoot is a live root as the processes of its box see it.
+type InsideRoot struct {
+	// Dir has the box's own mounts; nil when it is no mount, but the plain tree of
+	// its driver.
+	Dir   *os.File
+	User  boxfs.User   // who commands run as
+	Close func() error // lets go of all but Dir
 }
 
 // Frozen is a box whose processes stand still.
 type Frozen interface {
 	Procs() int
-	Suspects() []string
+	// Suspects can be written through shared mappings.
+	Suspects() layer.Suspects
+	// Root gives the live root; the caller closes it.
+	Root(ctx context.Context) (*LiveRoot, error)
+	// Programs are those that were started since the freeze before, oldest first,
+	// with BoxConfig.Trace.
+	Programs() []wire.Program
 	Thaw() error
+}
+
+// LiveRoot is what a frozen box tells about its root.
+type LiveRoot struct {
+	// Dir is the root as processes see it; nil when it is no mount, but the plain
+	// tree of its driver.
+	Dir    *os.File
+	Owners layer.Owners // how stored ids appear in Dir
+	// The files that processes have mapped, by inode and by path; AnyMapped says
+	// that it may be any.
+	Inodes    []uint64
+	Paths     []string
+	AnyMapped bool
+}
+
+// Close lets go of the root.
+func (r *LiveRoot) Close() error {
+	if r.Dir == nil {
+		return nil
+	}
+	return r.Dir.Close()
 }
 
 // Config is what an Engine is made of.
@@ -98,6 +187,10 @@ type Config struct {
 	Rand    io.Reader        // nil: crypto/rand
 	BootID  string           // of the running kernel
 	Root    bool             // the daemon is real root
+	Homes   []string         // what ~ stands for in a policy
+	// Patience is how long a call waits for another one that works on the same
+	// sandbox before it is a Conflict that names the other; 0: a minute.
+	Patience time.Duration
 	// ProbeHost says what the host can do, found by trying. With quick set, only
 	// what choosing a tier and a driver needs.
 	ProbeHost func(ctx context.Context, quick bool) (wire.ProbeReport, error)
@@ -118,9 +211,11 @@ type Engine struct {
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*sandbox            // the sandboxes used since Open
 	shallow map[timeline.SnapshotID]bool               // snapshots whose chains need no merging
+	thick   map[timeline.SandboxID]bool                // histories that may have snapshots to drop
 	deep    map[timeline.SnapshotID]bool               // snapshots whose chains may need it
 	making  map[timeline.LayerID]bool                  // layers that have no record yet
 	mounted map[timeline.SandboxID][]timeline.LayerID  // what live roots stand on
+	playing map[string]bool                            // tournaments under way: gc lets their forks be
 	stacks  map[timeline.SnapshotID][]timeline.LayerID // answers of layersBelow
 	routes  int                                        // how often routes changed: stacks of before are not believed
 
@@ -128,8 +223,13 @@ type Engine struct {
 	// by whatever reads layers without holding all sandboxes that use them.
 	shape   sync.RWMutex
 	sealing sync.Mutex // one sealer at a time
+	merging sync.Mutex // one mergeAll at a time
+
+	thinning sync.Mutex // one at a time; before a sandbox's own lock
 
 	importing sync.Mutex // one import of the host at a time; guards Home/bases
+
+	events *bus
 
 	able atomic.Pointer[wire.ProbeReport] // what the host can do, when nothing is wanting
 
@@ -137,6 +237,13 @@ type Engine struct {
 	bgCtx context.Context
 	stop  context.CancelCauseFunc
 	work  chan struct{} // one token: there may be something to seal or merge
+	lives chan struct{} // one token: somebody lives for another time than before
+	idles chan struct{} // one token: there may be somebody else who is to be stopped when idle
+
+	uses map[timeline.SandboxID]usage // guarded by mu
+
+	masks  map[timeline.SandboxID]string // what sandboxes are read with, see maskOf; guarded by mu
+	hidden map[string][]string           // answers of hides; guarded by mu
 }
 
 // sandbox is what the engine remembers of a sandbox while it runs. Everything
@@ -153,8 +260,20 @@ type sandbox struct {
 	of    timeline.SnapshotID // the snapshot that index belongs to
 	warm  bool                // index and box were looked for on the disk
 
-	begun  int  // commands started by this process
-	mapped bool // when last seen, a process had a file mapped shared and writable
+	begun    int              // commands started by this process
+	mapped   bool             // when last seen, a process had a file mapped shared and writable
+	run      *supervised      // the supervised command; nil: none
+	kept     map[string]*kept // commands that nobody need be attached to
+	past     []*kept          // those of them that have ended, oldest first
+	followed Box              // whose changes are captured by themselves
+	captured time.Time        // when the last capture began
+	changed  time.Time        // when changes were first seen since; zero: none were
+	name     string           // for events
+	autos    int              // automatic snapshots since the history was thinned
+	told     Box              // whose start was told, and whose end was not yet
+
+	renames sync.Mutex      // see boxfs.Options.Renames
+	files   map[*Files]bool // guarded by Engine.mu: who has the live root open
 }
 
 // errClosed is the cause that Close cancels background work with.
@@ -165,6 +284,9 @@ var errClosed = errors.New("engine closed")
 func Open(ctx context.Context, c Config) (*Engine, error) {
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if c.Patience == 0 {
+		c.Patience = time.Minute
 	}
 	if c.Rand == nil {
 		c.Rand = rand.Reader
@@ -180,8 +302,14 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	}
 	e := &Engine{
 		Config: c, boxes: map[timeline.SandboxID]*sandbox{}, shallow: map[timeline.SnapshotID]bool{}, deep: map[timeline.SnapshotID]bool{},
-		making:  map[timeline.LayerID]bool{},
+		making: map[timeline.LayerID]bool{}, playing: map[string]bool{}, thick: map[timeline.SandboxID]bool{},
 		mounted: map[timeline.SandboxID][]timeline.LayerID{}, stacks: map[timeline.SnapshotID][]timeline.LayerID{}, work: make(chan struct{}, 1),
+		lives:  make(chan struct{}, 1),
+		idles:  make(chan struct{}, 1),
+		uses:   map[timeline.SandboxID]usage{},
+		masks:  map[timeline.SandboxID]string{},
+		hidden: map[string][]string{},
+		events: newBus(c.Now()),
 	}
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
@@ -190,6 +318,12 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.stop = stop
 	e.bg, e.bgCtx = errgroup.WithContext(bg)
 	e.bg.Go(func() error { return e.background(e.bgCtx) })
+	e.bg.Go(func() error { e.expireAll(e.bgCtx); return nil })
+	e.bg.Go(func() error { e.stopIdle(e.bgCtx); return nil })
+	if err := e.settleRewinds(ctx); err != nil {
+		return nil, errors.Join(fault.Wrap(err, "recover %s", c.Home), e.Close())
+	}
+	e.bg.Go(func() error { e.resumeAll(e.bgCtx); return nil })
 	e.wake()
 	return e, nil
 }
@@ -238,7 +372,12 @@ func (e *Engine) acquire(ctx context.Context, name, what string) (*sandbox, meta
 		return nil, rec, err
 	}
 	s := e.sandbox(rec.ID)
-	if err := s.acquire(ctx, e, what); err != nil {
+	patient, cancel := context.WithTimeout(ctx, e.Patience)
+	if s.acquire(patient, e, what) != nil {
+		err = s.busy(patient, e, rec.Name)
+	}
+	cancel()
+	if err != nil {
 		return nil, rec, err
 	}
 	// It may have changed, or be gone, by the time that the lock is ours.
@@ -247,6 +386,8 @@ func (e *Engine) acquire(ctx context.Context, name, what string) (*sandbox, meta
 		s.unlock(e)
 		return nil, rec, err
 	}
+	s.name = rec.Name
+	e.use(s.id)()
 	e.warm(ctx, s, rec)
 	return s, rec, nil
 }
@@ -267,16 +408,21 @@ func (s *sandbox) acquire(ctx context.Context, e *Engine, what string) error {
 	select {
 	case <-s.lock:
 	case <-ctx.Done():
-		e.mu.Lock()
-		owner := s.owner
-		e.mu.Unlock()
-		return fault.New(fault.Conflict, "sandbox %s is busy: %s", s.id, owner).
-			WithHint("wait until it has ended, then try again").Because(context.Cause(ctx))
+		return s.busy(ctx, e, string(s.id))
 	}
 	e.mu.Lock()
 	s.owner = what
 	e.mu.Unlock()
 	return nil
+}
+
+// busy says who holds the lock that was not to be had.
+func (s *sandbox) busy(ctx context.Context, e *Engine, name string) error {
+	e.mu.Lock()
+	owner := s.owner
+	e.mu.Unlock()
+	return fault.New(fault.Conflict, "sandbox %s is busy: %s", name, owner).
+		WithHint("wait until that has ended, then try again").Because(context.Cause(ctx))
 }
 
 func (s *sandbox) tryLock(e *Engine, what string) bool {
@@ -300,6 +446,9 @@ func (s *sandbox) unlock(e *Engine) {
 
 // The places of the home.
 
+// liveDir holds the generations of a sandbox, below its directory.
+const liveDir = "live"
+
 func (e *Engine) sandboxDir(id timeline.SandboxID) string {
 	return filepath.Join(e.Home, "sandboxes", string(id))
 }
@@ -308,8 +457,13 @@ func (e *Engine) runDir(id timeline.SandboxID) string {
 	return filepath.Join(e.sandboxDir(id), "run")
 }
 
+// journalDir holds what was decided about the network of a sandbox.
+func (e *Engine) journalDir(id timeline.SandboxID) string {
+	return filepath.Join(e.sandboxDir(id), "journal")
+}
+
 func (e *Engine) genDir(rec *meta.Sandbox) string {
-	return filepath.Join(e.sandboxDir(rec.ID), "live", itoa(rec.Gen))
+	return filepath.Join(e.sandboxDir(rec.ID), liveDir, itoa(rec.Gen))
 }
 
 func (e *Engine) indexPath(id timeline.SandboxID, snap timeline.SnapshotID) string {
@@ -323,13 +477,20 @@ func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) {
 		return
 	}
 	s.warm = true
+	s.autos = thinEvery - 1 // an earlier daemon may not have come to it
 	if b, err := e.Boxes.Attach(ctx, e.runDir(s.id)); err == nil {
-		s.box, s.mapped = b, true // for all we know
+		s.box, s.told, s.mapped = b, b, true // for all we know
 		e.watch(s, b)
+		e.idleChanged()
+		e.watchPorts(s.id, b)
+		e.renew(ctx, &rec, b)
+		e.resumeQuestions(ctx, &rec, b)
 	} else if !fault.Is(err, fault.NotFound) {
 		e.Logger.Warn("keeper cannot be reached", "sandbox", s.id, "err", err)
 	}
 	if err := e.loadIndex(s, &rec); err != nil && !errors.Is(err, os.ErrNotExist) {
 		e.Logger.Warn("index is rebuilt", "sandbox", s.id, "err", err)
 	}
+	e.resume(s, &rec)
+	e.resumeKept(ctx, s, &rec)
 }

@@ -20,14 +20,28 @@ import (
 // then takes a snapshot if anything changed. It sees the command through, and
 // captures, even when the client goes away; see httpapi.Engine for the frames.
 func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
+	if req.Run != nil {
+		return e.runAttached(ctx, name, req, stream)
+	}
+	if req.Attach == "" && req.Keep {
+		return e.execKept(ctx, name, req, stream)
+	}
+	if k, s := e.findKept(ctx, name, req.Attach); k != nil {
+		return e.attachKept(ctx, s, k, req, stream)
+	}
+	if req.Attach == wire.AttachRun || req.Attach != "" && req.Keep {
+		return e.attachRun(ctx, name, req, stream)
+	}
 	if len(req.Cmd) == 0 && req.Attach == "" {
 		return wire.Exit{}, fault.New(fault.Invalid, "no command was given").
 			WithHint("give it after --, as in: coppice exec %s -- ls -l", name)
 	}
+	req.Keep, req.ID = false, ""
 	s, rec, err := e.acquire(ctx, name, "starting a command")
 	if err != nil {
 		return wire.Exit{}, err
 	}
+	defer e.use(s.id)()
 	session, err := e.open(ctx, s, &rec, req)
 	s.begun++
 	begun := s.begun
@@ -35,21 +49,27 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 	if err != nil {
 		return wire.Exit{}, err
 	}
-	exit, err := e.relay(ctx, rec.Name, session, stream)
+	id := req.Attach
+	exit, err := e.relay(ctx, rec.Name, session, stream, func(st wire.Started) {
+		if id == "" {
+			id = st.Exec
+			e.executing(&rec, req, id)
+		}
+	})
 	if err != nil {
 		return exit.Exit, err
 	}
 	if req.Attach != "" {
 		begun = 0 // who knows what began since
 	}
-	return e.settle(ctx, s, req, exit, begun)
+	x, err := e.settle(ctx, s, req, exit, begun)
+	e.limited(&rec, req, id, x)
+	e.exited(&rec, req, id, x)
+	return x, err
 }
 
 // ending is the last frame of a command, as Box.Exec has it.
-type ending struct {
-	wire.Exit
-	Alone bool `json:"alone"`
-}
+type ending = Ended
 
 // open starts the box if need be and the command in it.
 func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wire.ExecRequest) (io.ReadWriteCloser, error) {
@@ -77,8 +97,8 @@ func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wi
 // exit. When the client goes away the keeper is told to hang up; the output is
 // left to the keeper, which never lets a command wait for a reader. A session
 // that just ends, as with this process, hangs nothing up: the client attaches
-// again.
-func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteCloser, stream io.ReadWriter) (ending, error) {
+// again. started is called when the command runs.
+func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteCloser, stream io.ReadWriter, started func(wire.Started)) (ending, error) {
 	var input sync.WaitGroup
 	defer input.Wait()
 	if s, ok := stream.(interface{ SetReadDeadline(time.Time) error }); ok {
@@ -103,10 +123,10 @@ func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteClo
 		}
 	})
 
-	buf := make([]byte, 64<<10)
+	var buf []byte
 	gone := false
 	for {
-		t, p, err := wire.ReadFrame(session, buf)
+		whole, err := wire.ReadWhole(session, buf)
 		if err != nil {
 			if ctx.Err() != nil {
 				return ending{}, fault.New(fault.Unavailable, "the daemon is stopping; the command runs on").Because(context.Cause(ctx))
@@ -114,20 +134,25 @@ func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteClo
 			return ending{}, fault.New(fault.Unavailable, "the sandbox's keeper ended while the command ran").
 				WithHint("what was written is still there; see it with: coppice log %s", name).Because(err)
 		}
-		switch t {
+		buf = whole
+		switch p := whole[wire.FrameHead:]; wire.FrameType(whole[0]) {
 		case wire.FrameExit:
 			var x ending
 			err := decode(p, &x)
 			return x, err
 		case wire.FrameFailed:
-			var x wire.Error
+			return ending{}, decodeFailure(p)
+		case wire.FrameStarted:
+			var x wire.Started
 			if err := decode(p, &x); err != nil {
 				return ending{}, err
 			}
-			return ending{}, &fault.Error{Kind: fault.Kind(x.Kind), Message: x.Message, Hint: x.Hint}
+			started(x)
+			fallthrough
 		default:
-			if !gone && wire.WriteFrame(stream, t, p) != nil {
-				gone = true
+			if !gone {
+				_, err = stream.Write(whole)
+				gone = err != nil
 			}
 		}
 	}
@@ -189,6 +214,48 @@ func quote(w string) string {
 	return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
 }
 
+// Start makes sure that a sandbox runs: that its supervised command does, where it
+// has one, whatever the policy of that, and else that commands find it ready.
+func (e *Engine) Start(ctx context.Context, name string) (wire.StatusResult, error) {
+	if err := e.startUp(ctx, name); err != nil {
+		return wire.StatusResult{}, err
+	}
+	return e.Status(ctx, name)
+}
+
+func (e *Engine) startUp(ctx context.Context, name string) error {
+	s, rec, err := e.acquire(ctx, name, "starting")
+	if err != nil {
+		return err
+	}
+	defer s.unlock(e)
+	if rec.Run == nil || rec.Run.Remove || s.run != nil && !s.run.stopped {
+		_, err := e.start(ctx, s, &rec)
+		return err
+	}
+	exit, err := e.startAgain(ctx, s, &rec)
+	if err == nil && exit != nil {
+		return cannotStart(&rec, exit)
+	}
+	return err
+}
+
+// startAgain starts the supervised command of a sandbox, which runs nowhere; it gives
+// an exit when it cannot be run any more. The caller holds the lock.
+func (e *Engine) startAgain(ctx context.Context, s *sandbox, rec *meta.Sandbox) (*wire.Exit, error) {
+	run, session, err := e.startRun(ctx, s, rec, *rec.Run)
+	if err != nil {
+		return nil, fault.Wrap(err, "start the command of sandbox %s again", rec.Name)
+	}
+	return run.Exit, session.Close()
+}
+
+// cannotStart says that a supervised command cannot be run any more.
+func cannotStart(rec *meta.Sandbox, exit *wire.Exit) *fault.Error {
+	return fault.New(fault.Conflict, "the command of sandbox %s cannot be started again: %s", rec.Name, exit.Message).
+		WithHint("start another one: coppice run --in %s --detach -- CMD", rec.Name)
+}
+
 // Stop ends all processes of a sandbox and captures what they left.
 func (e *Engine) Stop(ctx context.Context, name string) (wire.StopResult, error) {
 	s, rec, err := e.acquire(ctx, name, "stopping")
@@ -201,6 +268,9 @@ func (e *Engine) Stop(ctx context.Context, name string) (wire.StopResult, error)
 		if n, err = b.Procs(ctx); err != nil {
 			return wire.StopResult{}, err
 		}
+	}
+	if s.run != nil {
+		s.run.stopped = true
 	}
 	if err := e.stopBox(ctx, s, stopGrace); err != nil {
 		return wire.StopResult{}, err

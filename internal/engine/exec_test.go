@@ -12,6 +12,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/layer"
 )
 
 // watched counts the reads of a connection that are under way.
@@ -43,7 +44,7 @@ func startRelay(t *testing.T) *relayed {
 	r := &relayed{keeper: keeper, client: client, stream: &watched{Conn: near}, stop: stop, done: make(chan struct{})}
 	go func() {
 		defer close(r.done)
-		r.exit, r.err = new(Engine).relay(ctx, "box", session, r.stream)
+		r.exit, r.err = new(Engine).relay(ctx, "box", session, r.stream, func(wire.Started) {})
 	}()
 	t.Cleanup(func() {
 		stop()
@@ -128,9 +129,9 @@ func TestFreezesThatAreNotNeeded(t *testing.T) {
 	step(1, "something may run")
 	b.alone = true
 	step(0, "nothing runs")
-	b.alone, b.suspects = false, []string{"/f"}
+	b.alone, b.suspects = false, layer.Suspects{Paths: []string{"/f"}}
 	step(1, "a file is mapped")
-	b.alone, b.suspects = true, nil
+	b.alone, b.suspects = true, layer.Suspects{}
 	step(1, "it was mapped when last seen")
 	step(0, "it was not")
 

@@ -9,14 +9,19 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -30,6 +35,11 @@ import (
 type fakeBoxes struct {
 	mu    sync.Mutex
 	boxes map[string]*fakeBox // by run directory
+
+	started []BoxConfig  // what boxes were started with
+	ports   map[int]bool // of boxes that start
+	deaf    int          // the same
+	noShare bool         // no limit of processors
 }
 
 type fakeBox struct {
@@ -37,15 +47,39 @@ type fakeBox struct {
 	gone chan struct{}
 	once sync.Once
 
-	alone    bool     // what commands end with
-	suspects []string // what freezes find
+	alone    bool           // what commands end with
+	suspects layer.Suspects // what freezes find
+	programs []wire.Program
 	freezes  int
+	hanging  atomic.Int32 // commands that wait for the box's end
+	procs    int          // that run, as far as the engine sees
+	rooted   *LiveRoot    // what Root gives; nil: nothing is mapped
+
+	mu     sync.Mutex
+	kept   map[string]chan struct{} // guarded by mu; supervised commands, closed when they end
+	starts int                      // guarded by mu; of such
+	blind  atomic.Int32             // so many times Wait knows nothing
+
+	ports     map[int]bool  // guarded by mu; that are listened on
+	morePorts chan struct{} // guarded by mu; a token when they have changed
+	dials     int           // guarded by mu
+	deaf      int           // guarded by mu; so many dials are refused
+
+	set    [][]Phase    // guarded by mu; the policies that were put in force
+	setErr func() error // guarded by mu; what comes of that
+
+	asking []wire.NetQuestion // guarded by mu; what waits for a person
 }
 
 func (f *fakeBoxes) Start(_ context.Context, c BoxConfig) (Box, Enforced, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	b := &fakeBox{root: c.Spec.Bind, gone: make(chan struct{})}
+	f.started = append(f.started, c)
+	b := &fakeBox{root: c.Spec.Bind, gone: make(chan struct{}), morePorts: make(chan struct{}, 1), deaf: f.deaf}
+	if f.ports != nil {
+		b.ports = maps.Clone(f.ports)
+		b.morePorts <- struct{}{}
+	}
 	f.boxes[c.RunDir] = b
 	return b, Enforced{Tier: c.Tier}, nil
 }
@@ -63,25 +97,167 @@ func (f *fakeBoxes) Attach(_ context.Context, dir string) (Box, error) {
 	return nil, fault.New(fault.NotFound, "no keeper listens in %s", dir)
 }
 
+func (f *fakeBoxes) CanLimitCPU() error {
+	if f.noShare {
+		return fault.New(fault.Unsupported, "no cpu controller").WithHint("leave cpus out")
+	}
+	return nil
+}
+
 func (b *fakeBox) Gone() <-chan struct{}              { return b.gone }
-func (b *fakeBox) Procs(context.Context) (int, error) { return 0, nil }
+func (b *fakeBox) Procs(context.Context) (int, error) { return int(b.hanging.Load()), nil }
 func (b *fakeBox) Freeze(context.Context) (Frozen, error) {
 	b.freezes++
-	return fakeFrozen{b.suspects}, nil
+	return fakeFrozen{b}, nil
+}
+func (b *fakeBox) Wait(ctx context.Context, exec string) (Ended, error) {
+	b.mu.Lock()
+	end := b.kept[exec]
+	b.mu.Unlock()
+	if end == nil || b.blind.Add(-1) >= 0 {
+		return Ended{}, fault.New(fault.NotFound, "no command %s", exec)
+	}
+	select {
+	case <-end:
+		return Ended{}, nil
+	case <-b.gone:
+		return Ended{}, fault.New(fault.Unavailable, "the keeper has ended")
+	case <-ctx.Done():
+		return Ended{}, ctx.Err()
+	}
+}
+
+// keep starts a supervised command, or attaches to one.
+func (b *fakeBox) keep(req wire.ExecRequest) (io.ReadWriteCloser, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out bytes.Buffer
+	s := stream{&out, io.Discard}
+	switch id := req.ID + req.Attach; {
+	case req.Attach == "" && b.kept[id] != nil:
+		return s, wire.WriteJSON(&out, wire.FrameFailed, wire.Error{Kind: string(fault.Exists), Message: "there is one"})
+	case req.Attach == "":
+		if b.kept == nil {
+			b.kept = map[string]chan struct{}{}
+		}
+		b.kept[id] = make(chan struct{})
+		b.starts++
+		fallthrough
+	default:
+		return s, wire.WriteJSON(&out, wire.FrameStarted, wire.Started{Exec: id, PID: 2})
+	}
+}
+func (b *fakeBox) Forget(context.Context, string) error { return nil }
+func (b *fakeBox) Active(ctx context.Context, since uint64) (uint64, error) {
+	return 0, fault.New(fault.Unavailable, "nothing runs here")
+}
+func (b *fakeBox) Ran(ctx context.Context, since uint64) (uint64, error) {
+	if b.ports == nil {
+		return 0, fault.New(fault.Unavailable, "nothing runs here")
+	}
+	b.mu.Lock()
+	more := b.morePorts
+	b.mu.Unlock()
+	select {
+	case <-more:
+		return since + 1, nil
+	case <-b.gone:
+		return 0, fault.New(fault.Unavailable, "the keeper has ended")
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+func (b *fakeBox) Ports(context.Context) (wire.PortsResult, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var r wire.PortsResult
+	for p := range b.ports {
+		r.Ports = append(r.Ports, wire.Port{Port: p, Address: "127.0.0.1", Program: "server"})
+	}
+	return r, nil
+}
+func (b *fakeBox) DialPort(_ context.Context, port int) (net.Conn, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dials++
+	if !b.ports[port] || b.dials <= b.deaf {
+		return nil, fault.New(fault.NotFound, "nothing listens on port %d", port)
+	}
+	a, _ := net.Pipe()
+	return a, nil
+}
+func (b *fakeBox) Processes(context.Context) (wire.ProcessesResult, error) {
+	return wire.ProcessesResult{Processes: []wire.Process{{PID: 2}}}, nil
+}
+func (b *fakeBox) SignalProcess(_ context.Context, pid int, sig wire.ProcessSignal) error {
+	if pid != 2 || sig.Name != "TERM" {
+		return fault.New(fault.NotFound, "no process %d for %q", pid, sig.Name)
+	}
+	return nil
+}
+func (b *fakeBox) SetPolicy(_ context.Context, phases []Phase) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.set = append(b.set, phases)
+	if b.setErr != nil {
+		return b.setErr()
+	}
+	return nil
+}
+func (b *fakeBox) Net(context.Context) (wire.NetNow, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return wire.NetNow{Conns: 1, Asking: b.asking}, nil
+}
+func (b *fakeBox) OpenRoot(context.Context) (*InsideRoot, error) {
+	u, g := uint32(os.Getuid()), uint32(os.Getgid())
+	return &InsideRoot{User: boxfs.User{UID: u, GID: g, UIDs: []boxfs.IDMap{{Inside: u, Outside: u, Size: 1}}, GIDs: []boxfs.IDMap{{Inside: g, Outside: g, Size: 1}}},
+		Close: func() error { return nil }}, nil
 }
 func (b *fakeBox) Stop(context.Context, time.Duration) error {
 	b.once.Do(func() { close(b.gone) })
 	return nil
 }
 
-type fakeFrozen struct{ suspects []string }
+func (b *fakeBox) Signal(context.Context, string, string) error { return nil }
+func (b *fakeBox) Cancel(context.Context, string) error         { return nil }
+func (b *fakeBox) Input(_ context.Context, _ string, r io.Reader, _ bool) error {
+	_, err := io.Copy(io.Discard, r)
+	return err
+}
 
-func (fakeFrozen) Procs() int           { return 0 }
-func (f fakeFrozen) Suspects() []string { return f.suspects }
-func (fakeFrozen) Thaw() error          { return nil }
+// Execs lists what was started with Keep, by the order of its ids.
+func (b *fakeBox) Execs(context.Context) ([]wire.ExecInfo, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []wire.ExecInfo
+	for _, id := range slices.Sorted(maps.Keys(b.kept)) {
+		out = append(out, wire.ExecInfo{ID: id, Cmd: []string{"kept", id}, PID: 2, Kept: true})
+	}
+	return out, nil
+}
+
+type fakeFrozen struct{ b *fakeBox }
+
+func (f fakeFrozen) Procs() int               { return f.b.procs }
+func (f fakeFrozen) Suspects() layer.Suspects { return f.b.suspects }
+func (f fakeFrozen) Programs() []wire.Program { return f.b.programs }
+func (fakeFrozen) Thaw() error                { return nil }
+func (f fakeFrozen) Root(context.Context) (*LiveRoot, error) {
+	if f.b.rooted != nil {
+		return f.b.rooted, nil
+	}
+	return new(LiveRoot), nil
+}
 
 // Exec does one of: true; write PATH TEXT; rm PATH; mv FROM TO; mkdir PATH.
 func (b *fakeBox) Exec(_ context.Context, req wire.ExecRequest) (io.ReadWriteCloser, error) {
+	if len(req.Cmd) == len(inShell("")) && slices.Equal(req.Cmd[:3], inShell("")[:3]) {
+		return b.shell(req)
+	}
+	if req.Keep || req.Attach != "" {
+		return b.keep(req)
+	}
 	at := func(i int) string { return filepath.Join(b.root, req.Cmd[i]) }
 	var err error
 	switch req.Cmd[0] {
@@ -102,6 +278,9 @@ func (b *fakeBox) Exec(_ context.Context, req wire.ExecRequest) (io.ReadWriteClo
 		x.Exit = wire.Exit{Code: 1, Message: err.Error()}
 	}
 	var out bytes.Buffer
+	if err := wire.WriteJSON(&out, wire.FrameStarted, wire.Started{Exec: "e1", PID: 2}); err != nil {
+		return nil, err
+	}
 	return stream{&out, io.Discard}, wire.WriteJSON(&out, wire.FrameExit, x)
 }
 
@@ -119,10 +298,15 @@ type home struct {
 	boxes *fakeBoxes
 	boot  string
 	now   time.Time
+	fs    vfs.FS           // that layers are written through
+	clock func() time.Time // nil: the real one
+	bare  bool             // the host cannot give tier supervised
 	*Engine
 }
 
-func newHome(t testing.TB) *home {
+func newHome(t testing.TB) *home { return newHomeOn(t, vfs.OS()) }
+
+func newHomeOn(t testing.TB, files vfs.FS) *home {
 	dir, err := os.MkdirTemp("", "engine")
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +315,7 @@ func newHome(t testing.TB) *home {
 		filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error { return os.Chmod(p, 0o700) })
 		os.RemoveAll(dir)
 	})
-	h := &home{t: t, dir: dir, boxes: &fakeBoxes{boxes: map[string]*fakeBox{}}, boot: "boot-1", now: time.Now()}
+	h := &home{t: t, dir: dir, boxes: &fakeBoxes{boxes: map[string]*fakeBox{}}, boot: "boot-1", now: time.Now(), fs: files}
 	h.open()
 	t.Cleanup(h.close)
 	return h
@@ -143,7 +327,7 @@ func (h *home) open() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	layers, err := layer.Open(ctx, vfs.OS(), filepath.Join(h.dir, "layers"))
+	layers, err := layer.Open(ctx, h.fs, filepath.Join(h.dir, "layers"))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -154,10 +338,11 @@ func (h *home) open() {
 		h.t.Fatal(err)
 	}
 	h.Engine, err = Open(ctx, Config{
-		Home: h.dir, DB: db, Layers: layers, Boxes: h.boxes, BootID: h.boot,
+		Home: h.dir, DB: db, Layers: layers, Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"},
 		Drivers: map[string]rootfs.Driver{"copy": drv},
 		ProbeHost: func(context.Context, bool) (wire.ProbeReport, error) {
-			return wire.ProbeReport{Tier: "process", Driver: "copy"}, nil
+			return wire.ProbeReport{Tier: "process", Driver: "copy", Items: []wire.ProbeItem{
+				{Group: "tiers", Name: "supervised", OK: !h.bare, Detail: "needs a link", Remedy: "modprobe veth"}, {Group: "tiers", Name: "process", OK: true}}}, nil
 		},
 	})
 	if err != nil {
@@ -188,8 +373,8 @@ func (h *home) run(name string, cmd ...string) wire.Exit {
 	return x
 }
 
-// tree reads the live root of a sandbox: path to content, directories end in /.
-func (h *home) tree(name string) map[string]string {
+// box is the live box of a sandbox, which is started if need be.
+func (h *home) box(name string) *fakeBox {
 	h.t.Helper()
 	h.run(name, "true")
 	rec, err := h.DB.Sandbox(context.Background(), name)
@@ -197,9 +382,14 @@ func (h *home) tree(name string) map[string]string {
 		h.t.Fatal(err)
 	}
 	h.boxes.mu.Lock()
-	root := h.boxes.boxes[h.runDir(rec.ID)].root
-	h.boxes.mu.Unlock()
-	return readTree(h.t, root)
+	defer h.boxes.mu.Unlock()
+	return h.boxes.boxes[h.runDir(rec.ID)]
+}
+
+// tree reads the live root of a sandbox: path to content, directories end in /.
+func (h *home) tree(name string) map[string]string {
+	h.t.Helper()
+	return readTree(h.t, h.box(name).root)
 }
 
 func readTree(t testing.TB, root string) map[string]string {

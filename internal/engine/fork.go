@@ -18,24 +18,38 @@ const maxForks = 10_000
 // Fork makes sandboxes that share every layer with this one. Without a
 // reference the present is captured first. Either all are made or none.
 func (e *Engine) Fork(ctx context.Context, name string, req wire.ForkRequest) (wire.ForkResult, error) {
+	res, _, err := e.fork(ctx, name, req, "")
+	return res, err
+}
+
+// fork is Fork for the candidates of a tournament, or for "" none. It gives the
+// snapshot that the forks begin at.
+func (e *Engine) fork(ctx context.Context, name string, req wire.ForkRequest, tournament string) (res wire.ForkResult, at timeline.SnapshotID, err error) {
 	n := max(req.N, len(req.Names))
 	if n == 0 {
 		n = 1
 	}
 	if n > maxForks {
-		return wire.ForkResult{}, fault.New(fault.Invalid, "%d forks at once: the limit is %d", n, maxForks)
+		return res, at, fault.New(fault.Invalid, "%d forks at once: the limit is %d", n, maxForks).WithHint("make them in parts")
 	}
 	for _, nn := range req.Names {
 		if err := timeline.ValidName(nn); err != nil {
-			return wire.ForkResult{}, err
+			return res, at, err
 		}
 		if err := e.nameFree(ctx, nn); err != nil {
-			return wire.ForkResult{}, err
+			return res, at, err
 		}
 	}
 	parent, at, err := e.forkPoint(ctx, name, req.At)
 	if err != nil {
-		return wire.ForkResult{}, err
+		return res, at, err
+	}
+	parent.Timed = nil
+	var warnings []string
+	if len(req.Policy) > 0 {
+		if warnings, err = e.repolicy(ctx, &parent, req.Policy); err != nil {
+			return res, at, err
+		}
 	}
 	taken := make(map[string]bool, n)
 	for _, nn := range req.Names {
@@ -46,31 +60,34 @@ func (e *Engine) Fork(ctx context.Context, name string, req wire.ForkRequest) (w
 	for i := range recs {
 		rec := parent
 		if rec.ID, err = timeline.NewSandboxID(e.Rand); err != nil {
-			return wire.ForkResult{}, err
+			return res, at, err
 		}
 		if i < len(req.Names) {
 			rec.Name = req.Names[i]
 		} else if rec.Name, err = e.freshName(ctx, rec.ID, taken); err != nil {
-			return wire.ForkResult{}, err
+			return res, at, err
 		}
 		taken[rec.Name] = true
 		rec.Created = e.Now().UTC().Truncate(time.Microsecond)
 		rec.From = parent.Name + "@" + string(at)
-		rec.Enforced, rec.Redo = nil, nil
+		rec.Expires = nil // it was the parent that was given so long
+		rec.Enforced, rec.Redo, rec.Mark, rec.Run, rec.Again, rec.Starting, rec.Tournament = nil, nil, "", nil, false, false, tournament
 		if firsts[i], err = e.first(&rec, at, timeline.CauseFork, "fork of "+parent.Name); err != nil {
-			return wire.ForkResult{}, err
+			return res, at, err
 		}
 		rec.Head, rec.MountTop, rec.Gen = firsts[i].ID, firsts[i].ID, 1
 		recs[i] = rec
 	}
 	if err := e.DB.CreateSandboxes(ctx, recs, firsts); err != nil {
-		return wire.ForkResult{}, err
+		return res, at, err
 	}
-	res := wire.ForkResult{Sandboxes: make([]wire.Sandbox, n)}
+	res.Sandboxes = make([]wire.Sandbox, n)
+	e.forked(&parent, at, recs)
 	for i := range recs {
 		res.Sandboxes[i] = e.wire(ctx, &recs[i])
+		res.Sandboxes[i].Warnings = warnings
 	}
-	return res, nil
+	return res, at, nil
 }
 
 // forkPoint finds the snapshot that forks begin at.

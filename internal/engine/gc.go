@@ -4,9 +4,13 @@ package engine
 
 import (
 	"context"
+	"maps"
 	"math/bits"
 	"slices"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -16,9 +20,16 @@ import (
 
 // GC frees what nothing refers to: snapshots of removed sandboxes that nobody
 // descends from, layers without a record, generations that were left, and what a
-// crash left half made. Before that it drops what the request's rules do not keep.
+// crash left half made. Before that it removes the forks of ended tournaments, and
+// drops what the request's rules do not keep.
 func (e *Engine) GC(ctx context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error) {
 	res := wire.GCResult{DryRun: req.DryRun, Removed: []string{}}
+	if err := checkRules(req); err != nil {
+		return res, err
+	}
+	if err := e.dropForks(ctx, &res, progress); err != nil {
+		return res, err
+	}
 	if err := e.retain(ctx, req, &res, progress); err != nil {
 		return res, err
 	}
@@ -65,9 +76,71 @@ func (e *Engine) GC(ctx context.Context, req wire.GCRequest, progress func(wire.
 	return res, e.sweep(ctx)
 }
 
+// dropForks removes the forks of tournaments that have ended, also by a crash, and
+// adds them to res. One in which commands run stays.
+func (e *Engine) dropForks(ctx context.Context, res *wire.GCResult, progress func(wire.Progress)) error {
+	recs, err := e.DB.Sandboxes(ctx)
+	if err != nil {
+		return err
+	}
+	recs = slices.DeleteFunc(recs, func(r meta.Sandbox) bool { return r.Tournament == "" || e.isPlaying(r.Tournament) })
+	var mu sync.Mutex // guards res and progress
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(removers)
+	for i := range recs {
+		g.Go(func() error {
+			freed, gone, err := e.dropFork(ctx, &recs[i], res.DryRun)
+			if err != nil || !gone {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			res.Forks = append(res.Forks, recs[i].Name)
+			res.Bytes += freed
+			progress(wire.Progress{Phase: "forks", Done: int64(len(res.Forks)), Total: int64(len(recs))})
+			return nil
+		})
+	}
+	err = g.Wait()
+	slices.Sort(res.Forks)
+	return err
+}
+
+// removers is how many sandboxes are removed at once: it is the disk that takes
+// the time.
+const removers = 8
+
+// dropFork removes one, unless it is in use, and tells how many bytes that frees.
+func (e *Engine) dropFork(ctx context.Context, rec *meta.Sandbox, dry bool) (freed int64, gone bool, err error) {
+	use, err := e.DB.Usage(ctx, rec.ID)
+	if err != nil {
+		return 0, false, err
+	}
+	if dry {
+		return use.Own, e.wire(ctx, rec).Procs == 0, nil
+	}
+	err = e.removeOne(ctx, string(rec.ID), false)
+	switch {
+	case fault.Is(err, fault.Conflict), fault.Is(err, fault.NotFound):
+		return 0, false, nil // in use, or removed meanwhile
+	case err != nil:
+		return 0, false, fault.Wrap(err, "remove sandbox %s", rec.Name)
+	}
+	return use.Own, true, nil
+}
+
 // garbage is the layers that may go: the dead ones, and those on the disk that
 // have no record; but none that is mounted or being made.
 func (e *Engine) garbage(ctx context.Context, dead []timeline.LayerID) (out []timeline.LayerID, err error) {
+	// In this order: a layer is on the disk, has its record, and only then is made.
+	// One that is made meanwhile would else be seen with neither.
+	onDisk, err := e.Layers.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	making := maps.Clone(e.making)
+	e.mu.Unlock()
 	known, err := e.DB.Layers(ctx)
 	if err != nil {
 		return nil, err
@@ -76,12 +149,8 @@ func (e *Engine) garbage(ctx context.Context, dead []timeline.LayerID) (out []ti
 	for _, l := range known {
 		recorded[l.ID] = true
 	}
-	onDisk, err := e.Layers.List(ctx)
-	if err != nil {
-		return nil, err
-	}
 	for _, id := range onDisk {
-		if !recorded[id] && !e.isMaking(id) {
+		if !recorded[id] && !making[id] {
 			dead = append(dead, id)
 		}
 	}
@@ -97,9 +166,8 @@ func (e *Engine) garbage(ctx context.Context, dead []timeline.LayerID) (out []ti
 // maxSpans bounds how many hours, days and weeks a rule may count.
 const maxSpans = 10_000
 
-// retain drops the snapshots that the request's rules do not keep, and adds them
-// to res. Without a rule it drops nothing.
-func (e *Engine) retain(ctx context.Context, req wire.GCRequest, res *wire.GCResult, progress func(wire.Progress)) error {
+// checkRules says what is wrong with a request's rules.
+func checkRules(req wire.GCRequest) error {
 	k := req.Keep
 	for _, n := range []int64{int64(k.Last), k.WithinMS, int64(k.Hourly), int64(k.Daily), int64(k.Weekly)} {
 		if n < 0 {
@@ -110,11 +178,18 @@ func (e *Engine) retain(ctx context.Context, req wire.GCRequest, res *wire.GCRes
 		return fault.New(fault.Invalid, "a rule of what to keep counts more than %d", maxSpans).
 			WithHint("to keep everything of a time, use: coppice gc --keep-within TIME")
 	}
+	if k == (wire.Keep{}) && len(req.Sandboxes) > 0 {
+		return fault.New(fault.Invalid, "sandboxes were named, but nothing that says what to keep of them").
+			WithHint("add a rule, as in: coppice gc --keep-last 20 --keep-daily 7 NAME")
+	}
+	return nil
+}
+
+// retain drops the snapshots that the request's rules do not keep, and adds them
+// to res. Without a rule it drops nothing.
+func (e *Engine) retain(ctx context.Context, req wire.GCRequest, res *wire.GCResult, progress func(wire.Progress)) error {
+	k := req.Keep
 	if k == (wire.Keep{}) {
-		if len(req.Sandboxes) > 0 {
-			return fault.New(fault.Invalid, "sandboxes were named, but nothing that says what to keep of them").
-				WithHint("add a rule, as in: coppice gc --keep-last 20 --keep-daily 7 NAME")
-		}
 		return nil
 	}
 	names := req.Sandboxes
@@ -181,6 +256,7 @@ func (e *Engine) retainIn(ctx context.Context, name string, k wire.Keep, dry boo
 			if err != nil {
 				return fault.Wrap(err, "drop snapshot %s of sandbox %s", id, name)
 			}
+			e.dropped(&rec, h.Snapshots[id], "retention")
 		}
 		gone = append(gone, nodes[id])
 	}

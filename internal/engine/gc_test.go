@@ -5,6 +5,7 @@ package engine
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,6 +29,7 @@ func (h *home) aged(name string, n int) (ids []string) {
 }
 
 func TestRetention(t *testing.T) {
+	t.Parallel()
 	h := newHome(t)
 	first := h.onDir("a").Head
 	ids := h.aged("a", 40)
@@ -44,7 +46,7 @@ func TestRetention(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, err := h.Undo(ctx, "a", 1); err != nil {
+		if _, err := h.Undo(ctx, "a", wire.UndoRequest{N: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -96,7 +98,7 @@ func TestRetention(t *testing.T) {
 
 	// What stays shows what it showed.
 	for _, i := range left {
-		if _, err := h.Checkout(ctx, "a", ids[i]); err != nil {
+		if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: ids[i]}); err != nil {
 			t.Fatal(err)
 		}
 		got := h.tree("a")
@@ -154,6 +156,50 @@ func TestByHalves(t *testing.T) {
 		slices.Sort(got)
 		if !slices.Equal(got, ids) {
 			t.Errorf("of %d: %v", n, got)
+		}
+	}
+}
+
+// Layers get their records beside a gc: none that has one goes.
+func TestGCBesideCaptures(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	const boxes = 4
+	for i := range boxes {
+		h.onDir("a" + itoa(i))
+	}
+	done := make(chan struct{})
+	var collector, writers sync.WaitGroup
+	collector.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if _, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for i := range boxes {
+		writers.Go(func() {
+			for n := range 60 {
+				h.run("a"+itoa(i), "write", "f", itoa(n))
+			}
+		})
+	}
+	writers.Wait()
+	close(done)
+	collector.Wait()
+	recorded, err := h.DB.Layers(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range recorded {
+		if !h.Layers.Has(l.ID) {
+			t.Errorf("layer %s has a record and is gone", l.ID)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -75,10 +76,11 @@ func (e *Engine) refreshable(ctx context.Context, have meta.Base) (*layer.Index,
 
 // refresh brings a copy of the host up to date. The caller holds importing.
 func (e *Engine) refresh(ctx context.Context, have, fresh meta.Base, since *layer.Index, opts layer.ImportOptions) (base, error) {
-	stack, err := e.stack(ctx, false, have.Top)
+	below, err := e.layersBelow(ctx, have.Top)
 	if err != nil {
 		return base{}, err
 	}
+	stack := rootspec.Stack{Layers: e.layerDirs(below)}
 	id, made, err := e.newLayer()
 	if err != nil {
 		return base{}, err

@@ -230,6 +230,7 @@ func TestIndexWithoutItsBaseIsSwept(t *testing.T) {
 
 // Refreshing for years fills neither the disk nor the mount table.
 func TestRefreshedCopiesStayShallowAndAreCollected(t *testing.T) {
+	t.Parallel()
 	f := newFakeHost(t)
 	f.box("a")
 	n := 40
@@ -247,7 +248,7 @@ func TestRefreshedCopiesStayShallowAndAreCollected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := f.stack(ctx, false, rec.Head)
+	st, _, err := f.stack(ctx, &rec, rec.Head)
 	if err != nil || len(st.Layers) >= 30 {
 		t.Errorf("%d refreshes are mounted through %d layers, %v", n, len(st.Layers), err)
 	}

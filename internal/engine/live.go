@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
@@ -20,16 +21,6 @@ import (
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
-
-// stack finds the directories that make up the root of a snapshot.
-func (e *Engine) stack(ctx context.Context, host bool, id timeline.SnapshotID) (rootspec.Stack, error) {
-	st := rootspec.Stack{Host: host}
-	ids, err := e.layersBelow(ctx, id)
-	for _, l := range ids {
-		st.Layers = append(st.Layers, e.Layers.Dir(l))
-	}
-	return st, err
-}
 
 // maxStacks is how many answers of layersBelow are remembered, and maxSteps how
 // far it looks down for one of them before it reads the whole lineage.
@@ -131,8 +122,8 @@ func (e *Engine) live(ctx context.Context, rec *meta.Sandbox) (rootfs.Driver, ro
 	if !ok {
 		return nil, rootfs.Live{}, fault.New(fault.Unsupported, "sandbox %s uses driver %q, which this build does not have", rec.Name, rec.Driver)
 	}
-	st, err := e.stack(ctx, rec.Host, rec.MountTop)
-	return drv, rootfs.Live{Dir: e.genDir(rec), Stack: st}, err
+	st, _, err := e.stack(ctx, rec, rec.MountTop)
+	return drv, rootfs.Live{Dir: e.genDir(rec), Stack: st, Disk: rec.Limits.Disk}, err
 }
 
 // presented reports whether the present generation was ever made: only then can
@@ -165,21 +156,45 @@ func (e *Engine) start(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_ Bo
 	if b := e.liveBox(s); b != nil {
 		return b, nil
 	}
-	spec, err := e.present(ctx, s, rec)
+	// The root of a box that has ended may still be open, and is not to be mounted
+	// twice.
+	if err := e.cutFiles(ctx, s); err != nil {
+		return nil, err
+	}
+	spec, hidden, err := e.present(ctx, s, rec)
 	if err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(e.runDir(s.id), 0o700); err != nil {
 		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	b, enforced, err := e.Boxes.Start(ctx, BoxConfig{
-		ID: s.id, Name: rec.Name, RunDir: e.runDir(s.id), Spec: spec, Tier: rec.Tier,
-		User: rec.User, Host: rec.Host, Net: rec.Net, Env: rec.Env, Limits: rec.Limits,
-	})
+	disk, err := e.diskLimit(ctx, rec)
 	if err != nil {
 		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	s.box = b
+	if err := e.tellEnded(ctx, rec); err != nil {
+		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
+	}
+	access, err := e.access(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	phases, journal, err := e.confine(ctx, rec)
+	if err != nil {
+		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
+	}
+	began, asks := e.Now(), asks(phases)
+	b, enforced, err := e.Boxes.Start(ctx, BoxConfig{
+		ID: s.id, Name: rec.Name, RunDir: e.runDir(s.id), Spec: spec, Tier: rec.Tier,
+		User: rec.User, Host: rec.Host, Net: rec.Net, Env: rec.Env, Limits: rec.Limits, DiskBy: disk.By, Self: self(rec),
+		Strong: rec.Strong, Trace: rec.Tier == tierSupervised || supervises(rec), Hidden: hidden, Access: access, Phases: phases, JournalDir: journal, Asks: asks,
+	})
+	if err != nil {
+		return nil, fault.Wrap(e.blameLimit(ctx, rec, err), "start sandbox %s", rec.Name)
+	}
+	e.ended(s)
+	s.box, s.told = b, b
+	e.emit(about(rec, wire.EventStarted))
 	if !slices.Equal(enforced.Items, rec.Enforced) {
 		rec.Enforced = enforced.Items
 		if err := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Enforced = enforced.Items; return nil }); err != nil {
@@ -187,44 +202,54 @@ func (e *Engine) start(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_ Bo
 		}
 	}
 	e.watch(s, b)
+	e.idleChanged()
+	e.watchPorts(s.id, b)
+	if asks {
+		e.watchQuestions(s.id, b, began)
+	}
 	return b, nil
 }
 
 // present makes the live root ready to be mounted. Meanwhile no layer goes, and
-// afterwards none of those that it stands on.
-func (e *Engine) present(ctx context.Context, s *sandbox, rec *meta.Sandbox) (spec rootspec.Spec, err error) {
+// afterwards none of those that it stands on. hidden is how many places of what it
+// stands on are hidden.
+func (e *Engine) present(ctx context.Context, s *sandbox, rec *meta.Sandbox) (spec rootspec.Spec, hidden int, err error) {
 	if err := e.flatten(ctx, rec.MountTop); err != nil {
-		return spec, fault.Wrap(err, "start sandbox %s", rec.Name)
+		return spec, 0, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
 	e.shape.RLock()
 	defer e.shape.RUnlock()
+	fresh := !e.presented(rec)
+	if err := os.MkdirAll(filepath.Dir(e.genDir(rec)), 0o700); err != nil {
+		return spec, 0, fault.Wrap(err, "start sandbox %s", rec.Name)
+	}
+	mask, err := e.maskLive(ctx, rec)
+	if err != nil {
+		return spec, 0, err
+	}
 	drv, live, err := e.live(ctx, rec)
 	if err != nil {
-		return spec, err
+		return spec, 0, err
 	}
-	fresh := !e.presented(rec)
-	if err := os.MkdirAll(filepath.Dir(live.Dir), 0o700); err != nil {
-		return spec, fault.Wrap(err, "start sandbox %s", rec.Name)
-	}
-	layers, err := e.layersBelow(ctx, rec.MountTop)
+	_, layers, err := e.stack(ctx, rec, rec.MountTop)
 	if err != nil {
-		return spec, err
+		return spec, 0, err
 	}
 	if spec, err = drv.Present(ctx, live); err != nil {
-		return spec, fault.Wrap(e.blame(rec, layers, err), "start sandbox %s", rec.Name)
+		return spec, 0, fault.Wrap(e.blame(rec, layers, err), "start sandbox %s", rec.Name)
 	}
 	if fresh {
 		if err := e.freshIndex(ctx, s, rec, drv, live); err != nil {
-			return spec, err
+			return spec, 0, err
 		}
 	}
 	if drv.Plain() {
-		return spec, nil // it holds all that it shows
+		return spec, mask.Places, nil // it holds all that it shows
 	}
 	if len(layers) >= timeline.MergeArity {
 		e.mayBeDeep(rec.MountTop) // after a crash nobody else may know
 	}
-	return spec, e.noteMounted(s.id, layers)
+	return spec, mask.Places, e.noteMounted(s.id, layers)
 }
 
 // blame names the layer that is missing, if one is, when a live root could not be
@@ -275,6 +300,7 @@ func (e *Engine) watch(s *sandbox, b Box) {
 		if s.box != nil && s.box != b {
 			return nil // started again: it is the next capture's work
 		}
+		e.ended(s)
 		if rec, err = e.DB.Sandbox(e.bgCtx, string(s.id)); err != nil {
 			return nil
 		}
@@ -290,6 +316,9 @@ func (e *Engine) watch(s *sandbox, b Box) {
 
 // stopBox ends the sandbox's processes and keeper. The caller holds the lock.
 func (e *Engine) stopBox(ctx context.Context, s *sandbox, grace time.Duration) error {
+	if err := e.cutFiles(ctx, s); err != nil {
+		return err
+	}
 	b := e.liveBox(s)
 	if b == nil {
 		return nil
@@ -298,6 +327,7 @@ func (e *Engine) stopBox(ctx context.Context, s *sandbox, grace time.Duration) e
 		return fault.Wrap(err, "stop sandbox %s", s.id)
 	}
 	s.box = nil
+	e.ended(s)
 	return e.forgetMounted(s.id)
 }
 

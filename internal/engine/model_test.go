@@ -23,6 +23,7 @@ import (
 // exactly the tree that was live then, in every sandbox, after checkouts, forks,
 // deletions, garbage collection, merges, and the death of the engine.
 func TestHistoryModel(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		m := newModel(t, rt)
 		defer m.h.close()
@@ -33,6 +34,7 @@ func TestHistoryModel(t *testing.T) {
 			"rename":   m.rename,
 			"commit":   m.commit,
 			"checkout": m.checkout,
+			"in place": m.inPlace,
 			"undo":     m.undo,
 			"redo":     m.redo,
 			"fork":     m.fork,
@@ -187,7 +189,7 @@ func (b *modelBox) history() []string {
 func (m *model) checkout(t *rapid.T) {
 	name, b := m.box(t)
 	to := rapid.SampledFrom(b.history()).Draw(t, "to")
-	r, err := m.h.Checkout(ctx, name, to)
+	r, err := m.h.Checkout(ctx, name, wire.CheckoutRequest{Node: to})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,9 +199,42 @@ func (m *model) checkout(t *rapid.T) {
 	b.head, b.tree, b.redo = to, maps.Clone(m.trees[to]), nil
 }
 
+// inPlace is a checkout while something runs: the live root stays the same one.
+func (m *model) inPlace(t *rapid.T) {
+	name, b := m.box(t)
+	to := rapid.SampledFrom(b.history()).Draw(t, "to")
+	box := m.h.box(name)
+	box.procs = 1
+	defer func() { box.procs = 0 }()
+	r, err := m.h.Checkout(ctx, name, wire.CheckoutRequest{Node: to, InPlace: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Head != to || r.Kept != "" || !r.InPlace || r.Stopped != 0 {
+		t.Fatalf("checkout of %s in place: %+v", to, r)
+	}
+	b.head, b.tree, b.redo = to, maps.Clone(m.trees[to]), nil
+	if m.h.box(name) != box {
+		t.Fatal("the box was stopped")
+	}
+	m.unchanged(t, name, b)
+}
+
+// unchanged checks that the live root is seen to equal HEAD.
+func (m *model) unchanged(t *rapid.T, name string, b *modelBox) {
+	d, err := m.h.Diff(ctx, name, wire.DiffRequest{A: "HEAD"})
+	if err != nil || len(d.Changes) > 0 {
+		t.Fatalf("after a move the live root differs from HEAD: %+v, %v", d.Changes, err)
+	}
+	c, err := m.h.Commit(ctx, name, "nothing")
+	if err != nil || c.Changed || c.Head != b.head {
+		t.Fatalf("commit after a move: %+v, %v", c, err)
+	}
+}
+
 func (m *model) undo(t *rapid.T) {
 	name, b := m.box(t)
-	r, err := m.h.Undo(ctx, name, 1)
+	r, err := m.h.Undo(ctx, name, wire.UndoRequest{N: 1})
 	to := b.up[b.head]
 	if to == "" {
 		if !fault.Is(err, fault.NotFound) && err == nil {
@@ -224,7 +259,7 @@ func (m *model) sync(b *modelBox, r wire.MoveResult) {
 
 func (m *model) redo(t *rapid.T) {
 	name, b := m.box(t)
-	r, err := m.h.Redo(ctx, name)
+	r, err := m.h.Redo(ctx, name, wire.RedoRequest{})
 	if len(b.redo) == 0 {
 		if !fault.Is(err, fault.NotFound) {
 			t.Fatalf("redo with nothing to redo: %+v, %v", r, err)

@@ -4,6 +4,8 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -19,22 +21,21 @@ func (e *Engine) Commit(ctx context.Context, name, message string) (wire.CommitR
 	}
 	defer s.unlock(e)
 	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseManual, message: message})
-	return wire.CommitResult{
-		Node: string(t.id), Head: string(rec.Head), Changed: t.changed, Paths: t.stats.Paths, Bytes: t.stats.Bytes,
-	}, err
+	return committed(&rec, t), err
 }
 
 // Checkout brings a sandbox to a snapshot, after a capture of the present.
-func (e *Engine) Checkout(ctx context.Context, name, ref string) (wire.MoveResult, error) {
-	return e.move(ctx, name, "checking out "+ref, func(h *timeline.History, rec *meta.Sandbox) (to target, err error) {
-		id, err := h.Resolve(ref, e.Now())
+func (e *Engine) Checkout(ctx context.Context, name string, req wire.CheckoutRequest) (wire.MoveResult, error) {
+	return e.move(ctx, name, "checking out "+req.Node, req, func(h *timeline.History, rec *meta.Sandbox) (to target, err error) {
+		id, err := h.Resolve(req.Node, e.Now())
 		return target{clean: id, dirty: id}, err
 	})
 }
 
-// Undo goes n snapshots back. What was changed since HEAD counts as the first.
-func (e *Engine) Undo(ctx context.Context, name string, n int) (wire.MoveResult, error) {
-	return e.move(ctx, name, "undoing", func(h *timeline.History, rec *meta.Sandbox) (to target, err error) {
+// Undo goes req.N snapshots back. What was changed since HEAD counts as the first.
+func (e *Engine) Undo(ctx context.Context, name string, req wire.UndoRequest) (wire.MoveResult, error) {
+	n := max(1, req.N)
+	return e.move(ctx, name, "undoing", wire.CheckoutRequest{InPlace: req.InPlace}, func(h *timeline.History, rec *meta.Sandbox) (to target, err error) {
 		if to.clean, _, err = h.Undo(n, rec.Redo); err != nil {
 			return to, err
 		}
@@ -48,8 +49,8 @@ func (e *Engine) Undo(ctx context.Context, name string, n int) (wire.MoveResult,
 }
 
 // Redo takes the last undo back.
-func (e *Engine) Redo(ctx context.Context, name string) (wire.MoveResult, error) {
-	return e.move(ctx, name, "redoing", func(h *timeline.History, rec *meta.Sandbox) (target, error) {
+func (e *Engine) Redo(ctx context.Context, name string, req wire.RedoRequest) (wire.MoveResult, error) {
+	return e.move(ctx, name, "redoing", wire.CheckoutRequest{InPlace: req.InPlace}, func(h *timeline.History, rec *meta.Sandbox) (target, error) {
 		id, left, err := h.Redo(rec.Redo)
 		return target{clean: id, dirty: id, redo: func(timeline.SnapshotID) []timeline.SnapshotID { return left }}, err
 	})
@@ -65,12 +66,16 @@ type target struct {
 
 // move captures the present and then brings the sandbox to a snapshot: its
 // processes are killed where the capture froze them, so that the snapshot is
-// exactly what they left, and the next start mounts the target's stack.
+// exactly what they left, and the next start mounts the target's stack. In place
+// they are let go on over the files of the target; see rewind.
 //
 // The target is chosen before the capture, so that HEAD means what the user saw;
 // when an undo finds uncaptured changes, these are what it undoes first.
-func (e *Engine) move(ctx context.Context, name, what string, choose func(*timeline.History, *meta.Sandbox) (target, error)) (m wire.MoveResult, err error) {
-	s, rec, err := e.acquire(ctx, name, what)
+//
+// Processes of a sandbox with a supervised command are asked to end first. What
+// they still write is captured as well, and the command is started again.
+func (e *Engine) move(ctx context.Context, name, what string, req wire.CheckoutRequest, choose func(*timeline.History, *meta.Sandbox) (target, error)) (m wire.MoveResult, err error) {
+	s, rec, err := e.acquireAlone(ctx, name, what)
 	if err != nil {
 		return m, err
 	}
@@ -84,14 +89,23 @@ func (e *Engine) move(ctx context.Context, name, what string, choose func(*timel
 		return m, err
 	}
 	seen := rec.Head
-	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseCheckout, message: "before " + what, frozen: true})
+	grace := graceOf(req, s.run != nil)
+	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseCheckout, message: "before " + what, frozen: grace == 0})
+	if err == nil && !req.InPlace {
+		if err = e.willRestart(ctx, s); err != nil && t.frozen != nil {
+			err = errors.Join(err, t.frozen.Thaw())
+		}
+	}
+	if err == nil && grace > 0 {
+		t, err = e.interrupt(ctx, s, &rec, t, grace)
+	}
 	if err != nil {
 		return m, fault.Wrap(err, "keep the present of sandbox %s", rec.Name)
 	}
 	if t.changed {
 		m.Kept = string(t.id)
 	}
-	m.From, m.Stopped = string(seen), t.procs
+	m.From = string(seen)
 	to := goal.clean
 	if t.changed {
 		to = goal.dirty
@@ -100,14 +114,47 @@ func (e *Engine) move(ctx context.Context, name, what string, choose func(*timel
 	if goal.redo != nil {
 		redo = goal.redo(rec.Head)
 	}
+	m.Head, m.Message = string(to), h.Snapshots[to].Message
+	if req.InPlace && t.frozen != nil && t.procs > 0 {
+		m.InPlace = true
+		if m.Rewritten, err = e.rewind(context.WithoutCancel(ctx), s, &rec, t.frozen, to, what, redo); err == nil {
+			e.moved(&rec, m, what)
+		}
+		return m, err
+	}
+	m.Stopped = t.procs
 	if err := e.stopBox(ctx, s, 0); err != nil {
 		return m, err
 	}
 	if err := e.reset(ctx, s, &rec, to, redo); err != nil {
 		return m, err
 	}
-	m.Head, m.Message = string(to), h.Snapshots[to].Message
-	return m, nil
+	e.moved(&rec, m, what)
+	m.Restarted, err = e.restart(ctx, s, &rec)
+	return m, err
+}
+
+// graceOf is what processes have between SIGTERM and SIGKILL in a rewind: those
+// of a supervised command some time, unless it is in place; others none.
+func graceOf(req wire.CheckoutRequest, supervised bool) time.Duration {
+	switch {
+	case !supervised || req.InPlace || req.GraceMS < 0:
+		return 0
+	case req.GraceMS == 0:
+		return runGrace
+	}
+	return time.Duration(req.GraceMS) * time.Millisecond
+}
+
+// interrupt asks the processes to end, and ends them after the grace. What they
+// still write is captured, on top of t. The caller holds the lock.
+func (e *Engine) interrupt(ctx context.Context, s *sandbox, rec *meta.Sandbox, t taken, grace time.Duration) (taken, error) {
+	if err := e.stopBox(ctx, s, grace); err != nil {
+		return t, err
+	}
+	last, err := e.capture(ctx, s, rec, note{cause: timeline.CauseCheckout, message: "written while it was stopped"})
+	last.changed, last.procs = last.changed || t.changed, t.procs
+	return last, err
 }
 
 // reset gives a sandbox a new generation that stands on a snapshot. Its box is

@@ -59,8 +59,8 @@ func (e *Engine) Log(ctx context.Context, name string) (wire.LogResult, error) {
 
 // Head gives the snapshot that the live state descends from.
 func (e *Engine) Head(ctx context.Context, name string) (string, error) {
-	rec, err := e.DB.Sandbox(ctx, name)
-	return string(rec.Head), err
+	head, err := e.DB.Head(ctx, name)
+	return string(head), err
 }
 
 // Branches gives the leaves of the history, newest first.
@@ -243,7 +243,7 @@ func (e *Engine) partRoots(ctx context.Context, rec *meta.Sandbox) (map[string]b
 // views opens two states for reading, and names the trees in which they can
 // differ: the layers above what both have in common, and the live parts.
 func (e *Engine) views(ctx context.Context, rec *meta.Sandbox, a timeline.SnapshotID, b side) (va, vb *layer.View, touched []rootspec.Part, err error) {
-	sa, err := e.stack(ctx, rec.Host, a)
+	sa, _, err := e.stack(ctx, rec, a)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -251,7 +251,7 @@ func (e *Engine) views(ctx context.Context, rec *meta.Sandbox, a timeline.Snapsh
 	if b.live {
 		at = rec.MountTop
 	}
-	sb, err := e.stack(ctx, rec.Host, at)
+	sb, _, err := e.stack(ctx, rec, at)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -276,6 +276,24 @@ func (e *Engine) views(ctx context.Context, rec *meta.Sandbox, a timeline.Snapsh
 		touched = append(touched, parts...)
 	}
 	return va, vb, touched, nil
+}
+
+// viewOf opens a snapshot for reading as the parts of a live root would show it.
+func (e *Engine) viewOf(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, parts []rootspec.Part) (*layer.View, error) {
+	st, _, err := e.stack(ctx, rec, id)
+	if err != nil {
+		return nil, err
+	}
+	return e.Layers.View(st, inside(parts)...), nil
+}
+
+// inside gives the places of parts.
+func inside(parts []rootspec.Part) []string {
+	out := make([]string, len(parts))
+	for i, p := range parts {
+		out[i] = path.Clean(p.Path)
+	}
+	return out
 }
 
 // difference gives the directories that only one of two stacks holds. Both end
@@ -316,7 +334,11 @@ func (e *Engine) SetTag(ctx context.Context, name, tag, ref string) (wire.TagRes
 	if err != nil {
 		return wire.TagResult{}, err
 	}
-	return wire.TagResult{Name: tag, Node: string(id)}, e.DB.SetTag(ctx, rec.ID, tag, id)
+	if err := e.DB.SetTag(ctx, rec.ID, tag, id); err != nil {
+		return wire.TagResult{}, err
+	}
+	e.tagged(&rec, tag, id)
+	return wire.TagResult{Name: tag, Node: string(id)}, nil
 }
 
 // DeleteTag removes a name; the snapshot stays.
@@ -334,5 +356,9 @@ func (e *Engine) DeleteTag(ctx context.Context, name, tag string) error {
 		return fault.New(fault.NotFound, "sandbox %s has no tag %q", rec.Name, tag).
 			WithHint("its tags: %s", strings.Join(known, " "))
 	}
-	return e.DB.DeleteTag(ctx, rec.ID, tag)
+	if err := e.DB.DeleteTag(ctx, rec.ID, tag); err != nil {
+		return err
+	}
+	e.tagged(&rec, tag, "")
+	return nil
 }

@@ -26,6 +26,9 @@ func (e *Engine) recover(ctx context.Context) error {
 	if err := e.findMounted(ctx); err != nil {
 		return err
 	}
+	if err := e.sweepMasks(ctx); err != nil {
+		return err
+	}
 	if err := e.undoAdoptions(ctx); err != nil {
 		return err
 	}
@@ -45,6 +48,9 @@ func (e *Engine) undoAdoptions(ctx context.Context) error {
 		return err
 	}
 	for _, in := range ints {
+		if in.Kind != intentAdopt {
+			continue
+		}
 		var a adoption
 		if err := in.Decode(&a); err != nil {
 			return err
@@ -107,6 +113,10 @@ func (e *Engine) loseLayer(ctx context.Context, id timeline.LayerID) error {
 		return err
 	}
 	for _, rec := range lost {
+		// A head that stayed may have a new generation.
+		if sb, err := e.DB.Sandbox(ctx, rec.Name); err == nil {
+			e.dropIndex(sb.ID, rec.Head)
+		}
 		e.Logger.Warn("a snapshot was not yet safe when the power failed; the sandbox is back at the one before",
 			"sandbox", rec.Name, "head", rec.Head, "kept", aside)
 	}
@@ -162,6 +172,7 @@ func (e *Engine) sweep(ctx context.Context) error {
 	for _, d := range dirs {
 		rec := byID[d.Name()]
 		if rec == nil {
+			e.unlimit(filepath.Join(root, d.Name(), liveDir))
 			if err := e.Layers.RemoveTree(ctx, filepath.Join(root, d.Name())); err != nil {
 				return err
 			}
@@ -179,7 +190,7 @@ func (e *Engine) sweep(ctx context.Context) error {
 }
 
 func (e *Engine) sweepGenerations(ctx context.Context, rec *meta.Sandbox) error {
-	live := filepath.Join(e.sandboxDir(rec.ID), "live")
+	live := filepath.Join(e.sandboxDir(rec.ID), liveDir)
 	gens, err := os.ReadDir(live)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

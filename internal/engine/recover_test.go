@@ -91,7 +91,7 @@ func TestPowerLossDropsWhatWasNotSealed(t *testing.T) {
 	if err != nil || head != sealed {
 		t.Fatalf("head is %s, %v; want %s", head, err, sealed)
 	}
-	if _, err := h.Checkout(ctx, "a", torn); !fault.Is(err, fault.NotFound) {
+	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: torn}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("the torn snapshot can still be reached: %v", err)
 	}
 	st, err := h.Status(ctx, "a")
@@ -104,7 +104,7 @@ func TestPowerLossDropsWhatWasNotSealed(t *testing.T) {
 	if got := h.tree("a")["f"]; got != "two" {
 		t.Errorf("the live root was kept, and shows %q", got)
 	}
-	if _, err := h.Checkout(ctx, "a", sealed); err != nil {
+	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: sealed}); err != nil {
 		t.Fatal(err)
 	}
 	if got := h.tree("a")["f"]; got != "one" {
@@ -173,13 +173,13 @@ func TestLostIndexCostsALayerNeverAChange(t *testing.T) {
 	if !x.Changed {
 		t.Fatal("no snapshot was taken")
 	}
-	if _, err := h.Checkout(ctx, "a", before); err != nil {
+	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: before}); err != nil {
 		t.Fatal(err)
 	}
 	if got := h.tree("a"); got["f"] != "one" || got["g"] != "one" {
 		t.Errorf("the snapshot before shows %v", got)
 	}
-	if _, err := h.Checkout(ctx, "a", x.Head); err != nil {
+	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: x.Head}); err != nil {
 		t.Fatal(err)
 	}
 	if got := h.tree("a"); got["f"] != "two" || got["g"] != "one" || got["base"] != "base" {
@@ -244,6 +244,7 @@ func TestMountedLayersStay(t *testing.T) {
 }
 
 func TestChainsStayShallow(t *testing.T) {
+	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
 	n := 300
@@ -257,15 +258,15 @@ func TestChainsStayShallow(t *testing.T) {
 	if err := h.mergeAll(ctx); err != nil {
 		t.Fatal(err)
 	}
-	st, err := h.stack(ctx, false, timeline.SnapshotID(heads[n-1]))
+	ids, err := h.layersBelow(ctx, timeline.SnapshotID(heads[n-1]))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(st.Layers) > 30 {
-		t.Errorf("%d snapshots are mounted through %d layers", n, len(st.Layers))
+	if len(ids) > 30 {
+		t.Errorf("%d snapshots are mounted through %d layers", n, len(ids))
 	}
 	for _, i := range []int{0, n / 3, n - 1} {
-		if _, err := h.Checkout(ctx, "a", heads[i]); err != nil {
+		if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: heads[i]}); err != nil {
 			t.Fatal(err)
 		}
 		if got := h.tree("a")["f"+itoa(i%7)]; got != itoa(i) {

@@ -19,6 +19,7 @@ var raced bool
 // TestTenThousandSandboxes works with a few of very many, before and after the
 // home was opened again.
 func TestTenThousandSandboxes(t *testing.T) {
+	t.Parallel()
 	h := newHome(t)
 	src := h.onDir("src")
 	n := 10_000
@@ -72,10 +73,10 @@ func TestTenThousandSandboxes(t *testing.T) {
 		if _, err := h.Log(ctx, "nobody"); !fault.Is(err, fault.NotFound) {
 			t.Errorf("a name that nobody has: %v", err)
 		}
-		if _, err := h.Undo(ctx, name, 1); err != nil {
+		if _, err := h.Undo(ctx, name, wire.UndoRequest{N: 1}); err != nil {
 			t.Error(err)
 		}
-		if _, err := h.Redo(ctx, name); err != nil {
+		if _, err := h.Redo(ctx, name, wire.RedoRequest{}); err != nil {
 			t.Error(err)
 		}
 		if v, err := h.Verify(ctx, "", ignore); err != nil || len(v.Damage) > 0 || v.Layers < 101 {

@@ -10,6 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -28,12 +29,22 @@ func (e *Engine) List(ctx context.Context) ([]wire.Sandbox, error) {
 	return out, nil
 }
 
+// Sandbox finds a sandbox by name or id.
+func (e *Engine) Sandbox(ctx context.Context, name string) (wire.Sandbox, error) {
+	rec, err := e.DB.Sandbox(ctx, name)
+	if err != nil {
+		return wire.Sandbox{}, err
+	}
+	return e.wire(ctx, &rec), nil
+}
+
 // wire puts a record into what travels. The state is what is known without
 // waiting for anybody.
 func (e *Engine) wire(ctx context.Context, rec *meta.Sandbox) wire.Sandbox {
 	w := wire.Sandbox{
 		ID: string(rec.ID), Name: rec.Name, Created: rec.Created, Head: string(rec.Head), State: wire.StateIdle,
-		From: rec.From, Driver: rec.Driver, Tier: rec.Tier, User: rec.User, Net: rec.Net, Env: rec.Env, Limits: rec.Limits,
+		From: rec.From, Driver: rec.Driver, Tier: rec.Tier, User: rec.User, Net: rec.Net, Policy: rec.Policy, Env: rec.Env, Limits: rec.Limits,
+		Tournament: rec.Tournament, Self: self(rec), Expires: rec.Expires, IdleStopMS: rec.IdleStopMS,
 	}
 	e.mu.Lock()
 	s := e.boxes[rec.ID]
@@ -65,7 +76,12 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 	}
 	res := wire.StatusResult{
 		Sandbox: e.wire(ctx, &rec), DriverReason: rec.DriverReason, TierReason: rec.TierReason,
-		Enforced: rec.Enforced, Branches: len(h.Leaves()),
+		Enforced: rec.Enforced, Run: rec.Run, Branches: len(h.Leaves()),
+	}
+	if rec.Policy == "" { // it was made before there were policies
+		if text, err := e.policyText(ctx, &rec); err == nil {
+			res.Sandbox.Policy = policy.DigestOf([]byte(text))
+		}
 	}
 	for _, s := range h.Snapshots {
 		if s.Sandbox == rec.ID {
@@ -82,6 +98,15 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 			return res, err
 		}
 	}
+	if rec.Limits.Disk > 0 {
+		if res.Disk.Limited, err = e.diskUsed(ctx, &rec); err != nil {
+			res.Notices = append(res.Notices, "what counts towards the disk limit cannot be told: "+err.Error())
+		}
+		if usedUp(res.Disk.Limited, rec.Limits.Disk) {
+			res.Notices = append(res.Notices, "the disk limit is used up; where snapshots are a part of it, drop some: coppice gc --keep-last N "+
+				rec.Name+", or coppice delete "+rec.Name+" REF")
+		}
+	}
 	if drv, ok := e.Drivers[rec.Driver].(rootfs.Reporter); ok {
 		for _, l := range drv.LeftOut(rootfs.Live{Dir: e.genDir(&rec)}) {
 			res.LeftOut = append(res.LeftOut, wire.LeftOut{Path: strings.ToValidUTF8(l.Path, "\ufffd"), Why: l.Why})
@@ -90,6 +115,10 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 	if rec.Host && rec.HostPrint != e.HostPrint() {
 		res.Notices = append(res.Notices,
 			"the host's own files have changed since this sandbox was made; what it has not changed itself shows them as they are now")
+	}
+	if rec.Tournament != "" {
+		res.Notices = append(res.Notices, "this is the fork of a candidate of tournament "+rec.Tournament+
+			", which coppice gc removes; to keep it, fork it: coppice fork "+rec.Name)
 	}
 	res.Notices = append(res.Notices, rec.Notices...)
 	return res, nil

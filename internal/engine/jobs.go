@@ -1,0 +1,44 @@
+//go:build linux
+
+package engine
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+)
+
+// roomForOne is the memory that a candidate is reckoned with when its sandbox has
+// no limit of its own.
+const roomForOne = 256 << 20
+
+// jobs is how many candidates run at once: as many as asked for, or, with 0, four
+// for each core and at least 8, because many only wait, but no more than fit into
+// the memory that is available (0: unknown) at need bytes each, and at least one.
+func jobs(asked, candidates, cores int, available, need int64) int {
+	n := asked
+	if n == 0 {
+		n = max(8, 4*cores)
+		if available > 0 {
+			n = int(min(int64(n), available/need))
+		}
+	}
+	return max(1, min(n, candidates))
+}
+
+// memAvailable is what the kernel reckons can be used without swapping, in bytes;
+// 0 when it does not say.
+func memAvailable() int64 {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var kib int64
+		if _, err := fmt.Sscanf(lines.Text(), "MemAvailable: %d kB", &kib); err == nil {
+			return kib << 10
+		}
+	}
+	return 0
+}

@@ -1,0 +1,133 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// end ends a command that was started with Keep.
+func (b *fakeBox) end(id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	close(b.kept[id])
+}
+
+// attached waits for the exit of a kept command, as a client does that sends nothing
+// and stays.
+func (h *home) attached(ctx context.Context, id string) (wire.Exit, error) {
+	in, _ := io.Pipe()
+	return h.Exec(ctx, "a", wire.ExecRequest{Attach: id, Keep: true}, silent{in, io.Discard})
+}
+
+// silent is a client that sends nothing, until the engine has enough of it.
+type silent struct {
+	*io.PipeReader
+	io.Writer
+}
+
+func (s silent) SetReadDeadline(time.Time) error { return s.Close() }
+
+func newKeptHome(t *testing.T) *home {
+	t.Helper()
+	h := newHome(t)
+	if _, err := h.Create(t.Context(), wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}}, ignore); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func TestAKeptCommandIsTakenUpByTheNextDaemon(t *testing.T) {
+	t.Parallel()
+	h := newKeptHome(t)
+	ctx := t.Context()
+	x, err := h.StartExec(ctx, "a", wire.ExecRequest{Cmd: []string{"long"}})
+	if err != nil || x.ID == "" || !x.Kept || x.Exit != nil {
+		t.Fatalf("%+v, %v", x, err)
+	}
+	b := h.box("a")
+	h.close()
+	h.open()
+	if all, err := h.Execs(ctx, "a"); err != nil || len(all) != 1 || all[0].ID != x.ID {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	h.run("a", "true")
+	end := make(chan error, 2)
+	for range 2 { // several may wait
+		go func() {
+			got, err := h.attached(ctx, x.ID)
+			if err == nil && (got.Code != 0 || got.Head == "") {
+				err = fmt.Errorf("%+v", got)
+			}
+			end <- err
+		}()
+	}
+	b.end(x.ID)
+	for range 2 {
+		if err := <-end; err != nil {
+			t.Error(err)
+		}
+	}
+	if got, err := h.attached(ctx, x.ID); err != nil || got.Head == "" {
+		t.Errorf("asked for again: %+v, %v", got, err)
+	}
+}
+
+func TestEndedCommandsTakeNoMemoryForEver(t *testing.T) {
+	t.Parallel()
+	h := newKeptHome(t)
+	ctx := t.Context()
+	var ids []string
+	for range maxEnded + 1 {
+		x, err := h.StartExec(ctx, "a", wire.ExecRequest{Cmd: []string{"long"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.box("a").end(x.ID)
+		if _, err := h.attached(ctx, x.ID); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, x.ID)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if k, _ := h.findKept(ctx, "a", ids[0]); k == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the first one is still known")
+		}
+	}
+	if k, _ := h.findKept(ctx, "a", ids[len(ids)-1]); k == nil {
+		t.Error("the last one is not known")
+	}
+}
+
+func TestACommandThatDoesNotRunIsNotReached(t *testing.T) {
+	t.Parallel()
+	h := newKeptHome(t)
+	ctx := t.Context()
+	for name, err := range map[string]error{
+		"signal": h.SignalExec(ctx, "a", "x1", "INT"),
+		"cancel": h.CancelExec(ctx, "a", "x1"),
+	} {
+		if !fault.Is(err, fault.NotFound) || fault.HintOf(err) == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if all, err := h.Execs(ctx, "a"); err != nil || all == nil || len(all) != 0 {
+		t.Errorf("%v, %v", all, err)
+	}
+	if _, err := h.StartExec(ctx, "a", wire.ExecRequest{}); !fault.Is(err, fault.Invalid) {
+		t.Error(err)
+	}
+	if _, err := h.Execs(ctx, "b"); !fault.Is(err, fault.NotFound) {
+		t.Error(err)
+	}
+}

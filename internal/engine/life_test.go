@@ -1,0 +1,148 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+func TestASandboxEndsWhenItsTimeHasCome(t *testing.T) {
+	ctx := context.Background()
+	h := newHome(t)
+	dir := wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}
+	create := func(name string, ttl int64) {
+		t.Helper()
+		if _, err := h.Create(ctx, wire.CreateRequest{Name: name, From: dir, TTLMS: ttl}, ignore); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone := func(name string) func() bool {
+		return func() bool { _, err := h.DB.Sandbox(ctx, name); return fault.Is(err, fault.NotFound) }
+	}
+	eventually := func(what string, is func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(10 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal(what)
+			}
+		}
+	}
+
+	create("lasting", 0)
+	create("short", 100)
+	eventually("it lives on", gone("short"))
+
+	create("spared", 300)
+	never := int64(0)
+	if sb, err := h.SetLife(ctx, "spared", wire.LifeRequest{TTLMS: &never}); err != nil || sb.Expires != nil {
+		t.Errorf("%+v, %v", sb, err)
+	}
+	soon := int64(1)
+	if _, err := h.SetLife(ctx, "lasting", wire.LifeRequest{TTLMS: &soon}); err != nil {
+		t.Fatal(err)
+	}
+	eventually("it lives on", gone("lasting"))
+
+	// Another daemon ends what has expired while there was none.
+	create("between", 200)
+	h.close()
+	time.Sleep(250 * time.Millisecond)
+	h.open()
+	eventually("it lives on", gone("between"))
+	if gone("spared")() {
+		t.Error("what was given more time is gone")
+	}
+	for _, ms := range []int64{-1, maxLife.Milliseconds() + 1} {
+		if _, err := h.SetLife(ctx, "spared", wire.LifeRequest{TTLMS: &ms}); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%d ms: %v", ms, err)
+		}
+	}
+}
+
+func TestTagsOutliveTheirSandbox(t *testing.T) {
+	ctx := context.Background()
+	h := newHome(t)
+	if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}}, ignore); err != nil {
+		t.Fatal(err)
+	}
+	tag := func(name string) string {
+		t.Helper()
+		r, err := h.SetTag(ctx, "a", name, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Node
+	}
+	h.run("a", "write", "f", "one")
+	one := tag("one")
+	h.run("a", "write", "f", "lost")
+	h.run("a", "write", "g", "two")
+	two := tag("two")
+	h.run("a", "write", "f", "three")
+	fork, err := h.Fork(ctx, "a", wire.ForkRequest{Names: []string{"b"}, N: 1})
+	if err != nil || fork.Sandboxes[0].Expires != nil {
+		t.Fatalf("%+v, %v", fork, err)
+	}
+	h.run("a", "write", "f", "four")
+	soon := int64(1)
+	if _, err := h.SetLife(ctx, "a", wire.LifeRequest{TTLMS: &soon}); err != nil {
+		t.Fatal(err)
+	}
+	var st wire.StatusResult
+	for deadline := time.Now().Add(10 * time.Second); len(st.Notices) == 0; time.Sleep(5 * time.Millisecond) {
+		if st, err = h.Status(ctx, "a"); err != nil || time.Now().After(deadline) {
+			t.Fatalf("%+v, %v", st, err)
+		}
+	}
+	if st.Sandbox.Expires != nil || st.Sandbox.Head != two {
+		t.Errorf("%+v, tagged are %s and %s", st.Sandbox, one, two)
+	}
+	log, err := h.Log(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The base, the first one, the two, and what the fork began at.
+	if len(log.Nodes) != 5 {
+		t.Errorf("%+v is left", log.Nodes)
+	}
+	if got := h.tree("a"); got["f"] != "lost" || got["g"] != "two" {
+		t.Errorf("%v", got)
+	}
+	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: "one"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.tree("a"); got["f"] != "one" || got["g"] != "" {
+		t.Errorf("%v", got)
+	}
+	if got := h.tree("b"); got["f"] != "three" {
+		t.Errorf("%v", got)
+	}
+}
+
+// Who cannot have a sandbox is told who has it.
+func TestAConflictNamesItsHolder(t *testing.T) {
+	ctx := context.Background()
+	h := newHome(t)
+	if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}}, ignore); err != nil {
+		t.Fatal(err)
+	}
+	s, _, err := h.acquire(ctx, "a", "checking out 0123")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.unlock(h.Engine)
+	h.Patience = time.Millisecond
+	_, err = h.Commit(ctx, "a", "m")
+	if !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "sandbox a is busy: checking out 0123") {
+		t.Errorf("%v", err)
+	}
+	if _, err := h.Log(ctx, "a"); err != nil {
+		t.Errorf("a reader waits too: %v", err)
+	}
+}

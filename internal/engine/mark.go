@@ -1,0 +1,64 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"strings"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Mark labels what happens in a sandbox; see wire.MarkRequest. Of a long label the
+// beginning is kept.
+func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error) {
+	label := cut(strings.TrimSpace(req.Label))
+	switch {
+	case req.Phase != wire.MarkPoint && req.Phase != wire.MarkBegin && req.Phase != wire.MarkEnd:
+		return wire.CommitResult{}, fault.New(fault.Invalid, "there is no phase %q of a mark", cut(req.Phase)).WithHint("use begin, end or none")
+	case label == "" && req.Phase != wire.MarkEnd:
+		return wire.CommitResult{}, fault.New(fault.Invalid, "mark without a label").
+			WithHint("as in: coppice mark %s begin \"what comes\"", name)
+	}
+	s, rec, err := e.acquire(ctx, name, "marking")
+	if err != nil {
+		return wire.CommitResult{}, err
+	}
+	defer s.unlock(e)
+	n, next := note{cause: timeline.CauseMark, message: label}, rec.Mark
+	switch req.Phase {
+	case wire.MarkBegin:
+		n, next = note{cause: timeline.CauseAuto}, label // what was before belongs to the mark before
+	case wire.MarkEnd:
+		if next = ""; label == "" {
+			label, n.message = rec.Mark, rec.Mark
+		}
+		if label == "" {
+			return wire.CommitResult{}, fault.New(fault.Conflict, "nothing is marked in sandbox %s", rec.Name).
+				WithHint("begin first, or give a label: coppice mark %s end \"what was\"", rec.Name)
+		}
+	}
+	t, err := e.capture(ctx, s, &rec, n)
+	if err != nil {
+		return wire.CommitResult{}, err
+	}
+	if next != rec.Mark {
+		if err := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Mark = next; return nil }); err != nil {
+			return wire.CommitResult{}, err
+		}
+	}
+	ev := about(&rec, wire.EventMark)
+	ev.Snapshot, ev.Message, ev.Detail = string(t.id), label, req.Phase
+	e.emit(ev)
+	return committed(&rec, t), nil
+}
+
+// committed is the answer to what captures the present.
+func committed(rec *meta.Sandbox, t taken) wire.CommitResult {
+	return wire.CommitResult{
+		Node: string(t.id), Head: string(rec.Head), Changed: t.changed, Paths: t.stats.Paths, Bytes: t.stats.Bytes,
+	}
+}

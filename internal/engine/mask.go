@@ -1,0 +1,335 @@
+//go:build linux
+
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/rootfs"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// What a policy hides is hidden by a layer, the mask, right above what a sandbox began
+// on: see rootfs.Mask. No stack that has the host at its bottom is given without one.
+//
+// Masks lie in Home/masks. They are never changed, and taken away by nobody but a
+// daemon that begins: until then somebody may read by one, or have it mounted, and
+// would see through it while it goes. A sandbox's file "mask" names the one that its
+// live root was last mounted with, since that may outlive the daemon.
+
+func (e *Engine) masksDir() string { return filepath.Join(e.Home, "masks") }
+
+func (e *Engine) maskNote(id timeline.SandboxID) string {
+	return filepath.Join(e.sandboxDir(id), "mask")
+}
+
+// hides lists the paths inside that are hidden in a sandbox: absolute ones, whose last
+// part may be *. A copy of the host is hidden from as the host is. Of another base,
+// what is built in says nothing; what somebody named is hidden there at its own path,
+// and where that path of the host has come to lie.
+func (e *Engine) hides(ctx context.Context, rec *meta.Sandbox) ([]string, error) {
+	if rec.Tier == tierWorkspace {
+		return nil, nil // see hidesNothing
+	}
+	root, err := e.rootBelow(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	key := rec.Policy + " " + root
+	e.mu.Lock()
+	list, known := e.hidden[key]
+	e.mu.Unlock()
+	if known {
+		return list, nil
+	}
+	p, err := e.policyOf(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	if list, err = hiddenIn(p, root, e.Homes); err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.hidden) >= maxStacks {
+		clear(e.hidden)
+	}
+	e.hidden[key] = list
+	return list, nil
+}
+
+// rootBelow says which directory of the host the root of a sandbox has been; "" is none.
+// The record of a sandbox that was made before masks does not; its base does.
+func (e *Engine) rootBelow(ctx context.Context, rec *meta.Sandbox) (string, error) {
+	if rec.Host {
+		return "/", nil
+	}
+	if rec.Root != "" || rec.Base == "" {
+		return rec.Root, nil
+	}
+	key, err := e.DB.BaseKey(ctx, rec.Base)
+	if err != nil {
+		return "", fault.Wrap(err, "look at the base of sandbox %s", rec.Name)
+	}
+	if key == hostCopyKey {
+		return "/", nil
+	}
+	return "", nil
+}
+
+func hiddenIn(p policy.Policy, root string, homes []string) ([]string, error) {
+	builtIn, said := p.Hidden(homes...)
+	var list []string
+	if root == "/" {
+		list = builtIn
+	}
+	for _, h := range said {
+		if !path.IsAbs(h) {
+			return nil, fault.New(fault.Invalid, "%s cannot be hidden: it is not known which directory it is in", h).WithHint("name it by a path that begins with /")
+		}
+		if h == "/" {
+			return nil, fault.New(fault.Invalid, "all of the root cannot be hidden").WithHint("name what is in it")
+		}
+		list = append(list, h)
+		if root != "" && root != "/" && h != root && rootspec.Within(h, root) {
+			list = append(list, strings.TrimPrefix(h, root))
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list), nil
+}
+
+// hidesNothing refuses what cannot be hidden: in tier workspace commands see the host.
+func hidesNothing(p policy.Policy, tier string) error {
+	if tier != tierWorkspace {
+		return nil
+	}
+	for _, h := range p.Hide {
+		if !h.At.BuiltIn() {
+			return fault.New(fault.Unsupported, "tier workspace hides nothing: %s, by %s", h.Value, h.At).WithHint("use --tier process, or take it out")
+		}
+	}
+	return nil
+}
+
+// rootOf says which directory of the host the root of a base has been.
+func rootOf(from wire.Source) string {
+	switch from.Kind {
+	case "", wire.SourceHost, wire.SourceHostCopy:
+		return "/"
+	case wire.SourceDir:
+		return path.Clean(from.Path)
+	}
+	return ""
+}
+
+// newMask makes the mask of a sandbox for the host as it is now.
+func (e *Engine) newMask(ctx context.Context, rec *meta.Sandbox) (rootfs.Made, error) {
+	list, err := e.hides(ctx, rec)
+	if err != nil || !rec.Host && len(list) == 0 {
+		return rootfs.Made{}, err
+	}
+	k := rootfs.Mask{Hide: list}
+	if rec.Host {
+		k.Below.Host = true
+		if k.Mounts, err = rootfs.HostMounts(); err != nil {
+			return rootfs.Made{}, err
+		}
+	} else {
+		ids, err := e.layersBelow(ctx, timeline.SnapshotID(rec.Base))
+		if err != nil {
+			return rootfs.Made{}, err
+		}
+		k.Below.Layers = e.layerDirs(ids)
+	}
+	made, err := k.Make(e.masksDir())
+	return made, fault.Wrap(err, "hide paths from sandbox %s", rec.Name)
+}
+
+// maskLive makes the mask that a live root is about to be mounted with. The caller
+// holds the sandbox's lock, and nothing of it is mounted.
+func (e *Engine) maskLive(ctx context.Context, rec *meta.Sandbox) (rootfs.Made, error) {
+	made, err := e.newMask(ctx, rec)
+	if err != nil || made.Dir == "" {
+		return made, err
+	}
+	note, text := e.maskNote(rec.ID), []byte(filepath.Base(made.Dir))
+	if old, err := os.ReadFile(note); err != nil || !bytes.Equal(old, text) {
+		if err := os.WriteFile(note+".tmp", text, 0o600); err != nil {
+			return made, fault.Wrap(err, "note what is hidden")
+		}
+		if err := os.Rename(note+".tmp", note); err != nil {
+			return made, fault.Wrap(err, "note what is hidden")
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.masks[rec.ID] = made.Dir
+	return made, nil
+}
+
+// maskOf gives the mask that a sandbox is read with: that of its live root, or one that
+// is made for it; "" is none.
+func (e *Engine) maskOf(ctx context.Context, rec *meta.Sandbox) (string, error) {
+	e.mu.Lock()
+	dir := e.masks[rec.ID]
+	e.mu.Unlock()
+	if dir != "" {
+		return dir, nil
+	}
+	if text, err := os.ReadFile(e.maskNote(rec.ID)); err == nil && len(text) > 0 && filepath.Base(string(text)) == string(text) {
+		dir = filepath.Join(e.masksDir(), string(text))
+		if _, err := os.Lstat(dir); err != nil {
+			dir = ""
+		}
+	}
+	if dir == "" {
+		made, err := e.newMask(ctx, rec)
+		if err != nil || made.Dir == "" {
+			return "", err
+		}
+		dir = made.Dir
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.masks[rec.ID] == "" {
+		e.masks[rec.ID] = dir
+	}
+	return e.masks[rec.ID], nil
+}
+
+// forgetMask is for a sandbox that is gone.
+func (e *Engine) forgetMask(id timeline.SandboxID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.masks, id)
+}
+
+// stack finds the directories that make up the root of a snapshot, as the sandbox may
+// see it, and the layers among them.
+func (e *Engine) stack(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID) (rootspec.Stack, []timeline.LayerID, error) {
+	mask, err := e.maskOf(ctx, rec)
+	if err != nil {
+		return rootspec.Stack{}, nil, err
+	}
+	ids, err := e.layersBelow(ctx, id)
+	if err != nil {
+		return rootspec.Stack{}, nil, err
+	}
+	if mask == "" {
+		if rec.Host {
+			return rootspec.Stack{}, nil, fault.New(fault.Internal, "sandbox %s would see all of the host", rec.Name)
+		}
+		return rootspec.Stack{Layers: e.layerDirs(ids)}, ids, nil
+	}
+	st := rootspec.Stack{Host: rec.Host, Mask: mask}
+	over := len(ids) // how many lie on the mask
+	if !rec.Host {
+		if ids, over, err = e.overBase(ctx, rec, id, ids); err != nil {
+			return rootspec.Stack{}, nil, err
+		}
+	}
+	st.Layers = slices.Concat(e.layerDirs(ids[:over]), []string{mask}, e.layerDirs(ids[over:]))
+	return st, ids, nil
+}
+
+// overBase gives the layers that make up a snapshot, and how many of them lie on its
+// sandbox's base. ids is what layersBelow gives, of which one may have been merged of
+// both.
+func (e *Engine) overBase(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, ids []timeline.LayerID) ([]timeline.LayerID, int, error) {
+	base := timeline.SnapshotID(rec.Base)
+	below, err := e.layersBelow(ctx, base)
+	if err != nil {
+		return nil, 0, err
+	}
+	if n := len(ids) - len(below); n >= 0 && slices.Equal(ids[n:], below) {
+		return ids, n, nil
+	}
+	line, err := e.DB.Lineage(ctx, id)
+	if err != nil {
+		return nil, 0, err
+	}
+	// As if the base were the bottom: no way leads past it.
+	under := map[timeline.SnapshotID]bool{"": true}
+	for at := base; at != ""; {
+		up := line.Parents[at]
+		delete(line.Parents, at)
+		delete(line.Routes, at)
+		if at != base {
+			under[at] = true
+		}
+		at = up
+	}
+	for top, routes := range line.Routes {
+		line.Routes[top] = slices.DeleteFunc(slices.Clone(routes), func(r timeline.Route) bool { return under[r.Below] })
+		if len(routes) > 0 && len(line.Routes[top]) == 0 {
+			delete(line.Parents, top) // else it would equal its parent
+		}
+	}
+	line.Parents[base] = ""
+	over, err := line.Stack(id)
+	if err != nil {
+		return nil, 0, fault.Wrap(err, "layers of snapshot %s above base %s", id, base)
+	}
+	return slices.Concat(over, below), len(over), nil
+}
+
+func (e *Engine) layerDirs(ids []timeline.LayerID) []string {
+	dirs := make([]string, len(ids))
+	for i, id := range ids {
+		dirs[i] = e.Layers.Dir(id)
+	}
+	return dirs
+}
+
+// sweepMasks removes the masks that no live root can be mounted with. Nobody reads by
+// one yet. After a reboot none is mounted, and one may not be whole.
+func (e *Engine) sweepMasks(ctx context.Context) error {
+	masks, err := os.ReadDir(e.masksDir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fault.Wrap(err, "look for what hides paths")
+	}
+	boot, err := e.DB.Setting(ctx, settingBoot)
+	if err != nil {
+		return err
+	}
+	used := map[string]bool{}
+	if boot == e.BootID {
+		dirs, err := os.ReadDir(filepath.Join(e.Home, "sandboxes"))
+		if err != nil {
+			return fault.Wrap(err, "look for what hides paths")
+		}
+		for _, d := range dirs {
+			text, err := os.ReadFile(e.maskNote(timeline.SandboxID(d.Name())))
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fault.Wrap(err, "look for what hides paths")
+			}
+			used[string(text)] = true
+		}
+	}
+	for _, m := range masks {
+		if used[m.Name()] {
+			continue
+		}
+		if err := e.Layers.RemoveTree(ctx, filepath.Join(e.masksDir(), m.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,250 @@
+//go:build linux
+
+package engine
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// needsMarks skips where whiteouts cannot be made.
+func needsMarks(t *testing.T, h *home) {
+	t.Helper()
+	if _, err := h.newMask(t.Context(), &meta.Sandbox{Name: "trial", Config: meta.Config{Host: true, Tier: tierProcess, Net: "off"}}); err != nil {
+		if strings.Contains(err.Error(), "operation not permitted") {
+			t.Skip("needs overlayfs-marks: " + err.Error())
+		}
+		t.Fatal(err)
+	}
+}
+
+// reads gives what a snapshot of a sandbox has at a path; "" when nothing.
+func (h *home) reads(name, ref, p string) string {
+	h.t.Helper()
+	past, err := h.OpenPast(h.t.Context(), name, ref)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	_, f, err := past.Open(p)
+	if fault.Is(err, fault.NotFound) {
+		return ""
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(f)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestACopyOfTheHostIsHiddenFromAsTheHostIs: also when layers of the copy and of the
+// sandbox have been merged into one, in forks, and of the past.
+func TestACopyOfTheHostIsHiddenFromAsTheHostIs(t *testing.T) {
+	t.Parallel()
+	f := newFakeHost(t)
+	needsMarks(t, f.home)
+	f.write("etc/shadow", "secret")
+	f.write("home/me/.ssh/id", "secret")
+	f.write("home/me/.config/gh/hosts.yml", "secret")
+	f.write("home/me/.config/other", "open")
+	make := func(name string, files ...wire.PolicyFile) {
+		t.Helper()
+		if _, err := f.Create(t.Context(), wire.CreateRequest{Name: name, From: wire.Source{Kind: wire.SourceHostCopy}, Policy: files}, func(wire.Progress) {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(name string, ref string) {
+		t.Helper()
+		for _, p := range []string{"/etc/shadow", "/home/me/.ssh/id", "/home/me/.config/gh/hosts.yml"} {
+			if got := f.reads(name, ref, p); got == "secret" {
+				t.Errorf("%s@%s shows %s", name, ref, p)
+			}
+		}
+		if f.reads(name, ref, "/home/me/.config/other") != "open" || f.reads(name, ref, "/etc/conf") == "" {
+			t.Errorf("%s@%s lacks what is not hidden", name, ref)
+		}
+	}
+	make("a")
+	check("a", "HEAD")
+	for p, text := range f.tree("a") {
+		if text == "secret" {
+			t.Errorf("a shows %s", p)
+		}
+	}
+	if c := f.last(); c.Hidden == 0 {
+		t.Errorf("started with %d hidden places", c.Hidden)
+	}
+	// Refreshes put layers below the base's, and commands put some above.
+	for i := range 5 {
+		f.write("etc/conf", itoa(i))
+		f.write("home/me/.ssh/id", "secret")
+	}
+	for i := range 6 {
+		f.write("usr/lib/new"+itoa(i), itoa(i))
+		make("b" + itoa(i))
+	}
+	for i := range 20 {
+		f.run("b5", "write", "f", itoa(i))
+		f.run("b5", "write", "etc/shadow", "my own")
+	}
+	if err := f.mergeAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := f.DB.Sandbox(t.Context(), "b5")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := f.layersBelow(t.Context(), rec.Head)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, ids, err := f.stack(t.Context(), &rec, rec.Head)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slices.Equal(ids, all) {
+		t.Error("no layer was merged of both, so that nothing is tried")
+	}
+	below, err := f.layersBelow(t.Context(), timeline.SnapshotID(rec.Base))
+	if err != nil || !slices.Equal(st.Layers[len(st.Layers)-len(below):], f.layerDirs(below)) || st.Layers[len(st.Layers)-len(below)-1] != st.Mask || st.Mask == "" {
+		t.Errorf("%+v does not have the mask on its base, %v", st, err)
+	}
+	check("b5", "HEAD")
+	check("b5", "HEAD~30")
+	if got := f.reads("b5", "HEAD", "/etc/shadow"); got != "my own" {
+		t.Errorf("what it wrote itself is %q", got)
+	}
+	if _, err := f.Fork(t.Context(), "b5", wire.ForkRequest{Names: []string{"c"}}); err != nil {
+		t.Fatal(err)
+	}
+	check("c", "HEAD")
+	if got := f.tree("c")["etc/shadow"]; got != "my own" {
+		t.Errorf("the fork has %q", got)
+	}
+	f.reopen()
+	check("b5", "HEAD~30")
+	check("a", "HEAD")
+	// So is one that was made before there were masks, and what is forked from it.
+	if err := f.DB.UpdateSandbox(t.Context(), rec.ID, func(r *meta.Sandbox) error { r.Root = ""; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(f.maskNote(rec.ID)); err != nil {
+		t.Fatal(err)
+	}
+	f.reopen()
+	check("b5", "HEAD~30")
+	if _, err := f.Fork(t.Context(), "b5", wire.ForkRequest{Names: []string{"d"}}); err != nil {
+		t.Fatal(err)
+	}
+	check("d", "HEAD")
+	// Who shows one sees it, and nothing else.
+	make("shown", said(wire.PolicyUser, "files: {show: [~/.ssh], hide: [/etc/conf]}"))
+	if f.reads("shown", "HEAD", "/home/me/.ssh/id") != "secret" || f.reads("shown", "HEAD", "/etc/shadow") != "" || f.reads("shown", "HEAD", "/etc/conf") != "" {
+		t.Error("what is shown is not what was said")
+	}
+}
+
+// TestAnotherBaseHidesWhatSomebodyNamed: at its own path, and where that of the host
+// has come to lie; what is built in is the base's own.
+func TestAnotherBaseHidesWhatSomebodyNamed(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	needsMarks(t, h)
+	dir := h.t.TempDir()
+	for _, p := range []string{"etc/shadow", "secret", "inside", "keys/a"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, p)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, p), []byte("secret"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := h.makes("box", func(r *wire.CreateRequest) {
+		r.From.Path = dir
+		r.Policy = []wire.PolicyFile{{Level: wire.PolicyProject, Name: dir + "/coppice.yaml", Text: "version: 1\nfiles: {hide: [./secret, ./keys/*, /inside]}"}}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := h.tree("box")
+	if _, there := tree["keys/"]; !there || len(tree) != 3 || tree["etc/shadow"] != "secret" {
+		t.Errorf("shows %v", tree)
+	}
+	h.run("box", "write", "secret", "my own")
+	if got := h.reads("box", "HEAD", "/secret"); got != "my own" {
+		t.Errorf("has %q", got)
+	}
+	if got := h.reads("box", "HEAD~1", "/secret"); got != "" {
+		t.Errorf("the past has %q", got)
+	}
+	d, err := h.Diff(t.Context(), "box", wire.DiffRequest{A: "HEAD~1", B: "HEAD"})
+	if err != nil || len(d.Changes) != 1 {
+		t.Errorf("%+v, %v", d.Changes, err)
+	}
+}
+
+// TestTheHostIsNeverGivenWithoutAMask: whatever becomes of it, a stack that has the host
+// at its bottom has one, or there is none.
+func TestTheHostIsNeverGivenWithoutAMask(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	needsMarks(t, h)
+	p, err := policy.Merge()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := meta.Sandbox{ID: "0123456789ab", Name: "box", Config: meta.Config{Host: true, Tier: tierProcess}}
+	if err := pin(&rec, p); err != nil {
+		t.Fatal(err)
+	}
+	st, _, err := h.stack(t.Context(), &rec, "")
+	if err != nil || !st.Host || st.Mask == "" || !slices.Equal(st.Layers, []string{st.Mask}) {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	if err := os.MkdirAll(h.sandboxDir(rec.ID), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	made, err := h.maskLive(t.Context(), &rec)
+	if err != nil || made.Dir != st.Mask || made.Places == 0 {
+		t.Errorf("%+v, %v", made, err)
+	}
+	// The next daemon goes on with it; one that nobody can have mounted goes.
+	if err := os.MkdirAll(h.masksDir()+"/unused/d", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.sweepMasks(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(h.masksDir())
+	if err != nil || len(left) != 1 || left[0].Name() != filepath.Base(st.Mask) {
+		t.Errorf("%v, %v", left, err)
+	}
+	// When it cannot be made, nothing is shown.
+	h.forgetMask(rec.ID)
+	if err := os.RemoveAll(h.masksDir()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(h.masksDir(), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if st, _, err := h.stack(t.Context(), &rec, ""); err == nil {
+		t.Errorf("%+v", st)
+	}
+	rec.PolicyText, rec.Policy = "", "sha256:none"
+	if st, _, err := h.stack(t.Context(), &rec, ""); err == nil {
+		t.Errorf("without its policy: %+v", st)
+	}
+}

@@ -1,0 +1,216 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+const (
+	// portPatience is how long a supervised command has to listen on a port, from its
+	// start.
+	portPatience = 10 * time.Second
+	// portRetry is how often is tried meanwhile.
+	portRetry = 100 * time.Millisecond
+	// portsEvery is how often is looked for new ports at most, and portsFirst when for
+	// the first time.
+	portsEvery = time.Second
+	portsFirst = 300 * time.Millisecond
+	// maxPortEvents is how many of them one look tells: what happens in a sandbox
+	// shall not push the events of others out.
+	maxPortEvents = 16
+)
+
+// Ports lists the TCP ports that processes of a sandbox listen on. One that is
+// stopped has none, and stays so.
+func (e *Engine) Ports(ctx context.Context, name string) (wire.PortsResult, error) {
+	none := wire.PortsResult{Ports: []wire.Port{}}
+	b, rec, err := e.liveNow(ctx, name, "listing its ports")
+	if err != nil || b == nil {
+		return none, err
+	}
+	res, err := b.Ports(ctx)
+	if fault.Is(err, fault.Unavailable) {
+		return none, nil // it has just ended
+	}
+	return res, named(err, rec.Name)
+}
+
+// DialPort connects to a port that a process of the sandbox listens on. A sandbox
+// that is stopped is started by it, when it has a supervised command that is to be
+// started again; such a command is given some time to listen. NotFound says that
+// nothing listens there, and how to have something listen.
+func (e *Engine) DialPort(ctx context.Context, name string, port int) (net.Conn, error) {
+	if port < 1 || port > 0xffff {
+		return nil, fault.New(fault.Invalid, "%d is no port", port).WithHint("ports are 1 to 65535")
+	}
+	conn, err := e.dialPort(ctx, name, port)
+	if fault.Is(err, fault.Unavailable) && ctx.Err() == nil {
+		// The keeper ended by itself, being idle, between our look and the call.
+		conn, err = e.dialPort(ctx, name, port)
+	}
+	return conn, err
+}
+
+// dialPort connects once; the connection counts as use of the sandbox.
+func (e *Engine) dialPort(ctx context.Context, name string, port int) (net.Conn, error) {
+	b, rec, err := e.listening(ctx, name, port)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		conn, err := b.DialPort(ctx, port)
+		if err == nil {
+			return usedConn{conn, e.use(rec.ID)}, nil
+		}
+		if !fault.Is(err, fault.NotFound) {
+			return nil, named(err, rec.Name)
+		}
+		if !startsUp(&rec, e.Now()) {
+			return nil, fault.New(fault.NotFound, "nothing listens on port %d of sandbox %s", port, rec.Name).
+				WithHint("see what does: coppice port %s; start something that does: coppice run --in %s --detach -- CMD", rec.Name, rec.Name)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fault.Wrap(context.Cause(ctx), "wait for port %d of sandbox %s", port, rec.Name)
+		case <-b.Gone():
+			return nil, fault.New(fault.Unavailable, "sandbox %s ended before anything listened on its port %d", rec.Name, port)
+		case <-time.After(portRetry):
+		}
+	}
+}
+
+// listening gives the box of a sandbox that may listen on a port; it is started if it
+// can be.
+func (e *Engine) listening(ctx context.Context, name string, port int) (Box, meta.Sandbox, error) {
+	s, rec, err := e.acquire(ctx, name, "connecting to a port")
+	if err != nil {
+		return nil, rec, err
+	}
+	defer s.unlock(e)
+	if b := e.liveBox(s); b != nil {
+		return b, rec, nil
+	}
+	if !revives(&rec) {
+		how := fmt.Sprintf("coppice run --in %s --detach -- CMD", rec.Name)
+		if rec.Run != nil {
+			how = fmt.Sprintf("coppice run --in %s --detach -- %s", rec.Name, commandLine(rec.Run.Cmd))
+		}
+		return nil, rec, fault.New(fault.NotFound, "nothing listens on port %d: sandbox %s is stopped", port, rec.Name).
+			WithHint("start something that does: %s", how)
+	}
+	exit, err := e.startAgain(ctx, s, &rec)
+	if err != nil {
+		return nil, rec, err
+	}
+	if exit != nil {
+		why := cannotStart(&rec, exit)
+		return nil, rec, fault.New(fault.NotFound, "nothing listens on port %d", port).Because(why).WithHint("%s", why.Hint)
+	}
+	return s.box, rec, nil
+}
+
+// revives reports whether the supervised command of a stopped sandbox is started
+// again by whoever needs it.
+func revives(rec *meta.Sandbox) bool {
+	return rec.Run != nil && rec.Run.Restart != wire.RestartNo && !rec.Run.Remove
+}
+
+// startsUp reports whether a supervised command is young enough to be waited for.
+func startsUp(rec *meta.Sandbox, now time.Time) bool {
+	return rec.Run != nil && rec.Run.Ended == nil && now.Sub(rec.Run.Started) < portPatience
+}
+
+// watchPorts tells of ports that open and close while a box lives. Nothing is looked
+// at while no process runs. A daemon that finds a box tells of those that are open.
+func (e *Engine) watchPorts(id timeline.SandboxID, b Box) {
+	e.bg.Go(func() error {
+		open := map[int]bool{}
+		var clock uint64
+		for wait := portsFirst; ; wait = portsEvery {
+			select {
+			case <-e.bgCtx.Done():
+				return nil
+			case <-b.Gone():
+				e.tellPorts(id, open, nil)
+				return nil
+			case <-time.After(wait):
+			}
+			now, err := b.Ran(e.bgCtx, clock)
+			var res wire.PortsResult
+			if err == nil {
+				clock = now
+				res, err = b.Ports(e.bgCtx)
+			}
+			switch {
+			case e.bgCtx.Err() != nil:
+				return nil //nolint:nilerr // of our own end there is nothing to say
+			case fault.Is(err, fault.Unavailable):
+				e.tellPorts(id, open, nil)
+				return nil
+			case fault.Is(err, fault.Version), fault.Is(err, fault.Unsupported):
+				return nil // who asks for ports is told
+			case err != nil:
+				e.Logger.Warn("ports are not looked at", "sandbox", id, "err", err)
+				continue
+			}
+			open = e.tellPorts(id, open, res.Ports)
+		}
+	})
+}
+
+// tellPorts tells how the ports that are open differ from those that were, and gives
+// them.
+func (e *Engine) tellPorts(id timeline.SandboxID, before map[int]bool, list []wire.Port) map[int]bool {
+	now := make(map[int]bool, len(list))
+	for _, p := range list {
+		now[p.Port] = true
+	}
+	changes := portChanges(before, now)
+	if len(changes) == 0 {
+		return now
+	}
+	rec, err := e.DB.Sandbox(e.bgCtx, string(id))
+	if err != nil {
+		return now // it was removed
+	}
+	for i, port := range changes {
+		ev := about(&rec, wire.EventPort)
+		if i == maxPortEvents {
+			ev.Detail = fmt.Sprintf("%d more were opened or closed", len(changes)-i)
+			e.emit(ev)
+			break
+		}
+		ev.Port, ev.Detail = port, wire.PortClosed
+		if at := slices.IndexFunc(list, func(p wire.Port) bool { return p.Port == port }); at >= 0 {
+			ev.Detail, ev.Message = wire.PortOpened, list[at].Program
+		}
+		e.emit(ev)
+	}
+	return now
+}
+
+// portChanges are the ports that are in one of the two, by number.
+func portChanges(before, now map[int]bool) (changed []int) {
+	for p := range before {
+		if !now[p] {
+			changed = append(changed, p)
+		}
+	}
+	for p := range now {
+		if !before[p] {
+			changed = append(changed, p)
+		}
+	}
+	slices.Sort(changed)
+	return changed
+}

@@ -1,0 +1,264 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/rootfs"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// A move in place changes the files under processes that stand still and then go
+// on. The live root stands on what it stood on before: what differs from that is
+// in its parts, wherever HEAD is. Only the index says which snapshot they equal.
+
+// intentRewind is written before the first file is changed. When it is found
+// after a crash, the live root is something between two snapshots, of which the
+// first holds all that was live before.
+const intentRewind = "rewind"
+
+type rewinding struct {
+	Sandbox timeline.SandboxID  `json:"sandbox"`
+	To      timeline.SnapshotID `json:"to"`
+	What    string              `json:"what"`
+}
+
+// rewind brings the frozen sandbox's files to a snapshot, moves HEAD there and
+// lets the processes go on, also when it fails. HEAD, just captured, is what the
+// live root holds before. It says how many paths were changed.
+func (e *Engine) rewind(ctx context.Context, s *sandbox, rec *meta.Sandbox, f Frozen, to timeline.SnapshotID, what string, redo []timeline.SnapshotID) (paths int, err error) {
+	if err := e.staysInPlace(ctx, rec, to); err != nil {
+		return 0, errors.Join(err, f.Thaw())
+	}
+	intent, err := e.DB.BeginIntent(ctx, intentRewind, rewinding{Sandbox: s.id, To: to, What: what})
+	if err != nil {
+		return 0, errors.Join(err, f.Thaw())
+	}
+	w, err := e.newRewrite(ctx, rec, f)
+	if err != nil {
+		return 0, errors.Join(err, e.DB.EndIntent(ctx, intent), f.Thaw())
+	}
+	defer w.close()
+	paths, err = w.bring(ctx, rec.Head, to)
+	if err == nil {
+		err = e.arrive(ctx, s, rec, w, to, redo)
+	}
+	if err == nil {
+		return paths, errors.Join(e.DB.EndIntent(ctx, intent), f.Thaw())
+	}
+	hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
+	_, back := w.bring(ctx, to, rec.Head)
+	if back == nil {
+		if ix, ierr := w.index(ctx, s); ierr == nil && e.writeIndex(s.id, rec.Head, ix) == nil {
+			s.index, s.of = ix, rec.Head
+		}
+		return 0, errors.Join(fault.Wrap(err, "change the files of sandbox %s in place; they are back as they were", rec.Name),
+			e.DB.EndIntent(ctx, intent), f.Thaw())
+	}
+	// Neither here nor there. The processes go on, and what they find is kept.
+	kept := rec.Head
+	stuck := fault.New(fault.KindOf(err), "the files of sandbox %s were changed in place only partly", rec.Name).Because(errors.Join(err, back)).
+		WithHint("make room if it is that, then go to what was there before: coppice checkout %s %s", rec.Name, kept)
+	thawed := f.Thaw()
+	_, kerr := e.capture(ctx, s, rec, note{cause: timeline.CauseAuto, message: halfway(what)})
+	return 0, errors.Join(stuck, thawed, kerr, e.DB.EndIntent(ctx, intent))
+}
+
+func halfway(what string) string {
+	return fmt.Sprintf("what %s in place left when it was interrupted", what)
+}
+
+// arrive records that the live root holds a snapshot now. Its index is on the
+// disk before that is acknowledged.
+func (e *Engine) arrive(ctx context.Context, s *sandbox, rec *meta.Sandbox, w *rewrite, to timeline.SnapshotID, redo []timeline.SnapshotID) error {
+	ix, err := w.index(ctx, s)
+	if err != nil {
+		return err
+	}
+	if err := e.writeIndex(s.id, to, ix); err != nil {
+		return err
+	}
+	err = e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Head, r.Redo = to, redo; return nil })
+	if err != nil {
+		if to != rec.Head {
+			e.dropIndex(s.id, to)
+		}
+		return err
+	}
+	if to != rec.Head {
+		e.dropIndex(s.id, rec.Head)
+	}
+	rec.Head, rec.Redo = to, redo
+	s.index, s.of = ix, to
+	return nil
+}
+
+// settleRewinds records as a snapshot what a crash in the midst of a rewind left,
+// which is a child of what was live before. Where that fails the next capture
+// records it.
+func (e *Engine) settleRewinds(ctx context.Context) error {
+	ints, err := e.DB.Intents(ctx)
+	if err != nil {
+		return err
+	}
+	for _, in := range ints {
+		if in.Kind != intentRewind {
+			continue
+		}
+		var r rewinding
+		if err := in.Decode(&r); err != nil {
+			return err
+		}
+		if err := e.settleRewind(ctx, r); err != nil {
+			e.Logger.Warn("what an interrupted move left is not in the history yet", "sandbox", r.Sandbox, "err", err)
+		}
+		if err := e.DB.EndIntent(ctx, in.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Engine) settleRewind(ctx context.Context, r rewinding) error {
+	s, rec, err := e.acquire(ctx, string(r.Sandbox), "keeping what a crash left")
+	if fault.Is(err, fault.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer s.unlock(e)
+	if rec.Head != r.To {
+		e.dropIndex(s.id, r.To) // it was to belong to this generation
+	}
+	_, err = e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: halfway(r.What)})
+	return err
+}
+
+// rewrite is a frozen live root that can be changed in place.
+type rewrite struct {
+	e     *Engine
+	rec   *meta.Sandbox
+	drv   rootfs.Driver
+	parts []rootspec.Part
+	root  *LiveRoot
+	dir   int // of the root, open
+	own   bool
+}
+
+func (e *Engine) newRewrite(ctx context.Context, rec *meta.Sandbox, f Frozen) (w *rewrite, err error) {
+	w = &rewrite{e: e, rec: rec, dir: -1}
+	var live rootfs.Live
+	if w.drv, live, err = e.live(ctx, rec); err != nil {
+		return nil, err
+	}
+	if w.parts, err = w.drv.Parts(live); err != nil {
+		return nil, err
+	}
+	if w.root, err = f.Root(ctx); err != nil {
+		return nil, fault.Wrap(err, "reach the live root of sandbox %s", rec.Name)
+	}
+	if !w.drv.Plain() {
+		if w.root.Dir == nil {
+			return nil, errors.Join(fault.New(fault.Internal, "the live root of sandbox %s is not mounted", rec.Name), w.root.Close())
+		}
+		w.dir = int(w.root.Dir.Fd())
+		return w, nil
+	}
+	// A plain tree is the same from here, and ids are as they are stored.
+	w.root.Owners = layer.Owners{}
+	w.own = true
+	if w.dir, err = unix.Open(w.parts[0].Dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err != nil {
+		return nil, errors.Join(fault.Wrap(err, "open the live root of sandbox %s", rec.Name), w.root.Close())
+	}
+	return w, nil
+}
+
+func (w *rewrite) close() {
+	if w.own {
+		_ = unix.Close(w.dir)
+	}
+	_ = w.root.Close()
+}
+
+// bring changes the files from those of one snapshot to those of another.
+func (w *rewrite) bring(ctx context.Context, from, to timeline.SnapshotID) (paths int, err error) {
+	w.e.shape.RLock()
+	defer w.e.shape.RUnlock()
+	a, _, err := w.e.stack(ctx, w.rec, from)
+	if err != nil {
+		return 0, err
+	}
+	b, _, err := w.e.stack(ctx, w.rec, to)
+	if err != nil {
+		return 0, err
+	}
+	at := inside(w.parts)
+	in := layer.RewindInput{
+		Root: w.dir, Parts: at, Target: w.e.Layers.View(b, at...), Owners: w.root.Owners, Mapped: w.mapped(),
+	}
+	if w.rec.Tier != tierWorkspace {
+		in.Kept = append(in.Kept, rootspec.Reserved...)
+	}
+	fixed, err := w.e.fixed(ctx, w.rec)
+	if err != nil {
+		return 0, err
+	}
+	in.Kept = append(in.Kept, fixed...)
+	for _, p := range at {
+		if p != "/" {
+			in.Kept = append(in.Kept, p)
+		}
+	}
+	for _, dir := range difference(a.Layers, b.Layers) {
+		in.Touched = append(in.Touched, rootspec.Part{Dir: dir, Path: "/"})
+	}
+	do := func() error {
+		paths, err = w.e.Layers.Rewind(ctx, in)
+		return err
+	}
+	if in.Owners.Size == 0 {
+		err = do()
+		return paths, err
+	}
+	// What is new belongs to whom it is made by, who must be one of the root's.
+	err = rootspec.WithFSIDs(int(in.Owners.Shift), int(in.Owners.Shift), do)
+	return paths, err
+}
+
+// mapped answers layer.RewindInput.Mapped.
+func (w *rewrite) mapped() func(string, uint64) bool {
+	inodes := map[uint64]bool{}
+	for _, i := range w.root.Inodes {
+		inodes[i] = true
+	}
+	paths := map[string]bool{}
+	for _, p := range w.root.Paths {
+		paths[path.Clean(p)] = true
+	}
+	// In tier workspace processes see the tree where it lies on the host.
+	var host string
+	if w.rec.Tier == tierWorkspace {
+		host = w.parts[0].Dir
+	}
+	return func(p string, ino uint64) bool {
+		return w.root.AnyMapped || inodes[ino] || paths[p] || host != "" && paths[path.Join(host, p)]
+	}
+}
+
+// index is the index of the parts as they are now.
+func (w *rewrite) index(ctx context.Context, s *sandbox) (*layer.Index, error) {
+	ix, err := w.e.Layers.Rescan(ctx, layer.CaptureInput{Parts: slices.Clone(w.parts), Index: s.index, Plain: w.drv.Plain()})
+	return ix, fault.Wrap(err, "scan sandbox %s", w.rec.Name)
+}

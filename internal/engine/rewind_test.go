@@ -1,0 +1,192 @@
+//go:build linux
+
+package engine
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// twoStates gives a sandbox in which something runs, with two snapshots and what
+// was in them. The present is the second, with something not captured in it.
+func twoStates(t *testing.T, h *home) (one, two string, first, present tree) {
+	t.Helper()
+	h.onDir("a")
+	h.run("a", "write", "d/f", "one")
+	one = h.run("a", "write", "g", "one").Head
+	first = h.tree("a")
+	h.run("a", "write", "d/f", "two")
+	h.run("a", "rm", "base")
+	h.run("a", "rm", "g")
+	two = h.run("a", "write", "g/h", "two").Head
+	box := h.box("a")
+	box.procs = 1
+	if err := os.WriteFile(filepath.Join(box.root, "late"), []byte("late"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return one, two, first, readTree(t, box.root)
+}
+
+func TestAMoveInPlaceKeepsWhatWasNotCaptured(t *testing.T) {
+	h := newHome(t)
+	one, two, first, present := twoStates(t, h)
+	r, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: one, InPlace: true})
+	if err != nil || r.From != two || r.Kept == "" || r.Head != one || !r.InPlace || r.Rewritten == 0 || r.Stopped != 0 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if got := h.tree("a"); !maps.Equal(got, first) {
+		t.Errorf("%v, not %v", got, first)
+	}
+	if r, err = h.Undo(ctx, "a", wire.UndoRequest{InPlace: true}); err != nil || !r.InPlace {
+		t.Errorf("undo: %+v, %v", r, err)
+	}
+	if r, err = h.Redo(ctx, "a", wire.RedoRequest{InPlace: true}); err != nil || !r.InPlace || r.Head != one {
+		t.Errorf("redo: %+v, %v", r, err)
+	}
+	if got := h.tree("a"); !maps.Equal(got, first) {
+		t.Errorf("after undo and redo %v, not %v", got, first)
+	}
+	log, err := h.Log(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range log.Nodes {
+		if strings.HasPrefix(n.Message, "before checking out") {
+			if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: n.ID, InPlace: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if got := h.tree("a"); !maps.Equal(got, present) {
+		t.Errorf("what was kept is %v, not %v", got, present)
+	}
+}
+
+// Where nothing runs there is nothing to spare: the box is stopped.
+func TestAMoveInPlaceWithoutProcessesIsAnOrdinaryOne(t *testing.T) {
+	h := newHome(t)
+	one, _, first, _ := twoStates(t, h)
+	box := h.box("a")
+	box.procs = 0
+	r, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: one, InPlace: true})
+	if err != nil || r.InPlace || r.Head != one {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if got := h.tree("a"); h.box("a") == box || !maps.Equal(got, first) {
+		t.Errorf("%v, not %v", got, first)
+	}
+}
+
+// A failure of any one write leaves everything as it was.
+func TestAMoveInPlaceThatFailsIsTakenBack(t *testing.T) {
+	t.Parallel()
+	for k := 1; ; k++ {
+		f := &vfs.Faulty{FS: vfs.OS()}
+		h := newHomeOn(t, f)
+		one, _, _, present := twoStates(t, h)
+		c, err := h.Commit(ctx, "a", "present")
+		if err != nil {
+			t.Fatal(err)
+		}
+		calm(t, h)
+		f.FailAt(k, unix.ENOSPC, false)
+		_, err = h.Checkout(ctx, "a", wire.CheckoutRequest{Node: one, InPlace: true})
+		failed := f.Failed()
+		f.FailAt(0, 0, false)
+		h.sealing.Unlock()
+		h.merging.Unlock()
+		if !failed {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if k < 10 {
+				t.Fatalf("only %d writes", k)
+			}
+			return
+		}
+		if !fault.Is(err, fault.NoSpace) || !strings.Contains(err.Error(), "back as they were") || fault.HintOf(err) == "" {
+			t.Fatalf("write %d: %v (%s)", k, err, fault.HintOf(err))
+		}
+		if got := h.tree("a"); !maps.Equal(got, present) {
+			t.Fatalf("write %d: %v, not %v", k, got, present)
+		}
+		if again, err := h.Commit(ctx, "a", "nothing"); err != nil || again.Changed || again.Head != c.Head {
+			t.Fatalf("write %d: %+v, %v", k, again, err)
+		}
+		h.close()
+	}
+}
+
+// When it can be neither finished nor taken back, what there is gets recorded,
+// now or, after a crash, at the next start; and nothing acknowledged is lost.
+func TestAMoveInPlaceThatGetsStuckLosesNothing(t *testing.T) {
+	t.Parallel()
+	for k := 1; ; k++ {
+		f := &vfs.Faulty{FS: vfs.OS()}
+		h := newHomeOn(t, f)
+		one, _, first, present := twoStates(t, h)
+		c, err := h.Commit(ctx, "a", "present")
+		if err != nil {
+			t.Fatal(err)
+		}
+		calm(t, h)
+		f.FailAt(k, unix.EIO, true)
+		_, err = h.Checkout(ctx, "a", wire.CheckoutRequest{Node: one, InPlace: true})
+		failed := f.Failed()
+		f.FailAt(0, 0, false)
+		h.sealing.Unlock()
+		h.merging.Unlock()
+		if !failed {
+			if err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+		if err == nil {
+			t.Fatalf("write %d failed without an error", k)
+		}
+		rec, err := h.DB.Sandbox(ctx, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		mixed := readTree(t, h.box("a").root)
+		if k%2 == 0 { // as if the daemon had been killed instead
+			if _, err := h.DB.BeginIntent(ctx, intentRewind, rewinding{Sandbox: rec.ID, What: "checking out x"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h.close()
+		h.open()
+		if got := h.tree("a"); !maps.Equal(got, mixed) {
+			t.Fatalf("write %d: after a restart %v, not %v", k, got, mixed)
+		}
+		for to, want := range map[string]tree{c.Head: present, one: first} {
+			if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: to, InPlace: true}); err != nil {
+				t.Fatal(err)
+			}
+			if got := h.tree("a"); !maps.Equal(got, want) {
+				t.Fatalf("write %d: %s is %v, not %v", k, to, got, want)
+			}
+		}
+		h.close()
+	}
+}
+
+// calm lets the background come to its end and keeps it from the files.
+func calm(t *testing.T, h *home) {
+	t.Helper()
+	if err := h.sealAll(ctx); err != nil {
+		t.Fatal(err)
+	}
+	h.sealing.Lock()
+	h.merging.Lock()
+}

@@ -1,0 +1,79 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/meta"
+)
+
+// A daemon may be killed at any point while it starts a supervised command. The
+// next one starts it if it has not begun, and follows it: it runs once.
+func TestACommandThatADaemonWasKilledOverRunsOnce(t *testing.T) {
+	t.Parallel()
+	const id = "x0123456789"
+	for name, prepare := range map[string]func(h *home, b *fakeBox){
+		"before its box was started": func(_ *home, b *fakeBox) { close(b.gone) },
+		"before it was asked for":    func(*home, *fakeBox) {},
+		"before it was noted": func(_ *home, b *fakeBox) {
+			_, _ = b.keep(wire.ExecRequest{ID: id})
+		},
+		"while it was asked for": func(_ *home, b *fakeBox) {
+			_, _ = b.keep(wire.ExecRequest{ID: id})
+			b.blind.Store(1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := context.Background()
+			h := newHome(t)
+			if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}}, ignore); err != nil {
+				t.Fatal(err)
+			}
+			b := h.box("a")
+			rec, err := h.DB.Sandbox(ctx, "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			run := wire.Run{RunRequest: wire.RunRequest{Cmd: []string{"agent"}, Restart: wire.RestartNo, Capture: wire.Capture{Off: true}}, Exec: id, Starts: 1, Started: time.Now()}
+			err = h.DB.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error { r.Run, r.Starting = &run, true; return nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.close()
+			prepare(h, b)
+			h.open()
+			var end chan struct{}
+			for deadline := time.Now().Add(10 * time.Second); end == nil; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("it does not run")
+				}
+				h.boxes.mu.Lock()
+				b = h.boxes.boxes[h.runDir(rec.ID)]
+				h.boxes.mu.Unlock()
+				b.mu.Lock()
+				end = b.kept[id]
+				b.mu.Unlock()
+			}
+			if _, err := h.Run(ctx, "a", wire.RunRequest{Cmd: []string{"other"}}); err == nil {
+				t.Error("another one was started beside it")
+			}
+			close(end)
+			var st wire.StatusResult
+			for deadline := time.Now().Add(10 * time.Second); st.Run == nil || st.Run.Exit == nil; time.Sleep(time.Millisecond) {
+				if st, err = h.Status(ctx, "a"); err != nil || time.Now().After(deadline) {
+					t.Fatalf("its end is not recorded: %+v, %v", st.Run, err)
+				}
+			}
+			if st.Run.Exit.Code != 0 || st.Run.Exec != id || b.starts != 1 {
+				t.Errorf("%+v after %d starts", st.Run.Exit, b.starts)
+			}
+			if rec, err = h.DB.Sandbox(ctx, "a"); err != nil || rec.Starting || rec.Again {
+				t.Errorf("%+v, %v", rec, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,346 @@
+//go:build linux
+
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// clock is a time that a test sets while the background reads it.
+type clock struct{ ns atomic.Int64 }
+
+func (c *clock) now() time.Time           { return time.Unix(0, c.ns.Load()).UTC() }
+func (c *clock) advance(by time.Duration) { c.ns.Add(int64(by)) }
+
+// newClockedHome is a home whose time stands still unless it is advanced.
+func newClockedHome(t testing.TB) (*home, *clock) {
+	c := new(clock)
+	c.ns.Store(time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC).UnixNano())
+	h := newHome(t)
+	h.close()
+	h.clock = c.now
+	h.open()
+	return h, c
+}
+
+// root is the live root of a sandbox.
+func (h *home) root(name string) string {
+	h.t.Helper()
+	rec, err := h.DB.Sandbox(ctx, name)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.boxes.mu.Lock()
+	defer h.boxes.mu.Unlock()
+	return h.boxes.boxes[h.runDir(rec.ID)].root
+}
+
+func (h *home) thinNow(name string) {
+	h.t.Helper()
+	rec, err := h.DB.Sandbox(ctx, name)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if err := h.thin(ctx, rec.ID); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func TestAutomaticSnapshotsThinOut(t *testing.T) {
+	t.Parallel()
+	h, clock := newClockedHome(t)
+	if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}, KeepRecent: 3, KeepForMS: 60_000}, ignore); err != nil {
+		t.Fatal(err)
+	}
+	h.run("a", "true")
+	wrote := map[timeline.SnapshotID]int{}
+	var autos []timeline.SnapshotID
+	kept := map[timeline.SnapshotID]string{}
+	for i := range 240 { // 40 minutes, one every 10 s
+		clock.advance(10 * time.Second)
+		h.behind("a", "f"+itoa(i%5), itoa(i))
+		switch i % 60 {
+		case 7:
+			res, err := h.Mark(ctx, "a", wire.MarkRequest{Label: "m" + itoa(i)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			kept[timeline.SnapshotID(res.Node)], wrote[timeline.SnapshotID(res.Node)] = "mark", i
+			continue
+		case 17:
+			x := h.run("a", "true")
+			kept[timeline.SnapshotID(x.Snapshot)], wrote[timeline.SnapshotID(x.Snapshot)] = "exec", i
+			continue
+		}
+		id := h.auto("a").id
+		wrote[id], autos = i, append(autos, id)
+		switch {
+		case i%60 == 23:
+			kept[id] = "tag"
+			if _, err := h.SetTag(ctx, "a", "t"+itoa(i), string(id)); err != nil {
+				t.Fatal(err)
+			}
+		case i == 25:
+			kept[id] = "fork point"
+			if _, err := h.Fork(ctx, "a", wire.ForkRequest{Names: []string{"fork"}, At: string(id)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := h.Undo(ctx, "a", wire.UndoRequest{N: 1}); err != nil {
+		t.Fatal(err)
+	}
+	kept[autos[len(autos)-1]] = "what can be redone"
+	h.thinNow("a")
+	hist := func() map[timeline.SnapshotID]wire.Snapshot {
+		log, err := h.Log(ctx, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[timeline.SnapshotID]wire.Snapshot{}
+		for _, n := range log.Nodes {
+			out[timeline.SnapshotID(n.ID)] = n
+		}
+		return out
+	}
+	left := hist()
+	for id, why := range kept {
+		if _, ok := left[id]; !ok {
+			t.Errorf("%s is gone: it was %s", id, why)
+		}
+	}
+	// One a minute, of 40, and what is kept anyway.
+	if n := len(left); n < 40 || n > 40+len(kept)+12 {
+		t.Errorf("%d are left", n)
+	}
+	for _, id := range autos[len(autos)-6:] {
+		if _, ok := left[id]; !ok {
+			t.Errorf("%s is gone, and was young", id)
+		}
+	}
+	h.thinNow("a")
+	if again := hist(); len(again) != len(left) {
+		t.Errorf("a second look left %d of %d", len(again), len(left))
+	}
+	// What stays shows what it showed.
+	for id := range left {
+		i, ok := wrote[id]
+		if !ok || i%4 > 0 && kept[id] == "" {
+			continue
+		}
+		if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: string(id)}); err != nil {
+			t.Fatal(err)
+		}
+		got := h.tree("a")
+		for f := range 5 {
+			newest := i - (i-f+5)%5
+			want := ""
+			if newest >= 0 {
+				want = itoa(newest)
+			}
+			if got["f"+itoa(f)] != want {
+				t.Errorf("snapshot %d shows %q in f%d, not %q", i, got["f"+itoa(f)], f, want)
+			}
+		}
+	}
+	if got := h.tree("fork"); got["f0"] != "25" || got["f4"] != "24" {
+		t.Errorf("the fork shows %v", got)
+	}
+	if v, err := h.Verify(ctx, "", ignore); err != nil || len(v.Damage) > 0 {
+		t.Errorf("verify: %+v, %v", v, err)
+	}
+	if res, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil || len(res.Removed) > 0 || res.Layers > 0 {
+		t.Errorf("it left garbage: %+v, %v", res, err)
+	}
+}
+
+func TestThinningComesByItself(t *testing.T) {
+	t.Parallel()
+	h, clock := newClockedHome(t)
+	if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}, KeepRecent: 1, KeepForMS: 1}, ignore); err != nil {
+		t.Fatal(err)
+	}
+	h.run("a", "true")
+	for i := range thinEvery + 2 {
+		clock.advance(2 * time.Second)
+		h.behind("a", "f", itoa(i))
+		h.auto("a")
+	}
+	got := collect(t, h.Engine, "a", 0, wire.EventDeleted)
+	if ev := got[len(got)-1]; ev.Detail != "retention" || ev.Cause != "auto" || ev.Snapshot == "" {
+		t.Errorf("%+v", ev)
+	}
+}
+
+// A run that changed between plan and deed is left alone.
+func TestThinningLeavesWhatCameIntoUse(t *testing.T) {
+	t.Parallel()
+	h, clock := newClockedHome(t)
+	h.onDir("a")
+	h.run("a", "true")
+	var ids []timeline.SnapshotID
+	for i := range 8 {
+		clock.advance(time.Second)
+		h.behind("a", "f", itoa(i))
+		ids = append(ids, h.auto("a").id)
+	}
+	rec, err := h.DB.Sandbox(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := func() int {
+		log, err := h.Log(ctx, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(log.Nodes)
+	}
+	before := count()
+	for name, use := range map[string]func(id timeline.SnapshotID) error{
+		"tagged": func(id timeline.SnapshotID) error { _, err := h.SetTag(ctx, "a", "t", string(id)); return err },
+		"deleted": func(id timeline.SnapshotID) error {
+			_, err := h.DeleteSnapshot(ctx, "a", string(id))
+			before--
+			return err
+		},
+		"forked": func(id timeline.SnapshotID) error {
+			_, err := h.Fork(ctx, "a", wire.ForkRequest{N: 1, At: string(id)})
+			return err
+		},
+	} {
+		at := map[string]int{"tagged": 1, "deleted": 3, "forked": 5}[name]
+		run := []timeline.SnapshotID{ids[at+1], ids[at]}
+		c, err := h.prepareCut(ctx, run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := use(ids[at]); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.commitCut(ctx, rec.ID, c); !fault.Is(err, fault.Conflict) {
+			t.Errorf("%s: %v", name, err)
+		}
+		c.made()
+		if n := count(); n != before {
+			t.Errorf("%s: %d are left of %d", name, n, before)
+		}
+	}
+	// Somebody who reads layers for long is not waited for.
+	c, err := h.prepareCut(ctx, ids[:1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.shape.RLock()
+	_, err = h.commitCut(ctx, rec.ID, c)
+	h.shape.RUnlock()
+	if err == nil || !strings.Contains(err.Error(), errBusy.Error()) {
+		t.Errorf("while layers are read: %v", err)
+	}
+	if v, err := h.Verify(ctx, "", ignore); err != nil || len(v.Damage) > 0 {
+		t.Errorf("verify: %+v, %v", v, err)
+	}
+}
+
+// TestAWeekOfAutomaticSnapshots simulates an agent that writes for nine days, with
+// the real store and a clock of its own: snapshots and bytes level off. The plan
+// alone is tested on a snapshot every two seconds, in timeline.
+func TestAWeekOfAutomaticSnapshots(t *testing.T) {
+	t.Parallel()
+	step, days := 5*time.Minute, 9
+	if raced || testing.Short() {
+		step, days = 15*time.Minute, 2
+	}
+	h, clock := newClockedHome(t)
+	if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}, KeepRecent: 20}, ignore); err != nil {
+		t.Fatal(err)
+	}
+	h.run("a", "true")
+	root := h.root("a")
+	var counts []int
+	var sizes []int64
+	perDay := int(24 * time.Hour / step)
+	for i := range days * perDay {
+		clock.advance(step)
+		// One of four files anew, one that is new, and one of those gone.
+		text := strings.Repeat(fmt.Sprintf("%6d of %d\n", i, days*perDay), 4096)
+		for name, text := range map[string]string{"f" + itoa(i%4): text, "new" + itoa(i): text[:1024]} {
+			if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if i >= 4 {
+			if err := os.Remove(filepath.Join(root, "new"+itoa(i-4))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !h.auto("a").changed {
+			t.Fatal("nothing was captured")
+		}
+		if (i+1)%perDay == 0 {
+			h.thinNow("a")
+			log, err := h.Log(ctx, "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			counts = append(counts, len(log.Nodes))
+			sizes = append(sizes, onDisk(t, filepath.Join(h.dir, "layers")))
+		}
+	}
+	t.Logf("%d snapshots were taken in %d days; at the end of each day there were %v, of %v bytes on the disk", days*perDay, days, counts, sizes)
+	// A day of all, since they are rarer than one a minute, hours for a week, and
+	// days before that.
+	for day, n := range counts {
+		if most := perDay + 24*min(day, 6) + max(0, day-6) + 8; n > most {
+			t.Errorf("%d snapshots at the end of day %d, more than %d", n, day+1, most)
+		}
+	}
+	if last := days - 1; last > 7 && (counts[last]-counts[last-1] > 3 || sizes[last] > sizes[last-1]*105/100) {
+		t.Errorf("they do not level off: %v, %v bytes", counts, sizes)
+	}
+	if v, err := h.Verify(ctx, "", ignore); err != nil || len(v.Damage) > 0 {
+		t.Errorf("verify: %+v, %v", v, err)
+	}
+	if res, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil || len(res.Removed) > 0 || res.Layers > 0 {
+		t.Errorf("it left garbage: %+v, %v", res, err)
+	}
+}
+
+// onDisk is the bytes that a directory takes, hard links once.
+func onDisk(t *testing.T, dir string) (n int64) {
+	t.Helper()
+	seen := map[uint64]bool{}
+	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		var info fs.FileInfo
+		if err == nil {
+			info, err = d.Info()
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // merged away in this moment
+		}
+		if err != nil {
+			return err
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && !seen[st.Ino] {
+			seen[st.Ino] = true
+			n += st.Blocks * 512
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

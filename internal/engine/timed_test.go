@@ -1,0 +1,63 @@
+//go:build linux
+
+package engine
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+)
+
+// What ends while a sandbox is stopped is told when it starts again, once; and what its
+// gate has told is not told again.
+func TestTheEndOfRulesIsToldOfAStoppedSandbox(t *testing.T) {
+	h := newHome(t)
+	ctx := t.Context()
+	now := time.Now().UTC().Truncate(time.Second)
+	h.close()
+	h.clock = func() time.Time { return now }
+	h.open()
+	h.gated("a", "one.example")
+	for rule, ms := range map[string]int64{"two.example": 60_000, "three.example": 120_000, "four.example": 600_000} {
+		if _, err := h.Allow(ctx, "a", wire.AllowRequest{Allow: []string{rule}, ForMS: ms}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ends := func() (out []wire.NetEvent) {
+		t.Helper()
+		net, err := h.Net(ctx, "a", wire.NetRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ev := range net.Events {
+			if strings.HasPrefix(ev.Reason, wire.NetRulesEnded) {
+				out = append(out, ev)
+			}
+		}
+		return out
+	}
+	rec, err := h.DB.Sandbox(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(time.Minute) // a gate sees the end of the first
+	if err := h.noteNet(rec.ID, wire.NetEvent{Kind: wire.NetPolicy, Reason: wire.NetRulesEnded}); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(time.Minute)
+	for range 2 {
+		h.box("a")
+		all := ends()
+		if len(all) != 2 || all[1].Rule != "three.example:443" || all[1].Policy != h.verdict("a", "one.example").Policy || !strings.Contains(all[1].Reason, now.Format(time.RFC3339)) {
+			t.Fatalf("%+v", all)
+		}
+		if _, err := h.Stop(ctx, "a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if rec, err = h.DB.Sandbox(ctx, "a"); err != nil || len(rec.Timed) != 1 || rec.Timed[0].Rule != "four.example:443" {
+		t.Errorf("%+v, %v", rec.Timed, err)
+	}
+}

@@ -1,0 +1,233 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"encoding/hex"
+	"io"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/undo"
+)
+
+// maxCandidates is how many candidates one tournament may have.
+const maxCandidates = 1000
+
+// Tournament runs every candidate in a fork of its own, and then the test, and
+// finds the winner, whose snapshot becomes a branch of the sandbox's history. The
+// forks stay, marked, until gc. When ctx ends before there is a winner, whatever
+// runs is killed and the forks are removed; the sandbox is as it was.
+func (e *Engine) Tournament(ctx context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress)) (res wire.TournamentResult, err error) {
+	if req.Candidates, err = entrants(req); err != nil {
+		return res, err
+	}
+	rec, err := e.DB.Sandbox(ctx, name)
+	if err != nil {
+		return res, err
+	}
+	tag, forks, at, err := e.draw(ctx, &rec, req)
+	if err != nil {
+		return res, err
+	}
+	defer e.played(tag)
+	var cleanup undo.Stack
+	defer cleanup.Run(&err)
+	cleanup.Push(func() error { return e.scratch(context.WithoutCancel(ctx), forks) })
+
+	res.Base = string(at)
+	if res.Branches, err = e.contest(ctx, &rec, req, at, forks, progress); err != nil {
+		return res, err
+	}
+	win := decide(res.Branches, req.Score != "")
+	if win >= 0 {
+		w := &res.Branches[win]
+		if w.Node != res.Base {
+			if err := e.DB.TakeOver(ctx, rec.ID, timeline.SnapshotID(w.Node)); err != nil {
+				return res, fault.Wrap(err, "take the winner's snapshot over")
+			}
+		}
+		res.Winner, res.WinnerNode = w.Name, w.Node
+	}
+	cleanup.Release() // from here on it has ended
+	ev := about(&rec, wire.EventTournament)
+	ev.Snapshot, ev.Message, ev.Detail = res.WinnerNode, res.Winner, tag
+	e.emit(ev)
+	if win >= 0 && req.Keep {
+		if _, err := e.Checkout(ctx, string(rec.ID), wire.CheckoutRequest{Node: res.WinnerNode}); err != nil {
+			return res, fault.Wrap(err, "candidate %q wins with snapshot %s, but sandbox %s could not be brought there", res.Winner, res.WinnerNode, rec.Name)
+		}
+	}
+	res.Head, err = e.Head(ctx, string(rec.ID))
+	return res, err
+}
+
+// entrants checks a request and names the candidates that have no name.
+func entrants(req wire.TournamentRequest) ([]wire.Candidate, error) {
+	const how = `as in: coppice tournament NAME --test "make test" -- CMD1 CMD2`
+	n := len(req.Candidates)
+	switch {
+	case n == 0:
+		return nil, fault.New(fault.Invalid, "a tournament without candidates").WithHint(how)
+	case n > maxCandidates:
+		return nil, fault.New(fault.Invalid, "%d candidates: the limit is %d", n, maxCandidates).WithHint("leave some to another tournament")
+	case strings.TrimSpace(req.Test) == "":
+		return nil, fault.New(fault.Invalid, "a tournament without a test").WithHint(how)
+	case req.Jobs < 0:
+		return nil, fault.New(fault.Invalid, "%d candidates at once", req.Jobs).WithHint("give a number of 1 or more, or leave it out")
+	case req.TimeoutMS < 0:
+		return nil, fault.New(fault.Invalid, "a negative timeout").WithHint("give a number of milliseconds, or 0 for none")
+	case strings.ContainsRune(req.Test+req.Score, 0):
+		return nil, fault.New(fault.Invalid, "a command holds a zero byte").WithHint("leave it out: no program can be given one")
+	}
+	out := make([]wire.Candidate, n)
+	seen := make(map[string]bool, n)
+	for i, c := range req.Candidates {
+		if c.Name == "" {
+			c.Name = itoa(i + 1)
+		}
+		switch {
+		case strings.TrimSpace(c.Cmd) == "":
+			return nil, fault.New(fault.Invalid, "candidate %q has no command", c.Name).WithHint(how)
+		case strings.ContainsRune(c.Cmd, 0):
+			return nil, fault.New(fault.Invalid, "the command of candidate %q holds a zero byte", c.Name).WithHint("leave it out: no program can be given one")
+		case seen[c.Name]:
+			return nil, fault.New(fault.Invalid, "two candidates are called %q", c.Name).WithHint("give each a name of its own")
+		}
+		seen[c.Name] = true
+		out[i] = c
+	}
+	return out, nil
+}
+
+// draw makes the forks of a new tournament, called box-t3f2a-1 and so on, which gc
+// leaves alone until played is called.
+func (e *Engine) draw(ctx context.Context, rec *meta.Sandbox, req wire.TournamentRequest) (tag string, forks []wire.Sandbox, at timeline.SnapshotID, err error) {
+	n := len(req.Candidates)
+	room := timeline.MaxName - len("-t3f2a-"+itoa(n))
+	for tries := 0; ; tries++ {
+		var random [2]byte
+		if _, err := io.ReadFull(e.Rand, random[:]); err != nil {
+			return "", nil, "", fault.Wrap(err, "choose a name")
+		}
+		tag = rec.Name[:min(len(rec.Name), room)] + "-t" + hex.EncodeToString(random[:])
+		if !e.play(tag) {
+			continue
+		}
+		f := wire.ForkRequest{At: req.Base, N: n, Policy: req.Policy}
+		for i := range n {
+			f.Names = append(f.Names, tag+"-"+itoa(i+1))
+		}
+		res, at, err := e.fork(ctx, string(rec.ID), f, tag)
+		if err == nil {
+			return tag, res.Sandboxes, at, nil
+		}
+		e.played(tag)
+		if !fault.Is(err, fault.Exists) || tries > 100 {
+			return "", nil, "", err
+		}
+	}
+}
+
+// play begins a tournament, unless there is one of that name.
+func (e *Engine) play(tag string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.playing[tag] {
+		return false
+	}
+	e.playing[tag] = true
+	return true
+}
+
+func (e *Engine) played(tag string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.playing, tag)
+}
+
+func (e *Engine) isPlaying(tag string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.playing[tag]
+}
+
+// scratch removes the forks of a tournament that does not end.
+func (e *Engine) scratch(ctx context.Context, forks []wire.Sandbox) error {
+	var g errgroup.Group
+	g.SetLimit(removers)
+	for _, f := range forks {
+		g.Go(func() error {
+			if err := e.removeOne(ctx, f.ID, true); err != nil && !fault.Is(err, fault.NotFound) {
+				e.Logger.Warn("left for gc", "sandbox", f.Name, "err", err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// contest runs all candidates, so many at once. forks[i] began at snapshot at, and
+// belongs to req.Candidates[i].
+func (e *Engine) contest(ctx context.Context, rec *meta.Sandbox, req wire.TournamentRequest, at timeline.SnapshotID, forks []wire.Sandbox, progress func(wire.Progress)) ([]wire.TournamentBranch, error) {
+	need := rec.Limits.Memory
+	if need <= 0 {
+		need = roomForOne
+	}
+	g, within := errgroup.WithContext(ctx)
+	g.SetLimit(jobs(req.Jobs, len(forks), runtime.NumCPU(), memAvailable(), need))
+	branches := make([]wire.TournamentBranch, len(forks))
+	var mu sync.Mutex // one progress line at a time
+	done := 0
+	tell := func(b *wire.TournamentBranch) {
+		mu.Lock()
+		defer mu.Unlock()
+		if b != nil {
+			done++
+		}
+		progress(wire.Progress{Phase: "tournament", Unit: "candidates", Done: int64(done), Total: int64(len(forks)), Branch: b})
+	}
+	tell(nil)
+	for i, f := range forks {
+		g.Go(func() (err error) {
+			if err := within.Err(); err != nil {
+				return err // it ended while this one waited for its turn
+			}
+			m := match{e: e, base: at, fork: f, began: e.Now(), limit: time.Duration(req.TimeoutMS) * time.Millisecond}
+			branches[i], err = m.hold(within, req, req.Candidates[i])
+			if err == nil {
+				b := branches[i]
+				tell(&b)
+			}
+			return err
+		})
+	}
+	err := g.Wait()
+	if ctx.Err() != nil {
+		return nil, fault.New(fault.Cancelled, "the tournament of sandbox %s was broken off; its forks are removed", rec.Name).Because(context.Cause(ctx))
+	}
+	return branches, err
+}
+
+// decide gives the index of the winner, or -1: the first that passed its test, or
+// with scored the one with the best score among these.
+func decide(branches []wire.TournamentBranch, scored bool) int {
+	win := -1
+	for i, b := range branches {
+		switch {
+		case b.TestExit != 0 || scored && b.Score == nil:
+		case win < 0, scored && *b.Score > *branches[win].Score:
+			win = i
+		}
+	}
+	return win
+}

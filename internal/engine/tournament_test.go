@@ -1,0 +1,506 @@
+//go:build linux
+
+package engine
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// shell does one after the other of: write PATH TEXT; has PATH; say WORDS; hang;
+// exit CODE. It stops at the first that fails.
+func (b *fakeBox) shell(req wire.ExecRequest) (io.ReadWriteCloser, error) {
+	var out bytes.Buffer
+	say := func(t wire.FrameType, text string) {
+		_ = wire.WriteFrame(&out, t, []byte(text)) // into memory
+	}
+	x := ending{}
+	for _, cmd := range strings.Split(req.Cmd[len(req.Cmd)-1], ";") {
+		w := strings.Fields(cmd)
+		switch w[0] {
+		case "write":
+			if err := os.WriteFile(filepath.Join(b.root, w[1]), []byte(w[2]), 0o644); err != nil {
+				return nil, err
+			}
+		case "has":
+			if _, err := os.Stat(filepath.Join(b.root, w[1])); err != nil {
+				say(wire.FrameStderr, "no "+w[1]+"\n")
+				x.Code = 1
+			}
+		case "say":
+			say(wire.FrameStdout, strings.Join(w[1:], " ")+"\n")
+		case "hang":
+			if req.TimeoutMS == 0 {
+				b.hanging.Add(1)
+				return &hanging{box: b, closed: make(chan struct{})}, nil
+			}
+			x.Exit = wire.Exit{Code: 124, TimedOut: true}
+		case "exit":
+			_, _ = fmt.Sscan(w[1], &x.Code) // a number
+		default:
+			return nil, fault.New(fault.Invalid, "no such command %q", w[0]).WithHint("use another")
+		}
+		if x.Code != 0 {
+			break
+		}
+	}
+	return stream{&out, io.Discard}, wire.WriteJSON(&out, wire.FrameExit, x)
+}
+
+// hanging is a command that ends when its box does.
+type hanging struct {
+	box    *fakeBox
+	closed chan struct{}
+}
+
+func (h *hanging) Read([]byte) (int, error) {
+	select {
+	case <-h.box.gone:
+	case <-h.closed:
+	}
+	return 0, io.EOF
+}
+func (h *hanging) Write(p []byte) (int, error) { return len(p), nil }
+func (h *hanging) Close() error {
+	select {
+	case <-h.closed:
+	default:
+		close(h.closed)
+	}
+	return nil
+}
+
+func candidates(cmds ...string) (out []wire.Candidate) {
+	for _, c := range cmds {
+		out = append(out, wire.Candidate{Cmd: c})
+	}
+	return out
+}
+
+// marked lists the forks of tournaments.
+func (h *home) marked() (names []string) {
+	h.t.Helper()
+	list, err := h.List(ctx)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, sb := range list {
+		if sb.Tournament != "" {
+			names = append(names, sb.Name)
+		}
+	}
+	return names
+}
+
+func TestTheFirstThatPassesWins(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	base := h.run("a", "write", "f", "before").Head
+	h.run("a", "write", "f", "now")
+	var told []string
+	res, err := h.Tournament(ctx, "a", wire.TournamentRequest{Base: base, Test: "has good;write trace x;say tested", Candidates: []wire.Candidate{
+		{Cmd: "say one;exit 3"}, {Name: "\x1b[2J", Cmd: "write good 12345;write f after"}, {Cmd: "write good 2;exit 7"}, {Name: "odd", Cmd: "dance"}}},
+		func(p wire.Progress) {
+			if p.Branch != nil {
+				told = append(told, p.Branch.Name)
+			}
+		})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slices.Sort(told); !slices.Equal(told, []string{"\x1b[2J", "1", "3", "odd"}) {
+		t.Errorf("told of %q", told)
+	}
+	b := res.Branches
+	if res.Winner != "\x1b[2J" || res.WinnerNode != b[1].Node || res.Base != base {
+		t.Errorf("%+v", res)
+	}
+	for i, want := range []wire.TournamentBranch{
+		{Exit: 3, TestExit: 1, Tail: "one\nno good"}, {Paths: 2, Bytes: 10}, {Exit: 7, Paths: 1, Bytes: 1, Tail: "tested"},
+		{Exit: 125, TestExit: 125, Tail: "no such command \"dance\"\nhint: use another"},
+	} {
+		if b[i].Exit != want.Exit || b[i].TestExit != want.TestExit || b[i].Paths != want.Paths || b[i].Bytes != want.Bytes || b[i].Tail != want.Tail {
+			t.Errorf("%d: %+v", i, b[i])
+		}
+	}
+
+	// The sandbox is where it was, and the winner, as it was before the test, is a
+	// branch of its history.
+	if got := h.tree("a"); got["f"] != "now" || len(got) != 2 {
+		t.Errorf("%v", got)
+	}
+	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: res.WinnerNode}); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.tree("a"); got["f"] != "after" || got["good"] != "12345" || len(got) != 3 {
+		t.Errorf("%v", got)
+	}
+
+	if b[0].Node != base || b[2].Node == base {
+		t.Errorf("%+v", b)
+	}
+
+	// Forks stay, those of forks are nobody's, and gc removes them.
+	if got := h.tree(b[2].Sandbox); got["trace"] != "x" || got["good"] != "2" {
+		t.Errorf("%v", got)
+	}
+	if _, err := h.Fork(ctx, b[2].Sandbox, wire.ForkRequest{Names: []string{"kept"}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.marked(); len(got) != 4 {
+		t.Errorf("%q", got)
+	}
+	plan, err := h.GC(ctx, wire.GCRequest{DryRun: true}, ignore)
+	if err != nil || len(plan.Forks) != 4 || len(h.marked()) != 4 {
+		t.Errorf("%+v, %v", plan, err)
+	}
+	done, err := h.GC(ctx, wire.GCRequest{}, ignore)
+	if err != nil || !slices.Equal(done.Forks, plan.Forks) || len(h.marked()) != 0 {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if got := h.tree("kept"); got["good"] != "2" {
+		t.Errorf("%v", got)
+	}
+	if got := h.tree("a"); got["good"] != "12345" {
+		t.Errorf("%v", got)
+	}
+	if v, err := h.Verify(ctx, "", ignore); err != nil || len(v.Damage) > 0 {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+func TestTheBestScoreWinsAndIsKept(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	h.run("a", "write", "f", "now")
+	before := h.run("a", "write", "mine", "kept").Head
+	res, err := h.Tournament(ctx, "a", wire.TournamentRequest{Test: "has f", Score: "has s;say 7 points;say -1.5", Keep: true,
+		Candidates: candidates("exit 1", "write s 1;write f b", "write s 1;write f c")}, ignore)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := res.Branches; s[0].Score != nil || *s[1].Score != -1.5 || *s[2].Score != -1.5 || res.Winner != "2" || res.Head != s[1].Node {
+		t.Errorf("%+v", res)
+	}
+	if !strings.Contains(res.Branches[0].Tail, "no s") {
+		t.Errorf("%q", res.Branches[0].Tail)
+	}
+	if got := h.tree("a"); got["f"] != "b" {
+		t.Errorf("%v", got)
+	}
+	// What was left is there, also after gc.
+	if _, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil {
+		t.Fatal(err)
+	}
+	for _, ref := range []string{before, res.Head} {
+		if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: ref}); err != nil {
+			t.Errorf("%s: %v", ref, err)
+		}
+	}
+	if log, err := h.Log(ctx, "a"); err != nil || log.Head != res.Head {
+		t.Errorf("%+v, %v", log, err)
+	}
+
+	res, err = h.Tournament(ctx, "a", wire.TournamentRequest{Test: "has nothing", Keep: true, Candidates: candidates("exit 0")}, ignore)
+	if err != nil || res.Winner != "" || res.WinnerNode != "" || res.Head == "" || res.Branches[0].Tail != "no nothing" {
+		t.Errorf("%+v, %v", res, err)
+	}
+	// Who wins without a change wins with the base.
+	res, err = h.Tournament(ctx, "a", wire.TournamentRequest{Test: "has f", Candidates: candidates("exit 0"), Keep: true}, ignore)
+	if err != nil || res.WinnerNode != res.Base || res.Head != res.Base {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if h, err := h.Log(ctx, "a"); err != nil || slices.ContainsFunc(h.Nodes, func(n wire.Snapshot) bool { return n.Leaf && n.Cause == "fork" }) {
+		t.Errorf("%+v, %v", h, err)
+	}
+	res, err = h.Tournament(ctx, "a", wire.TournamentRequest{Test: "has f", Score: "say high", Candidates: candidates("exit 0")}, ignore)
+	if err != nil || res.Winner != "" || res.Branches[0].Tail != "high\nthe score's last line is no number" {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+func TestTimeIsSharedByCandidateAndTest(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	res, err := h.Tournament(ctx, "a", wire.TournamentRequest{Test: "has base", TimeoutMS: 60_000, Candidates: candidates("say x;hang", "exit 0")}, ignore)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b := res.Branches[0]; b.Exit != 124 || b.TestExit != 124 || b.Tail != "x\nthe time of 1m0s is over" || res.Winner != "2" {
+		t.Errorf("%+v", res)
+	}
+	// A clock that is an hour on whenever it is looked at.
+	var hours atomic.Int64
+	began := time.Now()
+	h.close()
+	h.clock = func() time.Time { return began.Add(time.Duration(hours.Add(1)) * time.Hour) }
+	h.open()
+	res, err = h.Tournament(ctx, "a", wire.TournamentRequest{Test: "has base", TimeoutMS: 90 * 60_000, Jobs: 1, Candidates: candidates("exit 0")}, ignore)
+	if err != nil || res.Branches[0].Exit != 0 || res.Branches[0].TestExit != 124 {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// A tournament that is broken off leaves nothing.
+func TestABrokenTournamentLeavesNothing(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	head := h.run("a", "write", "f", "x").Head
+	within, stop := context.WithCancel(ctx)
+	_, err := h.Tournament(within, "a", wire.TournamentRequest{Test: "has f", Jobs: 2, Candidates: candidates("write g 1", "hang", "hang", "hang")},
+		func(p wire.Progress) {
+			if p.Done != 1 {
+				return
+			}
+			if got := h.marked(); len(got) != 4 {
+				t.Errorf("%q", got)
+			}
+			// What plays is not for gc, though nothing runs in it yet.
+			if res, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil || len(res.Forks) > 0 {
+				t.Errorf("%+v, %v", res, err)
+			}
+			stop()
+		})
+	if !fault.Is(err, fault.Cancelled) {
+		t.Error(err)
+	}
+	if got := h.marked(); len(got) != 0 {
+		t.Errorf("%q are left", got)
+	}
+	if got, err := h.Head(ctx, "a"); err != nil || got != head {
+		t.Errorf("%s, %v", got, err)
+	}
+	if dirs, err := os.ReadDir(filepath.Join(h.dir, "sandboxes")); err != nil || len(dirs) != 1 {
+		t.Errorf("%v, %v", dirs, err)
+	}
+	if len(h.playing) != 0 {
+		t.Errorf("%v", h.playing)
+	}
+}
+
+// The forks of a daemon that was killed are found by gc, when nothing runs in them.
+func TestGCFindsWhatAKilledDaemonLeft(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	res, _, err := h.fork(ctx, "a", wire.ForkRequest{Names: []string{"a-t0-1", "a-t0-2"}}, "a-t0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_, _ = h.Exec(ctx, "a-t0-2", wire.ExecRequest{Cmd: inShell("hang")}, &audience{}) // ends with its box
+	}()
+	for {
+		list, err := h.Status(ctx, "a-t0-2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if list.Sandbox.Procs > 0 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	for _, dry := range []bool{true, false} {
+		got, err := h.GC(ctx, wire.GCRequest{DryRun: dry}, ignore)
+		if err != nil || !slices.Equal(got.Forks, []string{"a-t0-1"}) {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+	if _, err := h.Remove(ctx, []string{res.Sandboxes[1].Name}, true); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestATournamentIsCheckedFirst(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	for name, req := range map[string]wire.TournamentRequest{
+		"no candidate":     {Test: "t"},
+		"no test":          {Candidates: candidates("c")},
+		"an empty one":     {Test: "t", Candidates: candidates("c", " ")},
+		"a zero byte":      {Test: "t", Candidates: candidates("c\x00")},
+		"one in the test":  {Test: "\x00", Candidates: candidates("c")},
+		"a name twice":     {Test: "t", Candidates: []wire.Candidate{{Name: "2", Cmd: "c"}, {Cmd: "d"}}},
+		"negative jobs":    {Test: "t", Jobs: -1, Candidates: candidates("c")},
+		"negative timeout": {Test: "t", TimeoutMS: -1, Candidates: candidates("c")},
+		"too many":         {Test: "t", Candidates: make([]wire.Candidate, maxCandidates+1)},
+	} {
+		if _, err := h.Tournament(ctx, "a", req, ignore); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, of := range map[string]string{"nobody": "", "a": "nothing"} {
+		if _, err := h.Tournament(ctx, name, wire.TournamentRequest{Test: "t", Base: of, Candidates: candidates("c")}, ignore); !fault.Is(err, fault.NotFound) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if list, err := h.List(ctx); err != nil || len(list) != 1 {
+		t.Errorf("%v, %v", list, err)
+	}
+}
+
+// The names of forks are names, also for the longest one.
+func TestNamesOfForks(t *testing.T) {
+	h := newHome(t)
+	long := strings.Repeat("x", timeline.MaxName)
+	h.onDir(long)
+	res, err := h.Tournament(ctx, long, wire.TournamentRequest{Test: "exit 1", Candidates: candidates(slices.Repeat([]string{"exit 0"}, 12)...)}, ignore)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := res.Branches[11].Sandbox
+	if len(last) != timeline.MaxName || !strings.HasSuffix(last, "-12") {
+		t.Errorf("%q", last)
+	}
+}
+
+func TestDecide(t *testing.T) {
+	t.Parallel()
+	at := func(x float64) *float64 { return &x }
+	for name, tt := range map[string]struct {
+		in     []wire.TournamentBranch
+		scored bool
+		want   int
+	}{
+		"nobody":                       {want: -1},
+		"the first":                    {in: []wire.TournamentBranch{{}, {}}, want: 0},
+		"the first that passed":        {in: []wire.TournamentBranch{{TestExit: 1}, {Exit: 3}, {}}, want: 1},
+		"none passed":                  {in: []wire.TournamentBranch{{TestExit: 1}, {TestExit: 124}}, want: -1},
+		"a score is not asked for":     {in: []wire.TournamentBranch{{}, {Score: at(1)}}, want: 0},
+		"the best score":               {in: []wire.TournamentBranch{{Score: at(-2)}, {Score: at(-1)}, {Score: at(-3)}}, scored: true, want: 1},
+		"equal scores":                 {in: []wire.TournamentBranch{{Score: at(1)}, {Score: at(2)}, {Score: at(2)}}, scored: true, want: 1},
+		"without a score":              {in: []wire.TournamentBranch{{}, {Score: at(-9)}}, scored: true, want: 1},
+		"a score and a test that fail": {in: []wire.TournamentBranch{{TestExit: 1, Score: at(9)}, {Score: at(1)}}, scored: true, want: 1},
+	} {
+		if got := decide(tt.in, tt.scored); got != tt.want {
+			t.Errorf("%s: %d, not %d", name, got, tt.want)
+		}
+	}
+}
+
+func TestDecideHoldsForAll(t *testing.T) {
+	t.Parallel()
+	one := rapid.Custom(func(t *rapid.T) (b wire.TournamentBranch) {
+		b.TestExit = rapid.IntRange(0, 1).Draw(t, "test")
+		if rapid.Bool().Draw(t, "has score") {
+			x := float64(rapid.IntRange(-2, 2).Draw(t, "score"))
+			b.Score = &x
+		}
+		return b
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		list, scored := rapid.SliceOf(one).Draw(t, "branches"), rapid.Bool().Draw(t, "scored")
+		win := decide(list, scored)
+		may := func(b wire.TournamentBranch) bool { return b.TestExit == 0 && (!scored || b.Score != nil) }
+		if win >= 0 && !may(list[win]) {
+			t.Fatalf("%d wins", win)
+		}
+		for i, b := range list {
+			switch {
+			case !may(b):
+			case win < 0:
+				t.Fatalf("nobody wins, and %d passed", i)
+			case !scored && i < win:
+				t.Fatalf("%d wins, and %d passed before", win, i)
+			case scored && (*b.Score > *list[win].Score || *b.Score == *list[win].Score && i < win):
+				t.Fatalf("%d wins, and %d is better", win, i)
+			}
+		}
+	})
+}
+
+func TestJobs(t *testing.T) {
+	t.Parallel()
+	const mib, gib = 1 << 20, 1 << 30
+	for name, tt := range map[string]struct {
+		asked, candidates, cores int
+		available, need          int64
+		want                     int
+	}{
+		"as many as asked for":            {asked: 3, candidates: 9, cores: 1, available: mib, need: gib, want: 3},
+		"no more than there are":          {asked: 30, candidates: 9, cores: 1, want: 9},
+		"two cores":                       {candidates: 16, cores: 2, available: 24 * gib, need: 256 * mib, want: 8},
+		"many cores":                      {candidates: 1000, cores: 32, available: 64 * gib, need: 256 * mib, want: 128},
+		"little memory":                   {candidates: 16, cores: 2, available: gib, need: 256 * mib, want: 4},
+		"a limit":                         {candidates: 16, cores: 2, available: 10 * gib, need: 4 * gib, want: 2},
+		"hardly any memory":               {candidates: 16, cores: 2, available: mib, need: 256 * mib, want: 1},
+		"memory that nobody knows":        {candidates: 16, cores: 2, need: 256 * mib, want: 8},
+		"a limit that is not meant to be": {candidates: 16, cores: 2, available: math.MaxInt64, need: 1, want: 8},
+	} {
+		if got := jobs(tt.asked, tt.candidates, tt.cores, tt.available, tt.need); got != tt.want {
+			t.Errorf("%s: %d, not %d", name, got, tt.want)
+		}
+	}
+	if memAvailable() <= 0 {
+		t.Error("the kernel does not say what memory is available")
+	}
+}
+
+func TestTheEndOfTheOutputIsKept(t *testing.T) {
+	t.Parallel()
+	var a audience
+	if n, err := a.Read(nil); n != 0 || err != io.EOF {
+		t.Errorf("%d, %v", n, err)
+	}
+	for i := range 3000 {
+		kind := wire.FrameStdout
+		if i%2 == 1 {
+			kind = wire.FrameStderr
+		}
+		if err := wire.WriteFrame(&a, kind, fmt.Appendf(nil, "line %d\n", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := wire.WriteJSON(&a, wire.FrameDropped, wire.Dropped{Bytes: 3}); err != nil {
+		t.Error(err)
+	}
+	if len(a.all) > tailBytes || cap(a.all) > 4*tailBytes {
+		t.Errorf("%d bytes of %d", len(a.all), cap(a.all))
+	}
+	lines := strings.Split(end(string(a.all)), "\n")
+	if len(lines) != tailLines || lines[0] != "line 2980" || lines[tailLines-1] != "line 2999" {
+		t.Errorf("%q", lines)
+	}
+	if strings.Contains(string(a.stdout), "line 2999") || !strings.HasSuffix(string(a.stdout), "line 2998\n") {
+		t.Errorf("%q", a.stdout)
+	}
+	big := bytes.Repeat([]byte("é"), wire.MaxFrame/2)
+	if err := wire.WriteFrame(&a, wire.FrameStdout, big); err != nil {
+		t.Fatal(err)
+	}
+	if got := end(string(a.all)); strings.Trim(got, "é") != "" || len(got) < tailBytes-4 || len(got) > tailBytes {
+		t.Errorf("%d bytes: %.20q", len(got), got)
+	}
+	if got := end("\n\xff\n\n"); got != "\n\ufffd" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestNumber(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]float64{"1": 1, "a\n 2.5 \n\n": 2.5, "3\r\n": 3, "-1e3": -1000} {
+		if got, ok := number(text); !ok || got != want {
+			t.Errorf("%q: %g, %t", text, got, ok)
+		}
+	}
+	for _, text := range []string{"", "\n", "1\nx", "NaN", "+Inf", "1 2", "1,5"} {
+		if got, ok := number(text); ok {
+			t.Errorf("%q: %g", text, got)
+		}
+	}
+}

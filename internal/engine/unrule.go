@@ -1,0 +1,111 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"slices"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
+)
+
+// removes reports whether a request takes rules back.
+func removes(req wire.AllowRequest) bool { return len(req.RemoveAllow)+len(req.RemoveDeny) > 0 }
+
+// removable checks a request that takes rules back.
+func removable(req wire.AllowRequest) error {
+	switch n := len(req.RemoveAllow) + len(req.RemoveDeny); {
+	case len(req.Allow)+len(req.Deny) > 0:
+		return fault.New(fault.Invalid, "rules are added and taken back at once").WithHint("make two requests of it")
+	case req.ForMS != 0:
+		return fault.New(fault.Invalid, "rules are taken back for good, and not for a time").WithHint("leave --for out; add them again with it: coppice allow NAME RULE --for 10m")
+	case n > maxTimed:
+		return fault.New(fault.Invalid, "%d rules", n).WithHint("give 1 to %d, as in example.com:443", maxTimed)
+	}
+	return nil
+}
+
+// withoutRules gives the record as it is without rules, whether they hold for good or for
+// a time, and what they were.
+func (e *Engine) withoutRules(ctx context.Context, rec meta.Sandbox, req wire.AllowRequest) (next meta.Sandbox, removed []policy.Rule, err error) {
+	base, err := e.placedPolicy(ctx, &rec)
+	if err != nil {
+		return rec, nil, err
+	}
+	next = rec
+	next.Timed = timed(&rec, e.Now())
+	lists := [][]string{slices.Clone(req.RemoveAllow), slices.Clone(req.RemoveDeny)}
+	for i, list := range lists {
+		var forGood []string
+		for _, text := range list {
+			r, err := policy.ParseRule(text, i == 1)
+			before := len(next.Timed)
+			if err == nil {
+				next.Timed = slices.DeleteFunc(next.Timed, func(t meta.TimedRule) bool { return t.Deny == r.Denies && t.Rule == r.String() })
+			}
+			// What holds for a time may be said for good, too: then both go.
+			if len(next.Timed) != before {
+				removed = append(removed, r)
+				if _, _, err := base.Without(only(i == 0, text), only(i == 1, text)); fault.Is(err, fault.NotFound) {
+					continue
+				}
+			}
+			forGood = append(forGood, text)
+		}
+		lists[i] = forGood
+	}
+	p, gone, err := base.Without(lists[0], lists[1])
+	if err != nil {
+		return rec, nil, err
+	}
+	for _, r := range gone {
+		if !slices.ContainsFunc(removed, func(one policy.Rule) bool { return one.Denies == r.Denies && one.String() == r.String() }) {
+			removed = append(removed, r)
+		}
+	}
+	if len(gone) == 0 {
+		return next, removed, nil
+	}
+	return next, removed, pin(&next, p)
+}
+
+// only is a list of text, or none.
+func only(yes bool, text string) []string {
+	if yes {
+		return []string{text}
+	}
+	return nil
+}
+
+// stillSo says where a request did not come to what may be meant: what is allowed is
+// denied all the same, or what was taken back is so by another rule.
+func stillSo(now Phase, req wire.AllowRequest) (warnings []string, err error) {
+	p, err := policy.ParseCanonical([]byte(now.Policy))
+	if err != nil {
+		return nil, fault.Wrap(err, "read the policy as it would be")
+	}
+	look := func(list []string, unwanted bool) {
+		for _, text := range list {
+			q, err := policy.ParseRequest(text)
+			if err != nil {
+				continue // more than one place, or none
+			}
+			d := p.Network.Decide(q)
+			passes := d.Verdict == policy.Allow || d.Verdict == policy.Inspect
+			switch {
+			case passes != unwanted:
+			case passes:
+				warnings = append(warnings, q.String()+" stays allowed: by "+d.Rule.String())
+			default:
+				warnings = append(warnings, q.String()+" stays denied: "+d.Reason)
+			}
+		}
+	}
+	look(req.Allow, false)
+	look(req.RemoveAllow, true)
+	look(req.RemoveDeny, false)
+	return warnings, nil
+}
