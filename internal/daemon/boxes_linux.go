@@ -7,28 +7,62 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/engine"
+	_ "github.com/coppice-dev/coppice/internal/gate/process" // the binary is started as that process
+	"github.com/coppice-dev/coppice/internal/layer"
 )
 
 // boxes gives the engine the boxes of package box.
-type boxes struct{ caller plan.Caller }
+type boxes struct {
+	caller plan.Caller
+	lines  *lines
+}
 
 // liveBox is a box.Box whose Exec and Freeze give the engine's interfaces.
 type liveBox struct{ *box.Box }
 
 func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engine.Enforced, error) {
+	var self *door
+	if c.Tier != plan.TierWorkspace {
+		var err error
+		if self, err = b.lines.openInside(string(c.ID), c.RunDir, c.Self); err != nil {
+			return nil, engine.Enforced{}, err
+		}
+	}
 	started, e, err := box.Start(ctx, plan.Config{
 		ID: string(c.ID), Name: c.Name, RunDir: c.RunDir, Spec: c.Spec, Tier: c.Tier, User: c.User, HostBase: c.Host,
-		Net: c.Net, Env: c.Env, Limits: plan.Limits(c.Limits), Caller: b.caller,
+		Net: c.Net, Env: c.Env, Limits: plan.Limits(c.Limits), DiskBy: c.DiskBy, Trace: c.Trace, Hidden: c.Hidden, Access: c.Access, Strong: c.Strong, Caller: b.caller, Self: self != nil,
+		Phases: phases(c.Phases), Journal: c.JournalDir, Asks: c.Asks,
 	})
 	if err != nil {
+		if self != nil {
+			b.lines.shutInside(string(c.ID), self)
+		}
 		return nil, engine.Enforced{}, err
+	}
+	if self != nil {
+		b.lines.until(string(c.ID), self, started.Gone())
 	}
 	items := make([]wire.Enforcement, len(e.Items))
 	for i, it := range e.Items {
 		items[i] = wire.Enforcement(it)
 	}
 	return liveBox{started}, engine.Enforced{Tier: e.Tier, Items: items}, nil
+}
+
+func (b boxes) CanLimitCPU() error { return box.CanLimitCPU(b.caller.Root) }
+
+func phases(list []engine.Phase) []plan.Phase {
+	out := make([]plan.Phase, len(list))
+	for i, p := range list {
+		out[i] = plan.Phase(p)
+	}
+	return out
+}
+
+func (b liveBox) SetPolicy(ctx context.Context, list []engine.Phase) error {
+	return b.Box.SetPolicy(ctx, phases(list))
 }
 
 func (boxes) Attach(ctx context.Context, runDir string) (engine.Box, error) {
@@ -52,5 +86,58 @@ func (b liveBox) Freeze(ctx context.Context) (engine.Frozen, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f, nil
+	return frozen{f}, nil
+}
+
+// frozen is a box.Frozen whose Suspects and Root give the engine's.
+type frozen struct{ *box.Frozen }
+
+func (f frozen) Suspects() layer.Suspects { return layer.Suspects(f.Frozen.Suspects()) }
+
+func (f frozen) Root(ctx context.Context) (*engine.LiveRoot, error) {
+	r, err := f.Frozen.Root(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := &engine.LiveRoot{Dir: r.Dir, Owners: layer.Owners(r.Owners), Inodes: r.Mapped.Inodes, AnyMapped: r.Mapped.All}
+	for _, p := range r.Mapped.Paths {
+		out.Paths = append(out.Paths, string(p))
+	}
+	return out, nil
+}
+
+// Execs lists the commands that run, and those kept ones that have ended and were
+// not forgotten.
+func (b liveBox) Execs(ctx context.Context) ([]wire.ExecInfo, error) {
+	st, err := b.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]wire.ExecInfo, 0, len(st.Execs))
+	for _, x := range st.Execs {
+		out = append(out, wire.ExecInfo{ID: x.ID, Cmd: x.Cmd, PID: x.PID, Started: x.Started, TTY: x.TTY, Stdin: x.Stdin,
+			Kept: x.Kept, Attached: x.Attached, Exit: x.Exit})
+	}
+	return out, nil
+}
+
+func (b liveBox) Wait(ctx context.Context, exec string) (engine.Ended, error) {
+	x, err := b.Box.Wait(ctx, exec)
+	return engine.Ended(x), err
+}
+
+func (b liveBox) OpenRoot(ctx context.Context) (*engine.InsideRoot, error) {
+	in, err := b.Box.OpenRoot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	u := in.User
+	out := &engine.InsideRoot{Dir: in.Dir, Close: in.Close, User: boxfs.User{UID: u.UID, GID: u.GID, Groups: u.Groups}}
+	for _, m := range u.UIDs {
+		out.User.UIDs = append(out.User.UIDs, boxfs.IDMap(m))
+	}
+	for _, m := range u.GIDs {
+		out.User.GIDs = append(out.User.GIDs, boxfs.IDMap(m))
+	}
+	return out, nil
 }

@@ -1,8 +1,10 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -30,7 +32,7 @@ type Starter struct {
 // Connect connects to the daemon, which it starts when there is none. It may be
 // called from several goroutines and processes at once: one daemon results.
 func (s Starter) Connect(ctx context.Context) (net.Conn, error) {
-	conn, err := s.Dial(ctx)
+	conn, err := s.meet(ctx)
 	if err == nil {
 		return conn, nil
 	}
@@ -38,16 +40,47 @@ func (s Starter) Connect(ctx context.Context) (net.Conn, error) {
 		return nil, fault.New(fault.Unavailable, "no daemon answers at %s", s.Socket).Because(err).
 			WithHint("COPPICE_SOCKET names that socket; unset it, or start the daemon that it belongs to")
 	}
-	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) {
+	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, errDead) {
 		return nil, fault.New(fault.Unavailable, "connect to the daemon").Because(err)
 	}
 	if err := s.start(ctx); err != nil {
 		return nil, err
 	}
-	conn, err = s.Dial(ctx)
+	conn, err = s.meet(ctx)
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "connect to the daemon that was just started").Because(err).
 			WithHint("see %s", LogPath(s.Home))
+	}
+	return conn, nil
+}
+
+// errDead says that a daemon that was connected to ended before it answered.
+var errDead = errors.New("the daemon has just ended")
+
+// meet connects to a daemon and makes sure that it answers. One that is being
+// killed still listens for a moment: who connects then is cut off, and could not
+// know whether the request behind that was carried out.
+func (s Starter) meet(ctx context.Context) (_ net.Conn, err error) {
+	conn, err := s.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if _, err = io.WriteString(conn, "HEAD /v1/ping HTTP/1.1\r\nHost: coppice\r\n\r\n"); err == nil {
+		// The answer has no body, and nothing follows it until we ask again.
+		answer := make([]byte, 0, 1024)
+		for err == nil && !bytes.HasSuffix(answer, []byte("\r\n\r\n")) && len(answer) < cap(answer) {
+			var n int
+			n, err = conn.Read(answer[len(answer):cap(answer)])
+			answer = answer[:len(answer)+n]
+		}
+	}
+	if err != nil {
+		conn.Close()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, errors.Join(errDead, err)
 	}
 	return conn, nil
 }

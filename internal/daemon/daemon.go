@@ -9,6 +9,7 @@
 //	format       "coppice home 1\n": what the rest is
 //	lock         flock of the daemon that serves this home; holds its pid
 //	daemon.sock  the API, 0600
+//	preview.key  signs links to ports, 0600; made with the first of them
 //	daemon.log   what a daemon that was started by itself had to say
 //
 // The home itself is 0700. Everything else in it belongs to the engine.
@@ -20,12 +21,13 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 // SocketPath gives the socket of the daemon that serves a home.
-func SocketPath(home string) string { return filepath.Join(home, "daemon.sock") }
+func SocketPath(home string) string { return client.SocketPath(home) }
 
 // LogPath gives the log of a daemon that was started by itself.
 func LogPath(home string) string { return filepath.Join(home, "daemon.log") }
@@ -41,12 +43,18 @@ type Options struct {
 	// RealUID and RealGID are who the daemon runs as outside its own user
 	// namespace; -1 when it has none.
 	RealUID, RealGID int
+	// UserHome is the home of whoever it runs for, as his environment has it: ~ in a
+	// policy. What the system's list of users has counts besides.
+	UserHome string
 	// Ready gets one line when the daemon serves or has failed, and is then
 	// closed. Set for a daemon that was started by itself, which logs to
 	// LogPath and waits for a predecessor to end; nil for one in the
 	// foreground, which logs to Stderr and refuses at once.
 	Ready  io.WriteCloser
 	Stderr io.Writer
+	// HTTP is where else than on the home's socket the API is served; not with
+	// Ready.
+	HTTP HTTP
 }
 
 // ready is the line on Options.Ready.

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"time"
 
 	"github.com/coppice-dev/coppice/internal/engine"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/httpapi"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
@@ -20,7 +22,9 @@ import (
 type engineConfig struct {
 	Home             string // absolute, 0700, locked
 	RealUID, RealGID int    // outside the daemon's user namespace; -1 when it has none
+	UserHome         string // of whoever the daemon runs for, as the environment has it; "" is unknown
 	Log              *slog.Logger
+	Lines            *lines // opened for boxes before they start
 }
 
 // whole is an engine with what it stands on, so that one Close ends all.
@@ -30,9 +34,38 @@ type whole struct {
 	layers *layer.Store
 }
 
+// store gives where tokens are kept.
+func (w *whole) store() *meta.DB { return w.db }
+
+// Answer implements httpapi.Answers.
+func (w *whole) Answer(ctx context.Context, key string) ([]byte, error) { return w.db.Answer(ctx, key) }
+
+// KeepAnswer implements httpapi.Answers.
+func (w *whole) KeepAnswer(ctx context.Context, key string, answer []byte, keep time.Duration) error {
+	return w.db.KeepAnswer(ctx, key, answer, keep)
+}
+
 // Close ends the engine and closes what it stands on. Keepers run on.
 func (w *whole) Close() error {
 	return errors.Join(w.Engine.Close(), w.layers.Close(), w.db.Close())
+}
+
+// OpenFiles is the engine's, as the API knows it.
+func (w *whole) OpenFiles(ctx context.Context, name string) (httpapi.Files, error) {
+	f, err := w.Engine.OpenFiles(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// OpenPast is the engine's, as the API knows it.
+func (w *whole) OpenPast(ctx context.Context, name, ref string) (httpapi.PastFiles, error) {
+	f, err := w.Engine.OpenPast(ctx, name, ref)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
 }
 
 // newEngine wires the rooms below into an engine.
@@ -58,8 +91,9 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		return nil, err
 	}
 	e, err := engine.Open(ctx, engine.Config{
-		Home: c.Home, DB: db, Layers: layers, Drivers: drivers, Boxes: boxes{caller: host.caller}, Logger: c.Log,
+		Home: c.Home, DB: db, Layers: layers, Drivers: drivers, Boxes: boxes{caller: host.caller, lines: c.Lines}, Logger: c.Log,
 		BootID: host.bootID, ProbeHost: host.probe, HostPrint: host.print, HostImport: host.importOptions,
+		Homes: host.homes(c.UserHome),
 	})
 	if err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/unixsock"
 )
 
 // format is what the file "format" of a home says.
@@ -223,18 +224,11 @@ func (h *home) Close() {
 // listen makes the socket. A name that an earlier daemon left behind is taken
 // over: we hold the lock.
 func (h *home) listen() (net.Listener, error) {
-	// Through the descriptor, because a socket's path may have 107 bytes only.
-	path := fmt.Sprintf("/proc/self/fd/%d/%s", h.dir.Fd(), filepath.Base(SocketPath(h.path)))
-	if err := os.Remove(SocketPath(h.path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, homeFault(err, "make the socket in %s", h.path)
-	}
-	old := syscall.Umask(0o177) // 0600 from birth; nothing else runs yet that makes files
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	syscall.Umask(old)
+	dir := fmt.Sprintf("/proc/self/fd/%d/.", h.dir.Fd()) // the one that is locked
+	ln, err := unixsock.Listen(dir, filepath.Base(SocketPath(h.path)), 0o600)
 	if err != nil {
 		return nil, homeFault(err, "make the socket in %s", h.path)
 	}
-	ln.SetUnlinkOnClose(false)
 	h.ln = ln
 	return &ownListener{UnixListener: ln, uid: uint32(os.Geteuid())}, nil
 }
@@ -243,8 +237,36 @@ func (h *home) listen() (net.Listener, error) {
 func (h *home) unlisten() {
 	if h.ln != nil {
 		_ = os.Remove(SocketPath(h.path)) // a dead name is taken over by the next daemon
-		h.ln = nil
 	}
+}
+
+// acceptLast waits, after unlisten, until everybody has been accepted who found the
+// socket's name: whoever waits when it is closed is told that his connection was
+// reset.
+func (h *home) acceptLast() {
+	const (
+		found = 50 * time.Millisecond // from finding the name to standing in the queue
+		most  = 5 * time.Second
+	)
+	for end := time.Now().Add(most); time.Now().Before(end); {
+		time.Sleep(found)
+		if !waiting(h.ln) {
+			return
+		}
+	}
+}
+
+// waiting reports whether a connection waits to be accepted.
+func waiting(ln *net.UnixListener) bool {
+	raw, err := ln.SyscallConn()
+	if err != nil {
+		return false // it is closed
+	}
+	n := 0
+	err = raw.Control(func(fd uintptr) {
+		n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	})
+	return err == nil && n > 0
 }
 
 // ownListener accepts connections of one user only. The mode of socket and home

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -40,7 +41,7 @@ func newHostFacts(c engineConfig) (hostFacts, error) {
 		if uid < 0 {
 			uid, gid = os.Getuid(), os.Getgid()
 		}
-		h.caller.UID, h.caller.GID = uint32(uid), uint32(gid) //nolint:gosec // ids of the system
+		h.caller.UID, h.caller.GID = uint32(uid), uint32(gid) // ids of the system
 	}
 	return h, lookUp(&h.caller)
 }
@@ -64,6 +65,19 @@ func lookUp(c *plan.Caller) error {
 		}
 	}
 	return nil
+}
+
+// homes are the directories that ~ stands for in a policy.
+func (h hostFacts) homes(env string) (out []string) {
+	for _, home := range []string{env, h.caller.Home} {
+		if home = filepath.Clean(home); filepath.IsAbs(home) && !slices.Contains(out, home) {
+			out = append(out, home)
+		}
+	}
+	if len(out) == 0 {
+		out = []string{"/"} // what a shell without a home makes of it
+	}
+	return out
 }
 
 // probe says what this host can do.

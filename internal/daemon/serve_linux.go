@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -14,16 +15,26 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/auth"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/httpapi"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/ports"
 )
 
 // backend is what the daemon needs of the engine beside the API.
 type backend interface {
 	httpapi.Engine
+	// Sandbox finds a sandbox by name or id.
+	Sandbox(ctx context.Context, name string) (wire.Sandbox, error)
+	// Identify gives id and name of the sandbox that one of them names.
+	Identify(ctx context.Context, nameOrID string) (id, name string, err error)
+	httpapi.Answers
 	// Busy reports whether a sandbox is live or work goes on in the background;
 	// then the daemon does not stop by itself. It is called about once a second.
 	Busy() bool
+	// store is where tokens are kept.
+	store() *meta.DB
 	// Close ends background work and lets go of everything. Keepers run on.
 	Close() error
 }
@@ -44,6 +55,9 @@ func Serve(ctx context.Context, opt Options) error {
 }
 
 func serve(ctx context.Context, opt Options) error {
+	if err := opt.HTTP.check(opt.Ready != nil); err != nil {
+		return err
+	}
 	if opt.RealUID < 0 && os.Getuid() != 0 && opt.Ready == nil {
 		if done, err := serveInNamespace(ctx); done {
 			return err
@@ -81,51 +95,104 @@ func serve(ctx context.Context, opt Options) error {
 	// Execs outlive their requests, and end (for us) with the daemon.
 	base, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
-	eng, err := newEngine(base, engineConfig{Home: opt.Home, RealUID: opt.RealUID, RealGID: opt.RealGID, Log: log})
+	lines := newLines(base, opt.Home, log)
+	eng, err := newEngine(base, engineConfig{Home: opt.Home, RealUID: opt.RealUID, RealGID: opt.RealGID, UserHome: opt.UserHome, Log: log, Lines: lines})
 	if err != nil {
 		return err
 	}
 	started := time.Now()
-	// The engine is up: from here on its end is ours to see to.
-	api := httpapi.New(httpapi.Options{Engine: eng, Base: base, Log: log, Status: func() wire.DaemonStatus {
-		return wire.DaemonStatus{Version: opt.Version, PID: os.Getpid(), Home: opt.Home, Started: started}
-	}})
-	ln, err := h.listen()
+	tokens := newTokens(eng)
+	tcp, err := openDoor(ctx, opt.HTTP)
 	if err != nil {
+		cancel(err)
+		lines.close()
 		return errors.Join(err, eng.Close())
 	}
-	srv := &http.Server{Handler: api, ReadHeaderTimeout: 30 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
-	failed := make(chan error, 1)
+	defer tcp.close()
+	in := newInside(tokens)
+	// The engine is up: from here on its end is ours to see to.
+	// Over the socket ports are connected to, and not shown. The door for browsers hands
+	// over the hosts of previews, and says where it is (ServedAt).
+	previews := ports.New(ports.Options{Engine: eng, Home: opt.Home, Allow: mayPreview, Proved: auth.Proved})
+	defer previews.Close()
+	api := httpapi.New(httpapi.Options{Engine: swept{eng, lines}, Sockets: lines, MCP: mcpHandler(base, in, opt.Version, log), Tokens: tokens, Previews: previews, Answers: eng, Grants: tokens, Origins: opt.HTTP.AllowHosts, Single: opt.HTTP.Single, Base: base, Log: log, Status: func() wire.DaemonStatus {
+		return wire.DaemonStatus{Version: opt.Version, PID: os.Getpid(), Home: opt.Home, Started: started, Listeners: opt.listeners(tcp)}
+	}})
+	_, born := api.Active() // no request has ended yet
+	ln, err := h.listen()
+	if err != nil {
+		cancel(err)
+		lines.close()
+		return errors.Join(err, eng.Close())
+	}
+	lines.serve(adapted{eng})
+	var open callers
+	srv := &http.Server{Handler: api, ReadHeaderTimeout: 30 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), ConnState: open.note,
+		// Whom the socket lets in is the owner.
+		BaseContext: func(net.Listener) context.Context { return auth.With(context.Background(), auth.Owner()) }}
+	within := in.server(api, log)
+	failed := make(chan error, 3)
+	tokens.Revoked = append(tokens.Revoked, in.drop)
+	tcp.serve(api, previews, tokens, log, failed) // first: it is told of tokens that are revoked
 	go func() { failed <- srv.Serve(ln) }()
+	go func() { failed <- within.Serve(in) }()
 	if opt.Ready != nil {
 		tell(opt.Ready, nil)
 		log.Info("serving", "home", opt.Home, "pid", os.Getpid())
 	} else {
 		fmt.Fprintf(out, "coppice: serving %s\n", opt.Home)
+		if tcp != nil {
+			fmt.Fprintf(out, "coppice: listening on %s\n", tcp.url())
+		}
 	}
 
-	err = waitForEnd(ctx, opt.Idle, api, eng, failed)
+	isIdle := func(now time.Time) bool {
+		n, last := api.Active()
+		return n == 0 && now.Sub(last) >= opt.Idle && !open.expected(now, born, last)
+	}
+	err = waitForEnd(ctx, opt.Idle, isIdle, func() bool { return lines.busy() || eng.Busy() }, failed)
 	h.unlisten()
 	stop() // a second signal kills
 	if err == nil && ctx.Err() == nil {
 		// Idle. Who connected before the socket's name was gone is still served.
-		time.Sleep(50 * time.Millisecond)
+		h.acceptLast()
 	}
 	cancel(fault.New(fault.Unavailable, "the daemon stops"))
 	end, cancelEnd := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancelEnd()
+	shut := make(chan struct{})
+	go func() { // beside: strangers on TCP are not to take the time of others
+		defer close(shut)
+		tcp.shutdown(end)
+	}()
 	if serr := srv.Shutdown(end); serr != nil {
 		_ = srv.Close()
 	}
+	<-shut
+	if serr := within.Shutdown(end); serr != nil {
+		_ = within.Close()
+	}
 	waitIdle(end, api)
+	lines.close()
 	if opt.Ready != nil {
 		log.Info("stopped")
 	}
 	return errors.Join(err, eng.Close())
 }
 
-// waitForEnd returns nil when it is time to stop.
-func waitForEnd(ctx context.Context, idle time.Duration, api *httpapi.Server, eng backend, failed <-chan error) error {
+// mayPreview says for who has shown a token which sandboxes' ports it may use: those
+// that it may connect to by the API.
+func mayPreview(r *http.Request) (may func(sandboxID string) error) {
+	p := auth.From(r.Context())
+	if p.Allows(auth.Operate) != nil {
+		return nil
+	}
+	return func(sandboxID string) error { return p.Check(auth.Operate, sandboxID) }
+}
+
+// waitForEnd returns nil when it is time to stop: isIdle has been true, and isBusy false,
+// for as long as idle. An idle of 0 is never over.
+func waitForEnd(ctx context.Context, idle time.Duration, isIdle func(now time.Time) bool, isBusy func() bool, failed <-chan error) error {
 	if idle <= 0 {
 		select {
 		case <-ctx.Done():
@@ -144,11 +211,10 @@ func waitForEnd(ctx context.Context, idle time.Duration, api *httpapi.Server, en
 		case err := <-failed:
 			return fault.Wrap(err, "serve")
 		case now := <-t.C:
-			n, last := api.Active()
-			if n > 0 || now.Sub(last) < idle || now.Sub(busy) < idle {
+			if !isIdle(now) || now.Sub(busy) < idle {
 				continue
 			}
-			if eng.Busy() {
+			if isBusy() {
 				busy = now
 				continue
 			}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/auth"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/httpapi"
 )
@@ -39,11 +40,30 @@ func listen(t testing.TB) net.Listener {
 	return ln
 }
 
+// as makes who calls a server the principal p.
+func as(p auth.Principal) func(net.Listener) context.Context {
+	return func(net.Listener) context.Context { return auth.With(context.Background(), p) }
+}
+
+// newServer gives a server whose requests are all of one principal's.
+func newServer(p auth.Principal, opt httpapi.Options) http.Handler {
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	s := httpapi.New(opt)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.ServeHTTP(w, r.WithContext(auth.With(r.Context(), p)))
+	})
+}
+
+// owned gives a server whose requests are all of the owner's.
+func owned(opt httpapi.Options) http.Handler { return newServer(auth.Owner(), opt) }
+
 // serve gives a client of a server with this engine.
 func serve(t testing.TB, e httpapi.Engine) *client.Client {
 	t.Helper()
 	ln := listen(t)
-	srv := &http.Server{Handler: httpapi.New(httpapi.Options{Engine: e, Log: slog.New(slog.DiscardHandler)})}
+	srv := &http.Server{Handler: owned(httpapi.Options{Engine: e})}
 	go srv.Serve(ln)
 	t.Cleanup(func() { srv.Close() })
 	c := client.New(client.Options{Socket: ln.Addr().String(), Patience: -1})
@@ -64,6 +84,7 @@ func TestEveryCallOfTheClientReachesTheEngine(t *testing.T) {
 	}{
 		"status": {func() (any, error) { r, err := c.Status(ctx, "a/b c"); return r.Sandbox.Name, err }, `status["a/b c"]`, `"a/b c"`},
 		"remove": {func() (any, error) { return nil, c.Remove(ctx, "a", true) }, `remove[["a"],true]`, `null`},
+		"start":  {func() (any, error) { r, err := c.Start(ctx, "a"); return r.Sandbox.Name, err }, `start["a"]`, `"a"`},
 		"stop":   {func() (any, error) { return c.Stop(ctx, "a") }, `stop["a"]`, `{"stopped":2,"head":""}`},
 		"log": {func() (any, error) { r, err := c.Log(ctx, "a"); return r.Rows, err }, `log["a"]`,
 			`[{"graph":"*","node":"aa"}]`},
@@ -74,11 +95,22 @@ func TestEveryCallOfTheClientReachesTheEngine(t *testing.T) {
 		"diff": {func() (any, error) {
 			return c.Diff(ctx, "a", wire.DiffRequest{A: "HEAD~1", B: "x", Paths: []string{"etc", "/a b"}, Stat: true})
 		}, `diff["a",{"a":"HEAD~1","b":"x","paths":["etc","/a b"],"stat":true}]`, `{"a":"aa","changes":[]}`},
-		"commit":   {func() (any, error) { r, err := c.Commit(ctx, "a", "m\n"); return r.Node, err }, `commit["a","m\n"]`, `"bb"`},
-		"checkout": {func() (any, error) { r, err := c.Checkout(ctx, "a", "aa"); return r.Head, err }, `checkout["a","aa"]`, `"aa"`},
-		"undo":     {func() (any, error) { r, err := c.Undo(ctx, "a", 3); return r.Head, err }, `undo["a",3]`, `"aa"`},
-		"undo one": {func() (any, error) { r, err := c.Undo(ctx, "a", 0); return r.Head, err }, `undo["a",1]`, `"aa"`},
-		"redo":     {func() (any, error) { r, err := c.Redo(ctx, "a"); return r.Head, err }, `redo["a"]`, `"aa"`},
+		"run": {func() (any, error) {
+			r, err := c.Run(ctx, "a", wire.RunRequest{Cmd: []string{"c"}})
+			return r.Exec, err
+		}, `run["a",["c"]]`, `"x1"`},
+		"mark": {func() (any, error) {
+			r, err := c.Mark(ctx, "a", wire.MarkRequest{Phase: wire.MarkBegin, Label: "l"})
+			return r.Node, err
+		}, `mark["a",{"phase":"begin","label":"l"}]`, `"bb"`},
+		"commit": {func() (any, error) { r, err := c.Commit(ctx, "a", "m\n"); return r.Node, err }, `commit["a","m\n"]`, `"bb"`},
+		"checkout": {func() (any, error) {
+			r, err := c.Checkout(ctx, "a", wire.CheckoutRequest{Node: "aa", InPlace: true})
+			return r.Head, err
+		}, `checkout["a",{"node":"aa","in_place":true}]`, `"aa"`},
+		"undo":     {func() (any, error) { r, err := c.Undo(ctx, "a", wire.UndoRequest{N: 3}); return r.Head, err }, `undo["a",{"n":3}]`, `"aa"`},
+		"undo one": {func() (any, error) { r, err := c.Undo(ctx, "a", wire.UndoRequest{}); return r.Head, err }, `undo["a",{}]`, `"aa"`},
+		"redo":     {func() (any, error) { r, err := c.Redo(ctx, "a", wire.RedoRequest{InPlace: true}); return r.Head, err }, `redo["a",{"in_place":true}]`, `"aa"`},
 		"delete":   {func() (any, error) { return c.Delete(ctx, "a", "HEAD~1") }, `delete["a","HEAD~1"]`, `{"head":"aa"}`},
 		"tags":     {func() (any, error) { return c.Tags(ctx, "a") }, `tags["a"]`, `{"good":"aa"}`},
 		"set tag":  {func() (any, error) { return c.SetTag(ctx, "a", "t", "") }, `settag["a","t",""]`, `{"name":"t","node":"aa"}`},
@@ -97,6 +129,12 @@ func TestEveryCallOfTheClientReachesTheEngine(t *testing.T) {
 			r, err := c.Fork(ctx, "a", wire.ForkRequest{Names: []string{"p", "q"}})
 			return len(r.Sandboxes), err
 		}, `fork["a",{"names":["p","q"],"n":2}]`, `1`},
+		"tournament": {func() (any, error) {
+			var ended []string
+			req := wire.TournamentRequest{Test: "t", Candidates: []wire.Candidate{{Name: "one", Cmd: "c"}, {Name: "two", Cmd: "d"}}}
+			r, err := c.Tournament(ctx, "a", req, func(p wire.Progress) { ended = append(ended, p.Branch.Name) })
+			return append(ended, r.Winner), err
+		}, `tournament["a",{"test":"t","candidates":[{"name":"one","cmd":"c"},{"name":"two","cmd":"d"}]}]`, `["one","two","one"]`},
 		"create": {func() (any, error) {
 			r, err := c.Create(ctx, wire.CreateRequest{Name: "n", From: wire.Source{Kind: wire.SourceHost}}, nil)
 			return r.ID, err
@@ -116,6 +154,38 @@ func TestEveryCallOfTheClientReachesTheEngine(t *testing.T) {
 		if tc.did != "" && f.last() != tc.did {
 			t.Errorf("%s called %s, want %s", name, f.last(), tc.did)
 		}
+	}
+}
+
+// sockets are Sockets at a known place.
+type sockets struct{ closed string }
+
+func (s *sockets) OpenSocket(_ context.Context, name string) (string, error) {
+	return "/home/" + name + "/line.sock", nil
+}
+
+func (s *sockets) CloseSocket(_ context.Context, name string) error {
+	s.closed = name
+	return nil
+}
+
+func TestASocketIsOpenedAndClosed(t *testing.T) {
+	t.Parallel()
+	s := new(sockets)
+	ln := listen(t)
+	srv := &http.Server{Handler: owned(httpapi.Options{Engine: &fake{}, Sockets: s, Log: slog.New(slog.DiscardHandler)})}
+	go srv.Serve(ln)
+	t.Cleanup(func() { srv.Close() })
+	c := client.New(client.Options{Socket: ln.Addr().String(), Patience: -1})
+	t.Cleanup(c.Close)
+	if res, err := c.Socket(t.Context(), "a/b"); err != nil || res.Path != "/home/a/b/line.sock" {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if err := c.CloseSocket(t.Context(), "a/b"); err != nil || s.closed != "a/b" {
+		t.Errorf("%q, %v", s.closed, err)
+	}
+	if _, err := serve(t, &fake{}).Socket(t.Context(), "a"); !client.IsKind(err, client.KindUnsupported) {
+		t.Errorf("without: %v", err)
 	}
 }
 
@@ -158,9 +228,9 @@ func TestErrorsAreProblemDocumentsWithKindAndHint(t *testing.T) {
 		fault.Unsupported: 501, fault.Denied: 403, fault.NoSpace: 507, fault.ReadOnly: 403, fault.Corrupt: 500, fault.Version: 500,
 		fault.Unavailable: 503, fault.Cancelled: 503, fault.Timeout: 504,
 	} {
-		h := httpapi.New(httpapi.Options{Engine: &fake{err: fault.New(kind, "it failed").WithHint("do this")}, Log: slog.New(slog.DiscardHandler)})
+		h := owned(httpapi.Options{Engine: &fake{err: fault.New(kind, "it failed").WithHint("do this")}, Log: slog.New(slog.DiscardHandler)})
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest("GET", "/v1/sandboxes/a/head", nil))
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/v1/sandboxes/a/head", nil).WithContext(auth.With(t.Context(), auth.Owner())))
 		if w.Code != status || w.Header().Get("Content-Type") != "application/problem+json" {
 			t.Errorf("%s: %d %s", kind, w.Code, w.Header())
 		}
@@ -199,7 +269,7 @@ func TestErrorsComeBackFromEveryKindOfAnswer(t *testing.T) {
 
 func TestWrongRequestsAreRefused(t *testing.T) {
 	t.Parallel()
-	h := httpapi.New(httpapi.Options{Engine: &fake{}, Log: slog.New(slog.DiscardHandler)})
+	h := owned(httpapi.Options{Engine: &fake{}, Log: slog.New(slog.DiscardHandler)})
 	for _, tc := range []struct {
 		method, path, body string
 		status             int
@@ -215,10 +285,11 @@ func TestWrongRequestsAreRefused(t *testing.T) {
 		{"DELETE", "/v1/sandboxes/a?force=perhaps", "", 400},
 		{"GET", "/v1/sandboxes/a/diff?patch=2", "", 400},
 		{"POST", "/v1/sandboxes", `{"from":{"kind":"tar"}}`, 400},
-		{"POST", "/v1/sandboxes/a/exec", `{}`, 426},
+		{"POST", "/v1/sandboxes/a/exec", ``, 426},
+		{"POST", "/v1/sandboxes/a/exec", `{}`, 400},
 	} {
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest(tc.method, tc.path, strings.NewReader(tc.body)))
+		h.ServeHTTP(w, httptest.NewRequest(tc.method, tc.path, strings.NewReader(tc.body)).WithContext(auth.With(t.Context(), auth.Owner())))
 		var p wire.Problem
 		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != tc.status || p.Status != tc.status || p.Kind == "" || p.Detail == "" {
 			t.Errorf("%s %s: %d %s", tc.method, tc.path, w.Code, w.Body)
@@ -352,7 +423,7 @@ func TestALostExecAttachesAgainAtItsOffset(t *testing.T) {
 		return wire.Exit{Code: 3}, nil
 	}
 	ln := listen(t)
-	srv := &http.Server{Handler: httpapi.New(httpapi.Options{Engine: &fake{exec: run}, Log: slog.New(slog.DiscardHandler)})}
+	srv := &http.Server{Handler: owned(httpapi.Options{Engine: &fake{exec: run}, Log: slog.New(slog.DiscardHandler)})}
 	go srv.Serve(ln)
 	defer srv.Close()
 	refused := 2
@@ -417,7 +488,7 @@ func TestASocketMayHaveALongPath(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := &http.Server{Handler: httpapi.New(httpapi.Options{Engine: &fake{}})}
+	srv := &http.Server{Handler: owned(httpapi.Options{Engine: &fake{}})}
 	go srv.Serve(ln)
 	defer srv.Close()
 	c := client.New(client.Options{Socket: filepath.Join(dir, "s")})

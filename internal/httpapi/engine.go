@@ -3,6 +3,8 @@ package httpapi
 import (
 	"context"
 	"io"
+	"net"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 )
@@ -12,14 +14,25 @@ import (
 //
 // The context ends when the client goes away, except for Exec.
 type Engine interface {
+	processes
+	network
+
 	// Create makes a sandbox. It reads req.Tar before it returns. progress is
 	// never nil, is cheap, and is called from one goroutine at a time.
 	Create(ctx context.Context, req wire.CreateRequest, progress func(wire.Progress)) (wire.Sandbox, error)
 	List(ctx context.Context) ([]wire.Sandbox, error)
+	// Sandbox finds a sandbox by name or id.
+	Sandbox(ctx context.Context, name string) (wire.Sandbox, error)
 	Status(ctx context.Context, name string) (wire.StatusResult, error)
+	// Policy tells what a sandbox may use now.
+	Policy(ctx context.Context, name string) (wire.PolicyResult, error)
+	// SetLife changes how long a sandbox lives, and when its processes are stopped.
+	SetLife(ctx context.Context, name string, req wire.LifeRequest) (wire.Sandbox, error)
 	// Remove gives the names that were removed, also together with an error.
 	// Without force a sandbox with running commands is fault.Conflict.
 	Remove(ctx context.Context, names []string, force bool) ([]string, error)
+	// Start starts a stopped sandbox, and its supervised command if it has one.
+	Start(ctx context.Context, name string) (wire.StatusResult, error)
 	// Stop ends all processes of a sandbox and captures what they left.
 	Stop(ctx context.Context, name string) (wire.StopResult, error)
 	Probe(ctx context.Context) (wire.ProbeReport, error)
@@ -36,6 +49,26 @@ type Engine interface {
 	// Read may block has a SetReadDeadline, which Exec leaves in the past.
 	Exec(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error)
 
+	// StartExec runs a command that nobody is connected to; Exec attaches to it,
+	// with Attach and Keep, from any offset of its output. It runs on when who is
+	// attached goes away, and is captured when it ends. An Exec with Keep and
+	// without Attach is both in one. A command that could not be started has an
+	// Exit.
+	StartExec(ctx context.Context, name string, req wire.ExecRequest) (wire.ExecInfo, error)
+	// Execs lists the commands that run, oldest first.
+	Execs(ctx context.Context, name string) ([]wire.ExecInfo, error)
+	// SignalExec sends a signal ("INT") to a running command.
+	SignalExec(ctx context.Context, name, exec, signal string) error
+	// CancelExec begins to end a running command: SIGTERM, two seconds, SIGKILL.
+	CancelExec(ctx context.Context, name, exec string) error
+	// InputExec gives a running command what r holds, at the pace that it reads it,
+	// and with eof the end of its input.
+	InputExec(ctx context.Context, name, exec string, r io.Reader, eof bool) error
+
+	// Run starts the supervised command of a sandbox; an Exec with Attach set to
+	// wire.AttachRun is then connected to it, and may go away without harm.
+	Run(ctx context.Context, name string, req wire.RunRequest) (wire.Run, error)
+
 	Log(ctx context.Context, name string) (wire.LogResult, error)
 	Head(ctx context.Context, name string) (string, error)
 	Branches(ctx context.Context, name string) (wire.BranchesResult, error)
@@ -45,9 +78,10 @@ type Engine interface {
 	Patch(ctx context.Context, name string, req wire.DiffRequest, w io.Writer) error
 
 	Commit(ctx context.Context, name, message string) (wire.CommitResult, error)
-	Checkout(ctx context.Context, name, ref string) (wire.MoveResult, error)
-	Undo(ctx context.Context, name string, n int) (wire.MoveResult, error) // n >= 1
-	Redo(ctx context.Context, name string) (wire.MoveResult, error)
+	Mark(ctx context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error)
+	Checkout(ctx context.Context, name string, req wire.CheckoutRequest) (wire.MoveResult, error)
+	Undo(ctx context.Context, name string, req wire.UndoRequest) (wire.MoveResult, error)
+	Redo(ctx context.Context, name string, req wire.RedoRequest) (wire.MoveResult, error)
 	// DeleteSnapshot gives the head.
 	DeleteSnapshot(ctx context.Context, name, ref string) (string, error)
 
@@ -55,9 +89,118 @@ type Engine interface {
 	SetTag(ctx context.Context, name, tag, ref string) (wire.TagResult, error) // ref "" is HEAD
 	DeleteTag(ctx context.Context, name, tag string) error
 
+	// Events calls yield with what happens in a sandbox, or with name "" in all,
+	// until ctx ends or yield gives an error; with a name also until the sandbox
+	// is removed, and then gives nil. It tells what came after number after: 0 is
+	// all that is remembered, wire.EventsNow what comes from now on. The first
+	// event has no kind: nothing is missed any more.
+	Events(ctx context.Context, name string, after uint64, yield func(wire.SandboxEvent) error) error
+
+	// Counts gives how many events of each kind there were so far.
+	Counts() map[string]uint64
+
 	GC(ctx context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error)
 	// Verify checks one sandbox, or with name "" the whole store. Damage is a
 	// result, not an error.
 	Verify(ctx context.Context, name string, progress func(wire.Progress)) (wire.VerifyResult, error)
 	Fork(ctx context.Context, name string, req wire.ForkRequest) (wire.ForkResult, error)
+	// Tournament runs candidates in forks and finds the one that wins. When ctx
+	// ends before, it kills them and removes the forks; ctx also ends when the
+	// daemon stops.
+	Tournament(ctx context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress)) (wire.TournamentResult, error)
+
+	// OpenFiles opens the live files of a sandbox, which is started when it is not
+	// live. It is for one request, which calls Done or Close in the end.
+	OpenFiles(ctx context.Context, name string) (Files, error)
+	// OpenPast opens the files of a snapshot, and starts nothing.
+	OpenPast(ctx context.Context, name, ref string) (PastFiles, error)
+}
+
+// PastFiles are files that can be read. Paths are those of the sandbox, of any bytes
+// but NUL; none leads out of it.
+type PastFiles interface {
+	Stat(path string, follow bool) (wire.FileInfo, error)
+	// List goes depth levels down: 0 is 1, below 0 is all.
+	List(ctx context.Context, path string, depth int) (wire.FileList, error)
+	// Open opens a regular file; the caller closes it.
+	Open(path string) (wire.FileInfo, io.ReadSeekCloser, error)
+	TarTo(ctx context.Context, path string, w io.Writer) error
+	io.Closer
+}
+
+// Files are the live files of a sandbox.
+type Files interface {
+	PastFiles
+	// OnStop calls fn, once and with the cause, when the sandbox is stopped meanwhile
+	// or the files are closed, until unhook.
+	OnStop(fn func(cause error)) (unhook func())
+	// Begin says what is being done, for whoever has to wait for it.
+	Begin(what string)
+	WriteFile(ctx context.Context, path string, r io.Reader, opt wire.WriteOptions) (wire.FileInfo, error)
+	Mkdir(path string, mode uint32, parents bool) error
+	Remove(ctx context.Context, path string, recursive bool) error
+	Move(from, to string) error
+	// TarFrom tells also with an error what came of the archive.
+	TarFrom(ctx context.Context, path string, r io.Reader) (wire.UnpackResult, error)
+	// Watch calls yield, first with an event of no kind, until ctx ends, yield gives
+	// an error, or what is watched is gone.
+	Watch(ctx context.Context, path string, recursive bool, yield func(wire.FileEvent) error) error
+	// Done closes the files, and takes a snapshot of what was written.
+	Done(ctx context.Context, label string) error
+}
+
+// Processes and ports. A sandbox that is stopped has none, and stays so.
+type processes interface {
+	Processes(ctx context.Context, name string) (wire.ProcessesResult, error)
+	// SignalProcess sends a signal to one process of the sandbox.
+	SignalProcess(ctx context.Context, name string, pid int, sig wire.ProcessSignal) error
+	Ports(ctx context.Context, name string) (wire.PortsResult, error)
+	// DialPort connects to a port that a process of the sandbox listens on. A sandbox
+	// that is stopped is started, if it has a command that may then listen.
+	DialPort(ctx context.Context, name string, port int) (net.Conn, error)
+}
+
+// What a sandbox reaches. Nothing is started.
+type network interface {
+	// Net tells what happened, as far as it is kept, and what is now.
+	Net(ctx context.Context, name string, req wire.NetRequest) (wire.NetResult, error)
+	// FollowNet calls yield with events as they happen, until ctx ends, yield gives an
+	// error, or the sandbox is removed, which gives nil. The first one has no kind:
+	// nothing is missed any more. Before what comes from now on come those that are
+	// asked for, by Last or Since.
+	FollowNet(ctx context.Context, name string, req wire.NetRequest, yield func(wire.NetEvent) error) error
+	// Why says what would be decided.
+	Why(ctx context.Context, name string, req wire.WhyRequest) (wire.WhyResult, error)
+	// Allow changes the rules, for processes that run as well.
+	Allow(ctx context.Context, name string, req wire.AllowRequest) (wire.AllowResult, error)
+	// Asking tells what waits for a person.
+	Asking(ctx context.Context, name string) (wire.NetAsking, error)
+	// Approve allows what waits for a person, as Allow does; Deny denies it.
+	Approve(ctx context.Context, name string, req wire.AnswerRequest) (wire.AnswerResult, error)
+	Deny(ctx context.Context, name string, req wire.AnswerRequest) (wire.AnswerResult, error)
+}
+
+// Sockets are where the line protocol is spoken, one for each sandbox that it was
+// asked for.
+type Sockets interface {
+	// OpenSocket gives the path of a sandbox's socket, which is there until it is
+	// closed or the sandbox is removed.
+	OpenSocket(ctx context.Context, name string) (string, error)
+	// CloseSocket closes it. That there is none is no error.
+	CloseSocket(ctx context.Context, name string) error
+}
+
+// Grants widens what a limited token sees.
+type Grants interface {
+	// Widen adds sandboxes, by id, to those of a token.
+	Widen(ctx context.Context, tokenID string, sandboxes []string) error
+}
+
+// Answers remember what was answered to requests with an Idempotency-Key.
+type Answers interface {
+	// Answer finds what is kept under key; nil when nothing is, or no longer.
+	Answer(ctx context.Context, key string) ([]byte, error)
+	// KeepAnswer keeps something under key for so long, in the place of what is kept
+	// there, and sweeps what has expired. With 0 nothing is kept there any more.
+	KeepAnswer(ctx context.Context, key string, answer []byte, keep time.Duration) error
 }

@@ -15,8 +15,10 @@ import (
 type fake struct {
 	httpapi.Engine // panics where a test uses what it did not set
 
-	err  error // of every call
-	exec func(ctx context.Context, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error)
+	err      error  // of every call
+	text     string // of every file
+	filesErr error  // of what is done with files
+	exec     func(ctx context.Context, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error)
 
 	mu    sync.Mutex
 	calls []string // guarded by mu
@@ -52,6 +54,11 @@ func (f *fake) Create(_ context.Context, req wire.CreateRequest, progress func(w
 	return wire.Sandbox{Name: req.Name, ID: "0123456789ab"}, f.err
 }
 
+func (f *fake) Policy(_ context.Context, name string) (wire.PolicyResult, error) {
+	f.did("policy", name)
+	return wire.PolicyResult{Digest: "sha256:0"}, f.err
+}
+
 func (f *fake) List(context.Context) ([]wire.Sandbox, error) {
 	return []wire.Sandbox{{Name: "a", State: wire.StateLive}, {Name: "b", State: wire.StateIdle}}, f.err
 }
@@ -64,6 +71,11 @@ func (f *fake) Status(_ context.Context, name string) (wire.StatusResult, error)
 func (f *fake) Remove(_ context.Context, names []string, force bool) ([]string, error) {
 	f.did("remove", names, force)
 	return names, f.err
+}
+
+func (f *fake) Start(_ context.Context, name string) (wire.StatusResult, error) {
+	f.did("start", name)
+	return wire.StatusResult{Sandbox: wire.Sandbox{Name: name}}, f.err
 }
 
 func (f *fake) Stop(_ context.Context, name string) (wire.StopResult, error) {
@@ -118,23 +130,33 @@ func (f *fake) Patch(_ context.Context, name string, req wire.DiffRequest, w io.
 	return f.err
 }
 
+func (f *fake) Mark(_ context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error) {
+	f.did("mark", name, req)
+	return wire.CommitResult{Node: "bb"}, f.err
+}
+
 func (f *fake) Commit(_ context.Context, name, message string) (wire.CommitResult, error) {
 	f.did("commit", name, message)
 	return wire.CommitResult{Node: "bb", Head: "bb"}, f.err
 }
 
-func (f *fake) Checkout(_ context.Context, name, ref string) (wire.MoveResult, error) {
-	f.did("checkout", name, ref)
-	return wire.MoveResult{Head: ref}, f.err
+func (f *fake) Run(_ context.Context, name string, req wire.RunRequest) (wire.Run, error) {
+	f.did("run", name, req.Cmd)
+	return wire.Run{RunRequest: req, Exec: "x1"}, f.err
 }
 
-func (f *fake) Undo(_ context.Context, name string, n int) (wire.MoveResult, error) {
-	f.did("undo", name, n)
+func (f *fake) Checkout(_ context.Context, name string, req wire.CheckoutRequest) (wire.MoveResult, error) {
+	f.did("checkout", name, req)
+	return wire.MoveResult{Head: req.Node, InPlace: req.InPlace}, f.err
+}
+
+func (f *fake) Undo(_ context.Context, name string, req wire.UndoRequest) (wire.MoveResult, error) {
+	f.did("undo", name, req)
 	return wire.MoveResult{Head: "aa"}, f.err
 }
 
-func (f *fake) Redo(_ context.Context, name string) (wire.MoveResult, error) {
-	f.did("redo", name)
+func (f *fake) Redo(_ context.Context, name string, req wire.RedoRequest) (wire.MoveResult, error) {
+	f.did("redo", name, req)
 	return wire.MoveResult{Head: "aa"}, f.err
 }
 
@@ -173,4 +195,55 @@ func (f *fake) Verify(_ context.Context, name string, progress func(wire.Progres
 func (f *fake) Fork(_ context.Context, name string, req wire.ForkRequest) (wire.ForkResult, error) {
 	f.did("fork", name, req)
 	return wire.ForkResult{Sandboxes: []wire.Sandbox{{Name: "c"}}}, f.err
+}
+
+func (f *fake) Tournament(_ context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress)) (wire.TournamentResult, error) {
+	f.did("tournament", name, req)
+	for i := range req.Candidates { // faster than other progress is shown
+		progress(wire.Progress{Phase: "tournament", Done: int64(i + 1), Branch: &wire.TournamentBranch{Name: req.Candidates[i].Name}})
+	}
+	return wire.TournamentResult{Winner: "one"}, f.err
+}
+
+func (f *fake) Net(_ context.Context, name string, req wire.NetRequest) (wire.NetResult, error) {
+	f.did("net", name, req)
+	return wire.NetResult{Now: &wire.NetNow{Conns: 1}}, f.err
+}
+
+func (f *fake) FollowNet(_ context.Context, name string, req wire.NetRequest, yield func(wire.NetEvent) error) error {
+	f.did("follownet", name, req)
+	if f.err != nil {
+		return f.err
+	}
+	for _, kind := range []string{"", wire.NetDNS, wire.NetDeny} {
+		if err := yield(wire.NetEvent{Kind: kind, Name: "a\nb"}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *fake) Why(_ context.Context, name string, req wire.WhyRequest) (wire.WhyResult, error) {
+	f.did("why", name, req)
+	return wire.WhyResult{Verdict: "deny"}, f.err
+}
+
+func (f *fake) Allow(_ context.Context, name string, req wire.AllowRequest) (wire.AllowResult, error) {
+	f.did("allow", name, req)
+	return wire.AllowResult{Policy: "sha256:0"}, f.err
+}
+
+func (f *fake) Asking(_ context.Context, name string) (wire.NetAsking, error) {
+	f.did("asking", name)
+	return wire.NetAsking{Asking: []wire.NetQuestion{{Place: "a.example"}}}, f.err
+}
+
+func (f *fake) Approve(_ context.Context, name string, req wire.AnswerRequest) (wire.AnswerResult, error) {
+	f.did("approve", name, req)
+	return wire.AnswerResult{AllowResult: wire.AllowResult{Policy: "sha256:0"}, Settled: []wire.NetQuestion{{Place: "a.example"}}}, f.err
+}
+
+func (f *fake) Deny(_ context.Context, name string, req wire.AnswerRequest) (wire.AnswerResult, error) {
+	f.did("deny", name, req)
+	return wire.AnswerResult{AllowResult: wire.AllowResult{Policy: "sha256:1"}}, f.err
 }

@@ -1,36 +1,72 @@
 // Package httpapi is the daemon's HTTP interface: it turns requests into calls
 // of an Engine and results into JSON, errors into problem documents (RFC 9457),
-// and upgraded connections into exec streams. Only the daemon imports it; it
-// imports client/wire, timeline, policy and fault.
+// upgraded connections into exec streams, and commands and events into
+// Server-Sent Events. Only the daemon imports it; it imports auth, client/wire,
+// timeline, policy and fault.
 //
+// Routes are operations of huma, a file for each group of them; the OpenAPI
+// document is made of them, and docs/openapi.json is what was published of it. Each
+// needs a scope (see package auth), which one middleware checks: read where
+// nothing changes, operate where something does, admin as it is marked here, and
+// none where that is said. What {name} stands for is the name or the id of a
+// sandbox.
+//
+//	GET    /healthz                           {"ok":true}; no token
+//	GET    /metrics                           text for Prometheus
+//	GET    /openapi.json, /docs               the document, and a page of it; no token
 //	GET    /v1/status                         DaemonStatus
+//	GET    /v1/ping                           nothing (204): somebody is there
 //	GET    /v1/probe                          ProbeReport
-//	POST   /v1/gc                             GCRequest, GCResult *
-//	POST   /v1/verify                         VerifyResult of the whole store *
+//	GET    /v1/events?sandbox=&after=         SandboxEvents ***
+//	POST   /v1/gc                             GCRequest, GCResult *; admin
+//	POST   /v1/verify                         VerifyResult of the whole store *; admin
 //	GET    /v1/sandboxes                      ListResult
-//	POST   /v1/sandboxes                      CreateRequest, Sandbox * **
+//	POST   /v1/sandboxes                      CreateRequest, Sandbox * ** +
 //	GET    /v1/sandboxes/{name}               StatusResult
 //	DELETE /v1/sandboxes/{name}?force=true    RemoveResult
+//	POST   /v1/sandboxes/{name}/start         StatusResult
 //	POST   /v1/sandboxes/{name}/stop          StopResult
-//	POST   /v1/sandboxes/{name}/exec          Upgrade: coppice-frames
+//	GET    /v1/sandboxes/{name}/events        SandboxEvents ***
+//	POST   /v1/sandboxes/{name}/exec          Upgrade: coppice-frames; else ExecRequest, events of a command
+//	POST   /v1/sandboxes/{name}/exec?pty=true ExecRequest, Session
+//	POST   /v1/sandboxes/{name}/run           RunRequest, Run +
+//	GET    /v1/sandboxes/{name}/execs         ExecsResult
+//	GET    /v1/sandboxes/{name}/execs/{exec}/output?offset=&read_only=   events of a command
+//	POST   /v1/sandboxes/{name}/execs/{exec}/stdin?eof=true    bytes, nothing (204)
+//	POST   /v1/sandboxes/{name}/execs/{exec}/signal    Signal, nothing (204)
+//	DELETE /v1/sandboxes/{name}/execs/{exec}  nothing (204): it is being ended
+//	POST   /v1/sessions/{id}/attach           AttachRequest, AttachResult
+//	GET    /v1/attach/{session}?token=        a WebSocket: bytes, and TerminalControl; the token alone is needed
 //	GET    /v1/sandboxes/{name}/head          HeadResult
-//	GET    /v1/sandboxes/{name}/log           LogResult
+//	GET    /v1/sandboxes/{name}/log           LogResult; also GET snapshots
 //	GET    /v1/sandboxes/{name}/branches      BranchesResult
 //	GET    /v1/sandboxes/{name}/nodes/{ref}   ShowResult
 //	DELETE /v1/sandboxes/{name}/nodes/{ref}   HeadResult
 //	GET    /v1/sandboxes/{name}/diff          ?a= &b= &path= &stat=true &patch=true: DiffResult, or text/x-diff
-//	POST   /v1/sandboxes/{name}/commit        CommitRequest, CommitResult
+//	POST   /v1/sandboxes/{name}/commit        CommitRequest, CommitResult +; also POST snapshots
+//	POST   /v1/sandboxes/{name}/mark          MarkRequest, CommitResult
 //	POST   /v1/sandboxes/{name}/checkout      CheckoutRequest, MoveResult
 //	POST   /v1/sandboxes/{name}/undo          UndoRequest, MoveResult
-//	POST   /v1/sandboxes/{name}/redo          MoveResult
-//	POST   /v1/sandboxes/{name}/fork          ForkRequest, ForkResult
+//	POST   /v1/sandboxes/{name}/redo          RedoRequest, MoveResult
+//	POST   /v1/sandboxes/{name}/fork          ForkRequest, ForkResult +
+//	POST   /v1/sandboxes/{name}/tournament    TournamentRequest, TournamentResult * +
 //	GET    /v1/sandboxes/{name}/tags          TagsResult
 //	POST   /v1/sandboxes/{name}/tags          TagRequest, TagResult
 //	DELETE /v1/sandboxes/{name}/tags/{tag}    nothing (204)
 //	POST   /v1/sandboxes/{name}/verify        VerifyResult *
+//	POST   /v1/sandboxes/{name}/socket        SocketResult
+//	DELETE /v1/sandboxes/{name}/socket        nothing (204)
 //
 // The answers marked * are streams of wire.Event, one JSON object a line, when
 // the client accepts application/x-ndjson; else they are the result alone. The
 // one marked ** also takes multipart/form-data with a part "request" (JSON) and
-// then a part "tar" (the archive).
+// then a part "tar" (the archive). Those marked *** are a JSON object a line, or
+// Server-Sent Events when the client accepts text/event-stream. Those marked +
+// take an Idempotency-Key.
+//
+// The events of a command are started, stdout, stderr, dropped, and last of all
+// exit or error; the id of each is the offset in the output after it, and with it
+// as Last-Event-ID the output goes on from there. The command waits for who reads
+// its output, and for nobody when nobody does; it belongs to the sandbox, so
+// nobody's leaving ends it.
 package httpapi

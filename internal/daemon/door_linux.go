@@ -1,0 +1,192 @@
+package daemon
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/auth"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ports"
+)
+
+// tcpDoor is the API on TCP. A nil one is closed, and all its methods do nothing.
+type tcpDoor struct {
+	opt  HTTP
+	ln   net.Listener
+	cert *certificate // nil: no TLS
+	srv  *http.Server // nil before serve
+}
+
+// openDoor takes the address; nobody is served yet. It is nil for no address. The
+// caller closes it.
+func openDoor(ctx context.Context, opt HTTP) (*tcpDoor, error) {
+	if opt.Addr == "" {
+		return nil, nil
+	}
+	addr, err := opt.address()
+	if err != nil {
+		return nil, err
+	}
+	d := &tcpDoor{opt: opt}
+	if opt.TLSCert != "" {
+		if d.cert, err = newCertificate(opt.TLSCert, opt.TLSKey); err != nil {
+			return nil, err
+		}
+	}
+	at := addr.String()
+	if strings.HasPrefix(opt.Addr, ":") {
+		at = opt.Addr // of what families the host has
+	}
+	var lc net.ListenConfig
+	d.ln, err = lc.Listen(ctx, "tcp", at)
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "listen on %s", opt.Addr).Because(err).
+			WithHint("another program may listen there; give another port, or 0 for any: coppice serve --http 127.0.0.1:0")
+	}
+	return d, nil
+}
+
+// url is where the door is.
+func (d *tcpDoor) url() string {
+	scheme := "http://"
+	if d.cert != nil {
+		scheme = "https://"
+	}
+	return scheme + d.ln.Addr().String()
+}
+
+// listeners are for status.
+func (opt Options) listeners(d *tcpDoor) []wire.Listener {
+	out := []wire.Listener{{URL: "unix://" + SocketPath(opt.Home), Auth: wire.AuthPeer}}
+	if d != nil {
+		l := wire.Listener{URL: d.url(), Auth: wire.AuthToken}
+		if d.opt.NoAuth {
+			l.Auth = wire.AuthNone
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+// serve begins to serve, behind a guard, which hears of tokens that are revoked. Its
+// end goes to failed.
+func (d *tcpDoor) serve(api http.Handler, previews *ports.Proxy, tokens *auth.Tokens, log *slog.Logger, failed chan<- error) {
+	if d == nil {
+		return
+	}
+	if at, err := netip.ParseAddrPort(d.ln.Addr().String()); err == nil {
+		previews.ServedAt(ports.Listener{Addr: at, Secure: d.cert != nil || d.opt.BehindProxy})
+	}
+	g := auth.NewGuard(api, auth.Options{Tokens: tokens, NoAuth: d.opt.NoAuth, TLS: d.cert != nil, BehindProxy: d.opt.BehindProxy, Preview: previews,
+		Hosts: d.opt.AllowHosts, Log: log, Limits: auth.Limits{Conns: maxConns()}})
+	tokens.Revoked = append(tokens.Revoked, g.Drop)
+	d.srv = g.Server()
+	ln := g.Limit(d.ln)
+	if d.cert == nil {
+		go func() { failed <- d.srv.Serve(ln) }()
+		return
+	}
+	d.cert.log = log
+	d.srv.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: d.cert.get, NextProtos: []string{"http/1.1"}}
+	go func() { failed <- d.srv.ServeTLS(ln, "", "") }()
+}
+
+// maxConns is how many connections there may be on TCP: at most half of the files
+// that this process may open, so that strangers leave enough for all else.
+func maxConns() int {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil || l.Cur/2 >= 4096 {
+		return 4096
+	}
+	return int(max(1, l.Cur/2))
+}
+
+// shutdown lets requests end until ctx does.
+func (d *tcpDoor) shutdown(ctx context.Context) {
+	if d == nil || d.srv == nil {
+		return
+	}
+	if err := d.srv.Shutdown(ctx); err != nil {
+		_ = d.srv.Close()
+	}
+}
+
+func (d *tcpDoor) close() {
+	if d != nil {
+		d.ln.Close()
+	}
+}
+
+// certEvery is how often the files of a certificate are looked at, at most.
+const certEvery = 5 * time.Second
+
+// certificate is one from files, which is read again when they have changed.
+type certificate struct {
+	certFile, keyFile string
+	log               *slog.Logger // set before get
+
+	mu     sync.Mutex
+	cert   *tls.Certificate // guarded by mu
+	print  [2]filePrint     // of the files that cert was read from; guarded by mu
+	looked time.Time        // guarded by mu
+}
+
+// filePrint changes when a file does.
+type filePrint struct {
+	size    int64
+	changed time.Time
+}
+
+func printOf(name string) filePrint {
+	st, err := os.Stat(name)
+	if err != nil {
+		return filePrint{}
+	}
+	return filePrint{st.Size(), st.ModTime()}
+}
+
+func newCertificate(certFile, keyFile string) (*certificate, error) {
+	c := &certificate{certFile: certFile, keyFile: keyFile}
+	return c, c.load()
+}
+
+// load reads the files. What was read before stays when they are no certificate.
+// c.mu is held, or c is nobody else's yet.
+func (c *certificate) load() error {
+	print := [2]filePrint{printOf(c.certFile), printOf(c.keyFile)}
+	c.looked = time.Now()
+	if c.cert != nil && print == c.print {
+		return nil
+	}
+	c.print = print
+	cert, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	if err != nil {
+		return fault.New(fault.Invalid, "read the certificate %s and its key", c.certFile).Because(err).
+			WithHint("both are PEM files; the certificate's comes first in its file, and then those that signed it")
+	}
+	c.cert = &cert
+	return nil
+}
+
+// get implements tls.Config.GetCertificate.
+func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.looked) >= certEvery {
+		if err := c.load(); err != nil {
+			c.log.Error("the certificate that is in the files now is not served", "err", err)
+		}
+	}
+	return c.cert, nil
+}

@@ -1,0 +1,83 @@
+package daemon
+
+import (
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/coppice-dev/coppice/internal/auth"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// HTTP says how to serve the API on TCP. The zero value is not at all.
+type HTTP struct {
+	Addr            string   // "HOST:PORT": HOST is an address, localhost, or empty for all addresses; PORT 0 is any
+	TLSCert, TLSKey string   // files, in PEM; read again when they have changed
+	BehindProxy     bool     // a proxy in front speaks TLS, and nobody else can come here
+	NoAuth          bool     // ask nobody for a token; on loopback alone
+	AllowHosts      []string // names by which it is called, besides localhost and its address
+	Single          string   // a sandbox whose operations are served at /v1/ as well
+}
+
+// check finds what would leave a door open, before anything is opened. byItself
+// says that nobody sees what this daemon says.
+func (h HTTP) check(byItself bool) error {
+	if h.Addr == "" {
+		if h.TLSCert != "" || h.TLSKey != "" || h.BehindProxy || h.NoAuth || len(h.AllowHosts) > 0 {
+			return fault.New(fault.Invalid, "there is no address to serve on by TCP").WithHint("give it with: coppice serve --http 127.0.0.1:8080")
+		}
+		return nil
+	}
+	if byItself {
+		return fault.New(fault.Invalid, "a daemon that was started by itself does not listen on TCP").
+			WithHint("run it in the foreground: coppice serve --http %s", h.Addr)
+	}
+	addr, err := h.address()
+	if err != nil {
+		return err
+	}
+	loopback := addr.Addr().IsLoopback()
+	switch {
+	case (h.TLSCert == "") != (h.TLSKey == ""):
+		return fault.New(fault.Invalid, "TLS needs a certificate and its key").WithHint("give both: --tls-cert FILE --tls-key FILE")
+	case h.NoAuth && (!loopback || h.BehindProxy):
+		return fault.New(fault.Denied, "without tokens the API is served on loopback alone, and to no proxy: whoever reaches it owns this machine's sandboxes").
+			WithHint("leave --no-auth out, and make a token: coppice token create NAME")
+	case !loopback && h.TLSCert == "" && !h.BehindProxy:
+		return fault.New(fault.Denied, "%s is not loopback, and without TLS everybody on the way can read the tokens", h.Addr).
+			WithHint("give a certificate: coppice serve --http %s --tls-cert FILE --tls-key FILE; or, where a proxy that speaks TLS is in front: --behind-proxy; or serve on 127.0.0.1", h.Addr)
+	}
+	for _, name := range h.AllowHosts {
+		if !auth.ValidHost(name) {
+			return fault.New(fault.Invalid, "--allow-host %q is no host's name", name).WithHint("give the name alone, in lower case and without a port, as in box.example.com")
+		}
+	}
+	return nil
+}
+
+// address reads Addr. Names other than localhost are not looked up: what they mean
+// is another's to say.
+func (h HTTP) address() (netip.AddrPort, error) {
+	bad := fault.New(fault.Invalid, "%q is no address to serve on", h.Addr).
+		WithHint("give an address and a port, as in 127.0.0.1:8080, [::1]:8080, localhost:0 or, for all addresses, :8443")
+	host, port, err := net.SplitHostPort(h.Addr)
+	if err != nil {
+		return netip.AddrPort{}, bad
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return netip.AddrPort{}, bad
+	}
+	var addr netip.Addr
+	switch host {
+	case "":
+		addr = netip.IPv6Unspecified()
+	case "localhost":
+		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	default:
+		if addr, err = netip.ParseAddr(host); err != nil {
+			return netip.AddrPort{}, bad
+		}
+	}
+	return netip.AddrPortFrom(addr.Unmap(), uint16(n)), nil
+}

@@ -1,0 +1,143 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/internal/auth"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// inside is a listener within the daemon: what speaks another protocol outside
+// calls the API there, as the one it speaks for, and so may do what that one may at
+// the time of each call.
+type inside struct {
+	tokens *auth.Tokens
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+
+	mu   sync.Mutex
+	open map[*callerConn]bool // with a token; guarded by mu
+}
+
+func newInside(tokens *auth.Tokens) *inside {
+	return &inside{tokens: tokens, conns: make(chan net.Conn), closed: make(chan struct{}), open: map[*callerConn]bool{}}
+}
+
+// callerConn is the API's end of a connection.
+type callerConn struct {
+	net.Conn
+	in     *inside
+	who    auth.Principal // guarded by in.mu until it is handed over
+	expiry *time.Timer    // nil: never
+}
+
+// Close may be called again.
+func (c *callerConn) Close() error {
+	if c.expiry != nil {
+		c.expiry.Stop()
+	}
+	c.in.mu.Lock()
+	delete(c.in.open, c)
+	c.in.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// client gives a client that calls as who. Its connections live no longer than they
+// are used, and no longer than who's token; each is of what the token is for when
+// it begins, so that forks are seen as soon as they are made.
+func (in *inside) client(who auth.Principal) *client.Client {
+	return client.New(client.Options{Dial: func(ctx context.Context) (net.Conn, error) {
+		ours, theirs := net.Pipe()
+		c, err := in.admit(ctx, theirs, who)
+		if err != nil {
+			return nil, &client.Error{Kind: string(fault.KindOf(err)), Message: err.Error(), Hint: fault.HintOf(err)}
+		}
+		select {
+		case in.conns <- c:
+			return ours, nil
+		case <-in.closed:
+			err = net.ErrClosed
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		_ = c.Close() // a pipe's end
+		return nil, err
+	}})
+}
+
+// admit makes a connection one of who's, as far as that is known by now.
+func (in *inside) admit(ctx context.Context, end net.Conn, who auth.Principal) (*callerConn, error) {
+	c := &callerConn{Conn: end, in: in, who: who}
+	if who.TokenID == "" {
+		return c, nil
+	}
+	in.mu.Lock()
+	in.open[c] = true // first: what is revoked from now on ends it
+	in.mu.Unlock()
+	tok, err := in.tokens.Good(ctx, who.TokenID)
+	if err != nil {
+		_ = c.Close() // a pipe's end
+		return nil, err
+	}
+	in.mu.Lock()
+	c.who = tok.Principal()
+	in.mu.Unlock()
+	if !tok.Expires.IsZero() {
+		c.expiry = time.AfterFunc(time.Until(tok.Expires), func() { _ = end.Close() })
+	}
+	return c, nil
+}
+
+// drop ends what is under way with a token that was revoked.
+func (in *inside) drop(tokenID string) {
+	in.mu.Lock()
+	var gone []*callerConn
+	for c := range in.open {
+		if c.who.TokenID == tokenID {
+			gone = append(gone, c)
+		}
+	}
+	in.mu.Unlock()
+	for _, c := range gone {
+		_ = c.Conn.Close() // a pipe's end
+	}
+}
+
+// Accept is that of net.Listener.
+func (in *inside) Accept() (net.Conn, error) {
+	select {
+	case c := <-in.conns:
+		return c, nil
+	case <-in.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close is that of net.Listener.
+func (in *inside) Close() error {
+	in.once.Do(func() { close(in.closed) })
+	return nil
+}
+
+// Addr is that of net.Listener.
+func (in *inside) Addr() net.Addr { return insideAddr{} }
+
+type insideAddr struct{}
+
+func (insideAddr) Network() string { return "inside" }
+func (insideAddr) String() string  { return "inside" }
+
+// server serves the API there.
+func (in *inside) server(api http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{Handler: api, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return auth.With(ctx, c.(*callerConn).who)
+		}}
+}

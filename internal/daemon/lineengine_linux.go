@@ -1,0 +1,28 @@
+package daemon
+
+import (
+	"context"
+
+	"github.com/coppice-dev/coppice/client/wire"
+)
+
+// adapted is the engine as the line protocol knows it.
+type adapted struct{ backend }
+
+// Checkout implements lineapi.Engine.
+func (a adapted) Checkout(ctx context.Context, name, ref string, inPlace bool) (wire.MoveResult, error) {
+	return a.backend.Checkout(ctx, name, wire.CheckoutRequest{Node: ref, InPlace: inPlace})
+}
+
+// swept is the engine as the API knows it: with a sandbox goes its socket.
+type swept struct {
+	backend
+	lines *lines
+}
+
+// Remove implements httpapi.Engine.
+func (s swept) Remove(ctx context.Context, names []string, force bool) ([]string, error) {
+	removed, err := s.backend.Remove(ctx, names, force)
+	s.lines.sweep()
+	return removed, err
+}

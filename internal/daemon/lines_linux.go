@@ -1,0 +1,318 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/lineapi"
+	"github.com/coppice-dev/coppice/internal/unixsock"
+)
+
+// Names in a sandbox's directory.
+const (
+	lineSocket  = "line.sock"    // who asked for it finds it there after a restart, too
+	lineSpawned = "spawned.json" // what was started by it
+)
+
+// levels are what the inside may do, by the sandbox's policy; what is not here has
+// no socket.
+var levels = map[string]lineapi.Level{wire.SelfRead: lineapi.Read, wire.SelfRewind: lineapi.Rewind}
+
+// lines are the sockets that speak the line protocol: outside, one for each
+// sandbox whose owner asked for it, and inside, one in each live sandbox whose
+// policy has it. The socket files on the disk are what survives this process.
+type lines struct {
+	home  string
+	base  context.Context
+	log   *slog.Logger
+	guard *lineapi.Guard
+
+	ready chan struct{} // closed when eng is set
+	eng   lineEngine
+
+	mu      sync.Mutex
+	closed  bool             // guarded by mu: work takes no more
+	outside map[string]*door // guarded by mu; by the sandbox's id
+	inside  map[string]*door // guarded by mu; by the sandbox's id
+	work    sync.WaitGroup
+}
+
+// door is one socket.
+type door struct {
+	dir, name string
+	ln        net.Listener
+	once      sync.Once
+	closing   chan struct{} // closed by shut
+	gone      chan struct{} // closed when nobody is served any more
+}
+
+func newDoor(dir, name string, ln net.Listener) *door {
+	return &door{dir: dir, name: name, ln: ln, closing: make(chan struct{}), gone: make(chan struct{})}
+}
+
+// shut ends whoever is served. The name stays.
+func (d *door) shut() {
+	d.once.Do(func() { close(d.closing); d.ln.Close() })
+	<-d.gone
+}
+
+// remove takes the name away.
+func (d *door) remove() { _ = os.Remove(filepath.Join(d.dir, d.name)) } // it may have gone with its sandbox
+
+// lineEngine is the engine as the line protocol needs it.
+type lineEngine interface {
+	lineapi.Engine
+	Sandbox(ctx context.Context, name string) (wire.Sandbox, error)
+}
+
+func newLines(base context.Context, home string, log *slog.Logger) *lines {
+	return &lines{home: home, base: base, log: log, guard: lineapi.NewGuard(), ready: make(chan struct{}),
+		outside: map[string]*door{}, inside: map[string]*door{}}
+}
+
+// serve begins to answer, and opens what was open when the daemon before ended.
+func (l *lines) serve(eng lineEngine) {
+	l.eng = eng
+	close(l.ready)
+	l.do(l.restore)
+}
+
+// do runs fn beside, unless close was called.
+func (l *lines) do(fn func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.work.Go(fn)
+	}
+	return !l.closed
+}
+
+// close returns when nobody is served any more. The base context has ended; names
+// stay, for the next daemon.
+func (l *lines) close() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.work.Wait()
+}
+
+// busy reports whether somebody may come: the daemon stays meanwhile.
+func (l *lines) busy() bool {
+	l.sweep()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.outside)+len(l.inside) > 0
+}
+
+// sweep shuts the sockets of sandboxes that were removed.
+func (l *lines) sweep() {
+	l.mu.Lock()
+	var dead []*door
+	for id, d := range l.outside {
+		if _, err := os.Lstat(d.dir); errors.Is(err, fs.ErrNotExist) {
+			delete(l.outside, id)
+			dead = append(dead, d)
+		}
+	}
+	l.mu.Unlock()
+	for _, d := range dead {
+		d.shut()
+	}
+}
+
+func (l *lines) sandboxDir(id string) string { return filepath.Join(l.home, "sandboxes", id) }
+
+// OpenSocket implements httpapi.Sockets.
+func (l *lines) OpenSocket(ctx context.Context, name string) (string, error) {
+	sb, err := l.eng.Sandbox(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(l.sandboxDir(sb.ID), lineSocket), l.openOutside(sb.ID)
+}
+
+func (l *lines) openOutside(id string) error {
+	dir := l.sandboxDir(id)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.outside[id] != nil {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fault.Wrap(err, "make the directory of sandbox %s", id)
+	}
+	ln, err := unixsock.Listen(dir, lineSocket, 0o600)
+	if err != nil {
+		return fault.Wrap(err, "make the socket %s/%s", dir, lineSocket)
+	}
+	own := &ownListener{UnixListener: ln, uid: uint32(os.Geteuid())}
+	l.outside[id] = l.open(newDoor(dir, lineSocket, own), lineapi.Options{Sandbox: id, Level: lineapi.Owner, Spawned: filepath.Join(dir, lineSpawned)})
+	return nil
+}
+
+// CloseSocket implements httpapi.Sockets.
+func (l *lines) CloseSocket(ctx context.Context, name string) error {
+	sb, err := l.eng.Sandbox(ctx, name)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	d := l.outside[sb.ID]
+	delete(l.outside, sb.ID)
+	if d != nil {
+		d.remove()
+	}
+	l.mu.Unlock()
+	if d != nil {
+		d.shut()
+	}
+	return nil
+}
+
+// openInside opens the socket that a box shows which is about to start, or one
+// that lives on; nil when its policy has none. It is shut by shutInside.
+func (l *lines) openInside(id, runDir, self string) (*door, error) {
+	level, ok := levels[self]
+	if !ok {
+		return nil, nil
+	}
+	dir := filepath.Join(runDir, plan.SelfDir)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fault.Wrap(err, "make the sandbox's own socket")
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask
+		return nil, fault.Wrap(err, "make the sandbox's own socket")
+	}
+	// Whoever is inside may connect, by whatever id. Nobody comes from outside:
+	// the run directory is closed to others.
+	ln, err := unixsock.Listen(dir, plan.SelfName, 0o666)
+	if err != nil {
+		return nil, fault.Wrap(err, "make the socket %s/%s", dir, plan.SelfName)
+	}
+	if before := l.inside[id]; before != nil && !l.closed {
+		l.work.Go(before.shut)
+	}
+	d := l.open(newDoor(dir, plan.SelfName, ln), lineapi.Options{Sandbox: id, Level: level, Guard: l.guard})
+	l.inside[id] = d
+	return d, nil
+}
+
+// shutInside shuts a door and takes its name away, unless another door has taken
+// its place.
+func (l *lines) shutInside(id string, d *door) {
+	l.mu.Lock()
+	if l.inside[id] == d {
+		delete(l.inside, id)
+		d.remove()
+		_ = os.Remove(d.dir) // the next start makes it anew
+	}
+	l.mu.Unlock()
+	d.shut()
+}
+
+// until shuts an inside door when its box has ended.
+func (l *lines) until(id string, d *door, ended <-chan struct{}) {
+	l.do(func() {
+		select {
+		case <-ended:
+			l.shutInside(id, d)
+		case <-d.gone:
+		}
+	})
+}
+
+// open begins to serve. l.mu is held.
+func (l *lines) open(d *door, opt lineapi.Options) *door {
+	opt.Base, opt.Log = l.base, l.log
+	if l.closed {
+		d.ln.Close()
+		close(d.gone)
+		return d
+	}
+	l.work.Go(func() {
+		defer close(d.gone)
+		defer d.ln.Close()
+		select { // boxes can start before there is an engine to ask
+		case <-l.ready:
+		case <-d.closing:
+			return
+		case <-l.base.Done():
+			return
+		}
+		opt.Engine = l.eng
+		srv := lineapi.New(opt)
+		defer srv.Close()
+		unhook := context.AfterFunc(l.base, func() { d.ln.Close() })
+		defer unhook()
+		if err := srv.Serve(d.ln); err != nil {
+			l.log.Error("a socket is not served any more", "sandbox", opt.Sandbox, "err", err)
+		}
+	})
+	return d
+}
+
+// restore opens what was open when the daemon before ended: outside what nobody
+// has closed, inside what lives on.
+func (l *lines) restore() {
+	names, err := filepath.Glob(filepath.Join(l.home, "sandboxes", "*", lineSocket))
+	if err != nil {
+		l.log.Error("no socket is open again", "err", err)
+		return
+	}
+	for _, name := range names {
+		id := filepath.Base(filepath.Dir(name))
+		if _, err := l.eng.Sandbox(l.base, id); err != nil {
+			continue // it is being removed
+		}
+		if err := l.openOutside(id); err != nil {
+			l.log.Error("a socket is not open again", "sandbox", id, "err", err)
+		}
+	}
+	selves, _ := filepath.Glob(filepath.Join(l.home, "sandboxes", "*", "run", plan.SelfDir)) // the pattern is right: see above
+	for _, dir := range selves {
+		if l.base.Err() != nil {
+			return
+		}
+		if err := l.restoreInside(filepath.Dir(dir)); err != nil && !fault.Is(err, fault.NotFound) {
+			l.log.Error("a sandbox's own socket is not open again", "dir", dir, "err", err)
+		}
+	}
+}
+
+// restoreInside opens the socket of a box that lives on.
+func (l *lines) restoreInside(runDir string) error {
+	id := filepath.Base(filepath.Dir(runDir))
+	b, err := box.Attach(l.base, runDir)
+	if err != nil {
+		return err // NotFound: it has ended
+	}
+	sb, err := l.eng.Sandbox(l.base, id)
+	l.mu.Lock()
+	started := l.inside[id] != nil // by the engine, meanwhile
+	l.mu.Unlock()
+	if err != nil || started {
+		return errors.Join(err, b.Close())
+	}
+	d, err := l.openInside(id, runDir, sb.Self)
+	if err != nil || d == nil {
+		return errors.Join(err, b.Close())
+	}
+	l.until(id, d, b.Gone())
+	l.do(func() {
+		<-d.gone
+		_ = b.Close() // it is let go of
+	})
+	return nil
+}

@@ -1,0 +1,93 @@
+package httpapi
+
+import (
+	_ "embed"
+	"encoding/json"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/coppice-dev/coppice/internal/auth"
+)
+
+// words are what the comments of package client/wire say of its types and their
+// fields, by the names that those have in the document: a test keeps them the same.
+//
+//go:embed words.json
+var words []byte
+
+// describe puts words and limits into the document. It is called when somebody asks
+// for that, beside requests that are being checked: it sets only what huma does not
+// look at then.
+func describe(doc *huma.OpenAPI) error {
+	d := describer{said: map[string]string{}, held: limits(), of: aboutOperations()}
+	if err := json.Unmarshal(words, &d.said); err != nil {
+		return err
+	}
+	d.said["Health"] = "Health says that the daemon serves." // the one type that is ours
+	for name, s := range doc.Components.Schemas.Map() {
+		if s.Description == "" {
+			s.Description = d.said[name]
+		}
+		for field, f := range s.Properties {
+			key := name + "." + field
+			if text := d.said[key]; text != "" {
+				f.Description = text
+			}
+			f.Extensions = d.held[key].schema()
+		}
+	}
+	for _, item := range doc.Paths {
+		for _, op := range []*huma.Operation{item.Get, item.Put, item.Post, item.Patch, item.Delete} {
+			if op != nil {
+				d.operation(op)
+			}
+		}
+	}
+	return nil
+}
+
+// describer is what is known of the document's parts.
+type describer struct {
+	said map[string]string
+	held map[string]limit
+	of   map[string]about
+}
+
+func (d describer) operation(op *huma.Operation) {
+	about := d.of[op.OperationID]
+	text := about.text
+	if scope, ok := op.Metadata[metaScope].(auth.Scope); ok {
+		text += " Needs the scope " + scope.String() + "."
+	}
+	op.Description = text
+	for _, p := range op.Parameters {
+		d.parameter(op, p)
+	}
+	if b := op.RequestBody; b != nil {
+		for kind, m := range b.Content {
+			if b.Description == "" && m.Schema.Ref != "" {
+				b.Description = d.said[m.Schema.Ref[strings.LastIndexByte(m.Schema.Ref, '/')+1:]]
+			}
+			if kind == asJSON && about.example != nil {
+				m.Example = about.example
+			}
+		}
+	}
+}
+
+// parameter describes what is about one. An example is given where one must be sent
+// alone: a page that tries an operation out would send it everywhere.
+func (d describer) parameter(op *huma.Operation, p *huma.Param) {
+	l := d.held[p.Name]
+	files := p.Name == "path" && p.In == "query" && op.OperationID != "diff"
+	p.Required = p.Required || files
+	if p.Name == "path" && !files {
+		return // those of a diff are a list
+	}
+	if p.Required {
+		p.Example = l.example
+	}
+	l.example = nil
+	p.Schema.Extensions = l.schema()
+}

@@ -1,0 +1,75 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// What is said of operations, fields and parameters is said of some that there are,
+// and each example is a document that its operation takes.
+func TestNothingIsSaidOfWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+	s := &Server{opt: Options{Engine: struct{ Engine }{}}, mux: http.NewServeMux(), metrics: newMetrics()}
+	api := s.newAPI()
+	s.add(api)
+	doc := api.OpenAPI()
+	of, held := aboutOperations(), limits()
+	for _, item := range doc.Paths {
+		for _, op := range []*huma.Operation{item.Get, item.Put, item.Post, item.Patch, item.Delete} {
+			if op == nil {
+				continue
+			}
+			for _, p := range op.Parameters {
+				delete(held, p.Name)
+			}
+			if e := of[op.OperationID].example; e != nil {
+				checkExample(t, doc, op, e)
+			}
+			delete(of, op.OperationID)
+		}
+	}
+	for name, s := range doc.Components.Schemas.Map() {
+		for field := range s.Properties {
+			delete(held, name+"."+field)
+		}
+	}
+	for name := range of {
+		t.Errorf("there is no operation %s", name)
+	}
+	for name := range held {
+		t.Errorf("there is no field or parameter %s", name)
+	}
+}
+
+// checkExample also wants a request of every operation that must have one.
+func checkExample(t *testing.T, doc *huma.OpenAPI, op *huma.Operation, example any) {
+	t.Helper()
+	if op.RequestBody == nil || op.RequestBody.Content[asJSON] == nil {
+		t.Errorf("%s takes no document", op.OperationID)
+		return
+	}
+	b, err := json.Marshal(example)
+	var v any
+	if err == nil {
+		err = json.Unmarshal(b, &v)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := op.RequestBody.Content[asJSON].Schema
+	res := &huma.ValidateResult{}
+	huma.Validate(doc.Components.Schemas, ref, huma.NewPathBuffer([]byte("body"), 0), huma.ModeWriteToServer, v, res)
+	for _, err := range res.Errors {
+		t.Errorf("the example of %s: %v", op.OperationID, err)
+	}
+	known := doc.Components.Schemas.Map()[strings.TrimPrefix(ref.Ref, "#/components/schemas/")].Properties
+	for field := range v.(map[string]any) {
+		if known[field] == nil {
+			t.Errorf("the example of %s has a field %s, which there is not", op.OperationID, field)
+		}
+	}
+}

@@ -1,0 +1,245 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"hash"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/auth"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+const (
+	idempotencyHeader = "Idempotency-Key"
+	// replayedHeader says that an answer is that of an earlier request.
+	replayedHeader = "Idempotency-Replayed"
+
+	keepAnswers = 24 * time.Hour
+	maxKey      = 255
+	maxAnswer   = 4 << 20 // a longer answer is not kept
+)
+
+// keptAnswer is an answer as it is kept.
+//
+// A request is begun before it does anything: that is kept first, with nothing but
+// Begun, and then replaced by its answer, or forgotten when it has failed. So a
+// request that a daemon died over, or whose answer could not be kept, is known, and
+// not carried out a second time. What is kept first is never lost when what the
+// request did is not: both go into one log, in this order.
+type keptAnswer struct {
+	Begun   bool   `json:"begun,omitempty"`
+	Request string `json:"request"` // the hash of its body
+	Status  int    `json:"status"`
+	Type    string `json:"type"`
+	Body    []byte `json:"body"`
+}
+
+// replays are the requests with a key that are under way in this daemon.
+type replays struct {
+	mu    sync.Mutex
+	under map[string]bool // guarded by mu
+}
+
+// begin reports whether no other request with this key is under way. The caller
+// calls end when it is true.
+func (r *replays) begin(key string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.under[key] {
+		return false
+	}
+	if r.under == nil {
+		r.under = map[string]bool{}
+	}
+	r.under[key] = true
+	return true
+}
+
+func (r *replays) end(key string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.under, key)
+}
+
+// replayKey is what an answer is kept under: keys of different principals and
+// operations have nothing to do with each other.
+func replayKey(p auth.Principal, r *http.Request, key string) (string, error) {
+	if len(key) > maxKey || strings.ContainsFunc(key, func(c rune) bool { return c < 0x21 || c > 0x7e }) {
+		return "", fault.New(fault.Invalid, "%s: not a word of at most %d printable ASCII characters", idempotencyHeader, maxKey).
+			WithHint("use a random UUID")
+	}
+	h := sha256.New()
+	for _, part := range []string{p.TokenID, r.Method, r.URL.EscapedPath(), key} {
+		h.Write([]byte(hex.EncodeToString([]byte(part)) + "\n"))
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// replay answers a request that came before with what was answered then.
+func (s *Server) replay(ctx huma.Context, next func(huma.Context)) {
+	r, w := humago.Unwrap(ctx)
+	given := r.Header.Get(idempotencyHeader)
+	if given == "" || ctx.Operation().Metadata[metaReplay] == nil {
+		next(ctx)
+		return
+	}
+	if s.opt.Answers == nil {
+		s.fail(w, r, fault.New(fault.Unsupported, "this server keeps no answers").WithHint("leave the header %s out", idempotencyHeader))
+		return
+	}
+	key, err := replayKey(auth.From(r.Context()), r, given)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if !s.replays.begin(key) {
+		s.fail(w, r, fault.New(fault.Conflict, "a request with this %s is under way", idempotencyHeader).WithHint("try again when it has ended"))
+		return
+	}
+	defer s.replays.end(key)
+	before, err := s.opt.Answers.Answer(r.Context(), key)
+	switch {
+	case err != nil:
+		s.fail(w, r, err)
+	case before != nil:
+		s.answerAgain(w, r, before)
+	default:
+		if err := s.keep(key, keptAnswer{Begun: true}, keepAnswers); err != nil {
+			s.fail(w, r, fault.Wrap(err, "note that the request has begun"))
+			return
+		}
+		s.answerFirst(ctx, key, next)
+	}
+}
+
+// answerAgain gives a kept answer to the same request.
+func (s *Server) answerAgain(w http.ResponseWriter, r *http.Request, before []byte) {
+	var kept keptAnswer
+	if err := json.Unmarshal(before, &kept); err != nil {
+		s.fail(w, r, fault.New(fault.Corrupt, "a kept answer").Because(err).WithHint("use another %s", idempotencyHeader))
+		return
+	}
+	if kept.Begun {
+		s.fail(w, r, fault.New(fault.Conflict, "a request with this %s was begun, and its answer is not known: the daemon ended meanwhile", idempotencyHeader).
+			WithHint("look at what there is (coppice ls, coppice log NAME), and then ask with another key for what is missing"))
+		return
+	}
+	sum := sha256.New()
+	if _, err := io.Copy(sum, r.Body); err != nil {
+		s.fail(w, r, fault.New(fault.Invalid, "read the request").Because(err))
+		return
+	}
+	if hex.EncodeToString(sum.Sum(nil)) != kept.Request {
+		p := documentOf(wire.Error{Kind: string(fault.Invalid), Message: idempotencyHeader + ": another request came with this key before",
+			Hint: "use another key for another request"})
+		p.Status, p.Title = http.StatusUnprocessableEntity, http.StatusText(http.StatusUnprocessableEntity)
+		sendProblem(w, p)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", kept.Type)
+	h.Set(replayedHeader, "true")
+	w.WriteHeader(kept.Status)
+	_, _ = w.Write(kept.Body) // the client may be gone
+}
+
+// answerFirst carries a request out, and keeps its answer if it was a success: what
+// failed can be tried again.
+func (s *Server) answerFirst(ctx huma.Context, key string, next func(huma.Context)) {
+	r, w := humago.Unwrap(ctx)
+	sum := sha256.New()
+	body := r.Body
+	r.Body = &hashed{body, sum}
+	rec := &recorder{ResponseWriter: w}
+	op := ctx.Operation()
+	next(&exchange{humaContext: humago.NewContext(op, r, rec)})
+	answer, keep := keptAnswer{}, time.Duration(0) // forget it
+	switch {
+	case rec.status/100 == 2 && rec.large:
+		return // it was carried out, and stays known as begun
+	case rec.status/100 == 2 && !rec.spoilt:
+		_, _ = io.Copy(io.Discard, r.Body) // the rest belongs to the request as well
+		answer = keptAnswer{Request: hex.EncodeToString(sum.Sum(nil)), Status: rec.status, Type: w.Header().Get("Content-Type"), Body: rec.body.Bytes()}
+		keep = keepAnswers
+	}
+	if err := s.keep(key, answer, keep); err != nil {
+		s.opt.Log.Error("an answer is not kept: the request will be refused when it comes again", "request", r.Method+" "+r.URL.Path, "err", err)
+	}
+}
+
+// keep keeps what is known of a request, whoever is gone; for no time it forgets it.
+func (s *Server) keep(key string, a keptAnswer, d time.Duration) error {
+	b, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	return s.opt.Answers.KeepAnswer(context.WithoutCancel(s.opt.Base), key, b, d)
+}
+
+// hashed is a body that is hashed while it is read.
+type hashed struct {
+	io.ReadCloser
+	sum hash.Hash
+}
+
+// Read implements io.Reader.
+func (h *hashed) Read(p []byte) (int, error) {
+	n, err := h.ReadCloser.Read(p)
+	h.sum.Write(p[:n])
+	return n, err
+}
+
+// Close leaves closing to the server: the rest is still to be read.
+func (h *hashed) Close() error { return nil }
+
+// recorder is a ResponseWriter that remembers what is sent.
+type recorder struct {
+	http.ResponseWriter
+	status int
+	body   bytes.Buffer
+	spoilt bool // it ends in an error
+	large  bool // it is too long to be kept
+}
+
+// Unwrap is for http.ResponseController.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (r *recorder) WriteHeader(code int) {
+	if r.status == 0 {
+		r.status = code
+	}
+	r.ResponseWriter.WriteHeader(code)
+}
+
+// Write implements http.ResponseWriter.
+func (r *recorder) Write(p []byte) (int, error) {
+	if r.status == 0 {
+		r.status = http.StatusOK
+	}
+	if r.body.Len()+len(p) > maxAnswer {
+		r.large = true
+	} else {
+		r.body.Write(p)
+	}
+	return r.ResponseWriter.Write(p)
+}
+
+// spoilt says of an answer that has begun that it ends in an error.
+func spoilt(w http.ResponseWriter) {
+	if r, ok := w.(*recorder); ok {
+		r.spoilt = true
+	}
+}

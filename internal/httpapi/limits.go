@@ -1,0 +1,178 @@
+package httpapi
+
+import (
+	"math"
+	"time"
+)
+
+// limit is what a value in a request is held to, and one that is good. It is for
+// readers of the document alone: huma does not check it, so that whoever refuses a
+// value says in its own words how to mend it.
+type limit struct {
+	enum               []any
+	pattern            string
+	least, most        *int64 // of a number
+	minLength, maxText int    // of a text, in characters; 0: none
+	minItems, maxItems int    // of a list; 0: none
+	example            any
+}
+
+// schema gives a limit as JSON Schema has it; nil when there is none.
+func (l limit) schema() map[string]any {
+	out := map[string]any{}
+	for key, n := range map[string]int{"minLength": l.minLength, "maxLength": l.maxText, "minItems": l.minItems, "maxItems": l.maxItems} {
+		if n != 0 {
+			out[key] = n
+		}
+	}
+	if l.enum != nil {
+		out["enum"] = l.enum
+	}
+	if l.pattern != "" {
+		out["pattern"] = l.pattern
+	}
+	if l.least != nil {
+		out["minimum"] = *l.least
+	}
+	if l.most != nil {
+		out["maximum"] = *l.most
+	}
+	if l.example != nil {
+		out["examples"] = []any{l.example}
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// within is a number's limit.
+func within(least, most int64) limit { return limit{least: &least, most: &most} }
+
+// atLeast is a number's limit from below.
+func atLeast(n int64) limit { return limit{least: &n} }
+
+// one is one of these words.
+func one(of ...any) limit { return limit{enum: of} }
+
+// eg adds an example.
+func (l limit) eg(v any) limit {
+	l.example = v
+	return l
+}
+
+const (
+	// aName is the name of a sandbox, and aTag that of a tag, as package timeline
+	// takes them, but for what looks like an id.
+	aName = `^([a-z0-9][a-z0-9_.-]{0,62})?$`
+	aTag  = `^[a-z0-9][a-z0-9_.-]{0,62}$`
+
+	week    = 7 * 24 * time.Hour
+	century = 100 * 365 * 24 * time.Hour
+)
+
+// limits are those of the fields of requests, as Type.field, and of parameters, by
+// name. A test sends what is beyond each to a real daemon.
+func limits() map[string]limit {
+	life := within(0, century.Milliseconds()).eg(time.Hour.Milliseconds())
+	argv := []any{"make", "test"}
+	env := limit{example: []any{"LANG=C.UTF-8"}}
+	return map[string]limit{
+		"CreateRequest.name":         {pattern: aName, example: "web-1"},
+		"CreateRequest.driver":       one("", "auto", "overlay", "copy", "btrfs"),
+		"CreateRequest.tier":         one("", "auto", "workspace", "process", "supervised"),
+		"CreateRequest.net":          one("", "off", "rules", "host"),
+		"CreateRequest.self":         one("", "off", "read", "rewind"),
+		"CreateRequest.env":          env,
+		"CreateRequest.user":         {example: "root"},
+		"CreateRequest.limits":       {example: "memory=4GiB,pids=512"},
+		"CreateRequest.keep_recent":  atLeast(0),
+		"CreateRequest.keep_for_ms":  atLeast(0),
+		"CreateRequest.ttl_ms":       life,
+		"CreateRequest.idle_stop_ms": life,
+		"CreateRequest.policy":       {maxItems: 64},
+		"PolicyFile.level":           one("user", "project", "flags"),
+		"PolicyFile.name":            {pattern: `^(/|--)`, example: "/srv/project/coppice.yaml"},
+		"PolicyFile.text":            {example: "version: 1\nnetwork: {presets: [pypi]}\n"},
+		"Source.kind":                one("", "host", "host-copy", "dir", "tar", "sandbox"),
+		"Source.path":                {example: "/srv/project"},
+		"Source.ref":                 {example: "HEAD~1"},
+		"LifeRequest.ttl_ms":         life,
+		"LifeRequest.idle_stop_ms":   life,
+
+		"ExecRequest.cmd":    {example: argv},
+		"ExecRequest.env":    env,
+		"ExecRequest.dir":    {example: "/src"},
+		"Size.cols":          within(0, math.MaxUint16).eg(80),
+		"Size.rows":          within(0, math.MaxUint16).eg(24),
+		"Signal.name":        {minLength: 1, example: "INT"},
+		"ProcessSignal.name": {example: "INT"},
+		"RunRequest.cmd":     {minItems: 1, example: argv},
+		"RunRequest.env":     env,
+		"RunRequest.dir":     {example: "/src"},
+		"RunRequest.restart": one("", "no", "on-rewind", "always"),
+		"Capture.quiet_ms":   within(0, (24 * time.Hour).Milliseconds()),
+		"Capture.max_ms":     within(0, (24 * time.Hour).Milliseconds()),
+
+		"MkdirRequest.path":     {example: "/src"},
+		"MkdirRequest.mode":     within(0, 0o7777),
+		"MoveRequest.from":      {example: "/src/old.go"},
+		"MoveRequest.to":        {example: "/src/new.go"},
+		"PreviewRequest.ttl_ms": within(0, week.Milliseconds()).eg(time.Hour.Milliseconds()),
+
+		"CommitRequest.message": {example: "the tests pass"},
+		"MarkRequest.phase":     one("", "begin", "end"),
+		"MarkRequest.label":     {example: "refactor the parser"},
+		"CheckoutRequest.node":  {minLength: 1, example: "HEAD~1"},
+		"UndoRequest.n":         atLeast(0),
+		"TagRequest.name":       {pattern: aTag, example: "good"},
+		"TagRequest.ref":        {example: "HEAD"},
+		"ForkRequest.n":         within(0, 10_000),
+		"ForkRequest.names":     {maxItems: 10_000, example: []any{"try-1", "try-2"}},
+		"ForkRequest.at":        {example: "HEAD"},
+		"ForkRequest.policy":    {maxItems: 64},
+		"Keep.last":             atLeast(0),
+		"Keep.within_ms":        atLeast(0),
+		"Keep.hourly":           within(0, 10_000),
+		"Keep.daily":            within(0, 10_000),
+		"Keep.weekly":           within(0, 10_000),
+
+		"TournamentRequest.base":       {example: "HEAD"},
+		"TournamentRequest.test":       {minLength: 1, example: "make test"},
+		"TournamentRequest.candidates": {minItems: 1, maxItems: 1000},
+		"TournamentRequest.jobs":       atLeast(0),
+		"TournamentRequest.policy":     {maxItems: 64},
+		"TournamentRequest.timeout_ms": atLeast(0),
+		"Candidate.cmd":                {minLength: 1, example: "git apply /patches/1.diff"},
+
+		"TokenRequest.name":      {minLength: 1, maxText: 64, example: "ci"},
+		"TokenRequest.scope":     one("", "read", "operate", "admin"),
+		"TokenRequest.sandboxes": {example: []any{"web-1"}},
+		"TokenRequest.ttl_ms":    life,
+
+		"AllowRequest.allow":        {maxItems: 100, example: []any{"example.com:443"}},
+		"AllowRequest.deny":         {maxItems: 100, example: []any{"tracker.example.com"}},
+		"AllowRequest.for_ms":       life,
+		"AllowRequest.remove_allow": {maxItems: 100},
+		"AllowRequest.remove_deny":  {maxItems: 100},
+
+		"AnswerRequest.rules":  {minItems: 1, maxItems: 100, example: []any{"example.com:443"}},
+		"AnswerRequest.for_ms": life,
+
+		"Problem.kind": {example: "not_found"},
+		"Problem.hint": {example: "see which there are: coppice ls"},
+
+		// Parameters.
+		"name":            {example: "web-1"},
+		"ref":             {example: "HEAD"},
+		"path":            {example: "/src/main.go"},
+		"tag":             {example: "good"},
+		"exec":            {example: "x0f3c9a1b2d"},
+		"pid":             atLeast(1).eg(2),
+		"port":            within(1, math.MaxUint16).eg(3000),
+		"last":            within(-1, 1_000_000),
+		"host":            {minLength: 1, example: "example.com:443"},
+		"mode":            {pattern: `^0*[0-7]{1,4}$`},
+		"Idempotency-Key": {pattern: `^[!-~]*$`, maxText: maxKey},
+	}
+}

@@ -1,0 +1,336 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/coppice-dev/coppice/internal/auth"
+)
+
+// maxJSON is the largest request document, in bytes.
+const maxJSON = 4 << 20
+
+const (
+	asJSON    = "application/json"
+	asProblem = "application/problem+json"
+	asEvents  = "text/event-stream"
+	ndjson    = "application/x-ndjson"
+	asBytes   = "application/octet-stream"
+)
+
+// Tags of operations.
+const (
+	tagDaemon    = "daemon"
+	tagSandboxes = "sandboxes"
+	tagHistory   = "history"
+	tagExec      = "exec"
+	tagEvents    = "events"
+	tagFiles     = "files"
+	tagNet       = "network"
+)
+
+// box is where the operations of one sandbox are.
+const box = "/v1/sandboxes/{name}"
+
+// The keys of an operation's metadata.
+const (
+	metaScope  = "scope"  // auth.Scope: what is needed; none for what is open to all
+	metaEach   = "each"   // it leaves out by itself what a limited principal does not see
+	metaReplay = "replay" // it takes an Idempotency-Key
+	metaStream = "stream" // it takes as long as somebody listens
+)
+
+// Named is the input of an operation on one sandbox.
+type Named struct {
+	Name string `path:"name" doc:"name or id of the sandbox"`
+}
+
+// operation begins to describe a route. scope 0 is open to everybody.
+func operation(method, path, id, summary, tag string, scope auth.Scope) huma.Operation {
+	op := huma.Operation{
+		OperationID: id, Method: method, Path: path, Summary: summary, Tags: []string{tag},
+		DefaultStatus: http.StatusOK, MaxBodyBytes: maxJSON + 1, Metadata: map[string]any{},
+		Responses: map[string]*huma.Response{},
+	}
+	if scope != 0 {
+		op.Metadata[metaScope] = scope
+		op.Security = []map[string][]string{{"token": {scope.String()}}}
+	} else {
+		op.Security = []map[string][]string{}
+	}
+	return op
+}
+
+// created makes an operation answer with 201.
+func created(op huma.Operation) huma.Operation {
+	op.DefaultStatus = http.StatusCreated
+	return op
+}
+
+// replayable lets an operation be asked for again with the same Idempotency-Key.
+func replayable(op huma.Operation) huma.Operation {
+	op.Metadata[metaReplay] = true
+	op.Parameters = append(op.Parameters, &huma.Param{Name: idempotencyHeader, In: "header", Schema: &huma.Schema{Type: huma.TypeString},
+		Description: "a word such as a UUID, the same for each try of one request: it is carried out once, and for a day each try gets the answer of the first"})
+	return op
+}
+
+// each marks an operation that leaves out what a limited principal does not see.
+func each(op huma.Operation) huma.Operation {
+	op.Metadata[metaEach] = true
+	return op
+}
+
+// streams marks an operation that takes as long as somebody listens.
+func streams(op huma.Operation) huma.Operation {
+	op.Metadata[metaStream] = true
+	return op
+}
+
+// answers describes one of the forms of an operation's answer; schema may be nil.
+func answers(op *huma.Operation, status int, kind, text string, schema *huma.Schema) {
+	key := strconv.Itoa(status)
+	r := op.Responses[key]
+	if r == nil {
+		r = &huma.Response{Description: text, Content: map[string]*huma.MediaType{}}
+		op.Responses[key] = r
+	}
+	if kind != "" {
+		r.Content[kind] = &huma.MediaType{Schema: schema}
+	}
+}
+
+// schemaOf gives a reference to the schema of a type.
+func schemaOf[T any](api huma.API) *huma.Schema {
+	return api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), true, "")
+}
+
+// binary is the schema of bytes.
+func binary() *huma.Schema { return &huma.Schema{Type: huma.TypeString, Format: "binary"} }
+
+// text is the schema of a text that is no JSON.
+func text() *huma.Schema { return &huma.Schema{Type: huma.TypeString} }
+
+// problems declares the errors that every operation may answer with, and those of
+// this one.
+func problems(api huma.API, op *huma.Operation) {
+	codes := []int{http.StatusInternalServerError, http.StatusServiceUnavailable}
+	if op.Metadata[metaScope] != nil {
+		codes = append(codes, http.StatusUnauthorized, http.StatusForbidden)
+	}
+	if len(op.Parameters) > 0 || op.Method != http.MethodGet || strings.Contains(op.Path, "{") {
+		codes = append(codes, http.StatusBadRequest)
+	}
+	if strings.Contains(op.Path, "{") {
+		codes = append(codes, http.StatusNotFound)
+	}
+	if op.Method != http.MethodGet {
+		codes = append(codes, http.StatusConflict)
+	}
+	if op.Metadata[metaReplay] != nil {
+		codes = append(codes, http.StatusUnprocessableEntity)
+	}
+	for _, c := range codes {
+		answers(op, c, asProblem, http.StatusText(c), schemaOf[problemDocument](api))
+	}
+}
+
+// answer is what a plain operation gives.
+type answer[O any] struct{ Body O }
+
+// plain registers an operation that answers with one JSON document.
+func plain[I, O any](s *Server, api huma.API, op huma.Operation, fn func(ctx context.Context, in *I) (O, error)) {
+	problems(api, &op)
+	s.route(&op)
+	huma.Register(api, op, func(ctx context.Context, in *I) (*answer[O], error) {
+		v, err := fn(ctx, in)
+		if err != nil {
+			return nil, s.statusError(op.Method+" "+op.Path, err)
+		}
+		listsNotNull(&v)
+		return &answer[O]{v}, nil
+	})
+}
+
+// silent registers an operation that answers with nothing (204).
+func silent[I any](s *Server, api huma.API, op huma.Operation, fn func(ctx context.Context, in *I) error) {
+	op.DefaultStatus = http.StatusNoContent
+	problems(api, &op)
+	answers(&op, http.StatusNoContent, "", "done", nil)
+	s.route(&op)
+	huma.Register(api, op, func(ctx context.Context, in *I) (*struct{}, error) {
+		if err := fn(ctx, in); err != nil {
+			return nil, s.statusError(op.Method+" "+op.Path, err)
+		}
+		return nil, nil
+	})
+}
+
+// raw registers an operation whose answer fn writes by itself, in one of the forms
+// that op describes. An input without a field Body leaves the request's body to fn.
+func raw[I any](s *Server, api huma.API, op huma.Operation, fn func(in *I, w http.ResponseWriter, r *http.Request)) {
+	problems(api, &op)
+	s.route(&op)
+	huma.Register(api, op, func(_ context.Context, in *I) (*huma.StreamResponse, error) {
+		return &huma.StreamResponse{Body: func(ctx huma.Context) {
+			r, w := humago.Unwrap(ctx)
+			fn(in, w, r)
+		}}, nil
+	})
+}
+
+// takes describes the body of an operation that reads it by itself: huma must not
+// know when the operation is registered.
+func takes(api huma.API, op huma.Operation, text string, body map[string]*huma.MediaType) {
+	path := api.OpenAPI().Paths[op.Path]
+	for _, o := range []*huma.Operation{path.Post, path.Put} {
+		if o != nil && o.OperationID == op.OperationID {
+			o.RequestBody = &huma.RequestBody{Description: text, Content: body}
+		}
+	}
+}
+
+// listsNotNull makes the lists and maps of an answer empty where they are nil.
+func listsNotNull(v any) {
+	s := reflect.ValueOf(v).Elem()
+	if s.Kind() != reflect.Struct {
+		return
+	}
+	for i := range s.NumField() {
+		f, t := s.Field(i), s.Type().Field(i)
+		if strings.Contains(t.Tag.Get("json"), ",omit") || !f.CanSet() {
+			continue
+		}
+		switch {
+		case f.Kind() == reflect.Slice && f.IsNil():
+			f.Set(reflect.MakeSlice(f.Type(), 0, 0))
+		case f.Kind() == reflect.Map && f.IsNil():
+			f.Set(reflect.MakeMap(f.Type()))
+		case f.Kind() == reflect.Struct && t.Anonymous:
+			listsNotNull(f.Addr().Interface())
+		}
+	}
+}
+
+// newAPI makes the API that operations are registered with.
+func (s *Server) newAPI() huma.API {
+	config := huma.Config{
+		OpenAPI: &huma.OpenAPI{
+			OpenAPI: "3.1.0",
+			Info: &huma.Info{Title: "Coppice", Version: "1", Description: "Sandboxes with history for AI agents. " +
+				"A {name} is the name or the id of a sandbox; a reference to a snapshot is an id, the beginning of one, a tag, or HEAD. " +
+				"Errors are problem documents (RFC 9457) with a kind to branch on and a hint of how to mend it."},
+			Tags: []*huma.Tag{
+				{Name: tagSandboxes, Description: "make, show, start, stop, fork and remove them"},
+				{Name: tagExec, Description: "commands, terminals, processes and ports"},
+				{Name: tagFiles, Description: "read and write, from outside"},
+				{Name: tagHistory, Description: "snapshots: look, compare, go back"},
+				{Name: tagNet, Description: "what a sandbox reaches: look, ask why, change"},
+				{Name: tagEvents, Description: "what happens, as it happens"},
+				{Name: tagDaemon, Description: "the daemon itself, and who may use it"},
+			},
+			Components: &huma.Components{
+				Schemas: huma.NewMapRegistry("#/components/schemas/", schemaName),
+				SecuritySchemes: map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer",
+					Description: "A token of coppice token create, with the scope that an operation names (read, operate, admin: each includes those before it). On the daemon's unix socket none is needed."}},
+			},
+		},
+		Formats:       map[string]huma.Format{asJSON: {Marshal: writeJSON, Unmarshal: json.Unmarshal}, "json": {Marshal: writeJSON, Unmarshal: json.Unmarshal}},
+		DefaultFormat: asJSON,
+		Transformers:  []huma.Transformer{asProblemDocument},
+	}
+	config.AllowAdditionalPropertiesByDefault = true // a newer client may send more
+	api := humago.New(s.mux, config)
+	api.UseMiddleware(s.guard, s.replay)
+	return api
+}
+
+// schemaName is huma's name of a type, without what is ours alone.
+func schemaName(t reflect.Type, hint string) string {
+	if t == reflect.TypeFor[problemDocument]() {
+		return "Problem"
+	}
+	return huma.DefaultSchemaNamer(t, hint)
+}
+
+// writeJSON writes one JSON document and ends its line.
+func writeJSON(w io.Writer, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(b, '\n'))
+	return err
+}
+
+// tidy takes out of the document what huma has put in and nothing refers to, or what
+// goes without saying, and says of lists that they are never null.
+func tidy(doc *huma.OpenAPI) {
+	all := doc.Components.Schemas.Map()
+	delete(all, "ErrorModel")
+	delete(all, "ErrorDetail")
+	for _, s := range all {
+		if s.AdditionalProperties == true { // as wherever nothing is said
+			s.AdditionalProperties = nil
+		}
+		neverNull(s)
+	}
+}
+
+func neverNull(s *huma.Schema) {
+	if s == nil {
+		return
+	}
+	if s.Type == huma.TypeArray {
+		s.Nullable = false
+		neverNull(s.Items)
+	}
+	for _, p := range s.Properties {
+		neverNull(p)
+	}
+}
+
+// humaContext is what exchange embeds.
+type humaContext huma.Context
+
+// exchange is huma's view of one request, in what we do otherwise.
+type exchange struct {
+	humaContext
+	status int // of a problem that huma found; 0: none
+}
+
+// Unwrap gives what humago knows.
+func (x *exchange) Unwrap() huma.Context { return x.humaContext }
+
+// Header leaves out what would be negotiated: all documents are JSON, whatever the
+// client calls them.
+func (x *exchange) Header(name string) string {
+	switch http.CanonicalHeaderKey(name) {
+	case "Content-Type":
+		return asJSON
+	case "Accept":
+		return ""
+	}
+	return x.humaContext.Header(name)
+}
+
+// SetStatus sends the status of the problem, if there is one.
+func (x *exchange) SetStatus(code int) {
+	if x.status != 0 {
+		code = x.status
+	}
+	x.humaContext.SetStatus(code)
+}
+
+// SetReadDeadline leaves deadlines to the listener: one that is set for the body
+// would later end the answer's context.
+func (x *exchange) SetReadDeadline(time.Time) error { return nil }

@@ -1,0 +1,165 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+var errGone = errors.New("the client went away")
+
+// problemDocument is an error as huma writes it.
+type problemDocument struct{ wire.Problem }
+
+// Error implements error.
+func (p *problemDocument) Error() string { return p.Detail }
+
+// GetStatus implements huma.StatusError.
+func (p *problemDocument) GetStatus() int { return p.Status }
+
+// ContentType implements huma.ContentTypeFilter.
+func (p *problemDocument) ContentType(string) string { return asProblem }
+
+// statusError makes err what huma answers with as it is.
+func (s *Server) statusError(what string, err error) error {
+	return &problemDocument{s.problem(what, err)}
+}
+
+// asProblemDocument makes what huma found wrong with a request a problem document
+// of ours.
+func asProblemDocument(ctx huma.Context, _ string, v any) (any, error) {
+	m, ok := v.(*huma.ErrorModel)
+	if !ok {
+		return v, nil
+	}
+	p := problemOf(invalid(m))
+	if m.Status == http.StatusInternalServerError && len(m.Errors) == 0 {
+		p = problemOf(fault.New(fault.Internal, "%s", m.Detail))
+	}
+	if x, ok := ctx.(*exchange); ok {
+		x.status = p.Status
+	}
+	return p, nil
+}
+
+// maxFaults is how many of the things that are wrong with a request are told.
+const maxFaults = 5
+
+// invalid says what is wrong with a request, where, and how to mend it.
+func invalid(m *huma.ErrorModel) *fault.Error {
+	var all []string
+	hint := ""
+	for _, e := range m.Errors {
+		where, what, mend := mend(e)
+		if hint == "" {
+			hint = mend
+		}
+		if len(all) < maxFaults {
+			all = append(all, where+": "+what)
+		}
+	}
+	if len(all) == 0 {
+		return fault.New(fault.Invalid, "%s", m.Detail).WithHint("send a JSON document of at most %d bytes; GET /openapi.json says which", maxJSON)
+	}
+	return fault.New(fault.Invalid, "%s", strings.Join(all, "; ")).WithHint("%s", hint)
+}
+
+// mend says where something is wrong, what it is, and how to mend it.
+func mend(e *huma.ErrorDetail) (where, what, how string) {
+	where, what = e.Location, e.Message
+	const before, after = "expected required property ", " to be present"
+	switch {
+	case strings.HasPrefix(what, before) && strings.HasSuffix(what, after):
+		name := strings.TrimSuffix(strings.TrimPrefix(what, before), after)
+		return where + "." + name, "it is missing", fmt.Sprintf("add %q to the request's document", name)
+	case strings.HasPrefix(what, "required "):
+		return where, "it is missing", "add it to the request"
+	case where == "body" && !strings.HasPrefix(what, "expected "):
+		return where, "the request is not the JSON that is wanted: " + what, "send one JSON document; GET /openapi.json says which"
+	case e.Value != nil:
+		if b, err := json.Marshal(e.Value); err == nil && len(b) <= 100 {
+			what += ", and not " + string(b)
+		}
+	}
+	return where, what, "put there what is expected; GET /openapi.json says what each operation takes"
+}
+
+func send(w http.ResponseWriter, status int, kind string, b []byte) {
+	b = append(b, '\n')
+	h := w.Header()
+	h.Set("Content-Type", kind)
+	h.Set("Content-Length", strconv.Itoa(len(b)))
+	w.WriteHeader(status)
+	_, _ = w.Write(b) // the client may be gone; nobody is left to tell
+}
+
+// fail answers with a problem document.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	sendProblem(w, s.problem(r.Method+" "+r.URL.Path, err))
+}
+
+func sendProblem(w http.ResponseWriter, p wire.Problem) {
+	b, _ := json.Marshal(p) // strings and a number
+	send(w, p.Status, asProblem, b)
+}
+
+// problem makes err a problem document, and logs it when it is of no known kind.
+func (s *Server) problem(what string, err error) wire.Problem {
+	return documentOf(s.wireError(what, err))
+}
+
+// problemOf makes a problem document of an error of a known kind.
+func problemOf(err *fault.Error) wire.Problem {
+	return documentOf(wire.Error{Kind: string(err.Kind), Message: err.Error(), Hint: err.Hint})
+}
+
+func documentOf(e wire.Error) wire.Problem {
+	code := status(fault.Kind(e.Kind))
+	return wire.Problem{Type: "about:blank", Title: http.StatusText(code), Status: code, Detail: e.Message, Kind: e.Kind, Hint: e.Hint}
+}
+
+// wireError is err as it travels. what says which request it is of.
+func (s *Server) wireError(what string, err error) wire.Error {
+	k := fault.KindOf(err)
+	hint := fault.HintOf(err)
+	if k == fault.Internal {
+		s.opt.Log.Error("internal error", "request", what, "err", err)
+		if hint == "" {
+			hint = "this is a bug of coppice; the daemon's log has more"
+		}
+	}
+	return wire.Error{Kind: string(k), Message: err.Error(), Hint: hint}
+}
+
+// status is the HTTP status of a kind.
+func status(k fault.Kind) int {
+	switch k {
+	case fault.Invalid:
+		return http.StatusBadRequest
+	case fault.NotFound:
+		return http.StatusNotFound
+	case fault.Ambiguous, fault.Exists, fault.Conflict:
+		return http.StatusConflict
+	case fault.Denied:
+		return http.StatusForbidden
+	case fault.Unsupported:
+		return http.StatusNotImplemented
+	case fault.NoSpace:
+		return http.StatusInsufficientStorage
+	case fault.ReadOnly:
+		return http.StatusForbidden
+	case fault.Unavailable, fault.Cancelled:
+		return http.StatusServiceUnavailable
+	case fault.Timeout:
+		return http.StatusGatewayTimeout
+	}
+	return http.StatusInternalServerError
+}

@@ -1,0 +1,145 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/auth"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Since is where a stream of events begins.
+type Since struct {
+	After string `query:"after" doc:"the seq of the last event that is known; 0 is all that is remembered; without it, what comes from now on"`
+	Last  string `header:"Last-Event-ID" doc:"the same, for Server-Sent Events; it goes before"`
+}
+
+// addEvents adds what tells what happens.
+func (s *Server) addEvents(api huma.API) {
+	describe := func(op huma.Operation) huma.Operation {
+		answers(&op, http.StatusOK, ndjson, "a SandboxEvent a line, each as it happens; as Server-Sent Events where the client accepts text/event-stream, the id of which is the seq", schemaOf[wire.SandboxEvent](api))
+		answers(&op, http.StatusOK, asEvents, "", schemaOf[wire.SandboxEvent](api))
+		return streams(op)
+	}
+	raw(s, api, describe(each(operation("GET", "/v1/events", "events", "What happens in all sandboxes, or in one", tagEvents, auth.Read))),
+		func(in *struct {
+			Since
+			Sandbox string `query:"sandbox" doc:"name or id of the only sandbox"`
+		}, w http.ResponseWriter, r *http.Request) {
+			name := in.Sandbox
+			if name != "" {
+				var err error
+				if name, err = s.reach(r.Context(), auth.Read, name); err != nil {
+					s.fail(w, r, err)
+					return
+				}
+			}
+			s.events(name, in.Since, w, r)
+		})
+	raw(s, api, describe(operation("GET", box+"/events", "sandboxEvents", "What happens in a sandbox, until it is removed", tagEvents, auth.Read)),
+		func(in *struct {
+			Named
+			Since
+		}, w http.ResponseWriter, r *http.Request) {
+			s.events(in.Name, in.Since, w, r)
+		})
+}
+
+// number gives the event after which a stream begins.
+func (s Since) number() (uint64, error) {
+	what, v := lastEventID, s.Last
+	if v == "" {
+		what, v = "after", s.After
+	}
+	if v == "" {
+		return wire.EventsNow, nil
+	}
+	n, err := parseID(v)
+	if err != nil {
+		return 0, fault.New(fault.Invalid, "%s=%q is no number of an event", what, shorten(v)).WithHint("give the \"seq\" of the last event that was seen")
+	}
+	return n, nil
+}
+
+// events tells what happens in a sandbox, or in all, until the client or the daemon
+// goes, or the sandbox. The header is sent as soon as nothing can be missed any
+// more.
+func (s *Server) events(name string, from Since, w http.ResponseWriter, r *http.Request) {
+	after, err := from.number()
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	p := auth.From(r.Context())
+	s.stream(w, r, func(ctx context.Context, begin func() error, tell func(kind, id string, v any) error) error {
+		return s.opt.Engine.Events(ctx, name, after, func(ev wire.SandboxEvent) error {
+			if err := begin(); err != nil {
+				return err
+			}
+			if ev.Kind == "" || ev.ID != "" && !sees(p, ev.ID) {
+				return nil
+			}
+			return tell(ev.Kind, strconv.FormatUint(ev.Seq, 10), ev)
+		})
+	})
+}
+
+// stream answers with events, in the form that the client accepts, until fn returns.
+// fn calls begin as soon as nothing can be missed any more, which sends the header,
+// once; an error before that is a problem document.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, fn func(ctx context.Context, begin func() error, tell func(kind, id string, v any) error) error) {
+	defer s.metrics.streaming()()
+	ctx, cancel := s.bounded(r.Context())
+	defer cancel()
+	var out eventWriter = &eventLines{w: w}
+	if strings.Contains(r.Header.Get("Accept"), asEvents) {
+		st := &sse{w: w}
+		stop := st.beat(ctx)
+		defer stop()
+		out = st
+	}
+	begun := false
+	err := fn(ctx, func() error {
+		if begun {
+			return nil
+		}
+		begun = true
+		return out.begin()
+	}, out.event)
+	if err != nil && !begun {
+		s.fail(w, r, err) // later ones end the stream, and a client that looks can tell
+	}
+}
+
+// eventWriter is one of the two forms of a stream of events.
+type eventWriter interface {
+	begin() error
+	// event sends one; kind and id are left out where the form has no place for them.
+	event(kind, id string, v any) error
+}
+
+// eventLines are events as JSON, one a line.
+type eventLines struct{ w http.ResponseWriter }
+
+func (e *eventLines) begin() error {
+	e.w.Header().Set("Content-Type", ndjson)
+	e.w.WriteHeader(http.StatusOK)
+	return http.NewResponseController(e.w).Flush()
+}
+
+func (e *eventLines) event(_, _ string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fault.Wrap(err, "encode an event")
+	}
+	if _, err := e.w.Write(append(b, '\n')); err != nil {
+		return errGone
+	}
+	return http.NewResponseController(e.w).Flush()
+}

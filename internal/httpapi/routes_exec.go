@@ -1,0 +1,324 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/auth"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Protocol is the name of exec streams in the Upgrade header.
+const Protocol = "coppice-frames"
+
+// The first frame of an upgraded connection must come within this time.
+const firstFrame = 30 * time.Second
+
+const switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + Protocol + "\r\n\r\n"
+
+// Running is the input of an operation on one command.
+type Running struct {
+	Named
+	Exec string `path:"exec" doc:"id of the command"`
+}
+
+// addExec adds what runs commands, and reaches those that run.
+func (s *Server) addExec(api huma.API) {
+	e := s.opt.Engine
+	exec := func(method, path, id, summary string, scope auth.Scope) huma.Operation {
+		return operation(method, box+path, id, summary, tagExec, scope)
+	}
+	s.addStart(api)
+	plain(s, api, replayable(created(exec("POST", "/run", "run", "Start the sandbox's supervised command, under automatic history", auth.Operate))),
+		func(ctx context.Context, in *sent[wire.RunRequest]) (wire.Run, error) {
+			return e.Run(ctx, in.Name, in.Body)
+		})
+	plain(s, api, exec("GET", "/execs", "listExecs", "The commands that run, oldest first", auth.Read),
+		func(ctx context.Context, in *Named) (wire.ExecsResult, error) {
+			all, err := e.Execs(ctx, in.Name)
+			return wire.ExecsResult{Execs: all}, err
+		})
+
+	out := streams(exec("GET", "/execs/{exec}/output", "execOutput", "The output of a command that runs or has just ended, from any offset", auth.Read))
+	describeOutput(api, &out)
+	raw(s, api, out, s.execOutput)
+
+	in := exec("POST", "/execs/{exec}/stdin", "execInput", "Give a command input, at the pace that it reads it", auth.Operate)
+	answers(&in, http.StatusNoContent, "", "all of it is on its way", nil)
+	in.DefaultStatus = http.StatusNoContent
+	raw(s, api, in, func(in *struct {
+		Running
+		EOF bool `query:"eof" doc:"the input ends after this"`
+	}, w http.ResponseWriter, r *http.Request) {
+		if err := e.InputExec(r.Context(), in.Name, in.Exec, r.Body, in.EOF); err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+	takes(api, in, "the input's bytes", map[string]*huma.MediaType{asBytes: {Schema: binary()}})
+	silent(s, api, exec("POST", "/execs/{exec}/signal", "signalExec", "Send a command a signal", auth.Operate),
+		func(ctx context.Context, in *struct {
+			Running
+			Body wire.Signal
+		}) error {
+			return e.SignalExec(ctx, in.Name, in.Exec, in.Body.Name)
+		})
+	silent(s, api, exec("DELETE", "/execs/{exec}", "cancelExec", "End a command: SIGTERM, and SIGKILL after two seconds", auth.Operate),
+		func(ctx context.Context, in *Running) error { return e.CancelExec(ctx, in.Name, in.Exec) })
+}
+
+// execInput is how a command is asked for.
+type execInput struct {
+	Named
+	PTY     bool   `query:"pty" doc:"start it on a terminal, and answer with a Session to attach to"`
+	Upgrade string `header:"Upgrade" doc:"coppice-frames speaks frames in both directions on this connection, the first of which is the request"`
+	Body    *wire.ExecRequest
+}
+
+func (s *Server) addStart(api huma.API) {
+	op := streams(operation("POST", box+"/exec", "exec", "Run a command, and capture what it changed", tagExec, auth.Operate))
+	describeOutput(api, &op)
+	answers(&op, http.StatusCreated, asJSON, "with pty, the session", schemaOf[wire.Session](api))
+	answers(&op, http.StatusSwitchingProtocols, "", "with Upgrade: "+Protocol+", frames in both directions", nil)
+	answers(&op, http.StatusUpgradeRequired, asProblem, "there is neither a request nor an upgrade", schemaOf[problemDocument](api))
+	raw(s, api, op, func(in *execInput, w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.EqualFold(in.Upgrade, Protocol):
+			s.execFrames(in.Name, w, r)
+		case in.Body == nil:
+			w.Header().Set("Upgrade", Protocol)
+			w.Header().Set("Connection", "Upgrade")
+			sendProblem(w, wire.Problem{Type: "about:blank", Title: http.StatusText(http.StatusUpgradeRequired),
+				Status: http.StatusUpgradeRequired, Detail: "exec is a stream of frames or of events", Kind: string(fault.Invalid),
+				Hint: "send an ExecRequest as JSON, or the header Upgrade: " + Protocol})
+		case in.PTY:
+			v, err := s.startSession(r.Context(), in.Name, *in.Body)
+			s.sendJSON(w, r, http.StatusCreated, &v, err)
+		default:
+			s.execEvents(in.Name, *in.Body, w, r)
+		}
+	})
+}
+
+// describeOutput says what a stream of a command's events is.
+func describeOutput(api huma.API, op *huma.Operation) {
+	answers(op, http.StatusOK, asEvents, "Server-Sent Events: started (Started), stdout and stderr (Output), dropped (Dropped), and last of all exit (Exit) or error (Problem). "+
+		"The id of each is the offset in the output after it; with it as Last-Event-ID, output goes on from there.",
+		&huma.Schema{OneOf: []*huma.Schema{schemaOf[wire.Started](api), schemaOf[wire.Output](api), schemaOf[wire.Dropped](api),
+			schemaOf[wire.Exit](api), schemaOf[problemDocument](api)}})
+}
+
+// execFrames upgrades the connection and hands its frames to the engine. Errors
+// after the upgrade are Failed frames.
+func (s *Server) execFrames(name string, w http.ResponseWriter, r *http.Request) {
+	conn, buf, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		s.fail(w, r, fault.Wrap(err, "upgrade the connection"))
+		return
+	}
+	defer s.metrics.streaming()()
+	defer conn.Close()
+	if _, err := io.WriteString(conn, switching); err != nil {
+		return
+	}
+	st := &duplex{Conn: conn, r: buf.Reader}
+	exit, err := s.run(st, name)
+	switch {
+	case errors.Is(err, errGone):
+	case err != nil && s.opt.Base.Err() != nil:
+		// The daemon stops and the command runs on: the client sees a lost
+		// connection, and attaches again to the next daemon.
+	case err != nil:
+		_ = wire.WriteJSON(conn, wire.FrameFailed, s.wireError(r.Method+" "+r.URL.Path, err)) // the client may be gone
+	default:
+		_ = wire.WriteJSON(conn, wire.FrameExit, exit) // the client may be gone; it can attach again
+	}
+}
+
+func (s *Server) run(st *duplex, name string) (wire.Exit, error) {
+	_ = st.SetReadDeadline(time.Now().Add(firstFrame))
+	t, payload, err := wire.ReadFrame(st, nil)
+	if err != nil {
+		return wire.Exit{}, errGone
+	}
+	_ = st.SetReadDeadline(time.Time{})
+	var req wire.ExecRequest
+	if t != wire.FrameRequest {
+		return wire.Exit{}, fault.New(fault.Invalid, "the first frame has type %d, and not the request", t)
+	}
+	if err := json.Unmarshal(payload, &req); err != nil {
+		return wire.Exit{}, fault.New(fault.Invalid, "the request is not the JSON that is wanted").Because(err)
+	}
+	if req.Attach == "" && len(req.Cmd) == 0 && req.Run == nil {
+		return wire.Exit{}, fault.New(fault.Invalid, "exec without a command").WithHint("give it as \"cmd\", a list of words")
+	}
+	return s.opt.Engine.Exec(s.opt.Base, name, req, st)
+}
+
+// duplex is a hijacked connection whose first bytes may lie in a buffer.
+type duplex struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+// Read implements io.Reader.
+func (d *duplex) Read(p []byte) (int, error) { return d.r.Read(p) }
+
+// execEvents runs a command and tells its output as events. It runs on when the
+// client goes away.
+func (s *Server) execEvents(name string, req wire.ExecRequest, w http.ResponseWriter, r *http.Request) {
+	req.Keep, req.Attach, req.Offset, req.ReadOnly, req.Run, req.ID = true, "", 0, false, nil, ""
+	if len(req.Cmd) == 0 {
+		s.fail(w, r, fault.New(fault.Invalid, "body.cmd: exec without a command").WithHint("give it as \"cmd\", a list of words"))
+		return
+	}
+	s.follow(name, req, w, r)
+}
+
+// execOutput tells the output of a command as events.
+func (s *Server) execOutput(in *struct {
+	Running
+	Last     string `header:"Last-Event-ID" doc:"the id of the last event that was seen"`
+	Offset   int64  `query:"offset" doc:"the first byte; negative: so many before the end, at the beginning of a line"`
+	ReadOnly bool   `query:"read_only" doc:"the command does not wait for this reader, who misses what it does not read in time"`
+}, w http.ResponseWriter, r *http.Request) {
+	offset, err := resumeAt(in.Last, in.Offset)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	// Who may only look must not be able to hold a command up.
+	watch := in.ReadOnly || auth.From(r.Context()).Check(auth.Operate, in.Name) != nil
+	s.follow(in.Name, wire.ExecRequest{Attach: in.Exec, Keep: true, Offset: offset, ReadOnly: watch}, w, r)
+}
+
+// follow tells a command's frames as events, until its end or the client's.
+func (s *Server) follow(name string, req wire.ExecRequest, w http.ResponseWriter, r *http.Request) {
+	defer s.metrics.streaming()()
+	st := &eventStream{out: &sse{w: w}, ctx: r.Context(), ended: make(chan struct{}), want: req.Attach}
+	stop := st.out.beat(r.Context())
+	defer stop()
+	exit, err := s.opt.Engine.Exec(s.opt.Base, name, req, st) //nolint:contextcheck // a command outlives its request
+	if st.err != nil {
+		err = st.err
+	}
+	switch {
+	case err == nil:
+		_ = st.exit(exit) // the client may be gone; it can ask again
+	case !st.out.hasBegun():
+		s.fail(w, r, err)
+	case r.Context().Err() != nil, s.opt.Base.Err() != nil:
+		// The command runs on: the client sees a lost connection, and asks again.
+	default:
+		_ = st.out.event("error", "", s.problem(r.Method+" "+r.URL.Path, err)) // the client may be gone
+	}
+}
+
+// eventStream is what the engine sees of a client that gets events: nothing comes
+// from it but its end.
+type eventStream struct {
+	out   *sse
+	ctx   context.Context
+	want  string // the command that is asked for; "": whichever begins
+	ended chan struct{}
+	once  sync.Once
+
+	mu  sync.Mutex
+	got output // guarded by mu
+	err error  // of ours; guarded by mu until Exec has returned
+}
+
+// Read waits for the client's end, or the engine's.
+func (e *eventStream) Read([]byte) (int, error) {
+	select {
+	case <-e.ctx.Done():
+	case <-e.ended:
+	}
+	return 0, errGone
+}
+
+// SetReadDeadline ends Read: the engine sets none but one that has passed.
+func (e *eventStream) SetReadDeadline(time.Time) error {
+	e.once.Do(func() { close(e.ended) })
+	return nil
+}
+
+// Write takes one frame.
+func (e *eventStream) Write(frame []byte) (int, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	const head = 5
+	if len(frame) < head {
+		return 0, io.ErrShortWrite
+	}
+	p := frame[head:]
+	var err error
+	switch wire.FrameType(frame[0]) {
+	case wire.FrameStarted:
+		err = e.started(p)
+	case wire.FrameStdout:
+		err = e.got.take("stdout", p, e.give)
+	case wire.FrameStderr:
+		err = e.got.take("stderr", p, e.give)
+	case wire.FrameDropped:
+		err = e.dropped(p)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return len(frame), nil
+}
+
+// e.mu is held.
+func (e *eventStream) started(p []byte) error {
+	var m wire.Started
+	if err := json.Unmarshal(p, &m); err != nil {
+		return err
+	}
+	if e.want != "" && e.want != wire.AttachRun && m.Exec != e.want {
+		e.err = fault.New(fault.NotFound, "no exec %s runs", e.want).WithHint("what it changed is in the history")
+		return e.err
+	}
+	e.got.skip(m.Offset)
+	return e.out.event("started", strconv.FormatInt(m.Offset, 10), m)
+}
+
+// e.mu is held.
+func (e *eventStream) dropped(p []byte) error {
+	var m wire.Dropped
+	if err := json.Unmarshal(p, &m); err != nil {
+		return err
+	}
+	if err := e.got.flush(e.give); err != nil {
+		return err
+	}
+	e.got.skip(e.got.offset + m.Bytes)
+	return e.out.event("dropped", strconv.FormatInt(e.got.offset, 10), m)
+}
+
+func (e *eventStream) give(name string, offset int64, out wire.Output) error {
+	return e.out.event(name, strconv.FormatInt(offset, 10), out)
+}
+
+// exit is the last event.
+func (e *eventStream) exit(x wire.Exit) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.got.flush(e.give); err != nil {
+		return err
+	}
+	return e.out.event("exit", strconv.FormatInt(e.got.offset, 10), x)
+}

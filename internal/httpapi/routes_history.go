@@ -1,0 +1,182 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/auth"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Node is the input of an operation on one snapshot.
+type Node struct {
+	Named
+	Ref string `path:"ref" doc:"a reference to a snapshot"`
+}
+
+// sent is the input of an operation with a document that must be there.
+type sent[T any] struct {
+	Named
+	Body T
+}
+
+// maySend is the input of an operation with a document that need not be there.
+type maySend[T any] struct {
+	Named
+	Body *T
+}
+
+// addHistory adds what looks at and changes a sandbox's history.
+func (s *Server) addHistory(api huma.API) {
+	e := s.opt.Engine
+	get := func(path, id, summary string) huma.Operation {
+		return operation("GET", box+path, id, summary, tagHistory, auth.Read)
+	}
+	post := func(path, id, summary string) huma.Operation {
+		return operation("POST", box+path, id, summary, tagHistory, auth.Operate)
+	}
+	drop := func(path, id, summary string) huma.Operation {
+		return operation("DELETE", box+path, id, summary, tagHistory, auth.Operate)
+	}
+	log := func(ctx context.Context, in *Named) (wire.LogResult, error) { return e.Log(ctx, in.Name) }
+	commit := func(ctx context.Context, in *maySend[wire.CommitRequest]) (wire.CommitResult, error) {
+		return e.Commit(ctx, in.Name, orZero(in.Body).Message)
+	}
+
+	plain(s, api, get("/head", "head", "The snapshot that the live state descends from"),
+		func(ctx context.Context, in *Named) (wire.HeadResult, error) {
+			id, err := e.Head(ctx, in.Name)
+			return wire.HeadResult{Head: id}, err
+		})
+	plain(s, api, get("/log", "log", "The history, newest first, and its drawing"), log)
+	plain(s, api, get("/snapshots", "listSnapshots", "The history, as log"), log)
+	plain(s, api, get("/branches", "branches", "The leaves of the history"),
+		func(ctx context.Context, in *Named) (wire.BranchesResult, error) { return e.Branches(ctx, in.Name) })
+	plain(s, api, get("/nodes/{ref}", "show", "A snapshot and what it changed"),
+		func(ctx context.Context, in *Node) (wire.ShowResult, error) { return e.Show(ctx, in.Name, in.Ref) })
+	plain(s, api, drop("/nodes/{ref}", "deleteSnapshot", "Drop a snapshot; its children keep their content"),
+		func(ctx context.Context, in *Node) (wire.HeadResult, error) {
+			id, err := e.DeleteSnapshot(ctx, in.Name, in.Ref)
+			return wire.HeadResult{Head: id}, err
+		})
+	s.addDiff(api)
+
+	plain(s, api, replayable(post("/commit", "commit", "Take a snapshot of the present")), commit)
+	plain(s, api, replayable(created(post("/snapshots", "createSnapshot", "Take a snapshot of the present, as commit"))), commit)
+	plain(s, api, post("/mark", "mark", "Label what happens"),
+		func(ctx context.Context, in *maySend[wire.MarkRequest]) (wire.CommitResult, error) {
+			return e.Mark(ctx, in.Name, orZero(in.Body))
+		})
+	plain(s, api, post("/checkout", "checkout", "Go to a snapshot, after a capture of the present"),
+		func(ctx context.Context, in *sent[wire.CheckoutRequest]) (wire.MoveResult, error) {
+			if in.Body.Node == "" {
+				return wire.MoveResult{}, fault.New(fault.Invalid, "checkout without a node").WithHint("give the snapshot to go to as \"node\"")
+			}
+			return e.Checkout(ctx, in.Name, in.Body)
+		})
+	plain(s, api, post("/undo", "undo", "Go back, after a capture of the present"),
+		func(ctx context.Context, in *maySend[wire.UndoRequest]) (wire.MoveResult, error) {
+			req := orZero(in.Body)
+			if req.N < 0 {
+				return wire.MoveResult{}, fault.New(fault.Invalid, "undo of %d snapshots", req.N).WithHint("give a number of 1 or more")
+			}
+			return e.Undo(ctx, in.Name, req)
+		})
+	plain(s, api, post("/redo", "redo", "Take the last undo back"),
+		func(ctx context.Context, in *maySend[wire.RedoRequest]) (wire.MoveResult, error) {
+			return e.Redo(ctx, in.Name, orZero(in.Body))
+		})
+
+	plain(s, api, get("/tags", "listTags", "All tags"),
+		func(ctx context.Context, in *Named) (wire.TagsResult, error) {
+			tags, err := e.Tags(ctx, in.Name)
+			return wire.TagsResult{Tags: tags}, err
+		})
+	plain(s, api, post("/tags", "setTag", "Name a snapshot"),
+		func(ctx context.Context, in *sent[wire.TagRequest]) (wire.TagResult, error) {
+			if in.Body.Name == "" {
+				return wire.TagResult{}, fault.New(fault.Invalid, "tag without a name").WithHint("give the tag as \"name\"")
+			}
+			return e.SetTag(ctx, in.Name, in.Body.Name, in.Body.Ref)
+		})
+	silent(s, api, drop("/tags/{tag}", "deleteTag", "Drop a name"),
+		func(ctx context.Context, in *struct {
+			Named
+			Tag string `path:"tag" doc:"the tag"`
+		}) error {
+			return e.DeleteTag(ctx, in.Name, in.Tag)
+		})
+	long(s, api, post("/verify", "verify", "Read a sandbox's layers again and find damage"),
+		func(ctx context.Context, in *Named, progress func(wire.Progress)) (wire.VerifyResult, error) {
+			return e.Verify(ctx, in.Name, progress)
+		})
+}
+
+// diffInput is how two states are compared.
+type diffInput struct {
+	Named
+	A     string   `query:"a" doc:"a reference; HEAD where there is none"`
+	B     string   `query:"b" doc:"a reference; the live state where there is none"`
+	Paths []string `query:"path,explode" doc:"only at and below these"`
+	Stat  bool     `query:"stat" doc:"count lines"`
+	Patch bool     `query:"patch" doc:"answer with unified diffs"`
+}
+
+func (s *Server) addDiff(api huma.API) {
+	op := operation("GET", box+"/diff", "diff", "How two states differ", tagHistory, auth.Read)
+	answers(&op, http.StatusOK, asJSON, "the changes; with patch, unified diffs, and an error that comes late in the trailer "+errorTail, schemaOf[wire.DiffResult](api))
+	answers(&op, http.StatusOK, "text/x-diff", "", text())
+	raw(s, api, op, s.diff)
+}
+
+// diff answers with a DiffResult, or with unified diffs for patch=true. An error
+// in the middle of those is told in the trailer Coppice-Error.
+func (s *Server) diff(in *diffInput, w http.ResponseWriter, r *http.Request) {
+	req := wire.DiffRequest{A: in.A, B: in.B, Paths: in.Paths, Stat: in.Stat}
+	if req.A == "" {
+		req.A = "HEAD"
+	}
+	if !in.Patch {
+		res, err := s.opt.Engine.Diff(r.Context(), in.Name, req)
+		s.sendJSON(w, r, http.StatusOK, &res, err)
+		return
+	}
+	pw := &patchWriter{w: w}
+	err := s.opt.Engine.Patch(r.Context(), in.Name, req, pw)
+	switch {
+	case err == nil:
+		pw.begin()
+	case !pw.begun:
+		s.fail(w, r, err)
+	default:
+		e := s.wireError(r.Method+" "+r.URL.Path, err)
+		b, _ := json.Marshal(e) // strings
+		w.Header().Set(errorTail, string(b))
+	}
+}
+
+// patchWriter sends the header with the first byte.
+type patchWriter struct {
+	w     http.ResponseWriter
+	begun bool
+}
+
+func (p *patchWriter) begin() {
+	if p.begun {
+		return
+	}
+	p.begun = true
+	p.w.Header().Set("Content-Type", "text/x-diff; charset=utf-8")
+	p.w.Header().Set("Trailer", errorTail)
+	p.w.WriteHeader(http.StatusOK)
+}
+
+// Write implements io.Writer.
+func (p *patchWriter) Write(b []byte) (int, error) {
+	p.begin()
+	return p.w.Write(b)
+}

@@ -1,0 +1,111 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/auth"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// AskedNet says which events of the network are wanted.
+type AskedNet struct {
+	Named
+	Last  int      `query:"last" doc:"the newest so many of those that are kept; -1 is all"`
+	Since string   `query:"since" doc:"nothing older than this time, as in 2026-01-02T15:04:05Z"`
+	Kinds []string `query:"kinds" doc:"of these kinds alone, with commas between: dns, connect, request, answer, deny, end, policy, ask"`
+}
+
+func (in *AskedNet) request() (wire.NetRequest, error) {
+	req := wire.NetRequest{Last: in.Last, Kinds: in.Kinds}
+	if in.Since == "" {
+		return req, nil
+	}
+	var err error
+	if req.Since, err = time.Parse(time.RFC3339Nano, in.Since); err != nil {
+		return req, fault.New(fault.Invalid, "since=%q is no time", shorten(in.Since)).WithHint("write it as in 2026-01-02T15:04:05Z")
+	}
+	return req, nil
+}
+
+// addNet adds what shows and changes what a sandbox reaches.
+func (s *Server) addNet(api huma.API) {
+	const at = box + "/net"
+	plain(s, api, operation("GET", at, "net", "What a sandbox reached, and what it was refused", tagNet, auth.Read),
+		func(ctx context.Context, in *AskedNet) (wire.NetResult, error) {
+			req, err := in.request()
+			if err != nil {
+				return wire.NetResult{}, err
+			}
+			return s.opt.Engine.Net(ctx, in.Name, req)
+		})
+	op := streams(operation("GET", at+"/events", "netEvents", "The same as it happens, until the sandbox is removed", tagNet, auth.Read))
+	answers(&op, http.StatusOK, ndjson, "a NetEvent a line; as Server-Sent Events where the client accepts text/event-stream", schemaOf[wire.NetEvent](api))
+	answers(&op, http.StatusOK, asEvents, "", schemaOf[wire.NetEvent](api))
+	raw(s, api, op, s.netEvents)
+	plain(s, api, operation("GET", at+"/why", "netWhy", "What would be decided about a place in the network, and why", tagNet, auth.Read),
+		func(ctx context.Context, in *struct {
+			Named
+			Host   string `query:"host" required:"true" doc:"HOST[:PORT], with udp:// before it for UDP; the port is 443 where none is given"`
+			Method string `query:"method" doc:"of an HTTP request, such as GET"`
+			Path   string `query:"path" doc:"of an HTTP request"`
+		}) (wire.WhyResult, error) {
+			return s.opt.Engine.Why(ctx, in.Name, wire.WhyRequest{Host: in.Host, Method: in.Method, Path: in.Path})
+		})
+	plain(s, api, replayable(operation("POST", at+"/allow", "netAllow", "Change the rules of a sandbox's network, live where it is", tagNet, auth.Operate)), s.netAllow)
+	plain(s, api, operation("GET", at+"/asking", "netAsking", "What waits for a person, as no rule names it", tagNet, auth.Read),
+		func(ctx context.Context, in *Named) (wire.NetAsking, error) { return s.opt.Engine.Asking(ctx, in.Name) })
+	plain(s, api, replayable(operation("POST", at+"/approve", "netApprove", "Allow what waits for a person", tagNet, auth.Operate)), s.netApprove)
+	plain(s, api, replayable(operation("POST", at+"/deny", "netDeny", "Deny what waits for a person", tagNet, auth.Operate)),
+		func(ctx context.Context, in *answering) (wire.AnswerResult, error) {
+			return s.opt.Engine.Deny(ctx, in.Name, in.Body)
+		})
+}
+
+// answering is how what waits for a person is answered.
+type answering struct {
+	Named
+	Body wire.AnswerRequest
+}
+
+// netApprove is for those who may allow.
+func (s *Server) netApprove(ctx context.Context, in *answering) (wire.AnswerResult, error) {
+	if limited(auth.From(ctx)) {
+		return wire.AnswerResult{}, fault.New(fault.Denied, "a token for some sandboxes does not widen what they reach").
+			WithHint("on the daemon's machine: coppice approve %s HOST", in.Name)
+	}
+	return s.opt.Engine.Approve(ctx, in.Name, in.Body)
+}
+
+// netAllow changes rules. Who may use some sandboxes alone may not widen what they
+// reach: that was said by who gave the token.
+func (s *Server) netAllow(ctx context.Context, in *struct {
+	Named
+	Body wire.AllowRequest
+}) (wire.AllowResult, error) {
+	if limited(auth.From(ctx)) && len(in.Body.Allow)+len(in.Body.RemoveDeny) > 0 {
+		return wire.AllowResult{}, fault.New(fault.Denied, "a token for some sandboxes does not widen what they reach").
+			WithHint("on the daemon's machine: coppice allow %s RULE", in.Name)
+	}
+	return s.opt.Engine.Allow(ctx, in.Name, in.Body)
+}
+
+func (s *Server) netEvents(in *AskedNet, w http.ResponseWriter, r *http.Request) {
+	req, err := in.request()
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.stream(w, r, func(ctx context.Context, begin func() error, tell func(kind, id string, v any) error) error {
+		return s.opt.Engine.FollowNet(ctx, in.Name, req, func(ev wire.NetEvent) error {
+			if err := begin(); err != nil || ev.Kind == "" {
+				return err
+			}
+			return tell(ev.Kind, "", ev)
+		})
+	})
+}

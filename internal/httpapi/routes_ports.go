@@ -1,0 +1,181 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/auth"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// PortProtocol is the name of a connection to a port in the Upgrade header: bytes as
+// they are, both ways, of which each can end by itself.
+const PortProtocol = "coppice-port"
+
+// Previews makes links to ports.
+type Previews interface {
+	// Preview makes one that is good for ttl; 0 is the usual time.
+	Preview(ctx context.Context, name string, port int, ttl time.Duration) (wire.PreviewResult, error)
+}
+
+// AtPort is the input of an operation on one port.
+type AtPort struct {
+	Named
+	Port int `path:"port" doc:"1 to 65535"`
+}
+
+func (in *AtPort) check() error {
+	if in.Port < 1 || in.Port > 0xffff {
+		return fault.New(fault.Invalid, "%d is no port", in.Port).WithHint("ports are 1 to 65535")
+	}
+	return nil
+}
+
+// addPorts adds what shows the ports of a sandbox, leads to them and makes links.
+func (s *Server) addPorts(api huma.API) {
+	const at = box + "/ports"
+	plain(s, api, operation("GET", at, "listPorts", "The TCP ports that processes of a sandbox listen on", tagExec, auth.Read),
+		func(ctx context.Context, in *Named) (wire.PortsResult, error) {
+			return s.opt.Engine.Ports(ctx, in.Name)
+		})
+	plain(s, api, operation("POST", at+"/{port}/preview", "previewPort", "A signed, expiring link to a port", tagExec, auth.Operate), s.preview)
+
+	op := streams(operation("POST", at+"/{port}/connect", "connectPort", "A connection to a port, by Upgrade: "+PortProtocol+": bytes as they are, both ways", tagExec, auth.Operate))
+	answers(&op, http.StatusSwitchingProtocols, "", "connected", nil)
+	answers(&op, http.StatusUpgradeRequired, asProblem, http.StatusText(http.StatusUpgradeRequired), schemaOf[problemDocument](api))
+	raw(s, api, op, s.connect)
+}
+
+func (s *Server) preview(ctx context.Context, in *struct {
+	AtPort
+	Body *wire.PreviewRequest
+}) (wire.PreviewResult, error) {
+	if err := in.check(); err != nil {
+		return wire.PreviewResult{}, err
+	}
+	if s.opt.Previews == nil {
+		return wire.PreviewResult{}, fault.New(fault.Unsupported, "this daemon makes no links to ports")
+	}
+	req := orZero(in.Body)
+	const most = int64(1<<63-1) / int64(time.Millisecond)
+	if req.TTLMS < 0 || req.TTLMS > most {
+		return wire.PreviewResult{}, fault.New(fault.Invalid, "a link for %d ms", req.TTLMS).WithHint("give \"ttl_ms\" as a number of milliseconds; 0 is an hour")
+	}
+	return s.opt.Previews.Preview(ctx, in.Name, in.Port, time.Duration(req.TTLMS)*time.Millisecond)
+}
+
+// connect upgrades the connection to one to a port, once that is there.
+func (s *Server) connect(in *AtPort, w http.ResponseWriter, r *http.Request) {
+	if err := in.check(); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if !strings.EqualFold(r.Header.Get("Upgrade"), PortProtocol) {
+		w.Header().Set("Upgrade", PortProtocol)
+		w.Header().Set("Connection", "Upgrade")
+		b, _ := json.Marshal(wire.Problem{Type: "about:blank", Title: http.StatusText(http.StatusUpgradeRequired),
+			Status: http.StatusUpgradeRequired, Detail: "a port is connected to by its bytes", Kind: string(fault.Invalid),
+			Hint: "send the header Upgrade: " + PortProtocol})
+		send(w, http.StatusUpgradeRequired, "application/problem+json", b)
+		return
+	}
+	inner, err := s.dialPort(r.Context(), in)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	defer inner.Close()
+	conn, buf, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		s.fail(w, r, fault.Wrap(err, "upgrade the connection"))
+		return
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+PortProtocol+"\r\n\r\n"); err != nil {
+		return
+	}
+	s.join(conn, buf.Reader, inner)
+}
+
+// dialPort connects to a port.
+func (s *Server) dialPort(ctx context.Context, in *AtPort) (net.Conn, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer s.untilTheEnd(cancel)()
+	return s.opt.Engine.DialPort(ctx, in.Name, in.Port)
+}
+
+// halfIdle is how long a port may be silent to a client that will say no more: it may
+// be gone altogether, which looks the same.
+const halfIdle = 10 * time.Minute
+
+// join carries bytes both ways between a client, the first of whose bytes may lie in
+// r, and a port, until both ways have ended, one has failed, or the daemon stops. It
+// closes both.
+func (s *Server) join(client net.Conn, r *bufio.Reader, inner net.Conn) {
+	end := func() {
+		client.Close()
+		inner.Close()
+	}
+	defer end()
+	unhook := context.AfterFunc(s.opt.Base, end)
+	defer unhook()
+	var half atomic.Bool // the client will say no more
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, err := io.CopyN(inner, r, int64(r.Buffered()))
+		if err == nil {
+			_, err = io.Copy(inner, client)
+		}
+		half.Store(true)
+		_ = inner.SetReadDeadline(time.Now().Add(halfIdle)) // a closed one needs none
+		if !finish(inner, err) {
+			end()
+		}
+	}()
+	if !finish(client, copyOut(client, inner, &half)) {
+		end()
+	}
+	<-done
+}
+
+// copyOut carries what a port says to the client, until its end.
+func copyOut(client io.Writer, inner net.Conn, half *atomic.Bool) error {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := inner.Read(buf)
+		if n > 0 {
+			if _, err := client.Write(buf[:n]); err != nil {
+				return err
+			}
+			if half.Load() {
+				_ = inner.SetReadDeadline(time.Now().Add(halfIdle)) // a closed one needs none
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// finish ends one way of a connection when all was written to it; false when the whole
+// of it is to be ended.
+func finish(to net.Conn, err error) bool {
+	half, ok := to.(interface{ CloseWrite() error })
+	return err == nil && ok && half.CloseWrite() == nil
+}

@@ -1,0 +1,31 @@
+package httpapi
+
+import (
+	"context"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/auth"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// addProcesses adds what shows the processes of a sandbox, and signals them.
+func (s *Server) addProcesses(api huma.API) {
+	const at = box + "/processes"
+	plain(s, api, operation("GET", at, "listProcesses", "The processes of a sandbox, by pid", tagExec, auth.Read),
+		func(ctx context.Context, in *Named) (wire.ProcessesResult, error) {
+			return s.opt.Engine.Processes(ctx, in.Name)
+		})
+	silent(s, api, operation("POST", at+"/{pid}/signal", "signalProcess", "Send a process a signal", tagExec, auth.Operate),
+		func(ctx context.Context, in *struct {
+			Named
+			PID  int `path:"pid" doc:"number of the process inside"`
+			Body *wire.ProcessSignal
+		}) error {
+			if in.PID < 1 {
+				return fault.New(fault.Invalid, "%d is no process", in.PID).WithHint("give the \"pid\" of GET /v1/sandboxes/%s/processes", in.Name)
+			}
+			return s.opt.Engine.SignalProcess(ctx, in.Name, in.PID, orZero(in.Body))
+		})
+}

@@ -1,0 +1,251 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/auth"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// addSandboxes adds what makes, shows and ends sandboxes.
+func (s *Server) addSandboxes(api huma.API) {
+	e := s.opt.Engine
+	plain(s, api, each(operation("GET", "/v1/sandboxes", "listSandboxes", "All sandboxes, by name", tagSandboxes, auth.Read)), s.list)
+	s.addCreate(api)
+	plain(s, api, operation("GET", box, "getSandbox", "The state of a sandbox", tagSandboxes, auth.Read),
+		func(ctx context.Context, in *Named) (wire.StatusResult, error) { return e.Status(ctx, in.Name) })
+	plain(s, api, operation("GET", box+"/policy", "getPolicy", "What a sandbox may use now", tagSandboxes, auth.Read),
+		func(ctx context.Context, in *Named) (wire.PolicyResult, error) { return e.Policy(ctx, in.Name) })
+	plain(s, api, operation("DELETE", box, "removeSandbox", "Remove a sandbox and what of its history nobody else needs", tagSandboxes, auth.Operate),
+		func(ctx context.Context, in *struct {
+			Named
+			Force bool `query:"force" doc:"also when commands run in it"`
+		}) (wire.RemoveResult, error) {
+			names, err := e.Remove(ctx, []string{in.Name}, in.Force)
+			return wire.RemoveResult{Removed: names}, err
+		})
+	plain(s, api, operation("PATCH", box, "updateSandbox", "Change how long a sandbox lives, and when its processes are stopped", tagSandboxes, auth.Operate),
+		func(ctx context.Context, in *struct {
+			Named
+			Body wire.LifeRequest
+		}) (wire.Sandbox, error) {
+			return e.SetLife(ctx, in.Name, in.Body)
+		})
+	plain(s, api, operation("POST", box+"/start", "startSandbox", "Start a stopped sandbox, and its supervised command", tagSandboxes, auth.Operate),
+		func(ctx context.Context, in *Named) (wire.StatusResult, error) { return e.Start(ctx, in.Name) })
+	plain(s, api, operation("POST", box+"/stop", "stopSandbox", "End all processes and capture what they left", tagSandboxes, auth.Operate),
+		func(ctx context.Context, in *Named) (wire.StopResult, error) { return e.Stop(ctx, in.Name) })
+	plain(s, api, replayable(created(operation("POST", box+"/fork", "forkSandbox", "New sandboxes that share everything with this one", tagSandboxes, auth.Operate))), s.fork)
+	long(s, api, replayable(operation("POST", box+"/tournament", "tournament", "Run candidates in forks, test each, and find the winner", tagSandboxes, auth.Operate)),
+		func(ctx context.Context, in *struct {
+			Named
+			Body wire.TournamentRequest
+		}, progress func(wire.Progress)) (wire.TournamentResult, error) {
+			ctx, cancel := s.bounded(ctx)
+			defer cancel()
+			return s.tournament(ctx, in.Name, in.Body, progress)
+		})
+	plain(s, api, operation("POST", box+"/socket", "openSocket", "Open the socket of the line protocol", tagSandboxes, auth.Operate),
+		func(ctx context.Context, in *Named) (wire.SocketResult, error) {
+			if s.opt.Sockets == nil {
+				return wire.SocketResult{}, noSockets()
+			}
+			path, err := s.opt.Sockets.OpenSocket(ctx, in.Name)
+			return wire.SocketResult{Path: path}, err
+		})
+	silent(s, api, operation("DELETE", box+"/socket", "closeSocket", "Close the socket of the line protocol", tagSandboxes, auth.Operate),
+		func(ctx context.Context, in *Named) error {
+			if s.opt.Sockets == nil {
+				return noSockets()
+			}
+			return s.opt.Sockets.CloseSocket(ctx, in.Name)
+		})
+}
+
+func (s *Server) list(ctx context.Context, _ *struct{}) (wire.ListResult, error) {
+	list, err := s.opt.Engine.List(ctx)
+	if p := auth.From(ctx); limited(p) {
+		list = slices.DeleteFunc(list, func(sb wire.Sandbox) bool { return !sees(p, sb.ID) })
+	}
+	return wire.ListResult{Sandboxes: list}, err
+}
+
+// fork makes forks; those of a limited token are added to what it sees.
+func (s *Server) fork(ctx context.Context, in *struct {
+	Named
+	Body *wire.ForkRequest
+}) (wire.ForkResult, error) {
+	req := orZero(in.Body)
+	if req.N < 0 {
+		return wire.ForkResult{}, fault.New(fault.Invalid, "fork into %d sandboxes", req.N).WithHint("give a number of 1 or more")
+	}
+	req.N = max(req.N, len(req.Names), 1)
+	if err := mayWiden(ctx, req.Policy); err != nil {
+		return wire.ForkResult{}, err
+	}
+	widen, err := s.widener(ctx)
+	if err != nil {
+		return wire.ForkResult{}, err
+	}
+	res, err := s.opt.Engine.Fork(ctx, in.Name, req)
+	if err != nil {
+		return res, err
+	}
+	var ids []string
+	for _, sb := range res.Sandboxes {
+		ids = append(ids, sb.ID)
+	}
+	return res, widen(ids)
+}
+
+// mayWiden refuses a policy for forks to a limited token, whose forks are to be as its
+// sandboxes are: it may be held by who was to be kept in one of them.
+func mayWiden(ctx context.Context, files []wire.PolicyFile) error {
+	if len(files) > 0 && limited(auth.From(ctx)) {
+		return fault.New(fault.Denied, "a token that is limited to some sandboxes cannot give their forks another policy").
+			WithHint("leave policy out: forks have that of their sandbox")
+	}
+	return nil
+}
+
+// tournament plays one; its forks, too, are added to what a limited token sees.
+func (s *Server) tournament(ctx context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress)) (wire.TournamentResult, error) {
+	if err := mayWiden(ctx, req.Policy); err != nil {
+		return wire.TournamentResult{}, err
+	}
+	widen, err := s.widener(ctx)
+	if err != nil {
+		return wire.TournamentResult{}, err
+	}
+	res, err := s.opt.Engine.Tournament(ctx, name, req, progress)
+	var ids []string
+	for _, b := range res.Branches {
+		if b.ID != "" {
+			ids = append(ids, b.ID)
+		}
+	}
+	return res, errors.Join(err, widen(ids))
+}
+
+// widener gives what adds forks to those that the caller sees. A limited one may
+// make none where they could not be added. The forks are there by then, so it does
+// its work though the caller is gone.
+func (s *Server) widener(ctx context.Context) (func(ids []string) error, error) {
+	p := auth.From(ctx)
+	switch {
+	case !limited(p):
+		return func([]string) error { return nil }, nil
+	case s.opt.Grants == nil:
+		return nil, fault.New(fault.Denied, "a token that is limited to some sandboxes cannot see its forks here").
+			WithHint("use a token without a limit")
+	}
+	return func(ids []string) error {
+		if len(ids) == 0 {
+			return nil
+		}
+		return s.opt.Grants.Widen(context.WithoutCancel(ctx), p.TokenID, ids)
+	}, nil
+}
+
+// addCreate adds create, which takes JSON alone, or a form with the parts "request"
+// and "tar" that is read as it comes.
+func (s *Server) addCreate(api huma.API) {
+	op := replayable(created(operation("POST", "/v1/sandboxes", "createSandbox", "A new sandbox", tagSandboxes, auth.Operate)))
+	ref := schemaOf[wire.CreateRequest](api)
+	answers(&op, http.StatusCreated, asJSON, "the sandbox", schemaOf[wire.Sandbox](api))
+	answers(&op, http.StatusOK, ndjson, "an Event a line, where the client accepts them: progress, then the sandbox or an error", schemaOf[wire.Event](api))
+	check := s.checker(api, ref)
+	raw(s, api, op, func(_ *struct{}, w http.ResponseWriter, r *http.Request) {
+		answerLong(s, http.StatusCreated, w, r, func(progress func(wire.Progress)) (wire.Sandbox, error) {
+			return s.create(r, check, progress)
+		})
+	})
+	takes(api, op, "a CreateRequest, alone or before an archive", map[string]*huma.MediaType{
+		asJSON: {Schema: ref},
+		"multipart/form-data": {Schema: &huma.Schema{Type: huma.TypeObject, Description: "the parts in this order",
+			Properties: map[string]*huma.Schema{"request": ref, "tar": binary()}, Required: []string{"request", "tar"}}},
+	})
+}
+
+func (s *Server) create(r *http.Request, check func(io.Reader, any) error, progress func(wire.Progress)) (wire.Sandbox, error) {
+	var req wire.CreateRequest
+	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if kind != "multipart/form-data" {
+		if err := check(r.Body, &req); err != nil {
+			return wire.Sandbox{}, err
+		}
+		if req.From.Kind == wire.SourceTar {
+			return wire.Sandbox{}, fault.New(fault.Invalid, "create from an archive without one").
+				WithHint("send multipart/form-data with the parts \"request\" (JSON) and \"tar\"")
+		}
+		return s.opt.Engine.Create(r.Context(), req, progress)
+	}
+	form, err := r.MultipartReader()
+	if err != nil {
+		return wire.Sandbox{}, fault.New(fault.Invalid, "read the form").Because(err)
+	}
+	for {
+		part, err := form.NextPart()
+		if err != nil {
+			return wire.Sandbox{}, fault.New(fault.Invalid, "read the form up to its part \"tar\"").Because(err)
+		}
+		switch part.FormName() {
+		case "request":
+			if err := check(part, &req); err != nil {
+				return wire.Sandbox{}, err
+			}
+		case "tar":
+			if req.From.Kind == "" {
+				req.From.Kind = wire.SourceTar
+			}
+			req.Tar = part
+			return s.opt.Engine.Create(r.Context(), req, progress)
+		}
+	}
+}
+
+// checker gives a function that reads a JSON document of a schema, as huma does
+// where it reads the body by itself. An empty document is the zero value.
+func (s *Server) checker(api huma.API, ref *huma.Schema) func(io.Reader, any) error {
+	registry := api.OpenAPI().Components.Schemas
+	return func(body io.Reader, v any) error {
+		b, err := io.ReadAll(io.LimitReader(body, maxJSON+1))
+		switch {
+		case err != nil:
+			return fault.New(fault.Invalid, "read the request").Because(err)
+		case len(b) > maxJSON:
+			return fault.New(fault.Invalid, "a request of more than %d bytes", maxJSON).WithHint("send less")
+		case len(b) == 0:
+			return nil
+		}
+		var any any
+		res := &huma.ValidateResult{}
+		if err := json.Unmarshal(b, &any); err != nil {
+			res.Errors = append(res.Errors, &huma.ErrorDetail{Location: "body", Message: err.Error(), Value: ""})
+		} else {
+			huma.Validate(registry, ref, huma.NewPathBuffer([]byte("body"), len("body")), huma.ModeWriteToServer, any, res)
+		}
+		if len(res.Errors) == 0 {
+			if err := json.Unmarshal(b, v); err != nil {
+				res.Errors = append(res.Errors, &huma.ErrorDetail{Location: "body", Message: err.Error(), Value: ""})
+			}
+		}
+		if len(res.Errors) == 0 {
+			return nil
+		}
+		m := &huma.ErrorModel{Status: http.StatusBadRequest}
+		for _, e := range res.Errors {
+			m.Add(e)
+		}
+		return invalid(m)
+	}
+}

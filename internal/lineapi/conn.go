@@ -1,0 +1,175 @@
+package lineapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// conn is one connection. Only its own goroutine reads.
+type conn struct {
+	*Server
+	net   net.Conn
+	lines *lines
+	long  bool // a place of the guard is taken
+}
+
+// converse carries out what a client asks for until it leaves.
+func (s *Server) converse(nc net.Conn) {
+	c := &conn{Server: s, net: nc, lines: newLines(nc, s.limit)}
+	if s.opt.Guard != nil {
+		c.lines.long = c.beginLong
+	}
+	defer s.end(nc)
+	defer c.endLong()
+	for {
+		line, err := c.lines.next()
+		switch {
+		case errors.Is(err, errTooLong):
+			c.endLong()
+			err = c.write(errorFrame(fault.New(fault.Invalid, "a line of more than %d bytes was skipped", s.limit)))
+		case err == nil:
+			err = c.turn(line)
+			c.endLong()
+		case errors.Is(err, errSlow), errors.Is(err, os.ErrDeadlineExceeded):
+			_ = c.write(errorFrame(fault.New(fault.Timeout, "a line took longer than %s", longTime))) // it is the last one
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// turn answers one line; its error is that of the connection.
+func (c *conn) turn(line []byte) error {
+	if c.pace == nil {
+		frame, _ := c.carryOut(line)
+		return c.write(frame)
+	}
+	if !c.pace.enter(c.ctx) {
+		return errClosed
+	}
+	begun := time.Now()
+	frame, least := c.carryOut(line)
+	took := time.Since(begun)
+	var err error
+	if len(frame) > bigAnswer {
+		err = c.write(frame)
+	}
+	c.pace.leave(took, least)
+	if len(frame) <= bigAnswer {
+		err = c.write(frame)
+	}
+	return err
+}
+
+// carryOut gives the last frame of the answer to a line, and how long the turn
+// rests after it.
+func (c *conn) carryOut(line []byte) (frame []byte, least time.Duration) {
+	o, err := c.find(line)
+	var v any
+	if err == nil {
+		if o.snapshot {
+			least = snapshotRest
+		}
+		v, err = o.run(c, line)
+	}
+	if err == nil {
+		if frame, err = okFrame(v); err == nil {
+			return frame, least
+		}
+	}
+	return errorFrame(c.presentable(err)), least
+}
+
+// presentable keeps from untrusted clients what is none of theirs, and logs what
+// should not have happened.
+func (c *conn) presentable(err error) error {
+	if fault.KindOf(err) != fault.Internal {
+		return err
+	}
+	c.opt.Log.Error("internal error", "sandbox", c.opt.Sandbox, "err", err)
+	if c.opt.Guard != nil {
+		return fault.New(fault.Internal, "internal error").WithHint("the daemon's log has more")
+	}
+	return err
+}
+
+// write sends a frame whole. An untrusted client that does not read it is cut off.
+func (c *conn) write(frame []byte) error {
+	if c.opt.Guard != nil {
+		if err := c.net.SetWriteDeadline(time.Now().Add(answerTime)); err != nil {
+			return err
+		}
+	}
+	_, err := c.net.Write(frame)
+	return err
+}
+
+// beginLong waits for a place for a long line, and gives the line its time.
+func (c *conn) beginLong() error {
+	select {
+	case c.opt.Guard.long <- struct{}{}:
+	case <-c.ctx.Done():
+		return errClosed
+	}
+	c.long = true
+	return c.net.SetReadDeadline(time.Now().Add(longTime))
+}
+
+// endLong is for after the line was answered, if it was a long one.
+func (c *conn) endLong() {
+	if !c.long {
+		return
+	}
+	c.long = false
+	c.lines.buf = nil
+	_ = c.net.SetReadDeadline(time.Time{}) // fails on a closed one alone
+	<-c.opt.Guard.long
+}
+
+// okFrame is the last line of an answer: the fields of v, an object, behind
+// "ok":true.
+func okFrame(v any) ([]byte, error) {
+	b, err := encode(v)
+	if err != nil {
+		return nil, fault.Wrap(err, "encode the answer")
+	}
+	if string(b) == "{}\n" || string(b) == "null\n" {
+		return []byte("{\"ok\":true}\n"), nil
+	}
+	return append([]byte(`{"ok":true,`), b[1:]...), nil
+}
+
+// errorFrame is the last line of an answer that failed.
+func errorFrame(err error) []byte {
+	b, e := encode(failure{err.Error(), string(fault.KindOf(err)), fault.HintOf(err)})
+	if e != nil {
+		return []byte("{\"error\":\"internal error\"}\n")
+	}
+	return b
+}
+
+type failure struct {
+	Error string `json:"error"`
+	Kind  string `json:"kind,omitempty"`
+	Hint  string `json:"hint,omitempty"`
+}
+
+// encode gives v as one line.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return b.Bytes(), err
+}
+
+func errCrowd(most int) error {
+	return fault.New(fault.Unavailable, "%d connections are open already", most).WithHint("close one, or send several requests on one")
+}

@@ -1,0 +1,71 @@
+package lineapi
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+)
+
+const (
+	// maxLine is the longest line that is taken, in bytes without its end.
+	maxLine = 64 << 20
+	// shortLine is how much of a line is read without further ado.
+	shortLine = 64 << 10
+)
+
+// errTooLong says that a line was longer than it may be, and was skipped.
+var errTooLong = errors.New("a line that is too long")
+
+// lines reads lines. Never more than one is in memory, and nothing of one that is
+// too long.
+type lines struct {
+	r     *bufio.Reader
+	limit int
+	// long, which may be nil, is called once for a line that is longer than
+	// shortLine, before more of it is read. An error ends the stream.
+	long func() error
+	buf  []byte
+}
+
+func newLines(r io.Reader, limit int) *lines {
+	return &lines{r: bufio.NewReaderSize(r, 16<<10), limit: limit}
+}
+
+// next gives the next line without its end, valid until it is called again. The
+// last line of a stream needs no end. errTooLong may be followed by other lines;
+// any other error is final.
+func (l *lines) next() ([]byte, error) {
+	if cap(l.buf) > shortLine {
+		l.buf = nil
+	}
+	l.buf = l.buf[:0]
+	asked, over := false, false
+	for {
+		part, err := l.r.ReadSlice('\n')
+		if !over {
+			l.buf = append(l.buf, part...)
+		}
+		if len(l.buf) > l.limit+len("\r\n") {
+			l.buf, over = nil, true
+		}
+		if l.long != nil && !asked && len(l.buf) > shortLine {
+			asked = true
+			if err := l.long(); err != nil {
+				return nil, err
+			}
+		}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case err != nil && (!errors.Is(err, io.EOF) || len(l.buf) == 0 && !over):
+			return nil, err
+		}
+		line := bytes.TrimSuffix(bytes.TrimSuffix(l.buf, []byte("\n")), []byte("\r"))
+		if over || len(line) > l.limit {
+			l.buf = nil
+			return nil, errTooLong
+		}
+		return line, nil
+	}
+}

@@ -1,0 +1,308 @@
+package lineapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/nearest"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// op is one operation.
+type op struct {
+	least    Level
+	snapshot bool // it may take one
+	run      func(c *conn, line []byte) (any, error)
+}
+
+// ops is the table of the package comment.
+var ops = map[string]op{
+	"head":       {least: Read, run: request((*conn).head)},
+	"log":        {least: Read, run: request((*conn).log)},
+	"branches":   {least: Read, run: request((*conn).branches)},
+	"show":       {least: Read, run: request((*conn).show)},
+	"diff":       {least: Read, run: request((*conn).diff)},
+	"tag":        {least: Read, run: request((*conn).tag)},
+	"commit":     {least: Rewind, snapshot: true, run: request((*conn).commit)},
+	"checkout":   {least: Rewind, snapshot: true, run: request((*conn).checkout)},
+	"fork":       {least: Rewind, snapshot: true, run: request((*conn).checkout)},
+	"exec":       {least: Owner, run: request((*conn).exec)},
+	"spawn":      {least: Owner, run: request((*conn).spawn)},
+	"ps":         {least: Owner, run: request((*conn).ps)},
+	"kill":       {least: Owner, run: request((*conn).kill)},
+	"delete":     {least: Owner, run: request((*conn).delete)},
+	"mark":       {least: Read, snapshot: true, run: request((*conn).mark)},
+	"tournament": {least: Owner, run: request((*conn).tournament)},
+	"gc":         {least: Owner, run: request((*conn).gc)},
+	"retain":     {least: Owner, run: request((*conn).retain)},
+}
+
+// request gives fn what a line says. Unknown fields are allowed: a newer client may
+// send them.
+func request[Q any](fn func(c *conn, q Q) (any, error)) func(*conn, []byte) (any, error) {
+	return func(c *conn, line []byte) (any, error) {
+		var q Q
+		if err := json.Unmarshal(line, &q); err != nil {
+			return nil, malformed(err)
+		}
+		return fn(c, q)
+	}
+}
+
+type none struct{}
+
+// find says which operation a line asks for, if this client may.
+func (c *conn) find(line []byte) (op, error) {
+	if len(bytes.TrimSpace(line)) == 0 {
+		return op{}, fault.New(fault.Invalid, "an empty line").WithHint(example)
+	}
+	var q struct {
+		Op *string `json:"op"`
+	}
+	if err := json.Unmarshal(line, &q); err != nil {
+		return op{}, malformed(err)
+	}
+	if q.Op == nil {
+		return op{}, fault.New(fault.Invalid, "a request without \"op\"").WithHint(example)
+	}
+	o, known := ops[*q.Op]
+	switch {
+	case !known && c.opt.Level == Owner:
+		return o, fault.New(fault.NotFound, "there is no op %q", cut(*q.Op, 100)).WithHint("there are: %s", c.allowed())
+	case !known:
+		return o, fault.New(fault.NotFound, "there is no op %q in the sandbox", cut(*q.Op, 100)).WithHint("there are: %s", c.allowed())
+	case o.least > c.opt.Level:
+		return o, forbidden(*q.Op, o.least)
+	}
+	return o, nil
+}
+
+const example = `one JSON object a line is wanted, as in: {"op":"log"}`
+
+func malformed(err error) error {
+	var at *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &at) && at.Field != "":
+		return fault.New(fault.Invalid, "%q cannot be a JSON %s", at.Field, at.Value)
+	case errors.As(err, &at):
+		return fault.New(fault.Invalid, "the line is a JSON %s, and no object", at.Value).WithHint(example)
+	}
+	return fault.New(fault.Invalid, "the line is not a JSON object").Because(err).WithHint(example)
+}
+
+// forbidden says what would allow an operation.
+func forbidden(what string, least Level) error {
+	f := fault.New(fault.Denied, "%s is not allowed from inside the sandbox", what)
+	if least == Rewind {
+		return f.WithHint("it would be in a sandbox that was made with: coppice create --self rewind")
+	}
+	return f.WithHint("no --self allows it; it can be done from outside alone")
+}
+
+// allowed lists the operations that this client may ask for.
+func (c *conn) allowed() string {
+	var names []string
+	for name, o := range ops {
+		if o.least <= c.opt.Level {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+// text refuses what is too long to be kept for an untrusted client.
+func (c *conn) text(what, s string) error {
+	if c.opt.Guard != nil && len(s) > maxText {
+		return fault.New(fault.Invalid, "a %s of %d bytes: from inside the sandbox the limit is %d", what, len(s), maxText)
+	}
+	return nil
+}
+
+// wanted is the error for a field that is missing.
+func wanted(op, field, what string) error {
+	return fault.New(fault.Invalid, "%s without %q", op, field).WithHint("give %s as %q", what, field)
+}
+
+type headAnswer struct {
+	Head string `json:"head"`
+}
+
+func (c *conn) head(none) (any, error) {
+	id, err := c.opt.Engine.Head(c.ctx, c.opt.Sandbox)
+	return headAnswer{id}, err
+}
+
+type nodesAnswer struct {
+	Nodes []wire.Snapshot `json:"nodes"`
+	Head  string          `json:"head"`
+}
+
+func (c *conn) log(none) (any, error) {
+	res, err := c.opt.Engine.Log(c.ctx, c.opt.Sandbox)
+	return nodesAnswer{notNil(res.Nodes), res.Head}, err
+}
+
+func (c *conn) branches(none) (any, error) {
+	res, err := c.opt.Engine.Branches(c.ctx, c.opt.Sandbox)
+	return nodesAnswer{notNil(res.Nodes), res.Head}, err
+}
+
+type nodeRequest struct {
+	Node string `json:"node"`
+}
+
+type showAnswer struct {
+	Node    string        `json:"node"`
+	Parent  string        `json:"parent"`
+	Message string        `json:"message"`
+	Changes []wire.Change `json:"changes"`
+}
+
+func (c *conn) show(q nodeRequest) (any, error) {
+	if q.Node == "" {
+		return nil, wanted("show", "node", "the snapshot")
+	}
+	res, err := c.opt.Engine.Show(c.ctx, c.opt.Sandbox, q.Node)
+	return showAnswer{res.ID, res.Parent, res.Message, notNil(res.Changes)}, err
+}
+
+type diffAnswer struct {
+	Changes []wire.Change `json:"changes"`
+}
+
+func (c *conn) diff(q struct {
+	A string `json:"a"`
+	B string `json:"b"`
+}) (any, error) {
+	if q.A == "" {
+		return nil, wanted("diff", "a", "the snapshot to begin with")
+	}
+	res, err := c.opt.Engine.Diff(c.ctx, c.opt.Sandbox, wire.DiffRequest{A: q.A, B: q.B})
+	return diffAnswer{notNil(res.Changes)}, err
+}
+
+type nodeAnswer struct {
+	Node string `json:"node"`
+	Head string `json:"head"`
+}
+
+func (c *conn) commit(q wire.CommitRequest) (any, error) {
+	if err := c.text("message", q.Message); err != nil {
+		return nil, err
+	}
+	res, err := c.opt.Engine.Commit(c.ctx, c.opt.Sandbox, q.Message)
+	return nodeAnswer{res.Node, res.Head}, err
+}
+
+func (c *conn) checkout(q struct {
+	Node    string `json:"node"`
+	InPlace bool   `json:"in_place"`
+}) (any, error) {
+	if q.Node == "" {
+		return nil, wanted("checkout", "node", "the snapshot to go to")
+	}
+	res, err := c.opt.Engine.Checkout(c.ctx, c.opt.Sandbox, q.Node, q.InPlace || c.opt.Level < Owner)
+	return headAnswer{res.Head}, err
+}
+
+func (c *conn) delete(q nodeRequest) (any, error) {
+	if q.Node == "" {
+		return nil, wanted("delete", "node", "the snapshot")
+	}
+	head, err := c.opt.Engine.DeleteSnapshot(c.ctx, c.opt.Sandbox, q.Node)
+	return headAnswer{head}, err
+}
+
+func (c *conn) tag(q wire.TagRequest) (any, error) {
+	switch {
+	case q.Name == "" && q.Ref != "":
+		return nil, wanted("tag", "name", "the tag")
+	case q.Ref != "" && c.opt.Level < Rewind:
+		return nil, forbidden("setting a tag", Rewind)
+	case q.Ref != "":
+		res, err := c.opt.Engine.SetTag(c.ctx, c.opt.Sandbox, q.Name, q.Ref)
+		return wire.TagResult{Name: res.Name, Node: res.Node}, err
+	}
+	tags, err := c.opt.Engine.Tags(c.ctx, c.opt.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	if q.Name == "" {
+		if tags == nil {
+			tags = map[string]string{}
+		}
+		return wire.TagsResult{Tags: tags}, nil
+	}
+	node, ok := tags[q.Name]
+	if !ok {
+		f := fault.New(fault.NotFound, "there is no tag %q", cut(q.Name, timeline.MaxName))
+		if near := nearest.Of(q.Name, keys(tags)); near != "" {
+			return nil, f.WithHint("did you mean %s?", near)
+		}
+		return nil, f.WithHint(`list them with {"op":"tag"}`)
+	}
+	return wire.TagResult{Name: q.Name, Node: node}, nil
+}
+
+type gcAnswer struct {
+	Removed []string `json:"removed"`
+}
+
+func (c *conn) gc(none) (any, error) {
+	res, err := c.opt.Engine.GC(c.ctx, wire.GCRequest{}, func(wire.Progress) {})
+	return gcAnswer{notNil(res.Removed)}, err
+}
+
+// keepDefault is how many snapshots retain keeps when nobody says.
+const keepDefault = 30
+
+type retainAnswer struct {
+	Dropped []string `json:"dropped"`
+}
+
+func (c *conn) retain(q struct {
+	Keep *int `json:"keep"`
+}) (any, error) {
+	keep := keepDefault
+	if q.Keep != nil {
+		keep = *q.Keep
+	}
+	if keep < 1 {
+		return nil, fault.New(fault.Invalid, "retain of %d snapshots", keep).WithHint(`give a number of 1 or more as "keep"`)
+	}
+	res, err := c.opt.Engine.GC(c.ctx, wire.GCRequest{Keep: wire.Keep{Last: keep}, Sandboxes: []string{c.opt.Sandbox}}, func(wire.Progress) {})
+	dropped := []string{}
+	for _, n := range res.Dropped {
+		dropped = append(dropped, n.ID)
+	}
+	return retainAnswer{dropped}, err
+}
+
+// notNil makes an empty list read [] and not null.
+func notNil[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+func keys(m map[string]string) (out []string) {
+	for k := range m {
+		out = append(out, k)
+	}
+	return out
+}
+
+// cut shortens what is only repeated to people.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "") + "..."
+}

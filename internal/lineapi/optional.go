@@ -1,0 +1,53 @@
+package lineapi
+
+import (
+	"context"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Marker is an Engine that can label what happens.
+type Marker interface {
+	Mark(ctx context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error)
+}
+
+// Tournamenter is an Engine that can try several commands and keep the best.
+type Tournamenter interface {
+	Tournament(ctx context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress)) (wire.TournamentResult, error)
+}
+
+// Lacking is the error for an operation that the engine does not have.
+func Lacking(op string) error {
+	return fault.New(fault.Unsupported, "this daemon has no %s", op).WithHint("it may be older than its client; see: coppice version")
+}
+
+func (c *conn) mark(q wire.MarkRequest) (any, error) {
+	m, ok := c.opt.Engine.(Marker)
+	if !ok {
+		return nil, Lacking("mark")
+	}
+	if err := c.text("label", q.Label); err != nil {
+		return nil, err
+	}
+	res, err := m.Mark(c.ctx, c.opt.Sandbox, q)
+	return nodeAnswer{res.Node, res.Head}, err
+}
+
+// tournament takes long, uses all that the machine has, and ends with its client.
+func (c *conn) tournament(q wire.TournamentRequest) (any, error) {
+	t, ok := c.opt.Engine.(Tournamenter)
+	switch {
+	case !ok:
+		return nil, Lacking("tournament")
+	case len(q.Candidates) == 0:
+		return nil, wanted("tournament", "candidates", "a list of objects with \"name\" and \"cmd\"")
+	case len(q.Policy) > 0: // whoever is given this socket is given one sandbox, as it is
+		return nil, fault.New(fault.Unsupported, "a tournament has the sandbox's own policy here").WithHint("leave policy out, or use: coppice tournament")
+	}
+	ctx, stop := c.whileThere()
+	defer stop()
+	res, err := t.Tournament(ctx, c.opt.Sandbox, q, func(wire.Progress) {})
+	res.Branches = notNil(res.Branches)
+	return res, err
+}

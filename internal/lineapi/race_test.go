@@ -1,0 +1,5 @@
+//go:build race
+
+package lineapi
+
+func init() { raced = true }

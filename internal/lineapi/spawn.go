@@ -1,0 +1,235 @@
+package lineapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+const (
+	// maxSpawned is how many spawned commands may run at once.
+	maxSpawned = 256
+	// killGrace is what a command has between SIGTERM and SIGKILL, and killWait
+	// how long its end is waited for after that.
+	killGrace = 2 * time.Second
+	killWait  = 10 * time.Second
+	// logDir is a place without history, which every user can write.
+	logDir = "/tmp/"
+	// background gives a login shell its output's file, which must be a new one,
+	// and becomes it.
+	background = `set -C; exec >"$1" 2>&1; set +C; if command -v bash >/dev/null 2>&1; then exec bash -lc "$2"; fi; exec sh -lc "$2"`
+)
+
+// proc is a command that was spawned and, as far as is known, runs.
+type proc struct {
+	PID  int    `json:"pid"` // inside
+	Args string `json:"args"`
+	Log  string `json:"log"` // path inside
+	Exec string `json:"exec,omitempty"`
+
+	stream *stream
+	input  *io.PipeWriter
+	done   chan struct{} // closed at its end, or when it is not looked after any more
+}
+
+// spawned is what a Server knows of the commands that it spawned.
+type spawned struct {
+	mu  sync.Mutex
+	all []*proc // guarded by mu; in the order of their start
+}
+
+type spawnAnswer struct {
+	PID int    `json:"pid"`
+	Log string `json:"log"`
+}
+
+// spawn starts a command that nobody waits for. What it changes becomes a snapshot
+// when it ends.
+func (c *conn) spawn(q cmdRequest) (any, error) {
+	if err := q.check("spawn"); err != nil {
+		return nil, err
+	}
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // it never fails
+	word, stdin := script(q.Cmd)
+	p := &proc{Args: cut(q.Cmd, maxLabel), Log: logDir + "coppice-spawn-" + hex.EncodeToString(id[:]) + ".log"}
+	req := wire.ExecRequest{Cmd: []string{"sh", "-c", background, "sh", p.Log, word}, Stdin: stdin != nil, Label: p.Args}
+	if !c.procs.reserve(p) {
+		return nil, fault.New(fault.Conflict, "%d spawned commands run already", maxSpawned).WithHint(`end one with {"op":"kill","pid":N}`)
+	}
+	ended := c.look(p, req, stdin)
+	select {
+	case <-p.stream.begun: // after which start stays as it is
+		c.procs.started(p)
+		c.remember()
+		return spawnAnswer{p.PID, p.Log}, nil
+	case err := <-ended:
+		if err == nil {
+			err = fault.New(fault.NotFound, "the sandbox has no sh")
+		}
+		return nil, err
+	}
+}
+
+// look looks after a command until its end, of which the result tells.
+func (s *Server) look(p *proc, req wire.ExecRequest, stdin io.Reader) <-chan error {
+	r, w := io.Pipe()
+	if stdin == nil {
+		stdin = bytes.NewReader(nil)
+	}
+	p.stream, p.input, p.done = newStream(io.MultiReader(stdin, r), nil), w, make(chan struct{})
+	ended := make(chan error, 1)
+	s.work.Go(func() {
+		defer close(p.done)
+		unhook := context.AfterFunc(s.ctx, func() { w.Close() })
+		defer unhook()
+		go func() { <-p.stream.end; r.Close() }() // the engine reads no more
+		_, err := s.opt.Engine.Exec(s.ctx, s.opt.Sandbox, req, p.stream)
+		_ = p.stream.SetReadDeadline(time.Time{})
+		if err == nil || s.ctx.Err() == nil {
+			s.procs.drop(p)
+			s.remember()
+		}
+		ended <- err
+	})
+	return ended
+}
+
+type psAnswer struct {
+	Procs []*shown `json:"procs"`
+}
+
+type shown struct {
+	PID  int    `json:"pid"`
+	Args string `json:"args"`
+	Log  string `json:"log"`
+}
+
+// ps lists what was spawned and runs.
+func (c *conn) ps(none) (any, error) {
+	c.procs.mu.Lock()
+	defer c.procs.mu.Unlock()
+	list := []*shown{}
+	for _, p := range c.procs.all {
+		if p.PID != 0 {
+			list = append(list, &shown{p.PID, p.Args, p.Log})
+		}
+	}
+	return psAnswer{list}, nil
+}
+
+// kill ends a spawned command, and with it its process group.
+func (c *conn) kill(q struct {
+	PID int `json:"pid"`
+}) (any, error) {
+	if q.PID == 0 {
+		return nil, wanted("kill", "pid", "the number that spawn gave")
+	}
+	p := c.procs.find(q.PID)
+	if p == nil {
+		return nil, fault.New(fault.NotFound, "no spawned command has the pid %d", q.PID).WithHint(`list them with {"op":"ps"}`)
+	}
+	for _, try := range []struct {
+		signal string
+		wait   time.Duration
+	}{{"TERM", killGrace}, {"KILL", killWait}} {
+		if err := wire.WriteJSON(p.input, wire.FrameSignal, wire.Signal{Name: try.signal}); err != nil && !errors.Is(err, io.ErrClosedPipe) {
+			return nil, err
+		}
+		t := time.NewTimer(try.wait)
+		select {
+		case <-p.done:
+			t.Stop()
+			return none{}, nil
+		case <-t.C:
+		}
+	}
+	return nil, fault.New(fault.Timeout, "the command with the pid %d does not end", q.PID)
+}
+
+// reserve adds a command, unless there are too many.
+func (s *spawned) reserve(p *proc) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.all) >= maxSpawned {
+		return false
+	}
+	s.all = append(s.all, p)
+	return true
+}
+
+func (s *spawned) started(p *proc) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.PID, p.Exec = p.stream.start.PID, p.stream.start.Exec
+}
+
+func (s *spawned) drop(p *proc) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = slices.DeleteFunc(s.all, func(q *proc) bool { return q == p })
+}
+
+func (s *spawned) find(pid int) *proc {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.IndexFunc(s.all, func(p *proc) bool { return p.PID == pid }); i >= 0 {
+		return s.all[i]
+	}
+	return nil
+}
+
+// remember writes down what runs, for the next server. Who cannot is not the worse
+// for it until there is one.
+func (s *Server) remember() {
+	if s.opt.Spawned == "" {
+		return
+	}
+	s.procs.mu.Lock()
+	defer s.procs.mu.Unlock()
+	b, err := json.Marshal(s.procs.all)
+	if len(s.procs.all) == 0 {
+		err = os.Remove(s.opt.Spawned)
+	} else if err == nil {
+		if err = os.WriteFile(s.opt.Spawned+".new", b, 0o600); err == nil {
+			err = os.Rename(s.opt.Spawned+".new", s.opt.Spawned)
+		}
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.opt.Log.Warn("what was spawned is not remembered", "sandbox", s.opt.Sandbox, "err", err)
+	}
+}
+
+// takeUp looks after what an earlier server spawned. What has ended meanwhile is
+// forgotten.
+func (s *Server) takeUp() {
+	if s.opt.Spawned == "" {
+		return
+	}
+	b, err := os.ReadFile(s.opt.Spawned)
+	if err != nil {
+		return // there is none
+	}
+	var all []*proc
+	if err := json.Unmarshal(b, &all); err != nil {
+		s.opt.Log.Warn("what was spawned is forgotten", "sandbox", s.opt.Sandbox, "err", err)
+		return
+	}
+	for _, p := range all {
+		if p.Exec != "" && s.procs.reserve(p) {
+			s.look(p, wire.ExecRequest{Attach: p.Exec, Label: p.Args}, nil)
+		}
+	}
+}

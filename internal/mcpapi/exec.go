@@ -1,0 +1,194 @@
+package mcpapi
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+const (
+	// maxArg is the longest command that is given to a shell as a word. The kernel
+	// takes no word of 128 KiB (MAX_ARG_STRLEN).
+	maxArg = 100 << 10
+	// fromStdin makes a shell read what it is to do, and leave it no other input.
+	fromStdin = `eval "exec </dev/null
+$(cat)"`
+	// maxLabel is how much of a command becomes its snapshot's message, in bytes.
+	maxLabel = 1 << 10
+	// notFound is the exit code of a program that is not there.
+	notFound = 127
+	// What a cancelled command has between SIGTERM and SIGKILL, and then to end.
+	termGrace = 2 * time.Second
+	killGrace = 5 * time.Second
+)
+
+type execIn struct {
+	at
+	Cmd       string `json:"cmd" jsonschema:"the command, run by bash -lc (sh -lc where there is no bash); its stdin is empty"`
+	Dir       string `json:"dir,omitempty" jsonschema:"absolute path of the directory to run it in; default: the user's home"`
+	TimeoutMS int64  `json:"timeout_ms,omitempty" jsonschema:"end it after so many milliseconds, with exit code 124; default: no limit"`
+	Combined  bool   `json:"combined,omitempty" jsonschema:"give stdout and stderr as one, in the order in which they came, as stdout"`
+}
+
+type execOut struct {
+	Exit          int    `json:"exit" jsonschema:"exit code; 124 after a timeout, 128+n when signal n ended it"`
+	Signal        string `json:"signal,omitempty" jsonschema:"the signal that ended it"`
+	TimedOut      bool   `json:"timed_out,omitempty" jsonschema:"it was ended after timeout_ms"`
+	Limit         string `json:"limit,omitempty" jsonschema:"the limit of the sandbox that ended it: time, with exit code 124, or output, with 153"`
+	Stdout        string `json:"stdout" jsonschema:"what it printed: at most 64 KiB, of more the beginning and the end; control bytes and what is not UTF-8 are escaped"`
+	Stderr        string `json:"stderr" jsonschema:"what it printed to stderr, likewise"`
+	StdoutOmitted int64  `json:"stdout_omitted,omitempty" jsonschema:"bytes of stdout that are left out"`
+	StderrOmitted int64  `json:"stderr_omitted,omitempty" jsonschema:"bytes of stderr that are left out"`
+	Node          string `json:"node" jsonschema:"the snapshot after the command; the old head when nothing changed"`
+	Head          string `json:"head" jsonschema:"the snapshot that the sandbox is at"`
+	Changed       bool   `json:"changed" jsonschema:"it changed something"`
+	Paths         int    `json:"paths" jsonschema:"how many paths it changed"`
+}
+
+func (s *server) addExec(m *mcp.Server) {
+	add(s, m, tool{name: "exec", title: "Run a command", destroys: true, open: true,
+		about: "Run a shell command in the sandbox and wait for its end. What it changes becomes a snapshot, so that it can be undone with checkout. A command that fails is a result with its exit code. Long outputs are cut in the middle."}, exec)
+}
+
+// exec runs a command by a login shell.
+func exec(ctx context.Context, c *call, in execIn) (execOut, string, error) {
+	switch {
+	case in.Cmd == "":
+		return execOut{}, "", fault.New(fault.Invalid, "exec without a command").WithHint(`give it as "cmd"`)
+	case strings.ContainsRune(in.Cmd, 0):
+		return execOut{}, "", fault.New(fault.Invalid, "the command holds a NUL byte")
+	case in.TimeoutMS < 0:
+		return execOut{}, "", fault.New(fault.Invalid, "a timeout of %d ms", in.TimeoutMS).WithHint("leave timeout_ms out for no limit")
+	}
+	why := ""
+	for _, shell := range []string{"bash", "sh"} {
+		req := wire.ExecRequest{Cmd: []string{shell, "-lc", in.Cmd}, Dir: in.Dir, TimeoutMS: in.TimeoutMS, Label: label(in.Cmd)}
+		var stdout, stderr excerpt
+		st := client.Streams{Stdout: io.MultiWriter(&stdout, c.beat), Stderr: io.MultiWriter(&stderr, c.beat)}
+		if in.Combined {
+			req.Cmd[2] = "exec 2>&1\n" + in.Cmd
+		}
+		if script := req.Cmd[2]; len(script) > maxArg {
+			req.Cmd[2], req.Stdin, st.Stdin = fromStdin, true, strings.NewReader(script)
+		}
+		var dropped int64
+		st.Dropped = func(n int64) { dropped += n }
+		exit, err := c.run(ctx, req, st)
+		switch {
+		case err != nil:
+			return execOut{}, "", err
+		case exit.Message != "" && exit.Code == notFound:
+			why = exit.Message
+			continue
+		case exit.Message != "" && exit.Limit == "":
+			return execOut{}, "", fault.New(fault.Invalid, "%s", exit.Message)
+		}
+		stdout.total += dropped // between what was kept of it, as far as anybody knows
+		res, text := outcome(exit, &stdout, &stderr)
+		return res, text, nil
+	}
+	return execOut{}, "", fault.New(fault.NotFound, "neither bash nor sh could be started: %s", why).
+		WithHint("if they are gone, go back to where they were with checkout; if it is dir that is not there, give another")
+}
+
+// label is the message of a command's snapshot.
+func label(cmd string) string {
+	if len(cmd) <= maxLabel {
+		return cmd
+	}
+	return strings.ToValidUTF8(cmd[:maxLabel], "") + "..."
+}
+
+// run runs a command, and ends it when ctx ends.
+func (c *call) run(ctx context.Context, req wire.ExecRequest, st client.Streams) (wire.Exit, error) {
+	outlives, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	signals, ended := make(chan string), make(chan struct{})
+	st.Signals = signals
+	var watcher sync.WaitGroup
+	watcher.Go(func() {
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			if !endBy("TERM", termGrace, signals, ended) && !endBy("KILL", killGrace, signals, ended) {
+				cancel()
+			}
+		}
+	})
+	exit, err := c.client.Exec(outlives, c.sandbox, req, st)
+	close(ended)
+	watcher.Wait()
+	switch {
+	case ctx.Err() != nil && err == nil:
+		return exit, fault.New(fault.Cancelled, "the call was cancelled, and the command ended by it; what it had changed is in snapshot %s", exit.Snapshot)
+	case ctx.Err() != nil:
+		return exit, fault.New(fault.Cancelled, "the call was cancelled; the command may still run").Because(err)
+	}
+	return exit, err
+}
+
+// endBy sends a signal, and reports whether that ended the command in time.
+func endBy(signal string, grace time.Duration, signals chan<- string, ended <-chan struct{}) bool {
+	late, stop := context.WithTimeout(context.Background(), grace)
+	defer stop()
+	select {
+	case signals <- signal:
+	case <-ended:
+		return true
+	case <-late.Done():
+	}
+	select {
+	case <-ended:
+		return true
+	case <-late.Done():
+		return false
+	}
+}
+
+// outcome says what became of a command.
+func outcome(exit wire.Exit, stdout, stderr *excerpt) (execOut, string) {
+	out, outText, outLess := section("stdout", stdout)
+	err, errText, errLess := section("stderr", stderr)
+	res := execOut{
+		Exit: exit.Code, Signal: exit.Signal, TimedOut: exit.TimedOut, Limit: exit.Limit, Node: exit.Snapshot, Head: exit.Head, Changed: exit.Changed, Paths: exit.Paths,
+		Stdout: out, Stderr: err, StdoutOmitted: outLess, StderrOmitted: errLess,
+	}
+	text := fmt.Sprintf("exit code %d", exit.Code)
+	switch {
+	case exit.Limit != "":
+		text += " (" + line(exit.Message) + ")"
+	case exit.TimedOut:
+		text += " (it ran out of time)"
+	case exit.Signal != "":
+		text += " (signal " + line(exit.Signal) + ")"
+	}
+	if exit.Changed {
+		text += fmt.Sprintf("; %s changed, snapshot %s", count(exit.Paths, "path"), exit.Snapshot)
+	} else {
+		text += "; nothing changed, the snapshot is still " + exit.Snapshot
+	}
+	return res, text + outText + errText
+}
+
+// section gives an output as one text, and as the part of a text for a model.
+func section(name string, e *excerpt) (all, text string, omitted int64) {
+	head, tail, omitted := e.text()
+	if omitted == 0 {
+		if head+tail == "" {
+			return "", "", 0
+		}
+		return head + tail, "\n--- " + name + "\n" + head + tail, 0
+	}
+	gap := fmt.Sprintf("\n[... %s left out here ...]\n", size(omitted))
+	return head + gap + tail, fmt.Sprintf("\n--- %s (%s of %s are left out; to see them, run it again with its output in a file and read parts of that, with grep, head, tail or sed -n)\n%s%s%s",
+		name, size(omitted), size(e.total), head, gap, tail), omitted
+}

@@ -1,0 +1,231 @@
+package mcpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+const (
+	// sessionHeader names a session, in requests and in the answer that began it.
+	sessionHeader = "Mcp-Session-Id"
+	mostSessions  = 256
+	mostOwn       = 64
+	sessionIdle   = 30 * time.Minute
+)
+
+// Caller is who sends a request.
+type Caller struct {
+	// ID tells callers apart: a session belongs to the caller that began it, and
+	// does not exist for any other.
+	ID string
+	// Options is what the caller works with. Its Client may do what the caller may,
+	// and no more.
+	Options Options
+}
+
+// HandlerOptions configures a Handler.
+type HandlerOptions struct {
+	// Caller says who sends a request; it is asked for each one.
+	Caller func(*http.Request) (Caller, error)
+	// Base ends all sessions; nil is context.Background().
+	Base context.Context
+	// Sessions bounds how many there are at once, of all callers; 0 is 256. Own
+	// bounds those of one caller, so that none keeps the others out; 0 is 64.
+	Sessions, Own int
+	// Idle ends a session that has sent nothing for so long; 0 is 30 minutes.
+	Idle time.Duration
+	// Log gets what goes wrong between client and server; nil is slog.Default().
+	Log *slog.Logger
+}
+
+// Handler serves the protocol over streamable HTTP. It checks neither Host nor
+// Origin: the guard of the listener does.
+func Handler(opt HandlerOptions) http.Handler {
+	if opt.Base == nil {
+		opt.Base = context.Background()
+	}
+	if opt.Sessions == 0 {
+		opt.Sessions = mostSessions
+	}
+	if opt.Own == 0 {
+		opt.Own = mostOwn
+	}
+	if opt.Idle == 0 {
+		opt.Idle = sessionIdle
+	}
+	if opt.Log == nil {
+		opt.Log = slog.Default()
+	}
+	h := &handler{opt: opt, servers: map[string]*served{}}
+	h.stream = mcp.NewStreamableHTTPHandler(
+		func(r *http.Request) *mcp.Server { m, _ := r.Context().Value(serverKey{}).(*mcp.Server); return m },
+		&mcp.StreamableHTTPOptions{Logger: quiet(opt.Log), SessionTimeout: opt.Idle, DisableLocalhostProtection: true})
+	context.AfterFunc(opt.Base, h.close)
+	return h
+}
+
+type handler struct {
+	opt    HandlerOptions
+	stream *mcp.StreamableHTTPHandler
+	begun  atomic.Int64 // requests that may be about to begin a session
+
+	mu      sync.Mutex
+	servers map[string]*served // guarded by mu; by Caller.ID
+}
+
+// served is one caller's server.
+type served struct {
+	*mcp.Server
+	used  time.Time    // when it was last asked for; guarded by handler.mu
+	begun atomic.Int64 // its part of handler.begun
+}
+
+// serverKey is where a request's context has its caller's server.
+type serverKey struct{}
+
+// ServeHTTP answers one request.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	caller, err := h.opt.Caller(r)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	m := h.server(caller)
+	switch id := r.Header.Get(sessionHeader); {
+	case id != "" && !has(m.Server, id):
+		http.Error(w, "session not found", http.StatusNotFound) // clients begin another one then
+		return
+	case id == "":
+		begun := sync.OnceFunc(func() { h.begun.Add(-1); m.begun.Add(-1) })
+		defer begun()
+		w = &firstWord{ResponseWriter: w, said: begun}
+		own, all := m.begun.Add(1)+sessions(m.Server), h.begun.Add(1)+h.sessions()
+		if own > int64(h.opt.Own) || all > int64(h.opt.Sessions) {
+			w.Header().Set("Retry-After", "60")
+			refuse(w, fault.New(fault.Unavailable, "there are %d sessions of this caller and %d in all, and no more are served at once", own-1, all-1).WithHint("end one with DELETE, or wait until an idle one has ended"))
+			return
+		}
+	}
+	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), serverKey{}, m.Server))
+	defer cancel()
+	//nolint:contextcheck // Base is not the request's: a stream of events ends with either
+	defer context.AfterFunc(h.opt.Base, cancel)()
+	h.stream.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// firstWord is an answer that says when it begins: the session that it is about, if
+// any, is there then.
+type firstWord struct {
+	http.ResponseWriter
+	said func()
+}
+
+func (w *firstWord) WriteHeader(status int) {
+	w.said()
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *firstWord) Write(p []byte) (int, error) {
+	w.said()
+	return w.ResponseWriter.Write(p)
+}
+
+// Flush is there because the protocol's library looks for it.
+func (w *firstWord) Flush() {
+	w.said()
+	_ = http.NewResponseController(w.ResponseWriter).Flush() // the next write says what is wrong
+}
+
+// server gives the caller's server, which all its sessions share.
+func (h *handler) server(c Caller) *served {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m := h.servers[c.ID]
+	if m == nil {
+		for id, old := range h.servers { // callers that are gone leave nothing behind
+			if none(old.Server) && time.Since(old.used) > h.opt.Idle {
+				delete(h.servers, id)
+			}
+		}
+		m = &served{Server: newServer(c.Options)}
+		h.servers[c.ID] = m
+	}
+	m.used = time.Now()
+	return m
+}
+
+// sessions counts those of all callers.
+func (h *handler) sessions() (n int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, m := range h.servers {
+		n += sessions(m.Server)
+	}
+	return n
+}
+
+// sessions counts those that have begun: one whose first request was another ends
+// with that.
+func sessions(m *mcp.Server) (n int64) {
+	for s := range m.Sessions() {
+		if s.InitializeParams() != nil {
+			n++
+		}
+	}
+	return n
+}
+
+func (h *handler) close() {
+	h.mu.Lock()
+	var all []*mcp.ServerSession
+	for _, m := range h.servers {
+		for s := range m.Sessions() {
+			all = append(all, s)
+		}
+	}
+	h.mu.Unlock()
+	for _, s := range all {
+		_ = s.Close() // nobody is left to tell
+	}
+}
+
+func has(m *mcp.Server, id string) bool {
+	for s := range m.Sessions() {
+		if s.ID() == id {
+			return true
+		}
+	}
+	return false
+}
+
+func none(m *mcp.Server) bool {
+	for range m.Sessions() {
+		return false
+	}
+	return true
+}
+
+// refuse answers with a problem document.
+func refuse(w http.ResponseWriter, err error) {
+	var f *fault.Error
+	status := http.StatusForbidden
+	if errors.As(err, &f) && f.Kind == fault.Unavailable {
+		status = http.StatusServiceUnavailable
+	}
+	b, _ := json.Marshal(wire.Problem{Type: "about:blank", Title: http.StatusText(status), Status: status,
+		Detail: err.Error(), Kind: string(fault.KindOf(err)), Hint: fault.HintOf(err)}) // strings and a number
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(b, '\n')) // the client may be gone
+}

@@ -1,0 +1,298 @@
+package mcpapi
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+const (
+	manyNodes   = 50   // snapshots in an answer, unless more are asked for
+	manyChanges = 200  // changes likewise
+	mostAtOnce  = 1000 // of either
+)
+
+type noIn struct{ at }
+
+type nodeIn struct {
+	at
+	Node string `json:"node" jsonschema:"a snapshot: its id, the beginning of one, a tag, HEAD, HEAD~2, or @{5m}"`
+}
+
+type pageIn struct {
+	at
+	Limit int `json:"limit,omitempty" jsonschema:"at most so many snapshots, up to 1000; default: 50"`
+	Skip  int `json:"skip,omitempty" jsonschema:"leave out so many of the newest"`
+}
+
+type showIn struct {
+	nodeIn
+	Limit int `json:"limit,omitempty" jsonschema:"at most so many changes, up to 1000; default: 200"`
+	Skip  int `json:"skip,omitempty" jsonschema:"leave out so many of the first changes"`
+}
+
+type diffIn struct {
+	at
+	A     string   `json:"a" jsonschema:"the snapshot to begin with: an id, the beginning of one, a tag, HEAD, HEAD~2, or @{5m}"`
+	B     string   `json:"b,omitempty" jsonschema:"the snapshot to end with; default: the sandbox as it is now"`
+	Paths []string `json:"paths,omitempty" jsonschema:"only what lies at and below these paths"`
+	Limit int      `json:"limit,omitempty" jsonschema:"at most so many changes, up to 1000; default: 200"`
+	Skip  int      `json:"skip,omitempty" jsonschema:"leave out so many of the first changes"`
+}
+
+type headOut struct {
+	Head string `json:"head" jsonschema:"the snapshot that the sandbox is at"`
+}
+
+type node struct {
+	ID      string   `json:"id" jsonschema:"the snapshot's id"`
+	Parent  string   `json:"parent" jsonschema:"the snapshot that it was made from; empty for the first"`
+	Message string   `json:"message" jsonschema:"what it was made by: a command line, or what somebody wrote"`
+	Head    bool     `json:"head" jsonschema:"the sandbox is at it"`
+	Leaf    bool     `json:"leaf" jsonschema:"no other snapshot was made from it"`
+	Cause   string   `json:"cause" jsonschema:"import, exec, auto, manual, mark, fork or checkout"`
+	Created string   `json:"created" jsonschema:"when, as RFC 3339"`
+	Exit    *int     `json:"exit,omitempty" jsonschema:"exit code of the command, where it was one"`
+	Paths   int      `json:"paths" jsonschema:"how many paths it changed"`
+	Bytes   int64    `json:"bytes" jsonschema:"bytes in the files that it added and changed"`
+	Tags    []string `json:"tags" jsonschema:"names that were given to it"`
+}
+
+type nodesOut struct {
+	Nodes []node `json:"nodes" jsonschema:"snapshots, newest first"`
+	Head  string `json:"head" jsonschema:"the snapshot that the sandbox is at"`
+	Total int    `json:"total" jsonschema:"how many there are in all"`
+}
+
+type change struct {
+	Kind string `json:"kind" jsonschema:"+ added, - removed, M modified"`
+	Path string `json:"path" jsonschema:"relative to the root, with no leading slash"`
+}
+
+type showOut struct {
+	node
+	Changes []change `json:"changes" jsonschema:"what it changed against its parent, by path"`
+	Total   int      `json:"total" jsonschema:"how many changes there are in all"`
+}
+
+type diffOut struct {
+	A         string   `json:"a" jsonschema:"the snapshot that a stands for"`
+	B         string   `json:"b" jsonschema:"the snapshot that b stands for; empty for the sandbox as it is now"`
+	Changes   []change `json:"changes" jsonschema:"from a to b, by path"`
+	Total     int      `json:"total" jsonschema:"how many changes there are in all"`
+	Patch     string   `json:"patch" jsonschema:"unified diffs, at most 64 KiB; control bytes and what is not UTF-8 are escaped"`
+	Truncated bool     `json:"truncated" jsonschema:"the patch goes on"`
+}
+
+func (s *server) addHistory(m *mcp.Server) {
+	add(s, m, tool{name: "head", title: "Where the sandbox is", reads: true,
+		about: "Tell the snapshot that the sandbox is at."}, head)
+	add(s, m, tool{name: "log", title: "History", reads: true,
+		about: "List the snapshots of the sandbox, newest first: what was run, when, and how much it changed."}, log)
+	add(s, m, tool{name: "branches", title: "Ends of the history", reads: true,
+		about: "List the snapshots from which no other was made: the ends of all lines that were tried."}, branches)
+	add(s, m, tool{name: "show", title: "One snapshot", reads: true,
+		about: "Show one snapshot, and which paths it changed against its parent."}, show)
+	add(s, m, tool{name: "diff", title: "Compare snapshots", reads: true,
+		about: "Show how two snapshots differ: which paths, and what in them as a unified patch."}, diff)
+}
+
+func head(ctx context.Context, c *call, _ noIn) (headOut, string, error) {
+	res, err := c.client.Head(ctx, c.sandbox)
+	return headOut(res), "HEAD is " + res.Head, err
+}
+
+func log(ctx context.Context, c *call, in pageIn) (nodesOut, string, error) {
+	res, err := c.client.Log(ctx, c.sandbox)
+	if err != nil {
+		return nodesOut{}, "", err
+	}
+	return nodes(res.Nodes, res.Head, "snapshot", in)
+}
+
+func branches(ctx context.Context, c *call, in pageIn) (nodesOut, string, error) {
+	res, err := c.client.Branches(ctx, c.sandbox)
+	if err != nil {
+		return nodesOut{}, "", err
+	}
+	return nodes(res.Nodes, res.Head, "end", in)
+}
+
+func nodes(all []wire.Snapshot, head, what string, in pageIn) (nodesOut, string, error) {
+	some, rest, err := page(all, in.Limit, in.Skip, manyNodes)
+	if err != nil {
+		return nodesOut{}, "", err
+	}
+	res := nodesOut{Nodes: []node{}, Head: head, Total: len(all)}
+	text := fmt.Sprintf("%s, newest first; HEAD is %s", count(len(all), what), head)
+	for _, n := range some {
+		res.Nodes = append(res.Nodes, newNode(n))
+		text += "\n" + nodeLine(n)
+	}
+	return res, text + rest, nil
+}
+
+// page gives a part of a list, and what to say of the rest.
+func page[T any](all []T, limit, skip, usual int) (some []T, rest string, _ error) {
+	if limit < 0 || skip < 0 || limit > mostAtOnce {
+		return nil, "", fault.New(fault.Invalid, "limit %d, skip %d", limit, skip).WithHint("limit is between 1 and %d, and skip not negative", mostAtOnce)
+	}
+	if limit == 0 {
+		limit = usual
+	}
+	skip = min(skip, len(all))
+	end := min(skip+limit, len(all))
+	if n := len(all) - end; n > 0 {
+		rest = fmt.Sprintf("\n[%d more; to see them, call again with skip=%d]", n, end)
+	}
+	return all[skip:end], rest, nil
+}
+
+func newNode(n wire.Snapshot) node {
+	tags := []string{}
+	for _, t := range n.Tags {
+		tags = append(tags, tty.Clean(t))
+	}
+	return node{ID: n.ID, Parent: n.Parent, Message: shorten(n.Message, 4<<10), Head: n.Head, Leaf: n.Leaf, Cause: n.Cause,
+		Created: n.Created.UTC().Format("2006-01-02T15:04:05Z"), Exit: n.Exit, Paths: n.Paths, Bytes: n.Bytes, Tags: tags}
+}
+
+// nodeLine is one snapshot on one line.
+func nodeLine(n wire.Snapshot) string {
+	text := n.ID
+	if n.Parent != "" {
+		text += " <- " + n.Parent
+	}
+	text += "  " + line(n.Message)
+	var notes []string
+	if n.Head {
+		notes = append(notes, "HEAD")
+	}
+	for _, t := range n.Tags {
+		notes = append(notes, "tag "+line(t))
+	}
+	notes = append(notes, n.Cause)
+	if n.Exit != nil {
+		notes = append(notes, fmt.Sprintf("exit %d", *n.Exit))
+	}
+	notes = append(notes, count(n.Paths, "path"), n.Created.UTC().Format("2006-01-02 15:04:05Z"))
+	return text + "  (" + strings.Join(notes, ", ") + ")"
+}
+
+func show(ctx context.Context, c *call, in showIn) (showOut, string, error) {
+	if in.Node == "" {
+		return showOut{}, "", wanted("show", "node")
+	}
+	res, err := c.client.Show(ctx, c.sandbox, in.Node)
+	if err != nil {
+		return showOut{}, "", err
+	}
+	some, rest, err := page(res.Changes, in.Limit, in.Skip, manyChanges)
+	if err != nil {
+		return showOut{}, "", err
+	}
+	return showOut{node: newNode(res.Snapshot), Changes: changes(some), Total: len(res.Changes)},
+		nodeLine(res.Snapshot) + changeLines(some) + rest, nil
+}
+
+func changes(list []wire.Change) []change {
+	out := []change{}
+	for _, c := range list {
+		out = append(out, change{c.Kind, tty.Clean(c.Name())})
+	}
+	return out
+}
+
+func changeLines(list []wire.Change) string {
+	var b strings.Builder
+	for _, c := range list {
+		b.WriteString("\n" + c.Kind + " " + tty.Quote(c.Name()))
+		if c.Type == "dir" {
+			b.WriteByte('/')
+		}
+	}
+	return b.String()
+}
+
+func diff(ctx context.Context, c *call, in diffIn) (diffOut, string, error) {
+	if in.A == "" {
+		return diffOut{}, "", wanted("diff", "a")
+	}
+	res, err := c.client.Diff(ctx, c.sandbox, wire.DiffRequest{A: in.A, B: in.B, Paths: in.Paths})
+	if err != nil {
+		return diffOut{}, "", err
+	}
+	some, rest, err := page(res.Changes, in.Limit, in.Skip, manyChanges)
+	if err != nil {
+		return diffOut{}, "", err
+	}
+	out := diffOut{A: res.A, B: res.B, Changes: changes(some), Total: len(res.Changes)}
+	if len(some) == 0 {
+		return out, "nothing differs" + rest, nil
+	}
+	out.Patch, out.Truncated, err = patch(ctx, c.client, c.sandbox, wire.DiffRequest{A: in.A, B: in.B, Paths: in.Paths}, maxText)
+	if err != nil {
+		return diffOut{}, "", err
+	}
+	text := fmt.Sprintf("%s from %s to %s", count(len(res.Changes), "change"), res.A, or(res.B, "the present"))
+	text += changeLines(some) + rest
+	if out.Patch != "" {
+		text += "\n\n" + out.Patch
+	}
+	if out.Truncated {
+		text += "\n[the patch goes on; to see the rest, name fewer files as \"paths\"]"
+	}
+	return out, text, nil
+}
+
+// errEnough ends a patch.
+var errEnough = errors.New("enough")
+
+// patch gives unified diffs, harmless, and at most limit bytes of them. More than
+// that is not even asked for.
+func patch(ctx context.Context, c *client.Client, sandbox string, req wire.DiffRequest, limit int) (text string, more bool, _ error) {
+	w := &atMost{limit: limit}
+	err := c.Patch(ctx, sandbox, req, w)
+	more = errors.Is(err, errEnough)
+	if err != nil && !more {
+		return "", false, err
+	}
+	text, n := firstVisible(w.String(), limit)
+	more = more || n < w.Len()
+	return text, more, nil
+}
+
+// atMost takes so many bytes, and then fails with errEnough.
+type atMost struct {
+	bytes.Buffer
+	limit int
+}
+
+func (w *atMost) Write(p []byte) (int, error) {
+	if n := w.limit - w.Len(); len(p) > n {
+		w.Buffer.Write(p[:n])
+		return n, errEnough
+	}
+	return w.Buffer.Write(p)
+}
+
+func or(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+// wanted is the error for an input that is missing.
+func wanted(tool, input string) error {
+	return fault.New(fault.Invalid, "%s without %q", tool, input).WithHint("give the snapshot as %q; log lists them", input)
+}

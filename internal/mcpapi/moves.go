@@ -1,0 +1,95 @@
+package mcpapi
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/coppice-dev/coppice/client/wire"
+)
+
+type checkoutIn struct {
+	nodeIn
+	InPlace bool `json:"in_place,omitempty" jsonschema:"leave processes running, and change the files under them; else they are stopped"`
+}
+
+type checkoutOut struct {
+	Head      string `json:"head" jsonschema:"the snapshot that the sandbox is at now"`
+	From      string `json:"from" jsonschema:"where it was before"`
+	Kept      string `json:"kept,omitempty" jsonschema:"the snapshot that was taken of the present first; absent when it had not changed"`
+	Message   string `json:"message" jsonschema:"of the new head"`
+	Stopped   int    `json:"stopped" jsonschema:"processes that were stopped"`
+	Restarted bool   `json:"restarted" jsonschema:"the supervised command was started again"`
+	InPlace   bool   `json:"in_place" jsonschema:"processes ran on"`
+	Rewritten int    `json:"rewritten" jsonschema:"paths that were changed under running processes"`
+}
+
+type commitIn struct {
+	at
+	Message string `json:"message" jsonschema:"what the snapshot is to be called"`
+}
+
+type commitOut struct {
+	Node    string `json:"node" jsonschema:"the new snapshot; the old head when nothing had changed"`
+	Head    string `json:"head" jsonschema:"the snapshot that the sandbox is at"`
+	Changed bool   `json:"changed" jsonschema:"something had changed since the last snapshot"`
+	Paths   int    `json:"paths" jsonschema:"how many paths it changed"`
+	Bytes   int64  `json:"bytes" jsonschema:"bytes in the files that it added and changed"`
+}
+
+func (s *server) addMoves(m *mcp.Server) {
+	add(s, m, tool{name: "checkout", title: "Go to a snapshot", destroys: true, repeats: true,
+		about: "Bring the whole file system of the sandbox to a snapshot. The present is kept as a snapshot first, so that one can come back. Running processes are stopped, unless in_place is given."}, checkout)
+	add(s, m, tool{name: "commit", title: "Take a snapshot",
+		about: "Take a snapshot of the present with a message, as a place to return to. It is kept when old automatic snapshots thin out."}, commit)
+	add(s, m, tool{name: "delete", title: "Drop a snapshot", destroys: true,
+		about: "Drop a snapshot from the history for good. Those that were made from it stay and keep their content. The head and the only snapshot are refused."}, remove)
+}
+
+func checkout(ctx context.Context, c *call, in checkoutIn) (checkoutOut, string, error) {
+	if in.Node == "" {
+		return checkoutOut{}, "", wanted("checkout", "node")
+	}
+	res, err := c.client.Checkout(ctx, c.sandbox, wire.CheckoutRequest{Node: in.Node, InPlace: in.InPlace})
+	if err != nil {
+		return checkoutOut{}, "", err
+	}
+	text := fmt.Sprintf("HEAD is now %s (%s), and was %s", res.Head, line(res.Message), res.From)
+	if res.Kept != "" {
+		text += fmt.Sprintf("\nwhat was there and in no snapshot yet is kept as %s: come back with checkout %s", res.Kept, res.Kept)
+	} else {
+		text += fmt.Sprintf("\nnothing was lost: all that was there is snapshot %s", res.From)
+	}
+	switch {
+	case res.InPlace:
+		text += fmt.Sprintf("\nprocesses ran on, and %s changed under them", count(res.Rewritten, "path"))
+	case res.Stopped > 0:
+		text += fmt.Sprintf("\n%d running processes were stopped", res.Stopped)
+	}
+	if res.Restarted {
+		text += "\nthe supervised command was started again"
+	}
+	return checkoutOut{Head: res.Head, From: res.From, Kept: res.Kept, Message: shorten(res.Message, 4<<10), Stopped: res.Stopped,
+		Restarted: res.Restarted, InPlace: res.InPlace, Rewritten: res.Rewritten}, text, nil
+}
+
+func commit(ctx context.Context, c *call, in commitIn) (commitOut, string, error) {
+	res, err := c.client.Commit(ctx, c.sandbox, in.Message)
+	if err != nil {
+		return commitOut{}, "", err
+	}
+	text := fmt.Sprintf("snapshot %s: %s changed", res.Node, count(res.Paths, "path"))
+	if !res.Changed {
+		text = "nothing had changed: the present is snapshot " + res.Node
+	}
+	return commitOut(res), text, nil
+}
+
+func remove(ctx context.Context, c *call, in nodeIn) (headOut, string, error) {
+	if in.Node == "" {
+		return headOut{}, "", wanted("delete", "node")
+	}
+	res, err := c.client.Delete(ctx, c.sandbox, in.Node)
+	return headOut(res), fmt.Sprintf("%s is dropped; HEAD is %s", line(in.Node), res.Head), err
+}

@@ -1,0 +1,110 @@
+package mcpapi
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+const (
+	beatEvery = 100 * time.Millisecond // progress is sent so often at most
+	partAfter = time.Second            // after which an unfinished line is sent
+	idleAfter = 5 * time.Second        // after which it is said that the call still works
+	maxBeat   = 4 << 10                // bytes of output in one notification
+)
+
+// beat tells a client how a call goes, if it asked to be told: what is written to
+// it, and from time to time that the call still works. The number that grows is the
+// seconds since the call began.
+type beat struct {
+	name    string
+	send    func(message string, seconds float64)
+	stop    chan struct{}
+	work    sync.WaitGroup
+	mu      sync.Mutex
+	pending []byte // guarded by mu: the end of what was written and not sent
+}
+
+// startBeat gives a beat to end; nil, which can be used, when the client did not
+// ask.
+func startBeat(ctx context.Context, name string, req *mcp.CallToolRequest) *beat {
+	token := req.Params.GetProgressToken()
+	if token == nil {
+		return nil
+	}
+	b := &beat{name: name, stop: make(chan struct{}), send: func(message string, seconds float64) {
+		// Who cannot be told will find out with the result.
+		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Message: message, Progress: seconds})
+	}}
+	b.work.Go(b.loop)
+	return b
+}
+
+// end stops it, when nothing more is sent.
+func (b *beat) end() {
+	if b != nil {
+		close(b.stop)
+		b.work.Wait()
+	}
+}
+
+// Write never fails nor waits.
+func (b *beat) Write(p []byte) (int, error) {
+	if b == nil {
+		return len(p), nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pending = append(b.pending, p[max(0, len(p)-maxBeat):]...)
+	b.pending = b.pending[max(0, len(b.pending)-maxBeat):]
+	return len(p), nil
+}
+
+// say sends a line.
+func (b *beat) say(format string, args ...any) {
+	if b != nil {
+		fmt.Fprintf(b, format+"\n", args...)
+	}
+}
+
+func (b *beat) loop() {
+	t := time.NewTicker(beatEvery)
+	defer t.Stop()
+	start := time.Now()
+	last := start
+	for {
+		select {
+		case <-b.stop:
+			if text := b.take(true); text != "" {
+				b.send(text, time.Since(start).Seconds())
+			}
+			return
+		case now := <-t.C:
+			text := b.take(now.Sub(last) >= partAfter)
+			if text == "" && now.Sub(last) >= idleAfter {
+				text = fmt.Sprintf("%s: %.0f s", b.name, now.Sub(start).Seconds())
+			}
+			if text != "" {
+				b.send(text, now.Sub(start).Seconds())
+				last = now
+			}
+		}
+	}
+}
+
+// take gives the whole lines that are pending, or everything.
+func (b *beat) take(everything bool) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := len(b.pending)
+	if !everything {
+		n = bytes.LastIndexByte(b.pending, '\n') + 1
+	}
+	text := visible(string(bytes.TrimRight(b.pending[:n], "\n")))
+	b.pending = append([]byte(nil), b.pending[n:]...)
+	return text
+}

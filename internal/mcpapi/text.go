@@ -1,0 +1,140 @@
+package mcpapi
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+// maxText is how much of an output or a patch a client gets, in bytes.
+const maxText = 64 << 10
+
+// excerpt is a writer that keeps the first and the last of what passes.
+type excerpt struct {
+	head  []byte // at most maxText/2
+	tail  []byte // what follows, at most maxText of its end; text uses maxText/2
+	total int64
+}
+
+// Write never fails.
+func (e *excerpt) Write(p []byte) (int, error) {
+	n := len(p)
+	e.total += int64(n)
+	k := min(len(p), maxText/2-len(e.head))
+	e.head, p = append(e.head, p[:k]...), p[k:]
+	if len(p) > maxText/2 {
+		e.tail, p = e.tail[:0], p[len(p)-maxText/2:]
+	}
+	if e.tail = append(e.tail, p...); len(e.tail) > maxText {
+		e.tail = append(e.tail[:0], e.tail[len(e.tail)-maxText/2:]...)
+	}
+	return n, nil
+}
+
+// text gives the first and the last of what passed, harmless and at most maxText
+// each time, and how many bytes are left out between them.
+func (e *excerpt) text() (head, tail string, omitted int64) {
+	first, last := e.head, e.tail
+	whole := int64(len(first)+len(last)) == e.total
+	if whole {
+		first = append(append([]byte(nil), first...), last...)
+		if s := visible(string(first)); len(s) <= maxText {
+			return s, "", 0
+		}
+	}
+	head, n := firstVisible(string(first), maxText/2)
+	if whole {
+		last = first[n:]
+	}
+	tail, k := lastVisible(string(last), maxText/2)
+	return head, tail, e.total - int64(n) - int64(k)
+}
+
+// visible makes text harmless; newlines and tabs stay.
+func visible(s string) string {
+	out, _ := firstVisible(s, utf8.UTFMax*len(s)*4)
+	return out
+}
+
+// firstVisible makes the beginning of s harmless, in at most limit bytes, and says
+// how many of s that were.
+func firstVisible(s string, limit int) (string, int) {
+	var b strings.Builder
+	n := 0
+	for n < len(s) {
+		_, size := utf8.DecodeRuneInString(s[n:])
+		c := visibleRune(s[n : n+size])
+		if b.Len()+len(c) > limit {
+			break
+		}
+		b.WriteString(c)
+		n += size
+	}
+	return b.String(), n
+}
+
+// lastVisible is firstVisible from the end.
+func lastVisible(s string, limit int) (string, int) {
+	var parts []string
+	n, length := 0, 0
+	for n < len(s) {
+		_, size := utf8.DecodeLastRuneInString(s[:len(s)-n])
+		c := visibleRune(s[len(s)-n-size : len(s)-n])
+		if length += len(c); length > limit {
+			break
+		}
+		parts = append(parts, c)
+		n += size
+	}
+	var b strings.Builder
+	for i := len(parts) - 1; i >= 0; i-- {
+		b.WriteString(parts[i])
+	}
+	return b.String(), n
+}
+
+func visibleRune(c string) string {
+	if c == "\n" || c == "\t" {
+		return c
+	}
+	return tty.Clean(c)
+}
+
+// shorten makes text harmless and at most so many bytes long.
+func shorten(s string, limit int) string {
+	out, n := firstVisible(s, limit)
+	if n < len(s) {
+		out += "..."
+	}
+	return out
+}
+
+// line makes one line of text that a sandbox or a person wrote.
+func line(s string) string {
+	const limit = 200
+	return tty.Cut(tty.Clean(s[:min(len(s), 4*limit)]), limit)
+}
+
+// count writes a number of things: "1 path", "2 boxes".
+func count(n int, what string) string {
+	switch {
+	case n == 1:
+		return "1 " + what
+	case strings.HasSuffix(what, "s") || strings.HasSuffix(what, "x"):
+		what += "e"
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// size writes a number of bytes.
+func size(n int64) string {
+	switch {
+	case n >= 10<<20:
+		return fmt.Sprintf("%d MiB", n>>20)
+	case n >= 10<<10:
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return count(int(n), "byte")
+}

@@ -1,0 +1,191 @@
+package mcpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// maxNamed is how many sandboxes an error names.
+const maxNamed = 20
+
+// tool is what clients are told of a tool beside its schemas.
+type tool struct {
+	name, title, about string
+	reads              bool // it changes nothing
+	destroys           bool // it may take something away
+	repeats            bool // to call it again changes nothing more
+	open               bool // what it runs may reach beyond the sandbox
+	anywhere           bool // it can do without a sandbox
+}
+
+// at is the input of every tool of a server that is not bound to a sandbox.
+type at struct {
+	Sandbox string `json:"sandbox,omitempty" jsonschema:"name or id of the sandbox; may be left out when there is only one"`
+}
+
+func (a at) where() string { return a.Sandbox }
+
+// located is an input that names a sandbox.
+type located interface{ where() string }
+
+// call is one call of a tool.
+type call struct {
+	client  *client.Client
+	sandbox string // "" only where tool.anywhere
+	beat    *beat
+}
+
+// add makes a tool of fn, which gives the structured result and the text for a
+// model.
+func add[In located, Out any](s *server, m *mcp.Server, t tool, fn func(context.Context, *call, In) (Out, string, error)) {
+	no := false
+	in, out := schema[In](), schema[Out]()
+	if s.opt.Sandbox != "" {
+		delete(in.Properties, "sandbox")
+		in.PropertyOrder = slices.DeleteFunc(in.PropertyOrder, func(p string) bool { return p == "sandbox" })
+	}
+	hints := &mcp.ToolAnnotations{Title: t.title, ReadOnlyHint: t.reads, IdempotentHint: t.reads || t.repeats, DestructiveHint: &t.destroys, OpenWorldHint: &no}
+	if t.open {
+		hints.OpenWorldHint = &t.open
+	}
+	mcp.AddTool(m, &mcp.Tool{Name: t.name, Title: t.title, Description: t.about, InputSchema: in, OutputSchema: out, Annotations: hints},
+		func(ctx context.Context, req *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
+			var none Out
+			name, err := s.find(ctx, in.where(), t.anywhere)
+			if err != nil {
+				return nil, none, err
+			}
+			c := &call{client: s.opt.Client, sandbox: name, beat: startBeat(ctx, t.name, req)}
+			res, text, err := fn(ctx, c, in)
+			c.beat.end()
+			if err != nil {
+				return nil, none, err
+			}
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, res, nil
+		})
+}
+
+// schema describes T. Our lists are never null, and what may be absent is then
+// left out.
+func schema[T any]() *jsonschema.Schema {
+	s, err := jsonschema.For[T](nil)
+	if err != nil {
+		panic(err) //nolint:forbidigo // a type of ours that JSON cannot say: impossible, and every test would see it
+	}
+	noNull(s)
+	return s
+}
+
+func noNull(s *jsonschema.Schema) {
+	if s == nil {
+		return
+	}
+	if len(s.Types) == 2 && s.Types[0] == "null" {
+		s.Type, s.Types = s.Types[1], nil
+	}
+	noNull(s.Items)
+	for _, p := range s.Properties {
+		noNull(p)
+	}
+}
+
+// find says which sandbox a call is about.
+func (s *server) find(ctx context.Context, name string, anywhere bool) (string, error) {
+	switch {
+	case s.opt.Sandbox != "":
+		return s.opt.Sandbox, nil
+	case name != "" || anywhere:
+		return name, nil
+	}
+	list, err := s.opt.Client.List(ctx)
+	if err != nil {
+		return "", err
+	}
+	return only(list)
+}
+
+// only gives the name of the one sandbox that there is.
+func only(list []wire.Sandbox) (string, error) {
+	switch len(list) {
+	case 0:
+		return "", fault.New(fault.NotFound, "there is no sandbox").WithHint("a person can make one with: coppice create NAME")
+	case 1:
+		return list[0].Name, nil
+	}
+	var names []string
+	for _, sb := range list[:min(len(list), maxNamed)] {
+		names = append(names, sb.Name)
+	}
+	more := ""
+	if n := len(list) - len(names); n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	return "", fault.New(fault.Invalid, "there are %d sandboxes", len(list)).
+		WithHint(`name one as "sandbox": %s%s`, strings.Join(names, ", "), more)
+}
+
+// refusal begins the text of every failed call: a model that is not told so makes
+// a result up.
+const refusal = "THIS TOOL DID NOT EXECUTE, AND NO RESULT OF IT MAY BE INVENTED."
+
+// errorKey is where a failed call has its error for programs, in _meta.
+const errorKey = "coppice/error"
+
+// explainFailures gives every failed call its text, also one whose inputs the
+// schema refuses.
+func explainFailures(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		res, err := next(ctx, method, req)
+		if r, ok := res.(*mcp.CallToolResult); ok && err == nil && r.IsError {
+			e := wireError(r.GetError())
+			r.Content = []mcp.Content{&mcp.TextContent{Text: failure(e)}}
+			r.Meta = mcp.Meta{errorKey: e}
+		}
+		return res, err
+	}
+}
+
+// failure is what a model reads of a failed call.
+func failure(e wire.Error) string {
+	text := refusal + "\nerror (" + e.Kind + "): " + e.Message
+	if e.Hint != "" {
+		text += "\nhint: " + e.Hint
+	}
+	return text
+}
+
+// maxError is how much of an error's message and hint is shown, in bytes.
+const maxError = 4 << 10
+
+// wireError takes an error apart; what comes from a sandbox is harmless then.
+func wireError(err error) wire.Error {
+	var (
+		ce *client.Error
+		fe *fault.Error
+		e  wire.Error
+	)
+	switch {
+	case err == nil:
+		e = wire.Error{Kind: string(fault.Internal), Message: "it failed, and nobody said why"}
+	case errors.As(err, &ce):
+		e = wire.Error{Kind: ce.Kind, Message: err.Error(), Hint: ce.Hint}
+	case errors.As(err, &fe):
+		e = wire.Error{Kind: string(fe.Kind), Message: err.Error(), Hint: fault.HintOf(err)}
+	case fault.KindOf(err) != fault.Internal:
+		e = wire.Error{Kind: string(fault.KindOf(err)), Message: err.Error()}
+	default: // the schema's
+		e = wire.Error{Kind: string(fault.Invalid), Message: err.Error(), Hint: "the tool's input schema says what it takes"}
+	}
+	e.Message, e.Hint = shorten(e.Message, maxError), shorten(e.Hint, maxError)
+	return e
+}
