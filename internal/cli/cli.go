@@ -1,8 +1,8 @@
 // Package cli is the command line: one file per command, each turning flags into
 // options, options into one call of the client, and the answer into text or
 // JSON. Results go to stdout, everything else to stderr. Only cmd/coppice
-// imports it; it imports client, client/wire, fault, tty, daemon, and what of
-// box a re-executed process begins with.
+// imports it; it imports client, client/wire, fault, tty, daemon, mcpapi, and those
+// rooms that are pure and need no daemon.
 package cli
 
 import (
@@ -15,7 +15,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -55,9 +54,6 @@ type app struct {
 func Main(argv []string) int {
 	if len(argv) == 0 {
 		argv = []string{"coppice"}
-	}
-	if code, ok := reexec(argv); ok {
-		return code
 	}
 	if len(argv) == 2 && argv[1] == "--version" {
 		// Nothing is built up for this: it is the floor of every start.
@@ -207,30 +203,16 @@ func (a *app) palette() tty.Palette {
 
 // home gives the home, absolute.
 func (a *app) home() (string, error) {
-	dir := a.homeFlag
-	switch {
-	case dir != "":
-	case a.getenv("COPPICE_HOME") != "":
-		dir = a.getenv("COPPICE_HOME")
-	case runtime.GOOS == "linux" && os.Getuid() == 0:
-		dir = "/var/lib/coppice"
-	case filepath.IsAbs(a.getenv("XDG_DATA_HOME")):
-		dir = filepath.Join(a.getenv("XDG_DATA_HOME"), "coppice")
-	default:
-		h := a.getenv("HOME")
-		if h == "" {
-			h, _ = os.UserHomeDir()
+	if a.homeFlag == "" {
+		home, err := client.Home(a.getenv)
+		var e *client.Error
+		if errors.As(err, &e) {
+			return "", &usageError{msg: e.Message, hint: e.Hint}
 		}
-		if h == "" {
-			return "", &usageError{msg: "neither COPPICE_HOME nor HOME is set", hint: "set COPPICE_HOME to the directory that holds everything"}
-		}
-		dir = filepath.Join(h, ".local", "share", "coppice")
+		return home, err
 	}
-	abs, err := filepath.Abs(dir)
-	if err != nil {
-		return "", fault.Wrap(err, "find the home %s", dir)
-	}
-	return abs, nil
+	abs, err := filepath.Abs(a.homeFlag)
+	return abs, fault.Wrap(err, "find the home %s", a.homeFlag)
 }
 
 // starter says how to reach and start the daemon.
@@ -256,6 +238,17 @@ func (a *app) starter() (daemon.Starter, error) {
 // client gives the client of this run; it starts the daemon when it must.
 func (a *app) client() (*client.Client, error) {
 	if a.cl == nil {
+		opt, remote, err := client.Remote(a.getenv)
+		if err != nil {
+			return nil, err
+		}
+		if remote {
+			if a.homeFlag != "" {
+				return nil, usagef("--home is for a daemon of this machine, and COPPICE_HOST names another")
+			}
+			a.cl = client.New(opt)
+			return a.cl, nil
+		}
 		s, err := a.starter()
 		if err != nil {
 			return nil, err

@@ -30,6 +30,7 @@ const crashes = 200
 // starts it again, many times. Afterwards every snapshot that was acknowledged is
 // there and shows what it showed, and the store is whole.
 func TestKilledDaemon(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("needs time: 200 crashes")
 	}
@@ -130,7 +131,7 @@ func (l *ledger) work(ctx context.Context, t *testing.T, c *client.Client, done 
 
 func (l *ledger) move(ctx context.Context, t *testing.T, c *client.Client) {
 	for id := range l.shows {
-		r, err := c.Checkout(ctx, l.name, id)
+		r, err := c.Checkout(ctx, l.name, wire.CheckoutRequest{Node: id})
 		if err != nil {
 			if client.IsKind(err, client.KindNotFound) {
 				t.Errorf("%s: acknowledged snapshot %s: %v", l.name, id, err)
@@ -162,7 +163,7 @@ func (l *ledger) check(ctx context.Context, t *testing.T, c *client.Client) {
 		if looked++; looked > 15 {
 			continue
 		}
-		if _, err := c.Checkout(ctx, l.name, id); err != nil {
+		if _, err := c.Checkout(ctx, l.name, wire.CheckoutRequest{Node: id}); err != nil {
 			t.Errorf("%s: checkout of %s: %v", l.name, id, err)
 			continue
 		}
@@ -178,12 +179,13 @@ func (l *ledger) check(ctx context.Context, t *testing.T, c *client.Client) {
 type doomed struct {
 	t      *testing.T
 	home   string
+	args   []string // of serve
 	cmd    *exec.Cmd
 	log    *os.File
 	client *client.Client
 }
 
-func newDoomed(t *testing.T) *doomed {
+func newDoomed(t *testing.T, args ...string) *doomed {
 	home, err := os.MkdirTemp("", "crash")
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +194,7 @@ func newDoomed(t *testing.T) *doomed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &doomed{t: t, home: home, log: log}
+	d := &doomed{t: t, home: home, args: args, log: log}
 	d.client = client.New(client.Options{Dial: d.dial, Patience: time.Minute})
 	d.start()
 	t.Cleanup(func() {
@@ -233,7 +235,7 @@ func (d *doomed) dial(ctx context.Context) (net.Conn, error) {
 
 func (d *doomed) start() {
 	d.cmd = &exec.Cmd{
-		Path: "/proc/self/exe", Args: []string{"coppice", "serve", "--home", d.home},
+		Path: "/proc/self/exe", Args: append([]string{"coppice", "serve", "--home", d.home}, d.args...),
 		Env: append(os.Environ(), "COPPICE_HOME="+d.home), Stderr: d.log,
 	}
 	if err := d.cmd.Start(); err != nil {

@@ -13,15 +13,12 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
 func (a *app) create() *cobra.Command {
-	var (
-		req    wire.CreateRequest
-		from   string
-		limits []string
-	)
+	var mk making
 	cmd := &cobra.Command{
 		Use: "create [NAME] [flags]", Short: "Make a sandbox", GroupID: groupBox,
 		Long: `Make a sandbox, and print its name.
@@ -38,43 +35,45 @@ func (a *app) create() *cobra.Command {
                  address, or "-" for stdin
   SANDBOX[@REF]  a snapshot of another sandbox; without REF its present state
 
+Automatic snapshots thin out by themselves: the newest --keep-recent snapshots and
+those younger than --keep-for all stay; of older ones there stays one a minute for
+a day, one an hour for a week, one a day for 90 days and one a week. Other
+snapshots never go unasked, nor does one that is tagged, that HEAD or redo is at,
+or that a fork began at.
+
+--limit disk=SIZE needs a daemon of real root, and COPPICE_HOME on ext4 or xfs
+with project quotas or on btrfs with quotas ("coppice probe" says what is
+missing). It limits what the live root holds beyond its base, and with driver
+overlay the sandbox's own snapshots and the number of files too (one for each
+4 KiB). No snapshot is refused for it. A fork has the same limit for itself.
+--limit cpus=N needs a daemon of real root, and the kernel's cpu controller. A command
+that takes longer than --limit time=TIME, or prints more than --limit output=SIZE, is
+ended, with exit code 124 or 153.
+
+What it may reach and use is its policy: what is built in, then your own file
+(~/.config/coppice/coppice.yaml), then ./coppice.yaml, then the flags --policy,
+--preset, --allow, --ask, --net, --tier, --limit and --env. The two files are taken where
+they are there, unless --no-policy-files is given, and never with --from SANDBOX, which
+begins with the policy of that sandbox. With --allow, --preset or --ask the network is
+what rules allow and nothing else, in tier supervised; with --ask what no rule names
+waits for you ("coppice net NAME --asking", "coppice approve"), for a minute.
+"coppice policy show" shows what it came to.
+
 /proc, /dev, /sys, /run and /tmp are mounts of the sandbox's own and have no
 history.`,
 		Example: `  coppice create box
-  coppice create web --from ./rootfs.tar.zst --user root --limit memory=4GiB,pids=512
+  coppice create py --preset pypi --allow api.example.com
+  coppice create web --preset npm --ask
+  coppice create made --from ./rootfs.tar.zst --user root --limit memory=4GiB,pids=512
   coppice create again --from box@HEAD~3`,
 		Args: between(0, 1, "one name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
-				req.Name = args[0]
+				mk.req.Name = args[0]
 			}
-			req.Limits = strings.Join(limits, ",")
-			var err error
-			if req.Env, err = a.env(req.Env); err != nil {
-				return err
-			}
-			ctx, stop := interruptible(cmd.Context())
-			defer stop()
-			body, err := a.source(ctx, from, &req)
+			sb, err := a.make(cmd, &mk)
 			if err != nil {
 				return err
-			}
-			if body != nil {
-				defer body.Close()
-			}
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			show, done := a.progress()
-			sb, err := c.Create(ctx, req, show)
-			done()
-			if err != nil {
-				return err
-			}
-			a.warn(sb.Warnings)
-			for _, n := range sb.Notes {
-				a.note("%s", tty.Clean(n))
 			}
 			return a.print(sb, func(w io.Writer) error {
 				a.note("made %s from %s: driver %s, tier %s, net %s, as %s", tty.Clean(sb.Name), tty.Clean(sb.From),
@@ -84,19 +83,96 @@ history.`,
 			})
 		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&from, "from", "host", "`SOURCE`: host, host-copy, DIR, TARBALL or SANDBOX[@REF]")
-	f.StringVar(&req.User, "user", "", "`USER` of its commands: root, me (who you are here) or a name it knows (default: me from host, else root)")
-	f.StringVar(&req.Driver, "driver", "", "how its files are versioned: auto (default), overlay, copy, btrfs")
-	f.StringVar(&req.Tier, "tier", "", "how its processes are confined: auto (default), workspace, process")
-	f.StringVar(&req.Net, "net", "", "its network: off (default), host")
-	f.StringArrayVarP(&req.Env, "env", "e", nil, "set a variable for every command: `K=V`, or K to take it from here")
-	f.StringArrayVar(&limits, "limit", nil, "`LIMITS`: memory=4GiB,pids=512; disk=10GiB is refused, as no driver can enforce it yet")
-	must(cmd.RegisterFlagCompletionFunc("driver", cobra.FixedCompletions([]string{"auto", "overlay", "copy", "btrfs"}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("tier", cobra.FixedCompletions([]string{"auto", "workspace", "process"}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("net", cobra.FixedCompletions([]string{"off", "host"}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("user", cobra.FixedCompletions([]string{"me", "root"}, cobra.ShellCompDirectiveNoFileComp)))
+	mk.flags(cmd)
 	return cmd
+}
+
+// making is what the flags say about a sandbox to be made.
+type making struct {
+	req    wire.CreateRequest
+	from   string
+	limits []string
+	keep   keeping
+	live   living
+	policy wanting
+}
+
+// flags are those of every command that makes a sandbox.
+func (mk *making) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&mk.from, "from", "host", "`SOURCE`: host, host-copy, DIR, TARBALL or SANDBOX[@REF]")
+	f.StringVar(&mk.req.User, "user", "", "`USER` of its commands: root, me (who you are here) or a name it knows (default: me from host, else root)")
+	f.StringVar(&mk.req.Driver, "driver", "", "how its files are versioned: auto (default), overlay, copy, btrfs")
+	f.StringVar(&mk.req.Tier, "tier", "", "how its processes are confined: auto (default), workspace, process, supervised")
+	f.StringVar(&mk.req.Net, "net", "", "its network: off (default), rules (what the policy allows), host")
+	f.StringArrayVarP(&mk.req.Env, "env", "e", nil, "set a variable for every command: `K=V`, or K to take it from here")
+	f.StringVar(&mk.req.Self, "self", "", "what may be done from inside, at "+wire.SelfSocket+": off, read (default: log, show, diff, mark), rewind (also commit, tag, go back in place)")
+	mk.policy.flags(cmd)
+	mk.policy.automatic(cmd)
+	mk.keep.flags(cmd)
+	mk.live.flags(cmd)
+	f.StringArrayVar(&mk.limits, "limit", nil, "`LIMITS`: memory=4GiB,cpus=1.5,pids=512,disk=10GiB; time=30m,output=100MiB of one command, files=1024 of one process; see above for what cpus and disk need")
+	must(cmd.RegisterFlagCompletionFunc("self", cobra.FixedCompletions([]string{wire.SelfOff, wire.SelfRead, wire.SelfRewind}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("driver", cobra.FixedCompletions([]string{"auto", "overlay", "copy", "btrfs"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("tier", cobra.FixedCompletions([]string{"auto", "workspace", "process", "supervised"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("net", cobra.FixedCompletions([]string{"off", "rules", "host"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("user", cobra.FixedCompletions([]string{"me", "root"}, cobra.ShellCompDirectiveNoFileComp)))
+}
+
+// make makes a sandbox as the flags say, showing how far it is.
+func (a *app) make(cmd *cobra.Command, mk *making) (sb wire.Sandbox, err error) {
+	mk.req.Limits = strings.Join(mk.limits, ",")
+	if mk.req.Env, err = a.env(mk.req.Env); err != nil {
+		return sb, err
+	}
+	if err := mk.keep.fill(&mk.req); err != nil {
+		return sb, err
+	}
+	if err := mk.live.fill(cmd, &mk.req); err != nil {
+		return sb, err
+	}
+	ctx, stop := interruptible(cmd.Context())
+	defer stop()
+	body, err := a.source(ctx, mk.from, &mk.req)
+	if err != nil {
+		return sb, err
+	}
+	if body != nil {
+		defer body.Close()
+	}
+	if err := a.policies(mk); err != nil {
+		return sb, err
+	}
+	c, err := a.client()
+	if err != nil {
+		return sb, err
+	}
+	show, done := a.progress()
+	sb, err = c.Create(ctx, mk.req, show)
+	done()
+	if err != nil {
+		return sb, err
+	}
+	a.warn(sb.Warnings)
+	for _, n := range sb.Notes {
+		a.note("%s", tty.Clean(n))
+	}
+	return sb, nil
+}
+
+// policies fills in the files of the policy.
+func (a *app) policies(mk *making) (err error) {
+	if net := mk.req.Net; mk.policy.rules() && net != "" && net != string(policy.NetRules) {
+		return &usageError{msg: "--net " + net + " does not go with --allow, --preset or --ask", hint: "leave --net out: they make it rules"}
+	}
+	if mk.req.From.Kind != wire.SourceSandbox && !mk.policy.noFiles {
+		if mk.req.Policy, err = a.found(); err != nil {
+			return err
+		}
+	}
+	said, err := mk.policy.said()
+	mk.req.Policy = append(mk.req.Policy, said...)
+	return err
 }
 
 // must is for what only a wrong program can make fail: a flag's name that its
@@ -180,6 +256,9 @@ func (a *app) path(from string, req *wire.CreateRequest) (io.Closer, error) {
 	st, err := os.Stat(abs)
 	if err != nil {
 		return nil, fault.New(fault.KindOf(err), "use %s as a source", from).Because(err)
+	}
+	if st.IsDir() && a.getenv("COPPICE_HOST") != "" {
+		return nil, &usageError{msg: "--from " + from + " is a directory of this machine, and COPPICE_HOST names another", hint: "send it: tar -C " + from + " -c . | coppice create --from -"}
 	}
 	if st.IsDir() {
 		req.From = wire.Source{Kind: wire.SourceDir, Path: abs}

@@ -35,7 +35,7 @@ func TestTheDocumentsSpeakOfRealCommands(t *testing.T) {
 				continue // `coppice VERB`, `coppice --version`
 			}
 			checked++
-			cmd, _, err := (&app{}).root().Find(words[:1])
+			cmd, _, err := (&app{}).root().Find(words[:min(2, len(words))]) // "token create"
 			if err != nil {
 				t.Errorf("%s: coppice %s: %v", doc, m[1], err)
 				continue
@@ -43,6 +43,9 @@ func TestTheDocumentsSpeakOfRealCommands(t *testing.T) {
 			for _, w := range words[1:] {
 				if w == "--" {
 					break
+				}
+				if w == "-" {
+					continue // stdin or stdout
 				}
 				name, _, _ := strings.Cut(strings.TrimLeft(strings.Trim(w, "[]"), "-"), "=")
 				switch dashes := len(w) - len(strings.TrimLeft(w, "-")); {

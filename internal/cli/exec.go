@@ -3,9 +3,12 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
@@ -14,11 +17,12 @@ import (
 )
 
 const execCodes = `  n      the command's own exit code
-  124    it was ended by --timeout
+  124    it was ended by --timeout, or by the sandbox's limit time
   125    coppice failed; the message says why, and the hint what to do
   126    it is not executable
   127    it was not found
-  128+n  signal n ended it`
+  128+n  signal n ended it
+  153    it was ended by the sandbox's limit output`
 
 func (a *app) exec() *cobra.Command {
 	var (
@@ -27,10 +31,11 @@ func (a *app) exec() *cobra.Command {
 		timeout     time.Duration
 	)
 	cmd := &cobra.Command{
-		Use: "exec NAME [flags] -- CMD...", Short: "Run a command in a sandbox", GroupID: groupRun,
+		Use: "exec NAME [flags] [--] CMD...", Short: "Run a command in a sandbox", GroupID: groupRun,
 		Long: `Run a command in a sandbox. Its output is passed on as it comes, signals reach
 it, and its exit code is ours. Afterwards, when it has changed anything, there is
-a snapshot with the command line as its message.
+a snapshot with the command line as its message. From CMD on, everything is the
+command's; flags of ours come before it.
 
 Without -i it reads nothing. The command outlives the daemon, to which this
 program then attaches again. It also outlives this program, when that is killed
@@ -48,20 +53,11 @@ With --json the result is one line of JSON on stderr.`,
   tar -c src | coppice exec box -i -w /work -- tar -x`,
 		Annotations:       map[string]string{exits: execCodes, ownCodes: "yes"},
 		ValidArgsFunction: a.names(1),
-		Args: func(cmd *cobra.Command, args []string) error {
-			dash := cmd.ArgsLenAtDash()
-			switch {
-			case len(args) == 0 || dash == 0:
-				return &usageError{msg: "exec needs the name of a sandbox", hint: "as in: coppice exec NAME -- ls -l"}
-			case len(args) == 1:
-				return &usageError{msg: "exec needs a command", hint: "as in: coppice exec " + args[0] + " -- ls -l; for a terminal: coppice shell " + args[0]}
-			case dash > 1:
-				return usagef("exec takes one name before \"--\": %q", args[1])
-			}
-			return nil
+		Args: func(cmd *cobra.Command, args []string) (err error) {
+			req.Cmd, err = commandAfterName(cmd, args)
+			return err
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req.Cmd = args[1:]
 			req.Stdin = interactive
 			if timeout < 0 {
 				return ours(usagef("--timeout %s: a time is wanted", timeout))
@@ -77,10 +73,14 @@ With --json the result is one line of JSON on stderr.`,
 			if req.Env, err = a.env(req.Env); err != nil {
 				return ours(err)
 			}
-			return a.run(cmd.Context(), args[0], req)
+			if req.TTY {
+				req.Env = a.termEnv(req.Env)
+			}
+			return a.foreground(cmd.Context(), args[0], req)
 		},
 	}
 	f := cmd.Flags()
+	f.SetInterspersed(false)
 	f.BoolVarP(&interactive, "interactive", "i", false, "pass stdin on")
 	f.BoolVarP(&req.TTY, "tty", "t", false, "give it a terminal")
 	f.StringArrayVarP(&req.Env, "env", "e", nil, "set a variable: `K=V`, or K to take it from here")
@@ -88,6 +88,27 @@ With --json the result is one line of JSON on stderr.`,
 	f.DurationVar(&timeout, "timeout", 0, "end it after `TIME`, as in 90s or 5m")
 	f.StringVarP(&req.Label, "message", "m", "", "`LABEL` of the snapshot (default: the command line)")
 	return cmd
+}
+
+// commandAfterName gives the command of exec. Flags may stand before and after the
+// name; the first word behind them, or "--", begins the command, so that none of its
+// own flags is taken for one of ours.
+func commandAfterName(cmd *cobra.Command, args []string) ([]string, error) {
+	if len(args) == 0 || cmd.ArgsLenAtDash() == 0 {
+		return nil, &usageError{msg: "exec needs the name of a sandbox", hint: "as in: coppice exec NAME -- ls -l"}
+	}
+	f := cmd.Flags()
+	if err := f.Parse(args[1:]); err != nil {
+		return nil, cmd.FlagErrorFunc()(cmd, err)
+	}
+	switch rest := f.Args(); {
+	case f.Changed("help"):
+		return nil, pflag.ErrHelp
+	case len(rest) == 0:
+		return nil, &usageError{msg: "exec needs a command", hint: "as in: coppice exec " + args[0] + " -- ls -l; for a terminal: coppice shell " + args[0]}
+	default:
+		return rest, nil
+	}
 }
 
 // loginShell starts the user's shell; SHELL is set by the sandbox.
@@ -111,8 +132,12 @@ there is a snapshot.`,
 			if err != nil {
 				return ours(err)
 			}
-			return a.run(cmd.Context(), args[0], wire.ExecRequest{Cmd: []string{"/bin/sh", "-c", loginShell}, Label: label, Dir: dir, Env: env,
-				Stdin: true, TTY: tty.IsTerminal(a.stdin) && tty.IsTerminal(a.stdout)})
+			terminal := a.terminal()
+			if terminal {
+				env = a.termEnv(env)
+			}
+			return a.foreground(cmd.Context(), args[0], wire.ExecRequest{Cmd: []string{"/bin/sh", "-c", loginShell}, Label: label, Dir: dir, Env: env,
+				Stdin: true, TTY: terminal})
 		},
 	}
 	f := cmd.Flags()
@@ -122,66 +147,23 @@ there is a snapshot.`,
 	return cmd
 }
 
+// terminal reports whether somebody sits at a terminal.
+func (a *app) terminal() bool { return tty.IsTerminal(a.stdin) && tty.IsTerminal(a.stdout) }
+
 // ours gives an error of our own the exit code that no command has.
 func ours(err error) error { return &exitCode{code: exitOurs, err: err} }
 
-// run runs one command with this process's streams, and ends as it ends.
-func (a *app) run(ctx context.Context, name string, req wire.ExecRequest) error {
-	c, err := a.client()
+// foreground runs one command with this process's streams, and ends as it ends.
+func (a *app) foreground(ctx context.Context, name string, req wire.ExecRequest) error {
+	exit, err := a.stream(ctx, name, req, nil)
 	if err != nil {
-		return ours(err)
+		return err
 	}
-	raw := req.TTY && req.Stdin && tty.IsTerminal(a.stdin)
-	eol := ""
-	if raw {
-		eol = "\r" // nothing else takes the cursor to the left then
-	}
-	st := client.Streams{Stdout: a.stdout, Stderr: a.stderr, Lost: func(err error) {
-		if err != nil {
-			a.note("%scoppice: the daemon went away: attaching again%s", eol, eol)
-		}
-	}, Dropped: func(n int64) { a.say("%s of output were lost: nobody read them%s", tty.Bytes(n), eol) }}
-	if req.Stdin {
-		st.Stdin = a.stdin
-	}
-	if req.TTY {
-		for _, k := range []string{"TERM", "COLORTERM"} {
-			if v := a.getenv(k); v != "" {
-				req.Env = append([]string{k + "=" + v}, req.Env...)
-			}
-		}
-		screen := a.stdout
-		if !tty.IsTerminal(screen) {
-			screen = a.stdin
-		}
-		resize, stopResize := watchSize(screen) // before its size is taken: no change is missed
-		defer stopResize()
-		st.Resize = resize
-		if cols, rows, ok := tty.Size(screen); ok {
-			req.Size = &wire.Size{Cols: uint16(cols), Rows: uint16(rows)}
-		}
-	}
-	ctx, leave := context.WithCancel(ctx)
-	defer leave()
-	signals, stopSignals := watchSignals(leave)
-	defer stopSignals()
-	st.Signals = signals
+	return a.ended(exit)
+}
 
-	restore := func() {}
-	if raw {
-		if restore, err = tty.Raw(a.stdin); err != nil {
-			return ours(err)
-		}
-	}
-	exit, err := c.Exec(ctx, name, req, st)
-	restore()
-	if err != nil && ctx.Err() != nil {
-		return ours(fault.New(fault.Cancelled, "left; the command may run on").
-			WithHint("see it with: coppice status %s; end it with: coppice stop %s", name, name))
-	}
-	if err != nil {
-		return ours(err)
-	}
+// ended says what is to be said of a command's end, and gives its exit code.
+func (a *app) ended(exit wire.Exit) error {
 	if exit.Message != "" {
 		a.say("%s", tty.Clean(exit.Message))
 	}
@@ -195,4 +177,94 @@ func (a *app) run(ctx context.Context, name string, req wire.ExecRequest) error 
 		return nil
 	}
 	return &exitCode{code: exit.Code}
+}
+
+// errDetached says that the user left a supervised command, which runs on.
+var errDetached = errors.New("detached")
+
+// stream carries this process's streams to a command and back, until it ends. A
+// supervised one is left when the keys are typed, or the terminal goes away: then
+// the error is errDetached.
+func (a *app) stream(ctx context.Context, name string, req wire.ExecRequest, keys []byte) (wire.Exit, error) {
+	c, err := a.client()
+	if err != nil {
+		return wire.Exit{}, ours(err)
+	}
+	kept := req.Attach != "" || req.Run != nil
+	raw := req.TTY && req.Stdin && tty.IsTerminal(a.stdin)
+	eol := ""
+	if raw {
+		eol = "\r" // nothing else takes the cursor to the left then
+	}
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
+	st := client.Streams{Stdout: a.stdout, Stderr: a.stderr, Lost: func(err error) {
+		if err != nil {
+			a.note("%scoppice: the daemon went away: attaching again%s", eol, eol)
+		}
+	}, Dropped: func(n int64) { a.say("%s of output were lost: nobody read them%s", tty.Bytes(n), eol) }, Restarted: func() {
+		a.screenReset(req.TTY)
+		a.note("%scoppice: the sandbox was rewound, or the command ended: it is started again%s", eol, eol)
+	}}
+	switch {
+	case req.Stdin && kept:
+		st.Stdin = &detachable{in: a.stdin, keys: keys, terminal: raw, leave: func() { leave(errDetached) }}
+	case req.Stdin:
+		st.Stdin = a.stdin
+	}
+	if req.TTY {
+		screen := a.stdout
+		if !tty.IsTerminal(screen) {
+			screen = a.stdin
+		}
+		resize, stopResize := watchSize(screen) // before its size is taken: no change is missed
+		defer stopResize()
+		st.Resize = resize
+		if cols, rows, ok := tty.Size(screen); ok {
+			req.Size = &wire.Size{Cols: uint16(cols), Rows: uint16(rows)}
+		}
+	}
+	signals, stopSignals := watchSignals(func() { leave(nil) }, kept)
+	defer stopSignals()
+	st.Signals = signals
+
+	restore := func() {}
+	if raw {
+		if restore, err = tty.Raw(a.stdin); err != nil {
+			return wire.Exit{}, ours(err)
+		}
+	}
+	exit, err := c.Exec(ctx, name, req, st)
+	if kept && err != nil {
+		a.screenReset(raw)
+	}
+	restore()
+	switch {
+	case err != nil && ctx.Err() != nil && kept:
+		return exit, errDetached
+	case err != nil && ctx.Err() != nil:
+		return exit, ours(fault.New(fault.Cancelled, "left; the command may run on").
+			WithHint("see it with: coppice status %s; end it with: coppice stop %s", name, name))
+	case err != nil:
+		return exit, ours(err)
+	}
+	return exit, nil
+}
+
+// termEnv are the variables that tell a command about this terminal.
+func (a *app) termEnv(env []string) []string {
+	for _, k := range []string{"TERM", "COLORTERM"} {
+		if v := a.getenv(k); v != "" {
+			env = append([]string{k + "=" + v}, env...)
+		}
+	}
+	return env
+}
+
+// screenReset leaves the other screen and shows the cursor, as a program that was
+// left or killed cannot do any more.
+func (a *app) screenReset(terminal bool) {
+	if terminal {
+		fmt.Fprint(a.stdout, "\x1b[?1049l\x1b[?25h\x1b[?2004l\x1b[?1000l\x1b[?1006l\x1b[0m\r\n")
+	}
 }

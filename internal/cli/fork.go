@@ -11,14 +11,19 @@ import (
 )
 
 func (a *app) fork() *cobra.Command {
-	var req wire.ForkRequest
+	var (
+		req  wire.ForkRequest
+		more wanting
+	)
 	cmd := &cobra.Command{
 		Use: "fork NAME [NEW...] [flags]", Short: "Make more sandboxes from one", GroupID: groupBox,
 		Long: `Make new sandboxes that begin as a snapshot of this one, and print their names.
 They share every layer with it, and copy nothing. Without --at it is the present
-state, which is captured first.`,
+state, which is captured first. They have its policy, and what --policy, --allow,
+--preset and --ask add to that; rules that hold for a time are not theirs.`,
 		Example: `  coppice fork box try1 try2
-  coppice fork box -n 10 --at HEAD~2`,
+  coppice fork box -n 10 --at HEAD~2
+  coppice fork box online --preset npm`,
 		Args:              between(1, -1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -28,6 +33,10 @@ state, which is captured first.`,
 				return usagef("-n %d: a number of 1 or more is wanted", req.N)
 			case cmd.Flags().Changed("count") && len(req.Names) > req.N:
 				return usagef("-n %d, and %d names", req.N, len(req.Names))
+			}
+			var err error
+			if req.Policy, err = more.said(); err != nil {
+				return err
 			}
 			c, err := a.client()
 			if err != nil {
@@ -53,5 +62,6 @@ state, which is captured first.`,
 	f := cmd.Flags()
 	f.IntVarP(&req.N, "count", "n", 0, "make `N` in all; those without a name get one")
 	f.StringVar(&req.At, "at", "", "begin as snapshot `REF`")
+	more.flags(cmd)
 	return cmd
 }

@@ -19,7 +19,8 @@ func (a *app) gc() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "gc [flags] [NAME...]", Short: "Free what nothing refers to, and thin out old history", GroupID: groupStore,
 		Long: `Remove snapshots and layers that no sandbox needs, and print the removed
-snapshots, one a line.
+snapshots, one a line. The forks of tournaments that have ended are removed before,
+unless commands run in them.
 
 With --keep flags, first thin out the history of the named sandboxes, or of all:
 a snapshot that no --keep flag names is dropped, and what it changed is merged
@@ -70,6 +71,13 @@ func (a *app) removed(w io.Writer, res wire.GCResult) error {
 	verb, dropped := "freed", "dropped"
 	if res.DryRun {
 		verb, dropped = "would free", "would drop"
+	}
+	if len(res.Forks) > 0 {
+		removed := "removed"
+		if res.DryRun {
+			removed = "would remove"
+		}
+		a.note("%s %s of tournaments", removed, tty.Count(len(res.Forks), "fork"))
 	}
 	if len(res.Dropped) > 0 {
 		a.note("%s %s from the history", dropped, tty.Count(len(res.Dropped), "snapshot"))

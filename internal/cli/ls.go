@@ -13,7 +13,8 @@ import (
 func (a *app) ls() *cobra.Command {
 	return &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List the sandboxes", GroupID: groupBox,
-		Long:    "List the sandboxes. With --quiet their names only, one a line.",
+		Long: `List the sandboxes. With --quiet their names only, one a line. The forks of a
+tournament are there "until gc".`,
 		Example: "  coppice ls",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.client()
@@ -39,6 +40,9 @@ func (a *app) ls() *cobra.Command {
 					state := sb.State
 					if sb.Procs > 0 {
 						state = fmt.Sprintf("%s (%d)", state, sb.Procs)
+					}
+					if sb.Tournament != "" {
+						state += ", until gc"
 					}
 					t.Row(tty.Clean(sb.Name), tty.Clean(state), tty.Clean(sb.Head), tty.Clean(sb.Tier), tty.Clean(sb.Driver),
 						tty.Clean(sb.Net), tty.Clean(sb.User), tty.Cut(tty.Clean(sb.From), 40), tty.Ago(sb.Created, a.now()))

@@ -26,7 +26,7 @@ func (a *app) man() *cobra.Command {
 			root := cmd.Root()
 			root.InitDefaultHelpFlag()
 			var written []string
-			for _, c := range append([]*cobra.Command{root}, root.Commands()...) {
+			for _, c := range family(root) {
 				if c.Hidden {
 					continue
 				}
@@ -43,6 +43,15 @@ func (a *app) man() *cobra.Command {
 			})
 		},
 	}
+}
+
+// family is a command and all below it.
+func family(c *cobra.Command) []*cobra.Command {
+	all := []*cobra.Command{c}
+	for _, sub := range c.Commands() {
+		all = append(all, family(sub)...)
+	}
+	return all
 }
 
 // roff writes text so that nothing in it is a request.

@@ -29,8 +29,8 @@ type desk struct {
 
 const sandbox = "box"
 
-// newDesk makes the sandbox; everything ends with the test.
-func newDesk(t *testing.T) *desk {
+// newDesk makes the sandbox, with flags of create; everything ends with the test.
+func newDesk(t *testing.T, flags ...string) *desk {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "desk")
 	if err != nil {
@@ -47,7 +47,7 @@ func newDesk(t *testing.T) *desk {
 			t.Error(err)
 		}
 	})
-	d.run("create", sandbox, "--from", "host")
+	d.run(append([]string{"create", sandbox, "--from", "host"}, flags...)...)
 	return d
 }
 

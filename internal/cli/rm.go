@@ -46,6 +46,22 @@ with them stays. A sandbox in which commands run is refused without --force.`,
 	return cmd
 }
 
+func (a *app) start() *cobra.Command {
+	return &cobra.Command{
+		Use: "start NAME...", Short: "Start stopped sandboxes", GroupID: groupBox,
+		Long: `Start stopped sandboxes. The command of coppice run starts again where there
+is one, whatever its --restart says; attach shows it. A sandbox without one is made
+ready for commands, and goes idle again after half a minute without a process. What
+runs already is left alone. Commands start a sandbox by themselves.`,
+		Example:           "  coppice start box",
+		Args:              between(1, -1, "the name of a sandbox"),
+		ValidArgsFunction: a.names(0),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return printEach(cmd.Context(), a, args, (*client.Client).Start)
+		},
+	}
+}
+
 func (a *app) stop() *cobra.Command {
 	return &cobra.Command{
 		Use: "stop NAME...", Short: "End all processes of sandboxes", GroupID: groupBox,
@@ -55,27 +71,33 @@ left is captured, and the sandbox costs no memory any more.`,
 		Args:              between(1, -1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			res := map[string]wire.StopResult{}
-			err := a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, name string) error {
-				r, err := c.Stop(ctx, name)
-				if err == nil {
-					res[name] = r
-				}
-				return err
-			})
-			perr := a.print(res, func(w io.Writer) error {
-				for _, n := range args {
-					if _, ok := res[n]; ok {
-						if _, err := fmt.Fprintln(w, tty.Clean(n)); err != nil {
-							return err
-						}
-					}
-				}
-				return nil
-			})
-			return errors.Join(err, perr)
+			return printEach(cmd.Context(), a, args, (*client.Client).Stop)
 		},
 	}
+}
+
+// printEach calls fn for every name, and prints those for which it went well: their
+// results, as JSON.
+func printEach[T any](ctx context.Context, a *app, names []string, fn func(*client.Client, context.Context, string) (T, error)) error {
+	res := map[string]T{}
+	err := a.each(ctx, names, func(ctx context.Context, c *client.Client, name string) error {
+		r, err := fn(c, ctx, name)
+		if err == nil {
+			res[name] = r
+		}
+		return err
+	})
+	perr := a.print(res, func(w io.Writer) error {
+		for _, n := range names {
+			if _, ok := res[n]; ok {
+				if _, err := fmt.Fprintln(w, tty.Clean(n)); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return errors.Join(err, perr)
 }
 
 // each calls fn for every name, shows all errors but the last, and gives that

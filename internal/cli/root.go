@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/internal/daemon"
 )
 
 // Annotations of commands.
@@ -42,6 +43,9 @@ Environment:
   COPPICE_HOME    holds everything (default: $XDG_DATA_HOME/coppice, and
                   /var/lib/coppice for root)
   COPPICE_SOCKET  a daemon to talk to instead of the home's own
+  COPPICE_HOST    a daemon to talk to over TCP: https://HOST:PORT
+  COPPICE_TOKEN   the token for it; see "coppice help token"
+  COPPICE_CA      a file of the certificates to trust there
   COPPICE_IDLE    how long a daemon that was started by itself waits for work
                   (default: 5m; 0 is for ever)
   NO_COLOR        set: no colours`
@@ -107,9 +111,6 @@ func (a *app) root() *cobra.Command {
 	cmd.SetUsageTemplate(usageTemplate)
 	cmd.SetVersionTemplate("coppice {{.Version}}\n")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		if cmd.Annotations[ownCodes] != "" && cmd.Name() == "exec" {
-			return &usageError{msg: err.Error(), hint: `put "--" before the command: coppice exec NAME -- CMD...`}
-		}
 		return usagef("%s", err)
 	})
 	f := cmd.PersistentFlags()
@@ -135,10 +136,10 @@ func (a *app) root() *cobra.Command {
 	}
 	cmd.SetHelpCommand(help)
 	cmd.AddCommand(
-		a.create(), a.fork(), a.ls(), a.status(), a.stop(), a.rm(),
-		a.exec(), a.shell(),
-		a.log(), a.head(), a.branches(), a.show(), a.diff(), a.commit(), a.checkout(), a.undo(), a.redo(), a.tag(), a.delete(),
-		a.gc(), a.verify(), a.probe(), a.serve(), a.versionCmd(), a.completion(), a.man(),
+		a.create(), a.fork(), a.ls(), a.status(), a.update(), a.cp(), a.start(), a.stop(), a.rm(),
+		a.run(), a.attach(), a.exec(), a.shell(), a.tournament(), a.ps(), a.kill(), a.port(), a.net(), a.why(), a.allow(), a.approve(), a.deny(), a.socket(), a.mcp(),
+		a.log(), a.watch(), a.head(), a.branches(), a.show(), a.diff(), a.commit(), a.mark(), a.hook(), a.checkout(), a.undo(), a.redo(), a.tag(), a.delete(),
+		a.gc(), a.verify(), a.events(), a.probe(), a.policy(), a.serve(), a.token(), a.versionCmd(), a.completion(), a.man(),
 	)
 	for _, c := range cmd.Commands() {
 		c.Flags().SortFlags = false
@@ -172,30 +173,51 @@ func between(least, most int, what string) cobra.PositionalArgs {
 	}
 }
 
+// peek gives a client that starts no daemon.
+func (a *app) peek() (*client.Client, error) {
+	opt, remote, err := client.Remote(a.getenv)
+	if err == nil && !remote {
+		var s daemon.Starter
+		s, err = a.starter()
+		opt = client.Options{Dial: s.Dial}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return client.New(opt), nil
+}
+
+// complete gives what list finds by a client that starts no daemon, in a second at the
+// most; a shell is told nothing of what goes wrong.
+func (a *app) complete(cmd *cobra.Command, list func(context.Context, *client.Client) ([]string, error)) ([]string, cobra.ShellCompDirective) {
+	const none = cobra.ShellCompDirectiveNoFileComp
+	c, err := a.peek()
+	if err != nil {
+		return nil, none
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
+	defer cancel()
+	words, err := list(ctx, c)
+	if err != nil {
+		return nil, none
+	}
+	return words, none
+}
+
 // names completes the names of sandboxes; it starts no daemon.
 func (a *app) names(most int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		const none = cobra.ShellCompDirectiveNoFileComp
 		if most > 0 && len(args) >= most {
-			return nil, none
+			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		s, err := a.starter()
-		if err != nil {
-			return nil, none
-		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
-		defer cancel()
-		c := client.New(client.Options{Dial: s.Dial})
-		defer c.Close()
-		list, err := c.List(ctx)
-		if err != nil {
-			return nil, none
-		}
-		var names []string
-		for _, sb := range list {
-			names = append(names, sb.Name)
-		}
-		return names, none
+		return a.complete(cmd, func(ctx context.Context, c *client.Client) (names []string, _ error) {
+			list, err := c.List(ctx)
+			for _, sb := range list {
+				names = append(names, sb.Name)
+			}
+			return names, err
+		})
 	}
 }
 
@@ -203,27 +225,20 @@ func (a *app) names(most int) cobra.CompletionFunc {
 func (a *app) nameThenRef(refs int) cobra.CompletionFunc {
 	names := a.names(1)
 	return func(cmd *cobra.Command, args []string, part string) ([]string, cobra.ShellCompDirective) {
-		const none = cobra.ShellCompDirectiveNoFileComp
 		if len(args) == 0 {
 			return names(cmd, args, part)
 		}
-		s, err := a.starter()
-		if err != nil || len(args) > refs {
-			return nil, none
+		if len(args) > refs {
+			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
-		defer cancel()
-		c := client.New(client.Options{Dial: s.Dial})
-		defer c.Close()
-		res, err := c.Log(ctx, args[0])
-		if err != nil {
-			return nil, none
-		}
-		out := []string{"HEAD"}
-		for _, n := range res.Nodes {
-			out = append(out, n.Tags...)
-			out = append(out, cobra.CompletionWithDesc(n.ID, oneLine(n.Message, 60)))
-		}
-		return out, none
+		return a.complete(cmd, func(ctx context.Context, c *client.Client) ([]string, error) {
+			res, err := c.Log(ctx, args[0])
+			refs := []string{"HEAD"}
+			for _, n := range res.Nodes {
+				refs = append(refs, n.Tags...)
+				refs = append(refs, cobra.CompletionWithDesc(n.ID, oneLine(n.Message, 60)))
+			}
+			return refs, err
+		})
 	}
 }

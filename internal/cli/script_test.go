@@ -5,6 +5,7 @@ package cli_test
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,22 +18,19 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/coppice-dev/coppice/internal/box"
-	"github.com/coppice-dev/coppice/internal/box/probe"
 	"github.com/coppice-dev/coppice/internal/cli"
 )
 
 // TestMain makes this binary the program as well: a script that runs "coppice"
-// runs the real main, and what that starts again under other names is found by
-// argv[0] before anything else.
+// runs the real main. What that starts again under other names is found by the
+// packages that do.
 func TestMain(m *testing.M) {
-	if ok, code := box.Dispatch(os.Args); ok {
-		os.Exit(code)
-	}
-	if ok, code := probe.Dispatch(os.Args); ok {
-		os.Exit(code)
-	}
-	testscript.Main(m, map[string]func(){"coppice": func() { os.Exit(cli.Main(os.Args)) }})
+	testscript.Main(m, map[string]func(){
+		"coppice":  func() { os.Exit(cli.Main(os.Args)) },
+		"soak":     func() { os.Exit(soak(os.Args)) },
+		"witness":  witness,
+		"labhosts": labhosts,
+	})
 }
 
 // raced says that the race detector is on, under which SQLite takes twenty times
@@ -53,6 +51,10 @@ func TestScripts(t *testing.T) {
 				return os.Getuid() != 0, nil
 			case "race":
 				return raced, nil
+			case "btrfs":
+				known, err := os.ReadFile("/proc/filesystems")
+				_, missing := exec.LookPath("mkfs.btrfs")
+				return strings.Contains(string(known), "\tbtrfs\n") && missing == nil, err
 			}
 			return false, fmt.Errorf("no condition %q", cond)
 		},
@@ -62,6 +64,7 @@ func TestScripts(t *testing.T) {
 			"eventually": cmdEventually,
 			"daemon":     cmdDaemon,
 			"tmpfs":      cmdTmpfs,
+			"btrfs":      cmdBtrfs,
 			"overlayfs":  cmdOverlayfs,
 			"lines":      cmdLines,
 			"rootfs":     cmdRootfs,
@@ -193,6 +196,21 @@ func cmdTmpfs(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Defer(func() { _ = exec.Command("umount", "-l", dir).Run() })
 }
 
+// cmdBtrfs: "btrfs DIR" mounts one in a file; it needs root, as tmpfs does.
+func cmdBtrfs(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: btrfs DIR")
+	}
+	dir := ts.MkAbs(args[0])
+	ts.Check(os.MkdirAll(dir, 0o700))
+	for _, c := range [][]string{{"truncate", "-s", "512M", dir + ".img"}, {"mkfs.btrfs", "-q", dir + ".img"}, {"mount", "-o", "loop", dir + ".img", dir}} {
+		if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
+			ts.Fatalf("%s: %v: %s", c[0], err, out)
+		}
+	}
+	ts.Defer(func() { _ = exec.Command("umount", "-l", dir).Run() })
+}
+
 // cmdOverlayfs: "overlayfs DIR" mounts one, with all that it needs in memory; it
 // needs root, as tmpfs does.
 func cmdOverlayfs(ts *testscript.TestScript, neg bool, args []string) {
@@ -226,15 +244,34 @@ func cmdLines(ts *testscript.TestScript, neg bool, args []string) {
 
 // programs are what the root file system of "rootfs" has.
 var programs = []string{"sh", "bash", "cat", "ls", "rm", "mkdir", "mv", "ln", "touch", "sleep", "head", "wc", "id", "env", "pwd", "chmod",
-	"seq", "dd", "true", "false", "stat", "kill", "stty", "tty", "test", "yes", "cp", "tr", "sync", "mkfifo"}
+	"seq", "dd", "true", "false", "stat", "kill", "stty", "tty", "test", "yes", "cp", "tr", "sync", "mkfifo", "echo"}
 
-// cmdRootfs: "rootfs" makes $ROOTFS, a small root file system of this machine's
-// own programs.
+// cmdRootfs: "rootfs" makes $ROOTFS, a small root file system.
 func cmdRootfs(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: rootfs")
 	}
-	root := ts.Getenv("ROOTFS")
+	ts.Check(makeRootfs(ts.Getenv("ROOTFS")))
+}
+
+// makeRootfs makes a small root file system of this machine's own programs.
+func makeRootfs(root string) error {
+	texts := map[string]string{
+		"etc/passwd": "root:x:0:0:root:/root:/bin/bash\n",
+		"etc/group":  "root:x:0:\n",
+		"work/a":     "one\ntwo\nthree\n",
+		"work/b":     "gone\n",
+	}
+	for _, d := range []string{"etc", "root", "usr", "var", "work"} {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			return err
+		}
+	}
+	for name, text := range texts {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
 	files := map[string]bool{}
 	for _, p := range programs {
 		path, err := exec.LookPath(p)
@@ -242,39 +279,44 @@ func cmdRootfs(ts *testscript.TestScript, neg bool, args []string) {
 			continue
 		}
 		files[path] = true
-		out, err := exec.Command("ldd", path).Output()
-		if err != nil {
-			continue // static
-		}
-		for _, w := range strings.Fields(string(out)) {
-			if strings.HasPrefix(w, "/") {
-				files[w] = true
-			}
+		for _, lib := range libraries(path) {
+			files[lib] = true
 		}
 	}
 	for f := range files {
 		// "/usr/bin/x" serves as "/bin/x" as well: merged or not.
-		b, err := os.ReadFile(f)
-		ts.Check(err)
 		to := filepath.Join(root, f)
 		if dir := filepath.Dir(f); dir == "/bin" || dir == "/usr/bin" {
 			to = filepath.Join(root, "bin", filepath.Base(f))
 		}
-		ts.Check(os.MkdirAll(filepath.Dir(to), 0o755))
-		ts.Check(os.WriteFile(to, b, 0o755))
+		b, err := os.ReadFile(f)
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(to), 0o755)
+		}
+		if err == nil {
+			err = os.WriteFile(to, b, 0o755)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	for _, d := range []string{"etc", "root", "usr", "var", "work"} {
-		ts.Check(os.MkdirAll(filepath.Join(root, d), 0o755))
+	err := os.Symlink("../bin", filepath.Join(root, "usr", "bin"))
+	if errors.Is(err, fs.ErrExist) { // a program or library lies there
+		return nil
 	}
-	if _, err := os.Lstat(filepath.Join(root, "usr", "bin")); err != nil {
-		ts.Check(os.Symlink("../bin", filepath.Join(root, "usr", "bin")))
+	return err
+}
+
+// libraries gives what a program is linked with, its loader too.
+func libraries(program string) (paths []string) {
+	out, err := exec.Command("ldd", program).Output()
+	if err != nil {
+		return nil // static
 	}
-	for name, text := range map[string]string{
-		"etc/passwd": "root:x:0:0:root:/root:/bin/bash\n",
-		"etc/group":  "root:x:0:\n",
-		"work/a":     "one\ntwo\nthree\n",
-		"work/b":     "gone\n",
-	} {
-		ts.Check(os.WriteFile(filepath.Join(root, name), []byte(text), 0o644))
+	for _, w := range strings.Fields(string(out)) {
+		if strings.HasPrefix(w, "/") {
+			paths = append(paths, w)
+		}
 	}
+	return paths
 }

@@ -22,13 +22,23 @@ func (a *app) serve() *cobra.Command {
 		idle    time.Duration
 		readyFD int
 		stop    bool
+		tcp     daemon.HTTP
 	)
 	cmd := &cobra.Command{
 		Use: "serve [flags]", Short: "Run the daemon in the foreground", GroupID: groupStore,
 		Long: `Run the daemon in the foreground, until SIGINT or SIGTERM. There is no need to:
 the first command starts one, which ends when it has been idle with nothing live.
-Commands that run in sandboxes outlive the daemon, and the next one finds them.`,
+Commands that run in sandboxes outlive the daemon, and the next one finds them.
+
+With --http the API is served on TCP as well, for programs and other machines.
+Whoever comes there needs a token ("coppice token create"). On any address but
+loopback it needs TLS, or a proxy in front that speaks it. A certificate that is
+renewed is read again within seconds. Requests that name the daemon otherwise than
+localhost, its address, or a --allow-host are refused, and so are those of other
+sites' pages.`,
 		Example: `  coppice serve
+  coppice serve --http 127.0.0.1:8080
+  coppice serve --http :8443 --tls-cert cert.pem --tls-key key.pem --allow-host box.example.com
   coppice serve --stop`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			home, err := a.home()
@@ -38,7 +48,7 @@ Commands that run in sandboxes outlive the daemon, and the next one finds them.`
 			if stop {
 				return a.stopDaemon(cmd.Context())
 			}
-			opt := daemon.Options{Home: home, Version: a.version, Idle: idle, Stderr: a.stderr}
+			opt := daemon.Options{Home: home, Version: a.version, Idle: idle, UserHome: a.getenv("HOME"), Stderr: a.stderr, HTTP: tcp}
 			opt.RealUID, opt.RealGID = daemon.RealIDs(a.getenv("COPPICE_REAL_IDS"))
 			if readyFD > 0 {
 				opt.Ready = os.NewFile(uintptr(readyFD), "ready")
@@ -49,6 +59,13 @@ Commands that run in sandboxes outlive the daemon, and the next one finds them.`
 	f := cmd.Flags()
 	f.DurationVar(&idle, "idle", 0, "end after `TIME` with nothing to do and nothing live; 0 is never")
 	f.BoolVar(&stop, "stop", false, "end the daemon that serves the home instead, and wait for its end")
+	f.StringVar(&tcp.Addr, "http", "", "serve the API on TCP too, at `ADDR`, as in 127.0.0.1:8080; port 0 is any")
+	f.StringVar(&tcp.TLSCert, "tls-cert", "", "speak TLS there, with the certificate in `FILE` (PEM)")
+	f.StringVar(&tcp.TLSKey, "tls-key", "", "the key of the certificate is in `FILE` (PEM)")
+	f.BoolVar(&tcp.BehindProxy, "behind-proxy", false, "a proxy in front speaks TLS, and nobody can come past it")
+	f.BoolVar(&tcp.NoAuth, "no-auth", false, "ask nobody for a token; on loopback alone")
+	f.StringArrayVar(&tcp.AllowHosts, "allow-host", nil, "it is also called `NAME`; may be given again")
+	f.StringVar(&tcp.Single, "single", "", "serve the operations of the sandbox `NAME` at /v1/ as well")
 	f.IntVar(&readyFD, "ready-fd", 0, "tell descriptor `FD` when it serves")
 	must(f.MarkHidden("ready-fd"))
 	return cmd

@@ -9,7 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-func watchSignals(func()) (names <-chan string, stop func()) {
+func watchSignals(func(), bool) (names <-chan string, stop func()) {
 	sigs := make(chan os.Signal, 4)
 	signal.Notify(sigs, os.Interrupt)
 	out, done := make(chan string, 4), make(chan struct{})

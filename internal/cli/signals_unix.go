@@ -22,10 +22,11 @@ var passed = map[os.Signal]string{
 // of the one before, to end us and not the command.
 const impatient = 3
 
-// watchSignals gives the names of signals as they come. SIGPIPE is caught, so
+// watchSignals gives the names of signals as they come, but for SIGHUP where the
+// loss of the terminal leaves the command alone: then we end. SIGPIPE is caught, so
 // that a closed stdout is an error of Write and not our end. leave is called
 // when somebody insists on our end.
-func watchSignals(leave func()) (names <-chan string, stop func()) {
+func watchSignals(leave func(), stays bool) (names <-chan string, stop func()) {
 	sigs := make(chan os.Signal, 16)
 	for s := range passed {
 		signal.Notify(sigs, s)
@@ -40,6 +41,10 @@ func watchSignals(leave func()) (names <-chan string, stop func()) {
 			case <-done:
 				return
 			case s := <-sigs:
+				if s == syscall.SIGHUP && stays {
+					leave()
+					return
+				}
 				if s == syscall.SIGINT || s == syscall.SIGTERM {
 					if now := time.Now(); now.Sub(last) > time.Second {
 						times, last = 1, now

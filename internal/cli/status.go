@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
@@ -33,6 +35,11 @@ takes. Without a name, show the daemon.`,
 					t.Row("daemon", fmt.Sprintf("pid %d, version %s, began %s", st.PID, tty.Clean(st.Version), tty.Ago(st.Started, a.now())))
 					t.Row("home", tty.Quote(st.Home))
 					t.Row("sandboxes", fmt.Sprintf("%d, of which %d live", st.Sandboxes, st.Live))
+					for _, l := range st.Listeners {
+						if l.Auth != wire.AuthPeer { // the socket is the home's
+							t.Row("listens", tty.Clean(l.URL)+", "+entry(l.Auth))
+						}
+					}
 					return t.Write(w)
 				})
 			}
@@ -58,6 +65,9 @@ takes. Without a name, show the daemon.`,
 					state += fmt.Sprintf(", processes: %d", sb.Procs)
 				}
 				t.Row("state", state)
+				if sb.Expires != nil || sb.IdleStopMS > 0 {
+					t.Row("lives", a.life(sb))
+				}
 				head := tty.Clean(sb.Head)
 				if st.Dirty {
 					head += ", changed since"
@@ -68,6 +78,8 @@ takes. Without a name, show the daemon.`,
 				t.Row("tier", because(sb.Tier, st.TierReason))
 				t.Row("user", tty.Clean(sb.User))
 				t.Row("net", tty.Clean(sb.Net))
+				t.Row("policy", tty.Clean(sb.Policy))
+				t.Row("self", tty.Clean(sb.Self))
 				for i, kv := range sb.Env {
 					label := ""
 					if i == 0 {
@@ -83,7 +95,19 @@ takes. Without a name, show the daemon.`,
 					limits = append(limits, fmt.Sprintf("pids %d", l))
 				}
 				if l := sb.Limits.Disk; l > 0 {
-					limits = append(limits, "disk "+tty.Bytes(l))
+					limits = append(limits, "disk "+tty.Bytes(l)+" ("+tty.Bytes(st.Disk.Limited)+" used)")
+				}
+				if l := sb.Limits.MilliCPUs; l > 0 {
+					limits = append(limits, fmt.Sprintf("cpus %g", float64(l)/1000))
+				}
+				if l := sb.Limits.TimeMS; l > 0 {
+					limits = append(limits, "time "+(time.Duration(l)*time.Millisecond).String())
+				}
+				if l := sb.Limits.Output; l > 0 {
+					limits = append(limits, "output "+tty.Bytes(l))
+				}
+				if l := sb.Limits.Files; l > 0 {
+					limits = append(limits, fmt.Sprintf("files %d", l))
 				}
 				if limits != nil {
 					t.Row("limits", strings.Join(limits, ", "))
@@ -93,6 +117,9 @@ takes. Without a name, show the daemon.`,
 					disk += ", " + tty.Bytes(st.Disk.Live) + " not in a snapshot yet"
 				}
 				t.Row("disk", disk)
+				if st.Run != nil {
+					t.Row("command", a.running(st.Run))
+				}
 				if len(st.Enforced) == 0 {
 					t.Row("enforced", "(it was never started)")
 				}
@@ -120,9 +147,29 @@ takes. Without a name, show the daemon.`,
 	}
 }
 
+// running says what the supervised command is and does.
+func (a *app) running(r *wire.Run) string {
+	line := tty.Clean(strings.Join(r.Cmd, " "))
+	if r.Exit == nil {
+		return line + ", since " + tty.Ago(r.Started, time.Now())
+	}
+	return fmt.Sprintf("%s, ended with exit code %d %s", line, r.Exit.Code, tty.Ago(*r.Ended, time.Now()))
+}
+
 func branches(n int) string {
 	if n == 1 {
 		return "1 branch"
 	}
 	return fmt.Sprintf("%d branches", n)
+}
+
+// entry says what a listener asks of those who come.
+func entry(auth string) string {
+	switch auth {
+	case wire.AuthToken:
+		return "with a token"
+	case wire.AuthNone:
+		return "open to every program on this machine"
+	}
+	return tty.Clean(auth)
 }

@@ -123,6 +123,9 @@ func (a *app) moved(m wire.MoveResult) error {
 		if m.Stopped > 0 {
 			a.note("stopped %d running processes", m.Stopped)
 		}
+		if m.InPlace {
+			a.note("%s changed under running commands", tty.Count(m.Rewritten, "path"))
+		}
 		a.note("HEAD is now at %s  %s", tty.Clean(m.Head), oneLine(m.Message, 0))
 		_, err := fmt.Fprintln(w, tty.Clean(m.Head))
 		return err

@@ -1,0 +1,115 @@
+//go:build linux
+
+package cli_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The first steps of docs/api.md are taken as they stand there, but for the port,
+// and print what it says: a line each, in this order, where "…" stands for anything.
+func TestTenMinutesWithCurl(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skipf("needs curl: %v", err)
+	}
+	d := newDesk(t)
+	d.run("rm", sandbox)
+	d.run("serve", "--stop")
+	steps := stepsOf(t, "../../docs/api.md", "## Ten minutes with curl")
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, port := "", freePort(t)
+	for i, s := range steps {
+		script += fmt.Sprintf("%s\necho; echo '=== %d'\n", strings.ReplaceAll(s.code, "7070", port), i)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "sh", "-c", script)
+	cmd.Env = append(d.env, "HOME="+me.HomeDir) // where a sandbox's user is at home
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Errorf("%v: %s%s", err, out, stderr.String())
+	}
+	rest := string(out)
+	for i, s := range steps {
+		got, after, ok := strings.Cut(rest, fmt.Sprintf("=== %d\n", i))
+		if !ok {
+			t.Fatalf("it ends in step %d: %s%s", i, got, stderr.String())
+		}
+		rest = after
+		lines := strings.Split(got, "\n")
+		for _, want := range s.want {
+			at := slices.IndexFunc(lines, want.MatchString)
+			if at < 0 {
+				t.Errorf("step %d prints\n%s\nwant %s\n%s", i, got, want, stderr.String())
+				break
+			}
+			lines = lines[at+1:]
+		}
+	}
+}
+
+// lesson is a block of commands, and lines that it prints.
+type lesson struct {
+	code string
+	want []*regexp.Regexp
+}
+
+var block = regexp.MustCompile("(?s)```(sh|text)\n(.*?)```")
+
+// stepsOf gives the steps below a heading.
+func stepsOf(t *testing.T, file, heading string) (steps []lesson) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, ok := strings.Cut(string(b), heading+"\n")
+	section, _, more := strings.Cut(section, "\n## ")
+	if !ok || !more {
+		t.Fatalf("%s has no section %q", file, heading)
+	}
+	for _, m := range block.FindAllStringSubmatch(section, -1) {
+		if m[1] == "sh" {
+			steps = append(steps, lesson{code: m[2]})
+			continue
+		}
+		s := &steps[len(steps)-1]
+		for _, line := range strings.Split(strings.TrimSpace(m[2]), "\n") {
+			s.want = append(s.want, regexp.MustCompile("^"+strings.ReplaceAll(regexp.QuoteMeta(line), "…", ".*")+"$"))
+		}
+	}
+	if len(steps) < 5 {
+		t.Fatalf("%s has %d steps", file, len(steps))
+	}
+	return steps
+}
+
+// freePort is one that nobody listens on.
+func freePort(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	_, port, err := net.SplitHostPort(ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}

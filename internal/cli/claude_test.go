@@ -1,0 +1,188 @@
+//go:build linux
+
+package cli_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	script "github.com/coppice-dev/coppice/examples/claude-code/model"
+)
+
+// agent is Claude Code in a sandbox, with the story of the example as its model.
+type agent struct {
+	*desk
+	install string   // its installation
+	home    string   // its user's, in the sandbox
+	command []string // runs it
+	server  *script.Server
+	good    string // the snapshot from before the deletion
+}
+
+// prompted is what it is asked to do.
+const prompted = "Count to one thousand."
+
+// newAgent prepares the story, in which more than the installation is deleted;
+// before is called before each turn.
+func newAgent(t *testing.T, before func(turn int), more ...string) *agent {
+	t.Helper()
+	install := claudeCode(t)
+	// The model listens at 127.0.0.1, which in a network of the sandbox's own
+	// would be another one. Its port is any that is free.
+	a := &agent{install: install, desk: newDesk(t, "--net", "host")}
+	a.home = strings.TrimSpace(a.run("exec", sandbox, "--", "sh", "-c", "echo $HOME"))
+	work, config := filepath.Join(a.home, "work"), filepath.Join(a.home, "config")
+	a.run("exec", sandbox, "--", "mkdir", work, config)
+	a.run("exec", sandbox, "--", "sh", "-c", fmt.Sprintf(`echo '{"hasCompletedOnboarding":true,"theme":"dark","projects":{%q:{"hasTrustDialogAccepted":true}}}' >%s/.claude.json`, work, config))
+
+	story := script.Story(script.Stage{
+		Sandbox: sandbox,
+		Claude:  filepath.Join(install, claudeProgram),
+		Doomed:  append([]string{install}, more...),
+		Coppice: func(_ context.Context, args ...string) (string, error) {
+			out, err := a.try(args...)
+			if args[0] == "commit" {
+				a.good = strings.TrimSpace(out)
+			}
+			return out, err
+		},
+	})
+	for i, turn := range story {
+		story[i].Before = func(ctx context.Context) error {
+			before(i)
+			if turn.Before == nil {
+				return nil
+			}
+			if err := a.captured(); err != nil {
+				return err
+			}
+			return turn.Before(ctx)
+		}
+	}
+	a.server = script.New(story)
+	srv := httptest.NewServer(a.server)
+	t.Cleanup(srv.Close)
+
+	a.command = []string{
+		"run", "--in", sandbox, "--workdir", work,
+		"-e", "CLAUDE_CONFIG_DIR=" + config, "-e", "ANTHROPIC_BASE_URL=" + srv.URL, "-e", "ANTHROPIC_AUTH_TOKEN=none",
+		"-e", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "-e", "DISABLE_AUTOUPDATER=1",
+		"--", filepath.Join(install, claudeProgram), "--allowedTools", "Bash,Write",
+	}
+	return a
+}
+
+// captured waits until what the agent does is in the history by itself.
+func (a *agent) captured() error {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if out, err := a.try("log", sandbox); err == nil && strings.Contains(out, "  auto, ") {
+			return nil
+		}
+	}
+	return errors.New("nothing is captured by itself")
+}
+
+// played checks what the story has left: all of it was played, the history has
+// what was written and what was deleted, and everything is back.
+func (a *agent) played() {
+	a.t.Helper()
+	if err := a.server.Err(); err != nil {
+		a.t.Error(err)
+	}
+	ids := a.history()
+	plan := filepath.Join(a.home, "work/plan.md")
+	if out := a.run("diff", sandbox, ids[len(ids)-1], a.good, "--patch", plan); !strings.Contains(out, "+"+prompted+"\n+Done.\n") {
+		a.t.Errorf("the plan is not in the history: %s", out)
+	}
+	deleted := false
+	for _, id := range ids {
+		out := a.run("diff", sandbox, a.good, id)
+		deleted = deleted || strings.Contains(out, "- "+plan[1:]+"\n") && strings.Contains(out, "- "+a.install[1:]+"/\n")
+	}
+	if !deleted {
+		a.t.Errorf("the deletion is not in the history: %s", a.run("log", sandbox))
+	}
+	if out := a.run("verify", sandbox); strings.Contains(out, "damage") {
+		a.t.Error(out)
+	}
+	digest := fmt.Sprintf("cd %s && find . -type f -print0 | sort -z | xargs -0 sha256sum", a.install)
+	want, err := exec.Command("sh", "-c", digest).Output()
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	if got := a.run("exec", sandbox, "--", "sh", "-c", digest); got != string(want) {
+		a.t.Errorf("the installation is\n%s, and was\n%s", got, want)
+	}
+}
+
+// The real Claude Code deletes its own installation, and is rewound in place: its
+// session goes on and knows nothing of it.
+func TestClaudeCode(t *testing.T) {
+	t.Parallel()
+	var more []string
+	if os.Getuid() == 0 {
+		more = append(more, "/usr/bin")
+	}
+	a := newAgent(t, func(int) {}, more...)
+	out := a.run(append(a.command, "--print", prompted)...)
+	if want := "noticed nothing"; !strings.Contains(out, want) {
+		t.Errorf("it printed %q, without %q", out, want)
+	}
+	a.played()
+}
+
+// The same at a terminal, which is left and come back to while it works.
+func TestClaudeCodeAtATerminal(t *testing.T) {
+	t.Parallel()
+	working, back := make(chan struct{}), make(chan struct{})
+	a := newAgent(t, func(turn int) {
+		if turn == script.Destroys {
+			close(working)
+			<-back
+		}
+	})
+	term := a.open(a.command...)
+	term.see("shortcuts")
+	term.enter(prompted)
+	term.press("\r", working)
+	term.enter("\x10\x11")
+	term.see("detached")
+	term.end(0)
+
+	term = a.open("attach", sandbox)
+	close(back)
+	// It draws only what differs, and everything when the size has changed.
+	for rows, deadline := uint16(40), time.Now().Add(patience); !strings.Contains(term.so(), "noticed"); rows ^= 1 {
+		if time.Now().After(deadline) {
+			t.Fatal("the story has no end")
+		}
+		term.resize(rows, 100)
+		time.Sleep(500 * time.Millisecond)
+	}
+	term.press("\x03", term.over) // it takes two within a moment
+	term.end(0)
+	a.played()
+}
+
+// press types a key again and again until something has happened: a program may
+// take the first for a part of what is pasted, or ask whether it is meant.
+func (term *terminal) press(key string, until <-chan struct{}) {
+	term.t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		term.enter(key)
+		select {
+		case <-until:
+			return
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+	term.t.Fatalf("%q has no effect", key)
+}

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"io"
+	"strings"
+)
+
+// defaultDetach are Docker's keys.
+const defaultDetach = "ctrl-p,ctrl-q"
+
+// detachKeys reads keys as Docker writes them: "ctrl-p,ctrl-q", "ctrl-a,d"; ""
+// is none.
+func detachKeys(s string) ([]byte, error) {
+	if s == "" {
+		return nil, nil
+	}
+	var keys []byte
+	for word := range strings.SplitSeq(s, ",") {
+		ctrl, isCtrl := strings.CutPrefix(strings.ToLower(word), "ctrl-")
+		switch {
+		case isCtrl && len(ctrl) == 1 && ctrl[0] >= '@' && ctrl[0] <= '_' || isCtrl && len(ctrl) == 1 && ctrl[0] >= 'a' && ctrl[0] <= 'z':
+			keys = append(keys, ctrl[0]&0x1f)
+		case len(word) == 1 && word[0] > ' ' && word[0] < 0x7f:
+			keys = append(keys, word[0])
+		default:
+			return nil, &usageError{msg: "--detach-keys: \"" + word + "\" is no key", hint: "as in: ctrl-p,ctrl-q or ctrl-a,d"}
+		}
+	}
+	return keys, nil
+}
+
+// detachable is the input of a supervised command. When the keys were typed, or
+// the terminal has gone, it calls leave and gives nothing any more: an end of the
+// input would end the command.
+type detachable struct {
+	in       io.Reader
+	keys     []byte
+	terminal bool
+	leave    func()
+
+	matched int    // how many keys were typed, and not passed on yet
+	out     []byte // to be given next
+	left    bool   // the keys were typed, or the terminal has gone
+}
+
+// Read gives what was typed, but for the keys. What came before them is given
+// before it leaves.
+func (d *detachable) Read(p []byte) (int, error) {
+	for len(d.out) == 0 {
+		if d.left {
+			d.leave()
+			select {}
+		}
+		buf := make([]byte, len(p))
+		n, err := d.in.Read(buf)
+		d.left = d.filter(buf[:n]) || err != nil && d.terminal
+		if err != nil && !d.left && len(d.out) == 0 {
+			return 0, err
+		}
+	}
+	n := copy(p, d.out)
+	d.out = d.out[n:]
+	return n, nil
+}
+
+// filter takes what was typed, and reports whether the keys were among it.
+func (d *detachable) filter(typed []byte) bool {
+	if len(d.keys) == 0 {
+		d.out = append(d.out, typed...)
+		return false
+	}
+	for _, c := range typed {
+		if c == d.keys[d.matched] {
+			if d.matched++; d.matched == len(d.keys) {
+				return true
+			}
+			continue
+		}
+		d.out = append(d.out, d.keys[:d.matched]...)
+		d.matched = 0
+		if c == d.keys[0] {
+			d.matched = 1
+			continue
+		}
+		d.out = append(d.out, c)
+	}
+	return false
+}

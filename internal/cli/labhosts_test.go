@@ -1,0 +1,226 @@
+//go:build linux
+
+package cli_test
+
+import (
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/cgi"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/coder/websocket"
+)
+
+// The addresses of a lab. Nobody has them: 198.51.100.0/24 is for documents, and
+// 3000::/4 was given to nobody, so that it counts as the internet all the same. They
+// are in namespaces that lead nowhere else.
+const (
+	labDaemon4, labDaemon6 = "198.51.100.1", "3000:1ab::1" // where the daemon and the gates are
+	labHosts4, labHosts6   = "198.51.100.10", "3000:1ab::10"
+	labEvil4, labEvil6     = "198.51.100.66", "3000:1ab::66" // of evil.lab.test
+	labPlain6              = "3000:1ab::80"                  // of a host at port 80
+)
+
+// labhosts is the program "labhosts DIR": every host of lab.test, for as long as its
+// stdin is open. DIR has the certificate, what is served (www, git), and gets hits: a
+// line for each request and each question to the name server.
+func labhosts() {
+	if err := serveHosts(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "labhosts:", err)
+		os.Exit(1)
+	}
+}
+
+func serveHosts(dir string) error {
+	hits, err := os.OpenFile(filepath.Join(dir, "hits"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	names, err := net.ListenPacket("udp", ":53")
+	if err != nil {
+		return err
+	}
+	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 4)
+	go func() { ended <- answerNames(names, hits) }()
+	plain, err := net.Listen("tcp", ":80")
+	if err != nil {
+		return err
+	}
+	coded, err := net.Listen("tcp", ":443")
+	if err != nil {
+		return err
+	}
+	web := site(dir, hits)
+	go func() { ended <- (&http.Server{Handler: web}).Serve(plain) }()
+	go func() {
+		s := &http.Server{Handler: web, TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}}}
+		ended <- s.ServeTLS(coded, "", "")
+	}()
+	go func() {
+		_, err := io.Copy(io.Discard, os.Stdin)
+		ended <- errors.Join(err, io.EOF)
+	}()
+	fmt.Println("ready")
+	if err := <-ended; !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
+}
+
+// site is what every host of the lab serves.
+func site(dir string, hits io.Writer) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", http.FileServer(http.Dir(filepath.Join(dir, "www"))))
+	mux.HandleFunc("/hello", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "hello from %s over %s\n", r.Host, r.Proto)
+	})
+	mux.HandleFunc("/away", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, r.URL.Query().Get("to"), http.StatusFound)
+	})
+	mux.HandleFunc("/ws", func(w http.ResponseWriter, r *http.Request) {
+		c, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		defer c.CloseNow()
+		c.SetReadLimit(1 << 20)
+		for {
+			kind, text, err := c.Read(r.Context())
+			if err != nil {
+				return
+			}
+			if err := c.Write(r.Context(), kind, append([]byte("echo "), text...)); err != nil {
+				return
+			}
+		}
+	})
+	// A call of gRPC is a POST over HTTP/2: messages with a byte and a length before
+	// each, and trailers.
+	mux.HandleFunc("POST /lab.Echo/Say", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/grpc")
+		w.Header().Set("Trailer", "Grpc-Status")
+		flush := http.NewResponseController(w)
+		head := make([]byte, 5)
+		for {
+			if _, err := io.ReadFull(r.Body, head); err != nil {
+				break
+			}
+			if _, err := w.Write(head); err != nil {
+				return
+			}
+			if _, err := io.CopyN(w, r.Body, int64(binary.BigEndian.Uint32(head[1:]))); err != nil {
+				return
+			}
+			if err := flush.Flush(); err != nil {
+				return
+			}
+		}
+		w.Header().Set("Grpc-Status", "0")
+	})
+	mux.Handle("/git/", &cgi.Handler{
+		Path: "/usr/lib/git-core/git-http-backend", Root: "/git",
+		Env: []string{"GIT_PROJECT_ROOT=" + filepath.Join(dir, "git"), "GIT_HTTP_EXPORT_ALL=1"},
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(hits, "http %s %s %s\n", r.Host, r.Method, r.URL.Path)
+		w.Header().Set("Alt-Svc", `h3=":443"; ma=3600`) // HTTP/3 is offered, as many do
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// labNames answers what leads anywhere in lab.test. asked is how often the name was
+// asked for its addresses of this family.
+func labNames(name string, six bool, asked int) (addrs []string, ok bool) {
+	host, ok := strings.CutSuffix(name, ".lab.test")
+	if !ok {
+		return nil, false
+	}
+	of := func(four, more string) []string {
+		if six {
+			return strings.Fields(more)
+		}
+		return strings.Fields(four)
+	}
+	switch host {
+	case "evil":
+		return of(labEvil4, labEvil6), true
+	case "curl-plain": // an address of its own, or it would open port 80 for others too
+		return of("", labPlain6), true
+	case "v4":
+		return of(labHosts4, ""), true
+	case "inside":
+		return of("127.0.0.1 10.0.0.1 169.254.169.254", "::1 fd00::1 fe80::1 ::ffff:127.0.0.1"), true
+	case "mixed":
+		return of("10.0.0.1", "fd00::1 "+labHosts6), true
+	case "own":
+		return of("", labDaemon6), true
+	case "rebind":
+		if asked > 0 {
+			return of("127.0.0.1", "::1"), true
+		}
+	}
+	return of(labHosts4, labHosts6), true
+}
+
+// answerNames is the name server of the lab, and of the host that the daemon is on.
+func answerNames(conn net.PacketConn, hits io.Writer) error {
+	var mu sync.Mutex
+	asked := map[string]int{}
+	buf := make([]byte, 1500)
+	for {
+		n, from, err := conn.ReadFrom(buf)
+		if err != nil {
+			return err
+		}
+		q := buf[:n]
+		if n < 12 {
+			continue
+		}
+		var labels []string
+		at := 12
+		for at < n && q[at] != 0 && at+1+int(q[at]) < n {
+			labels = append(labels, string(q[at+1:at+1+int(q[at])]))
+			at += 1 + int(q[at])
+		}
+		end := at + 5 // the root, the type, the class
+		if end > n {
+			continue
+		}
+		name, kind := strings.ToLower(strings.Join(labels, ".")), binary.BigEndian.Uint16(q[at+1:])
+		fmt.Fprintf(hits, "dns %s %d\n", name, kind)
+		mu.Lock()
+		key := fmt.Sprint(name, kind)
+		addrs, ok := labNames(name, kind == 28, asked[key])
+		asked[key]++
+		mu.Unlock()
+		if kind != 1 && kind != 28 {
+			addrs = nil
+		}
+		// QR, AA, RD and RA; one question.
+		answer := append([]byte{q[0], q[1], 0x85, 0x80, 0, 1, 0, byte(len(addrs)), 0, 0, 0, 0}, q[12:end]...)
+		if !ok {
+			answer[3] |= 3 // NXDOMAIN
+		}
+		for _, a := range addrs {
+			data := netip.MustParseAddr(a).AsSlice()
+			answer = append(answer, 0xc0, 12, 0, byte(kind), 0, 1, 0, 0, 0, 1, 0, byte(len(data))) // for one second
+			answer = append(answer, data...)
+		}
+		if _, err := conn.WriteTo(answer, from); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coppice-dev/coppice/client/wire"
+)
+
+// living is the flags that say how long a sandbox lives and runs.
+type living struct{ ttl, idle time.Duration }
+
+func (l *living) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.DurationVar(&l.ttl, "ttl", 0, "remove it after `TIME`, as in 12h, or cut it back to what its tags name; 0: never")
+	f.DurationVar(&l.idle, "idle-stop", 0, "stop its processes after `TIME` without use, as in 10m; 0: never")
+}
+
+// request gives what the flags that were given ask for.
+func (l *living) request(cmd *cobra.Command) (req wire.LifeRequest, err error) {
+	for _, x := range []struct {
+		flag string
+		d    time.Duration
+		ms   **int64
+	}{{"ttl", l.ttl, &req.TTLMS}, {"idle-stop", l.idle, &req.IdleStopMS}} {
+		if !cmd.Flags().Changed(x.flag) {
+			continue
+		}
+		if x.d < 0 || x.d%time.Millisecond != 0 {
+			return req, usagef("--%s %s is not a time of whole milliseconds", x.flag, x.d)
+		}
+		ms := x.d.Milliseconds()
+		*x.ms = &ms
+	}
+	return req, nil
+}
+
+// fill puts them into a request for a new sandbox.
+func (l *living) fill(cmd *cobra.Command, req *wire.CreateRequest) error {
+	r, err := l.request(cmd)
+	if r.TTLMS != nil {
+		req.TTLMS = *r.TTLMS
+	}
+	if r.IdleStopMS != nil {
+		req.IdleStopMS = *r.IdleStopMS
+	}
+	return err
+}
+
+func (a *app) update() *cobra.Command {
+	var l living
+	cmd := &cobra.Command{
+		Use: "update NAME [flags]", Short: "Change how long a sandbox lives and runs", GroupID: groupBox,
+		Long: `Change when a sandbox is removed, counted from now, and when its processes are
+stopped. A sandbox that has tags when its time comes is stopped, goes to the newest
+of them, and keeps what they name. What expires while no daemon runs is removed by
+the next one.`,
+		Example: `  coppice update box --ttl 24h
+  coppice update box --ttl 0 --idle-stop 30m`,
+		Args:              between(1, 1, "a sandbox"),
+		ValidArgsFunction: a.names(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req, err := l.request(cmd)
+			if err != nil {
+				return err
+			}
+			if req == (wire.LifeRequest{}) {
+				return usagef("update needs --ttl or --idle-stop")
+			}
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			sb, err := c.SetLife(cmd.Context(), args[0], req)
+			if err != nil {
+				return err
+			}
+			return a.print(sb, func(w io.Writer) error {
+				_, err := fmt.Fprintln(w, a.life(sb))
+				return err
+			})
+		},
+	}
+	l.flags(cmd)
+	return cmd
+}
+
+// life says how long a sandbox lives and runs.
+func (a *app) life(sb wire.Sandbox) string {
+	s := "for ever"
+	if sb.Expires != nil {
+		if left := sb.Expires.Sub(a.now()); left <= 0 {
+			s = "has expired"
+		} else {
+			s = "expires in " + left.Round(time.Second).String()
+		}
+	}
+	if sb.IdleStopMS > 0 {
+		s += ", stopped after " + (time.Duration(sb.IdleStopMS) * time.Millisecond).String() + " without use"
+	}
+	return s
+}

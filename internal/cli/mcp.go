@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"context"
+	"log/slog"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/mcpapi"
+)
+
+const mcpCodes = `  0  stdin has ended, or a signal came
+  1  it failed; the message says why, and the hint what to do
+  2  the command line is wrong`
+
+func (a *app) mcp() *cobra.Command {
+	var (
+		sandbox string
+		create  bool
+	)
+	cmd := &cobra.Command{
+		Use: "mcp [flags]", Short: "Give a model the sandboxes as tools", GroupID: groupRun,
+		Long: `Speak the Model Context Protocol on stdin and stdout, until stdin ends. It is not
+for people to type: a client, such as an agent's harness, starts it. The tools are
+exec, head, log, branches, show, diff, checkout, commit, delete, fork, tournament
+and status; the resources are coppice://NAME/log and coppice://NAME/diff/A/B.
+
+With --sandbox, every tool is about that sandbox; only what fork and tournament
+make lies beside it. Without, the tools have an input "sandbox". What the client
+cancels, or has not ended a second after stdin, is ended: a command gets SIGTERM, and
+two seconds later SIGKILL.
+
+A client's configuration, as most have it:
+
+  {"mcpServers": {"coppice": {
+    "command": "coppice", "args": ["mcp", "--sandbox", "box", "--create"]}}}
+
+The same is served over HTTP, as /mcp at the daemon's socket.`,
+		Example: `  coppice mcp --sandbox box
+  claude mcp add coppice -- coppice mcp --sandbox box --create`,
+		Annotations: map[string]string{exits: mcpCodes},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if create && sandbox == "" {
+				return &usageError{msg: "--create without --sandbox", hint: "as in: coppice mcp --sandbox box --create"}
+			}
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			if sandbox != "" {
+				if err := a.ensure(ctx, c, sandbox, create); err != nil {
+					return err
+				}
+			}
+			log := slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+			return mcpapi.Serve(ctx, mcpapi.Options{Client: c, Sandbox: sandbox, Version: a.version, Log: log}, a.stdin, a.stdout)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&sandbox, "sandbox", "", "all tools are about the sandbox `NAME`")
+	f.BoolVar(&create, "create", false, "make the sandbox when there is none, as \"coppice create NAME\" does")
+	must(cmd.RegisterFlagCompletionFunc("sandbox", a.names(0)))
+	return cmd
+}
+
+// ensure finds a sandbox, or makes it.
+func (a *app) ensure(ctx context.Context, c *client.Client, name string, create bool) error {
+	_, err := c.Status(ctx, name)
+	switch {
+	case !client.IsKind(err, client.KindNotFound):
+		return err
+	case !create:
+		return fault.New(fault.NotFound, "there is no sandbox %q", name).WithHint("make it with: coppice create %s; or give --create", name)
+	}
+	sb, err := c.Create(ctx, wire.CreateRequest{Name: name}, nil)
+	if client.IsKind(err, client.KindExists) { // another client was faster
+		return nil
+	}
+	a.warn(sb.Warnings)
+	return err
+}

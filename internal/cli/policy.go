@@ -1,0 +1,480 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+// policyFile is the name of a policy's file where none is given.
+const policyFile = "coppice.yaml"
+
+// notYet is said wherever somebody could think otherwise.
+const notYet = `What is not enforced yet is refused when a sandbox is made: decoys, and tiers above supervised.`
+
+func (a *app) policy() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "policy", Short: "Show, check and explain what sandboxes may use", GroupID: groupStore,
+		Long: `Show what a sandbox may reach and use, and check, explain and compare the files that
+say so: coppice.yaml in a project, and ~/.config/coppice/coppice.yaml for all that
+you make. "coppice create" and "coppice run" take both by themselves.
+
+` + notYet,
+		Example: `  coppice policy init --preset pypi
+  coppice policy check
+  coppice policy explain --host example.com
+  coppice policy show box`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return &usageError{msg: fmt.Sprintf("there is no command policy %q", args[0]), hint: "see: coppice policy --help"}
+			}
+			return cmd.Help()
+		},
+		Args: cobra.ArbitraryArgs,
+	}
+	cmd.AddCommand(a.policyShow(), a.policyCheck(), a.policyExplain(), a.policyDiff(), a.policyInit(), a.policySchema())
+	for _, c := range cmd.Commands() {
+		c.Flags().SortFlags = false
+		c.DisableFlagsInUseLine = true
+		c.Annotations = map[string]string{exits: usual}
+	}
+	return cmd
+}
+
+// levelNames are what --as can be, in the order of the levels.
+var levelNames = []string{"user", "project", "flags"}
+
+// asFlag adds --as.
+func asFlag(cmd *cobra.Command, as *string) {
+	cmd.Flags().StringVar(as, "as", "project", "whose word the file is, as `LEVEL`: user, project or flags")
+	must(cmd.RegisterFlagCompletionFunc("as", cobra.FixedCompletions(levelNames, cobra.ShellCompDirectiveNoFileComp)))
+}
+
+// levelOf reads what --as says.
+func levelOf(as string) (policy.Level, error) {
+	for i, name := range levelNames {
+		if as == name {
+			return policy.Level(i), nil
+		}
+	}
+	return 0, &usageError{msg: fmt.Sprintf("there is no level %q", as), hint: "it is one of " + strings.Join(levelNames, ", ")}
+}
+
+// readPolicy reads one file, whose warnings are shown.
+func (a *app) readPolicy(name string) (policy.Document, error) {
+	abs, text, err := readPolicyFile(name)
+	if err != nil {
+		return policy.Document{}, err
+	}
+	return policy.Parse(abs, text)
+}
+
+// policyJSON is what --json tells of a file or of several.
+type policyJSON struct {
+	File     string          `json:"file,omitempty"`
+	Valid    bool            `json:"valid"`
+	Problems policy.Problems `json:"problems,omitzero"`
+	Warnings policy.Problems `json:"warnings,omitzero"`
+}
+
+// mistakes shows what is wrong with a policy, a line each as compilers do, and ends
+// the program. Another error it gives back.
+func (a *app) mistakes(name string, err error) error {
+	problems := policy.ProblemsOf(err)
+	if problems == nil {
+		return err
+	}
+	if a.json {
+		return errors.Join(a.print(policyJSON{File: name, Problems: problems}, nil), &exitCode{code: exitError})
+	}
+	for _, p := range problems {
+		fmt.Fprintln(a.stderr, tty.Clean(p.String()))
+		if p.Hint != "" {
+			fmt.Fprintf(a.stderr, "  hint: %s\n", tty.Clean(p.Hint))
+		}
+	}
+	return &exitCode{code: exitError}
+}
+
+// remarks shows what may not be meant, and what has no effect.
+func (a *app) remarks(lists ...policy.Problems) policy.Problems {
+	all := policy.Problems{}
+	for _, list := range lists {
+		all = append(all, list...)
+	}
+	if !a.json {
+		for _, p := range all {
+			a.warn([]string{p.String()})
+		}
+	}
+	return all
+}
+
+// theFile is the file that args name.
+func theFile(args []string) string {
+	if len(args) > 0 {
+		return args[0]
+	}
+	return policyFile
+}
+
+func (a *app) policyShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show NAME", Short: "Show what a sandbox may use now",
+		Long: `Show the policy that a sandbox has now, who said each part of it, and its digest, which
+"coppice status" and events have, too. With --json there is also the text that the digest is of: it is a
+policy's file by itself.`,
+		Example:           "  coppice policy show box",
+		Args:              between(1, 1, "the name of a sandbox"),
+		ValidArgsFunction: a.names(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			p, err := c.Policy(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return a.print(p, func(w io.Writer) error {
+				var t tty.Table
+				t.Row("WHAT", "BY", "VALUE")
+				for _, l := range p.Lines {
+					t.Row(tty.Clean(l.Key), tty.Clean(l.From), tty.Clean(l.Value))
+				}
+				for _, r := range p.Timed {
+					what := "allows "
+					if r.Deny {
+						what = "denies "
+					}
+					t.Row("until "+r.Until.Local().Format(time.DateTime), "", what+tty.Clean(r.Rule))
+				}
+				t.Row("digest", "", tty.Clean(p.Digest))
+				if p.Base != "" {
+					t.Row("afterwards", "", tty.Clean(p.Base))
+				}
+				return t.Write(w)
+			})
+		},
+	}
+}
+
+func (a *app) policyCheck() *cobra.Command {
+	var as string
+	cmd := &cobra.Command{
+		Use: "check [FILE] [flags]", Short: "Say what is wrong with a policy's file",
+		Long: `Say all that is wrong with a policy's file (default: coppice.yaml), each with line,
+column and how to mend it, and what in it may not be meant.
+
+` + notYet,
+		Example: `  coppice policy check
+  coppice policy check ~/.config/coppice/coppice.yaml --as user`,
+		Args: between(0, 1, "one file"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			level, err := levelOf(as)
+			if err != nil {
+				return err
+			}
+			name := theFile(args)
+			d, err := a.readPolicy(name)
+			if err != nil {
+				return a.mistakes(name, err)
+			}
+			p, err := policy.MergeAt(a.getenv("HOME"), policy.Layer{Level: level, Document: d})
+			if err != nil {
+				return a.mistakes(name, err)
+			}
+			remarks := a.remarks(d.Warnings, p.Notes, p.Unenforced())
+			return a.print(policyJSON{File: name, Valid: true, Warnings: remarks}, func(w io.Writer) error {
+				_, err := fmt.Fprintf(w, "%s is valid\n", tty.Clean(name))
+				return err
+			})
+		},
+	}
+	asFlag(cmd, &as)
+	return cmd
+}
+
+func (a *app) policyExplain() *cobra.Command {
+	var (
+		as, user, host string
+		q              policy.HTTPRequest
+	)
+	cmd := &cobra.Command{
+		Use: "explain [FILE] [flags]", Short: "Show what a policy comes to, and who said what",
+		Long: `Show what a policy comes to: what is built in, then your own file, then FILE
+(default: coppice.yaml, if there is one), and who said what. What is denied stays
+denied, and a project's file can tighten what you said, not widen it.
+
+With --host, say what would be decided about that host by its name, and by which
+rule. The address that the name has is not looked up; one that is not of the internet
+is denied even so, unless a rule names it.
+
+` + notYet,
+		Example: `  coppice policy explain
+  coppice policy explain --host api.example.com:443 --method POST --path '/v1/items?page=2'`,
+		Args: between(0, 1, "one file"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if host == "" && (q.Method != "" || q.Path != "") {
+				return usagef("--method and --path are of a request to a --host")
+			}
+			layers, warnings, err := a.policyLayers(args, as, user, cmd.Flags().Changed("user"))
+			if err != nil {
+				return a.mistakes("", err)
+			}
+			p, err := policy.MergeAt(a.getenv("HOME"), layers...)
+			if err != nil {
+				return a.mistakes("", err)
+			}
+			remarks := a.remarks(warnings, p.Notes)
+			if host != "" {
+				return a.decide(p, host, q)
+			}
+			digest, err := p.Digest()
+			if err != nil {
+				return fault.Wrap(err, "name the policy")
+			}
+			return a.print(map[string]any{"digest": digest, "lines": policy.Explain(p), "warnings": remarks}, func(w io.Writer) error {
+				var t tty.Table
+				t.Row("WHAT", "BY", "VALUE")
+				for _, l := range policy.Explain(p) {
+					t.Row(l.Key, tty.Clean(l.From), tty.Clean(l.Value))
+				}
+				t.Row("digest", "", digest)
+				return t.Write(w)
+			})
+		},
+	}
+	asFlag(cmd, &as)
+	f := cmd.Flags()
+	f.StringVar(&user, "user", "", "your own file is `FILE`; \"\" is none (default: ~/.config/coppice/coppice.yaml, if there is one)")
+	f.StringVar(&host, "host", "", "say what would be decided about `HOST[:PORT]`; with udp:// before it, for UDP")
+	f.StringVar(&q.Method, "method", "", "of an HTTP request with the method `M` to it")
+	f.StringVar(&q.Path, "path", "", "of an HTTP request with the path and query `P` to it")
+	return cmd
+}
+
+// policyLayers reads the user's own file and the one of args, as far as they are there
+// or asked for.
+func (a *app) policyLayers(args []string, as, user string, asked bool) (layers []policy.Layer, warnings policy.Problems, err error) {
+	level, err := levelOf(as)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !asked {
+		user = a.userPolicy()
+	}
+	for _, one := range []struct {
+		name   string
+		level  policy.Level
+		needed bool
+	}{{user, policy.User, asked}, {theFile(args), level, len(args) > 0}} {
+		if one.name == "" {
+			continue
+		}
+		d, err := a.readPolicy(one.name)
+		switch {
+		case fault.Is(err, fault.NotFound) && !one.needed:
+			continue
+		case err != nil:
+			return nil, nil, err
+		}
+		warnings = append(warnings, d.Warnings...)
+		layers = append(layers, policy.Layer{Level: one.level, Document: d})
+	}
+	return layers, warnings, nil
+}
+
+// userPolicy is where the user's own file is looked for; "" where there is no home.
+func (a *app) userPolicy() string {
+	dir := a.getenv("XDG_CONFIG_HOME")
+	if !filepath.IsAbs(dir) {
+		home := a.getenv("HOME")
+		if !filepath.IsAbs(home) {
+			return ""
+		}
+		dir = filepath.Join(home, ".config")
+	}
+	return filepath.Join(dir, "coppice", policyFile)
+}
+
+// decisionJSON is what --json tells of a decision.
+type decisionJSON struct {
+	Request    string         `json:"request"`
+	Verdict    policy.Verdict `json:"verdict"`
+	Rule       *policy.Rule   `json:"rule,omitempty"`
+	From       string         `json:"from,omitempty"`
+	Reason     string         `json:"reason"`
+	Hint       string         `json:"hint,omitempty"`
+	MaxRequest int64          `json:"max_request,omitempty"`
+	MaxBytes   int64          `json:"max_bytes,omitempty"`
+	Rate       string         `json:"rate,omitempty"`
+}
+
+// decide says what p decides about a host, or about a request to it.
+func (a *app) decide(p policy.Policy, host string, q policy.HTTPRequest) error {
+	req, err := policy.ParseRequest(host)
+	if err != nil {
+		return err
+	}
+	if q.Method != "" || q.Path != "" {
+		if q.Method == "" {
+			q.Method = "GET"
+		}
+		if q.Path, q.Query, _ = strings.Cut(q.Path, "?"); q.Path == "" {
+			q.Path = "/"
+		}
+		req.HTTP = &q
+	}
+	d := p.Network.Decide(req)
+	out := decisionJSON{Request: req.String(), Verdict: d.Verdict, Rule: d.Rule, Reason: d.Reason, Hint: d.Hint, MaxRequest: d.MaxRequest, MaxBytes: d.MaxBytes, Rate: d.Rate.String()}
+	if d.Rule != nil {
+		out.From = d.Rule.At.String()
+	}
+	return a.print(out, func(w io.Writer) error {
+		var t tty.Table
+		t.Row(string(d.Verdict), tty.Clean(out.Request)+": "+tty.Clean(d.Reason))
+		if d.Rule != nil {
+			t.Row("rule", tty.Clean(d.Rule.String()))
+			t.Row("by", tty.Clean(out.From))
+		}
+		for _, limit := range []struct{ name, value string }{{"max_request", sizeOrNone(d.MaxRequest)}, {"max_bytes", sizeOrNone(d.MaxBytes)}, {"rate", out.Rate}} {
+			if limit.value != "" {
+				t.Row(limit.name, limit.value)
+			}
+		}
+		if d.Hint != "" {
+			t.Row("hint", tty.Clean(d.Hint))
+		}
+		return t.Write(w)
+	})
+}
+
+func sizeOrNone(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return policy.FormatBytes(n)
+}
+
+func (a *app) policyDiff() *cobra.Command {
+	var as string
+	cmd := &cobra.Command{
+		Use: "diff A B [flags]", Short: "Say what one policy allows and another does not",
+		Long: `Say what the policy of file B has wider, and what tighter, than that of file A, a
+line each. Both are taken with what is built in and without your own file. A rule in
+whose place another came is told as one that is gone (-) and one that is new (+).
+
+` + notYet,
+		Example: "  coppice policy diff old.yaml coppice.yaml",
+		Args:    between(2, 2, "two files"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			level, err := levelOf(as)
+			if err != nil {
+				return err
+			}
+			var both [2]policy.Policy
+			for i, name := range args {
+				d, err := a.readPolicy(name)
+				if err != nil {
+					return a.mistakes(name, err)
+				}
+				if both[i], err = policy.MergeAt(a.getenv("HOME"), policy.Layer{Level: level, Document: d}); err != nil {
+					return a.mistakes(name, err)
+				}
+			}
+			changes := policy.Diff(both[0], both[1])
+			if changes == nil {
+				changes = []policy.Change{}
+			}
+			return a.print(map[string]any{"changes": changes}, func(w io.Writer) error {
+				var t tty.Table
+				for _, c := range changes {
+					mark := "+ "
+					if c.Gone {
+						mark = "- "
+					} else if strings.HasPrefix(c.Value, "was ") {
+						mark = "  "
+					}
+					t.Row(string(c.Way), mark+c.Key, tty.Clean(c.Value))
+				}
+				return t.Write(w)
+			})
+		},
+	}
+	asFlag(cmd, &as)
+	return cmd
+}
+
+func (a *app) policyInit() *cobra.Command {
+	var presets []string
+	cmd := &cobra.Command{
+		Use: "init [FILE] [flags]", Short: "Write a policy's file to begin with",
+		Long: `Write a policy's file (default: coppice.yaml) with comments, and print its name. A
+file that exists is left as it is.
+
+` + notYet,
+		Example: "  coppice policy init --preset pypi --preset github",
+		Args:    between(0, 1, "one file"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			text, err := policy.Template(presets)
+			if err != nil {
+				return err
+			}
+			name := theFile(args)
+			if err := writeNew(name, text); err != nil {
+				return err
+			}
+			return a.print(map[string]any{"file": name}, func(w io.Writer) error {
+				_, err := fmt.Fprintln(w, tty.Clean(name))
+				return err
+			})
+		},
+	}
+	cmd.Flags().StringSliceVar(&presets, "preset", nil, "allow the hosts of `PRESET`; may be given again")
+	must(cmd.RegisterFlagCompletionFunc("preset", presetNames))
+	return cmd
+}
+
+// writeNew writes a file that is not there yet.
+func writeNew(name string, text []byte) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return fault.New(fault.Exists, "%s exists already", name).WithHint("look at it: coppice policy check %s", name)
+	}
+	if err != nil {
+		return fault.Wrap(err, "make the policy's file")
+	}
+	if _, err = f.Write(text); err != nil {
+		return fault.Wrap(errors.Join(err, f.Close(), os.Remove(name)), "write %s", name)
+	}
+	return fault.Wrap(f.Close(), "write %s", name)
+}
+
+func (a *app) policySchema() *cobra.Command {
+	return &cobra.Command{
+		Use: "schema", Short: "Print the JSON Schema of a policy's file",
+		Long:    "Print the JSON Schema (draft 2020-12) of a policy's file, for editors.",
+		Example: "  coppice policy schema > coppice.schema.json",
+		Args:    between(0, 0, ""),
+		RunE: func(*cobra.Command, []string) error {
+			text, err := policy.Schema()
+			if err != nil {
+				return fault.Wrap(err, "make the schema")
+			}
+			_, err = a.out.Write(text)
+			return err
+		},
+	}
+}

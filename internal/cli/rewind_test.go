@@ -1,0 +1,50 @@
+//go:build linux
+
+package cli_test
+
+import (
+	"testing"
+)
+
+// rewind brings the sandbox to a snapshot, under the processes that run.
+func (d *desk) rewind(ref string) {
+	d.t.Helper()
+	d.run("checkout", "--in-place", sandbox, ref)
+}
+
+// A shell under tmux is left, come back to, and rewound in both ways.
+func TestRewindUnderTmux(t *testing.T) {
+	t.Parallel()
+	needs(t, "tmux")
+	d := newDesk(t)
+	term := d.open("run", "--in", sandbox, "--", "tmux", "-L", "desk", "-f", "/dev/null",
+		"new-session", "-s", "work", "sh", ";", "set", "-g", "assume-paste-time", "0")
+	term.see("[work] 0:sh*")
+	term.enter("echo precious >~/f; echo wro''te\r")
+	term.see("wrote")
+	d.recorded("", "+precious")
+	good := d.history()[0]
+
+	// Another window does the damage, while nobody looks.
+	term.enter("\x02c")
+	term.see("1:bash*")
+	term.enter("sleep 0.5; rm ~/f; echo da''maged\r\x10\x11")
+	term.see("detached")
+	term.end(0)
+	term = d.open("attach", sandbox)
+	term.see("damaged")
+	d.run("checkout", sandbox, good)
+	term.see("started again")
+	term.see("[work] 0:sh*")
+	term.enter("here=sa''me; cat ~/f\r")
+	term.see("precious")
+
+	// In place, it is the same shell that goes on.
+	term.enter("rm ~/f; echo da''maged again\r")
+	term.see("damaged again")
+	d.rewind(good)
+	term.enter("echo the $here: $(cat ~/f)\r")
+	term.see("the same: precious")
+	term.enter("exit\r")
+	term.end(0)
+}

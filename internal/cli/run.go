@@ -1,0 +1,221 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+func (a *app) run() *cobra.Command {
+	var (
+		mk          making
+		req         wire.RunRequest
+		in          string
+		capture     string
+		keys        string
+		interactive bool
+		detach      bool
+	)
+	cmd := &cobra.Command{
+		Use: "run [flags] [--] CMD...", Short: "Run an agent, or anything, under automatic history", GroupID: groupRun,
+		Long: `Make a sandbox and run a command in it, with this terminal passed through, under
+automatic history: what its processes change becomes snapshots by itself, and the
+command knows nothing of it. Its exit code is ours.
+
+A snapshot is taken when nothing has changed for 200 ms, and two seconds after
+the first change at the latest. --capture quiet=TIME,max=TIME sets both; with
+--capture off there is one when the command has ended.
+
+The command belongs to the sandbox. When the detach keys are typed, or this
+terminal goes away, it runs on; "coppice attach" comes back to it. When the
+sandbox is brought to another snapshot ("coppice checkout"), the command is
+stopped, and started again there; --restart no leaves it stopped, --restart
+always also starts it when it ends by itself. "coppice stop" ends it for good.
+
+--in NAME runs it in a sandbox that is there already. Flags of "coppice create"
+say what a new one is like, and what it may reach. From CMD on, everything is the
+command's.`,
+		Example: `  coppice run --name fix -- claude
+  coppice run --preset anthropic --preset npm -- claude
+  coppice run --from host-copy --user root --rm -- bash
+  coppice run --detach --name web --restart always -- python3 -m http.server
+  coppice attach web`,
+		Annotations: map[string]string{exits: execCodes, ownCodes: "yes"},
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return &usageError{msg: "run needs a command", hint: "as in: coppice run -- bash"}
+			}
+			if len(args) > 1 && args[1] == "--" {
+				return &usageError{msg: fmt.Sprintf("run takes no name before \"--\": %q", args[0]), hint: "name a new sandbox with --name NAME, or one that is there with --in NAME"}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			seq, err := detachKeys(keys)
+			if err != nil {
+				return ours(err)
+			}
+			if in != "" {
+				for _, name := range []string{"name", "from", "user", "driver", "tier", "net", "limit", "policy", "allow", "preset", "ask", "no-policy-files", "self", "keep-recent", "keep-for"} {
+					if cmd.Flags().Changed(name) {
+						return ours(usagef("--in %s and --%s: a sandbox that is there is as it is", in, name))
+					}
+				}
+			}
+			if req.Capture, err = parseCapture(capture); err != nil {
+				return ours(err)
+			}
+			req.Cmd = args
+			req.TTY = req.TTY || !detach && a.terminal()
+			req.Stdin = interactive || req.TTY
+			name := in
+			if name == "" {
+				sb, err := a.make(cmd, &mk)
+				if err != nil {
+					return ours(err)
+				}
+				name = sb.Name
+			} else if req.Env, err = a.env(mk.req.Env); err != nil {
+				return ours(err)
+			}
+			if req.TTY {
+				req.Env = a.termEnv(req.Env)
+			}
+			if cols, rows, ok := tty.Size(a.stdin); ok && req.TTY {
+				req.Size = &wire.Size{Cols: uint16(cols), Rows: uint16(rows)}
+			}
+			return a.supervise(cmd, name, req, detach, seq)
+		},
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(false)
+	f.StringVar(&mk.req.Name, "name", "", "`NAME` of the new sandbox (default: one is made up)")
+	f.StringVar(&in, "in", "", "run in the sandbox `NAME`, which is there already")
+	f.BoolVar(&req.Remove, "rm", false, "remove the sandbox and its history when the command has ended")
+	f.BoolVarP(&detach, "detach", "d", false, "do not attach: print the sandbox's name")
+	f.StringVar(&req.Restart, "restart", wire.RestartOnRewind, "when it is started again: no, on-rewind, always")
+	f.StringVar(&capture, "capture", "", "when snapshots are taken: `quiet=200ms,max=2s`, or off")
+	f.BoolVarP(&interactive, "interactive", "i", false, "pass stdin on (default at a terminal)")
+	f.BoolVarP(&req.TTY, "tty", "t", false, "give it a terminal (default at a terminal)")
+	f.StringVarP(&req.Dir, "workdir", "w", "", "run in `DIR` (default: the user's home)")
+	f.StringVar(&keys, "detach-keys", defaultDetach, "`KEYS` that leave it running")
+	mk.flags(cmd)
+	must(cmd.RegisterFlagCompletionFunc("restart", cobra.FixedCompletions([]string{wire.RestartNo, wire.RestartOnRewind, wire.RestartAlways}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("in", a.names(0)))
+	return cmd
+}
+
+// parseCapture reads "off" or "quiet=200ms,max=2s".
+func parseCapture(s string) (c wire.Capture, err error) {
+	if s == "" {
+		return c, nil
+	}
+	if s == "off" {
+		return wire.Capture{Off: true}, nil
+	}
+	for word := range strings.SplitSeq(s, ",") {
+		key, value, _ := strings.Cut(word, "=")
+		d, err := time.ParseDuration(value)
+		switch {
+		case key != "quiet" && key != "max":
+			return c, &usageError{msg: fmt.Sprintf("--capture: there is no %q", key), hint: "as in: --capture quiet=200ms,max=2s, or --capture off"}
+		case err != nil || d < time.Millisecond:
+			return c, &usageError{msg: fmt.Sprintf("--capture: %s=%q is no time", key, value), hint: "as in: --capture quiet=200ms,max=2s"}
+		case key == "quiet":
+			c.QuietMS = d.Milliseconds()
+		default:
+			c.MaxMS = d.Milliseconds()
+		}
+	}
+	return c, nil
+}
+
+// supervise starts the command and attaches to it, unless that is not wanted.
+func (a *app) supervise(cmd *cobra.Command, name string, req wire.RunRequest, detach bool, keys []byte) error {
+	if !detach {
+		a.note("coppice: in sandbox %s", tty.Clean(name))
+		return a.attached(cmd, name, wire.ExecRequest{Run: &req, Stdin: req.Stdin, TTY: req.TTY, Size: req.Size}, keys)
+	}
+	c, err := a.client()
+	if err != nil {
+		return ours(err)
+	}
+	run, err := c.Run(cmd.Context(), name, req)
+	if err != nil {
+		return ours(err)
+	}
+	if run.Exit != nil {
+		return a.ended(*run.Exit)
+	}
+	return a.print(run, func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, tty.Clean(name))
+		return err
+	})
+}
+
+// attached passes our streams to the supervised command until it ends or is left.
+func (a *app) attached(cmd *cobra.Command, name string, req wire.ExecRequest, keys []byte) error {
+	exit, err := a.stream(cmd.Context(), name, req, keys)
+	if errors.Is(err, errDetached) {
+		a.note("coppice: detached; come back with: coppice attach %s; end it with: coppice stop %s", tty.Clean(name), tty.Clean(name))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return a.ended(exit)
+}
+
+// replayed is how much of what a command printed is shown to who attaches.
+const replayed = 16 << 10
+
+func (a *app) attach() *cobra.Command {
+	var (
+		keys     string
+		readOnly bool
+	)
+	cmd := &cobra.Command{
+		Use: "attach NAME [flags]", Short: "Come back to the command of a sandbox", GroupID: groupRun,
+		Long: `Attach this terminal to the command that "coppice run" started in a sandbox: it
+shows the last of what was printed, and passes on what is typed. Several people
+can be attached; the terminal has the size of who came, or resized, last. With
+--read-only nothing is passed on. Its end is our end, with its exit code.`,
+		Example: `  coppice attach web
+  coppice attach fix --read-only`,
+		Annotations:       map[string]string{exits: execCodes, ownCodes: "yes"},
+		Args:              between(1, 1, "the name of a sandbox"),
+		ValidArgsFunction: a.names(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			seq, err := detachKeys(keys)
+			if err != nil {
+				return ours(err)
+			}
+			c, err := a.client()
+			if err != nil {
+				return ours(err)
+			}
+			st, err := c.Status(cmd.Context(), args[0])
+			if err != nil {
+				return ours(err)
+			}
+			req := wire.ExecRequest{Attach: wire.AttachRun, Offset: -replayed, ReadOnly: readOnly}
+			if run := st.Run; run != nil {
+				req.TTY = run.TTY && a.terminal()
+				// Also who only looks on types the keys that leave.
+				req.Stdin = run.Stdin && (!readOnly || req.TTY)
+			}
+			return a.attached(cmd, args[0], req, seq)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&readOnly, "read-only", false, "look on: nothing that is typed reaches the command")
+	f.StringVar(&keys, "detach-keys", defaultDetach, "`KEYS` that leave it running")
+	return cmd
+}

@@ -1,0 +1,216 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+func (a *app) token() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "token", Short: "Make, list and revoke tokens for the API on TCP", GroupID: groupStore,
+		Long: `Make, list and revoke the tokens that "coppice serve --http" asks for. The unix
+socket, which commands on this machine use, needs none.`,
+		Example: `  coppice token create ci --scope operate --expires 30d
+  coppice token ls
+  coppice token rm 1f0c9a3e`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return &usageError{msg: fmt.Sprintf("there is no command token %q", args[0]), hint: "see: coppice token --help"}
+			}
+			return cmd.Help()
+		},
+		Args: cobra.ArbitraryArgs,
+	}
+	cmd.AddCommand(a.tokenCreate(), a.tokenLs(), a.tokenRm())
+	for _, c := range cmd.Commands() {
+		c.Flags().SortFlags = false
+		c.DisableFlagsInUseLine = true
+		c.Annotations = map[string]string{exits: usual}
+	}
+	return cmd
+}
+
+func (a *app) tokenCreate() *cobra.Command {
+	var (
+		req     wire.TokenRequest
+		expires string
+	)
+	cmd := &cobra.Command{
+		Use: "create NAME [flags]", Short: "Make a token, and print its secret",
+		Long: `Make a token, and print its secret, which is shown this once. NAME says what it is
+for. Each scope includes those before it:
+
+  read     look: states, history, files, events
+  operate  run commands, write files, move, make, fork and remove sandboxes
+           (default)
+  admin    tokens, gc, the whole store, the daemon
+
+A token with --sandbox is for those sandboxes, and the forks that are made with it;
+there are no others for it. Whoever may make sandboxes can make one that shows
+this machine's files and network: give such a token to nobody whom you would not
+let in as this user.`,
+		Example: `  TOKEN=$(coppice token create ci --scope read --expires 30d)
+  coppice token create agent --sandbox box
+  curl -H "Authorization: Bearer $TOKEN" http://127.0.0.1:8080/v1/sandboxes`,
+		Args: between(1, 1, "a name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req.Name = args[0]
+			life, err := lifetime(expires)
+			if err != nil {
+				return err
+			}
+			req.TTLMS = life.Milliseconds()
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			res, err := c.CreateToken(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			until := "never expires"
+			if res.Expires != nil {
+				until = "expires " + res.Expires.Local().Format(time.DateTime)
+			}
+			a.note("token %s, scope %s, %s; this is its secret, which is not shown again:", tty.Clean(res.ID), tty.Clean(res.Scope), until)
+			return a.print(res, func(w io.Writer) error {
+				_, err := fmt.Fprintln(w, tty.Clean(res.Secret))
+				return err
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&req.Scope, "scope", "operate", "what it may do: read, operate or admin, as `SCOPE`")
+	f.StringArrayVar(&req.Sandboxes, "sandbox", nil, "it is for the sandbox `NAME` alone; may be given again")
+	f.StringVar(&expires, "expires", "", "it is good for `TIME`, as in 12h or 30d (default: for ever)")
+	must(cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions([]string{"read", "operate", "admin"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("sandbox", a.names(0)))
+	return cmd
+}
+
+// lifetime reads a time that may be in days; "" is for ever.
+func lifetime(s string) (time.Duration, error) {
+	if s == "" {
+		return 0, nil
+	}
+	var d time.Duration
+	var err error
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		var n uint64
+		n, err = strconv.ParseUint(days, 10, 16)
+		d = time.Duration(n) * 24 * time.Hour
+	} else {
+		d, err = time.ParseDuration(s)
+	}
+	if err != nil || d < time.Second {
+		return 0, &usageError{msg: fmt.Sprintf("--expires %q is no time of a second or more", s), hint: "give it as in 90m, 12h or 30d"}
+	}
+	return d, nil
+}
+
+func (a *app) tokenLs() *cobra.Command {
+	return &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List the tokens",
+		Long:    "List the tokens, oldest first, with those that have expired. Secrets are not kept.",
+		Example: "  coppice token ls",
+		Args:    between(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			list, err := c.Tokens(cmd.Context())
+			if err != nil {
+				return err
+			}
+			boxes, err := c.List(cmd.Context())
+			if err != nil {
+				return err
+			}
+			names := map[string]string{}
+			for _, sb := range boxes {
+				names[sb.ID] = sb.Name
+			}
+			return a.print(wire.TokensResult{Tokens: list}, func(w io.Writer) error { return a.tokenTable(w, list, names) })
+		},
+	}
+}
+
+// tokenTable writes a line for each token. names are those of sandboxes, by id.
+func (a *app) tokenTable(w io.Writer, list []wire.Token, names map[string]string) error {
+	if a.quiet {
+		for _, t := range list {
+			if _, err := fmt.Fprintln(w, tty.Clean(t.ID)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var t tty.Table
+	t.Row("ID", "NAME", "SCOPE", "SANDBOXES", "MADE", "EXPIRES", "USED")
+	for _, tok := range list {
+		of := "all"
+		if len(tok.Sandboxes) > 0 {
+			var all []string
+			for _, id := range tok.Sandboxes {
+				name := names[id]
+				if name == "" {
+					name = id // it was removed
+				}
+				all = append(all, tty.Clean(name))
+			}
+			of = strings.Join(all, ",")
+		}
+		expires, used := "never", "never"
+		if tok.Expires != nil {
+			expires = tok.Expires.Local().Format(time.DateTime)
+			if !a.now().Before(*tok.Expires) {
+				expires = "has expired"
+			}
+		}
+		if tok.LastUsed != nil {
+			used = tty.Ago(*tok.LastUsed, a.now())
+		}
+		t.Row(tty.Clean(tok.ID), tty.Clean(tok.Name), tty.Clean(tok.Scope), of, tty.Ago(tok.Created, a.now()), expires, used)
+	}
+	return t.Write(w)
+}
+
+func (a *app) tokenRm() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm ID...", Aliases: []string{"remove", "revoke"}, Short: "Revoke tokens",
+		Long:    "Revoke tokens, and print their ids. What is under way with them ends at once;\ncommands that were started with them run on.",
+		Example: "  coppice token rm 1f0c9a3e",
+		Args:    between(1, -1, "the id of a token"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			removed := []string{}
+			err := a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, id string) error {
+				err := c.RevokeToken(ctx, id)
+				if err == nil {
+					removed = append(removed, id)
+				}
+				return err
+			})
+			perr := a.print(map[string]any{"removed": removed}, func(w io.Writer) error {
+				for _, id := range removed {
+					if _, err := fmt.Fprintln(w, tty.Clean(id)); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			return errors.Join(err, perr)
+		},
+	}
+}

@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/candidates"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+const tournamentCodes = `  0    there is a winner
+  1    no candidate passed the test
+  125  coppice failed, or the command line is wrong`
+
+func (a *app) tournament() *cobra.Command {
+	var (
+		req     wire.TournamentRequest
+		timeout time.Duration
+		file    string
+		more    wanting
+	)
+	cmd := &cobra.Command{
+		Use: "tournament NAME --test CMD [flags] -- CANDIDATE...", Short: "Run commands in forks, and find the one that passes a test", GroupID: groupRun,
+		Long: `Fork a sandbox for each candidate, run the candidates at the same time, and then
+the test in each fork. The first one in the given order whose test ends with exit
+code 0 wins; with --score, of those the one with the best score, which is the
+number on the last line that the score command prints (the earlier one if two are
+equal). The candidate's own exit code is shown and decides nothing.
+
+Candidates, test and score are shell commands: bash -lc, or sh -lc where there is
+no bash. When all are done, what they left running is ended.
+
+The snapshot of the winner, as the candidate left it and before the test, becomes
+a branch of the sandbox's history; with --keep, the sandbox goes there. All forks
+stay to be looked at, with log, diff, exec and all else, until "coppice gc" removes
+them; to keep one, fork it. Ctrl-C ends what runs and removes the forks.
+
+Without --jobs, at most 4 for each core run at once, or 8 if that is more, and no
+more than fit into the memory that is available, at the sandbox's memory limit
+each, or 256 MiB if it has none.
+
+The forks have the sandbox's policy, and what --policy, --allow, --preset and --ask add.
+
+A --file is YAML with the keys base, test, score, jobs, timeout, each as the flag
+of that name, which goes before it, and candidates, a list of name and cmd:
+
+  test: make test
+  candidates:
+    - name: cautious
+      cmd: agent --plan a
+    - cmd: agent --plan b`,
+		Example: `  coppice tournament box --test 'make test' -- 'git apply a.diff' 'git apply b.diff'
+  coppice tournament box --file candidates.yaml --score 'wc -c <out' --keep`,
+		Annotations:       map[string]string{exits: tournamentCodes, ownCodes: "yes"},
+		ValidArgsFunction: a.names(1),
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch dash := cmd.ArgsLenAtDash(); {
+			case len(args) == 0 || dash == 0:
+				return usagef("tournament needs the name of a sandbox")
+			case dash > 1 || dash < 0 && len(args) > 1:
+				return &usageError{msg: fmt.Sprintf("tournament takes one name: %q", args[1]), hint: `put "--" before the candidates, each of which is one argument`}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, c := range args[1:] {
+				req.Candidates = append(req.Candidates, wire.Candidate{Cmd: c})
+			}
+			if timeout < 0 || cmd.Flags().Changed("timeout") && timeout < time.Millisecond {
+				return usagef("--timeout %s: a time of a millisecond or more is wanted", timeout)
+			}
+			if req.Jobs < 0 {
+				return usagef("--jobs %d: a number of 1 or more is wanted, or 0 to let the daemon choose", req.Jobs)
+			}
+			if file != "" {
+				if err := a.fromFile(file, &req, &timeout); err != nil {
+					return err
+				}
+			}
+			req.TimeoutMS = timeout.Milliseconds()
+			switch {
+			case len(req.Candidates) == 0:
+				return &usageError{msg: "tournament needs candidates", hint: "as in: coppice tournament NAME --test 'make test' -- CMD1 CMD2"}
+			case req.Test == "":
+				return &usageError{msg: "tournament needs a test", hint: "as in: coppice tournament NAME --test 'make test' -- CMD1 CMD2"}
+			}
+			var err error
+			if req.Policy, err = more.said(); err != nil {
+				return err
+			}
+			return a.contest(cmd.Context(), args[0], req)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&req.Base, "base", "", "begin as snapshot `REF` (default: the present, which is captured)")
+	f.StringVar(&req.Test, "test", "", "`CMD` that passes with exit code 0")
+	f.StringVar(&req.Score, "score", "", "`CMD` that prints a number, the higher the better")
+	f.IntVarP(&req.Jobs, "jobs", "j", 0, "run `N` candidates at once (default: by cores and memory)")
+	f.DurationVar(&timeout, "timeout", 0, "`TIME` for each candidate with its test and score, as in 90s or 5m")
+	f.BoolVar(&req.Keep, "keep", false, "bring the sandbox to the winner's snapshot")
+	f.StringVar(&file, "file", "", "read the candidates from `FILE`; - is stdin")
+	more.flags(cmd)
+	return cmd
+}
+
+// fromFile fills in what the command line left open.
+func (a *app) fromFile(name string, req *wire.TournamentRequest, timeout *time.Duration) error {
+	if len(req.Candidates) > 0 {
+		return usagef("there are candidates both in --file and after \"--\"")
+	}
+	in := a.stdin
+	if name == "-" {
+		name = "stdin"
+	} else {
+		f, err := os.Open(name)
+		if err != nil {
+			return fault.Wrap(err, "read the candidates")
+		}
+		defer f.Close()
+		in = f
+	}
+	text, err := io.ReadAll(io.LimitReader(in, candidates.MaxSize+1))
+	if err != nil {
+		return fault.Wrap(err, "read the candidates from %s", name)
+	}
+	f, err := candidates.Parse(name, text)
+	if err != nil {
+		return err
+	}
+	req.Candidates = f.Candidates
+	for to, v := range map[*string]string{&req.Base: f.Base, &req.Test: f.Test, &req.Score: f.Score} {
+		if *to == "" {
+			*to = v
+		}
+	}
+	if req.Jobs == 0 {
+		req.Jobs = f.Jobs
+	}
+	if *timeout == 0 {
+		*timeout = f.Timeout
+	}
+	return nil
+}
+
+// contest holds a tournament and shows how it goes and ends.
+func (a *app) contest(ctx context.Context, name string, req wire.TournamentRequest) error {
+	c, err := a.client()
+	if err != nil {
+		return err
+	}
+	ctx, stop := interruptible(ctx)
+	defer stop()
+	res, err := a.watching(func(ended func(wire.Progress)) (wire.TournamentResult, error) {
+		return c.Tournament(ctx, name, req, ended)
+	})
+	if err != nil && ctx.Err() != nil {
+		return fault.New(fault.Cancelled, "interrupted: what ran is ended, and the forks are removed; sandbox %s is as it was", name)
+	}
+	if err != nil {
+		return err
+	}
+	if err := a.print(res, func(w io.Writer) error { return a.standings(w, res, req.Score != "") }); err != nil {
+		return err
+	}
+	if res.Winner == "" {
+		a.note("no candidate passed the test")
+		return &exitCode{code: exitError}
+	}
+	a.note("the winner is %s: snapshot %s", tty.Quote(res.Winner), tty.Clean(res.WinnerNode))
+	if !req.Keep {
+		a.note("go there with: coppice checkout %s %s", tty.Clean(name), tty.Clean(res.WinnerNode))
+	}
+	return nil
+}
