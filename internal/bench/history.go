@@ -212,7 +212,7 @@ func (b *bench) moves(scale int) error {
 	}
 	to := []string{one.Head, two.Head}
 	ours, err := times(60/scale, func(i int) error {
-		if _, err := b.c.Checkout(b.ctx, name, to[i%2]); err != nil {
+		if _, err := b.c.Checkout(b.ctx, name, wire.CheckoutRequest{Node: to[i%2]}); err != nil {
 			return err
 		}
 		return b.exec(name, "true")
@@ -232,6 +232,51 @@ func (b *bench) moves(scale int) error {
 		return err
 	}
 	b.add("rollback, and the first command after it", "", ours, "15 ms", "git checkout of one file", theirs)
+	return b.c.Remove(b.ctx, name, true)
+}
+
+// inPlace measures going to and fro under a running command, with one file that
+// differs and with a thousand.
+func (b *bench) inPlace(scale int) error {
+	for _, n := range []int{1, 1000} {
+		if err := b.inPlaceOf(n, scale); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) inPlaceOf(n, scale int) error {
+	name, err := b.sandbox(wire.Source{})
+	if err != nil {
+		return err
+	}
+	var to []string
+	for _, text := range []string{"one", "two"} {
+		script := fmt.Sprintf("mkdir -p /var/tmp/m; for i in $(seq %d); do echo %s $i >/var/tmp/m/$i; done", n, text)
+		if err := b.exec(name, "sh", "-c", script); err != nil {
+			return err
+		}
+		head, err := b.c.Head(b.ctx, name)
+		if err != nil {
+			return err
+		}
+		to = append(to, head.Head)
+	}
+	if err := b.exec(name, "sh", "-c", "sleep 1000 >/dev/null 2>&1 &"); err != nil {
+		return err
+	}
+	ours, err := times(60/scale, func(i int) error {
+		r, err := b.c.Checkout(b.ctx, name, wire.CheckoutRequest{Node: to[i%2], InPlace: true})
+		if err == nil && !r.InPlace {
+			err = fmt.Errorf("nothing ran: %+v", r)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	b.add(fmt.Sprintf("rollback in place, files that differ: %d", n), "", ours, "", "", stat{})
 	return b.c.Remove(b.ctx, name, true)
 }
 
@@ -379,7 +424,7 @@ func (b *bench) npm(scale int) error {
 		return fmt.Errorf("fill npm's cache: %w", err)
 	}
 	// What is below the bench's own directory is not seen inside: hand it in.
-	pack, err := exec.CommandContext(b.ctx, "tar", "-C", out, "-cf", "-", "cache", "package-lock.json").Output() //nolint:gosec // the benchmark's own
+	pack, err := exec.CommandContext(b.ctx, "tar", "-C", out, "-cf", "-", "cache", "package-lock.json").Output()
 	if err != nil {
 		return err
 	}
@@ -431,42 +476,52 @@ func (b *bench) memory(int) error {
 	return b.c.Remove(b.ctx, name, true)
 }
 
-// pss adds up the proportional set sizes of what descends from the process pid, or
-// gives its own.
-func pss(pid int, own bool) (sum kibibytes, err error) {
+// family gives a process and what descends from it.
+func family(pid int) ([]int, error) {
 	pids := []int{pid}
 	for i := 0; i < len(pids); i++ {
-		var kids []int
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pids[i]))
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
 		for _, t := range threads {
 			list, err := os.ReadFile(t)
 			if err != nil {
-				return 0, err
+				return nil, err
 			}
 			for f := range strings.FieldsSeq(string(list)) {
 				kid, err := strconv.Atoi(f)
 				if err != nil {
-					return 0, err
+					return nil, err
 				}
-				kids = append(kids, kid)
+				pids = append(pids, kid)
 			}
 		}
-		if (i == 0) == own {
-			roll, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pids[i]))
-			if err != nil {
-				return 0, err
-			}
-			for line := range strings.Lines(string(roll)) {
-				var n kibibytes
-				if _, err := fmt.Sscanf(line, "Pss: %d kB", &n); err == nil {
-					sum += n
-				}
+	}
+	return pids, nil
+}
+
+// pss adds up the proportional set sizes of what descends from the process pid, or
+// gives its own.
+func pss(pid int, own bool) (sum kibibytes, err error) {
+	pids, err := family(pid)
+	if err != nil {
+		return 0, err
+	}
+	for i := range pids {
+		if (i == 0) != own {
+			continue
+		}
+		roll, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pids[i]))
+		if err != nil {
+			return 0, err
+		}
+		for line := range strings.Lines(string(roll)) {
+			var n kibibytes
+			if _, err := fmt.Sscanf(line, "Pss: %d kB", &n); err == nil {
+				sum += n
 			}
 		}
-		pids = append(pids, kids...)
 	}
 	return sum, nil
 }

@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -25,6 +26,21 @@ import (
 )
 
 func main() {
+	run := run
+	switch {
+	case len(os.Args) == 2 && os.Args[1] == "gaps": // started inside by pauses
+		run = func() error {
+			stop := make(chan os.Signal, 1)
+			signal.Notify(stop, os.Interrupt)
+			return gaps(stop, os.Stdout)
+		}
+	case len(os.Args) == 3 && os.Args[1] == "plain": // started by plainServer
+		run = func() error { return plain(os.Args[2], os.Stdin, os.Stdout) }
+	case len(os.Args) == 2 && os.Args[1] == "sink": // started by gates
+		run = func() error { return sink(os.Stdin, os.Stdout) }
+	case len(os.Args) == 4 && os.Args[1] == "reach": // started inside by gates
+		run = func() error { return reach(os.Args[2], os.Args[3], os.Stdout) }
+	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -40,7 +56,9 @@ type bench struct {
 	rows []row
 	seq  int
 
-	daemon int // its pid
+	daemon int           // its pid
+	tcp    string        // its URL on TCP
+	load   time.Duration // how long to load it
 }
 
 // row is one line of the table. Times are per operation.
@@ -49,13 +67,14 @@ type row struct {
 	ours      figure
 	budget    string
 	base      string
-	theirs    stat
+	theirs    figure
 }
 
-// figure is what a row shows of Coppice: a stat, or an amount of memory.
+// figure is what a row shows: times, a rate, or an amount of memory.
 type figure interface {
 	fmt.Stringer
 	count() int
+	value() float64 // to be compared with another of its kind; 0 is not
 }
 
 type stat struct {
@@ -63,7 +82,8 @@ type stat struct {
 	p50, p99 time.Duration
 }
 
-func (s stat) count() int { return s.n }
+func (s stat) count() int     { return s.n }
+func (s stat) value() float64 { return float64(s.p50) }
 
 func (s stat) String() string {
 	switch s.n {
@@ -78,7 +98,8 @@ func (s stat) String() string {
 // kibibytes is an amount of memory.
 type kibibytes int
 
-func (k kibibytes) count() int { return 1 }
+func (k kibibytes) count() int     { return 1 }
+func (k kibibytes) value() float64 { return float64(k) }
 
 func (k kibibytes) String() string { return fmt.Sprintf("%.1f MB", float64(k)*1024/1e6) }
 
@@ -115,7 +136,8 @@ func statOf(ds []time.Duration) stat {
 func run() error {
 	bin := flag.String("coppice", "bin/coppice", "the binary to measure")
 	quick := flag.Bool("quick", false, "fewer repetitions, smaller trees")
-	only := flag.String("only", "", "a regular expression of what to measure: startup, exec, create, snapshot, rest, rollback, fork, import, go, npm, memory")
+	only := flag.String("only", "", "a regular expression of what to measure: startup, exec, create, snapshot, rest, rollback, inplace, fork, import, go, npm, delay, slowdown, pause, rewind, idle, tournament, memory, doors, head, output, files, streams, load, gate")
+	load := flag.Duration("for", 10*time.Second, "how long to load the daemon")
 	flag.Parse()
 	want, err := regexp.Compile(*only)
 	if err != nil {
@@ -131,13 +153,13 @@ func run() error {
 	}
 	home := filepath.Join(dir, "home")
 	ctx := context.Background()
-	daemon := exec.CommandContext(ctx, abs, "serve", "--home", home)
+	daemon := exec.CommandContext(ctx, abs, "serve", "--home", home, "--http", "127.0.0.1:0")
 	daemon.Env = append(os.Environ(), "COPPICE_HOME="+home)
 	daemon.Stderr = os.Stderr
 	if err := daemon.Start(); err != nil {
 		return err
 	}
-	b := &bench{ctx: ctx, bin: abs, dir: dir, daemon: daemon.Process.Pid, c: client.New(client.Options{Socket: filepath.Join(home, "daemon.sock")})}
+	b := &bench{ctx: ctx, bin: abs, dir: dir, load: *load, c: client.New(client.Options{Socket: filepath.Join(home, "daemon.sock")})}
 	defer func() {
 		b.c.Close()
 		_ = daemon.Process.Signal(os.Interrupt)
@@ -153,7 +175,10 @@ func run() error {
 		run  func(scale int) error
 	}{
 		{"startup", b.startup}, {"exec", b.execs}, {"create", b.creates}, {"snapshot", b.snapshots}, {"rest", b.atRest},
-		{"rollback", b.moves}, {"fork", b.forks}, {"import", b.imports}, {"go", b.builds}, {"npm", b.npm}, {"memory", b.memory},
+		{"rollback", b.moves}, {"inplace", b.inPlace}, {"fork", b.forks}, {"import", b.imports}, {"go", b.builds}, {"npm", b.npm},
+		{"delay", b.delays}, {"slowdown", b.slowdowns}, {"pause", b.pauses}, {"rewind", b.rewinds}, {"idle", b.idles}, {"tournament", b.tournaments}, {"memory", b.memory},
+		{"doors", b.doors}, {"head", b.heads}, {"output", b.outputs}, {"files", b.transfers}, {"streams", b.streams}, {"load", b.loads},
+		{"gate", b.gates},
 	}
 	scale := 1
 	if *quick {
@@ -172,7 +197,13 @@ func run() error {
 
 func (b *bench) ready() error {
 	for range 200 {
-		if _, err := b.c.Daemon(b.ctx); err == nil {
+		if d, err := b.c.Daemon(b.ctx); err == nil {
+			b.daemon = d.PID
+			for _, l := range d.Listeners {
+				if l.Auth == wire.AuthToken {
+					b.tcp = l.URL
+				}
+			}
 			return nil
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -180,7 +211,7 @@ func (b *bench) ready() error {
 	return errors.New("the daemon does not answer")
 }
 
-func (b *bench) add(what, how string, ours figure, budget, base string, theirs stat) {
+func (b *bench) add(what, how string, ours figure, budget, base string, theirs figure) {
 	b.rows = append(b.rows, row{what, how, ours, budget, base, theirs})
 	fmt.Fprintf(os.Stderr, "%-60s %-24s %s %s\n", what, ours, base, theirs)
 }
@@ -192,8 +223,8 @@ func (b *bench) print(w io.Writer) error {
 	fmt.Fprintln(w, "|---|---|---|---|---|---|---|")
 	for _, r := range b.rows {
 		ratio := "-"
-		if ours, ok := r.ours.(stat); ok && r.theirs.n > 0 {
-			ratio = fmt.Sprintf("%.2f", float64(ours.p50)/float64(r.theirs.p50))
+		if theirs := r.theirs.value(); theirs > 0 {
+			ratio = fmt.Sprintf("%.2f", r.ours.value()/theirs)
 		}
 		what := r.what
 		if r.how != "" {
@@ -223,7 +254,7 @@ func (b *bench) exec(name string, cmd ...string) error {
 }
 
 func (b *bench) host(cmd ...string) error {
-	out, err := exec.CommandContext(b.ctx, cmd[0], cmd[1:]...).CombinedOutput() //nolint:gosec // the benchmark's own
+	out, err := exec.CommandContext(b.ctx, cmd[0], cmd[1:]...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%q: %w: %s", cmd, err, out)
 	}
@@ -261,7 +292,7 @@ func (b *bench) execs(scale int) error {
 	}
 	b.add("exec true in a live sandbox, over the API", "", ours, "2 ms", "fork+exec", theirs)
 	cli, err := times(100/scale, func(int) error {
-		cmd := exec.CommandContext(b.ctx, b.bin, "exec", name, "--", "true") //nolint:gosec // the benchmark's own
+		cmd := exec.CommandContext(b.ctx, b.bin, "exec", name, "--", "true")
 		cmd.Env = append(os.Environ(), "COPPICE_HOME="+filepath.Join(b.dir, "home"))
 		return cmd.Run()
 	})

@@ -1,0 +1,456 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
+)
+
+// What is reached is an address that nobody has, on the loopback interface of a
+// network namespace that leads nowhere else. A sandbox's own loopback does not have it.
+const (
+	sinkHost = "198.51.100.10"
+	sinkAddr = sinkHost + ":7000"
+	// Into a sandbox comes this program, to be a client there.
+	insideBench  = "/var/tmp/bench-client"
+	crowdOfBoxes = 200
+)
+
+// sink serves any number of connections: a line says what the client wants, and none
+// is nothing. It ends with its stdin.
+func sink(in io.Reader, out io.Writer) error {
+	var lc net.ListenConfig
+	l, err := lc.Listen(context.Background(), "tcp", sinkAddr)
+	if err != nil {
+		return err
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, in) // its end is what is waited for, whatever ends it
+		l.Close()
+	}()
+	if _, err := fmt.Fprintln(out, "ready"); err != nil {
+		return err
+	}
+	for {
+		c, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		go func() { // ends with its client, and the process with the last of them
+			defer c.Close()
+			from := bufio.NewReaderSize(c, 256<<10)
+			what, err := from.ReadString('\n')
+			if err != nil {
+				return
+			}
+			n, err := strconv.ParseInt(strings.TrimSpace(what[1:]), 10, 64)
+			switch {
+			case err != nil:
+			case what[0] == '<':
+				_ = send(c, n) // the client counts
+			default:
+				if _, err := io.CopyN(io.Discard, from, n); err == nil {
+					_, _ = c.Write([]byte{1})
+				}
+			}
+		}()
+	}
+}
+
+// send writes so many bytes.
+func send(w io.Writer, n int64) error {
+	buf := make([]byte, 256<<10)
+	for ; n > 0; n -= int64(len(buf)) {
+		if _, err := w.Write(buf[:min(n, int64(len(buf)))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reach is a client of sink: it has n bytes sent out (>) or in (<), or opens and closes
+// n connections (.), and writes how long that, or each, took.
+func reach(what, count string, out io.Writer) error {
+	n, err := strconv.ParseInt(count, 10, 64)
+	if err != nil {
+		return err
+	}
+	d := net.Dialer{Timeout: 10 * time.Second}
+	if what == "." {
+		for range n {
+			t := time.Now()
+			c, err := d.DialContext(context.Background(), "tcp", sinkAddr)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(out, time.Since(t).Nanoseconds())
+			if err := c.Close(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	c, err := d.DialContext(context.Background(), "tcp", sinkAddr)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(stalled)); err != nil {
+		return err
+	}
+	t := time.Now()
+	if _, err := fmt.Fprintf(c, "%s%d\n", what, n); err != nil {
+		return err
+	}
+	if what == "<" {
+		var got int64
+		buf := make([]byte, 256<<10)
+		for got < n {
+			k, err := c.Read(buf)
+			if err != nil {
+				return err
+			}
+			got += int64(k)
+		}
+	} else {
+		if err := send(c, n); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(out, time.Since(t).Nanoseconds())
+	return nil
+}
+
+// route is a way to the sink: it runs reach with these arguments.
+type route struct {
+	name string
+	run  func(args ...string) (string, error)
+}
+
+func (r route) durations(args ...string) ([]time.Duration, error) {
+	out, err := r.run(args...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r.name, err)
+	}
+	var ds []time.Duration
+	for f := range strings.FieldsSeq(out) {
+		ns, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		ds = append(ds, time.Duration(ns))
+	}
+	if len(ds) == 0 {
+		return nil, fmt.Errorf("%s: nothing was measured", r.name)
+	}
+	return ds, nil
+}
+
+// gates measures what the gate costs: throughput and the time to connect, beside the
+// same client without it and behind slirp4netns; memory; and many sandboxes at once.
+func (b *bench) gates(scale int) error {
+	if os.Getuid() != 0 {
+		fmt.Fprintln(os.Stderr, "gate: left out: it takes root to make a namespace of the network for the daemon")
+		return nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	// The sink has a network of its own, and the daemon joins it.
+	host, in, err := b.held(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}, "sh", "-c",
+		`ip link set lo up && ip address add `+sinkHost+`/32 dev lo && exec "$0" sink`, self)
+	if err != nil {
+		return err
+	}
+	defer func() { in.Close(); _ = host.Wait() }()
+	into := []string{"nsenter", "--target", strconv.Itoa(host.Process.Pid), "--net", "--"}
+	home := filepath.Join(b.dir, "gated")
+	daemon := exec.CommandContext(b.ctx, into[0], append(into[1:], b.bin, "serve", "--home", home)...)
+	daemon.Env = append(os.Environ(), "COPPICE_HOME="+home)
+	daemon.Stderr = os.Stderr
+	if err := daemon.Start(); err != nil {
+		return err
+	}
+	g := *b
+	g.c = client.New(client.Options{Socket: filepath.Join(home, "daemon.sock")})
+	defer func() {
+		g.removeAll()
+		g.c.Close()
+		_ = daemon.Process.Signal(os.Interrupt)
+		_ = daemon.Wait()
+	}()
+	if err := g.ready(); err != nil {
+		return err
+	}
+	err = errors.Join(g.ways(self, into, scale), g.gateMemory(), g.manyGates(max(2, crowdOfBoxes/scale)))
+	b.rows, b.seq = g.rows, g.seq
+	return err
+}
+
+// held starts a program that says when it is ready, and ends with what is given back.
+func (b *bench) held(attr *syscall.SysProcAttr, name string, args ...string) (*exec.Cmd, io.Closer, error) {
+	cmd := exec.CommandContext(b.ctx, name, args...)
+	cmd.SysProcAttr, cmd.Stderr = attr, os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, nil, err
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		in.Close()
+		return nil, nil, errors.Join(fmt.Errorf("%s is not ready", name), err, cmd.Wait())
+	}
+	return cmd, in, nil
+}
+
+// removeAll removes what a step that failed left: sandboxes outlive their daemon.
+func (b *bench) removeAll() {
+	left, _ := b.c.List(b.ctx) // a daemon that does not answer has made none, or is told of already
+	for _, s := range left {
+		_ = b.c.Remove(b.ctx, s.Name, true)
+	}
+}
+
+// box makes a supervised sandbox, which may reach the sink.
+func (b *bench) box() (string, error) {
+	b.seq++
+	name := fmt.Sprintf("bench-%d", b.seq)
+	_, err := b.c.Create(b.ctx, wire.CreateRequest{Name: name, Tier: "supervised", Policy: []wire.PolicyFile{
+		{Level: "flags", Name: "/bench.yaml", Text: "version: 1\nnetwork: {allow: [\"" + sinkAddr + "\"]}\n"},
+	}}, nil)
+	return name, err
+}
+
+// ways measures each way to the sink in turns.
+func (b *bench) ways(self string, into []string, scale int) error {
+	name, err := b.box()
+	if err != nil {
+		return err
+	}
+	program, err := os.Open(self)
+	if err != nil {
+		return err
+	}
+	defer program.Close()
+	mode := uint32(0o755)
+	if _, err := b.c.WriteFile(b.ctx, name, insideBench, program, wire.WriteOptions{Mode: &mode}); err != nil {
+		return err
+	}
+	outside := func(into []string) func(args ...string) (string, error) {
+		return func(args ...string) (string, error) {
+			cmd := exec.CommandContext(b.ctx, into[0], append(append(into[1:len(into):len(into)], self, "reach"), args...)...)
+			out, err := cmd.Output()
+			return string(out), err
+		}
+	}
+	all := []route{
+		{"the gate", func(args ...string) (string, error) {
+			var out, errs strings.Builder
+			x, err := b.c.Exec(b.ctx, name, wire.ExecRequest{Cmd: append([]string{insideBench, "reach"}, args...)}, client.Streams{Stdout: &out, Stderr: &errs})
+			if err == nil && x.Code != 0 {
+				err = fmt.Errorf("exit code %d: %s%s", x.Code, x.Message, errs.String())
+			}
+			return out.String(), err
+		}},
+		{"loopback", outside(into)},
+	}
+	if _, err := exec.LookPath("slirp4netns"); err != nil {
+		fmt.Fprintln(os.Stderr, "gate: without slirp4netns, which is not installed")
+	} else {
+		behind, end, err := b.slirp(into)
+		if err != nil {
+			return err
+		}
+		defer end()
+		all = append(all, route{"slirp4netns", outside(behind)})
+	}
+	size := int64(2<<30) / int64(scale)
+	for _, way := range []struct{ sign, what string }{{">", "out of a sandbox"}, {"<", "into a sandbox"}} {
+		found := make([][]float64, len(all))
+		for range 5 {
+			for i, r := range all {
+				ds, err := r.durations(way.sign, strconv.FormatInt(size, 10))
+				if err != nil {
+					return err
+				}
+				found[i] = append(found[i], float64(size)/ds[0].Seconds())
+			}
+		}
+		median := func(i int) speed {
+			slices.Sort(found[i])
+			return speed{len(found[i]), found[i][len(found[i])/2]}
+		}
+		for i := 1; i < len(all); i++ {
+			budget := ""
+			if all[i].name == "slirp4netns" {
+				budget = "faster"
+			}
+			b.add("one connection "+way.what+", through the gate", "", median(0), budget, all[i].name, median(i))
+		}
+	}
+	// Fewer than a gate lets through at once without a pause.
+	found := make([][]time.Duration, len(all))
+	for range 3 {
+		for i, r := range all {
+			ds, err := r.durations(".", strconv.Itoa(max(20, 100/scale)))
+			if err != nil {
+				return err
+			}
+			found[i] = append(found[i], ds[1:]...)
+		}
+	}
+	for i := 1; i < len(all); i++ {
+		b.add("connect through the gate", "", statOf(found[0]), "", all[i].name, statOf(found[i]))
+	}
+	return b.c.Remove(b.ctx, name, true)
+}
+
+// slirp gives what runs a program behind slirp4netns, whose host is where into leads.
+func (b *bench) slirp(into []string) (behind []string, end func(), err error) {
+	inside, in, err := b.held(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}, "sh", "-c", "echo ready; exec cat")
+	if err != nil {
+		return nil, nil, err
+	}
+	undo := func() { in.Close(); _ = inside.Wait() }
+	r, w, err := os.Pipe()
+	if err != nil {
+		undo()
+		return nil, nil, err
+	}
+	defer r.Close()
+	pid := strconv.Itoa(inside.Process.Pid)
+	cmd := exec.CommandContext(b.ctx, into[0], append(into[1:len(into):len(into)], "slirp4netns", "--configure", "--mtu=65520", "--ready-fd=3", pid, "tap0")...)
+	cmd.ExtraFiles = []*os.File{w}
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		undo()
+		return nil, nil, err
+	}
+	end = func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		undo()
+	}
+	if _, err := io.ReadFull(r, make([]byte, 1)); err != nil {
+		end()
+		return nil, nil, fmt.Errorf("slirp4netns does not start: %w", err)
+	}
+	return []string{"nsenter", "--target", pid, "--net", "--"}, end, nil
+}
+
+// gateMemory adds up what an idle supervised sandbox has, beside one without a gate.
+func (b *bench) gateMemory() error {
+	var found [2]kibibytes
+	for i, make := range []func() (string, error){b.box, func() (string, error) { return b.sandbox(wire.Source{}) }} {
+		name, err := make()
+		if err != nil {
+			return err
+		}
+		if err := b.exec(name, "true"); err != nil {
+			return err
+		}
+		time.Sleep(time.Second) // idle is what is measured
+		if found[i], err = pss(b.daemon, false); err != nil {
+			return err
+		}
+		if err := b.c.Remove(b.ctx, name, true); err != nil {
+			return err
+		}
+	}
+	b.add("memory of an idle live supervised sandbox", "PSS of keeper, init and gate", found[0], "", "tier process", found[1])
+	return nil
+}
+
+// manyGates has many supervised sandboxes live at once, and all of them connect.
+func (b *bench) manyGates(n int) error {
+	var names []string
+	var began []time.Duration
+	for range n {
+		t := time.Now()
+		name, err := b.box()
+		if err != nil {
+			return err
+		}
+		names = append(names, name)
+		if err := b.exec(name, "true"); err != nil {
+			return fmt.Errorf("sandbox %d: %w", len(names), err)
+		}
+		began = append(began, time.Since(t))
+	}
+	time.Sleep(time.Second)
+	all, err := pss(b.daemon, false)
+	if err != nil {
+		return err
+	}
+	connect := []string{"bash", "-c", "exec 3<>/dev/tcp/" + strings.Replace(sinkAddr, ":", "/", 1) + "; echo '<3' >&3; test $(head -c 3 <&3 | wc -c) = 3"}
+	t := time.Now()
+	own, ctx := errgroup.WithContext(b.ctx)
+	own.SetLimit(16)
+	for _, name := range names {
+		own.Go(func() error {
+			x, err := b.c.Exec(ctx, name, wire.ExecRequest{Cmd: connect}, client.Streams{})
+			if err == nil && x.Code != 0 {
+				err = fmt.Errorf("%s does not reach the sink: %+v", name, x)
+			}
+			return err
+		})
+	}
+	if err := own.Wait(); err != nil {
+		return err
+	}
+	each := time.Since(t)
+	live := 0
+	list, err := b.c.List(b.ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range list {
+		if s.State == wire.StateLive {
+			live++
+		}
+	}
+	if live != n {
+		return fmt.Errorf("%d of %d sandboxes are live", live, n)
+	}
+	b.add(fmt.Sprintf("create a supervised sandbox and run true, up to %d live ones", n), "", statOf(began), "", "", stat{})
+	b.add(fmt.Sprintf("%d live supervised sandboxes connect", n), "16 at a time, by an exec each", statOf([]time.Duration{each}), "", "", stat{})
+	b.add(fmt.Sprintf("memory of each of %d live supervised sandboxes", n), "PSS of keepers, inits and gates", all/kibibytes(n), "", "", stat{})
+	for _, name := range names {
+		if err := b.c.Remove(b.ctx, name, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
