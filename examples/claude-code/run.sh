@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Plays the example: README.md says what it shows. Needs go and npm; everything
+# that it makes goes with it, but for Claude Code in ~/.cache/coppice-example.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+install=${INSTALL:-$HOME/.cache/coppice-example}
+mkdir -p "$install"
+cp package.json "$install"
+npm install --prefix "$install" --no-audit --no-fund --silent
+
+tmp=$(mktemp -d)
+go build -o "$tmp/" ../../cmd/coppice .
+export PATH=$tmp:$PATH COPPICE_HOME=$tmp/home
+trap '{ coppice rm --force agent; coppice serve --stop; } >/dev/null; rm -rf "$tmp"' EXIT
+
+claude-code "$install" agent
+echo
+coppice log agent

@@ -1,0 +1,33 @@
+#!/bin/sh
+# Explores three branches of a sandbox over the HTTP API of the daemon's socket, by
+# a tournament: each candidate runs in a fork of its own, at the same time, and the
+# sandbox is left at the first that passes the test.
+set -eu
+
+sandbox=$(coppice create)
+# The candidates' forks can be looked at until gc.
+trap 'coppice rm --force "$sandbox" >/dev/null; coppice gc --quiet' EXIT
+socket=$(coppice status --json | sed -n 's/.*"home": *"\([^"]*\)".*/\1/p')/daemon.sock
+
+# api METHOD PATH [JSON]: one request; an error's detail goes to stderr.
+api() {
+	curl --silent --show-error --fail-with-body --unix-socket "$socket" \
+		--request "$1" --json "${3-}" "http://coppice/v1/sandboxes/$sandbox/$2"
+}
+
+result=$(api POST tournament '{
+  "test": "test \"$(cat /var/tmp/answer)\" = 42",
+  "candidates": [
+    {"name": "guess", "cmd": "echo 41 >/var/tmp/answer"},
+    {"name": "arithmetic", "cmd": "echo $((6 * 7)) >/var/tmp/answer"},
+    {"name": "despair", "cmd": "rm -rf /usr/lib/git-core"}
+  ],
+  "keep": true
+}')
+winner=$(printf %s "$result" | sed -n 's/.*"winner":"\([^"]*\)".*/\1/p')
+[ -n "$winner" ] || {
+	echo "nobody passed the test" >&2
+	exit 1
+}
+printf '%s won: ' "$winner"
+coppice exec "$sandbox" -- cat /var/tmp/answer
