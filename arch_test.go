@@ -22,38 +22,67 @@ const anything = "*"
 // rooms says which rooms each room may import. What is not here is no room.
 var rooms = map[string][]string{
 	"cmd/coppice":      {"internal/cli"},
-	"internal/cli":     {"client", "client/wire", "internal/fault", "internal/tty", "internal/daemon", "internal/box", "internal/box/guest", "internal/box/probe"},
+	"internal/cli":     {"client", "client/wire", "internal/candidates", "internal/fault", "internal/hook", "internal/policy", "internal/tty", "internal/daemon", "internal/mcpapi"},
 	"internal/daemon":  {anything},
-	"internal/httpapi": {"client/wire", "internal/timeline", "internal/policy", "internal/fault"},
+	"internal/httpapi": {"client/wire", "internal/timeline", "internal/policy", "internal/fault", "internal/auth"},
+	"internal/auth":    {"client/wire", "internal/fault"},
+
+	"internal/mcpapi":        {"client", "client/wire", "internal/fault", "internal/tty"},
+	"internal/ports":         {"client/wire", "internal/fault"},
+	"internal/ports/sockets": {},
+
+	"internal/candidates": {"client/wire", "internal/fault", "internal/nearest"},
+	"internal/lineapi":    {"client/wire", "internal/timeline", "internal/fault", "internal/nearest"},
 
 	"client":      {"client/wire"},
 	"client/wire": {},
 
-	"internal/engine": {"internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire",
+	"internal/archive": {"internal/fault"},
+	"internal/boxfs":   {"internal/archive", "internal/fault", "internal/undo", "client/wire"},
+	"internal/engine": {"internal/boxfs", "internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire", "internal/journal",
 		"internal/layer", "internal/meta", "internal/rootfs"},
-	"internal/layer":        {"internal/layer/format", "internal/timeline", "internal/vfs", "internal/fault", "internal/undo", "internal/rootspec"},
+	"internal/layer":        {"internal/archive", "internal/layer/format", "internal/quota", "internal/timeline", "internal/vfs", "internal/fault", "internal/undo", "internal/rootspec"},
 	"internal/layer/format": {"internal/timeline", "internal/fault"},
-	"internal/meta":         {"internal/timeline", "internal/fault", "client/wire"},
-	"internal/rootfs":       {"internal/layer/format", "internal/timeline", "internal/fault", "internal/undo", "internal/rootspec"},
+	"internal/meta":         {"internal/timeline", "internal/fault", "internal/nearest", "client/wire"},
+	"internal/rootfs":       {"internal/layer/format", "internal/quota", "internal/timeline", "internal/fault", "internal/undo", "internal/rootspec"},
 	"internal/rootspec":     {"internal/fault"},
+	"internal/quota":        {"internal/fault"},
 
-	"internal/box":         {"internal/box/plan", "internal/box/probe", "internal/box/guest", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire"},
+	"internal/box":         {"internal/unixsock", "internal/box/plan", "internal/box/probe", "internal/box/guest", "internal/policy", "internal/journal", "internal/gate/control", "internal/gate/link", "internal/fault", "internal/undo", "internal/rootspec", "client/wire"},
 	"internal/box/plan":    {"internal/policy", "internal/box/probe", "internal/fault", "internal/rootspec"},
-	"internal/box/guest":   {"internal/box/plan", "internal/box/seccomp", "internal/box/notify", "internal/rootspec", "internal/fault", "client/wire"},
-	"internal/box/probe":   {"client/wire", "internal/fault", "internal/rootspec", "internal/box/seccomp"},
+	"internal/box/guest":   {"internal/box/plan", "internal/box/seccomp", "internal/box/notify", "internal/rootspec", "internal/ports/sockets", "internal/fault", "client/wire"},
+	"internal/box/probe":   {"client/wire", "internal/gate/link", "internal/fault", "internal/quota", "internal/rootspec", "internal/box/seccomp"},
 	"internal/box/seccomp": {},
-	"internal/box/notify":  {"internal/box/seccomp", "internal/fault"},
+	"internal/box/notify":  {"internal/box/seccomp", "internal/fault", "internal/rootspec"},
 	"internal/box/escape":  {},
 
-	"internal/timeline": {"internal/fault"},
-	"internal/policy":   {"internal/fault"},
-	"internal/fault":    {},
-	"internal/undo":     {},
-	"internal/vfs":      {},
-	"internal/tty":      {},
+	// The keeper imports link and control, so these never import the gate itself: its
+	// network stack is half a millisecond of every start.
+	"internal/gate":         {"internal/gate/inspect", "internal/gate/link", "internal/policy", "internal/fault"},
+	"internal/gate/inspect": {"internal/policy", "internal/fault"},
+	"internal/gate/link":    {"internal/ownthread", "internal/fault"},
+	"internal/gate/control": {"internal/box/plan", "internal/ownthread", "client/wire", "internal/fault"},
+	"internal/gate/process": {"internal/gate", "internal/gate/control", "internal/box/plan", "internal/journal", "internal/policy", "client/wire", "internal/fault"},
+
+	"internal/timeline":  {"internal/fault", "internal/nearest"},
+	"internal/policy":    {"internal/fault", "internal/nearest"},
+	"internal/hook":      {"internal/fault"},
+	"internal/journal":   {"client/wire", "internal/fault"},
+	"internal/fault":     {},
+	"internal/nearest":   {},
+	"internal/ownthread": {},
+	"internal/undo":      {},
+	"internal/vfs":       {},
+	"internal/tty":       {},
+	"internal/unixsock":  {},
 
 	// Programs for developers.
 	"internal/bench": {anything},
+
+	// Examples use what anybody can use.
+	"examples/claude-code":       {"client", "examples/claude-code/model"},
+	"examples/claude-code/model": {},
+	"examples/explore/go":        {"client", "client/wire"},
 }
 
 // A room whose name ends so serves tests alone, and may import what it tests.
@@ -135,6 +164,22 @@ func TestEveryImportIsAllowedByTheTableOfRooms(t *testing.T) {
 			default:
 				t.Errorf("%s imports %s, which %s may not", s.file, im, s.room)
 			}
+		}
+	}
+}
+
+// The umask is every thread's: a file that another one makes meanwhile would get
+// less than it asks for. It is set where a process begins.
+func TestTheUmaskIsSetWhereAProcessBegins(t *testing.T) {
+	t.Parallel()
+	begins := []string{"internal/daemon/serve_linux.go", "internal/box/guest/launcher.go"}
+	for _, s := range sources(t) {
+		b, err := os.ReadFile(s.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !s.test && strings.Contains(string(b), ".Umask(") && !slices.Contains(begins, filepath.ToSlash(s.file)) {
+			t.Errorf("%s sets the umask", s.file)
 		}
 	}
 }
