@@ -13,6 +13,7 @@ const browser = await chromium.launch({
     "--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"],
 });
 const page = await browser.newPage({ colorScheme: "light", viewport: { width: 1280, height: 1000 } });
+page.setDefaultTimeout(120_000); // of a machine that does much else beside
 const wrong = [];
 page.on("console", (m) => ["error", "warning"].includes(m.type()) && wrong.push(`console: ${m.text()}`));
 page.on("pageerror", (e) => wrong.push(`error: ${e.message}`));
@@ -24,9 +25,9 @@ const res = await page.goto(`${origin}/docs`);
 const policy = res.headers()["content-security-policy"];
 assert.match(policy, /default-src 'none'/);
 assert.doesNotMatch(policy, /unsafe|\*|http/);
-await page.locator(".opblock").first().waitFor();
 const doc = await (await page.request.get(`${origin}/openapi.json`)).json();
 const want = Object.entries(doc.paths).flatMap(([path, ops]) => Object.keys(ops).map((m) => `${m.toUpperCase()} ${path}`));
+await page.waitForFunction((n) => document.querySelectorAll(".opblock").length >= n, want.length);
 const shown = await page.locator(".opblock").evaluateAll((all) => all.map((b) =>
   `${b.querySelector(".opblock-summary-method").textContent} ${b.querySelector(".opblock-summary-path").dataset.path}`));
 assert.deepEqual(shown.sort(), want.sort());
