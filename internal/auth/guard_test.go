@@ -54,7 +54,7 @@ func ask(t *testing.T, addr, method, path string, headers ...string) (int, http.
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	text := method + " " + path + " HTTP/1.1\r\n"
 	if !strings.HasPrefix(strings.Join(headers, "\n"), "Host:") {
 		text += "Host: " + addr + "\r\n"

@@ -115,7 +115,7 @@ func TestPreview(t *testing.T) {
 				return (&net.Dialer{}).DialContext(ctx, "tcp", at)
 			}}
 			defer tr.CloseIdleConnections()
-			browser := &http.Client{Jar: jar, Transport: tr, Timeout: 20 * time.Second}
+			browser := &http.Client{Jar: jar, Transport: tr, Timeout: time.Minute}
 			res, err := browser.Get(link.URL)
 			if err != nil {
 				t.Fatal(err)
@@ -166,7 +166,7 @@ func webSocket(t *testing.T, at string, u url.URL, cookies []*http.Cookie) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	r, _ := http.NewRequest("GET", "http://"+u.Host+"/ws", nil)
 	for _, c := range cookies {
 		r.AddCookie(c)

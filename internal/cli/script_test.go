@@ -137,7 +137,7 @@ func cmdCapture(ts *testscript.TestScript, neg bool, args []string) {
 // cmdEventually: "eventually PROGRAM ARGS..." runs it until it succeeds.
 func cmdEventually(ts *testscript.TestScript, neg bool, args []string) {
 	var err error
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if err = ts.Exec(args[0], args[1:]...); (err == nil) != neg {
 			return
 		}
@@ -168,7 +168,7 @@ func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
 	if args[0] == "kill" {
 		ts.Check(syscall.Kill(pid, syscall.SIGKILL))
 	}
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		// A zombie that nobody reaps is gone as well.
 		st, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil || strings.Contains(string(st), ") Z ") {

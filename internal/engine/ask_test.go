@@ -127,7 +127,7 @@ func TestQuestionsAreEvents(t *testing.T) {
 	heard := func(after uint64, n int) []string {
 		t.Helper()
 		var said []string
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		err := h.Events(ctx, "a", after, func(ev wire.SandboxEvent) error {
 			if ev.Kind == wire.EventAsk {

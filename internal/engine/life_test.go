@@ -27,7 +27,7 @@ func TestASandboxEndsWhenItsTimeHasCome(t *testing.T) {
 	}
 	eventually := func(what string, is func() bool) {
 		t.Helper()
-		for deadline := time.Now().Add(10 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatal(what)
 			}
@@ -95,7 +95,7 @@ func TestTagsOutliveTheirSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	var st wire.StatusResult
-	for deadline := time.Now().Add(10 * time.Second); len(st.Notices) == 0; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); len(st.Notices) == 0; time.Sleep(5 * time.Millisecond) {
 		if st, err = h.Status(ctx, "a"); err != nil || time.Now().After(deadline) {
 			t.Fatalf("%+v, %v", st, err)
 		}

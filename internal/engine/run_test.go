@@ -47,7 +47,7 @@ func TestACommandThatADaemonWasKilledOverRunsOnce(t *testing.T) {
 			prepare(h, b)
 			h.open()
 			var end chan struct{}
-			for deadline := time.Now().Add(10 * time.Second); end == nil; time.Sleep(time.Millisecond) {
+			for deadline := time.Now().Add(time.Minute); end == nil; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatal("it does not run")
 				}
@@ -63,7 +63,7 @@ func TestACommandThatADaemonWasKilledOverRunsOnce(t *testing.T) {
 			}
 			close(end)
 			var st wire.StatusResult
-			for deadline := time.Now().Add(10 * time.Second); st.Run == nil || st.Run.Exit == nil; time.Sleep(time.Millisecond) {
+			for deadline := time.Now().Add(time.Minute); st.Run == nil || st.Run.Exit == nil; time.Sleep(time.Millisecond) {
 				if st, err = h.Status(ctx, "a"); err != nil || time.Now().After(deadline) {
 					t.Fatalf("its end is not recorded: %+v, %v", st.Run, err)
 				}

@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // orders are what the agent inside can do.
 var orders = map[string]func(args []string, data []byte) ([]byte, error){

@@ -296,7 +296,7 @@ func (s *sandbox) report(e Event) {
 // wait waits for an event that ok accepts and gives it.
 func (s *sandbox) wait(t testing.TB, what string, ok func(Event) bool) Event {
 	t.Helper()
-	timeout := time.After(30 * time.Second)
+	timeout := time.After(2 * time.Minute)
 	for {
 		s.mu.Lock()
 		for _, e := range s.events {

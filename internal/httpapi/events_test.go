@@ -116,7 +116,7 @@ func TestEventsTellThatTheyListen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := conn.Write([]byte("GET /v1/events HTTP/1.1\r\nHost: coppice\r\nConnection: close\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}

@@ -523,7 +523,7 @@ func TestWebSocket(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
 		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n%s\r\nOrigin: http://%s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", c.path, host, c.cookie, host)
 		br := bufio.NewReader(conn)
 		res, err := http.ReadResponse(br, nil)

@@ -331,7 +331,7 @@ var accesses = []check{
 				t.Fatal(err)
 			}
 			c.Access = x.access(host)
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			b, _, err := box.Start(ctx, c)
 			cancel()
 			if err == nil {

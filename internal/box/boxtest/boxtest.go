@@ -41,6 +41,10 @@ func Run(t *testing.T, tier Tier) {
 	}
 }
 
+// patience is less than what a test waits for takes by itself, and more than a machine
+// that does much else beside needs for it.
+const patience = 20 * time.Second
+
 // check is one row of the suite.
 type check struct {
 	name string
@@ -74,14 +78,14 @@ func (tier Tier) Start(t testing.TB, change ...func(*plan.Config)) *Box {
 	for _, f := range change {
 		f(&c)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	b, e, err := box.Start(ctx, c)
 	if err != nil {
 		t.Fatalf("start: %v", err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := b.Stop(ctx, 0); err != nil {
 			t.Errorf("stop: %v", err)
@@ -156,7 +160,7 @@ func (b *Box) Open(t testing.TB, req wire.ExecRequest) *box.Session {
 	if err != nil {
 		t.Fatalf("exec %q: %v", req.Cmd, err)
 	}
-	_ = s.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = s.SetDeadline(time.Now().Add(time.Minute))
 	t.Cleanup(func() { s.Close() })
 	return s
 }

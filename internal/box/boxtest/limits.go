@@ -41,7 +41,7 @@ var limited = []check{
 				t.Errorf("%s: %+v", about, r.Exit)
 			}
 		}
-		for n, end := 1, time.Now().Add(10*time.Second); n > 0; {
+		for n, end := 1, time.Now().Add(time.Minute); n > 0; {
 			var err error
 			if n, err = b.Procs(t.Context()); err != nil || time.Now().After(end) {
 				t.Fatalf("%d processes were left, %v", n, err)

@@ -325,7 +325,7 @@ func (o *outside) policy(t *testing.T) plan.Phase {
 // people are asked, that it waits for one.
 func denial(t *testing.T, dir, what string, asks bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		evs, err := journal.Read(dir, journal.Query{})
 		if err != nil {
 			t.Fatal(err)
@@ -526,14 +526,14 @@ func start(t *testing.T, o *outside, s sandbox) *box.Box {
 // run runs a command and gives what it printed and how it ended.
 func run(t *testing.T, b *box.Box, req wire.ExecRequest) (string, wire.Exit) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	s, err := b.Exec(ctx, req)
 	if err != nil {
 		t.Fatalf("exec: %v", err)
 	}
 	defer s.Close()
-	_ = s.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = s.SetDeadline(time.Now().Add(2 * time.Minute))
 	var out bytes.Buffer
 	for {
 		ft, p, err := wire.ReadFrame(s, nil)

@@ -192,7 +192,7 @@ func beWorld() int {
 // freezeAll stops every process of the pid namespace but this one, and waits
 // until each thread is stopped, or waits for an answer or a vfork child.
 func freezeAll() (func(), error) {
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		running := 0
 		stats, _ := filepath.Glob("/proc/[0-9]*/task/*/stat")
 		for _, p := range stats {

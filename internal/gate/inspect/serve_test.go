@@ -163,7 +163,7 @@ func (w *world) client(t testing.TB, h2 bool) *http.Client {
 		},
 	}
 	t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: 20 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: tr, Timeout: time.Minute, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // ws asks for a WebSocket, says something when there is one, and gives what is answered.
@@ -172,7 +172,7 @@ func (w *world) ws(t testing.TB, s string) string {
 	c, err := net.Dial("tcp", w.at)
 	must(t, err)
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	x := tls.Client(c, &tls.Config{RootCAs: w.roots, ServerName: "example.com"})
 	_, err = io.WriteString(x, "GET /ws HTTP/1.1\r\nHost: example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 	must(t, err)
@@ -206,7 +206,7 @@ func (w *world) raw(t testing.TB, s string) string {
 	c, err := net.Dial("tcp", w.at)
 	must(t, err)
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	if w.secure {
 		c = tls.Client(c, &tls.Config{RootCAs: w.roots, ServerName: "example.com"})
 	}

@@ -44,7 +44,7 @@ func TestWebSocketClients(t *testing.T) {
 	}))
 	t.Cleanup(srv.Close)
 	w := way(t, srv, nil, &court{allow: all})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	dial := func() *websocket.Conn {
 		t.Helper()
