@@ -240,13 +240,14 @@ func gateOf(t *testing.T, b *boxtest.Box) int {
 	if err != nil {
 		t.Fatal(err)
 	}
+	line := regexp.MustCompile(fmt.Sprintf(`\(coppice-gate\) [RSD] %d `, s.PID))
 	for _, d := range all {
 		pid, err := strconv.Atoi(d.Name())
 		if err != nil {
 			continue
 		}
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err == nil && strings.Contains(string(stat), fmt.Sprintf("(coppice-gate) S %d ", s.PID)) {
+		if err == nil && line.Match(stat) {
 			return pid
 		}
 	}
