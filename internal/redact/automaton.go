@@ -1,0 +1,71 @@
+package redact
+
+// automaton finds all occurrences of words in a text in one pass (Aho and Corasick), upper
+// and lower case alike. A state stands for the longest part of a word, from its beginning,
+// that the text read so far ends with.
+//
+// States near the root, where text spends its time, have a row with all transitions. The
+// others, nearly all of which have one child, have their children alone, and fall back.
+type automaton struct {
+	class   [256]uint8 // of a byte: what no word has is in class 0, and letters are folded
+	shift   uint       // a row has 1<<shift transitions
+	rows    []int32    // of the states below dense, with the sign of hit
+	dense   int32
+	child   []int32 // of each state: where its children begin in edges; one more at the end
+	edges   []edge
+	fall    []int32 // the state of the next shorter part
+	depth   []int32 // how long the part is
+	word    []int32 // the number of the word that ends here, or -1
+	shorter []int32 // the next state on the way of fall where a word ends, or 0
+}
+
+type edge struct {
+	class uint8
+	to    int32 // with the sign of hit
+}
+
+// hit is the sign of a transition to a state where words end.
+const hit = int32(-1) << 31
+
+// maxRows bounds the memory of rows: a megabyte where words have 256 kinds of bytes.
+const maxRows = 1024
+
+// step gives the state after a byte of class c, and whether words end there.
+func (a *automaton) step(state int32, c uint8) (int32, bool) {
+	for state >= a.dense {
+		for _, e := range a.edges[a.child[state]:a.child[state+1]] {
+			if e.class == c {
+				return e.to &^ hit, e.to < 0
+			}
+		}
+		state = a.fall[state]
+	}
+	to := a.rows[int(state)<<a.shift|int(c)]
+	return to &^ hit, to < 0
+}
+
+// each calls with the words that end in state, the longest first.
+func (a *automaton) each(state int32, with func(word int32)) {
+	if a.word[state] < 0 {
+		state = a.shorter[state]
+	}
+	for ; state != 0; state = a.shorter[state] {
+		with(a.word[state])
+	}
+}
+
+// fold makes one of upper and lower case, in ASCII.
+func fold(text string) string {
+	b := []byte(text)
+	for i, c := range b {
+		b[i] = lower(c)
+	}
+	return string(b)
+}
+
+func lower(c byte) byte {
+	if 'A' <= c && c <= 'Z' {
+		c += 'a' - 'A'
+	}
+	return c
+}

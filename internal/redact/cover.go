@@ -1,0 +1,109 @@
+package redact
+
+import (
+	"cmp"
+	"hash"
+	"slices"
+)
+
+// cover puts out the input without what spans cover, and with marks in its place. Of spans
+// that overlap, the first is named, until it ends or one of a better rank begins; one that
+// begins when the named one has ended is named in turn, though others still cover it.
+type cover struct {
+	r     *Redactor
+	spans []*span // which begin at or after what was put out, in any order
+	open  []*span // which have begun, and may grow
+	until int64   // where all others end that have begun
+	named *span   // whose mark is due, or nil
+	mac   hash.Hash
+}
+
+// put puts out b, the input from at on, of which it is known what begins in it. An open
+// span reaches to the end of b, or beyond.
+func (c *cover) put(dst, b []byte, at int64) []byte {
+	if len(c.spans) > 0 {
+		slices.SortFunc(c.spans, func(a, b *span) int {
+			return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.rank, b.rank), cmp.Compare(b.size, a.size), cmp.Compare(a.index, b.index))
+		})
+	}
+	end, next := at+int64(len(b)), 0
+	for at < end {
+		if c.named != nil && !c.named.open && c.named.to <= at {
+			dst = c.mark(dst)
+		}
+		for ; next < len(c.spans) && c.spans[next].from <= at; next++ {
+			dst = c.begin(dst, c.spans[next], at)
+		}
+		stop := end
+		if next < len(c.spans) {
+			stop = min(stop, c.spans[next].from)
+		}
+		to := min(stop, c.covered(end))
+		if c.named != nil && c.named.to > at {
+			to = min(to, c.named.to)
+		}
+		if to <= at {
+			dst = append(dst, b[len(b)-int(end-at):len(b)-int(end-stop)]...)
+			at = stop
+			continue
+		}
+		if c.mac != nil {
+			c.mac.Write(b[len(b)-int(end-at) : len(b)-int(end-to)])
+		}
+		at = to
+	}
+	if c.named != nil && !c.named.open && c.named.to <= at {
+		dst = c.mark(dst)
+	}
+	c.spans = slices.Delete(c.spans, 0, next)
+	return dst
+}
+
+// begin takes a span that begins at a place.
+func (c *cover) begin(dst []byte, sp *span, at int64) []byte {
+	if sp.open {
+		c.open = append(c.open, sp)
+	} else {
+		c.until = max(c.until, sp.to)
+	}
+	if c.named != nil && c.named.rank <= sp.rank || sp.to <= at && !sp.open {
+		return dst
+	}
+	dst = c.mark(dst)
+	c.named = sp
+	if sp.print == "" {
+		c.mac = c.r.mac()
+	}
+	return dst
+}
+
+// covered is where the cover ends of what has begun, as far as end.
+func (c *cover) covered(end int64) int64 {
+	c.open = slices.DeleteFunc(c.open, func(sp *span) bool {
+		if !sp.open {
+			c.until = max(c.until, sp.to)
+		}
+		return !sp.open
+	})
+	if len(c.open) > 0 {
+		return end
+	}
+	return c.until
+}
+
+// mark puts out the mark that is due.
+func (c *cover) mark(dst []byte) []byte {
+	if c.named == nil {
+		return dst
+	}
+	print := c.named.print
+	if c.mac != nil {
+		print = seal(c.mac)
+	}
+	dst = append(dst, mark(c.named.name, print)...)
+	c.named, c.mac = nil, nil
+	return dst
+}
+
+// end puts out the mark that is due when nothing follows.
+func (c *cover) end(dst []byte) []byte { return c.mark(dst) }

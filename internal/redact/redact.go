@@ -1,0 +1,178 @@
+package redact
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+const (
+	// MinSecret is the length of the shortest value, in bytes without the white space
+	// around it, that can be replaced without destroying text.
+	MinSecret = 6
+	// MaxSecret is the length of the longest one.
+	MaxSecret = 16 << 10
+	// MaxSecrets is the length of all values together. Each byte costs about 0.3 KiB of memory.
+	MaxSecrets = 64 << 10
+
+	minKey = 16
+)
+
+// Secret is a value that the host knows. Several may have one name.
+type Secret struct {
+	Name  string // what the mark calls it: letters, digits, "_", "." and "-", 64 at most
+	Value string
+}
+
+// Options are what a Redactor knows. Key is needed; the known formats are always looked for.
+type Options struct {
+	Key      []byte // of the home, for fingerprints: 16 bytes at least
+	Secrets  []Secret
+	Patterns []Pattern
+	Entropy  bool // also look for tokens that look random, commit ids among them
+}
+
+// Reason says why a secret is not, or not wholly, kept out.
+type Reason string
+
+// The reasons.
+const (
+	TooShort Reason = "too short" // it is left where it stands
+	TooLong  Reason = "too long"  // it is left where it stands, as are all that exceed MaxSecrets together
+	InMark   Reason = "in mark"   // it is replaced, and the words of a mark contain it all the same
+)
+
+// Unfit is a secret that cannot be kept out. Whoever gives secrets to sandboxes does not
+// give one that is left where it stands.
+type Unfit struct {
+	Name string
+	Why  Reason
+}
+
+// Redactor knows secrets and formats. It does not change, and may be used by many at the
+// same time.
+type Redactor struct {
+	key      []byte
+	secrets  []known
+	rules    []*rule
+	patterns []compiled
+	entropy  bool
+	base64   *class // of which the neighbours of a form in base64 may be
+	token    *class // of which tokens are that may look random
+	words    *automaton
+	finds    [][]find // what each word of the automaton stands for
+}
+
+// known is a secret as marks tell it.
+type known struct{ name, print string }
+
+// find is what it means that a word was found: a form of a secret, a key of a rule, or the
+// beginning of a mark.
+type find struct {
+	rule   int // of a key; or ofForm, ofMark
+	secret int
+	size   int  // of the word, in bytes
+	left   bool // the byte before carries bits of the secret
+	right  bool // the byte after does
+}
+
+const (
+	ofForm = -1
+	ofMark = -2
+)
+
+var names = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+
+// New makes a Redactor, and says which secrets it cannot keep out. Errors are
+// fault.Invalid: of the key, a name or a pattern.
+func New(o Options) (*Redactor, []Unfit, error) {
+	if len(o.Key) < minKey {
+		return nil, nil, fault.New(fault.Invalid, "the key for fingerprints has %d bytes, fewer than %d", len(o.Key), minKey)
+	}
+	rules, err := builtin()
+	if err != nil {
+		return nil, nil, err
+	}
+	patterns, err := compile(o.Patterns)
+	if err != nil {
+		return nil, nil, err
+	}
+	r := &Redactor{key: slices.Clone(o.Key), rules: rules, patterns: patterns, entropy: o.Entropy,
+		base64: members(`[A-Za-z0-9+/_-]`), token: members(`[A-Za-z0-9+_=-]`)}
+	var b builder
+	for i, l := range rules {
+		for _, key := range l.keys {
+			r.learn(&b, key, find{rule: i, size: len(key)})
+		}
+	}
+	r.learn(&b, markBegin, find{rule: ofMark, size: len(markBegin)})
+	unfit, err := r.learnSecrets(&b, o.Secrets)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.words = b.build()
+	return r, unfit, nil
+}
+
+// learnSecrets adds the forms of the secrets, each form for the first that has it.
+func (r *Redactor) learnSecrets(b *builder, secrets []Secret) (unfit []Unfit, err error) {
+	seen, total := map[string]bool{}, 0
+	for _, s := range secrets {
+		if !names.MatchString(s.Name) {
+			return nil, fault.New(fault.Invalid, "%q is no name for a secret", s.Name).
+				WithHint("name it with letters, digits, \"_\", \".\" and \"-\", 64 at most")
+		}
+		value := strings.TrimSpace(s.Value)
+		switch {
+		case len(value) < MinSecret:
+			unfit = append(unfit, Unfit{s.Name, TooShort})
+			continue
+		case len(value) > MaxSecret || total+len(value) > MaxSecrets:
+			unfit = append(unfit, Unfit{s.Name, TooLong})
+			continue
+		}
+		total += len(value)
+		r.secrets = append(r.secrets, known{s.Name, r.fingerprint([]byte(value))})
+		for _, f := range forms(value) {
+			if word := fold(f.text); !seen[word] {
+				seen[word] = true
+				r.learn(b, word, find{rule: ofForm, secret: len(r.secrets) - 1, size: len(word), left: f.left, right: f.right})
+			}
+		}
+	}
+	for _, s := range secrets {
+		if value := fold(strings.TrimSpace(s.Value)); len(value) >= MinSecret && r.inMark(value) {
+			unfit = append(unfit, Unfit{s.Name, InMark})
+		}
+	}
+	return unfit, nil
+}
+
+func (r *Redactor) learn(b *builder, word string, f find) {
+	n := int(b.add(word))
+	if n == len(r.finds) {
+		r.finds = append(r.finds, nil)
+	}
+	r.finds[n] = append(r.finds[n], f)
+}
+
+// inMark reports whether the words of some mark contain value, folded as it is.
+func (r *Redactor) inMark(value string) bool {
+	in := func(name string) bool { return strings.Contains(fold(mark(name, "")), value) }
+	return in(entropyName) ||
+		slices.ContainsFunc(r.secrets, func(k known) bool { return in(k.name) }) ||
+		slices.ContainsFunc(r.rules, func(l *rule) bool { return in(l.name) }) ||
+		slices.ContainsFunc(r.patterns, func(c compiled) bool { return in(c.name) })
+}
+
+// Bytes gives b without secrets. The result is never b itself.
+func (r *Redactor) Bytes(b []byte) []byte {
+	s := r.Stream()
+	return s.Finish(s.Append(nil, b))
+}
+
+// String gives text without secrets: an argument, a path, an address. A rule may need to
+// know what a value belongs to: give "Cookie: a=b" for a header, "KEY=value" for a variable.
+func (r *Redactor) String(text string) string { return string(r.Bytes([]byte(text))) }

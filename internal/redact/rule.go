@@ -1,0 +1,134 @@
+package redact
+
+import (
+	_ "embed" // the known formats
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+//go:embed rules.txt
+var rulesText string
+
+// rule is a known format. Where one of its keys stands, and no byte of left before it, head
+// is tried, on as many bytes as near says. What its first group matched is the secret, or
+// all of it; where there is a body, the secret goes on from the head's end as long as bytes
+// are of that class, and over tail, where that follows.
+type rule struct {
+	name  string
+	keys  []string // folded; none of a rule's begins another
+	left  string   // a class, or ""
+	near  int      // bytes
+	head  string
+	body  string // a class, or ""
+	tail  string // or ""
+	quote bool   // in the body, a backslash takes the byte after it along
+
+	keep, drop []string // examples: with the secret between ‹ and ›, and without one
+
+	ready func() machine // made when first needed: most rules never are
+}
+
+// machine is what a rule is compiled to.
+type machine struct {
+	left, body *class
+	head, tail *regexp.Regexp
+}
+
+// class is a set of bytes.
+type class [256]bool
+
+// nearest is how many bytes a head is tried on where a rule does not say. No rule has
+// fewer, and a mark is shorter.
+const nearest = 128
+
+// nearTail is how many bytes a tail may have.
+const nearTail = 96
+
+// builtin reads the known formats.
+func builtin() ([]*rule, error) {
+	var all []*rule
+	for i, line := range strings.Split(rulesText, "\n") {
+		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		word, rest, _ := strings.Cut(line, " ")
+		if word == "rule" {
+			all = append(all, &rule{name: rest, near: nearest})
+			continue
+		}
+		if len(all) == 0 || !all[len(all)-1].set(word, rest) {
+			return nil, fault.New(fault.Internal, "rules.txt:%d: %q has no place here", i+1, word)
+		}
+	}
+	for _, l := range all {
+		l.ready = sync.OnceValue(l.machine)
+	}
+	return all, nil
+}
+
+// set takes one line of a rule.
+func (l *rule) set(word, rest string) bool {
+	switch word {
+	case "keys":
+		l.keys = append(l.keys, strings.Fields(strings.ToLower(rest))...)
+	case "left":
+		l.left = rest
+	case "near":
+		l.near, _ = strconv.Atoi(rest)
+	case "head":
+		l.head = rest
+	case "body":
+		l.body = rest
+	case "tail":
+		l.tail = rest
+	case "quote":
+		l.quote = true
+	case "yes":
+		l.drop = append(l.drop, example(rest))
+	case "no":
+		l.keep = append(l.keep, example(rest))
+	default:
+		return false
+	}
+	return true
+}
+
+// example is one as it is meant: a "~" keeps scanners of repositories from taking it for a
+// secret that leaked, and `\r`, `\n` and `\t` are what they are in Go.
+func example(text string) string {
+	return strings.NewReplacer("~", "", `\n`, "\n", `\r`, "\r", `\t`, "\t", `\\`, `\`).Replace(text)
+}
+
+// machine compiles a rule, of which a test shows that it can be.
+func (l *rule) machine() machine {
+	m := machine{head: regexp.MustCompile(`\A(?:` + l.head + `)`)}
+	if l.left != "" {
+		m.left = members(l.left)
+	}
+	if l.body != "" {
+		m.body = members(l.body)
+	}
+	if l.tail != "" {
+		m.tail = regexp.MustCompile(`\A(?:` + l.tail + `)`)
+	}
+	return m
+}
+
+// members reads a class in the syntax of RE2. A byte that is not ASCII belongs to it where
+// characters beyond ASCII do.
+func members(text string) *class {
+	re := regexp.MustCompile(text)
+	var c class
+	beyond := re.MatchString("\u00e9")
+	for b := range c {
+		c[b] = beyond
+		if b < 0x80 {
+			c[b] = re.Match([]byte{byte(b)})
+		}
+	}
+	return &c
+}
