@@ -37,6 +37,9 @@ func (s *Stream) readLines(i int) {
 func (s *Stream) search(i int, part []byte, first int) (done int) {
 	done = first
 	p, at := s.r.patterns[i], s.lines[i].at
+	if !bytes.Contains(part, p.has) {
+		return done
+	}
 	for _, match := range p.re.FindAllSubmatchIndex(part, -1) {
 		if match[0] >= first {
 			break

@@ -32,6 +32,7 @@ type Pattern struct {
 type compiled struct {
 	name string
 	re   *regexp.Regexp
+	has  []byte // what every match has in it, or nothing
 }
 
 func compile(patterns []Pattern) ([]compiled, error) {
@@ -41,47 +42,67 @@ func compile(patterns []Pattern) ([]compiled, error) {
 	}
 	var all []compiled
 	for _, p := range patterns {
-		re, err := p.compile()
+		c, err := p.compile()
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, compiled{p.Name, re})
+		all = append(all, c)
 	}
 	return all, nil
 }
 
-func (p Pattern) compile() (*regexp.Regexp, error) {
-	bad := func(format string, args ...any) error {
+func (p Pattern) compile() (c compiled, err error) {
+	bad := func(format string, args ...any) (compiled, error) {
 		e := fault.New(fault.Invalid, format, args...)
 		e.Message = "pattern " + p.Name + ": " + e.Message
-		return e.WithHint("write it in the syntax of RE2: https://github.com/google/re2/wiki/Syntax")
+		return c, e.WithHint("write it in the syntax of RE2: https://github.com/google/re2/wiki/Syntax")
 	}
 	if !names.MatchString(p.Name) {
-		return nil, fault.New(fault.Invalid, "%q is no name for a pattern", p.Name).
+		return c, fault.New(fault.Invalid, "%q is no name for a pattern", p.Name).
 			WithHint("name it with letters, digits, \"_\", \".\" and \"-\", 64 at most")
 	}
 	if len(p.Expr) > maxExpr {
-		return nil, bad("%d bytes, more than %d", len(p.Expr), maxExpr)
+		return bad("%d bytes, more than %d", len(p.Expr), maxExpr)
 	}
 	tree, err := syntax.Parse(p.Expr, syntax.Perl)
 	if err != nil {
-		return nil, bad("%v", err)
+		return bad("%v", err)
 	}
 	program, err := syntax.Compile(tree.Simplify())
 	if err != nil {
-		return nil, bad("%v", err)
+		return bad("%v", err)
 	}
 	if n := len(program.Inst); n > maxProgram {
-		return nil, bad("%d steps, more than %d: its counts are too large", n, maxProgram)
+		return bad("%d steps, more than %d: its counts are too large", n, maxProgram)
 	}
 	re, err := regexp.Compile(p.Expr)
 	if err != nil {
-		return nil, bad("%v", err)
+		return bad("%v", err)
 	}
 	if re.MatchString("") {
-		return nil, bad("it matches where nothing is")
+		return bad("it matches where nothing is")
 	}
-	return re, nil
+	return compiled{p.Name, re, []byte(literal(tree))}, nil
+}
+
+// literal is the longest text that every match of an expression has in it, as far as is
+// easily seen. It is looked for first, which is much faster.
+func literal(e *syntax.Regexp) (longest string) {
+	switch e.Op {
+	case syntax.OpLiteral:
+		if e.Flags&syntax.FoldCase == 0 {
+			return string(e.Rune)
+		}
+	case syntax.OpCapture, syntax.OpPlus:
+		return literal(e.Sub[0])
+	case syntax.OpConcat:
+		for _, sub := range e.Sub {
+			if text := literal(sub); len(text) > len(longest) {
+				longest = text
+			}
+		}
+	}
+	return longest
 }
 
 // secret is the part of a match that is to go.

@@ -1,6 +1,7 @@
 package redact
 
 import (
+	"bytes"
 	_ "embed" // the known formats
 	"regexp"
 	"strconv"
@@ -21,6 +22,8 @@ type rule struct {
 	name  string
 	keys  []string // folded; none of a rule's begins another
 	left  string   // a class, or ""
+	sign  bool     // after the word that the key is part of comes ":" or "=", as assigned has it
+	needs string   // one of these bytes is near, or ""
 	near  int      // bytes
 	head  string
 	body  string // a class, or ""
@@ -77,6 +80,10 @@ func (l *rule) set(word, rest string) bool {
 		l.keys = append(l.keys, strings.Fields(strings.ToLower(rest))...)
 	case "left":
 		l.left = rest
+	case "sign":
+		l.sign = true
+	case "needs":
+		l.needs = rest
 	case "near":
 		l.near, _ = strconv.Atoi(rest)
 	case "head":
@@ -116,6 +123,23 @@ func (l *rule) machine() machine {
 		m.tail = regexp.MustCompile(`\A(?:` + l.tail + `)`)
 	}
 	return m
+}
+
+// worth reports whether the head may match at the beginning of near.
+func (l *rule) worth(near []byte) bool {
+	return (!l.sign || assigned(near)) && (l.needs == "" || bytes.ContainsAny(near, l.needs))
+}
+
+// assigned reports whether ":" or "=" follows a word, its closing quote and white space.
+func assigned(near []byte) bool {
+	i := 0
+	for i < len(near) && (near[i] == '_' || near[i] == '-' || near[i] == '.' || '0' <= near[i] && near[i] <= '9' || 'a' <= lower(near[i]) && lower(near[i]) <= 'z') {
+		i++
+	}
+	for i < len(near) && strings.IndexByte("\\\"' \t\r\n\f", near[i]) >= 0 {
+		i++
+	}
+	return i < len(near) && (near[i] == ':' || near[i] == '=')
 }
 
 // members reads a class in the syntax of RE2. A byte that is not ASCII belongs to it where

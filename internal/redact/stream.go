@@ -225,7 +225,11 @@ func (s *Stream) try(k keyAt) {
 	if before := s.at(k.at - 1); m.left != nil && before >= 0 && m.left[before] {
 		return
 	}
-	match := m.head.FindSubmatchIndex(s.from(k.at, l.near))
+	near := s.from(k.at, l.near)
+	if !l.worth(near) {
+		return
+	}
+	match := m.head.FindSubmatchIndex(near)
 	if match == nil {
 		return
 	}
@@ -295,8 +299,9 @@ func (s *Stream) decided() int64 {
 	if s.ended {
 		return at
 	}
-	if depth := s.r.words.depth[s.state]; depth > 0 {
-		at -= int64(depth) + 1 // a form in base64 may take the byte before it along
+	at -= int64(s.r.words.depth[s.state])
+	if before := s.at(at - 1); before >= 0 && s.r.base64[before] {
+		at-- // a form in base64 takes the byte before it along
 	}
 	for _, k := range s.keys {
 		at = min(at, k.at)

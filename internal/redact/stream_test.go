@@ -96,7 +96,7 @@ func texts(secrets []string, rules []*rule) *rapid.Generator[string] {
 			l := rapid.SampledFrom(rules).Draw(t, "rule")
 			return rapid.SampledFrom(l.keys).Draw(t, "key") + rapid.SampledFrom([]string{"", "=", ": ", `="`, " "}).Draw(t, "sign")
 		}),
-		rapid.SampledFrom([]string{mark("x", "0123456789ab"), "[redacted:password:", "ACME-123456", "key 77: ", strings.Repeat("Zq8", 60), strings.Repeat("long ", 900)}),
+		rapid.SampledFrom([]string{mark("x", "0123456789ab"), "[redacted:password:", "ACME-123456", "key 77: ", strings.Repeat("Zq8", 60), strings.Repeat("a1b2C3", 700), strings.Repeat("long ", 900)}),
 	}
 	if len(secrets) > 0 {
 		gens = append(gens, rapid.Custom(func(t *rapid.T) string {
@@ -168,7 +168,11 @@ func TestEveryPlaceAndEverySize(t *testing.T) {
 	t.Parallel()
 	value := `tr0ub4dor&3/"x`
 	r := redactor(t, Options{Secrets: []Secret{{"known", value}}, Patterns: policy, Entropy: true})
-	all := []string{"ab " + strings.Repeat("ab", 20) + " ACME-1 key 7: x\nkey 7: y\n"}
+	all := []string{
+		"ab " + strings.Repeat("ab", 20) + " ACME-1 key 7: x\nkey 7: y\n",
+		"https://" + strings.Repeat("u", 60) + ":" + strings.Repeat("p", 100) + "@host/",
+		"https://" + strings.Repeat("u", 60) + ":" + strings.Repeat("p", 100) + " @host/",
+	}
 	for _, l := range r.rules {
 		for _, e := range l.drop {
 			all = append(all, strings.NewReplacer("‹", "", "›", "").Replace(e))
@@ -177,9 +181,13 @@ func TestEveryPlaceAndEverySize(t *testing.T) {
 	for _, write := range writings {
 		all = append(all, "> "+write(value)+" <"+write(value)+write(value))
 	}
+	// What follows is longer than anything that is waited for, so that the end decides nothing.
+	const after = window + 512
 	for _, text := range all {
+		places := len(text)
+		text += strings.Repeat("\n. ; ", after/5)
 		whole := r.String(text)
-		for at := range text {
+		for at := range places {
 			if got := cut(r, text, at); got != whole {
 				t.Fatalf("%q cut at %d is %q, and as a whole %q", text, at, got, whole)
 			}
@@ -238,7 +246,11 @@ func TestBase64OfASecretIsFoundWhereverItStands(t *testing.T) {
 		enc := rapid.SampledFrom([]*base64.Encoding{base64.StdEncoding, base64.RawStdEncoding, base64.URLEncoding, base64.RawURLEncoding}).Draw(t, "encoding")
 		text := enc.EncodeToString(slices.Concat(before, []byte(value), after))
 		from, to := 8*len(before)/6, (8*(len(before)+len(value))+5)/6 // all that have a bit of it
-		got := redactor(t, Options{Secrets: []Secret{{"s", value}}}).String("<" + text + ">")
+		r := redactor(t, Options{Secrets: []Secret{{"s", value}}})
+		got := r.String("<" + text + ">")
+		if pieces := cut(r, "<"+text+">", every(rapid.IntRange(1, 9).Draw(t, "size"), len(text))...); pieces != got {
+			t.Errorf("%q in pieces is %q, and as a whole %q", text, pieces, got)
+		}
 		parts := anyMark.Split(got, -1)
 		if len(parts) < 2 || len(parts[0]) > 1+from || len(parts[len(parts)-1]) > len(text)-to+1 {
 			t.Errorf("%q, in which %q is from %d to %d, is %q", text, value, from, to, got)
