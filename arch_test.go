@@ -68,6 +68,7 @@ var rooms = map[string][]string{
 	"internal/policy":    {"internal/fault", "internal/nearest"},
 	"internal/hook":      {"internal/fault"},
 	"internal/journal":   {"client/wire", "internal/fault"},
+	"internal/redact":    {"internal/fault"},
 	"internal/fault":     {},
 	"internal/nearest":   {},
 	"internal/ownthread": {},

@@ -144,7 +144,7 @@ func TestRandomTokensGoWhereThatIsAsked(t *testing.T) {
 	r := redactor(t, Options{Entropy: true})
 	for text, want := range map[string]string{
 		"commit 4b825dc642cb6eb9a060e54bf8d69288fbee4904":                   "commit |",
-		"x " + strings.Repeat("q7Rt0ZpLm3xKv8", 200) + " y":                     "x | y",
+		"x " + strings.Repeat("q7Rt0ZpLm3xKv8", 200) + " y":                 "x | y",
 		"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa1":                                   "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa1",
 		"AVeryLongNameOfSomethingThatSomebodyThoughtOf /usr/lib/python3/x1": "AVeryLongNameOfSomethingThatSomebodyThoughtOf /usr/lib/python3/x1",
 	} {

@@ -170,7 +170,8 @@ func TestEveryPlaceAndEverySize(t *testing.T) {
 	r := redactor(t, Options{Secrets: []Secret{{"known", value}}, Patterns: policy, Entropy: true})
 	all := []string{
 		"ab " + strings.Repeat("ab", 20) + " ACME-1 key 7: x\nkey 7: y\n",
-		"https://" + strings.Repeat("u", 60) + ":" + strings.Repeat("p", 100) + "@host/",
+		"https://" + strings.Repeat("u", 128) + ":" + strings.Repeat("p", 512) + "@host/",
+		strings.Repeat("-", 5) + "BEGIN PRIVATE KEY-----\n" + strings.Repeat("MIIEvQIBAD\n", 50) + "-----END PRIVATE KEY-----\nand on",
 		"https://" + strings.Repeat("u", 60) + ":" + strings.Repeat("p", 100) + " @host/",
 	}
 	for _, l := range r.rules {
