@@ -14,7 +14,7 @@ const (
 	MinSecret = 6
 	// MaxSecret is the length of the longest one.
 	MaxSecret = 16 << 10
-	// MaxSecrets is the length of all values together. Each byte costs about 0.3 KiB of memory.
+	// MaxSecrets is the length of all values together. A byte costs about 0.7 KiB of memory.
 	MaxSecrets = 64 << 10
 
 	minKey = 16

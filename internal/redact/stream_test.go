@@ -138,7 +138,11 @@ func TestNoSecretComesOutHoweverTheInputIsCut(t *testing.T) {
 				if strings.HasPrefix(name, "base64") {
 					continue // what is sure of it: TestBase64OfASecretIsFoundWhereverItStands
 				}
-				if leaks(whole, strings.Trim(write(v), `"`)) {
+				written := write(v)
+				if strings.HasPrefix(name, "JSON") {
+					written = written[1 : len(written)-1] // without its quotes
+				}
+				if leaks(whole, written) {
 					t.Errorf("%q, %s, is in %q", v, name, whole)
 				}
 			}
