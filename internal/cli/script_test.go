@@ -147,12 +147,16 @@ func cmdEventually(ts *testscript.TestScript, neg bool, args []string) {
 
 // cmdDaemon: "daemon kill" kills the home's daemon with SIGKILL and waits for
 // its end; "daemon gone" waits until it has ended by itself; "daemon runs"
-// demands that it runs.
+// demands that it runs; "daemon comes" waits until one does.
 func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
-		ts.Fatalf("usage: daemon kill|gone|runs")
+		ts.Fatalf("usage: daemon kill|gone|runs|comes")
 	}
-	b, err := os.ReadFile(filepath.Join(ts.Getenv("COPPICE_HOME"), "lock"))
+	lock := filepath.Join(ts.Getenv("COPPICE_HOME"), "lock")
+	b, err := os.ReadFile(lock)
+	for end := time.Now().Add(patience); args[0] == "comes" && len(b) == 0 && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		b, err = os.ReadFile(lock)
+	}
 	ts.Check(err)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
 	if err != nil {
@@ -161,7 +165,7 @@ func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		ts.Fatalf("no daemon runs")
 	}
-	if args[0] == "runs" {
+	if args[0] == "runs" || args[0] == "comes" {
 		ts.Check(syscall.Kill(pid, 0))
 		return
 	}
