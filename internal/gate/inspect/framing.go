@@ -92,6 +92,14 @@ func (f *framing) feed(b []byte) (out []byte, err error) {
 	return out, nil
 }
 
+// whole is how many requests came to their end.
+func (f *framing) whole() int {
+	if f.state == inHead {
+		return f.heads
+	}
+	return f.heads - 1
+}
+
 // gather adds bytes of b to line until it is whole: a head or trailers up to the empty
 // line, else one line.
 func (f *framing) gather(b []byte) (n int, whole bool, err error) {

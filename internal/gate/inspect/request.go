@@ -47,6 +47,9 @@ func (c *conn) odd(r *http.Request, q *Request) string {
 
 // ServeHTTP decides on one request and passes it on.
 func (c *conn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if c.in != nil {
+		defer c.in.done()
+	}
 	if !c.begin() {
 		return
 	}

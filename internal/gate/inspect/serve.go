@@ -77,6 +77,7 @@ type Options struct {
 // conn is a connection that is served.
 type conn struct {
 	Options
+	in     *framed // nil with HTTP/2
 	out    *http.ClientConn
 	made   atomic.Bool // Outside was handed out
 	beyond atomic.Bool // a WebSocket was asked for: what follows is read by nobody, and no request
@@ -188,7 +189,8 @@ func (c *conn) open(ctx context.Context) (in net.Conn, err error) {
 		return nil, fmt.Errorf("the server does not speak HTTP: %w", err)
 	}
 	if x, ok := in.(*tls.Conn); !ok || x.ConnectionState().NegotiatedProtocol != "h2" {
-		in = &framed{Conn: in, deny: func(err error) { c.Judge.Deny(Request{Host: c.Name}, err.Error()) }}
+		c.in = newFramed(in, func(err error) { c.Judge.Deny(Request{Host: c.Name}, err.Error()) })
+		in = c.in
 	}
 	return in, nil
 }
@@ -307,43 +309,3 @@ func (l *listener) Close() error {
 }
 
 func (l *listener) Addr() net.Addr { return l.conn.LocalAddr() }
-
-// framed is a connection of which only what has one meaning is read.
-type framed struct {
-	net.Conn
-	deny func(error) // told once
-
-	framing framing
-	buf     [4 << 10]byte
-	ready   []byte
-	err     error
-}
-
-// Read gives what may go on. Where a framingError comes up, what came before it is read
-// first.
-func (f *framed) Read(p []byte) (int, error) {
-	for len(f.ready) == 0 {
-		if f.err != nil {
-			return 0, f.err
-		}
-		n, err := f.Conn.Read(f.buf[:])
-		var bad error
-		if f.ready, bad = f.framing.feed(f.buf[:n]); bad != nil {
-			f.err = bad
-			f.deny(bad)
-		} else if err != nil && len(f.ready) == 0 {
-			return 0, err // a deadline may be moved
-		}
-	}
-	n := copy(p, f.ready)
-	f.ready = f.ready[n:]
-	return n, nil
-}
-
-// CloseWrite ends the way to the sandbox, which may read what is left.
-func (f *framed) CloseWrite() error {
-	if x, ok := f.Conn.(interface{ CloseWrite() error }); ok {
-		return x.CloseWrite()
-	}
-	return nil
-}

@@ -92,6 +92,22 @@ type world struct {
 	roots  *x509.CertPool
 	errs   chan error
 	secure bool
+	ended  chan struct{} // closed when Serve has read to the end of what the first client sends
+	once   sync.Once
+}
+
+// seen is the inside of a world, which tells when its end was read.
+type seen struct {
+	*net.TCPConn
+	w *world
+}
+
+func (s seen) Read(p []byte) (int, error) {
+	n, err := s.TCPConn.Read(p)
+	if errors.Is(err, io.EOF) {
+		s.w.once.Do(func() { close(s.w.ended) })
+	}
+	return n, err
 }
 
 func must(t testing.TB, err error) {
@@ -113,7 +129,7 @@ func way(t testing.TB, srv *httptest.Server, roots *x509.CertPool, c *court) *wo
 	t.Helper()
 	a, err := NewAuthority(time.Now())
 	must(t, err)
-	w := &world{court: c, roots: x509.NewCertPool(), errs: make(chan error, 100), secure: srv.TLS != nil}
+	w := &world{court: c, roots: x509.NewCertPool(), errs: make(chan error, 100), secure: srv.TLS != nil, ended: make(chan struct{})}
 	if !w.roots.AppendCertsFromPEM(a.PEM()) {
 		t.Fatal("no PEM")
 	}
@@ -134,7 +150,7 @@ func way(t testing.TB, srv *httptest.Server, roots *x509.CertPool, c *court) *wo
 					in.Close()
 					return
 				}
-				o := Options{Inside: in, Outside: out, Port: 443, Authority: a, Roots: roots, Judge: c, Now: time.Now, Patience: 10 * time.Second}
+				o := Options{Inside: seen{in.(*net.TCPConn), w}, Outside: out, Port: 443, Authority: a, Roots: roots, Judge: c, Now: time.Now, Patience: 10 * time.Second}
 				if w.secure {
 					o.Name = name(t, "example.com")
 				} else {
@@ -259,9 +275,17 @@ func secure(t testing.TB, h2 bool) (*httptest.Server, *x509.CertPool) {
 	srv.EnableHTTP2 = h2
 	srv.StartTLS()
 	t.Cleanup(srv.Close)
+	return srv, trusting(srv)
+}
+
+// trusting gives who certified srv, for example.com; nil without TLS.
+func trusting(srv *httptest.Server) *x509.CertPool {
+	if srv.TLS == nil {
+		return nil
+	}
 	roots := x509.NewCertPool()
-	roots.AddCert(srv.Certificate()) // for example.com
-	return srv, roots
+	roots.AddCert(srv.Certificate())
+	return roots
 }
 
 func all(Request) bool { return true }
