@@ -197,6 +197,11 @@ func (e *Engine) addRules(ctx context.Context, name string, req wire.AllowReques
 		return res, err
 	}
 	defer s.unlock(e)
+	if e.liveBox(s) == nil { // else its gate tells, before it takes the rules
+		if err := e.tellEnded(ctx, &rec); err != nil {
+			return res, err
+		}
+	}
 	var next meta.Sandbox
 	if removes(req) {
 		next, rules, err = e.withoutRules(ctx, rec, req)

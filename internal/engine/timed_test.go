@@ -61,3 +61,43 @@ func TestTheEndOfRulesIsToldOfAStoppedSandbox(t *testing.T) {
 		t.Errorf("%+v, %v", rec.Timed, err)
 	}
 }
+
+// What changes the rules of a stopped sandbox does not forget the end of others.
+func TestTheEndOfRulesIsToldThoughOthersAreChangedFirst(t *testing.T) {
+	ctx := t.Context()
+	for name, change := range map[string]wire.AllowRequest{
+		"for good":   {Allow: []string{"five.example"}},
+		"for a time": {Deny: []string{"five.example"}, ForMS: 1000},
+		"taken back": {RemoveAllow: []string{"one.example:443"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHome(t)
+			now := time.Now().UTC().Truncate(time.Second)
+			h.close()
+			h.clock = func() time.Time { return now }
+			h.open()
+			h.gated("a", "one.example")
+			if _, err := h.Allow(ctx, "a", wire.AllowRequest{Allow: []string{"two.example"}, ForMS: 60_000}); err != nil {
+				t.Fatal(err)
+			}
+			now = now.Add(time.Minute)
+			if _, err := h.Allow(ctx, "a", change); err != nil {
+				t.Fatal(err)
+			}
+			h.box("a")
+			net, err := h.Net(ctx, "a", wire.NetRequest{Kinds: []string{wire.NetPolicy}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var ends []string
+			for _, ev := range net.Events {
+				if strings.HasPrefix(ev.Reason, wire.NetRulesEnded) {
+					ends = append(ends, ev.Rule)
+				}
+			}
+			if len(ends) != 1 || ends[0] != "two.example:443" {
+				t.Errorf("%q in %+v", ends, net.Events)
+			}
+		})
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -149,7 +150,7 @@ func begin(q control.Request, packets *os.File) (w *warden, ca []byte, err error
 	if err != nil {
 		return nil, nil, err
 	}
-	w = &warden{journal: j, stop: make(chan struct{}), changed: make(chan struct{}, 1)}
+	w = &warden{journal: j, clock: time.Now, stop: make(chan struct{}), changed: make(chan struct{}, 1)}
 	if err = w.take(q.Phases); err != nil {
 		return nil, nil, errors.Join(err, j.Close())
 	}
@@ -167,6 +168,7 @@ func begin(q control.Request, packets *os.File) (w *warden, ca []byte, err error
 		return nil, nil, errors.Join(err, j.Close())
 	}
 	w.step()
+	w.tellEnded()
 	w.own.Go(w.keepTime)
 	return w, ca, nil
 }

@@ -25,8 +25,13 @@ type warden struct {
 	lost    atomic.Int64 // events that could not be written
 	blind   atomic.Bool  // the journal cannot be written: nothing passes
 
+	clock func() time.Time
+
 	mu     sync.Mutex
 	phases []phase // guarded by mu; never empty
+	// ended is the digest of what was left when rules had ended of which the journal was
+	// not told yet; nil where there are none. Guarded by mu.
+	ended *string
 	// inspects says that the first phases look at HTTP requests, so that the sandbox
 	// trusts the gate's authority. Guarded by mu.
 	inspects bool
@@ -69,14 +74,12 @@ func parse(phases []plan.Phase) ([]phase, error) {
 	return out, nil
 }
 
-// due gives the phase that holds at a time.
-func due(phases []phase, now time.Time) phase {
-	for _, p := range phases {
-		if p.until.IsZero() || now.Before(p.until) {
-			return p
-		}
+// rest gives the phases that have not ended at a time; the first of them holds.
+func rest(phases []phase, now time.Time) []phase {
+	for len(phases) > 1 && !now.Before(phases[0].until) {
+		phases = phases[1:]
 	}
-	return phases[len(phases)-1]
+	return phases
 }
 
 // take puts phases in the place of others; step carries it out.
@@ -104,17 +107,21 @@ func (w *warden) holdLocked(read []phase) error {
 	return nil
 }
 
-// keepTo changes the policy. It is in force when keepTo returns.
+// keepTo changes the policy. It is in force when keepTo returns. What of the phases before
+// has ended until now, who sends others knows of and leaves out of them: it is told here,
+// if keepTime did not come to it.
 func (w *warden) keepTo(phases []plan.Phase) error {
 	read, err := parse(phases)
 	if err != nil {
 		return err
 	}
 	w.mu.Lock()
+	w.stepLocked()
 	if err = w.holdLocked(read); err == nil {
 		w.stepLocked()
 	}
 	w.mu.Unlock()
+	w.tellEnded()
 	if err != nil {
 		return err
 	}
@@ -125,28 +132,29 @@ func (w *warden) keepTo(phases []plan.Phase) error {
 	return nil
 }
 
-// step puts in force what is due; changed says that it is another policy than before,
-// and that neither of the two is the one that lets nothing pass.
-func (w *warden) step() (changed bool) {
+// step puts in force what is due.
+func (w *warden) step() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.stepLocked()
+	w.stepLocked()
 }
 
 // stepLocked is step for who holds w.mu.
-func (w *warden) stepLocked() (changed bool) {
-	p := due(w.phases, time.Now())
+func (w *warden) stepLocked() {
+	left := rest(w.phases, w.clock())
+	p := left[0]
+	if len(left) < len(w.phases) {
+		w.phases, w.ended = left, &left[0].digest
+	}
 	if w.blind.Load() {
 		p = phase{}
 	}
 	if p.digest == w.force && w.digest.Load() != nil {
-		return false
+		return
 	}
-	changed = w.force != "" && p.digest != ""
 	w.force = p.digest
 	w.digest.Store(&p.digest)
 	w.gate.SetPolicy(p.rules)
-	return changed
 }
 
 // often is how often the time is looked at while a phase has an end, and the journal
@@ -160,10 +168,10 @@ func (w *warden) keepTime() {
 	for {
 		var tick <-chan time.Time
 		w.mu.Lock()
-		if now := time.Now(); w.blind.Load() {
+		if until := w.phases[0].until; w.blind.Load() {
 			tick = time.After(often)
-		} else if p := due(w.phases, now); !p.until.IsZero() {
-			tick = time.After(min(often, p.until.Sub(now)))
+		} else if !until.IsZero() {
+			tick = time.After(min(often, until.Sub(w.clock())))
 		}
 		w.mu.Unlock()
 		select {
@@ -172,19 +180,43 @@ func (w *warden) keepTime() {
 		case <-w.changed:
 		case <-tick:
 		}
-		if w.blind.Load() {
-			w.recover()
-		}
-		if w.step() { // keepTo has carried out its own
-			w.tell(wire.NetEvent{Time: time.Now(), Kind: wire.NetPolicy, Reason: wire.NetRulesEnded, Policy: *w.digest.Load()})
-		}
+		w.look()
+	}
+}
+
+// look does what is due.
+func (w *warden) look() {
+	if w.blind.Load() {
+		w.recover()
+	}
+	w.step()
+	w.tellEnded()
+}
+
+// tellEnded tells the journal of rules that held for a time and have ended; when it cannot
+// be written, then later.
+func (w *warden) tellEnded() {
+	if w.blind.Load() {
+		return
+	}
+	w.mu.Lock()
+	ended := w.ended
+	w.ended = nil
+	w.mu.Unlock()
+	if ended == nil || w.write(wire.NetEvent{Time: w.clock(), Kind: wire.NetPolicy, Reason: wire.NetRulesEnded, Policy: *ended}) {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended == nil {
+		w.ended = ended
 	}
 }
 
 // recover ends a blindness, when its own event can be written.
 func (w *warden) recover() {
 	err := w.journal.Append(wire.NetEvent{
-		Time: time.Now(), Kind: wire.NetDeny, Verdict: gate.Deny.String(),
+		Time: w.clock(), Kind: wire.NetDeny, Verdict: gate.Deny.String(),
 		Reason: fmt.Sprintf("the journal could not be written, so nothing passed; %d events are not in it", w.lost.Load()),
 	})
 	if err == nil {
@@ -214,13 +246,19 @@ func (w *warden) report(e gate.Event) {
 
 // tell writes an event, or lets nothing pass until that is possible.
 func (w *warden) tell(ev wire.NetEvent) {
+	if !w.write(ev) {
+		w.lost.Add(1)
+	}
+}
+
+// write is tell, and reports whether the event is in the journal.
+func (w *warden) write(ev wire.NetEvent) bool {
 	err := w.journal.Append(ev)
 	if err == nil {
-		return
+		return true
 	}
-	w.lost.Add(1)
 	if w.blind.Swap(true) {
-		return
+		return false
 	}
 	fmt.Fprintln(os.Stderr, "coppice-gate: nothing passes:", err)
 	w.step()
@@ -228,12 +266,14 @@ func (w *warden) tell(ev wire.NetEvent) {
 	case w.changed <- struct{}{}:
 	default:
 	}
+	return false
 }
 
 // close ends the gate, and tells what is left to tell.
 func (w *warden) close() {
 	close(w.stop)
 	w.own.Wait()
+	w.look()
 	if err := w.gate.Close(); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-gate:", err)
 	}
