@@ -22,10 +22,11 @@ import (
 //
 //	.coppice-promote/from   symbolic link; its text is the directory's path, relative to the mount's root
 //	.coppice-promote/tree   the new directory
+//	.coppice-promote/try    what a rename is tried onto
 //
 // Steps, for a directory D:
 //
-//	1  make the workshop, `from`, and `tree`
+//	1  make the workshop and `from`, look whether D can be renamed at all, make `tree`
 //	2  move each entry of D into tree: what is not a directory, and directories
 //	   that are pure upper, by one rename; others are made anew in tree, given
 //	   D's mode, owner and xattrs, filled in the same way, and then removed
@@ -48,7 +49,7 @@ const (
 	journalName = rootspec.Workshop
 	journalFrom = "from"
 	journalTree = "tree"
-	journalTry  = "try" // see triedToMove; never beside the other two
+	journalTry  = "try" // see triedToMove and refused; never beside the tree
 )
 
 // promote makes the directory at e pure upper. On failure everything is as it
@@ -72,6 +73,9 @@ func promote(e *end, hook func() error) (moved int, size int64, err error) {
 	}
 	defer unix.Close(work)
 	m := mover{hook: hook, work: work, links: map[inode]string{}}
+	if err = refused(e, work); err != nil {
+		return 0, 0, errors.Join(err, removeWorkshop(root, work))
+	}
 	err = m.move(e.parent, e.base, work, journalTree)
 	if err == nil {
 		err = m.step()
@@ -85,6 +89,31 @@ func promote(e *end, hook func() error) (moved int, size int64, err error) {
 		err = errors.Join(err, undo(work, e.parent, e.base), m.restoreTimes(e.parent, e.base))
 	}
 	return m.moved, m.bytes, errors.Join(err, removeWorkshop(root, work))
+}
+
+// errHeld says that the kernel lets nobody rename a directory.
+var errHeld = errors.New("something is mounted on the directory")
+
+// refused gives errHeld where something is mounted on e in whatever place, so that the
+// kernel refuses to rename it (EBUSY), and to carry its entries out and back would leave
+// copies of them in the upper layer. It tries, with a target that is not empty: that
+// fails in any case, before anything has changed.
+func refused(e *end, work int) error {
+	for _, name := range []string{journalTry, journalTry + "/x"} {
+		if err := unix.Mkdirat(work, name, 0o700); err != nil {
+			return fmt.Errorf("make %s: %w", name, err)
+		}
+	}
+	tried := unix.Renameat(e.parent, e.base, work, journalTry)
+	for _, name := range []string{journalTry + "/x", journalTry} {
+		if err := unix.Unlinkat(work, name, unix.AT_REMOVEDIR); err != nil {
+			return fmt.Errorf("remove %s: %w", name, err)
+		}
+	}
+	if errors.Is(tried, unix.EBUSY) {
+		return errHeld
+	}
+	return nil
 }
 
 // mountRoot opens the root of the mount that e is on, and gives e's path

@@ -185,6 +185,9 @@ func (s *server) promoteBoth(c caller, old, new *end, flags uint32) verdict {
 		ev := Event{Kind: Promoted, Path: e.name()}
 		ev.Moved, ev.Bytes, ev.Err = promote(e, s.opt.hook)
 		ev.Took = time.Since(start)
+		if errors.Is(ev.Err, errHeld) {
+			break // which the kernel says as well, and why: EBUSY
+		}
 		if ev.Err != nil {
 			ev.Kind = Failed
 		}
