@@ -4,14 +4,10 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
-
-// pollEvery is how often Follow looks for new events.
-const pollEvery = 250 * time.Millisecond
 
 // Follow calls fn with the events of a directory that Read would give, and then with
 // each that is appended and wanted, until ctx ends or fn gives an error: that is what
@@ -19,6 +15,14 @@ const pollEvery = 250 * time.Millisecond
 // then on is not missed. Of more than the journal keeps between two looks, the oldest are left
 // out.
 func Follow(ctx context.Context, dir string, q Query, fn func(wire.NetEvent) error) error {
+	w := newWatch(dir, pollEvery)
+	defer w.close()
+	return follow(ctx, w, q, fn)
+}
+
+// follow is Follow by w, which was begun just now.
+func follow(ctx context.Context, w *watch, q Query, fn func(wire.NetEvent) error) error {
+	dir := w.dir
 	evs, f, at, err := read(dir, q)
 	defer func() {
 		if f != nil {
@@ -32,8 +36,6 @@ func Follow(ctx context.Context, dir string, q Query, fn func(wire.NetEvent) err
 			return err
 		}
 	}
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
 	for {
 		if err != nil {
 			return fault.Wrap(err, "read the journal in %s", dir)
@@ -43,10 +45,8 @@ func Follow(ctx context.Context, dir string, q Query, fn func(wire.NetEvent) err
 				return err
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if w.pause(ctx); ctx.Err() != nil {
 			return context.Cause(ctx)
-		case <-tick.C:
 		}
 		evs, f, at, err = next(dir, f, at, q)
 	}
