@@ -5,6 +5,7 @@ package box
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -111,20 +112,32 @@ func cgroupParent(root bool) (string, error) {
 		}
 		return dir, nil
 	}
+	own, err := ownGroup("")
+	return filepath.Join(mount, own), err
+}
+
+// ownGroup gives our own group, below the mount of a controller of version 1, or of
+// version 2 for "".
+func ownGroup(controller string) (string, error) {
 	b, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
 		return "", err
 	}
 	for line := range strings.Lines(string(b)) {
-		if own, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
-			return filepath.Join(mount, own), nil
+		// 4:memory:/user.slice
+		// 0::/user.slice
+		if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 && slices.Contains(strings.Split(f[1], ","), controller) {
+			return f[2], nil
 		}
 	}
-	return "", errors.New("no control group of version 2")
+	return "", errors.New("no control group of " + cmp.Or(controller, "version 2"))
 }
 
 // hits are how often the group came to its limits.
 type hits struct{ memory, pids int64 }
+
+// hits are how often the box came to its limits.
+func (k *keeper) hits() hits { return k.group.hits().plus(k.shares.hits()) }
 
 // hits counts, where there is something to be counted; the rest is 0.
 func (g *cgroup) hits() (h hits) {
@@ -132,10 +145,10 @@ func (g *cgroup) hits() (h hits) {
 		return h
 	}
 	if g.facts.Memory {
-		h.memory = g.event("memory.events", "oom_kill")
+		h.memory = count(filepath.Join(g.path, "memory.events"), "oom_kill")
 	}
 	if g.facts.Pids {
-		h.pids = g.event("pids.events", "max")
+		h.pids = count(filepath.Join(g.path, "pids.events"), "max")
 	}
 	return h
 }
@@ -151,9 +164,12 @@ func (h hits) since(before hits) (names []string) {
 	return names
 }
 
-// event reads one count of a file of counts; 0 where there is none.
-func (g *cgroup) event(file, key string) int64 {
-	b, err := os.ReadFile(filepath.Join(g.path, file))
+// plus adds what others counted.
+func (h hits) plus(o hits) hits { return hits{h.memory + o.memory, h.pids + o.pids} }
+
+// count reads one count of a file of counts; 0 where there is none.
+func count(file, key string) int64 {
+	b, err := os.ReadFile(file)
 	if err != nil {
 		return 0
 	}

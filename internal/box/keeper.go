@@ -53,7 +53,7 @@ type keeper struct {
 	proc     *os.File // /proc/PID of init, which no later process of that number is
 	user     InsideUser
 	group    *cgroup          // nil without one
-	share    *share           // of the processors; nil without one
+	shares   shares           // limits that version 1 keeps to
 	gate     *control.Process // nil but in tier supervised
 	listener *net.UnixListener
 
@@ -129,7 +129,7 @@ func newKeeper() (*keeper, error) {
 	}
 	if err := k.build(); err != nil {
 		k.group.remove()
-		k.share.remove()
+		k.shares.remove()
 		return nil, err
 	}
 	if err := weaker(c, k.enforced); err != nil {
@@ -220,7 +220,7 @@ func (k *keeper) end() {
 	k.order = nil
 	k.mu.Unlock()
 	k.group.remove()
-	k.share.remove()
+	k.shares.remove()
 }
 
 // quit makes serve end.

@@ -56,11 +56,9 @@ func (k *keeper) build() (err error) {
 	if k.group != nil {
 		facts.Cgroup = k.group.facts
 	}
-	if c.Limits.MilliCPUs > 0 && !facts.Cgroup.CPU {
-		if k.share = newShare(c); k.share == nil {
-			return plan.CPULack()
-		}
-		facts.Cgroup.CPU = true
+	k.shares = newShares(c, facts.Cgroup)
+	if facts.Cgroup = k.shares.facts(facts.Cgroup); c.Limits.MilliCPUs > 0 && !facts.Cgroup.CPU {
+		return plan.CPULack()
 	}
 	if c.Caller.Root && !c.NoIDMap {
 		facts.Shift = plan.ShiftFor(c.ID)
@@ -78,7 +76,7 @@ func (k *keeper) build() (err error) {
 			// clone3 may be refused, as in containers.
 			fmt.Fprintln(os.Stderr, "coppice-keeper: without a control group:", err)
 			k.group.remove()
-			k.group, facts.Cgroup = nil, plan.CgroupFacts{CPU: k.share != nil}
+			k.group, facts.Cgroup = nil, k.shares.facts(plan.CgroupFacts{})
 		default:
 			return err
 		}
@@ -439,7 +437,7 @@ func (k *keeper) startInit(facts plan.Facts) error {
 			WithHint("see what this host allows: coppice probe")
 	}
 	k.init = &child{Pid: pid}
-	return k.share.take(pid)
+	return k.shares.take(pid)
 }
 
 // child is a process of ours.

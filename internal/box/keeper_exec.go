@@ -101,7 +101,7 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 		req.ID = newExecID()
 	}
 	e := &execution{
-		k: k, id: req.ID, cmd: req.Cmd, kept: req.Keep, tty: req.TTY, started: time.Now(), before: k.group.hits(), conns: map[net.Conn]bool{},
+		k: k, id: req.ID, cmd: req.Cmd, kept: req.Keep, tty: req.TTY, started: time.Now(), before: k.hits(), conns: map[net.Conn]bool{},
 		born: make(chan guest.Spawned, 1), out: newOutput(&k.buffers), gone: make(chan struct{}), ready: make(chan struct{}), drained: make(chan struct{}), finished: make(chan struct{}),
 	}
 	e.out.shared, e.out.limit = req.Keep, k.config.Limits.Output
@@ -358,7 +358,7 @@ const (
 
 // exited takes the command's wait status.
 func (e *execution) exited(ws unix.WaitStatus, alone bool) {
-	x := wire.Exit{Code: ws.ExitStatus(), Hits: e.k.group.hits().since(e.before)}
+	x := wire.Exit{Code: ws.ExitStatus(), Hits: e.k.hits().since(e.before)}
 	if ws.Signaled() {
 		x.Code = 128 + int(ws.Signal())
 		x.Signal = strings.TrimPrefix(unix.SignalName(ws.Signal()), "SIG")

@@ -13,35 +13,96 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// share holds a box to a share of the processors by the cpu controller of version 1,
-// on hosts where version 2 does not have that controller. The nil one does nothing.
+// share holds a box to one limit by a controller of version 1, on hosts where version 2
+// does not have that controller.
 type share struct {
-	path string
+	path   string
+	counts string // the file and the key by which it tells how often the limit was come to
+	key    string
 }
 
-// newShare makes the group; nil where none can be made.
-func newShare(c plan.Config) *share {
+// shares are the shares of a box, by controller. The nil one does nothing.
+type shares map[string]*share
+
+// newShares makes a group for each limit that version 2 does not keep to, as far as they
+// can be made.
+func newShares(c plan.Config, have plan.CgroupFacts) shares {
 	if c.NoCgroup || !c.Caller.Root {
 		return nil
 	}
-	mount, err := groupMount("cgroup", "cpu")
+	all := shares{}
+	if c.Limits.MilliCPUs > 0 && !have.CPU {
+		quota, period := bandwidth(c.Limits.MilliCPUs)
+		all.add(c, "cpu", share{}, "cpu.cfs_period_us", period, "cpu.cfs_quota_us", quota)
+	}
+	if n := c.Limits.Memory; n > 0 && !have.Memory {
+		s := all.add(c, "memory", share{counts: "memory.oom_control", key: "oom_kill"}, "memory.limit_in_bytes", strconv.FormatInt(n, 10))
+		if s != nil {
+			_ = s.write("memory.memsw.limit_in_bytes", strconv.FormatInt(n, 10)) // where swap is counted
+		}
+	}
+	if n := c.Limits.Pids; n > 0 && !have.Pids {
+		all.add(c, "pids", share{counts: "pids.events", key: "max"}, "pids.max", strconv.FormatInt(n+plan.OwnTasks, 10))
+	}
+	return all
+}
+
+// add makes the group of one controller, with what is written to its files; nil where
+// that cannot be.
+func (all shares) add(c plan.Config, controller string, s share, files ...string) *share {
+	parent, err := shareParent(controller)
 	if err != nil {
 		return nil
 	}
-	parent := filepath.Join(mount, "coppice")
-	if err := os.Mkdir(parent, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return nil
-	}
-	s := &share{path: filepath.Join(parent, "coppice-"+c.ID+"-"+strconv.Itoa(os.Getpid()))}
+	s.path = filepath.Join(parent, "coppice-"+c.ID+"-"+strconv.Itoa(os.Getpid()))
 	if err := os.Mkdir(s.path, 0o755); err != nil {
 		return nil
 	}
-	quota, period := bandwidth(c.Limits.MilliCPUs)
-	if s.write("cpu.cfs_period_us", period) != nil || s.write("cpu.cfs_quota_us", quota) != nil {
-		s.remove()
-		return nil
+	for i := 0; i < len(files); i += 2 {
+		if err := s.write(files[i], files[i+1]); err != nil {
+			removeGroup(s.path)
+			return nil
+		}
 	}
-	return s
+	all[controller] = &s
+	return &s
+}
+
+// shareParent finds where the groups of a controller are made. Those of memory and tasks
+// lie in ours, since what holds us is to hold boxes as well.
+func shareParent(controller string) (string, error) {
+	mount, err := groupMount("cgroup", controller)
+	if err != nil {
+		return "", err
+	}
+	if controller != "cpu" {
+		own, err := ownGroup(controller)
+		return filepath.Join(mount, own), err
+	}
+	parent := filepath.Join(mount, "coppice")
+	if err := os.Mkdir(parent, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", err
+	}
+	return parent, nil
+}
+
+// facts adds what the shares do to what version 2 does.
+func (all shares) facts(f plan.CgroupFacts) plan.CgroupFacts {
+	f.CPU = f.CPU || all["cpu"] != nil
+	f.Memory = f.Memory || all["memory"] != nil
+	f.Pids = f.Pids || all["pids"] != nil
+	return f
+}
+
+// hits is as cgroup.hits.
+func (all shares) hits() (h hits) {
+	if s := all["memory"]; s != nil {
+		h.memory = count(filepath.Join(s.path, s.counts), s.key)
+	}
+	if s := all["pids"]; s != nil {
+		h.pids = count(filepath.Join(s.path, s.counts), s.key)
+	}
+	return h
 }
 
 // bandwidth gives how many microseconds of processor time there are in how many of
@@ -59,20 +120,21 @@ func (s *share) write(name, value string) error {
 	return os.WriteFile(filepath.Join(s.path, name), []byte(value), 0)
 }
 
-// take brings a process into the group, with all that it will start.
-func (s *share) take(pid int) error {
-	if s == nil {
-		return nil
+// take brings a process into the groups, with all that it will start.
+func (all shares) take(pid int) error {
+	for controller, s := range all {
+		if err := s.write("cgroup.procs", strconv.Itoa(pid)); err != nil {
+			return fault.Wrap(err, "hold the sandbox to its limit of %s", controller)
+		}
 	}
-	return fault.Wrap(s.write("cgroup.procs", strconv.Itoa(pid)), "hold the sandbox to its share of the processors")
+	return nil
 }
 
-// remove removes the group, whose processes are gone or going. It may be called twice.
-func (s *share) remove() {
-	if s == nil {
-		return
+// remove removes the groups, whose processes are gone or going. It may be called twice.
+func (all shares) remove() {
+	for _, s := range all {
+		removeGroup(s.path)
 	}
-	removeGroup(s.path)
 }
 
 // CanLimitCPU tries whether a box can be held to a share of the processors, by a daemon
@@ -86,8 +148,9 @@ func CanLimitCPU(root bool) error {
 			return nil
 		}
 	}
-	if s := newShare(c); s != nil {
-		s.remove()
+	all := newShares(c, plan.CgroupFacts{})
+	defer all.remove()
+	if all["cpu"] != nil {
 		return nil
 	}
 	return plan.CPULack()

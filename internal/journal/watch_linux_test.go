@@ -69,7 +69,7 @@ func TestAFollowerIsWokenUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.WriteString(strings.Repeat("x", maxFile-1)+"\n"); err != nil {
+	if _, err := f.WriteString(strings.Repeat("x", maxFile-1) + "\n"); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Close(); err != nil {

@@ -4,6 +4,7 @@ package boxtest
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,6 +15,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
+
+// groupCounts reports whether a control group keeps to a limit, which counts how often
+// it was come to. What else does, as an rlimit, tells nobody but the program.
+func groupCounts(b *Box, limit string) bool {
+	for _, i := range b.Enforced.Items {
+		if i.Name == limit {
+			return strings.HasSuffix(i.Detail, "control group")
+		}
+	}
+	return false
+}
 
 // limited are the rows of limits that are not of memory and tasks.
 var limited = []check{
@@ -165,6 +177,34 @@ var limited = []check{
 		}
 		if err := b.Stop(t.Context(), 0); err != nil {
 			t.Error(err)
+		}
+	}},
+	{"that a limit was come to is told", process, func(t *testing.T, tier Tier) {
+		if raceDetector {
+			t.Skip("needs plain-build: init, with the race detector, is larger than the limit")
+		}
+		b := tier.Start(t, func(c *plan.Config) { c.Limits.Memory, c.Limits.Pids = 128<<20, 20 })
+		for _, x := range []struct {
+			about, script, limit string
+			counted              bool
+		}{
+			{"neither", "exit 0", "", false},
+			{"memory", "head -c 300000000 /dev/zero | tail -c 290000000 | wc -c", wire.LimitMemory, groupCounts(b, "memory")},
+			{"tasks", "i=0; while [ $i -lt 60 ]; do sleep 30 & i=$((i+1)); done", wire.LimitPids, groupCounts(b, "pids")},
+			{"neither, later", "exit 0", "", false},
+		} {
+			r := b.Sh(t, x.script)
+			var want []string
+			if x.counted {
+				want = []string{x.limit}
+			}
+			if !slices.Equal(r.Exit.Hits, want) {
+				t.Errorf("%s: %q, want %q; %+v", x.about, r.Exit.Hits, want, r)
+			}
+			if x.limit == wire.LimitMemory && strings.TrimSpace(r.Stdout) == "290000000" {
+				t.Errorf("more memory than there may be: %+v", r)
+			}
+			b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "kill -KILL -1"}})
 		}
 	}},
 	{"a strong box is whole, or does not begin", process, func(t *testing.T, tier Tier) {

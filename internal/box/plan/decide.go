@@ -26,12 +26,13 @@ type Facts struct {
 	Shift uint32
 }
 
-// CgroupFacts say what the box's own control group (version 2) offers.
+// CgroupFacts say what the box's own control group (version 2) offers, or groups of
+// version 1 in its place.
 type CgroupFacts struct {
-	Freeze bool // there is one: its freezer works
+	Freeze bool // there is one of version 2: its freezer works
 	Memory bool // memory.max works
 	Pids   bool // pids.max works
-	CPU    bool // cpu.max works; or what is like it of version 1
+	CPU    bool // cpu.max works
 }
 
 // OwnTasks are the tasks of init itself that every limit of tasks counts.
