@@ -7,6 +7,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha1"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -486,5 +487,56 @@ func TestTrustStoresAreWhatTheyAre(t *testing.T) {
 	r := b.Sh(t, `ls /run/coppice-ca; cmp $SSL_CERT_FILE $NODE_EXTRA_CA_CERTS; readlink `+plan.TrustStores[0])
 	if r.Stdout != "bundle.pem\nca.pem\n/proc/self/fd/3/etc/passwd\n" {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestStoresOfJDKs: what JDKs bring gets the gate's authority as well, or it is said.
+func TestStoresOfJDKs(t *testing.T) {
+	t.Parallel()
+	body := "\xfe\xed\xfe\xed\x00\x00\x00\x02\x00\x00\x00\x00"
+	sum := sha1.Sum([]byte("\x00c\x00h\x00a\x00n\x00g\x00e\x00i\x00tMighty Aphrodite" + body))
+	stores := map[string]string{
+		"jks":    body + string(sum[:]),
+		"pkcs12": "\x30\x16\x02\x01\x03\x30\x11\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x07\x01\xa0\x04\x04\x02\x30\x00",
+		"od\nd":  "something else",
+	}
+	var upper string
+	b := (boxtest.Tier{Config: supervised}).Start(t, func(c *plan.Config) {
+		c.Phases = []plan.Phase{phaseOf(t, time.Time{}, "version: 1\nnetwork: {allow: [{host: a.example, methods: [GET]}]}")}
+		upper = c.Spec.Overlays[slices.IndexFunc(c.Spec.Overlays, func(o rootspec.Overlay) bool { return o.Target == "/usr" })].Upper
+		for name, text := range stores {
+			dir := filepath.Join(upper, "local", name, "lib/security")
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(dir+"/cacerts", []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		away := filepath.Join(upper, "local/away/lib")
+		if err := os.MkdirAll(away, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("/proc/self/fd/3/etc", away+"/security"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	r := b.Sh(t, `cd /usr/local; for s in jks pkcs12 od*; do grep -ac 'Coppice gate of this sandbox' "$s"/lib/security/cacerts; done`)
+	if r.Stdout != "1\n1\n0\n" {
+		t.Errorf("%+v", r)
+	}
+	said := ""
+	for _, i := range b.Enforced.Items {
+		if i.Name == "java" {
+			said = i.Detail
+		}
+	}
+	if b.Enforced.State("java") != plan.Off || strings.Count(said, "/lib/security/cacerts") != 1 || !strings.Contains(said, `"/usr/local/od\nd/lib/security/cacerts"`) {
+		t.Errorf("%+v", b.Enforced)
+	}
+	for name, text := range stores {
+		if got, err := os.ReadFile(filepath.Join(upper, "local", name, "lib/security/cacerts")); err != nil || string(got) != text {
+			t.Errorf("%q was changed: %q, %v", name, got, err)
+		}
 	}
 }

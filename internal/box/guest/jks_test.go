@@ -66,3 +66,71 @@ func TestJavaReadsItsStore(t *testing.T) {
 		t.Error(out)
 	}
 }
+
+// A store without a password, as JDKs bring it, has one more that Java trusts; one with a
+// password stays what it is.
+func TestJavaReadsItsOtherStore(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("keytool"); err != nil {
+		t.Skip("needs keytool: " + err.Error())
+	}
+	dir := t.TempDir()
+	run := func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command("keytool", args...)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	for _, name := range []string{"a", "b"} {
+		run("-genkeypair", "-alias", name, "-keyalg", "EC", "-dname", "CN="+name, "-keystore", name+".p12", "-storepass", "changeit", "-storetype", "PKCS12")
+		run("-exportcert", "-alias", name, "-keystore", name+".p12", "-storepass", "changeit", "-file", name+".der")
+	}
+	read := func(name string) []byte {
+		t.Helper()
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	importing := []string{"-importcert", "-noprompt", "-alias", "first", "-file", "a.der", "-storepass", "changeit", "-storetype", "PKCS12"}
+	run(append(importing, "-keystore", "locked")...)
+	run(append(importing, "-keystore", "open", "-J-Dkeystore.pkcs12.certProtectionAlgorithm=NONE", "-J-Dkeystore.pkcs12.macAlgorithm=NONE")...)
+	if got := withPKCS12(read("locked"), read("b.der")); got != nil {
+		t.Error("a store with a password was added to")
+	}
+	both := withPKCS12(read("open"), read("b.der"))
+	if err := os.WriteFile(filepath.Join(dir, "cacerts"), both, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out := run("-list", "-keystore", "cacerts", "-storepass", "changeit", "-storetype", "PKCS12")
+	if strings.Count(out, "trustedCertEntry") != 2 || !strings.Contains(out, jksAlias+", ") || !strings.Contains(out, "first, ") {
+		t.Error(out)
+	}
+	if again := withPKCS12(both, read("b.der")); !bytes.Equal(again, both) {
+		t.Error("it is there twice")
+	}
+	for n := range len(both) {
+		if withPKCS12(both[:n], []byte("x")) != nil {
+			t.Errorf("%d of %d bytes were taken for a store", n, len(both))
+		}
+	}
+}
+
+func FuzzStoresOfJava(f *testing.F) {
+	empty := append([]byte(jksMagic), 0, 0, 0, 0)
+	f.Add(append(empty, jksSum(empty)...))
+	f.Add([]byte("\x30\x16\x02\x01\x03\x30\x11\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x07\x01\xa0\x04\x04\x02\x30\x00"))
+	f.Fuzz(func(t *testing.T, have []byte) {
+		der := []byte("\x30\x05authority")
+		for _, with := range []func(a, b []byte) []byte{withJKS, withPKCS12} {
+			if all := with(have, der); all != nil && (!bytes.Contains(all, der) || !bytes.Equal(with(all, der), all)) {
+				t.Errorf("%q became %q", have, all)
+			}
+		}
+	})
+}

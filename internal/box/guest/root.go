@@ -88,13 +88,14 @@ func mountKernel(g plan.Guest, host int) (weak []plan.Item, err error) {
 	if weak, err = mountProc(g, host); err != nil {
 		return nil, err
 	}
-	steps := []func(plan.Guest, int) error{mountDev, mountSys, mountRun, mountTmp, mountResolv, mountTrust}
+	steps := []func(plan.Guest, int) error{mountDev, mountSys, mountRun, mountTmp, mountResolv}
 	for _, step := range steps {
 		if err := step(g, host); err != nil {
 			return nil, err
 		}
 	}
-	return weak, nil
+	untrusted, err := mountTrust(g)
+	return append(weak, untrusted...), err
 }
 
 // fresh mounts a new file system at an absolute path inside, of which the last

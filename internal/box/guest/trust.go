@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,20 +23,34 @@ import (
 const maxStore = 8 << 20
 
 // mountTrust lays files with the gate's authority over the stores of authorities that
-// exist, so that nothing of it gets into the history.
-func mountTrust(g plan.Guest, _ int) error {
+// exist, so that nothing of it gets into the history. It tells of those that cannot have
+// it.
+func mountTrust(g plan.Guest) ([]plan.Item, error) {
 	if len(g.CA) == 0 {
-		return nil
+		return nil, nil
 	}
 	if err := os.Mkdir(plan.TrustDir, 0o755); err != nil {
-		return fault.Wrap(err, "make %s", plan.TrustDir)
+		return nil, fault.Wrap(err, "make %s", plan.TrustDir)
 	}
 	if err := os.WriteFile(plan.TrustCA, g.CA, 0o644); err != nil {
-		return fault.Wrap(err, "write %s", plan.TrustCA)
+		return nil, fault.Wrap(err, "write %s", plan.TrustCA)
 	}
+	if err := mountBundles(g.CA); err != nil {
+		return nil, err
+	}
+	left, err := mountJava(g.CA)
+	if err != nil || len(left) == 0 {
+		return nil, err
+	}
+	return []plan.Item{{Name: "java", State: plan.Off, Detail: "Java does not trust the gate by " + strings.Join(left, " nor by ") +
+		", which are no stores of authorities, or have another password; make one for it: keytool -importcert -cacerts -file " + plan.TrustCA}}, nil
+}
+
+// mountBundles lays bundles of PEM over those of the system, and writes one for all others.
+func mountBundles(ca []byte) error {
 	var first []byte
 	for i, name := range plan.TrustStores {
-		have, err := trustStore(name, filepath.Join(plan.TrustDir, strconv.Itoa(i)+".pem"), func(have []byte) []byte { return withPEM(have, g.CA) })
+		have, err := trustStore(name, filepath.Join(plan.TrustDir, strconv.Itoa(i)+".pem"), func(have []byte) []byte { return withPEM(have, ca) })
 		if err != nil {
 			return err
 		}
@@ -44,21 +59,95 @@ func mountTrust(g plan.Guest, _ int) error {
 		}
 	}
 	if first == nil {
-		first = g.CA
+		first = ca
 	}
 	if err := os.WriteFile(plan.TrustBundle, first, 0o644); err != nil {
 		return fault.Wrap(err, "write %s", plan.TrustBundle)
 	}
-	block, _ := pem.Decode(g.CA)
+	return nil
+}
+
+// Bounds of what is looked for in a root that the sandbox has written.
+const (
+	mostJava  = 16  // stores
+	mostNames = 256 // of a directory with JDKs
+)
+
+// mountJava lays stores of Java's over those that exist. left are those that it cannot
+// add to, as people read them.
+func mountJava(ca []byte) (left []string, err error) {
+	block, _ := pem.Decode(ca)
 	if block == nil {
-		return fault.New(fault.Internal, "the gate's certificate is none")
+		return nil, fault.New(fault.Internal, "the gate's certificate is none")
 	}
-	for i, name := range plan.JavaStores {
-		if _, err := trustStore(name, filepath.Join(plan.TrustDir, strconv.Itoa(i)+".jks"), func(have []byte) []byte { return withJKS(have, block.Bytes) }); err != nil {
-			return err
+	var names []string
+	for _, pattern := range plan.JavaStores {
+		names = append(names, expand("/", strings.Split(pattern[1:], "/"))...)
+	}
+	if len(names) > mostJava {
+		left = append(left, strconv.Itoa(len(names)-mostJava)+" more than "+strconv.Itoa(mostJava)+" stores")
+		names = names[:mostJava]
+	}
+	for i, name := range names {
+		_, err := trustStore(name, filepath.Join(plan.TrustDir, strconv.Itoa(i)+".jks"), func(have []byte) []byte {
+			all := withJKS(have, block.Bytes)
+			if all == nil {
+				all = withPKCS12(have, block.Bytes)
+			}
+			if all == nil {
+				left = append(left, strconv.Quote(name))
+			}
+			return all
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return left, nil
+}
+
+// expand gives the names that a pattern below dir stands for. It looks no further than
+// it must: whether there is such a file is seen when it is opened.
+func expand(dir string, parts []string) []string {
+	i := slices.Index(parts, "*")
+	if i < 0 {
+		return []string{filepath.Join(dir, filepath.Join(parts...))}
+	}
+	dir = filepath.Join(dir, filepath.Join(parts[:i]...))
+	f, err := openInside(dir, unix.O_DIRECTORY)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	names, _ := f.Readdirnames(mostNames)
+	slices.Sort(names)
+	var all []string
+	for _, name := range names {
+		for _, found := range expand(filepath.Join(dir, name), parts[i+1:]) {
+			if f, err := openInside(found, unix.O_PATH); err == nil {
+				f.Close()
+				all = append(all, found)
+			}
+		}
+	}
+	return all
+}
+
+// openInside opens an absolute name. A link may be on the way, but not out of the root:
+// the host's is still reachable through our descriptors.
+func openInside(name string, flags uint64) (*os.File, error) {
+	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fault.Wrap(err, "open the root")
+	}
+	defer unix.Close(root)
+	fd, err := unix.Openat2(root, strings.TrimPrefix(name, "/"), &unix.OpenHow{
+		Flags: flags | unix.O_RDONLY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // withPEM adds an authority to a bundle.
@@ -74,21 +163,12 @@ func withPEM(have, ca []byte) []byte {
 
 // trustStore lays a file at ours over a store, with what with makes of it, and gives what
 // is in it then; nil where there is no such store, or something that is none, of which
-// with may make nil. It is not laid over one that stays as it is. A link may lead to it, but not out
-// of the root: the host's is still reachable through our descriptors.
+// with may make nil. It is not laid over one that stays as it is.
 func trustStore(name, ours string, with func([]byte) []byte) ([]byte, error) {
-	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	f, err := openInside(name, unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
-		return nil, fault.Wrap(err, "open the root")
+		return nil, nil //nolint:nilerr // nothing is trusted by what cannot be read
 	}
-	defer unix.Close(root)
-	fd, err := unix.Openat2(root, strings.TrimPrefix(name, "/"), &unix.OpenHow{
-		Flags: unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
-	if err != nil {
-		return nil, nil // nothing is trusted by what cannot be read
-	}
-	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil || !st.Mode().IsRegular() || st.Size() > maxStore {
@@ -96,7 +176,7 @@ func trustStore(name, ours string, with func([]byte) []byte) ([]byte, error) {
 	}
 	have, err := io.ReadAll(io.LimitReader(f, maxStore))
 	if err != nil {
-		return nil, fault.Wrap(err, "read %s", name)
+		return nil, fault.Wrap(err, "read %q", name)
 	}
 	all := with(have)
 	if all == nil || len(all) == len(have) { // another name of one that was seen to
@@ -114,5 +194,5 @@ func trustStore(name, ours string, with func([]byte) []byte) ([]byte, error) {
 	if errors.Is(err, unix.ENOENT) { // it was removed meanwhile
 		return nil, nil
 	}
-	return all, fault.Wrap(err, "bind %s", name)
+	return all, fault.Wrap(err, "bind %q", name)
 }

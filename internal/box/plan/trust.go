@@ -18,11 +18,18 @@ var TrustStores = []string{
 	"/etc/ssl/cert.pem",                                 // Alpine
 }
 
-// JavaStores are the files in which systems keep the authorities that Java trusts.
+// JavaStores are the files in which systems keep the authorities that Java trusts, and
+// those that JDKs bring. A * stands for any one name.
 var JavaStores = []string{
 	"/etc/ssl/certs/java/cacerts",              // Debian, Ubuntu, Arch, Alpine
 	"/etc/pki/ca-trust/extracted/java/cacerts", // Fedora, RHEL
 	"/var/lib/ca-certificates/java-cacerts",    // openSUSE
+	"/usr/lib/jvm/*/lib/security/cacerts",      // packages
+	"/usr/lib/jvm/*/jre/lib/security/cacerts",  // the same, of Java 8
+	"/usr/local/*/lib/security/cacerts",        // archives, unpacked by hand
+	"/opt/*/lib/security/cacerts",
+	"/opt/*/*/lib/security/cacerts", // as of images: /opt/java/openjdk
+	"/opt/*/jre/lib/security/cacerts",
 }
 
 // trustEnv names the bundle for programs that bring authorities of their own. Node adds
