@@ -64,7 +64,6 @@ func TestTheEndOfRulesIsToldOfAStoppedSandbox(t *testing.T) {
 
 // What changes the rules of a stopped sandbox does not forget the end of others.
 func TestTheEndOfRulesIsToldThoughOthersAreChangedFirst(t *testing.T) {
-	ctx := t.Context()
 	for name, change := range map[string]wire.AllowRequest{
 		"for good":   {Allow: []string{"five.example"}},
 		"for a time": {Deny: []string{"five.example"}, ForMS: 1000},
@@ -72,6 +71,7 @@ func TestTheEndOfRulesIsToldThoughOthersAreChangedFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHome(t)
+			ctx := t.Context()
 			now := time.Now().UTC().Truncate(time.Second)
 			h.close()
 			h.clock = func() time.Time { return now }
