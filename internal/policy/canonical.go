@@ -23,12 +23,15 @@ func ParseCanonical(text []byte) (Policy, error) {
 	net := d.Network.Value
 	p := Policy{
 		Tier: *d.Tier, Strong: *d.Strong, Hide: unplaced(d.Hide), ReadOnly: unplaced(d.ReadOnly), Writable: unplaced(d.Writable),
-		Mounts: unplaced(d.Mounts), Decoys: unplaced(d.DecoyAt),
+		Mounts: unplaced(d.Mounts), Decoys: unplaced(d.DecoyAt), OnTouch: Said[Touch]{Value: TouchRecord},
 		Network:  Network{Mode: net.Mode, Allow: unplacedRules(net.Allow), Deny: unplacedRules(net.Deny), Ask: net.Ask != nil && net.Ask.Value},
 		LimitsAt: map[string]Origin{}, Env: map[string]Said[string]{},
 	}
 	at := Origin{Source: pinned}
-	p.Tier.At, p.Strong.At, p.NetAt = at, at, at
+	if d.OnTouch != nil {
+		p.OnTouch = *d.OnTouch
+	}
+	p.Tier.At, p.Strong.At, p.OnTouch.At, p.NetAt = at, at, at, at
 	for _, l := range limits() {
 		if v, ok := d.Limits[l.name]; ok {
 			*l.in(&p.Limits), p.LimitsAt[l.name] = v.Value, at
@@ -39,13 +42,15 @@ func ParseCanonical(text []byte) (Policy, error) {
 	}
 	about := map[Path]string{}
 	for _, g := range HiddenPaths() {
-		for _, h := range g.Paths {
+		for _, h := range slices.Concat(g.Paths, g.Decoys) {
 			about[h] = g.About
 		}
 	}
-	for i, s := range p.Hide {
-		if g, ok := about[s.Value]; ok {
-			p.Hide[i].At = builtInOrigin(g)
+	for _, list := range [][]Said[Path]{p.Hide, p.Decoys} {
+		for i, s := range list {
+			if g, ok := about[s.Value]; ok {
+				list[i].At = builtInOrigin(g)
+			}
 		}
 	}
 	if again, err := p.Canonical(); err != nil || !bytes.Equal(again, text) {

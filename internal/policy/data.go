@@ -21,9 +21,9 @@ type Preset struct {
 
 // Hidden are built-in paths of one kind that a sandbox does not see.
 type Hidden struct {
-	About string
-	Decoy bool // a decoy may stand in the place of each
-	Paths []Path
+	About  string
+	Decoys []Path // files among Paths, or in them, in whose place decoys may stand
+	Paths  []Path
 }
 
 // data is what the embedded files hold. A test demands that they have no mistake.
@@ -35,6 +35,7 @@ type data struct {
 
 var builtIn = sync.OnceValue(func() (d data) {
 	anything := func(s string) (string, error) { return s, nil }
+	paths := list(matching(text("a path", func(s string) (Path, error) { return ParsePath(s, "/") }), `^(~/|/)`), 1)
 	presets := object(nothing[[]Preset], must(key("presets", "", list(object(nothing[Preset],
 		must(key("name", "", matching(text("a name", anything), nameForm), func(p *Preset, s string) { p.Name = s })),
 		must(key("source", "", matching(text("an address", anything), `^https://`), func(p *Preset, s string) { p.Source = s })),
@@ -42,8 +43,8 @@ var builtIn = sync.OnceValue(func() (d data) {
 	), 1), func(to *[]Preset, v []Preset) { *to = v })))
 	hidden := object(nothing[[]Hidden], must(key("hidden", "", list(object(nothing[Hidden],
 		must(key("about", "", text("a text", anything), func(h *Hidden, s string) { h.About = s })),
-		key("decoy", "", truth(), func(h *Hidden, v bool) { h.Decoy = v }),
-		must(key("paths", "", list(matching(text("a path", func(s string) (Path, error) { return ParsePath(s, "/") }), `^(~/|/)`), 1), func(h *Hidden, v []Path) { h.Paths = v })),
+		key("decoys", "", paths, func(h *Hidden, v []Path) { h.Decoys = v }),
+		must(key("paths", "", paths, func(h *Hidden, v []Path) { h.Paths = v })),
 	), 1), func(to *[]Hidden, v []Hidden) { *to = v })))
 	d.presets = load(&d, "presets.yaml", presetsFile, presets)
 	d.hidden = load(&d, "hidden.yaml", hiddenFile, hidden)

@@ -57,6 +57,11 @@ func TestHiddenPathsAreInOrderAndHiddenOnce(t *testing.T) {
 			t.Errorf("%s: not in order", g.About)
 		}
 		all = append(all, g.Paths...)
+		for _, d := range g.Decoys {
+			if !slices.ContainsFunc(g.Paths, d.beneath) || strings.HasSuffix(d.String(), "*") {
+				t.Errorf("%s: the decoy %s is no file in what is hidden", g.About, d)
+			}
+		}
 	}
 	for i, p := range all {
 		for j, q := range all {

@@ -57,6 +57,7 @@ func Diff(a, b Policy) []Change {
 	turned("strong", strconv.FormatBool(a.Strong.Value), strconv.FormatBool(b.Strong.Value), a.Strong.Value)
 	lists("files.hide", texts(a.Hide), texts(b.Hide), Tighter)
 	lists("files.decoys", texts(a.Decoys), texts(b.Decoys), Tighter)
+	turned("files.on_touch", string(a.OnTouch.Value), string(b.OnTouch.Value), b.OnTouch.Value != TouchStop)
 	lists("files.readonly", texts(a.ReadOnly), texts(b.ReadOnly), Tighter)
 	if (a.Writable == nil) != (b.Writable == nil) {
 		say := func(list []Said[Path]) string {

@@ -37,6 +37,15 @@ func Tiers() []Tier { return []Tier{Workspace, Process, Supervised, GVisor, Cont
 
 func (t Tier) rank() int { return slices.Index(Tiers(), t) }
 
+// Touch is what follows when a decoy is opened, or a token of one comes to the gate.
+type Touch string
+
+// What may follow. Either way it is an event of its own, and the token passes nowhere.
+const (
+	TouchRecord Touch = "record" // nothing more
+	TouchStop   Touch = "stop"   // all processes of the sandbox are killed
+)
+
 // Mount shows a path of the host at a path inside.
 type Mount struct {
 	From, To Path
@@ -64,6 +73,7 @@ type Document struct {
 	Mounts   []Said[Mount]
 	Decoys   *Said[bool]  // at the built-in hidden paths
 	DecoyAt  []Said[Path] // and at these
+	OnTouch  *Said[Touch] // what follows when a decoy is touched
 	Network  *Said[Access]
 	Limits   map[string]Said[int64]
 	Env      map[string]Said[string]

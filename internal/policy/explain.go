@@ -23,6 +23,9 @@ func Explain(p Policy) []Line {
 	say("strong", strconv.FormatBool(p.Strong.Value), p.Strong.At)
 	out = append(out, grouped("files.hide", p.Hide)...)
 	out = append(out, grouped("files.decoys", p.Decoys)...)
+	if len(p.Decoys) > 0 {
+		say("files.on_touch", string(p.OnTouch.Value), p.OnTouch.At)
+	}
 	out = append(out, grouped("files.readonly", p.ReadOnly)...)
 	switch {
 	case p.Writable == nil:

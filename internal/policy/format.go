@@ -22,7 +22,7 @@ func documentShape(dir string) shape[Document] {
 		key("tier", "How processes are confined, at least.", said(choice(Tiers()...)), func(d *Document, v Said[Tier]) { d.Tier = &v }),
 		key("strong", "Refuse to start where the host cannot enforce all of this.", said(truth()), func(d *Document, v Said[bool]) { d.Strong = &v }),
 		key("files", "What of the host's files is seen and can be changed.", filesShape(dir), func(d *Document, v Document) {
-			d.Hide, d.Show, d.ReadOnly, d.Writable, d.Mounts, d.Decoys, d.DecoyAt = v.Hide, v.Show, v.ReadOnly, v.Writable, v.Mounts, v.Decoys, v.DecoyAt
+			d.Hide, d.Show, d.ReadOnly, d.Writable, d.Mounts, d.Decoys, d.DecoyAt, d.OnTouch = v.Hide, v.Show, v.ReadOnly, v.Writable, v.Mounts, v.Decoys, v.DecoyAt, v.OnTouch
 		}),
 		key("network", "What can be reached: off, host (all that the host reaches), or rules.", networkShape(), func(d *Document, v Said[Access]) { d.Network = &v }),
 		key("limits", "What can be used at most.", limitShape(), func(d *Document, v map[string]Said[int64]) { d.Limits = v }),
@@ -59,6 +59,7 @@ func filesShape(dir string) shape[Document] {
 		key("writable", "The paths that can be changed; when this is given, no others.", paths(), func(d *Document, v []Said[Path]) { d.Writable = v }),
 		key("mounts", "Paths of the host that are shown at other paths inside.", list(said(mount), 0), func(d *Document, v []Said[Mount]) { d.Mounts = v }),
 		key("decoys", "Put a decoy in the place of each built-in hidden file (true), or of these paths.", decoys, func(d *Document, v Document) { d.Decoys, d.DecoyAt = v.Decoys, v.DecoyAt }),
+		key("on_touch", "What follows when a decoy is opened, or a token of one comes to the gate: record, or stop, which kills the sandbox's processes.", said(choice(TouchRecord, TouchStop)), func(d *Document, v Said[Touch]) { d.OnTouch = &v }),
 	)
 }
 

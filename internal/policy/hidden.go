@@ -12,3 +12,15 @@ func (p Policy) Hidden(homes ...string) (builtIn, said []string) {
 	}
 	return builtIn, said
 }
+
+// DecoyPaths gives the paths at which p has decoys, as Hidden gives what it hides.
+func (p Policy) DecoyPaths(homes ...string) (builtIn, said []string) {
+	for _, s := range p.Decoys {
+		list := &said
+		if s.At.BuiltIn() {
+			list = &builtIn
+		}
+		*list = append(*list, s.Value.Within(homes...)...)
+	}
+	return builtIn, said
+}

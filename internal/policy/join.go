@@ -21,6 +21,7 @@ func join(a, b Document) Document {
 		Mounts:   add(a.Mounts, b.Mounts),
 		Decoys:   pick(a.Decoys, b.Decoys, func(x, _ bool) bool { return x }),
 		DecoyAt:  add(a.DecoyAt, b.DecoyAt),
+		OnTouch:  pick(a.OnTouch, b.OnTouch, func(x, _ Touch) bool { return x == TouchStop }),
 		Network:  a.Network,
 		Warnings: add(a.Warnings, b.Warnings),
 	}

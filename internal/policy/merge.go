@@ -37,6 +37,7 @@ type Policy struct {
 	Writable []Said[Path] // nil: as the base has it; else these and nothing else
 	Mounts   []Said[Mount]
 	Decoys   []Said[Path] // hidden paths with a decoy in their place
+	OnTouch  Said[Touch]  // what follows when one is touched
 	Network  Network
 	NetAt    Origin
 	Limits   Limits
@@ -75,6 +76,7 @@ func MergeAt(home string, layers ...Layer) (Policy, error) {
 	m.p = Policy{
 		Tier:     Said[Tier]{defaultTier, builtInOrigin("")},
 		Strong:   Said[bool]{false, builtInOrigin("")},
+		OnTouch:  Said[Touch]{TouchRecord, builtInOrigin("")},
 		Network:  Network{Mode: NetOff},
 		NetAt:    builtInOrigin(""),
 		LimitsAt: map[string]Origin{},

@@ -21,6 +21,15 @@ func (m *merger) files(said [3]Document) {
 			decoys = d
 		}
 	}
+	for level, d := range said {
+		switch t := d.OnTouch; {
+		case t == nil:
+		case Level(level) == Project && t.Value == TouchRecord && p.OnTouch.Value == TouchStop:
+			m.note(t.At, "a touched decoy stops the sandbox by %s, which counts", p.OnTouch.At)
+		default:
+			p.OnTouch = *t
+		}
+	}
 	builtIn := []string{}
 	for _, g := range HiddenPaths() {
 		for _, h := range g.Paths {
@@ -28,10 +37,11 @@ func (m *merger) files(said [3]Document) {
 			if slices.ContainsFunc(shown, func(s Said[Path]) bool { return s.Value == h }) {
 				continue
 			}
-			hidden := Said[Path]{h, builtInOrigin(g.About)}
-			p.Hide = append(p.Hide, hidden)
-			if decoys != nil && decoys.Value && g.Decoy {
-				p.Decoys = append(p.Decoys, hidden)
+			p.Hide = append(p.Hide, Said[Path]{h, builtInOrigin(g.About)})
+			for _, d := range g.Decoys {
+				if decoys != nil && decoys.Value && d.beneath(h) {
+					p.Decoys = append(p.Decoys, Said[Path]{d, builtInOrigin(g.About)})
+				}
 			}
 		}
 	}

@@ -87,7 +87,11 @@ func TestMergeByExample(t *testing.T) {
 		{about: "a project shows none", project: "files: {show: [~/.ssh]}", err: "a project's file cannot show ~/.ssh"},
 		{about: "what is not hidden is not shown", user: "files: {show: [~/.shs]}", err: "~/.shs is not hidden by what is built in"},
 		{about: "a part of what is hidden is not shown", user: "files: {show: [~/.ssh/config]}", err: "~/.ssh/config is not hidden by what is built in"},
-		{about: "decoys", user: "files: {decoys: true}", project: "files: {decoys: false}", want: []string{`"decoys":[`, `"~/.aws"`}, notes: []string{"there are decoys"}},
+		{about: "decoys", user: "files: {decoys: true}", project: "files: {decoys: false}", want: []string{`"decoys":["~/.aws/credentials",`, `"~/.aws"`, "-on_touch"}, notes: []string{"there are decoys"}},
+		{about: "no decoy in what is shown", user: "files: {decoys: true, show: [~/.aws]}", want: []string{`"~/.pypirc"`, `-"~/.aws/credentials"`}},
+		{about: "a project has a touched decoy stop", user: "files: {on_touch: record}", project: "files: {on_touch: stop}", want: []string{`"on_touch":"stop"`}},
+		{about: "but not go on", user: "files: {on_touch: stop}", project: "files: {on_touch: record}", want: []string{`"on_touch":"stop"`}, notes: []string{"a touched decoy stops"}},
+		{about: "flags do", user: "files: {on_touch: stop}", flags: "files: {on_touch: record}", want: []string{"-on_touch"}},
 		{about: "a decoy is hidden", project: "files: {decoys: [./key]}", want: []string{`"decoys":["/w/p/key"]`, `"hide":["/etc/NetworkManager/system-connections"`}},
 		{about: "an empty list is nothing", user: "files: {writable: []}", want: []string{`"writable":[]`}},
 		{about: "no list is as the base has it", user: "files: {hide: []}", want: []string{"-writable"}},
@@ -350,14 +354,14 @@ func TestDigestsDifferByWhatIsSaidAndNotByWhere(t *testing.T) {
 // Of one level the stricter word counts, whichever file comes first.
 func TestOfOneLevelTheStricterCounts(t *testing.T) {
 	t.Parallel()
-	a := layer(t, User, "tier: supervised\nstrong: true\nnetwork: {allow: [a.example], ask: true}\nlimits: {pids: 5, files: 9}\nfiles: {decoys: true}")
-	b := layer(t, User, "tier: gvisor\nstrong: false\nnetwork: {allow: [b.example], ask: false}\nlimits: {pids: 7, files: 3}\nfiles: {decoys: false}")
+	a := layer(t, User, "tier: supervised\nstrong: true\nnetwork: {allow: [a.example], ask: true}\nlimits: {pids: 5, files: 9}\nfiles: {decoys: true, on_touch: stop}")
+	b := layer(t, User, "tier: gvisor\nstrong: false\nnetwork: {allow: [b.example], ask: false}\nlimits: {pids: 7, files: 3}\nfiles: {decoys: false, on_touch: record}")
 	for _, layers := range [][]Layer{{a, b}, {b, a}} {
 		p, err := Merge(layers...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p.Tier.Value != GVisor || !p.Strong.Value || p.Network.Ask || len(p.Network.Allow) != 2 || p.Limits.PIDs != 5 || p.Limits.OpenFiles != 3 || len(p.Decoys) == 0 {
+		if p.Tier.Value != GVisor || !p.Strong.Value || p.Network.Ask || len(p.Network.Allow) != 2 || p.Limits.PIDs != 5 || p.Limits.OpenFiles != 3 || len(p.Decoys) == 0 || p.OnTouch.Value != TouchStop {
 			t.Errorf("%s", canonical(t, p))
 		}
 	}

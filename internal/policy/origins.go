@@ -31,6 +31,9 @@ func (p *Policy) each(fn func(what string, at *Origin)) {
 	paths("files.readonly", p.ReadOnly)
 	paths("files.writable", p.Writable)
 	paths("files.decoys", p.Decoys)
+	if p.OnTouch.Value == TouchStop {
+		fn("files.on_touch", &p.OnTouch.At)
+	}
 	for i := range p.Mounts {
 		fn("files.mounts "+p.Mounts[i].Value.String(), &p.Mounts[i].At)
 	}

@@ -21,6 +21,7 @@ func (d Document) MarshalJSON() ([]byte, error) {
 	putList(files, "mounts", d.Mounts)
 	put(files, "decoys", d.Decoys)
 	putList(files, "decoys", d.DecoyAt)
+	put(files, "on_touch", d.OnTouch)
 	if len(files) > 0 {
 		out["files"] = files
 	}

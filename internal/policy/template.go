@@ -53,6 +53,7 @@ version: 1
 # files:
 #   hide: [./secrets]
 #   readonly: [./vendor]
+#   decoys: true
 
 # limits:
 #   memory: 4GiB

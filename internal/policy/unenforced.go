@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"strings"
+
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -23,8 +25,13 @@ func (p Policy) Unenforced() Problems {
 	decoys := map[Path]bool{}
 	for _, s := range p.Decoys {
 		decoys[s.Value] = true
-		// The place of a decoy that is built in says nothing of who asked for it.
-		out = append(out, Problem{File: s.At.Source, Line: s.At.Line, Message: "files.decoys is not enforced yet: " + s.Value.String(), Hint: unenforcedHint})
+		why := s.Value.unhideable()
+		if strings.HasSuffix(s.Value.text, "/*") {
+			why = "it names no one file"
+		}
+		if why != "" {
+			say(s.At, "files.decoys", s.Value.String()+": "+why)
+		}
 	}
 	for _, s := range p.Hide {
 		if why := s.Value.unhideable(); why != "" && !decoys[s.Value] {
