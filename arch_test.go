@@ -38,6 +38,7 @@ var rooms = map[string][]string{
 	"client/wire": {},
 
 	"internal/archive": {"internal/fault"},
+	"internal/decoy":   {"internal/fault"},
 	"internal/boxfs":   {"internal/archive", "internal/fault", "internal/undo", "client/wire"},
 	"internal/engine": {"internal/boxfs", "internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire", "internal/journal",
 		"internal/layer", "internal/meta", "internal/rootfs"},

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -33,12 +34,18 @@ type Mask struct {
 	// is hidden too, with the first part of its path that is missing, as somebody may
 	// make it while the mask is mounted. What a link leads to is hidden with it.
 	Hide []string
+	// Decoys are absolute paths of files at which something is to be mounted, each of
+	// which lies in what is hidden. There the mask has an empty file instead of nothing.
+	Decoys []string
 }
 
 // Made is a mask on the disk.
 type Made struct {
 	Dir    string
 	Places int // how many it hides
+	// Decoys says where each of Mask.Decoys has come to lie: links on the way are
+	// followed.
+	Decoys map[string]string
 }
 
 // maxMaskLinks is how many links are followed on the way to one path.
@@ -55,11 +62,17 @@ func (k Mask) Make(home string) (Made, error) {
 	if _, err := m.dir("/"); err != nil { // it is a layer, though it may hide nothing
 		return Made{}, fault.Wrap(err, "hide paths of the root")
 	}
+	decoys := map[string]string{}
+	for _, p := range k.Decoys {
+		if decoys[p], err = m.hold(p); err != nil {
+			return Made{}, fault.Wrap(err, "make room for the decoy %s", p)
+		}
+	}
 	name, err := m.name()
 	if err != nil {
 		return Made{}, fault.Wrap(err, "look at what is to be hidden")
 	}
-	made := Made{Dir: filepath.Join(home, name), Places: m.places}
+	made := Made{Dir: filepath.Join(home, name), Places: m.places, Decoys: decoys}
 	if _, err := os.Lstat(made.Dir); err == nil {
 		return made, nil
 	}
@@ -122,6 +135,13 @@ type masker struct {
 	names  map[string]map[string]bool // what directories of the disk hold
 	twice  map[string]bool            // file systems that are mounted more than once
 	places int
+	holds  []holder
+}
+
+// holder is an empty file in a mask, at which something is mounted.
+type holder struct {
+	dir  string   // a directory of the mask
+	path []string // from there; all but the last are directories that the mask alone has
 }
 
 // seen is an answer of look.
@@ -295,6 +315,66 @@ func (m *masker) gone(dir, name string) error {
 	return m.aliases(join(dir, name), "")
 }
 
+// hold puts an empty file at p, which is clean and lies in what is hidden, and gives the
+// path without links.
+func (m *masker) hold(p string) (string, error) {
+	cur, rest, links := "/", parts(p), 0
+	for {
+		if len(rest) == 0 {
+			return "", fault.New(fault.Invalid, "%s is a directory", p)
+		}
+		name := rest[0]
+		if name == ".." {
+			cur, rest = path.Dir(cur), rest[1:]
+			continue
+		}
+		if d := m.dirs[cur]; d != nil && (d.opaque || d.gone[name]) {
+			break
+		}
+		if reserved(join(cur, name)) {
+			return "", fault.New(fault.Invalid, "%s belongs to the sandbox: nothing of the host or the history lies there", join(cur, name))
+		}
+		mode, where, err := m.look(cur, name)
+		if err != nil {
+			return "", err
+		}
+		switch mode {
+		case unix.S_IFDIR:
+			cur, rest = join(cur, name), rest[1:]
+		case unix.S_IFLNK:
+			if links++; links > maxMaskLinks {
+				return "", fault.New(fault.Invalid, "the links on the way to %s lead in circles", p)
+			}
+			to, err := os.Readlink(where)
+			if err != nil {
+				return "", err
+			}
+			if path.IsAbs(to) {
+				cur = "/"
+			}
+			rest = append(parts(to), rest[1:]...)
+		default:
+			return "", fault.New(fault.Conflict, "%s is not hidden", p) // it has just come
+		}
+	}
+	if slices.Contains(rest, "..") {
+		return "", fault.New(fault.Invalid, "there is no way to %s", p)
+	}
+	h := holder{cur, rest}
+	at := path.Join(append([]string{cur}, rest...)...)
+	for _, o := range m.holds {
+		other := path.Join(append([]string{o.dir}, o.path...)...)
+		switch {
+		case other == at:
+			return at, nil
+		case rootspec.Within(at, other), rootspec.Within(other, at):
+			return "", fault.New(fault.Invalid, "there cannot be a decoy at %s and one at %s", at, other)
+		}
+	}
+	m.holds = append(m.holds, h)
+	return at, nil
+}
+
 // aliases hides p wherever else its file system is mounted.
 func (m *masker) aliases(p, all string) error {
 	at, known := m.tree.place(p)
@@ -378,6 +458,9 @@ func (m *masker) name() (string, error) {
 			fmt.Fprintf(sum, "%q %q\n", a.name, a.value)
 		}
 	}
+	for _, h := range m.holds {
+		fmt.Fprintf(sum, "hold %q %q\n", h.dir, h.path)
+	}
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
@@ -409,9 +492,17 @@ func (m *masker) write(home, to string) (err error) {
 			continue
 		}
 		for name := range d.gone {
+			if slices.ContainsFunc(m.holds, func(h holder) bool { return h.dir == p && h.path[0] == name }) {
+				continue
+			}
 			if err := unix.Mknod(join(at, name), unix.S_IFCHR, 0); err != nil {
 				return &fs.PathError{Op: "make a whiteout at", Path: join(at, name), Err: err}
 			}
+		}
+	}
+	for _, h := range m.holds {
+		if err := h.write(tmp, m.dirs[h.dir].covers); err != nil {
+			return err
 		}
 	}
 	for _, p := range slices.Backward(all) { // what is made in a directory changes its time
@@ -426,7 +517,64 @@ func (m *masker) write(home, to string) (err error) {
 	return err
 }
 
-// hidden says whether the mask in dir hides p.
+// write makes the file in the mask at tmp. Its directories look as if they were made
+// when the one around them, which covers is, was last changed.
+func (h holder) write(tmp, covers string) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(covers, &st); err != nil {
+		return &fs.PathError{Op: "look at", Path: covers, Err: err}
+	}
+	at := join(tmp, strings.TrimPrefix(h.dir, "/"))
+	var made []string
+	for _, name := range h.path[:len(h.path)-1] {
+		at = join(at, name)
+		err := os.Mkdir(at, 0o700)
+		if errors.Is(err, fs.ErrExist) {
+			continue // of another one
+		}
+		if err == nil {
+			err = unix.Lsetxattr(at, "user.overlay.opaque", []byte("y"), 0)
+		}
+		if err == nil && int(st.Uid) != unix.Geteuid() && unix.Geteuid() == 0 {
+			err = os.Lchown(at, int(st.Uid), int(st.Gid))
+			if errors.Is(err, unix.EINVAL) { // an id that is not mapped: it is ours then
+				err = nil
+			}
+		}
+		if err != nil {
+			return &fs.PathError{Op: "make", Path: at, Err: err}
+		}
+		made = append(made, at)
+	}
+	f, err := os.OpenFile(join(at, h.path[len(h.path)-1]), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	for _, d := range slices.Backward(made) {
+		if err := os.Chtimes(d, time.Time{}, time.Unix(st.Mtim.Unix())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Holders lists the paths at which the mask in dir has an empty file, at which something
+// is mounted in a live root: a mask has no others.
+func Holders(dir string) ([]string, error) {
+	var out []string
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			out = append(out, "/"+strings.TrimPrefix(strings.TrimPrefix(p, dir), "/"))
+		}
+		return err
+	})
+	return out, fault.Wrap(err, "look at what hides paths")
+}
+
+// hidden says whether the mask in dir hides p: also by an empty file in its place.
 func hidden(dir, p string) (bool, error) {
 	in, end, err := layerAt(dir, p)
 	return end && !in, err

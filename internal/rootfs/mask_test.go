@@ -17,7 +17,7 @@ import (
 )
 
 // contents lists a mask: "path/" for a directory, "path/!" for an opaque one, "path-"
-// for a whiteout.
+// for a whiteout, "path=" for an empty file.
 func contents(t *testing.T, dir string) (out []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
@@ -35,6 +35,8 @@ func contents(t *testing.T, dir string) (out []string) {
 			rel += "/"
 		case st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0:
 			rel += "-"
+		case d.Type().IsRegular() && st.Size == 0 && st.Mode == unix.S_IFREG|0o600:
+			rel += "="
 		default:
 			t.Errorf("the mask holds %s, %o", rel, st.Mode)
 		}
@@ -107,6 +109,88 @@ func TestWhatAMaskHolds(t *testing.T) {
 	}
 }
 
+// TestAMaskHoldsPlacesForDecoys: an empty file where something is hidden, with the
+// directories that lead there, which hide what they cover.
+func TestAMaskHoldsPlacesForDecoys(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		base   []string
+		link   map[string]string
+		hide   string
+		decoys string
+		want   string
+		at     string // where the last one lies
+		err    fault.Kind
+	}{
+		{name: "a file", base: []string{"h/", "h/.netrc-"}, hide: "/h/.netrc /h/b", decoys: "/h/.netrc", want: "h/ h/.netrc= h/b-", at: "/h/.netrc"},
+		{name: "in a directory", base: []string{"h/.ssh/", "h/.ssh/id_rsa-"}, hide: "/h/.ssh", decoys: "/h/.ssh/id_ed25519", want: "h/ h/.ssh/! h/.ssh/id_ed25519=", at: "/h/.ssh/id_ed25519"},
+		{name: "several in one", base: []string{"h/"}, hide: "/h/.config/gh /h/.config/x", decoys: "/h/.config/x /h/.config/gh/hosts.yml", want: "h/ h/.config/! h/.config/gh/! h/.config/gh/hosts.yml= h/.config/x=", at: "/h/.config/gh/hosts.yml"},
+		{name: "missing at the top", hide: "/h/x", decoys: "/h/x", want: "h/! h/x=", at: "/h/x"},
+		{name: "among all of a directory", base: []string{"k/", "k/a-"}, hide: "/k/*", decoys: "/k/b/c", want: "k/! k/b/! k/b/c=", at: "/k/b/c"},
+		{name: "in the place of a link", base: []string{"h/", "d/"}, link: map[string]string{"h/.ssh": "/d"}, hide: "/h/.ssh", decoys: "/h/.ssh/id", want: "d- h/ h/.ssh/! h/.ssh/id=", at: "/h/.ssh/id"},
+		{name: "behind a link", base: []string{"h/", "dots/gh/"}, link: map[string]string{"h/.config": "../dots"}, hide: "/h/.config/gh", decoys: "/h/.config/gh/hosts.yml", want: "dots/ dots/gh/! dots/gh/hosts.yml=", at: "/dots/gh/hosts.yml"},
+		{name: "by two names", base: []string{"h/", "dots/"}, link: map[string]string{"h/d": "/dots"}, hide: "/h/d/x /dots/x", decoys: "/dots/x /h/d/x", want: "dots/ dots/x=", at: "/dots/x"},
+		{name: "one in another", base: []string{"h/"}, hide: "/h/x /h/x/y", decoys: "/h/x /h/x/y", err: fault.Invalid},
+		{name: "what is not hidden", base: []string{"h/", "h/f-"}, decoys: "/h/f", err: fault.Conflict},
+		{name: "the box's own", base: []string{"var/"}, link: map[string]string{"var/run": "/run"}, hide: "/var/run/x", decoys: "/var/run/x", err: fault.Invalid},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			base, home := t.TempDir(), t.TempDir()
+			for _, what := range c.base {
+				plant(t, base, what)
+			}
+			for at, to := range c.link {
+				if err := os.Symlink(to, base+"/"+at); err != nil {
+					t.Fatal(err)
+				}
+			}
+			k := Mask{Below: rootspec.Stack{Layers: []string{base}}, Hide: strings.Fields(c.hide), Decoys: strings.Fields(c.decoys)}
+			made, err := k.Make(home)
+			if err != nil && strings.Contains(err.Error(), "operation not permitted") {
+				t.Skip("needs overlayfs-marks: whiteouts and attributes")
+			}
+			if c.err != "" {
+				if !fault.Is(err, c.err) {
+					t.Fatalf("%v, want %s", err, c.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := contents(t, made.Dir); !slices.Equal(got, strings.Fields(c.want)) {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+			if last := k.Decoys[len(k.Decoys)-1]; made.Decoys[last] != c.at {
+				t.Errorf("%s is at %s, want %s", last, made.Decoys[last], c.at)
+			}
+			var places []string
+			for _, at := range made.Decoys {
+				places = append(places, at)
+			}
+			slices.Sort(places)
+			places = slices.Compact(places)
+			if held, err := Holders(made.Dir); err != nil || !slices.Equal(held, places) {
+				t.Errorf("holders %q, %v, want %q", held, err, places)
+			}
+			for _, at := range places {
+				if is, err := hidden(made.Dir, at); err != nil || !is {
+					t.Errorf("what the host has at %s is not hidden: %v", at, err)
+				}
+			}
+			k.Decoys = nil
+			if plain, err := k.Make(home); err != nil || plain.Dir == made.Dir {
+				t.Errorf("without decoys it is the same: %v", err)
+			}
+			if again, err := (Mask{Below: k.Below, Hide: k.Hide, Decoys: strings.Fields(c.decoys)}).Make(home); err != nil || again.Dir != made.Dir {
+				t.Errorf("made again it is another one: %v", err)
+			}
+		})
+	}
+}
+
 // TestAMaskLooksLikeWhatItCovers: its directories are those of the topmost layer below
 // that has them, and a mask of something else has another name.
 func TestAMaskLooksLikeWhatItCovers(t *testing.T) {
@@ -131,7 +215,7 @@ func TestAMaskLooksLikeWhatItCovers(t *testing.T) {
 			t.Errorf("%q: %v, %v", p, fi.Mode(), err)
 		}
 	}
-	if again, err := k.Make(home); err != nil || again != one || one.Places != 2 {
+	if again, err := k.Make(home); err != nil || again.Dir != one.Dir || again.Places != one.Places || one.Places != 2 {
 		t.Errorf("%+v, %+v, %v", one, again, err)
 	}
 	if err := os.Chmod(top+"/h", 0o750); err != nil {

@@ -1,0 +1,216 @@
+package decoy
+
+import (
+	"bytes"
+	"cmp"
+	b32 "encoding/base32"
+	b64 "encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Token is what a Finder looks for.
+type Token struct {
+	Path string `json:"path"` // of the decoy that it is from
+	Text string `json:"text"` // of LeastToken characters or more
+}
+
+// Finder finds tokens in what passes: as they are, in base64, in hexadecimal and escaped
+// as in a URL, and in names of hosts in base32 as well. It finds any Piece characters of
+// a form in a row. It never changes, so that many may use it.
+type Finder struct {
+	paths  []string // by the number of a form
+	words  []word   // in order
+	filter []uint64 // a bit for each word that may be among words
+}
+
+// Piece is how many characters of a token in one of its forms are found, wherever they
+// begin. Fewer than 16 never are.
+const Piece = 2*wordSize + step - 1
+
+// Every step bytes of a stream, the next wordSize ones are looked up among all that the
+// forms of tokens have in a row; a form of which two such words follow each other is found.
+const (
+	wordSize   = 8
+	step       = 4
+	filterBits = 20
+	longest    = 64 // as much of a token as is looked for
+)
+
+// word is a place in a form at which eight characters are.
+type word struct {
+	text uint64
+	form uint16
+	at   uint16
+}
+
+// NewFinder makes one for tokens; nil where there are none.
+func NewFinder(tokens []Token) *Finder { return newFinder(tokens, forms) }
+
+// NewNameFinder makes one for names of hosts, in which capitals are small and texts are
+// cut into labels: they are given to In without their dots.
+func NewNameFinder(tokens []Token) *Finder { return newFinder(tokens, nameForms) }
+
+func newFinder(tokens []Token, forms func(string) []string) *Finder {
+	if len(tokens) == 0 {
+		return nil
+	}
+	f := &Finder{filter: make([]uint64, 1<<filterBits/64)}
+	for _, t := range tokens {
+		text := t.Text[:min(len(t.Text), longest)]
+		for _, form := range forms(text) {
+			n := len(f.paths)
+			f.paths = append(f.paths, t.Path)
+			for at := 0; at+wordSize <= len(form); at++ {
+				w := word{binary.LittleEndian.Uint64([]byte(form[at:])), uint16(n), uint16(at)}
+				f.words = append(f.words, w)
+				h := hash(w.text)
+				f.filter[h/64] |= 1 << (h % 64)
+			}
+		}
+	}
+	slices.SortFunc(f.words, func(a, b word) int { return cmp.Compare(a.text, b.text) })
+	return f
+}
+
+func hash(w uint64) uint64 { return w * 0x9e3779b97f4a7c15 >> (64 - filterBits) }
+
+// forms are those in which a token is sent.
+func forms(t string) []string {
+	all := []string{t, url.QueryEscape(t), url.PathEscape(t), lowerEscapes(url.QueryEscape(t)), hex.EncodeToString([]byte(t)), strings.ToUpper(hex.EncodeToString([]byte(t)))}
+	for skip := range 3 {
+		s := within(b64.StdEncoding.EncodeToString, t, skip, 3, 4)
+		all = append(all, s, strings.NewReplacer("+", "-", "/", "_").Replace(s), url.QueryEscape(s))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// nameForms are those in which a token is asked for as a name.
+func nameForms(t string) []string {
+	all := forms(t)
+	for skip := range 5 {
+		all = append(all, within(b32.StdEncoding.EncodeToString, t, skip, 5, 8), within(b32.HexEncoding.EncodeToString, t, skip, 5, 8))
+	}
+	for i := range all {
+		all[i] = strings.ReplaceAll(strings.ToLower(all[i]), ".", "")
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// within gives what of the encoding of t does not depend on what is around it, where skip
+// bytes are before it in a block of the encoding, which makes to characters of from bytes.
+func within(encode func([]byte) string, t string, skip, from, to int) string {
+	bits := 8 * from / to // of one character
+	s := encode(append(make([]byte, skip), t...))
+	return s[(skip*8+bits-1)/bits : (skip+len(t))*8/bits]
+}
+
+// lowerEscapes writes %2F as %2f.
+func lowerEscapes(s string) string {
+	b := []byte(s)
+	for i := 0; i+2 < len(b); i++ {
+		if b[i] == '%' {
+			copy(b[i+1:], bytes.ToLower(b[i+1:i+3]))
+		}
+	}
+	return string(b)
+}
+
+// at gives the places of eight characters.
+func (f *Finder) at(w uint64) []word {
+	if h := hash(w); f.filter[h/64]>>(h%64)&1 == 0 {
+		return nil
+	}
+	i, found := slices.BinarySearchFunc(f.words, w, func(a word, w uint64) int { return cmp.Compare(a.text, w) })
+	if !found {
+		return nil
+	}
+	end := i
+	for end < len(f.words) && f.words[end].text == w {
+		end++
+	}
+	return f.words[i:end]
+}
+
+// In looks through b by itself, and gives the path of the decoy of which a token is in
+// it. A nil Finder finds nothing.
+func (f *Finder) In(b []byte) (path string, found bool) {
+	if f == nil {
+		return "", false
+	}
+	s := Stream{f: f}
+	return s.Find(b)
+}
+
+// InName looks through a name of a host.
+func (f *Finder) InName(name string) (path string, found bool) {
+	return f.In([]byte(strings.ReplaceAll(strings.ToLower(name), ".", "")))
+}
+
+// Stream looks through what comes in parts. It is for one goroutine at a time.
+type Stream struct {
+	f        *Finder
+	rest     [wordSize - 1]byte // not looked at as the beginning of a word
+	n        int                // how many of them
+	ago, now []word             // what was found two steps ago, and one
+}
+
+// Stream begins to look through a stream; nil of a nil Finder, which finds nothing.
+func (f *Finder) Stream() *Stream {
+	if f == nil {
+		return nil
+	}
+	return &Stream{f: f}
+}
+
+// Find looks through the next part, and gives the path of the decoy of which a token has
+// been found with its end in this part.
+func (s *Stream) Find(b []byte) (path string, found bool) {
+	if s == nil {
+		return "", false
+	}
+	// Words that begin in what is left of the part before.
+	var seam [2 * (wordSize - 1)]byte
+	n := copy(seam[:], s.rest[:s.n])
+	n += copy(seam[n:], b[:min(len(b), wordSize-1)])
+	i := 0
+	for ; i < s.n && i+wordSize <= n; i += step {
+		if path, found = s.look(binary.LittleEndian.Uint64(seam[i:])); found {
+			return path, true
+		}
+	}
+	if i < s.n { // the part is too short to end them all
+		s.n = copy(s.rest[:], seam[i:n])
+		return "", false
+	}
+	i -= s.n
+	for ; i+wordSize <= len(b); i += step {
+		if path, found = s.look(binary.LittleEndian.Uint64(b[i:])); found {
+			return path, true
+		}
+	}
+	s.n = copy(s.rest[:], b[min(i, len(b)):])
+	return "", false
+}
+
+func (s *Stream) look(w uint64) (path string, found bool) {
+	got := s.f.at(w)
+	before := s.ago
+	s.ago, s.now = s.now, got
+	if before == nil || got == nil {
+		return "", false
+	}
+	for _, a := range before {
+		for _, b := range got {
+			if a.form == b.form && b.at == a.at+wordSize {
+				return s.f.paths[b.form], true
+			}
+		}
+	}
+	return "", false
+}
