@@ -16,6 +16,7 @@ const (
 	NetHTTP    = "request" // an HTTP request was passed on
 	NetAnswer  = "answer"  // that is over
 	NetAsk     = "ask"     // a place waits for a person, by its verdict; else what came of that
+	NetDecoy   = "decoy"   // a decoy was opened, or a token of it came to the gate
 )
 
 // The verdicts of a NetEvent.
@@ -23,6 +24,15 @@ const (
 	VerdictAllow = "allow"
 	VerdictDeny  = "deny"
 	VerdictAsk   = "ask"
+	VerdictStop  = "stop" // all processes of the sandbox were killed
+)
+
+// The reasons of a NetDecoy.
+const (
+	DecoyOpened = "opened"
+	DecoySent   = "a token of it was to be sent"
+	DecoyAsked  = "a token of it is in a name that was asked for"
+	DecoyMany   = "decoys were opened more often than could be counted"
 )
 
 // NetRulesEnded is the reason of a NetPolicy that time alone brought about.
@@ -32,15 +42,16 @@ const NetRulesEnded = "rules that held for a time have ended"
 // what a process inside made of it.
 type NetEvent struct {
 	Time    time.Time `json:"time"`              // when it happened
-	Kind    string    `json:"kind"`              // "dns", "connect", "request", "answer", "deny", "end", "policy", "ask"; more may come
+	Kind    string    `json:"kind"`              // "dns", "connect", "request", "answer", "deny", "end", "policy", "ask", "decoy"; more may come
 	Proto   string    `json:"proto,omitempty"`   // "tcp", "udp", "icmp"; others may be denied
 	Name    string    `json:"name,omitempty"`    // the host name that it is about
 	Addr    string    `json:"addr,omitempty"`    // the address, where there is one
 	Port    int       `json:"port,omitempty"`    // the port, where there is one
-	Verdict string    `json:"verdict,omitempty"` // what was decided: "allow", "deny"; with "ask" also "ask": it begins to wait
+	Verdict string    `json:"verdict,omitempty"` // what was decided: "allow", "deny"; with "ask" also "ask": it begins to wait; with "decoy" also "stop": all processes were killed
 	Rule    string    `json:"rule,omitempty"`    // the rule that decided, if one did; with "policy", those that were added
 	Reason  string    `json:"reason,omitempty"`  // why
 	Hint    string    `json:"hint,omitempty"`    // what would change it
+	Decoy   string    `json:"decoy,omitempty"`   // with "decoy": its path inside; what else is told is where a token was to go
 	Method  string    `json:"method,omitempty"`  // of an HTTP request that was looked at
 	Path    string    `json:"path,omitempty"`    // of the same, as it was sent, without the query
 	Status  int       `json:"status,omitempty"`  // of the answer to it: the server's, or the gate's with "deny"

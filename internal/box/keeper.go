@@ -55,6 +55,7 @@ type keeper struct {
 	group    *cgroup          // nil without one
 	shares   shares           // limits that version 1 keeps to
 	gate     *control.Process // nil but in tier supervised
+	decoys   *decoys          // nil without any
 	listener *net.UnixListener
 
 	freezing chan struct{} // one token: held from freeze to thaw
@@ -72,8 +73,9 @@ type keeper struct {
 	execs    map[string]*execution
 	byPID    map[int]*execution
 	conns    map[net.Conn]bool
-	busy     int  // calls under way
-	ending   bool // no new exec
+	busy     int    // calls under way
+	ending   bool   // no new exec
+	why      string // it ends, where not by itself and not because somebody stopped it
 	idleFrom time.Time
 
 	over  chan struct{} // closed when init is gone
@@ -151,6 +153,9 @@ func (k *keeper) serve() {
 	if k.gate != nil {
 		k.own.Go(k.watchGate)
 	}
+	if k.decoys != nil {
+		k.own.Go(k.tellTouches)
+	}
 	k.own.Go(func() {
 		for {
 			conn, err := k.listener.AcceptUnix()
@@ -210,12 +215,16 @@ func (k *keeper) end() {
 	}
 	k.quit()
 	k.mu.Lock()
+	stopped := "the sandbox was stopped"
+	if k.why != "" {
+		stopped += ": " + k.why
+	}
 	for _, e := range k.execs {
 		e.out.drop()
-		e.finish(wire.Exit{Code: 128 + int(unix.SIGKILL), Signal: "KILL", Message: "the sandbox was stopped"})
+		e.finish(wire.Exit{Code: 128 + int(unix.SIGKILL), Signal: "KILL", Message: stopped})
 	}
 	for _, e := range k.order {
-		e.born <- guest.Spawned{Err: &wire.Error{Kind: string(fault.Unavailable), Message: "the sandbox was stopped"}}
+		e.born <- guest.Spawned{Err: &wire.Error{Kind: string(fault.Unavailable), Message: stopped}}
 	}
 	k.order = nil
 	k.mu.Unlock()
@@ -225,6 +234,17 @@ func (k *keeper) end() {
 
 // quit makes serve end.
 func (k *keeper) quit() { k.once.Do(func() { close(k.stop) }) }
+
+// halt ends the box at once, for a reason that whoever waits for a command is told.
+func (k *keeper) halt(why string) {
+	k.mu.Lock()
+	k.ending = true
+	if k.why == "" {
+		k.why = why
+	}
+	k.mu.Unlock()
+	k.quit() // serve kills init, and all that runs with it
+}
 
 // receive takes what init sends.
 func (k *keeper) receive() {

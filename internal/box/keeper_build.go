@@ -111,6 +111,8 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 			k.link.Close()
 			k.link = nil
 		}
+		k.decoys.close()
+		k.decoys = nil
 		if k.hold != nil {
 			k.hold.Close()
 			k.hold = nil
@@ -154,7 +156,7 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 			return err
 		}
 		defer sources.Close()
-		c.Spec.Points = sources.Points(c.Access)
+		c.Spec.Points = append(sources.Points(c.Access), c.Spec.Bare(c.Access)...)
 		if err := mountRoot(c, root, opts); err != nil {
 			return err
 		}
@@ -171,6 +173,9 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 			opts.Zero = int(facts.Shift)
 		}
 		if err := rootspec.Restrict(root, c.Access, sources, opts); err != nil {
+			return err
+		}
+		if err := k.watchDecoys(sources.Decoys()); err != nil {
 			return err
 		}
 		if facts.Passwd, err = readBeneath(root, "etc/passwd"); err != nil {

@@ -38,6 +38,44 @@ func (r *Root) holds(fixed []string) error {
 	return nil
 }
 
+// findDecoys remembers the file system of decoys, which nothing else lies on.
+func (r *Root) findDecoys(at []string) error {
+	r.decoys = map[uint64]bool{}
+	for _, p := range at {
+		var st unix.Stat_t
+		fd, err := openat2(r.fd, path.Clean("/" + p)[1:], unix.O_PATH|unix.O_NOFOLLOW, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_SYMLINKS)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+			continue // none is mounted there
+		}
+		if err != nil {
+			return err
+		}
+		root := false
+		if root, err = isMountRoot(fd); err == nil {
+			err = unix.Fstat(fd, &st)
+		}
+		unix.Close(fd)
+		if err != nil {
+			return err
+		}
+		if root && st.Dev != r.dev {
+			r.decoys[st.Dev] = true
+		}
+	}
+	return nil
+}
+
+// isMountRoot reports whether something is mounted right at what fd is open at.
+func isMountRoot(fd int) (bool, error) {
+	var st unix.Statx_t
+	for {
+		err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st)
+		if err != unix.EINTR {
+			return st.Attributes&st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0, err
+		}
+	}
+}
+
 // inode tells directories apart.
 type inode struct{ dev, ino uint64 }
 

@@ -27,6 +27,9 @@ type Options struct {
 	// Fixed are the paths, without links, at which the box's policy has mounts. Neither
 	// what is there nor the directories above are renamed, replaced or removed.
 	Fixed []string
+	// Decoys are those of Fixed, without links, that are not there for a Root: what is on
+	// their file system is neither opened nor listed.
+	Decoys []string
 	// Limits bound what one call does; the zero value is DefaultLimits.
 	Limits Limits
 }
@@ -55,6 +58,7 @@ type Root struct {
 	kind    int64           // of its file system
 	kernels map[uint64]bool // devices of file systems that are the kernel's
 	held    map[inode]bool  // directories that lead to Options.Fixed
+	decoys  map[uint64]bool // devices of Options.Decoys
 }
 
 // New makes a Root. After an error opt.Dir is still the caller's.
@@ -81,6 +85,9 @@ func New(opt Options) (*Root, error) {
 	r.dev, r.kind = st.Dev, fs.Type
 	if err := r.holds(opt.Fixed); err != nil {
 		return nil, fault.Wrap(err, "look for what is mounted in the root")
+	}
+	if err := r.findDecoys(opt.Decoys); err != nil {
+		return nil, fault.Wrap(err, "look for decoys")
 	}
 	return r, fault.Wrap(r.findKernels(), "look for the kernel's file systems")
 }
@@ -144,6 +151,9 @@ func (r *Root) admit(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
+	}
+	if r.decoys[st.Dev] {
+		return unix.ENOENT
 	}
 	if r.kernels[st.Dev] {
 		return errKernel

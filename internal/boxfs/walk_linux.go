@@ -194,6 +194,9 @@ func (r *Root) walk(ctx context.Context, d *dir, most int, fn func(d *dir, name 
 		} else if err != nil {
 			return err
 		}
+		if r.decoys[st.Dev] {
+			continue
+		}
 		into, err := fn(d, name, &st)
 		if err != nil {
 			return err

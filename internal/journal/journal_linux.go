@@ -110,7 +110,7 @@ func write(dir string, line []byte) (err error) {
 // encode gives the line of an event, whose texts are cut until it is short enough.
 func encode(ev wire.NetEvent) ([]byte, error) {
 	for most := 1024; ; most /= 2 {
-		for _, s := range []*string{&ev.Kind, &ev.Proto, &ev.Name, &ev.Addr, &ev.Verdict, &ev.Rule, &ev.Reason, &ev.Hint, &ev.Policy} {
+		for _, s := range []*string{&ev.Kind, &ev.Proto, &ev.Name, &ev.Addr, &ev.Verdict, &ev.Rule, &ev.Reason, &ev.Hint, &ev.Policy, &ev.Decoy, &ev.Method, &ev.Path} {
 			if len(*s) > most {
 				*s = (*s)[:most]
 			}

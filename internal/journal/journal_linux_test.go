@@ -118,7 +118,7 @@ func TestLinesAreBounded(t *testing.T) {
 	dir := t.TempDir()
 	j := opened(t, dir)
 	long := strings.Repeat("\x1b", 1<<20)
-	if err := j.Append(wire.NetEvent{Kind: wire.NetDeny, Name: long, Rule: long, Reason: long, Hint: long, Addr: long, Policy: long, Proto: long, Verdict: long}); err != nil {
+	if err := j.Append(wire.NetEvent{Kind: wire.NetDeny, Name: long, Rule: long, Reason: long, Hint: long, Addr: long, Policy: long, Proto: long, Verdict: long, Decoy: long, Method: long, Path: long}); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(filepath.Join(dir, current))

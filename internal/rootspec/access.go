@@ -4,6 +4,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 )
@@ -19,6 +20,17 @@ type Access struct {
 	Only     bool        `json:"only,omitempty"`
 	Writable []Place     `json:"writable,omitempty"`
 	Mounts   []HostMount `json:"mounts,omitempty"`
+	// Decoys are files of nobody's, in memory, that are shown read-only.
+	Decoys []Decoy `json:"decoys,omitempty"`
+}
+
+// Decoy is a file that is made to be found. Whoever opens it does so by its own inode,
+// which nothing else has: see Sources.Decoys.
+type Decoy struct {
+	At      string    `json:"at"` // where inside
+	Text    []byte    `json:"text"`
+	Mode    uint32    `json:"mode"` // permission bits
+	ModTime time.Time `json:"mod_time"`
 }
 
 // Place is what somebody named by a path.
@@ -42,7 +54,7 @@ type Point struct {
 
 // IsZero reports whether a leaves a root as it is.
 func (a Access) IsZero() bool {
-	return len(a.ReadOnly) == 0 && !a.Only && len(a.Writable) == 0 && len(a.Mounts) == 0
+	return len(a.ReadOnly) == 0 && !a.Only && len(a.Writable) == 0 && len(a.Mounts) == 0 && len(a.Decoys) == 0
 }
 
 // Fixed lists the paths inside at which a puts a mount, and which therefore keep their
@@ -56,6 +68,9 @@ func (a Access) Fixed() []string {
 	}
 	for _, m := range a.Mounts {
 		all = append(all, m.To)
+	}
+	for _, d := range a.Decoys {
+		all = append(all, d.At)
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
@@ -87,7 +102,29 @@ func (a Access) Validate() error {
 			return fault.New(fault.Invalid, "two mounts at %q", m.To).WithHint("leave one of them out")
 		}
 	}
+	for i, d := range a.Decoys {
+		if d.At == "/" || len(d.Text) > maxDecoy {
+			return fault.New(fault.Invalid, "root: a decoy of %d bytes at %q", len(d.Text), d.At)
+		}
+		same := func(p string) bool { return Within(p, d.At) || Within(d.At, p) && p != "/" }
+		if slices.ContainsFunc(a.Decoys[:i], func(o Decoy) bool { return same(o.At) }) || slices.ContainsFunc(a.Mounts, func(m HostMount) bool { return same(m.To) }) {
+			return fault.New(fault.Invalid, "a decoy at %q, where something is mounted already", d.At).WithHint("leave one of them out")
+		}
+	}
 	return nil
+}
+
+// maxDecoy is how large one may be: they are in memory.
+const maxDecoy = 64 << 10
+
+// Bare gives the places of the decoys of a that lie in no overlay of s.
+func (s Spec) Bare(a Access) (out []Point) {
+	for _, d := range a.Decoys {
+		if s.deepest(d.At) < 0 {
+			out = append(out, Point{Path: d.At, File: true})
+		}
+	}
+	return out
 }
 
 // above lists the directories above paths, but for the root, outermost first.

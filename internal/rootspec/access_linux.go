@@ -16,12 +16,21 @@ import (
 
 // Sources are what the mounts of an Access show, open.
 type Sources struct {
-	fds   Descriptors
-	files []bool // by the index of the mount: no directory
+	fds    Descriptors
+	files  []bool      // by the index of the mount: no directory
+	decoys Descriptors // once they are made
 }
 
+// Decoys are the files that Restrict has made for Access.Decoys, in their order and open
+// with O_PATH: to be watched by their inodes before anybody can open them. Close closes
+// them.
+func (s *Sources) Decoys() []int { return s.decoys }
+
 // Close lets go of them.
-func (s *Sources) Close() { s.fds.Close() }
+func (s *Sources) Close() {
+	s.fds.Close()
+	s.decoys.Close()
+}
 
 // Points are the places that the sources are mounted at.
 func (s *Sources) Points(a Access) []Point {
@@ -133,6 +142,12 @@ func Restrict(target string, a Access, s *Sources, opts Options) (err error) {
 			return err
 		}
 		fixed = append(fixed, a.Mounts[i].To)
+	}
+	if err := m.decoys(a.Decoys, s); err != nil {
+		return err
+	}
+	for _, d := range a.Decoys {
+		fixed = append(fixed, d.At)
 	}
 	held, err := m.readOnly(a.ReadOnly)
 	if err != nil {

@@ -45,7 +45,7 @@ func (b *Box) inside(t testing.TB) *boxfs.Root {
 	for _, m := range in.User.GIDs {
 		u.GIDs = append(u.GIDs, boxfs.IDMap(m))
 	}
-	r, err := boxfs.New(boxfs.Options{Dir: dir, User: u, Fixed: b.Config.Access.Fixed()})
+	r, err := boxfs.New(boxfs.Options{Dir: dir, User: u, Fixed: b.Config.Access.Fixed(), Decoys: b.decoyPaths()})
 	if err != nil {
 		t.Fatal(err)
 	}

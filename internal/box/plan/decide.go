@@ -284,6 +284,13 @@ func access(c Config, f Facts, add func(name, state, detail string)) {
 	if a.Only {
 		add("writable", On, strconv.Itoa(len(a.Writable))+" places alone can be changed, besides /tmp, /run and /dev, which end with the processes")
 	}
+	if n := len(a.Decoys); n > 0 {
+		then := "is told"
+		if c.OnTouch == TouchStop {
+			then = "is told, and ends all processes"
+		}
+		add("decoys", On, fmt.Sprintf("%d files with tokens that open nothing: that one is opened %s", n, then))
+	}
 	for _, m := range a.Mounts {
 		switch {
 		case !m.Write:

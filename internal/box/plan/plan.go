@@ -49,7 +49,7 @@ type Config struct {
 	HostBase bool     `json:"host_base,omitempty"`
 	Net      string   `json:"net,omitempty"`      // NetOff when empty
 	Phases   []Phase  `json:"phases,omitempty"`   // tier supervised: what the gate keeps to
-	Journal  string   `json:"journal,omitempty"`  // tier supervised: the directory of the host in which the gate tells what happens
+	Journal  string   `json:"journal,omitempty"`  // the directory of the host in which the gate, and the keeper of decoys, tell what happens; needed in tier supervised, and with decoys
 	Hostname string   `json:"hostname,omitempty"` // Name when empty
 	Env      []string `json:"env,omitempty"`      // KEY=VALUE, for every command
 	Limits   Limits   `json:"limits,omitzero"`
@@ -72,6 +72,11 @@ type Config struct {
 	Hidden int `json:"hidden,omitempty"`
 	// Access is what can be changed, and what of the host is shown besides.
 	Access rootspec.Access `json:"access,omitzero"`
+	// Tokens are what of Access.Decoys nobody sends but who has opened one; in tier
+	// supervised the gate looks for them.
+	Tokens []Token `json:"tokens,omitempty"`
+	// OnTouch is what follows when a decoy is opened, or a token comes to the gate.
+	OnTouch string `json:"on_touch,omitempty"`
 	// Asks says that Phases have people asked about what they do not name.
 	Asks bool `json:"asks,omitempty"`
 	// IdleAfter is how long a box without processes, and without results that
@@ -83,6 +88,16 @@ type Config struct {
 	// where they could be shifted.
 	NoIDMap bool `json:"no_idmap,omitempty"`
 }
+
+// Token is a token of a decoy.
+type Token struct {
+	Path string `json:"path"` // of the decoy, inside
+	Text string `json:"text"`
+}
+
+// TouchStop is the Config.OnTouch that has the keeper kill all that runs; any other one
+// is told, and no more.
+const TouchStop = "stop"
 
 // Confined reports whether the box has namespaces and a root of its own.
 func (c Config) Confined() bool { return c.Tier != TierWorkspace }

@@ -1,0 +1,89 @@
+package rootspec
+
+import (
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// decoys makes files in a file system of their own, in memory, which the host has at no
+// path: whoever opens one of them does so inside. Each is mounted by itself, and the
+// file system as a whole nowhere.
+func (m *mounter) decoys(list []Decoy, s *Sources) error {
+	if len(list) == 0 {
+		return nil
+	}
+	mnt, err := m.tmpfs(attrs, "mode=0700", "size=8m")
+	if err != nil {
+		return fault.Wrap(err, "make decoys")
+	}
+	for i, d := range list {
+		if err := m.point(Point{Path: d.At, File: true}); err != nil {
+			return err
+		}
+		if err := m.decoy(mnt, strconv.Itoa(i), d); err != nil {
+			return fault.Wrap(err, "make a decoy for %s", d.At)
+		}
+	}
+	// Only what is mounted can be mounted elsewhere, by kernels before 6.15. Init mounts a
+	// file system of its own there, over nothing by then.
+	top, err := m.place(pinsAt)
+	if err == nil {
+		err = m.attach(mnt, top)
+	}
+	if err != nil {
+		return fault.Wrap(err, "mount decoys")
+	}
+	for i, d := range list {
+		if err := m.showDecoy(mnt, strconv.Itoa(i), d, s); err != nil {
+			return fault.Wrap(err, "mount a decoy at %s", d.At)
+		}
+	}
+	return fault.Wrap(unix.Unmount(m.target+pinsAt, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW), "let go of decoys")
+}
+
+// decoy writes one file.
+func (m *mounter) decoy(dir int, name string, d Decoy) error {
+	fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	for rest := d.Text; len(rest) > 0; {
+		n, err := unix.Write(fd, rest)
+		if err != nil {
+			return err
+		}
+		rest = rest[n:]
+	}
+	if m.idmap > 0 {
+		if err := unix.Fchown(fd, m.uid, m.gid); err != nil {
+			return err
+		}
+	}
+	if err := unix.Fchmod(fd, d.Mode&0o777); err != nil {
+		return err
+	}
+	at := unix.NsecToTimespec(d.ModTime.UnixNano())
+	return unix.UtimesNanoAt(dir, name, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// showDecoy mounts one file at its place, and has s hold it.
+func (m *mounter) showDecoy(dir int, name string, d Decoy, s *Sources) error {
+	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	s.decoys = append(s.decoys, fd)
+	at, err := m.find(d.At, "a place for a decoy")
+	if err != nil {
+		return err
+	}
+	mnt, err := m.clonePart(fd, unix.MountAttr{Attr_set: attrs | unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_PRIVATE})
+	if err != nil {
+		return err
+	}
+	return m.attach(mnt, at)
+}
