@@ -40,7 +40,7 @@ var rooms = map[string][]string{
 	"internal/archive": {"internal/fault"},
 	"internal/decoy":   {"internal/fault"},
 	"internal/boxfs":   {"internal/archive", "internal/fault", "internal/undo", "client/wire"},
-	"internal/engine": {"internal/boxfs", "internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire", "internal/journal",
+	"internal/engine": {"internal/boxfs", "internal/decoy", "internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire", "internal/journal",
 		"internal/layer", "internal/meta", "internal/rootfs"},
 	"internal/layer":        {"internal/archive", "internal/layer/format", "internal/quota", "internal/timeline", "internal/vfs", "internal/fault", "internal/undo", "internal/rootspec"},
 	"internal/layer/format": {"internal/timeline", "internal/fault"},

@@ -200,10 +200,13 @@ func (k *keeper) tellTouch(at string, count int) {
 	stops := k.config.OnTouch == plan.TouchStop
 	if stops {
 		ev.Verdict = wire.VerdictStop
-		k.halt(why) // first: it may write while we do
 	}
+	// First: whoever sees the end looks there for its reason.
 	if err := k.decoys.tell.Append(ev); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-keeper:", why, "but cannot be told:", err)
 		k.halt(why + ", which cannot be told")
+	}
+	if stops {
+		k.halt(why)
 	}
 }

@@ -28,14 +28,15 @@ func (a *app) net() *cobra.Command {
 		Use: "net NAME [flags]", Short: "Show what a sandbox reached, and what it was refused", GroupID: groupRun,
 		Long: `Show what happened between a sandbox and the network, the newest last: names that
 were looked up (dns), connections (connect, and end with the bytes in and out), what
-was refused and why (deny), what waits for a person and what came of that (ask), and
-changes of the rules (policy). What is refused again and again is counted. The last
+was refused and why (deny), what waits for a person and what came of that (ask),
+changes of the rules (policy), and decoys that were opened, or of which a token was to
+be sent (decoy). What is refused again and again is counted. The last
 line is what is open now, where the sandbox is live. With --asking it is what waits for
 a person now, and for how long yet: of a sandbox that was made with --ask.
 
 It is kept for the sandbox, the newest 4 to 8 MiB of it, and not with snapshots.
-Nothing is known of sandboxes with the host's network, and there is nothing to know
-where the network is off without rules. With --follow it goes on until Ctrl-C, and
+But for decoys, nothing is known of sandboxes with the host's network, and there is
+nothing to know where the network is off without rules. With --follow it goes on until Ctrl-C, and
 --json writes one event a line.`,
 		Example: `  coppice net box
   coppice net box --denied -n 20
@@ -137,7 +138,7 @@ func (a *app) netEvent(ev wire.NetEvent) string {
 	}
 	colour := p.Dim
 	switch ev.Kind {
-	case wire.NetDeny:
+	case wire.NetDeny, wire.NetDecoy:
 		colour = p.Red
 	case wire.NetConnect, wire.NetHTTP:
 		colour = p.Green
@@ -152,6 +153,7 @@ func (a *app) netEvent(ev wire.NetEvent) string {
 			parts = append(parts, s)
 		}
 	}
+	add(oneLine(ev.Decoy, 200))
 	add(place(ev))
 	if ev.Method != "" {
 		add(oneLine(ev.Method+" "+ev.Path, 200))
@@ -168,8 +170,11 @@ func (a *app) netEvent(ev wire.NetEvent) string {
 	if ev.Kind == wire.NetAsk {
 		add(answered(ev))
 	}
-	if ev.Kind == wire.NetDeny || ev.Kind == wire.NetPolicy || ev.Kind == wire.NetEnd || ev.Kind == wire.NetAnswer {
+	if ev.Kind == wire.NetDeny || ev.Kind == wire.NetPolicy || ev.Kind == wire.NetEnd || ev.Kind == wire.NetAnswer || ev.Kind == wire.NetDecoy {
 		add(oneLine(ev.Reason, 200))
+	}
+	if ev.Verdict == wire.VerdictStop {
+		add("the processes were killed")
 	}
 	if ev.Rule != "" {
 		add(p.Dim("[" + oneLine(ev.Rule, 200) + "]"))

@@ -162,7 +162,7 @@ func (a *app) event(ev wire.SandboxEvent, all bool) string {
 
 func kindColour(p tty.Palette, ev wire.SandboxEvent) func(string) string {
 	switch {
-	case ev.Exit != nil && *ev.Exit != 0 && ev.Kind == wire.EventExited, ev.Kind == wire.EventDropped, ev.Kind == wire.EventLimit, ev.Kind == wire.EventRemoved:
+	case ev.Exit != nil && *ev.Exit != 0 && ev.Kind == wire.EventExited, ev.Kind == wire.EventDropped, ev.Kind == wire.EventLimit, ev.Kind == wire.EventDecoy, ev.Kind == wire.EventRemoved:
 		return p.Red
 	case ev.Kind == wire.EventSnapshot:
 		return p.Green

@@ -33,7 +33,7 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 	started, e, err := box.Start(ctx, plan.Config{
 		ID: string(c.ID), Name: c.Name, RunDir: c.RunDir, Spec: c.Spec, Tier: c.Tier, User: c.User, HostBase: c.Host,
 		Net: c.Net, Env: c.Env, Limits: plan.Limits(c.Limits), DiskBy: c.DiskBy, Trace: c.Trace, Hidden: c.Hidden, Access: c.Access, Strong: c.Strong, Caller: b.caller, Self: self != nil,
-		Phases: phases(c.Phases), Journal: c.JournalDir, Asks: c.Asks,
+		Phases: phases(c.Phases), Journal: c.JournalDir, Asks: c.Asks, Tokens: tokens(c.Tokens), OnTouch: onTouch(c.Stops),
 	})
 	if err != nil {
 		if self != nil {
@@ -52,6 +52,20 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 }
 
 func (b boxes) CanLimitCPU() error { return box.CanLimitCPU(b.caller.Root) }
+
+func tokens(list []engine.DecoyToken) (out []plan.Token) {
+	for _, t := range list {
+		out = append(out, plan.Token(t))
+	}
+	return out
+}
+
+func onTouch(stops bool) string {
+	if stops {
+		return plan.TouchStop
+	}
+	return ""
+}
 
 func phases(list []engine.Phase) []plan.Phase {
 	out := make([]plan.Phase, len(list))

@@ -88,12 +88,15 @@ func accessIn(p policy.Policy, root string, homes []string) (a rootspec.Access, 
 // has been found to be nothing that is hidden.
 func (e *Engine) allows(p policy.Policy, rec *meta.Sandbox) (rootspec.Access, error) {
 	a, err := accessIn(p, rec.Root, e.Homes)
-	if err != nil || a.IsZero() {
+	if err != nil {
 		return a, err
 	}
-	if rec.Tier == tierWorkspace {
-		return a, fault.New(fault.Unsupported, "tier workspace has no mounts, which files.readonly, files.writable and files.mounts need").
+	if rec.Tier == tierWorkspace && (!a.IsZero() || len(p.Decoys) > 0) {
+		return a, fault.New(fault.Unsupported, "tier workspace has no mounts, which files.readonly, files.writable, files.mounts and files.decoys need").
 			WithHint("use --tier process, or take them out")
+	}
+	if err := placeDecoys(p, rec.Root, e.Homes, a); err != nil || a.IsZero() {
+		return a, err
 	}
 	return a, e.showsNothingHidden(p, a)
 }
@@ -147,7 +150,11 @@ func (e *Engine) fixed(ctx context.Context, rec *meta.Sandbox) ([]string, error)
 		return nil, err
 	}
 	a, err := accessIn(p, rec.Root, e.Homes)
-	return a.Fixed(), err
+	if err != nil {
+		return nil, err
+	}
+	decoys, err := e.decoyPlaces(ctx, rec)
+	return append(a.Fixed(), decoys...), err
 }
 
 // staysInPlace refuses a move in place that would change what is read-only, or take away
@@ -159,7 +166,11 @@ func (e *Engine) staysInPlace(ctx context.Context, rec *meta.Sandbox, to timelin
 		return err
 	}
 	allowed, err := accessIn(p, rec.Root, e.Homes)
-	if err != nil || allowed.IsZero() {
+	if err != nil {
+		return err
+	}
+	decoys, err := e.decoyPlaces(ctx, rec)
+	if err != nil || allowed.IsZero() && len(decoys) == 0 {
 		return err
 	}
 	e.shape.RLock()
@@ -177,7 +188,7 @@ func (e *Engine) staysInPlace(ctx context.Context, rec *meta.Sandbox, to timelin
 		held = append(held, p.At...)
 	}
 	for _, dir := range difference(a.Layers, b.Layers) {
-		for _, p := range allowed.Fixed() {
+		for _, p := range append(allowed.Fixed(), decoys...) {
 			in, end, err := rootfs.LayerAt(dir, p)
 			if err != nil {
 				return err

@@ -53,12 +53,19 @@ type BoxConfig struct {
 	Trace  bool   // note the programs that are started
 	Hidden int    // how many places of the base Spec does not show
 	Access rootspec.Access
+	Tokens []DecoyToken // of Access.Decoys
+	Stops  bool         // when one of these is touched, all processes are killed
 
-	// In tier supervised: what it may use, and the directory for the journal of that.
-	Phases     []Phase
+	// JournalDir is where the keeper and the gate tell of decoys and of the network; "" in
+	// tier process without decoys.
 	JournalDir string
-	Asks       bool // people are asked about what the policies do not name
+	// In tier supervised: what it may use.
+	Phases []Phase
+	Asks   bool // people are asked about what the policies do not name
 }
+
+// DecoyToken is a token, and the path inside of the decoy that it is from.
+type DecoyToken struct{ Path, Text string }
 
 // Boxes starts and finds boxes; see package box.
 type Boxes interface {
@@ -243,7 +250,7 @@ type Engine struct {
 	uses map[timeline.SandboxID]usage // guarded by mu
 
 	masks  map[timeline.SandboxID]string // what sandboxes are read with, see maskOf; guarded by mu
-	hidden map[string][]string           // answers of hides; guarded by mu
+	hidden map[string]covered            // answers of hides; guarded by mu
 }
 
 // sandbox is what the engine remembers of a sandbox while it runs. Everything
@@ -308,7 +315,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		idles:  make(chan struct{}, 1),
 		uses:   map[timeline.SandboxID]usage{},
 		masks:  map[timeline.SandboxID]string{},
-		hidden: map[string][]string{},
+		hidden: map[string]covered{},
 		events: newBus(c.Now()),
 	}
 	if err := e.recover(ctx); err != nil {
@@ -485,8 +492,14 @@ func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) {
 		e.watchPorts(s.id, b)
 		e.renew(ctx, &rec, b)
 		e.resumeQuestions(ctx, &rec, b)
+		if e.hasDecoys(s.id) {
+			e.watchDecoys(s.id, b, e.Now())
+		}
 	} else if !fault.Is(err, fault.NotFound) {
 		e.Logger.Warn("keeper cannot be reached", "sandbox", s.id, "err", err)
+	}
+	if s.box == nil {
+		e.noteHalt(ctx, &rec)
 	}
 	if err := e.loadIndex(s, &rec); err != nil && !errors.Is(err, os.ErrNotExist) {
 		e.Logger.Warn("index is rebuilt", "sandbox", s.id, "err", err)

@@ -63,7 +63,11 @@ func (e *Engine) OpenFiles(ctx context.Context, name string) (*Files, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "open the files of sandbox %s", rec.Name)
 	}
-	root, err := boxfs.New(boxfs.Options{Dir: in.Dir, User: in.User, Renames: &s.renames, Fixed: fixed})
+	decoys, err := e.decoyPlaces(ctx, &rec)
+	if err != nil {
+		return nil, errors.Join(fault.Wrap(err, "open the files of sandbox %s", rec.Name), in.Close())
+	}
+	root, err := boxfs.New(boxfs.Options{Dir: in.Dir, User: in.User, Renames: &s.renames, Fixed: fixed, Decoys: decoys})
 	if err != nil {
 		return nil, errors.Join(fault.Wrap(err, "open the files of sandbox %s", rec.Name), in.Dir.Close(), in.Close())
 	}

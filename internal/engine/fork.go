@@ -70,6 +70,7 @@ func (e *Engine) fork(ctx context.Context, name string, req wire.ForkRequest, to
 		taken[rec.Name] = true
 		rec.Created = e.Now().UTC().Truncate(time.Microsecond)
 		rec.From = parent.Name + "@" + string(at)
+		rec.Halted = nil
 		rec.Expires = nil // it was the parent that was given so long
 		rec.Enforced, rec.Redo, rec.Mark, rec.Run, rec.Again, rec.Starting, rec.Tournament = nil, nil, "", nil, false, false, tournament
 		if firsts[i], err = e.first(&rec, at, timeline.CauseFork, "fork of "+parent.Name); err != nil {

@@ -161,7 +161,7 @@ func (e *Engine) start(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_ Bo
 	if err := e.cutFiles(ctx, s); err != nil {
 		return nil, err
 	}
-	spec, hidden, err := e.present(ctx, s, rec)
+	spec, mask, err := e.present(ctx, s, rec)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,15 @@ func (e *Engine) start(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_ Bo
 	if err != nil {
 		return nil, err
 	}
-	phases, journal, err := e.confine(ctx, rec)
+	var tokens []DecoyToken
+	if access.Decoys, tokens, err = e.decoys(rec, mask.Decoys); err != nil {
+		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
+	}
+	phases, journal, err := e.confine(ctx, rec, len(tokens) > 0)
+	if err != nil {
+		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
+	}
+	stops, err := e.stopsWhenTouched(ctx, rec)
 	if err != nil {
 		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
@@ -187,7 +195,7 @@ func (e *Engine) start(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_ Bo
 	b, enforced, err := e.Boxes.Start(ctx, BoxConfig{
 		ID: s.id, Name: rec.Name, RunDir: e.runDir(s.id), Spec: spec, Tier: rec.Tier,
 		User: rec.User, Host: rec.Host, Net: rec.Net, Env: rec.Env, Limits: rec.Limits, DiskBy: disk.By, Self: self(rec),
-		Strong: rec.Strong, Trace: rec.Tier == tierSupervised || supervises(rec), Hidden: hidden, Access: access, Phases: phases, JournalDir: journal, Asks: asks,
+		Strong: rec.Strong, Trace: rec.Tier == tierSupervised || supervises(rec), Hidden: mask.Places, Access: access, Tokens: tokens, Stops: stops, Phases: phases, JournalDir: journal, Asks: asks,
 	})
 	if err != nil {
 		return nil, fault.Wrap(e.blameLimit(ctx, rec, err), "start sandbox %s", rec.Name)
@@ -207,49 +215,52 @@ func (e *Engine) start(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_ Bo
 	if asks {
 		e.watchQuestions(s.id, b, began)
 	}
+	if len(tokens) > 0 {
+		e.watchDecoys(s.id, b, began)
+	}
 	return b, nil
 }
 
 // present makes the live root ready to be mounted. Meanwhile no layer goes, and
-// afterwards none of those that it stands on. hidden is how many places of what it
-// stands on are hidden.
-func (e *Engine) present(ctx context.Context, s *sandbox, rec *meta.Sandbox) (spec rootspec.Spec, hidden int, err error) {
+// afterwards none of those that it stands on. mask is what hides places of what it
+// stands on.
+func (e *Engine) present(ctx context.Context, s *sandbox, rec *meta.Sandbox) (spec rootspec.Spec, mask rootfs.Made, err error) {
 	if err := e.flatten(ctx, rec.MountTop); err != nil {
-		return spec, 0, fault.Wrap(err, "start sandbox %s", rec.Name)
+		return spec, mask, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
 	e.shape.RLock()
 	defer e.shape.RUnlock()
 	fresh := !e.presented(rec)
 	if err := os.MkdirAll(filepath.Dir(e.genDir(rec)), 0o700); err != nil {
-		return spec, 0, fault.Wrap(err, "start sandbox %s", rec.Name)
+		return spec, mask, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	mask, err := e.maskLive(ctx, rec)
+	mask, err = e.maskLive(ctx, rec)
 	if err != nil {
-		return spec, 0, err
+		return spec, mask, err
 	}
 	drv, live, err := e.live(ctx, rec)
 	if err != nil {
-		return spec, 0, err
+		return spec, mask, err
 	}
 	_, layers, err := e.stack(ctx, rec, rec.MountTop)
 	if err != nil {
-		return spec, 0, err
+		return spec, mask, err
 	}
 	if spec, err = drv.Present(ctx, live); err != nil {
-		return spec, 0, fault.Wrap(e.blame(rec, layers, err), "start sandbox %s", rec.Name)
+		return spec, mask, fault.Wrap(e.blame(rec, layers, err), "start sandbox %s", rec.Name)
 	}
 	if fresh {
 		if err := e.freshIndex(ctx, s, rec, drv, live); err != nil {
-			return spec, 0, err
+			return spec, mask, err
 		}
 	}
 	if drv.Plain() {
-		return spec, mask.Places, nil // it holds all that it shows
+		return spec, mask, nil // it holds all that it shows
 	}
 	if len(layers) >= timeline.MergeArity {
 		e.mayBeDeep(rec.MountTop) // after a crash nobody else may know
 	}
-	return spec, mask.Places, e.noteMounted(s.id, layers)
+	return spec, mask, e.noteMounted(s.id, layers)
 }
 
 // blame names the layer that is missing, if one is, when a live root could not be
@@ -304,6 +315,7 @@ func (e *Engine) watch(s *sandbox, b Box) {
 		if rec, err = e.DB.Sandbox(e.bgCtx, string(s.id)); err != nil {
 			return nil
 		}
+		e.noteHalt(e.bgCtx, &rec)
 		if err := e.forgetMounted(s.id); err != nil {
 			e.Logger.Warn("layers stay until gc", "sandbox", rec.Name, "err", err)
 		}

@@ -40,36 +40,42 @@ func (e *Engine) maskNote(id timeline.SandboxID) string {
 // part may be *. A copy of the host is hidden from as the host is. Of another base,
 // what is built in says nothing; what somebody named is hidden there at its own path,
 // and where that path of the host has come to lie.
-func (e *Engine) hides(ctx context.Context, rec *meta.Sandbox) ([]string, error) {
+func (e *Engine) hides(ctx context.Context, rec *meta.Sandbox) (covered, error) {
 	if rec.Tier == tierWorkspace {
-		return nil, nil // see hidesNothing
+		return covered{}, nil // see hidesNothing
 	}
 	root, err := e.rootBelow(ctx, rec)
 	if err != nil {
-		return nil, err
+		return covered{}, err
 	}
 	key := rec.Policy + " " + root
 	e.mu.Lock()
-	list, known := e.hidden[key]
+	c, known := e.hidden[key]
 	e.mu.Unlock()
 	if known {
-		return list, nil
+		return c, nil
 	}
 	p, err := e.policyOf(ctx, rec)
 	if err != nil {
-		return nil, err
+		return covered{}, err
 	}
-	if list, err = hiddenIn(p, root, e.Homes); err != nil {
-		return nil, err
+	if c.hide, err = hiddenIn(p, root, e.Homes); err != nil {
+		return covered{}, err
+	}
+	if c.decoys, err = decoysIn(p, root, e.Homes); err != nil {
+		return covered{}, err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.hidden) >= maxStacks {
 		clear(e.hidden)
 	}
-	e.hidden[key] = list
-	return list, nil
+	e.hidden[key] = c
+	return c, nil
 }
+
+// covered is what a policy hides inside, and where it has decoys.
+type covered struct{ hide, decoys []string }
 
 // rootBelow says which directory of the host the root of a sandbox has been; "" is none.
 // The record of a sandbox that was made before masks does not; its base does.
@@ -92,6 +98,12 @@ func (e *Engine) rootBelow(ctx context.Context, rec *meta.Sandbox) (string, erro
 
 func hiddenIn(p policy.Policy, root string, homes []string) ([]string, error) {
 	builtIn, said := p.Hidden(homes...)
+	return pathsInside(builtIn, said, root)
+}
+
+// pathsInside gives the places of paths of the host in a sandbox whose base has been the
+// directory root of it.
+func pathsInside(builtIn, said []string, root string) ([]string, error) {
 	var list []string
 	if root == "/" {
 		list = builtIn
@@ -138,11 +150,11 @@ func rootOf(from wire.Source) string {
 
 // newMask makes the mask of a sandbox for the host as it is now.
 func (e *Engine) newMask(ctx context.Context, rec *meta.Sandbox) (rootfs.Made, error) {
-	list, err := e.hides(ctx, rec)
-	if err != nil || !rec.Host && len(list) == 0 {
+	c, err := e.hides(ctx, rec)
+	if err != nil || !rec.Host && len(c.hide) == 0 {
 		return rootfs.Made{}, err
 	}
-	k := rootfs.Mask{Hide: list}
+	k := rootfs.Mask{Hide: c.hide, Decoys: c.decoys}
 	if rec.Host {
 		k.Below.Host = true
 		if k.Mounts, err = rootfs.HostMounts(); err != nil {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,8 +26,23 @@ import (
 // Past are the files of a snapshot, read from its layers: nothing is started. Links
 // are followed within it.
 type Past struct {
-	v  *layer.View
-	id timeline.SnapshotID
+	v    *layer.View
+	id   timeline.SnapshotID
+	mask int // which layer of v hides paths; its files are the places of decoys, and not there
+}
+
+// hides reports whether e is nothing but the place of a decoy.
+func (p *Past) hides(e *layer.Entry) bool {
+	return e.Layer == p.mask && e.Mode&unix.S_IFMT == unix.S_IFREG
+}
+
+// lookup is View.Lookup without the places of decoys.
+func (p *Past) lookup(name string) (layer.Entry, error) {
+	e, err := p.v.Lookup(name)
+	if err == nil && p.hides(&e) {
+		return layer.Entry{}, fault.Wrap(fs.ErrNotExist, "look at %q", name)
+	}
+	return e, err
 }
 
 // OpenPast opens the files of a snapshot.
@@ -49,8 +65,15 @@ func (e *Engine) OpenPast(ctx context.Context, name, ref string) (*Past, error) 
 			return nil, err
 		}
 	}
-	v, err := e.viewOf(ctx, &rec, id, parts)
-	return &Past{v, id}, err
+	st, _, err := e.stack(ctx, &rec, id)
+	if err != nil {
+		return nil, err
+	}
+	mask := -1
+	if st.Mask != "" {
+		mask = slices.Index(st.Layers, st.Mask)
+	}
+	return &Past{e.Layers.View(st, inside(parts)...), id, mask}, nil
 }
 
 // Close lets go of the files.
@@ -72,7 +95,7 @@ func (p *Past) find(name string, follow bool) (layer.Entry, error) {
 			continue
 		}
 		next := path.Join(at, left[i])
-		e, err := p.v.Lookup(next)
+		e, err := p.lookup(next)
 		if err != nil {
 			return e, err
 		}
@@ -89,7 +112,7 @@ func (p *Past) find(name string, follow bool) (layer.Entry, error) {
 		left = append(strings.Split(e.Link, "/"), left[i+1:]...)
 		i = -1
 	}
-	return p.v.Lookup(at)
+	return p.lookup(at)
 }
 
 func (p *Past) info(name string, e *layer.Entry) wire.FileInfo {
@@ -169,6 +192,9 @@ func (p *Past) walk(ctx context.Context, dir, at string, depth int, fn func(stri
 	}
 	for i := range list {
 		e := &list[i]
+		if p.hides(e) {
+			continue
+		}
 		name := path.Join(at, path.Base(e.Path))
 		if err := fn(name, e); err != nil {
 			return err

@@ -122,7 +122,9 @@ func TestWhatCannotBeKeptToMakesNoSandbox(t *testing.T) {
 		kind   fault.Kind
 		says   string
 	}{
-		{"files", func(r *wire.CreateRequest) { r.Policy = user("files: {decoys: [./x]}") }, fault.Unsupported, "/p/user.yaml:2: files.decoys"},
+		{"a decoy of many files", func(r *wire.CreateRequest) { r.Policy = user("files: {decoys: [./x/*]}") }, fault.Unsupported, "/p/user.yaml:2: files.decoys"},
+		{"a decoy in a place of the sandbox's own", func(r *wire.CreateRequest) { r.Policy = user("files: {decoys: [/run/x]}") }, fault.Invalid, "belongs to the sandbox"},
+		{"a decoy in another one", func(r *wire.CreateRequest) { r.Policy = user("files: {decoys: [/x, /x/y]}") }, fault.Invalid, "where something is mounted already"},
 		{"a path of its own that is to be read-only", func(r *wire.CreateRequest) { r.Policy = user("files: {readonly: [/proc/sys]}") }, fault.Invalid, "/proc/sys cannot be read-only"},
 		{"a mount of what has sockets of others", func(r *wire.CreateRequest) { r.Policy = user("files: {mounts: [{from: /run, to: /mnt}]}") }, fault.Denied, "hidden"},
 		{"a mount of the store", func(r *wire.CreateRequest) { r.Policy = user("files: {mounts: [{from: " + h.dir + ", to: /mnt}]}") }, fault.Denied, "hidden"},
@@ -274,7 +276,7 @@ func TestForksHaveThePolicyOfTheirParent(t *testing.T) {
 	if err != nil || up.Sandboxes[0].Tier != "supervised" || up.Sandboxes[0].Net != "rules" {
 		t.Errorf("%+v, %v", up, err)
 	}
-	for text, says := range map[string]string{"files: {decoys: [/x]}": "files.decoys", "limits: {disk: 1GiB}": "disk limit", "network: host": "host's network", "teir: x": "teir"} {
+	for text, says := range map[string]string{"files: {decoys: [/x/*]}": "files.decoys", "limits: {disk: 1GiB}": "disk limit", "network: host": "host's network", "teir: x": "teir"} {
 		if _, err := fork("none", said(wire.PolicyFlags, text)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", text, err)
 		}

@@ -232,7 +232,8 @@ func (e *Engine) runEnded(s *sandbox, sup *supervised, end Ended, err error) boo
 		}
 		// With no error it did begin, whoever had no time left to note that.
 		due := err != nil && (rec.Again || rec.Starting) || err == nil && rec.Again && !rec.Starting
-		if !sup.stopped && (due || sup.run.Restart == wire.RestartAlways) {
+		// Who was stopped for what it did does not begin again by itself.
+		if !sup.stopped && !e.halted(sup.run.Started, &rec) && (due || sup.run.Restart == wire.RestartAlways) {
 			if delay > 0 && !due { // let others at it meanwhile
 				s.unlock(e)
 				select {

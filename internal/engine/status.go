@@ -6,6 +6,7 @@ import (
 	"context"
 	"sort"
 	"strings"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -119,6 +120,9 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 	if rec.Tournament != "" {
 		res.Notices = append(res.Notices, "this is the fork of a candidate of tournament "+rec.Tournament+
 			", which coppice gc removes; to keep it, fork it: coppice fork "+rec.Name)
+	}
+	if h := rec.Halted; h != nil {
+		res.Notices = append(res.Notices, "its processes were killed at "+h.At.Format(time.RFC3339)+": "+h.Why+"; what they had written is in the history")
 	}
 	res.Notices = append(res.Notices, rec.Notices...)
 	return res, nil

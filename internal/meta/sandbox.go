@@ -63,12 +63,19 @@ type Config struct {
 	KeepRecent   int                   `json:"keep_recent,omitempty"` // of automatic snapshots; 0 is the default
 	KeepForMS    int64                 `json:"keep_for_ms,omitempty"` // so too
 	Notices      []string              `json:"notices,omitempty"`     // what people must be told
+	Halted       *Halt                 `json:"halted,omitempty"`      // the last time that it was stopped for what it did
 	Run          *wire.Run             `json:"run,omitempty"`         // the supervised command, also when it has ended
 	Again        bool                  `json:"again,omitempty"`       // Run is to be started again: a rewind is under way
 	Starting     bool                  `json:"starting,omitempty"`    // Run was asked for, and may not have begun
 	Expires      *time.Time            `json:"expires,omitempty"`
 	IdleStopMS   int64                 `json:"idle_stop_ms,omitempty"` // after so long without use its processes are stopped; 0: never
 	Tournament   string                `json:"tournament,omitempty"`   // whose candidate's fork this is: gc removes it
+}
+
+// Halt is why the processes of a sandbox were killed without anybody's word.
+type Halt struct {
+	At  time.Time `json:"at"`
+	Why string    `json:"why"`
 }
 
 const sandboxCols = "id,name,created,head,mount,gen,config,enforced"

@@ -1,0 +1,308 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/decoy"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/rootfs"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Decoys are made when a sandbox is first started with them, and kept in its file
+// "decoys", which nobody but the daemon's user reads. What is shown inside is a copy, in
+// memory: see rootspec.Access. A fork is a sandbox of its own, and has its own.
+
+const (
+	decoysName    = "decoys"
+	decoysVersion = 1
+)
+
+// decoyFile is what the file holds.
+type decoyFile struct {
+	Version int                   `json:"version"`
+	Files   map[string]decoy.File `json:"files"` // by the path that is meant inside, whatever links are on the way
+}
+
+// decoysIn lists the paths inside at which a policy has decoys.
+func decoysIn(p policy.Policy, root string, homes []string) ([]string, error) {
+	builtIn, said := p.DecoyPaths(homes...)
+	return pathsInside(builtIn, said, root)
+}
+
+// placeDecoys refuses decoys where nothing can be mounted, or besides what is.
+func placeDecoys(p policy.Policy, root string, homes []string, a rootspec.Access) error {
+	list, err := decoysIn(p, root, homes)
+	for _, at := range list {
+		a.Decoys = append(a.Decoys, rootspec.Decoy{At: at})
+	}
+	if err != nil {
+		return err
+	}
+	return a.Validate()
+}
+
+func (e *Engine) decoysPath(id timeline.SandboxID) string {
+	return filepath.Join(e.sandboxDir(id), decoysName)
+}
+
+// hasDecoys reports whether a sandbox was ever started with decoys.
+func (e *Engine) hasDecoys(id timeline.SandboxID) bool {
+	_, err := os.Lstat(e.decoysPath(id))
+	return err == nil
+}
+
+// decoys gives the decoys of a sandbox, which are made if there are none yet: at says
+// where each path that is meant has come to lie. The caller holds the sandbox's lock.
+func (e *Engine) decoys(rec *meta.Sandbox, at map[string]string) (out []rootspec.Decoy, tokens []DecoyToken, err error) {
+	if len(at) == 0 {
+		return nil, nil, nil
+	}
+	all, err := e.readDecoys(rec)
+	if err != nil {
+		return nil, nil, err
+	}
+	made := false
+	for p := range at {
+		if _, ok := all.Files[p]; ok {
+			continue
+		}
+		if all.Files[p], err = decoy.Make(p, decoy.Owner{Name: e.ownerOf(p)}, e.Rand, e.Now()); err != nil {
+			return nil, nil, err
+		}
+		made = true
+	}
+	if made {
+		if err := e.writeDecoys(rec, all); err != nil {
+			return nil, nil, err
+		}
+	}
+	shown := map[string]bool{}
+	for _, p := range slices.Sorted(maps.Keys(at)) {
+		if shown[at[p]] {
+			continue // by another name
+		}
+		shown[at[p]] = true
+		f := all.Files[p]
+		out = append(out, rootspec.Decoy{At: at[p], Text: f.Text, Mode: f.Mode, ModTime: f.ModTime})
+		for _, t := range f.Tokens {
+			tokens = append(tokens, DecoyToken{at[p], t})
+		}
+	}
+	return out, tokens, nil
+}
+
+// ownerOf names the user in whose home a path is; "" is nobody known.
+func (e *Engine) ownerOf(p string) string {
+	for _, h := range e.Homes {
+		if rootspec.Within(p, h) {
+			return filepath.Base(h)
+		}
+	}
+	return ""
+}
+
+// readDecoys reads what is kept; nothing is no error.
+func (e *Engine) readDecoys(rec *meta.Sandbox) (all decoyFile, err error) {
+	all = decoyFile{Version: decoysVersion, Files: map[string]decoy.File{}}
+	text, err := os.ReadFile(e.decoysPath(rec.ID))
+	if errors.Is(err, fs.ErrNotExist) {
+		return all, nil
+	}
+	if err != nil {
+		return all, fault.Wrap(err, "read the decoys of sandbox %s", rec.Name)
+	}
+	if err := json.Unmarshal(text, &all); err != nil || all.Files == nil {
+		return all, fault.New(fault.Corrupt, "the decoys of sandbox %s are damaged", rec.Name).Because(err).
+			WithHint("remove %s: others are made", e.decoysPath(rec.ID))
+	}
+	if all.Version != decoysVersion {
+		return all, fault.New(fault.Version, "the decoys of sandbox %s are of version %d", rec.Name, all.Version).WithHint("use the coppice that made them")
+	}
+	return all, nil
+}
+
+// writeDecoys keeps decoys, durably: what was shown once is recognised for ever.
+func (e *Engine) writeDecoys(rec *meta.Sandbox, all decoyFile) (err error) {
+	defer func() { err = fault.Wrap(err, "keep the decoys of sandbox %s", rec.Name) }()
+	text, err := json.Marshal(all)
+	if err != nil {
+		return err
+	}
+	name := e.decoysPath(rec.ID)
+	f, err := os.OpenFile(name+".tmp", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(name+".tmp", name); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// decoyPlaces lists where a sandbox has decoys, by paths without links.
+func (e *Engine) decoyPlaces(ctx context.Context, rec *meta.Sandbox) ([]string, error) {
+	c, err := e.hides(ctx, rec)
+	if err != nil || len(c.decoys) == 0 {
+		return nil, err
+	}
+	mask, err := e.maskOf(ctx, rec)
+	if err != nil || mask == "" {
+		return nil, err
+	}
+	return rootfs.Holders(mask)
+}
+
+// stopsWhenTouched reports whether the policy of a sandbox has it stopped when a decoy is
+// touched.
+func (e *Engine) stopsWhenTouched(ctx context.Context, rec *meta.Sandbox) (bool, error) {
+	p, err := e.policyOf(ctx, rec)
+	return p.OnTouch.Value == policy.TouchStop, err
+}
+
+// watchDecoys tells of decoys that are touched while a box lives: from a time on, of which
+// its journal knows.
+func (e *Engine) watchDecoys(id timeline.SandboxID, b Box, since time.Time) {
+	e.bg.Go(func() error {
+		e.followDecoys(e.bgCtx, id, b, since)
+		return nil
+	})
+}
+
+// followDecoys is watchDecoys, until ctx or the box ends.
+func (e *Engine) followDecoys(ctx context.Context, id timeline.SandboxID, b Box, since time.Time) {
+	whole := ctx
+	ctx, cancel := context.WithCancel(ctx)
+	var gone sync.WaitGroup
+	defer gone.Wait()
+	defer cancel()
+	gone.Go(func() {
+		select {
+		case <-b.Gone():
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	q, told := journal.Query{Since: since, Kinds: []string{wire.NetDecoy}}, 0
+	err := journal.Follow(ctx, e.journalDir(id), q, func(ev wire.NetEvent) error {
+		if ev.Kind == wire.NetDecoy {
+			told++
+			e.touched(whole, id, ev)
+		}
+		return nil
+	})
+	if ctx.Err() == nil {
+		e.Logger.Warn("nobody is told of decoys that are touched", "sandbox", id, "err", err)
+	}
+	if whole.Err() != nil {
+		return
+	}
+	// The keeper has ended, and told before what it had to.
+	evs, err := journal.Read(e.journalDir(id), q)
+	if err != nil {
+		e.Logger.Warn("nobody is told of the last decoys that were touched", "sandbox", id, "err", err)
+	}
+	for _, ev := range evs[min(told, len(evs)):] {
+		e.touched(whole, id, ev)
+	}
+}
+
+// touched tells of a decoy.
+func (e *Engine) touched(ctx context.Context, id timeline.SandboxID, ev wire.NetEvent) {
+	rec, err := e.DB.Sandbox(ctx, string(id))
+	if err != nil {
+		return // it was removed
+	}
+	out := about(&rec, wire.EventDecoy)
+	out.Message, out.Detail = ev.Decoy, touch(ev)
+	e.emit(out)
+}
+
+// touch says what was done to a decoy, and what followed.
+func touch(ev wire.NetEvent) string {
+	s := ev.Reason
+	if to := ev.Place(); to != "" {
+		s += " (" + to + ")"
+	}
+	if ev.Count > 1 {
+		s += fmt.Sprintf(", %d times", ev.Count)
+	}
+	if ev.Verdict == wire.VerdictStop {
+		s += "; all processes were killed"
+	}
+	return s
+}
+
+// halts gives the newest touch since a time for which a box was stopped.
+func (e *Engine) halts(id timeline.SandboxID, since time.Time) (why string, at time.Time) {
+	if !e.hasDecoys(id) {
+		return "", at
+	}
+	evs, err := journal.Read(e.journalDir(id), journal.Query{Since: since, Kinds: []string{wire.NetDecoy}})
+	if err != nil {
+		e.Logger.Warn("why a sandbox was stopped is not known", "sandbox", id, "err", err)
+	}
+	for _, ev := range slices.Backward(evs) {
+		if ev.Verdict == wire.VerdictStop {
+			out := "the decoy " + ev.Decoy + ": " + ev.Reason
+			if to := ev.Place(); to != "" {
+				out += " (" + to + ")"
+			}
+			return out, ev.Time
+		}
+	}
+	return "", at
+}
+
+// halted reports whether a sandbox was stopped for what it did since a time.
+func (e *Engine) halted(since time.Time, rec *meta.Sandbox) bool {
+	why, _ := e.halts(rec.ID, since)
+	return why != ""
+}
+
+// noteHalt records why a box was stopped, if it was for what it did. The caller holds the
+// sandbox's lock.
+func (e *Engine) noteHalt(ctx context.Context, rec *meta.Sandbox) {
+	var since time.Time
+	if rec.Halted != nil {
+		since = rec.Halted.At.Add(1)
+	}
+	why, at := e.halts(rec.ID, since)
+	if why == "" {
+		return
+	}
+	h := &meta.Halt{At: at, Why: clean(cut(why))}
+	if err := e.DB.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error { r.Halted = h; return nil }); err != nil {
+		e.Logger.Warn("why a sandbox was stopped is not recorded", "sandbox", rec.Name, "err", err)
+		return
+	}
+	rec.Halted = h
+}
