@@ -59,11 +59,11 @@ var rooms = map[string][]string{
 
 	// The keeper imports link and control, so these never import the gate itself: its
 	// network stack is half a millisecond of every start.
-	"internal/gate":         {"internal/gate/inspect", "internal/gate/link", "internal/policy", "internal/fault"},
+	"internal/gate":         {"internal/decoy", "internal/gate/inspect", "internal/gate/link", "internal/policy", "internal/fault"},
 	"internal/gate/inspect": {"internal/policy", "internal/fault"},
 	"internal/gate/link":    {"internal/ownthread", "internal/fault"},
 	"internal/gate/control": {"internal/box/plan", "internal/ownthread", "client/wire", "internal/fault"},
-	"internal/gate/process": {"internal/gate", "internal/gate/control", "internal/box/plan", "internal/journal", "internal/policy", "client/wire", "internal/fault"},
+	"internal/gate/process": {"internal/decoy", "internal/gate", "internal/gate/control", "internal/box/plan", "internal/journal", "internal/policy", "client/wire", "internal/fault"},
 
 	"internal/timeline":  {"internal/fault", "internal/nearest"},
 	"internal/policy":    {"internal/fault", "internal/nearest"},

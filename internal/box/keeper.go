@@ -152,6 +152,7 @@ func (k *keeper) serve() {
 	k.own.Go(k.watchIdle)
 	if k.gate != nil {
 		k.own.Go(k.watchGate)
+		k.own.Go(k.watchTokens)
 	}
 	if k.decoys != nil {
 		k.own.Go(k.tellTouches)

@@ -12,6 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gate/control"
 	"github.com/coppice-dev/coppice/internal/gate/link"
 	"github.com/coppice-dev/coppice/internal/journal"
 )
@@ -30,7 +31,7 @@ func (k *keeper) openGate() (ca []byte, err error) {
 		return nil, err
 	}
 	defer packets.Close()
-	return k.gate.Begin(packets, k.config.Phases)
+	return k.gate.Begin(packets, k.config.Phases, control.Decoys{Tokens: k.config.Tokens, Stops: k.config.OnTouch == plan.TouchStop})
 }
 
 // watchGate tells of a gate that ended before the box did. Nothing passes then: its
@@ -58,6 +59,19 @@ func (k *keeper) watchGate() {
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+	}
+}
+
+// watchTokens ends the box, where its policy wants that, when a token of a decoy came to
+// the gate.
+func (k *keeper) watchTokens() {
+	select {
+	case <-k.stop:
+	case <-k.over:
+	case <-k.gate.Touched():
+		if k.config.OnTouch == plan.TouchStop {
+			k.halt("a token of a decoy was to be sent")
+		}
 	}
 }
 

@@ -10,8 +10,10 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,9 +44,23 @@ type decoyFile struct {
 }
 
 // decoysIn lists the paths inside at which a policy has decoys.
-func decoysIn(p policy.Policy, root string, homes []string) ([]string, error) {
+// What lies in a directory that was imported is meant where it has come to lie.
+func decoysIn(p policy.Policy, root string, homes []string) (list []string, err error) {
 	builtIn, said := p.DecoyPaths(homes...)
-	return pathsInside(builtIn, said, root)
+	if root == "/" {
+		list = builtIn
+	}
+	for _, h := range said {
+		if !path.IsAbs(h) {
+			return nil, fault.New(fault.Invalid, "there cannot be a decoy at %s: it is not known which directory it is in", h).WithHint("name it by a path that begins with /")
+		}
+		if root != "" && root != "/" && h != root && rootspec.Within(h, root) {
+			h = strings.TrimPrefix(h, root)
+		}
+		list = append(list, h)
+	}
+	slices.Sort(list)
+	return slices.Compact(list), nil
 }
 
 // placeDecoys refuses decoys where nothing can be mounted, or besides what is.

@@ -98,12 +98,6 @@ func (e *Engine) rootBelow(ctx context.Context, rec *meta.Sandbox) (string, erro
 
 func hiddenIn(p policy.Policy, root string, homes []string) ([]string, error) {
 	builtIn, said := p.Hidden(homes...)
-	return pathsInside(builtIn, said, root)
-}
-
-// pathsInside gives the places of paths of the host in a sandbox whose base has been the
-// directory root of it.
-func pathsInside(builtIn, said []string, root string) ([]string, error) {
 	var list []string
 	if root == "/" {
 		list = builtIn

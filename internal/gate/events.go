@@ -21,6 +21,14 @@ const (
 	// KindAsk: something begins to wait for a person, with the verdict Ask; or that is
 	// over, with what came of it.
 	KindAsk Kind = "ask"
+	// KindDecoy: a token of a decoy was to be sent, and was not. It is counted as a denial.
+	KindDecoy Kind = "decoy"
+)
+
+// The reasons of a KindDecoy.
+const (
+	DecoySent  = "a token of it was to be sent"
+	DecoyAsked = "a token of it is in a name that was asked for"
 )
 
 // Event is one thing that happened at the gate. What comes from the sandbox in it, a
@@ -40,6 +48,8 @@ type Event struct {
 	// query, which may be secret. Status is that of its answer, and 0 for none.
 	Method, Path string
 	Status       int
+	// Decoy is the path inside of the decoy, of KindDecoy.
+	Decoy string
 	// Until is when the waiting ends, of a KindAsk that begins.
 	Until time.Time
 	// In and Out are the bytes that went into the sandbox and out of it: of KindEnd and
@@ -78,6 +88,7 @@ type denial struct {
 	method string
 	path   string
 	reason string
+	decoy  string
 }
 
 // tally counts a denial since it was told.
@@ -127,11 +138,14 @@ func (j *journal) emitLocked(e Event) bool {
 
 // deny tells of a denial, or counts it if the same one was told just now.
 func (j *journal) deny(e Event) {
-	e.Kind, e.Time = KindDeny, j.now()
+	if e.Kind != KindDecoy {
+		e.Kind = KindDeny
+	}
+	e.Time = j.now()
 	if e.Verdict == Ask { // of what nobody is asked about
 		e.Verdict = Deny
 	}
-	k := denial{e.Proto, e.Name, e.Addr, e.Port, e.Method, e.Path, e.Reason}
+	k := denial{e.Proto, e.Name, e.Addr, e.Port, e.Method, e.Path, e.Reason, e.Decoy}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed {

@@ -299,7 +299,7 @@ func (g *Gate) carry(ctx context.Context, f *flow, in *gonet.TCPConn, rl ruling)
 	switch {
 	case err != nil:
 		f.cut(err.Error())
-		g.journal.deny(Event{Proto: TCP, Name: rl.name.String(), Addr: f.to.Addr(), Port: f.to.Port(), Rule: rl.why.Rule, Reason: err.Error()})
+		g.journal.refused(Event{Proto: TCP, Name: rl.name.String(), Addr: f.to.Addr(), Port: f.to.Port(), Rule: rl.why.Rule}, err)
 	case f.inspected():
 		g.inspect(ctx, f, in, first, rl)
 	case w != nil:
@@ -307,7 +307,7 @@ func (g *Gate) carry(ctx context.Context, f *flow, in *gonet.TCPConn, rl ruling)
 	case rl.mustHail:
 		g.splice(f, in, nil, first)
 	default:
-		g.splice(f, in, &sniffer{g: g, f: f, rl: rl}, nil)
+		g.splice(f, in, g.tokens.filter(&sniffer{g: g, f: f, rl: rl}), nil)
 	}
 	g.finish(f)
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
+	"github.com/coppice-dev/coppice/internal/decoy"
 	"github.com/coppice-dev/coppice/internal/fault"
 
 	"github.com/coppice-dev/coppice/internal/gate/inspect"
@@ -46,6 +47,8 @@ type Options struct {
 	// Roots are the authorities that a server's certificate has to come from where its
 	// requests are inspected; nil is those of the host.
 	Roots *x509.CertPool
+	// Tokens are those of decoys: what has one goes nowhere, whatever the policy says.
+	Tokens []decoy.Token
 	// Now tells the time; nil is time.Now.
 	Now func() time.Time
 	// Bounds; the zero value of each has a default.
@@ -117,6 +120,7 @@ type Gate struct {
 	policy  atomic.Pointer[Policy]
 	pins    *pins
 	journal *journal
+	tokens  tokens
 	desk    *desk
 	names   *resolver
 	stack   *stack.Stack
@@ -179,8 +183,10 @@ func New(ctx context.Context, o Options) (*Gate, error) {
 	g.ca = sync.OnceValues(func() (*inspect.Authority, error) { return inspect.NewAuthority(g.now()) })
 	g.journal, g.flushed = newJournal(g.now, o.Report)
 	g.desk = newDesk(g.journal, g.now, g.bounds)
+	g.tokens = newTokens(o.Tokens)
 	g.SetPolicy(o.Policy)
 	g.names = newResolver(g.current, g.pins, g.journal, g.desk, o.Lookup, g.now)
+	g.names.tokens = g.tokens
 	ctx, g.cancel = context.WithCancelCause(ctx)
 	if err := g.start(ctx); err != nil {
 		return nil, errors.Join(err, g.Close())

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 
+	"github.com/coppice-dev/coppice/internal/decoy"
 	"github.com/coppice-dev/coppice/internal/gate/inspect"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
@@ -151,6 +152,45 @@ type exchange struct {
 	limits  []Limit  // written by Begin alone, with flow.mu
 	spent   *budgets // the same
 	in, out atomic.Int64
+
+	sending sync.Mutex
+	body    *decoy.Stream // guarded by sending
+}
+
+// request gives an error where the head of a request has a token.
+func (t tokens) request(q inspect.Request) error {
+	if t.sent == nil {
+		return nil
+	}
+	if err := t.name(q.Host.String()); err != nil {
+		return err
+	}
+	for k, vs := range q.Header {
+		for _, v := range vs {
+			if err := t.all(k, v); err != nil {
+				return err
+			}
+		}
+	}
+	return t.all(q.Method, q.Path, q.Query)
+}
+
+// caught tells of a token. What is told has no path, which may be made of it.
+func (x *exchange) caught(err error) *inspect.Denial {
+	e := x.event
+	e.Verdict, e.Status, e.Path = Deny, http.StatusForbidden, ""
+	x.journal.refused(e, err)
+	return &inspect.Denial{Status: http.StatusForbidden, Reason: err.Error()}
+}
+
+// Sent looks through what is sent after the head.
+func (x *exchange) Sent(b []byte) *inspect.Denial {
+	x.sending.Lock()
+	defer x.sending.Unlock()
+	if p, found := x.body.Find(b); found {
+		return x.caught(caught{p, DecoySent})
+	}
+	return nil
 }
 
 // about makes an event of a request.
@@ -173,7 +213,10 @@ func (j judge) Deny(q inspect.Request, reason string) {
 // Begin decides on a request. It is underway before that, so that a change of the policy
 // finds it or comes before.
 func (j judge) Begin(q inspect.Request) (inspect.Exchange, *inspect.Denial) {
-	x := &exchange{judge: j, event: j.about(q)}
+	x := &exchange{judge: j, event: j.about(q), body: j.tokens.sent.Stream()}
+	if err := j.tokens.request(q); err != nil {
+		return nil, x.caught(err)
+	}
 	x.request = Request{Proto: TCP, Host: q.Host, Addr: j.to.Addr(), Port: j.to.Port(), HTTP: &q.HTTPRequest}
 	j.flow.mu.Lock()
 	if j.live == nil {

@@ -36,6 +36,7 @@ type resolver struct {
 	now     func() time.Time
 	slots   chan struct{} // one for each query in flight
 	limit   *rate.Limiter
+	tokens  tokens // of decoys, in names
 
 	mu      sync.Mutex
 	pending map[policy.Host]*pending // guarded by mu
@@ -89,6 +90,10 @@ func (r *resolver) answer(ctx context.Context, m []byte, over int) []byte {
 	if !ok {
 		r.deny(q, Decision{Reason: "the query is malformed or of a kind that is not answered"})
 		return q.reply(fail, nil, 0, limit)
+	}
+	if err := r.tokens.name(q.text); err != nil {
+		r.journal.refused(Event{Proto: DNS, Name: q.text, Verdict: Deny}, err)
+		return q.reply(rcodeNoName, nil, 0, limit)
 	}
 	if q.name.IsZero() {
 		r.deny(q, Decision{Reason: "this is no host name"})

@@ -137,6 +137,9 @@ func (g *Gate) hail(f *flow, in *gonet.TCPConn, rl ruling) (*watch, []byte, erro
 		if !done {
 			continue
 		}
+		if err := g.tokens.name(h.name.String()); err != nil {
+			return nil, nil, err
+		}
 		by, ok := rl.hailed(h.name)
 		if !ok && h.name.IsZero() {
 			return nil, nil, helloError("the ClientHello names no server")
@@ -206,6 +209,9 @@ func (s *sniffer) pass(b []byte) ([]byte, error) {
 		return out, nil
 	}
 	if !h.name.IsZero() {
+		if err := s.g.tokens.name(h.name.String()); err != nil {
+			return nil, err
+		}
 		by, ok := s.rl.hailed(h.name)
 		if !ok {
 			return nil, otherServer(h)
@@ -306,7 +312,7 @@ func (g *Gate) pump(f *flow, dst io.Writer, src io.Reader, w filter, first []byt
 			var werr error
 			if b, werr = w.pass(b); werr != nil {
 				f.cut(werr.Error())
-				g.journal.deny(Event{Proto: TCP, Name: f.by.Load().name.String(), Addr: f.to.Addr(), Port: f.to.Port(), Rule: f.by.Load().Rule, Reason: werr.Error()})
+				g.journal.refused(Event{Proto: TCP, Name: f.by.Load().name.String(), Addr: f.to.Addr(), Port: f.to.Port(), Rule: f.by.Load().Rule}, werr)
 				return
 			}
 		}

@@ -181,6 +181,12 @@ func (g *Gate) relay(f *flow, in *gonet.UDPConn) {
 				return
 			}
 			f.moved.Store(g.now().UnixNano())
+			if p, found := g.tokens.sent.In(buf[:n]); found && !inward {
+				by := f.by.Load()
+				g.journal.refused(Event{Proto: UDP, Name: by.name.String(), Addr: f.to.Addr(), Port: f.to.Port(), Rule: by.Rule}, caught{p, DecoySent})
+				f.cut(DecoySent)
+				return
+			}
 			if _, ok := f.spent.Load().spend(int64(n)); !ok {
 				f.cut(usedUp)
 				return

@@ -19,11 +19,22 @@ const Argv0 = "coppice-gate"
 // the packet socket of link.Open; Requests and Replies follow, as JSON.
 const ConnFD = 3
 
+// TouchFD is the descriptor by which the process tells of a token of a decoy: one byte or
+// more, once the journal has it.
+const TouchFD = 4
+
+// Decoys are what the gate looks for in what the sandbox sends.
+type Decoys struct {
+	Tokens []plan.Token `json:"tokens,omitempty"`
+	Stops  bool         `json:"stops,omitempty"` // whoever reads TouchFD kills the sandbox's processes then
+}
+
 // Request is asked of the process, one after the other. The first one begins the gate,
 // and has a Journal.
 type Request struct {
 	Journal string       `json:"journal,omitempty"` // the directory of the journal
 	Phases  []plan.Phase `json:"phases,omitempty"`  // the policies to keep to from now on; none leaves them
+	Decoys  Decoys       `json:"decoys,omitzero"`   // with a Journal
 }
 
 // Reply answers a Request.

@@ -26,6 +26,7 @@ type Process struct {
 	journal string
 	pid     int
 	gone    chan struct{} // closed when it was reaped
+	touched chan struct{} // closed when a token of a decoy was told
 
 	reap   sync.Mutex
 	reaped bool // guarded by reap: the pid may be somebody else's
@@ -68,6 +69,12 @@ func Start(id, journal string, log *os.File) (*Process, error) {
 		return nil, fault.Wrap(err, "start the gate")
 	}
 	defer null.Close()
+	touch, touchW, err := os.Pipe()
+	if err != nil {
+		conn.Close()
+		return nil, fault.Wrap(err, "start the gate")
+	}
+	defer touchW.Close()
 	var pid int
 	ownthread.Run(func() {
 		if err = renounce(); err == nil {
@@ -78,17 +85,24 @@ func Start(id, journal string, log *os.File) (*Process, error) {
 		}
 		pid, err = syscall.ForkExec("/proc/self/exe", []string{Argv0, id}, &syscall.ProcAttr{
 			Dir: "/", Env: environment, Sys: &syscall.SysProcAttr{Setsid: true},
-			Files: []uintptr{null.Fd(), log.Fd(), log.Fd(), uintptr(pair[1])},
+			Files: []uintptr{null.Fd(), log.Fd(), log.Fd(), uintptr(pair[1]), touchW.Fd()},
 		})
 	})
 	runtime.KeepAlive(log)
 	if err != nil {
 		conn.Close()
+		touch.Close()
 		return nil, fault.Wrap(err, "start the gate")
 	}
-	p := &Process{journal: journal, pid: pid, conn: conn, gone: make(chan struct{}), patience: askPatience, read: &io.LimitedReader{R: conn}, enc: json.NewEncoder(conn)}
+	p := &Process{journal: journal, pid: pid, conn: conn, gone: make(chan struct{}), touched: make(chan struct{}), patience: askPatience, read: &io.LimitedReader{R: conn}, enc: json.NewEncoder(conn)}
 	p.dec = json.NewDecoder(p.read)
 	go p.wait() // ends with the process, which Close kills
+	go func() { // so does this
+		defer touch.Close()
+		if n, _ := touch.Read(make([]byte, 1)); n == 1 {
+			close(p.touched)
+		}
+	}()
 	return p, nil
 }
 
@@ -112,8 +126,9 @@ func (p *Process) wait() {
 }
 
 // Begin makes the gate of the sandbox whose packets come out of packets: it keeps to
-// phases, and tells the journal what happens. packets is not closed. ca is Reply.CA.
-func (p *Process) Begin(packets *os.File, phases []plan.Phase) (ca []byte, err error) {
+// phases, looks for tokens of decoys, and tells the journal what happens. packets is not
+// closed. ca is Reply.CA.
+func (p *Process) Begin(packets *os.File, phases []plan.Phase, d Decoys) (ca []byte, err error) {
 	raw, err := p.conn.SyscallConn()
 	if err != nil {
 		return nil, fault.Wrap(err, "give the gate its packets")
@@ -127,7 +142,7 @@ func (p *Process) Begin(packets *os.File, phases []plan.Phase) (ca []byte, err e
 	if err = errors.Join(err, sent); err != nil {
 		return nil, fault.Wrap(err, "give the gate its packets")
 	}
-	r, err := p.ask(Request{Journal: p.journal, Phases: phases})
+	r, err := p.ask(Request{Journal: p.journal, Phases: phases, Decoys: d})
 	return r.CA, err
 }
 
@@ -165,6 +180,9 @@ func (p *Process) ask(q Request) (r Reply, err error) {
 	}
 	return r, r.fault()
 }
+
+// Touched is closed when the gate has told of a token of a decoy, of which nothing went on.
+func (p *Process) Touched() <-chan struct{} { return p.touched }
 
 // Gone is closed when the process has ended.
 func (p *Process) Gone() <-chan struct{} { return p.gone }

@@ -58,7 +58,7 @@ func TestAGateThatDoesNotAnswerEnds(t *testing.T) {
 			}
 			defer r.Close()
 			defer w.Close()
-			if _, err := p.Begin(r, nil); !fault.Is(err, fault.Unavailable) {
+			if _, err := p.Begin(r, nil, Decoys{}); !fault.Is(err, fault.Unavailable) {
 				t.Errorf("%v", err)
 			}
 			<-p.Gone()

@@ -54,7 +54,7 @@ func (c *conn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer c.requests.Done()
-	q := Request{Host: c.host(r.Host), Size: headSize(r.Header) + int64(len(r.Method)+len(r.RequestURI)+len(r.Host)) + max(r.ContentLength, 0)}
+	q := Request{Host: c.host(r.Host), Size: headSize(r.Header) + int64(len(r.Method)+len(r.RequestURI)+len(r.Host)) + max(r.ContentLength, 0), Header: r.Header}
 	q.Method, q.Path, q.Query = r.Method, r.URL.EscapedPath(), r.URL.RawQuery
 	if c.beyond.Load() {
 		// The refusal, or whatever was answered, closed the connection. This is the second bolt.
@@ -171,6 +171,11 @@ func (m *metered) Read(p []byte) (int, error) {
 		if no := m.count(n, m.out); no != nil {
 			return 0, no
 		}
+		if m.out {
+			if no := m.sent(p[:n]); no != nil {
+				return 0, no
+			}
+		}
 	}
 	return n, err
 }
@@ -189,6 +194,16 @@ func (m *metered) count(n int, out bool) error {
 	return no
 }
 
+// sent has what goes to the server looked at.
+func (m *metered) sent(b []byte) error {
+	no := m.x.Sent(b)
+	if no == nil {
+		return nil
+	}
+	m.x.no.CompareAndSwap(nil, no)
+	return no
+}
+
 func (m *metered) Close() error { return m.rc.Close() }
 
 // tunnel is the server's side of a WebSocket.
@@ -199,6 +214,9 @@ type tunnel struct {
 
 func (t *tunnel) Write(p []byte) (int, error) {
 	if err := t.count(len(p), true); err != nil {
+		return 0, err
+	}
+	if err := t.sent(p); err != nil {
 		return 0, err
 	}
 	return t.w.Write(p)

@@ -25,6 +25,8 @@ type Request struct {
 	policy.HTTPRequest
 	// Size is how many bytes the request has in all, as far as it says so itself.
 	Size int64
+	// Header is what its head has; the Judge does not change it.
+	Header http.Header
 }
 
 // Denial is why a request is not passed on, for the sandbox to read.
@@ -52,6 +54,9 @@ type Exchange interface {
 	// Spend counts bytes before they go out or in. With a Denial, which it has told, they
 	// do not, and the exchange ends.
 	Spend(out, in int64) *Denial
+	// Sent is given what is sent after the head, before it goes out. With a Denial, which
+	// it has told, that does not, and the exchange ends.
+	Sent(b []byte) *Denial
 	// End tells of the end. The status is the server's answer; 0 is none, for a reason.
 	End(status int, reason string)
 }

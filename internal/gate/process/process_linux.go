@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/decoy"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate"
 	"github.com/coppice-dev/coppice/internal/gate/control"
@@ -51,6 +52,7 @@ func bound() error {
 // run is the process. It gives its exit code.
 func run() int {
 	unix.CloseOnExec(control.ConnFD)
+	unix.CloseOnExec(control.TouchFD)
 	nameProcess(control.Argv0)
 	// Not even another process of the same user looks into this one.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
@@ -150,13 +152,17 @@ func begin(q control.Request, packets *os.File) (w *warden, ca []byte, err error
 	if err != nil {
 		return nil, nil, err
 	}
-	w = &warden{journal: j, clock: time.Now, stop: make(chan struct{}), changed: make(chan struct{}, 1)}
+	w = &warden{stops: q.Decoys.Stops, journal: j, clock: time.Now, stop: make(chan struct{}), changed: make(chan struct{}, 1)}
 	if err = w.take(q.Phases); err != nil {
 		return nil, nil, errors.Join(err, j.Close())
 	}
 	// The policy comes with the first step: nothing passes before.
 	w.mu.Lock() // what is reported meanwhile finds the gate
-	w.gate, err = gate.New(context.Background(), gate.Options{FD: packets, Report: w.report})
+	var tokens []decoy.Token
+	for _, t := range q.Decoys.Tokens {
+		tokens = append(tokens, decoy.Token(t))
+	}
+	w.gate, err = gate.New(context.Background(), gate.Options{FD: packets, Report: w.report, Tokens: tokens})
 	inspects := w.inspects
 	w.mu.Unlock()
 	if err == nil && inspects {

@@ -10,10 +10,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate"
+	"github.com/coppice-dev/coppice/internal/gate/control"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
@@ -24,6 +27,7 @@ type warden struct {
 	journal *journal.Journal
 	lost    atomic.Int64 // events that could not be written
 	blind   atomic.Bool  // the journal cannot be written: nothing passes
+	stops   bool         // a token of a decoy ends the sandbox
 
 	clock func() time.Time
 
@@ -230,7 +234,11 @@ func (w *warden) report(e gate.Event) {
 	ev := wire.NetEvent{
 		Time: e.Time, Kind: string(e.Kind), Proto: string(e.Proto), Name: e.Name, Port: int(e.Port),
 		Verdict: e.Verdict.String(), Rule: e.Rule, Reason: e.Reason, Hint: e.Hint, In: e.In, Out: e.Out,
-		Method: e.Method, Path: e.Path, Status: e.Status, Until: e.Until,
+		Method: e.Method, Path: e.Path, Status: e.Status, Until: e.Until, Decoy: e.Decoy,
+	}
+	touched := e.Kind == gate.KindDecoy
+	if touched && w.stops {
+		ev.Verdict = wire.VerdictStop
 	}
 	if e.Addr.IsValid() {
 		ev.Addr = e.Addr.String()
@@ -242,6 +250,10 @@ func (w *warden) report(e gate.Event) {
 		ev.Policy = *d
 	}
 	w.tell(ev)
+	if touched {
+		// The keeper reads one byte; that it is gone, or has its byte, is no matter.
+		_, _ = unix.Write(control.TouchFD, []byte{0})
+	}
 }
 
 // tell writes an event, or lets nothing pass until that is possible.
