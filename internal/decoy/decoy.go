@@ -105,7 +105,7 @@ func Known(p string) bool {
 
 // Make makes a decoy for the path p out of random, from which it reads as much as it
 // needs. It is some weeks or months older than now.
-func Make(p string, of Owner, random io.Reader, now time.Time) (f File, err error) {
+func Make(p string, of Owner, random io.Reader, now time.Time) (File, error) {
 	dir, name := path.Split(path.Clean(p))
 	k := kind{mode: 0o600, make: variables}
 	for _, known := range kinds() {
@@ -115,19 +115,13 @@ func Make(p string, of Owner, random io.Reader, now time.Time) (f File, err erro
 		}
 	}
 	m := &maker{random: random, of: of, now: now}
-	defer func() {
-		if r := recover(); r != nil {
-			failed, ok := r.(noRandom)
-			if !ok {
-				panic(r)
-			}
-			err = fault.Wrap(failed.error, "make a decoy for %s", p)
-		}
-	}()
 	m.settle()
 	k.make(m)
-	f = File{Text: []byte(m.text.String()), Mode: k.mode, ModTime: m.age(), Tokens: m.tokens}
-	return f, nil
+	if m.err != nil {
+		return File{}, fault.Wrap(m.err, "make a decoy for %s", p)
+	}
+	f := File{Text: []byte(m.text.String()), Mode: k.mode, ModTime: m.age(), Tokens: m.tokens}
+	return f, m.err
 }
 
 // settle fills in what is not known of the owner.

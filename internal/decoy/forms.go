@@ -114,7 +114,8 @@ func wrapped(s string, width int) (lines []string) {
 func pemKey(m *maker) {
 	der, err := x509.MarshalPKCS8PrivateKey(ed25519.NewKeyFromSeed(m.bytes(ed25519.SeedSize)))
 	if err != nil {
-		panic(noRandom{err})
+		m.err = err
+		return
 	}
 	text := string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 	m.text.WriteString(text)

@@ -15,10 +15,8 @@ type maker struct {
 	now    time.Time
 	text   strings.Builder
 	tokens []string
+	err    error // of random: what was made since is not used
 }
-
-// noRandom ends a maker whose source of randomness failed.
-type noRandom struct{ error }
 
 const (
 	digits = "0123456789"
@@ -33,7 +31,7 @@ const (
 func (m *maker) bytes(n int) []byte {
 	b := make([]byte, n)
 	if _, err := io.ReadFull(m.random, b); err != nil {
-		panic(noRandom{err})
+		m.err = err
 	}
 	return b
 }
