@@ -78,8 +78,11 @@ func (d *decoys) close() {
 		return
 	}
 	d.in.Close()
-	if d.tell != nil {
-		d.tell.Close()
+	if d.tell == nil {
+		return
+	}
+	if err := d.tell.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-keeper: close the journal of decoys:", err)
 	}
 }
 

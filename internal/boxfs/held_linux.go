@@ -50,8 +50,8 @@ func (r *Root) findDecoys(at []string) error {
 		if err != nil {
 			return err
 		}
-		root := false
-		if root, err = isMountRoot(fd); err == nil {
+		root, err := isMountRoot(fd)
+		if err == nil {
 			err = unix.Fstat(fd, &st)
 		}
 		unix.Close(fd)
