@@ -55,7 +55,8 @@ type Decision struct {
 	// The smallest limits of all the rules that allow it; 0 is no limit.
 	MaxRequest, MaxBytes int64
 	Rate                 Rate
-	// Limited are the rules that allow it and have limits. Each holds by itself.
+	// Limited are the rules that allow it and have limits, in an order that is not the
+	// list's. Each holds by itself.
 	Limited []*Rule
 }
 
@@ -154,6 +155,7 @@ func (n Network) allowed(q Request, perhaps *Rule) Decision {
 		}
 		return Decision{Verdict: Inspect, Rule: rule, Reason: "it depends on the HTTP request"}
 	case is != nil:
+		slices.SortFunc(d.Limited, before)
 		d.Verdict, d.Rule, d.Reason = Allow, is, "a rule allows it"
 		return d
 	}
@@ -215,10 +217,15 @@ func (n Network) names(q Request, in netip.Prefix) bool {
 // first gives the rule whose text comes first, so that the order in which rules
 // were written changes nothing.
 func first(a, b *Rule) *Rule {
-	if a == nil || cmp.Or(cmp.Compare(b.String(), a.String()), cmp.Compare(b.At.String(), a.At.String())) < 0 {
+	if a == nil || before(b, a) < 0 {
 		return b
 	}
 	return a
+}
+
+// before puts rules into an order that is not that of the list they are in.
+func before(a, b *Rule) int {
+	return cmp.Or(cmp.Compare(a.String(), b.String()), cmp.Compare(a.At.String(), b.At.String()))
 }
 
 // least gives the smaller of two limits of which 0 is none.
