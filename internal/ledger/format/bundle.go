@@ -1,0 +1,378 @@
+package format
+
+import (
+	"bufio"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// How large the files of a bundle that are read into memory may be, in bytes.
+const (
+	maxManifest   = 16 << 20
+	maxKeys       = 1 << 20
+	maxCheckpoint = 64 << 10
+	maxProofs     = 16 << 20
+)
+
+// MaxBlob is how large a blob may be, in bytes.
+const MaxBlob = 16 << 20
+
+// Demands says what a bundle must prove besides that it is whole. The zero Demands trust
+// the first key in the bundle itself: then it proves that whoever has that key made it.
+type Demands struct {
+	Keys      []string // verifier keys of the log that are trusted; one of them must lead to its signatures
+	Old       []byte   // a checkpoint from before, signed: the log must have grown from it
+	Witnesses []string // verifier keys of witnesses, all of whom must have signed the bundle's witnessed checkpoint
+}
+
+// Verified is what a bundle proves.
+type Verified struct {
+	Sandbox   Sandbox
+	Records   int64
+	Log       Checkpoint
+	Key       string      // the key that signed
+	Trusted   bool        // it follows from a key that was demanded
+	Grown     bool        // from the checkpoint that was demanded
+	Witnessed int64       // size of the log that the witnesses signed; 0 for none
+	Seen      []time.Time // when each witness that was demanded signed
+	Blobs     int         // captures that lie in the bundle
+	Absent    []string    // captures that were not kept
+	First     time.Time   // time of the first record
+	Last      time.Time   // time of the last record
+}
+
+// VerifyBundle reads a bundle of size bytes and checks all of it. Memory is bounded
+// whatever the bundle holds. An error of kind Corrupt says what does not fit; where that
+// is a record, its cause is a Misfit, the first there is.
+func VerifyBundle(ctx context.Context, r io.ReaderAt, size int64, d Demands) (*Verified, error) {
+	b, err := openBundle(r, size, d.Keys)
+	if err != nil {
+		return nil, err
+	}
+	v := &Verified{Sandbox: b.Sandbox, Records: b.Records, Key: b.key, Trusted: len(d.Keys) > 0, Absent: b.Absent}
+	if v.Log, err = b.checkpoint(); err != nil {
+		return nil, err
+	}
+	if err := b.records(ctx, v); err != nil {
+		return nil, err
+	}
+	if err := b.sums(ctx, v); err != nil {
+		return nil, err
+	}
+	if err := b.grown(v, d.Old); err != nil {
+		return nil, err
+	}
+	return v, b.witnessed(v, d.Witnesses)
+}
+
+// bundle is one whose manifest is signed and whose files are where it says.
+type bundle struct {
+	*Manifest
+	keys  Keys
+	key   string // that signed the manifest
+	files map[string]*io.SectionReader
+	blobs map[string]bool // names of blobs that are there or said to be absent
+}
+
+func openBundle(r io.ReaderAt, size int64, trusted []string) (*bundle, error) {
+	a := &archive{r: r, size: size}
+	f, err := a.next(FileManifest, -1)
+	if err != nil {
+		return nil, err
+	}
+	signed, err := small(f, FileManifest, maxManifest)
+	if err != nil {
+		return nil, err
+	}
+	text, _, _ := strings.Cut(string(signed), "\n\n")
+	b := &bundle{files: map[string]*io.SectionReader{}, blobs: map[string]bool{}}
+	if b.Manifest, err = ParseManifest(text + "\n"); err != nil {
+		return nil, err
+	}
+	for _, f := range b.Files {
+		if b.files[f.Name], err = a.next(f.Name, f.Bytes); err != nil {
+			return nil, err
+		}
+		b.blobs[strings.TrimPrefix(f.Name, blobsPrefix)] = strings.HasPrefix(f.Name, blobsPrefix)
+	}
+	for _, name := range b.Absent {
+		b.blobs[name] = true
+	}
+	if err := a.end(); err != nil {
+		return nil, err
+	}
+	text, err = b.small(FileKeys, maxKeys)
+	if err != nil {
+		return nil, err
+	}
+	if b.keys, err = ParseKeys([]byte(text)); err != nil {
+		return nil, err
+	}
+	if len(trusted) > 0 {
+		if b.keys, err = b.keys.Trusting(trusted); err != nil {
+			return nil, err
+		}
+	}
+	if _, b.key, err = b.keys.Open(signed, b.Size); err != nil {
+		return nil, err
+	}
+	if b.Origin != b.keys.Origin() {
+		return nil, fault.New(fault.Corrupt, "the bundle is of %.80q and its keys are of %.80q", b.Origin, b.keys.Origin())
+	}
+	return b, nil
+}
+
+// small reads a file of a bundle that must not be large; "" where there is none.
+func (b *bundle) small(name string, most int64) (string, error) {
+	f := b.files[name]
+	if f == nil {
+		return "", nil
+	}
+	all, err := small(f, name, most)
+	return string(all), err
+}
+
+func small(f *io.SectionReader, name string, most int64) ([]byte, error) {
+	if f.Size() > most {
+		return nil, fault.New(fault.Corrupt, "%s of a bundle has %d bytes; %d are the most", name, f.Size(), most)
+	}
+	return io.ReadAll(f)
+}
+
+func (b *bundle) checkpoint() (Checkpoint, error) {
+	msg, err := b.small(FileCheckpoint, maxCheckpoint)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	c, err := b.keys.Checkpoint([]byte(msg))
+	if err == nil && c.Size != b.Size {
+		err = fault.New(fault.Corrupt, "the bundle is of size %d of the log and its checkpoint of %d", b.Size, c.Size)
+	}
+	return c, err
+}
+
+// records follows the chain of the records up to the tree's root.
+func (b *bundle) records(ctx context.Context, v *Verified) error {
+	chain, lines := NewChain(b.Sandbox), NewLines(b.files[FileRecords])
+	leaf := func() (*Leaf, error) {
+		line, err := lines.Next()
+		switch {
+		case err == io.EOF: //nolint:errorlint // what Lines gives at the end is io.EOF itself
+			return nil, nil
+		case err != nil:
+			return nil, chain.Misfit(chain.Seq+1, "it cannot be read", fault.New(fault.Corrupt, "its line is damaged").Because(err))
+		case chain.Seq%1024 == 0 && ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		}
+		r, h, err := chain.Next(line)
+		if err != nil {
+			return nil, err
+		}
+		if r.Leaf >= b.Size {
+			return nil, chain.Misfit(r.Seq, "its leaf lies outside of the log", nil)
+		}
+		if err := b.named(chain, r); err != nil {
+			return nil, err
+		}
+		if r.Seq == 1 {
+			v.First = r.Time
+		}
+		v.Last = r.Time
+		return &Leaf{r.Leaf, h}, nil
+	}
+	proof := bufio.NewReaderSize(b.files[FileProof], 64<<10)
+	root, err := CoverRoot(b.Size, leaf, func() (h Hash, err error) {
+		if _, err = io.ReadFull(proof, h[:]); err != nil {
+			err = fault.New(fault.Corrupt, "the proof of the bundle ends too early").Because(err)
+		}
+		return h, err
+	})
+	if err != nil {
+		return err
+	}
+	if last, err := leaf(); err != nil || last != nil {
+		return errors.Join(err, chain.Misfit(chain.Seq, "it lies after the end of the log", nil))
+	}
+	if chain.Seq != b.Records || chain.Head != b.Head {
+		return chain.Misfit(max(min(chain.Seq, b.Records+1), 1), fmt.Sprintf("the bundle was made of %d records that end with another one", b.Records), nil)
+	}
+	if _, err := proof.ReadByte(); err == nil {
+		return fault.New(fault.Corrupt, "the proof of the bundle has more than it needs")
+	}
+	if root != v.Log.Root {
+		return fault.New(fault.Corrupt, "the records of %s are not those of the log that its checkpoint is of", b.Sandbox)
+	}
+	return nil
+}
+
+// named: each capture that a record names is there, or said not to be.
+func (b *bundle) named(c *Chain, r *Record) error {
+	exit, ok := r.Body.(*Exit)
+	if !ok {
+		return nil
+	}
+	for _, o := range exit.Output {
+		if o.Blob != "" && !b.blobs[o.Blob] {
+			return c.Misfit(r.Seq, "its output is not in the bundle, and not said to be absent", nil)
+		}
+	}
+	return nil
+}
+
+// sums compares every file with the manifest, and every blob with its name.
+func (b *bundle) sums(ctx context.Context, v *Verified) error {
+	for _, f := range b.Files {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		sum, name := sha256.New(), hmac.New(sha256.New, f.Salt[:])
+		from := b.files[f.Name]
+		if _, err := from.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		to := io.Writer(sum)
+		blob, isBlob := strings.CutPrefix(f.Name, blobsPrefix)
+		if isBlob {
+			to = io.MultiWriter(sum, name)
+			v.Blobs++
+		}
+		if _, err := io.Copy(to, from); err != nil {
+			return err
+		}
+		if Hash(sum.Sum(nil)) != f.Sum {
+			return fault.New(fault.Corrupt, "%s of the bundle was altered", f.Name)
+		}
+		if isBlob && Hash(name.Sum(nil)).String() != blob {
+			return fault.New(fault.Corrupt, "%s of the bundle is not what its records name", f.Name)
+		}
+	}
+	return nil
+}
+
+// grown: the log grew from an old checkpoint to that of the bundle.
+func (b *bundle) grown(v *Verified, old []byte) error {
+	if len(old) == 0 {
+		return nil
+	}
+	c, err := b.keys.Checkpoint(old)
+	if err != nil {
+		return fault.Wrap(err, "read the old checkpoint")
+	}
+	v.Grown = true
+	return b.grew(c, v.Log)
+}
+
+func (b *bundle) grew(from, to Checkpoint) error {
+	proofs, err := b.small(FileConsistency, maxProofs)
+	if err != nil {
+		return err
+	}
+	return Grew(from, to, proofs)
+}
+
+// witnessed: the log grew from a checkpoint that witnesses signed.
+func (b *bundle) witnessed(v *Verified, witnesses []string) error {
+	msg, err := b.small(FileWitness, maxCheckpoint)
+	if err != nil {
+		return err
+	}
+	if msg == "" && len(witnesses) > 0 {
+		return fault.New(fault.Corrupt, "no witness signed a checkpoint of this bundle")
+	}
+	if msg == "" {
+		return nil
+	}
+	c, err := b.keys.Checkpoint([]byte(msg))
+	if err == nil {
+		err = b.grew(c, v.Log)
+	}
+	if err != nil {
+		return fault.Wrap(err, "read the witnessed checkpoint")
+	}
+	for _, w := range witnesses {
+		at, err := Cosigned([]byte(msg), w)
+		if err != nil {
+			return err
+		}
+		v.Witnessed, v.Seen = c.Size, append(v.Seen, at)
+	}
+	return nil
+}
+
+// Consistency is the text of proofs that a log grew to size: for each old size the line
+// `from OLD COUNT` and the hashes. They are read from r, as tlog reads them.
+func Consistency(size int64, old []int64, r tlog.HashReader) ([]byte, error) {
+	old = slices.Compact(slices.Sorted(slices.Values(old)))
+	var b []byte
+	for _, from := range old {
+		if from <= 0 || from >= size {
+			continue // nothing is a prefix of everything, and equal ones are compared
+		}
+		proof, err := tlog.ProveTree(size, from, r)
+		if err != nil {
+			return nil, err
+		}
+		b = fmt.Appendf(b, "from %d %d\n", from, len(proof))
+		for _, h := range proof {
+			b = fmt.Appendf(b, "%s\n", Hash(h))
+		}
+	}
+	return b, nil
+}
+
+// Grew checks that the log of one checkpoint is the beginning of that of another one,
+// by a text of Consistency.
+func Grew(from, to Checkpoint, proofs string) error {
+	switch {
+	case from.Size > to.Size:
+		return fault.New(fault.Corrupt, "the log has %d records and had %d before: it was cut off", to.Size, from.Size)
+	case from.Size == to.Size && from.Root != to.Root:
+		return fault.New(fault.Corrupt, "there are two logs of %d records: it was rewritten", to.Size)
+	case from.Size == to.Size, from.Size == 0:
+		return nil
+	}
+	proof, err := findProof(proofs, from.Size)
+	if err != nil {
+		return err
+	}
+	if tlog.CheckTree(proof, to.Size, tlog.Hash(to.Root), from.Size, tlog.Hash(from.Root)) != nil {
+		return fault.New(fault.Corrupt, "the log of %d records did not grow from that of %d: it was rewritten", to.Size, from.Size)
+	}
+	return nil
+}
+
+func findProof(proofs string, from int64) (tlog.TreeProof, error) {
+	for head := fmt.Sprintf("from %d ", from); proofs != ""; {
+		var line string
+		if line, proofs, _ = strings.Cut(proofs, "\n"); !strings.HasPrefix(line, head) {
+			continue
+		}
+		count := number(strings.TrimPrefix(line, head))
+		if count < 0 || count > 64 {
+			return nil, fault.New(fault.Corrupt, "the proof of growth from %d is damaged", from)
+		}
+		proof := make(tlog.TreeProof, count)
+		for i := range proof {
+			line, proofs, _ = strings.Cut(proofs, "\n")
+			h, err := ParseHash(line)
+			if err != nil {
+				return nil, err
+			}
+			proof[i] = tlog.Hash(h)
+		}
+		return proof, nil
+	}
+	return nil, fault.New(fault.NotFound, "there is no proof that the log grew from size %d", from).
+		WithHint("export again, with that checkpoint")
+}

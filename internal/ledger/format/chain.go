@@ -1,0 +1,94 @@
+package format
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Misfit is the first record of a sandbox that does not fit, and why. It is the cause
+// of the error that says so.
+type Misfit struct {
+	Sandbox Sandbox
+	Seq     int64
+	Why     string
+}
+
+// Error says which record, and why.
+func (m *Misfit) Error() string {
+	return fmt.Sprintf("record %d of %s does not fit: %s", m.Seq, m.Sandbox, m.Why)
+}
+
+// Chain follows the records of one sandbox, one line after the other.
+type Chain struct {
+	Sandbox Sandbox
+	Seq     int64 // of the last record; 0 before the first
+	Head    Hash  // hash of the last record; zero before the first
+	Leaf    int64 // its leaf; -1 before the first
+}
+
+// NewChain begins before the first record of a sandbox.
+func NewChain(id Sandbox) *Chain { return &Chain{Sandbox: id, Leaf: -1} }
+
+// Next takes the line of the next record, without its end, and gives the record, which
+// fits the ones before. Else the error's cause is a Misfit, and the chain stays.
+func (c *Chain) Next(line []byte) (*Record, Hash, error) {
+	r, err := Parse(line)
+	if err != nil {
+		return nil, Hash{}, c.Misfit(c.Seq+1, "it cannot be read", err)
+	}
+	switch {
+	case r.Sandbox != c.Sandbox:
+		err = c.Misfit(c.Seq+1, fmt.Sprintf("it is a record of %s", r.Sandbox), nil)
+	case r.Seq != c.Seq+1:
+		err = c.Misfit(c.Seq+1, fmt.Sprintf("record %d is in its place", r.Seq), nil)
+	case r.Prev != c.Head && c.Seq == 0:
+		err = c.Misfit(1, "it says that there is one before it", nil)
+	case r.Prev != c.Head:
+		err = c.Misfit(c.Seq, fmt.Sprintf("it is not the one that record %d was written after", r.Seq), nil)
+	case r.Leaf <= c.Leaf:
+		err = c.Misfit(r.Seq, "its leaf lies before that of the record before", nil)
+	}
+	if err != nil {
+		return nil, Hash{}, err
+	}
+	h := HashLine(line)
+	c.Seq, c.Head, c.Leaf = r.Seq, h, r.Leaf
+	return r, h, nil
+}
+
+// Misfit makes the error that names a record. Its kind is that of the cause, Corrupt
+// without one.
+func (c *Chain) Misfit(seq int64, why string, cause error) error {
+	kind := fault.Corrupt
+	if cause != nil {
+		kind, why = fault.KindOf(cause), why+": "+cause.Error()
+	}
+	m := &Misfit{c.Sandbox, seq, why}
+	return &fault.Error{Kind: kind, Err: m, Hint: fault.HintOf(cause)}
+}
+
+// Lines reads lines that end, none longer than a record may be.
+type Lines struct{ r *bufio.Reader }
+
+// NewLines reads from r.
+func NewLines(r io.Reader) *Lines { return &Lines{bufio.NewReaderSize(r, MaxLine+1)} }
+
+// Next gives the next line without its end; it is good until the next call. At the end
+// of what there is io.EOF, and io.ErrUnexpectedEOF if that is within a line.
+func (l *Lines) Next() ([]byte, error) {
+	line, err := l.r.ReadSlice('\n')
+	switch {
+	case err == nil:
+		return bytes.TrimSuffix(line, []byte{'\n'}), nil
+	case errors.Is(err, bufio.ErrBufferFull):
+		return nil, fault.New(fault.Corrupt, "a line of more than %d bytes", MaxLine)
+	case errors.Is(err, io.EOF) && len(line) > 0:
+		return nil, io.ErrUnexpectedEOF
+	}
+	return nil, err
+}

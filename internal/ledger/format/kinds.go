@@ -1,0 +1,362 @@
+package format
+
+// Kind is what kind of record something is.
+type Kind string
+
+// The kinds. They are only ever added.
+const (
+	KindApproval   Kind = "approval"
+	KindArchive    Kind = "archive"
+	KindCreate     Kind = "create"
+	KindDelete     Kind = "delete"
+	KindDenial     Kind = "denial"
+	KindExec       Kind = "exec"
+	KindExit       Kind = "exit"
+	KindFork       Kind = "fork"
+	KindGrant      Kind = "grant"
+	KindKey        Kind = "key"
+	KindLimit      Kind = "limit"
+	KindLost       Kind = "lost"
+	KindNetwork    Kind = "network"
+	KindPolicy     Kind = "policy"
+	KindProgram    Kind = "program"
+	KindRollback   Kind = "rollback"
+	KindSession    Kind = "session"
+	KindSnapshot   Kind = "snapshot"
+	KindStart      Kind = "start"
+	KindStop       Kind = "stop"
+	KindTournament Kind = "tournament"
+)
+
+// Kinds lists all kinds, in order.
+func Kinds() []Kind {
+	return []Kind{KindApproval, KindArchive, KindCreate, KindDelete, KindDenial, KindExec, KindExit, KindFork, KindGrant, KindKey,
+		KindLimit, KindLost, KindNetwork, KindPolicy, KindProgram, KindRollback, KindSession, KindSnapshot, KindStart, KindStop, KindTournament}
+}
+
+// Body is what a record says; each kind has its own type, a pointer to a struct of
+// this package. Fields are in the order of their JSON names; numbers are below 2^53.
+type Body interface{ Kind() Kind }
+
+// newBody makes an empty body of a kind; nil for one that is not known.
+func newBody(k Kind) Body {
+	switch k {
+	case KindApproval:
+		return new(Approval)
+	case KindArchive:
+		return new(Archive)
+	case KindCreate:
+		return new(Create)
+	case KindDelete:
+		return new(Delete)
+	case KindDenial:
+		return new(Denial)
+	case KindExec:
+		return new(Exec)
+	case KindExit:
+		return new(Exit)
+	case KindFork:
+		return new(Fork)
+	case KindGrant:
+		return new(Grant)
+	case KindKey:
+		return new(Key)
+	case KindLimit:
+		return new(Limit)
+	case KindLost:
+		return new(Lost)
+	case KindNetwork:
+		return new(Network)
+	case KindPolicy:
+		return new(Policy)
+	case KindProgram:
+		return new(Program)
+	case KindRollback:
+		return new(Rollback)
+	case KindSession:
+		return new(Session)
+	case KindSnapshot:
+		return new(Snapshot)
+	case KindStart:
+		return new(Start)
+	case KindStop:
+		return new(Stop)
+	case KindTournament:
+		return new(Tournament)
+	}
+	return nil
+}
+
+// Approval: a person answered a question.
+type Approval struct {
+	Answer   string `json:"answer" jsonschema:"What was answered: allow or deny"`
+	By       string `json:"by" jsonschema:"Who answered, as the daemon knows them"`
+	Question string `json:"question" jsonschema:"What was asked for"`
+	Until    string `json:"until,omitempty" jsonschema:"Until when the answer holds; absent for good"`
+}
+
+// Archive: older segments of the sandbox were compressed. They still verify.
+type Archive struct {
+	First int64 `json:"first" jsonschema:"Seq of the first record archived"`
+	Last  int64 `json:"last" jsonschema:"Seq of the last record archived"`
+}
+
+// Create: the sandbox was made.
+type Create struct {
+	Base     string `json:"base" jsonschema:"What its root file system is made from"`
+	Driver   string `json:"driver,omitempty" jsonschema:"How its root file system is versioned"`
+	From     string `json:"from,omitempty" jsonschema:"Id of the sandbox it is a fork of"`
+	Snapshot string `json:"snapshot,omitempty" jsonschema:"Snapshot it begins at"`
+}
+
+// Delete: the sandbox was deleted; in the records of host, its ledger.
+type Delete struct {
+	Head    string `json:"head,omitempty" jsonschema:"Hash of its last record, where the ledger goes as well"`
+	Ledger  bool   `json:"ledger" jsonschema:"Whether its ledger goes as well"`
+	Records int64  `json:"records,omitempty" jsonschema:"How many records it had, where the ledger goes as well"`
+	Sandbox string `json:"sandbox" jsonschema:"Id of what is deleted"`
+}
+
+// Denial: a file or a system call was refused, perhaps several times.
+type Denial struct {
+	Count   int64  `json:"count" jsonschema:"How often"`
+	Exec    string `json:"exec,omitempty" jsonschema:"Id of the command"`
+	Path    string `json:"path,omitempty" jsonschema:"The file"`
+	PID     int64  `json:"pid,omitempty" jsonschema:"Process, as the inside numbers it"`
+	Reason  string `json:"reason" jsonschema:"Why it was refused"`
+	Syscall string `json:"syscall,omitempty" jsonschema:"The system call"`
+}
+
+// Exec: a command begins.
+type Exec struct {
+	Args []string `json:"args" jsonschema:"The command, redacted"`
+	Dir  string   `json:"dir,omitempty" jsonschema:"Working directory, redacted"`
+	Env  []string `json:"env,omitempty" jsonschema:"Names of its environment variables; never their values"`
+	Exec string   `json:"exec" jsonschema:"Id of the command"`
+	TTY  bool     `json:"tty,omitempty" jsonschema:"Whether it has a terminal"`
+	User string   `json:"user,omitempty" jsonschema:"The user that it runs as inside"`
+}
+
+// Exit: a command ended.
+type Exit struct {
+	Before        string    `json:"before,omitempty" jsonschema:"Snapshot before the command"`
+	Changes       []Change  `json:"changes,omitempty" jsonschema:"Paths that it changed, as many as were kept"`
+	ChangesTotal  int64     `json:"changes_total,omitempty" jsonschema:"How many paths it changed"`
+	Code          int       `json:"code" jsonschema:"Exit code"`
+	Denials       int64     `json:"denials,omitempty" jsonschema:"How much was refused to it"`
+	DurationNanos int64     `json:"duration_ns" jsonschema:"How long it ran, in nanoseconds"`
+	Exec          string    `json:"exec" jsonschema:"Id of the command"`
+	Output        []Output  `json:"output,omitempty" jsonschema:"What it wrote"`
+	Reason        string    `json:"reason,omitempty" jsonschema:"Why it was ended, where it was"`
+	Resources     Resources `json:"resources" jsonschema:"What it used"`
+	Signal        string    `json:"signal,omitempty" jsonschema:"The signal that ended it"`
+	Snapshot      string    `json:"snapshot,omitempty" jsonschema:"Snapshot after the command"`
+}
+
+// Change is a path that a command changed.
+type Change struct {
+	Change string `json:"change" jsonschema:"added, changed or removed"`
+	Path   string `json:"path" jsonschema:"The path inside, redacted"`
+}
+
+// Output is what a command wrote to one stream, redacted.
+type Output struct {
+	Blob    string `json:"blob,omitempty" jsonschema:"Name of the blob with what was kept: 64 hex digits"`
+	Bytes   int64  `json:"bytes" jsonschema:"How many bytes were kept"`
+	Dropped int64  `json:"dropped,omitempty" jsonschema:"How many bytes were not kept"`
+	Stream  string `json:"stream" jsonschema:"stdout, stderr or terminal"`
+}
+
+// Resources is what a command used.
+type Resources struct {
+	MaxRSSBytes  int64 `json:"max_rss_bytes,omitempty" jsonschema:"Most memory it held, in bytes"`
+	SystemMicros int64 `json:"system_us,omitempty" jsonschema:"Processor time in the kernel, in microseconds"`
+	UserMicros   int64 `json:"user_us,omitempty" jsonschema:"Processor time outside of it, in microseconds"`
+}
+
+// Fork: another sandbox was made from this one.
+type Fork struct {
+	Child    string `json:"child" jsonschema:"Id of the sandbox that was made"`
+	Snapshot string `json:"snapshot" jsonschema:"Snapshot it begins at"`
+}
+
+// Grant: a secret was granted, used, or taken away.
+type Grant struct {
+	Event string `json:"event" jsonschema:"given, used, refused, revoked or expired"`
+	Grant string `json:"grant" jsonschema:"Name of the grant; never the secret"`
+	Host  string `json:"host,omitempty" jsonschema:"The host it was used for"`
+	Until string `json:"until,omitempty" jsonschema:"Until when it holds"`
+}
+
+// Key: the key that signs the log was changed.
+type Key struct {
+	New       string `json:"new" jsonschema:"The new verifier key"`
+	Old       string `json:"old" jsonschema:"The old verifier key"`
+	Statement string `json:"statement" jsonschema:"The note by which the old key signs the new one"`
+}
+
+// Limit: a limit was hit.
+type Limit struct {
+	Exec  string `json:"exec,omitempty" jsonschema:"Id of the command"`
+	Limit string `json:"limit" jsonschema:"The limit, as the policy calls it"`
+	Value int64  `json:"value,omitempty" jsonschema:"The limit's value, in its unit"`
+}
+
+// Lost: records that could not be kept.
+type Lost struct {
+	Count  int64  `json:"count" jsonschema:"How many"`
+	Of     string `json:"of,omitempty" jsonschema:"Their kind, where it is known"`
+	Reason string `json:"reason" jsonschema:"Why"`
+}
+
+// Network: what the gate decided, perhaps several times.
+type Network struct {
+	Addr     string `json:"addr,omitempty" jsonschema:"Address"`
+	BytesIn  int64  `json:"bytes_in,omitempty" jsonschema:"Bytes to the sandbox"`
+	BytesOut int64  `json:"bytes_out,omitempty" jsonschema:"Bytes from the sandbox"`
+	Count    int64  `json:"count" jsonschema:"How often"`
+	Host     string `json:"host,omitempty" jsonschema:"Name it was resolved from"`
+	Method   string `json:"method,omitempty" jsonschema:"Method of the HTTP request"`
+	Path     string `json:"path,omitempty" jsonschema:"Path of the HTTP request, redacted"`
+	Port     int    `json:"port,omitempty" jsonschema:"Port"`
+	Proto    string `json:"proto" jsonschema:"tcp, udp, dns, http, or another"`
+	Reason   string `json:"reason,omitempty" jsonschema:"Why"`
+	Rule     string `json:"rule,omitempty" jsonschema:"The rule that decided"`
+	Verdict  string `json:"verdict" jsonschema:"allow or deny"`
+}
+
+// Policy: the policy of the sandbox was changed.
+type Policy struct {
+	After  string `json:"after" jsonschema:"Digest of the policy from now on"`
+	Before string `json:"before" jsonschema:"Digest of the policy until now"`
+	By     string `json:"by,omitempty" jsonschema:"Who changed it, as the daemon knows them"`
+	Reason string `json:"reason,omitempty" jsonschema:"Why"`
+	Until  string `json:"until,omitempty" jsonschema:"Until when it holds"`
+}
+
+// Program: a program was started, or many that are alike.
+type Program struct {
+	Args          []string `json:"args,omitempty" jsonschema:"Arguments, redacted"`
+	Code          int      `json:"code,omitempty" jsonschema:"Exit code"`
+	Count         int64    `json:"count" jsonschema:"How many were started that are alike"`
+	Dir           string   `json:"dir,omitempty" jsonschema:"Working directory, redacted"`
+	DurationNanos int64    `json:"duration_ns,omitempty" jsonschema:"How long it ran, or all of them, in nanoseconds"`
+	Exec          string   `json:"exec,omitempty" jsonschema:"Id of the command that it belongs to"`
+	Failed        int64    `json:"failed,omitempty" jsonschema:"How many of them failed"`
+	Parent        int64    `json:"parent,omitempty" jsonschema:"Parent process, as the inside numbers it"`
+	Path          string   `json:"path" jsonschema:"The program"`
+	PID           int64    `json:"pid,omitempty" jsonschema:"Process, as the inside numbers it"`
+	Started       string   `json:"started,omitempty" jsonschema:"When it was started, or the first of them"`
+}
+
+// Rollback: the sandbox went to another snapshot.
+type Rollback struct {
+	From    string `json:"from" jsonschema:"Snapshot of what was left"`
+	InPlace bool   `json:"in_place,omitempty" jsonschema:"Whether processes were left running"`
+	To      string `json:"to" jsonschema:"Snapshot it went to"`
+}
+
+// Session: somebody came to a terminal, or left it.
+type Session struct {
+	By    string `json:"by,omitempty" jsonschema:"Who, as the daemon knows them"`
+	Event string `json:"event" jsonschema:"attached or left"`
+	Exec  string `json:"exec" jsonschema:"Id of the command"`
+}
+
+// Snapshot: the state of the sandbox was kept.
+type Snapshot struct {
+	Cause    string `json:"cause" jsonschema:"Why: exec, auto, manual, fork, import or checkout"`
+	Changes  int64  `json:"changes,omitempty" jsonschema:"How many paths differ from its parent"`
+	Label    string `json:"label,omitempty" jsonschema:"What it was labelled, redacted"`
+	Parent   string `json:"parent,omitempty" jsonschema:"The snapshot before"`
+	Snapshot string `json:"snapshot" jsonschema:"Its id"`
+}
+
+// Start: the sandbox has processes from now on.
+type Start struct {
+	Enforced []string `json:"enforced,omitempty" jsonschema:"What is enforced"`
+	Lacking  []string `json:"lacking,omitempty" jsonschema:"What this host cannot enforce"`
+}
+
+// Stop: the sandbox has no processes from now on.
+type Stop struct {
+	Reason string `json:"reason,omitempty" jsonschema:"Why"`
+}
+
+// Tournament: candidates were tried in forks.
+type Tournament struct {
+	Candidates []Candidate `json:"candidates" jsonschema:"All of them"`
+	Snapshot   string      `json:"snapshot,omitempty" jsonschema:"Snapshot they began at"`
+	Winner     string      `json:"winner,omitempty" jsonschema:"Name of the best; absent for none"`
+}
+
+// Candidate is one of a tournament.
+type Candidate struct {
+	Name    string `json:"name" jsonschema:"Its name"`
+	Outcome string `json:"outcome" jsonschema:"passed, failed, or why it was ended"`
+	Sandbox string `json:"sandbox,omitempty" jsonschema:"Id of its fork"`
+	Score   string `json:"score,omitempty" jsonschema:"Its score, as its test wrote it"`
+}
+
+// Kind implements Body.
+func (*Approval) Kind() Kind { return KindApproval }
+
+// Kind implements Body.
+func (*Archive) Kind() Kind { return KindArchive }
+
+// Kind implements Body.
+func (*Create) Kind() Kind { return KindCreate }
+
+// Kind implements Body.
+func (*Delete) Kind() Kind { return KindDelete }
+
+// Kind implements Body.
+func (*Denial) Kind() Kind { return KindDenial }
+
+// Kind implements Body.
+func (*Exec) Kind() Kind { return KindExec }
+
+// Kind implements Body.
+func (*Exit) Kind() Kind { return KindExit }
+
+// Kind implements Body.
+func (*Fork) Kind() Kind { return KindFork }
+
+// Kind implements Body.
+func (*Grant) Kind() Kind { return KindGrant }
+
+// Kind implements Body.
+func (*Key) Kind() Kind { return KindKey }
+
+// Kind implements Body.
+func (*Limit) Kind() Kind { return KindLimit }
+
+// Kind implements Body.
+func (*Lost) Kind() Kind { return KindLost }
+
+// Kind implements Body.
+func (*Network) Kind() Kind { return KindNetwork }
+
+// Kind implements Body.
+func (*Policy) Kind() Kind { return KindPolicy }
+
+// Kind implements Body.
+func (*Program) Kind() Kind { return KindProgram }
+
+// Kind implements Body.
+func (*Rollback) Kind() Kind { return KindRollback }
+
+// Kind implements Body.
+func (*Session) Kind() Kind { return KindSession }
+
+// Kind implements Body.
+func (*Snapshot) Kind() Kind { return KindSnapshot }
+
+// Kind implements Body.
+func (*Start) Kind() Kind { return KindStart }
+
+// Kind implements Body.
+func (*Stop) Kind() Kind { return KindStop }
+
+// Kind implements Body.
+func (*Tournament) Kind() Kind { return KindTournament }

@@ -1,0 +1,260 @@
+package format
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/sumdb/note"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Checkpoint is the state of a log at one size, in the format of C2SP tlog-checkpoint.
+type Checkpoint struct {
+	Origin string // name of the log, and of its keys
+	Size   int64  // how many leaves it has
+	Root   Hash
+}
+
+// Text is what is signed.
+func (c Checkpoint) Text() string {
+	return fmt.Sprintf("%s\n%d\n%s\n", c.Origin, c.Size, base64.StdEncoding.EncodeToString(c.Root[:]))
+}
+
+// ParseCheckpoint reads what Text gives, and nothing else.
+func ParseCheckpoint(text string) (c Checkpoint, err error) {
+	f := strings.Split(text, "\n")
+	if len(f) == 4 {
+		c.Origin = f[0]
+		c.Size, _ = strconv.ParseInt(f[1], 10, 64)
+		root, _ := base64.StdEncoding.DecodeString(f[2])
+		copy(c.Root[:], root)
+	}
+	if c.Size < 0 || c.Origin == "" || c.Text() != text {
+		return Checkpoint{}, fault.New(fault.Corrupt, "this is no checkpoint")
+	}
+	return c, nil
+}
+
+// Sign signs a text, whose lines all end, as a note.
+func Sign(text string, key note.Signer) ([]byte, error) {
+	return note.Sign(&note.Note{Text: text}, key)
+}
+
+// OpenNote gives the text of a note with one signature by the verifier key, and
+// nothing else: each byte of it counts.
+func OpenNote(msg []byte, vkey string) (string, error) {
+	v, err := note.NewVerifier(vkey)
+	if err != nil {
+		return "", fault.New(fault.Corrupt, "%.120q is no verifier key", vkey).Because(err)
+	}
+	n, err := note.Open(msg, note.VerifierList(v))
+	if err != nil {
+		return "", fault.New(fault.Corrupt, "a note is not signed by %s", vkey).Because(err)
+	}
+	if len(n.Sigs) != 1 || len(n.UnverifiedSigs) != 0 || !bytes.Equal(msg, joined(n.Text, n.Sigs)) {
+		return "", fault.New(fault.Corrupt, "a note has more than one signature, or one in another form")
+	}
+	return n.Text, nil
+}
+
+// joined is a note as it is written when its signatures are encoded in the one way.
+func joined(text string, sigs []note.Signature) []byte {
+	b := []byte(text + "\n")
+	for _, s := range sigs {
+		raw, err := base64.StdEncoding.DecodeString(s.Base64)
+		if err != nil {
+			return nil
+		}
+		b = fmt.Appendf(b, "— %s %s\n", s.Name, base64.StdEncoding.EncodeToString(raw))
+	}
+	return b
+}
+
+// Keys are the keys of a log, the first one first, each signed by the one before.
+type Keys []LogKey
+
+// LogKey is one key of a log.
+type LogKey struct {
+	Key       string // verifier key, in the format of note
+	From      int64  // it signs from this size of the log on; the one before up to it
+	Statement []byte // note by which the key before says so; nil for the first
+}
+
+const keyTitle = "coppice-ledger-key/v1"
+
+// Rotation is the text that the old key signs.
+func Rotation(origin string, from int64, vkey string) string {
+	return fmt.Sprintf("%s\n%s\n%d\n%s\n", keyTitle, origin, from, vkey)
+}
+
+// rotationLines is how many lines the note of a rotation has.
+const rotationLines = 6
+
+// Encode gives the text of the keys: the first key, and each further one's statement.
+func (k Keys) Encode() []byte {
+	b := []byte(k[0].Key + "\n")
+	for _, one := range k[1:] {
+		b = append(b, one.Statement...)
+	}
+	return b
+}
+
+// ParseKeys reads what Encode gives, and verifies each key by the one before.
+func ParseKeys(text []byte) (Keys, error) {
+	lines := strings.SplitAfter(string(text), "\n")
+	if n := len(lines); n < 2 || lines[n-1] != "" || (n-2)%rotationLines != 0 {
+		return nil, fault.New(fault.Corrupt, "these are no keys of a log")
+	}
+	first := strings.TrimSuffix(lines[0], "\n")
+	v, err := note.NewVerifier(first)
+	if err != nil || !sameKey(first, v) {
+		return nil, fault.New(fault.Corrupt, "%.120q is no verifier key", first).Because(err)
+	}
+	keys := Keys{{Key: first}}
+	for rest := lines[1 : len(lines)-1]; len(rest) > 0; rest = rest[rotationLines:] {
+		last := keys[len(keys)-1]
+		statement := []byte(strings.Join(rest[:rotationLines], ""))
+		said, err := OpenNote(statement, last.Key)
+		if err != nil {
+			return nil, err
+		}
+		f := strings.Split(said, "\n")
+		if len(f) != 5 {
+			return nil, fault.New(fault.Corrupt, "key %d of the log is not named in its statement", len(keys))
+		}
+		from, _ := strconv.ParseInt(f[2], 10, 64)
+		next, err := note.NewVerifier(f[3])
+		if err != nil || !sameKey(f[3], next) || next.Name() != v.Name() || from < last.From || said != Rotation(v.Name(), from, f[3]) {
+			return nil, fault.New(fault.Corrupt, "key %d of the log does not follow the one before", len(keys)).Because(err)
+		}
+		keys = append(keys, LogKey{Key: f[3], From: from, Statement: statement})
+	}
+	return keys, nil
+}
+
+// sameKey: a verifier key is written in the one way.
+func sameKey(vkey string, v note.Verifier) bool {
+	f := strings.SplitN(vkey, "+", 3)
+	if len(f) != 3 || f[0] != v.Name() || f[1] != fmt.Sprintf("%08x", v.KeyHash()) {
+		return false
+	}
+	raw, err := base64.StdEncoding.DecodeString(f[2])
+	return err == nil && base64.StdEncoding.EncodeToString(raw) == f[2]
+}
+
+// Origin is the name of the log that the keys are of.
+func (k Keys) Origin() string { name, _, _ := strings.Cut(k[0].Key, "+"); return name }
+
+// Trusting gives the keys that follow from those which somebody trusts: the oldest of
+// them among ours, and what it signed. An error if none is.
+func (k Keys) Trusting(trusted []string) (Keys, error) {
+	for i, one := range k {
+		for _, t := range trusted {
+			if t == one.Key {
+				return k[i:], nil
+			}
+		}
+	}
+	return nil, fault.New(fault.Denied, "no key of %s is one that is trusted", k.Origin()).WithHint("compare the keys with those that the host's owner gave you")
+}
+
+// Open gives the text of a note that was signed when the log had size leaves, and the
+// key that signed it. A key that was replaced before does not count.
+func (k Keys) Open(msg []byte, size int64) (text, vkey string, err error) {
+	err = fault.New(fault.Corrupt, "no key of %s signed for a size of %d", k.Origin(), size)
+	for i, one := range k {
+		if size < one.From || i+1 < len(k) && size > k[i+1].From {
+			continue
+		}
+		if text, err = OpenNote(msg, one.Key); err == nil {
+			return text, one.Key, nil
+		}
+	}
+	return "", "", err
+}
+
+// Checkpoint reads a checkpoint of this log. Further signatures, as witnesses make them,
+// do no harm and prove nothing here.
+func (k Keys) Checkpoint(msg []byte) (Checkpoint, error) {
+	text, sigs, ok := bytes.Cut(msg, []byte("\n\n"))
+	c, err := ParseCheckpoint(string(text) + "\n")
+	if err != nil {
+		return c, err
+	}
+	if c.Origin != k.Origin() {
+		return c, fault.New(fault.Invalid, "this is a checkpoint of %.80q; the log is %s", c.Origin, k.Origin())
+	}
+	for line := range bytes.Lines(sigs) {
+		alone := append([]byte(c.Text()+"\n"), line...)
+		if _, _, err := k.Open(alone, c.Size); ok && err == nil {
+			return c, nil
+		}
+	}
+	return c, fault.New(fault.Corrupt, "the checkpoint of size %d is not signed by a key of %s", c.Size, k.Origin())
+}
+
+// Cosignatures by C2SP tlog-cosignature/v1, with Ed25519.
+const (
+	cosignature = 4
+	cosigned    = 8 + ed25519.SignatureSize
+)
+
+// WitnessKey is the verifier key of a witness.
+func WitnessKey(name string, key ed25519.PublicKey) string {
+	raw := append([]byte{cosignature}, key...)
+	return fmt.Sprintf("%s+%08x+%s", name, witnessHash(name, raw), base64.StdEncoding.EncodeToString(raw))
+}
+
+func witnessHash(name string, raw []byte) uint32 {
+	sum := sha256.Sum256(append([]byte(name+"\n"), raw...))
+	return binary.BigEndian.Uint32(sum[:4])
+}
+
+func cosignedText(text string, at int64) []byte {
+	return fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s", at, text)
+}
+
+// Cosign gives the line by which a witness says that it saw a checkpoint, and none
+// that contradicts it, at a time. Whether that is so is the caller's to know.
+func Cosign(c Checkpoint, name string, key ed25519.PrivateKey, at time.Time) string {
+	pub := key.Public().(ed25519.PublicKey)
+	raw := binary.BigEndian.AppendUint32(nil, witnessHash(name, append([]byte{cosignature}, pub...)))
+	raw = binary.BigEndian.AppendUint64(raw, uint64(at.Unix()))
+	raw = append(raw, ed25519.Sign(key, cosignedText(c.Text(), at.Unix()))...)
+	return fmt.Sprintf("— %s %s\n", name, base64.StdEncoding.EncodeToString(raw))
+}
+
+// Cosigned says when a witness, known by its verifier key, signed a checkpoint that is
+// in a note. An error if it did not.
+func Cosigned(msg []byte, vkey string) (time.Time, error) {
+	none := fault.New(fault.Corrupt, "witness %.120q did not sign this checkpoint", vkey)
+	text, sigs, _ := strings.Cut(string(msg), "\n\n")
+	f := strings.SplitN(vkey, "+", 3)
+	if len(f) != 3 {
+		return time.Time{}, none
+	}
+	key, err := base64.StdEncoding.DecodeString(f[2])
+	if err != nil || len(key) != 1+ed25519.PublicKeySize || key[0] != cosignature || f[1] != fmt.Sprintf("%08x", witnessHash(f[0], key)) {
+		return time.Time{}, none.WithHint("a witness' key is NAME+HASH+BASE64, of type 4 (tlog-cosignature/v1)")
+	}
+	for line := range strings.Lines(sigs) {
+		b64, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "— "+f[0]+" ")
+		raw, err := base64.StdEncoding.Strict().DecodeString(b64)
+		if !ok || err != nil || len(raw) != 4+cosigned || binary.BigEndian.Uint32(raw) != witnessHash(f[0], key) {
+			continue
+		}
+		at := binary.BigEndian.Uint64(raw[4:])
+		if at < 1<<62 && ed25519.Verify(key[1:], cosignedText(text+"\n", int64(at)), raw[12:]) {
+			return time.Unix(int64(at), 0).UTC(), nil
+		}
+	}
+	return time.Time{}, none
+}

@@ -1,0 +1,233 @@
+package format
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"regexp"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Version is the version of records that this build writes and reads.
+const Version = 1
+
+// MaxLine is how long the line of a record may be, in bytes, without its end.
+const MaxLine = 256 << 10
+
+// Host is the sandbox of records that belong to no sandbox: of keys, of ledgers that
+// were removed.
+const Host Sandbox = "host"
+
+// Sandbox is the id of a sandbox: 12 lower-case hex digits, or Host.
+type Sandbox string
+
+var sandboxes = regexp.MustCompile(`^(host|[0-9a-f]{12})$`)
+
+// Valid reports whether it is one; only such are names of files.
+func (s Sandbox) Valid() bool { return sandboxes.MatchString(string(s)) }
+
+// Hash is the hash of a record's line, or of a node of the tree above it.
+type Hash [32]byte
+
+// String is the hash in lower-case hex.
+func (h Hash) String() string { return hex.EncodeToString(h[:]) }
+
+// ParseHash reads what String gives, and nothing else.
+func ParseHash(s string) (h Hash, err error) {
+	if len(s) != 2*len(h) || strings.ToLower(s) != s {
+		return h, fault.New(fault.Corrupt, "%.80q is no hash", s)
+	}
+	if _, err := hex.Decode(h[:], []byte(s)); err != nil {
+		return h, fault.New(fault.Corrupt, "%.80q is no hash", s)
+	}
+	return h, nil
+}
+
+// HashLine is the hash of a record's line, without its end: that of a leaf in RFC 6962.
+func HashLine(line []byte) Hash { return Hash(tlog.RecordHash(line)) }
+
+// Observer says whose word a record is.
+type Observer string
+
+// The observers.
+const (
+	ByKernel  Observer = "kernel"  // what the kernel reported
+	ByKeeper  Observer = "keeper"  // the process that owns a live sandbox
+	ByGate    Observer = "gate"    // the network of the sandbox
+	ByDaemon  Observer = "daemon"  // Coppice's own doing
+	BySandbox Observer = "sandbox" // the inside's own word: not evidence
+)
+
+func (o Observer) valid() bool {
+	switch o {
+	case ByKernel, ByKeeper, ByGate, ByDaemon, BySandbox:
+		return true
+	}
+	return false
+}
+
+// Record is one record of the ledger. Its text has been redacted by whoever made it.
+type Record struct {
+	Body     Body      // what happened
+	Leaf     int64     // its place in the host's log, from 0
+	Name     string    // what the sandbox was called at the time
+	Observer Observer  // whose word it is
+	Policy   string    // digest of the policy in force; "" for none
+	Prev     Hash      // hash of this sandbox's record before; zero for the first
+	Sandbox  Sandbox   // whose record it is
+	Seq      int64     // its place among the sandbox's records, from 1, without gaps
+	Tier     string    // tier in force; "" for none
+	Time     time.Time // when it was written, UTC
+}
+
+// timeLayout is RFC 3339 with all nine digits of nanoseconds, in UTC.
+const timeLayout = "2006-01-02T15:04:05.000000000Z"
+
+// envelope is a record as it is written: the fields in the order of their names.
+type envelope[B any] struct {
+	Body     B        `json:"body" jsonschema:"What happened; its fields depend on kind"`
+	Kind     Kind     `json:"kind" jsonschema:"What kind of record this is"`
+	Leaf     int64    `json:"leaf" jsonschema:"Place in the log of the host, from 0"`
+	Name     string   `json:"name" jsonschema:"What the sandbox was called at the time"`
+	Observer Observer `json:"observer" jsonschema:"Whose word this is: kernel, keeper, gate, daemon, or sandbox (the inside's own, no evidence)"`
+	Policy   string   `json:"policy" jsonschema:"Digest of the policy in force; empty for none"`
+	Prev     string   `json:"prev" jsonschema:"Hash of this sandbox's record before; 64 zeros for the first"`
+	Sandbox  Sandbox  `json:"sandbox" jsonschema:"Id of the sandbox: 12 hex digits, or host"`
+	Seq      int64    `json:"seq" jsonschema:"Place among the records of this sandbox, from 1, without gaps"`
+	Tier     string   `json:"tier" jsonschema:"Tier in force; empty for none"`
+	Time     string   `json:"time" jsonschema:"When it was written: RFC 3339 in UTC with nine digits of nanoseconds"`
+	V        int      `json:"v" jsonschema:"Version of the record: 1"`
+}
+
+// Encode gives the line of a record, without its end. Bytes that are no UTF-8 become
+// U+FFFD. A record that could not be read again is refused, as Invalid.
+func Encode(r *Record) ([]byte, error) {
+	line, err := encode(r)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "this record cannot be written").Because(err)
+	}
+	if _, err := Parse(line); err != nil {
+		return nil, fault.New(fault.Invalid, "this record cannot be written").Because(err)
+	}
+	return line, nil
+}
+
+func encode(r *Record) ([]byte, error) {
+	if r.Body == nil {
+		return nil, errors.New("it has no body")
+	}
+	return canonical(envelope[Body]{
+		Body: r.Body, Kind: r.Body.Kind(), Leaf: r.Leaf, Name: r.Name, Observer: r.Observer, Policy: r.Policy,
+		Prev: r.Prev.String(), Sandbox: r.Sandbox, Seq: r.Seq, Tier: r.Tier,
+		Time: r.Time.UTC().Format(timeLayout), V: Version,
+	})
+}
+
+// Parse reads the line of a record, without its end. It is strict: there is one line
+// for a record, and another one is refused as Corrupt; what a newer build may have
+// written is refused as Version.
+func Parse(line []byte) (*Record, error) {
+	if len(line) > MaxLine {
+		return nil, fault.New(fault.Corrupt, "a record of more than %d bytes", MaxLine)
+	}
+	var e envelope[json.RawMessage]
+	if err := strict(line, &e); err != nil {
+		return nil, foreign(line, err)
+	}
+	if e.V != Version {
+		return nil, foreign(line, nil)
+	}
+	body := newBody(e.Kind)
+	if body == nil {
+		return nil, newer("a record of kind %.80q, which this build does not know", e.Kind)
+	}
+	if err := strict(e.Body, body); err != nil {
+		return nil, foreign(line, err)
+	}
+	prev, err := ParseHash(e.Prev)
+	if err != nil {
+		return nil, err
+	}
+	at, err := time.Parse(timeLayout, e.Time)
+	if err != nil {
+		return nil, fault.New(fault.Corrupt, "%.80q is no time of a record", e.Time)
+	}
+	if !e.Sandbox.Valid() || !e.Observer.valid() || e.Seq < 1 || e.Leaf < 0 {
+		return nil, fault.New(fault.Corrupt, "a record whose sandbox, observer, seq or leaf cannot be")
+	}
+	r := &Record{Body: body, Leaf: e.Leaf, Name: e.Name, Observer: e.Observer, Policy: e.Policy,
+		Prev: prev, Sandbox: e.Sandbox, Seq: e.Seq, Tier: e.Tier, Time: at}
+	again, err := encode(r)
+	if err != nil || !bytes.Equal(again, line) {
+		return nil, fault.New(fault.Corrupt, "a record that is not in canonical form").Because(err)
+	}
+	return r, nil
+}
+
+// foreign says why a line could not be read: it is of another version, has a field
+// that only another version can have, or is damaged.
+func foreign(line []byte, err error) error {
+	var v struct{ V int }
+	if json.Unmarshal(line, &v) == nil && v.V != Version {
+		return newer("a record of version %d; this build knows %d", v.V, Version)
+	}
+	if err != nil && strings.Contains(err.Error(), "unknown field") {
+		return newer("a record with a field that this build does not know").Because(err)
+	}
+	return fault.New(fault.Corrupt, "this is no record").Because(err)
+}
+
+func newer(msg string, args ...any) *fault.Error {
+	return fault.New(fault.Version, msg, args...).WithHint("read it with the version of Coppice that wrote it, or a newer one")
+}
+
+// strict reads one JSON value and nothing after it, without unknown fields.
+func strict(b []byte, to any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the record")
+	}
+	return nil
+}
+
+// canonical is the JSON of a value by RFC 8785, for values whose fields are declared in
+// the order of their names and whose numbers are integers. The standard library
+// writes three characters as escapes that the RFC has as they are.
+func canonical(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	line := bytes.TrimSuffix(b.Bytes(), []byte{'\n'})
+	if !bytes.Contains(line, []byte(`\u2`)) && !bytes.Contains(line, []byte(`\uf`)) {
+		return line, nil
+	}
+	plain := make([]byte, 0, len(line))
+	for i := 0; i < len(line); i++ {
+		if line[i] != '\\' {
+			plain = append(plain, line[i])
+			continue
+		}
+		if c, ok := unescaped[string(line[i:min(i+6, len(line))])]; ok {
+			plain, i = append(plain, c...), i+5
+			continue
+		}
+		plain, i = append(plain, line[i], line[i+1]), i+1
+	}
+	return plain, nil
+}
+
+var unescaped = map[string]string{`\u2028`: "\u2028", `\u2029`: "\u2029", `\ufffd`: "\ufffd"}

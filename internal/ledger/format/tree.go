@@ -1,0 +1,139 @@
+package format
+
+import (
+	"crypto/sha256"
+	"math/bits"
+	"slices"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Tree is the right edge of a Merkle tree by RFC 6962: what is needed to add to it. The
+// zero Tree is empty.
+type Tree struct {
+	size int64
+	edge []Hash // roots of the perfect subtrees, the largest first
+}
+
+// NewTree gives a tree of size leaves; edge holds the stored hashes of EdgeIndexes.
+func NewTree(size int64, edge []Hash) Tree { return Tree{size, slices.Clone(edge)} }
+
+// EdgeIndexes says where the edge of a tree lies among its stored hashes, which are in
+// the order of tlog.StoredHashIndex.
+func EdgeIndexes(size int64) (at []int64) {
+	for level, lo := 62, int64(0); level >= 0; level-- {
+		if size&(1<<level) != 0 {
+			at = append(at, tlog.StoredHashIndex(level, lo>>level))
+			lo += 1 << level
+		}
+	}
+	return at
+}
+
+// Size is how many leaves it has.
+func (t *Tree) Size() int64 { return t.size }
+
+// Clone gives a copy that grows by itself.
+func (t *Tree) Clone() Tree { return NewTree(t.size, t.edge) }
+
+// Add appends a leaf, and gives the hashes that are stored for it.
+func (t *Tree) Add(leaf Hash) (stored []Hash) {
+	stored = []Hash{leaf}
+	for n := t.size; n&1 == 1; n >>= 1 {
+		last := len(t.edge) - 1
+		leaf = node(t.edge[last], leaf)
+		t.edge = t.edge[:last]
+		stored = append(stored, leaf)
+	}
+	t.edge = append(t.edge, leaf)
+	t.size++
+	return stored
+}
+
+// Root is the hash of the whole tree.
+func (t *Tree) Root() Hash {
+	if t.size == 0 {
+		return sha256.Sum256(nil)
+	}
+	h := t.edge[len(t.edge)-1]
+	for i := len(t.edge) - 2; i >= 0; i-- {
+		h = node(t.edge[i], h)
+	}
+	return h
+}
+
+func node(l, r Hash) Hash { return Hash(tlog.NodeHash(tlog.Hash(l), tlog.Hash(r))) }
+
+// Cover gives the places, among the stored hashes of a tree, of what a proof of some of
+// its leaves needs: the largest perfect subtrees that have none of them, from left to
+// right. The leaves rise and lie below size.
+func Cover(size int64, leaves []int64) (at []int64) {
+	var walk func(lo, hi int64)
+	walk = func(lo, hi int64) {
+		mine := len(leaves) > 0 && leaves[0] < hi
+		switch n := hi - lo; {
+		case !mine && n&(n-1) == 0:
+			level := bits.TrailingZeros64(uint64(n))
+			at = append(at, tlog.StoredHashIndex(level, lo>>level))
+		case n == 1:
+			leaves = leaves[1:]
+		default:
+			mid := lo + split(n)
+			walk(lo, mid)
+			walk(mid, hi)
+		}
+	}
+	if size > 0 {
+		walk(0, size)
+	}
+	return at
+}
+
+// split is the size of the left subtree of n leaves: the largest power of two below n.
+func split(n int64) int64 { return 1 << (bits.Len64(uint64(n-1)) - 1) }
+
+// Leaf is one leaf of a tree.
+type Leaf struct {
+	At   int64 // its index, from 0
+	Hash Hash
+}
+
+// CoverRoot is the root of a tree of size leaves, of which some are known, and of the
+// rest the hashes of Cover. Leaves are asked for in rising order, nil after the last;
+// hashes from left to right. What is left of the hashes is the caller's to see.
+func CoverRoot(size int64, leaf func() (*Leaf, error), hash func() (Hash, error)) (Hash, error) {
+	if size == 0 {
+		return sha256.Sum256(nil), nil
+	}
+	next, err := leaf()
+	if err != nil {
+		return Hash{}, err
+	}
+	var walk func(lo, hi int64) (Hash, error)
+	walk = func(lo, hi int64) (Hash, error) {
+		mine := next != nil && next.At < hi
+		switch n := hi - lo; {
+		case !mine && n&(n-1) == 0:
+			return hash()
+		case n == 1:
+			h := next.Hash
+			next, err = leaf()
+			return h, err
+		default:
+			mid := lo + split(n)
+			l, err := walk(lo, mid)
+			if err != nil {
+				return Hash{}, err
+			}
+			r, err := walk(mid, hi)
+			return node(l, r), err
+		}
+	}
+	root, err := walk(0, size)
+	if err == nil && next != nil {
+		err = fault.New(fault.Corrupt, "leaf %d lies outside of a tree of %d", next.At, size)
+	}
+	return root, err
+}
