@@ -147,7 +147,7 @@ func small(f *io.SectionReader, name string, most int64) ([]byte, error) {
 	if f.Size() > most {
 		return nil, fault.New(fault.Corrupt, "%s of a bundle has %d bytes; %d are the most", name, f.Size(), most)
 	}
-	return io.ReadAll(f)
+	return io.ReadAll(io.NewSectionReader(f, 0, f.Size()))
 }
 
 func (b *bundle) checkpoint() (Checkpoint, error) {
@@ -192,7 +192,7 @@ func (b *bundle) records(ctx context.Context, v *Verified) error {
 		return &Leaf{r.Leaf, h}, nil
 	}
 	proof := bufio.NewReaderSize(b.files[FileProof], 64<<10)
-	root, err := CoverRoot(b.Size, leaf, func() (h Hash, err error) {
+	root, err := CoverRoot(b.Size, leaf, func(int64) (h Hash, err error) {
 		if _, err = io.ReadFull(proof, h[:]); err != nil {
 			err = fault.New(fault.Corrupt, "the proof of the bundle ends too early").Because(err)
 		}

@@ -231,3 +231,6 @@ func canonical(v any) ([]byte, error) {
 }
 
 var unescaped = map[string]string{`\u2028`: "\u2028", `\u2029`: "\u2029", `\ufffd`: "\ufffd"}
+
+// Kind is the kind of its body.
+func (r *Record) Kind() Kind { return r.Body.Kind() }

@@ -102,8 +102,9 @@ type Leaf struct {
 
 // CoverRoot is the root of a tree of size leaves, of which some are known, and of the
 // rest the hashes of Cover. Leaves are asked for in rising order, nil after the last;
-// hashes from left to right. What is left of the hashes is the caller's to see.
-func CoverRoot(size int64, leaf func() (*Leaf, error), hash func() (Hash, error)) (Hash, error) {
+// hashes from left to right, by their place among the stored ones. What is left of the
+// hashes is the caller's to see.
+func CoverRoot(size int64, leaf func() (*Leaf, error), hash func(at int64) (Hash, error)) (Hash, error) {
 	if size == 0 {
 		return sha256.Sum256(nil), nil
 	}
@@ -116,7 +117,8 @@ func CoverRoot(size int64, leaf func() (*Leaf, error), hash func() (Hash, error)
 		mine := next != nil && next.At < hi
 		switch n := hi - lo; {
 		case !mine && n&(n-1) == 0:
-			return hash()
+			level := bits.TrailingZeros64(uint64(n))
+			return hash(tlog.StoredHashIndex(level, lo>>level))
 		case n == 1:
 			h := next.Hash
 			next, err = leaf()

@@ -1,0 +1,55 @@
+package ledger
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+)
+
+// WriteBlob keeps a capture of a sandbox, which has been redacted, durably, and gives the
+// name by which records name it. The name tells nothing about the content to who has
+// not the ledger's key. The same content has the same name.
+func (l *Ledger) WriteBlob(id format.Sandbox, content []byte) (string, error) {
+	if !id.Valid() || len(content) > format.MaxBlob {
+		return "", fault.New(fault.Invalid, "%d bytes are no capture of %.80q; %d are the most", len(content), string(id), format.MaxBlob)
+	}
+	_, hash := l.naming.blob(id, content)
+	name := hash.String()
+	dir := dirBlobs + "/" + string(id)
+	l.blobs.Lock()
+	defer l.blobs.Unlock()
+	if _, err := os.Lstat(filepath.Join(l.files.path, dir, name)); err == nil {
+		return name, nil
+	}
+	err := l.mkdir(dir)
+	if err == nil {
+		err = l.replace(dir+"/"+name, content)
+	}
+	return name, fault.Wrap(err, "keep a capture of %s", id)
+}
+
+// ReadBlob gives a capture back, as it was kept.
+func (l *Ledger) ReadBlob(id format.Sandbox, name string) ([]byte, error) {
+	content, _, err := l.readBlob(id, name)
+	return content, fault.Wrap(err, "read a capture of %s", id)
+}
+
+func (l *Ledger) readBlob(id format.Sandbox, name string) (content []byte, salt format.Hash, err error) {
+	if _, err := format.ParseHash(name); err != nil || !id.Valid() {
+		return nil, salt, fault.New(fault.Invalid, "%.80q is no capture of %.80q", name, string(id))
+	}
+	content, err = l.read(dirBlobs + "/" + string(id) + "/" + name)
+	if err != nil {
+		return nil, salt, err
+	}
+	if content == nil {
+		return nil, salt, fault.New(fault.NotFound, "there is no capture %s", name)
+	}
+	salt, hash := l.naming.blob(id, content)
+	if hash.String() != name {
+		return nil, salt, fault.New(fault.Corrupt, "capture %s was altered", name)
+	}
+	return content, salt, nil
+}

@@ -1,0 +1,141 @@
+package ledger
+
+import (
+	"bytes"
+	"context"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+)
+
+// Checkpoint gives the signed checkpoint of the log with all that was appended.
+func (l *Ledger) Checkpoint(ctx context.Context) (signed []byte, err error) {
+	err = l.do(ctx, "make a checkpoint", func() (err error) {
+		if err = l.fold(); err == nil {
+			signed, err = l.read(fileCheckpoint)
+		}
+		return err
+	})
+	return signed, err
+}
+
+// AddWitness keeps a checkpoint of this log that witnesses have signed, known by their
+// verifier keys (C2SP tlog-cosignature/v1): all of them must have. It takes the place of
+// an older one.
+func (l *Ledger) AddWitness(ctx context.Context, cosigned []byte, witnesses ...string) error {
+	return l.do(ctx, "keep a witnessed checkpoint", func() error {
+		c, err := l.secrets.keys.Checkpoint(cosigned)
+		if err != nil {
+			return err
+		}
+		if len(witnesses) == 0 {
+			return fault.New(fault.Invalid, "no witness is named")
+		}
+		for _, w := range witnesses {
+			if _, err := format.Cosigned(cosigned, w); err != nil {
+				return err
+			}
+		}
+		if err := l.fold(); err != nil {
+			return err
+		}
+		if err := l.grewTo(c); err != nil {
+			return err
+		}
+		was, err := l.read(fileWitness)
+		if err != nil {
+			return err
+		}
+		if before, err := l.secrets.keys.Checkpoint(was); was != nil && err == nil && before.Size > c.Size {
+			return fault.New(fault.Conflict, "a checkpoint of size %d is witnessed already, and this one is of %d", before.Size, c.Size)
+		}
+		return l.replace(fileWitness, cosigned)
+	})
+}
+
+// grewTo: a checkpoint is one of the log as it is flushed.
+func (l *Ledger) grewTo(c format.Checkpoint) error {
+	now := l.checkpoint(&l.state.tree)
+	proofs, err := l.proofs(now.Size, c.Size)
+	if err != nil {
+		return err
+	}
+	return format.Grew(c, now, string(proofs))
+}
+
+// proofs is format.Consistency with the hashes on the disk.
+func (l *Ledger) proofs(size int64, old ...int64) ([]byte, error) {
+	file, err := l.hashes()
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return format.Consistency(size, old, file)
+}
+
+// Inclusion is the standard proof that a leaf is in the log, for who speaks RFC 6962.
+type Inclusion struct {
+	Checkpoint []byte // signed
+	Leaf       int64
+	Proof      tlog.RecordProof
+}
+
+// Prove gives the proof that a record, which was appended, is in the log.
+func (l *Ledger) Prove(ctx context.Context, r *format.Record) (in Inclusion, err error) {
+	if in.Checkpoint, err = l.Checkpoint(ctx); err != nil {
+		return in, err
+	}
+	text, _, _ := bytes.Cut(in.Checkpoint, []byte("\n\n"))
+	c, err := format.ParseCheckpoint(string(text) + "\n")
+	if err != nil {
+		return in, err
+	}
+	file, err := l.hashes()
+	if err != nil {
+		return in, err
+	}
+	defer file.Close()
+	in.Leaf = r.Leaf
+	in.Proof, err = tlog.ProveRecord(c.Size, r.Leaf, file)
+	return in, fault.Wrap(err, "prove record %d of %s", r.Seq, r.Sandbox)
+}
+
+// RotateKey makes a new key, which signs from now on. The old one signs the new one, is
+// recorded, and forgotten.
+func (l *Ledger) RotateKey(ctx context.Context) error {
+	return l.do(ctx, "rotate the key", func() error {
+		if err := l.fold(); err != nil {
+			return err
+		}
+		next, err := l.secrets.rotated(l.state.tree.Size())
+		if err != nil {
+			return err
+		}
+		l.broken = true // until all of it is done, the disk knows better
+		if err := l.replace(fileKey, next.encode()); err != nil {
+			return err
+		}
+		l.secrets = next
+		if err := l.finish(); err != nil {
+			return err
+		}
+		l.broken = false
+		return nil
+	})
+}
+
+// recordRotation appends the record of the newest key. After a crash it may be there
+// twice.
+func (l *Ledger) recordRotation() error {
+	keys := l.secrets.keys
+	n := len(keys) - 1
+	err := l.appendNow(Draft{Sandbox: format.Host, Name: string(format.Host), Observer: format.ByDaemon,
+		Body: &format.Key{New: keys[n].Key, Old: keys[n-1].Key, Statement: string(keys[n].Statement)}})
+	if err != nil {
+		return err
+	}
+	l.secrets.recorded = true
+	return l.replace(fileKey, l.secrets.encode())
+}

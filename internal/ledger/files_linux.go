@@ -1,0 +1,191 @@
+package ledger
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// The files of a ledger, below its directory.
+const (
+	fileKey        = "key"            // secret; see keys_linux.go
+	fileLock       = "lock"           // locked by who has it open
+	dirLog         = "log"            //
+	dirSandboxes   = "sandbox"        // sandbox/ID/FIRST.jsonl, FIRST.jsonl.gz
+	dirBlobs       = "blobs"          // blobs/ID/NAME
+	fileIntake     = "log/intake"     // what was appended since the last fold
+	fileHashes     = "log/hashes"     // stored hashes of the tree, 32 bytes each
+	fileHeads      = "log/heads"      // where each sandbox's chain ends, at the last fold
+	fileCheckpoint = "log/checkpoint" // signed, of the last fold
+	fileKeys       = "log/keys"       // public
+	fileWitness    = "log/witness"    // newest checkpoint with cosignatures
+)
+
+// maxSmall is how large a file may be that is read as a whole, in bytes.
+const maxSmall = 64 << 20
+
+// files is the directory of a ledger, written through a vfs.FS.
+type files struct {
+	fs   vfs.FS
+	path string
+}
+
+// dir opens a directory of the ledger. The caller closes it.
+func (f files) dir(name string) (*os.File, error) {
+	return os.OpenFile(filepath.Join(f.path, name), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+}
+
+// in calls fn with the directory that a file is in, and its name there.
+func (f files) in(name string, fn func(dir int, base string) error) error {
+	d, err := f.dir(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return fn(int(d.Fd()), filepath.Base(name))
+}
+
+// mkdir makes a directory unless it is there, durably.
+func (f files) mkdir(name string) error {
+	return f.in(name, func(dir int, base string) error {
+		if err := f.fs.Mkdir(dir, base, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		return f.fs.Sync(dir)
+	})
+}
+
+// edit calls fn with a file that is open to be written, and is made when it is missing:
+// then fresh is called before.
+func (f files) edit(name string, fresh func(), fn func(fd int) error) error {
+	file, err := openAt(f.path, name, os.O_RDWR)
+	if err == nil {
+		defer file.Close()
+		return fn(int(file.Fd()))
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if fresh != nil {
+		fresh()
+	}
+	return f.in(name, func(dir int, base string) error {
+		fd, err := f.fs.Create(dir, base, 0o600)
+		if err != nil {
+			return err
+		}
+		return errors.Join(fn(fd), unix.Close(fd))
+	})
+}
+
+// replace writes a whole file, durably: afterwards it has either the old content or the
+// new one, whatever happens.
+func (f files) replace(name string, content []byte) error {
+	return f.in(name, func(dir int, base string) error {
+		tmp := base + ".tmp"
+		if err := f.fs.Unlink(dir, tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		fd, err := f.fs.Create(dir, tmp, 0o600)
+		if err != nil {
+			return err
+		}
+		err = f.fs.WriteAt(fd, content, 0)
+		if err == nil {
+			err = f.fs.Sync(fd)
+		}
+		if err = errors.Join(err, unix.Close(fd)); err == nil {
+			err = f.fs.Rename(dir, tmp, dir, base)
+		}
+		if err != nil {
+			return errors.Join(err, ignore(f.fs.Unlink(dir, tmp), fs.ErrNotExist))
+		}
+		return f.fs.Sync(dir)
+	})
+}
+
+func (f files) sync(name string) error {
+	file, err := openAt(f.path, name, os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return f.fs.Sync(int(file.Fd()))
+}
+
+func (f files) unlink(name string) error {
+	return f.in(name, func(dir int, base string) error { return ignore(f.fs.Unlink(dir, base), fs.ErrNotExist) })
+}
+
+// aside keeps bytes that do not belong where they were, in a new file beside it, and
+// says which.
+func (f files) aside(name string, content []byte) (kept string, err error) {
+	for i := 1; ; i++ {
+		kept = name + ".torn-" + itoa(i)
+		if _, err := os.Lstat(filepath.Join(f.path, kept)); errors.Is(err, fs.ErrNotExist) {
+			return kept, f.replace(kept, content)
+		} else if err != nil {
+			return "", err
+		}
+	}
+}
+
+// read gives a file as a whole; nil for one that is not there.
+func (f files) read(name string) ([]byte, error) {
+	file, err := openAt(f.path, name, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	b, err := io.ReadAll(io.LimitReader(file, maxSmall+1)) // never nil
+	if err == nil && len(b) > maxSmall {
+		err = fault.New(fault.Corrupt, "%s has more than %d bytes", name, maxSmall)
+	}
+	return b, err
+}
+
+// openAt opens a file of a ledger, which is no link.
+func openAt(path, name string, flags int) (*os.File, error) {
+	return os.OpenFile(filepath.Join(path, name), flags|unix.O_NOFOLLOW, 0)
+}
+
+func ignore(err, what error) error {
+	if errors.Is(err, what) {
+		return nil
+	}
+	return err
+}
+
+const (
+	plainEnd   = ".jsonl"
+	archiveEnd = ".jsonl.gz"
+)
+
+// segment is the file of a sandbox's records from the one numbered first on.
+func segment(id format.Sandbox, first int64) string {
+	return dirSandboxes + "/" + string(id) + "/" + pad(first) + plainEnd
+}
+
+// firstOf reads the number out of the name of a segment; 0 for a name of another kind.
+func firstOf(name string) int64 {
+	digits, ok := strings.CutSuffix(name, plainEnd)
+	if !ok {
+		digits, ok = strings.CutSuffix(name, archiveEnd)
+	}
+	if !ok || len(digits) != len(pad(0)) {
+		return 0
+	}
+	return atoi(digits)
+}

@@ -1,0 +1,146 @@
+package ledger
+
+import (
+	"context"
+	"os"
+	"sync"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+)
+
+// Ledger is a ledger that this process has open. All methods may be called by many
+// goroutines at a time. It can do all that a Reader can.
+type Ledger struct {
+	Reader
+	files
+	o    Options
+	lock *os.File
+
+	naming    *secrets   // as it was opened with: what names blobs never changes
+	blobs     sync.Mutex // held while a blob is written
+	asks      chan ask
+	closeOnce sync.Once
+	closing   chan struct{} // closed when nothing more is taken
+	closed    chan struct{} // closed when all is on the disk
+	closeErr  error         // good when closed is
+
+	// What follows is serve's alone, and load's before it.
+	secrets *secrets
+	state   state
+	broken  bool // a write failed half way: the disk is to be read again first
+}
+
+// ask is what serve is asked for: records, or anything else that needs the state.
+type ask struct {
+	drafts []Draft
+	do     func() error
+	reply  chan answer
+}
+
+type answer struct {
+	records []format.Record
+	err     error
+}
+
+// Append adds records, all of them or none, in order. When it returns they are on the
+// disk, and stay there. After an error they may be there or not; ctx matters until they
+// are begun with. Many callers share one flush.
+func (l *Ledger) Append(ctx context.Context, drafts ...Draft) ([]format.Record, error) {
+	if len(drafts) == 0 {
+		return nil, nil
+	}
+	got := l.ask(ctx, ask{drafts: drafts})
+	return got.records, fault.Wrap(got.err, "append to the ledger in %s", l.files.path)
+}
+
+// do has fn called by serve, which owns the state.
+func (l *Ledger) do(ctx context.Context, what string, fn func() error) error {
+	return fault.Wrap(l.ask(ctx, ask{do: fn}).err, "%s of the ledger in %s", what, l.files.path)
+}
+
+func (l *Ledger) ask(ctx context.Context, a ask) answer {
+	a.reply = make(chan answer, 1)
+	select {
+	case l.asks <- a:
+		return <-a.reply
+	case <-ctx.Done():
+		return answer{err: context.Cause(ctx)}
+	case <-l.closing:
+		return answer{err: fault.New(fault.Unavailable, "it is closed")}
+	}
+}
+
+// Close flushes everything and lets go of the ledger; more than once does no harm.
+func (l *Ledger) Close() error {
+	l.closeOnce.Do(func() { close(l.closing) })
+	<-l.closed
+	return fault.Wrap(l.closeErr, "close the ledger in %s", l.files.path)
+}
+
+// most is how many callers share one flush.
+const most = 256
+
+// serve owns the state until the ledger is closed.
+func (l *Ledger) serve() {
+	defer close(l.closed)
+	defer l.lock.Close()
+	for {
+		select {
+		case <-l.closing:
+			if !l.broken && l.state.intake > 0 {
+				l.closeErr = l.fold()
+			}
+			return
+		case a := <-l.asks:
+			l.handle(a)
+		}
+	}
+}
+
+// handle does what is asked for, with all other records that wait.
+func (l *Ledger) handle(a ask) {
+	group := []ask{a}
+	for a.do == nil && len(group) < most {
+		select {
+		case next := <-l.asks:
+			group = append(group, next)
+			a = next
+			continue
+		default:
+		}
+		break
+	}
+	last := group[len(group)-1]
+	if last.do != nil {
+		group = group[:len(group)-1]
+	}
+	if err := l.mend(); err != nil {
+		for _, a := range group {
+			a.reply <- answer{err: err}
+		}
+		if last.do != nil {
+			last.reply <- answer{err: err}
+		}
+		return
+	}
+	if len(group) > 0 {
+		l.append(group)
+	}
+	if last.do != nil {
+		err := l.mend()
+		if err == nil {
+			err = last.do()
+		}
+		last.reply <- answer{err: err}
+	}
+}
+
+// mend reads the disk again after a failure.
+func (l *Ledger) mend() error {
+	if !l.broken {
+		return nil
+	}
+	_, err := l.load()
+	return err
+}

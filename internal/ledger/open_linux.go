@@ -1,0 +1,289 @@
+package ledger
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// Options are how a ledger is kept. The zero Options are good.
+type Options struct {
+	FS           vfs.FS           // what it writes through; the real file system
+	Now          func() time.Time // the clock; time.Now
+	SegmentBytes int64            // size of a segment; 4 MiB
+	IntakeBytes  int64            // after how much is flushed; 4 MiB
+}
+
+func (o *Options) fill() {
+	if o.FS == nil {
+		o.FS = vfs.OS()
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.SegmentBytes <= 0 {
+		o.SegmentBytes = 4 << 20
+	}
+	if o.IntakeBytes <= 0 {
+		o.IntakeBytes = 4 << 20
+	}
+}
+
+// Opened says what Open found.
+type Opened struct {
+	New    bool     // there was no ledger
+	Mended int      // acknowledged records that were not yet, or may not have been, where they are read
+	Aside  []string // files, below the ledger's directory, that hold what was torn: it was never acknowledged
+}
+
+// Open opens the ledger in a directory, which is made if it is missing, and mends what a
+// crash left. One process at a time has it open: another one gets Conflict. The caller
+// closes it.
+func Open(dir string, o Options) (*Ledger, Opened, error) {
+	o.fill()
+	l := &Ledger{Reader: NewReader(dir), files: files{o.FS, dir}, o: o, asks: make(chan ask), closing: make(chan struct{}), closed: make(chan struct{})}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, Opened{}, fault.Wrap(err, "open the ledger in %s", dir)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, fileLock), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, Opened{}, fault.Wrap(err, "open the ledger in %s", dir)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		return nil, Opened{}, fault.New(fault.Conflict, "another process has the ledger in %s open", dir).Because(err)
+	}
+	l.lock = lock
+	report, err := l.load()
+	if err != nil {
+		lock.Close()
+		return nil, report, fault.Wrap(err, "open the ledger in %s", dir)
+	}
+	l.naming = l.secrets
+	go l.serve()
+	return l, report, nil
+}
+
+// load makes the state what the disk says, and the disk whole. It may be called again
+// when something failed.
+func (l *Ledger) load() (o Opened, err error) {
+	if o.New, err = l.begin(); err != nil {
+		return o, err
+	}
+	old, err := l.Reader.ends(l.secrets.keys)
+	if err != nil {
+		return o, err
+	}
+	s := state{heads: old.all, dirty: map[string]bool{}}
+	if s.tree, err = l.treeAt(old.at); err != nil {
+		return o, err
+	}
+	intake, err := l.read(fileIntake)
+	if err != nil {
+		return o, err
+	}
+	batches, end, err := parseIntake(intake)
+	if err != nil {
+		return o, err
+	}
+	if end < len(intake) {
+		kept, err := l.aside(fileIntake, intake[end:])
+		if err != nil {
+			return o, err
+		}
+		o.Aside = append(o.Aside, kept)
+	}
+	l.state = s
+	redone := map[string]int64{}
+	for _, b := range batches {
+		p, err := replay(&l.state, l.secrets.keys, b)
+		if err != nil {
+			return o, err
+		}
+		if p == nil {
+			continue // it was flushed before the intake could begin anew
+		}
+		if err := l.place(p); err != nil {
+			return o, err
+		}
+		for _, w := range p.writes {
+			redone[w.file] = w.offset + int64(len(w.bytes))
+		}
+		o.Mended += len(b.entries)
+		l.state.took(p)
+	}
+	for name, end := range redone {
+		if err := l.cut(name, end, &o); err != nil {
+			return o, err
+		}
+	}
+	l.state.intake = int64(len(intake))
+	if l.state.intake > 0 || o.New {
+		if err := l.fold(); err != nil {
+			return o, err
+		}
+	}
+	err = l.finish()
+	l.broken = err != nil
+	return o, err
+}
+
+// begin makes what a ledger consists of, where nothing is yet.
+func (l *Ledger) begin() (fresh bool, err error) {
+	for _, name := range []string{dirLog, dirSandboxes, dirBlobs} {
+		if err := l.mkdir(name); err != nil {
+			return false, err
+		}
+	}
+	key, err := l.read(fileKey)
+	if err != nil {
+		return false, err
+	}
+	if key != nil {
+		if l.secrets, err = parseSecrets(key); err != nil {
+			return false, err
+		}
+	}
+	signed, err := l.read(fileHeads)
+	if err != nil || signed != nil && key != nil {
+		return false, err
+	}
+	if signed != nil {
+		return false, fault.New(fault.Corrupt, "the ledger has no key").WithHint("put the file key back; without it nothing can be added")
+	}
+	if err := l.untouched(); err != nil {
+		return false, err
+	}
+	if key == nil {
+		if l.secrets, err = newSecrets(); err != nil {
+			return false, err
+		}
+		if err := l.replace(fileKey, l.secrets.encode()); err != nil {
+			return false, err
+		}
+	}
+	for _, name := range []string{fileIntake, fileHashes, fileKeys} {
+		content := []byte(nil)
+		if name == fileKeys {
+			content = l.secrets.keys.Encode()
+		}
+		if err := l.replace(name, content); err != nil {
+			return false, err
+		}
+	}
+	l.state = state{heads: map[format.Sandbox]head{}, dirty: map[string]bool{}}
+	return true, l.publish()
+}
+
+// untouched: nothing was ever appended here. Else the heads were taken away.
+func (l *Ledger) untouched() error {
+	for _, name := range []string{fileIntake, fileHashes} {
+		if b, err := l.read(name); err != nil || len(b) > 0 {
+			return errors.Join(err, fault.New(fault.Corrupt, "the ledger has no log/heads").WithHint("put the file back from where it went"))
+		}
+	}
+	names, err := os.ReadDir(filepath.Join(l.files.path, dirSandboxes))
+	if err == nil && len(names) > 0 {
+		err = fault.New(fault.Corrupt, "the ledger has records and no log").WithHint("put log/ back from where it went")
+	}
+	return err
+}
+
+// treeAt reads the edge of the tree at a checkpoint, which must be that tree's.
+func (l *Ledger) treeAt(c format.Checkpoint) (format.Tree, error) {
+	stored, err := l.Reader.hashes()
+	if err != nil {
+		return format.Tree{}, err
+	}
+	defer stored.Close()
+	return stored.tree(c)
+}
+
+// replay plans what a batch of the intake did; nil if the state has it already.
+func replay(s *state, keys format.Keys, b batch) (*plan, error) {
+	p := s.plan(0)
+	c, err := keys.Checkpoint(b.checkpoint)
+	if err != nil {
+		return nil, err
+	}
+	if c.Size <= s.tree.Size() {
+		return nil, nil
+	}
+	for _, e := range b.entries {
+		r, err := format.Parse(e.line)
+		if err != nil {
+			return nil, err
+		}
+		h, changed := p.heads[r.Sandbox]
+		if !changed {
+			h = s.heads[r.Sandbox]
+		}
+		if e.offset == 0 {
+			h.first, h.bytes = e.first, 0
+		}
+		if r.Leaf != p.tree.Size() || r.Seq != h.seq+1 || r.Prev != h.hash || e.first != h.first || e.offset != h.bytes {
+			return nil, fault.New(fault.Corrupt, "log/intake of the ledger does not follow what was flushed: record %d of %s", r.Seq, r.Sandbox)
+		}
+		p.place(r.Sandbox, h, r, e.line)
+	}
+	if p.tree.Size() != c.Size || p.tree.Root() != c.Root {
+		return nil, fault.New(fault.Corrupt, "log/intake of the ledger has other records than its checkpoint of size %d", c.Size)
+	}
+	return p, nil
+}
+
+// cut takes from a segment what lies behind the last record that counts.
+func (l *Ledger) cut(name string, end int64, o *Opened) error {
+	f, err := openAt(l.files.path, name, os.O_RDWR)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	rest, err := io.ReadAll(io.LimitReader(io.NewSectionReader(f, end, maxSmall), maxSmall))
+	if err != nil || len(rest) == 0 {
+		return err
+	}
+	if len(bytes.Trim(rest, "\x00")) > 0 {
+		kept, err := l.aside(name, rest)
+		if err != nil {
+			return err
+		}
+		o.Aside = append(o.Aside, kept)
+	}
+	return l.fs.Truncate(int(f.Fd()), end)
+}
+
+// finish does what was begun and recorded: a rotation, removals.
+func (l *Ledger) finish() error {
+	if err := l.replaceIfOther(fileKeys, l.secrets.keys.Encode()); err != nil {
+		return err
+	}
+	for id, h := range l.state.heads {
+		if h.removed {
+			if err := l.wipe(id); err != nil {
+				return err
+			}
+		}
+	}
+	if l.secrets.recorded {
+		return nil
+	}
+	return l.recordRotation()
+}
+
+func (l *Ledger) replaceIfOther(name string, content []byte) error {
+	was, err := l.read(name)
+	if err != nil || bytes.Equal(was, content) {
+		return err
+	}
+	return l.replace(name, content)
+}

@@ -1,0 +1,124 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+)
+
+// Reader reads a ledger, whether some process has it open or not. It holds nothing.
+type Reader struct{ files files }
+
+// NewReader gives a reader of the ledger in a directory.
+func NewReader(dir string) Reader { return Reader{files{path: dir}} }
+
+// Filter says which records are wanted. The zero Filter wants all.
+type Filter struct {
+	From  int64         // none whose seq is smaller
+	Since time.Time     // none that is older
+	Kinds []format.Kind // of these alone; none is all
+	Limit int           // so many at most; 0 is all
+}
+
+func (f *Filter) wants(r *format.Record) bool {
+	return r.Seq >= f.From && !r.Time.Before(f.Since) && (len(f.Kinds) == 0 || slices.Contains(f.Kinds, r.Kind()))
+}
+
+// Read gives the records of a sandbox, the oldest first, as they are on the disk now;
+// nothing is verified but that each can be read and follows the one before by number.
+// After an error nothing follows.
+func (r Reader) Read(id format.Sandbox, f Filter) iter.Seq2[*format.Record, error] {
+	return func(yield func(*format.Record, error) bool) {
+		r.each(id, f, func() bool { return false }, yield)
+	}
+}
+
+// pollEvery is how often Follow looks for new records.
+const pollEvery = 100 * time.Millisecond
+
+// Follow gives what Read gives, and then each record that is appended, until ctx ends.
+func (r Reader) Follow(ctx context.Context, id format.Sandbox, f Filter) iter.Seq2[*format.Record, error] {
+	return func(yield func(*format.Record, error) bool) {
+		tick := time.NewTicker(pollEvery)
+		defer tick.Stop()
+		r.each(id, f, func() bool {
+			select {
+			case <-ctx.Done():
+				return false
+			case <-tick.C:
+				return true
+			}
+		}, yield)
+	}
+}
+
+// each yields records; at the end of what there is it goes on if wait says so.
+func (r Reader) each(id format.Sandbox, f Filter, wait func() bool, yield func(*format.Record, error) bool) {
+	fail := func(err error) { yield(nil, fault.Wrap(err, "read the ledger of %s", id)) }
+	if !id.Valid() {
+		fail(fault.New(fault.Invalid, "%.80q is no sandbox", string(id)))
+		return
+	}
+	c := &cursor{path: r.files.path, id: id}
+	defer c.close()
+	if f.From > 1 {
+		if err := c.skip(f.From); err != nil {
+			fail(err)
+			return
+		}
+	}
+	for last, given := int64(0), 0; ; {
+		line, err := c.next()
+		if errors.Is(err, io.EOF) {
+			if wait() {
+				continue
+			}
+			return
+		}
+		var rec *format.Record
+		if err == nil {
+			rec, err = format.Parse(line)
+		}
+		if err == nil && (rec.Sandbox != id || last > 0 && rec.Seq != last+1) {
+			err = fault.New(fault.Corrupt, "record %d of %s follows record %d", rec.Seq, rec.Sandbox, last).WithHint("find what is wrong with `coppice verify`")
+		}
+		if err != nil {
+			fail(err)
+			return
+		}
+		last = rec.Seq
+		if !f.wants(rec) {
+			continue
+		}
+		if given++; !yield(rec, nil) || given == f.Limit {
+			return
+		}
+	}
+}
+
+// Keys gives the public keys of the log.
+func (r Reader) Keys() (format.Keys, error) {
+	b, err := r.files.read(fileKeys)
+	if err == nil && b == nil {
+		err = fault.New(fault.NotFound, "there is no ledger in %s", r.files.path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return format.ParseKeys(b)
+}
+
+// ends gives where the chains ended at the last fold.
+func (r Reader) ends(keys format.Keys) (heads, error) {
+	b, err := r.files.read(fileHeads)
+	if err != nil {
+		return heads{}, err
+	}
+	return openHeads(b, keys)
+}

@@ -1,0 +1,117 @@
+package ledger
+
+import (
+	"maps"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+)
+
+// Draft is a record that is to be appended. Its text is redacted: see format.Record.
+type Draft struct {
+	Sandbox  format.Sandbox
+	Name     string // what the sandbox is called
+	Observer format.Observer
+	Policy   string // digest of the policy in force
+	Tier     string
+	Body     format.Body
+}
+
+// state is where the log and the chains end.
+type state struct {
+	tree   format.Tree
+	heads  map[format.Sandbox]head
+	intake int64           // length of the intake
+	dirty  map[string]bool // files that a fold flushes
+}
+
+// write is bytes that go to one place of a file.
+type write struct {
+	file   string
+	offset int64
+	bytes  []byte
+}
+
+// plan is what appending does, decided before any of it is done.
+type plan struct {
+	tree    format.Tree
+	heads   map[format.Sandbox]head // those that change
+	lines   []byte                  // for the intake
+	writes  []write                 // for the segments
+	hashes  []byte                  // for the stored hashes
+	before  int64                   // leaves before
+	segment int64                   // most bytes of a segment
+	removed []format.Sandbox        // whose records go
+}
+
+func (s *state) plan(segment int64) *plan {
+	return &plan{tree: s.tree.Clone(), heads: map[format.Sandbox]head{}, before: s.tree.Size(), segment: segment}
+}
+
+// add plans some records, all of them or none.
+func (p *plan) add(s *state, now time.Time, drafts []Draft) ([]format.Record, error) {
+	was := *p
+	was.tree, was.heads = p.tree.Clone(), maps.Clone(p.heads)
+	records := make([]format.Record, 0, len(drafts))
+	for i := range drafts {
+		r, err := p.one(s, now, &drafts[i])
+		if err != nil {
+			*p = was
+			return nil, err
+		}
+		records = append(records, *r)
+	}
+	return records, nil
+}
+
+func (p *plan) one(s *state, now time.Time, d *Draft) (*format.Record, error) {
+	h, changed := p.heads[d.Sandbox]
+	if !changed {
+		h = s.heads[d.Sandbox]
+	}
+	if h.removed {
+		return nil, fault.New(fault.NotFound, "the ledger of %s was removed", d.Sandbox)
+	}
+	r := &format.Record{Body: d.Body, Leaf: p.tree.Size(), Name: d.Name, Observer: d.Observer, Policy: d.Policy,
+		Prev: h.hash, Sandbox: d.Sandbox, Seq: h.seq + 1, Tier: d.Tier, Time: now.UTC()}
+	line, err := format.Encode(r)
+	if err != nil {
+		return nil, err
+	}
+	if full := h.bytes > 0 && h.bytes+int64(len(line)) >= p.segment; full || h.seq == 0 {
+		h.first, h.bytes = r.Seq, 0
+	}
+	p.place(d.Sandbox, h, r, line)
+	return r, nil
+}
+
+// place plans the line of a record at the end of its chain, which h is.
+func (p *plan) place(id format.Sandbox, h head, r *format.Record, line []byte) {
+	p.lines = entry{h.first, h.bytes, line}.encode(p.lines)
+	file := segment(id, h.first)
+	if n := len(p.writes); n > 0 && p.writes[n-1].file == file {
+		p.writes[n-1].bytes = append(append(p.writes[n-1].bytes, line...), '\n')
+	} else {
+		p.writes = append(p.writes, write{file, h.bytes, append(append([]byte(nil), line...), '\n')})
+	}
+	h.seq, h.hash, h.bytes = r.Seq, format.HashLine(line), h.bytes+int64(len(line))+1
+	p.heads[id] = h
+	if gone, ok := r.Body.(*format.Delete); ok && gone.Ledger && id == format.Host {
+		p.removed = append(p.removed, format.Sandbox(gone.Sandbox))
+	}
+	for _, stored := range p.tree.Add(h.hash) {
+		p.hashes = append(p.hashes, stored[:]...)
+	}
+}
+
+// took makes the state that of the plan.
+func (s *state) took(p *plan) {
+	maps.Copy(s.heads, p.heads)
+	for _, id := range p.removed {
+		h := s.heads[id]
+		h.removed = true
+		s.heads[id] = h
+	}
+	s.tree = p.tree
+}

@@ -1,0 +1,81 @@
+package ledger
+
+import (
+	"os"
+	"path/filepath"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+)
+
+const hashSize = int64(len(format.Hash{}))
+
+// storedCount is how many hashes are stored for n leaves.
+func storedCount(n int64) int64 { return tlog.StoredHashCount(n) }
+
+func parent(name string) string     { return filepath.Dir(name) }
+func segmentDir(name string) string { return filepath.Base(filepath.Dir(name)) }
+
+// stored is the file of the tree's hashes, open to be read. Hashes near the one before
+// come from memory; so it is one goroutine's.
+type stored struct {
+	f    *os.File
+	buf  []byte
+	from int64 // of buf
+}
+
+// hashes opens the stored hashes. The caller closes them.
+func (r Reader) hashes() (*stored, error) {
+	f, err := openAt(r.files.path, fileHashes, os.O_RDONLY)
+	return &stored{f: f}, err
+}
+
+// Close closes the file.
+func (s *stored) Close() error { return s.f.Close() }
+
+// at gives the hash at one place.
+func (s *stored) at(i int64) (h format.Hash, err error) {
+	off := i * hashSize
+	if off < s.from || off+hashSize > s.from+int64(len(s.buf)) {
+		s.buf, s.from = append(s.buf[:0], make([]byte, 16<<10)...), off
+		n, err := s.f.ReadAt(s.buf, off)
+		s.buf = s.buf[:n]
+		if int64(n) < hashSize {
+			return h, fault.New(fault.Corrupt, "log/hashes of the ledger ends too early").Because(err)
+		}
+	}
+	copy(h[:], s.buf[off-s.from:])
+	return h, nil
+}
+
+// ReadHashes implements tlog.HashReader.
+func (s *stored) ReadHashes(at []int64) ([]tlog.Hash, error) {
+	all := make([]tlog.Hash, len(at))
+	for i, one := range at {
+		h, err := s.at(one)
+		if err != nil {
+			return nil, err
+		}
+		all[i] = tlog.Hash(h)
+	}
+	return all, nil
+}
+
+// tree gives the tree of a checkpoint, whose root its edge must have.
+func (s *stored) tree(c format.Checkpoint) (format.Tree, error) {
+	var edge []format.Hash
+	for _, at := range format.EdgeIndexes(c.Size) {
+		h, err := s.at(at)
+		if err != nil {
+			return format.Tree{}, err
+		}
+		edge = append(edge, h)
+	}
+	t := format.NewTree(c.Size, edge)
+	if t.Root() != c.Root {
+		return t, fault.New(fault.Corrupt, "log/hashes of the ledger is not what its checkpoint of size %d is of", c.Size)
+	}
+	return t, nil
+}

@@ -1,0 +1,256 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+)
+
+// Proven is what Verify found.
+type Proven struct {
+	Records int64             // of the sandbox, all of which fit
+	Log     format.Checkpoint // the log that they are in
+	Grown   bool              // from the old checkpoint that was given
+}
+
+// Verify checks all records of a sandbox: that they are the ones that were appended, all
+// of them, in order, and that the log has them. With an old checkpoint, also that the
+// log only grew since. With keys, that its keys follow from one of them. An error of
+// kind Corrupt says what does not fit; where that is a record, its cause is a
+// format.Misfit, the first there is. The ledger may be appended to meanwhile.
+func (r Reader) Verify(ctx context.Context, id format.Sandbox, trusted []string, old []byte) (*Proven, error) {
+	if !id.Valid() {
+		return nil, fault.New(fault.Invalid, "%.80q is no sandbox", string(id))
+	}
+	v, err := r.view(trusted)
+	if err == nil && v.heads[id].removed {
+		err = fault.New(fault.NotFound, "it was removed, which is a record of %s", format.Host)
+	}
+	if err == nil {
+		err = r.fits(ctx, id, v)
+	}
+	p := &Proven{Records: v.heads[id].seq, Log: v.now}
+	if err == nil && len(old) > 0 {
+		p.Grown = true
+		err = r.grew(v, old)
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, "verify the ledger of %s", id)
+	}
+	return p, nil
+}
+
+// view is what a ledger should be, by its signatures.
+type view struct {
+	keys    format.Keys
+	flushed format.Checkpoint // whose hashes are all stored
+	now     format.Checkpoint // with what is in the intake alone
+	heads   map[format.Sandbox]head
+	lines   map[int64][]byte // of the intake, by leaf, from flushed on
+}
+
+// view reads the intake, and then what was flushed: if that was moved between, the
+// intake is the older one, and some of it is ignored.
+func (r Reader) view(trusted []string) (v view, err error) {
+	for range 4 {
+		if v, err = r.viewOnce(trusted); err == nil {
+			return v, nil
+		}
+	}
+	return v, err
+}
+
+func (r Reader) viewOnce(trusted []string) (v view, err error) {
+	intake, err := r.files.read(fileIntake)
+	if err != nil {
+		return v, err
+	}
+	signed, err := r.files.read(fileHeads)
+	if err != nil {
+		return v, err
+	}
+	if v.keys, err = r.Keys(); err != nil {
+		return v, err
+	}
+	if len(trusted) > 0 {
+		if v.keys, err = v.keys.Trusting(trusted); err != nil {
+			return v, err
+		}
+	}
+	ends, err := openHeads(signed, v.keys)
+	if err != nil {
+		return v, err
+	}
+	file, err := r.hashes()
+	if err != nil {
+		return v, err
+	}
+	defer file.Close()
+	s := state{heads: ends.all}
+	if s.tree, err = file.tree(ends.at); err != nil {
+		return v, err
+	}
+	batches, _, err := parseIntake(intake)
+	if err != nil {
+		return v, err
+	}
+	v.flushed, v.now, v.lines = ends.at, ends.at, map[int64][]byte{}
+	for _, b := range batches {
+		leaf := s.tree.Size()
+		p, err := replay(&s, v.keys, b)
+		if err != nil {
+			return v, err
+		}
+		if p == nil {
+			continue
+		}
+		for i, e := range b.entries {
+			v.lines[leaf+int64(i)] = e.line
+		}
+		s.took(p)
+	}
+	v.now.Size, v.now.Root = s.tree.Size(), s.tree.Root()
+	v.heads = s.heads
+	return v, nil
+}
+
+// fits follows the records of a sandbox up to where its chain ends, and the tree up to
+// its root.
+func (r Reader) fits(ctx context.Context, id format.Sandbox, v view) error {
+	file, err := r.hashes()
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	c := &cursor{path: r.files.path, id: id}
+	defer c.close()
+	w := &walk{ctx: ctx, view: v, lines: c, hashes: file, end: v.heads[id], chain: format.NewChain(id)}
+	root, err := format.CoverRoot(v.flushed.Size, w.leaf, file.at)
+	if err != nil {
+		return err
+	}
+	if root != v.flushed.Root {
+		return fault.New(fault.Corrupt, "log/hashes of the ledger is not what its checkpoint of size %d is of", v.flushed.Size)
+	}
+	for w.chain.Seq < w.end.seq {
+		if _, err := w.next(); err != nil {
+			return err
+		}
+	}
+	if w.chain.Head != w.end.hash {
+		return w.chain.Misfit(w.chain.Seq, "it is not the last one that was appended", nil)
+	}
+	return r.nothingBehind(w)
+}
+
+// nothingBehind: what follows was appended since the view, and so is in a newer one.
+func (r Reader) nothingBehind(w *walk) error {
+	_, err := w.lines.next()
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return w.chain.Misfit(w.chain.Seq+1, "it cannot be read", err)
+	}
+	newer, err := r.view(nil)
+	if err != nil {
+		return err
+	}
+	if newer.heads[w.chain.Sandbox].seq <= w.chain.Seq {
+		return w.chain.Misfit(w.chain.Seq+1, "it was never appended", nil)
+	}
+	return nil
+}
+
+// walk goes through the records of a sandbox.
+type walk struct {
+	ctx    context.Context
+	view   view
+	lines  *cursor
+	hashes *stored
+	end    head
+	chain  *format.Chain
+}
+
+// leaf gives the next record that is flushed, as CoverRoot asks for it.
+func (w *walk) leaf() (*format.Leaf, error) {
+	if w.chain.Seq >= w.end.seq {
+		return nil, nil
+	}
+	leaf, err := w.next()
+	if err != nil || leaf.At >= w.view.flushed.Size {
+		return nil, err
+	}
+	return leaf, nil
+}
+
+// next gives the next record, which is the one that the log has at its leaf.
+func (w *walk) next() (*format.Leaf, error) {
+	seq := w.chain.Seq + 1
+	if seq%1024 == 0 && w.ctx.Err() != nil {
+		return nil, context.Cause(w.ctx)
+	}
+	line, err := w.lines.next()
+	if errors.Is(err, io.EOF) {
+		line, err = w.pending(seq)
+	}
+	if err != nil {
+		return nil, w.chain.Misfit(seq, "it cannot be read", fault.New(fault.Corrupt, "its segment is damaged").Because(err))
+	}
+	rec, h, err := w.chain.Next(line)
+	if err != nil {
+		return nil, err
+	}
+	if rec.Leaf >= w.view.now.Size {
+		return nil, w.chain.Misfit(seq, "it says that it is at a place that the log does not have", nil)
+	}
+	want, err := w.at(rec.Leaf)
+	if err == nil && want != h {
+		err = w.chain.Misfit(seq, fmt.Sprintf("the log has another record at leaf %d", rec.Leaf), nil)
+	}
+	return &format.Leaf{At: rec.Leaf, Hash: h}, err
+}
+
+func (w *walk) at(leaf int64) (format.Hash, error) {
+	if line, ok := w.view.lines[leaf]; ok {
+		return format.HashLine(line), nil
+	}
+	return w.hashes.at(tlog.StoredHashIndex(0, leaf))
+}
+
+// pending gives a record that is in the intake, and not yet where it is read.
+func (w *walk) pending(seq int64) ([]byte, error) {
+	for leaf := max(w.chain.Leaf+1, w.view.flushed.Size); leaf < w.view.now.Size; leaf++ {
+		r, err := format.Parse(w.view.lines[leaf])
+		if err == nil && r.Sandbox == w.chain.Sandbox && r.Seq == seq {
+			return w.view.lines[leaf], nil
+		}
+	}
+	return nil, fault.New(fault.Corrupt, "it is missing")
+}
+
+// grew: the log grew from an old checkpoint.
+func (r Reader) grew(v view, old []byte) error {
+	c, err := v.keys.Checkpoint(old)
+	if err != nil {
+		return fault.Wrap(err, "read the old checkpoint")
+	}
+	file, err := r.hashes()
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	var proofs []byte
+	if c.Size < v.flushed.Size {
+		if proofs, err = format.Consistency(v.flushed.Size, []int64{c.Size}, file); err != nil {
+			return err
+		}
+	}
+	return format.Grew(c, v.flushed, string(proofs))
+}
