@@ -65,6 +65,9 @@ var rooms = map[string][]string{
 	"internal/gate/control": {"internal/box/plan", "internal/ownthread", "client/wire", "internal/fault"},
 	"internal/gate/process": {"internal/decoy", "internal/gate", "internal/gate/control", "internal/box/plan", "internal/journal", "internal/policy", "client/wire", "internal/fault"},
 
+	"internal/ledger":        {"internal/ledger/format", "internal/vfs", "internal/fault"},
+	"internal/ledger/format": {"internal/fault"},
+
 	"internal/timeline":  {"internal/fault", "internal/nearest"},
 	"internal/policy":    {"internal/fault", "internal/nearest"},
 	"internal/hook":      {"internal/fault"},

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -151,7 +152,11 @@ func (r Reader) fits(ctx context.Context, id format.Sandbox, v view) error {
 
 // nothingBehind: what follows was appended since the view, and so is in a newer one.
 func (r Reader) nothingBehind(w *walk) error {
-	_, err := w.lines.next()
+	line, err := w.lines.next()
+	for len(w.taken) > 0 && err == nil && bytes.Equal(line, w.taken[0]) {
+		w.taken = w.taken[1:]
+		line, err = w.lines.next()
+	}
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil
@@ -176,6 +181,7 @@ type walk struct {
 	hashes *stored
 	end    head
 	chain  *format.Chain
+	taken  [][]byte // lines that were taken from the intake
 }
 
 // leaf gives the next record that is flushed, as CoverRoot asks for it.
@@ -196,10 +202,7 @@ func (w *walk) next() (*format.Leaf, error) {
 	if seq%1024 == 0 && w.ctx.Err() != nil {
 		return nil, context.Cause(w.ctx)
 	}
-	line, err := w.lines.next()
-	if errors.Is(err, io.EOF) {
-		line, err = w.pending(seq)
-	}
+	line, err := w.line(seq)
 	if err != nil {
 		return nil, w.chain.Misfit(seq, "it cannot be read", fault.New(fault.Corrupt, "its segment is damaged").Because(err))
 	}
@@ -222,6 +225,19 @@ func (w *walk) at(leaf int64) (format.Hash, error) {
 		return format.HashLine(line), nil
 	}
 	return w.hashes.at(tlog.StoredHashIndex(0, leaf))
+}
+
+// line gives the line of a record. From the end of the segments on, as it was met, it
+// is taken from the intake: they may grow meanwhile.
+func (w *walk) line(seq int64) ([]byte, error) {
+	if len(w.taken) == 0 {
+		if line, err := w.lines.next(); !errors.Is(err, io.EOF) {
+			return line, err
+		}
+	}
+	line, err := w.pending(seq)
+	w.taken = append(w.taken, line)
+	return line, err
 }
 
 // pending gives a record that is in the intake, and not yet where it is read.

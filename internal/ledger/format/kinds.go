@@ -129,7 +129,7 @@ type Denial struct {
 
 // Exec: a command begins.
 type Exec struct {
-	Args []string `json:"args" jsonschema:"The command, redacted"`
+	Args []string `json:"args,omitempty" jsonschema:"The command, redacted"`
 	Dir  string   `json:"dir,omitempty" jsonschema:"Working directory, redacted"`
 	Env  []string `json:"env,omitempty" jsonschema:"Names of its environment variables; never their values"`
 	Exec string   `json:"exec" jsonschema:"Id of the command"`
@@ -285,7 +285,7 @@ type Stop struct {
 
 // Tournament: candidates were tried in forks.
 type Tournament struct {
-	Candidates []Candidate `json:"candidates" jsonschema:"All of them"`
+	Candidates []Candidate `json:"candidates,omitempty" jsonschema:"All of them"`
 	Snapshot   string      `json:"snapshot,omitempty" jsonschema:"Snapshot they began at"`
 	Winner     string      `json:"winner,omitempty" jsonschema:"Name of the best; absent for none"`
 }

@@ -1,0 +1,285 @@
+package ledger
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// script is what a ledger goes through; it gives the commands whose records were
+// acknowledged, by sandbox. Errors do not end it.
+func script(l *Ledger, from int) map[format.Sandbox][]string {
+	ctx := context.Background()
+	acked := map[format.Sandbox][]string{}
+	for i := from; i < from+12; i++ {
+		id := []format.Sandbox{boxA, boxB}[i%2]
+		if _, err := l.Append(ctx, draft(id, i)); err == nil {
+			acked[id] = append(acked[id], fmt.Sprint(i))
+		}
+		switch i - from {
+		case 4:
+			l.RotateKey(ctx)
+		case 6:
+			l.Archive(ctx, boxA, time.Now().Add(time.Hour))
+		case 8:
+			l.Checkpoint(ctx)
+		}
+	}
+	return acked
+}
+
+// holds fails unless all that was acknowledged is there, in order, and all verifies.
+func holds(t *testing.T, what, dir string, acked map[format.Sandbox][]string) {
+	t.Helper()
+	r := NewReader(dir)
+	for id, want := range acked {
+		got := execs(t, r, id, Filter{})
+		for _, one := range got {
+			if len(want) > 0 && want[0] == one {
+				want = want[1:]
+			}
+		}
+		if len(want) > 0 {
+			t.Errorf("%s: of %s, %q were acknowledged and are not there, or not in order: %q", what, id, want, got)
+		}
+	}
+	for _, id := range []format.Sandbox{boxA, boxB, format.Host} {
+		if _, err := r.Verify(context.Background(), id, nil, nil); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// Whichever write fails, once or from then on as on a full disk, nothing that was
+// acknowledged is lost, and when the disk works again the ledger goes on, both as it is
+// open and opened anew.
+func TestEveryWriteMayFail(t *testing.T) {
+	t.Parallel()
+	o := Options{SegmentBytes: 700, IntakeBytes: 1500}
+	for _, c := range []struct {
+		errno syscall.Errno
+		stay  bool
+	}{{syscall.EIO, false}, {syscall.ENOSPC, true}} {
+		for k := 1; ; k++ {
+			what := fmt.Sprintf("call %d fails with %v, stay %v", k, c.errno, c.stay)
+			dir := t.TempDir()
+			faulty := &vfs.Faulty{FS: vfs.OS()}
+			o.FS = faulty
+			faulty.FailAt(k, c.errno, c.stay)
+			l, _, err := Open(dir, o)
+			acked := map[format.Sandbox][]string{}
+			if err == nil {
+				acked = script(l, 0)
+			}
+			reached := faulty.Failed()
+			faulty.FailAt(0, 0, false)
+			if err == nil {
+				for id, more := range script(l, 100) {
+					if len(more) != 6 {
+						t.Fatalf("%s: afterwards %q of %s", what, more, id)
+					}
+					acked[id] = append(acked[id], more...)
+				}
+				holds(t, what, dir, acked)
+				if err := l.Close(); err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+			}
+			again, _, err := Open(dir, o)
+			if err != nil {
+				t.Fatalf("%s: opened anew: %v", what, err)
+			}
+			for id, more := range script(again, 200) {
+				acked[id] = append(acked[id], more...)
+			}
+			holds(t, what+", opened anew", dir, acked)
+			again.Close()
+			if t.Failed() || !reached {
+				break
+			}
+			os.RemoveAll(dir)
+		}
+	}
+}
+
+// copied copies a ledger as it is on the disk.
+func copied(t *testing.T, from string) string {
+	t.Helper()
+	to := t.TempDir()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// An intake that ends at any byte gives all batches that are whole, and the rest is kept
+// and said.
+func TestATornTailIsSetAsideAndSaid(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l, _ := opened(t, dir, Options{})
+	appended(t, l, draft(boxA, 0))
+	l.Checkpoint(t.Context())
+	live := copied(t, dir)
+	for i := 1; i < 4; i++ {
+		appended(t, l, draft(boxA, i), draft(boxB, i))
+	}
+	intake, err := os.ReadFile(filepath.Join(dir, fileIntake))
+	if err != nil {
+		t.Fatal(err)
+	}
+	batches, end, err := parseIntake(intake)
+	if err != nil || end != len(intake) || len(batches) != 3 {
+		t.Fatal(end, err)
+	}
+	for n := 0; n <= len(intake); n++ {
+		whole, end, err := parseIntake(intake[:n])
+		if err != nil || end > n || len(whole) < len(batches) && n == len(intake) {
+			t.Fatal(n, end, err)
+		}
+		if n%89 != 0 && end != n && end != n-1 && n+1 != len(intake) {
+			continue // on the disk as well, only some of them, and those at borders
+		}
+		at := copied(t, live)
+		if err := os.WriteFile(filepath.Join(at, fileIntake), intake[:n], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		again, report := opened(t, at, Options{})
+		if report.Mended != 2*len(whole) || (len(report.Aside) == 1) != (end < n) {
+			t.Fatalf("cut at %d: %+v", n, report)
+		}
+		if end < n {
+			kept, err := os.ReadFile(filepath.Join(at, report.Aside[0]))
+			if err != nil || !bytes.Equal(kept, intake[end:n]) {
+				t.Fatalf("cut at %d: kept %q, %v", n, kept, err)
+			}
+		}
+		verified(t, again.Reader, boxA, int64(1+len(whole)))
+		appended(t, again, draft(boxA, 9))
+		verified(t, again.Reader, boxA, int64(2+len(whole)))
+		again.Close()
+	}
+	damaged := bytes.Clone(intake)
+	damaged[10] ^= 1
+	if _, _, err := parseIntake(damaged); err == nil {
+		t.Error("damage before the tail was taken for a torn tail")
+	}
+}
+
+var child = flag.String("ledger-child", "", "append to the ledger in this directory until killed")
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if *child != "" {
+		if err := load(*child, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// load appends by several goroutines for ever, and writes down what is acknowledged.
+func load(dir string, to io.Writer) error {
+	l, _, err := Open(dir, Options{SegmentBytes: 4 << 10, IntakeBytes: 16 << 10})
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	errs := make(chan error, 4)
+	for g := range 4 {
+		wg.Go(func() {
+			id := []format.Sandbox{boxA, boxB}[g%2]
+			for i := 0; ; i++ {
+				rs, err := l.Append(context.Background(), draft(id, i))
+				if err != nil {
+					errs <- err
+					return
+				}
+				mu.Lock()
+				fmt.Fprintf(to, "%s %d\n", id, rs[0].Seq)
+				mu.Unlock()
+				if g == 0 && i%37 == 36 {
+					l.RotateKey(context.Background())
+				}
+				if g == 1 && i%29 == 28 {
+					l.Archive(context.Background(), id, time.Now())
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return <-errs
+}
+
+// A process that is killed at any moment leaves all that it acknowledged.
+func TestAKilledProcessLosesNothing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	last := map[string]int64{}
+	for range 12 {
+		cmd := exec.Command("/proc/self/exe", "-ledger-child", dir)
+		cmd.Args[0] = os.Args[0]
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		after := rand.IntN(150)
+		lines := bufio.NewScanner(out)
+		for n := 0; lines.Scan(); n++ {
+			if n == after {
+				cmd.Process.Kill()
+			}
+			id, seq, _ := strings.Cut(lines.Text(), " ")
+			at, err := strconv.ParseInt(seq, 10, 64)
+			if err != nil {
+				break // the line that it was killed at
+			}
+			last[id] = max(last[id], at)
+		}
+		var died *exec.ExitError
+		if err := cmd.Wait(); !errors.As(err, &died) || died.ProcessState.ExitCode() != -1 {
+			t.Fatalf("the child ended by itself: %v", err)
+		}
+		l, report, err := Open(dir, Options{SegmentBytes: 4 << 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id, seq := range last {
+			p, err := l.Verify(t.Context(), format.Sandbox(id), nil, nil)
+			if err != nil || p.Records < seq {
+				t.Fatalf("%+v, %v; %d were acknowledged; %+v", p, err, seq, report)
+			}
+			got := execs(t, l.Reader, format.Sandbox(id), Filter{Kinds: []format.Kind{format.KindExec}})
+			if !slices.Contains(got, "0") {
+				t.Fatal(len(got))
+			}
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
