@@ -2,8 +2,11 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"os"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
@@ -84,7 +87,7 @@ const most = 256
 // serve owns the state until the ledger is closed.
 func (l *Ledger) serve() {
 	defer close(l.closed)
-	defer l.lock.Close()
+	defer l.unlock()
 	for {
 		select {
 		case <-l.closing:
@@ -96,6 +99,12 @@ func (l *Ledger) serve() {
 			l.handle(a)
 		}
 	}
+}
+
+// unlock lets another process open the ledger. It says so, rather than to close the file
+// alone, which a child that is just being forked still has open.
+func (l *Ledger) unlock() {
+	l.closeErr = errors.Join(l.closeErr, unix.Flock(int(l.lock.Fd()), unix.LOCK_UN), l.lock.Close())
 }
 
 // handle does what is asked for, with all other records that wait.

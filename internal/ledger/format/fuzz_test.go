@@ -1,0 +1,97 @@
+package format
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// A line that is read is the one line of its record.
+func FuzzParse(f *testing.F) {
+	for _, k := range Kinds() {
+		line, err := Encode(&Record{Body: newBody(k), Sandbox: Host, Seq: 1, Observer: BySandbox})
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(line)
+	}
+	f.Add([]byte(`{"v":2}`))
+	f.Add([]byte(`{"body":{"args":null}}`))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		r, err := Parse(line)
+		if err != nil {
+			return
+		}
+		again, err := Encode(r)
+		if err != nil || !bytes.Equal(again, line) {
+			t.Errorf("%q is written %q, %v", line, again, err)
+		}
+	})
+}
+
+// No bundle makes the reader fail in another way than by an error.
+func FuzzVerifyBundle(f *testing.F) {
+	golden, err := os.ReadFile("../strangertest/testdata/bundle.tar")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(golden)
+	f.Add(golden[:block])
+	f.Add(append(tarHeader(FileManifest, maxFile), make([]byte, 2*block)...))
+	f.Add(append(tarHeader("../../etc/passwd", 0), make([]byte, 2*block)...))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		v, err := VerifyBundle(context.Background(), bytes.NewReader(b), int64(len(b)), Demands{})
+		if (v == nil) == (err == nil) {
+			t.Errorf("%+v, %v", v, err)
+		}
+	})
+}
+
+// The proof of any leaves of any tree gives its root, and only with all of its hashes.
+func TestACoverGivesTheRoot(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		size := rapid.Int64Range(0, 300).Draw(t, "size")
+		var tree Tree
+		var stored, leaves []Hash
+		for i := range size {
+			h := HashLine([]byte{byte(i), byte(i >> 8)})
+			leaves = append(leaves, h)
+			stored = append(stored, tree.Add(h)...)
+		}
+		var edge []Hash
+		for _, at := range EdgeIndexes(size) {
+			edge = append(edge, stored[at])
+		}
+		if again := NewTree(size, edge); again.Root() != tree.Root() {
+			t.Error("another root by the edge")
+		}
+		var mine []int64
+		for i := range size {
+			if rapid.Bool().Draw(t, "mine") {
+				mine = append(mine, i)
+			}
+		}
+		cover := Cover(size, mine)
+		root, err := CoverRoot(size, func() (*Leaf, error) {
+			if len(mine) == 0 {
+				return nil, nil
+			}
+			at := mine[0]
+			mine = mine[1:]
+			return &Leaf{at, leaves[at]}, nil
+		}, func(at int64) (Hash, error) {
+			if cover[0] != at {
+				t.Errorf("asked for %d, not %d", at, cover[0])
+			}
+			cover = cover[1:]
+			return stored[at], nil
+		})
+		if err != nil || root != tree.Root() || len(cover) > 0 {
+			t.Errorf("%v, %v, %d left", root, err, len(cover))
+		}
+	})
+}
