@@ -38,7 +38,7 @@ func (l *Ledger) sound(p *plan, drafts []Draft) error {
 		if _, looked := p.heads[d.Sandbox]; looked || h.seq == 0 || h.removed {
 			continue
 		}
-		info, err := os.Lstat(filepath.Join(l.files.path, segment(d.Sandbox, h.first)))
+		info, err := os.Lstat(filepath.Join(l.path, segment(d.Sandbox, h.first)))
 		if err != nil || info.Size() != h.bytes {
 			return fault.New(fault.Corrupt, "the newest segment of %s is not as it was written", d.Sandbox).Because(err).
 				WithHint("find what is wrong with `coppice verify`")

@@ -20,7 +20,7 @@ func (l *Ledger) WriteBlob(id format.Sandbox, content []byte) (string, error) {
 	dir := dirBlobs + "/" + string(id)
 	l.blobs.Lock()
 	defer l.blobs.Unlock()
-	if _, err := os.Lstat(filepath.Join(l.files.path, dir, name)); err == nil {
+	if _, err := os.Lstat(filepath.Join(l.path, dir, name)); err == nil {
 		return name, nil
 	}
 	err := l.mkdir(dir)

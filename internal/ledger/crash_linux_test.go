@@ -278,7 +278,7 @@ func TestAKilledProcessLosesNothing(t *testing.T) {
 			last[id] = max(last[id], at)
 		}
 		var died *exec.ExitError
-		if err := cmd.Wait(); !errors.As(err, &died) || died.ProcessState.ExitCode() != -1 {
+		if err := cmd.Wait(); !errors.As(err, &died) || died.ExitCode() != -1 {
 			t.Fatalf("the child ended by itself: %v", err)
 		}
 		l, report, err := Open(dir, Options{SegmentBytes: 4 << 10})

@@ -124,7 +124,7 @@ func (x *export) file(w io.Writer, f format.File) error {
 // scan goes through the records once: their hash and size, their leaves, and the
 // captures that they name.
 func (x *export) scan() (sum format.Hash, size int64, blobs map[string]bool, err error) {
-	c := &cursor{path: x.ledger.files.path, id: x.Sandbox}
+	c := &cursor{path: x.ledger.path, id: x.Sandbox}
 	defer c.close()
 	h, chain := sha256.New(), format.NewChain(x.Sandbox)
 	blobs = map[string]bool{}
@@ -201,7 +201,7 @@ func (x *export) proofs(old []int64) error {
 }
 
 func (x *export) reader() *recordReader {
-	return &recordReader{c: &cursor{path: x.ledger.files.path, id: x.Sandbox}}
+	return &recordReader{c: &cursor{path: x.ledger.path, id: x.Sandbox}}
 }
 
 // recordReader gives the lines of a cursor as a stream.

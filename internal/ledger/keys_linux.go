@@ -89,9 +89,6 @@ func parseSecrets(b []byte) (*secrets, error) {
 	return s, err
 }
 
-// current is the public key of the signer.
-func (s *secrets) current() string { return s.keys[len(s.keys)-1].Key }
-
 // blob gives the salt and the name of a sandbox's blob: the same for the same content,
 // and telling nothing of it to who has neither key nor salt.
 func (s *secrets) blob(id format.Sandbox, content []byte) (salt, name format.Hash) {

@@ -54,12 +54,12 @@ func (l *Ledger) Append(ctx context.Context, drafts ...Draft) ([]format.Record, 
 		return nil, nil
 	}
 	got := l.ask(ctx, ask{drafts: drafts})
-	return got.records, fault.Wrap(got.err, "append to the ledger in %s", l.files.path)
+	return got.records, fault.Wrap(got.err, "append to the ledger in %s", l.path)
 }
 
 // do has fn called by serve, which owns the state.
 func (l *Ledger) do(ctx context.Context, what string, fn func() error) error {
-	return fault.Wrap(l.ask(ctx, ask{do: fn}).err, "%s of the ledger in %s", what, l.files.path)
+	return fault.Wrap(l.ask(ctx, ask{do: fn}).err, "%s of the ledger in %s", what, l.path)
 }
 
 func (l *Ledger) ask(ctx context.Context, a ask) answer {
@@ -78,7 +78,7 @@ func (l *Ledger) ask(ctx context.Context, a ask) answer {
 func (l *Ledger) Close() error {
 	l.closeOnce.Do(func() { close(l.closing) })
 	<-l.closed
-	return fault.Wrap(l.closeErr, "close the ledger in %s", l.files.path)
+	return fault.Wrap(l.closeErr, "close the ledger in %s", l.path)
 }
 
 // most is how many callers share one flush.

@@ -79,7 +79,7 @@ func (l *Ledger) load() (o Opened, err error) {
 	if o.New, err = l.begin(); err != nil {
 		return o, err
 	}
-	old, err := l.Reader.ends(l.secrets.keys)
+	old, err := l.ends(l.secrets.keys)
 	if err != nil {
 		return o, err
 	}
@@ -191,7 +191,7 @@ func (l *Ledger) untouched() error {
 			return errors.Join(err, fault.New(fault.Corrupt, "the ledger has no log/heads").WithHint("put the file back from where it went"))
 		}
 	}
-	names, err := os.ReadDir(filepath.Join(l.files.path, dirSandboxes))
+	names, err := os.ReadDir(filepath.Join(l.path, dirSandboxes))
 	if err == nil && len(names) > 0 {
 		err = fault.New(fault.Corrupt, "the ledger has records and no log").WithHint("put log/ back from where it went")
 	}
@@ -200,7 +200,7 @@ func (l *Ledger) untouched() error {
 
 // treeAt reads the edge of the tree at a checkpoint, which must be that tree's.
 func (l *Ledger) treeAt(c format.Checkpoint) (format.Tree, error) {
-	stored, err := l.Reader.hashes()
+	stored, err := l.hashes()
 	if err != nil {
 		return format.Tree{}, err
 	}
@@ -243,7 +243,7 @@ func replay(s *state, keys format.Keys, b batch) (*plan, error) {
 
 // cut takes from a segment what lies behind the last record that counts.
 func (l *Ledger) cut(name string, end int64, o *Opened) error {
-	f, err := openAt(l.files.path, name, os.O_RDWR)
+	f, err := openAt(l.path, name, os.O_RDWR)
 	if err != nil {
 		return err
 	}

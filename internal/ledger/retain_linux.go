@@ -54,7 +54,7 @@ func (l *Ledger) Archive(ctx context.Context, id format.Sandbox, before time.Tim
 
 // archivable gives the segments that can be archived, and the first record after them.
 func (l *Ledger) archivable(id format.Sandbox, h head, before time.Time) (old []int64, next int64, err error) {
-	all, err := segments(l.files.path, id)
+	all, err := segments(l.path, id)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -131,7 +131,7 @@ func (l *Ledger) Remove(ctx context.Context, id format.Sandbox) error {
 func (l *Ledger) wipe(id format.Sandbox) error {
 	for _, top := range []string{dirBlobs, dirSandboxes} {
 		dir := top + "/" + string(id)
-		names, err := os.ReadDir(filepath.Join(l.files.path, dir))
+		names, err := os.ReadDir(filepath.Join(l.path, dir))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

@@ -33,7 +33,7 @@ func (r Reader) hashes() (*stored, error) {
 }
 
 // Close closes the file.
-func (s *stored) Close() error { return s.f.Close() }
+func (s *stored) Close() { s.f.Close() }
 
 // at gives the hash at one place.
 func (s *stored) at(i int64) (h format.Hash, err error) {

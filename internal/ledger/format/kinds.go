@@ -87,7 +87,7 @@ func newBody(k Kind) Body {
 	return nil
 }
 
-// Approval: a person answered a question.
+// Approval tells: a person answered a question.
 type Approval struct {
 	Answer   string `json:"answer" jsonschema:"What was answered: allow or deny"`
 	By       string `json:"by" jsonschema:"Who answered, as the daemon knows them"`
@@ -95,13 +95,13 @@ type Approval struct {
 	Until    string `json:"until,omitempty" jsonschema:"Until when the answer holds; absent for good"`
 }
 
-// Archive: older segments of the sandbox were compressed. They still verify.
+// Archive tells: older segments of the sandbox were compressed. They still verify.
 type Archive struct {
 	First int64 `json:"first" jsonschema:"Seq of the first record archived"`
 	Last  int64 `json:"last" jsonschema:"Seq of the last record archived"`
 }
 
-// Create: the sandbox was made.
+// Create tells: the sandbox was made.
 type Create struct {
 	Base     string `json:"base" jsonschema:"What its root file system is made from"`
 	Driver   string `json:"driver,omitempty" jsonschema:"How its root file system is versioned"`
@@ -109,7 +109,7 @@ type Create struct {
 	Snapshot string `json:"snapshot,omitempty" jsonschema:"Snapshot it begins at"`
 }
 
-// Delete: the sandbox was deleted; in the records of host, its ledger.
+// Delete tells: the sandbox was deleted; in the records of host, its ledger.
 type Delete struct {
 	Head    string `json:"head,omitempty" jsonschema:"Hash of its last record, where the ledger goes as well"`
 	Ledger  bool   `json:"ledger" jsonschema:"Whether its ledger goes as well"`
@@ -117,7 +117,7 @@ type Delete struct {
 	Sandbox string `json:"sandbox" jsonschema:"Id of what is deleted"`
 }
 
-// Denial: a file or a system call was refused, perhaps several times.
+// Denial tells: a file or a system call was refused, perhaps several times.
 type Denial struct {
 	Count   int64  `json:"count" jsonschema:"How often"`
 	Exec    string `json:"exec,omitempty" jsonschema:"Id of the command"`
@@ -127,7 +127,7 @@ type Denial struct {
 	Syscall string `json:"syscall,omitempty" jsonschema:"The system call"`
 }
 
-// Exec: a command begins.
+// Exec tells: a command begins.
 type Exec struct {
 	Args []string `json:"args,omitempty" jsonschema:"The command, redacted"`
 	Dir  string   `json:"dir,omitempty" jsonschema:"Working directory, redacted"`
@@ -137,7 +137,7 @@ type Exec struct {
 	User string   `json:"user,omitempty" jsonschema:"The user that it runs as inside"`
 }
 
-// Exit: a command ended.
+// Exit tells: a command ended.
 type Exit struct {
 	Before        string    `json:"before,omitempty" jsonschema:"Snapshot before the command"`
 	Changes       []Change  `json:"changes,omitempty" jsonschema:"Paths that it changed, as many as were kept"`
@@ -174,13 +174,13 @@ type Resources struct {
 	UserMicros   int64 `json:"user_us,omitempty" jsonschema:"Processor time outside of it, in microseconds"`
 }
 
-// Fork: another sandbox was made from this one.
+// Fork tells: another sandbox was made from this one.
 type Fork struct {
 	Child    string `json:"child" jsonschema:"Id of the sandbox that was made"`
 	Snapshot string `json:"snapshot" jsonschema:"Snapshot it begins at"`
 }
 
-// Grant: a secret was granted, used, or taken away.
+// Grant tells: a secret was granted, used, or taken away.
 type Grant struct {
 	Event string `json:"event" jsonschema:"given, used, refused, revoked or expired"`
 	Grant string `json:"grant" jsonschema:"Name of the grant; never the secret"`
@@ -188,28 +188,28 @@ type Grant struct {
 	Until string `json:"until,omitempty" jsonschema:"Until when it holds"`
 }
 
-// Key: the key that signs the log was changed.
+// Key tells: the key that signs the log was changed.
 type Key struct {
 	New       string `json:"new" jsonschema:"The new verifier key"`
 	Old       string `json:"old" jsonschema:"The old verifier key"`
 	Statement string `json:"statement" jsonschema:"The note by which the old key signs the new one"`
 }
 
-// Limit: a limit was hit.
+// Limit tells: a limit was hit.
 type Limit struct {
 	Exec  string `json:"exec,omitempty" jsonschema:"Id of the command"`
 	Limit string `json:"limit" jsonschema:"The limit, as the policy calls it"`
 	Value int64  `json:"value,omitempty" jsonschema:"The limit's value, in its unit"`
 }
 
-// Lost: records that could not be kept.
+// Lost tells: records that could not be kept.
 type Lost struct {
 	Count  int64  `json:"count" jsonschema:"How many"`
 	Of     string `json:"of,omitempty" jsonschema:"Their kind, where it is known"`
 	Reason string `json:"reason" jsonschema:"Why"`
 }
 
-// Network: what the gate decided, perhaps several times.
+// Network tells: what the gate decided, perhaps several times.
 type Network struct {
 	Addr     string `json:"addr,omitempty" jsonschema:"Address"`
 	BytesIn  int64  `json:"bytes_in,omitempty" jsonschema:"Bytes to the sandbox"`
@@ -225,7 +225,7 @@ type Network struct {
 	Verdict  string `json:"verdict" jsonschema:"allow or deny"`
 }
 
-// Policy: the policy of the sandbox was changed.
+// Policy tells: the policy of the sandbox was changed.
 type Policy struct {
 	After  string `json:"after" jsonschema:"Digest of the policy from now on"`
 	Before string `json:"before" jsonschema:"Digest of the policy until now"`
@@ -234,7 +234,7 @@ type Policy struct {
 	Until  string `json:"until,omitempty" jsonschema:"Until when it holds"`
 }
 
-// Program: a program was started, or many that are alike.
+// Program tells: a program was started, or many that are alike.
 type Program struct {
 	Args          []string `json:"args,omitempty" jsonschema:"Arguments, redacted"`
 	Code          int      `json:"code,omitempty" jsonschema:"Exit code"`
@@ -249,21 +249,21 @@ type Program struct {
 	Started       string   `json:"started,omitempty" jsonschema:"When it was started, or the first of them"`
 }
 
-// Rollback: the sandbox went to another snapshot.
+// Rollback tells: the sandbox went to another snapshot.
 type Rollback struct {
 	From    string `json:"from" jsonschema:"Snapshot of what was left"`
 	InPlace bool   `json:"in_place,omitempty" jsonschema:"Whether processes were left running"`
 	To      string `json:"to" jsonschema:"Snapshot it went to"`
 }
 
-// Session: somebody came to a terminal, or left it.
+// Session tells: somebody came to a terminal, or left it.
 type Session struct {
 	By    string `json:"by,omitempty" jsonschema:"Who, as the daemon knows them"`
 	Event string `json:"event" jsonschema:"attached or left"`
 	Exec  string `json:"exec" jsonschema:"Id of the command"`
 }
 
-// Snapshot: the state of the sandbox was kept.
+// Snapshot tells: the state of the sandbox was kept.
 type Snapshot struct {
 	Cause    string `json:"cause" jsonschema:"Why: exec, auto, manual, fork, import or checkout"`
 	Changes  int64  `json:"changes,omitempty" jsonschema:"How many paths differ from its parent"`
@@ -272,18 +272,18 @@ type Snapshot struct {
 	Snapshot string `json:"snapshot" jsonschema:"Its id"`
 }
 
-// Start: the sandbox has processes from now on.
+// Start tells: the sandbox has processes from now on.
 type Start struct {
 	Enforced []string `json:"enforced,omitempty" jsonschema:"What is enforced"`
 	Lacking  []string `json:"lacking,omitempty" jsonschema:"What this host cannot enforce"`
 }
 
-// Stop: the sandbox has no processes from now on.
+// Stop tells: the sandbox has no processes from now on.
 type Stop struct {
 	Reason string `json:"reason,omitempty" jsonschema:"Why"`
 }
 
-// Tournament: candidates were tried in forks.
+// Tournament tells: candidates were tried in forks.
 type Tournament struct {
 	Candidates []Candidate `json:"candidates,omitempty" jsonschema:"All of them"`
 	Snapshot   string      `json:"snapshot,omitempty" jsonschema:"Snapshot they began at"`

@@ -97,7 +97,7 @@ func (a *archive) end() error {
 func (a *archive) zeros(from, to int64) error {
 	b := make([]byte, to-from)
 	if _, err := a.r.ReadAt(b, from); err != nil && to > from {
-		if err != io.EOF || a.size != to { //nolint:errorlint // io.ReaderAt gives io.EOF itself, also with all bytes read
+		if err != io.EOF || a.size != to {
 			return torn("padding", err)
 		}
 	}
