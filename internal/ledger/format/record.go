@@ -138,7 +138,7 @@ func Parse(line []byte) (*Record, error) {
 		return nil, fault.New(fault.Corrupt, "a record of more than %d bytes", MaxLine)
 	}
 	var e envelope[json.RawMessage]
-	if err := strict(line, &e); err != nil {
+	if err := json.Unmarshal(line, &e); err != nil {
 		return nil, foreign(line, err)
 	}
 	if e.V != Version {
@@ -148,7 +148,7 @@ func Parse(line []byte) (*Record, error) {
 	if body == nil {
 		return nil, newer("a record of kind %.80q, which this build does not know", e.Kind)
 	}
-	if err := strict(e.Body, body); err != nil {
+	if err := json.Unmarshal(e.Body, body); err != nil {
 		return nil, foreign(line, err)
 	}
 	prev, err := ParseHash(e.Prev)
@@ -165,8 +165,8 @@ func Parse(line []byte) (*Record, error) {
 	r := &Record{Body: body, Leaf: e.Leaf, Name: e.Name, Observer: e.Observer, Policy: e.Policy,
 		Prev: prev, Sandbox: e.Sandbox, Seq: e.Seq, Tier: e.Tier, Time: at}
 	again, err := encode(r)
-	if err != nil || !bytes.Equal(again, line) {
-		return nil, fault.New(fault.Corrupt, "a record that is not in canonical form").Because(err)
+	if err != nil || !bytes.Equal(again, line) { // so an unknown field as well
+		return nil, foreign(line, errors.Join(err, strict(line, &e), strict(e.Body, newBody(e.Kind))))
 	}
 	return r, nil
 }
@@ -181,7 +181,7 @@ func foreign(line []byte, err error) error {
 	if err != nil && strings.Contains(err.Error(), "unknown field") {
 		return newer("a record with a field that this build does not know").Because(err)
 	}
-	return fault.New(fault.Corrupt, "this is no record").Because(err)
+	return fault.New(fault.Corrupt, "this is no record in canonical form").Because(err)
 }
 
 func newer(msg string, args ...any) *fault.Error {
@@ -205,8 +205,8 @@ func strict(b []byte, to any) error {
 // the order of their names and whose numbers are integers. The standard library
 // writes three characters as escapes that the RFC has as they are.
 func canonical(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
+	b := bytes.NewBuffer(make([]byte, 0, 1024))
+	enc := json.NewEncoder(b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
 		return nil, err
