@@ -349,6 +349,9 @@ func TestTheFirstRecordThatDoesNotFitIsNamed(t *testing.T) {
 		}
 		verified(t, l.Reader, boxB, 20)
 	}
+	if err := os.WriteFile(name, whole[:len(whole)-3], 0o600); err != nil {
+		t.Fatal(err)
+	}
 	again, _ := opened(t, dir, Options{})
 	if _, err := again.Append(t.Context(), draft(boxA, 20)); !fault.Is(err, fault.Corrupt) {
 		t.Errorf("a damaged chain was appended to: %v", err)
