@@ -85,11 +85,12 @@ func holds(t *testing.T, what, dir string, acked map[format.Sandbox][]string) {
 func TestEveryWriteMayFail(t *testing.T) {
 	t.Parallel()
 	o := Options{SegmentBytes: 700, IntakeBytes: 1500}
+	first, step := sample(t)
 	for _, c := range []struct {
 		errno syscall.Errno
 		stay  bool
 	}{{syscall.EIO, false}, {syscall.ENOSPC, true}} {
-		for k := 1; ; k++ {
+		for k := 1 + first; ; k += step {
 			what := fmt.Sprintf("call %d fails with %v, stay %v", k, c.errno, c.stay)
 			dir := inMemory(t)
 			faulty := &vfs.Faulty{FS: vfs.OS()}

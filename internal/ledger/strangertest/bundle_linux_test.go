@@ -113,7 +113,8 @@ func TestAStrangerVerifiesABundle(t *testing.T) {
 func TestEveryByteOfABundleCounts(t *testing.T) {
 	t.Parallel()
 	b, key := made(t, 4)
-	for i := range b {
+	first, step := sample(t)
+	for i := first; i < len(b); i += step {
 		changed := bytes.Clone(b)
 		changed[i] ^= 1 << (i % 8)
 		both(t, changed, key, fmt.Sprintf("byte %d of %d", i, len(b)))
