@@ -1,6 +1,12 @@
-// Package strangertest holds a verifier of bundles that was written from docs/LEDGER.md
-// alone, with nothing but the standard library, and tests that what it finds is what
-// Coppice's own verifier finds.
+// Package strangertest holds a second verifier of bundles, which shares no code with
+// Coppice's own: this file imports the standard library alone, and each rule that it
+// applies is one of docs/LEDGER.md. It was written with knowledge of the other one, so it is
+// no proof that somebody who has the page alone would read it so. The tests compare what
+// both find.
+//
+// It verifies the archive, signatures, sums, names of captures, the chain and the root. It
+// leaves out what is not needed for that: the fields of a record besides those of the
+// chain, growth from an older checkpoint, and witnesses.
 package strangertest
 
 import (
