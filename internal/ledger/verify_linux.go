@@ -132,6 +132,7 @@ func (r Reader) fits(ctx context.Context, id format.Sandbox, v view) error {
 	c := &cursor{path: r.files.path, id: id}
 	defer c.close()
 	w := &walk{ctx: ctx, view: v, lines: c, hashes: file, end: v.heads[id], chain: format.NewChain(id)}
+	w.ahead = format.NewAhead(w.stored)
 	root, err := format.CoverRoot(v.flushed.Size, w.leaf, file.at)
 	if err != nil {
 		return err
@@ -178,6 +179,8 @@ type walk struct {
 	ctx    context.Context
 	view   view
 	lines  *cursor
+	ahead  *format.Ahead // of lines
+	read   int64         // how many of lines
 	hashes *stored
 	end    head
 	chain  *format.Chain
@@ -206,7 +209,7 @@ func (w *walk) next() (*format.Leaf, error) {
 	if err != nil {
 		return nil, w.chain.Misfit(seq, "it cannot be read", fault.New(fault.Corrupt, "its segment is damaged").Because(err))
 	}
-	rec, h, err := w.chain.Next(line)
+	rec, h, err := w.chain.Follow(line)
 	if err != nil {
 		return nil, err
 	}
@@ -229,14 +232,29 @@ func (w *walk) at(leaf int64) (format.Hash, error) {
 
 // line gives the line of a record. From the end of the segments on, as it was met, it
 // is taken from the intake: they may grow meanwhile.
-func (w *walk) line(seq int64) ([]byte, error) {
+func (w *walk) line(seq int64) (format.Parsed, error) {
 	if len(w.taken) == 0 {
-		if line, err := w.lines.next(); !errors.Is(err, io.EOF) {
+		if line, err := w.ahead.Next(); !errors.Is(err, io.EOF) {
 			return line, err
 		}
 	}
 	line, err := w.pending(seq)
+	if err != nil {
+		return format.Parsed{}, err
+	}
 	w.taken = append(w.taken, line)
+	return format.ParseLine(line), nil
+}
+
+// stored gives the next line of the segments, up to where the chain ends in the view.
+func (w *walk) stored() ([]byte, error) {
+	if w.read == w.end.seq {
+		return nil, io.EOF
+	}
+	line, err := w.lines.next()
+	if err == nil {
+		w.read++
+	}
 	return line, err
 }
 

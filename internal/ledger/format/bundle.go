@@ -164,7 +164,7 @@ func (b *bundle) checkpoint() (Checkpoint, error) {
 
 // records follows the chain of the records up to the tree's root.
 func (b *bundle) records(ctx context.Context, v *Verified) error {
-	chain, lines := NewChain(b.Sandbox), NewLines(b.files[FileRecords])
+	chain, lines := NewChain(b.Sandbox), NewAhead(NewLines(b.files[FileRecords]).Next)
 	leaf := func() (*Leaf, error) {
 		line, err := lines.Next()
 		switch {
@@ -175,7 +175,7 @@ func (b *bundle) records(ctx context.Context, v *Verified) error {
 		case chain.Seq%1024 == 0 && ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		}
-		r, h, err := chain.Next(line)
+		r, h, err := chain.Follow(line)
 		if err != nil {
 			return nil, err
 		}

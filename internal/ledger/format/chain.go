@@ -36,11 +36,14 @@ func NewChain(id Sandbox) *Chain { return &Chain{Sandbox: id, Leaf: -1} }
 
 // Next takes the line of the next record, without its end, and gives the record, which
 // fits the ones before. Else the error's cause is a Misfit, and the chain stays.
-func (c *Chain) Next(line []byte) (*Record, Hash, error) {
-	r, err := Parse(line)
-	if err != nil {
-		return nil, Hash{}, c.Misfit(c.Seq+1, "it cannot be read", err)
+func (c *Chain) Next(line []byte) (*Record, Hash, error) { return c.Follow(ParseLine(line)) }
+
+// Follow is Next for a line that is parsed already.
+func (c *Chain) Follow(p Parsed) (*Record, Hash, error) {
+	if p.Err != nil {
+		return nil, Hash{}, c.Misfit(c.Seq+1, "it cannot be read", p.Err)
 	}
+	r, err := p.Record, error(nil)
 	switch {
 	case r.Sandbox != c.Sandbox:
 		err = c.Misfit(c.Seq+1, fmt.Sprintf("it is a record of %s", r.Sandbox), nil)
@@ -56,9 +59,8 @@ func (c *Chain) Next(line []byte) (*Record, Hash, error) {
 	if err != nil {
 		return nil, Hash{}, err
 	}
-	h := HashLine(line)
-	c.Seq, c.Head, c.Leaf = r.Seq, h, r.Leaf
-	return r, h, nil
+	c.Seq, c.Head, c.Leaf = r.Seq, p.Hash, r.Leaf
+	return r, p.Hash, nil
 }
 
 // Misfit makes the error that names a record. Its kind is that of the cause, Corrupt
