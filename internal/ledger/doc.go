@@ -4,8 +4,8 @@
 // in docs/LEDGER.md; the bytes are package format's.
 //
 // One process has the ledger open (Open) and appends; anybody who may read the files
-// reads and verifies them meanwhile (Reader), without a lock. It imports vfs, fault and
-// its own format.
+// reads and verifies them meanwhile (Reader), without a lock. Reading and verifying work on
+// every system, appending and exporting on Linux. It imports vfs, fault and its own format.
 //
 // How it is durable: a batch of records goes to the file log/intake, with the signed
 // checkpoint of the log after it, and one fsync; then it counts, and only then is it

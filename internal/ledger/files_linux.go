@@ -2,36 +2,14 @@ package ledger
 
 import (
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
-
-// The files of a ledger, below its directory.
-const (
-	fileKey        = "key"            // secret; see keys_linux.go
-	fileLock       = "lock"           // locked by who has it open
-	dirLog         = "log"            //
-	dirSandboxes   = "sandbox"        // sandbox/ID/FIRST.jsonl, FIRST.jsonl.gz
-	dirBlobs       = "blobs"          // blobs/ID/NAME
-	fileIntake     = "log/intake"     // what was appended since the last fold
-	fileHashes     = "log/hashes"     // stored hashes of the tree, 32 bytes each
-	fileHeads      = "log/heads"      // where each sandbox's chain ends, at the last fold
-	fileCheckpoint = "log/checkpoint" // signed, of the last fold
-	fileKeys       = "log/keys"       // public
-	fileWitness    = "log/witness"    // newest checkpoint with cosignatures
-)
-
-// maxSmall is how large a file may be that is read as a whole, in bytes.
-const maxSmall = 64 << 20
 
 // files is the directory of a ledger, written through a vfs.FS.
 type files struct {
@@ -122,6 +100,9 @@ func (f files) sync(name string) error {
 	return f.fs.Sync(int(file.Fd()))
 }
 
+// read gives a file as a whole; nil for one that is not there.
+func (f files) read(name string) ([]byte, error) { return readFile(f.path, name) }
+
 func (f files) unlink(name string) error {
 	return f.in(name, func(dir int, base string) error { return ignore(f.fs.Unlink(dir, base), fs.ErrNotExist) })
 }
@@ -139,53 +120,9 @@ func (f files) aside(name string, content []byte) (kept string, err error) {
 	}
 }
 
-// read gives a file as a whole; nil for one that is not there.
-func (f files) read(name string) ([]byte, error) {
-	file, err := openAt(f.path, name, os.O_RDONLY)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	b, err := io.ReadAll(io.LimitReader(file, maxSmall+1)) // never nil
-	if err == nil && len(b) > maxSmall {
-		err = fault.New(fault.Corrupt, "%s has more than %d bytes", name, maxSmall)
-	}
-	return b, err
-}
-
-// openAt opens a file of a ledger, which is no link.
-func openAt(path, name string, flags int) (*os.File, error) {
-	return os.OpenFile(filepath.Join(path, name), flags|unix.O_NOFOLLOW, 0)
-}
-
 func ignore(err, what error) error {
 	if errors.Is(err, what) {
 		return nil
 	}
 	return err
-}
-
-const (
-	plainEnd   = ".jsonl"
-	archiveEnd = ".jsonl.gz"
-)
-
-// segment is the file of a sandbox's records from the one numbered first on.
-func segment(id format.Sandbox, first int64) string {
-	return dirSandboxes + "/" + string(id) + "/" + pad(first) + plainEnd
-}
-
-// firstOf reads the number out of the name of a segment; 0 for a name of another kind.
-func firstOf(name string) int64 {
-	digits, ok := strings.CutSuffix(name, plainEnd)
-	if !ok {
-		digits, ok = strings.CutSuffix(name, archiveEnd)
-	}
-	if !ok || len(digits) != len(pad(0)) {
-		return 0
-	}
-	return atoi(digits)
 }

@@ -358,3 +358,23 @@ func TestTheFirstRecordThatDoesNotFitIsNamed(t *testing.T) {
 	}
 	appended(t, again, draft(boxB, 20))
 }
+
+func TestALinkIsNoFileOfALedger(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l, _ := opened(t, dir, Options{})
+	appended(t, l, draft(boxA, 0))
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, segment(boxA, 1))
+	if err := os.Rename(name, name+".moved"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(name+".moved", name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewReader(dir).Verify(t.Context(), boxA, nil, nil); err == nil {
+		t.Error("a link was followed")
+	}
+}

@@ -208,39 +208,6 @@ func (l *Ledger) treeAt(c format.Checkpoint) (format.Tree, error) {
 	return stored.tree(c)
 }
 
-// replay plans what a batch of the intake did; nil if the state has it already.
-func replay(s *state, keys format.Keys, b batch) (*plan, error) {
-	p := s.plan(0)
-	c, err := keys.Checkpoint(b.checkpoint)
-	if err != nil {
-		return nil, err
-	}
-	if c.Size <= s.tree.Size() {
-		return nil, nil
-	}
-	for _, e := range b.entries {
-		r, err := format.Parse(e.line)
-		if err != nil {
-			return nil, err
-		}
-		h, changed := p.heads[r.Sandbox]
-		if !changed {
-			h = s.heads[r.Sandbox]
-		}
-		if e.offset == 0 {
-			h.first, h.bytes = e.first, 0
-		}
-		if r.Leaf != p.tree.Size() || r.Seq != h.seq+1 || r.Prev != h.hash || e.first != h.first || e.offset != h.bytes {
-			return nil, fault.New(fault.Corrupt, "log/intake of the ledger does not follow what was flushed: record %d of %s", r.Seq, r.Sandbox)
-		}
-		p.place(r.Sandbox, h, r, e.line)
-	}
-	if p.tree.Size() != c.Size || p.tree.Root() != c.Root {
-		return nil, fault.New(fault.Corrupt, "log/intake of the ledger has other records than its checkpoint of size %d", c.Size)
-	}
-	return p, nil
-}
-
 // cut takes from a segment what lies behind the last record that counts.
 func (l *Ledger) cut(name string, end int64, o *Opened) error {
 	f, err := openAt(l.path, name, os.O_RDWR)

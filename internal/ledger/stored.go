@@ -28,7 +28,7 @@ type stored struct {
 
 // hashes opens the stored hashes. The caller closes them.
 func (r Reader) hashes() (*stored, error) {
-	f, err := openAt(r.files.path, fileHashes, os.O_RDONLY)
+	f, err := openAt(r.root, fileHashes, os.O_RDONLY)
 	return &stored{f: f}, err
 }
 

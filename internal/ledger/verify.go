@@ -68,11 +68,11 @@ func (r Reader) view(trusted []string) (v view, err error) {
 }
 
 func (r Reader) viewOnce(trusted []string) (v view, err error) {
-	intake, err := r.files.read(fileIntake)
+	intake, err := readFile(r.root, fileIntake)
 	if err != nil {
 		return v, err
 	}
-	signed, err := r.files.read(fileHeads)
+	signed, err := readFile(r.root, fileHeads)
 	if err != nil {
 		return v, err
 	}
@@ -129,7 +129,7 @@ func (r Reader) fits(ctx context.Context, id format.Sandbox, v view) error {
 		return err
 	}
 	defer file.Close()
-	c := &cursor{path: r.files.path, id: id}
+	c := &cursor{path: r.root, id: id}
 	defer c.close()
 	w := &walk{ctx: ctx, view: v, lines: c, hashes: file, end: v.heads[id], chain: format.NewChain(id)}
 	w.ahead = format.NewAhead(w.stored)

@@ -13,10 +13,10 @@ import (
 )
 
 // Reader reads a ledger, whether some process has it open or not. It holds nothing.
-type Reader struct{ files files }
+type Reader struct{ root string }
 
 // NewReader gives a reader of the ledger in a directory.
-func NewReader(dir string) Reader { return Reader{files{path: dir}} }
+func NewReader(dir string) Reader { return Reader{dir} }
 
 // Filter says which records are wanted. The zero Filter wants all.
 type Filter struct {
@@ -65,7 +65,7 @@ func (r Reader) each(id format.Sandbox, f Filter, wait func() bool, yield func(*
 		fail(fault.New(fault.Invalid, "%.80q is no sandbox", string(id)))
 		return
 	}
-	c := &cursor{path: r.files.path, id: id}
+	c := &cursor{path: r.root, id: id}
 	defer c.close()
 	if f.From > 1 {
 		if err := c.skip(f.From); err != nil {
@@ -104,9 +104,9 @@ func (r Reader) each(id format.Sandbox, f Filter, wait func() bool, yield func(*
 
 // Keys gives the public keys of the log.
 func (r Reader) Keys() (format.Keys, error) {
-	b, err := r.files.read(fileKeys)
+	b, err := readFile(r.root, fileKeys)
 	if err == nil && b == nil {
-		err = fault.New(fault.NotFound, "there is no ledger in %s", r.files.path)
+		err = fault.New(fault.NotFound, "there is no ledger in %s", r.root)
 	}
 	if err != nil {
 		return nil, err
@@ -116,7 +116,7 @@ func (r Reader) Keys() (format.Keys, error) {
 
 // ends gives where the chains ended at the last fold.
 func (r Reader) ends(keys format.Keys) (heads, error) {
-	b, err := r.files.read(fileHeads)
+	b, err := readFile(r.root, fileHeads)
 	if err != nil {
 		return heads{}, err
 	}

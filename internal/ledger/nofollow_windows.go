@@ -1,0 +1,6 @@
+package ledger
+
+import "golang.org/x/sys/windows"
+
+// noFollow opens a link itself, which is then seen to be no file of a ledger.
+const noFollow = windows.FILE_FLAG_OPEN_REPARSE_POINT

@@ -1,0 +1,86 @@
+package ledger
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+)
+
+// The files of a ledger, below its directory.
+const (
+	fileKey        = "key"            // secret; see keys_linux.go
+	fileLock       = "lock"           // locked by who has it open
+	dirLog         = "log"            //
+	dirSandboxes   = "sandbox"        // sandbox/ID/FIRST.jsonl, FIRST.jsonl.gz
+	dirBlobs       = "blobs"          // blobs/ID/NAME
+	fileIntake     = "log/intake"     // what was appended since the last fold
+	fileHashes     = "log/hashes"     // stored hashes of the tree, 32 bytes each
+	fileHeads      = "log/heads"      // where each sandbox's chain ends, at the last fold
+	fileCheckpoint = "log/checkpoint" // signed, of the last fold
+	fileKeys       = "log/keys"       // public
+	fileWitness    = "log/witness"    // newest checkpoint with cosignatures
+)
+
+// maxSmall is how large a file may be that is read as a whole, in bytes.
+const maxSmall = 64 << 20
+
+// readFile gives a file as a whole; nil for one that is not there.
+func readFile(path, name string) ([]byte, error) {
+	file, err := openAt(path, name, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	b, err := io.ReadAll(io.LimitReader(file, maxSmall+1)) // never nil
+	if err == nil && len(b) > maxSmall {
+		err = fault.New(fault.Corrupt, "%s has more than %d bytes", name, maxSmall)
+	}
+	return b, err
+}
+
+// openAt opens a file or directory of a ledger, which is no link.
+func openAt(path, name string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(path, name), flags|noFollow, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+		err = fault.New(fault.Corrupt, "%s of the ledger is neither a file nor a directory", name)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+const (
+	plainEnd   = ".jsonl"
+	archiveEnd = ".jsonl.gz"
+)
+
+// segment is the file of a sandbox's records from the one numbered first on.
+func segment(id format.Sandbox, first int64) string {
+	return dirSandboxes + "/" + string(id) + "/" + pad(first) + plainEnd
+}
+
+// firstOf reads the number out of the name of a segment; 0 for a name of another kind.
+func firstOf(name string) int64 {
+	digits, ok := strings.CutSuffix(name, plainEnd)
+	if !ok {
+		digits, ok = strings.CutSuffix(name, archiveEnd)
+	}
+	if !ok || len(digits) != len(pad(0)) {
+		return 0
+	}
+	return atoi(digits)
+}
