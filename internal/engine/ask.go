@@ -5,7 +5,6 @@ package engine
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -111,34 +110,19 @@ func (e *Engine) watchQuestions(id timeline.SandboxID, b Box, since time.Time) {
 
 // followQuestions is watchQuestions, until ctx or the box ends.
 func (e *Engine) followQuestions(ctx context.Context, id timeline.SandboxID, b Box, since time.Time) {
-	whole := ctx
-	ctx, cancel := context.WithCancel(ctx)
-	var gone sync.WaitGroup
-	defer gone.Wait()
-	defer cancel()
-	gone.Go(func() {
-		select {
-		case <-b.Gone():
-			cancel()
-		case <-ctx.Done():
-		}
-	})
 	open := map[string]wire.NetEvent{}
-	err := journal.Follow(ctx, e.journalDir(id), journal.Query{Since: since, Kinds: []string{wire.NetAsk}}, func(ev wire.NetEvent) error {
-		if ev.Kind == wire.NetAsk {
-			e.tellQuestion(whole, id, open, ev)
-		}
-		return nil
+	err := e.followBox(ctx, id, b, journal.Query{Since: since, Kinds: []string{wire.NetAsk}}, func(ev wire.NetEvent) {
+		e.tellQuestion(ctx, id, open, ev)
 	})
-	if ctx.Err() == nil {
-		e.Logger.Warn("nobody is told of what waits for a person", "sandbox", id, "err", err)
-	}
-	if whole.Err() != nil {
+	if ctx.Err() != nil {
 		return
+	}
+	if err != nil {
+		e.Logger.Warn("nobody is told of what waits for a person", "sandbox", id, "err", err)
 	}
 	for _, ev := range open { // the gate has ended, and with it what waited
 		ev.Verdict, ev.Rule = wire.VerdictDeny, ""
-		e.tellQuestion(whole, id, open, ev)
+		e.tellQuestion(ctx, id, open, ev)
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -215,39 +214,11 @@ func (e *Engine) watchDecoys(id timeline.SandboxID, b Box, since time.Time) {
 
 // followDecoys is watchDecoys, until ctx or the box ends.
 func (e *Engine) followDecoys(ctx context.Context, id timeline.SandboxID, b Box, since time.Time) {
-	whole := ctx
-	ctx, cancel := context.WithCancel(ctx)
-	var gone sync.WaitGroup
-	defer gone.Wait()
-	defer cancel()
-	gone.Go(func() {
-		select {
-		case <-b.Gone():
-			cancel()
-		case <-ctx.Done():
-		}
+	err := e.followBox(ctx, id, b, journal.Query{Since: since, Kinds: []string{wire.NetDecoy}}, func(ev wire.NetEvent) {
+		e.touched(ctx, id, ev)
 	})
-	q, told := journal.Query{Since: since, Kinds: []string{wire.NetDecoy}}, 0
-	err := journal.Follow(ctx, e.journalDir(id), q, func(ev wire.NetEvent) error {
-		if ev.Kind == wire.NetDecoy {
-			told++
-			e.touched(whole, id, ev)
-		}
-		return nil
-	})
-	if ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil {
 		e.Logger.Warn("nobody is told of decoys that are touched", "sandbox", id, "err", err)
-	}
-	if whole.Err() != nil {
-		return
-	}
-	// The keeper has ended, and told before what it had to.
-	evs, err := journal.Read(e.journalDir(id), q)
-	if err != nil {
-		e.Logger.Warn("nobody is told of the last decoys that were touched", "sandbox", id, "err", err)
-	}
-	for _, ev := range evs[min(told, len(evs)):] {
-		e.touched(whole, id, ev)
 	}
 }
 

@@ -245,6 +245,38 @@ func (e *Engine) addRules(ctx context.Context, name string, req wire.AllowReques
 	return res, nil
 }
 
+// followBox calls fn with the events that a box has in its journal, those that q asks for,
+// until ctx or the box ends; what the box told last is among them.
+func (e *Engine) followBox(ctx context.Context, id timeline.SandboxID, b Box, q journal.Query, fn func(wire.NetEvent)) error {
+	alive, cancel := context.WithCancel(ctx)
+	var gone sync.WaitGroup
+	defer gone.Wait()
+	defer cancel()
+	gone.Go(func() {
+		select {
+		case <-b.Gone():
+			cancel()
+		case <-alive.Done():
+		}
+	})
+	told := 0
+	err := journal.Follow(alive, e.journalDir(id), q, func(ev wire.NetEvent) error {
+		if ev.Kind != "" { // else it says that nothing is missed from now on
+			told++
+			fn(ev)
+		}
+		return nil
+	})
+	if alive.Err() == nil || ctx.Err() != nil {
+		return err
+	}
+	evs, err := journal.Read(e.journalDir(id), q)
+	for _, ev := range evs[min(told, len(evs)):] {
+		fn(ev)
+	}
+	return err
+}
+
 // rulesOf reads the rules of a request.
 func (e *Engine) rulesOf(req wire.AllowRequest) (rules []policy.Rule, err error) {
 	if removes(req) {

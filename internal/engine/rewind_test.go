@@ -86,6 +86,20 @@ func TestAMoveInPlaceWithoutProcessesIsAnOrdinaryOne(t *testing.T) {
 	}
 }
 
+// moveOverFault moves in place to a snapshot, with the k-th write failing, and with all
+// after it where it stays; failed says that there were so many.
+func moveOverFault(t *testing.T, h *home, f *vfs.Faulty, to string, k int, errno unix.Errno, stays bool) (failed bool, err error) {
+	t.Helper()
+	calm(t, h)
+	f.FailAt(k, errno, stays)
+	_, err = h.Checkout(ctx, "a", wire.CheckoutRequest{Node: to, InPlace: true})
+	failed = f.Failed()
+	f.FailAt(0, 0, false)
+	h.sealing.Unlock()
+	h.merging.Unlock()
+	return failed, err
+}
+
 // A failure of any one write leaves everything as it was.
 func TestAMoveInPlaceThatFailsIsTakenBack(t *testing.T) {
 	t.Parallel()
@@ -97,13 +111,7 @@ func TestAMoveInPlaceThatFailsIsTakenBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		calm(t, h)
-		f.FailAt(k, unix.ENOSPC, false)
-		_, err = h.Checkout(ctx, "a", wire.CheckoutRequest{Node: one, InPlace: true})
-		failed := f.Failed()
-		f.FailAt(0, 0, false)
-		h.sealing.Unlock()
-		h.merging.Unlock()
+		failed, err := moveOverFault(t, h, f, one, k, unix.ENOSPC, false)
 		if !failed {
 			if err != nil {
 				t.Fatal(err)
@@ -138,13 +146,7 @@ func TestAMoveInPlaceThatGetsStuckLosesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		calm(t, h)
-		f.FailAt(k, unix.EIO, true)
-		_, err = h.Checkout(ctx, "a", wire.CheckoutRequest{Node: one, InPlace: true})
-		failed := f.Failed()
-		f.FailAt(0, 0, false)
-		h.sealing.Unlock()
-		h.merging.Unlock()
+		failed, err := moveOverFault(t, h, f, one, k, unix.EIO, true)
 		if !failed {
 			if err != nil {
 				t.Fatal(err)

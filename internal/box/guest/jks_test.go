@@ -35,14 +35,14 @@ func TestStoresOfJava(t *testing.T) {
 	}
 }
 
-// Java takes what is made for one of its own.
-func TestJavaReadsItsStore(t *testing.T) {
-	t.Parallel()
+// keytool gives a directory, and what runs keytool there and gives what it printed.
+func keytool(t *testing.T) (dir string, run func(args ...string) string) {
+	t.Helper()
 	if _, err := exec.LookPath("keytool"); err != nil {
 		t.Skip("needs keytool: " + err.Error())
 	}
-	dir := t.TempDir()
-	run := func(args ...string) string {
+	dir = t.TempDir()
+	return dir, func(args ...string) string {
 		t.Helper()
 		cmd := exec.Command("keytool", args...)
 		cmd.Dir = dir
@@ -52,6 +52,12 @@ func TestJavaReadsItsStore(t *testing.T) {
 		}
 		return string(out)
 	}
+}
+
+// Java takes what is made for one of its own.
+func TestJavaReadsItsStore(t *testing.T) {
+	t.Parallel()
+	dir, run := keytool(t)
 	run("-genkeypair", "-alias", "a", "-keyalg", "EC", "-dname", "CN=a", "-keystore", "a.p12", "-storepass", "changeit", "-storetype", "PKCS12")
 	run("-exportcert", "-alias", "a", "-keystore", "a.p12", "-storepass", "changeit", "-file", "a.der")
 	der, err := os.ReadFile(filepath.Join(dir, "a.der"))
@@ -71,20 +77,7 @@ func TestJavaReadsItsStore(t *testing.T) {
 // password stays what it is.
 func TestJavaReadsItsOtherStore(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("keytool"); err != nil {
-		t.Skip("needs keytool: " + err.Error())
-	}
-	dir := t.TempDir()
-	run := func(args ...string) string {
-		t.Helper()
-		cmd := exec.Command("keytool", args...)
-		cmd.Dir = dir
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v: %v\n%s", args, err, out)
-		}
-		return string(out)
-	}
+	dir, run := keytool(t)
 	for _, name := range []string{"a", "b"} {
 		run("-genkeypair", "-alias", name, "-keyalg", "EC", "-dname", "CN="+name, "-keystore", name+".p12", "-storepass", "changeit", "-storetype", "PKCS12")
 		run("-exportcert", "-alias", name, "-keystore", name+".p12", "-storepass", "changeit", "-file", name+".der")
