@@ -384,12 +384,13 @@ type Ended struct {
 
 // willRestart notes that the supervised command is to be started again, where its
 // policy wants that, before it is stopped for a rewind: also another daemon does so
-// if this one is killed in between. The caller holds the lock.
+// if this one is killed in between. What runs has begun, whoever had no time left to
+// note that. The caller holds the lock.
 func (e *Engine) willRestart(ctx context.Context, s *sandbox) error {
 	if s.run == nil || s.run.stopped || s.run.run.Restart == wire.RestartNo {
 		return nil
 	}
-	return e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Again = true; return nil })
+	return e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Again, r.Starting = true, false; return nil })
 }
 
 // restart starts the supervised command again after a rewind, where its policy
