@@ -260,6 +260,7 @@ type sandbox struct {
 
 	lock  chan struct{} // one token: holding it is owning the sandbox's state
 	owner string        // guarded by Engine.mu: what holds the lock, for messages
+	seen  Box           // guarded by Engine.mu: box when the lock was last let go
 
 	// The rest is guarded by lock.
 	box   Box
@@ -446,7 +447,7 @@ func (s *sandbox) tryLock(e *Engine, what string) bool {
 
 func (s *sandbox) unlock(e *Engine) {
 	e.mu.Lock()
-	s.owner = ""
+	s.owner, s.seen = "", s.box
 	e.mu.Unlock()
 	s.lock <- struct{}{}
 }

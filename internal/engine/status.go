@@ -47,18 +47,7 @@ func (e *Engine) wire(ctx context.Context, rec *meta.Sandbox) wire.Sandbox {
 		From: rec.From, Driver: rec.Driver, Tier: rec.Tier, User: rec.User, Net: rec.Net, Policy: rec.Policy, Env: rec.Env, Limits: rec.Limits,
 		Tournament: rec.Tournament, Self: self(rec), Expires: rec.Expires, IdleStopMS: rec.IdleStopMS,
 	}
-	e.mu.Lock()
-	s := e.boxes[rec.ID]
-	e.mu.Unlock()
-	if s == nil {
-		return w
-	}
-	if !s.tryLock(e, "looking") {
-		w.State = wire.StateLive // somebody works on it
-		return w
-	}
-	b := e.liveBox(s)
-	s.unlock(e)
+	b := e.seenBox(rec.ID)
 	if b == nil {
 		return w
 	}
@@ -67,6 +56,23 @@ func (e *Engine) wire(ctx context.Context, rec *meta.Sandbox) wire.Sandbox {
 		w.Procs = n
 	}
 	return w
+}
+
+// seenBox gives the box that a sandbox was last seen with, while its keeper runs, else
+// nil. It waits for nobody who works on the sandbox.
+func (e *Engine) seenBox(id timeline.SandboxID) Box {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.boxes[id]
+	if s == nil || s.seen == nil {
+		return nil
+	}
+	select {
+	case <-s.seen.Gone():
+		return nil
+	default:
+		return s.seen
+	}
 }
 
 // Status tells what a sandbox is, what is really enforced and what it costs.
