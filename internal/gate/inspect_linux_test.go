@@ -230,6 +230,23 @@ func TestInspectionOfOtherProtocols(t *testing.T) {
 	s.denied(t, TCP, "names no server")
 }
 
+// A rule for the address of a name does not pass requests to that name by.
+func TestInspectionIsNotPassedByAnAddress(t *testing.T) {
+	t.Parallel()
+	n := items(t)
+	n.Allow = append(n.Allow, httpRule(t, "93.184.216.34:443,8443", nil))
+	h := newWebHosts(t, Rules(n), "a.example")
+	s, _ := h.web(t)
+	for _, at := range []string{"93.184.216.34:443", "93.184.216.34:8443"} {
+		if got, err := s.do("tls", []byte("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n"), at, "a.example"); err == nil {
+			t.Errorf("%s: %q", at, got)
+		}
+		s.wait(t, "its denial", func(e Event) bool {
+			return e.Kind == KindDeny && e.Port == netip.MustParseAddrPort(at).Port() && strings.Contains(e.Reason, "requests to a.example are inspected")
+		})
+	}
+}
+
 // Clients that people use, with the authority where each of them looks for it.
 func TestInspectionWithClients(t *testing.T) {
 	t.Parallel()

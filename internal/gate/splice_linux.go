@@ -149,8 +149,8 @@ func (g *Gate) hail(f *flow, in *gonet.TCPConn, rl ruling) (*watch, []byte, erro
 		}
 		f.by.Store(&by)
 		f.hello.Store(&h)
-		if !g.still(f) { // the policy may have changed meanwhile
-			return nil, nil, helloError("the policy was changed")
+		if err := g.stillHailed(f, h); err != nil {
+			return nil, nil, err
 		}
 		if f.inspected() { // TLS ends there, with what may follow
 			return nil, first, in.SetReadDeadline(time.Time{})
@@ -165,6 +165,19 @@ func (g *Gate) hail(f *flow, in *gonet.TCPConn, rl ruling) (*watch, []byte, erro
 		}
 		return w, first, in.SetReadDeadline(time.Time{})
 	}
+}
+
+// stillHailed says why a connection whose ClientHello has come does not go on after all.
+// That its address is allowed does not do for a name whose requests are inspected.
+func (g *Gate) stillHailed(f *flow, h hello) error {
+	if g.still(f) {
+		return nil
+	}
+	d := g.current().Decide(Request{Proto: TCP, Host: h.name, Addr: f.to.Addr(), Port: f.to.Port()})
+	if d.Verdict == Inspect && f.by.Load().Verdict == Allow {
+		return helloError("requests to " + h.name.String() + " are inspected, and this is not an address that it was resolved to")
+	}
+	return helloError("the policy was changed")
 }
 
 // filter is given what the sandbox sends, and gives what of it may go on, which may be
@@ -219,8 +232,8 @@ func (s *sniffer) pass(b []byte) ([]byte, error) {
 		s.f.charge(s.g.spent.of(by.Limits))
 		s.f.by.Store(&by)
 		s.f.hello.Store(&h)
-		if !s.g.still(s.f) {
-			return nil, helloError("the policy was changed")
+		if err := s.g.stillHailed(s.f, h); err != nil {
+			return nil, err
 		}
 	}
 	if s.w = newWatch(h); s.w == nil {
