@@ -35,10 +35,15 @@ const (
 )
 
 // sink serves any number of connections: a line says what the client wants, and none
-// is nothing. It ends with its stdin.
-func sink(in io.Reader, out io.Writer) error {
+// is nothing. It serves a website with the certificate in dir, too. It ends with its
+// stdin.
+func sink(dir string, in io.Reader, out io.Writer) error {
 	var lc net.ListenConfig
 	l, err := lc.Listen(context.Background(), "tcp", sinkAddr)
+	if err != nil {
+		return err
+	}
+	web, err := lc.Listen(context.Background(), "tcp", webAddr)
 	if err != nil {
 		return err
 	}
@@ -46,6 +51,7 @@ func sink(in io.Reader, out io.Writer) error {
 		_, _ = io.Copy(io.Discard, in) // its end is what is waited for, whatever ends it
 		l.Close()
 	}()
+	go func() { fmt.Fprintln(os.Stderr, "sink:", website(dir, web)) }() // ends with the process
 	if _, err := fmt.Fprintln(out, "ready"); err != nil {
 		return err
 	}
@@ -181,14 +187,19 @@ func (b *bench) gates(scale int) error {
 	if err != nil {
 		return err
 	}
-	// The sink has a network of its own, and the daemon joins it.
-	host, in, err := b.held(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}, "sh", "-c",
-		`ip link set lo up && ip address add `+sinkHost+`/32 dev lo && exec "$0" sink`, self)
+	web, err := b.certify()
+	if err != nil {
+		return err
+	}
+	// The sink has a network of its own, and names and authorities, and the daemon joins it.
+	host, in, err := b.held(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}, "sh", "-c",
+		`mount --make-rprivate / && mount --bind "$1/hosts" /etc/hosts && mount --bind "$1/ca.pem" "$2" &&
+		ip link set lo up && ip address add `+sinkHost+`/32 dev lo && exec "$0" sink "$1"`, self, web, hostStore)
 	if err != nil {
 		return err
 	}
 	defer func() { in.Close(); _ = host.Wait() }()
-	into := []string{"nsenter", "--target", strconv.Itoa(host.Process.Pid), "--net", "--"}
+	into := []string{"nsenter", "--target", strconv.Itoa(host.Process.Pid), "--net", "--mount", "--"}
 	home := filepath.Join(b.dir, "gated")
 	daemon := exec.CommandContext(b.ctx, into[0], append(into[1:], b.bin, "serve", "--home", home)...)
 	daemon.Env = append(os.Environ(), "COPPICE_HOME="+home)
@@ -207,7 +218,7 @@ func (b *bench) gates(scale int) error {
 	if err := g.ready(); err != nil {
 		return err
 	}
-	err = errors.Join(g.ways(self, into, scale), g.gateMemory(), g.manyGates(max(2, crowdOfBoxes/scale)))
+	err = errors.Join(g.ways(self, web, into, scale), g.gateMemory(), g.manyGates(max(2, crowdOfBoxes/scale)))
 	b.rows, b.seq = g.rows, g.seq
 	return err
 }
@@ -244,46 +255,56 @@ func (b *bench) removeAll() {
 
 // box makes a supervised sandbox, which may reach the sink.
 func (b *bench) box() (string, error) {
+	return b.policed(`network: {allow: ["` + sinkAddr + `"]}`)
+}
+
+// policed makes a supervised sandbox with a policy.
+func (b *bench) policed(text string) (string, error) {
 	b.seq++
 	name := fmt.Sprintf("bench-%d", b.seq)
 	_, err := b.c.Create(b.ctx, wire.CreateRequest{Name: name, Tier: "supervised", Policy: []wire.PolicyFile{
-		{Level: "flags", Name: "/bench.yaml", Text: "version: 1\nnetwork: {allow: [\"" + sinkAddr + "\"]}\n"},
+		{Level: "flags", Name: "/bench.yaml", Text: "version: 1\n" + text + "\n"},
 	}}, nil)
 	return name, err
 }
 
-// ways measures each way to the sink in turns.
-func (b *bench) ways(self string, into []string, scale int) error {
-	name, err := b.box()
+// ways measures each way to the sink, and to its website, in turns.
+func (b *bench) ways(self, web string, into []string, scale int) error {
+	name, err := b.policed(webPolicy)
 	if err != nil {
 		return err
 	}
-	program, err := os.Open(self)
-	if err != nil {
-		return err
-	}
-	defer program.Close()
-	mode := uint32(0o755)
-	if _, err := b.c.WriteFile(b.ctx, name, insideBench, program, wire.WriteOptions{Mode: &mode}); err != nil {
-		return err
-	}
-	outside := func(into []string) func(args ...string) (string, error) {
-		return func(args ...string) (string, error) {
-			cmd := exec.CommandContext(b.ctx, into[0], append(append(into[1:len(into):len(into)], self, "reach"), args...)...)
-			out, err := cmd.Output()
-			return string(out), err
+	for from, to := range map[string]string{self: insideBench, filepath.Join(web, "ca.pem"): insideStore} {
+		if err := b.give(name, from, to); err != nil {
+			return err
 		}
 	}
-	all := []route{
-		{"the gate", func(args ...string) (string, error) {
+	// what runs this program: inside, or outside where into leads.
+	inside := func(what string, env ...string) func(args ...string) (string, error) {
+		return func(args ...string) (string, error) {
 			var out, errs strings.Builder
-			x, err := b.c.Exec(b.ctx, name, wire.ExecRequest{Cmd: append([]string{insideBench, "reach"}, args...)}, client.Streams{Stdout: &out, Stderr: &errs})
+			x, err := b.c.Exec(b.ctx, name, wire.ExecRequest{Cmd: append([]string{insideBench, what}, args...), Env: env}, client.Streams{Stdout: &out, Stderr: &errs})
 			if err == nil && x.Code != 0 {
 				err = fmt.Errorf("exit code %d: %s%s", x.Code, x.Message, errs.String())
 			}
 			return out.String(), err
+		}
+	}
+	outside := func(into []string, what string) func(args ...string) (string, error) {
+		return func(args ...string) (string, error) {
+			cmd := exec.CommandContext(b.ctx, into[0], append(append(into[1:len(into):len(into)], self, what), args...)...)
+			cmd.Env, cmd.Stderr = append(os.Environ(), "SSL_CERT_FILE="+filepath.Join(web, "ca.pem")), os.Stderr
+			out, err := cmd.Output()
+			return string(out), err
+		}
+	}
+	all := []route{{"the gate", inside("reach")}, {"loopback", outside(into, "reach")}}
+	sites := []route{
+		{"the gate, inspected", func(args ...string) (string, error) { return inside("visit")(append(args, inspectedSite)...) }},
+		{"the gate, passed through", func(args ...string) (string, error) {
+			return inside("visit", "SSL_CERT_FILE="+insideStore)(append(args, passedSite)...)
 		}},
-		{"loopback", outside(into)},
+		{"loopback", outside(into, "visit")},
 	}
 	if _, err := exec.LookPath("slirp4netns"); err != nil {
 		fmt.Fprintln(os.Stderr, "gate: without slirp4netns, which is not installed")
@@ -293,37 +314,70 @@ func (b *bench) ways(self string, into []string, scale int) error {
 			return err
 		}
 		defer end()
-		all = append(all, route{"slirp4netns", outside(behind)})
+		all = append(all, route{"slirp4netns", outside(behind, "reach")})
+		sites = append(sites, route{"slirp4netns", outside(behind, "visit")})
 	}
 	size := int64(2<<30) / int64(scale)
-	for _, way := range []struct{ sign, what string }{{">", "out of a sandbox"}, {"<", "into a sandbox"}} {
-		found := make([][]float64, len(all))
-		for range 5 {
-			for i, r := range all {
-				ds, err := r.durations(way.sign, strconv.FormatInt(size, 10))
-				if err != nil {
-					return err
-				}
-				found[i] = append(found[i], float64(size)/ds[0].Seconds())
+	n := max(20, 100/scale) // fewer than a gate lets through at once without a pause
+	err = errors.Join(
+		b.throughput(all, ">", "one connection out of a sandbox, through the gate", size),
+		b.throughput(all, "<", "one connection into a sandbox, through the gate", size),
+		b.latency(all, "connect through the gate", n),
+		b.throughput(sites, ">", "the body of a request over TLS, inspected", size/4),
+		b.throughput(sites, "<", "the body of an answer over TLS, inspected", size/4),
+		b.latency(sites, "connect over TLS, and a request, inspected", n),
+	)
+	if err != nil {
+		return err
+	}
+	return b.c.Remove(b.ctx, name, true)
+}
+
+// give puts a program or a file of the host's into a sandbox.
+func (b *bench) give(name, from, to string) error {
+	f, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	mode := uint32(0o755)
+	_, err = b.c.WriteFile(b.ctx, name, to, f, wire.WriteOptions{Mode: &mode})
+	return err
+}
+
+// throughput measures routes in turns, by so many bytes each time, and puts the first
+// beside the others.
+func (b *bench) throughput(all []route, sign, what string, size int64) error {
+	found := make([][]float64, len(all))
+	for range 5 {
+		for i, r := range all {
+			ds, err := r.durations(sign, strconv.FormatInt(size, 10))
+			if err != nil {
+				return err
 			}
-		}
-		median := func(i int) speed {
-			slices.Sort(found[i])
-			return speed{len(found[i]), found[i][len(found[i])/2]}
-		}
-		for i := 1; i < len(all); i++ {
-			budget := ""
-			if all[i].name == "slirp4netns" {
-				budget = "faster"
-			}
-			b.add("one connection "+way.what+", through the gate", "", median(0), budget, all[i].name, median(i))
+			found[i] = append(found[i], float64(size)/ds[0].Seconds())
 		}
 	}
-	// Fewer than a gate lets through at once without a pause.
+	median := func(i int) speed {
+		slices.Sort(found[i])
+		return speed{len(found[i]), found[i][len(found[i])/2]}
+	}
+	for i := 1; i < len(all); i++ {
+		budget := ""
+		if all[i].name == "slirp4netns" && all[0].name == "the gate" {
+			budget = "faster"
+		}
+		b.add(what, "", median(0), budget, all[i].name, median(i))
+	}
+	return nil
+}
+
+// latency is throughput for n connections.
+func (b *bench) latency(all []route, what string, n int) error {
 	found := make([][]time.Duration, len(all))
 	for range 3 {
 		for i, r := range all {
-			ds, err := r.durations(".", strconv.Itoa(max(20, 100/scale)))
+			ds, err := r.durations(".", strconv.Itoa(n))
 			if err != nil {
 				return err
 			}
@@ -331,9 +385,9 @@ func (b *bench) ways(self string, into []string, scale int) error {
 		}
 	}
 	for i := 1; i < len(all); i++ {
-		b.add("connect through the gate", "", statOf(found[0]), "", all[i].name, statOf(found[i]))
+		b.add(what, "", statOf(found[0]), "", all[i].name, statOf(found[i]))
 	}
-	return b.c.Remove(b.ctx, name, true)
+	return nil
 }
 
 // slirp gives what runs a program behind slirp4netns, whose host is where into leads.

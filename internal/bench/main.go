@@ -36,10 +36,12 @@ func main() {
 		}
 	case len(os.Args) == 3 && os.Args[1] == "plain": // started by plainServer
 		run = func() error { return plain(os.Args[2], os.Stdin, os.Stdout) }
-	case len(os.Args) == 2 && os.Args[1] == "sink": // started by gates
-		run = func() error { return sink(os.Stdin, os.Stdout) }
+	case len(os.Args) == 3 && os.Args[1] == "sink": // started by gates
+		run = func() error { return sink(os.Args[2], os.Stdin, os.Stdout) }
 	case len(os.Args) == 4 && os.Args[1] == "reach": // started inside by gates
 		run = func() error { return reach(os.Args[2], os.Args[3], os.Stdout) }
+	case (len(os.Args) == 4 || len(os.Args) == 5) && os.Args[1] == "visit": // the same
+		run = func() error { return visit(os.Args[2:], os.Stdout) }
 	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
