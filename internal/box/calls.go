@@ -86,6 +86,8 @@ type Exit struct {
 	// Alone says that no process was left in the box when the command was
 	// reaped: then there is none until the next exec is begun.
 	Alone bool `json:"alone,omitempty"`
+	// Stopped says that the box was being stopped when the command ended.
+	Stopped bool `json:"stopped,omitempty"`
 }
 
 type call struct {

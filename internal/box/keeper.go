@@ -497,9 +497,7 @@ func (k *keeper) status() (Status, error) {
 func (k *keeper) stopAll(grace time.Duration) error {
 	k.mu.Lock()
 	k.ending = true
-	select {
-	case <-k.stopping:
-	default:
+	if !k.beingStopped() {
 		close(k.stopping)
 	}
 	k.mu.Unlock()
@@ -537,6 +535,16 @@ func (k *keeper) stopAll(grace time.Duration) error {
 	}
 	k.endNow()
 	return nil
+}
+
+// beingStopped reports whether stopAll was called.
+func (k *keeper) beingStopped() bool {
+	select {
+	case <-k.stopping:
+		return true
+	default:
+		return false
+	}
 }
 
 // endNow lets everything be gone before the caller of stop hears of it.

@@ -100,7 +100,7 @@ func (e *execution) attend(conn *net.UnixConn, req wire.ExecRequest) error {
 		return nil // detached
 	}
 	e.mu.Lock()
-	x := Exit{Exit: *e.exit, Alone: e.alone}
+	x := Exit{Exit: *e.exit, Alone: e.alone, Stopped: e.cut}
 	e.mu.Unlock()
 	if err := wire.WriteJSON(conn, wire.FrameExit, x); err == nil && !e.kept {
 		e.k.drop(e.id)

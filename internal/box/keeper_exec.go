@@ -64,6 +64,7 @@ type execution struct {
 	at     time.Time  // of the exit
 	result *wire.Exit // what exit will be, once the output is complete
 	alone  bool       // no process was left when the command was reaped
+	cut    bool       // the box was being stopped when the command ended
 }
 
 // outOfTime is why a command ended whose caller gave it a time.
@@ -374,7 +375,7 @@ func (e *execution) exited(ws unix.WaitStatus, alone bool) {
 		x.Code, x.TimedOut, x.Limit = exitTimeout, true, wire.LimitTime
 		x.Message = "it took longer than the sandbox's limit for a command, time=" + (time.Duration(e.k.config.Limits.TimeMS) * time.Millisecond).String()
 	}
-	e.result, e.alone = &x, alone
+	e.result, e.alone, e.cut = &x, alone, e.k.beingStopped()
 	e.mu.Unlock()
 	close(e.gone)
 	select {
@@ -418,6 +419,8 @@ func (e *execution) finish(x wire.Exit) {
 			x.Code, x.Limit = exitOutput, wire.LimitOutput
 			x.Message = "it printed more than the sandbox's limit for a command, output=" + strconv.FormatInt(e.k.config.Limits.Output, 10) + "; the rest is cut off"
 		}
+	} else {
+		e.cut = e.k.beingStopped()
 	}
 	e.exit, e.at = &x, time.Now()
 	close(e.finished)
@@ -463,7 +466,7 @@ func (k *keeper) await(conn *net.UnixConn, id string) (Exit, error) {
 	e.out.unheld() // what follows from its end may be the box's
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return Exit{Exit: *e.exit, Alone: e.alone}, nil
+	return Exit{Exit: *e.exit, Alone: e.alone, Stopped: e.cut}, nil
 }
 
 func (e *execution) ended() (time.Time, bool) {

@@ -60,6 +60,8 @@ type fakeBox struct {
 	starts int                      // guarded by mu; of such
 	blind  atomic.Int32             // so many times Wait knows nothing
 
+	stopping atomic.Bool // what ends is stopped
+
 	ports     map[int]bool  // guarded by mu; that are listened on
 	morePorts chan struct{} // guarded by mu; a token when they have changed
 	dials     int           // guarded by mu
@@ -119,7 +121,7 @@ func (b *fakeBox) Wait(ctx context.Context, exec string) (Ended, error) {
 	}
 	select {
 	case <-end:
-		return Ended{}, nil
+		return Ended{Stopped: b.stopping.Load()}, nil
 	case <-b.gone:
 		return Ended{}, fault.New(fault.Unavailable, "the keeper has ended")
 	case <-ctx.Done():

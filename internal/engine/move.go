@@ -92,7 +92,7 @@ func (e *Engine) move(ctx context.Context, name, what string, req wire.CheckoutR
 	grace := graceOf(req, s.run != nil)
 	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseCheckout, message: "before " + what, frozen: grace == 0})
 	if err == nil && !req.InPlace {
-		if err = e.willRestart(ctx, s); err != nil && t.frozen != nil {
+		if err = e.willRestart(ctx, s, &rec); err != nil && t.frozen != nil {
 			err = errors.Join(err, t.frozen.Thaw())
 		}
 	}

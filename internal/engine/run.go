@@ -230,8 +230,11 @@ func (e *Engine) runEnded(s *sandbox, sup *supervised, end Ended, err error) boo
 			told = true
 			e.limited(&rec, wire.ExecRequest{Cmd: sup.run.Cmd}, sup.run.Exec, end.Exit)
 		}
-		// With no error it did begin, whoever had no time left to note that.
-		due := err != nil && (rec.Again || rec.Starting) || err == nil && rec.Again && !rec.Starting
+		if err == nil {
+			rec.Starting = false // it did begin, whoever had no time left to note that
+		}
+		// What ended by itself was not stopped for a rewind, though one was about to be.
+		due := err != nil && (rec.Again || rec.Starting) || end.Stopped && rec.Again
 		// Who was stopped for what it did does not begin again by itself.
 		if !sup.stopped && !e.halted(sup.run.Started, &rec) && (due || sup.run.Restart == wire.RestartAlways) {
 			if delay > 0 && !due { // let others at it meanwhile
@@ -379,17 +382,19 @@ func (e *Engine) resumeAll(ctx context.Context) {
 // Ended is the end of a supervised command as Box.Wait gives it.
 type Ended struct {
 	wire.Exit
-	Alone bool `json:"alone,omitempty"`
+	Alone   bool `json:"alone,omitempty"`   // no process was left when it was reaped
+	Stopped bool `json:"stopped,omitempty"` // the box was being stopped then
 }
 
 // willRestart notes that the supervised command is to be started again, where its
 // policy wants that, before it is stopped for a rewind: also another daemon does so
 // if this one is killed in between. What runs has begun, whoever had no time left to
 // note that. The caller holds the lock.
-func (e *Engine) willRestart(ctx context.Context, s *sandbox) error {
+func (e *Engine) willRestart(ctx context.Context, s *sandbox, rec *meta.Sandbox) error {
 	if s.run == nil || s.run.stopped || s.run.run.Restart == wire.RestartNo {
 		return nil
 	}
+	rec.Starting = false
 	return e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Again, r.Starting = true, false; return nil })
 }
 

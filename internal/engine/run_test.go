@@ -79,48 +79,55 @@ func TestACommandThatADaemonWasKilledOverRunsOnce(t *testing.T) {
 }
 
 // A daemon takes up a command that the one before had no time left to note as begun,
-// and is killed itself while it stops that for a rewind: the next one starts it again.
-func TestACommandThatWasBeingStoppedForARewindBeginsAgain(t *testing.T) {
+// and is killed itself when it is about to stop that for a rewind: the next one starts it
+// again, if it was stopped, and leaves it ended, if it ended by itself.
+func TestACommandThatWasStoppedForARewindBeginsAgain(t *testing.T) {
 	t.Parallel()
 	const id = "x0123456789"
-	ctx := context.Background()
-	h := newHome(t)
-	if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}}, ignore); err != nil {
-		t.Fatal(err)
-	}
-	b := h.box("a")
-	if _, err := b.keep(wire.ExecRequest{ID: id}); err != nil {
-		t.Fatal(err)
-	}
-	rec, err := h.DB.Sandbox(ctx, "a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	run := wire.Run{RunRequest: wire.RunRequest{Cmd: []string{"agent"}, Restart: wire.RestartOnRewind, Capture: wire.Capture{Off: true}}, Exec: id, Starts: 1, Started: time.Now()}
-	err = h.DB.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error { r.Run, r.Starting = &run, true; return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.close()
-	h.open()
-	s, _, err := h.acquire(ctx, "a", "checking out")
-	if err == nil {
-		err = h.willRestart(ctx, s)
-		s.unlock(h.Engine)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.close()
-	h.open()
-	close(b.kept[id]) // as its keeper does, which was told to stop
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		st, err := h.Status(ctx, "a")
-		if err != nil || st.Run.Exit != nil || time.Now().After(deadline) {
-			t.Fatalf("it does not run again: %+v, %v", st.Run, err)
+	for starts, stopped := range map[int]bool{1: false, 2: true} {
+		ctx := context.Background()
+		h := newHome(t)
+		if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}}, ignore); err != nil {
+			t.Fatal(err)
 		}
-		if st.Run.Starts == 2 {
-			return
+		b := h.box("a")
+		if _, err := b.keep(wire.ExecRequest{ID: id}); err != nil {
+			t.Fatal(err)
+		}
+		rec, err := h.DB.Sandbox(ctx, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		run := wire.Run{RunRequest: wire.RunRequest{Cmd: []string{"agent"}, Restart: wire.RestartOnRewind, Capture: wire.Capture{Off: true}}, Exec: id, Starts: 1, Started: time.Now()}
+		err = h.DB.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error { r.Run, r.Starting = &run, true; return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.close()
+		h.open()
+		s, rec, err := h.acquire(ctx, "a", "checking out")
+		if err == nil {
+			err = h.willRestart(ctx, s, &rec)
+			s.unlock(h.Engine)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.close()
+		h.open()
+		b.stopping.Store(stopped)
+		close(b.kept[id])
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			st, err := h.Status(ctx, "a")
+			if err != nil || time.Now().After(deadline) {
+				t.Fatalf("stopped %v: %+v, %v", stopped, st.Run, err)
+			}
+			if st.Run.Starts == 2 || st.Run.Exit != nil {
+				if st.Run.Starts != starts || (st.Run.Exit == nil) != stopped {
+					t.Errorf("stopped %v: %+v", stopped, st.Run)
+				}
+				break
+			}
 		}
 	}
 }
