@@ -56,7 +56,7 @@ What it may reach and use is its policy: what is built in, then your own file
 they are there, unless --no-policy-files is given, and never with --from SANDBOX, which
 begins with the policy of that sandbox. With --allow, --preset or --ask the network is
 what rules allow and nothing else, in tier supervised; with --ask what no rule names
-waits for you ("coppice net NAME --asking", "coppice approve"), for a minute.
+waits for you ("coppice net NAME --asking", "coppice approve"), for 55 seconds.
 "coppice policy show" shows what it came to.
 
 /proc, /dev, /sys, /run and /tmp are mounts of the sandbox's own and have no

@@ -67,7 +67,7 @@ type Bounds struct {
 	Dial    time.Duration // patience with the outside; 15 s
 	Hello   time.Duration // patience with a ClientHello; 15 s
 
-	Ask       time.Duration // patience with a person who is asked; 1 min
+	Ask       time.Duration // patience with a person who is asked; 55 s
 	Questions int           // places that a person is asked about at a time; 16. What is more is denied
 	Waiting   int           // queries and connections that wait for a person; 64. The same, and less than Opening
 }
@@ -92,7 +92,7 @@ func (b Bounds) withDefaults() Bounds {
 	duration(&b.UDPIdle, time.Minute)
 	duration(&b.Dial, 15*time.Second)
 	duration(&b.Hello, 15*time.Second)
-	duration(&b.Ask, time.Minute)
+	duration(&b.Ask, askFor)
 	number(&b.Questions, 16)
 	number(&b.Waiting, 64)
 	b.Waiting = min(b.Waiting, max(b.Opening/2, 1))
