@@ -78,12 +78,13 @@ type keeper struct {
 	why      string // it ends, where not by itself and not because somebody stopped it
 	idleFrom time.Time
 
-	over  chan struct{} // closed when init is gone
-	ended chan struct{} // closed when everything inside is gone
-	stop  chan struct{} // closed when the keeper shall end
-	once  sync.Once
-	calls sync.WaitGroup
-	own   sync.WaitGroup // the keeper's own goroutines
+	served bool          // receive runs, or has
+	over   chan struct{} // closed when init is gone, and what it said last is heard
+	ended  chan struct{} // closed when everything inside is gone
+	stop   chan struct{} // closed when the keeper shall end
+	once   sync.Once
+	calls  sync.WaitGroup
+	own    sync.WaitGroup // the keeper's own goroutines
 }
 
 // runKeeper is the keeper, started by Start. It gives the process's exit code.
@@ -123,12 +124,7 @@ func newKeeper() (*keeper, error) {
 		return nil, fault.New(fault.Version, "the keeper knows plan version %d, not %d", plan.Version, c.Version).
 			WithHint("the binary was replaced while the daemon ran; restart the daemon")
 	}
-	k := &keeper{
-		config: c, started: time.Now(), idleFrom: time.Now(),
-		freezing: make(chan struct{}, 1), answers: make(chan guest.Message),
-		execs: map[string]*execution{}, byPID: map[int]*execution{}, conns: map[net.Conn]bool{},
-		over: make(chan struct{}), ended: make(chan struct{}), stop: make(chan struct{}), stopping: make(chan struct{}),
-	}
+	k := blankKeeper(c)
 	if err := k.build(); err != nil {
 		k.group.remove()
 		k.shares.remove()
@@ -145,9 +141,20 @@ func newKeeper() (*keeper, error) {
 	return k, nil
 }
 
+// blankKeeper is a keeper of nothing yet.
+func blankKeeper(c plan.Config) *keeper {
+	return &keeper{
+		config: c, started: time.Now(), idleFrom: time.Now(),
+		freezing: make(chan struct{}, 1), answers: make(chan guest.Message),
+		execs: map[string]*execution{}, byPID: map[int]*execution{}, conns: map[net.Conn]bool{},
+		over: make(chan struct{}), ended: make(chan struct{}), stop: make(chan struct{}), stopping: make(chan struct{}),
+	}
+}
+
 // serve runs until the box has been stopped, has been idle for long enough, or
 // its init is gone. Then everything has ended but this process.
 func (k *keeper) serve() {
+	k.served = true
 	k.own.Go(k.receive)
 	k.own.Go(k.watchIdle)
 	if k.gate != nil {
@@ -211,26 +218,39 @@ func (k *keeper) end() {
 		k.gate.Close()
 	}
 	close(k.ended)
+	k.quit() // nobody waits for an answer any more
 	if k.link != nil {
 		k.link.Shutdown()
 	}
-	k.quit()
+	if k.served {
+		<-k.over // which commands have begun, and ended, init may have said until its end
+	}
+	k.endExecs()
+	k.group.remove()
+	k.shares.remove()
+}
+
+// endExecs gives every exec its end that has none. Init may have been killed between
+// starting a command and saying so: where the box ended by what commands do, one that may
+// have begun counts as one that has, since its caller would try again what may be the
+// reason. Otherwise it has not begun, as far as anybody knows.
+func (k *keeper) endExecs() {
 	k.mu.Lock()
-	stopped := "the sandbox was stopped"
+	defer k.mu.Unlock()
+	killed := wire.Exit{Code: 128 + int(unix.SIGKILL), Signal: "KILL", Message: "the sandbox was stopped"}
+	unborn := guest.Spawned{Err: &wire.Error{Kind: string(fault.Unavailable), Message: killed.Message}}
 	if k.why != "" {
-		stopped += ": " + k.why
+		killed.Message += ": " + k.why
+		unborn = guest.Spawned{Code: killed.Code, Message: killed.Message}
 	}
 	for _, e := range k.execs {
 		e.out.drop()
-		e.finish(wire.Exit{Code: 128 + int(unix.SIGKILL), Signal: "KILL", Message: stopped})
+		e.finish(killed)
 	}
 	for _, e := range k.order {
-		e.born <- guest.Spawned{Err: &wire.Error{Kind: string(fault.Unavailable), Message: stopped}}
+		e.born <- unborn
 	}
 	k.order = nil
-	k.mu.Unlock()
-	k.group.remove()
-	k.shares.remove()
 }
 
 // quit makes serve end.

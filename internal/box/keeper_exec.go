@@ -179,8 +179,7 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 			return nil, (*failure)(s.Err).fault()
 		}
 		close(e.drained)
-		e.finish(wire.Exit{Code: s.Code, Message: s.Message})
-		return e, nil
+		return e, nil // its end is known
 	}
 	var in *input
 	if e.master != nil {
@@ -240,6 +239,9 @@ func (k *keeper) spawned(s guest.Spawned, fds []int) {
 	if len(fds) == 1 {
 		_ = unix.SetNonblock(fds[0], true)
 		e.master = os.NewFile(uintptr(fds[0]), "terminal")
+	}
+	if s.PID == 0 && s.Err == nil { // before the box's own end could be taken for its
+		e.finish(wire.Exit{Code: s.Code, Message: s.Message})
 	}
 	e.born <- s
 }

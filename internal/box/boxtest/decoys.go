@@ -68,13 +68,10 @@ func (b *Box) Touched(t testing.TB, fits func(wire.NetEvent) bool) (all []wire.N
 	return all
 }
 
-// halted reports whether a command ended with its box, for a reason that is told. One that
-// opens a decoy at once may end before the keeper knows that it has begun.
+// halted reports whether a command ended with its box, for a reason that is told: also one
+// that gives the reason before the keeper knows that it has begun.
 func halted(r Result, why string) bool {
-	if r.Failed != nil {
-		return r.Failed.Kind == string(fault.Unavailable) && strings.Contains(r.Failed.Message, why)
-	}
-	return r.Exit.Code == 137 && strings.Contains(r.Exit.Message, why)
+	return r.Failed == nil && r.Exit.Code == 137 && r.Exit.Signal == "KILL" && strings.Contains(r.Exit.Message, why)
 }
 
 // openings are commands that open the decoy $1, and end with 0 when they have.
