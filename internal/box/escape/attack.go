@@ -28,6 +28,9 @@ type Facts struct {
 	Kept   []string `json:"kept,omitempty"`    // files inside that hold it, and are read-only
 	KeptIn string   `json:"kept_in,omitempty"` // a directory around them all, which is not
 
+	Decoys   []string `json:"decoys,omitempty"`    // decoys inside, Glances of them; a file that holds it is hidden at each
+	DecoysIn string   `json:"decoys_in,omitempty"` // a directory around them all
+
 	Gate *GateFacts `json:"gate,omitempty"` // nil without a gate
 }
 
@@ -41,6 +44,9 @@ type Attack struct {
 	// Told is what a gate's journal has to tell of the attempt, filled in by
 	// Facts.Fill: ADDRESS:PORT, or a name. "" is nothing.
 	Told string
+	// Touches says that it reads decoys, and prints which (Touched): of each it has to be
+	// told that it was opened.
+	Touches bool
 	// Killed says that the attempt may end the attacker by a signal.
 	Killed bool
 	Run    func(Facts) error
@@ -122,7 +128,7 @@ func (f Facts) holds(b []byte) error {
 }
 
 // Attacks is the corpus.
-var Attacks = slices.Concat(fileAttacks, keptAttacks, procAttacks, mountAttacks, kernelAttacks, deviceAttacks, networkAttacks, gateAttacks)
+var Attacks = slices.Concat(fileAttacks, decoyAttacks, keptAttacks, procAttacks, mountAttacks, kernelAttacks, deviceAttacks, networkAttacks, gateAttacks)
 
 // netOff: a sandbox that was given the host's network may use it, and one with a gate
 // may send what the gate drops.

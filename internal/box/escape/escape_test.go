@@ -212,6 +212,21 @@ func plant(t *testing.T) *outside {
 	}
 	o.facts.Kept, o.facts.KeptIn = []string{"/srv/kept/deep/er/dir/file", "/srv/kept/lone", "/srv/kept/mounted/dir/file"}, "/srv/kept"
 
+	// Files that are hidden, and decoys in their places: the mask has empty ones there.
+	o.facts.DecoysIn = "/srv/around/decoyed"
+	for i := range escape.Glances {
+		p := filepath.Join("around/decoyed", strconv.Itoa(i), "key")
+		file(filepath.Join(o.base, p))
+		o.facts.Files = o.facts.Files[:len(o.facts.Files)-1] // a decoy may be read
+		empty := filepath.Join(o.dir, "mask", p)
+		must(os.MkdirAll(filepath.Dir(empty), 0o755))
+		must(os.WriteFile(empty, nil, 0o644))
+		for d := filepath.Dir(empty); d != filepath.Join(o.dir, "mask"); d = filepath.Dir(d) {
+			must(os.Chmod(d, 0o777))
+		}
+		o.facts.Decoys = append(o.facts.Decoys, "/srv/"+p)
+	}
+
 	listen := func(network, addr string) {
 		l, err := net.Listen(network, addr)
 		must(err)
@@ -345,6 +360,24 @@ func denial(t *testing.T, dir, what string, asks bool) {
 	t.Errorf("no denial of %q is told", what)
 }
 
+// opening waits until the journal in dir tells that a decoy was opened, or that there were
+// too many openings to tell.
+func opening(t *testing.T, dir, decoy string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	told := errors.New("told")
+	err := journal.Follow(ctx, dir, journal.Query{Kinds: []string{wire.NetDecoy}}, func(ev wire.NetEvent) error {
+		if ev.Decoy == decoy && ev.Reason == wire.DecoyOpened || ev.Reason == wire.DecoyMany {
+			return told
+		}
+		return nil
+	})
+	if !errors.Is(err, told) {
+		t.Errorf("that %s was opened is not told: %v", decoy, err)
+	}
+}
+
 // normal writes a place as it is told.
 func normal(s string) string {
 	if p, err := netip.ParseAddrPort(s); err == nil {
@@ -372,7 +405,7 @@ func (o *outside) state(t *testing.T) map[string]string {
 		"user/max_user_namespaces", "net/ipv4/ip_forward"} {
 		add("/proc/sys/" + p)
 	}
-	for _, root := range []string{o.inTmp, filepath.Join(o.base, "kept"), filepath.Join(o.base, "host"), filepath.Join(o.dir, "layers"), filepath.Join(o.dir, "sandboxes")} {
+	for _, root := range []string{o.inTmp, filepath.Join(o.base, "kept"), filepath.Join(o.base, "host"), filepath.Join(o.base, "around"), filepath.Join(o.dir, "mask"), filepath.Join(o.dir, "layers"), filepath.Join(o.dir, "sandboxes")} {
 		err := filepath.WalkDir(root, func(p string, d os.DirEntry, err error) error {
 			if err != nil {
 				return err
@@ -458,8 +491,9 @@ func start(t *testing.T, o *outside, s sandbox) *box.Box {
 	if err := os.Mkdir(c.RunDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	c.Journal = c.RunDir
 	if s.gate {
-		c.Tier, c.Journal, c.Phases, c.Asks = plan.TierSupervised, c.RunDir, []plan.Phase{o.policy(t)}, s.asks
+		c.Tier, c.Phases, c.Asks = plan.TierSupervised, []plan.Phase{o.policy(t)}, s.asks
 	}
 	live := filepath.Join(o.dir, "live-"+filepath.Base(c.RunDir))
 	for _, top := range []string{"/usr", "/etc", "/srv"} {
@@ -484,6 +518,9 @@ func start(t *testing.T, o *outside, s sandbox) *box.Box {
 		c.Access.ReadOnly = append(c.Access.ReadOnly, rootspec.Place{Said: p, At: []string{p}})
 	}
 	c.Access.Mounts = []rootspec.HostMount{{From: filepath.Join(o.base, "host"), To: "/srv/kept/mounted"}}
+	for _, p := range o.facts.Decoys { // with the mode of a program: that is opened, too
+		c.Access.Decoys = append(c.Access.Decoys, rootspec.Decoy{At: p, Text: []byte(escape.DecoyText + "\n"), Mode: 0o755, ModTime: time.Unix(1e9, 0)})
+	}
 	bin := filepath.Join(live, "usr/upper/local/bin")
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		t.Fatal(err)
@@ -599,6 +636,13 @@ func TestEscape(t *testing.T) {
 					case a.Killed && exit.Signal != "":
 					default:
 						t.Errorf("%s: exit %d %s\n%s", a.What, exit.Code, exit.Signal, out)
+					}
+					read := escape.Touched(out)
+					if a.Touches && len(read) == 0 {
+						t.Errorf("it read nothing, of which it could be told\n%s", out)
+					}
+					for _, p := range read {
+						opening(t, filepath.Dir(keeper), p)
 					}
 					if s.gate && a.Told != "" {
 						denial(t, filepath.Dir(keeper), o.facts.Fill(a.Told), s.asks)
