@@ -128,6 +128,34 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		}
 		return out, nil
 	},
+	// trailer CAFILE VERSION URL NAME VALUE: posts data with a trailer, by that version of HTTP
+	"trailer": func(a []string, data []byte) ([]byte, error) {
+		pem, err := os.ReadFile(a[0])
+		if err != nil {
+			return nil, err
+		}
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(pem)
+		var p http.Protocols
+		p.SetHTTP1(a[1] == "1")
+		p.SetHTTP2(a[1] == "2")
+		t := &http.Transport{
+			TLSClientConfig: &tls.Config{RootCAs: roots}, Protocols: &p,
+			DialContext: (&net.Dialer{Timeout: patience, Resolver: &net.Resolver{PreferGo: true}}).DialContext,
+		}
+		defer t.CloseIdleConnections()
+		req, err := http.NewRequest("POST", a[2], io.MultiReader(bytes.NewReader(data)))
+		if err != nil {
+			return nil, err
+		}
+		req.Trailer = http.Header{a[3]: {a[4]}}
+		r, err := (&http.Client{Transport: t, Timeout: patience}).Do(req)
+		if err != nil {
+			return nil, err
+		}
+		defer r.Body.Close()
+		return io.ReadAll(r.Body)
+	},
 	// ended I: waits until a held connection is over
 	"ended": func(a []string, _ []byte) ([]byte, error) {
 		i, _ := strconv.Atoi(a[0])

@@ -144,3 +144,43 @@ func TestATokenInARequestGoesNowhere(t *testing.T) {
 		t.Errorf("what has no token: %q", out)
 	}
 }
+
+// TestATokenInATrailerGoesNowhere: also as a name, of which nobody knows any more what was
+// written large; and so it is with headers.
+func TestATokenInATrailerGoesNowhere(t *testing.T) {
+	t.Parallel()
+	h := newWebHosts(t, Rules(items(t)), "a.example")
+	s := start(t, h.book, func(o *Options) { o.Roots, o.Tokens = h.roots, ofDecoys })
+	pem, err := s.CA()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	const at = "https://a.example/items/1"
+	for _, version := range []string{"1", "2"} {
+		for what, field := range map[string][2]string{
+			"value": {"X-Sum", "sha1=" + tokenB}, "in base64": {"X-Sum", base64.StdEncoding.EncodeToString([]byte(tokenB))}, "name": {"X-" + tokenA, "1"},
+		} {
+			out, err := s.do("trailer", []byte("hello"), ca, version, at, field[0], field[1])
+			if err != nil || !strings.Contains(string(out), "reason: "+DecoySent) {
+				t.Errorf("%s, HTTP/%s: %q, %v", what, version, out, err)
+			}
+		}
+		if out, err := s.do("trailer", []byte("hello"), ca, version, at, "X-Sum", "1234"); err != nil || !strings.Contains(string(out), " POST a.example /items/1 5\n") {
+			t.Errorf("what has no token, HTTP/%s: %q, %v", version, out, err)
+		}
+	}
+	s.caught(t, "a trailer", "/h/.aws/credentials", DecoySent, TCP)
+	s.caught(t, "the name of a trailer", "/h/.netrc", DecoySent, TCP)
+	for what, text := range map[string]string{
+		"nobody announced it": "POST /items/1 HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: " + tokenA + "\r\n\r\n",
+		"name of a header":    "GET /items/1 HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nX-" + tokenA + ": 1\r\n\r\n",
+	} {
+		if out, err := s.do("pieces", []byte(text), "a.example:80", "10"); err != nil || !strings.Contains(string(out), "reason: "+DecoySent) {
+			t.Errorf("%s: %q, %v", what, out, err)
+		}
+	}
+}

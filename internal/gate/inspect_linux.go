@@ -165,14 +165,24 @@ func (t tokens) request(q inspect.Request) error {
 	if err := t.name(q.Host.String()); err != nil {
 		return err
 	}
-	for k, vs := range q.Header {
-		for _, v := range vs {
-			if err := t.all(k, v); err != nil {
-				return err
-			}
-		}
+	if err := t.fields(q.Header); err != nil {
+		return err
 	}
 	return t.all(q.Method, q.Path, q.Query)
+}
+
+// fields gives an error where a header or a trailer has a token. Of their names nobody
+// knows any more what was written large.
+func (t tokens) fields(h http.Header) error {
+	for k, vs := range h {
+		if p, found := t.names.InName(k); found {
+			return caught{p, DecoySent}
+		}
+		if err := t.all(vs...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // caught tells of a token. What is told has no path, which may be made of it.
@@ -189,6 +199,14 @@ func (x *exchange) Sent(b []byte) *inspect.Denial {
 	defer x.sending.Unlock()
 	if p, found := x.body.Find(b); found {
 		return x.caught(caught{p, DecoySent})
+	}
+	return nil
+}
+
+// Trailer looks through what follows the body.
+func (x *exchange) Trailer(h http.Header) *inspect.Denial {
+	if err := x.tokens.fields(h); err != nil {
+		return x.caught(err)
 	}
 	return nil
 }

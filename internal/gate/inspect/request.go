@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -114,7 +115,9 @@ func (x *exchange) pass(w http.ResponseWriter, r *http.Request) {
 	p.ServeHTTP(w, r)
 }
 
-// rewrite makes the request that is sent the one that was decided on.
+// rewrite makes the request that is sent the one that was decided on. Trailers are not
+// part of it: some servers take them for headers, which were not decided on, and anybody
+// on the way may leave them out (RFC 9110, 6.5.1).
 func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	u := p.In.URL
 	scheme := "http"
@@ -123,6 +126,7 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	}
 	p.Out.URL = &url.URL{Scheme: scheme, Host: x.conn.place(), Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery, ForceQuery: u.ForceQuery}
 	p.Out.Host = p.In.Host
+	p.Out.Trailer = nil
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 		if v, ok := p.In.Header[name]; ok {
 			p.Out.Header[name] = v
@@ -172,9 +176,14 @@ func (m *metered) Read(p []byte) (int, error) {
 			return 0, no
 		}
 		if m.out {
-			if no := m.sent(p[:n]); no != nil {
+			if no := m.refused(m.x.Sent(p[:n])); no != nil {
 				return 0, no
 			}
+		}
+	}
+	if m.out && errors.Is(err, io.EOF) && len(m.x.in.Trailer) > 0 { // which is complete now
+		if no := m.refused(m.x.Trailer(m.x.in.Trailer)); no != nil {
+			return 0, no
 		}
 	}
 	return n, err
@@ -187,16 +196,11 @@ func (m *metered) count(n int, out bool) error {
 	} else {
 		no = m.x.Spend(0, int64(n))
 	}
-	if no == nil {
-		return nil
-	}
-	m.x.no.CompareAndSwap(nil, no)
-	return no
+	return m.refused(no)
 }
 
-// sent has what goes to the server looked at.
-func (m *metered) sent(b []byte) error {
-	no := m.x.Sent(b)
+// refused takes what a Judge says: nil, or why the exchange ends.
+func (m *metered) refused(no *Denial) error {
 	if no == nil {
 		return nil
 	}
@@ -216,7 +220,7 @@ func (t *tunnel) Write(p []byte) (int, error) {
 	if err := t.count(len(p), true); err != nil {
 		return 0, err
 	}
-	if err := t.sent(p); err != nil {
+	if err := t.refused(t.x.Sent(p)); err != nil {
 		return 0, err
 	}
 	return t.w.Write(p)

@@ -57,6 +57,9 @@ type Exchange interface {
 	// Sent is given what is sent after the head, before it goes out. With a Denial, which
 	// it has told, that does not, and the exchange ends.
 	Sent(b []byte) *Denial
+	// Trailer is given what a request has after its body, which goes nowhere. With a
+	// Denial, which it has told, the exchange ends before the request has.
+	Trailer(h http.Header) *Denial
 	// End tells of the end. The status is the server's answer; 0 is none, for a reason.
 	End(status int, reason string)
 }

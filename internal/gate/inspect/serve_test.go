@@ -26,11 +26,12 @@ type court struct {
 	allow func(Request) bool
 	most  int64 // bytes out of one request; 0 is no bound
 
-	mu     sync.Mutex
-	denied []string // guarded by mu
-	ended  []string // guarded by mu
-	out    int64    // guarded by mu
-	in     int64    // guarded by mu
+	mu       sync.Mutex
+	denied   []string // guarded by mu
+	ended    []string // guarded by mu
+	trailers []string // guarded by mu
+	out      int64    // guarded by mu
+	in       int64    // guarded by mu
 }
 
 func (c *court) Begin(q Request) (Exchange, *Denial) {
@@ -64,6 +65,17 @@ type trial struct {
 }
 
 func (x *trial) Sent([]byte) *Denial { return nil }
+
+func (x *trial) Trailer(h http.Header) *Denial {
+	x.c.mu.Lock()
+	x.c.trailers = append(x.c.trailers, fmt.Sprint(h))
+	x.c.mu.Unlock()
+	if h.Get("X-Bad") == "" {
+		return nil
+	}
+	x.c.Deny(x.q, "a bad trailer")
+	return &Denial{Status: 403, Reason: "a bad trailer"}
+}
 
 func (x *trial) Spend(out, in int64) *Denial {
 	x.mu.Lock()
