@@ -27,8 +27,10 @@ const (
 // process and in others.
 type Journal struct {
 	dir  string
-	mu   sync.Mutex // flock knows descriptors, and not goroutines
-	lock *os.File   // guarded by mu; nil when closed
+	mu   sync.Mutex  // flock knows descriptors, and not goroutines
+	lock *os.File    // guarded by mu; nil when closed
+	file *os.File    // guarded by mu; the newest file when it was last written to, or nil
+	is   os.FileInfo // guarded by mu; which file that is
 }
 
 // Open opens the journal in a directory that exists, to append to it. The caller
@@ -49,7 +51,7 @@ func (j *Journal) Close() error {
 	if j.lock = nil; lock == nil {
 		return nil
 	}
-	return lock.Close()
+	return errors.Join(j.leaveLocked(), lock.Close())
 }
 
 // Append writes one event. It is in the file when Append returns, unless there is an
@@ -67,25 +69,21 @@ func (j *Journal) Append(ev wire.NetEvent) error {
 	if err := flock(j.lock, unix.LOCK_EX); err != nil {
 		return fault.Wrap(err, "lock the journal in %s", j.dir)
 	}
-	err = write(j.dir, line)
+	if err = j.writeLocked(line); err != nil {
+		err = errors.Join(err, j.leaveLocked()) // the next line begins with a look at what is there
+	}
 	return fault.Wrap(errors.Join(err, flock(j.lock, unix.LOCK_UN)), "write to the journal in %s", j.dir)
 }
 
-// write appends a line under the lock. A torn line before it is ended first.
-func write(dir string, line []byte) (err error) {
-	f, err := open(dir, current, os.O_RDWR|os.O_CREATE|os.O_APPEND)
+// writeLocked appends a line under the lock. A torn line before it is ended first.
+func (j *Journal) writeLocked(line []byte) error {
+	size, err := j.findLocked()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	size := info.Size()
 	if size > 0 {
 		last := make([]byte, 1)
-		if _, err := f.ReadAt(last, size-1); err != nil {
+		if _, err := j.file.ReadAt(last, size-1); err != nil {
 			return err
 		}
 		if last[0] != '\n' {
@@ -93,18 +91,58 @@ func write(dir string, line []byte) (err error) {
 		}
 	}
 	if size > 0 && size+int64(len(line)) > maxFile {
-		if err := os.Rename(filepath.Join(dir, current), filepath.Join(dir, previous)); err != nil {
+		if err := os.Rename(filepath.Join(j.dir, current), filepath.Join(j.dir, previous)); err != nil {
 			return err
 		}
-		next, err := open(dir, current, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND)
-		if err != nil {
+		if err := j.enterLocked(os.O_EXCL); err != nil {
 			return err
 		}
-		_, err = next.Write(bytes.TrimPrefix(line, []byte{'\n'}))
-		return errors.Join(err, next.Close())
+		line = bytes.TrimPrefix(line, []byte{'\n'})
 	}
-	_, err = f.Write(line)
+	_, err = j.file.Write(line)
 	return err
+}
+
+// findLocked has the newest file open, and gives its size. One that is open already is
+// still it if it has the name: as long as it is open, no other file can have its number.
+func (j *Journal) findLocked() (size int64, err error) {
+	if j.file != nil {
+		there, err := os.Lstat(filepath.Join(j.dir, current))
+		if err == nil && os.SameFile(j.is, there) {
+			return there.Size(), nil
+		}
+	}
+	if err := j.enterLocked(0); err != nil {
+		return 0, err
+	}
+	return j.is.Size(), nil
+}
+
+// enterLocked opens the newest file in the place of the one that is open, and makes it
+// where there is none.
+func (j *Journal) enterLocked(how int) error {
+	if err := j.leaveLocked(); err != nil {
+		return err
+	}
+	f, err := open(j.dir, current, os.O_RDWR|os.O_CREATE|os.O_APPEND|how)
+	if err != nil {
+		return err
+	}
+	is, err := f.Stat()
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	j.file, j.is = f, is
+	return nil
+}
+
+// leaveLocked closes the file that is open, if there is one.
+func (j *Journal) leaveLocked() error {
+	f := j.file
+	if j.file, j.is = nil, nil; f == nil {
+		return nil
+	}
+	return f.Close()
 }
 
 // encode gives the line of an event, whose texts are cut until it is short enough.

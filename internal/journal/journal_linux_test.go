@@ -233,6 +233,59 @@ func TestALinkIsNoJournal(t *testing.T) {
 	}
 }
 
+// What a writer has open is not what has the name any more.
+func TestAWriterFindsWhatTookTheNameOfItsFile(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(file string) error
+		want   string // what is read then; "" where nothing can be written
+	}{
+		"nothing":          {os.Remove, "h1.example"},
+		"another file":     {func(file string) error { return swap(file, "") }, "h1.example"},
+		"one that is torn": {func(file string) error { return swap(file, "{") }, "h1.example"},
+		"a link to it": {func(file string) error {
+			return errors.Join(os.Rename(file, file+".old"), os.Symlink(file+".old", file))
+		}, ""},
+		"a link elsewhere":    {func(file string) error { return errors.Join(os.Remove(file), os.Symlink(file+".new", file)) }, ""},
+		"a directory":         {func(file string) error { return errors.Join(os.Remove(file), os.Mkdir(file, 0o700)) }, ""},
+		"itself, at its end":  {func(file string) error { return os.Truncate(file, 0) }, "h1.example"},
+		"a name that changed": {func(file string) error { return os.Rename(file, filepath.Join(filepath.Dir(file), previous)) }, "h0.example h1.example"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			j, file := opened(t, dir), filepath.Join(dir, current)
+			if err := j.Append(event(0)); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.change(file); err != nil {
+				t.Fatal(err)
+			}
+			if err := j.Append(event(1)); (err == nil) != (c.want != "") {
+				t.Fatal(err)
+			}
+			if c.want == "" {
+				if old, err := os.ReadFile(file + ".old"); err == nil && strings.Contains(string(old), "h1.example") {
+					t.Error("it was written through a link")
+				}
+				if err := errors.Join(os.RemoveAll(file), j.Append(event(2))); err != nil {
+					t.Errorf("it cannot be written when the name is free again: %v", err)
+				}
+				return
+			}
+			evs, err := Read(dir, Query{})
+			if got := strings.Join(names(evs), " "); err != nil || got != c.want {
+				t.Errorf("%q, %v; want %q", got, err, c.want)
+			}
+		})
+	}
+}
+
+// swap puts another file in the place of one.
+func swap(file, text string) error {
+	return errors.Join(os.WriteFile(file+".new", []byte(text), 0o600), os.Rename(file+".new", file))
+}
+
 func BenchmarkAppend(b *testing.B) {
 	j, err := Open(b.TempDir())
 	if err != nil {
