@@ -313,30 +313,3 @@ func (g *Gate) refuse(proto Proto, to netip.AddrPort, r ruling) {
 		Verdict: r.verdict, Rule: r.why.Rule, Reason: r.why.Reason, Hint: r.why.Hint,
 	})
 }
-
-// hostDial is the default of Options.Dial.
-func (g *Gate) hostDial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
-	own, err := isOwn(ctx, to.Addr())
-	if err != nil {
-		return nil, err
-	}
-	if own && g.current().Decide(Request{Proto: Proto(network), Addr: to.Addr(), Port: to.Port()}).Verdict != Allow {
-		return nil, fault.New(fault.Denied, "%v is an address of the host itself", to.Addr())
-	}
-	var d net.Dialer
-	return d.DialContext(ctx, network, to.String())
-}
-
-// isOwn reports whether addr is an address of this host, where services listen that
-// trust whoever reaches them from within. No packet is sent: the kernel is asked from
-// which address it would send to addr.
-func isOwn(ctx context.Context, addr netip.Addr) (bool, error) {
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "udp", netip.AddrPortFrom(addr, 9).String())
-	if err != nil {
-		return false, err
-	}
-	defer c.Close()
-	local, ok := c.LocalAddr().(*net.UDPAddr)
-	return !ok || local.AddrPort().Addr().Unmap() == addr, nil
-}
