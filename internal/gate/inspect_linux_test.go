@@ -323,6 +323,8 @@ func TestInspectionFollowsThePolicy(t *testing.T) {
 	s.must(t, "hold", get("a.example", "/items/1"), "a.example:80")
 	s.must(t, "hold", get("lone.example", "/"), "lone.example:8080")
 	s.wait(t, "the slow request", func(e Event) bool { return e.Kind == KindRequest && e.Path == "/slow" })
+	// A request that is underway ends with the rule that allowed it, as it was written.
+	s.wait(t, "the answer", func(e Event) bool { return e.Kind == KindAnswer && e.Path == "/items/1" })
 	narrow := items(t)
 	narrow.Allow[0].Paths = []string{"/items/*"}
 	narrow.Allow = append(narrow.Allow, httpRule(t, "lone.example:8080", func(r *policy.Rule) { r.Methods = []string{"GET"} }))
