@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -104,7 +105,7 @@ func (l *Ledger) take(batch []byte) error {
 func (l *Ledger) place(p *plan) error {
 	for _, w := range p.writes {
 		if w.offset == 0 {
-			if err := l.mkdir(dirSandboxes + "/" + segmentDir(w.file)); err != nil {
+			if err := l.mkdirSoon(dirSandboxes + "/" + segmentDir(w.file)); err != nil {
 				return err
 			}
 		}
@@ -113,6 +114,15 @@ func (l *Ledger) place(p *plan) error {
 		}
 	}
 	return l.put(write{fileHashes, storedCount(p.before) * hashSize, p.hashes})
+}
+
+// mkdirSoon makes a directory unless it is there, which the next fold makes durable: until
+// then the intake has all that goes into it.
+func (l *Ledger) mkdirSoon(name string) error {
+	return l.in(name, func(dir int, base string) error {
+		l.state.dirty[parent(name)], l.state.dirty[name] = true, true // whoever made it
+		return ignore(l.fs.Mkdir(dir, base, 0o700), fs.ErrExist)
+	})
 }
 
 func (l *Ledger) put(w write) error {
@@ -147,7 +157,22 @@ func (l *Ledger) fold() error {
 	return nil
 }
 
+// manyDirty is from how many files on all of the file system is flushed at once. After a
+// thousand forks there are two thousand, each of which would take a flush.
+const manyDirty = 128
+
 func (l *Ledger) flush() error {
+	if len(l.state.dirty) >= manyDirty {
+		dir, err := l.dir(".")
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(l.fs.SyncFS(int(dir.Fd())), dir.Close()); err != nil {
+			return err
+		}
+		clear(l.state.dirty)
+		return nil
+	}
 	for name := range l.state.dirty {
 		if err := l.sync(name); err != nil {
 			return err

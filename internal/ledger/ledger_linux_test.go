@@ -378,3 +378,30 @@ func TestALinkIsNoFileOfALedger(t *testing.T) {
 		t.Error("a link was followed")
 	}
 }
+
+// From any place of the log on, the records of all sandboxes are found, over segments.
+func TestAfterGivesWhatWasAppendedSince(t *testing.T) {
+	t.Parallel()
+	l, _ := opened(t, t.TempDir(), Options{SegmentBytes: 1200})
+	const n = 40
+	for i := range n {
+		appended(t, l, draft([]format.Sandbox{boxA, boxB, boxA}[i%3], i))
+	}
+	if size, err := l.Size(t.Context()); err != nil || size != n {
+		t.Fatalf("%d leaves, %v", size, err)
+	}
+	for leaf := range int64(n + 1) {
+		seen := map[int64]bool{}
+		for rec, err := range l.After(leaf) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen[rec.Leaf] = true
+		}
+		for i := range int64(n) {
+			if seen[i] != (i >= leaf) {
+				t.Fatalf("from %d on: record %d: %v", leaf, i, seen[i])
+			}
+		}
+	}
+}

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"iter"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -37,6 +40,58 @@ func (r Reader) Read(id format.Sandbox, f Filter) iter.Seq2[*format.Record, erro
 	return func(yield func(*format.Record, error) bool) {
 		r.each(id, f, func() bool { return false }, yield)
 	}
+}
+
+// After gives the records of all sandboxes at the places of the log from leaf on, one
+// sandbox after the other, those of each in order. Of a log with none it reads nothing but
+// the ends of chains. After an error nothing follows.
+func (r Reader) After(leaf int64) iter.Seq2[*format.Record, error] {
+	return func(yield func(*format.Record, error) bool) {
+		names, err := os.ReadDir(filepath.Join(r.root, dirSandboxes))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			yield(nil, fault.Wrap(err, "read the ledger in %s", r.root))
+			return
+		}
+		for _, d := range names {
+			id := format.Sandbox(d.Name())
+			if !id.Valid() {
+				continue
+			}
+			from, err := r.segmentAt(id, leaf)
+			if err != nil {
+				yield(nil, fault.Wrap(err, "read the ledger of %s", id))
+				return
+			}
+			for rec, err := range r.Read(id, Filter{From: from}) {
+				if err == nil && rec.Leaf < leaf {
+					continue
+				}
+				if !yield(rec, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// segmentAt gives the first record of the segment in which the records of a sandbox from a
+// leaf on begin.
+func (r Reader) segmentAt(id format.Sandbox, leaf int64) (first int64, err error) {
+	all, err := segments(r.root, id)
+	if err != nil {
+		return 0, err
+	}
+	for _, first = range slices.Backward(all) {
+		for rec, err := range r.Read(id, Filter{From: first, Limit: 1}) {
+			if err != nil {
+				return 0, err
+			}
+			if rec.Leaf <= leaf {
+				return first, nil
+			}
+		}
+	}
+	return first, nil
 }
 
 // pollEvery is how often Follow looks for new records.

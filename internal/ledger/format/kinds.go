@@ -10,6 +10,7 @@ const (
 	KindCreate     Kind = "create"
 	KindDelete     Kind = "delete"
 	KindDenial     Kind = "denial"
+	KindDrop       Kind = "drop"
 	KindExec       Kind = "exec"
 	KindExit       Kind = "exit"
 	KindFork       Kind = "fork"
@@ -26,12 +27,13 @@ const (
 	KindStart      Kind = "start"
 	KindStop       Kind = "stop"
 	KindTournament Kind = "tournament"
+	KindUndone     Kind = "undone"
 )
 
 // Kinds lists all kinds, in order.
 func Kinds() []Kind {
-	return []Kind{KindApproval, KindArchive, KindCreate, KindDelete, KindDenial, KindExec, KindExit, KindFork, KindGrant, KindKey,
-		KindLimit, KindLost, KindNetwork, KindPolicy, KindProgram, KindRollback, KindSession, KindSnapshot, KindStart, KindStop, KindTournament}
+	return []Kind{KindApproval, KindArchive, KindCreate, KindDelete, KindDenial, KindDrop, KindExec, KindExit, KindFork, KindGrant, KindKey,
+		KindLimit, KindLost, KindNetwork, KindPolicy, KindProgram, KindRollback, KindSession, KindSnapshot, KindStart, KindStop, KindTournament, KindUndone}
 }
 
 // Body is what a record says; each kind has its own type, a pointer to a struct of
@@ -51,6 +53,8 @@ func newBody(k Kind) Body {
 		return new(Delete)
 	case KindDenial:
 		return new(Denial)
+	case KindDrop:
+		return new(Drop)
 	case KindExec:
 		return new(Exec)
 	case KindExit:
@@ -83,6 +87,8 @@ func newBody(k Kind) Body {
 		return new(Stop)
 	case KindTournament:
 		return new(Tournament)
+	case KindUndone:
+		return new(Undone)
 	}
 	return nil
 }
@@ -125,6 +131,12 @@ type Denial struct {
 	PID     int64  `json:"pid,omitempty" jsonschema:"Process, as the inside numbers it"`
 	Reason  string `json:"reason" jsonschema:"Why it was refused"`
 	Syscall string `json:"syscall,omitempty" jsonschema:"The system call"`
+}
+
+// Drop tells: snapshots are gone; those that stood on them are as they were.
+type Drop struct {
+	Reason    string   `json:"reason" jsonschema:"Why: asked, retention, unreferenced or lost"`
+	Snapshots []string `json:"snapshots,omitempty" jsonschema:"Their ids"`
 }
 
 // Exec tells: a command begins.
@@ -298,6 +310,12 @@ type Candidate struct {
 	Score   string `json:"score,omitempty" jsonschema:"Its score, as its test wrote it"`
 }
 
+// Undone tells: what an earlier record tells did not come about, or did not last.
+type Undone struct {
+	Reason string `json:"reason" jsonschema:"Why"`
+	Seq    int64  `json:"seq" jsonschema:"Seq of that record, which is one of the same sandbox"`
+}
+
 // Kind implements Body.
 func (*Approval) Kind() Kind { return KindApproval }
 
@@ -312,6 +330,9 @@ func (*Delete) Kind() Kind { return KindDelete }
 
 // Kind implements Body.
 func (*Denial) Kind() Kind { return KindDenial }
+
+// Kind implements Body.
+func (*Drop) Kind() Kind { return KindDrop }
 
 // Kind implements Body.
 func (*Exec) Kind() Kind { return KindExec }
@@ -360,3 +381,6 @@ func (*Stop) Kind() Kind { return KindStop }
 
 // Kind implements Body.
 func (*Tournament) Kind() Kind { return KindTournament }
+
+// Kind implements Body.
+func (*Undone) Kind() Kind { return KindUndone }
