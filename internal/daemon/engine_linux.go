@@ -11,6 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/httpapi"
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -32,6 +33,7 @@ type whole struct {
 	*engine.Engine
 	db     *meta.DB
 	layers *layer.Store
+	ledger *ledger.Ledger
 }
 
 // store gives where tokens are kept.
@@ -47,7 +49,7 @@ func (w *whole) KeepAnswer(ctx context.Context, key string, answer []byte, keep 
 
 // Close ends the engine and closes what it stands on. Keepers run on.
 func (w *whole) Close() error {
-	return errors.Join(w.Engine.Close(), w.layers.Close(), w.db.Close())
+	return errors.Join(w.Engine.Close(), w.layers.Close(), w.ledger.Close(), w.db.Close())
 }
 
 // OpenFiles is the engine's, as the API knows it.
@@ -82,6 +84,11 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		return nil, err
 	}
 	undone.Push(layers.Close)
+	book, err := openLedger(filepath.Join(c.Home, "ledger"), c.Log)
+	if err != nil {
+		return nil, err
+	}
+	undone.Push(book.Close)
 	host, err := newHostFacts(c)
 	if err != nil {
 		return nil, err
@@ -91,7 +98,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		return nil, err
 	}
 	e, err := engine.Open(ctx, engine.Config{
-		Home: c.Home, DB: db, Layers: layers, Drivers: drivers, Boxes: boxes{caller: host.caller, lines: c.Lines}, Logger: c.Log,
+		Home: c.Home, DB: db, Layers: layers, Ledger: book, Redact: redactor(book, c.Log), Caller: callerOf, Drivers: drivers, Boxes: boxes{caller: host.caller, lines: c.Lines}, Logger: c.Log,
 		BootID: host.bootID, ProbeHost: host.probe, HostPrint: host.print, HostImport: host.importOptions,
 		Homes: host.homes(c.UserHome),
 	})
@@ -99,7 +106,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		return nil, err
 	}
 	undone.Release()
-	return &whole{Engine: e, db: db, layers: layers}, nil
+	return &whole{Engine: e, db: db, layers: layers, ledger: book}, nil
 }
 
 // newDrivers makes the drivers that the home's file system has; the probe tells

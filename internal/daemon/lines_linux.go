@@ -13,6 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/engine"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/lineapi"
 	"github.com/coppice-dev/coppice/internal/unixsock"
@@ -236,6 +237,9 @@ func (l *lines) until(id string, d *door, ended <-chan struct{}) {
 // open begins to serve. l.mu is held.
 func (l *lines) open(d *door, opt lineapi.Options) *door {
 	opt.Base, opt.Log = l.base, l.log
+	if opt.Guard != nil {
+		opt.Base = engine.FromInside(opt.Base)
+	}
 	if l.closed {
 		d.ln.Close()
 		close(d.gone)

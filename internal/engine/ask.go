@@ -32,15 +32,21 @@ func (e *Engine) Asking(ctx context.Context, name string) (res wire.NetAsking, e
 	return res, named(err, rec.Name)
 }
 
+// What changes of the rules are by, where they are answers.
+const (
+	byApprove = "coppice approve"
+	byDeny    = "coppice deny"
+)
+
 // Approve allows places that wait for a person, or will. It changes the rules as Allow
 // does.
 func (e *Engine) Approve(ctx context.Context, name string, req wire.AnswerRequest) (wire.AnswerResult, error) {
-	return e.addRules(ctx, name, wire.AllowRequest{Allow: req.Rules, ForMS: req.ForMS}, "coppice approve")
+	return e.addRules(ctx, name, wire.AllowRequest{Allow: req.Rules, ForMS: req.ForMS}, byApprove)
 }
 
 // Deny denies them.
 func (e *Engine) Deny(ctx context.Context, name string, req wire.AnswerRequest) (wire.AnswerResult, error) {
-	return e.addRules(ctx, name, wire.AllowRequest{Deny: req.Rules, ForMS: req.ForMS}, "coppice deny")
+	return e.addRules(ctx, name, wire.AllowRequest{Deny: req.Rules, ForMS: req.ForMS}, byDeny)
 }
 
 // questions gives what waits for a person in a sandbox; none where that is not known. The

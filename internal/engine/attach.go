@@ -3,12 +3,16 @@
 package engine
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"io"
 	"sync"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/meta"
 )
 
 // attachment is a client's connection to a supervised command. What the client
@@ -31,6 +35,28 @@ func newAttachment(stream io.ReadWriter, session io.WriteCloser, req wire.ExecRe
 	a := &attachment{stream: stream, session: session, gone: make(chan struct{}), size: req.Size}
 	a.input.Go(a.read)
 	return a
+}
+
+// attended records that somebody came to a command, and with left that they left it. Who
+// only looks on is not recorded.
+func (e *Engine) attended(ctx context.Context, s *sandbox, req wire.ExecRequest) (left func(), err error) {
+	if req.ReadOnly {
+		return func() {}, nil
+	}
+	id := cmp.Or(req.Attach, req.ID)
+	tell := func(event string) (*meta.Sandbox, testimony, error) {
+		rec, err := e.DB.Sandbox(context.WithoutCancel(ctx), string(s.id))
+		return &rec, byDaemon(&format.Session{By: e.clean(e.Caller(ctx)), Event: event, Exec: id})[0], err
+	}
+	rec, came, err := tell("attached")
+	if err == nil {
+		err = e.record(ctx, rec, came)
+	}
+	return func() {
+		if rec, went, err := tell("left"); err == nil { // else it was removed
+			e.note(context.WithoutCancel(ctx), rec, went)
+		}
+	}, err
 }
 
 func (a *attachment) read() {

@@ -31,9 +31,10 @@ type note struct {
 	cause   timeline.Cause
 	message string
 	exit    *int
-	frozen  bool // leave the processes frozen: see taken.frozen
-	aside   bool // the times of directories alone are not worth a snapshot
-	still   bool // no process is left, and none had anything mapped
+	frozen  bool                    // leave the processes frozen: see taken.frozen
+	aside   bool                    // the times of directories alone are not worth a snapshot
+	still   bool                    // no process is left, and none had anything mapped
+	with    func(taken) []testimony // what is recorded with the snapshot, if there is one; nil: nothing
 }
 
 // taken is the outcome of a capture.
@@ -43,6 +44,7 @@ type taken struct {
 	stats   timeline.Stats
 	procs   int    // processes that ran meanwhile
 	frozen  Frozen // with note.frozen, unless nothing runs: for the caller to thaw, or to kill
+	told    bool   // what note.with gave is recorded
 }
 
 // capture makes a snapshot of the present state when it differs from HEAD, and
@@ -158,18 +160,35 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	if err := e.writeIndex(s.id, snap.ID, got.Index); err != nil {
 		return t, errors.Join(err, e.Layers.Remove(ctx, id))
 	}
+	kept := t
+	kept.id, kept.changed, kept.stats, kept.told = snap.ID, true, got.Stats, true
+	done, err := e.undertakeSnapshot(ctx, rec, snap, n, kept)
+	if err != nil {
+		return t, errors.Join(err, e.Layers.Remove(ctx, id))
+	}
 	route := timeline.Route{Top: snap.ID, Below: below, Layer: id}
-	if err := e.DB.AddSnapshot(ctx, snap, &route, 0, func(r *meta.Sandbox) { r.Head, r.Redo = snap.ID, redoAfter(r.Redo, n) }); err != nil {
+	err = e.DB.AddSnapshot(ctx, snap, &route, 0, func(r *meta.Sandbox) { r.Head, r.Redo = snap.ID, redoAfter(r.Redo, n) })
+	done(err)
+	if err != nil {
 		return t, errors.Join(err, e.Layers.Remove(ctx, id))
 	}
 	e.dropIndex(s.id, rec.Head)
 	rec.Head = snap.ID
 	s.index, s.of = got.Index, snap.ID
 	e.mayBeDeep(snap.ID)
-	t.id, t.changed, t.stats = snap.ID, true, got.Stats
+	t = kept
 	e.recorded(rec, snap)
 	e.mayBeThick(s, snap)
 	return t, nil
+}
+
+// undertakeSnapshot is undertake for a snapshot, and for what is recorded with it.
+func (e *Engine) undertakeSnapshot(ctx context.Context, rec *meta.Sandbox, snap timeline.Snapshot, n note, t taken) (done func(error), err error) {
+	tell := []testimony{e.snapshotRecord(ctx, snap)}
+	if n.with != nil {
+		tell = append(tell, n.with(t)...)
+	}
+	return e.undertake(ctx, e.drafts(ctx, rec, tell...))
 }
 
 // unfinished reports whether init was cut off while it moved a directory for a
@@ -224,10 +243,16 @@ func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live 
 	if err != nil {
 		return t, err
 	}
-	route := timeline.Route{Top: snap.ID, Below: rec.MountTop, Layer: id}
-	err = e.DB.AddSnapshot(ctx, snap, &route, intent, func(r *meta.Sandbox) {
-		r.Head, r.MountTop, r.Gen, r.Redo = snap.ID, snap.ID, r.Gen+1, redoAfter(r.Redo, n)
-	})
+	kept := t
+	kept.id, kept.changed, kept.stats, kept.told = snap.ID, true, st, true
+	done, err := e.undertakeSnapshot(ctx, rec, snap, n, kept)
+	if err == nil {
+		route := timeline.Route{Top: snap.ID, Below: rec.MountTop, Layer: id}
+		err = e.DB.AddSnapshot(ctx, snap, &route, intent, func(r *meta.Sandbox) {
+			r.Head, r.MountTop, r.Gen, r.Redo = snap.ID, snap.ID, r.Gen+1, redoAfter(r.Redo, n)
+		})
+	}
+	done(err)
 	if err != nil {
 		return t, errors.Join(err, e.Layers.Unadopt(ctx, id, parts), e.DB.EndIntent(ctx, intent))
 	}
@@ -236,7 +261,7 @@ func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live 
 	s.index, s.of = nil, ""
 	e.retire(live.Dir)
 	e.mayBeDeep(snap.ID)
-	t.id, t.changed, t.stats = snap.ID, true, st
+	t = kept
 	e.recorded(rec, snap)
 	e.mayBeThick(s, snap)
 	return t, nil

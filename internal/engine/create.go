@@ -50,7 +50,13 @@ func (e *Engine) Create(ctx context.Context, req wire.CreateRequest, progress fu
 		rec.HostPrint = e.HostPrint()
 	}
 	rec.Head, rec.MountTop, rec.Gen = first.ID, first.ID, 1
-	if err := e.DB.CreateSandbox(ctx, rec, first); err != nil {
+	done, err := e.undertake(ctx, e.drafts(ctx, &rec, e.createRecord(&rec, "")))
+	if err != nil {
+		return wire.Sandbox{}, err
+	}
+	err = e.DB.CreateSandbox(ctx, rec, first)
+	done(err)
+	if err != nil {
 		return wire.Sandbox{}, err
 	}
 	e.created(&rec)

@@ -35,7 +35,7 @@ func (e *Engine) DeleteSnapshot(ctx context.Context, name, ref string) (head str
 	if err := e.deletable(ctx, &rec, h, id); err != nil {
 		return "", err
 	}
-	if err := e.splice(ctx, id, e.DB.DeleteSnapshot); err != nil {
+	if err := e.spliceTelling(ctx, &rec, id, "asked", e.DB.DeleteSnapshot); err != nil {
 		return "", err
 	}
 	e.dropped(&rec, h.Snapshots[id], "")
@@ -68,6 +68,17 @@ func (e *Engine) deletable(ctx context.Context, rec *meta.Sandbox, h *timeline.H
 	}
 	return fault.New(fault.Conflict, "the live root of sandbox %s stands on snapshot %s", user.Name, id).
 		WithHint("begin a new one on its head: coppice checkout %s HEAD", user.Name)
+}
+
+// spliceTelling is splice, which is recorded before it returns.
+func (e *Engine) spliceTelling(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, why string, drop dropper) error {
+	d := e.debtOf(ctx, rec)
+	d.Snapshots, d.Reason = []timeline.SnapshotID{id}, why
+	pay, err := e.owe(ctx, d)
+	if err != nil {
+		return err
+	}
+	return pay(e.splice(ctx, id, drop))
 }
 
 // splice takes a snapshot out: every route that ended in it is led on to what
@@ -184,11 +195,17 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 			return err
 		}
 	}
+	d := e.debtOf(ctx, &rec)
+	d.Removed = true
+	pay, err := e.owe(ctx, d)
+	if err != nil {
+		return err
+	}
 	e.shape.Lock()
 	unused, err := e.DB.DeleteSandbox(ctx, rec.ID)
 	e.shape.Unlock()
 	if err != nil {
-		return err
+		return pay(err)
 	}
 	e.emit(about(&rec, wire.EventRemoved))
 	e.mu.Lock()
@@ -222,5 +239,5 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 	case <-done:
 	case <-ctx.Done():
 	}
-	return nil
+	return pay(nil)
 }

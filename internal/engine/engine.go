@@ -29,6 +29,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -189,12 +190,17 @@ type Config struct {
 	Layers  *layer.Store
 	Drivers map[string]rootfs.Driver
 	Boxes   Boxes
+	Ledger  *ledger.Ledger // what is done is recorded in
 	Logger  *slog.Logger
-	Now     func() time.Time // nil: time.Now
-	Rand    io.Reader        // nil: crypto/rand
-	BootID  string           // of the running kernel
-	Root    bool             // the daemon is real root
-	Homes   []string         // what ~ stands for in a policy
+	// Redact gives a text without secrets, for the ledger; nil: as it is.
+	Redact func(string) string
+	// Caller names who asks for something, for the ledger; nil: nobody is named.
+	Caller func(context.Context) string
+	Now    func() time.Time // nil: time.Now
+	Rand   io.Reader        // nil: crypto/rand
+	BootID string           // of the running kernel
+	Root   bool             // the daemon is real root
+	Homes  []string         // what ~ stands for in a policy
 	// Patience is how long a call waits for another one that works on the same
 	// sandbox before it is a Conflict that names the other; 0: a minute.
 	Patience time.Duration
@@ -249,6 +255,10 @@ type Engine struct {
 
 	uses map[timeline.SandboxID]usage // guarded by mu
 
+	unsaid []ledger.Draft // records that could not be written yet; guarded by mu
+	doing  atomic.Int64   // how much is recorded, and not yet done or undone
+	agreed atomic.Int64   // see settingAgreed
+
 	masks  map[timeline.SandboxID]string // what sandboxes are read with, see maskOf; guarded by mu
 	hidden map[string]covered            // answers of hides; guarded by mu
 }
@@ -302,6 +312,12 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	if c.Redact == nil {
+		c.Redact = func(s string) string { return s }
+	}
+	if c.Caller == nil {
+		c.Caller = func(context.Context) string { return "" }
+	}
 	if c.HostPrint == nil {
 		c.HostPrint = func() string { return "" }
 	}
@@ -336,12 +352,16 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	return e, nil
 }
 
-// Close ends background work and waits for it. Live boxes run on.
+// Close ends background work and waits for it. Live boxes run on, and the ledger is the
+// caller's to close.
 func (e *Engine) Close() error {
 	e.stop(errClosed)
 	err := e.bg.Wait()
 	if errors.Is(err, context.Canceled) || errors.Is(err, errClosed) {
-		return nil
+		err = nil
+	}
+	if aerr := e.agree(context.WithoutCancel(e.bgCtx)); aerr != nil {
+		e.Logger.Warn("the ledger is compared again at the next start", "err", aerr)
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -145,13 +146,21 @@ func (e *Engine) forked(parent *meta.Sandbox, at timeline.SnapshotID, forks []me
 	}
 }
 
-// ended tells of the end of a sandbox's box, once. The caller holds the sandbox's
-// lock.
-func (e *Engine) ended(s *sandbox) {
-	if s.told != nil {
-		s.told = nil
-		e.emit(wire.SandboxEvent{Kind: wire.EventStopped, Sandbox: s.name, ID: string(s.id)})
+// ended tells of the end of a sandbox's box, once; why is "" where it was asked for. The
+// caller holds the sandbox's lock.
+func (e *Engine) ended(ctx context.Context, s *sandbox, why string) {
+	if s.told == nil {
+		return
 	}
+	s.told = nil
+	if rec, err := e.DB.Sandbox(ctx, string(s.id)); err == nil {
+		by := format.ByDaemon
+		if why != "" {
+			by = format.ByKeeper
+		}
+		e.note(ctx, &rec, testimony{by, &format.Stop{Reason: why}})
+	}
+	e.emit(wire.SandboxEvent{Kind: wire.EventStopped, Sandbox: s.name, ID: string(s.id)})
 }
 
 // running tells of a start of the supervised command.
@@ -173,13 +182,17 @@ func (e *Engine) executing(rec *meta.Sandbox, req wire.ExecRequest, id string) {
 	e.emit(ev)
 }
 
-// limited tells of the limits that a command came to, by itself or with others.
-func (e *Engine) limited(rec *meta.Sandbox, req wire.ExecRequest, id string, x wire.Exit) {
-	came := x.Hits
-	if x.Limit != "" {
-		came = append([]string{x.Limit}, came...)
+// limitsOfExit are the limits that a command came to, by itself or with others.
+func limitsOfExit(x wire.Exit) []string {
+	if x.Limit == "" {
+		return x.Hits
 	}
-	for _, limit := range came {
+	return append([]string{x.Limit}, x.Hits...)
+}
+
+// limited tells of the limits that a command came to.
+func (e *Engine) limited(rec *meta.Sandbox, req wire.ExecRequest, id string, x wire.Exit) {
+	for _, limit := range limitsOfExit(x) {
 		ev := about(rec, wire.EventLimit)
 		ev.Exec, ev.Message, ev.Exit, ev.Detail = id, label(req), &x.Code, limit
 		e.emit(ev)

@@ -3,8 +3,10 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"strings"
 	"sync"
@@ -12,6 +14,8 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -37,68 +41,136 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 			WithHint("give it after --, as in: coppice exec %s -- ls -l", name)
 	}
 	req.Keep, req.ID = false, ""
+	if req.Attach == "" {
+		var err error
+		if req.ID, err = e.newExecID(); err != nil {
+			return wire.Exit{}, err
+		}
+	}
 	s, rec, err := e.acquire(ctx, name, "starting a command")
 	if err != nil {
 		return wire.Exit{}, err
 	}
 	defer e.use(s.id)()
-	session, err := e.open(ctx, s, &rec, req)
+	of := issued{id: req.ID, at: e.Now(), before: rec.Head}
+	session, told, err := e.open(ctx, s, &rec, req)
+	box := s.box
 	s.begun++
 	begun := s.begun
 	s.unlock(e)
 	if err != nil {
 		return wire.Exit{}, err
 	}
-	id := req.Attach
-	exit, err := e.relay(ctx, rec.Name, session, stream, func(st wire.Started) {
-		if id == "" {
-			id = st.Exec
-			e.executing(&rec, req, id)
-		}
-	})
-	if err != nil {
-		return exit.Exit, err
-	}
 	if req.Attach != "" {
-		begun = 0 // who knows what began since
+		of, begun = issued{id: req.Attach}, 0 // who knows what began since
+		left, err := e.attended(ctx, s, req)
+		if err != nil {
+			return wire.Exit{}, errors.Join(err, session.Close())
+		}
+		defer left()
 	}
-	x, err := e.settle(ctx, s, req, exit, begun)
-	e.limited(&rec, req, id, x)
-	e.exited(&rec, req, id, x)
+	exit, err := e.relay(ctx, rec.Name, session, stream, func(wire.Started) error {
+		if req.Attach != "" {
+			return nil
+		}
+		if err := e.begins(ctx, box, req.ID, told); err != nil {
+			return err
+		}
+		e.executing(&rec, req, req.ID)
+		return nil
+	})
+	if rerr := told.wait(); rerr != nil || err != nil {
+		return exit.Exit, cmp.Or(rerr, err)
+	}
+	x, err := e.settle(ctx, s, req, exit, begun, of)
+	e.limited(&rec, req, of.id, x)
+	e.exited(&rec, req, of.id, x)
 	return x, err
+}
+
+// begins waits until it is recorded that a command begins, which it has done already;
+// when that cannot be, it is ended.
+func (e *Engine) begins(ctx context.Context, b Box, exec string, told *telling) error {
+	err := told.wait()
+	if err == nil {
+		return nil
+	}
+	if cerr := b.Cancel(context.WithoutCancel(ctx), exec); cerr != nil && !fault.Is(cerr, fault.NotFound) && !fault.Is(cerr, fault.Unavailable) {
+		err = errors.Join(err, cerr)
+	}
+	return err
 }
 
 // ending is the last frame of a command, as Box.Exec has it.
 type ending = Ended
 
-// open starts the box if need be and the command in it.
-func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wire.ExecRequest) (io.ReadWriteCloser, error) {
+// open starts the box if need be and the command in it, which is recorded meanwhile: what
+// comes of that is for the caller to wait for, before anybody is told that it runs.
+func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wire.ExecRequest) (_ io.ReadWriteCloser, told *telling, err error) {
 	if req.Attach != "" && e.liveBox(s) == nil {
-		return nil, fault.New(fault.NotFound, "exec %s has ended and its result was collected or lost", req.Attach).
+		return nil, nil, fault.New(fault.NotFound, "exec %s has ended and its result was collected or lost", req.Attach).
 			WithHint("what it changed is in the history: coppice log %s", rec.Name)
 	}
-	b, err := e.start(ctx, s, rec)
+	var tell []testimony
+	if req.Attach == "" && !e.wasTold(rec, req.ID) {
+		tell = append(tell, e.execRecord(rec, req))
+	}
+	b, told, err := e.startTelling(ctx, s, rec, tell...)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	session, err := b.Exec(ctx, req)
 	if fault.Is(err, fault.Unavailable) && req.Attach == "" {
 		// The keeper ended by itself, being idle, between our look and the call.
 		s.box = nil
-		if b, err = e.start(ctx, s, rec); err != nil {
-			return nil, err
+		again, serr := e.start(ctx, s, rec)
+		if err = serr; err == nil {
+			session, err = again.Exec(ctx, req)
 		}
-		session, err = b.Exec(ctx, req)
 	}
-	return session, err
+	if err != nil {
+		e.takeBack(ctx, told, err)
+		return nil, nil, err
+	}
+	return session, told, nil
+}
+
+// takeBack tells that a command did not begin.
+func (e *Engine) takeBack(ctx context.Context, told *telling, cause error) {
+	if told.wait() != nil {
+		return
+	}
+	for i, d := range told.drafts {
+		if _, ok := d.Body.(*format.Exec); ok {
+			e.undone(ctx, told.drafts[i:i+1], told.got[i:i+1], cause)
+		}
+	}
+}
+
+// wasTold reports whether it is recorded already that a command begins: only the supervised
+// command can begin under an id that a daemon before this one chose, and was killed.
+func (e *Engine) wasTold(rec *meta.Sandbox, exec string) bool {
+	if !rec.Starting || rec.Run == nil || rec.Run.Exec != exec {
+		return false
+	}
+	for r, err := range e.Ledger.Read(format.Sandbox(rec.ID), ledger.Filter{Kinds: []format.Kind{format.KindExec}}) {
+		if err != nil {
+			return false
+		}
+		if b, ok := r.Body.(*format.Exec); ok && b.Exec == exec {
+			return true
+		}
+	}
+	return false
 }
 
 // relay carries frames between the client and the keeper until the command's
 // exit. When the client goes away the keeper is told to hang up; the output is
 // left to the keeper, which never lets a command wait for a reader. A session
 // that just ends, as with this process, hangs nothing up: the client attaches
-// again. started is called when the command runs.
-func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteCloser, stream io.ReadWriter, started func(wire.Started)) (ending, error) {
+// again. started is called when the command runs, before the client is told; with its
+// error it ends.
+func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteCloser, stream io.ReadWriter, started func(wire.Started) error) (ending, error) {
 	var input sync.WaitGroup
 	defer input.Wait()
 	if s, ok := stream.(interface{ SetReadDeadline(time.Time) error }); ok {
@@ -147,7 +219,9 @@ func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteClo
 			if err := decode(p, &x); err != nil {
 				return ending{}, err
 			}
-			started(x)
+			if err := started(x); err != nil {
+				return ending{}, err
+			}
 			fallthrough
 		default:
 			if !gone {
@@ -166,8 +240,9 @@ func decode(p []byte, v any) error {
 }
 
 // settle captures what a command changed and completes its exit. begun is how many
-// commands had begun with this one.
-func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, end ending, begun int) (exit wire.Exit, err error) {
+// commands had begun with this one, and of what is known of its beginning. Its end is
+// recorded, with the snapshot if there is one.
+func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, end ending, begun int, of issued) (exit wire.Exit, err error) {
 	exit = end.Exit
 	ctx = context.WithoutCancel(ctx)
 	if err := s.acquire(ctx, e, "capturing after a command"); err != nil {
@@ -183,12 +258,23 @@ func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, e
 		return exit, err
 	}
 	code := exit.Code
-	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseExec, message: label(req), exit: &code, still: end.Alone && s.begun == begun && !s.mapped})
+	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseExec, message: label(req), exit: &code, still: end.Alone && s.begun == begun && !s.mapped,
+		with: func(t taken) []testimony { return e.exitRecords(of, withHead(exit, t.id, t)) }})
 	if err != nil {
+		e.note(ctx, &rec, e.exitRecords(of, exit)...)
 		return exit, fault.Wrap(err, "the command ended with exit code %d, but what it changed is not in the history yet", code)
 	}
-	exit.Head, exit.Snapshot, exit.Changed, exit.Paths = string(rec.Head), string(t.id), t.changed, t.stats.Paths
-	return exit, nil
+	exit = withHead(exit, rec.Head, t)
+	if !t.told {
+		err = e.record(ctx, &rec, e.exitRecords(of, exit)...)
+	}
+	return exit, err
+}
+
+// withHead completes the end of a command by what was captured after it.
+func withHead(x wire.Exit, head timeline.SnapshotID, t taken) wire.Exit {
+	x.Head, x.Snapshot, x.Changed, x.Paths = string(head), string(t.id), t.changed, t.stats.Paths
+	return x
 }
 
 // label is the message of a command's snapshot.

@@ -44,7 +44,7 @@ func startRelay(t *testing.T) *relayed {
 	r := &relayed{keeper: keeper, client: client, stream: &watched{Conn: near}, stop: stop, done: make(chan struct{})}
 	go func() {
 		defer close(r.done)
-		r.exit, r.err = new(Engine).relay(ctx, "box", session, r.stream, func(wire.Started) {})
+		r.exit, r.err = new(Engine).relay(ctx, "box", session, r.stream, func(wire.Started) error { return nil })
 	}()
 	t.Cleanup(func() {
 		stop()
@@ -143,7 +143,7 @@ func TestFreezesThatAreNotNeeded(t *testing.T) {
 	s := h.sandbox(rec.ID)
 	req := wire.ExecRequest{Cmd: []string{"write", "f", "last"}}
 	before := b.freezes
-	if x, err := h.settle(ctx, s, req, ending{Alone: true}, s.begun-1); err != nil || x.Changed {
+	if x, err := h.settle(ctx, s, req, ending{Alone: true}, s.begun-1, issued{id: "x1"}); err != nil || x.Changed {
 		t.Errorf("%+v, %v", x, err)
 	}
 	if b.freezes != before+1 {

@@ -24,6 +24,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -295,14 +296,16 @@ func (stream) Close() error { return nil }
 
 // home is an engine over a directory, which can be closed and opened again.
 type home struct {
-	t     testing.TB
-	dir   string
-	boxes *fakeBoxes
-	boot  string
-	now   time.Time
-	fs    vfs.FS           // that layers are written through
-	clock func() time.Time // nil: the real one
-	bare  bool             // the host cannot give tier supervised
+	t      testing.TB
+	dir    string
+	boxes  *fakeBoxes
+	boot   string
+	now    time.Time
+	fs     vfs.FS              // that layers are written through
+	clock  func() time.Time    // nil: the real one
+	bare   bool                // the host cannot give tier supervised
+	redact func(string) string // nil: nothing
+	book   vfs.FS              // that the ledger is written through
 	*Engine
 }
 
@@ -317,7 +320,7 @@ func newHomeOn(t testing.TB, files vfs.FS) *home {
 		filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error { return os.Chmod(p, 0o700) })
 		os.RemoveAll(dir)
 	})
-	h := &home{t: t, dir: dir, boxes: &fakeBoxes{boxes: map[string]*fakeBox{}}, boot: "boot-1", now: time.Now(), fs: files}
+	h := &home{t: t, dir: dir, boxes: &fakeBoxes{boxes: map[string]*fakeBox{}}, boot: "boot-1", now: time.Now(), fs: files, book: unflushed{vfs.OS()}}
 	h.open()
 	t.Cleanup(h.close)
 	return h
@@ -339,8 +342,12 @@ func (h *home) open() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	book, _, err := ledger.Open(filepath.Join(h.dir, "ledger"), ledger.Options{FS: h.book})
+	if err != nil {
+		h.t.Fatal(err)
+	}
 	h.Engine, err = Open(ctx, Config{
-		Home: h.dir, DB: db, Layers: layers, Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"},
+		Home: h.dir, DB: db, Layers: layers, Ledger: book, Redact: h.redact, Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"},
 		Drivers: map[string]rootfs.Driver{"copy": drv},
 		ProbeHost: func(context.Context, bool) (wire.ProbeReport, error) {
 			return wire.ProbeReport{Tier: "process", Driver: "copy", Items: []wire.ProbeItem{
@@ -359,11 +366,18 @@ func (h *home) close() {
 	if err := h.Close(); err != nil {
 		h.t.Error(err)
 	}
-	if err := errors.Join(h.Layers.Close(), h.DB.Close()); err != nil {
+	if err := errors.Join(h.Layers.Close(), h.Ledger.Close(), h.DB.Close()); err != nil {
 		h.t.Error(err)
 	}
 	h.Engine = nil
 }
+
+// unflushed is a file system that leaves flushing to the kernel: what is tested is what
+// survives the death of processes.
+type unflushed struct{ vfs.FS }
+
+func (unflushed) Sync(int) error   { return nil }
+func (unflushed) SyncFS(int) error { return nil }
 
 // run is exec with the exit code checked.
 func (h *home) run(name string, cmd ...string) wire.Exit {

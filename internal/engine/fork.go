@@ -79,7 +79,13 @@ func (e *Engine) fork(ctx context.Context, name string, req wire.ForkRequest, to
 		rec.Head, rec.MountTop, rec.Gen = firsts[i].ID, firsts[i].ID, 1
 		recs[i] = rec
 	}
-	if err := e.DB.CreateSandboxes(ctx, recs, firsts); err != nil {
+	done, err := e.undertake(ctx, e.forkDrafts(ctx, &parent, at, recs))
+	if err != nil {
+		return res, at, err
+	}
+	err = e.DB.CreateSandboxes(ctx, recs, firsts)
+	done(err)
+	if err != nil {
 		return res, at, err
 	}
 	res.Sandboxes = make([]wire.Sandbox, n)

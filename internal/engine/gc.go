@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"math/bits"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -61,19 +63,28 @@ func (e *Engine) GC(ctx context.Context, req wire.GCRequest, progress func(wire.
 	if req.DryRun {
 		return res, nil
 	}
-	if _, err := e.DB.DropUnreferenced(ctx); err != nil {
+	pay, err := e.owe(ctx, debt{Sandbox: timeline.SandboxID(format.Host), Name: string(format.Host), Snapshots: dead.Snapshots, Reason: "unreferenced"})
+	if err != nil {
 		return res, err
 	}
+	if _, err := e.DB.DropUnreferenced(ctx); err != nil {
+		return res, pay(err)
+	}
+	return res, errors.Join(e.clear(ctx, garbage, progress), pay(nil))
+}
+
+// clear deletes layers that have no record any more, and what else is left over.
+func (e *Engine) clear(ctx context.Context, garbage []timeline.LayerID, progress func(wire.Progress)) error {
 	if err := e.DB.Flush(); err != nil {
-		return res, err
+		return err
 	}
 	for i, id := range garbage {
 		if err := e.Layers.Remove(ctx, id); err != nil {
-			return res, err
+			return err
 		}
 		progress(wire.Progress{Phase: "remove", Unit: "layers", Done: int64(i + 1), Total: int64(len(garbage))})
 	}
-	return res, e.sweep(ctx)
+	return e.sweep(ctx)
 }
 
 // dropForks removes the forks of tournaments that have ended, also by a crash, and
@@ -248,7 +259,7 @@ func (e *Engine) retainIn(ctx context.Context, name string, k wire.Keep, dry boo
 		if !dry {
 			progress(wire.Progress{Phase: "drop", Unit: "snapshots", Done: int64(i), Total: int64(len(drop))})
 			e.shape.Lock()
-			err := e.splice(ctx, id, e.DB.DropSnapshot)
+			err := e.spliceTelling(ctx, &rec, id, "retention", e.DB.DropSnapshot)
 			e.shape.Unlock()
 			if fault.Is(err, fault.Conflict) {
 				continue // forked or tagged in this moment

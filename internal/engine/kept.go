@@ -39,6 +39,7 @@ type kept struct {
 	begun   int              // as in settle; -1: unknown
 	settled chan struct{}
 	drop    chan struct{} // closed when newer ones take its place
+	of      issued
 	exit    wire.Exit
 	err     error
 }
@@ -62,7 +63,7 @@ func (e *Engine) StartExec(ctx context.Context, name string, req wire.ExecReques
 // execKept runs a command that a client is attached to from its first byte, and
 // that does not mind when the client goes away.
 func (e *Engine) execKept(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
-	_, k, info, session, err := e.newKept(ctx, name, req)
+	s, k, info, session, err := e.newKept(ctx, name, req)
 	if err != nil {
 		return wire.Exit{}, err
 	}
@@ -74,7 +75,7 @@ func (e *Engine) execKept(ctx context.Context, name string, req wire.ExecRequest
 	if err := wire.WriteJSON(stream, wire.FrameStarted, wire.Started{Exec: k.id, PID: info.PID}); err != nil {
 		return wire.Exit{}, errors.Join(errDetached, session.Close())
 	}
-	return e.stayKept(ctx, k, session, req, stream)
+	return e.stayKept(ctx, s, k, session, req, stream)
 }
 
 // newKept starts a kept command. The caller closes the session, in which the
@@ -93,16 +94,20 @@ func (e *Engine) newKept(ctx context.Context, name string, req wire.ExecRequest)
 		return nil, nil, info, nil, err
 	}
 	req.Keep, req.Attach, req.Offset, req.ReadOnly, req.Run = true, "", 0, false, nil
-	session, err := e.open(ctx, s, &rec, req)
+	of := issued{req.ID, e.Now(), rec.Head}
+	session, told, err := e.open(ctx, s, &rec, req)
 	s.begun++
 	if err != nil {
 		return nil, nil, info, nil, err
 	}
 	m, x, err := first(session)
+	if err == nil {
+		err = e.begins(ctx, s.box, req.ID, told)
+	}
 	if err != nil {
 		return nil, nil, info, nil, errors.Join(err, session.Close())
 	}
-	k := &kept{id: req.ID, req: req, begun: s.begun, settled: make(chan struct{}), drop: make(chan struct{})}
+	k := &kept{id: req.ID, req: req, of: of, begun: s.begun, settled: make(chan struct{}), drop: make(chan struct{})}
 	info = wire.ExecInfo{ID: k.id, Cmd: req.Cmd, PID: m.PID, Started: e.Now().UTC(), TTY: req.TTY, Stdin: req.Stdin || req.TTY, Kept: true}
 	if x != nil {
 		info.Exit = &x.Exit
@@ -155,7 +160,7 @@ func (e *Engine) keptEnded(s *sandbox, k *kept, end Ended, err error) {
 	if err != nil {
 		end = ending{Exit: wire.Exit{Code: 128 + 9, Signal: "KILL", Message: "the sandbox was stopped while the command ran"}}
 	}
-	k.exit, k.err = e.settle(e.bgCtx, s, k.req, end, k.begun)
+	k.exit, k.err = e.settle(e.bgCtx, s, k.req, end, k.begun, k.of)
 	if k.err != nil {
 		e.Logger.Error("what a command changed is not in the history yet", "sandbox", s.id, "err", k.err)
 	}
@@ -216,18 +221,27 @@ func (e *Engine) attachKept(ctx context.Context, s *sandbox, k *kept, req wire.E
 	b := e.liveBox(s)
 	s.unlock(e)
 	if b == nil { // what becomes of it is told by k.settled
-		return e.stayKept(ctx, k, nil, req, stream)
+		return e.stayKept(ctx, s, k, nil, req, stream)
 	}
 	session, err := b.Exec(ctx, wire.ExecRequest{Attach: k.id, Offset: req.Offset, ReadOnly: req.ReadOnly, Size: req.Size})
 	if err != nil && !fault.Is(err, fault.Unavailable) {
 		return wire.Exit{}, err
 	}
-	return e.stayKept(ctx, k, session, req, stream)
+	return e.stayKept(ctx, s, k, session, req, stream)
 }
 
 // stayKept carries frames between a client and a kept command until that has ended
 // and is captured, or the client has gone.
-func (e *Engine) stayKept(ctx context.Context, k *kept, session io.ReadWriteCloser, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
+func (e *Engine) stayKept(ctx context.Context, s *sandbox, k *kept, session io.ReadWriteCloser, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
+	req.ID = k.id
+	left, err := e.attended(ctx, s, req)
+	if err != nil {
+		if session != nil {
+			err = errors.Join(err, session.Close())
+		}
+		return wire.Exit{}, err
+	}
+	defer left()
 	a := newAttachment(stream, session, req)
 	defer a.close()
 	if session != nil {
@@ -259,7 +273,7 @@ func (e *Engine) resumeKept(ctx context.Context, s *sandbox, rec *meta.Sandbox) 
 	}
 	for _, x := range all {
 		if x.Kept && (rec.Run == nil || x.ID != rec.Run.Exec) {
-			e.keep(s, b, &kept{id: x.ID, req: wire.ExecRequest{Cmd: x.Cmd}, begun: -1, settled: make(chan struct{}), drop: make(chan struct{})})
+			e.keep(s, b, &kept{id: x.ID, req: wire.ExecRequest{Cmd: x.Cmd}, of: issued{id: x.ID, at: x.Started}, begun: -1, settled: make(chan struct{}), drop: make(chan struct{})})
 		}
 	}
 }

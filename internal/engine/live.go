@@ -148,65 +148,89 @@ func (e *Engine) liveBox(s *sandbox) Box {
 	}
 }
 
-// start makes sure that the sandbox has a box. The caller holds the lock.
-func (e *Engine) start(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_ Box, err error) {
+// start makes sure that the sandbox has a box, and that this is recorded. The caller holds
+// the lock.
+func (e *Engine) start(ctx context.Context, s *sandbox, rec *meta.Sandbox) (Box, error) {
+	b, told, err := e.startTelling(ctx, s, rec)
+	if err != nil {
+		return nil, err
+	}
+	if err := told.wait(); err != nil {
+		return nil, errors.Join(err, e.stopBox(ctx, s, 0))
+	}
+	return b, nil
+}
+
+// startTelling makes sure that the sandbox has a box. That it is started is being recorded,
+// with what else there is to tell, when it returns. The caller holds the lock.
+func (e *Engine) startTelling(ctx context.Context, s *sandbox, rec *meta.Sandbox, more ...testimony) (_ Box, told *telling, err error) {
+	if b := e.liveBox(s); b != nil {
+		return b, e.tell(ctx, rec, more...), nil
+	}
+	b, enforced, err := e.startBox(ctx, s, rec)
+	if err != nil {
+		return nil, nil, err
+	}
+	return b, e.tell(ctx, rec, append([]testimony{startRecord(enforced)}, more...)...), nil
+}
+
+// startBox starts the box of a sandbox that has none. The caller holds the lock.
+func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_ Box, enforced Enforced, err error) {
 	defer func() {
 		hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 	}()
-	if b := e.liveBox(s); b != nil {
-		return b, nil
-	}
 	// The root of a box that has ended may still be open, and is not to be mounted
 	// twice.
 	if err := e.cutFiles(ctx, s); err != nil {
-		return nil, err
+		return nil, enforced, err
 	}
 	spec, mask, err := e.present(ctx, s, rec)
 	if err != nil {
-		return nil, err
+		return nil, enforced, err
 	}
 	if err := os.MkdirAll(e.runDir(s.id), 0o700); err != nil {
-		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
+		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
 	disk, err := e.diskLimit(ctx, rec)
 	if err != nil {
-		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
+		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
 	if err := e.tellEnded(ctx, rec); err != nil {
-		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
+		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
 	access, err := e.access(ctx, rec)
 	if err != nil {
-		return nil, err
+		return nil, enforced, err
 	}
 	var tokens []DecoyToken
 	if access.Decoys, tokens, err = e.decoys(rec, mask.Decoys); err != nil {
-		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
+		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
 	phases, journal, err := e.confine(ctx, rec, len(tokens) > 0)
 	if err != nil {
-		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
+		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
 	stops, err := e.stopsWhenTouched(ctx, rec)
 	if err != nil {
-		return nil, fault.Wrap(err, "start sandbox %s", rec.Name)
+		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
 	began, asks := e.Now(), asks(phases)
-	b, enforced, err := e.Boxes.Start(ctx, BoxConfig{
+	var b Box
+	b, enforced, err = e.Boxes.Start(ctx, BoxConfig{
 		ID: s.id, Name: rec.Name, RunDir: e.runDir(s.id), Spec: spec, Tier: rec.Tier,
 		User: rec.User, Host: rec.Host, Net: rec.Net, Env: rec.Env, Limits: rec.Limits, DiskBy: disk.By, Self: self(rec),
 		Strong: rec.Strong, Trace: rec.Tier == tierSupervised || supervises(rec), Hidden: mask.Places, Access: access, Tokens: tokens, Stops: stops, Phases: phases, JournalDir: journal, Asks: asks,
 	})
 	if err != nil {
-		return nil, fault.Wrap(e.blameLimit(ctx, rec, err), "start sandbox %s", rec.Name)
+		return nil, enforced, fault.Wrap(e.blameLimit(ctx, rec, err), "start sandbox %s", rec.Name)
 	}
-	e.ended(s)
+	e.ended(ctx, s, "its keeper ended")
 	s.box, s.told = b, b
 	e.emit(about(rec, wire.EventStarted))
 	if !slices.Equal(enforced.Items, rec.Enforced) {
 		rec.Enforced = enforced.Items
 		if err := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Enforced = enforced.Items; return nil }); err != nil {
-			return nil, err
+			return nil, enforced, err
 		}
 	}
 	e.watch(s, b)
@@ -218,7 +242,7 @@ func (e *Engine) start(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_ Bo
 	if len(tokens) > 0 {
 		e.watchDecoys(s.id, b, began)
 	}
-	return b, nil
+	return b, enforced, nil
 }
 
 // present makes the live root ready to be mounted. Meanwhile no layer goes, and
@@ -311,7 +335,7 @@ func (e *Engine) watch(s *sandbox, b Box) {
 		if s.box != nil && s.box != b {
 			return nil // started again: it is the next capture's work
 		}
-		e.ended(s)
+		e.ended(e.bgCtx, s, "its last process ended")
 		if rec, err = e.DB.Sandbox(e.bgCtx, string(s.id)); err != nil {
 			return nil
 		}
@@ -339,7 +363,7 @@ func (e *Engine) stopBox(ctx context.Context, s *sandbox, grace time.Duration) e
 		return fault.Wrap(err, "stop sandbox %s", s.id)
 	}
 	s.box = nil
-	e.ended(s)
+	e.ended(ctx, s, "")
 	return e.forgetMounted(s.id)
 }
 

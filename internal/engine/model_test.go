@@ -384,6 +384,36 @@ func (m *model) verify(t *rapid.T) {
 	}
 }
 
+// recorded compares what the ledger tells of every sandbox with what there is.
+func (m *model) recorded(t *rapid.T) {
+	for name, b := range m.live {
+		rec, err := m.h.DB.Sandbox(ctx, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told, err := m.h.retold(rec.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if told.head != b.head || told.deleted {
+			t.Fatalf("by the ledger %s is at %s, and it is at %s; deleted: %v", name, told.head, b.head, told.deleted)
+		}
+		h, err := m.h.DB.History(ctx, rec.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id, s := range h.Snapshots {
+			if s.Sandbox == rec.ID && !told.snapshots[string(id)] {
+				t.Fatalf("snapshot %s of %s (%s) is not in the ledger", id, name, s.Cause)
+			}
+			delete(told.snapshots, string(id))
+		}
+		if len(told.snapshots) > 0 {
+			t.Fatalf("the ledger tells of snapshots %v of %s, which are not there", told.snapshots, name)
+		}
+	}
+}
+
 // check compares one sandbox whole, and all of them in their heads and sets of
 // snapshots.
 func (m *model) check(t *rapid.T) {
@@ -391,6 +421,7 @@ func (m *model) check(t *rapid.T) {
 	if got := m.h.tree(name); !maps.Equal(got, b.tree) {
 		t.Fatalf("live tree of %s is\n%v\nnot\n%v", name, got, b.tree)
 	}
+	m.recorded(t)
 	for name, b := range m.live {
 		log, err := m.h.Log(ctx, name)
 		if err != nil {

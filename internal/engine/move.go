@@ -9,6 +9,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -115,8 +116,19 @@ func (e *Engine) move(ctx context.Context, name, what string, req wire.CheckoutR
 		redo = goal.redo(rec.Head)
 	}
 	m.Head, m.Message = string(to), h.Snapshots[to].Message
-	if req.InPlace && t.frozen != nil && t.procs > 0 {
-		m.InPlace = true
+	m.InPlace = req.InPlace && t.frozen != nil && t.procs > 0
+	done, err := e.undertake(ctx, e.drafts(ctx, &rec, byDaemon(&format.Rollback{From: string(rec.Head), To: m.Head, InPlace: m.InPlace})...))
+	if err != nil {
+		return m, errors.Join(err, e.remain(ctx, s, t))
+	}
+	defer func() {
+		if rec.Head == to {
+			done(nil)
+		} else {
+			done(err)
+		}
+	}()
+	if m.InPlace {
 		if m.Rewritten, err = e.rewind(context.WithoutCancel(ctx), s, &rec, t.frozen, to, what, redo); err == nil {
 			e.moved(&rec, m, what)
 		}
@@ -132,6 +144,17 @@ func (e *Engine) move(ctx context.Context, name, what string, req wire.CheckoutR
 	e.moved(&rec, m, what)
 	m.Restarted, err = e.restart(ctx, s, &rec)
 	return m, err
+}
+
+// remain lets a sandbox that was to be moved go on where it is.
+func (e *Engine) remain(ctx context.Context, s *sandbox, t taken) (err error) {
+	if t.frozen != nil {
+		err = t.frozen.Thaw()
+	}
+	if s.run == nil {
+		return err
+	}
+	return errors.Join(err, e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Again = false; return nil }))
 }
 
 // graceOf is what processes have between SIGTERM and SIGKILL in a rewind: those

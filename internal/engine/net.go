@@ -14,6 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -229,12 +230,17 @@ func (e *Engine) addRules(ctx context.Context, name string, req wire.AllowReques
 	if req.ForMS > 0 {
 		ev.Reason += ", until " + next.Timed[len(next.Timed)-1].Until.Format(time.RFC3339)
 	}
+	done, err := e.undertake(ctx, e.drafts(ctx, &rec, e.policyRecords(ctx, req, ev, before[0].Digest, by)...))
+	if err != nil {
+		return res, err
+	}
 	if err := e.noteNet(s.id, ev); err != nil {
+		done(err)
 		return res, err
 	}
 	waited := e.questions(ctx, s)
 	res.Live, err = e.putInForce(ctx, s, &rec, &next, before, after)
-	if err != nil {
+	if done(err); err != nil {
 		back := wire.NetEvent{Kind: wire.NetPolicy, Reason: "taken back: it could not be put in force", Policy: before[0].Digest}
 		return res, errors.Join(err, e.noteNet(s.id, back))
 	}
@@ -243,6 +249,27 @@ func (e *Engine) addRules(ctx context.Context, name string, req wire.AllowReques
 		res.Until = &next.Timed[len(next.Timed)-1].Until
 	}
 	return res, nil
+}
+
+// policyRecords tell of a change of the rules, which ev tells the journal, and of the
+// answers that it is, where a person was asked.
+func (e *Engine) policyRecords(ctx context.Context, req wire.AllowRequest, ev wire.NetEvent, before, by string) (out []testimony) {
+	until := ""
+	if req.ForMS > 0 {
+		until = e.Now().UTC().Add(time.Duration(req.ForMS) * time.Millisecond).Format(time.RFC3339)
+	}
+	who := e.clean(e.Caller(ctx))
+	out = byDaemon(&format.Policy{After: ev.Policy, Before: before, By: who, Reason: e.clean(by + ": " + ev.Rule), Until: until})
+	if by != byApprove && by != byDeny {
+		return out
+	}
+	for i, list := range [][]string{req.Allow, req.Deny} {
+		for _, rule := range list {
+			answer := []string{"allow", "deny"}[i]
+			out = append(out, byDaemon(&format.Approval{Answer: answer, By: who, Question: e.clean(rule), Until: until})...)
+		}
+	}
+	return out
 }
 
 // followBox calls fn with the events that a box has in its journal, those that q asks for,

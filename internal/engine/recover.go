@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -36,6 +38,11 @@ func (e *Engine) recover(ctx context.Context) error {
 		return err
 	}
 	if err := e.dropUnrecorded(ctx); err != nil {
+		return err
+	}
+	if err := e.reconcile(ctx); fault.Is(err, fault.NoSpace) {
+		e.Logger.Error("the ledger is compared with what came about when there is room again", "err", err)
+	} else if err != nil {
 		return err
 	}
 	return e.sweep(ctx)
@@ -90,13 +97,44 @@ func (e *Engine) distrustUnsealed(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for _, l := range unsealed {
-			if err := e.loseLayer(ctx, l.ID); err != nil {
-				return err
+		if err := e.tellLost(ctx, func() error {
+			for _, l := range unsealed {
+				if err := e.loseLayer(ctx, l.ID); err != nil {
+					return err
+				}
 			}
+			return nil
+		}); err != nil {
+			return err
 		}
 	}
 	return e.DB.SetSetting(ctx, settingBoot, e.BootID)
+}
+
+// tellLost tells of the snapshots that are lost by what lose does.
+func (e *Engine) tellLost(ctx context.Context, lose func() error) error {
+	recs, err := e.DB.Sandboxes(ctx)
+	if err != nil {
+		return err
+	}
+	before := make([]timeline.History, len(recs))
+	for i := range recs {
+		if before[i], err = e.DB.History(ctx, recs[i].ID); err != nil {
+			return err
+		}
+	}
+	if err := lose(); err != nil {
+		return err
+	}
+	for i, h := range before {
+		own := slices.DeleteFunc(slices.Sorted(maps.Keys(h.Snapshots)), func(id timeline.SnapshotID) bool { return h.Snapshots[id].Sandbox != recs[i].ID })
+		gone, err := e.done(ctx, debt{Snapshots: own})
+		if err != nil {
+			return err
+		}
+		e.note(ctx, &recs[i], dropRecords("lost", gone.Snapshots)...)
+	}
+	return nil
 }
 
 func (e *Engine) loseLayer(ctx context.Context, id timeline.LayerID) error {

@@ -116,7 +116,8 @@ func (e *Engine) startRun(ctx context.Context, s *sandbox, rec *meta.Sandbox, ru
 	if err := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Run, r.Starting = &run, true; return nil }); err != nil {
 		return run, nil, err
 	}
-	session, err = e.open(ctx, s, rec, wire.ExecRequest{
+	var told *telling
+	session, told, err = e.open(ctx, s, rec, wire.ExecRequest{
 		ID: run.Exec, Cmd: run.Cmd, Env: run.Env, Dir: run.Dir, TTY: run.TTY, Stdin: run.Stdin, Size: run.Size, Keep: true,
 	})
 	if err == nil {
@@ -128,6 +129,12 @@ func (e *Engine) startRun(ctx context.Context, s *sandbox, rec *meta.Sandbox, ru
 		}
 	}
 	s.begun++
+	if err == nil {
+		err = e.begins(ctx, s.box, run.Exec, told)
+	}
+	if err == nil && run.Exit != nil {
+		err = e.record(ctx, rec, e.exitRecords(issued{run.Exec, run.Started, rec.Head}, withHead(*run.Exit, rec.Head, taken{}))...)
+	}
 	if err == nil {
 		err = e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Run, r.Again, r.Starting = &run, false, false; return nil })
 	}
@@ -247,7 +254,7 @@ func (e *Engine) runEnded(s *sandbox, sup *supervised, end Ended, err error) boo
 				delay = 0
 				continue
 			}
-			if e.again(ctx, s, &rec) {
+			if e.again(ctx, s, &rec, end, err) {
 				s.unlock(e)
 				return true
 			}
@@ -275,12 +282,30 @@ func restartDelay(run wire.Run, now time.Time) time.Duration {
 	return min(restartAfter<<min(run.Starts-1, 10), restartMax)
 }
 
+// exitOf is the end of a supervised command, which is not known when its keeper ended.
+func exitOf(sup *supervised, end Ended, err error) wire.Exit {
+	x := end.Exit
+	if err != nil {
+		x = wire.Exit{Code: 128 + 9, Signal: "KILL", Message: "the sandbox was stopped while the command ran"}
+		if !sup.stopped {
+			x.Message = "the sandbox's keeper ended while the command ran"
+		}
+	}
+	return x
+}
+
 // again captures, and starts the supervised command once more; false, with a line
 // in the log, when that is impossible. The caller holds the lock.
-func (e *Engine) again(ctx context.Context, s *sandbox, rec *meta.Sandbox) bool {
+func (e *Engine) again(ctx context.Context, s *sandbox, rec *meta.Sandbox, end Ended, ended error) bool {
 	sup := s.run
 	run := sup.run
-	_, err := e.capture(ctx, s, rec, note{cause: timeline.CauseAuto, message: commandLine(run.Cmd)})
+	tell := func(t taken) []testimony {
+		return e.exitRecords(issued{id: run.Exec, at: run.Started}, withHead(exitOf(sup, end, ended), t.id, t))
+	}
+	t, err := e.capture(ctx, s, rec, note{cause: timeline.CauseAuto, message: commandLine(run.Cmd), with: tell})
+	if err == nil && !t.told && !rec.Starting {
+		err = e.record(ctx, rec, tell(t)...)
+	}
 	var session io.Closer
 	if err == nil {
 		_, session, err = e.startRun(ctx, s, rec, run)
@@ -296,20 +321,19 @@ func (e *Engine) again(ctx context.Context, s *sandbox, rec *meta.Sandbox) bool 
 // concludeRun captures what a supervised command left, and records its end; false,
 // with a line in the log, when that is impossible.
 func (e *Engine) concludeRun(ctx context.Context, s *sandbox, rec *meta.Sandbox, sup *supervised, end Ended, err error) bool {
-	x := end.Exit
-	if err != nil {
-		x = wire.Exit{Code: 128 + 9, Signal: "KILL", Message: "the sandbox was stopped while the command ran"}
-		if !sup.stopped {
-			x.Message = "the sandbox's keeper ended while the command ran"
-		}
-	}
+	x := exitOf(sup, end, err)
 	code := x.Code
-	t, cerr := e.capture(ctx, s, rec, note{cause: timeline.CauseExec, message: commandLine(sup.run.Cmd), exit: &code, still: end.Alone && s.begun == 1 && !s.mapped})
+	of := issued{id: sup.run.Exec, at: sup.run.Started}
+	t, cerr := e.capture(ctx, s, rec, note{cause: timeline.CauseExec, message: commandLine(sup.run.Cmd), exit: &code, still: end.Alone && s.begun == 1 && !s.mapped,
+		with: func(t taken) []testimony { return e.exitRecords(of, withHead(x, t.id, t)) }})
 	if cerr != nil {
 		x.Message = "what the command changed is not in the history yet: " + cerr.Error()
 		e.Logger.Error("what the command left is not in the history yet", "sandbox", rec.Name, "err", cerr)
 	}
-	x.Head, x.Snapshot, x.Changed, x.Paths = string(rec.Head), string(t.id), t.changed, t.stats.Paths
+	x = withHead(x, rec.Head, t)
+	if !t.told {
+		e.note(ctx, rec, e.exitRecords(of, x)...)
+	}
 	now := e.Now().UTC().Truncate(time.Microsecond)
 	uerr := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error {
 		if r.Run != nil && r.Run.Exec == sup.run.Exec {
@@ -470,6 +494,18 @@ func (e *Engine) runAttached(ctx context.Context, name string, req wire.ExecRequ
 // stay carries frames between a client and the supervised command, over all its
 // starts from sup on. session is connected to that one; nil: not yet.
 func (e *Engine) stay(ctx context.Context, s *sandbox, sup *supervised, session io.ReadWriteCloser, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
+	req.ID = sup.run.Exec
+	if req.Attach == wire.AttachRun {
+		req.Attach = sup.run.Exec
+	}
+	left, err := e.attended(ctx, s, req)
+	if err != nil {
+		if session != nil {
+			err = errors.Join(err, session.Close())
+		}
+		return wire.Exit{}, err
+	}
+	defer left()
 	a := newAttachment(stream, session, req)
 	defer a.close()
 	for {

@@ -133,7 +133,16 @@ func (e *Engine) dropRun(ctx context.Context, rec *meta.Sandbox, h *timeline.His
 		return err
 	}
 	defer c.made()
+	d := e.debtOf(ctx, rec)
+	d.Snapshots, d.Reason = run, "retention"
+	pay, err := e.owe(ctx, d)
+	if err != nil {
+		return err
+	}
 	unused, err := e.commitCut(ctx, rec.ID, c)
+	if perr := pay(err); err == nil && perr != nil {
+		e.Logger.Error("not in the ledger yet", "sandbox", rec.Name, "err", perr)
+	}
 	if err != nil {
 		ids := make([]timeline.LayerID, len(c.sealed))
 		for i, l := range c.sealed {

@@ -10,6 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
@@ -48,7 +49,14 @@ func (e *Engine) tellEnded(ctx context.Context, rec *meta.Sandbox) error {
 			Kind: wire.NetPolicy, Rule: strings.Join(rules, " "), Policy: phases[0].Digest,
 			Reason: wire.NetRulesEnded + ", the last at " + last.UTC().Format(time.RFC3339) + ", while nothing ran",
 		}
+		before, err := e.phases(ctx, rec)
+		if err != nil {
+			return err
+		}
 		if err := e.noteNet(rec.ID, ev); err != nil {
+			return err
+		}
+		if err := e.record(ctx, &next, byDaemon(&format.Policy{After: ev.Policy, Before: before[0].Digest, Reason: e.clean(ev.Reason + ": " + ev.Rule)})...); err != nil {
 			return err
 		}
 	}

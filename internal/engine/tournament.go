@@ -50,13 +50,17 @@ func (e *Engine) Tournament(ctx context.Context, name string, req wire.Tournamen
 	}
 	win := decide(res.Branches, req.Score != "")
 	if win >= 0 {
-		w := &res.Branches[win]
-		if w.Node != res.Base {
-			if err := e.DB.TakeOver(ctx, rec.ID, timeline.SnapshotID(w.Node)); err != nil {
-				return res, fault.Wrap(err, "take the winner's snapshot over")
-			}
-		}
-		res.Winner, res.WinnerNode = w.Name, w.Node
+		res.Winner, res.WinnerNode = res.Branches[win].Name, res.Branches[win].Node
+	}
+	done, err := e.undertake(ctx, e.drafts(ctx, &rec, e.tournamentRecord(res)))
+	if err != nil {
+		return res, err
+	}
+	if win >= 0 && res.WinnerNode != res.Base {
+		err = e.DB.TakeOver(ctx, rec.ID, timeline.SnapshotID(res.WinnerNode))
+	}
+	if done(err); err != nil {
+		return res, fault.Wrap(err, "take the winner's snapshot over")
 	}
 	cleanup.Release() // from here on it has ended
 	ev := about(&rec, wire.EventTournament)

@@ -52,6 +52,14 @@ func (s *secrets) generate(origin string) (vkey string, err error) {
 	return vkey, err
 }
 
+// Derive gives 32 secret bytes for a purpose: the same ones as long as the ledger lives,
+// whatever keys it has signed with.
+func (l *Ledger) Derive(purpose string) []byte {
+	h := hmac.New(sha256.New, l.naming.blobs)
+	h.Write([]byte("coppice ledger derived key\n" + purpose))
+	return h.Sum(nil)
+}
+
 // rotated gives secrets with a new signer from a size of the log on.
 func (s *secrets) rotated(size int64) (*secrets, error) {
 	next := &secrets{blobs: s.blobs}

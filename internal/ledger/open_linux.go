@@ -128,7 +128,10 @@ func (l *Ledger) load() (o Opened, err error) {
 	}
 	l.state.intake = int64(len(intake))
 	if l.state.intake > 0 || o.New {
-		if err := l.fold(); err != nil {
+		// With a full disk whoever opens it makes room, and then asks again.
+		if err := l.fold(); fault.Is(fault.Wrap(err, "open"), fault.NoSpace) && !o.New {
+			return o, nil
+		} else if err != nil {
 			return o, err
 		}
 	}

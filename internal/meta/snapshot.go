@@ -197,6 +197,12 @@ func (d *DB) Lineage(ctx context.Context, id timeline.SnapshotID) (timeline.Line
 	}, id)
 }
 
+// HasSnapshot reports whether there is a snapshot.
+func (d *DB) HasSnapshot(ctx context.Context, id timeline.SnapshotID) (there bool, err error) {
+	err = d.rows(ctx, "SELECT 1 FROM snapshots WHERE id=?", func(scanner) error { there = true; return nil }, id)
+	return there, err
+}
+
 // Ground reads what a snapshot itself is built on: its parent and its routes. Both
 // are empty for an unknown one.
 func (d *DB) Ground(ctx context.Context, id timeline.SnapshotID) (parent timeline.SnapshotID, routes []timeline.Route, err error) {
