@@ -140,7 +140,12 @@ func (c *Client) Move(ctx context.Context, name, from, to string) (wire.FileInfo
 // TarTo writes an archive of a directory, with names relative to it, or of a single
 // file, to w. After an error w holds no whole archive.
 func (c *Client) TarTo(ctx context.Context, name, path string, w io.Writer, opt FileOptions) error {
-	res, err := c.do(ctx, http.MethodGet, at(name)+"/files/tar?"+fileQuery(path, opt).Encode(), "", nil, "")
+	return c.archive(ctx, at(name)+"/files/tar?"+fileQuery(path, opt).Encode(), w)
+}
+
+// archive writes what is at a path to w.
+func (c *Client) archive(ctx context.Context, path string, w io.Writer) error {
+	res, err := c.do(ctx, http.MethodGet, path, "", nil, "")
 	if err != nil {
 		return err
 	}

@@ -455,6 +455,7 @@ type VerifyResult struct {
 	Layers   int      `json:"layers"`           // layers whose content was hashed again
 	Bytes    int64    `json:"bytes"`            // content that was read
 	Unsealed int      `json:"unsealed"`         // layers that have no digest yet
+	Records  int64    `json:"records"`          // of the ledger, all of which fit
 	Damage   []Damage `json:"damage,omitempty"` // what was found; none is good
 }
 

@@ -88,6 +88,9 @@ func TestJSONOnlyGrows(t *testing.T) {
 		WhyRequest{"example.com", "GET", "/p"}, WhyResult{"example.com:443", "deny", "r", "a", "x", "h", true, &when, "sha256:0", false}, WhyResult{}, WhyResult{Denies: true},
 		AllowRequest{RemoveAllow: []string{"example.com"}, RemoveDeny: []string{"example.org"}}, PolicyLine{"k", "v", "f"}, PolicyLine{Key: "k"},
 		Signal{"INT"}, Started{"e", 2, 3}, Dropped{3},
+		LedgerRecord{Seq: 1, Leaf: 2, Time: when, Kind: "exec", Observer: "daemon", Sandbox: "0123456789ab", Name: "box", Policy: "sha256:0", Tier: "process", Prev: "0", Body: map[string]any{"exec": "x"}, Text: "x"},
+		LedgerRequest{From: 1, Since: when, Kinds: []string{"exec"}, Last: 2, Limit: 3}, LedgerRequest{}, LedgerResult{Records: []LedgerRecord{}, More: true},
+		LedgerInspection{With: []LedgerRecord{}, Undone: true}, LedgerVerify{Keys: []string{"k"}, Checkpoint: "c"}, LedgerVerified{1, "o", 2, "r", true}, LedgerCheckpoint{"c", "k"},
 		Exit{Code: 1, Signal: "TERM", TimedOut: true, Message: "m", Snapshot: "a", Head: "a", Changed: true, Paths: 4},
 		Exit{Code: 124, TimedOut: true, Limit: LimitTime, Hits: []string{LimitMemory, LimitPids}}, Limits{MilliCPUs: 1500, TimeMS: 1, Output: 2, Files: 3}, SandboxEvent{Kind: EventLimit, Detail: LimitOutput},
 	} {

@@ -14,18 +14,24 @@ import (
 )
 
 func (a *app) rm() *cobra.Command {
-	var force bool
+	var force, ledger bool
 	cmd := &cobra.Command{
 		Use: "rm NAME... [flags]", Aliases: []string{"remove"}, Short: "Remove sandboxes", GroupID: groupBox,
 		Long: `Remove sandboxes with their history, and print their names. What forks share
-with them stays. A sandbox in which commands run is refused without --force.`,
+with them stays. A sandbox in which commands run is refused without --force. What is
+recorded of them stays as well, under their ids, unless --with-ledger is given: that it
+was removed is recorded, and it can be given for a sandbox that was removed before, by its id.`,
 		Example:           "  coppice rm try1 try2",
 		Args:              between(1, -1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			res := wire.RemoveResult{Removed: []string{}}
 			err := a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, name string) error {
-				if err := c.Remove(ctx, name, force); err != nil {
+				remove := c.Remove
+				if ledger {
+					remove = c.RemoveWithLedger
+				}
+				if err := remove(ctx, name, force); err != nil {
 					return err
 				}
 				res.Removed = append(res.Removed, name)
@@ -43,6 +49,7 @@ with them stays. A sandbox in which commands run is refused without --force.`,
 		},
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "stop the commands that run in them")
+	cmd.Flags().BoolVar(&ledger, "with-ledger", false, "remove what is recorded of them, too")
 	return cmd
 }
 

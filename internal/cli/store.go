@@ -3,19 +3,32 @@ package cli
 import (
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
 func (a *app) verify() *cobra.Command {
-	return &cobra.Command{
-		Use: "verify [NAME]", Short: "Check that stored data is what was stored", GroupID: groupStore,
+	var keys []string
+	var checkpoint string
+	cmd := &cobra.Command{
+		Use: "verify [NAME] [flags]", Short: "Check that stored data is what was stored", GroupID: groupStore,
 		Long: `Read every layer of a sandbox, or of the whole store, and compare it with its
-digest. What is damaged is printed, one a line.`,
-		Example:           "  coppice verify",
+digest; and check that its records, or all, are those that were appended: every one, in
+order, and in the signed log. What is damaged is printed, one a line; of records the first
+that does not fit. NAME is the id where the sandbox was removed: then its records alone
+are checked.
+
+With --checkpoint the log must have grown from the one in FILE, which coppice ledger
+checkpoint printed before: else somebody wrote another log. With --key the log's keys must
+follow from one of those.`,
+		Example: `  coppice verify
+  coppice verify box --checkpoint log.checkpoint`,
 		Annotations:       map[string]string{exits: "  0  all is well\n  1  something is damaged, or the check failed\n  2  the command line is wrong"},
 		Args:              between(0, 1, "one name"),
 		ValidArgsFunction: a.names(1),
@@ -28,11 +41,30 @@ digest. What is damaged is printed, one a line.`,
 			if len(args) == 1 {
 				name = args[0]
 			}
+			ask, err := ledgerDemands(name, keys, checkpoint)
+			if err != nil {
+				return err
+			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
 			show, done := a.progress()
 			res, err := c.Verify(ctx, name, show)
 			done()
+			if client.IsKind(err, client.KindNotFound) && name != "" || err == nil && ask != nil {
+				if ask == nil {
+					ask = &wire.LedgerVerify{}
+				}
+				found, lerr := c.VerifyLedger(ctx, name, *ask)
+				switch {
+				case client.IsKind(lerr, "corrupt"):
+					res.Damage = append(res.Damage, wire.Damage{Sandbox: name, Message: lerr.Error()})
+					err = nil
+				case lerr == nil:
+					res.Records, err = found.Records, nil
+				case err == nil:
+					err = lerr
+				}
+			}
 			if err != nil {
 				return err
 			}
@@ -51,7 +83,7 @@ digest. What is damaged is printed, one a line.`,
 						return err
 					}
 				}
-				a.note("checked %s, %s; %d not sealed yet", tty.Count(res.Layers, "layer"), tty.Bytes(res.Bytes), res.Unsealed)
+				a.note("checked %s, %s; %d not sealed yet; %s", tty.Count(res.Layers, "layer"), tty.Bytes(res.Bytes), res.Unsealed, tty.Count(int(res.Records), "record"))
 				return nil
 			})
 			if err == nil && len(res.Damage) > 0 {
@@ -60,6 +92,26 @@ digest. What is damaged is printed, one a line.`,
 			return err
 		},
 	}
+	cmd.Flags().StringSliceVar(&keys, "key", nil, "trust this verifier `KEY`, and none that does not follow from it")
+	cmd.Flags().StringVar(&checkpoint, "checkpoint", "", "the log must have grown from the checkpoint in `FILE`")
+	return cmd
+}
+
+// ledgerDemands is what is asked of the ledger besides; nil is nothing.
+func ledgerDemands(name string, keys []string, checkpoint string) (*wire.LedgerVerify, error) {
+	if len(keys) == 0 && checkpoint == "" {
+		return nil, nil
+	}
+	if name == "" {
+		return nil, &usageError{msg: "--key and --checkpoint are for the records of one sandbox", hint: "name it; \"host\" has what belongs to none"}
+	}
+	ask := &wire.LedgerVerify{Keys: keys}
+	if checkpoint == "" {
+		return ask, nil
+	}
+	text, err := os.ReadFile(checkpoint)
+	ask.Checkpoint = string(text)
+	return ask, err
 }
 
 // plainError is an error with a text and nothing else.

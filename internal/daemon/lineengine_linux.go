@@ -26,3 +26,10 @@ func (s swept) Remove(ctx context.Context, names []string, force bool) ([]string
 	s.lines.sweep()
 	return removed, err
 }
+
+// RemoveWithLedger implements httpapi.Engine.
+func (s swept) RemoveWithLedger(ctx context.Context, name string, force bool) error {
+	err := s.backend.RemoveWithLedger(ctx, name, force)
+	s.lines.sweep()
+	return err
+}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -170,6 +171,26 @@ func (e *Engine) Remove(ctx context.Context, names []string, force bool) (remove
 		removed = append(removed, name)
 	}
 	return removed, nil
+}
+
+// RemoveWithLedger is Remove for a sandbox whose records go as well, which is a record of
+// the host. Of one that was removed before, which is named by its id, they go alone.
+func (e *Engine) RemoveWithLedger(ctx context.Context, name string, force bool) error {
+	id, _, err := e.ledgerOf(ctx, name)
+	if err != nil {
+		return err
+	}
+	if id == format.Host {
+		return fault.New(fault.Invalid, "the records of the host stay").WithHint("name a sandbox")
+	}
+	if err := e.removeOne(ctx, string(id), force); err != nil && !fault.Is(err, fault.NotFound) {
+		return err
+	}
+	err = e.Ledger.Remove(context.WithoutCancel(ctx), id)
+	if fault.Is(err, fault.NotFound) {
+		return nil // there never were any
+	}
+	return fault.Wrap(err, "remove the ledger of sandbox %s", name)
 }
 
 func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {

@@ -71,8 +71,18 @@ func (e *Engine) write(ctx context.Context, drafts []ledger.Draft) ([]format.Rec
 	if len(drafts) == 0 {
 		return nil, nil
 	}
+	ctx = context.WithoutCancel(ctx)
 	late := e.takeUnsaid()
-	got, err := e.Ledger.Append(context.WithoutCancel(ctx), append(late, drafts...)...)
+	got, err := e.Ledger.Append(ctx, slices.Concat(late, drafts)...)
+	if fault.Is(err, fault.NotFound) && len(late) > 0 { // a ledger was removed meanwhile, and with it what was to be told
+		for i := range late {
+			if _, lerr := e.Ledger.Append(ctx, late[i]); lerr != nil && !fault.Is(lerr, fault.NotFound) {
+				e.keepUnsaid(late[i : i+1])
+			}
+		}
+		late = nil
+		got, err = e.Ledger.Append(ctx, drafts...)
+	}
 	if err != nil {
 		e.keepUnsaid(late)
 		hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
@@ -96,7 +106,9 @@ func (e *Engine) note(ctx context.Context, rec *meta.Sandbox, tell ...testimony)
 func (e *Engine) noteDrafts(ctx context.Context, drafts []ledger.Draft) {
 	if _, err := e.write(ctx, drafts); err != nil {
 		e.Logger.Error("not in the ledger yet", "sandbox", drafts[0].Name, "kind", drafts[0].Body.Kind(), "err", err)
-		e.keepUnsaid(drafts)
+		if !fault.Is(err, fault.NotFound) { // the ledger was removed
+			e.keepUnsaid(drafts)
+		}
 	}
 }
 

@@ -52,8 +52,8 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 		return wire.Exit{}, err
 	}
 	defer e.use(s.id)()
-	of := issued{id: req.ID, at: e.Now(), before: rec.Head}
 	session, told, err := e.open(ctx, s, &rec, req)
+	of := issued{id: req.ID, at: e.Now(), before: rec.Head}
 	box := s.box
 	s.begun++
 	begun := s.begun

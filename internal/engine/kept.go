@@ -94,8 +94,8 @@ func (e *Engine) newKept(ctx context.Context, name string, req wire.ExecRequest)
 		return nil, nil, info, nil, err
 	}
 	req.Keep, req.Attach, req.Offset, req.ReadOnly, req.Run = true, "", 0, false, nil
-	of := issued{req.ID, e.Now(), rec.Head}
 	session, told, err := e.open(ctx, s, &rec, req)
+	of := issued{req.ID, e.Now(), rec.Head}
 	s.begun++
 	if err != nil {
 		return nil, nil, info, nil, err

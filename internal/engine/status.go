@@ -135,9 +135,13 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 }
 
 // Verify hashes every sealed layer of a sandbox, or of the whole store, again,
-// and compares it with what was recorded when it was sealed.
+// and compares it with what was recorded when it was sealed. It does the same with the
+// records of the ledger.
 func (e *Engine) Verify(ctx context.Context, name string, progress func(wire.Progress)) (wire.VerifyResult, error) {
 	var res wire.VerifyResult
+	if err := e.verifyLedgers(ctx, name, progress, &res); err != nil {
+		return res, err
+	}
 	if err := e.sealAll(ctx); err != nil {
 		return res, err
 	}

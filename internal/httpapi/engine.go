@@ -16,6 +16,7 @@ import (
 type Engine interface {
 	processes
 	network
+	records
 
 	// Create makes a sandbox. It reads req.Tar before it returns. progress is
 	// never nil, is cheap, and is called from one goroutine at a time.
@@ -31,6 +32,9 @@ type Engine interface {
 	// Remove gives the names that were removed, also together with an error.
 	// Without force a sandbox with running commands is fault.Conflict.
 	Remove(ctx context.Context, names []string, force bool) ([]string, error)
+	// RemoveWithLedger removes a sandbox with its records; also the records of one that
+	// was removed before, by its id.
+	RemoveWithLedger(ctx context.Context, name string, force bool) error
 	// Start starts a stopped sandbox, and its supervised command if it has one.
 	Start(ctx context.Context, name string) (wire.StatusResult, error)
 	// Stop ends all processes of a sandbox and captures what they left.
@@ -158,6 +162,24 @@ type processes interface {
 	// DialPort connects to a port that a process of the sandbox listens on. A sandbox
 	// that is stopped is started, if it has a command that may then listen.
 	DialPort(ctx context.Context, name string, port int) (net.Conn, error)
+}
+
+// What is recorded of a sandbox, by its name or id, or of one that was removed, by its id;
+// wire.LedgerHost has the records of none. Nothing is started.
+type records interface {
+	LedgerRecords(ctx context.Context, name string, req wire.LedgerRequest) (wire.LedgerResult, error)
+	// FollowLedger calls yield with records, and then with each that is appended, until
+	// ctx ends, yield gives an error, or the sandbox is removed, which gives nil. The
+	// first one has no kind: there is such a ledger.
+	FollowLedger(ctx context.Context, name string, req wire.LedgerRequest, yield func(wire.LedgerRecord) error) error
+	// InspectRecord gives a record with those that belong to it.
+	InspectRecord(ctx context.Context, name string, seq int64) (wire.LedgerInspection, error)
+	// VerifyLedger gives Corrupt for records that are not as they were appended.
+	VerifyLedger(ctx context.Context, name string, req wire.LedgerVerify) (wire.LedgerVerified, error)
+	// ExportLedger writes the bundle that a stranger verifies.
+	ExportLedger(ctx context.Context, name string, w io.Writer) error
+	// LedgerCheckpoint gives the log as it is now.
+	LedgerCheckpoint(ctx context.Context) (wire.LedgerCheckpoint, error)
 }
 
 // What a sandbox reaches. Nothing is started.

@@ -36,6 +36,7 @@ const (
 	tagEvents    = "events"
 	tagFiles     = "files"
 	tagNet       = "network"
+	tagLedger    = "ledger"
 )
 
 // box is where the operations of one sandbox are.
@@ -235,6 +236,7 @@ func (s *Server) newAPI() huma.API {
 				{Name: tagFiles, Description: "read and write, from outside"},
 				{Name: tagHistory, Description: "snapshots: look, compare, go back"},
 				{Name: tagNet, Description: "what a sandbox reaches: look, ask why, change"},
+				{Name: tagLedger, Description: "what was run, changed, reached and denied: read, verify, export"},
 				{Name: tagEvents, Description: "what happens, as it happens"},
 				{Name: tagDaemon, Description: "the daemon itself, and who may use it"},
 			},

@@ -28,8 +28,18 @@ func (s *Server) addSandboxes(api huma.API) {
 	plain(s, api, operation("DELETE", box, "removeSandbox", "Remove a sandbox and what of its history nobody else needs", tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *struct {
 			Named
-			Force bool `query:"force" doc:"also when commands run in it"`
+			Force      bool `query:"force" doc:"also when commands run in it"`
+			WithLedger bool `query:"with_ledger" doc:"its records as well, also those of a sandbox that was removed, by its id"`
 		}) (wire.RemoveResult, error) {
+			if in.WithLedger {
+				if limited(auth.From(ctx)) {
+					return wire.RemoveResult{}, fault.New(fault.Denied, "a token for some sandboxes does not remove what is recorded of them").WithHint("on the daemon's machine: coppice rm --with-ledger %s", in.Name)
+				}
+				if err := e.RemoveWithLedger(ctx, in.Name, in.Force); err != nil {
+					return wire.RemoveResult{}, err
+				}
+				return wire.RemoveResult{Removed: []string{in.Name}}, nil
+			}
 			names, err := e.Remove(ctx, []string{in.Name}, in.Force)
 			return wire.RemoveResult{Removed: names}, err
 		})

@@ -71,6 +71,18 @@ func (l *Ledger) Size(ctx context.Context) (leaves int64, err error) {
 	return leaves, err
 }
 
+// Last gives the number of the last record of a sandbox; 0 where there is none, or they were
+// removed. What was appended before can be read when it returns.
+func (l *Ledger) Last(ctx context.Context, id format.Sandbox) (seq int64, err error) {
+	err = l.do(ctx, "find the end of a part", func() error {
+		if h := l.state.heads[id]; !h.removed {
+			seq = h.seq
+		}
+		return nil
+	})
+	return seq, err
+}
+
 func (l *Ledger) ask(ctx context.Context, a ask) answer {
 	a.reply = make(chan answer, 1)
 	select {

@@ -1,0 +1,351 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+// ledgerPage is how many records are asked for at a time.
+const ledgerPage = 1000
+
+func (a *app) ledger() *cobra.Command {
+	var (
+		follows bool
+		since   string
+		kinds   []string
+		most    int
+	)
+	cmd := &cobra.Command{
+		Use: "ledger NAME [flags]", Short: "Show what is recorded of a sandbox, and prove it", GroupID: groupHistory,
+		Long: `Show what is recorded of a sandbox, the newest last: what was run, changed, reached and
+denied, each with who observed it. Records are chained, and in a signed log of this host:
+coppice verify checks them, and coppice ledger export gives them to somebody who trusts
+neither the sandbox nor you. NAME is the id where the sandbox was removed: its records
+stay. "host" has what belongs to no sandbox.
+
+With --follow it goes on until Ctrl-C or the sandbox is removed, and --json writes one
+record a line. docs/LEDGER.md says what each kind tells.`,
+		Example: `  coppice ledger box
+  coppice ledger box --kind exec,exit --since 1h
+  coppice ledger box -n -1 --json | jq -r 'select(.kind == "exec").body.args'
+  coppice ledger export box -o box.tar
+  coppice ledger checkpoint > log.checkpoint`,
+		Args: between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if most < -1 || most == 0 {
+				return &usageError{msg: fmt.Sprintf("--max-count %d: a number of records is wanted", most), hint: "-1 is all"}
+			}
+			req := wire.LedgerRequest{Kinds: kinds}
+			if since != "" {
+				at, err := a.moment(since)
+				if err != nil {
+					return err
+				}
+				req.Since = at
+			}
+			given := cmd.Flags().Changed("max-count")
+			switch {
+			case follows && !given:
+				most = recent
+			case since != "" && !given:
+				most = -1
+			}
+			if follows {
+				return a.followLedger(cmd.Context(), args[0], req, most)
+			}
+			return a.listLedger(cmd.Context(), args[0], req, most)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&follows, "follow", false, "go on with what is recorded from now on")
+	f.StringVar(&since, "since", "", "none that is older than `TIME`: 10m, or 2026-01-02T15:04:05Z")
+	f.StringSliceVar(&kinds, "kind", nil, "of these `KINDS` alone, with commas between: exec, snapshot, network, ...")
+	f.IntVarP(&most, "max-count", "n", 100, "the newest `N`, with --follow 10 and with --since all unless it is given; -1 is all")
+	cmd.AddCommand(a.ledgerExport(), a.ledgerCheckpoint())
+	for _, c := range cmd.Commands() {
+		c.Flags().SortFlags = false
+		c.DisableFlagsInUseLine = true
+		c.Annotations = map[string]string{exits: usual}
+	}
+	return cmd
+}
+
+// moment reads a time, or how long ago it was.
+func (a *app) moment(text string) (time.Time, error) {
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		return a.now().Add(-d), nil
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return at, &usageError{msg: fmt.Sprintf("--since %q is no time", text), hint: "give 10m, 2h, or a time as in 2026-01-02T15:04:05Z"}
+	}
+	return at, nil
+}
+
+func (a *app) listLedger(ctx context.Context, name string, req wire.LedgerRequest, most int) error {
+	c, err := a.client()
+	if err != nil {
+		return err
+	}
+	if most > 0 && most <= ledgerPage {
+		req.Last = most
+		res, err := c.Ledger(ctx, name, req)
+		if err != nil {
+			return err
+		}
+		return a.printRecords(res.Records)
+	}
+	req.Limit = ledgerPage
+	var newest []wire.LedgerRecord
+	for {
+		res, err := c.Ledger(ctx, name, req)
+		if err != nil {
+			return err
+		}
+		if most < 0 {
+			err = a.printRecords(res.Records)
+		} else if newest = append(newest, res.Records...); len(newest) > most {
+			newest = slices.Clone(newest[len(newest)-most:])
+		}
+		if err != nil || !res.More {
+			return errors.Join(err, a.printRecords(newest))
+		}
+		req.From = res.Records[len(res.Records)-1].Seq + 1
+	}
+}
+
+func (a *app) printRecords(records []wire.LedgerRecord) error {
+	for _, r := range records {
+		if err := a.printRecord(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printRecord writes one record in a line.
+func (a *app) printRecord(r wire.LedgerRecord) error {
+	return a.print(r, func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, a.recordLine(r))
+		return err
+	})
+}
+
+// recordLine is the line of a record.
+func (a *app) recordLine(r wire.LedgerRecord) string {
+	p := a.palette()
+	colour := p.Bold
+	switch r.Kind {
+	case "denial", "limit", "undone", "lost":
+		colour = p.Red
+	case "exit", "stop", "session":
+		colour = p.Dim
+	}
+	by := ""
+	if r.Observer == "sandbox" {
+		by = p.Yellow("  (the sandbox's own word)")
+	}
+	return strings.TrimRight(fmt.Sprintf("%s  %s  %s  %s%s", p.Dim(fmt.Sprintf("%5d", r.Seq)), p.Dim(r.Time.Local().Format("2006-01-02 15:04:05.000")),
+		colour(fmt.Sprintf("%-10s", tty.Clean(r.Kind))), tty.Clean(r.Text), by), " ")
+}
+
+func (a *app) followLedger(ctx context.Context, name string, req wire.LedgerRequest, most int) error {
+	c, err := a.client()
+	if err != nil {
+		return err
+	}
+	ctx, stop := interruptible(ctx)
+	defer stop()
+	if req.Since.IsZero() && most > 0 {
+		if req.From, err = newest(ctx, c, name, req, most); err != nil {
+			return err
+		}
+	}
+	err = c.LedgerEvents(ctx, name, req, func(r wire.LedgerRecord) error {
+		if err := a.printRecord(r); err != nil {
+			return err
+		}
+		return a.out.Flush()
+	})
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// newest gives the number of the first of the newest so many records.
+func newest(ctx context.Context, c *client.Client, name string, req wire.LedgerRequest, most int) (int64, error) {
+	req.Last = min(most, ledgerPage)
+	res, err := c.Ledger(ctx, name, req)
+	if err != nil || len(res.Records) == 0 {
+		return 0, err
+	}
+	return res.Records[0].Seq, nil
+}
+
+func (a *app) ledgerExport() *cobra.Command {
+	var to string
+	cmd := &cobra.Command{
+		Use: "export NAME [flags]", Short: "Write all records of a sandbox, with what proves them",
+		Long: `Write a bundle: all records of a sandbox, with the proof that the signed log of this
+host has them and no others, as a tar archive. Who has it verifies it with what
+docs/LEDGER.md says, and needs nothing else of Coppice.`,
+		Example: "  coppice ledger export box -o box.tar",
+		Args:    between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			if to == "" || to == "-" {
+				if tty.IsTerminal(a.stdout) {
+					return usagef("a bundle is not for a terminal: give -o FILE, or pipe it")
+				}
+				return c.ExportLedger(cmd.Context(), args[0], a.out)
+			}
+			f, err := os.CreateTemp(filepath.Dir(to), ".bundle-*")
+			if err != nil {
+				return err
+			}
+			defer func() {
+				if err != nil {
+					err = errors.Join(err, f.Close(), os.Remove(f.Name()))
+				}
+			}()
+			if err := c.ExportLedger(cmd.Context(), args[0], f); err != nil {
+				return err
+			}
+			if err := errors.Join(f.Chmod(0o600), f.Sync()); err != nil {
+				return err
+			}
+			if err := os.Rename(f.Name(), to); err != nil {
+				return err
+			}
+			return f.Close()
+		},
+	}
+	cmd.Flags().StringVarP(&to, "output", "o", "", "write to `FILE`, and not to standard output")
+	return cmd
+}
+
+func (a *app) ledgerCheckpoint() *cobra.Command {
+	return &cobra.Command{
+		Use: "checkpoint", Short: "Print the signed checkpoint of the log",
+		Long: `Print where the log of this host is now, signed. Keep it elsewhere: a log that was
+rewritten does not grow from it, which coppice verify NAME --checkpoint FILE finds.`,
+		Example: "  coppice ledger checkpoint > log.checkpoint",
+		Args:    between(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			res, err := c.LedgerCheckpoint(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) error {
+				for line := range strings.Lines(res.Checkpoint) {
+					if _, err := fmt.Fprintln(w, tty.Clean(strings.TrimSuffix(line, "\n"))); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+}
+
+func (a *app) inspect() *cobra.Command {
+	var seq int64
+	cmd := &cobra.Command{
+		Use: "inspect NAME --record N", Short: "Show all that is recorded of a command", GroupID: groupHistory,
+		Long: `Show a record field by field, with those that belong to it: of a command its beginning
+and its end, the limits that it came to, who was at its terminal; and whether it is told
+that it did not come about. coppice ledger NAME has the numbers.`,
+		Example: "  coppice inspect box --record 12",
+		Args:    between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if seq < 1 {
+				return &usageError{msg: "--record N is wanted: the number of a record", hint: "see: coppice ledger " + tty.Clean(args[0])}
+			}
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			res, err := c.InspectRecord(cmd.Context(), args[0], seq)
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) error { return a.inspection(w, res) })
+		},
+	}
+	cmd.Flags().Int64Var(&seq, "record", 0, "the record numbered `N`")
+	return cmd
+}
+
+// inspection writes a record, and then those that belong to it.
+func (a *app) inspection(w io.Writer, res wire.LedgerInspection) error {
+	for i, r := range append([]wire.LedgerRecord{res.Record}, res.With...) {
+		if i > 0 {
+			if _, err := fmt.Fprintln(w); err != nil {
+				return err
+			}
+		}
+		var t tty.Table
+		p := a.palette()
+		t.Row(p.Bold(fmt.Sprintf("record %d", r.Seq)), p.Bold(tty.Clean(r.Kind)))
+		t.Row("time", r.Time.Format(time.RFC3339Nano))
+		t.Row("observer", tty.Clean(r.Observer))
+		t.Row("policy", orNone(r.Policy))
+		t.Row("tier", orNone(r.Tier))
+		for _, key := range slices.Sorted(maps.Keys(r.Body)) {
+			t.Row(tty.Clean(key), tty.Clean(fieldText(r.Body[key])))
+		}
+		if err := t.Write(w); err != nil {
+			return err
+		}
+	}
+	if res.Undone {
+		a.note("what record %d tells did not come about", res.Record.Seq)
+	}
+	return nil
+}
+
+// fieldText shows the value of a field.
+func fieldText(v any) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	case []any:
+		var all []string
+		for _, one := range v {
+			all = append(all, fieldText(one))
+		}
+		return strings.Join(all, " ")
+	case map[string]any:
+		var all []string
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			all = append(all, key+"="+fieldText(v[key]))
+		}
+		return strings.Join(all, " ")
+	}
+	return fmt.Sprint(v)
+}

@@ -1,0 +1,106 @@
+package httpapi_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+func (f *fake) LedgerRecords(_ context.Context, name string, req wire.LedgerRequest) (wire.LedgerResult, error) {
+	f.did("ledger", name, req)
+	return wire.LedgerResult{More: true}, f.err
+}
+
+func (f *fake) FollowLedger(_ context.Context, name string, req wire.LedgerRequest, yield func(wire.LedgerRecord) error) error {
+	f.did("followledger", name, req)
+	for _, kind := range []string{"", "exec", "exit"} {
+		if f.err != nil {
+			return f.err
+		}
+		if err := yield(wire.LedgerRecord{Kind: kind}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *fake) InspectRecord(_ context.Context, name string, seq int64) (wire.LedgerInspection, error) {
+	f.did("inspect", name, seq)
+	return wire.LedgerInspection{Undone: true}, f.err
+}
+
+func (f *fake) VerifyLedger(_ context.Context, name string, req wire.LedgerVerify) (wire.LedgerVerified, error) {
+	f.did("verifyledger", name, req)
+	return wire.LedgerVerified{Records: 3}, f.err
+}
+
+func (f *fake) ExportLedger(_ context.Context, name string, w io.Writer) error {
+	f.did("export", name)
+	if f.text == "" {
+		return f.err
+	}
+	if _, err := io.WriteString(w, f.text); err != nil {
+		return err
+	}
+	return f.err
+}
+
+func (f *fake) LedgerCheckpoint(context.Context) (wire.LedgerCheckpoint, error) {
+	f.did("checkpoint")
+	return wire.LedgerCheckpoint{Checkpoint: "c"}, f.err
+}
+
+func (f *fake) RemoveWithLedger(_ context.Context, name string, force bool) error {
+	f.did("removewithledger", name, force)
+	return f.err
+}
+
+func TestTheLedgerReachesTheEngine(t *testing.T) {
+	t.Parallel()
+	f := &fake{text: "a bundle"}
+	c := serve(t, f)
+	ctx := t.Context()
+	when := time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
+	res, err := c.Ledger(ctx, "a/b", wire.LedgerRequest{From: 1, Since: when, Kinds: []string{"exec", "exit"}, Last: 2, Limit: 3})
+	if err != nil || !res.More || res.Records == nil || f.last() != `ledger["a/b",{"from":1,"since":"2026-01-02T03:04:05.0000006Z","kinds":["exec","exit"],"last":2,"limit":3}]` {
+		t.Errorf("%+v, %v after %s", res, err, f.last())
+	}
+	kinds := ""
+	err = c.LedgerEvents(ctx, "a", wire.LedgerRequest{}, func(r wire.LedgerRecord) error {
+		kinds += r.Kind + " "
+		return nil
+	})
+	if !client.IsKind(err, client.KindUnavailable) || kinds != "exec exit " {
+		t.Errorf("%q, %v", kinds, err)
+	}
+	if res, err := c.InspectRecord(ctx, "a", 7); err != nil || !res.Undone || res.With == nil || f.last() != `inspect["a",7]` {
+		t.Errorf("%+v, %v after %s", res, err, f.last())
+	}
+	if res, err := c.VerifyLedger(ctx, "a", wire.LedgerVerify{Keys: []string{"k"}, Checkpoint: "c"}); err != nil || res.Records != 3 || f.last() != `verifyledger["a",{"keys":["k"],"checkpoint":"c"}]` {
+		t.Errorf("%+v, %v after %s", res, err, f.last())
+	}
+	if res, err := c.LedgerCheckpoint(ctx); err != nil || res.Checkpoint != "c" {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if err := c.RemoveWithLedger(ctx, "a", true); err != nil || f.last() != `removewithledger["a",true]` {
+		t.Errorf("%v after %s", err, f.last())
+	}
+	var b bytes.Buffer
+	if err := c.ExportLedger(ctx, "a", &b); err != nil || b.String() != "a bundle" {
+		t.Errorf("%q, %v", b.String(), err)
+	}
+	f.err = fault.New(fault.Corrupt, "damaged")
+	if err := c.ExportLedger(ctx, "a", &b); !client.IsKind(err, "corrupt") {
+		t.Errorf("what was cut off: %v", err)
+	}
+	f.text = ""
+	if err := c.ExportLedger(ctx, "a", &b); !client.IsKind(err, "corrupt") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,106 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/auth"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// askedRecords says which records are wanted.
+type askedRecords struct {
+	Named
+	From  int64    `query:"from" doc:"none before this one, by its number"`
+	Since string   `query:"since" doc:"none that is older than this time, as in 2026-01-02T15:04:05Z"`
+	Kinds []string `query:"kinds" doc:"of these kinds alone, with commas between, such as exec, snapshot, network"`
+	Last  int      `query:"last" doc:"the newest so many, 1000 at most"`
+	Limit int      `query:"limit" doc:"so many at most, from the first on; 1000 where there is none, which is the most"`
+}
+
+func (in *askedRecords) request() (wire.LedgerRequest, error) {
+	req := wire.LedgerRequest{From: in.From, Kinds: in.Kinds, Last: in.Last, Limit: in.Limit}
+	if in.Since == "" {
+		return req, nil
+	}
+	var err error
+	if req.Since, err = time.Parse(time.RFC3339Nano, in.Since); err != nil {
+		return req, fault.New(fault.Invalid, "since=%q is no time", shorten(in.Since)).WithHint("write it as in 2026-01-02T15:04:05Z")
+	}
+	return req, nil
+}
+
+// addLedger adds what shows and proves what is recorded.
+func (s *Server) addLedger(api huma.API) {
+	const at = box + "/ledger"
+	e := s.opt.Engine
+	plain(s, api, operation("GET", at, "ledger", "What is recorded of a sandbox", tagLedger, auth.Read),
+		func(ctx context.Context, in *askedRecords) (wire.LedgerResult, error) {
+			req, err := in.request()
+			if err != nil {
+				return wire.LedgerResult{}, err
+			}
+			return e.LedgerRecords(ctx, in.Name, req)
+		})
+	op := streams(operation("GET", at+"/events", "ledgerEvents", "The same, and then what is recorded from now on, until the sandbox is removed", tagLedger, auth.Read))
+	answers(&op, http.StatusOK, ndjson, "a LedgerRecord a line; as Server-Sent Events where the client accepts text/event-stream", schemaOf[wire.LedgerRecord](api))
+	answers(&op, http.StatusOK, asEvents, "", schemaOf[wire.LedgerRecord](api))
+	raw(s, api, op, s.ledgerEvents)
+	plain(s, api, operation("GET", at+"/records/{seq}", "inspectRecord", "One record, with those that belong to it", tagLedger, auth.Read),
+		func(ctx context.Context, in *struct {
+			Named
+			Seq int64 `path:"seq" doc:"the number of the record"`
+		}) (wire.LedgerInspection, error) {
+			return e.InspectRecord(ctx, in.Name, in.Seq)
+		})
+	plain(s, api, operation("POST", at+"/verify", "verifyLedger", "Check that the records are those that were appended", tagLedger, auth.Read),
+		func(ctx context.Context, in *struct {
+			Named
+			Body *wire.LedgerVerify
+		}) (wire.LedgerVerified, error) {
+			return e.VerifyLedger(ctx, in.Name, orZero(in.Body))
+		})
+	op = operation("GET", at+"/bundle", "exportLedger", "All records, with what proves them to a stranger", tagLedger, auth.Read)
+	answers(&op, http.StatusOK, asTar, "a bundle, as docs/LEDGER.md has it", nil)
+	raw(s, api, op, s.ledgerBundle)
+	plain(s, api, operation("GET", "/v1/ledger/checkpoint", "ledgerCheckpoint", "The signed checkpoint of the log", tagLedger, auth.Read),
+		func(ctx context.Context, _ *struct{}) (wire.LedgerCheckpoint, error) { return e.LedgerCheckpoint(ctx) })
+}
+
+func (s *Server) ledgerEvents(in *askedRecords, w http.ResponseWriter, r *http.Request) {
+	req, err := in.request()
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.stream(w, r, func(ctx context.Context, begin func() error, tell func(kind, id string, v any) error) error {
+		return s.opt.Engine.FollowLedger(ctx, in.Name, req, func(rec wire.LedgerRecord) error {
+			if err := begin(); err != nil || rec.Kind == "" {
+				return err
+			}
+			return tell(rec.Kind, "", rec)
+		})
+	})
+}
+
+// ledgerBundle sends a bundle. What fails after its first byte comes in the trailer.
+func (s *Server) ledgerBundle(in *Named, w http.ResponseWriter, r *http.Request) {
+	out := &begun{w: w, start: func() {
+		harmless(w.Header(), asTar, "ledger.tar")
+		w.Header().Set("Trailer", errorTail)
+	}}
+	err := s.opt.Engine.ExportLedger(r.Context(), in.Name, out)
+	switch {
+	case err == nil:
+	case !out.yes:
+		s.fail(w, r, err)
+	default:
+		b, _ := json.Marshal(s.wireError(r.Method+" "+r.URL.Path, err)) // strings
+		w.Header().Set(errorTail, string(b))
+	}
+}
