@@ -5,6 +5,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
@@ -27,7 +30,10 @@ func (l *Ledger) append(group []ask) {
 		a.reply <- answers[i]
 	}
 	if err == nil && l.state.intake >= l.o.IntakeBytes {
-		l.broken = l.fold() != nil // the records are safe in the intake
+		// The records are safe in the intake. Of a full disk it says so itself.
+		if err := l.fold(); err != nil && !fault.Is(err, fault.NoSpace) {
+			l.broken = true
+		}
 	}
 }
 
@@ -36,7 +42,7 @@ func (l *Ledger) append(group []ask) {
 func (l *Ledger) sound(p *plan, drafts []Draft) error {
 	for _, d := range drafts {
 		h := l.state.heads[d.Sandbox]
-		if _, looked := p.heads[d.Sandbox]; looked || h.seq == 0 || h.removed {
+		if _, looked := p.heads[d.Sandbox]; looked || h.seq == 0 || h.removed || l.isLate(d.Sandbox) {
 			continue
 		}
 		info, err := os.Lstat(filepath.Join(l.path, segment(d.Sandbox, h.first)))
@@ -73,7 +79,7 @@ func (l *Ledger) commit(p *plan) error {
 	if err := l.take(commit(p.lines, signed)); err != nil {
 		return err
 	}
-	if err := l.place(p); err != nil {
+	if err := l.placeSoon(p); err != nil {
 		l.broken = true
 		return err
 	}
@@ -81,9 +87,53 @@ func (l *Ledger) commit(p *plan) error {
 	return nil
 }
 
+// placeSoon is place, now or, on a full disk, when there is room again: the intake has it.
+func (l *Ledger) placeSoon(p *plan) error {
+	l.late = append(l.late, p)
+	if err := l.placeLate(); err != nil && !fault.Is(fault.Wrap(err, "place"), fault.NoSpace) {
+		return err
+	}
+	return nil
+}
+
+// placeLate places what is late.
+func (l *Ledger) placeLate() error {
+	for len(l.late) > 0 {
+		if err := l.place(l.late[0]); err != nil {
+			return err
+		}
+		l.late = l.late[1:]
+	}
+	l.late = nil
+	return nil
+}
+
+// isLate reports whether records of a sandbox are late.
+func (l *Ledger) isLate(id format.Sandbox) bool {
+	return slices.ContainsFunc(l.late, func(p *plan) bool {
+		_, has := p.heads[id]
+		return has
+	})
+}
+
+// reserveBytes is how much room the intake keeps ahead of its end, so that on a full disk
+// what makes room can be recorded.
+const reserveBytes = 1 << 20
+
+// reserve keeps room for more; a file system that cannot does without.
+func (l *Ledger) reserve(fd int, more int64) {
+	if l.state.intake+more+reserveBytes/2 <= l.reserved {
+		return
+	}
+	if unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, l.state.intake, more+reserveBytes) == nil {
+		l.reserved = l.state.intake + more + reserveBytes
+	}
+}
+
 // take writes a batch to the intake. If that fails, the batch is taken out again.
 func (l *Ledger) take(batch []byte) error {
 	return l.edit(fileIntake, nil, func(fd int) error {
+		l.reserve(fd, int64(len(batch)))
 		err := l.fs.WriteAt(fd, batch, l.state.intake)
 		if err == nil {
 			err = l.fs.Sync(fd)
@@ -137,6 +187,9 @@ func (l *Ledger) checkpoint(t *format.Tree) format.Checkpoint {
 // fold flushes all that was written, says where the chains end, and begins the intake
 // anew. Until the last step the intake has everything as well.
 func (l *Ledger) fold() error {
+	if err := l.placeLate(); err != nil {
+		return fault.Wrap(err, "flush") // and nothing has changed
+	}
 	err := l.flush()
 	if err == nil {
 		err = l.publish()
@@ -146,12 +199,15 @@ func (l *Ledger) fold() error {
 			if err := l.fs.Truncate(fd, 0); err != nil {
 				return err
 			}
+			l.reserved = 0
 			return l.fs.Sync(fd)
 		})
 	}
-	if err != nil {
-		l.broken = true
-		return fault.Wrap(err, "flush")
+	if err = fault.Wrap(err, "flush"); err != nil {
+		// On a full disk the intake goes on: what was published of it is left out when
+		// it is read again.
+		l.broken = !fault.Is(err, fault.NoSpace) || l.reserved == 0
+		return err
 	}
 	l.state.intake = 0
 	return nil

@@ -16,9 +16,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/vfs"
@@ -300,4 +303,54 @@ func TestAKilledProcessLosesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// full is a file system on which nothing new can be made, while it is full.
+type full struct {
+	vfs.FS
+	is atomic.Bool
+}
+
+func (f *full) Create(dir int, name string, mode uint32) (int, error) {
+	if f.is.Load() {
+		return -1, unix.ENOSPC
+	}
+	return f.FS.Create(dir, name, mode)
+}
+
+func (f *full) Mkdir(dir int, name string, mode uint32) error {
+	if err := f.FS.Mkdir(dir, name, mode); err != nil || !f.is.Load() {
+		return err
+	}
+	return errors.Join(unix.ENOSPC, f.Rmdir(dir, name))
+}
+
+// On a full disk the intake takes what there is no room for elsewhere, over a restart.
+func TestAFullDiskLetsRecordsBeAppended(t *testing.T) {
+	t.Parallel()
+	dir, disk := t.TempDir(), &full{FS: vfs.OS()}
+	l, _ := opened(t, dir, Options{FS: disk})
+	appended(t, l, draft(boxA, 1))
+	disk.is.Store(true)
+	appended(t, l, draft(boxB, 1), draft(boxA, 2))
+	appended(t, l, draft(boxB, 2))
+	if got := execs(t, l.Reader, boxB, Filter{}); len(got) != 0 {
+		t.Fatalf("there was room for %q", got)
+	}
+	verified(t, l.Reader, boxB, 2)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l, _ = opened(t, dir, Options{FS: disk})
+	appended(t, l, draft(boxB, 3))
+	disk.is.Store(false)
+	appended(t, l, draft(boxB, 4))
+	if _, err := l.Checkpoint(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := execs(t, l.Reader, boxB, Filter{}); !slices.Equal(got, []string{"1", "2", "3", "4"}) {
+		t.Errorf("%q", got)
+	}
+	verified(t, l.Reader, boxA, 2)
+	verified(t, l.Reader, boxB, 4)
 }

@@ -32,6 +32,9 @@ type Ledger struct {
 	secrets *secrets
 	state   state
 	broken  bool // a write failed half way: the disk is to be read again first
+
+	late     []*plan // on a full disk: what the intake has, and is not yet where it is read
+	reserved int64   // up to where the intake has room, whatever else fills the disk
 }
 
 // ask is what serve is asked for: records, or anything else that needs the state.
@@ -113,7 +116,9 @@ func (l *Ledger) serve() {
 		select {
 		case <-l.closing:
 			if !l.broken && l.state.intake > 0 {
-				l.closeErr = l.fold()
+				if err := l.fold(); !fault.Is(err, fault.NoSpace) { // the intake has it all
+					l.closeErr = err
+				}
 			}
 			return
 		case a := <-l.asks:

@@ -101,8 +101,11 @@ func (l *Ledger) load() (o Opened, err error) {
 			return o, err
 		}
 		o.Aside = append(o.Aside, kept)
+		if err := l.edit(fileIntake, nil, func(fd int) error { return l.fs.Truncate(fd, int64(end)) }); err != nil {
+			return o, err
+		}
 	}
-	l.state = s
+	l.state, l.late, l.reserved = s, nil, 0
 	redone := map[string]int64{}
 	for _, b := range batches {
 		p, err := replay(&l.state, l.secrets.keys, b)
@@ -112,7 +115,7 @@ func (l *Ledger) load() (o Opened, err error) {
 		if p == nil {
 			continue // it was flushed before the intake could begin anew
 		}
-		if err := l.place(p); err != nil {
+		if err := l.placeSoon(p); err != nil {
 			return o, err
 		}
 		for _, w := range p.writes {
@@ -121,15 +124,20 @@ func (l *Ledger) load() (o Opened, err error) {
 		o.Mended += len(b.entries)
 		l.state.took(p)
 	}
+	l.state.intake = int64(end)
+	if len(l.late) > 0 {
+		l.broken = false
+		return o, nil // a full disk: whoever opens it makes room, and then it is placed
+	}
 	for name, end := range redone {
 		if err := l.cut(name, end, &o); err != nil {
 			return o, err
 		}
 	}
-	l.state.intake = int64(len(intake))
 	if l.state.intake > 0 || o.New {
 		// With a full disk whoever opens it makes room, and then asks again.
-		if err := l.fold(); fault.Is(fault.Wrap(err, "open"), fault.NoSpace) && !o.New {
+		if err := l.fold(); fault.Is(err, fault.NoSpace) && !o.New {
+			l.broken = false
 			return o, nil
 		} else if err != nil {
 			return o, err
