@@ -161,7 +161,11 @@ func (e *Engine) writeDecoys(rec *meta.Sandbox, all decoyFile) (err error) {
 	if err != nil {
 		return err
 	}
-	name := e.decoysPath(rec.ID)
+	return writeDurably(e.decoysPath(rec.ID), text)
+}
+
+// writeDurably puts a file in its place, whole, so that it is there after a power loss.
+func writeDurably(name string, text []byte) error {
 	f, err := os.OpenFile(name+".tmp", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err

@@ -216,6 +216,9 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 			return err
 		}
 	}
+	if e.hasJournal(rec.ID) {
+		e.tellNet(ctx, s)
+	}
 	d := e.debtOf(ctx, &rec)
 	d.Removed = true
 	pay, err := e.owe(ctx, d)

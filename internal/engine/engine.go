@@ -28,6 +28,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -290,6 +291,9 @@ type sandbox struct {
 	autos    int              // automatic snapshots since the history was thinned
 	told     Box              // whose start was told, and whose end was not yet
 
+	telling sync.Mutex      // held while its journal becomes records
+	net     *journal.Cursor // guarded by telling: up to where it has; nil: unknown
+
 	renames sync.Mutex      // see boxfs.Options.Renames
 	files   map[*Files]bool // guarded by Engine.mu: who has the live root open
 }
@@ -345,7 +349,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.bg.Go(func() error { e.expireAll(e.bgCtx); return nil })
 	e.bg.Go(func() error { e.stopIdle(e.bgCtx); return nil })
 	if err := e.settleRewinds(ctx); err != nil {
-		return nil, errors.Join(fault.Wrap(err, "recover %s", c.Home), e.Close())
+		return nil, errors.Join(fault.Wrap(err, "recover %s", c.Home), e.Close()) //nolint:contextcheck // closing goes on when ctx has ended
 	}
 	e.bg.Go(func() error { e.resumeAll(e.bgCtx); return nil })
 	e.wake()
@@ -485,6 +489,13 @@ func (e *Engine) runDir(id timeline.SandboxID) string {
 	return filepath.Join(e.sandboxDir(id), "run")
 }
 
+// hasJournal reports whether something was ever told of the network of a sandbox, or of
+// decoys.
+func (e *Engine) hasJournal(id timeline.SandboxID) bool {
+	_, err := os.Lstat(e.journalDir(id))
+	return err == nil
+}
+
 // journalDir holds what was decided about the network of a sandbox.
 func (e *Engine) journalDir(id timeline.SandboxID) string {
 	return filepath.Join(e.sandboxDir(id), "journal")
@@ -515,6 +526,9 @@ func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) {
 		e.resumeQuestions(ctx, &rec, b)
 		if e.hasDecoys(s.id) {
 			e.watchDecoys(s.id, b, e.Now())
+		}
+		if e.hasJournal(s.id) {
+			e.watchNet(s, b)
 		}
 	} else if !fault.Is(err, fault.NotFound) {
 		e.Logger.Warn("keeper cannot be reached", "sandbox", s.id, "err", err)

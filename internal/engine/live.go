@@ -242,6 +242,9 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_
 	if len(tokens) > 0 {
 		e.watchDecoys(s.id, b, began)
 	}
+	if journal != "" {
+		e.watchNet(s, b)
+	}
 	return b, enforced, nil
 }
 

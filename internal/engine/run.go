@@ -389,6 +389,9 @@ func (e *Engine) resumeAll(ctx context.Context) {
 		return
 	}
 	for i := range recs {
+		if e.hasJournal(recs[i].ID) { // what was told while no daemon ran
+			e.tellNet(ctx, e.sandbox(recs[i].ID))
+		}
 		if (recs[i].Run == nil || recs[i].Run.Ended != nil) && recs[i].IdleStopMS == 0 && !e.maybeLive(recs[i].ID) {
 			continue
 		}

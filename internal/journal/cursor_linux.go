@@ -1,0 +1,78 @@
+package journal
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Cursor is a place in a journal: behind an event. The zero Cursor is before all. It is
+// kept by whoever has read so far, and holds over the end of processes.
+type Cursor struct {
+	Inode uint64 `json:"inode"` // of the file
+	At    int64  `json:"at"`    // offset in it
+	Sum   string `json:"sum"`   // of what is before At: numbers of files are given again
+}
+
+// sumBytes is how much before a place identifies it.
+const sumBytes = 4 << 10
+
+// From gives the events behind a cursor, the oldest first, and the cursor behind the last
+// of them. lost says that some between are not kept any more.
+func From(dir string, c Cursor) (evs []wire.NetEvent, next Cursor, lost bool, err error) {
+	before, now, err := both(dir)
+	for _, f := range []*os.File{before, now} {
+		if f != nil {
+			defer f.Close()
+		}
+	}
+	if err != nil {
+		return nil, c, false, fault.Wrap(err, "read the journal in %s", dir)
+	}
+	next = c
+	at, from := int64(0), before
+	switch {
+	case c == Cursor{}:
+	case c.isIn(now):
+		at, from = c.At, nil
+	case c.isIn(before):
+		at = c.At
+	default:
+		lost = true
+	}
+	for _, f := range []*os.File{from, now} {
+		if f == nil {
+			continue
+		}
+		more, end, err := events(f, at, Query{})
+		if err != nil {
+			return nil, c, false, fault.Wrap(err, "read the journal in %s", dir)
+		}
+		if evs, next, at = append(evs, more...), cursorAt(f, end), 0; next == (Cursor{}) {
+			return nil, c, false, fault.New(fault.Internal, "the journal in %s changed while it was read", dir)
+		}
+	}
+	return evs, next, lost, nil
+}
+
+// isIn reports whether c is a place in a file, which may be nil.
+func (c Cursor) isIn(f *os.File) bool { return f != nil && c == cursorAt(f, c.At) }
+
+// cursorAt is the place at an offset of a file; the zero Cursor where it has none such.
+func cursorAt(f *os.File, at int64) Cursor {
+	var st unix.Stat_t
+	if unix.Fstat(int(f.Fd()), &st) != nil || at > st.Size {
+		return Cursor{}
+	}
+	b := make([]byte, min(at, sumBytes))
+	if _, err := f.ReadAt(b, at-int64(len(b))); err != nil && len(b) > 0 {
+		return Cursor{}
+	}
+	sum := sha256.Sum256(b)
+	return Cursor{st.Ino, at, hex.EncodeToString(sum[:8])}
+}
