@@ -218,40 +218,46 @@ func (e *Engine) VerifyLedger(ctx context.Context, name string, req wire.LedgerV
 
 // verifyLedgers checks the records of a sandbox, or with name "" of all and of the host.
 func (e *Engine) verifyLedgers(ctx context.Context, name string, progress func(wire.Progress), res *wire.VerifyResult) error {
-	names := []string{name}
+	ids, names := []format.Sandbox{format.Host}, map[format.Sandbox]string{format.Host: wire.LedgerHost}
 	if name == "" {
 		recs, err := e.DB.Sandboxes(ctx)
 		if err != nil {
 			return err
 		}
-		names = nil
-		if last, err := e.Ledger.Last(ctx, format.Host); err != nil || last > 0 {
-			names = append(names, wire.LedgerHost)
-		}
 		for i := range recs {
-			names = append(names, recs[i].Name)
+			id := format.Sandbox(recs[i].ID)
+			ids, names[id] = append(ids, id), recs[i].Name
 		}
-	}
-	for i, n := range names {
-		progress(wire.Progress{Phase: "verify", Unit: "ledgers", Done: int64(i), Total: int64(len(names))})
-		id, last, err := e.ledgerOf(ctx, n)
+	} else {
+		rec, err := e.DB.Sandbox(ctx, name)
 		if err != nil {
 			return err
 		}
-		if last == 0 {
-			continue // it was made before there was a ledger
-		}
-		p, err := e.Ledger.Verify(ctx, id, nil, nil)
+		ids[0] = format.Sandbox(rec.ID)
+		names[ids[0]] = rec.Name
+	}
+	if _, err := e.Ledger.Size(ctx); err != nil { // what was appended can be read
+		return err
+	}
+	done := int64(0)
+	err := e.Ledger.VerifyEach(ctx, ids, func(id format.Sandbox, p *ledger.Proven, err error) error {
+		progress(wire.Progress{Phase: "verify", Unit: "ledgers", Done: done, Total: int64(len(ids))})
+		done++
 		switch {
 		case err == nil:
 			res.Records += p.Records
 		case fault.Is(err, fault.Corrupt), fault.Is(err, fault.Version):
-			res.Damage = append(res.Damage, wire.Damage{Sandbox: n, Message: err.Error()})
+			res.Damage = append(res.Damage, wire.Damage{Sandbox: names[id], Message: err.Error()})
 		default:
 			return err
 		}
+		return nil
+	})
+	if fault.Is(err, fault.Corrupt) { // what is signed, and so of all
+		res.Damage = append(res.Damage, wire.Damage{Message: err.Error()})
+		return nil
 	}
-	return nil
+	return err
 }
 
 // ExportLedger writes the bundle of a sandbox; see ledger.Ledger.Export.

@@ -30,7 +30,31 @@ func (r Reader) Verify(ctx context.Context, id format.Sandbox, trusted []string,
 		return nil, fault.New(fault.Invalid, "%.80q is no sandbox", string(id))
 	}
 	v, err := r.view(trusted)
-	if err == nil && v.heads[id].removed {
+	if err != nil {
+		return nil, fault.Wrap(err, "verify the ledger of %s", id)
+	}
+	return r.verify(ctx, id, v, old)
+}
+
+// VerifyEach is Verify for many sandboxes, which reads what is signed once for all of them.
+// It calls fn with what comes of each, until that gives an error, which it returns.
+func (r Reader) VerifyEach(ctx context.Context, ids []format.Sandbox, fn func(format.Sandbox, *Proven, error) error) error {
+	v, err := r.view(nil)
+	if err != nil {
+		return fault.Wrap(err, "verify the ledger")
+	}
+	for _, id := range ids {
+		p, err := r.verify(ctx, id, v, nil)
+		if err := fn(id, p, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verify is Verify in a view.
+func (r Reader) verify(ctx context.Context, id format.Sandbox, v view, old []byte) (_ *Proven, err error) {
+	if v.heads[id].removed {
 		err = fault.New(fault.NotFound, "it was removed, which is a record of %s", format.Host)
 	}
 	if err == nil {
