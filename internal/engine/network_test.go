@@ -102,7 +102,10 @@ func TestTheJournalBecomesRecordsOnce(t *testing.T) {
 		}
 	}
 
-	// What the journal did not keep is said to be lost.
+	// What the journal did not keep is said to be lost. Nobody reads it meanwhile: the engine
+	// that was opened last may just have begun to.
+	s := h.sandbox(id)
+	s.telling.Lock()
 	long := to("long.example")
 	for i := range 9000 {
 		long.Rule = fmt.Sprintf("%0800d", i)
@@ -113,6 +116,7 @@ func TestTheJournalBecomesRecordsOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	s.telling.Unlock()
 	again()
 	if l := last[*format.Lost](h, id); l == nil || l.Of != "network" {
 		t.Errorf("%+v", l)
