@@ -69,16 +69,21 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 		}
 		defer left()
 	}
+	began := req.Attach != ""
 	exit, err := e.relay(ctx, rec.Name, session, stream, func(wire.Started) error {
 		if req.Attach != "" {
 			return nil
 		}
+		began = true
 		if err := e.begins(ctx, box, req.ID, told); err != nil {
 			return err
 		}
 		e.executing(&rec, req, req.ID)
 		return nil
 	})
+	if err != nil && !began {
+		e.notBegun(ctx, told, err)
+	}
 	if rerr := told.wait(); rerr != nil || err != nil {
 		return exit.Exit, cmp.Or(rerr, err)
 	}
@@ -133,6 +138,14 @@ func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wi
 		return nil, nil, err
 	}
 	return session, told, nil
+}
+
+// notBegun takes back that a command begins, which its keeper refused; when the keeper
+// itself ended, nobody knows.
+func (e *Engine) notBegun(ctx context.Context, told *telling, cause error) {
+	if told.wait() == nil && !fault.Is(cause, fault.Unavailable) {
+		e.takeBack(ctx, told, cause)
+	}
 }
 
 // takeBack tells that a command did not begin.

@@ -62,6 +62,7 @@ type fakeBox struct {
 	blind  atomic.Int32             // so many times Wait knows nothing
 
 	stopping atomic.Bool // what ends is stopped
+	refusing atomic.Bool // no command begins
 
 	ports     map[int]bool  // guarded by mu; that are listened on
 	morePorts chan struct{} // guarded by mu; a token when they have changed
@@ -255,6 +256,10 @@ func (f fakeFrozen) Root(context.Context) (*LiveRoot, error) {
 
 // Exec does one of: true; write PATH TEXT; rm PATH; mv FROM TO; mkdir PATH.
 func (b *fakeBox) Exec(_ context.Context, req wire.ExecRequest) (io.ReadWriteCloser, error) {
+	if b.refusing.Load() {
+		var out bytes.Buffer
+		return stream{&out, io.Discard}, wire.WriteJSON(&out, wire.FrameFailed, wire.Error{Kind: string(fault.Invalid), Message: "no such user"})
+	}
 	if len(req.Cmd) == len(inShell("")) && slices.Equal(req.Cmd[:3], inShell("")[:3]) {
 		return b.shell(req)
 	}

@@ -101,7 +101,9 @@ func (e *Engine) newKept(ctx context.Context, name string, req wire.ExecRequest)
 		return nil, nil, info, nil, err
 	}
 	m, x, err := first(session)
-	if err == nil {
+	if err != nil {
+		e.notBegun(ctx, told, err)
+	} else {
 		err = e.begins(ctx, s.box, req.ID, told)
 	}
 	if err != nil {

@@ -127,6 +127,9 @@ func (e *Engine) startRun(ctx context.Context, s *sandbox, rec *meta.Sandbox, ru
 				err = begun(session, &run)
 			}
 		}
+		if err != nil {
+			e.notBegun(ctx, told, err)
+		}
 	}
 	s.begun++
 	if err == nil {
