@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -268,6 +269,54 @@ func TestWhatCannotBeRecordedIsRefused(t *testing.T) {
 	}
 }
 
+// A command that was stopped for a rewind that then cannot be recorded begins again where
+// it was, at whatever write the disk was full.
+func TestACommandBeginsAgainWhereItsRewindIsNotRecorded(t *testing.T) {
+	t.Parallel()
+	disk := &vfs.Faulty{FS: unflushed{vfs.OS()}}
+	h := newHome(t)
+	h.close()
+	h.book = disk
+	h.open()
+	h.onDir("a")
+	h.run("a", "write", "f", "one")
+	if _, err := h.Run(ctx, "a", wire.RunRequest{Cmd: []string{"agent"}, Capture: wire.Capture{Off: true}}); err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	for n := 1; ; n++ {
+		st, err := h.Status(ctx, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		starts := st.Run.Starts
+		disk.FailAt(n, syscall.ENOSPC, false)
+		_, cerr := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: "HEAD", GraceMS: 1})
+		failed := disk.Failed()
+		disk.FailAt(0, 0, false)
+		if cerr != nil && !fault.Is(cerr, fault.NoSpace) {
+			t.Fatal(cerr)
+		}
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			if st, err = h.Status(ctx, "a"); err != nil || st.Run.Exit != nil || time.Now().After(deadline) {
+				t.Fatalf("write %d: it does not run again: %+v, %v", n, st.Run, err)
+			}
+			if st.Run.Starts > starts {
+				break
+			}
+		}
+		if cerr != nil {
+			refused++
+		}
+		if !failed {
+			break
+		}
+	}
+	if refused == 0 {
+		t.Error("no rewind was refused")
+	}
+}
+
 // stopAll ends the processes of a sandbox, without a capture.
 func (h *home) stopAll(name string) error {
 	s, _, err := h.acquire(ctx, name, "stopping")
@@ -389,6 +438,47 @@ func TestWhatFailsIsUndoneAtOnce(t *testing.T) {
 	}
 	if b := last[*format.Undone](h, rec.ID); b.Seq != 3 || b.Reason != "the disk is on fire" {
 		t.Errorf("%+v", b)
+	}
+}
+
+// A command that its keeper refuses is told not to have begun, however it was asked for.
+func TestACommandThatIsRefusedIsUndone(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.onDir("a")
+	id := h.id("a")
+	h.run("a", "true")
+	h.box("a").refusing.Store(true)
+	before := h.kinds(id)
+	for range 2 {
+		if _, err := h.Exec(ctx, "a", wire.ExecRequest{Cmd: []string{"true"}}, stream{strings.NewReader(""), io.Discard}); !fault.Is(err, fault.Invalid) {
+			t.Error(err)
+		}
+		if _, err := h.StartExec(ctx, "a", wire.ExecRequest{Cmd: []string{"true"}}); !fault.Is(err, fault.Invalid) {
+			t.Error(err)
+		}
+		if _, err := h.Run(ctx, "a", wire.RunRequest{Cmd: []string{"agent"}}); !fault.Is(err, fault.Invalid) {
+			t.Error(err)
+		}
+	}
+	if got, want := strings.TrimPrefix(h.kinds(id), before), strings.Repeat(" exec undone", 6); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	all := h.told(id, format.KindUndone)
+	newest, err := h.LedgerRecords(ctx, "a", wire.LedgerRequest{Last: 2, Kinds: []string{"undone"}})
+	if err != nil || newest.More || len(newest.Records) != 2 || newest.Records[0].Seq != all[4].Seq || newest.Records[1].Seq != all[5].Seq {
+		t.Errorf("the newest two: %+v, %v", newest, err)
+	}
+	page, err := h.LedgerRecords(ctx, "a", wire.LedgerRequest{Limit: 5, Kinds: []string{"undone"}})
+	if err != nil || !page.More || len(page.Records) != 5 || page.Records[0].Seq != all[0].Seq {
+		t.Errorf("the first five: %+v, %v", page, err)
+	}
+	last := int64(0)
+	for _, r := range h.told(id, format.KindExec, format.KindUndone) {
+		if b, ok := r.Body.(*format.Undone); ok && (b.Seq != last || !strings.Contains(b.Reason, "no such user")) {
+			t.Errorf("%+v after %d", b, last)
+		}
+		last = r.Seq
 	}
 }
 

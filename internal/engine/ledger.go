@@ -58,23 +58,24 @@ func (e *Engine) LedgerRecords(ctx context.Context, name string, req wire.Ledger
 	if req.Last > 0 && len(f.Kinds) == 0 {
 		f.From = max(f.From, last-int64(req.Last)+1)
 	}
-	res.Records = []wire.LedgerRecord{}
+	var found []*format.Record
 	for r, err := range e.Ledger.Read(id, f) {
 		if err != nil || ctx.Err() != nil {
 			return res, cmp.Or(err, context.Cause(ctx))
 		}
-		if len(res.Records) == most {
-			if req.Last == 0 {
-				res.More = true
-				break
-			}
-			res.Records = slices.Delete(res.Records, 0, 1)
+		if res.More = req.Last == 0 && len(found) == most; res.More {
+			break
 		}
-		w, err := recordOnWire(r)
-		if err != nil {
+		if found = append(found, r); len(found) == 2*most {
+			found = slices.Delete(found, 0, most) // of the newest, those that are not
+		}
+	}
+	found = found[max(0, len(found)-most):]
+	res.Records = make([]wire.LedgerRecord, len(found))
+	for i, r := range found {
+		if res.Records[i], err = recordOnWire(r); err != nil {
 			return res, err
 		}
-		res.Records = append(res.Records, w)
 	}
 	return res, nil
 }

@@ -146,11 +146,13 @@ func (e *Engine) move(ctx context.Context, name, what string, req wire.CheckoutR
 	return m, err
 }
 
-// remain lets a sandbox that was to be moved go on where it is.
-func (e *Engine) remain(ctx context.Context, s *sandbox, t taken) (err error) {
-	if t.frozen != nil {
-		err = t.frozen.Thaw()
+// remain lets a sandbox that was to be moved go on where it is. A supervised command that
+// was stopped for that begins again there, as willRestart has noted.
+func (e *Engine) remain(ctx context.Context, s *sandbox, t taken) error {
+	if t.frozen == nil {
+		return nil
 	}
+	err := t.frozen.Thaw()
 	if s.run == nil {
 		return err
 	}
