@@ -252,13 +252,16 @@ func mountSys(_ plan.Guest, host int) error {
 
 // inMemory gives the options of a file system in memory of that mode. What is
 // written to it from outside is memory of who writes, which no limit of the
-// sandbox counts; so it is limited itself, its empty files too.
+// sandbox counts; so it is limited itself, its empty files too. It has a quarter of the
+// limit: what is written from inside counts, and the kernel, which cannot take it back,
+// would kill all that runs, and init last, before a larger one were full.
 func inMemory(g plan.Guest, mode string) string {
 	if g.Memory <= 0 {
 		return "mode=" + mode
 	}
 	const files, each = 1024, 4 << 10
-	return "mode=" + mode + ",size=" + strconv.FormatInt(g.Memory, 10) + ",nr_inodes=" + strconv.FormatInt(max(files, g.Memory/each), 10)
+	size := g.Memory / 4
+	return "mode=" + mode + ",size=" + strconv.FormatInt(size, 10) + ",nr_inodes=" + strconv.FormatInt(max(files, size/each), 10)
 }
 
 func mountRun(g plan.Guest, _ int) error {
