@@ -74,17 +74,28 @@ type state struct {
 }
 
 // retold is what somebody comes to who has nothing but the ledger.
-func (h *home) retold(id timeline.SandboxID) (s state, err error) {
-	var all []*format.Record
-	undone := map[int64]bool{}
-	for r, err := range h.Ledger.Read(format.Sandbox(id), ledger.Filter{}) {
+func (h *home) retold(id timeline.SandboxID) (state, error) {
+	all, err := h.records(id, nil)
+	return retell(all), err
+}
+
+// records adds to the records of a sandbox, from its first on, those that came since.
+func (h *home) records(id timeline.SandboxID, known []*format.Record) ([]*format.Record, error) {
+	for r, err := range h.Ledger.Read(format.Sandbox(id), ledger.Filter{From: int64(len(known)) + 1}) {
 		if err != nil {
-			return s, err
+			return known, err
 		}
+		known = append(known, r)
+	}
+	return known, nil
+}
+
+func retell(all []*format.Record) (s state) {
+	undone := map[int64]bool{}
+	for _, r := range all {
 		if b, ok := r.Body.(*format.Undone); ok {
 			undone[b.Seq] = true
 		}
-		all = append(all, r)
 	}
 	s.snapshots = map[string]bool{}
 	for _, r := range all {
@@ -108,7 +119,7 @@ func (h *home) retold(id timeline.SandboxID) (s state, err error) {
 			s.deleted = true
 		}
 	}
-	return s, nil
+	return s
 }
 
 func TestWhatIsDoneIsRecorded(t *testing.T) {

@@ -16,6 +16,8 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 // TestHistoryModel runs random operations on an engine over real files and
@@ -56,6 +58,7 @@ type model struct {
 	h     *home
 	trees map[string]tree
 	live  map[string]*modelBox
+	told  map[timeline.SandboxID][]*format.Record // as far as they were read
 	n     int
 }
 
@@ -71,7 +74,7 @@ type modelBox struct {
 var ctx = context.Background()
 
 func newModel(t *testing.T, rt *rapid.T) *model {
-	m := &model{h: newHome(t), trees: map[string]tree{}, live: map[string]*modelBox{}}
+	m := &model{h: newHome(t), trees: map[string]tree{}, live: map[string]*modelBox{}, told: map[timeline.SandboxID][]*format.Record{}}
 	src, err := os.MkdirTemp("", "src")
 	if err != nil {
 		t.Fatal(err)
@@ -391,10 +394,10 @@ func (m *model) recorded(t *rapid.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told, err := m.h.retold(rec.ID)
-		if err != nil {
+		if m.told[rec.ID], err = m.h.records(rec.ID, m.told[rec.ID]); err != nil {
 			t.Fatal(err)
 		}
+		told := retell(m.told[rec.ID])
 		if told.head != b.head || told.deleted {
 			t.Fatalf("by the ledger %s is at %s, and it is at %s; deleted: %v", name, told.head, b.head, told.deleted)
 		}
