@@ -34,7 +34,13 @@ func script(l *Ledger, from int) map[format.Sandbox][]string {
 	acked := map[format.Sandbox][]string{}
 	for i := from; i < from+12; i++ {
 		id := []format.Sandbox{boxA, boxB}[i%2]
-		if _, err := l.Append(ctx, draft(id, i)); err == nil {
+		drafts := []Draft{draft(id, i)}
+		if i%3 == 0 {
+			if name, err := l.WriteBlob(id, make([]byte, i%2*maxRiding+i)); err == nil {
+				drafts = append(drafts, exitWith(id, i, name))
+			}
+		}
+		if _, err := l.Append(ctx, drafts...); err == nil {
 			acked[id] = append(acked[id], fmt.Sprint(i))
 		}
 		switch i - from {
@@ -60,12 +66,20 @@ func goesOn(t *testing.T, what string, l *Ledger, from int, acked map[format.San
 	}
 }
 
-// holds fails unless all that was acknowledged is there, in order, and all verifies.
-func holds(t *testing.T, what, dir string, acked map[format.Sandbox][]string) {
+// holds fails unless all that was acknowledged is there, in order, with the captures that it
+// names, and all verifies.
+func holds(t *testing.T, what string, r *Ledger, acked map[format.Sandbox][]string) {
 	t.Helper()
-	r := NewReader(dir)
 	for id, want := range acked {
 		got := execs(t, r, id, Filter{})
+		for rec, err := range r.Read(id, Filter{Kinds: []format.Kind{format.KindExit}}) {
+			if err == nil {
+				_, err = r.ReadBlob(id, rec.Body.(*format.Exit).Output[0].Blob)
+			}
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
 		for _, one := range got {
 			if len(want) > 0 && want[0] == one {
 				want = want[1:]
@@ -108,7 +122,7 @@ func TestEveryWriteMayFail(t *testing.T) {
 			faulty.FailAt(0, 0, false)
 			if err == nil {
 				goesOn(t, what, l, 100, acked)
-				holds(t, what, dir, acked)
+				holds(t, what, l, acked)
 				if err := l.Close(); err != nil {
 					t.Fatalf("%s: %v", what, err)
 				}
@@ -118,7 +132,7 @@ func TestEveryWriteMayFail(t *testing.T) {
 				t.Fatalf("%s: opened anew: %v", what, err)
 			}
 			goesOn(t, what, again, 200, acked)
-			holds(t, what+", opened anew", dir, acked)
+			holds(t, what+", opened anew", again, acked)
 			again.Close()
 			if t.Failed() || !reached {
 				t.Logf("%d calls", k)
@@ -231,13 +245,17 @@ func load(dir string, to io.Writer) error {
 		wg.Go(func() {
 			id := []format.Sandbox{boxA, boxB}[g%2]
 			for i := 0; ; i++ {
-				rs, err := l.Append(context.Background(), draft(id, i))
+				name, err := l.WriteBlob(id, fmt.Appendf(nil, "output %d %d", g, i))
+				var rs []format.Record
+				if err == nil {
+					rs, err = l.Append(context.Background(), draft(id, i), exitWith(id, i, name))
+				}
 				if err != nil {
 					errs <- err
 					return
 				}
 				mu.Lock()
-				fmt.Fprintf(to, "%s %d\n", id, rs[0].Seq)
+				fmt.Fprintf(to, "%s %d\n", id, rs[1].Seq)
 				mu.Unlock()
 				if g == 0 && i%37 == 36 {
 					l.RotateKey(context.Background())
@@ -294,11 +312,12 @@ func TestAKilledProcessLosesNothing(t *testing.T) {
 			if err != nil || p.Records < seq {
 				t.Fatalf("%+v, %v; %d were acknowledged; %+v", p, err, seq, report)
 			}
-			got := execs(t, l.Reader, format.Sandbox(id), Filter{Kinds: []format.Kind{format.KindExec}})
+			got := execs(t, l, format.Sandbox(id), Filter{Kinds: []format.Kind{format.KindExec}})
 			if !slices.Contains(got, "0") {
 				t.Fatal(len(got))
 			}
 		}
+		holds(t, "killed", l, map[format.Sandbox][]string{boxA: nil, boxB: nil})
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -334,7 +353,7 @@ func TestAFullDiskLetsRecordsBeAppended(t *testing.T) {
 	disk.is.Store(true)
 	appended(t, l, draft(boxB, 1), draft(boxA, 2))
 	appended(t, l, draft(boxB, 2))
-	if got := execs(t, l.Reader, boxB, Filter{}); len(got) != 0 {
+	if got := execs(t, l, boxB, Filter{}); len(got) != 0 {
 		t.Fatalf("there was room for %q", got)
 	}
 	verified(t, l.Reader, boxB, 2)
@@ -348,7 +367,7 @@ func TestAFullDiskLetsRecordsBeAppended(t *testing.T) {
 	if _, err := l.Checkpoint(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := execs(t, l.Reader, boxB, Filter{}); !slices.Equal(got, []string{"1", "2", "3", "4"}) {
+	if got := execs(t, l, boxB, Filter{}); !slices.Equal(got, []string{"1", "2", "3", "4"}) {
 		t.Errorf("%q", got)
 	}
 	verified(t, l.Reader, boxA, 2)

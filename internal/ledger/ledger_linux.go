@@ -21,7 +21,8 @@ type Ledger struct {
 	lock *os.File
 
 	naming    *secrets   // as it was opened with: what names blobs never changes
-	blobs     sync.Mutex // held while a blob is written
+	blobs     sync.Mutex // held while a capture is taken
+	captures  captures
 	asks      chan ask
 	closeOnce sync.Once
 	closing   chan struct{} // closed when nothing more is taken
@@ -33,8 +34,8 @@ type Ledger struct {
 	state   state
 	broken  bool // a write failed half way: the disk is to be read again first
 
-	late     []*plan // on a full disk: what the intake has, and is not yet where it is read
-	reserved int64   // up to where the intake has room, whatever else fills the disk
+	late     late
+	reserved int64 // up to where the intake has room, whatever else fills the disk
 }
 
 // ask is what serve is asked for: records, or anything else that needs the state.
@@ -78,6 +79,9 @@ func (l *Ledger) Size(ctx context.Context) (leaves int64, err error) {
 // removed. What was appended before can be read when it returns.
 func (l *Ledger) Last(ctx context.Context, id format.Sandbox) (seq int64, err error) {
 	err = l.do(ctx, "find the end of a part", func() error {
+		if err := l.settle(); err != nil {
+			return err
+		}
 		if h := l.state.heads[id]; !h.removed {
 			seq = h.seq
 		}
@@ -112,7 +116,16 @@ const most = 256
 func (l *Ledger) serve() {
 	defer close(l.closed)
 	defer l.unlock()
-	for {
+	for more := true; ; {
+		if more {
+			select {
+			case a := <-l.asks:
+				l.handle(a)
+			default:
+				more = l.idle()
+			}
+			continue
+		}
 		select {
 		case <-l.closing:
 			if !l.broken && l.state.intake > 0 {
@@ -123,6 +136,7 @@ func (l *Ledger) serve() {
 			return
 		case a := <-l.asks:
 			l.handle(a)
+			more = true
 		}
 	}
 }

@@ -105,7 +105,7 @@ func (l *Ledger) load() (o Opened, err error) {
 			return o, err
 		}
 	}
-	l.state, l.late, l.reserved = s, nil, 0
+	l.state, l.late, l.reserved = s, late{}, 0
 	redone := map[string]int64{}
 	for _, b := range batches {
 		p, err := replay(&l.state, l.secrets.keys, b)
@@ -115,9 +115,7 @@ func (l *Ledger) load() (o Opened, err error) {
 		if p == nil {
 			continue // it was flushed before the intake could begin anew
 		}
-		if err := l.placeSoon(p); err != nil {
-			return o, err
-		}
+		l.late.add(p.writesOf()...)
 		for _, w := range p.writes {
 			redone[w.file] = w.offset + int64(len(w.bytes))
 		}
@@ -125,9 +123,12 @@ func (l *Ledger) load() (o Opened, err error) {
 		l.state.took(p)
 	}
 	l.state.intake = int64(end)
-	if len(l.late) > 0 {
+	l.captures.drop(func(c *capture) bool { return !c.waiting && !l.late.has(c.file()) })
+	if err := l.placeLate(); fault.Is(err, fault.NoSpace) {
 		l.broken = false
-		return o, nil // a full disk: whoever opens it makes room, and then it is placed
+		return o, nil // whoever opens it makes room, and then it is placed
+	} else if err != nil {
+		return o, err
 	}
 	for name, end := range redone {
 		if err := l.cut(name, end, &o); err != nil {

@@ -26,11 +26,11 @@ func (l *Ledger) Archive(ctx context.Context, id format.Sandbox, before time.Tim
 		if !ok || h.removed {
 			return fault.New(fault.NotFound, "there are no records of %s", id)
 		}
-		old, next, err := l.archivable(id, h, before)
-		if err != nil || len(old) == 0 {
+		if err := l.fold(); err != nil {
 			return err
 		}
-		if err := l.fold(); err != nil {
+		old, next, err := l.archivable(id, h, before)
+		if err != nil || len(old) == 0 {
 			return err
 		}
 		for _, first := range old {
@@ -120,6 +120,7 @@ func (l *Ledger) Remove(ctx context.Context, id format.Sandbox) error {
 			err = l.fold()
 		}
 		if err == nil {
+			l.captures.drop(func(c *capture) bool { return c.id == id })
 			err = l.wipe(id)
 		}
 		l.broken = l.broken || err != nil
