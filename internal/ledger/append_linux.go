@@ -101,6 +101,9 @@ func (l *Ledger) reserve(fd int, more int64) {
 
 // take writes a batch to the intake. If that fails, the batch is taken out again.
 func (l *Ledger) take(batch []byte) error {
+	if err := l.writable(); err != nil {
+		return err
+	}
 	return l.edit(fileIntake, nil, func(fd int) error {
 		l.reserve(fd, int64(len(batch)))
 		err := l.fs.WriteAt(fd, batch, l.state.intake)
@@ -127,6 +130,9 @@ func (l *Ledger) checkpoint(t *format.Tree) format.Checkpoint {
 // fold flushes all that was written, says where the chains end, and begins the intake
 // anew. Until the last step the intake has everything as well.
 func (l *Ledger) fold() error {
+	if err := l.writable(); err != nil {
+		return err
+	}
 	if err := l.placeLate(); err != nil {
 		return fault.Wrap(err, "flush") // and nothing has changed
 	}

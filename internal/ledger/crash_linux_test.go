@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
@@ -35,8 +36,8 @@ func script(l *Ledger, from int) map[format.Sandbox][]string {
 	for i := from; i < from+12; i++ {
 		id := []format.Sandbox{boxA, boxB}[i%2]
 		drafts := []Draft{draft(id, i)}
-		if i%3 == 0 {
-			if name, err := l.WriteBlob(id, make([]byte, i%2*maxRiding+i)); err == nil {
+		if size, ok := map[int]int{2: 1000, 3: maxRiding + 1, 10: 0}[i-from]; ok {
+			if name, err := l.WriteBlob(id, make([]byte, size)); err == nil {
 				drafts = append(drafts, exitWith(id, i, name))
 			}
 		}
@@ -342,6 +343,56 @@ func (f *full) Mkdir(dir int, name string, mode uint32) error {
 		return err
 	}
 	return errors.Join(unix.ENOSPC, f.Rmdir(dir, name))
+}
+
+// A torn intake opens on a full disk, too: what was acknowledged is read, and nothing is
+// appended until there is room to set aside what was torn.
+func TestATornTailOnAFullDiskWaitsForRoom(t *testing.T) {
+	t.Parallel()
+	dir, disk := t.TempDir(), &full{FS: vfs.OS()}
+	l, _ := opened(t, dir, Options{FS: disk})
+	appended(t, l, draft(boxA, 1))
+	if _, err := l.Checkpoint(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	appended(t, l, draft(boxA, 2))
+	torn := copied(t, dir)
+	name := filepath.Join(torn, fileIntake)
+	intake, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const tail = "R 1 700 {torn"
+	if err := os.WriteFile(name, append(intake, tail...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	disk.is.Store(true)
+	again, report := opened(t, torn, Options{FS: disk})
+	if !report.Torn || len(report.Aside) != 0 || report.Mended != 1 {
+		t.Errorf("%+v", report)
+	}
+	for range 2 {
+		if _, err := again.Append(t.Context(), draft(boxA, 3)); !fault.Is(err, fault.NoSpace) {
+			t.Errorf("appended behind what is torn: %v", err)
+		}
+		if _, err := again.Checkpoint(t.Context()); !fault.Is(err, fault.NoSpace) {
+			t.Errorf("folded what is torn: %v", err)
+		}
+		if last, err := again.Last(t.Context(), boxA); err != nil || last != 2 {
+			t.Errorf("%d, %v", last, err)
+		}
+		if got := execs(t, again, boxA, Filter{}); !slices.Equal(got, []string{"1", "2"}) {
+			t.Errorf("%q", got)
+		}
+		verified(t, again.Reader, boxA, 2)
+	}
+	disk.is.Store(false)
+	appended(t, again, draft(boxA, 3))
+	verified(t, again.Reader, boxA, 3)
+	kept, err := os.ReadFile(name + ".torn-1")
+	if err != nil || string(kept) != tail {
+		t.Errorf("%q, %v", kept, err)
+	}
 }
 
 // On a full disk the intake takes what there is no room for elsewhere, over a restart.

@@ -77,10 +77,7 @@ func (l *Ledger) placeLate() error {
 
 // settle is placeLate for who is about to read. On a full disk some of it stays late.
 func (l *Ledger) settle() error {
-	err := l.placeLate()
-	if fault.Is(err, fault.NoSpace) {
-		return nil
-	}
+	err := ignoreNoSpace(l.placeLate())
 	l.broken = l.broken || err != nil
 	return err
 }

@@ -33,6 +33,7 @@ type Ledger struct {
 	secrets *secrets
 	state   state
 	broken  bool // a write failed half way: the disk is to be read again first
+	torn    bool // the intake has a torn tail, for which there is no room elsewhere
 
 	late     late
 	reserved int64 // up to where the intake has room, whatever else fills the disk
@@ -128,7 +129,7 @@ func (l *Ledger) serve() {
 		}
 		select {
 		case <-l.closing:
-			if !l.broken && l.state.intake > 0 {
+			if !l.broken && !l.torn && l.state.intake > 0 {
 				if err := l.fold(); !fault.Is(err, fault.NoSpace) { // the intake has it all
 					l.closeErr = err
 				}
@@ -139,6 +140,15 @@ func (l *Ledger) serve() {
 			more = true
 		}
 	}
+}
+
+// writable: nothing is written behind what is torn, and that is not thrown away.
+func (l *Ledger) writable() error {
+	if !l.torn {
+		return nil
+	}
+	return fault.New(fault.NoSpace, "the end of its intake is torn, and there is no room to set that aside").
+		WithHint("make room on the file system of %s: then it goes on by itself", l.path)
 }
 
 // unlock lets another process open the ledger. It says so, rather than to close the file
@@ -185,9 +195,9 @@ func (l *Ledger) handle(a ask) {
 	}
 }
 
-// mend reads the disk again after a failure.
+// mend reads the disk again after a failure, and where there was no room for what is torn.
 func (l *Ledger) mend() error {
-	if !l.broken {
+	if !l.broken && !l.torn {
 		return nil
 	}
 	_, err := l.load()
