@@ -19,11 +19,28 @@ func (l *Ledger) After(leaf int64) iter.Seq2[*format.Record, error] {
 	return l.settled(func() iter.Seq2[*format.Record, error] { return l.Reader.After(leaf) })
 }
 
-// settled has what was appended placed, before it is read. A ledger that is closed has
+// Newest is Reader.Newest, of all that was appended before it is called, as Read.
+func (l *Ledger) Newest(ctx context.Context, id format.Sandbox, f Filter, n int) ([]*format.Record, error) {
+	if err := l.settleFirst(); err != nil {
+		return nil, err
+	}
+	return l.Reader.Newest(ctx, id, f, n)
+}
+
+// settleFirst has what was appended placed, before it is read. A ledger that is closed has
 // placed what it could.
+func (l *Ledger) settleFirst() error {
+	err := l.do(context.Background(), "read a part", l.settle)
+	if fault.Is(err, fault.Unavailable) {
+		return nil
+	}
+	return err
+}
+
+// settled is what read gives, after settleFirst.
 func (l *Ledger) settled(read func() iter.Seq2[*format.Record, error]) iter.Seq2[*format.Record, error] {
 	return func(yield func(*format.Record, error) bool) {
-		if err := l.do(context.Background(), "read a part", l.settle); err != nil && !fault.Is(err, fault.Unavailable) {
+		if err := l.settleFirst(); err != nil {
 			yield(nil, err)
 			return
 		}
