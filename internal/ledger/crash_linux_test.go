@@ -48,7 +48,7 @@ func script(l *Ledger, from int) map[format.Sandbox][]string {
 		case 4:
 			l.RotateKey(ctx)
 		case 6:
-			l.Archive(ctx, boxA, time.Now().Add(time.Hour))
+			l.Archive(ctx, boxA, "web", time.Now().Add(time.Hour))
 		case 8:
 			l.Checkpoint(ctx)
 		}
@@ -262,7 +262,7 @@ func load(dir string, to io.Writer) error {
 					l.RotateKey(context.Background())
 				}
 				if g == 1 && i%29 == 28 {
-					l.Archive(context.Background(), id, time.Now())
+					l.Archive(context.Background(), id, "web", time.Now())
 				}
 			}
 		})

@@ -224,7 +224,7 @@ func TestArchivedSegmentsAreReadAndVerified(t *testing.T) {
 	for i := range 30 {
 		appended(t, l, draft(boxA, i))
 	}
-	n, err := l.Archive(t.Context(), boxA, time.Now().Add(time.Hour))
+	n, err := l.Archive(t.Context(), boxA, "web", time.Now().Add(time.Hour))
 	if err != nil || n < 20 {
 		t.Fatalf("%d, %v", n, err)
 	}

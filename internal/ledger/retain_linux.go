@@ -19,8 +19,9 @@ import (
 
 // Archive compresses the segments of a sandbox whose records are all older than before,
 // but never the last segment, which is appended to. They are read and verified as ever.
-// It gives how many records it compressed, which is recorded as well.
-func (l *Ledger) Archive(ctx context.Context, id format.Sandbox, before time.Time) (records int64, err error) {
+// It gives how many records it compressed, which is recorded as well, with the name that the
+// sandbox has.
+func (l *Ledger) Archive(ctx context.Context, id format.Sandbox, name string, before time.Time) (records int64, err error) {
 	err = l.do(ctx, "archive a part", func() error {
 		h, ok := l.state.heads[id]
 		if !ok || h.removed {
@@ -39,7 +40,7 @@ func (l *Ledger) Archive(ctx context.Context, id format.Sandbox, before time.Tim
 			}
 		}
 		records = next - old[0]
-		if err := l.appendNow(Draft{Sandbox: id, Observer: format.ByDaemon, Body: &format.Archive{First: old[0], Last: next - 1}}); err != nil {
+		if err := l.appendNow(Draft{Sandbox: id, Name: name, Observer: format.ByDaemon, Body: &format.Archive{First: old[0], Last: next - 1}}); err != nil {
 			return err
 		}
 		for _, first := range old {
