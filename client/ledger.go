@@ -47,6 +47,44 @@ func (c *Client) LedgerCheckpoint(ctx context.Context) (wire.LedgerCheckpoint, e
 	return get[wire.LedgerCheckpoint](ctx, c, "/v1/ledger/checkpoint")
 }
 
+// LedgerGrowth is LedgerCheckpoint with the proof that the log grew from an older size, 0 for
+// nothing: what a witness is asked with.
+func (c *Client) LedgerGrowth(ctx context.Context, old int64) (wire.LedgerCheckpoint, error) {
+	return get[wire.LedgerCheckpoint](ctx, c, "/v1/ledger/checkpoint?from="+strconv.FormatInt(old, 10))
+}
+
+// LedgerCosign has the checkpoint of another host's log cosigned, which must have grown from
+// the one that was cosigned before: else the error says how it did not.
+func (c *Client) LedgerCosign(ctx context.Context, req wire.LedgerGrowth) (wire.LedgerCosigned, error) {
+	return post[wire.LedgerCosigned](ctx, c, "/v1/ledger/cosign", req)
+}
+
+// LedgerWitness keeps a checkpoint of this log that witnesses cosigned, all that are named.
+func (c *Client) LedgerWitness(ctx context.Context, req wire.LedgerGrowth) (wire.LedgerWitnessed, error) {
+	return post[wire.LedgerWitnessed](ctx, c, "/v1/ledger/witness", req)
+}
+
+// LedgerKeys gives the verifier keys of the log.
+func (c *Client) LedgerKeys(ctx context.Context) (wire.LedgerKeys, error) {
+	return get[wire.LedgerKeys](ctx, c, "/v1/ledger/keys")
+}
+
+// RotateLedgerKey has the log signed by a new key from now on, and gives all keys.
+func (c *Client) RotateLedgerKey(ctx context.Context) (wire.LedgerKeys, error) {
+	return post[wire.LedgerKeys](ctx, c, "/v1/ledger/rotate-key", nil)
+}
+
+// ArchiveLedger compresses the records of a sandbox that are older than a time, as far as
+// whole segments go. They are read and verified as ever.
+func (c *Client) ArchiveLedger(ctx context.Context, name string, before time.Time) (wire.LedgerArchived, error) {
+	return post[wire.LedgerArchived](ctx, c, at(name)+"/ledger/archive", wire.LedgerArchive{Before: before})
+}
+
+// LedgerSummary gives what the records of a sandbox tell of it as a whole.
+func (c *Client) LedgerSummary(ctx context.Context, name string) (wire.LedgerSummary, error) {
+	return get[wire.LedgerSummary](ctx, c, at(name)+"/ledger/summary")
+}
+
 // RemoveWithLedger is Remove for a sandbox whose records go as well. Of one that was
 // removed before, which is named by its id, they go alone.
 func (c *Client) RemoveWithLedger(ctx context.Context, name string, force bool) error {

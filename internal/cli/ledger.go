@@ -52,7 +52,7 @@ record a line. docs/LEDGER.md says what each kind tells.`,
 			}
 			req := wire.LedgerRequest{Kinds: kinds}
 			if since != "" {
-				at, err := a.moment(since)
+				at, err := a.moment("--since", since)
 				if err != nil {
 					return err
 				}
@@ -76,7 +76,7 @@ record a line. docs/LEDGER.md says what each kind tells.`,
 	f.StringVar(&since, "since", "", "none that is older than `TIME`: 10m, or 2026-01-02T15:04:05Z")
 	f.StringSliceVar(&kinds, "kind", nil, "of these `KINDS` alone, with commas between: exec, snapshot, network, ...")
 	f.IntVarP(&most, "max-count", "n", 100, "the newest `N`, with --follow 10 and with --since all unless it is given; -1 is all")
-	cmd.AddCommand(a.ledgerExport(), a.ledgerCheckpoint())
+	cmd.AddCommand(a.ledgerExport(), a.ledgerArchive(), a.ledgerCheckpoint(), a.ledgerCosign(), a.ledgerWitness(), a.ledgerKeys(), a.ledgerRotateKey())
 	for _, c := range cmd.Commands() {
 		c.Flags().SortFlags = false
 		c.DisableFlagsInUseLine = true
@@ -86,13 +86,13 @@ record a line. docs/LEDGER.md says what each kind tells.`,
 }
 
 // moment reads a time, or how long ago it was.
-func (a *app) moment(text string) (time.Time, error) {
+func (a *app) moment(flag, text string) (time.Time, error) {
 	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
 		return a.now().Add(-d), nil
 	}
 	at, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
-		return at, &usageError{msg: fmt.Sprintf("--since %q is no time", text), hint: "give 10m, 2h, or a time as in 2026-01-02T15:04:05Z"}
+		return at, &usageError{msg: fmt.Sprintf("%s %q is no time", flag, text), hint: "give 10m, 2h, or a time as in 2026-01-02T15:04:05Z"}
 	}
 	return at, nil
 }
@@ -241,34 +241,6 @@ docs/LEDGER.md says, and needs nothing else of Coppice.`,
 	}
 	cmd.Flags().StringVarP(&to, "output", "o", "", "write to `FILE`, and not to standard output")
 	return cmd
-}
-
-func (a *app) ledgerCheckpoint() *cobra.Command {
-	return &cobra.Command{
-		Use: "checkpoint", Short: "Print the signed checkpoint of the log",
-		Long: `Print where the log of this host is now, signed. Keep it elsewhere: a log that was
-rewritten does not grow from it, which coppice verify NAME --checkpoint FILE finds.`,
-		Example: "  coppice ledger checkpoint > log.checkpoint",
-		Args:    between(0, 0, ""),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			res, err := c.LedgerCheckpoint(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return a.print(res, func(w io.Writer) error {
-				for line := range strings.Lines(res.Checkpoint) {
-					if _, err := fmt.Fprintln(w, tty.Clean(strings.TrimSuffix(line, "\n"))); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-		},
-	}
 }
 
 func (a *app) inspect() *cobra.Command {

@@ -180,6 +180,18 @@ type records interface {
 	ExportLedger(ctx context.Context, name string, w io.Writer) error
 	// LedgerCheckpoint gives the log as it is now.
 	LedgerCheckpoint(ctx context.Context) (wire.LedgerCheckpoint, error)
+	// LedgerGrowth gives the same with the proof that it grew from an older size.
+	LedgerGrowth(ctx context.Context, old int64) (wire.LedgerCheckpoint, error)
+	// LedgerSummary gives what the records tell of the sandbox as a whole.
+	LedgerSummary(ctx context.Context, name string) (wire.LedgerSummary, error)
+	// ArchiveLedger compresses records that are older than a time.
+	ArchiveLedger(ctx context.Context, name string, before time.Time) (wire.LedgerArchived, error)
+	LedgerKeys(ctx context.Context) (wire.LedgerKeys, error)
+	RotateLedgerKey(ctx context.Context) (wire.LedgerKeys, error)
+	// LedgerCosign cosigns the checkpoint of another host's log. Corrupt: it did not grow.
+	LedgerCosign(ctx context.Context, req wire.LedgerGrowth) (wire.LedgerCosigned, error)
+	// LedgerWitness keeps a checkpoint of this log that witnesses cosigned.
+	LedgerWitness(ctx context.Context, req wire.LedgerGrowth) (wire.LedgerWitnessed, error)
 }
 
 // What a sandbox reaches. Nothing is started.
