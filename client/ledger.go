@@ -36,10 +36,15 @@ func (c *Client) VerifyLedger(ctx context.Context, name string, req wire.LedgerV
 	return post[wire.LedgerVerified](ctx, c, at(name)+"/ledger/verify", req)
 }
 
-// ExportLedger writes the bundle of a sandbox, which a stranger verifies, to w. After an
-// error w holds no whole one.
-func (c *Client) ExportLedger(ctx context.Context, name string, w io.Writer) error {
-	return c.archive(ctx, at(name)+"/ledger/bundle", w)
+// ExportLedger writes the bundle of a sandbox, which a stranger verifies, to w; with the proof
+// that the log grew from older sizes, of which he holds checkpoints. After an error w holds no
+// whole one.
+func (c *Client) ExportLedger(ctx context.Context, name string, w io.Writer, old ...int64) error {
+	sizes := make([]string, len(old))
+	for i, n := range old {
+		sizes[i] = strconv.FormatInt(n, 10)
+	}
+	return c.archive(ctx, at(name)+"/ledger/bundle?from="+strings.Join(sizes, ","), w)
 }
 
 // LedgerCheckpoint gives the signed checkpoint of the log.

@@ -189,4 +189,3 @@ func flag(is bool) int64 {
 	}
 	return 0
 }
-

@@ -274,8 +274,9 @@ func (e *Engine) verifyLedgers(ctx context.Context, name string, progress func(w
 	return err
 }
 
-// ExportLedger writes the bundle of a sandbox; see ledger.Ledger.Export.
-func (e *Engine) ExportLedger(ctx context.Context, name string, w io.Writer) error {
+// ExportLedger writes the bundle of a sandbox, with the proof that the log grew from older
+// sizes; see ledger.Ledger.Export.
+func (e *Engine) ExportLedger(ctx context.Context, name string, w io.Writer, old ...int64) error {
 	id, last, err := e.ledgerOf(ctx, name)
 	if err == nil && last == 0 {
 		err = fault.New(fault.NotFound, "there are no records of %s", name)
@@ -283,7 +284,7 @@ func (e *Engine) ExportLedger(ctx context.Context, name string, w io.Writer) err
 	if err != nil {
 		return err
 	}
-	return e.Ledger.Export(ctx, id, w)
+	return e.Ledger.Export(ctx, id, w, old...)
 }
 
 // LedgerCheckpoint gives the signed checkpoint of the log.

@@ -176,8 +176,9 @@ type records interface {
 	InspectRecord(ctx context.Context, name string, seq int64) (wire.LedgerInspection, error)
 	// VerifyLedger gives Corrupt for records that are not as they were appended.
 	VerifyLedger(ctx context.Context, name string, req wire.LedgerVerify) (wire.LedgerVerified, error)
-	// ExportLedger writes the bundle that a stranger verifies.
-	ExportLedger(ctx context.Context, name string, w io.Writer) error
+	// ExportLedger writes the bundle that a stranger verifies, who may hold checkpoints of
+	// older sizes.
+	ExportLedger(ctx context.Context, name string, w io.Writer, old ...int64) error
 	// LedgerCheckpoint gives the log as it is now.
 	LedgerCheckpoint(ctx context.Context) (wire.LedgerCheckpoint, error)
 	// LedgerGrowth gives the same with the proof that it grew from an older size.

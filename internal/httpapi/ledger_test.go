@@ -40,8 +40,8 @@ func (f *fake) VerifyLedger(_ context.Context, name string, req wire.LedgerVerif
 	return wire.LedgerVerified{Records: 3}, f.err
 }
 
-func (f *fake) ExportLedger(_ context.Context, name string, w io.Writer) error {
-	f.did("export", name)
+func (f *fake) ExportLedger(_ context.Context, name string, w io.Writer, old ...int64) error {
+	f.did("export", name, old)
 	if f.text == "" {
 		return f.err
 	}
@@ -149,7 +149,7 @@ func TestTheLedgerReachesTheEngine(t *testing.T) {
 		t.Errorf("%v after %s", err, f.last())
 	}
 	var b bytes.Buffer
-	if err := c.ExportLedger(ctx, "a", &b); err != nil || b.String() != "a bundle" {
+	if err := c.ExportLedger(ctx, "a", &b, 3, 4); err != nil || b.String() != "a bundle" || f.last() != `export["a",[3,4]]` {
 		t.Errorf("%q, %v", b.String(), err)
 	}
 	f.err = fault.New(fault.Corrupt, "damaged")

@@ -122,13 +122,19 @@ func (s *Server) ledgerEvents(in *askedRecords, w http.ResponseWriter, r *http.R
 	})
 }
 
+// askedBundle says whose bundle is wanted, and for whom.
+type askedBundle struct {
+	Named
+	From []int64 `query:"from" doc:"older sizes of the log, with commas between: the bundle proves that it grew from them"`
+}
+
 // ledgerBundle sends a bundle. What fails after its first byte comes in the trailer.
-func (s *Server) ledgerBundle(in *Named, w http.ResponseWriter, r *http.Request) {
+func (s *Server) ledgerBundle(in *askedBundle, w http.ResponseWriter, r *http.Request) {
 	out := &begun{w: w, start: func() {
 		harmless(w.Header(), asTar, "ledger.tar")
 		w.Header().Set("Trailer", errorTail)
 	}}
-	err := s.opt.Engine.ExportLedger(r.Context(), in.Name, out)
+	err := s.opt.Engine.ExportLedger(r.Context(), in.Name, out, in.From...)
 	switch {
 	case err == nil:
 	case !out.yes:

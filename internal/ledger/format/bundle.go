@@ -371,5 +371,5 @@ func findProof(proofs string, from int64) (tlog.TreeProof, error) {
 		return proof, nil
 	}
 	return nil, fault.New(fault.NotFound, "there is no proof that the log grew from size %d", from).
-		WithHint("export again, with that checkpoint")
+		WithHint("have it exported again, with that checkpoint: coppice ledger export NAME --since FILE")
 }
