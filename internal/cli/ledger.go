@@ -209,7 +209,7 @@ docs/LEDGER.md says, or with coppice verify --bundle, and needs nothing else of 
 Who holds a checkpoint of before wants the proof that the log grew from it: give it with --since.`,
 		Example: `  coppice ledger export box -o box.tar
   coppice ledger export box -o box.tar --since log.checkpoint`,
-		Args:    between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
+		Args: between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			old := make([]int64, len(since))
 			for i, name := range since {

@@ -30,11 +30,11 @@ func (l *Ledger) Newest(ctx context.Context, id format.Sandbox, f Filter, n int)
 // settleFirst has what was appended placed, before it is read. A ledger that is closed has
 // placed what it could.
 func (l *Ledger) settleFirst() error {
-	err := l.do(context.Background(), "read a part", l.settle)
-	if fault.Is(err, fault.Unavailable) {
+	got, _ := l.askUntil(nil, ask{do: l.settle})
+	if fault.Is(got.err, fault.Unavailable) {
 		return nil
 	}
-	return err
+	return fault.Wrap(got.err, "read the ledger in %s", l.path)
 }
 
 // settled is what read gives, after settleFirst.

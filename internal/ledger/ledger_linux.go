@@ -92,14 +92,23 @@ func (l *Ledger) Last(ctx context.Context, id format.Sandbox) (seq int64, err er
 }
 
 func (l *Ledger) ask(ctx context.Context, a ask) answer {
+	got, begun := l.askUntil(ctx.Done(), a)
+	if !begun {
+		return answer{err: context.Cause(ctx)}
+	}
+	return got
+}
+
+// askUntil asks serve, unless done is closed before it begins with that.
+func (l *Ledger) askUntil(done <-chan struct{}, a ask) (got answer, begun bool) {
 	a.reply = make(chan answer, 1)
 	select {
 	case l.asks <- a:
-		return <-a.reply
-	case <-ctx.Done():
-		return answer{err: context.Cause(ctx)}
+		return <-a.reply, true
+	case <-done:
+		return answer{}, false
 	case <-l.closing:
-		return answer{err: fault.New(fault.Unavailable, "it is closed")}
+		return answer{err: fault.New(fault.Unavailable, "it is closed")}, true
 	}
 }
 
