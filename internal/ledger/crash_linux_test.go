@@ -36,7 +36,7 @@ func script(l *Ledger, from int) map[format.Sandbox][]string {
 	for i := from; i < from+12; i++ {
 		id := []format.Sandbox{boxA, boxB}[i%2]
 		drafts := []Draft{draft(id, i)}
-		if size, ok := map[int]int{2: 1000, 3: maxRiding + 1, 10: 0}[i-from]; ok {
+		if size, ok := map[int]int{2: 1000, 3: 5000, 10: 0}[i-from]; ok {
 			if name, err := l.WriteBlob(id, make([]byte, size)); err == nil {
 				drafts = append(drafts, exitWith(id, i, name))
 			}
@@ -140,6 +140,36 @@ func TestEveryWriteMayFail(t *testing.T) {
 				break
 			}
 			os.RemoveAll(dir)
+		}
+	}
+}
+
+// A capture that is too large to ride is written or not, whichever write fails; where it is,
+// the record that names it does not come without it.
+func TestALargeCaptureIsWholeOrRefused(t *testing.T) {
+	t.Parallel()
+	for k := 1; ; k++ {
+		what := fmt.Sprintf("call %d fails", k)
+		dir, faulty := inMemory(t), &vfs.Faulty{FS: vfs.OS()}
+		l, _ := opened(t, dir, Options{FS: faulty})
+		faulty.FailAt(k, syscall.EIO, false)
+		name, err := l.WriteBlob(boxA, make([]byte, maxRiding+1))
+		if err == nil {
+			_, err = l.Append(context.Background(), draft(boxA, 0), exitWith(boxA, 0, name))
+		}
+		reached := faulty.Failed()
+		faulty.FailAt(0, 0, false)
+		acked := map[format.Sandbox][]string{boxA: nil}
+		if err == nil {
+			acked[boxA] = []string{"0"}
+		}
+		goesOn(t, what, l, 100, acked)
+		holds(t, what, l, acked)
+		l.Close()
+		again, _ := opened(t, dir, Options{})
+		holds(t, what+", opened anew", again, acked)
+		if !reached {
+			break
 		}
 	}
 }

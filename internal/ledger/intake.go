@@ -78,7 +78,7 @@ func parseBatch(b []byte) (one batch, n int) {
 			n += len(line) + 1
 		case len(w) == 4 && string(w[0]) == "B" && len(one.entries) == 0:
 			c := parseCapture(w[1], w[2], w[3])
-			if c == nil {
+			if c == nil || !bytes.Equal(c.encode(nil), b[n:n+len(line)+1]) {
 				return batch{}, 0
 			}
 			one.captures = append(one.captures, c)
