@@ -22,7 +22,7 @@ const anything = "*"
 // rooms says which rooms each room may import. What is not here is no room.
 var rooms = map[string][]string{
 	"cmd/coppice":      {"internal/cli"},
-	"internal/cli":     {"client", "client/wire", "internal/candidates", "internal/fault", "internal/hook", "internal/policy", "internal/tty", "internal/daemon", "internal/mcpapi"},
+	"internal/cli":     {"client", "client/wire", "internal/candidates", "internal/fault", "internal/hook", "internal/ledger/format", "internal/policy", "internal/tty", "internal/daemon", "internal/mcpapi"},
 	"internal/daemon":  {anything},
 	"internal/httpapi": {"client/wire", "internal/timeline", "internal/policy", "internal/fault", "internal/auth"},
 	"internal/auth":    {"client/wire", "internal/fault"},
@@ -40,7 +40,8 @@ var rooms = map[string][]string{
 	"internal/archive": {"internal/fault"},
 	"internal/decoy":   {"internal/fault"},
 	"internal/boxfs":   {"internal/archive", "internal/fault", "internal/undo", "client/wire"},
-	"internal/engine": {"internal/boxfs", "internal/decoy", "internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire", "internal/journal",
+	"internal/compare": {"internal/ledger/format", "client/wire"},
+	"internal/engine": {"internal/boxfs", "internal/compare", "internal/decoy", "internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire", "internal/journal",
 		"internal/ledger", "internal/ledger/format", "internal/layer", "internal/meta", "internal/rootfs"},
 	"internal/layer":        {"internal/archive", "internal/layer/format", "internal/quota", "internal/timeline", "internal/vfs", "internal/fault", "internal/undo", "internal/rootspec"},
 	"internal/layer/format": {"internal/timeline", "internal/fault"},

@@ -36,15 +36,58 @@ func (c *Client) VerifyLedger(ctx context.Context, name string, req wire.LedgerV
 	return post[wire.LedgerVerified](ctx, c, at(name)+"/ledger/verify", req)
 }
 
-// ExportLedger writes the bundle of a sandbox, which a stranger verifies, to w. After an
-// error w holds no whole one.
-func (c *Client) ExportLedger(ctx context.Context, name string, w io.Writer) error {
-	return c.archive(ctx, at(name)+"/ledger/bundle", w)
+// ExportLedger writes the bundle of a sandbox, which a stranger verifies, to w; with the proof
+// that the log grew from older sizes, of which he holds checkpoints. After an error w holds no
+// whole one.
+func (c *Client) ExportLedger(ctx context.Context, name string, w io.Writer, old ...int64) error {
+	sizes := make([]string, len(old))
+	for i, n := range old {
+		sizes[i] = strconv.FormatInt(n, 10)
+	}
+	return c.archive(ctx, at(name)+"/ledger/bundle?from="+strings.Join(sizes, ","), w)
 }
 
 // LedgerCheckpoint gives the signed checkpoint of the log.
 func (c *Client) LedgerCheckpoint(ctx context.Context) (wire.LedgerCheckpoint, error) {
 	return get[wire.LedgerCheckpoint](ctx, c, "/v1/ledger/checkpoint")
+}
+
+// LedgerGrowth is LedgerCheckpoint with the proof that the log grew from an older size, 0 for
+// nothing: what a witness is asked with.
+func (c *Client) LedgerGrowth(ctx context.Context, old int64) (wire.LedgerCheckpoint, error) {
+	return get[wire.LedgerCheckpoint](ctx, c, "/v1/ledger/checkpoint?from="+strconv.FormatInt(old, 10))
+}
+
+// LedgerCosign has the checkpoint of another host's log cosigned, which must have grown from
+// the one that was cosigned before: else the error says how it did not.
+func (c *Client) LedgerCosign(ctx context.Context, req wire.LedgerGrowth) (wire.LedgerCosigned, error) {
+	return post[wire.LedgerCosigned](ctx, c, "/v1/ledger/cosign", req)
+}
+
+// LedgerWitness keeps a checkpoint of this log that witnesses cosigned, all that are named.
+func (c *Client) LedgerWitness(ctx context.Context, req wire.LedgerGrowth) (wire.LedgerWitnessed, error) {
+	return post[wire.LedgerWitnessed](ctx, c, "/v1/ledger/witness", req)
+}
+
+// LedgerKeys gives the verifier keys of the log.
+func (c *Client) LedgerKeys(ctx context.Context) (wire.LedgerKeys, error) {
+	return get[wire.LedgerKeys](ctx, c, "/v1/ledger/keys")
+}
+
+// RotateLedgerKey has the log signed by a new key from now on, and gives all keys.
+func (c *Client) RotateLedgerKey(ctx context.Context) (wire.LedgerKeys, error) {
+	return post[wire.LedgerKeys](ctx, c, "/v1/ledger/rotate-key", nil)
+}
+
+// ArchiveLedger compresses the records of a sandbox that are older than a time, as far as
+// whole segments go. They are read and verified as ever.
+func (c *Client) ArchiveLedger(ctx context.Context, name string, before time.Time) (wire.LedgerArchived, error) {
+	return post[wire.LedgerArchived](ctx, c, at(name)+"/ledger/archive", wire.LedgerArchive{Before: before})
+}
+
+// LedgerSummary gives what the records of a sandbox tell of it as a whole.
+func (c *Client) LedgerSummary(ctx context.Context, name string) (wire.LedgerSummary, error) {
+	return get[wire.LedgerSummary](ctx, c, at(name)+"/ledger/summary")
 }
 
 // RemoveWithLedger is Remove for a sandbox whose records go as well. Of one that was

@@ -60,6 +60,92 @@ type LedgerVerified struct {
 
 // LedgerCheckpoint is the log as it is now.
 type LedgerCheckpoint struct {
-	Checkpoint string `json:"checkpoint"` // signed note
-	Key        string `json:"key"`        // the verifier key that it is signed with
+	Checkpoint string `json:"checkpoint"`       // signed note
+	Key        string `json:"key"`              // the verifier key that it is signed with
+	Growth     string `json:"growth,omitempty"` // where an older size was given: what a witness is asked with, as add-checkpoint of C2SP tlog-witness has it
+}
+
+// LedgerGrowth asks a witness, or keeps what it gave.
+type LedgerGrowth struct {
+	Checkpoint string   `json:"checkpoint"` // of ledger/cosign: the text of LedgerCheckpoint.Growth; of ledger/witness: the note with the cosignatures
+	Keys       []string `json:"keys"`       // of ledger/cosign: verifier keys of the log; of ledger/witness: of the witnesses
+}
+
+// LedgerCosigned is the checkpoint of another host's log that this one cosigned.
+type LedgerCosigned struct {
+	Checkpoint string `json:"checkpoint"`       // signed note, with the cosignature
+	Signature  string `json:"signature"`        // the line of the cosignature alone
+	Key        string `json:"key"`              // verifier key of this host as a witness
+	Origin     string `json:"origin"`           // name of the log
+	Size       int64  `json:"size"`             // records of the log
+	Before     int64  `json:"before,omitempty"` // how many it had when it was cosigned before; 0 for never
+}
+
+// LedgerWitnessed is the checkpoint of this log that is kept as the newest with cosignatures.
+type LedgerWitnessed struct {
+	Origin string `json:"origin"` // name of the log
+	Size   int64  `json:"size"`   // records that it had
+}
+
+// LedgerKey is a verifier key of the log.
+type LedgerKey struct {
+	Key     string `json:"key"`               // NAME+HASH+KEY
+	From    int64  `json:"from"`              // it signs from this size of the log on
+	Current bool   `json:"current,omitempty"` // it signs now
+}
+
+// LedgerKeys are the verifier keys of a host.
+type LedgerKeys struct {
+	Keys    []LedgerKey `json:"keys"`              // of its log, the first one first; each is signed by the one before
+	Witness string      `json:"witness,omitempty"` // by which it cosigns the logs of others; absent before it did so
+}
+
+// LedgerArchive says which records of a sandbox are compressed.
+type LedgerArchive struct {
+	Before time.Time `json:"before"` // those that are older, as far as whole segments go
+}
+
+// LedgerArchived is the answer to a LedgerArchive.
+type LedgerArchived struct {
+	Records int64 `json:"records"` // how many were compressed
+}
+
+// LedgerSummary is what the records of a sandbox tell of it as a whole.
+type LedgerSummary struct {
+	Sandbox        string       `json:"sandbox"`                   // its id
+	Name           string       `json:"name"`                      // what it is called, or was
+	Removed        bool         `json:"removed,omitempty"`         // it is gone
+	Records        int64        `json:"records"`                   // how many
+	First          time.Time    `json:"first,omitzero"`            // time of the first record
+	Last           time.Time    `json:"last,omitzero"`             // of the last one
+	Commands       int64        `json:"commands"`                  // that began
+	Ended          int64        `json:"ended"`                     // that ended
+	Failed         int64        `json:"failed"`                    // that ended otherwise than with 0
+	Code           *int         `json:"code,omitempty"`            // of the last one that ended; absent for none
+	Outcome        string       `json:"outcome,omitempty"`         // of the same, in words
+	DurationNS     int64        `json:"duration_ns"`               // all commands together
+	Snapshots      int64        `json:"snapshots"`                 // that were made
+	Rollbacks      int64        `json:"rollbacks"`                 // how often it was taken back
+	Changes        int64        `json:"changes"`                   // paths that differ, over all snapshots
+	PathNames      []string     `json:"path_names,omitempty"`      // some of them, where they are recorded
+	Denied         int64        `json:"denied"`                    // refused files and system calls
+	NetAllowed     int64        `json:"net_allowed"`               // what the network let through
+	NetDenied      int64        `json:"net_denied"`                // what it refused
+	Hosts          int64        `json:"hosts"`                     // that were reached
+	HostNames      []string     `json:"host_names,omitempty"`      // some of them
+	BytesIn        int64        `json:"bytes_in"`                  // from them
+	BytesOut       int64        `json:"bytes_out"`                 // to them
+	Limits         int64        `json:"limits"`                    // that were hit
+	Programs       int64        `json:"programs"`                  // that were started
+	ProgramsFailed int64        `json:"programs_failed,omitempty"` // of which so many failed
+	Lost           bool         `json:"lost,omitempty"`            // there are records that could not be kept
+	Risk           int          `json:"risk"`                      // 0 to 100; see docs/LEDGER.md
+	Risks          []LedgerRisk `json:"risks,omitempty"`           // what that is the sum of
+}
+
+// LedgerRisk is a part of a score.
+type LedgerRisk struct {
+	What   string `json:"what"`   // such as "refused"
+	Count  int64  `json:"count"`  // how much of it
+	Points int    `json:"points"` // which is worth so many
 }

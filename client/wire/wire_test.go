@@ -21,6 +21,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func TestJSONOnlyGrows(t *testing.T) {
 	t.Parallel()
 	when := time.Date(2026, 1, 2, 3, 4, 5, 678900000, time.UTC)
+	one := 1
 	exit := 3
 	sb := Sandbox{ID: "0123456789ab", Name: "box", Created: when, Head: "aaaaaaaaaaaa", State: StateLive, Procs: 2, From: "host", Driver: "overlay",
 		Tier: "process", User: "me", Net: "off", Env: []string{"K=V"}, Limits: Limits{Memory: 1, Pids: 2, Disk: 3}, Warnings: []string{"w"}}
@@ -90,7 +91,11 @@ func TestJSONOnlyGrows(t *testing.T) {
 		Signal{"INT"}, Started{"e", 2, 3}, Dropped{3},
 		LedgerRecord{Seq: 1, Leaf: 2, Time: when, Kind: "exec", Observer: "daemon", Sandbox: "0123456789ab", Name: "box", Policy: "sha256:0", Tier: "process", Prev: "0", Body: map[string]any{"exec": "x"}, Text: "x"},
 		LedgerRequest{From: 1, Since: when, Kinds: []string{"exec"}, Last: 2, Limit: 3}, LedgerRequest{}, LedgerResult{Records: []LedgerRecord{}, More: true},
-		LedgerInspection{With: []LedgerRecord{}, Undone: true}, LedgerVerify{Keys: []string{"k"}, Checkpoint: "c"}, LedgerVerified{1, "o", 2, "r", true}, LedgerCheckpoint{"c", "k"},
+		LedgerInspection{With: []LedgerRecord{}, Undone: true}, LedgerVerify{Keys: []string{"k"}, Checkpoint: "c"}, LedgerVerified{1, "o", 2, "r", true}, LedgerCheckpoint{"c", "k", "g"}, LedgerCheckpoint{},
+		LedgerGrowth{"c", []string{"k"}}, LedgerCosigned{"c", "s", "k", "o", 2, 1}, LedgerCosigned{}, LedgerWitnessed{"o", 2}, LedgerKey{"k", 1, true}, LedgerKeys{[]LedgerKey{{Key: "k"}}, "w"},
+		LedgerArchive{when}, LedgerArchived{3}, LedgerRisk{"refused", 1, 2}, LedgerSummary{}, LedgerSummary{Sandbox: "0123456789ab", Name: "box", Removed: true, Records: 1, First: when, Last: when, Commands: 2,
+			Ended: 3, Failed: 4, Code: &one, Outcome: "code 1", DurationNS: 5, Snapshots: 6, Rollbacks: 7, Changes: 8, PathNames: []string{"/p"}, Denied: 9, NetAllowed: 10, NetDenied: 11, Hosts: 12,
+			HostNames: []string{"h"}, BytesIn: 13, BytesOut: 14, Limits: 15, Programs: 16, ProgramsFailed: 17, Lost: true, Risk: 18, Risks: []LedgerRisk{{"refused", 1, 2}}},
 		Exit{Code: 1, Signal: "TERM", TimedOut: true, Message: "m", Snapshot: "a", Head: "a", Changed: true, Paths: 4},
 		Exit{Code: 124, TimedOut: true, Limit: LimitTime, Hits: []string{LimitMemory, LimitPids}}, Limits{MilliCPUs: 1500, TimeMS: 1, Output: 2, Files: 3}, SandboxEvent{Kind: EventLimit, Detail: LimitOutput},
 	} {

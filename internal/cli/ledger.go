@@ -52,7 +52,7 @@ record a line. docs/LEDGER.md says what each kind tells.`,
 			}
 			req := wire.LedgerRequest{Kinds: kinds}
 			if since != "" {
-				at, err := a.moment(since)
+				at, err := a.moment("--since", since)
 				if err != nil {
 					return err
 				}
@@ -76,7 +76,7 @@ record a line. docs/LEDGER.md says what each kind tells.`,
 	f.StringVar(&since, "since", "", "none that is older than `TIME`: 10m, or 2026-01-02T15:04:05Z")
 	f.StringSliceVar(&kinds, "kind", nil, "of these `KINDS` alone, with commas between: exec, snapshot, network, ...")
 	f.IntVarP(&most, "max-count", "n", 100, "the newest `N`, with --follow 10 and with --since all unless it is given; -1 is all")
-	cmd.AddCommand(a.ledgerExport(), a.ledgerCheckpoint())
+	cmd.AddCommand(a.ledgerExport(), a.ledgerArchive(), a.ledgerCheckpoint(), a.ledgerCosign(), a.ledgerWitness(), a.ledgerKeys(), a.ledgerRotateKey())
 	for _, c := range cmd.Commands() {
 		c.Flags().SortFlags = false
 		c.DisableFlagsInUseLine = true
@@ -86,13 +86,13 @@ record a line. docs/LEDGER.md says what each kind tells.`,
 }
 
 // moment reads a time, or how long ago it was.
-func (a *app) moment(text string) (time.Time, error) {
+func (a *app) moment(flag, text string) (time.Time, error) {
 	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
 		return a.now().Add(-d), nil
 	}
 	at, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
-		return at, &usageError{msg: fmt.Sprintf("--since %q is no time", text), hint: "give 10m, 2h, or a time as in 2026-01-02T15:04:05Z"}
+		return at, &usageError{msg: fmt.Sprintf("%s %q is no time", flag, text), hint: "give 10m, 2h, or a time as in 2026-01-02T15:04:05Z"}
 	}
 	return at, nil
 }
@@ -200,14 +200,27 @@ func newest(ctx context.Context, c *client.Client, name string, req wire.LedgerR
 
 func (a *app) ledgerExport() *cobra.Command {
 	var to string
+	var since []string
 	cmd := &cobra.Command{
 		Use: "export NAME [flags]", Short: "Write all records of a sandbox, with what proves them",
 		Long: `Write a bundle: all records of a sandbox, with the proof that the signed log of this
 host has them and no others, as a tar archive. Who has it verifies it with what
-docs/LEDGER.md says, and needs nothing else of Coppice.`,
-		Example: "  coppice ledger export box -o box.tar",
-		Args:    between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
+docs/LEDGER.md says, or with coppice verify --bundle, and needs nothing else of this host.
+Who holds a checkpoint of before wants the proof that the log grew from it: give it with --since.`,
+		Example: `  coppice ledger export box -o box.tar
+  coppice ledger export box -o box.tar --since log.checkpoint`,
+		Args: between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			old := make([]int64, len(since))
+			for i, name := range since {
+				text, err := a.noteFile(name)
+				if err != nil {
+					return err
+				}
+				if old[i], err = sizeOf(name, text); err != nil {
+					return err
+				}
+			}
 			c, err := a.client()
 			if err != nil {
 				return err
@@ -216,7 +229,7 @@ docs/LEDGER.md says, and needs nothing else of Coppice.`,
 				if tty.IsTerminal(a.stdout) {
 					return usagef("a bundle is not for a terminal: give -o FILE, or pipe it")
 				}
-				return c.ExportLedger(cmd.Context(), args[0], a.out)
+				return c.ExportLedger(cmd.Context(), args[0], a.out, old...)
 			}
 			f, err := os.CreateTemp(filepath.Dir(to), ".bundle-*")
 			if err != nil {
@@ -227,7 +240,7 @@ docs/LEDGER.md says, and needs nothing else of Coppice.`,
 					err = errors.Join(err, f.Close(), os.Remove(f.Name()))
 				}
 			}()
-			if err := c.ExportLedger(cmd.Context(), args[0], f); err != nil {
+			if err := c.ExportLedger(cmd.Context(), args[0], f, old...); err != nil {
 				return err
 			}
 			if err := errors.Join(f.Chmod(0o600), f.Sync()); err != nil {
@@ -239,36 +252,9 @@ docs/LEDGER.md says, and needs nothing else of Coppice.`,
 			return f.Close()
 		},
 	}
+	cmd.Flags().StringArrayVar(&since, "since", nil, "prove that the log grew from the checkpoint in `FILE`; may be given again")
 	cmd.Flags().StringVarP(&to, "output", "o", "", "write to `FILE`, and not to standard output")
 	return cmd
-}
-
-func (a *app) ledgerCheckpoint() *cobra.Command {
-	return &cobra.Command{
-		Use: "checkpoint", Short: "Print the signed checkpoint of the log",
-		Long: `Print where the log of this host is now, signed. Keep it elsewhere: a log that was
-rewritten does not grow from it, which coppice verify NAME --checkpoint FILE finds.`,
-		Example: "  coppice ledger checkpoint > log.checkpoint",
-		Args:    between(0, 0, ""),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			res, err := c.LedgerCheckpoint(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return a.print(res, func(w io.Writer) error {
-				for line := range strings.Lines(res.Checkpoint) {
-					if _, err := fmt.Fprintln(w, tty.Clean(strings.TrimSuffix(line, "\n"))); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-		},
-	}
 }
 
 func (a *app) inspect() *cobra.Command {

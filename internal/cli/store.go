@@ -14,8 +14,7 @@ import (
 )
 
 func (a *app) verify() *cobra.Command {
-	var keys []string
-	var checkpoint string
+	var asked demands
 	cmd := &cobra.Command{
 		Use: "verify [NAME] [flags]", Short: "Check that stored data is what was stored", GroupID: groupStore,
 		Long: `Read every layer of a sandbox, or of the whole store, and compare it with its
@@ -26,22 +25,36 @@ are checked.
 
 With --checkpoint the log must have grown from the one in FILE, which coppice ledger
 checkpoint printed before: else somebody wrote another log. With --key the log's keys must
-follow from one of those.`,
+follow from one of those.
+
+With --bundle it is what coppice ledger export wrote that is verified, by what is in it alone:
+no daemon is asked, and nothing else of the host that it is from is needed. Of records the first
+that does not fit is named. With --witness-key these witnesses must have cosigned it.`,
 		Example: `  coppice verify
-  coppice verify box --checkpoint log.checkpoint`,
+  coppice verify box --checkpoint log.checkpoint
+  coppice verify --bundle box.tar --key "$KEY"`,
 		Annotations:       map[string]string{exits: "  0  all is well\n  1  something is damaged, or the check failed\n  2  the command line is wrong"},
 		Args:              between(0, 1, "one name"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
 			name := ""
 			if len(args) == 1 {
 				name = args[0]
 			}
-			ask, err := ledgerDemands(name, keys, checkpoint)
+			if asked.bundle != "" && name != "" {
+				return usagef("a bundle says itself whose records it has: give --bundle, or a name")
+			}
+			if asked.bundle != "" {
+				return a.verifyBundle(cmd, asked)
+			}
+			if len(asked.witnesses) > 0 {
+				return &usageError{msg: "--witness-key is for a bundle", hint: "give --bundle FILE"}
+			}
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			ask, err := ledgerDemands(name, asked.keys, asked.checkpoint)
 			if err != nil {
 				return err
 			}
@@ -92,8 +105,11 @@ follow from one of those.`,
 			return err
 		},
 	}
-	cmd.Flags().StringSliceVar(&keys, "key", nil, "trust this verifier `KEY`, and none that does not follow from it")
-	cmd.Flags().StringVar(&checkpoint, "checkpoint", "", "the log must have grown from the checkpoint in `FILE`")
+	f := cmd.Flags()
+	f.StringSliceVar(&asked.keys, "key", nil, "trust this verifier `KEY`, and none that does not follow from it")
+	f.StringVar(&asked.checkpoint, "checkpoint", "", "the log must have grown from the checkpoint in `FILE`")
+	f.StringVar(&asked.bundle, "bundle", "", "verify the bundle in `FILE`, and not the store")
+	f.StringSliceVar(&asked.witnesses, "witness-key", nil, "of a bundle: this witness, by its verifier `KEY`, must have cosigned it")
 	return cmd
 }
 

@@ -12,7 +12,6 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
-	"github.com/coppice-dev/coppice/internal/meta"
 )
 
 // attachment is a client's connection to a supervised command. What the client
@@ -43,20 +42,24 @@ func (e *Engine) attended(ctx context.Context, s *sandbox, req wire.ExecRequest)
 	if req.ReadOnly {
 		return func() {}, nil
 	}
-	id := cmp.Or(req.Attach, req.ID)
-	tell := func(event string) (*meta.Sandbox, testimony, error) {
-		rec, err := e.DB.Sandbox(context.WithoutCancel(ctx), string(s.id))
-		return &rec, byDaemon(&format.Session{By: e.clean(e.Caller(ctx)), Event: event, Exec: id})[0], err
-	}
-	rec, came, err := tell("attached")
+	rec, err := e.DB.Sandbox(context.WithoutCancel(ctx), string(s.id))
 	if err == nil {
-		err = e.record(ctx, rec, came)
+		err = e.record(ctx, &rec, e.sessionRecord(ctx, "attached", req))
 	}
-	return func() {
-		if rec, went, err := tell("left"); err == nil { // else it was removed
-			e.note(context.WithoutCancel(ctx), rec, went)
-		}
-	}, err
+	return func() { e.left(ctx, s, req) }, err
+}
+
+// sessionRecord tells that somebody came to a command, or left it.
+func (e *Engine) sessionRecord(ctx context.Context, event string, req wire.ExecRequest) testimony {
+	return testimony{format.ByDaemon, &format.Session{By: e.clean(e.Caller(ctx)), Event: event, Exec: cmp.Or(req.Attach, req.ID)}}
+}
+
+// left records that somebody left a command.
+func (e *Engine) left(ctx context.Context, s *sandbox, req wire.ExecRequest) {
+	ctx = context.WithoutCancel(ctx)
+	if rec, err := e.DB.Sandbox(ctx, string(s.id)); err == nil { // else it was removed
+		e.note(ctx, &rec, e.sessionRecord(ctx, "left", req))
+	}
 }
 
 func (a *attachment) read() {

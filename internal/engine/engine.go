@@ -192,6 +192,7 @@ type Config struct {
 	Drivers map[string]rootfs.Driver
 	Boxes   Boxes
 	Ledger  *ledger.Ledger // what is done is recorded in
+	Witness *ledger.Witness
 	Logger  *slog.Logger
 	// Redact gives a text without secrets, for the ledger; nil: as it is.
 	Redact func(string) string

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -52,7 +53,9 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 		return wire.Exit{}, err
 	}
 	defer e.use(s.id)()
-	session, told, err := e.open(ctx, s, &rec, req)
+	sits := e.presence(ctx, s, req)
+	defer sits.leaves()
+	session, told, err := e.open(ctx, s, &rec, req, sits.coming()...)
 	of := issued{id: req.ID, at: e.Now(), before: rec.Head}
 	box := s.box
 	s.begun++
@@ -70,7 +73,7 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 		defer left()
 	}
 	began := req.Attach != ""
-	exit, err := e.relay(ctx, rec.Name, session, stream, func(wire.Started) error {
+	exit, err := e.relay(ctx, rec.Name, session, stream, sits.leaves, func(wire.Started) error {
 		if req.Attach != "" {
 			return nil
 		}
@@ -78,6 +81,7 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 		if err := e.begins(ctx, box, req.ID, told); err != nil {
 			return err
 		}
+		sits.came()
 		e.executing(&rec, req, req.ID)
 		return nil
 	})
@@ -110,15 +114,16 @@ func (e *Engine) begins(ctx context.Context, b Box, exec string, told *telling) 
 type ending = Ended
 
 // open starts the box if need be and the command in it, which is recorded meanwhile: what
-// comes of that is for the caller to wait for, before anybody is told that it runs.
-func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wire.ExecRequest) (_ io.ReadWriteCloser, told *telling, err error) {
+// comes of that is for the caller to wait for, before anybody is told that it runs. What is
+// to be recorded of it besides comes with it.
+func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wire.ExecRequest, besides ...testimony) (_ io.ReadWriteCloser, told *telling, err error) {
 	if req.Attach != "" && e.liveBox(s) == nil {
 		return nil, nil, fault.New(fault.NotFound, "exec %s has ended and its result was collected or lost", req.Attach).
 			WithHint("what it changed is in the history: coppice log %s", rec.Name)
 	}
 	var tell []testimony
 	if req.Attach == "" && !e.wasTold(rec, req.ID) {
-		tell = append(tell, e.execRecord(rec, req))
+		tell = append([]testimony{e.execRecord(rec, req)}, besides...)
 	}
 	b, told, err := e.startTelling(ctx, s, rec, tell...)
 	if err != nil {
@@ -154,7 +159,8 @@ func (e *Engine) takeBack(ctx context.Context, told *telling, cause error) {
 		return
 	}
 	for i, d := range told.drafts {
-		if _, ok := d.Body.(*format.Exec); ok {
+		switch d.Body.(type) {
+		case *format.Exec, *format.Session:
 			e.undone(ctx, told.drafts[i:i+1], told.got[i:i+1], cause)
 		}
 	}
@@ -181,9 +187,9 @@ func (e *Engine) wasTold(rec *meta.Sandbox, exec string) bool {
 // exit. When the client goes away the keeper is told to hang up; the output is
 // left to the keeper, which never lets a command wait for a reader. A session
 // that just ends, as with this process, hangs nothing up: the client attaches
-// again. started is called when the command runs, before the client is told; with its
-// error it ends.
-func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteCloser, stream io.ReadWriter, started func(wire.Started) error) (ending, error) {
+// again. gone is called when the client went away, and started when the command runs, before
+// the client is told; with its error it ends.
+func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteCloser, stream io.ReadWriter, gone func(), started func(wire.Started) error) (ending, error) {
 	var input sync.WaitGroup
 	defer input.Wait()
 	if s, ok := stream.(interface{ SetReadDeadline(time.Time) error }); ok {
@@ -202,14 +208,18 @@ func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteClo
 				// nowhere when it is our own end: the session is closed by then.
 				t, p = wire.FrameHangup, nil
 			}
-			if wire.WriteFrame(session, t, p) != nil || err != nil {
+			werr := wire.WriteFrame(session, t, p)
+			if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // that is our own end
+				gone()
+			}
+			if werr != nil || err != nil {
 				return
 			}
 		}
 	})
 
 	var buf []byte
-	gone := false
+	deaf := false
 	for {
 		whole, err := wire.ReadWhole(session, buf)
 		if err != nil {
@@ -237,9 +247,9 @@ func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteClo
 			}
 			fallthrough
 		default:
-			if !gone {
+			if !deaf {
 				_, err = stream.Write(whole)
-				gone = err != nil
+				deaf = err != nil
 			}
 		}
 	}

@@ -44,7 +44,7 @@ func startRelay(t *testing.T) *relayed {
 	r := &relayed{keeper: keeper, client: client, stream: &watched{Conn: near}, stop: stop, done: make(chan struct{})}
 	go func() {
 		defer close(r.done)
-		r.exit, r.err = new(Engine).relay(ctx, "box", session, r.stream, func(wire.Started) error { return nil })
+		r.exit, r.err = new(Engine).relay(ctx, "box", session, r.stream, func() {}, func(wire.Started) error { return nil })
 	}()
 	t.Cleanup(func() {
 		stop()

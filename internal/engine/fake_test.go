@@ -352,7 +352,7 @@ func (h *home) open() {
 		h.t.Fatal(err)
 	}
 	h.Engine, err = Open(ctx, Config{
-		Home: h.dir, DB: db, Layers: layers, Ledger: book, Redact: h.redact, Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"},
+		Home: h.dir, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(h.dir, h.fs, h.clock), Redact: h.redact, Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"},
 		Drivers: map[string]rootfs.Driver{"copy": drv},
 		ProbeHost: func(context.Context, bool) (wire.ProbeReport, error) {
 			return wire.ProbeReport{Tier: "process", Driver: "copy", Items: []wire.ProbeItem{

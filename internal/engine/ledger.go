@@ -50,27 +50,19 @@ func (e *Engine) LedgerRecords(ctx context.Context, name string, req wire.Ledger
 	if err != nil {
 		return res, err
 	}
-	id, last, err := e.ledgerOf(ctx, name)
+	id, _, err := e.ledgerOf(ctx, name)
 	if err != nil {
 		return res, err
 	}
-	most := cmp.Or(req.Last, req.Limit, maxLedger)
-	if req.Last > 0 && len(f.Kinds) == 0 {
-		f.From = max(f.From, last-int64(req.Last)+1)
-	}
 	var found []*format.Record
-	for r, err := range e.Ledger.Read(id, f) {
-		if err != nil || ctx.Err() != nil {
-			return res, cmp.Or(err, context.Cause(ctx))
-		}
-		if res.More = req.Last == 0 && len(found) == most; res.More {
-			break
-		}
-		if found = append(found, r); len(found) == 2*most {
-			found = slices.Delete(found, 0, most) // of the newest, those that are not
-		}
+	if req.Last > 0 {
+		found, err = e.Ledger.Newest(ctx, id, f, req.Last)
+	} else {
+		found, res.More, err = e.oldest(ctx, id, f, cmp.Or(req.Limit, maxLedger))
 	}
-	found = found[max(0, len(found)-most):]
+	if err != nil {
+		return res, err
+	}
 	res.Records = make([]wire.LedgerRecord, len(found))
 	for i, r := range found {
 		if res.Records[i], err = recordOnWire(r); err != nil {
@@ -78,6 +70,20 @@ func (e *Engine) LedgerRecords(ctx context.Context, name string, req wire.Ledger
 		}
 	}
 	return res, nil
+}
+
+// oldest gives the first so many records that a filter wants, and whether there are more.
+func (e *Engine) oldest(ctx context.Context, id format.Sandbox, f ledger.Filter, most int) (found []*format.Record, more bool, err error) {
+	for r, err := range e.Ledger.Read(id, f) {
+		if err != nil || ctx.Err() != nil {
+			return nil, false, cmp.Or(err, context.Cause(ctx))
+		}
+		if len(found) == most {
+			return found, true, nil
+		}
+		found = append(found, r)
+	}
+	return found, false, nil
 }
 
 // FollowLedger calls yield with records of a sandbox, and then with each that is appended,
@@ -92,8 +98,15 @@ func (e *Engine) FollowLedger(ctx context.Context, name string, req wire.LedgerR
 	if err != nil {
 		return err
 	}
-	if req.Last > 0 && len(f.Kinds) == 0 {
-		f.From = max(f.From, last-int64(req.Last)+1)
+	if req.Last > 0 {
+		found, err := e.Ledger.Newest(ctx, id, f, req.Last)
+		if err != nil {
+			return err
+		}
+		f.From = max(f.From, last+1)
+		if len(found) > 0 {
+			f.From = found[0].Seq
+		}
 	}
 	if err := yield(wire.LedgerRecord{}); err != nil {
 		return err
@@ -261,8 +274,9 @@ func (e *Engine) verifyLedgers(ctx context.Context, name string, progress func(w
 	return err
 }
 
-// ExportLedger writes the bundle of a sandbox; see ledger.Ledger.Export.
-func (e *Engine) ExportLedger(ctx context.Context, name string, w io.Writer) error {
+// ExportLedger writes the bundle of a sandbox, with the proof that the log grew from older
+// sizes; see ledger.Ledger.Export.
+func (e *Engine) ExportLedger(ctx context.Context, name string, w io.Writer, old ...int64) error {
 	id, last, err := e.ledgerOf(ctx, name)
 	if err == nil && last == 0 {
 		err = fault.New(fault.NotFound, "there are no records of %s", name)
@@ -270,7 +284,7 @@ func (e *Engine) ExportLedger(ctx context.Context, name string, w io.Writer) err
 	if err != nil {
 		return err
 	}
-	return e.Ledger.Export(ctx, id, w)
+	return e.Ledger.Export(ctx, id, w, old...)
 }
 
 // LedgerCheckpoint gives the signed checkpoint of the log.

@@ -176,10 +176,23 @@ type records interface {
 	InspectRecord(ctx context.Context, name string, seq int64) (wire.LedgerInspection, error)
 	// VerifyLedger gives Corrupt for records that are not as they were appended.
 	VerifyLedger(ctx context.Context, name string, req wire.LedgerVerify) (wire.LedgerVerified, error)
-	// ExportLedger writes the bundle that a stranger verifies.
-	ExportLedger(ctx context.Context, name string, w io.Writer) error
+	// ExportLedger writes the bundle that a stranger verifies, who may hold checkpoints of
+	// older sizes.
+	ExportLedger(ctx context.Context, name string, w io.Writer, old ...int64) error
 	// LedgerCheckpoint gives the log as it is now.
 	LedgerCheckpoint(ctx context.Context) (wire.LedgerCheckpoint, error)
+	// LedgerGrowth gives the same with the proof that it grew from an older size.
+	LedgerGrowth(ctx context.Context, old int64) (wire.LedgerCheckpoint, error)
+	// LedgerSummary gives what the records tell of the sandbox as a whole.
+	LedgerSummary(ctx context.Context, name string) (wire.LedgerSummary, error)
+	// ArchiveLedger compresses records that are older than a time.
+	ArchiveLedger(ctx context.Context, name string, before time.Time) (wire.LedgerArchived, error)
+	LedgerKeys(ctx context.Context) (wire.LedgerKeys, error)
+	RotateLedgerKey(ctx context.Context) (wire.LedgerKeys, error)
+	// LedgerCosign cosigns the checkpoint of another host's log. Corrupt: it did not grow.
+	LedgerCosign(ctx context.Context, req wire.LedgerGrowth) (wire.LedgerCosigned, error)
+	// LedgerWitness keeps a checkpoint of this log that witnesses cosigned.
+	LedgerWitness(ctx context.Context, req wire.LedgerGrowth) (wire.LedgerWitnessed, error)
 }
 
 // What a sandbox reaches. Nothing is started.

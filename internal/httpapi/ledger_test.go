@@ -40,8 +40,8 @@ func (f *fake) VerifyLedger(_ context.Context, name string, req wire.LedgerVerif
 	return wire.LedgerVerified{Records: 3}, f.err
 }
 
-func (f *fake) ExportLedger(_ context.Context, name string, w io.Writer) error {
-	f.did("export", name)
+func (f *fake) ExportLedger(_ context.Context, name string, w io.Writer, old ...int64) error {
+	f.did("export", name, old)
 	if f.text == "" {
 		return f.err
 	}
@@ -54,6 +54,41 @@ func (f *fake) ExportLedger(_ context.Context, name string, w io.Writer) error {
 func (f *fake) LedgerCheckpoint(context.Context) (wire.LedgerCheckpoint, error) {
 	f.did("checkpoint")
 	return wire.LedgerCheckpoint{Checkpoint: "c"}, f.err
+}
+
+func (f *fake) LedgerGrowth(_ context.Context, old int64) (wire.LedgerCheckpoint, error) {
+	f.did("growth", old)
+	return wire.LedgerCheckpoint{Growth: "g"}, f.err
+}
+
+func (f *fake) LedgerSummary(_ context.Context, name string) (wire.LedgerSummary, error) {
+	f.did("summary", name)
+	return wire.LedgerSummary{Risk: 7}, f.err
+}
+
+func (f *fake) ArchiveLedger(_ context.Context, name string, before time.Time) (wire.LedgerArchived, error) {
+	f.did("archiveledger", name, before)
+	return wire.LedgerArchived{Records: 5}, f.err
+}
+
+func (f *fake) LedgerKeys(context.Context) (wire.LedgerKeys, error) {
+	f.did("ledgerkeys")
+	return wire.LedgerKeys{Witness: "w"}, f.err
+}
+
+func (f *fake) RotateLedgerKey(context.Context) (wire.LedgerKeys, error) {
+	f.did("rotate")
+	return wire.LedgerKeys{Keys: []wire.LedgerKey{{Key: "k", From: 3, Current: true}}}, f.err
+}
+
+func (f *fake) LedgerCosign(_ context.Context, req wire.LedgerGrowth) (wire.LedgerCosigned, error) {
+	f.did("cosign", req)
+	return wire.LedgerCosigned{Size: 4}, f.err
+}
+
+func (f *fake) LedgerWitness(_ context.Context, req wire.LedgerGrowth) (wire.LedgerWitnessed, error) {
+	f.did("witness", req)
+	return wire.LedgerWitnessed{Size: 4}, f.err
 }
 
 func (f *fake) RemoveWithLedger(_ context.Context, name string, force bool) error {
@@ -88,11 +123,33 @@ func TestTheLedgerReachesTheEngine(t *testing.T) {
 	if res, err := c.LedgerCheckpoint(ctx); err != nil || res.Checkpoint != "c" {
 		t.Errorf("%+v, %v", res, err)
 	}
+	if res, err := c.LedgerGrowth(ctx, 0); err != nil || res.Growth != "g" || f.last() != `growth[0]` {
+		t.Errorf("%+v, %v after %s", res, err, f.last())
+	}
+	if res, err := c.LedgerSummary(ctx, "a"); err != nil || res.Risk != 7 || f.last() != `summary["a"]` {
+		t.Errorf("%+v, %v after %s", res, err, f.last())
+	}
+	if res, err := c.ArchiveLedger(ctx, "a", when); err != nil || res.Records != 5 || f.last() != `archiveledger["a","2026-01-02T03:04:05.0000006Z"]` {
+		t.Errorf("%+v, %v after %s", res, err, f.last())
+	}
+	if res, err := c.LedgerKeys(ctx); err != nil || res.Witness != "w" || res.Keys == nil {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if res, err := c.RotateLedgerKey(ctx); err != nil || len(res.Keys) != 1 || f.last() != `rotatenull` {
+		t.Errorf("%+v, %v after %s", res, err, f.last())
+	}
+	growth := wire.LedgerGrowth{Checkpoint: "c", Keys: []string{"k"}}
+	if res, err := c.LedgerCosign(ctx, growth); err != nil || res.Size != 4 || f.last() != `cosign[{"checkpoint":"c","keys":["k"]}]` {
+		t.Errorf("%+v, %v after %s", res, err, f.last())
+	}
+	if res, err := c.LedgerWitness(ctx, growth); err != nil || res.Size != 4 || f.last() != `witness[{"checkpoint":"c","keys":["k"]}]` {
+		t.Errorf("%+v, %v after %s", res, err, f.last())
+	}
 	if err := c.RemoveWithLedger(ctx, "a", true); err != nil || f.last() != `removewithledger["a",true]` {
 		t.Errorf("%v after %s", err, f.last())
 	}
 	var b bytes.Buffer
-	if err := c.ExportLedger(ctx, "a", &b); err != nil || b.String() != "a bundle" {
+	if err := c.ExportLedger(ctx, "a", &b, 3, 4); err != nil || b.String() != "a bundle" || f.last() != `export["a",[3,4]]` {
 		t.Errorf("%q, %v", b.String(), err)
 	}
 	f.err = fault.New(fault.Corrupt, "damaged")

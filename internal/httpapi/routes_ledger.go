@@ -69,7 +69,41 @@ func (s *Server) addLedger(api huma.API) {
 	answers(&op, http.StatusOK, asTar, "a bundle, as docs/LEDGER.md has it", nil)
 	raw(s, api, op, s.ledgerBundle)
 	plain(s, api, operation("GET", "/v1/ledger/checkpoint", "ledgerCheckpoint", "The signed checkpoint of the log", tagLedger, auth.Read),
-		func(ctx context.Context, _ *struct{}) (wire.LedgerCheckpoint, error) { return e.LedgerCheckpoint(ctx) })
+		func(ctx context.Context, in *struct {
+			From int64 `query:"from" doc:"an older size of the log, from which the growth is proven as well, 0 for nothing; -1: no proof is wanted" minimum:"-1" default:"-1"`
+		}) (wire.LedgerCheckpoint, error) {
+			if in.From < 0 {
+				return e.LedgerCheckpoint(ctx)
+			}
+			return e.LedgerGrowth(ctx, in.From)
+		})
+	s.addWitness(api)
+	plain(s, api, operation("GET", at+"/summary", "summarizeLedger", "What the records tell of the sandbox as a whole, to compare it with others", tagLedger, auth.Read),
+		func(ctx context.Context, in *Named) (wire.LedgerSummary, error) { return e.LedgerSummary(ctx, in.Name) })
+	plain(s, api, operation("POST", at+"/archive", "archiveLedger", "Compress old records, which are read and verified as ever", tagLedger, auth.Operate),
+		func(ctx context.Context, in *struct {
+			Named
+			Body wire.LedgerArchive
+		}) (wire.LedgerArchived, error) {
+			return e.ArchiveLedger(ctx, in.Name, in.Body.Before)
+		})
+}
+
+// addWitness adds what keys and witnesses need.
+func (s *Server) addWitness(api huma.API) {
+	e := s.opt.Engine
+	plain(s, api, operation("GET", "/v1/ledger/keys", "ledgerKeys", "The verifier keys of the log, and of this host as a witness", tagLedger, auth.Read),
+		func(ctx context.Context, _ *struct{}) (wire.LedgerKeys, error) { return e.LedgerKeys(ctx) })
+	plain(s, api, operation("POST", "/v1/ledger/rotate-key", "rotateLedgerKey", "Sign the log with a new key from now on", tagLedger, auth.Admin),
+		func(ctx context.Context, _ *struct{}) (wire.LedgerKeys, error) { return e.RotateLedgerKey(ctx) })
+	plain(s, api, operation("POST", "/v1/ledger/cosign", "cosignLedger", "Cosign the checkpoint of another host's log", tagLedger, auth.Admin),
+		func(ctx context.Context, in *struct{ Body wire.LedgerGrowth }) (wire.LedgerCosigned, error) {
+			return e.LedgerCosign(ctx, in.Body)
+		})
+	plain(s, api, operation("POST", "/v1/ledger/witness", "witnessLedger", "Keep a checkpoint of this log that witnesses cosigned", tagLedger, auth.Admin),
+		func(ctx context.Context, in *struct{ Body wire.LedgerGrowth }) (wire.LedgerWitnessed, error) {
+			return e.LedgerWitness(ctx, in.Body)
+		})
 }
 
 func (s *Server) ledgerEvents(in *askedRecords, w http.ResponseWriter, r *http.Request) {
@@ -88,13 +122,19 @@ func (s *Server) ledgerEvents(in *askedRecords, w http.ResponseWriter, r *http.R
 	})
 }
 
+// askedBundle says whose bundle is wanted, and for whom.
+type askedBundle struct {
+	Named
+	From []int64 `query:"from" doc:"older sizes of the log, with commas between: the bundle proves that it grew from them"`
+}
+
 // ledgerBundle sends a bundle. What fails after its first byte comes in the trailer.
-func (s *Server) ledgerBundle(in *Named, w http.ResponseWriter, r *http.Request) {
+func (s *Server) ledgerBundle(in *askedBundle, w http.ResponseWriter, r *http.Request) {
 	out := &begun{w: w, start: func() {
 		harmless(w.Header(), asTar, "ledger.tar")
 		w.Header().Set("Trailer", errorTail)
 	}}
-	err := s.opt.Engine.ExportLedger(r.Context(), in.Name, out)
+	err := s.opt.Engine.ExportLedger(r.Context(), in.Name, out, in.From...)
 	switch {
 	case err == nil:
 	case !out.yes:

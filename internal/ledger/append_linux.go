@@ -2,10 +2,8 @@ package ledger
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -42,7 +40,7 @@ func (l *Ledger) append(group []ask) {
 func (l *Ledger) sound(p *plan, drafts []Draft) error {
 	for _, d := range drafts {
 		h := l.state.heads[d.Sandbox]
-		if _, looked := p.heads[d.Sandbox]; looked || h.seq == 0 || h.removed || l.isLate(d.Sandbox) {
+		if _, looked := p.heads[d.Sandbox]; looked || h.seq == 0 || h.removed || l.lateHead(d.Sandbox, h) {
 			continue
 		}
 		info, err := os.Lstat(filepath.Join(l.path, segment(d.Sandbox, h.first)))
@@ -66,8 +64,8 @@ func (l *Ledger) appendNow(drafts ...Draft) error {
 	return l.commit(p)
 }
 
-// commit puts a plan on the disk: into the intake, which is flushed, and then where its
-// records are read.
+// commit puts a plan on the disk, with the captures that wait: into the intake, which is
+// flushed. Where its records are read it is placed later: see late.
 func (l *Ledger) commit(p *plan) error {
 	if p.tree.Size() == p.before {
 		return nil
@@ -76,44 +74,15 @@ func (l *Ledger) commit(p *plan) error {
 	if err != nil {
 		return err
 	}
-	if err := l.take(commit(p.lines, signed)); err != nil {
+	l.captures.drop(func(c *capture) bool { return c.waiting && l.state.heads[c.id].removed })
+	riding := l.captures.next()
+	if err := l.take(commit(p.withCaptures(riding), signed)); err != nil {
 		return err
 	}
-	if err := l.placeSoon(p); err != nil {
-		l.broken = true
-		return err
-	}
+	l.captures.took(riding)
+	l.late.add(p.writesOf()...)
 	l.state.took(p)
 	return nil
-}
-
-// placeSoon is place, now or, on a full disk, when there is room again: the intake has it.
-func (l *Ledger) placeSoon(p *plan) error {
-	l.late = append(l.late, p)
-	if err := l.placeLate(); err != nil && !fault.Is(fault.Wrap(err, "place"), fault.NoSpace) {
-		return err
-	}
-	return nil
-}
-
-// placeLate places what is late.
-func (l *Ledger) placeLate() error {
-	for len(l.late) > 0 {
-		if err := l.place(l.late[0]); err != nil {
-			return err
-		}
-		l.late = l.late[1:]
-	}
-	l.late = nil
-	return nil
-}
-
-// isLate reports whether records of a sandbox are late.
-func (l *Ledger) isLate(id format.Sandbox) bool {
-	return slices.ContainsFunc(l.late, func(p *plan) bool {
-		_, has := p.heads[id]
-		return has
-	})
 }
 
 // reserveBytes is how much room the intake keeps ahead of its end, so that on a full disk
@@ -132,6 +101,9 @@ func (l *Ledger) reserve(fd int, more int64) {
 
 // take writes a batch to the intake. If that fails, the batch is taken out again.
 func (l *Ledger) take(batch []byte) error {
+	if err := l.writable(); err != nil {
+		return err
+	}
 	return l.edit(fileIntake, nil, func(fd int) error {
 		l.reserve(fd, int64(len(batch)))
 		err := l.fs.WriteAt(fd, batch, l.state.intake)
@@ -151,35 +123,6 @@ func (l *Ledger) take(batch []byte) error {
 	})
 }
 
-// place writes what a plan has for segments and hashes. Doing so twice does no harm.
-func (l *Ledger) place(p *plan) error {
-	for _, w := range p.writes {
-		if w.offset == 0 {
-			if err := l.mkdirSoon(dirSandboxes + "/" + segmentDir(w.file)); err != nil {
-				return err
-			}
-		}
-		if err := l.put(w); err != nil {
-			return err
-		}
-	}
-	return l.put(write{fileHashes, storedCount(p.before) * hashSize, p.hashes})
-}
-
-// mkdirSoon makes a directory unless it is there, which the next fold makes durable: until
-// then the intake has all that goes into it.
-func (l *Ledger) mkdirSoon(name string) error {
-	return l.in(name, func(dir int, base string) error {
-		l.state.dirty[parent(name)], l.state.dirty[name] = true, true // whoever made it
-		return ignore(l.fs.Mkdir(dir, base, 0o700), fs.ErrExist)
-	})
-}
-
-func (l *Ledger) put(w write) error {
-	l.state.dirty[w.file] = true
-	return l.edit(w.file, func() { l.state.dirty[parent(w.file)] = true }, func(fd int) error { return l.fs.WriteAt(fd, w.bytes, w.offset) })
-}
-
 func (l *Ledger) checkpoint(t *format.Tree) format.Checkpoint {
 	return format.Checkpoint{Origin: l.secrets.keys.Origin(), Size: t.Size(), Root: t.Root()}
 }
@@ -187,6 +130,9 @@ func (l *Ledger) checkpoint(t *format.Tree) format.Checkpoint {
 // fold flushes all that was written, says where the chains end, and begins the intake
 // anew. Until the last step the intake has everything as well.
 func (l *Ledger) fold() error {
+	if err := l.writable(); err != nil {
+		return err
+	}
 	if err := l.placeLate(); err != nil {
 		return fault.Wrap(err, "flush") // and nothing has changed
 	}

@@ -8,26 +8,36 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// WriteBlob keeps a capture of a sandbox, which has been redacted, durably, and gives the
-// name by which records name it. The name tells nothing about the content to who has
-// not the ledger's key. The same content has the same name.
+// WriteBlob takes a capture of a sandbox, which has been redacted, and gives the name by
+// which records name it. It is kept durably by the time that an Append which is called
+// afterwards returns without an error; until then a crash may lose it. It can be read at
+// once. The name tells nothing about the content to who has not the ledger's key. The same
+// content has the same name.
 func (l *Ledger) WriteBlob(id format.Sandbox, content []byte) (string, error) {
 	if !id.Valid() || len(content) > format.MaxBlob {
 		return "", fault.New(fault.Invalid, "%d bytes are no capture of %.80q; %d are the most", len(content), string(id), format.MaxBlob)
 	}
 	_, hash := l.naming.blob(id, content)
-	name := hash.String()
-	dir := dirBlobs + "/" + string(id)
+	one := &capture{id: id, name: hash.String(), content: content}
 	l.blobs.Lock()
 	defer l.blobs.Unlock()
-	if _, err := os.Lstat(filepath.Join(l.path, dir, name)); err == nil {
-		return name, nil
+	if l.kept(one.file()) || l.captures.hold(one) {
+		return one.name, nil
 	}
-	err := l.mkdir(dir)
+	err := l.mkdir(parent(one.file()))
 	if err == nil {
-		err = l.replace(dir+"/"+name, content)
+		err = l.replace(one.file(), content)
 	}
-	return name, fault.Wrap(err, "keep a capture of %s", id)
+	return one.name, fault.Wrap(err, "keep a capture of %s", id)
+}
+
+// kept reports whether a capture is in its file, whole.
+func (l *Ledger) kept(file string) bool {
+	if _, held := l.captures.get(file); held {
+		return false
+	}
+	_, err := os.Lstat(filepath.Join(l.path, file))
+	return err == nil
 }
 
 // ReadBlob gives a capture back, as it was kept.
@@ -40,7 +50,10 @@ func (l *Ledger) readBlob(id format.Sandbox, name string) (content []byte, salt 
 	if _, err := format.ParseHash(name); err != nil || !id.Valid() {
 		return nil, salt, fault.New(fault.Invalid, "%.80q is no capture of %.80q", name, string(id))
 	}
-	content, err = l.read(dirBlobs + "/" + string(id) + "/" + name)
+	content, held := l.captures.get(captureFile(id, name))
+	if !held {
+		content, err = l.read(captureFile(id, name))
+	}
 	if err != nil {
 		return nil, salt, err
 	}

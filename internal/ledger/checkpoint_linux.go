@@ -21,6 +21,27 @@ func (l *Ledger) Checkpoint(ctx context.Context) (signed []byte, err error) {
 	return signed, err
 }
 
+// Growth gives the checkpoint of the log with all that was appended, and the proof that it
+// grew from an older size, for a witness: see format.Growth.
+func (l *Ledger) Growth(ctx context.Context, old int64) (g format.Growth, err error) {
+	err = l.do(ctx, "prove the growth", func() error {
+		if err := l.fold(); err != nil {
+			return err
+		}
+		file, err := l.hashes()
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		g.Old = old
+		if g.Proof, err = format.ProveGrowth(l.state.tree.Size(), old, file); err == nil {
+			g.Checkpoint, err = l.read(fileCheckpoint)
+		}
+		return err
+	})
+	return g, err
+}
+
 // AddWitness keeps a checkpoint of this log that witnesses have signed, known by their
 // verifier keys (C2SP tlog-cosignature/v1): all of them must have. It takes the place of
 // an older one.

@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
@@ -34,14 +35,20 @@ func script(l *Ledger, from int) map[format.Sandbox][]string {
 	acked := map[format.Sandbox][]string{}
 	for i := from; i < from+12; i++ {
 		id := []format.Sandbox{boxA, boxB}[i%2]
-		if _, err := l.Append(ctx, draft(id, i)); err == nil {
+		drafts := []Draft{draft(id, i)}
+		if size, ok := map[int]int{2: 1000, 3: 5000, 10: 0}[i-from]; ok {
+			if name, err := l.WriteBlob(id, make([]byte, size)); err == nil {
+				drafts = append(drafts, exitWith(id, i, name))
+			}
+		}
+		if _, err := l.Append(ctx, drafts...); err == nil {
 			acked[id] = append(acked[id], fmt.Sprint(i))
 		}
 		switch i - from {
 		case 4:
 			l.RotateKey(ctx)
 		case 6:
-			l.Archive(ctx, boxA, time.Now().Add(time.Hour))
+			l.Archive(ctx, boxA, "web", time.Now().Add(time.Hour))
 		case 8:
 			l.Checkpoint(ctx)
 		}
@@ -60,12 +67,20 @@ func goesOn(t *testing.T, what string, l *Ledger, from int, acked map[format.San
 	}
 }
 
-// holds fails unless all that was acknowledged is there, in order, and all verifies.
-func holds(t *testing.T, what, dir string, acked map[format.Sandbox][]string) {
+// holds fails unless all that was acknowledged is there, in order, with the captures that it
+// names, and all verifies.
+func holds(t *testing.T, what string, r *Ledger, acked map[format.Sandbox][]string) {
 	t.Helper()
-	r := NewReader(dir)
 	for id, want := range acked {
 		got := execs(t, r, id, Filter{})
+		for rec, err := range r.Read(id, Filter{Kinds: []format.Kind{format.KindExit}}) {
+			if err == nil {
+				_, err = r.ReadBlob(id, rec.Body.(*format.Exit).Output[0].Blob)
+			}
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
 		for _, one := range got {
 			if len(want) > 0 && want[0] == one {
 				want = want[1:]
@@ -108,7 +123,7 @@ func TestEveryWriteMayFail(t *testing.T) {
 			faulty.FailAt(0, 0, false)
 			if err == nil {
 				goesOn(t, what, l, 100, acked)
-				holds(t, what, dir, acked)
+				holds(t, what, l, acked)
 				if err := l.Close(); err != nil {
 					t.Fatalf("%s: %v", what, err)
 				}
@@ -118,13 +133,43 @@ func TestEveryWriteMayFail(t *testing.T) {
 				t.Fatalf("%s: opened anew: %v", what, err)
 			}
 			goesOn(t, what, again, 200, acked)
-			holds(t, what+", opened anew", dir, acked)
+			holds(t, what+", opened anew", again, acked)
 			again.Close()
 			if t.Failed() || !reached {
 				t.Logf("%d calls", k)
 				break
 			}
 			os.RemoveAll(dir)
+		}
+	}
+}
+
+// A capture that is too large to ride is written or not, whichever write fails; where it is,
+// the record that names it does not come without it.
+func TestALargeCaptureIsWholeOrRefused(t *testing.T) {
+	t.Parallel()
+	for k := 1; ; k++ {
+		what := fmt.Sprintf("call %d fails", k)
+		dir, faulty := inMemory(t), &vfs.Faulty{FS: vfs.OS()}
+		l, _ := opened(t, dir, Options{FS: faulty})
+		faulty.FailAt(k, syscall.EIO, false)
+		name, err := l.WriteBlob(boxA, make([]byte, maxRiding+1))
+		if err == nil {
+			_, err = l.Append(context.Background(), draft(boxA, 0), exitWith(boxA, 0, name))
+		}
+		reached := faulty.Failed()
+		faulty.FailAt(0, 0, false)
+		acked := map[format.Sandbox][]string{boxA: nil}
+		if err == nil {
+			acked[boxA] = []string{"0"}
+		}
+		goesOn(t, what, l, 100, acked)
+		holds(t, what, l, acked)
+		l.Close()
+		again, _ := opened(t, dir, Options{})
+		holds(t, what+", opened anew", again, acked)
+		if !reached {
+			break
 		}
 	}
 }
@@ -231,19 +276,23 @@ func load(dir string, to io.Writer) error {
 		wg.Go(func() {
 			id := []format.Sandbox{boxA, boxB}[g%2]
 			for i := 0; ; i++ {
-				rs, err := l.Append(context.Background(), draft(id, i))
+				name, err := l.WriteBlob(id, fmt.Appendf(nil, "output %d %d", g, i))
+				var rs []format.Record
+				if err == nil {
+					rs, err = l.Append(context.Background(), draft(id, i), exitWith(id, i, name))
+				}
 				if err != nil {
 					errs <- err
 					return
 				}
 				mu.Lock()
-				fmt.Fprintf(to, "%s %d\n", id, rs[0].Seq)
+				fmt.Fprintf(to, "%s %d\n", id, rs[1].Seq)
 				mu.Unlock()
 				if g == 0 && i%37 == 36 {
 					l.RotateKey(context.Background())
 				}
 				if g == 1 && i%29 == 28 {
-					l.Archive(context.Background(), id, time.Now())
+					l.Archive(context.Background(), id, "web", time.Now())
 				}
 			}
 		})
@@ -294,11 +343,12 @@ func TestAKilledProcessLosesNothing(t *testing.T) {
 			if err != nil || p.Records < seq {
 				t.Fatalf("%+v, %v; %d were acknowledged; %+v", p, err, seq, report)
 			}
-			got := execs(t, l.Reader, format.Sandbox(id), Filter{Kinds: []format.Kind{format.KindExec}})
+			got := execs(t, l, format.Sandbox(id), Filter{Kinds: []format.Kind{format.KindExec}})
 			if !slices.Contains(got, "0") {
 				t.Fatal(len(got))
 			}
 		}
+		holds(t, "killed", l, map[format.Sandbox][]string{boxA: nil, boxB: nil})
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -325,6 +375,56 @@ func (f *full) Mkdir(dir int, name string, mode uint32) error {
 	return errors.Join(unix.ENOSPC, f.Rmdir(dir, name))
 }
 
+// A torn intake opens on a full disk, too: what was acknowledged is read, and nothing is
+// appended until there is room to set aside what was torn.
+func TestATornTailOnAFullDiskWaitsForRoom(t *testing.T) {
+	t.Parallel()
+	dir, disk := t.TempDir(), &full{FS: vfs.OS()}
+	l, _ := opened(t, dir, Options{FS: disk})
+	appended(t, l, draft(boxA, 1))
+	if _, err := l.Checkpoint(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	appended(t, l, draft(boxA, 2))
+	torn := copied(t, dir)
+	name := filepath.Join(torn, fileIntake)
+	intake, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const tail = "R 1 700 {torn"
+	if err := os.WriteFile(name, append(intake, tail...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	disk.is.Store(true)
+	again, report := opened(t, torn, Options{FS: disk})
+	if !report.Torn || len(report.Aside) != 0 || report.Mended != 1 {
+		t.Errorf("%+v", report)
+	}
+	for range 2 {
+		if _, err := again.Append(t.Context(), draft(boxA, 3)); !fault.Is(err, fault.NoSpace) {
+			t.Errorf("appended behind what is torn: %v", err)
+		}
+		if _, err := again.Checkpoint(t.Context()); !fault.Is(err, fault.NoSpace) {
+			t.Errorf("folded what is torn: %v", err)
+		}
+		if last, err := again.Last(t.Context(), boxA); err != nil || last != 2 {
+			t.Errorf("%d, %v", last, err)
+		}
+		if got := execs(t, again, boxA, Filter{}); !slices.Equal(got, []string{"1", "2"}) {
+			t.Errorf("%q", got)
+		}
+		verified(t, again.Reader, boxA, 2)
+	}
+	disk.is.Store(false)
+	appended(t, again, draft(boxA, 3))
+	verified(t, again.Reader, boxA, 3)
+	kept, err := os.ReadFile(name + ".torn-1")
+	if err != nil || string(kept) != tail {
+		t.Errorf("%q, %v", kept, err)
+	}
+}
+
 // On a full disk the intake takes what there is no room for elsewhere, over a restart.
 func TestAFullDiskLetsRecordsBeAppended(t *testing.T) {
 	t.Parallel()
@@ -334,7 +434,7 @@ func TestAFullDiskLetsRecordsBeAppended(t *testing.T) {
 	disk.is.Store(true)
 	appended(t, l, draft(boxB, 1), draft(boxA, 2))
 	appended(t, l, draft(boxB, 2))
-	if got := execs(t, l.Reader, boxB, Filter{}); len(got) != 0 {
+	if got := execs(t, l, boxB, Filter{}); len(got) != 0 {
 		t.Fatalf("there was room for %q", got)
 	}
 	verified(t, l.Reader, boxB, 2)
@@ -348,7 +448,7 @@ func TestAFullDiskLetsRecordsBeAppended(t *testing.T) {
 	if _, err := l.Checkpoint(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := execs(t, l.Reader, boxB, Filter{}); !slices.Equal(got, []string{"1", "2", "3", "4"}) {
+	if got := execs(t, l, boxB, Filter{}); !slices.Equal(got, []string{"1", "2", "3", "4"}) {
 		t.Errorf("%q", got)
 	}
 	verified(t, l.Reader, boxA, 2)

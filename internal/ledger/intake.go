@@ -11,6 +11,7 @@ import (
 
 // The intake is lines: of a batch its records, and then what makes them count.
 //
+//	B SANDBOX NAME BASE64     a capture that came with the batch, before the records
 //	R FIRST OFFSET RECORD     a record, and where it belongs: segment and offset
 //	C SHA256 "CHECKPOINT"     hash of the batch's lines before; the signed checkpoint after it
 
@@ -23,6 +24,7 @@ type entry struct {
 
 // batch is what was appended at once.
 type batch struct {
+	captures   []*capture
 	entries    []entry
 	checkpoint []byte
 }
@@ -73,6 +75,13 @@ func parseBatch(b []byte) (one batch, n int) {
 				return batch{}, 0
 			}
 			one.entries = append(one.entries, e)
+			n += len(line) + 1
+		case len(w) == 4 && string(w[0]) == "B" && len(one.entries) == 0:
+			c := parseCapture(w[1], w[2], w[3])
+			if c == nil || !bytes.Equal(c.encode(nil), b[n:n+len(line)+1]) {
+				return batch{}, 0
+			}
+			one.captures = append(one.captures, c)
 			n += len(line) + 1
 		case len(w) > 0 && string(w[0]) == "C" && len(one.entries) > 0:
 			_, quoted, _ := bytes.Cut(line[2:], []byte{' '})

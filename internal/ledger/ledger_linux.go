@@ -21,7 +21,8 @@ type Ledger struct {
 	lock *os.File
 
 	naming    *secrets   // as it was opened with: what names blobs never changes
-	blobs     sync.Mutex // held while a blob is written
+	blobs     sync.Mutex // held while a capture is taken
+	captures  captures
 	asks      chan ask
 	closeOnce sync.Once
 	closing   chan struct{} // closed when nothing more is taken
@@ -32,9 +33,10 @@ type Ledger struct {
 	secrets *secrets
 	state   state
 	broken  bool // a write failed half way: the disk is to be read again first
+	torn    bool // the intake has a torn tail, for which there is no room elsewhere
 
-	late     []*plan // on a full disk: what the intake has, and is not yet where it is read
-	reserved int64   // up to where the intake has room, whatever else fills the disk
+	late     late
+	reserved int64 // up to where the intake has room, whatever else fills the disk
 }
 
 // ask is what serve is asked for: records, or anything else that needs the state.
@@ -78,6 +80,9 @@ func (l *Ledger) Size(ctx context.Context) (leaves int64, err error) {
 // removed. What was appended before can be read when it returns.
 func (l *Ledger) Last(ctx context.Context, id format.Sandbox) (seq int64, err error) {
 	err = l.do(ctx, "find the end of a part", func() error {
+		if err := l.settle(); err != nil {
+			return err
+		}
 		if h := l.state.heads[id]; !h.removed {
 			seq = h.seq
 		}
@@ -87,14 +92,23 @@ func (l *Ledger) Last(ctx context.Context, id format.Sandbox) (seq int64, err er
 }
 
 func (l *Ledger) ask(ctx context.Context, a ask) answer {
+	got, begun := l.askUntil(ctx.Done(), a)
+	if !begun {
+		return answer{err: context.Cause(ctx)}
+	}
+	return got
+}
+
+// askUntil asks serve, unless done is closed before it begins with that.
+func (l *Ledger) askUntil(done <-chan struct{}, a ask) (got answer, begun bool) {
 	a.reply = make(chan answer, 1)
 	select {
 	case l.asks <- a:
-		return <-a.reply
-	case <-ctx.Done():
-		return answer{err: context.Cause(ctx)}
+		return <-a.reply, true
+	case <-done:
+		return answer{}, false
 	case <-l.closing:
-		return answer{err: fault.New(fault.Unavailable, "it is closed")}
+		return answer{err: fault.New(fault.Unavailable, "it is closed")}, true
 	}
 }
 
@@ -112,10 +126,19 @@ const most = 256
 func (l *Ledger) serve() {
 	defer close(l.closed)
 	defer l.unlock()
-	for {
+	for more := true; ; {
+		if more {
+			select {
+			case a := <-l.asks:
+				l.handle(a)
+			default:
+				more = l.idle()
+			}
+			continue
+		}
 		select {
 		case <-l.closing:
-			if !l.broken && l.state.intake > 0 {
+			if !l.broken && !l.torn && l.state.intake > 0 {
 				if err := l.fold(); !fault.Is(err, fault.NoSpace) { // the intake has it all
 					l.closeErr = err
 				}
@@ -123,8 +146,18 @@ func (l *Ledger) serve() {
 			return
 		case a := <-l.asks:
 			l.handle(a)
+			more = true
 		}
 	}
+}
+
+// writable: nothing is written behind what is torn, and that is not thrown away.
+func (l *Ledger) writable() error {
+	if !l.torn {
+		return nil
+	}
+	return fault.New(fault.NoSpace, "the end of its intake is torn, and there is no room to set that aside").
+		WithHint("make room on the file system of %s: then it goes on by itself", l.path)
 }
 
 // unlock lets another process open the ledger. It says so, rather than to close the file
@@ -171,9 +204,9 @@ func (l *Ledger) handle(a ask) {
 	}
 }
 
-// mend reads the disk again after a failure.
+// mend reads the disk again after a failure, and where there was no room for what is torn.
 func (l *Ledger) mend() error {
-	if !l.broken {
+	if !l.broken && !l.torn {
 		return nil
 	}
 	_, err := l.load()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,8 +46,13 @@ func appended(t testing.TB, l *Ledger, drafts ...Draft) []format.Record {
 	return rs
 }
 
+// reader is a Reader, or a Ledger, which gives what is late as well.
+type reader interface {
+	Read(id format.Sandbox, f Filter) iter.Seq2[*format.Record, error]
+}
+
 // execs gives the ids of the commands of a sandbox's records.
-func execs(t testing.TB, r Reader, id format.Sandbox, f Filter) (all []string) {
+func execs(t testing.TB, r reader, id format.Sandbox, f Filter) (all []string) {
 	t.Helper()
 	for rec, err := range r.Read(id, f) {
 		if err != nil {
@@ -218,14 +224,14 @@ func TestArchivedSegmentsAreReadAndVerified(t *testing.T) {
 	for i := range 30 {
 		appended(t, l, draft(boxA, i))
 	}
-	n, err := l.Archive(t.Context(), boxA, time.Now().Add(time.Hour))
+	n, err := l.Archive(t.Context(), boxA, "web", time.Now().Add(time.Hour))
 	if err != nil || n < 20 {
 		t.Fatalf("%d, %v", n, err)
 	}
-	if got := execs(t, l.Reader, boxA, Filter{}); len(got) != 30 {
+	if got := execs(t, l, boxA, Filter{}); len(got) != 30 {
 		t.Errorf("%d of 30", len(got))
 	}
-	if got := execs(t, l.Reader, boxA, Filter{From: 7, Limit: 1}); len(got) != 1 || got[0] != "6" {
+	if got := execs(t, l, boxA, Filter{From: 7, Limit: 1}); len(got) != 1 || got[0] != "6" {
 		t.Errorf("%q", got)
 	}
 	verified(t, l.Reader, boxA, 31)

@@ -43,6 +43,7 @@ type Opened struct {
 	New    bool     // there was no ledger
 	Mended int      // acknowledged records that were not yet, or may not have been, where they are read
 	Aside  []string // files, below the ledger's directory, that hold what was torn: it was never acknowledged
+	Torn   bool     // there is no room to set aside what is torn in the intake: nothing is appended until there is
 }
 
 // Open opens the ledger in a directory, which is made if it is missing, and mends what a
@@ -95,17 +96,11 @@ func (l *Ledger) load() (o Opened, err error) {
 	if err != nil {
 		return o, err
 	}
-	if end < len(intake) {
-		kept, err := l.aside(fileIntake, intake[end:])
-		if err != nil {
-			return o, err
-		}
-		o.Aside = append(o.Aside, kept)
-		if err := l.edit(fileIntake, nil, func(fd int) error { return l.fs.Truncate(fd, int64(end)) }); err != nil {
-			return o, err
-		}
+	if o.Torn, err = l.setTornAside(intake, end, &o); err != nil {
+		return o, err
 	}
-	l.state, l.late, l.reserved = s, nil, 0
+	l.torn = o.Torn
+	l.state, l.late, l.reserved = s, late{}, 0
 	redone := map[string]int64{}
 	for _, b := range batches {
 		p, err := replay(&l.state, l.secrets.keys, b)
@@ -115,9 +110,7 @@ func (l *Ledger) load() (o Opened, err error) {
 		if p == nil {
 			continue // it was flushed before the intake could begin anew
 		}
-		if err := l.placeSoon(p); err != nil {
-			return o, err
-		}
+		l.late.add(p.writesOf()...)
 		for _, w := range p.writes {
 			redone[w.file] = w.offset + int64(len(w.bytes))
 		}
@@ -125,14 +118,21 @@ func (l *Ledger) load() (o Opened, err error) {
 		l.state.took(p)
 	}
 	l.state.intake = int64(end)
-	if len(l.late) > 0 {
+	l.captures.drop(func(c *capture) bool { return !c.waiting && !l.late.has(c.file()) })
+	if err := l.placeLate(); fault.Is(err, fault.NoSpace) {
 		l.broken = false
-		return o, nil // a full disk: whoever opens it makes room, and then it is placed
+		return o, nil // whoever opens it makes room, and then it is placed
+	} else if err != nil {
+		return o, err
 	}
 	for name, end := range redone {
 		if err := l.cut(name, end, &o); err != nil {
 			return o, err
 		}
+	}
+	if o.Torn {
+		l.broken = false
+		return o, nil
 	}
 	if l.state.intake > 0 || o.New {
 		// With a full disk whoever opens it makes room, and then asks again.
@@ -146,6 +146,27 @@ func (l *Ledger) load() (o Opened, err error) {
 	err = l.finish()
 	l.broken = err != nil
 	return o, err
+}
+
+// setTornAside takes what is behind the last whole batch out of the intake. On a full disk
+// it stays there, which is told.
+func (l *Ledger) setTornAside(intake []byte, end int, o *Opened) (stays bool, err error) {
+	if end == len(intake) {
+		return false, nil
+	}
+	kept, err := l.aside(fileIntake, intake[end:])
+	if err = fault.Wrap(err, "set aside what was torn"); err != nil {
+		return fault.Is(err, fault.NoSpace), ignoreNoSpace(err)
+	}
+	o.Aside = append(o.Aside, kept)
+	return false, l.edit(fileIntake, nil, func(fd int) error { return l.fs.Truncate(fd, int64(end)) })
+}
+
+func ignoreNoSpace(err error) error {
+	if fault.Is(err, fault.NoSpace) {
+		return nil
+	}
+	return err
 }
 
 // begin makes what a ledger consists of, where nothing is yet.

@@ -6,9 +6,11 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -24,13 +26,94 @@ func NewReader(dir string) Reader { return Reader{dir} }
 // Filter says which records are wanted. The zero Filter wants all.
 type Filter struct {
 	From  int64         // none whose seq is smaller
-	Since time.Time     // none that is older
+	Since time.Time     // none that is older, by a clock that was not set back
 	Kinds []format.Kind // of these alone; none is all
 	Limit int           // so many at most; 0 is all
 }
 
 func (f *Filter) wants(r *format.Record) bool {
 	return r.Seq >= f.From && !r.Time.Before(f.Since) && (len(f.Kinds) == 0 || slices.Contains(f.Kinds, r.Kind()))
+}
+
+// Newest gives the newest n records of a sandbox that a filter wants, the oldest of them
+// first. It reads from the end backwards, no further than it must but for the rest of a
+// segment. Limit of the filter does not count.
+func (r Reader) Newest(ctx context.Context, id format.Sandbox, f Filter, n int) ([]*format.Record, error) {
+	if !id.Valid() {
+		return nil, fault.New(fault.Invalid, "%.80q is no sandbox", string(id))
+	}
+	all, err := segments(r.root, id)
+	if err != nil {
+		return nil, fault.Wrap(err, "read the ledger of %s", id)
+	}
+	first, err := r.firstSince(id, all, f.Since)
+	if err != nil {
+		return nil, fault.Wrap(err, "read the ledger of %s", id)
+	}
+	f.Limit = 0
+	var found []*format.Record
+	next := int64(math.MaxInt64) // where what is read already begins
+	for _, at := range slices.Backward(all) {
+		if len(found) >= n || next <= max(f.From, first) {
+			break
+		}
+		var part []*format.Record
+		within := f
+		within.From = max(f.From, at)
+		for rec, err := range r.Read(id, within) {
+			if err == nil && rec.Seq%1024 == 0 {
+				err = context.Cause(ctx)
+			}
+			if err != nil {
+				return nil, err
+			}
+			if rec.Seq >= next {
+				break
+			}
+			part = append(part, rec)
+			part = part[max(0, len(part)+len(found)-n):]
+		}
+		found, next = append(part, found...), at
+	}
+	return found, nil
+}
+
+// firstWanted gives the number from which on what a filter wants is looked for.
+func (r Reader) firstWanted(id format.Sandbox, f Filter) (int64, error) {
+	if f.Since.IsZero() {
+		return f.From, nil
+	}
+	all, err := segments(r.root, id)
+	if err != nil {
+		return 0, err
+	}
+	i, found := slices.BinarySearch(all, f.From)
+	if !found {
+		i--
+	}
+	all = all[max(0, i):]
+	first, err := r.firstSince(id, all, f.Since)
+	return max(f.From, first), err
+}
+
+// firstSince gives the first record of the segment in which the records of a sandbox that
+// are not older than a time begin, by the times of the segments' first records. Where the
+// clock was set back, some that were recorded before that are missed.
+func (r Reader) firstSince(id format.Sandbox, all []int64, since time.Time) (first int64, err error) {
+	if since.IsZero() || len(all) == 0 {
+		return 0, nil
+	}
+	i := sort.Search(len(all), func(i int) bool {
+		for rec, rerr := range r.Read(id, Filter{From: all[i], Limit: 1}) {
+			if rerr != nil {
+				err = errors.Join(err, rerr)
+				return false
+			}
+			return !rec.Time.Before(since)
+		}
+		return false
+	})
+	return all[max(0, i-1)], err
 }
 
 // Read gives the records of a sandbox, the oldest first, as they are on the disk now;
@@ -122,8 +205,13 @@ func (r Reader) each(id format.Sandbox, f Filter, wait func() bool, yield func(*
 	}
 	c := &cursor{path: r.root, id: id}
 	defer c.close()
-	if f.From > 1 {
-		if err := c.skip(f.From); err != nil {
+	first, err := r.firstWanted(id, f)
+	if err != nil {
+		fail(err)
+		return
+	}
+	if first > 1 {
+		if err := c.skip(first); err != nil {
 			fail(err)
 			return
 		}

@@ -19,18 +19,19 @@ import (
 
 // Archive compresses the segments of a sandbox whose records are all older than before,
 // but never the last segment, which is appended to. They are read and verified as ever.
-// It gives how many records it compressed, which is recorded as well.
-func (l *Ledger) Archive(ctx context.Context, id format.Sandbox, before time.Time) (records int64, err error) {
+// It gives how many records it compressed, which is recorded as well, with the name that the
+// sandbox has.
+func (l *Ledger) Archive(ctx context.Context, id format.Sandbox, name string, before time.Time) (records int64, err error) {
 	err = l.do(ctx, "archive a part", func() error {
 		h, ok := l.state.heads[id]
 		if !ok || h.removed {
 			return fault.New(fault.NotFound, "there are no records of %s", id)
 		}
-		old, next, err := l.archivable(id, h, before)
-		if err != nil || len(old) == 0 {
+		if err := l.fold(); err != nil {
 			return err
 		}
-		if err := l.fold(); err != nil {
+		old, next, err := l.archivable(id, h, before)
+		if err != nil || len(old) == 0 {
 			return err
 		}
 		for _, first := range old {
@@ -39,7 +40,7 @@ func (l *Ledger) Archive(ctx context.Context, id format.Sandbox, before time.Tim
 			}
 		}
 		records = next - old[0]
-		if err := l.appendNow(Draft{Sandbox: id, Observer: format.ByDaemon, Body: &format.Archive{First: old[0], Last: next - 1}}); err != nil {
+		if err := l.appendNow(Draft{Sandbox: id, Name: name, Observer: format.ByDaemon, Body: &format.Archive{First: old[0], Last: next - 1}}); err != nil {
 			return err
 		}
 		for _, first := range old {
@@ -120,6 +121,7 @@ func (l *Ledger) Remove(ctx context.Context, id format.Sandbox) error {
 			err = l.fold()
 		}
 		if err == nil {
+			l.captures.drop(func(c *capture) bool { return c.id == id })
 			err = l.wipe(id)
 		}
 		l.broken = l.broken || err != nil

@@ -38,7 +38,7 @@ type plan struct {
 	tree    format.Tree
 	heads   map[format.Sandbox]head // those that change
 	lines   []byte                  // for the intake
-	writes  []write                 // for the segments
+	writes  []write                 // for the segments, and captures
 	hashes  []byte                  // for the stored hashes
 	before  int64                   // leaves before
 	segment int64                   // most bytes of a segment
@@ -105,6 +105,16 @@ func (p *plan) place(id format.Sandbox, h head, r *format.Record, line []byte) {
 	}
 }
 
+// withCaptures gives the lines of the plan's batch with captures before them, which are
+// then part of the plan.
+func (p *plan) withCaptures(all []*capture) (lines []byte) {
+	for _, c := range all {
+		lines = c.encode(lines)
+		p.writes = append(p.writes, write{c.file(), 0, c.content})
+	}
+	return append(lines, p.lines...)
+}
+
 // took makes the state that of the plan.
 func (s *state) took(p *plan) {
 	maps.Copy(s.heads, p.heads)
@@ -143,6 +153,7 @@ func replay(s *state, keys format.Keys, b batch) (*plan, error) {
 		}
 		p.place(r.Sandbox, h, r, e.line)
 	}
+	p.withCaptures(b.captures)
 	if p.tree.Size() != c.Size || p.tree.Root() != c.Root {
 		return nil, fault.New(fault.Corrupt, "log/intake of the ledger has other records than its checkpoint of size %d", c.Size)
 	}

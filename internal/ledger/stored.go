@@ -15,8 +15,7 @@ const hashSize = int64(len(format.Hash{}))
 // storedCount is how many hashes are stored for n leaves.
 func storedCount(n int64) int64 { return tlog.StoredHashCount(n) }
 
-func parent(name string) string     { return filepath.Dir(name) }
-func segmentDir(name string) string { return filepath.Base(filepath.Dir(name)) }
+func parent(name string) string { return filepath.Dir(name) }
 
 // stored is the file of the tree's hashes, open to be read. Hashes near the one before
 // come from memory; so it is one goroutine's.

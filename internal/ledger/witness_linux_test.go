@@ -60,7 +60,7 @@ func TestAWitnessSignsWhatABundleGrewFrom(t *testing.T) {
 	}
 	if now, err := keysOf(t, l).Checkpoint(p.Checkpoint); err != nil {
 		t.Error(err)
-	} else if lines := execs(t, l.Reader, boxB, Filter{}); len(lines) != 3 || now.Size != p.Leaf+1 {
+	} else if lines := execs(t, l, boxB, Filter{}); len(lines) != 3 || now.Size != p.Leaf+1 {
 		t.Error(lines, now)
 	} else if err := tlog.CheckRecord(p.Proof, now.Size, tlog.Hash(now.Root), p.Leaf, tlog.Hash(l.state.heads[boxB].hash)); err != nil {
 		t.Error(err)

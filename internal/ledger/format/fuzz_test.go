@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -28,6 +29,20 @@ func FuzzParse(f *testing.F) {
 		again, err := Encode(r)
 		if err != nil || !bytes.Equal(again, line) {
 			t.Errorf("%q is written %q, %v", line, again, err)
+		}
+	})
+}
+
+// A request to a witness that is read is the one text of it.
+func FuzzParseGrowth(f *testing.F) {
+	checkpoint := []byte("o\n1\n" + strings.Repeat("A", 43) + "=\n\n— o AAAA\n")
+	f.Add(Growth{Checkpoint: checkpoint}.Text())
+	f.Add(Growth{Old: 7, Proof: make([]Hash, 3), Checkpoint: checkpoint}.Text())
+	f.Add([]byte("old -1\n\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		g, err := ParseGrowth(b)
+		if err == nil && (g.Old < 0 || len(g.Proof) > maxProof || !bytes.Equal(g.Text(), b)) {
+			t.Errorf("%q is written %q", b, g.Text())
 		}
 	})
 }

@@ -216,7 +216,7 @@ type Limit struct {
 
 // Lost tells: records that could not be kept.
 type Lost struct {
-	Count  int64  `json:"count" jsonschema:"How many"`
+	Count  int64  `json:"count" jsonschema:"How many; 0 where that is not known"`
 	Of     string `json:"of,omitempty" jsonschema:"Their kind, where it is known"`
 	Reason string `json:"reason" jsonschema:"Why"`
 }

@@ -1,0 +1,99 @@
+//go:build linux
+
+package engine
+
+import (
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+)
+
+// sessions are the records of who came to a command of a sandbox and left it, in a line.
+func (h *home) sessions(name string) string {
+	var out []string
+	for _, r := range h.told(h.id(name), format.KindSession) {
+		out = append(out, r.Body.(*format.Session).Event)
+	}
+	return strings.Join(out, " ")
+}
+
+// Who begins a command at a terminal is recorded to have come with its beginning, and once to
+// have left: at its end, or before, when the client went away.
+func TestATerminalIsComeToAndLeftOnce(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.onDir("a")
+	h.run("a", "true")
+	tty := wire.ExecRequest{Cmd: []string{"true"}, TTY: true}
+
+	before := h.kinds(h.id("a"))
+	client, server := net.Pipe()
+	go func() { _, _ = io.Copy(io.Discard, client) }()
+	if _, err := h.Exec(ctx, "a", tty, server); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.TrimPrefix(h.kinds(h.id("a")), before); got != " exec session exit session" {
+		t.Errorf("%q", got)
+	}
+	if err := client.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	// The client is gone from the first.
+	if _, err := h.Exec(ctx, "a", tty, stream{strings.NewReader(""), io.Discard}); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.sessions("a"); got != "attached left attached left" {
+		t.Errorf("%q", got)
+	}
+
+	// What did not begin was not come to.
+	box := h.box("a")
+	box.refusing.Store(true)
+	before = h.kinds(h.id("a"))
+	if _, err := h.Exec(ctx, "a", tty, stream{strings.NewReader(""), io.Discard}); !fault.Is(err, fault.Invalid) {
+		t.Error(err)
+	}
+	if got := strings.TrimPrefix(h.kinds(h.id("a")), before); got != " exec session undone undone" {
+		t.Errorf("%q", got)
+	}
+	box.refusing.Store(false)
+
+	// Who has no terminal does not sit anywhere.
+	was := h.sessions("a")
+	h.run("a", "true")
+	if got := h.sessions("a"); got != was {
+		t.Errorf("%q", got)
+	}
+}
+
+// Whatever comes first, the end or the going away, and whether the command began, it is told
+// once that he left, and not without that he came.
+func TestThePresenceEndsOnce(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		steps string
+		want  int
+	}{{"", 0}, {"l", 0}, {"ll", 0}, {"c", 0}, {"cl", 1}, {"lc", 1}, {"cll", 1}, {"lcl", 1}} {
+		n := 0
+		p := &presence{tell: func() { n++ }}
+		for _, s := range c.steps {
+			if s == 'c' {
+				p.came()
+			} else {
+				p.leaves()
+			}
+		}
+		if n != c.want {
+			t.Errorf("%q: told %d times, want %d", c.steps, n, c.want)
+		}
+	}
+	nobody := &presence{}
+	nobody.came()
+	nobody.leaves()
+}

@@ -1,0 +1,49 @@
+package ledger
+
+import (
+	"context"
+	"iter"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+)
+
+// Read is Reader.Read, of all that was appended before it is called. On a full disk some of
+// that may be missing.
+func (l *Ledger) Read(id format.Sandbox, f Filter) iter.Seq2[*format.Record, error] {
+	return l.settled(func() iter.Seq2[*format.Record, error] { return l.Reader.Read(id, f) })
+}
+
+// After is Reader.After, of all that was appended before it is called, as Read.
+func (l *Ledger) After(leaf int64) iter.Seq2[*format.Record, error] {
+	return l.settled(func() iter.Seq2[*format.Record, error] { return l.Reader.After(leaf) })
+}
+
+// Newest is Reader.Newest, of all that was appended before it is called, as Read.
+func (l *Ledger) Newest(ctx context.Context, id format.Sandbox, f Filter, n int) ([]*format.Record, error) {
+	if err := l.settleFirst(); err != nil {
+		return nil, err
+	}
+	return l.Reader.Newest(ctx, id, f, n)
+}
+
+// settleFirst has what was appended placed, before it is read. A ledger that is closed has
+// placed what it could.
+func (l *Ledger) settleFirst() error {
+	got, _ := l.askUntil(nil, ask{do: l.settle})
+	if fault.Is(got.err, fault.Unavailable) {
+		return nil
+	}
+	return fault.Wrap(got.err, "read the ledger in %s", l.path)
+}
+
+// settled is what read gives, after settleFirst.
+func (l *Ledger) settled(read func() iter.Seq2[*format.Record, error]) iter.Seq2[*format.Record, error] {
+	return func(yield func(*format.Record, error) bool) {
+		if err := l.settleFirst(); err != nil {
+			yield(nil, err)
+			return
+		}
+		read()(yield)
+	}
+}

@@ -1,0 +1,139 @@
+package ledger
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+)
+
+const (
+	// maxRiding is how large a capture may be that rides in the intake, in bytes, and
+	// maxWaiting how much of them waits for a batch. What exceeds that is written to its own
+	// file at once.
+	maxRiding  = 256 << 10
+	maxWaiting = 1 << 20
+)
+
+// capture is one that is to be placed, or was read from the intake.
+type capture struct {
+	id      format.Sandbox
+	name    string
+	content []byte
+	waiting bool // for the next batch
+}
+
+func (c *capture) file() string { return captureFile(c.id, c.name) }
+
+func captureFile(id format.Sandbox, name string) string {
+	return dirBlobs + "/" + string(id) + "/" + name
+}
+
+// encode appends the line of a capture in the intake.
+func (c *capture) encode(b []byte) []byte {
+	return fmt.Appendf(b, "B %s %s %s\n", c.id, c.name, base64.StdEncoding.EncodeToString(c.content))
+}
+
+// parseCapture reads the words that follow the B of a line; nil if they are none.
+func parseCapture(id, name, content []byte) *capture {
+	c := &capture{id: format.Sandbox(id), name: string(name)}
+	if _, err := format.ParseHash(c.name); err != nil || !c.id.Valid() {
+		return nil
+	}
+	var err error
+	if c.content, err = base64.StdEncoding.Strict().DecodeString(string(content)); err != nil {
+		return nil
+	}
+	return c
+}
+
+// captures are those that are not in their files yet. They are read from here.
+type captures struct {
+	mu      sync.Mutex
+	held    map[string]*capture // by file
+	waiting int                 // bytes of those that wait
+}
+
+// get gives the content of one that is held.
+func (c *captures) get(file string) ([]byte, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	one := c.held[file]
+	if one == nil {
+		return nil, false
+	}
+	return one.content, true
+}
+
+// hold keeps one for the next batch, if there is room.
+func (c *captures) hold(one *capture) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held[one.file()] != nil {
+		return true
+	}
+	if len(one.content) > maxRiding || c.waiting+len(one.content) > maxWaiting {
+		return false
+	}
+	if c.held == nil {
+		c.held = map[string]*capture{}
+	}
+	one.content, one.waiting = append([]byte{}, one.content...), true // never nil
+	c.held[one.file()] = one
+	c.waiting += len(one.content)
+	return true
+}
+
+// next gives those that wait for a batch, in order of their files.
+func (c *captures) next() (all []*capture) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, one := range c.held {
+		if one.waiting {
+			all = append(all, one)
+		}
+	}
+	slices.SortFunc(all, func(a, b *capture) int { return bytes.Compare([]byte(a.file()), []byte(b.file())) })
+	return all
+}
+
+// took: the intake has them.
+func (c *captures) took(all []*capture) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, one := range all {
+		c.served(one)
+	}
+}
+
+// placed: a file is written.
+func (c *captures) placed(file string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if one := c.held[file]; one != nil {
+		c.served(one)
+		delete(c.held, file)
+	}
+}
+
+// drop forgets those that are chosen.
+func (c *captures) drop(chosen func(*capture) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for file, one := range c.held {
+		if chosen(one) {
+			c.served(one)
+			delete(c.held, file)
+		}
+	}
+}
+
+func (c *captures) served(one *capture) {
+	if one.waiting {
+		one.waiting = false
+		c.waiting -= len(one.content)
+	}
+}

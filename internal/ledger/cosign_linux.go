@@ -1,0 +1,128 @@
+package ledger
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/hex"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// The files of a witness, below the home of its host.
+const (
+	dirWitness     = "witness"
+	fileWitnessKey = "witness/key"  // secret; see witnesskey_linux.go
+	dirSeen        = "witness/seen" // for each log the checkpoint that was cosigned last
+)
+
+// Witness vouches for the logs of other hosts: it cosigns a checkpoint when the log grew
+// from the last one that it cosigned, and never one that contradicts that. It is asked as
+// C2SP tlog-witness says, and answers by tlog-cosignature/v1. What it saw is flushed before
+// the cosignature is given away. Its methods may be called by many goroutines.
+type Witness struct {
+	files
+	now func() time.Time
+	mu  sync.Mutex // held while it signs: between what was seen last and what is now
+}
+
+// NewWitness gives the witness of a host, by its home. Its key is made when it first cosigns.
+func NewWitness(home string, fs vfs.FS, now func() time.Time) *Witness {
+	return &Witness{files: files{fs, home}, now: now}
+}
+
+// Cosigned is a checkpoint that was cosigned.
+type Cosigned struct {
+	Checkpoint []byte // as it came, with the cosignature behind it
+	Signature  string // the line of the cosignature
+	Key        string // verifier key of the witness
+	Log        format.Checkpoint
+	Before     int64 // size of the checkpoint cosigned before; 0 for none
+}
+
+// Cosign cosigns the checkpoint of a log whose verifier keys are trusted: by the text of a
+// format.Growth from the size that was cosigned last, which is 0 for a log that is new here.
+// It is Denied for a checkpoint that none of these keys signed, Conflict where the proof is
+// from another size, and Corrupt where the log did not grow, which is what a witness is for.
+func (w *Witness) Cosign(request []byte, trusted []string) (*Cosigned, error) {
+	g, err := format.ParseGrowth(request)
+	if err != nil {
+		return nil, err
+	}
+	c, err := trustedCheckpoint(g.Checkpoint, trusted)
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last, err := w.seen(c.Origin)
+	if err != nil {
+		return nil, fault.Wrap(err, "read what was cosigned of %s", c.Origin)
+	}
+	if err := follows(last, c, g); err != nil {
+		return nil, err
+	}
+	name, key, err := w.ready()
+	if err == nil {
+		err = w.replace(seenFile(c.Origin), []byte(c.Text()))
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, "cosign a checkpoint of %s", c.Origin)
+	}
+	line := format.Cosign(c, name, key, w.now())
+	return &Cosigned{append(bytes.Clone(g.Checkpoint), line...), line, format.WitnessKey(name, key.Public().(ed25519.PublicKey)), c, last.Size}, nil
+}
+
+// trustedCheckpoint gives the checkpoint of a note that is signed by one of the keys.
+func trustedCheckpoint(note []byte, trusted []string) (c format.Checkpoint, err error) {
+	if len(trusted) == 0 {
+		return c, fault.New(fault.Invalid, "no key of the log is named").WithHint("its host prints them with: coppice ledger keys")
+	}
+	for _, key := range trusted {
+		if c, err = (format.Keys{{Key: key}}).Checkpoint(note); err == nil {
+			return c, nil
+		}
+	}
+	return c, fault.New(fault.Denied, "this checkpoint is not signed by a key that was named").Because(err).
+		WithHint("its host prints its keys with: coppice ledger keys")
+}
+
+// follows decides whether a checkpoint may be cosigned after the last one.
+func follows(last, c format.Checkpoint, g format.Growth) error {
+	switch {
+	case g.Old > c.Size:
+		return fault.New(fault.Invalid, "the proof is from size %d, and the checkpoint is of %d", g.Old, c.Size)
+	case c.Size < last.Size:
+		return fault.New(fault.Corrupt, "a checkpoint of %s of size %d was cosigned, and this one is of %d: it is an old one, or the log was rolled back", c.Origin, last.Size, c.Size).
+			WithHint("ask for the newest: coppice ledger checkpoint --from %d", last.Size)
+	case c.Size == last.Size && c.Root != last.Root && last.Size > 0:
+		return fault.New(fault.Corrupt, "the log %s was forked: its key signed two checkpoints of size %d", c.Origin, c.Size).
+			WithHint("do not trust its host before you know why")
+	case g.Old != last.Size:
+		return fault.New(fault.Conflict, "the proof is from size %d, and what was cosigned last is of size %d", g.Old, last.Size).
+			WithHint("on the log's host: coppice ledger checkpoint --from %d", last.Size)
+	}
+	return fault.Wrap(g.Proves(last, c), "the log %s does not grow from what was cosigned, or its proof is damaged", c.Origin)
+}
+
+// seenFile has what was seen of a log, which is named by whoever has it.
+func seenFile(origin string) string {
+	sum := sha256.Sum256([]byte(origin))
+	return dirSeen + "/" + hex.EncodeToString(sum[:])
+}
+
+// seen gives the checkpoint that was cosigned last; the zero one for none.
+func (w *Witness) seen(origin string) (c format.Checkpoint, err error) {
+	text, err := w.read(seenFile(origin))
+	if err != nil || text == nil {
+		return c, err
+	}
+	if c, err = format.ParseCheckpoint(string(text)); err == nil && c.Origin != origin {
+		err = fault.New(fault.Corrupt, "what was cosigned of %s is of %.80q", origin, c.Origin)
+	}
+	return c, err
+}

@@ -1,0 +1,113 @@
+package ledger
+
+import (
+	"io/fs"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+)
+
+// late is what the intake has, and the files that are read do not have yet. Who appended it
+// has been answered: it is placed when nobody asks for anything else, before it is read, and
+// at the latest when the intake is folded. What follows a write to the same file is one write
+// with it.
+type late struct {
+	writes []*write          // in the order in which their files were first written to
+	newest map[string]*write // of each file
+}
+
+func (q *late) add(writes ...write) {
+	for _, w := range writes {
+		if before := q.newest[w.file]; before != nil && before.offset+int64(len(before.bytes)) == w.offset {
+			before.bytes = append(before.bytes, w.bytes...)
+			continue
+		}
+		if q.newest == nil {
+			q.newest = map[string]*write{}
+		}
+		q.newest[w.file] = &w
+		q.writes = append(q.writes, &w)
+	}
+}
+
+// done takes away the first write.
+func (q *late) done() {
+	w := q.writes[0]
+	if q.newest[w.file] == w {
+		delete(q.newest, w.file)
+	}
+	if q.writes = q.writes[1:]; len(q.writes) == 0 {
+		q.writes = nil
+	}
+}
+
+// has reports whether something of a file is late.
+func (q *late) has(file string) bool { return q.newest[file] != nil }
+
+// writesOf is what a plan does to the files that are read. Doing so twice does no harm.
+func (p *plan) writesOf() []write {
+	return append(p.writes[:len(p.writes):len(p.writes)], write{fileHashes, storedCount(p.before) * hashSize, p.hashes})
+}
+
+// placeNext places the first of what is late.
+func (l *Ledger) placeNext() error {
+	w := l.late.writes[0]
+	if w.offset == 0 && w.file != fileHashes {
+		if err := l.mkdirSoon(parent(w.file)); err != nil {
+			return fault.Wrap(err, "place")
+		}
+	}
+	if err := l.put(*w); err != nil {
+		return fault.Wrap(err, "place")
+	}
+	l.late.done()
+	l.captures.placed(w.file)
+	return nil
+}
+
+// placeLate places all that is late.
+func (l *Ledger) placeLate() error {
+	for len(l.late.writes) > 0 {
+		if err := l.placeNext(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle is placeLate for who is about to read. On a full disk some of it stays late.
+func (l *Ledger) settle() error {
+	err := ignoreNoSpace(l.placeLate())
+	l.broken = l.broken || err != nil
+	return err
+}
+
+// idle places something while nobody asks for anything, and reports whether there may be
+// more to place.
+func (l *Ledger) idle() (more bool) {
+	if l.broken || len(l.late.writes) == 0 {
+		return false
+	}
+	err := l.placeNext()
+	if err != nil && !fault.Is(err, fault.NoSpace) {
+		l.broken = true // the next who asks has the disk read again, and the intake has it all
+	}
+	return err == nil
+}
+
+// mkdirSoon makes a directory unless it is there, which the next fold makes durable: until
+// then the intake has all that goes into it.
+func (l *Ledger) mkdirSoon(name string) error {
+	return l.in(name, func(dir int, base string) error {
+		l.state.dirty[parent(name)], l.state.dirty[name] = true, true // whoever made it
+		return ignore(l.fs.Mkdir(dir, base, 0o700), fs.ErrExist)
+	})
+}
+
+func (l *Ledger) put(w write) error {
+	l.state.dirty[w.file] = true
+	return l.edit(w.file, func() { l.state.dirty[parent(w.file)] = true }, func(fd int) error { return l.fs.WriteAt(fd, w.bytes, w.offset) })
+}
+
+// lateHead reports whether the end of a sandbox's chain is late.
+func (l *Ledger) lateHead(id format.Sandbox, h head) bool { return l.late.has(segment(id, h.first)) }
