@@ -248,3 +248,18 @@ while True:
 		c.Close()
 	}
 }
+
+// BenchmarkRefusedCall is one system call that is refused, and told of or not.
+func BenchmarkRefusedCall(b *testing.B) {
+	for _, tell := range []bool{false, true} {
+		b.Run(fmt.Sprintf("told=%v", tell), func(b *testing.B) {
+			many, n := tier.Refusals(b, tell), 1
+			var all time.Duration
+			for b.Loop() {
+				n = 100_000
+				all += many(n)
+			}
+			b.ReportMetric(float64(all.Nanoseconds())/float64(b.N*n), "ns/call")
+		})
+	}
+}
