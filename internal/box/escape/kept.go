@@ -177,6 +177,9 @@ func writes(p, in string) map[string]func() error {
 // directories around it as far as in, which is one of them.
 func replacements(p, in string) (map[string]func() error, error) {
 	own, err := os.MkdirTemp(filepath.Dir(in), "own")
+	if err != nil { // whoever may not write there tries from elsewhere
+		own, err = os.MkdirTemp("", "own")
+	}
 	if err != nil {
 		return nil, err
 	}
