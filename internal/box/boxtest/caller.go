@@ -24,25 +24,33 @@ import (
 // it then has to call CallerMain.
 const CallerArgv0 = "refused-caller"
 
+// noFD is no descriptor, and no command of bpf(2).
+const noFD = 1 << 20
+
 // callerAt is where giveCaller puts it.
 const callerAt = "/usr/local/bin/" + CallerArgv0
 
 // CallerMain makes system calls that are refused, as args say, and writes what came of it:
-// "all" each once; "many" N times the same; "wait" as many, and then nothing for ever.
+// "all" each once; "many" N times the same; "wait" as many, and then nothing for ever; and
+// "free" N times one that the filter looks at and lets pass.
 func CallerMain(args []string, out io.Writer) int {
 	switch {
 	case len(args) == 2 && args[1] == "all":
 		for _, c := range refusedCalls() {
 			_, _ = fmt.Fprintln(out, c.name, int(c.make()))
 		}
-	case len(args) == 3 && (args[1] == "many" || args[1] == "wait"):
+	case len(args) == 3:
+		call, want := uintptr(unix.SYS_BPF), unix.EPERM
+		if args[1] == "free" {
+			call, want = unix.SYS_IOCTL, unix.EBADF
+		}
 		n, err := strconv.Atoi(args[2])
 		if err != nil {
 			return 2
 		}
 		began := time.Now()
 		for range n {
-			if _, _, e := unix.RawSyscall(unix.SYS_BPF, 0, 0, 0); e != unix.EPERM {
+			if _, _, e := unix.RawSyscall(call, noFD, 0, 0); e != want {
 				return 3
 			}
 		}

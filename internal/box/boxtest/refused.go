@@ -215,17 +215,21 @@ var refusals = []check{
 	}},
 }
 
-// Refusals gives a box in which N refused calls can be timed, of which it tells or not: the
-// nanoseconds of all of them.
-func (tier Tier) Refusals(t testing.TB, tell bool) func(n int) time.Duration {
+// Refusals gives a box that tells of refusals or not, in which system calls can be timed:
+// many that are refused, or, with free, that the filter looks at and lets pass.
+func (tier Tier) Refusals(t testing.TB, tell bool) func(n int, free bool) time.Duration {
 	b := tier.Start(t, func(c *plan.Config) {
 		giveCaller(t, c)
 		if tell {
 			told(t, c)
 		}
 	})
-	return func(n int) time.Duration {
-		r := b.Do(t, wire.ExecRequest{Cmd: []string{callerAt, "many", strconv.Itoa(n)}})
+	return func(n int, free bool) time.Duration {
+		what := "many"
+		if free {
+			what = "free"
+		}
+		r := b.Do(t, wire.ExecRequest{Cmd: []string{callerAt, what, strconv.Itoa(n)}})
 		ns, err := strconv.ParseInt(strings.TrimSpace(r.Stdout), 10, 64)
 		if err != nil {
 			t.Fatalf("%v: %+v", err, r)

@@ -12,7 +12,7 @@ const (
 	Files    = "what is not there, or may not be changed, is refused by mounts and modes, which tell nobody"
 	Kernel   = "the kernel refuses it by itself, and tells nobody"
 	Nothing  = "nothing is refused: there is nothing to find"
-	Ordinary = "ordinary programs try it too, and do without"
+	Ordinary = "it is answered as a call that there is not, of which ordinary programs try some and do without"
 )
 
 // Record is what has to be in the ledger after an attack.
