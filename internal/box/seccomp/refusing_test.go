@@ -3,7 +3,9 @@
 package seccomp
 
 import (
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -83,6 +85,20 @@ func TestWhatIsToldIsServedByNobodyElse(t *testing.T) {
 	}
 	if RefusalsOf(Options{}) != nil {
 		t.Error("something is told that the filter answers")
+	}
+}
+
+// docs/LEDGER.md lists what is told.
+func TestTheLedgerNamesWhatIsTold(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../../docs/LEDGER.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range toldNames {
+		if !strings.Contains(string(text), "`"+name+"`") {
+			t.Errorf("%s is not named", name)
+		}
 	}
 }
 
