@@ -74,6 +74,11 @@ func (d *daemon) countRefusals(fd int) error {
 func (r *refusals) add(n notify.Refusal) {
 	r.tally.Add()
 	key := refusedKey{call: n.Call, program: n.Program[:min(len(n.Program), maxProgram)], errno: n.Errno, command: sessionOf(n.TID)}
+	r.note(key, n.TID)
+}
+
+// note counts one of thread tid.
+func (r *refusals) note(key refusedKey, tid int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if at := r.seen[key]; at != nil {
@@ -86,7 +91,7 @@ func (r *refusals) add(n notify.Refusal) {
 		r.waitLocked()
 		return
 	}
-	r.seen[key] = &refusedAt{pid: processOf(n.TID), count: 1}
+	r.seen[key] = &refusedAt{pid: processOf(tid), count: 1}
 	r.wake()
 }
 
