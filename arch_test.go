@@ -42,7 +42,7 @@ var rooms = map[string][]string{
 	"internal/boxfs":   {"internal/archive", "internal/fault", "internal/undo", "client/wire"},
 	"internal/compare": {"internal/ledger/format", "client/wire"},
 	"internal/engine": {"internal/boxfs", "internal/compare", "internal/decoy", "internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire", "internal/journal",
-		"internal/ledger", "internal/ledger/format", "internal/layer", "internal/meta", "internal/rootfs"},
+		"internal/ledger", "internal/ledger/format", "internal/testimony", "internal/layer", "internal/meta", "internal/rootfs"},
 	"internal/layer":        {"internal/archive", "internal/layer/format", "internal/quota", "internal/timeline", "internal/vfs", "internal/fault", "internal/undo", "internal/rootspec"},
 	"internal/layer/format": {"internal/timeline", "internal/fault"},
 	"internal/meta":         {"internal/timeline", "internal/fault", "internal/nearest", "client/wire"},
@@ -69,6 +69,7 @@ var rooms = map[string][]string{
 	"internal/ledger":        {"internal/ledger/format", "internal/vfs", "internal/fault"},
 	"internal/ledger/format": {"internal/fault"},
 
+	"internal/testimony": {"client/wire", "internal/ledger/format"},
 	"internal/timeline":  {"internal/fault", "internal/nearest"},
 	"internal/policy":    {"internal/fault", "internal/nearest"},
 	"internal/hook":      {"internal/fault"},

@@ -103,6 +103,7 @@ type Exit struct {
 	// limits of all processes of the sandbox that they came to while it ran, where a control
 	// group counts that: "memory" (some were killed), "pids" (some were not started)
 	Hits     []string `json:"hits,omitempty"`
+	Denials  int64    `json:"denials,omitempty"`  // how many system calls of it were refused that are told; see NetRefused
 	Message  string   `json:"message,omitempty"`  // why it could not be started, with 126 and 127
 	Snapshot string   `json:"snapshot,omitempty"` // the snapshot after it; the old head when nothing changed
 	Head     string   `json:"head,omitempty"`     // where HEAD is now

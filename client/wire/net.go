@@ -19,6 +19,16 @@ const (
 	NetDecoy   = "decoy"   // a decoy was opened, or a token of it came to the gate
 )
 
+// NetRefused is the kind of what is in the journal besides, and told to those alone who ask
+// for it by this kind: a system call was refused.
+const NetRefused = "refused"
+
+// Reasons of a NetRefused without a Syscall; others are the error that was answered.
+const (
+	RefusedKilled = "the command was ended by SIGSYS, as a call of another architecture is"
+	RefusedUntold = "more system calls were refused than could be told one by one" // Count says how many
+)
+
 // The verdicts of a NetEvent.
 const (
 	VerdictAllow = "allow"
@@ -42,7 +52,7 @@ const NetRulesEnded = "rules that held for a time have ended"
 // what a process inside made of it.
 type NetEvent struct {
 	Time    time.Time `json:"time"`              // when it happened
-	Kind    string    `json:"kind"`              // "dns", "connect", "request", "answer", "deny", "end", "policy", "ask", "decoy"; more may come
+	Kind    string    `json:"kind"`              // "dns", "connect", "request", "answer", "deny", "end", "policy", "ask", "decoy"; and "refused", if that is asked for; more may come
 	Proto   string    `json:"proto,omitempty"`   // "tcp", "udp", "icmp"; others may be denied
 	Name    string    `json:"name,omitempty"`    // the host name that it is about
 	Addr    string    `json:"addr,omitempty"`    // the address, where there is one
@@ -59,6 +69,10 @@ type NetEvent struct {
 	Out     int64     `json:"out,omitempty"`     // with "end" and "answer": bytes that went out of it
 	Count   int       `json:"count,omitempty"`   // how often it happened, where that is more than once
 	Policy  string    `json:"policy,omitempty"`  // digest of the policy that was in force
+	Syscall string    `json:"syscall,omitempty"` // with "refused": the system call, where it is known
+	Program string    `json:"program,omitempty"` // with "refused": what called it
+	PID     int       `json:"pid,omitempty"`     // with "refused": its process inside, or the first of them
+	Exec    string    `json:"exec,omitempty"`    // with "refused": the command that it belongs to
 	Until   time.Time `json:"until,omitzero"`    // with "ask" that begins to wait: when it is denied, unless somebody decides
 }
 

@@ -248,3 +248,21 @@ while True:
 		c.Close()
 	}
 }
+
+// BenchmarkRefusedCall is one system call that is refused, and told of or not; and one that
+// the filter looks at and lets pass, in the same boxes.
+func BenchmarkRefusedCall(b *testing.B) {
+	for _, tell := range []bool{false, true} {
+		for _, free := range []bool{false, true} {
+			b.Run(fmt.Sprintf("told=%v/passes=%v", tell, free), func(b *testing.B) {
+				const n = 100_000
+				calls := tier.Refusals(b, tell)
+				var all time.Duration
+				for b.Loop() {
+					all += calls(n, free)
+				}
+				b.ReportMetric(float64(all.Nanoseconds())/float64(b.N*n), "ns/call")
+			})
+		}
+	}
+}

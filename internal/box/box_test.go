@@ -27,6 +27,9 @@ import (
 const realID = "COPPICE_TEST_REAL_ID"
 
 func TestMain(m *testing.M) {
+	if strings.HasPrefix(filepath.Base(os.Args[0]), boxtest.CallerArgv0) {
+		os.Exit(boxtest.CallerMain(os.Args, os.Stdout))
+	}
 	if os.Getenv(realID) == "" && os.Getuid() != 0 {
 		os.Exit(again(&syscall.SysProcAttr{
 			Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,

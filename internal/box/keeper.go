@@ -56,6 +56,7 @@ type keeper struct {
 	shares   shares           // limits that version 1 keeps to
 	gate     *control.Process // nil but in tier supervised
 	decoys   *decoys          // nil without any
+	refused  *refused         // nil where nothing is told
 	listener *net.UnixListener
 
 	freezing chan struct{} // one token: held from freeze to thaw
@@ -225,6 +226,7 @@ func (k *keeper) end() {
 	if k.served {
 		<-k.over // which commands have begun, and ended, init may have said until its end
 	}
+	k.refused.close()
 	k.endExecs()
 	k.group.remove()
 	k.shares.remove()
@@ -297,8 +299,16 @@ func (k *keeper) receive() {
 			delete(k.byPID, x.PID)
 			k.mu.Unlock()
 			if e != nil {
+				k.tellKilled(e, unix.WaitStatus(x.Status))
 				e.exited(unix.WaitStatus(x.Status), x.Alone)
 			}
+		case guest.MsgRefused:
+			var r guest.Refused
+			if err := m.Decode(&r); err != nil {
+				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+				return
+			}
+			k.tellRefused(r)
 		case guest.MsgSeen:
 			if err := k.looks.answer(m); err != nil {
 				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)

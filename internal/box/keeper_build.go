@@ -225,6 +225,14 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 		defer unix.Close(fd)
 		fds = append(fds, fd)
 	}
+	if g.Tell {
+		fd, err := k.watchRefused()
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		fds = append(fds, fd)
+	}
 	if err := k.link.Send(guest.MsgSetup, g, fds...); err != nil {
 		return fault.Wrap(err, "tell init its plan")
 	}

@@ -44,6 +44,7 @@ type execution struct {
 	before   hits // of the box's limits, as it was started
 	born     chan guest.Spawned
 	pid      int      // set before Started is sent
+	denials  int64    // how much was refused to it; of the goroutine of receive
 	master   *os.File // with a terminal, else nil
 	out      *output
 	ready    chan struct{} // closed when pipes is complete
@@ -234,6 +235,7 @@ func (k *keeper) spawned(s guest.Spawned, fds []int) {
 	if s.PID != 0 {
 		e.pid = s.PID
 		k.byPID[s.PID] = e
+		k.refused.started(s.PID, e.id)
 	}
 	k.mu.Unlock()
 	if len(fds) == 1 {
@@ -361,7 +363,7 @@ const (
 
 // exited takes the command's wait status.
 func (e *execution) exited(ws unix.WaitStatus, alone bool) {
-	x := wire.Exit{Code: ws.ExitStatus(), Hits: e.k.hits().since(e.before)}
+	x := wire.Exit{Code: ws.ExitStatus(), Hits: e.k.hits().since(e.before), Denials: e.denials}
 	if ws.Signaled() {
 		x.Code = 128 + int(ws.Signal())
 		x.Signal = strings.TrimPrefix(unix.SignalName(ws.Signal()), "SIG")

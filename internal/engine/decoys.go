@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -24,6 +23,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
+	told "github.com/coppice-dev/coppice/internal/testimony"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -233,23 +233,8 @@ func (e *Engine) touched(ctx context.Context, id timeline.SandboxID, ev wire.Net
 		return // it was removed
 	}
 	out := about(&rec, wire.EventDecoy)
-	out.Message, out.Detail = ev.Decoy, touch(ev)
+	out.Message, out.Detail = ev.Decoy, told.Touch(ev)
 	e.emit(out)
-}
-
-// touch says what was done to a decoy, and what followed.
-func touch(ev wire.NetEvent) string {
-	s := ev.Reason
-	if to := ev.Place(); to != "" {
-		s += " (" + to + ")"
-	}
-	if ev.Count > 1 {
-		s += fmt.Sprintf(", %d times", ev.Count)
-	}
-	if ev.Verdict == wire.VerdictStop {
-		s += "; all processes were killed"
-	}
-	return s
 }
 
 // halts gives the newest touch since a time for which a box was stopped.

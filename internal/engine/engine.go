@@ -58,8 +58,8 @@ type BoxConfig struct {
 	Tokens []DecoyToken // of Access.Decoys
 	Stops  bool         // when one of these is touched, all processes are killed
 
-	// JournalDir is where the keeper and the gate tell of decoys and of the network; "" in
-	// tier process without decoys.
+	// JournalDir is where the keeper and the gate tell of decoys, of the network, and of what
+	// is refused; "" in tier workspace.
 	JournalDir string
 	// In tier supervised: what it may use.
 	Phases []Phase
@@ -490,14 +490,13 @@ func (e *Engine) runDir(id timeline.SandboxID) string {
 	return filepath.Join(e.sandboxDir(id), "run")
 }
 
-// hasJournal reports whether something was ever told of the network of a sandbox, or of
-// decoys.
+// hasJournal reports whether something was ever told in the journal of a sandbox.
 func (e *Engine) hasJournal(id timeline.SandboxID) bool {
-	_, err := os.Lstat(e.journalDir(id))
-	return err == nil
+	return journal.Newest(e.journalDir(id)) != nil
 }
 
-// journalDir holds what was decided about the network of a sandbox.
+// journalDir holds what was decided about the network of a sandbox, and what else gate and
+// keeper tell.
 func (e *Engine) journalDir(id timeline.SandboxID) string {
 	return filepath.Join(e.sandboxDir(id), "journal")
 }
@@ -528,8 +527,8 @@ func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) {
 		if e.hasDecoys(s.id) {
 			e.watchDecoys(s.id, b, e.Now())
 		}
-		if e.hasJournal(s.id) {
-			e.watchNet(s, b)
+		if _, err := os.Lstat(e.journalDir(s.id)); err == nil {
+			e.watchNet(s, b, rec.Tier == tierSupervised || e.hasDecoys(s.id))
 		}
 	} else if !fault.Is(err, fault.NotFound) {
 		e.Logger.Warn("keeper cannot be reached", "sandbox", s.id, "err", err)

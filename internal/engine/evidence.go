@@ -263,6 +263,7 @@ func (e *Engine) execRecord(rec *meta.Sandbox, req wire.ExecRequest) testimony {
 // exitRecords tell of the end of a command, and of the limits that it came to.
 func (e *Engine) exitRecords(of issued, x wire.Exit) []testimony {
 	exit := &format.Exit{Exec: of.id, Code: x.Code, Signal: x.Signal, Before: string(of.before), Snapshot: x.Head, ChangesTotal: int64(x.Paths)}
+	exit.Denials = x.Denials
 	if !of.at.IsZero() {
 		exit.DurationNanos = max(0, e.Now().Sub(of.at).Nanoseconds())
 	}

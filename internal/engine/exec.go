@@ -280,6 +280,9 @@ func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, e
 	if err != nil {
 		return exit, err
 	}
+	if exit.Denials > 0 {
+		e.tellNet(ctx, s)
+	}
 	code := exit.Code
 	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseExec, message: label(req), exit: &code, still: end.Alone && s.begun == begun && !s.mapped,
 		with: func(t taken) []testimony { return e.exitRecords(of, withHead(exit, t.id, t)) }})

@@ -326,7 +326,7 @@ func sentence(body format.Body) string {
 		}
 		return "sandbox " + b.Sandbox
 	case *format.Denial:
-		return words(b.Syscall, b.Path, b.Reason, times(b.Count))
+		return words(b.Syscall, b.Path, prefixed("by ", b.Program), b.Reason, times(b.Count))
 	case *format.Drop:
 		return words(strings.Join(b.Snapshots, " "), "("+b.Reason+")")
 	case *format.Exec:

@@ -206,7 +206,7 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_
 	if access.Decoys, tokens, err = e.decoys(rec, mask.Decoys); err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	phases, journal, err := e.confine(ctx, rec, len(tokens) > 0)
+	phases, journal, err := e.confine(ctx, rec)
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
@@ -243,7 +243,7 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_
 		e.watchDecoys(s.id, b, began)
 	}
 	if journal != "" {
-		e.watchNet(s, b)
+		e.watchNet(s, b, rec.Tier == tierSupervised || len(tokens) > 0)
 	}
 	return b, enforced, nil
 }

@@ -67,6 +67,9 @@ func (e *Engine) Net(ctx context.Context, name string, req wire.NetRequest) (res
 // netQuery says what of the journal is asked for.
 func netQuery(req wire.NetRequest) (journal.Query, error) {
 	q := journal.Query{Last: req.Last, Since: req.Since, Kinds: req.Kinds}
+	if len(q.Kinds) == 0 {
+		q.But = []string{wire.NetRefused}
+	}
 	switch {
 	case req.Last < -1 || req.Last > maxNetEvents:
 		return q, fault.New(fault.Invalid, "the last %d events", req.Last).WithHint("give a number from 1 to %d, or -1 for all that are kept", maxNetEvents)

@@ -6,11 +6,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -19,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
+	told "github.com/coppice-dev/coppice/internal/testimony"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -31,8 +30,8 @@ const (
 	journalTold = "journal.told"
 	// netRest is how long events are collected for, of which many come at a time.
 	netRest = 50 * time.Millisecond
-	// aDecoy is how the reason of a record of a decoy begins.
-	aDecoy = "a decoy: "
+	// netLook is how often a journal is looked at that nobody waits for.
+	netLook = 2 * time.Second
 )
 
 // netTold is what the file holds.
@@ -42,8 +41,17 @@ type netTold struct {
 	Seq  int64          `json:"seq"`  // this one
 }
 
-// watchNet records what the journal of a box tells while it lives.
-func (e *Engine) watchNet(s *sandbox, b Box) {
+// watchNet records what the journal of a box tells while it lives: at once where there is a
+// gate, or are decoys. Else it has what was refused alone, of which the end of a command
+// tells, and is looked at now and then, since the kernel lets few directories be watched.
+func (e *Engine) watchNet(s *sandbox, b Box, busy bool) {
+	if !busy {
+		e.bg.Go(func() error {
+			e.lookNet(s, b)
+			return nil
+		})
+		return
+	}
 	more := make(chan struct{}, 1)
 	e.bg.Go(func() error {
 		err := e.followBox(e.bgCtx, s.id, b, journal.Query{Last: -1}, func(wire.NetEvent) {
@@ -77,6 +85,32 @@ func (e *Engine) watchNet(s *sandbox, b Box) {
 	})
 }
 
+// lookNet is watchNet of a box that hardly ever tells anything.
+func (e *Engine) lookNet(s *sandbox, b Box) {
+	tick := time.NewTicker(netLook)
+	defer tick.Stop()
+	var seen os.FileInfo
+	look := func() {
+		now := journal.Newest(e.journalDir(s.id))
+		if now == nil || seen != nil && os.SameFile(seen, now) && seen.Size() == now.Size() {
+			return
+		}
+		e.tellNet(e.bgCtx, s)
+		seen = now
+	}
+	for {
+		look()
+		select {
+		case <-e.bgCtx.Done():
+			return
+		case <-b.Gone():
+			look()
+			return
+		case <-tick.C:
+		}
+	}
+}
+
 // tellNet records what the journal of a sandbox tells and is not recorded yet.
 func (e *Engine) tellNet(ctx context.Context, s *sandbox) {
 	s.telling.Lock()
@@ -106,11 +140,7 @@ func (e *Engine) tellSomeNet(ctx context.Context, s *sandbox) (more bool, err er
 	if err != nil || next == *s.net {
 		return false, err
 	}
-	drafts := e.netDrafts(ctx, &rec, evs)
-	if lost {
-		drafts = append(e.drafts(ctx, &rec, byDaemon(&format.Lost{Of: string(format.KindNetwork),
-			Reason: "the journal was full before it was read; how many there were is not known"})...), drafts...)
-	}
+	drafts := e.netDrafts(ctx, &rec, evs, lost)
 	if len(drafts) > 0 {
 		last, err := e.Ledger.Last(ctx, format.Sandbox(s.id))
 		if err != nil {
@@ -149,26 +179,11 @@ func (e *Engine) readNetTold(ctx context.Context, id timeline.SandboxID) (*journ
 		if err != nil {
 			return nil, err
 		}
-		if fromJournal(r) {
+		if told.Is(r) {
 			return &t.Next, nil
 		}
 	}
 	return &t.Done, nil
-}
-
-// fromJournal reports whether a record is one that tellNet makes.
-func fromJournal(r *format.Record) bool {
-	switch b := r.Body.(type) {
-	case *format.Network:
-		return true
-	case *format.Lost:
-		return b.Of == string(format.KindNetwork)
-	case *format.Denial:
-		return strings.HasPrefix(b.Reason, aDecoy)
-	case *format.Policy:
-		return r.Observer == format.ByGate
-	}
-	return false
 }
 
 // writeNetTold keeps how far the journal is recorded, durably.
@@ -180,64 +195,22 @@ func (e *Engine) writeNetTold(id timeline.SandboxID, t netTold) error {
 	return fault.Wrap(writeDurably(filepath.Join(e.sandboxDir(id), journalTold), text), "note how much of the network is recorded")
 }
 
-// netDrafts makes records of events; those that are alike become one.
-func (e *Engine) netDrafts(ctx context.Context, rec *meta.Sandbox, evs []wire.NetEvent) (out []ledger.Draft) {
-	seen := map[wire.NetEvent]int{} // where in out
-	for _, ev := range evs {
-		alike := ev
-		alike.Time, alike.Count, alike.In, alike.Out, alike.Until, alike.Hint = time.Time{}, 0, 0, 0, time.Time{}, ""
-		n := int64(max(1, ev.Count))
-		if i, ok := seen[alike]; ok {
-			switch b := out[i].Body.(type) {
-			case *format.Network:
-				b.Count, b.BytesIn, b.BytesOut = b.Count+n, b.BytesIn+ev.In, b.BytesOut+ev.Out
-			case *format.Denial:
-				b.Count += n
-			}
-			continue
+// netDrafts makes records of events.
+func (e *Engine) netDrafts(ctx context.Context, rec *meta.Sandbox, evs []wire.NetEvent, lost bool) []ledger.Draft {
+	var tell []testimony
+	var policies []string
+	said := told.Of(evs, e.clean)
+	if lost {
+		said = append([]told.Testimony{told.Missing()}, said...)
+	}
+	for _, t := range said {
+		tell, policies = append(tell, testimony{t.By, t.Body}), append(policies, t.Policy)
+	}
+	out := e.drafts(ctx, rec, tell...)
+	for i, p := range policies {
+		if p != "" {
+			out[i].Policy = p
 		}
-		t := e.netRecord(ev, n)
-		if t.body == nil {
-			continue
-		}
-		d := e.drafts(ctx, rec, t)[0]
-		if ev.Policy != "" {
-			d.Policy = ev.Policy
-		}
-		seen[alike] = len(out)
-		out = append(out, d)
 	}
 	return out
-}
-
-// netRecord tells of an event; of what the daemon itself told the journal nothing.
-func (e *Engine) netRecord(ev wire.NetEvent, n int64) testimony {
-	b := &format.Network{Addr: e.clean(ev.Addr), BytesIn: ev.In, BytesOut: ev.Out, Count: n, Host: e.clean(ev.Name), Method: e.clean(ev.Method), Path: e.clean(ev.Path),
-		Port: ev.Port, Proto: e.clean(ev.Proto), Reason: e.clean(ev.Reason), Rule: e.clean(ev.Rule), Verdict: wire.VerdictAllow}
-	switch ev.Kind {
-	case wire.NetDeny:
-		b.Verdict = wire.VerdictDeny
-	case wire.NetDNS:
-		b.Proto = "dns"
-	case wire.NetEnd:
-		b.Reason = words("it ended", b.Reason)
-	case wire.NetHTTP:
-		b.Proto = "http"
-	case wire.NetAnswer:
-		b.Proto, b.Reason = "http", words(fmt.Sprintf("answered with %d", ev.Status), b.Reason)
-	case wire.NetAsk:
-		b.Verdict, b.Reason = e.clean(ev.Verdict), words("a person is asked", b.Reason)
-	case wire.NetPolicy:
-		if ev.Reason != wire.NetRulesEnded {
-			return testimony{}
-		}
-		return testimony{format.ByGate, &format.Policy{After: ev.Policy, Reason: e.clean(words(ev.Reason, ev.Rule))}}
-	case wire.NetDecoy:
-		reason := e.clean(aDecoy + touch(ev))
-		if ev.Place() == "" {
-			return testimony{format.ByKeeper, &format.Denial{Path: e.clean(ev.Decoy), Reason: reason, Count: n}}
-		}
-		b.Verdict, b.Reason = wire.VerdictDeny, reason
-	}
-	return testimony{format.ByGate, b}
 }

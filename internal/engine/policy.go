@@ -178,15 +178,16 @@ func (e *Engine) phases(ctx context.Context, rec *meta.Sandbox) ([]Phase, error)
 }
 
 // confine gives what a box is started with to keep to the policy of its sandbox. It
-// refuses a policy that is damaged, whatever the tier. decoys says that there are some.
-func (e *Engine) confine(ctx context.Context, rec *meta.Sandbox, decoys bool) (phases []Phase, journal string, err error) {
+// refuses a policy that is damaged, whatever the tier. journal is the directory for what is
+// told, "" in tier workspace.
+func (e *Engine) confine(ctx context.Context, rec *meta.Sandbox) (phases []Phase, journal string, err error) {
 	switch {
 	case rec.Tier == tierSupervised:
 		phases, err = e.phases(ctx, rec)
 	case rec.Policy != "":
 		_, err = e.policyText(ctx, rec)
 	}
-	if err != nil || rec.Tier != tierSupervised && !decoys {
+	if err != nil || rec.Tier == tierWorkspace {
 		return nil, "", err
 	}
 	journal = e.journalDir(rec.ID)

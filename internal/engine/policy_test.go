@@ -56,7 +56,7 @@ func TestASandboxWithoutAWordOfAPolicyIsAsItWas(t *testing.T) {
 		t.Errorf("%+v; %v", sb, err)
 	}
 	h.run("box", "true")
-	if c := h.last(); c.Phases != nil || c.JournalDir != "" || c.Trace {
+	if c := h.last(); c.Phases != nil || c.JournalDir != h.journalDir(h.id("box")) || c.Trace {
 		t.Errorf("started with %+v", c)
 	}
 	if sb, err := h.makes("host", func(r *wire.CreateRequest) { r.Net = "host" }); err != nil || sb.Net != "host" || sb.Tier != "process" || sb.Policy == want {

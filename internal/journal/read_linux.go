@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -21,10 +22,21 @@ type Query struct {
 	Last  int       // the newest so many; 0 is all, and below 0 none
 	Since time.Time // none that is older; zero is all
 	Kinds []string  // of these alone; none is all
+	But   []string  // and none of these
 }
 
 func (q Query) wants(ev *wire.NetEvent) bool {
-	return !ev.Time.Before(q.Since) && (len(q.Kinds) == 0 || slices.Contains(q.Kinds, ev.Kind))
+	return !ev.Time.Before(q.Since) && (len(q.Kinds) == 0 || slices.Contains(q.Kinds, ev.Kind)) && !slices.Contains(q.But, ev.Kind)
+}
+
+// Newest says what the newest file of a directory is now, so that it can be told whether
+// something was appended since; nil where there is none.
+func Newest(dir string) os.FileInfo {
+	info, err := os.Lstat(filepath.Join(dir, current))
+	if err != nil {
+		return nil
+	}
+	return info
 }
 
 // Read gives the events that are kept in a directory and wanted, the oldest first. A

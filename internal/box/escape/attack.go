@@ -41,13 +41,21 @@ type Attack struct {
 	// Applies says whether a sandbox of these facts promises to stop it; nil:
 	// every one does.
 	Applies func(Facts) bool
-	// Told is what a gate's journal has to tell of the attempt, filled in by
-	// Facts.Fill: ADDRESS:PORT, or a name. "" is nothing.
+	// Told is what a gate has to have recorded of the attempt, filled in by Facts.Fill:
+	// ADDRESS:PORT, or a name. "" is nothing.
 	Told string
+	// Because is the reason of a denial that a gate has to have recorded, whatever it is of.
+	Because string
+	// Refused are the system calls whose refusal has to be recorded.
+	Refused []string
+	// None says why nothing is recorded, where none of Told, Because, Refused, Touches and
+	// Killed is set.
+	None string
 	// Touches says that it reads decoys, and prints which (Touched): of each it has to be
 	// told that it was opened.
 	Touches bool
-	// Killed says that the attempt may end the attacker by a signal.
+	// Killed says that the filter kills the attacker, where this architecture has what it
+	// tries; that is recorded.
 	Killed bool
 	Run    func(Facts) error
 }

@@ -235,7 +235,7 @@ var glances = []struct {
 var Glances = len(glances) + 2
 
 var decoyAttacks = []Attack{
-	{Name: "read-a-decoy", What: "read decoys unnoticed: by every way to open them, also by a process that is killed at once, by other roots, mounts, names, handles, rings and watches, and behind more openings than the kernel remembers", Applies: decoyed, Touches: true, Run: func(f Facts) error {
+	{Name: "read-a-decoy", Refused: []string{"open_by_handle_at", "fanotify_init", "open_tree"}, What: "read decoys unnoticed: by every way to open them, also by a process that is killed at once, by other roots, mounts, names, handles, rings and watches, and behind more openings than the kernel remembers", Applies: decoyed, Touches: true, Run: func(f Facts) error {
 		for i, way := range glances {
 			err := way.read(f.Decoys[i])
 			tell(os.Stdout, way.name, err)
@@ -258,7 +258,7 @@ var decoyAttacks = []Attack{
 		}
 		return errors.New("they were read; whether that is told is to be seen outside")
 	}},
-	{Name: "beneath-a-decoy", What: "read the hidden file that a decoy stands for: by links, by other names of the directories around it, by making its place anew, by taking the decoy off", Applies: decoyed, Run: func(f Facts) error {
+	{Name: "beneath-a-decoy", Refused: []string{"mount", "mount_setattr", "umount2"}, What: "read the hidden file that a decoy stands for: by links, by other names of the directories around it, by making its place anew, by taking the decoy off", Applies: decoyed, Run: func(f Facts) error {
 		return each(f.Decoys[:2], func(p string) error {
 			own, err := os.MkdirTemp(filepath.Dir(f.DecoysIn), "own")
 			if err != nil {
@@ -296,7 +296,7 @@ var decoyAttacks = []Attack{
 			}))
 		})
 	}},
-	{Name: "change-a-decoy", What: "write to a decoy, or put something else in its place or that of a directory around it, and take it off", Applies: decoyed, Run: func(f Facts) error {
+	{Name: "change-a-decoy", Refused: []string{"mount", "mount_setattr", "umount2"}, What: "write to a decoy, or put something else in its place or that of a directory around it, and take it off", Applies: decoyed, Run: func(f Facts) error {
 		return each(f.Decoys[:2], func(p string) error {
 			ways, err := replacements(p, f.DecoysIn)
 			if err != nil {

@@ -18,7 +18,7 @@ var harmless = map[[2]uint32]string{
 }
 
 var deviceAttacks = []Attack{
-	{Name: "make-device", What: "make nodes of disk, memory and kernel log, and open them", Run: func(f Facts) error {
+	{Name: "make-device", None: Kernel, What: "make nodes of disk, memory and kernel log, and open them", Run: func(f Facts) error {
 		dir, err := os.MkdirTemp("", "dev")
 		if err != nil {
 			return err
@@ -48,7 +48,7 @@ var deviceAttacks = []Attack{
 			})
 		})
 	}},
-	{Name: "find-device", What: "open any device that is more than /dev/null and its kin", Run: func(f Facts) error {
+	{Name: "find-device", None: Nothing, What: "open any device that is more than /dev/null and its kin", Run: func(f Facts) error {
 		var found []string
 		for _, root := range []string{"/dev", "/run", "/sys", "/proc/1/root/dev", "/etc", "/usr"} {
 			_ = filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
@@ -78,7 +78,7 @@ var deviceAttacks = []Attack{
 		tell(os.Stdout, found)
 		return nil
 	}},
-	{Name: "foreign-terminals", What: "open terminals of the host", Run: func(f Facts) error {
+	{Name: "foreign-terminals", None: Files, What: "open terminals of the host", Run: func(f Facts) error {
 		ptys, _ := filepath.Glob("/dev/pts/[0-9]*")
 		return each(append(ptys, "/dev/tty1", "/dev/console", "/dev/ttyS0"), func(p string) error {
 			fd, err := unix.Open(p, unix.O_RDWR|unix.O_NONBLOCK|unix.O_NOCTTY, 0)

@@ -36,7 +36,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/gate/link"
 	_ "github.com/coppice-dev/coppice/internal/gate/process" // the test's binary is that of gates, too
-	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -45,6 +44,9 @@ import (
 const realID = "COPPICE_ESCAPE_REAL_ID"
 
 const victimArgv0 = "escape-victim"
+
+// attacker is where the attacker lies inside.
+const attacker = "/usr/local/bin/" + escape.Argv0
 
 func TestMain(m *testing.M) {
 	switch {
@@ -136,7 +138,7 @@ func beSelf() int {
 		fmt.Println("refused:", err)
 		return escape.Refused
 	}
-	err = unix.Exec("/usr/local/bin/"+escape.Argv0, []string{"x", selfWord, fmt.Sprintf("fd=%d", fd)}, nil)
+	err = unix.Exec(attacker, []string{"x", selfWord, fmt.Sprintf("fd=%d", fd)}, nil)
 	fmt.Println("refused:", err)
 	return escape.Refused
 }
@@ -334,48 +336,6 @@ func (o *outside) policy(t *testing.T) plan.Phase {
 	g := o.facts.Gate
 	text := fmt.Sprintf("version: 1\nnetwork: {allow: [%q, \"%s:%d\"], ask: %v}\n", g.Name, g.Host, g.Allowed, g.Asks)
 	return boxtest.Phase(t, time.Time{}, text)
-}
-
-// denial waits until the journal in dir tells that what was tried was denied or, where
-// people are asked, that it waits for one.
-func denial(t *testing.T, dir, what string, asks bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		evs, err := journal.Read(dir, journal.Query{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range evs {
-			place := e.Name
-			if a, err := netip.ParseAddr(e.Addr); err == nil && e.Name == "" {
-				place = netip.AddrPortFrom(a, uint16(e.Port)).String()
-			}
-			// Whether the person who is asked comes is not waited for.
-			told := e.Kind == wire.NetDeny && e.Verdict == wire.VerdictDeny || asks && e.Kind == wire.NetAsk && e.Verdict == wire.VerdictAsk
-			if told && strings.EqualFold(place, normal(what)) && e.Reason != "" {
-				return
-			}
-		}
-	}
-	t.Errorf("no denial of %q is told", what)
-}
-
-// opening waits until the journal in dir tells that a decoy was opened, or that there were
-// too many openings to tell.
-func opening(t *testing.T, dir, decoy string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	told := errors.New("told")
-	err := journal.Follow(ctx, dir, journal.Query{Kinds: []string{wire.NetDecoy}}, func(ev wire.NetEvent) error {
-		if ev.Decoy == decoy && ev.Reason == wire.DecoyOpened || ev.Reason == wire.DecoyMany {
-			return told
-		}
-		return nil
-	})
-	if !errors.Is(err, told) {
-		t.Errorf("that %s was opened is not told: %v", decoy, err)
-	}
 }
 
 // normal writes a place as it is told.
@@ -620,6 +580,7 @@ func TestEscape(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			told := newEvidence(t, filepath.Dir(keeper))
 			// The secret travels in argv, which /proc shows to all: those that look
 			// for it must not find it there, and do not read cmdline.
 			for _, a := range escape.Attacks {
@@ -630,22 +591,20 @@ func TestEscape(t *testing.T) {
 					continue
 				}
 				t.Run(a.Name, func(t *testing.T) {
-					out, exit := run(t, b, wire.ExecRequest{Cmd: []string{"/usr/local/bin/" + escape.Argv0, a.Name, string(facts)}, Dir: "/"})
+					exec := "x-" + a.Name
+					out, exit := run(t, b, wire.ExecRequest{ID: exec, Cmd: []string{attacker, a.Name, string(facts)}, Dir: "/"})
 					switch {
 					case exit.Code == escape.Refused:
 					case a.Killed && exit.Signal != "":
 					default:
 						t.Errorf("%s: exit %d %s\n%s", a.What, exit.Code, exit.Signal, out)
 					}
-					read := escape.Touched(out)
-					if a.Touches && len(read) == 0 {
+					if a.Touches && len(escape.Touched(out)) == 0 {
 						t.Errorf("it read nothing, of which it could be told\n%s", out)
 					}
-					for _, p := range read {
-						opening(t, filepath.Dir(keeper), p)
-					}
-					if s.gate && a.Told != "" {
-						denial(t, filepath.Dir(keeper), o.facts.Fill(a.Told), s.asks)
+					for _, r := range a.Records(o.facts, exec, out, exit.Signal) {
+
+						told.has(t, r)
 					}
 				})
 			}
@@ -684,6 +643,17 @@ func TestTheCorpusBites(t *testing.T) {
 	}
 }
 
+// Of each attack it is known what is recorded, or why nothing is.
+func TestEveryAttackLeavesARecordOrSaysWhyNot(t *testing.T) {
+	t.Parallel()
+	for _, a := range escape.Attacks {
+		leaves := a.Touches || a.Told != "" || a.Because != "" || len(a.Refused) > 0 || a.Killed
+		if leaves == (a.None != "") {
+			t.Errorf("%s leaves %q, or none: %q", a.Name, a.Recorded(), a.None)
+		}
+	}
+}
+
 // The table in docs/THREAT_MODEL.md is this corpus.
 func TestTheThreatModelNamesEveryAttack(t *testing.T) {
 	const path, mark = "../../../docs/THREAT_MODEL.md", "TestTheThreatModelNamesEveryAttack -->\n"
@@ -695,11 +665,11 @@ func TestTheThreatModelNamesEveryAttack(t *testing.T) {
 	if !ok {
 		t.Fatalf("%s has no table", path)
 	}
-	want := "\n| attack | what it tries |\n|---|---|\n"
+	want := "\n| attack | what it tries | what is recorded of it |\n|---|---|---|\n"
 	for _, a := range escape.Attacks {
-		want += fmt.Sprintf("| `%s` | %s |\n", a.Name, strings.ReplaceAll(a.What, "|", "\\|"))
+		want += fmt.Sprintf("| `%s` | %s | %s |\n", a.Name, strings.ReplaceAll(a.What, "|", "\\|"), a.Recorded())
 	}
-	want += "| `interpreter-is-the-binary` | a script whose interpreter is `/proc/self/exe`: our own binary, which then writes to itself |\n"
+	want += "| `interpreter-is-the-binary` | a script whose interpreter is `/proc/self/exe`: our own binary, which then writes to itself | none: " + escape.Files + " |\n"
 	if got == want {
 		return
 	}

@@ -13,10 +13,10 @@ import (
 )
 
 var fileAttacks = []Attack{
-	{Name: "read-outside", What: "open files outside, in the store and in another sandbox by their host paths", Run: func(f Facts) error {
+	{Name: "read-outside", None: Files, What: "open files outside, in the store and in another sandbox by their host paths", Run: func(f Facts) error {
 		return each(f.Files, func(p string) error { return f.read(p) })
 	}},
-	{Name: "write-outside", What: "create files beside them", Run: func(f Facts) error {
+	{Name: "write-outside", None: Files, What: "create files beside them", Run: func(f Facts) error {
 		// A directory of the same name inside is no escape: the harness looks outside.
 		return each(f.Files, func(p string) error {
 			if _, err := os.Stat(p); err != nil {
@@ -25,10 +25,10 @@ var fileAttacks = []Attack{
 			return os.WriteFile(p, []byte("written by an attacker"), 0o666)
 		})
 	}},
-	{Name: "dot-dot", What: "climb out of the root by ..", Run: func(f Facts) error {
+	{Name: "dot-dot", None: Files, What: "climb out of the root by ..", Run: func(f Facts) error {
 		return each(f.Files, func(p string) error { return f.read(strings.Repeat("/..", 64) + p) })
 	}},
-	{Name: "symlink", What: "a symbolic link to outside", Run: func(f Facts) error {
+	{Name: "symlink", None: Files, What: "a symbolic link to outside", Run: func(f Facts) error {
 		return each(f.Files, func(p string) error {
 			link := filepath.Join(os.TempDir(), "escape-link")
 			_ = os.Remove(link)
@@ -38,7 +38,7 @@ var fileAttacks = []Attack{
 			return f.read(link)
 		})
 	}},
-	{Name: "behind-a-mask", What: "reach a hidden file by hard links, by other names of the directories around it, and by making its place and removing it again", Run: func(f Facts) error {
+	{Name: "behind-a-mask", None: Files, What: "reach a hidden file by hard links, by other names of the directories around it, and by making its place and removing it again", Run: func(f Facts) error {
 		return each(f.Files, func(p string) error {
 			dir := filepath.Dir(p)
 			around, moved := filepath.Dir(dir), filepath.Dir(dir)+"-moved"
@@ -76,7 +76,7 @@ var fileAttacks = []Attack{
 			return each(tries, func(try func() error) error { return try() })
 		})
 	}},
-	{Name: "chroot-breakout", What: "chroot below the working directory, and climb out of it", Run: func(f Facts) error {
+	{Name: "chroot-breakout", None: Kernel, What: "chroot below the working directory, and climb out of it", Run: func(f Facts) error {
 		dir, err := os.MkdirTemp("", "jail")
 		if err != nil {
 			return err
@@ -101,7 +101,7 @@ var fileAttacks = []Attack{
 		}
 		return each(f.Files, f.read)
 	}},
-	{Name: "descriptors", What: "find descriptors that were left open", Run: func(f Facts) error {
+	{Name: "descriptors", None: Nothing, What: "find descriptors that were left open", Run: func(f Facts) error {
 		entries, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
 			return err
@@ -123,7 +123,7 @@ var fileAttacks = []Attack{
 		tell(os.Stdout, left)
 		return nil
 	}},
-	{Name: "standard-descriptors", What: "walk to other files from stdin, stdout and stderr", Run: func(f Facts) error {
+	{Name: "standard-descriptors", None: Nothing, What: "walk to other files from stdin, stdout and stderr", Run: func(f Facts) error {
 		return each([]int{0, 1, 2}, func(fd int) error {
 			var st unix.Stat_t
 			if err := unix.Fstat(fd, &st); err != nil {
@@ -138,10 +138,10 @@ var fileAttacks = []Attack{
 			return errNothing
 		})
 	}},
-	{Name: "environment", What: "find what the daemon's environment held", Run: func(f Facts) error {
+	{Name: "environment", None: Nothing, What: "find what the daemon's environment held", Run: func(f Facts) error {
 		return f.holds([]byte(strings.Join(unix.Environ(), "\n")))
 	}},
-	{Name: "handle", What: "open_by_handle_at of inodes by number (shocker)", Run: func(f Facts) error {
+	{Name: "handle", Refused: []string{"open_by_handle_at"}, What: "open_by_handle_at of inodes by number (shocker)", Run: func(f Facts) error {
 		h, _, err := unix.NameToHandleAt(unix.AT_FDCWD, "/", 0)
 		if err != nil {
 			h = unix.NewFileHandle(1, []byte{2, 0, 0, 0, 0, 0, 0, 0}) // inode 2: the root of ext4
@@ -156,7 +156,7 @@ var fileAttacks = []Attack{
 		}
 		return unix.Close(fd)
 	}},
-	{Name: "the-binary", What: "overwrite the binary that init runs, by /proc/1/exe (CVE-2019-5736)", Run: func(f Facts) error {
+	{Name: "the-binary", None: Files, What: "overwrite the binary that init runs, by /proc/1/exe (CVE-2019-5736)", Run: func(f Facts) error {
 		exes, _ := filepath.Glob("/proc/[0-9]*/exe")
 		exes = append(exes, "/proc/1/exe")
 		mine, _ := os.Stat("/proc/self/exe")
@@ -181,7 +181,7 @@ var fileAttacks = []Attack{
 			return w.Close()
 		})
 	}},
-	{Name: "remove-the-binary", What: "write, by a mount, to the directory that the binary lies in", Run: func(f Facts) error {
+	{Name: "remove-the-binary", None: Files, What: "write, by a mount, to the directory that the binary lies in", Run: func(f Facts) error {
 		exe, err := os.Readlink("/proc/1/exe")
 		if err != nil {
 			return err

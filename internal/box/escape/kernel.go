@@ -28,21 +28,21 @@ func sys(nr uintptr, args ...uintptr) error {
 var empty [256]byte
 
 var kernelAttacks = []Attack{
-	{Name: "io-uring", What: "make a ring, whose operations no filter sees", Run: func(f Facts) error {
+	{Name: "io-uring", None: Ordinary, What: "make a ring, whose operations no filter sees", Run: func(f Facts) error {
 		var params [120]byte
 		return sys(unix.SYS_IO_URING_SETUP, 8, ptr(&params))
 	}},
-	{Name: "bpf", What: "make a map", Run: func(f Facts) error {
+	{Name: "bpf", Refused: []string{"bpf"}, What: "make a map", Run: func(f Facts) error {
 		attr := [18]uint32{2, 4, 4, 1} // BPF_MAP_TYPE_ARRAY, key, value, entries
 		return sys(unix.SYS_BPF, 0, ptr(&attr), unsafe.Sizeof(attr))
 	}},
-	{Name: "perf", What: "open a performance counter", Run: func(f Facts) error {
+	{Name: "perf", Refused: []string{"perf_event_open"}, What: "open a performance counter", Run: func(f Facts) error {
 		attr := unix.PerfEventAttr{Type: unix.PERF_TYPE_SOFTWARE, Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{}))}
 		_, err := unix.PerfEventOpen(&attr, 0, -1, -1, 0)
 		return err
 	}},
-	{Name: "userfaultfd", What: "make one, to win races with", Run: func(f Facts) error { return sys(unix.SYS_USERFAULTFD, 1) }},
-	{Name: "keyring", What: "use the kernel's keyrings, which no namespace divides", Run: func(f Facts) error {
+	{Name: "userfaultfd", Refused: []string{"userfaultfd"}, What: "make one, to win races with", Run: func(f Facts) error { return sys(unix.SYS_USERFAULTFD, 1) }},
+	{Name: "keyring", Refused: []string{"keyctl", "add_key", "request_key"}, What: "use the kernel's keyrings, which no namespace divides", Run: func(f Facts) error {
 		return any1(map[string]func() error{
 			"session": func() error { _, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, false); return err },
 			"user":    func() error { _, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_USER_KEYRING, true); return err },
@@ -53,7 +53,7 @@ var kernelAttacks = []Attack{
 			"request": func() error { _, err := unix.RequestKey("user", "escape", "", 0); return err },
 		})
 	}},
-	{Name: "machine", What: "modules, kexec, reboot, swap, clock, accounting, ports, kernel log, quotas", Run: func(f Facts) error {
+	{Name: "machine", Refused: []string{"init_module", "finit_module", "delete_module", "kexec_load", "reboot", "swapoff", "acct", "syslog", "quotactl", "fanotify_init"}, What: "modules, kexec, reboot, swap, clock, accounting, ports, kernel log, quotas", Run: func(f Facts) error {
 		var now unix.Timespec
 		_ = unix.ClockGettime(unix.CLOCK_REALTIME, &now)
 		ways := map[string]func() error{
@@ -77,7 +77,7 @@ var kernelAttacks = []Attack{
 		}
 		return any1(ways)
 	}},
-	{Name: "unknown-calls", What: "calls that are newer than the filter", Run: func(f Facts) error {
+	{Name: "unknown-calls", None: Ordinary, What: "calls that are newer than the filter", Run: func(f Facts) error {
 		numbers := make([]uintptr, 0, 64)
 		for n := uintptr(470); n < 534; n++ {
 			numbers = append(numbers, n)
@@ -89,7 +89,7 @@ var kernelAttacks = []Attack{
 			return unix.ENOSYS
 		})
 	}},
-	{Name: "x32", What: "enter by the x32 numbers, past the filter's", Run: func(f Facts) error {
+	{Name: "x32", None: Ordinary, What: "enter by the x32 numbers, past the filter's", Run: func(f Facts) error {
 		return each([]uintptr{0x40000000 + 39, 0x40000000 + 165, 0x40000000 + 520}, func(n uintptr) error {
 			if err := sys(n, 0, 0, 0); !errors.Is(err, unix.ENOSYS) {
 				return nil
@@ -103,7 +103,7 @@ var kernelAttacks = []Attack{
 		}
 		return errors.New("not answered")
 	}},
-	{Name: "kernel-files", What: "open what changes the machine in /proc and /sys", Run: func(f Facts) error {
+	{Name: "kernel-files", None: Files, What: "open what changes the machine in /proc and /sys", Run: func(f Facts) error {
 		paths := []string{
 			"/proc/sysrq-trigger", "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/kernel/hotplug", "/proc/sys/kernel/panic",
 			"/proc/sys/kernel/hostname", "/proc/sys/kernel/pid_max", "/proc/sys/kernel/ns_last_pid", "/proc/sys/vm/drop_caches", "/proc/sys/vm/overcommit_memory",
@@ -119,7 +119,7 @@ var kernelAttacks = []Attack{
 		}
 		return each(paths, writable)
 	}},
-	{Name: "kernel-secrets", What: "read what the kernel tells of the whole machine", Run: func(f Facts) error {
+	{Name: "kernel-secrets", None: Files, What: "read what the kernel tells of the whole machine", Run: func(f Facts) error {
 		return each([]string{"/proc/kcore", "/proc/keys", "/proc/kmsg", "/dev/kmsg", "/proc/timer_list", "/proc/sched_debug", "/proc/latency_stats",
 			"/proc/acpi/event", "/sys/kernel/notes/x", "/sys/kernel/debug/x"}, func(p string) error {
 			fd, err := unix.Open(p, unix.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -138,7 +138,7 @@ var kernelAttacks = []Attack{
 			return nil
 		})
 	}},
-	{Name: "seccomp-listener", What: "get a listener of our own in place of init's", Run: func(f Facts) error {
+	{Name: "seccomp-listener", Refused: []string{"userfaultfd"}, What: "get a listener of our own in place of init's", Run: func(f Facts) error {
 		filter := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}}
 		prog := unix.SockFprog{Len: 1, Filter: &filter[0]}
 		if err := sys(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, ptr(&prog)); err != nil {
@@ -147,8 +147,8 @@ var kernelAttacks = []Attack{
 		// Filters only add up: what was refused before must be refused now.
 		return sys(unix.SYS_USERFAULTFD, 1)
 	}},
-	{Name: "personality", What: "make data executable for what is executed next", Run: func(f Facts) error { return sys(unix.SYS_PERSONALITY, 0x400000) }},
-	{Name: "terminal-input", What: "type into the terminal (TIOCSTI, TIOCLINUX), with rubbish in the high half of the request", Run: func(f Facts) error {
+	{Name: "personality", Refused: []string{"personality"}, What: "make data executable for what is executed next", Run: func(f Facts) error { return sys(unix.SYS_PERSONALITY, 0x400000) }},
+	{Name: "terminal-input", Refused: []string{"ioctl"}, What: "type into the terminal (TIOCSTI, TIOCLINUX), with rubbish in the high half of the request", Run: func(f Facts) error {
 		m, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return fmt.Errorf("no terminal: %w", err)
@@ -168,7 +168,7 @@ var kernelAttacks = []Attack{
 			return sys(unix.SYS_IOCTL, uintptr(s), req, ptr(&empty))
 		})
 	}},
-	{Name: "deputy", What: "make init follow its own /proc links for us, by the calls that it answers", Run: func(f Facts) error {
+	{Name: "deputy", None: Kernel, What: "make init follow its own /proc links for us, by the calls that it answers", Run: func(f Facts) error {
 		deadline := time.Now().Add(200 * time.Millisecond)
 		for time.Now().Before(deadline) {
 			for _, file := range f.Files {

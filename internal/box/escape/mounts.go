@@ -10,7 +10,7 @@ import (
 )
 
 var mountAttacks = []Attack{
-	{Name: "mount", What: "mount file systems by the old and the new calls", Run: func(f Facts) error {
+	{Name: "mount", Refused: []string{"mount", "fsopen", "fspick", "fsmount", "open_tree", "move_mount", "pivot_root"}, What: "mount file systems by the old and the new calls", Run: func(f Facts) error {
 		return any1(map[string]func() error{
 			"tmpfs":   func() error { return unix.Mount("x", "/tmp", "tmpfs", 0, "") },
 			"proc":    func() error { return unix.Mount("proc", "/tmp", "proc", 0, "") },
@@ -29,7 +29,7 @@ var mountAttacks = []Attack{
 			"pivot_root": func() error { return unix.PivotRoot("/", "/") },
 		})
 	}},
-	{Name: "remount", What: "make read-only mounts writable, and drop nosuid and nodev", Run: func(f Facts) error {
+	{Name: "remount", Refused: []string{"mount", "mount_setattr"}, What: "make read-only mounts writable, and drop nosuid and nodev", Run: func(f Facts) error {
 		return each(mountPoints(), func(p string) error {
 			if err := unix.Mount("", p, "", unix.MS_REMOUNT|unix.MS_BIND, ""); err == nil {
 				return nil
@@ -38,7 +38,7 @@ var mountAttacks = []Attack{
 			return unix.MountSetattr(unix.AT_FDCWD, p, 0, &attr)
 		})
 	}},
-	{Name: "unmount", What: "take masks and covers off", Run: func(f Facts) error {
+	{Name: "unmount", Refused: []string{"umount2"}, What: "take masks and covers off", Run: func(f Facts) error {
 		return each(mountPoints(), func(p string) error {
 			if err := unix.Unmount(p, unix.MNT_DETACH); err == nil {
 				return nil

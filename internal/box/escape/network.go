@@ -14,7 +14,7 @@ import (
 )
 
 var networkAttacks = []Attack{
-	{Name: "netlink", What: "make a netlink socket of any protocol but ROUTE, and change a route by that", Run: func(f Facts) error {
+	{Name: "netlink", Refused: []string{"socket"}, What: "make a netlink socket of any protocol but ROUTE, and change a route by that", Run: func(f Facts) error {
 		var protocols []int
 		for n := 1; n < 32; n++ {
 			protocols = append(protocols, n)
@@ -43,7 +43,7 @@ var networkAttacks = []Attack{
 		}
 		return nil
 	}},
-	{Name: "socket-families", What: "make a socket of every family but INET, INET6, UNIX and NETLINK", Run: func(f Facts) error {
+	{Name: "socket-families", Refused: []string{"socket"}, What: "make a socket of every family but INET, INET6, UNIX and NETLINK", Run: func(f Facts) error {
 		var families []int
 		for n := range 64 {
 			if n != unix.AF_UNIX && n != unix.AF_INET && n != unix.AF_INET6 && n != unix.AF_NETLINK {
@@ -60,22 +60,22 @@ var networkAttacks = []Attack{
 			})
 		})
 	}},
-	{Name: "raw-sockets", What: "send and hear raw packets", Run: func(f Facts) error {
+	{Name: "raw-sockets", Refused: []string{"socket"}, What: "send and hear raw packets", Run: func(f Facts) error {
 		return each([][3]int{{unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP}, {unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_RAW}, {unix.AF_PACKET, unix.SOCK_RAW, 0x300},
 			{unix.AF_INET, unix.SOCK_PACKET, 0x300}, {unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP}, {unix.AF_INET, unix.SOCK_DCCP, 33}, {unix.AF_INET, unix.SOCK_DGRAM, 115}},
 			func(s [3]int) error { _, err := unix.Socket(s[0], s[1], s[2]); return err })
 	}},
-	{Name: "vsock", What: "reach the hypervisor", Run: func(f Facts) error {
+	{Name: "vsock", Refused: []string{"socket"}, What: "reach the hypervisor", Run: func(f Facts) error {
 		fd, err := unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0)
 		if err != nil {
 			return err
 		}
 		return unix.Connect(fd, &unix.SockaddrVM{CID: unix.VMADDR_CID_HOST, Port: 1024})
 	}},
-	{Name: "unix-sockets", What: "connect to sockets outside by their paths: the keeper's, the daemon's", Run: func(f Facts) error {
+	{Name: "unix-sockets", None: Files, What: "connect to sockets outside by their paths: the keeper's, the daemon's", Run: func(f Facts) error {
 		return each(f.Sockets, func(p string) error { return connectUnix(p) })
 	}},
-	{Name: "found-sockets", What: "connect to every socket file that can be seen", Run: func(f Facts) error {
+	{Name: "found-sockets", None: Files, What: "connect to every socket file that can be seen", Run: func(f Facts) error {
 		var paths []string
 		for _, pattern := range []string{"/run/*", "/run/*/*", "/run/user/*/*", "/var/run/*", "/dev/*"} {
 			found, _ := filepath.Glob(pattern)
@@ -90,8 +90,8 @@ var networkAttacks = []Attack{
 		}
 		return each(paths, connectUnix)
 	}},
-	{Name: "abstract-socket", What: "connect to an abstract socket of the host", Run: func(f Facts) error { return connectUnix("@" + f.Abstract) }},
-	{Name: "every-abstract-socket", What: "connect to every abstract socket that /proc/net/unix tells of", Run: func(f Facts) error {
+	{Name: "abstract-socket", None: Kernel, What: "connect to an abstract socket of the host", Run: func(f Facts) error { return connectUnix("@" + f.Abstract) }},
+	{Name: "every-abstract-socket", None: Kernel, What: "connect to every abstract socket that /proc/net/unix tells of", Run: func(f Facts) error {
 		b, err := os.ReadFile("/proc/net/unix")
 		if err != nil {
 			return err
@@ -107,7 +107,7 @@ var networkAttacks = []Attack{
 		}
 		return each(names, connectUnix)
 	}},
-	{Name: "loopback", What: "reach a port on the host's loopback", Applies: ownNet, Run: func(f Facts) error {
+	{Name: "loopback", None: Kernel, What: "reach a port on the host's loopback", Applies: ownNet, Run: func(f Facts) error {
 		return each([][4]byte{{127, 0, 0, 1}, {127, 0, 0, 53}, {10, 0, 2, 2}, {169, 254, 169, 254}, {1, 1, 1, 1}}, func(a [4]byte) error {
 			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
 			if err != nil {
@@ -126,7 +126,7 @@ var networkAttacks = []Attack{
 			return err
 		})
 	}},
-	{Name: "datagrams", What: "send datagrams, MPTCP and TCP Fast Open out", Applies: netOff, Run: func(f Facts) error {
+	{Name: "datagrams", None: Kernel, What: "send datagrams, MPTCP and TCP Fast Open out", Applies: netOff, Run: func(f Facts) error {
 		to := &unix.SockaddrInet4{Addr: [4]byte{1, 1, 1, 1}, Port: 53}
 		return any1(map[string]func() error{
 			"udp": func() error {
@@ -152,7 +152,7 @@ var networkAttacks = []Attack{
 			},
 		})
 	}},
-	{Name: "interfaces", What: "find an interface besides the loopback", Applies: netOff, Run: func(f Facts) error {
+	{Name: "interfaces", None: Nothing, What: "find an interface besides the loopback", Applies: netOff, Run: func(f Facts) error {
 		b, err := os.ReadFile("/proc/net/dev")
 		if err != nil {
 			return err

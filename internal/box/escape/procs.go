@@ -35,7 +35,7 @@ func processes() []int {
 func outsiders(f Facts) []int { return []int{1, f.Victim} }
 
 var procAttacks = []Attack{
-	{Name: "proc-links", What: "go through root, cwd, exe and fd links of every process in /proc", Run: func(f Facts) error {
+	{Name: "proc-links", None: Kernel, What: "go through root, cwd, exe and fd links of every process in /proc", Run: func(f Facts) error {
 		return each(processes(), func(pid int) error {
 			var ways []string
 			for _, l := range []string{"root", "cwd"} {
@@ -54,13 +54,13 @@ var procAttacks = []Attack{
 			return each(ways, f.read)
 		})
 	}},
-	{Name: "init-links", What: "read where init's links lead", Run: func(f Facts) error {
+	{Name: "init-links", None: Kernel, What: "read where init's links lead", Run: func(f Facts) error {
 		return each([]string{"root", "cwd", "exe", "ns/mnt", "ns/user", "fd/0", "fd/3"}, func(l string) error {
 			_, err := os.Readlink("/proc/1/" + l)
 			return err
 		})
 	}},
-	{Name: "init-files", What: "read init's memory, environment, maps and state", Run: func(f Facts) error {
+	{Name: "init-files", None: Kernel, What: "read init's memory, environment, maps and state", Run: func(f Facts) error {
 		return each([]string{"mem", "environ", "maps", "smaps", "auxv", "stack", "syscall", "pagemap", "io", "task/1/mem", "map_files"}, func(l string) error {
 			b, err := os.ReadFile("/proc/1/" + l)
 			if err != nil {
@@ -72,7 +72,7 @@ var procAttacks = []Attack{
 			return nil
 		})
 	}},
-	{Name: "environments", What: "read the environment of every process", Run: func(f Facts) error {
+	{Name: "environments", None: Kernel, What: "read the environment of every process", Run: func(f Facts) error {
 		return each(processes(), func(pid int) error {
 			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 			if err != nil {
@@ -81,7 +81,7 @@ var procAttacks = []Attack{
 			return f.holds(b)
 		})
 	}},
-	{Name: "ptrace", What: "attach to init and to a process outside", Run: func(f Facts) error {
+	{Name: "ptrace", Refused: []string{"ptrace"}, What: "attach to init and to a process outside", Run: func(f Facts) error {
 		return each(outsiders(f), func(pid int) error {
 			for _, req := range []int{unix.PTRACE_ATTACH, unix.PTRACE_SEIZE} {
 				if _, _, e := unix.RawSyscall6(unix.SYS_PTRACE, uintptr(req), uintptr(pid), 0, 0, 0, 0); e == 0 {
@@ -93,7 +93,7 @@ var procAttacks = []Attack{
 			return errNothing
 		})
 	}},
-	{Name: "process-memory", What: "read init's and an outsider's memory by process_vm_readv", Run: func(f Facts) error {
+	{Name: "process-memory", Refused: []string{"process_vm_readv"}, What: "read init's and an outsider's memory by process_vm_readv", Run: func(f Facts) error {
 		return each(outsiders(f), func(pid int) error {
 			b := make([]byte, 8)
 			// Where a Go program's text begins; init is one.
@@ -101,7 +101,7 @@ var procAttacks = []Attack{
 			return err
 		})
 	}},
-	{Name: "pidfd", What: "take descriptors out of init", Run: func(f Facts) error {
+	{Name: "pidfd", Refused: []string{"pidfd_getfd"}, What: "take descriptors out of init", Run: func(f Facts) error {
 		return each(outsiders(f), func(pid int) error {
 			p, err := unix.PidfdOpen(pid, 0)
 			if err != nil {
@@ -110,7 +110,7 @@ var procAttacks = []Attack{
 			return each([]int{0, 1, 2, 3, 4, 5, 6, 7, 8}, func(fd int) error { _, err := unix.PidfdGetfd(p, fd, 0); return err })
 		})
 	}},
-	{Name: "signal-outside", What: "signal a process outside (the victim counts)", Run: func(f Facts) error {
+	{Name: "signal-outside", None: Kernel, What: "signal a process outside (the victim counts)", Run: func(f Facts) error {
 		for _, sig := range []unix.Signal{unix.SIGUSR1, unix.SIGTERM} {
 			for _, pid := range []int{f.Victim, -f.Victim} {
 				_ = unix.Kill(pid, sig)
@@ -118,7 +118,7 @@ var procAttacks = []Attack{
 		}
 		return errors.New("the victim says")
 	}},
-	{Name: "signal-init", What: "kill init, by every signal and every call", Run: func(f Facts) error {
+	{Name: "signal-init", None: Kernel, What: "kill init, by every signal and every call", Run: func(f Facts) error {
 		for sig := unix.Signal(1); sig <= 64; sig++ {
 			_ = unix.Kill(1, sig)
 			_ = unix.Tgkill(1, 1, sig)
@@ -137,7 +137,7 @@ var procAttacks = []Attack{
 		}
 		return errors.New("init lives")
 	}},
-	{Name: "signal-launcher", What: "stop or kill every thread of init", Run: func(f Facts) error {
+	{Name: "signal-launcher", Refused: []string{"prlimit64"}, What: "stop or kill every thread of init", Run: func(f Facts) error {
 		tasks, _ := filepath.Glob("/proc/1/task/*")
 		for _, t := range tasks {
 			tid, _ := strconv.Atoi(filepath.Base(t))
@@ -151,7 +151,7 @@ var procAttacks = []Attack{
 		}
 		return e
 	}},
-	{Name: "capabilities", What: "find a capability that commands must not have, or that can be got back", Run: func(f Facts) error {
+	{Name: "capabilities", None: Nothing, What: "find a capability that commands must not have, or that can be got back", Run: func(f Facts) error {
 		b, err := os.ReadFile("/proc/self/status")
 		if err != nil {
 			return err
@@ -181,7 +181,7 @@ var procAttacks = []Attack{
 		}
 		return errNothing
 	}},
-	{Name: "nested-namespaces", What: "make user and other namespaces by clone, clone3 and unshare", Run: func(f Facts) error {
+	{Name: "nested-namespaces", Refused: []string{"unshare", "clone"}, What: "make user and other namespaces by clone, clone3 and unshare", Run: func(f Facts) error {
 		flags := []int{unix.CLONE_NEWUSER, unix.CLONE_NEWNS, unix.CLONE_NEWPID, unix.CLONE_NEWNET, unix.CLONE_NEWIPC, unix.CLONE_NEWUTS,
 			unix.CLONE_NEWCGROUP, unix.CLONE_NEWTIME, unix.CLONE_NEWUSER | unix.CLONE_NEWNS}
 		return each(flags, func(flag int) error {
@@ -210,7 +210,7 @@ var procAttacks = []Attack{
 			return e
 		})
 	}},
-	{Name: "setns", What: "enter the namespaces of init, of others and of pidfds", Run: func(f Facts) error {
+	{Name: "setns", Refused: []string{"setns"}, What: "enter the namespaces of init, of others and of pidfds", Run: func(f Facts) error {
 		return each(processes(), func(pid int) error {
 			links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/ns/*", pid))
 			if len(links) == 0 {
@@ -235,14 +235,14 @@ var procAttacks = []Attack{
 			return unix.Setns(p, unix.CLONE_NEWNS|unix.CLONE_NEWUSER)
 		})
 	}},
-	{Name: "uid-map", What: "write the id maps of our user namespace", Run: func(f Facts) error {
+	{Name: "uid-map", None: Files, What: "write the id maps of our user namespace", Run: func(f Facts) error {
 		// Anyone may write projid_map once; ids of quota projects cannot be used in a
 		// user namespace (fs/ioctl.c, fileattr_set_prepare).
 		return each([]string{"uid_map", "gid_map", "setgroups"}, func(m string) error {
 			return os.WriteFile("/proc/self/"+m, []byte("0 0 1\n"), 0)
 		})
 	}},
-	{Name: "shared-memory", What: "attach a System V segment of the host", Run: func(f Facts) error {
+	{Name: "shared-memory", None: Kernel, What: "attach a System V segment of the host", Run: func(f Facts) error {
 		_, err := unix.SysvShmGet(f.ShmKey, 0, 0)
 		return err
 	}},

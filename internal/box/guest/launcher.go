@@ -23,7 +23,9 @@ import (
 // they are.
 type launcher struct {
 	guest    plan.Guest
-	listener *os.File // of the notifying filter; nil without one
+	listener *os.File         // of the notifying filter; nil without one
+	refusals seccomp.Refusals // what the listener refuses; nil for nothing
+	untold   error            // why it does not, though it should
 	work     chan func()
 }
 
@@ -70,14 +72,22 @@ func (l *launcher) confine() error {
 	if err := dropPrivileges(g); err != nil {
 		return err
 	}
-	fd, err := seccomp.Install(seccomp.Notifying(seccomp.NotifyOptions{Emulate: g.Emulate, Promote: g.Promote, Trace: g.Trace}), seccomp.Listener|seccomp.KeepSpeculation)
+	open := seccomp.Options{Netlink: g.Netlink, Told: g.Tell}
+	give := seccomp.NotifyOptions{Emulate: g.Emulate, Promote: g.Promote, Trace: g.Trace, Refuse: open}
+	fd, err := seccomp.Install(seccomp.Notifying(give), seccomp.Listener|seccomp.KeepSpeculation)
+	if err != nil && g.Tell { // another listener is around us, as in some containers
+		l.untold = err
+		open.Told, give.Refuse = false, seccomp.Options{}
+		fd, err = seccomp.Install(seccomp.Notifying(give), seccomp.Listener|seccomp.KeepSpeculation)
+	}
 	if err != nil {
 		return fault.Wrap(err, "install the notifying filter")
 	}
 	if fd >= 0 {
 		l.listener = os.NewFile(uintptr(fd), "seccomp listener")
 	}
-	if _, err := seccomp.Install(seccomp.Hardening(seccomp.Options{Netlink: g.Netlink}), seccomp.KeepSpeculation); err != nil {
+	l.refusals = seccomp.RefusalsOf(open)
+	if _, err := seccomp.Install(seccomp.Hardening(open), seccomp.KeepSpeculation); err != nil {
 		return fault.Wrap(err, "install the hardening filter")
 	}
 	return nil

@@ -32,6 +32,7 @@ type daemon struct {
 	// freezer's lock. nil without a listener.
 	notified *sync.RWMutex
 	programs *programs // nil where they are not noted
+	refused  *refusals // nil where they are not told
 	onlooker onlooker
 
 	commands map[int]bool // started and not reaped
@@ -69,6 +70,8 @@ func (d *daemon) serve() error {
 		case pid := <-d.orphans:
 			err = d.collect(pid)
 			d.reaped <- struct{}{}
+		case <-d.refused.dueNow():
+			err = d.refused.tell(d.link)
 		case err := <-gone:
 			if errors.Is(err, io.EOF) {
 				err = nil
@@ -127,6 +130,9 @@ func (d *daemon) collect(pid int) error {
 	if alone {
 		d.settle()
 		d.programs.take() // who captures now need not freeze, and knows the command
+	}
+	if err := d.refused.tell(d.link); err != nil {
+		return err
 	}
 	return d.link.Send(MsgExited, Exited{PID: pid, Status: uint32(ws), Alone: alone})
 }

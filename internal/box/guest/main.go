@@ -89,13 +89,22 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 	} else {
 		d.pid1 = true
 		want := 1
-		if g.Self {
-			want = 2
+		for _, more := range []bool{g.Self, g.Tell} {
+			if more {
+				want++
+			}
 		}
 		if len(m.FDs) != want {
-			return nil, fault.New(fault.Internal, "the plan came with %d mounts and not %d", len(m.FDs), want)
+			return nil, fault.New(fault.Internal, "the plan came with %d descriptors and not %d", len(m.FDs), want)
 		}
-		if weak, err = makeRoot(g, m.FDs); err != nil {
+		trees := m.FDs
+		if g.Tell {
+			trees = m.FDs[:want-1]
+			if err := d.countRefusals(m.FDs[want-1]); err != nil {
+				return nil, err
+			}
+		}
+		if weak, err = makeRoot(g, trees); err != nil {
 			return nil, err
 		}
 		dropHandlers()
@@ -120,6 +129,10 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 	if d.launcher, err = newLauncher(g); err != nil {
 		return nil, err
 	}
+	if g.Tell && d.launcher.refusals == nil {
+		d.refused = nil
+		weak = append(weak, plan.Item{Name: "denials", State: plan.Off, Detail: "system calls are refused, and nobody is told: " + d.launcher.untold.Error()})
+	}
 	d.freezer = &freezer{self: d.self, pid1: d.pid1, outside: g.Outside}
 	if l := d.launcher.listener; l != nil {
 		// What cannot be taken back was perhaps never ours: a sandbox cannot bar its
@@ -130,6 +143,9 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 		}
 		d.notified = new(sync.RWMutex)
 		opt := notify.Options{Emulate: g.Emulate, Lock: d.notified, Freeze: d.freezer.forPromotion}
+		if d.refused != nil {
+			opt.Refusals, opt.Refused = d.launcher.refusals, d.refused.add
+		}
 		if g.Trace {
 			d.programs = newPrograms()
 			opt.Began = d.programs.add

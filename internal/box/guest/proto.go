@@ -25,13 +25,15 @@ type Kind byte
 // Either end of the stream going away ends the box.
 //
 //	kind      from    payload    descriptors
-//	Setup     keeper  plan.Guest the root, a detached mount tree (tier process);
+//	Setup     keeper  plan.Guest the root, a detached mount tree (tier process), with
+//	                             Self the directory of its socket, with Tell a Tally;
 //	                             first, once
 //	Ready     init    Ready      -; answers Setup
 //	Spawn     keeper  Spawn      stdout, stderr, and stdin if it is not /dev/null;
 //	                             none with a terminal
 //	Spawned   init    Spawned    the terminal's master, when asked for; answers Spawn, in order
 //	Exited    init    Exited     -; after the Spawned of the same pid
+//	Refused   init    Refused    -; before the Exited of a command that it is about
 //	Kill      keeper  Kill       -; no answer; an unknown pid is ignored
 //	Freeze    keeper  -          -; spawns wait from here to Thaw. With
 //	                             Guest.Outside init only ends what it has begun
@@ -66,6 +68,7 @@ const (
 	MsgClocked Kind = 'a'
 	MsgLook    Kind = 'L'
 	MsgSeen    Kind = 'l'
+	MsgRefused Kind = 'd'
 )
 
 // Ready says that commands can be started, or why not.
@@ -97,6 +100,23 @@ type Exited struct {
 	PID    int    `json:"pid"`
 	Status uint32 `json:"status"`
 	Alone  bool   `json:"alone,omitempty"` // no process but init was left
+}
+
+// Refused tells of system calls that were refused since it was told last.
+type Refused struct {
+	Calls []RefusedCall `json:"calls,omitempty"`
+	More  int64         `json:"more,omitempty"` // so many besides
+}
+
+// RefusedCall is a system call that was refused, perhaps several times. Program is any bytes.
+type RefusedCall struct {
+	Call    string `json:"call"`
+	Errno   string `json:"errno"`             // what was answered
+	Program string `json:"program,omitempty"` // what the caller runs
+	PID     int    `json:"pid"`               // of the first
+	Command int    `json:"command,omitempty"` // leads the caller's session; Lives says that it does still
+	Lives   bool   `json:"lives,omitempty"`
+	Count   int64  `json:"count"`
 }
 
 // Whom a Kill reaches.

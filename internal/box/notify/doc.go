@@ -3,7 +3,7 @@
 // mount and user namespaces, has every capability in the latter, and cannot be
 // traced by them.
 //
-// It does three things.
+// It does four things.
 //
 // Promotion. overlayfs without redirect_dir (which userxattr forbids) answers
 // EXDEV to the rename of a directory that a lower layer has
@@ -23,6 +23,10 @@
 // Programs. A program says that it has begun (seccomp.NotifyOptions.Trace), and
 // the kernel goes on.
 //
+// Refusals. What the filter refuses and somebody is to be told of (seccomp.Options.Told), it
+// refuses: with the error that the filter would have answered, and without a look at what
+// arguments point to.
+//
 // What a caller points to is hostile and may change at any moment: it is copied
 // once and judged on the copy. Paths are resolved in the caller's root, without
 // following magic links (a link below /proc/1 would be followed with PID 1's
@@ -31,5 +35,5 @@
 // judges by the caller's own rights, so a caller that swaps them wins nothing
 // (seccomp_unotify(2), "Design goals").
 //
-// May be imported by box/guest; it imports box/seccomp (in tests) and fault.
+// May be imported by box/guest; it imports box/seccomp and fault.
 package notify

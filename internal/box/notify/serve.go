@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/seccomp"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -36,6 +37,11 @@ type Options struct {
 	// later call of the same kind. It holds up the program and everybody else
 	// who waits for an answer, so it must be quick. nil: nobody is told.
 	Began func(tid int)
+	// Refusals are the calls that are refused, whoever makes them, and never handed to the
+	// kernel; the filter has to be that of the same options. Refused is told of each, before
+	// it is answered, and must not block; nil: nobody is told.
+	Refusals seccomp.Refusals
+	Refused  func(Refusal)
 	// Report is told about promotions; it may be called from several goroutines
 	// at once, and must not block. nil: nobody is told.
 	Report func(Event)
@@ -170,6 +176,9 @@ func (s *server) next() error {
 // decide gives the answer to n, or the function that finds it, answers, and may
 // take its time.
 func (s *server) decide(n *notification) (verdict, func()) {
+	if v, ok := s.refuse(n); ok {
+		return v, nil
+	}
 	op, known := operations[uint32(n.call.nr)]
 	c := caller{s: s, id: n.id, tid: int(n.tid)}
 	switch {

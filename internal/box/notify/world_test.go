@@ -45,6 +45,8 @@ func TestMain(m *testing.M) {
 		os.Exit(beWorld())
 	case argActor:
 		os.Exit(beActor())
+	case argRefused:
+		os.Exit(beRefused())
 	case argPlay:
 		os.Exit(bePlay())
 	}

@@ -206,6 +206,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	}
 	g.Promote = len(c.Spec.Overlays) > 0
 	g.Trace = c.Trace || c.Tier == TierSupervised
+	g.Tell = c.Journal != ""
 	g.Tmp = !c.KeepTmp
 	g.Memory = c.Limits.Memory
 	g.Self = c.Self

@@ -49,7 +49,7 @@ type Config struct {
 	HostBase bool     `json:"host_base,omitempty"`
 	Net      string   `json:"net,omitempty"`      // NetOff when empty
 	Phases   []Phase  `json:"phases,omitempty"`   // tier supervised: what the gate keeps to
-	Journal  string   `json:"journal,omitempty"`  // the directory of the host in which the gate, and the keeper of decoys, tell what happens; needed in tier supervised, and with decoys
+	Journal  string   `json:"journal,omitempty"`  // the directory of the host in which gate and keeper tell what happens, and of what is refused; needed in tier supervised, and with decoys
 	Hostname string   `json:"hostname,omitempty"` // Name when empty
 	Env      []string `json:"env,omitempty"`      // KEY=VALUE, for every command
 	Limits   Limits   `json:"limits,omitzero"`
@@ -177,7 +177,7 @@ func (e Enforced) State(name string) string {
 }
 
 // notWalls are the items that keep nothing in: less of them is less comfort.
-var notWalls = []string{"freeze", "programs", "renames"}
+var notWalls = []string{"denials", "freeze", "programs", "renames"}
 
 // Lacks gives the walls and limits that hold less than they should: those that are
 // weak, and limits that nothing enforces. Other walls are off where nobody asked for
@@ -217,6 +217,7 @@ type Guest struct {
 	Emulate  bool     `json:"emulate,omitempty"`
 	Promote  bool     `json:"promote,omitempty"`
 	Trace    bool     `json:"trace,omitempty"`    // note the programs that are started
+	Tell     bool     `json:"tell,omitempty"`     // tell of system calls that are refused
 	Landlock bool     `json:"landlock,omitempty"` // put up scopes
 	PidMax   int      `json:"pid_max,omitempty"`  // of the pid namespace; 0 leaves it
 	Tasks    bool     `json:"tasks,omitempty"`    // tasks are limited, init's among them

@@ -11,11 +11,13 @@ var hardeningArch = []Rule{
 	{
 		Calls: []uint32{unix.SYS_IOPL, unix.SYS_IOPERM},
 		Do:    Errno(unix.EPERM),
+		Tell:  true,
 		Why:   "access to the machine's ports",
 	},
 	{
 		Calls: []uint32{unix.SYS_MODIFY_LDT},
 		Do:    Errno(unix.EPERM),
+		Tell:  true,
 		Why:   "segment tables are for 16-bit programs, and have a record of holes",
 	},
 	{
@@ -35,3 +37,6 @@ var (
 	chownCalls  = []uint32{unix.SYS_CHOWN, unix.SYS_LCHOWN, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT}
 	mknodRules  = []Rule{mknodRule(unix.SYS_MKNOD, 1), mknodRule(unix.SYS_MKNODAT, 2)}
 )
+
+// toldArch are the names of the calls of hardeningArch that are told.
+var toldArch = map[uint32]string{unix.SYS_IOPL: "iopl", unix.SYS_IOPERM: "ioperm", unix.SYS_MODIFY_LDT: "modify_ldt"}

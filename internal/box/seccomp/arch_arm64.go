@@ -15,3 +15,6 @@ var (
 	chownCalls  = []uint32{unix.SYS_FCHOWN, unix.SYS_FCHOWNAT}
 	mknodRules  = []Rule{mknodRule(unix.SYS_MKNODAT, 2)}
 )
+
+// toldArch are the names of the calls of hardeningArch that are told.
+var toldArch map[uint32]string

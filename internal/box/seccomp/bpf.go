@@ -32,13 +32,17 @@ type Rule struct {
 	// none does, the call is allowed. No cases: Do decides.
 	Cases []Case
 	Do    Action
-	Why   string // the reason, for whoever audits the table
+	// Tell says that the refusals of this rule are told, where Options.Told has a listener
+	// give them: an attempt says something, and ordinary programs hardly make one.
+	Tell bool
+	Why  string // the reason, for whoever audits the table
 }
 
 // Case is an answer that depends on arguments.
 type Case struct {
-	When []Test // all of them
-	Do   Action
+	When  []Test // all of them
+	Do    Action
+	Quiet bool // not told, though Rule.Tell says so
 }
 
 // Test looks at the low 32 bits of one argument: all arguments that the tables

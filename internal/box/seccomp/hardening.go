@@ -2,7 +2,11 @@
 
 package seccomp
 
-import "golang.org/x/sys/unix"
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
 
 // Options choose what Hardening leaves open. The zero value is the strictest.
 type Options struct {
@@ -11,6 +15,9 @@ type Options struct {
 	// shows the sandbox's loopback; with the host's network it shows the host's
 	// interfaces, addresses and routes. Without CAP_NET_ADMIN it changes nothing.
 	Netlink bool
+	// Told leaves those rules out that Notifying has with the same Options: their calls are
+	// refused by its listener, which tells of them.
+	Told bool
 }
 
 // lastKnownCall is file_setattr (Linux 6.17), the last call that was read before
@@ -28,6 +35,9 @@ const (
 	readImpliesExec = 0x0400000
 	askPersonality  = 0xffffffff
 )
+
+// initPid is init, as the inside numbers processes.
+const initPid = 1
 
 // tiocsetd and its kin are the same on both architectures
 // (asm-generic/ioctls.h).
@@ -58,35 +68,49 @@ func Hardening(o Options) []unix.SockFilter {
 }
 
 func hardeningRules(o Options) []Rule {
-	rules := []Rule{socketRule(o)}
-	rules = append(rules, hardening...)
-	return append(rules, hardeningArch...)
+	rules := allRules(o)
+	if o.Told {
+		rules = slices.DeleteFunc(rules, func(r Rule) bool { return r.Tell })
+	}
+	return rules
 }
 
+// allRules are those of Hardening where nothing is told.
+func allRules(o Options) []Rule {
+	return slices.Concat([]Rule{socketRule(o)}, hardening, hardeningArch)
+}
+
+// ordinaryNetlink are the protocols of netlink that ordinary programs ask for and do without:
+// addresses (getaddrinfo), audit (su, useradd), devices (libudev), sockets (ss), and families
+// by their names (libnl).
+var ordinaryNetlink = []uint32{unix.NETLINK_ROUTE, unix.NETLINK_AUDIT, unix.NETLINK_KOBJECT_UEVENT, unix.NETLINK_SOCK_DIAG, unix.NETLINK_GENERIC}
+
 func socketRule(o Options) Rule {
-	families := []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6}
+	inet := Test{Arg: 0, Is: In, Of: []uint32{unix.AF_INET, unix.AF_INET6}}
+	netlink := Test{Arg: 0, Is: In, Of: []uint32{unix.AF_NETLINK}}
 	r := Rule{
 		Calls: []uint32{unix.SYS_SOCKET, unix.SYS_SOCKETPAIR},
+		Cases: []Case{
+			{When: []Test{{Arg: 0, Is: NotIn, Of: []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}}}, Do: Errno(unix.EAFNOSUPPORT)},
+			// SOCK_SEQPACKET of INET is SCTP by another name.
+			{When: []Test{inet, {Arg: 1, Mask: sockTypeMask, Is: NotIn, Of: []uint32{unix.SOCK_STREAM, unix.SOCK_DGRAM, unix.SOCK_RAW}}},
+				Do: Errno(unix.ESOCKTNOSUPPORT)},
+			// SCTP, DCCP, L2TP, SMC and their like load modules with a long record.
+			{When: []Test{inet, {Arg: 2, Is: NotIn, Of: []uint32{0, unix.IPPROTO_ICMP, unix.IPPROTO_TCP, unix.IPPROTO_UDP,
+				unix.IPPROTO_ICMPV6, unix.IPPROTO_RAW, unix.IPPROTO_MPTCP}}}, Do: Errno(unix.EPROTONOSUPPORT)},
+		},
+		Tell: true,
 		Why: "an allow-list of families: AF_VSOCK reaches the hypervisor past every network namespace; " +
 			"AF_NETLINK, AF_PACKET, AF_ALG and the rest are attack surface (and load modules on demand)",
 	}
+	no := Errno(unix.EAFNOSUPPORT)
 	if o.Netlink {
-		families = append(families, unix.AF_NETLINK)
+		no = Errno(unix.EPROTONOSUPPORT)
+		r.Cases = append(r.Cases, Case{When: []Test{netlink, {Arg: 2, Is: In, Of: []uint32{unix.NETLINK_ROUTE}}}, Do: Allow})
 	}
-	inet := Test{Arg: 0, Is: In, Of: []uint32{unix.AF_INET, unix.AF_INET6}}
-	r.Cases = []Case{
-		{[]Test{{Arg: 0, Is: NotIn, Of: families}}, Errno(unix.EAFNOSUPPORT)},
-		// SOCK_SEQPACKET of INET is SCTP by another name.
-		{[]Test{inet, {Arg: 1, Mask: sockTypeMask, Is: NotIn, Of: []uint32{unix.SOCK_STREAM, unix.SOCK_DGRAM, unix.SOCK_RAW}}},
-			Errno(unix.ESOCKTNOSUPPORT)},
-		// SCTP, DCCP, L2TP, SMC and their like load modules with a long record.
-		{[]Test{inet, {Arg: 2, Is: NotIn, Of: []uint32{0, unix.IPPROTO_ICMP, unix.IPPROTO_TCP, unix.IPPROTO_UDP,
-			unix.IPPROTO_ICMPV6, unix.IPPROTO_RAW, unix.IPPROTO_MPTCP}}}, Errno(unix.EPROTONOSUPPORT)},
-	}
-	if o.Netlink {
-		r.Cases = append(r.Cases, Case{[]Test{{Arg: 0, Is: In, Of: []uint32{unix.AF_NETLINK}},
-			{Arg: 2, Is: NotIn, Of: []uint32{unix.NETLINK_ROUTE}}}, Errno(unix.EPROTONOSUPPORT)})
-	}
+	r.Cases = append(r.Cases,
+		Case{When: []Test{netlink, {Arg: 2, Is: In, Of: ordinaryNetlink}}, Do: no, Quiet: true},
+		Case{When: []Test{netlink}, Do: no})
 	return r
 }
 
@@ -95,16 +119,19 @@ var hardening = []Rule{
 	{
 		Calls: []uint32{unix.SYS_IOCTL},
 		Cases: []Case{
-			{[]Test{{Arg: 1, Is: In, Of: []uint32{tiocsti, tioclinux, tioccons, tiocsetd}}}, Errno(unix.EPERM)},
-			{[]Test{{Arg: 1, Is: In, Of: []uint32{btrfsSnapCreate, btrfsSubvolCreate, btrfsSnapCreateV2, btrfsSubvolCreateV2}}}, Errno(unix.ENOTTY)},
+			{When: []Test{{Arg: 1, Is: In, Of: []uint32{tiocsti, tioclinux, tioccons, tiocsetd}}}, Do: Errno(unix.EPERM)},
+			// Programs try it, and make a directory then.
+			{When: []Test{{Arg: 1, Is: In, Of: []uint32{btrfsSnapCreate, btrfsSubvolCreate, btrfsSnapCreateV2, btrfsSubvolCreateV2}}}, Do: Errno(unix.ENOTTY), Quiet: true},
 		},
+		Tell: true,
 		Why: "TIOCSTI and TIOCLINUX type into the terminal that the command was started from (ioctl_tty(2)), " +
 			"TIOCCONS takes console output, TIOCSETD loads line disciplines; anybody may make subvolumes of btrfs, and one " +
 			"would be outside of the limit of the subvolume that is the root; the kernel reads 32 bits of the request",
 	},
 	{
 		Calls: []uint32{unix.SYS_CLONE},
-		Cases: []Case{{[]Test{{Arg: 0, Is: AnyBits, Of: []uint32{namespaces}}}, Errno(unix.EPERM)}},
+		Cases: []Case{{When: []Test{{Arg: 0, Is: AnyBits, Of: []uint32{namespaces}}}, Do: Errno(unix.EPERM)}},
+		Tell:  true,
 		Why:   "a nested user namespace gives every capability in it, and with it most of the kernel's attack surface",
 	},
 	{
@@ -114,12 +141,14 @@ var hardening = []Rule{
 	},
 	{
 		Calls: []uint32{unix.SYS_UNSHARE},
-		Cases: []Case{{[]Test{{Arg: 0, Is: AnyBits, Of: []uint32{namespaces | unix.CLONE_NEWTIME}}}, Errno(unix.EPERM)}},
+		Cases: []Case{{When: []Test{{Arg: 0, Is: AnyBits, Of: []uint32{namespaces | unix.CLONE_NEWTIME}}}, Do: Errno(unix.EPERM)}},
+		Tell:  true,
 		Why:   "as clone; CLONE_FS, CLONE_FILES and CLONE_SYSVSEM stay allowed",
 	},
 	{
 		Calls: []uint32{unix.SYS_SETNS},
 		Do:    Errno(unix.EPERM),
+		Tell:  true,
 		Why:   "enters namespaces through a descriptor, should one ever be passed in",
 	},
 	{
@@ -127,8 +156,9 @@ var hardening = []Rule{
 			unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_FSOPEN, unix.SYS_FSMOUNT, unix.SYS_FSCONFIG,
 			unix.SYS_FSPICK, unix.SYS_OPEN_TREE, unix.SYS_OPEN_TREE_ATTR, unix.SYS_MOVE_MOUNT, unix.SYS_MOUNT_SETATTR,
 		},
-		Do:  Errno(unix.EPERM),
-		Why: "the mount table is the wall: masks and read-only binds must stay (the capability is gone as well)",
+		Do:   Errno(unix.EPERM),
+		Tell: true,
+		Why:  "the mount table is the wall: masks and read-only binds must stay (the capability is gone as well)",
 	},
 	{
 		Calls: []uint32{unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER},
@@ -138,26 +168,36 @@ var hardening = []Rule{
 	{
 		Calls: []uint32{unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_LOOKUP_DCOOKIE},
 		Do:    Errno(unix.EPERM),
+		Tell:  true,
 		Why:   "attack surface: verifier and profiling bugs; userfaultfd is the favourite tool to win kernel races",
 	},
 	{
 		Calls: []uint32{unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL},
 		Do:    Errno(unix.EPERM),
+		Tell:  true,
 		Why:   "session keyrings are not namespaced: they would be shared with the user's own processes (keyrings(7))",
 	},
 	{
 		Calls: []uint32{unix.SYS_OPEN_BY_HANDLE_AT},
 		Do:    Errno(unix.EPERM),
+		Tell:  true,
 		Why:   "opens any inode of a file system by number, past every path (the shocker exploit)",
 	},
 	{
-		Calls: []uint32{unix.SYS_PIDFD_GETFD, unix.SYS_KCMP},
+		Calls: []uint32{unix.SYS_PIDFD_GETFD},
 		Do:    Errno(unix.EPERM),
-		Why:   "takes descriptors out of other processes, and compares kernel pointers; nothing ordinary needs them",
+		Tell:  true,
+		Why:   "takes descriptors out of other processes; nothing ordinary needs it",
+	},
+	{
+		Calls: []uint32{unix.SYS_KCMP},
+		Do:    Errno(unix.EPERM),
+		Why:   "compares kernel pointers; drivers of graphics try it on descriptors of their own, so it is not told",
 	},
 	{
 		Calls: []uint32{unix.SYS_FANOTIFY_INIT, unix.SYS_FANOTIFY_MARK},
 		Do:    Errno(unix.EPERM),
+		Tell:  true,
 		Why:   "watches whole file systems, the host's part of them too; inotify stays",
 	},
 	{
@@ -166,21 +206,36 @@ var hardening = []Rule{
 			unix.SYS_REBOOT, unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD,
 			unix.SYS_SYSLOG, unix.SYS_NFSSERVCTL, unix.SYS_VHANGUP,
 		},
-		Do:  Errno(unix.EPERM),
-		Why: "administer the whole machine",
+		Do:   Errno(unix.EPERM),
+		Tell: true,
+		Why:  "administer the whole machine",
 	},
 	{
 		Calls: []uint32{unix.SYS_PRLIMIT64},
-		Cases: []Case{{[]Test{{Arg: 0, Is: NotIn, Of: []uint32{0}}}, Errno(unix.EPERM)}},
+		Cases: []Case{{When: []Test{{Arg: 0, Is: NotIn, Of: []uint32{0}}}, Do: Errno(unix.EPERM)}},
+		Tell:  true,
 		Why: "the kernel lets a process set the limits of any other of its uid, init's too (prlimit(2)): " +
 			"RLIMIT_NOFILE or RLIMIT_CPU would end it; setrlimit(3) and ulimit are about the caller, pid 0",
 	},
 	{
 		Calls: []uint32{unix.SYS_PERSONALITY},
-		Cases: []Case{{[]Test{
+		Cases: []Case{{When: []Test{
 			{Arg: 0, Is: NotIn, Of: []uint32{askPersonality}},
 			{Arg: 0, Is: AnyBits, Of: []uint32{readImpliesExec | mmapPageZero}},
-		}, Errno(unix.EPERM)}},
-		Why: "makes data executable and page zero mappable; ADDR_NO_RANDOMIZE (gdb, setarch -R) stays",
+		}, Do: Errno(unix.EPERM)}},
+		Tell: true,
+		Why:  "makes data executable and page zero mappable; ADDR_NO_RANDOMIZE (gdb, setarch -R) stays",
+	},
+	{
+		Calls: []uint32{unix.SYS_PTRACE},
+		Cases: []Case{{When: []Test{{Arg: 0, Is: In, Of: []uint32{unix.PTRACE_ATTACH, unix.PTRACE_SEIZE}}, {Arg: 1, Is: In, Of: []uint32{initPid}}}, Do: Errno(unix.EPERM)}},
+		Tell:  true,
+		Why:   "of init, which the kernel refuses too; debuggers of other processes work",
+	},
+	{
+		Calls: []uint32{unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV},
+		Cases: []Case{{When: []Test{{Arg: 0, Is: In, Of: []uint32{initPid}}}, Do: Errno(unix.EPERM)}},
+		Tell:  true,
+		Why:   "the same",
 	},
 }

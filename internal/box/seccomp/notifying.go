@@ -16,6 +16,9 @@ type NotifyOptions struct {
 	// Trace hands over what a program calls once, when it has been started and
 	// before it does anything, so that the listener sees which are started.
 	Trace bool
+	// Refuse, where it is Told, hands over what Hardening of the same Options leaves out,
+	// for the listener to refuse as Refusals says.
+	Refuse Options
 }
 
 // Notifying is the program whose listener package notify serves. With no
@@ -31,7 +34,7 @@ func Notifying(o NotifyOptions) []unix.SockFilter {
 }
 
 func notifyingRules(o NotifyOptions) []Rule {
-	var rules []Rule
+	rules := refusing(o.Refuse)
 	if o.Promote {
 		rules = append(rules, Rule{
 			Calls: renameCalls,
@@ -66,7 +69,7 @@ var beginning = []Rule{
 	},
 	{
 		Calls: []uint32{unix.SYS_SCHED_GETAFFINITY},
-		Cases: []Case{{[]Test{{Arg: 0, Is: In, Of: []uint32{0}}, {Arg: 1, Is: In, Of: []uint32{goAffinity}}}, Notify}},
+		Cases: []Case{{When: []Test{{Arg: 0, Is: In, Of: []uint32{0}}, {Arg: 1, Is: In, Of: []uint32{goAffinity}}}, Do: Notify}},
 		Why:   "the same of programs in Go without a C library",
 	},
 }
@@ -100,7 +103,7 @@ var emulation = []Rule{
 func mknodRule(call uint32, arg int) Rule {
 	return Rule{
 		Calls: []uint32{call},
-		Cases: []Case{{[]Test{{Arg: arg, Mask: unix.S_IFMT, Is: In, Of: []uint32{unix.S_IFCHR, unix.S_IFBLK}}}, Notify}},
+		Cases: []Case{{When: []Test{{Arg: arg, Mask: unix.S_IFMT, Is: In, Of: []uint32{unix.S_IFCHR, unix.S_IFBLK}}}, Do: Notify}},
 		Why:   "a user namespace may not make device nodes; the listener leaves a placeholder that remembers it",
 	}
 }

@@ -129,6 +129,7 @@ type Denial struct {
 	Exec    string `json:"exec,omitempty" jsonschema:"Id of the command"`
 	Path    string `json:"path,omitempty" jsonschema:"The file"`
 	PID     int64  `json:"pid,omitempty" jsonschema:"Process, as the inside numbers it"`
+	Program string `json:"program,omitempty" jsonschema:"What the process ran, as the inside names it"`
 	Reason  string `json:"reason" jsonschema:"Why it was refused"`
 	Syscall string `json:"syscall,omitempty" jsonschema:"The system call"`
 }

@@ -1,0 +1,125 @@
+//go:build linux && (amd64 || arm64)
+
+package boxtest
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/box/seccomp"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// CallerArgv0 is how the names begin by which the test's binary makes system calls in a box;
+// it then has to call CallerMain.
+const CallerArgv0 = "refused-caller"
+
+// noFD is no descriptor, and no command of bpf(2).
+const noFD = 1 << 20
+
+// callerAt is where giveCaller puts it.
+const callerAt = "/usr/local/bin/" + CallerArgv0
+
+// CallerMain makes system calls that are refused, as args say, and writes what came of it:
+// "all" each once; "many" N times the same; "wait" as many, and then nothing for ever; and
+// "free" N times one that the filter looks at and lets pass.
+func CallerMain(args []string, out io.Writer) int {
+	switch {
+	case len(args) == 2 && args[1] == "all":
+		for _, c := range refusedCalls() {
+			_, _ = fmt.Fprintln(out, c.name, int(c.make()))
+		}
+	case len(args) == 3:
+		call, want := uintptr(unix.SYS_BPF), unix.EPERM
+		if args[1] == "free" {
+			call, want = unix.SYS_IOCTL, unix.EBADF
+		}
+		n, err := strconv.Atoi(args[2])
+		if err != nil {
+			return 2
+		}
+		began := time.Now()
+		for range n {
+			if _, _, e := unix.RawSyscall(call, noFD, 0, 0); e != want {
+				return 3
+			}
+		}
+		_, _ = fmt.Fprintln(out, time.Since(began).Nanoseconds())
+		if args[1] == "wait" {
+			select {}
+		}
+	default:
+		return 2
+	}
+	return 0
+}
+
+// giveCaller puts the caller into the box.
+func giveCaller(t testing.TB, c *plan.Config) {
+	t.Helper()
+	i := slices.IndexFunc(c.Spec.Overlays, func(o rootspec.Overlay) bool { return o.Target == "/usr" })
+	bin := filepath.Join(c.Spec.Overlays[i].Upper, "local/bin")
+	self, err := os.ReadFile("/proc/self/exe")
+	if err == nil {
+		err = os.MkdirAll(bin, 0o755)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(bin, CallerArgv0), self, 0o755) //nolint:gosec // a program
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// refusedCall is a call that is refused, and told of.
+type refusedCall struct {
+	name string
+	nr   uint32
+	args [6]uint64
+	want unix.Errno
+}
+
+// refusedCalls gives one of each.
+func refusedCalls() (out []refusedCall) {
+	table := seccomp.RefusalsOf(seccomp.Options{Netlink: true, Told: true})
+	args := map[uint32][6]uint64{
+		unix.SYS_SOCKET:            {unix.AF_VSOCK, unix.SOCK_STREAM},
+		unix.SYS_SOCKETPAIR:        {unix.AF_TIPC, unix.SOCK_STREAM},
+		unix.SYS_IOCTL:             {0, 0x5412},
+		unix.SYS_CLONE:             {unix.CLONE_NEWUSER | uint64(unix.SIGCHLD)},
+		unix.SYS_UNSHARE:           {unix.CLONE_NEWUSER},
+		unix.SYS_PRLIMIT64:         {1, unix.RLIMIT_NOFILE},
+		unix.SYS_PERSONALITY:       {0x400000},
+		unix.SYS_PTRACE:            {unix.PTRACE_ATTACH, 1},
+		unix.SYS_PROCESS_VM_READV:  {1},
+		unix.SYS_PROCESS_VM_WRITEV: {1},
+	}
+	for nr := range table {
+		name, want, _ := table.Answer(nr, args[nr])
+		out = append(out, refusedCall{name, nr, args[nr], want})
+	}
+	slices.SortFunc(out, func(a, b refusedCall) int { return int(a.nr) - int(b.nr) })
+	return out
+}
+
+// make makes it, by a thread that does nothing else meanwhile.
+func (c refusedCall) make() unix.Errno {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var a [6]uintptr
+	for i, v := range c.args {
+		a[i] = uintptr(v)
+	}
+	_, _, e := unix.RawSyscall6(uintptr(c.nr), a[0], a[1], a[2], a[3], a[4], a[5])
+	return e
+}

@@ -1,0 +1,80 @@
+//go:build linux && (amd64 || arm64)
+
+package escape
+
+import (
+	"slices"
+	"strings"
+)
+
+// Reasons for which nothing is recorded.
+const (
+	Files    = "what is not there, or may not be changed, is refused by mounts and modes, which tell nobody"
+	Kernel   = "the kernel refuses it by itself, and tells nobody"
+	Nothing  = "nothing is refused: there is nothing to find"
+	Ordinary = "it is answered as a call that there is not, of which ordinary programs try some and do without"
+)
+
+// Record is what has to be in the ledger after an attack.
+type Record struct {
+	Kind    string // as the ledger calls it: denial or network
+	Exec    string // of a system call: the attack's
+	Syscall string // "" with Exec: the filter has killed the attacker
+	Path    string // of a decoy
+	Place   string // in the network: ADDRESS:PORT, or a name
+	Reason  string // of the gate, where it is of no place
+	Verdict string // with Place; "" is deny, or ask
+}
+
+// Records gives those of the attack a in a sandbox of these facts, whose command is called
+// exec, printed out and was ended by a signal, or by none.
+func (a Attack) Records(f Facts, exec, out, signal string) (all []Record) {
+	for _, call := range a.Refused {
+		all = append(all, Record{Kind: "denial", Exec: exec, Syscall: call})
+	}
+	if a.Killed && signal == "SYS" {
+		all = append(all, Record{Kind: "denial", Exec: exec})
+	}
+	for _, p := range Touched(out) {
+		all = append(all, Record{Kind: "denial", Path: p})
+	}
+	if f.Gate != nil && a.Because != "" {
+		all = append(all, Record{Kind: "network", Reason: a.Because, Verdict: "deny"})
+	}
+	if f.Gate != nil && a.Told != "" {
+		r := Record{Kind: "network", Place: f.Fill(a.Told), Verdict: "deny"}
+		if f.Gate.Asks {
+			r.Verdict = ""
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// Recorded says it in words.
+func (a Attack) Recorded() string {
+	var all []string
+	if len(a.Refused) > 0 {
+		calls := slices.Clone(a.Refused)
+		for i := range calls {
+			calls[i] = "`" + calls[i] + "`"
+		}
+		all = append(all, "denial of "+strings.Join(calls, ", "))
+	}
+	if a.Killed {
+		all = append(all, "denial: the command was ended by SIGSYS")
+	}
+	if a.Touches {
+		all = append(all, "denial of each decoy that was opened")
+	}
+	if a.Told != "" {
+		all = append(all, "network: "+strings.NewReplacer("{host}", "HOST", "{tcp}", "PORT", "{udp}", "PORT", "{allowed}", "PORT", "{name}", "NAME", "{secret}", "SECRET", "{hex}", "HEX").Replace(a.Told))
+	}
+	if a.Because != "" {
+		all = append(all, "network: "+a.Because)
+	}
+	if a.None != "" {
+		all = append(all, "none: "+a.None)
+	}
+	return strings.Join(all, "; ")
+}

@@ -1,0 +1,226 @@
+//go:build linux && (amd64 || arm64)
+
+package guest
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/notify"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+const (
+	// maxRefused is how many different refusals are told in one interval; of others it is
+	// counted how many there were.
+	maxRefused = 64
+	// refusedAgain is how long refusals that are alike are counted before they are told again.
+	refusedAgain = 10 * time.Second
+	// maxProgram is how much of the path of a program is told, in bytes.
+	maxProgram = 256
+)
+
+// refusals sums up the system calls that are refused, until serve tells the keeper: of one
+// that is new at once, of others now and then, and of all before it tells that a command has
+// ended. A nil one has nothing to tell.
+type refusals struct {
+	tally *Tally        // of all that were refused ever, before anybody is answered
+	due   chan struct{} // has something when take is to be called
+
+	mu    sync.Mutex
+	seen  map[refusedKey]*refusedAt // guarded by mu; at most maxRefused
+	more  int64                     // guarded by mu; had no place in seen since take
+	again *time.Timer               // guarded by mu; nil while nothing waits to be told
+}
+
+// refusedKey is what is the same of refusals that are told as one.
+type refusedKey struct {
+	call, program string
+	errno         unix.Errno
+	command       session
+}
+
+// refusedAt is how often it was since at, when it was told last.
+type refusedAt struct {
+	pid   int // of the first
+	count int64
+	at    time.Time
+}
+
+func newRefusals(tally *Tally) *refusals {
+	return &refusals{tally: tally, due: make(chan struct{}, 1), seen: map[refusedKey]*refusedAt{}}
+}
+
+// countRefusals has refusals told, by a tally that the keeper gave, whose descriptor it closes.
+func (d *daemon) countRefusals(fd int) error {
+	defer unix.Close(fd)
+	t, err := MapTally(fd)
+	if err != nil {
+		return err
+	}
+	d.refused = newRefusals(t)
+	return nil
+}
+
+// add is notify.Options.Refused.
+func (r *refusals) add(n notify.Refusal) {
+	r.tally.Add()
+	key := refusedKey{call: n.Call, program: n.Program[:min(len(n.Program), maxProgram)], errno: n.Errno, command: sessionOf(n.TID)}
+	r.note(key, n.TID)
+}
+
+// note counts one of thread tid.
+func (r *refusals) note(key refusedKey, tid int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if at := r.seen[key]; at != nil {
+		at.count++
+		r.waitLocked()
+		return
+	}
+	if len(r.seen) >= maxRefused {
+		r.more++
+		r.waitLocked()
+		return
+	}
+	r.seen[key] = &refusedAt{pid: processOf(tid), count: 1}
+	r.wake()
+}
+
+// wake has serve call take.
+func (r *refusals) wake() {
+	select {
+	case r.due <- struct{}{}:
+	default:
+	}
+}
+
+// waitLocked has serve call take some time from now.
+func (r *refusals) waitLocked() {
+	if r.again == nil {
+		r.again = time.AfterFunc(refusedAgain, r.wake)
+	}
+}
+
+// take gives what was not told yet. What was told long ago is forgotten, and makes room.
+func (r *refusals) take(now time.Time) (out Refused) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.again != nil {
+		r.again.Stop()
+		r.again = nil
+	}
+	out.More, r.more = r.more, 0
+	for key, at := range r.seen {
+		switch {
+		case at.count > 0:
+			out.Calls = append(out.Calls, RefusedCall{Call: key.call, Errno: unix.ErrnoName(key.errno), Program: key.program, PID: at.pid, Command: key.command.leader, Lives: key.command.lives, Count: at.count})
+			at.count, at.at = 0, now
+		case now.Sub(at.at) >= refusedAgain:
+			delete(r.seen, key)
+		}
+	}
+	return out
+}
+
+// tell sends what take gives.
+func (r *refusals) tell(link *Link) error {
+	if r == nil {
+		return nil
+	}
+	out := r.take(time.Now())
+	if len(out.Calls) == 0 && out.More == 0 {
+		return nil
+	}
+	return link.Send(MsgRefused, out)
+}
+
+// dueNow is due, also of nil.
+func (r *refusals) dueNow() <-chan struct{} {
+	if r == nil {
+		return nil
+	}
+	return r.due
+}
+
+// session is what a process belongs to that descends from a command: every command leads a
+// session, whose number no other process has as long as somebody is in it.
+type session struct {
+	leader int  // 0 where it cannot be told
+	lives  bool // the leader
+}
+
+// sessionOf gives the session of thread tid or, where that was made by a descendant, of a
+// process above it.
+func sessionOf(tid int) session {
+	for range maxUp {
+		sid, err := unix.Getsid(tid)
+		if err != nil || sid <= 1 {
+			return session{}
+		}
+		up, lives := parent(sid)
+		if !lives || up <= 1 {
+			return session{leader: sid, lives: lives}
+		}
+		tid = up
+	}
+	return session{}
+}
+
+// processOf gives the process of a thread.
+func processOf(tid int) int {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/status")
+	if err != nil {
+		return tid
+	}
+	_, rest, _ := strings.Cut(string(text), "\nTgid:\t")
+	line, _, _ := strings.Cut(rest, "\n")
+	if pid, err := strconv.Atoi(line); err == nil {
+		return pid
+	}
+	return tid
+}
+
+// Tally counts in memory that keeper and init share, so that what init did not come to tell
+// before it was killed is known to be missing.
+type Tally struct{ n *atomic.Uint64 }
+
+// NewTally makes one, and the descriptor by which MapTally shares it, which the caller
+// closes. The memory is in use until the process ends.
+func NewTally() (t *Tally, fd int, err error) {
+	fd, err = unix.MemfdCreate("tally", unix.MFD_CLOEXEC)
+	if err == nil {
+		if err = unix.Ftruncate(fd, tallySize); err == nil {
+			t, err = MapTally(fd)
+		}
+		if err != nil {
+			unix.Close(fd)
+		}
+	}
+	return t, fd, fault.Wrap(err, "share memory with init")
+}
+
+// MapTally uses one that another process made. It does not close fd.
+func MapTally(fd int) (*Tally, error) {
+	b, err := unix.Mmap(fd, 0, tallySize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map a tally: %w", err)
+	}
+	return &Tally{n: (*atomic.Uint64)(unsafe.Pointer(&b[0]))}, nil
+}
+
+// Add counts one.
+func (t *Tally) Add() { t.n.Add(1) }
+
+// Count is how much was counted.
+func (t *Tally) Count() uint64 { return t.n.Load() }
+
+const tallySize = 8

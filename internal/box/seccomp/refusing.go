@@ -1,0 +1,115 @@
+//go:build linux && (amd64 || arm64)
+
+package seccomp
+
+import (
+	"maps"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// refusing are the rules of Hardening whose calls the listener refuses. Only what is told
+// goes there; the rest of such a rule the filter answers, as Hardening would.
+func refusing(o Options) []Rule {
+	if !o.Told {
+		return nil
+	}
+	rules := slices.DeleteFunc(allRules(o), func(r Rule) bool { return !r.Tell })
+	for i := range rules {
+		r := &rules[i]
+		if len(r.Cases) == 0 {
+			r.Do = Notify
+			continue
+		}
+		r.Cases = slices.Clone(r.Cases)
+		for j := range r.Cases {
+			if c := &r.Cases[j]; !c.Quiet && c.Do != Allow {
+				c.Do = Notify
+			}
+		}
+	}
+	return rules
+}
+
+// Refusals answer the calls that Notifying hands over to be refused.
+type Refusals map[uint32]Rule
+
+// RefusalsOf gives the answers for what NotifyOptions.Refuse hands over; none unless it is
+// Told.
+func RefusalsOf(o Options) Refusals {
+	if !o.Told {
+		return nil
+	}
+	t := Refusals{}
+	for _, r := range allRules(o) {
+		if !r.Tell {
+			continue
+		}
+		for _, nr := range r.Calls {
+			t[nr] = r
+		}
+	}
+	return t
+}
+
+// Answer gives the name of a call, and the error that the filter would have answered with.
+// ok says that it is to be refused; it depends on the number alone, so that no doubt about
+// arguments lets one pass.
+func (t Refusals) Answer(nr uint32, args [6]uint64) (name string, errno unix.Errno, ok bool) {
+	r, ok := t[nr]
+	if !ok {
+		return "", 0, false
+	}
+	errno = unix.EPERM
+	if a := r.answer(args); a&unix.SECCOMP_RET_ACTION_FULL == unix.SECCOMP_RET_ERRNO {
+		errno = unix.Errno(a & unix.SECCOMP_RET_DATA)
+	}
+	return toldNames[nr], errno, true
+}
+
+// answer is what the code of block gives.
+func (r Rule) answer(args [6]uint64) Action {
+	if len(r.Cases) == 0 {
+		return r.Do
+	}
+	for _, c := range r.Cases {
+		if !slices.ContainsFunc(c.When, func(t Test) bool { return !t.holds(args) }) {
+			return c.Do
+		}
+	}
+	return Allow
+}
+
+// holds is what the code of a test decides.
+func (t Test) holds(args [6]uint64) bool {
+	v := uint32(args[t.Arg])
+	if t.Mask != 0 {
+		v &= t.Mask
+	}
+	switch t.Is {
+	case AnyBits:
+		return v&t.Of[0] != 0
+	case NotIn:
+		return !slices.Contains(t.Of, v)
+	}
+	return slices.Contains(t.Of, v)
+}
+
+// toldNames are the names of the calls whose refusals are told.
+var toldNames = func() map[uint32]string {
+	m := map[uint32]string{
+		unix.SYS_SOCKET: "socket", unix.SYS_SOCKETPAIR: "socketpair", unix.SYS_IOCTL: "ioctl", unix.SYS_CLONE: "clone", unix.SYS_UNSHARE: "unshare", unix.SYS_SETNS: "setns",
+		unix.SYS_MOUNT: "mount", unix.SYS_UMOUNT2: "umount2", unix.SYS_PIVOT_ROOT: "pivot_root", unix.SYS_FSOPEN: "fsopen", unix.SYS_FSMOUNT: "fsmount", unix.SYS_FSCONFIG: "fsconfig",
+		unix.SYS_FSPICK: "fspick", unix.SYS_OPEN_TREE: "open_tree", unix.SYS_OPEN_TREE_ATTR: "open_tree_attr", unix.SYS_MOVE_MOUNT: "move_mount", unix.SYS_MOUNT_SETATTR: "mount_setattr",
+		unix.SYS_BPF: "bpf", unix.SYS_PERF_EVENT_OPEN: "perf_event_open", unix.SYS_USERFAULTFD: "userfaultfd", unix.SYS_LOOKUP_DCOOKIE: "lookup_dcookie",
+		unix.SYS_ADD_KEY: "add_key", unix.SYS_REQUEST_KEY: "request_key", unix.SYS_KEYCTL: "keyctl",
+		unix.SYS_OPEN_BY_HANDLE_AT: "open_by_handle_at", unix.SYS_PIDFD_GETFD: "pidfd_getfd", unix.SYS_FANOTIFY_INIT: "fanotify_init", unix.SYS_FANOTIFY_MARK: "fanotify_mark",
+		unix.SYS_KEXEC_LOAD: "kexec_load", unix.SYS_KEXEC_FILE_LOAD: "kexec_file_load", unix.SYS_INIT_MODULE: "init_module", unix.SYS_FINIT_MODULE: "finit_module", unix.SYS_DELETE_MODULE: "delete_module",
+		unix.SYS_REBOOT: "reboot", unix.SYS_SWAPON: "swapon", unix.SYS_SWAPOFF: "swapoff", unix.SYS_ACCT: "acct", unix.SYS_QUOTACTL: "quotactl", unix.SYS_QUOTACTL_FD: "quotactl_fd",
+		unix.SYS_SYSLOG: "syslog", unix.SYS_NFSSERVCTL: "nfsservctl", unix.SYS_VHANGUP: "vhangup",
+		unix.SYS_PRLIMIT64: "prlimit64", unix.SYS_PERSONALITY: "personality", unix.SYS_PTRACE: "ptrace", unix.SYS_PROCESS_VM_READV: "process_vm_readv", unix.SYS_PROCESS_VM_WRITEV: "process_vm_writev",
+	}
+	maps.Copy(m, toldArch)
+	return m
+}()

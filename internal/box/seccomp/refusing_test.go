@@ -1,0 +1,129 @@
+//go:build linux && (amd64 || arm64)
+
+package seccomp
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+)
+
+// strictest is what the kernel takes of two answers (seccomp(2)).
+func strictest(a, b Action) Action {
+	order := []uint32{unix.SECCOMP_RET_KILL_PROCESS, unix.SECCOMP_RET_ERRNO, unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_RET_ALLOW}
+	if slices.Index(order, uint32(b)&unix.SECCOMP_RET_ACTION_FULL) < slices.Index(order, uint32(a)&unix.SECCOMP_RET_ACTION_FULL) {
+		return b
+	}
+	return a
+}
+
+// Whatever is called: with a listener the answer is that of the filter without one, which
+// the listener gives itself where it is asked.
+func TestWhatIsToldIsRefusedAsBefore(t *testing.T) {
+	t.Parallel()
+	interesting := []uint64{0, 1, 2, 3, 10, 15, 16, 40, 0x4206, 0x5412, 0x541d, 0x5423, 0x50009401, 0x400000, 0xffffffff, unix.CLONE_NEWUSER, unix.CLONE_NEWTIME, unix.CLONE_FS, 1 << 63}
+	calls := make([]uint32, 0, lastKnownCall)
+	for nr := range toldNames {
+		calls = append(calls, nr)
+	}
+	slices.Sort(calls)
+	rapid.Check(t, func(t *rapid.T) {
+		o := Options{Netlink: rapid.Bool().Draw(t, "netlink")}
+		with := o
+		with.Told = true
+		c := call{arch: nativeArch, nr: rapid.OneOf(rapid.SampledFrom(calls), rapid.Uint32Range(0, lastKnownCall+5)).Draw(t, "call")}
+		for i := range c.args {
+			c.args[i] = rapid.OneOf(rapid.SampledFrom(interesting), rapid.Uint64Range(0, 64), rapid.Uint64()).Draw(t, "argument")
+		}
+		want := answer(t, Hardening(o), c)
+		give := NotifyOptions{Emulate: rapid.Bool().Draw(t, "emulate"), Promote: rapid.Bool().Draw(t, "promote"), Trace: rapid.Bool().Draw(t, "trace")}
+		before := answer(t, append(Notifying(give), ret(Allow)), c)
+		give.Refuse = with
+		got := strictest(answer(t, Hardening(with), c), answer(t, Notifying(give), c))
+		name, errno, told := RefusalsOf(with).Answer(c.nr, c.args)
+		switch {
+		case got == Notify && before != Notify:
+			if !told || Errno(errno) != want || name == "" {
+				t.Fatalf("call %d %x: the listener answers %q %v, and the filter %#x", c.nr, c.args, name, errno, want)
+			}
+		case got != strictest(want, before):
+			t.Fatalf("call %d %x: %#x, and was %#x", c.nr, c.args, got, strictest(want, before))
+		}
+	})
+}
+
+func answer(t *rapid.T, p []unix.SockFilter, c call) Action {
+	a, _, ok := interpret(p, c)
+	if !ok {
+		t.Fatal("the program runs past its end, or has an unknown instruction")
+	}
+	return a
+}
+
+// No call is both refused and served, which would make it depend on the order.
+func TestWhatIsToldIsServedByNobodyElse(t *testing.T) {
+	t.Parallel()
+	refused := RefusalsOf(Options{Told: true})
+	for _, r := range notifyingRules(NotifyOptions{Emulate: true, Promote: true, Trace: true}) {
+		for _, nr := range r.Calls {
+			if _, ok := refused[nr]; ok {
+				t.Errorf("call %d is served, and refused", nr)
+			}
+		}
+	}
+	for nr := range refused {
+		if toldNames[nr] == "" {
+			t.Errorf("call %d has no name", nr)
+		}
+	}
+	if len(toldNames) != len(refused) {
+		t.Errorf("%d names, and %d calls that are told", len(toldNames), len(refused))
+	}
+	if RefusalsOf(Options{}) != nil {
+		t.Error("something is told that the filter answers")
+	}
+}
+
+// docs/LEDGER.md lists what is told.
+func TestTheLedgerNamesWhatIsTold(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../../docs/LEDGER.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range toldNames {
+		if !strings.Contains(string(text), "`"+name+"`") {
+			t.Errorf("%s is not named", name)
+		}
+	}
+}
+
+// What ordinary programs try and do without is told to nobody.
+func TestWhatIsOrdinaryIsNotTold(t *testing.T) {
+	t.Parallel()
+	give := Notifying(NotifyOptions{Refuse: Options{Told: true}})
+	for name, c := range map[string]call{
+		"io_uring":       {nr: unix.SYS_IO_URING_SETUP},
+		"clone3":         {nr: unix.SYS_CLONE3},
+		"kcmp":           {nr: unix.SYS_KCMP},
+		"addresses":      {nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE}},
+		"audit":          {nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_AUDIT}},
+		"subvolumes":     {nr: unix.SYS_IOCTL, args: [6]uint64{3, btrfsSubvolCreateV2}},
+		"newer calls":    {nr: lastKnownCall + 1},
+		"a thread":       {nr: unix.SYS_CLONE, args: [6]uint64{unix.CLONE_VM | unix.CLONE_THREAD}},
+		"own limits":     {nr: unix.SYS_PRLIMIT64, args: [6]uint64{0, unix.RLIMIT_NOFILE}},
+		"a debugger":     {nr: unix.SYS_PTRACE, args: [6]uint64{unix.PTRACE_ATTACH, 77}},
+		"setarch -R":     {nr: unix.SYS_PERSONALITY, args: [6]uint64{0x40000}},
+		"being traced":   {nr: unix.SYS_PTRACE, args: [6]uint64{unix.PTRACE_TRACEME, 1}},
+		"other's memory": {nr: unix.SYS_PROCESS_VM_READV, args: [6]uint64{77}},
+	} {
+		c.arch = nativeArch
+		if got, _ := run(t, give, c); got == Notify {
+			t.Errorf("%s is told", name)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package testimony
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+)
+
+func same(s string) string { return s }
+
+func TestWhatIsRefusedIsADenial(t *testing.T) {
+	t.Parallel()
+	ev := wire.NetEvent{Kind: wire.NetRefused, Syscall: "bpf", Program: "/bin/\x1b[2Jx", PID: 7, Exec: "x1", Reason: "EPERM", Verdict: wire.VerdictDeny, Time: time.Unix(1, 0)}
+	again := ev
+	again.PID, again.Count, again.Time = 8, 41, time.Unix(2, 0)
+	other := ev
+	other.Syscall = "mount"
+	killed := wire.NetEvent{Kind: wire.NetRefused, PID: 9, Exec: "x2", Reason: wire.RefusedKilled}
+	untold := wire.NetEvent{Kind: wire.NetRefused, Reason: wire.RefusedUntold, Count: 5}
+	got := Of([]wire.NetEvent{ev, again, other, killed, untold, untold}, func(s string) string { return strings.ReplaceAll(s, "\x1b", "") })
+	if len(got) != 4 {
+		t.Fatalf("%d records", len(got))
+	}
+	if b := got[0].Body.(*format.Denial); *b != (format.Denial{Count: 42, Exec: "x1", PID: 7, Program: "/bin/[2Jx", Reason: "the filter answered EPERM", Syscall: "bpf"}) || got[0].By != format.ByKernel {
+		t.Errorf("%+v", b)
+	}
+	if b := got[1].Body.(*format.Denial); b.Syscall != "mount" || b.Count != 1 {
+		t.Errorf("%+v", b)
+	}
+	if b := got[2].Body.(*format.Denial); b.Syscall != "" || b.Reason != wire.RefusedKilled || b.Exec != "x2" {
+		t.Errorf("%+v", b)
+	}
+	if b := got[3].Body.(*format.Lost); b.Of != "denial" || b.Count != 10 || got[3].By != format.ByKeeper {
+		t.Errorf("%+v", b)
+	}
+}
+
+// However events are cut into batches, records count as many, and none is dropped; each is
+// known again as one that comes of a journal.
+func TestNothingIsDroppedAndAllIsKnownAgain(t *testing.T) {
+	t.Parallel()
+	kinds := []string{wire.NetDNS, wire.NetConnect, wire.NetDeny, wire.NetEnd, wire.NetHTTP, wire.NetAnswer, wire.NetAsk, wire.NetDecoy, wire.NetRefused}
+	text := rapid.SampledFrom([]string{"", "a", "b"})
+	event := rapid.Custom(func(t *rapid.T) wire.NetEvent {
+		return wire.NetEvent{Kind: rapid.SampledFrom(kinds).Draw(t, "kind"), Name: text.Draw(t, "name"), Decoy: text.Draw(t, "decoy"), Syscall: text.Draw(t, "syscall"),
+			Reason: rapid.SampledFrom([]string{"", wire.RefusedUntold, wire.RefusedKilled}).Draw(t, "reason"), Count: rapid.IntRange(0, 9).Draw(t, "count"), PID: rapid.IntRange(0, 3).Draw(t, "pid"),
+			Time: time.Unix(int64(rapid.IntRange(0, 9).Draw(t, "time")), 0)}
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		evs := rapid.SliceOfN(event, 0, 20).Draw(t, "events")
+		want := int64(0)
+		for _, ev := range evs {
+			want += int64(max(1, ev.Count))
+		}
+		cut := rapid.IntRange(0, len(evs)).Draw(t, "cut")
+		for _, parts := range [][][]wire.NetEvent{{evs}, {evs[:cut], evs[cut:]}} {
+			got := int64(0)
+			for _, part := range parts {
+				for _, s := range Of(part, same) {
+					if !Is(&format.Record{Observer: s.By, Body: s.Body}) {
+						t.Fatalf("%+v is not known again", s.Body)
+					}
+					switch b := s.Body.(type) {
+					case *format.Network:
+						got += b.Count
+					case *format.Denial:
+						got += b.Count
+					case *format.Lost:
+						got += b.Count
+					}
+				}
+			}
+			if got != want {
+				t.Fatalf("%d counted of %d", got, want)
+			}
+		}
+	})
+	if m := Missing(); !Is(&format.Record{Observer: m.By, Body: m.Body}) {
+		t.Error("what is missing is not known again")
+	}
+}
