@@ -247,7 +247,9 @@ func (k *keeper) endExecs() {
 	}
 	for _, e := range k.execs {
 		e.out.drop()
-		e.finish(killed)
+		x := killed
+		x.Denials = e.denials // receive has ended
+		e.finish(x)
 	}
 	for _, e := range k.order {
 		e.born <- unborn

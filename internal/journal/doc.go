@@ -1,6 +1,7 @@
-// Package journal is what happened between one sandbox and the network: JSON lines in
-// a directory of the host, the newest 4 to 8 MiB of them. The keeper appends, and the
-// daemon where no keeper lives; whoever may read the directory reads.
+// Package journal is what happened between one sandbox and the network, which decoys were
+// opened and which system calls refused: JSON lines in a directory of the host, the newest
+// 4 to 8 MiB of them. The keeper appends, and the daemon where no keeper lives; whoever
+// may read the directory reads.
 //
 //	net.jsonl    the newest events
 //	net.1.jsonl  those before; dropped when net.jsonl is full and takes its name
