@@ -73,12 +73,6 @@ type state struct {
 	deleted   bool
 }
 
-// retold is what somebody comes to who has nothing but the ledger.
-func (h *home) retold(id timeline.SandboxID) (state, error) {
-	all, err := h.records(id, nil)
-	return retell(all), err
-}
-
 // records adds to the records of a sandbox, from its first on, those that came since.
 func (h *home) records(id timeline.SandboxID, known []*format.Record) ([]*format.Record, error) {
 	for r, err := range h.Ledger.Read(format.Sandbox(id), ledger.Filter{From: int64(len(known)) + 1}) {
@@ -90,6 +84,7 @@ func (h *home) records(id timeline.SandboxID, known []*format.Record) ([]*format
 	return known, nil
 }
 
+// retell is what somebody comes to who has nothing but the ledger.
 func retell(all []*format.Record) (s state) {
 	undone := map[int64]bool{}
 	for _, r := range all {
