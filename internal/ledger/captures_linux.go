@@ -1,13 +1,9 @@
 package ledger
 
 import (
-	"bytes"
-	"encoding/base64"
-	"fmt"
 	"slices"
+	"strings"
 	"sync"
-
-	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
 const (
@@ -17,38 +13,6 @@ const (
 	maxRiding  = 256 << 10
 	maxWaiting = 1 << 20
 )
-
-// capture is one that is to be placed, or was read from the intake.
-type capture struct {
-	id      format.Sandbox
-	name    string
-	content []byte
-	waiting bool // for the next batch
-}
-
-func (c *capture) file() string { return captureFile(c.id, c.name) }
-
-func captureFile(id format.Sandbox, name string) string {
-	return dirBlobs + "/" + string(id) + "/" + name
-}
-
-// encode appends the line of a capture in the intake.
-func (c *capture) encode(b []byte) []byte {
-	return fmt.Appendf(b, "B %s %s %s\n", c.id, c.name, base64.StdEncoding.EncodeToString(c.content))
-}
-
-// parseCapture reads the words that follow the B of a line; nil if they are none.
-func parseCapture(id, name, content []byte) *capture {
-	c := &capture{id: format.Sandbox(id), name: string(name)}
-	if _, err := format.ParseHash(c.name); err != nil || !c.id.Valid() {
-		return nil
-	}
-	var err error
-	if c.content, err = base64.StdEncoding.Strict().DecodeString(string(content)); err != nil {
-		return nil
-	}
-	return c
-}
 
 // captures are those that are not in their files yet. They are read from here.
 type captures struct {
@@ -96,7 +60,7 @@ func (c *captures) next() (all []*capture) {
 			all = append(all, one)
 		}
 	}
-	slices.SortFunc(all, func(a, b *capture) int { return bytes.Compare([]byte(a.file()), []byte(b.file())) })
+	slices.SortFunc(all, func(a, b *capture) int { return strings.Compare(a.file(), b.file()) })
 	return all
 }
 
