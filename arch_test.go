@@ -41,7 +41,7 @@ var rooms = map[string][]string{
 	"internal/decoy":   {"internal/fault"},
 	"internal/boxfs":   {"internal/archive", "internal/fault", "internal/undo", "client/wire"},
 	"internal/engine": {"internal/boxfs", "internal/decoy", "internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire", "internal/journal",
-		"internal/ledger", "internal/ledger/format", "internal/layer", "internal/meta", "internal/rootfs"},
+		"internal/redact", "internal/ledger", "internal/ledger/format", "internal/layer", "internal/meta", "internal/rootfs"},
 	"internal/layer":        {"internal/archive", "internal/layer/format", "internal/quota", "internal/timeline", "internal/vfs", "internal/fault", "internal/undo", "internal/rootspec"},
 	"internal/layer/format": {"internal/timeline", "internal/fault"},
 	"internal/meta":         {"internal/timeline", "internal/fault", "internal/nearest", "client/wire"},

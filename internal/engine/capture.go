@@ -184,7 +184,7 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 
 // undertakeSnapshot is undertake for a snapshot, and for what is recorded with it.
 func (e *Engine) undertakeSnapshot(ctx context.Context, rec *meta.Sandbox, snap timeline.Snapshot, n note, t taken) (done func(error), err error) {
-	tell := []testimony{e.snapshotRecord(ctx, snap)}
+	tell := []testimony{e.snapshotRecord(ctx, rec, snap)}
 	if n.with != nil {
 		tell = append(tell, n.with(t)...)
 	}

@@ -193,8 +193,6 @@ type Config struct {
 	Boxes   Boxes
 	Ledger  *ledger.Ledger // what is done is recorded in
 	Logger  *slog.Logger
-	// Redact gives a text without secrets, for the ledger; nil: as it is.
-	Redact func(string) string
 	// Caller names who asks for something, for the ledger; nil: nobody is named.
 	Caller func(context.Context) string
 	Now    func() time.Time // nil: time.Now
@@ -256,6 +254,8 @@ type Engine struct {
 
 	uses map[timeline.SandboxID]usage // guarded by mu
 
+	cleaners cleaners
+
 	unsaid []ledger.Draft // records that could not be written yet; guarded by mu
 	doing  atomic.Int64   // how much is recorded, and not yet done or undone
 	agreed atomic.Int64   // see settingAgreed
@@ -315,9 +315,6 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	if c.Redact == nil {
-		c.Redact = func(s string) string { return s }
 	}
 	if c.Caller == nil {
 		c.Caller = func(context.Context) string { return "" }

@@ -189,34 +189,10 @@ func (t *telling) wait() error {
 	return t.err
 }
 
-// clean makes a text from outside fit for a record: without secrets, valid and bounded.
+// clean makes a text from outside fit for a record, of which it is not known what secrets
+// of a sandbox may be in it: else see redactor.
 func (e *Engine) clean(s string) string {
-	s = strings.ToValidUTF8(e.Redact(s), "\ufffd")
-	if len(s) > maxRecordText {
-		s = strings.ToValidUTF8(s[:maxRecordText-len("...")], "") + "..."
-	}
-	return s
-}
-
-// cleanArgs is clean for the words of a command: a word that follows a flag is seen as its
-// value. What exceeds the room is counted in the last word.
-func (e *Engine) cleanArgs(args []string) []string {
-	var out []string
-	room := maxRecordArgs
-	for i, w := range args {
-		said := e.clean(w)
-		if i > 0 && strings.HasPrefix(args[i-1], "-") {
-			flag := strings.TrimLeft(args[i-1], "-") + "="
-			if value, same := strings.CutPrefix(e.clean(flag+w), flag); same {
-				said = value
-			}
-		}
-		if room -= written(said); room < 0 {
-			return append(out, "... and "+itoa(len(args)-i)+" more")
-		}
-		out = append(out, said)
-	}
-	return out
+	return e.redactor(context.Background(), nil).clean(s)
 }
 
 // written is how long a text of a list is at most, once it is written.
@@ -231,11 +207,11 @@ func written(s string) int {
 }
 
 // envKeys gives the names of variables.
-func (e *Engine) envKeys(env ...string) []string {
+func (c cleaner) envKeys(env ...string) []string {
 	var keys []string
 	for _, kv := range env {
 		k, _, _ := strings.Cut(kv, "=")
-		keys = append(keys, e.clean(k))
+		keys = append(keys, c.clean(k))
 	}
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
@@ -256,8 +232,9 @@ type issued struct {
 }
 
 // execRecord tells of a command that begins.
-func (e *Engine) execRecord(rec *meta.Sandbox, req wire.ExecRequest) testimony {
-	return testimony{format.ByDaemon, &format.Exec{Exec: req.ID, Args: e.cleanArgs(req.Cmd), Dir: e.clean(req.Dir), Env: e.envKeys(slices.Concat(rec.Env, req.Env)...), TTY: req.TTY, User: rec.User}}
+func (e *Engine) execRecord(ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest) testimony {
+	c := e.redactor(ctx, rec, req.Env...)
+	return testimony{format.ByDaemon, &format.Exec{Exec: req.ID, Args: c.args(req.Cmd), Dir: c.clean(req.Dir), Env: c.envKeys(slices.Concat(rec.Env, req.Env)...), TTY: req.TTY, User: rec.User}}
 }
 
 // exitRecords tell of the end of a command, and of the limits that it came to.
@@ -282,13 +259,13 @@ func (e *Engine) exitRecords(of issued, x wire.Exit) []testimony {
 }
 
 // snapshotRecord tells of a snapshot. What is labelled from inside is the inside's word.
-func (e *Engine) snapshotRecord(ctx context.Context, snap timeline.Snapshot) testimony {
+func (e *Engine) snapshotRecord(ctx context.Context, rec *meta.Sandbox, snap timeline.Snapshot) testimony {
 	by := format.ByDaemon
 	if snap.Cause == timeline.CauseMark && Inside(ctx) {
 		by = format.BySandbox
 	}
 	return testimony{by, &format.Snapshot{Snapshot: string(snap.ID), Parent: string(snap.Parent), Cause: string(snap.Cause),
-		Label: e.clean(snap.Message), Changes: int64(snap.Stats.Paths)}}
+		Label: e.redactor(ctx, rec).clean(snap.Message), Changes: int64(snap.Stats.Paths)}}
 }
 
 // startRecord tells what of a box is enforced, and what is not.

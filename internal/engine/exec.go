@@ -118,7 +118,7 @@ func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wi
 	}
 	var tell []testimony
 	if req.Attach == "" && !e.wasTold(rec, req.ID) {
-		tell = append(tell, e.execRecord(rec, req))
+		tell = append(tell, e.execRecord(ctx, rec, req))
 	}
 	b, told, err := e.startTelling(ctx, s, rec, tell...)
 	if err != nil {

@@ -301,16 +301,15 @@ func (stream) Close() error { return nil }
 
 // home is an engine over a directory, which can be closed and opened again.
 type home struct {
-	t      testing.TB
-	dir    string
-	boxes  *fakeBoxes
-	boot   string
-	now    time.Time
-	fs     vfs.FS              // that layers are written through
-	clock  func() time.Time    // nil: the real one
-	bare   bool                // the host cannot give tier supervised
-	redact func(string) string // nil: nothing
-	book   vfs.FS              // that the ledger is written through
+	t     testing.TB
+	dir   string
+	boxes *fakeBoxes
+	boot  string
+	now   time.Time
+	fs    vfs.FS           // that layers are written through
+	clock func() time.Time // nil: the real one
+	bare  bool             // the host cannot give tier supervised
+	book  vfs.FS           // that the ledger is written through
 	*Engine
 }
 
@@ -352,7 +351,7 @@ func (h *home) open() {
 		h.t.Fatal(err)
 	}
 	h.Engine, err = Open(ctx, Config{
-		Home: h.dir, DB: db, Layers: layers, Ledger: book, Redact: h.redact, Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"},
+		Home: h.dir, DB: db, Layers: layers, Ledger: book, Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"},
 		Drivers: map[string]rootfs.Driver{"copy": drv},
 		ProbeHost: func(context.Context, bool) (wire.ProbeReport, error) {
 			return wire.ProbeReport{Tier: "process", Driver: "copy", Items: []wire.ProbeItem{

@@ -183,6 +183,7 @@ func (e *Engine) writeNetTold(id timeline.SandboxID, t netTold) error {
 // netDrafts makes records of events; those that are alike become one.
 func (e *Engine) netDrafts(ctx context.Context, rec *meta.Sandbox, evs []wire.NetEvent) (out []ledger.Draft) {
 	seen := map[wire.NetEvent]int{} // where in out
+	c := e.redactor(ctx, rec)
 	for _, ev := range evs {
 		alike := ev
 		alike.Time, alike.Count, alike.In, alike.Out, alike.Until, alike.Hint = time.Time{}, 0, 0, 0, time.Time{}, ""
@@ -196,7 +197,7 @@ func (e *Engine) netDrafts(ctx context.Context, rec *meta.Sandbox, evs []wire.Ne
 			}
 			continue
 		}
-		t := e.netRecord(ev, n)
+		t := netRecord(c, ev, n)
 		if t.body == nil {
 			continue
 		}
@@ -211,9 +212,9 @@ func (e *Engine) netDrafts(ctx context.Context, rec *meta.Sandbox, evs []wire.Ne
 }
 
 // netRecord tells of an event; of what the daemon itself told the journal nothing.
-func (e *Engine) netRecord(ev wire.NetEvent, n int64) testimony {
-	b := &format.Network{Addr: e.clean(ev.Addr), BytesIn: ev.In, BytesOut: ev.Out, Count: n, Host: e.clean(ev.Name), Method: e.clean(ev.Method), Path: e.clean(ev.Path),
-		Port: ev.Port, Proto: e.clean(ev.Proto), Reason: e.clean(ev.Reason), Rule: e.clean(ev.Rule), Verdict: wire.VerdictAllow}
+func netRecord(c cleaner, ev wire.NetEvent, n int64) testimony {
+	b := &format.Network{Addr: c.clean(ev.Addr), BytesIn: ev.In, BytesOut: ev.Out, Count: n, Host: c.clean(ev.Name), Method: c.clean(ev.Method), Path: c.clean(ev.Path),
+		Port: ev.Port, Proto: c.clean(ev.Proto), Reason: c.clean(ev.Reason), Rule: c.clean(ev.Rule), Verdict: wire.VerdictAllow}
 	switch ev.Kind {
 	case wire.NetDeny:
 		b.Verdict = wire.VerdictDeny
@@ -226,16 +227,16 @@ func (e *Engine) netRecord(ev wire.NetEvent, n int64) testimony {
 	case wire.NetAnswer:
 		b.Proto, b.Reason = "http", words(fmt.Sprintf("answered with %d", ev.Status), b.Reason)
 	case wire.NetAsk:
-		b.Verdict, b.Reason = e.clean(ev.Verdict), words("a person is asked", b.Reason)
+		b.Verdict, b.Reason = c.clean(ev.Verdict), words("a person is asked", b.Reason)
 	case wire.NetPolicy:
 		if ev.Reason != wire.NetRulesEnded {
 			return testimony{}
 		}
-		return testimony{format.ByGate, &format.Policy{After: ev.Policy, Reason: e.clean(words(ev.Reason, ev.Rule))}}
+		return testimony{format.ByGate, &format.Policy{After: ev.Policy, Reason: c.clean(words(ev.Reason, ev.Rule))}}
 	case wire.NetDecoy:
-		reason := e.clean(aDecoy + touch(ev))
+		reason := c.clean(aDecoy + touch(ev))
 		if ev.Place() == "" {
-			return testimony{format.ByKeeper, &format.Denial{Path: e.clean(ev.Decoy), Reason: reason, Count: n}}
+			return testimony{format.ByKeeper, &format.Denial{Path: c.clean(ev.Decoy), Reason: reason, Count: n}}
 		}
 		b.Verdict, b.Reason = wire.VerdictDeny, reason
 	}
