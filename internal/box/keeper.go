@@ -297,7 +297,7 @@ func (k *keeper) receive() {
 			delete(k.byPID, x.PID)
 			k.mu.Unlock()
 			if e != nil {
-				e.exited(unix.WaitStatus(x.Status), x.Alone)
+				e.exited(unix.WaitStatus(x.Status), x.Alone, x.Used)
 			}
 		case guest.MsgSeen:
 			if err := k.looks.answer(m); err != nil {

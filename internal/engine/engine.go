@@ -32,6 +32,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -54,6 +55,8 @@ type BoxConfig struct {
 	Strong bool   // refuse to start where a wall or limit is less than it should be
 	Trace  bool   // note the programs that are started
 	Hidden int    // how many places of the base Spec does not show
+	// Evidence says what of it is kept; of output, what the keeper holds until it is.
+	Evidence policy.Evidence
 	Access rootspec.Access
 	Tokens []DecoyToken // of Access.Decoys
 	Stops  bool         // when one of these is touched, all processes are killed
@@ -255,6 +258,7 @@ type Engine struct {
 	uses map[timeline.SandboxID]usage // guarded by mu
 
 	cleaners cleaners
+	commands map[string]*underway // that are open, by id; guarded by mu
 
 	unsaid []ledger.Draft // records that could not be written yet; guarded by mu
 	doing  atomic.Int64   // how much is recorded, and not yet done or undone
@@ -335,6 +339,8 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		masks:  map[timeline.SandboxID]string{},
 		hidden: map[string]covered{},
 		events: newBus(c.Now()),
+
+		commands: map[string]*underway{},
 	}
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
@@ -538,4 +544,5 @@ func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) {
 	}
 	e.resume(s, &rec)
 	e.resumeKept(ctx, s, &rec)
+	e.takeUp(ctx, s, &rec)
 }

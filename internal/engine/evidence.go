@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -237,23 +238,39 @@ func (e *Engine) execRecord(ctx context.Context, rec *meta.Sandbox, req wire.Exe
 	return testimony{format.ByDaemon, &format.Exec{Exec: req.ID, Args: c.args(req.Cmd), Dir: c.clean(req.Dir), Env: c.envKeys(slices.Concat(rec.Env, req.Env)...), TTY: req.TTY, User: rec.User}}
 }
 
-// exitRecords tell of the end of a command, and of the limits that it came to.
-func (e *Engine) exitRecords(of issued, x wire.Exit) []testimony {
-	exit := &format.Exit{Exec: of.id, Code: x.Code, Signal: x.Signal, Before: string(of.before), Snapshot: x.Head, ChangesTotal: int64(x.Paths)}
+// exitRecords tell of the end of a command, with its snapshot, and of the limits that it
+// came to; nothing where its end is recorded already. Who has recorded them calls closed.
+func (e *Engine) exitRecords(ctx context.Context, rec *meta.Sandbox, of issued, end ending, x wire.Exit, t taken) []testimony {
+	known, open := e.openOf(of.id)
+	if !open {
+		return nil
+	}
+	if of.at.IsZero() {
+		of.at = known.at
+	}
+	c := e.redactor(ctx, rec, end.Env...)
+	exit := &format.Exit{Exec: of.id, Code: x.Code, Signal: x.Signal, Before: string(cmp.Or(of.before, known.before)), Snapshot: x.Head, ChangesTotal: int64(x.Paths),
+		Output: e.keepOutput(rec, c, end, e.evidence(ctx, rec).Output), Denials: e.denialsOf(known),
+		Resources: format.Resources{MaxRSSBytes: end.Resources.MaxRSSBytes, SystemMicros: end.Resources.SystemMicros, UserMicros: end.Resources.UserMicros}}
+	if t.changed {
+		exit.Changes = changesOf(c, t)
+	}
 	if !of.at.IsZero() {
 		exit.DurationNanos = max(0, e.Now().Sub(of.at).Nanoseconds())
 	}
 	switch {
 	case x.Limit != "":
-		exit.Reason = "limit: " + e.clean(x.Limit)
+		exit.Reason = "limit: " + c.clean(x.Limit)
 	case x.TimedOut:
 		exit.Reason = "timeout"
 	case x.Message != "":
-		exit.Reason = e.clean(x.Message)
+		exit.Reason = c.clean(x.Message)
+	case end.Stopped:
+		exit.Reason = "the sandbox was stopped while the command ran"
 	}
 	out := []testimony{byKeeper(exit)}
 	for _, limit := range limitsOfExit(x) {
-		out = append(out, byKeeper(&format.Limit{Exec: of.id, Limit: e.clean(limit)}))
+		out = append(out, byKeeper(&format.Limit{Exec: of.id, Limit: c.clean(limit)}))
 	}
 	return out
 }

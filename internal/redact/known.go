@@ -1,6 +1,9 @@
 package redact
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // maxName is the length of the longest name of a secret.
 const maxName = 64
@@ -10,6 +13,10 @@ func Random(value string) bool {
 	value = strings.TrimSpace(value)
 	return strings.Trim(value, tokenBytes) == "" && random([]byte(value))
 }
+
+// Reach is the length of the longest form of a value that is looked for, in bytes: of one
+// that began before a place, no more than so many bytes are after it.
+func (r *Redactor) Reach() int { return int(slices.Max(r.words.depth)) }
 
 // tokenBytes are those that tokens which may look random have.
 const tokenBytes = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+_=-"
