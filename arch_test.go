@@ -69,7 +69,7 @@ var rooms = map[string][]string{
 	"internal/ledger/format": {"internal/fault"},
 
 	"internal/timeline":  {"internal/fault", "internal/nearest"},
-	"internal/policy":    {"internal/fault", "internal/nearest"},
+	"internal/policy":    {"internal/fault", "internal/nearest", "internal/redact"},
 	"internal/hook":      {"internal/fault"},
 	"internal/journal":   {"client/wire", "internal/fault"},
 	"internal/redact":    {"internal/fault"},

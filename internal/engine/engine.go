@@ -57,9 +57,9 @@ type BoxConfig struct {
 	Hidden int    // how many places of the base Spec does not show
 	// Evidence says what of it is kept; of output, what the keeper holds until it is.
 	Evidence policy.Evidence
-	Access rootspec.Access
-	Tokens []DecoyToken // of Access.Decoys
-	Stops  bool         // when one of these is touched, all processes are killed
+	Access   rootspec.Access
+	Tokens   []DecoyToken // of Access.Decoys
+	Stops    bool         // when one of these is touched, all processes are killed
 
 	// JournalDir is where the keeper and the gate tell of decoys and of the network; "" in
 	// tier process without decoys.
@@ -258,7 +258,8 @@ type Engine struct {
 	uses map[timeline.SandboxID]usage // guarded by mu
 
 	cleaners cleaners
-	commands map[string]*underway // that are open, by id; guarded by mu
+	commands map[string]*underway       // that are open, by id; guarded by mu
+	settings map[string]policy.Evidence // by the digests of policies; guarded by mu
 
 	unsaid []ledger.Draft // records that could not be written yet; guarded by mu
 	doing  atomic.Int64   // how much is recorded, and not yet done or undone
@@ -341,6 +342,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		events: newBus(c.Now()),
 
 		commands: map[string]*underway{},
+		settings: map[string]policy.Evidence{},
 	}
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)

@@ -60,7 +60,7 @@ func (e *Engine) redactor(ctx context.Context, rec *meta.Sandbox, env ...string)
 }
 
 // whatIsSecret gathers what a redactor is to know, but for its key.
-func (e *Engine) whatIsSecret(_ context.Context, rec *meta.Sandbox, env []string) (o redact.Options, err error) {
+func (e *Engine) whatIsSecret(ctx context.Context, rec *meta.Sandbox, env []string) (o redact.Options, err error) {
 	if rec == nil {
 		o.Secrets = secretVariables(env)
 		return o, nil
@@ -78,6 +78,14 @@ func (e *Engine) whatIsSecret(_ context.Context, rec *meta.Sandbox, env []string
 		for _, t := range f.Tokens {
 			o.Secrets = append(o.Secrets, redact.Secret{Name: "decoy", Value: t})
 		}
+	}
+	kept, err := e.evidence(ctx, rec)
+	if err != nil {
+		return o, err
+	}
+	o.Entropy = kept.Entropy.Value
+	for _, p := range kept.Redact {
+		o.Patterns = append(o.Patterns, redact.Pattern{Name: "policy", Expr: p.Value})
 	}
 	slices.SortStableFunc(o.Secrets, func(a, b redact.Secret) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Value, b.Value))

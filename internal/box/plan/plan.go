@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -93,7 +94,7 @@ type Config struct {
 }
 
 // MaxRecord is the most that Config.Record may be.
-const MaxRecord = 1 << 20
+const MaxRecord = policy.MaxOutput
 
 // Token is a token of a decoy.
 type Token struct {
