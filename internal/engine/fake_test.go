@@ -270,6 +270,8 @@ func (b *fakeBox) Exec(_ context.Context, req wire.ExecRequest) (io.ReadWriteClo
 	var err error
 	switch req.Cmd[0] {
 	case "true":
+	case "print":
+		return b.print(req)
 	case "write":
 		err = errors.Join(os.MkdirAll(filepath.Dir(at(1)), 0o755), os.WriteFile(at(1), []byte(req.Cmd[2]), 0o644))
 	case "rm":
@@ -290,6 +292,19 @@ func (b *fakeBox) Exec(_ context.Context, req wire.ExecRequest) (io.ReadWriteClo
 		return nil, err
 	}
 	return stream{&out, io.Discard}, wire.WriteJSON(&out, wire.FrameExit, x)
+}
+
+// print writes its word, and has recorded it all.
+func (b *fakeBox) print(req wire.ExecRequest) (io.ReadWriteCloser, error) {
+	var out bytes.Buffer
+	text := []byte(req.Cmd[1])
+	err := errors.Join(wire.WriteJSON(&out, wire.FrameStarted, wire.Started{Exec: req.ID, PID: 2}), wire.WriteFrame(&out, wire.FrameStdout, text))
+	if len(text) > 0 {
+		for _, p := range (wire.Recorded{Stream: wire.FrameStdout, Total: int64(len(text)), Head: text}).Payloads() {
+			err = errors.Join(err, wire.WriteFrame(&out, wire.FrameRecorded, p))
+		}
+	}
+	return stream{&out, io.Discard}, errors.Join(err, wire.WriteJSON(&out, wire.FrameExit, ending{Env: req.Env}))
 }
 
 type stream struct {
