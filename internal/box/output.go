@@ -121,6 +121,7 @@ func (o *output) add(t wire.FrameType, p []byte) (kept, over bool) {
 	}
 	for len(o.chunks) > 0 && o.end-o.start-int64(len(o.chunks[0].data)) >= keep {
 		c := o.chunks[0]
+		o.record.drop(c.t, c.data)
 		o.start += int64(len(c.data))
 		o.chunks[0] = nil
 		o.chunks = o.chunks[1:]
