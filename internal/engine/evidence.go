@@ -15,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/redact"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -158,7 +159,11 @@ func (e *Engine) undertake(ctx context.Context, drafts []ledger.Draft) (done fun
 
 // undone tells that what records tell did not come about.
 func (e *Engine) undone(ctx context.Context, drafts []ledger.Draft, got []format.Record, cause error) {
-	reason := e.clean(cause.Error())
+	c := e.cleaners.get(e, redact.Options{})
+	if rec, err := e.DB.Sandbox(ctx, string(drafts[0].Sandbox)); err == nil {
+		c = e.redactor(ctx, &rec)
+	}
+	reason := c.clean(cause.Error())
 	out := slices.Clone(drafts)
 	for i := range out {
 		out[i].Observer, out[i].Body = format.ByDaemon, &format.Undone{Seq: got[i].Seq, Reason: reason}
@@ -193,7 +198,7 @@ func (t *telling) wait() error {
 // clean makes a text from outside fit for a record, of which it is not known what secrets
 // of a sandbox may be in it: else see redactor.
 func (e *Engine) clean(s string) string {
-	return e.redactor(context.Background(), nil).clean(s)
+	return e.cleaners.get(e, redact.Options{}).clean(s)
 }
 
 // written is how long a text of a list is at most, once it is written.

@@ -48,8 +48,7 @@ type madeCleaner struct {
 
 // redactor gives what takes secrets out of what is kept of a sandbox: known formats, and
 // the values of secrets in its environment, that of its supervised command, and env, as
-// KEY=VALUE. rec may be nil where no sandbox is meant. Where one cannot be made, its texts
-// are left out.
+// KEY=VALUE. Where one cannot be made, its texts are left out.
 func (e *Engine) redactor(ctx context.Context, rec *meta.Sandbox, env ...string) cleaner {
 	o, err := e.whatIsSecret(ctx, rec, env)
 	if err != nil {
@@ -61,10 +60,6 @@ func (e *Engine) redactor(ctx context.Context, rec *meta.Sandbox, env ...string)
 
 // whatIsSecret gathers what a redactor is to know, but for its key.
 func (e *Engine) whatIsSecret(ctx context.Context, rec *meta.Sandbox, env []string) (o redact.Options, err error) {
-	if rec == nil {
-		o.Secrets = secretVariables(env)
-		return o, nil
-	}
 	all := slices.Concat(rec.Env, env)
 	if rec.Run != nil {
 		all = append(all, rec.Run.Env...)
