@@ -158,7 +158,9 @@ func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wi
 // notBegun takes back that a command begins, which its keeper refused; when the keeper
 // itself ended, nobody knows.
 func (e *Engine) notBegun(ctx context.Context, told *telling, cause error) {
-	if told.wait() == nil && !fault.Is(cause, fault.Unavailable) {
+	if told.wait() != nil {
+		e.closedOf(told)
+	} else if !fault.Is(cause, fault.Unavailable) {
 		e.takeBack(ctx, told, cause)
 	}
 }

@@ -103,6 +103,7 @@ func (e *Engine) newKept(ctx context.Context, name string, req wire.ExecRequest)
 	m, x, err := first(session)
 	if err != nil {
 		e.notBegun(ctx, told, err)
+		e.leave(s, s.box, req.ID)
 	} else {
 		err = e.begins(ctx, s.box, req.ID, told)
 	}

@@ -129,6 +129,7 @@ func (e *Engine) startRun(ctx context.Context, s *sandbox, rec *meta.Sandbox, ru
 		}
 		if err != nil {
 			e.notBegun(ctx, told, err)
+			e.leave(s, s.box, run.Exec)
 		}
 	}
 	s.begun++
