@@ -30,6 +30,12 @@ func (c *Client) InspectRecord(ctx context.Context, name string, seq int64) (wir
 	return get[wire.LedgerInspection](ctx, c, at(name)+"/ledger/records/"+strconv.FormatInt(seq, 10))
 }
 
+// LedgerBlob writes a capture that a record names, such as what was kept of the output of
+// a command, to w. After an error w holds no whole one.
+func (c *Client) LedgerBlob(ctx context.Context, name, blob string, w io.Writer) error {
+	return c.archive(ctx, at(name)+"/ledger/blobs/"+url.PathEscape(blob), w)
+}
+
 // VerifyLedger checks that the records of a sandbox are those that were appended: else it
 // is an error that names the first that does not fit.
 func (c *Client) VerifyLedger(ctx context.Context, name string, req wire.LedgerVerify) (wire.LedgerVerified, error) {

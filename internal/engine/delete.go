@@ -219,6 +219,7 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 	if e.hasJournal(rec.ID) {
 		e.tellNet(ctx, s)
 	}
+	e.endAll(ctx, s, &rec)
 	d := e.debtOf(ctx, &rec)
 	d.Removed = true
 	pay, err := e.owe(ctx, d)

@@ -32,6 +32,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -54,9 +55,11 @@ type BoxConfig struct {
 	Strong bool   // refuse to start where a wall or limit is less than it should be
 	Trace  bool   // note the programs that are started
 	Hidden int    // how many places of the base Spec does not show
-	Access rootspec.Access
-	Tokens []DecoyToken // of Access.Decoys
-	Stops  bool         // when one of these is touched, all processes are killed
+	// Evidence says what of it is kept; of output, what the keeper holds until it is.
+	Evidence policy.Evidence
+	Access   rootspec.Access
+	Tokens   []DecoyToken // of Access.Decoys
+	Stops    bool         // when one of these is touched, all processes are killed
 
 	// JournalDir is where the keeper and the gate tell of decoys, of the network, and of what
 	// is refused; "" in tier workspace.
@@ -194,8 +197,6 @@ type Config struct {
 	Ledger  *ledger.Ledger // what is done is recorded in
 	Witness *ledger.Witness
 	Logger  *slog.Logger
-	// Redact gives a text without secrets, for the ledger; nil: as it is.
-	Redact func(string) string
 	// Caller names who asks for something, for the ledger; nil: nobody is named.
 	Caller func(context.Context) string
 	Now    func() time.Time // nil: time.Now
@@ -257,6 +258,10 @@ type Engine struct {
 
 	uses map[timeline.SandboxID]usage // guarded by mu
 
+	cleaners cleaners
+	commands map[string]*underway       // that are open, by id; guarded by mu
+	settings map[string]policy.Evidence // by the digests of policies; guarded by mu
+
 	unsaid []ledger.Draft // records that could not be written yet; guarded by mu
 	doing  atomic.Int64   // how much is recorded, and not yet done or undone
 	agreed atomic.Int64   // see settingAgreed
@@ -317,9 +322,6 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	if c.Redact == nil {
-		c.Redact = func(s string) string { return s }
-	}
 	if c.Caller == nil {
 		c.Caller = func(context.Context) string { return "" }
 	}
@@ -339,6 +341,9 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		masks:  map[timeline.SandboxID]string{},
 		hidden: map[string]covered{},
 		events: newBus(c.Now()),
+
+		commands: map[string]*underway{},
+		settings: map[string]policy.Evidence{},
 	}
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
@@ -541,4 +546,5 @@ func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) {
 	}
 	e.resume(s, &rec)
 	e.resumeKept(ctx, s, &rec)
+	e.takeUp(ctx, s, &rec)
 }

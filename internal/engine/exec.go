@@ -73,6 +73,7 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 		defer left()
 	}
 	began := req.Attach != ""
+	defer e.relayed(of.id)()
 	exit, err := e.relay(ctx, rec.Name, session, stream, sits.leaves, func(wire.Started) error {
 		if req.Attach != "" {
 			return nil
@@ -89,8 +90,12 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 		e.notBegun(ctx, told, err)
 	}
 	if rerr := told.wait(); rerr != nil || err != nil {
+		if rerr == nil && box != nil {
+			e.leave(s, box, of.id)
+		}
 		return exit.Exit, cmp.Or(rerr, err)
 	}
+	e.endKnown(of.id, exit)
 	x, err := e.settle(ctx, s, req, exit, begun, of)
 	e.limited(&rec, req, of.id, x)
 	e.exited(&rec, req, of.id, x)
@@ -102,8 +107,14 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 func (e *Engine) begins(ctx context.Context, b Box, exec string, told *telling) error {
 	err := told.wait()
 	if err == nil {
+		for i, d := range told.drafts {
+			if _, ok := d.Body.(*format.Exec); ok {
+				e.began(exec, told.got[i].Seq)
+			}
+		}
 		return nil
 	}
+	e.closed(exec)
 	if cerr := b.Cancel(context.WithoutCancel(ctx), exec); cerr != nil && !fault.Is(cerr, fault.NotFound) && !fault.Is(cerr, fault.Unavailable) {
 		err = errors.Join(err, cerr)
 	}
@@ -122,11 +133,15 @@ func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wi
 			WithHint("what it changed is in the history: coppice log %s", rec.Name)
 	}
 	var tell []testimony
-	if req.Attach == "" && !e.wasTold(rec, req.ID) {
-		tell = append([]testimony{e.execRecord(rec, req)}, besides...)
+	if req.Attach == "" {
+		e.opened(issued{req.ID, e.Now(), rec.Head}, rec.ID)
+		if !e.wasTold(rec, req.ID) {
+			tell = append([]testimony{e.execRecord(ctx, rec, req)}, besides...)
+		}
 	}
 	b, told, err := e.startTelling(ctx, s, rec, tell...)
 	if err != nil {
+		e.closed(req.ID)
 		return nil, nil, err
 	}
 	session, err := b.Exec(ctx, req)
@@ -148,13 +163,16 @@ func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wi
 // notBegun takes back that a command begins, which its keeper refused; when the keeper
 // itself ended, nobody knows.
 func (e *Engine) notBegun(ctx context.Context, told *telling, cause error) {
-	if told.wait() == nil && !fault.Is(cause, fault.Unavailable) {
+	if told.wait() != nil {
+		e.closedOf(told)
+	} else if !fault.Is(cause, fault.Unavailable) {
 		e.takeBack(ctx, told, cause)
 	}
 }
 
 // takeBack tells that a command did not begin.
 func (e *Engine) takeBack(ctx context.Context, told *telling, cause error) {
+	defer e.closedOf(told)
 	if told.wait() != nil {
 		return
 	}
@@ -163,6 +181,22 @@ func (e *Engine) takeBack(ctx context.Context, told *telling, cause error) {
 		case *format.Exec, *format.Session:
 			e.undone(ctx, told.drafts[i:i+1], told.got[i:i+1], cause)
 		}
+	}
+}
+
+// closedOf notes that the command that is told of did not begin.
+func (e *Engine) closedOf(told *telling) {
+	for _, d := range told.drafts {
+		if b, ok := d.Body.(*format.Exec); ok {
+			e.closed(b.Exec)
+		}
+	}
+}
+
+// leave has a command that runs on without whoever was attached seen through by the daemon.
+func (e *Engine) leave(s *sandbox, b Box, exec string) {
+	if c, open := e.openOf(exec); open && e.bgCtx.Err() == nil {
+		e.bg.Go(func() error { e.seeThrough(s, b, c); return nil })
 	}
 }
 
@@ -219,6 +253,7 @@ func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteClo
 	})
 
 	var buf []byte
+	var recorded []wire.Recorded
 	deaf := false
 	for {
 		whole, err := wire.ReadWhole(session, buf)
@@ -232,9 +267,13 @@ func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteClo
 		buf = whole
 		switch p := whole[wire.FrameHead:]; wire.FrameType(whole[0]) {
 		case wire.FrameExit:
-			var x ending
+			x := ending{Output: recorded}
 			err := decode(p, &x)
 			return x, err
+		case wire.FrameRecorded:
+			if recorded, err = wire.AddRecorded(recorded, p); err != nil {
+				return ending{}, fault.New(fault.Internal, "a frame of the keeper").Because(err)
+			}
 		case wire.FrameFailed:
 			return ending{}, decodeFailure(p)
 		case wire.FrameStarted:
@@ -280,19 +319,21 @@ func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, e
 	if err != nil {
 		return exit, err
 	}
-	if exit.Denials > 0 {
-		e.tellNet(ctx, s)
-	}
+	e.tellDenials(ctx, s)
 	code := exit.Code
 	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseExec, message: label(req), exit: &code, still: end.Alone && s.begun == begun && !s.mapped,
-		with: func(t taken) []testimony { return e.exitRecords(of, withHead(exit, t.id, t)) }})
+		with: func(t taken) []testimony { return e.exitRecords(ctx, &rec, of, end, withHead(exit, t.id, t), t) }})
 	if err != nil {
-		e.note(ctx, &rec, e.exitRecords(of, exit)...)
+		e.note(ctx, &rec, e.exitRecords(ctx, &rec, of, end, exit, t)...)
+		e.closed(of.id)
 		return exit, fault.Wrap(err, "the command ended with exit code %d, but what it changed is not in the history yet", code)
 	}
 	exit = withHead(exit, rec.Head, t)
 	if !t.told {
-		err = e.record(ctx, &rec, e.exitRecords(of, exit)...)
+		err = e.record(ctx, &rec, e.exitRecords(ctx, &rec, of, end, exit, t)...)
+	}
+	if err == nil {
+		e.closed(of.id)
 	}
 	return exit, err
 }

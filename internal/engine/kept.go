@@ -103,6 +103,7 @@ func (e *Engine) newKept(ctx context.Context, name string, req wire.ExecRequest)
 	m, x, err := first(session)
 	if err != nil {
 		e.notBegun(ctx, told, err)
+		e.leave(s, s.box, req.ID)
 	} else {
 		err = e.begins(ctx, s.box, req.ID, told)
 	}
@@ -149,6 +150,9 @@ func (e *Engine) keep(s *sandbox, b Box, k *kept) {
 	s.kept[k.id] = k
 	e.bg.Go(func() error {
 		end, err := b.Wait(e.bgCtx, k.id)
+		if err == nil {
+			e.endKnown(k.id, end)
+		}
 		if e.bgCtx.Err() == nil { // else another daemon finds it
 			e.keptEnded(s, k, end, err)
 			e.forgetKept(s, b, k)
@@ -160,7 +164,7 @@ func (e *Engine) keep(s *sandbox, b Box, k *kept) {
 // keptEnded does what follows from the end of a kept command.
 func (e *Engine) keptEnded(s *sandbox, k *kept, end Ended, err error) {
 	if err != nil {
-		end = ending{Exit: wire.Exit{Code: 128 + 9, Signal: "KILL", Message: "the sandbox was stopped while the command ran"}}
+		end = killed("the sandbox was stopped while the command ran")
 	}
 	k.exit, k.err = e.settle(e.bgCtx, s, k.req, end, k.begun, k.of)
 	if k.err != nil {

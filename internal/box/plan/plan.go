@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -68,6 +69,9 @@ type Config struct {
 	// Trace notes the programs that are started; see wire.Program. It costs each
 	// of them 40 to 80 microseconds.
 	Trace bool `json:"trace,omitempty"`
+	// Record is how much of each stream of a command's output is recorded, in bytes; no
+	// more than MaxRecord, and 0 is none. How much was written is told all the same.
+	Record int64 `json:"record,omitempty"`
 	// Hidden is how many places of what the root stands on Spec does not show.
 	Hidden int `json:"hidden,omitempty"`
 	// Access is what can be changed, and what of the host is shown besides.
@@ -88,6 +92,9 @@ type Config struct {
 	// where they could be shifted.
 	NoIDMap bool `json:"no_idmap,omitempty"`
 }
+
+// MaxRecord is the most that Config.Record may be.
+const MaxRecord = policy.MaxOutput
 
 // Token is a token of a decoy.
 type Token struct {
