@@ -71,7 +71,7 @@ var rooms = map[string][]string{
 	"internal/timeline":  {"internal/fault", "internal/nearest"},
 	"internal/policy":    {"internal/fault", "internal/nearest", "internal/redact"},
 	"internal/hook":      {"internal/fault"},
-	"internal/journal":   {"client/wire", "internal/fault"},
+	"internal/journal":   {"internal/seal", "client/wire", "internal/fault"},
 	"internal/redact":    {"internal/fault"},
 	"internal/seal":      {"internal/fault"},
 	"internal/fault":     {},

@@ -62,8 +62,9 @@ type BoxConfig struct {
 	Stops    bool         // when one of these is touched, all processes are killed
 
 	// JournalDir is where the keeper and the gate tell of decoys and of the network; "" in
-	// tier process without decoys.
+	// tier process without decoys. JournalKey is the key of what is there.
 	JournalDir string
+	JournalKey []byte
 	// In tier supervised: what it may use.
 	Phases []Phase
 	Asks   bool // people are asked about what the policies do not name
@@ -504,6 +505,11 @@ func (e *Engine) hasJournal(id timeline.SandboxID) bool {
 // journalDir holds what was decided about the network of a sandbox.
 func (e *Engine) journalDir(id timeline.SandboxID) string {
 	return filepath.Join(e.sandboxDir(id), "journal")
+}
+
+// journalAt is journalDir, with the key of what is there.
+func (e *Engine) journalAt(id timeline.SandboxID) journal.Place {
+	return journal.Place{Dir: e.journalDir(id), Key: e.DB.Derive("journal " + string(id))}
 }
 
 func (e *Engine) genDir(rec *meta.Sandbox) string {

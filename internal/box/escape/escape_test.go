@@ -341,7 +341,7 @@ func (o *outside) policy(t *testing.T) plan.Phase {
 func denial(t *testing.T, dir, what string, asks bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		evs, err := journal.Read(dir, journal.Query{})
+		evs, err := journal.Read(journal.Place{Dir: dir}, journal.Query{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -367,7 +367,7 @@ func opening(t *testing.T, dir, decoy string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	told := errors.New("told")
-	err := journal.Follow(ctx, dir, journal.Query{Kinds: []string{wire.NetDecoy}}, func(ev wire.NetEvent) error {
+	err := journal.Follow(ctx, journal.Place{Dir: dir}, journal.Query{Kinds: []string{wire.NetDecoy}}, func(ev wire.NetEvent) error {
 		if ev.Decoy == decoy && ev.Reason == wire.DecoyOpened || ev.Reason == wire.DecoyMany {
 			return told
 		}
