@@ -32,7 +32,7 @@ var rooms = map[string][]string{
 	"internal/ports/sockets": {},
 
 	"internal/candidates": {"client/wire", "internal/fault", "internal/nearest"},
-	"internal/lineapi":    {"client/wire", "internal/timeline", "internal/fault", "internal/nearest"},
+	"internal/lineapi":    {"internal/seal", "client/wire", "internal/timeline", "internal/fault", "internal/nearest"},
 
 	"client":      {"client/wire"},
 	"client/wire": {},

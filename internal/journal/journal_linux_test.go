@@ -140,7 +140,7 @@ func TestManyWritersAndAFollowerOverFullFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	const writers, each = 3, 1000
-	pad := strings.Repeat("x", 1000)
+	pad := strings.Repeat("x", 700)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	enough := errors.New("enough")

@@ -56,6 +56,7 @@ type Config struct {
 	Origins      string                `json:"origins,omitempty"` // digest of who said what of Policy, for people; "" where nobody knows
 	Timed        []TimedRule           `json:"timed,omitempty"`   // what holds for a time besides
 	Env          []string              `json:"env,omitempty"`
+	Learnt       []string              `json:"learnt,omitempty"` // variables of commands that are secret, as KEY=VALUE, the oldest first
 	Limits       wire.Limits           `json:"limits,omitzero"`
 	Strong       bool                  `json:"strong,omitempty"`      // refuse to start where less than all is enforced
 	Self         string                `json:"self,omitempty"`        // what the inside may do with its history; "" is wire.SelfRead

@@ -24,6 +24,7 @@ type private struct {
 	From    string      `json:"from,omitempty"`
 	Timed   []TimedRule `json:"timed,omitempty"`
 	Env     []string    `json:"env,omitempty"`
+	Learnt  []string    `json:"learnt,omitempty"`
 	Mark    string      `json:"mark,omitempty"`
 	Notices []string    `json:"notices,omitempty"`
 	Halted  *Halt       `json:"halted,omitempty"`
@@ -38,11 +39,11 @@ type stored struct {
 
 // sealConfig gives a config as it is kept.
 func sealConfig(key seal.Key, c Config) (s stored, err error) {
-	p, err := json.Marshal(private{From: c.From, Timed: c.Timed, Env: c.Env, Mark: c.Mark, Notices: c.Notices, Halted: c.Halted, Run: c.Run})
+	p, err := json.Marshal(private{From: c.From, Timed: c.Timed, Env: c.Env, Learnt: c.Learnt, Mark: c.Mark, Notices: c.Notices, Halted: c.Halted, Run: c.Run})
 	if err != nil {
 		return s, err
 	}
-	c.From, c.Timed, c.Env, c.Mark, c.Notices, c.Halted, c.Run = "", nil, nil, "", nil, nil, nil
+	c.From, c.Timed, c.Env, c.Learnt, c.Mark, c.Notices, c.Halted, c.Run = "", nil, nil, nil, "", nil, nil, nil
 	s.Config = c
 	s.Sealed, err = key.Seal(forConfig, p)
 	return s, err

@@ -48,7 +48,7 @@ func alike(t testing.TB, a, b Config) bool {
 
 // hide has the secret in all that a record has room for.
 func hide(r *Sandbox) {
-	r.From, r.Env, r.Mark, r.Notices = "https://me:"+secret+"@host/", []string{"A=" + secret}, secret, []string{secret}
+	r.From, r.Env, r.Learnt, r.Mark, r.Notices = "https://me:"+secret+"@host/", []string{"A=" + secret}, []string{"B=" + secret}, secret, []string{secret}
 	r.Halted = &Halt{At: epoch, Why: secret}
 	r.Timed = []TimedRule{{Rule: "host/" + secret, Until: epoch}}
 	r.Run = &wire.Run{RunRequest: wire.RunRequest{Cmd: []string{"cmd", secret}, Env: []string{"B=" + secret}, Dir: secret}, Exec: "x", Exit: &wire.Exit{Message: secret}}
