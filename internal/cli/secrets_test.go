@@ -167,10 +167,13 @@ func (h *hoard) base() string {
 	if err := os.Symlink("usr/bin", dir+"/bin"); err != nil && !os.IsExist(err) {
 		h.t.Fatal(err)
 	}
-	for _, name := range []string{"root", "tmp", "etc", "dev", "proc", "sys", "run"} {
+	for _, name := range []string{"root", "tmp", "dev", "proc", "sys", "run"} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
 			h.t.Fatal(err)
 		}
+	}
+	for _, f := range []string{"/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/resolv.conf"} {
+		give(f)
 	}
 	return dir
 }
