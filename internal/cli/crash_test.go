@@ -30,6 +30,7 @@ const crashes = 200
 // while clients work, and starts it again, many times. Afterwards every snapshot that was
 // acknowledged is there and shows what it showed, the store is whole, and the ledger tells
 // of everything that was acknowledged once, and of nothing that did not come about.
+// COPPICE_SOAK says for how long, "5m", if that is longer.
 func TestKilledDaemon(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -53,9 +54,17 @@ func TestKilledDaemon(t *testing.T) {
 	for _, l := range ledgers {
 		workers.Go(func() { l.work(ctx, t, d.client, &done) })
 	}
-	for i := range crashes {
+	length := time.Duration(0)
+	if s := os.Getenv("COPPICE_SOAK"); s != "" {
+		var err error
+		if length, err = time.ParseDuration(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	killed := 0
+	for end := time.Now().Add(length); killed < crashes || time.Now().Before(end); killed++ {
 		time.Sleep(rand.N(100*time.Millisecond + min(6*step, time.Second)))
-		if i%10 == 9 {
+		if killed%10 == 9 {
 			for _, l := range ledgers {
 				killKeeper(t, l.id)
 			}
@@ -83,7 +92,7 @@ func TestKilledDaemon(t *testing.T) {
 	if acknowledged < crashes/8 {
 		t.Errorf("only %d snapshots were taken: the test tests nothing", acknowledged)
 	}
-	t.Logf("%d crashes, %d acknowledged snapshots", crashes, acknowledged)
+	t.Logf("%d crashes, %d acknowledged snapshots", killed, acknowledged)
 }
 
 // ledger is what one client was told.
