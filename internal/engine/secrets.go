@@ -8,8 +8,8 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/redact"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -90,20 +90,14 @@ func (e *Engine) noSecret(ctx context.Context, rec *meta.Sandbox, what, name str
 	return fault.New(fault.Invalid, "the %s has a secret in it", what).WithHint("choose another one")
 }
 
-// redactorOf is redactor for whom a record is of.
-func (e *Engine) redactorOf(ctx context.Context, id format.Sandbox) cleaner {
-	rec, err := e.DB.Sandbox(context.WithoutCancel(ctx), string(id))
-	if err != nil { // there is none yet, or none any more
-		return e.redactor(ctx, nil)
-	}
-	return e.redactor(ctx, &rec)
-}
+// formats is redactor where no sandbox is meant: it knows the known formats.
+func (e *Engine) formats() cleaner { return e.cleaners.get(e, redact.Options{}) }
 
 // redactorFor is redactor for the message of a snapshot. What a person said of it is hers,
 // but for known formats.
 func (e *Engine) redactorFor(ctx context.Context, rec *meta.Sandbox, cause timeline.Cause) cleaner {
 	if cause == timeline.CauseManual || cause == timeline.CauseMark {
-		rec = nil
+		return e.formats()
 	}
 	return e.redactor(ctx, rec)
 }
