@@ -103,9 +103,8 @@ func TestNoSecretLiesInTheDatabase(t *testing.T) {
 // and on such as are free.
 func old(t testing.TB) (path string, want Sandbox) {
 	t.Helper()
-	ctx := t.Context()
 	path = filepath.Join(t.TempDir(), "meta.db")
-	d := must(Open(ctx, path))(t)
+	d := must(Open(t.Context(), path))(t)
 	want = box(t, d, "a", "")
 	hide(&want)
 	ok(t, d.Close())
@@ -131,7 +130,6 @@ func old(t testing.TB) (path string, want Sandbox) {
 // is left anywhere; also when the first to open it came only half way.
 func TestADatabaseOfBeforeIsSealed(t *testing.T) {
 	t.Parallel()
-	ctx := t.Context()
 	for name, before := range map[string]func(t *testing.T, path string){
 		"at once":           func(*testing.T, string) {},
 		"with the key made": func(t *testing.T, path string) { must(seal.Make(filepath.Join(filepath.Dir(path), keyName)))(t) },
@@ -145,10 +143,10 @@ func TestADatabaseOfBeforeIsSealed(t *testing.T) {
 			}
 			d.w = must(sql.Open("sqlite", dsn(path, "rw", "")))(t)
 			d.r = must(sql.Open("sqlite", dsn(path, "rw", "&_pragma=query_only(1)")))(t)
-			d.writer = must(newLink(ctx, d.w))(t)
-			ok(t, d.inspect(ctx, 1))
+			d.writer = must(newLink(t.Context(), d.w))(t)
+			ok(t, d.inspect(t.Context(), 1))
 			d.key = must(seal.Make(filepath.Join(filepath.Dir(path), keyName)))(t)
-			ok(t, d.sealAll(ctx))
+			ok(t, d.sealAll(t.Context()))
 			ok(t, d.Close())
 			if len(shows(t, filepath.Dir(path), secret)) == 0 {
 				t.Error("nothing is left to sweep")
@@ -162,25 +160,25 @@ func TestADatabaseOfBeforeIsSealed(t *testing.T) {
 				t.Fatal("there is no secret: the test tests nothing")
 			}
 			before(t, path)
-			d := must(Open(ctx, path))(t)
+			d := must(Open(t.Context(), path))(t)
 			defer d.Close()
 			for range 2 {
 				if files := shows(t, filepath.Dir(path), secret); len(files) > 0 {
 					t.Errorf("a secret is in %v", files)
 				}
-				got := must(d.Sandbox(ctx, "a"))(t)
+				got := must(d.Sandbox(t.Context(), "a"))(t)
 				if !alike(t, got.Config, want.Config) {
 					t.Errorf("got %+v; want %+v", got, want)
 				}
-				if text := must(d.Policy(ctx, "sha256:p"))(t); text != "env: "+secret {
+				if text := must(d.Policy(t.Context(), "sha256:p"))(t); text != "env: "+secret {
 					t.Errorf("the policy is %q", text)
 				}
-				if a := must(d.Answer(ctx, "key"))(t); string(a) != secret {
+				if a := must(d.Answer(t.Context(), "key"))(t); string(a) != secret {
 					t.Errorf("the answer is %q", a)
 				}
-				ok(t, d.Check(ctx))
+				ok(t, d.Check(t.Context()))
 				ok(t, d.Close())
-				d = must(Open(ctx, path))(t)
+				d = must(Open(t.Context(), path))(t)
 			}
 		})
 	}
