@@ -312,9 +312,10 @@ func (h *hoard) shown() {
 	}
 }
 
-// files are those of the home that a sandbox has not written.
+// files are those of the home that a sandbox has not written. A mask has empty files and
+// directories alone, some of which nobody may open.
 func (h *hoard) files() (list []string) {
-	theirs := []string{"layers/*/fs", "layers/*/manifest", "sandboxes/*/live", "sandboxes/*/index.*"}
+	theirs := []string{"layers/*/fs", "layers/*/manifest", "sandboxes/*/live", "sandboxes/*/index.*", "masks/*"}
 	err := filepath.WalkDir(h.d.dir, func(name string, e fs.DirEntry, err error) error {
 		if os.IsNotExist(err) {
 			return nil // it is being removed
