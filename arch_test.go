@@ -32,7 +32,7 @@ var rooms = map[string][]string{
 	"internal/ports/sockets": {},
 
 	"internal/candidates": {"client/wire", "internal/fault", "internal/nearest"},
-	"internal/lineapi":    {"client/wire", "internal/timeline", "internal/fault", "internal/nearest"},
+	"internal/lineapi":    {"internal/seal", "client/wire", "internal/timeline", "internal/fault", "internal/nearest"},
 
 	"client":      {"client/wire"},
 	"client/wire": {},
@@ -45,7 +45,7 @@ var rooms = map[string][]string{
 		"internal/ledger", "internal/ledger/format", "internal/testimony", "internal/layer", "internal/meta", "internal/rootfs"},
 	"internal/layer":        {"internal/archive", "internal/layer/format", "internal/quota", "internal/timeline", "internal/vfs", "internal/fault", "internal/undo", "internal/rootspec"},
 	"internal/layer/format": {"internal/timeline", "internal/fault"},
-	"internal/meta":         {"internal/timeline", "internal/fault", "internal/nearest", "client/wire"},
+	"internal/meta":         {"internal/seal", "internal/timeline", "internal/fault", "internal/nearest", "client/wire"},
 	"internal/rootfs":       {"internal/layer/format", "internal/quota", "internal/timeline", "internal/fault", "internal/undo", "internal/rootspec"},
 	"internal/rootspec":     {"internal/fault"},
 	"internal/quota":        {"internal/fault"},
@@ -73,8 +73,9 @@ var rooms = map[string][]string{
 	"internal/timeline":  {"internal/fault", "internal/nearest"},
 	"internal/policy":    {"internal/fault", "internal/nearest", "internal/redact"},
 	"internal/hook":      {"internal/fault"},
-	"internal/journal":   {"client/wire", "internal/fault"},
+	"internal/journal":   {"internal/seal", "client/wire", "internal/fault"},
 	"internal/redact":    {"internal/fault"},
+	"internal/seal":      {"internal/fault"},
 	"internal/fault":     {},
 	"internal/nearest":   {},
 	"internal/ownthread": {},

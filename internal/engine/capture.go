@@ -149,7 +149,9 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 		if n.cause == timeline.CauseAuto {
 			mark = rec.Mark
 		}
-		n.message = autoLabel(mark, programs, got.Paths)
+		n.message = e.autoLabelOf(ctx, rec, mark, programs, got.Paths)
+	} else {
+		n.message = e.redactorFor(ctx, rec, n.cause).text(n.message)
 	}
 	t.paths, t.gone, t.before = got.Paths, map[string]bool{}, in.Head
 	for _, p := range got.Removed {

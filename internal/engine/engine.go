@@ -62,8 +62,10 @@ type BoxConfig struct {
 	Stops    bool         // when one of these is touched, all processes are killed
 
 	// JournalDir is where the keeper and the gate tell of decoys, of the network, and of what
-	// is refused; "" in tier workspace.
+	// is refused; "" in tier workspace. JournalKey is the key of
+	// what is there.
 	JournalDir string
+	JournalKey []byte
 	// In tier supervised: what it may use.
 	Phases []Phase
 	Asks   bool // people are asked about what the policies do not name
@@ -504,6 +506,11 @@ func (e *Engine) hasJournal(id timeline.SandboxID) bool {
 // keeper tell.
 func (e *Engine) journalDir(id timeline.SandboxID) string {
 	return filepath.Join(e.sandboxDir(id), "journal")
+}
+
+// journalAt is journalDir, with the key of what is there.
+func (e *Engine) journalAt(id timeline.SandboxID) journal.Place {
+	return journal.Place{Dir: e.journalDir(id), Key: e.DB.Derive("journal " + string(id))}
 }
 
 func (e *Engine) genDir(rec *meta.Sandbox) string {

@@ -83,7 +83,7 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 			return err
 		}
 		sits.came()
-		e.executing(&rec, req, req.ID)
+		e.executing(ctx, &rec, req, req.ID)
 		return nil
 	})
 	if err != nil && !began {
@@ -97,8 +97,8 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 	}
 	e.endKnown(of.id, exit)
 	x, err := e.settle(ctx, s, req, exit, begun, of)
-	e.limited(&rec, req, of.id, x)
-	e.exited(&rec, req, of.id, x)
+	e.limited(ctx, &rec, req, of.id, x)
+	e.exited(ctx, &rec, req, of.id, x)
 	return x, err
 }
 
@@ -131,6 +131,9 @@ func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wi
 	if req.Attach != "" && e.liveBox(s) == nil {
 		return nil, nil, fault.New(fault.NotFound, "exec %s has ended and its result was collected or lost", req.Attach).
 			WithHint("what it changed is in the history: coppice log %s", rec.Name)
+	}
+	if err := e.learn(ctx, rec, req.Env); err != nil {
+		return nil, nil, err
 	}
 	var tell []testimony
 	if req.Attach == "" {
@@ -321,7 +324,7 @@ func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, e
 	}
 	e.tellDenials(ctx, s)
 	code := exit.Code
-	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseExec, message: label(req), exit: &code, still: end.Alone && s.begun == begun && !s.mapped,
+	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseExec, message: e.labelOf(ctx, &rec, req), exit: &code, still: end.Alone && s.begun == begun && !s.mapped,
 		with: func(t taken) []testimony { return e.exitRecords(ctx, &rec, of, end, withHead(exit, t.id, t), t) }})
 	if err != nil {
 		e.note(ctx, &rec, e.exitRecords(ctx, &rec, of, end, exit, t)...)

@@ -115,7 +115,7 @@ func (e *Engine) newKept(ctx context.Context, name string, req wire.ExecRequest)
 	if x != nil {
 		info.Exit = &x.Exit
 	} else {
-		e.executing(&rec, req, k.id)
+		e.executing(ctx, &rec, req, k.id)
 	}
 	e.keep(s, s.box, k)
 	return s, k, info, session, nil
@@ -171,8 +171,8 @@ func (e *Engine) keptEnded(s *sandbox, k *kept, end Ended, err error) {
 		e.Logger.Error("what a command changed is not in the history yet", "sandbox", s.id, "err", k.err)
 	}
 	if rec, err := e.DB.Sandbox(e.bgCtx, string(s.id)); err == nil {
-		e.limited(&rec, k.req, k.id, k.exit)
-		e.exited(&rec, k.req, k.id, k.exit)
+		e.limited(e.bgCtx, &rec, k.req, k.id, k.exit)
+		e.exited(e.bgCtx, &rec, k.req, k.id, k.exit)
 	}
 	close(k.settled)
 }

@@ -223,7 +223,7 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_
 	b, enforced, err = e.Boxes.Start(ctx, BoxConfig{
 		ID: s.id, Name: rec.Name, RunDir: e.runDir(s.id), Spec: spec, Tier: rec.Tier,
 		User: rec.User, Host: rec.Host, Net: rec.Net, Env: rec.Env, Limits: rec.Limits, DiskBy: disk.By, Self: self(rec),
-		Strong: rec.Strong, Trace: rec.Tier == tierSupervised || supervises(rec), Hidden: mask.Places, Evidence: kept, Access: access, Tokens: tokens, Stops: stops, Phases: phases, JournalDir: journal, Asks: asks,
+		Strong: rec.Strong, Trace: rec.Tier == tierSupervised || supervises(rec), Hidden: mask.Places, Evidence: kept, Access: access, Tokens: tokens, Stops: stops, Phases: phases, JournalDir: journal, JournalKey: e.journalAt(s.id).Key, Asks: asks,
 	})
 	if err != nil {
 		return nil, enforced, fault.Wrap(e.blameLimit(ctx, rec, err), "start sandbox %s", rec.Name)

@@ -144,7 +144,7 @@ func (e *Engine) tellSomeNet(ctx context.Context, s *sandbox) (more bool, err er
 			return false, err
 		}
 	}
-	evs, next, lost, err := journal.From(e.journalDir(s.id), *s.net)
+	evs, next, lost, err := journal.From(e.journalAt(s.id), *s.net)
 	if err != nil || next == *s.net {
 		return false, err
 	}

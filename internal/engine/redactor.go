@@ -60,7 +60,7 @@ func (e *Engine) redactor(ctx context.Context, rec *meta.Sandbox, env ...string)
 
 // whatIsSecret gathers what a redactor is to know, but for its key.
 func (e *Engine) whatIsSecret(ctx context.Context, rec *meta.Sandbox, env []string) (o redact.Options, err error) {
-	all := slices.Concat(rec.Env, env)
+	all := slices.Concat(rec.Env, rec.Learnt, env)
 	if rec.Run != nil {
 		all = append(all, rec.Run.Env...)
 	}

@@ -152,7 +152,7 @@ func (e *Engine) startRun(ctx context.Context, s *sandbox, rec *meta.Sandbox, ru
 		return run, nil, err
 	}
 	rec.Again, rec.Starting = false, false
-	e.running(rec, &run)
+	e.running(ctx, rec, &run)
 	if run.Exit == nil {
 		e.supervise(s, s.box, run)
 	}
@@ -248,7 +248,7 @@ func (e *Engine) runEnded(s *sandbox, sup *supervised, end Ended, err error) boo
 		}
 		if !told {
 			told = true
-			e.limited(&rec, wire.ExecRequest{Cmd: sup.run.Cmd}, sup.run.Exec, end.Exit)
+			e.limited(ctx, &rec, wire.ExecRequest{Cmd: sup.run.Cmd}, sup.run.Exec, end.Exit)
 		}
 		if err == nil {
 			rec.Starting = false // it did begin, whoever had no time left to note that
@@ -316,7 +316,7 @@ func (e *Engine) again(ctx context.Context, s *sandbox, rec *meta.Sandbox, end E
 	tell := func(t taken) []testimony {
 		return e.exitRecords(ctx, rec, issued{id: run.Exec, at: run.Started}, end, withHead(exitOf(sup, end, ended), t.id, t), t)
 	}
-	t, err := e.capture(ctx, s, rec, note{cause: timeline.CauseAuto, message: commandLine(run.Cmd), with: tell})
+	t, err := e.capture(ctx, s, rec, note{cause: timeline.CauseAuto, message: e.labelOf(ctx, rec, wire.ExecRequest{Cmd: run.Cmd}), with: tell})
 	if err == nil && !t.told && !rec.Starting {
 		err = e.record(ctx, rec, tell(t)...)
 		t.told = err == nil
@@ -343,7 +343,7 @@ func (e *Engine) concludeRun(ctx context.Context, s *sandbox, rec *meta.Sandbox,
 	code := x.Code
 	of := issued{id: sup.run.Exec, at: sup.run.Started}
 	e.tellDenials(ctx, s)
-	t, cerr := e.capture(ctx, s, rec, note{cause: timeline.CauseExec, message: commandLine(sup.run.Cmd), exit: &code, still: end.Alone && s.begun == 1 && !s.mapped,
+	t, cerr := e.capture(ctx, s, rec, note{cause: timeline.CauseExec, message: e.labelOf(ctx, rec, wire.ExecRequest{Cmd: sup.run.Cmd}), exit: &code, still: end.Alone && s.begun == 1 && !s.mapped,
 		with: func(t taken) []testimony { return e.exitRecords(ctx, rec, of, end, withHead(x, t.id, t), t) }})
 	if cerr != nil {
 		x.Message = "what the command changed is not in the history yet: " + cerr.Error()
@@ -367,7 +367,7 @@ func (e *Engine) concludeRun(ctx context.Context, s *sandbox, rec *meta.Sandbox,
 	if uerr != nil {
 		e.Logger.Error("the end of the command is not recorded", "sandbox", rec.Name, "err", uerr)
 	}
-	e.exited(rec, wire.ExecRequest{Cmd: sup.run.Cmd}, sup.run.Exec, x)
+	e.exited(ctx, rec, wire.ExecRequest{Cmd: sup.run.Cmd}, sup.run.Exec, x)
 	e.endRun(s, sup, x)
 	return uerr == nil
 }

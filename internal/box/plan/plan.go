@@ -46,14 +46,15 @@ type Config struct {
 	Tier    string        `json:"tier"` // TierProcess when empty
 	// User is UserRoot, UserMe or a name of the sandbox's own /etc/passwd. When
 	// empty it is UserMe on the host's base, else UserRoot.
-	User     string   `json:"user,omitempty"`
-	HostBase bool     `json:"host_base,omitempty"`
-	Net      string   `json:"net,omitempty"`      // NetOff when empty
-	Phases   []Phase  `json:"phases,omitempty"`   // tier supervised: what the gate keeps to
-	Journal  string   `json:"journal,omitempty"`  // the directory of the host in which gate and keeper tell what happens, and of what is refused; needed in tier supervised, and with decoys
-	Hostname string   `json:"hostname,omitempty"` // Name when empty
-	Env      []string `json:"env,omitempty"`      // KEY=VALUE, for every command
-	Limits   Limits   `json:"limits,omitzero"`
+	User       string   `json:"user,omitempty"`
+	HostBase   bool     `json:"host_base,omitempty"`
+	Net        string   `json:"net,omitempty"`         // NetOff when empty
+	Phases     []Phase  `json:"phases,omitempty"`      // tier supervised: what the gate keeps to
+	Journal    string   `json:"journal,omitempty"`     // the directory of the host in which gate and keeper tell what happens, and of what is refused; needed in tier supervised, and with decoys
+	JournalKey []byte   `json:"journal_key,omitempty"` // the secret of the key that what is told there is sealed by; see package journal
+	Hostname   string   `json:"hostname,omitempty"`    // Name when empty
+	Env        []string `json:"env,omitempty"`         // KEY=VALUE, for every command
+	Limits     Limits   `json:"limits,omitzero"`
 	// DiskBy says what holds the root to Limits.Disk, which whoever made the
 	// root has done; "" is nothing.
 	DiskBy string `json:"disk_by,omitempty"`
