@@ -30,6 +30,11 @@ func (c *Client) InspectRecord(ctx context.Context, name string, seq int64) (wir
 	return get[wire.LedgerInspection](ctx, c, at(name)+"/ledger/records/"+strconv.FormatInt(seq, 10))
 }
 
+// LedgerPrograms gives the programs that one record stands for, from one on, which counts from 0.
+func (c *Client) LedgerPrograms(ctx context.Context, name string, seq, from int64) (wire.LedgerPrograms, error) {
+	return get[wire.LedgerPrograms](ctx, c, at(name)+"/ledger/records/"+strconv.FormatInt(seq, 10)+"/programs?from="+strconv.FormatInt(from, 10))
+}
+
 // VerifyLedger checks that the records of a sandbox are those that were appended: else it
 // is an error that names the first that does not fit.
 func (c *Client) VerifyLedger(ctx context.Context, name string, req wire.LedgerVerify) (wire.LedgerVerified, error) {

@@ -219,6 +219,9 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 	if e.hasJournal(rec.ID) {
 		e.tellNet(ctx, s)
 	}
+	if err := s.awaitPrograms(ctx); err != nil {
+		return err
+	}
 	d := e.debtOf(ctx, &rec)
 	d.Removed = true
 	pay, err := e.owe(ctx, d)

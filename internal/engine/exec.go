@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -284,16 +285,20 @@ func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, e
 		e.tellNet(ctx, s)
 	}
 	code := exit.Code
+	programs := e.endPrograms(ctx, s)
+	ends := func(x wire.Exit) []testimony { return slices.Concat(programs.records(), e.exitRecords(of, x)) }
 	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseExec, message: label(req), exit: &code, still: end.Alone && s.begun == begun && !s.mapped,
-		with: func(t taken) []testimony { return e.exitRecords(of, withHead(exit, t.id, t)) }})
+		with: func(t taken) []testimony { return ends(withHead(exit, t.id, t)) }})
 	if err != nil {
+		programs.written(err)
 		e.note(ctx, &rec, e.exitRecords(of, exit)...)
 		return exit, fault.Wrap(err, "the command ended with exit code %d, but what it changed is not in the history yet", code)
 	}
 	exit = withHead(exit, rec.Head, t)
 	if !t.told {
-		err = e.record(ctx, &rec, e.exitRecords(of, exit)...)
+		err = e.record(ctx, &rec, ends(exit)...)
 	}
+	programs.written(err)
 	return exit, err
 }
 

@@ -174,6 +174,8 @@ type records interface {
 	FollowLedger(ctx context.Context, name string, req wire.LedgerRequest, yield func(wire.LedgerRecord) error) error
 	// InspectRecord gives a record with those that belong to it.
 	InspectRecord(ctx context.Context, name string, seq int64) (wire.LedgerInspection, error)
+	// LedgerPrograms gives the programs that one stands for, from one on.
+	LedgerPrograms(ctx context.Context, name string, seq, from int64) (wire.LedgerPrograms, error)
 	// VerifyLedger gives Corrupt for records that are not as they were appended.
 	VerifyLedger(ctx context.Context, name string, req wire.LedgerVerify) (wire.LedgerVerified, error)
 	// ExportLedger writes the bundle that a stranger verifies, who may hold checkpoints of

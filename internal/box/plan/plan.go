@@ -65,8 +65,7 @@ type Config struct {
 	// Strong refuses to start where a wall or limit is less than it should be: see
 	// Enforced.Lacks.
 	Strong bool `json:"strong,omitempty"`
-	// Trace notes the programs that are started; see wire.Program. It costs each
-	// of them 40 to 80 microseconds.
+	// Trace records the programs that are started; see wire.StartedProgram.
 	Trace bool `json:"trace,omitempty"`
 	// Hidden is how many places of what the root stands on Spec does not show.
 	Hidden int `json:"hidden,omitempty"`
