@@ -35,6 +35,12 @@ func (c *Client) LedgerPrograms(ctx context.Context, name string, seq, from int6
 	return get[wire.LedgerPrograms](ctx, c, at(name)+"/ledger/records/"+strconv.FormatInt(seq, 10)+"/programs?from="+strconv.FormatInt(from, 10))
 }
 
+// LedgerBlob writes a capture that a record names, such as what was kept of the output of
+// a command, to w. After an error w holds no whole one.
+func (c *Client) LedgerBlob(ctx context.Context, name, blob string, w io.Writer) error {
+	return c.archive(ctx, at(name)+"/ledger/blobs/"+url.PathEscape(blob), w)
+}
+
 // VerifyLedger checks that the records of a sandbox are those that were appended: else it
 // is an error that names the first that does not fit.
 func (c *Client) VerifyLedger(ctx context.Context, name string, req wire.LedgerVerify) (wire.LedgerVerified, error) {

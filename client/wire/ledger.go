@@ -41,6 +41,20 @@ type LedgerInspection struct {
 	Record LedgerRecord   `json:"record"`           // the one that was asked for
 	With   []LedgerRecord `json:"with"`             // those of the same command; and who tells that it is undone
 	Undone bool           `json:"undone,omitempty"` // what it tells did not come about
+	// of a command: decisions about the network, and denials, recorded while it ran, 1000 at
+	// most; of the whole sandbox, whichever of its commands they are about
+	Between []LedgerRecord `json:"between,omitempty"`
+	More    bool           `json:"more,omitempty"`   // there are more of these
+	Output  []LedgerOutput `json:"output,omitempty"` // of a command: what was kept of its output
+}
+
+// LedgerOutput is what was kept of a stream of a command's output, redacted.
+type LedgerOutput struct {
+	Stream  string `json:"stream"`            // stdout, stderr or terminal
+	Blob    string `json:"blob,omitempty"`    // name of the capture
+	Dropped int64  `json:"dropped,omitempty"` // bytes that were not kept
+	Data    []byte `json:"data,omitempty"`    // what was kept, in base64
+	Lost    string `json:"lost,omitempty"`    // why what was kept cannot be read
 }
 
 // LedgerPrograms are programs that a record of kind program stands for.

@@ -36,7 +36,7 @@ import (
 //	cancel   frameReply; the exec is asked to end, and killed when it does not
 //	input    Stdin and StdinEOF frames of the caller's for a running exec follow, then
 //	         one frameThaw, which is answered by frameReply: all is on its way
-//	wait     frameReply with an Exit, when a kept exec has ended; it is then forgotten
+//	wait     FrameRecorded and frameReply with an Exit, when an exec has ended
 //	active   frameReply with a clock that differs from Since, as soon as there is one:
 //	         a process has run. It does not keep the box from ending, being idle
 //	ran      as active, less promptly, by a clock that leaves out what init does for
@@ -91,6 +91,14 @@ type Exit struct {
 	Alone bool `json:"alone,omitempty"`
 	// Stopped says that the box was being stopped when the command ended.
 	Stopped bool `json:"stopped,omitempty"`
+	// TTY says that it had a terminal.
+	TTY bool `json:"tty,omitempty"`
+	// Resources are what the command used, and those of its descendants that it waited for.
+	Resources wire.Resources `json:"resources,omitzero"`
+	// Env is its own environment, as KEY=VALUE: what of its output is a secret.
+	Env []string `json:"env,omitempty"`
+	// Output is what was recorded of its output. It comes in frames of its own.
+	Output []wire.Recorded `json:"-"`
 }
 
 type call struct {
@@ -169,9 +177,21 @@ func unavailable(err error) error {
 
 // reply reads a frameReply into v.
 func reply(ctx context.Context, conn net.Conn, v any) error {
+	return replyAfter(ctx, conn, v, frameReply, nil)
+}
+
+// replyAfter is reply where frames of another kind may come before, each of which is given
+// to each.
+func replyAfter(ctx context.Context, conn net.Conn, v any, before wire.FrameType, each func([]byte) error) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	t, p, err := wire.ReadFrame(conn, nil)
+	for err == nil && t == before && each != nil {
+		if err := each(p); err != nil {
+			return fault.New(fault.Internal, "a frame of the keeper").Because(err)
+		}
+		t, p, err = wire.ReadFrame(conn, p)
+	}
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return fault.Wrap(context.Cause(ctx), "wait for the keeper")
@@ -280,11 +300,21 @@ func (b *Box) Status(ctx context.Context) (Status, error) {
 	return s, err
 }
 
-// Wait waits for the end of a command that was started with Keep. The result is
-// there for others until Forget. NotFound says that there is no such command.
-func (b *Box) Wait(ctx context.Context, exec string) (Exit, error) {
-	var x Exit
-	err := b.call(ctx, call{Op: opWait, ExecID: exec}, &x)
+// Wait waits for the end of a command. Of one that was started with Keep the result is
+// there for others until Forget, and else until somebody who is attached was told. NotFound
+// says that there is no such command.
+func (b *Box) Wait(ctx context.Context, exec string) (x Exit, err error) {
+	conn, err := b.open(ctx, call{Op: opWait, ExecID: exec})
+	if err != nil {
+		return x, err
+	}
+	defer conn.Close()
+	var out []wire.Recorded
+	err = replyAfter(ctx, conn, &x, wire.FrameRecorded, func(p []byte) (err error) {
+		out, err = wire.AddRecorded(out, p)
+		return err
+	})
+	x.Output = out
 	return x, err
 }
 

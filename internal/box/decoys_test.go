@@ -100,7 +100,7 @@ func TestATokenAtTheGate(t *testing.T) {
 					return ev.Kind == wire.NetDecoy && ev.Decoy == at && ev.Reason == way.reason && ev.Verdict == verdict
 				}
 				if stops { // it is told before
-					if evs, err := journal.Read(b.Config.Journal, journal.Query{}); err != nil || !slices.ContainsFunc(evs, fits) {
+					if evs, err := journal.Read(journal.Place{Dir: b.Config.Journal}, journal.Query{}); err != nil || !slices.ContainsFunc(evs, fits) {
 						t.Errorf("%+v, %v", evs, err)
 					}
 					if _, err := b.Exec(t.Context(), wire.ExecRequest{Cmd: []string{"true"}}); !fault.Is(err, fault.Unavailable) {

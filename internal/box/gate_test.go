@@ -72,7 +72,7 @@ func outside(t *testing.T) netip.AddrPort {
 func told(t *testing.T, b *boxtest.Box, fits func(wire.NetEvent) bool) []wire.NetEvent {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		evs, err := journal.Read(b.Config.Journal, journal.Query{})
+		evs, err := journal.Read(journal.Place{Dir: b.Config.Journal}, journal.Query{})
 		if err != nil {
 			t.Fatal(err)
 		}

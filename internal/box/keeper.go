@@ -306,7 +306,7 @@ func (k *keeper) receive() {
 			k.mu.Unlock()
 			if e != nil {
 				k.tellKilled(e, unix.WaitStatus(x.Status))
-				e.exited(unix.WaitStatus(x.Status), x.Alone)
+				e.exited(unix.WaitStatus(x.Status), x.Alone, x.Used)
 			}
 		case guest.MsgRefused:
 			var r guest.Refused

@@ -99,10 +99,12 @@ func (e *execution) attend(conn *net.UnixConn, req wire.ExecRequest) error {
 	if !r.complete() {
 		return nil // detached
 	}
-	e.mu.Lock()
-	x := Exit{Exit: *e.exit, Alone: e.alone, Stopped: e.cut}
-	e.mu.Unlock()
-	if err := wire.WriteJSON(conn, wire.FrameExit, x); err == nil && !e.kept {
+	if !e.kept { // of a kept one who waits for it is told
+		if err := e.sendRecorded(conn); err != nil {
+			return nil
+		}
+	}
+	if err := wire.WriteJSON(conn, wire.FrameExit, e.told()); err == nil && !e.kept {
 		e.k.drop(e.id)
 	}
 	return nil

@@ -129,7 +129,7 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 	// on what is found there.
 	early := root == "" || plan.MapsKnown(c)
 	if c.Tier == plan.TierSupervised {
-		if k.gate, err = control.Start(c.ID, c.Journal, os.Stderr); err != nil {
+		if k.gate, err = control.Start(c.ID, c.Journal, c.JournalKey, os.Stderr); err != nil {
 			return err
 		}
 	}

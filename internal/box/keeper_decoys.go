@@ -65,7 +65,7 @@ func (k *keeper) watchDecoys(files []int) (err error) {
 		}
 		d.at[int32(wd)] = list[i].At
 	}
-	if d.tell, err = journal.Open(k.config.Journal); err != nil {
+	if d.tell, err = journal.Open(journal.Place{Dir: k.config.Journal, Key: k.config.JournalKey}); err != nil {
 		return err
 	}
 	k.decoys = d

@@ -19,6 +19,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -38,7 +39,8 @@ type execution struct {
 	k        *keeper
 	id       string
 	cmd      []string
-	kept     bool // nobody's leaving harms it, and several may attach
+	env      []string // of its own
+	kept     bool     // nobody's leaving harms it, and several may attach
 	tty      bool
 	started  time.Time
 	before   hits // of the box's limits, as it was started
@@ -66,6 +68,7 @@ type execution struct {
 	result *wire.Exit // what exit will be, once the output is complete
 	alone  bool       // no process was left when the command was reaped
 	cut    bool       // the box was being stopped when the command ended
+	used   wire.Resources
 }
 
 // outOfTime is why a command ended whose caller gave it a time.
@@ -106,7 +109,8 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 		k: k, id: req.ID, cmd: req.Cmd, kept: req.Keep, tty: req.TTY, started: time.Now(), before: k.hits(), conns: map[net.Conn]bool{},
 		born: make(chan guest.Spawned, 1), out: newOutput(&k.buffers), gone: make(chan struct{}), ready: make(chan struct{}), drained: make(chan struct{}), finished: make(chan struct{}),
 	}
-	e.out.shared, e.out.limit = req.Keep, k.config.Limits.Output
+	e.out.shared, e.out.limit, e.out.record.keep = req.Keep, k.config.Limits.Output, min(k.config.Record, plan.MaxRecord)
+	e.env = req.Env
 	if req.Size != nil {
 		e.size = *req.Size
 	}
@@ -362,7 +366,7 @@ const (
 )
 
 // exited takes the command's wait status.
-func (e *execution) exited(ws unix.WaitStatus, alone bool) {
+func (e *execution) exited(ws unix.WaitStatus, alone bool, used wire.Resources) {
 	x := wire.Exit{Code: ws.ExitStatus(), Hits: e.k.hits().since(e.before), Denials: e.denials}
 	if ws.Signaled() {
 		x.Code = 128 + int(ws.Signal())
@@ -379,7 +383,7 @@ func (e *execution) exited(ws unix.WaitStatus, alone bool) {
 		x.Code, x.TimedOut, x.Limit = exitTimeout, true, wire.LimitTime
 		x.Message = "it took longer than the sandbox's limit for a command, time=" + (time.Duration(e.k.config.Limits.TimeMS) * time.Millisecond).String()
 	}
-	e.result, e.alone, e.cut = &x, alone, e.k.beingStopped()
+	e.result, e.alone, e.cut, e.used = &x, alone, e.k.beingStopped(), used
 	e.mu.Unlock()
 	close(e.gone)
 	select {
@@ -448,13 +452,13 @@ func (k *keeper) forgetEnded(id string) {
 	}
 }
 
-// await waits for the end of a kept exec and tells it. The caller's end ends it
-// too.
+// await waits for the end of an exec and tells it, after what was recorded of its output.
+// The caller's end ends it too.
 func (k *keeper) await(conn *net.UnixConn, id string) (Exit, error) {
 	k.mu.Lock()
 	e := k.execs[id]
 	k.mu.Unlock()
-	if e == nil || !e.kept {
+	if e == nil {
 		return Exit{}, fault.New(fault.NotFound, "exec %s has ended and its result was collected", id)
 	}
 	left := make(chan struct{})
@@ -468,9 +472,17 @@ func (k *keeper) await(conn *net.UnixConn, id string) (Exit, error) {
 		return Exit{}, fault.New(fault.Cancelled, "who waited is gone")
 	}
 	e.out.unheld() // what follows from its end may be the box's
+	if err := e.sendRecorded(conn); err != nil {
+		return Exit{}, fault.New(fault.Cancelled, "who waited is gone").Because(err)
+	}
+	return e.told(), nil
+}
+
+// told is the end of a command that has ended.
+func (e *execution) told() Exit {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return Exit{Exit: *e.exit, Alone: e.alone, Stopped: e.cut}, nil
+	return Exit{Exit: *e.exit, Alone: e.alone, Stopped: e.cut, TTY: e.tty, Resources: e.used, Env: e.env}
 }
 
 func (e *execution) ended() (time.Time, bool) {

@@ -53,7 +53,7 @@ func (k *keeper) watchGate() {
 	}
 	const what = "the gate has ended: nothing is reached until the sandbox is started again"
 	fmt.Fprintln(os.Stderr, "coppice-keeper:", what)
-	j, err := journal.Open(k.config.Journal)
+	j, err := journal.Open(journal.Place{Dir: k.config.Journal, Key: k.config.JournalKey})
 	if err == nil {
 		err = errors.Join(j.Append(wire.NetEvent{Time: time.Now(), Kind: wire.NetDeny, Verdict: "deny", Reason: what}), j.Close())
 	}

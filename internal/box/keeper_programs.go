@@ -14,6 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/seal"
 )
 
 // Bounds of what a keeper holds of its box's programs, and of one answer, which has to
@@ -159,7 +160,8 @@ func (r *programRing) left() (p programsReply, ok bool) {
 	return p, r.last > 0
 }
 
-// leavePrograms writes down what is left of the programs, for LeftPrograms.
+// leavePrograms writes down what is left of the programs, for LeftPrograms: sealed by
+// the key of the journal, since arguments may hold secrets.
 func (k *keeper) leavePrograms() error {
 	p, ok := k.programs.left()
 	if !ok {
@@ -168,6 +170,17 @@ func (k *keeper) leavePrograms() error {
 	b, err := json.Marshal(p)
 	if err != nil {
 		return err
+	}
+	if secret := k.config.JournalKey; len(secret) > 0 {
+		key, err := seal.New(secret)
+		if err != nil {
+			return err
+		}
+		text, err := key.Seal(leftName, b)
+		if err != nil {
+			return err
+		}
+		b = []byte(text)
 	}
 	name := filepath.Join(k.config.RunDir, leftName)
 	if err := os.WriteFile(name+".new", b, 0o600); err != nil {

@@ -17,7 +17,7 @@ import (
 // refused tells the journal of system calls that were refused. Its goroutine is that of
 // receive, but for tally, so what a command was refused is told before its end.
 type refused struct {
-	dir   string
+	at    journal.Place
 	tally *guest.Tally     // of all, as init refuses them
 	told  uint64           // of these
 	tell  *journal.Journal // nil until there is something to tell
@@ -30,7 +30,7 @@ const maxRefusedExecs = 4096
 // watchRefused gives the descriptor by which init counts what it refuses; the caller closes
 // it.
 func (k *keeper) watchRefused() (fd int, err error) {
-	r := &refused{dir: k.config.Journal, execs: map[int]string{}}
+	r := &refused{at: journal.Place{Dir: k.config.Journal, Key: k.config.JournalKey}, execs: map[int]string{}}
 	if r.tally, fd, err = guest.NewTally(); err != nil {
 		return -1, err
 	}
@@ -90,7 +90,7 @@ func (k *keeper) tellKilled(e *execution, ws unix.WaitStatus) {
 func (r *refused) append(ev wire.NetEvent, count int64) {
 	err := error(nil)
 	if r.tell == nil {
-		r.tell, err = journal.Open(r.dir)
+		r.tell, err = journal.Open(r.at)
 	}
 	if err == nil {
 		ev.Time, ev.Kind, ev.Verdict = time.Now().UTC(), wire.NetRefused, wire.VerdictDeny

@@ -53,6 +53,7 @@ type output struct {
 	readers  map[*reader]bool         // who is attached
 	finished bool                     // what comes now is thrown away
 	over     bool                     // there was more than limit
+	record   recording                // of what was added
 	dropped  bool                     // nobody's reading is waited for any more
 	taken    map[wire.FrameType]int64 // bytes added, by stream
 }
@@ -104,6 +105,7 @@ func (o *output) add(t wire.FrameType, p []byte) (kept, over bool) {
 			return false, true
 		}
 	}
+	o.record.add(t, p)
 	if n := len(o.chunks); n > 0 && o.chunks[n-1].t == t && len(o.chunks[n-1].data)+len(p) <= frameFull && !o.caughtUp() {
 		o.chunks[n-1].data = append(o.chunks[n-1].data, p...)
 	} else {
@@ -119,6 +121,7 @@ func (o *output) add(t wire.FrameType, p []byte) (kept, over bool) {
 	}
 	for len(o.chunks) > 0 && o.end-o.start-int64(len(o.chunks[0].data)) >= keep {
 		c := o.chunks[0]
+		o.record.drop(c.t, c.data)
 		o.start += int64(len(c.data))
 		o.chunks[0] = nil
 		o.chunks = o.chunks[1:]

@@ -18,6 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/seal"
 )
 
 // Programs gives the programs that were started in the box, and their ends, after the
@@ -48,9 +49,9 @@ func (b *Box) programs(ctx context.Context, c call) (wire.ProgramEvents, error) 
 
 // LeftPrograms gives the events that nobody had kept when the last keeper ended, as far as
 // it had them. NotFound says that there are none: no program began, or the keeper was killed,
-// or they were forgotten.
-func LeftPrograms(runDir string) (wire.ProgramEvents, error) {
-	p, err := readLeft(runDir)
+// or they were forgotten. secret is plan.Config.JournalKey of that keeper.
+func LeftPrograms(runDir string, secret []byte) (wire.ProgramEvents, error) {
+	p, err := readLeft(runDir, secret)
 	if errors.Is(err, fs.ErrNotExist) {
 		return wire.ProgramEvents{}, fault.New(fault.NotFound, "no programs were left in %s", runDir)
 	}
@@ -69,8 +70,14 @@ func ForgetPrograms(runDir string) error {
 // leftName is a file in the run directory.
 const leftName = "programs.left"
 
-func readLeft(runDir string) (p programsReply, err error) {
+func readLeft(runDir string, secret []byte) (p programsReply, err error) {
 	b, err := os.ReadFile(filepath.Join(runDir, leftName))
+	if err == nil && len(secret) > 0 {
+		var key seal.Key
+		if key, err = seal.New(secret); err == nil {
+			b, err = key.Open(leftName, string(b))
+		}
+	}
 	if err == nil {
 		err = json.Unmarshal(b, &p)
 	}

@@ -26,9 +26,11 @@ import (
 // crashes is how often the daemon is killed.
 const crashes = 200
 
-// TestKilledDaemon kills a real daemon at random moments while clients work, and
-// starts it again, many times. Afterwards every snapshot that was acknowledged is
-// there and shows what it showed, and the store is whole.
+// TestKilledDaemon kills a real daemon, and sometimes the keepers, at random moments
+// while clients work, and starts it again, many times. Afterwards every snapshot that was
+// acknowledged is there and shows what it showed, the store is whole, and the ledger tells
+// of everything that was acknowledged once, and of nothing that did not come about.
+// COPPICE_SOAK says for how long, "5m", if that is longer.
 func TestKilledDaemon(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -52,8 +54,21 @@ func TestKilledDaemon(t *testing.T) {
 	for _, l := range ledgers {
 		workers.Go(func() { l.work(ctx, t, d.client, &done) })
 	}
-	for range crashes {
+	length := time.Duration(0)
+	if s := os.Getenv("COPPICE_SOAK"); s != "" {
+		var err error
+		if length, err = time.ParseDuration(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	killed := 0
+	for end := time.Now().Add(length); killed < crashes || time.Now().Before(end); killed++ {
 		time.Sleep(rand.N(100*time.Millisecond + min(6*step, time.Second)))
+		if killed%10 == 9 {
+			for _, l := range ledgers {
+				killKeeper(t, l.id)
+			}
+		}
 		d.kill()
 		d.start()
 		d.ready(ctx)
@@ -64,6 +79,7 @@ func TestKilledDaemon(t *testing.T) {
 	acknowledged := 0
 	for _, l := range ledgers {
 		l.check(ctx, t, d.client)
+		l.told.check(ctx, t, d.client, l.name)
 		acknowledged += len(l.shows)
 	}
 	r, err := d.client.Verify(ctx, "", nil)
@@ -76,12 +92,14 @@ func TestKilledDaemon(t *testing.T) {
 	if acknowledged < crashes/8 {
 		t.Errorf("only %d snapshots were taken: the test tests nothing", acknowledged)
 	}
-	t.Logf("%d crashes, %d acknowledged snapshots", crashes, acknowledged)
+	t.Logf("%d crashes, %d acknowledged snapshots", killed, acknowledged)
 }
 
 // ledger is what one client was told.
 type ledger struct {
 	name    string
+	id      string
+	told    acknowledged
 	rnd     *rand.Rand
 	shows   map[string]string // snapshot to content of the one file
 	last    string            // the newest snapshot, or where HEAD was moved to
@@ -93,9 +111,11 @@ const file = "~/ledger"
 
 // begin makes the sandbox, and gives how long a command in it takes.
 func (l *ledger) begin(ctx context.Context, t *testing.T, c *client.Client) time.Duration {
-	if _, err := c.Create(ctx, wire.CreateRequest{Name: l.name}, nil); err != nil {
+	sb, err := c.Create(ctx, wire.CreateRequest{Name: l.name}, nil)
+	if err != nil {
 		t.Fatal(err)
 	}
+	l.id = sb.ID
 	start := time.Now()
 	if x, err := c.Exec(ctx, l.name, wire.ExecRequest{Cmd: []string{"true"}}, client.Streams{}); err != nil || x.Code != 0 {
 		t.Fatalf("the first command: %+v, %v", x, err)
@@ -111,11 +131,27 @@ func (l *ledger) work(ctx context.Context, t *testing.T, c *client.Client, done 
 			l.move(ctx, t, c)
 			continue
 		}
+		if l.rnd.IntN(10) == 0 {
+			if r, err := c.Fork(ctx, l.name, wire.ForkRequest{}); err == nil {
+				l.told.add("fork", r.Sandboxes[0].ID)
+				_ = c.Remove(ctx, r.Sandboxes[0].Name, true) // or another daemon has none of it
+			}
+			continue
+		}
 		l.n++
 		text := fmt.Sprintf("%s %d", l.name, l.n)
-		x, err := c.Exec(ctx, l.name, wire.ExecRequest{Cmd: []string{"sh", "-c", "echo " + text + " >" + file}}, client.Streams{})
+		begun := ""
+		x, err := c.Exec(ctx, l.name, wire.ExecRequest{Cmd: []string{"sh", "-c", "echo " + text + " >" + file}},
+			client.Streams{Started: func(s wire.Started) { begun = s.Exec; l.told.add("exec", begun) }})
 		if err != nil {
 			l.refused = err
+			continue
+		}
+		l.told.add("exit", begun)
+		if x.Changed {
+			l.told.add("snapshot", x.Snapshot)
+		}
+		if x.Code == 128+9 { // its keeper was killed
 			continue
 		}
 		if x.Code != 0 {
@@ -139,6 +175,10 @@ func (l *ledger) move(ctx context.Context, t *testing.T, c *client.Client) {
 			return
 		}
 		l.last = r.Head
+		l.told.add("rollback", id)
+		if r.Kept != "" {
+			l.told.add("snapshot", r.Kept)
+		}
 		return
 	}
 }

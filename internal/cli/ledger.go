@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -262,8 +263,11 @@ func (a *app) inspect() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "inspect NAME --record N", Short: "Show all that is recorded of a command", GroupID: groupHistory,
 		Long: `Show a record field by field, with those that belong to it: of a command its beginning
-and its end, the limits that it came to, who was at its terminal; and whether it is told
-that it did not come about. coppice ledger NAME has the numbers.`,
+and its end, the limits that it came to, who was at its terminal, what was kept of its
+output, what it was denied; and whether it is told that it did not come about. Secrets
+were taken out before any of it was kept, and what a terminal would act on is shown as
+what it is; --json has the output in base64, as it was kept. coppice ledger NAME has the
+numbers.`,
 		Example: "  coppice inspect box --record 12",
 		Args:    between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -350,8 +354,47 @@ func (a *app) inspection(w io.Writer, res wire.LedgerInspection) error {
 			return err
 		}
 	}
+	if err := a.kept(w, res.Output); err != nil {
+		return err
+	}
+	if len(res.Between) > 0 {
+		if _, err := fmt.Fprintln(w, "\n"+a.palette().Bold("while it ran")); err != nil {
+			return err
+		}
+	}
+	for _, r := range res.Between {
+		if _, err := fmt.Fprintln(w, a.recordLine(r)); err != nil {
+			return err
+		}
+	}
+	if res.More {
+		a.note("there are more of these: coppice ledger %s --kind network,denial", tty.Clean(res.Record.Name))
+	}
 	if res.Undone {
 		a.note("what record %d tells did not come about", res.Record.Seq)
+	}
+	return nil
+}
+
+// kept writes what was kept of a command's output, which may be any bytes.
+func (a *app) kept(w io.Writer, all []wire.LedgerOutput) error {
+	for _, o := range all {
+		head := tty.Clean(o.Stream)
+		if o.Dropped > 0 {
+			head += fmt.Sprintf(" (%d bytes are not kept)", o.Dropped)
+		}
+		if o.Lost != "" {
+			head += ": " + tty.Clean(o.Lost)
+		}
+		if _, err := fmt.Fprintln(w, "\n"+a.palette().Bold(head)); err != nil {
+			return err
+		}
+		if len(o.Data) == 0 {
+			continue
+		}
+		if _, err := tty.Cleaner(w).Write(append(bytes.TrimSuffix(o.Data, []byte("\n")), '\n')); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -32,8 +32,8 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 	}
 	started, e, err := box.Start(ctx, plan.Config{
 		ID: string(c.ID), Name: c.Name, RunDir: c.RunDir, Spec: c.Spec, Tier: c.Tier, User: c.User, HostBase: c.Host,
-		Net: c.Net, Env: c.Env, Limits: plan.Limits(c.Limits), DiskBy: c.DiskBy, Trace: c.Trace, Hidden: c.Hidden, Access: c.Access, Strong: c.Strong, Caller: b.caller, Self: self != nil,
-		Phases: phases(c.Phases), Journal: c.JournalDir, Asks: c.Asks, Tokens: tokens(c.Tokens), OnTouch: onTouch(c.Stops),
+		Net: c.Net, Env: c.Env, Limits: plan.Limits(c.Limits), DiskBy: c.DiskBy, Trace: c.Trace, Hidden: c.Hidden, Record: c.Evidence.Output.Value, Access: c.Access, Strong: c.Strong, Caller: b.caller, Self: self != nil,
+		Phases: phases(c.Phases), Journal: c.JournalDir, JournalKey: c.JournalKey, Asks: c.Asks, Tokens: tokens(c.Tokens), OnTouch: onTouch(c.Stops),
 	})
 	if err != nil {
 		if self != nil {
@@ -87,7 +87,9 @@ func (boxes) Attach(ctx context.Context, runDir string) (engine.Box, error) {
 	return liveBox{b}, nil
 }
 
-func (boxes) LeftPrograms(runDir string) (wire.ProgramEvents, error) { return box.LeftPrograms(runDir) }
+func (boxes) LeftPrograms(runDir string, secret []byte) (wire.ProgramEvents, error) {
+	return box.LeftPrograms(runDir, secret)
+}
 
 func (boxes) ForgetPrograms(runDir string) error { return box.ForgetPrograms(runDir) }
 

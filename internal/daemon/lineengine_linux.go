@@ -9,6 +9,9 @@ import (
 // adapted is the engine as the line protocol knows it.
 type adapted struct{ backend }
 
+// derive implements lineEngine.
+func (a adapted) derive(purpose string) []byte { return a.store().Derive(purpose) }
+
 // Checkout implements lineapi.Engine.
 func (a adapted) Checkout(ctx context.Context, name, ref string, inPlace bool) (wire.MoveResult, error) {
 	return a.backend.Checkout(ctx, name, wire.CheckoutRequest{Node: ref, InPlace: inPlace})

@@ -74,6 +74,8 @@ func (d *door) remove() { _ = os.Remove(filepath.Join(d.dir, d.name)) } // it ma
 type lineEngine interface {
 	lineapi.Engine
 	Sandbox(ctx context.Context, name string) (wire.Sandbox, error)
+	// derive gives the secret of a key of the home for a purpose.
+	derive(purpose string) []byte
 }
 
 func newLines(base context.Context, home string, log *slog.Logger) *lines {
@@ -255,7 +257,7 @@ func (l *lines) open(d *door, opt lineapi.Options) *door {
 		case <-l.base.Done():
 			return
 		}
-		opt.Engine = l.eng
+		opt.Engine, opt.Key = l.eng, l.eng.derive("spawned "+opt.Sandbox)
 		srv := lineapi.New(opt)
 		defer srv.Close()
 		unhook := context.AfterFunc(l.base, func() { d.ln.Close() })

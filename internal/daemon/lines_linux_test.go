@@ -16,12 +16,15 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
 )
 
 const boxID = "0123456789ab"
 
 // one is an engine with one sandbox.
 type one struct{ backend }
+
+func (one) store() *meta.DB { return new(meta.DB) }
 
 func (one) Sandbox(_ context.Context, name string) (wire.Sandbox, error) {
 	if name != "box" && name != boxID {

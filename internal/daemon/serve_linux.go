@@ -90,7 +90,7 @@ func serve(ctx context.Context, opt Options) error {
 		defer log.Close()
 		out = log
 	}
-	log := slog.New(slog.NewTextHandler(out, nil))
+	log := slog.New(slog.NewTextHandler(newCleanLog(out), nil))
 
 	// Execs outlive their requests, and end (for us) with the daemon.
 	base, cancel := context.WithCancelCause(context.WithoutCancel(ctx))

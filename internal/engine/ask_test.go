@@ -112,7 +112,7 @@ func TestQuestionsAreEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	j, err := journal.Open(h.journalDir(rec.ID))
+	j, err := journal.Open(h.journalAt(rec.ID))
 	if err != nil {
 		t.Fatal(err)
 	}

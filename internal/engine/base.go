@@ -79,7 +79,7 @@ func (e *Engine) addBase(ctx context.Context, b meta.Base, id timeline.LayerID, 
 	}
 	b.ID, b.Top, b.Created = string(snap), snap, e.Now().UTC().Truncate(time.Microsecond)
 	s := timeline.Snapshot{
-		ID: snap, Parent: b.Parent, Cause: timeline.CauseImport, Message: "import " + b.Label, Created: b.Created,
+		ID: snap, Parent: b.Parent, Cause: timeline.CauseImport, Message: "import " + e.formats().text(b.Label), Created: b.Created,
 		Stats: timeline.Stats{Paths: int(rep.Entries), Bytes: rep.Bytes},
 	}
 	if err := e.DB.AddBase(ctx, b, s, timeline.Route{Top: snap, Below: b.Parent, Layer: id}); err != nil {

@@ -45,6 +45,11 @@ type taken struct {
 	procs   int    // processes that ran meanwhile
 	frozen  Frozen // with note.frozen, unless nothing runs: for the caller to thaw, or to kill
 	told    bool   // what note.with gave is recorded
+	// What was found changed, as far as it is listed: which of it is gone, and what was
+	// there before; nil where that is not known.
+	paths  []string
+	gone   map[string]bool
+	before func() *layer.View
 }
 
 // capture makes a snapshot of the present state when it differs from HEAD, and
@@ -144,10 +149,16 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 		if n.cause == timeline.CauseAuto {
 			mark = rec.Mark
 		}
-		n.message = autoLabel(mark, programs, got.Paths)
+		n.message = e.autoLabelOf(ctx, rec, mark, programs, got.Paths)
+	} else {
+		n.message = e.redactorFor(ctx, rec, n.cause).text(n.message)
+	}
+	t.paths, t.gone, t.before = got.Paths, map[string]bool{}, in.Head
+	for _, p := range got.Removed {
+		t.gone[p] = true
 	}
 	if got.TooMany {
-		return e.adopt(ctx, s, rec, live, parts, n, got.Stats)
+		return e.adopt(ctx, s, rec, live, parts, n, t, got.Stats)
 	}
 	if got.Empty && !in.KeepEmpty {
 		s.index, s.of = got.Index, below
@@ -184,7 +195,7 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 
 // undertakeSnapshot is undertake for a snapshot, and for what is recorded with it.
 func (e *Engine) undertakeSnapshot(ctx context.Context, rec *meta.Sandbox, snap timeline.Snapshot, n note, t taken) (done func(error), err error) {
-	tell := []testimony{e.snapshotRecord(ctx, snap)}
+	tell := []testimony{e.snapshotRecord(ctx, rec, snap)}
 	if n.with != nil {
 		tell = append(tell, n.with(t)...)
 	}
@@ -222,8 +233,7 @@ func hintRoom(err error, format string, args ...any) {
 // adopt turns the upper itself into the layer of a new snapshot: O(1) in what
 // changed. No process may be left. The box is stopped, since its mount stands on
 // the upper, and the next start begins a new generation.
-func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live rootfs.Live, parts []rootspec.Part, n note, st timeline.Stats) (t taken, err error) {
-	t.id = rec.Head
+func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live rootfs.Live, parts []rootspec.Part, n note, t taken, st timeline.Stats) (_ taken, err error) {
 	if err := e.stopBox(ctx, s, 0); err != nil {
 		return t, err
 	}

@@ -42,7 +42,7 @@ func (e *Engine) Create(ctx context.Context, req wire.CreateRequest, progress fu
 	if err := e.userKnown(ctx, &rec, base); err != nil {
 		return wire.Sandbox{}, err
 	}
-	first, err := e.first(&rec, base.Top, timeline.CauseImport, "from "+base.Label)
+	first, err := e.first(ctx, &rec, base.Top, timeline.CauseImport, "from "+base.Label)
 	if err != nil {
 		return wire.Sandbox{}, err
 	}
@@ -355,7 +355,8 @@ func (c choice) item(p wire.ProbeReport, name string) (wire.ProbeItem, bool) {
 }
 
 // first makes the snapshot that a sandbox begins with: it changes nothing.
-func (e *Engine) first(rec *meta.Sandbox, parent timeline.SnapshotID, cause timeline.Cause, msg string) (timeline.Snapshot, error) {
+func (e *Engine) first(ctx context.Context, rec *meta.Sandbox, parent timeline.SnapshotID, cause timeline.Cause, msg string) (timeline.Snapshot, error) {
+	msg = e.redactor(ctx, rec).text(msg)
 	id, err := timeline.NewSnapshotID(e.Rand)
 	return timeline.Snapshot{
 		ID: id, Sandbox: rec.ID, Parent: parent, Cause: cause, Message: msg, Created: rec.Created, Sealed: true,

@@ -242,7 +242,7 @@ func (e *Engine) halts(id timeline.SandboxID, since time.Time) (why string, at t
 	if !e.hasDecoys(id) {
 		return "", at
 	}
-	evs, err := journal.Read(e.journalDir(id), journal.Query{Since: since, Kinds: []string{wire.NetDecoy}})
+	evs, err := journal.Read(e.journalAt(id), journal.Query{Since: since, Kinds: []string{wire.NetDecoy}})
 	if err != nil {
 		e.Logger.Warn("why a sandbox was stopped is not known", "sandbox", id, "err", err)
 	}

@@ -222,6 +222,7 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 	if err := s.awaitPrograms(ctx); err != nil {
 		return err
 	}
+	e.endAll(ctx, s, &rec)
 	d := e.debtOf(ctx, &rec)
 	d.Removed = true
 	pay, err := e.owe(ctx, d)

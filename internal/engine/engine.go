@@ -32,6 +32,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -54,13 +55,17 @@ type BoxConfig struct {
 	Strong bool   // refuse to start where a wall or limit is less than it should be
 	Trace  bool   // note the programs that are started
 	Hidden int    // how many places of the base Spec does not show
-	Access rootspec.Access
-	Tokens []DecoyToken // of Access.Decoys
-	Stops  bool         // when one of these is touched, all processes are killed
+	// Evidence says what of it is kept; of output, what the keeper holds until it is.
+	Evidence policy.Evidence
+	Access   rootspec.Access
+	Tokens   []DecoyToken // of Access.Decoys
+	Stops    bool         // when one of these is touched, all processes are killed
 
 	// JournalDir is where the keeper and the gate tell of decoys, of the network, and of what
-	// is refused; "" in tier workspace.
+	// is refused; "" in tier workspace. JournalKey is the key of
+	// what is there.
 	JournalDir string
+	JournalKey []byte
 	// In tier supervised: what it may use.
 	Phases []Phase
 	Asks   bool // people are asked about what the policies do not name
@@ -76,8 +81,8 @@ type Boxes interface {
 	// when none does.
 	Attach(ctx context.Context, runDir string) (Box, error)
 	// LeftPrograms gives the beginnings and ends of programs that nobody had kept when a
-	// keeper ended, until ForgetPrograms. NotFound: there are none.
-	LeftPrograms(runDir string) (wire.ProgramEvents, error)
+	// keeper ended that had been given that JournalKey, until ForgetPrograms. NotFound: there are none.
+	LeftPrograms(runDir string, journalKey []byte) (wire.ProgramEvents, error)
 	ForgetPrograms(runDir string) error
 	// CanLimitCPU says why no box can be held to a share of the processors; nil where
 	// one can.
@@ -203,8 +208,6 @@ type Config struct {
 	Ledger  *ledger.Ledger // what is done is recorded in
 	Witness *ledger.Witness
 	Logger  *slog.Logger
-	// Redact gives a text without secrets, for the ledger; nil: as it is.
-	Redact func(string) string
 	// Caller names who asks for something, for the ledger; nil: nobody is named.
 	Caller func(context.Context) string
 	Now    func() time.Time // nil: time.Now
@@ -265,6 +268,10 @@ type Engine struct {
 	idles chan struct{} // one token: there may be somebody else who is to be stopped when idle
 
 	uses map[timeline.SandboxID]usage // guarded by mu
+
+	cleaners cleaners
+	commands map[string]*underway       // that are open, by id; guarded by mu
+	settings map[string]policy.Evidence // by the digests of policies; guarded by mu
 
 	unsaid []ledger.Draft // records that could not be written yet; guarded by mu
 	doing  atomic.Int64   // how much is recorded, and not yet done or undone
@@ -329,9 +336,6 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	if c.Redact == nil {
-		c.Redact = func(s string) string { return s }
-	}
 	if c.Caller == nil {
 		c.Caller = func(context.Context) string { return "" }
 	}
@@ -351,6 +355,9 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		masks:  map[timeline.SandboxID]string{},
 		hidden: map[string]covered{},
 		events: newBus(c.Now()),
+
+		commands: map[string]*underway{},
+		settings: map[string]policy.Evidence{},
 	}
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
@@ -513,6 +520,11 @@ func (e *Engine) journalDir(id timeline.SandboxID) string {
 	return filepath.Join(e.sandboxDir(id), "journal")
 }
 
+// journalAt is journalDir, with the key of what is there.
+func (e *Engine) journalAt(id timeline.SandboxID) journal.Place {
+	return journal.Place{Dir: e.journalDir(id), Key: e.DB.Derive("journal " + string(id))}
+}
+
 func (e *Engine) genDir(rec *meta.Sandbox) string {
 	return filepath.Join(e.sandboxDir(rec.ID), liveDir, itoa(rec.Gen))
 }
@@ -542,9 +554,7 @@ func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) {
 		if _, err := os.Lstat(e.journalDir(s.id)); err == nil {
 			e.watchNet(s, b, rec.Tier == tierSupervised || e.hasDecoys(s.id))
 		}
-		if recordsPrograms(&rec) {
-			e.watchPrograms(s, b, nil)
-		}
+		e.watchPrograms(ctx, s, &rec, b, nil)
 	} else if !fault.Is(err, fault.NotFound) {
 		e.Logger.Warn("keeper cannot be reached", "sandbox", s.id, "err", err)
 	}
@@ -557,4 +567,5 @@ func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) {
 	}
 	e.resume(s, &rec)
 	e.resumeKept(ctx, s, &rec)
+	e.takeUp(ctx, s, &rec)
 }

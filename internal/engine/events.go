@@ -164,21 +164,21 @@ func (e *Engine) ended(ctx context.Context, s *sandbox, why string) {
 }
 
 // running tells of a start of the supervised command.
-func (e *Engine) running(rec *meta.Sandbox, run *wire.Run) {
+func (e *Engine) running(ctx context.Context, rec *meta.Sandbox, run *wire.Run) {
 	ev := about(rec, wire.EventRun)
 	if run.Starts > 1 {
 		ev.Kind = wire.EventRestarted
 	}
-	ev.Exec, ev.Message = run.Exec, commandLine(run.Cmd)
+	ev.Exec, ev.Message = run.Exec, e.labelOf(ctx, rec, wire.ExecRequest{Cmd: run.Cmd})
 	if run.Exit != nil {
 		ev.Exit, ev.Detail = &run.Exit.Code, run.Exit.Message
 	}
 	e.emit(ev)
 }
 
-func (e *Engine) executing(rec *meta.Sandbox, req wire.ExecRequest, id string) {
+func (e *Engine) executing(ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest, id string) {
 	ev := about(rec, wire.EventExec)
-	ev.Exec, ev.Message = id, label(req)
+	ev.Exec, ev.Message = id, e.labelOf(ctx, rec, req)
 	e.emit(ev)
 }
 
@@ -191,17 +191,17 @@ func limitsOfExit(x wire.Exit) []string {
 }
 
 // limited tells of the limits that a command came to.
-func (e *Engine) limited(rec *meta.Sandbox, req wire.ExecRequest, id string, x wire.Exit) {
+func (e *Engine) limited(ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest, id string, x wire.Exit) {
 	for _, limit := range limitsOfExit(x) {
 		ev := about(rec, wire.EventLimit)
-		ev.Exec, ev.Message, ev.Exit, ev.Detail = id, label(req), &x.Code, limit
+		ev.Exec, ev.Message, ev.Exit, ev.Detail = id, e.labelOf(ctx, rec, req), &x.Code, limit
 		e.emit(ev)
 	}
 }
 
-func (e *Engine) exited(rec *meta.Sandbox, req wire.ExecRequest, id string, x wire.Exit) {
+func (e *Engine) exited(ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest, id string, x wire.Exit) {
 	ev := about(rec, wire.EventExited)
-	ev.Exec, ev.Message, ev.Exit, ev.Paths, ev.Detail = id, label(req), &x.Code, x.Paths, x.Message
+	ev.Exec, ev.Message, ev.Exit, ev.Paths, ev.Detail = id, e.labelOf(ctx, rec, req), &x.Code, x.Paths, x.Message
 	if x.Changed {
 		ev.Snapshot = x.Snapshot
 	}

@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/redact"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -157,7 +159,11 @@ func (e *Engine) undertake(ctx context.Context, drafts []ledger.Draft) (done fun
 
 // undone tells that what records tell did not come about.
 func (e *Engine) undone(ctx context.Context, drafts []ledger.Draft, got []format.Record, cause error) {
-	reason := e.clean(cause.Error())
+	c := e.cleaners.get(e, redact.Options{})
+	if rec, err := e.DB.Sandbox(ctx, string(drafts[0].Sandbox)); err == nil {
+		c = e.redactor(ctx, &rec)
+	}
+	reason := c.clean(cause.Error())
 	out := slices.Clone(drafts)
 	for i := range out {
 		out[i].Observer, out[i].Body = format.ByDaemon, &format.Undone{Seq: got[i].Seq, Reason: reason}
@@ -189,34 +195,10 @@ func (t *telling) wait() error {
 	return t.err
 }
 
-// clean makes a text from outside fit for a record: without secrets, valid and bounded.
+// clean makes a text from outside fit for a record, of which it is not known what secrets
+// of a sandbox may be in it: else see redactor.
 func (e *Engine) clean(s string) string {
-	s = strings.ToValidUTF8(e.Redact(s), "\ufffd")
-	if len(s) > maxRecordText {
-		s = strings.ToValidUTF8(s[:maxRecordText-len("...")], "") + "..."
-	}
-	return s
-}
-
-// cleanArgs is clean for the words of a command: a word that follows a flag is seen as its
-// value. What exceeds the room is counted in the last word.
-func (e *Engine) cleanArgs(args []string) []string {
-	var out []string
-	room := maxRecordArgs
-	for i, w := range args {
-		said := e.clean(w)
-		if i > 0 && strings.HasPrefix(args[i-1], "-") {
-			flag := strings.TrimLeft(args[i-1], "-") + "="
-			if value, same := strings.CutPrefix(e.clean(flag+w), flag); same {
-				said = value
-			}
-		}
-		if room -= written(said); room < 0 {
-			return append(out, "... and "+itoa(len(args)-i)+" more")
-		}
-		out = append(out, said)
-	}
-	return out
+	return e.cleaners.get(e, redact.Options{}).clean(s)
 }
 
 // written is how long a text of a list is at most, once it is written.
@@ -231,11 +213,11 @@ func written(s string) int {
 }
 
 // envKeys gives the names of variables.
-func (e *Engine) envKeys(env ...string) []string {
+func (c cleaner) envKeys(env ...string) []string {
 	var keys []string
 	for _, kv := range env {
 		k, _, _ := strings.Cut(kv, "=")
-		keys = append(keys, e.clean(k))
+		keys = append(keys, c.clean(k))
 	}
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
@@ -256,40 +238,60 @@ type issued struct {
 }
 
 // execRecord tells of a command that begins.
-func (e *Engine) execRecord(rec *meta.Sandbox, req wire.ExecRequest) testimony {
-	return testimony{format.ByDaemon, &format.Exec{Exec: req.ID, Args: e.cleanArgs(req.Cmd), Dir: e.clean(req.Dir), Env: e.envKeys(slices.Concat(rec.Env, req.Env)...), TTY: req.TTY, User: rec.User}}
+func (e *Engine) execRecord(ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest) testimony {
+	c := e.redactor(ctx, rec, req.Env...)
+	return testimony{format.ByDaemon, &format.Exec{Exec: req.ID, Args: c.args(req.Cmd), Dir: c.clean(req.Dir), Env: c.envKeys(slices.Concat(rec.Env, req.Env)...), TTY: req.TTY, User: rec.User}}
 }
 
-// exitRecords tell of the end of a command, and of the limits that it came to.
-func (e *Engine) exitRecords(of issued, x wire.Exit) []testimony {
-	exit := &format.Exit{Exec: of.id, Code: x.Code, Signal: x.Signal, Before: string(of.before), Snapshot: x.Head, ChangesTotal: int64(x.Paths)}
-	exit.Denials = x.Denials
+// exitRecords tell of the end of a command, with its snapshot, and of the limits that it
+// came to; nothing where its end is recorded already. Who has recorded them calls closed.
+func (e *Engine) exitRecords(ctx context.Context, rec *meta.Sandbox, of issued, end ending, x wire.Exit, t taken) []testimony {
+	known, open := e.openOf(of.id)
+	if !open {
+		return nil
+	}
+	if of.at.IsZero() {
+		of.at = known.at
+	}
+	c := e.redactor(ctx, rec, end.Env...)
+	kept, err := e.evidence(ctx, rec)
+	if err != nil {
+		c = cleaner{} // nor is any text let through
+	}
+	exit := &format.Exit{Exec: of.id, Code: x.Code, Signal: x.Signal, Before: string(cmp.Or(of.before, known.before)), Snapshot: x.Head, ChangesTotal: int64(x.Paths),
+		Output: e.keepOutput(rec, c, end, kept.Output.Value), Denials: e.denialsOf(known),
+		Resources: format.Resources{MaxRSSBytes: end.Resources.MaxRSSBytes, SystemMicros: end.Resources.SystemMicros, UserMicros: end.Resources.UserMicros}}
+	if t.changed {
+		exit.Changes = changesOf(c, t)
+	}
 	if !of.at.IsZero() {
 		exit.DurationNanos = max(0, e.Now().Sub(of.at).Nanoseconds())
 	}
 	switch {
 	case x.Limit != "":
-		exit.Reason = "limit: " + e.clean(x.Limit)
+		exit.Reason = "limit: " + c.clean(x.Limit)
 	case x.TimedOut:
 		exit.Reason = "timeout"
 	case x.Message != "":
-		exit.Reason = e.clean(x.Message)
+		exit.Reason = c.clean(x.Message)
+	case end.Stopped:
+		exit.Reason = "the sandbox was stopped while the command ran"
 	}
 	out := []testimony{byKeeper(exit)}
 	for _, limit := range limitsOfExit(x) {
-		out = append(out, byKeeper(&format.Limit{Exec: of.id, Limit: e.clean(limit)}))
+		out = append(out, byKeeper(&format.Limit{Exec: of.id, Limit: c.clean(limit)}))
 	}
 	return out
 }
 
 // snapshotRecord tells of a snapshot. What is labelled from inside is the inside's word.
-func (e *Engine) snapshotRecord(ctx context.Context, snap timeline.Snapshot) testimony {
+func (e *Engine) snapshotRecord(ctx context.Context, rec *meta.Sandbox, snap timeline.Snapshot) testimony {
 	by := format.ByDaemon
 	if snap.Cause == timeline.CauseMark && Inside(ctx) {
 		by = format.BySandbox
 	}
 	return testimony{by, &format.Snapshot{Snapshot: string(snap.ID), Parent: string(snap.Parent), Cause: string(snap.Cause),
-		Label: e.clean(snap.Message), Changes: int64(snap.Stats.Paths)}}
+		Label: e.redactor(ctx, rec).clean(snap.Message), Changes: int64(snap.Stats.Paths)}}
 }
 
 // startRecord tells what of a box is enforced, and what is not.

@@ -491,7 +491,6 @@ func TestACommandThatIsRefusedIsUndone(t *testing.T) {
 func TestSecretsAndNonsenseDoNotReachRecords(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
-	h.Redact = func(s string) string { return strings.ReplaceAll(s, "hunter2", "[redacted]") }
 	h.onDir("a")
 	huge := strings.Repeat("\x01", 200<<10)
 	req := wire.ExecRequest{Cmd: []string{"true", "--password", "hunter2", huge, "\xff\xfe"}, Env: []string{"TOKEN=hunter2", "B=1"}, Dir: "/hunter2", Label: "hunter2"}
@@ -502,7 +501,7 @@ func TestSecretsAndNonsenseDoNotReachRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	exec := last[*format.Exec](h, h.id("a"))
-	if exec.Args[2] != "[redacted]" || exec.Dir != "/[redacted]" || !slices.Contains(exec.Env, "TOKEN") || !strings.HasSuffix(exec.Args[len(exec.Args)-1], "more") {
+	if !strings.HasPrefix(exec.Args[2], "[redacted:TOKEN:") || !strings.HasPrefix(exec.Dir, "/[redacted:TOKEN:") || !slices.Contains(exec.Env, "TOKEN") || !strings.HasSuffix(exec.Args[len(exec.Args)-1], "more") {
 		t.Errorf("%.200q... %q %q", exec.Args, exec.Dir, exec.Env)
 	}
 	files, err := os.ReadDir(h.dir + "/ledger/sandbox/" + string(h.id("a")))

@@ -74,6 +74,7 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 		defer left()
 	}
 	began := req.Attach != ""
+	defer e.relayed(of.id)()
 	exit, err := e.relay(ctx, rec.Name, session, stream, sits.leaves, func(wire.Started) error {
 		if req.Attach != "" {
 			return nil
@@ -83,18 +84,22 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 			return err
 		}
 		sits.came()
-		e.executing(&rec, req, req.ID)
+		e.executing(ctx, &rec, req, req.ID)
 		return nil
 	})
 	if err != nil && !began {
 		e.notBegun(ctx, told, err)
 	}
 	if rerr := told.wait(); rerr != nil || err != nil {
+		if rerr == nil && box != nil {
+			e.leave(s, box, of.id)
+		}
 		return exit.Exit, cmp.Or(rerr, err)
 	}
+	e.endKnown(of.id, exit)
 	x, err := e.settle(ctx, s, req, exit, begun, of)
-	e.limited(&rec, req, of.id, x)
-	e.exited(&rec, req, of.id, x)
+	e.limited(ctx, &rec, req, of.id, x)
+	e.exited(ctx, &rec, req, of.id, x)
 	return x, err
 }
 
@@ -103,8 +108,14 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 func (e *Engine) begins(ctx context.Context, b Box, exec string, told *telling) error {
 	err := told.wait()
 	if err == nil {
+		for i, d := range told.drafts {
+			if _, ok := d.Body.(*format.Exec); ok {
+				e.began(exec, told.got[i].Seq)
+			}
+		}
 		return nil
 	}
+	e.closed(exec)
 	if cerr := b.Cancel(context.WithoutCancel(ctx), exec); cerr != nil && !fault.Is(cerr, fault.NotFound) && !fault.Is(cerr, fault.Unavailable) {
 		err = errors.Join(err, cerr)
 	}
@@ -122,12 +133,19 @@ func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wi
 		return nil, nil, fault.New(fault.NotFound, "exec %s has ended and its result was collected or lost", req.Attach).
 			WithHint("what it changed is in the history: coppice log %s", rec.Name)
 	}
+	if err := e.learn(ctx, rec, req.Env); err != nil {
+		return nil, nil, err
+	}
 	var tell []testimony
-	if req.Attach == "" && !e.wasTold(rec, req.ID) {
-		tell = append([]testimony{e.execRecord(rec, req)}, besides...)
+	if req.Attach == "" {
+		e.opened(issued{req.ID, e.Now(), rec.Head}, rec.ID)
+		if !e.wasTold(rec, req.ID) {
+			tell = append([]testimony{e.execRecord(ctx, rec, req)}, besides...)
+		}
 	}
 	b, told, err := e.startTelling(ctx, s, rec, tell...)
 	if err != nil {
+		e.closed(req.ID)
 		return nil, nil, err
 	}
 	session, err := b.Exec(ctx, req)
@@ -149,13 +167,16 @@ func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wi
 // notBegun takes back that a command begins, which its keeper refused; when the keeper
 // itself ended, nobody knows.
 func (e *Engine) notBegun(ctx context.Context, told *telling, cause error) {
-	if told.wait() == nil && !fault.Is(cause, fault.Unavailable) {
+	if told.wait() != nil {
+		e.closedOf(told)
+	} else if !fault.Is(cause, fault.Unavailable) {
 		e.takeBack(ctx, told, cause)
 	}
 }
 
 // takeBack tells that a command did not begin.
 func (e *Engine) takeBack(ctx context.Context, told *telling, cause error) {
+	defer e.closedOf(told)
 	if told.wait() != nil {
 		return
 	}
@@ -164,6 +185,22 @@ func (e *Engine) takeBack(ctx context.Context, told *telling, cause error) {
 		case *format.Exec, *format.Session:
 			e.undone(ctx, told.drafts[i:i+1], told.got[i:i+1], cause)
 		}
+	}
+}
+
+// closedOf notes that the command that is told of did not begin.
+func (e *Engine) closedOf(told *telling) {
+	for _, d := range told.drafts {
+		if b, ok := d.Body.(*format.Exec); ok {
+			e.closed(b.Exec)
+		}
+	}
+}
+
+// leave has a command that runs on without whoever was attached seen through by the daemon.
+func (e *Engine) leave(s *sandbox, b Box, exec string) {
+	if c, open := e.openOf(exec); open && e.bgCtx.Err() == nil {
+		e.bg.Go(func() error { e.seeThrough(s, b, c); return nil })
 	}
 }
 
@@ -220,6 +257,7 @@ func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteClo
 	})
 
 	var buf []byte
+	var recorded []wire.Recorded
 	deaf := false
 	for {
 		whole, err := wire.ReadWhole(session, buf)
@@ -233,9 +271,13 @@ func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteClo
 		buf = whole
 		switch p := whole[wire.FrameHead:]; wire.FrameType(whole[0]) {
 		case wire.FrameExit:
-			var x ending
+			x := ending{Output: recorded}
 			err := decode(p, &x)
 			return x, err
+		case wire.FrameRecorded:
+			if recorded, err = wire.AddRecorded(recorded, p); err != nil {
+				return ending{}, fault.New(fault.Internal, "a frame of the keeper").Because(err)
+			}
 		case wire.FrameFailed:
 			return ending{}, decodeFailure(p)
 		case wire.FrameStarted:
@@ -281,22 +323,26 @@ func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, e
 	if err != nil {
 		return exit, err
 	}
-	if exit.Denials > 0 {
-		e.tellNet(ctx, s)
-	}
+	e.tellDenials(ctx, s)
 	code := exit.Code
-	programs := e.endPrograms(ctx, s)
-	ends := func(x wire.Exit) []testimony { return slices.Concat(programs.records(), e.exitRecords(of, x)) }
-	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseExec, message: label(req), exit: &code, still: end.Alone && s.begun == begun && !s.mapped,
-		with: func(t taken) []testimony { return ends(withHead(exit, t.id, t)) }})
+	programs := e.endPrograms(ctx, s, &rec)
+	ends := func(x wire.Exit, t taken) []testimony {
+		return slices.Concat(programs.records(), e.exitRecords(ctx, &rec, of, end, x, t))
+	}
+	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseExec, message: e.labelOf(ctx, &rec, req), exit: &code, still: end.Alone && s.begun == begun && !s.mapped,
+		with: func(t taken) []testimony { return ends(withHead(exit, t.id, t), t) }})
 	if err != nil {
 		programs.written(err)
-		e.note(ctx, &rec, e.exitRecords(of, exit)...)
+		e.note(ctx, &rec, e.exitRecords(ctx, &rec, of, end, exit, t)...)
+		e.closed(of.id)
 		return exit, fault.Wrap(err, "the command ended with exit code %d, but what it changed is not in the history yet", code)
 	}
 	exit = withHead(exit, rec.Head, t)
 	if !t.told {
-		err = e.record(ctx, &rec, ends(exit)...)
+		err = e.record(ctx, &rec, ends(exit, t)...)
+	}
+	if err == nil {
+		e.closed(of.id)
 	}
 	programs.written(err)
 	return exit, err

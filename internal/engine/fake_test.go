@@ -88,7 +88,7 @@ func (f *fakeBoxes) Start(_ context.Context, c BoxConfig) (Box, Enforced, error)
 	return b, Enforced{Tier: c.Tier}, nil
 }
 
-func (f *fakeBoxes) LeftPrograms(dir string) (wire.ProgramEvents, error) {
+func (f *fakeBoxes) LeftPrograms(dir string, _ []byte) (wire.ProgramEvents, error) {
 	return wire.ProgramEvents{}, fault.New(fault.NotFound, "no programs were left in %s", dir)
 }
 func (f *fakeBoxes) ForgetPrograms(string) error { return nil }
@@ -280,6 +280,8 @@ func (b *fakeBox) Exec(_ context.Context, req wire.ExecRequest) (io.ReadWriteClo
 	var err error
 	switch req.Cmd[0] {
 	case "true":
+	case "print":
+		return b.print(req)
 	case "write":
 		err = errors.Join(os.MkdirAll(filepath.Dir(at(1)), 0o755), os.WriteFile(at(1), []byte(req.Cmd[2]), 0o644))
 	case "rm":
@@ -302,6 +304,19 @@ func (b *fakeBox) Exec(_ context.Context, req wire.ExecRequest) (io.ReadWriteClo
 	return stream{&out, io.Discard}, wire.WriteJSON(&out, wire.FrameExit, x)
 }
 
+// print writes its word, and has recorded it all.
+func (b *fakeBox) print(req wire.ExecRequest) (io.ReadWriteCloser, error) {
+	var out bytes.Buffer
+	text := []byte(req.Cmd[1])
+	err := errors.Join(wire.WriteJSON(&out, wire.FrameStarted, wire.Started{Exec: req.ID, PID: 2}), wire.WriteFrame(&out, wire.FrameStdout, text))
+	if len(text) > 0 {
+		for _, p := range (wire.Recorded{Stream: wire.FrameStdout, Total: int64(len(text)), Head: text}).Payloads() {
+			err = errors.Join(err, wire.WriteFrame(&out, wire.FrameRecorded, p))
+		}
+	}
+	return stream{&out, io.Discard}, errors.Join(err, wire.WriteJSON(&out, wire.FrameExit, ending{Env: req.Env}))
+}
+
 type stream struct {
 	io.Reader
 	io.Writer
@@ -311,16 +326,15 @@ func (stream) Close() error { return nil }
 
 // home is an engine over a directory, which can be closed and opened again.
 type home struct {
-	t      testing.TB
-	dir    string
-	boxes  *fakeBoxes
-	boot   string
-	now    time.Time
-	fs     vfs.FS              // that layers are written through
-	clock  func() time.Time    // nil: the real one
-	bare   bool                // the host cannot give tier supervised
-	redact func(string) string // nil: nothing
-	book   vfs.FS              // that the ledger is written through
+	t     testing.TB
+	dir   string
+	boxes *fakeBoxes
+	boot  string
+	now   time.Time
+	fs    vfs.FS           // that layers are written through
+	clock func() time.Time // nil: the real one
+	bare  bool             // the host cannot give tier supervised
+	book  vfs.FS           // that the ledger is written through
 	*Engine
 }
 
@@ -362,7 +376,7 @@ func (h *home) open() {
 		h.t.Fatal(err)
 	}
 	h.Engine, err = Open(ctx, Config{
-		Home: h.dir, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(h.dir, h.fs, h.clock), Redact: h.redact, Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"},
+		Home: h.dir, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(h.dir, h.fs, h.clock), Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"},
 		Drivers: map[string]rootfs.Driver{"copy": drv},
 		ProbeHost: func(context.Context, bool) (wire.ProbeReport, error) {
 			return wire.ProbeReport{Tier: "process", Driver: "copy", Items: []wire.ProbeItem{

@@ -73,7 +73,7 @@ func (e *Engine) fork(ctx context.Context, name string, req wire.ForkRequest, to
 		rec.Halted = nil
 		rec.Expires = nil // it was the parent that was given so long
 		rec.Enforced, rec.Redo, rec.Mark, rec.Run, rec.Again, rec.Starting, rec.Tournament = nil, nil, "", nil, false, false, tournament
-		if firsts[i], err = e.first(&rec, at, timeline.CauseFork, "fork of "+parent.Name); err != nil {
+		if firsts[i], err = e.first(ctx, &rec, at, timeline.CauseFork, "fork of "+parent.Name); err != nil {
 			return res, at, err
 		}
 		rec.Head, rec.MountTop, rec.Gen = firsts[i].ID, firsts[i].ID, 1

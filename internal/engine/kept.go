@@ -103,6 +103,7 @@ func (e *Engine) newKept(ctx context.Context, name string, req wire.ExecRequest)
 	m, x, err := first(session)
 	if err != nil {
 		e.notBegun(ctx, told, err)
+		e.leave(s, s.box, req.ID)
 	} else {
 		err = e.begins(ctx, s.box, req.ID, told)
 	}
@@ -114,7 +115,7 @@ func (e *Engine) newKept(ctx context.Context, name string, req wire.ExecRequest)
 	if x != nil {
 		info.Exit = &x.Exit
 	} else {
-		e.executing(&rec, req, k.id)
+		e.executing(ctx, &rec, req, k.id)
 	}
 	e.keep(s, s.box, k)
 	return s, k, info, session, nil
@@ -149,6 +150,9 @@ func (e *Engine) keep(s *sandbox, b Box, k *kept) {
 	s.kept[k.id] = k
 	e.bg.Go(func() error {
 		end, err := b.Wait(e.bgCtx, k.id)
+		if err == nil {
+			e.endKnown(k.id, end)
+		}
 		if e.bgCtx.Err() == nil { // else another daemon finds it
 			e.keptEnded(s, k, end, err)
 			e.forgetKept(s, b, k)
@@ -160,15 +164,15 @@ func (e *Engine) keep(s *sandbox, b Box, k *kept) {
 // keptEnded does what follows from the end of a kept command.
 func (e *Engine) keptEnded(s *sandbox, k *kept, end Ended, err error) {
 	if err != nil {
-		end = ending{Exit: wire.Exit{Code: 128 + 9, Signal: "KILL", Message: "the sandbox was stopped while the command ran"}}
+		end = killed("the sandbox was stopped while the command ran")
 	}
 	k.exit, k.err = e.settle(e.bgCtx, s, k.req, end, k.begun, k.of)
 	if k.err != nil {
 		e.Logger.Error("what a command changed is not in the history yet", "sandbox", s.id, "err", k.err)
 	}
 	if rec, err := e.DB.Sandbox(e.bgCtx, string(s.id)); err == nil {
-		e.limited(&rec, k.req, k.id, k.exit)
-		e.exited(&rec, k.req, k.id, k.exit)
+		e.limited(e.bgCtx, &rec, k.req, k.id, k.exit)
+		e.exited(e.bgCtx, &rec, k.req, k.id, k.exit)
 	}
 	close(k.settled)
 }

@@ -174,6 +174,7 @@ func (e *Engine) InspectRecord(ctx context.Context, name string, seq int64) (res
 	}
 	res.With = []wire.LedgerRecord{}
 	exec, from := execOf(one), seq
+	sight := spell{exec: exec}
 	if exec != "" && one.Kind() != format.KindExec {
 		from = 1
 	}
@@ -181,6 +182,7 @@ func (e *Engine) InspectRecord(ctx context.Context, name string, seq int64) (res
 		if err != nil || ctx.Err() != nil {
 			return res, cmp.Or(err, context.Cause(ctx))
 		}
+		sight.hear(r)
 		undone, is := r.Body.(*format.Undone)
 		if is && undone.Seq == seq {
 			res.Undone = true
@@ -194,6 +196,17 @@ func (e *Engine) InspectRecord(ctx context.Context, name string, seq int64) (res
 		if res.With = append(res.With, w); len(res.With) == maxRelated {
 			break
 		}
+	}
+	for _, r := range sight.between {
+		w, err := recordOnWire(r)
+		if err != nil {
+			return res, err
+		}
+		res.Between = append(res.Between, w)
+	}
+	res.More = sight.more
+	if sight.exit != nil {
+		res.Output = e.outputOf(id, sight.exit)
 	}
 	return res, nil
 }

@@ -172,9 +172,7 @@ func (e *Engine) startTelling(ctx context.Context, s *sandbox, rec *meta.Sandbox
 		return nil, nil, err
 	}
 	told = e.tell(ctx, rec, append([]testimony{startRecord(enforced)}, more...)...)
-	if recordsPrograms(rec) {
-		e.watchPrograms(s, b, told)
-	}
+	e.watchPrograms(ctx, s, rec, b, told)
 	return b, told, nil
 }
 
@@ -221,12 +219,16 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
+	kept, err := e.evidence(ctx, rec)
+	if err != nil {
+		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
+	}
 	began, asks := e.Now(), asks(phases)
 	var b Box
 	b, enforced, err = e.Boxes.Start(ctx, BoxConfig{
 		ID: s.id, Name: rec.Name, RunDir: e.runDir(s.id), Spec: spec, Tier: rec.Tier,
 		User: rec.User, Host: rec.Host, Net: rec.Net, Env: rec.Env, Limits: rec.Limits, DiskBy: disk.By, Self: self(rec),
-		Strong: rec.Strong, Trace: recordsPrograms(rec), Hidden: mask.Places, Access: access, Tokens: tokens, Stops: stops, Phases: phases, JournalDir: journal, Asks: asks,
+		Strong: rec.Strong, Trace: seesPrograms(rec), Hidden: mask.Places, Evidence: kept, Access: access, Tokens: tokens, Stops: stops, Phases: phases, JournalDir: journal, JournalKey: e.journalAt(s.id).Key, Asks: asks,
 	})
 	if err != nil {
 		return nil, enforced, fault.Wrap(e.blameLimit(ctx, rec, err), "start sandbox %s", rec.Name)

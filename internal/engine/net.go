@@ -50,7 +50,7 @@ func (e *Engine) Net(ctx context.Context, name string, req wire.NetRequest) (res
 		return res, err
 	}
 	res.Policy = phases[0].Digest
-	if res.Events, err = journal.Read(e.journalDir(rec.ID), q); err != nil {
+	if res.Events, err = journal.Read(e.journalAt(rec.ID), q); err != nil {
 		return res, fault.Wrap(err, "look at the network of sandbox %s", rec.Name)
 	}
 	if b == nil || rec.Tier != tierSupervised {
@@ -108,7 +108,7 @@ func (e *Engine) FollowNet(ctx context.Context, name string, req wire.NetRequest
 			cancel(errGone)
 		}
 	})
-	err = journal.Follow(ctx, e.journalDir(rec.ID), q, yield)
+	err = journal.Follow(ctx, e.journalAt(rec.ID), q, yield)
 	if errors.Is(context.Cause(ctx), errGone) {
 		return nil
 	}
@@ -290,7 +290,7 @@ func (e *Engine) followBox(ctx context.Context, id timeline.SandboxID, b Box, q 
 		}
 	})
 	told := 0
-	err := journal.Follow(alive, e.journalDir(id), q, func(ev wire.NetEvent) error {
+	err := journal.Follow(alive, e.journalAt(id), q, func(ev wire.NetEvent) error {
 		if ev.Kind != "" { // else it says that nothing is missed from now on
 			told++
 			fn(ev)
@@ -300,7 +300,7 @@ func (e *Engine) followBox(ctx context.Context, id timeline.SandboxID, b Box, q 
 	if alive.Err() == nil || ctx.Err() != nil {
 		return err
 	}
-	evs, err := journal.Read(e.journalDir(id), q)
+	evs, err := journal.Read(e.journalAt(id), q)
 	for _, ev := range evs[min(told, len(evs)):] {
 		fn(ev)
 	}
@@ -429,7 +429,7 @@ func (e *Engine) noteNet(id timeline.SandboxID, ev wire.NetEvent) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fault.Wrap(err, "make the journal of sandbox %s", id)
 	}
-	j, err := journal.Open(dir)
+	j, err := journal.Open(e.journalAt(id))
 	if err != nil {
 		return err
 	}

@@ -126,6 +126,14 @@ func (e *Engine) tellNet(ctx context.Context, s *sandbox) {
 	}
 }
 
+// tellDenials records what the journal of a sandbox tells, before the end of a command that
+// counts what was denied.
+func (e *Engine) tellDenials(ctx context.Context, s *sandbox) {
+	if e.hasJournal(s.id) {
+		e.tellNet(ctx, s)
+	}
+}
+
 func (e *Engine) tellSomeNet(ctx context.Context, s *sandbox) (more bool, err error) {
 	rec, err := e.DB.Sandbox(ctx, string(s.id))
 	if err != nil {
@@ -136,7 +144,7 @@ func (e *Engine) tellSomeNet(ctx context.Context, s *sandbox) (more bool, err er
 			return false, err
 		}
 	}
-	evs, next, lost, err := journal.From(e.journalDir(s.id), *s.net)
+	evs, next, lost, err := journal.From(e.journalAt(s.id), *s.net)
 	if err != nil || next == *s.net {
 		return false, err
 	}
@@ -154,6 +162,7 @@ func (e *Engine) tellSomeNet(ctx context.Context, s *sandbox) (more bool, err er
 			s.net = nil // it may be there
 			return false, err
 		}
+		e.denied(s.id, drafts)
 	}
 	s.net = &next
 	return true, nil
@@ -199,7 +208,7 @@ func (e *Engine) writeNetTold(id timeline.SandboxID, t netTold) error {
 func (e *Engine) netDrafts(ctx context.Context, rec *meta.Sandbox, evs []wire.NetEvent, lost bool) []ledger.Draft {
 	var tell []testimony
 	var policies []string
-	said := told.Of(evs, e.clean)
+	said := told.Of(evs, e.redactor(ctx, rec).clean)
 	if lost {
 		said = append([]told.Testimony{told.Missing()}, said...)
 	}

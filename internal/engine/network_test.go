@@ -21,7 +21,7 @@ func (h *home) gateTells(id timeline.SandboxID, evs ...wire.NetEvent) {
 	if err := os.MkdirAll(h.journalDir(id), 0o700); err != nil {
 		h.t.Fatal(err)
 	}
-	j, err := journal.Open(h.journalDir(id))
+	j, err := journal.Open(h.journalAt(id))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestTheJournalBecomesRecordsOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, next, _, err := journal.From(h.journalDir(id), *told)
+	_, next, _, err := journal.From(h.journalAt(id), *told)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -288,7 +288,7 @@ func TestForksHaveThePolicyOfTheirParent(t *testing.T) {
 func TestADamagedPolicyStartsNothing(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{
-		"altered": `UPDATE policies SET text=replace(text, '"off"', '"host"')`, "gone": "DELETE FROM policies",
+		"another one": `UPDATE policies SET text='{"version":1,"network":{"mode":"host"}}'`, "altered": `UPDATE policies SET text=text||'A'`, "gone": "DELETE FROM policies",
 	} {
 		for _, tier := range []string{"process", "supervised"} {
 			h := newHome(t)

@@ -15,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/programs"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -52,12 +53,15 @@ func newBoxPrograms(b Box, known bool) *boxPrograms {
 	return &boxPrograms{box: b, done: make(chan struct{}), known: known, sum: programs.NewSum(maxProgramGroups)}
 }
 
-// records reports whether the programs of a sandbox are recorded.
-func recordsPrograms(rec *meta.Sandbox) bool { return rec.Tier == tierSupervised || supervises(rec) }
+// seesPrograms reports whether a box is to tell which programs are started in it.
+func seesPrograms(rec *meta.Sandbox) bool { return rec.Tier == tierSupervised || supervises(rec) }
 
-// watchPrograms records the programs of a box while it lives. started is the record of its start,
+// watchPrograms records the programs of a box while it lives, unless its policy wants none. started is the record of its start,
 // or nil for one that an earlier daemon started. The caller holds the sandbox's lock.
-func (e *Engine) watchPrograms(s *sandbox, b Box, started *telling) {
+func (e *Engine) watchPrograms(ctx context.Context, s *sandbox, rec *meta.Sandbox, b Box, started *telling) {
+	if kept, err := e.evidence(ctx, rec); !seesPrograms(rec) || err == nil && kept.Programs.Value == policy.ProgramsNone {
+		return
+	}
 	p := newBoxPrograms(b, started != nil)
 	s.programs = p
 	e.bg.Go(func() error {
@@ -186,7 +190,7 @@ func (e *Engine) writePrograms(ctx context.Context, id timeline.SandboxID, p *bo
 	if err != nil {
 		return err
 	}
-	tell, err := e.programRecords(id, p)
+	tell, err := e.programRecords(ctx, &rec, p)
 	if err == nil && len(tell) > 0 {
 		err = e.record(ctx, &rec, tell...)
 	}
@@ -232,7 +236,7 @@ func (n *endingPrograms) written(err error) {
 // endPrograms gives the records of the programs of a box whose command has ended, as far as
 // they are there, for the caller to write with its end. He holds the sandbox's lock, until
 // he has said that they are written.
-func (e *Engine) endPrograms(ctx context.Context, s *sandbox) *endingPrograms {
+func (e *Engine) endPrograms(ctx context.Context, s *sandbox, rec *meta.Sandbox) *endingPrograms {
 	p := s.programs
 	if p == nil {
 		return nil
@@ -248,7 +252,7 @@ func (e *Engine) endPrograms(ctx context.Context, s *sandbox) *endingPrograms {
 	if !p.known {
 		return s.ending
 	}
-	tell, err := e.programRecords(s.id, p)
+	tell, err := e.programRecords(ctx, rec, p)
 	if err != nil {
 		e.Logger.Error("programs are not in the ledger yet", "sandbox", s.id, "err", err)
 		s.ending.written(err)
@@ -265,7 +269,7 @@ func (e *Engine) lastPrograms(ctx context.Context, id timeline.SandboxID, p *box
 	if err := e.learnPrograms(ctx, id, p); err != nil {
 		return err
 	}
-	left, err := e.Boxes.LeftPrograms(e.runDir(id))
+	left, err := e.Boxes.LeftPrograms(e.runDir(id), e.journalAt(id).Key)
 	switch {
 	case err == nil:
 		p.take(left)
@@ -284,7 +288,7 @@ func (e *Engine) lastPrograms(ctx context.Context, id timeline.SandboxID, p *box
 
 // leftPrograms records what a box has left that ended while no daemon ran.
 func (e *Engine) leftPrograms(ctx context.Context, id timeline.SandboxID) {
-	if _, err := e.Boxes.LeftPrograms(e.runDir(id)); fault.Is(err, fault.NotFound) {
+	if _, err := e.Boxes.LeftPrograms(e.runDir(id), e.journalAt(id).Key); fault.Is(err, fault.NotFound) {
 		return
 	}
 	if err := e.lastPrograms(ctx, id, newBoxPrograms(nil, false)); err != nil {
@@ -294,15 +298,20 @@ func (e *Engine) leftPrograms(ctx context.Context, id timeline.SandboxID) {
 
 // programRecords makes records of what is in sum; the list of those of which one stands
 // for several is kept before. p.mu is held.
-func (e *Engine) programRecords(id timeline.SandboxID, p *boxPrograms) (tell []testimony, err error) {
+func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPrograms) (tell []testimony, err error) {
+	kept, err := e.evidence(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	c := e.redactor(ctx, rec)
 	var list bytes.Buffer
 	lost := p.sum.Lost()
 	var several []*format.Program
 	for _, g := range p.sum.Groups() {
 		first := g.Programs[0]
-		body := e.programRecord(first)
+		body := programRecord(c, first)
 		if len(g.Programs) > 1 {
-			*body = format.Program{Exec: g.Exec, Path: e.clean(g.Exe), Started: body.Started}
+			*body = format.Program{Exec: g.Exec, Path: c.clean(g.Exe), Started: body.Started}
 			several = append(several, body)
 		}
 		for _, one := range g.Programs {
@@ -314,7 +323,7 @@ func (e *Engine) programRecords(id timeline.SandboxID, p *boxPrograms) (tell []t
 			if one.Failed() {
 				body.Failed++
 			}
-			if !listed(&list, e.programRecord(one)) {
+			if kept.Programs.Value == policy.ProgramsAll && !listed(&list, programRecord(c, one)) {
 				lost++
 			}
 		}
@@ -324,8 +333,8 @@ func (e *Engine) programRecords(id timeline.SandboxID, p *boxPrograms) (tell []t
 		}
 		tell = append(tell, testimony{by, body})
 	}
-	if len(several) > 0 {
-		name, err := e.Ledger.WriteBlob(format.Sandbox(id), list.Bytes())
+	if list.Len() > 0 {
+		name, err := e.Ledger.WriteBlob(format.Sandbox(rec.ID), list.Bytes())
 		if err != nil {
 			return nil, err
 		}
@@ -357,13 +366,13 @@ func counts(p *programs.Program) int64 {
 }
 
 // programRecord tells of one program.
-func (e *Engine) programRecord(p *programs.Program) *format.Program {
-	args := e.cleanArgs(p.Args)
+func programRecord(c cleaner, p *programs.Program) *format.Program {
+	args := c.args(p.Args)
 	if p.Cut != 0 {
 		args = append(args, "...")
 	}
-	b := &format.Program{Args: args, Count: counts(p), Dir: e.clean(p.Dir), DurationNanos: p.Took().Nanoseconds(), Exec: p.Exec,
-		Parent: int64(p.PPID), Path: e.clean(p.Exe), PID: int64(p.PID), Started: p.Started.UTC().Format(time.RFC3339Nano)}
+	b := &format.Program{Args: args, Count: counts(p), Dir: c.clean(p.Dir), DurationNanos: p.Took().Nanoseconds(), Exec: p.Exec,
+		Parent: int64(p.PPID), Path: c.clean(p.Exe), PID: int64(p.PID), Started: p.Started.UTC().Format(time.RFC3339Nano)}
 	if p.Failed() {
 		b.Code, b.Failed = p.End.Code, 1
 	}

@@ -4,8 +4,10 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
@@ -30,7 +32,11 @@ func (e *Engine) agree(ctx context.Context) error {
 	if err != nil || e.doing.Load() != 0 || size == e.agreed.Load() {
 		return err
 	}
-	if err := e.DB.SetSetting(ctx, settingAgreed, strconv.FormatInt(size, 10)); err != nil {
+	open, err := json.Marshal(e.allOpen()) // after the size: what begins since is read again
+	if err != nil {
+		return err
+	}
+	if err := e.DB.SetSetting(ctx, settingAgreed, strconv.FormatInt(size, 10)+" "+string(open)); err != nil {
 		return err
 	}
 	e.agreed.Store(size)
@@ -47,7 +53,7 @@ func (e *Engine) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	from, _ := strconv.ParseInt(text, 10, 64) // one that is damaged is as good as none
+	from := e.readAgreed(text)
 	size, err := e.Ledger.Size(ctx)
 	if err != nil {
 		return err
@@ -57,7 +63,27 @@ func (e *Engine) reconcile(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := e.endGone(ctx); err != nil {
+		return err
+	}
 	return e.agree(ctx)
+}
+
+// readAgreed reads the setting: up to where all is compared, and which commands were open
+// there. One that is damaged is as good as none.
+func (e *Engine) readAgreed(text string) (from int64) {
+	size, open, _ := strings.Cut(text, " ")
+	from, err := strconv.ParseInt(size, 10, 64)
+	var all []notedCommand
+	if err != nil || open != "" && json.Unmarshal([]byte(open), &all) != nil {
+		return 0
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, c := range all {
+		e.commands[c.ID] = &underway{issued: issued{c.ID, c.At, c.Before}, sandbox: c.Sandbox, seq: c.Seq, found: true, ended: make(chan bool)}
+	}
+	return from
 }
 
 func (e *Engine) reconcileFrom(ctx context.Context, from int64) error {
@@ -82,6 +108,7 @@ func (e *Engine) reconcileFrom(ctx context.Context, from int64) error {
 			one = &tale{}
 		}
 		one.hear(r)
+		e.hearCommand(r)
 	}
 	if err := end(); err != nil {
 		return err

@@ -129,6 +129,7 @@ func (e *Engine) startRun(ctx context.Context, s *sandbox, rec *meta.Sandbox, ru
 		}
 		if err != nil {
 			e.notBegun(ctx, told, err)
+			e.leave(s, s.box, run.Exec)
 		}
 	}
 	s.begun++
@@ -136,7 +137,10 @@ func (e *Engine) startRun(ctx context.Context, s *sandbox, rec *meta.Sandbox, ru
 		err = e.begins(ctx, s.box, run.Exec, told)
 	}
 	if err == nil && run.Exit != nil {
-		err = e.record(ctx, rec, e.exitRecords(issued{run.Exec, run.Started, rec.Head}, withHead(*run.Exit, rec.Head, taken{}))...)
+		x := withHead(*run.Exit, rec.Head, taken{})
+		if err = e.record(ctx, rec, e.exitRecords(ctx, rec, issued{run.Exec, run.Started, rec.Head}, ending{}, x, taken{})...); err == nil {
+			e.closed(run.Exec)
+		}
 	}
 	if err == nil {
 		err = e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Run, r.Again, r.Starting = &run, false, false; return nil })
@@ -148,7 +152,7 @@ func (e *Engine) startRun(ctx context.Context, s *sandbox, rec *meta.Sandbox, ru
 		return run, nil, err
 	}
 	rec.Again, rec.Starting = false, false
-	e.running(rec, &run)
+	e.running(ctx, rec, &run)
 	if run.Exit == nil {
 		e.supervise(s, s.box, run)
 	}
@@ -203,6 +207,9 @@ func (e *Engine) supervise(s *sandbox, b Box, run wire.Run) {
 	s.run = sup
 	e.bg.Go(func() error {
 		end, err := b.Wait(e.bgCtx, run.Exec)
+		if err == nil {
+			e.endKnown(run.Exec, end)
+		}
 		if e.bgCtx.Err() == nil && e.runEnded(s, sup, end, err) {
 			if err := b.Forget(e.bgCtx, run.Exec); err != nil && !fault.Is(err, fault.Unavailable) {
 				e.Logger.Warn("the keeper holds a result for longer", "sandbox", s.id, "err", err)
@@ -226,11 +233,14 @@ func (e *Engine) runEnded(s *sandbox, sup *supervised, end Ended, err error) boo
 		if s.acquire(ctx, e, "after the end of its command") != nil {
 			return false // another daemon finds it
 		}
-		if s.run != sup {
-			s.unlock(e) // it was started anew meanwhile
+		rec, dberr := e.DB.Sandbox(ctx, string(s.id))
+		if s.run != sup { // it was started anew meanwhile
+			if dberr == nil {
+				e.tellEnd(ctx, &rec, issued{id: sup.run.Exec, at: sup.run.Started}, end, exitOf(sup, end, err))
+			}
+			s.unlock(e)
 			return true
 		}
-		rec, dberr := e.DB.Sandbox(ctx, string(s.id))
 		if dberr != nil {
 			e.endRun(s, sup, wire.Exit{Code: end.Code, Signal: end.Signal, Message: "the sandbox was removed while the command ran"})
 			s.unlock(e)
@@ -238,7 +248,7 @@ func (e *Engine) runEnded(s *sandbox, sup *supervised, end Ended, err error) boo
 		}
 		if !told {
 			told = true
-			e.limited(&rec, wire.ExecRequest{Cmd: sup.run.Cmd}, sup.run.Exec, end.Exit)
+			e.limited(ctx, &rec, wire.ExecRequest{Cmd: sup.run.Cmd}, sup.run.Exec, end.Exit)
 		}
 		if err == nil {
 			rec.Starting = false // it did begin, whoever had no time left to note that
@@ -302,12 +312,17 @@ func exitOf(sup *supervised, end Ended, err error) wire.Exit {
 func (e *Engine) again(ctx context.Context, s *sandbox, rec *meta.Sandbox, end Ended, ended error) bool {
 	sup := s.run
 	run := sup.run
+	e.tellDenials(ctx, s)
 	tell := func(t taken) []testimony {
-		return e.exitRecords(issued{id: run.Exec, at: run.Started}, withHead(exitOf(sup, end, ended), t.id, t))
+		return e.exitRecords(ctx, rec, issued{id: run.Exec, at: run.Started}, end, withHead(exitOf(sup, end, ended), t.id, t), t)
 	}
-	t, err := e.capture(ctx, s, rec, note{cause: timeline.CauseAuto, message: commandLine(run.Cmd), with: tell})
+	t, err := e.capture(ctx, s, rec, note{cause: timeline.CauseAuto, message: e.labelOf(ctx, rec, wire.ExecRequest{Cmd: run.Cmd}), with: tell})
 	if err == nil && !t.told && !rec.Starting {
 		err = e.record(ctx, rec, tell(t)...)
+		t.told = err == nil
+	}
+	if t.told {
+		e.closed(run.Exec)
 	}
 	var session io.Closer
 	if err == nil {
@@ -327,16 +342,18 @@ func (e *Engine) concludeRun(ctx context.Context, s *sandbox, rec *meta.Sandbox,
 	x := exitOf(sup, end, err)
 	code := x.Code
 	of := issued{id: sup.run.Exec, at: sup.run.Started}
-	t, cerr := e.capture(ctx, s, rec, note{cause: timeline.CauseExec, message: commandLine(sup.run.Cmd), exit: &code, still: end.Alone && s.begun == 1 && !s.mapped,
-		with: func(t taken) []testimony { return e.exitRecords(of, withHead(x, t.id, t)) }})
+	e.tellDenials(ctx, s)
+	t, cerr := e.capture(ctx, s, rec, note{cause: timeline.CauseExec, message: e.labelOf(ctx, rec, wire.ExecRequest{Cmd: sup.run.Cmd}), exit: &code, still: end.Alone && s.begun == 1 && !s.mapped,
+		with: func(t taken) []testimony { return e.exitRecords(ctx, rec, of, end, withHead(x, t.id, t), t) }})
 	if cerr != nil {
 		x.Message = "what the command changed is not in the history yet: " + cerr.Error()
 		e.Logger.Error("what the command left is not in the history yet", "sandbox", rec.Name, "err", cerr)
 	}
 	x = withHead(x, rec.Head, t)
 	if !t.told {
-		e.note(ctx, rec, e.exitRecords(of, x)...)
+		e.note(ctx, rec, e.exitRecords(ctx, rec, of, end, x, t)...)
 	}
+	e.closed(of.id)
 	now := e.Now().UTC().Truncate(time.Microsecond)
 	uerr := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error {
 		if r.Run != nil && r.Run.Exec == sup.run.Exec {
@@ -350,7 +367,7 @@ func (e *Engine) concludeRun(ctx context.Context, s *sandbox, rec *meta.Sandbox,
 	if uerr != nil {
 		e.Logger.Error("the end of the command is not recorded", "sandbox", rec.Name, "err", uerr)
 	}
-	e.exited(rec, wire.ExecRequest{Cmd: sup.run.Cmd}, sup.run.Exec, x)
+	e.exited(ctx, rec, wire.ExecRequest{Cmd: sup.run.Cmd}, sup.run.Exec, x)
 	e.endRun(s, sup, x)
 	return uerr == nil
 }
@@ -395,7 +412,7 @@ func (e *Engine) resumeAll(ctx context.Context) {
 		if e.hasJournal(recs[i].ID) { // what was told while no daemon ran
 			e.tellNet(ctx, e.sandbox(recs[i].ID))
 		}
-		if (recs[i].Run == nil || recs[i].Run.Ended != nil) && recs[i].IdleStopMS == 0 && !e.maybeLive(recs[i].ID) {
+		if (recs[i].Run == nil || recs[i].Run.Ended != nil) && recs[i].IdleStopMS == 0 && !e.maybeLive(recs[i].ID) && len(e.openIn(recs[i].ID)) == 0 {
 			continue
 		}
 		s, _, err := e.acquire(ctx, string(recs[i].ID), "taking its command up") // which resumes it
@@ -409,11 +426,16 @@ func (e *Engine) resumeAll(ctx context.Context) {
 	}
 }
 
-// Ended is the end of a supervised command as Box.Wait gives it.
+// Ended is the end of a command as Box.Wait gives it.
 type Ended struct {
 	wire.Exit
 	Alone   bool `json:"alone,omitempty"`   // no process was left when it was reaped
 	Stopped bool `json:"stopped,omitempty"` // the box was being stopped then
+	TTY     bool `json:"tty,omitempty"`     // it had a terminal
+
+	Resources wire.Resources  `json:"resources,omitzero"`
+	Env       []string        `json:"env,omitempty"` // its own environment
+	Output    []wire.Recorded `json:"-"`             // what was recorded of its output
 }
 
 // willRestart notes that the supervised command is to be started again, where its

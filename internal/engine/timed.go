@@ -23,7 +23,7 @@ func (e *Engine) tellEnded(ctx context.Context, rec *meta.Sandbox) error {
 	if rec.Tier != tierSupervised || len(left) == len(rec.Timed) {
 		return nil
 	}
-	told, err := journal.Read(e.journalDir(rec.ID), journal.Query{Kinds: []string{wire.NetPolicy}})
+	told, err := journal.Read(e.journalAt(rec.ID), journal.Query{Kinds: []string{wire.NetPolicy}})
 	if err != nil {
 		return fault.Wrap(err, "look at the network of sandbox %s", rec.Name)
 	}

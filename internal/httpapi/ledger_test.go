@@ -35,6 +35,11 @@ func (f *fake) InspectRecord(_ context.Context, name string, seq int64) (wire.Le
 	return wire.LedgerInspection{Undone: true}, f.err
 }
 
+func (f *fake) LedgerBlob(_ context.Context, name, blob string) ([]byte, error) {
+	f.did("blob", name, blob)
+	return []byte("kept"), f.err
+}
+
 func (f *fake) VerifyLedger(_ context.Context, name string, req wire.LedgerVerify) (wire.LedgerVerified, error) {
 	f.did("verifyledger", name, req)
 	return wire.LedgerVerified{Records: 3}, f.err
@@ -119,6 +124,10 @@ func TestTheLedgerReachesTheEngine(t *testing.T) {
 	}
 	if res, err := c.VerifyLedger(ctx, "a", wire.LedgerVerify{Keys: []string{"k"}, Checkpoint: "c"}); err != nil || res.Records != 3 || f.last() != `verifyledger["a",{"keys":["k"],"checkpoint":"c"}]` {
 		t.Errorf("%+v, %v after %s", res, err, f.last())
+	}
+	var kept bytes.Buffer
+	if err := c.LedgerBlob(ctx, "a", "ab/c", &kept); err != nil || kept.String() != "kept" || f.last() != `blob["a","ab/c"]` {
+		t.Errorf("%q, %v after %s", kept.String(), err, f.last())
 	}
 	if res, err := c.LedgerCheckpoint(ctx); err != nil || res.Checkpoint != "c" {
 		t.Errorf("%+v, %v", res, err)

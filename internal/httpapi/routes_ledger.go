@@ -66,6 +66,9 @@ func (s *Server) addLedger(api huma.API) {
 		}) (wire.LedgerPrograms, error) {
 			return e.LedgerPrograms(ctx, in.Name, in.Seq, in.From)
 		})
+	op = operation("GET", at+"/blobs/{blob}", "ledgerBlob", "A capture that a record names", tagLedger, auth.Read)
+	answers(&op, http.StatusOK, asBytes, "what was kept", nil)
+	raw(s, api, op, s.ledgerBlob)
 	plain(s, api, operation("POST", at+"/verify", "verifyLedger", "Check that the records are those that were appended", tagLedger, auth.Read),
 		func(ctx context.Context, in *struct {
 			Named
@@ -128,6 +131,23 @@ func (s *Server) ledgerEvents(in *askedRecords, w http.ResponseWriter, r *http.R
 			return tell(rec.Kind, "", rec)
 		})
 	})
+}
+
+// namedBlob is a capture of a sandbox.
+type namedBlob struct {
+	Named
+	Blob string `path:"blob" doc:"the name of the capture"`
+}
+
+// ledgerBlob sends a capture.
+func (s *Server) ledgerBlob(in *namedBlob, w http.ResponseWriter, r *http.Request) {
+	content, err := s.opt.Engine.LedgerBlob(r.Context(), in.Name, in.Blob)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	harmless(w.Header(), asBytes, "output")
+	_, _ = w.Write(content) // its reader has gone
 }
 
 // askedBundle says whose bundle is wanted, and for whom.

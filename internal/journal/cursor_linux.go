@@ -24,7 +24,12 @@ const sumBytes = 4 << 10
 
 // From gives the events behind a cursor, the oldest first, and the cursor behind the last
 // of them. lost says that some between are not kept any more.
-func From(dir string, c Cursor) (evs []wire.NetEvent, next Cursor, lost bool, err error) {
+func From(place Place, c Cursor) (evs []wire.NetEvent, next Cursor, lost bool, err error) {
+	q, err := Query{}.in(place)
+	if err != nil {
+		return nil, c, false, err
+	}
+	dir := place.Dir
 	before, now, err := both(dir)
 	for _, f := range []*os.File{before, now} {
 		if f != nil {
@@ -49,7 +54,7 @@ func From(dir string, c Cursor) (evs []wire.NetEvent, next Cursor, lost bool, er
 		if f == nil {
 			continue
 		}
-		more, end, err := events(f, at, Query{})
+		more, end, err := events(f, at, q)
 		if err != nil {
 			return nil, c, false, fault.Wrap(err, "read the journal in %s", dir)
 		}

@@ -17,7 +17,7 @@ func TestACursorGoesOnWhereItWas(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	var c Cursor
-	if evs, next, lost, err := From(dir, c); err != nil || len(evs) > 0 || lost || next != c {
+	if evs, next, lost, err := From(at(dir), c); err != nil || len(evs) > 0 || lost || next != c {
 		t.Fatalf("without a journal: %v %v %v %v", evs, next, lost, err)
 	}
 	j := opened(t, dir)
@@ -30,18 +30,18 @@ func TestACursorGoesOnWhereItWas(t *testing.T) {
 		}
 		want = append(want, name)
 		if i%700 == 0 {
-			evs, next, lost, err := From(dir, c)
+			evs, next, lost, err := From(at(dir), c)
 			if err != nil || lost {
 				t.Fatalf("%d: lost %v, %v", i, lost, err)
 			}
 			got, c = append(got, names(evs)...), next
 		}
 	}
-	evs, c, lost, err := From(dir, c)
+	evs, c, lost, err := From(at(dir), c)
 	if got = append(got, names(evs)...); err != nil || lost || !slices.Equal(got, want) {
 		t.Fatalf("%d events of %d, lost %v, %v", len(got), len(want), lost, err)
 	}
-	if evs, again, _, _ := From(dir, c); len(evs) > 0 || again != c {
+	if evs, again, _, _ := From(at(dir), c); len(evs) > 0 || again != c {
 		t.Errorf("%d events twice", len(evs))
 	}
 	for i := range 9000 {
@@ -49,7 +49,7 @@ func TestACursorGoesOnWhereItWas(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	evs, c, lost, err = From(dir, c)
+	evs, c, lost, err = From(at(dir), c)
 	if err != nil || !lost || len(evs) == 0 || evs[len(evs)-1].Name != "8999" {
 		t.Errorf("%d events, lost %v, %v", len(evs), lost, err)
 	}
@@ -65,7 +65,7 @@ func TestACursorGoesOnWhereItWas(t *testing.T) {
 	if err := os.WriteFile(name, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, lost, err := From(dir, c); err != nil || !lost {
+	if _, _, lost, err := From(at(dir), c); err != nil || !lost {
 		t.Errorf("lost %v, %v", lost, err)
 	}
 }

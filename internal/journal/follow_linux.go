@@ -14,8 +14,12 @@ import (
 // it returns. The first call is with an event without a kind: what is appended from
 // then on is not missed. Of more than the journal keeps between two looks, the oldest are left
 // out.
-func Follow(ctx context.Context, dir string, q Query, fn func(wire.NetEvent) error) error {
-	w := newWatch(dir, pollEvery)
+func Follow(ctx context.Context, at Place, q Query, fn func(wire.NetEvent) error) error {
+	q, err := q.in(at)
+	if err != nil {
+		return err
+	}
+	w := newWatch(at.Dir, pollEvery)
 	defer w.close()
 	return follow(ctx, w, q, fn)
 }

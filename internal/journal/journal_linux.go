@@ -12,6 +12,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/seal"
 )
 
 // The files of a journal, and how large they and their lines get.
@@ -21,12 +22,16 @@ const (
 	lockName = "net.lock"
 	maxFile  = 4 << 20
 	maxLine  = 4 << 10
+	// maxEvent is how long the JSON of an event gets: it fits into a line when it is sealed.
+	maxEvent = 3000
 )
 
 // Journal appends to the journal in one directory. Many may do so at a time, in this
 // process and in others.
 type Journal struct {
 	dir  string
+	at   Place
+	key  seal.Key
 	mu   sync.Mutex  // flock knows descriptors, and not goroutines
 	lock *os.File    // guarded by mu; nil when closed
 	file *os.File    // guarded by mu; the newest file when it was last written to, or nil
@@ -35,12 +40,16 @@ type Journal struct {
 
 // Open opens the journal in a directory that exists, to append to it. The caller
 // closes it.
-func Open(dir string) (*Journal, error) {
-	lock, err := open(dir, lockName, os.O_RDWR|os.O_CREATE)
+func Open(at Place) (*Journal, error) {
+	key, err := at.key()
 	if err != nil {
-		return nil, fault.Wrap(err, "open the journal in %s", dir)
+		return nil, fault.Wrap(err, "open the journal in %s", at.Dir)
 	}
-	return &Journal{dir: dir, lock: lock}, nil
+	lock, err := open(at.Dir, lockName, os.O_RDWR|os.O_CREATE)
+	if err != nil {
+		return nil, fault.Wrap(err, "open the journal in %s", at.Dir)
+	}
+	return &Journal{dir: at.Dir, at: at, key: key, lock: lock}, nil
 }
 
 // Close lets go of the journal; more than once does no harm.
@@ -58,9 +67,13 @@ func (j *Journal) Close() error {
 // error: then readers see all of it or nothing.
 func (j *Journal) Append(ev wire.NetEvent) error {
 	line, err := encode(ev)
+	if err == nil {
+		line, err = j.at.line(j.key, line)
+	}
 	if err != nil {
 		return fault.Wrap(err, "write to the journal in %s", j.dir)
 	}
+	line = append(line, '\n')
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.lock == nil {
@@ -145,7 +158,7 @@ func (j *Journal) leaveLocked() error {
 	return f.Close()
 }
 
-// encode gives the line of an event, whose texts are cut until it is short enough.
+// encode gives the JSON of an event, whose texts are cut until it is short enough.
 func encode(ev wire.NetEvent) ([]byte, error) {
 	for most := 1024; ; most /= 2 {
 		for _, s := range []*string{&ev.Kind, &ev.Proto, &ev.Name, &ev.Addr, &ev.Verdict, &ev.Rule, &ev.Reason, &ev.Hint, &ev.Policy, &ev.Decoy, &ev.Method, &ev.Path, &ev.Syscall, &ev.Program, &ev.Exec} {
@@ -157,8 +170,8 @@ func encode(ev wire.NetEvent) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if len(b) < maxLine {
-			return append(b, '\n'), nil
+		if len(b) < maxEvent {
+			return b, nil
 		}
 	}
 }

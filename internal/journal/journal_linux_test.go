@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/seal"
 )
 
 var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -21,9 +23,12 @@ func event(i int) wire.NetEvent {
 	return wire.NetEvent{Time: began.Add(time.Duration(i) * time.Second), Kind: wire.NetDeny, Name: fmt.Sprintf("h%d.example", i), Port: 443}
 }
 
+// at is a place whose lines are sealed.
+func at(dir string) Place { return Place{Dir: dir, Key: bytes.Repeat([]byte{7}, seal.Size)} }
+
 func opened(t *testing.T, dir string) *Journal {
 	t.Helper()
-	j, err := Open(dir)
+	j, err := Open(at(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +46,7 @@ func names(evs []wire.NetEvent) (list []string) {
 func TestWhatIsAppendedIsRead(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if evs, err := Read(dir, Query{}); err != nil || len(evs) != 0 {
+	if evs, err := Read(at(dir), Query{}); err != nil || len(evs) != 0 {
 		t.Fatalf("without a journal: %v, %v", evs, err)
 	}
 	j := opened(t, dir)
@@ -65,7 +70,7 @@ func TestWhatIsAppendedIsRead(t *testing.T) {
 		{Query{Kinds: []string{"other"}}, ""},
 		{Query{Last: -1}, ""},
 	} {
-		evs, err := Read(dir, c.q)
+		evs, err := Read(at(dir), c.q)
 		if got := strings.Join(names(evs), " "); err != nil || got != c.want {
 			t.Errorf("%+v: %q, %v; want %q", c.q, got, err, c.want)
 		}
@@ -95,14 +100,14 @@ func TestATornLineIsLeftOutAndEnded(t *testing.T) {
 		if err := os.WriteFile(name, torn, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		evs, err := Read(dir, Query{})
+		evs, err := Read(at(dir), Query{})
 		if err != nil || len(evs) != 1 {
 			t.Fatalf("cut at %d: %d events, %v", cut, len(evs), err)
 		}
 		if err := j.Append(event(1)); err != nil {
 			t.Fatal(err)
 		}
-		evs, err = Read(dir, Query{})
+		evs, err = Read(at(dir), Query{})
 		want := 2
 		if cut == len(whole)-1 {
 			want = 3 // nothing but its end was torn off
@@ -125,7 +130,7 @@ func TestLinesAreBounded(t *testing.T) {
 	if err != nil || info.Size() > maxLine {
 		t.Fatalf("a line of more than %d bytes, or %v", maxLine, err)
 	}
-	if evs, err := Read(dir, Query{}); err != nil || len(evs) != 1 || !strings.HasPrefix(long, evs[0].Name) {
+	if evs, err := Read(at(dir), Query{}); err != nil || len(evs) != 1 || !strings.HasPrefix(long, evs[0].Name) {
 		t.Errorf("%d events, %v", len(evs), err)
 	}
 }
@@ -135,14 +140,14 @@ func TestManyWritersAndAFollowerOverFullFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	const writers, each = 3, 1000
-	pad := strings.Repeat("x", 1000)
+	pad := strings.Repeat("x", 700)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	enough := errors.New("enough")
 	seen := map[string]int{}
 	var follower sync.WaitGroup
 	follower.Go(func() {
-		err := Follow(ctx, dir, Query{}, func(ev wire.NetEvent) error {
+		err := Follow(ctx, at(dir), Query{}, func(ev wire.NetEvent) error {
 			if ev.Kind == "" {
 				return nil
 			}
@@ -176,7 +181,7 @@ func TestManyWritersAndAFollowerOverFullFiles(t *testing.T) {
 			t.Errorf("%s was told %d times", name, n)
 		}
 	}
-	evs, err := Read(dir, Query{})
+	evs, err := Read(at(dir), Query{})
 	if err != nil || len(evs) != writers*each {
 		t.Errorf("%d events are kept, %v", len(evs), err)
 	}
@@ -201,7 +206,7 @@ func TestAFollowerBeginsWithTheNewest(t *testing.T) {
 	}
 	enough := errors.New("enough")
 	var got []string
-	err := Follow(t.Context(), dir, Query{Last: 2}, func(ev wire.NetEvent) error {
+	err := Follow(t.Context(), at(dir), Query{Last: 2}, func(ev wire.NetEvent) error {
 		switch got = append(got, ev.Name); len(got) {
 		case 3:
 			return j.Append(event(3))
@@ -225,7 +230,7 @@ func TestALinkIsNoJournal(t *testing.T) {
 	if err := j.Append(event(0)); err == nil {
 		t.Error("it was written through a link")
 	}
-	if _, err := Read(dir, Query{}); err == nil {
+	if _, err := Read(at(dir), Query{}); err == nil {
 		t.Error("it was read through a link")
 	}
 	if _, err := os.Lstat(other); err == nil {
@@ -265,7 +270,7 @@ func TestAWriterFindsWhatTookTheNameOfItsFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c.want == "" {
-				if old, err := os.ReadFile(file + ".old"); err == nil && strings.Contains(string(old), "h1.example") {
+				if old, err := os.ReadFile(file + ".old"); err == nil && bytes.Count(old, []byte{'\n'}) > 1 {
 					t.Error("it was written through a link")
 				}
 				if err := errors.Join(os.RemoveAll(file), j.Append(event(2))); err != nil {
@@ -273,7 +278,7 @@ func TestAWriterFindsWhatTookTheNameOfItsFile(t *testing.T) {
 				}
 				return
 			}
-			evs, err := Read(dir, Query{})
+			evs, err := Read(at(dir), Query{})
 			if got := strings.Join(names(evs), " "); err != nil || got != c.want {
 				t.Errorf("%q, %v; want %q", got, err, c.want)
 			}
@@ -286,8 +291,42 @@ func swap(file, text string) error {
 	return errors.Join(os.WriteFile(file+".new", []byte(text), 0o600), os.Rename(file+".new", file))
 }
 
+// TestNobodyReadsALineWithoutTheKey: nor is one that was altered, or is of another
+// journal, taken for an event; one of a build without keys is.
+func TestNobodyReadsALineWithoutTheKey(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := opened(t, dir)
+	if err := j.Append(wire.NetEvent{Kind: wire.NetHTTP, Name: "host.example", Path: "/?token=hidden"}); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, current)
+	text, err := os.ReadFile(name)
+	if err != nil || bytes.Contains(text, []byte("hidden")) || bytes.Contains(text, []byte("host.example")) {
+		t.Errorf("the file has %q, %v", text, err)
+	}
+	for what, place := range map[string]Place{"no key": {Dir: dir}, "another key": {Dir: dir, Key: make([]byte, seal.Size)}} {
+		if evs, err := Read(place, Query{}); err != nil || len(evs) > 0 {
+			t.Errorf("%s: %v, %v", what, evs, err)
+		}
+	}
+	if _, err := Read(Place{Dir: dir, Key: []byte("short")}, Query{}); err == nil {
+		t.Error("a key of any length does")
+	}
+	altered := bytes.Clone(text)
+	altered[len(altered)-10] ^= 1
+	clear := "{\"time\":\"2026-01-02T03:04:05Z\",\"kind\":\"deny\",\"name\":\"before\"}\n"
+	if err := os.WriteFile(name, append(append(altered, clear...), text...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	evs, err := Read(at(dir), Query{})
+	if got := names(evs); err != nil || !slices.Equal(got, []string{"before", "host.example"}) || evs[1].Path != "/?token=hidden" {
+		t.Errorf("%v, %v", evs, err)
+	}
+}
+
 func BenchmarkAppend(b *testing.B) {
-	j, err := Open(b.TempDir())
+	j, err := Open(at(b.TempDir()))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package journal
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/seal"
 )
 
 // Query says which events are wanted. The zero Query wants all.
@@ -23,6 +23,15 @@ type Query struct {
 	Since time.Time // none that is older; zero is all
 	Kinds []string  // of these alone; none is all
 	But   []string  // and none of these
+
+	key seal.Key // what lines are sealed by; see in
+}
+
+// in is the query by the key of a place.
+func (q Query) in(at Place) (Query, error) {
+	key, err := at.key()
+	q.key = key
+	return q, fault.Wrap(err, "read the journal in %s", at.Dir)
 }
 
 func (q Query) wants(ev *wire.NetEvent) bool {
@@ -41,12 +50,16 @@ func Newest(dir string) os.FileInfo {
 
 // Read gives the events that are kept in a directory and wanted, the oldest first. A
 // directory without a journal has none.
-func Read(dir string, q Query) ([]wire.NetEvent, error) {
-	evs, f, _, err := read(dir, q)
+func Read(at Place, q Query) ([]wire.NetEvent, error) {
+	q, err := q.in(at)
+	if err != nil {
+		return nil, err
+	}
+	evs, f, _, err := read(at.Dir, q)
 	if f != nil {
 		f.Close()
 	}
-	return evs, fault.Wrap(err, "read the journal in %s", dir)
+	return evs, fault.Wrap(err, "read the journal in %s", at.Dir)
 }
 
 // read is Read; it gives the newest file as well, if there is one, and where in it the
@@ -116,8 +129,7 @@ func events(f *os.File, at int64, q Query) ([]wire.NetEvent, int64, error) {
 		if !whole {
 			return evs, at, nil
 		}
-		var ev wire.NetEvent
-		if len(line) < maxLine && json.Unmarshal(line, &ev) == nil && ev.Kind != "" && q.wants(&ev) {
+		if ev, ok := decode(q.key, line); ok && q.wants(&ev) {
 			evs = append(evs, ev)
 		}
 		at += int64(len(line)) + 1

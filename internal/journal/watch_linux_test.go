@@ -18,11 +18,15 @@ import (
 func following(t *testing.T, w *watch) <-chan string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
+	q, err := Query{}.in(at(w.dir))
+	if err != nil {
+		t.Fatal(err)
+	}
 	seen := make(chan string, 100)
 	var follower sync.WaitGroup
 	follower.Go(func() {
 		defer close(seen)
-		err := follow(ctx, w, Query{}, func(ev wire.NetEvent) error {
+		err := follow(ctx, w, q, func(ev wire.NetEvent) error {
 			seen <- ev.Name
 			return nil
 		})

@@ -58,6 +58,7 @@ type Captured struct {
 	// what would have been, and Adopt is the better way.
 	TooMany bool
 	Paths   []string // the first MaxPaths of the changed paths, for messages
+	Removed []string // those of Paths that are not there any more
 }
 
 // MaxPaths is how many changed paths Captured names.
@@ -86,7 +87,7 @@ func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInpu
 		out.Index, out.Empty = in.Index, true
 		return out, nil
 	}
-	out.Paths = trees.first(MaxPaths)
+	out.Paths, out.Removed = trees.first(MaxPaths)
 	if out.Stats = trees.stats(); in.MaxPaths > 0 && out.Stats.Paths > in.MaxPaths {
 		out.TooMany = true
 		return out, nil

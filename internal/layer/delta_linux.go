@@ -50,7 +50,7 @@ func (d *delta) count(s *timeline.Stats) {
 func (d *delta) counts() bool { return d.isNew && !d.copied || d.self }
 
 // first adds changed paths to out, up to n in all. path is the directory's own.
-func (d *delta) first(out []string, path string, n int) []string {
+func (d *delta) first(out, gone []string, path string, n int) (all, removed []string) {
 	add := func(p string) {
 		if len(out) < n {
 			out = append(out, p)
@@ -64,9 +64,10 @@ func (d *delta) first(out []string, path string, n int) []string {
 	}
 	for i := 0; i < len(d.gone) && len(out) < n; i++ {
 		add(path + "/" + d.gone[i])
+		gone = append(gone, path+"/"+d.gone[i])
 	}
 	for i := 0; i < len(d.kids) && len(out) < n; i++ {
-		out = d.kids[i].first(out, path+"/"+d.kids[i].name, n)
+		out, gone = d.kids[i].first(out, gone, path+"/"+d.kids[i].name, n)
 	}
-	return out
+	return out, gone
 }

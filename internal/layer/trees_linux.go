@@ -102,15 +102,14 @@ func (t trees) stats() (s timeline.Stats) {
 	return s
 }
 
-// first gives up to n of the changed paths.
-func (t trees) first(n int) []string {
-	var out []string
+// first gives up to n of the changed paths, and which of them are removed.
+func (t trees) first(n int) (out, gone []string) {
 	for _, p := range t {
 		if p.delta != nil {
-			out = p.delta.first(out, strings.TrimSuffix(p.path, "/"), n)
+			out, gone = p.delta.first(out, gone, strings.TrimSuffix(p.path, "/"), n)
 		}
 	}
-	return out
+	return out, gone
 }
 
 // keepRoot chooses the root directory alone, so that an empty layer has the

@@ -87,8 +87,10 @@ type Options struct {
 	// of its inner errors: for clients in the sandbox. nil trusts them.
 	Guard *Guard
 	// Spawned is the file that remembers what spawn started, for the next server;
-	// "" forgets.
+	// "" forgets. Key is the secret of the key, for package seal, that it is sealed by:
+	// there are command lines in it. None leaves it in clear.
 	Spawned string
+	Key     []byte
 	// Base is the context of requests; nil is context.Background().
 	Base context.Context
 	// Log gets internal errors; nil is slog.Default().

@@ -16,6 +16,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/seal"
 )
 
 const (
@@ -199,7 +200,7 @@ func (s *Server) remember() {
 	}
 	s.procs.mu.Lock()
 	defer s.procs.mu.Unlock()
-	b, err := json.Marshal(s.procs.all)
+	b, err := s.sealed(s.procs.all)
 	if len(s.procs.all) == 0 {
 		err = os.Remove(s.opt.Spawned)
 	} else if err == nil {
@@ -212,6 +213,37 @@ func (s *Server) remember() {
 	}
 }
 
+// forSpawned is what the file of spawned commands is sealed for.
+const forSpawned = "spawned"
+
+// sealed gives a list of commands as it is kept.
+func (s *Server) sealed(list []*proc) ([]byte, error) {
+	b, err := json.Marshal(list)
+	if err != nil || len(s.opt.Key) == 0 {
+		return b, err
+	}
+	key, err := seal.New(s.opt.Key)
+	if err != nil {
+		return nil, err
+	}
+	text, err := key.Seal(forSpawned, b)
+	return []byte(text), err
+}
+
+// unsealed reads what sealed made, or what a build without keys did.
+func (s *Server) unsealed(b []byte) (list []*proc, err error) {
+	if text := string(b); seal.Is(text) {
+		key, err := seal.New(s.opt.Key)
+		if err != nil {
+			return nil, err
+		}
+		if b, err = key.Open(forSpawned, text); err != nil {
+			return nil, err
+		}
+	}
+	return list, json.Unmarshal(b, &list)
+}
+
 // takeUp looks after what an earlier server spawned. What has ended meanwhile is
 // forgotten.
 func (s *Server) takeUp() {
@@ -222,8 +254,8 @@ func (s *Server) takeUp() {
 	if err != nil {
 		return // there is none
 	}
-	var all []*proc
-	if err := json.Unmarshal(b, &all); err != nil {
+	all, err := s.unsealed(b)
+	if err != nil {
 		s.opt.Log.Warn("what was spawned is forgotten", "sandbox", s.opt.Sandbox, "err", err)
 		return
 	}

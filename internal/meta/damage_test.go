@@ -29,10 +29,17 @@ func sample(t testing.TB) string {
 	return path
 }
 
+// withKey has the key of one database for another one as well.
+func withKey(t testing.TB, from, to string) {
+	t.Helper()
+	b := must(os.ReadFile(filepath.Join(filepath.Dir(from), keyName)))(t)
+	ok(t, os.WriteFile(filepath.Join(filepath.Dir(to), keyName), b, 0o600))
+}
+
 func TestFilesThatAreNotOurs(t *testing.T) {
 	t.Parallel()
-	path := sample(t)
-	good, err := os.ReadFile(path)
+	sample := sample(t)
+	good, err := os.ReadFile(sample)
 	ok(t, err)
 	pragma := func(set string) func(testing.TB, string) {
 		return func(t testing.TB, path string) {
@@ -54,7 +61,7 @@ func TestFilesThatAreNotOurs(t *testing.T) {
 		kind   fault.Kind
 		says   string
 	}{
-		{"a newer version", pragma("user_version=4"), fault.Version, "has version 4; this build reads version 3"},
+		{"a newer version", pragma("user_version=5"), fault.Version, "has version 5; this build reads version 4"},
 		{"a version that it is not", pragma("user_version=1"), fault.Corrupt, "its schema is not that of version 1"},
 		{"no version", pragma("user_version=0"), fault.Version, "has version 0"},
 		{"another program's", pragma("application_id=7"), fault.Version, "not a database of coppice"},
@@ -81,6 +88,7 @@ func TestFilesThatAreNotOurs(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "meta.db")
 			ok(t, os.WriteFile(path, good, 0o600))
+			withKey(t, sample, path)
 			c.damage(t, path)
 			before, _ := os.ReadFile(path)
 			d, err := Open(t.Context(), path)
@@ -101,8 +109,10 @@ func TestFilesThatAreNotOurs(t *testing.T) {
 // that the database could hold, never a panic or an endless loop.
 func TestFlippedBits(t *testing.T) {
 	t.Parallel()
-	good := must(os.ReadFile(sample(t)))(t)
+	sample := sample(t)
+	good := must(os.ReadFile(sample))(t)
 	dir := t.TempDir()
+	withKey(t, sample, filepath.Join(dir, "any.db"))
 	n, refused := 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		b := slices.Clone(good)
@@ -155,6 +165,7 @@ func TestTornLog(t *testing.T) {
 	for cut := 0; cut <= len(log); cut += 59951 {
 		torn := filepath.Join(dir, fmt.Sprint(cut), "meta.db")
 		ok(t, os.Mkdir(filepath.Dir(torn), 0o700))
+		withKey(t, path, torn)
 		ok(t, os.WriteFile(torn, main, 0o600))
 		ok(t, os.WriteFile(torn+"-wal", append(slices.Clone(log[:cut]), bytes.Repeat([]byte{0xa5}, 100)...), 0o600))
 		d := must(Open(ctx, torn))(t)
@@ -186,11 +197,13 @@ func TestHalfMadeDatabaseIsMadeAnew(t *testing.T) {
 	box(t, d, "a", "")
 	ok(t, d.Close())
 	entries := must(os.ReadDir(filepath.Dir(path)))(t)
-	if len(entries) != 1 {
+	if len(entries) != 2 {
 		t.Errorf("left: %v", entries)
 	}
-	if st := must(os.Stat(path))(t); st.Mode().Perm()&0o077 != 0 {
-		t.Errorf("mode %v", st.Mode())
+	for _, e := range entries {
+		if st := must(e.Info())(t); st.Mode().Perm()&0o077 != 0 {
+			t.Errorf("mode %v of %s", st.Mode(), e.Name())
+		}
 	}
 }
 

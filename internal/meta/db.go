@@ -3,7 +3,7 @@
 // survives the death of every process (synchronous=NORMAL: after a power loss
 // the newest transactions may be missing, never half there; MarkSealed waits
 // until the disk has everything up to itself). Only engine imports it; it
-// imports timeline, fault and client/wire.
+// imports timeline, seal, fault and client/wire.
 package meta
 
 import (
@@ -20,6 +20,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/seal"
 )
 
 // DB is an open database. All methods are safe for concurrent use and give
@@ -30,7 +31,8 @@ type DB struct {
 
 	path string
 	made bool
-	w, r *sql.DB // one writing connection, several reading ones
+	key  seal.Key // what is private is sealed by
+	w, r *sql.DB  // one writing connection, several reading ones
 
 	turn    chan struct{} // holds a token while a change runs; guards writer, closed
 	writer  *link
@@ -51,7 +53,8 @@ const checkBelow = 4 << 20
 
 // Open opens the database at path, whose directory exists, or makes it. The
 // errors are Version for one of another build, Corrupt for a damaged one,
-// ReadOnly, NoSpace and Denied; the file is changed in no such case.
+// ReadOnly, NoSpace and Denied; the file is changed in no such case. Beside it lies the
+// key of what it seals, which is made where nothing is sealed yet.
 func Open(ctx context.Context, path string) (_ *DB, err error) {
 	d := &DB{Now: time.Now, path: path, turn: make(chan struct{}, 1), readers: make(chan *link, maxReaders)}
 	for range maxReaders {
@@ -80,6 +83,9 @@ func Open(ctx context.Context, path string) (_ *DB, err error) {
 		return nil, d.openFault(err)
 	}
 	if err := d.inspect(ctx, size); err != nil {
+		return nil, d.openFault(err)
+	}
+	if err := d.openKey(ctx); err != nil {
 		return nil, d.openFault(err)
 	}
 	if err := d.reserve(); err != nil {

@@ -17,7 +17,10 @@ func (d *DB) Policy(ctx context.Context, digest string) (text string, err error)
 	if err == nil && !found {
 		err = noPolicy(digest)
 	}
-	return text, err
+	if err != nil {
+		return "", err
+	}
+	return d.openText(forPolicy, text)
 }
 
 // pin keeps the policy that a record names, and who said what of it. Where the latter
@@ -39,7 +42,11 @@ func (t *tx) kept(digest, text string) bool {
 		return true
 	}
 	if text != "" { // also mends what was damaged
-		t.exec("INSERT INTO policies VALUES(?,?) ON CONFLICT(digest) DO UPDATE SET text=excluded.text WHERE text<>excluded.text", digest, text)
+		sealed, err := t.d.key.Seal(forPolicy, []byte(text))
+		if t.err == nil {
+			t.err = err
+		}
+		t.exec("INSERT INTO policies VALUES(?,?) ON CONFLICT(digest) DO UPDATE SET text=excluded.text WHERE text<>excluded.text", digest, sealed)
 		return true
 	}
 	found := false

@@ -11,6 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/nearest"
+	"github.com/coppice-dev/coppice/internal/seal"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -37,7 +38,8 @@ type TimedRule struct {
 	Until time.Time `json:"until"`
 }
 
-// Config is the part of a record that is not searched for.
+// Config is the part of a record that is not searched for. What is in private as well is
+// sealed where it is kept.
 type Config struct {
 	From         string                `json:"from"` // for people
 	Base         string                `json:"base,omitempty"`
@@ -54,6 +56,7 @@ type Config struct {
 	Origins      string                `json:"origins,omitempty"` // digest of who said what of Policy, for people; "" where nobody knows
 	Timed        []TimedRule           `json:"timed,omitempty"`   // what holds for a time besides
 	Env          []string              `json:"env,omitempty"`
+	Learnt       []string              `json:"learnt,omitempty"` // variables of commands that are secret, as KEY=VALUE, the oldest first
 	Limits       wire.Limits           `json:"limits,omitzero"`
 	Strong       bool                  `json:"strong,omitempty"`      // refuse to start where less than all is enforced
 	Self         string                `json:"self,omitempty"`        // what the inside may do with its history; "" is wire.SelfRead
@@ -82,14 +85,14 @@ const sandboxCols = "id,name,created,head,mount,gen,config,enforced"
 
 // encode gives the two columns of JSON that a config is stored in. What is
 // enforced is long, and mostly equal for all sandboxes of a host.
-func (c Config) encode() (config, enforced string, err error) {
+func (c Config) encode(key seal.Key) (config, enforced string, err error) {
 	e, err := json.Marshal(c.Enforced)
 	if err != nil {
 		return "", "", err
 	}
 	c.Enforced = nil
-	b, err := json.Marshal(c)
-	return string(b), string(e), err
+	config, err = encodeConfig(key, c)
+	return config, string(e), err
 }
 
 // decoded is what was decoded once, by its JSON.
@@ -100,7 +103,7 @@ type decoded struct {
 
 // scanSandbox reads a record. What is in seen, which may be nil, is not decoded
 // again.
-func scanSandbox(s scanner, seen *decoded) (rec Sandbox, err error) {
+func scanSandbox(s scanner, key seal.Key, seen *decoded) (rec Sandbox, err error) {
 	var created int64
 	var config, enforced sql.RawBytes
 	if err = s.Scan(&rec.ID, &rec.Name, &created, &rec.Head, &rec.MountTop, &rec.Gen, &config, &enforced); err != nil {
@@ -113,7 +116,7 @@ func scanSandbox(s scanner, seen *decoded) (rec Sandbox, err error) {
 	c, okConfig := seen.config[string(config)]
 	e, okEnforced := seen.enforced[string(enforced)]
 	if !okConfig {
-		err = json.Unmarshal(config, &c)
+		c, err = openConfig(key, config)
 	}
 	if !okEnforced && err == nil {
 		err = json.Unmarshal(enforced, &e)
@@ -136,7 +139,7 @@ func (d *DB) Sandbox(ctx context.Context, name string) (rec Sandbox, err error) 
 	found := false
 	err = d.rows(ctx, "SELECT "+sandboxCols+" FROM sandboxes WHERE name=?1 OR id=?1 ORDER BY name=?1 DESC LIMIT 1", func(s scanner) (err error) {
 		found = true
-		rec, err = scanSandbox(s, nil)
+		rec, err = scanSandbox(s, d.key, nil)
 		return err
 	}, name)
 	if err == nil && !found {
@@ -164,7 +167,7 @@ func (d *DB) At(ctx context.Context, id timeline.SnapshotID) (rec Sandbox, err e
 	found := false
 	err = d.rows(ctx, "SELECT "+sandboxCols+" FROM sandboxes WHERE head=?1 OR mount=?1 ORDER BY head=?1 DESC LIMIT 1", func(s scanner) (err error) {
 		found = true
-		rec, err = scanSandbox(s, nil)
+		rec, err = scanSandbox(s, d.key, nil)
 		return err
 	}, id)
 	if err == nil && !found {
@@ -204,7 +207,7 @@ func (d *DB) unknown(ctx context.Context, name string) error {
 func (d *DB) Sandboxes(ctx context.Context) (out []Sandbox, err error) {
 	seen := &decoded{config: map[string]Config{}, enforced: map[string][]wire.Enforcement{}}
 	err = d.rows(ctx, "SELECT "+sandboxCols+" FROM sandboxes ORDER BY name", func(s scanner) error {
-		rec, err := scanSandbox(s, seen)
+		rec, err := scanSandbox(s, d.key, seen)
 		out = append(out, rec)
 		return err
 	})
@@ -239,7 +242,7 @@ func (d *DB) CreateSandboxes(ctx context.Context, recs []Sandbox, firsts []timel
 					return err
 				}
 			}
-			config, enforced, err := r.encode()
+			config, enforced, err := r.encode(d.key)
 			if err != nil {
 				return fmt.Errorf("record of sandbox %s: %w", r.ID, err)
 			}
@@ -272,7 +275,7 @@ func (t *tx) update(id timeline.SandboxID, fn func(*Sandbox) error) (before, aft
 	found := false
 	t.each("SELECT "+sandboxCols+" FROM sandboxes WHERE id=?", func(s scanner) (err error) {
 		found = true
-		rec, err = scanSandbox(s, nil)
+		rec, err = scanSandbox(s, t.d.key, nil)
 		return err
 	}, id)
 	if t.err != nil {
@@ -290,7 +293,7 @@ func (t *tx) update(id timeline.SandboxID, fn func(*Sandbox) error) (before, aft
 			return "", "", err
 		}
 	}
-	config, enforced, err := rec.encode()
+	config, enforced, err := rec.encode(t.d.key)
 	if err != nil {
 		return "", "", fmt.Errorf("record of sandbox %s: %w", id, err)
 	}

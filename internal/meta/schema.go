@@ -7,8 +7,9 @@ const (
 	applicationID = 0x636f7070
 	// schemaVersion is PRAGMA user_version of the database that this build reads
 	// and writes. One of a version before is given the tables that it lacks when it
-	// is opened; any other is refused.
-	schemaVersion = 3
+	// is opened; any other is refused. Version 4 has no table more: it seals what may
+	// hold secrets.
+	schemaVersion = 4
 )
 
 // The statements that mark the file.
@@ -21,7 +22,7 @@ var (
 const schema = schema1 + schema2 + schema3
 
 // schemas are what each version has and the one before had not.
-func schemas() []string { return []string{schema1, schema2, schema3} }
+func schemas() []string { return []string{schema1, schema2, schema3, ""} }
 
 // schema3 is what version 3 has and version 2 had not.
 const schema3 = `
@@ -29,7 +30,7 @@ const schema3 = `
 -- with the next gc.
 CREATE TABLE policies (
 	digest   TEXT PRIMARY KEY, -- sha256 of the text
-	text     TEXT NOT NULL     -- as package policy writes it
+	text     TEXT NOT NULL     -- as package policy writes it, sealed
 ) STRICT, WITHOUT ROWID;
 `
 
@@ -50,7 +51,7 @@ CREATE TABLE tokens (
 -- What was answered to requests that must not be carried out twice.
 CREATE TABLE answers (
 	key      TEXT PRIMARY KEY,
-	answer   BLOB NOT NULL,
+	answer   BLOB NOT NULL,    -- sealed
 	expires  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX answers_expires ON answers(expires);
@@ -71,7 +72,7 @@ CREATE TABLE sandboxes (
 	head     TEXT NOT NULL,    -- the snapshot that the live state descends from
 	mount    TEXT NOT NULL,    -- the snapshot that the live root stands on
 	gen      INTEGER NOT NULL, -- the live root's generation directory
-	config   TEXT NOT NULL,    -- everything else, JSON of Config without Enforced
+	config   TEXT NOT NULL,    -- everything else, JSON of stored without Enforced
 	enforced TEXT NOT NULL     -- Config.Enforced, JSON
 ) STRICT;
 CREATE INDEX sandboxes_head  ON sandboxes(head);

@@ -17,7 +17,7 @@ func (d *DB) Setting(ctx context.Context, key string) (v string, err error) {
 // SetSetting writes a setting.
 func (d *DB) SetSetting(ctx context.Context, key, value string) error {
 	return d.tx(ctx, func(t *tx) error {
-		t.exec("INSERT INTO settings VALUES(?,?) ON CONFLICT(key) DO UPDATE SET value=excluded.value", key, value)
+		t.set(key, value)
 		return nil
 	})
 }

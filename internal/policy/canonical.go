@@ -37,6 +37,7 @@ func ParseCanonical(text []byte) (Policy, error) {
 			*l.in(&p.Limits), p.LimitsAt[l.name] = v.Value, at
 		}
 	}
+	p.Evidence = unplacedEvidence(d.Evidence, at)
 	for k, v := range d.Env {
 		p.Env[k] = Said[string]{v.Value, at}
 	}

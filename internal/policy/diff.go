@@ -86,6 +86,10 @@ func Diff(a, b Policy) []Change {
 		}
 		turned("limits."+l.name, say(was), say(is), is == 0 || was != 0 && is > was)
 	}
+	turned("evidence.output", outputText(a.Evidence.Output.Value), outputText(b.Evidence.Output.Value), b.Evidence.Output.Value < a.Evidence.Output.Value)
+	lists("evidence.redact", values(a.Evidence.Redact), values(b.Evidence.Redact), Tighter)
+	turned("evidence.entropy", strconv.FormatBool(a.Evidence.Entropy.Value), strconv.FormatBool(b.Evidence.Entropy.Value), a.Evidence.Entropy.Value)
+	turned("evidence.programs", string(a.Evidence.Programs.Value), string(b.Evidence.Programs.Value), b.Evidence.Programs.Value.rank() < a.Evidence.Programs.Value.rank())
 	env := func(p Policy) (all []string) {
 		for _, k := range names(p.Env) {
 			all = append(all, k+"="+strconv.Quote(p.Env[k].Value))

@@ -7,7 +7,7 @@ import (
 
 // document is what a file would say to come to p by itself.
 func (p Policy) document() Document {
-	d := Document{Tier: &p.Tier, Strong: &p.Strong, Hide: p.Hide, ReadOnly: p.ReadOnly, Writable: p.Writable, Mounts: p.Mounts, DecoyAt: p.Decoys, Limits: map[string]Said[int64]{}, Env: p.Env}
+	d := Document{Tier: &p.Tier, Strong: &p.Strong, Hide: p.Hide, ReadOnly: p.ReadOnly, Writable: p.Writable, Mounts: p.Mounts, DecoyAt: p.Decoys, Limits: map[string]Said[int64]{}, Evidence: p.Evidence.document(), Env: p.Env}
 	if p.OnTouch.Value == TouchStop { // else nothing is said, as before there was such a key
 		d.OnTouch = &p.OnTouch
 	}

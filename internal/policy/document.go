@@ -76,6 +76,7 @@ type Document struct {
 	OnTouch  *Said[Touch] // what follows when a decoy is touched
 	Network  *Said[Access]
 	Limits   map[string]Said[int64]
+	Evidence *EvidenceSaid // what is kept as evidence
 	Env      map[string]Said[string]
 
 	// Warnings are what may not be meant.

@@ -158,6 +158,26 @@ func nowhere(d Document) Document {
 			*b = &Said[bool]{(*b).Value, at}
 		}
 	}
+	if d.Evidence != nil {
+		v := *d.Evidence
+		if v.Output != nil {
+			v.Output = &Said[int64]{v.Output.Value, at}
+		}
+		if v.Entropy != nil {
+			v.Entropy = &Said[bool]{v.Entropy.Value, at}
+		}
+		if v.Programs != nil {
+			v.Programs = &Said[Programs]{v.Programs.Value, at}
+		}
+		if v.Redact != nil {
+			list := []Said[string]{}
+			for _, r := range v.Redact {
+				list = append(list, Said[string]{r.Value, at})
+			}
+			v.Redact = list
+		}
+		d.Evidence = &v
+	}
 	if d.Network != nil {
 		n := d.Network.Value
 		rules := func(list []Rule) (out []Rule) {
@@ -271,6 +291,12 @@ func documents() *rapid.Generator[Document] {
 					}
 					d.Limits[l.name] = *v
 				}
+			}
+		}
+		if rapid.Bool().Draw(t, "has evidence") {
+			d.Evidence = &EvidenceSaid{
+				Output: maybe(t, rapid.Int64Range(0, MaxOutput), "kept output"), Redact: several(t, rapid.SampledFrom([]string{"a+", "b(c)"}), "redact"),
+				Entropy: maybe(t, rapid.Bool(), "entropy"), Programs: maybe(t, rapid.SampledFrom([]Programs{ProgramsAll, ProgramsSummary}), "programs"),
 			}
 		}
 		if rapid.Bool().Draw(t, "has env") {

@@ -56,6 +56,7 @@ func Explain(p Policy) []Line {
 			say("limits."+l.name, fmt.Sprint(l.write(v)), p.LimitsAt[l.name])
 		}
 	}
+	p.Evidence.explain(say)
 	for _, k := range names(p.Env) {
 		say("env."+k, strconv.Quote(p.Env[k].Value), p.Env[k].At)
 	}

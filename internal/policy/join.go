@@ -23,6 +23,7 @@ func join(a, b Document) Document {
 		DecoyAt:  add(a.DecoyAt, b.DecoyAt),
 		OnTouch:  pick(a.OnTouch, b.OnTouch, func(x, _ Touch) bool { return x == TouchStop }),
 		Network:  a.Network,
+		Evidence: joinEvidence(a.Evidence, b.Evidence),
 		Warnings: add(a.Warnings, b.Warnings),
 	}
 	switch {

@@ -42,6 +42,7 @@ type Policy struct {
 	NetAt    Origin
 	Limits   Limits
 	LimitsAt map[string]Origin // by the names that a file has for limits
+	Evidence Evidence
 	Env      map[string]Said[string]
 
 	// Notes are what was said and has no effect, because somebody else was stricter.
@@ -97,6 +98,7 @@ func MergeAt(home string, layers ...Layer) (Policy, error) {
 	m.files(said)
 	m.network(said)
 	m.limits(said)
+	m.evidence(said)
 	m.together()
 	if len(m.problems) > 0 {
 		return Policy{}, m.problems.fault("the policy", fault.Invalid)
@@ -258,6 +260,11 @@ func (m *merger) limits(said [3]Document) {
 // together checks what has to fit.
 func (m *merger) together() {
 	p := &m.p
+	defer func() {
+		if at := p.Evidence.Programs; at.Value == ProgramsNone && p.Tier.Value.rank() >= Supervised.rank() {
+			m.wrong(at.At, "write programs: summary", "in tier %s programs are recorded, and %s has nothing recorded of them", p.Tier.Value, at.At)
+		}
+	}()
 	switch p.Network.Mode {
 	case NetHost:
 		if p.Tier.Value.rank() > Process.rank() {

@@ -34,6 +34,19 @@ func (p *Policy) each(fn func(what string, at *Origin)) {
 	if p.OnTouch.Value == TouchStop {
 		fn("files.on_touch", &p.OnTouch.At)
 	}
+	v := &p.Evidence
+	if v.Output.Value != DefaultOutput {
+		fn("evidence.output", &v.Output.At)
+	}
+	if v.Entropy.Value {
+		fn("evidence.entropy", &v.Entropy.At)
+	}
+	if v.Programs.Value != ProgramsAll {
+		fn("evidence.programs", &v.Programs.At)
+	}
+	for i := range v.Redact {
+		fn("evidence.redact "+v.Redact[i].Value, &v.Redact[i].At)
+	}
 	for i := range p.Mounts {
 		fn("files.mounts "+p.Mounts[i].Value.String(), &p.Mounts[i].At)
 	}
@@ -56,6 +69,7 @@ func (p *Policy) each(fn func(what string, at *Origin)) {
 // clone copies what each may change.
 func (p Policy) clone() Policy {
 	p.Hide, p.ReadOnly, p.Writable = slices.Clone(p.Hide), slices.Clone(p.ReadOnly), slices.Clone(p.Writable)
+	p.Evidence.Redact = slices.Clone(p.Evidence.Redact)
 	p.Decoys, p.Mounts = slices.Clone(p.Decoys), slices.Clone(p.Mounts)
 	p.Network.Allow, p.Network.Deny = slices.Clone(p.Network.Allow), slices.Clone(p.Network.Deny)
 	p.LimitsAt, p.Env = maps.Clone(p.LimitsAt), maps.Clone(p.Env)

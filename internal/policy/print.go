@@ -37,6 +37,9 @@ func (d Document) MarshalJSON() ([]byte, error) {
 		}
 		out["limits"] = l
 	}
+	if d.Evidence != nil {
+		out["evidence"] = d.Evidence.file()
+	}
 	if d.Env != nil {
 		env := map[string]string{}
 		for k, v := range d.Env {

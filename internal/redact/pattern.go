@@ -51,6 +51,12 @@ func compile(patterns []Pattern) ([]compiled, error) {
 	return all, nil
 }
 
+// Check says what is wrong with an expression for a Pattern; nil is nothing.
+func Check(expr string) error {
+	_, err := Pattern{Name: "redact", Expr: expr}.compile()
+	return err
+}
+
 func (p Pattern) compile() (c compiled, err error) {
 	bad := func(format string, args ...any) (compiled, error) {
 		e := fault.New(fault.Invalid, format, args...)

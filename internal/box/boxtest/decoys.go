@@ -53,7 +53,7 @@ func (b *Box) Touched(t testing.TB, fits func(wire.NetEvent) bool) (all []wire.N
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	done := errors.New("done")
-	err := journal.Follow(ctx, b.Config.Journal, journal.Query{Kinds: []string{wire.NetDecoy}}, func(ev wire.NetEvent) error {
+	err := journal.Follow(ctx, journal.Place{Dir: b.Config.Journal}, journal.Query{Kinds: []string{wire.NetDecoy}}, func(ev wire.NetEvent) error {
 		if ev.Kind == "" {
 			return nil
 		}
@@ -206,7 +206,7 @@ var decoys = []check{
 			t.Fatal(err)
 		}
 		<-b.Gone()
-		evs, err := journal.Read(b.Config.Journal, journal.Query{Kinds: []string{wire.NetDecoy}})
+		evs, err := journal.Read(journal.Place{Dir: b.Config.Journal}, journal.Query{Kinds: []string{wire.NetDecoy}})
 		sum := map[string]int{}
 		for _, ev := range evs {
 			sum[ev.Decoy] += max(ev.Count, 1)
@@ -231,7 +231,7 @@ var decoys = []check{
 			}
 		}
 		<-b.Gone()
-		evs, err := journal.Read(b.Config.Journal, journal.Query{})
+		evs, err := journal.Read(journal.Place{Dir: b.Config.Journal}, journal.Query{})
 		if err != nil || len(evs) == 0 || !slices.ContainsFunc(evs, func(ev wire.NetEvent) bool {
 			return ev.Kind == wire.NetDecoy && ev.Decoy == at && ev.Verdict == wire.VerdictStop
 		}) {

@@ -421,14 +421,14 @@ for _ in range(20):
 		if err := b.Stop(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
-		p, err := box.LeftPrograms(b.Config.RunDir)
+		p, err := box.LeftPrograms(b.Config.RunDir, nil)
 		if err != nil || p.Dropped != 0 || len(p.Events) < 2 || p.Events[0].Seq != next+1 {
 			t.Errorf("%+v, %v", p, err)
 		}
 		if err := box.ForgetPrograms(b.Config.RunDir); err != nil {
 			t.Error(err)
 		}
-		if _, err := box.LeftPrograms(b.Config.RunDir); !fault.Is(err, fault.NotFound) {
+		if _, err := box.LeftPrograms(b.Config.RunDir, nil); !fault.Is(err, fault.NotFound) {
 			t.Errorf("not forgotten: %v", err)
 		}
 	}},

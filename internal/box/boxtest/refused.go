@@ -41,7 +41,7 @@ func told(t testing.TB, c *plan.Config) {
 // refusals gives what is told by now of system calls that were refused.
 func (b *Box) refusals(t testing.TB) []wire.NetEvent {
 	t.Helper()
-	evs, err := journal.Read(b.Config.Journal, journal.Query{Kinds: []string{wire.NetRefused}})
+	evs, err := journal.Read(journal.Place{Dir: b.Config.Journal}, journal.Query{Kinds: []string{wire.NetRefused}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func (b *Box) refusedUntil(t testing.TB, n int) []wire.NetEvent {
 	defer cancel()
 	enough := errors.New("enough")
 	var all []wire.NetEvent
-	err := journal.Follow(ctx, b.Config.Journal, journal.Query{Kinds: []string{wire.NetRefused}}, func(ev wire.NetEvent) error {
+	err := journal.Follow(ctx, journal.Place{Dir: b.Config.Journal}, journal.Query{Kinds: []string{wire.NetRefused}}, func(ev wire.NetEvent) error {
 		if ev.Kind != "" {
 			all = append(all, ev)
 		}

@@ -46,7 +46,7 @@ func newEvidence(t *testing.T, journal string) *evidence {
 // append records what is told by now, and was not before.
 func (e *evidence) append(t *testing.T) {
 	t.Helper()
-	evs, next, lost, err := journal.From(e.journal, e.at)
+	evs, next, lost, err := journal.From(journal.Place{Dir: e.journal}, e.at)
 	if err != nil || lost {
 		t.Fatalf("the journal lost something: %v, %v", lost, err)
 	}
@@ -74,7 +74,7 @@ func (e *evidence) has(t *testing.T, want escape.Record) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	found := errors.New("found")
-	err := journal.Follow(ctx, e.journal, journal.Query{Last: -1}, func(wire.NetEvent) error {
+	err := journal.Follow(ctx, journal.Place{Dir: e.journal}, journal.Query{Last: -1}, func(wire.NetEvent) error {
 		e.append(t)
 		for r, err := range e.ledger.Read(attacked, ledger.Filter{Kinds: []format.Kind{format.Kind(want.Kind)}}) {
 			if err != nil {

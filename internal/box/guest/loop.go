@@ -118,7 +118,8 @@ func (d *daemon) collect(pid int) error {
 		d.killTree(pid, unix.SIGKILL)
 	}
 	var ws unix.WaitStatus
-	got, err := unix.Wait4(pid, &ws, unix.WALL|unix.WNOHANG, nil)
+	var used unix.Rusage
+	got, err := unix.Wait4(pid, &ws, unix.WALL|unix.WNOHANG, &used)
 	if err == nil && got == pid {
 		d.programs.reaped(pid, uint32(ws))
 	}
@@ -137,7 +138,12 @@ func (d *daemon) collect(pid int) error {
 	if err := d.refused.tell(d.link); err != nil {
 		return err
 	}
-	return d.link.Send(MsgExited, Exited{PID: pid, Status: uint32(ws), Alone: alone})
+	return d.link.Send(MsgExited, Exited{PID: pid, Status: uint32(ws), Alone: alone, Used: resources(&used)})
+}
+
+// resources gives what a process that was waited for used.
+func resources(u *unix.Rusage) wire.Resources {
+	return wire.Resources{UserMicros: u.Utime.Nano() / 1e3, SystemMicros: u.Stime.Nano() / 1e3, MaxRSSBytes: u.Maxrss << 10}
 }
 
 // settle waits until nothing is done any more for callers that are dead. While

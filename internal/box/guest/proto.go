@@ -104,6 +104,8 @@ type Exited struct {
 	PID    int    `json:"pid"`
 	Status uint32 `json:"status"`
 	Alone  bool   `json:"alone,omitempty"` // no process but init was left
+	// Used is what the command used, and those of its descendants that it waited for.
+	Used wire.Resources `json:"used,omitzero"`
 }
 
 // Refused tells of system calls that were refused since it was told last.

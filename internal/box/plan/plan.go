@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -45,14 +46,15 @@ type Config struct {
 	Tier    string        `json:"tier"` // TierProcess when empty
 	// User is UserRoot, UserMe or a name of the sandbox's own /etc/passwd. When
 	// empty it is UserMe on the host's base, else UserRoot.
-	User     string   `json:"user,omitempty"`
-	HostBase bool     `json:"host_base,omitempty"`
-	Net      string   `json:"net,omitempty"`      // NetOff when empty
-	Phases   []Phase  `json:"phases,omitempty"`   // tier supervised: what the gate keeps to
-	Journal  string   `json:"journal,omitempty"`  // the directory of the host in which gate and keeper tell what happens, and of what is refused; needed in tier supervised, and with decoys
-	Hostname string   `json:"hostname,omitempty"` // Name when empty
-	Env      []string `json:"env,omitempty"`      // KEY=VALUE, for every command
-	Limits   Limits   `json:"limits,omitzero"`
+	User       string   `json:"user,omitempty"`
+	HostBase   bool     `json:"host_base,omitempty"`
+	Net        string   `json:"net,omitempty"`         // NetOff when empty
+	Phases     []Phase  `json:"phases,omitempty"`      // tier supervised: what the gate keeps to
+	Journal    string   `json:"journal,omitempty"`     // the directory of the host in which gate and keeper tell what happens, and of what is refused; needed in tier supervised, and with decoys
+	JournalKey []byte   `json:"journal_key,omitempty"` // the secret of the key that what is told there is sealed by; see package journal
+	Hostname   string   `json:"hostname,omitempty"`    // Name when empty
+	Env        []string `json:"env,omitempty"`         // KEY=VALUE, for every command
+	Limits     Limits   `json:"limits,omitzero"`
 	// DiskBy says what holds the root to Limits.Disk, which whoever made the
 	// root has done; "" is nothing.
 	DiskBy string `json:"disk_by,omitempty"`
@@ -67,6 +69,9 @@ type Config struct {
 	Strong bool `json:"strong,omitempty"`
 	// Trace records the programs that are started; see wire.StartedProgram.
 	Trace bool `json:"trace,omitempty"`
+	// Record is how much of each stream of a command's output is recorded, in bytes; no
+	// more than MaxRecord, and 0 is none. How much was written is told all the same.
+	Record int64 `json:"record,omitempty"`
 	// Hidden is how many places of what the root stands on Spec does not show.
 	Hidden int `json:"hidden,omitempty"`
 	// Access is what can be changed, and what of the host is shown besides.
@@ -87,6 +92,9 @@ type Config struct {
 	// where they could be shifted.
 	NoIDMap bool `json:"no_idmap,omitempty"`
 }
+
+// MaxRecord is the most that Config.Record may be.
+const MaxRecord = policy.MaxOutput
 
 // Token is a token of a decoy.
 type Token struct {

@@ -33,6 +33,7 @@ type Decoys struct {
 // and has a Journal.
 type Request struct {
 	Journal string       `json:"journal,omitempty"` // the directory of the journal
+	Key     []byte       `json:"key,omitempty"`     // with a Journal: the secret of its key, see package journal
 	Phases  []plan.Phase `json:"phases,omitempty"`  // the policies to keep to from now on; none leaves them
 	Decoys  Decoys       `json:"decoys,omitzero"`   // with a Journal
 }

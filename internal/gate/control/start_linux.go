@@ -24,6 +24,7 @@ import (
 // Process is a gate that runs. Its methods may be called from any goroutine.
 type Process struct {
 	journal string
+	key     []byte // of the journal
 	pid     int
 	gone    chan struct{} // closed when it was reaped
 	touched chan struct{} // closed when a token of a decoy was told
@@ -53,10 +54,10 @@ const (
 var environment = []string{"GOMAXPROCS=2", "GOGC=50", "GOMEMLIMIT=640MiB"}
 
 // Start starts the process for a sandbox with the given id, whose journal is in a
-// directory. What it writes to its standard error goes to log, which is not closed. It
+// directory, with the secret of its key. What it writes to its standard error goes to log, which is not closed. It
 // comes up while the caller goes on, and there is no gate before Begin. The caller
 // closes the Process.
-func Start(id, journal string, log *os.File) (*Process, error) {
+func Start(id, journal string, key []byte, log *os.File) (*Process, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, fault.Wrap(err, "make the stream to the gate")
@@ -94,7 +95,7 @@ func Start(id, journal string, log *os.File) (*Process, error) {
 		touch.Close()
 		return nil, fault.Wrap(err, "start the gate")
 	}
-	p := &Process{journal: journal, pid: pid, conn: conn, gone: make(chan struct{}), touched: make(chan struct{}), patience: askPatience, read: &io.LimitedReader{R: conn}, enc: json.NewEncoder(conn)}
+	p := &Process{journal: journal, key: key, pid: pid, conn: conn, gone: make(chan struct{}), touched: make(chan struct{}), patience: askPatience, read: &io.LimitedReader{R: conn}, enc: json.NewEncoder(conn)}
 	p.dec = json.NewDecoder(p.read)
 	go p.wait() // ends with the process, which Close kills
 	go func() { // so does this
@@ -142,7 +143,7 @@ func (p *Process) Begin(packets *os.File, phases []plan.Phase, d Decoys) (ca []b
 	if err = errors.Join(err, sent); err != nil {
 		return nil, fault.Wrap(err, "give the gate its packets")
 	}
-	r, err := p.ask(Request{Journal: p.journal, Phases: phases, Decoys: d})
+	r, err := p.ask(Request{Journal: p.journal, Key: p.key, Phases: phases, Decoys: d})
 	return r.CA, err
 }
 

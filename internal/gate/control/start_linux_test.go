@@ -46,7 +46,7 @@ func TestAGateThatDoesNotAnswerEnds(t *testing.T) {
 	for _, what := range []string{"mute", "endless", "rubbish"} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			p, err := Start(what, t.TempDir(), os.Stderr)
+			p, err := Start(what, t.TempDir(), nil, os.Stderr)
 			if err != nil {
 				t.Fatal(err)
 			}

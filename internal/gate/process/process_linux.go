@@ -148,7 +148,7 @@ func begin(q control.Request, packets *os.File) (w *warden, ca []byte, err error
 	if q.Journal == "" {
 		return nil, nil, fault.New(fault.Internal, "the first request of a gate has no journal")
 	}
-	j, err := journal.Open(q.Journal)
+	j, err := journal.Open(journal.Place{Dir: q.Journal, Key: q.Key})
 	if err != nil {
 		return nil, nil, err
 	}

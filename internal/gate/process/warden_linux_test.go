@@ -81,7 +81,7 @@ func newWard(t *testing.T, phases ...plan.Phase) *ward {
 	if err := os.Mkdir(w.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	j, err := journal.Open(w.dir)
+	j, err := journal.Open(journal.Place{Dir: w.dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func (w *ward) move(from, to string) {
 // ends gives the policies that were left when the journal was told of an end.
 func (w *ward) ends() (left []string) {
 	w.t.Helper()
-	evs, err := journal.Read(w.dir, journal.Query{Kinds: []string{wire.NetPolicy}})
+	evs, err := journal.Read(journal.Place{Dir: w.dir}, journal.Query{Kinds: []string{wire.NetPolicy}})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -153,15 +153,15 @@ type Exec struct {
 // Exit tells: a command ended.
 type Exit struct {
 	Before        string    `json:"before,omitempty" jsonschema:"Snapshot before the command"`
-	Changes       []Change  `json:"changes,omitempty" jsonschema:"Paths that it changed, as many as were kept"`
+	Changes       []Change  `json:"changes,omitempty" jsonschema:"Paths that it changed, 256 at most"`
 	ChangesTotal  int64     `json:"changes_total,omitempty" jsonschema:"How many paths it changed"`
-	Code          int       `json:"code" jsonschema:"Exit code"`
-	Denials       int64     `json:"denials,omitempty" jsonschema:"How much was refused to it"`
+	Code          int       `json:"code" jsonschema:"Exit code; 255 with a reason where it is not known"`
+	Denials       int64     `json:"denials,omitempty" jsonschema:"How many denials were recorded of the sandbox while it ran"`
 	DurationNanos int64     `json:"duration_ns" jsonschema:"How long it ran, in nanoseconds"`
 	Exec          string    `json:"exec" jsonschema:"Id of the command"`
 	Output        []Output  `json:"output,omitempty" jsonschema:"What it wrote"`
 	Reason        string    `json:"reason,omitempty" jsonschema:"Why it was ended, where it was"`
-	Resources     Resources `json:"resources" jsonschema:"What it used"`
+	Resources     Resources `json:"resources" jsonschema:"What it used, and those of its descendants that it waited for"`
 	Signal        string    `json:"signal,omitempty" jsonschema:"The signal that ended it"`
 	Snapshot      string    `json:"snapshot,omitempty" jsonschema:"Snapshot after the command"`
 }
@@ -175,14 +175,14 @@ type Change struct {
 // Output is what a command wrote to one stream, redacted.
 type Output struct {
 	Blob    string `json:"blob,omitempty" jsonschema:"Name of the blob with what was kept: 64 hex digits"`
-	Bytes   int64  `json:"bytes" jsonschema:"How many bytes were kept"`
-	Dropped int64  `json:"dropped,omitempty" jsonschema:"How many bytes were not kept"`
+	Bytes   int64  `json:"bytes" jsonschema:"How many bytes the blob has"`
+	Dropped int64  `json:"dropped,omitempty" jsonschema:"How many of the bytes that it wrote were not kept"`
 	Stream  string `json:"stream" jsonschema:"stdout, stderr or terminal"`
 }
 
 // Resources is what a command used.
 type Resources struct {
-	MaxRSSBytes  int64 `json:"max_rss_bytes,omitempty" jsonschema:"Most memory it held, in bytes"`
+	MaxRSSBytes  int64 `json:"max_rss_bytes,omitempty" jsonschema:"Most memory that one process held, in bytes"`
 	SystemMicros int64 `json:"system_us,omitempty" jsonschema:"Processor time in the kernel, in microseconds"`
 	UserMicros   int64 `json:"user_us,omitempty" jsonschema:"Processor time outside of it, in microseconds"`
 }

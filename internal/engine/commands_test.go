@@ -1,0 +1,184 @@
+//go:build linux
+
+package engine
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/meta"
+)
+
+// exits gives the ends of commands that are recorded, by their ids.
+func (h *home) exits(t *testing.T, name string) map[string]*format.Exit {
+	t.Helper()
+	out := map[string]*format.Exit{}
+	for _, r := range h.told(h.id(name), format.KindExit) {
+		b := r.Body.(*format.Exit)
+		if out[b.Exec] != nil {
+			t.Errorf("%s has another exit", b.Exec)
+		}
+		out[b.Exec] = b
+	}
+	return out
+}
+
+// ends waits until the end of a command is recorded.
+func (h *home) ends(name, exec string) {
+	h.t.Helper()
+	for r, err := range h.Ledger.Follow(ctx, format.Sandbox(h.id(name)), ledger.Filter{Kinds: []format.Kind{format.KindExit}}) {
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		if r.Body.(*format.Exit).Exec == exec {
+			return
+		}
+	}
+}
+
+// boxNow is the live box of a sandbox.
+func (h *home) boxNow(name string) *fakeBox {
+	h.boxes.mu.Lock()
+	defer h.boxes.mu.Unlock()
+	return h.boxes.boxes[h.runDir(h.id(name))]
+}
+
+// forgetAgreed has nothing noted of which commands are open, as by a daemon that was killed
+// before it came to it. The home is closed.
+func (h *home) forgetAgreed() {
+	h.t.Helper()
+	db, err := meta.Open(ctx, filepath.Join(h.dir, "coppice.db"))
+	if err == nil {
+		err = errors.Join(db.SetSetting(ctx, settingAgreed, "0"), db.Close())
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// keptIn starts a command that runs until it is ended.
+func (h *home) keptIn(t *testing.T, name string) string {
+	t.Helper()
+	info, err := h.StartExec(ctx, name, wire.ExecRequest{Cmd: []string{"wait"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.ID
+}
+
+func TestACommandThatIsStoppedHasOneExit(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.onDir("a")
+	id := h.keptIn(t, "a")
+	if _, err := h.Stop(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	h.ends("a", id)
+	if x := h.exits(t, "a")[id]; x.Code != 137 || x.Signal != "KILL" || x.Reason == "" {
+		t.Errorf("%+v", x)
+	}
+	if _, open := h.openOf(id); open {
+		t.Error("it is open")
+	}
+}
+
+func TestACommandOfARemovedSandboxHasOneExit(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.onDir("a")
+	exec, id := h.keptIn(t, "a"), h.id("a")
+	if _, err := h.Remove(ctx, []string{"a"}, true); err != nil {
+		t.Fatal(err)
+	}
+	n, deleted := 0, false
+	for _, r := range h.told(id, format.KindExit, format.KindDelete) {
+		switch b := r.Body.(type) {
+		case *format.Exit:
+			if n++; b.Exec != exec || b.Reason == "" || deleted {
+				t.Errorf("%+v, after the end: %v", b, deleted)
+			}
+		case *format.Delete:
+			deleted = true
+		}
+	}
+	if n != 1 || !deleted {
+		t.Errorf("%d exits, deleted: %v", n, deleted)
+	}
+}
+
+// A daemon that ends leaves its commands to the next one, whether it had the time to note
+// them or not, and whether they still run or not.
+func TestTheNextDaemonRecordsTheEnds(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ killed, runs bool }{
+		"it was killed, the command runs": {true, true}, "it was killed, and the command": {true, false},
+		"it was stopped, the command runs": {false, true}, "it was stopped, and the command": {false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHome(t)
+			h.onDir("a")
+			id := h.keptIn(t, "a")
+			box := h.boxNow("a")
+			h.close()
+			if !c.runs {
+				if err := box.Stop(ctx, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.killed {
+				h.forgetAgreed()
+			}
+			h.open()
+			if c.runs {
+				if x := h.exits(t, "a")[id]; x != nil {
+					t.Fatalf("it runs, and has %+v", x)
+				}
+				if _, open := h.openOf(id); !open {
+					t.Fatal("it is not open")
+				}
+				if _, err := h.Stop(ctx, "a"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			h.ends("a", id)
+			h.close()
+			h.open() // nothing is told again
+			if x := h.exits(t, "a")[id]; x.Code != 137 || x.Reason == "" {
+				t.Errorf("%+v", x)
+			}
+			if len(h.exits(t, "a")) != 1 {
+				t.Errorf("%+v", h.exits(t, "a"))
+			}
+		})
+	}
+}
+
+func TestDenialsOfACommandAreCounted(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.onDir("a")
+	id := h.keptIn(t, "a")
+	rec, err := h.DB.Sandbox(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	drafts := h.drafts(ctx, &rec, byDaemon(&format.Denial{Count: 3, Reason: "x"}, &format.Network{Verdict: wire.VerdictDeny, Count: 2, Proto: "tcp"},
+		&format.Network{Verdict: wire.VerdictAllow, Count: 9, Proto: "tcp"})...)
+	if _, err := h.write(ctx, drafts); err != nil {
+		t.Fatal(err)
+	}
+	h.denied(rec.ID, drafts)
+	if _, err := h.Stop(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	h.ends("a", id)
+	if x := h.exits(t, "a")[id]; x.Denials != 5 {
+		t.Errorf("%d denials", x.Denials)
+	}
+}

@@ -1,0 +1,51 @@
+package journal
+
+import (
+	"encoding/json"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/seal"
+)
+
+// Place is where a journal is.
+type Place struct {
+	Dir string
+	// Key is the secret of the key, for package seal, that lines are sealed by; none leaves
+	// them in clear, and reads no other.
+	Key []byte
+}
+
+// forLine is what lines are sealed for.
+const forLine = "event"
+
+// key gives the key of a place; the zero Key where it has none.
+func (p Place) key() (seal.Key, error) {
+	if len(p.Key) == 0 {
+		return seal.Key{}, nil
+	}
+	return seal.New(p.Key)
+}
+
+// line gives the line of an event's JSON, without its end.
+func (p Place) line(key seal.Key, event []byte) ([]byte, error) {
+	if len(p.Key) == 0 {
+		return event, nil
+	}
+	s, err := key.Seal(forLine, event)
+	return []byte(s), err
+}
+
+// decode reads a line; ok is false for what is no event. One in clear is of a build that
+// knew no keys.
+func decode(key seal.Key, line []byte) (ev wire.NetEvent, ok bool) {
+	if len(line) >= maxLine {
+		return ev, false
+	}
+	if text := string(line); seal.Is(text) {
+		var err error
+		if line, err = key.Open(forLine, text); err != nil {
+			return ev, false
+		}
+	}
+	return ev, json.Unmarshal(line, &ev) == nil && ev.Kind != ""
+}

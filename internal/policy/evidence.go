@@ -1,0 +1,212 @@
+package policy
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/redact"
+)
+
+// Programs says what is recorded of the programs that a sandbox starts.
+type Programs string
+
+// What may be recorded of programs.
+const (
+	ProgramsAll     Programs = "all"     // sums, and the complete list
+	ProgramsSummary Programs = "summary" // sums alone
+	ProgramsNone    Programs = "none"    // nothing
+)
+
+func (p Programs) rank() int {
+	return slices.Index([]Programs{ProgramsNone, ProgramsSummary, ProgramsAll}, p)
+}
+
+const (
+	// DefaultOutput is how much of each stream of a command's output is kept where nobody
+	// says: the first half has what was run, and the last half why it failed.
+	DefaultOutput = 256 << 10
+	// MaxOutput is how much may be kept: the sandbox's keeper holds it in memory.
+	MaxOutput = 1 << 20
+)
+
+// Evidence is what is kept as evidence of what a sandbox does.
+type Evidence struct {
+	Output   Said[int64]    // of each stream of a command's output, in bytes; 0 is none
+	Redact   []Said[string] // expressions of what is not kept, besides what is known; in order
+	Entropy  Said[bool]     // nor is what looks random
+	Programs Said[Programs]
+}
+
+// EvidenceSaid is what a file says of it.
+type EvidenceSaid struct {
+	Output   *Said[int64]
+	Redact   []Said[string]
+	Entropy  *Said[bool]
+	Programs *Said[Programs]
+}
+
+// DefaultEvidence is what is kept where nobody says anything.
+func DefaultEvidence() Evidence {
+	at := builtInOrigin("")
+	return Evidence{Output: Said[int64]{DefaultOutput, at}, Entropy: Said[bool]{false, at}, Programs: Said[Programs]{ProgramsAll, at}}
+}
+
+// document is what a file would say to come to v; what is built in is not said, as before
+// there was such a key.
+func (v Evidence) document() *EvidenceSaid {
+	out := &EvidenceSaid{Redact: v.Redact}
+	if v.Output.Value != DefaultOutput {
+		out.Output = &v.Output
+	}
+	if v.Entropy.Value {
+		out.Entropy = &v.Entropy
+	}
+	if v.Programs.Value != ProgramsAll {
+		out.Programs = &v.Programs
+	}
+	if out.Output == nil && out.Redact == nil && out.Entropy == nil && out.Programs == nil {
+		return nil
+	}
+	return out
+}
+
+// file is what a file has at evidence.
+func (v EvidenceSaid) file() any {
+	out := map[string]any{}
+	if v.Output != nil {
+		out["output"] = outputText(v.Output.Value)
+	}
+	putList(out, "redact", v.Redact)
+	put(out, "entropy", v.Entropy)
+	put(out, "programs", v.Programs)
+	return out
+}
+
+func outputText(n int64) string {
+	if n == 0 {
+		return "none"
+	}
+	return FormatBytes(n)
+}
+
+// joinEvidence gives what two documents of one level say together: more is kept, and more
+// is redacted.
+func joinEvidence(a, b *EvidenceSaid) *EvidenceSaid {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	return &EvidenceSaid{
+		Output:   pick(a.Output, b.Output, func(x, y int64) bool { return x > y }),
+		Redact:   add(a.Redact, b.Redact),
+		Entropy:  pick(a.Entropy, b.Entropy, func(x, _ bool) bool { return x }),
+		Programs: pick(a.Programs, b.Programs, func(x, y Programs) bool { return x.rank() > y.rank() }),
+	}
+}
+
+// evidence merges what is kept: a project's file cannot have less kept than its owner says,
+// nor less redacted.
+func (m *merger) evidence(said [3]Document) {
+	v := DefaultEvidence()
+	for level, d := range said {
+		if d.Evidence == nil {
+			continue
+		}
+		project := Level(level) == Project
+		if o := d.Evidence.Output; o != nil {
+			if project && o.Value < v.Output.Value {
+				m.note(o.At, "more output is kept by %s, which counts", v.Output.At)
+			} else {
+				v.Output = *o
+			}
+		}
+		if o := d.Evidence.Entropy; o != nil {
+			if project && !o.Value && v.Entropy.Value {
+				m.note(o.At, "what looks random is redacted by %s, which counts", v.Entropy.At)
+			} else {
+				v.Entropy = *o
+			}
+		}
+		if o := d.Evidence.Programs; o != nil {
+			if project && o.Value.rank() < v.Programs.Value.rank() {
+				m.note(o.At, "more of programs is recorded by %s, which counts", v.Programs.At)
+			} else {
+				v.Programs = *o
+			}
+		}
+		v.Redact = add(v.Redact, d.Evidence.Redact)
+	}
+	if v.Redact = unique(v.Redact, func(s string) string { return s }); len(v.Redact) > redact.MaxPatterns {
+		at := v.Redact[redact.MaxPatterns].At
+		m.wrong(at, "join some of them by |", "%d expressions to redact, more than %d", len(v.Redact), redact.MaxPatterns)
+	}
+	if len(v.Redact) == 0 {
+		v.Redact = nil // as where nobody said any
+	}
+	m.p.Evidence = v
+}
+
+// unplacedEvidence is the evidence of a text that was kept.
+func unplacedEvidence(said *EvidenceSaid, at Origin) Evidence {
+	v := DefaultEvidence()
+	if said == nil {
+		return v
+	}
+	if said.Output != nil {
+		v.Output = Said[int64]{said.Output.Value, at}
+	}
+	if said.Entropy != nil {
+		v.Entropy = Said[bool]{said.Entropy.Value, at}
+	}
+	if said.Programs != nil {
+		v.Programs = Said[Programs]{said.Programs.Value, at}
+	}
+	v.Redact = unplaced(said.Redact)
+	return v
+}
+
+// evidenceShape is the mapping of evidence.
+func evidenceShape() shape[EvidenceSaid] {
+	return object(nothing[EvidenceSaid],
+		key("output", "How much of each stream of a command's output is kept, as in 256KiB, or none.", said(outputs()), func(v *EvidenceSaid, n Said[int64]) { v.Output = &n }),
+		key("redact", "Expressions (RE2) of what is not kept, within lines: the first group, or the whole match.", list(said(text("an expression", expression)), 0), func(v *EvidenceSaid, l []Said[string]) { v.Redact = l }),
+		key("entropy", "Do not keep tokens that look random either, commit ids among them.", said(truth()), func(v *EvidenceSaid, b Said[bool]) { v.Entropy = &b }),
+		key("programs", "What is recorded of programs that are started: all, summary (no complete list), or none, which tier supervised refuses.", said(choice(ProgramsAll, ProgramsSummary, ProgramsNone)), func(v *EvidenceSaid, p Said[Programs]) { v.Programs = &p }),
+	)
+}
+
+func outputs() shape[int64] {
+	s := parsed("a size such as 256KiB, or none", schema{"type": []string{"string", "integer"}}, func(s string) (int64, error) {
+		if s == "none" {
+			return 0, nil
+		}
+		n, err := ParseBytes(s)
+		if err == nil && (n > MaxOutput || len(s) > 1 && s[0] == '0' && s[1] != '.') {
+			err = fault.New(fault.Invalid, "%q is not kept", s).WithHint("write none, or a size of %s at most", FormatBytes(MaxOutput))
+		}
+		return n, err
+	}, "!!str", "!!int")
+	return matching(s, `^(none|[0-9]+(\.[0-9]+)?(TiB|GiB|MiB|KiB|TB|GB|MB|kB|T|G|M|K|B)?)$`)
+}
+
+// expression checks an expression of what is redacted.
+func expression(s string) (string, error) { return s, redact.Check(s) }
+
+// explain tells it in lines, without what is built in.
+func (v Evidence) explain(say func(key, value string, at Origin)) {
+	if !v.Output.At.BuiltIn() {
+		say("evidence.output", outputText(v.Output.Value), v.Output.At)
+	}
+	for _, r := range v.Redact {
+		say("evidence.redact", strconv.Quote(r.Value), r.At)
+	}
+	if !v.Entropy.At.BuiltIn() {
+		say("evidence.entropy", strconv.FormatBool(v.Entropy.Value), v.Entropy.At)
+	}
+	if !v.Programs.At.BuiltIn() {
+		say("evidence.programs", string(v.Programs.Value), v.Programs.At)
+	}
+}

@@ -1,0 +1,111 @@
+package seal
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// What a file of a key says: a title and 64 hex digits, each on a line of its own; or one
+// word, by which its owner says that the key is lost and not to be waited for.
+const (
+	title = "coppice seal key 1"
+	lost  = "lost"
+	// maxFile is more than any such file has, in bytes.
+	maxFile = 256
+)
+
+// ErrLost says that the owner gave the key in a file up.
+var ErrLost = errors.New("the key is given up")
+
+// Load reads a key from its file, which nobody else can read. The errors are
+// fault.NotFound where there is none, ErrLost, fault.Denied for one that is open to others,
+// and fault.Version or fault.Corrupt for one that is none.
+func Load(path string) (Key, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Key{}, fault.New(fault.NotFound, "there is no key %s", path).Because(err)
+	}
+	if err != nil {
+		return Key{}, fault.Wrap(err, "open the key %s", path)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return Key{}, fault.Wrap(err, "open the key %s", path)
+	}
+	if !st.Mode().IsRegular() {
+		return Key{}, fault.New(fault.Corrupt, "%s is no file", path)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxFile))
+	if err != nil {
+		return Key{}, fault.Wrap(err, "read the key %s", path)
+	}
+	if strings.TrimSpace(string(b)) == lost {
+		return Key{}, ErrLost
+	}
+	if st.Mode().Perm()&0o077 != 0 {
+		return Key{}, fault.New(fault.Denied, "the key %s can be read by others", path).WithHint("close it to them: chmod 600 %s", path)
+	}
+	return parse(path, string(b))
+}
+
+// parse reads what a file says.
+func parse(path, text string) (Key, error) {
+	first, rest, _ := strings.Cut(text, "\n")
+	if first != title {
+		if strings.HasPrefix(first, strings.TrimSuffix(title, "1")) {
+			return Key{}, fault.New(fault.Version, "the key %s begins with %.40q; this build knows %q", path, first, title).WithHint("use the coppice that made it")
+		}
+		return Key{}, fault.New(fault.Corrupt, "%s is not a key", path)
+	}
+	digits, end := strings.CutSuffix(rest, "\n")
+	secret, err := hex.DecodeString(digits)
+	if err != nil || !end || len(secret) != Size || digits != strings.ToLower(digits) {
+		return Key{}, fault.New(fault.Corrupt, "the key %s is damaged", path)
+	}
+	return New(secret)
+}
+
+// Make makes a new key in a file, 0600, in the place of what is there. It is on the disk
+// when Make returns.
+func Make(path string) (k Key, err error) {
+	secret := make([]byte, Size)
+	_, _ = rand.Read(secret) // it never fails
+	if k, err = New(secret); err != nil {
+		return Key{}, err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-") // 0600
+	if err != nil {
+		return Key{}, fault.Wrap(err, "make the key %s", path)
+	}
+	defer os.Remove(f.Name()) //nolint:errcheck // it has another name by then, or is of no use
+	_, err = f.WriteString(title + "\n" + hex.EncodeToString(secret) + "\n")
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err == nil {
+		err = flush(filepath.Dir(path))
+	}
+	if err != nil {
+		return Key{}, fault.Wrap(err, "make the key %s", path)
+	}
+	return k, nil
+}
+
+// flush has the disk know the names in a directory.
+func flush(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
