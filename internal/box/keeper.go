@@ -219,10 +219,6 @@ func (k *keeper) end() {
 	if k.gate != nil {
 		k.gate.Close()
 	}
-	if err := k.leavePrograms(); err != nil {
-		fmt.Fprintln(os.Stderr, "coppice-keeper: leave programs:", err)
-	}
-	close(k.ended)
 	k.quit() // nobody waits for an answer any more
 	if k.link != nil {
 		k.link.Shutdown()
@@ -230,7 +226,12 @@ func (k *keeper) end() {
 	if k.served {
 		<-k.over // which commands have begun, and ended, init may have said until its end
 	}
+	// Who stopped the box finds all that it told.
 	k.refused.close()
+	if err := k.leavePrograms(); err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-keeper: leave programs:", err)
+	}
+	close(k.ended)
 	k.endExecs()
 	k.group.remove()
 	k.shares.remove()
