@@ -30,6 +30,11 @@ func (c *Client) InspectRecord(ctx context.Context, name string, seq int64) (wir
 	return get[wire.LedgerInspection](ctx, c, at(name)+"/ledger/records/"+strconv.FormatInt(seq, 10))
 }
 
+// LedgerPrograms gives the programs that one record stands for, from one on, which counts from 0.
+func (c *Client) LedgerPrograms(ctx context.Context, name string, seq, from int64) (wire.LedgerPrograms, error) {
+	return get[wire.LedgerPrograms](ctx, c, at(name)+"/ledger/records/"+strconv.FormatInt(seq, 10)+"/programs?from="+strconv.FormatInt(from, 10))
+}
+
 // LedgerBlob writes a capture that a record names, such as what was kept of the output of
 // a command, to w. After an error w holds no whole one.
 func (c *Client) LedgerBlob(ctx context.Context, name, blob string, w io.Writer) error {

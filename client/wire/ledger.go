@@ -57,6 +57,12 @@ type LedgerOutput struct {
 	Lost    string `json:"lost,omitempty"`    // why what was kept cannot be read
 }
 
+// LedgerPrograms are programs that a record of kind program stands for.
+type LedgerPrograms struct {
+	Programs []map[string]any `json:"programs"` // by their beginning, as bodies of such records; 1000 at most
+	Total    int64            `json:"total"`    // how many it stands for
+}
+
 // LedgerVerify asks whether the records of a sandbox are those that were appended.
 type LedgerVerify struct {
 	Keys       []string `json:"keys,omitempty"`       // verifier keys that are trusted; none trusts those that the log names

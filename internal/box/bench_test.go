@@ -266,3 +266,42 @@ func BenchmarkRefusedCall(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkExecRecorded is what the record of programs costs a command, in turns.
+func BenchmarkExecRecorded(b *testing.B) {
+	plain, traced := tier.Start(b), tier.Start(b, func(c *plan.Config) { c.Trace = true })
+	var took [2][]time.Duration
+	for b.Loop() {
+		for i, x := range []*boxtest.Box{plain, traced} {
+			start := time.Now()
+			if r := x.Do(b, wire.ExecRequest{Cmd: []string{"true"}}); r.Exit.Code != 0 {
+				b.Fatalf("%+v", r)
+			}
+			took[i] = append(took[i], time.Since(start))
+		}
+	}
+	for i, name := range []string{"us/plain", "us/recorded"} {
+		slices.Sort(took[i])
+		b.ReportMetric(float64(took[i][len(took[i])/2].Microseconds()), name)
+	}
+}
+
+// BenchmarkPrograms is what the record of a program costs: a shell that starts one
+// after the other, with and without it, in turns.
+func BenchmarkPrograms(b *testing.B) {
+	const n = 500
+	loop := fmt.Sprintf("i=0; while [ $i -lt %d ]; do /bin/true; i=$((i+1)); done", n)
+	plain, traced := tier.Start(b), tier.Start(b, func(c *plan.Config) { c.Trace = true })
+	var took [2]time.Duration
+	for b.Loop() {
+		for i, x := range []*boxtest.Box{plain, traced} {
+			start := time.Now()
+			if r := x.Sh(b, loop); r.Exit.Code != 0 {
+				b.Fatalf("%+v", r)
+			}
+			took[i] += time.Since(start)
+		}
+	}
+	b.ReportMetric(float64(took[0].Microseconds())/float64(b.N)/n, "us/plain")
+	b.ReportMetric(float64(took[1].Microseconds())/float64(b.N)/n, "us/recorded")
+}

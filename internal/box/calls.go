@@ -41,6 +41,8 @@ import (
 //	         a process has run. It does not keep the box from ending, being idle
 //	ran      as active, less promptly, by a clock that leaves out what init does for
 //	         the keeper
+//	programs frameReply with events of programs after Since, as soon as there are some,
+//	         or Now. It does not keep the box from ending, being idle
 //	processes, ports      frameReply with what init has seen; ports of one Port alone
 //	                      unless it is 0
 //	signal-process        frameReply, when the signal was sent
@@ -73,6 +75,7 @@ const (
 	opDial          = "dial"
 	opRoot          = "root"
 	opPolicy        = "policy"
+	opPrograms      = "programs"
 	opNet           = "net"
 
 	frameReply wire.FrameType = 64
@@ -103,7 +106,9 @@ type call struct {
 	Exec   *wire.ExecRequest `json:"exec,omitempty"`
 	ExecID string            `json:"exec_id,omitempty"` // signal, cancel, input, wait, forget
 	Signal string            `json:"signal,omitempty"`
-	Since  uint64            `json:"since,omitempty"`  // active, ran
+	Since  uint64            `json:"since,omitempty"`  // active, ran, programs
+	Now    bool              `json:"now,omitempty"`    // programs
+	Kept   uint64            `json:"kept,omitempty"`   // programs
 	Grace  time.Duration     `json:"grace,omitempty"`  // stop
 	PID    int               `json:"pid,omitempty"`    // signal-process
 	Start  uint64            `json:"start,omitempty"`  // signal-process: of the process that is meant, unless 0

@@ -65,6 +65,7 @@ type keeper struct {
 	asking   sync.Mutex    // held from a question to init to its answer
 	answers  chan guest.Message
 	looks    looks
+	programs programRing
 	spawning sync.Mutex // held while a Spawn is put in order and sent
 	spawns   atomic.Uint64
 	buffers  buffers // of what commands print
@@ -218,7 +219,6 @@ func (k *keeper) end() {
 	if k.gate != nil {
 		k.gate.Close()
 	}
-	close(k.ended)
 	k.quit() // nobody waits for an answer any more
 	if k.link != nil {
 		k.link.Shutdown()
@@ -226,7 +226,12 @@ func (k *keeper) end() {
 	if k.served {
 		<-k.over // which commands have begun, and ended, init may have said until its end
 	}
+	// Who stopped the box finds all that it told.
 	k.refused.close()
+	if err := k.leavePrograms(); err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-keeper: leave programs:", err)
+	}
+	close(k.ended)
 	k.endExecs()
 	k.group.remove()
 	k.shares.remove()
@@ -311,6 +316,13 @@ func (k *keeper) receive() {
 				return
 			}
 			k.tellRefused(r)
+		case guest.MsgPrograms:
+			var p guest.Programs
+			if err := m.Decode(&p); err != nil {
+				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+				return
+			}
+			k.programs.add(p)
 		case guest.MsgSeen:
 			if err := k.looks.answer(m); err != nil {
 				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
@@ -466,6 +478,8 @@ func (k *keeper) answer(conn *net.UnixConn) {
 		v, err = k.status()
 	case opSignal:
 		err = k.signal(c.ExecID, c.Signal)
+	case opPrograms:
+		v, err = k.programsAfter(conn, c.Since, c.Kept, c.Now)
 	case opProcesses:
 		v, err = k.list(guest.Look{What: guest.LookProcesses})
 	case opSignalProcess:

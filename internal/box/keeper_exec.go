@@ -114,7 +114,7 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 	if req.Size != nil {
 		e.size = *req.Size
 	}
-	spawn := guest.Spawn{Cmd: req.Cmd, Env: req.Env, Dir: req.Dir, TTY: req.TTY, Size: req.Size}
+	spawn := guest.Spawn{Exec: e.id, Cmd: req.Cmd, Env: req.Env, Dir: req.Dir, TTY: req.TTY, Size: req.Size}
 	var theirs, ours []int
 	defer func() {
 		for _, fd := range theirs {

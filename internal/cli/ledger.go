@@ -282,11 +282,54 @@ numbers.`,
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) error { return a.inspection(w, res) })
+			if res.Record.Kind != "program" {
+				return a.print(res, func(w io.Writer) error { return a.inspection(w, res) })
+			}
+			return a.inspectPrograms(cmd.Context(), c, args[0], res)
 		},
 	}
 	cmd.Flags().Int64Var(&seq, "record", 0, "the record numbered `N`")
 	return cmd
+}
+
+// inspectPrograms shows a record of programs, and each that it stands for.
+func (a *app) inspectPrograms(ctx context.Context, c *client.Client, name string, res wire.LedgerInspection) error {
+	if err := a.print(res, func(w io.Writer) error { return a.inspection(w, wire.LedgerInspection{Record: res.Record}) }); err != nil {
+		return err
+	}
+	for from := int64(0); ; {
+		page, err := c.LedgerPrograms(ctx, name, res.Record.Seq, from)
+		if err != nil {
+			return err
+		}
+		for _, one := range page.Programs {
+			if err := a.print(one, func(w io.Writer) error {
+				_, err := fmt.Fprintln(w, programLine(one))
+				return err
+			}); err != nil {
+				return err
+			}
+		}
+		if from += int64(len(page.Programs)); len(page.Programs) == 0 || from >= page.Total {
+			return nil
+		}
+	}
+}
+
+// programLine shows a program: when it began, its pid, its exit code if it is known, where it
+// ran, and its arguments.
+func programLine(one map[string]any) string {
+	field := func(key, none string) string {
+		if v, ok := one[key]; ok {
+			return tty.Clean(fieldText(v))
+		}
+		return none
+	}
+	none := "-"
+	if one["duration_ns"] != nil {
+		none = "0"
+	}
+	return fmt.Sprintf("%s  %6s  %3s  %s  %s", field("started", "-"), field("pid", "-"), field("code", none), field("dir", "-"), field("args", field("path", "-")))
 }
 
 // inspection writes a record, and then those that belong to it.

@@ -87,6 +87,12 @@ func (boxes) Attach(ctx context.Context, runDir string) (engine.Box, error) {
 	return liveBox{b}, nil
 }
 
+func (boxes) LeftPrograms(runDir string, secret []byte) (wire.ProgramEvents, error) {
+	return box.LeftPrograms(runDir, secret)
+}
+
+func (boxes) ForgetPrograms(runDir string) error { return box.ForgetPrograms(runDir) }
+
 func (b liveBox) Exec(ctx context.Context, req wire.ExecRequest) (io.ReadWriteCloser, error) {
 	s, err := b.Box.Exec(ctx, req)
 	if err != nil {

@@ -219,6 +219,9 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 	if e.hasJournal(rec.ID) {
 		e.tellNet(ctx, s)
 	}
+	if err := s.awaitPrograms(ctx); err != nil {
+		return err
+	}
 	e.endAll(ctx, s, &rec)
 	d := e.debtOf(ctx, &rec)
 	d.Removed = true

@@ -80,6 +80,10 @@ type Boxes interface {
 	// Attach finds the box whose keeper listens in runDir; a NotFound fault
 	// when none does.
 	Attach(ctx context.Context, runDir string) (Box, error)
+	// LeftPrograms gives the beginnings and ends of programs that nobody had kept when a
+	// keeper ended that had been given that JournalKey, until ForgetPrograms. NotFound: there are none.
+	LeftPrograms(runDir string, journalKey []byte) (wire.ProgramEvents, error)
+	ForgetPrograms(runDir string) error
 	// CanLimitCPU says why no box can be held to a share of the processors; nil where
 	// one can.
 	CanLimitCPU() error
@@ -141,6 +145,11 @@ type Box interface {
 	SetPolicy(ctx context.Context, phases []Phase) error
 	// Net tells what is open and went through, in tier supervised.
 	Net(ctx context.Context) (wire.NetNow, error)
+	// Programs gives the beginnings and ends of programs after one of them, as soon as
+	// there are any; the caller has put down those up to kept. Unsupported: they are not told.
+	Programs(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error)
+	// ProgramsNow is the same, and does not wait.
+	ProgramsNow(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error)
 	// OpenRoot gives the root as processes see it, without stopping anybody. The box
 	// does not end, being idle, before that is closed.
 	OpenRoot(ctx context.Context) (*InsideRoot, error)
@@ -301,6 +310,9 @@ type sandbox struct {
 
 	telling sync.Mutex      // held while its journal becomes records
 	net     *journal.Cursor // guarded by telling: up to where it has; nil: unknown
+
+	programs *boxPrograms    // of its box, or of the one before; nil: there is none
+	ending   *endingPrograms // those that are written by who holds the lock; nil: none are
 
 	renames sync.Mutex      // see boxfs.Options.Renames
 	files   map[*Files]bool // guarded by Engine.mu: who has the live root open
@@ -542,10 +554,12 @@ func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) {
 		if _, err := os.Lstat(e.journalDir(s.id)); err == nil {
 			e.watchNet(s, b, rec.Tier == tierSupervised || e.hasDecoys(s.id))
 		}
+		e.watchPrograms(ctx, s, &rec, b, nil)
 	} else if !fault.Is(err, fault.NotFound) {
 		e.Logger.Warn("keeper cannot be reached", "sandbox", s.id, "err", err)
 	}
 	if s.box == nil {
+		e.leftPrograms(ctx, s.id)
 		e.noteHalt(ctx, &rec)
 	}
 	if err := e.loadIndex(s, &rec); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -324,20 +325,26 @@ func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, e
 	}
 	e.tellDenials(ctx, s)
 	code := exit.Code
+	programs := e.endPrograms(ctx, s, &rec)
+	ends := func(x wire.Exit, t taken) []testimony {
+		return slices.Concat(programs.records(), e.exitRecords(ctx, &rec, of, end, x, t))
+	}
 	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseExec, message: e.labelOf(ctx, &rec, req), exit: &code, still: end.Alone && s.begun == begun && !s.mapped,
-		with: func(t taken) []testimony { return e.exitRecords(ctx, &rec, of, end, withHead(exit, t.id, t), t) }})
+		with: func(t taken) []testimony { return ends(withHead(exit, t.id, t), t) }})
 	if err != nil {
+		programs.written(err)
 		e.note(ctx, &rec, e.exitRecords(ctx, &rec, of, end, exit, t)...)
 		e.closed(of.id)
 		return exit, fault.Wrap(err, "the command ended with exit code %d, but what it changed is not in the history yet", code)
 	}
 	exit = withHead(exit, rec.Head, t)
 	if !t.told {
-		err = e.record(ctx, &rec, e.exitRecords(ctx, &rec, of, end, exit, t)...)
+		err = e.record(ctx, &rec, ends(exit, t)...)
 	}
 	if err == nil {
 		e.closed(of.id)
 	}
+	programs.written(err)
 	return exit, err
 }
 

@@ -88,6 +88,10 @@ func (f *fakeBoxes) Start(_ context.Context, c BoxConfig) (Box, Enforced, error)
 	return b, Enforced{Tier: c.Tier}, nil
 }
 
+func (f *fakeBoxes) LeftPrograms(dir string, _ []byte) (wire.ProgramEvents, error) {
+	return wire.ProgramEvents{}, fault.New(fault.NotFound, "no programs were left in %s", dir)
+}
+func (f *fakeBoxes) ForgetPrograms(string) error { return nil }
 func (f *fakeBoxes) Attach(_ context.Context, dir string) (Box, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -207,6 +211,12 @@ func (b *fakeBox) SetPolicy(_ context.Context, phases []Phase) error {
 		return b.setErr()
 	}
 	return nil
+}
+func (b *fakeBox) Programs(context.Context, uint64, uint64) (wire.ProgramEvents, error) {
+	return wire.ProgramEvents{}, fault.New(fault.Unsupported, "no programs are told of")
+}
+func (b *fakeBox) ProgramsNow(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error) {
+	return b.Programs(ctx, after, kept)
 }
 func (b *fakeBox) Net(context.Context) (wire.NetNow, error) {
 	b.mu.Lock()

@@ -171,7 +171,9 @@ func (e *Engine) startTelling(ctx context.Context, s *sandbox, rec *meta.Sandbox
 	if err != nil {
 		return nil, nil, err
 	}
-	return b, e.tell(ctx, rec, append([]testimony{startRecord(enforced)}, more...)...), nil
+	told = e.tell(ctx, rec, append([]testimony{startRecord(enforced)}, more...)...)
+	e.watchPrograms(ctx, s, rec, b, told)
+	return b, told, nil
 }
 
 // startBox starts the box of a sandbox that has none. The caller holds the lock.
@@ -182,6 +184,9 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_
 	// The root of a box that has ended may still be open, and is not to be mounted
 	// twice.
 	if err := e.cutFiles(ctx, s); err != nil {
+		return nil, enforced, err
+	}
+	if err := s.awaitPrograms(ctx); err != nil {
 		return nil, enforced, err
 	}
 	spec, mask, err := e.present(ctx, s, rec)
@@ -223,7 +228,7 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_
 	b, enforced, err = e.Boxes.Start(ctx, BoxConfig{
 		ID: s.id, Name: rec.Name, RunDir: e.runDir(s.id), Spec: spec, Tier: rec.Tier,
 		User: rec.User, Host: rec.Host, Net: rec.Net, Env: rec.Env, Limits: rec.Limits, DiskBy: disk.By, Self: self(rec),
-		Strong: rec.Strong, Trace: rec.Tier == tierSupervised || supervises(rec), Hidden: mask.Places, Evidence: kept, Access: access, Tokens: tokens, Stops: stops, Phases: phases, JournalDir: journal, JournalKey: e.journalAt(s.id).Key, Asks: asks,
+		Strong: rec.Strong, Trace: seesPrograms(rec), Hidden: mask.Places, Evidence: kept, Access: access, Tokens: tokens, Stops: stops, Phases: phases, JournalDir: journal, JournalKey: e.journalAt(s.id).Key, Asks: asks,
 	})
 	if err != nil {
 		return nil, enforced, fault.Wrap(e.blameLimit(ctx, rec, err), "start sandbox %s", rec.Name)

@@ -174,6 +174,8 @@ type records interface {
 	FollowLedger(ctx context.Context, name string, req wire.LedgerRequest, yield func(wire.LedgerRecord) error) error
 	// InspectRecord gives a record with those that belong to it.
 	InspectRecord(ctx context.Context, name string, seq int64) (wire.LedgerInspection, error)
+	// LedgerPrograms gives the programs that one stands for, from one on.
+	LedgerPrograms(ctx context.Context, name string, seq, from int64) (wire.LedgerPrograms, error)
 	// LedgerBlob gives a capture that a record names.
 	LedgerBlob(ctx context.Context, name, blob string) ([]byte, error)
 	// VerifyLedger gives Corrupt for records that are not as they were appended.

@@ -58,6 +58,14 @@ func (s *Server) addLedger(api huma.API) {
 		}) (wire.LedgerInspection, error) {
 			return e.InspectRecord(ctx, in.Name, in.Seq)
 		})
+	plain(s, api, operation("GET", at+"/records/{seq}/programs", "ledgerPrograms", "The programs that a record stands for, 1000 at most", tagLedger, auth.Read),
+		func(ctx context.Context, in *struct {
+			Named
+			Seq  int64 `path:"seq" doc:"the number of the record"`
+			From int64 `query:"from" minimum:"0" doc:"the first of them, from 0"`
+		}) (wire.LedgerPrograms, error) {
+			return e.LedgerPrograms(ctx, in.Name, in.Seq, in.From)
+		})
 	op = operation("GET", at+"/blobs/{blob}", "ledgerBlob", "A capture that a record names", tagLedger, auth.Read)
 	answers(&op, http.StatusOK, asBytes, "what was kept", nil)
 	raw(s, api, op, s.ledgerBlob)

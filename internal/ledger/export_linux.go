@@ -144,12 +144,8 @@ func (x *export) scan() (sum format.Hash, size int64, blobs map[string]bool, err
 		h.Write([]byte{'\n'})
 		size += int64(len(line)) + 1
 		x.leaves = append(x.leaves, r.Leaf)
-		if exit, ok := r.Body.(*format.Exit); ok {
-			for _, o := range exit.Output {
-				if o.Blob != "" {
-					blobs[o.Blob] = true
-				}
-			}
+		for _, name := range r.Captures() {
+			blobs[name] = true
 		}
 	}
 	if chain.Head != x.end.hash {

@@ -143,11 +143,13 @@ var refusals = []check{
 			t.Fatal(err)
 		}
 		evs := b.refusals(t)
-		if sum(evs) != n || evs[0].Syscall != "bpf" {
+		if sum(evs) != n {
 			t.Errorf("%+v", evs)
 		}
-		if last := evs[len(evs)-1]; last.Syscall == "" && last.Reason != wire.RefusedUntold {
-			t.Errorf("%+v", last)
+		for _, ev := range evs { // init may not have come to tell any
+			if ev.Syscall != "bpf" && ev.Reason != wire.RefusedUntold {
+				t.Errorf("%+v", ev)
+			}
 		}
 	}},
 	{"refusals belong to the command that they descend from", process, func(t *testing.T, tier Tier) {

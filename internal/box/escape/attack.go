@@ -54,6 +54,9 @@ type Attack struct {
 	// Touches says that it reads decoys, and prints which (Touched): of each it has to be
 	// told that it was opened.
 	Touches bool
+	// Starts are the names (argv[0]) under which the attempt starts programs, all of
+	// which the record of programs has to have.
+	Starts []string
 	// Killed says that the filter kills the attacker, where this architecture has what it
 	// tries; that is recorded.
 	Killed bool

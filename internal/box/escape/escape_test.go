@@ -591,6 +591,7 @@ func TestEscape(t *testing.T) {
 					continue
 				}
 				t.Run(a.Name, func(t *testing.T) {
+					before := started(t, b, 0, nil)
 					exec := "x-" + a.Name
 					out, exit := run(t, b, wire.ExecRequest{ID: exec, Cmd: []string{attacker, a.Name, string(facts)}, Dir: "/"})
 					switch {
@@ -606,6 +607,9 @@ func TestEscape(t *testing.T) {
 
 						told.has(t, r)
 					}
+					if a.Starts != nil {
+						recorded(t, b, before, a.Starts)
+					}
 				})
 			}
 			t.Run("interpreter-is-the-binary", func(t *testing.T) {
@@ -620,6 +624,42 @@ func TestEscape(t *testing.T) {
 			}
 			o.unharmed(t)
 		})
+	}
+}
+
+// started calls see with every program that was started after an event, and gives the
+// last event.
+func started(t *testing.T, b *box.Box, after uint64, see func(*wire.StartedProgram)) uint64 {
+	t.Helper()
+	for {
+		p, err := b.ProgramsNow(t.Context(), after, after)
+		if err != nil || after > 0 && p.Dropped > 0 {
+			t.Fatalf("after %d: %d dropped, %v", after, p.Dropped, err)
+		}
+		for _, e := range p.Events {
+			if e.Began != nil && see != nil {
+				see(e.Began)
+			}
+		}
+		if after = p.Next; len(p.Events) == 0 {
+			return after
+		}
+	}
+}
+
+// recorded proves that an attack's programs are in the record.
+func recorded(t *testing.T, b *box.Box, after uint64, names []string) {
+	t.Helper()
+	seen := map[string]int{}
+	started(t, b, after, func(p *wire.StartedProgram) {
+		if len(p.Args) > 0 {
+			seen[p.Args[0]]++
+		}
+	})
+	for _, n := range names {
+		if seen[n] == 0 || n == "unseen-crowd" && seen[n] != 64 {
+			t.Errorf("%q is recorded %d times", n, seen[n])
+		}
 	}
 }
 
@@ -647,7 +687,7 @@ func TestTheCorpusBites(t *testing.T) {
 func TestEveryAttackLeavesARecordOrSaysWhyNot(t *testing.T) {
 	t.Parallel()
 	for _, a := range escape.Attacks {
-		leaves := a.Touches || a.Told != "" || a.Because != "" || len(a.Refused) > 0 || a.Killed
+		leaves := a.Touches || a.Told != "" || a.Because != "" || len(a.Refused) > 0 || a.Killed || a.Starts != nil
 		if leaves == (a.None != "") {
 			t.Errorf("%s leaves %q, or none: %q", a.Name, a.Recorded(), a.None)
 		}

@@ -118,6 +118,8 @@ var procAttacks = []Attack{
 		}
 		return errors.New("the victim says")
 	}},
+	{Name: "start-unseen", What: "start a program that is not recorded: out of memory, under a tracer, by the x32 number, for a moment, with many at once (the record says)",
+		Starts: unseen, Run: startUnseen},
 	{Name: "signal-init", None: Kernel, What: "kill init, by every signal and every call", Run: func(f Facts) error {
 		for sig := unix.Signal(1); sig <= 64; sig++ {
 			_ = unix.Kill(1, sig)
@@ -246,4 +248,43 @@ var procAttacks = []Attack{
 		_, err := unix.SysvShmGet(f.ShmKey, 0, 0)
 		return err
 	}},
+}
+
+// unseen are the names under which startUnseen starts programs.
+var unseen = []string{"unseen-memory", "unseen-traced", "unseen-brief", "unseen-crowd"}
+
+// startUnseen starts programs in ways that a record may miss.
+func startUnseen(Facts) error {
+	program, err := os.ReadFile("/bin/true")
+	if err != nil {
+		return err
+	}
+	fd, err := unix.MemfdCreate("unseen", 0)
+	if err != nil {
+		return err
+	}
+	memory := os.NewFile(uintptr(fd), "memory")
+	defer memory.Close()
+	if _, err := memory.Write(program); err != nil {
+		return err
+	}
+	errs := []error{(&exec.Cmd{Path: fmt.Sprintf("/proc/self/fd/%d", fd), Args: []string{"unseen-memory"}}).Run()}
+	traced := &exec.Cmd{Path: "/bin/true", Args: []string{"unseen-traced"}, SysProcAttr: &syscall.SysProcAttr{Ptrace: true}}
+	if err := traced.Start(); err == nil {
+		_ = traced.Process.Kill()
+		_ = traced.Wait() // that it was killed
+	}
+	errs = append(errs, (&exec.Cmd{Path: "/bin/true", Args: []string{"unseen-brief"}}).Run())
+	done := make(chan error)
+	for range 64 {
+		go func() { done <- (&exec.Cmd{Path: "/bin/true", Args: []string{"unseen-crowd"}}).Run() }()
+	}
+	for range 64 {
+		errs = append(errs, <-done)
+	}
+	name, _ := unix.BytePtrFromString("/bin/true")
+	if err := sys(0x40000000+520, ptr(name), 0, 0); !errors.Is(err, unix.ENOSYS) {
+		return nil
+	}
+	return errors.Join(append(errs, errors.New("the record says"))...)
 }

@@ -73,6 +73,9 @@ func (a Attack) Recorded() string {
 	if a.Because != "" {
 		all = append(all, "network: "+a.Because)
 	}
+	if a.Starts != nil {
+		all = append(all, "program: each that it starts")
+	}
 	if a.None != "" {
 		all = append(all, "none: "+a.None)
 	}

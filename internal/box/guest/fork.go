@@ -20,19 +20,23 @@ import (
 type command struct {
 	file      string
 	args, env []string
-	files     [3]int // none of them below 3
-	tty       bool   // files[0] becomes its controlling terminal
-	open      uint64 // RLIMIT_NOFILE, both limits
+	files     [3]int      // none of them below 3
+	tty       bool        // files[0] becomes its controlling terminal
+	open      unix.Rlimit // RLIMIT_NOFILE
+	child     *int32      // where the child's number is before it runs
 }
 
-// forkLimited is syscall.ForkExec for a command that may have so many files open.
+// forkOpenly is syscall.ForkExec for a command of which more is wanted.
+//
 // RLIMIT_NOFILE belongs to a process, and what was given up of the hard limit cannot be
 // had again: so it is set between fork and exec, which package syscall does not do, and
-// init keeps its own. It forks as fork(2) does, which takes longer than what package
-// syscall does by the size of init's page tables.
+// init keeps its own. And where programs are recorded the child's execve is answered by
+// other threads of this process: package syscall would hold them up, since its thread
+// waits in vfork(2) without the Go scheduler's knowing. It forks as fork(2) does, which
+// takes longer than what package syscall does by the size of init's page tables.
 //
 // It is called by the launcher's thread alone, whose confinement the child has.
-func forkLimited(c command) (pid int, err error) {
+func forkOpenly(c command) (pid int, err error) {
 	file, err := unix.BytePtrFromString(c.file)
 	if err != nil {
 		return 0, err
@@ -50,12 +54,7 @@ func forkLimited(c command) (pid int, err error) {
 			return 0, fault.New(fault.Internal, "a command is given descriptor %d", f)
 		}
 	}
-	var own unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
-		return 0, err
-	}
-	n := min(c.open, own.Max)
-	k := &kid{file: file, argv: &argv[0], envv: &envv[0], files: c.files, tty: c.tty, limit: unix.Rlimit{Cur: n, Max: n}}
+	k := &kid{file: file, argv: &argv[0], envv: &envv[0], files: c.files, tty: c.tty, limit: c.open, pid: c.child}
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
 		return 0, err
@@ -91,6 +90,39 @@ func forkLimited(c command) (pid int, err error) {
 	}
 }
 
+// openFiles gives the RLIMIT_NOFILE of commands, of which files is the policy's limit, or
+// 0 for none. Then it is what init was started with. The Go run time has raised that,
+// remembers it, and tells nobody, but puts it in force for each child (package syscall):
+// so one is started, looked at before it runs, and ended. Called before anything is
+// reaped, on a thread that the caller has locked.
+func openFiles(files uint64) (l unix.Rlimit, err error) {
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return l, fault.Wrap(err, "read the limit of open files")
+	}
+	if files > 0 {
+		n := min(files, l.Max)
+		return unix.Rlimit{Cur: n, Max: n}, nil
+	}
+	pid, err := syscall.ForkExec("/proc/self/exe", []string{Argv0}, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Ptrace: true}})
+	if err != nil {
+		l.Cur = min(l.Cur, leastOpen) // where nobody may be traced
+		return l, nil
+	}
+	defer func() {
+		_ = unix.Kill(pid, unix.SIGKILL)
+		for {
+			var ws unix.WaitStatus
+			if _, err := unix.Wait4(pid, &ws, unix.WALL, nil); !errors.Is(err, unix.EINTR) && (err != nil || !ws.Stopped()) {
+				return
+			}
+		}
+	}()
+	return l, fault.Wrap(unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &l), "read the limit of open files of commands")
+}
+
+// leastOpen is the soft limit that most systems give.
+const leastOpen = 1024
+
 // readFull reads until p is full or there is no more.
 func readFull(fd int, p []byte) (n int, err error) {
 	for n < len(p) {
@@ -118,7 +150,8 @@ type kid struct {
 	files      [3]int
 	tty        bool
 	limit      unix.Rlimit
-	told       int // where it tells what failed
+	pid        *int32 // in the parent
+	told       int    // where it tells what failed
 	failed     uint32
 	before     uint64 // signal mask
 	action     [4]uintptr
@@ -135,7 +168,7 @@ func (k *kid) fork() (pid int, errno unix.Errno) {
 	if _, _, errno = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&k.before)), 8, 0, 0); errno != 0 {
 		return 0, errno
 	}
-	child, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	child, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD|unix.CLONE_PARENT_SETTID), 0, uintptr(unsafe.Pointer(k.pid)), 0, 0, 0)
 	if child == 0 && errno == 0 {
 		k.become()
 	}

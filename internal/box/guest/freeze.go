@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,7 +21,8 @@ import (
 // network file system cannot be stopped.
 const freezePatience = 10 * time.Second
 
-// freezer makes every process stand still.
+// freezer makes every process stand still. Its methods are called with the turns held
+// for writing.
 //
 // BUG(signals): without a control group this is SIGSTOP and SIGCONT. A process
 // with a handler for SIGCONT runs it at thaw, and one that is traced by another
@@ -33,27 +33,20 @@ type freezer struct {
 	pid1    bool
 	outside bool // for captures the keeper freezes the control group
 
-	mu      sync.Mutex // held from freeze to thaw, and while a command is started
-	stopped []int      // by us, parents first
+	stopped []int // by us, parents first; of whoever holds the turns
 }
 
 // forPromotion is notify.Options.Freeze.
 func (f *freezer) forPromotion() (thaw func(), err error) {
-	f.mu.Lock()
 	if _, err := f.stop(); err != nil {
-		f.cont()
-		f.mu.Unlock()
+		f.thaw()
 		return nil, err
 	}
-	return func() {
-		f.cont()
-		f.mu.Unlock()
-	}, nil
+	return f.thaw, nil
 }
 
 // freeze stops everything for a capture; thaw must follow unless it fails.
 func (f *freezer) freeze(childless bool) (Frozen, error) {
-	f.mu.Lock()
 	if f.outside {
 		return Frozen{}, nil // nothing of ours is half done
 	}
@@ -61,8 +54,7 @@ func (f *freezer) freeze(childless bool) (Frozen, error) {
 	if !childless {
 		var err error
 		if list, err = f.stop(); err != nil {
-			f.cont()
-			f.mu.Unlock()
+			f.thaw()
 			return Frozen{}, err
 		}
 	}
@@ -88,11 +80,6 @@ func (f *freezer) mapped() Mapped {
 
 // thaw ends a freeze.
 func (f *freezer) thaw() {
-	f.cont()
-	f.mu.Unlock()
-}
-
-func (f *freezer) cont() {
 	for _, pid := range slices.Backward(f.stopped) {
 		_ = unix.Kill(pid, unix.SIGCONT)
 	}

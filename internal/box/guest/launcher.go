@@ -9,6 +9,7 @@ import (
 	"path"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -27,7 +28,16 @@ type launcher struct {
 	refusals seccomp.Refusals // what the listener refuses; nil for nothing
 	untold   error            // why it does not, though it should
 	work     chan func()
+	open     unix.Rlimit // of commands, where forkOpenly starts them
+	child    int32       // atomic; the process that is being made a command, or 0
 }
+
+// openly says that commands are started by forkOpenly.
+func (l *launcher) openly() bool { return l.guest.Files > 0 || l.guest.Trace }
+
+// isChild reports whether a process is about to become a command. It knows before the
+// process runs.
+func (l *launcher) isChild(pid int) bool { return int(atomic.LoadInt32(&l.child)) == pid }
 
 // newLauncher starts the thread and confines it. It lasts as long as the
 // process.
@@ -60,6 +70,12 @@ func (l *launcher) confine() error {
 	unix.Umask(0o022)
 	if g.Tier == plan.TierWorkspace {
 		return nil
+	}
+	if l.openly() {
+		var err error
+		if l.open, err = openFiles(g.Files); err != nil {
+			return err
+		}
 	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fault.Wrap(err, "set no_new_privs")
@@ -177,8 +193,9 @@ func (l *launcher) fork(s Spawn, files []int) Spawned {
 	file, err := lookUp(s.Cmd[0], env)
 	if err == nil {
 		var pid int
-		if n := l.guest.Files; n > 0 {
-			pid, err = forkLimited(command{file: file, args: s.Cmd, env: env, files: [3]int(files), tty: s.TTY, open: n})
+		if l.openly() {
+			pid, err = forkOpenly(command{file: file, args: s.Cmd, env: env, files: [3]int(files), tty: s.TTY, open: l.open, child: &l.child})
+			atomic.StoreInt32(&l.child, 0)
 		} else {
 			pid, err = syscall.ForkExec(file, s.Cmd, &syscall.ProcAttr{
 				Env:   env,

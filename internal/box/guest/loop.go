@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync"
 	"syscall"
 	"unsafe"
 
@@ -28,9 +27,7 @@ type daemon struct {
 	pts      int // the directory of ptmx, O_PATH
 	launcher *launcher
 	freezer  *freezer
-	// notified is held while a notification changes files; taken before the
-	// freezer's lock. nil without a listener.
-	notified *sync.RWMutex
+	turns    turns
 	programs *programs // nil where they are not noted
 	refused  *refusals // nil where they are not told
 	onlooker onlooker
@@ -123,6 +120,9 @@ func (d *daemon) collect(pid int) error {
 	var ws unix.WaitStatus
 	var used unix.Rusage
 	got, err := unix.Wait4(pid, &ws, unix.WALL|unix.WNOHANG, &used)
+	if err == nil && got == pid {
+		d.programs.reaped(pid, uint32(ws))
+	}
 	if err != nil || got != pid || !d.commands[pid] {
 		return nil //nolint:nilerr // an orphan; whoever waited for it is gone
 	}
@@ -130,7 +130,10 @@ func (d *daemon) collect(pid int) error {
 	alone := d.childless()
 	if alone {
 		d.settle()
-		d.programs.take() // who captures now need not freeze, and knows the command
+		d.programs.label() // who captures now need not freeze, and knows the command
+	}
+	if _, err := d.programs.tell(); err != nil { // who learns of the end knows what began
+		return err
 	}
 	if err := d.refused.tell(d.link); err != nil {
 		return err
@@ -146,9 +149,9 @@ func resources(u *unix.Rusage) wire.Resources {
 // settle waits until nothing is done any more for callers that are dead. While
 // the sandbox is frozen nothing is.
 func (d *daemon) settle() {
-	if d.notified != nil && !d.frozen {
-		d.notified.Lock()
-		d.notified.Unlock() //nolint:staticcheck // its being free is all that is wanted
+	if !d.frozen {
+		d.turns.Lock()
+		d.turns.Unlock() //nolint:staticcheck // its being free is all that is wanted
 	}
 }
 
@@ -224,10 +227,10 @@ func (d *daemon) spawn(m Message) error {
 	if len(s.Cmd) == 0 {
 		return d.link.Send(MsgSpawned, Spawned{Err: wireError(fault.New(fault.Invalid, "no command was given"))})
 	}
-	// A promotion must not be seen half done.
-	d.freezer.mu.Lock()
+	d.turns.starting.Lock()
+	d.programs.starting(s.Exec)
 	r := d.launcher.start(s, files)
-	d.freezer.mu.Unlock()
+	d.turns.starting.Unlock()
 	if r.PID == 0 {
 		return d.link.Send(MsgSpawned, r)
 	}
@@ -346,18 +349,14 @@ func (d *daemon) freeze() error {
 	if d.frozen {
 		return d.link.Send(MsgFrozen, Frozen{Err: wireError(fault.New(fault.Conflict, "the sandbox is frozen already"))})
 	}
-	if d.notified != nil {
-		d.notified.Lock()
-	}
+	d.turns.Lock()
 	f, err := d.freezer.freeze(d.childless())
 	if err != nil {
-		if d.notified != nil {
-			d.notified.Unlock()
-		}
+		d.turns.Unlock()
 		return d.link.Send(MsgFrozen, Frozen{Err: wireError(err)})
 	}
 	d.frozen = true
-	f.Programs = d.programs.take()
+	f.Programs = d.programs.label()
 	return d.link.Send(MsgFrozen, f)
 }
 
@@ -365,9 +364,7 @@ func (d *daemon) thaw() error {
 	if d.frozen {
 		d.frozen = false
 		d.freezer.thaw()
-		if d.notified != nil {
-			d.notified.Unlock()
-		}
+		d.turns.Unlock()
 	}
 	if err := d.link.Send(MsgThawed, nil); err != nil {
 		return err

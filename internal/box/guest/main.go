@@ -141,14 +141,17 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 			weak = append(weak, plan.Item{Name: "renames", State: plan.Weak, Detail: strconv.Quote(err.Error()) +
 				": directories of lower layers are not moved (EXDEV: programs copy them) until /" + rootspec.Workshop + " is removed"})
 		}
-		d.notified = new(sync.RWMutex)
-		opt := notify.Options{Emulate: g.Emulate, Lock: d.notified, Freeze: d.freezer.forPromotion}
+		opt := notify.Options{Emulate: g.Emulate, Lock: &d.turns, Freeze: d.freezer.forPromotion}
 		if d.refused != nil {
 			opt.Refusals, opt.Refused = d.launcher.refusals, d.refused.add
 		}
 		if g.Trace {
-			d.programs = newPrograms()
-			opt.Began = d.programs.add
+			if d.programs, err = newPrograms(d.link, d.launcher.isChild); err != nil {
+				return nil, err
+			}
+			opt.Asked, opt.Unasked, opt.Began = d.programs.asked, d.programs.unasked, d.programs.began
+			runtime.GOMAXPROCS(runtime.NumCPU() + 1) // one may linger: notify.Serve
+			go d.programs.watch()
 		}
 		// It ends with this process: nothing outlives PID 1.
 		go func() {

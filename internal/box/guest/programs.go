@@ -3,207 +3,344 @@
 package guest
 
 import (
-	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// What is kept of the programs of one interval. The bytes are such that the list
-// fits into a frame of the keeper (wire.MaxFrame) even where JSON needs six for
-// one.
+// Bounds of what is kept of programs. What is beyond is counted.
 const (
-	maxPrograms     = 256
-	maxDetails      = 64 // programs in the list above which no detail is added
-	maxProgramBytes = 128 << 10
-	// maxKnown bounds how many processes are remembered, to find out who was
-	// started by whom.
-	maxKnown = 4096
-	// maxUp is how many processes up a program's origin is looked for.
+	// maxProgramArgs is how many bytes of a program's arguments are kept, and
+	// maxProgramPath of its own path and its directory's.
+	maxProgramArgs = 4 << 10
+	maxProgramPath = unix.PathMax
+	// maxPending bounds the events, and their bytes, that the keeper has not taken.
+	maxPending      = 8192
+	maxPendingBytes = 4 << 20
+	// maxBatch is how many bytes travel in a message.
+	maxBatch = 256 << 10
+	// maxAlive is how many processes are remembered while they live. What the others
+	// execute is told as it was asked for, without an end.
+	maxAlive = 8192
+	// maxUp is how many processes up a program's parent is looked for.
 	maxUp = 16
 )
 
-// programs notes the programs that are started, from one freeze to the next. A
-// program that was started below another one of the same interval is a detail of
-// it: when room is short, details go first. A nil one notes nothing.
+// programs records the programs of a box, from what notify tells to the keeper. A nil one
+// records nothing.
+//
+// What a process asks for (asked.go) is one of these in the end:
+//
+//	begun  it is another file than before, or made the call with which programs begin:
+//	       file, arguments and directory are read of /proc then
+//	asked  it asked again, is gone, or has stayed what it was: the sandbox's own word
 type programs struct {
-	mu    sync.Mutex
-	list  []wire.Program // guarded by mu; oldest first
-	bytes int            // guarded by mu; of list
-	above map[int]int    // guarded by mu; processes to the nearest program at or above them, 0: none
+	link  *Link
+	child func(pid int) bool // it is about to become a command
+	ends  *ends
+	begun atomic.Uint64 // the last id
+	idle  atomic.Bool   // watch waits for somebody to wake it
+	later *time.Timer   // wakes it for what was asked and has not come about
+
+	mu      sync.Mutex
+	exec    string         // guarded by mu; of the command that is being started
+	alive   map[int]*alive // guarded by mu; by pid
+	waiting map[int]*alive // guarded by mu; those of them with asks
+	newest  *alive         // guarded by mu; whose ask came last; nil: it was told already
+	pending []ProgramEvent // guarded by mu
+	bytes   int            // guarded by mu; of pending
+	dropped uint64         // guarded by mu; events since those that were told
+	labels  labels         // guarded by mu
+	since   uint64         // guarded by mu; the last id before labels
+
+	telling sync.Mutex // held while events are sent, so that they keep their order; before mu
 }
 
-func newPrograms() *programs { return &programs{above: map[int]int{}} }
+// alive is a process that executed something, or asked for it.
+type alive struct {
+	id, parent uint64 // of the program that it is known to be, or 0, and of what is above it
+	exec       string
+	pid, ppid  int
+	fd         int // its pidfd
+	file       fileID
+	asks       []ask // oldest first
+}
 
-// add is notify.Options.Began.
-func (p *programs) add(pid int) {
+func newPrograms(link *Link, child func(pid int) bool) (*programs, error) {
+	e, err := newEnds()
+	p := &programs{link: link, child: child, ends: e, alive: map[int]*alive{}, waiting: map[int]*alive{}}
+	p.later = time.AfterFunc(time.Hour, p.wake)
+	p.later.Stop()
+	return p, err
+}
+
+// starting names the command that is started next.
+func (p *programs) starting(exec string) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	p.exec = exec
+	p.mu.Unlock()
+}
+
+// process gives what is known of the process of a thread, which stands still; nil where
+// there is no room, or the thread is gone. p.mu is held.
+func (p *programs) process(tid int) *alive {
+	if a := p.living(tid); a != nil {
+		return a
+	}
+	pid, fd := tid, pidfdOpen(tid)
+	if fd < 0 { // it is not the first of its process
+		if pid = processOf(tid); pid == tid {
+			return nil
+		}
+		if a := p.living(pid); a != nil {
+			return a
+		}
+		if fd = pidfdOpen(pid); fd < 0 {
+			return nil
+		}
+	}
+	a := &alive{pid: pid, fd: fd}
+	a.ppid, _ = parentOf(fd, pid)
+	if p.child(pid) {
+		a.exec = p.exec
+	} else if above := p.above(a.ppid); above != nil {
+		a.parent, a.exec = above.id, above.exec
+		if above.id == 0 { // it has asked, and not become anything
+			a.parent = above.parent
+		}
+	}
+	if len(p.alive) >= maxAlive || p.ends.add(fd, pid) != nil {
+		unix.Close(fd)
+		a.fd = -1
+		return a
+	}
+	p.alive[pid] = a
+	return a
+}
+
+// living gives what is known of the process that has a number now. p.mu is held.
+func (p *programs) living(pid int) *alive {
+	a := p.alive[pid]
+	if a == nil {
+		return nil
+	}
+	// Its number is another's only when it is gone.
+	if unix.PidfdSendSignal(a.fd, 0, nil, 0) == unix.ESRCH {
+		p.end(a)
+		return nil
+	}
+	return a
+}
+
+// above finds the nearest known process at or above one. p.mu is held.
+func (p *programs) above(pid int) *alive {
+	for range maxUp {
+		if pid <= 1 {
+			return nil
+		}
+		if a := p.living(pid); a != nil {
+			return a
+		}
+		fd := pidfdOpen(pid)
+		if fd < 0 {
+			return nil
+		}
+		up, ok := parentOf(fd, pid)
+		unix.Close(fd)
+		if !ok {
+			return nil
+		}
+		pid = up
+	}
+	return nil
+}
+
+// end notes that a process has ended, and forgets it. What it asked for last may have come
+// about: if it was nothing before, its end is that one's. p.mu is held.
+func (p *programs) end(a *alive) {
+	if status, ok := exitOf(a.fd, a.pid); ok {
+		p.endWith(a, &status)
+	} else {
+		p.endWith(a, nil)
+	}
+}
+
+// reaped says how a child of init ended, which has just been waited for.
+func (p *programs) reaped(pid int, status uint32) {
+	if p == nil {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.above) >= maxKnown {
-		p.forget()
-	}
-	parent, ok := p.origin(pid)
-	if !ok {
-		return
-	}
-	p.above[pid] = pid
-	if parent != 0 && (p.full() || len(p.list) >= maxDetails) {
-		if parent != pid {
-			p.list[len(p.list)-1].Unlisted++
-		}
-		return
-	}
-	n := wire.Program{PID: pid, Parent: parent, Args: arguments(pid), Started: time.Now()}
-	if parent == 0 {
-		n.Dir, _ = os.Readlink("/proc/" + strconv.Itoa(pid) + "/cwd")
-	}
-	for len(p.list) > 0 && p.full() {
-		p.drop()
-	}
-	p.list = append(p.list, n)
-	p.bytes += size(n)
-}
-
-func (p *programs) full() bool { return len(p.list) >= maxPrograms || p.bytes >= maxProgramBytes }
-
-// drop takes the oldest detail out of the list, or, when there is none, the
-// oldest program. Its neighbour stands for it.
-func (p *programs) drop() {
-	i := max(0, slices.IndexFunc(p.list, func(n wire.Program) bool { return n.Parent != 0 }))
-	gone := p.list[i]
-	p.bytes -= size(gone)
-	p.list = slices.Delete(p.list, i, i+1)
-	if len(p.list) > 0 {
-		p.list[max(0, i-1)].Unlisted += 1 + gone.Unlisted
+	if a := p.alive[pid]; a != nil {
+		p.endWith(a, &status)
 	}
 }
 
-// size is about how much of a frame a program takes, if each byte takes one.
-func size(n wire.Program) int {
-	bytes := 32 + len(n.Dir)
-	for _, a := range n.Args {
-		bytes += len(a) + 1
-	}
-	return bytes
-}
-
-// origin finds the nearest program of this interval at or above a process. A
-// thread that is not its process's first has none: it is not the beginning of a
-// program.
-func (p *programs) origin(pid int) (found int, ok bool) {
-	if found, known := p.above[pid]; known {
-		return found, true
-	}
-	way := make([]int, 0, maxUp)
-	for known := false; len(way) < maxUp && pid > 1 && !known; {
-		up, ok := parent(pid)
-		if !ok {
-			if len(way) == 0 {
-				return 0, false
+// endWith is end, of a status that is known already; nil: it is not. p.mu is held.
+func (p *programs) endWith(a *alive, status *uint32) {
+	e := ProgramEnded{At: time.Now(), Status: status}
+	for i, x := range a.asks {
+		if x.told == 0 {
+			ends := a.id == 0 && i == len(a.asks)-1
+			id := p.tellAsked(a, x, !ends)
+			if ends {
+				a.id = id
 			}
-			break
-		}
-		way = append(way, pid)
-		pid = up
-		found, known = p.above[pid]
-	}
-	for _, w := range way {
-		p.above[w] = found
-	}
-	return found, true
-}
-
-// pidfdInfo is struct pidfd_info (linux/pidfd.h, Linux 6.13).
-type pidfdInfo struct {
-	mask, cgroup    uint64
-	pid, tgid, ppid uint32
-	_               [9]uint32
-}
-
-const pidfdGetInfo = 0xc040ff0b // _IOWR(0xff, 11, struct pidfd_info)
-
-// parent gives the process that pid is a child of; not of a thread. It asks a
-// descriptor, which costs a tenth of what a file of /proc does.
-func parent(pid int) (int, bool) {
-	// None of these calls blocks, so the Go scheduler need not be told of them.
-	fd, _, e := unix.RawSyscall(unix.SYS_PIDFD_OPEN, uintptr(pid), 0, 0)
-	if e != 0 {
-		return 0, false
-	}
-	var info pidfdInfo
-	_, _, e = unix.RawSyscall(unix.SYS_IOCTL, fd, pidfdGetInfo, uintptr(unsafe.Pointer(&info)))
-	_, _, _ = unix.RawSyscall(unix.SYS_CLOSE, fd, 0, 0)
-	if e == 0 {
-		return int(info.ppid), true
-	}
-	st, ok := readStat("/proc/" + strconv.Itoa(pid) + "/stat")
-	return st.ppid, ok
-}
-
-// What is kept of a program's arguments, and the word that stands for the rest.
-const (
-	maxArgs     = 64
-	maxArgBytes = 4 << 10
-	cutMark     = "..."
-)
-
-// arguments reads those of a process.
-func arguments(pid int) []string {
-	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/cmdline", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil
-	}
-	defer unix.Close(fd)
-	var buf [maxArgBytes]byte
-	n := 0
-	for n < len(buf) { // a read ends with a page of the program's
-		m, err := unix.Read(fd, buf[n:])
-		if err != nil || m <= 0 {
-			break
-		}
-		n += m
-	}
-	text, whole := strings.CutSuffix(string(buf[:n]), "\x00")
-	if n == 0 {
-		return nil
-	}
-	args := strings.SplitN(text, "\x00", maxArgs+1)
-	switch {
-	case len(args) > maxArgs:
-		args[maxArgs] = cutMark
-	case !whole || n == len(buf):
-		args[len(args)-1] += cutMark
-	}
-	return args
-}
-
-// forget drops the processes that have ended, and all if that does not help.
-func (p *programs) forget() {
-	for pid := range p.above {
-		if unix.Kill(pid, 0) == unix.ESRCH {
-			delete(p.above, pid)
 		}
 	}
-	if len(p.above) > maxKnown/2 {
-		clear(p.above)
+	if e.ID = a.id; e.ID != 0 {
+		p.add(ProgramEvent{Ended: &e})
+	}
+	p.ends.remove(a.fd)
+	delete(p.alive, a.pid)
+	delete(p.waiting, a.pid)
+}
+
+// add puts an event in line. p.mu is held.
+func (p *programs) add(e ProgramEvent) {
+	if len(p.pending) >= maxPending || p.bytes >= maxPendingBytes {
+		p.dropped++
+		return
+	}
+	p.pending = append(p.pending, e)
+	p.bytes += e.size()
+}
+
+// size is how many bytes of memory an event takes, about.
+func (e ProgramEvent) size() int {
+	if e.Began == nil {
+		return 64
+	}
+	return 192 + len(e.Began.Exe) + len(e.Began.Args) + len(e.Began.Dir)
+}
+
+// tell sends the keeper what is known by now: all that began, and all that ended. due says
+// when to look again at what was asked for; 0: nothing was.
+func (p *programs) tell() (due time.Duration, err error) {
+	if p == nil {
+		return 0, nil
+	}
+	p.telling.Lock()
+	defer p.telling.Unlock()
+	ended := p.ends.ready()
+	p.mu.Lock()
+	for fd, pid := range ended {
+		if a := p.alive[pid]; a != nil && a.fd == fd {
+			p.end(a)
+		}
+	}
+	due = p.settleDue(time.Now())
+	events, dropped := p.pending, p.dropped
+	p.pending, p.bytes, p.dropped = nil, 0, 0
+	p.mu.Unlock()
+	for len(events) > 0 || dropped > 0 {
+		n, size := 0, 0
+		for n < len(events) && size < maxBatch {
+			size += events[n].size()
+			n++
+		}
+		if err := p.link.Send(MsgPrograms, Programs{Events: events[:n], Dropped: dropped}); err != nil {
+			return 0, err
+		}
+		events, dropped = events[n:], 0
+	}
+	return due, nil
+}
+
+// pause is how long events gather before they are told, and so how precisely the time
+// of an end is known.
+const pause = 10 * time.Millisecond
+
+// watch tells of programs as they begin and end, for as long as this process lives. It is
+// woken up once in a pause at most, and never while nothing begins or ends.
+func (p *programs) watch() {
+	for {
+		p.idle.Store(true)
+		if p.any() {
+			p.wake()
+		}
+		if p.ends.wait() != nil {
+			return
+		}
+		p.idle.Store(false)
+		time.Sleep(pause)
+		due, err := p.tell()
+		if err != nil {
+			return
+		}
+		if due > 0 {
+			p.later.Reset(due)
+		}
 	}
 }
 
-// take gives what was noted and begins anew.
-func (p *programs) take() []wire.Program {
+// any reports whether there is something to tell.
+func (p *programs) any() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.pending) > 0 || p.dropped > 0
+}
+
+// wake ends watch's waiting.
+func (p *programs) wake() {
+	if p.idle.CompareAndSwap(true, false) {
+		p.ends.wake()
+	}
+}
+
+// label gives the programs since it was called last, to label a snapshot.
+func (p *programs) label() []wire.Program {
 	if p == nil {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	list := p.list
-	p.list, p.bytes, p.above = nil, 0, map[int]int{}
+	list := p.labels.list
+	p.labels, p.since = labels{}, p.begun.Load()
 	return list
+}
+
+// What a label has of a program's arguments, and the word that stands for the rest.
+const (
+	maxArgs = 64
+	cutMark = "..."
+)
+
+// label1 notes a program for a label. p.mu is held.
+func (p *programs) label1(n *Program) {
+	l := wire.Program{PID: n.PID, Dir: string(n.Dir), Started: n.Started}
+	switch {
+	case n.Before > p.since:
+		l.Parent = n.PID
+	case n.Parent > p.since:
+		l.Parent = p.pidOf(n)
+	}
+	text, whole := strings.CutSuffix(string(n.Args), "\x00")
+	l.Args = strings.SplitN(text, "\x00", maxArgs+1)
+	switch {
+	case len(l.Args) > maxArgs:
+		l.Args[maxArgs] = cutMark
+	case !whole || n.Cut != 0:
+		l.Args[len(l.Args)-1] += cutMark
+	}
+	p.labels.add(l)
+}
+
+// pidOf gives the process of a program's parent. p.mu is held.
+func (p *programs) pidOf(n *Program) int {
+	for _, a := range p.alive {
+		if a.id == n.Parent {
+			return a.pid
+		}
+	}
+	return n.PPID
 }

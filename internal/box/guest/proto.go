@@ -46,29 +46,32 @@ type Kind byte
 //	Counted   init    Counted    -; answers Count
 //	Clock     keeper  -          -
 //	Clocked   init    Clocked    -; answers Clock
+//	Programs  init    Programs   -; at any time, and before the Exited of a command
+//	                             all that is known by then
 //	Look      keeper  Look       -; any number at once
 //	Seen      init    Seen       a socket, to a Look at LookDial that went well;
 //	                             answers the Look with its ID, in any order
 const (
-	MsgSetup   Kind = 'C'
-	MsgReady   Kind = 'R'
-	MsgSpawn   Kind = 'S'
-	MsgSpawned Kind = 's'
-	MsgExited  Kind = 'e'
-	MsgKill    Kind = 'K'
-	MsgFreeze  Kind = 'F'
-	MsgFrozen  Kind = 'f'
-	MsgThaw    Kind = 'T'
-	MsgThawed  Kind = 't'
-	MsgMap     Kind = 'M'
-	MsgMapped  Kind = 'm'
-	MsgCount   Kind = 'N'
-	MsgCounted Kind = 'n'
-	MsgClock   Kind = 'A'
-	MsgClocked Kind = 'a'
-	MsgLook    Kind = 'L'
-	MsgSeen    Kind = 'l'
-	MsgRefused Kind = 'd'
+	MsgSetup    Kind = 'C'
+	MsgReady    Kind = 'R'
+	MsgSpawn    Kind = 'S'
+	MsgSpawned  Kind = 's'
+	MsgExited   Kind = 'e'
+	MsgKill     Kind = 'K'
+	MsgFreeze   Kind = 'F'
+	MsgFrozen   Kind = 'f'
+	MsgThaw     Kind = 'T'
+	MsgThawed   Kind = 't'
+	MsgMap      Kind = 'M'
+	MsgMapped   Kind = 'm'
+	MsgCount    Kind = 'N'
+	MsgCounted  Kind = 'n'
+	MsgClock    Kind = 'A'
+	MsgClocked  Kind = 'a'
+	MsgPrograms Kind = 'P'
+	MsgLook     Kind = 'L'
+	MsgSeen     Kind = 'l'
+	MsgRefused  Kind = 'd'
 )
 
 // Ready says that commands can be started, or why not.
@@ -79,6 +82,7 @@ type Ready struct {
 
 // Spawn asks for a command.
 type Spawn struct {
+	Exec string     `json:"exec,omitempty"` // its id, for Program.Exec
 	Cmd  []string   `json:"cmd"`
 	Env  []string   `json:"env,omitempty"` // over the sandbox's own
 	Dir  string     `json:"dir,omitempty"` // "" is the home, else /
@@ -146,6 +150,48 @@ type Frozen struct {
 	// Guest.Trace.
 	Programs []wire.Program `json:"programs,omitempty"`
 	Err      *wire.Error    `json:"err,omitempty"` // nothing is frozen
+}
+
+// Programs are those that began and ended, in this order. The bytes of one message are
+// bounded.
+type Programs struct {
+	Events []ProgramEvent `json:"events"`
+	// Dropped is how many events before these found no room, since the keeper took
+	// none.
+	Dropped uint64 `json:"dropped,omitempty"`
+}
+
+// ProgramEvent is the beginning of a program or the end of one.
+type ProgramEvent struct {
+	Began *Program      `json:"began,omitempty"`
+	Ended *ProgramEnded `json:"ended,omitempty"`
+}
+
+// Program is a program that a process became: wire.StartedProgram, with what may be any
+// bytes as such.
+type Program struct {
+	ID      uint64    `json:"id"` // counts from 1 in the life of init
+	PID     int       `json:"pid"`
+	PPID    int       `json:"ppid,omitempty"`
+	Parent  uint64    `json:"parent,omitempty"`
+	Before  uint64    `json:"before,omitempty"`
+	Exec    string    `json:"exec,omitempty"`
+	Exe     []byte    `json:"exe,omitempty"`
+	Args    []byte    `json:"args,omitempty"` // each ends with NUL, if it is whole
+	Cut     int64     `json:"cut,omitempty"`  // bytes of Args that were left out; -1: some
+	Dir     []byte    `json:"dir,omitempty"`
+	Started time.Time `json:"started"`
+	Asked   bool      `json:"asked,omitempty"`
+	Lost    bool      `json:"lost,omitempty"` // its end will not be seen
+}
+
+// ProgramEnded is the end of a program.
+type ProgramEnded struct {
+	ID uint64    `json:"id"`
+	At time.Time `json:"at"`
+	// Status is the wait status of the process; nil: it is not known.
+	Status *uint32 `json:"status,omitempty"`
+	Next   uint64  `json:"next,omitempty"` // the process became this one
 }
 
 // Counted is how many processes there are besides init.

@@ -18,6 +18,9 @@ type caller struct {
 	s   *server
 	id  uint64
 	tid int
+
+	nr   int32 // of the call
+	args [6]uint64
 }
 
 // place is a path argument: a directory descriptor and an address, both the

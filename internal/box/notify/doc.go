@@ -20,8 +20,8 @@
 // labels, file capabilities and ACLs are set where the kernel lets them and
 // otherwise said to be set.
 //
-// Programs. A program says that it has begun (seccomp.NotifyOptions.Trace), and
-// the kernel goes on.
+// Programs. What is executed (seccomp.NotifyOptions.Trace) is told when it is asked for,
+// and when it has begun; see execute.go.
 //
 // Refusals. What the filter refuses and somebody is to be told of (seccomp.Options.Told), it
 // refuses: with the error that the filter would have answered, and without a look at what

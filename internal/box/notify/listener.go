@@ -55,14 +55,14 @@ func (l listener) receive(r *request) error {
 	return l.ioctl(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(r))
 }
 
-// answer ends a notification with v; errno 0 is success. That the caller is gone
-// is no error: there is nobody to tell.
-func (l listener) answer(id uint64, v verdict) {
+// answer ends a notification with v; errno 0 is success. That the caller does not wait any
+// more is no error: there is nobody to tell. taken says that it did.
+func (l listener) answer(id uint64, v verdict) (taken bool) {
 	r := response{id: id, errno: -int32(v.errno)}
 	if v.proceed {
 		r = response{id: id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
 	}
-	_ = l.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r))
+	return l.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r)) == nil
 }
 
 // valid reports whether the caller still waits. Asked after /proc/TID or the
@@ -81,6 +81,7 @@ func (l listener) syncWakeUp() {
 // verdict is the answer to one call.
 type verdict struct {
 	proceed bool // let the kernel carry it out
+	given   bool // it has been
 	errno   unix.Errno
 }
 

@@ -16,6 +16,9 @@ var operationsAt = map[uint32]operation{
 	unix.SYS_RENAMEAT2: {rename: func(a [6]uint64) renameArgs {
 		return renameArgs{from: place{int32(a[0]), a[1]}, to: place{int32(a[2]), a[3]}, flags: uint32(a[4])}
 	}},
+	unix.SYS_EXECVE:   {execute: true},
+	unix.SYS_EXECVEAT: {execute: true},
+	// What C libraries and the Go run time call first.
 	unix.SYS_SET_TID_ADDRESS:   {begin: true},
 	unix.SYS_SCHED_GETAFFINITY: {begin: true},
 	unix.SYS_FCHOWN: {emulate: func(c caller, a [6]uint64) verdict {

@@ -32,11 +32,14 @@ type Options struct {
 	// Other threads in state D are in the middle of a call and have to be waited
 	// for, but for parents in vfork. nil: nobody is stopped.
 	Freeze func() (thaw func(), err error)
-	// Began is told of every program that was started, before it does anything,
-	// by the id of the thread that says so: that of the process, unless it is a
-	// later call of the same kind. It holds up the program and everybody else
-	// who waits for an answer, so it must be quick. nil: nobody is told.
-	Began func(tid int)
+	// Asked is told of every execve(2) that may come to something, before it is
+	// answered, and Unasked that the last one of a thread was taken back by a signal and
+	// not carried out. Began is told of a thread that made the call with which libraries
+	// begin a program, while it waits. They hold the caller up, so they must be quick,
+	// and are called by one goroutine. All or none are nil: nobody is told.
+	Asked   func(Execution)
+	Unasked func(tid int)
+	Began   func(tid int)
 	// Refusals are the calls that are refused, whoever makes them, and never handed to the
 	// kernel; the filter has to be that of the same options. Refused is told of each, before
 	// it is answered, and must not block; nil: nobody is told.
@@ -49,9 +52,16 @@ type Options struct {
 	// during a promotion. It is shared by all Serve calls of one PID 1, and whoever else
 	// freezes the sandbox, as a capture does, has to hold it for writing from
 	// before that until the thaw: an answer would set a frozen caller going. nil: a lock of its own.
-	Lock *sync.RWMutex
+	Lock Lock
 
 	hook func() error // called before each step of a promotion; tests fail there
+}
+
+// Lock is a sync.RWMutex, or one that does more.
+type Lock interface {
+	sync.Locker
+	RLock()
+	RUnlock()
 }
 
 // EventKind says what happened.
@@ -93,6 +103,9 @@ func Serve(ctx context.Context, file *os.File, opt Options) error {
 	s := &server{listener: listener{int(file.Fd())}, opt: opt, ownProc: OwnsProc()}
 	defer runtime.KeepAlive(file) // whose finalizer closes it
 	s.syncWakeUp()
+	if opt.Asked != nil && runtime.GOMAXPROCS(0) > 1 {
+		s.linger = linger
+	}
 	defer s.slow.Wait()
 	// A thread that waits in poll(2) seems to the Go scheduler to be at work for a
 	// while, and is watched at a cost of several times that of an answer. So the
@@ -122,12 +135,17 @@ func Serve(ctx context.Context, file *os.File, opt Options) error {
 	return errors.Join(fault.Wrap(err, "wait for system call notifications"), failed)
 }
 
-// drain answers until nobody waits. over says that nobody will.
+// linger is how long the next notification is waited for without the Go scheduler, for
+// which each that it is woken up for costs more than the answer. Meanwhile this thread
+// keeps one of GOMAXPROCS. A signal of the scheduler's ends it.
+const linger = 3 * time.Millisecond
+
+// drain answers until nobody has come for a moment. over says that nobody will.
 func (s *server) drain() (over bool, err error) {
 	fds := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}
 	for {
-		var now unix.Timespec // does not block, nor do the calls of listener
-		n, _, e := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), 1, uintptr(unsafe.Pointer(&now)), 0, 0, 0)
+		moment := unix.NsecToTimespec(int64(s.linger)) // the calls of listener do not block
+		n, _, e := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), 1, uintptr(unsafe.Pointer(&moment)), 0, 0, 0)
 		switch {
 		case e == unix.EINTR:
 			continue
@@ -150,6 +168,7 @@ type server struct {
 	req     request // of the goroutine of Serve
 	opt     Options
 	ownProc bool // /proc shows the callers' pid namespace
+	linger  time.Duration
 	slow    sync.WaitGroup
 	trying  sync.Mutex // held while a rename is considered; after Options.Lock
 }
@@ -165,6 +184,9 @@ func (s *server) next() error {
 	}
 	n := &s.req.notification
 	v, slow := s.decide(n)
+	if v.given {
+		return nil
+	}
 	if slow != nil {
 		s.slow.Go(slow)
 		return nil
@@ -180,10 +202,16 @@ func (s *server) decide(n *notification) (verdict, func()) {
 		return v, nil
 	}
 	op, known := operations[uint32(n.call.nr)]
-	c := caller{s: s, id: n.id, tid: int(n.tid)}
+	c := caller{s: s, id: n.id, tid: int(n.tid), nr: n.call.nr, args: n.call.args}
 	switch {
 	case !known:
 		return proceed, nil
+	case op.execute:
+		if s.opt.Asked == nil || !s.ownProc {
+			return proceed, nil
+		}
+		s.execute(c)
+		return verdict{given: true}, nil
 	case op.begin:
 		if s.opt.Began != nil {
 			s.opt.Began(c.tid)
@@ -210,6 +238,7 @@ func (s *server) decide(n *notification) (verdict, func()) {
 // operation says how one call's arguments are laid out.
 type operation struct {
 	rename  func(args [6]uint64) renameArgs
+	execute bool
 	begin   bool
 	emulate func(c caller, args [6]uint64) verdict
 }

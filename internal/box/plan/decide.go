@@ -263,7 +263,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 		add("freeze", Weak, "SIGSTOP and SIGCONT, which programs can notice; no control group could be made")
 	}
 	if g.Trace {
-		add("programs", On, "those that are started are noted, to label snapshots")
+		add("programs", On, "each that is started is recorded, before its first instruction")
 	}
 	switch {
 	case c.Hidden > 0:

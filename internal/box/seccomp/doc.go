@@ -3,7 +3,7 @@
 //
 // Hardening takes kernel attack surface and every way out of the namespaces
 // away; it answers by itself. Notifying hands a few calls (rename, for root
-// emulation chown and its kin, and what tells that a program has begun) to a listener, which package notify serves. A
+// emulation chown and its kin, and execve) to a listener, which package notify serves. A
 // process carries both; where they disagree the kernel takes the stricter
 // answer (kill, then errno, then notify, then allow: seccomp(2)).
 //

@@ -13,8 +13,8 @@ type NotifyOptions struct {
 	// Promote hands renames over, so that directories of lower overlay layers
 	// can be renamed.
 	Promote bool
-	// Trace hands over what a program calls once, when it has been started and
-	// before it does anything, so that the listener sees which are started.
+	// Trace hands over what starts a program, so that the listener sees all that
+	// are started.
 	Trace bool
 	// Refuse, where it is Told, hands over what Hardening of the same Options leaves out,
 	// for the listener to refuse as Refusals says.
@@ -43,7 +43,7 @@ func notifyingRules(o NotifyOptions) []Rule {
 		})
 	}
 	if o.Trace {
-		rules = append(rules, beginning...)
+		rules = append(rules, executing...)
 	}
 	if o.Emulate {
 		rules = append(rules, emulation...)
@@ -58,14 +58,16 @@ func notifyingRules(o NotifyOptions) []Rule {
 // (runtime/os_linux.go, getCPUCount), which nobody else has.
 const goAffinity = 8192
 
-// beginning is not execve(2): execvp(3) and compilers try one directory after the
-// other, which is several calls for each program; and init's own thread waits in
-// vfork(2) until a command's execve has gone through, unable to answer it.
-var beginning = []Rule{
+var executing = []Rule{
+	{
+		Calls: []uint32{unix.SYS_EXECVE, unix.SYS_EXECVEAT},
+		Do:    Notify,
+		Why:   "every program that is started is recorded; there is no other way to start one (io_uring and foreign entries are closed)",
+	},
 	{
 		Calls: []uint32{unix.SYS_SET_TID_ADDRESS},
 		Do:    Notify,
-		Why:   "the first thing that the C libraries do in a new program; the programs that were started label a snapshot",
+		Why:   "the first thing that the C libraries do in a new program: what was asked for has come about, and the kernel tells what it is",
 	},
 	{
 		Calls: []uint32{unix.SYS_SCHED_GETAFFINITY},

@@ -177,6 +177,8 @@ func TestNotifying(t *testing.T) {
 		{"mknodat fifo", unix.SYS_MKNODAT, [6]uint64{0, 0, unix.S_IFIFO | 0o600}, Allow, Allow},
 		{"mknodat char", unix.SYS_MKNODAT, [6]uint64{0, 0, unix.S_IFCHR | 0o600}, Notify, Allow},
 		{"mknodat block", unix.SYS_MKNODAT, [6]uint64{0, 0, unix.S_IFBLK}, Notify, Allow},
+		{"execve", unix.SYS_EXECVE, [6]uint64{}, Allow, Allow},
+		{"execveat", unix.SYS_EXECVEAT, [6]uint64{}, Allow, Allow},
 		{"set_tid_address", unix.SYS_SET_TID_ADDRESS, [6]uint64{}, Allow, Allow},
 		{"sched_getaffinity of go", unix.SYS_SCHED_GETAFFINITY, [6]uint64{0, 8192}, Allow, Allow},
 		{"write", unix.SYS_WRITE, [6]uint64{}, Allow, Allow},
@@ -202,11 +204,12 @@ func TestNotifyingOfPrograms(t *testing.T) {
 		args [6]uint64
 		want Action
 	}{
+		{"execve", unix.SYS_EXECVE, [6]uint64{}, Notify},
+		{"execveat", unix.SYS_EXECVEAT, [6]uint64{}, Notify},
 		{"set_tid_address", unix.SYS_SET_TID_ADDRESS, [6]uint64{0x7000}, Notify},
 		{"sched_getaffinity of go", unix.SYS_SCHED_GETAFFINITY, [6]uint64{0, 8192}, Notify},
 		{"sched_getaffinity of others", unix.SYS_SCHED_GETAFFINITY, [6]uint64{0, 128}, Allow},
 		{"sched_getaffinity of another", unix.SYS_SCHED_GETAFFINITY, [6]uint64{7, 8192}, Allow},
-		{"execve", unix.SYS_EXECVE, [6]uint64{}, Allow},
 		{"renameat", unix.SYS_RENAMEAT, [6]uint64{}, Allow},
 	} {
 		if got, _ := run(t, prog, call{nr: tt.nr, arch: nativeArch, args: tt.args}); got != tt.want {

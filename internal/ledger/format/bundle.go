@@ -218,13 +218,9 @@ func (b *bundle) records(ctx context.Context, v *Verified) error {
 
 // named: each capture that a record names is there, or said not to be.
 func (b *bundle) named(c *Chain, r *Record) error {
-	exit, ok := r.Body.(*Exit)
-	if !ok {
-		return nil
-	}
-	for _, o := range exit.Output {
-		if o.Blob != "" && !b.blobs[o.Blob] {
-			return c.Misfit(r.Seq, "its output is not in the bundle, and not said to be absent", nil)
+	for _, name := range r.Captures() {
+		if !b.blobs[name] {
+			return c.Misfit(r.Seq, "a capture that it names is not in the bundle, and not said to be absent", nil)
 		}
 	}
 	return nil

@@ -217,9 +217,10 @@ type Limit struct {
 
 // Lost tells: records that could not be kept.
 type Lost struct {
-	Count  int64  `json:"count" jsonschema:"How many; 0 where that is not known"`
-	Of     string `json:"of,omitempty" jsonschema:"Their kind, where it is known"`
-	Reason string `json:"reason" jsonschema:"Why"`
+	Count   int64  `json:"count" jsonschema:"How many; 0 where that is not known"`
+	Of      string `json:"of,omitempty" jsonschema:"Their kind, where it is known"`
+	Reason  string `json:"reason" jsonschema:"Why"`
+	Through int64  `json:"through,omitempty" jsonschema:"Of programs, as there"`
 }
 
 // Network tells: what the gate decided, perhaps several times.
@@ -247,7 +248,10 @@ type Policy struct {
 	Until  string `json:"until,omitempty" jsonschema:"Until when it holds"`
 }
 
-// Program tells: a program was started, or many that are alike.
+// Program tells: a program was started, or many that are alike; of the observer sandbox, that
+// one was asked for, which was not seen to begin. A count of 0 is the end of one that an earlier record
+// tells of; without a duration it ran when it was recorded. A list has a line for each, of this
+// body with a count of 1.
 type Program struct {
 	Args          []string `json:"args,omitempty" jsonschema:"Arguments, redacted"`
 	Code          int      `json:"code,omitempty" jsonschema:"Exit code"`
@@ -256,10 +260,12 @@ type Program struct {
 	DurationNanos int64    `json:"duration_ns,omitempty" jsonschema:"How long it ran, or all of them, in nanoseconds"`
 	Exec          string   `json:"exec,omitempty" jsonschema:"Id of the command that it belongs to"`
 	Failed        int64    `json:"failed,omitempty" jsonschema:"How many of them failed"`
+	List          string   `json:"list,omitempty" jsonschema:"Name of the blob with each of them, where they are several: 64 hex digits"`
 	Parent        int64    `json:"parent,omitempty" jsonschema:"Parent process, as the inside numbers it"`
 	Path          string   `json:"path" jsonschema:"The program"`
 	PID           int64    `json:"pid,omitempty" jsonschema:"Process, as the inside numbers it"`
 	Started       string   `json:"started,omitempty" jsonschema:"When it was started, or the first of them"`
+	Through       int64    `json:"through,omitempty" jsonschema:"Number, since the sandbox had processes, of the last beginning or end of a program that this and earlier records tell of"`
 }
 
 // Rollback tells: the sandbox went to another snapshot.

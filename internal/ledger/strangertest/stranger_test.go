@@ -246,6 +246,7 @@ func follow(b []byte, sandbox string, blobs map[string]bool) (leaves []leaf, las
 		line, rest, whole := bytes.Cut(b, []byte{'\n'})
 		var r struct {
 			Body struct {
+				List   string
 				Output []struct{ Blob string }
 			}
 			Kind, Prev, Sandbox string
@@ -258,6 +259,9 @@ func follow(b []byte, sandbox string, blobs map[string]bool) (leaves []leaf, las
 		if r.V != 1 || r.Sandbox != sandbox || r.Seq != int64(len(leaves)+1) || r.Prev != last ||
 			len(leaves) > 0 && r.Leaf <= leaves[len(leaves)-1].at {
 			return nil, "", no("record %d", len(leaves)+1)
+		}
+		if l := r.Body.List; r.Kind == "program" && l != "" && !blobs[l] {
+			return nil, "", no("record %d: list", r.Seq)
 		}
 		if r.Kind == "exit" {
 			for _, o := range r.Body.Output {

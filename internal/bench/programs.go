@@ -1,0 +1,214 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// A C project of a hundred files, and how it is built anew.
+const (
+	makeProject = `mkdir -p /tmp/c && cd /tmp/c && for i in $(seq 100); do
+printf '#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\nint f%d(const char *s) { char b[64]; snprintf(b, sizeof b, "%%s", s); return (int)strlen(b) + %d; }\n' $i $i >f$i.c; done &&
+echo 'int main(void) { return 0; }' >main.c &&
+printf 'OBJ := $(patsubst %%.c,%%.o,$(wildcard *.c))\nall: $(OBJ)\n\t$(CC) -o all $(OBJ)\n%%.o: %%.c\n\t$(CC) -O1 -c -o $@ $<\n' >Makefile`
+	makeAgain = "cd /tmp/c && rm -f *.o all && make -s -j2"
+)
+
+// programs measures what the record of every program costs a build and an install: two
+// boxes that differ in that alone, in turns.
+func (b *bench) programs(scale int) (err error) {
+	if os.Getuid() != 0 {
+		fmt.Fprintln(os.Stderr, "programs: skipped: needs real root, to start boxes without a daemon")
+		return nil
+	}
+	var boxes [2]*box.Box
+	for i := range boxes {
+		var stop func() error
+		if boxes[i], stop, err = b.rawBox(fmt.Sprint("programs-", i), i == 0); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, stop()) }()
+		if err := b.raw(boxes[i], makeProject, nil); err != nil {
+			return err
+		}
+	}
+	pairs := max(2, 20/scale)
+	if err := b.inTurns("make -j2 of 100 C files", boxes, makeAgain, pairs); err != nil {
+		return err
+	}
+	const install = `cd %[1]s && rm -rf node_modules && echo '{"dependencies":{"express":"4","typescript":"5","eslint":"8"}}' >package.json &&
+		HOME=%[1]s npm install --no-audit --no-fund --no-update-notifier --loglevel=error --cache %[1]s/cache %[2]s >/dev/null`
+	out := filepath.Join(b.dir, "npm-programs")
+	if err := b.host("sh", "-c", "mkdir -p "+out+" && "+fmt.Sprintf(install, out, "")); err != nil {
+		return fmt.Errorf("fill npm's cache: %w", err)
+	}
+	pack, err := exec.CommandContext(b.ctx, "tar", "-C", out, "-cf", "-", "cache", "package-lock.json").Output()
+	if err != nil {
+		return err
+	}
+	for _, x := range boxes {
+		if err := b.raw(x, "mkdir /tmp/npm && tar -C /tmp/npm -xf -", pack); err != nil {
+			return err
+		}
+	}
+	return b.inTurns("npm install from a full cache", boxes, fmt.Sprintf(install, "/tmp/npm", "--offline"), pairs)
+}
+
+// inTurns runs a script in both boxes, in pairs, and tells how much longer the first
+// takes, by the clock and of the processors' time.
+func (b *bench) inTurns(what string, boxes [2]*box.Box, script string, pairs int) error {
+	var took, spent [2][]time.Duration
+	for round := range pairs + 1 {
+		var pair, cpu [2]time.Duration
+		for turn := range boxes {
+			i := turn ^ round&1 // neither always comes after the other
+			before, err := b.spent(boxes[i])
+			if err != nil {
+				return err
+			}
+			t := time.Now()
+			if err := b.raw(boxes[i], script, nil); err != nil {
+				return fmt.Errorf("%s: %w", what, err)
+			}
+			pair[i] = time.Since(t)
+			after, err := b.spent(boxes[i])
+			if err != nil {
+				return err
+			}
+			cpu[i] = after - before
+		}
+		if round == 0 { // caches fill
+			continue
+		}
+		for i := range pair {
+			took[i], spent[i] = append(took[i], pair[i]), append(spent[i], cpu[i])
+		}
+	}
+	b.add(what+", programs recorded", more(took), statOf(took[0]), "1.03 x", "not recorded", statOf(took[1]))
+	b.add(what+", programs recorded, processor time of all in the box", more(spent), statOf(spent[0]), "1.03 x", "not recorded", statOf(spent[1]))
+	return nil
+}
+
+// more tells how much more the first of each pair is: the mean of the ratios, and its
+// standard error.
+func more(pairs [2][]time.Duration) string {
+	mean, dev, n := 0.0, 0.0, float64(len(pairs[0]))
+	for i := range pairs[0] {
+		mean += float64(pairs[0][i]) / float64(pairs[1][i]) / n
+	}
+	for i := range pairs[0] {
+		d := float64(pairs[0][i])/float64(pairs[1][i]) - mean
+		dev += d * d / (n - 1)
+	}
+	return fmt.Sprintf("pairs: %+.1f %% +- %.1f", 100*(mean-1), 100*math.Sqrt(dev/n))
+}
+
+// spent is the processor time of a box's init and of all that it has waited for. While
+// others load the machine it tells more than the clock on the wall.
+func (b *bench) spent(x *box.Box) (time.Duration, error) {
+	st, err := x.Status(b.ctx)
+	if err != nil {
+		return 0, err
+	}
+	kids, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", st.PID))
+	if err != nil {
+		return 0, err
+	}
+	for t := range strings.FieldsSeq(string(kids)) {
+		line, err := os.ReadFile("/proc/" + t + "/stat")
+		if err != nil {
+			return 0, err
+		}
+		f := strings.Fields(string(line[bytes.LastIndexByte(line, ')')+1:]))
+		ticks := 0
+		for _, v := range f[11:15] { // utime, stime, cutime, cstime
+			n, err := strconv.Atoi(v)
+			if err != nil {
+				return 0, err
+			}
+			ticks += n
+		}
+		return time.Duration(ticks) * 10 * time.Millisecond, nil
+	}
+	return 0, fmt.Errorf("keeper %d has no init", st.PID)
+}
+
+// rawBox starts a box on the host's system directories, without a daemon.
+func (b *bench) rawBox(name string, trace bool) (*box.Box, func() error, error) {
+	dir := filepath.Join(b.dir, name)
+	c := plan.Config{ID: name, Name: name, Tier: plan.TierProcess, RunDir: filepath.Join(dir, "run"), Caller: plan.Caller{Root: true}, User: plan.UserRoot, Trace: trace, IdleAfter: -1}
+	made := os.MkdirAll(c.RunDir, 0o700)
+	for _, top := range []string{"/usr", "/etc", "/root"} {
+		o := rootspec.Overlay{Target: top, Lowers: []string{top}, Upper: dir + top + "/upper", Work: dir + top + "/work"}
+		made = errors.Join(made, os.MkdirAll(o.Upper, 0o755), os.MkdirAll(o.Work, 0o755))
+		c.Spec.Overlays = append(c.Spec.Overlays, o)
+	}
+	for _, l := range []string{"bin", "sbin", "lib", "lib64"} {
+		if to, err := os.Readlink("/" + l); err == nil {
+			c.Spec.Skeleton = append(c.Spec.Skeleton, rootspec.Entry{Path: "/" + l, Link: to})
+		}
+	}
+	if made != nil {
+		return nil, nil, made
+	}
+	x, _, err := box.Start(b.ctx, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	return x, func() error { return errors.Join(x.Stop(b.ctx, 0), x.Close()) }, nil
+}
+
+// raw runs a script in a box, and fails when it does.
+func (b *bench) raw(x *box.Box, script string, input []byte) error {
+	s, err := x.Exec(b.ctx, wire.ExecRequest{Cmd: []string{"sh", "-c", script}, Stdin: input != nil})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if input != nil {
+		go func() {
+			for p := range slices.Chunk(input, 256<<10) {
+				_ = wire.WriteFrame(s, wire.FrameStdin, p)
+			}
+			_ = wire.WriteFrame(s, wire.FrameStdinEOF, nil)
+		}()
+	}
+	var said bytes.Buffer
+	for {
+		t, p, err := wire.ReadFrame(s, nil)
+		switch {
+		case err != nil:
+			return err
+		case t == wire.FrameStderr:
+			said.Write(p)
+		case t == wire.FrameFailed:
+			return fmt.Errorf("%s", p)
+		case t == wire.FrameExit:
+			var e box.Exit
+			if err := json.Unmarshal(p, &e); err != nil {
+				return err
+			}
+			if e.Code != 0 {
+				return fmt.Errorf("exit code %d: %s", e.Code, said.Bytes())
+			}
+			return nil
+		}
+	}
+}

@@ -1,0 +1,117 @@
+//go:build linux && (amd64 || arm64)
+
+package guest
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// ends tells which of some processes have ended, by their pidfds. A process is nobody's
+// child here but its parent's, who alone can wait for it.
+type ends struct {
+	poll int      // the epoll instance
+	file *os.File // the same, known to the Go scheduler
+	raw  syscall.RawConn
+	kick int // an eventfd that is in it, too
+}
+
+func newEnds() (*ends, error) {
+	poll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fault.Wrap(err, "watch programs")
+	}
+	kick, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		unix.Close(poll)
+		return nil, fault.Wrap(err, "watch programs")
+	}
+	e := &ends{poll: poll, kick: kick}
+	if err = e.add(kick, 0); err == nil {
+		err = unix.SetNonblock(poll, true) // or package os would not let the scheduler wait for it
+	}
+	if err == nil {
+		e.file = os.NewFile(uintptr(poll), "programs")
+		e.raw, err = e.file.SyscallConn()
+	}
+	return e, fault.Wrap(err, "watch programs")
+}
+
+// add watches the process of a pidfd, which it does not own.
+func (e *ends) add(fd, pid int) error {
+	return unix.EpollCtl(e.poll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd), Pad: int32(pid)})
+}
+
+// remove ends that, and closes the pidfd.
+func (e *ends) remove(fd int) {
+	_ = unix.EpollCtl(e.poll, unix.EPOLL_CTL_DEL, fd, nil)
+	unix.Close(fd)
+}
+
+// wake ends wait.
+func (e *ends) wake() {
+	one := [8]byte{1}
+	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(e.kick), uintptr(unsafe.Pointer(&one[0])), uintptr(len(one)))
+}
+
+// wait returns when a process has ended or wake was called. One goroutine calls it.
+func (e *ends) wait() error {
+	return e.raw.Read(func(fd uintptr) bool {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, 0)
+		return err != nil || n > 0
+	})
+}
+
+// ready gives those that have ended and were not removed: pids by pidfds.
+func (e *ends) ready() map[int]int {
+	var list [64]unix.EpollEvent
+	ended := map[int]int{}
+	for {
+		n, err := unix.EpollWait(e.poll, list[:], 0)
+		if err != nil || n == 0 {
+			return ended
+		}
+		before := len(ended)
+		for _, ev := range list[:n] {
+			if fd := int(ev.Fd); fd != e.kick {
+				ended[fd] = int(ev.Pad)
+				continue
+			}
+			var count [8]byte
+			_, _ = unix.Read(e.kick, count[:])
+		}
+		if len(ended) == before { // the list goes round
+			return ended
+		}
+	}
+}
+
+// exitOf gives the wait status of a process that has ended, by its pidfd: when its parent
+// has waited for it, the descriptor has it (Linux 6.15), and /proc until then.
+func exitOf(fd, pid int) (status uint32, ok bool) {
+	if status, ok := exitInfo(fd); ok {
+		return status, true
+	}
+	if line, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err == nil && unix.PidfdSendSignal(fd, 0, nil, 0) == nil {
+		f := bytes.Fields(line[bytes.LastIndexByte(line, ')')+1:])
+		if len(f) >= 50 && f[0][0] == 'Z' {
+			n, err := strconv.ParseUint(string(f[49]), 10, 32) // exit_code, the 52nd of proc_pid_stat(5)
+			return uint32(n), err == nil
+		}
+	}
+	return exitInfo(fd) // it has been waited for meanwhile
+}
+
+func exitInfo(fd int) (status uint32, ok bool) {
+	info := pidfdInfo{mask: pidfdInfoExit}
+	_, _, e := unix.RawSyscall(unix.SYS_IOCTL, uintptr(fd), pidfdGetInfo, uintptr(unsafe.Pointer(&info)))
+	return uint32(info.exit), e == 0 && info.mask&pidfdInfoExit != 0
+}

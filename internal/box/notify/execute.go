@@ -1,0 +1,131 @@
+//go:build linux && (amd64 || arm64)
+
+package notify
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A program that is started is notified twice: when it is asked for, by execve(2), and
+// when it has begun, by the call that C libraries and the Go run time make first. What is
+// asked for is the caller's word, which its other threads may change until the kernel has
+// read it; so the kernel is asked afterwards what came of it, by whom Options.Asked and
+// Options.Began tell. Both answers are CONTINUE, at once.
+
+// Execution is what a thread asks for by execve(2): its own word.
+type Execution struct {
+	TID  int    // of the thread
+	Path string // of the file; with what a directory descriptor names before it
+	Args []byte // each ends with NUL
+	Cut  bool   // there are more
+}
+
+// Bounds of what is copied of a caller's arguments.
+const (
+	maxAskedArgs  = 64
+	maxAskedBytes = 4 << 10
+	maxAskedFirst = 256 // of each at first
+)
+
+// path reads what is to be executed.
+func (c caller) executable() (path string, argv uint64, err error) {
+	dir, name, argv := int32(fdCwd), c.args[0], c.args[1]
+	if c.nr == unix.SYS_EXECVEAT {
+		dir, name, argv = int32(c.args[0]), c.args[1], c.args[2]
+	}
+	path, err = c.str(name, unix.PathMax-1)
+	if err == nil && dir != fdCwd && !strings.HasPrefix(path, "/") {
+		at, _ := os.Readlink(procPath(c.tid, "fd/"+strconv.Itoa(int(dir))))
+		path = strings.TrimSuffix(at+"/"+path, "/")
+	}
+	return path, argv, err
+}
+
+// missing reports whether there is nothing at an absolute path, as where compilers and
+// execvp(3) try one directory after the other. The caller is told so, and the kernel is not
+// asked any more: it does not matter what becomes of the path meanwhile. Who may not
+// search a directory is told ENOENT, too, and not EACCES.
+func (c caller) missing(path string) bool {
+	if c.nr != unix.SYS_EXECVE || !strings.HasPrefix(path, "/") {
+		return false
+	}
+	fd, err := c.open(fdCwd, path, 0)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return errors.Is(err, unix.ENOENT) && c.s.valid(c.id)
+}
+
+// execute answers execve(2), and tells of it.
+func (s *server) execute(c caller) {
+	path, argv, err := c.executable()
+	if err != nil { // as the kernel will find
+		s.answer(c.id, proceed)
+		return
+	}
+	if c.missing(path) {
+		s.answer(c.id, verdict{errno: unix.ENOENT})
+		return
+	}
+	x := Execution{TID: c.tid, Path: path}
+	x.Args, x.Cut = c.strings(argv)
+	if !s.valid(c.id) { // what was read is perhaps another process's
+		return
+	}
+	s.opt.Asked(x)
+	if !s.answer(c.id, proceed) {
+		s.opt.Unasked(c.tid)
+	}
+}
+
+// strings copies the beginning of a vector of strings that ends with a null pointer, by two
+// calls where none of them is long.
+func (c caller) strings(vector uint64) (all []byte, cut bool) {
+	var words [maxAskedArgs]uint64
+	n := min(len(words)*8, int(2*pageSize-vector%pageSize)) // more than that is two pages
+	got, _ := c.read(vector, unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), n))
+	list, whole := words[:got/8], false
+	for i, at := range list {
+		if at == 0 {
+			list, whole = list[:i], true
+			break
+		}
+	}
+	if len(list) == 0 {
+		return nil, !whole
+	}
+	var buf [maxAskedArgs * maxAskedFirst]byte
+	var remote [maxAskedArgs]unix.RemoteIovec
+	room := 0
+	for i, at := range list {
+		n := min(maxAskedFirst, int(pageSize-at%pageSize))
+		remote[i] = unix.RemoteIovec{Base: uintptr(at), Len: n}
+		room += n
+	}
+	got, _ = unix.ProcessVMReadv(c.tid, []unix.Iovec{{Base: &buf[0], Len: uint64(room)}}, remote[:len(list)], 0)
+	for i, from := 0, 0; i < len(list); i++ {
+		to := from + remote[i].Len
+		arg, ended := []byte(nil), false
+		if to <= got {
+			arg, _, ended = bytes.Cut(buf[from:to], []byte{0})
+		}
+		if from = to; !ended {
+			text, err := c.str(uint64(remote[i].Base), maxAskedBytes-len(all))
+			if err != nil {
+				return append(all, arg...), true
+			}
+			arg = []byte(text)
+		}
+		if all = append(append(all, arg...), 0); len(all) >= maxAskedBytes {
+			return all[:maxAskedBytes], true
+		}
+	}
+	return all, !whole
+}

@@ -1,0 +1,138 @@
+//go:build linux && (amd64 || arm64)
+
+package box
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/seal"
+)
+
+// Programs gives the programs that were started in the box, and their ends, after the
+// event of a number; 0 is before all. It waits until there is one; a box that is being
+// stopped is an Unavailable fault. Where plan.Config.Trace or tier supervised has them
+// recorded, no program starts without an event (Enforced's "programs" is On), and
+// before the end of an exec is told all events are there that came before it.
+//
+// The keeper holds the newest, some megabytes of them, whether or not somebody asks; of
+// what it does not hold any more the number is known. kept says up to which event the caller
+// has put them down: what comes after is left when the keeper ends (LeftPrograms).
+func (b *Box) Programs(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error) {
+	return b.programs(ctx, call{Op: opPrograms, Since: after, Kept: kept})
+}
+
+// ProgramsNow is Programs, but does not wait.
+func (b *Box) ProgramsNow(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error) {
+	return b.programs(ctx, call{Op: opPrograms, Since: after, Kept: kept, Now: true})
+}
+
+func (b *Box) programs(ctx context.Context, c call) (wire.ProgramEvents, error) {
+	var p programsReply
+	if err := b.call(ctx, c, &p); err != nil {
+		return wire.ProgramEvents{}, anotherVersion(err)
+	}
+	return p.wire(), nil
+}
+
+// LeftPrograms gives the events that nobody had kept when the last keeper ended, as far as
+// it had them. NotFound says that there are none: no program began, or the keeper was killed,
+// or they were forgotten. secret is plan.Config.JournalKey of that keeper.
+func LeftPrograms(runDir string, secret []byte) (wire.ProgramEvents, error) {
+	p, err := readLeft(runDir, secret)
+	if errors.Is(err, fs.ErrNotExist) {
+		return wire.ProgramEvents{}, fault.New(fault.NotFound, "no programs were left in %s", runDir)
+	}
+	return p.wire(), fault.Wrap(err, "read the programs that were left in %s", runDir)
+}
+
+// ForgetPrograms removes what LeftPrograms gives. It may be called again.
+func ForgetPrograms(runDir string) error {
+	err := os.Remove(filepath.Join(runDir, leftName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return fault.Wrap(err, "forget the programs that were left in %s", runDir)
+}
+
+// leftName is a file in the run directory.
+const leftName = "programs.left"
+
+func readLeft(runDir string, secret []byte) (p programsReply, err error) {
+	b, err := os.ReadFile(filepath.Join(runDir, leftName))
+	if err == nil && len(secret) > 0 {
+		var key seal.Key
+		if key, err = seal.New(secret); err == nil {
+			b, err = key.Open(leftName, string(b))
+		}
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &p)
+	}
+	return p, err
+}
+
+func (p programsReply) wire() wire.ProgramEvents {
+	out := wire.ProgramEvents{Events: make([]wire.ProgramEvent, len(p.Events)), Next: p.Next, Dropped: p.Dropped}
+	for i, e := range p.Events {
+		out.Events[i].Seq = e.Seq
+		if e.Began != nil {
+			out.Events[i].Began = startedProgram(e.Began)
+		}
+		if e.Ended != nil {
+			out.Events[i].Ended = endedProgram(e.Ended)
+		}
+	}
+	return out
+}
+
+func startedProgram(n *guest.Program) *wire.StartedProgram {
+	s := &wire.StartedProgram{
+		ID: n.ID, PID: n.PID, PPID: n.PPID, Parent: n.Parent, Before: n.Before, Exec: n.Exec,
+		Exe: text(n.Exe), Cut: n.Cut, Dir: text(n.Dir), Started: n.Started, Asked: n.Asked, Lost: n.Lost,
+	}
+	if !utf8.Valid(n.Exe) {
+		s.ExeRaw = n.Exe
+	}
+	if !utf8.Valid(n.Dir) {
+		s.DirRaw = n.Dir
+	}
+	var raw [][]byte
+	if len(n.Args) > 0 {
+		raw = bytes.Split(bytes.TrimSuffix(n.Args, []byte{0}), []byte{0})
+	}
+	s.Args = make([]string, len(raw))
+	for i, a := range raw {
+		if s.Args[i] = text(a); !utf8.Valid(a) {
+			s.ArgsRaw = raw
+		}
+	}
+	return s
+}
+
+func endedProgram(n *guest.ProgramEnded) *wire.EndedProgram {
+	e := &wire.EndedProgram{ID: n.ID, At: n.At, Next: n.Next}
+	switch {
+	case n.Next != 0:
+	case n.Status == nil:
+		e.Unknown = true
+	default:
+		ws := unix.WaitStatus(*n.Status)
+		if e.Code = ws.ExitStatus(); ws.Signaled() {
+			e.Code, e.Signal = 128+int(ws.Signal()), strings.TrimPrefix(unix.SignalName(ws.Signal()), "SIG")
+		}
+	}
+	return e
+}

@@ -1,0 +1,56 @@
+//go:build linux && (amd64 || arm64)
+
+package box
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
+)
+
+// Whoever reads to the end has had every event or been told that it is gone, in order.
+func TestProgramRing(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		var r programRing
+		var told, read, gone, after uint64
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			if rapid.Bool().Draw(t, "read") {
+				p, later := r.after(after, after)
+				if (later != nil) != (after == told) {
+					t.Fatalf("waits at %d of %d", after, told)
+				}
+				for _, e := range p.Events {
+					if e.Seq <= after {
+						t.Fatalf("event %d after %d", e.Seq, after)
+					}
+					after = e.Seq
+				}
+				read, gone, after = read+uint64(len(p.Events)), gone+p.Dropped, p.Next
+				continue
+			}
+			n := rapid.IntRange(0, maxAnswerEvents).Draw(t, "events")
+			args := make([]byte, rapid.IntRange(0, 4096).Draw(t, "bytes"))
+			dropped := uint64(rapid.IntRange(0, 3).Draw(t, "dropped"))
+			var p guest.Programs
+			for range n {
+				p.Events = append(p.Events, guest.ProgramEvent{Began: &guest.Program{Args: args}})
+			}
+			p.Dropped = dropped
+			r.add(p)
+			told += uint64(n) + dropped
+			if len(r.events) > maxProgramEvents || r.bytes > maxProgramBytes {
+				t.Fatalf("%d events, %d bytes", len(r.events), r.bytes)
+			}
+		}
+		for after < told {
+			p, _ := r.after(after, after)
+			read, gone, after = read+uint64(len(p.Events)), gone+p.Dropped, p.Next
+		}
+		if read+gone != told {
+			t.Fatalf("%d read, %d gone of %d", read, gone, told)
+		}
+	})
+}
