@@ -156,7 +156,7 @@ func (d *desk) index(ctx context.Context, in incoming) (came, borrowed map[OID]b
 		return nil, nil, fault.Wrap(err, "read the pack")
 	}
 	defer f.Close()
-	out, err := d.run(ctx, call{args: []string{"index-pack", "--stdin", "--fix-thin", "--strict"}, stdin: f})
+	out, err := d.run(ctx, call{args: []string{"index-pack", "--stdin", "--fix-thin", "--strict=badFilemode=error"}, stdin: f})
 	if err != nil {
 		return nil, nil, hostile(err, "git refuses an object of the bundle")
 	}

@@ -29,7 +29,9 @@ func (r *Repo) moveRef(ctx context.Context, ref Ref, to, old OID, message string
 	if _, err := ParseRef(string(ref)); err != nil {
 		return err
 	}
-	message = printable(message)
+	if message = printable(message); message == "" {
+		message = "coppice"
+	}
 	if now, err := r.tip(ctx, ref); err != nil || now == to {
 		return err
 	}
