@@ -1,7 +1,10 @@
 package repo
 
 import (
+	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -56,7 +59,7 @@ var rules = []rule{
 		".github/workflows/", ".github/actions/", "action.yml", "action.yaml", "codeowners", ".gitlab-ci*.y*ml", ".gitlab/", ".gitea/", ".forgejo/", ".circleci/", ".buildkite/", ".woodpecker*", ".drone.y*ml", ".travis.y*ml",
 		"jenkinsfile*", "azure-pipelines*.y*ml", ".azure-pipelines/", "bitbucket-pipelines.y*ml", "appveyor.y*ml", ".appveyor.y*ml", "cloudbuild*.y*ml", "buildspec*.y*ml", ".cirrus.*", ".semaphore/", ".teamcity/", "renovate.json*", "dependabot.y*ml"}},
 	{KindBuild, "runs when the project is built, installed or tested", []string{
-		"makefile*", "gnumakefile", "bsdmakefile", "*.mk", "*.mak", "cmakelists.txt", "*.cmake", "cmakepresets.json", "cmakeuserpresets.json", "justfile", ".justfile", "*.just", "taskfile*.y*ml", "meson.build", "build.ninja", "configure", "configure.ac", "autogen.sh", "bootstrap", "bootstrap.sh", "wscript", "sconstruct", "sconscript",
+		"makefile", "makefile.*", "gnumakefile", "bsdmakefile", "*.mk", "*.mak", "cmakelists.txt", "*.cmake", "cmakepresets.json", "cmakeuserpresets.json", "justfile", ".justfile", "*.just", "taskfile*.y*ml", "meson.build", "build.ninja", "configure", "configure.ac", "autogen.sh", "bootstrap", "bootstrap.sh", "wscript", "sconstruct", "sconscript",
 		"build", "build.bazel", "workspace", "workspace.bazel", "module.bazel", "*.bzl", ".bazelrc", "buck", ".buckconfig", "*.gyp", "*.gypi", "build.zig", "build.sh", "build.xml", "build.sbt", "*.sbt",
 		"*.gradle", "*.gradle.kts", "gradlew*", "gradle/wrapper/", "gradle.properties", "pom.xml", ".mvn/", "mvnw*", "build.rs", ".cargo/", "rust-toolchain*",
 		"setup.py", "setup.cfg", "conftest.py", "tox.ini", "pytest.ini", "noxfile.py", "tasks.py", "fabfile.py", "dodo.py", "sitecustomize.py", "usercustomize.py", "*.pth", "pip.conf", ".pypirc",
@@ -107,4 +110,25 @@ func match(parts, want []string) bool {
 		}
 	}
 	return true
+}
+
+// Table is the rules, and the marks that depend on contents, as Markdown.
+func Table() string {
+	var b strings.Builder
+	b.WriteString("| kind | what is marked | why |\n|---|---|---|\n")
+	for _, r := range rules {
+		fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", r.kind, strings.Join(r.names, "`, `"), r.why)
+	}
+	for _, name := range slices.Sorted(maps.Keys(manifests)) {
+		fmt.Fprintf(&b, "| `%s` | `%s`, by parts | %s |\n", KindBuild, name, manifests[name].why)
+	}
+	for _, r := range []rule{
+		{KindRepository, "git would take a directory with it for a repository", []string{"`HEAD` and `config`, when they hold what a repository's do"}},
+		{KindExecutable, "can be run by its name now", []string{"a file that can be executed and could not, or was not there"}},
+		{KindLink, "whoever follows it leaves the tree, or changes git's own files", []string{"a link to an absolute path, above the top, through `..` behind a name, or into `.git`"}},
+		{KindSubmodule, "git would fetch and check out what is not in the diff", []string{"a submodule's commit"}},
+	} {
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", r.kind, r.names[0], r.why)
+	}
+	return b.String()
 }
