@@ -115,7 +115,7 @@ func (g *ignoreRules) carry(tree *os.Root, dir string) error {
 	name := path.Join(dir, ignoreFile)
 	info, err := tree.Lstat(name)
 	if err != nil || !info.Mode().IsRegular() || info.Size() > maxLook {
-		return nil //nolint:nilerr // a directory without rules
+		return nil
 	}
 	f, err := openFile(tree, name)
 	if err != nil {

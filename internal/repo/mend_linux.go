@@ -70,7 +70,7 @@ func (r *Repo) takeBack(ctx context.Context, d *desk, j journal) (saved string, 
 	if err != nil {
 		return "", err
 	}
-	defer tree.Close()
+	defer shut(tree)
 	odd, clear, err := r.sort(ctx, tree, changes)
 	if err != nil {
 		return "", err
@@ -129,7 +129,7 @@ func (r *Repo) sort(ctx context.Context, tree *os.Root, changes []Change) (odd, 
 				return nil, nil, err
 			}
 			h := (&walk{format: r.Format}).begin(int64(len(target)))
-			h.Write([]byte(target)) //nolint:errcheck // a hash takes everything
+			h.Write([]byte(target))
 			if id := OID(hex.EncodeToString(h.Sum(nil))); id == c.ID && c.Mode == ModeLink || id == c.OldID && c.OldMode == ModeLink {
 				clear = append(clear, c.Path)
 			} else {
@@ -202,10 +202,9 @@ func remove(tree *os.Root, p string) error {
 	if err := tree.Remove(p); err != nil {
 		return err
 	}
-	for dir := path.Dir(p); dir != "."; dir = path.Dir(dir) {
-		if tree.Remove(dir) != nil {
-			break
-		}
+	dir := path.Dir(p)
+	for dir != "." && tree.Remove(dir) == nil {
+		dir = path.Dir(dir)
 	}
 	return nil
 }

@@ -49,14 +49,6 @@ func (f Format) digits() int {
 	return 40
 }
 
-// emptyTree is the tree without entries.
-func (f Format) emptyTree() OID {
-	if f == SHA256 {
-		return "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321"
-	}
-	return "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
-}
-
 // maxRef is how long the name of a reference may be, in bytes.
 const maxRef = 200
 

@@ -307,3 +307,24 @@ func TestSnapshotsAreWhatGitWouldCommit(t *testing.T) {
 		}
 	})
 }
+
+func TestLimitsOfASnapshot(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, SHA1)
+	r, dir := l.open(), l.sandbox()
+	for i := range 20 {
+		l.file(dir, fmt.Sprintf("many/%d", i), strings.Repeat("x", 100*i))
+	}
+	for name, limits := range map[string]Limits{"object": {Object: 1000}, "changes": {Changes: 10}, "objects": {Objects: 15}} {
+		r.opt.Limits = limits.or(DefaultLimits)
+		for _, paths := range [][]string{nil, {"many"}} {
+			if _, err := l.snapshot(r, dir, func(s *Snapshot) { s.Paths = paths }); !fault.Is(err, fault.Invalid) {
+				t.Errorf("%s, %q: %v", name, paths, err)
+			}
+		}
+	}
+	if _, err := l.snapshot(r, dir, func(s *Snapshot) { s.Paths = []string{"../x"} }); !fault.Is(err, fault.Invalid) {
+		t.Error(err)
+	}
+	l.sound()
+}

@@ -46,10 +46,9 @@ func (w *walk) all(ctx context.Context, paths []string) error {
 		return err
 	}
 	for _, p := range roots {
-		switch is, err := w.leadsTo(ctx, p); {
-		case err != nil:
-			return err
-		case !is:
+		is, err := w.leadsTo(ctx, p)
+		switch {
+		case err != nil || !is:
 		case p == "":
 			err = w.enter(ctx, "")
 		default:
@@ -197,7 +196,7 @@ func (w *walk) entries(ctx context.Context, dir string, names []string) error {
 	if err != nil {
 		return err
 	}
-	defer sub.Close()
+	defer shut(sub)
 	infos := map[string]fs.FileInfo{}
 	var strange []string // what the base does not have, as rules read it
 	for _, n := range names {
@@ -262,7 +261,7 @@ func (w *walk) each(ctx context.Context, sub *os.Root, infos map[string]fs.FileI
 			w.skip(p, "it is no file, directory or link")
 		}
 	}
-	sub.Close()
+	shut(sub)
 	for _, p := range below {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -276,6 +275,9 @@ func (w *walk) each(ctx context.Context, sub *os.Root, infos map[string]fs.FileI
 	}
 	return nil
 }
+
+// shut closes what was only read. Twice is once.
+func shut(root *os.Root) { _ = root.Close() }
 
 func (w *walk) skip(p, why string) { w.skipped = append(w.skipped, Skipped{p, why}) }
 
