@@ -76,6 +76,7 @@ var rooms = map[string][]string{
 	"internal/journal":   {"internal/seal", "client/wire", "internal/fault"},
 	"internal/redact":    {"internal/fault"},
 	"internal/seal":      {"internal/fault"},
+	"internal/repo":      {"internal/fault", "internal/undo"},
 	"internal/fault":     {},
 	"internal/nearest":   {},
 	"internal/ownthread": {},
