@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/undo"
 )
 
 // Way is how commits of a sandbox come onto a branch.
@@ -136,8 +137,15 @@ func (r *Repo) Apply(ctx context.Context, a Apply) (got Applied, err error) {
 	if got.Marks, err = d.trusted(ctx, a, got.Changes); err != nil {
 		return got, err
 	}
+	var cleanup undo.Stack
+	defer cleanup.Run(&err)
 	if t.here {
-		if err := r.inTheWay(ctx, d, t, got.Changes); err != nil {
+		if err := r.takeIndex(); err != nil {
+			return got, err
+		}
+		cleanup.Push(r.done)
+		r.step("locked")
+		if err := r.inTheWay(ctx, got.Changes); err != nil {
 			return got, err
 		}
 	}
@@ -145,6 +153,7 @@ func (r *Repo) Apply(ctx context.Context, a Apply) (got Applied, err error) {
 		return got, err
 	}
 	r.step("kept")
+	cleanup.Release() // land takes back what it does
 	return got, r.land(ctx, d, t, res, a)
 }
 

@@ -18,14 +18,19 @@ var underway = map[string]string{
 }
 
 // inTheWay refuses a work tree with changes of the user's that are not committed, and one
-// in which something that git does not track lies where something would come.
-func (r *Repo) inTheWay(ctx context.Context, d *desk, t target, changes []Change) error {
+// in which something that git does not track lies where something would come. It has the
+// lock of the index, and leaves the private index as one in which git has looked at every
+// file, which takes as long as all the rest.
+func (r *Repo) inTheWay(ctx context.Context, changes []Change) error {
 	for name, mend := range underway {
 		if _, err := os.Lstat(filepath.Join(r.Dir, name)); err == nil {
 			return fault.New(fault.Conflict, "git is in the middle of something in %s", r.Top).WithHint("end it first: %s", mend)
 		}
 	}
-	out, err := r.user(ctx, call{args: []string{"status", "--porcelain=v2", "-z", "--untracked-files=no", "--ignore-submodules=dirty", "--no-renames"}})
+	if err := r.copyIndex(); err != nil {
+		return err
+	}
+	out, err := r.private(ctx, call{args: []string{"status", "--porcelain=v2", "-z", "--untracked-files=no", "--ignore-submodules=dirty", "--no-renames"}, env: []string{"GIT_OPTIONAL_LOCKS=1"}})
 	if err != nil {
 		return fault.Wrap(err, "look at the work tree of %s", r.Top)
 	}
@@ -37,11 +42,7 @@ func (r *Repo) inTheWay(ctx context.Context, d *desk, t target, changes []Change
 		return fault.New(fault.Conflict, "%s has changes that are not committed", r.Top).Because(&Dirty{paths}).
 			WithHint("commit them, or put them away: git stash")
 	}
-	old, err := d.list(ctx, t.old)
-	if err != nil {
-		return err
-	}
-	if paths = r.untracked(old, changes); len(paths) > 0 {
+	if paths = r.untracked(changes); len(paths) > 0 {
 		return fault.New(fault.Conflict, "files that git does not track are in the way in %s", r.Top).Because(&Dirty{paths}).
 			WithHint("move them elsewhere: mv %s %s.mine", printable(clip(paths[0])), printable(clip(paths[0])))
 	}
@@ -49,8 +50,15 @@ func (r *Repo) inTheWay(ctx context.Context, d *desk, t target, changes []Change
 }
 
 // untracked gives what lies in the work tree where something new would come, and is not of
-// the old tree. Git itself would write over what it ignores.
-func (r *Repo) untracked(old listing, changes []Change) (paths []string) {
+// the old tree. Git itself would write over what it ignores. What of the old tree is in
+// the way of something new is among the changes, since it goes.
+func (r *Repo) untracked(changes []Change) (paths []string) {
+	old := listing{}
+	for _, c := range changes {
+		if c.OldMode != 0 {
+			old[c.Path] = entry{c.OldMode, c.OldID}
+		}
+	}
 	dirs := old.dirs()
 	told := map[string]bool{}
 	tell := func(p string) {

@@ -12,9 +12,10 @@ import (
 // The branch is the point of no return: until it is set an apply that ends is taken back.
 //
 //	step       on the disk                               killed after it
-//	locked     git's lock of the index                   taken back: the lock
+//	locked     git's lock of the index (Apply)           taken back: the lock
+//	kept       objects, a private index                  taken back: the lock
 //	journal    what is going to be done                  taken back: the lock
-//	checked    files of the work tree, a private index   taken back: the files
+//	checked    files of the work tree                    taken back: the files
 //	indexed    the index                                 taken back: files and index
 //	moved      the branch                                it is done; locks are cleared away
 //	done       nothing of ours
@@ -23,10 +24,6 @@ func (r *Repo) land(ctx context.Context, d *desk, t target, res result, a Apply)
 	if !t.here {
 		return r.setRef(ctx, t.ref, res.commit, t.old, why)
 	}
-	if err := r.takeIndex(); err != nil {
-		return err
-	}
-	r.step("locked")
 	j := journal{Version: journalVersion, Ref: t.ref, Old: t.old, New: res.commit, Tree: res.tree}
 	if err := r.writeJournal(j); err != nil {
 		return errors.Join(err, r.done())
@@ -41,14 +38,6 @@ func (r *Repo) land(ctx context.Context, d *desk, t target, res result, a Apply)
 
 // checkOut does what the journal says.
 func (r *Repo) checkOut(ctx context.Context, j journal, why string) error {
-	if err := r.copyIndex(); err != nil {
-		return err
-	}
-	// What the files were when they were last looked at may be old; that they are as they
-	// were is what read-tree asks for. Its exit code says no more than read-tree will.
-	if _, err := r.private(ctx, call{args: []string{"update-index", "-q", "--refresh"}}); err != nil && code(err) < 0 {
-		return fault.Wrap(err, "look at the work tree of %s", r.Top)
-	}
 	if _, err := r.private(ctx, call{args: []string{"read-tree", "-m", "-u", string(j.Old), string(j.Tree)}}); err != nil {
 		if code(err) > 0 {
 			return fault.New(fault.Conflict, "git does not write the files of %s", r.Top).Because(err).WithHint("mend what git says above, and try again")
