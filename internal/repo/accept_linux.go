@@ -52,6 +52,9 @@ func (r *Repo) Accept(ctx context.Context, a Accept) (got Accepted, err error) {
 	if err := r.sane(ctx, append([]OID{a.Base}, a.Have...)...); err != nil {
 		return got, err
 	}
+	if err := r.settable(ctx, a.To, a.Old); err != nil {
+		return got, err
+	}
 	d, err := r.desk()
 	if err != nil {
 		return got, err

@@ -289,9 +289,13 @@ func TestAReferenceThatMovedIsNotSet(t *testing.T) {
 	l.commit(dir, "change")
 	l.run(l.top, "branch", "coppice/fix")
 	b := l.bundle(dir, "coppice/fix", "^main")
+	before := l.state()
 	_, err := r.Accept(ctx, Accept{Bundle: bytes.NewReader(b), Ref: fix, Base: r.Head.Commit, To: fix, Message: "accept"})
 	if !fault.Is(err, fault.Conflict) {
 		t.Errorf("a branch that is there already: %v", err)
+	}
+	if l.state() != before {
+		t.Error("something was written")
 	}
 	l.run(l.top, "switch", "-q", "coppice/fix")
 	_, err = r.Accept(ctx, Accept{Bundle: bytes.NewReader(b), Ref: fix, Base: r.Head.Commit, To: fix, Old: r.Head.Commit, Message: "accept"})

@@ -131,7 +131,7 @@ func (r *Repo) Apply(ctx context.Context, a Apply) (got Applied, err error) {
 	if got.Changes, err = d.changes(ctx, DiffOptions{From: t.old, To: res.tree}); err != nil {
 		return got, fault.Wrap(err, "look at what would change")
 	}
-	if len(got.Changes) == 0 && a.Way != Merge {
+	if len(got.Changes) == 0 && (a.Way != Merge || d.has(ctx, t.old, a.Tip)) {
 		return got, fault.New(fault.Invalid, "there is nothing to apply: %s has all of it", t.name())
 	}
 	if got.Marks, err = d.trusted(ctx, a, got.Changes); err != nil {
@@ -225,6 +225,12 @@ func (r *Repo) target(ctx context.Context, a Apply) (t target, err error) {
 	}
 	t.ref = a.Onto
 	return t, err
+}
+
+// has reports whether a commit has another one in its history.
+func (d *desk) has(ctx context.Context, commit, other OID) bool {
+	_, err := d.run(ctx, call{args: []string{"merge-base", "--is-ancestor", string(other), string(commit)}})
+	return err == nil
 }
 
 // trusted gives the marks of changes, all of which somebody looked at.

@@ -81,6 +81,9 @@ func TestTheWaysToApply(t *testing.T) {
 				if s := l.run(l.top, "status", "--porcelain"); s != status {
 					t.Errorf("the status is %q, want %q", s, status)
 				}
+				if _, err := r.Apply(ctx, Apply{Base: r.Head.Commit, Tip: work.Tip, Way: way, Onto: onto, Message: "all of it"}); way != Patch && !fault.Is(err, fault.Invalid) {
+					t.Errorf("once more: %v", err)
+				}
 				if len(got.Changes) != 3 || got.Old != OID(l.run(l.top, "rev-parse", "main@{0}")) && way == Patch {
 					t.Errorf("%+v", got)
 				}

@@ -350,3 +350,25 @@ func TestABranchThatMovesAtTheLastMoment(t *testing.T) {
 	}
 	l.sound()
 }
+
+// What somebody else wrote in the journal's place is not believed, and nothing is undone.
+func TestAJournalOfAnotherVersionIsRefused(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, SHA1)
+	r := l.open()
+	name := filepath.Join(l.top, ".git", journalName)
+	for text, kind := range map[string]fault.Kind{
+		`{"version":2}`: fault.Version, `{`: fault.Version, `{"version":1,"more":1}`: fault.Version, `{"version":1,"old":"x","tree":"y"}`: fault.Corrupt, "": fault.Version,
+	} {
+		l.file(l.top, ".git/"+journalName, text)
+		before := l.view()
+		if _, err := r.Mend(ctx); !fault.Is(err, kind) {
+			t.Errorf("%q: %v", text, err)
+		}
+		if l.view() != before {
+			t.Errorf("%q changed something", text)
+		}
+	}
+	os.Remove(name)
+	l.sound()
+}

@@ -61,6 +61,7 @@ func (r *Repo) checkOut(ctx context.Context, j journal, why string) error {
 // private runs the user's git on the private index. It holds the lock of applies until it
 // ends, also when we are killed.
 func (r *Repo) private(ctx context.Context, c call) ([]byte, error) {
+	c.args = append([]string{"-c", "core.fsync=none"}, c.args...)
 	c.env = append(c.env, "GIT_INDEX_FILE="+r.Dir+"/"+privateName)
 	r.mu.Lock()
 	c.files = []*os.File{r.held}

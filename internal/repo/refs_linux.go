@@ -10,16 +10,38 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// setRef sets a reference of the user's repository, if it is what old says ("" is not
-// there), with a line in its reflog, and has it on the disk. Conflict where it is not, or
-// where a work tree has it checked out.
-func (r *Repo) setRef(ctx context.Context, ref Ref, to, old OID, message string) error {
+// settable: a reference is what old says ("" is not there), and no work tree has it checked
+// out. Conflict else. It is asked before the work for it is done.
+func (r *Repo) settable(ctx context.Context, ref Ref, old OID) error {
+	if _, err := ParseRef(string(ref)); err != nil {
+		return err
+	}
 	trees, err := r.checkedOut(ctx)
 	if err != nil {
 		return err
 	}
 	if at, is := trees[ref]; is {
 		return fault.New(fault.Conflict, "%s is checked out in %s", ref.Short(), at).WithHint("check out another branch there: git -C %s switch -", at)
+	}
+	now, err := r.tip(ctx, ref)
+	if err == nil && now != old {
+		err = moved(ref, now, old)
+	}
+	return err
+}
+
+// moved: a reference is not what it was to be.
+func moved(ref Ref, now, old OID) *fault.Error {
+	return fault.New(fault.Conflict, "%s is %s by now, and was to be %s", ref.Short(), now.orNone(), old.orNone()).
+		WithHint("look at it, and try again: git log %s", ref.Short())
+}
+
+// setRef sets a reference of the user's repository, if it is what old says ("" is not
+// there), with a line in its reflog, and has it on the disk. Conflict where it is not, or
+// where a work tree has it checked out.
+func (r *Repo) setRef(ctx context.Context, ref Ref, to, old OID, message string) error {
+	if err := r.settable(ctx, ref, old); err != nil {
+		return err
 	}
 	return r.moveRef(ctx, ref, to, old, message)
 }
@@ -32,14 +54,14 @@ func (r *Repo) moveRef(ctx context.Context, ref Ref, to, old OID, message string
 	if message = printable(message); message == "" {
 		message = "coppice"
 	}
-	if now, err := r.tip(ctx, ref); err != nil || now == to {
-		return err
+	if to == old {
+		return nil
 	}
 	_, err := r.user(ctx, call{args: []string{"update-ref", "-m", message, "--create-reflog", "--", string(ref), string(to), string(old.orNull(r.Format))}})
 	if code(err) > 0 {
 		now, _ := r.tip(ctx, ref)
 		if now != old {
-			return fault.New(fault.Conflict, "%s is %s by now, and was to be %s", ref.Short(), now.orNone(), old.orNone()).Because(err).WithHint("look at it, and try again: git log %s", ref.Short())
+			return moved(ref, now, old).Because(err)
 		}
 		return fault.New(fault.Conflict, "git does not set %s", ref.Short()).Because(err).WithHint("see what git says above; a branch called like a part of this one stands in its way")
 	}

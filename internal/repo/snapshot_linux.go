@@ -56,6 +56,9 @@ func (r *Repo) Snapshot(ctx context.Context, s Snapshot) (got Snapshotted, err e
 	if err := r.sane(ctx, s.Base); err != nil {
 		return got, err
 	}
+	if err := r.settable(ctx, s.To, s.Old); err != nil {
+		return got, err
+	}
 	d, err := r.desk()
 	if err != nil {
 		return got, err
