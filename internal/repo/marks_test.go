@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
 var update = flag.Bool("update", false, "write the table of marks into the documents")
@@ -177,6 +179,41 @@ func escapes(links map[string]string, p string) bool {
 		at = append(at, part)
 	}
 	return false
+}
+
+// The index finds what a look at each pattern finds.
+func TestTheIndexOfRulesIsOfTheRules(t *testing.T) {
+	t.Parallel()
+	if len(rules) > 64 {
+		t.Fatal("there are more rules than byName has room for")
+	}
+	var all []string
+	for _, p := range everyPattern() {
+		all = append(all, strings.NewReplacer("*", "x", "/", "").Replace(p.pattern), "src", "git~1")
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		p := strings.Join(rapid.SliceOfN(rapid.SampledFrom(all), 1, 4).Draw(t, "parts"), "/")
+		var want []Kind
+		for _, r := range rules {
+			if slices.ContainsFunc(r.names, func(n string) bool { return fits(names(p), n) }) {
+				want = append(want, r.kind)
+			}
+		}
+		var got []Kind
+		for _, r := range byName(p) {
+			got = append(got, r.kind)
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%q is marked %q, want %q", p, got, want)
+		}
+	})
+}
+
+func BenchmarkMarks(b *testing.B) {
+	c := Change{Status: 'M', Path: "src/github.com/somebody/something/internal/thing/file.go", OldMode: ModeFile, Mode: ModeFile}
+	for b.Loop() {
+		marks(c, nil, nil)
+	}
 }
 
 const (

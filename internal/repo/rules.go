@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Kind is why a path is marked. Kinds are only ever added.
@@ -71,41 +72,107 @@ var rules = []rule{
 	{KindRepository, "git would take a directory with it for a repository", []string{"commondir", "gitdir", "packed-refs"}},
 }
 
-// byName gives the rules that a path's names fit.
+// byName gives the rules that a path's names fit. Most patterns are plain names, which are
+// looked up; but a short name may stand for any of them.
 func byName(p string) []rule {
 	parts := names(p)
-	var fit []rule
-	for _, r := range rules {
-		for _, pattern := range r.names {
-			if fits(parts, pattern) {
-				fit = append(fit, r)
-				break
+	if len(parts) == 0 {
+		return nil
+	}
+	var hit [64]bool
+	plain := plainNames()
+	for i, part := range parts {
+		if strings.IndexByte(part, '~') >= 0 {
+			plain = nameIndex{odd: everyPattern()}
+		}
+		for _, r := range plain.above[part] {
+			hit[r] = true
+		}
+		if i == len(parts)-1 {
+			for _, r := range plain.last[part] {
+				hit[r] = true
 			}
+		}
+	}
+	for _, o := range plain.odd {
+		hit[o.rule] = hit[o.rule] || fits(parts, o.pattern)
+	}
+	var fit []rule
+	for i, r := range rules {
+		if hit[i] {
+			fit = append(fit, r)
 		}
 	}
 	return fit
 }
 
+// nameIndex are the patterns of the rules, by how they are found; rules by their place.
+type nameIndex struct {
+	last, above map[string][]int // plain names: of the path itself, of it or what is above
+	odd         []ruled          // all others
+}
+
+type ruled struct {
+	pattern string
+	rule    int
+}
+
+var everyPattern = sync.OnceValue(func() (all []ruled) {
+	for i, r := range rules {
+		for _, n := range r.names {
+			all = append(all, ruled{n, i})
+		}
+	}
+	return all
+})
+
+var plainNames = sync.OnceValue(func() nameIndex {
+	x := nameIndex{last: map[string][]int{}, above: map[string][]int{}}
+	for _, p := range everyPattern() {
+		switch name, above := strings.CutSuffix(p.pattern, "/"); {
+		case strings.ContainsAny(name, "*/"):
+			x.odd = append(x.odd, p)
+		case above:
+			x.above[name] = append(x.above[name], p.rule)
+		default:
+			x.last[name] = append(x.last[name], p.rule)
+		}
+	}
+	return x
+})
+
 // fits reports whether a pattern is somewhere in a path: at its end, or, with a slash at
 // the pattern's end, above it. A path that is the directory itself, as a link or a file
 // in its place, fits as well.
 func fits(parts []string, pattern string) bool {
-	want := strings.Split(strings.TrimSuffix(pattern, "/"), "/")
-	first := len(parts) - len(want)
-	if strings.HasSuffix(pattern, "/") {
+	pattern, above := strings.CutSuffix(pattern, "/")
+	many := 1 + strings.Count(pattern, "/")
+	first := len(parts) - many
+	if above {
 		first = 0
 	}
-	for i := max(first, 0); i+len(want) <= len(parts); i++ {
-		if match(parts[i:], want) {
+	for i := max(first, 0); i+many <= len(parts); i++ {
+		if match(parts[i:], pattern) {
 			return true
 		}
 	}
 	return false
 }
 
-func match(parts, want []string) bool {
-	for i, w := range want {
-		if ok, err := path.Match(w, parts[i]); (err != nil || !ok) && !isShort(parts[i], w) {
+// match reports whether the first names are those of a pattern.
+func match(parts []string, pattern string) bool {
+	for i, more := 0, true; more; i++ {
+		var want string
+		want, pattern, more = strings.Cut(pattern, "/")
+		if parts[i] == want || isShort(parts[i], want) {
+			continue
+		}
+		// A star matches any bytes, so what is before the first and behind the last is there.
+		first, last := strings.IndexByte(want, '*'), strings.LastIndexByte(want, '*')
+		if first < 0 || !strings.HasPrefix(parts[i], want[:first]) || !strings.HasSuffix(parts[i], want[last+1:]) {
+			return false
+		}
+		if ok, err := path.Match(want, parts[i]); err != nil || !ok {
 			return false
 		}
 	}
