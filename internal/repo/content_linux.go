@@ -1,7 +1,6 @@
 package repo
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"strconv"
@@ -128,19 +127,4 @@ func (d *desk) contents(ctx context.Context, ids map[OID]bool) (map[OID][]byte, 
 		texts[id], out = content, rest
 	}
 	return texts, nil
-}
-
-// parseObject reads one object of `git cat-file --batch`: "OID type size\n", as many
-// bytes, and a newline.
-func parseObject(out []byte) (id OID, content, rest []byte, ok bool) {
-	head, rest, found := bytes.Cut(out, []byte("\n"))
-	f := strings.Fields(string(head))
-	if !found || len(f) != 3 {
-		return "", nil, nil, false
-	}
-	n, err := strconv.Atoi(f[2])
-	if id, err2 := ParseOID(f[0]); err == nil && err2 == nil && n >= 0 && n < len(rest) && rest[n] == '\n' {
-		return id, rest[:n:n], rest[n+1:], true
-	}
-	return "", nil, nil, false
 }

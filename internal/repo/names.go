@@ -3,6 +3,7 @@ package repo
 import (
 	"encoding/hex"
 	"path"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -161,4 +162,18 @@ func clip(s string) string {
 		return s[:100] + "..."
 	}
 	return s
+}
+
+// printable takes control bytes out of a stranger's text, as git quotes it in what it says.
+func printable(s string) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return ' '
+		case r < ' ' || r >= 0x7f && r < 0xa0 || !strconv.IsPrint(r):
+			return '?'
+		}
+		return r
+	}, s)
+	return strings.TrimSpace(s)
 }

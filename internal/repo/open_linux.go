@@ -15,7 +15,7 @@ import (
 // Options make a Repo.
 type Options struct {
 	// Scratch is an existing directory of ours alone, in which desks are made. No sandbox
-	// can reach it.
+	// can reach it. What a process that was killed leaves in it may go when none works there.
 	Scratch string
 	Limits  Limits
 	Now     func() time.Time // nil: time.Now

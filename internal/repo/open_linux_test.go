@@ -258,3 +258,35 @@ func TestDifferences(t *testing.T) {
 		t.Error("an option was taken for a commit")
 	}
 }
+
+// Wherever the repository lies, the desk finds the user's objects.
+func TestARepositoryWithAStrangePath(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, SHA1)
+	strange := filepath.Join(filepath.Dir(l.top), "#a\n\"b\\\xff: c")
+	if err := os.Rename(l.top, strange); err != nil {
+		t.Fatal(err)
+	}
+	l.top = strange
+	r := l.open()
+	work := l.work(r)
+	if _, err := r.Apply(ctx, Apply{Base: r.Head.Commit, Tip: work.Tip, Way: Squash, Message: "m"}); err != nil {
+		t.Fatal(err)
+	}
+	l.sound()
+}
+
+// A desk that a mischievous user's configuration, environment or templates would change.
+func TestNothingOfOurEnvironmentComesToGit(t *testing.T) {
+	for _, kv := range []string{"GIT_DIR=/nowhere", "GIT_INDEX_FILE=/nowhere", "GIT_OBJECT_DIRECTORY=/nowhere", "GIT_EXEC_PATH=/nowhere", "GIT_EXTERNAL_DIFF=false", "GIT_TRACE=1", "GIT_CONFIG_PARAMETERS='core.bare'='true'", "GIT_NAMESPACE=x", "GIT_DIFF_OPTS=-u0", "GIT_REPLACE_REF_BASE=refs/x", "GIT_PAGER=false"} {
+		k, v, _ := strings.Cut(kv, "=")
+		t.Setenv(k, v)
+	}
+	l := newLab(t, SHA1)
+	r := l.open()
+	work := l.work(r)
+	if _, err := r.Apply(ctx, Apply{Base: r.Head.Commit, Tip: work.Tip, Way: Merge, Message: "m"}); err != nil {
+		t.Fatal(err)
+	}
+	l.sound()
+}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -192,18 +191,4 @@ func (h *head) Write(p []byte) (int, error) {
 		h.Buffer.Write(p[:min(room, len(p))])
 	}
 	return len(p), nil
-}
-
-// printable takes control bytes out of what git said, which may quote a stranger.
-func printable(s string) string {
-	s = strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return ' '
-		case r < ' ' || r >= 0x7f && r < 0xa0 || !strconv.IsPrint(r):
-			return '?'
-		}
-		return r
-	}, s)
-	return strings.TrimSpace(s)
 }
