@@ -372,3 +372,31 @@ func TestAJournalOfAnotherVersionIsRefused(t *testing.T) {
 	os.Remove(name)
 	l.sound()
 }
+
+// A program that another goroutine is just starting has a copy of every descriptor until
+// it runs, and what a filter of the user's leaves behind may keep one: neither holds the
+// lock once the apply is done.
+func TestTheLockIsGivenBackWhoeverHasADescriptor(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, SHA1)
+	r := l.open()
+	work := l.work(r)
+	r.step = func(name string) {
+		if name == "locked" {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			fd, err := syscall.Dup(int(r.held.Fd()))
+			if err != nil {
+				t.Error(err)
+			}
+			t.Cleanup(func() { syscall.Close(fd) })
+		}
+	}
+	if _, err := r.Apply(ctx, Apply{Base: r.Head.Commit, Tip: work.Tip, Way: Squash, Message: "m"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Mend(ctx); err != nil {
+		t.Error(err)
+	}
+	l.sound()
+}

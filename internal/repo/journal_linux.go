@@ -56,6 +56,8 @@ func (r *Repo) lock() (unlock func(), err error) {
 		r.mu.Lock()
 		r.held = nil
 		r.mu.Unlock()
+		// Closing is not enough: a program that is just being started has a copy.
+		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
 		f.Close()
 	}, nil
 }
