@@ -214,7 +214,7 @@ func TestKilledWhileGitWritesFiles(t *testing.T) {
 			l := newLab(t, SHA1)
 			kill := "kill -9 $PPID"
 			if both {
-				kill = "kill -9 $(ps -o ppid= $PPID) $PPID"
+				kill = "set -- $(cat /proc/$PPID/stat); kill -9 $4 $PPID"
 			}
 			bad := l.program(l.home, "smudge", "#!/bin/sh\nif [ -e "+l.home+"/armed ]; then "+kill+"; sleep 9; fi\ncat\n")
 			l.run(l.top, "config", "filter.bad.smudge", bad)
