@@ -77,6 +77,7 @@ var rooms = map[string][]string{
 	"internal/redact":    {"internal/fault"},
 	"internal/programs":  {"client/wire"},
 	"internal/seal":      {"internal/fault"},
+	"internal/repo":      {"internal/fault", "internal/undo"},
 	"internal/fault":     {},
 	"internal/nearest":   {},
 	"internal/ownthread": {},

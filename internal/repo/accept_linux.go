@@ -1,0 +1,300 @@
+package repo
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Accept is what is taken out of a sandbox.
+type Accept struct {
+	// Bundle is what the sandbox's own git wrote: `git bundle create - REF ^BASE`. It is
+	// read to its end, or to the first thing that is wrong.
+	Bundle io.Reader
+	Ref    Ref   // the one reference of the bundle that is meant
+	Base   OID   // the frozen commit that the sandbox began from
+	Have   []OID // what was accepted of it before, and the bundle leaves out
+
+	To      Ref    // the reference of the user's repository that is set
+	Old     OID    // what To must be now; "" is not to be there
+	Message string // for the reflog; one line
+}
+
+// Accepted is what came out.
+type Accepted struct {
+	Tip     OID
+	Commits int // that the tip has and the base does not
+	Objects int
+	Bytes   int64 // of the objects, unpacked
+}
+
+// Accept checks what a sandbox made and takes it into the user's repository: the objects
+// first, durably, and then the reference, if it still is what it was. Until all is
+// checked nothing of the user's repository is touched. Invalid is what is wrong with the
+// bundle; Conflict, that To is not as Old says or is checked out in a work tree.
+//
+// Checked are: each object by fsck, with its warnings as errors (so no tree has an entry
+// that is .git on any file system); that the tip is a commit; that each object that the
+// tip has and Base and Have do not came in the bundle, so that none of the user's other
+// objects is had by naming it; their sizes; that each path that differs from the base can
+// be applied. What the tip does not reach is left behind.
+func (r *Repo) Accept(ctx context.Context, a Accept) (got Accepted, err error) {
+	if err := r.sane(ctx, append([]OID{a.Base}, a.Have...)...); err != nil {
+		return got, err
+	}
+	if err := r.settable(ctx, a.To, a.Old); err != nil {
+		return got, err
+	}
+	d, err := r.desk()
+	if err != nil {
+		return got, err
+	}
+	defer d.close(&err)
+	got, err = d.examine(ctx, a)
+	if err != nil {
+		return got, fault.Wrap(err, "check what came out of the sandbox")
+	}
+	if err := r.keep(ctx, d, got.Tip, append([]OID{a.Base}, a.Have...)); err != nil {
+		return got, err
+	}
+	return got, r.setRef(ctx, a.To, got.Tip, a.Old, a.Message)
+}
+
+// sane: what a caller says is of this repository.
+func (r *Repo) sane(ctx context.Context, commits ...OID) error {
+	for _, c := range commits {
+		if _, err := ParseOID(string(c)); err != nil {
+			return err
+		}
+		if found, err := r.commit(ctx, string(c)); err != nil || found != c {
+			return fault.New(fault.NotFound, "%s has no commit %s", r.Top, c).Because(err)
+		}
+	}
+	return nil
+}
+
+// examine brings the bundle on the desk and looks at everything in it.
+func (d *desk) examine(ctx context.Context, a Accept) (got Accepted, err error) {
+	in, err := d.spool(a.Bundle)
+	if err != nil {
+		return got, err
+	}
+	tip, has := in.refs[a.Ref]
+	if !has {
+		return got, fault.New(fault.NotFound, "the bundle does not have %s", a.Ref)
+	}
+	got.Tip = tip
+	known := append([]OID{a.Base}, a.Have...)
+	came, borrowed, err := d.index(ctx, in)
+	if err != nil {
+		return got, err
+	}
+	if err := d.within(ctx, borrowed, known); err != nil {
+		return got, err
+	}
+	if kind, err := d.run(ctx, call{args: []string{"cat-file", "-t", string(tip)}}); err != nil || string(kind) != "commit\n" {
+		return got, fault.New(fault.Invalid, "%s of the bundle is no commit", a.Ref).Because(err)
+	}
+	if err := d.connected(ctx, known, came, &got); err != nil {
+		return got, err
+	}
+	_, err = d.changes(ctx, DiffOptions{From: a.Base, To: tip})
+	return got, err
+}
+
+// incoming is a bundle whose pack lies in a file of the desk.
+type incoming struct {
+	bundle
+	pack    string
+	objects int64 // that the pack says it has
+}
+
+// spool reads the bundle to its end, as far as may be.
+func (d *desk) spool(src io.Reader) (in incoming, err error) {
+	lr := &io.LimitedReader{R: src, N: d.limits.Input + 1}
+	br := bufio.NewReaderSize(lr, 64<<10)
+	if in.bundle, err = readBundle(br); err != nil {
+		return in, err
+	}
+	if in.format != d.format {
+		return in, fault.New(fault.Invalid, "the bundle names its objects by %s, the repository by %s", in.format, d.format)
+	}
+	if in.objects, err = packObjects(br); err != nil {
+		return in, err
+	}
+	if in.objects > int64(d.limits.Objects) {
+		return in, fault.New(fault.Invalid, "the bundle says that it has %d objects, which is more than %d", in.objects, d.limits.Objects)
+	}
+	in.pack = filepath.Join(d.dir, "in.pack")
+	f, err := os.OpenFile(in.pack, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return in, fault.Wrap(err, "write the bundle down")
+	}
+	_, err = io.Copy(f, br)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return in, fault.Wrap(err, "write the bundle down")
+	}
+	if lr.N <= 0 {
+		return in, fault.New(fault.Invalid, "the bundle is larger than %d bytes", d.limits.Input)
+	}
+	return in, nil
+}
+
+// index has git unpack and check every object of the pack. It gives the names of those
+// that came, and of those of the user's that deltas of the pack stand on, which git put
+// behind them.
+func (d *desk) index(ctx context.Context, in incoming) (came, borrowed map[OID]bool, err error) {
+	f, err := os.Open(in.pack)
+	if err != nil {
+		return nil, nil, fault.Wrap(err, "read the pack")
+	}
+	defer f.Close()
+	out, err := d.run(ctx, call{args: []string{"index-pack", "--stdin", "--fix-thin", "--strict=badFilemode=error"}, stdin: f})
+	if err != nil {
+		return nil, nil, hostile(err, "git refuses an object of the bundle")
+	}
+	kind, hash, _ := strings.Cut(strings.TrimSpace(string(out)), "\t")
+	if _, err := ParseOID(hash); err != nil || kind != "pack" {
+		return nil, nil, fault.New(fault.Internal, "git says %q of a pack", clip(string(out)))
+	}
+	idx, err := os.Open(filepath.Join(d.dir, "objects/pack/pack-"+hash+".idx"))
+	if err != nil {
+		return nil, nil, fault.Wrap(err, "read the index of the pack")
+	}
+	defer idx.Close()
+	type entry struct {
+		at int64
+		id OID
+	}
+	var all []entry
+	err = d.lines(ctx, call{args: []string{"show-index", "--object-format=" + string(d.format)}, stdin: idx}, func(l string) error {
+		f := strings.Fields(l)
+		if len(f) < 2 {
+			return fault.New(fault.Internal, "git says %q of a pack", clip(l))
+		}
+		at, err := strconv.ParseInt(f[0], 10, 64)
+		all = append(all, entry{at, OID(f[1])})
+		return err
+	})
+	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(a.at, b.at) })
+	came, borrowed = map[OID]bool{}, map[OID]bool{}
+	for i, e := range all {
+		if int64(i) < in.objects {
+			came[e.id] = true
+		} else {
+			borrowed[e.id] = true
+		}
+	}
+	return came, borrowed, err
+}
+
+// within: what deltas stand on the sandbox had anyway. Else it could read any object of
+// the user's whose name it knows. Nearly always it is in the trees of what is known.
+func (d *desk) within(ctx context.Context, borrowed map[OID]bool, known []OID) error {
+	left := maps.Clone(borrowed)
+	found := func(id string) error {
+		delete(left, OID(id))
+		if len(left) == 0 {
+			return errFound
+		}
+		return nil
+	}
+	for _, k := range known {
+		if len(left) == 0 {
+			return nil
+		}
+		delete(left, k)
+		err := d.lines(ctx, call{args: []string{"ls-tree", "-r", "-t", "--full-tree", "--object-only", string(k)}, most: most(d.limits.Objects, 65)}, found)
+		if err != nil && !errors.Is(err, errFound) {
+			return err
+		}
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	args := []string{"rev-list", "--objects", "--no-object-names"}
+	for _, k := range known {
+		args = append(args, string(k))
+	}
+	err := d.lines(ctx, call{args: args, most: 1 << 40}, found)
+	switch {
+	case err != nil && !errors.Is(err, errFound):
+		return err
+	case len(left) > 0:
+		return fault.New(fault.Invalid, "the bundle uses objects of the repository that the sandbox was not given")
+	}
+	return nil
+}
+
+// errFound ends a list early.
+var errFound = errors.New("found")
+
+// connected walks from the tip down to what is known, and weighs what it meets.
+func (d *desk) connected(ctx context.Context, known []OID, came map[OID]bool, got *Accepted) (err error) {
+	f, err := os.OpenFile(filepath.Join(d.dir, "reached"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fault.Wrap(err, "write down what the tip reaches")
+	}
+	defer f.Close()
+	args := []string{"rev-list", "--objects", "--no-object-names", string(got.Tip), "--not"}
+	for _, k := range known {
+		args = append(args, string(k))
+	}
+	if _, err := d.run(ctx, call{args: args, stdout: f, most: most(d.limits.Objects, d.format.digits()+1)}); err != nil {
+		return hostile(err, "objects are missing, or are not what they are taken for")
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return fault.Wrap(err, "read what the tip reaches")
+	}
+	return d.lines(ctx, call{args: []string{"cat-file", "--buffer", "--batch-check=%(objectname) %(objecttype) %(objectsize)"}, stdin: f,
+		most: most(d.limits.Objects, 128)}, func(l string) error { return got.weigh(l, came, d.limits) })
+}
+
+// weigh takes one object that the tip reaches into account.
+func (got *Accepted) weigh(l string, came map[OID]bool, limits Limits) error {
+	f := strings.Fields(l)
+	if len(f) != 3 {
+		return fault.New(fault.Invalid, "an object is missing: %q", clip(l))
+	}
+	size, err := strconv.ParseInt(f[2], 10, 64)
+	if err != nil {
+		return fault.New(fault.Internal, "git says %q of an object", clip(l))
+	}
+	if f[1] == "commit" {
+		got.Commits++
+	}
+	got.Objects++
+	got.Bytes += size
+	switch {
+	case !came[OID(f[0])]:
+		return fault.New(fault.Invalid, "the object %s did not come in the bundle", f[0])
+	case size > limits.Object:
+		return fault.New(fault.Invalid, "the object %s has %d bytes, more than %d", f[0], size, limits.Object)
+	case got.Bytes > limits.Total:
+		return fault.New(fault.Invalid, "the objects have more than %d bytes", limits.Total)
+	}
+	return nil
+}
+
+// most is how much n lines of so many bytes are.
+func most(n, each int) int64 { return int64(n)*int64(each) + 1<<16 }
+
+// hostile says of an error of git's, where git met what a sandbox wrote, that the sandbox
+// is at fault: git was refused nothing, or died of it.
+func hostile(err error, format string, args ...any) error {
+	var ge *GitError
+	if !errors.As(err, &ge) {
+		return err
+	}
+	return fault.New(fault.Invalid, format, args...).Because(err)
+}

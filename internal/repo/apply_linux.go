@@ -1,0 +1,254 @@
+package repo
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/undo"
+)
+
+// Way is how commits of a sandbox come onto a branch.
+type Way string
+
+// The ways.
+const (
+	Squash Way = "squash" // one commit with all that changed
+	Merge  Way = "merge"  // a merge commit, with the sandbox's own commits behind it
+	Rebase Way = "rebase" // each commit anew, one after the other
+	Patch  Way = "patch"  // no commit: changes in the work tree and the index
+)
+
+// Apply says what is applied, and onto what.
+type Apply struct {
+	Base, Tip OID // what changed between them is applied; Tip was accepted
+	Way       Way
+	Onto      Ref      // a branch; "" is the one that is checked out
+	Paths     []string // only these, and what is below them; with Squash and Patch
+
+	Author    Person // of Squash and Merge; zero is the committer
+	Committer Person // zero is the user, as the user's configuration says
+	Message   string // of Squash and Merge
+	Trailers  []Trailer
+
+	Trust    []string // paths whose marks were looked at
+	TrustAll bool     // all marks were
+}
+
+// Applied is what came of it.
+type Applied struct {
+	Ref      Ref // "" with Patch
+	Old, New OID // commits; with Patch both are what is checked out
+	Changes  []Change
+	Marks    []Mark // that were trusted
+	Saved    string // where a file was put that an apply before this one had left, or ""
+}
+
+// Conflicts are the paths that both sides changed. It is the cause of a Conflict.
+type Conflicts struct{ Paths []string }
+
+func (c *Conflicts) Error() string { return some(c.Paths) }
+
+// Dirty are the paths of the user's work tree that stand in the way. It is the cause of
+// a Conflict.
+type Dirty struct{ Paths []string }
+
+func (d *Dirty) Error() string { return some(d.Paths) }
+
+// Untrusted are marks that nobody looked at. It is the cause of Denied.
+type Untrusted struct{ Marks []Mark }
+
+func (u *Untrusted) Error() string {
+	var paths []string
+	for _, m := range u.Marks {
+		paths = append(paths, m.Path)
+	}
+	return some(slices.Compact(paths))
+}
+
+// some names the first of many paths, without control bytes.
+func some(paths []string) string {
+	const most = 10
+	var b strings.Builder
+	for i, p := range paths[:min(len(paths), most)] {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(printable(clip(p)))
+	}
+	if more := len(paths) - most; more > 0 {
+		fmt.Fprintf(&b, " and %d more", more)
+	}
+	return b.String()
+}
+
+// Apply applies what a sandbox changed. All of it is computed first, as objects: when
+// there is a conflict (Conflict), a mark that is not trusted (Denied), or something in
+// the way (Conflict), nothing was touched. Then the objects are kept, the work tree and
+// the index follow if the branch is checked out here, and at last the branch is set, if
+// it is what it was. Killed at any point the branch is at the old or the new commit, and
+// the next Apply or Mend puts work tree and index where the branch is.
+//
+// The merge itself reads no attributes, and so runs no driver and converts nothing. The
+// files of the user's work tree are written by the user's git, with the user's filters
+// (LFS, line ends): they would look changed else. Which files these are for is said by
+// .gitattributes, also those that come from the sandbox: they choose among the filters that
+// the user's own configuration defines, and can define none. Every change of one is marked.
+func (r *Repo) Apply(ctx context.Context, a Apply) (got Applied, err error) {
+	if err := a.check(); err != nil {
+		return got, err
+	}
+	if err := r.sane(ctx, a.Base, a.Tip); err != nil {
+		return got, err
+	}
+	unlock, err := r.lock()
+	if err != nil {
+		return got, err
+	}
+	defer unlock()
+	if got.Saved, err = r.mend(ctx); err != nil {
+		return got, err
+	}
+	t, err := r.target(ctx, a)
+	if err != nil {
+		return got, err
+	}
+	d, err := r.desk()
+	if err != nil {
+		return got, err
+	}
+	defer d.close(&err)
+	res, err := r.compute(ctx, d, a, t)
+	if err != nil {
+		return got, err
+	}
+	got.Ref, got.Old, got.New = t.ref, t.old, res.commit
+	if a.Way == Patch {
+		got.Ref, got.New = "", t.old
+	}
+	if got.Changes, err = d.changes(ctx, DiffOptions{From: t.old, To: res.tree}); err != nil {
+		return got, fault.Wrap(err, "look at what would change")
+	}
+	if len(got.Changes) == 0 && (a.Way != Merge || d.has(ctx, t.old, a.Tip)) {
+		return got, fault.New(fault.Invalid, "there is nothing to apply: %s has all of it", t.name())
+	}
+	if got.Marks, err = d.trusted(ctx, a, got.Changes); err != nil {
+		return got, err
+	}
+	var cleanup undo.Stack
+	defer cleanup.Run(&err)
+	if t.here {
+		if err := r.takeIndex(); err != nil {
+			return got, err
+		}
+		cleanup.Push(r.done)
+		r.step("locked")
+		if err := r.inTheWay(ctx, got.Changes); err != nil {
+			return got, err
+		}
+	}
+	if err := r.keep(ctx, d, res.either(), []OID{t.old, a.Tip}); err != nil {
+		return got, err
+	}
+	r.step("kept")
+	cleanup.Release() // land takes back what it does
+	return got, r.land(ctx, d, t, res, a)
+}
+
+// check looks at what is asked for by itself.
+func (a Apply) check() error {
+	switch a.Way {
+	case Squash, Merge, Rebase, Patch:
+	default:
+		return fault.New(fault.Invalid, "%q is no way to apply", a.Way).WithHint("use squash, merge, rebase or patch")
+	}
+	if a.Way == Patch && a.Onto != "" {
+		return fault.New(fault.Invalid, "a patch goes to the work tree, not to a branch").WithHint("leave --onto away, or --patch")
+	}
+	if len(a.Paths) > 0 && (a.Way == Merge || a.Way == Rebase) {
+		return fault.New(fault.Invalid, "some paths alone cannot be applied by %s, which takes whole commits", a.Way).WithHint("use --squash or --patch with --paths")
+	}
+	for _, p := range a.Paths {
+		if why := badPath(p); why != "" {
+			return fault.New(fault.Invalid, "the path %q cannot be applied: %s", clip(p), why)
+		}
+	}
+	for _, p := range []Person{a.Author, a.Committer} {
+		if why := p.bad(); p != (Person{}) && why != "" {
+			return fault.New(fault.Invalid, "%q cannot be written down: %s", clip(p.Name), why)
+		}
+	}
+	if a.Way == Squash || a.Way == Merge {
+		_, err := message(a.Message, a.Trailers)
+		return err
+	}
+	return nil
+}
+
+// target is what is applied onto.
+type target struct {
+	ref  Ref // "" where HEAD is detached
+	old  OID
+	here bool // it is checked out in this work tree
+}
+
+func (t target) name() string {
+	if t.ref == "" {
+		return "HEAD"
+	}
+	return t.ref.Short()
+}
+
+// target finds it, and refuses one that is checked out elsewhere.
+func (r *Repo) target(ctx context.Context, a Apply) (t target, err error) {
+	head, err := r.head(ctx)
+	if err != nil {
+		return t, err
+	}
+	switch {
+	case a.Onto == "" && head.Branch == "" && a.Way != Patch:
+		return t, fault.New(fault.Conflict, "no branch is checked out in %s", r.Top).WithHint("check one out, or name one: git switch BRANCH")
+	case a.Onto == "" || a.Onto == head.Branch:
+		return target{head.Branch, head.Commit, true}, nil
+	}
+	trees, err := r.checkedOut(ctx)
+	if err != nil {
+		return t, err
+	}
+	if at, is := trees[a.Onto]; is {
+		return t, fault.New(fault.Conflict, "%s is checked out in %s", a.Onto.Short(), at).WithHint("apply it from there: cd %s", at)
+	}
+	if t.old, err = r.tip(ctx, a.Onto); err == nil && t.old == "" {
+		err = fault.New(fault.NotFound, "there is no branch %s", a.Onto.Short()).WithHint("make one with: git branch %s", a.Onto.Short())
+	}
+	t.ref = a.Onto
+	return t, err
+}
+
+// has reports whether a commit has another one in its history.
+func (d *desk) has(ctx context.Context, commit, other OID) bool {
+	_, err := d.run(ctx, call{args: []string{"merge-base", "--is-ancestor", string(other), string(commit)}})
+	return err == nil
+}
+
+// trusted gives the marks of changes, all of which somebody looked at.
+func (d *desk) trusted(ctx context.Context, a Apply, changes []Change) ([]Mark, error) {
+	all, err := d.marks(ctx, changes)
+	if err != nil || a.TrustAll {
+		return all, err
+	}
+	trust := set(a.Trust)
+	var not []Mark
+	for _, m := range all {
+		if !trust[m.Path] {
+			not = append(not, m)
+		}
+	}
+	if len(not) > 0 {
+		return nil, fault.New(fault.Denied, "the host would later run or trust what is applied").Because(&Untrusted{not}).
+			WithHint("look at each of them, then trust it: --trust %s", printable(clip(not[0].Path)))
+	}
+	return all, nil
+}

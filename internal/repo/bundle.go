@@ -1,0 +1,117 @@
+package repo
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"io"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+const (
+	maxLine = 4 << 10 // bytes of one line of a bundle's header
+	maxRefs = 1000    // references, and prerequisites, of one bundle
+)
+
+// bundle is the header of a git bundle, whose pack follows.
+type bundle struct {
+	format Format
+	needs  []OID
+	refs   map[Ref]OID
+}
+
+// readBundle reads a bundle's header strictly, as far as its pack. Everything of it is a
+// stranger's: a reference with a name that is not clean makes all of it Invalid.
+func readBundle(br *bufio.Reader) (bundle, error) {
+	b := bundle{format: SHA1, refs: map[Ref]OID{}}
+	first, err := line(br)
+	if err != nil {
+		return b, err
+	}
+	if first != "# v2 git bundle" && first != "# v3 git bundle" {
+		return b, fault.New(fault.Invalid, "what came out of the sandbox is no git bundle")
+	}
+	for n := 0; ; n++ {
+		l, err := line(br)
+		switch {
+		case err != nil:
+			return b, err
+		case l == "":
+			return b, nil
+		case n > 2*maxRefs:
+			return b, fault.New(fault.Invalid, "the bundle has more than %d references", maxRefs)
+		case l[0] == '@' && first == "# v3 git bundle":
+			f, ok := strings.CutPrefix(l, "@object-format=")
+			if !ok || f != string(SHA1) && f != string(SHA256) {
+				return b, fault.New(fault.Unsupported, "the bundle asks for %q", clip(l))
+			}
+			b.format = Format(f)
+		default:
+			if err := b.add(l); err != nil {
+				return b, err
+			}
+		}
+	}
+}
+
+// add reads the line of a prerequisite or of a reference.
+func (b *bundle) add(l string) error {
+	rest, need := strings.CutPrefix(l, "-")
+	hex, name, _ := strings.Cut(rest, " ")
+	id, err := ParseOID(hex)
+	if err == nil && len(id) != b.format.digits() {
+		err = fault.New(fault.Invalid, "%q is no object name of the bundle's format", id)
+	}
+	if err != nil {
+		return err
+	}
+	if need {
+		b.needs = append(b.needs, id)
+		return nil
+	}
+	if name == "HEAD" {
+		return nil
+	}
+	ref, err := ParseRef(name)
+	if err != nil {
+		return err
+	}
+	if _, twice := b.refs[ref]; twice {
+		return fault.New(fault.Invalid, "the bundle has %s twice", ref)
+	}
+	b.refs[ref] = id
+	return nil
+}
+
+// line reads a line without its end.
+func line(br *bufio.Reader) (string, error) {
+	var l []byte
+	for {
+		c, err := br.ReadByte()
+		switch {
+		case errors.Is(err, io.EOF):
+			return "", fault.New(fault.Invalid, "the bundle ends within its header")
+		case err != nil:
+			return "", fault.Wrap(err, "read the bundle")
+		case c == '\n':
+			return string(l), nil
+		case len(l) == maxLine:
+			return "", fault.New(fault.Invalid, "a line of the bundle's header is too long")
+		}
+		l = append(l, c)
+	}
+}
+
+// packObjects reads how many objects the pack that follows says it has, without taking it.
+func packObjects(br *bufio.Reader) (int64, error) {
+	h, err := br.Peek(12)
+	if err != nil {
+		return 0, fault.New(fault.Invalid, "the bundle has no pack")
+	}
+	if v := binary.BigEndian.Uint32(h[4:]); string(h[:4]) != "PACK" || v != 2 {
+		return 0, fault.New(fault.Invalid, "the bundle's pack is none of version 2")
+	}
+	return int64(binary.BigEndian.Uint32(h[8:])), nil
+}

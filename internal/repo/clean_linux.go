@@ -1,0 +1,132 @@
+package repo
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// underway are files of a git directory that say that something is not done yet.
+var underway = map[string]string{
+	"MERGE_HEAD": "git merge --abort", "CHERRY_PICK_HEAD": "git cherry-pick --abort", "REVERT_HEAD": "git revert --abort",
+	"rebase-merge": "git rebase --abort", "rebase-apply": "git rebase --abort, or git am --abort",
+}
+
+// inTheWay refuses a work tree with changes of the user's that are not committed, and one
+// in which something that git does not track lies where something would come. It has the
+// lock of the index, and leaves the private index as one in which git has looked at every
+// file, which takes as long as all the rest.
+func (r *Repo) inTheWay(ctx context.Context, changes []Change) error {
+	for name, mend := range underway {
+		if _, err := os.Lstat(filepath.Join(r.Dir, name)); err == nil {
+			return fault.New(fault.Conflict, "git is in the middle of something in %s", r.Top).WithHint("end it first: %s", mend)
+		}
+	}
+	if err := r.copyIndex(); err != nil {
+		return err
+	}
+	out, err := r.private(ctx, call{args: []string{"status", "--porcelain=v2", "-z", "--untracked-files=no", "--ignore-submodules=dirty", "--no-renames"}, env: []string{"GIT_OPTIONAL_LOCKS=1"}})
+	if err != nil {
+		return fault.Wrap(err, "look at the work tree of %s", r.Top)
+	}
+	paths, err := parseStatus(string(out))
+	if err != nil {
+		return err
+	}
+	if len(paths) > 0 {
+		return fault.New(fault.Conflict, "%s has changes that are not committed", r.Top).Because(&Dirty{paths}).
+			WithHint("commit them, or put them away: git stash")
+	}
+	if paths = r.untracked(changes); len(paths) > 0 {
+		return fault.New(fault.Conflict, "files that git does not track are in the way in %s", r.Top).Because(&Dirty{paths}).
+			WithHint("move them elsewhere: mv %s %s.mine", printable(clip(paths[0])), printable(clip(paths[0])))
+	}
+	return nil
+}
+
+// untracked gives what lies in the work tree where something new would come, and is not of
+// the old tree. Git itself would write over what it ignores. What of the old tree is in
+// the way of something new is among the changes, since it goes.
+func (r *Repo) untracked(changes []Change) (paths []string) {
+	old := listing{}
+	for _, c := range changes {
+		if c.OldMode != 0 {
+			old[c.Path] = entry{c.OldMode, c.OldID}
+		}
+	}
+	dirs := old.dirs()
+	told := map[string]bool{}
+	tell := func(p string) {
+		if !told[p] {
+			told[p], paths = true, append(paths, p)
+		}
+	}
+	for _, c := range changes {
+		if c.Mode == 0 {
+			continue
+		}
+		for at := path.Dir(c.Path); at != "."; at = path.Dir(at) {
+			if info, err := os.Lstat(filepath.Join(r.Top, at)); err == nil && !info.IsDir() && !tracked(old, at) {
+				tell(at)
+			}
+		}
+		info, err := os.Lstat(filepath.Join(r.Top, c.Path))
+		switch {
+		case err != nil || tracked(old, c.Path):
+		case info.IsDir() && dirs[c.Path]:
+			r.below(old, c.Path, tell)
+		case info.IsDir() && c.Mode == ModeSubmodule:
+		default:
+			tell(c.Path)
+		}
+	}
+	return paths
+}
+
+// tracked: the old tree has it, and git looks after it.
+func tracked(old listing, p string) bool {
+	_, has := old[p]
+	return has
+}
+
+// below tells of what is in a directory and not of the old tree.
+func (r *Repo) below(old listing, dir string, tell func(string)) {
+	_ = filepath.WalkDir(filepath.Join(r.Top, dir), func(name string, e fs.DirEntry, err error) error {
+		p := strings.TrimPrefix(name, r.Top+"/")
+		if err != nil || !e.IsDir() && !tracked(old, p) {
+			tell(p)
+		}
+		return nil
+	})
+}
+
+// at gives what is at a path of the user's work tree, without following a link on the
+// way: nil where nothing is.
+func at(tree *os.Root, p string) (fs.FileInfo, error) {
+	for i := range len(p) {
+		if p[i] != '/' {
+			continue
+		}
+		if info, err := tree.Lstat(p[:i]); err != nil || !info.IsDir() {
+			return nil, none(err)
+		}
+	}
+	info, err := tree.Lstat(p)
+	if err != nil {
+		return nil, none(err)
+	}
+	return info, nil
+}
+
+// none takes an error for nil that says that nothing is there.
+func none(err error) error {
+	if err == nil || gone(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,117 @@
+package repo
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/undo"
+)
+
+// desk is a bare repository of ours, for one piece of work: new objects lie in it, the
+// user's are borrowed, and no configuration, hook, attribute, reference or replacement
+// but its own counts. Its HEAD names no commit, so no attributes are read from one.
+type desk struct {
+	git    *Git
+	dir    string
+	format Format
+	limits Limits
+}
+
+// desk makes one. The caller closes it, which removes it with all that was not kept.
+func (r *Repo) desk() (d *desk, err error) {
+	dir, err := os.MkdirTemp(r.opt.Scratch, "desk-")
+	if err != nil {
+		return nil, fault.Wrap(err, "make a desk")
+	}
+	var cleanup undo.Stack
+	defer cleanup.Run(&err)
+	cleanup.Push(func() error { return os.RemoveAll(dir) })
+	for _, sub := range []string{"objects/info", "objects/pack", "refs/heads", "info"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
+			return nil, fault.Wrap(err, "make a desk")
+		}
+	}
+	files := map[string]string{
+		"HEAD":                    "ref: refs/heads/none\n",
+		"config":                  deskConfig(r.Format),
+		"objects/info/alternates": string(quote(filepath.Join(r.Common, "objects"))) + "\n",
+	}
+	if r.Shallow {
+		cut, err := os.ReadFile(filepath.Join(r.Common, "shallow"))
+		if err != nil {
+			return nil, fault.Wrap(err, "read where the history is cut off")
+		}
+		files["shallow"] = string(cut)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return nil, fault.Wrap(err, "make a desk")
+		}
+	}
+	cleanup.Release()
+	return &desk{git: r.git, dir: dir, format: r.Format, limits: r.opt.Limits}, nil
+}
+
+func deskConfig(f Format) string {
+	if f == SHA256 {
+		return "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tobjectformat = sha256\n"
+	}
+	return "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
+}
+
+// close removes the desk.
+func (d *desk) close(errp *error) {
+	if err := os.RemoveAll(d.dir); err != nil && *errp == nil {
+		*errp = fault.Wrap(err, "clear the desk away")
+	}
+}
+
+// run runs git at the desk, within the limits for what a sandbox wrote.
+func (d *desk) run(ctx context.Context, c call) ([]byte, error) {
+	c.env = append(deskEnv(d.dir), c.env...)
+	c.dir, c.memory, c.cpu = d.dir, d.limits.Memory, d.limits.cpu()
+	return d.git.run(ctx, c)
+}
+
+// oid runs git at the desk, which prints the name of an object.
+func (d *desk) oid(ctx context.Context, c call) (OID, error) {
+	out, err := d.run(ctx, c)
+	if err != nil {
+		return "", err
+	}
+	return ParseOID(strings.TrimSpace(string(out)))
+}
+
+// tree gives the tree of a commit, or of what is one.
+func (d *desk) tree(ctx context.Context, of OID) (OID, error) {
+	id, err := d.oid(ctx, call{args: []string{"rev-parse", "-q", "--verify", "--end-of-options", string(of) + "^{tree}"}})
+	return id, fault.Wrap(err, "look for the tree of %s", of)
+}
+
+// hold writes an object and gives its name.
+func (d *desk) hold(ctx context.Context, kind string, content []byte) (OID, error) {
+	id, err := d.oid(ctx, call{args: []string{"hash-object", "-t", kind, "-w", "--stdin"}, stdin: bytes.NewReader(content)})
+	return id, fault.Wrap(err, "write a %s", kind)
+}
+
+// quote writes a path as git's files of lists and fast-import read it: in double quotes,
+// with escapes. Every byte comes back as it was.
+func quote(p string) []byte {
+	out := []byte{'"'}
+	for i := range len(p) {
+		switch c := p[i]; {
+		case c == '"' || c == '\\':
+			out = append(out, '\\', c)
+		case c < ' ' || c >= 0x7f:
+			out = fmt.Appendf(out, "\\%03o", c)
+		default:
+			out = append(out, c)
+		}
+	}
+	return append(out, '"')
+}

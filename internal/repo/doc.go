@@ -1,0 +1,19 @@
+// Package repo is the host's side of git: it takes what a sandbox did to a repository
+// out of the sandbox, shows it, and applies it to the repository of the person who owns
+// it. It imports fault and undo; the engine's wiring imports it.
+//
+// Two parties meet here. The user's repository is trusted as the user's own git trusts
+// it. All that a sandbox wrote is hostile: its objects, its references, its files, and
+// everything in and around its .git, of which nothing is ever read here, not by us and
+// not by git. What comes out of a sandbox comes out as bytes (a bundle, or files that
+// are read through an os.Root), and is looked at on a desk: a bare repository of our
+// own, made for one piece of work, with a configuration of our own, that borrows the
+// user's objects. There it is checked, compared and merged. Only what came through all
+// of that is written into the user's repository, by the user's git, objects first, one
+// reference after them.
+//
+// # Lock order
+//
+// An apply that changes a work tree holds the lock of its journal first, then git's own
+// lock of the index, then (within git) that of a reference.
+package repo

@@ -1,0 +1,80 @@
+package repo
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Env is what the user's git is told of the user's environment, and all of it.
+type Env struct {
+	Home   string // HOME: where the user's configuration is
+	Config string // XDG_CONFIG_HOME, or ""
+	Path   string // PATH: where the user's filters (LFS) are found; "" is /usr/bin:/bin
+}
+
+// Git is the git program of the host. It may be used by several goroutines at once.
+type Git struct {
+	program string
+	user    Env
+}
+
+// oldest is the first version that has all we need: merge-tree --write-tree.
+var oldest = [2]int{2, 38}
+
+// Find looks at the program at path, or, where that is "", at the first git in user.Path.
+// It is found once, here: nothing is looked up again later. A git older than 2.38 is
+// Unsupported, as is none.
+func Find(ctx context.Context, path string, user Env) (*Git, error) {
+	if user.Path == "" {
+		user.Path = "/usr/bin:/bin"
+	}
+	if path == "" {
+		path = look(user.Path)
+	}
+	if !filepath.IsAbs(path) {
+		return nil, fault.New(fault.Unsupported, "git is not installed").WithHint("install git 2.38 or newer: sudo apt-get install git")
+	}
+	g := &Git{program: path, user: user}
+	out, err := g.run(ctx, call{args: []string{"version"}, env: cleanEnv()})
+	if err != nil {
+		return nil, fault.Wrap(err, "ask %s for its version", path)
+	}
+	if v, ok := parseVersion(string(out)); !ok || v[0] < oldest[0] || v[0] == oldest[0] && v[1] < oldest[1] {
+		return nil, fault.New(fault.Unsupported, "%s is %q, and 2.38 is the oldest that can be used", path, clip(strings.TrimSpace(string(out)))).
+			WithHint("install a newer git")
+	}
+	return g, nil
+}
+
+// look finds git in the absolute directories of a PATH.
+func look(path string) string {
+	for _, dir := range filepath.SplitList(path) {
+		name := filepath.Join(dir, "git")
+		if info, err := os.Stat(name); filepath.IsAbs(dir) && err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return name
+		}
+	}
+	return ""
+}
+
+// parseVersion reads "git version 2.39.5 (...)".
+func parseVersion(s string) (v [2]int, ok bool) {
+	rest, found := strings.CutPrefix(s, "git version ")
+	parts := strings.SplitN(rest, ".", 3)
+	if !found || len(parts) < 2 {
+		return v, false
+	}
+	for i := range v {
+		n, err := strconv.Atoi(strings.TrimSpace(parts[i]))
+		if err != nil {
+			return v, false
+		}
+		v[i] = n
+	}
+	return v, true
+}

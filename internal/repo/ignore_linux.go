@@ -1,0 +1,248 @@
+package repo
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/undo"
+)
+
+const ignoreFile = ".gitignore"
+
+// ignoreRules answers which paths are ignored, by the rules of a commit and of the user,
+// or by those of a work tree. The rules alone are copied into two empty directories, and
+// git is asked there: in the work tree itself it never runs.
+type ignoreRules struct {
+	ours, theirs *ignorer
+	carried      map[string]bool
+}
+
+// ignoreRules makes them. The caller closes them.
+func (r *Repo) ignoreRules(ctx context.Context, d *desk, base listing) (rules *ignoreRules, err error) {
+	var cleanup undo.Stack
+	defer cleanup.Run(&err)
+	excludes, err := r.excludes(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	rules = &ignoreRules{carried: map[string]bool{}}
+	if rules.ours, err = d.ignorer(ctx, "ours", excludes); err != nil {
+		return nil, err
+	}
+	cleanup.Push(rules.ours.close)
+	if err := d.carryBase(ctx, base, rules.ours); err != nil {
+		return nil, err
+	}
+	if rules.theirs, err = d.ignorer(ctx, "theirs", "/dev/null"); err != nil {
+		return nil, err
+	}
+	cleanup.Release()
+	return rules, nil
+}
+
+// excludes finds the rules that the user has outside of commits: it copies those of the
+// repository to the desk, and gives the name of the file of the user's own.
+func (r *Repo) excludes(ctx context.Context, d *desk) (string, error) {
+	own, err := os.ReadFile(filepath.Join(r.Common, "info", "exclude"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(d.dir, "info", "exclude"), own, 0o600)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fault.Wrap(err, "read the ignore rules of %s", r.Top)
+	}
+	out, err := r.user(ctx, call{args: []string{"config", "--type=path", "--get", "core.excludesFile"}})
+	name := strings.TrimSuffix(string(out), "\n")
+	switch {
+	case err != nil && code(err) != 1:
+		return "", fault.Wrap(err, "read the configuration of %s", r.Top)
+	case err == nil && filepath.IsAbs(name):
+		return name, nil
+	case r.git.user.Config != "":
+		return filepath.Join(r.git.user.Config, "git", "ignore"), nil
+	}
+	return filepath.Join(r.git.user.Home, ".config", "git", "ignore"), nil
+}
+
+// carryBase copies the rules of a commit.
+func (d *desk) carryBase(ctx context.Context, base listing, to *ignorer) error {
+	want := map[OID]bool{}
+	for p, e := range base {
+		if path.Base(p) == ignoreFile && (e.mode == ModeFile || e.mode == ModeExecutable) {
+			want[e.id] = true
+		}
+	}
+	sizes, err := d.sizes(ctx, want)
+	if err != nil {
+		return err
+	}
+	held := int64(0)
+	for _, n := range sizes {
+		held += n
+	}
+	if held > atOnce {
+		return fault.New(fault.Unsupported, "the ignore rules of the base have more than %d bytes", atOnce)
+	}
+	texts, err := d.contents(ctx, want)
+	if err != nil {
+		return err
+	}
+	for p, e := range base {
+		if text, is := texts[e.id]; is && path.Base(p) == ignoreFile {
+			if err := to.put(path.Dir(p), text); err != nil {
+				return fault.Wrap(err, "copy the ignore rules of the base")
+			}
+		}
+	}
+	return nil
+}
+
+// carry copies the rules that a directory of the work tree has. What is no file, or is
+// too large for one of rules, has none.
+func (g *ignoreRules) carry(tree *os.Root, dir string) error {
+	if g.carried[dir] {
+		return nil
+	}
+	g.carried[dir] = true
+	name := path.Join(dir, ignoreFile)
+	info, err := tree.Lstat(name)
+	if err != nil || !info.Mode().IsRegular() || info.Size() > maxLook {
+		return nil
+	}
+	f, err := openFile(tree, name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxLook))
+	if err != nil {
+		return err
+	}
+	return fault.Wrap(g.theirs.put(orDot(dir), text), "copy ignore rules")
+}
+
+// ignored answers for each path: of slashes, with one at the end of a directory's.
+func (g *ignoreRules) ignored(ctx context.Context, paths []string) ([]bool, error) {
+	all := make([]bool, len(paths))
+	for _, ig := range []*ignorer{g.ours, g.theirs} {
+		if err := ig.ask(ctx, paths, all); err != nil {
+			return nil, fault.Wrap(err, "ask which files are ignored")
+		}
+	}
+	return all, nil
+}
+
+func (g *ignoreRules) close(errp *error) {
+	if err := errors.Join(g.ours.close(), g.theirs.close()); err != nil && *errp == nil {
+		*errp = fault.Wrap(err, "ask which files are ignored")
+	}
+}
+
+// ignorer is a git that answers questions, in a directory that holds rules alone.
+type ignorer struct {
+	dir *os.Root
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+// ignorer starts one. The caller closes it.
+func (d *desk) ignorer(ctx context.Context, name, excludes string) (ig *ignorer, err error) {
+	var cleanup undo.Stack
+	defer cleanup.Run(&err)
+	at := filepath.Join(d.dir, name)
+	if err := os.Mkdir(at, 0o700); err != nil {
+		return nil, fault.Wrap(err, "make a place for ignore rules")
+	}
+	ig = &ignorer{}
+	if ig.dir, err = os.OpenRoot(at); err != nil {
+		return nil, fault.Wrap(err, "make a place for ignore rules")
+	}
+	cleanup.Push(ig.dir.Close)
+	c := call{args: []string{"check-ignore", "--no-index", "--stdin", "-z", "-v", "-n"}, dir: at, memory: d.limits.Memory, cpu: d.limits.cpu(),
+		env: append(deskEnv(d.dir, setting{key: "core.excludesFile", value: excludes}), "GIT_WORK_TREE="+at, "GIT_LITERAL_PATHSPECS=0")}
+	ig.cmd = d.git.command(ctx, c)
+	if ig.in, err = ig.cmd.StdinPipe(); err != nil {
+		return nil, fault.Wrap(err, "make a pipe")
+	}
+	out, err := ig.cmd.StdoutPipe()
+	if err != nil {
+		return nil, fault.Wrap(err, "make a pipe")
+	}
+	ig.out = bufio.NewReader(out)
+	if err := d.git.start(ig.cmd, c); err != nil {
+		return nil, err
+	}
+	cleanup.Release()
+	return ig, nil
+}
+
+// put writes the rules of a directory.
+func (ig *ignorer) put(dir string, text []byte) error {
+	if err := ig.dir.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return ig.dir.WriteFile(path.Join(dir, ignoreFile), text, 0o600)
+}
+
+// ask sets out[i] where paths[i] is ignored.
+func (ig *ignorer) ask(ctx context.Context, paths []string, out []bool) error {
+	wrote := make(chan error, 1)
+	go func() {
+		w := bufio.NewWriter(ig.in)
+		for _, p := range paths {
+			w.WriteString("./" + p) //nolint:errcheck // Flush says it
+			w.WriteByte(0)          //nolint:errcheck // the same
+		}
+		wrote <- w.Flush()
+	}()
+	var err error
+	for i := 0; i < len(paths) && err == nil; i++ {
+		var hit bool
+		hit, err = ig.answer()
+		out[i] = out[i] || hit
+	}
+	if err != nil {
+		ig.cmd.Cancel() //nolint:errcheck // so that the writer ends
+	}
+	err = errors.Join(err, <-wrote)
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// answer reads "source, line, pattern, path", each with a NUL: no pattern where none fits.
+func (ig *ignorer) answer() (bool, error) {
+	var pattern string
+	for i := range 4 {
+		s, err := ig.out.ReadString(0)
+		if err != nil {
+			return false, err
+		}
+		if i == 2 {
+			pattern = strings.TrimSuffix(s, "\x00")
+		}
+	}
+	return pattern != "" && pattern[0] != '!', nil
+}
+
+// close ends it. The exit code says whether anything was ignored, or that it was killed.
+func (ig *ignorer) close() error {
+	ig.in.Close()
+	_, _ = io.Copy(io.Discard, ig.out)
+	err := ig.cmd.Wait()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = nil
+	}
+	return errors.Join(err, ig.dir.Close())
+}

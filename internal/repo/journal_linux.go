@@ -1,0 +1,185 @@
+package repo
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// An apply that changes a work tree has three files in its git directory, and the lock
+// of the directory itself (flock), which every git that it starts holds as well: while
+// one of them lives, nobody else applies or mends.
+const (
+	journalName = "coppice-apply"       // what is done, from before anything is until all is
+	privateName = "coppice-apply.index" // the index that is to be
+	savedName   = "coppice-saved"       // files of the user's that were in the way of mending
+	indexName   = "index"
+	lockName    = "index.lock" // git's own; with lockText in it, it is ours
+	lockText    = "coppice apply\n"
+)
+
+// journal says what an apply does to a work tree.
+type journal struct {
+	Version int `json:"version"`
+	Ref     Ref `json:"ref,omitempty"` // what is checked out; "" is a detached HEAD
+	Old     OID `json:"old"`           // its commit before
+	New     OID `json:"new,omitempty"` // and after; "" with Patch, which has none
+	Tree    OID `json:"tree"`          // what the work tree becomes
+}
+
+const journalVersion = 1
+
+// lock locks the git directory for applies. The caller calls unlock.
+func (r *Repo) lock() (unlock func(), err error) {
+	f, err := os.Open(r.Dir)
+	if err != nil {
+		return nil, fault.Wrap(err, "lock %s", r.Dir)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fault.New(fault.Conflict, "something is applied to %s already", r.Top).WithHint("wait until it is done, and try again")
+		}
+		return nil, fault.Wrap(err, "lock %s", r.Dir)
+	}
+	r.mu.Lock()
+	r.held = f
+	r.mu.Unlock()
+	return func() {
+		r.mu.Lock()
+		r.held = nil
+		r.mu.Unlock()
+		// Closing is not enough: a program that is just being started has a copy.
+		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
+		f.Close()
+	}, nil
+}
+
+// writeJournal writes it down, durably.
+func (r *Repo) writeJournal(j journal) error {
+	b, err := json.Marshal(j)
+	if err != nil {
+		return err
+	}
+	name := filepath.Join(r.Dir, journalName)
+	return fault.Wrap(errors.Join(replace(name, append(b, '\n')), syncDir(r.Dir)), "write down what is applied")
+}
+
+// replace writes a file beside its place and moves it there.
+func replace(name string, content []byte) (err error) {
+	f, err := os.OpenFile(name+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(name+".new", name)
+}
+
+// readJournal gives what an apply left, or nil.
+func (r *Repo) readJournal() (*journal, error) {
+	b, err := os.ReadFile(filepath.Join(r.Dir, journalName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, "read what was applied")
+	}
+	var j journal
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&j); err != nil || j.Version != journalVersion {
+		return nil, fault.New(fault.Version, "%s is of an apply that this version does not know", filepath.Join(r.Dir, journalName)).
+			Because(err).WithHint("use the version of coppice that wrote it, or restore the work tree with git and remove the file")
+	}
+	for _, id := range []OID{j.Old, j.Tree} {
+		if _, err := ParseOID(string(id)); err != nil {
+			return nil, fault.New(fault.Corrupt, "%s is damaged", filepath.Join(r.Dir, journalName)).Because(err)
+		}
+	}
+	return &j, nil
+}
+
+// takeIndex takes git's lock of the index, so that no git of the user's changes it. It is
+// there with its text or not at all. One that an apply left is taken over.
+func (r *Repo) takeIndex() error {
+	if r.ownsIndex() {
+		return nil
+	}
+	name, text := filepath.Join(r.Dir, lockName), filepath.Join(r.Dir, privateName+".text")
+	if err := os.WriteFile(text, []byte(lockText), 0o600); err != nil {
+		return fault.Wrap(err, "lock the index of %s", r.Top)
+	}
+	err := os.Link(text, name)
+	if errors.Is(err, fs.ErrExist) {
+		err = fault.New(fault.Conflict, "another git works on %s", r.Top).WithHint("wait until it is done; where none runs, remove %s", name)
+	}
+	return fault.Wrap(errors.Join(err, os.Remove(text)), "lock the index of %s", r.Top)
+}
+
+// ownsIndex reports whether git's lock is there and ours.
+func (r *Repo) ownsIndex() bool {
+	b, err := os.ReadFile(filepath.Join(r.Dir, lockName))
+	return err == nil && string(b) == lockText
+}
+
+// freeIndex gives git's lock back, if it is ours.
+func (r *Repo) freeIndex() error {
+	if !r.ownsIndex() {
+		return nil
+	}
+	return fault.Wrap(os.Remove(filepath.Join(r.Dir, lockName)), "unlock the index of %s", r.Top)
+}
+
+// copyIndex makes the private index of the one that is.
+func (r *Repo) copyIndex() error {
+	b, err := os.ReadFile(filepath.Join(r.Dir, indexName))
+	if err != nil {
+		return fault.Wrap(err, "read the index of %s", r.Top)
+	}
+	return fault.Wrap(os.WriteFile(filepath.Join(r.Dir, privateName), b, 0o600), "copy the index of %s", r.Top)
+}
+
+// putIndex makes the private index the one that is.
+func (r *Repo) putIndex() error {
+	from, to := filepath.Join(r.Dir, privateName), filepath.Join(r.Dir, indexName)
+	info, err := os.Stat(to)
+	if err == nil {
+		err = os.Chmod(from, info.Mode().Perm())
+	}
+	if err == nil {
+		err = syncFile(from)
+	}
+	if err == nil {
+		err = os.Rename(from, to)
+	}
+	return fault.Wrap(errors.Join(err, syncDir(r.Dir)), "write the index of %s", r.Top)
+}
+
+func syncFile(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// done removes what an apply had.
+func (r *Repo) done() error {
+	var errs []error
+	for _, name := range []string{privateName, privateName + ".lock", privateName + ".text", journalName + ".new", journalName} {
+		if err := os.Remove(filepath.Join(r.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return fault.Wrap(errors.Join(append(errs, syncDir(r.Dir), r.freeIndex())...), "end what was applied")
+}

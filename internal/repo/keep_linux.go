@@ -1,0 +1,56 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// keep copies what tip has and known do not from the desk into the user's repository, as
+// one pack, and has it on the disk. The user's git writes it, as it would write what it
+// fetched. Until a reference names it, it is nobody's, and git's own collection removes it
+// after its grace period (two weeks, where nobody changed that).
+func (r *Repo) keep(ctx context.Context, d *desk, tip OID, known []OID) error {
+	var want strings.Builder
+	fmt.Fprintf(&want, "%s\n", tip)
+	for _, k := range known {
+		fmt.Fprintf(&want, "^%s\n", k)
+	}
+	out, err := d.run(ctx, call{args: []string{"pack-objects", "-q", "--revs", "--window=0", "--non-empty", filepath.Join(d.dir, "out")}, stdin: strings.NewReader(want.String())})
+	if err != nil {
+		return fault.Wrap(err, "pack what is to be kept")
+	}
+	for hash := range strings.FieldsSeq(string(out)) {
+		if err := r.add(ctx, filepath.Join(d.dir, "out-"+hash+".pack")); err != nil {
+			return fault.Wrap(err, "write objects into %s", r.Common)
+		}
+	}
+	return nil
+}
+
+// add puts a pack into the user's repository.
+func (r *Repo) add(ctx context.Context, pack string) error {
+	f, err := os.Open(pack)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := r.user(ctx, call{args: []string{"index-pack", "--stdin"}, stdin: f}); err != nil {
+		return err
+	}
+	return syncDir(filepath.Join(r.Common, "objects", "pack"))
+}
+
+// syncDir has the names of a directory on the disk. Git flushes files, and not these.
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

@@ -1,0 +1,70 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// land makes the branch, and the work tree that has it checked out, what was computed.
+// The branch is the point of no return: until it is set an apply that ends is taken back.
+//
+//	step       on the disk                               killed after it
+//	locked     git's lock of the index (Apply)           taken back: the lock
+//	kept       objects, a private index                  taken back: the lock
+//	journal    what is going to be done                  taken back: the lock
+//	checked    files of the work tree                    taken back: the files
+//	indexed    the index                                 taken back: files and index
+//	moved      the branch                                it is done; locks are cleared away
+//	done       nothing of ours
+func (r *Repo) land(ctx context.Context, d *desk, t target, res result, a Apply) (err error) {
+	why := "coppice: apply (" + string(a.Way) + ")"
+	if !t.here {
+		return r.setRef(ctx, t.ref, res.commit, t.old, why)
+	}
+	j := journal{Version: journalVersion, Ref: t.ref, Old: t.old, New: res.commit, Tree: res.tree}
+	if err := r.writeJournal(j); err != nil {
+		return errors.Join(err, r.done())
+	}
+	r.step("journal")
+	if err := r.checkOut(ctx, j, why); err != nil {
+		_, back := r.takeBack(context.WithoutCancel(ctx), d, j)
+		return errors.Join(err, back)
+	}
+	return r.done()
+}
+
+// checkOut does what the journal says.
+func (r *Repo) checkOut(ctx context.Context, j journal, why string) error {
+	if _, err := r.private(ctx, call{args: []string{"read-tree", "-m", "-u", string(j.Old), string(j.Tree)}}); err != nil {
+		if code(err) > 0 {
+			return fault.New(fault.Conflict, "git does not write the files of %s", r.Top).Because(err).WithHint("mend what git says above, and try again")
+		}
+		return fault.Wrap(err, "write the files of %s", r.Top)
+	}
+	r.step("checked")
+	if err := r.putIndex(); err != nil {
+		return err
+	}
+	r.step("indexed")
+	if j.New != "" {
+		if err := r.moveRef(ctx, j.Ref, j.New, j.Old, why); err != nil {
+			return err
+		}
+	}
+	r.step("moved")
+	return nil
+}
+
+// private runs the user's git on the private index. It holds the lock of applies until it
+// ends, also when we are killed.
+func (r *Repo) private(ctx context.Context, c call) ([]byte, error) {
+	c.args = append([]string{"-c", "core.fsync=none"}, c.args...)
+	c.env = append(c.env, "GIT_INDEX_FILE="+r.Dir+"/"+privateName)
+	r.mu.Lock()
+	c.files = []*os.File{r.held}
+	r.mu.Unlock()
+	return r.user(ctx, c)
+}

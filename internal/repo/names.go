@@ -1,0 +1,179 @@
+package repo
+
+import (
+	"encoding/hex"
+	"path"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// OID is the name of an object: 40 (SHA-1) or 64 (SHA-256) lower-case hex digits.
+// The zero value is no object.
+type OID string
+
+// ParseOID reads an object's name in full; abbreviations and the null name are refused.
+func ParseOID(s string) (OID, error) {
+	raw, err := hex.DecodeString(s)
+	switch {
+	case err != nil, len(raw) != 20 && len(raw) != 32, strings.ToLower(s) != s, strings.Trim(s, "0") == "":
+		return "", fault.New(fault.Invalid, "%q is no object name", clip(s))
+	}
+	return OID(s), nil
+}
+
+// orNull is what git takes for "there is none".
+func (o OID) orNull(f Format) OID {
+	if o == "" {
+		return OID(strings.Repeat("0", f.digits()))
+	}
+	return o
+}
+
+// Format is how a repository names its objects: "sha1" or "sha256".
+type Format string
+
+// The formats that git has.
+const (
+	SHA1   Format = "sha1"
+	SHA256 Format = "sha256"
+)
+
+// digits is the length of a name.
+func (f Format) digits() int {
+	if f == SHA256 {
+		return 64
+	}
+	return 40
+}
+
+// maxRef is how long the name of a reference may be, in bytes.
+const maxRef = 200
+
+// Ref is the full name of a reference that was checked: it begins with "refs/".
+type Ref string
+
+// ParseRef checks the full name of a reference. It is stricter than git: everything
+// git refuses, and besides what a terminal or a command line could take for something
+// else: bytes that are no UTF-8, what is not printed, components with a leading dash.
+func ParseRef(s string) (Ref, error) {
+	if why := badRef(s); why != "" {
+		return "", fault.New(fault.Invalid, "%q is no name for a reference: %s", clip(s), why)
+	}
+	return Ref(s), nil
+}
+
+// ParseBranch gives the reference of a branch called by its short name.
+func ParseBranch(short string) (Ref, error) {
+	if short == "HEAD" || strings.HasPrefix(short, "refs/") {
+		return "", fault.New(fault.Invalid, "%q is no name for a branch", clip(short)).WithHint("use a name like coppice/fix-auth")
+	}
+	return ParseRef("refs/heads/" + short)
+}
+
+// Short is the name that people use: without refs/heads/.
+func (r Ref) Short() string { return strings.TrimPrefix(string(r), "refs/heads/") }
+
+// badRef says what is wrong with the full name of a reference, or "".
+func badRef(s string) string {
+	switch {
+	case len(s) > maxRef:
+		return "it is too long"
+	case !utf8.ValidString(s):
+		return "it is no UTF-8"
+	case !strings.HasPrefix(s, "refs/"):
+		return "it does not begin with refs/"
+	case strings.Contains(s, ".."), strings.Contains(s, "@{"), strings.HasSuffix(s, "."):
+		return "git gives its dots or braces another meaning"
+	case strings.ContainsAny(s, " ~^:?*[\\"):
+		return "it has a character that git gives a meaning"
+	}
+	for _, r := range s {
+		if !unicode.IsPrint(r) {
+			return "it has a character that is not printed"
+		}
+	}
+	parts := strings.Split(s, "/")
+	if len(parts) < 3 {
+		return "it names no reference below refs/"
+	}
+	for _, p := range parts {
+		switch {
+		case p == "", p == "@":
+			return "a part of it is empty"
+		case p[0] == '.', strings.HasSuffix(p, ".lock"), p[0] == '-':
+			return "a part of it begins with a dot or dash, or ends with .lock"
+		}
+	}
+	return ""
+}
+
+// maxPath is the longest path of a tree that is taken, in bytes: the kernel's limit,
+// beyond which no program could open it.
+const maxPath = 4095
+
+// badPath says why a path of a tree can never be applied, or "". Paths are of slashes,
+// below the top of the work tree.
+func badPath(p string) string {
+	switch {
+	case p == "" || p[0] == '/' || path.Clean(p) != p || p == "." || p == ".." || strings.HasPrefix(p, "../"):
+		return "it is no path below the top"
+	case len(p) > maxPath:
+		return "it is too long"
+	case strings.IndexByte(p, 0) >= 0:
+		return "it has a NUL"
+	}
+	for part := range strings.SplitSeq(p, "/") {
+		if len(part) > 255 {
+			return "a name in it is too long"
+		}
+		if isDotGit(part) {
+			return "it is git's own directory, or is taken for it on some file system"
+		}
+	}
+	return ""
+}
+
+// Person is an author or a committer.
+type Person struct{ Name, Email string }
+
+// bad says why git could not write the person down, or "".
+func (p Person) bad() string {
+	for _, s := range []string{p.Name, p.Email} {
+		if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f || r == '<' || r == '>' || r == utf8.RuneError }) {
+			return "it has a control character, < or >"
+		}
+		if strings.Trim(s, " .,:;\"'") == "" {
+			return "its name or its address is empty"
+		}
+		if len(s) > 500 {
+			return "it is too long"
+		}
+	}
+	return ""
+}
+
+// clip bounds a stranger's text for a message.
+func clip(s string) string {
+	if len(s) > 100 {
+		return s[:100] + "..."
+	}
+	return s
+}
+
+// printable takes control bytes out of a stranger's text, as git quotes it in what it says.
+func printable(s string) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return ' '
+		case r < ' ' || r >= 0x7f && r < 0xa0 || !strconv.IsPrint(r):
+			return '?'
+		}
+		return r
+	}, s)
+	return strings.TrimSpace(s)
+}

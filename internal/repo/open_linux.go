@@ -1,0 +1,242 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Options make a Repo.
+type Options struct {
+	// Scratch is an existing directory of ours alone, in which desks are made. No sandbox
+	// can reach it. What a process that was killed leaves in it may go when none works there.
+	Scratch string
+	Limits  Limits
+	Now     func() time.Time // nil: time.Now
+}
+
+// Limits bound what comes out of a sandbox. The zero value is DefaultLimits.
+type Limits struct {
+	Input   int64         // bytes of a bundle
+	Objects int           // objects that it has
+	Object  int64         // bytes of the largest one, unpacked
+	Total   int64         // bytes of all, unpacked
+	Changes int           // paths that differ from the base
+	Patch   int64         // bytes of a patch
+	Memory  uint64        // bytes that a git which reads it may allocate
+	Work    time.Duration // processor time of one such git
+}
+
+// DefaultLimits are the limits where none are given.
+var DefaultLimits = Limits{
+	Input: 4 << 30, Objects: 5_000_000, Object: 1 << 30, Total: 16 << 30, Changes: 1_000_000,
+	Patch: 256 << 20, Memory: 3 << 30, Work: 10 * time.Minute,
+}
+
+func (l Limits) or(d Limits) Limits {
+	fill(&l.Input, d.Input)
+	fill(&l.Objects, d.Objects)
+	fill(&l.Object, d.Object)
+	fill(&l.Total, d.Total)
+	fill(&l.Changes, d.Changes)
+	fill(&l.Patch, d.Patch)
+	fill(&l.Memory, d.Memory)
+	fill(&l.Work, d.Work)
+	return l
+}
+
+// cpu is Work in the kernel's unit, seconds.
+func (l Limits) cpu() uint64 { return uint64(max(l.Work/time.Second, 1)) }
+
+func fill[T comparable](to *T, with T) {
+	var zero T
+	if *to == zero {
+		*to = with
+	}
+}
+
+// Head is what a repository's HEAD says.
+type Head struct {
+	Branch Ref // "" where it is detached
+	Commit OID
+}
+
+// Repo is a repository of the user's, with the work tree that it was found from. All
+// methods may be called from several goroutines at once; errors carry a fault.Kind.
+type Repo struct {
+	Top       string // the top of the work tree, absolute, without links
+	Dir       string // its git directory; a linked work tree has its own
+	Common    string // the git directory that all its work trees share
+	Format    Format
+	Head      Head
+	Linked    bool // the work tree is one of `git worktree add`
+	Submodule bool // it is a submodule of another repository
+	Shallow   bool // its history is cut off; what is not there is not asked for
+
+	git  *Git
+	opt  Options
+	step func(string) // called between the steps of landing; a test kills there
+
+	mu   sync.Mutex
+	held *os.File // the lock of applies, while one runs; guarded by mu
+}
+
+// Open finds the repository that dir lies in, as the user's git finds it, with the user's
+// idea of whose repositories are safe. Nothing in it is run. Refused are: no repository
+// (NotFound), one that belongs to somebody else (Denied), and (Unsupported) a bare one, a
+// partial clone, and one without a commit.
+func Open(ctx context.Context, g *Git, dir string, opt Options) (*Repo, error) {
+	opt.Limits = opt.Limits.or(DefaultLimits)
+	if opt.Now == nil {
+		opt.Now = time.Now
+	}
+	r := &Repo{git: g, opt: opt, step: func(string) {}}
+	if err := r.find(ctx, dir); err != nil {
+		return nil, err
+	}
+	if err := r.refusePartial(ctx); err != nil {
+		return nil, err
+	}
+	head, err := r.head(ctx)
+	r.Head = head
+	return r, err
+}
+
+// find asks git where it is. Paths are asked for one by one: they may have newlines.
+func (r *Repo) find(ctx context.Context, dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return fault.Wrap(err, "find the repository")
+	}
+	ask := func(args ...string) (string, error) {
+		out, err := r.git.run(ctx, call{args: append([]string{"rev-parse", "--path-format=absolute"}, args...), dir: dir,
+			env: append(r.git.userEnv(), "GIT_DISCOVERY_ACROSS_FILESYSTEM=0")})
+		return strings.TrimSuffix(string(out), "\n"), err
+	}
+	facts, err := ask("--is-bare-repository", "--is-inside-work-tree", "--is-shallow-repository", "--show-object-format")
+	if err != nil {
+		return notFound(dir, err)
+	}
+	f := strings.Fields(facts)
+	switch {
+	case len(f) != 4:
+		return fault.New(fault.Internal, "git says %q of %s", clip(facts), dir)
+	case f[0] == "true" || f[1] != "true":
+		return fault.New(fault.Unsupported, "%s is in no work tree of a repository, but in a bare one or in its git directory", dir).
+			WithHint("clone it, and work in the clone: git clone %s", dir)
+	case Format(f[3]) != SHA1 && Format(f[3]) != SHA256:
+		return fault.New(fault.Unsupported, "%s names its objects by %q", dir, clip(f[3]))
+	}
+	r.Shallow, r.Format = f[2] == "true", Format(f[3])
+	var super string
+	for _, w := range []struct {
+		to   *string
+		flag string
+	}{{&r.Top, "--show-toplevel"}, {&r.Dir, "--absolute-git-dir"}, {&r.Common, "--git-common-dir"}, {&super, "--show-superproject-working-tree"}} {
+		if *w.to, err = ask(w.flag); err != nil {
+			return fault.Wrap(err, "find the repository of %s", dir)
+		}
+	}
+	r.Linked, r.Submodule = r.Dir != r.Common, super != ""
+	return nil
+}
+
+// notFound says why there is no repository.
+func notFound(dir string, err error) error {
+	var ge *GitError
+	switch {
+	case !errors.As(err, &ge):
+		return fault.Wrap(err, "find the repository of %s", dir)
+	case strings.Contains(ge.Stderr, "dubious ownership"):
+		return fault.New(fault.Denied, "the repository of %s belongs to somebody else", dir).Because(err).
+			WithHint("if you trust whoever owns it: git config --global --add safe.directory %s", dir)
+	case strings.Contains(ge.Stderr, "not a git repository"):
+		return fault.New(fault.NotFound, "%s is in no git repository", dir).WithHint("make one with: git init %s", dir)
+	}
+	return fault.New(fault.Invalid, "git does not read the repository of %s", dir).Because(err)
+}
+
+// refusePartial: objects that are missing would have to be fetched, and nothing is
+// fetched here.
+func (r *Repo) refusePartial(ctx context.Context) error {
+	out, err := r.user(ctx, call{args: []string{"config", "--get-regexp", `^(extensions\.partialclone|remote\..*\.promisor)$`}})
+	if code(err) == 1 && len(out) == 0 {
+		return nil
+	}
+	if err != nil {
+		return fault.Wrap(err, "read the configuration of %s", r.Top)
+	}
+	return fault.New(fault.Unsupported, "%s is a partial clone: objects that are missing would have to be fetched", r.Top).
+		WithHint("clone it in full: git clone URL")
+}
+
+// head reads HEAD.
+func (r *Repo) head(ctx context.Context) (h Head, err error) {
+	out, err := r.user(ctx, call{args: []string{"symbolic-ref", "-q", "HEAD"}})
+	if err != nil && code(err) != 1 {
+		return h, fault.Wrap(err, "read HEAD of %s", r.Top)
+	}
+	if err == nil {
+		h.Branch = Ref(strings.TrimSuffix(string(out), "\n"))
+	}
+	h.Commit, err = r.commit(ctx, "HEAD")
+	if fault.Is(err, fault.NotFound) {
+		return h, fault.New(fault.Unsupported, "%s has no commit yet, so there is nothing to begin from", r.Top).
+			WithHint("make one with: git commit --allow-empty -m first")
+	}
+	return h, err
+}
+
+// commit gives the commit that a revision names, in the user's own words; NotFound where
+// it names none.
+func (r *Repo) commit(ctx context.Context, rev string) (OID, error) {
+	out, err := r.user(ctx, call{args: []string{"rev-parse", "-q", "--verify", "--end-of-options", rev + "^{commit}"}})
+	if code(err) > 0 {
+		return "", fault.New(fault.NotFound, "%q names no commit of %s", clip(rev), r.Top).WithHint("list the branches with: git branch -a")
+	}
+	if err != nil {
+		return "", fault.Wrap(err, "look for %q", clip(rev))
+	}
+	return ParseOID(strings.TrimSpace(string(out)))
+}
+
+// Commit gives the commit that a revision names, as the user wrote it; NotFound where it
+// names none.
+func (r *Repo) Commit(ctx context.Context, rev string) (OID, error) { return r.commit(ctx, rev) }
+
+// user runs git in the user's repository, as the user's git but for the settings always.
+func (r *Repo) user(ctx context.Context, c call) ([]byte, error) {
+	c.env = append(append(r.git.userEnv(), "GIT_DIR="+r.Dir, "GIT_WORK_TREE="+r.Top), c.env...)
+	c.dir = r.Top
+	return r.git.run(ctx, c)
+}
+
+// code is git's exit code where err is that it had one, else -1; of nil it is 0.
+func code(err error) int {
+	var ge *GitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &ge):
+		return ge.Code
+	}
+	return -1
+}
+
+// tip gives the commit that a reference names now, or "".
+func (r *Repo) tip(ctx context.Context, ref Ref) (OID, error) {
+	out, err := r.user(ctx, call{args: []string{"rev-parse", "-q", "--verify", "--end-of-options", string(ref)}})
+	if code(err) > 0 {
+		return "", nil
+	}
+	if err != nil {
+		return "", fault.Wrap(err, "look at %s", ref)
+	}
+	return ParseOID(strings.TrimSpace(string(out)))
+}

@@ -1,0 +1,201 @@
+package repo
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Kind is why a path is marked. Kinds are only ever added.
+type Kind string
+
+// The kinds of marks.
+const (
+	KindGit        Kind = "git"        // git reads it when it works on the tree
+	KindAgent      Kind = "agent"      // tells agents what to do, or what they may
+	KindEditor     Kind = "editor"     // an editor reads it when the directory is opened
+	KindShell      Kind = "shell"      // a shell, or what watches it, reads it in the directory
+	KindCI         Kind = "ci"         // runs where the forge runs things, with its secrets
+	KindHook       Kind = "hook"       // runs at commits and the like
+	KindBuild      Kind = "build"      // runs when the project is built, installed or tested
+	KindContainer  Kind = "container"  // says how containers and machines are made
+	KindPolicy     Kind = "policy"     // says what sandboxes may
+	KindExecutable Kind = "executable" // can be run by its name
+	KindLink       Kind = "link"       // a link that leaves the tree, or leads to git's directory
+	KindSubmodule  Kind = "submodule"  // a commit of another repository
+	KindRepository Kind = "repository" // looks like a repository of its own
+)
+
+// rule marks paths by their folded names.
+type rule struct {
+	kind  Kind
+	why   string
+	names []string // patterns of names; one that ends with / is a directory's, and marks all below it
+}
+
+// rules are the paths that the host would later run or trust. Patterns are path.Match's,
+// in lower case, and match a name of a path wherever it is; with a slash within, they
+// match so many names that follow each other.
+var rules = []rule{
+	{KindGit, "git follows it when it checks files out, compares or fetches", []string{
+		".gitattributes", ".gitmodules", ".gitconfig", ".lfsconfig", ".gitinclude"}},
+	{KindHook, "runs when somebody commits, merges or pushes", []string{
+		".pre-commit-config.y*ml", ".pre-commit-hooks.y*ml", ".husky/", ".githooks/", "githooks/", "hooks/", "lefthook.*", ".lefthook.*", "lefthook-local.*",
+		".lintstagedrc*", "lint-staged.config.*", ".overcommit.yml", ".simple-git-hooks.*"}},
+	{KindAgent, "tells agents what to do, which tools to start, or what they may", []string{
+		"claude.md", "claude.local.md", ".claude/", ".claude.json", "agents.md", "agents.override.md", "agent.md", ".agents/", ".codex/", "gemini.md", ".gemini/", "qwen.md", ".qwen/",
+		".cursor/", ".cursorrules", ".windsurf/", ".windsurfrules", ".clinerules", ".clinerules/", ".roo/", ".roorules*", ".roomodes", ".kilocode/", ".aider*", ".mcp.json", "mcp.json",
+		"opencode.json", "opencode.jsonc", ".opencode/", ".continue/", ".continuerules", ".amazonq/", ".kiro/", ".junie/", ".goosehints", ".goose/", "crush.json", ".crush.json", ".crush/",
+		".augment/", ".augment-guidelines", ".trae/", ".factory/", "warp.md", "skill.md", "copilot-instructions.md", ".github/instructions/", ".github/prompts/", ".github/chatmodes/", ".github/agents/"}},
+	{KindEditor, "an editor runs or obeys it when the directory is opened", []string{
+		".vscode/", ".idea/", ".devcontainer/", ".devcontainer.json", ".zed/", ".fleet/", ".vs/", ".theia/", ".nova/", ".helix/", "*.code-workspace", "*.sublime-project",
+		".exrc", ".vimrc", ".lvimrc", ".nvimrc", ".nvim.lua", ".dir-locals*.el", ".projectile", ".clangd", ".ycm_extra_conf.py", ".gdbinit", ".lldbinit"}},
+	{KindShell, "a shell, or what watches it, runs it in the directory", []string{
+		".envrc", ".env", ".env.*", ".mise.toml", "mise.toml", ".mise/", ".tool-versions", ".autoenv", ".autoenv.zsh", "flake.nix", "shell.nix", "default.nix", "devenv.nix", "devbox.json",
+		".bashrc", ".bash_profile", ".profile", ".zshrc", ".zshenv", ".zprofile", ".tmux.conf", ".inputrc"}},
+	{KindCI, "runs where the forge runs things, with its secrets, or says who must review", []string{
+		".github/workflows/", ".github/actions/", "action.yml", "action.yaml", "codeowners", ".gitlab-ci*.y*ml", ".gitlab/", ".gitea/", ".forgejo/", ".circleci/", ".buildkite/", ".woodpecker*", ".drone.y*ml", ".travis.y*ml",
+		"jenkinsfile*", "azure-pipelines*.y*ml", ".azure-pipelines/", "bitbucket-pipelines.y*ml", "appveyor.y*ml", ".appveyor.y*ml", "cloudbuild*.y*ml", "buildspec*.y*ml", ".cirrus.*", ".semaphore/", ".teamcity/", "renovate.json*", "dependabot.y*ml"}},
+	{KindBuild, "runs when the project is built, installed or tested", []string{
+		"makefile", "makefile.*", "gnumakefile", "bsdmakefile", "*.mk", "*.mak", "cmakelists.txt", "*.cmake", "cmakepresets.json", "cmakeuserpresets.json", "justfile", ".justfile", "*.just", "taskfile*.y*ml", "meson.build", "build.ninja", "configure", "configure.ac", "autogen.sh", "bootstrap", "bootstrap.sh", "wscript", "sconstruct", "sconscript",
+		"build", "build.bazel", "workspace", "workspace.bazel", "module.bazel", "*.bzl", ".bazelrc", "buck", ".buckconfig", "*.gyp", "*.gypi", "build.zig", "build.sh", "build.xml", "build.sbt", "*.sbt",
+		"*.gradle", "*.gradle.kts", "gradlew*", "gradle/wrapper/", "gradle.properties", "pom.xml", ".mvn/", "mvnw*", "build.rs", ".cargo/", "rust-toolchain*",
+		"setup.py", "setup.cfg", "conftest.py", "tox.ini", "pytest.ini", "noxfile.py", "tasks.py", "fabfile.py", "dodo.py", "sitecustomize.py", "usercustomize.py", "*.pth", "pip.conf", ".pypirc",
+		"rakefile*", "*.rake", "gemfile*", "*.gemspec", ".bundle/", ".npmrc", ".yarnrc*", ".yarn/", ".pnpmfile.*", "bunfig.toml", "deno.json*", "gulpfile*", "gruntfile*", "*.config.js", "*.config.cjs", "*.config.mjs", "*.config.ts", "*.config.cts", "*.config.mts", ".eslintrc*", ".babelrc*", ".mocharc*", ".swcrc", ".prettierrc*",
+		"mix.exs", "rebar.config", "package.swift", "podfile", "fastfile", "*.podspec", "*.csproj", "*.vcxproj", "*.fsproj", "*.targets", "*.props", "nuget.config", "snakefile", "dune", "dune-project", "*.cabal", "setup.hs", "stack.yaml", "composer.json", "magefile.go", "magefiles/", "go.work", "*.tf", "ansible.cfg"}},
+	{KindContainer, "says how containers and machines are made, which mount the host's directories", []string{
+		"dockerfile*", "*.dockerfile", "containerfile*", "docker-compose*.y*ml", "compose*.y*ml", "docker-bake.*", "vagrantfile", "procfile*", "tiltfile", "earthfile", "skaffold.y*ml", "dagger.json"}},
+	{KindPolicy, "says what sandboxes may, or run", []string{"coppice.y*ml", ".coppice/", "candidates.y*ml"}},
+	{KindRepository, "git would take a directory with it for a repository", []string{"commondir", "gitdir", "packed-refs"}},
+}
+
+// byName gives the rules that a path's names fit. Most patterns are plain names, which are
+// looked up; but a short name may stand for any of them.
+func byName(p string) []rule {
+	parts := names(p)
+	if len(parts) == 0 {
+		return nil
+	}
+	var hit [64]bool
+	plain := plainNames()
+	for i, part := range parts {
+		if strings.IndexByte(part, '~') >= 0 {
+			plain = nameIndex{odd: everyPattern()}
+		}
+		for _, r := range plain.above[part] {
+			hit[r] = true
+		}
+		if i == len(parts)-1 {
+			for _, r := range plain.last[part] {
+				hit[r] = true
+			}
+		}
+	}
+	for _, o := range plain.odd {
+		hit[o.rule] = hit[o.rule] || fits(parts, o.pattern)
+	}
+	var fit []rule
+	for i, r := range rules {
+		if hit[i] {
+			fit = append(fit, r)
+		}
+	}
+	return fit
+}
+
+// nameIndex are the patterns of the rules, by how they are found; rules by their place.
+type nameIndex struct {
+	last, above map[string][]int // plain names: of the path itself, of it or what is above
+	odd         []ruled          // all others
+}
+
+type ruled struct {
+	pattern string
+	rule    int
+}
+
+var everyPattern = sync.OnceValue(func() (all []ruled) {
+	for i, r := range rules {
+		for _, n := range r.names {
+			all = append(all, ruled{n, i})
+		}
+	}
+	return all
+})
+
+var plainNames = sync.OnceValue(func() nameIndex {
+	x := nameIndex{last: map[string][]int{}, above: map[string][]int{}}
+	for _, p := range everyPattern() {
+		switch name, above := strings.CutSuffix(p.pattern, "/"); {
+		case strings.ContainsAny(name, "*/"):
+			x.odd = append(x.odd, p)
+		case above:
+			x.above[name] = append(x.above[name], p.rule)
+		default:
+			x.last[name] = append(x.last[name], p.rule)
+		}
+	}
+	return x
+})
+
+// fits reports whether a pattern is somewhere in a path: at its end, or, with a slash at
+// the pattern's end, above it. A path that is the directory itself, as a link or a file
+// in its place, fits as well.
+func fits(parts []string, pattern string) bool {
+	pattern, above := strings.CutSuffix(pattern, "/")
+	many := 1 + strings.Count(pattern, "/")
+	first := len(parts) - many
+	if above {
+		first = 0
+	}
+	for i := max(first, 0); i+many <= len(parts); i++ {
+		if match(parts[i:], pattern) {
+			return true
+		}
+	}
+	return false
+}
+
+// match reports whether the first names are those of a pattern.
+func match(parts []string, pattern string) bool {
+	for i, more := 0, true; more; i++ {
+		var want string
+		want, pattern, more = strings.Cut(pattern, "/")
+		if parts[i] == want || isShort(parts[i], want) {
+			continue
+		}
+		// A star matches any bytes, so what is before the first and behind the last is there.
+		first, last := strings.IndexByte(want, '*'), strings.LastIndexByte(want, '*')
+		if first < 0 || !strings.HasPrefix(parts[i], want[:first]) || !strings.HasSuffix(parts[i], want[last+1:]) {
+			return false
+		}
+		if ok, err := path.Match(want, parts[i]); err != nil || !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// Table is the rules, and the marks that depend on contents, as Markdown.
+func Table() string {
+	var b strings.Builder
+	b.WriteString("| kind | what is marked | why |\n|---|---|---|\n")
+	for _, r := range rules {
+		fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", r.kind, strings.Join(r.names, "`, `"), r.why)
+	}
+	for _, name := range slices.Sorted(maps.Keys(manifests)) {
+		fmt.Fprintf(&b, "| `%s` | `%s`, by parts | %s |\n", KindBuild, name, manifests[name].why)
+	}
+	for _, r := range []rule{
+		{KindRepository, "git would take a directory with it for a repository", []string{"`HEAD` and `config`, when they hold what a repository's do"}},
+		{KindExecutable, "can be run by its name now", []string{"a file that can be executed and could not, or was not there"}},
+		{KindLink, "whoever follows it leaves the tree, or changes git's own files", []string{"a link to an absolute path, above the top, through `..` behind a name, or into `.git`"}},
+		{KindSubmodule, "git would fetch and check out what is not in the diff", []string{"a submodule's commit"}},
+	} {
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", r.kind, r.names[0], r.why)
+	}
+	return b.String()
+}

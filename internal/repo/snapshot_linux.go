@@ -1,0 +1,224 @@
+package repo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Snapshot is the uncommitted state of a sandbox's work tree.
+type Snapshot struct {
+	Base OID      // the commit that the work tree is compared with
+	Tree *os.Root // the work tree, which the sandbox wrote; nothing in it is followed or run
+	// Paths are what may have changed: files, and directories for all that is below them.
+	// None is everything.
+	Paths []string
+	// Submodules are paths of submodules of Base that now are to be taken as the plain
+	// files that lie there. All others stay as they are in Base.
+	Submodules []string
+
+	Author  Person
+	Message string
+	To      Ref // the reference that is set to the commit
+	Old     OID // what To must be now; "" is not to be there
+}
+
+// Skipped is what of a work tree no commit can hold, or was not meant to.
+type Skipped struct{ Path, Why string }
+
+// Snapshotted is what came of it.
+type Snapshotted struct {
+	Commit  OID // Base, where nothing differs
+	Changed int // paths that differ from Base
+	Skipped []Skipped
+}
+
+// Snapshot makes a commit of a work tree, on top of Base, without an index, filters,
+// hooks or attributes: contents are the files' bytes, links are links, and .git of any
+// spelling is left out. The work tree should not change meanwhile; where a file does, it
+// is Conflict.
+//
+// A path that Base does not have is left out when the ignore rules of Base, or those that
+// now lie in the work tree, or the user's own, say so. So the sandbox can add to the rules
+// (what it hides is not in the commit, and never applied) and cannot take from them: what
+// the user does not want in a commit, as a file of secrets, does not come into one.
+func (r *Repo) Snapshot(ctx context.Context, s Snapshot) (got Snapshotted, err error) {
+	if why := s.Author.bad(); why != "" {
+		return got, fault.New(fault.Invalid, "the author cannot be written down: %s", why)
+	}
+	if err := r.sane(ctx, s.Base); err != nil {
+		return got, err
+	}
+	if err := r.settable(ctx, s.To, s.Old); err != nil {
+		return got, err
+	}
+	d, err := r.desk()
+	if err != nil {
+		return got, err
+	}
+	defer d.close(&err)
+	base, err := d.list(ctx, s.Base)
+	if err != nil {
+		return got, err
+	}
+	rules, err := r.ignoreRules(ctx, d, base)
+	if err != nil {
+		return got, err
+	}
+	defer rules.close(&err)
+	w := &walk{tree: s.Tree, base: base, dirs: base.dirs(), format: r.Format, rules: rules, limits: r.opt.Limits, plain: set(s.Submodules), seen: map[string]bool{}}
+	if err := w.all(ctx, s.Paths); err != nil {
+		return got, fault.Wrap(err, "look at the work tree")
+	}
+	got = Snapshotted{Commit: s.Base, Changed: len(w.found), Skipped: w.skipped}
+	if len(w.found) > 0 {
+		if got.Commit, err = d.importFiles(ctx, s, w.found, r.opt.Now().Unix()); err != nil {
+			return got, err
+		}
+		if err := r.keep(ctx, d, got.Commit, []OID{s.Base}); err != nil {
+			return got, err
+		}
+	}
+	return got, r.setRef(ctx, s.To, got.Commit, s.Old, "coppice: snapshot")
+}
+
+func set(list []string) map[string]bool {
+	m := map[string]bool{}
+	for _, s := range list {
+		m[s] = true
+	}
+	return m
+}
+
+// entry is one file of a tree.
+type entry struct {
+	mode Mode
+	id   OID
+}
+
+// listing is what a tree has, by path.
+type listing map[string]entry
+
+// list lists a tree.
+func (d *desk) list(ctx context.Context, of OID) (listing, error) {
+	all := listing{}
+	err := d.records(ctx, call{args: []string{"ls-tree", "-r", "-z", "--full-tree", string(of)}, most: 16 << 30}, 0, func(s string) error {
+		head, path, ok := strings.Cut(s, "\t")
+		f := strings.Fields(head)
+		if !ok || len(f) != 3 {
+			return fault.New(fault.Internal, "git says %q of a tree", clip(s))
+		}
+		mode, ok := parseMode(f[0])
+		if !ok {
+			mode = ModeFile // of old histories, which have other bits
+		}
+		all[path] = entry{mode, OID(f[2])}
+		return nil
+	})
+	return all, err
+}
+
+// dirs gives the directories of a listing.
+func (l listing) dirs() map[string]bool {
+	dirs := map[string]bool{}
+	for p := range l {
+		for at := filepath.Dir(p); at != "." && !dirs[at]; at = filepath.Dir(at) {
+			dirs[at] = true
+		}
+	}
+	return dirs
+}
+
+// found is one path that differs from the base.
+type found struct {
+	path string
+	mode Mode   // 0: it is gone
+	size int64  // of a file
+	link string // the target of a link
+}
+
+// importFiles makes the commit, by git fast-import: contents go straight from the files
+// to a pack.
+func (d *desk) importFiles(ctx context.Context, s Snapshot, changes []found, now int64) (OID, error) {
+	pr, pw := io.Pipe()
+	wrote := make(chan error, 1)
+	go func() {
+		err := writeImport(pw, s, changes, now)
+		pw.CloseWithError(err)
+		wrote <- err
+	}()
+	_, err := d.run(ctx, call{args: []string{"fast-import", "--quiet", "--done", "--date-format=raw"}, stdin: pr})
+	pr.CloseWithError(io.ErrClosedPipe)
+	werr := <-wrote
+	if k := fault.KindOf(werr); k != "" && k != fault.Internal {
+		return "", werr
+	}
+	if err = errors.Join(err, werr); err != nil {
+		return "", fault.Wrap(err, "make a commit of the work tree")
+	}
+	return d.oid(ctx, call{args: []string{"rev-parse", "-q", "--verify", "refs/heads/snapshot"}})
+}
+
+// writeImport writes what fast-import reads: deletions first, so that a directory can
+// take a file's place.
+func writeImport(w io.Writer, s Snapshot, changes []found, now int64) error {
+	var head bytes.Buffer
+	fmt.Fprintf(&head, "commit refs/heads/snapshot\nauthor %s <%s> %d +0000\ncommitter %s <%s> %d +0000\n", s.Author.Name, s.Author.Email, now, s.Author.Name, s.Author.Email, now)
+	message := strings.TrimSpace(strings.ReplaceAll(s.Message, "\x00", "")) + "\n"
+	fmt.Fprintf(&head, "data %d\n%s\nfrom %s\n", len(message), message, s.Base)
+	for _, c := range changes {
+		if c.mode == 0 {
+			fmt.Fprintf(&head, "D %s\n", quote(c.path))
+		}
+	}
+	if _, err := w.Write(head.Bytes()); err != nil {
+		return err
+	}
+	for _, c := range changes {
+		if err := writeFile(w, s.Tree, c); err != nil {
+			return err
+		}
+	}
+	_, err := io.WriteString(w, "done\n")
+	return err
+}
+
+// writeFile writes one file, as many bytes as it had when it was looked at.
+func writeFile(w io.Writer, tree *os.Root, c found) error {
+	switch c.mode {
+	case 0:
+		return nil
+	case ModeLink:
+		_, err := fmt.Fprintf(w, "M 120000 inline %s\ndata %d\n%s\n", quote(c.path), len(c.link), c.link)
+		return err
+	}
+	f, err := openFile(tree, c.path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := fmt.Fprintf(w, "M %o inline %s\ndata %d\n", c.mode, quote(c.path), c.size); err != nil {
+		return err
+	}
+	n, err := io.Copy(w, io.LimitReader(f, c.size))
+	if err != nil {
+		return err
+	}
+	if n < c.size {
+		return changing(c.path)
+	}
+	_, err = io.WriteString(w, "\n")
+	return err
+}
+
+// changing: a file is not what it was when it was looked at.
+func changing(path string) error {
+	return fault.New(fault.Conflict, "%q changes while it is read", clip(path)).WithHint("stop the sandbox, or take what a snapshot of it has")
+}
