@@ -38,7 +38,7 @@ func (e *Engine) ledgerOf(ctx context.Context, name string) (id format.Sandbox, 
 		return "", 0, err
 	}
 	last, lerr := e.Ledger.Last(ctx, id)
-	if lerr == nil && last == 0 && err != nil {
+	if lerr == nil && last == 0 && err != nil && id != format.Host {
 		return "", 0, err
 	}
 	return id, last, lerr
