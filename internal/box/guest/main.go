@@ -150,7 +150,6 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 				return nil, err
 			}
 			opt.Asked, opt.Unasked, opt.Began = d.programs.asked, d.programs.unasked, d.programs.began
-			runtime.GOMAXPROCS(runtime.NumCPU() + 1) // one may linger: notify.Serve
 			go d.programs.watch()
 		}
 		// It ends with this process: nothing outlives PID 1.

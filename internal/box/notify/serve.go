@@ -102,9 +102,8 @@ func Serve(ctx context.Context, file *os.File, opt Options) error {
 	}
 	s := &server{listener: listener{int(file.Fd())}, opt: opt, ownProc: OwnsProc()}
 	defer runtime.KeepAlive(file) // whose finalizer closes it
-	s.syncWakeUp()
-	if opt.Asked != nil && runtime.GOMAXPROCS(0) > 1 {
-		s.linger = linger
+	if opt.Asked == nil {         // a build starts too many programs: each would keep this processor from its caller
+		s.syncWakeUp()
 	}
 	defer s.slow.Wait()
 	// A thread that waits in poll(2) seems to the Go scheduler to be at work for a
@@ -135,17 +134,12 @@ func Serve(ctx context.Context, file *os.File, opt Options) error {
 	return errors.Join(fault.Wrap(err, "wait for system call notifications"), failed)
 }
 
-// linger is how long the next notification is waited for without the Go scheduler, for
-// which each that it is woken up for costs more than the answer. Meanwhile this thread
-// keeps one of GOMAXPROCS. A signal of the scheduler's ends it.
-const linger = 3 * time.Millisecond
-
-// drain answers until nobody has come for a moment. over says that nobody will.
+// drain answers until nobody waits. over says that nobody will.
 func (s *server) drain() (over bool, err error) {
 	fds := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}
 	for {
-		moment := unix.NsecToTimespec(int64(s.linger)) // the calls of listener do not block
-		n, _, e := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), 1, uintptr(unsafe.Pointer(&moment)), 0, 0, 0)
+		var now unix.Timespec // does not block, nor do the calls of listener
+		n, _, e := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), 1, uintptr(unsafe.Pointer(&now)), 0, 0, 0)
 		switch {
 		case e == unix.EINTR:
 			continue
@@ -168,7 +162,6 @@ type server struct {
 	req     request // of the goroutine of Serve
 	opt     Options
 	ownProc bool // /proc shows the callers' pid namespace
-	linger  time.Duration
 	slow    sync.WaitGroup
 	trying  sync.Mutex // held while a rename is considered; after Options.Lock
 }
