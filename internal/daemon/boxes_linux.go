@@ -11,6 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/engine"
 	_ "github.com/coppice-dev/coppice/internal/gate/process" // the binary is started as that process
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/policy"
 )
 
 // boxes gives the engine the boxes of package box.
@@ -66,6 +67,9 @@ func onTouch(stops bool) string {
 	}
 	return ""
 }
+
+// What a policy can ask for a box can keep.
+const _ uint = plan.MaxRecord - policy.MaxOutput
 
 func phases(list []engine.Phase) []plan.Phase {
 	out := make([]plan.Phase, len(list))

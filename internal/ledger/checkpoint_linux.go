@@ -49,14 +49,14 @@ func (l *Ledger) AddWitness(ctx context.Context, cosigned []byte, witnesses ...s
 	return l.do(ctx, "keep a witnessed checkpoint", func() error {
 		c, err := l.secrets.keys.Checkpoint(cosigned)
 		if err != nil {
-			return err
+			return fault.New(fault.Invalid, "this is no checkpoint of this log").Because(err).WithHint("what a witness is asked with is printed by: coppice ledger checkpoint --from SIZE")
 		}
 		if len(witnesses) == 0 {
 			return fault.New(fault.Invalid, "no witness is named")
 		}
 		for _, w := range witnesses {
 			if _, err := format.Cosigned(cosigned, w); err != nil {
-				return err
+				return fault.New(fault.Invalid, "this checkpoint is not cosigned by %.80q", w).Because(err)
 			}
 		}
 		if err := l.fold(); err != nil {

@@ -35,7 +35,7 @@ func TestAWitnessSignsWhatABundleGrewFrom(t *testing.T) {
 	witness := format.WitnessKey("witness.example/one", pub)
 	at := time.Unix(1_800_000_000, 0).UTC()
 	cosigned := append(bytes.Clone(signed), format.Cosign(c, "witness.example/one", key, at)...)
-	if err := l.AddWitness(t.Context(), signed, witness); !fault.Is(err, fault.Corrupt) {
+	if err := l.AddWitness(t.Context(), signed, witness); !fault.Is(err, fault.Invalid) {
 		t.Errorf("without a cosignature: %v", err)
 	}
 	if err := l.AddWitness(t.Context(), cosigned, witness); err != nil {

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -93,8 +92,10 @@ type Config struct {
 	NoIDMap bool `json:"no_idmap,omitempty"`
 }
 
-// MaxRecord is the most that Config.Record may be.
-const MaxRecord = policy.MaxOutput
+// MaxRecord is the most that Config.Record may be: policy.MaxOutput, which is not imported
+// here, since the processes of a box would wait at their start for all that a policy's
+// reader needs.
+const MaxRecord = 1 << 20
 
 // Token is a token of a decoy.
 type Token struct {
