@@ -53,7 +53,7 @@ func (l *lab) trusted() {
 	l.t.Helper()
 	all, err := os.ReadFile(systemCAs)
 	if err != nil {
-		l.t.Skip("needs ca-certificates: to trust one more")
+		l.t.Skip("needs authorities: to trust one more")
 	}
 	ca, err := os.ReadFile(filepath.Join(l.root, "ca.pem"))
 	if err != nil {

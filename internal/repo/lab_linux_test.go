@@ -38,7 +38,7 @@ func newLab(t testing.TB, format Format) *lab {
 	l.file(l.home, ".gitconfig", "[user]\n\tname = User\n\temail = user@example.org\n[init]\n\tdefaultBranch = main\n[protocol \"file\"]\n\tallow = always\n[gc]\n\tauto = 0\n")
 	g, err := Find(ctx, "", Env{Home: l.home, Path: os.Getenv("PATH")})
 	if err != nil {
-		t.Skip("feature git:", err)
+		t.Skip("needs git: ", err)
 	}
 	l.git = g
 	l.run(l.top, "init", "-q", "--object-format="+string(format))

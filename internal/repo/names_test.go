@@ -39,7 +39,7 @@ func TestReferencesAreReferencesForGit(t *testing.T) {
 	t.Parallel()
 	git, err := exec.LookPath("git")
 	if err != nil {
-		t.Skip("feature git:", err)
+		t.Skip("needs git: ", err)
 	}
 	part := rapid.StringOfN(rapid.SampledFrom([]rune("ab.-@{}~ /\\\u00e4\u0301^:?*[lock\n")), 1, 6, -1)
 	rapid.Check(t, func(t *rapid.T) {
