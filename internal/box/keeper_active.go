@@ -38,20 +38,23 @@ func lookAfter(quiet time.Duration) time.Duration {
 	return min(max(quiet/10, lookBusy), lookIdle)
 }
 
+// looksOn says that a call only looks on, and so keeps nobody busy, until done is called.
+func (k *keeper) looksOn() (done func()) {
+	add := func(n int) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.busy += n
+	}
+	add(-1)
+	return func() { add(1) }
+}
+
 // activity waits until a clock of the box differs from since. The caller's end ends
 // it too.
 // least is how long to wait between two looks at least; with 0, output of a command
 // is noticed at once.
 func (k *keeper) activity(conn net.Conn, since uint64, clock func() (uint64, error), least time.Duration) (uint64, error) {
-	// It only looks on, and so keeps nobody busy.
-	k.mu.Lock()
-	k.busy--
-	k.mu.Unlock()
-	defer func() {
-		k.mu.Lock()
-		k.busy++
-		k.mu.Unlock()
-	}()
+	defer k.looksOn()()
 	var stirred <-chan struct{}
 	if least == 0 {
 		var forget func()

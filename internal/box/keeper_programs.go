@@ -113,15 +113,7 @@ func (r *programRing) after(seq, kept uint64) (p programsReply, later <-chan str
 // programsAfter answers with events, as soon as there are some. The caller's end ends
 // it too.
 func (k *keeper) programsAfter(conn net.Conn, seq, kept uint64, now bool) (programsReply, error) {
-	// It only looks on, and so keeps nobody busy.
-	k.mu.Lock()
-	k.busy--
-	k.mu.Unlock()
-	defer func() {
-		k.mu.Lock()
-		k.busy++
-		k.mu.Unlock()
-	}()
+	defer k.looksOn()()
 	p, later := k.programs.after(seq, kept)
 	if later == nil {
 		return p, nil

@@ -49,7 +49,8 @@ func (b *Box) programs(ctx context.Context, c call) (wire.ProgramEvents, error) 
 
 // LeftPrograms gives the events that nobody had kept when the last keeper ended, as far as
 // it had them. NotFound says that there are none: no program began, or the keeper was killed,
-// or they were forgotten. secret is plan.Config.JournalKey of that keeper.
+// or they were forgotten; Corrupt that they cannot be read. secret is plan.Config.JournalKey of
+// that keeper.
 func LeftPrograms(runDir string, secret []byte) (wire.ProgramEvents, error) {
 	p, err := readLeft(runDir, secret)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -77,9 +78,12 @@ func readLeft(runDir string, secret []byte) (p programsReply, err error) {
 		if key, err = seal.New(secret); err == nil {
 			b, err = key.Open(leftName, string(b))
 		}
+		if err != nil {
+			err = fault.New(fault.Corrupt, "%s cannot be opened", leftName).Because(err)
+		}
 	}
-	if err == nil {
-		err = json.Unmarshal(b, &p)
+	if err == nil && json.Unmarshal(b, &p) != nil {
+		err = fault.New(fault.Corrupt, "%s is damaged", leftName)
 	}
 	return p, err
 }

@@ -3,11 +3,17 @@
 package box
 
 import (
+	"bytes"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/seal"
 )
 
 // Whoever reads to the end has had every event or been told that it is gone, in order.
@@ -53,4 +59,38 @@ func TestProgramRing(t *testing.T) {
 			t.Fatalf("%d read, %d gone of %d", read, gone, told)
 		}
 	})
+}
+
+// What a keeper left and nobody can read is told to be damaged, and not to be missing.
+func TestDamagedProgramsAreTold(t *testing.T) {
+	t.Parallel()
+	dir, key := t.TempDir(), bytes.Repeat([]byte{1}, seal.Size)
+	k := &keeper{config: plan.Config{RunDir: dir, JournalKey: key}}
+	k.programs.add(guest.Programs{Events: []guest.ProgramEvent{{Began: &guest.Program{ID: 1, Exe: []byte("/bin/x"), Args: []byte("secret\x00")}}}})
+	if err := k.leavePrograms(); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := LeftPrograms(dir, key); err != nil || len(p.Events) != 1 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	name := filepath.Join(dir, leftName)
+	whole, err := os.ReadFile(name)
+	if err != nil || bytes.Contains(whole, []byte("secret")) {
+		t.Fatalf("%q, %v", whole, err)
+	}
+	if _, err := LeftPrograms(dir, bytes.Repeat([]byte{2}, seal.Size)); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("by another key: %v", err)
+	}
+	if err := os.WriteFile(name, whole[:len(whole)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LeftPrograms(dir, key); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("half of it: %v", err)
+	}
+	if err := ForgetPrograms(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LeftPrograms(dir, key); !fault.Is(err, fault.NotFound) {
+		t.Errorf("forgotten: %v", err)
+	}
 }

@@ -270,14 +270,20 @@ func (e *Engine) lastPrograms(ctx context.Context, id timeline.SandboxID, p *box
 		return err
 	}
 	left, err := e.Boxes.LeftPrograms(e.runDir(id), e.journalAt(id).Key)
+	why := ""
 	switch {
 	case err == nil:
 		p.take(left)
+	case fault.Is(err, fault.Corrupt):
+		why = "what the keeper left is damaged, or sealed by a key that is lost"
 	case !fault.Is(err, fault.NotFound):
 		return err
 	case p.after > 0: // else perhaps none began
+		why = "the keeper was killed; what it had not told is not known"
+	}
+	if why != "" {
 		if rec, err := e.DB.Sandbox(ctx, string(id)); err == nil {
-			e.note(ctx, &rec, byDaemon(&format.Lost{Of: string(format.KindProgram), Reason: "the keeper was killed; what it had not told is not known"})...)
+			e.note(ctx, &rec, byDaemon(&format.Lost{Of: string(format.KindProgram), Reason: why})...)
 		}
 	}
 	if err := e.writePrograms(ctx, id, p); err != nil {
