@@ -25,6 +25,8 @@ type CreateRequest struct {
 	TTLMS      int64  `json:"ttl_ms,omitempty"`       // so long from now it is removed, or, when it has tags, cut back to what they name; 0 is never
 	IdleStopMS int64  `json:"idle_stop_ms,omitempty"` // after so long without use its processes are stopped; 0 is never
 
+	Repo *RepoRequest `json:"repo,omitempty"` // the git repository that it works on
+
 	// Tar is the archive when From.Kind is SourceTar: tar, or tar compressed by
 	// gzip, zstd or xz. It travels beside the JSON, in the same HTTP body.
 	Tar io.Reader `json:"-"`
@@ -98,6 +100,8 @@ type Sandbox struct {
 	IdleStopMS int64      `json:"idle_stop_ms,omitempty"` // after so long without use its processes are stopped
 
 	Tournament string `json:"tournament,omitempty"` // set in the fork of a candidate, and says of which tournament: gc removes it
+
+	Repo *Repo `json:"repo,omitempty"` // the git repository that it works on
 }
 
 // Limits are a sandbox's limits; 0 is none.

@@ -95,6 +95,7 @@ type making struct {
 	keep   keeping
 	live   living
 	policy wanting
+	repo   wire.RepoRequest
 }
 
 // flags are those of every command that makes a sandbox.
@@ -107,6 +108,8 @@ func (mk *making) flags(cmd *cobra.Command) {
 	f.StringVar(&mk.req.Net, "net", "", "its network: off (default), rules (what the policy allows), host")
 	f.StringArrayVarP(&mk.req.Env, "env", "e", nil, "set a variable for every command: `K=V`, or K to take it from here")
 	f.StringVar(&mk.req.Self, "self", "", "what may be done from inside, at "+wire.SelfSocket+": off, read (default: log, show, diff, mark), rewind (also commit, tag, go back in place)")
+	f.StringVar(&mk.repo.Dir, "repo", "", "work on the git repository that `DIR` lies in")
+	f.StringVar(&mk.repo.At, "at", "", "the `REV` that it begins at (default HEAD)")
 	mk.policy.flags(cmd)
 	mk.policy.automatic(cmd)
 	mk.keep.flags(cmd)
@@ -130,6 +133,12 @@ func (a *app) make(cmd *cobra.Command, mk *making) (sb wire.Sandbox, err error) 
 	}
 	if err := mk.live.fill(cmd, &mk.req); err != nil {
 		return sb, err
+	}
+	if mk.repo.Dir != "" {
+		if mk.repo.Dir, err = filepath.Abs(mk.repo.Dir); err != nil {
+			return sb, fault.Wrap(err, "find %s", mk.repo.Dir)
+		}
+		mk.req.Repo = &mk.repo
 	}
 	ctx, stop := interruptible(cmd.Context())
 	defer stop()

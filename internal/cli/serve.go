@@ -48,7 +48,7 @@ sites' pages.`,
 			if stop {
 				return a.stopDaemon(cmd.Context())
 			}
-			opt := daemon.Options{Home: home, Version: a.version, Idle: idle, UserHome: a.getenv("HOME"), Stderr: a.stderr, HTTP: tcp}
+			opt := daemon.Options{Home: home, Version: a.version, Idle: idle, UserHome: a.getenv("HOME"), UserConfig: a.getenv("XDG_CONFIG_HOME"), UserPath: a.getenv("PATH"), Stderr: a.stderr, HTTP: tcp}
 			opt.RealUID, opt.RealGID = daemon.RealIDs(a.getenv("COPPICE_REAL_IDS"))
 			if readyFD > 0 {
 				opt.Ready = os.NewFile(uintptr(readyFD), "ready")

@@ -46,6 +46,8 @@ type Options struct {
 	// UserHome is the home of whoever it runs for, as his environment has it: ~ in a
 	// policy. What the system's list of users has counts besides.
 	UserHome string
+	// UserConfig and UserPath are his XDG_CONFIG_HOME and PATH: for his git.
+	UserConfig, UserPath string
 	// Ready gets one line when the daemon serves or has failed, and is then
 	// closed. Set for a daemon that was started by itself, which logs to
 	// LogPath and waits for a predecessor to end; nil for one in the

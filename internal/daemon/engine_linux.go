@@ -24,6 +24,8 @@ type engineConfig struct {
 	Home             string // absolute, 0700, locked
 	RealUID, RealGID int    // outside the daemon's user namespace; -1 when it has none
 	UserHome         string // of whoever the daemon runs for, as the environment has it; "" is unknown
+	UserConfig       string // XDG_CONFIG_HOME of his
+	UserPath         string // PATH of his
 	Log              *slog.Logger
 	Lines            *lines // opened for boxes before they start
 }
@@ -97,10 +99,14 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 	if err != nil {
 		return nil, err
 	}
+	repos, err := newRepos(c)
+	if err != nil {
+		return nil, err
+	}
 	e, err := engine.Open(ctx, engine.Config{
 		Home: c.Home, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(c.Home, vfs.OS(), time.Now), Caller: callerOf, Drivers: drivers, Boxes: boxes{caller: host.caller, lines: c.Lines}, Logger: c.Log,
 		BootID: host.bootID, ProbeHost: host.probe, HostPrint: host.print, HostImport: host.importOptions,
-		Homes: host.homes(c.UserHome),
+		Homes: host.homes(c.UserHome), Repos: repos,
 	})
 	if err != nil {
 		return nil, err

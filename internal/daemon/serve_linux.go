@@ -96,7 +96,7 @@ func serve(ctx context.Context, opt Options) error {
 	base, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	lines := newLines(base, opt.Home, log)
-	eng, err := newEngine(base, engineConfig{Home: opt.Home, RealUID: opt.RealUID, RealGID: opt.RealGID, UserHome: opt.UserHome, Log: log, Lines: lines})
+	eng, err := newEngine(base, engineConfig{Home: opt.Home, RealUID: opt.RealUID, RealGID: opt.RealGID, UserHome: opt.UserHome, UserConfig: opt.UserConfig, UserPath: opt.UserPath, Log: log, Lines: lines})
 	if err != nil {
 		return err
 	}

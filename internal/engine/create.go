@@ -42,6 +42,11 @@ func (e *Engine) Create(ctx context.Context, req wire.CreateRequest, progress fu
 	if err := e.userKnown(ctx, &rec, base); err != nil {
 		return wire.Sandbox{}, err
 	}
+	if req.Repo != nil {
+		if _, err := e.inRepo(ctx, req.Repo, &rec); err != nil {
+			return wire.Sandbox{}, err
+		}
+	}
 	first, err := e.first(ctx, &rec, base.Top, timeline.CauseImport, "from "+base.Label)
 	if err != nil {
 		return wire.Sandbox{}, err

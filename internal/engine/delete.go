@@ -236,6 +236,9 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 		return pay(err)
 	}
 	e.emit(about(&rec, wire.EventRemoved))
+	if err := e.leaveRepo(ctx, &rec); err != nil {
+		e.Logger.Warn("references of a sandbox that was removed are left in its repository", "repository", rec.Repo.Top, "below", boxRef(rec.ID), "err", err)
+	}
 	e.mu.Lock()
 	delete(e.boxes, rec.ID)
 	delete(e.mounted, rec.ID)

@@ -205,6 +205,7 @@ type Config struct {
 	Layers  *layer.Store
 	Drivers map[string]rootfs.Driver
 	Boxes   Boxes
+	Repos   Repos          // the git repositories of the host
 	Ledger  *ledger.Ledger // what is done is recorded in
 	Witness *ledger.Witness
 	Logger  *slog.Logger

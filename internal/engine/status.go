@@ -46,6 +46,7 @@ func (e *Engine) wire(ctx context.Context, rec *meta.Sandbox) wire.Sandbox {
 		ID: string(rec.ID), Name: rec.Name, Created: rec.Created, Head: string(rec.Head), State: wire.StateIdle,
 		From: rec.From, Driver: rec.Driver, Tier: rec.Tier, User: rec.User, Net: rec.Net, Policy: rec.Policy, Env: rec.Env, Limits: rec.Limits,
 		Tournament: rec.Tournament, Self: self(rec), Expires: rec.Expires, IdleStopMS: rec.IdleStopMS,
+		Repo: wireRepo(rec.Repo),
 	}
 	b := e.seenBox(rec.ID)
 	if b == nil {

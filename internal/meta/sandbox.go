@@ -73,6 +73,18 @@ type Config struct {
 	Expires      *time.Time            `json:"expires,omitempty"`
 	IdleStopMS   int64                 `json:"idle_stop_ms,omitempty"` // after so long without use its processes are stopped; 0: never
 	Tournament   string                `json:"tournament,omitempty"`   // whose candidate's fork this is: gc removes it
+	Repo         *Repo                 `json:"repo,omitempty"`         // the repository of the host that it works on; nil is none
+}
+
+// Repo is a git repository that a sandbox works on. Commits are full names.
+type Repo struct {
+	Top    string `json:"top"`            // of the work tree, on the host and inside
+	Common string `json:"common"`         // its git directory, on the host
+	Dir    string `json:"dir"`            // where commands begin, inside
+	Branch string `json:"branch"`         // that it began on, by its short name
+	Base   string `json:"base"`           // the frozen commit
+	Start  string `json:"start"`          // what it began with: Base, or a commit on it of what was not committed
+	From   string `json:"from,omitempty"` // the branch of the host that Base was the tip of
 }
 
 // Halt is why the processes of a sandbox were killed without anybody's word.

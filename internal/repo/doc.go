@@ -1,6 +1,6 @@
 // Package repo is the host's side of git: it takes what a sandbox did to a repository
 // out of the sandbox, shows it, and applies it to the repository of the person who owns
-// it. It imports fault and undo; the engine's wiring imports it.
+// it. It imports fault and undo; the engine imports it.
 //
 // Two parties meet here. The user's repository is trusted as the user's own git trusts
 // it. All that a sandbox wrote is hostile: its objects, its references, its files, and

@@ -103,3 +103,48 @@ func (r *Repo) checkedOut(ctx context.Context) (map[Ref]string, error) {
 	}
 	return parseWorktrees(string(out)), nil
 }
+
+// SetRef sets a reference, if it is what old says ("" is not there), with a line in its
+// reflog, and has it on the disk. Conflict where it is not, or where a work tree has it
+// checked out.
+func (r *Repo) SetRef(ctx context.Context, ref Ref, to, old OID, message string) error {
+	return r.setRef(ctx, ref, to, old, message)
+}
+
+// Refs gives the references at or below a name, which is none with a slash at its end.
+func (r *Repo) Refs(ctx context.Context, below Ref) (map[Ref]OID, error) {
+	if _, err := ParseRef(string(below)); err != nil {
+		return nil, err
+	}
+	out, err := r.user(ctx, call{args: []string{"for-each-ref", "--format=%(objectname) %(refname)", "--", string(below)}})
+	if err != nil {
+		return nil, fault.Wrap(err, "list the references below %s", below)
+	}
+	all := map[Ref]OID{}
+	for l := range strings.Lines(string(out)) {
+		hex, name, _ := strings.Cut(strings.TrimSuffix(l, "\n"), " ")
+		id, err := ParseOID(hex)
+		if err != nil {
+			return nil, err
+		}
+		all[Ref(name)] = id
+	}
+	return all, nil
+}
+
+// DropRefs deletes the references at or below a name. That there are none is no error.
+func (r *Repo) DropRefs(ctx context.Context, below Ref) error {
+	all, err := r.Refs(ctx, below)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	var list strings.Builder
+	for ref, id := range all {
+		list.WriteString("delete " + string(ref) + " " + string(id) + "\n")
+	}
+	_, err = r.user(ctx, call{args: []string{"update-ref", "--stdin"}, stdin: strings.NewReader(list.String())})
+	if err != nil {
+		return fault.Wrap(err, "delete the references below %s", below)
+	}
+	return fault.Wrap(r.syncRef(below+"/x"), "delete the references below %s", below)
+}
