@@ -1,0 +1,191 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// repos sets a sandbox in a large git repository beside a work tree of git's: making it,
+// looking at what was done in it, and taking that over. What is measured are commands as
+// they are typed.
+func (b *bench) repos(scale int) (err error) {
+	// Not below /tmp, of which a sandbox has its own.
+	dir, err := os.MkdirTemp("/var/tmp", "coppice-bench")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	r := large{bench: b, top: filepath.Join(dir, "repo"), tree: filepath.Join(dir, "tree"), files: 100_000 / scale, commits: 10_000 / scale}
+	if err := r.make(); err != nil {
+		return err
+	}
+	how := fmt.Sprintf("%d files, %d commits", r.files, r.commits)
+	n := max(3, 20/scale)
+
+	tree, err := timed(3, func(int) error {
+		return r.git("worktree", "add", "-q", "-B", "other", r.tree)
+	}, func(int) error { return r.git("worktree", "remove", "--force", r.tree) })
+	if err != nil {
+		return err
+	}
+	first, err := timed(1, func(int) error { return r.coppice("create", "work", "--repo", r.top) }, nil)
+	if err != nil {
+		return err
+	}
+	b.add("create in a repository, the first time", how, first, "", "git worktree add", tree)
+	later, err := timed(n, func(int) error { return r.coppice("create", "later", "--repo", r.top) }, func(int) error { return r.coppice("rm", "--force", "later") })
+	if err != nil {
+		return err
+	}
+	b.add("create in a repository, later", how, later, "50 ms", "git worktree add", tree)
+
+	// The same is done in both: 100 files changed in a commit, and ten that are not in one.
+	if err := r.git("worktree", "add", "-q", "-B", "other", r.tree); err != nil {
+		return err
+	}
+	const commit = `for f in d00/e*/f?.txt d01/e*/f?*.txt; do echo changed >>"$f"; n=$((n+1)); [ $n = 100 ] && break; done
+git add -A && git -c user.name=A -c user.email=a@example.com commit -qm changed
+for i in 0 1 2 3 4 5 6 7 8 9; do echo new >"new$i"; done`
+	if err := r.in(r.tree, "bash", "-ec", commit); err != nil {
+		return err
+	}
+	if err := r.coppice("exec", "work", "--", "bash", "-ec", commit); err != nil {
+		return err
+	}
+	status, err := timed(n, func(int) error { return r.coppice("exec", "work", "--", "git", "status", "--porcelain") }, nil)
+	if err != nil {
+		return err
+	}
+	plain, err := timed(n, func(int) error { return r.in(r.tree, "git", "status", "--porcelain") }, nil)
+	if err != nil {
+		return err
+	}
+	b.add("git status in the sandbox", how, status, "", "git status", plain)
+
+	touch := func(i int) error {
+		return r.coppice("exec", "work", "--", "sh", "-c", fmt.Sprintf("echo %d >>new0", i))
+	}
+	diff, err := timed(n, func(int) error { return r.coppice("diff", "work", "--stat") }, touch)
+	if err != nil {
+		return err
+	}
+	same, err := timed(n, func(int) error { return r.coppice("diff", "work", "--stat") }, nil)
+	if err != nil {
+		return err
+	}
+	plain, err = timed(n, func(int) error {
+		return r.in(r.tree, "sh", "-c", "git add -A -n . && git diff --stat HEAD~1")
+	}, func(i int) error { return r.in(r.tree, "sh", "-c", fmt.Sprintf("echo %d >>new0", i)) })
+	if err != nil {
+		return err
+	}
+	b.add("diff, after a change", how, diff, "", "git add -n, git diff", plain)
+	b.add("diff again", how, same, "", "git add -n, git diff", plain)
+
+	// The branch goes on by itself, so that a merge is one.
+	if err := r.in(r.top, "sh", "-ec", "echo theirs >theirs; git add theirs; git -c user.name=A -c user.email=a@example.com commit -qm theirs; git branch -f here"); err != nil {
+		return err
+	}
+	back := func(int) error { return r.git("reset", "-q", "--hard", "here") }
+	apply, err := timed(n, func(int) error { return r.coppice("apply", "work", "--merge", "-m", "m", "--trust-all") }, back)
+	if err != nil {
+		return err
+	}
+	if err := r.in(r.tree, "sh", "-ec", "git add -A; git -c user.name=A -c user.email=a@example.com commit -qm rest"); err != nil {
+		return err
+	}
+	merge, err := timed(n, func(int) error {
+		return r.git("-c", "user.name=A", "-c", "user.email=a@example.com", "merge", "-q", "--no-ff", "-m", "m", "other")
+	}, back)
+	if err != nil {
+		return err
+	}
+	b.add("apply --merge", how, apply, "", "git merge", merge)
+	return r.coppice("rm", "--force", "work")
+}
+
+// timed is times, with something after each that is not measured; nil is nothing.
+func timed(n int, fn, after func(i int) error) (stat, error) {
+	ds := make([]time.Duration, n)
+	for i := range ds {
+		t := time.Now()
+		if err := fn(i); err != nil {
+			return stat{}, err
+		}
+		ds[i] = time.Since(t)
+		if after == nil {
+			continue
+		}
+		if err := after(i); err != nil {
+			return stat{}, err
+		}
+	}
+	return statOf(ds), nil
+}
+
+// large is a repository, and the place for a work tree of it.
+type large struct {
+	*bench
+	top, tree      string
+	files, commits int
+}
+
+// make fills the repository: all files with the first commit, one changed by each other.
+func (r large) make() error {
+	if err := r.host("git", "init", "-q", "-b", "main", r.top); err != nil {
+		return err
+	}
+	var in bytes.Buffer
+	w := bufio.NewWriter(&in)
+	put := func(i, v int) {
+		var text bytes.Buffer
+		for line := range 10 {
+			fmt.Fprintf(&text, "line %d of file %d, version %d\n", line, i, v)
+		}
+		fmt.Fprintf(w, "M 100644 inline d%02d/e%02d/f%d.txt\ndata %d\n%s\n", i%50, i/50%40, i, text.Len(), text.Bytes())
+	}
+	for c := range r.commits {
+		fmt.Fprintf(w, "commit refs/heads/main\ncommitter A <a@example.com> %d +0000\ndata 2\nc\n\n", 1_700_000_000+c)
+		if c > 0 {
+			put(c*7%r.files, c)
+			continue
+		}
+		for i := range r.files {
+			put(i, 0)
+		}
+	}
+	fmt.Fprintln(w, "done")
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(r.ctx, "git", "-C", r.top, "fast-import", "--quiet", "--done")
+	cmd.Stdin = &in
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("git fast-import: %w: %s", err, out)
+	}
+	return r.git("reset", "-q", "--hard")
+}
+
+func (r large) git(args ...string) error {
+	return r.host(append([]string{"git", "-C", r.top}, args...)...)
+}
+
+// coppice runs a command in the repository.
+func (r large) coppice(args ...string) error { return r.in(r.top, append([]string{r.bin}, args...)...) }
+
+func (r large) in(dir string, cmd ...string) error {
+	c := exec.CommandContext(r.ctx, cmd[0], cmd[1:]...)
+	c.Dir, c.Env = dir, append(os.Environ(), "COPPICE_HOME="+filepath.Join(r.dir, "home"))
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("%q: %w: %s", cmd, err, out)
+	}
+	return nil
+}
