@@ -6,7 +6,7 @@
 // it knows through interfaces declared here. It may be imported by daemon alone;
 // the doors reach it through the interfaces that they declare.
 //
-// Lock order: Engine.thinning, a sandbox's own lock, Engine.shape, Engine.mu. No I/O is done under
+// Lock order: sandbox.collecting, Engine.thinning, a sandbox's own lock, Engine.shape, Engine.mu. No I/O is done under
 // Engine.mu.
 package engine
 
@@ -309,6 +309,9 @@ type sandbox struct {
 	autos    int              // automatic snapshots since the history was thinned
 	told     Box              // whose start was told, and whose end was not yet
 
+	collecting chan struct{} // one token: holding it is taking out what was done; before lock
+	collected  *collected    // what was taken out last; guarded by collecting
+
 	telling sync.Mutex      // held while its journal becomes records
 	net     *journal.Cursor // guarded by telling: up to where it has; nil: unknown
 
@@ -450,8 +453,9 @@ func (e *Engine) sandbox(id timeline.SandboxID) *sandbox {
 	defer e.mu.Unlock()
 	s := e.boxes[id]
 	if s == nil {
-		s = &sandbox{id: id, lock: make(chan struct{}, 1)}
+		s = &sandbox{id: id, lock: make(chan struct{}, 1), collecting: make(chan struct{}, 1)}
 		s.lock <- struct{}{}
+		s.collecting <- struct{}{}
 		e.boxes[id] = s
 	}
 	return s

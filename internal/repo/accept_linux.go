@@ -21,7 +21,7 @@ type Accept struct {
 	// Bundle is what the sandbox's own git wrote: `git bundle create - REF ^BASE`. It is
 	// read to its end, or to the first thing that is wrong.
 	Bundle io.Reader
-	Ref    Ref   // the one reference of the bundle that is meant
+	Ref    Ref   // the one reference of the bundle that is meant; "" is its HEAD
 	Base   OID   // the frozen commit that the sandbox began from
 	Have   []OID // what was accepted of it before, and the bundle leaves out
 
@@ -89,9 +89,12 @@ func (d *desk) examine(ctx context.Context, a Accept) (got Accepted, err error) 
 	if err != nil {
 		return got, err
 	}
-	tip, has := in.refs[a.Ref]
-	if !has {
-		return got, fault.New(fault.NotFound, "the bundle does not have %s", a.Ref)
+	name, tip := string(a.Ref), in.refs[a.Ref]
+	if a.Ref == "" {
+		name, tip = "HEAD", in.head
+	}
+	if tip == "" {
+		return got, fault.New(fault.NotFound, "the bundle does not have %s", name)
 	}
 	got.Tip = tip
 	known := append([]OID{a.Base}, a.Have...)
@@ -103,7 +106,7 @@ func (d *desk) examine(ctx context.Context, a Accept) (got Accepted, err error) 
 		return got, err
 	}
 	if kind, err := d.run(ctx, call{args: []string{"cat-file", "-t", string(tip)}}); err != nil || string(kind) != "commit\n" {
-		return got, fault.New(fault.Invalid, "%s of the bundle is no commit", a.Ref).Because(err)
+		return got, fault.New(fault.Invalid, "%s of the bundle is no commit", name).Because(err)
 	}
 	if err := d.connected(ctx, known, came, &got); err != nil {
 		return got, err
