@@ -262,7 +262,12 @@ func (c *Client) Diff(ctx context.Context, name string, req wire.DiffRequest) (w
 func (c *Client) Patch(ctx context.Context, name string, req wire.DiffRequest, w io.Writer) error {
 	q := diffQuery(req)
 	q.Set("patch", "true")
-	res, err := c.do(ctx, http.MethodGet, at(name)+"/diff?"+q.Encode(), "", nil, "")
+	return c.patch(ctx, at(name)+"/diff?"+q.Encode(), w)
+}
+
+// patch writes the patch at a path to w.
+func (c *Client) patch(ctx context.Context, path string, w io.Writer) error {
+	res, err := c.do(ctx, http.MethodGet, path, "", nil, "")
 	if err != nil {
 		return err
 	}

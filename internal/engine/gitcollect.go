@@ -45,12 +45,11 @@ func (e *Engine) collect(ctx context.Context, name string) (*collected, error) {
 		return nil, err
 	}
 	s := e.sandbox(rec.ID)
-	select {
-	case <-s.collecting:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	done, err := s.collects(ctx)
+	if err != nil {
+		return nil, err
 	}
-	defer func() { s.collecting <- struct{}{} }()
+	defer done()
 	if c, err := e.sameAgain(ctx, s, r); c != nil || err != nil {
 		return c, err
 	}
@@ -70,6 +69,46 @@ func (e *Engine) collect(ctx context.Context, name string) (*collected, error) {
 		return c.clone(), nil
 	}
 	return nil, fault.New(fault.Conflict, "sandbox %s is committing right now", rec.Name).WithHint("wait until it has, then try again")
+}
+
+// collects takes the right to take out what was done. The caller calls done.
+func (s *sandbox) collects(ctx context.Context) (done func(), err error) {
+	select {
+	case <-s.collecting:
+		return func() { s.collecting <- struct{}{} }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// collectedAs is collect for who has looked at a commit that it gave, and wants that, and
+// not the present; with "" it is collect. Conflict: another one was taken out since.
+func (e *Engine) collectedAs(ctx context.Context, name, work string) (*collected, error) {
+	if work == "" {
+		return e.collect(ctx, name)
+	}
+	rec, err := e.DB.Sandbox(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	s := e.sandbox(rec.ID)
+	done, err := s.collects(ctx)
+	if err != nil {
+		return nil, err
+	}
+	last := s.collected
+	done()
+	var c *collected
+	if last == nil || string(last.work) != work { // perhaps by a daemon before this one
+		c, err = e.collect(ctx, name)
+	} else {
+		c = last.clone()
+		c.repo, err = e.repoOf(ctx, &c.rec)
+	}
+	if err == nil && string(c.work) != work {
+		err = fault.New(fault.Conflict, "sandbox %s has changed since it was looked at", rec.Name).WithHint("look again: coppice diff %s", rec.Name)
+	}
+	return c, err
 }
 
 // clone gives a copy that is its holder's own.

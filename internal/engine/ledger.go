@@ -327,6 +327,8 @@ func recordOnWire(r *format.Record) (w wire.LedgerRecord, err error) {
 // sentence tells what a record does, for people.
 func sentence(body format.Body) string {
 	switch b := body.(type) {
+	case *format.Apply:
+		return words(b.Way, prefixed("onto ", strings.TrimPrefix(b.Onto, "refs/heads/")), fmt.Sprintf("of %s", b.Repo), fmt.Sprintf("%d paths", b.Changes), prefixed("as ", b.New), prefixed("trusted ", strings.Join(b.Marks, ", ")))
 	case *format.Approval:
 		return words(b.Answer, b.Question, prefixed("by ", b.By), prefixed("until ", b.Until))
 	case *format.Archive:

@@ -17,6 +17,7 @@ type Engine interface {
 	processes
 	network
 	records
+	repositories
 
 	// Create makes a sandbox. It reads req.Tar before it returns. progress is
 	// never nil, is cheap, and is called from one goroutine at a time.
@@ -197,6 +198,17 @@ type records interface {
 	LedgerCosign(ctx context.Context, req wire.LedgerGrowth) (wire.LedgerCosigned, error)
 	// LedgerWitness keeps a checkpoint of this log that witnesses cosigned.
 	LedgerWitness(ctx context.Context, req wire.LedgerGrowth) (wire.LedgerWitnessed, error)
+}
+
+// What a sandbox did to the git repository of the host that it works on. A sandbox that is
+// stopped is started: its own git writes its commits down.
+type repositories interface {
+	// GitDiff tells how its files differ from what it began with.
+	GitDiff(ctx context.Context, name string, req wire.GitDiffRequest) (wire.GitDiff, error)
+	// GitPatch writes the same as a patch that git applies.
+	GitPatch(ctx context.Context, name string, req wire.GitDiffRequest, w io.Writer) error
+	// GitApply puts what it changed onto a branch.
+	GitApply(ctx context.Context, name string, req wire.GitApplyRequest) (wire.GitApplied, error)
 }
 
 // What a sandbox reaches. Nothing is started.

@@ -54,6 +54,9 @@
 //	POST   /v1/sandboxes/{name}/tags          TagRequest, TagResult
 //	DELETE /v1/sandboxes/{name}/tags/{tag}    nothing (204)
 //	POST   /v1/sandboxes/{name}/verify        VerifyResult *
+//	GET    /v1/sandboxes/{name}/git/diff      ?path= &stat=true: GitDiff
+//	GET    /v1/sandboxes/{name}/git/patch     ?path=: text/x-diff
+//	POST   /v1/sandboxes/{name}/git/apply     GitApplyRequest, GitApplied +; admin
 //	POST   /v1/sandboxes/{name}/socket        SocketResult
 //	DELETE /v1/sandboxes/{name}/socket        nothing (204)
 //

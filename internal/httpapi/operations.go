@@ -110,6 +110,11 @@ func aboutOperations() map[string]about {
 			obj{"rules": []any{"example.com:443"}, "for_ms": 600000}},
 		"netDeny": {"As netAllow with deny, and settled is what waited for it: it is not asked about any more.", obj{"rules": []any{"tracker.example.com"}}},
 
+		"gitDiff":  say("By its commits, and by what is not committed. Both become commits of the repository, which references below refs/coppice/ hold. Marked is what the host would later run or trust." + starts),
+		"gitPatch": say("A patch that git applies. Names in it have no control bytes; contents are as they are." + starts),
+		"gitApply": {"One commit on the branch that is checked out, unless it says another way or branch. A conflict, a change of yours that is not committed, or a mark that is not trusted ends it with nothing touched. Work makes sure that it is what was looked at. A token for some sandboxes cannot apply." + starts,
+			obj{"way": "squash", "message": "Check the token's age", "trust": []any{"Makefile"}}},
+
 		"events":        say("From now on, unless after or Last-Event-ID says from where. A token for some sandboxes hears of those alone."),
 		"sandboxEvents": say("From now on, unless after or Last-Event-ID says from where."),
 	}

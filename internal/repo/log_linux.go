@@ -8,7 +8,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Commit is what a commit says. All of it is its author's word: bytes of any kind.
+// Commit is what a commit says. All of it is its author's word. The message has no control
+// bytes but ends of lines and tabs.
 type Commit struct {
 	ID      OID
 	Author  Person
@@ -79,7 +80,12 @@ func (c *Commit) read(content string) {
 			break
 		}
 	}
-	c.Message = strings.TrimSpace(strings.ToValidUTF8(text, "\ufffd"))
+	c.Message = strings.TrimSpace(strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && (r < ' ' || r >= 0x7f && r < 0xa0) {
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(text, "\ufffd")))
 }
 
 // Within reports whether a commit is in the history of one of others. One that the

@@ -5,6 +5,7 @@ type Kind string
 
 // The kinds. They are only ever added.
 const (
+	KindApply      Kind = "apply"
 	KindApproval   Kind = "approval"
 	KindArchive    Kind = "archive"
 	KindCreate     Kind = "create"
@@ -32,7 +33,7 @@ const (
 
 // Kinds lists all kinds, in order.
 func Kinds() []Kind {
-	return []Kind{KindApproval, KindArchive, KindCreate, KindDelete, KindDenial, KindDrop, KindExec, KindExit, KindFork, KindGrant, KindKey,
+	return []Kind{KindApply, KindApproval, KindArchive, KindCreate, KindDelete, KindDenial, KindDrop, KindExec, KindExit, KindFork, KindGrant, KindKey,
 		KindLimit, KindLost, KindNetwork, KindPolicy, KindProgram, KindRollback, KindSession, KindSnapshot, KindStart, KindStop, KindTournament, KindUndone}
 }
 
@@ -43,6 +44,8 @@ type Body interface{ Kind() Kind }
 // newBody makes an empty body of a kind; nil for one that is not known.
 func newBody(k Kind) Body {
 	switch k {
+	case KindApply:
+		return new(Apply)
 	case KindApproval:
 		return new(Approval)
 	case KindArchive:
@@ -91,6 +94,19 @@ func newBody(k Kind) Body {
 		return new(Undone)
 	}
 	return nil
+}
+
+// Apply tells: what the sandbox changed was put onto a branch of its repository, on the
+// host.
+type Apply struct {
+	Changes int64    `json:"changes" jsonschema:"How many paths changed"`
+	Marks   []string `json:"marks,omitempty" jsonschema:"Those of them that the host would later run or trust, and somebody had looked at"`
+	New     string   `json:"new,omitempty" jsonschema:"Commit that the branch is now; absent where only files changed"`
+	Old     string   `json:"old" jsonschema:"Commit that it was"`
+	Onto    string   `json:"onto,omitempty" jsonschema:"The branch, in full; absent where only files changed"`
+	Repo    string   `json:"repo" jsonschema:"Top of the work tree, on the host"`
+	Way     string   `json:"way" jsonschema:"How: squash, merge, rebase or patch"`
+	Work    string   `json:"work" jsonschema:"Commit of the sandbox's files that was applied"`
 }
 
 // Approval tells: a person answered a question.
@@ -322,6 +338,9 @@ type Undone struct {
 	Reason string `json:"reason" jsonschema:"Why"`
 	Seq    int64  `json:"seq" jsonschema:"Seq of that record, which is one of the same sandbox"`
 }
+
+// Kind implements Body.
+func (*Apply) Kind() Kind { return KindApply }
 
 // Kind implements Body.
 func (*Approval) Kind() Kind { return KindApproval }
