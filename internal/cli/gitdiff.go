@@ -62,7 +62,7 @@ func (a *app) gitDiff(ctx context.Context, c *client.Client, name string, r *wir
 		if err != nil {
 			return err
 		}
-		if !shown { // a patch is for git: what is said of it goes elsewhere
+		if !shown && !form.stat { // a patch is for git: what is said of it goes elsewhere
 			w = a.stderr
 			if a.quiet {
 				w = io.Discard

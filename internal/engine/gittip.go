@@ -23,8 +23,8 @@ import (
 // a rewind, is for inside to know.
 const insideGit = `top=$1 base=$2 have=$3
 command -v git >/dev/null 2>&1 || exit 69
-cd / && [ -d "$top" ] || exit 66
-at() { env -i PATH="$PATH" HOME="${HOME:-/}" LC_ALL=C GIT_NO_REPLACE_OBJECTS=1 git -c safe.directory='*' -C "$top" "$@"; }
+cd "$top" || exit 66
+at() { env -i PATH="$PATH" HOME="${HOME:-/}" LC_ALL=C GIT_NO_REPLACE_OBJECTS=1 git -c safe.directory='*' "$@"; }
 head=$(at rev-parse -q --verify 'HEAD^{commit}') || exit 66
 echo "$head"
 [ -n "$base" ] || exit 0
@@ -81,7 +81,11 @@ func (e *Engine) askHead(ctx context.Context, rec *meta.Sandbox) (head repo.OID,
 // What take fails with ends it.
 func (e *Engine) gitInside(ctx context.Context, rec *meta.Sandbox, args []string, take func(head repo.OID, rest *bufio.Reader) error) error {
 	pr, pw := io.Pipe()
-	req := wire.ExecRequest{Cmd: append([]string{"/bin/sh", "-c", insideGit, "coppice", rec.Repo.Top}, args...), Dir: "/",
+	top, dir := rec.Repo.Top, "/"
+	if rec.Tier == tierWorkspace {
+		top, dir = ".", "" // commands begin in the work tree
+	}
+	req := wire.ExecRequest{Cmd: append([]string{"/bin/sh", "-c", insideGit, "coppice", top}, args...), Dir: dir,
 		TimeoutMS: collectTime.Milliseconds(), Label: "coppice: take out what was done"}
 	out := &outlet{w: pw}
 	var exit wire.Exit

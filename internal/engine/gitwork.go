@@ -58,11 +58,15 @@ func (e *Engine) takeWork(ctx context.Context, c *collected, old repo.OID) error
 func (e *Engine) layOut(ctx context.Context, c *collected, committed []repo.Change, tree *os.Root) ([]string, error) {
 	e.shape.RLock() // the layers stay
 	defer e.shape.RUnlock()
-	now, changed, err := e.changedBelow(ctx, &c.rec, c.snapshot, c.rec.Repo.Top)
+	top := c.rec.Repo.Top
+	if c.rec.Tier == tierWorkspace {
+		top = "/" // the work tree is all that there is
+	}
+	now, changed, err := e.changedBelow(ctx, &c.rec, c.snapshot, top)
 	if err != nil {
 		return nil, fault.Wrap(err, "find what changed")
 	}
-	o := &outlay{view: now, top: c.rec.Repo.Top, tree: tree, seen: map[string]bool{}, laid: map[string]bool{}, left: repo.DefaultLimits.Total}
+	o := &outlay{view: now, top: top, tree: tree, seen: map[string]bool{}, laid: map[string]bool{}, left: repo.DefaultLimits.Total}
 	for _, ch := range committed {
 		o.add(ch.Path)
 	}
