@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -109,6 +110,9 @@ func (d *desk) examine(ctx context.Context, a Accept) (got Accepted, err error) 
 		return got, fault.New(fault.Invalid, "%s of the bundle is no commit", name).Because(err)
 	}
 	if err := d.connected(ctx, known, came, &got); err != nil {
+		return got, err
+	}
+	if err := d.unfolds(ctx, a.Base, tip); err != nil {
 		return got, err
 	}
 	_, err = d.changes(ctx, DiffOptions{From: a.Base, To: tip})
@@ -287,6 +291,35 @@ func (got *Accepted) weigh(l string, came map[OID]bool, limits Limits) error {
 		return fault.New(fault.Invalid, "the objects have more than %d bytes", limits.Total)
 	}
 	return nil
+}
+
+// unfolds refuses a tree that has far more files than the base, as a few trees can that are
+// in each other many times: git would hold them all before we could count them.
+func (d *desk) unfolds(ctx context.Context, base, tip OID) error {
+	files := func(of OID, most int) (n int, err error) {
+		err = d.lines(ctx, call{args: []string{"ls-tree", "-r", "--full-tree", "--object-only", string(of)}, most: 1 << 40}, func(string) error {
+			if n++; n > most {
+				return errFound
+			}
+			return nil
+		})
+		if errors.Is(err, errFound) {
+			err = nil
+		}
+		return n, err
+	}
+	n, err := files(tip, d.limits.Changes)
+	if err != nil || n <= d.limits.Changes {
+		return err
+	}
+	had, err := files(base, math.MaxInt)
+	if err != nil {
+		return err
+	}
+	if n, err = files(tip, had+d.limits.Changes); err == nil && n > had+d.limits.Changes {
+		err = fault.New(fault.Invalid, "more than %d paths differ", d.limits.Changes)
+	}
+	return err
 }
 
 // most is how much n lines of so many bytes are.
