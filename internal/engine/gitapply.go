@@ -12,6 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
 )
 
@@ -172,4 +173,20 @@ func (e *Engine) applyRecord(c *collected, way repo.Way, now repo.Applied) forma
 		out.Marks = append(out.Marks, p)
 	}
 	return out
+}
+
+// neverApplied reports that what a record tells did not come about, after a crash. Nothing
+// is known where only files changed, which the next apply puts back if they were not all
+// written, or where the repository is not there.
+func (e *Engine) neverApplied(ctx context.Context, rec *meta.Sandbox, b *format.Apply) bool {
+	onto, err := repo.ParseRef(b.Onto)
+	if b.New == "" || err != nil {
+		return false
+	}
+	r, err := e.repoOf(ctx, rec)
+	if err != nil {
+		return false
+	}
+	had, err := r.Had(ctx, onto, repo.OID(b.New))
+	return err == nil && !had
 }

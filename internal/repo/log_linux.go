@@ -108,3 +108,18 @@ func (r *Repo) Within(ctx context.Context, commit OID, of ...OID) (bool, error) 
 	}
 	return false, nil
 }
+
+// Had reports whether a reference is, or ever was as far as its reflog goes, at a commit.
+func (r *Repo) Had(ctx context.Context, ref Ref, commit OID) (bool, error) {
+	if _, err := ParseRef(string(ref)); err != nil {
+		return false, err
+	}
+	if now, err := r.tip(ctx, ref); err != nil || now == "" || now == commit {
+		return err == nil && now != "" && now == commit, err
+	}
+	out, err := r.user(ctx, call{args: []string{"rev-list", "--walk-reflogs", string(ref)}})
+	if code(err) > 0 {
+		return false, nil // there is none
+	}
+	return strings.Contains("\n"+string(out), "\n"+string(commit)+"\n"), fault.Wrap(err, "read the reflog of %s", ref)
+}
