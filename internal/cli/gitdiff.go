@@ -41,7 +41,7 @@ func (a *app) gitDiff(ctx context.Context, c *client.Client, name string, r *wir
 	if len(res.Changes) == 0 {
 		return nil
 	}
-	return a.paged(form, func(w io.Writer, p tty.Palette, shown bool) error {
+	return a.paged(ctx, form, func(w io.Writer, p tty.Palette, shown bool) error {
 		var err error
 		switch {
 		case form.names || form.status:

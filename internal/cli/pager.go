@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os/exec"
@@ -13,7 +14,7 @@ import (
 // paged has write show something long: through a pager where stdout is a terminal, as git
 // does. shown says that people look at it, so that it has to be clean and may have
 // colours. A reader who goes away is no error.
-func (a *app) paged(form gitForm, write func(w io.Writer, p tty.Palette, shown bool) error) error {
+func (a *app) paged(ctx context.Context, form gitForm, write func(w io.Writer, p tty.Palette, shown bool) error) error {
 	p, terminal := a.palette(), tty.IsTerminal(a.stdout)
 	switch form.color {
 	case "", "auto":
@@ -27,7 +28,7 @@ func (a *app) paged(form gitForm, write func(w io.Writer, p tty.Palette, shown b
 	if !terminal || form.noPager || program == "" || program == "cat" {
 		return write(a.out, p, shown)
 	}
-	cmd := exec.Command("/bin/sh", "-c", program)
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", program)
 	cmd.Stdout, cmd.Stderr = a.stdout, a.stderr
 	cmd.Env = a.pagerEnv(cmd.Environ())
 	in, err := cmd.StdinPipe()

@@ -20,22 +20,25 @@ import (
 	"github.com/coppice-dev/coppice/internal/repo"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/undo"
 )
 
 // takeWork makes a commit of what is not committed in the snapshot that c is of. It looks
 // at the paths that can differ alone: those that changed on the disk since the sandbox
 // began, and those that its commits changed.
-func (e *Engine) takeWork(ctx context.Context, c *collected, old repo.OID) error {
+func (e *Engine) takeWork(ctx context.Context, c *collected, old repo.OID) (err error) {
+	var cleanup undo.Stack
+	defer cleanup.Run(&err)
 	dir, err := os.MkdirTemp(e.Repos.Scratch(), "work-")
 	if err != nil {
 		return fault.Wrap(err, "make room for what is not committed")
 	}
-	defer os.RemoveAll(dir)
+	cleanup.Push(func() error { return fault.Wrap(os.RemoveAll(dir), "clear away what is not committed") })
 	tree, err := os.OpenRoot(dir)
 	if err != nil {
 		return fault.Wrap(err, "make room for what is not committed")
 	}
-	defer tree.Close()
+	cleanup.Push(tree.Close)
 	committed, err := c.repo.Diff(ctx, repo.DiffOptions{From: c.start, To: c.tip})
 	if err != nil {
 		return err

@@ -34,8 +34,8 @@ func (s *Server) addGit(api huma.API) {
 	op := operation("GET", at+"/patch", "gitPatch", "The same as a patch", tagGit, auth.Operate)
 	answers(&op, http.StatusOK, "text/x-diff", "the patch, and an error that comes late in the trailer "+errorTail, text())
 	raw(s, api, op, func(in *GitPaths, w http.ResponseWriter, r *http.Request) {
-		s.sendPatch(w, r, func(pw io.Writer) error {
-			return s.opt.Engine.GitPatch(r.Context(), in.Name, wire.GitDiffRequest{Paths: in.Paths, Work: in.Work}, pw)
+		s.sendPatch(w, r, func(ctx context.Context, pw io.Writer) error {
+			return s.opt.Engine.GitPatch(ctx, in.Name, wire.GitDiffRequest{Paths: in.Paths, Work: in.Work}, pw)
 		})
 	})
 	plain(s, api, replayable(operation("POST", at+"/apply", "gitApply", "Put what a sandbox changed onto a branch of its repository", tagGit, auth.Admin)), s.gitApply)

@@ -145,14 +145,14 @@ func (s *Server) diff(in *diffInput, w http.ResponseWriter, r *http.Request) {
 		s.sendJSON(w, r, http.StatusOK, &res, err)
 		return
 	}
-	s.sendPatch(w, r, func(pw io.Writer) error { return s.opt.Engine.Patch(r.Context(), in.Name, req, pw) })
+	s.sendPatch(w, r, func(ctx context.Context, pw io.Writer) error { return s.opt.Engine.Patch(ctx, in.Name, req, pw) })
 }
 
 // sendPatch answers with what write writes. An error in the middle of it is told in the
 // trailer Coppice-Error.
-func (s *Server) sendPatch(w http.ResponseWriter, r *http.Request, write func(io.Writer) error) {
+func (s *Server) sendPatch(w http.ResponseWriter, r *http.Request, write func(context.Context, io.Writer) error) {
 	pw := &patchWriter{w: w}
-	err := write(pw)
+	err := write(r.Context(), pw)
 	switch {
 	case err == nil:
 		pw.begin()
