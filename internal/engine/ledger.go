@@ -365,6 +365,10 @@ func sentence(body format.Body) string {
 		return words(b.After, prefixed("by ", b.By), b.Reason, prefixed("until ", b.Until))
 	case *format.Program:
 		return words(commandLine(append([]string{b.Path}, b.Args...)), times(b.Count))
+	case *format.Propose:
+		return words(fmt.Sprintf("%d files", b.Changes), "as "+b.Branch, "at "+b.Work)
+	case *format.Rebase:
+		return words("to "+b.To, "from "+b.From, conflicts(b.Conflicts))
 	case *format.Rollback:
 		how := ""
 		if b.InPlace {
@@ -398,6 +402,14 @@ func prefixed(before, s string) string {
 		return ""
 	}
 	return before + s
+}
+
+// conflicts says how many are left, where some are.
+func conflicts(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("(%d conflicts)", n)
 }
 
 // times says how often, where that is more than once.

@@ -22,6 +22,8 @@ const (
 	KindNetwork    Kind = "network"
 	KindPolicy     Kind = "policy"
 	KindProgram    Kind = "program"
+	KindPropose    Kind = "propose"
+	KindRebase     Kind = "rebase"
 	KindRollback   Kind = "rollback"
 	KindSession    Kind = "session"
 	KindSnapshot   Kind = "snapshot"
@@ -34,7 +36,7 @@ const (
 // Kinds lists all kinds, in order.
 func Kinds() []Kind {
 	return []Kind{KindApply, KindApproval, KindArchive, KindCreate, KindDelete, KindDenial, KindDrop, KindExec, KindExit, KindFork, KindGrant, KindKey,
-		KindLimit, KindLost, KindNetwork, KindPolicy, KindProgram, KindRollback, KindSession, KindSnapshot, KindStart, KindStop, KindTournament, KindUndone}
+		KindLimit, KindLost, KindNetwork, KindPolicy, KindProgram, KindPropose, KindRebase, KindRollback, KindSession, KindSnapshot, KindStart, KindStop, KindTournament, KindUndone}
 }
 
 // Body is what a record says; each kind has its own type, a pointer to a struct of
@@ -78,6 +80,10 @@ func newBody(k Kind) Body {
 		return new(Policy)
 	case KindProgram:
 		return new(Program)
+	case KindPropose:
+		return new(Propose)
+	case KindRebase:
+		return new(Rebase)
 	case KindRollback:
 		return new(Rollback)
 	case KindSession:
@@ -284,6 +290,27 @@ type Program struct {
 	Through       int64    `json:"through,omitempty" jsonschema:"Number, since the sandbox had processes, of the last beginning or end of a program that this and earlier records tell of"`
 }
 
+// Propose tells: what was done was proposed to a reviewer, as a branch of the repository that
+// the sandbox works on.
+type Propose struct {
+	Base     string `json:"base" jsonschema:"The frozen commit of the repository"`
+	Branch   string `json:"branch" jsonschema:"The branch that is set"`
+	Changes  int64  `json:"changes" jsonschema:"How many files differ between start and work"`
+	Marks    int64  `json:"marks,omitempty" jsonschema:"How many of them a host would run or trust later"`
+	Snapshot string `json:"snapshot" jsonschema:"Snapshot that work is the files of"`
+	Start    string `json:"start" jsonschema:"Commit that the sandbox began with"`
+	Tip      string `json:"tip" jsonschema:"Commit that its HEAD is"`
+	Work     string `json:"work" jsonschema:"Commit that is proposed: tip, or one on it of what is not committed"`
+}
+
+// Rebase tells: what was done in a repository now stands on another commit of it.
+type Rebase struct {
+	Conflicts int64  `json:"conflicts,omitempty" jsonschema:"How many files are left to be resolved"`
+	From      string `json:"from" jsonschema:"Commit that it stood on"`
+	Snapshot  string `json:"snapshot,omitempty" jsonschema:"Snapshot before"`
+	To        string `json:"to" jsonschema:"Commit that it stands on"`
+}
+
 // Rollback tells: the sandbox went to another snapshot.
 type Rollback struct {
 	From    string `json:"from" jsonschema:"Snapshot of what was left"`
@@ -389,6 +416,12 @@ func (*Policy) Kind() Kind { return KindPolicy }
 
 // Kind implements Body.
 func (*Program) Kind() Kind { return KindProgram }
+
+// Kind implements Body.
+func (*Propose) Kind() Kind { return KindPropose }
+
+// Kind implements Body.
+func (*Rebase) Kind() Kind { return KindRebase }
 
 // Kind implements Body.
 func (*Rollback) Kind() Kind { return KindRollback }
