@@ -19,6 +19,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -243,6 +244,7 @@ type Engine struct {
 	deep    map[timeline.SnapshotID]bool               // snapshots whose chains may need it
 	making  map[timeline.LayerID]bool                  // layers that have no record yet
 	mounted map[timeline.SandboxID][]timeline.LayerID  // what live roots stand on
+	trials  chan struct{}                              // holds one for each trial that runs
 	playing map[string]bool                            // tournaments under way: gc lets their forks be
 	stacks  map[timeline.SnapshotID][]timeline.LayerID // answers of layersBelow
 	routes  int                                        // how often routes changed: stacks of before are not believed
@@ -351,7 +353,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	}
 	e := &Engine{
 		Config: c, boxes: map[timeline.SandboxID]*sandbox{}, shallow: map[timeline.SnapshotID]bool{}, deep: map[timeline.SnapshotID]bool{},
-		making: map[timeline.LayerID]bool{}, playing: map[string]bool{}, thick: map[timeline.SandboxID]bool{},
+		making: map[timeline.LayerID]bool{}, playing: map[string]bool{}, trials: make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)), thick: map[timeline.SandboxID]bool{},
 		mounted: map[timeline.SandboxID][]timeline.LayerID{}, stacks: map[timeline.SnapshotID][]timeline.LayerID{}, work: make(chan struct{}, 1),
 		lives:  make(chan struct{}, 1),
 		idles:  make(chan struct{}, 1),

@@ -51,7 +51,7 @@ func (e *Engine) takeWork(ctx context.Context, c *collected, old repo.OID) (err 
 	if c.work = c.tip; len(paths) == 0 {
 		return c.repo.SetRef(ctx, to, c.work, old, "coppice: all is committed in "+c.rec.Name)
 	}
-	got, err := c.repo.Snapshot(ctx, repo.Snapshot{Base: c.tip, Tree: tree, Paths: paths, Author: repo.Person{Name: "coppice", Email: "coppice@localhost"},
+	got, err := c.repo.Snapshot(ctx, repo.Snapshot{Base: c.tip, Tree: tree, Paths: paths, Author: e.person(ctx, c.repo),
 		Message: "Not committed in sandbox " + c.rec.Name, To: to, Old: old})
 	c.work, c.skipped = got.Commit, got.Skipped
 	return err
