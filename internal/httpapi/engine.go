@@ -114,6 +114,15 @@ type Engine interface {
 	// daemon stops.
 	Tournament(ctx context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress)) (wire.TournamentResult, error)
 
+	// Propose, ExportProposal and Rebase are for a sandbox that works on a git repository.
+	// When ctx ends before the tests have, their forks are removed, and nothing is proposed.
+	Propose(ctx context.Context, name string, req wire.ProposeRequest) (wire.Proposed, error)
+	// ExportProposal writes a tar archive.
+	ExportProposal(ctx context.Context, name string, w io.Writer) error
+	Rebase(ctx context.Context, name string, req wire.RebaseRequest) (wire.Rebased, error)
+	// Trial runs a command in a fork, which is removed then, also when ctx ends.
+	Trial(ctx context.Context, name string, req wire.TrialRequest) (wire.Trial, error)
+
 	// OpenFiles opens the live files of a sandbox, which is started when it is not
 	// live. It is for one request, which calls Done or Close in the end.
 	OpenFiles(ctx context.Context, name string) (Files, error)

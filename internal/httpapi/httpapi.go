@@ -50,6 +50,10 @@
 //	POST   /v1/sandboxes/{name}/redo          RedoRequest, MoveResult
 //	POST   /v1/sandboxes/{name}/fork          ForkRequest, ForkResult +
 //	POST   /v1/sandboxes/{name}/tournament    TournamentRequest, TournamentResult * +
+//	POST   /v1/sandboxes/{name}/git/propose   ProposeRequest, Proposed
+//	GET    /v1/sandboxes/{name}/git/proposal  tar
+//	POST   /v1/sandboxes/{name}/git/rebase    RebaseRequest, Rebased
+//	POST   /v1/sandboxes/{name}/trial         TrialRequest, Trial
 //	GET    /v1/sandboxes/{name}/tags          TagsResult
 //	POST   /v1/sandboxes/{name}/tags          TagRequest, TagResult
 //	DELETE /v1/sandboxes/{name}/tags/{tag}    nothing (204)

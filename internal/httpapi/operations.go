@@ -114,6 +114,12 @@ func aboutOperations() map[string]about {
 		"gitPatch": say("A patch that git applies. Names in it have no control bytes; contents are as they are." + starts),
 		"gitApply": {"One commit on the branch that is checked out, unless it says another way or branch. A conflict, a change of yours that is not committed, or a mark that is not trusted ends it with nothing touched. Work makes sure that it is what was looked at. A token for some sandboxes cannot apply." + starts,
 			obj{"way": "squash", "message": "Check the token's age", "trust": []any{"Makefile"}}},
+		"propose": {"What is not committed becomes a commit; coppice/NAME is set to it, in the repository of the daemon's host. With guard, marks that nobody has looked at are denied." + starts,
+			obj{"title": "Refuse empty tokens", "tests": []any{"make test"}}},
+		"exportProposal": say("A tar archive of report.md, change.patch, policy.yaml, ledger.bundle and proposal.json."),
+		"rebase": {"By its own git, onto the tip of the branch that it came from, unless onto says another. Conflicts are an error, and the sandbox is as it was; unless they are to be kept, in the middle of the rebase. Something that runs in it is a conflict as well." + starts,
+			obj{"onto": "main"}},
+		"trial": {"How the command ends is told, and no error. It ends with the request.", obj{"cmd": "true"}},
 
 		"events":        say("From now on, unless after or Last-Event-ID says from where. A token for some sandboxes hears of those alone."),
 		"sandboxEvents": say("From now on, unless after or Last-Event-ID says from where."),
