@@ -148,12 +148,8 @@ func (b *rebasing) keepPresent(ctx context.Context) error {
 
 // run has the sandbox's git do it. The new base is held before.
 func (b *rebasing) run(ctx context.Context) error {
-	refs, err := b.repo.Refs(ctx, baseRef(string(b.onto)))
-	if err == nil && len(refs) == 0 {
-		err = b.repo.SetRef(ctx, baseRef(string(b.onto)), b.onto, "", "coppice: a sandbox goes on here")
-	}
-	if err != nil {
-		return fault.Wrap(err, "hold commit %s", b.onto)
+	if err := b.holdBase(ctx); err != nil {
+		return err
 	}
 	who := b.e.person(ctx, b.repo)
 	out := &listener{}
@@ -238,15 +234,6 @@ func (b *rebasing) settle(ctx context.Context) (res wire.Rebased, err error) {
 	return res, b.letGo(ctx, old)
 }
 
-// letGo drops the reference of a base that no sandbox stands on any more.
-func (b *rebasing) letGo(ctx context.Context, commit string) error {
-	all, err := b.e.DB.Sandboxes(ctx)
-	if err != nil || standsOn(all, b.rec.Repo.Common, commit) {
-		return err
-	}
-	return b.repo.DropRefs(ctx, baseRef(commit))
-}
-
 // listener is the client's end of a command: what it prints is kept, up to a bound, and the
 // end of what it complains of.
 type listener struct {
@@ -283,11 +270,4 @@ func (l *listener) heard() (list, said string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.list.String(), clean(strings.Join(strings.Fields(end(string(l.said))), " "))
-}
-
-// standsOn reports whether one of the sandboxes of a repository began with a commit.
-func standsOn(all []meta.Sandbox, common, commit string) bool {
-	return slices.ContainsFunc(all, func(o meta.Sandbox) bool {
-		return o.Repo != nil && o.Repo.Common == common && (o.Repo.Base == commit || o.Repo.Start == commit)
-	})
 }
