@@ -276,9 +276,10 @@ type Engine struct {
 	commands map[string]*underway       // that are open, by id; guarded by mu
 	settings map[string]policy.Evidence // by the digests of policies; guarded by mu
 
-	unsaid []ledger.Draft // records that could not be written yet; guarded by mu
-	doing  atomic.Int64   // how much is recorded, and not yet done or undone
-	agreed atomic.Int64   // see settingAgreed
+	signing sync.Mutex     // held while a signer is looked for and remembered
+	unsaid  []ledger.Draft // records that could not be written yet; guarded by mu
+	doing   atomic.Int64   // how much is recorded, and not yet done or undone
+	agreed  atomic.Int64   // see settingAgreed
 
 	masks  map[timeline.SandboxID]string // what sandboxes are read with, see maskOf; guarded by mu
 	hidden map[string]covered            // answers of hides; guarded by mu

@@ -31,12 +31,17 @@ func (e *Engine) GitApply(ctx context.Context, name string, req wire.GitApplyReq
 	if err != nil {
 		return out, err
 	}
+	return e.apply(ctx, c, a, req.Message)
+}
+
+// apply is GitApply of what was collected.
+func (e *Engine) apply(ctx context.Context, c *collected, a repo.Apply, message string) (out wire.GitApplied, err error) {
 	if err := c.fits(a.Way); err != nil {
 		return out, err
 	}
 	a.Base, a.Tip = c.start, c.work
 	if a.Way == repo.Squash || a.Way == repo.Merge {
-		if a.Message, err = c.message(ctx, req.Message); err != nil {
+		if a.Message, err = c.message(ctx, message); err != nil {
 			return out, err
 		}
 	}

@@ -20,6 +20,11 @@ func (e *Engine) GitDiff(ctx context.Context, name string, req wire.GitDiffReque
 	if err != nil {
 		return out, err
 	}
+	return c.diff(ctx, req)
+}
+
+// diff is GitDiff of what was collected.
+func (c *collected) diff(ctx context.Context, req wire.GitDiffRequest) (out wire.GitDiff, err error) {
 	opt, err := c.compared(req)
 	if err != nil {
 		return out, err
@@ -43,6 +48,11 @@ func (e *Engine) GitPatch(ctx context.Context, name string, req wire.GitDiffRequ
 	if err != nil {
 		return err
 	}
+	return c.patch(ctx, req, w)
+}
+
+// patch is GitPatch of what was collected.
+func (c *collected) patch(ctx context.Context, req wire.GitDiffRequest, w io.Writer) error {
 	opt, err := c.compared(req)
 	if err != nil {
 		return err
