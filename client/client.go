@@ -267,7 +267,20 @@ func (c *Client) Patch(ctx context.Context, name string, req wire.DiffRequest, w
 
 // patch writes the patch at a path to w.
 func (c *Client) patch(ctx context.Context, path string, w io.Writer) error {
-	res, err := c.do(ctx, http.MethodGet, path, "", nil, "")
+	return c.patchOf(ctx, http.MethodGet, path, nil, w)
+}
+
+// patchOf writes the patch that is the answer to a request, which may be nil.
+func (c *Client) patchOf(ctx context.Context, method, path string, req any, w io.Writer) error {
+	body, err := encode(req)
+	if err != nil {
+		return err
+	}
+	kind := ""
+	if req != nil {
+		kind = "application/json"
+	}
+	res, err := c.do(ctx, method, path, kind, body, "")
 	if err != nil {
 		return err
 	}

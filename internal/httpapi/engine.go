@@ -17,6 +17,7 @@ type Engine interface {
 	processes
 	network
 	records
+	travel
 	repositories
 
 	// Create makes a sandbox. It reads req.Tar before it returns. progress is
