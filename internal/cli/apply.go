@@ -32,7 +32,8 @@ of agents and editors, links that leave the tree) are not applied before somebod
 looked at them: on a terminal you are asked for each, elsewhere --trust names it.
 
 Without -m the message is that of the sandbox's commit, or a list where there are
-several. The author is you, unless --author says somebody else.`
+several. The author is you, unless --author says somebody else. REMOTE/NAME is a proposal
+that was pulled.`
 
 func (a *app) apply() *cobra.Command {
 	var req wire.GitApplyRequest
@@ -91,17 +92,17 @@ func (a *app) applying(ctx context.Context, name string, req wire.GitApplyReques
 		}
 		*list, *raw = apart(*list)
 	}
-	c, err := a.client()
+	of, err := a.reviewed(name)
 	if err != nil {
 		return wire.GitApplied{}, err
 	}
-	res, err := c.GitApply(ctx, name, req)
+	res, err := of.apply(ctx, req)
 	if err == nil || req.DryRun || wireError(err).Kind != string(fault.Denied) {
 		return res, err
 	}
 	dry := req
 	dry.DryRun = true
-	seen, derr := c.GitApply(ctx, name, dry)
+	seen, derr := of.apply(ctx, dry)
 	if derr != nil {
 		return seen, err
 	}
@@ -118,7 +119,7 @@ func (a *app) applying(ctx context.Context, name string, req wire.GitApplyReques
 	}
 	more, raw := apart(trust)
 	req.Trust, req.TrustRaw, req.Work = append(req.Trust, more...), append(req.TrustRaw, raw...), seen.Work
-	return c.GitApply(ctx, name, req)
+	return of.apply(ctx, req)
 }
 
 // apart divides paths into those that JSON can hold, and others.

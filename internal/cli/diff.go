@@ -24,7 +24,8 @@ a path; what follows "--" is a path in any case.
 Of a sandbox that works on a git repository, without A: a patch of all that it changed
 there since the commit that it began with, in commits or not, as git diff shows it.
 Files that the host would later run or trust are marked. Nothing of the sandbox's
-configuration, attributes or hooks counts, or is run. --files asks for the other form.`,
+configuration, attributes or hooks counts, or is run. --files asks for the other form.
+REMOTE/NAME is a proposal that was pulled.`,
 		Example: `  coppice diff box HEAD~1 HEAD --stat
   coppice diff box HEAD~1 --patch -- etc/passwd
   coppice diff fix-auth
@@ -40,6 +41,10 @@ configuration, attributes or hooks counts, or is run. --files asks for the other
 				return err
 			}
 			req.Stat = stats
+			if isPulled(args[0]) {
+				form.stat = stats
+				return a.pulledDiff(cmd.Context(), args[0], append(args[1:len(args)-len(req.Paths)], req.Paths...), form)
+			}
 			c, err := a.client()
 			if err != nil {
 				return err
@@ -50,7 +55,7 @@ configuration, attributes or hooks counts, or is run. --files asks for the other
 					return err
 				}
 				if st.Sandbox.Repo != nil {
-					return a.gitDiff(cmd.Context(), c, args[0], st.Sandbox.Repo, req.Paths, form)
+					return a.gitDiff(cmd.Context(), ofSandbox{c, args[0]}, st.Sandbox.Repo, req.Paths, form)
 				}
 			}
 			if form != (gitForm{stat: stats}) {

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/tty"
 )
@@ -21,14 +20,15 @@ type gitForm struct {
 	noPager             bool
 }
 
-// gitDiff shows how a sandbox differs from what it began with in its repository.
-func (a *app) gitDiff(ctx context.Context, c *client.Client, name string, r *wire.Repo, paths []string, form gitForm) error {
+// gitDiff shows how a sandbox, or a proposal that was pulled, differs from what it began with
+// in its repository.
+func (a *app) gitDiff(ctx context.Context, of reviewed, r *wire.Repo, paths []string, form gitForm) error {
 	req := wire.GitDiffRequest{Stat: form.stat || a.json}
 	var err error
 	if req.Paths, err = inRepo(r.Top, paths); err != nil {
 		return err
 	}
-	res, err := c.GitDiff(ctx, name, req)
+	res, err := of.diff(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -51,11 +51,11 @@ func (a *app) gitDiff(ctx context.Context, c *client.Client, name string, r *wir
 		default:
 			req.Work = res.Work
 			if !shown {
-				err = c.GitPatch(ctx, name, req, w)
+				err = of.patch(ctx, req, w)
 				break
 			}
 			pw := &gitLines{lines: lines{w: w, p: p}, marks: marksBefore(res)}
-			if err = c.GitPatch(ctx, name, req, pw); err == nil {
+			if err = of.patch(ctx, req, pw); err == nil {
 				err = pw.flush()
 			}
 		}
