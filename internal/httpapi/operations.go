@@ -119,7 +119,7 @@ func aboutOperations() map[string]about {
 		"exportProposal": say("A tar archive of report.md, change.patch, policy.yaml, ledger.bundle and proposal.json."),
 		"rebase": {"By its own git, onto the tip of the branch that it came from, unless onto says another. Conflicts are an error, and the sandbox is as it was; unless they are to be kept, in the middle of the rebase. Something that runs in it is a conflict as well." + starts,
 			obj{"onto": "main"}},
-		"sending":       {"The proposal is made by propose before. What the remote had when it was last seen is to be held to: git push --force-with-lease.", obj{"name": "web-1", "remote": "origin"}},
+		"sending":       {"The proposal is made by propose before. What the remote had when it was last seen is to be held to: git push --force-with-lease.", obj{"name": "fix-auth", "remote": "origin"}},
 		"sent":          {"So that the next push knows what the remote has.", obj{"dir": "/srv/app", "remote": "origin", "name": "web-1", "refs": []any{obj{"ref": "refs/heads/coppice/web-1", "to": "1111111111111111111111111111111111111111"}}}},
 		"receive":       {"Of what the user's git has fetched below refs/coppice/staging/REMOTE/NAME. What is wrong with it leaves nothing behind.", obj{"dir": "/srv/app", "remote": "origin", "name": "web-1"}},
 		"listProposals": say("Those that were pulled into it, and those that were pushed from it."),
