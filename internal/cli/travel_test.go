@@ -7,6 +7,7 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
@@ -45,6 +46,12 @@ func newTravellers(t *testing.T, serve func(bare string) (url string)) *travelle
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		_ = filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				err = os.Chmod(p, 0o700) // masks have directories that nobody may read
+			}
+			return err
+		})
 		if err := os.RemoveAll(root); err != nil {
 			t.Error(err)
 		}
