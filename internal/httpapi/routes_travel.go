@@ -63,8 +63,8 @@ func (s *Server) addTravel(api huma.API) {
 	op := operation("POST", at+"/patch", "patchProposal", "The same as a patch", tagGit, auth.Admin)
 	answers(&op, http.StatusOK, "text/x-diff", "the patch, and an error that comes late in the trailer "+errorTail, text())
 	raw(s, api, op, func(in *struct{ Body wire.TravelledDiff }, w http.ResponseWriter, r *http.Request) {
-		s.sendPatch(w, r, func(pw io.Writer) error {
-			return e.PulledPatch(r.Context(), in.Body.Travelled, in.Body.GitDiffRequest, pw)
+		s.sendPatch(w, r, func(ctx context.Context, pw io.Writer) error {
+			return e.PulledPatch(ctx, in.Body.Travelled, in.Body.GitDiffRequest, pw)
 		})
 	})
 	plain(s, api, replayable(operation("POST", at+"/apply", "applyProposal", "Put a proposal that was taken in onto a branch", tagGit, auth.Admin)),
