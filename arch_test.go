@@ -22,7 +22,7 @@ const anything = "*"
 // rooms says which rooms each room may import. What is not here is no room.
 var rooms = map[string][]string{
 	"cmd/coppice":      {"internal/cli"},
-	"internal/cli":     {"client", "client/wire", "internal/candidates", "internal/fault", "internal/hook", "internal/ledger/format", "internal/policy", "internal/tty", "internal/daemon", "internal/mcpapi"},
+	"internal/cli":     {"client", "client/wire", "internal/candidates", "internal/fault", "internal/forge", "internal/hook", "internal/ledger/format", "internal/policy", "internal/proposal", "internal/tty", "internal/daemon", "internal/mcpapi"},
 	"internal/daemon":  {anything},
 	"internal/httpapi": {"client/wire", "internal/timeline", "internal/policy", "internal/fault", "internal/auth"},
 	"internal/auth":    {"client/wire", "internal/fault"},
@@ -42,7 +42,7 @@ var rooms = map[string][]string{
 	"internal/boxfs":   {"internal/archive", "internal/fault", "internal/undo", "client/wire"},
 	"internal/compare": {"internal/ledger/format", "client/wire"},
 	"internal/engine": {"internal/boxfs", "internal/compare", "internal/decoy", "internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire", "internal/journal", "internal/redact",
-		"internal/ledger", "internal/ledger/format", "internal/testimony", "internal/layer", "internal/meta", "internal/programs", "internal/repo", "internal/rootfs"},
+		"internal/ledger", "internal/ledger/format", "internal/testimony", "internal/layer", "internal/meta", "internal/programs", "internal/proposal", "internal/repo", "internal/rootfs"},
 	"internal/layer":        {"internal/archive", "internal/layer/format", "internal/quota", "internal/timeline", "internal/vfs", "internal/fault", "internal/undo", "internal/rootspec"},
 	"internal/layer/format": {"internal/timeline", "internal/fault"},
 	"internal/meta":         {"internal/seal", "internal/timeline", "internal/fault", "internal/nearest", "client/wire"},
@@ -78,7 +78,9 @@ var rooms = map[string][]string{
 	"internal/programs":  {"client/wire"},
 	"internal/seal":      {"internal/fault"},
 	"internal/repo":      {"internal/fault", "internal/undo"},
+	"internal/proposal":  {"internal/fault", "internal/timeline"},
 	"internal/fault":     {},
+	"internal/forge":     {},
 	"internal/nearest":   {},
 	"internal/ownthread": {},
 	"internal/undo":      {},

@@ -262,7 +262,25 @@ func (c *Client) Diff(ctx context.Context, name string, req wire.DiffRequest) (w
 func (c *Client) Patch(ctx context.Context, name string, req wire.DiffRequest, w io.Writer) error {
 	q := diffQuery(req)
 	q.Set("patch", "true")
-	res, err := c.do(ctx, http.MethodGet, at(name)+"/diff?"+q.Encode(), "", nil, "")
+	return c.patch(ctx, at(name)+"/diff?"+q.Encode(), w)
+}
+
+// patch writes the patch at a path to w.
+func (c *Client) patch(ctx context.Context, path string, w io.Writer) error {
+	return c.patchOf(ctx, http.MethodGet, path, nil, w)
+}
+
+// patchOf writes the patch that is the answer to a request, which may be nil.
+func (c *Client) patchOf(ctx context.Context, method, path string, req any, w io.Writer) error {
+	body, err := encode(req)
+	if err != nil {
+		return err
+	}
+	kind := ""
+	if req != nil {
+		kind = "application/json"
+	}
+	res, err := c.do(ctx, method, path, kind, body, "")
 	if err != nil {
 		return err
 	}

@@ -16,47 +16,75 @@ import (
 const maxCompared = 64
 
 func (a *app) compare() *cobra.Command {
-	return &cobra.Command{
-		Use: "compare NAME...", Short: "Put what is recorded of sandboxes side by side", GroupID: groupHistory,
+	var (
+		test    string
+		timeout time.Duration
+		diff    bool
+	)
+	cmd := &cobra.Command{
+		Use: "compare NAME... [flags]", Short: "Put what is recorded of sandboxes side by side", GroupID: groupHistory,
 		Long: `Put attempts side by side: how the last command of each sandbox ended, how long its
 commands took, how many paths changed, what it reached and was refused, which limits it came to,
 how many programs it started, and how risky all of that was, from 0 to 100. docs/LEDGER.md has
 the formula. A sandbox that was removed is named by its id: its records stay. With --json it is
-an array.`,
+an array.
+
+Of sandboxes that work on a git repository it is told as well what they did there: commits, files
+and lines, how many are marked as what a host would run or trust, and which two changed the same
+files. --diff shows the patches after that. With --test a shell command is run in a fork of each,
+which is removed then, and it is shown how it ended.`,
 		Example: `  coppice fork box one two
   coppice exec one -- make test; coppice exec two -- make test
-  coppice compare one two`,
+  coppice compare one two
+  coppice compare one two --test 'make test' --diff`,
 		Args: between(1, maxCompared, "the names of sandboxes"), ValidArgsFunction: a.names(maxCompared),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()
 			if err != nil {
 				return err
 			}
-			all := make([]wire.LedgerSummary, len(args))
-			for i, name := range args {
-				if all[i], err = c.LedgerSummary(cmd.Context(), name); err != nil {
-					return err
-				}
+			switch {
+			case diff && a.json:
+				return usagef("--diff does not go with --json")
+			case timeout < 0 || timeout > 0 && timeout < time.Millisecond:
+				return usagef("--timeout %s: a time of a millisecond or more is wanted", timeout)
 			}
-			return a.print(all, func(w io.Writer) error { return a.sideBySide(w, all) })
+			ctx, stop := interruptible(cmd.Context())
+			defer stop()
+			all, err := attempts(ctx, c, args)
+			if err == nil && test != "" {
+				err = try(ctx, c, all, wire.TrialRequest{Cmd: test, TimeoutMS: timeout.Milliseconds()})
+			}
+			if err != nil {
+				return err
+			}
+			if err := a.print(all, func(w io.Writer) error { return a.sideBySide(w, all) }); err != nil || !diff {
+				return err
+			}
+			return a.diffs(ctx, c, all)
 		},
 	}
+	f := cmd.Flags()
+	f.StringVar(&test, "test", "", "run `CMD` in a fork of each")
+	f.DurationVar(&timeout, "timeout", 0, "`TIME` for each test, as in 90s or 5m")
+	f.BoolVar(&diff, "diff", false, "show the patch of each")
+	return cmd
 }
 
 // sideBySide writes a line for each thing that is compared, and a column for each sandbox.
-func (a *app) sideBySide(w io.Writer, all []wire.LedgerSummary) error {
+func (a *app) sideBySide(w io.Writer, all []attempt) error {
 	p := a.palette()
 	var t tty.Table
 	row := func(what string, cell func(*wire.LedgerSummary) string) {
 		line := []string{what}
 		for i := range all {
-			line = append(line, tty.Clean(cell(&all[i])))
+			line = append(line, tty.Clean(cell(&all[i].LedgerSummary)))
 		}
 		t.Row(line...)
 	}
 	head := []string{""}
 	for i := range all {
-		head = append(head, p.Bold(tty.Clean(nameOf(&all[i]))))
+		head = append(head, p.Bold(tty.Clean(nameOf(&all[i].LedgerSummary))))
 	}
 	t.Row(head...)
 	row("outcome", func(s *wire.LedgerSummary) string { return orNone(s.Outcome) })
@@ -74,7 +102,11 @@ func (a *app) sideBySide(w io.Writer, all []wire.LedgerSummary) error {
 	row("programs", func(s *wire.LedgerSummary) string { return of(s.Programs, s.ProgramsFailed, "failed") })
 	row("risk", func(s *wire.LedgerSummary) string { return fmt.Sprint(s.Risk) })
 	row("", func(s *wire.LedgerSummary) string { return risks(s) })
-	return t.Write(w)
+	gitRows(&t, all)
+	if err := t.Write(w); err != nil {
+		return err
+	}
+	return shared(w, all)
 }
 
 // nameOf is what a sandbox is called, or its id where it is gone.

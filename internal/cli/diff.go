@@ -13,14 +13,23 @@ import (
 )
 
 func (a *app) diff() *cobra.Command {
-	var patch, stats bool
+	var patch, stats, files bool
+	var form gitForm
 	cmd := &cobra.Command{
 		Use: "diff NAME [A [B]] [PATH...] [flags]", Short: "Show how two states differ", GroupID: groupHistory,
 		Long: `Show which paths differ from snapshot A (default: HEAD) to snapshot B (default:
 the live state): + added, - removed, M modified. An argument that holds a "/" is
-a path; what follows "--" is a path in any case.`,
+a path; what follows "--" is a path in any case.
+
+Of a sandbox that works on a git repository, without A: a patch of all that it changed
+there since the commit that it began with, in commits or not, as git diff shows it.
+Files that the host would later run or trust are marked. Nothing of the sandbox's
+configuration, attributes or hooks counts, or is run. --files asks for the other form.
+REMOTE/NAME is a proposal that was pulled.`,
 		Example: `  coppice diff box HEAD~1 HEAD --stat
-  coppice diff box HEAD~1 --patch -- etc/passwd`,
+  coppice diff box HEAD~1 --patch -- etc/passwd
+  coppice diff fix-auth
+  coppice diff fix-auth --stat -- src`,
 		Args:              between(1, -1, "the name of a sandbox"),
 		ValidArgsFunction: a.nameThenRef(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -32,9 +41,25 @@ a path; what follows "--" is a path in any case.`,
 				return err
 			}
 			req.Stat = stats
+			if isPulled(args[0]) {
+				form.stat = stats
+				return a.pulledDiff(cmd.Context(), args[0], append(args[1:len(args)-len(req.Paths)], req.Paths...), form)
+			}
 			c, err := a.client()
 			if err != nil {
 				return err
+			}
+			if form.stat = stats; !files && req.B == "" && !a.refGiven(args, cmd.ArgsLenAtDash()) {
+				st, err := c.Status(cmd.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				if st.Sandbox.Repo != nil {
+					return a.gitDiff(cmd.Context(), ofSandbox{c, args[0]}, st.Sandbox.Repo, req.Paths, form)
+				}
+			}
+			if form != (gitForm{stat: stats}) {
+				return &usageError{msg: "--name-only, --name-status, --color and --no-pager are for what a sandbox changed in a git repository", hint: "leave them out"}
 			}
 			if patch {
 				// A pipe gets the bytes as they are, for git apply; a terminal
@@ -64,7 +89,20 @@ a path; what follows "--" is a path in any case.`,
 	f := cmd.Flags()
 	f.BoolVarP(&patch, "patch", "p", false, "write unified diffs")
 	f.BoolVar(&stats, "stat", false, "count lines")
+	f.BoolVar(&form.names, "name-only", false, "in a repository: list the paths alone")
+	f.BoolVar(&form.status, "name-status", false, "in a repository: list them with A, D, M, R or T")
+	f.StringVar(&form.color, "color", "", "in a repository: colours `WHEN`: always, never or auto")
+	f.BoolVar(&form.noPager, "no-pager", false, "in a repository: do not show it through a pager")
+	f.BoolVar(&files, "files", false, "show files since HEAD, also of a sandbox that works on a repository")
 	return cmd
+}
+
+// refGiven reports whether a reference is among the arguments.
+func (a *app) refGiven(args []string, dash int) bool {
+	if dash < 0 {
+		dash = len(args)
+	}
+	return dash > 1 && !strings.Contains(args[1], "/")
 }
 
 // diffRequest tells references from paths.

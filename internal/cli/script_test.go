@@ -68,6 +68,7 @@ func TestScripts(t *testing.T) {
 			"overlayfs":  cmdOverlayfs,
 			"lines":      cmdLines,
 			"rootfs":     cmdRootfs,
+			"repository": cmdRepository,
 		},
 	})
 }
@@ -243,6 +244,27 @@ func cmdLines(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	if got := strings.Count(ts.ReadFile("stdout"), "\n"); (got == want) == neg {
 		ts.Fatalf("%d lines, and %d in the script", got, want)
+	}
+}
+
+// cmdRepository: "repository" makes $REPO, a git repository with a commit, in a place of
+// which a sandbox does not have its own, as it has of /tmp; and the user's configuration.
+func cmdRepository(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: repository")
+	}
+	dir, err := os.MkdirTemp("/var/tmp", "coppice-script-")
+	ts.Check(err)
+	ts.Defer(func() { _ = os.RemoveAll(dir) })
+	ts.Setenv("REPO", dir)
+	config := "[user]\n\tname = User\n\temail = user@example.org\n[init]\n\tdefaultBranch = main\n"
+	ts.Check(os.WriteFile(filepath.Join(ts.Getenv("HOME"), ".gitconfig"), []byte(config), 0o644))
+	for name, text := range map[string]string{"a.txt": "one\ntwo\nthree\n", "dir/b.txt": "b\n", "dir/c.txt": "c\n", ".gitignore": "*.o\n"} {
+		ts.Check(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
+		ts.Check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	for _, c := range [][]string{{"init", "-q"}, {"add", "-A"}, {"commit", "-qm", "first"}} {
+		ts.Check(ts.Exec("git", append([]string{"-C", dir}, c...)...))
 	}
 }
 

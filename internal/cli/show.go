@@ -14,11 +14,14 @@ import (
 func (a *app) show() *cobra.Command {
 	return &cobra.Command{
 		Use: "show NAME [REF]", Short: "Show one snapshot and what it changed", GroupID: groupHistory,
-		Long:              "Show one snapshot (default: HEAD) and which paths it changed against its parent:\n+ added, - removed, M modified.",
+		Long:              "Show one snapshot (default: HEAD) and which paths it changed against its parent:\n+ added, - removed, M modified. REMOTE/NAME is a proposal that was pulled: its report is shown.",
 		Example:           "  coppice show box HEAD~1",
 		Args:              between(1, 2, "a sandbox and a REF"),
 		ValidArgsFunction: a.nameThenRef(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && isPulled(args[0]) {
+				return a.showPulled(cmd, args[0])
+			}
 			c, err := a.client()
 			if err != nil {
 				return err

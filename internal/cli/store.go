@@ -29,7 +29,8 @@ follow from one of those.
 
 With --bundle it is what coppice ledger export wrote that is verified, by what is in it alone:
 no daemon is asked, and nothing else of the host that it is from is needed. Of records the first
-that does not fit is named. With --witness-key these witnesses must have cosigned it.`,
+that does not fit is named. With --witness-key these witnesses must have cosigned it.
+REMOTE/NAME is a proposal that was pulled: its objects and its records are checked anew.`,
 		Example: `  coppice verify
   coppice verify box --checkpoint log.checkpoint
   coppice verify --bundle box.tar --key "$KEY"`,
@@ -46,6 +47,9 @@ that does not fit is named. With --witness-key these witnesses must have cosigne
 			}
 			if asked.bundle != "" {
 				return a.verifyBundle(cmd, asked)
+			}
+			if isPulled(name) {
+				return a.verifyPulled(cmd, name, asked)
 			}
 			if len(asked.witnesses) > 0 {
 				return &usageError{msg: "--witness-key is for a bundle", hint: "give --bundle FILE"}

@@ -87,14 +87,7 @@ func stat(w io.Writer, p tty.Palette, list []wire.Change) error {
 		switch {
 		case c.Lines != nil:
 			add, del = add+c.Lines.Added, del+c.Lines.Removed
-			var s []string
-			if c.Lines.Added > 0 {
-				s = append(s, p.Green(fmt.Sprintf("+%d", c.Lines.Added)))
-			}
-			if c.Lines.Removed > 0 {
-				s = append(s, p.Red(fmt.Sprintf("-%d", c.Lines.Removed)))
-			}
-			what = strings.Join(s, " ")
+			what = counts(p, c.Lines.Added, c.Lines.Removed)
 		case c.Binary:
 			what = "binary, " + tty.Bytes(c.Size)
 		case c.Type != "" && c.Type != "file":

@@ -6,7 +6,7 @@
 // it knows through interfaces declared here. It may be imported by daemon alone;
 // the doors reach it through the interfaces that they declare.
 //
-// Lock order: Engine.thinning, a sandbox's own lock, Engine.shape, Engine.mu. No I/O is done under
+// Lock order: sandbox.collecting, Engine.thinning, a sandbox's own lock, Engine.shape, Engine.mu. No I/O is done under
 // Engine.mu.
 package engine
 
@@ -19,6 +19,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -243,6 +244,7 @@ type Engine struct {
 	deep    map[timeline.SnapshotID]bool               // snapshots whose chains may need it
 	making  map[timeline.LayerID]bool                  // layers that have no record yet
 	mounted map[timeline.SandboxID][]timeline.LayerID  // what live roots stand on
+	trials  chan struct{}                              // holds one for each trial that runs
 	playing map[string]bool                            // tournaments under way: gc lets their forks be
 	stacks  map[timeline.SnapshotID][]timeline.LayerID // answers of layersBelow
 	routes  int                                        // how often routes changed: stacks of before are not believed
@@ -274,9 +276,10 @@ type Engine struct {
 	commands map[string]*underway       // that are open, by id; guarded by mu
 	settings map[string]policy.Evidence // by the digests of policies; guarded by mu
 
-	unsaid []ledger.Draft // records that could not be written yet; guarded by mu
-	doing  atomic.Int64   // how much is recorded, and not yet done or undone
-	agreed atomic.Int64   // see settingAgreed
+	signing sync.Mutex     // held while a signer is looked for and remembered
+	unsaid  []ledger.Draft // records that could not be written yet; guarded by mu
+	doing   atomic.Int64   // how much is recorded, and not yet done or undone
+	agreed  atomic.Int64   // see settingAgreed
 
 	masks  map[timeline.SandboxID]string // what sandboxes are read with, see maskOf; guarded by mu
 	hidden map[string]covered            // answers of hides; guarded by mu
@@ -308,6 +311,9 @@ type sandbox struct {
 	name     string           // for events
 	autos    int              // automatic snapshots since the history was thinned
 	told     Box              // whose start was told, and whose end was not yet
+
+	collecting chan struct{} // one token: holding it is taking out what was done; before lock
+	collected  *collected    // what was taken out last; guarded by collecting
 
 	telling sync.Mutex      // held while its journal becomes records
 	net     *journal.Cursor // guarded by telling: up to where it has; nil: unknown
@@ -348,7 +354,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	}
 	e := &Engine{
 		Config: c, boxes: map[timeline.SandboxID]*sandbox{}, shallow: map[timeline.SnapshotID]bool{}, deep: map[timeline.SnapshotID]bool{},
-		making: map[timeline.LayerID]bool{}, playing: map[string]bool{}, thick: map[timeline.SandboxID]bool{},
+		making: map[timeline.LayerID]bool{}, playing: map[string]bool{}, trials: make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)), thick: map[timeline.SandboxID]bool{},
 		mounted: map[timeline.SandboxID][]timeline.LayerID{}, stacks: map[timeline.SnapshotID][]timeline.LayerID{}, work: make(chan struct{}, 1),
 		lives:  make(chan struct{}, 1),
 		idles:  make(chan struct{}, 1),
@@ -450,8 +456,9 @@ func (e *Engine) sandbox(id timeline.SandboxID) *sandbox {
 	defer e.mu.Unlock()
 	s := e.boxes[id]
 	if s == nil {
-		s = &sandbox{id: id, lock: make(chan struct{}, 1)}
+		s = &sandbox{id: id, lock: make(chan struct{}, 1), collecting: make(chan struct{}, 1)}
 		s.lock <- struct{}{}
+		s.collecting <- struct{}{}
 		e.boxes[id] = s
 	}
 	return s

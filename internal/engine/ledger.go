@@ -327,6 +327,8 @@ func recordOnWire(r *format.Record) (w wire.LedgerRecord, err error) {
 // sentence tells what a record does, for people.
 func sentence(body format.Body) string {
 	switch b := body.(type) {
+	case *format.Apply:
+		return words(b.Way, prefixed("onto ", strings.TrimPrefix(b.Onto, "refs/heads/")), fmt.Sprintf("of %s", b.Repo), fmt.Sprintf("%d paths", b.Changes), prefixed("as ", b.New), prefixed("trusted ", strings.Join(b.Marks, ", ")))
 	case *format.Approval:
 		return words(b.Answer, b.Question, prefixed("by ", b.By), prefixed("until ", b.Until))
 	case *format.Archive:
@@ -363,6 +365,10 @@ func sentence(body format.Body) string {
 		return words(b.After, prefixed("by ", b.By), b.Reason, prefixed("until ", b.Until))
 	case *format.Program:
 		return words(commandLine(append([]string{b.Path}, b.Args...)), times(b.Count))
+	case *format.Propose:
+		return words(fmt.Sprintf("%d files", b.Changes), "as "+b.Branch, "at "+b.Work)
+	case *format.Rebase:
+		return words("to "+b.To, "from "+b.From, conflicts(b.Conflicts))
 	case *format.Rollback:
 		how := ""
 		if b.InPlace {
@@ -396,6 +402,14 @@ func prefixed(before, s string) string {
 		return ""
 	}
 	return before + s
+}
+
+// conflicts says how many are left, where some are.
+func conflicts(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("(%d conflicts)", n)
 }
 
 // times says how often, where that is more than once.

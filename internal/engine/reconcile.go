@@ -128,6 +128,7 @@ type tale struct {
 	snapshots []*format.Record
 	moved     *format.Record // the newest that moved HEAD: of a snapshot, or a rollback
 	policy    *format.Record
+	applied   []*format.Record
 }
 
 func (t *tale) hear(r *format.Record) {
@@ -152,9 +153,11 @@ func (t *tale) hear(r *format.Record) {
 		t.moved = r
 	case *format.Policy:
 		t.policy = r
+	case *format.Apply:
+		t.applied = append(t.applied, r)
 	case *format.Undone:
 		is := func(o *format.Record) bool { return o.Seq == b.Seq }
-		t.forks, t.snapshots = slices.DeleteFunc(t.forks, is), slices.DeleteFunc(t.snapshots, is)
+		t.forks, t.snapshots, t.applied = slices.DeleteFunc(t.forks, is), slices.DeleteFunc(t.snapshots, is), slices.DeleteFunc(t.applied, is)
 		for _, one := range []**format.Record{&t.created, &t.moved, &t.policy} {
 			if *one != nil && is(*one) {
 				*one = nil
@@ -208,6 +211,11 @@ func (e *Engine) untrue(ctx context.Context, t *tale) (out []ledger.Draft, err e
 	if r := t.moved; r != nil {
 		if b, ok := r.Body.(*format.Rollback); ok && b.To != string(rec.Head) {
 			no(r, "HEAD was elsewhere after a crash")
+		}
+	}
+	for _, r := range t.applied {
+		if e.neverApplied(ctx, &rec, r.Body.(*format.Apply)) {
+			no(r, "the branch was never there, after a crash")
 		}
 	}
 	if r := t.policy; r != nil {

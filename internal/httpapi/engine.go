@@ -17,6 +17,8 @@ type Engine interface {
 	processes
 	network
 	records
+	travel
+	repositories
 
 	// Create makes a sandbox. It reads req.Tar before it returns. progress is
 	// never nil, is cheap, and is called from one goroutine at a time.
@@ -113,6 +115,15 @@ type Engine interface {
 	// daemon stops.
 	Tournament(ctx context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress)) (wire.TournamentResult, error)
 
+	// Propose, ExportProposal and Rebase are for a sandbox that works on a git repository.
+	// When ctx ends before the tests have, their forks are removed, and nothing is proposed.
+	Propose(ctx context.Context, name string, req wire.ProposeRequest) (wire.Proposed, error)
+	// ExportProposal writes a tar archive.
+	ExportProposal(ctx context.Context, name string, w io.Writer) error
+	Rebase(ctx context.Context, name string, req wire.RebaseRequest) (wire.Rebased, error)
+	// Trial runs a command in a fork, which is removed then, also when ctx ends.
+	Trial(ctx context.Context, name string, req wire.TrialRequest) (wire.Trial, error)
+
 	// OpenFiles opens the live files of a sandbox, which is started when it is not
 	// live. It is for one request, which calls Done or Close in the end.
 	OpenFiles(ctx context.Context, name string) (Files, error)
@@ -197,6 +208,17 @@ type records interface {
 	LedgerCosign(ctx context.Context, req wire.LedgerGrowth) (wire.LedgerCosigned, error)
 	// LedgerWitness keeps a checkpoint of this log that witnesses cosigned.
 	LedgerWitness(ctx context.Context, req wire.LedgerGrowth) (wire.LedgerWitnessed, error)
+}
+
+// What a sandbox did to the git repository of the host that it works on. A sandbox that is
+// stopped is started: its own git writes its commits down.
+type repositories interface {
+	// GitDiff tells how its files differ from what it began with.
+	GitDiff(ctx context.Context, name string, req wire.GitDiffRequest) (wire.GitDiff, error)
+	// GitPatch writes the same as a patch that git applies.
+	GitPatch(ctx context.Context, name string, req wire.GitDiffRequest, w io.Writer) error
+	// GitApply puts what it changed onto a branch.
+	GitApply(ctx context.Context, name string, req wire.GitApplyRequest) (wire.GitApplied, error)
 }
 
 // What a sandbox reaches. Nothing is started.

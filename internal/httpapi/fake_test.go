@@ -130,6 +130,26 @@ func (f *fake) Patch(_ context.Context, name string, req wire.DiffRequest, w io.
 	return f.err
 }
 
+func (f *fake) GitDiff(_ context.Context, name string, req wire.GitDiffRequest) (wire.GitDiff, error) {
+	f.did("gitDiff", name, req)
+	return wire.GitDiff{Tip: "aa"}, f.err
+}
+
+func (f *fake) GitPatch(_ context.Context, name string, req wire.GitDiffRequest, w io.Writer) error {
+	f.did("gitPatch", name, req)
+	if req.Work != "early" {
+		if _, err := io.WriteString(w, "diff --git a/a b/a\n"); err != nil {
+			return err
+		}
+	}
+	return f.err
+}
+
+func (f *fake) GitApply(_ context.Context, name string, req wire.GitApplyRequest) (wire.GitApplied, error) {
+	f.did("gitApply", name, req)
+	return wire.GitApplied{Way: req.Way}, f.err
+}
+
 func (f *fake) Mark(_ context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error) {
 	f.did("mark", name, req)
 	return wire.CommitResult{Node: "bb"}, f.err

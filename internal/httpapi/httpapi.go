@@ -50,10 +50,17 @@
 //	POST   /v1/sandboxes/{name}/redo          RedoRequest, MoveResult
 //	POST   /v1/sandboxes/{name}/fork          ForkRequest, ForkResult +
 //	POST   /v1/sandboxes/{name}/tournament    TournamentRequest, TournamentResult * +
+//	POST   /v1/sandboxes/{name}/git/propose   ProposeRequest, Proposed
+//	GET    /v1/sandboxes/{name}/git/proposal  tar
+//	POST   /v1/sandboxes/{name}/git/rebase    RebaseRequest, Rebased
+//	POST   /v1/sandboxes/{name}/trial         TrialRequest, Trial
 //	GET    /v1/sandboxes/{name}/tags          TagsResult
 //	POST   /v1/sandboxes/{name}/tags          TagRequest, TagResult
 //	DELETE /v1/sandboxes/{name}/tags/{tag}    nothing (204)
 //	POST   /v1/sandboxes/{name}/verify        VerifyResult *
+//	GET    /v1/sandboxes/{name}/git/diff      ?path= &stat=true: GitDiff
+//	GET    /v1/sandboxes/{name}/git/patch     ?path=: text/x-diff
+//	POST   /v1/sandboxes/{name}/git/apply     GitApplyRequest, GitApplied +; admin
 //	POST   /v1/sandboxes/{name}/socket        SocketResult
 //	DELETE /v1/sandboxes/{name}/socket        nothing (204)
 //

@@ -145,6 +145,14 @@ func limits() map[string]limit {
 		"TournamentRequest.timeout_ms": atLeast(0),
 		"Candidate.cmd":                {minLength: 1, example: "git apply /patches/1.diff"},
 
+		"ProposeRequest.title":      {maxText: 200, example: "Refuse empty tokens"},
+		"ProposeRequest.tests":      {maxItems: 64, example: []any{"make test"}},
+		"ProposeRequest.timeout_ms": atLeast(0),
+		"RebaseRequest.onto":        {example: "main"},
+		"TrialRequest.cmd":          {minLength: 1, example: "make test"},
+		"TrialRequest.at":           {example: "HEAD"},
+		"TrialRequest.timeout_ms":   atLeast(0),
+
 		"TokenRequest.name":      {minLength: 1, maxText: 64, example: "ci"},
 		"TokenRequest.scope":     one("", "read", "operate", "admin"),
 		"TokenRequest.sandboxes": {example: []any{"web-1"}},

@@ -36,6 +36,7 @@ const (
 	tagEvents    = "events"
 	tagFiles     = "files"
 	tagNet       = "network"
+	tagGit       = "git"
 	tagLedger    = "ledger"
 )
 
@@ -235,6 +236,7 @@ func (s *Server) newAPI() huma.API {
 				{Name: tagExec, Description: "commands, terminals, processes and ports"},
 				{Name: tagFiles, Description: "read and write, from outside"},
 				{Name: tagHistory, Description: "snapshots: look, compare, go back"},
+				{Name: tagGit, Description: "the repository that a sandbox works on: compare, apply"},
 				{Name: tagNet, Description: "what a sandbox reaches: look, ask why, change"},
 				{Name: tagLedger, Description: "what was run, changed, reached and denied: read, verify, export"},
 				{Name: tagEvents, Description: "what happens, as it happens"},

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -133,8 +134,7 @@ func (s *Server) addDiff(api huma.API) {
 	raw(s, api, op, s.diff)
 }
 
-// diff answers with a DiffResult, or with unified diffs for patch=true. An error
-// in the middle of those is told in the trailer Coppice-Error.
+// diff answers with a DiffResult, or with unified diffs for patch=true.
 func (s *Server) diff(in *diffInput, w http.ResponseWriter, r *http.Request) {
 	req := wire.DiffRequest{A: in.A, B: in.B, Paths: in.Paths, Stat: in.Stat}
 	if req.A == "" {
@@ -145,8 +145,14 @@ func (s *Server) diff(in *diffInput, w http.ResponseWriter, r *http.Request) {
 		s.sendJSON(w, r, http.StatusOK, &res, err)
 		return
 	}
+	s.sendPatch(w, r, func(ctx context.Context, pw io.Writer) error { return s.opt.Engine.Patch(ctx, in.Name, req, pw) })
+}
+
+// sendPatch answers with what write writes. An error in the middle of it is told in the
+// trailer Coppice-Error.
+func (s *Server) sendPatch(w http.ResponseWriter, r *http.Request, write func(context.Context, io.Writer) error) {
 	pw := &patchWriter{w: w}
-	err := s.opt.Engine.Patch(r.Context(), in.Name, req, pw)
+	err := write(r.Context(), pw)
 	switch {
 	case err == nil:
 		pw.begin()

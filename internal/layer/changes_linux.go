@@ -25,6 +25,7 @@ type Change struct {
 	Kind   string // Added, Removed, Modified
 	Path   string // absolute
 	Type   string // file, dir, symlink, fifo, socket, device; of what is there now, else of what was
+	Was    string // the same of what was there; "" is nothing
 	Size   int64  // bytes, of what is there now
 	Binary bool   // not text; with DiffOptions.Stat
 	Lines  *Lines // of a text file; with DiffOptions.Stat
@@ -405,7 +406,7 @@ func (d *differ) add(kind string, fa, fb *found) {
 	}
 	c := Change{Kind: kind, Path: p, Type: typeName(f.st.Mode)}
 	if fa != nil {
-		c.a = &side{d.a, fa.entry()}
+		c.a, c.Was = &side{d.a, fa.entry()}, typeName(fa.st.Mode)
 	}
 	if fb != nil {
 		c.b = &side{d.b, fb.entry()}

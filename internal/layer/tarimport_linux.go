@@ -3,6 +3,7 @@ package layer
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,12 +43,7 @@ func (s *Store) ImportTar(ctx context.Context, id timeline.LayerID, r io.Reader,
 	if !validID(id) {
 		return rep, fault.New(fault.Invalid, "layer id %q is malformed", id)
 	}
-	if opts.MaxBytes == 0 {
-		opts.MaxBytes = defaultMaxBytes
-	}
-	if opts.MaxEntries == 0 {
-		opts.MaxEntries = defaultMaxEntries
-	}
+	opts = opts.or()
 	b, err := s.begin(ctx, id)
 	if err != nil {
 		return rep, fault.Wrap(err, "import archive")
@@ -73,6 +69,12 @@ func (s *Store) ImportTar(ctx context.Context, id timeline.LayerID, r io.Reader,
 	return t.rep, nil
 }
 
+// or gives the defaults for what is not said.
+func (o TarOptions) or() TarOptions {
+	o.MaxBytes, o.MaxEntries = cmp.Or(o.MaxBytes, defaultMaxBytes), cmp.Or(o.MaxEntries, defaultMaxEntries)
+	return o
+}
+
 // untar writes archive entries into a tree that it owns.
 type untar struct {
 	putter
@@ -85,6 +87,7 @@ type untar struct {
 	parent     int    // -1: none
 	dirs       []tarDir
 	told       int64
+	layered    *layered // the archive is a layer; nil: it is none
 }
 
 // tarDir is a directory whose metadata is set when everything is in place.
@@ -137,6 +140,11 @@ func (t *untar) note(name, format string, args ...any) {
 }
 
 func (t *untar) entry(h *tar.Header, r io.Reader) error {
+	if t.layered != nil {
+		if done, err := t.mark(h); done || err != nil {
+			return err
+		}
+	}
 	parts, changed, ok := archive.Name(h.Name)
 	if !ok {
 		t.note(h.Name, "left out: its name leads outside or is too long")
@@ -442,7 +450,11 @@ func (t *untar) finishDirs() error {
 		if err != nil {
 			return fault.Wrap(err, "open %q", d.path)
 		}
-		err = t.dirMetaOf(&d.st, &d.a, fd, false)
+		if t.layered != nil {
+			err = t.layeredDir(d, fd)
+		} else {
+			err = t.dirMetaOf(&d.st, &d.a, fd, false)
+		}
 		unix.Close(fd)
 		if err != nil {
 			return fault.Wrap(err, "set metadata of %q", d.path)

@@ -97,6 +97,24 @@ func (d *DB) AddSnapshot(ctx context.Context, s timeline.Snapshot, r *timeline.R
 	})
 }
 
+// Graft records snapshots of a sandbox with their routes, parents first, and lets fn change
+// its record, in one transaction. fn must not use the database.
+func (d *DB) Graft(ctx context.Context, id timeline.SandboxID, snaps []timeline.Snapshot, routes []timeline.Route, fn func(*Sandbox)) error {
+	return d.tx(ctx, func(t *tx) error {
+		for i := range snaps {
+			t.addSnapshot(snaps[i])
+		}
+		for _, r := range routes {
+			t.addRoute(r)
+		}
+		before, after, err := t.update(id, func(rec *Sandbox) error { fn(rec); return nil })
+		if err == nil && before != after {
+			t.addMove(id, d.Now(), after)
+		}
+		return err
+	})
+}
+
 // stretch is the start of a query over a snapshot (?1) and those right below it
 // that the same sandbox made.
 const stretch = `WITH RECURSIVE line(id) AS (

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,7 +22,7 @@ type Accept struct {
 	// Bundle is what the sandbox's own git wrote: `git bundle create - REF ^BASE`. It is
 	// read to its end, or to the first thing that is wrong.
 	Bundle io.Reader
-	Ref    Ref   // the one reference of the bundle that is meant
+	Ref    Ref   // the one reference of the bundle that is meant; "" is its HEAD
 	Base   OID   // the frozen commit that the sandbox began from
 	Have   []OID // what was accepted of it before, and the bundle leaves out
 
@@ -89,9 +90,12 @@ func (d *desk) examine(ctx context.Context, a Accept) (got Accepted, err error) 
 	if err != nil {
 		return got, err
 	}
-	tip, has := in.refs[a.Ref]
-	if !has {
-		return got, fault.New(fault.NotFound, "the bundle does not have %s", a.Ref)
+	name, tip := string(a.Ref), in.refs[a.Ref]
+	if a.Ref == "" {
+		name, tip = "HEAD", in.head
+	}
+	if tip == "" {
+		return got, fault.New(fault.NotFound, "the bundle does not have %s", name)
 	}
 	got.Tip = tip
 	known := append([]OID{a.Base}, a.Have...)
@@ -103,9 +107,12 @@ func (d *desk) examine(ctx context.Context, a Accept) (got Accepted, err error) 
 		return got, err
 	}
 	if kind, err := d.run(ctx, call{args: []string{"cat-file", "-t", string(tip)}}); err != nil || string(kind) != "commit\n" {
-		return got, fault.New(fault.Invalid, "%s of the bundle is no commit", a.Ref).Because(err)
+		return got, fault.New(fault.Invalid, "%s of the bundle is no commit", name).Because(err)
 	}
 	if err := d.connected(ctx, known, came, &got); err != nil {
+		return got, err
+	}
+	if err := d.unfolds(ctx, a.Base, tip); err != nil {
 		return got, err
 	}
 	_, err = d.changes(ctx, DiffOptions{From: a.Base, To: tip})
@@ -284,6 +291,35 @@ func (got *Accepted) weigh(l string, came map[OID]bool, limits Limits) error {
 		return fault.New(fault.Invalid, "the objects have more than %d bytes", limits.Total)
 	}
 	return nil
+}
+
+// unfolds refuses a tree that has far more files than the base, as a few trees can that are
+// in each other many times: git would hold them all before we could count them.
+func (d *desk) unfolds(ctx context.Context, base, tip OID) error {
+	files := func(of OID, most int) (n int, err error) {
+		err = d.lines(ctx, call{args: []string{"ls-tree", "-r", "--full-tree", "--object-only", string(of)}, most: 1 << 40}, func(string) error {
+			if n++; n > most {
+				return errFound
+			}
+			return nil
+		})
+		if errors.Is(err, errFound) {
+			err = nil
+		}
+		return n, err
+	}
+	n, err := files(tip, d.limits.Changes)
+	if err != nil || n <= d.limits.Changes {
+		return err
+	}
+	had, err := files(base, math.MaxInt)
+	if err != nil {
+		return err
+	}
+	if n, err = files(tip, had+d.limits.Changes); err == nil && n > had+d.limits.Changes {
+		err = fault.New(fault.Invalid, "more than %d paths differ", d.limits.Changes)
+	}
+	return err
 }
 
 // most is how much n lines of so many bytes are.

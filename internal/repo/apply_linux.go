@@ -35,6 +35,11 @@ type Apply struct {
 
 	Trust    []string // paths whose marks were looked at
 	TrustAll bool     // all marks were
+
+	DryRun bool // compute and check everything but trust, and touch nothing
+	// Before, if it is not nil, is called when all is computed and checked, and nothing
+	// was touched; its error ends it there.
+	Before func(Applied) error `json:"-"`
 }
 
 // Applied is what came of it.
@@ -42,7 +47,7 @@ type Applied struct {
 	Ref      Ref // "" with Patch
 	Old, New OID // commits; with Patch both are what is checked out
 	Changes  []Change
-	Marks    []Mark // that were trusted
+	Marks    []Mark // that were trusted; with DryRun all
 	Saved    string // where a file was put that an apply before this one had left, or ""
 }
 
@@ -149,6 +154,14 @@ func (r *Repo) Apply(ctx context.Context, a Apply) (got Applied, err error) {
 			return got, err
 		}
 	}
+	if a.DryRun {
+		return got, nil
+	}
+	if a.Before != nil {
+		if err := a.Before(got); err != nil {
+			return got, err
+		}
+	}
 	if err := r.keep(ctx, d, res.either(), []OID{t.old, a.Tip}); err != nil {
 		return got, err
 	}
@@ -236,7 +249,7 @@ func (d *desk) has(ctx context.Context, commit, other OID) bool {
 // trusted gives the marks of changes, all of which somebody looked at.
 func (d *desk) trusted(ctx context.Context, a Apply, changes []Change) ([]Mark, error) {
 	all, err := d.marks(ctx, changes)
-	if err != nil || a.TrustAll {
+	if err != nil || a.TrustAll || a.DryRun {
 		return all, err
 	}
 	trust := set(a.Trust)

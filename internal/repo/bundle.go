@@ -20,6 +20,7 @@ type bundle struct {
 	format Format
 	needs  []OID
 	refs   map[Ref]OID
+	head   OID // of HEAD; "" where the bundle does not have it
 }
 
 // readBundle reads a bundle's header strictly, as far as its pack. Everything of it is a
@@ -72,6 +73,10 @@ func (b *bundle) add(l string) error {
 		return nil
 	}
 	if name == "HEAD" {
+		if b.head != "" {
+			return fault.New(fault.Invalid, "the bundle has HEAD twice")
+		}
+		b.head = id
 		return nil
 	}
 	ref, err := ParseRef(name)

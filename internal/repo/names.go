@@ -137,8 +137,28 @@ func badPath(p string) string {
 	return ""
 }
 
+// CheckPath says whether a path of a tree, of slashes and below the top, could ever be
+// applied; Invalid where not.
+func CheckPath(p string) error {
+	if why := badPath(p); why != "" {
+		return fault.New(fault.Invalid, "the path %q cannot be applied: %s", clip(p), why).WithHint("name it from the top of the work tree on, as in src/main.go")
+	}
+	return nil
+}
+
 // Person is an author or a committer.
 type Person struct{ Name, Email string }
+
+// ParsePerson reads NAME <ADDRESS>.
+func ParsePerson(s string) (Person, error) {
+	name, rest, ok := strings.Cut(s, "<")
+	email, end, closed := strings.Cut(rest, ">")
+	p := Person{strings.TrimSpace(name), strings.TrimSpace(email)}
+	if why := p.bad(); why != "" || !ok || !closed || strings.TrimSpace(end) != "" {
+		return Person{}, fault.New(fault.Invalid, "%q is nobody whom git could write down", clip(s)).WithHint("write it as in: Ada Lovelace <ada@example.org>")
+	}
+	return p, nil
+}
 
 // bad says why git could not write the person down, or "".
 func (p Person) bad() string {

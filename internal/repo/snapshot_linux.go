@@ -18,7 +18,7 @@ type Snapshot struct {
 	Base OID      // the commit that the work tree is compared with
 	Tree *os.Root // the work tree, which the sandbox wrote; nothing in it is followed or run
 	// Paths are what may have changed: files, and directories for all that is below them.
-	// None is everything.
+	// None is everything. One that no commit can have is skipped.
 	Paths []string
 	// Submodules are paths of submodules of Base that now are to be taken as the plain
 	// files that lie there. All others stay as they are in Base.
@@ -27,7 +27,9 @@ type Snapshot struct {
 	Author  Person
 	Message string
 	To      Ref // the reference that is set to the commit
-	Old     OID // what To must be now; "" is not to be there
+	// Old is what To must be now; "" is not to be there. Where it is the same state on the
+	// same Base, it is what comes of the snapshot: the same again is the same commit.
+	Old OID
 }
 
 // Skipped is what of a work tree no commit can hold, or was not meant to.
@@ -82,11 +84,25 @@ func (r *Repo) Snapshot(ctx context.Context, s Snapshot) (got Snapshotted, err e
 		if got.Commit, err = d.importFiles(ctx, s, w.found, r.opt.Now().Unix()); err != nil {
 			return got, err
 		}
-		if err := r.keep(ctx, d, got.Commit, []OID{s.Base}); err != nil {
+		if s.Old != "" && d.same(ctx, s.Old, got.Commit) {
+			got.Commit = s.Old
+		} else if err := r.keep(ctx, d, got.Commit, []OID{s.Base}); err != nil {
 			return got, err
 		}
 	}
 	return got, r.setRef(ctx, s.To, got.Commit, s.Old, "coppice: snapshot")
+}
+
+// same reports whether two commits have the same parents, tree and message.
+func (d *desk) same(ctx context.Context, a, b OID) bool {
+	var said [2][]byte
+	for i, c := range []OID{a, b} {
+		var err error
+		if said[i], err = d.run(ctx, call{args: []string{"log", "-1", "--format=%T %P%n%B", "--end-of-options", string(c)}}); err != nil {
+			return false
+		}
+	}
+	return bytes.Equal(said[0], said[1])
 }
 
 func set(list []string) map[string]bool {

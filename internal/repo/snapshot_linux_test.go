@@ -322,8 +322,10 @@ func TestLimitsOfASnapshot(t *testing.T) {
 			}
 		}
 	}
-	if _, err := l.snapshot(r, dir, func(s *Snapshot) { s.Paths = []string{"../x"} }); !fault.Is(err, fault.Invalid) {
-		t.Error(err)
+	r.opt.Limits = DefaultLimits
+	got, err := l.snapshot(r, dir, func(s *Snapshot) { s.Paths = []string{"../x", "dir/.GIT/config"} })
+	if err != nil || len(got.Skipped) != 2 || got.Changed != 0 {
+		t.Errorf("paths that no commit can have: %+v, %v", got, err)
 	}
 	l.sound()
 }

@@ -36,10 +36,7 @@ type walk struct {
 
 // all walks over some paths, or everything, and adds what is gone.
 func (w *walk) all(ctx context.Context, paths []string) error {
-	roots, err := tops(paths)
-	if err != nil {
-		return err
-	}
+	roots := w.tops(paths)
 	for _, p := range roots {
 		is, err := w.leadsTo(ctx, p)
 		switch {
@@ -59,15 +56,16 @@ func (w *walk) all(ctx context.Context, paths []string) error {
 }
 
 // tops gives paths without those that lie below others; "" is everything.
-func tops(paths []string) ([]string, error) {
+func (w *walk) tops(paths []string) []string {
 	if len(paths) == 0 {
-		return []string{""}, nil
+		return []string{""}
 	}
 	all := set(paths)
 	var roots []string
-	for p := range all {
+	for _, p := range slices.Sorted(maps.Keys(all)) {
 		if why := badPath(p); why != "" {
-			return nil, fault.New(fault.Invalid, "the path %q cannot be in a commit: %s", clip(p), why)
+			w.skip(p, why)
+			continue
 		}
 		below := false
 		for at := path.Dir(p); at != "."; at = path.Dir(at) {
@@ -77,8 +75,7 @@ func tops(paths []string) ([]string, error) {
 			roots = append(roots, p)
 		}
 	}
-	slices.Sort(roots)
-	return roots, nil
+	return roots
 }
 
 // leadsTo reports whether the directories above p are directories, and not left out. It

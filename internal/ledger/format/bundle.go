@@ -34,6 +34,9 @@ type Demands struct {
 	Keys      []string // verifier keys of the log that are trusted; one of them must lead to its signatures
 	Old       []byte   // a checkpoint from before, signed: the log must have grown from it
 	Witnesses []string // verifier keys of witnesses, all of whom must have signed the bundle's witnessed checkpoint
+	// Each, unless nil, is called with each record, in order. What it hears is to be
+	// believed when VerifyBundle has returned without an error, and not before.
+	Each func(*Record)
 }
 
 // Verified is what a bundle proves.
@@ -42,6 +45,7 @@ type Verified struct {
 	Records   int64
 	Log       Checkpoint
 	Key       string      // the key that signed
+	Keys      Keys        // all of the log's, or those that follow from the one that was demanded
 	Trusted   bool        // it follows from a key that was demanded
 	Grown     bool        // from the checkpoint that was demanded
 	Witnessed int64       // size of the log that the witnesses signed; 0 for none
@@ -60,11 +64,11 @@ func VerifyBundle(ctx context.Context, r io.ReaderAt, size int64, d Demands) (*V
 	if err != nil {
 		return nil, err
 	}
-	v := &Verified{Sandbox: b.Sandbox, Records: b.Records, Key: b.key, Trusted: len(d.Keys) > 0, Absent: b.Absent}
+	v := &Verified{Sandbox: b.Sandbox, Records: b.Records, Key: b.key, Keys: b.keys, Trusted: len(d.Keys) > 0, Absent: b.Absent}
 	if v.Log, err = b.checkpoint(); err != nil {
 		return nil, err
 	}
-	if err := b.records(ctx, v); err != nil {
+	if err := b.records(ctx, v, d.Each); err != nil {
 		return nil, err
 	}
 	if err := b.sums(ctx, v); err != nil {
@@ -163,7 +167,7 @@ func (b *bundle) checkpoint() (Checkpoint, error) {
 }
 
 // records follows the chain of the records up to the tree's root.
-func (b *bundle) records(ctx context.Context, v *Verified) error {
+func (b *bundle) records(ctx context.Context, v *Verified, each func(*Record)) error {
 	chain, lines := NewChain(b.Sandbox), NewAhead(NewLines(b.files[FileRecords]).Next)
 	leaf := func() (*Leaf, error) {
 		line, err := lines.Next()
@@ -189,6 +193,9 @@ func (b *bundle) records(ctx context.Context, v *Verified) error {
 			v.First = r.Time
 		}
 		v.Last = r.Time
+		if each != nil {
+			each(r)
+		}
 		return &Leaf{r.Leaf, h}, nil
 	}
 	proof := bufio.NewReaderSize(b.files[FileProof], 64<<10)

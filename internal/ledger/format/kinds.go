@@ -5,6 +5,7 @@ type Kind string
 
 // The kinds. They are only ever added.
 const (
+	KindApply      Kind = "apply"
 	KindApproval   Kind = "approval"
 	KindArchive    Kind = "archive"
 	KindCreate     Kind = "create"
@@ -21,6 +22,8 @@ const (
 	KindNetwork    Kind = "network"
 	KindPolicy     Kind = "policy"
 	KindProgram    Kind = "program"
+	KindPropose    Kind = "propose"
+	KindRebase     Kind = "rebase"
 	KindRollback   Kind = "rollback"
 	KindSession    Kind = "session"
 	KindSnapshot   Kind = "snapshot"
@@ -32,8 +35,8 @@ const (
 
 // Kinds lists all kinds, in order.
 func Kinds() []Kind {
-	return []Kind{KindApproval, KindArchive, KindCreate, KindDelete, KindDenial, KindDrop, KindExec, KindExit, KindFork, KindGrant, KindKey,
-		KindLimit, KindLost, KindNetwork, KindPolicy, KindProgram, KindRollback, KindSession, KindSnapshot, KindStart, KindStop, KindTournament, KindUndone}
+	return []Kind{KindApply, KindApproval, KindArchive, KindCreate, KindDelete, KindDenial, KindDrop, KindExec, KindExit, KindFork, KindGrant, KindKey,
+		KindLimit, KindLost, KindNetwork, KindPolicy, KindProgram, KindPropose, KindRebase, KindRollback, KindSession, KindSnapshot, KindStart, KindStop, KindTournament, KindUndone}
 }
 
 // Body is what a record says; each kind has its own type, a pointer to a struct of
@@ -43,6 +46,8 @@ type Body interface{ Kind() Kind }
 // newBody makes an empty body of a kind; nil for one that is not known.
 func newBody(k Kind) Body {
 	switch k {
+	case KindApply:
+		return new(Apply)
 	case KindApproval:
 		return new(Approval)
 	case KindArchive:
@@ -75,6 +80,10 @@ func newBody(k Kind) Body {
 		return new(Policy)
 	case KindProgram:
 		return new(Program)
+	case KindPropose:
+		return new(Propose)
+	case KindRebase:
+		return new(Rebase)
 	case KindRollback:
 		return new(Rollback)
 	case KindSession:
@@ -91,6 +100,19 @@ func newBody(k Kind) Body {
 		return new(Undone)
 	}
 	return nil
+}
+
+// Apply tells: what the sandbox changed was put onto a branch of its repository, on the
+// host.
+type Apply struct {
+	Changes int64    `json:"changes" jsonschema:"How many paths changed"`
+	Marks   []string `json:"marks,omitempty" jsonschema:"Those of them that the host would later run or trust, and somebody had looked at"`
+	New     string   `json:"new,omitempty" jsonschema:"Commit that the branch is now; absent where only files changed"`
+	Old     string   `json:"old" jsonschema:"Commit that it was"`
+	Onto    string   `json:"onto,omitempty" jsonschema:"The branch, in full; absent where only files changed"`
+	Repo    string   `json:"repo" jsonschema:"Top of the work tree, on the host"`
+	Way     string   `json:"way" jsonschema:"How: squash, merge, rebase or patch"`
+	Work    string   `json:"work" jsonschema:"Commit of the sandbox's files that was applied"`
 }
 
 // Approval tells: a person answered a question.
@@ -268,6 +290,27 @@ type Program struct {
 	Through       int64    `json:"through,omitempty" jsonschema:"Number, since the sandbox had processes, of the last beginning or end of a program that this and earlier records tell of"`
 }
 
+// Propose tells: what was done was proposed to a reviewer, as a branch of the repository that
+// the sandbox works on.
+type Propose struct {
+	Base     string `json:"base" jsonschema:"The frozen commit of the repository"`
+	Branch   string `json:"branch" jsonschema:"The branch that is set"`
+	Changes  int64  `json:"changes" jsonschema:"How many files differ between start and work"`
+	Marks    int64  `json:"marks,omitempty" jsonschema:"How many of them a host would run or trust later"`
+	Snapshot string `json:"snapshot" jsonschema:"Snapshot that work is the files of"`
+	Start    string `json:"start" jsonschema:"Commit that the sandbox began with"`
+	Tip      string `json:"tip" jsonschema:"Commit that its HEAD is"`
+	Work     string `json:"work" jsonschema:"Commit that is proposed: tip, or one on it of what is not committed"`
+}
+
+// Rebase tells: what was done in a repository now stands on another commit of it.
+type Rebase struct {
+	Conflicts int64  `json:"conflicts,omitempty" jsonschema:"How many files are left to be resolved"`
+	From      string `json:"from" jsonschema:"Commit that it stood on"`
+	Snapshot  string `json:"snapshot,omitempty" jsonschema:"Snapshot before"`
+	To        string `json:"to" jsonschema:"Commit that it stands on"`
+}
+
 // Rollback tells: the sandbox went to another snapshot.
 type Rollback struct {
 	From    string `json:"from" jsonschema:"Snapshot of what was left"`
@@ -324,6 +367,9 @@ type Undone struct {
 }
 
 // Kind implements Body.
+func (*Apply) Kind() Kind { return KindApply }
+
+// Kind implements Body.
 func (*Approval) Kind() Kind { return KindApproval }
 
 // Kind implements Body.
@@ -370,6 +416,12 @@ func (*Policy) Kind() Kind { return KindPolicy }
 
 // Kind implements Body.
 func (*Program) Kind() Kind { return KindProgram }
+
+// Kind implements Body.
+func (*Propose) Kind() Kind { return KindPropose }
+
+// Kind implements Body.
+func (*Rebase) Kind() Kind { return KindRebase }
 
 // Kind implements Body.
 func (*Rollback) Kind() Kind { return KindRollback }

@@ -1,0 +1,129 @@
+package wire
+
+import "time"
+
+// Travelled names a proposal that was pulled into a repository of the daemon's host.
+type Travelled struct {
+	Dir    string `json:"dir"`    // absolute, in the repository's work tree
+	Remote string `json:"remote"` // the name of the remote that it was pulled from
+	Name   string `json:"name"`   // of the sandbox that it is of
+}
+
+// TravelledDiff asks how the files of a proposal that was pulled differ from what it began
+// with.
+type TravelledDiff struct {
+	Travelled
+	GitDiffRequest
+}
+
+// TravelledApply asks for a proposal that was pulled to be put onto a branch.
+type TravelledApply struct {
+	Travelled
+	GitApplyRequest
+}
+
+// DefaultPacked is how many bytes packed layers may have, unless it is said.
+const DefaultPacked = 64 << 20
+
+// SendRequest asks for what is to be pushed of a sandbox that was proposed.
+type SendRequest struct {
+	Name     string `json:"name"`                // of the sandbox
+	Remote   string `json:"remote"`              // the name of a remote of its repository
+	Layers   bool   `json:"layers,omitempty"`    // its snapshots' layers as well, packed
+	MaxBytes int64  `json:"max_bytes,omitempty"` // how many bytes the packed layers may have; 0 is 64 MiB
+}
+
+// Sending is what is to be pushed.
+type Sending struct {
+	Top     string    `json:"top"`               // of the work tree that it is pushed from
+	Refs    []SendRef `json:"refs"`              // each to one of the same name
+	Bytes   int64     `json:"bytes,omitempty"`   // of packed layers
+	Foreign bool      `json:"foreign,omitempty"` // the remote has a proposal of this name that was not made here
+}
+
+// SendRef is a reference that is to be pushed to one of the same name.
+type SendRef struct {
+	Ref  string `json:"ref"`            // its full name
+	To   string `json:"to"`             // the object that it names
+	Seen string `json:"seen,omitempty"` // what the remote's was when it was last seen; "" is never
+}
+
+// SentRequest says that it was pushed.
+type SentRequest struct {
+	Travelled
+	Refs []SendRef `json:"refs"` // that were pushed
+}
+
+// ReceiveRequest asks for a look at a proposal that the user's git has fetched to the
+// references of StagingRef, and to take it in.
+type ReceiveRequest struct {
+	Travelled
+	// the verifier key of the log that is trusted from now on, where the log of that name
+	// was signed by another one before
+	Key    string `json:"key,omitempty"`
+	Layers bool   `json:"layers,omitempty"` // make a sandbox of the layers that were fetched
+	As     string `json:"as,omitempty"`     // what that is called; "" is as the proposal
+}
+
+// Received is a pulled proposal, with what was found out about it here.
+type Received struct {
+	Travelled
+	Proposal  string    `json:"proposal"`             // its commit
+	Sandbox   string    `json:"sandbox"`              // the id of the proposer's sandbox
+	Title     string    `json:"title,omitempty"`      // what it is for, in the proposer's words
+	Time      time.Time `json:"time"`                 // when it says that it was proposed
+	Base      string    `json:"base"`                 // the commit that it stands on
+	Start     string    `json:"start"`                // what it began with: base, or a commit on it
+	Work      string    `json:"work"`                 // the commit that is proposed
+	From      string    `json:"from,omitempty"`       // the branch that base was the tip of, in the proposer's words
+	Commits   int       `json:"commits"`              // how many work has and start does not
+	Files     int       `json:"files"`                // that differ
+	Added     int       `json:"added"`                // lines
+	Deleted   int       `json:"deleted"`              // lines
+	Marks     []GitMark `json:"marks"`                // what the host would later run or trust, computed here
+	Signer    Signer    `json:"signer"`               // whose log its records are of
+	Records   int64     `json:"records"`              // of its ledger, all verified
+	Bound     bool      `json:"bound"`                // the log says that this very commit was proposed
+	Differs   []string  `json:"differs,omitempty"`    // where it says something else than what was found here
+	Summary   string    `json:"summary"`              // the beginning of the report
+	Report    string    `json:"report"`               // for people, in Markdown; made here
+	HasLayers bool      `json:"has_layers,omitempty"` // layers came along
+	Made      *Sandbox  `json:"made,omitempty"`       // the sandbox that was made of them
+	Warnings  []string  `json:"warnings,omitempty"`   // what people should know besides
+}
+
+// Signer is whose log the records of a proposal are of.
+type Signer struct {
+	Origin  string    `json:"origin"`            // the log's name
+	Key     string    `json:"key"`               // the verifier key that signed
+	Since   time.Time `json:"since,omitzero"`    // when it was first seen here; none for this host's own
+	First   bool      `json:"first,omitempty"`   // which is now
+	Changed string    `json:"changed,omitempty"` // the key that was trusted until now
+}
+
+// ReceivedList lists the proposals that were pulled into a repository.
+type ReceivedList struct {
+	Proposals []ReceivedItem `json:"proposals"` // by remote and name
+}
+
+// ReceivedItem is one of them.
+type ReceivedItem struct {
+	Remote   string `json:"remote"`   // the name of the remote
+	Name     string `json:"name"`     // of the sandbox that it is of
+	Proposal string `json:"proposal"` // its commit
+	Work     string `json:"work"`     // the commit that is proposed
+}
+
+// TravelRef is the reference by which something of a sandbox travels: kind is heads,
+// proposals or layers.
+func TravelRef(kind, name string) string {
+	if kind == "heads" {
+		return "refs/heads/coppice/" + name
+	}
+	return "refs/coppice/" + kind + "/" + name
+}
+
+// StagingRef is the reference to which the user's git fetches it, before anybody looked at it.
+func StagingRef(remote, name, kind string) string {
+	return "refs/coppice/staging/" + remote + "/" + name + "/" + kind
+}

@@ -1,0 +1,294 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+// gitForm is how a difference in a repository is shown.
+type gitForm struct {
+	stat, names, status bool
+	color               string
+	noPager             bool
+}
+
+// gitDiff shows how a sandbox, or a proposal that was pulled, differs from what it began with
+// in its repository.
+func (a *app) gitDiff(ctx context.Context, of reviewed, r *wire.Repo, paths []string, form gitForm) error {
+	req := wire.GitDiffRequest{Stat: form.stat || a.json}
+	var err error
+	if req.Paths, err = inRepo(r.Top, paths); err != nil {
+		return err
+	}
+	res, err := of.diff(ctx, req)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.print(res, nil)
+	}
+	for _, s := range res.Skipped {
+		a.note("left out: %s: %s", tty.Quote(s.Name()), tty.Clean(s.Why))
+	}
+	if len(res.Changes) == 0 {
+		return nil
+	}
+	return a.paged(ctx, form, func(w io.Writer, p tty.Palette, shown bool) error {
+		var err error
+		switch {
+		case form.names || form.status:
+			return gitNames(w, p, res.Changes, nil, form.status)
+		case form.stat:
+			err = gitStat(w, p, res.Changes, res.Marks)
+		default:
+			req.Work = res.Work
+			if !shown {
+				err = of.patch(ctx, req, w)
+				break
+			}
+			pw := &gitLines{lines: lines{w: w, p: p}, marks: marksBefore(res)}
+			if err = of.patch(ctx, req, pw); err == nil {
+				err = pw.flush()
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if !shown && !form.stat { // a patch is for git: what is said of it goes elsewhere
+			w = a.stderr
+			if a.quiet {
+				w = io.Discard
+			}
+		}
+		return gitMarks(w, p, res.Marks)
+	})
+}
+
+// inRepo gives paths below the top of a work tree, as git takes them: from where the
+// user is, if that is in it, else from the top.
+func inRepo(top string, paths []string) ([]string, error) {
+	from := ""
+	if wd, err := os.Getwd(); err == nil {
+		if rel, err := filepath.Rel(top, wd); err == nil && filepath.IsLocal(rel) {
+			from = rel
+		}
+	}
+	var out []string
+	for _, p := range paths {
+		rel := filepath.Join(from, p)
+		if filepath.IsAbs(p) {
+			var err error
+			if rel, err = filepath.Rel(top, filepath.Clean(p)); err != nil {
+				return nil, usagef("%q: %s", p, err)
+			}
+		}
+		switch {
+		case rel == ".":
+			return nil, nil
+		case !filepath.IsLocal(rel):
+			return nil, &usageError{msg: fmt.Sprintf("%q is not in the repository %s", p, top), hint: "for files outside of it: coppice diff --files"}
+		}
+		out = append(out, filepath.ToSlash(rel))
+	}
+	return out, nil
+}
+
+// gitNames lists changes, one a line, with their status or without.
+func gitNames(w io.Writer, p tty.Palette, list []wire.GitChange, marks []wire.GitMark, status bool) error {
+	marked := marksOf(marks)
+	for _, c := range list {
+		line := tty.Quote(c.Name())
+		if status {
+			line = tty.Clean(c.Status) + "\t"
+			if c.Old != "" {
+				line += tty.Quote(c.OldName()) + "\t"
+			}
+			line += tty.Quote(c.Name())
+		}
+		switch c.Status {
+		case "A":
+			line = p.Green(line)
+		case "D":
+			line = p.Red(line)
+		}
+		if _, err := fmt.Fprintln(w, line+suffix(p, marked, c)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// marksOf gives the kinds of the marks of paths.
+func marksOf(marks []wire.GitMark) map[string][]string {
+	out := map[string][]string{}
+	for _, m := range marks {
+		out[m.Name()] = append(out[m.Name()], tty.Clean(m.Kind))
+	}
+	return out
+}
+
+// suffix says that a change is marked.
+func suffix(p tty.Palette, marked map[string][]string, c wire.GitChange) string {
+	kinds := marked[c.Name()]
+	if c.Old != "" {
+		kinds = append(kinds[:len(kinds):len(kinds)], marked[c.OldName()]...)
+	}
+	if len(kinds) == 0 {
+		return ""
+	}
+	return "  " + p.Bold(p.Yellow("! "+strings.Join(kinds, ", ")))
+}
+
+// gitStat writes changes with their numbers of lines, as git diff --stat does.
+func gitStat(w io.Writer, p tty.Palette, list []wire.GitChange, marks []wire.GitMark) error {
+	marked := marksOf(marks)
+	var t tty.Table
+	add, del := 0, 0
+	for _, c := range list {
+		name := tty.Quote(c.Name())
+		if c.Old != "" {
+			name = tty.Quote(c.OldName()) + " => " + name
+		}
+		what := "binary"
+		if !c.Binary {
+			add, del = add+c.Added, del+c.Deleted
+			what = counts(p, c.Added, c.Deleted)
+		}
+		t.Row(name, "| "+what+suffix(p, marked, c))
+	}
+	if err := t.Write(w); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "%s changed; %s added, %s deleted\n", tty.Count(len(list), "file"), tty.Count(add, "line"), tty.Count(del, "line"))
+	return err
+}
+
+// counts writes numbers of lines.
+func counts(p tty.Palette, added, deleted int) string {
+	var s []string
+	if added > 0 {
+		s = append(s, p.Green(fmt.Sprintf("+%d", added)))
+	}
+	if deleted > 0 {
+		s = append(s, p.Red(fmt.Sprintf("-%d", deleted)))
+	}
+	return strings.Join(s, " ")
+}
+
+// gitMarks lists what the host would later run or trust.
+func gitMarks(w io.Writer, p tty.Palette, marks []wire.GitMark) error {
+	if len(marks) == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintf(w, "\n%s\n", p.Bold(p.Yellow("The host would later run or trust:"))); err != nil {
+		return err
+	}
+	for _, m := range marks {
+		if _, err := fmt.Fprintf(w, "  %s: %s: %s\n", tty.Quote(m.Name()), p.Yellow(tty.Clean(m.Kind)), tty.Clean(m.Why)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// marksBefore gives, by the line that begins a file in a patch of git's, what is to be
+// said before it.
+func marksBefore(res wire.GitDiff) map[string][]string {
+	by := map[string][]wire.GitMark{}
+	for _, m := range res.Marks {
+		by[m.Name()] = append(by[m.Name()], m)
+	}
+	out := map[string][]string{}
+	for _, c := range res.Changes {
+		old := c.Name()
+		if c.Old != "" {
+			old = c.OldName()
+		}
+		var say []string
+		for _, m := range by[c.Name()] {
+			say = append(say, fmt.Sprintf("! %s: %s", tty.Clean(m.Kind), tty.Clean(m.Why)))
+		}
+		if old != c.Name() {
+			for _, m := range by[old] {
+				say = append(say, fmt.Sprintf("! %s: %s", tty.Clean(m.Kind), tty.Clean(m.Why)))
+			}
+		}
+		if say != nil {
+			out["diff --git "+gitName("a/"+old)+" "+gitName("b/"+c.Name())] = say
+		}
+	}
+	return out
+}
+
+// gitName writes a path as git does in the head of a patch.
+func gitName(p string) string {
+	const named = "\a\b\t\n\v\f\r\"\\"
+	plain := true
+	var b strings.Builder
+	for i := range len(p) {
+		switch at := strings.IndexByte(named, p[i]); {
+		case at >= 0:
+			plain = false
+			b.WriteByte('\\')
+			b.WriteByte(`abtnvfr"\`[at])
+		case p[i] < ' ' || p[i] >= 0x7f:
+			plain = false
+			fmt.Fprintf(&b, `\%03o`, p[i])
+		default:
+			b.WriteByte(p[i])
+		}
+	}
+	if plain {
+		return p
+	}
+	return `"` + b.String() + `"`
+}
+
+// gitLines is lines, which says what a file is marked with before it begins. A line of
+// what a file holds never looks like one that begins a file: it has a sign before it.
+type gitLines struct {
+	lines
+	marks map[string][]string
+	rest  []byte
+}
+
+func (g *gitLines) Write(b []byte) (int, error) {
+	n := len(b)
+	for {
+		line, more, ok := bytes.Cut(b, []byte("\n"))
+		g.rest = append(g.rest, line...)
+		if !ok {
+			return n, nil
+		}
+		if err := g.whole(); err != nil {
+			return 0, err
+		}
+		b = more
+	}
+}
+
+func (g *gitLines) whole() error {
+	for _, say := range g.marks[string(g.rest)] {
+		if _, err := fmt.Fprintln(g.w, g.p.Bold(g.p.Yellow(say))); err != nil {
+			return err
+		}
+	}
+	_, err := g.lines.Write(append(g.rest, '\n'))
+	g.rest = g.rest[:0]
+	return err
+}
+
+func (g *gitLines) flush() error {
+	if len(g.rest) == 0 {
+		return nil
+	}
+	return g.whole()
+}

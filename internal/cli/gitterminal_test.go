@@ -1,0 +1,110 @@
+//go:build linux
+
+package cli_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// gitDesk is a desk whose sandbox works on a repository, and has changed in it what the
+// host would run.
+func gitDesk(t *testing.T) (d *desk, top string) {
+	t.Helper()
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("needs git")
+	}
+	top, err := os.MkdirTemp("/var/tmp", "coppice-terminal-") // a sandbox has a /tmp of its own
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(top); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.WriteFile(filepath.Join(top, "a.txt"), []byte("one\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"init", "-q", "-b", "main"}, {"config", "user.name", "User"}, {"config", "user.email", "user@example.org"}, {"add", "-A"}, {"commit", "-qm", "first"}} {
+		if out, err := exec.Command("git", append([]string{"-C", top}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("git %q: %v: %s", args, err, out)
+		}
+	}
+	d = newDesk(t, "--repo", top)
+	d.run("exec", sandbox, "--", "sh", "-c", `cd "$1" && echo all: >Makefile && printf '\033]0;title\007\n' >a.txt && printf '#!/bin/sh\n' >run && chmod +x run`, "sh", top)
+	return d, top
+}
+
+// A difference goes through the pager, clean and with marks; one who reads no further than
+// he likes is no error.
+func TestDiffHasAPager(t *testing.T) {
+	t.Parallel()
+	d, _ := gitDesk(t)
+	env := d.env
+	d.env = append(env[:len(env):len(env)], "GIT_PAGER=sed s/^/paged:/")
+	term := d.open("diff", sandbox)
+	got := term.see("run: \x1b[33mexecutable")
+	term.end(0)
+	for _, want := range []string{"paged:\x1b[1m\x1b[33m! build: runs when", `+\033]0;title\007`, "paged:\x1b[1m\x1b[33mThe host would later run or trust:", "paged:  Makefile: \x1b[33mbuild"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in %q", want, got)
+		}
+	}
+	if strings.Contains(got, "\x1b]0;") {
+		t.Error("what the sandbox wrote reached the terminal")
+	}
+	d.env = append(env[:len(env):len(env)], "GIT_PAGER=true")
+	term = d.open("diff", sandbox)
+	term.end(0)
+	d.env = append(env[:len(env):len(env)], "GIT_PAGER=exit 3")
+	term = d.open("diff", sandbox, "--no-pager", "--name-status", "--color=never")
+	term.see("A\tMakefile\r\nM\ta.txt\r\nA\trun\r\n")
+	term.end(0)
+}
+
+// Each marked path is asked about, and nothing is applied without a yes to all of them.
+func TestApplyAsksForTrust(t *testing.T) {
+	t.Parallel()
+	d, top := gitDesk(t)
+	head := func() string {
+		out, err := exec.Command("git", "-C", top, "log", "--format=%s", "--name-only").CombinedOutput()
+		if err != nil {
+			t.Fatal(err, out)
+		}
+		return string(out)
+	}
+	was := head()
+	for _, answers := range [][]string{{"\r"}, {"n\r"}, {"\x04"}, {"y\r", "perhaps\r"}} {
+		term := d.open("apply", sandbox)
+		for _, a := range answers {
+			term.see("[y/N] ")
+			term.enter(a)
+		}
+		term.see("is not trusted, and nothing was applied")
+		term.end(1)
+		if head() != was {
+			t.Fatalf("after %q: %s", answers, head())
+		}
+	}
+	term := d.open("apply", sandbox, "-m", "It")
+	term.see("Makefile: build: ")
+	term.see("[y/N] ")
+	term.enter("y\r")
+	term.see("run: executable: ")
+	term.see("[y/N] ")
+	// What was shown is what is applied, whatever comes meanwhile.
+	d.run("exec", sandbox, "--", "sh", "-c", `echo evil: >"$1/Makefile"`, "sh", top)
+	term.enter("yes\r")
+	term.see("3 files of box on main")
+	term.end(0)
+	if text, err := os.ReadFile(filepath.Join(top, "Makefile")); string(text) != "all:\n" || err != nil {
+		t.Errorf("%q, %v", text, err)
+	}
+	if got := head(); !strings.HasPrefix(got, "It\n\nMakefile\na.txt\nrun\n") {
+		t.Error(got)
+	}
+}

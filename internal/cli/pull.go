@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+// offered is a proposal that a remote has.
+type offered struct {
+	Name     string `json:"name"`
+	Proposal string `json:"proposal"` // its commit
+	Work     string `json:"work"`     // the commit of its branch
+	Layers   bool   `json:"layers"`
+}
+
+func (a *app) pull() *cobra.Command {
+	var req wire.ReceiveRequest
+	cmd := &cobra.Command{
+		Use: "pull [REMOTE] [NAME] [flags]", Short: "Fetch a colleague's proposal, and check it", GroupID: groupHistory,
+		Long: `Fetch a proposal that a colleague pushed, into the repository that you stand in, by your own
+git with your credentials; without NAME list what the remote has. Without REMOTE it is the one
+that git fetch would take. One argument is a remote if there is one of that name.
+
+Nothing of your branches, index or files is touched. All of it is checked before it is taken
+in, and what is wrong leaves nothing behind: each object, as those that come out of a sandbox;
+that the branch is what was proposed and stands on a commit that you have; the records, by the
+signatures and the tree of their log. What changed, what is marked, and what the records tell is
+computed here; the rest is the word of who proposed it. The first time that a log is seen its
+key is trusted and remembered; later another key is refused, unless --trust-key names it.
+
+Afterwards it is called REMOTE/NAME, where a sandbox is called NAME otherwise:
+
+  coppice show REMOTE/NAME       coppice diff REMOTE/NAME
+  coppice verify REMOTE/NAME     coppice apply REMOTE/NAME
+
+With --with-layers a sandbox is made of the snapshots that were pushed with --with-layers, with their
+history, so that you can look around in it, go back and fork. It stands on your host.`,
+		Example: `  coppice pull origin
+  coppice pull origin fix-auth
+  coppice diff origin/fix-auth
+  coppice apply origin/fix-auth --squash`,
+		Args: between(0, 2, "a remote and the name of a proposal"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, stop := interruptible(cmd.Context())
+			defer stop()
+			dir, err := os.Getwd()
+			if err != nil {
+				return err
+			}
+			g, err := a.userGit(dir)
+			if err != nil {
+				return err
+			}
+			remote, name, err := g.pullArgs(ctx, args)
+			if err != nil {
+				return err
+			}
+			if name == "" {
+				return a.offers(ctx, g, remote)
+			}
+			req.Travelled = wire.Travelled{Dir: dir, Remote: remote, Name: name}
+			c, err := a.localClient("pull")
+			if err != nil {
+				return err
+			}
+			if err := g.fetch(ctx, req.Travelled, req.Layers); err != nil {
+				return err
+			}
+			res, err := c.Receive(ctx, req)
+			if err != nil {
+				return err
+			}
+			if err := a.print(res, func(w io.Writer) error { return a.receivedText(w, &res, res.Summary) }); err != nil {
+				return err
+			}
+			at := tty.Clean(remote + "/" + name)
+			a.note("go on with: coppice show %s; coppice diff %[1]s; coppice apply %[1]s", at)
+			if res.Made != nil {
+				a.note("made sandbox %s of its layers: coppice log %[1]s", tty.Clean(res.Made.Name))
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&req.Key, "trust-key", "", "the verifier `KEY` that signs its log from now on is right, though it was another one before")
+	f.BoolVar(&req.Layers, "with-layers", false, "make a sandbox of the layers that were pushed with it")
+	f.StringVar(&req.As, "as", "", "with --with-layers: the `NAME` of that sandbox")
+	return cmd
+}
+
+// pullArgs tells a remote from the name of a proposal.
+func (g *userGit) pullArgs(ctx context.Context, args []string) (remote, name string, err error) {
+	switch len(args) {
+	case 2:
+		remote, name = args[0], args[1]
+	case 1:
+		all, err := g.remotes(ctx)
+		if err != nil {
+			return "", "", err
+		}
+		if slices.Contains(all, args[0]) {
+			remote = args[0]
+		} else {
+			name = args[0]
+		}
+	}
+	remote, err = g.remote(ctx, remote, false)
+	return remote, name, err
+}
+
+// list asks a remote for what it has of proposals.
+func (g *userGit) list(ctx context.Context, remote string) ([]offered, error) {
+	out, err := g.run(ctx, "ls-remote", "--refs", "--quiet", remote, wire.TravelRef("heads", "*"), wire.TravelRef("proposals", "*"), wire.TravelRef("layers", "*"))
+	var ge *gitError
+	if errors.As(err, &ge) {
+		return nil, fault.New(fault.Unavailable, "git does not reach %s", tty.Clean(remote)).Because(err).WithHint("see whether this works: git -C %s ls-remote %s", g.dir, remote)
+	}
+	if err != nil {
+		return nil, err
+	}
+	refs := map[string]string{}
+	var names []string
+	for l := range strings.Lines(out) {
+		id, ref, ok := strings.Cut(strings.TrimSuffix(l, "\n"), "\t")
+		if !ok {
+			return nil, fault.New(fault.Invalid, "git lists %q of %s", tty.Cut(tty.Clean(l), 80), tty.Clean(remote))
+		}
+		refs[ref] = id
+		if name, is := strings.CutPrefix(ref, wire.TravelRef("proposals", "")); is {
+			names = append(names, name)
+		}
+	}
+	found := []offered{}
+	for _, name := range names {
+		work, ok := refs[wire.TravelRef("heads", name)]
+		_, layers := refs[wire.TravelRef("layers", name)]
+		if ok {
+			found = append(found, offered{name, refs[wire.TravelRef("proposals", name)], work, layers})
+		}
+	}
+	return found, nil
+}
+
+// offers shows what a remote has.
+func (a *app) offers(ctx context.Context, g *userGit, remote string) error {
+	all, err := g.list(ctx, remote)
+	if err != nil {
+		return err
+	}
+	return a.print(all, func(w io.Writer) error {
+		if len(all) == 0 {
+			a.note("%s has no proposals", tty.Clean(remote))
+			return nil
+		}
+		var t tty.Table
+		t.Row("NAME", "WORK", "LAYERS")
+		for _, o := range all {
+			layers := ""
+			if o.Layers {
+				layers = "yes"
+			}
+			t.Row(tty.Clean(o.Name), tty.Clean(o.Work[:min(len(o.Work), 12)]), layers)
+		}
+		return t.Write(w)
+	})
+}
+
+// fetch fetches what the remote has of a proposal to the staging references: all of it, or
+// none.
+func (g *userGit) fetch(ctx context.Context, at wire.Travelled, layers bool) error {
+	if strings.ContainsAny(at.Name, "*?[:^~\\ ") || strings.HasPrefix(at.Name, "-") {
+		return fault.New(fault.Invalid, "no proposal can be called %q", tty.Clean(at.Name))
+	}
+	all, err := g.list(ctx, at.Remote)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(o offered) bool { return o.Name == at.Name })
+	if i < 0 {
+		return fault.New(fault.NotFound, "%s has no proposal %s", tty.Clean(at.Remote), tty.Clean(at.Name)).WithHint("see what it has: coppice pull %s", at.Remote)
+	}
+	kinds := []string{"heads", "proposals"}
+	switch {
+	case layers && !all[i].Layers:
+		return fault.New(fault.NotFound, "%s was pushed without layers", tty.Clean(at.Name)).WithHint("ask for them: coppice push --with-layers; or leave --with-layers out")
+	case layers:
+		kinds = append(kinds, "layers")
+	}
+	args := []string{"fetch", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance", "--no-prune", "--quiet", "--refmap=", "--atomic", at.Remote}
+	for _, kind := range kinds {
+		args = append(args, "+"+wire.TravelRef(kind, at.Name)+":"+wire.StagingRef(at.Remote, at.Name, kind))
+	}
+	_, err = g.run(ctx, args...)
+	var ge *gitError
+	if errors.As(err, &ge) {
+		return fault.New(fault.Unavailable, "git does not fetch %s from %s", tty.Clean(at.Name), tty.Clean(at.Remote)).Because(err).
+			WithHint("nothing of it was taken in; try again, or ask who pushed it to push again")
+	}
+	return err
+}

@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+// reviewed is what can be shown and applied: what a sandbox changed, or a proposal that was
+// pulled.
+type reviewed interface {
+	diff(ctx context.Context, req wire.GitDiffRequest) (wire.GitDiff, error)
+	patch(ctx context.Context, req wire.GitDiffRequest, w io.Writer) error
+	apply(ctx context.Context, req wire.GitApplyRequest) (wire.GitApplied, error)
+}
+
+// ofSandbox is what a sandbox changed.
+type ofSandbox struct {
+	c    *client.Client
+	name string
+}
+
+func (s ofSandbox) diff(ctx context.Context, req wire.GitDiffRequest) (wire.GitDiff, error) {
+	return s.c.GitDiff(ctx, s.name, req)
+}
+
+func (s ofSandbox) patch(ctx context.Context, req wire.GitDiffRequest, w io.Writer) error {
+	return s.c.GitPatch(ctx, s.name, req, w)
+}
+
+func (s ofSandbox) apply(ctx context.Context, req wire.GitApplyRequest) (wire.GitApplied, error) {
+	return s.c.GitApply(ctx, s.name, req)
+}
+
+// ofProposal is a proposal that was pulled.
+type ofProposal struct {
+	c  *client.Client
+	at wire.Travelled
+}
+
+func (p ofProposal) diff(ctx context.Context, req wire.GitDiffRequest) (wire.GitDiff, error) {
+	return p.c.PulledDiff(ctx, p.at, req)
+}
+
+func (p ofProposal) patch(ctx context.Context, req wire.GitDiffRequest, w io.Writer) error {
+	return p.c.PulledPatch(ctx, p.at, req, w)
+}
+
+func (p ofProposal) apply(ctx context.Context, req wire.GitApplyRequest) (wire.GitApplied, error) {
+	return p.c.PulledApply(ctx, p.at, req)
+}
+
+// isPulled reports whether a name is that of a proposal that was pulled: no sandbox's has a
+// slash.
+func isPulled(name string) bool { return strings.Contains(name, "/") }
+
+// travelled takes REMOTE/NAME, of the repository that one stands in, apart.
+func travelled(name string) (at wire.Travelled, err error) {
+	i := strings.LastIndex(name, "/")
+	at = wire.Travelled{Remote: name[:i], Name: name[i+1:]}
+	at.Dir, err = os.Getwd()
+	return at, fault.Wrap(err, "find the repository")
+}
+
+// reviewed finds what a name is of.
+func (a *app) reviewed(name string) (reviewed, error) {
+	if !isPulled(name) {
+		c, err := a.client()
+		return ofSandbox{c, name}, err
+	}
+	c, err := a.localClient("a name with a slash")
+	if err != nil {
+		return nil, err
+	}
+	at, err := travelled(name)
+	return ofProposal{c, at}, err
+}
+
+// pulledDiff is diff of a proposal that was pulled.
+func (a *app) pulledDiff(ctx context.Context, name string, paths []string, form gitForm) error {
+	of, err := a.reviewed(name)
+	if err != nil {
+		return err
+	}
+	g, err := a.userGit(".")
+	if err != nil {
+		return err
+	}
+	top, err := g.quiet().run(ctx, "rev-parse", "--show-toplevel")
+	if err != nil {
+		return fault.New(fault.NotFound, "you stand in no git repository").Because(err).WithHint("go to the clone into which it was pulled")
+	}
+	return a.gitDiff(ctx, of, &wire.Repo{Top: strings.TrimSuffix(top, "\n")}, paths, form)
+}
+
+// received checks a proposal that was pulled anew.
+func (a *app) received(ctx context.Context, name string) (res wire.Received, err error) {
+	at, err := travelled(name)
+	if err != nil {
+		return res, err
+	}
+	c, err := a.localClient("a name with a slash")
+	if err != nil {
+		return res, err
+	}
+	return c.Received(ctx, at)
+}
+
+// showPulled writes the whole report of a proposal that was pulled.
+func (a *app) showPulled(cmd *cobra.Command, name string) error {
+	res, err := a.received(cmd.Context(), name)
+	if err != nil {
+		return err
+	}
+	return a.print(res, func(w io.Writer) error { return a.receivedText(w, &res, res.Report) })
+}
+
+// verifyPulled verifies the records and the objects of a proposal that was pulled.
+func (a *app) verifyPulled(cmd *cobra.Command, name string, ask demands) error {
+	if ask.checkpoint != "" || len(ask.witnesses) > 0 {
+		return &usageError{msg: "--checkpoint and --witness-key are for a bundle", hint: "git show refs/coppice/remotes/REMOTE/proposals/NAME:ledger.bundle >FILE; coppice verify --bundle FILE"}
+	}
+	res, err := a.received(cmd.Context(), name)
+	if err != nil {
+		return err
+	}
+	if len(ask.keys) > 0 && !slices.Contains(ask.keys, res.Signer.Key) {
+		return fault.New(fault.Denied, "it is signed by %s, which is none of the keys that were given", tty.Clean(res.Signer.Key))
+	}
+	return a.print(res, func(w io.Writer) error { return a.receivedText(w, &res, "") })
+}
+
+// receivedText shows a proposal that was taken in: a report, and what was checked.
+func (a *app) receivedText(w io.Writer, r *wire.Received, report string) error {
+	for l := range strings.Lines(report) {
+		if _, err := fmt.Fprintln(w, tty.Clean(strings.TrimSuffix(l, "\n"))); err != nil {
+			return err
+		}
+	}
+	if report != "" {
+		if _, err := fmt.Fprintln(w); err != nil {
+			return err
+		}
+	}
+	p := a.palette()
+	var t tty.Table
+	t.Row("work", tty.Clean(r.Work)+", "+tty.Count(r.Files, "file")+", each object checked")
+	t.Row("records", fmt.Sprintf("%d, all of them, and as they were written", r.Records))
+	t.Row("log", tty.Clean(r.Signer.Origin))
+	t.Row("signed by", tty.Clean(r.Signer.Key))
+	t.Row("key", known(p, &r.Signer))
+	if !r.Bound {
+		t.Row("BUT", p.Red("no record says that this commit was proposed"))
+	}
+	if err := t.Write(w); err != nil {
+		return err
+	}
+	for _, d := range r.Differs {
+		a.warn([]string{"the proposal is not what was found: " + d})
+	}
+	a.warn(r.Warnings)
+	return nil
+}
+
+// known says whether a key was seen before.
+func known(p tty.Palette, s *wire.Signer) string {
+	switch {
+	case s.Changed != "":
+		return p.Red("ANOTHER ONE THAN BEFORE, which you said is right; it was " + tty.Clean(s.Changed))
+	case s.First:
+		return p.Yellow("SEEN FOR THE FIRST TIME, and trusted from now on: ask who proposed it for theirs (coppice ledger keys), by another way")
+	case s.Since.IsZero():
+		return "this host's own"
+	}
+	return "the same as since " + s.Since.Format(time.DateOnly)
+}

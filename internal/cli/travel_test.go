@@ -1,0 +1,347 @@
+//go:build linux
+
+package cli_test
+
+import (
+	"bytes"
+	"crypto/subtle"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/http/cgi"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/coppice-dev/coppice/client/wire"
+)
+
+// traveller is somebody with a home, a daemon and a clone of their own.
+type traveller struct {
+	t    *testing.T
+	env  []string
+	top  string // of the work tree
+	home string
+}
+
+// travellers are two who have clones of one repository, and what they share.
+type travellers struct {
+	alice, bob *traveller
+	bare       string
+}
+
+// newTravellers makes a bare repository, and two clones of what serve gives as its URL.
+func newTravellers(t *testing.T, serve func(bare string) (url string)) *travellers {
+	t.Helper()
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("needs git: for repositories")
+	}
+	// A sandbox on the host has a /tmp of its own.
+	root, err := os.MkdirTemp("/var/tmp", "coppice-travel-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				err = os.Chmod(p, 0o700) // masks have directories that nobody may read
+			}
+			return err
+		})
+		if err := os.RemoveAll(root); err != nil {
+			t.Error(err)
+		}
+	})
+	w := &travellers{bare: filepath.Join(root, "remote.git")}
+	first := w.traveller(t, root, "first")
+	first.git(root, "init", "-q", "--bare", w.bare)
+	first.git(w.bare, "config", "http.receivepack", "true")
+	first.git(root, "init", "-q", first.top)
+	first.write("a.txt", "one\n")
+	first.write("src/b.txt", "b\n")
+	first.git(first.top, "add", "-A")
+	first.git(first.top, "commit", "-qm", "first")
+	first.git(first.top, "push", "-q", w.bare, "HEAD:refs/heads/main")
+	url := serve(w.bare)
+	w.alice, w.bob = w.traveller(t, root, "alice"), w.traveller(t, root, "bob")
+	for _, p := range []*traveller{w.alice, w.bob} {
+		p.git(root, "clone", "-q", url, p.top)
+		t.Cleanup(func() {
+			p.try("rm", "--force", "fix-auth", "fixed")
+			p.try("serve", "--stop")
+		})
+	}
+	return w
+}
+
+func (w *travellers) traveller(t *testing.T, root, name string) *traveller {
+	t.Helper()
+	p := &traveller{t: t, home: filepath.Join(root, name), top: filepath.Join(root, name, "proj")}
+	for _, d := range []string{p.home, filepath.Join(p.home, "me")} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := "[user]\n\tname = " + name + "\n\temail = " + name + "@example.org\n[init]\n\tdefaultBranch = main\n[protocol \"file\"]\n\tallow = always\n"
+	if err := os.WriteFile(filepath.Join(p.home, "me/.gitconfig"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.env = append(os.Environ(), "COPPICE_HOME="+filepath.Join(p.home, "store"), "COPPICE_IDLE=60s", "HOME="+filepath.Join(p.home, "me"), "XDG_CONFIG_HOME="+filepath.Join(p.home, "me/.config"),
+		"GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0", "LANG=C.UTF-8", "GORACE=atexit_sleep_ms=0")
+	return p
+}
+
+// in runs a program in a directory, and gives what it printed and said.
+func (p *traveller) in(dir, program string, args ...string) (out, said string, err error) {
+	cmd := exec.Command(program, args...)
+	cmd.Dir, cmd.Env = dir, p.env
+	var o, s bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &o, &s
+	err = cmd.Run()
+	return o.String(), s.String(), err
+}
+
+func (p *traveller) git(dir string, args ...string) string {
+	p.t.Helper()
+	out, said, err := p.in(dir, "git", args...)
+	if err != nil {
+		p.t.Fatalf("git %q: %v\n%s", args, err, said)
+	}
+	return strings.TrimSuffix(out, "\n")
+}
+
+func (p *traveller) try(args ...string) (out, said string, err error) {
+	return p.in(p.top, "coppice", args...)
+}
+
+// run runs coppice, which does what it is to.
+func (p *traveller) run(args ...string) string {
+	p.t.Helper()
+	out, said, err := p.try(args...)
+	if err != nil {
+		p.t.Fatalf("coppice %q: %v\n%s", args, err, said)
+	}
+	return out
+}
+
+// refused runs coppice, which does not, and says why; but for what a push proposes, nothing
+// of ours is new in the clone.
+func (p *traveller) refused(why string, args ...string) {
+	p.t.Helper()
+	before := p.git(p.top, "for-each-ref") + p.git(p.top, "status", "--porcelain")
+	out, said, err := p.try(args...)
+	if err == nil || !strings.Contains(said, why) {
+		p.t.Errorf("coppice %q: %v, and not because of %q:\n%s%s", args, err, why, out, said)
+	}
+	if now := p.git(p.top, "for-each-ref") + p.git(p.top, "status", "--porcelain"); now != before && args[0] != "push" {
+		p.t.Errorf("coppice %q left something:\n%s\nbefore:\n%s", args, now, before)
+	}
+	if strings.ContainsAny(said, "\x1b\x07") {
+		p.t.Errorf("coppice %q says control bytes: %q", args, said)
+	}
+}
+
+func (p *traveller) write(name, text string) {
+	p.t.Helper()
+	name = filepath.Join(p.top, name)
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *traveller) read(name string) string {
+	p.t.Helper()
+	b, err := os.ReadFile(filepath.Join(p.top, name))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// work has a sandbox of alice's do something, committed and not.
+func (w *travellers) work() {
+	w.alice.t.Helper()
+	w.alice.run("create", "fix-auth", "--repo", ".", "-q")
+	w.alice.run("exec", "fix-auth", "--", "sh", "-ec", "cd "+w.alice.top+"; echo two >>a.txt; git add a.txt; git -c user.name=Agent -c user.email=a@example.org commit -qm 'second'; echo new >src/new.txt; echo all: >Makefile")
+}
+
+// review is what a colleague does with a proposal.
+func (w *travellers) review() {
+	t, bob := w.bob.t, w.bob
+	t.Helper()
+	w.work()
+	w.alice.refused("--trust Makefile", "push", "fix-auth")
+	w.alice.run("push", "origin", "fix-auth", "--trust", "Makefile", "-m", "Refuse empty tokens")
+	if out := bob.run("pull"); !strings.Contains(out, "fix-auth") {
+		t.Errorf("the remote has %q", out)
+	}
+	var got wire.Received
+	if err := json.Unmarshal([]byte(bob.run("pull", "fix-auth", "--json")), &got); err != nil {
+		t.Fatal(err)
+	}
+	if !got.Bound || !got.Signer.First || len(got.Differs) > 0 || got.Files != 3 || len(got.Marks) != 1 || got.Marks[0].Path != "Makefile" || got.Title != "Refuse empty tokens" || got.Records < 5 {
+		t.Errorf("%+v", got)
+	}
+	if out := bob.run("diff", "origin/fix-auth", "--name-status"); out != "A\tMakefile\nM\ta.txt\nA\tsrc/new.txt\n" {
+		t.Errorf("the diff is %q", out)
+	}
+	if out := bob.run("diff", "origin/fix-auth", "--", "a.txt"); !strings.Contains(out, "+two\n") || strings.Contains(out, "new.txt") {
+		t.Errorf("the diff is %q", out)
+	}
+	if out := bob.run("verify", "origin/fix-auth"); !strings.Contains(out, "as they were written") || !strings.Contains(out, "the same as since") {
+		t.Errorf("verified: %q", out)
+	}
+	if out := bob.run("show", "origin/fix-auth"); !strings.Contains(out, "## What was run") {
+		t.Errorf("the report is %q", out)
+	}
+	bob.refused("--trust Makefile", "apply", "origin/fix-auth")
+	bob.run("apply", "origin/fix-auth", "--trust", "Makefile", "-m", "Apply it")
+	if bob.read("a.txt") != "one\ntwo\n" || bob.read("src/new.txt") != "new\n" || bob.git(bob.top, "log", "-1", "--format=%s %an") != "Apply it bob" || bob.git(bob.top, "status", "--porcelain") != "" {
+		t.Errorf("it was not applied: %s", bob.git(bob.top, "log", "-2", "--stat"))
+	}
+	if out := bob.run("ledger", "host"); !strings.Contains(out, "apply") {
+		t.Errorf("the ledger has no word of it: %q", out)
+	}
+	// What is done next goes the same way, over what was there.
+	w.alice.run("exec", "fix-auth", "--", "sh", "-ec", "cd "+w.alice.top+"; echo three >>a.txt")
+	w.alice.run("push", "fix-auth", "--trust-all")
+	bob.run("pull", "origin", "fix-auth")
+	if out := bob.run("diff", "origin/fix-auth", "--", "a.txt"); !strings.Contains(out, "+three\n") {
+		t.Errorf("the second diff is %q", out)
+	}
+	if out, err := exec.Command("git", "-C", bob.top, "fsck", "--strict").CombinedOutput(); err != nil {
+		t.Errorf("fsck: %v\n%s", err, out)
+	}
+}
+
+func TestAProposalTravelsByAPath(t *testing.T) {
+	t.Parallel()
+	newTravellers(t, func(bare string) string { return bare }).review()
+}
+
+// httpBackend serves repositories below a directory as git does, perhaps to who has a
+// password alone.
+func httpBackend(t *testing.T, dir, password string) (url string) {
+	t.Helper()
+	out, err := exec.Command("git", "--exec-path").Output()
+	backend := filepath.Join(strings.TrimSpace(string(out)), "git-http-backend")
+	if _, serr := os.Stat(backend); err != nil || serr != nil {
+		t.Skip("needs git-http-backend: to serve repositories")
+	}
+	h := http.Handler(&cgi.Handler{Path: backend, Env: []string{"GIT_PROJECT_ROOT=" + dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}, Stderr: &bytes.Buffer{}})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, given, _ := r.BasicAuth()
+		if password != "" && subtle.ConstantTimeCompare([]byte(given), []byte(password)) == 0 {
+			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
+			http.Error(w, "who is there?", http.StatusUnauthorized)
+			return
+		}
+		h.ServeHTTP(w, r)
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+func TestAProposalTravelsByHTTP(t *testing.T) {
+	t.Parallel()
+	newTravellers(t, func(bare string) string { return httpBackend(t, filepath.Dir(bare), "") + "/remote.git" }).review()
+}
+
+// The credentials are those of who sits there: here a helper gives them, as on a desktop.
+func TestAProposalTravelsByHTTPWithAPassword(t *testing.T) {
+	t.Parallel()
+	const secret = "correct-horse"
+	url := ""
+	w := newTravellers(t, func(bare string) string {
+		url = httpBackend(t, filepath.Dir(bare), secret) + "/remote.git"
+		return bare
+	})
+	for _, p := range []*traveller{w.alice, w.bob} {
+		p.git(p.top, "remote", "set-url", "origin", url)
+	}
+	w.bob.refused("does not reach origin", "pull")
+	for _, p := range []*traveller{w.alice, w.bob} {
+		p.git(p.top, "config", "--global", "credential.helper", "!f() { echo username=u; echo password="+secret+"; }; f")
+	}
+	w.review()
+	// A password in the URL is nobody's to see, whatever goes wrong.
+	w.bob.git(w.bob.top, "remote", "set-url", "origin", strings.Replace(url, "http://", "http://u:other-secret@", 1))
+	w.bob.git(w.bob.top, "config", "--global", "--unset", "credential.helper")
+	out, said, err := w.bob.try("pull")
+	if err == nil || strings.Contains(out+said, "other-secret") {
+		t.Errorf("%v: %s%s", err, out, said)
+	}
+}
+
+// SSH needs a server of its own: its own configuration, keys and port.
+func TestAProposalTravelsBySSH(t *testing.T) {
+	t.Parallel()
+	sshd := "/usr/sbin/sshd"
+	if _, err := os.Stat(sshd); err != nil {
+		t.Skip("needs sshd: to serve repositories")
+	}
+	if os.Getuid() == 0 {
+		if _, err := os.Stat("/run/sshd"); err != nil {
+			t.Skip("needs sshd: its directory /run/sshd")
+		}
+	}
+	w := newTravellers(t, func(bare string) string { return bare })
+	dir := filepath.Dir(w.bare)
+	if _, said, err := w.alice.in(dir, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, "host")); err != nil {
+		t.Fatal(said)
+	}
+	if _, said, err := w.alice.in(dir, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, "user")); err != nil {
+		t.Fatal(said)
+	}
+	// sshd -i serves one connection on its standard input: no port, no daemon.
+	config := fmt.Sprintf("HostKey %s/host\nAuthorizedKeysFile %s/user.pub\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nPidFile none\n", dir, dir)
+	if err := os.WriteFile(filepath.Join(dir, "sshd_config"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*traveller{w.alice, w.bob} {
+		p.git(p.top, "remote", "set-url", "origin", "ssh://there"+w.bare)
+		p.git(p.top, "config", "core.sshCommand", fmt.Sprintf("ssh -F /dev/null -i %s/user -o IdentitiesOnly=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o 'ProxyCommand=%s -i -f %s/sshd_config -E %s/sshd.log'", dir, sshd, dir, dir))
+	}
+	w.review()
+}
+
+// Layers come with their history, to where the colleague has the repository.
+func TestLayersTravelToAnotherPlace(t *testing.T) {
+	t.Parallel()
+	w := newTravellers(t, func(bare string) string { return bare })
+	w.work()
+	w.alice.run("exec", "fix-auth", "--", "sh", "-ec", "cd "+w.alice.top+"; rm src/b.txt; echo late >late.txt")
+	w.alice.refused("--max-layers", "push", "fix-auth", "--trust-all", "--with-layers", "--max-layers", "100")
+	w.alice.run("push", "fix-auth", "--trust-all", "--with-layers")
+	w.bob.run("pull", "fix-auth", "--with-layers", "--as", "fixed")
+	inside := func(script string) string {
+		return w.bob.run("exec", "fixed", "--", "sh", "-c", "cd "+w.bob.top+" && "+script)
+	}
+	if out := inside("cat a.txt late.txt; ls src"); out != "one\ntwo\nlate\nnew.txt\n" {
+		t.Errorf("it has %q", out)
+	}
+	if out := inside("ls -d " + w.alice.top + " 2>&1; true"); !strings.Contains(out, "proj") {
+		t.Logf("the other's place: %q", out)
+	}
+	if out := w.bob.run("diff", "fixed", "--name-status"); out != "A\tMakefile\nM\ta.txt\nA\tlate.txt\nD\tsrc/b.txt\nA\tsrc/new.txt\n" {
+		t.Errorf("its diff is %q", out)
+	}
+	if out := inside("git log --format=%s | head -1"); out != "second\n" {
+		t.Errorf("its last commit is %q", out)
+	}
+	w.bob.run("checkout", "fixed", "HEAD~1")
+	if out := inside("ls src; cat late.txt 2>/dev/null; true"); out != "b.txt\nnew.txt\n" {
+		t.Errorf("before it had %q", out)
+	}
+	w.bob.refused("there is a sandbox fixed already", "pull", "fix-auth", "--with-layers", "--as", "fixed")
+	if w.bob.read("a.txt") != "one\n" {
+		t.Error("the work tree was touched")
+	}
+}

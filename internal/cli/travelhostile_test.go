@@ -1,0 +1,329 @@
+//go:build linux
+
+package cli_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/proposal"
+)
+
+const (
+	branchRef   = "refs/heads/coppice/fix-auth"
+	proposalRef = "refs/coppice/proposals/fix-auth"
+)
+
+// tree gives the files of what a reference of the remote names.
+func (w *travellers) tree(ref string) map[string]string {
+	w.bob.t.Helper()
+	files := map[string]string{}
+	for _, name := range strings.Split(w.bob.git(w.bare, "ls-tree", "--name-only", ref), "\n") {
+		out, said, err := w.bob.in(w.bare, "git", "cat-file", "blob", ref+":"+name)
+		if err != nil {
+			w.bob.t.Fatal(said)
+		}
+		files[name] = out
+	}
+	return files
+}
+
+// write writes a tree of the remote; mode is that of all files.
+func (w *travellers) write(files map[string]string, modes map[string]string) (tree string) {
+	w.bob.t.Helper()
+	var list strings.Builder
+	for name, text := range files {
+		at := filepath.Join(w.bob.home, "content")
+		if err := os.WriteFile(at, []byte(text), 0o600); err != nil {
+			w.bob.t.Fatal(err)
+		}
+		mode := modes[name]
+		if mode == "" {
+			mode = "100644"
+		}
+		list.WriteString(mode + " blob " + w.bob.git(w.bare, "hash-object", "-w", "--no-filters", at) + "\t" + name + "\x00")
+	}
+	cmd := exec.Command("git", "mktree", "-z")
+	cmd.Dir, cmd.Env, cmd.Stdin = w.bare, w.bob.env, strings.NewReader(list.String())
+	out, err := cmd.Output()
+	if err != nil {
+		w.bob.t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// forge puts a proposal in the place of the one that the remote has.
+func (w *travellers) forge(files map[string]string, modes map[string]string) {
+	w.bob.t.Helper()
+	w.bob.git(w.bare, "update-ref", proposalRef, w.bob.git(w.bare, "commit-tree", "-m", "forged", w.write(files, modes)))
+}
+
+// says changes what the proposal of the remote says.
+func (w *travellers) says(change func(p *proposal.Proposal)) {
+	w.bob.t.Helper()
+	files := w.tree(proposalRef)
+	p, err := proposal.Decode([]byte(files[proposal.FileProposal]))
+	if err != nil {
+		w.bob.t.Fatal(err)
+	}
+	change(p)
+	var b bytes.Buffer // Encode refuses what is wrong
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", " ")
+	if err := enc.Encode(p); err != nil {
+		w.bob.t.Fatal(err)
+	}
+	files[proposal.FileProposal] = b.String()
+	w.forge(files, nil)
+}
+
+// flipped changes a byte in the middle.
+func flipped(s string) string {
+	b := []byte(s)
+	b[len(b)/2] ^= 1
+	return string(b)
+}
+
+// A remote may have anything under the name of a proposal. What is wrong is refused, and
+// leaves nothing behind.
+func TestAHostileRemoteIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newTravellers(t, func(bare string) string { return bare })
+	w.work()
+	w.alice.run("create", "other", "--repo", ".", "-q")
+	t.Cleanup(func() { w.alice.try("rm", "--force", "other") })
+	w.alice.run("exec", "other", "--", "true")
+	w.alice.run("ledger", "export", "other", "-o", filepath.Join(w.alice.home, "other.bundle"))
+	otherLedger, err := os.ReadFile(filepath.Join(w.alice.home, "other.bundle"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.alice.run("push", "fix-auth", "--trust-all")
+	good := map[string]string{}
+	for _, ref := range []string{branchRef, proposalRef} {
+		good[ref] = w.bob.git(w.bare, "rev-parse", ref)
+	}
+	main := w.bob.git(w.bare, "rev-parse", "refs/heads/main")
+	change := func(name string, how func(string) string) func() {
+		return func() {
+			files := w.tree(proposalRef)
+			files[name] = how(files[name])
+			w.forge(files, nil)
+		}
+	}
+	to := func(text string) func(string) string { return func(string) string { return text } }
+	work := func(tree string) string {
+		c := w.bob.git(w.bare, "commit-tree", "-p", main, "-m", "evil", tree)
+		w.bob.git(w.bare, "update-ref", branchRef, c)
+		w.says(func(p *proposal.Proposal) { p.Work, p.Tip = c, c })
+		return c
+	}
+	for _, c := range []struct {
+		name, why string
+		do        func()
+	}{
+		{"another tip", "its branch is at", func() { w.bob.git(w.bare, "update-ref", branchRef, main) }},
+		{"what it says, a byte", "is no proposal", change(proposal.FileProposal, flipped)},
+		{"what it says, more", "is no proposal", change(proposal.FileProposal, func(s string) string { return strings.Replace(s, "{", `{"evil":1,`, 1) })},
+		{"records, a byte", "verify the ledger", change(proposal.FileLedger, flipped)},
+		{"no records", "verify the ledger", change(proposal.FileLedger, to(""))},
+		{"records of another sandbox", "the ledger of the proposal is of sandbox", change(proposal.FileLedger, to(string(otherLedger)))},
+		{"another sandbox", "the ledger of the proposal is of sandbox", func() { w.says(func(p *proposal.Proposal) { p.Sandbox = "0123456789ab" }) }},
+		{"more records", "records, and it says", func() { w.says(func(p *proposal.Proposal) { p.Ledger.Records += 1000 }) }},
+		{"another snapshot", "no record tells of the snapshot", func() { w.says(func(p *proposal.Proposal) { p.Snapshot = "0123456789ab" }) }},
+		{"another policy", "no record names the policy", func() { w.says(func(p *proposal.Proposal) { p.Policy = "sha256:" + strings.Repeat("0", 64) }) }},
+		{"another name", "is one of sandbox", func() { w.says(func(p *proposal.Proposal) { p.Name, p.Branch = "other", "coppice/other" }) }},
+		{"a name that is none", "is no proposal", func() { w.says(func(p *proposal.Proposal) { p.Name = "\x1b[31mevil\x07" }) }},
+		{"another branch", "is no proposal", func() { w.says(func(p *proposal.Proposal) { p.Branch = "main" }) }},
+		{"a base that is nowhere", "which no branch of", func() { w.says(func(p *proposal.Proposal) { p.Base = strings.Repeat("1", 40) }) }},
+		{"a base of its own", "which no branch of", func() { w.says(func(p *proposal.Proposal) { p.Base, p.Start = good[branchRef], good[branchRef] }) }},
+		{"a start elsewhere", "does not stand on its base", func() { w.says(func(p *proposal.Proposal) { p.Start = good[branchRef] }) }},
+		{"no files", "has no ", func() { w.forge(map[string]string{proposal.FileProposal: "{}\n"}, nil) }},
+		{"one file more", "none of a proposal's", change("evil\x1b[31m", to("x"))},
+		{"a link", "no record", func() {
+			files := w.tree(proposalRef)
+			files[proposal.FilePolicy] = "/etc/passwd"
+			w.forge(files, map[string]string{proposal.FilePolicy: "120000"})
+		}},
+		{"a huge policy", "more than", change(proposal.FilePolicy, to(strings.Repeat("x", 5<<20)))},
+		{"a .git in the work", "does not fetch", func() { work(w.nested(".git")) }},
+		{"no proposal", "has no proposal", func() { w.bob.git(w.bare, "update-ref", "-d", proposalRef) }},
+		{"a proposal that is a file", "fix-auth", func() {
+			w.bob.git(w.bare, "update-ref", proposalRef, w.bob.git(w.bare, "rev-parse", main+":a.txt"))
+		}},
+	} {
+		for ref, id := range good {
+			w.bob.git(w.bare, "update-ref", ref, id)
+		}
+		c.do()
+		w.bob.t = t
+		t.Run(c.name, func(t *testing.T) {
+			w.bob.t = t
+			w.bob.refused(c.why, "pull", "origin", "fix-auth")
+		})
+		w.bob.t = t
+	}
+	// Whoever lets git take anything is not served it by us.
+	for ref, id := range good {
+		w.bob.git(w.bare, "update-ref", ref, id)
+	}
+	w.bob.git(w.bob.top, "config", "fetch.fsck.hasDotgit", "ignore")
+	work(w.nested(".git"))
+	w.bob.refused("check what was fetched", "pull", "origin", "fix-auth")
+	// Names of theirs are not names of ours.
+	for _, name := range []string{"../x", "a b", "*", "-x", "x\x1b[31m"} {
+		w.bob.refused("", "pull", "--", "origin", name)
+	}
+	// And all that was refused has spoilt nothing.
+	for ref, id := range good {
+		w.bob.git(w.bare, "update-ref", ref, id)
+	}
+	w.bob.git(w.bob.top, "update-ref", "refs/coppice/staging/origin/fix-auth/heads", main)
+	w.bob.run("pull", "origin", "fix-auth")
+	if left := w.bob.git(w.bob.top, "for-each-ref", "refs/coppice/staging"); left != "" {
+		t.Errorf("left: %s", left)
+	}
+}
+
+// nested writes a tree of the remote that has a directory of a name.
+func (w *travellers) nested(name string) (tree string) {
+	w.bob.t.Helper()
+	sub := w.write(map[string]string{"config": "[core]\n\tfsmonitor = touch /var/tmp/canary\n"}, nil)
+	cmd := exec.Command("git", "hash-object", "-t", "tree", "-w", "--stdin", "--literally")
+	raw := "40000 " + name + "\x00"
+	for i := 0; i < len(sub); i += 2 {
+		raw += string([]byte{unhex(sub[i])<<4 | unhex(sub[i+1])})
+	}
+	cmd.Dir, cmd.Env, cmd.Stdin = w.bare, w.bob.env, strings.NewReader(raw)
+	out, err := cmd.Output()
+	if err != nil {
+		w.bob.t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func unhex(c byte) byte {
+	if c >= 'a' {
+		return c - 'a' + 10
+	}
+	return c - '0'
+}
+
+// What a proposal does not say is found, and what it says without need is not shown.
+func TestWhatAProposalSaysIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	w := newTravellers(t, func(bare string) string { return bare })
+	w.work()
+	w.alice.run("push", "fix-auth", "--trust-all")
+	w.says(func(p *proposal.Proposal) {
+		p.Marks, p.Stat.Marks, p.Commands, p.Ledger.Failed, p.Title = nil, 0, nil, 7, "harmless \x1b[2J\x07"
+	})
+	files := w.tree(proposalRef)
+	files[proposal.FileReport], files[proposal.FilePatch] = "\x1b]0;all is well\x07 EVIL", "EVIL"
+	w.forge(files, nil)
+	out, said, err := w.bob.try("pull", "fix-auth", "--json")
+	var got wire.Received
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &got)
+	}
+	if err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
+	if len(got.Marks) != 1 || got.Marks[0].Path != "Makefile" || strings.Contains(got.Report, "EVIL") || !strings.Contains(got.Report, "Makefile") || !strings.Contains(got.Report, "echo two") {
+		t.Errorf("%+v", got)
+	}
+	for _, what := range []string{"marks", "failed commands"} {
+		if !strings.Contains(strings.Join(got.Differs, "\n"), what) {
+			t.Errorf("that its %s differ is not said: %q", what, got.Differs)
+		}
+	}
+	for _, args := range [][]string{{"pull", "fix-auth"}, {"show", "origin/fix-auth"}, {"diff", "origin/fix-auth"}, {"verify", "origin/fix-auth"}} {
+		if out, said, _ := w.bob.try(args...); strings.ContainsAny(out+said, "\x1b\x07") || strings.Contains(out, "EVIL") {
+			t.Errorf("%q shows %q %q", args, out, said)
+		}
+	}
+	w.bob.refused("--trust Makefile", "apply", "origin/fix-auth")
+	// Records that are real, of work that nobody proposed.
+	c := w.bob.git(w.bare, "commit-tree", "-p", branchRef, "-m", "more", branchRef+"^{tree}")
+	w.bob.git(w.bare, "update-ref", branchRef, c)
+	w.says(func(p *proposal.Proposal) { p.Work, p.Tip, p.Title = c, c, "t" })
+	if out := w.bob.run("pull", "fix-auth"); !strings.Contains(out, "no record says that this commit was proposed") {
+		t.Errorf("that is not said: %q", out)
+	}
+}
+
+// Who pushes does not write over what somebody else pushed meanwhile.
+func TestAPushHoldsTheRemoteToWhatWasSeen(t *testing.T) {
+	t.Parallel()
+	w := newTravellers(t, func(bare string) string { return bare })
+	w.work()
+	w.alice.run("push", "fix-auth", "--trust-all")
+	foreign := w.bob.git(w.bare, "commit-tree", "-p", branchRef, "-m", "foreign", branchRef+"^{tree}")
+	w.bob.git(w.bare, "update-ref", branchRef, foreign)
+	before := w.bob.git(w.bare, "for-each-ref")
+	w.alice.refused("has something else under this name", "push", "fix-auth", "--trust-all")
+	if now := w.bob.git(w.bare, "for-each-ref"); now != before {
+		t.Errorf("the remote has %s", now)
+	}
+	// Bob has a sandbox of the same name; his is not alice's next one.
+	w.bob.git(w.bare, "update-ref", branchRef, foreign+"^")
+	w.bob.run("create", "fix-auth", "--repo", ".", "-q")
+	w.bob.run("exec", "fix-auth", "--", "sh", "-ec", "cd "+w.bob.top+"; echo bob >bob.txt")
+	w.bob.refused("has something else under this name", "push", "fix-auth")
+	w.bob.run("pull", "fix-auth")
+	w.bob.refused("was not made here", "push", "fix-auth")
+	w.bob.run("push", "fix-auth", "--replace")
+	if w.bob.git(w.bare, "show", branchRef+":bob.txt") != "bob" {
+		t.Error("it was not replaced")
+	}
+	w.alice.refused("has something else under this name", "push", "fix-auth", "--trust-all")
+}
+
+// What stands on a commit that nobody pushed is said to, and comes when that does.
+func TestABaseThatWasNotPushed(t *testing.T) {
+	t.Parallel()
+	w := newTravellers(t, func(bare string) string { return bare })
+	w.alice.write("local.txt", "local\n")
+	w.alice.git(w.alice.top, "add", "-A")
+	w.alice.git(w.alice.top, "commit", "-qm", "local")
+	w.work()
+	w.alice.run("push", "fix-auth", "--trust-all")
+	w.bob.refused("git fetch origin", "pull", "fix-auth")
+	w.alice.git(w.alice.top, "push", "-q", "origin", "HEAD:main")
+	w.bob.refused("git fetch origin", "pull", "fix-auth")
+	w.bob.git(w.bob.top, "fetch", "-q", "origin", "main:refs/remotes/origin/main")
+	w.bob.run("pull", "fix-auth")
+}
+
+// A remote from which objects are missing is as one that breaks off.
+func TestAFetchThatBreaksOffLeavesNothing(t *testing.T) {
+	t.Parallel()
+	w := newTravellers(t, func(bare string) string { return bare })
+	w.work()
+	w.alice.run("push", "fix-auth", "--trust-all")
+	packs, err := filepath.Glob(filepath.Join(w.bare, "objects/pack/*.pack"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range packs { // in pieces, so that one can be lost
+		moved := filepath.Join(w.bob.home, filepath.Base(p))
+		if err := os.Rename(p, moved); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command("sh", "-c", `git -C "$1" unpack-objects -q <"$2"`, "sh", w.bare, moved).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	id := w.bob.git(w.bare, "rev-parse", branchRef+":Makefile")
+	if err := os.Remove(filepath.Join(w.bare, "objects", id[:2], id[2:])); err != nil {
+		t.Fatal(err)
+	}
+	w.bob.refused("does not fetch", "pull", "fix-auth")
+}

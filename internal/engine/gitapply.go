@@ -1,0 +1,197 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/repo"
+)
+
+// maxListedCommits is how many commits of a sandbox a message names.
+const maxListedCommits = 100
+
+// GitApply puts what a sandbox changed onto a branch of its repository. What is refused
+// has touched nothing; it is in the ledger before anything is touched. What an apply
+// before left that was killed is ended first.
+func (e *Engine) GitApply(ctx context.Context, name string, req wire.GitApplyRequest) (out wire.GitApplied, err error) {
+	a, err := wanted(req)
+	if err != nil {
+		return out, err
+	}
+	c, err := e.collectedAs(ctx, name, req.Work)
+	if err != nil {
+		return out, err
+	}
+	return e.apply(ctx, c, a, req.Message)
+}
+
+// apply is GitApply of what was collected.
+func (e *Engine) apply(ctx context.Context, c *collected, a repo.Apply, message string) (out wire.GitApplied, err error) {
+	if err := c.fits(a.Way); err != nil {
+		return out, err
+	}
+	a.Base, a.Tip = c.start, c.work
+	if a.Way == repo.Squash || a.Way == repo.Merge {
+		if a.Message, err = c.message(ctx, message); err != nil {
+			return out, err
+		}
+	}
+	done := func(error) {}
+	a.Before = func(now repo.Applied) error {
+		done, err = e.undertake(ctx, e.drafts(ctx, &c.rec, byDaemon(e.applyRecord(c, a.Way, now))...))
+		return err
+	}
+	got, err := c.repo.Apply(context.WithoutCancel(ctx), a)
+	done(err)
+	if err != nil {
+		return out, c.goOn(err)
+	}
+	trusted := func(m repo.Mark) bool { return a.TrustAll || slices.Contains(a.Trust, m.Path) }
+	return wire.GitApplied{Way: string(a.Way), Onto: got.Ref.Short(), Old: string(got.Old), New: string(got.New), Work: string(c.work), Commits: c.commits, Message: a.Message,
+		Changes: wireChanges(got.Changes), Marks: wireMarks(got.Marks, trusted), Skipped: wireSkipped(c.skipped), Saved: got.Saved, DryRun: a.DryRun}, nil
+}
+
+// wanted reads a request. What it means for a sandbox is not known yet.
+func wanted(req wire.GitApplyRequest) (a repo.Apply, err error) {
+	a = repo.Apply{Way: repo.Way(req.Way), Paths: slices.Clone(req.Paths), Trust: slices.Clone(req.Trust), TrustAll: req.TrustAll, DryRun: req.DryRun}
+	if a.Way == "" {
+		a.Way = repo.Squash
+	}
+	for _, p := range req.PathsRaw {
+		a.Paths = append(a.Paths, string(p))
+	}
+	for _, p := range req.TrustRaw {
+		a.Trust = append(a.Trust, string(p))
+	}
+	if req.Onto != "" {
+		if a.Onto, err = repo.ParseBranch(req.Onto); err != nil {
+			return a, err
+		}
+	}
+	commits := a.Way == repo.Squash || a.Way == repo.Merge
+	if !commits && (req.Message != "" || req.Author != "" || len(req.CoAuthors)+len(req.Trailers) > 0) {
+		return a, fault.New(fault.Invalid, "%s makes no commit of its own, which could have a message, an author or trailers", a.Way).
+			WithHint("leave them away, or use squash or merge")
+	}
+	if req.Author != "" {
+		if a.Author, err = repo.ParsePerson(req.Author); err != nil {
+			return a, err
+		}
+	}
+	for _, t := range req.Trailers {
+		k, v, _ := strings.Cut(t, ":")
+		a.Trailers = append(a.Trailers, repo.Trailer{Key: strings.TrimSpace(k), Value: strings.TrimSpace(v)})
+	}
+	for _, s := range req.CoAuthors {
+		p, err := repo.ParsePerson(s)
+		if err != nil {
+			return a, err
+		}
+		a.Trailers = append(a.Trailers, repo.Trailer{Key: "Co-authored-by", Value: p.Name + " <" + p.Email + ">"})
+	}
+	return a, nil
+}
+
+// fits refuses a way that what was collected cannot go.
+func (c *collected) fits(way repo.Way) error {
+	whole := way == repo.Merge || way == repo.Rebase
+	switch {
+	case whole && c.rec.Repo.Start != c.rec.Repo.Base:
+		return fault.New(fault.Unsupported, "sandbox %s began with changes that were not committed, which its commits have in them: %s would take them along", c.rec.Name, way).
+			WithHint("use --squash or --patch, which leave them out")
+	case whole && c.work != c.tip:
+		return fault.New(fault.Conflict, "sandbox %s has changes that are not committed, and %s takes commits", c.rec.Name, way).
+			WithHint("commit them there: coppice exec %s -- git commit -am MESSAGE; or use --squash", c.rec.Name)
+	}
+	return nil
+}
+
+// message is the one that was said, or that of the sandbox's commits.
+func (c *collected) message(ctx context.Context, said string) (string, error) {
+	if strings.TrimSpace(said) != "" {
+		return said, nil
+	}
+	commits, err := c.repo.Commits(ctx, repo.OID(c.rec.Repo.Base), c.tip, maxListedCommits)
+	if err != nil {
+		return "", err
+	}
+	var list []string
+	for _, k := range commits {
+		if k.Message != "" {
+			list = append(list, k.Message)
+		}
+	}
+	switch title := "Apply " + c.rec.Name; {
+	case len(list) == 0:
+		return title, nil
+	case len(list) == 1 && c.commits == 1:
+		return list[0], nil
+	default:
+		var b strings.Builder
+		fmt.Fprintf(&b, "%s\n", title)
+		for _, m := range list {
+			subject, _, _ := strings.Cut(m, "\n")
+			fmt.Fprintf(&b, "\n* %s", strings.TrimSpace(subject))
+		}
+		if more := c.commits - len(list); more > 0 {
+			fmt.Fprintf(&b, "\n* and %d more", more)
+		}
+		return b.String(), nil
+	}
+}
+
+// goOn says with an error of an apply how to go on.
+func (c *collected) goOn(err error) error {
+	var conflicts *repo.Conflicts
+	if errors.As(err, &conflicts) {
+		return fault.New(fault.KindOf(err), "sandbox %s and the branch changed the same, and nothing was touched", c.rec.Name).Because(conflicts).
+			WithHint("bring the sandbox to where the branch is now: coppice rebase %s; or resolve it yourself: git merge %.12s", c.rec.Name, c.work)
+	}
+	return err
+}
+
+// applyRecord tells of what is applied.
+func (e *Engine) applyRecord(c *collected, way repo.Way, now repo.Applied) format.Body {
+	out := &format.Apply{Changes: int64(len(now.Changes)), Old: string(now.Old), Onto: string(now.Ref), Repo: e.clean(c.repo.Top), Way: string(way), Work: string(c.work)}
+	if way != repo.Patch {
+		out.New = string(now.New)
+	}
+	room := maxRecordNames
+	for i, m := range now.Marks {
+		if i > 0 && m.Path == now.Marks[i-1].Path {
+			continue
+		}
+		p := e.clean(m.Path)
+		if room -= written(p); room < 0 {
+			out.Marks = append(out.Marks, fmt.Sprintf("... and %d more", len(now.Marks)-i))
+			break
+		}
+		out.Marks = append(out.Marks, p)
+	}
+	return out
+}
+
+// neverApplied reports that what a record tells did not come about, after a crash. Nothing
+// is known where only files changed, which the next apply puts back if they were not all
+// written, or where the repository is not there.
+func (e *Engine) neverApplied(ctx context.Context, rec *meta.Sandbox, b *format.Apply) bool {
+	onto, err := repo.ParseRef(b.Onto)
+	if b.New == "" || err != nil {
+		return false
+	}
+	r, err := e.repoOf(ctx, rec)
+	if err != nil {
+		return false
+	}
+	had, err := r.Had(ctx, onto, repo.OID(b.New))
+	return err == nil && !had
+}

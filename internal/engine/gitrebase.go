@@ -1,0 +1,273 @@
+//go:build linux
+
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/proposal"
+	"github.com/coppice-dev/coppice/internal/repo"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// insideRebase runs inside: it puts what HEAD has and OLD does not onto NEW, and prints the
+// paths that are to be resolved, each with a zero byte behind it. A HEAD that does not stand on
+// OLD, as after a checkout of a snapshot from before an earlier rebase, stands on what it has in
+// common with NEW.
+const insideRebase = `top=$1 new=$2 old=$3 name=$4 email=$5
+command -v git >/dev/null 2>&1 || exit 69
+cd / && [ -d "$top" ] || exit 66
+at() { git -c safe.directory='*' -C "$top" "$@"; }
+at rev-parse -q --verify 'HEAD^{commit}' >/dev/null || exit 66
+at cat-file -e "$new^{commit}" 2>/dev/null || exit 65
+at merge-base --is-ancestor "$old" HEAD 2>/dev/null || old=$new
+at config user.name >/dev/null || { GIT_COMMITTER_NAME=$name; export GIT_COMMITTER_NAME; }
+at config user.email >/dev/null || { GIT_COMMITTER_EMAIL=$email; export GIT_COMMITTER_EMAIL; }
+GIT_EDITOR=: GIT_SEQUENCE_EDITOR=: at rebase --autostash --onto "$new" "$old" >&2
+code=$?
+at diff --name-only --diff-filter=U -z
+exit $code`
+
+// wasRef holds a commit that a sandbox stood on before it was rebased: its older snapshots
+// need it.
+func wasRef(id timeline.SandboxID, commit string) repo.Ref { return boxRef(id, "was", commit) }
+
+// Rebase puts what a sandbox did in its repository onto another commit of it, by the git that
+// is inside. Where that does not work, the sandbox goes back to the snapshot of before, unless
+// conflicts are to be kept. A sandbox in which something runs is Conflict, as are conflicts.
+// Forks of it keep their base.
+func (e *Engine) Rebase(ctx context.Context, name string, req wire.RebaseRequest) (res wire.Rebased, err error) {
+	rec, err := e.DB.Sandbox(ctx, name)
+	if err != nil {
+		return res, err
+	}
+	r, err := e.repoOf(ctx, &rec)
+	if err != nil {
+		return res, err
+	}
+	s := e.sandbox(rec.ID)
+	select { // nothing is taken out meanwhile
+	case <-s.collecting:
+	case <-ctx.Done():
+		return res, context.Cause(ctx)
+	}
+	defer func() { s.collecting <- struct{}{} }()
+	b := &rebasing{e: e, rec: rec, repo: r}
+	if err := b.aim(ctx, req.Onto); err != nil {
+		return res, err
+	}
+	if err := b.keepPresent(ctx); err != nil {
+		return res, err
+	}
+	if err := b.run(ctx); err != nil {
+		return res, errors.Join(err, b.goBack(ctx))
+	}
+	if len(b.paths) > 0 && !req.KeepConflicts {
+		return res, errors.Join(b.conflict(), b.goBack(ctx))
+	}
+	s.collected = nil // what was taken out stood on the old base
+	return b.settle(ctx)
+}
+
+// rebasing is a rebase under way.
+type rebasing struct {
+	e    *Engine
+	rec  meta.Sandbox
+	repo *repo.Repo
+
+	onto   repo.OID
+	from   string // the branch that onto is the tip of, by its short name, or ""
+	before timeline.SnapshotID
+	paths  []string // that are to be resolved
+}
+
+// aim finds the new base.
+func (b *rebasing) aim(ctx context.Context, onto string) (err error) {
+	have := b.rec.Repo
+	if have.Start != have.Base {
+		return fault.New(fault.Unsupported, "sandbox %s began with changes that were not committed, which would be taken for its own", b.rec.Name).
+			WithHint("commit them, make another sandbox, and take over what this one did: coppice diff %s", b.rec.Name)
+	}
+	if onto == "" && have.From == "" {
+		return fault.New(fault.Invalid, "sandbox %s did not begin at the tip of a branch", b.rec.Name).WithHint("say where it is to go: coppice rebase %s --onto REV", b.rec.Name)
+	}
+	rev := onto
+	if rev == "" {
+		rev = "refs/heads/" + have.From
+	}
+	if b.onto, err = b.repo.Commit(ctx, rev); err != nil {
+		return err
+	}
+	b.from = have.From
+	if onto == "" {
+		return nil
+	}
+	b.from = ""
+	ref, err := repo.ParseBranch(onto)
+	if err != nil {
+		return nil //nolint:nilerr // it is another kind of revision
+	}
+	refs, err := b.repo.Refs(ctx, ref)
+	if refs[ref] == b.onto {
+		b.from = onto
+	}
+	return err
+}
+
+// keepPresent takes a snapshot of a sandbox in which nothing runs.
+func (b *rebasing) keepPresent(ctx context.Context) error {
+	box, _, err := b.e.liveNow(ctx, string(b.rec.ID), "rebasing")
+	if err != nil {
+		return err
+	}
+	procs := len(b.e.openIn(b.rec.ID))
+	if box != nil {
+		n, err := box.Procs(ctx)
+		if err != nil && !fault.Is(err, fault.Unavailable) {
+			return err
+		}
+		procs = max(procs, n)
+	}
+	if procs > 0 {
+		return fault.New(fault.Conflict, "something runs in sandbox %s, under which its files would change", b.rec.Name).
+			WithHint("wait until it has ended (coppice ps %s), or end it: coppice stop %[1]s", b.rec.Name)
+	}
+	kept, err := b.e.Commit(ctx, string(b.rec.ID), "before a rebase")
+	b.before = timeline.SnapshotID(kept.Head)
+	return err
+}
+
+// run has the sandbox's git do it. The new base is held before.
+func (b *rebasing) run(ctx context.Context) error {
+	if err := b.holdBase(ctx); err != nil {
+		return err
+	}
+	who := b.e.person(ctx, b.repo)
+	out := &listener{}
+	x, err := b.e.Exec(ctx, string(b.rec.ID), wire.ExecRequest{
+		Cmd: []string{"/bin/sh", "-c", insideRebase, "coppice", b.rec.Repo.Top, string(b.onto), b.rec.Repo.Base, who.Name, who.Email},
+		Dir: "/", TimeoutMS: collectTime.Milliseconds(), Label: "coppice: rebase",
+	}, out)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return err
+	case x.Code == exitNoBase:
+		return fault.New(fault.Conflict, "sandbox %s does not see commit %s", b.rec.Name, b.onto).WithHint("make another one there: coppice create --at %s", b.onto[:12])
+	}
+	list, said := out.heard()
+	for p := range strings.SplitSeq(list, "\x00") {
+		if p != "" {
+			b.paths = append(b.paths, proposal.Path(p))
+		}
+	}
+	b.paths = slices.Compact(b.paths)
+	if x.Code != 0 && len(b.paths) == 0 {
+		return b.failed(x, said)
+	}
+	return nil
+}
+
+// failed says why git did not begin, or did not end.
+func (b *rebasing) failed(x wire.Exit, said string) error {
+	if x.Code == exitNoGit || x.Code == exitNoRepo || x.TimedOut || x.Limit != "" {
+		return gitFailed(&b.rec, x, said)
+	}
+	return fault.New(fault.Conflict, "git in sandbox %s does not rebase it: %s", b.rec.Name, said).
+		WithHint("it is as it was; mend what git says, there: coppice shell %s", b.rec.Name)
+}
+
+// conflict says what is to be resolved.
+func (b *rebasing) conflict() error {
+	return fault.New(fault.Conflict, "both sides changed the same").Because(&repo.Conflicts{Paths: b.paths}).
+		WithHint("it is as it was; to resolve them in it: coppice rebase %s --keep-conflicts", b.rec.Name)
+}
+
+// goBack brings the sandbox to the snapshot of before. What is there now stays in its history.
+func (b *rebasing) goBack(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	_, err := b.e.Checkout(ctx, string(b.rec.ID), wire.CheckoutRequest{Node: string(b.before)})
+	return errors.Join(fault.Wrap(err, "bring sandbox %s back to what it was, which is snapshot %s", b.rec.Name, b.before), b.letGo(ctx, string(b.onto)))
+}
+
+// settle records the new base.
+func (b *rebasing) settle(ctx context.Context) (res wire.Rebased, err error) {
+	ctx = context.WithoutCancel(ctx)
+	old, moved := b.rec.Repo.Base, b.rec.Repo.Base != string(b.onto)
+	if moved {
+		was := wasRef(b.rec.ID, old)
+		if refs, err := b.repo.Refs(ctx, was); err != nil {
+			return res, err
+		} else if refs[was] == "" {
+			if err := b.repo.SetRef(ctx, was, repo.OID(old), "", "coppice: sandbox "+b.rec.Name+" began here"); err != nil {
+				return res, err
+			}
+		}
+	}
+	done, err := b.e.undertake(ctx, b.e.drafts(ctx, &b.rec, byDaemon(&format.Rebase{From: old, To: string(b.onto), Snapshot: string(b.before), Conflicts: int64(len(b.paths))})...))
+	if err != nil {
+		return res, err
+	}
+	err = b.e.DB.UpdateSandbox(ctx, b.rec.ID, func(r *meta.Sandbox) error {
+		to := *r.Repo
+		to.Base, to.Start, to.From = string(b.onto), string(b.onto), b.from
+		r.Repo = &to
+		return nil
+	})
+	if done(err); err != nil {
+		return res, err
+	}
+	if b.rec, err = b.e.DB.Sandbox(ctx, string(b.rec.ID)); err != nil {
+		return res, err
+	}
+	res = wire.Rebased{Repo: *wireRepo(b.rec.Repo), Old: old, Before: string(b.before), Head: string(b.rec.Head), Moved: moved, Conflicts: b.paths}
+	return res, b.letGo(ctx, old)
+}
+
+// listener is the client's end of a command: what it prints is kept, up to a bound, and the
+// end of what it complains of.
+type listener struct {
+	mu   sync.Mutex
+	list bytes.Buffer // guarded by mu
+	said tail         // guarded by mu
+}
+
+// maxList is how much of the output of a command is kept, in bytes.
+const maxList = 1 << 20
+
+// Read ends the input: nobody types.
+func (*listener) Read([]byte) (int, error) { return (&audience{}).Read(nil) }
+
+// Write takes one frame.
+func (l *listener) Write(p []byte) (int, error) {
+	t, payload, err := wire.ReadFrame(bytes.NewReader(p), nil)
+	if err != nil {
+		return 0, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch t {
+	case wire.FrameStdout:
+		l.list.Write(payload[:min(len(payload), maxList-l.list.Len())])
+	case wire.FrameStderr:
+		l.said.add(payload)
+	}
+	return len(p), nil
+}
+
+// heard gives the output, and the end of the complaints as one line without control bytes.
+func (l *listener) heard() (list, said string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.list.String(), clean(strings.Join(strings.Fields(end(string(l.said))), " "))
+}

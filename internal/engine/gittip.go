@@ -1,0 +1,213 @@
+//go:build linux
+
+package engine
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/repo"
+)
+
+// insideGit runs inside: it prints the commit that HEAD is, and then, where that has
+// something that BASE and HAVE do not, a bundle of it. Whether HAVE is known inside, after
+// a rewind, is for inside to know.
+const insideGit = `top=$1 base=$2 have=$3
+command -v git >/dev/null 2>&1 || exit 69
+cd "$top" || exit 66
+at() { env -i PATH="$PATH" HOME="${HOME:-/}" LC_ALL=C GIT_NO_REPLACE_OBJECTS=1 git -c safe.directory='*' "$@"; }
+head=$(at rev-parse -q --verify 'HEAD^{commit}') || exit 66
+echo "$head"
+[ -n "$base" ] || exit 0
+if [ -z "$have" ] || ! at cat-file -e "$have^{commit}" 2>/dev/null; then have=$base; fi
+new=$(at rev-list -n 1 "$head" "^$base" "^$have") || exit 65
+[ -z "$new" ] || at bundle create - HEAD "^$base" "^$have"`
+
+// What insideGit ends with, as sysexits(3) has it.
+const (
+	exitNoGit  = 69
+	exitNoRepo = 66
+	exitNoBase = 65
+)
+
+// collectTime is how long git may take inside.
+const collectTime = 10 * time.Minute
+
+// takeTip takes the commits out, and gives the one that HEAD is.
+func (e *Engine) takeTip(ctx context.Context, c *collected, old repo.OID) (tip repo.OID, err error) {
+	base := repo.OID(c.rec.Repo.Base)
+	err = e.gitInside(ctx, &c.rec, []string{string(base), string(old)}, func(head repo.OID, bundle *bufio.Reader) error {
+		tip = head
+		var known []repo.OID
+		if old != "" {
+			known = []repo.OID{old}
+		}
+		if _, err := bundle.Peek(1); err == nil {
+			got, err := c.repo.Accept(ctx, repo.Accept{Bundle: bundle, Base: base, Have: known, To: boxRef(c.rec.ID, refTip), Old: old, Message: "coppice: taken out of " + c.rec.Name})
+			tip = got.Tip
+			return err
+		}
+		given, err := c.repo.Within(ctx, head, append(known, base)...)
+		if err == nil && !given {
+			err = fault.New(fault.Invalid, "the sandbox says that it is at commit %s, which does not come out of it", head)
+		}
+		if err != nil {
+			return err
+		}
+		return c.repo.SetRef(ctx, boxRef(c.rec.ID, refTip), head, old, "coppice: taken out of "+c.rec.Name)
+	})
+	return tip, err
+}
+
+// askHead asks which commit HEAD is.
+func (e *Engine) askHead(ctx context.Context, rec *meta.Sandbox) (head repo.OID, err error) {
+	err = e.gitInside(ctx, rec, []string{"", ""}, func(h repo.OID, _ *bufio.Reader) error {
+		head = h
+		return nil
+	})
+	return head, err
+}
+
+// gitInside runs insideGit, as a command like any other, and has take read what it prints.
+// What take fails with ends it.
+func (e *Engine) gitInside(ctx context.Context, rec *meta.Sandbox, args []string, take func(head repo.OID, rest *bufio.Reader) error) error {
+	pr, pw := io.Pipe()
+	top, dir := rec.Repo.Top, "/"
+	if rec.Tier == tierWorkspace {
+		top, dir = ".", "" // commands begin in the work tree
+	}
+	req := wire.ExecRequest{Cmd: append([]string{"/bin/sh", "-c", insideGit, "coppice", top}, args...), Dir: dir,
+		TimeoutMS: collectTime.Milliseconds(), Label: "coppice: take out what was done"}
+	out := &outlet{w: pw}
+	var exit wire.Exit
+	var err error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		exit, err = e.Exec(ctx, string(rec.ID), req, out)
+		pw.Close()
+	}()
+	br := bufio.NewReader(pr)
+	head, terr := readHead(br)
+	if terr == nil {
+		terr = take(head, br)
+	}
+	pr.CloseWithError(errUnread)
+	if id := out.id(); terr != nil && id != "" {
+		cctx := context.WithoutCancel(ctx)
+		if cerr := e.CancelExec(cctx, string(rec.ID), id); cerr != nil && !fault.Is(cerr, fault.NotFound) {
+			e.Logger.Warn("git runs on in a sandbox", "sandbox", rec.Name, "err", cerr)
+		}
+	}
+	<-ended
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return err
+	case exit.Code != 0 && (terr == nil || !exit.TimedOut && exit.Signal == ""):
+		return gitFailed(rec, exit, out.told())
+	}
+	return terr
+}
+
+// errUnread is what the pipe of a command is closed with when nobody reads on.
+var errUnread = errors.New("not read any more")
+
+// readHead reads the first line.
+func readHead(br *bufio.Reader) (repo.OID, error) {
+	l, err := br.ReadSlice('\n')
+	if err != nil {
+		return "", fault.New(fault.Invalid, "git in the sandbox does not say what HEAD is").Because(err)
+	}
+	return repo.ParseOID(strings.TrimSuffix(string(l), "\n"))
+}
+
+// gitFailed says why git inside did not do it.
+func gitFailed(rec *meta.Sandbox, exit wire.Exit, said string) error {
+	switch {
+	case exit.Code == exitNoGit, exit.Code == 127, exit.Code == 126:
+		return fault.New(fault.Unsupported, "sandbox %s has no git, which has to write its commits", rec.Name).
+			WithHint("install it there: coppice exec %s --user root -- apt-get install git; or use a base that has it", rec.Name)
+	case exit.Code == exitNoRepo:
+		return fault.New(fault.Conflict, "%s is no repository with a commit any more in sandbox %s", rec.Repo.Top, rec.Name).
+			WithHint("go back to where it was one: coppice log %s, then coppice checkout %[1]s REF", rec.Name)
+	case exit.Code == exitNoBase:
+		return fault.New(fault.Conflict, "%s is not the repository any more that sandbox %s began with", rec.Repo.Top, rec.Name).
+			WithHint("go back to where it was: coppice log %s, then coppice checkout %[1]s REF", rec.Name)
+	case exit.Limit != "":
+		return fault.New(fault.Conflict, "git in sandbox %s came to the limit %s", rec.Name, exit.Limit).WithHint("make it larger, or make smaller commits")
+	case exit.TimedOut:
+		return fault.New(fault.Conflict, "git in sandbox %s took longer than %s", rec.Name, collectTime)
+	}
+	f := fault.New(fault.Invalid, "git in sandbox %s does not write its commits: it ended with %d", rec.Name, exit.Code)
+	if said != "" {
+		f = f.Because(errors.New(said))
+	}
+	return f.WithHint("look at it there: coppice exec %s -- git -C %s fsck", rec.Name, rec.Repo.Top)
+}
+
+// outlet takes the frames of a command: its output goes to a pipe, and of its errors the
+// beginning is kept.
+type outlet struct {
+	w *io.PipeWriter
+
+	mu   sync.Mutex
+	exec string // guarded by mu
+	said []byte // guarded by mu
+}
+
+// Read ends the input: nobody types.
+func (*outlet) Read([]byte) (int, error) { return 0, io.EOF }
+
+// Write takes one frame.
+func (o *outlet) Write(p []byte) (int, error) {
+	t, payload, err := wire.ReadFrame(bytes.NewReader(p), nil)
+	if err != nil {
+		return 0, err
+	}
+	switch t {
+	case wire.FrameStarted:
+		var x wire.Started
+		if err := decode(payload, &x); err != nil {
+			return 0, err
+		}
+		o.mu.Lock()
+		o.exec = x.Exec
+		o.mu.Unlock()
+	case wire.FrameStdout:
+		if _, err := o.w.Write(payload); err != nil {
+			return 0, err
+		}
+	case wire.FrameStderr:
+		o.mu.Lock()
+		o.said = append(o.said, payload[:min(len(payload), max(0, maxSaid-len(o.said)))]...)
+		o.mu.Unlock()
+	}
+	return len(p), nil
+}
+
+// maxSaid is how much of git's errors is told.
+const maxSaid = 1 << 10
+
+func (o *outlet) id() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.exec
+}
+
+// told is the beginning of what it said, as one line without control bytes.
+func (o *outlet) told() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return strings.Join(strings.Fields(clean(string(o.said))), " ")
+}

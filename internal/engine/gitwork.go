@@ -1,0 +1,244 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/repo"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/undo"
+)
+
+// takeWork makes a commit of what is not committed in the snapshot that c is of. It looks
+// at the paths that can differ alone: those that changed on the disk since the sandbox
+// began, and those that its commits changed.
+func (e *Engine) takeWork(ctx context.Context, c *collected, old repo.OID) (err error) {
+	var cleanup undo.Stack
+	defer cleanup.Run(&err)
+	dir, err := os.MkdirTemp(e.Repos.Scratch(), "work-")
+	if err != nil {
+		return fault.Wrap(err, "make room for what is not committed")
+	}
+	cleanup.Push(func() error { return fault.Wrap(os.RemoveAll(dir), "clear away what is not committed") })
+	tree, err := os.OpenRoot(dir)
+	if err != nil {
+		return fault.Wrap(err, "make room for what is not committed")
+	}
+	cleanup.Push(tree.Close)
+	committed, err := c.repo.Diff(ctx, repo.DiffOptions{From: c.start, To: c.tip})
+	if err != nil {
+		return err
+	}
+	paths, err := e.layOut(ctx, c, committed, tree)
+	if err != nil {
+		return err
+	}
+	to := boxRef(c.rec.ID, refWork)
+	if c.work = c.tip; len(paths) == 0 {
+		return c.repo.SetRef(ctx, to, c.work, old, "coppice: all is committed in "+c.rec.Name)
+	}
+	got, err := c.repo.Snapshot(ctx, repo.Snapshot{Base: c.tip, Tree: tree, Paths: paths, Author: e.person(ctx, c.repo),
+		Message: "Not committed in sandbox " + c.rec.Name, To: to, Old: old})
+	c.work, c.skipped = got.Commit, got.Skipped
+	return err
+}
+
+// layOut copies what can differ into a tree of ours, and gives the paths.
+func (e *Engine) layOut(ctx context.Context, c *collected, committed []repo.Change, tree *os.Root) ([]string, error) {
+	e.shape.RLock() // the layers stay
+	defer e.shape.RUnlock()
+	top := c.rec.Repo.Top
+	if c.rec.Tier == tierWorkspace {
+		top = "/" // the work tree is all that there is
+	}
+	now, changed, err := e.changedBelow(ctx, &c.rec, c.snapshot, top)
+	if err != nil {
+		return nil, fault.Wrap(err, "find what changed")
+	}
+	o := &outlay{view: now, top: top, tree: tree, seen: map[string]bool{}, laid: map[string]bool{}, left: repo.DefaultLimits.Total}
+	for _, ch := range committed {
+		o.add(ch.Path)
+	}
+	for _, ch := range changed {
+		if p := strings.TrimPrefix(strings.TrimPrefix(ch.Path, o.top), "/"); p != "" && (ch.Type != "dir" || ch.Kind == layer.Removed || ch.Was != "dir" && ch.Was != "") {
+			o.add(p)
+		}
+	}
+	if len(o.paths) > repo.DefaultLimits.Changes {
+		return nil, fault.New(fault.Invalid, "more than %d paths differ", repo.DefaultLimits.Changes).
+			WithHint("have git ignore what is made, as in: echo build/ >>.gitignore")
+	}
+	for _, p := range o.paths {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if err := o.put(p); err != nil {
+			return nil, fault.Wrap(err, "copy what is not committed")
+		}
+	}
+	return o.paths, nil
+}
+
+// changedBelow gives the files of a snapshot, and the paths at or below one of them that
+// differ from what the sandbox began with. The caller holds shape.
+func (e *Engine) changedBelow(ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID, top string) (*layer.View, []layer.Change, error) {
+	h, err := e.history(ctx, rec)
+	if err != nil {
+		return nil, nil, err
+	}
+	var parts []rootspec.Part
+	if e.presented(rec) {
+		drv, live, err := e.live(ctx, rec)
+		if err != nil {
+			return nil, nil, err
+		}
+		if parts, err = drv.Parts(live); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, err
+		}
+	}
+	before, _, err := e.stack(ctx, rec, began(h, at))
+	if err != nil {
+		return nil, nil, err
+	}
+	after, _, err := e.stack(ctx, rec, at)
+	if err != nil {
+		return nil, nil, err
+	}
+	var touched []rootspec.Part
+	for _, dir := range difference(before.Layers, after.Layers) {
+		touched = append(touched, rootspec.Part{Dir: dir, Path: "/"})
+	}
+	now := e.Layers.View(after, inside(parts)...)
+	changes, err := layer.Changes(ctx, e.Layers.View(before, inside(parts)...), now, touched, layer.DiffOptions{Paths: []string{top}})
+	return now, changes, err
+}
+
+// began gives the snapshot that a sandbox began with; of a fork, the one that it was
+// forked from began with.
+func began(h *timeline.History, at timeline.SnapshotID) timeline.SnapshotID {
+	line := append([]timeline.SnapshotID{at}, h.Ancestors(at)...)
+	i := slices.IndexFunc(line, func(id timeline.SnapshotID) bool { return h.Snapshots[id].Cause == timeline.CauseImport })
+	if i < 0 {
+		return line[len(line)-1]
+	}
+	return line[i]
+}
+
+// outlay lays files of a snapshot out in a directory of ours. What is a link stays one,
+// and none is followed.
+type outlay struct {
+	view *layer.View
+	top  string // where in the view the tree begins
+	tree *os.Root
+
+	paths []string
+	seen  map[string]bool // of paths
+	laid  map[string]bool // files that are copied, and directories whose own files were looked at
+	left  int64           // bytes that may still be copied
+}
+
+// add notes a path, unless it lies in a git directory, which is nobody's business here.
+func (o *outlay) add(p string) {
+	if !o.seen[p] && !strings.Contains("/"+p+"/", "/.git/") {
+		o.seen[p] = true
+		o.paths = append(o.paths, p)
+	}
+}
+
+// put copies one path, and from the directories above it what says which files are ignored
+// and that one is a repository of its own.
+func (o *outlay) put(p string) error {
+	if err := o.above(path.Dir(p)); err != nil {
+		return err
+	}
+	entry, err := o.view.Lookup(path.Join(o.top, p))
+	if fault.Is(err, fault.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	switch entry.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return o.file(p, &entry)
+	case unix.S_IFLNK:
+		if err := o.tree.MkdirAll(path.Dir(p), 0o700); err != nil {
+			return err
+		}
+		return o.tree.Symlink(entry.Link, p)
+	case unix.S_IFDIR:
+		return o.tree.MkdirAll(p, 0o700)
+	}
+	return nil
+}
+
+// above copies of directories what says which files in them are ignored, and notes where
+// one is a repository of its own.
+func (o *outlay) above(dir string) error {
+	for ; !o.laid[dir]; dir = path.Dir(dir) {
+		o.laid[dir] = true
+		rules := path.Join(dir, ".gitignore")
+		entry, err := o.view.Lookup(path.Join(o.top, rules))
+		if err == nil && entry.Mode&unix.S_IFMT == unix.S_IFREG && entry.Size <= maxRules {
+			err = o.file(rules, &entry)
+		}
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			return err
+		}
+		if dir == "." {
+			return nil
+		}
+		_, err = o.view.Lookup(path.Join(o.top, dir, ".git"))
+		if err == nil {
+			err = o.tree.MkdirAll(path.Join(dir, ".git"), 0o700)
+		}
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxRules is how large a file is at most that says which others are ignored, in bytes.
+const maxRules = 1 << 20
+
+// file copies a regular file. Of its mode counts whether it can be executed.
+func (o *outlay) file(p string, entry *layer.Entry) (err error) {
+	if o.laid[p] {
+		return nil
+	}
+	o.laid[p] = true
+	limits := repo.DefaultLimits
+	if o.left -= entry.Size; entry.Size > limits.Object || o.left < 0 {
+		return fault.New(fault.Invalid, "%q has %d bytes: one file may have %d, and all together %d", clean(p), entry.Size, limits.Object, limits.Total).
+			WithHint("have git ignore it, as in: echo /%s >>.gitignore", clean(p))
+	}
+	if err := o.tree.MkdirAll(path.Dir(p), 0o700); err != nil {
+		return err
+	}
+	from, err := o.view.Open(entry.Path)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := o.tree.OpenFile(p, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600|os.FileMode(entry.Mode&0o100))
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, from)
+	return errors.Join(err, to.Close())
+}

@@ -1,0 +1,302 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/proposal"
+	"github.com/coppice-dev/coppice/internal/repo"
+)
+
+// A proposal is two references of the user's repository: refs/heads/coppice/NAME, which is
+// what was done, and refs/coppice/proposals/NAME, whose commits have the files that package
+// proposal names, each with the proposal before it as its parent. The second is set first: so
+// who was killed between the two proposes again.
+
+// proposalRef holds the newest proposal of a sandbox, by its name.
+func proposalRef(name string) repo.Ref { return repo.Ref("refs/coppice/proposals/" + name) }
+
+// maxTitle is how long a title may be, in bytes.
+const maxTitle = 200
+
+// Propose takes what a sandbox did out of it, runs the tests that are asked for in forks, and
+// hands it to a reviewer. What is refused has set no reference. A branch on which somebody
+// else worked since, or that is checked out, is Conflict.
+func (e *Engine) Propose(ctx context.Context, name string, req wire.ProposeRequest) (res wire.Proposed, err error) {
+	if err := proposable(req); err != nil {
+		return res, err
+	}
+	c, err := e.collect(ctx, name)
+	if err != nil {
+		return res, err
+	}
+	if req.Work != "" && req.Work != string(c.work) {
+		return res, fault.New(fault.Conflict, "sandbox %s has changed since it was looked at", c.rec.Name).WithHint("look again: coppice diff %s", c.rec.Name)
+	}
+	p := &proposing{e: e, collected: c, req: req}
+	if err := p.look(ctx); err != nil {
+		return res, err
+	}
+	if err := p.test(ctx); err != nil {
+		return res, err
+	}
+	if err := p.hand(ctx); err != nil {
+		return res, err
+	}
+	return p.result(), nil
+}
+
+// proposable checks a request.
+func proposable(req wire.ProposeRequest) error {
+	switch {
+	case len(req.Title) > maxTitle || strings.ContainsFunc(req.Title, func(r rune) bool { return !unicode.IsPrint(r) }):
+		return fault.New(fault.Invalid, "the title is longer than %d bytes, or more than a line of text", maxTitle).WithHint("say in a few words what it is for: -m TITLE")
+	case len(req.Tests) > proposal.MaxTests:
+		return fault.New(fault.Invalid, "%d tests: the limit is %d", len(req.Tests), proposal.MaxTests).WithHint("put some into one command")
+	case req.TimeoutMS < 0:
+		return fault.New(fault.Invalid, "a negative timeout").WithHint("give a number of milliseconds, or 0 for none")
+	}
+	for _, t := range req.Tests {
+		if strings.TrimSpace(t) == "" || strings.ContainsRune(t, 0) {
+			return fault.New(fault.Invalid, "a test is empty or has a zero byte").WithHint("as in: --test \"make test\"")
+		}
+	}
+	return nil
+}
+
+// proposing is a proposal in the making.
+type proposing struct {
+	*collected
+	e   *Engine
+	req wire.ProposeRequest
+
+	branch  repo.Ref
+	old     repo.OID // what the branch is
+	before  repo.OID // the proposal before
+	changes []repo.Change
+	marks   []repo.Mark
+	tests   []wire.Trial
+
+	made     *proposal.Proposal
+	proposal repo.OID
+}
+
+// look finds out what is proposed, and whether it may be.
+func (p *proposing) look(ctx context.Context) (err error) {
+	if p.work == p.start {
+		return fault.New(fault.Conflict, "nothing differs from what sandbox %s began with", p.rec.Name).WithHint("look for yourself: coppice diff %s", p.rec.Name)
+	}
+	if p.branch, err = branchOf(p.rec.Name); err != nil {
+		return err
+	}
+	if err := p.free(ctx); err != nil {
+		return err
+	}
+	if p.changes, err = p.repo.Diff(ctx, repo.DiffOptions{From: p.start, To: p.work, Renames: true, Stat: true}); err != nil {
+		return err
+	}
+	if p.marks, err = p.repo.Marks(ctx, p.changes); err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(p.marks, func(m repo.Mark) bool { return !p.trusted(m) }); p.req.Guard && i >= 0 {
+		left := slices.DeleteFunc(slices.Clone(p.marks), p.trusted)
+		return fault.New(fault.Denied, "the forge, or who fetches it, would run or trust what is pushed").Because(&repo.Untrusted{Marks: left}).
+			WithHint("look at each of them, then trust it: --trust %s", proposal.Path(left[0].Path))
+	}
+	return nil
+}
+
+// trusted reports whether the request says that somebody has looked at a mark.
+func (p *proposing) trusted(m repo.Mark) bool {
+	return p.req.TrustAll || slices.Contains(p.req.Trust, m.Path) || slices.ContainsFunc(p.req.TrustRaw, func(b []byte) bool { return string(b) == m.Path })
+}
+
+// free finds what the references are, and refuses a branch that is not as a proposal of this
+// sandbox left it: somebody has worked on it, or it is somebody else's.
+func (p *proposing) free(ctx context.Context) error {
+	refs, err := p.repo.Refs(ctx, p.branch)
+	if err != nil {
+		return err
+	}
+	p.old = refs[p.branch]
+	if refs, err = p.repo.Refs(ctx, proposalRef(p.rec.Name)); err != nil {
+		return err
+	}
+	p.before = refs[proposalRef(p.rec.Name)]
+	if err := p.repo.Settable(ctx, p.branch, p.old); err != nil || p.old == "" {
+		return err
+	}
+	ours, err := p.proposedBefore(ctx)
+	if err == nil && !ours {
+		err = fault.New(fault.Conflict, "branch %s is not what sandbox %s proposed last: somebody has worked on it", p.branch.Short(), p.rec.Name).
+			WithHint("keep it under another name, then propose again: git branch -m %s NAME", p.branch.Short())
+	}
+	return err
+}
+
+// proposedBefore reports whether the branch is at what this sandbox proposed last, or before
+// that: whoever was killed between the two references has set the first alone.
+func (p *proposing) proposedBefore(ctx context.Context) (bool, error) {
+	at := p.before
+	for range 2 {
+		if at == "" {
+			return false, nil
+		}
+		last, err := p.e.readProposal(ctx, p.repo, at)
+		if err != nil {
+			return false, fault.Wrap(err, "read the last proposal of %s, in %s", p.rec.Name, proposalRef(p.rec.Name))
+		}
+		if last.Sandbox == string(p.rec.ID) && last.Work == string(p.old) {
+			return true, nil
+		}
+		parents, err := p.repo.Parents(ctx, at)
+		if err != nil || len(parents) == 0 {
+			return false, err
+		}
+		at = parents[0]
+	}
+	return false, nil
+}
+
+// readProposal reads what a proposal's commit says, which anybody may have made.
+func (e *Engine) readProposal(ctx context.Context, r *repo.Repo, commit repo.OID) (*proposal.Proposal, error) {
+	var b strings.Builder
+	if err := r.ReadFile(ctx, commit, proposal.FileProposal, proposal.Limit(proposal.FileProposal), &b); err != nil {
+		return nil, err
+	}
+	return proposal.Decode([]byte(b.String()))
+}
+
+// test runs the tests, one after the other, each in a fork of what is proposed.
+func (p *proposing) test(ctx context.Context) error {
+	c := p.e.redactor(ctx, &p.rec)
+	for _, cmd := range p.req.Tests {
+		t, err := p.e.trial(ctx, &p.rec, wire.TrialRequest{Cmd: cmd, At: string(p.snapshot), TimeoutMS: p.req.TimeoutMS})
+		if err != nil {
+			return err
+		}
+		t.Cmd, t.Tail = c.text(t.Cmd), c.text(t.Tail)
+		p.tests = append(p.tests, t)
+	}
+	return nil
+}
+
+// hand records that it is proposed, writes the proposal, and sets the references. The ledger
+// that goes along has that record.
+func (p *proposing) hand(ctx context.Context) (err error) {
+	ctx = context.WithoutCancel(ctx)
+	done, err := p.e.undertake(ctx, p.e.drafts(ctx, &p.rec, byDaemon(&format.Propose{Base: p.rec.Repo.Base, Branch: string(p.branch), Changes: int64(len(p.changes)), Marks: int64(len(p.marks)),
+		Snapshot: string(p.snapshot), Start: string(p.start), Tip: string(p.tip), Work: string(p.work)})...))
+	if err != nil {
+		return err
+	}
+	defer func() { done(err) }()
+	policy, err := p.e.Policy(ctx, string(p.rec.ID))
+	if err != nil {
+		return err
+	}
+	text := p.e.redactor(ctx, &p.rec).text(policy.Text)
+	if p.made, err = p.describe(ctx, policy.Digest); err != nil {
+		return err
+	}
+	files, err := p.files(ctx, text)
+	defer func() { err = errors.Join(err, files.close()) }()
+	if err != nil {
+		return err
+	}
+	rec := repo.Record{Files: files.all, Message: fmt.Sprintf("Propose %s\n\n%s", p.rec.Name, p.req.Title), Author: p.e.person(ctx, p.repo), To: proposalRef(p.rec.Name), Old: p.before}
+	if p.before != "" {
+		rec.Parents = []repo.OID{p.before}
+	}
+	if p.proposal, err = p.repo.Record(ctx, rec); err != nil {
+		return fault.Wrap(err, "keep the proposal of %s", p.rec.Name)
+	}
+	return p.repo.SetRef(ctx, p.branch, p.work, p.old, "coppice: propose "+p.rec.Name)
+}
+
+// person is the user, or where git does not know who that is, we.
+func (e *Engine) person(ctx context.Context, r *repo.Repo) repo.Person {
+	who, err := r.User(ctx)
+	if err != nil {
+		return repo.Person{Name: "coppice", Email: "coppice@localhost"}
+	}
+	return who
+}
+
+// proposalFiles are the files of a proposal's commit, some of which lie in the scratch
+// directory until they are closed.
+type proposalFiles struct {
+	all     []repo.File
+	spooled []*os.File
+}
+
+func (f *proposalFiles) close() (err error) {
+	for _, s := range f.spooled {
+		err = errors.Join(err, s.Close())
+	}
+	return err
+}
+
+// files writes them. The caller closes them, also after an error.
+func (p *proposing) files(ctx context.Context, policy string) (*proposalFiles, error) {
+	f := &proposalFiles{}
+	said, err := proposal.Encode(p.made)
+	if err != nil {
+		return f, err
+	}
+	for name, text := range map[string][]byte{proposal.FileProposal: said, proposal.FileReport: proposal.Report(p.made, policy), proposal.FilePolicy: []byte(policy)} {
+		f.all = append(f.all, repo.File{Name: name, Content: strings.NewReader(string(text))})
+	}
+	err = f.spool(p.e.Repos.Scratch(), proposal.FilePatch, func(w io.Writer) error {
+		return p.repo.Patch(ctx, repo.DiffOptions{From: p.start, To: p.work, Renames: true}, w)
+	})
+	if err == nil {
+		err = f.spool(p.e.Repos.Scratch(), proposal.FileLedger, func(w io.Writer) error { return p.e.Ledger.Export(ctx, format.Sandbox(p.rec.ID), w) })
+	}
+	return f, err
+}
+
+// spool writes a file that may be large to the disk, where nobody finds it by a name.
+func (f *proposalFiles) spool(scratch, name string, write func(io.Writer) error) error {
+	s, err := os.CreateTemp(scratch, "proposal-")
+	if err != nil {
+		return fault.Wrap(err, "make room for %s", name)
+	}
+	f.spooled = append(f.spooled, s)
+	if err := os.Remove(s.Name()); err != nil {
+		return fault.Wrap(err, "make room for %s", name)
+	}
+	if err := write(s); err != nil {
+		return err
+	}
+	n, err := s.Seek(0, io.SeekCurrent)
+	if err == nil && n > proposal.Limit(name) {
+		return fault.New(fault.Invalid, "%s has %d bytes, and a proposal may have %d", name, n, proposal.Limit(name)).WithHint("propose it in parts")
+	}
+	if err == nil {
+		_, err = s.Seek(0, io.SeekStart)
+	}
+	f.all = append(f.all, repo.File{Name: name, Content: s})
+	return fault.Wrap(err, "write %s", name)
+}
+
+// result tells what was proposed.
+func (p *proposing) result() wire.Proposed {
+	s := p.made.Stat
+	return wire.Proposed{
+		Sandbox: p.rec.Name, Title: p.req.Title, Repo: *wireRepo(p.rec.Repo), Branch: p.branch.Short(), Ref: string(proposalRef(p.rec.Name)), Proposal: string(p.proposal),
+		Start: string(p.start), Tip: string(p.tip), Work: string(p.work), Snapshot: string(p.snapshot), Commits: p.made.Commits,
+		Files: s.Files, Added: s.Added, Deleted: s.Deleted, Marks: wireMarks(p.marks, p.trusted), Tests: p.tests, Summary: proposal.Summary(p.made),
+	}
+}

@@ -1,0 +1,185 @@
+//go:build linux
+
+package engine
+
+import (
+	"archive/tar"
+	"cmp"
+	"context"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/proposal"
+	"github.com/coppice-dev/coppice/internal/repo"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// describe says what is proposed.
+func (p *proposing) describe(ctx context.Context, policy string) (*proposal.Proposal, error) {
+	rec := &p.rec
+	out := &proposal.Proposal{
+		Schema: proposal.Schema, Name: rec.Name, Title: p.req.Title, Sandbox: string(rec.ID), Created: rec.Created.UTC(), Time: p.e.Now().UTC(),
+		Base: rec.Repo.Base, Start: string(p.start), Tip: string(p.tip), Work: string(p.work), Branch: p.branch.Short(), From: proposal.Text(rec.Repo.From),
+		Tier: rec.Tier, Policy: policy, Snapshot: string(p.snapshot),
+	}
+	n, err := p.repo.Count(ctx, p.start, p.work)
+	if err != nil {
+		return nil, err
+	}
+	out.Commits = n
+	for _, it := range rec.Enforced {
+		text := proposal.Text(cutOff(it.Name, it.Detail))
+		if it.State == wire.EnforcedOn {
+			out.Enforced = append(out.Enforced, text)
+		} else {
+			out.Lacking = append(out.Lacking, it.State+" "+text)
+		}
+	}
+	p.changed(out)
+	for _, t := range p.tests {
+		out.Tests = append(out.Tests, proposal.Test{Cmd: proposal.Text(t.Cmd), Code: t.Exit, MS: t.TimeMS, TimedOut: t.TimedOut, Output: proposal.Text(t.Tail)})
+	}
+	if err := p.recorded(ctx, out); err != nil {
+		return nil, err
+	}
+	return out, p.lived(ctx, out)
+}
+
+// cutOff is a name with what is said of it.
+func cutOff(name, detail string) string {
+	if detail == "" {
+		return name
+	}
+	return name + ": " + detail
+}
+
+// changed fills in what differs.
+func (p *proposing) changed(out *proposal.Proposal) {
+	s := &out.Stat
+	for _, c := range p.changes {
+		s.Files, s.Added, s.Deleted = s.Files+1, s.Added+c.Added, s.Deleted+c.Deleted
+		if len(out.Changes) == proposal.MaxChanges {
+			continue
+		}
+		ch := proposal.Change{Status: string(c.Status), Path: proposal.Path(c.Path), Binary: c.Binary, Added: c.Added, Deleted: c.Deleted}
+		if c.OldPath != "" {
+			ch.OldPath = proposal.Path(c.OldPath)
+		}
+		out.Changes = append(out.Changes, ch)
+	}
+	s.Marks, s.Skipped = len(p.marks), len(p.skipped)
+	for _, m := range p.marks[:min(len(p.marks), proposal.MaxMarks)] {
+		out.Marks = append(out.Marks, proposal.Mark{Path: proposal.Path(m.Path), Kind: string(m.Kind), Why: proposal.Text(m.Why)})
+	}
+	for _, k := range p.skipped[:min(len(p.skipped), proposal.MaxSkipped)] {
+		out.Skipped = append(out.Skipped, proposal.Skipped{Path: proposal.Path(k.Path), Why: proposal.Text(k.Why)})
+	}
+}
+
+// recorded fills in what the ledger tells.
+func (p *proposing) recorded(ctx context.Context, out *proposal.Proposal) error {
+	var told retelling
+	for r, err := range p.e.Ledger.Read(format.Sandbox(p.rec.ID), ledger.Filter{}) {
+		if err != nil || ctx.Err() != nil {
+			return cmp.Or(err, context.Cause(ctx))
+		}
+		told.hear(r)
+	}
+	told.into(out)
+	at, err := p.e.LedgerCheckpoint(ctx)
+	if err != nil {
+		return err
+	}
+	out.Ledger.Key = at.Key
+	out.Ledger.Origin, _, _ = strings.Cut(at.Key, "+")
+	return nil
+}
+
+// lived fills in the history.
+func (p *proposing) lived(ctx context.Context, out *proposal.Proposal) error {
+	h, err := p.e.history(ctx, &p.rec)
+	if err != nil {
+		return err
+	}
+	line, err := p.e.DB.Lineage(ctx, p.snapshot)
+	if err != nil {
+		return err
+	}
+	layers, err := p.e.DB.Layers(ctx)
+	if err != nil {
+		return err
+	}
+	digests := map[timeline.LayerID]string{}
+	for _, l := range layers {
+		if l.Sealed && !l.Merged {
+			digests[l.ID] = l.Digest
+		}
+	}
+	c := p.e.redactor(ctx, &p.rec)
+	out.Stat.Snapshots = len(h.Snapshots)
+	newest := h.Newest(proposal.MaxSnapshots)
+	slices.Reverse(newest)
+	for _, id := range newest {
+		s := h.Snapshots[id]
+		snap := proposal.Snapshot{ID: string(id), Parent: string(s.Parent), Cause: string(s.Cause), Message: proposal.Text(c.text(s.Message)), Time: s.Created.UTC()}
+		for _, r := range line.Routes[id] {
+			if d := digests[r.Layer]; d != "" {
+				snap.Layers = append(snap.Layers, d)
+			}
+		}
+		out.Snapshots = append(out.Snapshots, snap)
+	}
+	return nil
+}
+
+// ExportProposal writes the files of the newest proposal of a sandbox, as a tar archive.
+func (e *Engine) ExportProposal(ctx context.Context, name string, w io.Writer) error {
+	rec, err := e.DB.Sandbox(ctx, name)
+	if err != nil {
+		return err
+	}
+	r, err := e.repoOf(ctx, &rec)
+	if err != nil {
+		return err
+	}
+	refs, err := r.Refs(ctx, proposalRef(rec.Name))
+	if err != nil {
+		return err
+	}
+	commit := refs[proposalRef(rec.Name)]
+	if commit == "" {
+		return fault.New(fault.NotFound, "sandbox %s was not proposed", rec.Name).WithHint("do that first: coppice propose %s", rec.Name)
+	}
+	said, err := e.readProposal(ctx, r, commit)
+	if err != nil {
+		return err
+	}
+	return writeProposal(ctx, r, commit, said, w)
+}
+
+// writeProposal writes the files of a proposal's commit, which anybody may have made.
+func writeProposal(ctx context.Context, r *repo.Repo, commit repo.OID, said *proposal.Proposal, w io.Writer) error {
+	sizes, err := r.ReadRecord(ctx, commit)
+	if err != nil {
+		return err
+	}
+	tw := tar.NewWriter(w)
+	for _, name := range proposal.Names() {
+		size, there := sizes[name]
+		if !there || size > proposal.Limit(name) {
+			return fault.New(fault.Invalid, "%s is no proposal: %s is missing, or too long", commit, name)
+		}
+		if err := tw.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: size, ModTime: said.Time, Format: tar.FormatPAX}); err != nil {
+			return fault.Wrap(err, "write %s", name)
+		}
+		if err := r.ReadFile(ctx, commit, name, size, tw); err != nil {
+			return err
+		}
+	}
+	return fault.Wrap(tw.Close(), "write the proposal")
+}

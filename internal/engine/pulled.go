@@ -1,0 +1,80 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/repo"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// collected gives a proposal that was pulled as what was taken out of a sandbox, so that it
+// is shown and applied in the same ways. Its record is that of no sandbox of this host: what
+// is done with it is told in the records of host.
+func (in *incoming) collected() *collected {
+	p := in.says
+	return &collected{
+		rec: meta.Sandbox{ID: timeline.SandboxID(format.Host), Name: in.Remote + "/" + in.Name, Config: meta.Config{
+			Repo: &meta.Repo{Top: in.repo.Top, Common: in.repo.Common, Dir: in.Dir, Branch: p.Branch, Base: p.Base, Start: p.Start, From: p.From}}},
+		repo: in.repo, start: in.start, tip: in.work, work: in.work, commits: in.commits, snapshot: timeline.SnapshotID(p.Snapshot),
+	}
+}
+
+// pulledAs is pulled for something that was looked at before.
+func (e *Engine) pulledAs(ctx context.Context, at wire.Travelled, work string) (*collected, error) {
+	in, err := e.pulled(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := e.signer(ctx, in.log, ""); err != nil {
+		return nil, err
+	}
+	if work != "" && work != string(in.work) {
+		return nil, fault.New(fault.Conflict, "%s/%s was pulled anew since it was looked at", at.Remote, at.Name).WithHint("look again: coppice diff %s/%s", at.Remote, at.Name)
+	}
+	return in.collected(), nil
+}
+
+// PulledDiff is GitDiff of a proposal that was pulled.
+func (e *Engine) PulledDiff(ctx context.Context, at wire.Travelled, req wire.GitDiffRequest) (out wire.GitDiff, err error) {
+	c, err := e.pulledAs(ctx, at, req.Work)
+	if err != nil {
+		return out, err
+	}
+	return c.diff(ctx, req)
+}
+
+// PulledPatch is GitPatch of a proposal that was pulled.
+func (e *Engine) PulledPatch(ctx context.Context, at wire.Travelled, req wire.GitDiffRequest, w io.Writer) error {
+	c, err := e.pulledAs(ctx, at, req.Work)
+	if err != nil {
+		return err
+	}
+	return c.patch(ctx, req, w)
+}
+
+// PulledApply is GitApply of a proposal that was pulled.
+func (e *Engine) PulledApply(ctx context.Context, at wire.Travelled, req wire.GitApplyRequest) (out wire.GitApplied, err error) {
+	a, err := wanted(req)
+	if err != nil {
+		return out, err
+	}
+	c, err := e.pulledAs(ctx, at, req.Work)
+	if err != nil {
+		return out, err
+	}
+	out, err = e.apply(ctx, c, a, req.Message)
+	var conflicts *repo.Conflicts
+	if errors.As(err, &conflicts) {
+		err = fault.New(fault.KindOf(err), "%s and the branch changed the same, and nothing was touched", c.rec.Name).Because(conflicts).
+			WithHint("ask who proposed it to bring it to where the branch is now (coppice rebase, coppice push); or resolve it yourself: git merge %.12s", c.work)
+	}
+	return out, err
+}

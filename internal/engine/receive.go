@@ -1,0 +1,347 @@
+//go:build linux
+
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/proposal"
+	"github.com/coppice-dev/coppice/internal/repo"
+)
+
+// What was fetched is somebody else's. It is believed as far as it is checked here: objects
+// as those of a sandbox, records by the signatures and the tree of their log. What changed,
+// what is marked and what the records tell is computed anew; of what the proposal says
+// besides, where it differs is said.
+
+// Receive looks at a proposal that the user's git has fetched to the staging references, and
+// takes it in when nothing is wrong with it: then, and not before, the references of the
+// remote are set. The staging references are gone afterwards in any case.
+func (e *Engine) Receive(ctx context.Context, req wire.ReceiveRequest) (res wire.Received, err error) {
+	t, err := e.travelOf(ctx, req.Travelled)
+	if err != nil {
+		return res, err
+	}
+	staged, err := t.at(ctx, t.staging)
+	if err != nil {
+		return res, err
+	}
+	defer t.clearStaging(ctx, &err)
+	if staged[kindHeads] == "" || staged[kindProposals] == "" {
+		return res, fault.New(fault.NotFound, "nothing of %s was fetched from %s", t.Name, t.Remote).
+			WithHint("see what it has: coppice pull %s", t.Remote)
+	}
+	in, err := e.look(ctx, t, staged[kindHeads], staged[kindProposals])
+	if err != nil {
+		return res, fault.Wrap(err, "look at what %s has of %s", t.Remote, t.Name)
+	}
+	res = in.received()
+	res.HasLayers = staged[kindLayers] != ""
+	if res.Signer, err = e.signer(ctx, in.log, req.Key); err != nil {
+		return res, err
+	}
+	if req.Layers {
+		if res.Made, err = e.unpackLayers(ctx, in, staged[kindLayers], req.As); err != nil {
+			return res, err
+		}
+	}
+	if err = t.take(ctx, staged); err != nil && res.Made != nil {
+		_, rerr := e.Remove(context.WithoutCancel(ctx), []string{res.Made.ID}, true)
+		err = errors.Join(err, rerr)
+	}
+	return res, err
+}
+
+// take sets the references of the remote to what was fetched.
+func (t *travel) take(ctx context.Context, staged map[string]repo.OID) error {
+	seen, err := t.at(ctx, t.seen)
+	if err != nil {
+		return err
+	}
+	var moves []repo.RefMove
+	for _, kind := range travelKinds {
+		if staged[kind] != "" {
+			moves = append(moves, repo.RefMove{Ref: t.seen(kind), To: staged[kind], Old: seen[kind]})
+		}
+	}
+	return t.repo.MoveRefs(ctx, "coppice: pulled from "+t.Remote, moves...)
+}
+
+// Received looks anew at a proposal that was pulled.
+func (e *Engine) Received(ctx context.Context, at wire.Travelled) (res wire.Received, err error) {
+	in, err := e.pulled(ctx, at)
+	if err != nil {
+		return res, err
+	}
+	res = in.received()
+	res.Signer, err = e.signer(ctx, in.log, "")
+	return res, err
+}
+
+// pulled finds a proposal that was pulled, and looks at it.
+func (e *Engine) pulled(ctx context.Context, at wire.Travelled) (*incoming, error) {
+	t, err := e.travelOf(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	seen, err := t.at(ctx, t.seen)
+	if err != nil {
+		return nil, err
+	}
+	if seen[kindHeads] == "" || seen[kindProposals] == "" {
+		return nil, fault.New(fault.NotFound, "no proposal %s was pulled from %s into %s", t.Name, t.Remote, t.repo.Top).
+			WithHint("coppice pull %s %s; what it has: coppice pull %s", t.Remote, t.Name, t.Remote)
+	}
+	return e.look(ctx, t, seen[kindHeads], seen[kindProposals])
+}
+
+// incoming is a proposal that was looked at.
+type incoming struct {
+	*travel
+	commit  repo.OID           // of the proposal
+	says    *proposal.Proposal // what it says
+	policy  string
+	work    repo.OID
+	start   repo.OID
+	changes []repo.Change // from start to work
+	marks   []repo.Mark
+	commits int
+	log     *format.Verified
+	told    retelling // of the records
+	bound   bool      // a record says that this work was proposed
+	differs []string
+}
+
+// look checks a proposal and the branch that came with it.
+func (e *Engine) look(ctx context.Context, t *travel, head, commit repo.OID) (in *incoming, err error) {
+	in = &incoming{travel: t, commit: commit, work: head}
+	for _, step := range []func(context.Context) error{in.read, in.fits, in.compare, func(ctx context.Context) error { return e.verifyIncoming(ctx, in) }} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	in.contradict()
+	return in, nil
+}
+
+// read takes in what the proposal says: it has the files of a proposal and nothing else.
+func (in *incoming) read(ctx context.Context) error {
+	sizes, err := in.repo.ReadRecord(ctx, in.commit)
+	if err != nil {
+		return err
+	}
+	for name, size := range sizes {
+		switch most := proposal.Limit(name); {
+		case most == 0:
+			return fault.New(fault.Invalid, "the proposal has a file %.80q, which is none of a proposal's", name)
+		case size > most:
+			return fault.New(fault.Invalid, "%s of the proposal has %d bytes, more than %d", name, size, most)
+		}
+	}
+	for _, name := range proposal.Names() {
+		if _, ok := sizes[name]; !ok {
+			return fault.New(fault.Invalid, "the proposal has no %s", name)
+		}
+	}
+	said, err := in.text(ctx, proposal.FileProposal)
+	if err != nil {
+		return err
+	}
+	if in.says, err = proposal.Decode(said); err != nil {
+		return err
+	}
+	rules, err := in.text(ctx, proposal.FilePolicy)
+	in.policy = string(rules)
+	return err
+}
+
+// text gives one of its files that is held in memory.
+func (in *incoming) text(ctx context.Context, name string) ([]byte, error) {
+	var b bytes.Buffer
+	err := in.repo.ReadFile(ctx, in.commit, name, proposal.Limit(name), &b)
+	return b.Bytes(), err
+}
+
+// fits: the proposal is of this name and this branch, and stands on what the user has.
+func (in *incoming) fits(ctx context.Context) error {
+	p := in.says
+	switch {
+	case p.Name != in.Name:
+		return fault.New(fault.Invalid, "the proposal %s is one of sandbox %.80q", in.Name, p.Name)
+	case p.Branch != "coppice/"+in.Name:
+		return fault.New(fault.Invalid, "the proposal %s is of the branch %.80q", in.Name, p.Branch)
+	case p.Work != string(in.work):
+		return fault.New(fault.Invalid, "the proposal %s is of commit %.64s, and its branch is at %s", in.Name, p.Work, in.work).
+			WithHint("one of the two was pushed without the other; ask who made it to push again")
+	}
+	base, start := repo.OID(p.Base), repo.OID(p.Start)
+	own, err := in.repo.Own(ctx, base)
+	if fault.Is(err, fault.NotFound) || err == nil && !own {
+		return fault.New(fault.Conflict, "the proposal stands on commit %.64s, which no branch of %s has", base, in.repo.Top).
+			WithHint("fetch what it stands on: git fetch %s; where that does not have it, ask who proposed it to push %s first", in.Remote, orBranch(p.From))
+	}
+	if err != nil {
+		return err
+	}
+	if start != base {
+		if parents, err := in.repo.Parents(ctx, start); err != nil || len(parents) != 1 || parents[0] != base {
+			return fault.New(fault.Invalid, "the proposal begins at commit %.64s, which does not stand on its base alone", start).Because(err)
+		}
+		if _, err := in.repo.Examine(ctx, base, start); err != nil {
+			return err
+		}
+	}
+	in.start = start
+	got, err := in.repo.Examine(ctx, start, in.work)
+	in.commits = got.Commits
+	return err
+}
+
+func orBranch(name string) string {
+	if _, err := repo.ParseBranch(name); err != nil {
+		return "the branch"
+	}
+	return name
+}
+
+// compare computes what changed, and what of it is marked. The patch that came along is not
+// looked at by anybody.
+func (in *incoming) compare(ctx context.Context) (err error) {
+	if in.changes, err = in.repo.Diff(ctx, repo.DiffOptions{From: in.start, To: in.work, Renames: true, Stat: true}); err != nil {
+		return err
+	}
+	in.marks, err = in.repo.Marks(ctx, in.changes)
+	return err
+}
+
+// verifyIncoming verifies the records, and hears what they tell.
+func (e *Engine) verifyIncoming(ctx context.Context, in *incoming) (err error) {
+	f, err := os.CreateTemp(e.Repos.Scratch(), "ledger-")
+	if err != nil {
+		return fault.Wrap(err, "write the ledger of the proposal down")
+	}
+	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
+	if err := in.repo.ReadFile(ctx, in.commit, proposal.FileLedger, proposal.Limit(proposal.FileLedger), f); err != nil {
+		return err
+	}
+	size, err := f.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return err
+	}
+	var (
+		snapshots = map[string]bool{}
+		rules     = map[string]bool{}
+		sandbox   = format.Sandbox(in.says.Sandbox)
+	)
+	in.log, err = format.VerifyBundle(ctx, f, size, format.Demands{Each: func(r *format.Record) {
+		in.told.hear(r)
+		rules[r.Policy] = true
+		if id := snapshotOf(r.Body); id != "" {
+			snapshots[id] = true
+		}
+		if p, is := r.Body.(*format.Propose); is {
+			in.bound = p.Work == string(in.work) && p.Start == string(in.start)
+		}
+	}})
+	switch {
+	case err != nil:
+		return fault.Wrap(err, "verify the ledger of the proposal")
+	case in.log.Sandbox != sandbox:
+		return fault.New(fault.Corrupt, "the ledger of the proposal is of sandbox %s, and it of %.80q", in.log.Sandbox, in.says.Sandbox)
+	case in.log.Records < in.says.Ledger.Records:
+		return fault.New(fault.Corrupt, "the ledger of the proposal has %d records, and it says %d", in.log.Records, in.says.Ledger.Records)
+	case !snapshots[in.says.Snapshot]:
+		return fault.New(fault.Corrupt, "no record tells of the snapshot %.40q that was proposed", in.says.Snapshot)
+	case !rules[in.says.Policy]:
+		return fault.New(fault.Corrupt, "no record names the policy of the proposal")
+	}
+	if policy.DigestOf([]byte(in.policy)) != in.says.Policy {
+		in.differs = append(in.differs, "the text of the policy is not that of the digest which the records name: secrets were taken out of it, or more was changed")
+	}
+	return nil
+}
+
+// snapshotOf gives the snapshot that a record says was made, or "".
+func snapshotOf(b format.Body) string {
+	switch b := b.(type) {
+	case *format.Snapshot:
+		return b.Snapshot
+	case *format.Exit:
+		return b.Snapshot
+	case *format.Create:
+		return b.Snapshot
+	case *format.Rollback:
+		return b.From
+	}
+	return ""
+}
+
+// contradict notes where the proposal says something else than what was found, and puts
+// what was found in the place of it.
+func (in *incoming) contradict() {
+	p := in.says
+	note := func(what string, says, found any) {
+		if fmt.Sprint(says) != fmt.Sprint(found) {
+			in.differs = append(in.differs, fmt.Sprintf("%s: it says %v, and there are %v", what, says, found))
+		}
+	}
+	added, deleted := 0, 0
+	changes := make([]proposal.Change, 0, len(in.changes))
+	for _, c := range in.changes {
+		added, deleted = added+c.Added, deleted+c.Deleted
+		one := proposal.Change{Status: string(c.Status), Path: proposal.Path(c.Path), Binary: c.Binary, Added: c.Added, Deleted: c.Deleted}
+		if c.OldPath != "" {
+			one.OldPath = proposal.Path(c.OldPath)
+		}
+		changes = append(changes, one)
+	}
+	marks := make([]proposal.Mark, 0, len(in.marks))
+	for _, m := range in.marks {
+		marks = append(marks, proposal.Mark{Path: proposal.Path(m.Path), Kind: string(m.Kind), Why: m.Why})
+	}
+	note("files", p.Stat.Files, len(changes))
+	note("lines added", p.Stat.Added, added)
+	note("lines deleted", p.Stat.Deleted, deleted)
+	note("marks", p.Stat.Marks, len(marks))
+	note("commits", p.Commits, in.commits)
+	p.Stat.Files, p.Stat.Added, p.Stat.Deleted, p.Stat.Marks, p.Commits = len(changes), added, deleted, len(marks), in.commits
+	p.Changes, p.Marks = changes[:min(len(changes), proposal.MaxChanges)], marks[:min(len(marks), proposal.MaxMarks)]
+	said := p.Ledger
+	p.Commands, p.Refused = nil, nil
+	in.told.into(p)
+	p.Ledger.Records, p.Ledger.Origin, p.Ledger.Key = in.log.Records, in.log.Log.Origin, in.log.Key
+	note("commands", said.Commands, p.Ledger.Commands)
+	note("failed commands", said.Failed, p.Ledger.Failed)
+	note("refused connections", said.NetRefused, p.Ledger.NetRefused)
+	note("refused files and system calls", said.FileRefused, p.Ledger.FileRefused)
+	note("bytes sent", said.BytesOut, p.Ledger.BytesOut)
+	if !in.bound {
+		in.differs = append(in.differs, "no record of the log says that this commit was proposed: the records are real, and may be of other work")
+	}
+}
+
+// received tells what was found.
+func (in *incoming) received() wire.Received {
+	p := in.says
+	res := wire.Received{Travelled: in.Travelled, Proposal: string(in.commit), Sandbox: string(in.log.Sandbox), Title: p.Title, Time: p.Time.UTC().Truncate(time.Second),
+		Base: p.Base, Start: p.Start, Work: p.Work, From: p.From, Commits: in.commits, Files: p.Stat.Files, Added: p.Stat.Added, Deleted: p.Stat.Deleted,
+		Records: in.log.Records, Bound: in.bound, Differs: in.differs, Summary: proposal.Summary(p), Report: string(proposal.Report(p, in.policy))}
+	res.Marks = wireMarks(in.marks, func(repo.Mark) bool { return false })
+	if p.Start != p.Base {
+		res.Warnings = append(res.Warnings, "it began with what was not committed by who proposed it, which is not part of the change")
+	}
+	if p.Ledger.Lost {
+		res.Warnings = append(res.Warnings, "records were lost where it was made: its ledger does not tell all")
+	}
+	return res
+}

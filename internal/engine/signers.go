@@ -1,0 +1,79 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+)
+
+// signerSetting is the setting that holds the key by which a log, known by its name, was
+// first seen to be signed: trust on first use. Names are random; see package ledger.
+func signerSetting(origin string) string { return "signer " + origin }
+
+// knownSigner is what is kept of one.
+type knownSigner struct {
+	Key   string    `json:"key"`
+	Since time.Time `json:"since"`
+}
+
+// signer says who signed a log that was verified, and whether by a key that follows from
+// the one of before. Another key is Denied, unless it is the one that accept names, which is
+// trusted from now on. A log that was never seen is trusted from now on.
+func (e *Engine) signer(ctx context.Context, v *format.Verified, accept string) (s wire.Signer, err error) {
+	e.signing.Lock()
+	defer e.signing.Unlock()
+	s = wire.Signer{Origin: v.Log.Origin, Key: v.Key, Since: e.Now().UTC().Truncate(time.Second)}
+	known, err := e.knownSigner(ctx, s.Origin)
+	if err != nil {
+		return s, err
+	}
+	switch {
+	case known == nil:
+		s.First = true
+	case follows(v.Keys, known.Key):
+		s.Since = known.Since
+		return s, nil
+	case accept != v.Key:
+		return s, fault.New(fault.Denied, "THE KEY HAS CHANGED: the log %.80s was signed by %.120s, and now by %.120s, which does not follow from it", s.Origin, known.Key, v.Key).
+			WithHint("somebody may forge it. Ask whose log it is, by another way; if the new key is right: --trust-key %s", v.Key)
+	default:
+		s.Changed = known.Key
+	}
+	text, err := json.Marshal(knownSigner{v.Key, s.Since})
+	if err != nil {
+		return s, err
+	}
+	return s, e.DB.SetSetting(ctx, signerSetting(s.Origin), string(text))
+}
+
+// knownSigner gives what is known of a log, nil for nothing. Our own log needs nobody's word.
+func (e *Engine) knownSigner(ctx context.Context, origin string) (*knownSigner, error) {
+	keys, err := e.Ledger.Keys()
+	if err != nil {
+		return nil, err
+	}
+	if len(keys) > 0 && keys.Origin() == origin {
+		return &knownSigner{Key: keys[0].Key}, nil
+	}
+	text, err := e.DB.Setting(ctx, signerSetting(origin))
+	if err != nil || text == "" {
+		return nil, err
+	}
+	k := new(knownSigner)
+	if err := json.Unmarshal([]byte(text), k); err != nil {
+		return nil, fault.New(fault.Corrupt, "what is known of the log %.80s cannot be read", origin).Because(err)
+	}
+	return k, nil
+}
+
+// follows: keys lead from a trusted one.
+func follows(keys format.Keys, trusted string) bool {
+	_, err := keys.Trusting([]string{trusted})
+	return err == nil
+}

@@ -1,0 +1,235 @@
+//go:build linux
+
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/proposal"
+	"github.com/coppice-dev/coppice/internal/repo"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// maxUnpacked bounds what one layer of a colleague's may hold, and one file of packed
+// layers, in bytes.
+const (
+	maxUnpacked = 64 << 30
+	maxPacked   = 4 << 30
+)
+
+// unpackLayers makes a sandbox with the history that came along with a proposal, on this
+// host and on the repository at the commit that the proposal stands on.
+func (e *Engine) unpackLayers(ctx context.Context, in *incoming, commit repo.OID, as string) (made *wire.Sandbox, err error) {
+	if commit == "" {
+		return nil, fault.New(fault.NotFound, "no layers were fetched").WithHint("ask for them: coppice push --with-layers")
+	}
+	list, err := in.packed(ctx, commit)
+	if err != nil {
+		return nil, err
+	}
+	if as == "" {
+		as = in.Name
+	}
+	sb, err := e.Create(ctx, wire.CreateRequest{Name: as, Repo: &wire.RepoRequest{Dir: in.repo.Top, At: in.says.Base}}, func(wire.Progress) {})
+	if err != nil {
+		return nil, fault.Wrap(err, "make a sandbox of the layers")
+	}
+	defer func() {
+		if err != nil {
+			_, rerr := e.Remove(context.WithoutCancel(ctx), []string{sb.ID}, true)
+			err = errors.Join(err, rerr)
+		}
+	}()
+	s, rec, err := e.acquire(ctx, sb.ID, "importing its layers")
+	if err != nil {
+		return nil, err
+	}
+	defer s.unlock(e)
+	if err := e.graft(ctx, &rec, in, commit, list); err != nil {
+		return nil, fault.Wrap(err, "import the layers of %s", in.Name)
+	}
+	out := e.wire(ctx, &rec)
+	return &out, nil
+}
+
+// packed reads what came along, and holds it against the proposal.
+func (in *incoming) packed(ctx context.Context, commit repo.OID) (*proposal.Layers, error) {
+	sizes, err := in.repo.ReadRecord(ctx, commit)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	if err := in.repo.ReadFile(ctx, commit, proposal.FileLayers, 16<<20, &b); err != nil {
+		return nil, err
+	}
+	list, err := proposal.DecodeLayers(b.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	if list.Sandbox != in.says.Sandbox {
+		return nil, fault.New(fault.Invalid, "the layers are of sandbox %.40q, and the proposal of %.40q", list.Sandbox, in.says.Sandbox)
+	}
+	said := map[string]proposal.Snapshot{}
+	for _, s := range in.says.Snapshots {
+		said[s.ID] = s
+	}
+	for _, s := range list.Snapshots {
+		if _, ok := sizes[proposal.LayerFile(s.Layer)]; s.Layer != "" && !ok {
+			return nil, fault.New(fault.Invalid, "the layer %s of snapshot %s did not come along", s.Layer, s.ID)
+		}
+		if p, ok := said[s.ID]; ok && p.Parent != s.Parent {
+			return nil, fault.New(fault.Invalid, "snapshot %s has another parent in the layers than in the proposal", s.ID)
+		}
+	}
+	return list, nil
+}
+
+// graft imports layers and adds the history that they make up. Either all of it is there
+// then or nothing. The caller holds the lock of the sandbox, which was just made.
+func (e *Engine) graft(ctx context.Context, rec *meta.Sandbox, in *incoming, commit repo.OID, list *proposal.Layers) error {
+	g := &grafting{e: e, rec: rec, in: in, commit: commit, top: list.Top, layers: map[string]timeline.LayerID{}, ids: map[string]timeline.SnapshotID{list.Base: rec.Head}}
+	defer g.release()
+	st, _, err := e.stack(ctx, rec, rec.Head)
+	if err != nil {
+		return err
+	}
+	g.below = e.Layers.View(st, append(above(rec.Repo.Top), above(list.Top)...)...)
+	var tell []testimony
+	for i := range list.Snapshots {
+		if err := g.add(ctx, &list.Snapshots[i]); err != nil {
+			return errors.Join(err, g.drop(ctx))
+		}
+		s := &g.snaps[i]
+		tell = append(tell, byDaemon(&format.Snapshot{Cause: string(s.Cause), Changes: int64(s.Stats.Paths), Label: e.clean(s.Message), Parent: string(s.Parent), Snapshot: string(s.ID)})...)
+	}
+	done, err := e.undertake(ctx, e.drafts(ctx, rec, tell...))
+	if err != nil {
+		return errors.Join(err, g.drop(ctx))
+	}
+	head := g.ids[list.Head]
+	err = e.DB.Graft(ctx, rec.ID, g.snaps, g.routes, func(r *meta.Sandbox) { r.Head, r.MountTop = head, head })
+	done(err)
+	if err != nil {
+		return errors.Join(err, g.drop(ctx))
+	}
+	rec.Head, rec.MountTop = head, head
+	e.mayBeDeep(head)
+	return nil
+}
+
+// above lists a directory and those that it lies in.
+func above(dir string) (all []string) {
+	for dir = path.Clean(dir); dir != "/" && dir != "."; dir = path.Dir(dir) {
+		all = append(all, dir)
+	}
+	return all
+}
+
+// grafting is a history in the making.
+type grafting struct {
+	e      *Engine
+	rec    *meta.Sandbox
+	in     *incoming
+	commit repo.OID
+	top    string // where the work tree lies in the layers
+	below  *layer.View
+
+	ids    map[string]timeline.SnapshotID // what snapshots are called here
+	layers map[string]timeline.LayerID    // by digest
+	made   []func()
+	snaps  []timeline.Snapshot
+	routes []timeline.Route
+}
+
+// add takes the next snapshot. It keeps its id where nobody has that here.
+func (g *grafting) add(ctx context.Context, p *proposal.PackedSnapshot) error {
+	id, err := timeline.ParseSnapshotID(p.ID)
+	if err != nil {
+		return err
+	}
+	taken, err := g.e.DB.HasSnapshot(ctx, id)
+	if err == nil && taken {
+		id, err = timeline.NewSnapshotID(g.e.Rand)
+	}
+	if err != nil {
+		return err
+	}
+	g.ids[p.ID] = id
+	created := p.Time
+	if now := g.e.Now(); created.After(now) || created.Before(time.Unix(0, 0)) {
+		created = now
+	}
+	g.snaps = append(g.snaps, timeline.Snapshot{ID: id, Sandbox: g.rec.ID, Parent: g.ids[p.Parent], Cause: causeOf(p.Cause), Message: g.e.clean(p.Message), Created: created.UTC(),
+		Exit: p.Exit, Stats: timeline.Stats{Paths: p.Paths, Bytes: p.Bytes}})
+	if p.Layer == "" {
+		return nil
+	}
+	if err := g.layer(ctx, p.Layer); err != nil {
+		return err
+	}
+	g.routes = append(g.routes, timeline.Route{Top: id, Below: g.ids[p.Below], Layer: g.layers[p.Layer]})
+	return nil
+}
+
+// causeOf takes the causes that a snapshot which travels can have. It is never one with which
+// a sandbox begins.
+func causeOf(said string) timeline.Cause {
+	switch c := timeline.Cause(said); c {
+	case timeline.CauseExec, timeline.CauseAuto, timeline.CauseManual, timeline.CauseMark, timeline.CauseCheckout:
+		return c
+	}
+	return timeline.CauseManual
+}
+
+// layer imports one layer, unless it is there.
+func (g *grafting) layer(ctx context.Context, digest string) (err error) {
+	if g.layers[digest] != "" {
+		return nil
+	}
+	f, err := os.CreateTemp(g.e.Repos.Scratch(), "layer-")
+	if err != nil {
+		return fault.Wrap(err, "write a layer down")
+	}
+	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
+	if err := g.in.repo.ReadFile(ctx, g.commit, proposal.LayerFile(digest), maxPacked, f); err != nil {
+		return err
+	}
+	if _, err := f.Seek(0, 0); err != nil {
+		return err
+	}
+	id, made, err := g.e.newLayer()
+	if err != nil {
+		return err
+	}
+	g.made = append(g.made, made)
+	_, err = g.e.Layers.ImportLayer(ctx, id, f, layer.LayerOptions{TarOptions: layer.TarOptions{MaxBytes: maxUnpacked}, DiffID: digest, Below: g.below.Lookup, From: g.top, To: g.rec.Repo.Top})
+	if err == nil {
+		g.layers[digest] = id
+	}
+	return err
+}
+
+// drop removes what was imported.
+func (g *grafting) drop(ctx context.Context) (err error) {
+	for _, id := range g.layers {
+		err = errors.Join(err, g.e.Layers.Remove(context.WithoutCancel(ctx), id))
+	}
+	return err
+}
+
+// release says that the layers are in the database, or gone.
+func (g *grafting) release() {
+	for _, made := range g.made {
+		made()
+	}
+}

@@ -1,0 +1,72 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// alone demands that a sandbox is the only one.
+func (h *home) alone(name string) {
+	h.t.Helper()
+	list, err := h.List(ctx)
+	if err != nil || len(list) != 1 || list[0].Name != name {
+		h.t.Errorf("%v, %v", list, err)
+	}
+}
+
+func TestATrialRunsInAForkThatIsRemoved(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	for cmd, want := range map[string]wire.Trial{
+		"write x 1;has x;say done": {Tail: "done"},
+		"has x":                    {Exit: 1, Tail: "no x"},
+		"exit 3":                   {Exit: 3},
+	} {
+		got, err := h.Trial(ctx, "a", wire.TrialRequest{Cmd: cmd})
+		want.Cmd, want.TimeMS = cmd, got.TimeMS
+		if err != nil || got != want {
+			t.Errorf("%+v, %v", got, err)
+		}
+		h.alone("a")
+	}
+	if got, err := h.Trial(ctx, "a", wire.TrialRequest{Cmd: "hang", TimeoutMS: 1}); err != nil || !got.TimedOut || got.Exit != exitTimeout {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for name, req := range map[string]wire.TrialRequest{"no command": {}, "a zero byte": {Cmd: "a\x00"}, "a timeout": {Cmd: "a", TimeoutMS: -1}} {
+		if _, err := h.Trial(ctx, "a", req); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := h.Trial(ctx, "nobody", wire.TrialRequest{Cmd: "a"}); !fault.Is(err, fault.NotFound) {
+		t.Error(err)
+	}
+	h.alone("a")
+}
+
+// Who goes away leaves no fork behind, nor do many at once.
+func TestATrialThatIsBrokenOffLeavesNothing(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := h.Trial(gone, "a", wire.TrialRequest{Cmd: "hang"}); err == nil {
+		t.Error("a trial of nobody")
+	}
+	h.alone("a")
+	var all sync.WaitGroup
+	for range 2 * cap(h.trials) {
+		all.Go(func() {
+			if got, err := h.Trial(ctx, "a", wire.TrialRequest{Cmd: "exit 1"}); err != nil || got.Exit != 1 {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
+	}
+	all.Wait()
+	h.alone("a")
+}

@@ -1,0 +1,186 @@
+// Package forge is pure: where on a forge a branch that was pushed to one of its repositories
+// is asked to be merged, as far as the URL of the remote tells. It imports nothing of ours, and
+// is for the command line.
+package forge
+
+import (
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+// Request is a branch that is to be merged.
+type Request struct {
+	Branch string // that was pushed, by its short name
+	Into   string // the branch that it is to be merged into, or "" for the forge's default
+	Title  string // or ""
+}
+
+// place is a repository on a forge.
+type place struct {
+	scheme string   // of its pages: https, or http where it was reached so
+	host   string   // lower case, with a port where its pages have one
+	path   []string // the parts of its path, without .git
+}
+
+// Page gives the address of the page on which a request is made. It is "" where the forge is
+// not known, or the URL of the remote is none of a forge's: a path, or something that cannot be
+// part of an address. No name or password of the URL is in it.
+func Page(remote string, r Request) string {
+	p, ok := parse(remote)
+	if !ok {
+		return ""
+	}
+	host, _, _ := strings.Cut(p.host, ":")
+	is := func(words ...string) bool {
+		for _, w := range words {
+			if strings.Contains(host, w) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case host == "dev.azure.com" || strings.HasSuffix(host, ".visualstudio.com"):
+		return p.azure(r)
+	case host == "git.sr.ht":
+		return p.at("send-email", nil)
+	case host == "bitbucket.org" && len(p.path) == 2:
+		return p.at("pull-requests/new", url.Values{"source": {r.Branch}, "dest": some(r.Into), "title": some(r.Title)})
+	case is("gitlab") && len(p.path) >= 2:
+		return p.at("-/merge_requests/new", url.Values{"merge_request[source_branch]": {r.Branch}, "merge_request[target_branch]": some(r.Into), "merge_request[title]": some(r.Title)})
+	case is("github") && len(p.path) == 2:
+		return p.at("compare/"+span(r), url.Values{"expand": {"1"}, "title": some(r.Title)})
+	case is("codeberg.org", "gitea", "forgejo") && len(p.path) == 2:
+		return p.at("compare/"+span(r), url.Values{"title": some(r.Title)})
+	}
+	return ""
+}
+
+// some is a value, or none.
+func some(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return []string{s}
+}
+
+// span is what is compared, as part of a path.
+func span(r Request) string {
+	if r.Into == "" {
+		return escape(r.Branch)
+	}
+	return escape(r.Into) + "..." + escape(r.Branch)
+}
+
+// escape makes a branch part of a path, in which its slashes stay.
+func escape(branch string) string { return strings.ReplaceAll(url.PathEscape(branch), "%2F", "/") }
+
+// at is a page below the repository.
+func (p place) at(page string, q url.Values) string {
+	var b strings.Builder
+	b.WriteString(p.scheme + "://" + p.host)
+	for _, part := range p.path {
+		b.WriteString("/" + url.PathEscape(part))
+	}
+	b.WriteString("/" + page)
+	if s := q.Encode(); s != "" {
+		b.WriteString("?" + s)
+	}
+	return b.String()
+}
+
+// azure knows the forms of Azure Repos: ORG/PROJECT/_git/REPO, PROJECT/_git/REPO below the
+// organization's own name, and by ssh v3/ORG/PROJECT/REPO.
+func (p place) azure(r Request) string {
+	q := url.Values{"sourceRef": {r.Branch}, "targetRef": some(r.Into)}
+	if n := len(p.path); n == 4 && p.path[0] == "v3" {
+		p.host, p.path = "dev.azure.com", []string{p.path[1], p.path[2], "_git", p.path[3]}
+	} else if n < 2 || p.path[n-2] != "_git" {
+		return ""
+	}
+	return p.at("pullrequestcreate", q)
+}
+
+// The parts of an address that are taken: all else is of no forge, or meant to deceive.
+var (
+	hostForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`)
+	partForm = regexp.MustCompile(`^[\pL\pN_~][\pL\pN_.~ -]*$`)
+	portForm = regexp.MustCompile(`^[0-9]{1,5}$`)
+)
+
+// Hosts by which forges serve ssh on a port of https.
+var otherNames = map[string]string{
+	"ssh.github.com": "github.com", "altssh.gitlab.com": "gitlab.com", "altssh.bitbucket.org": "bitbucket.org",
+	"ssh.dev.azure.com": "dev.azure.com", "vs-ssh.visualstudio.com": "dev.azure.com", "www.github.com": "github.com", "www.gitlab.com": "gitlab.com",
+}
+
+// parse reads the URL of a remote: ssh://, https://, http://, git://, and USER@HOST:PATH.
+func parse(remote string) (p place, ok bool) {
+	p.scheme = "https"
+	var path, port string
+	if scheme, _, is := strings.Cut(remote, "://"); is {
+		u, err := url.Parse(remote)
+		if err != nil || u.Opaque != "" {
+			return p, false
+		}
+		p.host, path = u.Hostname(), u.Path
+		switch scheme = strings.ToLower(scheme); scheme {
+		case "http", "https":
+			p.scheme, port = scheme, u.Port()
+		case "ssh", "git", "git+ssh", "ssh+git":
+		default:
+			return p, false
+		}
+	} else {
+		host, rest, is := strings.Cut(remote, ":")
+		if !is || strings.Contains(host, "/") {
+			return p, false
+		}
+		p.host, path = host[strings.LastIndex(host, "@")+1:], rest
+	}
+	p.host = strings.ToLower(p.host)
+	if name := otherNames[p.host]; name != "" {
+		p.host = name
+	}
+	if !hostForm.MatchString(p.host) || port != "" && !portForm.MatchString(port) {
+		return p, false
+	}
+	if port != "" {
+		p.host += ":" + port
+	}
+	for part := range strings.SplitSeq(strings.TrimSuffix(strings.Trim(path, "/"), ".git"), "/") {
+		if !partForm.MatchString(part) {
+			return p, false
+		}
+		p.path = append(p.path, part)
+	}
+	return p, true
+}
+
+// Show gives the URL of a remote as people may see it: without name, password and query.
+func Show(remote string) string {
+	head, rest, is := strings.Cut(remote, "://")
+	if !is {
+		return remote // a path, or USER@HOST:PATH, which has no password
+	}
+	rest, _, _ = strings.Cut(rest, "?")
+	rest, _, _ = strings.Cut(rest, "#")
+	authority, path, slash := strings.Cut(rest, "/")
+	authority = authority[strings.LastIndex(authority, "@")+1:]
+	if slash {
+		path = "/" + path
+	}
+	return head + "://" + authority + path
+}
+
+// Secret gives what is before the host of a remote's URL, and "" where nothing is: it is not
+// to be shown.
+func Secret(remote string) string {
+	_, rest, is := strings.Cut(remote, "://")
+	if !is {
+		return ""
+	}
+	authority, _, _ := strings.Cut(rest, "/")
+	return authority[:max(0, strings.LastIndex(authority, "@"))]
+}

@@ -1,0 +1,61 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/auth"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// addProposals adds what hands a sandbox's work to a reviewer, and what leads there.
+func (s *Server) addProposals(api huma.API) {
+	const at = box + "/git"
+	e := s.opt.Engine
+	plain(s, api, operation("POST", at+"/propose", "propose", "Propose what the sandbox did in its repository, as a branch with a report", tagGit, auth.Admin),
+		func(ctx context.Context, in *maySend[wire.ProposeRequest]) (wire.Proposed, error) {
+			if limited(auth.From(ctx)) {
+				return wire.Proposed{}, fault.New(fault.Denied, "a token for some sandboxes does not change the host's repositories").
+					WithHint("on the daemon's machine: coppice propose %s", in.Name)
+			}
+			ctx, cancel := s.bounded(ctx)
+			defer cancel()
+			return e.Propose(ctx, in.Name, orZero(in.Body))
+		})
+	op := operation("GET", at+"/proposal", "exportProposal", "The files of the newest proposal: report, patch, policy, ledger", tagGit, auth.Read)
+	answers(&op, http.StatusOK, asTar, "the files, as docs/git.md has them", nil)
+	raw(s, api, op, s.proposal)
+	plain(s, api, operation("POST", at+"/rebase", "rebase", "Put what the sandbox did onto another commit of its repository", tagGit, auth.Operate),
+		func(ctx context.Context, in *maySend[wire.RebaseRequest]) (wire.Rebased, error) {
+			ctx, cancel := s.bounded(ctx)
+			defer cancel()
+			return e.Rebase(ctx, in.Name, orZero(in.Body))
+		})
+	plain(s, api, operation("POST", box+"/trial", "trial", "Run a command in a fork, which is removed then", tagSandboxes, auth.Operate),
+		func(ctx context.Context, in *sent[wire.TrialRequest]) (wire.Trial, error) {
+			ctx, cancel := s.bounded(ctx)
+			defer cancel()
+			return e.Trial(ctx, in.Name, in.Body)
+		})
+}
+
+// proposal sends the files of a proposal. What fails after the first byte comes in the trailer.
+func (s *Server) proposal(in *Named, w http.ResponseWriter, r *http.Request) {
+	out := &begun{w: w, start: func() {
+		harmless(w.Header(), asTar, "proposal.tar")
+		w.Header().Set("Trailer", errorTail)
+	}}
+	err := s.opt.Engine.ExportProposal(r.Context(), in.Name, out)
+	switch {
+	case err == nil:
+	case !out.yes:
+		s.fail(w, r, err)
+	default:
+		b, _ := json.Marshal(s.wireError(r.Method+" "+r.URL.Path, err)) // strings
+		w.Header().Set(errorTail, string(b))
+	}
+}

@@ -1,0 +1,151 @@
+package layer
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"io"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/archive"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/layer/format"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// LayerOptions say how a layer that was written elsewhere is laid on what is here.
+type LayerOptions struct {
+	TarOptions
+	// DiffID is the digest that the archive has, uncompressed.
+	DiffID string
+	// Below gives what the layer lies on at an absolute path, or NotFound. A directory that
+	// is there already is not changed by the layer, but in what it holds: the archive does
+	// not say which directories only lead to what changed. nil: nothing is there.
+	Below func(path string) (Entry, error)
+	// From and To are absolute: what the archive has at From and below comes to To. "": it
+	// stays where it is.
+	From, To string
+}
+
+// ImportLayer makes layer id of a layer that WriteTar wrote, on this host or another one,
+// perhaps compressed, whiteouts and opaque directories among it. Invalid where it has not the
+// digest that it is to have; else as ImportTar.
+func (s *Store) ImportLayer(ctx context.Context, id timeline.LayerID, r io.Reader, opts LayerOptions) (rep Report, err error) {
+	if !validID(id) {
+		return rep, fault.New(fault.Invalid, "layer id %q is malformed", id)
+	}
+	opts.TarOptions = opts.or()
+	b, err := s.begin(ctx, id)
+	if err != nil {
+		return rep, fault.Wrap(err, "import a layer")
+	}
+	defer b.undo.Run(&err)
+	plain, closeFn, err := archive.Open(ctx, r, archive.Limits{Bytes: opts.MaxBytes, Window: maxWindow})
+	if err != nil {
+		return rep, fault.Wrap(err, "import a layer")
+	}
+	defer closeFn()
+	sum := sha256.New()
+	plain = io.TeeReader(plain, sum)
+	t := &untar{ctx: ctx, opts: opts.TarOptions, root: b.fs, parent: -1, layered: &layered{opts, map[string]bool{}}}
+	t.s, t.lenient, t.remember, t.linkDir = s, true, true, -1
+	defer t.leave()
+	if err := t.all(tar.NewReader(plain)); err != nil {
+		return rep, fault.Wrap(err, "import a layer")
+	}
+	if _, err := io.Copy(io.Discard, plain); err != nil {
+		return rep, fault.Wrap(archive.Damaged(err), "import a layer")
+	}
+	if got := format.Digest(sum.Sum(nil)); got != opts.DiffID {
+		return rep, fault.New(fault.Invalid, "the layer has the digest %s, and was to have %.80s", got, opts.DiffID)
+	}
+	if err := t.finishDirs(); err != nil {
+		return rep, fault.Wrap(err, "import a layer")
+	}
+	return t.rep, fault.Wrap(b.finish(ctx), "import a layer")
+}
+
+// layered is what an import knows of a layer besides.
+type layered struct {
+	LayerOptions
+	opaque map[string]bool // directories, as names of entries
+}
+
+// Marks of layers in archives.
+const (
+	whiteoutMark = ".wh."
+	opaqueMark   = ".wh..wh..opq"
+)
+
+// mark moves an entry to where it belongs here, and carries it out where it is a mark.
+func (t *untar) mark(h *tar.Header) (done bool, err error) {
+	name, leads := t.layered.moved(h.Name)
+	if leads && h.Typeflag == tar.TypeDir {
+		return true, nil
+	}
+	h.Name = name
+	if h.Typeflag == tar.TypeLink {
+		h.Linkname, _ = t.layered.moved(h.Linkname)
+	}
+	dir, base := path.Split(strings.TrimSuffix(name, "/"))
+	if h.Typeflag != tar.TypeReg || !strings.HasPrefix(base, whiteoutMark) {
+		return false, nil
+	}
+	parts, _, ok := archive.Name(dir)
+	gone := strings.TrimPrefix(base, whiteoutMark)
+	if !ok || base != opaqueMark && (gone == "" || gone == "." || gone == "..") {
+		t.note(h.Name, "left out: it marks nothing that can be")
+		return true, nil
+	}
+	at := strings.Join(parts, "/")
+	if ok, err := t.enter(at); err != nil || !ok {
+		return true, err
+	}
+	if base == opaqueMark {
+		t.layered.opaque[at] = true
+		return true, nil
+	}
+	if ok, err := t.clear(gone, h); err != nil || !ok {
+		return true, err
+	}
+	return true, fault.Wrap(t.whiteout(t.parent, gone), "mark %q as gone", gone)
+}
+
+// moved gives the name that an entry has here. It leads when it is a directory above From,
+// of which this host has its own.
+func (l *layered) moved(name string) (_ string, leads bool) {
+	from, to := strings.Trim(l.From, "/"), strings.Trim(l.To, "/")
+	if from == to || from == "" || to == "" {
+		return name, false
+	}
+	clean := strings.TrimPrefix(path.Clean("/"+name), "/")
+	switch {
+	case clean == from || strings.HasPrefix(clean, from+"/"):
+		return to + strings.TrimPrefix(clean, from), false
+	case strings.HasPrefix(from, clean+"/") || clean == "":
+		return name, true
+	}
+	return name, false
+}
+
+// layeredDir gives a directory what it has: what it has below, unless the layer hides that.
+func (t *untar) layeredDir(d *tarDir, fd int) error {
+	opaque := t.layered.opaque[d.path]
+	if !opaque && t.layered.Below != nil {
+		e, err := t.layered.Below("/" + d.path)
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			return err
+		}
+		if err == nil && e.IsDir() {
+			st := unix.Stat_t{Mode: e.Mode & 0o7777, Uid: e.UID, Gid: e.GID, Mtim: unix.NsecToTimespec(e.Mtime)}
+			if err := t.s.fs.SetXattr(fd, xattrSkeleton, []byte("y")); err != nil {
+				return err
+			}
+			return t.dirMetaOf(&st, &attrs{}, fd, false)
+		}
+	}
+	return t.dirMetaOf(&d.st, &d.a, fd, opaque)
+}

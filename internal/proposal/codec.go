@@ -1,0 +1,169 @@
+package proposal
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Encode writes a proposal, which ends with a newline. Invalid says what cannot be written.
+func Encode(p *Proposal) ([]byte, error) {
+	if why := p.bad(); why != "" {
+		return nil, fault.New(fault.Invalid, "this cannot be proposed: %s", why)
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", " ")
+	if err := enc.Encode(p); err != nil {
+		return nil, fault.Wrap(err, "write a proposal")
+	}
+	if n := int64(b.Len()); n > Limit(FileProposal) {
+		return nil, fault.New(fault.Invalid, "this cannot be proposed: what is to be said of it has %d bytes", n)
+	}
+	return b.Bytes(), nil
+}
+
+// Decode reads what Encode wrote, and nothing else: no field that it does not know, nothing
+// twice, nothing behind it. Version is for a proposal of a newer Coppice, Invalid for all
+// that is none.
+func Decode(b []byte) (*Proposal, error) {
+	if int64(len(b)) > Limit(FileProposal) {
+		return nil, notOne("it is too long")
+	}
+	var head struct{ Schema int }
+	if err := json.Unmarshal(b, &head); err != nil {
+		return nil, notOne("it is no JSON")
+	}
+	if head.Schema > Schema {
+		return nil, fault.New(fault.Version, "this proposal is of schema %d, and %d is the newest that this build knows", head.Schema, Schema).
+			WithHint("install a newer coppice")
+	}
+	p := new(Proposal)
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(p); err != nil {
+		return nil, notOne("a field of it is wrong or not known")
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return nil, notOne("there is something behind it")
+	}
+	again, err := Encode(p)
+	if err != nil {
+		return nil, notOne(p.bad())
+	}
+	if !bytes.Equal(again, b) {
+		return nil, notOne("it is not written as a proposal is")
+	}
+	return p, nil
+}
+
+func notOne(why string) error {
+	return fault.New(fault.Invalid, "%s is no proposal: %s", FileProposal, why).WithHint("it may have been changed on its way; ask who made it to propose again")
+}
+
+// bad says what is wrong with a proposal, or nothing.
+func (p *Proposal) bad() string {
+	switch {
+	case p.Schema != Schema:
+		return "its schema is none"
+	case timeline.ValidName(p.Name) != nil || p.Branch != "coppice/"+p.Name:
+		return "its name and its branch do not fit"
+	case len(p.Changes) > MaxChanges || len(p.Marks) > MaxMarks || len(p.Skipped) > MaxSkipped || len(p.Commands) > MaxCommands ||
+		len(p.Refused) > MaxRefused || len(p.Snapshots) > MaxSnapshots || len(p.Tests) > MaxTests || len(p.Enforced)+len(p.Lacking) > MaxEnforced:
+		return "it lists too much"
+	case p.Stat.Files < len(p.Changes) || p.Stat.Marks < len(p.Marks) || p.Stat.Skipped < len(p.Skipped) || p.Stat.Snapshots < len(p.Snapshots):
+		return "it lists more than it counts"
+	}
+	if _, err := timeline.ParseSandboxID(p.Sandbox); err != nil {
+		return "the id of its sandbox is none"
+	}
+	ids := []string{p.Snapshot}
+	for _, s := range p.Snapshots {
+		if ids = append(ids, s.ID); s.Parent != "" {
+			ids = append(ids, s.Parent)
+		}
+	}
+	for _, id := range ids {
+		if _, err := timeline.ParseSnapshotID(id); err != nil {
+			return "the id of a snapshot is none"
+		}
+	}
+	for _, id := range []string{p.Base, p.Start, p.Tip, p.Work} {
+		if !commit(id) || len(id) != len(p.Base) {
+			return "a commit of it is none"
+		}
+	}
+	for _, n := range p.counts() {
+		if n < 0 || n >= 1<<53 {
+			return "a number of it is none"
+		}
+	}
+	for s := range p.texts {
+		if len(s) > maxText || !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
+			return "a text of it is none"
+		}
+	}
+	return ""
+}
+
+// commit reports whether s is the full name of an object.
+func commit(s string) bool {
+	return (len(s) == 40 || len(s) == 64) && strings.Trim(s, "0123456789abcdef") == "" && strings.Trim(s, "0") != ""
+}
+
+// counts gives the numbers that are none below zero.
+func (p *Proposal) counts() []int64 {
+	l := p.Ledger
+	out := []int64{int64(p.Commits), int64(p.Stat.Added), int64(p.Stat.Deleted), l.Records, l.Commands, l.Failed, l.Programs, l.NetAllowed, l.NetRefused, l.FileRefused, l.BytesOut, int64(l.Risk)}
+	for _, c := range p.Changes {
+		out = append(out, int64(c.Added), int64(c.Deleted))
+	}
+	for _, c := range p.Commands {
+		out = append(out, c.Record, c.MS, c.Programs)
+	}
+	for _, r := range p.Refused {
+		out = append(out, r.Count)
+	}
+	for _, t := range p.Tests {
+		out = append(out, t.MS)
+	}
+	return out
+}
+
+// texts yields each text of it.
+func (p *Proposal) texts(yield func(string) bool) {
+	all := []string{p.Title, p.From, p.Tier, p.Policy, p.Ledger.Origin, p.Ledger.Key}
+	all = append(append(all, p.Enforced...), p.Lacking...)
+	for _, c := range p.Changes {
+		all = append(all, c.Status, c.Path, c.OldPath)
+	}
+	for _, m := range p.Marks {
+		all = append(all, m.Path, m.Kind, m.Why)
+	}
+	for _, s := range p.Skipped {
+		all = append(all, s.Path, s.Why)
+	}
+	for _, t := range p.Tests {
+		all = append(all, t.Cmd, t.Output)
+	}
+	for _, c := range p.Commands {
+		all = append(append(all, c.Dir, c.Reason), c.Args...)
+	}
+	for _, r := range p.Refused {
+		all = append(all, r.Kind, r.What, r.Why)
+	}
+	for _, s := range p.Snapshots {
+		all = append(append(all, s.Cause, s.Message), s.Layers...)
+	}
+	for _, s := range all {
+		if !yield(s) {
+			return
+		}
+	}
+}

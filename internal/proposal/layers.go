@@ -1,0 +1,128 @@
+package proposal
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// FileLayers is the file of packed layers that says what they are, as EncodeLayers writes it.
+// Beside it each layer lies as LayerFile calls it.
+const FileLayers = "layers.json"
+
+// maxLayers is how long that file may be, in bytes.
+const maxLayers = 16 << 20
+
+// Layers say how packed layers make up a history.
+type Layers struct {
+	Schema    int              `json:"schema"`
+	Sandbox   string           `json:"sandbox"` // the id of the sandbox
+	Top       string           `json:"top"`     // where the work tree lies in them
+	Base      string           `json:"base"`    // the snapshot that they lie on, which is not among them
+	Head      string           `json:"head"`    // the snapshot that the sandbox was at
+	Snapshots []PackedSnapshot `json:"snapshots"`
+}
+
+// PackedSnapshot is a snapshot. Its parent is Layers.Base or comes before it.
+type PackedSnapshot struct {
+	ID      string    `json:"id"`
+	Parent  string    `json:"parent"`
+	Cause   string    `json:"cause"`
+	Message string    `json:"message,omitempty"`
+	Time    time.Time `json:"time"`
+	Exit    *int      `json:"exit,omitempty"` // of the command that it is of
+	Paths   int       `json:"paths"`
+	Bytes   int64     `json:"bytes"`
+	// what it changed against Below: the digest of the layer as a tar archive; "" where it
+	// changed nothing
+	Layer string `json:"layer,omitempty"`
+	Below string `json:"below,omitempty"` // as Parent
+}
+
+// LayerFile is what the file of a layer is called; "" of what is no digest.
+func LayerFile(digest string) string {
+	hex, ok := strings.CutPrefix(digest, "sha256:")
+	if !ok || len(hex) != 64 || strings.Trim(hex, "0123456789abcdef") != "" {
+		return ""
+	}
+	return hex + ".tar.zst"
+}
+
+// EncodeLayers writes what packed layers are. Invalid says what cannot be written.
+func EncodeLayers(l *Layers) ([]byte, error) {
+	if why := l.bad(); why != "" {
+		return nil, fault.New(fault.Invalid, "these layers cannot be packed: %s", why)
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", " ")
+	if err := enc.Encode(l); err != nil {
+		return nil, fault.Wrap(err, "write what packed layers are")
+	}
+	if b.Len() > maxLayers {
+		return nil, fault.New(fault.Invalid, "these layers cannot be packed: their history takes %d bytes", b.Len())
+	}
+	return b.Bytes(), nil
+}
+
+// DecodeLayers reads what EncodeLayers wrote, and nothing else.
+func DecodeLayers(b []byte) (*Layers, error) {
+	none := func(why string) error {
+		return fault.New(fault.Invalid, "%s does not tell of packed layers: %s", FileLayers, why)
+	}
+	if len(b) > maxLayers {
+		return nil, none("it is too long")
+	}
+	l := new(Layers)
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(l); err != nil {
+		return nil, none("a field of it is wrong or not known")
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return nil, none("there is something behind it")
+	}
+	if again, err := EncodeLayers(l); err != nil || !bytes.Equal(again, b) {
+		return nil, none("it is not written as it is to be")
+	}
+	return l, nil
+}
+
+// bad says what is wrong, or nothing.
+func (l *Layers) bad() string {
+	switch {
+	case l.Schema != Schema:
+		return "its schema is none"
+	case !strings.HasPrefix(l.Top, "/") || len(l.Top) > 4095 || strings.Contains(l.Top, "\x00") || strings.Contains(l.Top+"/", "/../"):
+		return "its work tree lies nowhere"
+	case len(l.Snapshots) > MaxSnapshots:
+		return "it has too many snapshots"
+	}
+	known := map[string]bool{l.Base: true}
+	for i := range l.Snapshots {
+		s := &l.Snapshots[i]
+		switch {
+		case known[s.ID] || !snapshotID(s.ID) || !known[s.Parent]:
+			return "a snapshot is twice, or before its parent"
+		case (s.Layer == "") != (s.Below == "") || s.Layer != "" && (LayerFile(s.Layer) == "" || !known[s.Below]):
+			return "a layer lies on nothing"
+		case len(s.Message) > maxText || !utf8.ValidString(s.Message) || strings.Contains(s.Message, "\x00") || len(s.Cause) > 40 || !utf8.ValidString(s.Cause):
+			return "a text of it is none"
+		case s.Paths < 0 || s.Bytes < 0:
+			return "a number of it is none"
+		}
+		known[s.ID] = true
+	}
+	if !snapshotID(l.Base) || !known[l.Head] {
+		return "it begins or ends nowhere"
+	}
+	return ""
+}
+
+func snapshotID(s string) bool { return len(s) == 12 && strings.Trim(s, "0123456789abcdef") == "" }

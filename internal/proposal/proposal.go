@@ -1,0 +1,181 @@
+// Package proposal is pure: what a proposal of a sandbox's work says, how that is written and
+// strictly read, and the report that a reviewer reads. How it is kept in git is in docs/git.md.
+// It imports fault and timeline, and is for the engine.
+//
+// A proposal comes from a colleague, and most of what it says from a sandbox: all of it is
+// hostile to who reads it. So Decode takes what Encode writes and nothing else, and a report
+// shows foreign text in code spans alone (see code).
+package proposal
+
+import "time"
+
+// Schema is the version of what Encode writes.
+const Schema = 1
+
+// The files of a proposal's tree.
+const (
+	FileProposal = "proposal.json" // Proposal, as Encode writes it
+	FileReport   = "report.md"     // Report of it
+	FilePatch    = "change.patch"  // from Start to Work, as git applies it
+	FilePolicy   = "policy.yaml"   // the policy whose digest is Proposal.Policy
+	FileLedger   = "ledger.bundle" // the records of the sandbox with their proofs, as `ledger export` writes them
+)
+
+// Names lists the files of a proposal's tree, in the order of a tree.
+func Names() []string {
+	return []string{FilePatch, FileLedger, FilePolicy, FileProposal, FileReport}
+}
+
+// Limit is how many bytes a file of a proposal may have; 0 is for one that it does not have.
+func Limit(name string) int64 {
+	switch name {
+	case FileProposal:
+		return 64 << 20
+	case FileReport:
+		return 16 << 20
+	case FilePolicy:
+		return 4 << 20
+	case FilePatch:
+		return 256 << 20
+	case FileLedger:
+		return 1 << 30
+	}
+	return 0
+}
+
+// How much a proposal lists. What is more is counted.
+const (
+	MaxChanges   = 10_000
+	MaxMarks     = 10_000
+	MaxSkipped   = 1000
+	MaxCommands  = 1000
+	MaxRefused   = 1000
+	MaxSnapshots = 10_000
+	MaxTests     = 64
+	MaxEnforced  = 1000
+	maxText      = 64 << 10 // bytes of one text
+)
+
+// Proposal is what a sandbox did, to be reviewed. Paths are as Path writes them.
+type Proposal struct {
+	Schema  int       `json:"schema"`
+	Name    string    `json:"name"`            // of the sandbox
+	Title   string    `json:"title,omitempty"` // what it is for, in a line
+	Sandbox string    `json:"sandbox"`         // its id
+	Created time.Time `json:"created"`         // when the sandbox was made
+	Time    time.Time `json:"time"`            // when it was proposed
+
+	Base    string `json:"base"`           // the frozen commit of the repository
+	Start   string `json:"start"`          // what the sandbox began with: Base, or a commit on it of what was not committed
+	Tip     string `json:"tip"`            // its HEAD
+	Work    string `json:"work"`           // Tip, or a commit on it of what is not committed
+	Branch  string `json:"branch"`         // that is set to Work, by its short name
+	From    string `json:"from,omitempty"` // the branch that Base was the tip of, by its short name
+	Commits int    `json:"commits"`        // that Work has and Start does not
+
+	Tier     string   `json:"tier"`               // of confinement
+	Policy   string   `json:"policy"`             // digest of the policy
+	Enforced []string `json:"enforced,omitempty"` // what the host enforced when the sandbox last began
+	Lacking  []string `json:"lacking,omitempty"`  // what it could not
+
+	Stat    Stat      `json:"stat"`
+	Changes []Change  `json:"changes,omitempty"` // from Start to Work, MaxChanges at most
+	Marks   []Mark    `json:"marks,omitempty"`   // MaxMarks at most
+	Skipped []Skipped `json:"skipped,omitempty"` // MaxSkipped at most
+	Tests   []Test    `json:"tests,omitempty"`   // that were asked for with the proposal
+
+	Ledger   Ledger    `json:"ledger"`
+	Commands []Command `json:"commands,omitempty"` // the newest MaxCommands, the oldest first
+	Refused  []Refused `json:"refused,omitempty"`  // MaxRefused at most
+
+	Snapshot  string     `json:"snapshot"`            // the one that was proposed
+	Snapshots []Snapshot `json:"snapshots,omitempty"` // the newest MaxSnapshots of the history, the oldest first
+}
+
+// Stat counts what changed.
+type Stat struct {
+	Files     int `json:"files"`
+	Added     int `json:"added"`   // lines
+	Deleted   int `json:"deleted"` // lines
+	Marks     int `json:"marks"`
+	Skipped   int `json:"skipped"`
+	Snapshots int `json:"snapshots"`
+}
+
+// Change is a path that differs.
+type Change struct {
+	Status  string `json:"status"` // A added, D deleted, M modified, T another kind of file, R renamed, C copied
+	Path    string `json:"path"`
+	OldPath string `json:"old_path,omitempty"` // what it was renamed or copied from
+	Binary  bool   `json:"binary,omitempty"`
+	Added   int    `json:"added"`   // lines
+	Deleted int    `json:"deleted"` // lines
+}
+
+// Mark says that a host would later run or trust a path that changed.
+type Mark struct {
+	Path string `json:"path"`
+	Kind string `json:"kind"`
+	Why  string `json:"why"`
+}
+
+// Skipped is what of the work tree is in no commit.
+type Skipped struct {
+	Path string `json:"path"`
+	Why  string `json:"why"`
+}
+
+// Test is a command that was run in a fork of the sandbox.
+type Test struct {
+	Cmd      string `json:"cmd"`
+	Code     int    `json:"code"`
+	MS       int64  `json:"ms"` // how long it ran, in milliseconds
+	TimedOut bool   `json:"timed_out,omitempty"`
+	Output   string `json:"output,omitempty"` // the end of it
+}
+
+// Ledger sums up the records of the sandbox.
+type Ledger struct {
+	Records     int64  `json:"records"`
+	Commands    int64  `json:"commands"`
+	Failed      int64  `json:"failed"`   // commands
+	Programs    int64  `json:"programs"` // that were started
+	NetAllowed  int64  `json:"net_allowed"`
+	NetRefused  int64  `json:"net_refused"`
+	FileRefused int64  `json:"file_refused"` // files and system calls
+	BytesOut    int64  `json:"bytes_out"`
+	Lost        bool   `json:"lost,omitempty"` // there are records that could not be kept
+	Risk        int    `json:"risk"`           // 0 to 100; see docs/LEDGER.md
+	Origin      string `json:"origin"`         // name of the log
+	Key         string `json:"key"`            // the verifier key that the proposer's log says it is signed with
+}
+
+// Command is a command that was run in the sandbox.
+type Command struct {
+	Record   int64    `json:"record"` // number of the record that tells of its beginning
+	Args     []string `json:"args"`   // redacted
+	Dir      string   `json:"dir,omitempty"`
+	Ended    bool     `json:"ended"`
+	Code     int      `json:"code"`
+	Reason   string   `json:"reason,omitempty"` // why it was ended, or by which signal
+	MS       int64    `json:"ms"`               // how long it ran, in milliseconds
+	Programs int64    `json:"programs"`         // that were started by it
+}
+
+// Refused is something that the sandbox was denied.
+type Refused struct {
+	Kind  string `json:"kind"` // network, file, syscall or limit
+	What  string `json:"what"`
+	Why   string `json:"why,omitempty"`
+	Count int64  `json:"count"`
+}
+
+// Snapshot is a node of the sandbox's history.
+type Snapshot struct {
+	ID      string    `json:"id"`
+	Parent  string    `json:"parent,omitempty"`
+	Cause   string    `json:"cause"`
+	Message string    `json:"message,omitempty"`
+	Time    time.Time `json:"time"`
+	Layers  []string  `json:"layers,omitempty"` // digests of what it changed against its parent, where it is sealed
+}

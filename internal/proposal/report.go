@@ -1,0 +1,275 @@
+package proposal
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// How much a report shows. What is more is counted, and in proposal.json.
+const (
+	shownChanges   = 200
+	shownMarks     = 1000
+	shownSkipped   = 50
+	shownCommands  = 100
+	shownRefused   = 100
+	shownSnapshots = 50
+	shownEnforced  = 100
+)
+
+// Report writes a proposal for a reviewer, in Markdown, with the text of its policy.
+func Report(p *Proposal, policy string) []byte {
+	r := &report{}
+	r.head(p)
+	r.marks(p)
+	r.changes(p)
+	r.tests(p)
+	r.commands(p)
+	r.refused(p)
+	r.confined(p, policy)
+	r.history(p)
+	r.hand(p)
+	return []byte(r.String())
+}
+
+// Summary writes the beginning of a report: what it is of, and what is to be looked at first.
+func Summary(p *Proposal) string {
+	r := &report{}
+	r.head(p)
+	r.marks(p)
+	r.tests(p)
+	return strings.TrimRight(r.String(), "\n") + "\n"
+}
+
+type report struct{ strings.Builder }
+
+func (r *report) line(format string, args ...any) { fmt.Fprintf(r, format+"\n", args...) }
+
+// list writes so many items of a list, and how many more there are.
+func list[T any](r *report, all []T, total, shown int, line func(T) string) {
+	for i, it := range all {
+		if i == shown {
+			break
+		}
+		r.line("- %s", line(it))
+	}
+	if more := max(total, len(all)) - min(len(all), shown); more > 0 {
+		r.line("- and %d more, in %s", more, FileProposal)
+	}
+}
+
+func (r *report) head(p *Proposal) {
+	r.line("# Proposal: %s", code(orElse(p.Title, p.Name)))
+	r.line("")
+	r.line("- sandbox %s (%s), proposed %s", code(p.Name), code(p.Sandbox), stamp(p.Time))
+	from := ""
+	if p.From != "" {
+		from = ", the tip of " + code(p.From)
+	}
+	r.line("- base %s%s", code(p.Base), from)
+	if p.Start != p.Base {
+		r.line("- begun with what was not committed on it: %s, which is not part of the change", code(p.Start))
+	}
+	r.line("- work %s, branch %s", code(p.Work), code(p.Branch))
+	not := ""
+	if p.Work != p.Tip {
+		not = "; the last one is what was not committed in the sandbox"
+	}
+	r.line("- %s, %s, %d lines added, %d deleted%s", count(p.Commits, "commit"), count(p.Stat.Files, "file"), p.Stat.Added, p.Stat.Deleted, not)
+	l := p.Ledger
+	r.line("- %s (%d failed), %s, %d refusals, risk %d of 100", count(int(l.Commands), "command"), l.Failed, count(int(l.Programs), "program"), l.NetRefused+l.FileRefused, l.Risk)
+	if l.Lost {
+		r.line("- **some records could not be kept**: what is below is not all")
+	}
+	r.line("")
+}
+
+func (r *report) marks(p *Proposal) {
+	if p.Stat.Marks == 0 {
+		return
+	}
+	r.line("## Look at these first\n\nA host would run or trust these files later. They are applied only when each was trusted by name.\n")
+	list(r, p.Marks, p.Stat.Marks, shownMarks, func(m Mark) string { return code(m.Path) + ": " + code(m.Kind) + ", " + code(m.Why) })
+	r.line("")
+}
+
+func (r *report) changes(p *Proposal) {
+	r.line("## Changes\n")
+	list(r, p.Changes, p.Stat.Files, shownChanges, func(c Change) string {
+		path := code(c.Path)
+		if c.OldPath != "" {
+			path = code(c.OldPath) + " to " + path
+		}
+		lines := fmt.Sprintf("+%d -%d", c.Added, c.Deleted)
+		if c.Binary {
+			lines = "binary"
+		}
+		return code(c.Status) + " " + path + ", " + lines
+	})
+	if p.Stat.Files == 0 {
+		r.line("Nothing differs.")
+	}
+	r.line("")
+	if p.Stat.Skipped > 0 {
+		r.line("Not in it, though it lay in the work tree:\n")
+		list(r, p.Skipped, p.Stat.Skipped, shownSkipped, func(s Skipped) string { return code(s.Path) + ": " + code(s.Why) })
+		r.line("")
+	}
+}
+
+func (r *report) tests(p *Proposal) {
+	if len(p.Tests) == 0 {
+		return
+	}
+	r.line("## Tests\n\nRun by the proposer in a fork of the sandbox, as it was proposed.\n")
+	for _, t := range p.Tests {
+		how := fmt.Sprintf("exit code %d", t.Code)
+		if t.Code == 0 {
+			how = "passed"
+		}
+		if t.TimedOut {
+			how = "did not end in time"
+		}
+		r.line("- %s: **%s** after %s", code(t.Cmd), how, ms(t.MS))
+		if t.Output != "" && t.Code != 0 {
+			r.line("\n%s", block(t.Output))
+		}
+	}
+	r.line("")
+}
+
+func (r *report) commands(p *Proposal) {
+	r.line("## What was run\n")
+	from := max(0, len(p.Commands)-shownCommands)
+	if earlier := int(p.Ledger.Commands) - (len(p.Commands) - from); earlier > 0 {
+		r.line("The last ones; %s before are in the ledger.\n", count(earlier, "command"))
+	}
+	for _, c := range p.Commands[from:] {
+		how := "had not ended"
+		if c.Ended {
+			how = fmt.Sprintf("exit code %d after %s", c.Code, ms(c.MS))
+		}
+		if c.Reason != "" {
+			how += ", " + code(c.Reason)
+		}
+		r.line("- %s: %s, %s (record %d)", code(words(c.Args)), how, count(int(c.Programs), "program"), c.Record)
+	}
+	if len(p.Commands) == 0 {
+		r.line("No command.")
+	}
+	r.line("")
+}
+
+func (r *report) refused(p *Proposal) {
+	r.line("## What was refused\n")
+	list(r, p.Refused, len(p.Refused), shownRefused, func(d Refused) string {
+		why := ""
+		if d.Why != "" {
+			why = ", because of " + code(d.Why)
+		}
+		return fmt.Sprintf("%s %s, %s%s", code(d.Kind), code(d.What), times(d.Count), why)
+	})
+	if len(p.Refused) == 0 {
+		r.line("Nothing.")
+	}
+	r.line("")
+}
+
+func (r *report) confined(p *Proposal, policy string) {
+	r.line("## How it was confined\n")
+	r.line("Tier %s, policy %s.\n", code(p.Tier), code(p.Policy))
+	if len(p.Enforced) > 0 {
+		r.line("Enforced:\n")
+		list(r, p.Enforced, len(p.Enforced), shownEnforced, code)
+		r.line("")
+	}
+	if len(p.Lacking) > 0 {
+		r.line("**Not enforced**, because the host could not:\n")
+		list(r, p.Lacking, len(p.Lacking), shownEnforced, code)
+		r.line("")
+	}
+	r.line("%s", block(apart(policy)))
+}
+
+// apart puts each key of a policy, which is written as one line of JSON, on a line of its own.
+func apart(policy string) string {
+	var keys map[string]json.RawMessage
+	if json.Unmarshal([]byte(policy), &keys) != nil {
+		return policy
+	}
+	var lines []string
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		lines = append(lines, clean(k)+": "+string(keys[k]))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (r *report) history(p *Proposal) {
+	r.line("## Snapshots\n\n%s; the proposed one is %s.\n", count(p.Stat.Snapshots, "snapshot"), code(p.Snapshot))
+	from := max(0, len(p.Snapshots)-shownSnapshots)
+	if from > 0 {
+		r.line("The last ones:\n")
+	}
+	for _, s := range p.Snapshots[from:] {
+		message := ""
+		if s.Message != "" {
+			message = " " + code(s.Message)
+		}
+		r.line("- %s %s %s%s", code(s.ID), stamp(s.Time), code(s.Cause), message)
+	}
+	r.line("")
+}
+
+func (r *report) hand(p *Proposal) {
+	r.line("## To check it, and to take it\n")
+	r.line("What is said above is the proposer's word, as far as the ledger does not prove it:\n")
+	r.line("%s", block("coppice verify --bundle "+FileLedger))
+	r.line("The log is %s, and says that its key is %s. Compare the key with one that you have from the proposer by another way.\n", code(p.Ledger.Origin), code(p.Ledger.Key))
+	r.line("The change lies in the branch, and in %s:\n", FilePatch)
+	r.line("%s", block("git diff "+p.Start+" "+p.Work+"\ngit apply --check "+FilePatch))
+	r.line("Who has the sandbox applies it with:\n")
+	r.line("%s", block("coppice apply "+p.Name))
+}
+
+// words writes a command as a line.
+func words(args []string) string {
+	if len(args) == 3 && strings.HasSuffix(args[0], "sh") && (args[1] == "-c" || args[1] == "-lc") {
+		return args[2]
+	}
+	out := make([]string, len(args))
+	for i, a := range args {
+		out[i] = a
+		if a == "" || strings.ContainsAny(a, " \t\n'\"\\$&|;<>()*?[]#~") {
+			out[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func times(n int64) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+func orElse(s, or string) string {
+	if strings.TrimSpace(s) == "" {
+		return or
+	}
+	return s
+}
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+
+func ms(n int64) string { return (time.Duration(n) * time.Millisecond).String() }

@@ -1,0 +1,96 @@
+package proposal
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Path writes a path, which may have any bytes, as git shows it: as it is when it is plain,
+// else in double quotes with escapes.
+func Path(p string) string {
+	if plain := clean(p); plain == p && !strings.ContainsAny(p, `"\`) && p != "" && strings.TrimSpace(p) == p {
+		return p
+	}
+	return `"` + clean(strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(p)) + `"`
+}
+
+// Text makes any bytes a text that can be written: what is no UTF-8 is replaced, zero bytes
+// go, and what is too long is cut.
+func Text(s string) string {
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "")
+	if len(s) > maxText {
+		s = strings.ToValidUTF8(s[:maxText-3], "") + "..."
+	}
+	return s
+}
+
+// clean makes a text one line that shows all there is: control bytes, newlines, what turns
+// the direction of writing around and what is not seen become escapes.
+func clean(s string) string {
+	var b strings.Builder
+	for s != "" {
+		r, n := utf8.DecodeRuneInString(s)
+		switch {
+		case r == utf8.RuneError && n == 1, r < ' ' && r != '\n' && r != '\t' && r != '\r', r == 0x7f:
+			fmt.Fprintf(&b, `\%03o`, s[0])
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case r == '\r':
+			b.WriteString(`\r`)
+		case !unicode.IsPrint(r), unicode.Is(unicode.Bidi_Control, r), r == utf8.RuneError:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteString(s[:n])
+		}
+		s = s[n:]
+	}
+	return b.String()
+}
+
+// maxCode is how many characters of a text a report shows.
+const maxCode = 240
+
+// code shows a foreign text in Markdown: as a code span of one line, in which there is no
+// markup, link or mention. The fence is longer than every row of backticks in it, so the text
+// cannot end it.
+func code(s string) string {
+	s = strings.TrimSpace(clean(s))
+	if r := []rune(s); len(r) > maxCode {
+		s = string(r[:maxCode]) + "..."
+	}
+	if s == "" {
+		return "(nothing)"
+	}
+	f := fence(s, 1)
+	if strings.HasPrefix(s, "`") || strings.HasSuffix(s, "`") {
+		s = " " + s + " "
+	}
+	return f + s + f
+}
+
+// block shows a foreign text of several lines in Markdown.
+func block(text string) string {
+	var lines []string
+	for l := range strings.Lines(text) {
+		lines = append(lines, clean(strings.TrimRight(l, "\r\n")))
+	}
+	body := strings.Join(lines, "\n")
+	f := fence(body, 3)
+	return f + "\n" + body + "\n" + f + "\n"
+}
+
+// fence is backticks, as many as at least and more than there are in a row in a text.
+func fence(s string, least int) string {
+	longest, row := least-1, 0
+	for _, c := range s {
+		if row++; c != '`' {
+			row = 0
+		}
+		longest = max(longest, row)
+	}
+	return strings.Repeat("`", longest+1)
+}

@@ -1,0 +1,115 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// fetchedRef is what the tip is called in a bundle that is made to be looked at.
+const fetchedRef = Ref("refs/coppice/fetched")
+
+// Examine checks what the user's git fetched from somebody else, as Accept checks what a
+// sandbox made: each object that tip has and base does not by fsck, with its warnings as
+// errors and whatever the user's configuration lets pass; sizes, numbers and paths. Base is
+// trusted: see Own. Nothing is written. Invalid is what is wrong with it.
+func (r *Repo) Examine(ctx context.Context, base, tip OID) (got Accepted, err error) {
+	if err := r.sane(ctx, base, tip); err != nil || base == tip {
+		return Accepted{Tip: tip}, err
+	}
+	d, err := r.desk()
+	if err != nil {
+		return got, err
+	}
+	defer d.close(&err)
+	src, err := d.bundle(ctx, base, tip)
+	if err != nil {
+		return got, err
+	}
+	defer src.Close()
+	got, err = d.examine(ctx, Accept{Bundle: src, Ref: fetchedRef, Base: base})
+	return got, fault.Wrap(err, "check what was fetched")
+}
+
+// bundle writes one of what a tip has and a base does not, whose objects all are there. The
+// caller closes it.
+func (d *desk) bundle(ctx context.Context, base, tip OID) (f *os.File, err error) {
+	if f, err = os.OpenFile(filepath.Join(d.dir, "fetched"), os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600); err != nil {
+		return nil, fault.Wrap(err, "write down what was fetched")
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	head := "# v2 git bundle\n"
+	if d.format == SHA256 {
+		head = "# v3 git bundle\n@object-format=sha256\n"
+	}
+	if _, err = fmt.Fprintf(f, "%s-%s\n%s %s\n\n", head, base, tip, fetchedRef); err != nil {
+		return nil, fault.Wrap(err, "write down what was fetched")
+	}
+	if _, err = d.run(ctx, call{args: []string{"pack-objects", "-q", "--revs", "--stdout", "--window=0"}, stdout: f, most: d.limits.Input,
+		stdin: strings.NewReader(fmt.Sprintf("%s\n^%s\n", tip, base))}); err != nil {
+		return nil, hostile(err, "objects of what was fetched are missing, or are not what they are taken for")
+	}
+	_, err = f.Seek(0, 0)
+	return f, fault.Wrap(err, "read what was fetched")
+}
+
+// Own reports whether the user has a commit otherwise than by references of ours: whether
+// HEAD, a branch, a tag or what was fetched of branches has it in its history. Branches
+// called coppice/... do not count.
+func (r *Repo) Own(ctx context.Context, c OID) (bool, error) {
+	if err := r.sane(ctx, c); err != nil {
+		return false, err
+	}
+	out, err := r.user(ctx, call{args: []string{"rev-list", "--max-count=1", string(c), "--not", "HEAD",
+		"--exclude=coppice/*", "--branches", "--exclude=*/coppice/*", "--remotes", "--tags"}})
+	if err != nil {
+		return false, fault.Wrap(err, "look for what has commit %s", c)
+	}
+	return len(out) == 0, nil
+}
+
+// RefMove is one reference that is to be set.
+type RefMove struct {
+	Ref     Ref
+	To, Old OID // "": it is deleted; it is not there
+}
+
+// MoveRefs sets several references at once, if each is what Old says, with a line in their
+// reflogs, and has them on the disk. It is for references of ours, which nobody checks out.
+// Conflict where one is not as it was to be: then none is set.
+func (r *Repo) MoveRefs(ctx context.Context, message string, moves ...RefMove) error {
+	var list strings.Builder
+	for _, m := range moves {
+		if _, err := ParseRef(string(m.Ref)); err != nil {
+			return err
+		}
+		if m.To == m.Old {
+			fmt.Fprintf(&list, "verify %s %s\n", m.Ref, m.Old.orNull(r.Format))
+			continue
+		}
+		fmt.Fprintf(&list, "update %s %s %s\n", m.Ref, m.To.orNull(r.Format), m.Old.orNull(r.Format))
+	}
+	if message = printable(message); message == "" {
+		message = "coppice"
+	}
+	_, err := r.user(ctx, call{args: []string{"update-ref", "-m", message, "--create-reflog", "--stdin"}, stdin: strings.NewReader(list.String())})
+	if code(err) > 0 {
+		return fault.New(fault.Conflict, "git does not set %s", moves[0].Ref).Because(err).WithHint("somebody else sets it; try again")
+	}
+	if err != nil {
+		return fault.Wrap(err, "set %s", moves[0].Ref)
+	}
+	for _, m := range moves {
+		err = errors.Join(err, r.syncRef(m.Ref))
+	}
+	return fault.Wrap(err, "set %s", moves[0].Ref)
+}

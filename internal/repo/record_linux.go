@@ -1,0 +1,165 @@
+package repo
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// File is a file of a Record.
+type File struct {
+	Name    string    // of the top directory: letters, digits, dots, dashes
+	Content io.Reader // that never blocks: a file, or what is in memory
+}
+
+// Record is a commit of files of ours that no work tree holds.
+type Record struct {
+	Files   []File
+	Parents []OID
+	Author  Person // zero is the user, as the user's configuration says
+	Message string
+
+	To  Ref // the reference that is set to the commit
+	Old OID // what To must be now; "" is not to be there
+}
+
+// Record writes such a commit and sets its reference, durably. Conflict where the reference is
+// not what it was to be.
+func (r *Repo) Record(ctx context.Context, rec Record) (id OID, err error) {
+	if err := r.settable(ctx, rec.To, rec.Old); err != nil {
+		return "", err
+	}
+	text, err := message(rec.Message, nil)
+	if err != nil {
+		return "", err
+	}
+	if rec.Author == (Person{}) {
+		if rec.Author, err = r.User(ctx); err != nil {
+			return "", err
+		}
+	}
+	if why := rec.Author.bad(); why != "" {
+		return "", fault.New(fault.Invalid, "the author of a record %s", why)
+	}
+	d, err := r.desk()
+	if err != nil {
+		return "", err
+	}
+	defer d.close(&err)
+	tree, err := d.files(ctx, rec.Files)
+	if err != nil {
+		return "", err
+	}
+	by := signature(rec.Author, r.opt.Now().Unix())
+	if id, err = d.hold(ctx, "commit", commitObject(tree, rec.Parents, by, by, text)); err != nil {
+		return "", err
+	}
+	if err := r.keep(ctx, d, id, rec.Parents); err != nil {
+		return "", err
+	}
+	return id, r.setRef(ctx, rec.To, id, rec.Old, "coppice: record")
+}
+
+// files writes files, and the tree that has them.
+func (d *desk) files(ctx context.Context, files []File) (OID, error) {
+	files = slices.SortedFunc(slices.Values(files), func(a, b File) int { return strings.Compare(a.Name, b.Name) })
+	var tree bytes.Buffer
+	for i, f := range files {
+		if badPath(f.Name) != "" || strings.Contains(f.Name, "/") || i > 0 && files[i-1].Name == f.Name {
+			return "", fault.New(fault.Invalid, "a record cannot have a file %q", clip(f.Name))
+		}
+		id, err := d.oid(ctx, call{args: []string{"hash-object", "-t", "blob", "-w", "--stdin"}, stdin: f.Content})
+		if err != nil {
+			return "", fault.Wrap(err, "write %s", f.Name)
+		}
+		fmt.Fprintf(&tree, "%s blob %s\t%s\x00", ModeFile, id, f.Name)
+	}
+	id, err := d.oid(ctx, call{args: []string{"mktree", "-z"}, stdin: &tree})
+	return id, fault.Wrap(err, "write a tree")
+}
+
+// ReadRecord gives the names of the files of a record's commit, which anybody may have made,
+// with their sizes. Invalid is what no Record wrote.
+func (r *Repo) ReadRecord(ctx context.Context, commit OID) (sizes map[string]int64, err error) {
+	d, err := r.desk()
+	if err != nil {
+		return nil, err
+	}
+	defer d.close(&err)
+	sizes = map[string]int64{}
+	err = d.records(ctx, call{args: []string{"ls-tree", "-l", "-z", "--full-tree", string(commit)}, most: 64 << 10}, 0, func(s string) error {
+		head, name, ok := strings.Cut(s, "\t")
+		f := strings.Fields(head)
+		if !ok || len(f) != 4 || f[0] != ModeFile.String() || badPath(name) != "" {
+			return fault.New(fault.Invalid, "%s is no record: it has more than plain files", commit)
+		}
+		n, err := strconv.ParseInt(f[3], 10, 64)
+		if err != nil {
+			return fault.New(fault.Invalid, "%s is no record: a file of it is missing", commit)
+		}
+		sizes[name] = n
+		return nil
+	})
+	if err != nil {
+		return nil, hostile(err, "git does not read the record")
+	}
+	return sizes, nil
+}
+
+// ReadFile writes a file of the top directory of a commit to w, most bytes of it: Invalid
+// where it has more, NotFound where there is none.
+func (r *Repo) ReadFile(ctx context.Context, commit OID, name string, most int64, w io.Writer) (err error) {
+	if badPath(name) != "" {
+		return fault.New(fault.Invalid, "no commit has a file %q", clip(name))
+	}
+	d, err := r.desk()
+	if err != nil {
+		return err
+	}
+	defer d.close(&err)
+	id, err := d.oid(ctx, call{args: []string{"rev-parse", "-q", "--verify", "--end-of-options", string(commit) + ":" + name}})
+	if code(err) > 0 {
+		return fault.New(fault.NotFound, "%s has no file %s", commit, name)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = d.run(ctx, call{args: []string{"cat-file", "blob", string(id)}, stdout: w, most: most})
+	return fault.Wrap(hostile(err, "git does not read it"), "read %s of %s", name, commit)
+}
+
+// User gives the person that the user's git commits as. Invalid where it does not know.
+func (r *Repo) User(ctx context.Context) (Person, error) {
+	return r.committer(ctx, Apply{})
+}
+
+// Parents gives the parents of a commit.
+func (r *Repo) Parents(ctx context.Context, commit OID) ([]OID, error) {
+	out, err := r.user(ctx, call{args: []string{"rev-list", "--parents", "--max-count=1", "--end-of-options", string(commit), "--"}})
+	if err != nil {
+		return nil, fault.Wrap(err, "look at %s", commit)
+	}
+	var ids []OID
+	for i, f := range strings.Fields(string(out)) {
+		id, err := ParseOID(f)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+// Settable reports by a Conflict that a reference is not what old says ("" is not there), or
+// that a work tree has it checked out. SetRef asks again.
+func (r *Repo) Settable(ctx context.Context, ref Ref, old OID) error {
+	return r.settable(ctx, ref, old)
+}
