@@ -3,6 +3,8 @@ package repo
 import (
 	"context"
 	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -13,9 +15,10 @@ import (
 // Contents are the bytes of the blobs: no filter runs and no attribute counts, so files
 // of LFS are pointers and line ends are as committed. Links are links, files have mode
 // 0644 or 0755, directories 0755, whatever the umask is; submodules are empty directories.
-// All files and directories that are written have one time, CheckedOut.Time. Nothing is
-// flushed. A commit with a path that git does not check out either (`..`, `.git` in any
-// spelling) is Invalid, and then files may have been written.
+// All files and directories that are written have one time, CheckedOut.Time; To itself
+// keeps what it has. Nothing is flushed. A commit with a path that git does not check out
+// either (`..`, `.git` in any spelling, one path twice) is Invalid; files may have been
+// written by then.
 type Checkout struct {
 	Commit OID
 	From   OID      // only what differs from this commit is written; "" is everything
@@ -28,26 +31,137 @@ type Checkout struct {
 	Remove func(path string) error
 	Hide   func(path string) error
 
-	Progress func(done, total int64) // files; called a few times a second at most, by one goroutine at a time; may be nil
+	Progress func(done, total int64) // files, now and then, by one goroutine at a time; may be nil
 }
 
 // CheckedOut is what was written.
 type CheckedOut struct {
 	Commit, From OID
-	Files        int   // files and links
-	Bytes        int64 // that they hold
-	Submodules   []string
+	Files        int      // files and links
+	Bytes        int64    // that they hold
+	Submodules   []string // whose directories were made
 	// Time is the modification time of all of it, in whole seconds: that of the commit, or,
 	// where that is less than two seconds ago or in the future, two seconds before now.
 	Time time.Time
 
-	changes []treeChange // that were carried out, in the order of an index; Index needs them
+	changes []treeChange // that were carried out; Index needs them
 }
 
 // Checkout writes them.
-func (r *Repo) Checkout(ctx context.Context, c Checkout) (CheckedOut, error) {
-	return CheckedOut{}, fault.New(fault.Internal, "not written")
+func (r *Repo) Checkout(ctx context.Context, c Checkout) (got CheckedOut, err error) {
+	got = CheckedOut{Commit: c.Commit, From: c.From}
+	if got.Time, err = r.fileTime(ctx, c.Commit); err != nil {
+		return got, err
+	}
+	if got.changes, err = r.treeChanges(ctx, c.From, c.Commit); err != nil {
+		return got, err
+	}
+	p := planTree(got.changes)
+	w, err := newTreeWriter(c, got.Time, int64(len(p.files)))
+	if err != nil {
+		return got, fault.Wrap(err, "check out %s", c.Commit)
+	}
+	defer w.close()
+	if err := w.shape(p); err != nil {
+		return got, fault.Wrap(err, "check out %s", c.Commit)
+	}
+	if err := r.writeFiles(ctx, w, p.files); err != nil {
+		return got, fault.Wrap(err, "check out %s", c.Commit)
+	}
+	if err := w.finish(p); err != nil {
+		return got, fault.Wrap(err, "check out %s", c.Commit)
+	}
+	got.Files, got.Submodules = len(p.files), p.modules
+	for _, f := range p.files {
+		got.Bytes += f.stat.size
+	}
+	return got, nil
 }
 
-// treeChange is one path that differs, and what the file system says of it once it is written.
-type treeChange struct{}
+// settled is how old, at least, files are that nobody could tell from later ones else:
+// their time and that of an index that knows them, a second later, are in the past.
+const settled = 2 * time.Second
+
+// fileTime is the time that the files of a commit get.
+func (r *Repo) fileTime(ctx context.Context, commit OID) (time.Time, error) {
+	out, err := r.user(ctx, call{args: []string{"rev-list", "--max-count=1", "--no-commit-header", "--format=%ct", string(commit)}})
+	if err != nil {
+		return time.Time{}, fault.Wrap(err, "look at commit %s", commit)
+	}
+	unix, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
+	if err != nil {
+		unix = 0
+	}
+	// Git takes a time of 0 for none.
+	return time.Unix(max(1, min(unix, r.opt.Now().Add(-settled).Unix())), 0), nil
+}
+
+// treePlan is what a checkout does, step by step: directories with those above first, what
+// is hidden and removed, then files. It is a pure function of the changes.
+type treePlan struct {
+	dirs    []string
+	hidden  []string
+	gone    []string
+	files   []*treeChange
+	modules []string
+}
+
+// planTree decides. The changes are in git's order, in which what is in a directory comes
+// behind it.
+func planTree(changes []treeChange) treePlan {
+	var p treePlan
+	now := replaced(changes)
+	lead := dirSet{}
+	under := "/" // a directory that goes, or nothing
+	for i := range changes {
+		c := &changes[i]
+		switch {
+		case c.mode == 0 && strings.HasPrefix(c.path, under):
+			continue // goes with it
+		case c.mode == 0:
+			if c.old == ModeTree {
+				under = c.path + "/"
+			}
+			switch now[c.path] {
+			case 0:
+				p.gone = append(p.gone, c.path)
+				lead.above(c.path)
+			case ModeTree, ModeSubmodule:
+				p.hidden = append(p.hidden, c.path)
+				lead.add(c.path)
+			}
+		case c.mode == ModeTree:
+		case c.mode != ModeSubmodule:
+			p.files = append(p.files, c)
+			lead.above(c.path)
+		case c.old != ModeSubmodule:
+			p.modules = append(p.modules, c.path)
+			lead.add(c.path)
+			if c.old != 0 {
+				p.hidden = append(p.hidden, c.path)
+			}
+		}
+	}
+	p.dirs = lead.sorted()
+	return p
+}
+
+// replaced gives what is now at the paths that were something else of another order: a
+// directory is removed and a file added, or the other way round.
+func replaced(changes []treeChange) map[string]Mode {
+	now := map[string]Mode{}
+	for i := range changes {
+		if changes[i].mode == 0 {
+			now[changes[i].path] = 0
+		}
+	}
+	if len(now) == 0 {
+		return now
+	}
+	for i := range changes {
+		if _, was := now[changes[i].path]; was && changes[i].old == 0 {
+			now[changes[i].path] = changes[i].mode
+		}
+	}
+	return now
+}
