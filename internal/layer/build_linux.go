@@ -60,9 +60,8 @@ func (s *Store) build(ctx context.Context, id timeline.LayerID, fill func(b *Bui
 	if err != nil {
 		return err
 	}
-	defer root.Close()
 	w := &Builder{b: b, root: root, dirs: map[string]DirMeta{".": {Mode: 0o755, Mtime: time.Unix(0, 0), Skeleton: true}}}
-	if err := fill(w); err != nil {
+	if err := errors.Join(fill(w), root.Close()); err != nil {
 		return err
 	}
 	if err := errors.Join(ctx.Err(), w.finish()); err != nil {

@@ -55,7 +55,7 @@ func (r *Repo) inside(ctx context.Context, i Inside) error {
 	}
 	refs = refs.with(i.Branch, i.Commit)
 	w := &gitDir{to: i.To}
-	w.skeleton("ref: "+string(i.Branch)+"\n", configText(r.Format, i, allowed(lines, i.Identity)), refs)
+	w.skeleton("ref: "+string(i.Branch)+"\n", configText(r.Format, i.Moved, allowed(lines, i.Identity)), refs)
 	w.borrow(filepath.Join(r.Common, "objects"), i.Objects)
 	w.carry(r.Common)
 	entry := fmt.Sprintf("%s %s coppice <coppice@localhost> %d +0000\tcoppice: the sandbox begins here\n", OID("").orNull(r.Format), i.Commit, r.opt.Now().Unix())
@@ -93,7 +93,7 @@ func (r *Repo) insideModules(ctx context.Context, i Inside) error {
 			return err
 		}
 		w := &gitDir{to: to}
-		w.skeleton(head, configText(formatOf(lines), i, allowed(lines, i.Identity)), refs)
+		w.skeleton(head, configText(formatOf(lines), i.Moved, allowed(lines, i.Identity)), refs)
 		w.borrow(filepath.Join(m.dir, "objects"), i.Objects)
 		w.carry(m.dir)
 		if err := errors.Join(w.err, to.Close()); err != nil {
@@ -106,6 +106,25 @@ func (r *Repo) insideModules(ctx context.Context, i Inside) error {
 // at runs the user's git in another git directory of the repository's.
 func (r *Repo) at(ctx context.Context, gitDir string, args ...string) ([]byte, error) {
 	return r.user(ctx, call{args: args, env: []string{"GIT_DIR=" + gitDir, "GIT_WORK_TREE=" + gitDir}})
+}
+
+// config reads the configuration of a git directory, with what it includes and with the
+// user's own.
+func (r *Repo) config(ctx context.Context, gitDir string) ([]configLine, error) {
+	out, err := r.at(ctx, gitDir, "config", "--includes", "--show-scope", "--list", "-z")
+	if err != nil {
+		return nil, fault.Wrap(err, "read the configuration of %s", gitDir)
+	}
+	parts := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
+	if len(parts)%2 != 0 {
+		return nil, fault.New(fault.Internal, "git prints a configuration that cannot be read")
+	}
+	var lines []configLine
+	for i := 0; i < len(parts); i += 2 {
+		key, value, valued := strings.Cut(parts[i+1], "\n")
+		lines = append(lines, configLine{scope: parts[i], key: key, value: value, bare: !valued})
+	}
+	return lines, nil
 }
 
 // insideRefs are the references that a sandbox begins with.

@@ -1,13 +1,10 @@
 package repo
 
 import (
-	"context"
 	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 // configLine is one line of the user's configuration.
@@ -16,25 +13,6 @@ type configLine struct {
 	key   string // section, key in lower case; what is between them as it is
 	value string
 	bare  bool // it has no value, which is "true"
-}
-
-// config reads the configuration of a git directory, with what it includes and with the
-// user's own.
-func (r *Repo) config(ctx context.Context, gitDir string) ([]configLine, error) {
-	out, err := r.at(ctx, gitDir, "config", "--includes", "--show-scope", "--list", "-z")
-	if err != nil {
-		return nil, fault.Wrap(err, "read the configuration of %s", gitDir)
-	}
-	parts := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
-	if len(parts)%2 != 0 {
-		return nil, fault.New(fault.Internal, "git prints a configuration that cannot be read")
-	}
-	var lines []configLine
-	for i := 0; i < len(parts); i += 2 {
-		key, value, valued := strings.Cut(parts[i+1], "\n")
-		lines = append(lines, configLine{scope: parts[i], key: key, value: value, bare: !valued})
-	}
-	return lines, nil
 }
 
 // formatOf is how a repository with this configuration names its objects.
@@ -162,7 +140,7 @@ func before(s, sep string) string {
 }
 
 // configText is the configuration of a repository inside.
-func configText(f Format, i Inside, lines []configLine) string {
+func configText(f Format, moved bool, lines []configLine) string {
 	ours := []configLine{{key: "core.repositoryformatversion", value: "0"}, {key: "core.bare", value: "false"}}
 	if f == SHA256 {
 		ours[0].value = "1"
@@ -170,7 +148,7 @@ func configText(f Format, i Inside, lines []configLine) string {
 	}
 	// Layers are made of hard links, which change the time of inodes.
 	last := []configLine{{key: "core.trustctime", value: "false"}}
-	if i.Moved {
+	if moved {
 		last = append(last, configLine{key: "core.checkstat", value: "minimal"})
 	}
 	var b strings.Builder
