@@ -330,3 +330,21 @@ func TestHostileTreesAreNotCheckedOut(t *testing.T) {
 		}
 	}
 }
+
+// Trees of old histories have modes that git writes no more; it reads them as those that it does.
+func TestModesOfOldHistories(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, SHA1)
+	blob := l.run(l.top, "rev-parse", "HEAD:a.txt")
+	r := l.open()
+	one := l.rawTree("100664 "+blob+" a", "100775 "+blob+" b", "100600 "+blob+" c")
+	two := l.rawTree("100666 "+blob+" a", "100644 "+blob+" b", "100711 "+blob+" c", "100640 "+blob+" d")
+	b := l.begin(r, one, two)
+	if s := b.sh("diff-files") + b.sh("status", "--porcelain"); s != "" {
+		t.Errorf("git inside says\n%s", s)
+	}
+	want := l.worktree(two)
+	if got := l.picture(b.dir); !maps.Equal(got, want) {
+		t.Errorf("it is\n%q\nwant\n%q", got, want)
+	}
+}
