@@ -25,7 +25,8 @@ type Kind byte
 // Either end of the stream going away ends the box.
 //
 //	kind      from    payload    descriptors
-//	Setup     keeper  plan.Guest the root, a detached mount tree (tier process), with
+//	Setup     keeper  plan.Guest the root, a detached mount tree (tier process), as many
+//	                             as Shared says, with
 //	                             Self the directory of its socket, with Tell a Tally;
 //	                             first, once
 //	Ready     init    Ready      -; answers Setup
@@ -265,7 +266,7 @@ type Port struct {
 const (
 	headLen    = 8
 	maxMessage = 16 << 20
-	maxFDs     = 4
+	maxFDs     = 4 + plan.MaxShared
 )
 
 // Message is one received message. The receiver owns the descriptors.
