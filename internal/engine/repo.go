@@ -5,7 +5,6 @@ package engine
 import (
 	"context"
 	"path"
-	"slices"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -76,74 +75,4 @@ func wireRepo(r *meta.Repo) *wire.Repo {
 		w.Start = r.Start
 	}
 	return w
-}
-
-// inRepo finds the repository that a request is about, says in the record what a sandbox
-// has of it, and holds the commits that it needs.
-func (e *Engine) inRepo(ctx context.Context, req *wire.RepoRequest, rec *meta.Sandbox) (*repo.Repo, error) {
-	branch, err := branchOf(rec.Name)
-	if err != nil {
-		return nil, err
-	}
-	r, err := e.Repos.Open(ctx, req.Dir)
-	if err != nil {
-		return nil, err
-	}
-	at := req.At
-	if at == "" {
-		at = "HEAD"
-	}
-	base, err := r.Commit(ctx, at)
-	if err != nil {
-		return nil, err
-	}
-	rec.Repo = &meta.Repo{Top: r.Top, Common: r.Common, Dir: req.Dir, Branch: branch.Short(), Base: string(base), Start: string(base)}
-	if base == r.Head.Commit && r.Head.Branch != "" {
-		rec.Repo.From = r.Head.Branch.Short()
-	}
-	return r, hold(ctx, r, base)
-}
-
-// hold has commits stay in a repository for as long as a sandbox began with them.
-func hold(ctx context.Context, r *repo.Repo, commits ...repo.OID) error {
-	for _, c := range commits {
-		all, err := r.Refs(ctx, baseRef(string(c)))
-		if err == nil && len(all) == 0 {
-			err = r.SetRef(ctx, baseRef(string(c)), c, "", "coppice: a sandbox begins here")
-		}
-		if err != nil {
-			return fault.Wrap(err, "hold commit %s", c)
-		}
-	}
-	return nil
-}
-
-// leaveRepo drops the references that a removed sandbox had in the user's repository. Its
-// record is gone already.
-func (e *Engine) leaveRepo(ctx context.Context, rec *meta.Sandbox) error {
-	if rec.Repo == nil {
-		return nil
-	}
-	r, err := e.repoOf(ctx, rec)
-	if err != nil {
-		return err
-	}
-	if err := r.DropRefs(ctx, boxRef(rec.ID)); err != nil {
-		return err
-	}
-	all, err := e.DB.Sandboxes(ctx)
-	if err != nil {
-		return err
-	}
-	for _, c := range []string{rec.Repo.Base, rec.Repo.Start} {
-		if slices.ContainsFunc(all, func(o meta.Sandbox) bool {
-			return o.Repo != nil && o.Repo.Common == rec.Repo.Common && (o.Repo.Base == c || o.Repo.Start == c)
-		}) {
-			continue
-		}
-		if err := r.DropRefs(ctx, baseRef(c)); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
 // Kind is the first byte of a message between keeper and init.
@@ -266,7 +267,7 @@ type Port struct {
 const (
 	headLen    = 8
 	maxMessage = 16 << 20
-	maxFDs     = 4 + plan.MaxShared
+	maxFDs     = 4 + rootspec.MaxShared
 )
 
 // Message is one received message. The receiver owns the descriptors.
@@ -375,7 +376,7 @@ func (l *Link) Recv() (Message, error) {
 
 func (l *Link) fill() error {
 	var buf [8 << 10]byte
-	var oob [128]byte
+	var oob [32 + 4*maxFDs]byte // with room for the header
 	n, oobn, flags, _, err := unix.Recvmsg(l.fd, buf[:], oob[:], unix.MSG_CMSG_CLOEXEC)
 	switch {
 	case err == unix.EINTR:

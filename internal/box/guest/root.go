@@ -14,6 +14,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
 // makeRoot makes the first of trees, a detached mount of the sandbox's files, the
@@ -288,11 +289,11 @@ func mountShared(dirs []int) error {
 	if len(dirs) == 0 {
 		return nil
 	}
-	if err := os.Mkdir(plan.SharedAt, 0o755); err != nil {
-		return fault.Wrap(err, "make %s", plan.SharedAt)
+	if err := os.Mkdir(rootspec.SharedAt, 0o755); err != nil {
+		return fault.Wrap(err, "make %s", rootspec.SharedAt)
 	}
 	for i, fd := range dirs {
-		at := plan.SharedPath(i)
+		at := rootspec.SharedPath(i)
 		if err := os.Mkdir(at, 0o755); err != nil {
 			return fault.Wrap(err, "make %s", at)
 		}

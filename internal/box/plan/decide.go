@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
 // Facts are what the keeper found out.
@@ -159,7 +160,7 @@ func consistent(c Config, f Facts) error {
 		return fault.New(fault.Invalid, "there is no network %q", c.Net).WithHint("use off, host or rules")
 	case !c.Confined() && !c.Access.IsZero():
 		return fault.New(fault.Unsupported, "tier workspace has no mounts, which files.readonly, files.writable and files.mounts need").WithHint("use --tier process")
-	case len(c.Shared) > MaxShared, !c.Confined() && len(c.Shared) > 0:
+	case len(c.Shared) > rootspec.MaxShared, !c.Confined() && len(c.Shared) > 0:
 		return fault.New(fault.Invalid, "%d directories of the host cannot be shown in tier %s", len(c.Shared), c.Tier)
 	case gated && (len(c.Phases) == 0 || c.Journal == ""):
 		return fault.New(fault.Internal, "tier supervised without a policy or a journal").WithHint("this is a bug: tell us")
@@ -296,7 +297,7 @@ func access(c Config, f Facts, add func(name, state, detail string)) {
 		add("decoys", On, fmt.Sprintf("%d files with tokens that open nothing: that one is opened %s", n, then))
 	}
 	for i, dir := range c.Shared {
-		add("mount", On, fmt.Sprintf("%s of the host at %s, read-only and without history", dir, SharedPath(i)))
+		add("mount", On, fmt.Sprintf("%s of the host at %s, read-only and without history", dir, rootspec.SharedPath(i)))
 	}
 	for _, m := range a.Mounts {
 		switch {

@@ -7,7 +7,6 @@ package plan
 
 import (
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -79,8 +78,8 @@ type Config struct {
 	// Dirs are where commands begin that do not say, the first that can be entered; after
 	// them it is the user's home. In tier workspace they are paths of the host.
 	Dirs []string `json:"dirs,omitempty"`
-	// Shared are directories of the host that are shown read-only below SharedAt, each by
-	// its place in the list; MaxShared at most. Not in tier workspace.
+	// Shared are directories of the host that are shown read-only, each at
+	// rootspec.SharedPath of its place in the list; rootspec.MaxShared at most. Not in tier workspace.
 	Shared []string `json:"shared,omitempty"`
 	// Tokens are what of Access.Decoys nobody sends but who has opened one; in tier
 	// supervised the gate looks for them.
@@ -134,15 +133,6 @@ const (
 	SelfAt     = "/run/coppice"      // where SelfDir is shown, read-only
 	SelfSocket = "/run/coppice.sock" // the link
 )
-
-// SharedAt is the directory inside that has Config.Shared: see SharedPath.
-const SharedAt = "/run/coppice-git"
-
-// MaxShared bounds Config.Shared: each is a descriptor that comes with the plan.
-const MaxShared = 32
-
-// SharedPath is where inside the i-th of Config.Shared is shown.
-func SharedPath(i int) string { return SharedAt + "/" + strconv.Itoa(i) }
 
 // DefaultIdle is Config.IdleAfter's default.
 const DefaultIdle = 30 * time.Second
@@ -248,7 +238,7 @@ type Guest struct {
 	NProc    uint64   `json:"nproc,omitempty"`    // RLIMIT_NPROC; 0 leaves it
 	Data     uint64   `json:"data,omitempty"`     // RLIMIT_DATA; 0 leaves it
 	Files    uint64   `json:"files,omitempty"`    // RLIMIT_NOFILE of commands, and not of init; 0 leaves it
-	Shared   int      `json:"shared,omitempty"`   // show so many descriptors, from the second on, at SharedPath
+	Shared   int      `json:"shared,omitempty"`   // show so many descriptors, from the second on, at rootspec.SharedPath
 	Self     bool     `json:"self,omitempty"`     // show the next descriptor of the setup at SelfAt
 	Outside  bool     `json:"outside,omitempty"`  // the keeper freezes, by the control group that init is in
 }
