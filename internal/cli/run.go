@@ -63,7 +63,7 @@ command's.`,
 				return ours(err)
 			}
 			if in != "" {
-				for _, name := range []string{"name", "from", "user", "driver", "tier", "net", "limit", "policy", "allow", "preset", "ask", "no-policy-files", "self", "keep-recent", "keep-for"} {
+				for _, name := range []string{"name", "from", "user", "driver", "tier", "net", "limit", "policy", "allow", "preset", "ask", "no-policy-files", "self", "keep-recent", "keep-for", "repo", "at", "dirty", "no-repo"} {
 					if cmd.Flags().Changed(name) {
 						return ours(usagef("--in %s and --%s: a sandbox that is there is as it is", in, name))
 					}

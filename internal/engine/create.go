@@ -439,6 +439,9 @@ func (e *Engine) createFork(ctx context.Context, req wire.CreateRequest) (wire.S
 			return wire.Sandbox{}, fault.New(fault.Invalid, "%s cannot be given with --from SANDBOX: a fork is like its parent", flag)
 		}
 	}
+	if req.Repo != nil && !req.Repo.Maybe {
+		return wire.Sandbox{}, fault.New(fault.Invalid, "--repo, --at and --dirty cannot be given with --from SANDBOX: a fork is in its parent's repository")
+	}
 	if req.KeepRecent != 0 || req.KeepForMS != 0 {
 		return wire.Sandbox{}, fault.New(fault.Invalid, "--keep-recent and --keep-for cannot be given with --from SANDBOX: a fork is like its parent")
 	}

@@ -51,12 +51,12 @@ func (e *Engine) createOn(ctx context.Context, w *worksite, rec *meta.Sandbox, b
 
 // treeFor says what the sandbox is to see of a repository, and in its record what it has
 // of it.
-func (e *Engine) treeFor(ctx context.Context, w *worksite, rec *meta.Sandbox, below base) (t *tree, warnings []string, err error) {
+func (e *Engine) treeFor(ctx context.Context, w *worksite, rec *meta.Sandbox, below base) (t *workTree, warnings []string, err error) {
 	branch, err := branchOf(rec.Name)
 	if err != nil {
 		return nil, nil, err
 	}
-	t = &tree{Repo: w.Repo, top: w.Top, base: w.base, start: w.base, below: below.Top, host: below.Host}
+	t = &workTree{Repo: w.Repo, top: w.Top, base: w.base, start: w.base, below: below.Top, host: below.Host}
 	t.uid, t.gid = e.ownerInside(rec)
 	if rec.Tier == tierWorkspace {
 		t.top = "/"
@@ -95,7 +95,7 @@ func (e *Engine) ownerInside(rec *meta.Sandbox) (uid, gid uint32) {
 
 // recordOn makes the layer of the first snapshot, and then the sandbox. It is errNoTree
 // where the base has gone meanwhile; from when it was looked at it stays.
-func (e *Engine) recordOn(ctx context.Context, w *worksite, t *tree, rec *meta.Sandbox, b base, held int64) (err error) {
+func (e *Engine) recordOn(ctx context.Context, w *worksite, t *workTree, rec *meta.Sandbox, b base, held int64) (err error) {
 	e.shape.RLock()
 	defer e.shape.RUnlock()
 	if there, err := e.DB.HasSnapshot(ctx, b.Top); err != nil || !there {
@@ -132,7 +132,7 @@ func (e *Engine) recordOn(ctx context.Context, w *worksite, t *tree, rec *meta.S
 }
 
 // writeGit writes a sandbox's own .git, on top of the tree that v shows.
-func (e *Engine) writeGit(ctx context.Context, b *layer.Builder, w *worksite, t *tree, rec *meta.Sandbox, v *layer.View) error {
+func (e *Engine) writeGit(ctx context.Context, b *layer.Builder, w *worksite, t *workTree, rec *meta.Sandbox, v *layer.View) error {
 	at := path.Join(t.top, ".git")
 	if err := leadTo(b, at, func(dir string) (layer.DirMeta, error) { return lookIn(v, dir) }); err != nil {
 		return err

@@ -38,8 +38,8 @@ const (
 	usedTree = time.Hour
 )
 
-// tree is what is imported.
-type tree struct {
+// workTree is what is imported.
+type workTree struct {
 	*repo.Repo
 	top      string              // of the work tree, inside
 	base     repo.OID            // what HEAD is
@@ -51,17 +51,17 @@ type tree struct {
 
 // key names what is found again, and what can lie on what: everything but the commit. What
 // is not committed lies on a commit, and nothing on it.
-func (t *tree) key(dirty bool) string {
+func (t *workTree) key(dirty bool) string {
 	sum := sha256.New()
 	fmt.Fprintf(sum, "1 %q %q %q %t %d %d %t", t.Common, t.Top, t.top, t.host, t.uid, t.gid, dirty)
 	fmt.Fprintf(sum, " %q", t.below)
 	return treeKey + hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
-func (t *tree) dirty() bool { return t.start != t.base }
+func (t *workTree) dirty() bool { return t.start != t.base }
 
 // print is the fingerprint of the base.
-func (t *tree) print() string {
+func (t *workTree) print() string {
 	if t.dirty() {
 		return string(t.start) + " on " + string(t.base)
 	}
@@ -69,7 +69,7 @@ func (t *tree) print() string {
 }
 
 // treeOf finds or makes the base of a tree.
-func (e *Engine) treeOf(ctx context.Context, t *tree, progress func(wire.Progress)) (base, error) {
+func (e *Engine) treeOf(ctx context.Context, t *workTree, progress func(wire.Progress)) (base, error) {
 	if b, known, err := e.knownTree(ctx, t); known || err != nil {
 		return b, err
 	}
@@ -103,7 +103,7 @@ func (e *Engine) treeOf(ctx context.Context, t *tree, progress func(wire.Progres
 func short(c repo.OID) string { return string(c[:min(len(c), 12)]) }
 
 // knownTree finds the base of a tree, if there is one.
-func (e *Engine) knownTree(ctx context.Context, t *tree) (_ base, known bool, err error) {
+func (e *Engine) knownTree(ctx context.Context, t *workTree) (_ base, known bool, err error) {
 	all, err := e.DB.Bases(ctx, t.key(t.dirty()))
 	if err != nil {
 		return base{}, false, err
@@ -122,7 +122,7 @@ func (e *Engine) knownTree(ctx context.Context, t *tree) (_ base, known bool, er
 
 // nearTree finds a base that a tree can be laid on: the one of the same work tree that was
 // used last; nil is none.
-func (e *Engine) nearTree(ctx context.Context, t *tree) (*meta.Base, error) {
+func (e *Engine) nearTree(ctx context.Context, t *workTree) (*meta.Base, error) {
 	all, err := e.DB.Bases(ctx, t.key(false))
 	if err != nil || len(all) == 0 {
 		return nil, err
@@ -147,8 +147,8 @@ func (e *Engine) nearTree(ctx context.Context, t *tree) (*meta.Base, error) {
 
 // importTree makes the base of a tree, of what differs from another one. The caller holds
 // importing.
-func (e *Engine) importTree(ctx context.Context, t *tree, from *meta.Base, progress func(wire.Progress)) (_ base, out repo.CheckedOut, err error) {
-	w := &treeWriter{tree: t}
+func (e *Engine) importTree(ctx context.Context, t *workTree, from *meta.Base, progress func(wire.Progress)) (_ base, out repo.CheckedOut, err error) {
+	w := &treeWriter{workTree: t}
 	b := meta.Base{Key: t.key(t.dirty()), Label: t.Top + " at " + short(t.start), Print: t.print(), Parent: t.below}
 	w.progress = func(done, total int64) {
 		progress(wire.Progress{Phase: "checkout", Unit: "files", Done: done, Total: total})
@@ -189,7 +189,7 @@ func (e *Engine) layersView(ctx context.Context, id timeline.SnapshotID) (*layer
 const maxIndex = 1 << 30
 
 // indexOf reads the index of a base.
-func (e *Engine) indexOf(ctx context.Context, t *tree, top timeline.SnapshotID) ([]byte, error) {
+func (e *Engine) indexOf(ctx context.Context, t *workTree, top timeline.SnapshotID) ([]byte, error) {
 	v, err := e.layersView(ctx, top)
 	if err != nil {
 		return nil, err
@@ -205,7 +205,7 @@ func (e *Engine) indexOf(ctx context.Context, t *tree, top timeline.SnapshotID) 
 
 // treeWriter writes the layer of a tree.
 type treeWriter struct {
-	*tree
+	*workTree
 	from     repo.OID
 	index    []byte      // of from
 	lower    *layer.View // what it lies on; nil is nothing, or the host
