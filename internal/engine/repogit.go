@@ -157,7 +157,10 @@ func (e *Engine) writeGit(ctx context.Context, b *layer.Builder, w *worksite, t 
 		}
 	}
 	drv := e.Drivers[rec.Driver]
-	return w.Inside(ctx, repo.Inside{Branch: branch, Commit: t.base, Objects: objects, Moved: drv == nil || drv.Plain(), To: to})
+	return w.Inside(ctx, repo.Inside{
+		Branch: branch, Commit: t.base, Objects: objects, Moved: drv == nil || drv.Plain(), To: to,
+		Identity: !rec.Host && rec.Tier != tierWorkspace, // else the user's own files say
+	})
 }
 
 // beginIn gives the directories in which the commands of a sandbox begin that do not say,
