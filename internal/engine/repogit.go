@@ -159,7 +159,7 @@ func (e *Engine) writeGit(ctx context.Context, b *layer.Builder, w *worksite, t 
 	drv := e.Drivers[rec.Driver]
 	return w.Inside(ctx, repo.Inside{
 		Branch: branch, Commit: t.base, Objects: objects, Moved: drv == nil || drv.Plain(), To: to,
-		Identity: !rec.Host && rec.Tier != tierWorkspace, // else the user's own files say
+		Identity: true, // the user's own files need not be seen, by the policy or by what HOME is inside
 	})
 }
 
