@@ -68,6 +68,7 @@ func TestScripts(t *testing.T) {
 			"overlayfs":  cmdOverlayfs,
 			"lines":      cmdLines,
 			"rootfs":     cmdRootfs,
+			"outside":    cmdOutside,
 		},
 	})
 }
@@ -232,6 +233,20 @@ func cmdOverlayfs(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("mount: %v: %s", err, out)
 	}
 	ts.Defer(func() { _ = exec.Command("umount", "-l", dir).Run() })
+}
+
+// cmdOutside: "outside VAR" makes a directory that is in no /tmp, which sandboxes have
+// for themselves, and puts its path into VAR. Git there has a configuration of its own.
+func cmdOutside(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: outside VAR")
+	}
+	dir, err := os.MkdirTemp("/var/tmp", "coppice-script-")
+	ts.Check(err)
+	ts.Defer(func() { _ = os.RemoveAll(dir) })
+	ts.Setenv(args[0], dir)
+	ts.Check(os.WriteFile(filepath.Join(ts.Getenv("HOME"), ".gitconfig"),
+		[]byte("[user]\n\tname = Someone\n\temail = someone@example.com\n[init]\n\tdefaultBranch = main\n[protocol \"file\"]\n\tallow = always\n"), 0o600))
 }
 
 // cmdLines: "lines N" demands that the last stdout has so many lines.
