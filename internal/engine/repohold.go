@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -26,11 +27,15 @@ type holding struct {
 	Common  string             `json:"common"`
 	Commits []string           `json:"commits"` // that it began with
 	Leaving bool               `json:"leaving,omitempty"`
+	Since   time.Time          `json:"since"`
 }
 
-func holdingOf(rec *meta.Sandbox) holding {
+// maxAway is how long a repository is looked for that is not where it was.
+const maxAway = 90 * 24 * time.Hour
+
+func (e *Engine) holdingOf(rec *meta.Sandbox) holding {
 	r := rec.Repo
-	return holding{Sandbox: rec.ID, Top: r.Top, Common: r.Common, Commits: slices.Compact([]string{r.Base, r.Start})}
+	return holding{Since: e.Now().UTC(), Sandbox: rec.ID, Top: r.Top, Common: r.Common, Commits: slices.Compact([]string{r.Base, r.Start})}
 }
 
 // hold has the commits of a sandbox that is being made stay in its repository. What it
@@ -38,7 +43,7 @@ func holdingOf(rec *meta.Sandbox) holding {
 func (e *Engine) hold(ctx context.Context, r *repo.Repo, rec *meta.Sandbox) (intent int64, err error) {
 	e.refs.Lock()
 	defer e.refs.Unlock()
-	h := holdingOf(rec)
+	h := e.holdingOf(rec)
 	if intent, err = e.DB.BeginIntent(ctx, intentRepo, h); err != nil {
 		return 0, err
 	}
@@ -74,17 +79,17 @@ func (e *Engine) unhold(ctx context.Context, rec *meta.Sandbox, intent int64) er
 	defer e.heldFor(intent)
 	e.refs.Lock()
 	defer e.refs.Unlock()
-	if err := e.leaveRepo(ctx, holdingOf(rec)); err != nil {
+	if err := e.leaveRepo(ctx, e.holdingOf(rec)); err != nil {
 		return err // gc tries again
 	}
 	return e.DB.EndIntent(ctx, intent)
 }
 
 // leaveRepo drops the references that a sandbox without a record had, but for those that
-// others have too. A repository that is gone has none. The caller holds refs.
+// others have too. A repository that has long been gone has none. The caller holds refs.
 func (e *Engine) leaveRepo(ctx context.Context, h holding) error {
 	r, err := e.Repos.Open(ctx, h.Top)
-	if fault.Is(err, fault.NotFound) || err == nil && r.Common != h.Common {
+	if fault.Is(err, fault.NotFound) && e.Now().Sub(h.Since) > maxAway || err == nil && r.Common != h.Common {
 		return nil
 	}
 	if err != nil {
@@ -132,7 +137,7 @@ func (e *Engine) holders(ctx context.Context, h holding) (out []holding, err err
 	}
 	for i := range recs {
 		if recs[i].Repo != nil {
-			out = append(out, holdingOf(&recs[i]))
+			out = append(out, e.holdingOf(&recs[i]))
 		}
 	}
 	return slices.DeleteFunc(out, func(o holding) bool { return o.Sandbox == h.Sandbox || o.Common != h.Common }), nil
@@ -145,7 +150,7 @@ func (e *Engine) leaving(ctx context.Context, rec *meta.Sandbox) (func(error), e
 		return func(error) {}, nil
 	}
 	ctx = context.WithoutCancel(ctx)
-	h := holdingOf(rec)
+	h := e.holdingOf(rec)
 	h.Leaving = true
 	intent, err := e.DB.BeginIntent(ctx, intentRepo, h)
 	if err != nil {
