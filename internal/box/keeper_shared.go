@@ -17,7 +17,7 @@ import (
 // openShared takes along the directories of the host that are shown inside, as detached
 // read-only mounts, with ids shifted as those of the root are. Init could not come to
 // them: it is nobody there. No link on the way is followed, as what a link leads to may
-// have changed since it was looked at. The caller closes what it gives, also with an error.
+// have changed since it was looked at. The caller closes what it gives.
 func openShared(dirs []string, facts plan.Facts, init *child) (fds rootspec.Descriptors, err error) {
 	attr := unix.MountAttr{
 		Attr_set:    unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC,
@@ -35,7 +35,8 @@ func openShared(dirs []string, facts plan.Facts, init *child) (fds rootspec.Desc
 	for _, dir := range dirs {
 		fd, err := openSharedDir(dir, attr)
 		if err != nil {
-			return fds, err
+			fds.Close()
+			return nil, err
 		}
 		fds = append(fds, fd)
 	}

@@ -144,7 +144,7 @@ func (e *Engine) writeGit(ctx context.Context, b *layer.Builder, w *worksite, t 
 	if err != nil {
 		return fault.Wrap(err, "open the repository's directory")
 	}
-	defer to.Close()
+	defer func() { _ = to.Close() }() // a directory
 	branch, err := branchOf(rec.Name)
 	if err != nil {
 		return err

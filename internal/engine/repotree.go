@@ -233,7 +233,7 @@ func (w *treeWriter) write(ctx context.Context, b *layer.Builder) (out repo.Chec
 	if err != nil {
 		return out, fault.Wrap(err, "open the work tree")
 	}
-	defer to.Close()
+	defer func() { _ = to.Close() }() // a directory
 	out, err = w.Checkout(ctx, repo.Checkout{
 		Commit: w.start, From: w.from, To: to, Progress: w.progress,
 		Remove: func(p string) error { return b.Whiteout(path.Join(at, p)) },
@@ -249,7 +249,7 @@ func (w *treeWriter) write(ctx context.Context, b *layer.Builder) (out repo.Chec
 	if err != nil {
 		return out, fault.Wrap(err, "open the repository's directory")
 	}
-	defer git.Close()
+	defer func() { _ = git.Close() }()
 	return out, w.Index(ctx, repo.Index{Written: out, Commit: w.base, Before: w.index, UID: w.uid, GID: w.gid, To: git})
 }
 
