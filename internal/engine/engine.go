@@ -263,6 +263,8 @@ type Engine struct {
 
 	importing sync.Mutex // one import of the host or a commit at a time; guards Home/bases
 
+	naming sync.Mutex // one homeID at a time
+
 	refs  sync.Mutex     // held while references of users' repositories are made or dropped
 	holds map[int64]bool // intents of kind intentRepo that somebody here sees to; guarded by mu
 

@@ -233,7 +233,14 @@ func TestWhatIsNotCommittedGoesAlong(t *testing.T) {
 	if got := p.git("status", "--porcelain"); got != before {
 		t.Errorf("outside is now\n%s", got)
 	}
-	want := []string{string(baseRef(sb.Repo.Base)), string(baseRef(sb.Repo.Start))}
+	var want []string
+	for _, c := range []string{sb.Repo.Base, sb.Repo.Start} {
+		ref, err := p.baseRef(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, string(ref))
+	}
 	slices.Sort(want)
 	if got := p.refs(); !slices.Equal(got, want) {
 		t.Errorf("held are %q", got)
@@ -257,6 +264,24 @@ func TestNoReferenceIsLeft(t *testing.T) {
 		t.Fatalf("with one left, held are %q", got)
 	}
 
+	t.Run("another home's", func(t *testing.T) {
+		other := newHome(t)
+		other.close()
+		other.repos = p
+		other.open()
+		q := *p
+		q.home = other
+		q.mustMake("a", wire.RepoRequest{})
+		if got := p.refs(); len(got) != 2 {
+			t.Errorf("with one in another home, held are %q", got)
+		}
+		if _, err := q.Remove(t.Context(), []string{"a"}, true); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.refs(); len(got) != 1 {
+			t.Errorf("held are %q", got)
+		}
+	})
 	t.Run("killed while it was made", func(t *testing.T) {
 		p.commit("half", map[string]string{"half": "x"})
 		w, err := p.findWork(t.Context(), &wire.CreateRequest{Repo: &wire.RepoRequest{Dir: p.top}})

@@ -51,7 +51,7 @@ func (e *Engine) hold(ctx context.Context, r *repo.Repo, rec *meta.Sandbox) (int
 	e.holds[intent] = true
 	e.mu.Unlock()
 	for _, c := range h.Commits {
-		if err := holdCommit(ctx, r, repo.OID(c)); err != nil {
+		if err := e.holdCommit(ctx, r, repo.OID(c)); err != nil {
 			e.heldFor(intent)
 			return 0, errors.Join(err, e.leaveRepo(context.WithoutCancel(ctx), h), e.DB.EndIntent(context.WithoutCancel(ctx), intent))
 		}
@@ -59,10 +59,14 @@ func (e *Engine) hold(ctx context.Context, r *repo.Repo, rec *meta.Sandbox) (int
 	return intent, nil
 }
 
-func holdCommit(ctx context.Context, r *repo.Repo, c repo.OID) error {
-	all, err := r.Refs(ctx, baseRef(string(c)))
+func (e *Engine) holdCommit(ctx context.Context, r *repo.Repo, c repo.OID) error {
+	ref, err := e.baseRef(ctx, string(c))
+	if err != nil {
+		return err
+	}
+	all, err := r.Refs(ctx, ref)
 	if err == nil && len(all) == 0 {
-		err = r.SetRef(ctx, baseRef(string(c)), c, "", "coppice: a sandbox begins here")
+		err = r.SetRef(ctx, ref, c, "", "coppice: a sandbox begins here")
 	}
 	return fault.Wrap(err, "hold commit %s", c)
 }
@@ -106,7 +110,11 @@ func (e *Engine) leaveRepo(ctx context.Context, h holding) error {
 		if slices.ContainsFunc(others, func(o holding) bool { return slices.Contains(o.Commits, c) }) {
 			continue
 		}
-		if err := r.DropRefs(ctx, baseRef(c)); err != nil {
+		ref, err := e.baseRef(ctx, c)
+		if err == nil {
+			err = r.DropRefs(ctx, ref)
+		}
+		if err != nil {
 			return err
 		}
 	}
