@@ -12,10 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // project is a home, and a repository of a user's to make sandboxes of.
@@ -38,7 +41,9 @@ func (p *project) Open(ctx context.Context, dir string) (*repo.Repo, error) {
 // Scratch implements Repos.
 func (p *project) Scratch() string { return filepath.Join(p.user, "scratch") }
 
-func newProject(t *testing.T) *project {
+func newProject(t *testing.T) *project { return newProjectOn(t, vfs.OS()) }
+
+func newProjectOn(t *testing.T, layers vfs.FS) *project {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("no git")
@@ -57,7 +62,7 @@ func newProject(t *testing.T) *project {
 	p.home = &home{t: t}
 	p.git("init", "-q", "-b", "main")
 	p.commit("one", map[string]string{"a": "1", "dir/b": "2", "gone": "3"})
-	h := newHome(t)
+	h := newHomeOn(t, layers)
 	h.close()
 	h.repos = p
 	h.open()
@@ -342,6 +347,42 @@ func TestNoReferenceIsLeft(t *testing.T) {
 	})
 	if ints, err := p.DB.Intents(t.Context()); err != nil || len(ints) > 0 {
 		t.Errorf("what is not ended: %v, %v", ints, err)
+	}
+}
+
+// Whatever write of a layer fails, there is a whole sandbox or nothing: no reference, no
+// intent, no layer without a record, no base that is believed.
+func TestAFailureLeavesNothing(t *testing.T) {
+	t.Parallel()
+	disk := &vfs.Faulty{FS: vfs.OS()}
+	p := newProjectOn(t, disk)
+	for k := 1; ; k++ {
+		name := "s" + itoa(k)
+		disk.FailAt(k, unix.EIO, false)
+		_, err := p.make(name, wire.RepoRequest{})
+		reached := disk.Failed()
+		disk.FailAt(0, 0, false)
+		if err != nil {
+			if got := p.refs(); len(got) != 0 {
+				t.Fatalf("write %d failed (%v), and held are %q", k, err, got)
+			}
+			if _, err := p.DB.Sandbox(t.Context(), name); !fault.Is(err, fault.NotFound) {
+				t.Fatalf("write %d failed, and there is a sandbox: %v", k, err)
+			}
+		} else {
+			if got := p.inside(name, "status", "--porcelain", "--branch"); got != "## coppice/"+name {
+				t.Fatalf("with write %d failing, git inside says %q", k, got)
+			}
+			if _, err := p.Remove(t.Context(), []string{name}, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if ints, err := p.DB.Intents(t.Context()); err != nil || len(ints) > 0 {
+			t.Fatalf("write %d failed, and not ended are %v, %v", k, ints, err)
+		}
+		if !reached {
+			return
+		}
 	}
 }
 
