@@ -300,8 +300,25 @@ func mountShared(dirs []int) error {
 		if err := unix.MoveMount(fd, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 			return fault.Wrap(err, "show %s", at)
 		}
+		if err := flatten(at); err != nil {
+			return fault.Wrap(err, "prepare %s", at)
+		}
 	}
 	return nil
+}
+
+// flatten covers what a directory of objects says of others, which need not be there
+// inside: the sandbox's own repository names all of them.
+func flatten(at string) error {
+	const none = rootspec.SharedAt + "/none"
+	names := at + "/info/alternates"
+	if _, err := os.Lstat(names); err != nil {
+		return nil //nolint:nilerr // it says nothing
+	}
+	if err := os.WriteFile(none, nil, 0o444); err != nil && !errors.Is(err, os.ErrPermission) { // of the one before
+		return err
+	}
+	return unix.Mount(none, names, "", unix.MS_BIND, "")
 }
 
 // mountSelf shows the directory of the sandbox's own socket.
