@@ -26,7 +26,7 @@ type Cmd struct {
 	Args []string
 	// Env is added to the environment of the sandbox, KEY=VALUE.
 	Env []string
-	// Dir is an absolute path inside; "" is the user's home, else /.
+	// Dir is an absolute path inside; "" is where its repository's work began, else the user's home, else /.
 	Dir string
 	// Stdin is read until its end, also when the command does not want it all; nil
 	// is /dev/null.

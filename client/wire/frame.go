@@ -51,7 +51,7 @@ const MaxFrame = 1 << 20
 type ExecRequest struct {
 	Cmd       []string `json:"cmd"`                  // the command and its arguments; at least one word, and no shell between
 	Env       []string `json:"env,omitempty"`        // KEY=VALUE each, added to the sandbox's own
-	Dir       string   `json:"dir,omitempty"`        // absolute path of the working directory; "" is the user's home, else /
+	Dir       string   `json:"dir,omitempty"`        // absolute path of the working directory; "" is where its repository's work began, else the user's home, else /
 	TTY       bool     `json:"tty,omitempty"`        // give it a terminal; stderr then comes as stdout
 	Stdin     bool     `json:"stdin,omitempty"`      // input will be sent; else stdin is /dev/null
 	Size      *Size    `json:"size,omitempty"`       // of the terminal

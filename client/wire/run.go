@@ -18,7 +18,7 @@ const (
 type RunRequest struct {
 	Cmd   []string `json:"cmd"`             // the command and its arguments; at least one word, and no shell between
 	Env   []string `json:"env,omitempty"`   // KEY=VALUE each, added to the sandbox's own
-	Dir   string   `json:"dir,omitempty"`   // absolute path of the working directory; "" is the user's home, else /
+	Dir   string   `json:"dir,omitempty"`   // absolute path of the working directory; "" is where its repository's work began, else the user's home, else /
 	TTY   bool     `json:"tty,omitempty"`   // give it a terminal
 	Stdin bool     `json:"stdin,omitempty"` // who attaches may send stdin; else it is /dev/null
 	Size  *Size    `json:"size,omitempty"`  // of the terminal

@@ -217,6 +217,12 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 		}
 		plan.Trust(&g, &enforced, ca)
 	}
+	shared, err := openShared(c.Shared, facts, k.init)
+	if err != nil {
+		return err
+	}
+	defer shared.Close()
+	fds = append(fds, shared...)
 	if g.Self {
 		fd, err := openSelf(c.RunDir)
 		if err != nil {

@@ -50,6 +50,13 @@ overlay the sandbox's own snapshots and the number of files too (one for each
 that takes longer than --limit time=TIME, or prints more than --limit output=SIZE, is
 ended, with exit code 124 or 153.
 
+In a git repository, a sandbox from host works on it: it sees it at the same path, as it
+was at a commit, on a new branch coppice/NAME, and nothing of your own work tree. The
+commit is HEAD, or the one that --at names; with --dirty it is HEAD and what is not
+committed. Git works inside as always, on a repository of the sandbox's own that
+borrows your objects; commands begin in the directory where you are. --repo names
+another repository, --no-repo does without.
+
 What it may reach and use is its policy: what is built in, then your own file
 (~/.config/coppice/coppice.yaml), then ./coppice.yaml, then the flags --policy,
 --preset, --allow, --ask, --net, --tier, --limit and --env. The two files are taken where
@@ -62,6 +69,7 @@ waits for you ("coppice net NAME --asking", "coppice approve"), for 55 seconds.
 /proc, /dev, /sys, /run and /tmp are mounts of the sandbox's own and have no
 history.`,
 		Example: `  coppice create box
+  coppice create fix-auth --at v1.2
   coppice create py --preset pypi --allow api.example.com
   coppice create web --preset npm --ask
   coppice create made --from ./rootfs.tar.zst --user root --limit memory=4GiB,pids=512
@@ -95,7 +103,7 @@ type making struct {
 	keep   keeping
 	live   living
 	policy wanting
-	repo   wire.RepoRequest
+	repo   repository
 }
 
 // flags are those of every command that makes a sandbox.
@@ -108,8 +116,7 @@ func (mk *making) flags(cmd *cobra.Command) {
 	f.StringVar(&mk.req.Net, "net", "", "its network: off (default), rules (what the policy allows), host")
 	f.StringArrayVarP(&mk.req.Env, "env", "e", nil, "set a variable for every command: `K=V`, or K to take it from here")
 	f.StringVar(&mk.req.Self, "self", "", "what may be done from inside, at "+wire.SelfSocket+": off, read (default: log, show, diff, mark), rewind (also commit, tag, go back in place)")
-	f.StringVar(&mk.repo.Dir, "repo", "", "work on the git repository that `DIR` lies in")
-	f.StringVar(&mk.repo.At, "at", "", "the `REV` that it begins at (default HEAD)")
+	mk.repo.flags(cmd)
 	mk.policy.flags(cmd)
 	mk.policy.automatic(cmd)
 	mk.keep.flags(cmd)
@@ -134,11 +141,8 @@ func (a *app) make(cmd *cobra.Command, mk *making) (sb wire.Sandbox, err error) 
 	if err := mk.live.fill(cmd, &mk.req); err != nil {
 		return sb, err
 	}
-	if mk.repo.Dir != "" {
-		if mk.repo.Dir, err = filepath.Abs(mk.repo.Dir); err != nil {
-			return sb, fault.Wrap(err, "find %s", mk.repo.Dir)
-		}
-		mk.req.Repo = &mk.repo
+	if mk.req.Repo, err = a.repository(&mk.repo, mk.from); err != nil {
+		return sb, err
 	}
 	ctx, stop := interruptible(cmd.Context())
 	defer stop()

@@ -84,7 +84,7 @@ With --json the result is one line of JSON on stderr.`,
 	f.BoolVarP(&interactive, "interactive", "i", false, "pass stdin on")
 	f.BoolVarP(&req.TTY, "tty", "t", false, "give it a terminal")
 	f.StringArrayVarP(&req.Env, "env", "e", nil, "set a variable: `K=V`, or K to take it from here")
-	f.StringVarP(&req.Dir, "workdir", "w", "", "run in `DIR` (default: the user's home)")
+	f.StringVarP(&req.Dir, "workdir", "w", "", "run in `DIR` (default: where the work on its repository began, or the user's home)")
 	f.DurationVar(&timeout, "timeout", 0, "end it after `TIME`, as in 90s or 5m")
 	f.StringVarP(&req.Label, "message", "m", "", "`LABEL` of the snapshot (default: the command line)")
 	return cmd
@@ -142,7 +142,7 @@ there is a snapshot.`,
 	}
 	f := cmd.Flags()
 	f.StringArrayVarP(&env, "env", "e", nil, "set a variable: `K=V`, or K to take it from here")
-	f.StringVarP(&dir, "workdir", "w", "", "begin in `DIR` (default: the user's home)")
+	f.StringVarP(&dir, "workdir", "w", "", "begin in `DIR` (default: where the work on its repository began, or the user's home)")
 	f.StringVarP(&label, "message", "m", "shell", "`LABEL` of the snapshot")
 	return cmd
 }

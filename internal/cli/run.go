@@ -63,7 +63,7 @@ command's.`,
 				return ours(err)
 			}
 			if in != "" {
-				for _, name := range []string{"name", "from", "user", "driver", "tier", "net", "limit", "policy", "allow", "preset", "ask", "no-policy-files", "self", "keep-recent", "keep-for"} {
+				for _, name := range []string{"name", "from", "user", "driver", "tier", "net", "limit", "policy", "allow", "preset", "ask", "no-policy-files", "self", "keep-recent", "keep-for", "repo", "at", "dirty", "no-repo"} {
 					if cmd.Flags().Changed(name) {
 						return ours(usagef("--in %s and --%s: a sandbox that is there is as it is", in, name))
 					}
@@ -104,7 +104,7 @@ command's.`,
 	f.StringVar(&capture, "capture", "", "when snapshots are taken: `quiet=200ms,max=2s`, or off")
 	f.BoolVarP(&interactive, "interactive", "i", false, "pass stdin on (default at a terminal)")
 	f.BoolVarP(&req.TTY, "tty", "t", false, "give it a terminal (default at a terminal)")
-	f.StringVarP(&req.Dir, "workdir", "w", "", "run in `DIR` (default: the user's home)")
+	f.StringVarP(&req.Dir, "workdir", "w", "", "run in `DIR` (default: where the work on its repository began, or the user's home)")
 	f.StringVar(&keys, "detach-keys", defaultDetach, "`KEYS` that leave it running")
 	mk.flags(cmd)
 	must(cmd.RegisterFlagCompletionFunc("restart", cobra.FixedCompletions([]string{wire.RestartNo, wire.RestartOnRewind, wire.RestartAlways}, cobra.ShellCompDirectiveNoFileComp)))

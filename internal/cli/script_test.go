@@ -69,6 +69,7 @@ func TestScripts(t *testing.T) {
 			"lines":      cmdLines,
 			"rootfs":     cmdRootfs,
 			"repository": cmdRepository,
+			"outside":    cmdOutside,
 		},
 	})
 }
@@ -235,6 +236,20 @@ func cmdOverlayfs(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Defer(func() { _ = exec.Command("umount", "-l", dir).Run() })
 }
 
+// cmdOutside: "outside VAR" makes a directory that is in no /tmp, which sandboxes have
+// for themselves, and puts its path into VAR. Git there has a configuration of its own.
+func cmdOutside(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: outside VAR")
+	}
+	dir, err := os.MkdirTemp("/var/tmp", "coppice-script-")
+	ts.Check(err)
+	ts.Defer(func() { _ = os.RemoveAll(dir) })
+	ts.Setenv(args[0], dir)
+	ts.Check(os.WriteFile(filepath.Join(ts.Getenv("HOME"), ".gitconfig"),
+		[]byte("[user]\n\tname = User\n\temail = user@example.org\n[init]\n\tdefaultBranch = main\n[protocol \"file\"]\n\tallow = always\n"), 0o600))
+}
+
 // cmdLines: "lines N" demands that the last stdout has so many lines.
 func cmdLines(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 1 {
@@ -253,12 +268,8 @@ func cmdRepository(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: repository")
 	}
-	dir, err := os.MkdirTemp("/var/tmp", "coppice-script-")
-	ts.Check(err)
-	ts.Defer(func() { _ = os.RemoveAll(dir) })
-	ts.Setenv("REPO", dir)
-	config := "[user]\n\tname = User\n\temail = user@example.org\n[init]\n\tdefaultBranch = main\n"
-	ts.Check(os.WriteFile(filepath.Join(ts.Getenv("HOME"), ".gitconfig"), []byte(config), 0o644))
+	cmdOutside(ts, false, []string{"REPO"})
+	dir := ts.Getenv("REPO")
 	for name, text := range map[string]string{"a.txt": "one\ntwo\nthree\n", "dir/b.txt": "b\n", "dir/c.txt": "c\n", ".gitignore": "*.o\n"} {
 		ts.Check(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
 		ts.Check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))

@@ -60,6 +60,13 @@ takes. Without a name, show the daemon.`,
 				t.Row("name", tty.Clean(sb.Name))
 				t.Row("id", tty.Clean(sb.ID))
 				t.Row("made", tty.Ago(sb.Created, a.now())+", from "+tty.Clean(sb.From))
+				for i, line := range works(sb.Repo) {
+					label := ""
+					if i == 0 {
+						label = "works on"
+					}
+					t.Row(label, line)
+				}
 				state := tty.Clean(sb.State)
 				if sb.Procs > 0 {
 					state += fmt.Sprintf(", processes: %d", sb.Procs)
@@ -145,6 +152,23 @@ takes. Without a name, show the daemon.`,
 			})
 		},
 	}
+}
+
+// works tells of the repository that a sandbox works on.
+func works(r *wire.Repo) (out []string) {
+	if r == nil {
+		return nil
+	}
+	short := func(commit string) string { return tty.Clean(commit[:min(len(commit), 12)]) }
+	at := "since " + short(r.Base)
+	if r.From != "" {
+		at += ", which was " + tty.Clean(r.From)
+	}
+	out = append(out, tty.Quote(r.Top), "branch "+tty.Clean(r.Branch)+", "+at)
+	if r.Start != "" {
+		out = append(out, "with what was not committed, as "+short(r.Start))
+	}
+	return out
 }
 
 // running says what the supervised command is and does.

@@ -24,9 +24,12 @@ type base struct {
 
 // base finds or makes what a request's sandbox stands on. What is imported once
 // is shared by all sandboxes that are made from the same thing.
-func (e *Engine) base(ctx context.Context, req wire.CreateRequest, progress func(wire.Progress)) (base, error) {
+func (e *Engine) base(ctx context.Context, req wire.CreateRequest, rec *meta.Sandbox, progress func(wire.Progress)) (base, error) {
 	switch req.From.Kind {
 	case "", wire.SourceHost:
+		if req.Repo != nil && rec.Tier == tierWorkspace {
+			return base{}, nil // the repository is all that there is
+		}
 		return base{Base: meta.Base{Host: true, Label: "host"}}, nil
 	case wire.SourceHostCopy:
 		return e.hostCopy(ctx, progress)
@@ -71,7 +74,7 @@ func (e *Engine) importBase(ctx context.Context, b meta.Base, run func(timeline.
 // before its record is, and means nothing without it.
 func (e *Engine) addBase(ctx context.Context, b meta.Base, id timeline.LayerID, rep layer.Report) (base, error) {
 	snap, err := timeline.NewSnapshotID(e.Rand)
-	if err == nil && b.Key != "" {
+	if err == nil && b.Key != "" && rep.Index != nil {
 		err = e.writeBaseIndex(snap, rep.Index)
 	}
 	if err != nil {

@@ -23,52 +23,76 @@ func (e *Engine) Create(ctx context.Context, req wire.CreateRequest, progress fu
 	if req.From.Kind == wire.SourceSandbox {
 		return e.createFork(ctx, req)
 	}
+	work, without, err := e.workOn(ctx, &req)
+	if err != nil {
+		return wire.Sandbox{}, err
+	}
 	rec, warnings, err := e.plan(ctx, req)
 	if err != nil {
 		return wire.Sandbox{}, err
 	}
+	if without != "" {
+		warnings = append(warnings, without)
+	}
 	if err := e.nameFree(ctx, rec.Name); err != nil {
 		return wire.Sandbox{}, err
 	}
-	base, err := e.base(ctx, req, progress)
+	base, err := e.base(ctx, req, &rec, progress)
 	if err != nil {
 		hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 		return wire.Sandbox{}, err
 	}
 	rec.Base, rec.Host, rec.From, rec.Root = base.ID, base.Host, base.Label, rootOf(req.From)
-	if _, err := e.hides(ctx, &rec); err != nil {
+	covered, err := e.hides(ctx, &rec)
+	if err != nil {
 		return wire.Sandbox{}, err
 	}
 	if err := e.userKnown(ctx, &rec, base); err != nil {
 		return wire.Sandbox{}, err
 	}
-	if req.Repo != nil {
-		if _, err := e.inRepo(ctx, req.Repo, &rec); err != nil {
-			return wire.Sandbox{}, err
-		}
-	}
-	first, err := e.first(ctx, &rec, base.Top, timeline.CauseImport, "from "+base.Label)
-	if err != nil {
-		return wire.Sandbox{}, err
-	}
 	if rec.Host {
 		rec.HostPrint = e.HostPrint()
 	}
-	rec.Head, rec.MountTop, rec.Gen = first.ID, first.ID, 1
-	done, err := e.undertake(ctx, e.drafts(ctx, &rec, e.createRecord(&rec, "")))
-	if err != nil {
-		return wire.Sandbox{}, err
+	notes := base.Notes
+	if work != nil {
+		if err := shows(work.Top, work.objects, covered.hide); err != nil && req.Repo.Maybe && rec.Host {
+			work, warnings = nil, append(warnings, withoutRepo(err))
+		} else if err != nil {
+			return wire.Sandbox{}, err
+		}
 	}
-	err = e.DB.CreateSandbox(ctx, rec, first)
-	done(err)
+	if work == nil {
+		err = e.createBare(ctx, &rec, base)
+	} else {
+		var more, told []string
+		more, told, err = e.createOn(ctx, work, &rec, base, progress)
+		notes, warnings = append(notes, more...), append(warnings, told...)
+	}
 	if err != nil {
+		hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 		return wire.Sandbox{}, err
 	}
 	e.created(&rec)
 	e.lifeChanged()
 	out := e.wire(ctx, &rec)
-	out.Warnings, out.Notes = slices.Concat(base.Warnings, warnings), base.Notes
+	out.Warnings, out.Notes = slices.Concat(base.Warnings, warnings), notes
 	return out, nil
+}
+
+// createBare records a sandbox that begins as its base is.
+func (e *Engine) createBare(ctx context.Context, rec *meta.Sandbox, base base) error {
+	first, err := e.first(ctx, rec, base.Top, timeline.CauseImport, "from "+base.Label)
+	if err != nil {
+		return err
+	}
+	rec.Head, rec.MountTop, rec.Gen = first.ID, first.ID, 1
+	done, err := e.undertake(ctx, e.drafts(ctx, rec, e.createRecord(rec, "")))
+	if err != nil {
+		return err
+	}
+	err = e.DB.CreateSandbox(ctx, *rec, first)
+	done(err)
+	return err
 }
 
 // plan checks a request and turns it into a record, with everything that "auto"
@@ -208,10 +232,15 @@ func (e *Engine) choose(ctx context.Context, req wire.CreateRequest, tier policy
 		return err
 	}
 	best := p.Driver
+	if rec.Tier == tierWorkspace && req.Repo != nil {
+		if err := goesWith(req.From); err != nil {
+			return err
+		}
+	}
 	if rec.Tier == tierWorkspace && best != "" {
 		best = "copy" // its commands run on the host, where nothing can be mounted for them
 	}
-	host := req.From.Kind == "" || req.From.Kind == wire.SourceHost
+	host := fromHost(req.From) && (rec.Tier != tierWorkspace || req.Repo == nil)
 	switch {
 	case rec.Limits.Disk > 0 && rec.Tier == tierWorkspace:
 		return fault.New(fault.Unsupported, "tier workspace has no limits").WithHint("use --tier process, or leave --limit out")
@@ -232,7 +261,7 @@ func (e *Engine) choose(ctx context.Context, req wire.CreateRequest, tier policy
 	}
 	if rec.Tier == tierWorkspace && (host || !e.Drivers[rec.Driver].Plain()) {
 		return fault.New(fault.Invalid, "tier workspace versions one directory, as a plain tree").
-			WithHint("give it one: coppice create --tier workspace --driver copy --from DIR")
+			WithHint("give it one: coppice create --tier workspace --driver copy --from DIR; or make it in a git repository")
 	}
 	if host && e.Drivers[rec.Driver].Plain() {
 		hint := "import the system directories once: coppice create --from host-copy --driver " + rec.Driver
@@ -409,6 +438,9 @@ func (e *Engine) createFork(ctx context.Context, req wire.CreateRequest) (wire.S
 		if v != "" && v != "auto" {
 			return wire.Sandbox{}, fault.New(fault.Invalid, "%s cannot be given with --from SANDBOX: a fork is like its parent", flag)
 		}
+	}
+	if req.Repo != nil && !req.Repo.Maybe {
+		return wire.Sandbox{}, fault.New(fault.Invalid, "--repo, --at and --dirty cannot be given with --from SANDBOX: a fork is in its parent's repository")
 	}
 	if req.KeepRecent != 0 || req.KeepForMS != 0 {
 		return wire.Sandbox{}, fault.New(fault.Invalid, "--keep-recent and --keep-for cannot be given with --from SANDBOX: a fork is like its parent")

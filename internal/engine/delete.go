@@ -229,16 +229,18 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 	if err != nil {
 		return err
 	}
+	left, err := e.leaving(ctx, &rec)
+	if err != nil {
+		return pay(err)
+	}
 	e.shape.Lock()
 	unused, err := e.DB.DeleteSandbox(ctx, rec.ID)
 	e.shape.Unlock()
+	left(err)
 	if err != nil {
 		return pay(err)
 	}
 	e.emit(about(&rec, wire.EventRemoved))
-	if err := e.leaveRepo(ctx, &rec); err != nil {
-		e.Logger.Warn("references of a sandbox that was removed are left in its repository", "repository", rec.Repo.Top, "below", boxRef(rec.ID), "err", err)
-	}
 	e.mu.Lock()
 	delete(e.boxes, rec.ID)
 	delete(e.mounted, rec.ID)

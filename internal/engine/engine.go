@@ -59,8 +59,12 @@ type BoxConfig struct {
 	// Evidence says what of it is kept; of output, what the keeper holds until it is.
 	Evidence policy.Evidence
 	Access   rootspec.Access
-	Tokens   []DecoyToken // of Access.Decoys
-	Stops    bool         // when one of these is touched, all processes are killed
+	// Dirs are where commands begin that do not say: the first that is there.
+	Dirs []string
+	// Shared are directories of the host that are shown read-only at rootspec.SharedPath.
+	Shared []string
+	Tokens []DecoyToken // of Access.Decoys
+	Stops  bool         // when one of these is touched, all processes are killed
 
 	// JournalDir is where the keeper and the gate tell of decoys, of the network, and of what
 	// is refused; "" in tier workspace. JournalKey is the key of
@@ -207,6 +211,8 @@ type Config struct {
 	Drivers map[string]rootfs.Driver
 	Boxes   Boxes
 	Repos   Repos          // the git repositories of the host
+	UID     uint32         // of whoever the engine runs for, on the host
+	GID     uint32         // of the same
 	Ledger  *ledger.Ledger // what is done is recorded in
 	Witness *ledger.Witness
 	Logger  *slog.Logger
@@ -257,7 +263,12 @@ type Engine struct {
 
 	thinning sync.Mutex // one at a time; before a sandbox's own lock
 
-	importing sync.Mutex // one import of the host at a time; guards Home/bases
+	importing sync.Mutex // one import of the host or a commit at a time; guards Home/bases
+
+	naming sync.Mutex // one homeID at a time
+
+	refs  sync.Mutex     // held while references of users' repositories are made or dropped
+	holds map[int64]bool // intents of kind intentRepo that somebody here sees to; guarded by mu
 
 	events *bus
 
@@ -361,6 +372,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		uses:   map[timeline.SandboxID]usage{},
 		masks:  map[timeline.SandboxID]string{},
 		hidden: map[string]covered{},
+		holds:  map[int64]bool{},
 		events: newBus(c.Now()),
 
 		commands: map[string]*underway{},
@@ -379,6 +391,12 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		return nil, errors.Join(fault.Wrap(err, "recover %s", c.Home), e.Close()) //nolint:contextcheck // closing goes on when ctx has ended
 	}
 	e.bg.Go(func() error { e.resumeAll(e.bgCtx); return nil })
+	e.bg.Go(func() error {
+		if err := e.sweepRepos(e.bgCtx); err != nil && e.bgCtx.Err() == nil {
+			e.Logger.Warn("references are left in repositories for gc", "err", err)
+		}
+		return nil
+	})
 	e.wake()
 	return e, nil
 }

@@ -313,7 +313,14 @@ func startRecord(enforced Enforced) testimony {
 
 // createRecord tells of a sandbox that is made, from another one or not.
 func (e *Engine) createRecord(rec *meta.Sandbox, parent timeline.SandboxID) testimony {
-	return testimony{format.ByDaemon, &format.Create{Base: e.clean(rec.From), Driver: rec.Driver, From: string(parent), Snapshot: string(rec.Head)}}
+	b := &format.Create{Base: e.clean(rec.From), Driver: rec.Driver, From: string(parent), Snapshot: string(rec.Head)}
+	if r := rec.Repo; r != nil {
+		b.Repository, b.Commit = e.clean(r.Top), r.Base
+		if r.Start != r.Base {
+			b.Start = r.Start
+		}
+	}
+	return testimony{format.ByDaemon, b}
 }
 
 // forkDrafts are the records of forks: of their parent, and of themselves.

@@ -335,6 +335,7 @@ type home struct {
 	clock func() time.Time // nil: the real one
 	bare  bool             // the host cannot give tier supervised
 	book  vfs.FS           // that the ledger is written through
+	repos Repos            // nil: none can be opened
 	*Engine
 }
 
@@ -376,7 +377,7 @@ func (h *home) open() {
 		h.t.Fatal(err)
 	}
 	h.Engine, err = Open(ctx, Config{
-		Home: h.dir, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(h.dir, h.fs, h.clock), Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"},
+		Home: h.dir, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(h.dir, h.fs, h.clock), Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"}, Repos: h.repos,
 		Drivers: map[string]rootfs.Driver{"copy": drv},
 		ProbeHost: func(context.Context, bool) (wire.ProbeReport, error) {
 			return wire.ProbeReport{Tier: "process", Driver: "copy", Items: []wire.ProbeItem{

@@ -38,6 +38,14 @@ func (e *Engine) GC(ctx context.Context, req wire.GCRequest, progress func(wire.
 	if err := e.letGo(ctx); err != nil {
 		return res, err
 	}
+	if !req.DryRun {
+		if err := e.sweepRepos(ctx); err != nil {
+			return res, err
+		}
+		if err := e.DB.ForgetBases(ctx, treeKey, e.Now().Add(-keepTree)); err != nil {
+			return res, err
+		}
+	}
 	e.shape.Lock()
 	defer e.shape.Unlock()
 	dead, err := e.DB.Unreferenced(ctx)

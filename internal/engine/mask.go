@@ -23,7 +23,7 @@ import (
 )
 
 // What a policy hides is hidden by a layer, the mask, right above what a sandbox began
-// on: see rootfs.Mask. No stack that has the host at its bottom is given without one.
+// on, the files of its repository among it: see rootfs.Mask. No stack that has the host at its bottom is given without one.
 //
 // Masks lie in Home/masks. They are never changed, and taken away by nobody but a
 // daemon that begins: until then somebody may read by one, or have it mounted, and
@@ -154,7 +154,8 @@ func (e *Engine) newMask(ctx context.Context, rec *meta.Sandbox) (rootfs.Made, e
 		if k.Mounts, err = rootfs.HostMounts(); err != nil {
 			return rootfs.Made{}, err
 		}
-	} else {
+	}
+	if rec.Base != "" {
 		ids, err := e.layersBelow(ctx, timeline.SnapshotID(rec.Base))
 		if err != nil {
 			return rootfs.Made{}, err
@@ -243,7 +244,7 @@ func (e *Engine) stack(ctx context.Context, rec *meta.Sandbox, id timeline.Snaps
 	}
 	st := rootspec.Stack{Host: rec.Host, Mask: mask}
 	over := len(ids) // how many lie on the mask
-	if !rec.Host {
+	if rec.Base != "" {
 		if ids, over, err = e.overBase(ctx, rec, id, ids); err != nil {
 			return rootspec.Stack{}, nil, err
 		}

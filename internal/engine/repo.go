@@ -5,7 +5,6 @@ package engine
 import (
 	"context"
 	"path"
-	"slices"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -24,15 +23,37 @@ type Repos interface {
 }
 
 // In the user's repository, what sandboxes need is held by references: what they began
-// with by refs/coppice/base/COMMIT, for as long as one of them is there, so that a fork costs none;
+// with by refs/coppice/base/COMMIT/HOME, for as long as one of them is there, so that a fork costs none;
 // what was last taken out of one by refs/coppice/box/ID/tip and work, which go with it.
 const (
 	refTip  = "tip"
 	refWork = "work"
 )
 
-// baseRef holds a commit that sandboxes began with.
-func baseRef(commit string) repo.Ref { return repo.Ref("refs/coppice/base/" + commit) }
+// baseRef holds a commit that sandboxes of this home began with: another home's are not
+// ours to drop.
+func (e *Engine) baseRef(ctx context.Context, commit string) (repo.Ref, error) {
+	id, err := e.homeID(ctx)
+	return repo.Ref("refs/coppice/base/" + commit + "/" + id), err
+}
+
+// settingHome names the setting by which a home's references are known in repositories.
+const settingHome = "home_id"
+
+// homeID gives it, which is made up when it is first asked for.
+func (e *Engine) homeID(ctx context.Context) (string, error) {
+	e.naming.Lock()
+	defer e.naming.Unlock()
+	id, err := e.DB.Setting(ctx, settingHome)
+	if err != nil || id != "" {
+		return id, err
+	}
+	made, err := timeline.NewSandboxID(e.Rand)
+	if err != nil {
+		return "", err
+	}
+	return string(made), e.DB.SetSetting(ctx, settingHome, string(made))
+}
 
 // boxRef holds what was taken out of a sandbox; without what, it is all that there is of one.
 func boxRef(id timeline.SandboxID, what ...string) repo.Ref {
@@ -76,74 +97,4 @@ func wireRepo(r *meta.Repo) *wire.Repo {
 		w.Start = r.Start
 	}
 	return w
-}
-
-// inRepo finds the repository that a request is about, says in the record what a sandbox
-// has of it, and holds the commits that it needs.
-func (e *Engine) inRepo(ctx context.Context, req *wire.RepoRequest, rec *meta.Sandbox) (*repo.Repo, error) {
-	branch, err := branchOf(rec.Name)
-	if err != nil {
-		return nil, err
-	}
-	r, err := e.Repos.Open(ctx, req.Dir)
-	if err != nil {
-		return nil, err
-	}
-	at := req.At
-	if at == "" {
-		at = "HEAD"
-	}
-	base, err := r.Commit(ctx, at)
-	if err != nil {
-		return nil, err
-	}
-	rec.Repo = &meta.Repo{Top: r.Top, Common: r.Common, Dir: req.Dir, Branch: branch.Short(), Base: string(base), Start: string(base)}
-	if base == r.Head.Commit && r.Head.Branch != "" {
-		rec.Repo.From = r.Head.Branch.Short()
-	}
-	return r, hold(ctx, r, base)
-}
-
-// hold has commits stay in a repository for as long as a sandbox began with them.
-func hold(ctx context.Context, r *repo.Repo, commits ...repo.OID) error {
-	for _, c := range commits {
-		all, err := r.Refs(ctx, baseRef(string(c)))
-		if err == nil && len(all) == 0 {
-			err = r.SetRef(ctx, baseRef(string(c)), c, "", "coppice: a sandbox begins here")
-		}
-		if err != nil {
-			return fault.Wrap(err, "hold commit %s", c)
-		}
-	}
-	return nil
-}
-
-// leaveRepo drops the references that a removed sandbox had in the user's repository. Its
-// record is gone already.
-func (e *Engine) leaveRepo(ctx context.Context, rec *meta.Sandbox) error {
-	if rec.Repo == nil {
-		return nil
-	}
-	r, err := e.repoOf(ctx, rec)
-	if err != nil {
-		return err
-	}
-	if err := r.DropRefs(ctx, boxRef(rec.ID)); err != nil {
-		return err
-	}
-	all, err := e.DB.Sandboxes(ctx)
-	if err != nil {
-		return err
-	}
-	for _, c := range []string{rec.Repo.Base, rec.Repo.Start} {
-		if slices.ContainsFunc(all, func(o meta.Sandbox) bool {
-			return o.Repo != nil && o.Repo.Common == rec.Repo.Common && (o.Repo.Base == c || o.Repo.Start == c)
-		}) {
-			continue
-		}
-		if err := r.DropRefs(ctx, baseRef(c)); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -1,5 +1,5 @@
 // Package layer keeps layers on disk: it captures what a live root changed,
-// imports bases, stacks, merges, compares, materialises, seals, verifies and
+// imports or builds bases, stacks, merges, compares, materialises, seals, verifies and
 // removes. A layer is a directory `<id>` of the store that holds `fs`, a tree in
 // overlay form, and once it is sealed `manifest`; docs/FORMAT.md says what each
 // byte means. Layers are immutable: after the rename that makes one visible only

@@ -103,6 +103,17 @@ func faults(t *testing.T, errno syscall.Errno) {
 			}
 			return err
 		},
+		"build": func(id timeline.LayerID) error {
+			return w.s.Build(ctx, id, func(b *Builder) error {
+				if err := b.Dir("d", DirMeta{Mode: 0o750, Skeleton: true}); err != nil {
+					return err
+				}
+				if err := b.Opaque("d"); err != nil {
+					return err
+				}
+				return b.Whiteout("d/gone")
+			})
+		},
 		"seal": func(id timeline.LayerID) error {
 			_, err := w.s.Seal(ctx, "00000000000000aa")
 			if err != nil {

@@ -85,6 +85,9 @@ type Repo struct {
 	Base   string `json:"base"`           // the frozen commit
 	Start  string `json:"start"`          // what it began with: Base, or a commit on it of what was not committed
 	From   string `json:"from,omitempty"` // the branch of the host that Base was the tip of
+	// Objects are directories of the host that have the objects: shown inside, in this
+	// order.
+	Objects []string `json:"objects,omitempty"`
 }
 
 // Halt is why the processes of a sandbox were killed without anybody's word.
@@ -240,33 +243,48 @@ func (d *DB) CreateSandbox(ctx context.Context, rec Sandbox, first timeline.Snap
 // CreateSandboxes records several at once, or none. firsts[i] belongs to
 // recs[i]. A name that is taken is Exists.
 func (d *DB) CreateSandboxes(ctx context.Context, recs []Sandbox, firsts []timeline.Snapshot) error {
+	return d.tx(ctx, func(t *tx) error { return t.createSandboxes(recs, firsts) })
+}
+
+// CreateSandboxOn is CreateSandbox for one that begins with something of its own: r is the
+// route of first. intent, which was begun for it, ends in the same transaction; 0 is none.
+func (d *DB) CreateSandboxOn(ctx context.Context, rec Sandbox, first timeline.Snapshot, r timeline.Route, intent int64) error {
 	return d.tx(ctx, func(t *tx) error {
-		for i := range recs {
-			r := &recs[i]
-			taken := false
-			t.each("SELECT 1 FROM sandboxes WHERE name=?1 OR id=?1 OR id=?2", func(scanner) error { taken = true; return nil }, r.Name, r.ID)
-			if taken {
-				return fault.New(fault.Exists, "there is a sandbox %s already", r.Name).
-					WithHint("choose another name, or remove it: coppice rm %s", r.Name)
-			}
-			if i == 0 || r.Policy != recs[i-1].Policy || r.PolicyText != "" || r.Origins != recs[i-1].Origins || r.OriginsText != "" {
-				if err := t.pin(r); err != nil {
-					return err
-				}
-			}
-			config, enforced, err := r.encode(d.key)
-			if err != nil {
-				return fmt.Errorf("record of sandbox %s: %w", r.ID, err)
-			}
-			t.exec("INSERT INTO sandboxes("+sandboxCols+") VALUES(?,?,?,?,?,?,?,?)",
-				r.ID, r.Name, r.Created.UnixMicro(), r.Head, r.MountTop, r.Gen, config, enforced)
-			t.addSnapshot(firsts[i])
-			if r.Head != firsts[i].ID {
-				t.addMove(r.ID, firsts[i].Created, r.Head)
-			}
+		if err := t.createSandboxes([]Sandbox{rec}, []timeline.Snapshot{first}); err != nil {
+			return err
 		}
+		t.addRoute(r)
+		t.exec("DELETE FROM intents WHERE id=?", intent)
 		return nil
 	})
+}
+
+func (t *tx) createSandboxes(recs []Sandbox, firsts []timeline.Snapshot) error {
+	for i := range recs {
+		r := &recs[i]
+		taken := false
+		t.each("SELECT 1 FROM sandboxes WHERE name=?1 OR id=?1 OR id=?2", func(scanner) error { taken = true; return nil }, r.Name, r.ID)
+		if taken {
+			return fault.New(fault.Exists, "there is a sandbox %s already", r.Name).
+				WithHint("choose another name, or remove it: coppice rm %s", r.Name)
+		}
+		if i == 0 || r.Policy != recs[i-1].Policy || r.PolicyText != "" || r.Origins != recs[i-1].Origins || r.OriginsText != "" {
+			if err := t.pin(r); err != nil {
+				return err
+			}
+		}
+		config, enforced, err := r.encode(t.d.key)
+		if err != nil {
+			return fmt.Errorf("record of sandbox %s: %w", r.ID, err)
+		}
+		t.exec("INSERT INTO sandboxes("+sandboxCols+") VALUES(?,?,?,?,?,?,?,?)",
+			r.ID, r.Name, r.Created.UnixMicro(), r.Head, r.MountTop, r.Gen, config, enforced)
+		t.addSnapshot(firsts[i])
+		if r.Head != firsts[i].ID {
+			t.addMove(r.ID, firsts[i].Created, r.Head)
+		}
+	}
+	return nil
 }
 
 // UpdateSandbox changes a record by fn, which must not keep it and must not use

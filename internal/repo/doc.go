@@ -1,6 +1,10 @@
-// Package repo is the host's side of git: it takes what a sandbox did to a repository
-// out of the sandbox, shows it, and applies it to the repository of the person who owns
-// it. It imports fault and undo; the engine imports it.
+// Package repo is the host's side of git: it writes what a sandbox begins with, takes
+// what it did to a repository out of it, shows that, and applies it to the repository of
+// the person who owns it. It imports fault and undo; the engine imports it.
+//
+// What a sandbox begins with are the files of a commit (Checkout), an index that knows
+// them (Index), and a .git of its own that borrows objects (Inside). They are written into
+// directories that no sandbox sees yet, and are never read back from one.
 //
 // Two parties meet here. The user's repository is trusted as the user's own git trusts
 // it. All that a sandbox wrote is hostile: its objects, its references, its files, and

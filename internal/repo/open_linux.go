@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -108,7 +109,8 @@ func Open(ctx context.Context, g *Git, dir string, opt Options) (*Repo, error) {
 	return r, err
 }
 
-// find asks git where it is. Paths are asked for one by one: they may have newlines.
+// find asks git where it is: all at once, and where the answer can be read in two ways, since
+// paths may have newlines, one by one.
 func (r *Repo) find(ctx context.Context, dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -119,7 +121,17 @@ func (r *Repo) find(ctx context.Context, dir string) error {
 			env: append(r.git.userEnv(), "GIT_DISCOVERY_ACROSS_FILESYSTEM=0")})
 		return strings.TrimSuffix(string(out), "\n"), err
 	}
-	facts, err := ask("--is-bare-repository", "--is-inside-work-tree", "--is-shallow-repository", "--show-object-format")
+	known := []string{"--is-bare-repository", "--is-inside-work-tree", "--is-shallow-repository", "--show-object-format"}
+	if all, err := ask(append(slices.Clip(known), "--show-toplevel", "--absolute-git-dir", "--git-common-dir", "--show-superproject-working-tree")...); err == nil {
+		// A repository in another one, and a newline anywhere, make it more lines.
+		if l := strings.Split(all, "\n"); len(l) == 7 && l[0] == "false" && l[1] == "true" && (Format(l[3]) == SHA1 || Format(l[3]) == SHA256) {
+			r.Shallow, r.Format = l[2] == "true", Format(l[3])
+			r.Top, r.Dir, r.Common = l[4], l[5], l[6]
+			r.Linked = r.Dir != r.Common
+			return nil
+		}
+	}
+	facts, err := ask(known...)
 	if err != nil {
 		return notFound(dir, err)
 	}

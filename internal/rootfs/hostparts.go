@@ -26,6 +26,10 @@ type Host struct {
 	// Keep lists parts that an ordinary user's root had before and that stay
 	// parts while nothing is mounted below them.
 	Keep []string
+	// Covered reports whether the layers above the host have a directory of their own at a
+	// path, through which nothing of the host shows: a part whatever is mounted below
+	// it on the host. nil: nowhere.
+	Covered func(path string) bool
 }
 
 // HostPlan is the host as the bottom of a live root.
@@ -205,6 +209,10 @@ func (b *planner) userDir(p string, mode fs.FileMode) {
 			}
 			return
 		}
+	}
+	if b.mountBelow(p) && b.Covered != nil && b.Covered(p) {
+		b.part(p)
+		return
 	}
 	if !b.mountBelow(p) {
 		if slices.Contains(b.Keep, p) || !b.barren(p) {

@@ -16,6 +16,7 @@ type fakeHost struct {
 	root   bool
 	store  string
 	keep   []string
+	covers string // a directory that layers have for themselves
 }
 
 func (f fakeHost) host(t *testing.T) Host {
@@ -57,6 +58,7 @@ func (f fakeHost) host(t *testing.T) Host {
 	}
 	return Host{
 		Mounts: ms, Root: f.root, Store: f.store, Keep: f.keep,
+		Covered: func(p string) bool { return p == f.covers },
 		Lstat: func(p string) (fs.FileMode, error) {
 			m, ok := modes[p]
 			if !ok {
@@ -225,6 +227,12 @@ left /sock: it is not a directory, plain file or link`,
 			"a user, with an empty directory that was a part",
 			fakeHost{mounts: rootMount, tree: "/srv dir\n/usr dir\n/usr/bin dir", store: "/home/me/c", keep: []string{"/srv"}},
 			"part /srv\npart /usr",
+		},
+		{
+			"a user, with a mount in a repository whose files are layers",
+			fakeHost{mounts: rootMount + "30 20 8:2 / /srv/r/data rw - ext4 /dev/sdb rw\n", covers: "/srv/r",
+				tree: "/srv dir\n/srv/r mine\n/srv/r/data mine\n/srv/r/x file\n/srv/s mine\n/usr dir\n/usr/bin dir", store: "/home/me/c"},
+			"part /srv/r\npart /srv/s\npart /usr\ndir /srv 555",
 		},
 		{
 			"a user in a container: mounts in the way",

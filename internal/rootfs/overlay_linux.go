@@ -204,6 +204,7 @@ func (o *overlay) plan(stack rootspec.Stack, rec record) (HostPlan, error) {
 	for _, r := range rec.parts {
 		h.Keep = append(h.Keep, r.path)
 	}
+	h.Covered = covered(stack)
 	p := HostParts(h)
 	for _, r := range rec.parts {
 		if slices.ContainsFunc(p.Parts, func(q HostPart) bool { return q.Path == r.path }) {
@@ -220,6 +221,24 @@ func (o *overlay) plan(stack rootspec.Stack, rec record) (HostPlan, error) {
 	}
 	slices.SortFunc(p.Parts, func(x, y HostPart) int { return strings.Compare(x.Path, y.Path) })
 	return p, nil
+}
+
+// covered is Host.Covered for the layers of a stack. Only where something is mounted on
+// the host is it asked for, and a layer that cannot be read is found later.
+func covered(stack rootspec.Stack) func(string) bool {
+	return func(p string) bool {
+		in := false
+		for _, l := range stack.Layers {
+			is, end, err := layerAt(l, p)
+			if err != nil {
+				return false
+			}
+			if in = in || is; end {
+				return in
+			}
+		}
+		return false
+	}
 }
 
 // gone says that an upper has lost the place on the host that it belongs to. Its

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -232,12 +233,10 @@ func reason(word, file string, err error) string {
 
 func (l *launcher) enter(dir string) error {
 	if dir == "" {
-		dir = l.guest.User.Home
-		if l.guest.Tier == plan.TierWorkspace {
-			dir = l.guest.Dir
-		}
-		if unix.Chdir(dir) == nil {
-			return nil
+		for _, dir := range append(slices.Clip(l.guest.Dirs), l.guest.User.Home) {
+			if unix.Chdir(dir) == nil {
+				return nil
+			}
 		}
 		return fault.Wrap(unix.Chdir("/"), "enter the root directory")
 	}

@@ -88,7 +88,7 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 		signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT)
 	} else {
 		d.pid1 = true
-		want := 1
+		want := 1 + g.Shared
 		for _, more := range []bool{g.Self, g.Tell} {
 			if more {
 				want++

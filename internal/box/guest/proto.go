@@ -15,6 +15,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
 // Kind is the first byte of a message between keeper and init.
@@ -25,7 +26,8 @@ type Kind byte
 // Either end of the stream going away ends the box.
 //
 //	kind      from    payload    descriptors
-//	Setup     keeper  plan.Guest the root, a detached mount tree (tier process), with
+//	Setup     keeper  plan.Guest the root, a detached mount tree (tier process), as many
+//	                             as Shared says, with
 //	                             Self the directory of its socket, with Tell a Tally;
 //	                             first, once
 //	Ready     init    Ready      -; answers Setup
@@ -265,7 +267,7 @@ type Port struct {
 const (
 	headLen    = 8
 	maxMessage = 16 << 20
-	maxFDs     = 4
+	maxFDs     = 4 + rootspec.MaxShared
 )
 
 // Message is one received message. The receiver owns the descriptors.
@@ -374,7 +376,7 @@ func (l *Link) Recv() (Message, error) {
 
 func (l *Link) fill() error {
 	var buf [8 << 10]byte
-	var oob [128]byte
+	var oob [32 + 4*maxFDs]byte // with room for the header
 	n, oobn, flags, _, err := unix.Recvmsg(l.fd, buf[:], oob[:], unix.MSG_CMSG_CLOEXEC)
 	switch {
 	case err == unix.EINTR:

@@ -14,11 +14,12 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
 // makeRoot makes the first of trees, a detached mount of the sandbox's files, the
-// root, and mounts what belongs to the kernel on it, and with g.Self the second. It gives the walls that came out
-// weaker than planned.
+// root, and mounts what belongs to the kernel on it, the next g.Shared, and with g.Self the one after them. It
+// gives the walls that came out weaker than planned.
 //
 // The caller's mount namespace is a copy of the keeper's in a new user
 // namespace, so every mount in it is locked; what is mounted here is not.
@@ -54,8 +55,11 @@ func makeRoot(g plan.Guest, trees []int) ([]plan.Item, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := mountShared(trees[1 : 1+g.Shared]); err != nil {
+		return nil, err
+	}
 	if g.Self {
-		if err := mountSelf(trees[1]); err != nil {
+		if err := mountSelf(trees[1+g.Shared]); err != nil {
 			return nil, err
 		}
 	}
@@ -278,6 +282,43 @@ func mountRun(g plan.Guest, _ int) error {
 		return nil
 	}
 	return fault.Wrap(os.WriteFile(plan.AptConfig, []byte(aptConfig), 0o644), "write %s", plan.AptConfig)
+}
+
+// mountShared shows directories of the host, which the keeper has made read-only.
+func mountShared(dirs []int) error {
+	if len(dirs) == 0 {
+		return nil
+	}
+	if err := os.Mkdir(rootspec.SharedAt, 0o755); err != nil {
+		return fault.Wrap(err, "make %s", rootspec.SharedAt)
+	}
+	for i, fd := range dirs {
+		at := rootspec.SharedPath(i)
+		if err := os.Mkdir(at, 0o755); err != nil {
+			return fault.Wrap(err, "make %s", at)
+		}
+		if err := unix.MoveMount(fd, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+			return fault.Wrap(err, "show %s", at)
+		}
+		if err := flatten(at); err != nil {
+			return fault.Wrap(err, "prepare %s", at)
+		}
+	}
+	return nil
+}
+
+// flatten covers what a directory of objects says of others, which need not be there
+// inside: the sandbox's own repository names all of them.
+func flatten(at string) error {
+	const none = rootspec.SharedAt + "/none"
+	names := at + "/info/alternates"
+	if _, err := os.Lstat(names); err != nil {
+		return nil //nolint:nilerr // it says nothing
+	}
+	if err := os.WriteFile(none, nil, 0o444); err != nil && !errors.Is(err, os.ErrPermission) { // of the one before
+		return err
+	}
+	return unix.Mount(none, names, "", unix.MS_BIND, "")
 }
 
 // mountSelf shows the directory of the sandbox's own socket.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
 // Facts are what the keeper found out.
@@ -159,6 +160,8 @@ func consistent(c Config, f Facts) error {
 		return fault.New(fault.Invalid, "there is no network %q", c.Net).WithHint("use off, host or rules")
 	case !c.Confined() && !c.Access.IsZero():
 		return fault.New(fault.Unsupported, "tier workspace has no mounts, which files.readonly, files.writable and files.mounts need").WithHint("use --tier process")
+	case len(c.Shared) > rootspec.MaxShared, !c.Confined() && len(c.Shared) > 0:
+		return fault.New(fault.Invalid, "%d directories of the host cannot be shown in tier %s", len(c.Shared), c.Tier)
 	case gated && (len(c.Phases) == 0 || c.Journal == ""):
 		return fault.New(fault.Internal, "tier supervised without a policy or a journal").WithHint("this is a bug: tell us")
 	}
@@ -178,11 +181,12 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	if err != nil {
 		return Guest{}, Enforced{}, err
 	}
-	g := Guest{Version: Version, Tier: c.Tier, Dir: c.Spec.Bind, User: u}
+	g := Guest{Version: Version, Tier: c.Tier, Dirs: slices.Clone(c.Dirs), User: u}
 	e := Enforced{Tier: c.Tier, User: fmt.Sprintf("%s (%d:%d)", u.Name, u.UID, u.GID)}
 	add := func(name, state, detail string) { e.Items = append(e.Items, Item{name, state, detail}) }
 	g.Env = environment(c, u)
 	if c.Tier == TierWorkspace {
+		g.Dirs = append(g.Dirs, c.Spec.Bind)
 		if c.Limits != (Limits{}) {
 			return g, e, fault.New(fault.Unsupported, "tier workspace has no limits").
 				WithHint("use --tier process, or leave --limit out")
@@ -209,7 +213,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	g.Tell = c.Journal != ""
 	g.Tmp = !c.KeepTmp
 	g.Memory = c.Limits.Memory
-	g.Self = c.Self
+	g.Self, g.Shared = c.Self, len(c.Shared)
 	if u.UID == 0 {
 		g.Caps = rootCaps
 	}
@@ -291,6 +295,9 @@ func access(c Config, f Facts, add func(name, state, detail string)) {
 			then = "is told, and ends all processes"
 		}
 		add("decoys", On, fmt.Sprintf("%d files with tokens that open nothing: that one is opened %s", n, then))
+	}
+	for i, dir := range c.Shared {
+		add("mount", On, fmt.Sprintf("%s of the host at %s, read-only and without history", dir, rootspec.SharedPath(i)))
 	}
 	for _, m := range a.Mounts {
 		switch {

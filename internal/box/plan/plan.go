@@ -75,6 +75,12 @@ type Config struct {
 	Hidden int `json:"hidden,omitempty"`
 	// Access is what can be changed, and what of the host is shown besides.
 	Access rootspec.Access `json:"access,omitzero"`
+	// Dirs are where commands begin that do not say, the first that can be entered; after
+	// them it is the user's home. In tier workspace they are paths of the host.
+	Dirs []string `json:"dirs,omitempty"`
+	// Shared are directories of the host that are shown read-only, each at
+	// rootspec.SharedPath of its place in the list; rootspec.MaxShared at most. Not in tier workspace.
+	Shared []string `json:"shared,omitempty"`
 	// Tokens are what of Access.Decoys nobody sends but who has opened one; in tier
 	// supervised the gate looks for them.
 	Tokens []Token `json:"tokens,omitempty"`
@@ -211,7 +217,7 @@ type IDMap struct {
 type Guest struct {
 	Version  int      `json:"version"`
 	Tier     string   `json:"tier"`
-	Dir      string   `json:"dir,omitempty"` // tier workspace: the working directory
+	Dirs     []string `json:"dirs,omitempty"` // where commands begin that do not say: see Config.Dirs
 	Hostname string   `json:"hostname,omitempty"`
 	User     User     `json:"user"`
 	Env      []string `json:"env"` // of every command, complete
@@ -232,7 +238,8 @@ type Guest struct {
 	NProc    uint64   `json:"nproc,omitempty"`    // RLIMIT_NPROC; 0 leaves it
 	Data     uint64   `json:"data,omitempty"`     // RLIMIT_DATA; 0 leaves it
 	Files    uint64   `json:"files,omitempty"`    // RLIMIT_NOFILE of commands, and not of init; 0 leaves it
-	Self     bool     `json:"self,omitempty"`     // show the second descriptor of the setup at SelfAt
+	Shared   int      `json:"shared,omitempty"`   // show so many descriptors, from the second on, at rootspec.SharedPath
+	Self     bool     `json:"self,omitempty"`     // show the next descriptor of the setup at SelfAt
 	Outside  bool     `json:"outside,omitempty"`  // the keeper freezes, by the control group that init is in
 }
 

@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// repository is what the flags say of the git repository that a sandbox works on.
+type repository struct {
+	dir   string
+	at    string
+	dirty bool
+	none  bool
+}
+
+func (r *repository) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&r.dir, "repo", "", "work on the git repository that `DIR` lies in (default: where you are, from host)")
+	f.StringVar(&r.at, "at", "", "begin at the `REV` of the repository (default: HEAD)")
+	f.BoolVar(&r.dirty, "dirty", false, "begin with what is not committed, too: changed files, and new ones that are not ignored")
+	f.BoolVar(&r.none, "no-repo", false, "work on no git repository")
+}
+
+// repository says what is asked of the daemon, which decides: nothing is read here but
+// whether there is a .git.
+func (a *app) repository(r *repository, from string) (*wire.RepoRequest, error) {
+	asked := r.dir != "" || r.at != "" || r.dirty
+	switch {
+	case r.none && asked:
+		return nil, &usageError{msg: "--no-repo does not go with --repo, --at and --dirty", hint: "leave one of them out"}
+	case r.none, !asked && (from != "host" || a.getenv("COPPICE_HOST") != ""):
+		return nil, nil
+	case a.getenv("COPPICE_HOST") != "" && r.dir == "":
+		return nil, &usageError{msg: "--at and --dirty are about a repository of this machine, and COPPICE_HOST names another", hint: "name one there: --repo DIR"}
+	}
+	dir, err := filepath.Abs(r.dir)
+	if err != nil {
+		return nil, fault.Wrap(err, "find the repository %s", r.dir)
+	}
+	if !asked && !inRepository(dir) {
+		return nil, nil
+	}
+	return &wire.RepoRequest{Dir: dir, At: r.at, Dirty: r.dirty, Maybe: !asked}, nil
+}
+
+// inRepository reports whether a directory, or one above it, has a .git.
+func inRepository(dir string) bool {
+	for {
+		if _, err := os.Lstat(filepath.Join(dir, ".git")); err == nil {
+			return true
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return false
+		}
+		dir = up
+	}
+}

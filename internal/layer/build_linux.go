@@ -1,0 +1,157 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Builder is a layer that a function fills. Paths are relative to the layer's root, with
+// slashes; "." is the root. It may be used by several goroutines at once, and not after
+// the function has returned.
+type Builder struct {
+	b    *building
+	root *os.Root
+
+	mu   sync.Mutex
+	dirs map[string]DirMeta // guarded by mu
+}
+
+// DirMeta is what a directory has besides what is in it.
+type DirMeta struct {
+	Mode     uint32 // permission bits, with setuid, setgid and sticky
+	UID, GID uint32 // as the store's process sees them
+	Mtime    time.Time
+	// Skeleton: the directory only leads to what the layer holds. What it has is shown by
+	// a mount; in a view, that of the next lower layer counts.
+	Skeleton bool
+}
+
+// Build makes layer id of what fill writes below its root, which is empty at first. When
+// fill fails there is no layer, and nothing is left; what a killed process left is
+// swept when the store is opened. Exists where there is one. The layer is not flushed:
+// Seal does that.
+func (s *Store) Build(ctx context.Context, id timeline.LayerID, fill func(b *Builder) error) error {
+	return fault.Wrap(s.build(ctx, id, fill), "build layer %s", id)
+}
+
+func (s *Store) build(ctx context.Context, id timeline.LayerID, fill func(b *Builder) error) (err error) {
+	if !validID(id) {
+		return fault.New(fault.Invalid, "layer id %q is malformed", id)
+	}
+	b, err := s.begin(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer b.undo.Run(&err)
+	root, err := os.OpenRoot(filepath.Join(s.dir, "tmp", b.tmp, "fs"))
+	if err != nil {
+		return err
+	}
+	w := &Builder{b: b, root: root, dirs: map[string]DirMeta{".": {Mode: 0o755, Mtime: time.Unix(0, 0), Skeleton: true}}}
+	if err := errors.Join(fill(w), root.Close()); err != nil {
+		return err
+	}
+	if err := errors.Join(ctx.Err(), w.finish()); err != nil {
+		return err
+	}
+	return b.finish(ctx)
+}
+
+// Root is the root of the layer. What is made below it belongs to the store's process; no
+// special file but what Whiteout makes, and no attribute that begins with "user.overlay."
+// may be. The root itself is a skeleton unless Dir says otherwise.
+func (w *Builder) Root() *os.Root { return w.root }
+
+// Dir makes a directory, unless it is there. It gets its metadata when the function has
+// returned without an error, so that what is written in it meanwhile does not count. The
+// directory above must be there.
+func (w *Builder) Dir(p string, m DirMeta) error {
+	p = path.Clean(p)
+	if p != "." {
+		if err := w.at(p, func(dir int, name string) error { return w.b.s.fs.Mkdir(dir, name, 0o700) }); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fault.Wrap(err, "make directory %q", p)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dirs[p] = m
+	return nil
+}
+
+// Whiteout says that nothing is at a path, whatever lies below. The directory above it
+// must be there, and it must not.
+func (w *Builder) Whiteout(p string) error {
+	return fault.Wrap(w.at(path.Clean(p), func(dir int, name string) error {
+		return w.b.s.fs.Mknod(dir, name, unix.S_IFCHR, 0)
+	}), "hide %q", p)
+}
+
+// Opaque says that nothing that lies below shows through a directory, which must be there.
+func (w *Builder) Opaque(p string) error {
+	return fault.Wrap(w.within(path.Clean(p), func(dir int) error {
+		return w.b.s.fs.SetXattr(dir, xattrOpaque, []byte("y"))
+	}), "hide what lies below %q", p)
+}
+
+// at calls do with the open directory that p lies in, and its name there.
+func (w *Builder) at(p string, do func(dir int, name string) error) error {
+	dir, name := path.Split(p)
+	if name == ".." || name == "." || name == "" {
+		return fault.New(fault.Invalid, "%q is no path in a layer", p)
+	}
+	return w.within(path.Clean(dir), func(fd int) error { return do(fd, name) })
+}
+
+// within calls do with an open directory.
+func (w *Builder) within(p string, do func(dir int) error) error {
+	fd, err := openBeneath(w.b.fs, strings.TrimPrefix(p, "/"), openDirFlags)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return do(fd)
+}
+
+// finish gives directories what they are to have: those within first, since that is a
+// change of none above.
+func (w *Builder) finish() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range slices.Backward(slices.Sorted(maps.Keys(w.dirs))) {
+		if err := w.within(p, func(fd int) error { return w.b.s.setDir(fd, w.dirs[p]) }); err != nil {
+			return fault.Wrap(err, "finish directory %q", p)
+		}
+	}
+	return nil
+}
+
+// setDir gives an open directory its metadata, its time last.
+func (s *Store) setDir(fd int, m DirMeta) error {
+	if m.Skeleton {
+		if err := s.fs.SetXattr(fd, xattrSkeleton, []byte("y")); err != nil {
+			return err
+		}
+	}
+	if m.UID != 0 || m.GID != 0 {
+		if err := s.fs.ChownAt(fd, "", m.UID, m.GID); err != nil {
+			return err
+		}
+	}
+	if err := s.fs.Chmod(fd, m.Mode&0o7777); err != nil {
+		return err
+	}
+	return s.fs.Utimes(fd, "", m.Mtime.UnixNano())
+}

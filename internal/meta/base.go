@@ -1,0 +1,38 @@
+package meta
+
+import (
+	"context"
+	"time"
+)
+
+// Bases lists the bases of a key that is not "", the one that was made or used last first.
+func (d *DB) Bases(ctx context.Context, key string) (out []Base, err error) {
+	err = d.rows(ctx, "SELECT id,key,top,label,print,created FROM bases WHERE key=? AND key<>'' ORDER BY created DESC,rowid DESC", func(s scanner) error {
+		var b Base
+		var created int64
+		err := s.Scan(&b.ID, &b.Key, &b.Top, &b.Label, &b.Print, &created)
+		b.Created = time.UnixMicro(created).UTC()
+		out = append(out, b)
+		return err
+	}, key)
+	return out, err
+}
+
+// UseBase has a base be the newest of its key at that time, unless a newer one is.
+func (d *DB) UseBase(ctx context.Context, id string, at time.Time) error {
+	return d.tx(ctx, func(t *tx) error {
+		t.exec("UPDATE bases SET created=?2 WHERE id=?1 AND created<?2", id, at.UnixMicro())
+		return nil
+	})
+}
+
+// ForgetBases has those bases found no more whose keys begin with prefix, on which no
+// snapshot stands, and which were neither made nor used since before. What they hold is
+// unreferenced then.
+func (d *DB) ForgetBases(ctx context.Context, prefix string, before time.Time) error {
+	return d.tx(ctx, func(t *tx) error {
+		t.exec(`UPDATE bases SET key='' WHERE substr(key,1,length(?1))=?1 AND created<?2
+			AND NOT EXISTS (SELECT 1 FROM snapshots s WHERE s.parent=bases.top)`, prefix, before.UnixMicro())
+		return nil
+	})
+}
