@@ -3,9 +3,10 @@ package wire
 // RepoRequest asks for a sandbox that sees a git repository of the daemon's host, at the
 // same path and at a frozen commit.
 type RepoRequest struct {
-	Dir   string `json:"dir"`             // absolute, in its work tree; commands begin there
-	At    string `json:"at,omitempty"`    // the revision that the sandbox begins at; "" is HEAD
-	Dirty bool   `json:"dirty,omitempty"` // with what is not committed: changed files, and those that git does not track and does not ignore
+	Dir    string `json:"dir"`              // absolute, in its work tree; commands begin there
+	At     string `json:"at,omitempty"`     // the revision that the sandbox begins at; "" is HEAD
+	Dirty  bool   `json:"dirty,omitempty"`  // with what is not committed: changed files, and those that git does not track and does not ignore
+	Branch string `json:"branch,omitempty"` // the branch that it begins on inside; "" is coppice/NAME
 	// where there is no repository, or one that a sandbox cannot have, make one
 	// without it, and warn
 	Maybe bool `json:"maybe,omitempty"`

@@ -91,6 +91,10 @@ func flipped(s string) string {
 	return string(b)
 }
 
+// unkeyed changes a byte in the name of what it says first. Another byte might be one of
+// a value, which can be anything.
+func unkeyed(s string) string { return strings.Replace(s, `"schema"`, `"schemb"`, 1) }
+
 // A remote may have anything under the name of a proposal. What is wrong is refused, and
 // leaves nothing behind.
 func TestAHostileRemoteIsRefused(t *testing.T) {
@@ -130,7 +134,7 @@ func TestAHostileRemoteIsRefused(t *testing.T) {
 		do        func()
 	}{
 		{"another tip", "its branch is at", func() { w.bob.git(w.bare, "update-ref", branchRef, main) }},
-		{"what it says, a byte", "is no proposal", change(proposal.FileProposal, flipped)},
+		{"what it says, a byte", "is no proposal", change(proposal.FileProposal, unkeyed)},
 		{"what it says, more", "is no proposal", change(proposal.FileProposal, func(s string) string { return strings.Replace(s, "{", `{"evil":1,`, 1) })},
 		{"records, a byte", "verify the ledger", change(proposal.FileLedger, flipped)},
 		{"no records", "verify the ledger", change(proposal.FileLedger, to(""))},

@@ -21,6 +21,7 @@ type worksite struct {
 	*repo.Repo
 	dir     string // that was named, in the work tree
 	base    repo.OID
+	branch  string   // that it begins on, by its short name; "" is the sandbox's own
 	dirty   bool     // with what is not committed
 	objects []string // directories of the host
 }
@@ -49,7 +50,12 @@ func withoutRepo(err error) string {
 }
 
 func (e *Engine) findWork(ctx context.Context, req *wire.CreateRequest) (*worksite, error) {
-	if req.Name != "" {
+	switch {
+	case req.Repo.Branch != "":
+		if _, err := repo.ParseBranch(req.Repo.Branch); err != nil {
+			return nil, err
+		}
+	case req.Name != "":
 		if _, err := branchOf(req.Name); err != nil {
 			return nil, err
 		}
@@ -61,7 +67,7 @@ func (e *Engine) findWork(ctx context.Context, req *wire.CreateRequest) (*worksi
 	if err != nil {
 		return nil, err
 	}
-	w := &worksite{Repo: r, dir: req.Repo.Dir, base: r.Head.Commit, dirty: req.Repo.Dirty}
+	w := &worksite{Repo: r, dir: req.Repo.Dir, base: r.Head.Commit, branch: req.Repo.Branch, dirty: req.Repo.Dirty}
 	if at := req.Repo.At; at != "" {
 		if w.base, err = r.Commit(ctx, at); err != nil {
 			return nil, err

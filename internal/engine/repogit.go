@@ -52,7 +52,7 @@ func (e *Engine) createOn(ctx context.Context, w *worksite, rec *meta.Sandbox, b
 // treeFor says what the sandbox is to see of a repository, and in its record what it has
 // of it.
 func (e *Engine) treeFor(ctx context.Context, w *worksite, rec *meta.Sandbox, below base) (t *workTree, warnings []string, err error) {
-	branch, err := branchOf(rec.Name)
+	branch, err := w.beginsOn(rec.Name)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -83,6 +83,14 @@ func (e *Engine) treeFor(ctx context.Context, w *worksite, rec *meta.Sandbox, be
 		rec.From, rec.Root = "repository "+w.Top+" at "+short(t.base), w.Top
 	}
 	return t, warnings, nil
+}
+
+// beginsOn is the branch that a sandbox of that name begins on.
+func (w *worksite) beginsOn(name string) (repo.Ref, error) {
+	if w.branch != "" {
+		return repo.ParseBranch(w.branch)
+	}
+	return branchOf(name)
 }
 
 // ownerInside says who owns, inside, what the daemon's files are.
@@ -145,7 +153,7 @@ func (e *Engine) writeGit(ctx context.Context, b *layer.Builder, w *worksite, t 
 		return fault.Wrap(err, "open the repository's directory")
 	}
 	defer func() { _ = to.Close() }() // a directory
-	branch, err := branchOf(rec.Name)
+	branch, err := repo.ParseBranch(rec.Repo.Branch)
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func (e *Engine) unpackLayers(ctx context.Context, in *incoming, commit repo.OID
 	if as == "" {
 		as = in.Name
 	}
-	sb, err := e.Create(ctx, wire.CreateRequest{Name: as, Repo: &wire.RepoRequest{Dir: in.repo.Top, At: in.says.Base}}, func(wire.Progress) {})
+	sb, err := e.Create(ctx, wire.CreateRequest{Name: as, Repo: &wire.RepoRequest{Dir: in.repo.Top, At: in.says.Base, Branch: in.says.Branch}}, func(wire.Progress) {})
 	if err != nil {
 		return nil, fault.Wrap(err, "make a sandbox of the layers")
 	}
