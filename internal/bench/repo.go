@@ -94,12 +94,16 @@ for i in 0 1 2 3 4 5 6 7 8 9; do echo new >"new$i"; done`
 	if err := r.in(r.top, "sh", "-ec", "echo theirs >theirs; git add theirs; git -c user.name=A -c user.email=a@example.com commit -qm theirs; git branch -f here"); err != nil {
 		return err
 	}
+	const rest = "git add -A; git -c user.name=A -c user.email=a@example.com commit -qm rest"
+	if err := r.coppice("exec", "work", "--", "sh", "-ec", rest); err != nil {
+		return err
+	}
+	if err := r.in(r.tree, "sh", "-ec", rest); err != nil {
+		return err
+	}
 	back := func(int) error { return r.git("reset", "-q", "--hard", "here") }
 	apply, err := timed(n, func(int) error { return r.coppice("apply", "work", "--merge", "-m", "m", "--trust-all") }, back)
 	if err != nil {
-		return err
-	}
-	if err := r.in(r.tree, "sh", "-ec", "git add -A; git -c user.name=A -c user.email=a@example.com commit -qm rest"); err != nil {
 		return err
 	}
 	merge, err := timed(n, func(int) error {

@@ -92,9 +92,13 @@ func (e *Engine) treeOf(ctx context.Context, t *workTree, progress func(wire.Pro
 	if err != nil {
 		return base{}, err
 	}
-	what := fmt.Sprintf("imported %d files of commit %s", out.Files, short(t.start))
+	files := "files"
+	if out.Files == 1 {
+		files = "file"
+	}
+	what := fmt.Sprintf("imported %d %s of commit %s", out.Files, files, short(t.start))
 	if from != nil {
-		what = fmt.Sprintf("imported the %d files in which commit %s differs from %s", out.Files, short(t.start), short(repo.OID(from.Print)))
+		what = fmt.Sprintf("imported the %d %s in which commit %s differs from %s", out.Files, files, short(t.start), short(repo.OID(from.Print)))
 	}
 	b.Notes = append(b.Notes, fmt.Sprintf("%s in %s; the next sandbox at it shares them", what, e.Now().Sub(began).Round(time.Millisecond)))
 	return b, nil

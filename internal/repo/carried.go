@@ -72,7 +72,8 @@ func (l *configLine) parts() (section, of, name string) {
 }
 
 // allowed gives the lines that come along. identity: also the name and address of a
-// configuration that the sandbox does not see.
+// configuration that the sandbox does not see, the nearest one: where a key is there twice,
+// git does not change it.
 func allowed(lines []configLine, identity bool) []configLine {
 	var all []configLine
 	for _, l := range lines {
@@ -81,6 +82,9 @@ func allowed(lines []configLine, identity bool) []configLine {
 			continue
 		}
 		if l, ok := l.carry(); ok {
+			if whose {
+				all = slices.DeleteFunc(all, func(o configLine) bool { return o.key == l.key })
+			}
 			all = append(all, l)
 		}
 	}

@@ -301,7 +301,7 @@ lines	"and\more" remote.inc.url=https://h/inc core.eol=lf core.trustctime=false`
 	dir := t.TempDir()
 	l.inside(r, Inside{Branch: fix, Commit: r.Head.Commit, Moved: true, Identity: true, To: l.root(dir)})
 	for key, want := range map[string]string{"core.checkStat": "minimal", "user.name": "User", "user.email": "here@example.org"} {
-		if got := l.run(dir, "config", "--file", "config", key); got != want {
+		if got := l.run(dir, "config", "--file", "config", "--get-all", key); got != want {
 			t.Errorf("%s is %q", key, got)
 		}
 	}
