@@ -258,7 +258,7 @@ func (l *lab) with(t *testing.T) *lab {
 // box makes the sandbox, with nobody's configuration, which trusts the lab's authority.
 func (l *lab) box(flags ...string) {
 	l.t.Helper()
-	args := append([]string{"create", sandbox, "--from", "host", "--env", "PATH"}, flags...)
+	args := append([]string{"create", sandbox, "--from", "host", "--no-repo", "--env", "PATH"}, flags...)
 	for _, v := range noConfig {
 		args = append(args, "--env", v)
 	}

@@ -183,8 +183,10 @@ func TestWhoIsLetIntoEachOperation(t *testing.T) {
 		t.Fatal(err)
 	}
 	rank := map[string]int{"": 0, "read": 1, "operate": 2, "admin": 3}
-	// What a token for other sandboxes may ask for beside what is about one.
-	shared := map[string]int{"GET /v1/sandboxes": 200, "GET /v1/events": 200, "GET /v1/ping": 204, "POST /v1/sessions/{id}/attach": 404, "POST /mcp": 415, "GET /mcp": 400, "DELETE /mcp": 400}
+	// What a token for other sandboxes may ask for beside what is about one; what writes to a
+	// repository of the host is for nobody's who may see some sandboxes only.
+	shared := map[string]int{"GET /v1/sandboxes": 200, "GET /v1/events": 200, "GET /v1/ping": 204, "POST /v1/sessions/{id}/attach": 404, "POST /mcp": 415, "GET /mcp": 400, "DELETE /mcp": 400,
+		"POST /v1/sandboxes/{name}/git/apply": 403, "POST /v1/sandboxes/{name}/git/propose": 403}
 	for _, op := range operations(t) {
 		name := op.method + " " + op.path
 		q := request{method: op.method, path: d.url(op.path, "a"), body: "{}"}

@@ -47,7 +47,7 @@ func newDesk(t *testing.T, flags ...string) *desk {
 			t.Error(err)
 		}
 	})
-	d.run(append([]string{"create", sandbox, "--from", "host"}, flags...)...)
+	d.run(append([]string{"create", sandbox, "--from", "host", "--no-repo"}, flags...)...)
 	return d
 }
 

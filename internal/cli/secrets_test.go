@@ -136,7 +136,7 @@ func (h *hoard) make() {
 	if h.driver == "copy" {
 		from = h.base()
 	}
-	h.run("create", hoarder, "--from", from, "--tier", h.tier, "--driver", h.driver, "--policy", file, "--env", "API_TOKEN="+h.secrets["sandbox"], "--env", "PATH")
+	h.run("create", hoarder, "--from", from, "--no-repo", "--tier", h.tier, "--driver", h.driver, "--policy", file, "--env", "API_TOKEN="+h.secrets["sandbox"], "--env", "PATH")
 }
 
 // base makes a directory with the programs that are used.

@@ -20,7 +20,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/redact"
 )
 
-const secretValue = "correct-horse-battery-staple-9f86d081"
+// secretValue has no part that could be one of a digest by chance.
+const secretValue = "correct-horse-battery-staple-Zq8+Vx~T"
 
 // record gives what a keeper records of output that keeps so much of it, and so much more
 // before the end.
