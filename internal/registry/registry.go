@@ -171,7 +171,7 @@ func (r *Repository) Get(ctx context.Context, b Blob, w io.Writer) error {
 		if err == nil {
 			break
 		}
-		if try == tries || !passing(err) {
+		if try == tries || !errors.Is(err, io.ErrUnexpectedEOF) { // answers that are errors were asked for again
 			return r.fail(ctx, err, "get blob %s from %s", b.Digest, r.ref.Name())
 		}
 		if err := pause(ctx, try); err != nil {
@@ -231,7 +231,7 @@ func pause(ctx context.Context, try int) error {
 	}
 }
 
-// passing tells of an error that may be none the next time.
+// passing tells of an error of sending that may be none the next time.
 func passing(err error) bool {
 	var res *errcode.ErrorResponse
 	if errors.As(err, &res) {
@@ -263,6 +263,9 @@ func (r *Repository) fail(ctx context.Context, err error, doing string, args ...
 	switch {
 	case errors.As(err, &ours):
 		return fault.Wrap(ours, "%s", what)
+	case errors.Is(err, auth.ErrBasicCredentialNotFound):
+		return fault.New(fault.Denied, "%s: %s asks who is there, and there are no credentials for it", what, host).
+			WithHint("log in: docker login %s, or podman login %[1]s", host)
 	case errors.As(err, &res) && (res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden):
 		return fault.New(fault.Denied, "%s: %s does not allow it: %s", what, host, words(res)).
 			WithHint("see that you may use this repository, and log in: docker login %s, or podman login %[1]s", host)
