@@ -193,9 +193,8 @@ func (p *artifactPull) pull(ctx context.Context, req wire.ReceiveRequest) (*wire
 	r, w := io.Pipe()
 	var g errgroup.Group
 	g.Go(func() error {
-		err := p.get(ctx, repo, w)
-		w.CloseWithError(err)
-		return err
+		defer w.Close() // also where it is not all: then the daemon drops what it has, and answers
+		return p.get(ctx, repo, w)
 	})
 	made, err := p.c.UnpackLayers(ctx, req.Travelled, req.As, r)
 	r.CloseWithError(errTaken)
@@ -211,12 +210,40 @@ func (p *artifactPull) pull(ctx context.Context, req wire.ReceiveRequest) (*wire
 // errTaken: nobody takes more layers.
 var errTaken = errors.New("the daemon takes no more layers")
 
-// get writes all layers, one behind the other.
+// get writes all layers, one behind the other. The daemon has none whole that was not checked.
 func (p *artifactPull) get(ctx context.Context, repo *registry.Repository, w io.Writer) error {
+	h := &heldBack{w: w}
 	for _, l := range p.artifact.Layers {
-		if err := repo.Get(ctx, registry.Blob{Digest: l.Digest, Size: l.Size}, w); err != nil {
+		if err := repo.Get(ctx, registry.Blob{Digest: l.Digest, Size: l.Size}, h); err != nil {
 			return err
 		}
 	}
-	return nil
+	return h.release()
+}
+
+// heldBack holds the last byte back until there are more, or it is let go.
+type heldBack struct {
+	w    io.Writer
+	last []byte
+}
+
+func (h *heldBack) Write(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if err := h.release(); err != nil {
+		return 0, err
+	}
+	n, err := h.w.Write(p[:len(p)-1])
+	if err != nil {
+		return n, err
+	}
+	h.last = append(h.last[:0], p[len(p)-1])
+	return len(p), nil
+}
+
+func (h *heldBack) release() error {
+	_, err := h.w.Write(h.last)
+	h.last = h.last[:0]
+	return err
 }

@@ -101,6 +101,8 @@ func follow(req *http.Request, via []*http.Request) error {
 	switch {
 	case len(via) > 5:
 		return errors.New("it redirects without end")
+	case req.URL.Host != first.Host && (Reference{Host: req.URL.Host}).Local() && !(Reference{Host: first.Host}).Local():
+		return errors.New("it redirects to this machine")
 	case req.URL.Scheme == "https":
 		return nil
 	case req.URL.Scheme == "http" && first.Scheme == "http" && req.URL.Host == first.Host:
