@@ -243,6 +243,9 @@ func (h *heldBack) Write(p []byte) (int, error) {
 }
 
 func (h *heldBack) release() error {
+	if len(h.last) == 0 {
+		return nil
+	}
 	_, err := h.w.Write(h.last)
 	h.last = h.last[:0]
 	return err

@@ -8,14 +8,19 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
+	"log"
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -379,7 +384,7 @@ func TestLayersTravelByARegistry(t *testing.T) {
 	w.alice.run("exec", "fix-auth", "--", "sh", "-ec", "cd "+w.alice.top+"; rm src/b.txt; echo late >late.txt")
 	w.alice.run(push...)
 	for name, since := range blobs(t, data) {
-		if was, ok := uploaded[name]; ok && since != was {
+		if was, ok := uploaded[name]; ok && !was.Equal(since) {
 			t.Errorf("%s was sent again", name)
 		}
 	}
@@ -453,6 +458,59 @@ func TestLayersTravelByARegistry(t *testing.T) {
 		t.Errorf("before it had %q", out)
 	}
 	refused("there is a sandbox fixed already", mine...)
+}
+
+// A push that is killed before its artifact is whole has pushed no reference. The next one
+// sends what the registry does not have.
+func TestAKilledPushLeavesNothingHalf(t *testing.T) {
+	t.Parallel()
+	host, data := registrytest.Start(t, registrytest.Nobody)
+	var (
+		waits  atomic.Bool
+		nearly = make(chan struct{}, 1)
+	)
+	waits.Store(true)
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(&url.URL{Scheme: "http", Host: host})
+		r.Out.Host = r.In.Host
+	}, ErrorLog: log.New(io.Discard, "", 0)}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/manifests/") && waits.Load() {
+			_, _ = io.Copy(io.Discard, r.Body) // so that the end of the connection is seen
+			nearly <- struct{}{}
+			<-r.Context().Done()
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(srv.Close)
+	w := newTravellers(t, func(bare string) string { return bare })
+	w.work()
+	push := []string{"push", "fix-auth", "--trust-all", "--with-layers", "--registry", strings.TrimPrefix(srv.URL, "http://") + "/team/layers"}
+	cmd := exec.Command("coppice", push...)
+	cmd.Dir, cmd.Env = w.alice.top, w.alice.env
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-nearly
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("it was killed, and ended well")
+	}
+	if out := w.alice.git(w.bare, "for-each-ref", "--format=%(refname)"); out != "refs/heads/main" {
+		t.Errorf("the remote has %s", out)
+	}
+	waits.Store(false)
+	before := blobs(t, data)
+	w.alice.run(push...)
+	for name, since := range blobs(t, data) {
+		if was, ok := before[name]; ok && !was.Equal(since) {
+			t.Errorf("%s was sent again", name)
+		}
+	}
+	w.bob.run("pull", "fix-auth", "--with-layers", "--as", "fixed", "--registry", strings.TrimPrefix(srv.URL, "http://")+"/team/layers")
 }
 
 // blobs lists the contents of a registry, with the time at which each was written.
