@@ -22,7 +22,7 @@ const anything = "*"
 // rooms says which rooms each room may import. What is not here is no room.
 var rooms = map[string][]string{
 	"cmd/coppice":      {"internal/cli"},
-	"internal/cli":     {"client", "client/wire", "internal/candidates", "internal/fault", "internal/forge", "internal/hook", "internal/ledger/format", "internal/policy", "internal/proposal", "internal/tty", "internal/daemon", "internal/mcpapi"},
+	"internal/cli":     {"client", "client/wire", "internal/candidates", "internal/fault", "internal/forge", "internal/hook", "internal/ledger/format", "internal/policy", "internal/proposal", "internal/registry", "internal/tty", "internal/daemon", "internal/mcpapi"},
 	"internal/daemon":  {anything},
 	"internal/httpapi": {"client/wire", "internal/timeline", "internal/policy", "internal/fault", "internal/auth"},
 	"internal/auth":    {"client/wire", "internal/fault"},
@@ -78,6 +78,7 @@ var rooms = map[string][]string{
 	"internal/programs":  {"client/wire"},
 	"internal/seal":      {"internal/fault"},
 	"internal/repo":      {"internal/fault", "internal/undo"},
+	"internal/registry":  {"internal/fault", "internal/tty"},
 	"internal/proposal":  {"internal/fault", "internal/timeline"},
 	"internal/fault":     {},
 	"internal/forge":     {},

@@ -17,6 +17,30 @@ func (c *Client) Sending(ctx context.Context, req wire.SendRequest) (wire.Sendin
 	return post[wire.Sending](ctx, c, proposals+"/sending", req)
 }
 
+// Packing lists the layers of a sandbox that travel.
+func (c *Client) Packing(ctx context.Context, name string) (wire.Packing, error) {
+	return get[wire.Packing](ctx, c, proposals+"/layers?name="+url.QueryEscape(name))
+}
+
+// PackLayer writes one of them to w, as a tar archive by zstd. After an error w does not
+// hold all of it.
+func (c *Client) PackLayer(ctx context.Context, req wire.PackRequest, w io.Writer) error {
+	return c.patchOf(ctx, http.MethodPost, proposals+"/layer", req, w)
+}
+
+// UnpackLayers makes a sandbox of the layers of a proposal that was taken in: r gives each as
+// Received.Artifact lists them, one behind the other. as is what it is called; "" is as the
+// proposal.
+func (c *Client) UnpackLayers(ctx context.Context, at wire.Travelled, as string, r io.Reader) (wire.Sandbox, error) {
+	var made wire.Sandbox
+	q := url.Values{"dir": {at.Dir}, "remote": {at.Remote}, "name": {at.Name}}
+	if as != "" {
+		q.Set("as", as)
+	}
+	err := c.put(ctx, proposals+"/layers?"+q.Encode(), "application/octet-stream", r, http.Header{}, &made)
+	return made, err
+}
+
 // Sent notes that it was pushed.
 func (c *Client) Sent(ctx context.Context, req wire.SentRequest) error {
 	return c.call(ctx, http.MethodPost, proposals+"/sent", req, nil)

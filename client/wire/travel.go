@@ -25,12 +25,43 @@ type TravelledApply struct {
 // DefaultPacked is how many bytes packed layers may have, unless it is said.
 const DefaultPacked = 64 << 20
 
+// DefaultArtifact is the same of an artifact in a registry.
+const DefaultArtifact = 4 << 30
+
+// Artifact says where packed layers are in an OCI registry, and by what each is known again.
+type Artifact struct {
+	Repository string      `json:"repository"` // REGISTRY/REPOSITORY
+	Digest     string      `json:"digest"`     // of its manifest
+	Layers     []LayerBlob `json:"layers"`     // in the order in which they are sent and taken
+}
+
+// LayerBlob is a layer as it lies in a registry.
+type LayerBlob struct {
+	Layer  string `json:"layer"`            // its digest as a tar archive
+	Digest string `json:"digest,omitempty"` // of the archive by zstd; "" is not known yet
+	Size   int64  `json:"size,omitempty"`   // of that, in bytes
+}
+
+// Packing is what layers of a sandbox travel.
+type Packing struct {
+	// those above what it began with, with what each was when it was packed last
+	Layers []LayerBlob `json:"layers"`
+}
+
+// PackRequest asks for one of them, packed.
+type PackRequest struct {
+	Name  string `json:"name"`  // of the sandbox
+	Layer string `json:"layer"` // as in Packing
+}
+
 // SendRequest asks for what is to be pushed of a sandbox that was proposed.
 type SendRequest struct {
 	Name     string `json:"name"`                // of the sandbox
 	Remote   string `json:"remote"`              // the name of a remote of its repository
 	Layers   bool   `json:"layers,omitempty"`    // its snapshots' layers as well, packed
 	MaxBytes int64  `json:"max_bytes,omitempty"` // how many bytes the packed layers may have; 0 is 64 MiB
+	// where the layers are already, which then are not packed; with layers
+	Artifact *Artifact `json:"artifact,omitempty"`
 }
 
 // Sending is what is to be pushed.
@@ -88,6 +119,7 @@ type Received struct {
 	Summary   string    `json:"summary"`              // the beginning of the report
 	Report    string    `json:"report"`               // for people, in Markdown; made here
 	HasLayers bool      `json:"has_layers,omitempty"` // layers came along
+	Artifact  *Artifact `json:"artifact,omitempty"`   // where they are, where they were asked for and are elsewhere: no sandbox is made yet
 	Made      *Sandbox  `json:"made,omitempty"`       // the sandbox that was made of them
 	Warnings  []string  `json:"warnings,omitempty"`   // what people should know besides
 }

@@ -24,7 +24,10 @@ type offered struct {
 }
 
 func (a *app) pull() *cobra.Command {
-	var req wire.ReceiveRequest
+	var (
+		req wire.ReceiveRequest
+		reg registryFlags
+	)
 	cmd := &cobra.Command{
 		Use: "pull [REMOTE] [NAME] [flags]", Short: "Fetch a colleague's proposal, and check it", GroupID: groupHistory,
 		Long: `Fetch a proposal that a colleague pushed, into the repository that you stand in, by your own
@@ -44,7 +47,9 @@ Afterwards it is called REMOTE/NAME, where a sandbox is called NAME otherwise:
   coppice verify REMOTE/NAME     coppice apply REMOTE/NAME
 
 With --with-layers a sandbox is made of the snapshots that were pushed with --with-layers, with their
-history, so that you can look around in it, go back and fork. It stands on your host.`,
+history, so that you can look around in it, go back and fork. It stands on your host. Where they
+were pushed to a registry they come from there, with the credentials that docker or podman have
+for it, and are checked by the digests in the proposal.`,
 		Example: `  coppice pull origin
   coppice pull origin fix-auth
   coppice diff origin/fix-auth
@@ -68,6 +73,10 @@ history, so that you can look around in it, go back and fork. It stands on your 
 			if name == "" {
 				return a.offers(ctx, g, remote)
 			}
+			from, err := reg.repository(a, req.Layers)
+			if err != nil {
+				return err
+			}
 			req.Travelled = wire.Travelled{Dir: dir, Remote: remote, Name: name}
 			c, err := a.localClient("pull")
 			if err != nil {
@@ -79,6 +88,12 @@ history, so that you can look around in it, go back and fork. It stands on your 
 			res, err := c.Receive(ctx, req)
 			if err != nil {
 				return err
+			}
+			if res.Artifact != nil {
+				p := &artifactPull{app: a, c: c, from: from, artifact: res.Artifact}
+				if res.Made, err = p.pull(ctx, req); err != nil {
+					return fault.Wrap(err, "%s was checked and taken in, its layers not", tty.Clean(name))
+				}
 			}
 			if err := a.print(res, func(w io.Writer) error { return a.receivedText(w, &res, res.Summary) }); err != nil {
 				return err
@@ -94,6 +109,7 @@ history, so that you can look around in it, go back and fork. It stands on your 
 	f := cmd.Flags()
 	f.StringVar(&req.Key, "trust-key", "", "the verifier `KEY` that signs its log from now on is right, though it was another one before")
 	f.BoolVar(&req.Layers, "with-layers", false, "make a sandbox of the layers that were pushed with it")
+	reg.add(cmd, "with --with-layers: get them from `REGISTRY/REPOSITORY`, whatever the proposal names")
 	f.StringVar(&req.As, "as", "", "with --with-layers: the `NAME` of that sandbox")
 	return cmd
 }

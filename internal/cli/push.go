@@ -21,6 +21,8 @@ type pushResult struct {
 	Name   string         `json:"name"`
 	Refs   []wire.SendRef `json:"refs"`
 	Bytes  int64          `json:"layer_bytes,omitempty"` // of packed layers
+	// where they are, in a registry: REGISTRY/REPOSITORY@DIGEST
+	Artifact string `json:"artifact,omitempty"`
 }
 
 func (a *app) push() *cobra.Command {
@@ -29,6 +31,7 @@ func (a *app) push() *cobra.Command {
 		layers  bool
 		most    int64
 		replace bool
+		reg     registryFlags
 	)
 	cmd := &cobra.Command{
 		Use: "push [REMOTE] NAME [flags]", Short: "Push a proposal for a colleague's clone", GroupID: groupHistory,
@@ -43,10 +46,14 @@ only with --replace.
 
 With --with-layers the files of the snapshots go along, so that your colleague can have the
 sandbox, go back in it and fork it. They may hold anything that the sandbox wrote outside of
-the repository: look at "coppice diff NAME" first.`,
+the repository: look at "coppice diff NAME" first. Git is not made for large files: with
+--registry they go to a registry for OCI artifacts instead, with the credentials that docker or
+podman have for it, and the repository has the list of them with their digests. What the
+registry has already is not sent again.`,
 		Example: `  coppice push fix-auth
   coppice push upstream fix-auth -m "auth: check the expiry"
-  coppice push fix-auth --with-layers`,
+  coppice push fix-auth --with-layers
+  coppice push fix-auth --with-layers --registry ghcr.io/team/layers`,
 		Args: between(1, 2, "the name of a sandbox, perhaps after a remote"), ValidArgsFunction: a.names(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			remote, name := "", args[len(args)-1]
@@ -55,6 +62,10 @@ the repository: look at "coppice diff NAME" first.`,
 			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
+			to, err := reg.repository(a, layers)
+			if err != nil {
+				return err
+			}
 			c, err := a.localClient("push")
 			if err != nil {
 				return err
@@ -77,7 +88,8 @@ the repository: look at "coppice diff NAME" first.`,
 			if _, err := c.Propose(ctx, name, prop); err != nil {
 				return err
 			}
-			send, err := c.Sending(ctx, wire.SendRequest{Name: name, Remote: remote, Layers: layers, MaxBytes: most})
+			req := wire.SendRequest{Name: name, Remote: remote, Layers: layers && to == nil, MaxBytes: most}
+			send, err := c.Sending(ctx, req)
 			if err != nil {
 				return err
 			}
@@ -85,13 +97,27 @@ the repository: look at "coppice diff NAME" first.`,
 				return fault.New(fault.Conflict, "%s has a proposal %s that was not made here", tty.Clean(remote), tty.Clean(name)).
 					WithHint("look at it: coppice pull %s %s; fork the sandbox under another name, or replace it: --replace", remote, name)
 			}
+			artifact := ""
+			if to != nil {
+				p := &artifactPush{app: a, c: c, to: to, sandbox: st.Sandbox.Name, most: most}
+				if req.Artifact, err = p.push(ctx); err != nil {
+					return err
+				}
+				if send, err = c.Sending(ctx, req); err != nil {
+					return err
+				}
+				send.Bytes, artifact = p.bytes, req.Artifact.Repository+"@"+req.Artifact.Digest
+			}
 			if err := g.push(ctx, remote, send.Refs); err != nil {
 				return err
 			}
 			if err := c.Sent(ctx, wire.SentRequest{Travelled: wire.Travelled{Dir: send.Top, Remote: remote, Name: st.Sandbox.Name}, Refs: send.Refs}); err != nil {
 				return err
 			}
-			return a.print(pushResult{remote, st.Sandbox.Name, send.Refs, send.Bytes}, func(w io.Writer) error {
+			return a.print(pushResult{remote, st.Sandbox.Name, send.Refs, send.Bytes, artifact}, func(w io.Writer) error {
+				if artifact != "" {
+					a.note("its layers are %s", tty.Clean(artifact))
+				}
 				a.note("a colleague has it with: coppice pull %s %s", tty.Clean(remote), tty.Clean(st.Sandbox.Name))
 				for _, r := range send.Refs {
 					if _, err := fmt.Fprintf(w, "%s %s\n", tty.Clean(r.To), tty.Clean(r.Ref)); err != nil {
@@ -108,7 +134,8 @@ the repository: look at "coppice diff NAME" first.`,
 	f.StringArrayVar(&prop.Trust, "trust", nil, "you have looked at `PATH`, which is marked; may be given again")
 	f.BoolVar(&prop.TrustAll, "trust-all", false, "you have looked at all that is marked")
 	f.BoolVar(&layers, "with-layers", false, "push the files of its snapshots as well")
-	f.Int64Var(&most, "max-layers", 0, "at most so many `BYTES` of packed layers (default 64 MiB)")
+	f.Int64Var(&most, "max-layers", 0, "at most so many `BYTES` of packed layers (default 64 MiB; 4 GiB with --registry)")
+	reg.add(cmd, "with --with-layers: put them into `REGISTRY/REPOSITORY[:TAG]`, and not into git")
 	f.BoolVar(&replace, "replace", false, "also where the remote has a proposal of this name that somebody else made")
 	return cmd
 }

@@ -23,7 +23,7 @@ func TestABoxDoesNotWaitForTheDaemonsPackages(t *testing.T) {
 		if !strings.Contains(string(out), "\ninit net ") {
 			t.Fatalf("%s: no trace: %q", name, out)
 		}
-		for _, slow := range []string{"github.com/danielgtaylor/huma/v2", "github.com/google/jsonschema-go/jsonschema", "modernc.org/libc", "modernc.org/sqlite"} {
+		for _, slow := range []string{"github.com/danielgtaylor/huma/v2", "github.com/google/jsonschema-go/jsonschema", "modernc.org/libc", "modernc.org/sqlite", "oras.land/oras-go/v2/registry"} {
 			if strings.Contains(string(out), "\ninit "+slow+" @") {
 				t.Errorf("%s has initialised %s", name, slow)
 			}

@@ -5,19 +5,28 @@ package cli_test
 import (
 	"bytes"
 	"crypto/subtle"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
+	"log"
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/proposal"
+	"github.com/coppice-dev/coppice/internal/registrytest"
 )
 
 // traveller is somebody with a home, a daemon and a clone of their own.
@@ -344,4 +353,181 @@ func TestLayersTravelToAnotherPlace(t *testing.T) {
 	if w.bob.read("a.txt") != "one\n" {
 		t.Error("the work tree was touched")
 	}
+}
+
+// Layers go to a registry, and the list of them alone into git; what comes back is what was
+// proposed, or nothing.
+func TestLayersTravelByARegistry(t *testing.T) {
+	t.Parallel()
+	host, data := registrytest.Start(t, registrytest.Basic)
+	w := newTravellers(t, func(bare string) string { return bare })
+	w.work()
+	where := host + "/team/layers"
+	push := []string{"push", "fix-auth", "--trust-all", "--with-layers", "--registry", where}
+	w.alice.refused("no credentials", push...)
+	if out, _, err := w.alice.in(w.bare, "git", "rev-parse", "--verify", "-q", branchRef); err == nil {
+		t.Errorf("references were pushed before the layers: %s", out)
+	}
+	login := `{"auths": {"` + host + `": {"auth": "` + base64.StdEncoding.EncodeToString([]byte(registrytest.User+":"+registrytest.Password)) + `"}}}`
+	for _, p := range []*traveller{w.alice, w.bob} {
+		if err := os.MkdirAll(filepath.Join(p.home, "me/.docker"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(p.home, "me/.docker/config.json"), []byte(login), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.alice.refused("may go into the registry", append(push, "--max-layers", "10")...)
+	w.alice.refused("a registry is for layers", "push", "fix-auth", "--registry", where)
+	w.alice.run(push...)
+	uploaded := blobs(t, data)
+	w.alice.run("exec", "fix-auth", "--", "sh", "-ec", "cd "+w.alice.top+"; rm src/b.txt; echo late >late.txt")
+	w.alice.run(push...)
+	for name, since := range blobs(t, data) {
+		if was, ok := uploaded[name]; ok && !was.Equal(since) {
+			t.Errorf("%s was sent again", name)
+		}
+	}
+	const layersRef = "refs/coppice/layers/fix-auth"
+	files := w.tree(layersRef)
+	if len(files) != 1 {
+		t.Fatalf("git has %d files of layers", len(files))
+	}
+	list, err := proposal.DecodeLayers([]byte(files[proposal.FileLayers]))
+	if err != nil || list.Artifact == nil || list.Artifact.Repository != where {
+		t.Fatalf("%+v, %v", list, err)
+	}
+
+	pull := []string{"pull", "fix-auth", "--with-layers", "--as", "fixed"}
+	refused := func(why string, args ...string) {
+		t.Helper()
+		if out, said, err := w.bob.try(args...); err == nil || !strings.Contains(said, why) || strings.ContainsAny(said, "\x1b\x07") {
+			t.Errorf("coppice %q: %v, and not because of %q:\n%s%s", args, err, why, out, said)
+		}
+	}
+	refused("a registry of the proposer's own machine", pull...)
+	mine := append(pull, "--registry", where)
+	// The registry gives something else: what was proposed is known by its digest.
+	last := list.Artifact.Blobs[len(list.Artifact.Blobs)-1]
+	stored := filepath.Join(data, "docker/registry/v2/blobs/sha256", last.Digest[7:9], last.Digest[7:], "data")
+	good, err := os.ReadFile(stored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for why, bad := range map[string][]byte{"something else as blob": []byte(flipped(string(good))), "blob": good[:len(good)/2]} {
+		if err := os.WriteFile(stored, bad, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		refused(why, mine...)
+	}
+	if err := os.WriteFile(stored, good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The list says something else than what lies there: each layer has the digest that is
+	// said, also where the registry and the list agree.
+	forge := func(change func(l *proposal.Layers)) {
+		l, err := proposal.DecodeLayers([]byte(files[proposal.FileLayers]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(l)
+		said, err := proposal.EncodeLayers(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.bob.git(w.bare, "update-ref", layersRef, w.bob.git(w.bare, "commit-tree", "-m", "forged", w.write(map[string]string{proposal.FileLayers: string(said)}, nil)))
+	}
+	forge(func(l *proposal.Layers) {
+		b := l.Artifact.Blobs
+		b[0].Digest, b[0].Size, b[1].Digest, b[1].Size = b[1].Digest, b[1].Size, b[0].Digest, b[0].Size
+	})
+	refused("digest", mine...)
+	forge(func(l *proposal.Layers) { l.Artifact.Blobs[0].Size++ })
+	refused("blob", mine...)
+	forge(func(l *proposal.Layers) { l.Artifact.Repository = "ghcr.invalid/team/layers" })
+	refused("ghcr.invalid", pull...)
+	w.bob.run(mine...) // from where bob says
+	inside := func(script string) string {
+		return w.bob.run("exec", "fixed", "--", "sh", "-c", "cd "+w.bob.top+" && "+script)
+	}
+	if out := inside("cat a.txt late.txt; ls src"); out != "one\ntwo\nlate\nnew.txt\n" {
+		t.Errorf("it has %q", out)
+	}
+	w.bob.run("checkout", "fixed", "HEAD~1")
+	if out := inside("ls src; cat late.txt 2>/dev/null; true"); out != "b.txt\nnew.txt\n" {
+		t.Errorf("before it had %q", out)
+	}
+	refused("there is a sandbox fixed already", mine...)
+}
+
+// A push that is killed before its artifact is whole has pushed no reference. The next one
+// sends what the registry does not have.
+func TestAKilledPushLeavesNothingHalf(t *testing.T) {
+	t.Parallel()
+	host, data := registrytest.Start(t, registrytest.Nobody)
+	var (
+		waits  atomic.Bool
+		nearly = make(chan struct{}, 1)
+	)
+	waits.Store(true)
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(&url.URL{Scheme: "http", Host: host})
+		r.Out.Host = r.In.Host
+	}, ErrorLog: log.New(io.Discard, "", 0)}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/manifests/") && waits.Load() {
+			_, _ = io.Copy(io.Discard, r.Body) // so that the end of the connection is seen
+			nearly <- struct{}{}
+			<-r.Context().Done()
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(srv.Close)
+	w := newTravellers(t, func(bare string) string { return bare })
+	w.work()
+	push := []string{"push", "fix-auth", "--trust-all", "--with-layers", "--registry", strings.TrimPrefix(srv.URL, "http://") + "/team/layers"}
+	cmd := exec.Command("coppice", push...)
+	cmd.Dir, cmd.Env = w.alice.top, w.alice.env
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-nearly
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("it was killed, and ended well")
+	}
+	if out := w.alice.git(w.bare, "for-each-ref", "--format=%(refname)"); out != "refs/heads/main" {
+		t.Errorf("the remote has %s", out)
+	}
+	waits.Store(false)
+	before := blobs(t, data)
+	w.alice.run(push...)
+	for name, since := range blobs(t, data) {
+		if was, ok := before[name]; ok && !was.Equal(since) {
+			t.Errorf("%s was sent again", name)
+		}
+	}
+	w.bob.run("pull", "fix-auth", "--with-layers", "--as", "fixed", "--registry", strings.TrimPrefix(srv.URL, "http://")+"/team/layers")
+}
+
+// blobs lists the contents of a registry, with the time at which each was written.
+func blobs(t *testing.T, data string) map[string]time.Time {
+	t.Helper()
+	all := map[string]time.Time{}
+	err := filepath.WalkDir(filepath.Join(data, "docker/registry/v2/blobs"), func(name string, d fs.DirEntry, err error) error {
+		if err == nil && d.Name() == "data" {
+			info, ierr := d.Info()
+			if err = ierr; err == nil {
+				all[name] = info.ModTime()
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }

@@ -51,7 +51,13 @@ func (e *Engine) Receive(ctx context.Context, req wire.ReceiveRequest) (res wire
 		return res, err
 	}
 	if req.Layers {
-		if res.Made, err = e.unpackLayers(ctx, in, staged[kindLayers], req.As); err != nil {
+		list, err := in.packed(ctx, staged[kindLayers])
+		if err != nil {
+			return res, err
+		}
+		if list.Artifact != nil { // UnpackLayers gets them from elsewhere
+			res.Artifact = wireArtifact(list.Artifact)
+		} else if res.Made, err = e.unpackLayers(ctx, in, list, in.inRepo(e, staged[kindLayers]), req.As); err != nil {
 			return res, err
 		}
 	}

@@ -97,7 +97,13 @@ func (e *Engine) Sending(ctx context.Context, req wire.SendRequest) (res wire.Se
 	if err != nil {
 		return res, err
 	}
-	if req.Layers {
+	switch {
+	case req.Artifact != nil:
+		if err := e.recordArtifact(ctx, t, &rec, req.Artifact); err != nil {
+			return res, err
+		}
+		req.Layers = true
+	case req.Layers:
 		if res.Bytes, err = e.packLayers(ctx, t, &rec, req.MaxBytes); err != nil {
 			return res, err
 		}

@@ -23,10 +23,6 @@ import (
 // packLayers packs the layers that make up a sandbox's history, above what it began with,
 // into a commit of the repository, and says how large they are.
 func (e *Engine) packLayers(ctx context.Context, t *travel, rec *meta.Sandbox, most int64) (size int64, err error) {
-	if !rec.Host {
-		return 0, fault.New(fault.Unsupported, "sandbox %s stands on %s, which your colleague does not have", rec.Name, rec.From).
-			WithHint("layers travel for sandboxes that stand on the host; leave --with-layers out")
-	}
 	if most <= 0 {
 		most = wire.DefaultPacked
 	}
@@ -73,6 +69,10 @@ func (e *Engine) packLayers(ctx context.Context, t *travel, rec *meta.Sandbox, m
 // packable lists the snapshots of a sandbox above the one that it began with, and their
 // layers by digest.
 func (e *Engine) packable(ctx context.Context, rec *meta.Sandbox) (*proposal.Layers, map[string]timeline.LayerID, error) {
+	if !rec.Host {
+		return nil, nil, fault.New(fault.Unsupported, "sandbox %s stands on %s, which your colleague does not have", rec.Name, rec.From).
+			WithHint("layers travel for sandboxes that stand on the host; leave --with-layers out")
+	}
 	h, err := e.history(ctx, rec)
 	if err != nil {
 		return nil, nil, err

@@ -3,9 +3,9 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path"
 	"time"
@@ -24,19 +24,12 @@ import (
 // layers, in bytes.
 const (
 	maxUnpacked = 64 << 30
-	maxPacked   = 4 << 30
+	maxPacked   = proposal.MaxPacked
 )
 
 // unpackLayers makes a sandbox with the history that came along with a proposal, on this
 // host and on the repository at the commit that the proposal stands on.
-func (e *Engine) unpackLayers(ctx context.Context, in *incoming, commit repo.OID, as string) (made *wire.Sandbox, err error) {
-	if commit == "" {
-		return nil, fault.New(fault.NotFound, "no layers were fetched").WithHint("ask for them: coppice push --with-layers")
-	}
-	list, err := in.packed(ctx, commit)
-	if err != nil {
-		return nil, err
-	}
+func (e *Engine) unpackLayers(ctx context.Context, in *incoming, list *proposal.Layers, from source, as string) (made *wire.Sandbox, err error) {
 	if as == "" {
 		as = in.Name
 	}
@@ -55,24 +48,45 @@ func (e *Engine) unpackLayers(ctx context.Context, in *incoming, commit repo.OID
 		return nil, err
 	}
 	defer s.unlock(e)
-	if err := e.graft(ctx, &rec, in, commit, list); err != nil {
+	if err := e.graft(ctx, &rec, list, from); err != nil {
 		return nil, fault.Wrap(err, "import the layers of %s", in.Name)
 	}
 	out := e.wire(ctx, &rec)
 	return &out, nil
 }
 
+// source gives a layer, packed, to use. Layers are asked for each once, in the order of
+// proposal.Layers.Digests.
+type source func(ctx context.Context, digest string, use func(io.Reader) error) error
+
+// inRepo is the source of layers that were fetched with the proposal.
+func (in *incoming) inRepo(e *Engine, commit repo.OID) source {
+	return func(ctx context.Context, digest string, use func(io.Reader) error) (err error) {
+		f, err := os.CreateTemp(e.Repos.Scratch(), "layer-")
+		if err != nil {
+			return fault.Wrap(err, "write a layer down")
+		}
+		defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
+		if err := in.repo.ReadFile(ctx, commit, proposal.LayerFile(digest), maxPacked, f); err != nil {
+			return err
+		}
+		if _, err := f.Seek(0, 0); err != nil {
+			return err
+		}
+		return use(f)
+	}
+}
+
 // packed reads what came along, and holds it against the proposal.
 func (in *incoming) packed(ctx context.Context, commit repo.OID) (*proposal.Layers, error) {
+	if commit == "" {
+		return nil, fault.New(fault.NotFound, "no layers were fetched").WithHint("ask for them: coppice push --with-layers")
+	}
 	sizes, err := in.repo.ReadRecord(ctx, commit)
 	if err != nil {
 		return nil, err
 	}
-	var b bytes.Buffer
-	if err := in.repo.ReadFile(ctx, commit, proposal.FileLayers, 16<<20, &b); err != nil {
-		return nil, err
-	}
-	list, err := proposal.DecodeLayers(b.Bytes())
+	list, err := readLayers(ctx, in.repo, commit)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +98,7 @@ func (in *incoming) packed(ctx context.Context, commit repo.OID) (*proposal.Laye
 		said[s.ID] = s
 	}
 	for _, s := range list.Snapshots {
-		if _, ok := sizes[proposal.LayerFile(s.Layer)]; s.Layer != "" && !ok {
+		if _, ok := sizes[proposal.LayerFile(s.Layer)]; s.Layer != "" && list.Artifact == nil && !ok {
 			return nil, fault.New(fault.Invalid, "the layer %s of snapshot %s did not come along", s.Layer, s.ID)
 		}
 		if p, ok := said[s.ID]; ok && p.Parent != s.Parent {
@@ -96,8 +110,8 @@ func (in *incoming) packed(ctx context.Context, commit repo.OID) (*proposal.Laye
 
 // graft imports layers and adds the history that they make up. Either all of it is there
 // then or nothing. The caller holds the lock of the sandbox, which was just made.
-func (e *Engine) graft(ctx context.Context, rec *meta.Sandbox, in *incoming, commit repo.OID, list *proposal.Layers) error {
-	g := &grafting{e: e, rec: rec, in: in, commit: commit, top: list.Top, layers: map[string]timeline.LayerID{}, ids: map[string]timeline.SnapshotID{list.Base: rec.Head}}
+func (e *Engine) graft(ctx context.Context, rec *meta.Sandbox, list *proposal.Layers, from source) error {
+	g := &grafting{e: e, rec: rec, from: from, top: list.Top, layers: map[string]timeline.LayerID{}, ids: map[string]timeline.SnapshotID{list.Base: rec.Head}}
 	defer g.release()
 	st, _, err := e.stack(ctx, rec, rec.Head)
 	if err != nil {
@@ -137,12 +151,11 @@ func above(dir string) (all []string) {
 
 // grafting is a history in the making.
 type grafting struct {
-	e      *Engine
-	rec    *meta.Sandbox
-	in     *incoming
-	commit repo.OID
-	top    string // where the work tree lies in the layers
-	below  *layer.View
+	e     *Engine
+	rec   *meta.Sandbox
+	from  source
+	top   string // where the work tree lies in the layers
+	below *layer.View
 
 	ids    map[string]timeline.SnapshotID // what snapshots are called here
 	layers map[string]timeline.LayerID    // by digest
@@ -192,31 +205,22 @@ func causeOf(said string) timeline.Cause {
 }
 
 // layer imports one layer, unless it is there.
-func (g *grafting) layer(ctx context.Context, digest string) (err error) {
+func (g *grafting) layer(ctx context.Context, digest string) error {
 	if g.layers[digest] != "" {
 		return nil
 	}
-	f, err := os.CreateTemp(g.e.Repos.Scratch(), "layer-")
-	if err != nil {
-		return fault.Wrap(err, "write a layer down")
-	}
-	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
-	if err := g.in.repo.ReadFile(ctx, g.commit, proposal.LayerFile(digest), maxPacked, f); err != nil {
+	return g.from(ctx, digest, func(r io.Reader) error {
+		id, made, err := g.e.newLayer()
+		if err != nil {
+			return err
+		}
+		g.made = append(g.made, made)
+		_, err = g.e.Layers.ImportLayer(ctx, id, r, layer.LayerOptions{TarOptions: layer.TarOptions{MaxBytes: maxUnpacked}, DiffID: digest, Below: g.below.Lookup, From: g.top, To: g.rec.Repo.Top})
+		if err == nil {
+			g.layers[digest] = id
+		}
 		return err
-	}
-	if _, err := f.Seek(0, 0); err != nil {
-		return err
-	}
-	id, made, err := g.e.newLayer()
-	if err != nil {
-		return err
-	}
-	g.made = append(g.made, made)
-	_, err = g.e.Layers.ImportLayer(ctx, id, f, layer.LayerOptions{TarOptions: layer.TarOptions{MaxBytes: maxUnpacked}, DiffID: digest, Below: g.below.Lookup, From: g.top, To: g.rec.Repo.Top})
-	if err == nil {
-		g.layers[digest] = id
-	}
-	return err
+	})
 }
 
 // drop removes what was imported.

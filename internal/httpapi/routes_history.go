@@ -151,7 +151,12 @@ func (s *Server) diff(in *diffInput, w http.ResponseWriter, r *http.Request) {
 // sendPatch answers with what write writes. An error in the middle of it is told in the
 // trailer Coppice-Error.
 func (s *Server) sendPatch(w http.ResponseWriter, r *http.Request, write func(context.Context, io.Writer) error) {
-	pw := &patchWriter{w: w}
+	s.send(w, r, "text/x-diff; charset=utf-8", write)
+}
+
+// send sends what write writes. An error that comes after the first byte is in the trailer.
+func (s *Server) send(w http.ResponseWriter, r *http.Request, kind string, write func(context.Context, io.Writer) error) {
+	pw := &patchWriter{w: w, kind: kind}
 	err := write(r.Context(), pw)
 	switch {
 	case err == nil:
@@ -168,6 +173,7 @@ func (s *Server) sendPatch(w http.ResponseWriter, r *http.Request, write func(co
 // patchWriter sends the header with the first byte.
 type patchWriter struct {
 	w     http.ResponseWriter
+	kind  string
 	begun bool
 }
 
@@ -176,7 +182,7 @@ func (p *patchWriter) begin() {
 		return
 	}
 	p.begun = true
-	p.w.Header().Set("Content-Type", "text/x-diff; charset=utf-8")
+	p.w.Header().Set("Content-Type", p.kind)
 	p.w.Header().Set("Trailer", errorTail)
 	p.w.WriteHeader(http.StatusOK)
 }

@@ -16,6 +16,11 @@ import (
 type travel interface {
 	// Sending says what is to be pushed of a sandbox that was proposed.
 	Sending(ctx context.Context, req wire.SendRequest) (wire.Sending, error)
+	// Packing lists the layers of a sandbox that travel, and PackLayer writes one of them.
+	Packing(ctx context.Context, name string) (wire.Packing, error)
+	PackLayer(ctx context.Context, req wire.PackRequest, w io.Writer) error
+	// UnpackLayers makes a sandbox of the layers that r gives.
+	UnpackLayers(ctx context.Context, at wire.Travelled, as string, r io.Reader) (wire.Sandbox, error)
 	// Sent notes that it was.
 	Sent(ctx context.Context, req wire.SentRequest) error
 	// Receive looks at what was fetched, and takes it in when nothing is wrong with it.
@@ -46,6 +51,7 @@ func (s *Server) addTravel(api huma.API) {
 		func(ctx context.Context, in *struct{ Body wire.ReceiveRequest }) (wire.Received, error) {
 			return e.Receive(ctx, in.Body)
 		})
+	s.addPacked(api, at)
 	plain(s, api, operation("GET", at, "listProposals", "The proposals that were taken into a repository", tagGit, auth.Admin),
 		func(ctx context.Context, in *struct {
 			Dir string `query:"dir" doc:"a directory in its work tree"`
@@ -72,3 +78,34 @@ func (s *Server) addTravel(api huma.API) {
 			return e.PulledApply(ctx, in.Body.Travelled, in.Body.GitApplyRequest)
 		})
 }
+
+// addPacked adds what layers travel by that are no part of a repository.
+func (s *Server) addPacked(api huma.API, at string) {
+	e := s.opt.Engine
+	plain(s, api, operation("GET", at+"/layers", "packedLayers", "The layers of a sandbox that travel", tagGit, auth.Admin),
+		func(ctx context.Context, in *struct {
+			Name string `query:"name" required:"true" doc:"name or id of the sandbox"`
+		}) (wire.Packing, error) {
+			return e.Packing(ctx, in.Name)
+		})
+	op := operation("POST", at+"/layer", "packLayer", "One of them, packed", tagGit, auth.Admin)
+	answers(&op, http.StatusOK, asZstd, "a tar archive by zstd, and an error that comes late in the trailer "+errorTail, binary())
+	raw(s, api, op, func(in *struct{ Body wire.PackRequest }, w http.ResponseWriter, r *http.Request) {
+		s.send(w, r, asZstd, func(ctx context.Context, pw io.Writer) error { return e.PackLayer(ctx, in.Body, pw) })
+	})
+	op = streams(operation("PUT", at+"/layers", "unpackLayers", "Make a sandbox of the layers of a proposal that was taken in", tagGit, auth.Admin))
+	answers(&op, http.StatusOK, asJSON, "the sandbox", schemaOf[wire.Sandbox](api))
+	raw(s, api, op, func(in *struct {
+		Dir    string `query:"dir" required:"true" doc:"a directory in the work tree that it was pulled into"`
+		Remote string `query:"remote" required:"true" doc:"the remote that it was pulled from"`
+		Name   string `query:"name" required:"true" doc:"the sandbox that it is of"`
+		As     string `query:"as" doc:"what the new one is called; as the proposal else"`
+	}, w http.ResponseWriter, r *http.Request) {
+		made, err := e.UnpackLayers(r.Context(), wire.Travelled{Dir: in.Dir, Remote: in.Remote, Name: in.Name}, in.As, r.Body)
+		s.reply(w, r, made, err)
+	})
+	takes(api, op, "the packed layers, one behind the other, as receive lists them", map[string]*huma.MediaType{asBytes: {Schema: binary()}})
+}
+
+// asZstd is a packed layer.
+const asZstd = "application/zstd"

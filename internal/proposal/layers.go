@@ -12,7 +12,7 @@ import (
 )
 
 // FileLayers is the file of packed layers that says what they are, as EncodeLayers writes it.
-// Beside it each layer lies as LayerFile calls it.
+// Beside it each layer lies as LayerFile calls it, unless they are an artifact elsewhere.
 const FileLayers = "layers.json"
 
 // maxLayers is how long that file may be, in bytes.
@@ -26,6 +26,36 @@ type Layers struct {
 	Base      string           `json:"base"`    // the snapshot that they lie on, which is not among them
 	Head      string           `json:"head"`    // the snapshot that the sandbox was at
 	Snapshots []PackedSnapshot `json:"snapshots"`
+	Artifact  *Artifact        `json:"artifact,omitempty"` // where the layers are; nil: beside this
+}
+
+// Artifact is where packed layers are in an OCI registry, and by what they are known again.
+type Artifact struct {
+	Repository string `json:"repository"` // REGISTRY/REPOSITORY
+	Digest     string `json:"digest"`     // of its manifest
+	Blobs      []Blob `json:"blobs"`      // of each layer, in the order of Layers.Digests
+}
+
+// Blob is a layer as it lies in a registry.
+type Blob struct {
+	Layer  string `json:"layer"`  // the digest of the layer as a tar archive
+	Digest string `json:"digest"` // of what lies there: the archive, compressed
+	Size   int64  `json:"size"`   // of that, in bytes
+}
+
+// MaxPacked bounds one packed layer, in bytes.
+const MaxPacked = 4 << 30
+
+// Digests are the layers, each once, in the order in which snapshots first have them.
+func (l *Layers) Digests() []string {
+	all, seen := []string{}, map[string]bool{}
+	for i := range l.Snapshots {
+		if d := l.Snapshots[i].Layer; d != "" && !seen[d] {
+			seen[d] = true
+			all = append(all, d)
+		}
+	}
+	return all
 }
 
 // PackedSnapshot is a snapshot. Its parent is Layers.Base or comes before it.
@@ -121,6 +151,26 @@ func (l *Layers) bad() string {
 	}
 	if !snapshotID(l.Base) || !known[l.Head] {
 		return "it begins or ends nowhere"
+	}
+	if l.Artifact != nil {
+		return l.Artifact.bad(l.Digests())
+	}
+	return ""
+}
+
+// bad says what is wrong with where layers are, or nothing.
+func (a *Artifact) bad(layers []string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:[]"
+	if len(a.Repository) > 512 || !strings.Contains(a.Repository, "/") || strings.Trim(a.Repository, plain) != "" || LayerFile(a.Digest) == "" {
+		return "its artifact is none"
+	}
+	if len(a.Blobs) != len(layers) {
+		return "its artifact has other layers"
+	}
+	for i, b := range a.Blobs {
+		if b.Layer != layers[i] || LayerFile(b.Digest) == "" || b.Size <= 0 || b.Size > MaxPacked {
+			return "its artifact has other layers"
+		}
 	}
 	return ""
 }

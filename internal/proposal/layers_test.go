@@ -33,6 +33,41 @@ func TestPackedLayersAreReadAsTheyWereWritten(t *testing.T) {
 	}
 }
 
+func elsewhere() *Layers {
+	l := someLayers()
+	l.Artifact = &Artifact{Repository: "ghcr.io/team/layers", Digest: "sha256:" + strings.Repeat("cd", 32), Blobs: []Blob{{Layer: l.Snapshots[0].Layer, Digest: "sha256:" + strings.Repeat("ef", 32), Size: 9}}}
+	return l
+}
+
+func TestLayersInARegistry(t *testing.T) {
+	t.Parallel()
+	b, err := EncodeLayers(elsewhere())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := DecodeLayers(b); err != nil || l.Artifact.Blobs[0].Size != 9 {
+		t.Errorf("%+v, %v", l, err)
+	}
+	for name, change := range map[string]func(a *Artifact){
+		"a host alone":          func(a *Artifact) { a.Repository = "ghcr.io" },
+		"a URL with a password": func(a *Artifact) { a.Repository = "https://u:p@ghcr.io/x" },
+		"control bytes":         func(a *Artifact) { a.Repository = "ghcr.io/\x1b[31m" },
+		"a digest that is none": func(a *Artifact) { a.Digest = "latest" },
+		"a layer less":          func(a *Artifact) { a.Blobs = nil },
+		"a layer more":          func(a *Artifact) { a.Blobs = append(a.Blobs, a.Blobs[0]) },
+		"another layer":         func(a *Artifact) { a.Blobs[0].Layer = a.Digest },
+		"a blob that is none":   func(a *Artifact) { a.Blobs[0].Digest = "../../x" },
+		"no bytes":              func(a *Artifact) { a.Blobs[0].Size = 0 },
+		"too many bytes":        func(a *Artifact) { a.Blobs[0].Size = MaxPacked + 1 },
+	} {
+		l := elsewhere()
+		change(l.Artifact)
+		if _, err := EncodeLayers(l); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestWrongLayersAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(l *Layers){

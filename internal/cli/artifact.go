@@ -1,0 +1,252 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/registry"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+// registryFlags say where layers are that are not in git.
+type registryFlags struct {
+	name  string
+	plain bool
+}
+
+func (r *registryFlags) add(cmd *cobra.Command, what string) {
+	cmd.Flags().StringVar(&r.name, "registry", "", what)
+	cmd.Flags().BoolVar(&r.plain, "plain-http", false, "talk to that registry without encryption, as is done with one of this machine")
+}
+
+// named is a repository of a registry that who sits here has named, by whom it may be
+// talked to without encryption.
+type named struct {
+	registry.Reference
+	plain bool
+}
+
+// repository gives what was named; nil is nothing.
+func (r *registryFlags) repository(a *app, layers bool) (*named, error) {
+	if r.name == "" && !r.plain {
+		return nil, nil
+	}
+	if r.name == "" || !layers {
+		return nil, fault.New(fault.Invalid, "a registry is for layers").WithHint("say both: --with-layers --registry REGISTRY/REPOSITORY")
+	}
+	ref, err := registry.Parse(r.name)
+	if err != nil {
+		return nil, err
+	}
+	return &named{ref, r.plain || ref.Local()}, nil
+}
+
+// open makes ready for it, with the credentials of who sits here.
+func (a *app) open(n *named) (*registry.Repository, error) {
+	return registry.Open(n.Reference, registry.Options{PlainHTTP: n.plain, Credentials: registry.UserCredentials(a.getenv)})
+}
+
+// artifactPush puts the layers of a sandbox into a registry. References in git are set by
+// nobody before it is done, so what is broken off is content that nothing names.
+type artifactPush struct {
+	*app
+	c       *client.Client
+	to      *named
+	sandbox string
+	most    int64 // bytes; 0 is the default
+	bytes   int64 // of all layers
+}
+
+// push gives where they are then.
+func (p *artifactPush) push(ctx context.Context) (*wire.Artifact, error) {
+	repo, err := p.open(p.to)
+	if err != nil {
+		return nil, err
+	}
+	list, err := p.c.Packing(ctx, p.sandbox)
+	if err != nil {
+		return nil, err
+	}
+	if p.most <= 0 {
+		p.most = wire.DefaultArtifact
+	}
+	var layers []registry.Layer
+	out := &wire.Artifact{Repository: p.to.Name(), Layers: []wire.LayerBlob{}}
+	for _, l := range list.Layers {
+		if err := p.layer(ctx, repo, &l); err != nil {
+			return nil, err
+		}
+		layers = append(layers, registry.Layer{Blob: registry.Blob{Digest: l.Digest, Size: l.Size}, DiffID: l.Layer})
+		out.Layers = append(out.Layers, l)
+	}
+	m, err := registry.NewManifest(layers)
+	if err != nil {
+		return nil, err
+	}
+	out.Digest = m.Blob().Digest
+	tag := p.to.Tag
+	if tag == "" { // one of its own, so that what an older proposal names stays
+		tag = "coppice-" + out.Digest[len("sha256:"):][:16]
+	}
+	return out, repo.PutManifest(ctx, m, tag)
+}
+
+// layer sees that a layer is there, and fills in what it is there.
+func (p *artifactPush) layer(ctx context.Context, repo *registry.Repository, l *wire.LayerBlob) error {
+	if l.Digest != "" {
+		if has, err := repo.Has(ctx, registry.Blob{Digest: l.Digest, Size: l.Size}); has || err != nil {
+			return errors.Join(err, p.count(l.Size))
+		}
+	}
+	f, err := os.CreateTemp("", "coppice-layer-")
+	if err != nil {
+		return fault.Wrap(err, "write a packed layer")
+	}
+	defer f.Close()
+	if err := os.Remove(f.Name()); err != nil { // it ends with this process, however that ends
+		return fault.Wrap(err, "write a packed layer")
+	}
+	sum := sha256.New()
+	w := &atMost{w: io.MultiWriter(f, sum), left: p.most - p.bytes}
+	if err := p.c.PackLayer(ctx, wire.PackRequest{Name: p.sandbox, Layer: l.Layer}, w); err != nil {
+		if errors.Is(err, errTooMuch) {
+			err = errTooMuch
+		}
+		return err
+	}
+	l.Digest, l.Size = "sha256:"+hex.EncodeToString(sum.Sum(nil)), w.n
+	if err := p.count(l.Size); err != nil {
+		return err
+	}
+	_, err = repo.Put(ctx, registry.Blob{Digest: l.Digest, Size: l.Size}, f)
+	return err
+}
+
+// errTooMuch: the layers are larger than they may be.
+var errTooMuch = fault.New(fault.NoSpace, "the layers are larger, packed, than may go into the registry").
+	WithHint("drop what nobody needs in the sandbox, or allow more: --max-layers BYTES")
+
+func (p *artifactPush) count(size int64) error {
+	if p.bytes += size; p.bytes > p.most {
+		return errTooMuch
+	}
+	return nil
+}
+
+// atMost writes so many bytes and no more, and counts them.
+type atMost struct {
+	w       io.Writer
+	left, n int64
+}
+
+func (a *atMost) Write(p []byte) (int, error) {
+	if int64(len(p)) > a.left {
+		return 0, errTooMuch
+	}
+	n, err := a.w.Write(p)
+	a.left, a.n = a.left-int64(n), a.n+int64(n)
+	return n, err
+}
+
+// artifactPull gets the layers of a proposal from a registry. Where they are is the word of
+// who proposed it: so it is talked to encrypted, unless who sits here has named it too.
+type artifactPull struct {
+	*app
+	c        *client.Client
+	from     *named // nil: as the proposal says
+	artifact *wire.Artifact
+}
+
+// pull makes a sandbox of them.
+func (p *artifactPull) pull(ctx context.Context, req wire.ReceiveRequest) (*wire.Sandbox, error) {
+	from := p.from
+	if from == nil {
+		ref, err := registry.Parse(p.artifact.Repository)
+		if err != nil {
+			return nil, err
+		}
+		from = &named{Reference: ref}
+		if ref.Local() {
+			return nil, fault.New(fault.Denied, "the proposal has its layers in %s, which is a registry of the proposer's own machine", tty.Clean(ref.Name())).
+				WithHint("if it is yours as well, say so: --registry %s", tty.Clean(ref.Name()))
+		}
+	}
+	repo, err := p.open(from)
+	if err != nil {
+		return nil, err
+	}
+	var size int64
+	for _, l := range p.artifact.Layers {
+		size += l.Size
+	}
+	p.note("getting %d layers of %s from %s", len(p.artifact.Layers), tty.Bytes(size), tty.Clean(from.Name()))
+	r, w := io.Pipe()
+	var g errgroup.Group
+	g.Go(func() error {
+		defer w.Close() // also where it is not all: then the daemon drops what it has, and answers
+		return p.get(ctx, repo, w)
+	})
+	made, err := p.c.UnpackLayers(ctx, req.Travelled, req.As, r)
+	r.CloseWithError(errTaken)
+	if got := g.Wait(); got != nil && !errors.Is(got, errTaken) { // then that is why the daemon has not all
+		return nil, got
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &made, nil
+}
+
+// errTaken: nobody takes more layers.
+var errTaken = errors.New("the daemon takes no more layers")
+
+// get writes all layers, one behind the other. The daemon has none whole that was not checked.
+func (p *artifactPull) get(ctx context.Context, repo *registry.Repository, w io.Writer) error {
+	h := &heldBack{w: w}
+	for _, l := range p.artifact.Layers {
+		if err := repo.Get(ctx, registry.Blob{Digest: l.Digest, Size: l.Size}, h); err != nil {
+			return err
+		}
+	}
+	return h.release()
+}
+
+// heldBack holds the last byte back until there are more, or it is let go.
+type heldBack struct {
+	w    io.Writer
+	last []byte
+}
+
+func (h *heldBack) Write(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if err := h.release(); err != nil {
+		return 0, err
+	}
+	n, err := h.w.Write(p[:len(p)-1])
+	if err != nil {
+		return n, err
+	}
+	h.last = append(h.last[:0], p[len(p)-1])
+	return len(p), nil
+}
+
+func (h *heldBack) release() error {
+	if len(h.last) == 0 {
+		return nil
+	}
+	_, err := h.w.Write(h.last)
+	h.last = h.last[:0]
+	return err
+}

@@ -1,0 +1,84 @@
+package registry
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+
+	"oras.land/oras-go/v2/registry/remote/auth"
+	"oras.land/oras-go/v2/registry/remote/credentials"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+// Credentials are where docker and podman have those of a user: in files of theirs, or with
+// a helper docker-credential-* that these files name, which is run. They are only read.
+type Credentials struct {
+	files []credentialFile
+}
+
+type credentialFile struct {
+	path   string
+	nested bool // it may have some for a part of a registry
+}
+
+// UserCredentials finds them by the user's environment.
+func UserCredentials(getenv func(string) string) *Credentials {
+	c := &Credentials{}
+	add := func(nested bool, dir string, below ...string) {
+		if dir != "" {
+			c.files = append(c.files, credentialFile{filepath.Join(append([]string{dir}, below...)...), nested})
+		}
+	}
+	home := getenv("HOME")
+	add(true, getenv("REGISTRY_AUTH_FILE"))
+	if dir := getenv("DOCKER_CONFIG"); dir != "" {
+		add(false, dir, "config.json")
+	} else {
+		add(false, home, ".docker/config.json")
+	}
+	add(true, getenv("XDG_RUNTIME_DIR"), "containers/auth.json")
+	if dir := getenv("XDG_CONFIG_HOME"); dir != "" {
+		add(true, dir, "containers/auth.json")
+	} else {
+		add(true, home, ".config/containers/auth.json")
+	}
+	return c
+}
+
+// get gives the first that are there for a registry. Why some cannot be read is not told in
+// the words of a helper or a file, which might have them.
+func (c *Credentials) get(ctx context.Context, ref Reference) (auth.Credential, error) {
+	for _, f := range c.files {
+		none := func() error {
+			return fault.New(fault.Denied, "the credentials for %s cannot be read by %s, or by the helper that it names", tty.Clean(ref.Host), f.path).
+				WithHint("log in again: docker login %s", tty.Clean(ref.Host))
+		}
+		store, err := credentials.NewStore(f.path, credentials.StoreOptions{})
+		if err != nil {
+			return auth.EmptyCredential, none()
+		}
+		for _, key := range f.keys(ref) {
+			found, err := store.Get(ctx, key)
+			if err != nil {
+				return auth.EmptyCredential, none()
+			}
+			if found != auth.EmptyCredential {
+				return found, nil
+			}
+		}
+	}
+	return auth.EmptyCredential, nil
+}
+
+// keys are what a repository's credentials may be called in a file, the closest first.
+func (f credentialFile) keys(ref Reference) (keys []string) {
+	if f.nested {
+		for at := ref.Name(); strings.Contains(at, "/"); at = at[:strings.LastIndex(at, "/")] {
+			keys = append(keys, at)
+		}
+		return append(keys, ref.Host)
+	}
+	return append(keys, credentials.ServerAddressFromRegistry(ref.Host))
+}

@@ -1,0 +1,54 @@
+package registry
+
+import (
+	"net/netip"
+	"strings"
+
+	"oras.land/oras-go/v2/registry"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+// Reference names a repository of a registry, and perhaps a tag in it.
+type Reference struct {
+	Host       string // with a port, where it has one
+	Repository string // in it
+	Tag        string // or ""
+}
+
+// Parse reads HOST/REPOSITORY[:TAG]. Invalid says what it is to be.
+func Parse(s string) (Reference, error) {
+	none := func(err error) (Reference, error) {
+		return Reference{}, fault.New(fault.Invalid, "%q names no repository of a registry", tty.Cut(tty.Clean(s), 80)).Because(err).
+			WithHint("say REGISTRY/REPOSITORY or REGISTRY/REPOSITORY:TAG, such as registry.example.org/team/layers")
+	}
+	host, _, _ := strings.Cut(s, "/")
+	if !strings.ContainsAny(host, ".:") && host != "localhost" {
+		return none(nil) // docker would take it for a part of Docker Hub's
+	}
+	r, err := registry.ParseReference(s)
+	if err != nil {
+		return none(nil)
+	}
+	if r.Reference != "" && r.ValidateReferenceAsTag() != nil {
+		return none(nil)
+	}
+	return Reference{Host: r.Registry, Repository: r.Repository, Tag: r.Reference}, nil
+}
+
+// Name is the reference without its tag.
+func (r Reference) Name() string { return r.Host + "/" + r.Repository }
+
+// Local tells whether it is a registry of this machine, by its name.
+func (r Reference) Local() bool {
+	host := r.Host
+	if a, err := netip.ParseAddrPort(host); err == nil {
+		return a.Addr().IsLoopback()
+	}
+	if a, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return a.IsLoopback()
+	}
+	host, _, _ = strings.Cut(host, ":")
+	return host == "localhost" || strings.HasSuffix(host, ".localhost")
+}

@@ -1,0 +1,294 @@
+// Package registry puts packed layers into an OCI registry, and gets them from one. A
+// registry is believed in nothing: what it gives is bounded by the size, and checked by the
+// digest, that the caller has from elsewhere. It talks https, but where the caller asks for
+// less; credentials go to the registry and to the token service that it names, and with no
+// redirect anywhere else.
+package registry
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/errdef"
+	"oras.land/oras-go/v2/registry/remote"
+	"oras.land/oras-go/v2/registry/remote/auth"
+	"oras.land/oras-go/v2/registry/remote/errcode"
+	"oras.land/oras-go/v2/registry/remote/retry"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+// Blob is content of a registry.
+type Blob struct {
+	Digest string // sha256:HEX
+	Size   int64  // in bytes
+}
+
+func (b Blob) descriptor(kind string) ocispec.Descriptor {
+	return ocispec.Descriptor{MediaType: kind, Digest: digest.Digest(b.Digest), Size: b.Size}
+}
+
+// Options say how a registry is talked to.
+type Options struct {
+	PlainHTTP   bool              // without encryption
+	Credentials *Credentials      // nil: none
+	Transport   http.RoundTripper // nil: one of its own
+}
+
+// Repository is a repository of a registry. Its methods may be called at the same time.
+type Repository struct {
+	ref    Reference
+	remote *remote.Repository
+}
+
+// Tries of what may go better the next time.
+const (
+	tries    = 4
+	shortest = 250 * time.Millisecond
+	longest  = 3 * time.Second
+)
+
+// Open makes ready for a repository. Nothing is asked yet.
+func Open(ref Reference, opt Options) (*Repository, error) {
+	r, err := remote.NewRepository(ref.Name())
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "%q names no repository of a registry", tty.Cut(tty.Clean(ref.Name()), 80))
+	}
+	r.PlainHTTP = opt.PlainHTTP
+	base := opt.Transport
+	if base == nil {
+		base = transport()
+	}
+	policy := &retry.GenericPolicy{Retryable: retry.DefaultPredicate, Backoff: retry.DefaultBackoff, MinWait: shortest, MaxWait: longest, MaxRetry: tries - 1}
+	r.Client = &auth.Client{
+		Client:   &http.Client{Transport: &retry.Transport{Base: base, Policy: func() retry.Policy { return policy }}, CheckRedirect: follow},
+		Header:   http.Header{"User-Agent": {"coppice"}},
+		Cache:    auth.NewCache(),
+		ClientID: "coppice",
+		Credential: func(ctx context.Context, host string) (auth.Credential, error) {
+			if opt.Credentials == nil || host != r.Reference.Host() {
+				return auth.EmptyCredential, nil
+			}
+			return opt.Credentials.get(ctx, ref)
+		},
+	}
+	return &Repository{ref, r}, nil
+}
+
+// transport is the way to registries. What they send is taken as it is: a digest is that of
+// bytes before anything unpacked them.
+func transport() *http.Transport {
+	t := &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, DisableCompression: true, MaxResponseHeaderBytes: 1 << 20,
+		TLSHandshakeTimeout: 30 * time.Second, ResponseHeaderTimeout: 2 * time.Minute, IdleConnTimeout: time.Minute}
+	return t
+}
+
+// follow lets a registry send its readers elsewhere, as many do for blobs, but neither out
+// of encryption nor from an unencrypted one to another host.
+func follow(req *http.Request, via []*http.Request) error {
+	first := via[0].URL
+	switch {
+	case len(via) > 5:
+		return errors.New("it redirects without end")
+	case req.URL.Host != first.Host && (Reference{Host: req.URL.Host}).Local() && !(Reference{Host: first.Host}).Local():
+		return errors.New("it redirects to this machine")
+	case req.URL.Scheme == "https":
+		return nil
+	case req.URL.Scheme == "http" && first.Scheme == "http" && req.URL.Host == first.Host:
+		return nil
+	}
+	return errors.New("it redirects to where nothing is encrypted, or to nothing that is known")
+}
+
+// Has tells whether a blob is there.
+func (r *Repository) Has(ctx context.Context, b Blob) (bool, error) {
+	d, err := r.remote.Blobs().Resolve(ctx, b.Digest)
+	switch {
+	case errors.Is(err, errdef.ErrNotFound):
+		return false, nil
+	case err != nil:
+		return false, r.fail(ctx, err, "ask %s for a blob", r.ref.Host)
+	case d.Size != b.Size:
+		return false, fault.New(fault.Corrupt, "%s says that blob %s has %d bytes, and it has %d", r.ref.Host, b.Digest, d.Size, b.Size)
+	}
+	return true, nil
+}
+
+// Put puts a blob there, unless it is there already; that is told by sent. What content
+// gives has to be the blob.
+func (r *Repository) Put(ctx context.Context, b Blob, content io.ReaderAt) (sent bool, err error) {
+	has, err := r.Has(ctx, b)
+	if has || err != nil {
+		return false, err
+	}
+	for try := 1; ; try++ {
+		err = r.remote.Blobs().Push(ctx, b.descriptor("application/octet-stream"), io.NewSectionReader(content, 0, b.Size))
+		if err == nil {
+			return true, nil
+		}
+		if try == tries || !passing(err) {
+			return false, r.fail(ctx, err, "put a blob into %s", r.ref.Name())
+		}
+		if err := pause(ctx, try); err != nil {
+			return false, err
+		}
+	}
+}
+
+// PutManifest puts a manifest there under a tag. All that it names has to be there.
+func (r *Repository) PutManifest(ctx context.Context, m *Manifest, tag string) error {
+	if _, err := r.Put(ctx, Blob{Digest: ocispec.DescriptorEmptyJSON.Digest.String(), Size: ocispec.DescriptorEmptyJSON.Size}, bytes.NewReader(ocispec.DescriptorEmptyJSON.Data)); err != nil {
+		return err
+	}
+	err := r.remote.Manifests().PushReference(ctx, m.Blob().descriptor(ocispec.MediaTypeImageManifest), bytes.NewReader(m.bytes), tag)
+	return r.fail(ctx, err, "put a manifest into %s", r.ref.Name())
+}
+
+// Get writes a blob to w. After an error w may hold a part of it, and after Corrupt anything
+// of that size. Where the connection breaks it goes on from there.
+func (r *Repository) Get(ctx context.Context, b Blob, w io.Writer) error {
+	sum := sha256.New()
+	to := &sink{w: io.MultiWriter(w, sum)}
+	for try := 1; ; try++ {
+		err := r.part(ctx, b, to)
+		switch {
+		case to.err != nil:
+			return to.err
+		case to.n > b.Size:
+			return fault.New(fault.Corrupt, "%s gives more of blob %s than its %d bytes", r.ref.Host, b.Digest, b.Size)
+		case err == nil && to.n < b.Size:
+			err = io.ErrUnexpectedEOF
+		}
+		if err == nil {
+			break
+		}
+		if try == tries || !errors.Is(err, io.ErrUnexpectedEOF) { // answers that are errors were asked for again
+			return r.fail(ctx, err, "get blob %s from %s", b.Digest, r.ref.Name())
+		}
+		if err := pause(ctx, try); err != nil {
+			return err
+		}
+	}
+	if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); got != b.Digest {
+		return fault.New(fault.Corrupt, "%s gives something else as blob %s: it has the digest %s", r.ref.Host, b.Digest, got)
+	}
+	return nil
+}
+
+// part reads on from where the sink is, at most one byte too much.
+func (r *Repository) part(ctx context.Context, b Blob, to *sink) (err error) {
+	body, err := r.remote.Blobs().Fetch(ctx, b.descriptor("application/octet-stream"))
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if to.n > 0 {
+		if s, ok := body.(io.Seeker); ok {
+			_, err = s.Seek(to.n, io.SeekStart)
+		} else {
+			_, err = io.CopyN(io.Discard, body, to.n)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err = io.Copy(to, io.LimitReader(body, b.Size-to.n+1))
+	return err
+}
+
+// sink counts what is written, and keeps why it could not be.
+type sink struct {
+	w   io.Writer
+	n   int64
+	err error
+}
+
+func (s *sink) Write(p []byte) (int, error) {
+	n, err := s.w.Write(p)
+	s.n += int64(n)
+	s.err = err
+	return n, err
+}
+
+// pause waits before the next try.
+func pause(ctx context.Context, try int) error {
+	t := time.NewTimer(min(shortest<<(try-1), longest))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// passing tells of an error of sending that may be none the next time.
+func passing(err error) bool {
+	var res *errcode.ErrorResponse
+	if errors.As(err, &res) {
+		return res.StatusCode >= 500 || res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusRequestTimeout
+	}
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		return ue.Timeout() || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+	}
+	return errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// fail says what a registry refused, in words that have neither what it has to say at
+// length nor an address with a signature in it.
+func (r *Repository) fail(ctx context.Context, err error, doing string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return fault.Wrap(ctx.Err(), doing, args...)
+	}
+	var (
+		ours *fault.Error
+		res  *errcode.ErrorResponse
+		ue   *url.Error
+		host = tty.Clean(r.ref.Host)
+	)
+	what := tty.Clean(fmt.Sprintf(doing, args...))
+	switch {
+	case errors.As(err, &ours):
+		return fault.Wrap(ours, "%s", what)
+	case errors.Is(err, auth.ErrBasicCredentialNotFound):
+		return fault.New(fault.Denied, "%s: %s asks who is there, and there are no credentials for it", what, host).
+			WithHint("log in: docker login %s, or podman login %[1]s", host)
+	case errors.As(err, &res) && (res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden):
+		return fault.New(fault.Denied, "%s: %s does not allow it: %s", what, host, words(res)).
+			WithHint("see that you may use this repository, and log in: docker login %s, or podman login %[1]s", host)
+	case errors.Is(err, errdef.ErrNotFound) || errors.As(err, &res) && res.StatusCode == http.StatusNotFound:
+		return fault.New(fault.NotFound, "%s: %s does not have it", what, host)
+	case errors.As(err, &res):
+		return fault.New(fault.Unavailable, "%s: %s says %s", what, host, words(res))
+	case errors.As(err, &ue):
+		return fault.New(fault.Unavailable, "%s: %s cannot be talked to: %s", what, host, tty.Cut(tty.Clean(ue.Err.Error()), 200)).
+			WithHint("see whether it answers: curl -i %s://%s/v2/", map[bool]string{false: "https", true: "http"}[r.remote.PlainHTTP], host)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return fault.New(fault.Unavailable, "%s: %s breaks off", what, host).WithHint("try again")
+	}
+	return fault.New(fault.Unavailable, "%s: %s does not answer as a registry does, or asks for credentials in a way that is not safe", what, host)
+}
+
+// words are the status of an answer, and the registry's code for it.
+func words(res *errcode.ErrorResponse) string {
+	s := fmt.Sprintf("%d %s", res.StatusCode, http.StatusText(res.StatusCode))
+	if len(res.Errors) > 0 && res.Errors[0].Code != "" {
+		s += " (" + tty.Cut(tty.Clean(res.Errors[0].Code), 40) + ")"
+	}
+	return s
+}
