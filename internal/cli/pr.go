@@ -78,14 +78,7 @@ func (a *app) request(ctx context.Context, name string, req wire.ProposeRequest,
 	if err != nil {
 		return err
 	}
-	st, err := c.Status(ctx, name)
-	if err != nil {
-		return err
-	}
-	if st.Sandbox.Repo == nil {
-		return fault.New(fault.Invalid, "sandbox %s works on no git repository", tty.Clean(name)).WithHint("make one in the repository's directory: coppice create")
-	}
-	git, err := a.userGit(st.Sandbox.Repo.Top)
+	git, _, err := a.gitOf(ctx, c, name)
 	if err != nil {
 		return err
 	}

@@ -70,14 +70,7 @@ registry has already is not sent again.`,
 			if err != nil {
 				return err
 			}
-			st, err := c.Status(ctx, name)
-			if err != nil {
-				return err
-			}
-			if st.Sandbox.Repo == nil {
-				return fault.New(fault.Invalid, "sandbox %s works on no git repository", tty.Clean(name)).WithHint("make one in the repository's directory: coppice create")
-			}
-			g, err := a.userGit(st.Sandbox.Repo.Top)
+			g, sb, err := a.gitOf(ctx, c, name)
 			if err != nil {
 				return err
 			}
@@ -99,7 +92,7 @@ registry has already is not sent again.`,
 			}
 			artifact := ""
 			if to != nil {
-				p := &artifactPush{app: a, c: c, to: to, sandbox: st.Sandbox.Name, most: most}
+				p := &artifactPush{app: a, c: c, to: to, sandbox: sb.Name, most: most}
 				if req.Artifact, err = p.push(ctx); err != nil {
 					return err
 				}
@@ -111,14 +104,14 @@ registry has already is not sent again.`,
 			if err := g.push(ctx, remote, send.Refs); err != nil {
 				return err
 			}
-			if err := c.Sent(ctx, wire.SentRequest{Travelled: wire.Travelled{Dir: send.Top, Remote: remote, Name: st.Sandbox.Name}, Refs: send.Refs}); err != nil {
+			if err := c.Sent(ctx, wire.SentRequest{Travelled: wire.Travelled{Dir: send.Top, Remote: remote, Name: sb.Name}, Refs: send.Refs}); err != nil {
 				return err
 			}
-			return a.print(pushResult{remote, st.Sandbox.Name, send.Refs, send.Bytes, artifact}, func(w io.Writer) error {
+			return a.print(pushResult{remote, sb.Name, send.Refs, send.Bytes, artifact}, func(w io.Writer) error {
 				if artifact != "" {
 					a.note("its layers are %s", tty.Clean(artifact))
 				}
-				a.note("a colleague has it with: coppice pull %s %s", tty.Clean(remote), tty.Clean(st.Sandbox.Name))
+				a.note("a colleague has it with: coppice pull %s %s", tty.Clean(remote), tty.Clean(sb.Name))
 				for _, r := range send.Refs {
 					if _, err := fmt.Fprintf(w, "%s %s\n", tty.Clean(r.To), tty.Clean(r.Ref)); err != nil {
 						return err

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/tty"
 )
@@ -39,6 +41,20 @@ var userSettings = []string{
 // that it was started for.
 var notOurs = []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
 	"GIT_NAMESPACE", "GIT_PREFIX", "GIT_QUARANTINE_PATH", "GIT_INTERNAL_SUPER_PREFIX", "GIT_SHALLOW_FILE", "GIT_GRAFT_FILE", "GIT_ALLOW_PROTOCOL", "GIT_PROTOCOL_FROM_USER", "LC_ALL", "LANGUAGE"}
+
+// gitOf finds git for the repository of a sandbox, and the sandbox.
+func (a *app) gitOf(ctx context.Context, c *client.Client, name string) (*userGit, wire.Sandbox, error) {
+	st, err := c.Status(ctx, name)
+	if err != nil {
+		return nil, wire.Sandbox{}, err
+	}
+	sb := st.Sandbox
+	if sb.Repo == nil {
+		return nil, sb, fault.New(fault.Invalid, "sandbox %s works on no git repository", tty.Clean(name)).WithHint("make one in the repository's directory: coppice create")
+	}
+	g, err := a.userGit(sb.Repo.Top)
+	return g, sb, err
+}
 
 // userGit finds git, for a directory.
 func (a *app) userGit(dir string) (*userGit, error) {
