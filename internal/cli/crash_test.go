@@ -309,7 +309,8 @@ func (d *doomed) kill() {
 	if !killed { // it had not come so far
 		patience = 0
 	}
-	late := time.AfterFunc(patience, func() { _ = d.cmd.Process.Kill() })
+	this := d.cmd.Process // who is late is not to kill the next one
+	late := time.AfterFunc(patience, func() { _ = this.Kill() })
 	defer late.Stop()
 	_ = d.cmd.Wait()
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -47,7 +48,10 @@ func newDesk(t *testing.T, flags ...string) *desk {
 			t.Error(err)
 		}
 	})
-	d.run(append([]string{"create", sandbox, "--from", "host", "--no-repo"}, flags...)...)
+	if !slices.Contains(flags, "--repo") { // nor that of these tests
+		flags = append([]string{"--no-repo"}, flags...)
+	}
+	d.run(append([]string{"create", sandbox, "--from", "host"}, flags...)...)
 	return d
 }
 
