@@ -15,7 +15,7 @@ import (
 func gitDesk(t *testing.T) (d *desk, top string) {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("needs git")
+		t.Skip("needs git: for repositories")
 	}
 	top, err := os.MkdirTemp("/var/tmp", "coppice-terminal-") // a sandbox has a /tmp of its own
 	if err != nil {

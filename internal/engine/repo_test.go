@@ -46,7 +46,7 @@ func newProject(t *testing.T) *project { return newProjectOn(t, vfs.OS()) }
 func newProjectOn(t *testing.T, layers vfs.FS) *project {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("no git")
+		t.Skip("needs git: for repositories")
 	}
 	out, err := os.MkdirTemp("/var/tmp", "engine-repo")
 	if err != nil {

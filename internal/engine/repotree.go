@@ -132,8 +132,12 @@ func (e *Engine) nearTree(ctx context.Context, t *workTree) (*meta.Base, error) 
 		return nil, err
 	}
 	b := &all[0]
-	if _, err := t.Commit(ctx, b.Print); err != nil {
-		return nil, nil //nolint:nilerr // the repository has it no more
+	_, err = t.Commit(ctx, b.Print)
+	switch {
+	case fault.Is(err, fault.NotFound): // the repository has it no more
+		return nil, nil
+	case err != nil:
+		return nil, err
 	}
 	line, err := e.DB.Lineage(ctx, b.Top)
 	if err != nil {

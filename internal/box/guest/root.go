@@ -312,8 +312,11 @@ func mountShared(dirs []int) error {
 func flatten(at string) error {
 	const none = rootspec.SharedAt + "/none"
 	names := at + "/info/alternates"
-	if _, err := os.Lstat(names); err != nil {
-		return nil //nolint:nilerr // it says nothing
+	switch _, err := os.Lstat(names); {
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission): // nor may anybody else inside
+		return nil
+	case err != nil:
+		return err
 	}
 	if err := os.WriteFile(none, nil, 0o444); err != nil && !errors.Is(err, os.ErrPermission) { // of the one before
 		return err
