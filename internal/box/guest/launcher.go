@@ -29,8 +29,9 @@ type launcher struct {
 	refusals seccomp.Refusals // what the listener refuses; nil for nothing
 	untold   error            // why it does not, though it should
 	work     chan func()
-	open     unix.Rlimit // of commands, where forkOpenly starts them
-	child    int32       // atomic; the process that is being made a command, or 0
+	env      atomic.Pointer[[]string] // of every command
+	open     unix.Rlimit              // of commands, where forkOpenly starts them
+	child    int32                    // atomic; the process that is being made a command, or 0
 }
 
 // openly says that commands are started by forkOpenly.
@@ -44,6 +45,7 @@ func (l *launcher) isChild(pid int) bool { return int(atomic.LoadInt32(&l.child)
 // process.
 func newLauncher(g plan.Guest) (*launcher, error) {
 	l := &launcher{guest: g, work: make(chan func())}
+	l.env.Store(&g.Env)
 	ready := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
@@ -88,6 +90,9 @@ func (l *launcher) confine() error {
 	}
 	if err := dropPrivileges(g); err != nil {
 		return err
+	}
+	if g.Tier == plan.TierGvisor {
+		return l.confineInner()
 	}
 	open := seccomp.Options{Netlink: g.Netlink, Told: g.Tell}
 	give := seccomp.NotifyOptions{Emulate: g.Emulate, Promote: g.Promote, Trace: g.Trace, Refuse: open}
@@ -190,7 +195,7 @@ func (l *launcher) fork(s Spawn, files []int) Spawned {
 	if s.TTY {
 		term = "TERM=xterm-256color"
 	}
-	env := plan.MergeEnv(l.guest.Env, []string{term}, s.Env)
+	env := plan.MergeEnv(*l.env.Load(), []string{term}, s.Env)
 	file, err := lookUp(s.Cmd[0], env)
 	if err == nil {
 		var pid int

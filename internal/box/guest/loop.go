@@ -184,6 +184,8 @@ func (d *daemon) handle(m Message) error {
 		return d.link.Send(MsgCounted, Counted{Procs: n})
 	case MsgLook:
 		return d.look(m)
+	case MsgReseal:
+		return d.reseal(m)
 	case MsgClock:
 		n, err := d.clock()
 		return d.link.Send(MsgClocked, Clocked{Clock: n, Err: wireError(err)})
@@ -357,6 +359,16 @@ func (d *daemon) freeze() error {
 	}
 	d.frozen = true
 	f.Programs = d.programs.label()
+	if d.guest.Tier == plan.TierGvisor { // nobody can be asked once it stands still
+		if f.Procs, err = d.count(); err == nil {
+			f.Clock, err = d.clock()
+		}
+		if err != nil {
+			d.frozen = false
+			d.turns.Unlock()
+			return d.link.Send(MsgFrozen, Frozen{Err: wireError(err)})
+		}
+	}
 	return d.link.Send(MsgFrozen, f)
 }
 

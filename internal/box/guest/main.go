@@ -48,7 +48,12 @@ func run() error {
 	if err := unix.CloseRange(linkFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("mark descriptors: %w", err)
 	}
-	link := NewLink(linkFD)
+	return Serve(NewLink(linkFD))
+}
+
+// Serve is init at its link: it waits for the plan, carries it out, and then what it is
+// told, until the other end goes away. It may be called once in the life of a process.
+func Serve(link *Link) error {
 	m, err := link.Recv()
 	if err != nil {
 		return fmt.Errorf("wait for the plan: %w", err)
@@ -78,7 +83,18 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return nil, fault.Wrap(err, "make init unreadable")
 	}
-	if g.Tier == plan.TierWorkspace {
+	if g.Tier == plan.TierGvisor {
+		d.pid1 = true
+		if weak, err = finishRoot(g); err != nil {
+			return nil, err
+		}
+		if g.Self {
+			if err := d.listenSelf(); err != nil {
+				return nil, err
+			}
+		}
+		dropHandlers()
+	} else if g.Tier == plan.TierWorkspace {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 			return nil, fault.Wrap(err, "become the parent of orphans")
 		}

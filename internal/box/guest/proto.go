@@ -51,6 +51,16 @@ type Kind byte
 //	Programs  init    Programs   -; at any time, and before the Exited of a command
 //	                             all that is known by then
 //	Look      keeper  Look       -; any number at once
+//	Resize    keeper  Resize     -; in tier gvisor, where the keeper's end of a terminal is
+//	                             a socket
+//	Self      init    -          a connection to SelfSocket, in tier gvisor
+//	Adopt     init    Adopt      those that it Has; in tier gvisor, of each command that
+//	                             lives in a box that was resumed, before Ready
+//	Reseal    keeper  Reseal     -; makes a box that was resumed another one
+//	Resealed  init    Resealed   -; answers Reseal
+//	Save      keeper  -          the three files of a memory image, in tier gvisor; between
+//	                             Frozen and Thaw
+//	Saved     init    Saved      -; answers Save
 //	Seen      init    Seen       a socket, to a Look at LookDial that went well;
 //	                             answers the Look with its ID, in any order
 const (
@@ -74,7 +84,62 @@ const (
 	MsgLook     Kind = 'L'
 	MsgSeen     Kind = 'l'
 	MsgRefused  Kind = 'd'
+	MsgResize   Kind = 'Z'
+	MsgSelf     Kind = 'O'
+	MsgAdopt    Kind = 'D'
+	MsgReseal   Kind = 'I'
+	MsgResealed Kind = 'i'
+	MsgSave     Kind = 'V'
+	MsgSaved    Kind = 'v'
 )
+
+// Pipes are the names of the descriptors of a Spawn, and Terminal that of a Spawned.
+var Pipes = [3]string{"stdout", "stderr", "stdin"}
+
+// Terminal is what Adopt calls the master of a terminal.
+const Terminal = "terminal"
+
+// Resize gives the terminal of a command a size.
+type Resize struct {
+	PID int `json:"pid"`
+	wire.Size
+}
+
+// Adopt is a command that goes on in a box that was resumed.
+type Adopt struct {
+	Exec string   `json:"exec"`
+	PID  int      `json:"pid"`
+	Cmd  []string `json:"cmd"`
+	Env  []string `json:"env,omitempty"`
+	TTY  bool     `json:"tty,omitempty"`
+	Has  []string `json:"has,omitempty"` // the descriptors that come with it, by name
+}
+
+// Reseal gives a box that was resumed its own identity.
+type Reseal struct {
+	Hostname string   `json:"hostname,omitempty"`
+	Env      []string `json:"env"`            // of every command from now on, complete
+	CA       []byte   `json:"ca,omitempty"`   // as plan.Guest.CA
+	Seed     []byte   `json:"seed,omitempty"` // fresh randomness, 32 bytes; empty: nothing but Env and CA is changed
+}
+
+// Resealed tells what was done, step by step. Nothing is done after a step that failed.
+type Resealed struct {
+	Steps []ResealStep `json:"steps,omitempty"`
+	Err   *wire.Error  `json:"err,omitempty"`
+}
+
+// ResealStep is one of them.
+type ResealStep struct {
+	Name   string `json:"name"`
+	Detail string `json:"detail,omitempty"`
+	Err    string `json:"err,omitempty"`
+}
+
+// Saved says that a memory image is written.
+type Saved struct {
+	Err *wire.Error `json:"err,omitempty"`
+}
 
 // Ready says that commands can be started, or why not.
 type Ready struct {
@@ -106,6 +171,10 @@ type Exited struct {
 	PID    int    `json:"pid"`
 	Status uint32 `json:"status"`
 	Alone  bool   `json:"alone,omitempty"` // no process but init was left
+	// Written is how much the command, and others with its descriptors, have written to
+	// the standard output and error by now, in bytes, where pipes of the keeper do not
+	// tell: in tier gvisor.
+	Written []int64 `json:"written,omitempty"`
 	// Used is what the command used, and those of its descendants that it waited for.
 	Used wire.Resources `json:"used,omitzero"`
 }
@@ -132,6 +201,9 @@ const (
 	KillGroup = "group" // the command's process group
 	KillTree  = "tree"  // its session, its process group, and all descendants of these
 	KillAll   = "all"   // every process but init; PID is ignored
+	// KillForeground is the group in the foreground of the command's terminal, in tier
+	// gvisor.
+	KillForeground = "foreground"
 )
 
 // Kill sends a signal.
@@ -151,7 +223,8 @@ type Frozen struct {
 	// Programs are those that were started since the freeze before, with
 	// Guest.Trace.
 	Programs []wire.Program `json:"programs,omitempty"`
-	Err      *wire.Error    `json:"err,omitempty"` // nothing is frozen
+	Clock    uint64         `json:"clock,omitempty"` // as Clocked, in tier gvisor
+	Err      *wire.Error    `json:"err,omitempty"`   // nothing is frozen
 }
 
 // Programs are those that began and ended, in this order. The bytes of one message are

@@ -272,6 +272,11 @@ func mountRun(g plan.Guest, _ int) error {
 	if err := fresh("tmpfs", "/run", unix.MS_NOSUID|unix.MS_NODEV, inMemory(g, "755")); err != nil {
 		return err
 	}
+	return fillRun(g)
+}
+
+// fillRun puts what belongs into /run.
+func fillRun(g plan.Guest) error {
 	if err := os.Mkdir("/run/lock", 0o755); err != nil {
 		return fault.Wrap(err, "make /run/lock")
 	}

@@ -186,6 +186,9 @@ func trustStore(name, ours string, with func([]byte) []byte) ([]byte, error) {
 		return nil, fault.Wrap(err, "write %s", ours)
 	}
 	tree, err := unix.OpenTree(unix.AT_FDCWD, ours, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if errors.Is(err, unix.ENOSYS) { // gVisor has the older call alone
+		return all, fault.Wrap(unix.Mount(ours, "/proc/self/fd/"+strconv.Itoa(int(f.Fd())), "", unix.MS_BIND, ""), "bind %q", name)
+	}
 	if err != nil {
 		return nil, fault.Wrap(err, "open %s", ours)
 	}

@@ -48,9 +48,9 @@ const leastData = 256 << 20
 // leastPidMax is the lowest pid_max that the kernel takes (RESERVED_PIDS + 1).
 const leastPidMax = 301
 
-// rootCaps are what commands of root keep within the sandbox's own user
+// RootCaps are what commands of root keep within the sandbox's own user
 // namespace: what Docker leaves, without NET_RAW.
-var rootCaps = []uint{
+var RootCaps = []uint{
 	0,  // CHOWN
 	1,  // DAC_OVERRIDE
 	3,  // FOWNER
@@ -215,7 +215,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	g.Memory = c.Limits.Memory
 	g.Self, g.Shared = c.Self, len(c.Shared)
 	if u.UID == 0 {
-		g.Caps = rootCaps
+		g.Caps = RootCaps
 	}
 	switch {
 	case single:

@@ -6,6 +6,7 @@
 package plan
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 
@@ -20,6 +21,7 @@ const (
 	TierWorkspace  = "workspace"  // history without confinement
 	TierProcess    = "process"    // namespaces, own root, filters
 	TierSupervised = "supervised" // all of that, the gate, and a record of the programs that are started
+	TierGvisor     = "gvisor"     // a kernel of the sandbox's own, in user space, and the gate
 )
 
 // The networks.
@@ -91,6 +93,9 @@ type Config struct {
 	// IdleAfter is how long a box without processes, and without results that
 	// nobody has fetched, lives on. 0 is DefaultIdle, below 0 is for ever.
 	IdleAfter time.Duration `json:"idle_after,omitempty"`
+	// Image is a directory with a memory image, absolute, in tier gvisor: its processes go
+	// on. Until Reseal nothing passes the gate.
+	Image string `json:"image,omitempty"`
 	// NoCgroup leaves control groups alone even where they could be made.
 	NoCgroup bool `json:"no_cgroup,omitempty"`
 	// NoIDMap keeps the ids of the initial user namespace for real root even
@@ -113,6 +118,9 @@ type Token struct {
 // is told, and no more.
 const TouchStop = "stop"
 
+// Gated reports whether the box's network is the gate.
+func (c Config) Gated() bool { return c.Tier == TierSupervised || c.Tier == TierGvisor }
+
 // Confined reports whether the box has namespaces and a root of its own.
 func (c Config) Confined() bool { return c.Tier != TierWorkspace }
 
@@ -133,6 +141,10 @@ const (
 	SelfAt     = "/run/coppice"      // where SelfDir is shown, read-only
 	SelfSocket = "/run/coppice.sock" // the link
 )
+
+// InnerPath is where the binary is in a sandbox of tier gvisor, and the name that makes it
+// PID 1 there.
+const InnerPath = "/run/coppice-init"
 
 // DefaultIdle is Config.IdleAfter's default.
 const DefaultIdle = 30 * time.Second
@@ -241,6 +253,18 @@ type Guest struct {
 	Shared   int      `json:"shared,omitempty"`   // show so many descriptors, from the second on, at rootspec.SharedPath
 	Self     bool     `json:"self,omitempty"`     // show the next descriptor of the setup at SelfAt
 	Outside  bool     `json:"outside,omitempty"`  // the keeper freezes, by the control group that init is in
+	Resume   bool     `json:"resume,omitempty"`   // tier gvisor: a memory image comes with the setup
+	Gate     bool     `json:"gate,omitempty"`     // tier gvisor: the end of the gate's link comes with the setup
+	Link     Link     `json:"link,omitzero"`      // tier gvisor: what the sandbox's interface is
+}
+
+// Link is the interface of a sandbox in tier gvisor, which carries IP packets and has no
+// neighbours.
+type Link struct {
+	Name     string         `json:"name"`
+	Addrs    []netip.Prefix `json:"addrs"`
+	Gateways []netip.Addr   `json:"gateways"` // one of each kind, of the default routes
+	MTU      uint32         `json:"mtu"`
 }
 
 // SingleID reports whether one uid alone is mapped.

@@ -109,3 +109,19 @@ func mknodRule(call uint32, arg int) Rule {
 		Why:   "a user namespace may not make device nodes; the listener leaves a placeholder that remembers it",
 	}
 }
+
+// Pretending is the program that emulates root where nobody listens: what Notifying would
+// hand over in Emulate succeeds, and nothing remembers it. Extended attributes are left to
+// the kernel, since a filter cannot tell their names.
+func Pretending() []unix.SockFilter {
+	rules := []Rule{
+		{Calls: emulation[0].Calls, Do: Pretend, Why: emulation[0].Why},
+		{Calls: chownCalls, Do: Pretend, Why: "ids that are not mapped are EINVAL for the kernel"},
+	}
+	for _, r := range mknodRules {
+		for _, c := range r.Cases {
+			rules = append(rules, Rule{Calls: r.Calls, Cases: []Case{{When: c.When, Do: Pretend}}, Why: "a user namespace may not make device nodes"})
+		}
+	}
+	return assemble(rules, Allow, Allow)
+}

@@ -1,0 +1,268 @@
+//go:build linux && (amd64 || arm64)
+
+package gvisor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/box/relay"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// linkFD is where the keeper puts the stream.
+const linkFD = 3
+
+// Main is a conductor. It gives the exit code of the process, after which the kernel kills
+// whatever runs in the sandbox.
+func Main() int {
+	_ = os.WriteFile("/proc/self/comm", []byte(guest.ConductorArgv0), 0) // for ps
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-gvisor:", err)
+		return 1
+	}
+	return 0
+}
+
+func run() error {
+	if err := unix.CloseRange(linkFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("mark descriptors: %w", err)
+	}
+	link := guest.NewLink(linkFD)
+	m, err := link.Recv()
+	if err != nil {
+		return fmt.Errorf("wait for the plan: %w", err)
+	}
+	c := &conductor{link: link}
+	if err := c.start(m); err != nil {
+		return errors.Join(err, link.Send(guest.MsgReady, guest.Ready{Err: wireError(err)}))
+	}
+	return c.relay.Run()
+}
+
+// conductor runs one sandbox.
+type conductor struct {
+	link   *guest.Link
+	guest  plan.Guest
+	kernel *kernel
+	relay  *relay.Relay
+
+	mu     sync.Mutex
+	frozen *guest.Frozen // what the sandbox was when it began to stand still; nil while it moves
+	paused bool          // its kernel runs none of its processes
+}
+
+// setup is what comes with the plan.
+type setup struct {
+	trees []int      // the binary, the sandbox's files, and what is shown of the host
+	nic   *os.File   // the sandbox's end of the gate's link, or nil
+	image []*os.File // of a memory image, or nil
+}
+
+// take sorts the descriptors of a Setup.
+func take(g plan.Guest, fds []int) (s setup, err error) {
+	want := 2 + g.Shared
+	if g.Gate {
+		want++
+	}
+	if g.Resume {
+		want += len(ImageFiles)
+	}
+	if len(fds) != want {
+		return s, fault.New(fault.Internal, "the plan came with %d descriptors and not %d", len(fds), want)
+	}
+	s.trees, fds = fds[:2+g.Shared], fds[2+g.Shared:]
+	if g.Gate {
+		s.nic, fds = os.NewFile(uintptr(fds[0]), "gate"), fds[1:]
+	}
+	for i, fd := range fds {
+		s.image = append(s.image, os.NewFile(uintptr(fd), ImageFiles[i]))
+	}
+	return s, nil
+}
+
+// start makes the sandbox's kernel, and begins or resumes its processes.
+func (c *conductor) start(m guest.Message) error {
+	if err := m.Decode(&c.guest); err != nil {
+		return err
+	}
+	g := c.guest
+	if g.Version != plan.Version {
+		return fault.New(fault.Version, "the conductor knows plan version %d, not %d", plan.Version, g.Version).
+			WithHint("the binary was replaced while the daemon ran; restart the daemon")
+	}
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fault.Wrap(err, "make the conductor unreadable")
+	}
+	s, err := take(g, m.FDs)
+	if err != nil {
+		return err
+	}
+	if err := guest.MakeWorld(g, s.trees); err != nil {
+		return err
+	}
+	in, out, err := c.makeKernel(g)
+	if err != nil {
+		return err
+	}
+	c.relay = relay.Outside(c.link, out, in, relay.Hooks{Sent: c.sent, Came: c.came, Resumed: func() error {
+		return c.link.Send(guest.MsgReady, guest.Ready{})
+	}})
+	if g.Resume {
+		if err := c.kernel.resume(s, g.Link); err != nil {
+			return err
+		}
+		c.relay.Hello()
+		return nil
+	}
+	if err := c.kernel.begin(s, g.Link); err != nil {
+		return err
+	}
+	return c.relay.Send(guest.MsgSetup, g)
+}
+
+// makeKernel makes the kernel, with pipes to what will be PID 1.
+func (c *conductor) makeKernel(g plan.Guest) (in io.Writer, out io.Reader, err error) {
+	var pipes [3][2]*os.File // of what is standard input, output and error inside
+	for i := range pipes {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, nil, fault.Wrap(err, "make the pipes to the sandbox")
+		}
+		pipes[i] = [2]*os.File{r, w}
+	}
+	c.kernel, err = newKernel(g, [3]*os.File{pipes[0][0], pipes[1][1], pipes[2][1]})
+	for _, f := range []*os.File{pipes[0][0], pipes[1][1], pipes[2][1]} {
+		f.Close()
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	go logInside(pipes[2][0]) // until the sandbox's end
+	return pipes[0][1], pipes[1][0], nil
+}
+
+// maxLog is how much of what PID 1 inside complains of is kept, in bytes.
+const maxLog = 64 << 10
+
+// logInside passes on to the keeper's log what PID 1 inside writes to its standard error,
+// as far as it is text.
+func logInside(r *os.File) {
+	defer r.Close()
+	buf := make([]byte, 4<<10)
+	for left := maxLog; ; {
+		n, err := r.Read(buf)
+		for i, b := range buf[:n] {
+			if b < ' ' && b != '\n' || b >= 0x7f {
+				buf[i] = '?'
+			}
+		}
+		n = min(n, left)
+		left -= n
+		_, _ = os.Stderr.Write(buf[:n])
+		if err != nil {
+			return
+		}
+	}
+}
+
+// sent takes part in what the keeper tells the sandbox. While it stands still, the
+// conductor answers for it.
+func (c *conductor) sent(m guest.Message) (taken bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m.Kind == guest.MsgSave {
+		return true, c.link.Send(guest.MsgSaved, guest.Saved{Err: wireError(c.save(m))})
+	}
+	if c.frozen == nil {
+		return false, nil
+	}
+	switch m.Kind {
+	case guest.MsgFreeze:
+		err := fault.New(fault.Conflict, "the sandbox is frozen already")
+		return true, c.link.Send(guest.MsgFrozen, guest.Frozen{Err: wireError(err)})
+	case guest.MsgThaw:
+		if c.paused {
+			if err := c.kernel.unpause(); err != nil {
+				return false, fmt.Errorf("let the sandbox go on: %w", err)
+			}
+		}
+		c.frozen, c.paused = nil, false
+		return false, nil
+	case guest.MsgCount:
+		return true, c.link.Send(guest.MsgCounted, guest.Counted{Procs: c.frozen.Procs})
+	case guest.MsgClock:
+		return true, c.link.Send(guest.MsgClocked, guest.Clocked{Clock: c.frozen.Clock})
+	case guest.MsgMap:
+		return true, c.link.Send(guest.MsgMapped, guest.Mapped{All: c.frozen.Procs > 0})
+	}
+	return false, nil
+}
+
+// came takes part in what the sandbox tells the keeper: init has ended what it had begun,
+// and now the kernel stops.
+func (c *conductor) came(m *guest.Message) error {
+	if m.Kind != guest.MsgFrozen {
+		return nil
+	}
+	var f guest.Frozen
+	if err := m.Decode(&f); err != nil || f.Err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f.Procs > 0 {
+		if err := c.kernel.pause(); err != nil {
+			return fmt.Errorf("stop the sandbox: %w", err)
+		}
+		c.paused = true
+		f.Written = c.kernel.written()
+	}
+	c.frozen = &f
+	b, err := json.Marshal(f)
+	m.Payload = b
+	return err
+}
+
+// save writes a memory image of the sandbox, which stands still.
+func (c *conductor) save(m guest.Message) error {
+	var files []*os.File
+	for i, fd := range m.FDs {
+		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			return fault.Wrap(err, "open the image")
+		}
+		f := os.NewFile(uintptr(dup), "image "+string(rune('0'+i)))
+		defer f.Close()
+		files = append(files, f)
+	}
+	if len(files) != len(ImageFiles) {
+		return fault.New(fault.Internal, "a memory image with %d files", len(files))
+	}
+	if c.frozen == nil {
+		return fault.New(fault.Conflict, "the sandbox does not stand still")
+	}
+	if !c.paused {
+		if err := c.kernel.pause(); err != nil {
+			return fault.Wrap(err, "stop the sandbox")
+		}
+		c.paused = true
+	}
+	return c.kernel.save(files)
+}
+
+func wireError(err error) *wire.Error {
+	if err == nil {
+		return nil
+	}
+	return &wire.Error{Kind: string(fault.KindOf(err)), Message: err.Error(), Hint: fault.HintOf(err)}
+}

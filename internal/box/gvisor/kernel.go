@@ -1,0 +1,171 @@
+//go:build linux && (amd64 || arm64)
+
+package gvisor
+
+import (
+	"encoding/json"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"gvisor.dev/gvisor/pkg/control/client"
+	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/pkg/state/statefile"
+	"gvisor.dev/gvisor/pkg/urpc"
+	"gvisor.dev/gvisor/runsc/boot"
+	"gvisor.dev/gvisor/runsc/config"
+	"gvisor.dev/gvisor/runsc/container"
+	"gvisor.dev/gvisor/runsc/flag"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// ImageFiles are the files of a memory image, in the order in which gVisor takes them
+// (runsc/sandbox, createSaveFiles): the kernel's state, what the pages are, and the pages.
+var ImageFiles = [...]string{"checkpoint.img", "pages_meta.img", "pages.img"}
+
+// containerID is the same in every conductor, which has a directory of its own: an image
+// can be resumed by another one.
+const containerID = "coppice"
+
+// kernel is gVisor's, in processes of its own that end with this one.
+type kernel struct {
+	container *container.Container
+}
+
+// settings are how gVisor is run. What concerns safety is said though it is the default.
+func settings() (*config.Config, error) {
+	flags := flag.NewFlagSet("gvisor", flag.ContinueOnError)
+	config.RegisterFlags(flags)
+	if err := flags.Parse([]string{
+		"--root=" + guest.WorldState,
+		"--platform=systrap",
+		"--ignore-cgroups",                                    // the keeper's control group has all of it
+		"--network=none",                                      // but for what links gives it
+		"--overlay2=none",                                     // the files are an overlay of ours, which captures see at once
+		"--file-access=shared", "--file-access-mounts=shared", // so are changes that are made from outside
+		"--host-uds=none", "--host-fifo=none", "--net-raw=false", "--allow-suid=false",
+		"--host-settings=ignore", // they are the host's to choose
+		"--gofer-network-namespace=own",
+		"--net-disconnect-ok", // an image keeps what connects its processes with each other alone
+	}); err != nil {
+		return nil, err
+	}
+	return config.NewFromFlags(flags)
+}
+
+// newKernel starts the kernel; nothing runs in it yet. The descriptors are those of what
+// will be PID 1, and stay the caller's.
+func newKernel(g plan.Guest, stdio [3]*os.File) (*kernel, error) {
+	conf, err := settings()
+	if err != nil {
+		return nil, fault.Wrap(err, "set gVisor up")
+	}
+	spec, err := specOf(g)
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(spec)
+	if err != nil {
+		return nil, fault.Wrap(err, "describe the sandbox to gVisor")
+	}
+	if err := os.WriteFile(filepath.Join(guest.WorldState, "config.json"), b, 0o600); err != nil {
+		return nil, fault.Wrap(err, "describe the sandbox to gVisor")
+	}
+	// gVisor gives the container the descriptors of these names.
+	ours := [3]*os.File{os.Stdin, os.Stdout, os.Stderr}
+	os.Stdin, os.Stdout, os.Stderr = stdio[0], stdio[1], stdio[2]
+	defer func() { os.Stdin, os.Stdout, os.Stderr = ours[0], ours[1], ours[2] }()
+	c, err := container.New(conf, container.Args{ID: containerID, Spec: spec, BundleDir: guest.WorldState})
+	if err != nil {
+		return nil, fault.New(fault.Unsupported, "gVisor does not start here").Because(err).WithHint("see what this host allows: coppice probe")
+	}
+	return &kernel{container: c}, nil
+}
+
+// call calls the kernel.
+func (k *kernel) call(method string, arg any) error {
+	conn, err := client.ConnectTo(k.container.Sandbox.GetControlSocketPath())
+	if err != nil {
+		return fault.Wrap(err, "reach the sandbox's kernel")
+	}
+	defer conn.Close()
+	return conn.Call(method, arg, nil)
+}
+
+// begin starts PID 1.
+func (k *kernel) begin(s setup, l plan.Link) error {
+	if err := k.call(boot.ContMgrSetNetworkArgs, links(s.nic, l, false)); err != nil {
+		return fault.Wrap(err, "give the sandbox its network")
+	}
+	id := containerID
+	return fault.Wrap(k.call(boot.ContMgrRootContainerStart, &id), "start the sandbox's init")
+}
+
+// resume goes on where a memory image was taken. Pages that are not needed at once are
+// read while the processes run.
+func (k *kernel) resume(s setup, l plan.Link) error {
+	if err := k.call(boot.ContMgrSetNetworkArgs, links(s.nic, l, true)); err != nil {
+		return fault.Wrap(err, "give the sandbox its network")
+	}
+	err := k.call(boot.ContMgrRestore, &boot.RestoreOpts{
+		FilePayload: urpc.FilePayload{Files: s.image}, HavePagesFile: true, Background: true,
+	})
+	if err != nil {
+		return fault.New(fault.Unsupported, "gVisor does not resume the memory image").Because(err).
+			WithHint("go back to its files alone: coppice checkout --files-only")
+	}
+	return nil
+}
+
+// links describes the sandbox's interfaces.
+func links(nic *os.File, l plan.Link, resumed bool) *boot.CreateLinksAndRoutesArgs {
+	a := &boot.CreateLinksAndRoutesArgs{LoopbackLinks: []boot.LoopbackLink{boot.DefaultLoopbackLink}, IsRestore: resumed}
+	if nic == nil {
+		return a
+	}
+	a.FilePayload = urpc.FilePayload{Files: []*os.File{nic}}
+	eth := boot.FDBasedLink{Name: l.Name, MTU: int(l.MTU), NumChannels: 1, TXChecksumOffload: true, RXChecksumOffload: true, QDisc: config.QDiscNone}
+	for _, p := range l.Addrs {
+		eth.Addresses = append(eth.Addresses, boot.IPWithPrefix{Address: p.Addr().AsSlice(), PrefixLen: p.Bits()})
+	}
+	a.FDBasedLinks = []boot.FDBasedLink{eth}
+	for _, gw := range l.Gateways {
+		r := boot.DefaultRoute{Name: l.Name, Route: boot.Route{Destination: anywhere(gw), Gateway: gw.AsSlice()}}
+		if gw.Is4() {
+			a.Defaultv4Gateway = r
+		} else {
+			a.Defaultv6Gateway = r
+		}
+	}
+	return a
+}
+
+// anywhere is every address of the kind of at.
+func anywhere(at netip.Addr) net.IPNet {
+	n := at.BitLen() / 8
+	return net.IPNet{IP: make(net.IP, n), Mask: make(net.IPMask, n)}
+}
+
+// pause stops every process, and unpause lets them go on.
+func (k *kernel) pause() error   { return k.call(boot.ContMgrPause, nil) }
+func (k *kernel) unpause() error { return k.call(boot.ContMgrResume, nil) }
+
+// save writes a memory image to files, which stay the caller's.
+func (k *kernel) save(files []*os.File) error {
+	err := k.call(boot.ContMgrCheckpoint, &control.SaveOpts{
+		FilePayload: urpc.FilePayload{Files: files}, HavePagesFile: true, Resume: true,
+		Metadata: statefile.CompressionLevelNone.ToMetadata(), AppMFExcludeCommittedZeroPages: true,
+	})
+	return fault.Wrap(err, "write the memory image")
+}
+
+// written tells what processes can write through shared mappings: whether they do cannot
+// be told by file.
+func (k *kernel) written() guest.Mapped { return guest.Mapped{All: true} }
+
+var _ = specs.Version

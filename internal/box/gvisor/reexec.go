@@ -1,0 +1,42 @@
+//go:build linux && (amd64 || arm64)
+
+package gvisor
+
+import (
+	"os"
+	"strings"
+
+	"github.com/google/subcommands"
+	"gvisor.dev/gvisor/runsc/cli"
+	"gvisor.dev/gvisor/runsc/cmd"
+	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
+	"gvisor.dev/gvisor/runsc/cmd/util"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
+)
+
+// init makes the process a conductor, or one of gVisor's, when the binary was started by
+// that name, so that no program that imports this package has to. It does nothing else.
+func init() {
+	if len(os.Args) == 0 {
+		return
+	}
+	switch name := os.Args[0]; {
+	case name == guest.ConductorArgv0:
+		os.Exit(Main()) //nolint:forbidigo // the process is a conductor and nothing more
+	case strings.HasPrefix(name, "runsc-"), name == "/proc/self/exe" && len(os.Args) > 1 && os.Args[1] == "umount":
+		runsc()
+	}
+}
+
+// runsc is one of gVisor's processes; it does not return.
+func runsc() {
+	// gVisor is imported by others as a command, so that its commands are all that there is
+	// to call.
+	commands := map[util.SubCommand]string{}
+	for _, c := range []util.SubCommand{new(sentrycmd.Boot), new(cmd.Gofer), new(sentrycmd.Umount)} {
+		commands[c] = "internal"
+	}
+	cli.Run(nil, commands, []subcommands.Command{})
+	os.Exit(0) //nolint:forbidigo // the process is gVisor's and nothing more
+}

@@ -1,0 +1,208 @@
+//go:build linux && (amd64 || arm64)
+
+package relay
+
+import (
+	"encoding/json"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
+)
+
+// commands are those that live inside, with their streams, as the relay of the inside
+// sees them pass by. The zero value is ready.
+type commands struct {
+	mu      sync.Mutex
+	asked   []*command       // not yet answered
+	live    map[int]*command // by pid
+	dropped []guest.Kind     // answers that are for nobody
+}
+
+// command is one that was started.
+type command struct {
+	adopt   guest.Adopt
+	streams []named
+}
+
+// named is a stream of a command.
+type named struct {
+	name   string // as guest.Adopt has it
+	stream *stream
+	over   bool
+}
+
+// came sees a message that is for init; taken says that it was for the relay.
+func (c *commands) came(r *Relay, m guest.Message, fresh []*stream) (taken bool) {
+	switch m.Kind {
+	case guest.MsgSpawn:
+		var s guest.Spawn
+		if m.Decode(&s) != nil {
+			return false // init refuses it
+		}
+		n := &command{adopt: guest.Adopt{Exec: s.Exec, Cmd: s.Cmd, TTY: s.TTY, Env: s.Env}}
+		for i, f := range fresh {
+			if i < len(guest.Pipes) {
+				n.streams = append(n.streams, named{name: guest.Pipes[i], stream: f})
+			}
+		}
+		c.mu.Lock()
+		c.asked = append(c.asked, n)
+		c.mu.Unlock()
+	case guest.MsgResize:
+		var z guest.Resize
+		if m.Decode(&z) == nil {
+			if t := c.terminal(z.PID); t != nil {
+				_ = t.control(func(fd int) error {
+					return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: z.Rows, Col: z.Cols})
+				})
+			}
+		}
+		return true
+	case guest.MsgKill:
+		var k guest.Kill
+		if m.Decode(&k) != nil || k.Whom != guest.KillForeground {
+			return false
+		}
+		if t := c.terminal(k.PID); t != nil {
+			group := 0
+			_ = t.control(func(fd int) (err error) {
+				group, err = unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+				return err
+			})
+			if group > 1 && unix.Kill(-group, unix.Signal(k.Signal)) == nil {
+				return true
+			}
+		}
+		k.Whom = guest.KillGroup
+		_ = r.link.Send(guest.MsgKill, k)
+		return true
+	}
+	return false
+}
+
+// terminal gives the stream of a command's terminal, or nil.
+func (c *commands) terminal(pid int) *stream {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := c.live[pid]; n != nil {
+		for _, s := range n.streams {
+			if s.name == guest.Terminal {
+				return s.stream
+			}
+		}
+	}
+	return nil
+}
+
+// sent sees a message of init's, and gives what it says to the outside.
+func (c *commands) sent(m guest.Message, fresh []*stream) []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch m.Kind {
+	case guest.MsgSpawned:
+		var s guest.Spawned
+		if len(c.asked) == 0 || m.Decode(&s) != nil {
+			return m.Payload
+		}
+		n := c.asked[0]
+		c.asked = c.asked[1:]
+		if s.PID == 0 {
+			return m.Payload
+		}
+		if len(fresh) == 1 {
+			n.streams = []named{{name: guest.Terminal, stream: fresh[0]}}
+		}
+		n.adopt.PID = s.PID
+		if c.live == nil {
+			c.live = map[int]*command{}
+		}
+		c.live[s.PID] = n
+	case guest.MsgExited:
+		var x guest.Exited
+		if m.Decode(&x) != nil || c.live[x.PID] == nil {
+			return m.Payload
+		}
+		n := c.live[x.PID]
+		delete(c.live, x.PID)
+		x.Written = make([]int64, 2)
+		for _, s := range n.streams {
+			switch s.name {
+			case guest.Terminal:
+				s.stream.orphan()
+				x.Written[0] = s.stream.outstanding()
+			case guest.Pipes[0]:
+				x.Written[0] = s.stream.outstanding()
+			case guest.Pipes[1]:
+				x.Written[1] = s.stream.outstanding()
+			}
+		}
+		if b, err := json.Marshal(x); err == nil {
+			return b
+		}
+	}
+	return m.Payload
+}
+
+// drop forgets a stream that is over.
+func (c *commands) drop(s *stream) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.live {
+		for i := range n.streams {
+			n.streams[i].over = n.streams[i].over || n.streams[i].stream == s
+		}
+	}
+}
+
+// swallow has the next message of that kind go nowhere.
+func (c *commands) swallow(k guest.Kind) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dropped = append(c.dropped, k)
+}
+
+// forNobody reports whether a message of init's is one of those, once each.
+func (c *commands) forNobody(k guest.Kind) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.Index(c.dropped, k)
+	if i < 0 {
+		return false
+	}
+	c.dropped = slices.Delete(c.dropped, i, i+1)
+	return true
+}
+
+// adopted is a message Adopt.
+type adopted struct {
+	fds     []travelling
+	payload []byte
+}
+
+// adopt gives a message for each command that lives. know numbers a stream.
+func (c *commands) adopt(know func(*stream) travelling) (all []adopted) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked = nil
+	for _, n := range c.live {
+		var a adopted
+		says := n.adopt
+		for _, s := range n.streams {
+			if s.over {
+				continue
+			}
+			says.Has = append(says.Has, s.name)
+			a.fds = append(a.fds, know(s.stream))
+		}
+		b, err := json.Marshal(says)
+		if err != nil {
+			continue
+		}
+		a.payload = b
+		all = append(all, a)
+	}
+	return all
+}

@@ -1,0 +1,112 @@
+//go:build linux && (amd64 || arm64)
+
+package relay
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+)
+
+// frameType is the first byte of a frame. The head is a type, three bytes of zero, the
+// number of a stream and the length of what follows, each four bytes, big endian.
+type frameType byte
+
+const (
+	frameHello   frameType = 'h' // the other end is another one: the inside was resumed
+	frameMessage frameType = 'm' // of package guest; see encode
+	frameData    frameType = 'd' // bytes of a stream
+	frameEnd     frameType = 'e' // the sender has no more of them
+	frameCancel  frameType = 'c' // the sender takes no more of them
+	frameWindow  frameType = 'w' // the receiver may send so many bytes more
+)
+
+const (
+	headLen = 12
+	// maxFrame bounds a frame; a message of package guest fits.
+	maxFrame = 16<<20 + 4096
+	// maxData is how much of a stream one frame carries.
+	maxData = 32 << 10
+	// window is how much of a stream may be on its way, in bytes.
+	window = 256 << 10
+)
+
+type frame struct {
+	kind   frameType
+	stream uint32
+	body   []byte
+}
+
+// append writes a frame to b.
+func (f frame) append(b []byte) []byte {
+	b = append(b, byte(f.kind), 0, 0, 0)
+	b = binary.BigEndian.AppendUint32(b, f.stream)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(f.body)))
+	return append(b, f.body...)
+}
+
+// readFrame reads one; the body is good until the next call with the same buffer.
+func readFrame(r io.Reader, buf *[]byte) (f frame, err error) {
+	var head [headLen]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return f, err
+	}
+	n := binary.BigEndian.Uint32(head[8:])
+	if n > maxFrame || head[1]|head[2]|head[3] != 0 {
+		return f, fmt.Errorf("a frame %q of %d bytes", head[0], n)
+	}
+	if int(n) > cap(*buf) {
+		*buf = make([]byte, n)
+	}
+	f = frame{kind: frameType(head[0]), stream: binary.BigEndian.Uint32(head[4:]), body: (*buf)[:n]}
+	if _, err := io.ReadFull(r, f.body); err != nil {
+		return f, io.ErrUnexpectedEOF
+	}
+	return f, nil
+}
+
+// flow says which way the bytes of a stream go, seen from who sent its descriptor.
+type flow byte
+
+const (
+	flowOut  flow = 'o' // what is read from the descriptor is sent
+	flowIn   flow = 'i' // what comes is written to it
+	flowBoth flow = 'b' // a socket
+	flowTTY  flow = 't' // a terminal's master; its end hangs it up
+)
+
+// travelling is a descriptor of a message.
+type travelling struct {
+	stream uint32
+	flow   flow
+}
+
+// encode makes the body of a message: its kind, how many descriptors there are, each of
+// them, and what it says.
+func encode(kind byte, fds []travelling, payload []byte) []byte {
+	b := append(make([]byte, 0, 2+5*len(fds)+len(payload)), kind, byte(len(fds)))
+	for _, d := range fds {
+		b = binary.BigEndian.AppendUint32(b, d.stream)
+		b = append(b, byte(d.flow))
+	}
+	return append(b, payload...)
+}
+
+// decode is the inverse of encode. What it gives lies in b.
+func decode(b []byte) (kind byte, fds []travelling, payload []byte, err error) {
+	if len(b) < 2 || len(b) < 2+5*int(b[1]) {
+		return 0, nil, nil, fmt.Errorf("a message of %d bytes is cut off", len(b))
+	}
+	kind = b[0]
+	for i := range int(b[1]) {
+		at := b[2+5*i:]
+		d := travelling{binary.BigEndian.Uint32(at), flow(at[4])}
+		switch d.flow {
+		case flowOut, flowIn, flowBoth, flowTTY:
+		default:
+			return 0, nil, nil, fmt.Errorf("a message %q with a descriptor of kind %q", kind, at[4])
+		}
+		fds = append(fds, d)
+	}
+	return kind, fds, b[2+5*len(fds):], nil
+}

@@ -1,0 +1,418 @@
+//go:build linux && (amd64 || arm64)
+
+package relay
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
+)
+
+// Relay is one end. Its methods may be called from any goroutine.
+type Relay struct {
+	link   *guest.Link
+	in     io.Reader
+	out    io.Writer
+	hooks  Hooks
+	inside bool
+
+	mu      sync.Mutex // held while a frame is written
+	moved   *sync.Cond // of mu: quiet has changed
+	quiet   bool       // nothing is written: the sandbox stands still, or will at once
+	failed  error      // of a write; nothing is written any more
+	waiting []pending  // messages that came meanwhile
+	last    uint32     // number given to a stream
+	streams map[uint32]*stream
+	all     map[*stream]bool
+	buf     []byte
+
+	pumps    sync.WaitGroup
+	commands commands // of the inside
+}
+
+// Hooks let the conductor take part at the outside. Each may be nil.
+type Hooks struct {
+	// Sent is called before a message of the keeper's goes in. Taken says that it does
+	// not: it was answered, or was for the conductor.
+	Sent func(m guest.Message) (taken bool, err error)
+	// Came is called before a message from the inside is given to the keeper, and may
+	// change what it says.
+	Came func(m *guest.Message) error
+	// Resumed is called when the inside has answered a Hello, and told of all that lives.
+	Resumed func() error
+}
+
+// Outside is the conductor's end: link is the keeper's, in and out are the sandbox's.
+func Outside(link *guest.Link, in io.Reader, out io.Writer, h Hooks) *Relay {
+	r := newRelay(link, in, out)
+	r.hooks, r.last = h, 1
+	return r
+}
+
+// Inside is the end of PID 1, whose init has the other end of link.
+func Inside(link *guest.Link, in io.Reader, out io.Writer) *Relay {
+	r := newRelay(link, in, out)
+	r.inside, r.last = true, 2
+	return r
+}
+
+func newRelay(link *guest.Link, in io.Reader, out io.Writer) *Relay {
+	r := &Relay{link: link, in: in, out: out, streams: map[uint32]*stream{}, all: map[*stream]bool{}}
+	r.moved = sync.NewCond(&r.mu)
+	return r
+}
+
+// Run carries until one of both sides ends, and then ends the other one's. A side that
+// says what it must not is an error.
+func (r *Relay) Run() error {
+	ends := make(chan error, 2)
+	go func() { ends <- r.sendMessages() }()
+	go func() { ends <- r.readFrames() }()
+	err := <-ends
+	r.fail(io.ErrClosedPipe)
+	r.link.Shutdown()
+	r.mu.Lock()
+	all := make([]*stream, 0, len(r.all))
+	for s := range r.all {
+		all = append(all, s)
+	}
+	r.mu.Unlock()
+	for _, s := range all {
+		s.abandon()
+	}
+	r.pumps.Wait()
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// Hello greets an inside that was resumed, before anything else is sent to it.
+func (r *Relay) Hello() { r.write(frameHello, nil, nil) }
+
+// Send sends a message of the conductor's own.
+func (r *Relay) Send(k guest.Kind, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("message %q: %w", k, err)
+	}
+	r.send(guest.Message{Kind: k, Payload: b})
+	return nil
+}
+
+// write writes one frame, when nothing stands still. Errors end Run.
+func (r *Relay) write(kind frameType, s *stream, body []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.quiet && r.failed == nil {
+		r.moved.Wait()
+	}
+	if r.failed != nil {
+		return
+	}
+	f := frame{kind: kind, body: body}
+	if s != nil {
+		if f.stream = s.id; f.stream == 0 {
+			return
+		}
+	}
+	r.put(f)
+}
+
+// put writes a frame; r.mu is held.
+func (r *Relay) put(f frame) {
+	if r.failed != nil {
+		return
+	}
+	r.buf = f.append(r.buf[:0])
+	if _, err := r.out.Write(r.buf); err != nil {
+		r.failed = err
+		r.moved.Broadcast()
+		r.link.Shutdown() // Run ends
+	}
+}
+
+// fail makes every write end without one.
+func (r *Relay) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failed == nil {
+		r.failed = err
+	}
+	r.moved.Broadcast()
+}
+
+// sendMessages takes messages of our link and sends them, with their descriptors as
+// streams.
+func (r *Relay) sendMessages() error {
+	for {
+		m, err := r.link.Recv()
+		if err != nil {
+			return err
+		}
+		if r.hooks.Sent != nil {
+			taken, err := r.hooks.Sent(m)
+			if err != nil {
+				m.Close()
+				return err
+			}
+			if taken {
+				m.Close()
+				continue
+			}
+		}
+		if r.inside && r.commands.forNobody(m.Kind) {
+			m.Close()
+			continue
+		}
+		r.send(m)
+	}
+}
+
+// pending is a message with its streams.
+type pending struct {
+	guest.Message
+	streams []*stream
+}
+
+// send sends one message. From Freeze (at the outside) and Frozen (at the inside) on
+// nothing more is, before Thaw.
+func (r *Relay) send(m guest.Message) {
+	p := pending{Message: m}
+	for _, fd := range m.FDs {
+		p.streams = append(p.streams, r.newStream(0, fd, flowOf(fd)))
+	}
+	if r.inside {
+		p.Payload = r.commands.sent(m, p.streams)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.quiet && m.Kind != guest.MsgThaw {
+		r.waiting = append(r.waiting, p)
+		return
+	}
+	r.putMessage(p)
+	switch {
+	case m.Kind == guest.MsgThaw:
+		r.move()
+	case m.Kind == guest.MsgFreeze, r.inside && m.Kind == guest.MsgFrozen && stands(m):
+		r.quiet = true
+	}
+}
+
+// stands reports whether a Frozen says that the sandbox stands still.
+func stands(m guest.Message) bool {
+	var f guest.Frozen
+	return m.Decode(&f) == nil && f.Err == nil
+}
+
+// putMessage writes a message, and begins its streams; r.mu is held.
+func (r *Relay) putMessage(p pending) {
+	var fds []travelling
+	for _, s := range p.streams {
+		r.know(s)
+		fds = append(fds, travelling{s.id, s.flow})
+	}
+	r.put(frame{kind: frameMessage, body: encode(byte(p.Kind), fds, p.Payload)})
+	for _, s := range p.streams {
+		s.start()
+	}
+}
+
+// move lets frames be written again, and writes the messages that waited; r.mu is held.
+func (r *Relay) move() {
+	r.quiet = false
+	for _, p := range r.waiting {
+		r.putMessage(p)
+	}
+	r.waiting = nil
+	r.moved.Broadcast()
+}
+
+// know gives a stream of ours a number; r.mu is held.
+func (r *Relay) know(s *stream) {
+	r.last += 2
+	s.id = r.last
+	r.streams[s.id], r.all[s] = s, true
+}
+
+// forget drops a stream that is over.
+func (r *Relay) forget(s *stream) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.streams, s.id)
+	delete(r.all, s)
+	r.commands.drop(s)
+}
+
+// flowOf finds out what a descriptor is for.
+func flowOf(fd int) flow {
+	if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
+		return flowTTY
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	switch {
+	case err == nil && flags&unix.O_ACCMODE == unix.O_WRONLY:
+		return flowIn
+	case err == nil && flags&unix.O_ACCMODE == unix.O_RDONLY:
+		return flowOut
+	}
+	return flowBoth
+}
+
+// readFrames carries out what the other end sends.
+func (r *Relay) readFrames() error {
+	var buf []byte
+	for {
+		f, err := readFrame(r.in, &buf)
+		if err != nil {
+			return err
+		}
+		if err := r.carry(f); err != nil {
+			return err
+		}
+	}
+}
+
+func (r *Relay) carry(f frame) error {
+	switch f.kind {
+	case frameMessage:
+		return r.deliver(f.body)
+	case frameHello:
+		if r.inside {
+			return r.resumed()
+		}
+		if r.hooks.Resumed != nil {
+			return r.hooks.Resumed()
+		}
+		return nil
+	}
+	r.mu.Lock()
+	s := r.streams[f.stream]
+	r.mu.Unlock()
+	if s == nil {
+		return nil // over meanwhile
+	}
+	switch f.kind {
+	case frameData:
+		return s.take(f.body)
+	case frameEnd:
+		s.end()
+	case frameCancel:
+		s.cancel()
+	case frameWindow:
+		if len(f.body) != 4 {
+			return fmt.Errorf("a window of %d bytes", len(f.body))
+		}
+		s.allow(binary.BigEndian.Uint32(f.body))
+	default:
+		return fmt.Errorf("a frame of unknown type %q", byte(f.kind))
+	}
+	return nil
+}
+
+// deliver gives a message to our link, with a descriptor for each of its streams.
+func (r *Relay) deliver(body []byte) error {
+	kind, fds, payload, err := decode(body)
+	if err != nil {
+		return err
+	}
+	m := guest.Message{Kind: guest.Kind(kind), Payload: payload}
+	var fresh []*stream
+	defer func() { m.Close() }()
+	for _, d := range fds {
+		ours, theirs, f, err := counterpart(d.flow)
+		if err != nil {
+			return fmt.Errorf("take over a descriptor of message %q: %w", kind, err)
+		}
+		m.FDs = append(m.FDs, theirs)
+		fresh = append(fresh, r.newStream(d.stream, ours, f))
+	}
+	r.mu.Lock()
+	for _, s := range fresh {
+		if s.id == 0 || r.streams[s.id] != nil {
+			r.mu.Unlock()
+			return fmt.Errorf("message %q brings stream %d again", kind, s.id)
+		}
+		r.streams[s.id], r.all[s] = s, true
+	}
+	r.mu.Unlock()
+	for _, s := range fresh {
+		s.start()
+	}
+	switch {
+	case r.inside && m.Kind == guest.MsgThaw, !r.inside && m.Kind == guest.MsgFrozen && !stands(m):
+		r.mu.Lock()
+		r.move()
+		r.mu.Unlock()
+	case r.inside && r.commands.came(r, m, fresh):
+		return nil
+	}
+	if r.hooks.Came != nil {
+		if err := r.hooks.Came(&m); err != nil {
+			return err
+		}
+	}
+	return r.link.Send(m.Kind, json.RawMessage(m.Payload), m.FDs...)
+}
+
+// counterpart makes what stands for a descriptor that was sent: theirs is for whoever
+// gets the message, ours is at its other end.
+func counterpart(sent flow) (ours, theirs int, f flow, err error) {
+	var p [2]int
+	switch sent {
+	case flowBoth, flowTTY:
+		p, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		return p[0], p[1], flowBoth, err
+	case flowOut: // what comes is to be read
+		err = unix.Pipe2(p[:], unix.O_CLOEXEC)
+		return p[1], p[0], flowIn, err
+	default:
+		err = unix.Pipe2(p[:], unix.O_CLOEXEC)
+		return p[0], p[1], flowOut, err
+	}
+}
+
+// resumed lets go of the end that was there when the sandbox stood still, and tells the
+// new one of the commands that live.
+func (r *Relay) resumed() error {
+	r.mu.Lock()
+	clear(r.streams)
+	var dead []*stream
+	adopted := r.commands.adopt(func(s *stream) travelling {
+		r.know(s)
+		s.begin()
+		return travelling{s.id, s.flow}
+	})
+	for s := range r.all {
+		if r.streams[s.id] == s {
+			continue
+		}
+		s.id = 0
+		if s.flow == flowOut {
+			s.mute()
+		} else {
+			dead = append(dead, s)
+		}
+	}
+	for _, a := range adopted {
+		r.put(frame{kind: frameMessage, body: encode(byte(guest.MsgAdopt), a.fds, a.payload)})
+	}
+	r.put(frame{kind: frameHello})
+	r.waiting = nil // of an end that is gone; its descriptors are among the dead
+	r.move()
+	r.mu.Unlock()
+	for _, s := range dead {
+		s.abandon()
+	}
+	// Init stands still as well, and its answer to what lets it go is for nobody.
+	r.commands.swallow(guest.MsgThawed)
+	return r.link.Send(guest.MsgThaw, nil)
+}

@@ -1,0 +1,277 @@
+//go:build linux && (amd64 || arm64)
+
+package relay
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// stream is one descriptor of ours, whose bytes go to one of the other end's or come from
+// it.
+type stream struct {
+	relay *Relay
+	id    uint32   // guarded by relay.mu; 0 when the other end does not know it
+	file  *os.File // nonblocking; closed when both directions are over
+	flow  flow     // seen from us: flowOut is what we read and send
+
+	taking sync.Mutex // held while bytes leave the kernel
+	read   int64      // how many did; guarded by taking
+
+	mu       sync.Mutex
+	changed  *sync.Cond
+	credit   int    // bytes that we may send
+	queue    []byte // received, not yet written
+	ended    bool   // nothing is received after queue
+	sent     bool   // our direction is over
+	got      bool   // the other's is
+	orphaned bool   // whoever had the terminal has ended: EIO is its end
+	unheard  bool   // what is read is thrown away
+}
+
+func (r *Relay) newStream(id uint32, fd int, f flow) *stream {
+	_ = unix.SetNonblock(fd, true)
+	s := &stream{relay: r, id: id, file: os.NewFile(uintptr(fd), "stream"), flow: f, credit: window, sent: f == flowIn, got: f == flowOut}
+	s.changed = sync.NewCond(&s.mu)
+	return s
+}
+
+// start begins to carry bytes.
+func (s *stream) start() {
+	if s.flow != flowIn {
+		s.relay.pumps.Go(s.pump)
+	}
+	if s.flow != flowOut {
+		s.relay.pumps.Go(s.drain)
+	}
+}
+
+// pump sends what can be read.
+func (s *stream) pump() {
+	buf := make([]byte, maxData)
+	for {
+		n, err := s.receive(buf)
+		for sent := 0; sent < n; {
+			k := s.allowed(n - sent)
+			if k == 0 { // nobody wants it
+				s.over(&s.sent)
+				return
+			}
+			s.relay.write(frameData, s, buf[sent:sent+k])
+			sent += k
+		}
+		if err == nil {
+			continue
+		}
+		// Nobody holds the terminal open at the moment; somebody may again.
+		if s.flow == flowTTY && errors.Is(err, unix.EIO) && !s.left() {
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		s.relay.write(frameEnd, s, nil)
+		s.over(&s.sent)
+		return
+	}
+}
+
+// receive reads into buf.
+func (s *stream) receive(buf []byte) (n int, err error) {
+	raw, err := s.file.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	e := raw.Read(func(fd uintptr) bool {
+		s.taking.Lock()
+		defer s.taking.Unlock()
+		for {
+			if n, err = unix.Read(int(fd), buf); err != unix.EINTR {
+				break
+			}
+		}
+		s.read += int64(max(n, 0))
+		return err != unix.EAGAIN
+	})
+	switch {
+	case e != nil:
+		return 0, e
+	case n == 0 && err == nil:
+		err = io.EOF
+	}
+	return max(n, 0), err
+}
+
+// left reports whether the terminal's command has ended, or it is hung up.
+func (s *stream) left() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.orphaned || s.got || s.sent
+}
+
+// orphan says that the terminal's command has ended.
+func (s *stream) orphan() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.orphaned = true
+}
+
+// allowed waits until some of n bytes may be sent, and takes the right to. 0 is that none
+// ever may.
+func (s *stream) allowed(n int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.credit == 0 && !s.sent && !s.unheard {
+		s.changed.Wait()
+	}
+	switch {
+	case s.sent:
+		return 0
+	case s.unheard:
+		return n
+	}
+	n = min(n, s.credit)
+	s.credit -= n
+	return n
+}
+
+// allow gives the right to send n bytes more.
+func (s *stream) allow(n uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.credit = int(min(int64(s.credit)+int64(n), window))
+	s.changed.Broadcast()
+}
+
+// take receives bytes. An end that sends more than it may is none of ours.
+func (s *stream) take(b []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.got || s.ended {
+		return nil
+	}
+	if len(s.queue)+len(b) > 2*window { // twice: what was on its way when the other end was replaced is not counted
+		return errors.New("a stream beyond its window")
+	}
+	s.queue = append(s.queue, b...)
+	s.changed.Broadcast()
+	return nil
+}
+
+// end says that nothing more is received.
+func (s *stream) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	s.changed.Broadcast()
+}
+
+// cancel stops sending: whoever writes to our descriptor learns that nobody reads.
+func (s *stream) cancel() {
+	s.over(&s.sent)
+	if s.flow == flowOut {
+		_ = s.file.Close()
+	}
+}
+
+// drain writes what is received.
+func (s *stream) drain() {
+	for {
+		b, ok := s.next()
+		if !ok {
+			break
+		}
+		if _, err := s.file.Write(b); err != nil {
+			s.relay.write(frameCancel, s, nil)
+			break
+		}
+		s.relay.write(frameWindow, s, binary.BigEndian.AppendUint32(nil, uint32(len(b))))
+	}
+	switch s.flow {
+	case flowBoth:
+		if raw, err := s.file.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) })
+		}
+	case flowTTY: // the end of who types hangs it up
+		s.over(&s.sent)
+	}
+	s.over(&s.got)
+}
+
+// next waits for bytes to write; false is the end of them.
+func (s *stream) next() ([]byte, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.queue) == 0 && !s.ended && !s.got {
+		s.changed.Wait()
+	}
+	if s.got || len(s.queue) == 0 {
+		return nil, false
+	}
+	b := s.queue
+	s.queue = nil
+	return b, true
+}
+
+// over ends a direction; with the second one the descriptor goes.
+func (s *stream) over(direction *bool) {
+	s.mu.Lock()
+	*direction = true
+	both := s.sent && s.got
+	s.changed.Broadcast()
+	s.mu.Unlock()
+	if both {
+		_ = s.file.Close()
+		s.relay.forget(s)
+	}
+}
+
+// abandon ends both directions at once.
+func (s *stream) abandon() {
+	s.mu.Lock()
+	s.sent, s.got = true, true
+	s.changed.Broadcast()
+	s.mu.Unlock()
+	_ = s.file.Close()
+}
+
+// outstanding is how many bytes were written to our descriptor so far.
+func (s *stream) outstanding() int64 {
+	s.taking.Lock()
+	defer s.taking.Unlock()
+	n := 0
+	if raw, err := s.file.SyscallConn(); err == nil { // else all was read
+		_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	}
+	return s.read + int64(n)
+}
+
+// control does something with a terminal.
+func (s *stream) control(f func(fd int) error) (err error) {
+	raw, err := s.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return errors.Join(raw.Control(func(fd uintptr) { err = f(int(fd)) }), err)
+}
+
+// begin has the stream go on with another end, which knows it by another number.
+func (s *stream) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.credit = window
+	s.changed.Broadcast()
+}
+
+// mute throws away what is read from now on: whoever writes to our descriptor lives on,
+// and nobody is left to hear it.
+func (s *stream) mute() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unheard = true
+	s.changed.Broadcast()
+}
