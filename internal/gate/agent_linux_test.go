@@ -50,7 +50,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		if _, err := c.Write(data); err != nil {
 			return nil, err
 		}
-		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		if err := c.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
 			return nil, err
 		}
 		return io.ReadAll(c)
@@ -110,7 +110,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		roots.AppendCertsFromPEM(pem)
 		t := &http.Transport{
 			TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true,
-			DialContext: (&net.Dialer{Timeout: patience, Resolver: &net.Resolver{PreferGo: true}}).DialContext,
+			DialContext: dialContext,
 		}
 		defer t.CloseIdleConnections()
 		n, _ := strconv.Atoi(a[1])
@@ -141,7 +141,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		p.SetHTTP2(a[1] == "2")
 		t := &http.Transport{
 			TLSClientConfig: &tls.Config{RootCAs: roots}, Protocols: &p,
-			DialContext: (&net.Dialer{Timeout: patience, Resolver: &net.Resolver{PreferGo: true}}).DialContext,
+			DialContext: dialContext,
 		}
 		defer t.CloseIdleConnections()
 		req, err := http.NewRequest("POST", a[2], io.MultiReader(bytes.NewReader(data)))
@@ -167,7 +167,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 	// begin ADDRESS: begins a connection and does not wait for it, or sends data by UDP
 	"begin": func(a []string, data []byte) ([]byte, error) {
 		if data != nil {
-			c, err := net.Dial("udp", a[0])
+			c, err := dial("udp", a[0], patience)
 			if err != nil {
 				return nil, err
 			}
@@ -176,7 +176,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 			return nil, err
 		}
 		go func() {
-			if c, err := net.Dial("tcp", a[0]); err == nil {
+			if c, err := dial("tcp", a[0], patience); err == nil {
 				c.Close()
 			}
 		}()
@@ -188,7 +188,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		if strings.Contains(a[0], ":") {
 			network, request[0] = "ip6:ipv6-icmp", 128
 		}
-		c, err := net.Dial(network, a[0])
+		c, err := dial(network, a[0], patience)
 		if err != nil {
 			return nil, err
 		}
@@ -235,7 +235,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 	},
 	// ask udp|tcp SERVER: one DNS message there and back
 	"ask": func(a []string, data []byte) ([]byte, error) {
-		c, err := net.DialTimeout(a[0], a[1], patience)
+		c, err := dial(a[0], a[1], patience)
 		if err != nil {
 			return nil, err
 		}
@@ -266,15 +266,14 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 	},
 	// look NAME: what getaddrinfo would say
 	"look": func(a []string, _ []byte) ([]byte, error) {
-		r := &net.Resolver{PreferGo: true}
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		addrs, err := r.LookupNetIP(ctx, "ip", a[0])
+		addrs, err := lookups().LookupNetIP(ctx, "ip", a[0])
 		return []byte(fmt.Sprint(addrs)), err
 	},
 	// blast ADDRESS: sends 64 KiB at a time, as many as data has bytes, and waits for one byte
 	"blast": func(a []string, data []byte) ([]byte, error) {
-		c, err := net.Dial("tcp", a[0])
+		c, err := dial("tcp", a[0], patience)
 		if err != nil {
 			return nil, err
 		}
@@ -286,7 +285,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 				return nil, err
 			}
 		}
-		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		if err := c.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
 			return nil, err
 		}
 		_, err = io.ReadFull(c, b[:1])
@@ -294,7 +293,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 	},
 	// fetch ADDRESS N: asks for N times 64 KiB and reads them
 	"fetch": func(a []string, data []byte) ([]byte, error) {
-		c, err := net.Dial("tcp", a[0])
+		c, err := dial("tcp", a[0], patience)
 		if err != nil {
 			return nil, err
 		}
@@ -310,7 +309,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		n, _ := strconv.Atoi(a[1])
 		b := []byte{1}
 		for range n {
-			c, err := net.Dial("tcp", a[0])
+			c, err := dial("tcp", a[0], patience)
 			if err != nil {
 				return nil, err
 			}
@@ -331,7 +330,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		n, _ := strconv.Atoi(a[1])
 		ok := 0
 		for range n {
-			c, err := net.DialTimeout("tcp", a[0], patience)
+			c, err := dial("tcp", a[0], patience)
 			if err == nil {
 				held = append(held, c)
 				ok++
@@ -345,8 +344,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 var held []net.Conn
 
 func dialName(network, addr string) (net.Conn, error) {
-	d := net.Dialer{Timeout: patience, Resolver: &net.Resolver{PreferGo: true}}
-	c, err := d.Dial(network, addr)
+	c, err := dial(network, addr, patience)
 	if err == nil {
 		c.SetDeadline(time.Now().Add(patience))
 	}

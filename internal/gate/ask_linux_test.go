@@ -27,10 +27,10 @@ type asking struct {
 	offset time.Duration // guarded by mu; how far the gate's clock is ahead
 }
 
-func startAsking(t *testing.T, b *book, change func(*Options)) *asking {
+func startAsking(t *testing.T, k kind, b *book, change func(*Options)) *asking {
 	t.Helper()
 	a := &asking{network: policy.Network{Mode: policy.NetRules, Ask: true}}
-	a.sandbox = start(t, b, func(o *Options) {
+	a.sandbox = start(t, k, b, func(o *Options) {
 		o.Policy = Rules(a.network)
 		o.Now = func() time.Time {
 			a.mu.Lock()
@@ -100,12 +100,16 @@ func echoServer(t *testing.T) string {
 // A name that nobody spoke of is not asked outside before a person agreed; then the
 // query that waited is answered, and the connection passes.
 func TestNamesAndConnectionsWaitForAPerson(t *testing.T) {
+	overBoth(t, testNamesAndConnectionsWaitForAPerson)
+}
+
+func testNamesAndConnectionsWaitForAPerson(t *testing.T, k kind) {
 	t.Parallel()
 	pub, bare := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("93.184.216.99")
 	b := &book{names: map[string][]netip.Addr{"new.example": {pub}, "rebind.example": addrs("10.0.0.1")}, ttl: time.Minute}
 	at := echoServer(t)
 	b.hosts = map[netip.AddrPort]string{netip.AddrPortFrom(pub, 80): at, netip.AddrPortFrom(pub, 8080): at, netip.AddrPortFrom(bare, 22): at}
-	s := startAsking(t, b, nil)
+	s := startAsking(t, k, b, nil)
 
 	done := s.later("exchange", []byte("hello"), "tcp", "new.example:80")
 	e := s.asked(t, DNS, "new.example", 0)
@@ -200,10 +204,12 @@ func TestNamesAndConnectionsWaitForAPerson(t *testing.T) {
 }
 
 // Whom nobody answers is denied in the end; the next try is another question.
-func TestPatienceEnds(t *testing.T) {
+func TestPatienceEnds(t *testing.T) { overBoth(t, testPatienceEnds) }
+
+func testPatienceEnds(t *testing.T, k kind) {
 	t.Parallel()
 	b := &book{names: map[string][]netip.Addr{}, ttl: time.Minute}
-	s := startAsking(t, b, nil)
+	s := startAsking(t, k, b, nil)
 	for range 2 {
 		m := ask("late.example", typeA, false)
 		done := s.later("ask", m, "udp", "192.0.0.1:53")
@@ -230,12 +236,14 @@ func TestPatienceEnds(t *testing.T) {
 }
 
 // Datagrams are dropped while a person is asked: who sends them sends them again.
-func TestDatagramsAreAskedAboutToo(t *testing.T) {
+func TestDatagramsAreAskedAboutToo(t *testing.T) { overBoth(t, testDatagramsAreAskedAboutToo) }
+
+func testDatagramsAreAskedAboutToo(t *testing.T, k kind) {
 	t.Parallel()
 	echo := echoDatagrams(t)
 	pub := netip.MustParseAddr("93.184.216.34")
 	b := &book{hosts: map[netip.AddrPort]string{netip.AddrPortFrom(pub, 123): echo}}
-	s := startAsking(t, b, nil)
+	s := startAsking(t, k, b, nil)
 	if _, err := s.do("ask", []byte("x"), "udp", "93.184.216.34:123", "none"); err == nil || strings.Contains(err.Error(), "refused") {
 		t.Errorf("%v", err)
 	}
@@ -248,11 +256,13 @@ func TestDatagramsAreAskedAboutToo(t *testing.T) {
 
 // A flood of questions, as of a tunnel whose data are names, reaches nobody: some wait,
 // the others are denied, and what is allowed is answered meanwhile.
-func TestAFloodOfQuestionsIsBounded(t *testing.T) {
+func TestAFloodOfQuestionsIsBounded(t *testing.T) { overBoth(t, testAFloodOfQuestionsIsBounded) }
+
+func testAFloodOfQuestionsIsBounded(t *testing.T, k kind) {
 	t.Parallel()
 	pub := netip.MustParseAddr("93.184.216.34")
 	b := &book{names: map[string][]netip.Addr{"good.example": {pub}}, hosts: map[netip.AddrPort]string{netip.AddrPortFrom(pub, 80): echoServer(t)}, ttl: time.Minute}
-	s := startAsking(t, b, nil)
+	s := startAsking(t, k, b, nil)
 	s.say(t, "good.example:80", "")
 	for i := range 300 {
 		s.must(t, "begin", ask(fmt.Sprintf("%x.secret.evil.example", i), typeA, false), "192.0.0.1:53")

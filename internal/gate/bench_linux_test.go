@@ -26,7 +26,7 @@ func routes(b *testing.B, serve func(net.Conn), each func(b *testing.B, s *sandb
 		b.Fatal(err)
 	}
 	b.Run("loopback", func(b *testing.B) {
-		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{os.Args[0]}, Env: append(os.Environ(), inside+"=1"), Stderr: os.Stderr}
+		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{os.Args[0]}, Env: append(os.Environ(), inside+"="+string(veth)), Stderr: os.Stderr}
 		in, err := cmd.StdinPipe()
 		if err != nil {
 			b.Fatal(err)
@@ -42,20 +42,22 @@ func routes(b *testing.B, serve func(net.Conn), each func(b *testing.B, s *sandb
 		in.Close()
 		cmd.Wait()
 	})
-	b.Run("gate", func(b *testing.B) {
-		to := netip.MustParseAddr("93.184.216.34")
-		n, _ := strconv.Atoi(port)
-		s := start(b, &book{
-			decide: func(Request) Decision { return Decision{Verdict: Allow} },
-			hosts:  map[netip.AddrPort]string{netip.AddrPortFrom(to, uint16(n)): at},
-		}, func(o *Options) { o.Bounds.PerSec = 1e6 })
-		each(b, s, net.JoinHostPort(to.String(), port))
-	})
+	for _, k := range []kind{veth, socket} {
+		b.Run("gate/"+string(k), func(b *testing.B) {
+			to := netip.MustParseAddr("93.184.216.34")
+			n, _ := strconv.Atoi(port)
+			s := start(b, k, &book{
+				decide: func(Request) Decision { return Decision{Verdict: Allow} },
+				hosts:  map[netip.AddrPort]string{netip.AddrPortFrom(to, uint16(n)): at},
+			}, func(o *Options) { o.Bounds.PerSec = 1e6 })
+			each(b, s, net.JoinHostPort(to.String(), port))
+		})
+	}
 	b.Run("slirp4netns", func(b *testing.B) {
 		if _, err := exec.LookPath("slirp4netns"); err != nil || os.Getuid() != 0 || os.Getenv(inUserNS) != "" {
 			b.Skip("needs real-root: slirp4netns is compared as root")
 		}
-		s := launch(b)
+		s := launch(b, veth)
 		r, w, err := os.Pipe()
 		if err != nil {
 			b.Fatal(err)
@@ -129,7 +131,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 func BenchmarkOpenLink(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
-		s := launch(b)
+		s := launch(b, veth)
 		ns := s.netns(b)
 		b.StartTimer()
 		fd, err := link.Open(ns, 0)

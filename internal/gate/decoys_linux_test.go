@@ -38,7 +38,9 @@ func (s *sandbox) caught(t *testing.T, what, path, reason string, proto Proto) E
 
 // TestATokenGoesNowhere: over a plain connection in whatever pieces, in a datagram, in a
 // name; and what has none goes on.
-func TestATokenGoesNowhere(t *testing.T) {
+func TestATokenGoesNowhere(t *testing.T) { overBoth(t, testATokenGoesNowhere) }
+
+func testATokenGoesNowhere(t *testing.T, k kind) {
 	t.Parallel()
 	var mu sync.Mutex
 	var seen []byte
@@ -64,7 +66,7 @@ func TestATokenGoesNowhere(t *testing.T) {
 		return Decision{Verdict: Deny}
 	}
 	b := &book{decide: names, names: map[string][]netip.Addr{"a.example": {at}}, ttl: time.Minute, hosts: map[netip.AddrPort]string{netip.AddrPortFrom(at, 25): addr}}
-	s := start(t, b, func(o *Options) { o.Tokens = ofDecoys })
+	s := start(t, k, b, func(o *Options) { o.Tokens = ofDecoys })
 	for _, size := range []string{"1", "7", "1000"} {
 		// What came before may have been answered.
 		_, _ = s.do("pieces", []byte("HELO "+strings.Repeat("x", 500)+" PASS "+tokenA+"\r\nmore"), "a.example:25", size)
@@ -105,7 +107,7 @@ func TestATokenInARequestGoesNowhere(t *testing.T) {
 		t.Skip("needs curl")
 	}
 	h := newWebHosts(t, Rules(items(t)), "a.example", "b.example")
-	s := start(t, h.book, func(o *Options) { o.Roots, o.Tokens = h.roots, ofDecoys })
+	s := start(t, veth, h.book, func(o *Options) { o.Roots, o.Tokens = h.roots, ofDecoys })
 	pem, err := s.CA()
 	if err != nil {
 		t.Fatal(err)
@@ -147,10 +149,12 @@ func TestATokenInARequestGoesNowhere(t *testing.T) {
 
 // TestATokenInATrailerGoesNowhere: also as a name, of which nobody knows any more what was
 // written large; and so it is with headers.
-func TestATokenInATrailerGoesNowhere(t *testing.T) {
+func TestATokenInATrailerGoesNowhere(t *testing.T) { overBoth(t, testATokenInATrailerGoesNowhere) }
+
+func testATokenInATrailerGoesNowhere(t *testing.T, k kind) {
 	t.Parallel()
 	h := newWebHosts(t, Rules(items(t)), "a.example")
-	s := start(t, h.book, func(o *Options) { o.Roots, o.Tokens = h.roots, ofDecoys })
+	s := start(t, k, h.book, func(o *Options) { o.Roots, o.Tokens = h.roots, ofDecoys })
 	pem, err := s.CA()
 	if err != nil {
 		t.Fatal(err)

@@ -22,8 +22,9 @@ import (
 // fragments to put together, no routers to believe.
 type front struct {
 	nested.Endpoint
-	gate *Gate
-	fd   int
+	gate     *Gate
+	fd       int
+	ethernet bool // packets have a header of the link, and the sandbox a neighbour
 }
 
 // maxEcho is the longest echo request that is answered.
@@ -37,6 +38,9 @@ func (f *front) Capabilities() stack.LinkEndpointCapabilities {
 
 // AddHeader addresses a packet to the sandbox.
 func (f *front) AddHeader(pkt *stack.PacketBuffer) {
+	if !f.ethernet {
+		return
+	}
 	header.Ethernet(pkt.LinkHeader().Push(header.EthernetMinimumSize)).Encode(&header.EthernetFields{
 		SrcAddr: link.GateMAC, DstAddr: link.BoxMAC, Type: pkt.NetworkProtocolNumber,
 	})
@@ -53,7 +57,7 @@ func (f *front) DeliverNetworkPacket(proto tcpip.NetworkProtocolNumber, pkt *sta
 		pass = f.ip4(pkt)
 	case header.IPv6ProtocolNumber:
 		pass = f.ip6(pkt)
-	case header.ARPProtocolNumber:
+	case header.ARPProtocolNumber: // of Ethernet only
 		f.arp(pkt)
 	default:
 		f.gate.counts.frames.Add(1)
@@ -152,11 +156,14 @@ func (f *front) ip6(pkt *stack.PacketBuffer) bool {
 	return false
 }
 
-// send writes a frame to the sandbox. One that finds no room is lost, as on any link.
+// send writes a packet to the sandbox. One that finds no room is lost, as on any link.
 func (f *front) send(proto tcpip.NetworkProtocolNumber, payload []byte) {
-	frame := make([]byte, header.EthernetMinimumSize, header.EthernetMinimumSize+len(payload))
-	header.Ethernet(frame).Encode(&header.EthernetFields{SrcAddr: link.GateMAC, DstAddr: link.BoxMAC, Type: proto})
-	if _, err := unix.Write(f.fd, append(frame, payload...)); err != nil {
+	var frame []byte
+	if f.ethernet {
+		frame = make([]byte, header.EthernetMinimumSize, header.EthernetMinimumSize+len(payload))
+		header.Ethernet(frame).Encode(&header.EthernetFields{SrcAddr: link.GateMAC, DstAddr: link.BoxMAC, Type: proto})
+	}
+	if err := unix.Sendmsg(f.fd, append(frame, payload...), nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL); err != nil {
 		f.gate.counts.frames.Add(1)
 	}
 }
@@ -202,7 +209,7 @@ func (f *front) icmp6(pkt *stack.PacketBuffer, src, dst netip.Addr, size int) {
 	var body []byte
 	from := dst
 	switch {
-	case b[at] == 135 && b[7] == 255 && len(b) >= at+24 && netip.AddrFrom16([16]byte(b[at+8:at+24])) == link.Gate6():
+	case f.ethernet && b[at] == 135 && b[7] == 255 && len(b) >= at+24 && netip.AddrFrom16([16]byte(b[at+8:at+24])) == link.Gate6():
 		// A neighbour advertisement (RFC 4861, 4.4): solicited, and the link address.
 		from = link.Gate6()
 		a := from.As16()

@@ -25,9 +25,10 @@ import (
 
 // Options are what New needs. FD is the only one without a default.
 type Options struct {
-	// FD is the packet socket of link.Open. New owns it, also when it fails.
+	// FD is the packet socket of link.Open, or the gate's end of link.Pair: New finds out
+	// which. New owns it, also when it fails.
 	FD *os.File
-	// MTU is the link's; 0 is link.DefaultMTU.
+	// MTU is the link's; 0 is link.DefaultMTU, or link.PairMTU.
 	MTU int
 	// Policy decides; nil denies everything. SetPolicy changes it.
 	Policy Policy
@@ -111,26 +112,27 @@ type Stats struct {
 
 // Gate is the internet of one sandbox. Its methods may be called from any goroutine.
 type Gate struct {
-	fd      *os.File
-	mtu     int
-	bounds  Bounds
-	roots   *x509.CertPool
-	dial    func(context.Context, string, netip.AddrPort) (net.Conn, error)
-	now     func() time.Time
-	policy  atomic.Pointer[Policy]
-	pins    *pins
-	journal *journal
-	tokens  tokens
-	desk    *desk
-	names   *resolver
-	stack   *stack.Stack
-	link    *front
-	counts  counts
-	buffers buffers
-	spent   spending
-	rates   rates
-	ca      func() (*inspect.Authority, error) // made when it is asked for
-	dials   *rate.Limiter
+	fd       *os.File
+	ethernet bool // of fd: frames come out of it, and not packets alone
+	mtu      int
+	bounds   Bounds
+	roots    *x509.CertPool
+	dial     func(context.Context, string, netip.AddrPort) (net.Conn, error)
+	now      func() time.Time
+	policy   atomic.Pointer[Policy]
+	pins     *pins
+	journal  *journal
+	tokens   tokens
+	desk     *desk
+	names    *resolver
+	stack    *stack.Stack
+	link     *front
+	counts   counts
+	buffers  buffers
+	spent    spending
+	rates    rates
+	ca       func() (*inspect.Authority, error) // made when it is asked for
+	dials    *rate.Limiter
 
 	eventfds []int // of link, to be closed when it has ended
 
@@ -158,14 +160,26 @@ func New(ctx context.Context, o Options) (*Gate, error) {
 	if o.FD == nil {
 		return nil, fault.New(fault.Invalid, "a gate needs the packet socket of its link")
 	}
-	if o.MTU == 0 {
+	pair, err := link.IsPair(o.FD)
+	if err != nil {
+		return nil, fault.Wrap(errors.Join(err, o.FD.Close()), "read packets of the sandbox")
+	}
+	return newGate(ctx, o, !pair)
+}
+
+// newGate is New for who knows what comes out of o.FD.
+func newGate(ctx context.Context, o Options, ethernet bool) (*Gate, error) {
+	switch {
+	case o.MTU == 0 && ethernet:
 		o.MTU = link.DefaultMTU
+	case o.MTU == 0:
+		o.MTU = link.PairMTU
 	}
 	if o.MTU < link.MinMTU || o.MTU > link.MaxMTU {
 		o.FD.Close()
 		return nil, fault.New(fault.Invalid, "an MTU of %d", o.MTU).WithHint("take one from %d to %d", link.MinMTU, link.MaxMTU)
 	}
-	g := &Gate{fd: o.FD, mtu: o.MTU, bounds: o.Bounds.withDefaults(), dial: o.Dial, now: o.Now, pins: newPins(), flows: map[*flow]struct{}{}}
+	g := &Gate{fd: o.FD, ethernet: ethernet, mtu: o.MTU, bounds: o.Bounds.withDefaults(), dial: o.Dial, now: o.Now, pins: newPins(), flows: map[*flow]struct{}{}}
 	g.dials = rate.NewLimiter(rate.Limit(g.bounds.PerSec), 2*g.bounds.PerSec)
 	if g.now == nil {
 		g.now = time.Now

@@ -27,12 +27,12 @@ import (
 // user, who runs it as uid 0 of a user namespace, as the daemon does.
 const (
 	inUserNS = "COPPICE_TEST_USERNS"
-	inside   = "COPPICE_TEST_INSIDE"
+	inside   = "COPPICE_TEST_INSIDE" // a kind
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(inside) != "" {
-		os.Exit(agent())
+	if k := os.Getenv(inside); k != "" {
+		os.Exit(agent(kind(k)))
 	}
 	if os.Getenv(inUserNS) == "" && os.Getuid() != 0 {
 		os.Exit(again(&syscall.SysProcAttr{
@@ -76,7 +76,14 @@ type (
 )
 
 // agent is a process in a sandbox's namespaces that does what tests tell it.
-func agent() int {
+func agent(k kind) int {
+	if k == socket {
+		var err error
+		if sandboxed, err = newSentry(3, link.BoxInterface()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
 	in, out := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
 	in.Buffer(nil, 1<<24)
 	for in.Scan() {
@@ -108,6 +115,7 @@ type sandbox struct {
 	in   *json.Encoder
 	out  *json.Decoder
 	book *book
+	pair *os.File // the gate's end, where the link is a socket; nil when somebody has it
 
 	mu     sync.Mutex
 	events []Event
@@ -183,9 +191,9 @@ func allowNames(s ...string) func(Request) Decision {
 }
 
 // start makes a sandbox with a gate; change may change its options.
-func start(t testing.TB, b *book, change func(*Options)) *sandbox {
+func start(t testing.TB, k kind, b *book, change func(*Options)) *sandbox {
 	t.Helper()
-	s := launch(t)
+	s := launch(t, k)
 	s.book = b
 	o := Options{FD: s.link(t, 0), Policy: b, Dial: b.dial, Lookup: b.lookup, Report: s.report}
 	if change != nil {
@@ -205,10 +213,11 @@ func start(t testing.TB, b *book, change func(*Options)) *sandbox {
 }
 
 // launch starts an agent in namespaces of its own, with a resolv.conf that names the
-// gate. Its user namespace is a child of the caller's, as a sandbox's is.
-func launch(t testing.TB) *sandbox {
+// gate. Its user namespace is a child of the caller's, as a sandbox's is. Where the link
+// is a socket, the agent has a sentry's network stack, and none of the kernel's.
+func launch(t testing.TB, k kind) *sandbox {
 	t.Helper()
-	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{os.Args[0]}, Env: append(os.Environ(), inside+"=1"), Stderr: os.Stderr, SysProcAttr: &syscall.SysProcAttr{
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{os.Args[0]}, Env: append(os.Environ(), inside+"="+string(k)), Stderr: os.Stderr, SysProcAttr: &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
@@ -221,6 +230,15 @@ func launch(t testing.TB) *sandbox {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s := &sandbox{cmd: cmd, in: json.NewEncoder(in), out: json.NewDecoder(out), told: make(chan struct{}, 1)}
+	if k == socket {
+		box, gate, err := link.Pair()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer box.Close()
+		cmd.ExtraFiles, s.pair = []*os.File{box}, gate
+	}
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("needs user-namespaces: %v", err)
 	}
@@ -230,7 +248,6 @@ func launch(t testing.TB) *sandbox {
 			t.Error("agent:", err)
 		}
 	})
-	s := &sandbox{cmd: cmd, in: json.NewEncoder(in), out: json.NewDecoder(out), told: make(chan struct{}, 1)}
 	conf := filepath.Join(t.TempDir(), "resolv.conf")
 	if err := os.WriteFile(conf, link.Resolvers(false), 0o644); err != nil {
 		t.Fatal(err)
@@ -248,8 +265,13 @@ func (s *sandbox) netns(t testing.TB) *os.File {
 	return ns
 }
 
+// link gives the gate's end of the sandbox's link. A pair has the MTU that it has.
 func (s *sandbox) link(t testing.TB, mtu int) *os.File {
 	t.Helper()
+	if fd := s.pair; fd != nil {
+		s.pair = nil
+		return fd
+	}
 	ns := s.netns(t)
 	defer ns.Close()
 	fd, err := link.Open(ns, mtu)

@@ -93,9 +93,9 @@ func newWebHosts(t testing.TB, p Policy, names ...string) *webHosts {
 
 // web starts a sandbox whose requests are inspected, and gives the file of the gate's
 // authority.
-func (h *webHosts) web(t testing.TB) (*sandbox, string) {
+func (h *webHosts) web(t testing.TB, k kind) (*sandbox, string) {
 	t.Helper()
-	s := start(t, h.book, func(o *Options) { o.Roots = h.roots })
+	s := start(t, k, h.book, func(o *Options) { o.Roots = h.roots })
 	ca, err := s.CA()
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func items(t testing.TB) policy.Network {
 func TestInspection(t *testing.T) {
 	t.Parallel()
 	h := newWebHosts(t, Rules(items(t)), "a.example", "b.example", "c.example", "d.example", "denied.example")
-	s, ca := h.web(t)
+	s, ca := h.web(t, veth)
 	curl := func(args ...string) string {
 		out, err := s.do("run", nil, append([]string{"curl", "-sS", "--max-time", "20", "--cacert", ca}, args...)...)
 		if err != nil {
@@ -207,10 +207,12 @@ func TestInspection(t *testing.T) {
 }
 
 // What is not HTTP does not pass where requests are decided on.
-func TestInspectionOfOtherProtocols(t *testing.T) {
+func TestInspectionOfOtherProtocols(t *testing.T) { overBoth(t, testInspectionOfOtherProtocols) }
+
+func testInspectionOfOtherProtocols(t *testing.T, k kind) {
 	t.Parallel()
 	h := newWebHosts(t, Rules(items(t)), "a.example", "b.example")
-	s, _ := h.web(t)
+	s, _ := h.web(t, k)
 	s.must(t, "look", nil, "a.example")
 	s.must(t, "look", nil, "b.example")
 	for _, wire := range []string{"SSH-2.0-x\r\n\r\n", "EHLO a.example\r\n\r\n", "\x00\x01\x02\r\n\r\n", "GET / HTTP/1.1\nHost: b.example\n\n"} {
@@ -232,11 +234,15 @@ func TestInspectionOfOtherProtocols(t *testing.T) {
 
 // A rule for the address of a name does not pass requests to that name by.
 func TestInspectionIsNotPassedByAnAddress(t *testing.T) {
+	overBoth(t, testInspectionIsNotPassedByAnAddress)
+}
+
+func testInspectionIsNotPassedByAnAddress(t *testing.T, k kind) {
 	t.Parallel()
 	n := items(t)
 	n.Allow = append(n.Allow, httpRule(t, "93.184.216.34:443,8443", nil))
 	h := newWebHosts(t, Rules(n), "a.example")
-	s, _ := h.web(t)
+	s, _ := h.web(t, k)
 	for _, at := range []string{"93.184.216.34:443", "93.184.216.34:8443"} {
 		if got, err := s.do("tls", []byte("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n"), at, "a.example"); err == nil {
 			t.Errorf("%s: %q", at, got)
@@ -251,7 +257,7 @@ func TestInspectionIsNotPassedByAnAddress(t *testing.T) {
 func TestInspectionWithClients(t *testing.T) {
 	t.Parallel()
 	h := newWebHosts(t, Rules(items(t)), "a.example")
-	s, ca := h.web(t)
+	s, ca := h.web(t, veth)
 	for name, x := range map[string]struct {
 		needs, env, program string
 		args                []string
@@ -282,9 +288,13 @@ except urllib.error.HTTPError as e: print(e.code)`}},
 // A request that is underway ends when the policy does not allow it any more, and so does
 // a connection whose requests were not looked at and have to be.
 func TestInspectedConnectionsAreBounded(t *testing.T) {
+	overBoth(t, testInspectedConnectionsAreBounded)
+}
+
+func testInspectedConnectionsAreBounded(t *testing.T, k kind) {
 	t.Parallel()
 	h := newWebHosts(t, Rules(items(t)), "a.example", "b.example")
-	s := start(t, h.book, func(o *Options) { o.Roots, o.Bounds = h.roots, Bounds{Inspect: 2} })
+	s := start(t, k, h.book, func(o *Options) { o.Roots, o.Bounds = h.roots, Bounds{Inspect: 2} })
 	get := func(host, path string) []byte {
 		return []byte("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
 	}
@@ -308,14 +318,16 @@ func (s *sandbox) inspected() int {
 	return s.looked
 }
 
-func TestInspectionFollowsThePolicy(t *testing.T) {
+func TestInspectionFollowsThePolicy(t *testing.T) { overBoth(t, testInspectionFollowsThePolicy) }
+
+func testInspectionFollowsThePolicy(t *testing.T, k kind) {
 	t.Parallel()
 	wide := items(t)
 	wide.Allow = append(wide.Allow, httpRule(t, "lone.example:8080", nil))
 	h := newWebHosts(t, Rules(wide), "a.example", "lone.example")
 	h.names["lone.example"] = []netip.Addr{netip.MustParseAddr("93.184.216.35")}
 	h.hosts[netip.MustParseAddrPort("93.184.216.35:8080")] = h.hosts[netip.MustParseAddrPort("93.184.216.34:80")]
-	s, _ := h.web(t)
+	s, _ := h.web(t, k)
 	get := func(host, path string) []byte {
 		return []byte("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
 	}
@@ -373,7 +385,7 @@ func pemFile(t testing.TB, der []byte) string {
 // HTTP/2 with TLS: of a host that is inspected, and of one that is not.
 func BenchmarkInspection(b *testing.B) {
 	h := newWebHosts(b, Rules(items(b)), "a.example", "b.example")
-	s, ca := h.web(b)
+	s, ca := h.web(b, veth)
 	for name, x := range map[string][2]string{"inspected": {ca, "https://a.example/items/1"}, "spliced": {h.pem, "https://b.example/items/1"}} {
 		b.Run(name, func(b *testing.B) {
 			s.must(b, "https", nil, x[0], fmt.Sprint(b.N), x[1])

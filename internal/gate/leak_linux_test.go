@@ -290,7 +290,7 @@ func TestNothingLeaks(t *testing.T) {
 		names: map[string][]netip.Addr{},
 		hosts: map[netip.AddrPort]string{netip.AddrPortFrom(host, 80): listen(t, echo)},
 	}
-	s := start(t, b, func(o *Options) {
+	s := start(t, veth, b, func(o *Options) {
 		inner := o.Dial
 		o.Dial = func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 			if to.Port() == 80 {

@@ -46,7 +46,9 @@ func echoDatagrams(t *testing.T) (addr string) {
 	return u.LocalAddr().String()
 }
 
-func TestDatagramsPassByRuleOnly(t *testing.T) {
+func TestDatagramsPassByRuleOnly(t *testing.T) { overBoth(t, testDatagramsPassByRuleOnly) }
+
+func testDatagramsPassByRuleOnly(t *testing.T, k kind) {
 	t.Parallel()
 	echo := echoDatagrams(t)
 	a := netip.MustParseAddr("93.184.216.34")
@@ -61,7 +63,7 @@ func TestDatagramsPassByRuleOnly(t *testing.T) {
 		hosts: map[netip.AddrPort]string{netip.AddrPortFrom(a, 123): echo},
 		ttl:   time.Minute,
 	}
-	s := start(t, b, func(o *Options) { o.Bounds = Bounds{Flows: 2, UDPIdle: time.Second} })
+	s := start(t, k, b, func(o *Options) { o.Bounds = Bounds{Flows: 2, UDPIdle: time.Second} })
 	if _, err := s.do("ask", []byte("early"), "udp", "93.184.216.34:123", "none"); err == nil {
 		t.Error("an address that nobody resolved is reached")
 	}
@@ -110,7 +112,7 @@ func TestRealPrograms(t *testing.T) {
 		ttl: time.Minute,
 	}
 	// As a person would write it.
-	s := start(t, b, func(o *Options) { o.Policy = Rules(network(t, "a.example:80 a.example:443", "")) })
+	s := start(t, veth, b, func(o *Options) { o.Policy = Rules(network(t, "a.example:80 a.example:443", "")) })
 	s.must(t, "look", nil, "a.example") // its address is asked for as well
 	const py = "import ssl,sys,urllib.request as u;print(u.urlopen(sys.argv[1],timeout=10,context=ssl._create_unverified_context() if sys.argv[1].startswith('https') else None).read().decode().strip())"
 	for program, args := range map[string][]string{"curl": {"-sSk", "--noproxy", "*", "--max-time", "20"}, "/usr/bin/python3": {"-c", py}} {
@@ -136,7 +138,8 @@ func TestCloseLeavesNothing(t *testing.T) {
 	before, eventfds := descriptors(t, "socket:"), descriptors(t, "anon_inode:[eventfd]")
 	t.Run("underway", func(t *testing.T) { // when it is over its hosts have closed their sockets
 		for round := range rounds {
-			closeAll(t, round)
+			closeAll(t, veth, round)
+			closeAll(t, socket, round)
 		}
 	})
 	if left := goroutines(); left != "" {
@@ -151,7 +154,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 }
 
 // closeAll closes a gate with something of everything underway.
-func closeAll(t *testing.T, round int) {
+func closeAll(t *testing.T, k kind, round int) {
 	a, silent := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("93.184.216.35")
 	late, answer := netip.MustParseAddr("93.184.216.36"), make(chan struct{})
 	b := &book{
@@ -160,10 +163,14 @@ func closeAll(t *testing.T, round int) {
 		hosts:  map[netip.AddrPort]string{netip.AddrPortFrom(a, 80): listen(t, echo), netip.AddrPortFrom(a, 444): listen(t, echo)},
 		ttl:    time.Minute,
 	}
-	s := launch(t)
+	s := launch(t, k)
 	asked := make(chan struct{}, 10)
 	established := make(chan struct{})
-	g, err := New(t.Context(), Options{FD: s.link(t, 1500), MTU: 1500, Policy: b, Report: s.report,
+	mtu := 1500
+	if k == socket {
+		mtu = 0
+	}
+	g, err := New(t.Context(), Options{FD: s.link(t, mtu), MTU: mtu, Policy: b, Report: s.report,
 		Dial: func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 			if to.Addr() == silent {
 				asked <- struct{}{}
@@ -203,7 +210,7 @@ func closeAll(t *testing.T, round int) {
 	<-asked
 	<-asked
 	<-asked
-	if round == 1 { // the sandbox goes first, and takes nothing up any more
+	if round == 1 && k == veth { // the sandbox goes first, and takes nothing up any more
 		s.must(t, "run", nil, "ip", "link", "set", "eth0", "down")
 	}
 	close(answer)
@@ -269,7 +276,7 @@ func TestWhatCannotBeMadeSaysSo(t *testing.T) {
 	if _, err := link.Open(f, 0); err == nil {
 		t.Error("/dev/null is no network namespace")
 	}
-	s := launch(t)
+	s := launch(t, veth)
 	fd := s.link(t, 0)
 	defer fd.Close()
 	ns := s.netns(t)
@@ -285,21 +292,28 @@ func TestWhatCannotBeMadeSaysSo(t *testing.T) {
 
 // The sandbox's kernel may forget its neighbour; it finds it again. And it pings what
 // the policy allows.
-func TestNeighboursAndEcho(t *testing.T) {
+func TestNeighboursAndEcho(t *testing.T) { overBoth(t, testNeighboursAndEcho) }
+
+func testNeighboursAndEcho(t *testing.T, k kind) {
 	t.Parallel()
 	b := &book{decide: allowNames("a.example:80"), names: map[string][]netip.Addr{"a.example": addrs("93.184.216.34", "2606:2800:220:1::1")}, ttl: time.Minute}
-	s := start(t, b, nil)
-	for _, v := range []string{"-4", "-6"} {
-		s.must(t, "run", nil, "ip", v, "neigh", "flush", "dev", "eth0", "nud", "permanent")
+	s := start(t, k, b, nil)
+	if k == veth {
+		for _, v := range []string{"-4", "-6"} {
+			s.must(t, "run", nil, "ip", v, "neigh", "flush", "dev", "eth0", "nud", "permanent")
+		}
 	}
 	for _, server := range []string{"192.0.0.1:53", "[fdc0:71ce:9a7e::1]:53"} {
 		if a := s.must(t, "ask", ask("a.example", typeA, false), "udp", server); len(a) == 0 {
 			t.Errorf("%s does not answer", server)
 		}
 	}
-	neighbours := string(s.must(t, "run", nil, "ip", "neigh"))
+	var neighbours string
+	if k == veth {
+		neighbours = string(s.must(t, "run", nil, "ip", "neigh"))
+	}
 	for _, gw := range []string{g4, g6} {
-		if !strings.Contains(neighbours, gw+" dev eth0 lladdr 02:c0:99:1c:e0:01") {
+		if k == veth && !strings.Contains(neighbours, gw+" dev eth0 lladdr 02:c0:99:1c:e0:01") {
 			t.Errorf("%s is not among the neighbours:\n%s", gw, neighbours)
 		}
 	}
@@ -317,7 +331,7 @@ func TestNeighboursAndEcho(t *testing.T) {
 func TestALinkThatIsGoneIsTold(t *testing.T) {
 	t.Parallel()
 	b := &book{decide: func(Request) Decision { return Decision{Verdict: Allow} }, names: map[string][]netip.Addr{}}
-	s := start(t, b, nil)
+	s := start(t, veth, b, nil)
 	s.must(t, "run", nil, "ip", "link", "del", "eth0")
 	s.denied(t, "", "link failed")
 }

@@ -43,7 +43,9 @@ func unpack(t *testing.T, m, a []byte) (x told) {
 	return x
 }
 
-func TestNamesAreResolvedByTheGate(t *testing.T) {
+func TestNamesAreResolvedByTheGate(t *testing.T) { overBoth(t, testNamesAreResolvedByTheGate) }
+
+func testNamesAreResolvedByTheGate(t *testing.T, k kind) {
 	t.Parallel()
 	pub, pub6 := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("2606:2800:220:1::1")
 	b := &book{
@@ -62,7 +64,7 @@ func TestNamesAreResolvedByTheGate(t *testing.T) {
 		},
 		ttl: 42 * time.Second,
 	}
-	s := start(t, b, nil)
+	s := start(t, k, b, nil)
 	for _, network := range []string{"udp", "tcp"} {
 		for _, server := range []string{"192.0.0.1:53", "[fdc0:71ce:9a7e::1]:53"} {
 			for _, x := range []struct {
@@ -126,10 +128,12 @@ func TestNamesAreResolvedByTheGate(t *testing.T) {
 }
 
 // What no program would send is answered with an error, or not at all, and never goes on.
-func TestOddQueriesStayInside(t *testing.T) {
+func TestOddQueriesStayInside(t *testing.T) { overBoth(t, testOddQueriesStayInside) }
+
+func testOddQueriesStayInside(t *testing.T, k kind) {
 	t.Parallel()
 	b := &book{decide: func(Request) Decision { return Decision{Verdict: Allow} }, names: map[string][]netip.Addr{}}
-	s := start(t, b, nil)
+	s := start(t, k, b, nil)
 	two := ask("a.example", typeA, false)
 	two[5] = 2
 	two = append(two, ask("b.example", typeA, false)[dnsHeader:]...)

@@ -3,6 +3,7 @@
 package gate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -42,27 +43,9 @@ const (
 
 // start makes the network stack and everything that runs until Close.
 func (g *Gate) start(ctx context.Context) error {
-	fd := int(g.fd.Fd()) // once: it makes the descriptor block, which fdbased undoes
-	child, err := g.newChild(&fdbased.Options{
-		FDs: []int{fd}, MTU: uint32(g.mtu), EthernetHeader: true, Address: link.GateMAC,
-		PacketDispatchMode: fdbased.RecvMMsg,
-		// The link is memory; the sandbox's kernel leaves its checksums to the hardware.
-		RXChecksumOffload: true,
-		// Packets are handled where they are read, so that none is underway when the
-		// reader has ended.
-		ProcessorsPerChannel: 1,
-		PreConfigured:        true, IsPacketSocket: []bool{false}, // one socket: no fan-out
-		ClosedFunc: func(terr tcpip.Error) {
-			if terr != nil {
-				g.journal.deny(Event{Reason: "the sandbox's link failed, so that nothing passes: " + terr.String()})
-			}
-		},
-	})
-	if err != nil {
+	if err := g.openLink(); err != nil {
 		return fault.Wrap(err, "read packets of the sandbox")
 	}
-	g.link = &front{gate: g, fd: fd}
-	g.link.Init(child, g.link)
 	g.stack = stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol},
@@ -94,17 +77,60 @@ func (g *Gate) start(ctx context.Context) error {
 	return nil
 }
 
+// openLink makes the link, of the kind that g.fd is of. Nothing is read yet.
+func (g *Gate) openLink() (err error) {
+	var child stack.LinkEndpoint
+	var fd int
+	if g.ethernet {
+		fd = int(g.fd.Fd()) // it makes the descriptor block, which fdbased undoes
+		child, err = g.newChild(fd)
+	} else {
+		var p *pipe
+		p, g.fd, err = newPipe(g.fd, g.mtu, func() { g.counts.frames.Add(1) }, func(err error) {
+			g.linkFailed(cmp.Or(err, errors.New("the other end is closed")).Error())
+		})
+		if err == nil {
+			child, fd = p, p.fd
+		}
+	}
+	if err != nil {
+		return err
+	}
+	g.link = &front{gate: g, fd: fd, ethernet: g.ethernet}
+	g.link.Init(child, g.link)
+	return nil
+}
+
+// linkFailed tells that nothing passes any more.
+func (g *Gate) linkFailed(why string) {
+	g.journal.deny(Event{Reason: "the sandbox's link failed, so that nothing passes: " + why})
+}
+
 // newChild makes the link below the front. fdbased makes eventfds for itself that it
 // neither closes nor keeps from being inherited; here no process is started before they
 // are marked, and stop closes them.
-func (g *Gate) newChild(o *fdbased.Options) (stack.LinkEndpoint, error) {
+func (g *Gate) newChild(fd int) (stack.LinkEndpoint, error) {
 	syscall.ForkLock.Lock()
 	defer syscall.ForkLock.Unlock()
 	before, err := inherited()
 	if err != nil {
 		return nil, err
 	}
-	child, err := fdbased.New(o)
+	child, err := fdbased.New(&fdbased.Options{
+		FDs: []int{fd}, MTU: uint32(g.mtu), EthernetHeader: true, Address: link.GateMAC,
+		PacketDispatchMode: fdbased.RecvMMsg,
+		// The link is memory; the sandbox's kernel leaves its checksums to the hardware.
+		RXChecksumOffload: true,
+		// Packets are handled where they are read, so that none is underway when the
+		// reader has ended.
+		ProcessorsPerChannel: 1,
+		PreConfigured:        true, IsPacketSocket: []bool{false}, // one socket: no fan-out
+		ClosedFunc: func(terr tcpip.Error) {
+			if terr != nil {
+				g.linkFailed(terr.String())
+			}
+		},
+	})
 	if err != nil {
 		return nil, err
 	}

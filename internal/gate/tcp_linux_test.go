@@ -19,7 +19,9 @@ func echo(c net.Conn) {
 	c.(*net.TCPConn).CloseWrite()
 }
 
-func TestAllowedNamesAreReached(t *testing.T) {
+func TestAllowedNamesAreReached(t *testing.T) { overBoth(t, testAllowedNamesAreReached) }
+
+func testAllowedNamesAreReached(t *testing.T, k kind) {
 	t.Parallel()
 	host := netip.MustParseAddr("93.184.216.34")
 	host6 := netip.MustParseAddr("2606:2800:220:1::1")
@@ -30,7 +32,7 @@ func TestAllowedNamesAreReached(t *testing.T) {
 		hosts:  map[netip.AddrPort]string{netip.AddrPortFrom(host, 80): at, netip.AddrPortFrom(host6, 80): at},
 		ttl:    time.Minute,
 	}
-	s := start(t, b, nil)
+	s := start(t, k, b, nil)
 	big := bytes.Repeat([]byte("coppice "), 1<<19)
 	for _, x := range []string{"a.example:80", "A.Example.:80", "six.example:80", "93.184.216.34:80"} {
 		if got := s.must(t, "exchange", []byte("hello "+x), "tcp", x); string(got) != "hello "+x {
@@ -55,6 +57,10 @@ func TestAllowedNamesAreReached(t *testing.T) {
 }
 
 func TestAPolicyChangesUnderConnections(t *testing.T) {
+	overBoth(t, testAPolicyChangesUnderConnections)
+}
+
+func testAPolicyChangesUnderConnections(t *testing.T, k kind) {
 	t.Parallel()
 	a, c := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("93.184.216.35")
 	at := listen(t, echo)
@@ -65,7 +71,7 @@ func TestAPolicyChangesUnderConnections(t *testing.T) {
 		ttl:    time.Minute,
 	}
 	c0 := &clock{now: time.Now()}
-	s := start(t, b, func(o *Options) { o.Now, o.Bounds.Idle = c0.Now, 100*time.Hour })
+	s := start(t, k, b, func(o *Options) { o.Now, o.Bounds.Idle = c0.Now, 100*time.Hour })
 	s.must(t, "hold", []byte("x"), "a.example:80")
 	s.must(t, "hold", []byte("x"), "c.example:80")
 	c0.pass(24 * time.Hour) // a connection outlives its pin
@@ -99,7 +105,9 @@ type policyFunc func(Request) Decision
 
 func (f policyFunc) Decide(r Request) Decision { return f(r) }
 
-func TestBoundsHold(t *testing.T) {
+func TestBoundsHold(t *testing.T) { overBoth(t, testBoundsHold) }
+
+func testBoundsHold(t *testing.T, k kind) {
 	t.Parallel()
 	a := netip.MustParseAddr("93.184.216.34")
 	b := &book{
@@ -114,7 +122,7 @@ func TestBoundsHold(t *testing.T) {
 		hosts: map[netip.AddrPort]string{netip.AddrPortFrom(a, 80): listen(t, echo), netip.AddrPortFrom(a, 81): listen(t, echo)},
 		ttl:   time.Minute,
 	}
-	s := start(t, b, func(o *Options) { o.Bounds = Bounds{Conns: 5, Idle: time.Second} })
+	s := start(t, k, b, func(o *Options) { o.Bounds = Bounds{Conns: 5, Idle: time.Second} })
 	if got := s.must(t, "many", nil, "93.184.216.34:80", "8"); string(got) != "5" {
 		t.Errorf("%s connections", got)
 	}
@@ -122,7 +130,7 @@ func TestBoundsHold(t *testing.T) {
 	s.wait(t, "an idle one", func(e Event) bool { return e.Kind == KindEnd && e.Reason == "nothing moved for 1s" })
 	s.must(t, "drop", nil)
 
-	small := start(t, b, nil)
+	small := start(t, k, b, nil)
 	if got := small.must(t, "exchange", make([]byte, 400), "tcp", "93.184.216.34:81"); len(got) != 400 {
 		t.Errorf("%d bytes", len(got))
 	}
@@ -141,7 +149,9 @@ func TestBoundsHold(t *testing.T) {
 
 // A budget is its rule's, whichever rule a connection is told to be by; and what is
 // underway does not outlive a change of it.
-func TestBudgetsAreOfRules(t *testing.T) {
+func TestBudgetsAreOfRules(t *testing.T) { overBoth(t, testBudgetsAreOfRules) }
+
+func testBudgetsAreOfRules(t *testing.T, k kind) {
 	t.Parallel()
 	a, b := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("93.184.216.35")
 	wide := httpRule(t, "*.example:81", func(r *policy.Rule) { r.MaxBytes = 1000 })
@@ -152,7 +162,7 @@ func TestBudgetsAreOfRules(t *testing.T) {
 		hosts:  map[netip.AddrPort]string{netip.AddrPortFrom(a, 80): listen(t, echo), netip.AddrPortFrom(a, 81): listen(t, echo), netip.AddrPortFrom(b, 81): listen(t, echo)},
 		ttl:    time.Minute,
 	}
-	s := start(t, h, nil)
+	s := start(t, k, h, nil)
 	if got := s.must(t, "exchange", make([]byte, 400), "tcp", "a.example:81"); len(got) != 400 {
 		t.Errorf("%d bytes", len(got))
 	}
@@ -171,7 +181,9 @@ func TestBudgetsAreOfRules(t *testing.T) {
 }
 
 // What cannot be told does not happen.
-func TestAFullJournalDenies(t *testing.T) {
+func TestAFullJournalDenies(t *testing.T) { overBoth(t, testAFullJournalDenies) }
+
+func testAFullJournalDenies(t *testing.T, k kind) {
 	t.Parallel()
 	a := netip.MustParseAddr("93.184.216.34")
 	b := &book{
@@ -181,7 +193,7 @@ func TestAFullJournalDenies(t *testing.T) {
 		ttl:    time.Minute,
 	}
 	block := make(chan struct{})
-	s := start(t, b, func(o *Options) { o.Report = func(Event) { <-block } })
+	s := start(t, k, b, func(o *Options) { o.Report = func(Event) { <-block } })
 	defer close(block)
 	s.must(t, "exchange", []byte("x"), "tcp", "93.184.216.34:80")
 	for s.journal.emit(Event{}) {
@@ -195,7 +207,9 @@ func TestAFullJournalDenies(t *testing.T) {
 }
 
 // An end on one side is an end on the other, and no more than that.
-func TestHalfClose(t *testing.T) {
+func TestHalfClose(t *testing.T) { overBoth(t, testHalfClose) }
+
+func testHalfClose(t *testing.T, k kind) {
 	t.Parallel()
 	a := netip.MustParseAddr("93.184.216.34")
 	b := &book{
@@ -216,7 +230,7 @@ func TestHalfClose(t *testing.T) {
 			}),
 		},
 	}
-	s := start(t, b, nil)
+	s := start(t, k, b, nil)
 	if got := s.must(t, "exchange", make([]byte, 300000), "tcp", "93.184.216.34:80"); len(got) != 300000 {
 		t.Errorf("%d bytes", len(got))
 	}

@@ -60,7 +60,9 @@ func (r *record) all() []byte {
 	return bytes.Clone(r.got)
 }
 
-func TestTLSIsForTheNameThatWasAllowed(t *testing.T) {
+func TestTLSIsForTheNameThatWasAllowed(t *testing.T) { overBoth(t, testTLSIsForTheNameThatWasAllowed) }
+
+func testTLSIsForTheNameThatWasAllowed(t *testing.T, k kind) {
 	t.Parallel()
 	at, bare := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("93.184.216.35")
 	conf := serverTLS(t)
@@ -93,7 +95,7 @@ func TestTLSIsForTheNameThatWasAllowed(t *testing.T) {
 		d.TLS = r.Port == 8443 || r.Port == 444
 		return d
 	}
-	s := start(t, b, nil)
+	s := start(t, k, b, nil)
 	s.must(t, "look", nil, "a.example")
 	s.must(t, "look", nil, "b.example")
 
@@ -154,6 +156,10 @@ func TestTLSIsForTheNameThatWasAllowed(t *testing.T) {
 // Where a rule names a port that need not be TLS, what is TLS all the same is for a name
 // that is allowed there.
 func TestTLSAtOtherPortsIsForTheNameThatWasAllowed(t *testing.T) {
+	overBoth(t, testTLSAtOtherPortsIsForTheNameThatWasAllowed)
+}
+
+func testTLSAtOtherPortsIsForTheNameThatWasAllowed(t *testing.T, k kind) {
 	t.Parallel()
 	at := netip.MustParseAddr("93.184.216.34")
 	conf := serverTLS(t)
@@ -182,7 +188,7 @@ func TestTLSAtOtherPortsIsForTheNameThatWasAllowed(t *testing.T) {
 			}),
 		},
 	}
-	s := start(t, b, nil)
+	s := start(t, k, b, nil)
 	for _, host := range []string{"c.example", "b.example", "a.example"} { // the last one is told
 		s.must(t, "look", nil, host)
 	}

@@ -17,8 +17,7 @@ import (
 )
 
 const (
-	boxDev    = "eth0" // in the sandbox's namespace
-	routerDev = "up0"  // in the router's
+	routerDev = "up0" // in the router's namespace
 
 	// DefaultMTU makes a packet as long as IP can have it, with room for the link's
 	// header: the fewer packets, the fewer copies.
@@ -29,7 +28,7 @@ const (
 	// MaxMTU leaves room for the link's header in the longest packet.
 	MaxMTU = 65520
 
-	// socketBuffer is what the packet socket may queue, where the kernel lets it.
+	// socketBuffer is what the socket of a link may queue, where the kernel lets it.
 	socketBuffer = 4 << 20
 
 	vethInfoPeer = 1 // VETH_INFO_PEER of linux/veth.h

@@ -1,0 +1,190 @@
+//go:build linux && (amd64 || arm64)
+
+package gate
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/fdbased"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/coppice-dev/coppice/internal/gate/link"
+)
+
+// kind is one of the links that a gate can have.
+type kind string
+
+const (
+	veth   kind = "veth"   // the sandbox has a kernel's network stack
+	socket kind = "socket" // it has a sentry's
+)
+
+// overBoth runs a test over both links: what a gate does depends on neither.
+func overBoth(t *testing.T, test func(*testing.T, kind)) {
+	for _, k := range []kind{veth, socket} {
+		t.Run(string(k), func(t *testing.T) { test(t, k) })
+	}
+}
+
+// sentry is the network stack of a sandbox without a kernel of its own: gVisor's, with
+// the link, the protocols and the options that runsc/boot gives it.
+type sentry struct{ *stack.Stack }
+
+// sandboxed is the sentry of the agent, if it is inside of one.
+var sandboxed *sentry
+
+func newSentry(fd int, i link.Interface) (*sentry, error) {
+	s := &sentry{stack.New(stack.Options{
+		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol, arp.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
+		HandleLocal:        true,
+	})}
+	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true)
+	s.SetTransportProtocolOption(tcp.ProtocolNumber, &sack)
+	s.SetTransportProtocolOption(tcp.ProtocolNumber, &moderate)
+	eth0, err := fdbased.New(&fdbased.Options{
+		FDs: []int{fd}, MTU: uint32(i.MTU), PacketDispatchMode: fdbased.RecvMMsg,
+		TXChecksumOffload: i.NoChecksums, RXChecksumOffload: i.NoChecksums,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if terr := s.CreateNICWithOptions(nic, eth0, stack.NICOptions{Name: i.Name, DeliverLinkPackets: true}); terr != nil {
+		return nil, stackError("make eth0", terr)
+	}
+	for _, p := range i.Addrs {
+		a := tcpip.ProtocolAddress{Protocol: netProto(p.Addr()), AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(p.Addr().AsSlice()), PrefixLen: p.Bits()}}
+		if terr := s.AddProtocolAddress(nic, a, stack.AddressProperties{}); terr != nil {
+			return nil, stackError("give eth0 its address", terr)
+		}
+	}
+	var routes []tcpip.Route
+	for _, gw := range i.Gateways {
+		to := header.IPv4EmptySubnet
+		if gw.Is6() {
+			to = header.IPv6EmptySubnet
+		}
+		routes = append(routes, tcpip.Route{Destination: to, Gateway: tcpip.AddrFromSlice(gw.AsSlice()), NIC: nic})
+	}
+	s.SetRouteTable(routes)
+	return s, nil
+}
+
+// dial is net.Dialer's DialContext, inside of the sentry.
+func (s *sentry) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if strings.HasPrefix(network, "ip") {
+		host, port, err = addr, "0", nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	number, err := net.LookupPort("tcp", port)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := lookups().LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range addrs {
+		var c net.Conn
+		if c, err = s.dialAddr(ctx, network, netip.AddrPortFrom(a.Unmap(), uint16(number))); err == nil {
+			return c, nil
+		}
+	}
+	return nil, err
+}
+
+func (s *sentry) dialAddr(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+	full, proto := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(to.Addr().AsSlice()), Port: to.Port()}, netProto(to.Addr())
+	number := udp.ProtocolNumber
+	switch {
+	case strings.HasPrefix(network, "tcp"):
+		c, err := gonet.DialContextTCP(ctx, s.Stack, full, proto)
+		if err != nil {
+			return nil, asKernel(err)
+		}
+		return c, nil
+	case network == "ip4:icmp":
+		number = icmp.ProtocolNumber4
+	case network == "ip6:ipv6-icmp":
+		number = icmp.ProtocolNumber6
+	}
+	var wq waiter.Queue
+	e, terr := s.NewEndpoint(number, proto, &wq)
+	if terr != nil {
+		return nil, stackError("make a socket", terr)
+	}
+	if terr := e.Connect(full); terr != nil {
+		return nil, stackError("connect", terr)
+	}
+	c := gonet.NewUDPConn(&wq, e)
+	// gonet does not wake up who reads when an error came, as a kernel does.
+	failed := waiter.NewFunctionEntry(waiter.EventErr, func(waiter.EventMask) { c.SetReadDeadline(time.Unix(1, 0)) })
+	wq.EventRegister(&failed)
+	return datagrams{c, e}, nil
+}
+
+// datagrams says of its errors what a kernel would.
+type datagrams struct {
+	*gonet.UDPConn
+	e tcpip.Endpoint
+}
+
+func (d datagrams) Read(b []byte) (int, error) {
+	n, err := d.UDPConn.Read(b)
+	if err != nil {
+		if terr := d.e.LastError(); terr != nil {
+			err = errors.New(terr.String())
+		}
+	}
+	return n, asKernel(err)
+}
+
+func asKernel(err error) error {
+	if err != nil && strings.Contains(err.Error(), "connection was refused") {
+		return errors.Join(syscall.ECONNREFUSED, err)
+	}
+	return err
+}
+
+// dial is net.DialTimeout, wherever the agent is.
+func dial(network, addr string, patience time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return dialContext(ctx, network, addr)
+}
+
+func dialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	if sandboxed != nil {
+		return sandboxed.dial(ctx, network, addr)
+	}
+	return (&net.Dialer{Timeout: patience, Resolver: lookups()}).DialContext(ctx, network, addr)
+}
+
+// lookups asks whom /etc/resolv.conf names.
+func lookups() *net.Resolver {
+	r := &net.Resolver{PreferGo: true}
+	if sandboxed != nil {
+		r.Dial = sandboxed.dial
+	}
+	return r
+}
