@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -59,8 +61,8 @@ func Start(ctx context.Context, c plan.Config) (b *Box, e plan.Enforced, err err
 	if c.IdleAfter == 0 {
 		c.IdleAfter = plan.DefaultIdle
 	}
-	if c.Tier != plan.TierProcess && c.Tier != plan.TierWorkspace && c.Tier != plan.TierSupervised {
-		return nil, e, fault.New(fault.Unsupported, "unknown tier %q", c.Tier).WithHint("use workspace, process or supervised")
+	if !slices.Contains(plan.Tiers, c.Tier) {
+		return nil, e, fault.New(fault.Unsupported, "unknown tier %q", c.Tier).WithHint("use %s", strings.Join(plan.Tiers, ", "))
 	}
 	if conn, err := dial(c.RunDir); err == nil {
 		conn.Close()

@@ -54,7 +54,8 @@ type keeper struct {
 	user     InsideUser
 	group    *cgroup          // nil without one
 	shares   shares           // limits that version 1 keeps to
-	gate     *control.Process // nil but in tier supervised
+	gate     *control.Process // nil but where Config.Gated
+	wire     [2]*os.File      // in tier gvisor: both ends of the gate's link
 	decoys   *decoys          // nil without any
 	refused  *refused         // nil where nothing is told
 	listener *net.UnixListener
@@ -68,7 +69,8 @@ type keeper struct {
 	programs programRing
 	spawning sync.Mutex // held while a Spawn is put in order and sent
 	spawns   atomic.Uint64
-	buffers  buffers // of what commands print
+	buffers  buffers      // of what commands print
+	selves   atomic.Int64 // connections to the sandbox's own socket
 
 	mu       sync.Mutex
 	order    []*execution // guarded by mu; sent to init, not yet answered
@@ -307,8 +309,10 @@ func (k *keeper) receive() {
 			k.mu.Unlock()
 			if e != nil {
 				k.tellKilled(e, unix.WaitStatus(x.Status))
-				e.exited(unix.WaitStatus(x.Status), x.Alone, x.Used)
+				e.exited(x)
 			}
+		case guest.MsgSelf:
+			k.serveSelf(m)
 		case guest.MsgRefused:
 			var r guest.Refused
 			if err := m.Decode(&r); err != nil {

@@ -181,6 +181,10 @@ func (e *execution) resize(s wire.Size) {
 	e.mu.Lock()
 	e.size = s
 	e.mu.Unlock()
+	if e.k.config.Tier == plan.TierGvisor {
+		_ = e.k.link.Send(guest.MsgResize, guest.Resize{PID: e.pid, Size: s})
+		return
+	}
 	_ = e.control(func(fd int) error {
 		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: s.Rows, Col: s.Cols})
 	})
@@ -202,6 +206,9 @@ func (e *execution) signal(name string) error {
 		return err
 	}
 	if e.master != nil && (sig == unix.SIGINT || sig == unix.SIGQUIT || sig == unix.SIGTSTP) {
+		if e.k.config.Tier == plan.TierGvisor {
+			return e.k.link.Send(guest.MsgKill, guest.Kill{PID: e.pid, Signal: int(sig), Whom: guest.KillForeground})
+		}
 		const tiocsig = 0x40045436
 		if e.control(func(fd int) error { return unix.IoctlSetInt(fd, tiocsig, int(sig)) }) == nil {
 			return nil

@@ -49,7 +49,7 @@ func (k *keeper) build() (err error) {
 		return fault.Wrap(err, "make the mount point of the root")
 	}
 	facts := hostFacts()
-	if c.Tier == plan.TierSupervised {
+	if c.Gated() {
 		facts.Resolv = link.Resolvers(c.Asks)
 	}
 	k.group = newCgroup(c)
@@ -102,6 +102,10 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 			k.gate.Close()
 			k.gate = nil
 		}
+		for i, f := range k.wire {
+			f.Close() // nil is ErrInvalid
+			k.wire[i] = nil
+		}
 		if k.init != nil {
 			_ = k.init.Kill()
 			k.init.Wait()
@@ -128,7 +132,7 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 	// Gate and init come up while the root is mounted, but not init when its ids depend
 	// on what is found there.
 	early := root == "" || plan.MapsKnown(c)
-	if c.Tier == plan.TierSupervised {
+	if c.Gated() {
 		if k.gate, err = control.Start(c.ID, c.Journal, c.JournalKey, os.Stderr); err != nil {
 			return err
 		}
@@ -141,6 +145,10 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 	var fds []int
 	var mounts rootspec.Descriptors
 	defer mounts.Close()
+	own := c.Tier == plan.TierGvisor // it has a kernel of its own
+	if own {
+		fds = append(fds, int(k.exe.Fd()))
+	}
 	if root != "" {
 		opts := rootspec.Options{Keep: &mounts}
 		if facts.Shift != 0 {
@@ -210,8 +218,13 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 	if err := k.rememberInit("/proc/" + strconv.Itoa(k.init.Pid)); err != nil {
 		return err
 	}
-	if c.Tier == plan.TierSupervised {
-		ca, err := k.openGate()
+	if c.Gated() {
+		packets, err := k.openLink()
+		if err != nil {
+			return err
+		}
+		ca, err := k.beginGate(packets)
+		packets.Close()
 		if err != nil {
 			return err
 		}
@@ -223,7 +236,14 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 	}
 	defer shared.Close()
 	fds = append(fds, shared...)
-	if g.Self {
+	if own {
+		more, err := k.forConductor(&g)
+		if err != nil {
+			return err
+		}
+		defer more.Close()
+		fds = append(fds, more...)
+	} else if g.Self {
 		fd, err := openSelf(c.RunDir)
 		if err != nil {
 			return err
@@ -254,6 +274,11 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 	}
 	var r guest.Ready
 	m, err := k.link.Recv()
+	for ; err == nil && m.Kind == guest.MsgAdopt; m, err = k.link.Recv() {
+		if err := k.adopt(m); err != nil {
+			return err
+		}
+	}
 	if errors.Is(err, io.EOF) {
 		return fault.New(fault.Internal, "init ended while it started").WithHint("see its log: %s", filepath.Join(c.RunDir, logName))
 	}
@@ -424,6 +449,7 @@ func (k *keeper) startInit(facts plan.Facts) error {
 	}
 	defer null.Close()
 	sys := &syscall.SysProcAttr{Setsid: true}
+	argv0 := guest.Argv0
 	if k.group != nil {
 		sys.UseCgroupFD, sys.CgroupFD = true, k.group.fd
 	}
@@ -431,6 +457,9 @@ func (k *keeper) startInit(facts plan.Facts) error {
 		sys.Cloneflags = syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 		if c.Net != plan.NetHost {
 			sys.Cloneflags |= syscall.CLONE_NEWNET
+		}
+		if c.Tier == plan.TierGvisor {
+			argv0 = guest.ConductorArgv0
 		}
 	} else if !c.Caller.Root {
 		sys.Cloneflags = syscall.CLONE_NEWUSER
@@ -448,7 +477,7 @@ func (k *keeper) startInit(facts plan.Facts) error {
 		}
 	}
 	// Not os.StartProcess: its first use in a process costs a fork more.
-	pid, err := syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(int(exe.Fd())), []string{guest.Argv0, c.ID}, &syscall.ProcAttr{
+	pid, err := syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(int(exe.Fd())), []string{argv0, c.ID}, &syscall.ProcAttr{
 		Dir: "/", Env: runtimeEnv, Files: []uintptr{null.Fd(), 1, 2, uintptr(pair[1])}, Sys: sys,
 	})
 	if err != nil {

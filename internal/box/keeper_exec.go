@@ -105,15 +105,7 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 	if req.ID == "" {
 		req.ID = newExecID()
 	}
-	e := &execution{
-		k: k, id: req.ID, cmd: req.Cmd, kept: req.Keep, tty: req.TTY, started: time.Now(), before: k.hits(), conns: map[net.Conn]bool{},
-		born: make(chan guest.Spawned, 1), out: newOutput(&k.buffers), gone: make(chan struct{}), ready: make(chan struct{}), drained: make(chan struct{}), finished: make(chan struct{}),
-	}
-	e.out.shared, e.out.limit, e.out.record.keep = req.Keep, k.config.Limits.Output, min(k.config.Record, plan.MaxRecord)
-	e.env = req.Env
-	if req.Size != nil {
-		e.size = *req.Size
-	}
+	e := k.newExecution(req)
 	spawn := guest.Spawn{Exec: e.id, Cmd: req.Cmd, Env: req.Env, Dir: req.Dir, TTY: req.TTY, Size: req.Size}
 	var theirs, ours []int
 	defer func() {
@@ -213,6 +205,20 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 		}
 	}
 	return e, nil
+}
+
+// newExecution is a command that has not begun.
+func (k *keeper) newExecution(req wire.ExecRequest) *execution {
+	e := &execution{
+		k: k, id: req.ID, cmd: req.Cmd, kept: req.Keep, tty: req.TTY, started: time.Now(), before: k.hits(), conns: map[net.Conn]bool{},
+		born: make(chan guest.Spawned, 1), out: newOutput(&k.buffers), gone: make(chan struct{}), ready: make(chan struct{}), drained: make(chan struct{}), finished: make(chan struct{}),
+	}
+	e.out.shared, e.out.limit, e.out.record.keep = req.Keep, k.config.Limits.Output, min(k.config.Record, plan.MaxRecord)
+	e.env = req.Env
+	if req.Size != nil {
+		e.size = *req.Size
+	}
+	return e
 }
 
 // patience gives how long a command may take, and what it comes to then: the time that
@@ -366,7 +372,8 @@ const (
 )
 
 // exited takes the command's wait status.
-func (e *execution) exited(ws unix.WaitStatus, alone bool, used wire.Resources) {
+func (e *execution) exited(end guest.Exited) {
+	ws := unix.WaitStatus(end.Status)
 	x := wire.Exit{Code: ws.ExitStatus(), Hits: e.k.hits().since(e.before), Denials: e.denials}
 	if ws.Signaled() {
 		x.Code = 128 + int(ws.Signal())
@@ -383,7 +390,7 @@ func (e *execution) exited(ws unix.WaitStatus, alone bool, used wire.Resources) 
 		x.Code, x.TimedOut, x.Limit = exitTimeout, true, wire.LimitTime
 		x.Message = "it took longer than the sandbox's limit for a command, time=" + (time.Duration(e.k.config.Limits.TimeMS) * time.Millisecond).String()
 	}
-	e.result, e.alone, e.cut, e.used = &x, alone, e.k.beingStopped(), used
+	e.result, e.alone, e.cut, e.used = &x, end.Alone, e.k.beingStopped(), end.Used
 	e.mu.Unlock()
 	close(e.gone)
 	select {
@@ -398,8 +405,12 @@ func (e *execution) exited(ws unix.WaitStatus, alone bool, used wire.Resources) 
 		// others may still write there is a moment.
 		select {
 		case <-e.ready:
-			for _, p := range e.pipes {
-				e.out.wait(p.t, p.outstanding())
+			for i, p := range e.pipes {
+				if i < len(end.Written) {
+					e.out.wait(p.t, end.Written[i])
+				} else {
+					e.out.wait(p.t, p.outstanding())
+				}
 			}
 		case <-e.k.stop:
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
@@ -39,7 +40,7 @@ func (k *keeper) freeze(conn *net.UnixConn) error {
 		return (*failure)(f.Err).fault()
 	}
 	r := frozenReply{Procs: f.Procs, Written: f.Written, Programs: f.Programs, Since: k.started}
-	if k.group != nil {
+	if k.freezesGroup() {
 		if err := k.freezeGroup(&r); err != nil {
 			return errors.Join(err, k.ask(guest.MsgThaw, nil))
 		}
@@ -62,7 +63,7 @@ func (k *keeper) freeze(conn *net.UnixConn) error {
 		close(over)
 	}
 	var thawed error
-	if k.group != nil {
+	if k.freezesGroup() {
 		thawed = k.group.thaw()
 	}
 	if thawed == nil {
@@ -82,6 +83,10 @@ func (k *keeper) freeze(conn *net.UnixConn) error {
 	return nil
 }
 
+// freezesGroup reports whether processes are made to stand still by their control group; a
+// kernel of the sandbox's own does it itself.
+func (k *keeper) freezesGroup() bool { return k.group != nil && k.config.Tier != plan.TierGvisor }
+
 // whileFrozen answers what is asked of a frozen box, until it shall be thawed.
 func (k *keeper) whileFrozen(conn *net.UnixConn) error {
 	for {
@@ -98,7 +103,7 @@ func (k *keeper) whileFrozen(conn *net.UnixConn) error {
 // giveRoot answers with the live root.
 func (k *keeper) giveRoot(conn *net.UnixConn) error {
 	r := rootReply{Owners: k.owners, Rooted: k.hold != nil, Frozen: true}
-	if k.group != nil {
+	if k.freezesGroup() {
 		pids, err := k.group.pids()
 		if err != nil {
 			return err

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -17,20 +19,33 @@ import (
 	"github.com/coppice-dev/coppice/internal/journal"
 )
 
-// openGate gives the network namespace of init, in which nothing of the sandbox runs
-// yet, its one interface, and lets the gate begin at the other end. ca is what the inside
-// has to trust, if anything.
-func (k *keeper) openGate() (ca []byte, err error) {
+// openLink makes the wire between the box, in which nothing of the sandbox runs yet, and
+// its gate, and gives the gate's end: the one interface of init's network namespace, or,
+// where the sandbox has a kernel of its own, that of a pair of sockets.
+func (k *keeper) openLink() (*os.File, error) {
+	if k.config.Tier == plan.TierGvisor {
+		box, gate, err := link.Pair()
+		if err != nil {
+			return nil, err
+		}
+		k.wire = [2]*os.File{box, gate} // both are held as long as we live: see link.Pair
+		fd, err := unix.FcntlInt(gate.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			return nil, fault.Wrap(err, "make the sandbox's network interface")
+		}
+		return os.NewFile(uintptr(fd), "gate"), nil
+	}
 	netns, err := os.Open("/proc/" + strconv.Itoa(k.init.Pid) + "/ns/net")
 	if err != nil {
 		return nil, fault.Wrap(err, "open the sandbox's network")
 	}
 	defer netns.Close()
-	packets, err := link.Open(netns, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer packets.Close()
+	return link.Open(netns, 0)
+}
+
+// beginGate lets the gate begin at its end. ca is what the inside has to trust, if
+// anything. In a box that is resumed it lets nothing pass until it is resealed.
+func (k *keeper) beginGate(packets *os.File) (ca []byte, err error) {
 	return k.gate.Begin(packets, k.config.Phases, control.Decoys{Tokens: k.config.Tokens, Stops: k.config.OnTouch == plan.TouchStop})
 }
 

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
@@ -65,7 +66,11 @@ func (k *keeper) openInside() (int, error) {
 	if k.proc == nil {
 		return -1, fault.New(fault.Internal, "the keeper does not know its init")
 	}
-	fd, err := unix.Openat(int(k.proc.Fd()), "root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	root := "root"
+	if k.config.Tier == plan.TierGvisor { // the conductor's own; what is in it is ours alone
+		root += guest.WorldView
+	}
+	fd, err := unix.Openat(int(k.proc.Fd()), root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, fault.New(fault.Unavailable, "the sandbox's root cannot be reached").Because(err)
 	}

@@ -6,6 +6,8 @@ import (
 	"os"
 
 	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/inner"
+	"github.com/coppice-dev/coppice/internal/box/plan"
 )
 
 // keeperArgv0 is the name that makes the binary a keeper.
@@ -24,6 +26,8 @@ func init() {
 	switch os.Args[0] {
 	case keeperArgv0:
 		os.Exit(runKeeper()) //nolint:forbidigo // the process is the keeper and nothing more
+	case plan.InnerPath:
+		os.Exit(inner.Main()) //nolint:forbidigo // the process is PID 1 of a sandbox's own kernel and nothing more
 	case guest.Argv0:
 		os.Exit(guest.Main()) //nolint:forbidigo // the process is a box's init and nothing more
 	}

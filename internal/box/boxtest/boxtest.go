@@ -82,7 +82,8 @@ func (tier Tier) Start(t testing.TB, change ...func(*plan.Config)) *Box {
 	defer cancel()
 	b, e, err := box.Start(ctx, c)
 	if err != nil {
-		t.Fatalf("start: %v", err)
+		log, _ := os.ReadFile(c.RunDir + "/keeper.log")
+		t.Fatalf("start: %v\nkeeper.log: %s", err, log)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

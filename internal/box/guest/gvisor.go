@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/signal"
 	"path"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -37,15 +39,28 @@ func finishRoot(g plan.Guest) (weak []plan.Item, err error) {
 	return mountTrust(g)
 }
 
-// confineInner is the end of confine where the host's kernel sees no call of the sandbox:
-// what filters keep from it in other tiers is not there. With one mapped id the calls that
-// would need more succeed and do nothing; here nothing remembers what was asked for.
-func (l *launcher) confineInner() error {
-	if !l.guest.Emulate {
-		return nil
+// ignoreSignals has init ignore what can be sent to it but SIGURG, which the Go scheduler
+// sends to its own threads, and SIGCHLD: gVisor does not spare PID 1 the default actions,
+// as Linux does. Commands have the default actions again, which forkOpenly sees to.
+func ignoreSignals() {
+	all := make([]os.Signal, 0, 64)
+	for sig := syscall.Signal(1); sig <= 64; sig++ {
+		switch sig {
+		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGURG, syscall.SIGCHLD:
+		default:
+			all = append(all, sig)
+		}
 	}
-	_, err := seccomp.Install(seccomp.Pretending(), seccomp.KeepSpeculation)
-	return fault.Wrap(err, "install the filter that emulates root")
+	signal.Notify(make(chan os.Signal), all...)
+}
+
+// confineInner is the end of confine where the host's kernel sees no call of the sandbox:
+// what filters keep from it in other tiers is not there. What is left to them is what
+// gVisor leaves open: that init is signalled by name; and with one mapped id the calls that
+// would need more succeed and do nothing, which nothing remembers here.
+func (l *launcher) confineInner() error {
+	_, err := seccomp.Install(seccomp.Inner(l.guest.Emulate), 0)
+	return fault.Wrap(err, "install the filter that guards init")
 }
 
 // listenSelf listens at the sandbox's own socket, and passes on whoever connects.

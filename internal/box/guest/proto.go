@@ -391,14 +391,20 @@ func (l *Link) Close() {
 // Send writes one message; v nil is no payload. The descriptors stay the
 // caller's.
 func (l *Link) Send(k Kind, v any, fds ...int) error {
-	b := make([]byte, headLen, 256)
+	var p []byte
 	if v != nil {
-		p, err := json.Marshal(v)
-		if err != nil {
+		var err error
+		if p, err = json.Marshal(v); err != nil {
 			return fmt.Errorf("message %q: %w", k, err)
 		}
-		b = append(b, p...)
 	}
+	return l.Pass(Message{Kind: k, Payload: p, FDs: fds})
+}
+
+// Pass writes a message as it is. The descriptors stay the caller's.
+func (l *Link) Pass(m Message) error {
+	k, fds := m.Kind, m.FDs
+	b := append(make([]byte, headLen, headLen+len(m.Payload)), m.Payload...)
 	if len(b)-headLen > maxMessage || len(fds) > maxFDs {
 		return fmt.Errorf("message %q of %d bytes with %d descriptors is too large", k, len(b), len(fds))
 	}

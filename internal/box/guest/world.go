@@ -26,6 +26,10 @@ const (
 // ConductorArgv0 is the name that makes the binary a conductor: see package gvisor.
 const ConductorArgv0 = "coppice-gvisor"
 
+// ImageFiles are the files of a memory image, in the order in which gVisor takes them
+// (runsc/sandbox, createSaveFiles): the kernel's state, what the pages are, and the pages.
+var ImageFiles = [...]string{"checkpoint.img", "pages_meta.img", "pages.img"}
+
 // worldDevices are what a program in Go opens.
 var worldDevices = []string{"null", "zero", "urandom"}
 
@@ -105,6 +109,11 @@ func fillWorld(g plan.Guest, host int, trees []int) error {
 	}
 	if err := unix.MoveMount(trees[1], "", unix.AT_FDCWD, WorldBox, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fault.Wrap(err, "attach the sandbox's files")
+	}
+	// gVisor attaches what it shows in /run to the files as well, where the sandbox's kernel
+	// has a file system of its own above.
+	if err := unix.Mount("tmpfs", WorldBox+"/run", "tmpfs", plain, "mode=755,size=64k"); err != nil {
+		return fault.Wrap(err, "make room for the binary")
 	}
 	if err := unix.Mount(WorldBox, WorldView, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fault.Wrap(err, "show the sandbox's files")

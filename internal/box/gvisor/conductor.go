@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/log"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/guest"
@@ -37,6 +38,7 @@ func run() error {
 	if err := unix.CloseRange(linkFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("mark descriptors: %w", err)
 	}
+	log.SetTarget(log.GoogleEmitter{Writer: &log.Writer{Next: io.Discard}}) // what goes wrong, its errors say
 	link := guest.NewLink(linkFD)
 	m, err := link.Recv()
 	if err != nil {
@@ -75,7 +77,7 @@ func take(g plan.Guest, fds []int) (s setup, err error) {
 		want++
 	}
 	if g.Resume {
-		want += len(ImageFiles)
+		want += len(guest.ImageFiles)
 	}
 	if len(fds) != want {
 		return s, fault.New(fault.Internal, "the plan came with %d descriptors and not %d", len(fds), want)
@@ -85,7 +87,7 @@ func take(g plan.Guest, fds []int) (s setup, err error) {
 		s.nic, fds = os.NewFile(uintptr(fds[0]), "gate"), fds[1:]
 	}
 	for i, fd := range fds {
-		s.image = append(s.image, os.NewFile(uintptr(fd), ImageFiles[i]))
+		s.image = append(s.image, os.NewFile(uintptr(fd), guest.ImageFiles[i]))
 	}
 	return s, nil
 }
@@ -118,13 +120,13 @@ func (c *conductor) start(m guest.Message) error {
 		return c.link.Send(guest.MsgReady, guest.Ready{})
 	}})
 	if g.Resume {
-		if err := c.kernel.resume(s, g.Link); err != nil {
+		if err := c.kernel.resume(s); err != nil {
 			return err
 		}
 		c.relay.Hello()
 		return nil
 	}
-	if err := c.kernel.begin(s, g.Link); err != nil {
+	if err := c.kernel.begin(s); err != nil {
 		return err
 	}
 	return c.relay.Send(guest.MsgSetup, g)
@@ -245,7 +247,7 @@ func (c *conductor) save(m guest.Message) error {
 		defer f.Close()
 		files = append(files, f)
 	}
-	if len(files) != len(ImageFiles) {
+	if len(files) != len(guest.ImageFiles) {
 		return fault.New(fault.Internal, "a memory image with %d files", len(files))
 	}
 	if c.frozen == nil {

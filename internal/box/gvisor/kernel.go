@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/pkg/sentry/control"
 	"gvisor.dev/gvisor/pkg/state/statefile"
@@ -22,11 +21,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gate/link"
 )
-
-// ImageFiles are the files of a memory image, in the order in which gVisor takes them
-// (runsc/sandbox, createSaveFiles): the kernel's state, what the pages are, and the pages.
-var ImageFiles = [...]string{"checkpoint.img", "pages_meta.img", "pages.img"}
 
 // containerID is the same in every conductor, which has a directory of its own: an image
 // can be resumed by another one.
@@ -49,9 +45,9 @@ func settings() (*config.Config, error) {
 		"--overlay2=none",                                     // the files are an overlay of ours, which captures see at once
 		"--file-access=shared", "--file-access-mounts=shared", // so are changes that are made from outside
 		"--host-uds=none", "--host-fifo=none", "--net-raw=false", "--allow-suid=false",
-		"--host-settings=ignore", // they are the host's to choose
-		"--gofer-network-namespace=own",
-		"--net-disconnect-ok", // an image keeps what connects its processes with each other alone
+		"--host-settings=ignore",         // they are the host's to choose
+		"--gofer-network-namespace=host", // the one of the conductor, in which there is nothing
+		"--net-disconnect-ok",            // an image keeps what connects its processes with each other alone
 	}); err != nil {
 		return nil, err
 	}
@@ -98,8 +94,8 @@ func (k *kernel) call(method string, arg any) error {
 }
 
 // begin starts PID 1.
-func (k *kernel) begin(s setup, l plan.Link) error {
-	if err := k.call(boot.ContMgrSetNetworkArgs, links(s.nic, l, false)); err != nil {
+func (k *kernel) begin(s setup) error {
+	if err := k.call(boot.ContMgrSetNetworkArgs, links(s.nic, false)); err != nil {
 		return fault.Wrap(err, "give the sandbox its network")
 	}
 	id := containerID
@@ -108,8 +104,8 @@ func (k *kernel) begin(s setup, l plan.Link) error {
 
 // resume goes on where a memory image was taken. Pages that are not needed at once are
 // read while the processes run.
-func (k *kernel) resume(s setup, l plan.Link) error {
-	if err := k.call(boot.ContMgrSetNetworkArgs, links(s.nic, l, true)); err != nil {
+func (k *kernel) resume(s setup) error {
+	if err := k.call(boot.ContMgrSetNetworkArgs, links(s.nic, true)); err != nil {
 		return fault.Wrap(err, "give the sandbox its network")
 	}
 	err := k.call(boot.ContMgrRestore, &boot.RestoreOpts{
@@ -123,13 +119,14 @@ func (k *kernel) resume(s setup, l plan.Link) error {
 }
 
 // links describes the sandbox's interfaces.
-func links(nic *os.File, l plan.Link, resumed bool) *boot.CreateLinksAndRoutesArgs {
+func links(nic *os.File, resumed bool) *boot.CreateLinksAndRoutesArgs {
 	a := &boot.CreateLinksAndRoutesArgs{LoopbackLinks: []boot.LoopbackLink{boot.DefaultLoopbackLink}, IsRestore: resumed}
 	if nic == nil {
 		return a
 	}
+	l := link.BoxInterface()
 	a.FilePayload = urpc.FilePayload{Files: []*os.File{nic}}
-	eth := boot.FDBasedLink{Name: l.Name, MTU: int(l.MTU), NumChannels: 1, TXChecksumOffload: true, RXChecksumOffload: true, QDisc: config.QDiscNone}
+	eth := boot.FDBasedLink{Name: l.Name, MTU: l.MTU, NumChannels: 1, TXChecksumOffload: l.NoChecksums, RXChecksumOffload: l.NoChecksums, QDisc: config.QDiscNone}
 	for _, p := range l.Addrs {
 		eth.Addresses = append(eth.Addresses, boot.IPWithPrefix{Address: p.Addr().AsSlice(), PrefixLen: p.Bits()})
 	}
@@ -167,5 +164,3 @@ func (k *kernel) save(files []*os.File) error {
 // written tells what processes can write through shared mappings: whether they do cannot
 // be told by file.
 func (k *kernel) written() guest.Mapped { return guest.Mapped{All: true} }
-
-var _ = specs.Version

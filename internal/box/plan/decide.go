@@ -146,7 +146,7 @@ func Identity(c Config, f Facts) (u User, err error) {
 
 // consistent refuses what contradicts itself.
 func consistent(c Config, f Facts) error {
-	gated := c.Tier == TierSupervised
+	gated := c.Gated()
 	switch {
 	case c.Limits.Disk > 0 && c.DiskBy == "":
 		return fault.New(fault.Unsupported, "nothing enforces the disk limit").WithHint("leave disk= out of --limit")
@@ -155,7 +155,7 @@ func consistent(c Config, f Facts) error {
 	case c.Net == NetRules && !gated:
 		return fault.New(fault.Unsupported, "tier %s has no gate, which rules of the network need", c.Tier).WithHint("use --tier supervised")
 	case gated && c.Net == NetHost:
-		return fault.New(fault.Invalid, "tier supervised does not go with the host's network, which has no gate").WithHint("use --tier process, or rules")
+		return fault.New(fault.Invalid, "tier %s does not go with the host's network, which has no gate", c.Tier).WithHint("use --tier process, or rules")
 	case !slices.Contains([]string{"", NetOff, NetHost, NetRules}, c.Net):
 		return fault.New(fault.Invalid, "there is no network %q", c.Net).WithHint("use off, host or rules")
 	case !c.Confined() && !c.Access.IsZero():
@@ -163,7 +163,7 @@ func consistent(c Config, f Facts) error {
 	case len(c.Shared) > rootspec.MaxShared, !c.Confined() && len(c.Shared) > 0:
 		return fault.New(fault.Invalid, "%d directories of the host cannot be shown in tier %s", len(c.Shared), c.Tier)
 	case gated && (len(c.Phases) == 0 || c.Journal == ""):
-		return fault.New(fault.Internal, "tier supervised without a policy or a journal").WithHint("this is a bug: tell us")
+		return fault.New(fault.Internal, "tier %s without a policy or a journal", c.Tier).WithHint("this is a bug: tell us")
 	}
 	return nil
 }
@@ -208,9 +208,10 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	if g.Emulate {
 		g.Env = MergeEnv([]string{"APT_CONFIG=" + AptConfig}, g.Env)
 	}
-	g.Promote = len(c.Spec.Overlays) > 0
-	g.Trace = c.Trace || c.Tier == TierSupervised
-	g.Tell = c.Journal != ""
+	own := c.Tier == TierGvisor // it has a kernel of its own, which the host's filters are not for
+	g.Promote = len(c.Spec.Overlays) > 0 && !own
+	g.Trace = (c.Trace || c.Tier == TierSupervised) && !own
+	g.Tell = c.Journal != "" && !own
 	g.Tmp = !c.KeepTmp
 	g.Memory = c.Limits.Memory
 	g.Self, g.Shared = c.Self, len(c.Shared)
@@ -226,7 +227,11 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 		add("user", Weak, "a user namespace without capabilities on the host, but its ids are the host's own")
 	}
 	if g.Emulate {
-		add("root emulation", On, "chown, mknod and the like are remembered, not done")
+		if own {
+			add("root emulation", On, "chown, mknod and the like succeed, and are not done")
+		} else {
+			add("root emulation", On, "chown, mknod and the like are remembered, not done")
+		}
 	}
 	add("capabilities", On, strconv.Itoa(len(g.Caps))+" kept, within the sandbox's namespaces; no new privileges")
 	switch {
@@ -234,7 +239,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 		add("net", Off, "the host's network")
 		// An empty file makes resolvers ask 127.0.0.1, which is the host's.
 		g.Resolv = append([]byte{}, f.Resolv...)
-	case c.Tier == TierSupervised:
+	case c.Gated():
 		add("net", On, "the gate: what the policy allows, by name; nothing else exists")
 		if f.Landlock > 0 {
 			add("gate", On, "a process without capabilities that can write its journal and nothing else")
@@ -250,7 +255,9 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 		add("net", On, "no network but loopback")
 		g.Loopback, g.Netlink = true, true
 	}
-	if f.Landlock >= 6 {
+	if own {
+		gvisor(add)
+	} else if f.Landlock >= 6 {
 		g.Landlock = true
 		add("landlock", On, "scopes: signals and abstract sockets")
 	} else {
@@ -260,10 +267,14 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 		}
 		add("landlock", state, detail)
 	}
-	if f.Cgroup.Freeze {
+	switch {
+	case own:
+		g.Outside = true
+		add("freeze", On, "the sandbox's own kernel stops")
+	case f.Cgroup.Freeze:
 		g.Outside = true
 		add("freeze", On, "control group")
-	} else {
+	default:
 		add("freeze", Weak, "SIGSTOP and SIGCONT, which programs can notice; no control group could be made")
 	}
 	if g.Trace {
@@ -278,6 +289,13 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	access(c, f, add)
 	limits(c, f, &g, add)
 	return g, e, nil
+}
+
+// gvisor tells what a kernel of the sandbox's own means.
+func gvisor(add func(name, state, detail string)) {
+	add("kernel", On, "gVisor's, in user space: no system call of the sandbox reaches the host's kernel")
+	add("renames", Weak, "directories of lower layers are not moved (EXDEV: programs copy them)")
+	add("denials", Off, "what the sandbox's own kernel refuses is not told")
 }
 
 // access tells what can be changed, and what of the host is shown besides.

@@ -6,7 +6,6 @@
 package plan
 
 import (
-	"net/netip"
 	"slices"
 	"time"
 
@@ -23,6 +22,9 @@ const (
 	TierSupervised = "supervised" // all of that, the gate, and a record of the programs that are started
 	TierGvisor     = "gvisor"     // a kernel of the sandbox's own, in user space, and the gate
 )
+
+// Tiers are all of them, the weakest first.
+var Tiers = []string{TierWorkspace, TierProcess, TierSupervised, TierGvisor}
 
 // The networks.
 const (
@@ -255,16 +257,6 @@ type Guest struct {
 	Outside  bool     `json:"outside,omitempty"`  // the keeper freezes, by the control group that init is in
 	Resume   bool     `json:"resume,omitempty"`   // tier gvisor: a memory image comes with the setup
 	Gate     bool     `json:"gate,omitempty"`     // tier gvisor: the end of the gate's link comes with the setup
-	Link     Link     `json:"link,omitzero"`      // tier gvisor: what the sandbox's interface is
-}
-
-// Link is the interface of a sandbox in tier gvisor, which carries IP packets and has no
-// neighbours.
-type Link struct {
-	Name     string         `json:"name"`
-	Addrs    []netip.Prefix `json:"addrs"`
-	Gateways []netip.Addr   `json:"gateways"` // one of each kind, of the default routes
-	MTU      uint32         `json:"mtu"`
 }
 
 // SingleID reports whether one uid alone is mapped.

@@ -360,7 +360,7 @@ func (r *Relay) deliver(body []byte) error {
 			return err
 		}
 	}
-	return r.link.Send(m.Kind, json.RawMessage(m.Payload), m.FDs...)
+	return r.link.Pass(m)
 }
 
 // counterpart makes what stands for a descriptor that was sent: theirs is for whoever

@@ -110,17 +110,22 @@ func mknodRule(call uint32, arg int) Rule {
 	}
 }
 
-// Pretending is the program that emulates root where nobody listens: what Notifying would
-// hand over in Emulate succeeds, and nothing remembers it. Extended attributes are left to
-// the kernel, since a filter cannot tell their names.
-func Pretending() []unix.SockFilter {
-	rules := []Rule{
-		{Calls: emulation[0].Calls, Do: Pretend, Why: emulation[0].Why},
-		{Calls: chownCalls, Do: Pretend, Why: "ids that are not mapped are EINVAL for the kernel"},
-	}
-	for _, r := range mknodRules {
-		for _, c := range r.Cases {
-			rules = append(rules, Rule{Calls: r.Calls, Cases: []Case{{When: c.When, Do: Pretend}}, Why: "a user namespace may not make device nodes"})
+// Inner is the program of commands in tier gvisor, whose kernel lets them signal PID 1. With
+// emulate, what Notifying would hand over in Emulate succeeds, and nothing remembers it;
+// extended attributes are left to the kernel, since a filter cannot tell their names.
+func Inner(emulate bool) []unix.SockFilter {
+	rules := []Rule{{
+		Calls: []uint32{unix.SYS_KILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PIDFD_OPEN},
+		Cases: []Case{{When: []Test{{Arg: 0, Is: In, Of: []uint32{1}}}, Do: Errno(unix.EPERM)}},
+		Why:   "PID 1 holds the sandbox together",
+	}}
+	if emulate {
+		rules = append(rules, Rule{Calls: emulation[0].Calls, Do: Pretend, Why: emulation[0].Why},
+			Rule{Calls: chownCalls, Do: Pretend, Why: "ids that are not mapped are EINVAL for the kernel"})
+		for _, r := range mknodRules {
+			for _, c := range r.Cases {
+				rules = append(rules, Rule{Calls: r.Calls, Cases: []Case{{When: c.When, Do: Pretend}}, Why: "a user namespace may not make device nodes"})
+			}
 		}
 	}
 	return assemble(rules, Allow, Allow)
