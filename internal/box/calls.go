@@ -29,7 +29,11 @@ import (
 //	freeze   frameReply with Freeze's answer; thaws at the next frame, which is
 //	         answered by another frameReply, and when the connection ends; each
 //	         frameRoot before that is answered by frameReply with the live root,
-//	         and one byte that brings its descriptor, where it is mounted
+//	         and one byte that brings its descriptor, where it is mounted; each
+//	         frameSave with a directory by frameReply, when a memory image is in it
+//	reseal   frameReply with a guest.Resealed
+//	release  frameReply, when the gate of a resumed box is open
+//	pause    frameReply, when all processes stand still; resume, when they go on
 //	count    frameReply with a number
 //	status   frameReply with Status
 //	signal   frameReply; to a running exec
@@ -77,10 +81,15 @@ const (
 	opPolicy        = "policy"
 	opPrograms      = "programs"
 	opNet           = "net"
+	opReseal        = "reseal"
+	opRelease       = "release"
+	opPause         = "pause"
+	opResume        = "resume"
 
 	frameReply wire.FrameType = 64
 	frameThaw  wire.FrameType = 65
 	frameRoot  wire.FrameType = 66
+	frameSave  wire.FrameType = 67
 )
 
 // Exit is what FrameExit holds in the stream of an exec.
@@ -114,6 +123,7 @@ type call struct {
 	Start  uint64            `json:"start,omitempty"`  // signal-process: of the process that is meant, unless 0
 	Port   uint16            `json:"port,omitempty"`   // ports, dial
 	Phases []plan.Phase      `json:"phases,omitempty"` // policy
+	Reseal *Reseal           `json:"reseal,omitempty"` // reseal
 }
 
 // failure is a fault on its way.
@@ -137,7 +147,8 @@ type Status struct {
 	Started  time.Time     `json:"started"`
 	Enforced plan.Enforced `json:"enforced"`
 	Procs    int           `json:"procs"`
-	Execs    []ExecStatus  `json:"execs,omitempty"` // running, or with a result that nobody fetched
+	Paused   bool          `json:"paused,omitempty"` // by Pause
+	Execs    []ExecStatus  `json:"execs,omitempty"`  // running, or with a result that nobody fetched
 }
 
 // ExecStatus is one exec of a Status.

@@ -61,6 +61,8 @@ type keeper struct {
 	listener *net.UnixListener
 
 	freezing chan struct{} // one token: held from freeze to thaw
+	sealing  sync.Mutex
+	apart    *quarantine // guarded by sealing; nil but in a box that was resumed and is not released
 	stirred  stirs
 	stopping chan struct{} // closed when a stop has begun: it thaws
 	asking   sync.Mutex    // held from a question to init to its answer
@@ -77,9 +79,10 @@ type keeper struct {
 	execs    map[string]*execution
 	byPID    map[int]*execution
 	conns    map[net.Conn]bool
-	busy     int    // calls under way
-	ending   bool   // no new exec
-	why      string // it ends, where not by itself and not because somebody stopped it
+	busy     int          // calls under way
+	ending   bool         // no new exec
+	paused   *frozenReply // what the box was when it was paused; nil while it moves
+	why      string       // it ends, where not by itself and not because somebody stopped it
 	idleFrom time.Time
 
 	served bool          // receive runs, or has
@@ -342,10 +345,13 @@ func (k *keeper) receive() {
 }
 
 // ask sends a message to init and decodes its answer into v.
-func (k *keeper) ask(kind guest.Kind, v any) error {
+func (k *keeper) ask(kind guest.Kind, v any) error { return k.askWith(kind, nil, v) }
+
+// askWith is ask with something to say.
+func (k *keeper) askWith(kind guest.Kind, q, v any, fds ...int) error {
 	k.asking.Lock()
 	defer k.asking.Unlock()
-	if err := k.link.Send(kind, nil); err != nil {
+	if err := k.link.Send(kind, q, fds...); err != nil {
 		return fault.New(fault.Unavailable, "the sandbox's init has ended").Because(err)
 	}
 	select {
@@ -360,6 +366,9 @@ func (k *keeper) ask(kind guest.Kind, v any) error {
 }
 
 func (k *keeper) count() (int, error) {
+	if p := k.isPaused(); p != nil {
+		return p.Procs, nil
+	}
 	var c guest.Counted
 	err := k.ask(guest.MsgCount, &c)
 	return c.Procs, err
@@ -394,7 +403,7 @@ func (k *keeper) idle(now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.forget(now)
-	if k.busy > 0 || len(k.execs) > 0 {
+	if k.busy > 0 || len(k.execs) > 0 || k.paused != nil {
 		k.idleFrom = now
 		return false
 	}
@@ -499,6 +508,24 @@ func (k *keeper) answer(conn *net.UnixConn) {
 		err = k.setPolicy(c.Phases)
 	case opNet:
 		v, err = k.network()
+	case opReseal:
+		var done guest.Resealed
+		if c.Reseal == nil {
+			err = fault.New(fault.Invalid, "a reseal without an identity")
+			break
+		}
+		done.Steps, err = k.reseal(*c.Reseal)
+		if err != nil {
+			f := wire.Error(*failureOf(err))
+			done.Err, err = &f, nil
+		}
+		v = done
+	case opRelease:
+		err = k.release()
+	case opPause:
+		err = k.pause()
+	case opResume:
+		err = k.resume()
 	case opCancel:
 		err = k.cancel(c.ExecID)
 	case opInput:
@@ -535,9 +562,9 @@ func samePeer(conn *net.UnixConn) bool {
 
 func (k *keeper) status() (Status, error) {
 	n, err := k.count()
-	s := Status{ID: k.config.ID, PID: os.Getpid(), Started: k.started, Enforced: k.enforced, Procs: n}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	s := Status{ID: k.config.ID, PID: os.Getpid(), Started: k.started, Enforced: k.enforced, Procs: n, Paused: k.paused != nil}
 	for _, e := range k.execs {
 		s.Execs = append(s.Execs, e.status())
 	}
@@ -555,6 +582,10 @@ func (k *keeper) stopAll(grace time.Duration) error {
 	if grace <= 0 {
 		k.endNow()
 		return nil
+	}
+	if err := k.resume(); err != nil { // nobody heeds a signal while it stands still
+		k.endNow()
+		return nil //nolint:nilerr // it has ended all the same
 	}
 	if n, err := k.count(); err != nil || n == 0 {
 		k.endNow()

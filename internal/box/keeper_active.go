@@ -70,7 +70,7 @@ func (k *keeper) activity(conn net.Conn, since uint64, clock func() (uint64, err
 	for from, looks := time.Now(), 0; ; looks++ {
 		// The kernel's lists of processes may miss some, so the clock has the last
 		// word now and then.
-		if looks%looksPerClock == 0 || !k.still(last) {
+		if k.isPaused() == nil && (looks%looksPerClock == 0 || !k.still(last)) {
 			last = k.pulse()
 			now, err := clock()
 			if err != nil || now != since {

@@ -106,6 +106,8 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 			f.Close() // nil is ErrInvalid
 			k.wire[i] = nil
 		}
+		k.apart.close()
+		k.apart = nil
 		if k.init != nil {
 			_ = k.init.Kill()
 			k.init.Wait()
@@ -223,12 +225,16 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 		if err != nil {
 			return err
 		}
-		ca, err := k.beginGate(packets)
-		packets.Close()
-		if err != nil {
-			return err
+		if c.Image != "" { // nothing passes before release
+			k.apart = &quarantine{guest: g, packets: packets}
+		} else {
+			ca, err := k.beginGate(packets)
+			packets.Close()
+			if err != nil {
+				return err
+			}
+			plan.Trust(&g, &enforced, ca)
 		}
-		plan.Trust(&g, &enforced, ca)
 	}
 	shared, err := openShared(c.Shared, facts, k.init)
 	if err != nil {

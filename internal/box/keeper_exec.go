@@ -142,6 +142,8 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 	switch {
 	case k.ending:
 		refused = fault.New(fault.Unavailable, "the sandbox is being stopped")
+	case k.paused != nil:
+		refused = errPaused()
 	case k.execs[e.id] != nil: // asked for by a daemon that was killed, and by the next one
 		refused = fault.New(fault.Exists, "there is an exec %s", e.id)
 	}

@@ -32,20 +32,11 @@ func (k *keeper) freeze(conn *net.UnixConn) error {
 		return fault.New(fault.Unavailable, "the sandbox is being stopped")
 	default:
 	}
-	var f guest.Frozen
-	if err := k.ask(guest.MsgFreeze, &f); err != nil {
+	r, err := k.standStill()
+	if err != nil {
 		return err
 	}
-	if f.Err != nil {
-		return (*failure)(f.Err).fault()
-	}
-	r := frozenReply{Procs: f.Procs, Written: f.Written, Programs: f.Programs, Since: k.started}
-	if k.freezesGroup() {
-		if err := k.freezeGroup(&r); err != nil {
-			return errors.Join(err, k.ask(guest.MsgThaw, nil))
-		}
-	}
-	err := wire.WriteJSON(conn, frameReply, r)
+	err = wire.WriteJSON(conn, frameReply, r)
 	if err == nil {
 		// The wish to thaw, the caller's end, or the end of the box: who stops it
 		// may hold it frozen meanwhile.
@@ -62,13 +53,7 @@ func (k *keeper) freeze(conn *net.UnixConn) error {
 		err = k.whileFrozen(conn)
 		close(over)
 	}
-	var thawed error
-	if k.freezesGroup() {
-		thawed = k.group.thaw()
-	}
-	if thawed == nil {
-		thawed = k.ask(guest.MsgThaw, nil)
-	}
+	thawed := k.goOn()
 	if thawed != nil {
 		select {
 		case <-k.stopping:
@@ -83,6 +68,40 @@ func (k *keeper) freeze(conn *net.UnixConn) error {
 	return nil
 }
 
+// standStill freezes the box, unless it is paused. The token is held.
+func (k *keeper) standStill() (r frozenReply, err error) {
+	if p := k.isPaused(); p != nil {
+		return *p, nil
+	}
+	var f guest.Frozen
+	if err := k.ask(guest.MsgFreeze, &f); err != nil {
+		return r, err
+	}
+	if f.Err != nil {
+		return r, (*failure)(f.Err).fault()
+	}
+	r = frozenReply{Procs: f.Procs, Written: f.Written, Programs: f.Programs, Since: k.started}
+	if k.freezesGroup() {
+		if err := k.freezeGroup(&r); err != nil {
+			return r, errors.Join(err, k.ask(guest.MsgThaw, nil))
+		}
+	}
+	return r, nil
+}
+
+// goOn is the inverse of standStill.
+func (k *keeper) goOn() error {
+	if k.isPaused() != nil {
+		return nil
+	}
+	if k.freezesGroup() {
+		if err := k.group.thaw(); err != nil {
+			return err
+		}
+	}
+	return k.ask(guest.MsgThaw, nil)
+}
+
 // freezesGroup reports whether processes are made to stand still by their control group; a
 // kernel of the sandbox's own does it itself.
 func (k *keeper) freezesGroup() bool { return k.group != nil && k.config.Tier != plan.TierGvisor }
@@ -90,11 +109,21 @@ func (k *keeper) freezesGroup() bool { return k.group != nil && k.config.Tier !=
 // whileFrozen answers what is asked of a frozen box, until it shall be thawed.
 func (k *keeper) whileFrozen(conn *net.UnixConn) error {
 	for {
-		t, _, err := wire.ReadFrame(conn, nil)
-		if err != nil || t != frameRoot {
+		t, p, err := wire.ReadFrame(conn, nil)
+		if err != nil {
 			return err
 		}
-		if err := k.giveRoot(conn); err != nil {
+		switch t {
+		case frameRoot:
+			err = k.giveRoot(conn)
+		case frameSave:
+			if err = k.save(p); err == nil {
+				err = wire.WriteJSON(conn, frameReply, nil)
+			}
+		default:
+			return nil
+		}
+		if err != nil {
 			fail(conn, err)
 		}
 	}

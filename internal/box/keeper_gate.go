@@ -44,7 +44,7 @@ func (k *keeper) openLink() (*os.File, error) {
 }
 
 // beginGate lets the gate begin at its end. ca is what the inside has to trust, if
-// anything. In a box that is resumed it lets nothing pass until it is resealed.
+// anything.
 func (k *keeper) beginGate(packets *os.File) (ca []byte, err error) {
 	return k.gate.Begin(packets, k.config.Phases, control.Decoys{Tokens: k.config.Tokens, Stops: k.config.OnTouch == plan.TouchStop})
 }
@@ -95,6 +95,12 @@ func (k *keeper) setPolicy(phases []plan.Phase) error {
 	if k.gate == nil {
 		return noGate(k.config.Tier)
 	}
+	k.sealing.Lock()
+	defer k.sealing.Unlock()
+	if k.apart != nil {
+		k.config.Phases = phases
+		return nil
+	}
 	return k.gate.SetPolicy(phases)
 }
 
@@ -102,6 +108,11 @@ func (k *keeper) setPolicy(phases []plan.Phase) error {
 func (k *keeper) network() (wire.NetNow, error) {
 	if k.gate == nil {
 		return wire.NetNow{}, noGate(k.config.Tier)
+	}
+	k.sealing.Lock()
+	defer k.sealing.Unlock()
+	if k.apart != nil {
+		return wire.NetNow{}, fault.New(fault.Conflict, "the sandbox was resumed from memory and is not released: nothing passes its gate")
 	}
 	return k.gate.Now()
 }

@@ -72,6 +72,9 @@ func (s *looks) answer(m guest.Message) error {
 // look asks init for something, and gives its answer and the descriptors that came
 // with it, which the caller closes.
 func (k *keeper) look(l guest.Look) (s guest.Seen, fds []int, err error) {
+	if k.isPaused() != nil {
+		return s, nil, errPaused()
+	}
 	id, answer, end := k.looks.begin()
 	defer end()
 	l.ID = id
