@@ -212,9 +212,9 @@ func (p *pipe) writePacket(pkt *stack.PacketBuffer) tcpip.Error {
 		switch {
 		case err == nil:
 			return nil
-		case !errors.Is(err, unix.EAGAIN): // nobody is there any more
+		case !errors.Is(err, unix.EAGAIN): // nobody is there any more, or there is no memory
 			p.lost()
-			return &tcpip.ErrClosedForSend{}
+			return &tcpip.ErrNoBufferSpace{}
 		}
 	}
 	return p.queue(pkt)
