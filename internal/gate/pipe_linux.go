@@ -29,8 +29,8 @@ const (
 // packet. Who is at the other end may stop to read, which makes nobody wait here; may
 // write what is no packet, which is lost; and may go, which over is told once.
 //
-// It is not fdbased, as on other links, since that takes the end of such a socket for
-// packets without bytes, and never rests.
+// It is not fdbased, as on other links, since that can take the end of such a socket for
+// packets without bytes, of which it reads on without resting, and cannot be stopped.
 type pipe struct {
 	file *os.File // known to the runtime's poller; Attach(nil) sets its deadline
 	conn syscall.RawConn

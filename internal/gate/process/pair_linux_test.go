@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -53,7 +54,8 @@ func TestAProcessServesAPair(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
+	stop := sync.OnceFunc(s.Close)
+	defer stop()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 
@@ -105,6 +107,7 @@ func TestAProcessServesAPair(t *testing.T) {
 	if hungUp(t, box) {
 		t.Error("the sentry's end is at an end while a copy of the gate's is held")
 	}
+	stop()
 	if err := gate.Close(); err != nil {
 		t.Fatal(err)
 	}
