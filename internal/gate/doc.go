@@ -1,12 +1,13 @@
 // Package gate answers for the whole internet of one sandbox. The sandbox's network
-// namespace holds one interface; its packets end in a user-space network stack that
-// runs in the keeper, outside of the sandbox. There is no route, no firewall and no
+// namespace, or its own user-space network stack, holds one interface; its packets end in
+// a user-space network stack that runs outside of the sandbox. There is no route, no firewall and no
 // proxy variable: what the policy does not allow does not exist.
 //
 // The way of a packet, and what each step refuses:
 //
 //	front     frames: only whole IPv4 and IPv6 packets of TCP, UDP and echo, from the
-//	          sandbox's own addresses; ARP and neighbour discovery for the gate alone
+//	          sandbox's own addresses; where the link has neighbours, ARP and neighbour
+//	          discovery for the gate alone
 //	dns       queries to the gate's own address: one question, asked outside only
 //	          when the policy allows the name; what comes back is pinned
 //	pins      which names an address was resolved from, for this sandbox, until when

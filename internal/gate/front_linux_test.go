@@ -34,7 +34,7 @@ type workbench struct {
 	end    func()
 }
 
-func newWorkbench(t testing.TB, p Policy) *workbench {
+func newWorkbench(t testing.TB, k kind, p Policy) *workbench {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -45,7 +45,7 @@ func newWorkbench(t testing.TB, p Policy) *workbench {
 	g.policy.Store(&p)
 	var wait func()
 	g.journal, wait = newJournal(g.now, func(e Event) { w.told = append(w.told, e) })
-	w.front = &front{gate: g, fd: pair[0]}
+	w.front = &front{gate: g, fd: pair[0], ethernet: k == veth}
 	w.Init(deaf{}, w.front)
 	w.Attach(&w.passed)
 	w.end = func() {
@@ -99,8 +99,12 @@ const (
 )
 
 func TestOnlyWholePacketsOfTheSandboxPass(t *testing.T) {
+	overBoth(t, testOnlyWholePacketsOfTheSandboxPass)
+}
+
+func testOnlyWholePacketsOfTheSandboxPass(t *testing.T, k kind) {
 	t.Parallel()
-	w := newWorkbench(t, denyAll{})
+	w := newWorkbench(t, k, denyAll{})
 	tcp := make([]byte, 20)
 	edit := func(b []byte, f func([]byte)) []byte { f(b); return b }
 	for what, x := range map[string]struct {
@@ -160,7 +164,7 @@ func TestOnlyWholePacketsOfTheSandboxPass(t *testing.T) {
 
 func TestTheGateIsTheOnlyNeighbour(t *testing.T) {
 	t.Parallel()
-	w := newWorkbench(t, policyFunc(func(r Request) Decision {
+	w := newWorkbench(t, veth, policyFunc(func(r Request) Decision {
 		if r.Proto == ICMP && r.Addr == netip.MustParseAddr("9.9.9.9") {
 			return Decision{Verdict: Allow}
 		}
@@ -213,6 +217,30 @@ func TestTheGateIsTheOnlyNeighbour(t *testing.T) {
 	}
 }
 
+// Where packets have no header of the link, there is nobody to be found; echo is answered.
+func TestAPairHasNoNeighbours(t *testing.T) {
+	t.Parallel()
+	w := newWorkbench(t, socket, denyAll{})
+	defer w.end()
+	gw := netip.MustParseAddr(g6).AsSlice()
+	solicitation := packet6(58, b6, "ff02::1:ff00:1", append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, gw...)...)
+	if r := w.frame(header.IPv6ProtocolNumber, solicitation); r != nil {
+		t.Errorf("% x", r)
+	}
+	request := append([]byte("\x00\x01\x08\x00\x06\x04\x00\x01"+link.BoxMAC+"\xc0\x00\x00\x02\x00\x00\x00\x00\x00\x00"), netip.MustParseAddr(g4).AsSlice()...)
+	ping := []byte{8, 0, 0xff, 0xff, 0, 1, 0, 1, 'x'}
+	if r := w.frame(header.IPv4ProtocolNumber, packet4(1, b4, g4, ping...)); len(r) != 29 || r[20] != 0 || sum(r[:20], 0) != 0 || sum(r[20:], 0) != 0 {
+		t.Errorf("% x", r)
+	}
+	ping[0] = 128
+	if r := w.frame(header.IPv6ProtocolNumber, packet6(58, b6, g6, ping...)); len(r) != 49 || r[40] != 129 {
+		t.Errorf("% x", r)
+	}
+	if before := w.gate.counts.frames.Load(); w.frame(header.IPv6ProtocolNumber, request) != nil || w.gate.counts.frames.Load() != before+1 {
+		t.Error("ARP is not lost")
+	}
+}
+
 func FuzzFrames(f *testing.F) {
 	f.Add(uint16(0x0800), packet4(6, b4, "1.1.1.1", make([]byte, 20)...))
 	f.Add(uint16(0x0800), packet4(1, b4, g4, 8, 0, 0, 0, 0, 0, 0, 0))
@@ -222,19 +250,29 @@ func FuzzFrames(f *testing.F) {
 		if len(b) > 1<<16 {
 			return
 		}
-		w := newWorkbench(t, policyFunc(func(Request) Decision { return Decision{Verdict: Allow} }))
-		defer w.end()
-		r := w.frame(tcpip.NetworkProtocolNumber(proto), b)
-		if r != nil && (len(r) > len(b)+14+40 || string(r[:12]) != link.BoxMAC+link.GateMAC) {
-			t.Fatalf("% x answers % x", r, b)
-		}
-		if r != nil && w.passed.packets > 0 {
-			t.Fatal("answered and passed on")
-		}
-		whole4 := proto == 0x0800 && len(b) >= 20 && (b[9] == 6 || b[9] == 17) && b[0] == 0x45 && string(b[12:16]) == string(link.Box4().AsSlice())
-		whole6 := proto == 0x86dd && len(b) >= 40 && (b[6] == 6 || b[6] == 17) && string(b[8:24]) == string(link.Box6().AsSlice())
-		if w.passed.packets > 0 && !whole4 && !whole6 {
-			t.Fatalf("% x passes", b)
+		for _, k := range []kind{veth, socket} {
+			fuzzFrame(t, k, proto, b)
 		}
 	})
+}
+
+func fuzzFrame(t *testing.T, k kind, proto uint16, b []byte) {
+	w := newWorkbench(t, k, policyFunc(func(Request) Decision { return Decision{Verdict: Allow} }))
+	defer w.end()
+	r := w.frame(tcpip.NetworkProtocolNumber(proto), b)
+	switch {
+	case r == nil:
+	case k == veth && (len(r) > len(b)+14+40 || string(r[:12]) != link.BoxMAC+link.GateMAC):
+		t.Fatalf("% x answers % x", r, b)
+	case k == socket && (len(r) > len(b) || r[0]>>4 != b[0]>>4):
+		t.Fatalf("% x answers % x", r, b)
+	}
+	if r != nil && w.passed.packets > 0 {
+		t.Fatal("answered and passed on")
+	}
+	whole4 := proto == 0x0800 && len(b) >= 20 && (b[9] == 6 || b[9] == 17) && b[0] == 0x45 && string(b[12:16]) == string(link.Box4().AsSlice())
+	whole6 := proto == 0x86dd && len(b) >= 40 && (b[6] == 6 || b[6] == 17) && string(b[8:24]) == string(link.Box6().AsSlice())
+	if w.passed.packets > 0 && !whole4 && !whole6 {
+		t.Fatalf("% x passes", b)
+	}
 }

@@ -158,7 +158,7 @@ type counts struct{ in, out, frames atomic.Int64 }
 // nothing new is let through; Close is needed in any case.
 func New(ctx context.Context, o Options) (*Gate, error) {
 	if o.FD == nil {
-		return nil, fault.New(fault.Invalid, "a gate needs the packet socket of its link")
+		return nil, fault.New(fault.Invalid, "a gate needs the socket of its link")
 	}
 	pair, err := link.IsPair(o.FD)
 	if err != nil {

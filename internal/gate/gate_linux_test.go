@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/gate/sentrytest"
 )
 
 // The suite runs as it is started; real root runs it a second time as an ordinary
@@ -79,7 +80,7 @@ type (
 func agent(k kind) int {
 	if k == socket {
 		var err error
-		if sandboxed, err = newSentry(3, link.BoxInterface()); err != nil {
+		if sandboxed, err = sentrytest.New(3, link.BoxInterface()); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}

@@ -29,8 +29,8 @@ const (
 // packet. Who is at the other end may stop to read, which makes nobody wait here; may
 // write what is no packet, which is lost; and may go, which over is told once.
 //
-// It is not fdbased, as on other links, since that takes the end of such a socket for
-// packets without bytes, and never rests.
+// It is not fdbased, as on other links, since that can take the end of such a socket for
+// packets without bytes, of which it reads on without resting, and cannot be stopped.
 type pipe struct {
 	file *os.File // known to the runtime's poller; Attach(nil) sets its deadline
 	conn syscall.RawConn
@@ -140,16 +140,17 @@ func (p *pipe) readAll(to stack.NetworkDispatcher) {
 
 var errNoPacket = errors.New("no packet")
 
-// read reads one packet. Without an error and without bytes, it was the last; errNoPacket
-// is one that has none, or more than there is room for. Descriptors that are sent with one
-// the kernel closes.
+// read reads one packet. Without an error and without bytes, there is no more;
+// errNoPacket is one that has none, or more than there is room for. What is behind one
+// without bytes, of who has gone meanwhile, is not read. Descriptors that are sent with a
+// packet the kernel closes, since nobody asks for them.
 func (p *pipe) read(b []byte) (n int, err error) {
 	var flags int
 	var gone bool
 	waited := p.conn.Read(func(fd uintptr) bool {
 		n, _, flags, _, err = unix.Recvmsg(int(fd), b, nil, unix.MSG_DONTWAIT)
 		gone = err == nil && n == 0 && hungUp(int(fd))
-		return err != unix.EAGAIN
+		return !errors.Is(err, unix.EAGAIN)
 	})
 	switch {
 	case waited != nil:
@@ -208,12 +209,12 @@ func (p *pipe) writePacket(pkt *stack.PacketBuffer) tcpip.Error {
 		if closed := p.conn.Control(func(fd uintptr) { err = send(fd, pkt) }); closed != nil {
 			return &tcpip.ErrClosedForSend{}
 		}
-		switch errno := unix.Errno(0); {
+		switch {
 		case err == nil:
 			return nil
-		case err != unix.EAGAIN && errors.As(err, &errno):
+		case !errors.Is(err, unix.EAGAIN): // nobody is there any more, or there is no memory
 			p.lost()
-			return tcpip.TranslateErrno(errno)
+			return &tcpip.ErrNoBufferSpace{}
 		}
 	}
 	return p.queue(pkt)
@@ -250,7 +251,7 @@ func (p *pipe) drain() {
 		var err error
 		waited := p.conn.Write(func(fd uintptr) bool {
 			err = send(fd, pkt)
-			return err != unix.EAGAIN
+			return !errors.Is(err, unix.EAGAIN)
 		})
 		if waited != nil || err != nil {
 			p.lost()

@@ -17,8 +17,9 @@ import (
 )
 
 // wire is a gate on one end of a socket, with a test in the place of the sandbox's
-// kernel on the other: no namespace is needed, and every byte is the test's.
-func wire(t testing.TB) (*Gate, int) {
+// kernel, or of its sentry, on the other: no namespace is needed, and every byte is the
+// test's.
+func wire(t testing.TB, k kind) (*Gate, int) {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -31,11 +32,11 @@ func wire(t testing.TB) (*Gate, int) {
 		names: map[string][]netip.Addr{"a.example": {netip.MustParseAddr("93.184.216.34")}},
 		ttl:   time.Minute,
 	}
-	g, err := New(t.Context(), Options{FD: os.NewFile(uintptr(pair[0]), "gate"), Policy: b, Lookup: b.lookup, Dial: func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+	g, err := newGate(t.Context(), Options{FD: os.NewFile(uintptr(pair[0]), "gate"), Policy: b, Lookup: b.lookup, Dial: func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 		here, there := net.Pipe()
 		there.Close()
 		return here, nil
-	}})
+	}}, k == veth)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,12 +66,15 @@ func FuzzPackets(f *testing.F) {
 	f.Add(byte(2), byte(2), uint16(53), []byte{1, 3, 3, 14}, []byte("early"))
 	f.Add(byte(3), byte(0), uint16(443), []byte{}, []byte("quic"))
 	f.Add(byte(4), byte(8), uint16(0), []byte{}, []byte("raw"))
-	g, fd := wire(f)
-	f.Cleanup(func() {
-		g.Close()
-		unix.Close(fd)
-	})
-	buf := make([]byte, 1<<17)
+	fds, buf := map[kind]int{}, make([]byte, 1<<17)
+	for _, k := range []kind{veth, socket} {
+		g, fd := wire(f, k)
+		f.Cleanup(func() {
+			g.Close()
+			unix.Close(fd)
+		})
+		fds[k] = fd
+	}
 	f.Fuzz(func(t *testing.T, kind, flags byte, port uint16, options, body []byte) {
 		if len(body) > 60000 {
 			return
@@ -96,30 +100,42 @@ func FuzzPackets(f *testing.F) {
 		if frame[0]>>4 == 4 {
 			binary.BigEndian.PutUint16(frame[10:], sum(frame[:20], 0))
 		}
-		kinds := map[byte]string{4: "\x08\x00", 6: "\x86\xdd"}
-		send := func(frame []byte) {
-			unix.Write(fd, append([]byte(link.GateMAC+link.BoxMAC+kinds[frame[0]>>4]), frame...)) // full: lost, as on any link
+		for k, fd := range fds {
+			survives(t, k, fd, frame, buf)
 		}
-		send(frame)
-		q := ask("a.example", typeA, false)
-		alive := packet4(17, b4, g4, append([]byte{0x9c, 0x41, 0, 53, 0, byte(8 + len(q)), 0, 0}, q...)...)
-		binary.BigEndian.PutUint16(alive[10:], sum(alive[:20], 0))
-		for range 100 {
-			send(alive)
-			fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-			if _, err := unix.Poll(fds, 1000); err != nil && err != unix.EINTR {
-				t.Fatal(err)
-			}
-			for {
-				n, err := unix.Read(fd, buf)
-				if err != nil {
-					break
-				}
-				if n > 42 && buf[12] == 8 && buf[23] == 17 && buf[36] == 0x9c && buf[37] == 0x41 {
-					return
-				}
-			}
-		}
-		t.Fatal("the gate does not answer any more")
 	})
+}
+
+// survives sends a packet to the gate at the other end of fd, and then queries until one
+// is answered.
+func survives(t *testing.T, k kind, fd int, packet, buf []byte) {
+	kinds, head := map[byte]string{4: "\x08\x00", 6: "\x86\xdd"}, 0
+	if k == veth {
+		head = 14
+	}
+	send := func(packet []byte) {
+		header := []byte(link.GateMAC + link.BoxMAC + kinds[packet[0]>>4])
+		unix.Write(fd, append(header[:head:head], packet...)) // full: lost, as on any link
+	}
+	send(packet)
+	q := ask("a.example", typeA, false)
+	alive := packet4(17, b4, g4, append([]byte{0x9c, 0x41, 0, 53, 0, byte(8 + len(q)), 0, 0}, q...)...)
+	binary.BigEndian.PutUint16(alive[10:], sum(alive[:20], 0))
+	for range 100 {
+		send(alive)
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		if _, err := unix.Poll(fds, 1000); err != nil && err != unix.EINTR {
+			t.Fatal(err)
+		}
+		for {
+			n, err := unix.Read(fd, buf)
+			if err != nil {
+				break
+			}
+			if b := buf[head:]; n > head+28 && b[0]>>4 == 4 && b[9] == 17 && b[22] == 0x9c && b[23] == 0x41 {
+				return
+			}
+		}
+	}
+	t.Fatalf("the gate does not answer any more over a %s", k)
 }

@@ -16,7 +16,8 @@ import (
 const Argv0 = "coppice-gate"
 
 // ConnFD is the descriptor that the process is given: a stream socket. One byte brings
-// the packet socket of link.Open; Requests and Replies follow, as JSON.
+// the packet socket of link.Open, or the gate's end of link.Pair; Requests and Replies
+// follow, as JSON.
 const ConnFD = 3
 
 // TouchFD is the descriptor by which the process tells of a token of a decoy: one byte or

@@ -126,8 +126,8 @@ func (p *Process) wait() {
 	}
 }
 
-// Begin makes the gate of the sandbox whose packets come out of packets: it keeps to
-// phases, looks for tokens of decoys, and tells the journal what happens. packets is not
+// Begin makes the gate of the sandbox whose packets come out of packets, the socket of a
+// link of either kind: it keeps to phases, looks for tokens of decoys, and tells the journal what happens. packets is not
 // closed. ca is Reply.CA.
 func (p *Process) Begin(packets *os.File, phases []plan.Phase, d Decoys) (ca []byte, err error) {
 	raw, err := p.conn.SyscallConn()

@@ -22,8 +22,9 @@ import (
 // When all copies of one end are closed, who reads the other finds its end. A gate tells
 // of that as of a link that failed, so a copy of box is to be held until the gate is
 // closed. The link of gVisor (fdbased, which reads with recvmmsg) takes the end for empty
-// packets, and asks for the next one without ever resting; so a copy of gate is to be
-// held for as long as the sandbox runs, whether the gate does or not.
+// packets unless it waits for one at that moment, and asks for the next one without ever
+// resting or being stopped; so a copy of gate is to be held for as long as the sandbox
+// runs, whether the gate does or not.
 func Pair() (box, gate *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

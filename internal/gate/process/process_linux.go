@@ -82,7 +82,7 @@ func nameProcess(name string) {
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(unsafe.StringData(name+"\x00"))), 0, 0, 0)
 }
 
-// receive waits for the packet socket; there is none when the keeper went away.
+// receive waits for the socket of the link; there is none when the keeper went away.
 func receive(conn *os.File) (packets *os.File, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

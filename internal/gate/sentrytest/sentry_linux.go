@@ -1,6 +1,8 @@
 //go:build linux && (amd64 || arm64)
 
-package gate
+// Package sentrytest is the network stack of a sandbox without a kernel of its own, for
+// tests: gVisor's, with the link, the protocols and the options that a sentry has.
+package sentrytest
 
 import (
 	"context"
@@ -9,7 +11,6 @@ import (
 	"net/netip"
 	"strings"
 	"syscall"
-	"testing"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -28,34 +29,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/gate/link"
 )
 
-// kind is one of the links that a gate can have.
-type kind string
+const nic = 1
 
-const (
-	veth   kind = "veth"   // the sandbox has a kernel's network stack
-	socket kind = "socket" // it has a sentry's
-)
+// Sentry is such a stack. Its methods may be called from any goroutine.
+type Sentry struct{ stack *stack.Stack }
 
-// overBoth runs a test over both links: what a gate does depends on neither.
-func overBoth(t *testing.T, test func(*testing.T, kind)) {
-	for _, k := range []kind{veth, socket} {
-		t.Run(string(k), func(t *testing.T) { test(t, k) })
-	}
-}
-
-// sentry is the network stack of a sandbox without a kernel of its own: gVisor's, with
-// the link, the protocols and the options that runsc/boot gives it.
-type sentry struct{ *stack.Stack }
-
-// sandboxed is the sentry of the agent, if it is inside of one.
-var sandboxed *sentry
-
-func newSentry(fd int, i link.Interface) (*sentry, error) {
-	s := &sentry{stack.New(stack.Options{
+// New makes a stack whose packets go to fd, an end of link.Pair, which stays the caller's
+// and has to stay open for as long as Close has not returned.
+func New(fd int, i link.Interface) (*Sentry, error) {
+	s := stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol, arp.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
 		HandleLocal:        true,
-	})}
+	})
 	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true)
 	s.SetTransportProtocolOption(tcp.ProtocolNumber, &sack)
 	s.SetTransportProtocolOption(tcp.ProtocolNumber, &moderate)
@@ -67,12 +53,12 @@ func newSentry(fd int, i link.Interface) (*sentry, error) {
 		return nil, err
 	}
 	if terr := s.CreateNICWithOptions(nic, eth0, stack.NICOptions{Name: i.Name, DeliverLinkPackets: true}); terr != nil {
-		return nil, stackError("make eth0", terr)
+		return nil, failed("make eth0", terr)
 	}
 	for _, p := range i.Addrs {
 		a := tcpip.ProtocolAddress{Protocol: netProto(p.Addr()), AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(p.Addr().AsSlice()), PrefixLen: p.Bits()}}
 		if terr := s.AddProtocolAddress(nic, a, stack.AddressProperties{}); terr != nil {
-			return nil, stackError("give eth0 its address", terr)
+			return nil, failed("give eth0 its address", terr)
 		}
 	}
 	var routes []tcpip.Route
@@ -84,11 +70,18 @@ func newSentry(fd int, i link.Interface) (*sentry, error) {
 		routes = append(routes, tcpip.Route{Destination: to, Gateway: tcpip.AddrFromSlice(gw.AsSlice()), NIC: nic})
 	}
 	s.SetRouteTable(routes)
-	return s, nil
+	return &Sentry{s}, nil
 }
 
-// dial is net.Dialer's DialContext, inside of the sentry.
-func (s *sentry) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+// Close ends the stack.
+func (s *Sentry) Close() {
+	s.stack.RemoveNIC(nic)
+	s.stack.Destroy()
+}
+
+// DialContext is that of a net.Dialer, inside of the sandbox. It knows "ip4:icmp" and
+// "ip6:ipv6-icmp", too.
+func (s *Sentry) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if strings.HasPrefix(network, "ip") {
 		host, port, err = addr, "0", nil
@@ -100,7 +93,7 @@ func (s *sentry) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := lookups().LookupNetIP(ctx, "ip", host)
+	addrs, err := s.Resolver().LookupNetIP(ctx, "ip", host)
 	if err != nil {
 		return nil, err
 	}
@@ -113,12 +106,12 @@ func (s *sentry) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return nil, err
 }
 
-func (s *sentry) dialAddr(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+func (s *Sentry) dialAddr(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 	full, proto := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(to.Addr().AsSlice()), Port: to.Port()}, netProto(to.Addr())
 	number := udp.ProtocolNumber
 	switch {
 	case strings.HasPrefix(network, "tcp"):
-		c, err := gonet.DialContextTCP(ctx, s.Stack, full, proto)
+		c, err := gonet.DialContextTCP(ctx, s.stack, full, proto)
 		if err != nil {
 			return nil, asKernel(err)
 		}
@@ -129,17 +122,17 @@ func (s *sentry) dialAddr(ctx context.Context, network string, to netip.AddrPort
 		number = icmp.ProtocolNumber6
 	}
 	var wq waiter.Queue
-	e, terr := s.NewEndpoint(number, proto, &wq)
+	e, terr := s.stack.NewEndpoint(number, proto, &wq)
 	if terr != nil {
-		return nil, stackError("make a socket", terr)
+		return nil, failed("make a socket", terr)
 	}
 	if terr := e.Connect(full); terr != nil {
-		return nil, stackError("connect", terr)
+		return nil, failed("connect", terr)
 	}
 	c := gonet.NewUDPConn(&wq, e)
 	// gonet does not wake up who reads when an error came, as a kernel does.
-	failed := waiter.NewFunctionEntry(waiter.EventErr, func(waiter.EventMask) { c.SetReadDeadline(time.Unix(1, 0)) })
-	wq.EventRegister(&failed)
+	woken := waiter.NewFunctionEntry(waiter.EventErr, func(waiter.EventMask) { c.SetReadDeadline(time.Unix(1, 0)) })
+	wq.EventRegister(&woken)
 	return datagrams{c, e}, nil
 }
 
@@ -166,25 +159,16 @@ func asKernel(err error) error {
 	return err
 }
 
-// dial is net.DialTimeout, wherever the agent is.
-func dial(network, addr string, patience time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	return dialContext(ctx, network, addr)
+// Resolver asks whom /etc/resolv.conf names, from inside.
+func (s *Sentry) Resolver() *net.Resolver {
+	return &net.Resolver{PreferGo: true, Dial: s.DialContext}
 }
 
-func dialContext(ctx context.Context, network, addr string) (net.Conn, error) {
-	if sandboxed != nil {
-		return sandboxed.dial(ctx, network, addr)
-	}
-	return (&net.Dialer{Timeout: patience, Resolver: lookups()}).DialContext(ctx, network, addr)
-}
+func failed(what string, terr tcpip.Error) error { return errors.New(what + ": " + terr.String()) }
 
-// lookups asks whom /etc/resolv.conf names.
-func lookups() *net.Resolver {
-	r := &net.Resolver{PreferGo: true}
-	if sandboxed != nil {
-		r.Dial = sandboxed.dial
+func netProto(a netip.Addr) tcpip.NetworkProtocolNumber {
+	if a.Is4() {
+		return header.IPv4ProtocolNumber
 	}
-	return r
+	return header.IPv6ProtocolNumber
 }

@@ -1,0 +1,321 @@
+//go:build linux && (amd64 || arm64)
+
+package gate
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"pgregory.net/rapid"
+
+	"github.com/coppice-dev/coppice/internal/gate/link"
+)
+
+// bed is a pipe without a gate: what it reads comes out of got, and other is the hostile
+// end.
+type bed struct {
+	*pipe
+	other *os.File
+	got   chan []byte
+	lost  chan struct{}
+	over  chan error
+}
+
+func (b *bed) DeliverNetworkPacket(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) {
+	b.got <- bytes.Clone(pkt.Data().AsRange().ToSlice())
+}
+func (b *bed) DeliverLinkPacket(tcpip.NetworkProtocolNumber, *stack.PacketBuffer) {}
+
+// fataler is what a test and a check of rapid have in common.
+type fataler interface {
+	Helper()
+	Fatal(...any)
+}
+
+// newBed makes one. queue is what the kernel may queue of what the pipe writes, in bytes;
+// 0 is what Pair gives.
+func newBed(t fataler, mtu, queue int) (b *bed, end func()) {
+	t.Helper()
+	box, gate, err := link.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if queue > 0 {
+		if err := unix.SetsockoptInt(int(gate.Fd()), unix.SOL_SOCKET, unix.SO_SNDBUF, queue); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b = &bed{other: box, got: make(chan []byte, 64), lost: make(chan struct{}, 1<<16), over: make(chan error, 2)}
+	p, file, err := newPipe(gate, mtu, func() { b.lost <- struct{}{} }, func(err error) { b.over <- err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.pipe = p
+	p.Attach(b)
+	return b, func() {
+		p.Attach(nil)
+		file.Close()
+		box.Close()
+	}
+}
+
+// write has the pipe write a packet.
+func (b *bed) write(data []byte) tcpip.Error {
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(data)})
+	defer pkt.DecRef()
+	var list stack.PacketBufferList
+	list.PushBack(pkt)
+	_, terr := b.WritePackets(list)
+	return terr
+}
+
+// What is a packet comes out as it was put in, in its order; the rest is counted. It is
+// the same whatever the sizes, and whatever comes with them.
+func TestPacketsComeOutAsTheyWerePutIn(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	rapid.Check(t, func(t *rapid.T) {
+		mtu := rapid.SampledFrom([]int{1500, shareable, link.PairMTU}).Draw(t, "mtu")
+		b, end := newBed(t, mtu, 0)
+		defer end()
+		var want [][]byte
+		lost := 0
+		sizes := rapid.OneOf(rapid.IntRange(0, 100), rapid.SampledFrom([]int{mtu - 1, mtu, mtu + 1, shareable - 1, shareable, 70000, 200000}))
+		for i, size := range rapid.SliceOfN(sizes, 1, 40).Draw(t, "sizes") {
+			data := bytes.Repeat([]byte{byte(i)}, size)
+			version := rapid.SampledFrom([]byte{4, 6, 4, 6, 0, 5, 15}).Draw(t, "version")
+			if size > 0 {
+				data[0] = version<<4 | 5
+			}
+			var rights []byte
+			if rapid.IntRange(0, 9).Draw(t, "descriptor") == 0 && size > 0 {
+				rights = unix.UnixRights(int(w.Fd()))
+			}
+			if err := unix.Sendmsg(int(b.other.Fd()), data, rights, nil, 0); err != nil {
+				t.Fatal(err)
+			}
+			if size > 0 && size <= mtu && (version == 4 || version == 6) {
+				want = append(want, data)
+			} else {
+				lost++
+			}
+		}
+		for i, data := range want {
+			if got := <-b.got; !bytes.Equal(got, data) {
+				t.Fatalf("packet %d has %d bytes and begins with % x", i, len(got), got[:min(4, len(got))])
+			}
+		}
+		for range lost {
+			<-b.lost
+		}
+		if err := unix.Shutdown(int(b.other.Fd()), unix.SHUT_WR); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-b.over; err != nil {
+			t.Fatal(err)
+		}
+		b.Wait()
+		if len(b.got)+len(b.lost) > 0 {
+			t.Fatalf("%d packets more, and %d that were lost", len(b.got), len(b.lost))
+		}
+	})
+	// No descriptor that was sent is held by anybody.
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := r.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Error("a descriptor that was sent is open")
+	}
+}
+
+// Who does not read makes nobody wait: what he is sent waits in its order, up to a bound,
+// and what is more is lost.
+func TestWhoDoesNotReadIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		b, end := newBed(t, link.PairMTU, 1<<16)
+		defer end()
+		var sent, taken []uint32
+		for round := range rapid.IntRange(1, 4).Draw(t, "rounds") {
+			size := rapid.SampledFrom([]int{20, 1500, 65000}).Draw(t, "size")
+			for i := range rapid.IntRange(1, 3000).Draw(t, "packets") {
+				id := uint32(round<<16 | i)
+				if b.write(binary.BigEndian.AppendUint32(make([]byte, 0, size), id)[:size]) == nil {
+					sent = append(sent, id)
+				}
+				b.mu.Lock()
+				weight := b.weight
+				b.mu.Unlock()
+				if weight > maxWaiting {
+					t.Fatalf("%d bytes wait", weight)
+				}
+			}
+			buf := make([]byte, 1<<17)
+			for range rapid.IntRange(0, 4000).Draw(t, "reads") {
+				if len(taken) == len(sent) {
+					break
+				}
+				n, err := b.other.Read(buf)
+				if err != nil || n < 4 {
+					t.Fatal(n, err)
+				}
+				taken = append(taken, binary.BigEndian.Uint32(buf))
+			}
+		}
+		for i, id := range taken {
+			if sent[i] != id {
+				t.Fatalf("packet %d is %x, and %x was sent", i, id, sent[i])
+			}
+		}
+	})
+}
+
+// The end of the other side is told once, and nobody goes on reading.
+func TestTheOtherEndGoes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		act  func(*bed) error
+		want []error
+	}{
+		"closes":                     {func(b *bed) error { return b.other.Close() }, []error{nil}},
+		"writes no more":             {func(b *bed) error { return unix.Shutdown(int(b.other.Fd()), unix.SHUT_WR) }, []error{nil}},
+		"closes with something left": {func(b *bed) error { b.write([]byte("unread")); return b.other.Close() }, []error{unix.ECONNRESET}},
+		"closes, and has not read for long": {func(b *bed) error {
+			for b.write(make([]byte, 60000)) == nil {
+			}
+			return b.other.Close()
+		}, []error{nil, unix.ECONNRESET}}, // who writes may be told of it first
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, end := newBed(t, link.PairMTU, 0)
+			if err := c.act(b); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-b.over; !slices.Contains(c.want, err) {
+				t.Errorf("%v", err)
+			}
+			b.Wait() // who reads and who writes are gone, by themselves
+			if name != "writes no more" {
+				if terr := b.write([]byte("late")); terr == nil {
+					t.Error("it is written to")
+				}
+			}
+			end()
+			if len(b.over) > 0 {
+				t.Error("it is told twice")
+			}
+		})
+	}
+}
+
+// A gate at a pair whose other end does what it likes goes on, and can be closed.
+func TestAGateWithAHostilePair(t *testing.T) {
+	t.Parallel()
+	t.Run("that does not read", func(t *testing.T) {
+		t.Parallel()
+		g, fd := wire(t, socket)
+		defer unix.Close(fd)
+		q := ask("a.example", typeA, false)
+		query := packet4(17, b4, g4, append([]byte{0x9c, 0x41, 0, 53, 0, byte(8 + len(q)), 0, 0}, q...)...)
+		ping := packet4(1, b4, g4, append([]byte{8, 0, 0, 0}, make([]byte, 4000)...)...)
+		for _, p := range [][]byte{query, ping} {
+			binary.BigEndian.PutUint16(p[10:], sum(p[:20], 0))
+		}
+		for range 5000 {
+			for _, p := range [][]byte{query, ping, packet4(6, b4, "93.184.216.34", segment(80, 1, 0, 2, nil, nil)...)} {
+				fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+				if _, err := unix.Poll(fds, 60000); err != nil && err != unix.EINTR || fds[0].Revents == 0 {
+					t.Fatal("the gate does not read any more", err)
+				}
+				if err := unix.Sendmsg(fd, p, nil, nil, unix.MSG_DONTWAIT); err != nil && err != unix.EAGAIN {
+					t.Fatal(err)
+				}
+			}
+		}
+		if lost := g.Stats().Frames; lost == 0 {
+			t.Error("more is kept than there is room for")
+		}
+		survives(t, socket, fd, ping, make([]byte, 1<<17))
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("that goes", func(t *testing.T) {
+		t.Parallel()
+		s, g, box := bare(t)
+		box.Close()
+		s.denied(t, "", "link failed, so that nothing passes: ")
+		g.link.Wait()
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("from other addresses", func(t *testing.T) {
+		t.Parallel()
+		s, g, box := bare(t)
+		defer box.Close()
+		defer g.Close()
+		for _, p := range [][]byte{packet4(17, "10.0.0.1", "1.1.1.1", make([]byte, 8)...), packet6(6, "fe80::1", "2606::1", make([]byte, 20)...)} {
+			if _, err := box.Write(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, to := range []string{"1.1.1.1", "2606::1"} {
+			s.wait(t, "a foreign source", func(e Event) bool {
+				return e.Kind == KindDeny && e.Addr == netip.MustParseAddr(to) && e.Reason == "the packet has another source address than the sandbox's"
+			})
+		}
+	})
+}
+
+// bare is a gate that denies everything, at a pair of which the test has the other end.
+func bare(t *testing.T) (*sandbox, *Gate, *os.File) {
+	t.Helper()
+	s := &sandbox{told: make(chan struct{}, 1)}
+	box, gate, err := link.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := New(t.Context(), Options{FD: gate, Report: s.report})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, g, box
+}
+
+// What is no end of a link is refused.
+func TestOnlyLinksAreTaken(t *testing.T) {
+	t.Parallel()
+	null, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(stream[1])
+	for _, f := range []*os.File{null, os.NewFile(uintptr(stream[0]), "stream")} {
+		if g, err := New(t.Context(), Options{FD: f}); err == nil {
+			t.Errorf("%s is taken", f.Name())
+			g.Close()
+		}
+		if f.Close() == nil {
+			t.Errorf("%s is not closed", f.Name())
+		}
+	}
+}
