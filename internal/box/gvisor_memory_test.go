@@ -1,0 +1,123 @@
+//go:build linux && (amd64 || arm64) && !cgo
+
+package box_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/box/boxtest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+var gvisorTier = boxtest.Tier{Name: plan.TierGvisor, Config: gvisorConfig}
+
+// save takes a memory image of a box.
+func save(t *testing.T, b *boxtest.Box) string {
+	t.Helper()
+	dir := filepath.Join(filepath.Dir(b.Config.RunDir), "image")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	f, err := b.Freeze(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Save(ctx, dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// copyOf starts a box that goes on where an image was taken, over the same files.
+func copyOf(t *testing.T, b *boxtest.Box, image, name string) *boxtest.Box {
+	t.Helper()
+	return gvisorTier.Start(t, func(c *plan.Config) {
+		c.Image, c.Name, c.ID = image, name, name
+		c.Spec.Skeleton = b.Config.Spec.Skeleton
+		for i := range c.Spec.Overlays { // what was written is a layer of both
+			o := &c.Spec.Overlays[i]
+			o.Lowers = append([]string{b.Config.Spec.Overlays[i].Upper}, o.Lowers...)
+		}
+	})
+}
+
+// TestGvisorResumes takes an image of a box with a command that waits for its input, and
+// gives both it and the copy of it something to say.
+func TestGvisorResumes(t *testing.T) {
+	t.Parallel()
+	b := gvisorTier.Start(t)
+	script := "n=0; while read line; do n=$((n+1)); echo $n $line $(hostname); done; echo end"
+	s := b.Open(t, wire.ExecRequest{ID: "counter", Cmd: []string{"sh", "-c", script}, Stdin: true, Keep: true})
+	boxtest.WaitStarted(t, s)
+	boxtest.Send(t, s, wire.FrameStdin, []byte("one\n"))
+	boxtest.WaitOutput(t, s, "1 one test\n")
+	if r := b.Sh(t, "echo kept > /tmp/file; cp /proc/sys/kernel/random/uuid /root/uuid"); r.Exit.Code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	image := save(t, b)
+	boxtest.Send(t, s, wire.FrameStdin, []byte("two\n"))
+	boxtest.WaitOutput(t, s, "2 two test\n")
+
+	c := copyOf(t, b, image, "fork")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	steps, err := c.Reseal(ctx, box.Reseal{Seed: bytes.Repeat([]byte{7}, 32)})
+	if err != nil {
+		t.Fatalf("%v, after %+v", err, steps)
+	}
+	if err := c.Release(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if r := c.Sh(t, "hostname; cat /tmp/file; echo $COPPICE_SANDBOX"); r.Stdout != "fork\nkept\nfork\n" {
+		t.Errorf("the copy: %+v", r)
+	}
+	z, err := c.Reattach(ctx, "counter", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	_ = z.SetDeadline(time.Now().Add(20 * time.Second))
+	boxtest.WaitStarted(t, z)
+	boxtest.Send(t, z, wire.FrameStdin, []byte("again\n"))
+	boxtest.WaitOutput(t, z, "2 again fork\n")
+	boxtest.Send(t, z, wire.FrameStdinEOF, nil)
+	boxtest.WaitOutput(t, z, "end\n")
+	boxtest.Send(t, s, wire.FrameStdin, []byte("three\n"))
+	boxtest.WaitOutput(t, s, "3 three test\n")
+}
+
+// TestGvisorImageOfOther refuses an image that is none.
+func TestGvisorImageOfOther(t *testing.T) {
+	t.Parallel()
+	c := gvisorConfig(t)
+	c.Image = t.TempDir()
+	for _, name := range box.ImageFiles {
+		if err := os.WriteFile(filepath.Join(c.Image, name), []byte(strings.Repeat("x", 8192)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	b, _, err := box.Start(ctx, c)
+	if err == nil {
+		_ = b.Stop(ctx, 0)
+		t.Fatal("it has started")
+	}
+	if !fault.Is(err, fault.Unsupported) || !strings.Contains(fault.HintOf(err), "--files-only") {
+		t.Errorf("%v, hint %q", err, fault.HintOf(err))
+	}
+}
