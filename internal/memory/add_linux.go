@@ -2,7 +2,6 @@ package memory
 
 import (
 	"context"
-	"errors"
 
 	"golang.org/x/sys/unix"
 
@@ -38,7 +37,7 @@ func (s *Store) Add(ctx context.Context, dir string, facts Facts) (_ Image, err 
 	defer a.close()
 	img, err := a.run(ctx)
 	if err != nil {
-		return Image{}, s.noRoom(fault.Wrap(err, "store a memory image"), a.need)
+		return Image{}, fault.Wrap(s.noRoom(err, a.need), "store a memory image")
 	}
 	return img, nil
 }
@@ -49,7 +48,7 @@ type adding struct {
 	in      intake
 	pages   int // the file of pages, open
 	digests []digest
-	need    int64 // bytes that are written, to tell when there is no room
+	need    int64 // bytes that are to be written, as far as is known
 
 	m     manifest
 	added int64
@@ -94,6 +93,11 @@ func (a *adding) run(ctx context.Context) (_ Image, err error) {
 func (a *adding) read(ctx context.Context) (err error) {
 	s := a.s
 	var size int64
+	for _, name := range imageFiles {
+		if st, err := lstatAt(a.in.fd, name); err == nil {
+			a.need += st.Size
+		}
+	}
 	if a.pages, size, err = s.own(ctx, a.in, pagesName, maxPages*pageSize); err != nil {
 		return err
 	}
@@ -130,7 +134,6 @@ func (a *adding) putSmalls(ctx context.Context, u *undo.Stack) error {
 		if err != nil {
 			return fault.Wrap(err, "read %s", name)
 		}
-		a.need += size
 		f, added, isNew, err := a.s.putSmall(b)
 		if isNew {
 			u.Push(func() error { return remove(a.s.fs, a.s.blobs, f.sum.String()) })
@@ -200,7 +203,7 @@ func (a *adding) announce(id ID, isNew bool) Image {
 	e.used = s.tick
 	s.entries[id] = e
 	s.mu.Unlock()
-	s.evict()
+	s.evict(s.options.CacheBytes)
 	return img
 }
 
@@ -214,21 +217,4 @@ func (a *adding) count() {
 			a.s.live[a.m.packs[r.pack-1]].live.add(r.first, r.count)
 		}
 	}
-}
-
-// noRoom says how much room was needed where err is that there is none.
-func (s *Store) noRoom(err error, need int64) error {
-	if !fault.Is(err, fault.NoSpace) {
-		return err
-	}
-	free := "unknown"
-	var st unix.Statfs_t
-	if unix.Fstatfs(s.top, &st) == nil {
-		free = mebibytes(int64(st.Bavail) * st.Bsize)
-	}
-	var e *fault.Error
-	if errors.As(err, &e) {
-		_ = e.WithHint("it needs %s in %s, where %s is free: make room there, or drop snapshots with coppice gc", mebibytes(need), s.dir, free)
-	}
-	return err
 }

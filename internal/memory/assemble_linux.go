@@ -34,14 +34,7 @@ func (s *Store) assemble(ctx context.Context, id ID, m *manifest) (err error) {
 			return err
 		}
 	}
-	if isPack, err := s.isPack(m); err != nil {
-		return err
-	} else if isPack {
-		err = s.sharePages(ctx, dir, id, m)
-	} else {
-		err = s.gatherPages(ctx, dir, m)
-	}
-	if err != nil {
+	if err := s.putPages(ctx, dir, id, m); err != nil {
 		return err
 	}
 	if err := s.fs.Rename(s.tmp, name, s.cache, string(id)); err != nil {
@@ -50,6 +43,18 @@ func (s *Store) assemble(ctx context.Context, id ID, m *manifest) (err error) {
 	u.Release()
 	_ = s.setChecked(dir, imageFiles...) // else it is hashed again
 	return nil
+}
+
+// putPages makes the file of an image's pages in a directory.
+func (s *Store) putPages(ctx context.Context, dir int, id ID, m *manifest) error {
+	whole, err := s.isPack(m)
+	switch {
+	case err != nil:
+		return err
+	case whole:
+		return s.sharePages(ctx, dir, id, m)
+	}
+	return s.gatherPages(ctx, dir, m)
 }
 
 // isPack says whether the pages of an image are, byte for byte, the file of a pack.

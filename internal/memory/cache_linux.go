@@ -3,34 +3,75 @@ package memory
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// account notes what the files of an image take of the cache. The caller holds
-// busy.
+// account notes what the files of an image take of the cache, unless it is known.
+// The caller holds busy.
 func (s *Store) account(id ID, e *entry) {
+	s.mu.Lock()
+	known := e.bytes > 0
+	s.mu.Unlock()
+	if known {
+		return
+	}
 	n := usage(s.cache, string(id), false)
 	s.mu.Lock()
 	e.bytes = n
 	s.mu.Unlock()
 }
 
-// evict drops cached files until they are within their limit, those first that
+// makeRoom drops what can be made again where the disk has less than need free.
+func (s *Store) makeRoom(need int64) {
+	const spare = 16 << 20 // for what the file system itself needs
+	if free, ok := s.free(); ok && free < need+spare {
+		s.evict(0)
+	}
+}
+
+// free is how many bytes of the disk can be used.
+func (s *Store) free() (int64, bool) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(s.top, &st); err != nil {
+		return 0, false
+	}
+	return int64(st.Bavail) * st.Bsize, true
+}
+
+// noRoom says how much room was needed, where err is that there is none.
+func (s *Store) noRoom(err error, need int64) error {
+	if !fault.Is(err, fault.NoSpace) {
+		return err
+	}
+	free := "an unknown part of it"
+	if n, ok := s.free(); ok {
+		free = mebibytes(n)
+	}
+	return fault.New(fault.NoSpace, "there is no room for %s in %s, where %s is free", mebibytes(need), s.dir, free).
+		WithHint("make room there, or drop snapshots: coppice gc").Because(err)
+}
+
+func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+
+// evict drops cached files until they take no more than limit, those first that
 // were not used for longest. Those that are held stay.
-func (s *Store) evict() {
+func (s *Store) evict(limit int64) {
 	for {
-		id, e := s.victim()
+		id, e := s.victim(limit)
 		if e == nil {
 			return
 		}
-		_ = s.uncache(id) // swept when the store is opened
+		_ = s.uncache(id) // what stays is counted again when it is used
 		e.busy.free()
 	}
 }
 
 // victim takes the image whose cached files are to go next, with its busy, or nil.
-func (s *Store) victim() (ID, *entry) {
+func (s *Store) victim(limit int64) (ID, *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var total int64
@@ -42,7 +83,7 @@ func (s *Store) victim() (ID, *entry) {
 			id, oldest = i, e
 		}
 	}
-	if total <= s.options.CacheBytes || oldest == nil || !oldest.busy.try() {
+	if total <= limit || oldest == nil || !oldest.busy.try() {
 		return "", nil
 	}
 	oldest.bytes = 0

@@ -57,7 +57,7 @@ func (s *Store) letGo(e *entry) {
 	s.mu.Lock()
 	e.held--
 	s.mu.Unlock()
-	s.evict()
+	s.evict(s.options.CacheBytes)
 }
 
 // present makes sure that the files of an image are in the cache and right.
@@ -67,7 +67,11 @@ func (s *Store) present(ctx context.Context, id ID, e *entry) error {
 	}
 	defer e.busy.free()
 	there, err := s.stillRight(ctx, id)
-	if there || err != nil {
+	if there {
+		s.account(id, e)
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	m, err := s.manifest(id)
@@ -77,12 +81,14 @@ func (s *Store) present(ctx context.Context, id ID, e *entry) error {
 	if err := s.uncache(id); err != nil {
 		return err
 	}
+	_, zero := m.pages()
+	need := e.image.Size - zero*pageSize
+	s.makeRoom(need)
 	if err := s.assemble(ctx, id, m); err != nil {
-		_, zero := m.pages()
-		return s.noRoom(err, e.image.Size-zero*pageSize)
+		return s.noRoom(err, need)
 	}
 	s.account(id, e)
-	s.evict()
+	s.evict(s.options.CacheBytes)
 	return nil
 }
 

@@ -67,7 +67,9 @@ func (s *Store) own(ctx context.Context, in intake, name string, most int64) (fd
 	case st.Size > most:
 		err = fault.New(fault.Unsupported, "%s has %d bytes; %d is the limit", name, st.Size, most)
 	case st.Nlink == 1 && unwritten(fd):
-		return fd, st.Size, nil
+		if err = s.fs.Chmod(fd, 0o600); err == nil {
+			return fd, st.Size, nil
+		}
 	default:
 		err = s.copyFile(ctx, in, name, fd, st.Size)
 	}
@@ -75,8 +77,10 @@ func (s *Store) own(ctx context.Context, in intake, name string, most int64) (fd
 	if err != nil {
 		return -1, 0, err
 	}
-	fd, err = openAt(in.fd, name, &st)
-	return fd, st.Size, err
+	if fd, err = openAt(in.fd, name, &st); err != nil {
+		return -1, 0, err
+	}
+	return fd, st.Size, nil
 }
 
 // unwritten says whether nobody has the file open, or mapped, for writing: only

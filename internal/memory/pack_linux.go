@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -166,6 +165,7 @@ func wrongPage(id digest, page uint32) *fault.Error {
 // the runs into the manifest.
 func (a *adding) putPack(ctx context.Context, l layout, u *undo.Stack) error {
 	a.m.packs, a.m.runs = l.packs, l.runs
+	a.need -= int64(len(a.digests)) * pageSize // it is there, or is not needed
 	k := slices.Index(l.packs, digest{})
 	if k < 0 {
 		return nil
@@ -179,6 +179,7 @@ func (a *adding) putPack(ctx context.Context, l layout, u *undo.Stack) error {
 		a.need += int64(len(l.fresh)) * pageSize
 	}
 	a.need += int64(len(digests) * len(digest{}))
+	a.s.makeRoom(a.need)
 	h := header{made: time.Now().UnixNano(), pages: uint32(len(digests))}
 	_, _ = rand.Read(h.nonce[:]) // never fails: the program ends instead
 	b, id := encodeIndex(h, digests)
@@ -286,5 +287,3 @@ func (s *Store) punch(ctx context.Context, dir int, keep pageSet, pages uint32) 
 	}
 	return err
 }
-
-func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }

@@ -123,7 +123,7 @@ func (s *Store) loadCache() error {
 			return err
 		}
 	}
-	s.evict()
+	s.evict(s.options.CacheBytes)
 	return nil
 }
 
