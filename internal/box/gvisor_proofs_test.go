@@ -195,7 +195,7 @@ var proofs = []proof{
 			defer cancel()
 			x, err := b.Wait(ctx, "program")
 			if err != nil || x.Code != 0 {
-				t.Errorf("make: %+v, %v", x, err)
+				t.Fatalf("make: %+v, %v", x, err)
 			}
 			want(t, b, "ar t all.a | wc -l", "24")
 		},

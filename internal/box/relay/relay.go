@@ -133,6 +133,9 @@ func (r *Relay) write(kind frameType, s *stream, body []byte) {
 	if s == nil || f.stream != 0 {
 		r.put(f)
 	}
+	if kind == frameData {
+		s.wrote(len(body))
+	}
 }
 
 // put writes a frame; r.writing is held.
