@@ -585,7 +585,7 @@ func (k *keeper) stopAll(grace time.Duration) error {
 	}
 	if err := k.resume(); err != nil { // nobody heeds a signal while it stands still
 		k.endNow()
-		return nil //nolint:nilerr // it has ended all the same
+		return nil // it has ended all the same
 	}
 	if n, err := k.count(); err != nil || n == 0 {
 		k.endNow()

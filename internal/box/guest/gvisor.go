@@ -23,8 +23,6 @@ import (
 // finishRoot puts the files of ours where they belong. What it mounts, it mounts in the
 // sandbox's own kernel.
 func finishRoot(g plan.Guest) (weak []plan.Item, err error) {
-	unix.Umask(0)
-	defer unix.Umask(0o022)
 	if err := fillRun(g); err != nil {
 		return nil, err
 	}
@@ -51,7 +49,7 @@ func ignoreSignals() {
 			all = append(all, sig)
 		}
 	}
-	signal.Notify(make(chan os.Signal), all...)
+	signal.Notify(make(chan os.Signal, 1), all...)
 }
 
 // confineInner is the end of confine where the host's kernel sees no call of the sandbox:

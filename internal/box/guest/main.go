@@ -83,7 +83,8 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return nil, fault.Wrap(err, "make init unreadable")
 	}
-	if g.Tier == plan.TierGvisor {
+	switch g.Tier {
+	case plan.TierGvisor:
 		d.pid1 = true
 		if weak, err = finishRoot(g); err != nil {
 			return nil, err
@@ -94,7 +95,7 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 			}
 		}
 		ignoreSignals()
-	} else if g.Tier == plan.TierWorkspace {
+	case plan.TierWorkspace:
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 			return nil, fault.Wrap(err, "become the parent of orphans")
 		}
@@ -102,7 +103,7 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 		// What a daemon that was started by nohup(1) ignores, its commands do not:
 		// a signal with a handler is back at its default after execve(2).
 		signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT)
-	} else {
+	default:
 		d.pid1 = true
 		want := 1 + g.Shared
 		for _, more := range []bool{g.Self, g.Tell} {

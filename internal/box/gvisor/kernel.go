@@ -4,6 +4,7 @@ package gvisor
 
 import (
 	"encoding/json"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -90,8 +91,7 @@ func (k *kernel) call(method string, arg any) error {
 	if err != nil {
 		return fault.Wrap(err, "reach the sandbox's kernel")
 	}
-	defer conn.Close()
-	return conn.Call(method, arg, nil)
+	return errors.Join(conn.Call(method, arg, nil), conn.Close())
 }
 
 // begin starts PID 1.

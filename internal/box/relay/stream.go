@@ -91,12 +91,12 @@ func (s *stream) receive(buf []byte) (n int, err error) {
 		s.taking.Lock()
 		defer s.taking.Unlock()
 		for {
-			if n, err = unix.Read(int(fd), buf); err != unix.EINTR {
+			if n, err = unix.Read(int(fd), buf); !errors.Is(err, unix.EINTR) {
 				break
 			}
 		}
 		s.read += int64(max(n, 0))
-		return err != unix.EAGAIN
+		return !errors.Is(err, unix.EAGAIN)
 	})
 	switch {
 	case e != nil:
