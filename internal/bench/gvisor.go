@@ -24,16 +24,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// gvisor measures what a kernel of the sandbox's own costs, and what only such a one can
-// do: to keep memory, go back to it, and fork it. Beside it are tier process and plain
+// gvisor measures what a kernel of the sandbox's own costs, beside tier process and plain
 // processes.
 func (b *bench) gvisor(scale int) error {
-	steps := []func(int) error{b.gvisorStart, b.gvisorWork, b.gvisorIdle}
-	for _, step := range steps {
+	for _, step := range []func(int) error{b.gvisorStart, b.gvisorWork, b.gvisorIdle} {
 		if err := step(scale); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// images measures what only such a kernel can do: keep memory, go back to it, and fork it.
+func (b *bench) images(scale int) error {
 	for _, mb := range []int{5, 50, 500} {
 		if err := b.gvisorMemory(mb, max(2, 10/scale)); err != nil {
 			return fmt.Errorf("%d MB: %w", mb, err)
@@ -164,7 +167,7 @@ func (b *bench) gvisorIdle(int) error {
 // state is a program that holds so many MB and answers.
 const state = `
 import os, sys
-data = bytearray(os.urandom(1 << 20) * %d)
+data = bytearray(os.urandom(%d << 20))
 print("ready", flush=True)
 for line in sys.stdin: print("answer", len(data), line, flush=True)
 `
