@@ -29,7 +29,7 @@ func groupCounts(b *Box, limit string) bool {
 
 // limited are the rows of limits that are not of memory and tasks.
 var limited = []check{
-	{"a limit of time", process, func(t *testing.T, tier Tier) {
+	{"a limit of time", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, func(c *plan.Config) { c.Limits.TimeMS = 500 })
 		if b.Enforced.State("time") != plan.On {
 			t.Errorf("%+v", b.Enforced)
@@ -60,7 +60,7 @@ var limited = []check{
 			}
 		}
 	}},
-	{"a limit of output", process, func(t *testing.T, tier Tier) {
+	{"a limit of output", walled, func(t *testing.T, tier Tier) {
 		const most = 100_000
 		b := tier.Start(t, func(c *plan.Config) { c.Limits.Output = most })
 		if b.Enforced.State("output") != plan.On {
@@ -98,7 +98,7 @@ var limited = []check{
 			t.Errorf("afterwards: %d bytes, %+v", len(r.Stdout), r.Exit)
 		}
 	}},
-	{"a limit of open files", process, func(t *testing.T, tier Tier) {
+	{"a limit of open files", walled, func(t *testing.T, tier Tier) {
 		const most = 20
 		state := "grep -E '^(Sig|Shd|Cap|Seccomp|NoNew|Uid|Gid|Groups)' /proc/self/status; readlink /proc/self/fd/0; ps -o pid= -o sid= -o pgid= -p $$ | awk '{print $1==$2, $1==$3}'"
 		free := tier.Start(t).Sh(t, state).Stdout
@@ -147,7 +147,7 @@ var limited = []check{
 			}
 		}
 	}},
-	{"a limit of processors", process, func(t *testing.T, tier Tier) {
+	{"a limit of processors", walled, func(t *testing.T, tier Tier) {
 		change := func(c *plan.Config) { c.Limits.MilliCPUs = 200 }
 		if err := box.CanLimitCPU(tier.Config(t).Caller.Root); err != nil {
 			c := tier.Config(t)
@@ -179,7 +179,7 @@ var limited = []check{
 			t.Error(err)
 		}
 	}},
-	{"that a limit was come to is told", process, func(t *testing.T, tier Tier) {
+	{"that a limit was come to is told", walled, func(t *testing.T, tier Tier) {
 		if raceDetector {
 			t.Skip("needs plain-build: init, with the race detector, is larger than the limit")
 		}
@@ -207,7 +207,7 @@ var limited = []check{
 			b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "kill -KILL -1"}})
 		}
 	}},
-	{"a strong box is whole, or does not begin", process, func(t *testing.T, tier Tier) {
+	{"a strong box is whole, or does not begin", walled, func(t *testing.T, tier Tier) {
 		for about, change := range map[string]func(*plan.Config){
 			"plain":                   func(*plan.Config) {},
 			"limits":                  func(c *plan.Config) { c.Limits = plan.Limits{TimeMS: 1000, Output: 1 << 20, Files: 100} },
