@@ -509,6 +509,8 @@ type Inside struct {
 	// Dir is open with O_PATH; nil in tier workspace, which mounts nothing.
 	Dir  *os.File
 	User InsideUser
+	// Unseen are the directories whose files lie in memory of the box, and are not in Dir.
+	Unseen []string
 
 	conn net.Conn
 }
@@ -526,6 +528,7 @@ type InsideUser struct {
 type insideReply struct {
 	User   InsideUser `json:"user"`
 	Rooted bool       `json:"rooted,omitempty"` // a descriptor follows
+	Unseen []string   `json:"unseen,omitempty"`
 }
 
 // OpenRoot gives the live root without stopping anybody. The box lives at least
@@ -547,7 +550,7 @@ func (b *Box) OpenRoot(ctx context.Context) (in *Inside, err error) {
 		}
 		return nil, err
 	}
-	in = &Inside{User: r.User, conn: conn}
+	in = &Inside{User: r.User, Unseen: r.Unseen, conn: conn}
 	if !r.Rooted {
 		return in, nil
 	}

@@ -297,6 +297,9 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 	if r.Err != nil {
 		return (*failure)(r.Err).fault()
 	}
+	if c.Tier == plan.TierGvisor {
+		k.decoys.settle()
+	}
 	k.enforced = enforced
 	for _, w := range r.Weak {
 		k.enforced.Items = slices.DeleteFunc(k.enforced.Items, func(i plan.Item) bool { return i.Name == w.Name })

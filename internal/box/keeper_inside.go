@@ -30,6 +30,9 @@ func insideUser(c plan.Config, u plan.User, f plan.Facts) (InsideUser, error) {
 // has done with it.
 func (k *keeper) showInside(conn *net.UnixConn) error {
 	r := insideReply{User: k.user, Rooted: k.config.Tier != plan.TierWorkspace}
+	if k.config.Tier == plan.TierGvisor {
+		r.Unseen = guest.InMemory(!k.config.KeepTmp)
+	}
 	fd := -1
 	if r.Rooted {
 		var err error

@@ -157,7 +157,7 @@ func (r *Root) emptyBelow(ctx context.Context, d *dir, name string) error {
 // replaced, a directory only when it is empty. Links in the last place are moved,
 // and replaced, themselves.
 func (r *Root) Move(from, to string) error {
-	if err := valid(to); err != nil {
+	if err := r.valid(to); err != nil {
 		return err
 	}
 	return r.do("move", from, func() error {

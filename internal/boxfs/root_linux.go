@@ -30,6 +30,9 @@ type Options struct {
 	// Decoys are those of Fixed, without links, that are not there for a Root: what is on
 	// their file system is neither opened nor listed.
 	Decoys []string
+	// Unseen are directories, without links, that lie in the sandbox's own memory: what they
+	// hold cannot be reached from outside, and Dir has empty file systems there.
+	Unseen []string
 	// Limits bound what one call does; the zero value is DefaultLimits.
 	Limits Limits
 }
@@ -59,6 +62,8 @@ type Root struct {
 	kernels map[uint64]bool // devices of file systems that are the kernel's
 	held    map[inode]bool  // directories that lead to Options.Fixed
 	decoys  map[uint64]bool // devices of Options.Decoys
+	unseen  []string        // Options.Unseen
+	covers  map[uint64]bool // devices of what is mounted there
 }
 
 // New makes a Root. After an error opt.Dir is still the caller's.
@@ -70,7 +75,7 @@ func New(opt Options) (*Root, error) {
 	if opt.Renames == nil {
 		opt.Renames = new(sync.Mutex)
 	}
-	r := &Root{dir: opt.Dir, fd: int(opt.Dir.Fd()), user: opt.User, actor: a, renames: opt.Renames, limits: opt.Limits.or(DefaultLimits), kernels: map[uint64]bool{}}
+	r := &Root{dir: opt.Dir, fd: int(opt.Dir.Fd()), user: opt.User, actor: a, renames: opt.Renames, limits: opt.Limits.or(DefaultLimits), kernels: map[uint64]bool{}, unseen: opt.Unseen, covers: map[uint64]bool{}}
 	var st unix.Stat_t
 	if err := unix.Fstat(r.fd, &st); err != nil {
 		return nil, fault.Wrap(err, "look at the root")
@@ -89,7 +94,10 @@ func New(opt Options) (*Root, error) {
 	if err := r.findDecoys(opt.Decoys); err != nil {
 		return nil, fault.Wrap(err, "look for decoys")
 	}
-	return r, fault.Wrap(r.findKernels(), "look for the kernel's file systems")
+	if err := r.findMounted(r.covers, opt.Unseen); err != nil {
+		return nil, fault.Wrap(err, "look for what is not seen")
+	}
+	return r, fault.Wrap(r.findMounted(r.kernels, kernelPlaces), "look for the kernel's file systems")
 }
 
 func (l Limits) or(d Limits) Limits {
@@ -111,10 +119,14 @@ func (l Limits) or(d Limits) Limits {
 // Close lets go of the root. What was opened by it stays open.
 func (r *Root) Close() error { return r.dir.Close() }
 
-// findKernels remembers what is mounted at the places of the kernel, some of which
-// is of the same kind as what is mounted at /tmp. Processes inside cannot move it.
-func (r *Root) findKernels() error {
-	for _, name := range []string{"proc", "sys", "dev", "dev/pts", "dev/shm", "dev/mqueue"} {
+// kernelPlaces are where the kernel's file systems are mounted, some of which are of the
+// same kind as what is mounted at /tmp.
+var kernelPlaces = []string{"/proc", "/sys", "/dev", "/dev/pts", "/dev/shm", "/dev/mqueue"}
+
+// findMounted remembers what is mounted at places that processes inside cannot move.
+func (r *Root) findMounted(devs map[uint64]bool, places []string) error {
+	for _, name := range places {
+		name = strings.TrimLeft(name, "/")
 		var st unix.Stat_t
 		fd, err := openat2(r.fd, name, unix.O_PATH|unix.O_NOFOLLOW, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_SYMLINKS)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES) {
@@ -129,7 +141,7 @@ func (r *Root) findKernels() error {
 			return err
 		}
 		if st.Dev != r.dev {
-			r.kernels[st.Dev] = true
+			devs[st.Dev] = true
 		}
 	}
 	return nil
@@ -155,6 +167,9 @@ func (r *Root) admit(fd int) error {
 	if r.decoys[st.Dev] {
 		return unix.ENOENT
 	}
+	if r.covers[st.Dev] {
+		return errUnseen("it lies")
+	}
 	if r.kernels[st.Dev] {
 		return errKernel
 	}
@@ -167,6 +182,24 @@ func (r *Root) admit(fd int) error {
 	}
 	if fs.Type != r.kind && !ordinary[fs.Type] {
 		return errKernel
+	}
+	return nil
+}
+
+// errUnseen is the refusal of what cannot be reached from outside.
+func errUnseen(what string) error {
+	return fault.New(fault.Unsupported, "%s in the sandbox's own memory, which is not reached from outside", what).
+		WithHint("use a command in it: coppice exec NAME -- cat, ls or tee; or another directory")
+}
+
+// seen refuses a path in Options.Unseen. One that leads there by a link is refused by admit
+// where something is opened, and else not found.
+func (r *Root) seen(p string) error {
+	p = path.Clean("/" + p)
+	for _, at := range r.unseen {
+		if p == at || strings.HasPrefix(p, at+"/") {
+			return errUnseen(strconv.Quote(p) + " is")
+		}
 	}
 	return nil
 }
@@ -284,8 +317,8 @@ func splitPath(p string) (dir, name string, err error) {
 	return dir, name, nil
 }
 
-// valid refuses what cannot be a path.
-func valid(p string) error {
+// valid refuses what cannot be a path, or not one that is reached.
+func (r *Root) valid(p string) error {
 	switch {
 	case p == "":
 		return fault.New(fault.Invalid, "no path was given").WithHint("give one, such as /src/main.go; / is the root directory")
@@ -294,7 +327,7 @@ func valid(p string) error {
 	case len(p) > 1<<20:
 		return fault.New(fault.Invalid, "a path of %d bytes", len(p)).WithHint("a path may have %d", 1<<20)
 	}
-	return nil
+	return r.seen(p)
 }
 
 // errIs gives an error of the system the kind and the words that fit.
@@ -340,7 +373,7 @@ func errIs(err error, format string, args ...any) error {
 
 // do runs one operation on p as the user.
 func (r *Root) do(verb, p string, fn func() error) error {
-	if err := valid(p); err != nil {
+	if err := r.valid(p); err != nil {
 		return err
 	}
 	return errIs(r.actor.act(fn), "%s %q", verb, p)

@@ -35,7 +35,7 @@ const (
 //
 // After an error, what was unpacked before it stays.
 func (r *Root) TarFrom(ctx context.Context, p string, src io.Reader) (wire.UnpackResult, error) {
-	if err := valid(p); err != nil {
+	if err := r.valid(p); err != nil {
 		return wire.UnpackResult{}, err
 	}
 	plain, done, err := archive.Open(ctx, src, archive.Limits{Bytes: r.limits.Bytes, Window: maxWindow})

@@ -26,7 +26,7 @@ const watched = unix.IN_CREATE | unix.IN_CLOSE_WRITE | unix.IN_DELETE | unix.IN_
 // much happens at once, or there are more directories than Limits.Watches, an event
 // says so. Links are followed at p alone.
 func (r *Root) Watch(ctx context.Context, p string, recursive bool, yield func(wire.FileEvent) error) error {
-	if err := valid(p); err != nil {
+	if err := r.valid(p); err != nil {
 		return err
 	}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)

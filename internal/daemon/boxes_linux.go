@@ -156,7 +156,7 @@ func (b liveBox) OpenRoot(ctx context.Context) (*engine.InsideRoot, error) {
 		return nil, err
 	}
 	u := in.User
-	out := &engine.InsideRoot{Dir: in.Dir, Close: in.Close, User: boxfs.User{UID: u.UID, GID: u.GID, Groups: u.Groups}}
+	out := &engine.InsideRoot{Dir: in.Dir, Unseen: in.Unseen, Close: in.Close, User: boxfs.User{UID: u.UID, GID: u.GID, Groups: u.Groups}}
 	for _, m := range u.UIDs {
 		out.User.UIDs = append(out.User.UIDs, boxfs.IDMap(m))
 	}

@@ -164,9 +164,11 @@ type Box interface {
 type InsideRoot struct {
 	// Dir has the box's own mounts; nil when it is no mount, but the plain tree of
 	// its driver.
-	Dir   *os.File
-	User  boxfs.User   // who commands run as
-	Close func() error // lets go of all but Dir
+	Dir  *os.File
+	User boxfs.User // who commands run as
+	// Unseen are directories whose files lie in memory of the box, and not in Dir.
+	Unseen []string
+	Close  func() error // lets go of all but Dir
 }
 
 // Frozen is a box whose processes stand still.

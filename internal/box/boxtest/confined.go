@@ -15,7 +15,7 @@ import (
 
 // confined are the rows for tiers that confine.
 var confined = []check{
-	{"everything can be killed but init", process, func(t *testing.T, tier Tier) {
+	{"everything can be killed but init", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		for range 5 {
 			b.Sh(t, "kill -9 -1; kill -9 1; kill -STOP 1")
@@ -24,7 +24,7 @@ var confined = []check{
 			}
 		}
 	}},
-	{"init bears made signals", process, func(t *testing.T, tier Tier) {
+	{"init bears made signals", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		if r := b.Sh(t, "command -v python3"); r.Exit.Code != 0 {
 			t.Skip("needs python3: to make system calls")
@@ -46,16 +46,20 @@ for tid in list(map(int, os.listdir("/proc/1/task"))):
 			t.Fatalf("%+v", r)
 		}
 	}},
-	{"init is closed", process, func(t *testing.T, tier Tier) {
+	{"init is closed", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
+		links := "/proc/1/fd/* /proc/1/ns/*"
+		if tier.Name == plan.TierGvisor { // all processes have the same namespaces, of their own kernel
+			links = "/proc/1/fd/*"
+		}
 		r := b.Sh(t, `for f in mem maps environ fd/0 fd/3 exe cwd/etc root/etc; do
 			if head -c 1 /proc/1/$f >/dev/null 2>&1 || ls /proc/1/$f/ >/dev/null 2>&1; then echo "open $f"; fi; done
-			for t in /proc/1/task/*; do head -c 1 $t/mem 2>/dev/null && echo open $t; done; readlink /proc/1/fd/* /proc/1/ns/*`)
+			for t in /proc/1/task/*; do head -c 1 $t/mem 2>/dev/null && echo open $t; done; readlink `+links)
 		if r.Stdout != "" {
 			t.Errorf("%q", r.Stdout)
 		}
 	}},
-	{"host name and process numbers are its own", process, func(t *testing.T, tier Tier) {
+	{"host name and process numbers are its own", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, func(c *plan.Config) { c.Hostname = "wood" })
 		if r := b.Sh(t, "hostname; cat /proc/1/comm"); !strings.HasPrefix(r.Stdout, "wood\n") {
 			t.Errorf("%+v", r)
@@ -64,7 +68,7 @@ for tid in list(map(int, os.listdir("/proc/1/task"))):
 			t.Errorf("%s processes are seen", r.Stdout)
 		}
 	}},
-	{"users", process, func(t *testing.T, tier Tier) {
+	{"users", walled, func(t *testing.T, tier Tier) {
 		for _, c := range []struct{ user, want string }{
 			{plan.UserRoot, "0:0:root:/root"},
 			{"daemon", "1:1:daemon:/usr/sbin"},
@@ -88,7 +92,7 @@ for tid in list(map(int, os.listdir("/proc/1/task"))):
 			t.Errorf("me: %+v", r)
 		}
 	}},
-	{"privileges are gone", process, func(t *testing.T, tier Tier) {
+	{"privileges are gone", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		r := b.Sh(t, "cat /proc/self/status")
 		for _, want := range []string{"NoNewPrivs:\t1", "Seccomp:\t2", "CapBnd:\t00000000a80405fb", "CapInh:\t0000000000000000", "CapAmb:\t0000000000000000"} {
@@ -125,7 +129,7 @@ for tid in list(map(int, os.listdir("/proc/1/task"))):
 			}
 		}
 	}},
-	{"a fork bomb ends at its limit", process, func(t *testing.T, tier Tier) {
+	{"a fork bomb ends at its limit", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, func(c *plan.Config) { c.Limits.Pids = 300 })
 		if b.Enforced.State("pids") == plan.Off {
 			t.Skip("needs pids-limit: nothing here enforces one")
@@ -142,7 +146,7 @@ for tid in list(map(int, os.listdir("/proc/1/task"))):
 			t.Error(err)
 		}
 	}},
-	{"a memory limit", process, func(t *testing.T, tier Tier) {
+	{"a memory limit", walled, func(t *testing.T, tier Tier) {
 		if raceDetector {
 			t.Skip("needs plain-build: init, with the race detector, is larger than the limit")
 		}

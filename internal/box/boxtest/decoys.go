@@ -93,7 +93,7 @@ var openings = []struct{ name, sh string }{
 }
 
 var decoys = []check{
-	{"a decoy is a file that stays as it is", process, func(t *testing.T, tier Tier) {
+	{"a decoy is a file that stays as it is", walled, func(t *testing.T, tier Tier) {
 		paths := []string{"/home/p/.netrc", "/home/p/.config/gh/hosts.yml", "/home/p/vendor/f", "/opt.key"}
 		b := tier.Start(t, func(c *plan.Config) { decoyed(t, c, paths...) })
 		if s := b.Enforced.State("decoys"); s != plan.On {
@@ -106,7 +106,7 @@ var decoys = []check{
 			if !strings.Contains(r.Stdout, want) || !strings.Contains(r.Stdout, "token of "+p+"\n") {
 				t.Errorf("want %q in %+v", want, r)
 			}
-			if tried := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", changes, "sh", p}}); strings.Contains(tried.Stdout, "succeeded") {
+			if tried := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", changes, "sh", p}}); len(tier.succeeded(tried)) > 0 {
 				t.Errorf("%s: %+v", p, tried)
 			}
 		}
@@ -117,7 +117,7 @@ var decoys = []check{
 			t.Errorf("beside them: %+v", r)
 		}
 	}},
-	{"a decoy is not there for what reads from outside", process, func(t *testing.T, tier Tier) {
+	{"a decoy is not there for what reads from outside", walled, func(t *testing.T, tier Tier) {
 		const at = "/home/p/.config/gh/hosts.yml"
 		b := tier.Start(t, func(c *plan.Config) { decoyed(t, c, at, "/home/p/.netrc") })
 		if r := b.Sh(t, "ln -s .netrc /home/p/link; ln -s / /home/p/top"); r.Exit.Code != 0 {
@@ -160,7 +160,7 @@ var decoys = []check{
 			t.Errorf("from outside something was opened: %+v", evs)
 		}
 	}},
-	{"opening a decoy is told, in whatever way", process, func(t *testing.T, tier Tier) {
+	{"opening a decoy is told, in whatever way", walled, func(t *testing.T, tier Tier) {
 		var paths []string
 		for i := range openings {
 			paths = append(paths, fmt.Sprintf("/home/p/way%d/key", i))
@@ -180,7 +180,7 @@ var decoys = []check{
 			t.Errorf("%d processes, %v", n, err)
 		}
 	}},
-	{"looking at a decoy is no opening", process, func(t *testing.T, tier Tier) {
+	{"looking at a decoy is no opening", walled, func(t *testing.T, tier Tier) {
 		const quiet, other = "/home/p/.netrc", "/home/p/other"
 		b := tier.Start(t, func(c *plan.Config) { decoyed(t, c, quiet, other) })
 		for _, sh := range []string{"stat " + quiet, "ls -la /home/p", "test -r " + quiet, "find /home/p -size +1", "ln " + quiet + " /home/p/hard 2>/dev/null || true", "readlink -f " + quiet} {
@@ -196,7 +196,7 @@ var decoys = []check{
 			t.Errorf("%+v", evs)
 		}
 	}},
-	{"what was opened as the box ended is told", process, func(t *testing.T, tier Tier) {
+	{"what was opened as the box ended is told", walled, func(t *testing.T, tier Tier) {
 		const at = "/home/p/.netrc"
 		b := tier.Start(t, func(c *plan.Config) { decoyed(t, c, at, "/home/p/b") })
 		if r := b.Sh(t, "i=0; while [ $i -lt 200 ]; do : <"+at+"; : </home/p/b; i=$((i+1)); done"); r.Exit.Code != 0 {
@@ -211,12 +211,16 @@ var decoys = []check{
 		for _, ev := range evs {
 			sum[ev.Decoy] += max(ev.Count, 1)
 		}
-		// Those that follow each other of one file may be one for the kernel.
+		// Those that follow each other of one file may be one for the kernel; in tier gvisor all
+		// openings may be.
+		if tier.Name == plan.TierGvisor && err == nil && sum[at] > 0 && sum["/home/p/b"] > 0 {
+			return
+		}
 		if err != nil || sum[at] != 200 || sum["/home/p/b"] != 200 {
 			t.Errorf("%v, %v: %+v", sum, err, evs)
 		}
 	}},
-	{"a touched decoy stops the box where that is asked for", process, func(t *testing.T, tier Tier) {
+	{"a touched decoy stops the box where that is asked for", walled, func(t *testing.T, tier Tier) {
 		const at = "/home/p/.netrc"
 		b := tier.Start(t, func(c *plan.Config) {
 			decoyed(t, c, at)
@@ -241,7 +245,7 @@ var decoys = []check{
 			t.Errorf("afterwards: %v", err)
 		}
 	}},
-	{"what cannot be told stops the box", process, func(t *testing.T, tier Tier) {
+	{"what cannot be told stops the box", walled, func(t *testing.T, tier Tier) {
 		const at = "/home/p/.netrc"
 		b := tier.Start(t, func(c *plan.Config) { decoyed(t, c, at) })
 		if err := errors.Join(os.RemoveAll(b.Config.Journal), os.WriteFile(b.Config.Journal, nil, 0o600)); err != nil {
@@ -252,7 +256,7 @@ var decoys = []check{
 		}
 		<-b.Gone()
 	}},
-	{"a decoy leaves nothing in the file system", process, func(t *testing.T, tier Tier) {
+	{"a decoy leaves nothing in the file system", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, func(c *plan.Config) { decoyed(t, c, "/home/p/lone") })
 		if r := b.Sh(t, "cat /home/p/lone && df --output=target,fstype /home/p/lone; cat /proc/self/mountinfo"); !strings.Contains(r.Stdout, "token of") || strings.Contains(r.Stdout, "decoy") || strings.Contains(r.Stdout, b.Config.RunDir) {
 			t.Errorf("%+v", r)

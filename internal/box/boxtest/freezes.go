@@ -19,7 +19,8 @@ import (
 )
 
 var (
-	process = []string{plan.TierProcess, plan.TierSupervised} // with walls
+	walled  = []string{plan.TierProcess, plan.TierSupervised, plan.TierGvisor}
+	process = []string{plan.TierProcess, plan.TierSupervised} // walled, and the host's kernel answers what is called inside: filters and a listener see it
 	hosts   = []string{plan.TierProcess, plan.TierWorkspace}  // that can have the host's network
 )
 
@@ -40,11 +41,15 @@ var freezes = []check{
 	{"nothing is written while frozen", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		f := b.outside(t)
-		script := fmt.Sprintf(`i=0; while [ $i -lt 300 ]; do (while :; do echo x >> %s; [ $((i%%10)) = 0 ] || sleep 1; done) & i=$((i+1)); done; wait`, f.inside)
+		many := 300
+		if tier.Name == plan.TierGvisor { // where to begin a process takes ten times as long
+			many = 40
+		}
+		script := fmt.Sprintf(`i=0; while [ $i -lt %d ]; do (while :; do echo x >> %s; [ $((i%%10)) = 0 ] || sleep 1; done) & i=$((i+1)); done; wait`, many, f.inside)
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", script}})
 		WaitStarted(t, s)
 		for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(10 * time.Millisecond) {
-			if n, err := b.Procs(t.Context()); err != nil || n > 300 {
+			if n, err := b.Procs(t.Context()); err != nil || n > many {
 				break
 			}
 		}
@@ -61,7 +66,7 @@ var freezes = []check{
 			if before.Size() != after.Size() {
 				t.Errorf("it grew from %d to %d", before.Size(), after.Size())
 			}
-			if z.Procs() < 100 {
+			if z.Procs() < many/3 {
 				t.Errorf("%d processes", z.Procs())
 			}
 			if err := z.Thaw(); err != nil {
@@ -117,7 +122,7 @@ var freezes = []check{
 	}},
 	{"what was stopped before stays stopped", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
-		r := b.Sh(t, "sleep 30 >/dev/null 2>&1 & kill -STOP $!; while ! grep -q \") T \" /proc/$!/stat; do :; done; echo $!")
+		r := b.Sh(t, "setsid sleep 30 >/dev/null 2>&1 & while [ $(cut -d' ' -f6 /proc/$!/stat) != $! ]; do :; done; kill -STOP $!; while ! grep -q \") T \" /proc/$!/stat; do :; done; echo $!")
 		pid := strings.TrimSpace(r.Stdout)
 		f, err := b.Freeze(t.Context())
 		if err != nil {
@@ -197,7 +202,10 @@ print("removed", flush=True); sys.stdin.read()
 		}
 		want := []string{f.inside + "\xff\n", path.Dir(f.inside) + strings.Repeat("/"+strings.Repeat("d", 250), 17) + "/deep"}
 		slices.Sort(want)
-		if got := suspects(); !slices.Equal(got.Paths, want) || len(got.Inodes) != len(want) || !got.Since.IsZero() {
+		if tier.Name == plan.TierGvisor { // its kernel does not say what of a mapping can be written: any file
+			want = nil
+		}
+		if got := suspects(); !slices.Equal(got.Paths, want) || len(got.Inodes) != len(want) || got.Since.IsZero() != (want != nil) {
 			t.Errorf("%d paths and %d inodes are suspect, since %v; want these paths and no others: %q", len(got.Paths), len(got.Inodes), got.Since, want)
 		}
 		Send(t, s, wire.FrameStdin, []byte("\n"))

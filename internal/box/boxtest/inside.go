@@ -17,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/boxfs"
+	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 // inside opens the root as processes see it, in tier workspace the tree.
@@ -45,12 +46,52 @@ func (b *Box) inside(t testing.TB) *boxfs.Root {
 	for _, m := range in.User.GIDs {
 		u.GIDs = append(u.GIDs, boxfs.IDMap(m))
 	}
-	r, err := boxfs.New(boxfs.Options{Dir: dir, User: u, Fixed: b.Config.Access.Fixed(), Decoys: b.decoyPaths()})
+	r, err := boxfs.New(boxfs.Options{Dir: dir, User: u, Fixed: b.Config.Access.Fixed(), Decoys: b.decoyPaths(), Unseen: in.Unseen})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.Close() })
 	return r
+}
+
+// unseen demands that what lies in memory of the box is refused from outside.
+func unseen(t *testing.T, b *Box, r *boxfs.Root) {
+	t.Helper()
+	if x := b.Sh(t, "echo x >/tmp/in; ln -s /tmp /home/way; echo x >/home/from"); x.Exit.Code != 0 {
+		t.Fatalf("%+v", x)
+	}
+	read := func(p string) func() error {
+		return func() error { _, err := r.ReadFile(p); return err }
+	}
+	write := func(p string) func() error {
+		return func() error {
+			_, err := r.WriteFile(t.Context(), p, strings.NewReader("x"), writeOptions(0o644))
+			return err
+		}
+	}
+	for about, do := range map[string]func() error{
+		"read":              read("/tmp/in"),
+		"read in /run":      read("/run/lock"),
+		"read in another":   read("//tmp/../tmp/none"),
+		"write":             write("/tmp/out"),
+		"write by a link":   write("/home/way/out"),
+		"list":              func() error { _, err := r.List(t.Context(), "/tmp", -1); return err },
+		"list by a link":    func() error { _, err := r.List(t.Context(), "/home/way/", -1); return err },
+		"make":              func() error { return r.Mkdir("/tmp/dir", 0o755, true) },
+		"remove":            func() error { return r.Remove(t.Context(), "/tmp/in", false) },
+		"move there":        func() error { return r.Move("/home/from", "/tmp/to") },
+		"move there by way": func() error { return r.Move("/home/from", "/home/way/to") },
+		"move from there":   func() error { return r.Move("/tmp/in", "/home/to") },
+		"pack":              func() error { return r.TarTo(t.Context(), "/tmp", io.Discard) },
+		"unpack":            func() error { _, err := r.TarFrom(t.Context(), "/tmp", archived(t, "f")); return err },
+	} {
+		if err := do(); !fault.Is(err, fault.Unsupported) || !strings.Contains(fault.HintOf(err), "coppice exec") {
+			t.Errorf("%s: %v (%s)", about, err, fault.HintOf(err))
+		}
+	}
+	if x := b.Sh(t, "ls -A /tmp; cat /home/from"); x.Stdout != "in\nx\n" {
+		t.Errorf("%+v", x)
+	}
 }
 
 func writeOptions(mode uint32) wire.WriteOptions { return wire.WriteOptions{Mode: &mode} }
@@ -70,7 +111,11 @@ var insides = []check{
 			dir = "/files"
 		}
 		dirs := []string{dir}
-		if tier.Name != plan.TierWorkspace {
+		switch tier.Name {
+		case plan.TierWorkspace:
+		case plan.TierGvisor: // there it is in the box's own memory
+			unseen(t, b, r)
+		default:
 			dirs = append(dirs, "/tmp") // a mount of the box's own
 		}
 		for _, d := range dirs {
@@ -104,7 +149,7 @@ var insides = []check{
 			}
 		}
 	}},
-	{"what is no file of the sandbox is refused from outside", process, func(t *testing.T, tier Tier) {
+	{"what is no file of the sandbox is refused from outside", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		r := b.inside(t)
 		b.Sh(t, "ln -s /proc/1/root /tmp/r; ln -s /proc/self/fd/0 /tmp/fd; mkfifo /tmp/fifo; ln -s ../../../../../../../../var/tmp /tmp/up")

@@ -276,7 +276,7 @@ var looks = []check{
 			end()
 		}
 	}},
-	{"ports of a network of its own", process, func(t *testing.T, tier Tier) {
+	{"ports of a network of its own", walled, func(t *testing.T, tier Tier) {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -355,7 +355,8 @@ time.sleep(1000)
 			}
 			open = append(open, c)
 		}
-		if len(open) == 10 {
+		// In tier gvisor who comes to a full queue is answered by a cookie, and waits connected.
+		if len(open) == 10 && tier.Name != plan.TierGvisor {
 			t.Error("its queue is never full")
 		}
 		// Init is not kept from anything meanwhile.

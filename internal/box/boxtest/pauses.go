@@ -12,9 +12,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// walled are the tiers whose processes can be made to stand still.
-var walled = []string{plan.TierProcess, plan.TierSupervised, plan.TierGvisor}
-
 var pauses = []check{
 	{"a pause lasts until it is ended", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)

@@ -94,7 +94,7 @@ var traces = []check{
 	}},
 	{"a workspace starts where programs are to be seen", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, traced)
-		if state := b.Enforced.State("programs"); (state == plan.On) != (tier.Name != plan.TierWorkspace) {
+		if state := b.Enforced.State("programs"); (state == plan.On) != slices.Contains(process, tier.Name) {
 			t.Errorf("programs are %q", state)
 		}
 	}},

@@ -3,11 +3,14 @@
 package guest
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/signal"
 	"path"
+	"slices"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -23,6 +26,9 @@ import (
 // finishRoot puts the files of ours where they belong. What it mounts, it mounts in the
 // sandbox's own kernel.
 func finishRoot(g plan.Guest) (weak []plan.Item, err error) {
+	if err := keepPlaces(g.Fixed); err != nil {
+		return nil, err
+	}
 	if err := fillRun(g); err != nil {
 		return nil, err
 	}
@@ -35,6 +41,57 @@ func finishRoot(g plan.Guest) (weak []plan.Item, err error) {
 		}
 	}
 	return mountTrust(g)
+}
+
+// keptAt is where what keepPlaces mounts lies, out of reach.
+const keptAt = "/run/coppice-kept"
+
+// keepPlaces makes the places of mounts, and the directories above them, mount points of
+// the sandbox's own kernel. The host's spares a directory with a mount for those alone who
+// are in the namespace of that mount, and gVisor's processes are in others: for them a
+// rename would take it away with all that lies in it, and an unlink take the mount off.
+// They are that in a copy of the root which nobody can reach, so that in the root itself
+// nothing is another file system than what is beside it.
+func keepPlaces(fixed []string) error {
+	done := map[string]bool{}
+	for _, p := range fixed {
+		if _, err := os.Lstat(p); errors.Is(err, os.ErrNotExist) {
+			continue // nothing was mounted there
+		} else if err != nil {
+			return fault.Wrap(err, "look at %s", p)
+		}
+		if len(done) == 0 {
+			if err := os.Mkdir(keptAt, 0o700); err != nil {
+				return fault.Wrap(err, "make %s", keptAt)
+			}
+			if err := unix.Mount("/", keptAt, "", unix.MS_BIND, ""); err != nil {
+				return fault.Wrap(err, "copy the root")
+			}
+			done["/"] = true
+		}
+		for _, at := range leading(p) {
+			if done[at] {
+				continue
+			}
+			if err := unix.Mount(keptAt+at, keptAt+at, "", unix.MS_BIND, ""); err != nil {
+				return fault.Wrap(err, "keep %s in its place", at)
+			}
+			done[at] = true
+		}
+	}
+	if len(done) == 0 {
+		return nil
+	}
+	return fault.Wrap(unix.Mount("tmpfs", keptAt, "tmpfs", plain|unix.MS_RDONLY, "mode=0"), "cover %s", keptAt)
+}
+
+// leading lists the directories above a clean path, the highest first, and the path.
+func leading(p string) (all []string) {
+	for ; p != "/"; p = path.Dir(p) {
+		all = append(all, p)
+	}
+	slices.Reverse(all)
+	return all
 }
 
 // ignoreSignals has init ignore what can be sent to it but SIGURG, which the Go scheduler
@@ -52,13 +109,38 @@ func ignoreSignals() {
 	signal.Notify(make(chan os.Signal, 1), all...)
 }
 
-// confineInner is the end of confine where the host's kernel sees no call of the sandbox:
-// what filters keep from it in other tiers is not there. What is left to them is what
-// gVisor leaves open: that init is signalled by name; and with one mapped id the calls that
-// would need more succeed and do nothing, which nothing remembers here.
+// confineInner is the end of confine where the host's kernel sees no call of the sandbox.
+// The sandbox's own has the filter of other tiers, so that programs find the same, and one
+// against what gVisor leaves open: that init is signalled, by its number or that of a
+// thread; and with one mapped id the calls that would need more succeed and do nothing,
+// which nothing remembers here.
+//
+// BUG(threads): a thread of init that is made later can be signalled by its number. So
+// init has more of them from the beginning than it needs.
 func (l *launcher) confineInner() error {
-	_, err := seccomp.Install(seccomp.Inner(l.guest.Emulate), 0)
-	return fault.Wrap(err, "install the filter that guards init")
+	makeThreads(ownThreads)
+	threads, err := ownTasks()
+	if err != nil {
+		return fault.Wrap(err, "list init's threads")
+	}
+	if _, err := seccomp.Install(seccomp.Inner(threads, l.guest.Emulate), 0); err != nil {
+		return fault.Wrap(err, "install the filter that guards init")
+	}
+	_, err = seccomp.Install(seccomp.Hardening(seccomp.Options{Netlink: l.guest.Netlink}), 0)
+	return fault.Wrap(err, "install the hardening filter")
+}
+
+// ownTasks are the numbers of our threads.
+func ownTasks() (all []uint32, err error) {
+	dir, err := os.ReadDir("/proc/self/task")
+	for _, d := range dir {
+		n, err := strconv.ParseUint(d.Name(), 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, uint32(n))
+	}
+	return all, err
 }
 
 // listenSelf listens at the sandbox's own socket, and passes on whoever connects.

@@ -33,14 +33,13 @@ var ImageFiles = [...]string{"checkpoint.img", "pages_meta.img", "pages.img"}
 // worldDevices are what a program in Go opens.
 var worldDevices = []string{"null", "zero", "urandom"}
 
-// inMemoryAlone are the places of the sandbox that its own kernel keeps, so that what the
-// files have there is not seen.
-func inMemoryAlone(g plan.Guest) []string {
-	places := []string{"proc", "dev", "sys", "run"}
-	if g.Tmp {
-		places = append(places, "tmp")
+// InMemory are the places of the sandbox that hold files which its own kernel keeps, so that
+// what the live root has there is not seen inside; tmp says that /tmp is one.
+func InMemory(tmp bool) []string {
+	if tmp {
+		return []string{"/run", "/tmp"}
 	}
-	return places
+	return []string{"/run"}
 }
 
 // MakeWorld makes that root, as makeRoot makes the sandbox's in other tiers: trees are the
@@ -118,10 +117,10 @@ func fillWorld(g plan.Guest, host int, trees []int) error {
 	if err := unix.Mount(WorldBox, WorldView, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fault.Wrap(err, "show the sandbox's files")
 	}
-	for _, name := range inMemoryAlone(g) {
-		err := unix.Mount("tmpfs", WorldView+"/"+name, "tmpfs", plain|unix.MS_RDONLY, "size=0,nr_inodes=1")
+	for _, at := range append([]string{"/proc", "/dev", "/sys"}, InMemory(g.Tmp)...) {
+		err := unix.Mount("tmpfs", WorldView+at, "tmpfs", plain|unix.MS_RDONLY, "size=0,nr_inodes=1")
 		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return fault.Wrap(err, "cover %s", name)
+			return fault.Wrap(err, "cover %s", at)
 		}
 	}
 	for i, fd := range trees[2 : 2+g.Shared] {

@@ -33,6 +33,11 @@ func Main() int {
 }
 
 func run() error {
+	// What packages of this binary have opened as they were initialised is none of a
+	// command's: gVisor's has a pipe (fsimpl/gofer, host_named_pipe.go).
+	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("mark descriptors: %w", err)
+	}
 	in, out, err := takePipes()
 	if err != nil {
 		return err

@@ -256,6 +256,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 		g.Loopback, g.Netlink = true, true
 	}
 	if own {
+		g.Fixed = c.Access.Fixed()
 		gvisor(add)
 	} else if f.Landlock >= 6 {
 		g.Landlock = true
@@ -295,7 +296,9 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 func gvisor(add func(name, state, detail string)) {
 	add("kernel", On, "gVisor's, in user space: no system call of the sandbox reaches the host's kernel")
 	add("renames", Weak, "directories of lower layers are not moved (EXDEV: programs copy them)")
+	add("attributes", Weak, "modes, owners and times that may not be changed are not, and programs are told that they were")
 	add("denials", Off, "what the sandbox's own kernel refuses is not told")
+	add("programs", Off, "programs are not recorded; snapshots are labelled by the paths that changed")
 }
 
 // access tells what can be changed, and what of the host is shown besides.
@@ -311,6 +314,9 @@ func access(c Config, f Facts, add func(name, state, detail string)) {
 		then := "is told"
 		if c.OnTouch == TouchStop {
 			then = "is told, and ends all processes"
+		}
+		if c.Tier == TierGvisor {
+			then += "; the sandbox's own kernel may open it once for all who do later"
 		}
 		add("decoys", On, fmt.Sprintf("%d files with tokens that open nothing: that one is opened %s", n, then))
 	}
@@ -357,7 +363,9 @@ func limits(c Config, f Facts, g *Guest, add func(name, state, detail string)) {
 		add("disk", On, strconv.FormatInt(n, 10)+" bytes, "+c.DiskBy)
 	}
 	if n := c.Limits.Memory; n > 0 {
-		if f.Cgroup.Memory {
+		if f.Cgroup.Memory && c.Tier == TierGvisor {
+			add("memory", On, strconv.FormatInt(n, 10)+" bytes in all, the sandbox's own kernel among them, which ends with all of it when there are more; control group")
+		} else if f.Cgroup.Memory {
 			add("memory", On, strconv.FormatInt(n, 10)+" bytes in all, control group")
 		} else {
 			g.Data = uint64(max(n, leastData))

@@ -205,7 +205,7 @@ func (e Enforced) State(name string) string {
 }
 
 // notWalls are the items that keep nothing in: less of them is less comfort.
-var notWalls = []string{"denials", "freeze", "programs", "renames"}
+var notWalls = []string{"attributes", "denials", "freeze", "programs", "renames"}
 
 // Lacks gives the walls and limits that hold less than they should: those that are
 // weak, and limits that nothing enforces. Other walls are off where nobody asked for
@@ -257,6 +257,7 @@ type Guest struct {
 	Outside  bool     `json:"outside,omitempty"`  // the keeper freezes, by the control group that init is in
 	Resume   bool     `json:"resume,omitempty"`   // tier gvisor: a memory image comes with the setup
 	Gate     bool     `json:"gate,omitempty"`     // tier gvisor: the end of the gate's link comes with the setup
+	Fixed    []string `json:"fixed,omitempty"`    // tier gvisor: where the policy has mounts; neither they nor what is above them may be moved
 }
 
 // SingleID reports whether one uid alone is mapped.

@@ -110,13 +110,14 @@ func mknodRule(call uint32, arg int) Rule {
 	}
 }
 
-// Inner is the program of commands in tier gvisor, whose kernel lets them signal PID 1. With
-// emulate, what Notifying would hand over in Emulate succeeds, and nothing remembers it;
-// extended attributes are left to the kernel, since a filter cannot tell their names.
-func Inner(emulate bool) []unix.SockFilter {
+// Inner is the program of commands in tier gvisor beside Hardening. Its kernel lets them
+// signal PID 1, whose threads have the numbers of init. With emulate, what Notifying would
+// hand over in Emulate succeeds, and nothing remembers it; extended attributes are left to
+// the kernel, since a filter cannot tell their names.
+func Inner(init []uint32, emulate bool) []unix.SockFilter {
 	rules := []Rule{{
-		Calls: []uint32{unix.SYS_KILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PIDFD_OPEN},
-		Cases: []Case{{When: []Test{{Arg: 0, Is: In, Of: []uint32{1}}}, Do: Errno(unix.EPERM)}},
+		Calls: []uint32{unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PIDFD_OPEN},
+		Cases: []Case{{When: []Test{{Arg: 0, Is: In, Of: init}}, Do: Errno(unix.EPERM)}},
 		Why:   "PID 1 holds the sandbox together",
 	}}
 	if emulate {
