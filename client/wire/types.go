@@ -470,6 +470,7 @@ type ForkRequest struct {
 	At    string   `json:"at,omitempty"`    // a reference to the snapshot; "" is HEAD, after a capture of the present
 
 	Policy []PolicyFile `json:"policy,omitempty"` // files that say more than the policy of this one, which they all begin with
+	Tier   string       `json:"tier,omitempty"`   // how processes of the forks are confined, weaker or stronger: "process", "supervised", "gvisor"; "" is as in this one
 }
 
 // ForkResult is the answer to a ForkRequest.

@@ -63,9 +63,11 @@ What it may reach and use is its policy: what is built in, then your own file
 they are there, unless --no-policy-files is given, and never with --from SANDBOX, which
 begins with the policy of that sandbox. With --allow, --preset or --ask the network is
 what rules allow and nothing else, in tier supervised, or gvisor where that is asked
-for; with --ask what no rule names
-waits for you ("coppice net NAME --asking", "coppice approve"), for 55 seconds.
-"coppice policy show" shows what it came to.
+for; with --ask what no rule names waits for you ("coppice net NAME --asking", "coppice
+approve"), for 55 seconds. "coppice policy show" shows what it came to.
+
+--tier auto is process; supervised where there are rules; and gvisor, where this host can
+give it, when the policy says "strong: true".
 
 /proc, /dev, /sys, /run and /tmp are mounts of the sandbox's own and have no
 history.`,

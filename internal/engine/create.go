@@ -458,7 +458,7 @@ func sayable(id timeline.SandboxID, digits int) string {
 
 // createFork is create --from SANDBOX[@REF]: a fork under the request's name.
 func (e *Engine) createFork(ctx context.Context, req wire.CreateRequest) (wire.Sandbox, error) {
-	for flag, v := range map[string]string{"--driver": req.Driver, "--tier": req.Tier, "--user": req.User, "--net": req.Net, "--limit": req.Limits, "--self": req.Self} {
+	for flag, v := range map[string]string{"--driver": req.Driver, "--user": req.User, "--net": req.Net, "--limit": req.Limits, "--self": req.Self} {
 		if v != "" && v != "auto" {
 			return wire.Sandbox{}, fault.New(fault.Invalid, "%s cannot be given with --from SANDBOX: a fork is like its parent", flag)
 		}
@@ -473,6 +473,9 @@ func (e *Engine) createFork(ctx context.Context, req wire.CreateRequest) (wire.S
 		return wire.Sandbox{}, err
 	}
 	f := wire.ForkRequest{At: req.From.Ref, N: 1, Policy: req.Policy}
+	if req.Tier != "auto" {
+		f.Tier = req.Tier
+	}
 	if req.Name != "" {
 		f.Names = []string{req.Name}
 	}

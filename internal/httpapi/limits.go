@@ -131,6 +131,7 @@ func limits() map[string]limit {
 		"ForkRequest.names":     {maxItems: 10_000, example: []any{"try-1", "try-2"}},
 		"ForkRequest.at":        {example: "HEAD"},
 		"ForkRequest.policy":    {maxItems: 64},
+		"ForkRequest.tier":      one("", "process", "supervised", "gvisor"),
 		"Keep.last":             atLeast(0),
 		"Keep.within_ms":        atLeast(0),
 		"Keep.hourly":           within(0, 10_000),
