@@ -8,7 +8,9 @@ SHELL       := /bin/bash
 GO       ?= go
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 BIN      := bin/coppice
-LDFLAGS  := -s -w -X github.com/coppice-dev/coppice/internal/cli.version=$(VERSION)
+# A memory image is of one version of gVisor, which refuses those of others.
+GVISOR   := $(shell awk '$$1 == "gvisor.dev/gvisor" { print $$2 }' go.mod)
+LDFLAGS  := -s -w -X github.com/coppice-dev/coppice/internal/cli.version=$(VERSION) -X gvisor.dev/gvisor/runsc/version.version=$(GVISOR)
 LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .PHONY: help build demo test deps check lint unit user cross bench man clean

@@ -20,10 +20,13 @@ func (a *app) fork() *cobra.Command {
 		Long: `Make new sandboxes that begin as a snapshot of this one, and print their names.
 They share every layer with it, and copy nothing. Without --at it is the present
 state, which is captured first. They have its policy, and what --policy, --allow,
---preset and --ask add to that; rules that hold for a time are not theirs.`,
+--preset and --ask add to that; rules that hold for a time are not theirs. With --tier
+their processes are confined in another way, weaker or stronger: a snapshot is of files,
+whatever tier it was made in.`,
 		Example: `  coppice fork box try1 try2
   coppice fork box -n 10 --at HEAD~2
-  coppice fork box online --preset npm`,
+  coppice fork box online --preset npm
+  coppice fork box stronger --tier gvisor`,
 		Args:              between(1, -1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -62,6 +65,8 @@ state, which is captured first. They have its policy, and what --policy, --allow
 	f := cmd.Flags()
 	f.IntVarP(&req.N, "count", "n", 0, "make `N` in all; those without a name get one")
 	f.StringVar(&req.At, "at", "", "begin as snapshot `REF`")
+	f.StringVar(&req.Tier, "tier", "", "how their processes are confined: process, supervised, gvisor (default: as this one's)")
+	must(cmd.RegisterFlagCompletionFunc("tier", cobra.FixedCompletions([]string{"process", "supervised", "gvisor"}, cobra.ShellCompDirectiveNoFileComp)))
 	more.flags(cmd)
 	return cmd
 }

@@ -5,6 +5,7 @@ package cli_test
 import (
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -28,5 +29,29 @@ func TestABoxDoesNotWaitForTheDaemonsPackages(t *testing.T) {
 				t.Errorf("%s has initialised %s", name, slow)
 			}
 		}
+		if found := kernels.FindString(string(out)); found != "" {
+			t.Errorf("%s has initialised gVisor: %s", name, found)
+		}
+	}
+}
+
+// kernels are the packages of gVisor's kernel, in a trace.
+var kernels = regexp.MustCompile(`(?m)^init gvisor\.dev/gvisor/(runsc|pkg/sentry)/.*`)
+
+// Linking gVisor in would add to each start of the program more than all of the rest takes.
+func TestTheCommandLineDoesNotWaitForGVisor(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command("coppice", "--version")
+	cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "\ninit net/http ") {
+		t.Fatalf("no trace: %v: %q", err, out)
+	}
+	if found := kernels.FindString(string(out)); found != "" {
+		t.Errorf("the command line has initialised gVisor: %s", found)
+	}
+	gvisor := &exec.Cmd{Path: "/proc/self/exe", Args: []string{"coppice-gvisor"}, Env: cmd.Env}
+	if out, _ := gvisor.CombinedOutput(); !kernels.Match(out) {
+		t.Errorf("a conductor has not initialised gVisor: %q", out)
 	}
 }

@@ -49,6 +49,8 @@ func TestScripts(t *testing.T) {
 			switch cond {
 			case "user":
 				return os.Getuid() != 0, nil
+			case "static":
+				return static, nil
 			case "race":
 				return raced, nil
 			case "btrfs":

@@ -115,8 +115,13 @@ func asked(req wire.CreateRequest) (p policy.Policy, warnings []string, err erro
 	return p, append(warnings, notes...), nil
 }
 
-// repolicy gives the record of a fork the policy that files and its parent's come to.
-func (e *Engine) repolicy(ctx context.Context, rec *meta.Sandbox, files []wire.PolicyFile) (warnings []string, err error) {
+// repolicy gives the record of a fork the policy that files and its parent's come to, in
+// the tier that is asked for; "" is none.
+func (e *Engine) repolicy(ctx context.Context, rec *meta.Sandbox, files []wire.PolicyFile, tier string) (warnings []string, err error) {
+	if tier != "" && tier != rec.Tier && (tier == tierWorkspace || rec.Tier == tierWorkspace) {
+		return nil, fault.New(fault.Unsupported, "a fork of a sandbox of tier %s cannot be of tier %s: workspace has no root of its own", rec.Tier, tier).
+			WithHint("leave --tier out")
+	}
 	base, err := e.placedPolicy(ctx, rec)
 	if err != nil {
 		return nil, err
@@ -125,7 +130,15 @@ func (e *Engine) repolicy(ctx context.Context, rec *meta.Sandbox, files []wire.P
 	if err != nil {
 		return nil, err
 	}
-	p, notes, err := compose(append(all, base.Layer(policy.User))...)
+	all = append(all, base.Layer(policy.User))
+	if tier != "" {
+		flags, err := flagsDocument(wire.CreateRequest{Tier: tier})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, policy.Layer{Level: policy.Flags, Document: flags})
+	}
+	p, notes, err := compose(all...)
 	switch {
 	case err != nil:
 		return nil, err
@@ -133,7 +146,7 @@ func (e *Engine) repolicy(ctx context.Context, rec *meta.Sandbox, files []wire.P
 		return nil, fault.New(fault.Unsupported, "a fork has the disk limit of its parent").WithHint("take limits.disk out")
 	}
 	if rec.Tier != string(p.Tier.Value) {
-		if _, err := e.chooseTier(ctx, p.Tier, rec); err != nil {
+		if _, err := e.chooseTier(ctx, p, rec); err != nil {
 			return nil, err
 		}
 		p.Tier.Value = policy.Tier(rec.Tier)

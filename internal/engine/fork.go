@@ -46,8 +46,8 @@ func (e *Engine) fork(ctx context.Context, name string, req wire.ForkRequest, to
 	}
 	parent.Timed = nil
 	var warnings []string
-	if len(req.Policy) > 0 {
-		if warnings, err = e.repolicy(ctx, &parent, req.Policy); err != nil {
+	if len(req.Policy) > 0 || req.Tier != "" {
+		if warnings, err = e.repolicy(ctx, &parent, req.Policy, req.Tier); err != nil {
 			return res, at, err
 		}
 	}

@@ -80,7 +80,7 @@ func limits() map[string]limit {
 	return map[string]limit{
 		"CreateRequest.name":         {pattern: aName, example: "web-1"},
 		"CreateRequest.driver":       one("", "auto", "overlay", "copy", "btrfs"),
-		"CreateRequest.tier":         one("", "auto", "workspace", "process", "supervised"),
+		"CreateRequest.tier":         one("", "auto", "workspace", "process", "supervised", "gvisor"),
 		"CreateRequest.net":          one("", "off", "rules", "host"),
 		"CreateRequest.self":         one("", "off", "read", "rewind"),
 		"CreateRequest.env":          env,
@@ -131,6 +131,7 @@ func limits() map[string]limit {
 		"ForkRequest.names":     {maxItems: 10_000, example: []any{"try-1", "try-2"}},
 		"ForkRequest.at":        {example: "HEAD"},
 		"ForkRequest.policy":    {maxItems: 64},
+		"ForkRequest.tier":      one("", "process", "supervised", "gvisor"),
 		"Keep.last":             atLeast(0),
 		"Keep.within_ms":        atLeast(0),
 		"Keep.hourly":           within(0, 10_000),
