@@ -26,6 +26,8 @@ type Options struct {
 	// is compared with, and so the memory for it; 0: 2^21, which is 8 GiB of pages
 	// and up to 170 MB of memory while Add runs.
 	LookupPages int
+
+	boot string // which start of the machine this is, for tests; "" asks the kernel
 }
 
 // Store is a directory of memory images. Its methods are safe for concurrent use.
@@ -88,11 +90,14 @@ func Open(ctx context.Context, dir string, o Options) (_ *Store, err error) {
 	if o.LookupPages == 0 {
 		o.LookupPages = 1 << 21
 	}
+	if o.boot == "" {
+		o.boot = bootID()
+	}
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, fault.Wrap(err, "open the memory store %s", dir)
 	}
 	s := &Store{
-		fs: o.FS, dir: dir, options: o, boot: bootID(), top: -1, tmp: -1, packs: -1, images: -1, blobs: -1, cache: -1,
+		fs: o.FS, dir: dir, options: o, boot: o.boot, top: -1, tmp: -1, packs: -1, images: -1, blobs: -1, cache: -1,
 		writing: newLock(), live: map[digest]*pack{}, entries: map[ID]*entry{},
 	}
 	if err = s.openDirs(); err == nil {

@@ -177,13 +177,17 @@ func (h *home) stored() (n int64) {
 // diskUse is what the disk gives for what is below a directory.
 func diskUse(t tb, dir string) (n int64) {
 	t.Helper()
+	seen := map[uint64]bool{} // a file with two names counts once
 	must(t, filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		var st unix.Stat_t
 		err = unix.Lstat(path, &st)
-		n += st.Blocks * 512
+		if !seen[st.Ino] {
+			n += st.Blocks * 512
+		}
+		seen[st.Ino] = true
 		return err
 	}))
 	return n
