@@ -148,7 +148,7 @@ func (a *adding) putSmalls(ctx context.Context, u *undo.Stack) error {
 }
 
 // putManifest makes the image visible, as the last thing, and durable.
-func (a *adding) putManifest(ctx context.Context, u *undo.Stack) (id ID, isNew bool, err error) {
+func (a *adding) putManifest(ctx context.Context, u *undo.Stack) (_ ID, isNew bool, err error) {
 	s := a.s
 	b, id, err := a.m.encode()
 	if err != nil {

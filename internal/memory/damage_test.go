@@ -126,11 +126,13 @@ func TestDamagedFilesAreTold(t *testing.T) {
 		"index gone":    func(h *home, _, _ Image) { must(t, os.Remove(filepath.Join(packOf(t, h, 30), indexName))) },
 		"index header":  func(h *home, _, _ Image) { flip(t, filepath.Join(packOf(t, h, 30), indexName), 42) },
 		"index version": func(h *home, _, _ Image) { flip(t, filepath.Join(packOf(t, h, 30), indexName), 15) },
-		"pages cut":     func(h *home, _, _ Image) { must(t, os.Truncate(filepath.Join(packOf(t, h, 30), pagesName), 9*pageSize)) },
-		"pages gone":    func(h *home, _, _ Image) { must(t, os.Remove(filepath.Join(packOf(t, h, 30), pagesName))) },
-		"pack gone":     func(h *home, _, _ Image) { must(t, os.RemoveAll(packOf(t, h, 30))) },
-		"manifest":      func(h *home, _, two Image) { flip(t, h.file(imagesDir, string(two.ID)), 60) },
-		"manifest cut":  func(h *home, _, two Image) { must(t, os.Truncate(h.file(imagesDir, string(two.ID)), 40)) },
+		"pages cut": func(h *home, _, _ Image) {
+			must(t, os.Truncate(filepath.Join(packOf(t, h, 30), pagesName), 9*pageSize))
+		},
+		"pages gone":   func(h *home, _, _ Image) { must(t, os.Remove(filepath.Join(packOf(t, h, 30), pagesName))) },
+		"pack gone":    func(h *home, _, _ Image) { must(t, os.RemoveAll(packOf(t, h, 30))) },
+		"manifest":     func(h *home, _, two Image) { flip(t, h.file(imagesDir, string(two.ID)), 60) },
+		"manifest cut": func(h *home, _, two Image) { must(t, os.Truncate(h.file(imagesDir, string(two.ID)), 40)) },
 		"small files": func(h *home, _, _ Image) {
 			for _, name := range h.ls(blobsDir) {
 				flip(t, h.file(blobsDir, name), 9)

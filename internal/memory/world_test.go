@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
 )
 
 // tb is what testing.T, testing.B and rapid.T have in common.
@@ -223,4 +222,3 @@ func inMemory(t *testing.T) string {
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
 	return dir
 }
-
