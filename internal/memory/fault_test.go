@@ -173,7 +173,7 @@ func TestTheStoreGoesOnAfterAFailure(t *testing.T) {
 // rest whole or gone.
 func TestACrashAtAnyPoint(t *testing.T) {
 	t.Parallel()
-	for _, loss := range []string{"process", "contents", "contents and names"} {
+	for _, loss := range []string{process, contents, everything} {
 		t.Run(loss, func(t *testing.T) {
 			t.Parallel()
 			for k := 8; ; k++ {
@@ -187,8 +187,8 @@ func TestACrashAtAnyPoint(t *testing.T) {
 				dead := p.left.Load() < 0
 				h.close()
 				h.o = Options{boot: "one"}
-				if loss != "process" {
-					must(t, p.cut(dir, strings.Contains(loss, "names")))
+				must(t, p.cut(dir, loss))
+				if loss != process {
 					h.o.boot = "two"
 				}
 				h.open()

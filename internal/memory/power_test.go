@@ -20,7 +20,8 @@ type power struct {
 	grave string       // a directory outside the store, for what was unlinked
 
 	mu    sync.Mutex
-	dirty map[uint64]bool // guarded by mu: files, by inode, with contents that were not flushed
+	clean map[uint64]bool // guarded by mu: files, by inode, whose contents were flushed
+	held  []int           // guarded by mu: descriptors of directories, for undoing
 	names []change        // guarded by mu: of names, in order, that were not flushed
 }
 
@@ -31,7 +32,7 @@ type change struct {
 }
 
 func newPower(grave string, calls int) *power {
-	p := &power{FS: vfs.OS(), grave: grave, dirty: map[uint64]bool{}}
+	p := &power{FS: vfs.OS(), grave: grave, clean: map[uint64]bool{}}
 	p.left.Store(int64(calls))
 	return p
 }
@@ -45,14 +46,17 @@ func inode(fd int) uint64 {
 	return st.Ino
 }
 
-// path is where an open directory is now; what is undone later is undone there,
-// since the latest change is undone first.
-func path(dir int, name string) string {
-	if dir == unix.AT_FDCWD {
-		return name
+// path gives where a name is, wherever its directory will have been moved to, from
+// a descriptor of its own.
+func (p *power) path(dir int, name string) func() string {
+	fd, err := unix.FcntlInt(uintptr(dir), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		panic(err)
 	}
-	at, _ := os.Readlink(vfs.FDPath(dir))
-	return filepath.Join(at, name)
+	p.mu.Lock()
+	p.held = append(p.held, fd)
+	p.mu.Unlock()
+	return func() string { return vfs.FDPath(fd) + "/" + name }
 }
 
 func (p *power) note(dir int, undo func()) {
@@ -64,7 +68,7 @@ func (p *power) note(dir int, undo func()) {
 func (p *power) soil(fd int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.dirty[inode(fd)] = true
+	delete(p.clean, inode(fd))
 }
 
 func (p *power) Create(dir int, name string, mode uint32) (int, error) {
@@ -74,8 +78,8 @@ func (p *power) Create(dir int, name string, mode uint32) (int, error) {
 	fd, err := p.FS.Create(dir, name, mode)
 	if err == nil {
 		p.soil(fd)
-		at := path(dir, name)
-		p.note(dir, func() { os.Remove(at) })
+		at := p.path(dir, name)
+		p.note(dir, func() { os.Remove(at()) })
 	}
 	return fd, err
 }
@@ -86,8 +90,8 @@ func (p *power) Mkdir(dir int, name string, mode uint32) error {
 	}
 	err := p.FS.Mkdir(dir, name, mode)
 	if err == nil {
-		at := path(dir, name)
-		p.note(dir, func() { os.RemoveAll(at) })
+		at := p.path(dir, name)
+		p.note(dir, func() { os.RemoveAll(at()) })
 	}
 	return err
 }
@@ -98,8 +102,8 @@ func (p *power) Link(fromDir int, from string, toDir int, to string) error {
 	}
 	err := p.FS.Link(fromDir, from, toDir, to)
 	if err == nil {
-		at := path(toDir, to)
-		p.note(toDir, func() { os.Remove(at) })
+		at := p.path(toDir, to)
+		p.note(toDir, func() { os.Remove(at()) })
 	}
 	return err
 }
@@ -113,15 +117,15 @@ func (p *power) Rename(fromDir int, from string, toDir int, to string) error {
 	if p.dies() {
 		return unix.EIO
 	}
-	was, is := path(fromDir, from), path(toDir, to)
-	if _, err := os.Lstat(is); err == nil {
-		if b := p.buried(); os.Rename(is, b) == nil {
-			p.note(toDir, func() { os.Rename(b, is) })
+	was, is := p.path(fromDir, from), p.path(toDir, to)
+	if _, err := os.Lstat(is()); err == nil {
+		if b := p.buried(); os.Rename(is(), b) == nil {
+			p.note(toDir, func() { os.Rename(b, is()) })
 		}
 	}
 	err := p.FS.Rename(fromDir, from, toDir, to)
 	if err == nil {
-		p.note(toDir, func() { os.Rename(is, was) })
+		p.note(toDir, func() { os.Rename(is(), was()) })
 	}
 	return err
 }
@@ -130,10 +134,10 @@ func (p *power) Unlink(dir int, name string) error {
 	if p.dies() {
 		return unix.EIO
 	}
-	at, b := path(dir, name), p.buried()
-	err := os.Rename(at, b)
+	at, b := p.path(dir, name), p.buried()
+	err := os.Rename(at(), b)
 	if err == nil {
-		p.note(dir, func() { os.Rename(b, at) })
+		p.note(dir, func() { os.Rename(b, at()) })
 	}
 	return err
 }
@@ -144,8 +148,8 @@ func (p *power) Rmdir(dir int, name string) error {
 	}
 	err := p.FS.Rmdir(dir, name)
 	if err == nil {
-		at := path(dir, name)
-		p.note(dir, func() { os.Mkdir(at, 0o700) })
+		at := p.path(dir, name)
+		p.note(dir, func() { os.Mkdir(at(), 0o700) })
 	}
 	return err
 }
@@ -180,7 +184,7 @@ func (p *power) Sync(fd int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ino := inode(fd)
-	delete(p.dirty, ino)
+	p.clean[ino] = true
 	rest := p.names[:0]
 	for _, c := range p.names {
 		if c.dir != ino {
@@ -191,13 +195,24 @@ func (p *power) Sync(fd int) error {
 	return nil
 }
 
-// cut loses what was not flushed below a directory: all of it, or the contents
-// alone, since names may reach the disk earlier.
-func (p *power) cut(dir string, names bool) error {
-	if names {
-		for i := len(p.names) - 1; i >= 0; i-- {
-			p.names[i].undo()
-		}
+// What a crash loses: nothing that was written; contents, since names may reach the
+// disk earlier; contents and names.
+const (
+	process    = "the process"
+	contents   = "contents"
+	everything = "contents and names"
+)
+
+// cut loses what was not flushed below a directory.
+func (p *power) cut(dir, loss string) error {
+	for i := len(p.names) - 1; i >= 0 && loss == everything; i-- {
+		p.names[i].undo()
+	}
+	for _, fd := range p.held {
+		unix.Close(fd)
+	}
+	if loss == process {
+		return nil
 	}
 	return filepath.WalkDir(dir, func(at string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -208,7 +223,7 @@ func (p *power) cut(dir string, names bool) error {
 			return err
 		}
 		var st unix.Stat_t
-		if err := unix.Lstat(at, &st); err != nil || !p.dirty[st.Ino] {
+		if err := unix.Lstat(at, &st); err != nil || p.clean[st.Ino] {
 			return err
 		}
 		if err := os.Truncate(at, 0); err != nil {

@@ -323,3 +323,14 @@ func TestUnknownImages(t *testing.T) {
 		}
 	}
 }
+
+func TestTheBootIDIsTheKernels(t *testing.T) {
+	t.Parallel()
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Skip("needs /proc/sys/kernel/random/boot_id:", err)
+	}
+	if bootID() != strings.TrimSpace(string(b)) {
+		t.Errorf("%q, the kernel says %q", bootID(), b)
+	}
+}
