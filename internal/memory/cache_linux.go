@@ -74,6 +74,9 @@ func (s *Store) evict(limit int64) {
 func (s *Store) victim(limit int64) (ID, *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return "", nil
+	}
 	var total int64
 	var id ID
 	var oldest *entry

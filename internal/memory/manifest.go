@@ -108,7 +108,7 @@ func decodeManifest(b []byte) (*manifest, error) {
 		copy(m.small[i].sum[:], r.take(len(digest{})))
 	}
 	for range r.upTo(uint64(len(r.b) / len(digest{}))) {
-		m.packs = append(m.packs, digest(r.array()))
+		m.packs = append(m.packs, r.array())
 	}
 	m.readRuns(&r)
 	if r.bad || len(r.b) > 0 {

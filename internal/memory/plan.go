@@ -45,8 +45,8 @@ func plan(pages []digest, sources []source) layout {
 		if d == (digest{}) {
 			continue
 		}
-		was := false
-		if at[i], was = t.put(d, place{own, uint32(len(fresh))}); was {
+		there, was := t.put(d, place{own, uint32(len(fresh))})
+		if at[i] = there; was {
 			known++
 		} else {
 			fresh = append(fresh, uint32(i))

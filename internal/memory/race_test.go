@@ -159,3 +159,19 @@ func TestWaitingEndsWithItsContext(t *testing.T) {
 	h.s.letGo(e)
 	h.check("afterwards", id, x)
 }
+
+// What was held when the store was closed is let go without harm.
+func TestReleaseAfterClose(t *testing.T) {
+	t.Parallel()
+	h := newHome(t, inMemory(t), Options{CacheBytes: 1})
+	x := image(reversed(seeds(1, 50)))
+	id := h.add(x).ID
+	dir, release, err := h.s.Checkout(t.Context(), id)
+	must(t, err)
+	h.close()
+	release()
+	x.same(t, "after the store was closed", dir)
+	h.open()
+	defer h.close()
+	h.check("opened again", id, x)
+}

@@ -48,6 +48,7 @@ type Store struct {
 	mu      sync.Mutex
 	entries map[ID]*entry // guarded by mu
 	tick    uint64        // guarded by mu
+	closed  bool          // guarded by mu
 }
 
 // pack is a stored file of pages.
@@ -131,9 +132,13 @@ func (s *Store) openDirs() (err error) {
 	return s.fs.Sync(s.top)
 }
 
-// Close releases the store's descriptors. No method may run then or later; what
-// was checked out stays where it is until the store is opened again.
+// Close releases the store's descriptors. No method may run then or later, but
+// releases may be called; what was checked out stays where it is until the store
+// is opened again.
 func (s *Store) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
 	var errs []error
 	for _, fd := range []int{s.tmp, s.packs, s.images, s.blobs, s.cache, s.top} {
 		if fd >= 0 {
