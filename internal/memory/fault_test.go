@@ -114,11 +114,12 @@ func nothingLeft(t *testing.T, what string, h *home) {
 // the store goes on, both as it is open and opened anew.
 func TestEveryWriteMayFail(t *testing.T) {
 	t.Parallel()
+	first, step := sample(t)
 	for _, c := range []struct {
 		errno syscall.Errno
 		stay  bool
 	}{{syscall.EIO, false}, {syscall.ENOSPC, true}} {
-		for k := 1; ; k++ {
+		for k := 1 + first; ; k += step {
 			what := fmt.Sprintf("call %d fails with %v, stay %v", k, c.errno, c.stay)
 			f := &vfs.Faulty{FS: vfs.OS()}
 			h := newHome(t, inMemory(t), Options{FS: f})
@@ -152,7 +153,8 @@ func TestEveryWriteMayFail(t *testing.T) {
 // The same without opening it anew in between.
 func TestTheStoreGoesOnAfterAFailure(t *testing.T) {
 	t.Parallel()
-	for k := 1; ; k++ {
+	first, step := sample(t)
+	for k := 1 + first; ; k += step {
 		what := fmt.Sprintf("call %d fails", k)
 		f := &vfs.Faulty{FS: vfs.OS()}
 		h := newHome(t, inMemory(t), Options{FS: f})
@@ -176,7 +178,8 @@ func TestACrashAtAnyPoint(t *testing.T) {
 	for _, loss := range []string{process, contents, everything} {
 		t.Run(loss, func(t *testing.T) {
 			t.Parallel()
-			for k := 8; ; k++ {
+			first, step := sample(t)
+			for k := 8 + first; ; k += step { // it is open after 7 calls
 				what := fmt.Sprintf("dead at call %d", k)
 				dir := inMemory(t)
 				grave := filepath.Join(dir, "grave")
