@@ -175,6 +175,14 @@ func (f *Faulty) Truncate(fd int, size int64) error {
 	return f.FS.Truncate(fd, size)
 }
 
+// Punch implements FS.
+func (f *Faulty) Punch(fd int, off, n int64) error {
+	if err := f.step(OpPunch); err != nil {
+		return err
+	}
+	return f.FS.Punch(fd, off, n)
+}
+
 // Chmod implements FS.
 func (f *Faulty) Chmod(fd int, mode uint32) error {
 	if err := f.step(OpChmod); err != nil {

@@ -112,6 +112,17 @@ func (system) Truncate(fd int, size int64) error {
 	return retry(func() error { return unix.Ftruncate(fd, size) })
 }
 
+// Punch implements FS.
+func (system) Punch(fd int, off, n int64) error {
+	err := retry(func() error {
+		return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+	})
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+		return ErrNoPunch
+	}
+	return err
+}
+
 // Chmod implements FS.
 func (system) Chmod(fd int, mode uint32) error { return unix.Fchmod(fd, mode&0o7777) }
 

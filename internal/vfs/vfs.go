@@ -26,6 +26,7 @@ const (
 	OpWrite    Op = "write"
 	OpCopy     Op = "copy"
 	OpTruncate Op = "truncate"
+	OpPunch    Op = "punch"
 	OpChmod    Op = "chmod"
 	OpChown    Op = "chown"
 	OpXattr    Op = "xattr"
@@ -36,6 +37,9 @@ const (
 // ErrNoClone says that the file system cannot share extents between files; the
 // caller copies instead.
 var ErrNoClone = errors.New("vfs: files cannot be cloned here")
+
+// ErrNoPunch says that the file system cannot make holes in files.
+var ErrNoPunch = errors.New("vfs: files cannot have holes punched here")
 
 // FS changes the disk. A dir is an open directory's descriptor, a fd an open
 // file's; both stay the caller's. Errors are the bare errno. Implementations are
@@ -70,6 +74,9 @@ type FS interface {
 	Clone(dst, src int) error
 	// Truncate sets the size of a file; growing leaves a hole.
 	Truncate(fd int, size int64) error
+	// Punch makes a hole of n bytes at off, which read as zeros; the size stays.
+	// ErrNoPunch where the file system cannot.
+	Punch(fd int, off, n int64) error
 
 	// Chmod sets permission, setuid, setgid and sticky bits of an open file.
 	Chmod(fd int, mode uint32) error

@@ -1,0 +1,220 @@
+package memory
+
+import (
+	"context"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/undo"
+)
+
+// addWorkers is how many processors Add may use: the sandbox runs on meanwhile.
+const addWorkers = 2
+
+// Add stores the image that is in a directory, which must lie on the store's file
+// system, and gives its ID when it is durable. The store owns the directory from
+// the call on and moves its files; when Add fails the directory is gone, unless it
+// could not be moved. The image is the caller's to keep: the next Sweep drops it
+// unless keep says otherwise.
+//
+// It is fault.Invalid when the directory does not hold the files of an image,
+// fault.NoSpace when the disk is full.
+func (s *Store) Add(ctx context.Context, dir string, facts Facts) (_ Image, err error) {
+	in, err := s.takeIn(dir)
+	if err != nil {
+		return Image{}, fault.Wrap(err, "store the memory image in %s", dir)
+	}
+	defer func() {
+		unix.Close(in.fd)
+		_ = remove(s.fs, s.tmp, in.name) // swept when the store is opened
+	}()
+	if err := s.writing.take(ctx); err != nil {
+		return Image{}, fault.Wrap(err, "store a memory image")
+	}
+	defer s.writing.free()
+	a := adding{s: s, in: in, pages: -1, m: manifest{facts: facts}}
+	defer a.close()
+	img, err := a.run(ctx)
+	if err != nil {
+		return Image{}, fault.Wrap(s.noRoom(err, a.need), "store a memory image")
+	}
+	return img, nil
+}
+
+// adding is one Add under way.
+type adding struct {
+	s       *Store
+	in      intake
+	pages   int // the file of pages, open
+	digests []digest
+	need    int64 // bytes that are to be written, as far as is known
+
+	m     manifest
+	added int64
+	id    digest // of the new pack
+	made  *pack  // the new pack, or nil
+}
+
+func (a *adding) close() {
+	if a.pages >= 0 {
+		unix.Close(a.pages)
+	}
+}
+
+func (a *adding) run(ctx context.Context) (_ Image, err error) {
+	var u undo.Stack
+	defer u.Run(&err)
+	if err := a.in.check(); err != nil {
+		return Image{}, err
+	}
+	if err := a.read(ctx); err != nil {
+		return Image{}, err
+	}
+	l, err := a.s.layOut(ctx, a.digests)
+	if err != nil {
+		return Image{}, err
+	}
+	if err := a.putPack(ctx, l, &u); err != nil {
+		return Image{}, err
+	}
+	if err := a.putSmalls(ctx, &u); err != nil {
+		return Image{}, err
+	}
+	id, isNew, err := a.putManifest(ctx, &u)
+	if err != nil {
+		return Image{}, err
+	}
+	u.Release()
+	return a.announce(id, isNew), nil
+}
+
+// read hashes the pages, and makes holes of those that are zeros.
+func (a *adding) read(ctx context.Context) (err error) {
+	s := a.s
+	var size int64
+	for _, name := range imageFiles {
+		if st, err := lstatAt(a.in.fd, name); err == nil {
+			a.need += st.Size
+		}
+	}
+	if a.pages, size, err = s.own(ctx, a.in, pagesName, maxPages*pageSize); err != nil {
+		return err
+	}
+	if size%pageSize != 0 {
+		return fault.New(fault.Invalid, "%s has %d bytes, which are not whole pages", pagesName, size)
+	}
+	if a.digests, err = hashFile(ctx, a.pages, int(size/pageSize), addWorkers); err != nil {
+		return fault.Wrap(err, "read %s", pagesName)
+	}
+	return a.punchZeros(ctx)
+}
+
+// punchZeros gives back what pages of zeros take of the disk.
+func (a *adding) punchZeros(ctx context.Context) error {
+	filled := newPageSet(uint32(len(a.digests)))
+	for i, d := range a.digests {
+		if d != (digest{}) {
+			filled.add(uint32(i), 1)
+		}
+	}
+	return a.s.punch(ctx, a.in.fd, filled, uint32(len(a.digests)))
+}
+
+// putSmalls stores the small files.
+func (a *adding) putSmalls(ctx context.Context, u *undo.Stack) error {
+	for i, name := range smallNames {
+		fd, size, err := a.s.own(ctx, a.in, name, maxSmall)
+		if err != nil {
+			return err
+		}
+		b := make([]byte, size)
+		err = readFull(fd, b, 0)
+		unix.Close(fd)
+		if err != nil {
+			return fault.Wrap(err, "read %s", name)
+		}
+		f, added, isNew, err := a.s.putSmall(b)
+		if isNew {
+			u.Push(func() error { return remove(a.s.fs, a.s.blobs, f.sum.String()) })
+		}
+		if err != nil {
+			return err
+		}
+		a.m.small[i] = f
+		a.added += added
+	}
+	return a.s.fs.Sync(a.s.blobs)
+}
+
+// putManifest makes the image visible, as the last thing, and durable.
+func (a *adding) putManifest(ctx context.Context, u *undo.Stack) (_ ID, isNew bool, err error) {
+	s := a.s
+	b, id, err := a.m.encode()
+	if err != nil {
+		return "", false, err
+	}
+	if _, err := s.Stat(id); err == nil {
+		return id, false, nil
+	}
+	if err := context.Cause(ctx); err != nil {
+		return "", false, err
+	}
+	name := scratch("image")
+	if err := s.write(s.tmp, name, b, true); err != nil {
+		return "", false, err
+	}
+	if err := s.fs.Rename(s.tmp, name, s.images, string(id)); err != nil {
+		_ = s.fs.Unlink(s.tmp, name) // swept when the store is opened
+		return "", false, err
+	}
+	u.Push(func() error { return s.fs.Unlink(s.images, string(id)) })
+	if err := s.fs.Sync(s.images); err != nil {
+		return "", false, err
+	}
+	return id, true, nil
+}
+
+// announce lets the others see the image, which is durable now, and makes what
+// gVisor wrote its cached copy. When that fails it is assembled when it is needed.
+func (a *adding) announce(id ID, isNew bool) Image {
+	s := a.s
+	img := a.m.image(id)
+	a.count()
+	if !isNew {
+		return img
+	}
+	e := &entry{image: img, busy: newLock()}
+	if s.fs.Rename(s.tmp, a.in.name, s.cache, string(id)) == nil {
+		_ = s.setChecked(a.in.fd, kernelName, metaName, pagesName) // else it is hashed again
+		e.bytes = usage(s.cache, string(id), false)
+	}
+	img.AddedBytes = a.added
+	if a.made != nil {
+		if dir, err := openDirAt(s.packs, a.id.String()); err == nil {
+			_ = s.setChecked(dir, pagesName) // else it is hashed again
+			unix.Close(dir)
+		}
+		img.AddedBytes += usage(s.packs, a.id.String(), true)
+	}
+	img.AddedBytes += usage(s.images, string(id), true)
+	s.mu.Lock()
+	s.tick++
+	e.used = s.tick
+	s.entries[id] = e
+	s.mu.Unlock()
+	s.evict(s.options.CacheBytes)
+	return img
+}
+
+// count notes which pages are used now.
+func (a *adding) count() {
+	if a.made != nil {
+		a.s.live[a.id] = a.made
+	}
+	for _, r := range a.m.runs {
+		if r.pack > 0 {
+			a.s.live[a.m.packs[r.pack-1]].live.add(r.first, r.count)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// account notes what the files of an image take of the cache, unless it is known.
+// The caller holds busy.
+func (s *Store) account(id ID, e *entry) {
+	s.mu.Lock()
+	known := e.bytes > 0
+	s.mu.Unlock()
+	if known {
+		return
+	}
+	n := usage(s.cache, string(id), false)
+	s.mu.Lock()
+	e.bytes = n
+	s.mu.Unlock()
+}
+
+// makeRoom drops what can be made again where the disk has less than need free.
+func (s *Store) makeRoom(need int64) {
+	const spare = 16 << 20 // for what the file system itself needs
+	if free, ok := s.free(); ok && free < need+spare {
+		s.evict(0)
+	}
+}
+
+// free is how many bytes of the disk can be used.
+func (s *Store) free() (int64, bool) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(s.top, &st); err != nil {
+		return 0, false
+	}
+	return int64(st.Bavail) * st.Bsize, true
+}
+
+// noRoom says how much room was needed, where err is that there is none.
+func (s *Store) noRoom(err error, need int64) error {
+	if !fault.Is(err, fault.NoSpace) {
+		return err
+	}
+	free := "an unknown part of it"
+	if n, ok := s.free(); ok {
+		free = mebibytes(n)
+	}
+	return fault.New(fault.NoSpace, "there is no room for %s in %s, where %s is free", mebibytes(need), s.dir, free).
+		WithHint("make room there, or drop snapshots: coppice gc").Because(err)
+}
+
+func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+
+// evict drops cached files until they take no more than limit, those first that
+// were not used for longest. Those that are held stay.
+func (s *Store) evict(limit int64) {
+	for {
+		id, e := s.victim(limit)
+		if e == nil {
+			return
+		}
+		_ = s.uncache(id) // what stays is counted again when it is used
+		e.busy.free()
+	}
+}
+
+// victim takes the image whose cached files are to go next, with its busy, or nil.
+func (s *Store) victim(limit int64) (ID, *entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return "", nil
+	}
+	var total int64
+	var id ID
+	var oldest *entry
+	for i, e := range s.entries {
+		total += e.bytes
+		if e.bytes > 0 && e.held == 0 && (oldest == nil || e.used < oldest.used) && len(e.busy) == 0 {
+			id, oldest = i, e
+		}
+	}
+	if total <= limit || oldest == nil || !oldest.busy.try() {
+		return "", nil
+	}
+	oldest.bytes = 0
+	return id, oldest
+}
+
+// uncache drops the files of an image from the cache, if they are there. The
+// caller holds busy, or nobody else knows the image.
+func (s *Store) uncache(id ID) error {
+	pages, err := openDirAt(s.cache, string(id))
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	st, statErr := lstatAt(pages, pagesName)
+	unix.Close(pages)
+	name := scratch("rm")
+	if err := s.fs.Rename(s.cache, string(id), s.tmp, name); err != nil {
+		return err
+	}
+	drop := func() error { return remove(s.fs, s.tmp, name) }
+	if statErr != nil || st.Nlink == 1 {
+		return drop()
+	}
+	// The pack loses a name, and with it its times.
+	m, err := s.manifest(id)
+	if err != nil || len(m.packs) != 1 {
+		return drop()
+	}
+	dir, err := openDirAt(s.packs, m.packs[0].String())
+	if err != nil {
+		return drop()
+	}
+	defer unix.Close(dir)
+	return s.keepChecked(dir, pagesName, drop)
+}
+
+// Verify hashes everything that is stored of an image again, and its cached copy.
+// The first difference is fault.Corrupt and says where it is; a cached copy that
+// differs is dropped, and the image is whole without it.
+func (s *Store) Verify(ctx context.Context, id ID) error {
+	e, err := s.hold(id)
+	if err != nil {
+		return err
+	}
+	defer s.letGo(e)
+	m, err := s.manifest(id)
+	if err != nil {
+		return err
+	}
+	for _, f := range m.small {
+		if _, err := s.small(f); err != nil {
+			return err
+		}
+	}
+	none := func([]byte, int64) error { return nil }
+	if err := s.eachPart(ctx, m, true, addWorkers, none); err != nil {
+		return err
+	}
+	return s.verifyCached(ctx, id, e, m)
+}
+
+func (s *Store) verifyCached(ctx context.Context, id ID, e *entry, m *manifest) error {
+	if err := e.busy.take(ctx); err != nil {
+		return err
+	}
+	defer e.busy.free()
+	dir, err := openDirAt(s.cache, string(id))
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	err = s.compare(ctx, dir, id, m)
+	if err == nil || transient(err) {
+		return err
+	}
+	err = corrupt("the assembled copy of memory image %s was damaged and is dropped; the image itself is whole", id).
+		WithHint("what was restored from it since cannot be trusted: restore it again").Because(err)
+	return errors.Join(err, s.uncache(id))
+}

@@ -1,0 +1,72 @@
+package memory
+
+import (
+	"bytes"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+const checkedName = "checked"
+
+// record describes files of an open directory that were just hashed, or made of
+// what was. While it describes them still they are not hashed again: this guards
+// against a failing disk, other programs and accidents, not against whoever owns
+// the store and can write this record as well.
+//
+// It holds until the machine is started anew, so that neither it nor what it
+// describes need be flushed: after a power loss everything is hashed once.
+func (s *Store) record(dir int, files ...string) ([]byte, error) {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "coppice checked 1\nboot %s\n", s.boot)
+	for _, name := range files {
+		st, err := lstatAt(dir, name)
+		if err != nil {
+			return nil, err
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFREG {
+			return nil, unix.EINVAL
+		}
+		fmt.Fprintf(&b, "%s %d %d %d %d %d\n", name, st.Dev, st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano())
+	}
+	return b.Bytes(), nil
+}
+
+// isChecked says whether the files are those that were hashed.
+func (s *Store) isChecked(dir int, files ...string) bool {
+	was, err := readAt(dir, checkedName, 4096)
+	if err != nil {
+		return false
+	}
+	is, err := s.record(dir, files...)
+	return err == nil && bytes.Equal(was, is)
+}
+
+// setChecked notes that the files were hashed. When it fails they are hashed
+// again the next time.
+func (s *Store) setChecked(dir int, files ...string) error {
+	b, err := s.record(dir, files...)
+	if err != nil {
+		return err
+	}
+	name := scratch("checked")
+	if err := s.write(s.tmp, name, b, false); err != nil {
+		return err
+	}
+	if err := s.fs.Rename(s.tmp, name, dir, checkedName); err != nil {
+		_ = s.fs.Unlink(s.tmp, name) // swept when the store is opened
+		return err
+	}
+	return nil
+}
+
+// keepChecked calls fn, which changes the times of files but not what is in them,
+// and notes that they are still those that were hashed, if they were.
+func (s *Store) keepChecked(dir int, file string, fn func() error) error {
+	was := s.isChecked(dir, file)
+	err := fn()
+	if was {
+		_ = s.setChecked(dir, file) // else they are hashed again
+	}
+	return err
+}

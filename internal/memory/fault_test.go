@@ -1,0 +1,251 @@
+package memory
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// story is what a store goes through in the tests of failures: an image of its
+// own, one that shares with it, one that shares with itself; some are checked out
+// warm and cold, the first is dropped.
+type story struct {
+	first, second, third shape
+}
+
+func newStory() story {
+	first := append(seeds(1, 40), make([]uint32, 20)...)
+	return story{
+		first:  image(first),
+		second: image(append(seeds(500, 5), first[3:]...)),
+		third:  image(append(seeds(900, 9), seeds(900, 9)...)),
+	}
+}
+
+// tell goes through the story and gives what was acknowledged: which images are
+// to be there. Errors do not end it. dropped says that the first was to be dropped.
+func (st story) tell(t *testing.T, h *home) (acked map[ID]shape, dropped ID) {
+	t.Helper()
+	ctx := t.Context()
+	acked = map[ID]shape{}
+	var ids []ID
+	for _, x := range []shape{st.first, st.second, st.third} {
+		dir := h.put(x)
+		img, err := h.s.Add(ctx, dir, nil)
+		if err != nil {
+			continue
+		}
+		acked[img.ID] = x
+		ids = append(ids, img.ID)
+	}
+	for _, id := range ids {
+		dir, release, err := h.s.Checkout(ctx, id)
+		if err != nil {
+			continue
+		}
+		acked[id].same(t, "checked out", dir)
+		release()
+		_ = h.s.uncache(id)
+		if dir, release, err = h.s.Checkout(ctx, id); err == nil {
+			acked[id].same(t, "assembled", dir)
+			release()
+		}
+	}
+	if len(ids) > 0 && len(acked[ids[0]].pages) == len(st.first.pages) {
+		dropped = ids[0]
+		_, _ = h.s.Sweep(ctx, func(id ID) bool { return id != dropped })
+	}
+	return acked, dropped
+}
+
+// holds fails unless all that was acknowledged is whole, and the store goes on.
+func holds(t *testing.T, what string, h *home, acked map[ID]shape, dropped ID) {
+	t.Helper()
+	ctx := t.Context()
+	for id, x := range acked {
+		if id == dropped {
+			if _, err := h.s.Stat(id); fault.Is(err, fault.NotFound) {
+				continue
+			}
+		}
+		h.check(what, id, x)
+		if err := h.s.Verify(ctx, id); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if _, err := h.s.Sweep(ctx, func(other ID) bool { return other != dropped }); err != nil {
+			t.Fatalf("%s: sweep: %v", what, err)
+		}
+	}
+	for _, img := range h.s.List() {
+		if err := h.s.Verify(ctx, img.ID); err != nil {
+			t.Fatalf("%s: an image that was not acknowledged: %v", what, err)
+		}
+	}
+	x := image(append(seeds(2000, 9), seeds(500, 5)...))
+	img, err := h.s.Add(ctx, h.put(x), Facts{"what": what})
+	if err != nil {
+		t.Fatalf("%s: afterwards: %v", what, err)
+	}
+	h.cold(img.ID)
+	h.check(what+": added afterwards", img.ID, x)
+	if _, err := h.s.Sweep(ctx, func(ID) bool { return false }); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// nothingLeft fails unless the store is empty.
+func nothingLeft(t *testing.T, what string, h *home) {
+	t.Helper()
+	for _, sub := range []string{packsDir, imagesDir, blobsDir, cacheDir, tmpDir} {
+		if left := h.ls(sub); len(left) > 0 {
+			t.Fatalf("%s: %s has %q", what, sub, left)
+		}
+	}
+}
+
+// Whichever write fails, once or from then on as on a full disk, nothing that was
+// acknowledged is lost, nothing half-made is seen, and when the disk works again
+// the store goes on, both as it is open and opened anew.
+func TestEveryWriteMayFail(t *testing.T) {
+	t.Parallel()
+	first, step := sample(t)
+	for _, c := range []struct {
+		errno syscall.Errno
+		stay  bool
+	}{{syscall.EIO, false}, {syscall.ENOSPC, true}} {
+		for k := 1 + first; ; k += step {
+			what := fmt.Sprintf("call %d fails with %v, stay %v", k, c.errno, c.stay)
+			f := &vfs.Faulty{FS: vfs.OS()}
+			h := newHome(t, inMemory(t), Options{FS: f})
+			fds := openFiles(t, h.dir)
+			f.FailAt(k, c.errno, c.stay)
+			acked, dropped := newStory().tell(t, h)
+			reached := f.Failed()
+			f.FailAt(0, 0, false)
+			if now := openFiles(t, h.dir); now != fds {
+				t.Fatalf("%s: %d descriptors stay open", what, now-fds)
+			}
+			if left := h.ls(tmpDir); c.stay && len(left) > 0 {
+				t.Fatalf("%s: left behind: %q", what, left)
+			}
+			h.close()
+			h.open()
+			holds(t, what, h, acked, dropped)
+			h.close()
+			h.open()
+			nothingLeft(t, what, h)
+			h.close()
+			must(t, os.RemoveAll(h.dir))
+			if !reached {
+				t.Logf("%d calls", k)
+				break
+			}
+		}
+	}
+}
+
+// The same without opening it anew in between.
+func TestTheStoreGoesOnAfterAFailure(t *testing.T) {
+	t.Parallel()
+	first, step := sample(t)
+	for k := 1 + first; ; k += step {
+		what := fmt.Sprintf("call %d fails", k)
+		f := &vfs.Faulty{FS: vfs.OS()}
+		h := newHome(t, inMemory(t), Options{FS: f})
+		f.FailAt(k, syscall.EIO, false)
+		acked, dropped := newStory().tell(t, h)
+		reached := f.Failed()
+		f.FailAt(0, 0, false)
+		holds(t, what, h, acked, dropped)
+		h.close()
+		must(t, os.RemoveAll(h.dir))
+		if !reached {
+			break
+		}
+	}
+}
+
+// Dead at any call, with or without the power: what was acknowledged is whole, the
+// rest whole or gone.
+func TestACrashAtAnyPoint(t *testing.T) {
+	t.Parallel()
+	for _, loss := range []string{process, contents, everything} {
+		t.Run(loss, func(t *testing.T) {
+			t.Parallel()
+			first, step := sample(t)
+			for k := 8 + first; ; k += step { // it is open after 7 calls
+				what := fmt.Sprintf("dead at call %d", k)
+				dir := inMemory(t)
+				grave := filepath.Join(dir, "grave")
+				must(t, os.Mkdir(grave, 0o700))
+				p := newPower(grave, k)
+				h := newHome(t, dir, Options{FS: p, boot: "one"})
+				acked, dropped := newStory().tell(t, h)
+				dead := p.left.Load() < 0
+				h.close()
+				h.o = Options{boot: "one"}
+				must(t, p.cut(dir, loss))
+				if loss != process {
+					h.o.boot = "two"
+				}
+				h.open()
+				holds(t, what, h, acked, dropped)
+				h.close()
+				h.open()
+				nothingLeft(t, what, h)
+				h.close()
+				must(t, os.RemoveAll(dir))
+				if !dead {
+					t.Logf("%d calls", k)
+					return
+				}
+			}
+		})
+	}
+}
+
+// A full disk is told with how much is needed, and where.
+func TestAFullDiskIsTold(t *testing.T) {
+	t.Parallel()
+	f := &vfs.Faulty{FS: vfs.OS()}
+	h := newHome(t, inMemory(t), Options{FS: f})
+	defer h.close()
+	one := h.add(image(seeds(1, 700)))
+	f.FailAt(2, syscall.ENOSPC, true)
+	_, err := h.s.Add(t.Context(), h.put(image(append(seeds(1, 512), seeds(9000, 512)...))), nil)
+	if !fault.Is(err, fault.NoSpace) || !strings.Contains(err.Error(), "MiB") || !strings.Contains(err.Error(), h.file()) || fault.HintOf(err) == "" {
+		t.Errorf("add: %v", err)
+	}
+	t.Log(err)
+	f.FailAt(0, 0, false)
+	x := image(reversed(seeds(1, 700)))
+	two := h.add(x)
+	h.cold(two.ID)
+	f.FailAt(2, syscall.ENOSPC, true)
+	_, _, err = h.s.Checkout(t.Context(), two.ID)
+	if !fault.Is(err, fault.NoSpace) || !strings.Contains(err.Error(), "2.7 MiB") {
+		t.Errorf("check out: %v", err)
+	}
+	f.FailAt(0, 0, false)
+	h.check("with room again", two.ID, x)
+	must(t, h.s.Verify(t.Context(), one.ID))
+}
+
+// openFiles counts this process's descriptors of what is below a directory.
+func openFiles(t *testing.T, dir string) (n int) {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	for _, f := range all {
+		if to, err := os.Readlink("/proc/self/fd/" + f.Name()); err == nil && strings.HasPrefix(to, dir) {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,123 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// intake is the directory of a new image, which is in tmp now.
+type intake struct {
+	name string
+	fd   int
+}
+
+// takeIn moves the directory of a new image to where nobody else looks for it.
+// When that fails it is where it was.
+func (s *Store) takeIn(dir string) (in intake, err error) {
+	parent, err := openDirAt(unix.AT_FDCWD, filepath.Dir(dir))
+	if err != nil {
+		return in, err
+	}
+	defer unix.Close(parent)
+	base := filepath.Base(dir)
+	if in.fd, err = openDirAt(parent, base); err != nil {
+		return in, err
+	}
+	in.name = scratch("add")
+	if err := s.fs.Rename(parent, base, s.tmp, in.name); err != nil {
+		unix.Close(in.fd)
+		if errors.Is(err, unix.EXDEV) {
+			return in, fault.New(fault.Invalid, "%s lies on another file system than the memory store %s", dir, s.dir).
+				WithHint("have the image written below COPPICE_HOME")
+		}
+		return in, err
+	}
+	return in, nil
+}
+
+// check makes sure that exactly the files of an image are in the directory.
+func (in intake) check() error {
+	got, err := names(in.fd)
+	if err != nil {
+		return err
+	}
+	slices.Sort(got)
+	if want := []string{kernelName, pagesName, metaName}; !slices.Equal(got, want) {
+		return fault.New(fault.Invalid, "a memory image consists of %q, and this one of %.200q", want, got).
+			WithHint("checkpoint without compression")
+	}
+	return nil
+}
+
+// own opens a file of the new image, which is ours alone then: whoever wrote it
+// may have been taken over by what ran in the sandbox, so a file that somebody can
+// still write to is copied. The caller closes it.
+func (s *Store) own(ctx context.Context, in intake, name string, most int64) (fd int, size int64, err error) {
+	var st unix.Stat_t
+	if fd, err = openAt(in.fd, name, &st); err != nil {
+		return -1, 0, fault.Wrap(err, "open %s", name)
+	}
+	switch {
+	case st.Size > most:
+		err = fault.New(fault.Unsupported, "%s has %d bytes; %d is the limit", name, st.Size, most)
+	case st.Nlink == 1 && unwritten(fd):
+		if err = s.fs.Chmod(fd, 0o600); err == nil {
+			return fd, st.Size, nil
+		}
+	default:
+		err = s.copyFile(ctx, in, name, fd, st.Size)
+	}
+	unix.Close(fd)
+	if err != nil {
+		return -1, 0, err
+	}
+	if fd, err = openAt(in.fd, name, &st); err != nil {
+		return -1, 0, err
+	}
+	return fd, st.Size, nil
+}
+
+// unwritten says whether nobody has the file open, or mapped, for writing: only
+// then the kernel grants a lease on reading it.
+func unwritten(fd int) bool {
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
+		return false
+	}
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_UNLCK)
+	return err == nil
+}
+
+// copyFile puts a copy of an open file into its place.
+func (s *Store) copyFile(ctx context.Context, in intake, name string, fd int, size int64) error {
+	temp := scratch("copy")
+	out, err := s.fs.Create(s.tmp, temp, 0o600)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(out)
+	err = s.fs.Truncate(out, size)
+	if err == nil {
+		const step = chunk * pageSize
+		err = spread(ctx, int((size+step-1)/step), addWorkers, func(buf []byte, i int) error {
+			off := int64(i) * step
+			p := buf[:min(step, size-off)]
+			if err := readFull(fd, p, off); err != nil {
+				return err
+			}
+			return s.fs.WriteAt(out, p, off)
+		})
+	}
+	if err == nil {
+		err = s.fs.Rename(s.tmp, temp, in.fd, name)
+	}
+	if err != nil {
+		_ = s.fs.Unlink(s.tmp, temp) // swept when the store is opened
+	}
+	return err
+}

@@ -1,0 +1,87 @@
+package memory
+
+// own is the pack of a place that the image itself brings.
+const own = 0
+
+// source is a pack whose pages an image may use.
+type source struct {
+	id      digest
+	digests []digest
+	live    pageSet // pages that are there: dead ones may have been punched out
+}
+
+// layout says how an image is stored.
+type layout struct {
+	// identity: the file of the pages is the new pack as it is, so that restoring
+	// it needs no copy.
+	identity bool
+	packs    []digest // the packs that are used; the zero digest is the new one
+	runs     []run
+	fresh    []uint32 // unless identity: the image's pages that the new pack consists of, ascending
+}
+
+// An image of which at most this part of the pages is known is its own pack.
+const mostKnown = 16
+
+// plan decides how an image with these pages is stored beside the sources, of
+// which those before come first.
+func plan(pages []digest, sources []source) layout {
+	n := len(pages)
+	for _, s := range sources {
+		n += s.live.count()
+	}
+	t := newTable(n)
+	for k, s := range sources {
+		for i, d := range s.digests {
+			if d != (digest{}) && s.live.has(uint32(i)) {
+				t.put(d, place{uint32(k + 1), uint32(i)})
+			}
+		}
+	}
+	at := make([]place, len(pages))
+	var fresh []uint32
+	known := 0
+	for i, d := range pages {
+		if d == (digest{}) {
+			continue
+		}
+		there, was := t.put(d, place{own, uint32(len(fresh))})
+		if at[i] = there; was {
+			known++
+		} else {
+			fresh = append(fresh, uint32(i))
+		}
+	}
+	l := layout{fresh: fresh}
+	if len(fresh) > 0 && known <= (known+len(fresh))/mostKnown {
+		l.identity, l.fresh = true, nil
+		for i := range at {
+			at[i] = place{own, uint32(i)}
+		}
+	}
+	l.lay(pages, at, sources)
+	return l
+}
+
+// lay makes runs of places, and numbers the packs in the order of their use.
+func (l *layout) lay(pages []digest, at []place, sources []source) {
+	number := make([]uint32, len(sources)+1)
+	var m manifest
+	for i, d := range pages {
+		if d == (digest{}) {
+			m.add(run{count: 1})
+			continue
+		}
+		k := at[i].pack
+		if number[k] == 0 {
+			var id digest
+			if k != own {
+				id = sources[k-1].id
+			}
+			l.packs = append(l.packs, id)
+			number[k] = uint32(len(l.packs))
+		}
+		m.add(run{pack: number[k], first: at[i].page, count: 1})
+	}
+	l.runs = m.runs
+}

@@ -1,0 +1,58 @@
+package memory
+
+import (
+	"crypto/sha256"
+	"errors"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+)
+
+// putSmall stores a small file, flushed, and says what the disk gave for it. One
+// that was stored before is written again: this mends it when it is damaged, and
+// the rename leaves one or the other.
+func (s *Store) putSmall(b []byte) (f small, added int64, isNew bool, err error) {
+	f = small{size: int64(len(b)), sum: sha256.Sum256(b)}
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		return f, 0, false, err
+	}
+	name := scratch("blob")
+	if err := s.write(s.tmp, name, z.EncodeAll(b, nil), true); err != nil {
+		return f, 0, false, err
+	}
+	before, err := lstatAt(s.blobs, f.sum.String())
+	isNew = errors.Is(err, unix.ENOENT)
+	if err := s.fs.Rename(s.tmp, name, s.blobs, f.sum.String()); err != nil {
+		_ = s.fs.Unlink(s.tmp, name) // swept when the store is opened
+		return f, 0, false, err
+	}
+	after, err := lstatAt(s.blobs, f.sum.String())
+	return f, onDisk(&after) - onDisk(&before), isNew, err
+}
+
+// small reads a small file and makes sure that it is what was stored.
+func (s *Store) small(f small) ([]byte, error) {
+	// What cannot be compressed becomes a little larger.
+	b, err := readAt(s.blobs, f.sum.String(), f.size+f.size/64+1024)
+	if err == nil {
+		b, err = unpack(b, f.size)
+	}
+	switch {
+	case err == nil && int64(len(b)) == f.size && sha256.Sum256(b) == f.sum:
+		return b, nil
+	case transient(err):
+		return nil, err
+	}
+	return nil, corrupt("%s/%s is not what was stored", blobsDir, f.sum).Because(err)
+}
+
+// unpack gives the size bytes that b was made of; more is never unpacked.
+func unpack(b []byte, size int64) ([]byte, error) {
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(max(size, 1<<20))))
+	if err != nil {
+		return nil, err
+	}
+	defer z.Close()
+	return z.DecodeAll(b, make([]byte, 0, size))
+}

@@ -1,0 +1,211 @@
+package memory
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// again repeats fn while a signal interrupts it.
+func again[T any](fn func() (T, error)) (T, error) {
+	for {
+		v, err := fn()
+		if err != unix.EINTR { //nolint:errorlint // a bare errno, from the call itself
+			return v, err
+		}
+	}
+}
+
+// openDirAt opens a directory beneath dir, never through a link. The caller
+// closes it.
+func openDirAt(dir int, name string) (int, error) {
+	return again(func() (int, error) {
+		return unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	})
+}
+
+// openAt opens a regular file beneath dir for reading, never through a link, and
+// refuses everything else. The caller closes it.
+func openAt(dir int, name string, st *unix.Stat_t) (int, error) {
+	fd, err := again(func() (int, error) {
+		return unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return -1, err
+	}
+	if err = unix.Fstat(fd, st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = unix.EINVAL
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// readAt reads a whole file of at most most bytes beneath dir.
+func readAt(dir int, name string, most int64) ([]byte, error) {
+	var st unix.Stat_t
+	fd, err := openAt(dir, name, &st)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	if st.Size > most {
+		return nil, fault.New(fault.Corrupt, "%s has %d bytes; %d is the limit", name, st.Size, most)
+	}
+	b := make([]byte, st.Size)
+	return b, readFull(fd, b, 0)
+}
+
+// readFull fills p from offset off on.
+func readFull(fd int, p []byte, off int64) error {
+	for len(p) > 0 {
+		n, err := again(func() (int, error) { return unix.Pread(fd, p, off) })
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return io.ErrUnexpectedEOF
+		}
+		p, off = p[n:], off+int64(n)
+	}
+	return nil
+}
+
+// names lists a directory.
+func names(dir int) ([]string, error) {
+	fd, err := openDirAt(dir, ".")
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), ".")
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
+// lstatAt is fstatat without following links.
+func lstatAt(dir int, name string) (st unix.Stat_t, err error) {
+	return again(func() (st unix.Stat_t, err error) {
+		err = unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		return st, err
+	})
+}
+
+// onDisk is what the disk gives for a file, in bytes.
+func onDisk(st *unix.Stat_t) int64 { return st.Blocks * 512 }
+
+// remove deletes dir/name and what is in it. What is not there is no error.
+func remove(fs vfs.FS, dir int, name string) error {
+	st, err := lstatAt(dir, name)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return fs.Unlink(dir, name)
+	}
+	fd, err := openDirAt(dir, name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	inside, err := names(fd)
+	if err != nil {
+		return err
+	}
+	for _, one := range inside {
+		if err := remove(fs, fd, one); err != nil {
+			return err
+		}
+	}
+	return fs.Rmdir(dir, name)
+}
+
+// scratch is a name that nothing in tmp has.
+func scratch(what string) string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails: the program ends instead
+	return what + "-" + hex.EncodeToString(b[:])
+}
+
+// lock is a mutex for which one can stop waiting.
+type lock chan struct{}
+
+func newLock() lock { return make(lock, 1) }
+
+// take waits for the lock, or for the end of ctx.
+func (l lock) take(ctx context.Context) error {
+	select {
+	case l <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case l <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// try takes the lock if it is free.
+func (l lock) try() bool {
+	select {
+	case l <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (l lock) free() { <-l }
+
+// transient says whether err is the reader's trouble, and tells nothing of what
+// was to be read.
+func transient(err error) bool {
+	for _, one := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EACCES, unix.EPERM, context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, one) {
+			return true
+		}
+	}
+	return false
+}
+
+// usage is what the disk gives for a directory and the files in it, but for files
+// that have further names elsewhere unless all is set.
+func usage(dir int, name string, all bool) int64 {
+	st, err := lstatAt(dir, name)
+	if err != nil {
+		return 0
+	}
+	total := onDisk(&st)
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return total
+	}
+	fd, err := openDirAt(dir, name)
+	if err != nil {
+		return total
+	}
+	defer unix.Close(fd)
+	inside, err := names(fd)
+	if err != nil {
+		return total
+	}
+	for _, one := range inside {
+		if st, err := lstatAt(fd, one); err == nil && (all || st.Nlink == 1) {
+			total += onDisk(&st)
+		}
+	}
+	return total
+}
