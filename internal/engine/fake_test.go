@@ -61,6 +61,11 @@ type fakeBox struct {
 	starts int                      // guarded by mu; of such
 	blind  atomic.Int32             // so many times Wait knows nothing
 
+	paused   atomic.Bool
+	released atomic.Int32 // how often
+	sealed   []string     // guarded by mu; host names that it was given
+	sealErr  error        // guarded by mu; what comes of the second step of that
+
 	stopping atomic.Bool // what ends is stopped
 	refusing atomic.Bool // no command begins
 
@@ -113,6 +118,21 @@ func (f *fakeBoxes) CanLimitCPU() error {
 }
 
 func (b *fakeBox) Gone() <-chan struct{}              { return b.gone }
+func (b *fakeBox) Pause(context.Context) error          { b.paused.Store(true); return nil }
+func (b *fakeBox) Resume(context.Context) error         { b.paused.Store(false); return nil }
+func (b *fakeBox) Paused(context.Context) (bool, error) { return b.paused.Load(), nil }
+
+func (b *fakeBox) Reseal(_ context.Context, hostname string, seed []byte) ([]ResealStep, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sealed = append(b.sealed, hostname)
+	if b.sealErr != nil {
+		return []ResealStep{{Name: "hostname", Detail: hostname}, {Name: "machine-id", Err: b.sealErr.Error()}}, b.sealErr
+	}
+	return []ResealStep{{Name: "hostname", Detail: hostname}, {Name: "random"}}, nil
+}
+
+func (b *fakeBox) Release(context.Context) error { b.released.Add(1); return nil }
 func (b *fakeBox) Procs(context.Context) (int, error) { return int(b.hanging.Load()), nil }
 func (b *fakeBox) Freeze(context.Context) (Frozen, error) {
 	b.freezes++
@@ -257,6 +277,18 @@ func (f fakeFrozen) Procs() int               { return f.b.procs }
 func (f fakeFrozen) Suspects() layer.Suspects { return f.b.suspects }
 func (f fakeFrozen) Programs() []wire.Program { return f.b.programs }
 func (fakeFrozen) Thaw() error                { return nil }
+
+// Save writes an image of two pages, of which one says how many freezes there were.
+func (f fakeFrozen) Save(_ context.Context, dir string) error {
+	pages := make([]byte, 2*4096)
+	copy(pages, fmt.Sprintf("freeze %d", f.b.freezes))
+	for name, data := range map[string][]byte{"checkpoint.img": []byte("kernel"), "pages_meta.img": []byte("meta"), "pages.img": pages} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 func (f fakeFrozen) Root(context.Context) (*LiveRoot, error) {
 	if f.b.rooted != nil {
 		return f.b.rooted, nil
