@@ -117,7 +117,7 @@ func (f *fakeBoxes) CanLimitCPU() error {
 	return nil
 }
 
-func (b *fakeBox) Gone() <-chan struct{}              { return b.gone }
+func (b *fakeBox) Gone() <-chan struct{}                { return b.gone }
 func (b *fakeBox) Pause(context.Context) error          { b.paused.Store(true); return nil }
 func (b *fakeBox) Resume(context.Context) error         { b.paused.Store(false); return nil }
 func (b *fakeBox) Paused(context.Context) (bool, error) { return b.paused.Load(), nil }
@@ -132,7 +132,7 @@ func (b *fakeBox) Reseal(_ context.Context, hostname string, seed []byte) ([]Res
 	return []ResealStep{{Name: "hostname", Detail: hostname}, {Name: "random"}}, nil
 }
 
-func (b *fakeBox) Release(context.Context) error { b.released.Add(1); return nil }
+func (b *fakeBox) Release(context.Context) error      { b.released.Add(1); return nil }
 func (b *fakeBox) Procs(context.Context) (int, error) { return int(b.hanging.Load()), nil }
 func (b *fakeBox) Freeze(context.Context) (Frozen, error) {
 	b.freezes++
