@@ -138,7 +138,7 @@ func statOf(ds []time.Duration) stat {
 func run() error {
 	bin := flag.String("coppice", "bin/coppice", "the binary to measure")
 	quick := flag.Bool("quick", false, "fewer repetitions, smaller trees")
-	only := flag.String("only", "", "a regular expression of what to measure: startup, exec, create, snapshot, rest, rollback, inplace, fork, import, go, npm, delay, slowdown, pause, rewind, idle, tournament, memory, doors, head, output, files, streams, load, gate, programs, repo")
+	only := flag.String("only", "", "a regular expression of what to measure: startup, exec, create, snapshot, rest, rollback, inplace, fork, import, go, npm, delay, slowdown, pause, rewind, idle, tournament, memory, doors, head, output, files, streams, load, gate, programs, repo, gvisor")
 	load := flag.Duration("for", 10*time.Second, "how long to load the daemon")
 	flag.Parse()
 	want, err := regexp.Compile(*only)
@@ -180,7 +180,7 @@ func run() error {
 		{"rollback", b.moves}, {"inplace", b.inPlace}, {"fork", b.forks}, {"import", b.imports}, {"go", b.builds}, {"npm", b.npm},
 		{"delay", b.delays}, {"slowdown", b.slowdowns}, {"pause", b.pauses}, {"rewind", b.rewinds}, {"idle", b.idles}, {"tournament", b.tournaments}, {"memory", b.memory},
 		{"doors", b.doors}, {"head", b.heads}, {"output", b.outputs}, {"files", b.transfers}, {"streams", b.streams}, {"load", b.loads},
-		{"gate", b.gates}, {"programs", b.programs}, {"repo", b.repos},
+		{"gate", b.gates}, {"programs", b.programs}, {"repo", b.repos}, {"gvisor", b.gvisor},
 	}
 	scale := 1
 	if *quick {

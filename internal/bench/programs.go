@@ -19,7 +19,6 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/box/plan"
-	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
 // A C project of thirty files, and how it is built anew: half a second, so that many pairs of
@@ -165,17 +164,9 @@ func (b *bench) spent(x *box.Box) (time.Duration, error) {
 func (b *bench) rawBox(name string, trace bool) (*box.Box, func() error, error) {
 	dir := filepath.Join(b.dir, name)
 	c := plan.Config{ID: name, Name: name, Tier: plan.TierProcess, RunDir: filepath.Join(dir, "run"), Caller: plan.Caller{Root: true}, User: plan.UserRoot, Trace: trace, IdleAfter: -1}
-	made := os.MkdirAll(c.RunDir, 0o700)
-	for _, top := range []string{"/usr", "/etc", "/root"} {
-		o := rootspec.Overlay{Target: top, Lowers: []string{top}, Upper: dir + top + "/upper", Work: dir + top + "/work"}
-		made = errors.Join(made, os.MkdirAll(o.Upper, 0o755), os.MkdirAll(o.Work, 0o755))
-		c.Spec.Overlays = append(c.Spec.Overlays, o)
-	}
-	for _, l := range []string{"bin", "sbin", "lib", "lib64"} {
-		if to, err := os.Readlink("/" + l); err == nil {
-			c.Spec.Skeleton = append(c.Spec.Skeleton, rootspec.Entry{Path: "/" + l, Link: to})
-		}
-	}
+	var made error
+	c.Spec, made = systemRoot(dir)
+	made = errors.Join(made, os.MkdirAll(c.RunDir, 0o700))
 	if made != nil {
 		return nil, nil, made
 	}

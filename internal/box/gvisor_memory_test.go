@@ -65,7 +65,7 @@ func TestGvisorResumes(t *testing.T) {
 	boxtest.WaitStarted(t, s)
 	boxtest.Send(t, s, wire.FrameStdin, []byte("one\n"))
 	boxtest.WaitOutput(t, s, "1 one test\n")
-	if r := b.Sh(t, "echo kept > /tmp/file; cp /proc/sys/kernel/random/uuid /root/uuid"); r.Exit.Code != 0 {
+	if r := b.Sh(t, "echo kept > /tmp/file"); r.Exit.Code != 0 {
 		t.Fatalf("%+v", r)
 	}
 	image := save(t, b)
@@ -84,6 +84,13 @@ func TestGvisorResumes(t *testing.T) {
 	}
 	if r := c.Sh(t, "hostname; cat /tmp/file; echo $COPPICE_SANDBOX"); r.Stdout != "fork\nkept\nfork\n" {
 		t.Errorf("the copy: %+v", r)
+	}
+	const ids = "cat /etc/machine-id /proc/sys/kernel/random/boot_id"
+	if r := c.Sh(t, ids); r.Stdout != strings.Repeat("07", 16)+"\n07070707-0707-4707-8707-070707070707\n" {
+		t.Errorf("the copy's identity: %+v", r)
+	}
+	if r := b.Sh(t, ids); strings.Contains(r.Stdout, "0707") || len(r.Stdout) != 33+37 {
+		t.Errorf("the identity of what it is a copy of: %+v", r)
 	}
 	z, err := c.Reattach(ctx, "counter", 0)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -31,7 +32,7 @@ func (d *daemon) reseal(m Message) error {
 	}{
 		{"certificates", d.retrust},
 		{"hostname", rename},
-		{"machine-id", newMachineID},
+		{"identity", newIdentity},
 		{"random", stirRandom},
 	}
 	if len(r.Seed) == 0 { // the same sandbox goes on
@@ -84,41 +85,52 @@ func rename(r Reseal) (string, error) {
 	return r.Hostname, unix.Sethostname([]byte(r.Hostname))
 }
 
-// newMachineID writes machine-id(5) anew where there is one.
-func newMachineID(r Reseal) (string, error) {
-	var done []string
-	for _, name := range []string{"/etc/machine-id", "/var/lib/dbus/machine-id"} {
-		f, err := openRegular(name)
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return "", err
-		}
-		err = f.Truncate(0)
-		if err == nil {
-			_, err = f.WriteAt([]byte(hex.EncodeToString(r.Seed[:16])+"\n"), 0)
-		}
-		if err = errors.Join(err, f.Close()); err != nil {
-			return "", err
-		}
-		done = append(done, name)
-	}
-	return strings.Join(done, " "), nil
+// identities are the files that tell one machine, and one boot of it, from others, and how
+// each is written of 16 random bytes: machine-id(5), random(4).
+var identities = []struct {
+	name string
+	text func([]byte) string
+}{
+	{"/etc/machine-id", func(b []byte) string { return hex.EncodeToString(b) + "\n" }},
+	{"/var/lib/dbus/machine-id", func(b []byte) string { return hex.EncodeToString(b) + "\n" }},
+	{"/proc/sys/kernel/random/boot_id", func(b []byte) string { return uuid(b) + "\n" }},
 }
 
-// openRegular opens a file of the sandbox to be written, and nothing else than a file.
-func openRegular(name string) (*os.File, error) {
-	fd, err := unix.Open(name, unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: name, Err: err}
+// uuid writes 16 random bytes as RFC 9562 has it, version 4.
+func uuid(b []byte) string {
+	u := [16]byte(b)
+	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}
+
+// identityDir has what is laid over the files of identities, so that nothing of it gets
+// into the history, and whoever may not write them has it too.
+const identityDir = "/run/coppice-identity"
+
+// newIdentity lays new ones over those of identities that are there.
+func newIdentity(r Reseal) (string, error) {
+	if err := os.Mkdir(identityDir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", err
 	}
-	f := os.NewFile(uintptr(fd), name)
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		f.Close()
-		return nil, &os.PathError{Op: "open", Path: name, Err: errors.Join(err, unix.EINVAL)}
+	var done []string
+	for i, id := range identities {
+		if st, err := os.Stat(id.name); err != nil || !st.Mode().IsRegular() {
+			continue // there is none
+		}
+		ours := filepath.Join(identityDir, strconv.Itoa(i))
+		_, err := os.Lstat(ours)
+		laid := err == nil // of a copy that this one is a copy of
+		if err := os.WriteFile(ours, []byte(id.text(r.Seed[i/2*16:][:16])), 0o444); err != nil {
+			return "", err
+		}
+		if !laid {
+			if err := unix.Mount(ours, id.name, "", unix.MS_BIND, ""); err != nil {
+				return "", fmt.Errorf("bind %s: %w", id.name, err)
+			}
+		}
+		done = append(done, filepath.Base(id.name))
 	}
-	return f, nil
+	return strings.Join(done, " "), nil
 }
 
 // stirRandom adds to what the kernel's generator has; gVisor takes it from the host's

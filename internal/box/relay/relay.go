@@ -23,15 +23,20 @@ type Relay struct {
 	hooks  Hooks
 	inside bool
 
-	mu      sync.Mutex // held while a frame is written
-	moved   *sync.Cond // of mu: quiet has changed
-	quiet   bool       // nothing is written: the sandbox stands still, or will at once
+	// writing is held while a frame is written, which lasts until the other end reads. Who
+	// reads frames does not need it, so that both ends cannot wait for each other. It is
+	// taken before mu.
+	writing sync.Mutex
+	buf     []byte // guarded by writing
+
+	mu      sync.Mutex
+	moved   *sync.Cond // of mu: quiet or failed has changed
+	quiet   bool       // nothing is written: the sandbox stands still, or will at once; set with writing held
 	failed  error      // of a write; nothing is written any more
 	waiting []pending  // messages that came meanwhile
 	last    uint32     // number given to a stream
 	streams map[uint32]*stream
 	all     map[*stream]bool
-	buf     []byte
 
 	pumps    sync.WaitGroup
 	commands commands // of the inside
@@ -109,32 +114,41 @@ func (r *Relay) Send(k guest.Kind, v any) error {
 
 // write writes one frame, when nothing stands still. Errors end Run.
 func (r *Relay) write(kind frameType, s *stream, body []byte) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for r.quiet && r.failed == nil {
+	for {
+		r.writing.Lock()
+		r.mu.Lock()
+		if !r.quiet || r.failed != nil {
+			break
+		}
+		r.writing.Unlock()
 		r.moved.Wait()
+		r.mu.Unlock()
 	}
-	if r.failed != nil {
-		return
-	}
+	defer r.writing.Unlock()
 	f := frame{kind: kind, body: body}
 	if s != nil {
-		if f.stream = s.id; f.stream == 0 {
-			return
-		}
+		f.stream = s.id
 	}
-	r.put(f)
+	r.mu.Unlock()
+	if s == nil || f.stream != 0 {
+		r.put(f)
+	}
+	if kind == frameData {
+		s.wrote(len(body))
+	}
 }
 
-// put writes a frame; r.mu is held.
+// put writes a frame; r.writing is held.
 func (r *Relay) put(f frame) {
-	if r.failed != nil {
+	r.mu.Lock()
+	failed := r.failed
+	r.mu.Unlock()
+	if failed != nil {
 		return
 	}
 	r.buf = f.append(r.buf[:0])
 	if _, err := r.out.Write(r.buf); err != nil {
-		r.failed = err
-		r.moved.Broadcast()
+		r.fail(err)
 		r.link.Shutdown() // Run ends
 	}
 }
@@ -192,18 +206,23 @@ func (r *Relay) send(m guest.Message) {
 	if r.inside {
 		p.Payload = r.commands.sent(m, p.streams)
 	}
+	r.writing.Lock()
+	defer r.writing.Unlock()
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.quiet && m.Kind != guest.MsgThaw {
 		r.waiting = append(r.waiting, p)
+		r.mu.Unlock()
 		return
 	}
+	r.mu.Unlock()
 	r.putMessage(p)
 	switch {
 	case m.Kind == guest.MsgThaw:
 		r.move()
 	case m.Kind == guest.MsgFreeze, r.inside && m.Kind == guest.MsgFrozen && stands(m):
+		r.mu.Lock()
 		r.quiet = true
+		r.mu.Unlock()
 	}
 }
 
@@ -213,27 +232,38 @@ func stands(m guest.Message) bool {
 	return m.Decode(&f) == nil && f.Err == nil
 }
 
-// putMessage writes a message, and begins its streams; r.mu is held.
+// putMessage writes a message, and begins its streams; r.writing is held.
 func (r *Relay) putMessage(p pending) {
 	var fds []travelling
+	r.mu.Lock()
 	for _, s := range p.streams {
 		r.know(s)
 		fds = append(fds, travelling{s.id, s.flow})
 	}
+	r.mu.Unlock()
 	r.put(frame{kind: frameMessage, body: encode(byte(p.Kind), fds, p.Payload)})
 	for _, s := range p.streams {
 		s.start()
 	}
 }
 
-// move lets frames be written again, and writes the messages that waited; r.mu is held.
+// move lets frames be written again, after the messages that waited; r.writing is held.
 func (r *Relay) move() {
-	r.quiet = false
-	for _, p := range r.waiting {
-		r.putMessage(p)
+	for {
+		r.mu.Lock()
+		waiting := r.waiting
+		r.waiting = nil
+		if len(waiting) == 0 {
+			r.quiet = false
+			r.moved.Broadcast()
+			r.mu.Unlock()
+			return
+		}
+		r.mu.Unlock()
+		for _, p := range waiting {
+			r.putMessage(p)
+		}
 	}
-	r.waiting = nil
-	r.moved.Broadcast()
 }
 
 // know gives a stream of ours a number; r.mu is held.
@@ -349,9 +379,9 @@ func (r *Relay) deliver(body []byte) error {
 	}
 	switch {
 	case r.inside && m.Kind == guest.MsgThaw, !r.inside && m.Kind == guest.MsgFrozen && !stands(m):
-		r.mu.Lock()
+		r.writing.Lock()
 		r.move()
-		r.mu.Unlock()
+		r.writing.Unlock()
 	case r.inside && r.commands.came(r, m, fresh):
 		return nil
 	}
@@ -383,6 +413,8 @@ func counterpart(sent flow) (ours, theirs int, f flow, err error) {
 // resumed lets go of the end that was there when the sandbox stood still, and tells the
 // new one of the commands that live.
 func (r *Relay) resumed() error {
+	r.writing.Lock()
+	defer r.writing.Unlock()
 	r.mu.Lock()
 	clear(r.streams)
 	var dead []*stream
@@ -402,13 +434,19 @@ func (r *Relay) resumed() error {
 			dead = append(dead, s)
 		}
 	}
+	late := r.waiting // for an end that is gone
+	r.waiting = nil
+	r.mu.Unlock()
 	for _, a := range adopted {
 		r.put(frame{kind: frameMessage, body: encode(byte(guest.MsgAdopt), a.fds, a.payload)})
 	}
 	r.put(frame{kind: frameHello})
-	r.waiting = nil // of an end that is gone; its descriptors are among the dead
 	r.move()
-	r.mu.Unlock()
+	for _, p := range late {
+		for _, s := range p.streams {
+			s.abandon()
+		}
+	}
 	for _, s := range dead {
 		s.abandon()
 	}

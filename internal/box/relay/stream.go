@@ -22,7 +22,8 @@ type stream struct {
 	flow  flow     // seen from us: flowOut is what we read and send
 
 	taking sync.Mutex // held while bytes leave the kernel
-	read   int64      // how many did; guarded by taking
+	read   int64      // how many did, since the other end has known the stream; guarded by taking
+	put    int64      // how many of them were sent; guarded by taking
 
 	mu       sync.Mutex
 	changed  *sync.Cond
@@ -104,6 +105,14 @@ func (s *stream) receive(buf []byte) (n int, err error) {
 		err = io.EOF
 	}
 	return max(n, 0), err
+}
+
+// wrote counts bytes that were sent; the relay's writing is held, so that an image has what
+// was sent and the count of it.
+func (s *stream) wrote(n int) {
+	s.taking.Lock()
+	defer s.taking.Unlock()
+	s.put += int64(n)
 }
 
 // left reports whether the terminal's command has ended, or it is hung up.
@@ -261,6 +270,9 @@ func (s *stream) control(f func(fd int) error) (err error) {
 
 // begin has the stream go on with another end, which knows it by another number.
 func (s *stream) begin() {
+	s.taking.Lock()
+	s.read, s.put = s.read-s.put, 0
+	s.taking.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.credit = window

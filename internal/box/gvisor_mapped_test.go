@@ -1,0 +1,48 @@
+//go:build linux && (amd64 || arm64) && !cgo
+
+package box_test
+
+import (
+	"context"
+	"os/exec"
+	"testing"
+
+	"github.com/coppice-dev/coppice/internal/box/boxtest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+)
+
+// TestGvisorSuspects maps a file to be written, which the host sees in gVisor's own
+// processes alone.
+func TestGvisorSuspects(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("/usr/bin/python3"); err != nil {
+		t.Skip("needs python3: to map a file")
+	}
+	b := boxtest.Tier{Name: plan.TierGvisor, Config: atWork}.Start(t)
+	suspects := func() bool {
+		f, err := b.Freeze(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := f.Suspects()
+		if err := f.Thaw(); err != nil {
+			t.Fatal(err)
+		}
+		return !s.Since.IsZero()
+	}
+	c := listen(t, b, "ready", "/usr/bin/python3", "-c", `
+import mmap, sys
+print("ready", flush=True)
+for line in sys.stdin:
+    f = open("/srv/mapped", "w+b"); f.truncate(8192)
+    m = mmap.mmap(f.fileno(), 8192); m[0:1] = b"x"
+    print("mapped", flush=True)
+`)
+	if suspects() {
+		t.Error("files are suspected that nobody has mapped")
+	}
+	c.say("map", "mapped")
+	if !suspects() {
+		t.Error("a file that is mapped to be written is not suspected")
+	}
+}
