@@ -12,7 +12,7 @@ type CreateRequest struct {
 	From       Source       `json:"from,omitzero"`         // what its first snapshot is made of; the host where it is left out
 	User       string       `json:"user,omitempty"`        // who commands run as: "root", "me" or a name of the sandbox's /etc/passwd; "" lets the base decide
 	Driver     string       `json:"driver,omitempty"`      // how its files are kept apart: "auto" or "", "overlay", "copy", "btrfs"
-	Tier       string       `json:"tier,omitempty"`        // how its processes are confined: "auto" or "", "workspace", "process", "supervised"
+	Tier       string       `json:"tier,omitempty"`        // how its processes are confined: "auto" or "", "workspace", "process", "supervised", "gvisor"
 	Net        string       `json:"net,omitempty"`         // "off" or "" (nothing but its own loopback, if the policy does not say more), "rules" (what the policy allows), "host"
 	Env        []string     `json:"env,omitempty"`         // KEY=VALUE each, for every command
 	KeepRecent int          `json:"keep_recent,omitempty"` // so many of the newest snapshots stay when automatic ones thin out; 0 is 200
@@ -86,7 +86,7 @@ type Sandbox struct {
 	Procs    int       `json:"procs,omitempty"`    // processes of commands, when live
 	From     string    `json:"from"`               // what it was made from, for people
 	Driver   string    `json:"driver"`             // in force: "overlay", "copy", "btrfs"
-	Tier     string    `json:"tier"`               // in force: "workspace", "process", "supervised"
+	Tier     string    `json:"tier"`               // in force: "workspace", "process", "supervised", "gvisor"
 	User     string    `json:"user"`               // who commands run as
 	Net      string    `json:"net"`                // "off", "rules" or "host"
 	Policy   string    `json:"policy,omitempty"`   // digest of what it may use; rules that hold for a time are not in it

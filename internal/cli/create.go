@@ -62,7 +62,8 @@ What it may reach and use is its policy: what is built in, then your own file
 --preset, --allow, --ask, --net, --tier, --limit and --env. The two files are taken where
 they are there, unless --no-policy-files is given, and never with --from SANDBOX, which
 begins with the policy of that sandbox. With --allow, --preset or --ask the network is
-what rules allow and nothing else, in tier supervised; with --ask what no rule names
+what rules allow and nothing else, in tier supervised, or gvisor where that is asked
+for; with --ask what no rule names
 waits for you ("coppice net NAME --asking", "coppice approve"), for 55 seconds.
 "coppice policy show" shows what it came to.
 
@@ -112,7 +113,7 @@ func (mk *making) flags(cmd *cobra.Command) {
 	f.StringVar(&mk.from, "from", "host", "`SOURCE`: host, host-copy, DIR, TARBALL or SANDBOX[@REF]")
 	f.StringVar(&mk.req.User, "user", "", "`USER` of its commands: root, me (who you are here) or a name it knows (default: me from host, else root)")
 	f.StringVar(&mk.req.Driver, "driver", "", "how its files are versioned: auto (default), overlay, copy, btrfs")
-	f.StringVar(&mk.req.Tier, "tier", "", "how its processes are confined: auto (default), workspace, process, supervised")
+	f.StringVar(&mk.req.Tier, "tier", "", "how its processes are confined: auto (default), workspace, process, supervised, gvisor")
 	f.StringVar(&mk.req.Net, "net", "", "its network: off (default), rules (what the policy allows), host")
 	f.StringArrayVarP(&mk.req.Env, "env", "e", nil, "set a variable for every command: `K=V`, or K to take it from here")
 	f.StringVar(&mk.req.Self, "self", "", "what may be done from inside, at "+wire.SelfSocket+": off, read (default: log, show, diff, mark), rewind (also commit, tag, go back in place)")
@@ -124,7 +125,7 @@ func (mk *making) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&mk.limits, "limit", nil, "`LIMITS`: memory=4GiB,cpus=1.5,pids=512,disk=10GiB; time=30m,output=100MiB of one command, files=1024 of one process; see above for what cpus and disk need")
 	must(cmd.RegisterFlagCompletionFunc("self", cobra.FixedCompletions([]string{wire.SelfOff, wire.SelfRead, wire.SelfRewind}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("driver", cobra.FixedCompletions([]string{"auto", "overlay", "copy", "btrfs"}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("tier", cobra.FixedCompletions([]string{"auto", "workspace", "process", "supervised"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("tier", cobra.FixedCompletions([]string{"auto", "workspace", "process", "supervised", "gvisor"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("net", cobra.FixedCompletions([]string{"off", "rules", "host"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("user", cobra.FixedCompletions([]string{"me", "root"}, cobra.ShellCompDirectiveNoFileComp)))
 }

@@ -21,7 +21,7 @@ import (
 const policyFile = "coppice.yaml"
 
 // notYet is said wherever somebody could think otherwise.
-const notYet = `What is not enforced yet is refused when a sandbox is made: tiers above supervised.`
+const notYet = `What is not enforced yet is refused when a sandbox is made: tiers above gvisor.`
 
 func (a *app) policy() *cobra.Command {
 	cmd := &cobra.Command{

@@ -6,6 +6,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
+	_ "github.com/coppice-dev/coppice/internal/box/gvisor" // the binary is started as a conductor, and as gVisor's processes
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/engine"

@@ -17,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/box/probe"
+	"github.com/coppice-dev/coppice/internal/engine"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 )
@@ -81,8 +82,12 @@ func (h hostFacts) homes(env string) (out []string) {
 }
 
 // probe says what this host can do.
-func (h hostFacts) probe(ctx context.Context, quick bool) (wire.ProbeReport, error) {
-	return probe.Wire(ctx, probe.Options{Home: h.home, Root: h.root, Quick: quick})
+func (h hostFacts) probe(ctx context.Context, q engine.HostQuestion) (wire.ProbeReport, error) {
+	o := probe.Options{Home: h.home, Root: h.root, Quick: q.Quick}
+	if q.GVisor {
+		o.GVisor = h.tryGVisor
+	}
+	return probe.Wire(ctx, o)
 }
 
 // printed are the places whose change says that the system was changed: package

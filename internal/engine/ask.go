@@ -19,7 +19,7 @@ import (
 func (e *Engine) Asking(ctx context.Context, name string) (res wire.NetAsking, err error) {
 	res.Asking = []wire.NetQuestion{}
 	b, rec, err := e.liveNow(ctx, name, "looking at what waits for a person")
-	if err != nil || b == nil || rec.Tier != tierSupervised {
+	if err != nil || b == nil || !gated(rec.Tier) {
 		return res, err
 	}
 	now, err := b.Net(ctx)
@@ -89,7 +89,7 @@ func asks(phases []Phase) bool {
 
 // resumeQuestions is watchQuestions for a box that was found: it begins with what waits.
 func (e *Engine) resumeQuestions(ctx context.Context, rec *meta.Sandbox, b Box) {
-	if rec.Tier != tierSupervised {
+	if !gated(rec.Tier) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), policyPatience)

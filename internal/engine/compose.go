@@ -133,7 +133,7 @@ func (e *Engine) repolicy(ctx context.Context, rec *meta.Sandbox, files []wire.P
 		return nil, fault.New(fault.Unsupported, "a fork has the disk limit of its parent").WithHint("take limits.disk out")
 	}
 	if rec.Tier != string(p.Tier.Value) {
-		if _, err := e.chooseTier(ctx, p.Tier, rec); err != nil {
+		if _, err := e.chooseTier(ctx, p, rec); err != nil {
 			return nil, err
 		}
 		p.Tier.Value = policy.Tier(rec.Tier)

@@ -132,7 +132,7 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 	if rec.Self = req.Self; rec.Self == "" {
 		rec.Self = wire.SelfRead
 	}
-	if err := e.choose(ctx, req, p.Tier, &rec); err != nil {
+	if err := e.choose(ctx, req, p, &rec); err != nil {
 		return rec, nil, err
 	}
 	p.Tier.Value = policy.Tier(rec.Tier)
@@ -180,13 +180,17 @@ func self(rec *meta.Sandbox) string {
 	return rec.Self
 }
 
-// Tiers that this room knows: workspace is history without confinement, and supervised
-// keeps to rules for the network.
+// Tiers that this room knows: workspace is history without confinement, supervised and
+// gvisor keep to rules for the network, and gvisor has a kernel of its own.
 const (
 	tierWorkspace  = string(policy.Workspace)
 	tierProcess    = string(policy.Process)
 	tierSupervised = string(policy.Supervised)
+	tierGVisor     = string(policy.GVisor)
 )
+
+// gated reports whether all that goes in and out of a tier's boxes goes through a gate.
+func gated(tier string) bool { return tier == tierSupervised || tier == tierGVisor }
 
 // host says what the host can do for tiers and drivers. An answer that there is
 // nothing better than is kept, since to find it takes a process that mounts: when
@@ -195,11 +199,11 @@ const (
 // tier that is asked for; "" is none.
 func (e *Engine) host(ctx context.Context, tier string) (wire.ProbeReport, error) {
 	if p := e.able.Load(); p != nil {
-		if it, ok := tiers.item(*p, tier); !ok || it.OK {
+		if it, ok := tiers.item(*p, tier); ok && it.OK || !ok && tier != tierGVisor {
 			return *p, nil
 		}
 	}
-	p, err := e.ProbeHost(ctx, true)
+	p, err := e.ProbeHost(ctx, HostQuestion{Quick: true, GVisor: tier == tierGVisor})
 	if err == nil && p.Tier == tierProcess && p.Driver == "overlay" {
 		e.able.Store(&p)
 	}
@@ -207,27 +211,47 @@ func (e *Engine) host(ctx context.Context, tier string) (wire.ProbeReport, error
 }
 
 // chooseTier decides the tier: the strongest that the host can give, but for
-// supervised, which costs where nobody has rules; or the one that was said, which is
-// refused when the host cannot give it.
-func (e *Engine) chooseTier(ctx context.Context, said policy.Said[policy.Tier], rec *meta.Sandbox) (wire.ProbeReport, error) {
+// supervised and gvisor, which cost where nobody has rules or wants what is strong; or
+// the one that was said, which is refused when the host cannot give it.
+func (e *Engine) chooseTier(ctx context.Context, pol policy.Policy, rec *meta.Sandbox) (wire.ProbeReport, error) {
+	said := pol.Tier
 	name := ""
 	if !said.At.BuiltIn() {
 		name = string(said.Value)
 	}
-	p, err := e.host(ctx, name)
+	ask, strong := name, wantsKernel(pol)
+	if strong {
+		ask = tierGVisor
+	}
+	p, err := e.host(ctx, ask)
 	if err != nil {
 		return p, fault.Wrap(err, "find out what this host can do")
+	}
+	kernel, _ := tiers.item(p, tierGVisor)
+	if strong && kernel.OK {
+		rec.Tier, rec.TierReason = tierGVisor, "the strongest tier, which strong prefers by "+pol.Strong.At.String()
+		return p, nil
 	}
 	if rec.Tier, rec.TierReason, err = tiers.pick(p, name, p.Tier); err == nil && name != "" && said.At != flag("--tier") {
 		rec.TierReason += " by " + said.At.String()
 	}
+	if strong {
+		rec.TierReason += "; not " + tierGVisor + ": " + kernel.Detail
+	}
 	return p, err
+}
+
+// wantsKernel reports whether a policy is strong and leaves the tier open, or would have
+// it supervised for its rules alone.
+func wantsKernel(p policy.Policy) bool {
+	open := p.Tier.At.BuiltIn() || p.Tier == policy.Said[policy.Tier]{Value: policy.Supervised, At: p.NetAt}
+	return p.Strong.Value && open && p.Network.Mode != policy.NetHost
 }
 
 // choose decides tier and driver: the strongest that the host can give, or the
 // one that was named, which is refused when the host cannot give it.
-func (e *Engine) choose(ctx context.Context, req wire.CreateRequest, tier policy.Said[policy.Tier], rec *meta.Sandbox) error {
-	p, err := e.chooseTier(ctx, tier, rec)
+func (e *Engine) choose(ctx context.Context, req wire.CreateRequest, pol policy.Policy, rec *meta.Sandbox) error {
+	p, err := e.chooseTier(ctx, pol, rec)
 	if err != nil {
 		return err
 	}

@@ -223,6 +223,12 @@ func (r *LiveRoot) Close() error {
 	return r.Dir.Close()
 }
 
+// HostQuestion says what of the host is asked for.
+type HostQuestion struct {
+	Quick  bool // only what choosing a tier and a driver needs
+	GVisor bool // tier gvisor, too, which is tried by starting a sandbox
+}
+
 // Config is what an Engine is made of.
 type Config struct {
 	Home    string // COPPICE_HOME, absolute
@@ -249,9 +255,8 @@ type Config struct {
 	// Patience is how long a call waits for another one that works on the same
 	// sandbox before it is a Conflict that names the other; 0: a minute.
 	Patience time.Duration
-	// ProbeHost says what the host can do, found by trying. With quick set, only
-	// what choosing a tier and a driver needs.
-	ProbeHost func(ctx context.Context, quick bool) (wire.ProbeReport, error)
+	// ProbeHost says what the host can do, found by trying.
+	ProbeHost func(ctx context.Context, q HostQuestion) (wire.ProbeReport, error)
 	// HostImport says what a host-copy imports; see package rootfs.
 	HostImport func() (layer.ImportOptions, error)
 	// HostRoot is the directory that a host-copy imports; empty: /.
@@ -607,7 +612,7 @@ func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) {
 			e.watchDecoys(s.id, b, e.Now())
 		}
 		if _, err := os.Lstat(e.journalDir(s.id)); err == nil {
-			e.watchNet(s, b, rec.Tier == tierSupervised || e.hasDecoys(s.id))
+			e.watchNet(s, b, gated(rec.Tier) || e.hasDecoys(s.id))
 		}
 		e.watchPrograms(ctx, s, &rec, b, nil)
 	} else if !fault.Is(err, fault.NotFound) {

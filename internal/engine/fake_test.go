@@ -411,7 +411,7 @@ func (h *home) open() {
 	h.Engine, err = Open(ctx, Config{
 		Home: h.dir, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(h.dir, h.fs, h.clock), Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"}, Repos: h.repos,
 		Drivers: map[string]rootfs.Driver{"copy": drv},
-		ProbeHost: func(context.Context, bool) (wire.ProbeReport, error) {
+		ProbeHost: func(context.Context, HostQuestion) (wire.ProbeReport, error) {
 			return wire.ProbeReport{Tier: "process", Driver: "copy", Items: []wire.ProbeItem{
 				{Group: "tiers", Name: "supervised", OK: !h.bare, Detail: "needs a link", Remedy: "modprobe veth"}, {Group: "tiers", Name: "process", OK: true}}}, nil
 		},

@@ -259,7 +259,7 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, im
 		e.watchDecoys(s.id, b, began)
 	}
 	if journal != "" {
-		e.watchNet(s, b, rec.Tier == tierSupervised || len(tokens) > 0)
+		e.watchNet(s, b, gated(rec.Tier) || len(tokens) > 0)
 	}
 	return b, enforced, nil
 }

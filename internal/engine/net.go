@@ -53,7 +53,7 @@ func (e *Engine) Net(ctx context.Context, name string, req wire.NetRequest) (res
 	if res.Events, err = journal.Read(e.journalAt(rec.ID), q); err != nil {
 		return res, fault.Wrap(err, "look at the network of sandbox %s", rec.Name)
 	}
-	if b == nil || rec.Tier != tierSupervised {
+	if b == nil || !gated(rec.Tier) {
 		return res, nil
 	}
 	now, err := b.Net(ctx)
@@ -333,7 +333,7 @@ func (e *Engine) rulesOf(req wire.AllowRequest) (rules []policy.Rule, err error)
 
 // withRules gives the record as it is with more rules.
 func (e *Engine) withRules(ctx context.Context, rec meta.Sandbox, req wire.AllowRequest, rules []policy.Rule) (meta.Sandbox, error) {
-	if rec.Tier != tierSupervised {
+	if !gated(rec.Tier) {
 		return rec, fault.New(fault.Unsupported, "sandbox %s has no gate: its tier is %s, and its network %s", rec.Name, rec.Tier, rec.Net).
 			WithHint("make one that keeps to rules: coppice create --from %s --net rules --allow %s", rec.Name, rules[0])
 	}
@@ -408,7 +408,7 @@ func (e *Engine) putInForce(ctx context.Context, s *sandbox, rec, next *meta.San
 // renew has a keeper that survived an earlier daemon keep to what is recorded: that
 // daemon may have ended between the two.
 func (e *Engine) renew(ctx context.Context, rec *meta.Sandbox, b Box) {
-	if rec.Tier != tierSupervised {
+	if !gated(rec.Tier) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), policyPatience)

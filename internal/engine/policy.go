@@ -182,7 +182,7 @@ func (e *Engine) phases(ctx context.Context, rec *meta.Sandbox) ([]Phase, error)
 // told, "" in tier workspace.
 func (e *Engine) confine(ctx context.Context, rec *meta.Sandbox) (phases []Phase, journal string, err error) {
 	switch {
-	case rec.Tier == tierSupervised:
+	case gated(rec.Tier):
 		phases, err = e.phases(ctx, rec)
 	case rec.Policy != "":
 		_, err = e.policyText(ctx, rec)

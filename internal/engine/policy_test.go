@@ -146,7 +146,7 @@ func TestWhatCannotBeKeptToMakesNoSandbox(t *testing.T) {
 			r.Policy = []wire.PolicyFile{said(wire.PolicyProject, "network: {ask: true}")}
 		}, fault.Invalid, "cannot have you asked"},
 		{"asking in tier process", func(r *wire.CreateRequest) { r.Tier, r.Policy = "process", user("network: {ask: true}") }, fault.Invalid, "tier process"},
-		{"a stronger tier", func(r *wire.CreateRequest) { r.Tier = "gvisor" }, fault.Unsupported, "tier is not enforced yet"},
+		{"a stronger tier", func(r *wire.CreateRequest) { r.Tier = "microvm" }, fault.Unsupported, "tier is not enforced yet"},
 		{"a mistake", func(r *wire.CreateRequest) { r.Policy = user("teir: process") }, fault.Invalid, "/p/user.yaml:2"},
 		{"a level", func(r *wire.CreateRequest) { r.Policy = []wire.PolicyFile{said("root", "")} }, fault.Invalid, "no level"},
 		{"a name", func(r *wire.CreateRequest) {

@@ -223,4 +223,6 @@ func (e *Engine) layersOf(ctx context.Context, name string) ([]meta.Layer, error
 }
 
 // Probe says what this host can do, found by trying.
-func (e *Engine) Probe(ctx context.Context) (wire.ProbeReport, error) { return e.ProbeHost(ctx, false) }
+func (e *Engine) Probe(ctx context.Context) (wire.ProbeReport, error) {
+	return e.ProbeHost(ctx, HostQuestion{GVisor: true})
+}

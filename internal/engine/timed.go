@@ -20,7 +20,7 @@ import (
 func (e *Engine) tellEnded(ctx context.Context, rec *meta.Sandbox) error {
 	now := e.Now()
 	left := timed(rec, now)
-	if rec.Tier != tierSupervised || len(left) == len(rec.Timed) {
+	if !gated(rec.Tier) || len(left) == len(rec.Timed) {
 		return nil
 	}
 	told, err := journal.Read(e.journalAt(rec.ID), journal.Query{Kinds: []string{wire.NetPolicy}})

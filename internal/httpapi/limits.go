@@ -80,7 +80,7 @@ func limits() map[string]limit {
 	return map[string]limit{
 		"CreateRequest.name":         {pattern: aName, example: "web-1"},
 		"CreateRequest.driver":       one("", "auto", "overlay", "copy", "btrfs"),
-		"CreateRequest.tier":         one("", "auto", "workspace", "process", "supervised"),
+		"CreateRequest.tier":         one("", "auto", "workspace", "process", "supervised", "gvisor"),
 		"CreateRequest.net":          one("", "off", "rules", "host"),
 		"CreateRequest.self":         one("", "off", "read", "rewind"),
 		"CreateRequest.env":          env,

@@ -110,12 +110,12 @@ func TestRulesThatAreAdded(t *testing.T) {
 func TestWhatIsNotEnforcedIsNamed(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"": "", "tier: supervised": "", "network: host": "", "tier: workspace": "", "network: {ask: true}": "",
+		"": "", "tier: supervised": "", "tier: gvisor": "", "network: host": "", "tier: workspace": "", "network: {ask: true}": "",
 		"network: {presets: [pypi], allow: [{host: a.example, max_bytes: 1GiB}], deny: [b.example]}":                                                            "",
 		"network: {allow: [{host: a.example, methods: [GET], paths: [/], query: {}, max_request: 1, rate: 1/s}], deny: [{host: a.example, methods: [DELETE]}]}": "",
 		"strong: true\nlimits: {memory: 1GiB, cpus: 1.5, pids: 5, disk: 1GiB, time: 30m, output: 1MiB, files: 10}\nenv: {A: b}\nfiles: {show: [~/.ssh]}":        "",
 
-		"tier: gvisor":                          "/w/flags.yaml:2: tier",
+		"tier: container":                       "/w/flags.yaml:2: tier",
 		"tier: microvm":                         "/w/flags.yaml:2: tier",
 		"files: {hide: [/proc/x]}":              "/w/flags.yaml:2: files.hide",
 		"files: {hide: [/]}":                    "/w/flags.yaml:2: files.hide",

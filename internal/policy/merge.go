@@ -264,7 +264,7 @@ func (m *merger) limits(said [3]Document) {
 func (m *merger) together() {
 	p := &m.p
 	defer func() {
-		if at := p.Evidence.Programs; at.Value == ProgramsNone && p.Tier.Value.rank() >= Supervised.rank() {
+		if at := p.Evidence.Programs; at.Value == ProgramsNone && p.Tier.Value == Supervised {
 			m.wrong(at.At, "write programs: summary", "in tier %s programs are recorded, and %s has nothing recorded of them", p.Tier.Value, at.At)
 		}
 	}()

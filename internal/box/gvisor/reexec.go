@@ -4,7 +4,6 @@ package gvisor
 
 import (
 	"os"
-	"strings"
 
 	"github.com/google/subcommands"
 	"gvisor.dev/gvisor/runsc/cli"
@@ -12,19 +11,16 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
 	"gvisor.dev/gvisor/runsc/cmd/util"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/gvisor/spare"
 )
 
 // init makes the process a conductor, or one of gVisor's, when the binary was started by
 // that name, so that no program that imports this package has to. It does nothing else.
 func init() {
-	if len(os.Args) == 0 {
-		return
-	}
-	switch name := os.Args[0]; {
-	case name == guest.ConductorArgv0:
+	switch {
+	case spare.IsConductor(os.Args):
 		os.Exit(Main()) //nolint:forbidigo // the process is a conductor and nothing more
-	case strings.HasPrefix(name, "runsc-"), name == "/proc/self/exe" && len(os.Args) > 1 && os.Args[1] == "umount":
+	case spare.IsKernel(os.Args):
 		runsc()
 	}
 }

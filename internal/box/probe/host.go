@@ -24,6 +24,7 @@ type host struct {
 	cloneKnob  bool // kernel.unprivileged_userns_clone is 0 (Debian's patch)
 	apparmor   bool // kernel.apparmor_restrict_unprivileged_userns is 1 (Ubuntu 23.10 and later)
 	none       bool // user.max_user_namespaces is 0
+	ptrace     bool // kernel.yama.ptrace_scope lets nobody trace what he starts (2 or 3)
 	kubernetes bool
 	container  bool
 }
@@ -32,6 +33,8 @@ func lookAround(root bool) host {
 	h := host{root: root}
 	h.cloneKnob = sysctl("kernel/unprivileged_userns_clone") == "0"
 	h.apparmor = sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1"
+	scope := sysctl("kernel/yama/ptrace_scope")
+	h.ptrace = scope == "2" && !root || scope == "3"
 	h.none = sysctl("user/max_user_namespaces") == "0"
 	exists := func(p string) bool { _, err := os.Lstat(p); return err == nil }
 	h.kubernetes = exists("/var/run/secrets/kubernetes.io")
@@ -102,6 +105,20 @@ func (h host) remedy(feature, errno string) string {
 		return "set COPPICE_HOME to a directory on btrfs or xfs"
 	}
 	return ""
+}
+
+// kernelRemedy is what mends that tier gvisor does not start. Its kernel watches its
+// processes by ptrace(2) and seccomp(2), which yama and containers can refuse.
+func (h host) kernelRemedy(err error) string {
+	switch hint := fault.HintOf(err); {
+	case hint != "" && !strings.HasSuffix(hint, "coppice probe"): // which leads here
+		return hint
+	case h.ptrace:
+		return "sudo sysctl -w kernel.yama.ptrace_scope=1"
+	case h.container:
+		return "docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined"
+	}
+	return "see what it says of it: coppice create --tier gvisor NAME, then coppice exec NAME true"
 }
 
 // landlock asks for the ABI (landlock_create_ruleset(2)); 6 has the scopes for

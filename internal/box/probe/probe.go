@@ -24,6 +24,9 @@ import (
 // patience bounds a child: a mount of a dead network file system may hang.
 const patience = 5 * time.Second
 
+// kernelPatience bounds the start of a kernel, which is many times as much work.
+const kernelPatience = 30 * time.Second
+
 // Probe tries what o asks for. It changes nothing that lasts, and takes a few
 // tens of milliseconds. An error means that nothing could be tried; a lack is an
 // item.
@@ -39,7 +42,8 @@ func Probe(ctx context.Context, o Options) (Report, error) {
 	case os.Getuid() == 0:
 		r.User = "root of a user namespace"
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	all := ctx
+	ctx, cancel := context.WithTimeout(all, patience)
 	defer cancel()
 
 	home := existing(o.Home)
@@ -57,7 +61,11 @@ func Probe(ctx context.Context, o Options) (Report, error) {
 	features = append(features, mounts.items(taskMounts, host)...)
 	r.Items = features
 	r.Items = append(r.Items, drivers(&r, home)...)
-	r.Items = append(tiers(&r, host), r.Items...)
+	judged := tiers(&r, host)
+	if o.GVisor != nil {
+		judged = append([]Item{gvisor(all, judged, o.GVisor, host)}, judged...)
+	}
+	r.Items = append(judged, r.Items...)
 	return r, nil
 }
 
@@ -116,6 +124,27 @@ func tiers(r *Report, h host) []Item {
 	}
 	return []Item{supervised, process, workspace}
 }
+
+// gvisor judges tier gvisor by starting it, where the host can give what its walls are
+// made of.
+func gvisor(ctx context.Context, judged []Item, try func(context.Context) error, h host) Item {
+	it := Item{Group: Tiers, Name: TierGVisor, State: OK, Tried: "started a sandbox of it", Detail: "a kernel of the sandbox's own, in user space"}
+	for _, other := range judged {
+		if other.Name == TierProcess && other.State == Missing {
+			it.State, it.Detail, it.Errno, it.Remedy = Missing, other.Detail, other.Errno, other.Remedy
+			return it
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, kernelPatience)
+	defer cancel()
+	if err := try(ctx); err != nil {
+		it.State, it.Detail, it.Errno, it.Remedy = Missing, told(err), errnoName(err), h.kernelRemedy(err)
+	}
+	return it
+}
+
+// told is an error in one line.
+func told(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
 // drivers judges the drivers by the features and the home.
 func drivers(r *Report, home string) []Item {

@@ -28,6 +28,7 @@ const (
 	TierProcess    = "process"
 	TierWorkspace  = "workspace"
 	TierSupervised = "supervised"
+	TierGVisor     = "gvisor"
 
 	DriverOverlay = "overlay"
 	DriverCopy    = "copy"
@@ -79,6 +80,9 @@ type Options struct {
 	Root bool
 	// Quick asks only for what decides about tier and driver.
 	Quick bool
+	// GVisor starts a sandbox of tier gvisor and ends it. An error says why it cannot, its
+	// hint what mends it. Where it is nil the tier is not asked for.
+	GVisor func(context.Context) error
 }
 
 // Item gives the item of that name, and false when it was not asked for.

@@ -1,0 +1,71 @@
+package daemon
+
+import (
+	"context"
+	"debug/elf"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// tryGVisor starts a sandbox of tier gvisor whose root has nothing, below the home, and
+// ends it.
+func (h hostFacts) tryGVisor(ctx context.Context) (err error) {
+	if err := isStatic("/proc/self/exe"); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(h.home, ".coppice-probe-")
+	if err != nil {
+		return fault.Wrap(err, "make a directory to try in")
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	run, root, journal := filepath.Join(dir, "run"), filepath.Join(dir, "root"), filepath.Join(dir, "journal")
+	for _, d := range []string{run, journal, root} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			return fault.Wrap(err, "make a directory to try in")
+		}
+	}
+	for _, d := range []string{"dev", "proc", "run", "sys", "tmp"} {
+		if err := os.Mkdir(filepath.Join(root, d), 0o755); err != nil {
+			return fault.Wrap(err, "make a root to try")
+		}
+	}
+	p, err := policy.Merge()
+	if err != nil {
+		return fault.Wrap(err, "make a policy to try")
+	}
+	text, err := p.Canonical()
+	if err != nil {
+		return fault.Wrap(err, "make a policy to try")
+	}
+	b, _, err := box.Start(ctx, plan.Config{
+		ID: "probe", Name: "probe", RunDir: run, Journal: journal, Tier: plan.TierGvisor, User: plan.UserRoot, Caller: h.caller,
+		Spec: rootspec.Spec{Bind: root}, Phases: []plan.Phase{{Policy: string(text), Digest: policy.DigestOf(text)}},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { <-b.Gone() }() // it lets go of the root
+	return b.Stop(ctx, 0)
+}
+
+// isStatic refuses a binary that needs others to be started: the root in which a kernel
+// starts has nothing else.
+func isStatic(binary string) error {
+	f, err := elf.Open(binary)
+	if err != nil {
+		return fault.Wrap(err, "look at our own binary")
+	}
+	defer f.Close()
+	if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+		return fault.New(fault.Unsupported, "this binary was linked with the system's libraries").WithHint("build it without: CGO_ENABLED=0 go build ./cmd/coppice, or make build")
+	}
+	return nil
+}
