@@ -25,6 +25,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -41,6 +42,7 @@ type fakeBoxes struct {
 	ports   map[int]bool // of boxes that start
 	deaf    int          // the same
 	noShare bool         // no limit of processors
+	sealErr error        // of boxes that start
 }
 
 type fakeBox struct {
@@ -84,7 +86,7 @@ func (f *fakeBoxes) Start(_ context.Context, c BoxConfig) (Box, Enforced, error)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.started = append(f.started, c)
-	b := &fakeBox{root: c.Spec.Bind, gone: make(chan struct{}), morePorts: make(chan struct{}, 1), deaf: f.deaf}
+	b := &fakeBox{root: c.Spec.Bind, gone: make(chan struct{}), morePorts: make(chan struct{}, 1), deaf: f.deaf, sealErr: f.sealErr}
 	if f.ports != nil {
 		b.ports = maps.Clone(f.ports)
 		b.morePorts <- struct{}{}
@@ -358,16 +360,17 @@ func (stream) Close() error { return nil }
 
 // home is an engine over a directory, which can be closed and opened again.
 type home struct {
-	t     testing.TB
-	dir   string
-	boxes *fakeBoxes
-	boot  string
-	now   time.Time
-	fs    vfs.FS           // that layers are written through
-	clock func() time.Time // nil: the real one
-	bare  bool             // the host cannot give tier supervised
-	book  vfs.FS           // that the ledger is written through
-	repos Repos            // nil: none can be opened
+	t      testing.TB
+	dir    string
+	boxes  *fakeBoxes
+	boot   string
+	now    time.Time
+	fs     vfs.FS           // that layers are written through
+	clock  func() time.Time // nil: the real one
+	bare   bool             // the host cannot give tier supervised
+	book   vfs.FS           // that the ledger is written through
+	repos  Repos            // nil: none can be opened
+	kernel string           // what memory images depend on
 	*Engine
 }
 
@@ -404,12 +407,17 @@ func (h *home) open() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	images, err := memory.Open(ctx, filepath.Join(h.dir, "memory"), memory.Options{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
 	book, _, err := ledger.Open(filepath.Join(h.dir, "ledger"), ledger.Options{FS: h.book})
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	h.Engine, err = Open(ctx, Config{
 		Home: h.dir, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(h.dir, h.fs, h.clock), Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"}, Repos: h.repos,
+		Memory: images, MemoryFacts: func() (map[string]string, error) { return map[string]string{"gvisor": "v" + h.kernel}, nil },
 		Drivers: map[string]rootfs.Driver{"copy": drv},
 		ProbeHost: func(context.Context, HostQuestion) (wire.ProbeReport, error) {
 			return wire.ProbeReport{Tier: "process", Driver: "copy", Items: []wire.ProbeItem{
@@ -428,7 +436,7 @@ func (h *home) close() {
 	if err := h.Close(); err != nil {
 		h.t.Error(err)
 	}
-	if err := errors.Join(h.Layers.Close(), h.Ledger.Close(), h.DB.Close()); err != nil {
+	if err := errors.Join(h.Layers.Close(), h.Memory.Close(), h.Ledger.Close(), h.DB.Close()); err != nil {
 		h.t.Error(err)
 	}
 	h.Engine = nil

@@ -32,8 +32,9 @@ const (
 	// does not know of. They run in the order of their names.
 	hooksDir = "/etc/coppice/on-fork.d"
 	maxHooks = 64
-	// hookTime is what each of them may take, in milliseconds.
+	// hookTime is what each of them may take, and keyTime all SSH host keys, in milliseconds.
 	hookTime = 30_000
+	keyTime  = 120_000
 	sshDir   = "/etc/ssh"
 	// awakening is how many forks start at once.
 	awakening = 4
@@ -48,15 +49,13 @@ const (
 	stepGate  = "gate"
 )
 
-// newHostKeys makes the SSH host keys anew that there are. Those that the sandbox's user may
-// not read, as of the host below it, are not what it is known by.
-const newHostKeys = `n=0
-for k in /etc/ssh/ssh_host_*_key; do
+// newHostKeys makes the SSH host keys anew that there are, of the same kinds. Those that the
+// sandbox's user may not read, as of the host below it, are not what it is known by.
+const newHostKeys = `for k in /etc/ssh/ssh_host_*_key; do
 	[ -r "$k" ] || continue
-	rm -f -- "$k" "$k.pub" || exit
-	n=$((n+1))
-done
-[ $n -eq 0 ] || ssh-keygen -A`
+	t=${k##*/ssh_host_}
+	rm -f -- "$k" "$k.pub" && ssh-keygen -q -N '' -t "${t%_key}" -f "$k" || exit
+done`
 
 // mayForkMemory refuses forks with memory where the policy does.
 func (e *Engine) mayForkMemory(ctx context.Context, rec *meta.Sandbox) error {
@@ -290,12 +289,12 @@ func (e *Engine) resealInside(ctx context.Context, id string) error {
 		return &failed{stepHooks, err}
 	}
 	if keys > 0 {
-		if err := e.resealBy(ctx, id, stepSSH, fmt.Sprintf("%d keys", keys), "/bin/sh", "-c", newHostKeys); err != nil {
+		if err := e.resealBy(ctx, id, stepSSH, fmt.Sprintf("%d keys", keys), keyTime, "/bin/sh", "-c", newHostKeys); err != nil {
 			return err
 		}
 	}
 	for _, h := range hooks {
-		if err := e.resealBy(ctx, id, "hook", h, h); err != nil {
+		if err := e.resealBy(ctx, id, "hook", h, hookTime, h); err != nil {
 			return err
 		}
 	}
@@ -340,13 +339,13 @@ func (e *Engine) toReseal(ctx context.Context, id string) (keys int, hooks []str
 }
 
 // resealBy runs a command of the sandbox as a step, and records what came of it.
-func (e *Engine) resealBy(ctx context.Context, id, step, detail string, cmd ...string) error {
+func (e *Engine) resealBy(ctx context.Context, id, step, detail string, limit int64, cmd ...string) error {
 	out := new(audience)
-	exit, err := e.Exec(ctx, id, wire.ExecRequest{Cmd: cmd, Label: "reseal: " + detail, TimeoutMS: hookTime}, out)
+	exit, err := e.Exec(ctx, id, wire.ExecRequest{Cmd: cmd, Label: "reseal: " + detail, TimeoutMS: limit}, out)
 	switch {
 	case err != nil:
 	case exit.TimedOut:
-		err = fault.New(fault.Conflict, "%s did not end in %d s", detail, hookTime/1000)
+		err = fault.New(fault.Conflict, "%s did not end in %d s", detail, limit/1000)
 	case exit.Code != 0:
 		err = fault.New(fault.Conflict, "%s ended with exit code %d: %s", detail, exit.Code, end(string(out.all)))
 	}
