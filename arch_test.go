@@ -41,7 +41,7 @@ var rooms = map[string][]string{
 	"internal/decoy":   {"internal/fault"},
 	"internal/boxfs":   {"internal/archive", "internal/fault", "internal/undo", "client/wire"},
 	"internal/compare": {"internal/ledger/format", "client/wire"},
-	"internal/engine": {"internal/boxfs", "internal/compare", "internal/decoy", "internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire", "internal/journal", "internal/redact",
+	"internal/engine": {"internal/boxfs", "internal/memory", "internal/compare", "internal/decoy", "internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire", "internal/journal", "internal/redact",
 		"internal/ledger", "internal/ledger/format", "internal/testimony", "internal/layer", "internal/meta", "internal/programs", "internal/proposal", "internal/repo", "internal/rootfs"},
 	"internal/layer":        {"internal/archive", "internal/layer/format", "internal/quota", "internal/timeline", "internal/vfs", "internal/fault", "internal/undo", "internal/rootspec"},
 	"internal/layer/format": {"internal/timeline", "internal/fault"},

@@ -233,6 +233,16 @@ func (c *Client) Stop(ctx context.Context, name string) (wire.StopResult, error)
 	return post[wire.StopResult](ctx, c, at(name)+"/stop", nil)
 }
 
+// Pause has all processes of a sandbox stand still until Resume, also when the daemon ends.
+func (c *Client) Pause(ctx context.Context, name string) (wire.Sandbox, error) {
+	return post[wire.Sandbox](ctx, c, at(name)+"/pause", nil)
+}
+
+// Resume ends a Pause; of a fork that is quarantined it tries again what failed.
+func (c *Client) Resume(ctx context.Context, name string) (wire.Sandbox, error) {
+	return post[wire.Sandbox](ctx, c, at(name)+"/resume", nil)
+}
+
 // Log gives the history.
 func (c *Client) Log(ctx context.Context, name string) (wire.LogResult, error) {
 	return get[wire.LogResult](ctx, c, at(name)+"/log")
@@ -318,6 +328,11 @@ func diffQuery(req wire.DiffRequest) url.Values {
 // Commit takes a snapshot of the present.
 func (c *Client) Commit(ctx context.Context, name, message string) (wire.CommitResult, error) {
 	return post[wire.CommitResult](ctx, c, at(name)+"/commit", wire.CommitRequest{Message: message})
+}
+
+// CommitMemory takes a snapshot of the present with what its processes have in memory.
+func (c *Client) CommitMemory(ctx context.Context, name, message string) (wire.CommitResult, error) {
+	return post[wire.CommitResult](ctx, c, at(name)+"/commit", wire.CommitRequest{Message: message, Memory: true})
 }
 
 // Run starts the supervised command of a sandbox, which belongs to nobody who is

@@ -10,6 +10,8 @@ const (
 	EventCreated    = "created"    // a sandbox; Detail is what it was made from
 	EventStarted    = "started"    // its keeper: from here on it costs memory
 	EventStopped    = "stopped"    // its keeper
+	EventPaused     = "paused"     // its processes stand still
+	EventResumed    = "resumed"    // they go on; Detail says from where, if it was not from there
 	EventExec       = "exec"       // a command began; Message is its label
 	EventExited     = "exited"     // it ended, and what it changed is in Snapshot
 	EventRun        = "run"        // a supervised command began

@@ -34,7 +34,11 @@ type RunRequest struct {
 type Capture struct {
 	Off     bool  `json:"off,omitempty"`      // only when the command has ended
 	QuietMS int64 `json:"quiet_ms,omitempty"` // after so long without a change; 0 is 200, the least is 10
-	MaxMS   int64 `json:"max_ms,omitempty"`   // so long after the first change at the latest, not less than quiet_ms; 0 is 2000, the most is a day
+	// so often what processes have in memory is kept with a snapshot, in tier gvisor; 0 is
+	// never, the least is 1000, the most is a day
+	MemoryEveryMS int64 `json:"memory_every_ms,omitempty"`
+	MemoryOnMark  bool  `json:"memory_on_mark,omitempty"` // so too with each mark
+	MaxMS         int64 `json:"max_ms,omitempty"`         // so long after the first change at the latest, not less than quiet_ms; 0 is 2000, the most is a day
 }
 
 // Run is the supervised command of a sandbox.

@@ -102,6 +102,17 @@ type Sandbox struct {
 	Tournament string `json:"tournament,omitempty"` // set in the fork of a candidate, and says of which tournament: gc removes it
 
 	Repo *Repo `json:"repo,omitempty"` // the git repository that it works on
+
+	Paused     bool        `json:"paused,omitempty"`     // its processes stand still until it is resumed
+	Quarantine *Quarantine `json:"quarantine,omitempty"` // nothing passes its gate: it was not made a sandbox of its own
+}
+
+// Quarantine is why nothing passes the gate of a fork with memory: it still is, in part,
+// the copy of another sandbox.
+type Quarantine struct {
+	Since  time.Time `json:"since"`          // when it was forked
+	Step   string    `json:"step,omitempty"` // the step that failed; "" is not known: it is under way, or was cut off
+	Reason string    `json:"reason"`         // for people
 }
 
 // Limits are a sandbox's limits; 0 is none.
@@ -236,6 +247,15 @@ type Snapshot struct {
 	Sealed  bool      `json:"sealed,omitempty"`  // its content has a digest, and survives a power loss
 	Tags    []string  `json:"tags,omitempty"`    // that name it
 	Sandbox string    `json:"sandbox,omitempty"` // name of the sandbox that made it
+	Memory  *Memory   `json:"memory,omitempty"`  // what its processes had in memory, if that was kept
+}
+
+// Memory is what the processes of a snapshot had in memory, at the moment of its files.
+type Memory struct {
+	Image string            `json:"image"`           // names the stored image: the sha256 of its manifest
+	Size  int64             `json:"size"`            // bytes of memory, and of the state of its kernel
+	Added int64             `json:"added"`           // bytes that it took of the disk: what no image before had
+	Facts map[string]string `json:"facts,omitempty"` // what has to be the same where it is resumed
 }
 
 // LogRow is one line of the drawn history.
@@ -331,7 +351,8 @@ type DiffResult struct {
 
 // CommitRequest asks for a snapshot of the present.
 type CommitRequest struct {
-	Message string `json:"message"` // of the snapshot; "" lets the daemon describe what changed
+	Message string `json:"message"`          // of the snapshot; "" lets the daemon describe what changed
+	Memory  bool   `json:"memory,omitempty"` // with what its processes have in memory; in tier gvisor
 }
 
 // CommitResult is the answer to a CommitRequest.
@@ -341,6 +362,9 @@ type CommitResult struct {
 	Changed bool   `json:"changed,omitempty"` // something had changed, and there is a new snapshot
 	Paths   int    `json:"paths,omitempty"`   // how many paths changed
 	Bytes   int64  `json:"bytes,omitempty"`   // content bytes of what was added and changed
+
+	Memory  *Memory `json:"memory,omitempty"`   // where it was asked for
+	StillUS int64   `json:"still_us,omitempty"` // microseconds for which processes stood still for that
 }
 
 // The phases of a MarkRequest.
@@ -365,6 +389,8 @@ type MarkRequest struct {
 type CheckoutRequest struct {
 	Node    string `json:"node"`               // a reference to the snapshot to go to
 	InPlace bool   `json:"in_place,omitempty"` // leave processes running, and change the files under them
+	// go to the files of the snapshot alone, though it has what its processes had in memory
+	FilesOnly bool `json:"files_only,omitempty"`
 	// what a supervised command has between SIGTERM and SIGKILL; 0 is 2000, negative is
 	// none; in place it is not ended
 	GraceMS int64 `json:"grace_ms,omitempty"`
@@ -380,6 +406,8 @@ type MoveResult struct {
 	Restarted bool   `json:"restarted,omitempty"` // the supervised command was started again
 	InPlace   bool   `json:"in_place,omitempty"`  // processes ran on; without running processes a move is never in place
 	Rewritten int    `json:"rewritten,omitempty"` // in place: how many paths were changed under the processes
+
+	Resumed []string `json:"resumed,omitempty"` // ids of the commands that go on where they were in the snapshot
 }
 
 // UndoRequest asks to go N snapshots back; 0 is 1.
@@ -439,6 +467,7 @@ type GCResult struct {
 	Removed []string   `json:"removed"`           // ids of snapshots
 	Dropped []Snapshot `json:"dropped,omitempty"` // those of them that keep did not name
 	Layers  int        `json:"layers"`            // layer directories that nothing referred to, merged ones too
+	Images  int        `json:"images,omitempty"`  // memory images that no snapshot has
 	Bytes   int64      `json:"bytes"`             // what was freed, or would be
 	DryRun  bool       `json:"dry_run,omitempty"` // nothing was removed
 
@@ -450,6 +479,7 @@ type Damage struct {
 	Sandbox  string `json:"sandbox,omitempty"`  // name of the sandbox
 	Snapshot string `json:"snapshot,omitempty"` // its id
 	Layer    string `json:"layer,omitempty"`    // its id
+	Image    string `json:"image,omitempty"`    // the memory image that it is in
 	Path     string `json:"path,omitempty"`     // the first path that is wrong
 	Message  string `json:"message"`            // what is wrong
 }
@@ -459,6 +489,7 @@ type VerifyResult struct {
 	Layers   int      `json:"layers"`           // layers whose content was hashed again
 	Bytes    int64    `json:"bytes"`            // content that was read
 	Unsealed int      `json:"unsealed"`         // layers that have no digest yet
+	Images   int      `json:"images,omitempty"` // memory images whose pages were hashed again
 	Records  int64    `json:"records"`          // of the ledger, all of which fit
 	Damage   []Damage `json:"damage,omitempty"` // what was found; none is good
 }
@@ -471,6 +502,11 @@ type ForkRequest struct {
 
 	Policy []PolicyFile `json:"policy,omitempty"` // files that say more than the policy of this one, which they all begin with
 	Tier   string       `json:"tier,omitempty"`   // how processes of the forks are confined, weaker or stronger: "process", "supervised", "gvisor"; "" is as in this one
+
+	// processes go on in the forks, each of which is made a sandbox of its own before
+	// anything of it passes the gate; in tier gvisor. With at, that snapshot has to have
+	// what its processes had in memory
+	Memory bool `json:"memory,omitempty"`
 }
 
 // ForkResult is the answer to a ForkRequest.

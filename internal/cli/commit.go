@@ -13,12 +13,19 @@ import (
 )
 
 func (a *app) commit() *cobra.Command {
-	var msg string
+	var (
+		msg    string
+		memory bool
+	)
 	cmd := &cobra.Command{
-		Use: "commit NAME -m MSG", Short: "Take a snapshot of the present", GroupID: groupHistory,
+		Use: "commit NAME -m MSG [flags]", Short: "Take a snapshot of the present", GroupID: groupHistory,
 		Long: `Take a snapshot of the present, with a message, and print its id. When nothing
-was changed since HEAD, that is what is printed. Commands may run on meanwhile.`,
-		Example:           `  coppice commit box -m "before the upgrade"`,
+was changed since HEAD, that is what is printed. Commands may run on meanwhile.
+
+With --memory it has what processes have in memory as well, at the same moment: checkout
+lets them go on from there, and fork --memory in copies. That takes tier gvisor.`,
+		Example: `  coppice commit box -m "before the upgrade"
+  coppice commit box --memory -m "the server is warm"`,
 		Args:              between(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -29,7 +36,11 @@ was changed since HEAD, that is what is printed. Commands may run on meanwhile.`
 			if err != nil {
 				return err
 			}
-			res, err := c.Commit(cmd.Context(), args[0], msg)
+			take := c.Commit
+			if memory {
+				take = c.CommitMemory
+			}
+			res, err := take(cmd.Context(), args[0], msg)
 			if err != nil {
 				return err
 			}
@@ -41,6 +52,7 @@ was changed since HEAD, that is what is printed. Commands may run on meanwhile.`
 		},
 	}
 	cmd.Flags().StringVarP(&msg, "message", "m", "", "`MSG` of the snapshot")
+	cmd.Flags().BoolVar(&memory, "memory", false, "with what processes have in memory")
 	return cmd
 }
 
@@ -49,6 +61,10 @@ func (a *app) tookSnapshot(res wire.CommitResult) {
 		a.note("%s, %s changed", tty.Count(res.Paths, "path"), tty.Bytes(res.Bytes))
 	} else {
 		a.note("nothing was changed since %s", tty.Clean(res.Head))
+	}
+	if m := res.Memory; m != nil {
+		a.note("memory: %s, of which %s were new; processes stood still for %s", tty.Bytes(m.Size), tty.Bytes(m.Added),
+			(time.Duration(res.StillUS) * time.Microsecond).Round(time.Millisecond))
 	}
 }
 
@@ -62,6 +78,10 @@ The present is captured first, so that nothing is lost by going back. Running
 commands are stopped. The one of "coppice run" is asked to end first (SIGTERM),
 and after --grace it is made to; it is started again there.
 
+Where the snapshot has what its processes had in memory (commit --memory), they go on
+from there, under the ids that their commands had; the processes that are left are kept
+with their memory, too. With --files-only they do not.
+
 With --in-place nothing is stopped:
 
 Commands stand still for a moment, and go on over the files of REF. Directories and
@@ -72,7 +92,8 @@ running program keeps what it runs. A directory that had been deleted comes back
 as a new one; whoever still stands in the old one stays there.`,
 		Example: `  coppice checkout box HEAD~1
   coppice rewind box @{5m}
-  coppice rewind --in-place box v1`,
+  coppice rewind --in-place box v1
+  coppice checkout box warm --files-only`,
 		Args:              between(2, 2, "a sandbox and a REF"),
 		ValidArgsFunction: a.nameThenRef(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -97,6 +118,7 @@ as a new one; whoever still stands in the old one stays there.`,
 		},
 	}
 	inPlace(cmd, &req.InPlace)
+	cmd.Flags().BoolVar(&req.FilesOnly, "files-only", false, "go to the files alone, though there is memory")
 	cmd.Flags().DurationVar(&grace, "grace", 2*time.Second, "`TIME` between SIGTERM and SIGKILL for the command of run; 0 is none")
 	return cmd
 }

@@ -22,11 +22,19 @@ They share every layer with it, and copy nothing. Without --at it is the present
 state, which is captured first. They have its policy, and what --policy, --allow,
 --preset and --ask add to that; rules that hold for a time are not theirs. With --tier
 their processes are confined in another way, weaker or stronger: a snapshot is of files,
-whatever tier it was made in.`,
+whatever tier it was made in.
+
+With --memory processes go on in each fork, in tier gvisor: as they are now, or were in
+the snapshot of --at, which has to have memory. Nothing of a fork passes its gate until it
+has a host name, machine id, randomness and SSH host keys of its own, and the programs in
+/etc/coppice/on-fork.d have run in it. A fork for which that fails is quarantined: see
+coppice status, and try again with coppice resume. What a program has seeded by itself,
+as Python's random, is the same in each; the policy's memory.fork can deny such forks.`,
 		Example: `  coppice fork box try1 try2
   coppice fork box -n 10 --at HEAD~2
   coppice fork box online --preset npm
-  coppice fork box stronger --tier gvisor`,
+  coppice fork box stronger --tier gvisor
+  coppice fork box -n 8 --memory`,
 		Args:              between(1, -1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -51,6 +59,9 @@ whatever tier it was made in.`,
 			}
 			for _, sb := range res.Sandboxes {
 				a.warn(sb.Warnings)
+				if q := sb.Quarantine; q != nil {
+					a.warn([]string{sb.Name + " is quarantined: " + q.Reason + "; try again with: coppice resume " + sb.Name})
+				}
 			}
 			return a.print(res, func(w io.Writer) error {
 				for _, sb := range res.Sandboxes {
@@ -64,6 +75,7 @@ whatever tier it was made in.`,
 	}
 	f := cmd.Flags()
 	f.IntVarP(&req.N, "count", "n", 0, "make `N` in all; those without a name get one")
+	f.BoolVar(&req.Memory, "memory", false, "let processes go on in the forks")
 	f.StringVar(&req.At, "at", "", "begin as snapshot `REF`")
 	f.StringVar(&req.Tier, "tier", "", "how their processes are confined: process, supervised, gvisor (default: as this one's)")
 	must(cmd.RegisterFlagCompletionFunc("tier", cobra.FixedCompletions([]string{"process", "supervised", "gvisor"}, cobra.ShellCompDirectiveNoFileComp)))

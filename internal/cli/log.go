@@ -80,6 +80,9 @@ func (a *app) line(t *tty.Table, graph string, n wire.Snapshot) {
 		left += "  " + m
 	}
 	right := tty.Ago(n.Created, a.now())
+	if n.Memory != nil {
+		right = "with memory, " + right
+	}
 	if h := how(n); h != "" {
 		right = h + ", " + right
 	}

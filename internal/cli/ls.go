@@ -37,7 +37,7 @@ tournament are there "until gc".`,
 				var t tty.Table
 				t.Row("NAME", "STATE", "HEAD", "TIER", "DRIVER", "NET", "USER", "FROM", "MADE")
 				for _, sb := range list {
-					state := sb.State
+					state := stateOf(sb)
 					if sb.Procs > 0 {
 						state = fmt.Sprintf("%s (%d)", state, sb.Procs)
 					}

@@ -83,6 +83,35 @@ left is captured, and the sandbox costs no memory any more.`,
 	}
 }
 
+func (a *app) pause() *cobra.Command {
+	return &cobra.Command{
+		Use: "pause NAME...", Short: "Have all processes of sandboxes stand still", GroupID: groupBox,
+		Long: `Have all processes of sandboxes stand still until coppice resume, also when the daemon
+ends. Snapshots can be taken meanwhile, and no command begins.`,
+		Example:           "  coppice pause box",
+		Args:              between(1, -1, "the name of a sandbox"),
+		ValidArgsFunction: a.names(0),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return printEach(cmd.Context(), a, args, (*client.Client).Pause)
+		},
+	}
+}
+
+func (a *app) resume() *cobra.Command {
+	return &cobra.Command{
+		Use: "resume NAME...", Short: "Have paused processes go on", GroupID: groupBox,
+		Long: `Have the processes of paused sandboxes go on. In a fork with memory that is quarantined,
+what failed is done again, with all that comes after it, and its gate opens when
+everything is done.`,
+		Example:           "  coppice resume box",
+		Args:              between(1, -1, "the name of a sandbox"),
+		ValidArgsFunction: a.names(0),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return printEach(cmd.Context(), a, args, (*client.Client).Resume)
+		},
+	}
+}
+
 // printEach calls fn for every name, and prints those for which it went well: their
 // results, as JSON.
 func printEach[T any](ctx context.Context, a *app, names []string, fn func(*client.Client, context.Context, string) (T, error)) error {

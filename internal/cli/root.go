@@ -136,7 +136,7 @@ func (a *app) root() *cobra.Command {
 	}
 	cmd.SetHelpCommand(help)
 	cmd.AddCommand(
-		a.create(), a.fork(), a.ls(), a.status(), a.update(), a.cp(), a.start(), a.stop(), a.rm(),
+		a.create(), a.fork(), a.ls(), a.status(), a.update(), a.cp(), a.start(), a.stop(), a.pause(), a.resume(), a.rm(),
 		a.run(), a.attach(), a.exec(), a.shell(), a.tournament(), a.ps(), a.kill(), a.port(), a.net(), a.why(), a.allow(), a.approve(), a.deny(), a.socket(), a.mcp(),
 		a.log(), a.ledger(), a.inspect(), a.compare(), a.propose(), a.rebase(), a.pr(), a.watch(), a.head(), a.branches(), a.show(), a.diff(), a.apply(), a.commit(), a.mark(), a.hook(), a.checkout(), a.undo(), a.redo(), a.tag(), a.delete(), a.push(), a.pull(),
 		a.gc(), a.verify(), a.events(), a.probe(), a.policy(), a.serve(), a.token(), a.versionCmd(), a.completion(), a.man(),

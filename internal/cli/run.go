@@ -19,6 +19,7 @@ func (a *app) run() *cobra.Command {
 		req         wire.RunRequest
 		in          string
 		capture     string
+		memory      string
 		keys        string
 		interactive bool
 		detach      bool
@@ -69,7 +70,10 @@ command's.`,
 					}
 				}
 			}
-			if req.Capture, err = parseCapture(capture); err != nil {
+			if req.Capture, err = parseCapture(capture); err == nil {
+				err = captureMemory(&req.Capture, memory)
+			}
+			if err != nil {
 				return ours(err)
 			}
 			req.Cmd = args
@@ -102,6 +106,7 @@ command's.`,
 	f.BoolVarP(&detach, "detach", "d", false, "do not attach: print the sandbox's name")
 	f.StringVar(&req.Restart, "restart", wire.RestartOnRewind, "when it is started again: no, on-rewind, always")
 	f.StringVar(&capture, "capture", "", "when snapshots are taken: `quiet=200ms,max=2s`, or off")
+	f.StringVar(&memory, "capture-memory", "", "keep what processes have in memory, too: `every=5m,on-mark`, or one of both; in tier gvisor")
 	f.BoolVarP(&interactive, "interactive", "i", false, "pass stdin on (default at a terminal)")
 	f.BoolVarP(&req.TTY, "tty", "t", false, "give it a terminal (default at a terminal)")
 	f.StringVarP(&req.Dir, "workdir", "w", "", "run in `DIR` (default: where the work on its repository began, or the user's home)")
@@ -135,6 +140,26 @@ func parseCapture(s string) (c wire.Capture, err error) {
 		}
 	}
 	return c, nil
+}
+
+// captureMemory reads "every=5m", "on-mark" or both.
+func captureMemory(c *wire.Capture, s string) error {
+	if s == "" {
+		return nil
+	}
+	for word := range strings.SplitSeq(s, ",") {
+		key, value, _ := strings.Cut(word, "=")
+		d, err := time.ParseDuration(value)
+		switch {
+		case word == "on-mark":
+			c.MemoryOnMark = true
+		case key == "every" && err == nil && d >= time.Second:
+			c.MemoryEveryMS = d.Milliseconds()
+		default:
+			return &usageError{msg: fmt.Sprintf("--capture-memory: %q is neither a time of a second or more nor on-mark", word), hint: "as in: --capture-memory every=5m, or --capture-memory on-mark"}
+		}
+	}
+	return nil
 }
 
 // supervise starts the command and attaches to it, unless that is not wanted.

@@ -50,7 +50,11 @@ func (a *app) show() *cobra.Command {
 				if res.Sealed {
 					seal = "yes"
 				}
-				lines = append(lines, "sealed   "+seal, "")
+				lines = append(lines, "sealed   "+seal)
+				if m := res.Memory; m != nil {
+					lines = append(lines, fmt.Sprintf("memory   %s, %s of it new: image %.12s", tty.Bytes(m.Size), tty.Bytes(m.Added), tty.Clean(m.Image)))
+				}
+				lines = append(lines, "")
 				for _, l := range strings.Split(strings.TrimRight(res.Message, "\n"), "\n") {
 					lines = append(lines, "    "+tty.Clean(l))
 				}

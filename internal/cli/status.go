@@ -67,7 +67,7 @@ takes. Without a name, show the daemon.`,
 					}
 					t.Row(label, line)
 				}
-				state := tty.Clean(sb.State)
+				state := tty.Clean(stateOf(sb))
 				if sb.Procs > 0 {
 					state += fmt.Sprintf(", processes: %d", sb.Procs)
 				}
@@ -196,4 +196,16 @@ func entry(auth string) string {
 		return "open to every program on this machine"
 	}
 	return tty.Clean(auth)
+}
+
+// stateOf is the state of a sandbox for people.
+func stateOf(sb wire.Sandbox) string {
+	state := sb.State
+	if sb.Paused {
+		state = "paused"
+	}
+	if sb.Quarantine != nil {
+		state += ", quarantined"
+	}
+	return state
 }

@@ -100,7 +100,7 @@ REMOTE/NAME is a proposal that was pulled: its objects and its records are check
 						return err
 					}
 				}
-				a.note("checked %s, %s; %d not sealed yet; %s", tty.Count(res.Layers, "layer"), tty.Bytes(res.Bytes), res.Unsealed, tty.Count(int(res.Records), "record"))
+				a.note("checked %s, %s; %d not sealed yet; %s%s", tty.Count(res.Layers, "layer"), tty.Bytes(res.Bytes), res.Unsealed, tty.Count(int(res.Records), "record"), images(res.Images))
 				return nil
 			})
 			if err == nil && len(res.Damage) > 0 {
@@ -196,4 +196,12 @@ func orNone(name string) string {
 		return "none"
 	}
 	return tty.Clean(name)
+}
+
+// images counts memory images, where there are any.
+func images(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return "; " + tty.Count(n, "memory image")
 }

@@ -119,6 +119,9 @@ func (a *app) moved(m wire.MoveResult) error {
 		if m.InPlace {
 			a.note("%s changed under running commands", tty.Count(m.Rewritten, "path"))
 		}
+		if len(m.Resumed) > 0 {
+			a.note("%s on from memory: %s", map[bool]string{true: "this command goes", false: "these commands go"}[len(m.Resumed) == 1], tty.Clean(strings.Join(m.Resumed, " ")))
+		}
 		a.note("HEAD is now at %s  %s", tty.Clean(m.Head), oneLine(m.Message, 0))
 		_, err := fmt.Fprintln(w, tty.Clean(m.Head))
 		return err

@@ -35,7 +35,7 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 	started, e, err := box.Start(ctx, plan.Config{
 		ID: string(c.ID), Name: c.Name, RunDir: c.RunDir, Spec: c.Spec, Tier: c.Tier, User: c.User, HostBase: c.Host,
 		Net: c.Net, Env: c.Env, Limits: plan.Limits(c.Limits), DiskBy: c.DiskBy, Trace: c.Trace, Hidden: c.Hidden, Record: c.Evidence.Output.Value, Access: c.Access, Dirs: c.Dirs, Shared: c.Shared, Strong: c.Strong, Caller: b.caller, Self: self != nil,
-		Phases: phases(c.Phases), Journal: c.JournalDir, JournalKey: c.JournalKey, Asks: c.Asks, Tokens: tokens(c.Tokens), OnTouch: onTouch(c.Stops),
+		Phases: phases(c.Phases), Journal: c.JournalDir, JournalKey: c.JournalKey, Image: c.Image, Asks: c.Asks, Tokens: tokens(c.Tokens), OnTouch: onTouch(c.Stops),
 	})
 	if err != nil {
 		if self != nil {
@@ -129,6 +129,19 @@ func (f frozen) Root(ctx context.Context) (*engine.LiveRoot, error) {
 		out.Paths = append(out.Paths, string(p))
 	}
 	return out, nil
+}
+
+func (b liveBox) Paused(ctx context.Context) (bool, error) {
+	st, err := b.Status(ctx)
+	return st.Paused, err
+}
+
+func (b liveBox) Reseal(ctx context.Context, hostname string, seed []byte) (out []engine.ResealStep, err error) {
+	steps, err := b.Box.Reseal(ctx, box.Reseal{Hostname: hostname, Seed: seed})
+	for _, s := range steps {
+		out = append(out, engine.ResealStep(s))
+	}
+	return out, err
 }
 
 // Execs lists the commands that run, and those kept ones that have ended and were

@@ -7,11 +7,13 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/engine"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/httpapi"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -35,6 +37,7 @@ type whole struct {
 	*engine.Engine
 	db     *meta.DB
 	layers *layer.Store
+	images *memory.Store
 	ledger *ledger.Ledger
 }
 
@@ -51,7 +54,7 @@ func (w *whole) KeepAnswer(ctx context.Context, key string, answer []byte, keep 
 
 // Close ends the engine and closes what it stands on. Keepers run on.
 func (w *whole) Close() error {
-	return errors.Join(w.Engine.Close(), w.layers.Close(), w.ledger.Close(), w.db.Close())
+	return errors.Join(w.Engine.Close(), w.layers.Close(), w.images.Close(), w.ledger.Close(), w.db.Close())
 }
 
 // OpenFiles is the engine's, as the API knows it.
@@ -86,6 +89,11 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		return nil, err
 	}
 	undone.Push(layers.Close)
+	images, err := memory.Open(ctx, filepath.Join(c.Home, "memory"), memory.Options{})
+	if err != nil {
+		return nil, err
+	}
+	undone.Push(images.Close)
 	book, err := openLedger(filepath.Join(c.Home, "ledger"), c.Log)
 	if err != nil {
 		return nil, err
@@ -104,7 +112,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		return nil, err
 	}
 	e, err := engine.Open(ctx, engine.Config{
-		Home: c.Home, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(c.Home, vfs.OS(), time.Now), Caller: callerOf, Drivers: drivers, Boxes: boxes{caller: host.caller, lines: c.Lines}, Logger: c.Log,
+		Home: c.Home, DB: db, Layers: layers, Memory: images, MemoryFacts: box.MemoryFacts, Ledger: book, Witness: ledger.NewWitness(c.Home, vfs.OS(), time.Now), Caller: callerOf, Drivers: drivers, Boxes: boxes{caller: host.caller, lines: c.Lines}, Logger: c.Log,
 		BootID: host.bootID, ProbeHost: host.probe, HostPrint: host.print, HostImport: host.importOptions,
 		Homes: host.homes(c.UserHome), Repos: repos, UID: host.caller.UID, GID: host.caller.GID,
 	})
@@ -112,7 +120,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		return nil, err
 	}
 	undone.Release()
-	return &whole{Engine: e, db: db, layers: layers, ledger: book}, nil
+	return &whole{Engine: e, db: db, layers: layers, images: images, ledger: book}, nil
 }
 
 // newDrivers makes the drivers that the home's file system has; the probe tells

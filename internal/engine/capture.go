@@ -33,6 +33,7 @@ type note struct {
 	exit    *int
 	frozen  bool                    // leave the processes frozen: see taken.frozen
 	aside   bool                    // the times of directories alone are not worth a snapshot
+	memory  bool                    // with what processes have in memory; there is a snapshot in any case
 	still   bool                    // no process is left, and none had anything mapped
 	with    func(taken) []testimony // what is recorded with the snapshot, if there is one; nil: nothing
 }
@@ -45,6 +46,8 @@ type taken struct {
 	procs   int    // processes that ran meanwhile
 	frozen  Frozen // with note.frozen, unless nothing runs: for the caller to thaw, or to kill
 	told    bool   // what note.with gave is recorded
+	memory  *timeline.Memory
+	stood   time.Duration // how long processes stood still for note.memory
 	// What was found changed, as far as it is listed: which of it is gone, and what was
 	// there before; nil where that is not known.
 	paths  []string
@@ -79,6 +82,7 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	var suspects layer.Suspects
 	var programs []wire.Program
 	ended := false
+	var frozen Frozen
 	if b := e.liveBox(s); b != nil && !n.still {
 		f, ferr := b.Freeze(ctx)
 		switch {
@@ -95,15 +99,22 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 		default:
 			t.procs, suspects, programs = f.Procs(), f.Suspects(), f.Programs()
 			s.mapped = suspects.Any()
+			frozen = f
 			defer func() {
-				if !n.frozen || err != nil {
+				switch {
+				case frozen == nil:
+				case !n.frozen || err != nil:
 					err = errors.Join(err, f.Thaw())
-				} else {
+				default:
 					t.frozen = f
 				}
 			}()
 		}
 	}
+	if n.memory && frozen == nil {
+		return t, notLive(rec, "there is no process whose memory could be kept")
+	}
+	stood := time.Now()
 	if e.liveBox(s) == nil && !drv.Plain() && unfinished(parts) {
 		if err := e.finish(ctx, s, rec); err != nil {
 			return t, err
@@ -122,7 +133,7 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 		}
 		return v
 	}
-	if t.procs == 0 && !ended && drv.Adoptable() && !e.filesOpen(s) {
+	if t.procs == 0 && !ended && !n.memory && drv.Adoptable() && !e.filesOpen(s) {
 		in.MaxPaths = adoptAbove
 	}
 	if l, lerr := e.diskLimit(ctx, rec); lerr == nil {
@@ -144,6 +155,21 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	if err != nil {
 		return t, fault.Wrap(err, "capture sandbox %s", rec.Name)
 	}
+	if n.memory {
+		image, err := e.save(ctx, s, rec, frozen)
+		if !n.frozen && err == nil {
+			err, frozen = frozen.Thaw(), nil
+		}
+		t.stood = time.Since(stood)
+		if err == nil {
+			e.imaging.RLock() // until the snapshot has it
+			defer e.imaging.RUnlock()
+			t.memory, err = e.keepImage(ctx, rec, image)
+		}
+		if err != nil {
+			return t, errors.Join(err, e.unmade(ctx, id))
+		}
+	}
 	if n.message == "" {
 		mark := ""
 		if n.cause == timeline.CauseAuto {
@@ -160,7 +186,8 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	if got.TooMany {
 		return e.adopt(ctx, s, rec, live, parts, n, t, got.Stats)
 	}
-	if got.Empty && !in.KeepEmpty {
+	routed := !got.Empty || in.KeepEmpty
+	if !routed && !n.memory {
 		s.index, s.of = got.Index, below
 		return t, nil
 	}
@@ -168,20 +195,24 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	if err != nil {
 		return t, err
 	}
+	snap.Memory = t.memory
 	if err := e.writeIndex(s.id, snap.ID, got.Index); err != nil {
-		return t, errors.Join(err, e.Layers.Remove(ctx, id))
+		return t, errors.Join(err, e.unmade(ctx, id))
 	}
 	kept := t
 	kept.id, kept.changed, kept.stats, kept.told = snap.ID, true, got.Stats, true
 	done, err := e.undertakeSnapshot(ctx, rec, snap, n, kept)
 	if err != nil {
-		return t, errors.Join(err, e.Layers.Remove(ctx, id))
+		return t, errors.Join(err, e.unmade(ctx, id))
 	}
-	route := timeline.Route{Top: snap.ID, Below: below, Layer: id}
-	err = e.DB.AddSnapshot(ctx, snap, &route, 0, func(r *meta.Sandbox) { r.Head, r.Redo = snap.ID, redoAfter(r.Redo, n) })
+	var route *timeline.Route
+	if routed {
+		route = &timeline.Route{Top: snap.ID, Below: below, Layer: id}
+	}
+	err = e.DB.AddSnapshot(ctx, snap, route, 0, func(r *meta.Sandbox) { r.Head, r.Redo = snap.ID, redoAfter(r.Redo, n) })
 	done(err)
 	if err != nil {
-		return t, errors.Join(err, e.Layers.Remove(ctx, id))
+		return t, errors.Join(err, e.unmade(ctx, id))
 	}
 	e.dropIndex(s.id, rec.Head)
 	rec.Head = snap.ID
@@ -191,6 +222,14 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	e.recorded(rec, snap)
 	e.mayBeThick(s, snap)
 	return t, nil
+}
+
+// unmade removes the layer of a snapshot that did not come about, if it has one.
+func (e *Engine) unmade(ctx context.Context, id timeline.LayerID) error {
+	if !e.Layers.Has(id) {
+		return nil
+	}
+	return e.Layers.Remove(ctx, id)
 }
 
 // undertakeSnapshot is undertake for a snapshot, and for what is recorded with it.

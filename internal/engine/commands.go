@@ -28,9 +28,23 @@ type underway struct {
 	seq     int64     // of the record of its beginning; 0: not known
 	denials int64     // recorded of its sandbox since it began
 	found   bool      // by this daemon: an earlier one began it
+	resumed bool      // it goes on from a memory image since at: what began before is another one
 	relays  int       // who is attached and will see it through
 	end     *ending   // once it is known
 	ended   chan bool // closed then
+}
+
+// commandKey names a command: those that go on in a fork with memory are called as those of
+// the sandbox that it was made from.
+type commandKey struct {
+	sandbox timeline.SandboxID
+	id      string
+}
+
+// other reports whether what is known is not the command of that beginning, but one that
+// goes on from a memory image under its id.
+func (c *underway) other(of issued) bool {
+	return c.resumed && !of.at.IsZero() && of.at.Before(c.at)
 }
 
 // notedCommand is a command as it is noted.
@@ -59,32 +73,32 @@ func killed(why string) ending {
 func (e *Engine) opened(of issued, id timeline.SandboxID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.commands[of.id] == nil {
-		e.commands[of.id] = &underway{issued: of, sandbox: id, ended: make(chan bool)}
+	if key := (commandKey{id, of.id}); e.commands[key] == nil {
+		e.commands[key] = &underway{issued: of, sandbox: id, ended: make(chan bool)}
 	}
 }
 
 // began notes which record tells the beginning of a command.
-func (e *Engine) began(exec string, seq int64) {
+func (e *Engine) began(id timeline.SandboxID, exec string, seq int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if c := e.commands[exec]; c != nil {
+	if c := e.commands[commandKey{id, exec}]; c != nil {
 		c.seq = seq
 	}
 }
 
 // closed notes that the end of a command is recorded, or that it did not begin.
-func (e *Engine) closed(exec string) {
+func (e *Engine) closed(id timeline.SandboxID, exec string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.commands, exec)
+	delete(e.commands, commandKey{id, exec})
 }
 
 // openOf gives what is known of a command that is open; false when it is not.
-func (e *Engine) openOf(exec string) (underway, bool) {
+func (e *Engine) openOf(id timeline.SandboxID, exec string) (underway, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	c := e.commands[exec]
+	c := e.commands[commandKey{id, exec}]
 	if c == nil {
 		return underway{}, false
 	}
@@ -115,11 +129,11 @@ func (e *Engine) allOpen() (all []notedCommand) {
 }
 
 // relayed notes that somebody sees a command through, until done is called.
-func (e *Engine) relayed(exec string) (done func()) {
+func (e *Engine) relayed(id timeline.SandboxID, exec string) (done func()) {
 	add := func(n int) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if c := e.commands[exec]; c != nil {
+		if c := e.commands[commandKey{id, exec}]; c != nil {
 			c.relays += n
 		}
 	}
@@ -128,10 +142,10 @@ func (e *Engine) relayed(exec string) (done func()) {
 }
 
 // endKnown notes the end of a command, which is to be recorded.
-func (e *Engine) endKnown(exec string, end ending) {
+func (e *Engine) endKnown(id timeline.SandboxID, exec string, end ending) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if c := e.commands[exec]; c != nil && c.end == nil {
+	if c := e.commands[commandKey{id, exec}]; c != nil && c.end == nil {
 		c.end = &end
 		close(c.ended)
 	}
@@ -190,11 +204,11 @@ func (e *Engine) hearCommand(r *format.Record) {
 	defer e.mu.Unlock()
 	switch b := r.Body.(type) {
 	case *format.Exec:
-		e.commands[b.Exec] = &underway{issued: issued{id: b.Exec, at: r.Time}, sandbox: timeline.SandboxID(r.Sandbox), seq: r.Seq, found: true, ended: make(chan bool)}
+		e.commands[commandKey{timeline.SandboxID(r.Sandbox), b.Exec}] = &underway{issued: issued{id: b.Exec, at: r.Time}, sandbox: timeline.SandboxID(r.Sandbox), seq: r.Seq, found: true, ended: make(chan bool)}
 	case *format.Exit:
-		delete(e.commands, b.Exec)
+		delete(e.commands, commandKey{timeline.SandboxID(r.Sandbox), b.Exec})
 	case *format.Undone:
-		maps.DeleteFunc(e.commands, func(_ string, c *underway) bool { return string(c.sandbox) == string(r.Sandbox) && c.seq == b.Seq })
+		maps.DeleteFunc(e.commands, func(_ commandKey, c *underway) bool { return string(c.sandbox) == string(r.Sandbox) && c.seq == b.Seq })
 	}
 }
 
@@ -217,7 +231,7 @@ func (e *Engine) endGone(ctx context.Context) error {
 			exit := &format.Exit{Exec: c.ID, Code: end.Code, Signal: end.Signal, Reason: end.Message, Before: string(c.Before), DurationNanos: max(0, e.Now().Sub(c.At).Nanoseconds())}
 			e.noteDrafts(ctx, []ledger.Draft{{Sandbox: r.Sandbox, Name: r.Name, Observer: format.ByDaemon, Policy: r.Policy, Tier: r.Tier, Body: exit}})
 		}
-		e.closed(c.ID)
+		e.closed(c.Sandbox, c.ID)
 	}
 	return nil
 }
@@ -244,7 +258,7 @@ func (e *Engine) takeUp(ctx context.Context, s *sandbox, rec *meta.Sandbox) {
 func (e *Engine) tellEnd(ctx context.Context, rec *meta.Sandbox, of issued, end ending, x wire.Exit) {
 	if tell := e.exitRecords(ctx, rec, of, end, x, taken{}); len(tell) > 0 {
 		e.note(ctx, rec, tell...)
-		e.closed(of.id)
+		e.closed(rec.ID, of.id)
 	}
 }
 
@@ -255,9 +269,9 @@ func (e *Engine) seeThrough(s *sandbox, b Box, c underway) {
 	if e.bgCtx.Err() != nil {
 		return // the next daemon finds it
 	}
-	now, open := e.openOf(c.id)
+	now, open := e.openOf(s.id, c.id)
 	switch {
-	case !open:
+	case !open || now.other(c.issued):
 		return
 	case fault.Is(err, fault.NotFound):
 		if now.relays > 0 || now.end != nil {
@@ -267,7 +281,7 @@ func (e *Engine) seeThrough(s *sandbox, b Box, c underway) {
 	case err != nil:
 		end = killed("the sandbox was stopped while the command ran")
 	}
-	e.endKnown(c.id, end)
+	e.endKnown(s.id, c.id, end)
 	if _, err := e.settle(e.bgCtx, s, wire.ExecRequest{Cmd: []string{"command", c.id}}, end, -1, c.issued); err != nil {
 		e.Logger.Error("what a command changed is not in the history yet", "sandbox", s.id, "err", err)
 	}
@@ -289,7 +303,7 @@ func (e *Engine) endAll(ctx context.Context, s *sandbox, rec *meta.Sandbox) {
 			}
 		}
 		end := killed("the sandbox was removed while the command ran")
-		if now, open := e.openOf(c.id); open && now.end != nil {
+		if now, open := e.openOf(s.id, c.id); open && now.end != nil {
 			end = *now.end
 		}
 		e.tellEnd(ctx, rec, c.issued, end, end.Exit)

@@ -82,7 +82,7 @@ func TestACommandThatIsStoppedHasOneExit(t *testing.T) {
 	if x := h.exits(t, "a")[id]; x.Code != 137 || x.Signal != "KILL" || x.Reason == "" {
 		t.Errorf("%+v", x)
 	}
-	if _, open := h.openOf(id); open {
+	if h.isOpen(t, "a", id) {
 		t.Error("it is open")
 	}
 }
@@ -139,7 +139,7 @@ func TestTheNextDaemonRecordsTheEnds(t *testing.T) {
 				if x := h.exits(t, "a")[id]; x != nil {
 					t.Fatalf("it runs, and has %+v", x)
 				}
-				if _, open := h.openOf(id); !open {
+				if !h.isOpen(t, "a", id) {
 					t.Fatal("it is not open")
 				}
 				if _, err := h.Stop(ctx, "a"); err != nil {
@@ -181,4 +181,15 @@ func TestDenialsOfACommandAreCounted(t *testing.T) {
 	if x := h.exits(t, "a")[id]; x.Denials != 5 {
 		t.Errorf("%d denials", x.Denials)
 	}
+}
+
+// isOpen reports whether a command of a sandbox has begun and not ended, by the records.
+func (h *home) isOpen(t *testing.T, name, exec string) bool {
+	t.Helper()
+	rec, err := h.DB.Sandbox(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, open := h.openOf(rec.ID, exec)
+	return open
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
@@ -71,6 +72,9 @@ type BoxConfig struct {
 	// what is there.
 	JournalDir string
 	JournalKey []byte
+	// Image is a directory with a memory image: processes go on from there, and nothing
+	// passes the gate until Release.
+	Image string
 	// In tier supervised: what it may use.
 	Phases []Phase
 	Asks   bool // people are asked about what the policies do not name
@@ -102,6 +106,17 @@ type Enforced struct {
 
 // Box is a live sandbox's keeper.
 type Box interface {
+	// Pause has every process stand still until Resume, also when this process ends.
+	// Commands are a Conflict meanwhile.
+	Pause(ctx context.Context) error
+	Resume(ctx context.Context) error
+	// Paused reports whether it is.
+	Paused(ctx context.Context) (bool, error)
+	// Reseal gives a box that was started with an Image an identity of its own. seed is 32
+	// fresh random bytes. Nothing is done after a step that failed, which the error names.
+	Reseal(ctx context.Context, hostname string, seed []byte) ([]ResealStep, error)
+	// Release opens the gate of a box that was started with an Image.
+	Release(ctx context.Context) error
 	// Exec runs a command; frames travel over the returned stream, which the
 	// caller closes. In the last one, "alone" says that no process was left when
 	// the command was reaped.
@@ -182,7 +197,12 @@ type Frozen interface {
 	// with BoxConfig.Trace.
 	Programs() []wire.Program
 	Thaw() error
+	// Save writes what processes have in memory into a directory that is there and empty.
+	Save(ctx context.Context, dir string) error
 }
+
+// ResealStep is something that was done to make a box another one; Err says why it failed.
+type ResealStep struct{ Name, Detail, Err string }
 
 // LiveRoot is what a frozen box tells about its root.
 type LiveRoot struct {
@@ -218,12 +238,15 @@ type Config struct {
 	Layers  *layer.Store
 	Drivers map[string]rootfs.Driver
 	Boxes   Boxes
-	Repos   Repos          // the git repositories of the host
-	UID     uint32         // of whoever the engine runs for, on the host
-	GID     uint32         // of the same
-	Ledger  *ledger.Ledger // what is done is recorded in
-	Witness *ledger.Witness
-	Logger  *slog.Logger
+	Memory  *memory.Store // what processes have in memory is kept in; nil: it is not
+	// MemoryFacts are what has to be the same where a memory image is taken and resumed.
+	MemoryFacts func() (map[string]string, error)
+	Repos       Repos          // the git repositories of the host
+	UID         uint32         // of whoever the engine runs for, on the host
+	GID         uint32         // of the same
+	Ledger      *ledger.Ledger // what is done is recorded in
+	Witness     *ledger.Witness
+	Logger      *slog.Logger
 	// Caller names who asks for something, for the ledger; nil: nobody is named.
 	Caller func(context.Context) string
 	Now    func() time.Time // nil: time.Now
@@ -268,6 +291,11 @@ type Engine struct {
 	sealing sync.Mutex // one sealer at a time
 	merging sync.Mutex // one mergeAll at a time
 
+	// imaging is held for reading from when a memory image is added until a snapshot has
+	// it, and for writing while those are dropped that none has. Before a sandbox's own lock
+	// or shape neither is taken for writing.
+	imaging sync.RWMutex
+
 	thinning sync.Mutex // one at a time; before a sandbox's own lock
 
 	importing sync.Mutex // one import of the host or a commit at a time; guards Home/bases
@@ -291,7 +319,7 @@ type Engine struct {
 	uses map[timeline.SandboxID]usage // guarded by mu
 
 	cleaners cleaners
-	commands map[string]*underway       // that are open, by id; guarded by mu
+	commands map[commandKey]*underway   // that are open, by id; guarded by mu
 	settings map[string]policy.Evidence // by the digests of policies; guarded by mu
 
 	signing sync.Mutex     // held while a signer is looked for and remembered
@@ -323,6 +351,7 @@ type sandbox struct {
 	run      *supervised      // the supervised command; nil: none
 	kept     map[string]*kept // commands that nobody need be attached to
 	past     []*kept          // those of them that have ended, oldest first
+	keeping  Box              // whose memory is kept by itself
 	followed Box              // whose changes are captured by themselves
 	captured time.Time        // when the last capture began
 	changed  time.Time        // when changes were first seen since; zero: none were
@@ -382,7 +411,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		holds:  map[int64]bool{},
 		events: newBus(c.Now()),
 
-		commands: map[string]*underway{},
+		commands: map[commandKey]*underway{},
 		settings: map[string]policy.Evidence{},
 	}
 	if err := e.recover(ctx); err != nil {

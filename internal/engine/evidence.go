@@ -246,8 +246,8 @@ func (e *Engine) execRecord(ctx context.Context, rec *meta.Sandbox, req wire.Exe
 // exitRecords tell of the end of a command, with its snapshot, and of the limits that it
 // came to; nothing where its end is recorded already. Who has recorded them calls closed.
 func (e *Engine) exitRecords(ctx context.Context, rec *meta.Sandbox, of issued, end ending, x wire.Exit, t taken) []testimony {
-	known, open := e.openOf(of.id)
-	if !open {
+	known, open := e.openOf(rec.ID, of.id)
+	if !open || known.other(of) {
 		return nil
 	}
 	if of.at.IsZero() {
@@ -290,7 +290,11 @@ func (e *Engine) snapshotRecord(ctx context.Context, rec *meta.Sandbox, snap tim
 	if snap.Cause == timeline.CauseMark && Inside(ctx) {
 		by = format.BySandbox
 	}
-	return testimony{by, &format.Snapshot{Snapshot: string(snap.ID), Parent: string(snap.Parent), Cause: string(snap.Cause),
+	image := ""
+	if snap.Memory != nil {
+		image = snap.Memory.Image
+	}
+	return testimony{by, &format.Snapshot{Memory: image, Snapshot: string(snap.ID), Parent: string(snap.Parent), Cause: string(snap.Cause),
 		Label: e.redactor(ctx, rec).clean(snap.Message), Changes: int64(snap.Stats.Paths)}}
 }
 
@@ -324,10 +328,10 @@ func (e *Engine) createRecord(rec *meta.Sandbox, parent timeline.SandboxID) test
 }
 
 // forkDrafts are the records of forks: of their parent, and of themselves.
-func (e *Engine) forkDrafts(ctx context.Context, parent *meta.Sandbox, at timeline.SnapshotID, forks []meta.Sandbox) []ledger.Draft {
+func (e *Engine) forkDrafts(ctx context.Context, parent *meta.Sandbox, at timeline.SnapshotID, image string, forks []meta.Sandbox) []ledger.Draft {
 	out := make([]ledger.Draft, 0, 2*len(forks))
 	for i := range forks {
-		out = append(out, e.drafts(ctx, parent, byDaemon(&format.Fork{Child: string(forks[i].ID), Snapshot: string(at)})...)...)
+		out = append(out, e.drafts(ctx, parent, byDaemon(&format.Fork{Child: string(forks[i].ID), Snapshot: string(at), Memory: image})...)...)
 	}
 	for i := range forks {
 		out = append(out, e.drafts(ctx, &forks[i], e.createRecord(&forks[i], parent.ID))...)

@@ -74,7 +74,7 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 		defer left()
 	}
 	began := req.Attach != ""
-	defer e.relayed(of.id)()
+	defer e.relayed(s.id, of.id)()
 	exit, err := e.relay(ctx, rec.Name, session, stream, sits.leaves, func(wire.Started) error {
 		if req.Attach != "" {
 			return nil
@@ -96,7 +96,7 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 		}
 		return exit.Exit, cmp.Or(rerr, err)
 	}
-	e.endKnown(of.id, exit)
+	e.endKnown(s.id, of.id, exit)
 	x, err := e.settle(ctx, s, req, exit, begun, of)
 	e.limited(ctx, &rec, req, of.id, x)
 	e.exited(ctx, &rec, req, of.id, x)
@@ -110,12 +110,12 @@ func (e *Engine) begins(ctx context.Context, b Box, exec string, told *telling) 
 	if err == nil {
 		for i, d := range told.drafts {
 			if _, ok := d.Body.(*format.Exec); ok {
-				e.began(exec, told.got[i].Seq)
+				e.began(timeline.SandboxID(d.Sandbox), exec, told.got[i].Seq)
 			}
 		}
 		return nil
 	}
-	e.closed(exec)
+	e.closed(timeline.SandboxID(told.drafts[0].Sandbox), exec)
 	if cerr := b.Cancel(context.WithoutCancel(ctx), exec); cerr != nil && !fault.Is(cerr, fault.NotFound) && !fault.Is(cerr, fault.Unavailable) {
 		err = errors.Join(err, cerr)
 	}
@@ -145,7 +145,7 @@ func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wi
 	}
 	b, told, err := e.startTelling(ctx, s, rec, tell...)
 	if err != nil {
-		e.closed(req.ID)
+		e.closed(rec.ID, req.ID)
 		return nil, nil, err
 	}
 	session, err := b.Exec(ctx, req)
@@ -192,14 +192,14 @@ func (e *Engine) takeBack(ctx context.Context, told *telling, cause error) {
 func (e *Engine) closedOf(told *telling) {
 	for _, d := range told.drafts {
 		if b, ok := d.Body.(*format.Exec); ok {
-			e.closed(b.Exec)
+			e.closed(timeline.SandboxID(d.Sandbox), b.Exec)
 		}
 	}
 }
 
 // leave has a command that runs on without whoever was attached seen through by the daemon.
 func (e *Engine) leave(s *sandbox, b Box, exec string) {
-	if c, open := e.openOf(exec); open && e.bgCtx.Err() == nil {
+	if c, open := e.openOf(s.id, exec); open && e.bgCtx.Err() == nil {
 		e.bg.Go(func() error { e.seeThrough(s, b, c); return nil })
 	}
 }
@@ -334,7 +334,7 @@ func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, e
 	if err != nil {
 		programs.written(err)
 		e.note(ctx, &rec, e.exitRecords(ctx, &rec, of, end, exit, t)...)
-		e.closed(of.id)
+		e.closed(s.id, of.id)
 		return exit, fault.Wrap(err, "the command ended with exit code %d, but what it changed is not in the history yet", code)
 	}
 	exit = withHead(exit, rec.Head, t)
@@ -342,7 +342,7 @@ func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, e
 		err = e.record(ctx, &rec, ends(exit, t)...)
 	}
 	if err == nil {
-		e.closed(of.id)
+		e.closed(s.id, of.id)
 	}
 	programs.written(err)
 	return exit, err

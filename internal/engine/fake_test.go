@@ -25,6 +25,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -41,6 +42,7 @@ type fakeBoxes struct {
 	ports   map[int]bool // of boxes that start
 	deaf    int          // the same
 	noShare bool         // no limit of processors
+	sealErr error        // of boxes that start
 }
 
 type fakeBox struct {
@@ -61,6 +63,11 @@ type fakeBox struct {
 	starts int                      // guarded by mu; of such
 	blind  atomic.Int32             // so many times Wait knows nothing
 
+	paused   atomic.Bool
+	released atomic.Int32 // how often
+	sealed   []string     // guarded by mu; host names that it was given
+	sealErr  error        // guarded by mu; what comes of the second step of that
+
 	stopping atomic.Bool // what ends is stopped
 	refusing atomic.Bool // no command begins
 
@@ -79,7 +86,7 @@ func (f *fakeBoxes) Start(_ context.Context, c BoxConfig) (Box, Enforced, error)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.started = append(f.started, c)
-	b := &fakeBox{root: c.Spec.Bind, gone: make(chan struct{}), morePorts: make(chan struct{}, 1), deaf: f.deaf}
+	b := &fakeBox{root: c.Spec.Bind, gone: make(chan struct{}), morePorts: make(chan struct{}, 1), deaf: f.deaf, sealErr: f.sealErr}
 	if f.ports != nil {
 		b.ports = maps.Clone(f.ports)
 		b.morePorts <- struct{}{}
@@ -112,7 +119,22 @@ func (f *fakeBoxes) CanLimitCPU() error {
 	return nil
 }
 
-func (b *fakeBox) Gone() <-chan struct{}              { return b.gone }
+func (b *fakeBox) Gone() <-chan struct{}                { return b.gone }
+func (b *fakeBox) Pause(context.Context) error          { b.paused.Store(true); return nil }
+func (b *fakeBox) Resume(context.Context) error         { b.paused.Store(false); return nil }
+func (b *fakeBox) Paused(context.Context) (bool, error) { return b.paused.Load(), nil }
+
+func (b *fakeBox) Reseal(_ context.Context, hostname string, seed []byte) ([]ResealStep, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sealed = append(b.sealed, hostname)
+	if b.sealErr != nil {
+		return []ResealStep{{Name: "hostname", Detail: hostname}, {Name: "machine-id", Err: b.sealErr.Error()}}, b.sealErr
+	}
+	return []ResealStep{{Name: "hostname", Detail: hostname}, {Name: "random"}}, nil
+}
+
+func (b *fakeBox) Release(context.Context) error      { b.released.Add(1); return nil }
 func (b *fakeBox) Procs(context.Context) (int, error) { return int(b.hanging.Load()), nil }
 func (b *fakeBox) Freeze(context.Context) (Frozen, error) {
 	b.freezes++
@@ -257,6 +279,18 @@ func (f fakeFrozen) Procs() int               { return f.b.procs }
 func (f fakeFrozen) Suspects() layer.Suspects { return f.b.suspects }
 func (f fakeFrozen) Programs() []wire.Program { return f.b.programs }
 func (fakeFrozen) Thaw() error                { return nil }
+
+// Save writes an image of two pages, of which one says how many freezes there were.
+func (f fakeFrozen) Save(_ context.Context, dir string) error {
+	pages := make([]byte, 2*4096)
+	copy(pages, fmt.Sprintf("freeze %d", f.b.freezes))
+	for name, data := range map[string][]byte{"checkpoint.img": []byte("kernel"), "pages_meta.img": []byte("meta"), "pages.img": pages} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 func (f fakeFrozen) Root(context.Context) (*LiveRoot, error) {
 	if f.b.rooted != nil {
 		return f.b.rooted, nil
@@ -326,16 +360,17 @@ func (stream) Close() error { return nil }
 
 // home is an engine over a directory, which can be closed and opened again.
 type home struct {
-	t     testing.TB
-	dir   string
-	boxes *fakeBoxes
-	boot  string
-	now   time.Time
-	fs    vfs.FS           // that layers are written through
-	clock func() time.Time // nil: the real one
-	bare  bool             // the host cannot give tier supervised
-	book  vfs.FS           // that the ledger is written through
-	repos Repos            // nil: none can be opened
+	t      testing.TB
+	dir    string
+	boxes  *fakeBoxes
+	boot   string
+	now    time.Time
+	fs     vfs.FS           // that layers are written through
+	clock  func() time.Time // nil: the real one
+	bare   bool             // the host cannot give tier supervised
+	book   vfs.FS           // that the ledger is written through
+	repos  Repos            // nil: none can be opened
+	kernel string           // what memory images depend on
 	*Engine
 }
 
@@ -372,12 +407,17 @@ func (h *home) open() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	images, err := memory.Open(ctx, filepath.Join(h.dir, "memory"), memory.Options{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
 	book, _, err := ledger.Open(filepath.Join(h.dir, "ledger"), ledger.Options{FS: h.book})
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	h.Engine, err = Open(ctx, Config{
 		Home: h.dir, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(h.dir, h.fs, h.clock), Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"}, Repos: h.repos,
+		Memory: images, MemoryFacts: func() (map[string]string, error) { return map[string]string{"gvisor": "v" + h.kernel}, nil },
 		Drivers: map[string]rootfs.Driver{"copy": drv},
 		ProbeHost: func(context.Context, HostQuestion) (wire.ProbeReport, error) {
 			return wire.ProbeReport{Tier: "process", Driver: "copy", Items: []wire.ProbeItem{
@@ -396,7 +436,7 @@ func (h *home) close() {
 	if err := h.Close(); err != nil {
 		h.t.Error(err)
 	}
-	if err := errors.Join(h.Layers.Close(), h.Ledger.Close(), h.DB.Close()); err != nil {
+	if err := errors.Join(h.Layers.Close(), h.Memory.Close(), h.Ledger.Close(), h.DB.Close()); err != nil {
 		h.t.Error(err)
 	}
 	h.Engine = nil

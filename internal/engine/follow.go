@@ -42,6 +42,9 @@ func newPace(c wire.Capture) (pace, error) {
 		return p, fault.New(fault.Invalid, "automatic snapshots after %s of quiet, and after %s at the latest", p.quiet, p.max).
 			WithHint("quiet is at least %s and at most max, and max at most a day: --capture quiet=200ms,max=2s", leastQuiet)
 	}
+	if every := time.Duration(c.MemoryEveryMS) * time.Millisecond; every != 0 && (every < leastMemory || every > 24*time.Hour) {
+		return p, fault.New(fault.Invalid, "memory kept every %s", every).WithHint("between %s and a day: --capture-memory every=5m", leastMemory)
+	}
 	return p, nil
 }
 

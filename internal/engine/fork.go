@@ -40,14 +40,20 @@ func (e *Engine) fork(ctx context.Context, name string, req wire.ForkRequest, to
 			return res, at, err
 		}
 	}
-	parent, at, err := e.forkPoint(ctx, name, req.At)
+	parent, at, memory, err := e.forkPoint(ctx, name, req)
 	if err != nil {
 		return res, at, err
 	}
+	parent.Quarantine = nil
 	parent.Timed = nil
 	var warnings []string
 	if len(req.Policy) > 0 || req.Tier != "" {
 		if warnings, err = e.repolicy(ctx, &parent, req.Policy, req.Tier); err != nil {
+			return res, at, err
+		}
+	}
+	if memory != nil {
+		if err := e.mayForkMemory(ctx, &parent); err != nil {
 			return res, at, err
 		}
 	}
@@ -77,9 +83,14 @@ func (e *Engine) fork(ctx context.Context, name string, req wire.ForkRequest, to
 			return res, at, err
 		}
 		rec.Head, rec.MountTop, rec.Gen = firsts[i].ID, firsts[i].ID, 1
+		if memory != nil {
+			firsts[i].Memory = memory
+			rec.Quarantine = &meta.Quarantine{Since: rec.Created, At: rec.Head, Reason: underWay}
+			rec.Run = runIn(&parent, memory)
+		}
 		recs[i] = rec
 	}
-	done, err := e.undertake(ctx, e.forkDrafts(ctx, &parent, at, recs))
+	done, err := e.undertake(ctx, e.forkDrafts(ctx, &parent, at, imageOf(memory), recs))
 	if err != nil {
 		return res, at, err
 	}
@@ -90,6 +101,9 @@ func (e *Engine) fork(ctx context.Context, name string, req wire.ForkRequest, to
 	}
 	res.Sandboxes = make([]wire.Sandbox, n)
 	e.forked(&parent, at, recs)
+	if memory != nil {
+		e.awakenAll(ctx, recs)
+	}
 	for i := range recs {
 		res.Sandboxes[i] = e.wire(ctx, &recs[i])
 		res.Sandboxes[i].Warnings = warnings
@@ -97,21 +111,30 @@ func (e *Engine) fork(ctx context.Context, name string, req wire.ForkRequest, to
 	return res, at, nil
 }
 
-// forkPoint finds the snapshot that forks begin at.
-func (e *Engine) forkPoint(ctx context.Context, name, ref string) (meta.Sandbox, timeline.SnapshotID, error) {
-	if ref != "" {
+// forkPoint finds the snapshot that forks begin at, and with req.Memory what its processes
+// had in memory.
+func (e *Engine) forkPoint(ctx context.Context, name string, req wire.ForkRequest) (rec meta.Sandbox, at timeline.SnapshotID, m *timeline.Memory, err error) {
+	if req.At != "" {
 		rec, h, err := e.find(ctx, name)
 		if err != nil {
-			return rec, "", err
+			return rec, "", nil, err
 		}
-		id, err := h.Resolve(ref, e.Now())
-		return rec, id, err
+		if at, err = h.Resolve(req.At, e.Now()); err != nil || !req.Memory {
+			return rec, at, nil, err
+		}
+		m, err = e.resumable(&rec, h.Snapshots[at])
+		return rec, at, m, err
 	}
 	s, rec, err := e.acquire(ctx, name, "forking")
 	if err != nil {
-		return rec, "", err
+		return rec, "", nil, err
 	}
 	defer s.unlock(e)
-	_, err = e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: "before a fork"})
-	return rec, rec.Head, err
+	n := note{cause: timeline.CauseAuto, message: "before a fork"}
+	if !req.Memory {
+		_, err = e.capture(ctx, s, &rec, n)
+		return rec, rec.Head, nil, err
+	}
+	t, err := e.captureMemory(ctx, s, &rec, n)
+	return rec, rec.Head, t.memory, err
 }

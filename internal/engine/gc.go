@@ -25,6 +25,15 @@ import (
 // crash left half made. Before that it removes the forks of ended tournaments, and
 // drops what the request's rules do not keep.
 func (e *Engine) GC(ctx context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error) {
+	res, err := e.collectGarbage(ctx, req, progress)
+	if err != nil || req.DryRun {
+		return res, err
+	}
+	return res, e.sweepImages(ctx, &res)
+}
+
+// collectGarbage is GC for all but memory images.
+func (e *Engine) collectGarbage(ctx context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error) {
 	res := wire.GCResult{DryRun: req.DryRun, Removed: []string{}}
 	if err := checkRules(req); err != nil {
 		return res, err

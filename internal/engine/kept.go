@@ -151,7 +151,7 @@ func (e *Engine) keep(s *sandbox, b Box, k *kept) {
 	e.bg.Go(func() error {
 		end, err := b.Wait(e.bgCtx, k.id)
 		if err == nil {
-			e.endKnown(k.id, end)
+			e.endKnown(s.id, k.id, end)
 		}
 		if e.bgCtx.Err() == nil { // else another daemon finds it
 			e.keptEnded(s, k, end, err)
@@ -200,7 +200,9 @@ func (e *Engine) forgetKept(s *sandbox, b Box, k *kept) {
 		e.Logger.Warn("the keeper holds a result for longer", "sandbox", s.id, "err", err)
 	}
 	if s.acquire(e.bgCtx, e, "forgetting a command") == nil {
-		delete(s.kept, k.id)
+		if s.kept[k.id] == k { // else another one goes on under its id, from memory
+			delete(s.kept, k.id)
+		}
 		s.past = slices.DeleteFunc(s.past, func(p *kept) bool { return p == k })
 		s.unlock(e)
 	}

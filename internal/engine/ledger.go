@@ -361,6 +361,8 @@ func sentence(body format.Body) string {
 		return words(fmt.Sprint(b.Count), b.Of, "("+b.Reason+")")
 	case *format.Network:
 		return words(b.Verdict, b.Proto, b.Method, place(b)+b.Path, times(b.Count), prefixed("rule ", b.Rule), b.Reason)
+	case *format.Pause:
+		return b.Event
 	case *format.Policy:
 		return words(b.After, prefixed("by ", b.By), b.Reason, prefixed("until ", b.Until))
 	case *format.Program:
@@ -369,10 +371,15 @@ func sentence(body format.Body) string {
 		return words(fmt.Sprintf("%d files", b.Changes), "as "+b.Branch, "at "+b.Work)
 	case *format.Rebase:
 		return words("to "+b.To, "from "+b.From, conflicts(b.Conflicts))
+	case *format.Reseal:
+		return words(b.Step, b.Detail, prefixed("failed: ", b.Error))
 	case *format.Rollback:
 		how := ""
-		if b.InPlace {
+		switch {
+		case b.InPlace:
 			how = "in place"
+		case b.Memory != "":
+			how = "with its memory"
 		}
 		return words("to "+b.To, "from "+b.From, how)
 	case *format.Session:

@@ -167,7 +167,7 @@ func (e *Engine) startTelling(ctx context.Context, s *sandbox, rec *meta.Sandbox
 	if b := e.liveBox(s); b != nil {
 		return b, e.tell(ctx, rec, more...), nil
 	}
-	b, enforced, err := e.startBox(ctx, s, rec)
+	b, enforced, err := e.startBox(ctx, s, rec, "")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -176,11 +176,16 @@ func (e *Engine) startTelling(ctx context.Context, s *sandbox, rec *meta.Sandbox
 	return b, told, nil
 }
 
-// startBox starts the box of a sandbox that has none. The caller holds the lock.
-func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_ Box, enforced Enforced, err error) {
+// startBox starts the box of a sandbox that has none, with image from the memory image in
+// that directory. The caller holds the lock.
+func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, image string) (_ Box, enforced Enforced, err error) {
 	defer func() {
 		hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 	}()
+	if rec.Quarantine != nil && image == "" {
+		return nil, enforced, fault.New(fault.Conflict, "sandbox %s is quarantined, and its processes have ended: %s", rec.Name, rec.Quarantine.Reason).
+			WithHint("let them go on from memory: coppice resume %s; or leave them: coppice checkout --files-only %s HEAD", rec.Name, rec.Name)
+	}
 	// The root of a box that has ended may still be open, and is not to be mounted
 	// twice.
 	if err := e.cutFiles(ctx, s); err != nil {
@@ -230,6 +235,7 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox) (_
 		ID: s.id, Name: rec.Name, RunDir: e.runDir(s.id), Spec: spec, Tier: rec.Tier,
 		User: rec.User, Host: rec.Host, Net: rec.Net, Env: rec.Env, Limits: rec.Limits, DiskBy: disk.By, Self: self(rec),
 		Strong: rec.Strong, Trace: seesPrograms(rec), Hidden: mask.Places, Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops, Phases: phases, JournalDir: journal, JournalKey: e.journalAt(s.id).Key, Asks: asks,
+		Image: image,
 	})
 	if err != nil {
 		return nil, enforced, fault.Wrap(e.blameLimit(ctx, rec, err), "start sandbox %s", rec.Name)

@@ -41,6 +41,7 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 				WithHint("begin first, or give a label: coppice mark %s end \"what was\"", rec.Name)
 		}
 	}
+	n.memory = s.run != nil && s.run.run.Capture.MemoryOnMark && e.liveBox(s) != nil
 	t, err := e.capture(ctx, s, &rec, n)
 	if err != nil {
 		return wire.CommitResult{}, err
@@ -59,6 +60,7 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 // committed is the answer to what captures the present.
 func committed(rec *meta.Sandbox, t taken) wire.CommitResult {
 	return wire.CommitResult{
+		Memory: wireMemory(t.memory), StillUS: t.stood.Microseconds(),
 		Node: string(t.id), Head: string(rec.Head), Changed: t.changed, Paths: t.stats.Paths, Bytes: t.stats.Bytes,
 	}
 }

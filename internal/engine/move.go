@@ -25,12 +25,49 @@ func (e *Engine) Commit(ctx context.Context, name, message string) (wire.CommitR
 	return committed(&rec, t), err
 }
 
+// CommitMemory takes a snapshot of the present with what its processes have in memory. The
+// answer comes when both are safe from a power loss.
+func (e *Engine) CommitMemory(ctx context.Context, name, message string) (wire.CommitResult, error) {
+	s, rec, err := e.acquire(ctx, name, "committing")
+	if err != nil {
+		return wire.CommitResult{}, err
+	}
+	defer s.unlock(e)
+	t, err := e.captureMemory(ctx, s, &rec, note{cause: timeline.CauseManual, message: message})
+	if err == nil {
+		err = e.secure(ctx)
+	}
+	return committed(&rec, t), err
+}
+
 // Checkout brings a sandbox to a snapshot, after a capture of the present.
 func (e *Engine) Checkout(ctx context.Context, name string, req wire.CheckoutRequest) (wire.MoveResult, error) {
-	return e.move(ctx, name, "checking out "+req.Node, req, func(h *timeline.History, rec *meta.Sandbox) (to target, err error) {
+	m, err := e.move(ctx, name, "checking out "+req.Node, req, func(h *timeline.History, rec *meta.Sandbox) (to target, err error) {
 		id, err := h.Resolve(req.Node, e.Now())
-		return target{clean: id, dirty: id}, err
+		if snap := h.Snapshots[id]; err == nil && snap.Memory != nil && !req.FilesOnly && !req.InPlace {
+			to.memory, err = e.resumable(rec, snap)
+			to.foreign = snap.Sandbox != rec.ID || snap.Cause == timeline.CauseFork
+		}
+		to.clean, to.dirty = id, id
+		return to, err
 	})
+	if err == nil && m.Resumed != nil {
+		err = e.released(ctx, name)
+	}
+	return m, err
+}
+
+// released opens the gate of a sandbox whose processes go on from memory, once it is one of its
+// own.
+func (e *Engine) released(ctx context.Context, name string) error {
+	rec, err := e.DB.Sandbox(ctx, name)
+	if err != nil {
+		return err
+	}
+	if rec.Quarantine != nil {
+		return e.awaken(ctx, string(rec.ID))
+	}
+	return nil
 }
 
 // Undo goes req.N snapshots back. What was changed since HEAD counts as the first.
@@ -63,6 +100,8 @@ func (e *Engine) Redo(ctx context.Context, name string, req wire.RedoRequest) (w
 type target struct {
 	clean, dirty timeline.SnapshotID
 	redo         func(from timeline.SnapshotID) []timeline.SnapshotID
+	memory       *timeline.Memory // processes go on from there; nil: they do not
+	foreign      bool             // it is the memory of another sandbox's processes
 }
 
 // move captures the present and then brings the sandbox to a snapshot: its
@@ -91,8 +130,25 @@ func (e *Engine) move(ctx context.Context, name, what string, req wire.CheckoutR
 	}
 	seen := rec.Head
 	grace := graceOf(req, s.run != nil)
-	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseCheckout, message: "before " + what, frozen: grace == 0})
-	if err == nil && !req.InPlace {
+	n := note{cause: timeline.CauseCheckout, message: "before " + what}
+	var img *image
+	if goal.memory != nil {
+		if img, err = e.ready(ctx, &rec, goal.clean, goal.memory); err != nil {
+			return m, err
+		}
+		defer func() {
+			if img != nil {
+				img.release()
+			}
+		}()
+		if n.memory, err = e.worthMemory(ctx, s, &rec); err != nil {
+			return m, err
+		}
+		grace = 0 // what stands still is in the history, and goes on from there
+	}
+	n.frozen = grace == 0
+	t, err := e.capture(ctx, s, &rec, n)
+	if err == nil && !req.InPlace && img == nil {
 		if err = e.willRestart(ctx, s, &rec); err != nil && t.frozen != nil {
 			err = errors.Join(err, t.frozen.Thaw())
 		}
@@ -117,7 +173,7 @@ func (e *Engine) move(ctx context.Context, name, what string, req wire.CheckoutR
 	}
 	m.Head, m.Message = string(to), h.Snapshots[to].Message
 	m.InPlace = req.InPlace && t.frozen != nil && t.procs > 0
-	done, err := e.undertake(ctx, e.drafts(ctx, &rec, byDaemon(&format.Rollback{From: string(rec.Head), To: m.Head, InPlace: m.InPlace})...))
+	done, err := e.undertake(ctx, e.drafts(ctx, &rec, byDaemon(&format.Rollback{From: string(rec.Head), To: m.Head, InPlace: m.InPlace, Memory: imageOf(goal.memory)})...))
 	if err != nil {
 		return m, errors.Join(err, e.remain(ctx, s, t))
 	}
@@ -142,8 +198,58 @@ func (e *Engine) move(ctx context.Context, name, what string, req wire.CheckoutR
 		return m, err
 	}
 	e.moved(&rec, m, what)
+	if img != nil {
+		from := img
+		img = nil // goOn releases it
+		m.Resumed, err = e.comeBack(ctx, s, &rec, from, goal.foreign)
+		return m, err
+	}
+	if rec.Quarantine != nil { // what was another sandbox's has ended
+		if err := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Quarantine = nil; return nil }); err != nil {
+			return m, err
+		}
+		rec.Quarantine = nil
+	}
 	m.Restarted, err = e.restart(ctx, s, &rec)
 	return m, err
+}
+
+// worthMemory reports whether processes run whose memory is kept before they are left.
+func (e *Engine) worthMemory(ctx context.Context, s *sandbox, rec *meta.Sandbox) (bool, error) {
+	b := e.liveBox(s)
+	if b == nil || rec.Quarantine != nil {
+		return false, nil
+	}
+	n, err := b.Procs(ctx)
+	return n > 0, err
+}
+
+// comeBack lets processes go on from memory over the files that the sandbox was brought to,
+// and opens its gate, unless they were another sandbox's: see released. It gives the commands
+// that go on. The caller holds the lock.
+func (e *Engine) comeBack(ctx context.Context, s *sandbox, rec *meta.Sandbox, img *image, foreign bool) ([]string, error) {
+	for _, c := range e.openIn(s.id) { // those of the same id are others from here on
+		end := killed("the sandbox was brought to another snapshot")
+		e.tellEnd(ctx, rec, c.issued, end, end.Exit)
+	}
+	if foreign {
+		q := &meta.Quarantine{Since: e.Now().UTC(), At: rec.Head, Reason: underWay}
+		if err := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Quarantine = q; return nil }); err != nil {
+			img.release()
+			return nil, err
+		}
+		rec.Quarantine = q
+	}
+	b, ids, err := e.goOn(ctx, s, rec, img)
+	if err == nil && !foreign {
+		if err = b.Release(ctx); err != nil {
+			err = errors.Join(err, e.stopBox(ctx, s, 0))
+		}
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, "sandbox %s is at snapshot %s, but its processes do not go on", rec.Name, rec.Head)
+	}
+	return append([]string{}, ids...), nil
 }
 
 // remain lets a sandbox that was to be moved go on where it is. A supervised command that

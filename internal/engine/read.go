@@ -107,7 +107,7 @@ func (e *Engine) nodes(ctx context.Context, h *timeline.History) (map[timeline.S
 		n := wire.Snapshot{
 			ID: string(id), Parent: string(s.Parent), Message: s.Message, Head: id == h.Head, Leaf: leaf[id],
 			Cause: string(s.Cause), Created: s.Created, Exit: s.Exit, Paths: s.Stats.Paths, Bytes: s.Stats.Bytes,
-			Sealed: s.Sealed, Tags: tags[id], Sandbox: names[s.Sandbox],
+			Sealed: s.Sealed, Tags: tags[id], Sandbox: names[s.Sandbox], Memory: wireMemory(s.Memory),
 		}
 		sort.Strings(n.Tags)
 		out[id] = n

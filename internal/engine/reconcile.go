@@ -81,7 +81,7 @@ func (e *Engine) readAgreed(text string) (from int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, c := range all {
-		e.commands[c.ID] = &underway{issued: issued{c.ID, c.At, c.Before}, sandbox: c.Sandbox, seq: c.Seq, found: true, ended: make(chan bool)}
+		e.commands[commandKey{c.Sandbox, c.ID}] = &underway{issued: issued{c.ID, c.At, c.Before}, sandbox: c.Sandbox, seq: c.Seq, found: true, ended: make(chan bool)}
 	}
 	return from
 }

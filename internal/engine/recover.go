@@ -25,6 +25,9 @@ func (e *Engine) recover(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Join(e.Home, "sandboxes"), 0o700); err != nil {
 		return err
 	}
+	if err := e.dropUnkept(); err != nil {
+		return err
+	}
 	if err := e.findMounted(ctx); err != nil {
 		return err
 	}

@@ -61,6 +61,11 @@ func (e *Engine) newRun(ctx context.Context, name string, req wire.RunRequest) (
 		return nil, wire.Run{}, nil, err
 	}
 	defer s.unlock(e)
+	if c := req.Capture; c.MemoryEveryMS != 0 || c.MemoryOnMark {
+		if err := e.keepsMemory(&rec); err != nil {
+			return nil, wire.Run{}, nil, err
+		}
+	}
 	if s.run != nil {
 		return nil, wire.Run{}, nil, fault.New(fault.Conflict, "sandbox %s runs a command already: %s", rec.Name, commandLine(s.run.run.Cmd)).
 			WithHint("see it with: coppice attach %s; run another beside it with: coppice exec %s -- CMD", rec.Name, rec.Name)
@@ -139,7 +144,7 @@ func (e *Engine) startRun(ctx context.Context, s *sandbox, rec *meta.Sandbox, ru
 	if err == nil && run.Exit != nil {
 		x := withHead(*run.Exit, rec.Head, taken{})
 		if err = e.record(ctx, rec, e.exitRecords(ctx, rec, issued{run.Exec, run.Started, rec.Head}, ending{}, x, taken{})...); err == nil {
-			e.closed(run.Exec)
+			e.closed(rec.ID, run.Exec)
 		}
 	}
 	if err == nil {
@@ -208,7 +213,7 @@ func (e *Engine) supervise(s *sandbox, b Box, run wire.Run) {
 	e.bg.Go(func() error {
 		end, err := b.Wait(e.bgCtx, run.Exec)
 		if err == nil {
-			e.endKnown(run.Exec, end)
+			e.endKnown(s.id, run.Exec, end)
 		}
 		if e.bgCtx.Err() == nil && e.runEnded(s, sup, end, err) {
 			if err := b.Forget(e.bgCtx, run.Exec); err != nil && !fault.Is(err, fault.Unavailable) {
@@ -217,6 +222,10 @@ func (e *Engine) supervise(s *sandbox, b Box, run wire.Run) {
 		}
 		return nil
 	})
+	if every := time.Duration(run.Capture.MemoryEveryMS) * time.Millisecond; every >= leastMemory && s.keeping != b {
+		s.keeping = b
+		e.bg.Go(func() error { e.keepMemory(s, b, every); return nil })
+	}
 	p, err := newPace(run.Capture)
 	if err == nil && !run.Capture.Off && s.followed != b {
 		s.followed = b
@@ -322,7 +331,7 @@ func (e *Engine) again(ctx context.Context, s *sandbox, rec *meta.Sandbox, end E
 		t.told = err == nil
 	}
 	if t.told {
-		e.closed(run.Exec)
+		e.closed(rec.ID, run.Exec)
 	}
 	var session io.Closer
 	if err == nil {
@@ -353,7 +362,7 @@ func (e *Engine) concludeRun(ctx context.Context, s *sandbox, rec *meta.Sandbox,
 	if !t.told {
 		e.note(ctx, rec, e.exitRecords(ctx, rec, of, end, x, t)...)
 	}
-	e.closed(of.id)
+	e.closed(s.id, of.id)
 	now := e.Now().UTC().Truncate(time.Microsecond)
 	uerr := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error {
 		if r.Run != nil && r.Run.Exec == sup.run.Exec {

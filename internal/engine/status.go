@@ -46,13 +46,16 @@ func (e *Engine) wire(ctx context.Context, rec *meta.Sandbox) wire.Sandbox {
 		ID: string(rec.ID), Name: rec.Name, Created: rec.Created, Head: string(rec.Head), State: wire.StateIdle,
 		From: rec.From, Driver: rec.Driver, Tier: rec.Tier, User: rec.User, Net: rec.Net, Policy: rec.Policy, Env: rec.Env, Limits: rec.Limits,
 		Tournament: rec.Tournament, Self: self(rec), Expires: rec.Expires, IdleStopMS: rec.IdleStopMS,
-		Repo: wireRepo(rec.Repo),
+		Repo: wireRepo(rec.Repo), Quarantine: wireQuarantine(rec.Quarantine),
 	}
 	b := e.seenBox(rec.ID)
 	if b == nil {
 		return w
 	}
 	w.State = wire.StateLive
+	if paused, err := b.Paused(ctx); err == nil {
+		w.Paused = paused
+	}
 	if n, err := b.Procs(ctx); err == nil {
 		w.Procs = n
 	}
@@ -131,6 +134,9 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 	if h := rec.Halted; h != nil {
 		res.Notices = append(res.Notices, "its processes were killed at "+h.At.Format(time.RFC3339)+": "+h.Why+"; what they had written is in the history")
 	}
+	if q := rec.Quarantine; q != nil {
+		res.Notices = append(res.Notices, "it is quarantined, and nothing passes its gate: "+q.Reason+"; try again with: coppice resume "+rec.Name+", or remove it: coppice rm "+rec.Name)
+	}
 	res.Notices = append(res.Notices, rec.Notices...)
 	return res, nil
 }
@@ -169,7 +175,7 @@ func (e *Engine) Verify(ctx context.Context, name string, progress func(wire.Pro
 		res.Layers++
 		res.Bytes += l.Size
 	}
-	return res, nil
+	return res, e.verifyImages(ctx, name, progress, &res)
 }
 
 func (e *Engine) damage(ctx context.Context, id timeline.LayerID, err error) wire.Damage {

@@ -41,6 +41,10 @@ type Engine interface {
 	Start(ctx context.Context, name string) (wire.StatusResult, error)
 	// Stop ends all processes of a sandbox and captures what they left.
 	Stop(ctx context.Context, name string) (wire.StopResult, error)
+	// Pause has all processes of a live sandbox stand still until Resume.
+	Pause(ctx context.Context, name string) (wire.Sandbox, error)
+	// Resume ends a Pause, and tries again what failed where a fork is quarantined.
+	Resume(ctx context.Context, name string) (wire.Sandbox, error)
 	Probe(ctx context.Context) (wire.ProbeReport, error)
 
 	// Exec runs a command. stream carries whole frames both ways: the engine
@@ -84,6 +88,8 @@ type Engine interface {
 	Patch(ctx context.Context, name string, req wire.DiffRequest, w io.Writer) error
 
 	Commit(ctx context.Context, name, message string) (wire.CommitResult, error)
+	// CommitMemory takes a snapshot with what processes have in memory.
+	CommitMemory(ctx context.Context, name, message string) (wire.CommitResult, error)
 	Mark(ctx context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error)
 	Checkout(ctx context.Context, name string, req wire.CheckoutRequest) (wire.MoveResult, error)
 	Undo(ctx context.Context, name string, req wire.UndoRequest) (wire.MoveResult, error)

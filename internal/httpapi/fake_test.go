@@ -78,6 +78,21 @@ func (f *fake) Start(_ context.Context, name string) (wire.StatusResult, error) 
 	return wire.StatusResult{Sandbox: wire.Sandbox{Name: name}}, f.err
 }
 
+func (f *fake) Pause(_ context.Context, name string) (wire.Sandbox, error) {
+	f.did("pause", name)
+	return wire.Sandbox{Name: name, Paused: true}, f.err
+}
+
+func (f *fake) Resume(_ context.Context, name string) (wire.Sandbox, error) {
+	f.did("resume", name)
+	return wire.Sandbox{Name: name}, f.err
+}
+
+func (f *fake) CommitMemory(_ context.Context, name, message string) (wire.CommitResult, error) {
+	f.did("commit-memory", name, message)
+	return wire.CommitResult{Node: "bb", Changed: true, Memory: &wire.Memory{Image: "2", Size: 3, Added: 4}}, f.err
+}
+
 func (f *fake) Stop(_ context.Context, name string) (wire.StopResult, error) {
 	f.did("stop", name)
 	return wire.StopResult{Stopped: 2}, f.err

@@ -26,6 +26,8 @@
 //	DELETE /v1/sandboxes/{name}?force=true    RemoveResult
 //	POST   /v1/sandboxes/{name}/start         StatusResult
 //	POST   /v1/sandboxes/{name}/stop          StopResult
+//	POST   /v1/sandboxes/{name}/pause         Sandbox
+//	POST   /v1/sandboxes/{name}/resume        Sandbox
 //	GET    /v1/sandboxes/{name}/events        SandboxEvents ***
 //	POST   /v1/sandboxes/{name}/exec          Upgrade: coppice-frames; else ExecRequest, events of a command
 //	POST   /v1/sandboxes/{name}/exec?pty=true ExecRequest, Session

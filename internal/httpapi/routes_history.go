@@ -45,7 +45,11 @@ func (s *Server) addHistory(api huma.API) {
 	}
 	log := func(ctx context.Context, in *Named) (wire.LogResult, error) { return e.Log(ctx, in.Name) }
 	commit := func(ctx context.Context, in *maySend[wire.CommitRequest]) (wire.CommitResult, error) {
-		return e.Commit(ctx, in.Name, orZero(in.Body).Message)
+		req := orZero(in.Body)
+		if req.Memory {
+			return e.CommitMemory(ctx, in.Name, req.Message)
+		}
+		return e.Commit(ctx, in.Name, req.Message)
 	}
 
 	plain(s, api, get("/head", "head", "The snapshot that the live state descends from"),

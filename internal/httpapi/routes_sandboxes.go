@@ -54,6 +54,10 @@ func (s *Server) addSandboxes(api huma.API) {
 		func(ctx context.Context, in *Named) (wire.StatusResult, error) { return e.Start(ctx, in.Name) })
 	plain(s, api, operation("POST", box+"/stop", "stopSandbox", "End all processes and capture what they left", tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *Named) (wire.StopResult, error) { return e.Stop(ctx, in.Name) })
+	plain(s, api, operation("POST", box+"/pause", "pauseSandbox", "Have all processes stand still", tagSandboxes, auth.Operate),
+		func(ctx context.Context, in *Named) (wire.Sandbox, error) { return e.Pause(ctx, in.Name) })
+	plain(s, api, operation("POST", box+"/resume", "resumeSandbox", "Have paused processes go on, or try again what keeps a fork quarantined", tagSandboxes, auth.Operate),
+		func(ctx context.Context, in *Named) (wire.Sandbox, error) { return e.Resume(ctx, in.Name) })
 	plain(s, api, replayable(created(operation("POST", box+"/fork", "forkSandbox", "New sandboxes that share everything with this one", tagSandboxes, auth.Operate))), s.fork)
 	long(s, api, replayable(operation("POST", box+"/tournament", "tournament", "Run candidates in forks, test each, and find the winner", tagSandboxes, auth.Operate)),
 		func(ctx context.Context, in *struct {

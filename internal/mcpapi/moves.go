@@ -62,6 +62,8 @@ func checkout(ctx context.Context, c *call, in checkoutIn) (checkoutOut, string,
 		text += fmt.Sprintf("\nnothing was lost: all that was there is snapshot %s", res.From)
 	}
 	switch {
+	case len(res.Resumed) > 0:
+		text += fmt.Sprintf("\nprocesses go on from memory, %s among them", count(len(res.Resumed), "command"))
 	case res.InPlace:
 		text += fmt.Sprintf("\nprocesses ran on, and %s changed under them", count(res.Rewritten, "path"))
 	case res.Stopped > 0:
@@ -83,7 +85,7 @@ func commit(ctx context.Context, c *call, in commitIn) (commitOut, string, error
 	if !res.Changed {
 		text = "nothing had changed: the present is snapshot " + res.Node
 	}
-	return commitOut(res), text, nil
+	return commitOut{Node: res.Node, Head: res.Head, Changed: res.Changed, Paths: res.Paths, Bytes: res.Bytes}, text, nil
 }
 
 func remove(ctx context.Context, c *call, in nodeIn) (headOut, string, error) {

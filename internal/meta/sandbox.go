@@ -73,6 +73,7 @@ type Config struct {
 	Expires      *time.Time            `json:"expires,omitempty"`
 	IdleStopMS   int64                 `json:"idle_stop_ms,omitempty"` // after so long without use its processes are stopped; 0: never
 	Tournament   string                `json:"tournament,omitempty"`   // whose candidate's fork this is: gc removes it
+	Quarantine   *Quarantine           `json:"quarantine,omitempty"`   // nothing passes its gate; nil: it is a sandbox of its own
 	Repo         *Repo                 `json:"repo,omitempty"`         // the repository of the host that it works on; nil is none
 }
 
@@ -88,6 +89,15 @@ type Repo struct {
 	// Objects are directories of the host that have the objects: shown inside, in this
 	// order.
 	Objects []string `json:"objects,omitempty"`
+}
+
+// Quarantine is why nothing passes the gate of a sandbox whose processes go on from what
+// those of another had in memory.
+type Quarantine struct {
+	Since  time.Time           `json:"since"`
+	At     timeline.SnapshotID `json:"at"`             // its snapshot with the memory
+	Step   string              `json:"step,omitempty"` // that failed; "" is not known
+	Reason string              `json:"reason"`         // for people
 }
 
 // Halt is why the processes of a sandbox were killed without anybody's word.

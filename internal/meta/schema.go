@@ -9,7 +9,7 @@ const (
 	// and writes. One of a version before is given the tables that it lacks when it
 	// is opened; any other is refused. Version 4 has no table more: it seals what may
 	// hold secrets.
-	schemaVersion = 4
+	schemaVersion = 5
 )
 
 // The statements that mark the file.
@@ -19,10 +19,21 @@ var (
 )
 
 // schema is the database.
-const schema = schema1 + schema2 + schema3
+const schema = schema1 + schema2 + schema3 + schema5
 
 // schemas are what each version has and the one before had not.
-func schemas() []string { return []string{schema1, schema2, schema3, ""} }
+func schemas() []string { return []string{schema1, schema2, schema3, "", schema5} }
+
+// schema5 is what version 5 has and version 4 had not.
+const schema5 = `
+-- What the processes of a snapshot had in memory, for those that have it.
+CREATE TABLE memories (
+	snapshot TEXT PRIMARY KEY REFERENCES snapshots(id) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
+	image    TEXT NOT NULL,    -- of the store of memory images
+	body     TEXT NOT NULL     -- the rest of timeline.Memory, JSON
+) STRICT, WITHOUT ROWID;
+CREATE INDEX memories_image ON memories(image);
+`
 
 // schema3 is what version 3 has and version 2 had not.
 const schema3 = `

@@ -1,8 +1,10 @@
 package meta
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -28,16 +30,24 @@ const owned = `WITH RECURSIVE line(id) AS (
 // snapCols reads a snapshot s. It is sealed when its own layer is; one without a
 // layer is as safe as its parent.
 const snapCols = `s.id,s.sandbox,coalesce(s.parent,''),s.cause,s.message,s.created,s.exit,s.paths,s.bytes,
-	NOT EXISTS (SELECT 1 FROM routes r JOIN layers l ON l.id=r.layer WHERE r.top=s.id AND NOT r.merged AND NOT l.sealed)`
+	NOT EXISTS (SELECT 1 FROM routes r JOIN layers l ON l.id=r.layer WHERE r.top=s.id AND NOT r.merged AND NOT l.sealed),
+	(SELECT m.body FROM memories m WHERE m.snapshot=s.id)`
 
 func scanSnapshot(sc scanner) (s timeline.Snapshot, err error) {
 	var created int64
 	var exit sql.NullInt64
-	err = sc.Scan(&s.ID, &s.Sandbox, &s.Parent, &s.Cause, &s.Message, &created, &exit, &s.Stats.Paths, &s.Stats.Bytes, &s.Sealed)
+	var memory sql.NullString
+	err = sc.Scan(&s.ID, &s.Sandbox, &s.Parent, &s.Cause, &s.Message, &created, &exit, &s.Stats.Paths, &s.Stats.Bytes, &s.Sealed, &memory)
 	s.Created = time.UnixMicro(created).UTC()
 	if exit.Valid {
 		code := int(exit.Int64)
 		s.Exit = &code
+	}
+	if err == nil && memory.Valid {
+		s.Memory = new(timeline.Memory)
+		if err = json.Unmarshal([]byte(memory.String), s.Memory); err != nil {
+			err = fault.New(fault.Corrupt, "the memory of snapshot %s", s.ID).Because(err).WithHint(corruptHint)
+		}
 	}
 	return s, err
 }
@@ -59,6 +69,15 @@ func orNull(id timeline.SnapshotID) any {
 func (t *tx) addSnapshot(s timeline.Snapshot) {
 	t.exec("INSERT INTO snapshots(id,sandbox,parent,cause,message,created,exit,paths,bytes) VALUES(?,?,?,?,?,?,?,?,?)",
 		s.ID, s.Sandbox, orNull(s.Parent), s.Cause, s.Message, s.Created.UnixMicro(), s.Exit, s.Stats.Paths, s.Stats.Bytes)
+	if s.Memory == nil {
+		return
+	}
+	body, err := json.Marshal(s.Memory)
+	if err != nil {
+		t.err = cmp.Or(t.err, err)
+		return
+	}
+	t.exec("INSERT INTO memories(snapshot,image,body) VALUES(?,?,?)", s.ID, s.Memory.Image, string(body))
 }
 
 // addRoute records a route, and its layer unless that is there already.
@@ -450,4 +469,9 @@ func (d *DB) Grown(ctx context.Context, top timeline.SnapshotID) (whole, since i
 		) SELECT coalesce(sum(bytes) FILTER (WHERE parent IS NULL),0), coalesce(sum(bytes) FILTER (WHERE parent IS NOT NULL),0) FROM line`,
 		func(s scanner) error { return s.Scan(&whole, &since) }, top)
 	return whole, since, err
+}
+
+// MemoryImages gives the memory images that snapshots have, each once.
+func (d *DB) MemoryImages(ctx context.Context) (images []string, err error) {
+	return images, d.rows(ctx, "SELECT DISTINCT image FROM memories ORDER BY image", collect(&images))
 }

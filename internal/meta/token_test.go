@@ -76,7 +76,7 @@ func TestATokenOfNoSenseIsCorruptAndNotForAll(t *testing.T) {
 // this version, which the file then has.
 func TestVersionsBeforeAreOpened(t *testing.T) {
 	t.Parallel()
-	for version, drop := range map[int]string{1: "DROP TABLE tokens; DROP TABLE answers; DROP TABLE policies", 2: "DROP TABLE policies"} {
+	for version, drop := range map[int]string{1: "DROP TABLE tokens; DROP TABLE answers; DROP TABLE policies; DROP TABLE memories", 2: "DROP TABLE policies; DROP TABLE memories", 4: "DROP TABLE memories"} {
 		path := sample(t)
 		older := func(more string) {
 			db := must(sql.Open("sqlite", path))(t)

@@ -23,7 +23,7 @@ func ParseCanonical(text []byte) (Policy, error) {
 	net := d.Network.Value
 	p := Policy{
 		Tier: *d.Tier, Strong: *d.Strong, Hide: unplaced(d.Hide), ReadOnly: unplaced(d.ReadOnly), Writable: unplaced(d.Writable),
-		Mounts: unplaced(d.Mounts), Decoys: unplaced(d.DecoyAt), OnTouch: Said[Touch]{Value: TouchRecord},
+		Mounts: unplaced(d.Mounts), Decoys: unplaced(d.DecoyAt), OnTouch: Said[Touch]{Value: TouchRecord}, MemoryFork: Said[MemoryFork]{Value: MemoryAllow},
 		Network:  Network{Mode: net.Mode, Allow: unplacedRules(net.Allow), Deny: unplacedRules(net.Deny), Ask: net.Ask != nil && net.Ask.Value},
 		LimitsAt: map[string]Origin{}, Env: map[string]Said[string]{},
 	}
@@ -31,7 +31,10 @@ func ParseCanonical(text []byte) (Policy, error) {
 	if d.OnTouch != nil {
 		p.OnTouch = *d.OnTouch
 	}
-	p.Tier.At, p.Strong.At, p.OnTouch.At, p.NetAt = at, at, at, at
+	if d.MemoryFork != nil {
+		p.MemoryFork = *d.MemoryFork
+	}
+	p.Tier.At, p.Strong.At, p.OnTouch.At, p.MemoryFork.At, p.NetAt = at, at, at, at, at
 	for _, l := range limits() {
 		if v, ok := d.Limits[l.name]; ok {
 			*l.in(&p.Limits), p.LimitsAt[l.name] = v.Value, at

@@ -122,7 +122,7 @@ func TestWhatIsNotEnforcedIsNamed(t *testing.T) {
 		"files: {hide: [./a, ~/x/*, /proceed]}": "",
 		"files: {readonly: [/a], writable: [/b], mounts: [{from: /srv, to: /mnt/x}]}": "",
 		"files: {writable: []}":                      "",
-		"files: {decoys: [/a, ./b], on_touch: stop}": "", "files: {decoys: true, on_touch: record}": "",
+		"files: {decoys: [/a, ./b], on_touch: stop}": "", "memory: {fork: deny}": "", "files: {decoys: true, on_touch: record}": "",
 		"files: {decoys: [/a/*]}":    "/w/flags.yaml:2: files.decoys",
 		"files: {decoys: [/proc/x]}": "/w/flags.yaml:2: files.decoys",
 	} {

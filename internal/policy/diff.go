@@ -58,6 +58,7 @@ func Diff(a, b Policy) []Change {
 	lists("files.hide", texts(a.Hide), texts(b.Hide), Tighter)
 	lists("files.decoys", texts(a.Decoys), texts(b.Decoys), Tighter)
 	turned("files.on_touch", string(a.OnTouch.Value), string(b.OnTouch.Value), b.OnTouch.Value != TouchStop)
+	turned("memory.fork", string(a.MemoryFork.Value), string(b.MemoryFork.Value), b.MemoryFork.Value != MemoryDeny)
 	lists("files.readonly", texts(a.ReadOnly), texts(b.ReadOnly), Tighter)
 	if (a.Writable == nil) != (b.Writable == nil) {
 		say := func(list []Said[Path]) string {

@@ -11,6 +11,9 @@ func (p Policy) document() Document {
 	if p.OnTouch.Value == TouchStop { // else nothing is said, as before there was such a key
 		d.OnTouch = &p.OnTouch
 	}
+	if p.MemoryFork.Value == MemoryDeny { // so too
+		d.MemoryFork = &p.MemoryFork
+	}
 	d.Network = &Said[Access]{Access{Mode: p.Network.Mode, Allow: p.Network.Allow, Deny: p.Network.Deny, Ask: &Said[bool]{Value: p.Network.Ask}}, p.NetAt}
 	for _, l := range limits() {
 		if v := *l.in(&p.Limits); v != 0 {

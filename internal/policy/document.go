@@ -75,9 +75,11 @@ type Document struct {
 	DecoyAt  []Said[Path] // and at these
 	OnTouch  *Said[Touch] // what follows when a decoy is touched
 	Network  *Said[Access]
-	Limits   map[string]Said[int64]
-	Evidence *EvidenceSaid // what is kept as evidence
-	Env      map[string]Said[string]
+	// MemoryFork is whether forks may go on with what processes have in memory.
+	MemoryFork *Said[MemoryFork]
+	Limits     map[string]Said[int64]
+	Evidence   *EvidenceSaid // what is kept as evidence
+	Env        map[string]Said[string]
 
 	// Warnings are what may not be meant.
 	Warnings Problems

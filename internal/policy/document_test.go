@@ -150,6 +150,9 @@ func nowhere(d Document) Document {
 	if d.Tier != nil {
 		d.Tier = &Said[Tier]{d.Tier.Value, at}
 	}
+	if d.MemoryFork != nil {
+		d.MemoryFork = &Said[MemoryFork]{d.MemoryFork.Value, at}
+	}
 	if d.OnTouch != nil {
 		d.OnTouch = &Said[Touch]{d.OnTouch.Value, at}
 	}
@@ -272,6 +275,7 @@ func documents() *rapid.Generator[Document] {
 		} else {
 			d.DecoyAt = several(t, filePaths(), "decoy")
 		}
+		d.MemoryFork = maybe(t, rapid.SampledFrom([]MemoryFork{MemoryAllow, MemoryDeny}), "fork of memory")
 		d.OnTouch = maybe(t, rapid.SampledFrom([]Touch{TouchRecord, TouchStop}), "on touch")
 		d.Network = maybe(t, rapid.Custom(func(t *rapid.T) Access {
 			a := Access{Mode: rapid.SampledFrom([]Net{NetOff, NetHost, NetRules, NetRules, NetRules}).Draw(t, "mode")}

@@ -56,6 +56,9 @@ func Explain(p Policy) []Line {
 			say("limits."+l.name, fmt.Sprint(l.write(v)), p.LimitsAt[l.name])
 		}
 	}
+	if p.MemoryFork.Value == MemoryDeny {
+		say("memory.fork", string(p.MemoryFork.Value), p.MemoryFork.At)
+	}
 	p.Evidence.explain(say)
 	for _, k := range names(p.Env) {
 		say("env."+k, strconv.Quote(p.Env[k].Value), p.Env[k].At)

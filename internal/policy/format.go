@@ -26,6 +26,7 @@ func documentShape(dir string) shape[Document] {
 		}),
 		key("network", "What can be reached: off, host (all that the host reaches), or rules.", networkShape(), func(d *Document, v Said[Access]) { d.Network = &v }),
 		key("limits", "What can be used at most.", limitShape(), func(d *Document, v map[string]Said[int64]) { d.Limits = v }),
+		key("memory", "What may be done with what processes have in memory.", memoryShape(), func(d *Document, v Document) { d.MemoryFork = v.MemoryFork }),
 		key("evidence", "What is kept as evidence of what is done.", evidenceShape(), func(d *Document, v EvidenceSaid) { d.Evidence = &v }),
 		key("env", "Variables of the environment. Nothing secret: they can be read inside.", envShape(), func(d *Document, v map[string]Said[string]) { d.Env = v }),
 	)

@@ -11,20 +11,21 @@ import (
 // what both say.
 func join(a, b Document) Document {
 	d := Document{
-		Name:     cmp.Or(a.Name, b.Name),
-		Tier:     pick(a.Tier, b.Tier, func(x, y Tier) bool { return x.rank() > y.rank() }),
-		Strong:   pick(a.Strong, b.Strong, func(x, _ bool) bool { return x }),
-		Hide:     add(a.Hide, b.Hide),
-		Show:     add(a.Show, b.Show),
-		ReadOnly: add(a.ReadOnly, b.ReadOnly),
-		Writable: add(a.Writable, b.Writable),
-		Mounts:   add(a.Mounts, b.Mounts),
-		Decoys:   pick(a.Decoys, b.Decoys, func(x, _ bool) bool { return x }),
-		DecoyAt:  add(a.DecoyAt, b.DecoyAt),
-		OnTouch:  pick(a.OnTouch, b.OnTouch, func(x, _ Touch) bool { return x == TouchStop }),
-		Network:  a.Network,
-		Evidence: joinEvidence(a.Evidence, b.Evidence),
-		Warnings: add(a.Warnings, b.Warnings),
+		Name:       cmp.Or(a.Name, b.Name),
+		Tier:       pick(a.Tier, b.Tier, func(x, y Tier) bool { return x.rank() > y.rank() }),
+		Strong:     pick(a.Strong, b.Strong, func(x, _ bool) bool { return x }),
+		Hide:       add(a.Hide, b.Hide),
+		Show:       add(a.Show, b.Show),
+		ReadOnly:   add(a.ReadOnly, b.ReadOnly),
+		Writable:   add(a.Writable, b.Writable),
+		Mounts:     add(a.Mounts, b.Mounts),
+		Decoys:     pick(a.Decoys, b.Decoys, func(x, _ bool) bool { return x }),
+		DecoyAt:    add(a.DecoyAt, b.DecoyAt),
+		OnTouch:    pick(a.OnTouch, b.OnTouch, func(x, _ Touch) bool { return x == TouchStop }),
+		MemoryFork: pick(a.MemoryFork, b.MemoryFork, func(x, _ MemoryFork) bool { return x == MemoryDeny }),
+		Network:    a.Network,
+		Evidence:   joinEvidence(a.Evidence, b.Evidence),
+		Warnings:   add(a.Warnings, b.Warnings),
 	}
 	switch {
 	case a.Network == nil:

@@ -30,20 +30,21 @@ type Layer struct {
 
 // Policy is what several documents come to. Lists are in order, without repetition.
 type Policy struct {
-	Tier     Said[Tier]
-	Strong   Said[bool]
-	Hide     []Said[Path]
-	ReadOnly []Said[Path] // wins over Writable
-	Writable []Said[Path] // nil: as the base has it; else these and nothing else
-	Mounts   []Said[Mount]
-	Decoys   []Said[Path] // hidden paths with a decoy in their place
-	OnTouch  Said[Touch]  // what follows when one is touched
-	Network  Network
-	NetAt    Origin
-	Limits   Limits
-	LimitsAt map[string]Origin // by the names that a file has for limits
-	Evidence Evidence
-	Env      map[string]Said[string]
+	Tier       Said[Tier]
+	Strong     Said[bool]
+	Hide       []Said[Path]
+	ReadOnly   []Said[Path] // wins over Writable
+	Writable   []Said[Path] // nil: as the base has it; else these and nothing else
+	Mounts     []Said[Mount]
+	Decoys     []Said[Path]     // hidden paths with a decoy in their place
+	OnTouch    Said[Touch]      // what follows when one is touched
+	MemoryFork Said[MemoryFork] // whether forks may go on with what processes have in memory
+	Network    Network
+	NetAt      Origin
+	Limits     Limits
+	LimitsAt   map[string]Origin // by the names that a file has for limits
+	Evidence   Evidence
+	Env        map[string]Said[string]
 
 	// Notes are what was said and has no effect, because somebody else was stricter.
 	// They are no part of what makes policies equal.
@@ -75,13 +76,14 @@ func Merge(layers ...Layer) (Policy, error) { return MergeAt("", layers...) }
 func MergeAt(home string, layers ...Layer) (Policy, error) {
 	m := merger{home: home}
 	m.p = Policy{
-		Tier:     Said[Tier]{defaultTier, builtInOrigin("")},
-		Strong:   Said[bool]{false, builtInOrigin("")},
-		OnTouch:  Said[Touch]{TouchRecord, builtInOrigin("")},
-		Network:  Network{Mode: NetOff},
-		NetAt:    builtInOrigin(""),
-		LimitsAt: map[string]Origin{},
-		Env:      map[string]Said[string]{},
+		Tier:       Said[Tier]{defaultTier, builtInOrigin("")},
+		Strong:     Said[bool]{false, builtInOrigin("")},
+		OnTouch:    Said[Touch]{TouchRecord, builtInOrigin("")},
+		MemoryFork: Said[MemoryFork]{MemoryAllow, builtInOrigin("")},
+		Network:    Network{Mode: NetOff},
+		NetAt:      builtInOrigin(""),
+		LimitsAt:   map[string]Origin{},
+		Env:        map[string]Said[string]{},
 	}
 	var said [Flags + 1]Document
 	for _, l := range layers {
@@ -98,6 +100,7 @@ func MergeAt(home string, layers ...Layer) (Policy, error) {
 	m.files(said)
 	m.network(said)
 	m.limits(said)
+	m.memory(said)
 	m.evidence(said)
 	m.together()
 	if len(m.problems) > 0 {

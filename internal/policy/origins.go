@@ -34,6 +34,9 @@ func (p *Policy) each(fn func(what string, at *Origin)) {
 	if p.OnTouch.Value == TouchStop {
 		fn("files.on_touch", &p.OnTouch.At)
 	}
+	if p.MemoryFork.Value == MemoryDeny {
+		fn("memory.fork", &p.MemoryFork.At)
+	}
 	v := &p.Evidence
 	if v.Output.Value != DefaultOutput {
 		fn("evidence.output", &v.Output.At)

@@ -28,6 +28,9 @@ func (d Document) MarshalJSON() ([]byte, error) {
 	if d.Network != nil {
 		out["network"] = d.Network.Value.file()
 	}
+	if d.MemoryFork != nil {
+		out["memory"] = map[string]any{"fork": d.MemoryFork.Value}
+	}
 	if d.Limits != nil {
 		l := map[string]any{}
 		for _, one := range limits() {

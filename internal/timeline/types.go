@@ -46,7 +46,18 @@ type Snapshot struct {
 	Created time.Time
 	Exit    *int // exit code of the command, with CauseExec
 	Stats   Stats
-	Sealed  bool // its layer survives power loss and is covered by a digest
+	Sealed  bool    // its layer survives power loss and is covered by a digest
+	Memory  *Memory // what its processes had in memory; nil: that was not kept
+}
+
+// Memory is what is known of the memory image of a snapshot, which is of the same moment
+// as its files.
+type Memory struct {
+	Image string            `json:"image"`         // its name in the store of images
+	Size  int64             `json:"size"`          // bytes of memory and of the kernel's state
+	Added int64             `json:"added"`         // bytes that it took of the disk
+	Facts map[string]string `json:"facts"`         // what has to be the same where it is resumed
+	Run   string            `json:"run,omitempty"` // id of the supervised command in it
 }
 
 // Route says that Layer holds everything that Top changed against Below. A

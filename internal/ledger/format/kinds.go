@@ -20,10 +20,12 @@ const (
 	KindLimit      Kind = "limit"
 	KindLost       Kind = "lost"
 	KindNetwork    Kind = "network"
+	KindPause      Kind = "pause"
 	KindPolicy     Kind = "policy"
 	KindProgram    Kind = "program"
 	KindPropose    Kind = "propose"
 	KindRebase     Kind = "rebase"
+	KindReseal     Kind = "reseal"
 	KindRollback   Kind = "rollback"
 	KindSession    Kind = "session"
 	KindSnapshot   Kind = "snapshot"
@@ -36,7 +38,7 @@ const (
 // Kinds lists all kinds, in order.
 func Kinds() []Kind {
 	return []Kind{KindApply, KindApproval, KindArchive, KindCreate, KindDelete, KindDenial, KindDrop, KindExec, KindExit, KindFork, KindGrant, KindKey,
-		KindLimit, KindLost, KindNetwork, KindPolicy, KindProgram, KindPropose, KindRebase, KindRollback, KindSession, KindSnapshot, KindStart, KindStop, KindTournament, KindUndone}
+		KindLimit, KindLost, KindNetwork, KindPause, KindPolicy, KindProgram, KindPropose, KindRebase, KindReseal, KindRollback, KindSession, KindSnapshot, KindStart, KindStop, KindTournament, KindUndone}
 }
 
 // Body is what a record says; each kind has its own type, a pointer to a struct of
@@ -76,6 +78,8 @@ func newBody(k Kind) Body {
 		return new(Lost)
 	case KindNetwork:
 		return new(Network)
+	case KindPause:
+		return new(Pause)
 	case KindPolicy:
 		return new(Policy)
 	case KindProgram:
@@ -84,6 +88,8 @@ func newBody(k Kind) Body {
 		return new(Propose)
 	case KindRebase:
 		return new(Rebase)
+	case KindReseal:
+		return new(Reseal)
 	case KindRollback:
 		return new(Rollback)
 	case KindSession:
@@ -215,6 +221,7 @@ type Resources struct {
 // Fork tells: another sandbox was made from this one.
 type Fork struct {
 	Child    string `json:"child" jsonschema:"Id of the sandbox that was made"`
+	Memory   string `json:"memory,omitempty" jsonschema:"The memory image that its processes go on from: sha256 of its manifest"`
 	Snapshot string `json:"snapshot" jsonschema:"Snapshot it begins at"`
 }
 
@@ -262,6 +269,11 @@ type Network struct {
 	Reason   string `json:"reason,omitempty" jsonschema:"Why"`
 	Rule     string `json:"rule,omitempty" jsonschema:"The rule that decided"`
 	Verdict  string `json:"verdict" jsonschema:"allow or deny"`
+}
+
+// Pause tells: the processes of the sandbox were made to stand still, or to go on.
+type Pause struct {
+	Event string `json:"event" jsonschema:"paused or resumed"`
 }
 
 // Policy tells: the policy of the sandbox was changed.
@@ -314,10 +326,19 @@ type Rebase struct {
 	To        string `json:"to" jsonschema:"Commit that it stands on"`
 }
 
+// Reseal tells: something was done to make a copy of running processes a sandbox of its own,
+// before anything of it passes the gate.
+type Reseal struct {
+	Detail string `json:"detail,omitempty" jsonschema:"What was done, for people"`
+	Error  string `json:"error,omitempty" jsonschema:"Why it failed; the sandbox is quarantined then"`
+	Step   string `json:"step" jsonschema:"What: certificates, hostname, machine-id, random, ssh-host-keys, hook, gate, or another"`
+}
+
 // Rollback tells: the sandbox went to another snapshot.
 type Rollback struct {
 	From    string `json:"from" jsonschema:"Snapshot of what was left"`
 	InPlace bool   `json:"in_place,omitempty" jsonschema:"Whether processes were left running"`
+	Memory  string `json:"memory,omitempty" jsonschema:"The memory image that its processes go on from: sha256 of its manifest"`
 	To      string `json:"to" jsonschema:"Snapshot it went to"`
 }
 
@@ -333,6 +354,7 @@ type Snapshot struct {
 	Cause    string `json:"cause" jsonschema:"Why: exec, auto, manual, fork, import or checkout"`
 	Changes  int64  `json:"changes,omitempty" jsonschema:"How many paths differ from its parent"`
 	Label    string `json:"label,omitempty" jsonschema:"What it was labelled, redacted"`
+	Memory   string `json:"memory,omitempty" jsonschema:"The image of what its processes had in memory, if it has one: sha256 of its manifest"`
 	Parent   string `json:"parent,omitempty" jsonschema:"The snapshot before"`
 	Snapshot string `json:"snapshot" jsonschema:"Its id"`
 }
@@ -415,6 +437,9 @@ func (*Lost) Kind() Kind { return KindLost }
 func (*Network) Kind() Kind { return KindNetwork }
 
 // Kind implements Body.
+func (*Pause) Kind() Kind { return KindPause }
+
+// Kind implements Body.
 func (*Policy) Kind() Kind { return KindPolicy }
 
 // Kind implements Body.
@@ -425,6 +450,9 @@ func (*Propose) Kind() Kind { return KindPropose }
 
 // Kind implements Body.
 func (*Rebase) Kind() Kind { return KindRebase }
+
+// Kind implements Body.
+func (*Reseal) Kind() Kind { return KindReseal }
 
 // Kind implements Body.
 func (*Rollback) Kind() Kind { return KindRollback }

@@ -1,0 +1,268 @@
+//go:build linux
+
+package engine
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/meta"
+)
+
+// inGvisor makes a sandbox whose box can keep memory, with a command that runs.
+func (h *home) inGvisor(t *testing.T, name string) (exec string) {
+	t.Helper()
+	h.onDir(name)
+	rec, err := h.DB.Sandbox(ctx, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.DB.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error { r.Tier = tierGvisor; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	exec = h.keptIn(t, name)
+	h.live(t, name).procs = 1
+	return exec
+}
+
+// live gives the box of a sandbox.
+func (h *home) live(t *testing.T, name string) *fakeBox {
+	t.Helper()
+	rec, err := h.DB.Sandbox(ctx, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.boxes.mu.Lock()
+	defer h.boxes.mu.Unlock()
+	return h.boxes.boxes[h.runDir(rec.ID)]
+}
+
+// imageStarted gives what the newest box was started from.
+func (h *home) imageStarted() string {
+	h.boxes.mu.Lock()
+	defer h.boxes.mu.Unlock()
+	return h.boxes.started[len(h.boxes.started)-1].Image
+}
+
+func TestMemoryIsKeptWithASnapshot(t *testing.T) {
+	h := newHome(t)
+	h.inGvisor(t, "a")
+	res, err := h.CommitMemory(ctx, "a", "warm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.Memory == nil || res.Memory.Size == 0 || res.Memory.Facts["gvisor"] != "v" || res.Node != res.Head {
+		t.Fatalf("%+v", res)
+	}
+	again, err := h.CommitMemory(ctx, "a", "still warm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.Node == res.Node || again.Memory.Image == res.Memory.Image {
+		t.Errorf("memory that is another has no snapshot of its own: %+v", again)
+	}
+	show, err := h.Show(ctx, "a", again.Node)
+	if err != nil || show.Memory == nil || show.Memory.Image != again.Memory.Image || len(show.Changes) != 0 {
+		t.Errorf("%+v %v", show, err)
+	}
+	if v, err := h.Verify(ctx, "a", func(wire.Progress) {}); err != nil || v.Images != 2 || len(v.Damage) > 0 {
+		t.Errorf("%+v %v", v, err)
+	}
+	if _, err := h.DeleteSnapshot(ctx, "a", res.Node); err != nil {
+		t.Fatal(err)
+	}
+	gc, err := h.GC(ctx, wire.GCRequest{}, func(wire.Progress) {})
+	if err != nil || gc.Images != 1 || len(h.Memory.List()) != 1 {
+		t.Errorf("%+v %v", gc, err)
+	}
+}
+
+func TestMemoryIsNotKept(t *testing.T) {
+	h := newHome(t)
+	h.onDir("plain")
+	if _, err := h.CommitMemory(ctx, "plain", "m"); !fault.Is(err, fault.Unsupported) {
+		t.Errorf("in another tier: %v", err)
+	}
+	h.inGvisor(t, "a")
+	if _, err := h.Stop(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.CommitMemory(ctx, "a", "m"); !fault.Is(err, fault.Conflict) {
+		t.Errorf("not live: %v", err)
+	}
+	if _, err := h.Fork(ctx, "a", wire.ForkRequest{Memory: true, At: "HEAD"}); !fault.Is(err, fault.NotFound) {
+		t.Errorf("a fork of a snapshot without memory: %v", err)
+	}
+}
+
+func TestACheckoutWithMemoryGoesOn(t *testing.T) {
+	h := newHome(t)
+	exec := h.inGvisor(t, "a")
+	warm, err := h.CommitMemory(ctx, "a", "warm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.run("a", "write", "damage", "done")
+	m, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: warm.Node})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Head != warm.Node || m.Resumed == nil || h.imageStarted() == "" || h.live(t, "a").released.Load() != 1 {
+		t.Errorf("%+v", m)
+	}
+	left, err := h.Show(ctx, "a", m.Kept)
+	if err != nil || left.Memory == nil {
+		t.Errorf("what was left has no memory: %+v %v", left, err)
+	}
+	h.ends("a", exec)
+	if x := h.exits(t, "a")[exec]; x == nil || x.Code != 137 {
+		t.Errorf("the command that was left has %+v", x)
+	}
+	if m, err = h.Checkout(ctx, "a", wire.CheckoutRequest{Node: warm.Node, FilesOnly: true}); err != nil || m.Resumed != nil {
+		t.Errorf("%+v %v", m, err)
+	}
+	h.kernel = "2"
+	if _, err = h.Checkout(ctx, "a", wire.CheckoutRequest{Node: warm.Node}); !fault.Is(err, fault.Conflict) || !strings.Contains(fault.HintOf(err), "--files-only") {
+		t.Errorf("with another gVisor: %v", err)
+	}
+}
+
+func TestAForkWithMemoryIsSealedAnew(t *testing.T) {
+	h := newHome(t)
+	h.inGvisor(t, "a")
+	res, err := h.Fork(ctx, "a", wire.ForkRequest{Names: []string{"b", "c"}, Memory: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sb := range res.Sandboxes {
+		b := h.live(t, sb.Name)
+		if sb.Quarantine != nil || b == nil || !slices.Equal(b.sealed, []string{sb.Name}) || b.released.Load() != 1 {
+			t.Errorf("%+v", sb)
+		}
+		if got := h.resealed(t, sb.Name); !slices.Equal(got, []string{"hostname", "random", "gate"}) {
+			t.Errorf("the ledger of %s has %v", sb.Name, got)
+		}
+	}
+}
+
+// resealed gives the steps that the ledger of a sandbox tells of.
+func (h *home) resealed(t *testing.T, name string) (steps []string) {
+	t.Helper()
+	rec, err := h.DB.Sandbox(ctx, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r, err := range h.Ledger.Read(format.Sandbox(rec.ID), ledger.Filter{Kinds: []format.Kind{format.KindReseal}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := r.Body.(*format.Reseal)
+		if b.Error != "" {
+			b.Step += " failed"
+		}
+		steps = append(steps, b.Step)
+	}
+	return steps
+}
+
+func TestAForkThatCannotBeSealedIsQuarantined(t *testing.T) {
+	h := newHome(t)
+	h.inGvisor(t, "a")
+	h.boxes.mu.Lock()
+	h.boxes.sealErr = errors.New("no room for another id")
+	h.boxes.mu.Unlock()
+	res, err := h.Fork(ctx, "a", wire.ForkRequest{Names: []string{"b"}, Memory: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := h.live(t, "b")
+	if q := res.Sandboxes[0].Quarantine; q == nil || q.Step != "machine-id" || !strings.Contains(q.Reason, "no room") || b.released.Load() != 0 {
+		t.Fatalf("%+v", res.Sandboxes[0])
+	}
+	if got := h.resealed(t, "b"); !slices.Equal(got, []string{"hostname", "machine-id failed"}) {
+		t.Errorf("%v", got)
+	}
+	if _, err := h.CommitMemory(ctx, "b", "m"); !fault.Is(err, fault.Conflict) {
+		t.Errorf("its memory is kept: %v", err)
+	}
+	b.mu.Lock()
+	b.sealErr = nil
+	b.mu.Unlock()
+	sb, err := h.Resume(ctx, "b")
+	if err != nil || sb.Quarantine != nil || b.released.Load() != 1 {
+		t.Errorf("%+v %v", sb, err)
+	}
+}
+
+// A quarantined fork whose processes have ended does not start from files that are still the
+// parent's; resume lets them go on from memory again.
+func TestAQuarantinedForkStartsFromMemoryAlone(t *testing.T) {
+	h := newHome(t)
+	h.inGvisor(t, "a")
+	h.boxes.mu.Lock()
+	h.boxes.sealErr = errors.New("not yet")
+	h.boxes.mu.Unlock()
+	if _, err := h.Fork(ctx, "a", wire.ForkRequest{Names: []string{"b"}, Memory: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Stop(ctx, "b"); err != nil {
+		t.Fatal(err)
+	}
+	h.close()
+	h.open()
+	if _, err := h.Start(ctx, "b"); !fault.Is(err, fault.Conflict) {
+		t.Errorf("it starts: %v", err)
+	}
+	h.boxes.mu.Lock()
+	h.boxes.sealErr = nil
+	h.boxes.mu.Unlock()
+	if sb, err := h.Resume(ctx, "b"); err != nil || sb.Quarantine != nil || h.imageStarted() == "" {
+		t.Errorf("%+v %v", sb, err)
+	}
+}
+
+func TestPauseHoldsOverTheDaemon(t *testing.T) {
+	h := newHome(t)
+	h.inGvisor(t, "a")
+	if sb, err := h.Pause(ctx, "a"); err != nil || !sb.Paused {
+		t.Fatalf("%+v %v", sb, err)
+	}
+	h.close()
+	h.open()
+	if _, err := h.Commit(ctx, "a", "while it stands still"); err != nil {
+		t.Error(err)
+	}
+	if st, err := h.Status(ctx, "a"); err != nil || !st.Sandbox.Paused {
+		t.Errorf("%+v %v", st.Sandbox, err)
+	}
+	if sb, err := h.Resume(ctx, "a"); err != nil || sb.Paused {
+		t.Errorf("%+v %v", sb, err)
+	}
+	h.onDir("idle")
+	if _, err := h.Pause(ctx, "idle"); !fault.Is(err, fault.Conflict) {
+		t.Errorf("not live: %v", err)
+	}
+}
+
+// What a daemon that was killed had not stored yet is gone with the next one.
+func TestAnImageThatIsNotStoredIsDeleted(t *testing.T) {
+	h := newHome(t)
+	sb := h.onDir("a")
+	dir := filepath.Join(h.dir, "sandboxes", sb.ID, imageDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h.close()
+	h.open()
+	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is there: %v", err)
+	}
+}

@@ -1,0 +1,398 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// A sandbox whose processes go on from what those of another had in memory is quarantined
+// until it is one of its own: its gate is closed. What can be the same in both is drawn anew
+// from outside; SSH host keys and the sandbox's own hooks follow, as commands that are
+// recorded like any other; then the gate opens. Tokens, sessions and forwarded ports belong
+// to a sandbox's id, which is another one, so those of the parent reach nothing here.
+
+const (
+	// hooksDir holds the programs that make a copy of a sandbox another one, for what Coppice
+	// does not know of. They run in the order of their names.
+	hooksDir = "/etc/coppice/on-fork.d"
+	maxHooks = 64
+	// hookTime is what each of them may take, and keyTime all SSH host keys, in milliseconds.
+	hookTime = 30_000
+	keyTime  = 120_000
+	sshDir   = "/etc/ssh"
+	// awakening is how many forks start at once.
+	awakening = 4
+	underWay  = "it is being made a sandbox of its own"
+)
+
+// The steps that are not the box's own.
+const (
+	stepStart = "start"
+	stepSSH   = "ssh-host-keys"
+	stepHooks = "hooks"
+	stepGate  = "gate"
+)
+
+// newHostKeys makes the SSH host keys anew that there are, of the same kinds. Those that the
+// sandbox's user may not read, as of the host below it, are not what it is known by.
+const newHostKeys = `for k in /etc/ssh/ssh_host_*_key; do
+	[ -r "$k" ] || continue
+	t=${k##*/ssh_host_}
+	rm -f -- "$k" "$k.pub" && ssh-keygen -q -N '' -t "${t%_key}" -f "$k" || exit
+done`
+
+// mayForkMemory refuses forks with memory where the policy does.
+func (e *Engine) mayForkMemory(ctx context.Context, rec *meta.Sandbox) error {
+	p, err := e.policyOf(ctx, rec)
+	if err != nil {
+		return err
+	}
+	if p.MemoryFork.Value == policy.MemoryDeny {
+		return fault.New(fault.Denied, "the policy of sandbox %s denies forks with memory, by %s", rec.Name, p.MemoryFork.At).
+			WithHint("fork its files: coppice fork %s", rec.Name)
+	}
+	return nil
+}
+
+// runIn gives the supervised command for a fork whose processes go on, if it is in the image.
+func runIn(parent *meta.Sandbox, m *timeline.Memory) *wire.Run {
+	if parent.Run == nil || m.Run == "" || parent.Run.Exec != m.Run {
+		return nil
+	}
+	run := *parent.Run
+	run.Ended, run.Exit = nil, nil
+	return &run
+}
+
+// awakenAll lets the processes of forks go on. One for which that fails stays quarantined,
+// with the reason.
+func (e *Engine) awakenAll(ctx context.Context, recs []meta.Sandbox) {
+	var g errgroup.Group
+	g.SetLimit(awakening)
+	for i := range recs {
+		g.Go(func() error {
+			if err := e.awaken(ctx, string(recs[i].ID)); err != nil {
+				e.Logger.Warn("a fork is quarantined", "sandbox", recs[i].Name, "err", err)
+			}
+			if now, err := e.DB.Sandbox(ctx, string(recs[i].ID)); err == nil {
+				recs[i] = now
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
+}
+
+// failed is a step that failed.
+type failed struct {
+	step string
+	err  error
+}
+
+func (f *failed) Error() string { return f.step + ": " + f.err.Error() }
+func (f *failed) Unwrap() error { return f.err }
+
+// awaken makes a quarantined sandbox one of its own: its processes go on, it gets its own
+// identity, and its gate opens. What fails is noted with it.
+func (e *Engine) awaken(ctx context.Context, id string) error {
+	ctx = context.WithoutCancel(ctx) // a client that goes leaves nothing half done
+	err := e.seclude(ctx, id)
+	if err == nil {
+		err = e.resealInside(ctx, id)
+	}
+	if err == nil {
+		err = e.letOut(ctx, id)
+	}
+	if err == nil {
+		return nil
+	}
+	f := &failed{step: stepStart, err: err}
+	errors.As(err, &f)
+	return errors.Join(fault.Wrap(err, "make sandbox %s one of its own", id), e.noteQuarantine(ctx, id, f))
+}
+
+// noteQuarantine records why a sandbox stays quarantined.
+func (e *Engine) noteQuarantine(ctx context.Context, id string, f *failed) error {
+	s, rec, err := e.acquire(ctx, id, "noting what failed")
+	if err != nil {
+		return err
+	}
+	defer s.unlock(e)
+	reason := e.redactor(ctx, &rec).clean(f.err.Error())
+	err = e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error {
+		if r.Quarantine != nil {
+			q := *r.Quarantine
+			q.Step, q.Reason = f.step, reason
+			r.Quarantine = &q
+		}
+		return nil
+	})
+	e.note(ctx, &rec, byDaemon(&format.Reseal{Step: f.step, Error: reason})...)
+	return err
+}
+
+// seclude makes sure that the processes of a quarantined sandbox run, and gives their box an
+// identity of its own.
+func (e *Engine) seclude(ctx context.Context, id string) error {
+	s, rec, err := e.acquire(ctx, id, "going on from memory")
+	if err != nil {
+		return err
+	}
+	defer s.unlock(e)
+	if rec.Quarantine == nil {
+		return nil
+	}
+	b := e.liveBox(s)
+	if b == nil {
+		if b, err = e.startAt(ctx, s, &rec, rec.Quarantine.At); err != nil {
+			return &failed{stepStart, err}
+		}
+	}
+	seed := make([]byte, 32)
+	if _, err := io.ReadFull(e.Rand, seed); err != nil {
+		return fault.Wrap(err, "draw randomness")
+	}
+	steps, err := b.Reseal(ctx, rec.Name, seed)
+	var tell []testimony
+	for _, st := range steps {
+		if st.Err == "" {
+			tell = append(tell, testimony{format.ByKeeper, &format.Reseal{Step: st.Name, Detail: e.clean(st.Detail)}})
+		}
+	}
+	if rerr := e.record(ctx, &rec, tell...); rerr != nil {
+		return rerr
+	}
+	if fault.Is(err, fault.Conflict) && len(steps) == 0 {
+		return nil // its gate is open: a daemon that was killed had come as far
+	}
+	if err != nil && len(steps) > 0 && steps[len(steps)-1].Err != "" {
+		return &failed{steps[len(steps)-1].Name, err}
+	}
+	return err
+}
+
+// startAt lets the processes of a snapshot of the sandbox go on, which has no box, over that
+// snapshot's files. The caller holds the lock.
+func (e *Engine) startAt(ctx context.Context, s *sandbox, rec *meta.Sandbox, at timeline.SnapshotID) (Box, error) {
+	h, err := e.history(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	m, err := e.resumable(rec, h.Snapshots[at])
+	if err != nil {
+		return nil, err
+	}
+	img, err := e.ready(ctx, rec, at, m)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = e.capture(ctx, s, rec, note{cause: timeline.CauseCheckout, message: "before its processes go on from memory"}); err == nil && (rec.Head != at || e.presented(rec)) {
+		err = e.reset(ctx, s, rec, at, nil)
+	}
+	if err != nil {
+		img.release()
+		return nil, err
+	}
+	b, _, err := e.goOn(ctx, s, rec, img)
+	return b, err
+}
+
+// goOn starts the box of a sandbox from a memory image, over the files of the same snapshot,
+// and takes its commands up; it gives their ids. The image is released by it. The caller holds
+// the lock; nothing passes the gate yet.
+func (e *Engine) goOn(ctx context.Context, s *sandbox, rec *meta.Sandbox, img *image) (Box, []string, error) {
+	b, enforced, err := e.startBox(ctx, s, rec, img.dir)
+	if err != nil {
+		img.release()
+		return nil, nil, err
+	}
+	e.untilGone(img, b)
+	told := e.tell(ctx, rec, startRecord(enforced))
+	e.watchPrograms(ctx, s, rec, b, told)
+	ids, err := e.adoptCommands(ctx, s, rec, b, img.Run)
+	if err = errors.Join(told.wait(), err); err != nil {
+		return nil, nil, errors.Join(err, e.stopBox(ctx, s, 0))
+	}
+	ev := about(rec, wire.EventResumed)
+	ev.Snapshot, ev.Detail = string(rec.Head), "from memory"
+	e.emit(ev)
+	return b, ids, nil
+}
+
+// adoptCommands takes up the commands that go on in a box, under the ids that they had: run is
+// that of the supervised one. The caller holds the lock.
+func (e *Engine) adoptCommands(ctx context.Context, s *sandbox, rec *meta.Sandbox, b Box, run string) (ids []string, err error) {
+	all, err := b.Execs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now := e.Now()
+	var tell []testimony
+	s.begun++
+	for _, x := range all {
+		if x.Exit != nil || !isExecID(x.ID) { // it is the inside that says what they are called
+			continue
+		}
+		of := issued{x.ID, now, rec.Head}
+		e.goesOn(of, rec.ID)
+		req := wire.ExecRequest{ID: x.ID, Cmd: x.Cmd, TTY: x.TTY}
+		tell = append(tell, e.execRecord(ctx, rec, req))
+		ids = append(ids, x.ID)
+		if x.ID == run && rec.Run != nil {
+			again := *rec.Run
+			again.Exec, again.Started, again.Ended, again.Exit = x.ID, now.UTC(), nil, nil
+			rec.Run = &again
+			if err := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Run, r.Again, r.Starting = &again, false, false; return nil }); err != nil {
+				return nil, err
+			}
+			e.supervise(s, b, again)
+			continue
+		}
+		e.keep(s, b, &kept{id: x.ID, req: req, of: of, begun: -1, settled: make(chan struct{}), drop: make(chan struct{})})
+	}
+	return ids, e.record(ctx, rec, tell...)
+}
+
+// isExecID reports whether a text is what newExecID makes.
+func isExecID(s string) bool {
+	hex, ok := strings.CutPrefix(s, "x")
+	return ok && len(hex) == 10 && strings.Trim(hex, "0123456789abcdef") == ""
+}
+
+// goesOn notes that a command goes on from a memory image.
+func (e *Engine) goesOn(of issued, id timeline.SandboxID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.commands[commandKey{id, of.id}] = &underway{issued: of, sandbox: id, resumed: true, ended: make(chan bool)}
+}
+
+// resealInside does what takes programs of the sandbox's own: SSH host keys, and its hooks.
+func (e *Engine) resealInside(ctx context.Context, id string) error {
+	keys, hooks, err := e.toReseal(ctx, id)
+	if err != nil {
+		return &failed{stepHooks, err}
+	}
+	if keys > 0 {
+		if err := e.resealBy(ctx, id, stepSSH, fmt.Sprintf("%d keys", keys), keyTime, "/bin/sh", "-c", newHostKeys); err != nil {
+			return err
+		}
+	}
+	for _, h := range hooks {
+		if err := e.resealBy(ctx, id, "hook", h, hookTime, h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// toReseal counts the SSH host keys of a sandbox, and finds its hooks: files that can be
+// executed, in the order of their names.
+func (e *Engine) toReseal(ctx context.Context, id string) (keys int, hooks []string, err error) {
+	f, err := e.OpenFiles(ctx, id)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	each := func(dir string, fn func(wire.FileInfo)) error {
+		list, err := f.List(f.Context(), dir, 1)
+		if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Denied) {
+			return nil
+		}
+		for _, i := range list.Files {
+			fn(i)
+		}
+		return err
+	}
+	err = errors.Join(
+		each(sshDir, func(i wire.FileInfo) {
+			if name := path.Base(i.Path); strings.HasPrefix(name, "ssh_host_") && strings.HasSuffix(name, "_key") {
+				keys++
+			}
+		}),
+		each(hooksDir, func(i wire.FileInfo) {
+			if isHook(i) {
+				hooks = append(hooks, path.Join(hooksDir, path.Base(i.Path)))
+			}
+		}),
+	)
+	slices.Sort(hooks)
+	if err == nil && len(hooks) > maxHooks {
+		err = fault.New(fault.Invalid, "%s has %d programs, more than %d", hooksDir, len(hooks), maxHooks)
+	}
+	return keys, hooks, err
+}
+
+// resealBy runs a command of the sandbox as a step, and records what came of it.
+func (e *Engine) resealBy(ctx context.Context, id, step, detail string, limit int64, cmd ...string) error {
+	out := new(audience)
+	exit, err := e.Exec(ctx, id, wire.ExecRequest{Cmd: cmd, Label: "reseal: " + detail, TimeoutMS: limit}, out)
+	switch {
+	case err != nil:
+	case exit.TimedOut:
+		err = fault.New(fault.Conflict, "%s did not end in %d s", detail, limit/1000)
+	case exit.Code != 0:
+		err = fault.New(fault.Conflict, "%s ended with exit code %d: %s", detail, exit.Code, end(string(out.all)))
+	}
+	if err != nil {
+		return &failed{step, err}
+	}
+	rec, err := e.DB.Sandbox(ctx, id)
+	if err != nil {
+		return err
+	}
+	return e.record(ctx, &rec, byDaemon(&format.Reseal{Step: step, Detail: e.redactor(ctx, &rec).clean(detail)})...)
+}
+
+// isHook reports whether a file is one that can be executed.
+func isHook(i wire.FileInfo) bool { return i.Type == "file" && i.Mode&0o111 != 0 }
+
+// letOut opens the gate of a sandbox that is one of its own now.
+func (e *Engine) letOut(ctx context.Context, id string) error {
+	s, rec, err := e.acquire(ctx, id, "opening its gate")
+	if err != nil {
+		return err
+	}
+	defer s.unlock(e)
+	b := e.liveBox(s)
+	if b == nil {
+		return &failed{stepGate, fault.New(fault.Conflict, "its processes have ended meanwhile")}
+	}
+	if rec.Quarantine == nil {
+		return nil
+	}
+	done, err := e.undertake(ctx, e.drafts(ctx, &rec, byDaemon(&format.Reseal{Step: stepGate, Detail: "open"})...))
+	if err != nil {
+		return err
+	}
+	if err = b.Release(ctx); err == nil {
+		err = e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Quarantine = nil; return nil })
+	}
+	done(err)
+	if err != nil {
+		return &failed{stepGate, err}
+	}
+	return nil
+}
+
+func wireQuarantine(q *meta.Quarantine) *wire.Quarantine {
+	if q == nil {
+		return nil
+	}
+	return &wire.Quarantine{Since: q.Since, Step: q.Step, Reason: q.Reason}
+}
