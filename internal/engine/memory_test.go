@@ -29,7 +29,9 @@ func (h *home) inGvisor(t *testing.T, name string) (exec string) {
 		t.Fatal(err)
 	}
 	exec = h.keptIn(t, name)
-	h.live(t, name).procs = 1
+	b := h.live(t, name)
+	b.procs = 1
+	b.hanging.Add(1)
 	return exec
 }
 
