@@ -60,7 +60,8 @@ func newCgroup(c plan.Config) *cgroup {
 		_ = g.write("memory.swap.max", "0")
 		_ = g.write("memory.oom.group", "0")
 	}
-	if n := c.Limits.Pids; n > 0 {
+	if n := c.Limits.Pids; n > 0 && c.Tier != plan.TierGvisor { // whose kernel has tasks of its own, more or fewer
+
 		g.facts.Pids = g.write("pids.max", strconv.FormatInt(n+plan.OwnTasks, 10)) == nil
 	}
 	if n := c.Limits.MilliCPUs; n > 0 {

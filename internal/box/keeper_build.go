@@ -148,9 +148,6 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 	var mounts rootspec.Descriptors
 	defer mounts.Close()
 	own := c.Tier == plan.TierGvisor // it has a kernel of its own
-	if own {
-		fds = append(fds, int(k.exe.Fd()))
-	}
 	if root != "" {
 		opts := rootspec.Options{Keep: &mounts}
 		if facts.Shift != 0 {
@@ -209,6 +206,9 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 		if err := k.startInit(facts); err != nil {
 			return err
 		}
+	}
+	if own { // the binary that init was started from
+		fds = slices.Insert(fds, 0, int(k.exe.Fd()))
 	}
 	g, enforced, err := plan.Decide(c, facts)
 	if err != nil {

@@ -41,7 +41,7 @@ func newShares(c plan.Config, have plan.CgroupFacts) shares {
 			_ = s.write("memory.memsw.limit_in_bytes", strconv.FormatInt(n, 10)) // where swap is counted
 		}
 	}
-	if n := c.Limits.Pids; n > 0 && !have.Pids {
+	if n := c.Limits.Pids; n > 0 && !have.Pids && c.Tier != plan.TierGvisor {
 		all.add(c, "pids", share{counts: "pids.events", key: "max"}, "pids.max", strconv.FormatInt(n+plan.OwnTasks, 10))
 	}
 	return all

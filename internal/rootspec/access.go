@@ -76,6 +76,18 @@ func (a Access) Fixed() []string {
 	return slices.Compact(all)
 }
 
+// Kept lists those of Fixed at which there are mounts in any case: what is writable within
+// what is writable needs none.
+func (a Access) Kept() []string {
+	var writable []string
+	for _, p := range a.Writable {
+		writable = append(writable, p.At...)
+	}
+	slices.Sort(writable)
+	a.Writable = []Place{{At: outermost(writable)}}
+	return a.Fixed()
+}
+
 // Validate says whether a can be carried out at all, by the value alone. Its errors are
 // of kind fault.Invalid.
 func (a Access) Validate() error {

@@ -108,7 +108,7 @@ var looks = []check{
 		st := WaitStarted(t, s)
 		var p wire.Process
 		for range 100 {
-			if p, _ = b.seen(t, "while :; do :; done"); p.CPUMS > 50 {
+			if p, _ = b.seen(t, "while :; do :; done"); p.CPUMS > 50 && len(p.Args) == 5 {
 				break
 			}
 			time.Sleep(10 * time.Millisecond)

@@ -60,7 +60,10 @@ type Attack struct {
 	// Killed says that the filter kills the attacker, where this architecture has what it
 	// tries; that is recorded.
 	Killed bool
-	Run    func(Facts) error
+	// Emulated says what it finds in tier gvisor, whose kernel is the sandbox's own, when it
+	// succeeds there: nothing of the host's.
+	Emulated string
+	Run      func(Facts) error
 }
 
 // Exit codes of Main.

@@ -18,7 +18,7 @@ var harmless = map[[2]uint32]string{
 }
 
 var deviceAttacks = []Attack{
-	{Name: "make-device", None: Kernel, What: "make nodes of disk, memory and kernel log, and open them", Run: func(f Facts) error {
+	{Name: "make-device", Emulated: "a device of the sandbox's own kernel", None: Kernel, What: "make nodes of disk, memory and kernel log, and open them", Run: func(f Facts) error {
 		dir, err := os.MkdirTemp("", "dev")
 		if err != nil {
 			return err
@@ -48,7 +48,7 @@ var deviceAttacks = []Attack{
 			})
 		})
 	}},
-	{Name: "find-device", None: Nothing, What: "open any device that is more than /dev/null and its kin", Run: func(f Facts) error {
+	{Name: "find-device", Emulated: "devices of the sandbox's own kernel", None: Nothing, What: "open any device that is more than /dev/null and its kin", Run: func(f Facts) error {
 		var found []string
 		for _, root := range []string{"/dev", "/run", "/sys", "/proc/1/root/dev", "/etc", "/usr"} {
 			_ = filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {

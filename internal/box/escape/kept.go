@@ -78,7 +78,7 @@ func either(errs ...error) error {
 }
 
 var keptAttacks = []Attack{
-	{Name: "write-read-only", None: Files, What: "write to what is read-only: by every way to open it, by its metadata, by another name of it", Applies: keeps, Run: func(f Facts) error {
+	{Name: "write-read-only", Emulated: "a mode or time that stays, though its change is answered with success", None: Files, What: "write to what is read-only: by every way to open it, by its metadata, by another name of it", Applies: keeps, Run: func(f Facts) error {
 		return each(f.Kept, func(p string) error { return f.changed(p, writes(p, f.KeptIn)) })
 	}},
 	{Name: "replace-read-only", Refused: []string{"mount", "mount_setattr", "umount2"}, What: "put something else in the place of what is read-only, or of a directory around it", Applies: keeps, Run: func(f Facts) error {

@@ -103,7 +103,7 @@ var kernelAttacks = []Attack{
 		}
 		return errors.New("not answered")
 	}},
-	{Name: "kernel-files", None: Files, What: "open what changes the machine in /proc and /sys", Run: func(f Facts) error {
+	{Name: "kernel-files", Emulated: "files of the sandbox's own kernel", None: Files, What: "open what changes the machine in /proc and /sys", Run: func(f Facts) error {
 		paths := []string{
 			"/proc/sysrq-trigger", "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/kernel/hotplug", "/proc/sys/kernel/panic",
 			"/proc/sys/kernel/hostname", "/proc/sys/kernel/pid_max", "/proc/sys/kernel/ns_last_pid", "/proc/sys/vm/drop_caches", "/proc/sys/vm/overcommit_memory",

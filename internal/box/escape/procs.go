@@ -54,13 +54,13 @@ var procAttacks = []Attack{
 			return each(ways, f.read)
 		})
 	}},
-	{Name: "init-links", None: Kernel, What: "read where init's links lead", Run: func(f Facts) error {
+	{Name: "init-links", Emulated: "names of namespaces of the sandbox's own kernel", None: Kernel, What: "read where init's links lead", Run: func(f Facts) error {
 		return each([]string{"root", "cwd", "exe", "ns/mnt", "ns/user", "fd/0", "fd/3"}, func(l string) error {
 			_, err := os.Readlink("/proc/1/" + l)
 			return err
 		})
 	}},
-	{Name: "init-files", None: Kernel, What: "read init's memory, environment, maps and state", Run: func(f Facts) error {
+	{Name: "init-files", Emulated: "counts of the sandbox's own kernel", None: Kernel, What: "read init's memory, environment, maps and state", Run: func(f Facts) error {
 		return each([]string{"mem", "environ", "maps", "smaps", "auxv", "stack", "syscall", "pagemap", "io", "task/1/mem", "map_files"}, func(l string) error {
 			b, err := os.ReadFile("/proc/1/" + l)
 			if err != nil {

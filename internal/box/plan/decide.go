@@ -256,7 +256,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 		g.Loopback, g.Netlink = true, true
 	}
 	if own {
-		g.Fixed = c.Access.Fixed()
+		g.Fixed = c.Access.Kept()
 		gvisor(add)
 	} else if f.Landlock >= 6 {
 		g.Landlock = true
@@ -375,6 +375,13 @@ func limits(c Config, f Facts, g *Guest, add func(name, state, detail string)) {
 	if n := c.Limits.Pids; n > 0 {
 		g.Tasks = true
 		switch {
+		case c.Tier == TierGvisor:
+			g.NProc = uint64(n + OwnTasks)
+			if uids, _, err := Maps(c, f); err == nil && SingleID(uids) {
+				add("pids", On, strconv.FormatInt(n, 10)+" tasks, RLIMIT_NPROC of the sandbox's own kernel, which has one user")
+			} else {
+				add("pids", Weak, strconv.FormatInt(n, 10)+" tasks of each user, RLIMIT_NPROC of the sandbox's own kernel")
+			}
 		case f.Cgroup.Pids:
 			add("pids", On, strconv.FormatInt(n, 10)+" tasks, control group")
 		case f.PidMax && n+OwnTasks >= leastPidMax:
