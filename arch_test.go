@@ -56,7 +56,11 @@ var rooms = map[string][]string{
 	"internal/box/guest":   {"internal/box/plan", "internal/box/seccomp", "internal/box/notify", "internal/rootspec", "internal/ports/sockets", "internal/fault", "client/wire"},
 	"internal/box/inner":   {"internal/box/guest", "internal/box/relay"},
 	"internal/box/relay":   {"internal/box/guest"},
-	"internal/box/gvisor":  {"internal/box/guest", "internal/box/plan", "internal/box/relay", "internal/gate/link", "internal/rootspec", "internal/fault", "client/wire"},
+
+	// What it imports would be initialised first, and much of gVisor's with it.
+	"internal/box/gvisor/spare": {},
+
+	"internal/box/gvisor":  {"internal/box/gvisor/spare", "internal/box/guest", "internal/box/plan", "internal/box/relay", "internal/gate/link", "internal/rootspec", "internal/fault", "client/wire"},
 	"internal/box/probe":   {"client/wire", "internal/gate/link", "internal/fault", "internal/quota", "internal/rootspec", "internal/box/seccomp"},
 	"internal/box/seccomp": {},
 	"internal/box/notify":  {"internal/box/seccomp", "internal/fault", "internal/rootspec"},
