@@ -94,9 +94,9 @@ func TestVersionsBeforeAreOpened(t *testing.T) {
 			ok(t, d.Check(t.Context()))
 			ok(t, d.Close())
 		}
-		older("CREATE TABLE policies (id TEXT)")
+		older("CREATE TABLE memories (id TEXT)")
 		if _, err := Open(t.Context(), path); !fault.Is(err, fault.Corrupt) || !strings.Contains(err.Error(), fmt.Sprintf("version %d", version)) {
-			t.Errorf("version %d with another table of policies: %v", version, err)
+			t.Errorf("version %d with another table of memories: %v", version, err)
 		}
 	}
 }
