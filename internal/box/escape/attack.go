@@ -15,15 +15,16 @@ import (
 // Facts say what the harness has planted outside, all of it within reach of the
 // user that the sandbox runs as on the host.
 type Facts struct {
-	Secret   string   `json:"secret"`   // what every planted thing holds
-	Files    []string `json:"files"`    // files that hold it: outside, in the store, in another sandbox
-	Sockets  []string `json:"sockets"`  // unix sockets that somebody listens on: the keeper's too
-	Abstract string   `json:"abstract"` // an abstract socket on the host, without its leading NUL
-	Port     int      `json:"port"`     // a TCP port on the host's loopback
-	Victim   int      `json:"victim"`   // a process, as the host numbers it
-	ShmKey   int      `json:"shm_key"`  // a System V shared memory segment
-	NetHost  bool     `json:"net_host"` // the sandbox has the host's network
-	User     string   `json:"user"`     // who the sandbox runs as
+	Secret   string   `json:"secret"`        // what every planted thing holds
+	Files    []string `json:"files"`         // files that hold it: outside, in the store, in another sandbox
+	Sockets  []string `json:"sockets"`       // unix sockets that somebody listens on: the keeper's too
+	Abstract string   `json:"abstract"`      // an abstract socket on the host, without its leading NUL
+	Port     int      `json:"port"`          // a TCP port on the host's loopback
+	Victim   int      `json:"victim"`        // a process, as the host numbers it
+	ShmKey   int      `json:"shm_key"`       // a System V shared memory segment
+	NetHost  bool     `json:"net_host"`      // the sandbox has the host's network
+	Own      bool     `json:"own,omitempty"` // it has a kernel of its own
+	User     string   `json:"user"`          // who the sandbox runs as
 
 	Kept   []string `json:"kept,omitempty"`    // files inside that hold it, and are read-only
 	KeptIn string   `json:"kept_in,omitempty"` // a directory around them all, which is not

@@ -296,7 +296,7 @@ var decoyAttacks = []Attack{
 			}))
 		})
 	}},
-	{Name: "change-a-decoy", Emulated: "a mode or time that stays, though its change is answered with success", Refused: []string{"mount", "mount_setattr", "umount2"}, What: "write to a decoy, or put something else in its place or that of a directory around it, and take it off", Applies: decoyed, Run: func(f Facts) error {
+	{Name: "change-a-decoy", Refused: []string{"mount", "mount_setattr", "umount2"}, What: "write to a decoy, or put something else in its place or that of a directory around it, and take it off", Applies: decoyed, Run: func(f Facts) error {
 		return each(f.Decoys[:2], func(p string) error {
 			ways, err := replacements(p, f.DecoysIn)
 			if err != nil {
@@ -315,7 +315,7 @@ var decoyAttacks = []Attack{
 					tell(os.Stdout, p, "is", after, lerr, "and was", before)
 					return nil
 				}
-				return err
+				return f.real(err)
 			}))
 		})
 	}},

@@ -593,7 +593,7 @@ func tryAll(t *testing.T, all []sandbox) {
 			}
 			inside := strings.Replace(keeper, o.base, "/srv", 1)
 			o.facts.Sockets = append(o.facts.Sockets, keeper, inside)
-			o.facts.NetHost, o.facts.User = s.net == plan.NetHost, s.user
+			o.facts.NetHost, o.facts.User, o.facts.Own = s.net == plan.NetHost, s.user, s.tier == plan.TierGvisor
 			facts, err := json.Marshal(o.facts)
 			if err != nil {
 				t.Fatal(err)
