@@ -63,7 +63,7 @@ func isStatic(binary string) error {
 	if err != nil {
 		return fault.Wrap(err, "look at our own binary")
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
 		return fault.New(fault.Unsupported, "this binary was linked with the system's libraries").WithHint("build it without: CGO_ENABLED=0 go build ./cmd/coppice, or make build")
 	}
