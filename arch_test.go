@@ -51,11 +51,11 @@ var rooms = map[string][]string{
 	"internal/rootspec":     {"internal/fault"},
 	"internal/quota":        {"internal/fault"},
 
-	"internal/box":         {"internal/unixsock", "internal/box/plan", "internal/box/probe", "internal/box/guest", "internal/box/inner", "internal/policy", "internal/journal", "internal/seal", "internal/gate/control", "internal/gate/link", "internal/fault", "internal/undo", "internal/rootspec", "client/wire"},
-	"internal/box/plan":    {"internal/policy", "internal/box/probe", "internal/fault", "internal/rootspec"},
-	"internal/box/guest":   {"internal/box/plan", "internal/box/seccomp", "internal/box/notify", "internal/rootspec", "internal/ports/sockets", "internal/fault", "client/wire"},
-	"internal/box/inner":   {"internal/box/guest", "internal/box/relay"},
-	"internal/box/relay":   {"internal/box/guest"},
+	"internal/box":       {"internal/unixsock", "internal/box/plan", "internal/box/probe", "internal/box/guest", "internal/box/inner", "internal/policy", "internal/journal", "internal/seal", "internal/gate/control", "internal/gate/link", "internal/fault", "internal/undo", "internal/rootspec", "client/wire"},
+	"internal/box/plan":  {"internal/policy", "internal/box/probe", "internal/fault", "internal/rootspec"},
+	"internal/box/guest": {"internal/box/plan", "internal/box/seccomp", "internal/box/notify", "internal/rootspec", "internal/ports/sockets", "internal/fault", "client/wire"},
+	"internal/box/inner": {"internal/box/guest", "internal/box/relay"},
+	"internal/box/relay": {"internal/box/guest"},
 
 	// What it imports would be initialised first, and much of gVisor's with it.
 	"internal/box/gvisor/spare": {},

@@ -309,7 +309,7 @@ func (e *Engine) toReseal(ctx context.Context, id string) (keys int, hooks []str
 		return 0, nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	each := func(dir string, fn func(wire.FileInfo)) error {
+	each := func(dir string, fn func(wire.FileInfo)) error { //nolint:contextcheck // the files have theirs
 		list, err := f.List(f.Context(), dir, 1)
 		if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Denied) {
 			return nil

@@ -102,9 +102,6 @@ func (c *conductor) start(m guest.Message) error {
 		return fault.New(fault.Version, "the conductor knows plan version %d, not %d", plan.Version, g.Version).
 			WithHint("the binary was replaced while the daemon ran; restart the daemon")
 	}
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return fault.Wrap(err, "make the conductor unreadable")
-	}
 	s, err := take(g, m.FDs)
 	if err != nil {
 		return err
@@ -115,6 +112,11 @@ func (c *conductor) start(m guest.Message) error {
 	in, out, err := c.makeKernel(g)
 	if err != nil {
 		return err
+	}
+	// Not before: the maps of ids of what it starts would belong to root, which it need not
+	// be (proc_pid(5)).
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fault.Wrap(err, "make the conductor unreadable")
 	}
 	c.relay = relay.Outside(c.link, out, in, relay.Hooks{Sent: c.sent, Came: c.came, Resumed: func() error {
 		return c.link.Send(guest.MsgReady, guest.Ready{})
