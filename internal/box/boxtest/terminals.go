@@ -41,13 +41,13 @@ var terminals = []check{
 		WaitOutput(t, s, "> ")
 		Send(t, s, wire.FrameStdin, []byte("echo be''gun; sleep 30\n"))
 		WaitOutput(t, s, "begun")
-		time.Sleep(100 * time.Millisecond)
+		b.inForeground(t)
 		Send(t, s, wire.FrameStdin, []byte{3})
 		Send(t, s, wire.FrameStdin, []byte("echo code-$?\n"))
 		WaitOutput(t, s, "code-130")
 		Send(t, s, wire.FrameStdin, []byte("echo be''gun; sleep 30\n"))
 		WaitOutput(t, s, "begun")
-		time.Sleep(100 * time.Millisecond)
+		b.inForeground(t)
 		Send(t, s, wire.FrameSignal, wire.Signal{Name: "INT"})
 		Send(t, s, wire.FrameStdin, []byte("echo code-$?\n"))
 		WaitOutput(t, s, "code-130")
@@ -126,4 +126,19 @@ var terminals = []check{
 		Send(t, s, wire.FrameStdin, []byte("exit\n"))
 		Collect(s)
 	}},
+}
+
+// inForeground waits until a shell has started its command, and for a moment more: that it
+// was given the terminal is not seen from outside.
+func (b *Box) inForeground(t *testing.T) {
+	t.Helper()
+	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		if n, err := b.Procs(t.Context()); err != nil || n == 2 {
+			break
+		}
+		if time.Since(start) > patience {
+			t.Fatal("the command does not begin")
+		}
+	}
+	time.Sleep(100 * time.Millisecond)
 }

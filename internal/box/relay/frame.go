@@ -29,6 +29,9 @@ const (
 	maxData = 32 << 10
 	// window is how much of a stream may be on its way, in bytes.
 	window = 256 << 10
+	// maxStreams bounds those that the outside holds for an inside, which is hostile: each
+	// takes a window and two goroutines. Commands have three at most.
+	maxStreams = 4096
 )
 
 type frame struct {

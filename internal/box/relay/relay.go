@@ -366,6 +366,10 @@ func (r *Relay) deliver(body []byte) error {
 		fresh = append(fresh, r.newStream(d.stream, ours, f))
 	}
 	r.mu.Lock()
+	if !r.inside && len(r.all)+len(fresh) > maxStreams {
+		r.mu.Unlock()
+		return fmt.Errorf("the inside has more than %d streams", maxStreams)
+	}
 	for _, s := range fresh {
 		if s.id == 0 || r.streams[s.id] != nil {
 			r.mu.Unlock()
