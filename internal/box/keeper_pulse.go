@@ -3,6 +3,7 @@
 package box
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -67,9 +68,14 @@ func ranFor(pid int) (int64, bool) {
 }
 
 // descendants are the processes below one, in the order in which they are found;
-// some may be missing while others end.
-func descendants(pid int) (pids []int) {
-	for i := -1; i < len(pids) && len(pids) <= mostPulse; i++ {
+// some may be missing while others end. There are mostPulse, or a few more, of many.
+func descendants(pid int) (pids []int) { return below(pid, mostPulse) }
+
+// allDescendants are descendants, however many there are.
+func allDescendants(pid int) []int { return below(pid, math.MaxInt) }
+
+func below(pid, most int) (pids []int) {
+	for i := -1; i < len(pids) && len(pids) <= most; i++ {
 		if i >= 0 {
 			pid = pids[i]
 		}

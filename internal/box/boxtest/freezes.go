@@ -175,7 +175,8 @@ import mmap, os, sys
 base = os.fsencode(sys.argv[1])
 def shared(name):
     f = open(name, "w+b"); f.truncate(8192)
-    return mmap.mmap(f.fileno(), 8192)
+    m = mmap.mmap(f.fileno(), 8192); m[0:1] = b"w" # a kernel may map what is used alone
+    return m
 a = shared(base + b"\xff\n")
 fd = os.open(os.path.dirname(base), os.O_RDONLY)
 for i in range(17): # paths that are longer than a system call takes

@@ -152,6 +152,9 @@ func consistent(c Config, f Facts) error {
 		return fault.New(fault.Unsupported, "nothing enforces the disk limit").WithHint("leave disk= out of --limit")
 	case c.Limits.MilliCPUs > 0 && c.Tier != TierWorkspace && !f.Cgroup.CPU:
 		return CPULack()
+	case c.Limits.Memory > 0 && c.Tier == TierGvisor && !f.Cgroup.Memory:
+		return fault.New(fault.Unsupported, "nothing here can enforce the limit memory in tier gvisor: no memory controller is delegated to us").
+			WithHint("run coppice in a session that has one: systemd-run --user --scope -p Delegate=yes; or leave memory out of the limits, or use --tier supervised")
 	case c.Net == NetRules && !gated:
 		return fault.New(fault.Unsupported, "tier %s has no gate, which rules of the network need", c.Tier).WithHint("use --tier supervised")
 	case gated && c.Net == NetHost:

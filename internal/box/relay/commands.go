@@ -67,12 +67,7 @@ func (c *commands) came(r *Relay, m guest.Message, fresh []*stream) (taken bool)
 			return false
 		}
 		if t := c.terminal(k.PID); t != nil {
-			group := 0
-			_ = t.control(func(fd int) (err error) {
-				group, err = unix.IoctlGetInt(fd, unix.TIOCGPGRP)
-				return err
-			})
-			if group > 1 && unix.Kill(-group, unix.Signal(k.Signal)) == nil {
+			if t.control(func(fd int) error { return typeSignal(fd, unix.Signal(k.Signal)) }) == nil {
 				return true
 			}
 		}
@@ -81,6 +76,21 @@ func (c *commands) came(r *Relay, m guest.Message, fresh []*stream) (taken bool)
 		return true
 	}
 	return false
+}
+
+// typeSignal types the character by which a terminal sends a signal to the group in its
+// foreground. Which one that is, gVisor does not tell who has the master.
+func typeSignal(fd int, sig unix.Signal) error {
+	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil {
+		return err
+	}
+	at, ok := map[unix.Signal]int{unix.SIGINT: unix.VINTR, unix.SIGQUIT: unix.VQUIT, unix.SIGTSTP: unix.VSUSP}[sig]
+	if !ok || t.Lflag&unix.ISIG == 0 || t.Cc[at] == 0 {
+		return unix.ENOTSUP
+	}
+	_, err = unix.Write(fd, t.Cc[at:at+1])
+	return err
 }
 
 // terminal gives the stream of a command's terminal, or nil.
