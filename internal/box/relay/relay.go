@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -324,6 +325,9 @@ func (r *Relay) carry(f frame) error {
 		}
 		return nil
 	}
+	if !slices.Contains([]frameType{frameData, frameEnd, frameCancel, frameWindow}, f.kind) {
+		return fmt.Errorf("a frame of unknown type %q", byte(f.kind))
+	}
 	r.mu.Lock()
 	s := r.streams[f.stream]
 	r.mu.Unlock()
@@ -342,8 +346,6 @@ func (r *Relay) carry(f frame) error {
 			return fmt.Errorf("a window of %d bytes", len(f.body))
 		}
 		s.allow(binary.BigEndian.Uint32(f.body))
-	default:
-		return fmt.Errorf("a frame of unknown type %q", byte(f.kind))
 	}
 	return nil
 }

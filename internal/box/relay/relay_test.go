@@ -1,0 +1,351 @@
+//go:build linux && (amd64 || arm64)
+
+package relay
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
+)
+
+// world is a keeper at one end, what plays init at the other, and a relay between them.
+type world struct {
+	keeper, init *guest.Link
+	in, out      [2]*os.File // pipes: to the inside, and from it
+	inside       *Relay
+	ends         chan error
+
+	from chan *os.File           // what the inside reads after the end of what it reads now
+	to   atomic.Pointer[os.File] // what it writes to
+	now  *os.File
+}
+
+// Read and Write are the inside's pipes, which gVisor binds to others when a kernel goes on.
+func (w *world) Read(b []byte) (int, error) {
+	for {
+		n, err := w.now.Read(b)
+		if err != io.EOF {
+			return n, err
+		}
+		next, ok := <-w.from
+		if !ok {
+			return 0, io.EOF
+		}
+		w.now = next
+	}
+}
+
+func (w *world) Write(b []byte) (int, error) { return w.to.Load().Write(b) }
+
+func pair(t *testing.T) (a, b *guest.Link) {
+	t.Helper()
+	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return guest.NewLink(p[0]), guest.NewLink(p[1])
+}
+
+func pipe(t *testing.T) (p [2]*os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return [2]*os.File{r, w}
+}
+
+// outside connects another keeper to the inside.
+func (w *world) outside(t *testing.T, h Hooks) {
+	t.Helper()
+	w.in, w.out = pipe(t), pipe(t)
+	keeper, theirs := pair(t)
+	w.keeper = keeper
+	r := Outside(theirs, w.out[0], w.in[1], h)
+	ends := make(chan error, 1)
+	go func() { ends <- r.Run() }()
+	in, out := w.in, w.out
+	t.Cleanup(func() {
+		keeper.Shutdown()
+		_ = in[1].Close()
+		_ = out[0].Close()
+		if err := <-ends; err != nil && !errors.Is(err, os.ErrClosed) {
+			t.Errorf("the outside: %v", err)
+		}
+		keeper.Close()
+	})
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{ends: make(chan error, 1)}
+	w.outside(t, Hooks{})
+	theirs, init := pair(t)
+	w.init = init
+	w.from, w.now = make(chan *os.File, 1), w.in[0]
+	w.to.Store(w.out[1])
+	w.inside = Inside(theirs, w, w)
+	go func() { w.ends <- w.inside.Run() }()
+	t.Cleanup(func() {
+		init.Shutdown()
+		close(w.from)
+		<-w.ends
+		init.Close()
+	})
+	return w
+}
+
+// spawn has the keeper start a command, which init does; it gives the keeper's ends.
+func (w *world) spawn(t *testing.T, name string, args ...string) (stdout, stderr, stdin *os.File, cmd *exec.Cmd) {
+	t.Helper()
+	out, errs, in := pipe(t), pipe(t), pipe(t)
+	if err := w.keeper.Send(guest.MsgSpawn, guest.Spawn{Exec: name, Cmd: args}, int(out[1].Fd()), int(errs[1].Fd()), int(in[0].Fd())); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []*os.File{out[1], errs[1], in[0]} {
+		f.Close()
+	}
+	m, err := w.init.Recv()
+	if err != nil || m.Kind != guest.MsgSpawn || len(m.FDs) != 3 {
+		t.Fatalf("init is told %q with %d descriptors, %v", m.Kind, len(m.FDs), err)
+	}
+	cmd = exec.Command(args[0], args[1:]...)
+	files := make([]*os.File, 3)
+	for i, fd := range m.FDs {
+		files[i] = os.NewFile(uintptr(fd), guest.Pipes[i])
+	}
+	cmd.Stdout, cmd.Stderr, cmd.Stdin = files[0], files[1], files[2]
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		f.Close()
+	}
+	if err := w.init.Send(guest.MsgSpawned, guest.Spawned{PID: cmd.Process.Pid}); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := w.keeper.Recv(); err != nil || m.Kind != guest.MsgSpawned {
+		t.Fatalf("the keeper is told %q, %v", m.Kind, err)
+	}
+	return out[0], errs[0], in[1], cmd
+}
+
+// exited has init tell of a command's end, and gives what the keeper hears.
+func (w *world) exited(t *testing.T, cmd *exec.Cmd) (x guest.Exited) {
+	t.Helper()
+	if err := w.init.Send(guest.MsgExited, guest.Exited{PID: cmd.Process.Pid}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := w.keeper.Recv()
+	if err == nil {
+		err = m.Decode(&x)
+	}
+	if err != nil || m.Kind != guest.MsgExited {
+		t.Fatalf("%q, %v", m.Kind, err)
+	}
+	return x
+}
+
+// TestBytesComeAsTheyWere sends megabytes through a command and back.
+func TestBytesComeAsTheyWere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	stdout, stderr, stdin, cmd := w.spawn(t, "x", "cat")
+	defer stdout.Close()
+	defer stderr.Close()
+	big := make([]byte, 5<<20)
+	_, _ = rand.Read(big)
+	go func() {
+		_, _ = stdin.Write(big)
+		stdin.Close()
+	}()
+	got, err := io.ReadAll(stdout)
+	if err != nil || !bytes.Equal(got, big) {
+		t.Errorf("%d bytes of %d, %v", len(got), len(big), err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if x := w.exited(t, cmd); len(x.Written) != 2 || x.Written[0] != int64(len(big)) || x.Written[1] != 0 {
+		t.Errorf("%+v", x)
+	}
+}
+
+// TestASlowReaderHoldsUpNobody leaves one command's output unread while another's comes.
+func TestASlowReaderHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	slow, e1, in1, yes := w.spawn(t, "slow", "yes")
+	stdout, e2, in2, cmd := w.spawn(t, "quick", "sh", "-c", "head -c 3000000 /dev/zero")
+	if got, err := io.ReadAll(stdout); err != nil || len(got) != 3000000 {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	_ = cmd.Wait()
+	// Who reads no more ends who writes.
+	slow.Close()
+	if err := yes.Wait(); err == nil {
+		t.Error("yes(1) has ended well")
+	}
+	for _, f := range []*os.File{e1, in1, stdout, e2, in2} {
+		f.Close()
+	}
+}
+
+// TestNothingIsOnTheWayWhileItStandsStill freezes, replaces the outside by another one, as
+// for a memory image that is resumed, and has the command go on with that.
+func TestNothingIsOnTheWayWhileItStandsStill(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	stdout, _, stdin, cmd := w.spawn(t, "counter", "sh", "-c", `echo before; while read l; do echo got $l; done; echo end`)
+	line := make([]byte, len("before\n"))
+	if _, err := io.ReadFull(stdout, line); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.keeper.Send(guest.MsgFreeze, nil); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := w.init.Recv(); err != nil || m.Kind != guest.MsgFreeze {
+		t.Fatalf("%q, %v", m.Kind, err)
+	}
+	if err := w.init.Send(guest.MsgFrozen, guest.Frozen{Procs: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := w.keeper.Recv(); err != nil || m.Kind != guest.MsgFrozen {
+		t.Fatalf("%q, %v", m.Kind, err)
+	}
+	if _, err := stdin.WriteString("lost with the end that it was for\n"); err != nil {
+		t.Fatal(err)
+	}
+	// As a kernel would have it that goes on elsewhere: the same inside, other pipes.
+	w.in[1].Close()
+	w.in, w.out = pipe(t), pipe(t)
+	w.to.Store(w.out[1])
+	w.from <- w.in[0]
+	keeper, theirs := pair(t)
+	var fds []int
+	resumed := make(chan bool, 1)
+	r := Outside(theirs, w.out[0], w.in[1], Hooks{Resumed: func() error { resumed <- true; return nil }})
+	go func() { _ = r.Run() }()
+	r.Hello()
+	m, err := keeper.Recv()
+	if err != nil || m.Kind != guest.MsgAdopt {
+		t.Fatalf("%q, %v", m.Kind, err)
+	}
+	var a guest.Adopt
+	if err := json.Unmarshal(m.Payload, &a); err != nil {
+		t.Fatal(err)
+	}
+	fds = m.FDs
+	if a.Exec != "counter" || a.PID != cmd.Process.Pid || len(a.Has) != 3 || len(fds) != 3 {
+		t.Fatalf("%+v with %d descriptors", a, len(fds))
+	}
+	<-resumed
+	if m, err := w.init.Recv(); err != nil || m.Kind != guest.MsgThaw {
+		t.Fatalf("init is told %q, %v", m.Kind, err)
+	}
+	files := map[string]*os.File{}
+	for i, name := range a.Has {
+		files[name] = os.NewFile(uintptr(fds[i]), name)
+	}
+	if _, err := files["stdin"].WriteString("again\n"); err != nil {
+		t.Fatal(err)
+	}
+	files["stdin"].Close()
+	got, err := io.ReadAll(files["stdout"])
+	if err != nil || string(got) != "got again\nend\n" {
+		t.Errorf("%q, %v", got, err)
+	}
+	_ = cmd.Wait()
+	if err := w.init.Send(guest.MsgExited, guest.Exited{PID: cmd.Process.Pid}); err != nil {
+		t.Fatal(err)
+	}
+	var x guest.Exited
+	if m, err := keeper.Recv(); err != nil || m.Decode(&x) != nil || x.Written[0] != int64(len(got)) {
+		t.Errorf("the new end waits for %+v, %v", x, err)
+	}
+	keeper.Shutdown()
+}
+
+// TestAHostileInsideIsRefused has the inside say what it must not.
+func TestAHostileInsideIsRefused(t *testing.T) {
+	t.Parallel()
+	message := func(kind byte, fds []travelling) []byte {
+		return frame{kind: frameMessage, body: encode(kind, fds, nil)}.append(nil)
+	}
+	var many []byte
+	for i := range maxStreams + 2 {
+		many = append(many, message(byte(guest.MsgSelf), []travelling{{uint32(2*i + 2), flowOut}})...)
+	}
+	for about, b := range map[string][]byte{
+		"an unknown frame":    {'?', 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0},
+		"a frame too long":    {byte(frameData), 0, 0, 0, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff},
+		"a head that is none": {byte(frameData), 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0},
+		"a message cut off":   frame{kind: frameMessage, body: []byte{byte(guest.MsgSelf), 3}}.append(nil),
+		"a stream of no kind": message(byte(guest.MsgSelf), []travelling{{2, 'x'}}),
+		"a stream twice":      append(message(byte(guest.MsgSelf), []travelling{{2, flowOut}}), message(byte(guest.MsgSelf), []travelling{{2, flowOut}})...),
+		"stream 0":            message(byte(guest.MsgSelf), []travelling{{0, flowOut}}),
+		"more than its window": append(message(byte(guest.MsgSelf), []travelling{{2, flowOut}}),
+			bytes.Repeat(frame{frameData, 2, make([]byte, maxData)}.append(nil), 2*window/maxData+8)...),
+		"streams without end": many,
+	} {
+		t.Run(about, func(t *testing.T) {
+			in, out := pipe(t), pipe(t)
+			keeper, theirs := pair(t)
+			go func() { // the keeper takes what comes, and holds none of it; but one that reads no stream
+				for {
+					m, err := keeper.Recv()
+					if err != nil {
+						return
+					}
+					if about != "more than its window" {
+						m.Close()
+					}
+				}
+			}()
+			r := Outside(theirs, out[0], in[1], Hooks{})
+			ends := make(chan error, 1)
+			go func() { ends <- r.Run() }()
+			go func() { _, _ = io.Copy(io.Discard, in[0]) }()
+			go func() { _, _ = out[1].Write(b) }()
+			select {
+			case err := <-ends:
+				if err == nil {
+					t.Error("it has ended well")
+				}
+			case <-time.After(20 * time.Second):
+				t.Error("it goes on")
+			}
+		})
+	}
+}
+
+func FuzzFrames(f *testing.F) {
+	f.Add(frame{kind: frameMessage, body: encode(byte(guest.MsgSelf), []travelling{{2, flowBoth}}, []byte("{}"))}.append(nil))
+	f.Add(frame{frameData, 7, []byte("data")}.append(nil))
+	f.Add([]byte{'w', 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0, 1})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var buf []byte
+		x, err := readFrame(bytes.NewReader(b), &buf)
+		if err != nil {
+			return
+		}
+		again := x.append(nil)
+		if !bytes.HasPrefix(b, again) {
+			t.Fatalf("%q is written as %q", b, again)
+		}
+		kind, fds, payload, err := decode(x.body)
+		if err == nil && !bytes.Equal(encode(kind, fds, payload), x.body) {
+			t.Fatalf("%q is not written as it was", x.body)
+		}
+	})
+}
