@@ -99,7 +99,7 @@ func (b *bench) gvisorStart(scale int) error {
 func (b *bench) gvisorWork(scale int) error {
 	const dir = "/var/tmp/coppice-bench-work"
 	prepare := `rm -rf ` + dir + ` && mkdir ` + dir + ` && cd ` + dir + ` && for i in $(seq 30); do echo "int f$i(int x) { return x + $i; }" > f$i.c; done &&
-		printf 'all: $(patsubst %.c,%.o,$(wildcard f*.c))\n%.o: %.c\n\tgcc -O2 -c -o $@ $<\n' > Makefile &&
+		printf 'all: $(patsubst %%.c,%%.o,$(wildcard f*.c))\n%%.o: %%.c\n\tgcc -O2 -c -o $@ $<\n' > Makefile &&
 		mkdir r && cd r && git init -q && for i in $(seq 100); do mkdir d$i; for j in $(seq 50); do echo $i $j > d$i/f$j; done; done && git add . && git -c user.name=b -c user.email=b@b commit -qm all`
 	work := []struct{ what, script string }{
 		{"make -j2 of 30 C files", "cd " + dir + " && rm -f *.o && make -s -j2"},
