@@ -144,6 +144,16 @@ func Identity(c Config, f Facts) (u User, err error) {
 	return u, nil
 }
 
+// memoryLack is the error of a limit of memory in tier gvisor, whose kernel cannot be
+// limited by resource limits. Another tier has weaker ones, which strong refuses as well.
+func memoryLack(strong bool) error {
+	mend := "run coppice in a session that has one: systemd-run --user --scope -p Delegate=yes; or leave memory out of the limits"
+	if !strong {
+		mend += ", or use --tier supervised"
+	}
+	return fault.New(fault.Unsupported, "nothing here can enforce the limit memory in tier gvisor: no memory controller is delegated to us").WithHint("%s", mend)
+}
+
 // consistent refuses what contradicts itself.
 func consistent(c Config, f Facts) error {
 	gated := c.Gated()
@@ -153,8 +163,7 @@ func consistent(c Config, f Facts) error {
 	case c.Limits.MilliCPUs > 0 && c.Tier != TierWorkspace && !f.Cgroup.CPU:
 		return CPULack()
 	case c.Limits.Memory > 0 && c.Tier == TierGvisor && !f.Cgroup.Memory:
-		return fault.New(fault.Unsupported, "nothing here can enforce the limit memory in tier gvisor: no memory controller is delegated to us").
-			WithHint("run coppice in a session that has one: systemd-run --user --scope -p Delegate=yes; or leave memory out of the limits, or use --tier supervised")
+		return memoryLack(c.Strong)
 	case c.Net == NetRules && !gated:
 		return fault.New(fault.Unsupported, "tier %s has no gate, which rules of the network need", c.Tier).WithHint("use --tier supervised")
 	case gated && c.Net == NetHost:
