@@ -110,8 +110,8 @@ func ignoreSignals() {
 }
 
 // confineInner is the end of confine where the host's kernel sees no call of the sandbox.
-// The sandbox's own has the filter of other tiers, so that programs find the same, and one
-// against what gVisor leaves open: that init is signalled, by its number or that of a
+// The sandbox's own has the filter of other tiers, so that programs find the same, with what
+// gVisor leaves open: that init is signalled, by its number or that of a
 // thread; and with one mapped id the calls that would need more succeed and do nothing,
 // which nothing remembers here.
 //
@@ -123,11 +123,8 @@ func (l *launcher) confineInner() error {
 	if err != nil {
 		return fault.Wrap(err, "list init's threads")
 	}
-	if _, err := seccomp.Install(seccomp.Inner(threads, l.guest.Emulate), 0); err != nil {
-		return fault.Wrap(err, "install the filter that guards init")
-	}
-	_, err = seccomp.Install(seccomp.Hardening(seccomp.Options{Netlink: l.guest.Netlink}), 0)
-	return fault.Wrap(err, "install the hardening filter")
+	_, err = seccomp.Install(seccomp.Inner(threads, l.guest.Emulate, seccomp.Options{Netlink: l.guest.Netlink}), 0)
+	return fault.Wrap(err, "install the filter of commands")
 }
 
 // ownTasks are the numbers of our threads.

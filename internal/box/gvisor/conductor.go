@@ -17,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/box/relay"
+	"github.com/coppice-dev/coppice/internal/box/seccomp"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -108,6 +109,9 @@ func (c *conductor) start(m guest.Message) error {
 	}
 	if err := guest.MakeWorld(g, s.trees); err != nil {
 		return err
+	}
+	if _, err := seccomp.Install(seccomp.Stubs(), seccomp.AllThreads|seccomp.KeepSpeculation); err != nil {
+		return fault.Wrap(err, "install the filter of gVisor's processes")
 	}
 	in, out, err := c.makeKernel(g)
 	if err != nil {

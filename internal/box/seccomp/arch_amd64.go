@@ -38,5 +38,16 @@ var (
 	mknodRules  = []Rule{mknodRule(unix.SYS_MKNOD, 1), mknodRule(unix.SYS_MKNODAT, 2)}
 )
 
+// archSetCPUID is ARCH_SET_CPUID (arch_prctl(2)).
+const archSetCPUID = 0x1012
+
+// stubRules are those of Stubs.
+var stubRules = []Rule{{
+	Calls: []uint32{unix.SYS_ARCH_PRCTL},
+	Cases: []Case{{When: []Test{{Arg: 0, Is: In, Of: []uint32{archSetCPUID}}}, Do: Errno(unix.ENODEV)}},
+	Why: "with it each CPUID instruction is a signal that gVisor answers; a C library has dozens of them at each " +
+		"start of a program, which take three times as long as the rest of it",
+}}
+
 // toldArch are the names of the calls of hardeningArch that are told.
 var toldArch = map[uint32]string{unix.SYS_IOPL: "iopl", unix.SYS_IOPERM: "ioperm", unix.SYS_MODIFY_LDT: "modify_ldt"}

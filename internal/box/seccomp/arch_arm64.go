@@ -18,3 +18,6 @@ var (
 
 // toldArch are the names of the calls of hardeningArch that are told.
 var toldArch map[uint32]string
+
+// stubRules are those of Stubs.
+var stubRules []Rule

@@ -2,7 +2,11 @@
 
 package seccomp
 
-import "golang.org/x/sys/unix"
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
 
 // NotifyOptions choose what Notifying hands to the listener.
 type NotifyOptions struct {
@@ -110,24 +114,45 @@ func mknodRule(call uint32, arg int) Rule {
 	}
 }
 
-// Inner is the program of commands in tier gvisor beside Hardening. Its kernel lets them
-// signal PID 1, whose threads have the numbers of init. With emulate, what Notifying would
-// hand over in Emulate succeeds, and nothing remembers it; extended attributes are left to
-// the kernel, since a filter cannot tell their names.
-func Inner(init []uint32, emulate bool) []unix.SockFilter {
+// Inner is the program of commands in tier gvisor: Hardening, and what that tier needs
+// besides. It is one program, and short for numbers that there are not, since gVisor
+// evaluates each for each number that could be, at every clone and execve (populateCache of
+// its pkg/sentry/kernel).
+//
+// Its kernel lets commands signal PID 1, whose threads have the numbers of init. With
+// emulate, what Notifying would hand over in Emulate succeeds, and nothing remembers it;
+// extended attributes are left to the kernel, since a filter cannot tell their names.
+func Inner(init []uint32, emulate bool, o Options) []unix.SockFilter {
+	return assemble(slices.Concat(innerRules(init, emulate), hardeningRules(o)), Kill, Errno(unix.ENOSYS))
+}
+
+// innerRules name no call that Hardening names: the first rule of a call decides.
+func innerRules(init []uint32, emulate bool) []Rule {
 	rules := []Rule{{
 		Calls: []uint32{unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PIDFD_OPEN},
 		Cases: []Case{{When: []Test{{Arg: 0, Is: In, Of: init}}, Do: Errno(unix.EPERM)}},
 		Why:   "PID 1 holds the sandbox together",
 	}}
-	if emulate {
-		rules = append(rules, Rule{Calls: emulation[0].Calls, Do: Pretend, Why: emulation[0].Why},
-			Rule{Calls: chownCalls, Do: Pretend, Why: "ids that are not mapped are EINVAL for the kernel"})
-		for _, r := range mknodRules {
-			for _, c := range r.Cases {
-				rules = append(rules, Rule{Calls: r.Calls, Cases: []Case{{When: c.When, Do: Pretend}}, Why: "a user namespace may not make device nodes"})
-			}
+	if !emulate {
+		return rules
+	}
+	rules = append(rules, Rule{Calls: emulation[0].Calls, Do: Pretend, Why: emulation[0].Why},
+		Rule{Calls: chownCalls, Do: Pretend, Why: "ids that are not mapped are EINVAL for the kernel"})
+	for _, r := range mknodRules {
+		for _, c := range r.Cases {
+			rules = append(rules, Rule{Calls: r.Calls, Cases: []Case{{When: c.When, Do: Pretend}}, Why: "a user namespace may not make device nodes"})
 		}
 	}
-	return assemble(rules, Allow, Allow)
+	return rules
+}
+
+// Stubs is the program, on the host, of the processes of gVisor, or nil where nothing is to
+// be answered: that they cannot have CPUID trapped, as on a processor that has no such trap
+// (enableCpuidFault of gVisor's platform systrap goes on without). Programs inside see the
+// processor as every process of the host does; an image is resumed on such a one alone.
+func Stubs() []unix.SockFilter {
+	if len(stubRules) == 0 {
+		return nil
+	}
+	return assemble(stubRules, Allow, Allow)
 }

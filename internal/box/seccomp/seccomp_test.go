@@ -3,6 +3,7 @@
 package seccomp
 
 import (
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -125,22 +126,40 @@ func TestHardening(t *testing.T) {
 		{"socket netlink", unix.SYS_SOCKET, [6]uint64{unix.AF_NETLINK, unix.SOCK_RAW, 0}, Errno(unix.EAFNOSUPPORT)},
 		{"socket vsock with rubbish above", unix.SYS_SOCKET, [6]uint64{high | unix.AF_VSOCK, 1, 0}, Errno(unix.EAFNOSUPPORT)},
 	}
-	prog := Hardening(Options{})
-	for _, tt := range tests {
-		if got, _ := run(t, prog, call{nr: tt.nr, arch: nativeArch, args: tt.args}); got != tt.want {
-			t.Errorf("%s: %#x, want %#x", tt.name, got, tt.want)
+	for name, prog := range map[string][]unix.SockFilter{"hardening": Hardening(Options{}), "inner": Inner([]uint32{1}, true, Options{})} {
+		for _, tt := range tests {
+			if got, _ := run(t, prog, call{nr: tt.nr, arch: nativeArch, args: tt.args}); got != tt.want {
+				t.Errorf("%s, %s: %#x, want %#x", name, tt.name, got, tt.want)
+			}
+		}
+		for _, arch := range []uint32{unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_ARM} {
+			if got, _ := run(t, prog, call{nr: 1, arch: arch}); got != Kill {
+				t.Errorf("%s, architecture %#x: %#x, want kill", name, arch, got)
+			}
+		}
+		for family := range uint64(64) {
+			got, _ := run(t, prog, call{nr: unix.SYS_SOCKET, arch: nativeArch, args: [6]uint64{family, 1}})
+			open := family == unix.AF_UNIX || family == unix.AF_INET || family == unix.AF_INET6
+			if open != (got == Allow) {
+				t.Errorf("%s, socket family %d: %#x", name, family, got)
+			}
 		}
 	}
-	for _, arch := range []uint32{unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_ARM} {
-		if got, _ := run(t, prog, call{nr: 1, arch: arch}); got != Kill {
-			t.Errorf("architecture %#x: %#x, want kill", arch, got)
+}
+
+func TestInnerGuardsInit(t *testing.T) {
+	t.Parallel()
+	prog := Inner([]uint32{1, 7}, false, Options{})
+	for _, nr := range innerRules(nil, false)[0].Calls {
+		for pid, want := range map[uint64]Action{1: Errno(unix.EPERM), 7: Errno(unix.EPERM), 2: Allow, 0: Allow, 0xffffffff: Allow} {
+			if got, _ := run(t, prog, call{nr: nr, arch: nativeArch, args: [6]uint64{pid}}); got != want {
+				t.Errorf("call %d of %d: %#x, want %#x", nr, pid, got, want)
+			}
 		}
 	}
-	for family := range uint64(64) {
-		got, _ := run(t, prog, call{nr: unix.SYS_SOCKET, arch: nativeArch, args: [6]uint64{family, 1}})
-		open := family == unix.AF_UNIX || family == unix.AF_INET || family == unix.AF_INET6
-		if open != (got == Allow) {
-			t.Errorf("socket family %d: %#x", family, got)
+	for emulate, want := range map[bool]Action{false: Allow, true: Pretend} {
+		if got, _ := run(t, Inner([]uint32{1}, emulate, Options{}), call{nr: unix.SYS_SETRESUID, arch: nativeArch}); got != want {
+			t.Errorf("setresuid with emulation %t: %#x, want %#x", emulate, got, want)
 		}
 	}
 }
@@ -249,7 +268,7 @@ func TestFrequentCallsNeverReadAnArgument(t *testing.T) {
 func TestEveryRuleHasAReason(t *testing.T) {
 	t.Parallel()
 	seen := map[uint32]bool{}
-	for _, r := range hardeningRules(Options{}) {
+	for _, r := range slices.Concat(innerRules([]uint32{1}, true), hardeningRules(Options{}), stubRules) {
 		if r.Why == "" || len(r.Calls) == 0 {
 			t.Errorf("rule %v: no reason or no calls", r.Calls)
 		}
