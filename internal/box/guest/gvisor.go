@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/signal"
 	"path"
 	"slices"
 	"strconv"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -92,21 +90,6 @@ func leading(p string) (all []string) {
 	}
 	slices.Reverse(all)
 	return all
-}
-
-// ignoreSignals has init ignore what can be sent to it but SIGURG, which the Go scheduler
-// sends to its own threads, and SIGCHLD: gVisor does not spare PID 1 the default actions,
-// as Linux does. Commands have the default actions again, which forkOpenly sees to.
-func ignoreSignals() {
-	all := make([]os.Signal, 0, 64)
-	for sig := syscall.Signal(1); sig <= 64; sig++ {
-		switch sig {
-		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGURG, syscall.SIGCHLD:
-		default:
-			all = append(all, sig)
-		}
-	}
-	signal.Notify(make(chan os.Signal, 1), all...)
 }
 
 // confineInner is the end of confine where the host's kernel sees no call of the sandbox.

@@ -94,7 +94,6 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 				return nil, err
 			}
 		}
-		ignoreSignals()
 	case plan.TierWorkspace:
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 			return nil, fault.Wrap(err, "become the parent of orphans")

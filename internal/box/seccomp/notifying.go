@@ -123,16 +123,40 @@ func mknodRule(call uint32, arg int) Rule {
 // emulate, what Notifying would hand over in Emulate succeeds, and nothing remembers it;
 // extended attributes are left to the kernel, since a filter cannot tell their names.
 func Inner(init []uint32, emulate bool, o Options) []unix.SockFilter {
-	return assemble(slices.Concat(innerRules(init, emulate), hardeningRules(o)), Kill, Errno(unix.ENOSYS))
+	rules := innerRules(init, emulate)
+	for _, r := range hardeningRules(o) {
+		if slices.Contains(r.Calls, unix.SYS_IOCTL) {
+			r.Cases = append([]Case{{When: []Test{{Arg: 1, Is: In, Of: []uint32{fiosetown, siocspgrp}}}, Do: Errno(unix.EINVAL)}}, r.Cases...)
+		}
+		rules = append(rules, r)
+	}
+	return assemble(rules, Kill, Errno(unix.ENOSYS))
 }
+
+// Of sockets (asm-generic/sockios.h).
+const (
+	fiosetown = 0x8901
+	siocspgrp = 0x8902
+)
 
 // innerRules name no call that Hardening names: the first rule of a call decides.
 func innerRules(init []uint32, emulate bool) []Rule {
-	rules := []Rule{{
-		Calls: []uint32{unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PIDFD_OPEN},
-		Cases: []Case{{When: []Test{{Arg: 0, Is: In, Of: init}}, Do: Errno(unix.EPERM)}},
-		Why:   "PID 1 holds the sandbox together",
-	}}
+	group := ^uint32(0) // that of process 1
+	rules := []Rule{
+		{
+			Calls: []uint32{unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PIDFD_OPEN},
+			Cases: []Case{{When: []Test{{Arg: 0, Is: In, Of: init}}, Do: Errno(unix.EPERM)}},
+			Why:   "PID 1 holds the sandbox together",
+		},
+		{
+			Calls: []uint32{unix.SYS_FCNTL},
+			Cases: []Case{
+				{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.F_SETOWN}}, {Arg: 2, Is: In, Of: append(slices.Clip(init), group)}}, Do: Errno(unix.EPERM)},
+				{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.F_SETOWN_EX}}}, Do: Errno(unix.EINVAL)},
+			},
+			Why: "whoever owns a descriptor is sent signals (F_SETSIG) with O_ASYNC; the owner of F_SETOWN_EX, and of ioctl, is in memory, where a filter cannot look",
+		},
+	}
 	if !emulate {
 		return rules
 	}

@@ -157,6 +157,23 @@ func TestInnerGuardsInit(t *testing.T) {
 			}
 		}
 	}
+	for _, tt := range []struct {
+		nr   uint32
+		args [6]uint64
+		want Action
+	}{
+		{unix.SYS_FCNTL, [6]uint64{3, unix.F_GETFL}, Allow},
+		{unix.SYS_FCNTL, [6]uint64{3, unix.F_SETOWN, 20}, Allow},
+		{unix.SYS_FCNTL, [6]uint64{3, unix.F_SETOWN, 7}, Errno(unix.EPERM)},
+		{unix.SYS_FCNTL, [6]uint64{3, unix.F_SETOWN, 0xffffffffffffffff}, Errno(unix.EPERM)},
+		{unix.SYS_FCNTL, [6]uint64{3, unix.F_SETOWN_EX, 0x1000}, Errno(unix.EINVAL)},
+		{unix.SYS_IOCTL, [6]uint64{3, fiosetown, 0x1000}, Errno(unix.EINVAL)},
+		{unix.SYS_IOCTL, [6]uint64{3, siocspgrp, 0x1000}, Errno(unix.EINVAL)},
+	} {
+		if got, _ := run(t, prog, call{nr: tt.nr, arch: nativeArch, args: tt.args}); got != tt.want {
+			t.Errorf("call %d %#x: %#x, want %#x", tt.nr, tt.args, got, tt.want)
+		}
+	}
 	for emulate, want := range map[bool]Action{false: Allow, true: Pretend} {
 		if got, _ := run(t, Inner([]uint32{1}, emulate, Options{}), call{nr: unix.SYS_SETRESUID, arch: nativeArch}); got != want {
 			t.Errorf("setresuid with emulation %t: %#x, want %#x", emulate, got, want)
