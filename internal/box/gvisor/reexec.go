@@ -3,10 +3,14 @@
 package gvisor
 
 import (
+	"fmt"
 	"os"
 	"runtime/debug"
+	"syscall"
+	"unsafe"
 
 	"github.com/google/subcommands"
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/cli"
 	"gvisor.dev/gvisor/runsc/cmd"
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
@@ -34,6 +38,10 @@ func runsc() {
 	// At each clone gVisor allocates 128 KiB for the filter of commands (populateCache of its
 	// pkg/sentry/kernel), none of which lives: with Go's 100 it would collect after thirty.
 	debug.SetGCPercent(gcPercent)
+	if err := keepBounds(); err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-gvisor: keep the bounding set:", err)
+		os.Exit(1) //nolint:forbidigo // the process is gVisor's and nothing more
+	}
 	// gVisor is imported by others as a command, so that its commands are all that there is
 	// to call.
 	commands := map[util.SubCommand]string{}
@@ -42,4 +50,22 @@ func runsc() {
 	}
 	cli.Run(nil, commands, []subcommands.Command{})
 	os.Exit(0) //nolint:forbidigo // the process is gVisor's and nothing more
+}
+
+// keepBounds gives up the capability to lower the bounding set, of every thread. gVisor
+// would do that for each capability, and each time stops all threads, for 20 ms in all. The
+// set counts at an execve(2) alone, which both filters of its processes refuse, and where
+// no_new_privs, which these filters come with, gives nothing back.
+func keepBounds() error {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&head, &data[0]); err != nil {
+		return err
+	}
+	data[0].Effective &^= 1 << unix.CAP_SETPCAP
+	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&data[0])), 0)
+	if errno != 0 && errno != unix.ENOTSUP { // with cgo, of which gVisor starts itself again
+		return errno
+	}
+	return nil
 }
