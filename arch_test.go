@@ -60,7 +60,7 @@ var rooms = map[string][]string{
 	// What it imports would be initialised first, and much of gVisor's with it.
 	"internal/box/gvisor/spare": {},
 
-	"internal/box/gvisor":  {"internal/box/gvisor/spare", "internal/box/guest", "internal/box/plan", "internal/box/relay", "internal/gate/link", "internal/rootspec", "internal/fault", "client/wire"},
+	"internal/box/gvisor":  {"internal/box/gvisor/spare", "internal/box/guest", "internal/box/plan", "internal/box/relay", "internal/box/seccomp", "internal/gate/link", "internal/rootspec", "internal/fault", "client/wire"},
 	"internal/box/probe":   {"client/wire", "internal/gate/link", "internal/fault", "internal/quota", "internal/rootspec", "internal/box/seccomp"},
 	"internal/box/seccomp": {},
 	"internal/box/notify":  {"internal/box/seccomp", "internal/fault", "internal/rootspec"},

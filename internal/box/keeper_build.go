@@ -68,7 +68,7 @@ func (k *keeper) build() (err error) {
 		switch {
 		case err == nil:
 			return nil
-		case facts.Shift != 0:
+		case facts.Shift != 0 && c.Image == "": // an image has its map of ids
 			// A file system that cannot be shifted, or an older kernel.
 			fmt.Fprintln(os.Stderr, "coppice-keeper: without shifted ids:", err)
 			facts.Shift = 0

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"debug/elf"
 	"encoding/hex"
 	"encoding/json"
 	"os"
@@ -36,10 +37,21 @@ type ResealStep = guest.ResealStep
 // Save writes a memory image of a frozen box into dir, which exists and has none. The
 // processes stand still as before. Only boxes of tier gvisor can be saved.
 func (f *Frozen) Save(ctx context.Context, dir string) error {
-	if err := wire.WriteJSON(f.conn, frameSave, dir); err != nil {
+	build, err := buildID("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	if err := wire.WriteJSON(f.conn, frameSave, saveRequest{Dir: dir, Build: build}); err != nil {
 		return unavailable(err)
 	}
 	return reply(ctx, f.conn, nil)
+}
+
+// saveRequest is what Save asks for. A box that another build of Coppice has started has
+// that one's init in its memory, so it is not saved as one of this.
+type saveRequest struct {
+	Dir   string `json:"dir"`
+	Build string `json:"build"`
 }
 
 // Reseal gives a box that was started with an image an identity of its own: host name,
@@ -80,8 +92,12 @@ func MemoryFacts() (map[string]string, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "read what the processor can do")
 	}
+	build, err := buildID("/proc/self/exe")
+	if err != nil {
+		return nil, err
+	}
 	facts := map[string]string{
-		"arch": runtime.GOARCH, "page": strconv.Itoa(os.Getpagesize()), "plan": strconv.Itoa(plan.Version), "cpu": cpuFeatures(cpu), "gvisor": "unknown",
+		"arch": runtime.GOARCH, "build": build, "page": strconv.Itoa(os.Getpagesize()), "plan": strconv.Itoa(plan.Version), "cpu": cpuFeatures(cpu), "gvisor": "unknown",
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		if i := slices.IndexFunc(info.Deps, func(m *debug.Module) bool { return m.Path == "gvisor.dev/gvisor" }); i >= 0 {
@@ -89,6 +105,27 @@ func MemoryFacts() (map[string]string, error) {
 		}
 	}
 	return facts, nil
+}
+
+// buildID identifies a program that Go built, by what is in it (cmd/go/internal/work,
+// buildid.go). Init is that program, and an image has its memory, but not its code.
+func buildID(path string) (string, error) {
+	f, err := elf.Open(path)
+	if err != nil {
+		return "", fault.Wrap(err, "read what this program was built from")
+	}
+	defer f.Close()
+	note := f.Section(".note.go.buildid")
+	if note == nil {
+		return "", fault.New(fault.Unsupported, "this program does not say what it was built from, which an image of memory has to match").
+			WithHint("build it as the Makefile does: make build")
+	}
+	b, err := note.Data()
+	if err != nil {
+		return "", fault.Wrap(err, "read what this program was built from")
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:8]), nil
 }
 
 // cpuFeatures is a digest of what /proc/cpuinfo says that the first processor can do.
@@ -111,13 +148,20 @@ func (k *keeper) save(payload []byte) error {
 		return fault.New(fault.Unsupported, "the memory of a sandbox of tier %s cannot be saved", k.config.Tier).
 			WithHint("make a sandbox that can: coppice create --tier gvisor; or fork this one into it: coppice fork NAME --tier gvisor")
 	}
-	var dir string
-	if err := json.Unmarshal(payload, &dir); err != nil || !filepath.IsAbs(dir) {
+	var q saveRequest
+	if err := json.Unmarshal(payload, &q); err != nil || !filepath.IsAbs(q.Dir) {
 		return fault.New(fault.Internal, "a memory image at %q", payload)
+	}
+	switch build, err := buildID("/proc/self/exe"); {
+	case err != nil:
+		return err
+	case build != q.Build:
+		return fault.New(fault.Version, "the sandbox was started by another build of coppice, whose memory this one could not resume").
+			WithHint("start it anew: coppice stop %s", k.config.Name)
 	}
 	var fds []int
 	for _, name := range ImageFiles {
-		f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+		f, err := os.OpenFile(filepath.Join(q.Dir, name), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 		if err != nil {
 			return fault.Wrap(err, "make the memory image")
 		}

@@ -118,7 +118,7 @@ func (e *Engine) facts(rec *meta.Sandbox) (map[string]string, error) {
 // factNames are what facts are called for people.
 var factNames = map[string]string{
 	"gvisor": "the version of gVisor", "cpu": "what the processor can do", "arch": "the kind of processor", "page": "the size of a page",
-	"plan": "the version of Coppice's plan of a sandbox", factHost: "the host's own files, which the sandbox shows",
+	"build": "the build of Coppice, whose init is in the image", "plan": "the version of Coppice's plan of a sandbox", factHost: "the host's own files, which the sandbox shows",
 }
 
 // differs tells the first fact that is another one now; "" when none is.

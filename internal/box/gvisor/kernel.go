@@ -109,8 +109,17 @@ func (k *kernel) resume(s setup) error {
 	if err := k.call(boot.ContMgrSetNetworkArgs, links(s.nic, true)); err != nil {
 		return fault.Wrap(err, "give the sandbox its network")
 	}
-	err := k.call(boot.ContMgrRestore, &boot.RestoreOpts{
-		FilePayload: urpc.FilePayload{Files: s.image}, HavePagesFile: true, Background: true,
+	files := image{}
+	for i, f := range s.image {
+		files[guest.ImageFiles[i]] = f
+	}
+	at, err := files.serve()
+	if err != nil {
+		return err
+	}
+	defer at.Close()
+	err = k.call(boot.ContMgrRestore, &boot.RestoreOpts{
+		FilePayload: urpc.FilePayload{Files: []*os.File{at}}, UseCheckpointGofer: true, Background: true,
 	})
 	if err != nil {
 		return fault.New(fault.Unsupported, "gVisor does not resume the memory image").Because(err).
