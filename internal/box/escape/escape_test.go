@@ -34,6 +34,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/boxtest"
 	"github.com/coppice-dev/coppice/internal/box/escape"
 	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/link"
 	_ "github.com/coppice-dev/coppice/internal/gate/process" // the test's binary is that of gates, too
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -42,9 +43,6 @@ import (
 // realID is set in the copy of the suite that runs as uid 0 of a user namespace,
 // as an ordinary user's daemon does: "uid:gid" outside.
 const realID = "COPPICE_ESCAPE_REAL_ID"
-
-// asUser are the tests that an ordinary user runs, too.
-const asUser = "^TestEscape(Gvisor)?$"
 
 const victimArgv0 = "escape-victim"
 
@@ -86,16 +84,20 @@ func again(attr *syscall.SysProcAttr, args []string, env ...string) (int, error)
 }
 
 // Real root runs the corpus a second time as an ordinary user.
-func TestAsUser(t *testing.T) {
+func TestAsUser(t *testing.T) { asUser(t, "^TestEscape$") }
+
+// asUser runs tests once more as an ordinary user.
+func asUser(t *testing.T, tests string) {
+	t.Helper()
 	if os.Getuid() != 0 || os.Getenv(realID) != "" {
-		t.Skip("needs real-root: TestEscape is the run as a user")
+		t.Skip("needs real-root: what this would run is the run as a user")
 	}
 	u, err := user.Lookup("coppiceuser")
 	if err != nil {
 		t.Skip("needs ordinary-user: to be one (make it: useradd coppiceuser)")
 	}
 	uid, _ := strconv.Atoi(u.Uid)
-	cmd := exec.Command("/proc/self/exe", "-test.run="+asUser, "-test.v="+strconv.FormatBool(testing.Verbose()))
+	cmd := exec.Command("/proc/self/exe", "-test.run="+tests, "-test.v="+strconv.FormatBool(testing.Verbose()))
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), "TMPDIR=/tmp", "HOME="+u.HomeDir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
@@ -572,6 +574,9 @@ func start(t *testing.T, o *outside, s sandbox) *box.Box {
 		}
 	}
 	b, e, err := box.Start(t.Context(), c)
+	if s.tier == plan.TierGvisor && fault.Is(err, fault.Unsupported) {
+		t.Skipf("needs gvisor: %v", err)
+	}
 	if err != nil {
 		log, _ := os.ReadFile(c.RunDir + "/keeper.log")
 		t.Fatalf("start: %v\n%s", err, log)
