@@ -662,6 +662,9 @@ func tryAll(t *testing.T, all []sandbox) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if o.facts.Own && (s.user == plan.UserRoot || os.Getenv(realID) == "") { // else it is nobody that we may look at
+				t.Run("what-is-outside", func(t *testing.T) { confinedOutside(t, filepath.Dir(keeper)) })
+			}
 			told := newEvidence(t, filepath.Dir(keeper))
 			// The secret travels in argv, which /proc shows to all: those that look
 			// for it must not find it there, and do not read cmdline.
@@ -705,9 +708,6 @@ func tryAll(t *testing.T, all []sandbox) {
 					t.Errorf("exit %d %s\n%s", exit.Code, exit.Signal, out)
 				}
 			})
-			if o.facts.Own && (s.user == plan.UserRoot || os.Getenv(realID) == "") { // else it is nobody that we may look at
-				t.Run("what-is-outside", func(t *testing.T) { confinedOutside(t, filepath.Dir(keeper)) })
-			}
 			// The box must still work: an attacker that broke it would be refused everything.
 			if out, exit := run(t, b, wire.ExecRequest{Cmd: []string{"/bin/echo", "alive"}, Dir: "/"}); exit.Code != 0 || out != "alive\n" {
 				t.Errorf("the sandbox does not work any more: %d %q", exit.Code, out)

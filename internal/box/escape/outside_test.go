@@ -16,7 +16,8 @@ import (
 
 // ofGvisor are the capabilities that gVisor's processes may have, in a user namespace of
 // their own: those over files, chroot(2) for the one that opens them, and ptrace(2) for the
-// kernel, which has processes of the sandbox.
+// kernel, which has processes of the sandbox. The bounding set gives nobody anything who
+// has no_new_privs.
 const ofGvisor = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
 	1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_SYS_PTRACE
 
@@ -42,7 +43,7 @@ func confinedOutside(t *testing.T, runDir string) {
 		if says["Seccomp"] != "2" || says["NoNewPrivs"] != "1" {
 			t.Errorf("%d, %q: Seccomp %s, NoNewPrivs %s", pid, kind, says["Seccomp"], says["NoNewPrivs"])
 		}
-		for _, set := range []string{"CapPrm", "CapEff", "CapBnd", "CapAmb"} {
+		for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapAmb"} {
 			if caps, err := strconv.ParseUint(says[set], 16, 64); err != nil || caps&^ofGvisor != 0 {
 				t.Errorf("%d, %q: %s is %s", pid, kind, set, says[set])
 			}
