@@ -130,12 +130,9 @@ func beginning(p string) ([]byte, error) {
 	return b, err
 }
 
-// initLives is an error when init does what it did.
+// initLives is an error when init does what it did, and nil when it has ended or stands.
 func initLives() error {
-	b, err := os.ReadFile("/proc/1/stat")
-	if err != nil {
-		return nil
-	}
+	b, _ := os.ReadFile("/proc/1/stat")
 	if i := bytes.LastIndexByte(b, ')'); i < 0 || bytes.ContainsAny(b[i:i+4], "ZXT") {
 		return nil
 	}
@@ -272,7 +269,7 @@ func findWords(f Facts) error {
 	for _, root := range []string{"/proc", "/proc/self/", "/proc/1/", "/sys"} {
 		err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
 			if err != nil {
-				return nil
+				return fs.SkipDir // of what cannot be looked into
 			}
 			name := d.Name()
 			_, other := strconv.Atoi(name)
