@@ -292,6 +292,9 @@ func (k *keeper) receive() {
 			}
 			return
 		}
+		if k.config.Tier == plan.TierGvisor && !believed(&m) {
+			continue
+		}
 		switch m.Kind {
 		case guest.MsgSpawned:
 			var s guest.Spawned

@@ -50,6 +50,19 @@ func (k *keeper) forConductor(g *plan.Guest) (fds rootspec.Descriptors, err erro
 	return fds, nil
 }
 
+// believed reports whether a message is one that an init inside its sandbox may send. There
+// is no record of programs in that tier; and descriptors that come where none belong are
+// closed.
+func believed(m *guest.Message) bool {
+	switch m.Kind {
+	case guest.MsgSpawned, guest.MsgSelf, guest.MsgSeen:
+		return true
+	}
+	m.Close()
+	m.FDs = nil
+	return m.Kind != guest.MsgPrograms
+}
+
 // adopt takes over a command that goes on in a box that was resumed. Nobody is attached
 // to it yet; whoever wants to be says so.
 func (k *keeper) adopt(m guest.Message) error {

@@ -26,6 +26,10 @@ type Facts struct {
 	Own      bool     `json:"own,omitempty"` // it has a kernel of its own
 	User     string   `json:"user"`          // who the sandbox runs as
 
+	Words []string `json:"words,omitempty"` // what tells of the host alone: its boot, its kernel, its namespaces
+	Shown []string `json:"shown,omitempty"` // a socket and a pipe inside, at whose other ends somebody outside is
+	Tasks int      `json:"tasks,omitempty"` // how many processes and threads there may be; 0 is no limit
+
 	Kept   []string `json:"kept,omitempty"`    // files inside that hold it, and are read-only
 	KeptIn string   `json:"kept_in,omitempty"` // a directory around them all, which is not
 
@@ -61,8 +65,8 @@ type Attack struct {
 	// Killed says that the filter kills the attacker, where this architecture has what it
 	// tries; that is recorded.
 	Killed bool
-	// Emulated says what it finds in tier gvisor, whose kernel is the sandbox's own, when it
-	// succeeds there: nothing of the host's.
+	// Emulated says what it is given in tier gvisor, whose kernel is the sandbox's own, in
+	// ways that the attack knows (errOwn); it goes on to the others all the same.
 	Emulated string
 	Run      func(Facts) error
 }
@@ -72,6 +76,7 @@ const (
 	Succeeded = 0
 	Misused   = 2
 	Refused   = 10
+	Emulated  = 11 // refused but for what Attack.Emulated says
 )
 
 // Argv0 is the name that the attacker's binary must be started by.
@@ -93,7 +98,10 @@ func Main(args []string, out io.Writer) int {
 		tell(out, "no such attack")
 		return Misused
 	}
-	if err := Attacks[i].Run(f); err != nil {
+	if err := Attacks[i].Run(f); errors.Is(err, errOwn) {
+		tell(out, "emulated:", err)
+		return Emulated
+	} else if err != nil {
 		tell(out, "refused:", err)
 		return Refused
 	}
@@ -117,7 +125,11 @@ func each[T any](things []T, try func(T) error) error {
 		errs = append(errs, fmt.Errorf("%v: %w", t, err))
 	}
 	if len(errs) > 4 {
+		emulated := errors.Is(errors.Join(errs[4:]...), errOwn)
 		errs = append(errs[:4], fmt.Errorf("and %d more", len(errs)-4))
+		if emulated {
+			errs = append(errs, errOwn)
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -134,6 +146,18 @@ func any1(ways map[string]func() error) error {
 
 var errNothing = errors.New("found nothing")
 
+// errOwn is of a way that succeeds against nothing but a kernel of the sandbox's own.
+var errOwn = errors.New("something of the sandbox's own kernel")
+
+// own says that a way which succeeded has reached nothing but the sandbox's own kernel,
+// where it has one.
+func (f Facts) own(err error) error {
+	if err == nil && f.Own {
+		return errOwn
+	}
+	return err
+}
+
 // holds gives nil when b holds the secret.
 func (f Facts) holds(b []byte) error {
 	if strings.Contains(string(b), f.Secret) {
@@ -143,7 +167,7 @@ func (f Facts) holds(b []byte) error {
 }
 
 // Attacks is the corpus.
-var Attacks = slices.Concat(fileAttacks, decoyAttacks, keptAttacks, procAttacks, mountAttacks, kernelAttacks, deviceAttacks, networkAttacks, gateAttacks)
+var Attacks = slices.Concat(fileAttacks, decoyAttacks, keptAttacks, procAttacks, mountAttacks, kernelAttacks, deviceAttacks, networkAttacks, gateAttacks, rootAttacks, ownAttacks)
 
 // netOff: a sandbox that was given the host's network may use it, and one with a gate
 // may send what the gate drops.

@@ -17,6 +17,17 @@ var harmless = map[[2]uint32]string{
 	{1, 3}: "null", {1, 5}: "zero", {1, 7}: "full", {1, 8}: "random", {1, 9}: "urandom", {5, 0}: "tty", {5, 2}: "ptmx", {5, 1}: "console",
 }
 
+// ownDevices are those that gVisor's kernel has besides, by number. It serves them itself,
+// and opens none of the host's for them (runsc/boot, registerFilesystems).
+var ownDevices = map[[2]uint32]string{{10, 229}: "fuse", {10, 200}: "net/tun"}
+
+// inMemory reports whether a directory is in memory: in tier gvisor in that of the
+// sandbox's own kernel, and no directory of the host's.
+func inMemory(dir string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && st.Type == unix.TMPFS_MAGIC
+}
+
 var deviceAttacks = []Attack{
 	{Name: "make-device", Emulated: "a device of the sandbox's own kernel", None: Kernel, What: "make nodes of disk, memory and kernel log, and open them", Run: func(f Facts) error {
 		dir, err := os.MkdirTemp("", "dev")
@@ -44,13 +55,21 @@ var deviceAttacks = []Attack{
 				if st.Mode&unix.S_IFMT == unix.S_IFREG {
 					return errors.New("a placeholder")
 				}
+				if ownDevices[[2]uint32{d[1], d[2]}] != "" && inMemory(place) {
+					return f.own(nil)
+				}
 				return nil
 			})
 		})
 	}},
 	{Name: "find-device", Emulated: "devices of the sandbox's own kernel", None: Nothing, What: "open any device that is more than /dev/null and its kin", Run: func(f Facts) error {
 		var found []string
-		for _, root := range []string{"/dev", "/run", "/sys", "/proc/1/root/dev", "/etc", "/usr"} {
+		emulated := errNothing
+		roots := []string{"/dev", "/run", "/sys", "/proc/1/root/dev", "/etc", "/usr"}
+		if f.Own && f.User != "root" {
+			roots = roots[:len(roots)-1] // it takes ten seconds, and root sees all of it
+		}
+		for _, root := range roots {
 			_ = filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
 				if err != nil || d.Type()&fs.ModeDevice == 0 {
 					return nil
@@ -68,12 +87,16 @@ var deviceAttacks = []Attack{
 					return nil
 				}
 				unix.Close(fd)
+				if f.Own && ownDevices[number] != "" && inMemory(filepath.Dir(p)) {
+					emulated = errOwn
+					return nil
+				}
 				found = append(found, p)
 				return nil
 			})
 		}
 		if len(found) == 0 {
-			return errNothing
+			return emulated
 		}
 		tell(os.Stdout, found)
 		return nil

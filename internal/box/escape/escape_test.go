@@ -34,6 +34,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/boxtest"
 	"github.com/coppice-dev/coppice/internal/box/escape"
 	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/link"
 	_ "github.com/coppice-dev/coppice/internal/gate/process" // the test's binary is that of gates, too
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -42,9 +43,6 @@ import (
 // realID is set in the copy of the suite that runs as uid 0 of a user namespace,
 // as an ordinary user's daemon does: "uid:gid" outside.
 const realID = "COPPICE_ESCAPE_REAL_ID"
-
-// asUser are the tests that an ordinary user runs, too.
-const asUser = "^TestEscape(Gvisor)?$"
 
 const victimArgv0 = "escape-victim"
 
@@ -86,16 +84,20 @@ func again(attr *syscall.SysProcAttr, args []string, env ...string) (int, error)
 }
 
 // Real root runs the corpus a second time as an ordinary user.
-func TestAsUser(t *testing.T) {
+func TestAsUser(t *testing.T) { asUser(t, "^TestEscape$") }
+
+// asUser runs tests once more as an ordinary user.
+func asUser(t *testing.T, tests string) {
+	t.Helper()
 	if os.Getuid() != 0 || os.Getenv(realID) != "" {
-		t.Skip("needs real-root: TestEscape is the run as a user")
+		t.Skip("needs real-root: what this would run is the run as a user")
 	}
 	u, err := user.Lookup("coppiceuser")
 	if err != nil {
 		t.Skip("needs ordinary-user: to be one (make it: useradd coppiceuser)")
 	}
 	uid, _ := strconv.Atoi(u.Uid)
-	cmd := exec.Command("/proc/self/exe", "-test.run="+asUser, "-test.v="+strconv.FormatBool(testing.Verbose()))
+	cmd := exec.Command("/proc/self/exe", "-test.run="+tests, "-test.v="+strconv.FormatBool(testing.Verbose()))
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), "TMPDIR=/tmp", "HOME="+u.HomeDir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
@@ -156,6 +158,7 @@ type outside struct {
 	victimIn    io.Closer
 	victimOut   *bufio.Reader
 	connections atomic.Int64
+	pipe        int // the other end of the pipe that is shown; reading does not wait
 	before      map[string]string
 }
 
@@ -168,7 +171,7 @@ func random(t *testing.T) string {
 	return hex.EncodeToString(b[:])
 }
 
-func plant(t *testing.T) *outside {
+func plant(t *testing.T, secret string) *outside {
 	t.Helper()
 	must := func(err error) {
 		if err != nil {
@@ -186,7 +189,8 @@ func plant(t *testing.T) *outside {
 	o.inTmp, err = os.MkdirTemp("/tmp", "escape")
 	must(err)
 	must(os.Chmod(o.inTmp, 0o755))
-	o.facts.Secret = "secret-" + random(t)
+	o.facts.Secret = secret
+	o.facts.Words = append(words(t), o.base)
 	file := func(p string) {
 		must(os.MkdirAll(filepath.Dir(p), 0o755))
 		must(os.WriteFile(p, []byte(o.facts.Secret), 0o644))
@@ -255,6 +259,7 @@ func plant(t *testing.T) *outside {
 		o.facts.Sockets = append(o.facts.Sockets, p)
 	}
 	o.facts.Sockets = append(o.facts.Sockets, "/srv/store/daemon.sock")
+	o.plantShown(t, listen)
 	o.facts.Abstract = "escape-" + random(t)
 	listen("unix", "@"+o.facts.Abstract)
 	listen("tcp", "127.0.0.1:0")
@@ -278,6 +283,47 @@ func plant(t *testing.T) *outside {
 	t.Cleanup(func() { _ = o.victim.Process.Kill(); _ = o.victim.Wait() })
 	o.before = o.state(t)
 	return o
+}
+
+// plantShown puts a socket and a pipe into the directory that is mounted, with somebody at
+// their other ends, which other tiers show as the host has them.
+func (o *outside) plantShown(t *testing.T, listen func(network, addr string)) {
+	t.Helper()
+	dir := filepath.Join(o.base, "host/dir")
+	listen("unix", filepath.Join(dir, "socket"))
+	pipe := filepath.Join(dir, "pipe")
+	if err := errors.Join(unix.Mkfifo(pipe, 0o600), os.Chmod(pipe, 0o666), os.Chmod(filepath.Join(dir, "socket"), 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Open(pipe, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.pipe = fd
+	t.Cleanup(func() { unix.Close(fd) })
+	o.facts.Shown = []string{"/srv/kept/mounted/dir/socket", "/srv/kept/mounted/dir/pipe"}
+}
+
+// words are what tells of the host alone.
+func words(t *testing.T) []string {
+	t.Helper()
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []string{strings.TrimSpace(string(boot)), strings.TrimSpace(string(release))}
+	for _, ns := range []string{"mnt", "user", "pid", "net", "ipc", "uts"} {
+		to, err := os.Readlink("/proc/self/ns/" + ns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, to)
+	}
+	return all
 }
 
 // plantGate plants what is to be reached by a gate, and what is not.
@@ -409,6 +455,9 @@ func (o *outside) unharmed(t *testing.T) {
 	if n := o.connections.Load(); n != 0 {
 		t.Errorf("%d connections came from inside", n)
 	}
+	if n, err := unix.Read(o.pipe, make([]byte, 1)); n > 0 || !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("%d bytes came through a pipe from inside, %v", n, err)
+	}
 	o.victimIn.Close()
 	line, err := o.victimOut.ReadString('\n')
 	if want := "0 " + o.facts.Secret + "\n"; line != want {
@@ -448,6 +497,10 @@ func sandboxes() []sandbox {
 	}
 }
 
+// escapeTasks is how many tasks a sandbox of tier gvisor may have: its kernel would have as
+// many of the host's as the attacker makes.
+const escapeTasks = 250
+
 // start makes a box on the host's own system directories, with the attacker in
 // /usr/local/bin.
 func start(t *testing.T, o *outside, s sandbox) *box.Box {
@@ -469,6 +522,10 @@ func start(t *testing.T, o *outside, s sandbox) *box.Box {
 	}
 	if s.tier != "" {
 		c.Tier = s.tier
+	}
+	if s.tier == plan.TierGvisor {
+		c.Limits.Pids = escapeTasks
+		o.facts.Tasks = escapeTasks + plan.OwnTasks
 	}
 	live := filepath.Join(o.dir, "live-"+filepath.Base(c.RunDir))
 	for _, top := range []string{"/usr", "/etc", "/srv"} {
@@ -514,6 +571,9 @@ func start(t *testing.T, o *outside, s sandbox) *box.Box {
 		}
 	}
 	b, e, err := box.Start(t.Context(), c)
+	if s.tier == plan.TierGvisor && fault.Is(err, fault.Unsupported) {
+		t.Skipf("needs gvisor: %v", err)
+	}
 	if err != nil {
 		log, _ := os.ReadFile(c.RunDir + "/keeper.log")
 		t.Fatalf("start: %v\n%s", err, log)
@@ -571,14 +631,18 @@ func TestEscape(t *testing.T) { tryAll(t, sandboxes()) }
 
 // tryAll runs the corpus in each of the sandboxes.
 func tryAll(t *testing.T, all []sandbox) {
+	secret := "secret-" + random(t)
+	t.Setenv("ESCAPE_IN_THE_DAEMON", secret) // keepers are started with it
 	for _, s := range all {
 		t.Run(s.name, func(t *testing.T) {
-			o := plant(t)
+			if s.tier == plan.TierGvisor {
+				t.Parallel() // its kernels wait for each other's answers less than they compute
+			}
+			o := plant(t, secret)
 			if s.gate {
 				o.plantGate(t)
 				o.facts.Gate.Asks = s.asks
 			}
-			t.Setenv("ESCAPE_IN_THE_DAEMON", o.facts.Secret) // the keeper is started with it
 			t.Cleanup(func() {
 				for _, d := range []string{o.base, o.inTmp} {
 					if out, err := exec.Command("sh", "-c", `chmod -R u+rwx "$0" 2>/dev/null; rm -rf "$0"`, d).CombinedOutput(); err != nil {
@@ -597,6 +661,9 @@ func tryAll(t *testing.T, all []sandbox) {
 			facts, err := json.Marshal(o.facts)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if o.facts.Own && (s.user == plan.UserRoot || os.Getenv(realID) == "") { // else it is nobody that we may look at
+				t.Run("what-is-outside", func(t *testing.T) { confinedOutside(t, filepath.Dir(keeper)) })
 			}
 			told := newEvidence(t, filepath.Dir(keeper))
 			// The secret travels in argv, which /proc shows to all: those that look
@@ -618,7 +685,7 @@ func tryAll(t *testing.T, all []sandbox) {
 					switch {
 					case exit.Code == escape.Refused:
 					case a.Killed && exit.Signal != "":
-					case s.tier == plan.TierGvisor && a.Emulated != "" && exit.Code == escape.Succeeded: // and see unharmed
+					case o.facts.Own && a.Emulated != "" && exit.Code == escape.Emulated:
 					default:
 						t.Errorf("%s: exit %d %s\n%s", a.What, exit.Code, exit.Signal, out)
 					}
@@ -688,13 +755,14 @@ func recorded(t *testing.T, b *box.Box, after uint64, names []string) {
 
 // The harness notices an attacker that is not confined.
 func TestTheCorpusBites(t *testing.T) {
-	o := plant(t)
+	o := plant(t, "secret-"+random(t))
+	o.facts.Tasks = 20 // which nothing limits
 	t.Cleanup(func() { os.RemoveAll(o.base); os.RemoveAll(o.inTmp) })
 	facts, err := json.Marshal(o.facts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"read-outside", "environments", "unix-sockets", "abstract-socket", "loopback", "shared-memory", "socket-families", "capabilities"} {
+	for _, name := range []string{"read-outside", "environments", "unix-sockets", "abstract-socket", "loopback", "shared-memory", "socket-families", "capabilities", "host-words", "race-the-root", "exhaust-tasks"} {
 		var out bytes.Buffer
 		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{escape.Argv0, name, string(facts)}, Stdout: &out}
 		if err := cmd.Run(); err != nil {
@@ -732,7 +800,13 @@ func TestTheThreatModelNamesEveryAttack(t *testing.T) {
 	for _, a := range escape.Attacks {
 		want += fmt.Sprintf("| `%s` | %s | %s |\n", a.Name, strings.ReplaceAll(a.What, "|", "\\|"), a.Recorded())
 	}
-	want += "| `interpreter-is-the-binary` | a script whose interpreter is `/proc/self/exe`: our own binary, which then writes to itself | none: " + escape.Files + " |\n"
+	given := "\n| in tier `gvisor` | is given, and nothing of the host |\n|---|---|\n"
+	for _, a := range escape.Attacks {
+		if a.Emulated != "" {
+			given += fmt.Sprintf("| `%s` | %s |\n", a.Name, a.Emulated)
+		}
+	}
+	want += "| `interpreter-is-the-binary` | a script whose interpreter is `/proc/self/exe`: our own binary, which then writes to itself | none: " + escape.Files + " |\n" + given
 	if got == want {
 		return
 	}

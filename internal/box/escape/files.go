@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -101,12 +102,13 @@ var fileAttacks = []Attack{
 		}
 		return each(f.Files, f.read)
 	}},
-	{Name: "descriptors", Emulated: "a pipe that gVisor's packages make as the attacker, which is this binary, starts", None: Nothing, What: "find descriptors that were left open", Run: func(f Facts) error {
+	{Name: "descriptors", Emulated: "a pipe of which nobody else has an end: gVisor's packages make one as the attacker, which is this binary, starts", None: Nothing, What: "find descriptors that were left open", Run: func(f Facts) error {
 		entries, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
 			return err
 		}
 		var left []string
+		pipes := map[string][]int{}
 		for _, e := range entries {
 			if e.Name() == "0" || e.Name() == "1" || e.Name() == "2" {
 				continue
@@ -115,10 +117,22 @@ var fileAttacks = []Attack{
 			if err != nil || strings.HasPrefix(to, "anon_inode:[event") || strings.HasSuffix(to, "/fd") || strings.HasPrefix(to, "/sys/fs/cgroup") {
 				continue // closed again, or the Go runtime's own
 			}
+			if n, err := strconv.Atoi(e.Name()); err == nil && f.Own && strings.HasPrefix(to, "pipe:") {
+				pipes[to] = append(pipes[to], n)
+				continue
+			}
 			left = append(left, e.Name()+" "+to)
 		}
+		emulated := errNothing
+		for to, ends := range pipes {
+			if len(ends) == 2 && leadsNowhere(ends[0], ends[1]) {
+				emulated = errOwn
+				continue
+			}
+			left = append(left, to)
+		}
 		if len(left) == 0 {
-			return errNothing
+			return emulated
 		}
 		tell(os.Stdout, left)
 		return nil
@@ -188,6 +202,34 @@ var fileAttacks = []Attack{
 		}
 		return os.Remove(exe)
 	}},
+}
+
+// leadsNowhere reports whether nobody but this process has the pipe whose ends are r and w,
+// and closes both.
+func leadsNowhere(r, w int) bool {
+	defer unix.Close(w)
+	again, err := unix.Open("/proc/self/fd/"+strconv.Itoa(r), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(again)
+	// With our end for reading closed, whoever else has one keeps a write from failing.
+	if err := unix.Close(r); err != nil {
+		return false
+	}
+	if _, err := unix.Write(again, []byte("x")); !errors.Is(err, unix.EPIPE) {
+		return false
+	}
+	// The same the other way round.
+	if r, err = unix.Open("/proc/self/fd/"+strconv.Itoa(again), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err != nil {
+		return false
+	}
+	defer unix.Close(r)
+	if errors.Join(unix.Dup3(r, w, unix.O_CLOEXEC), unix.Dup3(r, again, unix.O_CLOEXEC)) != nil {
+		return false
+	}
+	n, err := unix.Read(r, make([]byte, 1))
+	return n == 0 && err == nil
 }
 
 func (f Facts) read(p string) error {

@@ -196,16 +196,30 @@ var gateAttacks = []Attack{
 	{Name: "gate-netlink", None: Kernel, What: "change routes, addresses and interfaces by netlink", Applies: gated, Run: func(f Facts) error {
 		return each([]uint16{unix.RTM_NEWROUTE, unix.RTM_DELROUTE, unix.RTM_NEWADDR, unix.RTM_DELADDR, unix.RTM_DELLINK, unix.RTM_SETLINK, unix.RTM_NEWNEIGH, unix.RTM_NEWRULE, unix.RTM_NEWQDISC}, changeByNetlink)
 	}},
-	{Name: "gate-tun", Emulated: "an interface of the sandbox's own kernel, whose one way out is the gate", None: Kernel, What: "make an interface of one's own", Applies: gated, Run: func(f Facts) error {
+	{Name: "gate-tun", Emulated: "a device of the sandbox's own kernel, which makes none", None: Kernel, What: "make an interface of one's own", Applies: gated, Run: func(f Facts) error {
 		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR, 0)
 		if err != nil {
 			return err
 		}
-		return unix.Close(fd)
+		defer unix.Close(fd)
+		if !f.Own {
+			return nil
+		}
+		req := [40]byte{}
+		copy(req[:], "escape0")
+		req[16] = unix.IFF_TUN
+		if err := sys(unix.SYS_IOCTL, uintptr(fd), unix.TUNSETIFF, ptr(&req)); err != nil {
+			return fmt.Errorf("%w: %w", errOwn, err)
+		}
+		return nil
 	}},
 	{Name: "gate-forward", Emulated: "settings of the sandbox's own kernel, whose one way out is the gate", None: Kernel, What: "change how the kernel treats packets", Applies: gated, Run: func(f Facts) error {
 		return each([]string{"ipv4/ip_forward", "ipv4/conf/all/route_localnet", "ipv4/conf/eth0/accept_local", "ipv6/conf/all/forwarding", "ipv4/ip_unprivileged_port_start"}, func(p string) error {
-			return os.WriteFile("/proc/sys/net/"+p, []byte("1"), 0)
+			err := os.WriteFile("/proc/sys/net/"+p, []byte("1"), 0)
+			if p == "ipv4/ip_forward" { // the host's is looked at
+				return f.own(err)
+			}
+			return err
 		})
 	}},
 }

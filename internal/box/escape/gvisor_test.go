@@ -19,3 +19,6 @@ func TestEscapeGvisor(t *testing.T) {
 		{other + "/gvisor", other, plan.NetRules, true, false, plan.TierGvisor},
 	})
 }
+
+// TestEscapeGvisorAsUser is the run as a user; see TestAsUser.
+func TestEscapeGvisorAsUser(t *testing.T) { asUser(t, "^TestEscapeGvisor$") }

@@ -219,6 +219,9 @@ func (c *conductor) sent(m guest.Message) (taken bool, err error) {
 // came takes part in what the sandbox tells the keeper: init has ended what it had begun,
 // and now the kernel stops.
 func (c *conductor) came(m *guest.Message) error {
+	if m.Kind == guest.MsgSaved {
+		return fault.New(fault.Denied, "the sandbox says that its memory is saved, which is ours to say")
+	}
 	if m.Kind != guest.MsgFrozen {
 		return nil
 	}

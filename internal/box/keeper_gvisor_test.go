@@ -1,0 +1,58 @@
+//go:build linux && (amd64 || arm64)
+
+package box
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+)
+
+// An init inside its sandbox may have been taken over: it does not make a record of
+// programs, and holds none of the keeper's descriptors open.
+func TestAnInitInsideIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	init, conductor := guest.NewLink(pair[0]), guest.NewLink(pair[1])
+	defer init.Close()
+	defer conductor.Close()
+	k := &keeper{config: plan.Config{Tier: plan.TierGvisor, RunDir: t.TempDir()}, link: conductor,
+		over: make(chan struct{}), stop: make(chan struct{}), answers: make(chan guest.Message, 8), byPID: map[int]*execution{}}
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	r, w := ends[0], ends[1]
+	defer unix.Close(r)
+	forged := guest.Programs{Events: []guest.ProgramEvent{{Began: &guest.Program{ID: 1, Exe: []byte("/bin/true")}}}}
+	send := errors.Join(
+		init.Send(guest.MsgPrograms, forged, w),
+		init.Send(guest.MsgExited, guest.Exited{PID: 7}, w),
+		init.Send(guest.MsgRefused, guest.Refused{}, w),
+		init.Send(guest.MsgCounted, guest.Counted{}, w),
+		unix.Close(w))
+	if send != nil {
+		t.Fatal(send)
+	}
+	init.Shutdown()
+	k.receive()
+	if err := k.leavePrograms(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LeftPrograms(k.config.RunDir, nil); err == nil {
+		t.Error("programs are left that nobody started")
+	}
+	if n, err := unix.Read(r, make([]byte, 1)); n != 0 || err != nil {
+		t.Errorf("a descriptor is open still: %d, %v", n, err)
+	}
+	if m := <-k.answers; m.Kind != guest.MsgCounted {
+		t.Errorf("an answer %q", byte(m.Kind))
+	}
+}
