@@ -166,7 +166,7 @@ def child(f):
 }
 
 var programs = []check{
-	{"programs are records, from their beginning to their end", process, func(t *testing.T, tier Tier) {
+	{"programs are records, from their beginning to their end", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, traced)
 		b.put(t, "/tmp/d/script", []byte("#!/bin/sh -u\ncd /usr; /bin/cat </dev/null; exit 3\n"))
 		_, from, _ := b.recorded(t, 0)
@@ -216,7 +216,7 @@ var programs = []check{
 			}
 		}
 	}},
-	{"a program without a C library is recorded", process, func(t *testing.T, tier Tier) {
+	{"a program without a C library is recorded", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, traced)
 		exit, trap := []byte("\xb8\xe7\x00\x00\x00\xbf\x07\x00\x00\x00\x0f\x05"), []byte("\x0f\x0b") // exit_group(7); ud2
 		if runtime.GOARCH == "arm64" {
@@ -237,7 +237,7 @@ var programs = []check{
 			t.Errorf("as a command: %+v", r)
 		}
 	}},
-	{"no way to start a program goes unrecorded", process, func(t *testing.T, tier Tier) {
+	{"no way to start a program goes unrecorded", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, traced)
 		r := b.python(t, `
 fd = os.open("/bin/true", os.O_RDONLY)
@@ -299,7 +299,7 @@ child(orphan)
 			t.Errorf("arguments that are no text are lost; %s", r.Stderr)
 		}
 	}},
-	{"who is traced inside is recorded", process, func(t *testing.T, tier Tier) {
+	{"who is traced inside is recorded", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, traced)
 		r := b.python(t, `
 def traced():
@@ -315,7 +315,7 @@ os.kill(p, 9)
 			t.Errorf("%+v: %+v", p, r)
 		}
 	}},
-	{"what the kernel executed is recorded, whatever was asked for", process, func(t *testing.T, tier Tier) {
+	{"what the kernel executed is recorded, whatever was asked for", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, traced)
 		loop := []byte("\xb8\x22\x00\x00\x00\x0f\x05\xeb\xf7") // pause(), again and again
 		if runtime.GOARCH == "arm64" {
@@ -366,7 +366,7 @@ for _ in range(20):
 			}
 		}
 	}},
-	{"many at once are recorded once each, or counted", process, func(t *testing.T, tier Tier) {
+	{"many at once are recorded once each, or counted", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, traced)
 		const shells, each = 8, 150
 		_, from, _ := b.recorded(t, 0)
@@ -386,7 +386,7 @@ for _ in range(20):
 			t.Errorf("%d programs of %d, %d different, %d dropped", len(runs), want, len(seen), dropped)
 		}
 	}},
-	{"another reader finds what nobody fetched", process, func(t *testing.T, tier Tier) {
+	{"another reader finds what nobody fetched", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, traced)
 		b.Sh(t, "/bin/true one")
 		mine, next, _ := b.recorded(t, 0)
@@ -413,7 +413,7 @@ for _ in range(20):
 			t.Errorf("%+v", a)
 		}
 	}},
-	{"what a follower has not fetched is left", process, func(t *testing.T, tier Tier) {
+	{"what a follower has not fetched is left", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, traced)
 		b.Sh(t, ":")
 		_, next, _ := b.recorded(t, 0)

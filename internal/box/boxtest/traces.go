@@ -54,7 +54,7 @@ func (b *Box) typist(t *testing.T) func(line string) {
 }
 
 var traces = []check{
-	{"programs are seen from one freeze to the next", process, func(t *testing.T, tier Tier) {
+	{"programs are seen from one freeze to the next", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, traced)
 		do := b.typist(t)
 		if got := lines(b.programs(t), false); !slices.Equal(got, []string{"sh"}) {
@@ -94,11 +94,11 @@ var traces = []check{
 	}},
 	{"a workspace starts where programs are to be seen", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, traced)
-		if state := b.Enforced.State("programs"); (state == plan.On) != slices.Contains(process, tier.Name) {
+		if state := b.Enforced.State("programs"); (state == plan.On) != slices.Contains(walled, tier.Name) {
 			t.Errorf("programs are %q", state)
 		}
 	}},
-	{"every way to start a program is seen", process, func(t *testing.T, tier Tier) {
+	{"every way to start a program is seen", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, traced)
 		do := b.typist(t)
 		if r := b.Sh(t, "command -v /usr/bin/python3"); r.Exit.Code != 0 {
@@ -152,7 +152,7 @@ X`)
 			t.Errorf("roots %q", got)
 		}
 	}},
-	{"a program in Go is seen once", process, func(t *testing.T, tier Tier) {
+	{"a program in Go is seen once", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, traced)
 		if r := b.Sh(t, "command -v /usr/local/go/bin/go"); r.Exit.Code != 0 {
 			t.Skip("needs go: a program without a C library")
@@ -164,7 +164,7 @@ X`)
 			t.Errorf("%q", got)
 		}
 	}},
-	{"a flood of programs is bounded", process, func(t *testing.T, tier Tier) {
+	{"a flood of programs is bounded", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, traced)
 		do := b.typist(t)
 		b.programs(t)
@@ -192,7 +192,7 @@ X`)
 			t.Errorf("%d listed, %d in all", len(list), count(list))
 		}
 	}},
-	{"freezes and starts and promotions do not wait for each other", process, func(t *testing.T, tier Tier) {
+	{"freezes and starts and promotions do not wait for each other", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, traced)
 		// Directories of a lower layer, whose renames freeze everything.
 		b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", `cd /etc; while :; do for d in */; do mv "$d" "x-${d%/}" 2>/dev/null && mv "x-${d%/}" "$d"; done; done`}})
