@@ -4,6 +4,8 @@ package gvisor
 
 import (
 	"io"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -93,9 +95,9 @@ func (s *sink) Clone(_ context.Context, _ seccheck.FieldSet, info *pb.CloneInfo)
 
 // Execve is called when a program is loaded, and nothing can keep the process from becoming
 // it but its end.
-func (s *sink) Execve(_ context.Context, _ seccheck.FieldSet, info *pb.ExecveInfo) error {
+func (s *sink) Execve(ctx context.Context, _ seccheck.FieldSet, info *pb.ExecveInfo) error {
 	d := info.GetContextData()
-	e := event{Kind: eventBegan, PID: int(d.GetThreadGroupId()), Parent: int(d.GetParentThreadGroupId()), At: time.Now().UnixNano(), Exe: path(info.GetBinaryPath()), Dir: path(d.GetCwd())}
+	e := event{Kind: eventBegan, PID: int(d.GetThreadGroupId()), Parent: int(d.GetParentThreadGroupId()), At: time.Now().UnixNano(), Exe: path(file(ctx, info.GetBinaryPath())), Dir: path(d.GetCwd())}
 	e.Args, e.Cut = arguments(info.GetArgv())
 	s.add(e, false)
 	return nil
@@ -119,6 +121,27 @@ func (s *sink) TaskExit(ctx context.Context, _ seccheck.FieldSet, info *pb.TaskE
 		s.add(event{Kind: eventEnded, PID: int(g.ID()), At: time.Now().UnixNano(), Status: uint32(info.GetExitStatus())}, false)
 	}
 	return nil
+}
+
+// file gives the name of the file that is executed. Of one that is executed by a descriptor
+// the kernel knows its number: no other task has the descriptors, or it stays as it is.
+func file(ctx context.Context, name string) string {
+	rest, ok := strings.CutPrefix(name, "/dev/fd/")
+	number, below, _ := strings.Cut(rest, "/")
+	n, err := strconv.ParseInt(number, 10, 32)
+	t := sentry.TaskFromContext(ctx)
+	if !ok || err != nil || t == nil || t.FDTable().ReadRefs() != 1 {
+		return name
+	}
+	f := t.GetFile(int32(n))
+	if f == nil {
+		return name
+	}
+	defer f.DecRef(t)
+	if name = f.MappedName(t); below != "" {
+		name += "/" + below
+	}
+	return name
 }
 
 // path gives as much of one as is kept.
