@@ -268,8 +268,10 @@ func BenchmarkRefusedCall(b *testing.B) {
 }
 
 // BenchmarkExecRecorded is what the record of programs costs a command, in turns.
-func BenchmarkExecRecorded(b *testing.B) {
-	plain, traced := tier.Start(b), tier.Start(b, func(c *plan.Config) { c.Trace = true })
+func BenchmarkExecRecorded(b *testing.B) { execRecorded(b, tier) }
+
+func execRecorded(b *testing.B, tier boxtest.Tier) {
+	plain, traced := inTurns(b, tier)
 	var took [2][]time.Duration
 	for b.Loop() {
 		for i, x := range []*boxtest.Box{plain, traced} {
@@ -288,10 +290,12 @@ func BenchmarkExecRecorded(b *testing.B) {
 
 // BenchmarkPrograms is what the record of a program costs: a shell that starts one
 // after the other, with and without it, in turns.
-func BenchmarkPrograms(b *testing.B) {
-	const n = 500
+func BenchmarkPrograms(b *testing.B) { programsRecorded(b, tier) }
+
+func programsRecorded(b *testing.B, tier boxtest.Tier) {
+	const n = 300
 	loop := fmt.Sprintf("i=0; while [ $i -lt %d ]; do /bin/true; i=$((i+1)); done", n)
-	plain, traced := tier.Start(b), tier.Start(b, func(c *plan.Config) { c.Trace = true })
+	plain, traced := inTurns(b, tier)
 	var took [2]time.Duration
 	for b.Loop() {
 		for i, x := range []*boxtest.Box{plain, traced} {
@@ -304,4 +308,11 @@ func BenchmarkPrograms(b *testing.B) {
 	}
 	b.ReportMetric(float64(took[0].Microseconds())/float64(b.N)/n, "us/plain")
 	b.ReportMetric(float64(took[1].Microseconds())/float64(b.N)/n, "us/recorded")
+}
+
+// inTurns starts two boxes, of which one records programs.
+func inTurns(b *testing.B, tier boxtest.Tier) (plain, traced *boxtest.Box) {
+	b.Helper()
+	waits := func(c *plan.Config) { c.IdleAfter = -1 }
+	return tier.Start(b, waits), tier.Start(b, waits, func(c *plan.Config) { c.Trace = true })
 }

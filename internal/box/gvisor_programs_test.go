@@ -158,3 +158,8 @@ os.waitpid(p, 0)
 		t.Errorf("not recorded: %v", want)
 	}
 }
+
+// What the record of programs costs in tier gvisor.
+func BenchmarkGvisorExecRecorded(b *testing.B) { execRecorded(b, gvisorTier) }
+
+func BenchmarkGvisorPrograms(b *testing.B) { programsRecorded(b, gvisorTier) }

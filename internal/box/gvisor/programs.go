@@ -3,7 +3,9 @@
 package gvisor
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 	"time"
@@ -158,7 +160,7 @@ func (p *programs) resumed() {
 	}()
 }
 
-// follow tells what the kernel tells, until its end.
+// follow tells what the kernel tells, until its end, which is the sandbox's.
 func (p *programs) follow() {
 	defer p.from.Close()
 	for {
@@ -167,13 +169,23 @@ func (p *programs) follow() {
 			err = p.tell(b)
 		}
 		if err != nil {
-			p.mu.Lock()
-			p.over = true
-			p.changed.Broadcast()
-			p.mu.Unlock()
+			p.end(err)
 			return
 		}
 	}
+}
+
+// end ends the sandbox, whose kernel has: or it says what it must not, and nothing that is
+// started would be recorded.
+func (p *programs) end(err error) {
+	if !errors.Is(err, io.EOF) {
+		fmt.Fprintln(os.Stderr, "coppice-gvisor: programs:", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.over = true
+	p.changed.Broadcast()
+	p.link.Shutdown()
 }
 
 // tell tells a batch.
