@@ -56,7 +56,7 @@ const (
 )
 
 // gather is how long events wait for others, unless somebody waits for them.
-const gather = 10 * time.Millisecond
+const gather = 50 * time.Millisecond
 
 // sink puts what the kernel's tasks do in line, and writes it. A task, which may hold locks
 // of the kernel's, never waits for it.
