@@ -20,7 +20,7 @@ type Program struct {
 
 // StartedProgram is a program that a process of a sandbox became. Without Asked it is
 // what the kernel had put into the process before its first instruction, told by init,
-// which held it. Paths are as init sees them; what of them and of Args is not UTF-8 is
+// which held it, or in tier gvisor by the sandbox's own kernel. Paths are as init sees them; what of them and of Args is not UTF-8 is
 // replaced, and whole in the Raw fields.
 type StartedProgram struct {
 	ID   uint64 `json:"id"` // counts from 1 in the life of a box
@@ -34,13 +34,14 @@ type StartedProgram struct {
 	// Exec is the exec that it descends from, where a way up to that is known; else
 	// "".
 	Exec string `json:"exec,omitempty"`
-	// Exe is the file that was executed, of a script that of its interpreter. The
+	// Exe is the file that was executed, of a script that of its interpreter, and in tier
+	// gvisor its own; there /dev/fd/N is a descriptor, of which it is not certain. The
 	// kernel adds " (deleted)" to one that has no name any more. "": it may not be
 	// told, as that of a file which its user may execute and not read.
 	Exe    string `json:"exe,omitempty"`
 	ExeRaw []byte `json:"exe_raw,omitempty"`
 	// Args are its first 4096 bytes of arguments, of which a script's begin with those
-	// of its interpreter; Cut is how many bytes more there were, -1 for some.
+	// of its interpreter, but in tier gvisor; Cut is how many bytes more there were, -1 for some.
 	Args    []string  `json:"args"`
 	ArgsRaw [][]byte  `json:"args_raw,omitempty"`
 	Cut     int64     `json:"cut,omitempty"`

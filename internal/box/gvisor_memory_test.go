@@ -43,16 +43,16 @@ func save(t *testing.T, b *boxtest.Box) string {
 }
 
 // copyOf starts a box that goes on where an image was taken, over the same files.
-func copyOf(t *testing.T, b *boxtest.Box, image, name string) *boxtest.Box {
+func copyOf(t *testing.T, b *boxtest.Box, image, name string, change ...func(*plan.Config)) *boxtest.Box {
 	t.Helper()
-	return gvisorTier.Start(t, func(c *plan.Config) {
+	return gvisorTier.Start(t, append(change, func(c *plan.Config) {
 		c.Image, c.Name, c.ID = image, name, name
 		c.Spec.Skeleton = b.Config.Spec.Skeleton
 		for i := range c.Spec.Overlays { // what was written is a layer of both
 			o := &c.Spec.Overlays[i]
 			o.Lowers = append([]string{b.Config.Spec.Overlays[i].Upper}, o.Lowers...)
 		}
-	})
+	})...)
 }
 
 // TestGvisorResumes takes an image of a box with a command that waits for its input, and

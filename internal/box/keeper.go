@@ -292,8 +292,8 @@ func (k *keeper) receive() {
 			}
 			return
 		}
-		if k.config.Tier == plan.TierGvisor && !believed(&m) {
-			continue
+		if k.config.Tier == plan.TierGvisor {
+			closeStray(&m)
 		}
 		switch m.Kind {
 		case guest.MsgSpawned:

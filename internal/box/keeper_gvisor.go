@@ -50,17 +50,16 @@ func (k *keeper) forConductor(g *plan.Guest) (fds rootspec.Descriptors, err erro
 	return fds, nil
 }
 
-// believed reports whether a message is one that an init inside its sandbox may send. There
-// is no record of programs in that tier; and descriptors that come where none belong are
-// closed.
-func believed(m *guest.Message) bool {
+// closeStray closes descriptors that come with messages to which none belong: an init inside
+// its sandbox may have been taken over. What such an init may not say at all the conductor
+// refuses.
+func closeStray(m *guest.Message) {
 	switch m.Kind {
 	case guest.MsgSpawned, guest.MsgSelf, guest.MsgSeen:
-		return true
+		return
 	}
 	m.Close()
 	m.FDs = nil
-	return m.Kind != guest.MsgPrograms
 }
 
 // adopt takes over a command that goes on in a box that was resumed. Nobody is attached

@@ -234,7 +234,7 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, im
 	b, enforced, err = e.Boxes.Start(ctx, BoxConfig{
 		ID: s.id, Name: rec.Name, RunDir: e.runDir(s.id), Spec: spec, Tier: rec.Tier,
 		User: rec.User, Host: rec.Host, Net: rec.Net, Env: rec.Env, Limits: rec.Limits, DiskBy: disk.By, Self: self(rec),
-		Strong: rec.Strong, Trace: seesPrograms(rec), Hidden: mask.Places, Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops, Phases: phases, JournalDir: journal, JournalKey: e.journalAt(s.id).Key, Asks: asks,
+		Strong: rec.Strong, Trace: tracesPrograms(rec, kept), Hidden: mask.Places, Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops, Phases: phases, JournalDir: journal, JournalKey: e.journalAt(s.id).Key, Asks: asks,
 		Image: image,
 	})
 	if err != nil {

@@ -54,7 +54,12 @@ func newBoxPrograms(b Box, known bool) *boxPrograms {
 }
 
 // seesPrograms reports whether a box is to tell which programs are started in it.
-func seesPrograms(rec *meta.Sandbox) bool { return rec.Tier == tierSupervised || supervises(rec) }
+func seesPrograms(rec *meta.Sandbox) bool { return gated(rec.Tier) || supervises(rec) }
+
+// tracesPrograms is seesPrograms for a box that is started. In tier gvisor nothing is seen where nothing is to be recorded.
+func tracesPrograms(rec *meta.Sandbox, kept policy.Evidence) bool {
+	return seesPrograms(rec) && (rec.Tier != tierGVisor || kept.Programs.Value != policy.ProgramsNone)
+}
 
 // watchPrograms records the programs of a box while it lives, unless its policy wants none. started is the record of its start,
 // or nil for one that an earlier daemon started. The caller holds the sandbox's lock.

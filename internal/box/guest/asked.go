@@ -30,8 +30,8 @@ const (
 
 // asked is notify.Options.Asked.
 func (p *programs) asked(x notify.Execution) {
-	if len(x.Args) > maxProgramArgs {
-		x.Args, x.Cut = x.Args[:maxProgramArgs], true
+	if len(x.Args) > MaxProgramArgs {
+		x.Args, x.Cut = x.Args[:MaxProgramArgs], true
 	}
 	now := time.Now()
 	n := ask{Execution: x, dir: readLink("/proc/" + strconv.Itoa(x.TID) + "/cwd"), at: now, check: now.Add(pause), again: pause}
@@ -202,7 +202,7 @@ func (p *programs) tellBegun(a *alive, x ask, file fileID) uint64 {
 	}
 	a.id, a.file = n.ID, file
 	p.add(ProgramEvent{Began: n})
-	p.label1(n)
+	p.labels.Note(n, func() int { return p.pidOf(n) })
 	return n.ID
 }
 

@@ -1,7 +1,10 @@
+//go:build linux && (amd64 || arm64)
+
 package guest
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/coppice-dev/coppice/client/wire"
 )
@@ -15,15 +18,52 @@ const (
 	maxLabelBytes = 128 << 10
 )
 
-// labels are the programs that are started from one freeze to the next. A program that
+// Labels are the programs that are started from one freeze to the next. A program that
 // was started below another one of the same interval is a detail of it: when room is
-// short, details go first.
-type labels struct {
+// short, details go first. The zero value is ready; it is not for several goroutines.
+type Labels struct {
 	list  []wire.Program // oldest first
 	bytes int            // of list
+	last  uint64         // the id of the newest
+	since uint64         // the last id before the interval
 }
 
-func (l *labels) add(n wire.Program) {
+// What a label has of a program's arguments, and the word that stands for the rest.
+const (
+	maxArgs = 64
+	cutMark = "..."
+)
+
+// Note adds a program, whose ids rise. parent gives the process of its parent, which is
+// known.
+func (l *Labels) Note(n *Program, parent func() int) {
+	l.last = n.ID
+	p := wire.Program{PID: n.PID, Dir: string(n.Dir), Started: n.Started}
+	switch {
+	case n.Before > l.since:
+		p.Parent = n.PID
+	case n.Parent > l.since:
+		p.Parent = parent()
+	}
+	text, whole := strings.CutSuffix(string(n.Args), "\x00")
+	p.Args = strings.SplitN(text, "\x00", maxArgs+1)
+	switch {
+	case len(p.Args) > maxArgs:
+		p.Args[maxArgs] = cutMark
+	case !whole || n.Cut != 0:
+		p.Args[len(p.Args)-1] += cutMark
+	}
+	l.add(p)
+}
+
+// Take gives the programs of the interval, and begins another one.
+func (l *Labels) Take() []wire.Program {
+	list := l.list
+	*l = Labels{last: l.last, since: l.last}
+	return list
+}
+
+func (l *Labels) add(n wire.Program) {
 	if n.Parent != 0 && (l.full() || len(l.list) >= maxDetails) {
 		if n.Parent != n.PID {
 			l.list[len(l.list)-1].Unlisted++
@@ -40,11 +80,11 @@ func (l *labels) add(n wire.Program) {
 	l.bytes += size(n)
 }
 
-func (l *labels) full() bool { return len(l.list) >= maxLabels || l.bytes >= maxLabelBytes }
+func (l *Labels) full() bool { return len(l.list) >= maxLabels || l.bytes >= maxLabelBytes }
 
 // drop takes the oldest detail out of the list, or, when there is none, the
 // oldest program. Its neighbour stands for it.
-func (l *labels) drop() {
+func (l *Labels) drop() {
 	i := max(0, slices.IndexFunc(l.list, func(n wire.Program) bool { return n.Parent != 0 }))
 	gone := l.list[i]
 	l.bytes -= size(gone)

@@ -24,7 +24,7 @@ func fileOf(pid int) (id fileID, ok bool) {
 
 // readLink reads a link of /proc.
 func readLink(name string) []byte {
-	var buf [maxProgramPath]byte
+	var buf [MaxProgramPath]byte
 	n, err := unix.Readlink(name, buf[:])
 	if err != nil {
 		return nil
@@ -35,7 +35,7 @@ func readLink(name string) []byte {
 // arguments reads the beginning of those of a process, and says how many bytes more
 // there are.
 func arguments(dir string) (args []byte, cut int64) {
-	var buf [maxProgramArgs]byte
+	var buf [MaxProgramArgs]byte
 	got := readSmall(dir+"cmdline", buf[:])
 	if len(got) == len(buf) {
 		cut = max(0, argumentBytes(dir)-int64(len(buf)))

@@ -3,7 +3,6 @@
 package guest
 
 import (
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,10 +14,10 @@ import (
 
 // Bounds of what is kept of programs. What is beyond is counted.
 const (
-	// maxProgramArgs is how many bytes of a program's arguments are kept, and
-	// maxProgramPath of its own path and its directory's.
-	maxProgramArgs = 4 << 10
-	maxProgramPath = unix.PathMax
+	// MaxProgramArgs is how many bytes of a program's arguments are kept, and
+	// MaxProgramPath of its own path and its directory's.
+	MaxProgramArgs = 4 << 10
+	MaxProgramPath = unix.PathMax
 	// maxPending bounds the events, and their bytes, that the keeper has not taken.
 	maxPending      = 8192
 	maxPendingBytes = 4 << 20
@@ -55,8 +54,7 @@ type programs struct {
 	pending []ProgramEvent // guarded by mu
 	bytes   int            // guarded by mu; of pending
 	dropped uint64         // guarded by mu; events since those that were told
-	labels  labels         // guarded by mu
-	since   uint64         // guarded by mu; the last id before labels
+	labels  Labels         // guarded by mu
 
 	telling sync.Mutex // held while events are sent, so that they keep their order; before mu
 }
@@ -304,35 +302,7 @@ func (p *programs) label() []wire.Program {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	list := p.labels.list
-	p.labels, p.since = labels{}, p.begun.Load()
-	return list
-}
-
-// What a label has of a program's arguments, and the word that stands for the rest.
-const (
-	maxArgs = 64
-	cutMark = "..."
-)
-
-// label1 notes a program for a label. p.mu is held.
-func (p *programs) label1(n *Program) {
-	l := wire.Program{PID: n.PID, Dir: string(n.Dir), Started: n.Started}
-	switch {
-	case n.Before > p.since:
-		l.Parent = n.PID
-	case n.Parent > p.since:
-		l.Parent = p.pidOf(n)
-	}
-	text, whole := strings.CutSuffix(string(n.Args), "\x00")
-	l.Args = strings.SplitN(text, "\x00", maxArgs+1)
-	switch {
-	case len(l.Args) > maxArgs:
-		l.Args[maxArgs] = cutMark
-	case !whole || n.Cut != 0:
-		l.Args[len(l.Args)-1] += cutMark
-	}
-	p.labels.add(l)
+	return p.labels.Take()
 }
 
 // pidOf gives the process of a program's parent. p.mu is held.

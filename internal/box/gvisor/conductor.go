@@ -54,10 +54,11 @@ func run() error {
 
 // conductor runs one sandbox.
 type conductor struct {
-	link   *guest.Link
-	guest  plan.Guest
-	kernel *kernel
-	relay  *relay.Relay
+	link     *guest.Link
+	guest    plan.Guest
+	kernel   *kernel
+	relay    *relay.Relay
+	programs *programs // nil where they are not recorded
 
 	mu     sync.Mutex
 	frozen *guest.Frozen // what the sandbox was when it began to stand still; nil while it moves
@@ -123,9 +124,15 @@ func (c *conductor) start(m guest.Message) error {
 		return fault.Wrap(err, "make the conductor unreadable")
 	}
 	c.relay = relay.Outside(c.link, out, in, relay.Hooks{Sent: c.sent, Came: c.came, Resumed: func() error {
+		c.programs.resumed()
 		return c.link.Send(guest.MsgReady, guest.Ready{})
 	}})
 	if g.Resume {
+		if g.Trace { // before anything runs
+			if c.programs, err = watchPrograms(c.kernel, c.link); err != nil {
+				return err
+			}
+		}
 		if err := c.kernel.resume(s); err != nil {
 			return err
 		}
@@ -135,6 +142,7 @@ func (c *conductor) start(m guest.Message) error {
 	if err := c.kernel.begin(s); err != nil {
 		return err
 	}
+	g.Trace = false // init does not see what starts
 	return c.relay.Send(guest.MsgSetup, g)
 }
 
@@ -191,6 +199,9 @@ func (c *conductor) sent(m guest.Message) (taken bool, err error) {
 	if m.Kind == guest.MsgSave {
 		return true, c.link.Send(guest.MsgSaved, guest.Saved{Err: wireError(c.save(m))})
 	}
+	if m.Kind == guest.MsgSpawn {
+		c.programs.asks(m)
+	}
 	if c.frozen == nil {
 		return false, nil
 	}
@@ -216,15 +227,42 @@ func (c *conductor) sent(m guest.Message) (taken bool, err error) {
 	return false, nil
 }
 
-// came takes part in what the sandbox tells the keeper: init has ended what it had begun,
-// and now the kernel stops.
-func (c *conductor) came(m *guest.Message) error {
-	if m.Kind == guest.MsgSaved {
-		return fault.New(fault.Denied, "the sandbox says that its memory is saved, which is ours to say")
+// came takes part in what the sandbox tells the keeper.
+func (c *conductor) came(m *guest.Message) (err error) {
+	switch m.Kind {
+	case guest.MsgSaved, guest.MsgPrograms:
+		err = fault.New(fault.Denied, "the sandbox sends a message %q, which is ours to send", m.Kind)
+	case guest.MsgReady:
+		if c.guest.Trace { // what began before is init's own
+			err = c.watch()
+		}
+	case guest.MsgSpawned:
+		c.programs.spawned(*m)
+	case guest.MsgAdopt:
+		c.programs.adopted(*m)
+	case guest.MsgExited:
+		c.programs.exited(*m)
+	case guest.MsgFrozen:
+		err = c.stop(m)
 	}
-	if m.Kind != guest.MsgFrozen {
-		return nil
+	return err
+}
+
+// watch begins to tell of programs.
+func (c *conductor) watch() error {
+	p, err := watchPrograms(c.kernel, c.link)
+	if err != nil {
+		return err
 	}
+	go p.follow()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.programs = p
+	return nil
+}
+
+// stop stops the kernel: init has ended what it had begun.
+func (c *conductor) stop(m *guest.Message) error {
 	var f guest.Frozen
 	if err := m.Decode(&f); err != nil || f.Err != nil {
 		return err
@@ -238,6 +276,7 @@ func (c *conductor) came(m *guest.Message) error {
 		c.paused = true
 		f.Written = c.kernel.written()
 	}
+	f.Programs = c.programs.labels()
 	c.frozen = &f
 	b, err := json.Marshal(f)
 	m.Payload = b

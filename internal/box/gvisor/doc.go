@@ -9,7 +9,8 @@
 // sandbox's files there is its binary alone.
 //
 // gVisor starts this binary again, as its kernel ("runsc-sandbox") and as the process that
-// opens files for it ("runsc-gofer"). What it can do and what it costs is measured in
+// opens files for it ("runsc-gofer"). In the kernel's process a sink of ours (sink.go) is told
+// of the programs that are started, of which the conductor tells the keeper. What gVisor can do and what it costs is measured in
 // docs/benchmarks.md.
 //
 // The wiring imports it, so that the binary can be started as these; it imports box/guest,

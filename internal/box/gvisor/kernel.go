@@ -13,6 +13,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/pkg/sentry/seccheck"
 	"gvisor.dev/gvisor/pkg/state/statefile"
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
@@ -86,12 +87,15 @@ func newKernel(g plan.Guest, stdio [3]*os.File) (*kernel, error) {
 }
 
 // call calls the kernel.
-func (k *kernel) call(method string, arg any) error {
+func (k *kernel) call(method string, arg any) error { return k.ask(method, arg, nil) }
+
+// ask calls the kernel, which answers with a result.
+func (k *kernel) ask(method string, arg, result any) error {
 	conn, err := client.ConnectTo(k.container.Sandbox.GetControlSocketPath())
 	if err != nil {
 		return fault.Wrap(err, "reach the sandbox's kernel")
 	}
-	return errors.Join(conn.Call(method, arg, nil), conn.Close())
+	return errors.Join(conn.Call(method, arg, result), conn.Close())
 }
 
 // begin starts PID 1.
@@ -156,6 +160,33 @@ func links(nic *os.File, resumed bool) *boot.CreateLinksAndRoutesArgs {
 func anywhere(at netip.Addr) net.IPNet {
 	n := at.BitLen() / 8
 	return net.IPNet{IP: make(net.IP, n), Mask: make(net.IPMask, n)}
+}
+
+// trace has the kernel write events to a file, which stays the caller's. A kernel that is
+// resumed from an image does so only if it is asked itself.
+func (k *kernel) trace(to *os.File) error {
+	return k.call(boot.ContMgrCreateTraceSession, &boot.CreateTraceSessionArgs{
+		Config: session(), FilePayload: urpc.FilePayload{Files: []*os.File{to}},
+	})
+}
+
+// mark has the kernel write a mark after the events by now: it asks for the sink's state.
+func (k *kernel) mark() error {
+	var all []seccheck.SessionConfig
+	return k.ask(boot.ContMgrListTraceSessions, nil, &all)
+}
+
+// processes gives the parents of the processes that live.
+func (k *kernel) processes() (parents map[int]int, err error) {
+	id, all := containerID, []*control.Process(nil)
+	if err := k.ask(boot.ContMgrProcesses, &id, &all); err != nil {
+		return nil, fault.Wrap(err, "list the sandbox's processes")
+	}
+	parents = map[int]int{}
+	for _, p := range all {
+		parents[int(p.PID)] = int(p.PPID)
+	}
+	return parents, nil
 }
 
 // pause stops every process, and unpause lets them go on.

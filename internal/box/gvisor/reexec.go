@@ -48,6 +48,7 @@ func runsc() {
 	for _, c := range []util.SubCommand{new(sentrycmd.Boot), new(cmd.Gofer), new(sentrycmd.Umount)} {
 		commands[c] = "internal"
 	}
+	registerSink()
 	cli.Run(nil, commands, []subcommands.Command{})
 	os.Exit(0) //nolint:forbidigo // the process is gVisor's and nothing more
 }

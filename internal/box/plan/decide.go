@@ -222,7 +222,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	}
 	own := c.Tier == TierGvisor // it has a kernel of its own, which the host's filters are not for
 	g.Promote = len(c.Spec.Overlays) > 0 && !own
-	g.Trace = (c.Trace || c.Tier == TierSupervised) && !own
+	g.Trace = c.Trace || c.Tier == TierSupervised
 	g.Tell = c.Journal != "" && !own
 	g.Tmp = !c.KeepTmp
 	g.Memory = c.Limits.Memory
@@ -290,8 +290,13 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	default:
 		add("freeze", Weak, "SIGSTOP and SIGCONT, which programs can notice; no control group could be made")
 	}
-	if g.Trace {
+	switch {
+	case g.Trace && own:
+		add("programs", On, "each that is started is recorded, as the sandbox's own kernel tells it")
+	case g.Trace:
 		add("programs", On, "each that is started is recorded, before its first instruction")
+	case own:
+		add("programs", Off, "programs are not recorded; snapshots are labelled by the paths that changed")
 	}
 	switch {
 	case c.Hidden > 0:
@@ -310,7 +315,6 @@ func gvisor(add func(name, state, detail string)) {
 	add("renames", Weak, "directories of lower layers are not moved (EXDEV: programs copy them)")
 	add("attributes", Weak, "modes, owners and times that may not be changed are not, and programs are told that they were")
 	add("denials", Off, "what the sandbox's own kernel refuses is not told")
-	add("programs", Off, "programs are not recorded; snapshots are labelled by the paths that changed")
 }
 
 // access tells what can be changed, and what of the host is shown besides.

@@ -70,7 +70,8 @@ type Config struct {
 	// Strong refuses to start where a wall or limit is less than it should be: see
 	// Enforced.Lacks.
 	Strong bool `json:"strong,omitempty"`
-	// Trace records the programs that are started; see wire.StartedProgram.
+	// Trace records the programs that are started; see wire.StartedProgram. Tier supervised
+	// always does.
 	Trace bool `json:"trace,omitempty"`
 	// Record is how much of each stream of a command's output is recorded, in bytes; no
 	// more than MaxRecord, and 0 is none. How much was written is told all the same.

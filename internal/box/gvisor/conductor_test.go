@@ -1,0 +1,21 @@
+//go:build linux && (amd64 || arm64)
+
+package gvisor
+
+import (
+	"testing"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// An init that was taken over does not say what the conductor alone says: what programs
+// ran, and that the memory is saved.
+func TestAnInitInsideIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	for _, k := range []guest.Kind{guest.MsgPrograms, guest.MsgSaved} {
+		if err := (&conductor{}).came(&guest.Message{Kind: k, Payload: []byte("{}")}); fault.KindOf(err) != fault.Denied {
+			t.Errorf("message %q from inside: %v", byte(k), err)
+		}
+	}
+}

@@ -1,0 +1,81 @@
+//go:build linux && (amd64 || arm64)
+
+package gvisor
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// What the sandbox's kernel tells the conductor of processes travels in a pipe: batches, each
+// the length of what follows in four bytes, big endian, and so much JSON.
+
+// eventKind says what a process did.
+type eventKind string
+
+const (
+	eventCloned eventKind = "cloned" // it began as a copy of its parent
+	eventBegan  eventKind = "began"  // it becomes a program
+	eventEnded  eventKind = "ended"
+	eventMark   eventKind = "mark" // no process's: what was before it has been told
+)
+
+// event is something that a process did.
+type event struct {
+	Kind   eventKind `json:"k"`
+	PID    int       `json:"p,omitempty"`
+	Parent int       `json:"u,omitempty"` // of one that was cloned the process that did it
+	At     int64     `json:"t,omitempty"` // Unix time in nanoseconds
+	Exe    []byte    `json:"x,omitempty"`
+	Args   []byte    `json:"a,omitempty"` // each ends with NUL, if it is whole
+	Cut    int64     `json:"c,omitempty"` // bytes of Args that were left out
+	Dir    []byte    `json:"d,omitempty"`
+	Status uint32    `json:"s,omitempty"` // the wait status of one that ended
+}
+
+// size is how many bytes of memory an event takes, about.
+func (e event) size() int { return 160 + len(e.Exe) + len(e.Args) + len(e.Dir) }
+
+// batch is some events, oldest first.
+type batch struct {
+	Events []event `json:"e"`
+	// Dropped is for how many beginnings and ends there was no room since the batch before.
+	Dropped uint64 `json:"d,omitempty"`
+}
+
+const (
+	// maxBatch is how many bytes of events a batch has, but for the last one of them.
+	maxBatch = 256 << 10
+	// maxFrame bounds a batch as JSON, whoever wrote it.
+	maxFrame = 4 << 20
+)
+
+func writeBatch(w io.Writer, b batch) error {
+	p, err := json.Marshal(b)
+	if err != nil {
+		return fmt.Errorf("a batch of events: %w", err)
+	}
+	_, err = w.Write(append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(p)), uint32(len(p))), p...))
+	return err
+}
+
+func readBatch(r io.Reader) (b batch, err error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return b, err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n > maxFrame {
+		return b, fmt.Errorf("a batch of %d bytes", n)
+	}
+	p := make([]byte, n)
+	if _, err := io.ReadFull(r, p); err != nil {
+		return b, io.ErrUnexpectedEOF
+	}
+	if err := json.Unmarshal(p, &b); err != nil {
+		return batch{}, fmt.Errorf("a batch of events: %w", err)
+	}
+	return b, nil
+}

@@ -1,0 +1,253 @@
+//go:build linux && (amd64 || arm64)
+
+package gvisor
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// patience bounds how long somebody waits for what was, or was to be, told elsewhere: only a
+// sandbox that has taken over its init, or starts programs faster than they are taken, has
+// anybody wait so long.
+const patience = 2 * time.Second
+
+// programs tells the keeper of the programs of the sandbox, from what its kernel tells. A nil
+// one tells nothing.
+//
+// The kernel knows processes, and init which of them are commands, so each beginning of a
+// child of init's waits for the Spawned that it belongs to. Whoever learns that a command has
+// ended, has learnt of all its programs before.
+type programs struct {
+	kernel *kernel
+	link   *guest.Link
+	from   *os.File // what the kernel tells
+
+	mu       sync.Mutex
+	changed  *sync.Cond     // of mu
+	record   *record        // guarded by mu
+	asked    []string       // guarded by mu; ids of the spawns that are not answered
+	commands map[int]string // guarded by mu; those that live, by pid
+	marks    int            // guarded by mu; that were read
+	marked   int            // guarded by mu; that were asked for
+	dropped  bool           // guarded by mu; something was since a command began
+	over     bool           // guarded by mu; the kernel tells nothing any more
+}
+
+// watchPrograms has the kernel tell of programs from now on.
+func watchPrograms(k *kernel, link *guest.Link) (*programs, error) {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return nil, fault.Wrap(err, "make the pipe from the sandbox's kernel")
+	}
+	_ = unix.SetNonblock(ends[0], true)
+	p := &programs{kernel: k, link: link, from: os.NewFile(uintptr(ends[0]), "programs"), record: newRecord(), commands: map[int]string{}}
+	p.changed = sync.NewCond(&p.mu)
+	to := os.NewFile(uintptr(ends[1]), "programs") // blocking, at the kernel's end
+	defer to.Close()
+	return p, fault.Wrap(k.trace(to), "have the sandbox's kernel tell of programs")
+}
+
+// asks notes a spawn that goes in.
+func (p *programs) asks(m guest.Message) {
+	var s guest.Spawn
+	if p == nil || m.Decode(&s) != nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked = append(p.asked, s.Exec)
+}
+
+// spawned notes the answer.
+func (p *programs) spawned(m guest.Message) {
+	var s guest.Spawned
+	if p == nil || m.Decode(&s) != nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.asked) == 0 {
+		return
+	}
+	if s.PID != 0 {
+		p.commands[s.PID] = p.asked[0]
+		p.dropped = false
+	}
+	p.asked = p.asked[1:]
+	p.changed.Broadcast()
+}
+
+// adopted notes a command that goes on.
+func (p *programs) adopted(m guest.Message) {
+	var a guest.Adopt
+	if p == nil || m.Decode(&a) != nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.commands[a.PID] = a.Exec
+}
+
+// exited waits until the end of a command was told, of which init says now. When no process
+// is left, the programs by then label nothing.
+func (p *programs) exited(m guest.Message) {
+	var x guest.Exited
+	if p == nil || m.Decode(&x) != nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.await(func() bool { _, lives := p.commands[x.PID]; return !lives || p.dropped })
+	delete(p.commands, x.PID)
+	if x.Alone {
+		p.record.labels.Take()
+	}
+}
+
+// labels gives the programs since the last ones, of a sandbox that stands still.
+func (p *programs) labels() []wire.Program {
+	if p == nil {
+		return nil
+	}
+	err := p.kernel.mark()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil {
+		p.marked++
+		p.await(func() bool { return p.marks >= p.marked })
+	}
+	return p.record.labels.Take()
+}
+
+// await waits until something is so, but not for ever. p.mu is held, and released meanwhile.
+func (p *programs) await(so func() bool) {
+	late := false
+	t := time.AfterFunc(patience, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		late = true
+		p.changed.Broadcast()
+	})
+	defer t.Stop()
+	for !so() && !late && !p.over {
+		p.changed.Wait()
+	}
+}
+
+// resumed begins to follow a sandbox that was resumed, all of whose commands were adopted.
+func (p *programs) resumed() {
+	if p == nil {
+		return
+	}
+	go func() {
+		if parents, err := p.kernel.processes(); err == nil {
+			p.mu.Lock()
+			p.record.resume(parents, p.commands)
+			p.mu.Unlock()
+		}
+		p.follow()
+	}()
+}
+
+// follow tells what the kernel tells, until its end, which is the sandbox's.
+func (p *programs) follow() {
+	defer p.from.Close()
+	for {
+		b, err := readBatch(p.from)
+		if err == nil {
+			err = p.tell(b)
+		}
+		if err != nil {
+			p.end(err)
+			return
+		}
+	}
+}
+
+// end ends the sandbox, whose kernel has: or it says what it must not, and nothing that is
+// started would be recorded.
+func (p *programs) end(err error) {
+	if !errors.Is(err, io.EOF) {
+		fmt.Fprintln(os.Stderr, "coppice-gvisor: programs:", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.over = true
+	p.changed.Broadcast()
+	p.link.Shutdown()
+}
+
+// tell tells a batch.
+func (p *programs) tell(b batch) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := guest.Programs{Dropped: b.Dropped}
+	if b.Dropped > 0 {
+		p.dropped = true
+		if len(p.record.alive) > maxAlive/2 {
+			if parents, err := p.kernel.processes(); err == nil {
+				out.Events = p.record.forget(parents, time.Now())
+			}
+		}
+	}
+	send := func() error {
+		if len(out.Events) == 0 && out.Dropped == 0 {
+			return nil
+		}
+		defer func() { out = guest.Programs{} }()
+		return p.link.Send(guest.MsgPrograms, out)
+	}
+	for _, e := range b.Events {
+		switch e.Kind {
+		case eventMark:
+			p.marks++
+		case eventCloned:
+			out.Events = append(out.Events, p.record.cloned(e)...)
+		case eventBegan:
+			if p.isCommand(e) {
+				if err := send(); err != nil { // whoever is waited for may wait for this
+					return err
+				}
+				p.name(e.PID)
+			}
+			out.Events = append(out.Events, p.record.began(e)...)
+		case eventEnded:
+			out.Events = append(out.Events, p.record.gone(e.PID, time.Unix(0, e.At), &e.Status)...)
+			delete(p.commands, e.PID)
+		default:
+			return fmt.Errorf("an event %q", e.Kind)
+		}
+	}
+	err := send()
+	p.changed.Broadcast()
+	return err
+}
+
+// isCommand reports whether a beginning may be a command's, of which it is not known yet
+// which one it is. p.mu is held.
+func (p *programs) isCommand(e event) bool {
+	a := p.record.alive[e.PID]
+	return e.Parent == initPID && (a == nil || a.id == 0 && a.parent == 0 && a.exec == "")
+}
+
+// name waits until init has said which command a process is. p.mu is held, and released
+// meanwhile.
+func (p *programs) name(pid int) {
+	p.await(func() bool { return p.commands[pid] != "" || len(p.asked) == 0 })
+	if a := p.record.alive[pid]; a != nil {
+		a.exec = p.commands[pid]
+		return
+	}
+	p.record.keep(pid, &process{exec: p.commands[pid]})
+}

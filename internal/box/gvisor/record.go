@@ -1,0 +1,126 @@
+//go:build linux && (amd64 || arm64)
+
+package gvisor
+
+import (
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
+)
+
+// maxAlive is how many processes are remembered while they live. What others become is told
+// without an end.
+const maxAlive = 8192
+
+// initPID is the sandbox's init, whose children are commands, or orphans.
+const initPID = 1
+
+// record makes programs of what processes do. It is not for several goroutines.
+type record struct {
+	alive  map[int]*process
+	last   uint64 // id of a program
+	labels guest.Labels
+}
+
+// process is one that lives.
+type process struct {
+	id, parent uint64 // of the program that it is, or 0, and of what is above it
+	exec       string // what it descends from
+}
+
+func newRecord() *record { return &record{alive: map[int]*process{}} }
+
+// cloned notes a process that another one made.
+func (r *record) cloned(e event) []guest.ProgramEvent {
+	out := r.gone(e.PID, time.Now(), nil) // its end was lost
+	r.keep(e.PID, r.below(e.Parent))
+	return out
+}
+
+// below is what a child of a process is.
+func (r *record) below(parent int) *process {
+	up := r.alive[parent]
+	switch {
+	case parent == initPID || up == nil:
+		return &process{}
+	case up.id == 0:
+		return &process{parent: up.parent, exec: up.exec}
+	}
+	return &process{parent: up.id, exec: up.exec}
+}
+
+// keep remembers a process, if there is room.
+func (r *record) keep(pid int, p *process) bool {
+	if len(r.alive) >= maxAlive && r.alive[pid] == nil {
+		return false
+	}
+	r.alive[pid] = p
+	return true
+}
+
+// began tells that a process becomes a program.
+func (r *record) began(e event) (out []guest.ProgramEvent) {
+	p, kept := r.alive[e.PID], true
+	if p == nil {
+		p = r.below(e.Parent)
+		kept = r.keep(e.PID, p)
+	}
+	r.last++
+	n := &guest.Program{
+		ID: r.last, PID: e.PID, PPID: e.Parent, Parent: p.parent, Before: p.id, Exec: p.exec,
+		Exe: e.Exe, Args: e.Args, Cut: e.Cut, Dir: e.Dir, Started: time.Unix(0, e.At), Lost: !kept,
+	}
+	if p.id != 0 {
+		out = append(out, guest.ProgramEvent{Ended: &guest.ProgramEnded{ID: p.id, At: n.Started, Next: n.ID}})
+	}
+	p.id = n.ID
+	r.labels.Note(n, func() int { return r.pidOf(n) })
+	return append(out, guest.ProgramEvent{Began: n})
+}
+
+// pidOf gives the process of a program's parent.
+func (r *record) pidOf(n *guest.Program) int {
+	for pid, p := range r.alive {
+		if p.id == n.Parent {
+			return pid
+		}
+	}
+	return n.PPID
+}
+
+// gone tells that a process has ended; without a status, it is not known how.
+func (r *record) gone(pid int, at time.Time, status *uint32) (out []guest.ProgramEvent) {
+	if p := r.alive[pid]; p != nil && p.id != 0 {
+		out = []guest.ProgramEvent{{Ended: &guest.ProgramEnded{ID: p.id, At: at, Status: status}}}
+	}
+	delete(r.alive, pid)
+	return out
+}
+
+// forget tells of the ends of those that do not live any more, which were lost. parents has
+// those that live.
+func (r *record) forget(parents map[int]int, at time.Time) (out []guest.ProgramEvent) {
+	for pid := range r.alive {
+		if _, lives := parents[pid]; !lives {
+			out = append(out, r.gone(pid, at, nil)...)
+		}
+	}
+	return out
+}
+
+// resume notes the processes of a sandbox that was resumed: each belongs to the command
+// above it.
+func (r *record) resume(parents map[int]int, commands map[int]string) {
+	for pid := range parents {
+		up := pid
+		for range len(parents) {
+			if commands[up] != "" || up <= initPID {
+				break
+			}
+			up = parents[up]
+		}
+		if pid != initPID && r.alive[pid] == nil {
+			r.keep(pid, &process{exec: commands[up]})
+		}
+	}
+}

@@ -1,0 +1,227 @@
+//go:build linux && (amd64 || arm64)
+
+package gvisor
+
+import (
+	"io"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/context"
+	"gvisor.dev/gvisor/pkg/fd"
+	sentry "gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/seccheck"
+	pb "gvisor.dev/gvisor/pkg/sentry/seccheck/points/points_go_proto"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
+)
+
+// sinkName is what the kernel's process knows the sink by.
+const sinkName = "coppice"
+
+// session asks the kernel to tell a sink of the processes that begin, of the programs that
+// they become, and of their ends.
+func session() seccheck.SessionConfig {
+	return seccheck.SessionConfig{
+		Name: seccheck.DefaultSessionName,
+		Points: []seccheck.PointConfig{
+			{Name: "sentry/clone", ContextFields: []string{"group_id"}},
+			{Name: "sentry/execve", ContextFields: []string{"group_id", "parent_thread_group_id", "cwd"}},
+			{Name: "sentry/exit_notify_parent", ContextFields: []string{"group_id", "parent_thread_group_id"}},
+			{Name: "sentry/task_exit"},
+		},
+		Sinks: []seccheck.SinkConfig{{Name: sinkName}},
+	}
+}
+
+// registerSink makes the sink known in this process, which is to be the kernel's.
+func registerSink() {
+	seccheck.RegisterSink(seccheck.SinkDesc{Name: sinkName, New: func(_ map[string]any, to *fd.FD) (seccheck.Sink, error) {
+		if to == nil {
+			return nil, unix.EBADF
+		}
+		s := newSink()
+		go s.write(to)
+		return s, nil
+	}})
+}
+
+// Bounds of what the conductor has not taken yet. What is beyond is counted.
+const (
+	maxPending      = 16 << 10
+	maxPendingBytes = 4 << 20
+)
+
+// gather is how long events wait for others, unless somebody waits for them.
+const gather = 50 * time.Millisecond
+
+// sink puts what the kernel's tasks do in line, and writes it. A task, which may hold locks
+// of the kernel's, never waits for it.
+type sink struct {
+	seccheck.SinkDefaults
+	some chan struct{} // has something when there are events
+	now  chan struct{} // has something when they are not to wait for others
+
+	mu      sync.Mutex
+	pending []event // guarded by mu
+	bytes   int     // guarded by mu; of pending
+	dropped uint64  // guarded by mu; since those that were written
+	lost    uint64  // guarded by mu; all that were dropped
+}
+
+func newSink() *sink { return &sink{some: make(chan struct{}, 1), now: make(chan struct{}, 1)} }
+
+// Name is the sink's.
+func (*sink) Name() string { return sinkName }
+
+// Status marks what was told before it is called: the mark follows that.
+func (s *sink) Status() seccheck.SinkStatus {
+	s.add(event{Kind: eventMark}, true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return seccheck.SinkStatus{DroppedCount: s.lost}
+}
+
+// Clone is called before a new task runs.
+func (s *sink) Clone(_ context.Context, _ seccheck.FieldSet, info *pb.CloneInfo) error {
+	if info.GetFlags()&unix.CLONE_THREAD == 0 {
+		s.add(event{Kind: eventCloned, PID: int(info.GetCreatedThreadGroupId()), Parent: int(info.GetContextData().GetThreadGroupId())}, false)
+	}
+	return nil
+}
+
+// Execve is called when a program is loaded, and nothing can keep the process from becoming
+// it but its end.
+func (s *sink) Execve(ctx context.Context, _ seccheck.FieldSet, info *pb.ExecveInfo) error {
+	d := info.GetContextData()
+	e := event{Kind: eventBegan, PID: int(d.GetThreadGroupId()), Parent: int(d.GetParentThreadGroupId()), At: time.Now().UnixNano(), Exe: path(file(ctx, info.GetBinaryPath())), Dir: path(d.GetCwd())}
+	e.Args, e.Cut = arguments(info.GetArgv())
+	s.add(e, false)
+	return nil
+}
+
+// ExitNotifyParent is called when a process has ended, before its parent can know it.
+func (s *sink) ExitNotifyParent(_ context.Context, _ seccheck.FieldSet, info *pb.ExitNotifyParentInfo) error {
+	d := info.GetContextData()
+	s.add(event{Kind: eventEnded, PID: int(d.GetThreadGroupId()), At: time.Now().UnixNano(), Status: uint32(info.GetExitStatus())}, d.GetParentThreadGroupId() == 1)
+	return nil
+}
+
+// TaskExit is called when a thread ends. The kernel does not tell how a process ends that
+// its own parent traces: this is that.
+func (s *sink) TaskExit(ctx context.Context, _ seccheck.FieldSet, info *pb.TaskExit) error {
+	t := sentry.TaskFromContext(ctx)
+	if t == nil || t.Tracer() == nil {
+		return nil
+	}
+	if g := t.ThreadGroup(); g.Leader() == t {
+		s.add(event{Kind: eventEnded, PID: int(g.ID()), At: time.Now().UnixNano(), Status: uint32(info.GetExitStatus())}, false)
+	}
+	return nil
+}
+
+// file gives the name of the file that is executed. Of one that is executed by a descriptor
+// the kernel knows its number: no other task has the descriptors, or it stays as it is.
+func file(ctx context.Context, name string) string {
+	rest, ok := strings.CutPrefix(name, "/dev/fd/")
+	number, below, _ := strings.Cut(rest, "/")
+	n, err := strconv.ParseInt(number, 10, 32)
+	t := sentry.TaskFromContext(ctx)
+	if !ok || err != nil || t == nil || t.FDTable().ReadRefs() != 1 {
+		return name
+	}
+	f := t.GetFile(int32(n))
+	if f == nil {
+		return name
+	}
+	defer f.DecRef(t)
+	if name = f.MappedName(t); below != "" {
+		name += "/" + below
+	}
+	return name
+}
+
+// path gives as much of one as is kept.
+func path(p string) []byte { return []byte(p[:min(len(p), guest.MaxProgramPath)]) }
+
+// arguments gives as much of a program's as is kept, and how many bytes more there were.
+func arguments(argv []string) (args []byte, cut int64) {
+	for _, a := range argv {
+		room := guest.MaxProgramArgs - len(args)
+		args = append(args, a[:min(len(a), room)]...)
+		if len(a) < room {
+			args = append(args, 0)
+		}
+		cut += max(0, int64(len(a)+1-room))
+	}
+	return args, cut
+}
+
+// add puts an event in line; now says that somebody waits for it. What there is no room for
+// is counted, but for clones, of which nobody is told, and marks, for which there always is.
+func (s *sink) add(e event, now bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if (len(s.pending) >= maxPending || s.bytes >= maxPendingBytes) && e.Kind != eventMark {
+		if e.Kind != eventCloned {
+			s.dropped++
+			s.lost++
+		}
+		return
+	}
+	s.pending = append(s.pending, e)
+	s.bytes += e.size()
+	wake(s.some)
+	if now || len(s.pending) == maxPending/2 || s.bytes >= maxPendingBytes/2 {
+		wake(s.now)
+	}
+}
+
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// write writes what there is, until nobody reads it any more.
+func (s *sink) write(to io.Writer) {
+	for range s.some {
+		rest := time.NewTimer(gather)
+		select {
+		case <-s.now:
+		case <-rest.C:
+		}
+		rest.Stop()
+		for {
+			b := s.take()
+			if len(b.Events) == 0 && b.Dropped == 0 {
+				break
+			}
+			if writeBatch(to, b) != nil {
+				return
+			}
+		}
+	}
+}
+
+// take takes a batch out of the line.
+func (s *sink) take() (b batch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, size := 0, 0
+	for n < len(s.pending) && size < maxBatch {
+		size += s.pending[n].size()
+		n++
+	}
+	b.Events, s.pending = s.pending[:n:n], s.pending[n:]
+	s.bytes -= size
+	if len(s.pending) == 0 {
+		s.pending = nil
+	}
+	b.Dropped, s.dropped = s.dropped, 0
+	return b
+}

@@ -1,0 +1,34 @@
+//go:build linux
+
+package engine
+
+import (
+	"testing"
+
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
+)
+
+// A tier that is chosen for its record sees programs, and gvisor unless nothing is recorded.
+func TestTiersSeePrograms(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		tier string
+		kept policy.Programs
+		want bool
+	}{
+		{tierProcess, policy.ProgramsAll, false},
+		{tierWorkspace, policy.ProgramsAll, false},
+		{tierSupervised, policy.ProgramsAll, true},
+		{tierSupervised, policy.ProgramsNone, true},
+		{tierGVisor, policy.ProgramsAll, true},
+		{tierGVisor, policy.ProgramsSummary, true},
+		{tierGVisor, policy.ProgramsNone, false},
+	} {
+		rec, kept := meta.Sandbox{}, policy.Evidence{Programs: policy.Said[policy.Programs]{Value: c.kept}}
+		rec.Tier = c.tier
+		if got := tracesPrograms(&rec, kept); got != c.want {
+			t.Errorf("%s, %s: %v", c.tier, c.kept, got)
+		}
+	}
+}
