@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"syscall"
 
 	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/pkg/sentry/control"
@@ -91,7 +93,26 @@ func (k *kernel) call(method string, arg any) error {
 	if err != nil {
 		return fault.Wrap(err, "reach the sandbox's kernel")
 	}
-	return errors.Join(conn.Call(method, arg, nil), conn.Close())
+	return errors.Join(told(conn.Call(method, arg, nil)), conn.Close())
+}
+
+// told is an error of the kernel's, which comes as a text, as what it stands for: of a disk that
+// is full, it is seen by its text alone. The stacks of gVisor's goroutines, which it tells with
+// errors of its images, are left out.
+func told(err error) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT} {
+		if strings.Contains(text, full.Error()) {
+			return full
+		}
+	}
+	if short, _, stacks := strings.Cut(text, "\ngoroutine "); stacks {
+		return errors.New(strings.TrimSuffix(short, ":"))
+	}
+	return err
 }
 
 // begin starts PID 1.
