@@ -180,6 +180,11 @@ func (k *kernel) save(files []*os.File) error {
 		FilePayload: urpc.FilePayload{Files: files}, HavePagesFile: true, Resume: true,
 		Metadata: statefile.CompressionLevelNone.ToMetadata(), AppMFExcludeCommittedZeroPages: true,
 	})
+	if fault.Is(err, fault.Internal) {
+		return fault.New(fault.Unsupported, "gVisor cannot keep what the processes have open or in memory").Because(err).
+			WithHint("a named pipe that is open and was deleted is such a thing; keep files alone: coppice commit NAME -m MSG; " +
+				"or leave the processes, before a checkout: coppice stop NAME")
+	}
 	return fault.Wrap(err, "write the memory image")
 }
 
