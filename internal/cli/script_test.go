@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -285,16 +286,17 @@ func cmdRepository(ts *testscript.TestScript, neg bool, args []string) {
 var programs = []string{"sh", "bash", "cat", "ls", "rm", "mkdir", "mv", "ln", "touch", "sleep", "head", "wc", "id", "env", "pwd", "chmod",
 	"seq", "dd", "true", "false", "stat", "kill", "stty", "tty", "test", "yes", "cp", "tr", "sync", "mkfifo", "echo"}
 
-// cmdRootfs: "rootfs" makes $ROOTFS, a small root file system.
+// cmdRootfs: "rootfs [PROGRAM...]" makes $ROOTFS, a small root file system that has these
+// programs, too.
 func cmdRootfs(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 0 {
-		ts.Fatalf("usage: rootfs")
+	if neg {
+		ts.Fatalf("usage: rootfs [PROGRAM...]")
 	}
-	ts.Check(makeRootfs(ts.Getenv("ROOTFS")))
+	ts.Check(makeRootfs(ts.Getenv("ROOTFS"), args...))
 }
 
-// makeRootfs makes a small root file system of this machine's own programs.
-func makeRootfs(root string) error {
+// makeRootfs makes a small root file system of this machine's own programs, and more of them.
+func makeRootfs(root string, more ...string) error {
 	texts := map[string]string{
 		"etc/passwd": "root:x:0:0:root:/root:/bin/bash\n",
 		"etc/group":  "root:x:0:\n",
@@ -312,7 +314,7 @@ func makeRootfs(root string) error {
 		}
 	}
 	files := map[string]bool{}
-	for _, p := range programs {
+	for _, p := range slices.Concat(programs, more) {
 		path, err := exec.LookPath(p)
 		if err != nil {
 			continue

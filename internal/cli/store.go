@@ -88,7 +88,7 @@ REMOTE/NAME is a proposal that was pulled: its objects and its records are check
 			err = a.print(res, func(w io.Writer) error {
 				for _, d := range res.Damage {
 					var where []string
-					for _, f := range [][2]string{{"sandbox", d.Sandbox}, {"snapshot", d.Snapshot}, {"layer", d.Layer}} {
+					for _, f := range [][2]string{{"sandbox", d.Sandbox}, {"snapshot", d.Snapshot}, {"layer", d.Layer}, {"memory image", d.Image}} {
 						if f[1] != "" {
 							where = append(where, f[0]+" "+tty.Clean(f[1]))
 						}
@@ -96,7 +96,11 @@ REMOTE/NAME is a proposal that was pulled: its objects and its records are check
 					if d.Path != "" {
 						where = append(where, tty.Quote(d.Path))
 					}
-					if _, err := fmt.Fprintf(w, "%s: %s\n", strings.Join(where, ", "), tty.Clean(d.Message)); err != nil {
+					line := tty.Clean(d.Message)
+					if len(where) > 0 {
+						line = strings.Join(where, ", ") + ": " + line
+					}
+					if _, err := fmt.Fprintln(w, line); err != nil {
 						return err
 					}
 				}

@@ -175,7 +175,9 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 		if n.cause == timeline.CauseAuto {
 			mark = rec.Mark
 		}
-		n.message = e.autoLabelOf(ctx, rec, mark, programs, got.Paths)
+		if n.message = e.autoLabelOf(ctx, rec, mark, programs, got.Paths); n.message == "" && n.memory {
+			n.message = memoryLabel
+		}
 	} else {
 		n.message = e.redactorFor(ctx, rec, n.cause).text(n.message)
 	}

@@ -53,6 +53,9 @@ func (e *Engine) fork(ctx context.Context, name string, req wire.ForkRequest, to
 		}
 	}
 	if memory != nil {
+		if err := e.keepsMemory(&parent); err != nil { // it is asked for in another tier
+			return res, at, err
+		}
 		if err := e.mayForkMemory(ctx, &parent); err != nil {
 			return res, at, err
 		}

@@ -33,6 +33,8 @@ const (
 	// maxRehash is how much of a snapshot's own files is hashed again before processes go on
 	// over them, in bytes. coppice verify does so with all.
 	maxRehash = 64 << 20
+	// memoryLabel is the label of a snapshot that nobody named, for which no file has changed.
+	memoryLabel = "memory"
 )
 
 // factHost says what the host's own files were, below a sandbox that shows them.
@@ -141,8 +143,9 @@ func (e *Engine) resumable(rec *meta.Sandbox, snap timeline.Snapshot) (*timeline
 		return nil, fault.New(fault.NotFound, "snapshot %s has no memory of processes", snap.ID).
 			WithHint("see those that have: coppice log %s; take one: coppice commit --memory -m MSG %s", rec.Name, rec.Name)
 	}
-	if err := e.keepsMemory(rec); err != nil {
-		return nil, err
+	if rec.Tier != tierGvisor || e.Memory == nil {
+		return nil, fault.New(fault.Unsupported, "the processes of snapshot %s cannot go on in a sandbox of tier %s", snap.ID, rec.Tier).
+			WithHint("go to its files alone: coppice checkout --files-only %s %s", rec.Name, snap.ID)
 	}
 	now, err := e.facts(rec)
 	if err != nil {

@@ -231,6 +231,42 @@ func TestAQuarantinedForkStartsFromMemoryAlone(t *testing.T) {
 	}
 }
 
+// A daemon that is killed between the start of processes that go on and the opening of their
+// gate leaves it to the next one, but where the sandbox is quarantined.
+func TestTheNextDaemonOpensTheGate(t *testing.T) {
+	h := newHome(t)
+	h.inGvisor(t, "a")
+	h.boxes.mu.Lock()
+	h.boxes.sealErr = errors.New("not yet")
+	h.boxes.mu.Unlock()
+	if _, err := h.Fork(ctx, "a", wire.ForkRequest{Names: []string{"b"}, Memory: true}); err != nil {
+		t.Fatal(err)
+	}
+	a, b := h.live(t, "a"), h.live(t, "b")
+	before := a.released.Load()
+	h.close()
+	h.open()
+	for _, name := range []string{"a", "b"} {
+		if _, err := h.Commit(ctx, name, "to find its box"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if a.released.Load() == before || b.released.Load() != 0 {
+		t.Errorf("released %d and %d times, %d before", a.released.Load(), b.released.Load(), before)
+	}
+}
+
+func TestAForkWithMemoryInAnotherTier(t *testing.T) {
+	h := newHome(t)
+	h.inGvisor(t, "a")
+	if _, err := h.Fork(ctx, "a", wire.ForkRequest{Names: []string{"c"}, Memory: true, Tier: "process"}); !fault.Is(err, fault.Unsupported) {
+		t.Errorf("a fork in tier process: %v", err)
+	}
+	if _, err := h.Sandbox(ctx, "c"); !fault.Is(err, fault.NotFound) {
+		t.Errorf("it is there: %v", err)
+	}
+}
+
 func TestPauseHoldsOverTheDaemon(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")

@@ -111,8 +111,8 @@ func fillWorld(g plan.Guest, host int, trees []int) error {
 	}
 	// gVisor attaches what it shows in /run to the files as well, where the sandbox's kernel
 	// has a file system of its own above.
-	if err := unix.Mount("tmpfs", WorldBox+"/run", "tmpfs", plain, "mode=755,size=64k"); err != nil {
-		return fault.Wrap(err, "make room for the binary")
+	if err := fresh("tmpfs", WorldBox+"/run", plain, "mode=755,size=64k"); err != nil {
+		return err
 	}
 	if err := unix.Mount(WorldBox, WorldView, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fault.Wrap(err, "show the sandbox's files")

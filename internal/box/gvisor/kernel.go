@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"syscall"
 
 	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/pkg/sentry/control"
@@ -95,7 +97,26 @@ func (k *kernel) ask(method string, arg, result any) error {
 	if err != nil {
 		return fault.Wrap(err, "reach the sandbox's kernel")
 	}
-	return errors.Join(conn.Call(method, arg, result), conn.Close())
+	return errors.Join(told(conn.Call(method, arg, result)), conn.Close())
+}
+
+// told is an error of the kernel's, which comes as a text, as what it stands for: of a disk that
+// is full, it is seen by its text alone. The stacks of gVisor's goroutines, which it tells with
+// errors of its images, are left out.
+func told(err error) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT} {
+		if strings.Contains(text, full.Error()) {
+			return full
+		}
+	}
+	if short, _, stacks := strings.Cut(text, "\ngoroutine "); stacks {
+		return errors.New(strings.TrimSuffix(short, ":"))
+	}
+	return err
 }
 
 // begin starts PID 1.
@@ -199,6 +220,11 @@ func (k *kernel) save(files []*os.File) error {
 		FilePayload: urpc.FilePayload{Files: files}, HavePagesFile: true, Resume: true,
 		Metadata: statefile.CompressionLevelNone.ToMetadata(), AppMFExcludeCommittedZeroPages: true,
 	})
+	if fault.Is(err, fault.Internal) {
+		return fault.New(fault.Unsupported, "gVisor cannot keep what the processes have open or in memory").Because(err).
+			WithHint("a named pipe that is open and was deleted is such a thing; keep files alone: coppice commit NAME -m MSG; " +
+				"or leave the processes, before a checkout: coppice stop NAME")
+	}
 	return fault.Wrap(err, "write the memory image")
 }
 

@@ -314,6 +314,7 @@ func gvisor(add func(name, state, detail string)) {
 	add("kernel", On, "gVisor's, in user space: no system call of the sandbox reaches the host's kernel")
 	add("renames", Weak, "directories of lower layers are not moved (EXDEV: programs copy them)")
 	add("attributes", Weak, "modes, owners and times that may not be changed are not, and programs are told that they were")
+	add("pipes", Weak, "named pipes and sockets that are made are in memory, and no snapshot of files has them; those on the disk cannot be opened")
 	add("denials", Off, "what the sandbox's own kernel refuses is not told")
 }
 

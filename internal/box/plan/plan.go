@@ -206,7 +206,7 @@ func (e Enforced) State(name string) string {
 }
 
 // notWalls are the items that keep nothing in: less of them is less comfort.
-var notWalls = []string{"attributes", "denials", "freeze", "programs", "renames"}
+var notWalls = []string{"attributes", "denials", "freeze", "pipes", "programs", "renames"}
 
 // Lacks gives the walls and limits that hold less than they should: those that are
 // weak, and limits that nothing enforces. Other walls are off where nobody asked for

@@ -114,7 +114,7 @@ func TestLacks(t *testing.T) {
 		{nil, ""},
 		{[]Item{{"user", On, ""}, {"memory", On, ""}}, ""},
 		{[]Item{{"net", Off, "the host's network"}, {"hide", Off, "nothing is hidden"}, {"landlock", Off, "other walls do it"}, {"confinement", Off, ""}}, ""},
-		{[]Item{{"freeze", Weak, ""}, {"programs", Off, ""}, {"renames", Weak, ""}}, ""},
+		{[]Item{{"freeze", Weak, ""}, {"pipes", Weak, ""}, {"programs", Off, ""}, {"renames", Weak, ""}}, ""},
 		{[]Item{{"user", Weak, ""}, {"landlock", Weak, ""}, {"gate", Weak, ""}, {"proc", Weak, ""}, {"whatever", Weak, ""}}, "user landlock gate proc whatever"},
 		{[]Item{{"memory", Weak, ""}, {"pids", Off, ""}, {"cpus", Off, ""}, {"disk", Off, ""}, {"files", Weak, ""}}, "memory pids cpus disk files"},
 	} {

@@ -1,0 +1,38 @@
+//go:build linux && (amd64 || arm64)
+
+package gvisor
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"gvisor.dev/gvisor/pkg/urpc"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// What the kernel says of a full disk is known as that, and none of its stacks are shown.
+func TestErrorsOfTheKernel(t *testing.T) {
+	t.Parallel()
+	const stacks = ":\ngoroutine 122 [running]:\ngvisor.dev/gvisor/pkg/state.safely.func1()\n\t/state.go:309 +0x19e\n"
+	for _, c := range []struct {
+		err  error
+		text string
+		kind fault.Kind
+	}{
+		{nil, "", ""},
+		{urpc.RemoteError{Message: "error serializing object: " + syscall.ENOSPC.Error() + stacks}, "no space left on device", fault.NoSpace},
+		{urpc.RemoteError{Message: "write pages: " + syscall.EDQUOT.Error()}, "disk quota exceeded", fault.NoSpace},
+		{urpc.RemoteError{Message: "object of no type" + stacks}, "object of no type", fault.Internal},
+		{errors.New("closed"), "closed", fault.Internal},
+	} {
+		got, text := told(c.err), ""
+		if got != nil {
+			text = got.Error()
+		}
+		if text != c.text || fault.KindOf(got) != c.kind {
+			t.Errorf("%v: %q, %q", c.err, text, fault.KindOf(got))
+		}
+	}
+}
