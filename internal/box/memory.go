@@ -114,7 +114,7 @@ func buildID(path string) (string, error) {
 	if err != nil {
 		return "", fault.Wrap(err, "read what this program was built from")
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // it was read
 	note := f.Section(".note.go.buildid")
 	if note == nil {
 		return "", fault.New(fault.Unsupported, "this program does not say what it was built from, which an image of memory has to match").
