@@ -3,7 +3,6 @@
 package box
 
 import (
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/plan"
 )
 
 // pulse is how long the processes of a box had run when it was taken. While none
@@ -32,7 +33,7 @@ func (k *keeper) pulse() pulse {
 		return pulse{}
 	}
 	p := pulse{spawns: k.spawns.Load(), times: map[int]int64{}}
-	pids := descendants(k.init.Pid)
+	pids := k.commandsOf(mostPulse)
 	for _, pid := range pids {
 		t, ok := ranFor(pid)
 		if !ok {
@@ -40,7 +41,7 @@ func (k *keeper) pulse() pulse {
 		}
 		p.times[pid] = t
 	}
-	if len(pids) > mostPulse || !slices.Equal(pids, descendants(k.init.Pid)) {
+	if len(pids) > mostPulse || !slices.Equal(pids, k.commandsOf(mostPulse)) {
 		return pulse{}
 	}
 	return p
@@ -67,25 +68,36 @@ func ranFor(pid int) (int64, bool) {
 	return ts.Nano(), err == nil
 }
 
-// descendants are the processes below one, in the order in which they are found;
-// some may be missing while others end. There are mostPulse, or a few more, of many.
-func descendants(pid int) (pids []int) { return below(pid, mostPulse) }
+// commandsOf are the processes that run what is in the box: those below init; in tier gvisor
+// those below gVisor's own, which have something to do at any time.
+func (k *keeper) commandsOf(most int) (pids []int) {
+	if k.config.Tier != plan.TierGvisor {
+		return below(k.init.Pid, most)
+	}
+	for _, own := range children(k.init.Pid) {
+		pids = append(pids, below(own, most)...)
+	}
+	return pids
+}
 
-// allDescendants are descendants, however many there are.
-func allDescendants(pid int) []int { return below(pid, math.MaxInt) }
+// below are the processes below one, in the order in which they are found; some may be
+// missing while others end. There are most, or a few more, of many.
+func below(pid, most int) []int {
+	pids := children(pid)
+	for i := 0; i < len(pids) && len(pids) <= most; i++ {
+		pids = append(pids, children(pids[i])...)
+	}
+	return pids
+}
 
-func below(pid, most int) (pids []int) {
-	for i := -1; i < len(pids) && len(pids) <= most; i++ {
-		if i >= 0 {
-			pid = pids[i]
-		}
-		threads, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
-		for _, t := range threads {
-			list, _ := os.ReadFile(t)
-			for f := range strings.FieldsSeq(string(list)) {
-				if kid, err := strconv.Atoi(f); err == nil {
-					pids = append(pids, kid)
-				}
+// children are the processes that the threads of one have started.
+func children(pid int) (pids []int) {
+	threads, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
+	for _, t := range threads {
+		list, _ := os.ReadFile(t)
+		for f := range strings.FieldsSeq(string(list)) {
+			if kid, err := strconv.Atoi(f); err == nil {
+				pids = append(pids, kid)
 			}
 		}
 	}

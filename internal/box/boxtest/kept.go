@@ -172,11 +172,12 @@ var kept = []check{
 			}
 			return clock, err == nil
 		}
-		// settled is the clock once it stands still.
+		// settled is the clock once it stands still, for longer than what a kernel of the box's
+		// own does by itself now and then.
 		settled := func() (clock uint64) {
 			t.Helper()
 			for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
-				now, moved := active(clock, 500*time.Millisecond)
+				now, moved := active(clock, 2500*time.Millisecond)
 				if !moved {
 					return clock
 				}
