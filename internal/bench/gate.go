@@ -22,6 +22,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/plan"
 )
 
 // What is reached is an address that nobody has, on the loopback interface of a
@@ -218,7 +219,7 @@ func (b *bench) gates(scale int) error {
 	if err := g.ready(); err != nil {
 		return err
 	}
-	err = errors.Join(g.ways(self, web, into, scale), g.gateMemory(), g.manyGates(max(2, crowdOfBoxes/scale)))
+	err = errors.Join(g.ways(self, web, into, scale), g.kernelWays(self, into, scale), g.gateMemory(), g.manyGates(max(2, crowdOfBoxes/scale)))
 	b.rows, b.seq = g.rows, g.seq
 	return err
 }
@@ -255,14 +256,16 @@ func (b *bench) removeAll() {
 
 // box makes a supervised sandbox, which may reach the sink.
 func (b *bench) box() (string, error) {
-	return b.policed(`network: {allow: ["` + sinkAddr + `"]}`)
+	return b.policed(plan.TierSupervised, sinkPolicy)
 }
 
-// policed makes a supervised sandbox with a policy.
-func (b *bench) policed(text string) (string, error) {
+const sinkPolicy = `network: {allow: ["` + sinkAddr + `"]}`
+
+// policed makes a sandbox with a gate and a policy.
+func (b *bench) policed(tier, text string) (string, error) {
 	b.seq++
 	name := fmt.Sprintf("bench-%d", b.seq)
-	_, err := b.c.Create(b.ctx, wire.CreateRequest{Name: name, Tier: "supervised", Policy: []wire.PolicyFile{
+	_, err := b.c.Create(b.ctx, wire.CreateRequest{Name: name, Tier: tier, Policy: []wire.PolicyFile{
 		{Level: "flags", Name: "/bench.yaml", Text: "version: 1\n" + text + "\n"},
 	}}, nil)
 	return name, err
@@ -270,7 +273,7 @@ func (b *bench) policed(text string) (string, error) {
 
 // ways measures each way to the sink, and to its website, in turns.
 func (b *bench) ways(self, web string, into []string, scale int) error {
-	name, err := b.policed(webPolicy)
+	name, err := b.policed(plan.TierSupervised, webPolicy)
 	if err != nil {
 		return err
 	}
@@ -281,14 +284,7 @@ func (b *bench) ways(self, web string, into []string, scale int) error {
 	}
 	// what runs this program: inside, or outside where into leads.
 	inside := func(what string, env ...string) func(args ...string) (string, error) {
-		return func(args ...string) (string, error) {
-			var out, errs strings.Builder
-			x, err := b.c.Exec(b.ctx, name, wire.ExecRequest{Cmd: append([]string{insideBench, what}, args...), Env: env}, client.Streams{Stdout: &out, Stderr: &errs})
-			if err == nil && x.Code != 0 {
-				err = fmt.Errorf("exit code %d: %s%s", x.Code, x.Message, errs.String())
-			}
-			return out.String(), err
-		}
+		return b.within(name, what, env...)
 	}
 	outside := func(into []string, what string) func(args ...string) (string, error) {
 		return func(args ...string) (string, error) {
@@ -331,6 +327,48 @@ func (b *bench) ways(self, web string, into []string, scale int) error {
 		return err
 	}
 	return b.c.Remove(b.ctx, name, true)
+}
+
+// within runs this program in a sandbox.
+func (b *bench) within(name, what string, env ...string) func(args ...string) (string, error) {
+	return func(args ...string) (string, error) {
+		var out, errs strings.Builder
+		x, err := b.c.Exec(b.ctx, name, wire.ExecRequest{Cmd: append([]string{insideBench, what}, args...), Env: env}, client.Streams{Stdout: &out, Stderr: &errs})
+		if err == nil && x.Code != 0 {
+			err = fmt.Errorf("exit code %d: %s%s", x.Code, x.Message, errs.String())
+		}
+		return out.String(), err
+	}
+}
+
+// kernelWays measures the way to the sink from a kernel of the sandbox's own.
+func (b *bench) kernelWays(self string, into []string, scale int) error {
+	all := []route{{name: plan.TierGvisor}, {name: plan.TierSupervised}}
+	for i, r := range all {
+		name, err := b.policed(r.name, sinkPolicy)
+		if err != nil {
+			return err
+		}
+		if err := b.give(name, self, insideBench); err != nil {
+			return err
+		}
+		all[i] = route{"tier " + r.name, b.within(name, "reach")}
+	}
+	plain := func(args ...string) (string, error) {
+		cmd := exec.CommandContext(b.ctx, into[0], append(append(into[1:len(into):len(into)], self, "reach"), args...)...)
+		cmd.Stderr = os.Stderr
+		out, err := cmd.Output()
+		return string(out), err
+	}
+	all = append(all, route{"loopback", plain})
+	size := int64(1<<30) / int64(scale)
+	err := errors.Join(
+		b.throughput(all, ">", "gvisor: one connection out, through the gate", size),
+		b.throughput(all, "<", "gvisor: one connection in, through the gate", size),
+		b.latency(all, "gvisor: connect through the gate", max(20, 100/scale)),
+	)
+	b.removeAll()
+	return err
 }
 
 // give puts a program or a file of the host's into a sandbox.

@@ -252,47 +252,57 @@ func (b *bench) gvisorMemory(mb, n int) (err error) {
 	return nil
 }
 
-// gvisorForks times copies of an image, from the wish to the answer of the last.
+// gvisorForks times copies of an image, from the wish to the answer of the last. They end
+// before the next ones begin.
 func (b *bench) gvisorForks(store *memory.Store, id memory.ID, dir string, copies, n int) (stat, error) {
-	return times(n, func(i int) (err error) {
+	var ds []time.Duration
+	for i := range n {
+		t := time.Now()
 		image, release, err := store.Checkout(b.ctx, id)
 		if err != nil {
-			return err
+			return stat{}, err
 		}
-		defer release()
 		var all errgroup.Group
 		ends := make([]func() error, copies)
 		for k := range copies {
-			all.Go(func() error {
-				x, end, err := b.gvisorBox(filepath.Join(dir, fmt.Sprint(i, "-", k)), image)
-				if err != nil {
-					return err
-				}
-				ends[k] = end
-				if err := x.Release(b.ctx); err != nil {
-					return err
-				}
-				s, err := x.Reattach(b.ctx, "program", 0)
-				if err != nil {
-					return err
-				}
-				defer s.Close()
-				if err := wire.WriteFrame(s, wire.FrameStdin, []byte("line\n")); err != nil {
-					return err
-				}
-				return heard(s, "answer")
+			all.Go(func() (err error) {
+				ends[k], err = b.gvisorCopy(filepath.Join(dir, fmt.Sprint(i, "-", k)), image)
+				return err
 			})
 		}
 		err = all.Wait()
-		go func() { // nobody waits for the ends of copies
-			for _, end := range ends {
-				if end != nil {
-					_ = end()
-				}
+		ds = append(ds, time.Since(t))
+		for _, end := range ends {
+			if end != nil {
+				err = errors.Join(err, end())
 			}
-		}()
-		return err
-	})
+		}
+		release()
+		if err != nil {
+			return stat{}, err
+		}
+	}
+	return statOf(ds), nil
+}
+
+// gvisorCopy goes on from an image, until its program has answered; end ends it.
+func (b *bench) gvisorCopy(dir, image string) (end func() error, err error) {
+	x, end, err := b.gvisorBox(dir, image)
+	if err != nil {
+		return nil, err
+	}
+	if err := x.Release(b.ctx); err != nil {
+		return end, err
+	}
+	s, err := x.Reattach(b.ctx, "program", 0)
+	if err != nil {
+		return end, err
+	}
+	defer s.Close()
+	if err := wire.WriteFrame(s, wire.FrameStdin, []byte("line\n")); err != nil {
+		return end, err
+	}
+	return end, heard(s, "answer")
 }
 
 // heard reads a command's output up to a word.
