@@ -71,33 +71,23 @@ func BenchmarkCp(b *testing.B) {
 }
 
 func BenchmarkAdd(b *testing.B) {
-	h := benchHome(b)
-	x := image(benchPages())
-	b.SetBytes(128000 * pageSize)
-	b.ResetTimer()
-	for b.Loop() {
-		b.StopTimer()
-		dir := h.put(x)
-		settle()
-		b.StartTimer()
-		img, err := h.s.Add(context.Background(), dir, nil)
-		b.StopTimer()
-		must(b, err)
-		b.ReportMetric(float64(img.AddedBytes), "added-B")
-		h.drop(img.ID)
-		b.StartTimer()
-	}
+	benchAdd(b, benchHome(b), image(benchPages()))
 }
 
 func BenchmarkSecondAdd(b *testing.B) {
 	h := benchHome(b)
 	x := image(benchPages())
 	h.add(x)
-	y := image(idle(x.pages))
+	benchAdd(b, h, image(idle(x.pages)))
+}
+
+// benchAdd adds an image again and again, to a store that does not have it.
+func benchAdd(b *testing.B, h *home, x shape) {
 	b.SetBytes(128000 * pageSize)
+	b.ResetTimer()
 	for b.Loop() {
 		b.StopTimer()
-		dir := h.put(y)
+		dir := h.put(x)
 		settle()
 		b.StartTimer()
 		img, err := h.s.Add(context.Background(), dir, nil)

@@ -143,16 +143,7 @@ func (s *Store) compare(ctx context.Context, dir int, id ID, m *manifest) error 
 	if err != nil {
 		return err
 	}
-	var st unix.Stat_t
-	fd, err := openAt(dir, pagesName, &st)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if st.Size != int64(len(want))*pageSize {
-		return corrupt("%s/%s/%s has %d bytes; %d were stored", cacheDir, id, pagesName, st.Size, len(want)*pageSize).Because(errPages)
-	}
-	got, err := hashFile(ctx, fd, len(want), runtime.GOMAXPROCS(0))
+	got, err := hashPages(ctx, dir, cacheDir+"/"+string(id), len(want), runtime.GOMAXPROCS(0))
 	if err != nil {
 		return err
 	}
@@ -162,6 +153,20 @@ func (s *Store) compare(ctx context.Context, dir int, id ID, m *manifest) error 
 		}
 	}
 	return nil
+}
+
+// hashPages hashes the pages in a directory, which is called at for people.
+func hashPages(ctx context.Context, dir int, at string, want, workers int) ([]digest, error) {
+	var st unix.Stat_t
+	fd, err := openAt(dir, pagesName, &st)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	if st.Size != int64(want)*pageSize {
+		return nil, corrupt("%s/%s has %d bytes; %d were stored", at, pagesName, st.Size, int64(want)*pageSize).Because(errPages)
+	}
+	return hashFile(ctx, fd, want, workers)
 }
 
 // digests gives those of an image's pages, from the indexes of its packs.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/racetest"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
@@ -114,7 +115,7 @@ func nothingLeft(t *testing.T, what string, h *home) {
 // the store goes on, both as it is open and opened anew.
 func TestEveryWriteMayFail(t *testing.T) {
 	t.Parallel()
-	first, step := sample(t)
+	first, step := racetest.Sample(t, 11)
 	for _, c := range []struct {
 		errno syscall.Errno
 		stay  bool
@@ -153,7 +154,7 @@ func TestEveryWriteMayFail(t *testing.T) {
 // The same without opening it anew in between.
 func TestTheStoreGoesOnAfterAFailure(t *testing.T) {
 	t.Parallel()
-	first, step := sample(t)
+	first, step := racetest.Sample(t, 11)
 	for k := 1 + first; ; k += step {
 		what := fmt.Sprintf("call %d fails", k)
 		f := &vfs.Faulty{FS: vfs.OS()}
@@ -178,7 +179,7 @@ func TestACrashAtAnyPoint(t *testing.T) {
 	for _, loss := range []string{process, contents, everything} {
 		t.Run(loss, func(t *testing.T) {
 			t.Parallel()
-			first, step := sample(t)
+			first, step := racetest.Sample(t, 11)
 			for k := 8 + first; ; k += step { // it is open after 7 calls
 				what := fmt.Sprintf("dead at call %d", k)
 				dir := inMemory(t)

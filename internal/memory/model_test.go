@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/racetest"
 )
 
 // A store against a map: whatever images come, share, shift, go, and however often
@@ -20,7 +21,7 @@ func TestModel(t *testing.T) {
 	top := inMemory(t)
 	n := 0
 	rapid.Check(t, func(t *rapid.T) {
-		if n++; raceDetector && n%4 != 0 {
+		if n++; racetest.Enabled && n%4 != 0 {
 			return // each takes many times as long
 		}
 		dir := fmt.Sprintf("%s/%d", top, n)

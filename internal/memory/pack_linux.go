@@ -133,16 +133,7 @@ func (s *Store) checkPack(ctx context.Context, id digest) error {
 	if err != nil {
 		return err
 	}
-	var st unix.Stat_t
-	fd, err := openAt(dir, pagesName, &st)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if st.Size != int64(len(want))*pageSize {
-		return corrupt("%s/%s/%s has %d bytes", packsDir, id, pagesName, st.Size)
-	}
-	got, err := hashFile(ctx, fd, len(want), addWorkers)
+	got, err := hashPages(ctx, dir, packsDir+"/"+id.String(), len(want), addWorkers)
 	if err != nil {
 		return err
 	}

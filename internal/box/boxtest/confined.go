@@ -11,6 +11,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/racetest"
 )
 
 // confined are the rows for tiers that confine.
@@ -147,7 +148,7 @@ for tid in list(map(int, os.listdir("/proc/1/task"))):
 		}
 	}},
 	{"a memory limit", walled, func(t *testing.T, tier Tier) {
-		if raceDetector {
+		if racetest.Enabled {
 			t.Skip("needs plain-build: init, with the race detector, is larger than the limit")
 		}
 		change := func(c *plan.Config) { c.Limits.Memory = 256 << 20 }

@@ -207,11 +207,9 @@ var devLinks = [][2]string{
 	{"/proc/self/fd/2", "/dev/stderr"},
 }
 
-func mountDev(g plan.Guest, host int) error {
-	if err := fresh("tmpfs", "/dev", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755,size=64k"); err != nil {
-		return err
-	}
-	for _, d := range devices {
+// bindDevices binds devices of the host's into /dev.
+func bindDevices(host int, names []string) error {
+	for _, d := range names {
 		fd, err := unix.Open("/dev/"+d, unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o666)
 		if err != nil {
 			return fault.Wrap(err, "make /dev/%s", d)
@@ -220,6 +218,16 @@ func mountDev(g plan.Guest, host int) error {
 		if err := bind(host, "dev/"+d, "/dev/"+d, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+func mountDev(g plan.Guest, host int) error {
+	if err := fresh("tmpfs", "/dev", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755,size=64k"); err != nil {
+		return err
+	}
+	if err := bindDevices(host, devices); err != nil {
+		return err
 	}
 	for _, l := range devLinks {
 		if err := os.Symlink(l[0], l[1]); err != nil {

@@ -93,15 +93,8 @@ func fillWorld(g plan.Guest, host int, trees []int) error {
 		}
 		return err
 	}
-	for _, d := range worldDevices {
-		fd, err := unix.Open("/dev/"+d, unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o666)
-		if err != nil {
-			return fault.Wrap(err, "make /dev/%s", d)
-		}
-		unix.Close(fd)
-		if err := bind(host, "dev/"+d, "/dev/"+d, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC); err != nil {
-			return err
-		}
+	if err := bindDevices(host, worldDevices); err != nil {
+		return err
 	}
 	if err := putBinary(trees[0]); err != nil {
 		return err

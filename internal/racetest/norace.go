@@ -1,0 +1,6 @@
+//go:build !race
+
+package racetest
+
+// Enabled says that this is a build with -race.
+const Enabled = false
