@@ -3,6 +3,7 @@
 package box
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -46,6 +47,13 @@ func (k *keeper) forConductor(g *plan.Guest) (fds rootspec.Descriptors, err erro
 			return fds, fault.Wrap(err, "open the memory image's %s", name)
 		}
 		fds = append(fds, fd)
+		// Whoever has the descriptor keeps the lock: the pages stay until all are read.
+		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+			err = unix.Flock(fd, unix.LOCK_SH)
+		}
+		if err != nil {
+			return fds, fault.Wrap(err, "keep the memory image's %s", name)
+		}
 	}
 	return fds, nil
 }

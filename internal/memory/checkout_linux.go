@@ -17,7 +17,8 @@ import (
 var imageFiles = []string{kernelName, metaName, pagesName}
 
 // Checkout gives a directory that has the files of an image, whole and verified,
-// to be read only. It stays until release is called, which may be done twice;
+// to be read only. It stays until release is called, which may be done twice; what is
+// open, and locked by flock(2), stays as it is beyond that, and beyond this process;
 // several callers may hold one image. What was added or checked out lately is
 // there at once; else the image is assembled, on all processors.
 //

@@ -251,7 +251,8 @@ func (a *adding) writePages(ctx context.Context, dir int, fresh []uint32) error 
 }
 
 // punch gives back what the disk holds for pages that are not in the set, where
-// the file system can.
+// the file system can. A file that somebody has locked is left as it is, until the next
+// sweep: a kernel may go on from it, also when nothing here knows of that any more.
 func (s *Store) punch(ctx context.Context, dir int, keep pageSet, pages uint32) error {
 	st, err := lstatAt(dir, pagesName)
 	if err != nil || onDisk(&st) <= int64(keep.count())*pageSize {
@@ -264,6 +265,12 @@ func (s *Store) punch(ctx context.Context, dir int, keep pageSet, pages uint32) 
 		return err
 	}
 	defer unix.Close(fd)
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil
+		}
+		return err
+	}
 	err = keep.runs(pages, false, func(first, n uint32) error {
 		if inHole(fd, int(first), int(n)) {
 			return nil

@@ -1,7 +1,9 @@
 package memory
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -50,6 +52,41 @@ func TestTheFirstImageIsItsOwnPack(t *testing.T) {
 	must(t, h.s.Verify(t.Context(), img.ID))
 	if got, err := h.s.Stat(img.ID); err != nil || got.Pages != 4000 || !slices.EqualFunc(h.s.List(), []Image{img}, func(a, b Image) bool { return a.ID == b.ID }) {
 		t.Errorf("%+v, %v, %+v", got, err, h.s.List())
+	}
+}
+
+// What somebody reads stays as it is, though its image is gone and nobody else holds it.
+func TestPagesThatSomebodyReadsStay(t *testing.T) {
+	t.Parallel()
+	h := newHome(t, t.TempDir(), Options{})
+	defer h.close()
+	x := image(seeds(1, 2000))
+	gone := h.add(x)
+	h.add(image(append(seeds(1, 100), seeds(5000, 50)...)))
+	dir, release, err := h.s.Checkout(t.Context(), gone.ID)
+	must(t, err)
+	f, err := os.Open(filepath.Join(dir, pagesName))
+	must(t, err)
+	defer f.Close()
+	must(t, unix.Flock(int(f.Fd()), unix.LOCK_SH))
+	before, err := io.ReadAll(f)
+	must(t, err)
+	release()
+	sweep := func() int64 {
+		_, err := h.s.Sweep(t.Context(), func(id ID) bool { return id != gone.ID })
+		must(t, err)
+		return h.stored()
+	}
+	held := sweep()
+	after := make([]byte, len(before))
+	_, err = f.ReadAt(after, 0)
+	must(t, err)
+	if !bytes.Equal(before, after) {
+		t.Error("pages that are read were given back")
+	}
+	f.Close()
+	if now := sweep(); now > held-1500*pageSize {
+		t.Errorf("%d bytes are stored when nobody reads, %d before", now, held)
 	}
 }
 
