@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -86,9 +87,12 @@ func (l *lab) file(dir, name, text string) {
 	}
 }
 
-// program writes a file that can be run.
+// program writes a file that can be run. No other test starts a process meanwhile, which
+// would have it open for writing until its own execve(2), and execve of it fail (ETXTBSY).
 func (l *lab) program(dir, name, text string) string {
 	l.t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	l.file(dir, name, text)
 	name = filepath.Join(dir, name)
 	if err := os.Chmod(name, 0o755); err != nil {
