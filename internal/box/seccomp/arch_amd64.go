@@ -46,7 +46,7 @@ var stubRules = []Rule{{
 	Calls: []uint32{unix.SYS_ARCH_PRCTL},
 	Cases: []Case{{When: []Test{{Arg: 0, Is: In, Of: []uint32{archSetCPUID}}}, Do: Errno(unix.ENODEV)}},
 	Why: "with it each CPUID instruction is a signal that gVisor answers; a C library has dozens of them at each " +
-		"start of a program, which take three times as long as the rest of it",
+		"start of a program, which are a third of what it takes",
 }}
 
 // toldArch are the names of the calls of hardeningArch that are told.
