@@ -123,7 +123,7 @@ os.link(b"g", b"h")
 maps = {n: mmap.mmap(os.open(name, os.O_RDWR), 0) for n, name in ((b"1", b"f\xff"), (b"2", b"g"))}
 os.unlink(b"g")
 for text in b"mapped ", b"mapnow ":
-    time.sleep(1.5)
+    time.sleep(5) # longer than what it takes to see the text before, where many tests run
     for n, m in maps.items(): m[0:8] = text + n
 time.sleep(1000)
 '`)
