@@ -608,7 +608,7 @@ func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) {
 		e.watch(s, b)
 		e.idleChanged()
 		e.watchPorts(s.id, b)
-		if rec.Tier == tierGvisor && rec.Quarantine == nil { // a daemon that was killed may not have come to it
+		if rec.Tier == tierGVisor && rec.Quarantine == nil { // a daemon that was killed may not have come to it
 			if err := b.Release(ctx); err != nil {
 				e.Logger.Warn("the gate of a sandbox that went on from memory stays closed", "sandbox", s.id, "err", err)
 			}

@@ -15,7 +15,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
-	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -25,7 +24,6 @@ import (
 // only when it is stored.
 
 const (
-	tierGvisor = string(policy.GVisor)
 	// imageDir is where an image lies in the directory of its sandbox until it is stored.
 	imageDir = "image"
 	// leastMemory is how often memory can be kept by itself.
@@ -42,7 +40,7 @@ const factHost = "host"
 
 // keepsMemory refuses a sandbox of which the memory cannot be kept.
 func (e *Engine) keepsMemory(rec *meta.Sandbox) error {
-	if rec.Tier != tierGvisor || e.Memory == nil {
+	if rec.Tier != tierGVisor || e.Memory == nil {
 		return fault.New(fault.Unsupported, "the memory of a sandbox of tier %s cannot be kept", rec.Tier).
 			WithHint("make a sandbox that can: coppice create --tier gvisor")
 	}
@@ -143,7 +141,7 @@ func (e *Engine) resumable(rec *meta.Sandbox, snap timeline.Snapshot) (*timeline
 		return nil, fault.New(fault.NotFound, "snapshot %s has no memory of processes", snap.ID).
 			WithHint("see those that have: coppice log %s; take one: coppice commit --memory -m MSG %s", rec.Name, rec.Name)
 	}
-	if rec.Tier != tierGvisor || e.Memory == nil {
+	if rec.Tier != tierGVisor || e.Memory == nil {
 		return nil, fault.New(fault.Unsupported, "the processes of snapshot %s cannot go on in a sandbox of tier %s", snap.ID, rec.Tier).
 			WithHint("go to its files alone: coppice checkout --files-only %s %s", rec.Name, snap.ID)
 	}

@@ -25,7 +25,7 @@ func (h *home) inGvisor(t *testing.T, name string) (exec string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.DB.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error { r.Tier = tierGvisor; return nil }); err != nil {
+	if err := h.DB.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error { r.Tier = tierGVisor; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	exec = h.keptIn(t, name)
