@@ -92,19 +92,26 @@ func TestGvisorResumes(t *testing.T) {
 	if r := b.Sh(t, ids); strings.Contains(r.Stdout, "0707") || len(r.Stdout) != 33+37 {
 		t.Errorf("the identity of what it is a copy of: %+v", r)
 	}
-	z, err := c.Reattach(ctx, "counter", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer z.Close()
-	_ = z.SetDeadline(time.Now().Add(20 * time.Second))
-	boxtest.WaitStarted(t, z)
+	z := reattached(t, c, "counter")
 	boxtest.Send(t, z, wire.FrameStdin, []byte("again\n"))
 	boxtest.WaitOutput(t, z, "2 again fork\n")
 	boxtest.Send(t, z, wire.FrameStdinEOF, nil)
 	boxtest.WaitOutput(t, z, "end\n")
 	boxtest.Send(t, s, wire.FrameStdin, []byte("three\n"))
 	boxtest.WaitOutput(t, s, "3 three test\n")
+}
+
+// reattached attaches to a command that goes on in a copy.
+func reattached(t *testing.T, c *boxtest.Box, id string) *box.Session {
+	t.Helper()
+	z, err := c.Reattach(t.Context(), id, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { z.Close() })
+	_ = z.SetDeadline(time.Now().Add(20 * time.Second))
+	boxtest.WaitStarted(t, z)
+	return z
 }
 
 // TestGvisorImageOfOther refuses an image that is none.

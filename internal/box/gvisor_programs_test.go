@@ -57,13 +57,7 @@ func TestGvisorRecordsProgramsOfACopy(t *testing.T) {
 	if err := c.Release(ctx); err != nil {
 		t.Fatal(err)
 	}
-	z, err := c.Reattach(ctx, "outer", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer z.Close()
-	_ = z.SetDeadline(time.Now().Add(20 * time.Second))
-	boxtest.WaitStarted(t, z)
+	z := reattached(t, c, "outer")
 	boxtest.Send(t, z, wire.FrameStdin, []byte("two\n"))
 	boxtest.WaitOutput(t, z, "two is done\n")
 	r := c.Sh(t, "/bin/true three")

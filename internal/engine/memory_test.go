@@ -204,10 +204,9 @@ func TestAForkThatCannotBeSealedIsQuarantined(t *testing.T) {
 	}
 }
 
-// A quarantined fork whose processes have ended does not start from files that are still the
-// parent's; resume lets them go on from memory again.
-func TestAQuarantinedForkStartsFromMemoryAlone(t *testing.T) {
-	h := newHome(t)
+// quarantined makes a sandbox a in tier gvisor, and of it a fork b that is quarantined.
+func (h *home) quarantined(t *testing.T) {
+	t.Helper()
 	h.inGvisor(t, "a")
 	h.boxes.mu.Lock()
 	h.boxes.sealErr = errors.New("not yet")
@@ -215,6 +214,13 @@ func TestAQuarantinedForkStartsFromMemoryAlone(t *testing.T) {
 	if _, err := h.Fork(ctx, "a", wire.ForkRequest{Names: []string{"b"}, Memory: true}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A quarantined fork whose processes have ended does not start from files that are still the
+// parent's; resume lets them go on from memory again.
+func TestAQuarantinedForkStartsFromMemoryAlone(t *testing.T) {
+	h := newHome(t)
+	h.quarantined(t)
 	if _, err := h.Stop(ctx, "b"); err != nil {
 		t.Fatal(err)
 	}
@@ -235,13 +241,7 @@ func TestAQuarantinedForkStartsFromMemoryAlone(t *testing.T) {
 // gate leaves it to the next one, but where the sandbox is quarantined.
 func TestTheNextDaemonOpensTheGate(t *testing.T) {
 	h := newHome(t)
-	h.inGvisor(t, "a")
-	h.boxes.mu.Lock()
-	h.boxes.sealErr = errors.New("not yet")
-	h.boxes.mu.Unlock()
-	if _, err := h.Fork(ctx, "a", wire.ForkRequest{Names: []string{"b"}, Memory: true}); err != nil {
-		t.Fatal(err)
-	}
+	h.quarantined(t)
 	a, b := h.live(t, "a"), h.live(t, "b")
 	before := a.released.Load()
 	h.close()
