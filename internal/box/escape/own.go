@@ -132,7 +132,7 @@ func beginning(p string) ([]byte, error) {
 // initLives is an error when init does what is its to do, to take an orphan that has ended,
 // and nil when it has ended or stands: what was sent to it before comes first.
 func initLives() error {
-	out, err := exec.Command("/bin/sh", "-c", "true & echo $!").Output()
+	out, err := (&exec.Cmd{Path: "/bin/sh", Args: []string{"sh", "-c", "true & echo $!"}}).Output()
 	pid, perr := strconv.Atoi(strings.TrimSpace(string(out)))
 	if err := errors.Join(err, perr); err != nil {
 		tell(os.Stdout, "no orphan could be made:", err)
