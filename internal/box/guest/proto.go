@@ -3,12 +3,9 @@
 package guest
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/netip"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -338,8 +335,7 @@ type Port struct {
 }
 
 const (
-	headLen    = 8
-	maxMessage = 16 << 20
+	maxMessage = 16 << 20 // bytes of a payload
 	maxFDs     = 4 + rootspec.MaxShared
 )
 
@@ -363,125 +359,4 @@ func (m Message) Close() {
 	for _, fd := range m.FDs {
 		_ = unix.Close(fd)
 	}
-}
-
-// Link is one end of the stream. Send may be called from any goroutine; Recv
-// from one at a time.
-type Link struct {
-	fd int
-
-	mu sync.Mutex // held while a message is written
-
-	in  []byte // received and not yet taken
-	fds []int
-}
-
-// NewLink uses fd, a blocking stream socket of the Unix family, and owns it.
-func NewLink(fd int) *Link { return &Link{fd: fd} }
-
-// Shutdown ends both directions: the other end and our own Recv see io.EOF.
-func (l *Link) Shutdown() { _ = unix.Shutdown(l.fd, unix.SHUT_RDWR) }
-
-// Close closes the descriptor; no call may be under way or follow.
-func (l *Link) Close() {
-	_ = unix.Close(l.fd)
-	Message{FDs: l.fds}.Close()
-}
-
-// Send writes one message; v nil is no payload. The descriptors stay the
-// caller's.
-func (l *Link) Send(k Kind, v any, fds ...int) error {
-	var p []byte
-	if v != nil {
-		var err error
-		if p, err = json.Marshal(v); err != nil {
-			return fmt.Errorf("message %q: %w", k, err)
-		}
-	}
-	return l.Pass(Message{Kind: k, Payload: p, FDs: fds})
-}
-
-// Pass writes a message as it is. The descriptors stay the caller's.
-func (l *Link) Pass(m Message) error {
-	k, fds := m.Kind, m.FDs
-	b := append(make([]byte, headLen, headLen+len(m.Payload)), m.Payload...)
-	if len(b)-headLen > maxMessage || len(fds) > maxFDs {
-		return fmt.Errorf("message %q of %d bytes with %d descriptors is too large", k, len(b), len(fds))
-	}
-	b[0], b[1] = byte(k), byte(len(fds))
-	binary.BigEndian.PutUint32(b[4:], uint32(len(b)-headLen))
-	var oob []byte
-	if len(fds) > 0 {
-		oob = unix.UnixRights(fds...)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for len(b) > 0 {
-		n, err := unix.SendmsgN(l.fd, b, oob, nil, unix.MSG_NOSIGNAL)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("send message %q: %w", k, err)
-		}
-		b, oob = b[n:], nil
-	}
-	return nil
-}
-
-// Recv reads one message. io.EOF is the end of the stream.
-func (l *Link) Recv() (Message, error) {
-	for {
-		if len(l.in) >= headLen {
-			n := int(binary.BigEndian.Uint32(l.in[4:]))
-			nfd := int(l.in[1])
-			if n > maxMessage || nfd > maxFDs {
-				return Message{}, fmt.Errorf("message %q of %d bytes with %d descriptors is too large", l.in[0], n, nfd)
-			}
-			if len(l.in) >= headLen+n {
-				if nfd > len(l.fds) {
-					return Message{}, fmt.Errorf("message %q lost its descriptors", l.in[0])
-				}
-				m := Message{Kind: Kind(l.in[0]), Payload: append([]byte(nil), l.in[headLen:headLen+n]...), FDs: append([]int(nil), l.fds[:nfd]...)}
-				l.in, l.fds = append([]byte(nil), l.in[headLen+n:]...), l.fds[nfd:]
-				return m, nil
-			}
-		}
-		if err := l.fill(); err != nil {
-			return Message{}, err
-		}
-	}
-}
-
-func (l *Link) fill() error {
-	var buf [8 << 10]byte
-	var oob [32 + 4*maxFDs]byte // with room for the header
-	n, oobn, flags, _, err := unix.Recvmsg(l.fd, buf[:], oob[:], unix.MSG_CMSG_CLOEXEC)
-	switch {
-	case err == unix.EINTR:
-		return nil
-	case err == unix.ECONNRESET: // it went away with something unread
-		return io.EOF
-	case err != nil:
-		return fmt.Errorf("receive a message: %w", err)
-	case flags&unix.MSG_CTRUNC != 0:
-		return fmt.Errorf("receive a message: descriptors were cut off (RLIMIT_NOFILE?)")
-	case n == 0:
-		return io.EOF
-	}
-	if oobn > 0 {
-		msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
-		if err != nil {
-			return fmt.Errorf("receive a message: %w", err)
-		}
-		for _, m := range msgs {
-			fds, err := unix.ParseUnixRights(&m)
-			if err != nil {
-				return fmt.Errorf("receive a message: %w", err)
-			}
-			l.fds = append(l.fds, fds...)
-		}
-	}
-	l.in = append(l.in, buf[:n]...)
-	return nil
 }

@@ -3,6 +3,7 @@
 package relay
 
 import (
+	"bufio"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -300,9 +301,10 @@ func flowOf(fd int) flow {
 
 // readFrames carries out what the other end sends.
 func (r *Relay) readFrames() error {
+	in := bufio.NewReaderSize(r.in, headLen+maxData)
 	var buf []byte
 	for {
-		f, err := readFrame(r.in, &buf)
+		f, err := readFrame(in, &buf)
 		if err != nil {
 			return err
 		}
@@ -358,7 +360,7 @@ func (r *Relay) deliver(body []byte) error {
 	}
 	m := guest.Message{Kind: guest.Kind(kind), Payload: payload}
 	var fresh []*stream
-	defer func() { m.Close() }()
+	defer func() { m.Close() }() // of those that are not given away
 	for _, d := range fds {
 		ours, theirs, f, err := counterpart(d.flow)
 		if err != nil {
@@ -396,7 +398,9 @@ func (r *Relay) deliver(body []byte) error {
 			return err
 		}
 	}
-	return r.link.Pass(m)
+	given := m
+	m.FDs = nil
+	return r.link.Give(given)
 }
 
 // counterpart makes what stands for a descriptor that was sent: theirs is for whoever

@@ -1,0 +1,76 @@
+//go:build linux
+
+package guest
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Link is one end of the stream of messages. Send and Pass may be called from any
+// goroutine; Recv from one at a time.
+type Link struct {
+	end end
+}
+
+// end is what carries messages. Those that are too large it refuses.
+type end interface {
+	pass(m Message) error
+	give(m Message) error
+	recv() (Message, error)
+	shutdown()
+	close()
+}
+
+// NewLink uses fd, a blocking stream socket of the Unix family, and owns it.
+func NewLink(fd int) *Link { return &Link{&socket{fd: fd}} }
+
+// NewLinks gives both ends of a link within this process.
+func NewLinks() (*Link, *Link) {
+	a, b := newQueue(), newQueue()
+	return &Link{&local{in: a, out: b}}, &Link{&local{in: b, out: a}}
+}
+
+// Shutdown ends both directions: the other end and our own Recv see io.EOF.
+func (l *Link) Shutdown() { l.end.shutdown() }
+
+// Close closes the descriptors; no call may be under way or follow.
+func (l *Link) Close() { l.end.close() }
+
+// Send writes one message; v nil is no payload. The descriptors stay the
+// caller's.
+func (l *Link) Send(k Kind, v any, fds ...int) error {
+	var p []byte
+	if v != nil {
+		var err error
+		if p, err = json.Marshal(v); err != nil {
+			return fmt.Errorf("message %q: %w", k, err)
+		}
+	}
+	return l.Pass(Message{Kind: k, Payload: p, FDs: fds})
+}
+
+// Pass writes a message as it is. The descriptors stay the caller's, and so does the
+// payload.
+func (l *Link) Pass(m Message) error { return l.write(m, l.end.pass) }
+
+// Give does what Pass does, and takes the descriptors over, also when it fails.
+func (l *Link) Give(m Message) error { return l.write(m, l.end.give) }
+
+func (l *Link) write(m Message, how func(Message) error) error {
+	if err := how(m); err != nil {
+		return fmt.Errorf("send message %q: %w", m.Kind, err)
+	}
+	return nil
+}
+
+// checkSize refuses a message that is too large.
+func (m Message) checkSize() error {
+	if len(m.Payload) > maxMessage || len(m.FDs) > maxFDs {
+		return fmt.Errorf("%d bytes with %d descriptors are too many", len(m.Payload), len(m.FDs))
+	}
+	return nil
+}
+
+// Recv reads one message. io.EOF is the end of the stream.
+func (l *Link) Recv() (Message, error) { return l.end.recv() }
