@@ -54,13 +54,14 @@ var rooms = map[string][]string{
 	"internal/box":       {"internal/unixsock", "internal/box/plan", "internal/box/probe", "internal/box/guest", "internal/box/inner", "internal/policy", "internal/journal", "internal/seal", "internal/gate/control", "internal/gate/link", "internal/fault", "internal/undo", "internal/rootspec", "client/wire"},
 	"internal/box/plan":  {"internal/policy", "internal/box/probe", "internal/fault", "internal/rootspec"},
 	"internal/box/guest": {"internal/box/plan", "internal/box/seccomp", "internal/box/notify", "internal/rootspec", "internal/ports/sockets", "internal/fault", "client/wire"},
-	"internal/box/inner": {"internal/box/guest", "internal/box/relay"},
+	"internal/box/inner": {"internal/box/guest", "internal/box/plan", "internal/box/relay"},
 	"internal/box/relay": {"internal/box/guest"},
 
 	// What it imports would be initialised first, and much of gVisor's with it.
-	"internal/box/gvisor/spare": {},
+	"internal/box/gvisor/spare":   {},
+	"internal/box/gvisor/filters": {},
 
-	"internal/box/gvisor":  {"internal/box/gvisor/spare", "internal/box/guest", "internal/box/plan", "internal/box/relay", "internal/box/seccomp", "internal/gate/link", "internal/rootspec", "internal/fault", "client/wire"},
+	"internal/box/gvisor":  {"internal/box/gvisor/filters", "internal/box/gvisor/spare", "internal/box/guest", "internal/box/plan", "internal/box/relay", "internal/box/seccomp", "internal/gate/link", "internal/rootspec", "internal/fault", "client/wire"},
 	"internal/box/probe":   {"client/wire", "internal/gate/link", "internal/fault", "internal/quota", "internal/rootspec", "internal/box/seccomp"},
 	"internal/box/seccomp": {},
 	"internal/box/notify":  {"internal/box/seccomp", "internal/fault", "internal/rootspec"},

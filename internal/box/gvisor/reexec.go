@@ -16,6 +16,7 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
 	"gvisor.dev/gvisor/runsc/cmd/util"
 
+	"github.com/coppice-dev/coppice/internal/box/gvisor/filters"
 	"github.com/coppice-dev/coppice/internal/box/gvisor/spare"
 )
 
@@ -49,6 +50,7 @@ func runsc() {
 		commands[c] = "internal"
 	}
 	registerSink()
+	filters.Register()
 	cli.Run(nil, commands, []subcommands.Command{})
 	os.Exit(0) //nolint:forbidigo // the process is gVisor's and nothing more
 }
