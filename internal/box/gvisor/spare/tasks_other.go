@@ -3,4 +3,4 @@
 package spare
 
 // tasks gives nothing: how this version of Go marks what is done is not known.
-func tasks() []*uint32 { return nil }
+func tasks() []task { return nil }
