@@ -139,6 +139,10 @@ func Start(ctx context.Context, c plan.Config) (b *Box, e plan.Enforced, err err
 // the time and many: few threads, little heap.
 var runtimeEnv = []string{"GOMAXPROCS=2", "GOGC=50", "GOMEMLIMIT=32MiB"}
 
+// conductorEnv is that of a conductor, and of what it starts: nothing is collected while
+// they start. Later each sets its own.
+var conductorEnv = []string{"GOMAXPROCS=2", "GOGC=1000", "GOMEMLIMIT=64MiB"}
+
 // Attach finds the box whose keeper listens in runDir. A NotFound fault says
 // that there is none.
 func Attach(ctx context.Context, runDir string) (*Box, error) {

@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -96,7 +95,6 @@ type keeper struct {
 
 // runKeeper is the keeper, started by Start. It gives the process's exit code.
 func runKeeper() int {
-	debug.SetGCPercent(50)
 	_ = os.WriteFile("/proc/self/comm", []byte(keeperArgv0), 0) // for ps
 	ready := os.NewFile(readyFD, "ready")
 	unix.CloseOnExec(readyFD)

@@ -458,7 +458,7 @@ func (k *keeper) startInit(facts plan.Facts) error {
 	}
 	defer null.Close()
 	sys := &syscall.SysProcAttr{Setsid: true}
-	argv0 := guest.Argv0
+	argv0, env := guest.Argv0, runtimeEnv
 	if k.group != nil {
 		sys.UseCgroupFD, sys.CgroupFD = true, k.group.fd
 	}
@@ -468,7 +468,7 @@ func (k *keeper) startInit(facts plan.Facts) error {
 			sys.Cloneflags |= syscall.CLONE_NEWNET
 		}
 		if c.Tier == plan.TierGvisor {
-			argv0 = guest.ConductorArgv0
+			argv0, env = guest.ConductorArgv0, conductorEnv
 		}
 	} else if !c.Caller.Root {
 		sys.Cloneflags = syscall.CLONE_NEWUSER
@@ -487,7 +487,7 @@ func (k *keeper) startInit(facts plan.Facts) error {
 	}
 	// Not os.StartProcess: its first use in a process costs a fork more.
 	pid, err := syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(int(exe.Fd())), []string{argv0, c.ID}, &syscall.ProcAttr{
-		Dir: "/", Env: runtimeEnv, Files: []uintptr{null.Fd(), 1, 2, uintptr(pair[1])}, Sys: sys,
+		Dir: "/", Env: env, Files: []uintptr{null.Fd(), 1, 2, uintptr(pair[1])}, Sys: sys,
 	})
 	if err != nil {
 		return fault.New(fault.Unsupported, "the sandbox's namespaces cannot be made").Because(err).

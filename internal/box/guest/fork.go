@@ -12,10 +12,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// command is what forkLimited starts: as syscall.ForkExec takes it, in a session of its
+// command is what forkOpenly starts: as syscall.ForkExec takes it, in a session of its
 // own.
 type command struct {
 	file      string
@@ -23,7 +24,7 @@ type command struct {
 	files     [3]int      // none of them below 3
 	tty       bool        // files[0] becomes its controlling terminal
 	open      unix.Rlimit // RLIMIT_NOFILE
-	child     *int32      // where the child's number is before it runs
+	child     *int32      // where the child's number is before it runs; nil: the parent waits until it does
 }
 
 // forkOpenly is syscall.ForkExec for a command of which more is wanted.
@@ -34,6 +35,10 @@ type command struct {
 // other threads of this process: package syscall would hold them up, since its thread
 // waits in vfork(2) without the Go scheduler's knowing. It forks as fork(2) does, which
 // takes longer than what package syscall does by the size of init's page tables.
+//
+// In tier gvisor it forks as vfork(2) does, and is quicker than package syscall by the
+// sixty calls with which that gives up each of the Go run time's handlers in the child:
+// init has given up most of them itself (dropHandlers).
 //
 // It is called by the launcher's thread alone, whose confinement the child has.
 func forkOpenly(c command) (pid int, err error) {
@@ -55,9 +60,12 @@ func forkOpenly(c command) (pid int, err error) {
 		}
 	}
 	k := &kid{file: file, argv: &argv[0], envv: &envv[0], files: c.files, tty: c.tty, limit: c.open, pid: c.child}
-	var ends [2]int
-	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
-		return 0, err
+	ends := [2]int{-1, -1}
+	if k.pid != nil {
+		if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+			return 0, err
+		}
+		defer unix.Close(ends[0])
 	}
 	k.told = ends[1]
 	// No descriptor may be half made meanwhile, and no signal may find our handlers in
@@ -65,23 +73,21 @@ func forkOpenly(c command) (pid int, err error) {
 	syscall.ForkLock.Lock()
 	pid, errno := k.fork()
 	syscall.ForkLock.Unlock()
-	unix.Close(ends[1])
 	runtime.KeepAlive(argv)
 	runtime.KeepAlive(envv)
-	defer unix.Close(ends[0])
-	if errno != 0 {
-		return 0, errno
+	if k.pid != nil {
+		unix.Close(ends[1])
 	}
-	// The other end is closed by exec, or by the end of the child.
-	var b [4]byte
-	switch got, err := readFull(ends[0], b[:]); {
-	case err != nil:
-		_ = unix.Kill(pid, unix.SIGKILL)
-		errno = unix.EIO
-	case got == 0:
-		return pid, nil
+	switch {
+	case errno != 0:
+		return 0, errno
+	case k.pid == nil: // the child has said it in our memory
+		errno = unix.Errno(k.failed)
 	default:
-		errno = unix.Errno(binary.NativeEndian.Uint32(b[:]))
+		errno = askChild(pid, ends[0])
+	}
+	if errno == 0 {
+		return pid, nil
 	}
 	for {
 		if _, err := unix.Wait4(pid, nil, unix.WALL, nil); !errors.Is(err, unix.EINTR) {
@@ -90,18 +96,36 @@ func forkOpenly(c command) (pid int, err error) {
 	}
 }
 
-// openFiles gives the RLIMIT_NOFILE of commands, of which files is the policy's limit, or
-// 0 for none. Then it is what init was started with. The Go run time has raised that,
-// remembers it, and tells nobody, but puts it in force for each child (package syscall):
-// so one is started, looked at before it runs, and ended. Called before anything is
-// reaped, on a thread that the caller has locked.
-func openFiles(files uint64) (l unix.Rlimit, err error) {
+// askChild waits for a child's execve. The other end is closed by that, or by the end of
+// the child.
+func askChild(pid, end int) unix.Errno {
+	var b [4]byte
+	got, err := readFull(end, b[:])
+	switch {
+	case err != nil:
+		_ = unix.Kill(pid, unix.SIGKILL)
+		return unix.EIO
+	case got == 0:
+		return 0
+	}
+	return unix.Errno(binary.NativeEndian.Uint32(b[:]))
+}
+
+// openFiles gives the RLIMIT_NOFILE of commands: the policy's limit, or what init was
+// started with. The Go run time has raised that, remembers it, and tells nobody, but puts it
+// in force for each child (package syscall): so one is started, looked at before it runs, and
+// ended. gVisor has given init what the Go run time of its own process had raised. Called
+// before anything is reaped, on a thread that the caller has locked.
+func openFiles(g plan.Guest) (l unix.Rlimit, err error) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
 		return l, fault.Wrap(err, "read the limit of open files")
 	}
-	if files > 0 {
-		n := min(files, l.Max)
+	if g.Files > 0 {
+		n := min(g.Files, l.Max)
 		return unix.Rlimit{Cur: n, Max: n}, nil
+	}
+	if g.Tier == plan.TierGvisor {
+		return l, nil
 	}
 	pid, err := syscall.ForkExec("/proc/self/exe", []string{Argv0}, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Ptrace: true}})
 	if err != nil {
@@ -150,12 +174,21 @@ type kid struct {
 	files      [3]int
 	tty        bool
 	limit      unix.Rlimit
-	pid        *int32 // in the parent
-	told       int    // where it tells what failed
+	pid        *int32 // in the parent; nil: the child uses the parent's memory, and it waits
+	told       int    // where it tells what failed, or -1: in failed alone
 	failed     uint32
 	before     uint64 // signal mask
 	action     [4]uintptr
 }
+
+// kept are the signals of which init keeps the Go run time's handlers: the scheduler's own,
+// and where nothing else keeps these from ending it, that of a pipe that nobody reads, and
+// that of a child's end.
+var kept = [...]unix.Signal{unix.SIGURG, unix.SIGPIPE, unix.SIGCHLD}
+
+// vfork is clone(2) with flags, CLONE_VM and CLONE_VFORK among them. It gives the child's
+// pid, 0 in the child, or an error number below 0.
+func vfork(flags uintptr) (pid int)
 
 // fork gives the child's pid, in the parent alone. In the child it does not return, and
 // makes system calls only: other threads may have held any lock.
@@ -168,12 +201,21 @@ func (k *kid) fork() (pid int, errno unix.Errno) {
 	if _, _, errno = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&k.before)), 8, 0, 0); errno != 0 {
 		return 0, errno
 	}
-	child, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD|unix.CLONE_PARENT_SETTID), 0, uintptr(unsafe.Pointer(k.pid)), 0, 0, 0)
-	if child == 0 && errno == 0 {
+	if k.pid == nil {
+		pid = vfork(uintptr(unix.SIGCHLD | unix.CLONE_VM | unix.CLONE_VFORK))
+		if pid < 0 {
+			pid, errno = 0, unix.Errno(-pid)
+		}
+	} else {
+		var child uintptr
+		child, _, errno = syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD|unix.CLONE_PARENT_SETTID), 0, uintptr(unsafe.Pointer(k.pid)), 0, 0, 0)
+		pid = int(child)
+	}
+	if pid == 0 && errno == 0 {
 		k.become()
 	}
 	_, _, _ = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&k.before)), 0, 8, 0, 0)
-	return int(child), errno
+	return pid, errno
 }
 
 // become makes the child the command.
@@ -183,9 +225,11 @@ func (k *kid) fork() (pid int, errno unix.Errno) {
 //go:noinline
 func (k *kid) become() {
 	var errno unix.Errno
-	// Signals are still blocked. Init has no handler but that of SIGURG: dropHandlers.
-	if _, _, errno = syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGURG), uintptr(unsafe.Pointer(&k.action[0])), 0, 8, 0, 0); errno != 0 {
-		goto failed
+	// Signals are still blocked, and init has no other handlers: dropHandlers.
+	for i := 0; i < len(kept); i++ {
+		if _, _, errno = syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(kept[i]), uintptr(unsafe.Pointer(&k.action[0])), 0, 8, 0, 0); errno != 0 {
+			goto failed
+		}
 	}
 	if _, _, errno = syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0); errno != 0 {
 		goto failed
@@ -209,7 +253,9 @@ func (k *kid) become() {
 	_, _, errno = syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(k.file)), uintptr(unsafe.Pointer(k.argv)), uintptr(unsafe.Pointer(k.envv)))
 failed:
 	k.failed = uint32(errno)
-	_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, uintptr(k.told), uintptr(unsafe.Pointer(&k.failed)), 4)
+	if k.told >= 0 {
+		_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, uintptr(k.told), uintptr(unsafe.Pointer(&k.failed)), 4)
+	}
 	for {
 		_, _, _ = syscall.RawSyscall(unix.SYS_EXIT_GROUP, 253, 0, 0)
 	}

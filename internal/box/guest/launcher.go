@@ -35,7 +35,9 @@ type launcher struct {
 }
 
 // openly says that commands are started by forkOpenly.
-func (l *launcher) openly() bool { return l.guest.Files > 0 || l.guest.Trace }
+func (l *launcher) openly() bool {
+	return l.guest.Files > 0 || l.guest.Trace || l.guest.Tier == plan.TierGvisor
+}
 
 // isChild reports whether a process is about to become a command. It knows before the
 // process runs.
@@ -76,7 +78,7 @@ func (l *launcher) confine() error {
 	}
 	if l.openly() {
 		var err error
-		if l.open, err = openFiles(g.Files); err != nil {
+		if l.open, err = openFiles(g); err != nil {
 			return err
 		}
 	}
@@ -120,12 +122,18 @@ func (l *launcher) confine() error {
 // back, and with nothing for others. These are system calls of the thread alone;
 // those of package syscall would do it to all threads.
 func dropPrivileges(g plan.Guest) error {
-	keep := uint64(0)
+	keep, have := uint64(0), ^uint64(0)
 	for _, c := range g.Caps {
 		keep |= 1 << c
 	}
+	if g.Tier == plan.TierGvisor {
+		have = 0
+		for _, c := range plan.InnerCaps() {
+			have |= 1 << c
+		}
+	}
 	for c := uint(0); c < 64; c++ {
-		if keep&(1<<c) != 0 {
+		if keep&(1<<c) != 0 || have&(1<<c) == 0 {
 			continue
 		}
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err == unix.EINVAL {
@@ -200,7 +208,11 @@ func (l *launcher) fork(s Spawn, files []int) Spawned {
 	if err == nil {
 		var pid int
 		if l.openly() {
-			pid, err = forkOpenly(command{file: file, args: s.Cmd, env: env, files: [3]int(files), tty: s.TTY, open: l.open, child: &l.child})
+			c := command{file: file, args: s.Cmd, env: env, files: [3]int(files), tty: s.TTY, open: l.open}
+			if l.guest.Tier != plan.TierGvisor {
+				c.child = &l.child
+			}
+			pid, err = forkOpenly(c)
 			atomic.StoreInt32(&l.child, 0)
 		} else {
 			pid, err = syscall.ForkExec(file, s.Cmd, &syscall.ProcAttr{

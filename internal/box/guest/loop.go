@@ -38,9 +38,10 @@ type daemon struct {
 	frozen   bool         // for a capture
 	waiting  []Message    // spawns and signals that came while frozen
 
-	orphans chan int      // pids that wait to be reaped
-	reaped  chan struct{} // answers orphans
-	born    chan struct{} // there may be children again
+	orphans chan int       // pids that wait to be reaped
+	reaped  chan struct{}  // answers orphans
+	born    chan struct{}  // there may be children again
+	ended   chan os.Signal // in tier gvisor: children may have ended
 }
 
 // serve carries out messages until the keeper goes away.
@@ -57,7 +58,11 @@ func (d *daemon) serve() error {
 			in <- m
 		}
 	}()
-	go d.reap()
+	if d.ended != nil {
+		go d.reapSignalled()
+	} else {
+		go d.reap()
+	}
 	d.onlooker.start(d)
 	for {
 		var err error
@@ -88,8 +93,7 @@ func (d *daemon) serve() error {
 // that, so that it never signals a pid that has been given to another process.
 func (d *daemon) reap() {
 	for {
-		var info [128]byte // siginfo_t
-		err := waitid(&info)
+		pid, err := waitid(0)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.ECHILD):
@@ -98,18 +102,38 @@ func (d *daemon) reap() {
 			fmt.Fprintln(os.Stderr, "coppice-init: wait:", err)
 			<-d.born
 		default:
-			d.orphans <- int(*(*int32)(unsafe.Pointer(&info[16]))) // si_pid
+			d.orphans <- pid
 			<-d.reaped
 		}
 	}
 }
 
-func waitid(info *[128]byte) error {
-	_, _, e := unix.Syscall6(unix.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(info)), unix.WEXITED|unix.WNOWAIT|unix.WALL, 0, 0)
-	if e != 0 {
-		return e
+// reapSignalled does it where system calls are dear: no thread waits in one, for which the
+// Go scheduler would look in short intervals.
+func (d *daemon) reapSignalled() {
+	for range d.ended {
+		for {
+			pid, err := waitid(unix.WNOHANG)
+			if err != nil && !errors.Is(err, unix.ECHILD) {
+				fmt.Fprintln(os.Stderr, "coppice-init: wait:", err)
+			}
+			if err != nil || pid == 0 {
+				break
+			}
+			d.orphans <- pid
+			<-d.reaped
+		}
 	}
-	return nil
+}
+
+// waitid gives a child that has ended, which stays; with WNOHANG 0 is that none has.
+func waitid(flags uintptr) (pid int, err error) {
+	var info [128]byte // siginfo_t
+	_, _, e := unix.Syscall6(unix.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOWAIT|unix.WALL|flags, 0, 0)
+	if e != 0 {
+		return 0, e
+	}
+	return int(*(*int32)(unsafe.Pointer(&info[16]))), nil // si_pid
 }
 
 func (d *daemon) collect(pid int) error {
@@ -342,9 +366,8 @@ func (d *daemon) count() (int, error) {
 // childless says, by one call, that there is no process but init: all others are
 // its descendants.
 func (d *daemon) childless() bool {
-	var info [128]byte
-	_, _, e := unix.Syscall6(unix.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOWAIT|unix.WNOHANG|unix.WALL, 0, 0)
-	return e == unix.ECHILD
+	_, err := waitid(unix.WNOHANG)
+	return errors.Is(err, unix.ECHILD)
 }
 
 func (d *daemon) freeze() error {

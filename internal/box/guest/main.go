@@ -9,7 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"runtime/debug"
+	"slices"
 	"strconv"
 	"sync"
 	"unsafe"
@@ -32,8 +32,6 @@ const linkFD = 3
 // Main is init. It gives the exit code of the process, after which the kernel
 // kills whatever runs in the sandbox.
 func Main() int {
-	debug.SetGCPercent(50)
-	debug.SetMemoryLimit(24 << 20)
 	_ = os.WriteFile("/proc/self/comm", []byte(Argv0), 0) // for ps
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-init:", err)
@@ -86,6 +84,9 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 	switch g.Tier {
 	case plan.TierGvisor:
 		d.pid1 = true
+		dropHandlers(kept[:]...)
+		d.ended = make(chan os.Signal, 1)
+		signal.Notify(d.ended, unix.SIGCHLD)
 		if weak, err = finishRoot(g); err != nil {
 			return nil, err
 		}
@@ -123,7 +124,7 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 		if weak, err = makeRoot(g, trees); err != nil {
 			return nil, err
 		}
-		dropHandlers()
+		dropHandlers(unix.SIGURG)
 	}
 	pts := "/dev" // the host's /dev/pts/ptmx may be closed to us
 	if d.pid1 {
@@ -210,19 +211,18 @@ func makeThreads(n int) {
 	done.Wait()
 }
 
-// dropHandlers gives every signal but SIGURG, which the Go scheduler sends to
-// its own threads, its default action. PID 1 is then never sent them from inside
-// its pid namespace (signal(7); kernel/signal.c, sig_task_ignored), however they
-// were made. With a handler, a SIGSEGV made by sigqueue(3) would end it.
-func dropHandlers() {
+// dropHandlers gives every signal but those its default action. PID 1 is then never sent
+// them from inside its pid namespace (signal(7); kernel/signal.c, sig_task_ignored),
+// however they were made. With a handler, a SIGSEGV made by sigqueue(3) would end it.
+// SIGURG, which the Go scheduler sends to its own threads, is to be among those.
+func dropHandlers(keep ...unix.Signal) {
 	type sigaction struct {
 		handler, flags, restorer uintptr
 		mask                     uint64
 	}
 	var dfl sigaction
 	for sig := 1; sig <= 64; sig++ {
-		switch unix.Signal(sig) {
-		case unix.SIGKILL, unix.SIGSTOP, unix.SIGURG:
+		if s := unix.Signal(sig); s == unix.SIGKILL || s == unix.SIGSTOP || slices.Contains(keep, s) {
 			continue
 		}
 		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&dfl)), 0, 8, 0, 0)

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/log"
@@ -49,8 +51,13 @@ func run() error {
 	if err := c.start(m); err != nil {
 		return errors.Join(err, link.Send(guest.MsgReady, guest.Ready{Err: wireError(err)}))
 	}
+	defer time.AfterFunc(settled, func() { debug.SetGCPercent(50) }).Stop()
 	return c.relay.Run()
 }
+
+// settled is when a conductor begins to collect as the keeper does: it is started with a
+// larger heap, of which most stays, for the time in which the processors have more to do.
+const settled = 2 * time.Second
 
 // conductor runs one sandbox.
 type conductor struct {
@@ -142,8 +149,17 @@ func (c *conductor) start(m guest.Message) error {
 	if err := c.kernel.begin(s); err != nil {
 		return err
 	}
+	trace := g.Trace
 	g.Trace = false // init does not see what starts
-	return c.relay.Send(guest.MsgSetup, g)
+	if err := c.relay.Send(guest.MsgSetup, g); err != nil || !trace {
+		return err
+	}
+	// While init starts, which starts nothing before it is told to.
+	if c.programs, err = watchPrograms(c.kernel, c.link); err != nil {
+		return err
+	}
+	go c.programs.follow()
+	return nil
 }
 
 // makeKernel makes the kernel, with pipes to what will be PID 1.
@@ -232,10 +248,6 @@ func (c *conductor) came(m *guest.Message) (err error) {
 	switch m.Kind {
 	case guest.MsgSaved, guest.MsgPrograms:
 		err = fault.New(fault.Denied, "the sandbox sends a message %q, which is ours to send", m.Kind)
-	case guest.MsgReady:
-		if c.guest.Trace { // what began before is init's own
-			err = c.watch()
-		}
 	case guest.MsgSpawned:
 		c.programs.spawned(*m)
 	case guest.MsgAdopt:
@@ -246,19 +258,6 @@ func (c *conductor) came(m *guest.Message) (err error) {
 		err = c.stop(m)
 	}
 	return err
-}
-
-// watch begins to tell of programs.
-func (c *conductor) watch() error {
-	p, err := watchPrograms(c.kernel, c.link)
-	if err != nil {
-		return err
-	}
-	go p.follow()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.programs = p
-	return nil
 }
 
 // stop stops the kernel: init has ended what it had begun.

@@ -16,12 +16,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// innerCaps are the capabilities of PID 1 inside the sandbox's own kernel, besides those
-// that commands keep: it mounts, and gives the box its name.
-var innerCaps = []uint{
-	21, // SYS_ADMIN
-}
-
 // specOf describes the sandbox to gVisor. It must not depend on what differs between the
 // sandbox that a memory image is taken of and the one that is resumed from it, which
 // gVisor compares (runsc/boot/restore.go, validateSpecs): its name above all.
@@ -34,7 +28,7 @@ func specOf(g plan.Guest) (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	caps := capabilities(g)
+	caps := capabilities()
 	tmpfs := func(at, mode string) specs.Mount {
 		o := []string{"nosuid", "nodev", "mode=" + mode}
 		if g.Memory > 0 {
@@ -62,7 +56,7 @@ func specOf(g plan.Guest) (*specs.Spec, error) {
 		Version: specs.Version,
 		Root:    &specs.Root{Path: guest.WorldBox},
 		Process: &specs.Process{
-			Args: []string{plan.InnerPath}, Cwd: "/", Env: []string{"GOMAXPROCS=2", "GOGC=50", "GOMEMLIMIT=32MiB"},
+			Args: []string{plan.InnerPath}, Cwd: "/", Env: []string{"GOMAXPROCS=2", "GOGC=50", "GOMEMLIMIT=24MiB"},
 			User:         specs.User{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())},
 			Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps, Inheritable: caps, Ambient: caps},
 		},
@@ -78,8 +72,8 @@ func specOf(g plan.Guest) (*specs.Spec, error) {
 }
 
 // capabilities are the names of what PID 1 has.
-func capabilities(g plan.Guest) (names []string) {
-	for _, c := range append(append([]uint(nil), plan.RootCaps...), innerCaps...) {
+func capabilities() (names []string) {
+	for _, c := range plan.InnerCaps() {
 		names = append(names, "CAP_"+strings.ToUpper(capability.Cap(c).String()))
 	}
 	return names

@@ -66,6 +66,10 @@ var RootCaps = []uint{
 	31, // SETFCAP
 }
 
+// InnerCaps are what PID 1 has inside the sandbox's own kernel, of tier gvisor: what
+// commands of root keep, and that it mounts and gives the box its name.
+func InnerCaps() []uint { return append(slices.Clone(RootCaps), 21) } // SYS_ADMIN
+
 // ShiftSize is how many ids a sandbox with shifted ids has.
 const ShiftSize = 1 << 16
 
