@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -18,9 +19,12 @@ const addWorkers = 2
 // could not be moved. The image is the caller's to keep: the next Sweep drops it
 // unless keep says otherwise.
 //
+// With it the program is kept that is PID 1 in it, unless init is nil: the caller's, open
+// for reading. Facts name it then, by InitFact.
+//
 // It is fault.Invalid when the directory does not hold the files of an image,
 // fault.NoSpace when the disk is full.
-func (s *Store) Add(ctx context.Context, dir string, facts Facts) (_ Image, err error) {
+func (s *Store) Add(ctx context.Context, dir string, facts Facts, init *os.File) (_ Image, err error) {
 	in, err := s.takeIn(dir)
 	if err != nil {
 		return Image{}, fault.Wrap(err, "store the memory image in %s", dir)
@@ -33,7 +37,7 @@ func (s *Store) Add(ctx context.Context, dir string, facts Facts) (_ Image, err 
 		return Image{}, fault.Wrap(err, "store a memory image")
 	}
 	defer s.writing.free()
-	a := adding{s: s, in: in, pages: -1, m: manifest{facts: facts}}
+	a := adding{s: s, in: in, init: init, pages: -1, m: manifest{facts: facts}}
 	defer a.close()
 	img, err := a.run(ctx)
 	if err != nil {
@@ -46,7 +50,8 @@ func (s *Store) Add(ctx context.Context, dir string, facts Facts) (_ Image, err 
 type adding struct {
 	s       *Store
 	in      intake
-	pages   int // the file of pages, open
+	init    *os.File // of the image, or nil
+	pages   int      // the file of pages, open
 	digests []digest
 	need    int64 // bytes that are to be written, as far as is known
 
@@ -79,6 +84,9 @@ func (a *adding) run(ctx context.Context) (_ Image, err error) {
 		return Image{}, err
 	}
 	if err := a.putSmalls(ctx, &u); err != nil {
+		return Image{}, err
+	}
+	if err := a.putInit(ctx, &u); err != nil {
 		return Image{}, err
 	}
 	id, isNew, err := a.putManifest(ctx, &u)

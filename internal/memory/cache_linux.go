@@ -126,7 +126,7 @@ func (s *Store) uncache(id ID) error {
 	return s.keepChecked(dir, pagesName, drop)
 }
 
-// Verify hashes everything that is stored of an image again, and its cached copy.
+// Verify hashes everything that is stored of an image again, its init, and its cached copy.
 // The first difference is fault.Corrupt and says where it is; a cached copy that
 // differs is dropped, and the image is whole without it.
 func (s *Store) Verify(ctx context.Context, id ID) error {
@@ -143,6 +143,9 @@ func (s *Store) Verify(ctx context.Context, id ID) error {
 		if _, err := s.small(f); err != nil {
 			return err
 		}
+	}
+	if _, err := s.init(ctx, m.facts, true); err != nil {
+		return err
 	}
 	none := func([]byte, int64) error { return nil }
 	if err := s.eachPart(ctx, m, true, addWorkers, none); err != nil {

@@ -17,8 +17,7 @@ const checkedName = "checked"
 // It holds until the machine is started anew, so that neither it nor what it
 // describes need be flushed: after a power loss everything is hashed once.
 func (s *Store) record(dir int, files ...string) ([]byte, error) {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "coppice checked 1\nboot %s\n", s.boot)
+	b := s.recordHead()
 	for _, name := range files {
 		st, err := lstatAt(dir, name)
 		if err != nil {
@@ -27,9 +26,20 @@ func (s *Store) record(dir int, files ...string) ([]byte, error) {
 		if st.Mode&unix.S_IFMT != unix.S_IFREG {
 			return nil, unix.EINVAL
 		}
-		fmt.Fprintf(&b, "%s %d %d %d %d %d\n", name, st.Dev, st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano())
+		describeFile(&b, name, &st)
 	}
 	return b.Bytes(), nil
+}
+
+// recordHead is how every record begins.
+func (s *Store) recordHead() (b bytes.Buffer) {
+	fmt.Fprintf(&b, "coppice checked 1\nboot %s\n", s.boot)
+	return b
+}
+
+// describeFile writes what a file is known by.
+func describeFile(b *bytes.Buffer, name string, st *unix.Stat_t) {
+	fmt.Fprintf(b, "%s %d %d %d %d %d\n", name, st.Dev, st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano())
 }
 
 // isChecked says whether the files are those that were hashed.

@@ -10,6 +10,9 @@
 // manifests are decoded strictly, and pages are hashed unless they were since the
 // machine was started and their file is still the one that was hashed.
 //
+// The program that is PID 1 in an image, whose code the image has not, is kept beside: once
+// for all images that have the same.
+//
 // The files that gVisor wrote become the pack, or the cached copy of the image,
 // by rename. The cache holds images as gVisor reads them, within a limit; it can
 // be deleted at any time.

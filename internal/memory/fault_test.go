@@ -14,8 +14,9 @@ import (
 )
 
 // story is what a store goes through in the tests of failures: an image of its
-// own, one that shares with it, one that shares with itself; some are checked out
-// warm and cold, the first is dropped.
+// own, one that shares with it, one that shares with itself; the second and the third
+// have the same init, and the first another; some are checked out warm and cold, the
+// first is dropped.
 type story struct {
 	first, second, third shape
 }
@@ -36,9 +37,11 @@ func (st story) tell(t *testing.T, h *home) (acked map[ID]shape, dropped ID) {
 	ctx := t.Context()
 	acked = map[ID]shape{}
 	var ids []ID
-	for _, x := range []shape{st.first, st.second, st.third} {
+	for i, x := range []shape{st.first, st.second, st.third} {
 		dir := h.put(x)
-		img, err := h.s.Add(ctx, dir, nil)
+		init := h.program(min(i, 1))
+		img, err := h.s.Add(ctx, dir, nil, init)
+		must(t, init.Close())
 		if err != nil {
 			continue
 		}
@@ -76,6 +79,7 @@ func holds(t *testing.T, what string, h *home, acked map[ID]shape, dropped ID) {
 			}
 		}
 		h.check(what, id, x)
+		h.checkInit(what, id, min(int(x.pages[0]/500), 1))
 		if err := h.s.Verify(ctx, id); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
@@ -89,7 +93,7 @@ func holds(t *testing.T, what string, h *home, acked map[ID]shape, dropped ID) {
 		}
 	}
 	x := image(append(seeds(2000, 9), seeds(500, 5)...))
-	img, err := h.s.Add(ctx, h.put(x), Facts{"what": what})
+	img, err := h.s.Add(ctx, h.put(x), Facts{"what": what}, nil)
 	if err != nil {
 		t.Fatalf("%s: afterwards: %v", what, err)
 	}
@@ -103,7 +107,7 @@ func holds(t *testing.T, what string, h *home, acked map[ID]shape, dropped ID) {
 // nothingLeft fails unless the store is empty.
 func nothingLeft(t *testing.T, what string, h *home) {
 	t.Helper()
-	for _, sub := range []string{packsDir, imagesDir, blobsDir, cacheDir, tmpDir} {
+	for _, sub := range []string{packsDir, imagesDir, blobsDir, initsDir, cacheDir, tmpDir} {
 		if left := h.ls(sub); len(left) > 0 {
 			t.Fatalf("%s: %s has %q", what, sub, left)
 		}
@@ -180,7 +184,7 @@ func TestACrashAtAnyPoint(t *testing.T) {
 		t.Run(loss, func(t *testing.T) {
 			t.Parallel()
 			first, step := racetest.Sample(t, 11)
-			for k := 8 + first; ; k += step { // it is open after 7 calls
+			for k := 9 + first; ; k += step { // it is open after 8 calls
 				what := fmt.Sprintf("dead at call %d", k)
 				dir := inMemory(t)
 				grave := filepath.Join(dir, "grave")
@@ -219,7 +223,7 @@ func TestAFullDiskIsTold(t *testing.T) {
 	defer h.close()
 	one := h.add(image(seeds(1, 700)))
 	f.FailAt(2, syscall.ENOSPC, true)
-	_, err := h.s.Add(t.Context(), h.put(image(append(seeds(1, 512), seeds(9000, 512)...))), nil)
+	_, err := h.s.Add(t.Context(), h.put(image(append(seeds(1, 512), seeds(9000, 512)...))), nil, nil)
 	if !fault.Is(err, fault.NoSpace) || !strings.Contains(err.Error(), "MiB") || !strings.Contains(err.Error(), h.file()) || fault.HintOf(err) == "" {
 		t.Errorf("add: %v", err)
 	}

@@ -47,7 +47,8 @@ type Image struct {
 	Pages     int64 // pages of 4 KiB
 	ZeroPages int64 // of these, pages of zeros
 	// AddedBytes is what the disk gave for it: pages, index, manifest, small files.
-	// The cached copy, which can go at any time, does not count. Only Add knows it;
+	// The cached copy, which can go at any time, does not count, nor does its init, of which
+	// others have the same. Only Add knows it;
 	// it is 0 from Stat and List.
 	AddedBytes int64
 	Facts      Facts

@@ -38,7 +38,7 @@ type Store struct {
 	options Options
 	boot    string // which start of the machine this is
 
-	top, tmp, packs, images, blobs, cache int // open directories
+	top, tmp, packs, images, blobs, inits, cache int // open directories
 
 	// writing is held by Add and Sweep, and guards live. An entry's busy is taken
 	// after it, and mu last. No file is touched under mu.
@@ -74,6 +74,7 @@ const (
 	packsDir  = "packs"
 	imagesDir = "images"
 	blobsDir  = "blobs"
+	initsDir  = "inits"
 	cacheDir  = "cache"
 )
 
@@ -98,7 +99,7 @@ func Open(ctx context.Context, dir string, o Options) (_ *Store, err error) {
 		return nil, fault.Wrap(err, "open the memory store %s", dir)
 	}
 	s := &Store{
-		fs: o.FS, dir: dir, options: o, boot: o.boot, top: -1, tmp: -1, packs: -1, images: -1, blobs: -1, cache: -1,
+		fs: o.FS, dir: dir, options: o, boot: o.boot, top: -1, tmp: -1, packs: -1, images: -1, blobs: -1, inits: -1, cache: -1,
 		writing: newLock(), live: map[digest]*pack{}, entries: map[ID]*entry{},
 	}
 	if err = s.openDirs(); err == nil {
@@ -121,7 +122,7 @@ func (s *Store) openDirs() (err error) {
 	for _, d := range []struct {
 		name string
 		fd   *int
-	}{{tmpDir, &s.tmp}, {packsDir, &s.packs}, {imagesDir, &s.images}, {blobsDir, &s.blobs}, {cacheDir, &s.cache}} {
+	}{{tmpDir, &s.tmp}, {packsDir, &s.packs}, {imagesDir, &s.images}, {blobsDir, &s.blobs}, {initsDir, &s.inits}, {cacheDir, &s.cache}} {
 		if err := s.fs.Mkdir(s.top, d.name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
@@ -140,7 +141,7 @@ func (s *Store) Close() error {
 	s.closed = true
 	s.mu.Unlock()
 	var errs []error
-	for _, fd := range []int{s.tmp, s.packs, s.images, s.blobs, s.cache, s.top} {
+	for _, fd := range []int{s.tmp, s.packs, s.images, s.blobs, s.inits, s.cache, s.top} {
 		if fd >= 0 {
 			errs = append(errs, unix.Close(fd))
 		}

@@ -11,8 +11,8 @@ import (
 )
 
 // Sweep drops the images that keep does not want and nobody holds, and gives back
-// what only they used: packs, pages of packs that others use, small files. It says
-// how many bytes the disk got back. keep is called for each image, from this
+// what only they used: packs, pages of packs that others use, small files, inits. It
+// says how many bytes the disk got back. keep is called for each image, from this
 // goroutine; between Add and the record that makes keep want the image the caller
 // must not sweep.
 //
@@ -131,6 +131,7 @@ func (s *Store) loadCache() error {
 type uses struct {
 	packs map[digest]*pack // nil: its index cannot be read
 	blobs map[digest]bool
+	inits map[digest]bool
 	err   error // an image of which it is unknown what it uses
 }
 
@@ -161,6 +162,13 @@ func (s *Store) collect(ctx context.Context) (freed int64, err error) {
 	n, err := s.dropAll(ctx, s.blobs, func(name string) bool {
 		sum, ok := parseID(name)
 		return ok && !u.blobs[sum]
+	})
+	if freed += n; err != nil {
+		return freed, err
+	}
+	n, err = s.dropAll(ctx, s.inits, func(name string) bool {
+		sum, ok := parseID(name)
+		return ok && !u.inits[sum] && s.unusedInit(name)
 	})
 	if freed += n; err != nil {
 		return freed, err
@@ -223,7 +231,7 @@ func (s *Store) trim(ctx context.Context, id digest, p *pack) (freed int64, err 
 // used reads all manifests, makes entries of images that it did not know, and
 // says what they use.
 func (s *Store) used(ctx context.Context) (uses, error) {
-	u := uses{packs: map[digest]*pack{}, blobs: map[digest]bool{}}
+	u := uses{packs: map[digest]*pack{}, blobs: map[digest]bool{}, inits: map[digest]bool{}}
 	all, err := names(s.images)
 	if err != nil {
 		return u, err
@@ -270,6 +278,9 @@ func (s *Store) know(id ID, m *manifest, wrong error) {
 func (s *Store) use(u *uses, m *manifest) error {
 	for _, f := range m.small {
 		u.blobs[f.sum] = true
+	}
+	if sum, ok := parseID(m.facts[InitFact]); ok {
+		u.inits[sum] = true
 	}
 	for _, id := range m.packs {
 		if _, ok := u.packs[id]; ok {

@@ -138,9 +138,42 @@ func (h *home) put(x shape) string {
 
 func (h *home) add(x shape) Image {
 	h.t.Helper()
-	img, err := h.s.Add(context.Background(), h.put(x), Facts{"gvisor": "release-1"})
+	img, err := h.s.Add(context.Background(), h.put(x), Facts{"gvisor": "release-1"}, nil)
 	must(h.t, err)
 	return img
+}
+
+// text is what is in one of the programs that images have as init.
+func (h *home) text(which int) []byte {
+	return bytes.Repeat(fmt.Appendf(nil, "program %d\n", which), 3<<17)
+}
+
+// program is one of them, as it is installed: the same file each time.
+func (h *home) program(which int) *os.File {
+	h.t.Helper()
+	name := filepath.Join(h.dir, fmt.Sprintf("coppice%d", which))
+	if _, err := os.Stat(name); err != nil {
+		must(h.t, os.WriteFile(name, h.text(which), 0o755))
+	}
+	f, err := os.Open(name)
+	must(h.t, err)
+	return f
+}
+
+// checkInit fails unless the init of an image is one of the programs.
+func (h *home) checkInit(what string, id ID, which int) {
+	h.t.Helper()
+	at, err := h.s.Init(context.Background(), id)
+	if err != nil {
+		h.t.Fatalf("%s: %v", what, err)
+	}
+	got, err := os.ReadFile(at)
+	if err != nil || !bytes.Equal(got, h.text(which)) {
+		h.t.Fatalf("%s: %s has %d bytes, and not program %d (%v)", what, at, len(got), which, err)
+	}
+	if st, err := os.Stat(at); err != nil || st.Mode() != initMode {
+		h.t.Fatalf("%s: %v %v", what, st.Mode(), err)
+	}
 }
 
 // check checks an image out and compares it.
@@ -167,7 +200,7 @@ func (h *home) forget() { h.s.boot = scratch("boot") }
 // stored is what the disk gives for all images, without the cache.
 func (h *home) stored() (n int64) {
 	h.t.Helper()
-	for _, sub := range []string{packsDir, imagesDir, blobsDir, tmpDir} {
+	for _, sub := range []string{packsDir, imagesDir, blobsDir, initsDir, tmpDir} {
 		n += diskUse(h.t, h.file(sub))
 	}
 	return n

@@ -1,0 +1,289 @@
+package memory
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/undo"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// An image has the memory of the program that was PID 1 in it, and not its code: that is
+// mapped from a file, which has to be the same where the image is resumed. So the program is
+// kept with the images, once for all that have the same.
+
+// InitFact is the fact of an image that names its init, by the digest of what is in it. Add
+// writes it.
+const InitFact = "init"
+
+const (
+	// initName is the program, in a directory of initsDir.
+	initName = "init"
+	// sourceName describes the file that it was copied from, as checkedName does those that
+	// were hashed: as long as that is the same, it is not read again.
+	sourceName = "source"
+	maxInit    = 512 << 20 // bytes of an init
+	// initMode has the program be read by whoever it is shown to: another user, where the ids
+	// of a sandbox are shifted. Its directories are ours alone.
+	initMode = 0o555
+)
+
+// Init gives the file with the init of an image, whole and verified; "" when it was added
+// without one. The file stays as long as the image does, and as long as somebody has it
+// locked by flock(2).
+//
+// It is fault.NotFound when there is no such image, fault.Corrupt when the init is not what
+// was stored, or is gone.
+func (s *Store) Init(ctx context.Context, id ID) (string, error) {
+	e, err := s.hold(id)
+	if err != nil {
+		return "", err
+	}
+	defer s.letGo(e)
+	return s.init(ctx, e.image.Facts, false)
+}
+
+// init is Init for an image with these facts; again has it hashed, though it was.
+func (s *Store) init(ctx context.Context, facts Facts, again bool) (string, error) {
+	name := facts[InitFact]
+	if name == "" {
+		return "", nil
+	}
+	sum, ok := parseID(name)
+	if !ok {
+		return "", corrupt("a memory image names its init %.80q", name)
+	}
+	if err := s.checkInit(ctx, sum, again); err != nil {
+		return "", err
+	}
+	return filepath.Join(s.dir, initsDir, name, initName), nil
+}
+
+// checkInit makes sure that an init is there and what was stored. It is hashed unless it was
+// since the machine was started, or again is set.
+func (s *Store) checkInit(ctx context.Context, sum digest, again bool) error {
+	at := filepath.Join(initsDir, sum.String(), initName)
+	dir, err := openDirAt(s.inits, sum.String())
+	if err == nil {
+		defer unix.Close(dir)
+		if !again && s.isChecked(dir, initName) {
+			return nil
+		}
+		var st unix.Stat_t
+		var fd int
+		if fd, err = openAt(dir, initName, &st); err == nil {
+			defer unix.Close(fd)
+			var got digest
+			if got, err = copyHashed(ctx, fd, st.Size, nil); err == nil && got == sum {
+				_ = s.setChecked(dir, initName) // else it is hashed again
+				return nil
+			}
+		}
+	}
+	switch {
+	case transient(err):
+		return err
+	case errors.Is(err, unix.ENOENT):
+		return corrupt("%s is gone, the init that a memory image goes on with", at)
+	}
+	if dir >= 0 {
+		_ = s.fs.Unlink(dir, checkedName) // whatever it says
+	}
+	return corrupt("%s is not what was stored, the init that a memory image goes on with", at).Because(err)
+}
+
+// copyHashed reads a file of size bytes, has write take each piece of it, unless that is nil,
+// and gives the digest of it all.
+func copyHashed(ctx context.Context, fd int, size int64, write func(p []byte, off int64) error) (sum digest, err error) {
+	h := sha256.New()
+	buf := make([]byte, min(size, 1<<20))
+	for off := int64(0); off < size; off += int64(len(buf)) {
+		if err := context.Cause(ctx); err != nil {
+			return sum, err
+		}
+		buf = buf[:min(int64(len(buf)), size-off)]
+		if err := readFull(fd, buf, off); err != nil {
+			return sum, err
+		}
+		h.Write(buf)
+		if write != nil {
+			if err := write(buf, off); err != nil {
+				return sum, err
+			}
+		}
+	}
+	return digest(h.Sum(nil)), nil
+}
+
+// putInit stores the init of the new image, flushed, unless the same is there, and names it
+// among the facts.
+func (a *adding) putInit(ctx context.Context, u *undo.Stack) error {
+	if a.m.facts[InitFact] != "" {
+		return fault.New(fault.Invalid, "the fact %q of a memory image is the store's to give", InitFact)
+	}
+	if a.init == nil {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(a.init.Fd()), &st); err != nil {
+		return fault.Wrap(err, "read the init of the image")
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size == 0 || st.Size > maxInit {
+		return fault.New(fault.Invalid, "the init of a memory image is a file of %d bytes; %d is the limit", st.Size, maxInit)
+	}
+	sum, err := a.s.keepInit(ctx, int(a.init.Fd()), &st, u)
+	if err != nil {
+		return fault.Wrap(err, "keep the init of the image")
+	}
+	facts := Facts{InitFact: sum.String()}
+	for k, v := range a.m.facts {
+		facts[k] = v
+	}
+	a.m.facts = facts
+	return nil
+}
+
+// keepInit makes sure that the store has what is in an open file. The caller holds writing.
+func (s *Store) keepInit(ctx context.Context, fd int, st *unix.Stat_t, u *undo.Stack) (sum digest, err error) {
+	b := s.recordHead()
+	describeFile(&b, sourceName, st)
+	source := b.Bytes()
+	if sum, ok := s.copiedFrom(source); ok && s.checkInit(ctx, sum, false) == nil {
+		return sum, nil
+	}
+	if sum, err = copyHashed(ctx, fd, st.Size, nil); err != nil {
+		return sum, err
+	}
+	if err := s.checkInit(ctx, sum, false); err != nil {
+		if transient(err) {
+			return sum, err
+		}
+		if err := s.writeInit(ctx, fd, st.Size, sum, u); err != nil {
+			return sum, err
+		}
+	}
+	s.noteSource(sum, source)
+	return sum, nil
+}
+
+// copiedFrom finds the init that was copied from a file, by what describes it.
+func (s *Store) copiedFrom(source []byte) (sum digest, ok bool) {
+	all, err := names(s.inits)
+	if err != nil {
+		return sum, false
+	}
+	for _, name := range all {
+		sum, ok := parseID(name)
+		if !ok {
+			continue
+		}
+		dir, err := openDirAt(s.inits, name)
+		if err != nil {
+			continue
+		}
+		was, err := readAt(dir, sourceName, 4096)
+		unix.Close(dir)
+		if err == nil && string(was) == string(source) {
+			return sum, true
+		}
+	}
+	return sum, false
+}
+
+// noteSource notes what an init was copied from. When it fails that is read again.
+func (s *Store) noteSource(sum digest, source []byte) {
+	dir, err := openDirAt(s.inits, sum.String())
+	if err != nil {
+		return
+	}
+	defer unix.Close(dir)
+	name := scratch("source")
+	if s.write(s.tmp, name, source, false) != nil {
+		return
+	}
+	if s.fs.Rename(s.tmp, name, dir, sourceName) != nil {
+		_ = s.fs.Unlink(s.tmp, name) // swept when the store is opened
+	}
+}
+
+// writeInit writes an init, which is not there or is damaged, and flushes it. It is never a
+// further name of the file itself, which whoever installs another version may write over.
+func (s *Store) writeInit(ctx context.Context, fd int, size int64, sum digest, u *undo.Stack) (err error) {
+	temp := scratch("init")
+	out, err := s.fs.Create(s.tmp, temp, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		unix.Close(out)
+		if err != nil {
+			_ = s.fs.Unlink(s.tmp, temp) // swept when the store is opened
+		}
+	}()
+	var got digest
+	switch err = s.fs.Clone(out, fd); {
+	case err == nil:
+		got, err = copyHashed(ctx, out, size, nil)
+	case errors.Is(err, vfs.ErrNoClone):
+		got, err = copyHashed(ctx, fd, size, func(p []byte, off int64) error { return s.fs.WriteAt(out, p, off) })
+	}
+	if err == nil && got != sum {
+		err = fault.New(fault.Conflict, "the program changed while it was copied").
+			WithHint("whoever replaces coppice puts a new file in its place; try again")
+	}
+	if err == nil {
+		err = s.fs.Chmod(out, initMode)
+	}
+	if err == nil {
+		err = s.fs.Sync(out)
+	}
+	if err != nil {
+		return err
+	}
+	name := sum.String()
+	switch err = s.fs.Mkdir(s.inits, name, 0o700); {
+	case err == nil:
+		u.Push(func() error { return remove(s.fs, s.inits, name) })
+	case !errors.Is(err, unix.EEXIST):
+		return err
+	}
+	dir, err := openDirAt(s.inits, name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	if err = s.fs.Rename(s.tmp, temp, dir, initName); err != nil {
+		return err
+	}
+	if err = s.fs.Sync(dir); err != nil {
+		return err
+	}
+	if err = s.fs.Sync(s.inits); err != nil {
+		return err
+	}
+	_ = s.setChecked(dir, initName) // else it is hashed again
+	return nil
+}
+
+// unusedInit says whether an init, which no image names, is used by nobody either: a sandbox
+// that goes on from an image outlives it, and the daemon.
+func (s *Store) unusedInit(name string) bool {
+	dir, err := openDirAt(s.inits, name)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(dir)
+	var st unix.Stat_t
+	fd, err := openAt(dir, initName, &st)
+	if err != nil {
+		return errors.Is(err, unix.ENOENT) // one that was not written to the end
+	}
+	defer unix.Close(fd)
+	_, err = again(func() (struct{}, error) { return struct{}{}, unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+	return err == nil
+}

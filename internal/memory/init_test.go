@@ -1,0 +1,178 @@
+package memory
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// addWith adds an image with one of the programs as its init.
+func (h *home) addWith(x shape, which int) Image {
+	h.t.Helper()
+	init := h.program(which)
+	defer init.Close()
+	img, err := h.s.Add(h.t.(*testing.T).Context(), h.put(x), Facts{"gvisor": "release-1"}, init)
+	must(h.t, err)
+	return img
+}
+
+func TestAnInitIsKeptOnce(t *testing.T) {
+	t.Parallel()
+	f := &vfs.Faulty{FS: vfs.OS()}
+	h := newHome(t, t.TempDir(), Options{FS: f})
+	one := h.addWith(image(seeds(1, 3)), 0)
+	f.FailAt(0, 0, false)
+	two := h.addWith(image(seeds(10, 3)), 0)
+	with := f.Calls()
+	f.FailAt(0, 0, false)
+	h.add(image(seeds(20, 3)))
+	if without := f.Calls(); with > without+2 { // a record of what it was copied from
+		t.Errorf("another image with the same init takes %d calls, and one without any %d", with, without)
+	}
+	if got := h.ls(initsDir); len(got) != 1 || got[0] != one.Facts[InitFact] || two.Facts[InitFact] != got[0] || one.Facts["gvisor"] != "release-1" {
+		t.Fatalf("inits %q; %+v; %+v", got, one, two)
+	}
+	h.checkInit("one", one.ID, 0)
+	// What is installed is another file from now on, be it written in place: the init is not.
+	must(t, os.WriteFile(filepath.Join(h.dir, "coppice0"), []byte("another version"), 0o755))
+	h.checkInit("afterwards", two.ID, 0)
+	// The same program by another name, and after a start of the machine, is the same init.
+	must(t, os.WriteFile(filepath.Join(h.dir, "coppice1"), h.text(0), 0o755))
+	h.forget()
+	if three := h.addWith(image(seeds(30, 3)), 1); three.Facts[InitFact] != one.Facts[InitFact] || len(h.ls(initsDir)) != 1 {
+		t.Errorf("%+v", three)
+	}
+	h.close()
+	h.open()
+	h.checkInit("opened anew", one.ID, 0)
+	h.close()
+}
+
+func TestAnImageWithoutInit(t *testing.T) {
+	t.Parallel()
+	h := newHome(t, t.TempDir(), Options{})
+	defer h.close()
+	img := h.add(image(seeds(1, 3)))
+	if at, err := h.s.Init(t.Context(), img.ID); at != "" || err != nil {
+		t.Errorf("%q %v", at, err)
+	}
+	if _, err := h.s.Init(t.Context(), ID(strings.Repeat("0", 64))); !fault.Is(err, fault.NotFound) {
+		t.Errorf("of no image: %v", err)
+	}
+	if _, err := h.s.Add(t.Context(), h.put(image(seeds(5, 2))), Facts{InitFact: "x"}, nil); !fault.Is(err, fault.Invalid) {
+		t.Errorf("an init that is only claimed: %v", err)
+	}
+	none, err := os.Open("/dev/null")
+	must(t, err)
+	defer none.Close()
+	if _, err := h.s.Add(t.Context(), h.put(image(seeds(5, 2))), nil, none); !fault.Is(err, fault.Invalid) {
+		t.Errorf("an init that is no file: %v", err)
+	}
+}
+
+// A damaged init is not given, also where the file's times are what they were and everything
+// is hashed again; who adds an image with the same mends it.
+func TestADamagedInitIsRefused(t *testing.T) {
+	t.Parallel()
+	h := newHome(t, t.TempDir(), Options{})
+	defer h.close()
+	img := h.addWith(image(seeds(1, 3)), 0)
+	at, err := h.s.Init(t.Context(), img.ID)
+	must(t, err)
+	for what, damage := range map[string]func(){
+		"a bit": func() {
+			b := h.text(0)
+			b[len(b)/2] ^= 4
+			must(t, os.Chmod(at, 0o700))
+			must(t, os.WriteFile(at, b, 0o700))
+		},
+		"its end": func() { must(t, os.Truncate(at, 7)) },
+		"all":     func() { must(t, os.Remove(at)) },
+		"the directory": func() {
+			must(t, os.RemoveAll(filepath.Dir(at)))
+		},
+	} {
+		damage()
+		_, err := h.s.Init(t.Context(), img.ID)
+		if !fault.Is(err, fault.Corrupt) || !strings.Contains(err.Error(), "inits/"+img.Facts[InitFact]+"/init") || !strings.Contains(fault.HintOf(err), "--files-only") {
+			t.Errorf("%s: %v, hint %q", what, err, fault.HintOf(err))
+		}
+		if err := h.s.Verify(t.Context(), img.ID); !fault.Is(err, fault.Corrupt) {
+			t.Errorf("%s: verify: %v", what, err)
+		}
+		h.addWith(image(seeds(40, 3)), 0)
+		h.checkInit("mended: "+what, img.ID, 0)
+		must(t, h.s.Verify(t.Context(), img.ID))
+	}
+	// What the record of what was hashed cannot tell, verify finds, and it is refused from then on.
+	b := h.text(0)
+	b[0] ^= 1
+	must(t, os.Chmod(at, 0o700))
+	must(t, os.WriteFile(at, b, 0o700))
+	must(t, os.Chmod(at, initMode))
+	dir, err := openDirAt(h.s.inits, img.Facts[InitFact])
+	must(t, err)
+	defer unix.Close(dir)
+	must(t, h.s.setChecked(dir, initName))
+	if err := h.s.Verify(t.Context(), img.ID); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("verify: %v", err)
+	}
+	if _, err := h.s.Init(t.Context(), img.ID); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("after verify: %v", err)
+	}
+}
+
+// An init goes with the last image that names it, unless a sandbox has it open still: one that
+// lives on over a daemon's end.
+func TestAnInitIsSwept(t *testing.T) {
+	t.Parallel()
+	h := newHome(t, t.TempDir(), Options{})
+	one, two := h.addWith(image(seeds(1, 3)), 0), h.addWith(image(seeds(10, 3)), 0)
+	other := h.addWith(image(seeds(20, 3)), 1)
+	sweep := func(want int, keep ...ID) {
+		t.Helper()
+		freed, err := h.s.Sweep(t.Context(), func(id ID) bool {
+			for _, k := range keep {
+				if k == id {
+					return true
+				}
+			}
+			return false
+		})
+		must(t, err)
+		if got := h.ls(initsDir); len(got) != want {
+			t.Errorf("%d inits, and not %d; %d bytes were freed", len(got), want, freed)
+		}
+	}
+	sweep(2, two.ID, other.ID)
+	h.checkInit("two", two.ID, 0)
+	used, err := h.s.Init(t.Context(), two.ID)
+	must(t, err)
+	f, err := os.Open(used)
+	must(t, err)
+	must(t, unix.Flock(int(f.Fd()), unix.LOCK_SH))
+	sweep(2, other.ID)
+	if b, err := os.ReadFile(used); err != nil || !bytes.Equal(b, h.text(0)) {
+		t.Errorf("one that is used: %v", err)
+	}
+	h.close()
+	h.open()
+	sweep(2, other.ID)
+	must(t, f.Close())
+	sweep(1, other.ID)
+	sweep(0)
+	if _, err := h.s.Init(t.Context(), one.ID); !fault.Is(err, fault.NotFound) {
+		t.Errorf("%v", err)
+	}
+	h.close()
+	h.open()
+	nothingLeft(t, "at the end", h)
+	h.close()
+}
