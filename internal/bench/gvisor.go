@@ -205,7 +205,10 @@ func (b *bench) gvisorMemory(mb, n int) (err error) {
 		t := time.Now()
 		f, err := x.Freeze(b.ctx)
 		if err == nil {
-			err = f.Save(b.ctx, at)
+			var init *os.File
+			if init, err = f.Save(b.ctx, at); err == nil {
+				err = init.Close()
+			}
 		}
 		if err == nil {
 			err = f.Thaw()
@@ -214,7 +217,7 @@ func (b *bench) gvisorMemory(mb, n int) (err error) {
 			return err
 		}
 		pauses = append(pauses, time.Since(t))
-		m, err := store.Add(b.ctx, at, nil)
+		m, err := store.Add(b.ctx, at, nil, nil)
 		if err != nil {
 			return err
 		}

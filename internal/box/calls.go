@@ -30,7 +30,8 @@ import (
 //	         answered by another frameReply, and when the connection ends; each
 //	         frameRoot before that is answered by frameReply with the live root,
 //	         and one byte that brings its descriptor, where it is mounted; each
-//	         frameSave with a directory by frameReply, when a memory image is in it
+//	         frameSave with a directory by frameReply, when a memory image is in it, and
+//	         one byte that brings the program that is its init
 //	reseal   frameReply with a guest.Resealed
 //	release  frameReply, when the gate of a resumed box is open
 //	pause    frameReply, when all processes stand still; resume, when they go on

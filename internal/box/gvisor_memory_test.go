@@ -33,9 +33,16 @@ func save(t *testing.T, b *boxtest.Box) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Save(ctx, dir); err != nil {
+	init, err := f.Save(ctx, dir)
+	if err != nil {
 		t.Fatal(err)
 	}
+	if self, err := os.Stat("/proc/self/exe"); err != nil {
+		t.Error(err)
+	} else if got, err := init.Stat(); err != nil || !os.SameFile(got, self) {
+		t.Errorf("the image's init is %v: %v", got, err)
+	}
+	init.Close()
 	if err := f.Thaw(); err != nil {
 		t.Fatal(err)
 	}

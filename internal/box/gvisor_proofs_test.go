@@ -249,9 +249,11 @@ func take(t *testing.T, b *boxtest.Box) (m moment) {
 	if err := os.Mkdir(m.image, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Save(ctx, m.image); err != nil {
+	init, err := f.Save(ctx, m.image)
+	if err != nil {
 		t.Fatal(err)
 	}
+	init.Close()
 	for i, o := range b.Config.Spec.Overlays {
 		to := filepath.Join(dir, fmt.Sprint("layer", i))
 		if out, err := exec.Command("cp", "-a", o.Upper, to).CombinedOutput(); err != nil {

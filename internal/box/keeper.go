@@ -45,11 +45,12 @@ type keeper struct {
 	started  time.Time
 	link     *guest.Link
 	init     *child
-	exe      *os.File // what init is executed from, while it starts
-	lock     *os.File // of the run directory; open, and so held, as long as we live
-	hold     *os.File // the root's mounts, so that the last of them goes with us
-	owners   Owners   // how stored ids appear in the root
-	proc     *os.File // /proc/PID of init, which no later process of that number is
+	exe      *os.File     // what init is executed from, while it starts
+	inner    innerProgram // what PID 1 is executed from in tier gvisor
+	lock     *os.File     // of the run directory; open, and so held, as long as we live
+	hold     *os.File     // the root's mounts, so that the last of them goes with us
+	owners   Owners       // how stored ids appear in the root
+	proc     *os.File     // /proc/PID of init, which no later process of that number is
 	user     InsideUser
 	group    *cgroup          // nil without one
 	shares   shares           // limits that version 1 keeps to

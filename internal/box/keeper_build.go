@@ -207,8 +207,13 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 			return err
 		}
 	}
-	if own { // the binary that init was started from
-		fds = slices.Insert(fds, 0, int(k.exe.Fd()))
+	if own {
+		program, err := k.showInner()
+		if err != nil {
+			return err
+		}
+		defer unix.Close(program)
+		fds = slices.Insert(fds, 0, program)
 	}
 	g, enforced, err := plan.Decide(c, facts)
 	if err != nil {
@@ -537,51 +542,4 @@ func allCaps() []uintptr {
 		caps = append(caps, uintptr(c))
 	}
 	return caps
-}
-
-// ownBinary opens this binary through a read-only mount that is nowhere attached.
-// Init is executed from it: whoever should get hold of /proc/PID/exe of init
-// cannot write to the host's file (CVE-2019-5736).
-func ownBinary() (*os.File, error) {
-	var self, st unix.Stat_t
-	name, err := os.Readlink("/proc/self/exe")
-	if err != nil {
-		return nil, fault.Wrap(err, "find our own binary")
-	}
-	if err := unix.Stat("/proc/self/exe", &self); err != nil {
-		return nil, fault.Wrap(err, "find our own binary")
-	}
-	fd, err := unix.OpenTree(unix.AT_FDCWD, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-	if err == nil {
-		if err = unix.Fstat(fd, &st); err == nil && st.Dev == self.Dev && st.Ino == self.Ino {
-			if err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err == nil {
-				return os.NewFile(uintptr(fd), name), nil
-			}
-		}
-		unix.Close(fd)
-	}
-	// It was replaced since we were started, or we may not mount (workspace): a
-	// sealed copy in memory.
-	return copyBinary()
-}
-
-func copyBinary() (*os.File, error) {
-	src, err := os.Open("/proc/self/exe")
-	if err != nil {
-		return nil, fault.Wrap(err, "open our own binary")
-	}
-	defer src.Close()
-	fd, err := unix.MemfdCreate("coppice", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return nil, fault.Wrap(err, "copy our own binary")
-	}
-	f := os.NewFile(uintptr(fd), "coppice")
-	if _, err = io.Copy(f, src); err == nil {
-		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
-	}
-	if err != nil {
-		f.Close()
-		return nil, fault.Wrap(err, "copy our own binary")
-	}
-	return f, nil
 }

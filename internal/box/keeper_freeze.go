@@ -117,9 +117,7 @@ func (k *keeper) whileFrozen(conn *net.UnixConn) error {
 		case frameRoot:
 			err = k.giveRoot(conn)
 		case frameSave:
-			if err = k.save(p); err == nil {
-				err = wire.WriteJSON(conn, frameReply, nil)
-			}
+			err = k.save(conn, p)
 		default:
 			return nil
 		}

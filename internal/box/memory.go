@@ -9,12 +9,16 @@ import (
 	"debug/elf"
 	"encoding/hex"
 	"encoding/json"
+	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/guest"
@@ -36,22 +40,35 @@ type ResealStep = guest.ResealStep
 
 // Save writes a memory image of a frozen box into dir, which exists and has none. The
 // processes stand still as before. Only boxes of tier gvisor can be saved.
-func (f *Frozen) Save(ctx context.Context, dir string) error {
-	build, err := buildID("/proc/self/exe")
+//
+// The image has the memory of its init, and not the code: init is the program that it runs,
+// which it goes on with alone (plan.Config.Init). The caller closes it. What has to be the
+// same where the image is resumed are MemoryFacts: a box that another build of Coppice has
+// started is Version where they are others.
+func (f *Frozen) Save(ctx context.Context, dir string) (init *os.File, err error) {
+	facts, err := MemoryFacts()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := wire.WriteJSON(f.conn, frameSave, saveRequest{Dir: dir, Build: build}); err != nil {
-		return unavailable(err)
+	if err := wire.WriteJSON(f.conn, frameSave, saveRequest{Dir: dir, Facts: facts}); err != nil {
+		return nil, unavailable(err)
 	}
-	return reply(ctx, f.conn, nil)
+	if err := reply(ctx, f.conn, nil); err != nil {
+		return nil, err
+	}
+	fd, err := receiveFD(f.conn)
+	if err != nil {
+		return nil, fault.Wrap(err, "take the image's init over")
+	}
+	return os.NewFile(uintptr(fd), "init"), nil
 }
 
-// saveRequest is what Save asks for. A box that another build of Coppice has started has
-// that one's init in its memory, so it is not saved as one of this.
+// saveRequest is what Save asks for: an image of which Facts are true. A keeper from before
+// inits were kept knows Build in their place, and refuses the one that there is none of.
 type saveRequest struct {
-	Dir   string `json:"dir"`
-	Build string `json:"build"`
+	Dir   string            `json:"dir"`
+	Facts map[string]string `json:"facts"`
+	Build string            `json:"build"`
 }
 
 // Reseal gives a box that was started with an image an identity of its own: host name,
@@ -86,18 +103,14 @@ func (b *Box) Resume(ctx context.Context) error {
 }
 
 // MemoryFacts are what has to be the same where a memory image is taken and where it is
-// resumed.
+// resumed with its init.
 func MemoryFacts() (map[string]string, error) {
 	cpu, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
 		return nil, fault.Wrap(err, "read what the processor can do")
 	}
-	build, err := buildID("/proc/self/exe")
-	if err != nil {
-		return nil, err
-	}
 	facts := map[string]string{
-		"arch": runtime.GOARCH, "build": build, "page": strconv.Itoa(os.Getpagesize()), "plan": strconv.Itoa(plan.Version), "cpu": cpuFeatures(cpu), "gvisor": "unknown",
+		"arch": runtime.GOARCH, "page": strconv.Itoa(os.Getpagesize()), "protocol": strconv.Itoa(plan.Protocol), "cpu": cpuFeatures(cpu), "gvisor": "unknown",
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		if i := slices.IndexFunc(info.Deps, func(m *debug.Module) bool { return m.Path == "gvisor.dev/gvisor" }); i >= 0 {
@@ -107,8 +120,18 @@ func MemoryFacts() (map[string]string, error) {
 	return facts, nil
 }
 
+// BuildFacts are what has to be the same besides for an image whose init was not kept: it
+// goes on with that of the very build that took it.
+func BuildFacts() (map[string]string, error) {
+	build, err := buildID("/proc/self/exe")
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{"build": build, "plan": strconv.Itoa(plan.Version)}, nil
+}
+
 // buildID identifies a program that Go built, by what is in it (cmd/go/internal/work,
-// buildid.go). Init is that program, and an image has its memory, but not its code.
+// buildid.go).
 func buildID(path string) (string, error) {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -142,8 +165,9 @@ func cpuFeatures(cpuinfo []byte) string {
 	return ""
 }
 
-// save writes a memory image where the caller of freeze says.
-func (k *keeper) save(payload []byte) error {
+// save writes a memory image where the caller of freeze says, and answers with the program
+// that is its init.
+func (k *keeper) save(conn *net.UnixConn, payload []byte) error {
 	if k.config.Tier != plan.TierGvisor {
 		return fault.New(fault.Unsupported, "the memory of a sandbox of tier %s cannot be saved", k.config.Tier).
 			WithHint("make a sandbox that can: coppice create --tier gvisor; or fork this one into it: coppice fork NAME --tier gvisor")
@@ -152,13 +176,18 @@ func (k *keeper) save(payload []byte) error {
 	if err := json.Unmarshal(payload, &q); err != nil || !filepath.IsAbs(q.Dir) {
 		return fault.New(fault.Internal, "a memory image at %q", payload)
 	}
-	switch build, err := buildID("/proc/self/exe"); {
+	switch ours, err := MemoryFacts(); {
 	case err != nil:
 		return err
-	case build != q.Build:
+	case !maps.Equal(ours, q.Facts):
 		return fault.New(fault.Version, "the sandbox was started by another build of coppice, whose memory this one could not resume").
 			WithHint("start it anew: coppice stop %s", k.config.Name)
 	}
+	init, err := k.openInner()
+	if err != nil {
+		return err
+	}
+	defer init.Close()
 	var fds []int
 	for _, name := range ImageFiles {
 		f, err := os.OpenFile(filepath.Join(q.Dir, name), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
@@ -175,5 +204,9 @@ func (k *keeper) save(payload []byte) error {
 	if s.Err != nil {
 		return (*failure)(s.Err).fault()
 	}
-	return nil
+	if err := wire.WriteJSON(conn, frameReply, nil); err != nil {
+		return err
+	}
+	_, _, err = conn.WriteMsgUnix([]byte{0}, unix.UnixRights(int(init.Fd())), nil)
+	return err
 }

@@ -165,6 +165,8 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 			e.imaging.RLock() // until the snapshot has it
 			defer e.imaging.RUnlock()
 			t.memory, err = e.keepImage(ctx, rec, image)
+		} else if image.init != nil {
+			image.init.Close()
 		}
 		if err != nil {
 			return t, errors.Join(err, e.unmade(ctx, id))

@@ -73,8 +73,10 @@ type BoxConfig struct {
 	JournalDir string
 	JournalKey []byte
 	// Image is a directory with a memory image: processes go on from there, and nothing
-	// passes the gate until Release.
+	// passes the gate until Release. Init is the file with the program that is PID 1 in it; ""
+	// is this one.
 	Image string
+	Init  string
 	// In tier supervised: what it may use.
 	Phases []Phase
 	Asks   bool // people are asked about what the policies do not name
@@ -197,8 +199,9 @@ type Frozen interface {
 	// with BoxConfig.Trace.
 	Programs() []wire.Program
 	Thaw() error
-	// Save writes what processes have in memory into a directory that is there and empty.
-	Save(ctx context.Context, dir string) error
+	// Save writes what processes have in memory into a directory that is there and empty, and
+	// gives the program that is PID 1 among them, which the caller closes.
+	Save(ctx context.Context, dir string) (init *os.File, err error)
 }
 
 // ResealStep is something that was done to make a box another one; Err says why it failed.
@@ -239,8 +242,10 @@ type Config struct {
 	Drivers map[string]rootfs.Driver
 	Boxes   Boxes
 	Memory  *memory.Store // what processes have in memory is kept in; nil: it is not
-	// MemoryFacts are what has to be the same where a memory image is taken and resumed.
+	// MemoryFacts are what has to be the same where a memory image is taken and resumed, and
+	// BuildFacts what has to be besides for one that was kept without its init.
 	MemoryFacts func() (map[string]string, error)
+	BuildFacts  func() (map[string]string, error)
 	Repos       Repos          // the git repositories of the host
 	UID         uint32         // of whoever the engine runs for, on the host
 	GID         uint32         // of the same

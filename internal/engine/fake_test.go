@@ -280,17 +280,27 @@ func (f fakeFrozen) Suspects() layer.Suspects { return f.b.suspects }
 func (f fakeFrozen) Programs() []wire.Program { return f.b.programs }
 func (fakeFrozen) Thaw() error                { return nil }
 
-// Save writes an image of two pages, of which one says how many freezes there were.
-func (f fakeFrozen) Save(_ context.Context, dir string) error {
+// Save writes an image of two pages, of which one says how many freezes there were. Its init
+// is one of a few bytes, which no directory has.
+func (f fakeFrozen) Save(_ context.Context, dir string) (*os.File, error) {
 	pages := make([]byte, 2*4096)
 	copy(pages, fmt.Sprintf("freeze %d", f.b.freezes))
 	for name, data := range map[string][]byte{"checkpoint.img": []byte("kernel"), "pages_meta.img": []byte("meta"), "pages.img": pages} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	init, err := os.CreateTemp(filepath.Dir(dir), "init")
+	if err != nil {
+		return nil, err
+	}
+	_, err = init.WriteString(fakeInit)
+	return init, errors.Join(err, os.Remove(init.Name()))
 }
+
+// fakeInit is what is in the program that is PID 1 in all boxes.
+const fakeInit = "the program"
+
 func (f fakeFrozen) Root(context.Context) (*LiveRoot, error) {
 	if f.b.rooted != nil {
 		return f.b.rooted, nil
@@ -371,6 +381,7 @@ type home struct {
 	book   vfs.FS           // that the ledger is written through
 	repos  Repos            // nil: none can be opened
 	kernel string           // what memory images depend on
+	build  string           // and those without their init
 	*Engine
 }
 
@@ -418,7 +429,8 @@ func (h *home) open() {
 	h.Engine, err = Open(ctx, Config{
 		Home: h.dir, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(h.dir, h.fs, h.clock), Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"}, Repos: h.repos,
 		Memory: images, MemoryFacts: func() (map[string]string, error) { return map[string]string{"gvisor": "v" + h.kernel}, nil },
-		Drivers: map[string]rootfs.Driver{"copy": drv},
+		BuildFacts: func() (map[string]string, error) { return map[string]string{"build": "b" + h.build}, nil },
+		Drivers:    map[string]rootfs.Driver{"copy": drv},
 		ProbeHost: func(context.Context, HostQuestion) (wire.ProbeReport, error) {
 			return wire.ProbeReport{Tier: "process", Driver: "copy", Items: []wire.ProbeItem{
 				{Group: "tiers", Name: "supervised", OK: !h.bare, Detail: "needs a link", Remedy: "modprobe veth"}, {Group: "tiers", Name: "process", OK: true}}}, nil

@@ -167,7 +167,7 @@ func (e *Engine) startTelling(ctx context.Context, s *sandbox, rec *meta.Sandbox
 	if b := e.liveBox(s); b != nil {
 		return b, e.tell(ctx, rec, more...), nil
 	}
-	b, enforced, err := e.startBox(ctx, s, rec, "")
+	b, enforced, err := e.startBox(ctx, s, rec, nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -176,13 +176,13 @@ func (e *Engine) startTelling(ctx context.Context, s *sandbox, rec *meta.Sandbox
 	return b, told, nil
 }
 
-// startBox starts the box of a sandbox that has none, with image from the memory image in
-// that directory. The caller holds the lock.
-func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, image string) (_ Box, enforced Enforced, err error) {
+// startBox starts the box of a sandbox that has none; its processes go on from a memory image,
+// unless from is nil. The caller holds the lock.
+func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, from *image) (_ Box, enforced Enforced, err error) {
 	defer func() {
 		hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 	}()
-	if rec.Quarantine != nil && image == "" {
+	if rec.Quarantine != nil && from == nil {
 		return nil, enforced, fault.New(fault.Conflict, "sandbox %s is quarantined, and its processes have ended: %s", rec.Name, rec.Quarantine.Reason).
 			WithHint("let them go on from memory: coppice resume %s; or leave them: coppice checkout --files-only %s HEAD", rec.Name, rec.Name)
 	}
@@ -231,13 +231,15 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, im
 	dirs, shared := e.beginIn(rec, spec)
 	began, asks := e.Now(), asks(phases)
 	var b Box
-	b, enforced, err = e.Boxes.Start(ctx, BoxConfig{
+	config := BoxConfig{
 		ID: s.id, Name: rec.Name, RunDir: e.runDir(s.id), Spec: spec, Tier: rec.Tier,
 		User: rec.User, Host: rec.Host, Net: rec.Net, Env: rec.Env, Limits: rec.Limits, DiskBy: disk.By, Self: self(rec),
 		Strong: rec.Strong, Trace: tracesPrograms(rec, kept), Hidden: mask.Places, Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops, Phases: phases, JournalDir: journal, JournalKey: e.journalAt(s.id).Key, Asks: asks,
-		Image: image,
-	})
-	if err != nil {
+	}
+	if from != nil {
+		config.Image, config.Init = from.dir, from.init
+	}
+	if b, enforced, err = e.Boxes.Start(ctx, config); err != nil {
 		return nil, enforced, fault.Wrap(e.blameLimit(ctx, rec, err), "start sandbox %s", rec.Name)
 	}
 	e.ended(ctx, s, "its keeper ended")

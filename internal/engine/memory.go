@@ -69,33 +69,40 @@ func (e *Engine) captureMemory(ctx context.Context, s *sandbox, rec *meta.Sandbo
 	return e.capture(ctx, s, rec, n)
 }
 
-// save has the frozen box write its image, and gives the directory.
-func (e *Engine) save(ctx context.Context, s *sandbox, rec *meta.Sandbox, f Frozen) (string, error) {
-	dir := filepath.Join(e.sandboxDir(s.id), imageDir)
-	if err := os.RemoveAll(dir); err != nil { // of one that failed
-		return "", fault.Wrap(err, "keep the memory of sandbox %s", rec.Name)
-	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return "", fault.Wrap(err, "keep the memory of sandbox %s", rec.Name)
-	}
-	if err := f.Save(ctx, dir); err != nil {
-		return "", errors.Join(fault.Wrap(err, "keep the memory of sandbox %s", rec.Name), os.RemoveAll(dir))
-	}
-	return dir, nil
+// saved is an image that is not stored yet.
+type saved struct {
+	dir  string
+	init *os.File // the program that is PID 1 in it
 }
 
-// keepImage stores an image. The directory is the store's from then on. The caller holds
-// imaging until a snapshot has the image.
-func (e *Engine) keepImage(ctx context.Context, rec *meta.Sandbox, dir string) (*timeline.Memory, error) {
+// save has the frozen box write its image. The caller gives it to keepImage.
+func (e *Engine) save(ctx context.Context, s *sandbox, rec *meta.Sandbox, f Frozen) (i saved, err error) {
+	i.dir = filepath.Join(e.sandboxDir(s.id), imageDir)
+	if err := os.RemoveAll(i.dir); err != nil { // of one that failed
+		return i, fault.Wrap(err, "keep the memory of sandbox %s", rec.Name)
+	}
+	if err := os.Mkdir(i.dir, 0o700); err != nil {
+		return i, fault.Wrap(err, "keep the memory of sandbox %s", rec.Name)
+	}
+	if i.init, err = f.Save(ctx, i.dir); err != nil {
+		return i, errors.Join(fault.Wrap(err, "keep the memory of sandbox %s", rec.Name), os.RemoveAll(i.dir))
+	}
+	return i, nil
+}
+
+// keepImage stores an image, which is the store's from then on. The caller holds imaging until
+// a snapshot has it.
+func (e *Engine) keepImage(ctx context.Context, rec *meta.Sandbox, i saved) (*timeline.Memory, error) {
+	defer i.init.Close()
 	facts, err := e.facts(rec)
 	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return nil, errors.Join(err, os.RemoveAll(i.dir))
 	}
-	image, err := e.Memory.Add(ctx, dir, facts)
+	image, err := e.Memory.Add(ctx, i.dir, facts, i.init)
 	if err != nil {
-		return nil, errors.Join(fault.Wrap(err, "keep the memory of sandbox %s", rec.Name), os.RemoveAll(dir))
+		return nil, errors.Join(fault.Wrap(err, "keep the memory of sandbox %s", rec.Name), os.RemoveAll(i.dir))
 	}
-	m := &timeline.Memory{Image: string(image.ID), Size: image.Size, Added: image.AddedBytes, Facts: facts}
+	m := &timeline.Memory{Image: string(image.ID), Size: image.Size, Added: image.AddedBytes, Facts: image.Facts}
 	if rec.Run != nil && rec.Run.Ended == nil {
 		m.Run = rec.Run.Exec
 	}
@@ -115,10 +122,30 @@ func (e *Engine) facts(rec *meta.Sandbox) (map[string]string, error) {
 	return facts, nil
 }
 
+// factsFor are the facts of now that those of an image are compared with. Where its init was
+// kept, it is that one which it goes on with; else it is the one of this build.
+func (e *Engine) factsFor(rec *meta.Sandbox, m *timeline.Memory) (map[string]string, error) {
+	facts, err := e.facts(rec)
+	if err != nil {
+		return nil, err
+	}
+	if init := m.Facts[memory.InitFact]; init != "" {
+		facts[memory.InitFact] = init
+		return facts, nil
+	}
+	build, err := e.BuildFacts()
+	if err != nil {
+		return nil, fault.Wrap(err, "find out what a memory image depends on")
+	}
+	maps.Copy(facts, build)
+	return facts, nil
+}
+
 // factNames are what facts are called for people.
 var factNames = map[string]string{
 	"gvisor": "the version of gVisor", "cpu": "what the processor can do", "arch": "the kind of processor", "page": "the size of a page",
-	"build": "the build of Coppice, whose init is in the image", "plan": "the version of Coppice's plan of a sandbox", factHost: "the host's own files, which the sandbox shows",
+	"protocol": "the protocol between Coppice and the init in an image",
+	"build":    "the build of Coppice, whose init is in the image and was not kept with it", "plan": "the version of Coppice's plan of a sandbox", factHost: "the host's own files, which the sandbox shows",
 }
 
 // differs tells the first fact that is another one now; "" when none is.
@@ -145,7 +172,7 @@ func (e *Engine) resumable(rec *meta.Sandbox, snap timeline.Snapshot) (*timeline
 		return nil, fault.New(fault.Unsupported, "the processes of snapshot %s cannot go on in a sandbox of tier %s", snap.ID, rec.Tier).
 			WithHint("go to its files alone: coppice checkout --files-only %s %s", rec.Name, snap.ID)
 	}
-	now, err := e.facts(rec)
+	now, err := e.factsFor(rec, snap.Memory)
 	if err != nil {
 		return nil, err
 	}
@@ -187,6 +214,7 @@ func (e *Engine) intact(ctx context.Context, rec *meta.Sandbox, id timeline.Snap
 type image struct {
 	*timeline.Memory
 	dir     string
+	init    string // the file with its init; "" is this program
 	release func()
 }
 
@@ -199,7 +227,12 @@ func (e *Engine) ready(ctx context.Context, rec *meta.Sandbox, id timeline.Snaps
 	if err != nil {
 		return nil, fault.Wrap(err, "make the memory of snapshot %s ready", id)
 	}
-	return &image{m, dir, release}, nil
+	init, err := e.Memory.Init(ctx, memory.ID(m.Image))
+	if err != nil {
+		release()
+		return nil, fault.Wrap(err, "make the memory of snapshot %s ready", id)
+	}
+	return &image{m, dir, init, release}, nil
 }
 
 // untilGone holds the image while a box goes on from it, which reads it as it needs it.

@@ -217,7 +217,7 @@ func (e *Engine) startAt(ctx context.Context, s *sandbox, rec *meta.Sandbox, at 
 // and takes its commands up; it gives their ids. The image is released by it. The caller holds
 // the lock; nothing passes the gate yet.
 func (e *Engine) goOn(ctx context.Context, s *sandbox, rec *meta.Sandbox, img *image) (Box, []string, error) {
-	b, enforced, err := e.startBox(ctx, s, rec, img.dir)
+	b, enforced, err := e.startBox(ctx, s, rec, img)
 	if err != nil {
 		img.release()
 		return nil, nil, err

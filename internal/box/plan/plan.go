@@ -15,6 +15,25 @@ import (
 // Version of Config and Guest; a keeper refuses another one.
 const Version = 1
 
+// Protocol is the number of what the outside and the inside of tier gvisor are to each other:
+// a memory image has its init, so that the keeper, the conductor and gVisor's processes of one
+// build of Coppice go on with the init of another. An image is resumed by a build with the same
+// number, and refused by all others. What it covers is written down in testdata/protocol.txt of
+// packages guest, relay and gvisor, and their tests fail when it changes. Then the number is
+// raised, unless
+//
+//   - a message to init has a new field, which is left out where it is not needed: an init that
+//     does not know it refuses the message (guest.Message.Obey);
+//   - there is a new message to init, and who sends it waits for its answer by the keeper's ask:
+//     an init that does not know it answers guest.MsgUnknown;
+//   - a message of init's has a new field, and the outside does without: that is what an
+//     older one's lacks.
+//
+// It is raised, above all, when a field or message goes, or means something else; with every
+// change of the relay's frames; and with every change of how the sandbox is described to
+// gVisor, which compares that on resume.
+const Protocol = 1
+
 // The tiers.
 const (
 	TierWorkspace  = "workspace"  // history without confinement
@@ -99,6 +118,9 @@ type Config struct {
 	// Image is a directory with a memory image, absolute, in tier gvisor: its processes go
 	// on. Until Reseal nothing passes the gate.
 	Image string `json:"image,omitempty"`
+	// Init is a file with the program that is PID 1 in Image, absolute; "" is the keeper's own
+	// binary. The box has it locked (flock) as long as it lives.
+	Init string `json:"init,omitempty"`
 	// NoCgroup leaves control groups alone even where they could be made.
 	NoCgroup bool `json:"no_cgroup,omitempty"`
 	// NoIDMap keeps the ids of the initial user namespace for real root even
