@@ -67,6 +67,8 @@ type keeper struct {
 	stopping chan struct{} // closed when a stop has begun: it thaws
 	asking   sync.Mutex    // held from a question to init to its answer
 	answers  chan guest.Message
+	asked    atomic.Uint32 // the guest.Kind of the question; 0: none
+	misses   sync.Once     // the first message that init did not know is told
 	looks    looks
 	programs programRing
 	spawning sync.Mutex // held while a Spawn is put in order and sent
@@ -332,6 +334,8 @@ func (k *keeper) receive() {
 				return
 			}
 			k.programs.add(p)
+		case guest.MsgUnknown:
+			k.unknown(m)
 		case guest.MsgSeen:
 			if err := k.looks.answer(m); err != nil {
 				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
@@ -353,11 +357,20 @@ func (k *keeper) ask(kind guest.Kind, v any) error { return k.askWith(kind, nil,
 func (k *keeper) askWith(kind guest.Kind, q, v any, fds ...int) error {
 	k.asking.Lock()
 	defer k.asking.Unlock()
+	k.asked.Store(uint32(kind))
+	defer k.asked.Store(0)
 	if err := k.link.Send(kind, q, fds...); err != nil {
 		return fault.New(fault.Unavailable, "the sandbox's init has ended").Because(err)
 	}
 	select {
 	case m := <-k.answers:
+		if m.Kind == guest.MsgUnknown {
+			var u guest.Unknown
+			if err := m.Decode(&u); err != nil || u.Err == nil {
+				return fault.New(fault.Version, "the sandbox's init does not know message %q", byte(kind)).Because(err)
+			}
+			return (*failure)(u.Err).fault()
+		}
 		if v == nil {
 			return nil
 		}
@@ -365,6 +378,20 @@ func (k *keeper) askWith(kind guest.Kind, q, v any, fds ...int) error {
 	case <-k.over:
 		return fault.New(fault.Unavailable, "the sandbox's init has ended")
 	}
+}
+
+// unknown takes the word of an init that it does not know a message. Whoever asked gets it as
+// the answer; nobody waits for that to any other message.
+func (k *keeper) unknown(m guest.Message) {
+	var u guest.Unknown
+	if err := m.Decode(&u); err == nil && uint32(u.Kind) == k.asked.Load() {
+		select {
+		case k.answers <- m:
+		case <-k.stop:
+		}
+		return
+	}
+	k.misses.Do(func() { fmt.Fprintf(os.Stderr, "coppice-keeper: init does not know message %q\n", byte(u.Kind)) })
 }
 
 func (k *keeper) count() (int, error) {

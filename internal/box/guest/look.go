@@ -44,8 +44,9 @@ func (o *onlooker) start(d *daemon) {
 func (d *daemon) look(m Message) error {
 	defer m.Close()
 	var l Look
-	if err := m.Decode(&l); err != nil {
-		return err
+	if err := m.Obey(&l); err != nil {
+		_ = m.Decode(&l) // who asks
+		return d.link.Send(MsgSeen, Seen{ID: l.ID, Err: wireError(err)})
 	}
 	queue := d.onlooker.ports
 	switch l.What {
@@ -59,7 +60,7 @@ func (d *daemon) look(m Message) error {
 		queue = d.onlooker.lists
 	case LookPorts, LookDial:
 	default:
-		return d.link.Send(MsgSeen, Seen{ID: l.ID, Err: wireError(fault.New(fault.Version, "init cannot look at %q", l.What))})
+		return d.link.Send(MsgSeen, Seen{ID: l.ID, Err: wireError(older("cannot look at %q", l.What))})
 	}
 	select {
 	case queue <- l:

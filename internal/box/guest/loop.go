@@ -189,10 +189,13 @@ func (d *daemon) handle(m Message) error {
 		return d.spawn(m)
 	case MsgKill:
 		var k Kill
-		if err := m.Decode(&k); err != nil {
-			return err
+		err := m.Obey(&k)
+		if err == nil {
+			err = d.kill(k)
 		}
-		d.kill(k)
+		if err != nil { // nobody waits for an answer
+			fmt.Fprintln(os.Stderr, "coppice-init:", err)
+		}
 		return nil
 	case MsgFreeze:
 		return d.freeze()
@@ -215,14 +218,14 @@ func (d *daemon) handle(m Message) error {
 		return d.link.Send(MsgClocked, Clocked{Clock: n, Err: wireError(err)})
 	}
 	m.Close()
-	return fmt.Errorf("unknown message %q", m.Kind)
+	return d.link.Send(MsgUnknown, Unknown{Kind: m.Kind, Err: wireError(older("does not know message %q", byte(m.Kind)))})
 }
 
 func (d *daemon) spawn(m Message) error {
 	defer m.Close()
 	var s Spawn
-	if err := m.Decode(&s); err != nil {
-		return err
+	if err := m.Obey(&s); err != nil {
+		return d.link.Send(MsgSpawned, Spawned{Err: wireError(err)})
 	}
 	files := m.FDs
 	var send []int
@@ -300,23 +303,28 @@ func (d *daemon) terminal(size *wire.Size) (master, slave int, err error) {
 	return master, slave, nil
 }
 
-func (d *daemon) kill(k Kill) {
+func (d *daemon) kill(k Kill) error {
 	sig := syscall.Signal(k.Signal)
-	if k.Whom == KillAll {
+	switch k.Whom {
+	case KillAll:
 		d.killAll(sig)
-		return
+		return nil
+	case KillGroup, KillTree:
+	default:
+		return older("cannot signal %q", k.Whom)
 	}
 	if !d.commands[k.PID] {
-		return
+		return nil
 	}
 	if k.Doom {
 		d.doomed[k.PID] = true
 	}
 	if k.Whom == KillGroup {
 		_ = unix.Kill(-k.PID, sig) // it leads the group that it was started in
-		return
+		return nil
 	}
 	d.killTree(k.PID, sig)
+	return nil
 }
 
 func (d *daemon) killTree(pid int, sig syscall.Signal) {

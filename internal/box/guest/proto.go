@@ -3,6 +3,7 @@
 package guest
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -58,6 +60,8 @@ type Kind byte
 //	Save      keeper  -          the three files of a memory image, in tier gvisor; between
 //	                             Frozen and Thaw
 //	Saved     init    Saved      -; answers Save
+//	Unknown   init    Unknown    -; in the place of the answer to a message of a kind that it
+//	                             does not know: that of an image may be of an older build
 //	Seen      init    Seen       a socket, to a Look at LookDial that went well;
 //	                             answers the Look with its ID, in any order
 const (
@@ -88,6 +92,7 @@ const (
 	MsgResealed Kind = 'i'
 	MsgSave     Kind = 'V'
 	MsgSaved    Kind = 'v'
+	MsgUnknown  Kind = 'U'
 )
 
 // Pipes are the names of the descriptors of a Spawn, and Terminal that of a Spawned.
@@ -136,6 +141,12 @@ type ResealStep struct {
 // Saved says that a memory image is written.
 type Saved struct {
 	Err *wire.Error `json:"err,omitempty"`
+}
+
+// Unknown says that init does not know a message.
+type Unknown struct {
+	Kind Kind        `json:"kind"`
+	Err  *wire.Error `json:"err"`
 }
 
 // Ready says that commands can be started, or why not.
@@ -352,6 +363,23 @@ func (m Message) Decode(v any) error {
 		return fmt.Errorf("message %q: %w", m.Kind, err)
 	}
 	return nil
+}
+
+// Obey is Decode for who is to carry out what the payload says: what it does not know it
+// refuses, rather than to leave it undone. An init may be of an older build than its keeper.
+func (m Message) Obey(v any) error {
+	d := json.NewDecoder(bytes.NewReader(m.Payload))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return older("does not know all of message %q", byte(m.Kind)).Because(err)
+	}
+	return nil
+}
+
+// older is the error of an init that another build of coppice asks for what it does not know.
+func older(format string, args ...any) *fault.Error {
+	return fault.New(fault.Version, "the sandbox's init, which is of another version of coppice, "+format, args...).
+		WithHint("start the sandbox anew, without what its processes have in memory: coppice stop NAME")
 }
 
 // Close closes the descriptors.

@@ -21,8 +21,8 @@ import (
 // sandbox's own is done by commands, afterwards. Nothing is done after a step that failed.
 func (d *daemon) reseal(m Message) error {
 	var r Reseal
-	if err := m.Decode(&r); err != nil {
-		return err
+	if err := m.Obey(&r); err != nil {
+		return d.link.Send(MsgResealed, Resealed{Err: wireError(err)})
 	}
 	d.launcher.env.Store(&r.Env)
 	done := Resealed{}

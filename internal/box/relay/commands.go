@@ -53,7 +53,7 @@ func (c *commands) came(r *Relay, m guest.Message, fresh []*stream) (taken bool)
 		c.mu.Unlock()
 	case guest.MsgResize:
 		var z guest.Resize
-		if m.Decode(&z) == nil {
+		if m.Obey(&z) == nil {
 			if t := c.terminal(z.PID); t != nil {
 				_ = t.control(func(fd int) error {
 					return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: z.Rows, Col: z.Cols})
@@ -63,7 +63,7 @@ func (c *commands) came(r *Relay, m guest.Message, fresh []*stream) (taken bool)
 		return true
 	case guest.MsgKill:
 		var k guest.Kill
-		if m.Decode(&k) != nil || k.Whom != guest.KillForeground {
+		if m.Obey(&k) != nil || k.Whom != guest.KillForeground { // init refuses it
 			return false
 		}
 		if t := c.terminal(k.PID); t != nil {

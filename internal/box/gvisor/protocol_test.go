@@ -1,0 +1,57 @@
+//go:build linux && (amd64 || arm64)
+
+package gvisor
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+)
+
+var update = flag.Bool("update", false, "write testdata/protocol.txt anew, after reading plan.Protocol")
+
+// TestWhatGVisorCompares holds how a sandbox is described to gVisor, which resumes an image
+// under the same description alone: see plan.Protocol.
+func TestWhatGVisorCompares(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	conf, err := settings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(&b, "protocol %d\nfiles of an image %q\ncontainer %s\nspecification %d.%d.%d%s\nsettings %q\n", plan.Protocol, guest.ImageFiles, containerID,
+		specs.VersionMajor, specs.VersionMinor, specs.VersionPatch, specs.VersionDev, slices.Sorted(slices.Values(conf.ToFlags())))
+	for _, g := range []plan.Guest{{}, {Tmp: true, Memory: 1 << 30, Shared: 1}} {
+		s, err := specOf(g)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Version = ""
+		s.Process.User, s.Linux.UIDMappings, s.Linux.GIDMappings = specs.User{}, nil, nil // ours
+		text, err := json.MarshalIndent(s, "", "\t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "%s\n", text)
+	}
+	golden := filepath.Join("testdata", "protocol.txt")
+	if *update {
+		if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil || string(want) != b.String() {
+		t.Errorf("how a sandbox is described to gVisor is not %s any more (%v). Memory images were taken under what it was: raise plan.Protocol, and then run this test with -update. It is now:\n%s", golden, err, b.String())
+	}
+}

@@ -1,0 +1,40 @@
+//go:build linux && (amd64 || arm64)
+
+package relay
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+)
+
+var update = flag.Bool("update", false, "write testdata/protocol.txt anew, after reading plan.Protocol")
+
+// TestWhatIsOnThePipes holds what the relay of an init of another build understands: see
+// plan.Protocol.
+func TestWhatIsOnThePipes(t *testing.T) {
+	t.Parallel()
+	message := encode(byte(guest.MsgSpawn), []travelling{{3, flowIn}, {5, flowOut}}, []byte("{}"))
+	now := fmt.Sprintf("protocol %d\nframes %q, of at most %d bytes\nflows %q\nfirst streams %d of the outside, %d of the inside\na stream: %d bytes on their way, %d at once\na frame %x\na message %x\n",
+		plan.Protocol,
+		[]frameType{frameHello, frameMessage, frameData, frameEnd, frameCancel, frameWindow}, maxFrame,
+		[]flow{flowOut, flowIn, flowBoth, flowTTY},
+		Outside(nil, nil, nil, Hooks{}).last+2, Inside(nil, nil, nil).last+2,
+		window, maxData,
+		frame{kind: frameData, stream: 258, body: []byte("body")}.append(nil), message)
+	golden := filepath.Join("testdata", "protocol.txt")
+	if *update {
+		if err := os.WriteFile(golden, []byte(now), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil || string(want) != now {
+		t.Errorf("what the relay's pipes carry is not %s any more (%v). Memory images have relays of older builds: raise plan.Protocol, and then run this test with -update. It is now:\n%s", golden, err, now)
+	}
+}
