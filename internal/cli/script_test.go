@@ -41,6 +41,8 @@ var raced bool
 // TestScripts runs the program as it is typed: testdata/script/*.txtar.
 func TestScripts(t *testing.T) {
 	t.Parallel()
+	var two builds
+	t.Cleanup(two.remove)
 	testscript.Run(t, testscript.Params{
 		Dir:                 filepath.Join("testdata", "script"),
 		RequireExplicitExec: true,
@@ -52,6 +54,8 @@ func TestScripts(t *testing.T) {
 				return os.Getuid() != 0, nil
 			case "static":
 				return static, nil
+			case "builds":
+				return canBuild(), nil
 			case "race":
 				return raced, nil
 			case "btrfs":
@@ -73,6 +77,7 @@ func TestScripts(t *testing.T) {
 			"rootfs":     cmdRootfs,
 			"repository": cmdRepository,
 			"outside":    cmdOutside,
+			"builds":     two.put,
 		},
 	})
 }

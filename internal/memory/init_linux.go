@@ -67,7 +67,7 @@ func (s *Store) init(ctx context.Context, facts Facts, again bool) (string, erro
 // checkInit makes sure that an init is there and what was stored. It is hashed unless it was
 // since the machine was started, or again is set.
 func (s *Store) checkInit(ctx context.Context, sum digest, again bool) error {
-	at := filepath.Join(initsDir, sum.String(), initName)
+	at := filepath.Join(s.dir, initsDir, sum.String(), initName)
 	dir, err := openDirAt(s.inits, sum.String())
 	if err == nil {
 		defer unix.Close(dir)
@@ -89,12 +89,18 @@ func (s *Store) checkInit(ctx context.Context, sum digest, again bool) error {
 	case transient(err):
 		return err
 	case errors.Is(err, unix.ENOENT):
-		return corrupt("%s is gone, the init that a memory image goes on with", at)
+		return withoutInit("%s is gone, the init that a memory image goes on with", at)
 	}
 	if dir >= 0 {
 		_ = s.fs.Unlink(dir, checkedName) // whatever it says
 	}
-	return corrupt("%s is not what was stored, the init that a memory image goes on with", at).Because(err)
+	return withoutInit("%s is not what was stored, the init that a memory image goes on with", at).Because(err)
+}
+
+// withoutInit is an image whose init is not what it was.
+func withoutInit(format string, args ...any) *fault.Error {
+	return fault.New(fault.Corrupt, format, args...).
+		WithHint("the disk or another program changed it; it is put back when the memory of a sandbox with the same init is kept again; the files alone: coppice checkout NAME REF --files-only")
 }
 
 // copyHashed reads a file of size bytes, has write take each piece of it, unless that is nil,
