@@ -145,7 +145,7 @@ func (e *Engine) factsFor(rec *meta.Sandbox, m *timeline.Memory) (map[string]str
 var factNames = map[string]string{
 	"gvisor": "the version of gVisor", "cpu": "what the processor can do", "arch": "the kind of processor", "page": "the size of a page",
 	"protocol": "the protocol between Coppice and the init in an image",
-	"build":    "the build of Coppice, whose init is in the image and was not kept with it", "plan": "the version of Coppice's plan of a sandbox", factHost: "the host's own files, which the sandbox shows",
+	"build":    "the build of Coppice, whose init is in the image and was not kept with it,", "plan": "the version of Coppice's plan of a sandbox", factHost: "the host's own files, which the sandbox shows",
 }
 
 // differs tells the first fact that is another one now; "" when none is.

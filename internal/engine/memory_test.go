@@ -15,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 // inGvisor makes a sandbox whose box can keep memory, with a command that runs.
@@ -302,5 +303,70 @@ func TestAnImageThatIsNotStoredIsDeleted(t *testing.T) {
 	h.open()
 	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is there: %v", err)
+	}
+}
+
+// initStarted gives what the newest box was started with as its init.
+func (h *home) initStarted() string {
+	h.boxes.mu.Lock()
+	defer h.boxes.mu.Unlock()
+	return h.boxes.started[len(h.boxes.started)-1].Init
+}
+
+// Processes go on with the init of their image, under another build too; where that is gone,
+// nothing is touched.
+func TestMemoryGoesOnWithItsOwnInit(t *testing.T) {
+	h := newHome(t)
+	h.inGvisor(t, "a")
+	warm, err := h.CommitMemory(ctx, "a", "warm")
+	if err != nil || len(warm.Memory.Facts) != 2 || warm.Memory.Facts["gvisor"] != "v" {
+		t.Fatalf("%+v %v", warm, err)
+	}
+	h.build = "2"
+	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: warm.Node}); err != nil {
+		t.Fatal(err)
+	}
+	at := h.initStarted()
+	if b, err := os.ReadFile(at); err != nil || string(b) != fakeInit || filepath.Base(filepath.Dir(at)) != warm.Memory.Facts["init"] {
+		t.Errorf("its init is %s, %q: %v", at, b, err)
+	}
+	if err := os.RemoveAll(filepath.Dir(at)); err != nil {
+		t.Fatal(err)
+	}
+	box, head := h.live(t, "a"), h.head("a").ID
+	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: warm.Node}); !fault.Is(err, fault.Corrupt) || !strings.Contains(err.Error(), at) || !strings.Contains(fault.HintOf(err), "--files-only") {
+		t.Errorf("without its init: %v, hint %q", err, fault.HintOf(err))
+	}
+	if h.live(t, "a") != box || h.head("a").ID != head {
+		t.Error("something was touched")
+	}
+	v, err := h.Verify(ctx, "a", func(wire.Progress) {})
+	if err != nil || len(v.Damage) == 0 || !strings.Contains(v.Damage[0].Message, at) {
+		t.Errorf("%+v %v", v, err)
+	}
+	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: warm.Node, FilesOnly: true}); err != nil {
+		t.Error(err)
+	}
+}
+
+// An image from before inits were kept goes on under the build alone that took it.
+func TestMemoryWithoutItsInit(t *testing.T) {
+	h := newHome(t)
+	h.inGvisor(t, "a")
+	warm, err := h.CommitMemory(ctx, "a", "warm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, err := h.DB.Sandbox(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &timeline.Memory{Image: warm.Memory.Image, Facts: map[string]string{"gvisor": "v", "build": "b"}}
+	if _, err := h.resumable(&rec, timeline.Snapshot{Memory: m}); err != nil {
+		t.Errorf("under the same build: %v", err)
+	}
+	h.build = "2"
+	if _, err := h.resumable(&rec, timeline.Snapshot{Memory: m}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), `init is in the image and was not kept with it, was "b" when`) {
+		t.Errorf("under another: %v", err)
 	}
 }
