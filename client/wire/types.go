@@ -255,7 +255,7 @@ type Memory struct {
 	Image string            `json:"image"`           // names the stored image: the sha256 of its manifest
 	Size  int64             `json:"size"`            // bytes of memory, and of the state of its kernel
 	Added int64             `json:"added"`           // bytes that it took of the disk: what no image before had
-	Facts map[string]string `json:"facts,omitempty"` // what has to be the same where it is resumed
+	Facts map[string]string `json:"facts,omitempty"` // what has to be the same where it is resumed; init: the sha256 of the program that is PID 1 in it, which is kept with it
 }
 
 // LogRow is one line of the drawn history.

@@ -144,6 +144,7 @@ func (a *adding) putInit(ctx context.Context, u *undo.Stack) error {
 	}
 	sum, err := a.s.keepInit(ctx, int(a.init.Fd()), &st, u)
 	if err != nil {
+		a.need += st.Size // where it is that there is no room
 		return fault.Wrap(err, "keep the init of the image")
 	}
 	facts := Facts{InitFact: sum.String()}
