@@ -20,6 +20,7 @@ import (
 // TestLongChain makes 2,000 snapshots, one after the other, with the real driver
 // on the real host, and goes to and fro in them.
 func TestLongChain(t *testing.T) {
+	t.Parallel()
 	n := 2000
 	if raced {
 		n = 150
