@@ -506,7 +506,10 @@ func (e *Engine) acquire(ctx context.Context, name, what string) (*sandbox, meta
 	}
 	s.name = rec.Name
 	e.use(s.id)()
-	e.warm(ctx, s, rec)
+	if err := e.warm(ctx, s, rec); err != nil {
+		s.unlock(e)
+		return nil, rec, err
+	}
 	return s, rec, nil
 }
 
@@ -601,14 +604,20 @@ func (e *Engine) indexPath(id timeline.SandboxID, snap timeline.SnapshotID) stri
 }
 
 // warm finds what a sandbox left on the disk, once: a keeper that survived an
-// earlier daemon, and the index of its last capture.
-func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) {
+// earlier daemon, and the index of its last capture. A sandbox of which is not known whether
+// it is live is not worked on: its files would be changed under its processes.
+func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) error {
 	if s.warm {
-		return
+		return nil
+	}
+	b, err := e.Boxes.Attach(ctx, e.runDir(s.id))
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		return fault.New(fault.Unavailable, "sandbox %s may be live, and its keeper does not answer", rec.Name).Because(err).
+			WithHint("try again; what keeps it from answering for ever is ended with all of the sandbox's processes by: pkill -f 'coppice-keeper %s'", s.id)
 	}
 	s.warm = true
 	s.autos = thinEvery - 1 // an earlier daemon may not have come to it
-	if b, err := e.Boxes.Attach(ctx, e.runDir(s.id)); err == nil {
+	if err == nil {
 		s.box, s.told, s.mapped = b, b, true // for all we know
 		e.watch(s, b)
 		e.idleChanged()
@@ -627,10 +636,7 @@ func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) {
 			e.watchNet(s, b, gated(rec.Tier) || e.hasDecoys(s.id))
 		}
 		e.watchPrograms(ctx, s, &rec, b, nil)
-	} else if !fault.Is(err, fault.NotFound) {
-		e.Logger.Warn("keeper cannot be reached", "sandbox", s.id, "err", err)
-	}
-	if s.box == nil {
+	} else {
 		e.leftPrograms(ctx, s.id)
 		e.noteHalt(ctx, &rec)
 	}
@@ -640,4 +646,5 @@ func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) {
 	e.resume(s, &rec)
 	e.resumeKept(ctx, s, &rec)
 	e.takeUp(ctx, s, &rec)
+	return nil
 }

@@ -43,6 +43,7 @@ type fakeBoxes struct {
 	deaf    int          // the same
 	noShare bool         // no limit of processors
 	sealErr error        // of boxes that start
+	unheard error        // what comes of attaching to one
 }
 
 type fakeBox struct {
@@ -106,6 +107,9 @@ func (f *fakeBoxes) Attach(_ context.Context, dir string) (Box, error) {
 		select {
 		case <-b.gone:
 		default:
+			if f.unheard != nil {
+				return nil, f.unheard
+			}
 			return b, nil
 		}
 	}
