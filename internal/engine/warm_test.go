@@ -21,7 +21,7 @@ func TestAKeeperThatDoesNotAnswerIsNotGone(t *testing.T) {
 	h.open()
 
 	h.boxes.unheard = context.DeadlineExceeded
-	if _, err := h.Checkout(t.Context(), "a", wire.CheckoutRequest{Node: "s1"}); !fault.Is(err, fault.Unavailable) {
+	if _, err := h.Checkout(t.Context(), "a", wire.CheckoutRequest{Node: "HEAD~1"}); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("checkout: %v", err)
 	}
 	if _, err := h.Stop(t.Context(), "a"); !fault.Is(err, fault.Unavailable) {
