@@ -126,7 +126,7 @@ func dropPrivileges(g plan.Guest) error {
 	for _, c := range g.Caps {
 		keep |= 1 << c
 	}
-	if g.Tier == plan.TierGvisor {
+	if g.Tier == plan.TierGvisor { // what init was given; elsewhere all is tried
 		have = 0
 		for _, c := range plan.InnerCaps() {
 			have |= 1 << c

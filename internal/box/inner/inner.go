@@ -58,7 +58,11 @@ func run() error {
 	}
 	ours, inits := guest.NewLinks()
 	served := make(chan error, 1)
-	go func() { served <- guest.Serve(inits) }()
+	go func() {
+		err := guest.Serve(inits)
+		inits.Shutdown() // an init that ends ends the sandbox
+		served <- err
+	}()
 	r := relay.Inside(ours, in, out)
 	return errors.Join(r.Run(), <-served)
 }
