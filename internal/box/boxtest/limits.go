@@ -121,7 +121,7 @@ var limited = []check{
 	}},
 	{"a limit of open files", walled, func(t *testing.T, tier Tier) {
 		const most = 20
-		state := "grep -E '^(Sig|Shd|Cap|Seccomp|NoNew|Uid|Gid|Groups)' /proc/self/status; readlink /proc/self/fd/0; ps -o pid= -o sid= -o pgid= -p $$ | awk '{print $1==$2, $1==$3}'"
+		state := "grep -E '^(Sig[PBIC]|Shd|Cap|Seccomp|NoNew|Uid|Gid|Groups)' /proc/self/status; readlink /proc/self/fd/0; ps -o pid= -o sid= -o pgid= -p $$ | awk '{print $1==$2, $1==$3}'"
 		free := tier.Start(t).Sh(t, state).Stdout
 		b := tier.Start(t, func(c *plan.Config) { c.Limits.Files = most })
 		if b.Enforced.State("files") != plan.On {
