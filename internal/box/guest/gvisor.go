@@ -101,7 +101,7 @@ func leading(p string) (all []string) {
 // BUG(threads): a thread of init that is made later can be signalled by its number. So
 // init has more of them from the beginning than it needs.
 func (l *launcher) confineInner() error {
-	makeThreads(innerThreads)
+	makeThreads(ownThreads)
 	threads, err := ownTasks()
 	if err != nil {
 		return fault.Wrap(err, "list init's threads")
@@ -109,9 +109,6 @@ func (l *launcher) confineInner() error {
 	_, err = seccomp.Install(seccomp.Inner(threads, l.guest.Emulate, seccomp.Options{Netlink: l.guest.Netlink}), 0)
 	return fault.Wrap(err, "install the filter of commands")
 }
-
-// innerThreads is how many that is. Init waits for what happens in few of them.
-const innerThreads = 8
 
 // ownTasks are the numbers of our threads.
 func ownTasks() (all []uint32, err error) {
