@@ -3,7 +3,6 @@
 package box
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -350,59 +349,6 @@ func (k *keeper) receive() {
 	}
 }
 
-// ask sends a message to init and decodes its answer into v.
-func (k *keeper) ask(kind guest.Kind, v any) error { return k.askWith(kind, nil, v) }
-
-// askWith is ask with something to say.
-func (k *keeper) askWith(kind guest.Kind, q, v any, fds ...int) error {
-	k.asking.Lock()
-	defer k.asking.Unlock()
-	k.asked.Store(uint32(kind))
-	defer k.asked.Store(0)
-	if err := k.link.Send(kind, q, fds...); err != nil {
-		return fault.New(fault.Unavailable, "the sandbox's init has ended").Because(err)
-	}
-	select {
-	case m := <-k.answers:
-		if m.Kind == guest.MsgUnknown {
-			var u guest.Unknown
-			if err := m.Decode(&u); err != nil || u.Err == nil {
-				return fault.New(fault.Version, "the sandbox's init does not know message %q", byte(kind)).Because(err)
-			}
-			return (*failure)(u.Err).fault()
-		}
-		if v == nil {
-			return nil
-		}
-		return m.Decode(v)
-	case <-k.over:
-		return fault.New(fault.Unavailable, "the sandbox's init has ended")
-	}
-}
-
-// unknown takes the word of an init that it does not know a message. Whoever asked gets it as
-// the answer; nobody waits for that to any other message.
-func (k *keeper) unknown(m guest.Message) {
-	var u guest.Unknown
-	if err := m.Decode(&u); err == nil && uint32(u.Kind) == k.asked.Load() {
-		select {
-		case k.answers <- m:
-		case <-k.stop:
-		}
-		return
-	}
-	k.misses.Do(func() { fmt.Fprintf(os.Stderr, "coppice-keeper: init does not know message %q\n", byte(u.Kind)) })
-}
-
-func (k *keeper) count() (int, error) {
-	if p := k.isPaused(); p != nil {
-		return p.Procs, nil
-	}
-	var c guest.Counted
-	err := k.ask(guest.MsgCount, &c)
-	return c.Procs, err
-}
-
 // watchIdle ends a box that nobody needs.
 func (k *keeper) watchIdle() {
 	after := k.config.IdleAfter
@@ -598,67 +544,4 @@ func (k *keeper) status() (Status, error) {
 		s.Execs = append(s.Execs, e.status())
 	}
 	return s, err
-}
-
-func (k *keeper) stopAll(grace time.Duration) error {
-	k.mu.Lock()
-	k.ending = true
-	if !k.beingStopped() {
-		close(k.stopping)
-	}
-	k.mu.Unlock()
-	defer k.quit()
-	if grace <= 0 {
-		k.endNow()
-		return nil
-	}
-	if err := k.resume(); err != nil { // nobody heeds a signal while it stands still
-		k.endNow()
-		return nil // it has ended all the same
-	}
-	if n, err := k.count(); err != nil || n == 0 {
-		k.endNow()
-		return nil
-	}
-	k.mu.Lock()
-	for _, e := range k.execs {
-		if e.tty && e.pid != 0 { // interactive shells do not heed SIGTERM
-			_ = k.link.Send(guest.MsgKill, guest.Kill{PID: e.pid, Signal: int(unix.SIGHUP), Whom: guest.KillGroup})
-		}
-	}
-	k.mu.Unlock()
-	_ = k.link.Send(guest.MsgKill, guest.Kill{Signal: int(unix.SIGTERM), Whom: guest.KillAll})
-	_ = k.link.Send(guest.MsgKill, guest.Kill{Signal: int(unix.SIGCONT), Whom: guest.KillAll})
-	ctx, cancel := context.WithTimeout(context.Background(), grace)
-	defer cancel()
-	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		if n, err := k.count(); err != nil || n == 0 {
-			break
-		}
-		select {
-		case <-ctx.Done():
-		case <-k.over:
-		case <-time.After(wait):
-			continue
-		}
-		break
-	}
-	k.endNow()
-	return nil
-}
-
-// beingStopped reports whether stopAll was called.
-func (k *keeper) beingStopped() bool {
-	select {
-	case <-k.stopping:
-		return true
-	default:
-		return false
-	}
-}
-
-// endNow lets everything be gone before the caller of stop hears of it.
-func (k *keeper) endNow() {
-	_ = k.init.Kill()
-	<-k.ended
 }
