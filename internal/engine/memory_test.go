@@ -48,13 +48,6 @@ func (h *home) live(t *testing.T, name string) *fakeBox {
 	return h.boxes.boxes[h.runDir(rec.ID)]
 }
 
-// imageStarted gives what the newest box was started from.
-func (h *home) imageStarted() string {
-	h.boxes.mu.Lock()
-	defer h.boxes.mu.Unlock()
-	return h.boxes.started[len(h.boxes.started)-1].Image
-}
-
 func TestMemoryIsKeptWithASnapshot(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
@@ -118,7 +111,7 @@ func TestACheckoutWithMemoryGoesOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.Head != warm.Node || m.Resumed == nil || h.imageStarted() == "" || h.live(t, "a").released.Load() != 1 {
+	if m.Head != warm.Node || m.Resumed == nil || h.last().Image == "" || h.live(t, "a").released.Load() != 1 {
 		t.Errorf("%+v", m)
 	}
 	left, err := h.Show(ctx, "a", m.Kept)
@@ -233,7 +226,7 @@ func TestAQuarantinedForkStartsFromMemoryAlone(t *testing.T) {
 	h.boxes.mu.Lock()
 	h.boxes.sealErr = nil
 	h.boxes.mu.Unlock()
-	if sb, err := h.Resume(ctx, "b"); err != nil || sb.Quarantine != nil || h.imageStarted() == "" {
+	if sb, err := h.Resume(ctx, "b"); err != nil || sb.Quarantine != nil || h.last().Image == "" {
 		t.Errorf("%+v %v", sb, err)
 	}
 }
@@ -306,13 +299,6 @@ func TestAnImageThatIsNotStoredIsDeleted(t *testing.T) {
 	}
 }
 
-// initStarted gives what the newest box was started with as its init.
-func (h *home) initStarted() string {
-	h.boxes.mu.Lock()
-	defer h.boxes.mu.Unlock()
-	return h.boxes.started[len(h.boxes.started)-1].Init
-}
-
 // Processes go on with the init of their image, under another build too; where that is gone,
 // nothing is touched.
 func TestMemoryGoesOnWithItsOwnInit(t *testing.T) {
@@ -326,7 +312,7 @@ func TestMemoryGoesOnWithItsOwnInit(t *testing.T) {
 	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: warm.Node}); err != nil {
 		t.Fatal(err)
 	}
-	at := h.initStarted()
+	at := h.last().Init
 	if b, err := os.ReadFile(at); err != nil || string(b) != fakeInit || filepath.Base(filepath.Dir(at)) != warm.Memory.Facts["init"] {
 		t.Errorf("its init is %s, %q: %v", at, b, err)
 	}

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -119,20 +120,7 @@ func plant(t *testing.T, secret string) *outside {
 	}
 
 	listen := func(network, addr string) {
-		l, err := net.Listen(network, addr)
-		must(err)
-		t.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				o.connections.Add(1)
-				c.Close()
-			}
-		}()
-		if a, ok := l.Addr().(*net.TCPAddr); ok {
+		if a, ok := listens(t, network, addr, func() { o.connections.Add(1) }).(*net.TCPAddr); ok {
 			o.facts.Port = a.Port
 		}
 	}
@@ -208,6 +196,31 @@ func words(t *testing.T) []string {
 	return all
 }
 
+// listens takes connections until the test ends, calls met at each, and gives where.
+func listens(t *testing.T, network, addr string, met func()) net.Addr {
+	t.Helper()
+	l, err := net.Listen(network, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var done sync.WaitGroup
+	done.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			met()
+			c.Close()
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		done.Wait()
+	})
+	return l.Addr()
+}
+
 // plantGate plants what is to be reached by a gate, and what is not.
 func (o *outside) plantGate(t *testing.T) {
 	t.Helper()
@@ -222,26 +235,8 @@ func (o *outside) plantGate(t *testing.T) {
 	for _, s := range []netip.Addr{link.Gate4(), link.Gate6()} {
 		g.Servers = append(g.Servers, s.String())
 	}
-	for _, port := range []*int{&g.TCP, &g.Allowed} {
-		l, err := net.Listen("tcp", host+":0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { l.Close() })
-		*port = l.Addr().(*net.TCPAddr).Port
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				if port == &g.TCP {
-					o.connections.Add(1)
-				}
-				c.Close()
-			}
-		}()
-	}
+	g.TCP = listens(t, "tcp", host+":0", func() { o.connections.Add(1) }).(*net.TCPAddr).Port
+	g.Allowed = listens(t, "tcp", host+":0", func() {}).(*net.TCPAddr).Port
 	u, err := net.ListenPacket("udp", host+":0")
 	if err != nil {
 		t.Fatal(err)

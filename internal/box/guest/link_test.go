@@ -23,6 +23,17 @@ func links(t *testing.T) map[string][2]*Link {
 	return map[string][2]*Link{"socket": {NewLink(p[0]), NewLink(p[1])}, "within a process": {a, b}}
 }
 
+// pipe gives both ends of one, of which the test closes the reading one.
+func pipe(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r, w
+}
+
 // A link carries messages in order, with descriptors that are the receiver's.
 func TestLinkCarriesDescriptors(t *testing.T) {
 	t.Parallel()
@@ -31,11 +42,7 @@ func TestLinkCarriesDescriptors(t *testing.T) {
 			t.Parallel()
 			defer l[0].Close()
 			defer l[1].Close()
-			r, w, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer r.Close()
+			r, w := pipe(t)
 			payload := []byte(`"first"`)
 			if err := l[0].Pass(Message{Kind: MsgSpawn, Payload: payload, FDs: []int{int(w.Fd())}}); err != nil {
 				t.Fatal(err)
@@ -112,11 +119,7 @@ func TestLinkRefusesWhatIsTooLarge(t *testing.T) {
 			t.Parallel()
 			defer l[0].Close()
 			defer l[1].Close()
-			r, w, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer r.Close()
+			r, w := pipe(t)
 			given, err := unix.Dup(int(w.Fd()))
 			if err != nil {
 				t.Fatal(err)
