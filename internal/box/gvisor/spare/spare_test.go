@@ -13,6 +13,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/gate/control"
 )
 
 var update = flag.Bool("update", false, "write tasks.go anew")
@@ -82,6 +86,19 @@ func TestTheListHoldsWhatEachRoleDoesNotUse(t *testing.T) {
 	}
 	if !bytes.Equal(got, want) {
 		t.Error("tasks.go is not what the imports give: go test ./internal/box/gvisor/spare -update")
+	}
+}
+
+// A process has its role by the name that its room gives it; by another one it would
+// initialise what nobody uses.
+func TestRolesAreKnownByTheirNames(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]role{
+		guest.ConductorArgv0: kernel, guest.Argv0: initial, plan.InnerPath: initial, control.Argv0: gate, "runsc-sandbox": kernel, "runsc-gofer": kernel, "coppice": program,
+	} {
+		if got := roleOf([]string{name}); got != want {
+			t.Errorf("%s has role %b, not %b", name, got, want)
+		}
 	}
 }
 
