@@ -11,6 +11,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/journal"
 )
 
@@ -76,9 +77,10 @@ func (k *keeper) tellRefused(m guest.Refused) {
 	}
 }
 
-// tellKilled tells of a command that the filter has killed, as far as its end shows that.
+// tellKilled tells of a command that the filter has killed, as far as its end shows that. In
+// tier gvisor there is none.
 func (k *keeper) tellKilled(e *execution, ws unix.WaitStatus) {
-	if k.refused == nil || !ws.Signaled() || ws.Signal() != unix.SIGSYS {
+	if k.refused == nil || k.config.Tier == plan.TierGvisor || !ws.Signaled() || ws.Signal() != unix.SIGSYS {
 		return
 	}
 	k.refused.tally.Add()

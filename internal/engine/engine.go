@@ -246,6 +246,9 @@ type Config struct {
 	// BuildFacts what has to be besides for one that was kept without its init.
 	MemoryFacts func() (map[string]string, error)
 	BuildFacts  func() (map[string]string, error)
+	// Understands reports whether an image of another protocol, a fact of its memory, can be
+	// resumed nevertheless.
+	Understands func(protocol string) bool
 	Repos       Repos          // the git repositories of the host
 	UID         uint32         // of whoever the engine runs for, on the host
 	GID         uint32         // of the same

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -386,6 +387,7 @@ type home struct {
 	repos  Repos            // nil: none can be opened
 	kernel string           // what memory images depend on
 	build  string           // and those without their init
+	speaks int              // the protocol, of which older ones but 0 are understood
 	*Engine
 }
 
@@ -432,9 +434,12 @@ func (h *home) open() {
 	}
 	h.Engine, err = Open(ctx, Config{
 		Home: h.dir, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(h.dir, h.fs, h.clock), Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"}, Repos: h.repos,
-		Memory: images, MemoryFacts: func() (map[string]string, error) { return map[string]string{"gvisor": "v" + h.kernel}, nil },
-		BuildFacts: func() (map[string]string, error) { return map[string]string{"build": "b" + h.build}, nil },
-		Drivers:    map[string]rootfs.Driver{"copy": drv},
+		Memory: images, MemoryFacts: func() (map[string]string, error) {
+			return map[string]string{"gvisor": "v" + h.kernel, "protocol": strconv.Itoa(h.speaks)}, nil
+		},
+		Understands: func(p string) bool { n, err := strconv.Atoi(p); return err == nil && n > 0 && n <= h.speaks },
+		BuildFacts:  func() (map[string]string, error) { return map[string]string{"build": "b" + h.build}, nil },
+		Drivers:     map[string]rootfs.Driver{"copy": drv},
 		ProbeHost: func(context.Context, HostQuestion) (wire.ProbeReport, error) {
 			return wire.ProbeReport{Tier: "process", Driver: "copy", Items: []wire.ProbeItem{
 				{Group: "tiers", Name: "supervised", OK: !h.bare, Detail: "needs a link", Remedy: "modprobe veth"}, {Group: "tiers", Name: "process", OK: true}}}, nil

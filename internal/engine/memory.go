@@ -38,6 +38,9 @@ const (
 // factHost says what the host's own files were, below a sandbox that shows them.
 const factHost = "host"
 
+// factProtocol is a number of package plan's: see Config.Understands.
+const factProtocol = "protocol"
+
 // keepsMemory refuses a sandbox of which the memory cannot be kept.
 func (e *Engine) keepsMemory(rec *meta.Sandbox) error {
 	if rec.Tier != tierGVisor || e.Memory == nil {
@@ -131,6 +134,9 @@ func (e *Engine) factsFor(rec *meta.Sandbox, m *timeline.Memory) (map[string]str
 	}
 	if init := m.Facts[memory.InitFact]; init != "" {
 		facts[memory.InitFact] = init
+		if p := m.Facts[factProtocol]; e.Understands(p) {
+			facts[factProtocol] = p
+		}
 		return facts, nil
 	}
 	build, err := e.BuildFacts()
@@ -144,8 +150,8 @@ func (e *Engine) factsFor(rec *meta.Sandbox, m *timeline.Memory) (map[string]str
 // factNames are what facts are called for people.
 var factNames = map[string]string{
 	"gvisor": "the version of gVisor", "cpu": "what the processor can do", "arch": "the kind of processor", "page": "the size of a page",
-	"protocol": "the protocol between Coppice and the init in an image",
-	"build":    "the build of Coppice, whose init is in the image and was not kept with it,", "plan": "the version of Coppice's plan of a sandbox", factHost: "the host's own files, which the sandbox shows",
+	factProtocol: "the protocol between Coppice and the init in an image",
+	"build":      "the build of Coppice, whose init is in the image and was not kept with it,", "plan": "the version of Coppice's plan of a sandbox", factHost: "the host's own files, which the sandbox shows",
 }
 
 // differs tells the first fact that is another one now; "" when none is.

@@ -299,13 +299,34 @@ func TestAnImageThatIsNotStoredIsDeleted(t *testing.T) {
 	}
 }
 
+// The init of an older build is understood by a newer one, and not the other way round.
+func TestMemoryOfAnotherProtocol(t *testing.T) {
+	for _, c := range []struct {
+		then, now int
+		goesOn    bool
+	}{{1, 1, true}, {1, 2, true}, {2, 1, false}, {0, 2, false}} {
+		h := newHome(t)
+		h.speaks = c.then
+		h.inGvisor(t, "a")
+		warm, err := h.CommitMemory(ctx, "a", "warm")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.speaks = c.now
+		_, err = h.Checkout(ctx, "a", wire.CheckoutRequest{Node: warm.Node})
+		if c.goesOn != (err == nil) || err != nil && (!fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "protocol")) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
 // Processes go on with the init of their image, under another build too; where that is gone,
 // nothing is touched.
 func TestMemoryGoesOnWithItsOwnInit(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
 	warm, err := h.CommitMemory(ctx, "a", "warm")
-	if err != nil || len(warm.Memory.Facts) != 2 || warm.Memory.Facts["gvisor"] != "v" {
+	if err != nil || len(warm.Memory.Facts) != 3 || warm.Memory.Facts["gvisor"] != "v" {
 		t.Fatalf("%+v %v", warm, err)
 	}
 	h.build = "2"

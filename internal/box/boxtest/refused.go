@@ -79,7 +79,7 @@ func (b *Box) refusedUntil(t testing.TB, n int) []wire.NetEvent {
 }
 
 var refusals = []check{
-	{"what is refused is refused as before, and told once", process, func(t *testing.T, tier Tier) {
+	{"what is refused is refused as before, and told once", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, calling(t))
 		quiet := tier.Start(t, func(c *plan.Config) { giveCaller(t, c) })
 		want := ""
@@ -112,7 +112,7 @@ var refusals = []check{
 			t.Errorf("%d are told, of %d", len(evs), len(refusedCalls()))
 		}
 	}},
-	{"a storm of refusals is counted", process, func(t *testing.T, tier Tier) {
+	{"a storm of refusals is counted", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, calling(t))
 		const n, by = 50_000, 3
 		r := b.Sh(t, strings.Repeat(fmt.Sprintf("%s many %d & ", callerAt, n), by)+"wait")
@@ -123,7 +123,7 @@ var refusals = []check{
 			t.Errorf("%d refusals in %d events", sum(evs), len(evs))
 		}
 	}},
-	{"of many programs no refusal is left out", process, func(t *testing.T, tier Tier) {
+	{"of many programs no refusal is left out", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, calling(t))
 		const n = 80 // more than are told one by one, unless it takes long
 		r := b.Sh(t, fmt.Sprintf("export GORACE=atexit_sleep_ms=0; cd /tmp && cp %s p && i=0; while [ $i -lt %d ]; do ln p %s-$i; ./%[3]s-$i many 2 >/dev/null || exit; i=$((i+1)); done", callerAt, n, CallerArgv0))
@@ -131,7 +131,7 @@ var refusals = []check{
 			t.Errorf("%d refusals in %d events: %+v", sum(evs), len(evs), r)
 		}
 	}},
-	{"who is killed is not told less of", process, func(t *testing.T, tier Tier) {
+	{"who is killed is not told less of", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, calling(t))
 		const n = 1000
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{callerAt, "wait", strconv.Itoa(n)}})
@@ -152,7 +152,7 @@ var refusals = []check{
 			}
 		}
 	}},
-	{"refusals belong to the command that they descend from", process, func(t *testing.T, tier Tier) {
+	{"refusals belong to the command that they descend from", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, calling(t))
 		// A session of its own, of which the command is a parent.
 		if r := b.Do(t, wire.ExecRequest{ID: "x-own", Cmd: []string{"sh", "-c", "setsid --wait " + callerAt + " many 2"}}); r.Exit.Code != 0 || r.Exit.Denials != 2 {
@@ -179,7 +179,7 @@ var refusals = []check{
 			t.Errorf("%+v, %+v", r, evs)
 		}
 	}},
-	{"ordinary programs are not told of", process, func(t *testing.T, tier Tier) {
+	{"ordinary programs are not told of", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, func(c *plan.Config) { told(t, c) })
 		for _, script := range []string{
 			"ls -l /etc >/dev/null; id; ps ax >/dev/null; df / >/dev/null; ulimit -n 64; date",

@@ -10,3 +10,22 @@ var archCalls = map[string]uintptr{"iopl": unix.SYS_IOPL, "ioperm": unix.SYS_IOP
 func int80(nr uint32) (result int32, answered bool) { return gate(nr), true }
 
 func gate(nr uint32) int32
+
+// changeCall changes the call that a traced process has stopped at.
+func changeCall(pid int, nr, arg0, arg1 uintptr) error {
+	var r unix.PtraceRegs
+	if err := unix.PtraceGetRegs(pid, &r); err != nil {
+		return err
+	}
+	r.Orig_rax, r.Rdi, r.Rsi = uint64(nr), uint64(arg0), uint64(arg1)
+	return unix.PtraceSetRegs(pid, &r)
+}
+
+// callResult is what the call came to.
+func callResult(pid int) error {
+	var r unix.PtraceRegs
+	if err := unix.PtraceGetRegs(pid, &r); err != nil {
+		return err
+	}
+	return failed(r.Rax)
+}

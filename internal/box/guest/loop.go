@@ -29,7 +29,7 @@ type daemon struct {
 	freezer  *freezer
 	turns    turns
 	programs *programs // nil where they are not noted
-	refused  *refusals // nil where they are not told
+	refused  *Refusals // nil where they are not told
 	onlooker onlooker
 
 	commands map[int]bool // started and not reaped
@@ -72,7 +72,7 @@ func (d *daemon) serve() error {
 		case pid := <-d.orphans:
 			err = d.collect(pid)
 			d.reaped <- struct{}{}
-		case <-d.refused.dueNow():
+		case <-d.refused.Due():
 			err = d.refused.tell(d.link)
 		case err := <-gone:
 			if errors.Is(err, io.EOF) {

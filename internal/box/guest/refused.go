@@ -28,24 +28,25 @@ const (
 	maxProgram = 256
 )
 
-// refusals sums up the system calls that are refused, until serve tells the keeper: of one
-// that is new at once, of others now and then, and of all before it tells that a command has
-// ended. A nil one has nothing to tell.
-type refusals struct {
+// Refusals sums up the system calls that are refused, until somebody tells the keeper: of one
+// that is new at once, of others now and then, and of all before it is told that a command has
+// ended. A nil one has nothing to tell. Its methods may be called from several goroutines.
+type Refusals struct {
 	tally *Tally        // of all that were refused ever, before anybody is answered
-	due   chan struct{} // has something when take is to be called
+	due   chan struct{} // has something when Take is to be called
 
 	mu    sync.Mutex
-	seen  map[refusedKey]*refusedAt // guarded by mu; at most maxRefused
-	more  int64                     // guarded by mu; had no place in seen since take
-	again *time.Timer               // guarded by mu; nil while nothing waits to be told
+	seen  map[Refusal]*refusedAt // guarded by mu; at most maxRefused
+	more  int64                  // guarded by mu; had no place in seen since Take
+	again *time.Timer            // guarded by mu; nil while nothing waits to be told
 }
 
-// refusedKey is what is the same of refusals that are told as one.
-type refusedKey struct {
-	call, program string
-	errno         unix.Errno
-	command       session
+// Refusal is what is the same of refusals that are told as one.
+type Refusal struct {
+	Call    string // the system call's name
+	Program string // what the caller runs; any bytes
+	Errno   unix.Errno
+	Command Session // the caller's
 }
 
 // refusedAt is how often it was since at, when it was told last.
@@ -55,8 +56,9 @@ type refusedAt struct {
 	at    time.Time
 }
 
-func newRefusals(tally *Tally) *refusals {
-	return &refusals{tally: tally, due: make(chan struct{}, 1), seen: map[refusedKey]*refusedAt{}}
+// NewRefusals counts all in a tally.
+func NewRefusals(tally *Tally) *Refusals {
+	return &Refusals{tally: tally, due: make(chan struct{}, 1), seen: map[Refusal]*refusedAt{}}
 }
 
 // countRefusals has refusals told, by a tally that the keeper gave, whose descriptor it closes.
@@ -66,22 +68,26 @@ func (d *daemon) countRefusals(fd int) error {
 	if err != nil {
 		return err
 	}
-	d.refused = newRefusals(t)
+	d.refused = NewRefusals(t)
 	return nil
 }
 
 // add is notify.Options.Refused.
-func (r *refusals) add(n notify.Refusal) {
-	r.tally.Add()
-	key := refusedKey{call: n.Call, program: n.Program[:min(len(n.Program), maxProgram)], errno: n.Errno, command: sessionOf(n.TID)}
-	r.note(key, n.TID)
+func (r *Refusals) add(n notify.Refusal) {
+	r.Add(Refusal{Call: n.Call, Program: n.Program, Errno: n.Errno, Command: sessionOf(n.TID)}, func() int { return processOf(n.TID) })
 }
 
-// note counts one of thread tid.
-func (r *refusals) note(key refusedKey, tid int) {
+// Add counts one, whose caller is not answered yet; process gives the caller's process.
+func (r *Refusals) Add(one Refusal, process func() int) {
+	r.tally.Add()
+	one.Program = one.Program[:min(len(one.Program), maxProgram)]
+	r.note(one, process)
+}
+
+func (r *Refusals) note(one Refusal, process func() int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if at := r.seen[key]; at != nil {
+	if at := r.seen[one]; at != nil {
 		at.count++
 		r.waitLocked()
 		return
@@ -91,27 +97,27 @@ func (r *refusals) note(key refusedKey, tid int) {
 		r.waitLocked()
 		return
 	}
-	r.seen[key] = &refusedAt{pid: processOf(tid), count: 1}
+	r.seen[one] = &refusedAt{pid: process(), count: 1}
 	r.wake()
 }
 
-// wake has serve call take.
-func (r *refusals) wake() {
+// wake has Take called.
+func (r *Refusals) wake() {
 	select {
 	case r.due <- struct{}{}:
 	default:
 	}
 }
 
-// waitLocked has serve call take some time from now.
-func (r *refusals) waitLocked() {
+// waitLocked has Take called some time from now.
+func (r *Refusals) waitLocked() {
 	if r.again == nil {
 		r.again = time.AfterFunc(refusedAgain, r.wake)
 	}
 }
 
-// take gives what was not told yet. What was told long ago is forgotten, and makes room.
-func (r *refusals) take(now time.Time) (out Refused) {
+// Take gives what was not told yet, now. What was told long ago is forgotten, and makes room.
+func (r *Refusals) Take(now time.Time) (out Refused) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.again != nil {
@@ -122,7 +128,7 @@ func (r *refusals) take(now time.Time) (out Refused) {
 	for key, at := range r.seen {
 		switch {
 		case at.count > 0:
-			out.Calls = append(out.Calls, RefusedCall{Call: key.call, Errno: unix.ErrnoName(key.errno), Program: key.program, PID: at.pid, Command: key.command.leader, Lives: key.command.lives, Count: at.count})
+			out.Calls = append(out.Calls, RefusedCall{Call: key.Call, Errno: unix.ErrnoName(key.Errno), Program: key.Program, PID: at.pid, Command: key.Command.Leader, Lives: key.Command.Lives, Count: at.count})
 			at.count, at.at = 0, now
 		case now.Sub(at.at) >= refusedAgain:
 			delete(r.seen, key)
@@ -131,48 +137,48 @@ func (r *refusals) take(now time.Time) (out Refused) {
 	return out
 }
 
-// tell sends what take gives.
-func (r *refusals) tell(link *Link) error {
+// tell sends what Take gives.
+func (r *Refusals) tell(link *Link) error {
 	if r == nil {
 		return nil
 	}
-	out := r.take(time.Now())
+	out := r.Take(time.Now())
 	if len(out.Calls) == 0 && out.More == 0 {
 		return nil
 	}
 	return link.Send(MsgRefused, out)
 }
 
-// dueNow is due, also of nil.
-func (r *refusals) dueNow() <-chan struct{} {
+// Due has something when Take is to be called.
+func (r *Refusals) Due() <-chan struct{} {
 	if r == nil {
 		return nil
 	}
 	return r.due
 }
 
-// session is what a process belongs to that descends from a command: every command leads a
+// Session is what a process belongs to that descends from a command: every command leads a
 // session, whose number no other process has as long as somebody is in it.
-type session struct {
-	leader int  // 0 where it cannot be told
-	lives  bool // the leader
+type Session struct {
+	Leader int  // 0 where it cannot be told
+	Lives  bool // the leader
 }
 
 // sessionOf gives the session of thread tid or, where that was made by a descendant, of a
 // process above it.
-func sessionOf(tid int) session {
+func sessionOf(tid int) Session {
 	for range maxUp {
 		sid, err := unix.Getsid(tid)
 		if err != nil || sid <= 1 {
-			return session{}
+			return Session{}
 		}
 		up, lives := parent(sid)
 		if !lives || up <= 1 {
-			return session{leader: sid, lives: lives}
+			return Session{Leader: sid, Lives: lives}
 		}
 		tid = up
 	}
-	return session{}
+	return Session{}
 }
 
 // processOf gives the process of a thread.

@@ -3,6 +3,7 @@
 package guest
 
 import (
+	"os"
 	"testing"
 	"time"
 
@@ -20,11 +21,11 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer unix.Close(fd)
-		r := newRefusals(tally)
+		r := NewRefusals(tally)
 		now := time.Unix(0, 0)
 		made, told := int64(0), int64(0)
 		take := func() {
-			out := r.take(now)
+			out := r.Take(now)
 			if len(out.Calls) > maxRefused || len(r.seen) > maxRefused {
 				t.Fatalf("%d calls at a time, %d remembered", len(out.Calls), len(r.seen))
 			}
@@ -43,14 +44,14 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 			case 1:
 				now = now.Add(time.Duration(rapid.IntRange(0, 20).Draw(t, "seconds")) * time.Second)
 			default:
-				key := refusedKey{call: "bpf", program: string(rune('a' + rapid.IntRange(0, 100).Draw(t, "program")))}
+				key := Refusal{Call: "bpf", Program: string(rune('a' + rapid.IntRange(0, 100).Draw(t, "program")))}
 				_, known := r.seen[key]
 				room := len(r.seen) < maxRefused
 				select {
 				case <-r.due:
 				default:
 				}
-				r.note(key, 1)
+				r.Add(key, os.Getpid)
 				made++
 				select {
 				case <-r.due:

@@ -65,7 +65,7 @@ type conductor struct {
 	guest    plan.Guest
 	kernel   *kernel
 	relay    *relay.Relay
-	programs *programs // nil where they are not recorded
+	programs *programs
 
 	mu     sync.Mutex
 	frozen *guest.Frozen // what the sandbox was when it began to stand still; nil while it moves
@@ -77,6 +77,7 @@ type setup struct {
 	trees []int      // the binary, the sandbox's files, and what is shown of the host
 	nic   *os.File   // the sandbox's end of the gate's link, or nil
 	image []*os.File // of a memory image, or nil
+	tally *os.File   // of refused system calls, or nil
 }
 
 // take sorts the descriptors of a Setup.
@@ -88,12 +89,19 @@ func take(g plan.Guest, fds []int) (s setup, err error) {
 	if g.Resume {
 		want += len(guest.ImageFiles)
 	}
+	if g.Tell {
+		want++
+	}
 	if len(fds) != want {
 		return s, fault.New(fault.Internal, "the plan came with %d descriptors and not %d", len(fds), want)
 	}
 	s.trees, fds = fds[:2+g.Shared], fds[2+g.Shared:]
 	if g.Gate {
 		s.nic, fds = os.NewFile(uintptr(fds[0]), "gate"), fds[1:]
+	}
+	if g.Tell {
+		last := len(fds) - 1
+		s.tally, fds = os.NewFile(uintptr(fds[last]), "tally"), fds[:last]
 	}
 	for i, fd := range fds {
 		s.image = append(s.image, os.NewFile(uintptr(fd), guest.ImageFiles[i]))
@@ -130,15 +138,13 @@ func (c *conductor) start(m guest.Message) error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fault.Wrap(err, "make the conductor unreadable")
 	}
-	c.relay = relay.Outside(c.link, out, in, relay.Hooks{Sent: c.sent, Came: c.came, Resumed: func() error {
+	c.relay = relay.Outside(c.link, out, in, relay.Hooks{Sent: c.sent, Came: c.came, Gave: c.gave, Resumed: func() error {
 		c.programs.resumed()
 		return c.link.Send(guest.MsgReady, guest.Ready{})
 	}})
 	if g.Resume {
-		if g.Trace { // before anything runs
-			if c.programs, err = watchPrograms(c.kernel, c.link); err != nil {
-				return err
-			}
+		if c.programs, err = watchPrograms(c.kernel, g, s.tally, c.link); err != nil { // before anything runs
+			return err
 		}
 		if err := c.kernel.resume(s); err != nil {
 			return err
@@ -149,13 +155,13 @@ func (c *conductor) start(m guest.Message) error {
 	if err := c.kernel.begin(s); err != nil {
 		return err
 	}
-	trace := g.Trace
-	g.Trace = false // init does not see what starts
-	if err := c.relay.Send(guest.MsgSetup, g); err != nil || !trace {
+	inside := g
+	inside.Trace, inside.Tell = false, false // init sees neither what starts nor what is refused
+	if err := c.relay.Send(guest.MsgSetup, inside); err != nil {
 		return err
 	}
 	// While init starts, which starts nothing before it is told to.
-	if c.programs, err = watchPrograms(c.kernel, c.link); err != nil {
+	if c.programs, err = watchPrograms(c.kernel, g, s.tally, c.link); err != nil {
 		return err
 	}
 	go c.programs.follow()
@@ -246,10 +252,8 @@ func (c *conductor) sent(m guest.Message) (taken bool, err error) {
 // came takes part in what the sandbox tells the keeper.
 func (c *conductor) came(m *guest.Message) (err error) {
 	switch m.Kind {
-	case guest.MsgSaved, guest.MsgPrograms:
+	case guest.MsgSaved, guest.MsgPrograms, guest.MsgRefused:
 		err = fault.New(fault.Denied, "the sandbox sends a message %q, which is ours to send", m.Kind)
-	case guest.MsgSpawned:
-		c.programs.spawned(*m)
 	case guest.MsgAdopt:
 		c.programs.adopted(*m)
 	case guest.MsgExited:
@@ -258,6 +262,14 @@ func (c *conductor) came(m *guest.Message) (err error) {
 		err = c.stop(m)
 	}
 	return err
+}
+
+// gave takes part when the keeper has been told.
+func (c *conductor) gave(m guest.Message) error {
+	if m.Kind == guest.MsgSpawned {
+		return c.programs.spawned(m)
+	}
+	return nil
 }
 
 // stop stops the kernel: init has ended what it had begun.

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
 )
 
 // What the sandbox's kernel tells the conductor of processes travels in a pipe: batches, each
@@ -43,6 +45,8 @@ type batch struct {
 	Events []event `json:"e"`
 	// Dropped is for how many beginnings and ends there was no room since the batch before.
 	Dropped uint64 `json:"d,omitempty"`
+	// Refused are the system calls that were refused before the last of Events.
+	Refused *guest.Refused `json:"r,omitempty"`
 }
 
 const (

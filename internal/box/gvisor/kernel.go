@@ -183,12 +183,15 @@ func anywhere(at netip.Addr) net.IPNet {
 	return net.IPNet{IP: make(net.IP, n), Mask: make(net.IPMask, n)}
 }
 
-// trace has the kernel write events to a file, which stays the caller's. A kernel that is
-// resumed from an image does so only if it is asked itself.
-func (k *kernel) trace(to *os.File) error {
-	return k.call(boot.ContMgrCreateTraceSession, &boot.CreateTraceSessionArgs{
-		Config: session(), FilePayload: urpc.FilePayload{Files: []*os.File{to}},
-	})
+// trace has the kernel write events to a file, and answer calls as the plan says, counting
+// what it refuses in the tally of that. The files stay the caller's. A kernel that is resumed
+// from an image does so only if it is asked itself.
+func (k *kernel) trace(g plan.Guest, tally, to *os.File) error {
+	files := []*os.File{to}
+	if g.Tell {
+		files = []*os.File{tally, to}
+	}
+	return k.call(boot.ContMgrCreateTraceSession, &boot.CreateTraceSessionArgs{Config: session(g), FilePayload: urpc.FilePayload{Files: files}})
 }
 
 // mark has the kernel write a mark after the events by now: it asks for the sink's state.

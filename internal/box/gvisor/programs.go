@@ -14,6 +14,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -22,8 +23,8 @@ import (
 // anybody wait so long.
 const patience = 2 * time.Second
 
-// programs tells the keeper of the programs of the sandbox, from what its kernel tells. A nil
-// one tells nothing.
+// programs tells the keeper of the programs of the sandbox, and of system calls that they were
+// refused, from what its kernel tells.
 //
 // The kernel knows processes, and init which of them are commands, so each beginning of a
 // child of init's waits for the Spawned that it belongs to. Whoever learns that a command has
@@ -31,12 +32,15 @@ const patience = 2 * time.Second
 type programs struct {
 	kernel *kernel
 	link   *guest.Link
+	traced bool     // programs are recorded; else the kernel tells of ends alone
 	from   *os.File // what the kernel tells
 
 	mu       sync.Mutex
 	changed  *sync.Cond     // of mu
 	record   *record        // guarded by mu
 	asked    []string       // guarded by mu; ids of the spawns that are not answered
+	held     guest.Refused  // guarded by mu; of what the keeper may not know yet
+	until    int            // guarded by mu; how many spawns have to be answered before it does
 	commands map[int]string // guarded by mu; those that live, by pid
 	marks    int            // guarded by mu; that were read
 	marked   int            // guarded by mu; that were asked for
@@ -44,24 +48,24 @@ type programs struct {
 	over     bool           // guarded by mu; the kernel tells nothing any more
 }
 
-// watchPrograms has the kernel tell of programs from now on.
-func watchPrograms(k *kernel, link *guest.Link) (*programs, error) {
+// watchPrograms has the kernel tell of programs, and answer calls as the plan says, from now on.
+func watchPrograms(k *kernel, g plan.Guest, tally *os.File, link *guest.Link) (*programs, error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
 		return nil, fault.Wrap(err, "make the pipe from the sandbox's kernel")
 	}
 	_ = unix.SetNonblock(ends[0], true)
-	p := &programs{kernel: k, link: link, from: os.NewFile(uintptr(ends[0]), "programs"), record: newRecord(), commands: map[int]string{}}
+	p := &programs{kernel: k, link: link, traced: g.Trace, from: os.NewFile(uintptr(ends[0]), "programs"), record: newRecord(), commands: map[int]string{}}
 	p.changed = sync.NewCond(&p.mu)
 	to := os.NewFile(uintptr(ends[1]), "programs") // blocking, at the kernel's end
 	defer to.Close()
-	return p, fault.Wrap(k.trace(to), "have the sandbox's kernel tell of programs")
+	return p, fault.Wrap(k.trace(g, tally, to), "have the sandbox's kernel tell of programs")
 }
 
 // asks notes a spawn that goes in.
 func (p *programs) asks(m guest.Message) {
 	var s guest.Spawn
-	if p == nil || m.Decode(&s) != nil {
+	if m.Decode(&s) != nil {
 		return
 	}
 	p.mu.Lock()
@@ -69,16 +73,16 @@ func (p *programs) asks(m guest.Message) {
 	p.asked = append(p.asked, s.Exec)
 }
 
-// spawned notes the answer.
-func (p *programs) spawned(m guest.Message) {
+// spawned notes the answer, which the keeper has.
+func (p *programs) spawned(m guest.Message) error {
 	var s guest.Spawned
-	if p == nil || m.Decode(&s) != nil {
-		return
+	if err := m.Decode(&s); err != nil {
+		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.asked) == 0 {
-		return
+		return nil
 	}
 	if s.PID != 0 {
 		p.commands[s.PID] = p.asked[0]
@@ -86,12 +90,13 @@ func (p *programs) spawned(m guest.Message) {
 	}
 	p.asked = p.asked[1:]
 	p.changed.Broadcast()
+	return p.answered()
 }
 
 // adopted notes a command that goes on.
 func (p *programs) adopted(m guest.Message) {
 	var a guest.Adopt
-	if p == nil || m.Decode(&a) != nil {
+	if m.Decode(&a) != nil {
 		return
 	}
 	p.mu.Lock()
@@ -103,7 +108,7 @@ func (p *programs) adopted(m guest.Message) {
 // is left, the programs by then label nothing.
 func (p *programs) exited(m guest.Message) {
 	var x guest.Exited
-	if p == nil || m.Decode(&x) != nil {
+	if m.Decode(&x) != nil {
 		return
 	}
 	p.mu.Lock()
@@ -117,7 +122,7 @@ func (p *programs) exited(m guest.Message) {
 
 // labels gives the programs since the last ones, of a sandbox that stands still.
 func (p *programs) labels() []wire.Program {
-	if p == nil {
+	if !p.traced {
 		return nil
 	}
 	err := p.kernel.mark()
@@ -147,9 +152,6 @@ func (p *programs) await(so func() bool) {
 
 // resumed begins to follow a sandbox that was resumed, all of whose commands were adopted.
 func (p *programs) resumed() {
-	if p == nil {
-		return
-	}
 	go func() {
 		if parents, err := p.kernel.processes(); err == nil {
 			p.mu.Lock()
@@ -208,6 +210,11 @@ func (p *programs) tell(b batch) error {
 		defer func() { out = guest.Programs{} }()
 		return p.link.Send(guest.MsgPrograms, out)
 	}
+	if b.Refused != nil {
+		if err := p.refused(*b.Refused); err != nil {
+			return err
+		}
+	}
 	for _, e := range b.Events {
 		switch e.Kind {
 		case eventMark:
@@ -223,8 +230,11 @@ func (p *programs) tell(b batch) error {
 			}
 			out.Events = append(out.Events, p.record.began(e)...)
 		case eventEnded:
-			out.Events = append(out.Events, p.record.gone(e.PID, time.Unix(0, e.At), &e.Status)...)
+			if p.traced {
+				out.Events = append(out.Events, p.record.gone(e.PID, time.Unix(0, e.At), &e.Status)...)
+			}
 			delete(p.commands, e.PID)
+			p.changed.Broadcast() // its Exited may be what the next event waits behind
 		default:
 			return fmt.Errorf("an event %q", e.Kind)
 		}
@@ -232,6 +242,36 @@ func (p *programs) tell(b batch) error {
 	err := send()
 	p.changed.Broadcast()
 	return err
+}
+
+// refused tells of refusals, but for those of commands that the keeper may not know yet: these
+// wait for the answers to the spawns by now. p.mu is held.
+func (p *programs) refused(r guest.Refused) error {
+	if n := len(p.asked); n > 0 {
+		known := r.Calls[:0:0]
+		for _, c := range r.Calls {
+			if c.Command == 0 || p.commands[c.Command] != "" {
+				known = append(known, c)
+			} else {
+				p.held.Calls, p.until = append(p.held.Calls, c), n
+			}
+		}
+		r.Calls = known
+	}
+	if len(r.Calls) == 0 && r.More == 0 {
+		return nil
+	}
+	return p.link.Send(guest.MsgRefused, r)
+}
+
+// answered tells what was held, when the last spawn that it waits for was answered. p.mu is
+// held.
+func (p *programs) answered() error {
+	if p.until = max(0, p.until-1); p.until > 0 || len(p.held.Calls) == 0 {
+		return nil
+	}
+	defer func() { p.held = guest.Refused{} }()
+	return p.link.Send(guest.MsgRefused, p.held)
 }
 
 // isCommand reports whether a beginning may be a command's, of which it is not known yet

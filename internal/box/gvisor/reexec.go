@@ -36,8 +36,6 @@ const gcPercent = 400
 
 // runsc is one of gVisor's processes; it does not return.
 func runsc() {
-	// At each clone gVisor allocates 128 KiB for the filter of commands (populateCache of its
-	// pkg/sentry/kernel), none of which lives: with Go's 100 it would collect after thirty.
 	debug.SetGCPercent(gcPercent)
 	if err := keepBounds(); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-gvisor: keep the bounding set:", err)
@@ -49,7 +47,12 @@ func runsc() {
 	for _, c := range []util.SubCommand{new(sentrycmd.Boot), new(cmd.Gofer), new(sentrycmd.Umount)} {
 		commands[c] = "internal"
 	}
-	registerSink()
+	calls := newCalls()
+	if err := calls.install(); err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-gvisor: answer system calls:", err)
+		os.Exit(1) //nolint:forbidigo // the process is gVisor's and nothing more
+	}
+	registerSinks(calls)
 	filters.Register()
 	cli.Run(nil, commands, []subcommands.Command{})
 	os.Exit(0) //nolint:forbidigo // the process is gVisor's and nothing more

@@ -17,37 +17,70 @@ import (
 	pb "gvisor.dev/gvisor/pkg/sentry/seccheck/points/points_go_proto"
 
 	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/box/seccomp"
 )
 
-// sinkName is what the kernel's process knows the sink by.
-const sinkName = "coppice"
+// What the kernel's process knows the sink by, and the place of a guest.Tally, which is given
+// to it as another one.
+const (
+	sinkName  = "coppice"
+	tallyName = "coppice-tally"
+)
 
-// session asks the kernel to tell a sink of the processes that begin, of the programs that
-// they become, and of their ends.
-func session() seccheck.SessionConfig {
-	return seccheck.SessionConfig{
-		Name: seccheck.DefaultSessionName,
-		Points: []seccheck.PointConfig{
-			{Name: "sentry/clone", ContextFields: []string{"group_id"}},
-			{Name: "sentry/execve", ContextFields: []string{"group_id", "parent_thread_group_id", "cwd"}},
-			{Name: "sentry/exit_notify_parent", ContextFields: []string{"group_id", "parent_thread_group_id"}},
-			{Name: "sentry/task_exit"},
-		},
-		Sinks: []seccheck.SinkConfig{{Name: sinkName}},
+// session asks the kernel to tell a sink of the ends of processes and, where programs are
+// recorded, of the processes that begin and the programs that they become; and says how to
+// answer calls.
+func session(g plan.Guest) seccheck.SessionConfig {
+	points := []seccheck.PointConfig{
+		{Name: "sentry/exit_notify_parent", ContextFields: []string{"group_id", "parent_thread_group_id"}},
+		{Name: "sentry/task_exit"},
 	}
+	if g.Trace {
+		points = append(points,
+			seccheck.PointConfig{Name: "sentry/clone", ContextFields: []string{"group_id"}},
+			seccheck.PointConfig{Name: "sentry/execve", ContextFields: []string{"group_id", "parent_thread_group_id", "cwd"}})
+	}
+	sinks := []seccheck.SinkConfig{{Name: sinkName, Config: map[string]any{"emulate": g.Emulate, "netlink": g.Netlink}}}
+	if g.Tell {
+		sinks = append([]seccheck.SinkConfig{{Name: tallyName}}, sinks...)
+	}
+	return seccheck.SessionConfig{Name: seccheck.DefaultSessionName, Points: points, Sinks: sinks}
 }
 
-// registerSink makes the sink known in this process, which is to be the kernel's.
-func registerSink() {
-	seccheck.RegisterSink(seccheck.SinkDesc{Name: sinkName, New: func(_ map[string]any, to *fd.FD) (seccheck.Sink, error) {
+// registerSinks makes the sinks known in this process, which is to be the kernel's and has
+// these calls.
+func registerSinks(c *calls) {
+	seccheck.RegisterSink(seccheck.SinkDesc{Name: tallyName, New: func(_ map[string]any, of *fd.FD) (seccheck.Sink, error) {
+		if of == nil {
+			return nil, unix.EBADF
+		}
+		defer of.Close()
+		t, err := guest.MapTally(of.FD())
+		if err != nil {
+			return nil, err
+		}
+		c.refusals.Store(guest.NewRefusals(t))
+		return tallySink{}, nil
+	}})
+	seccheck.RegisterSink(seccheck.SinkDesc{Name: sinkName, New: func(config map[string]any, to *fd.FD) (seccheck.Sink, error) {
 		if to == nil {
 			return nil, unix.EBADF
 		}
-		s := newSink()
+		emulate, _ := config["emulate"].(bool)
+		netlink, _ := config["netlink"].(bool)
+		c.answerAs(emulate, seccomp.Options{Netlink: netlink})
+		s := newSink(c.refusals.Load())
 		go s.write(to)
 		return s, nil
 	}})
 }
+
+// tallySink is told nothing.
+type tallySink struct{ seccheck.SinkDefaults }
+
+// Name is the sink's.
+func (tallySink) Name() string { return tallyName }
 
 // Bounds of what the conductor has not taken yet. What is beyond is counted.
 const (
@@ -62,8 +95,9 @@ const gather = 50 * time.Millisecond
 // of the kernel's, never waits for it.
 type sink struct {
 	seccheck.SinkDefaults
-	some chan struct{} // has something when there are events
-	now  chan struct{} // has something when they are not to wait for others
+	some    chan struct{}   // has something when there are events
+	now     chan struct{}   // has something when they are not to wait for others
+	refused *guest.Refusals // nil where nobody is told
 
 	mu      sync.Mutex
 	pending []event // guarded by mu
@@ -72,7 +106,9 @@ type sink struct {
 	lost    uint64  // guarded by mu; all that were dropped
 }
 
-func newSink() *sink { return &sink{some: make(chan struct{}, 1), now: make(chan struct{}, 1)} }
+func newSink(refused *guest.Refusals) *sink {
+	return &sink{some: make(chan struct{}, 1), now: make(chan struct{}, 1), refused: refused}
+}
 
 // Name is the sink's.
 func (*sink) Name() string { return sinkName }
@@ -189,16 +225,21 @@ func wake(c chan struct{}) {
 
 // write writes what there is, until nobody reads it any more.
 func (s *sink) write(to io.Writer) {
-	for range s.some {
-		rest := time.NewTimer(gather)
+	for {
 		select {
-		case <-s.now:
-		case <-rest.C:
+		case <-s.some:
+			rest := time.NewTimer(gather)
+			select {
+			case <-s.now:
+			case <-s.refused.Due():
+			case <-rest.C:
+			}
+			rest.Stop()
+		case <-s.refused.Due():
 		}
-		rest.Stop()
 		for {
 			b := s.take()
-			if len(b.Events) == 0 && b.Dropped == 0 {
+			if len(b.Events) == 0 && b.Dropped == 0 && b.Refused == nil {
 				break
 			}
 			if writeBatch(to, b) != nil {
@@ -208,8 +249,20 @@ func (s *sink) write(to io.Writer) {
 	}
 }
 
-// take takes a batch out of the line.
+// take takes a batch out of the line. What was refused before an event of it was put there is
+// in it too.
 func (s *sink) take() (b batch) {
+	b = s.takeEvents()
+	if s.refused == nil {
+		return b
+	}
+	if r := s.refused.Take(time.Now()); len(r.Calls) > 0 || r.More > 0 {
+		b.Refused = &r
+	}
+	return b
+}
+
+func (s *sink) takeEvents() (b batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n, size := 0, 0

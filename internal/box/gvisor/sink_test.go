@@ -23,7 +23,7 @@ func TestASinkCountsWhatItHasNoRoomFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	s := newSink()
+	s := newSink(nil)
 	written := make(chan struct{})
 	go func() { defer close(written); s.write(w) }()
 	const n = 4 * maxPending
@@ -68,7 +68,7 @@ func TestASinkCountsWhatItHasNoRoomFor(t *testing.T) {
 
 func TestThreadsAreNoProcesses(t *testing.T) {
 	t.Parallel()
-	s := newSink()
+	s := newSink(nil)
 	_ = s.Clone(context.Background(), seccheck.FieldSet{}, &pb.CloneInfo{Flags: unix.CLONE_THREAD | unix.CLONE_VM, CreatedThreadGroupId: 4})
 	if b := s.take(); len(b.Events) != 0 {
 		t.Errorf("%+v", b)
@@ -104,7 +104,7 @@ func BenchmarkSink(b *testing.B) {
 			}
 		}
 	}()
-	s := newSink()
+	s := newSink(nil)
 	go s.write(w)
 	info := &pb.ExecveInfo{ContextData: &pb.ContextData{ThreadGroupId: 7, ParentThreadGroupId: 5, Cwd: "/work"}, BinaryPath: "/usr/bin/true", Argv: []string{"/bin/true", "1"}}
 	b.ReportAllocs()

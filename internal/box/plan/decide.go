@@ -227,7 +227,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	own := c.Tier == TierGvisor // it has a kernel of its own, which the host's filters are not for
 	g.Promote = len(c.Spec.Overlays) > 0 && !own
 	g.Trace = c.Trace || c.Tier == TierSupervised
-	g.Tell = c.Journal != "" && !own
+	g.Tell = c.Journal != ""
 	g.Tmp = !c.KeepTmp
 	g.Memory = c.Limits.Memory
 	g.Self, g.Shared = c.Self, len(c.Shared)
@@ -319,7 +319,6 @@ func gvisor(add func(name, state, detail string)) {
 	add("renames", Weak, "directories of lower layers are not moved (EXDEV: programs copy them)")
 	add("attributes", Weak, "modes, owners and times that may not be changed are not, and programs are told that they were")
 	add("pipes", Weak, "named pipes and sockets that are made are in memory, and no snapshot of files has them; those on the disk cannot be opened")
-	add("denials", Off, "what the sandbox's own kernel refuses is not told")
 }
 
 // access tells what can be changed, and what of the host is shown besides.

@@ -7,6 +7,7 @@ package plan
 
 import (
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -18,7 +19,7 @@ const Version = 1
 // Protocol is the number of what the outside and the inside of tier gvisor are to each other:
 // a memory image has its init, so that the keeper, the conductor and gVisor's processes of one
 // build of Coppice go on with the init of another. An image is resumed by a build with the same
-// number, and refused by all others. What it covers is written down in testdata/protocol.txt of
+// number, and by a newer one that Understands it; all others refuse it. What it covers is written down in testdata/protocol.txt of
 // packages guest, relay and gvisor, and their tests fail when it changes. Then the number is
 // raised, unless
 //
@@ -32,7 +33,17 @@ const Version = 1
 // It is raised, above all, when a field or message goes, or means something else; with every
 // change of the relay's frames; and with every change of how the sandbox is described to
 // gVisor, which compares that on resume.
-const Protocol = 1
+//
+// In 1, init gave commands a filter; since 2, the kernel refuses their calls without, which the
+// kernel of an older build would not.
+const Protocol = 2
+
+// Understands reports whether this build goes on with the init of an image that has a number,
+// in decimal, as its Protocol.
+func Understands(protocol string) bool {
+	n, err := strconv.Atoi(protocol)
+	return err == nil && n >= 1 && n <= Protocol
+}
 
 // The tiers.
 const (

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -170,4 +171,13 @@ func FuzzParsePasswd(f *testing.F) {
 			ParseGroups(g, u.Name)
 		}
 	})
+}
+
+func TestUnderstands(t *testing.T) {
+	t.Parallel()
+	for protocol, want := range map[string]bool{"": false, "0": false, "1": true, strconv.Itoa(Protocol): true, strconv.Itoa(Protocol + 1): false, "1x": false, "-1": false} {
+		if got := Understands(protocol); got != want {
+			t.Errorf("%q: %t", protocol, got)
+		}
+	}
 }

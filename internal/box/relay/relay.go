@@ -52,6 +52,8 @@ type Hooks struct {
 	// Came is called before a message from the inside is given to the keeper, and may
 	// change what it says.
 	Came func(m *guest.Message) error
+	// Gave is called after it was given to the keeper. The descriptors are gone.
+	Gave func(m guest.Message) error
 	// Resumed is called when the inside has answered a Hello, and told of all that lives.
 	Resumed func() error
 }
@@ -400,7 +402,10 @@ func (r *Relay) deliver(body []byte) error {
 	}
 	given := m
 	m.FDs = nil
-	return r.link.Give(given)
+	if err := r.link.Give(given); err != nil || r.hooks.Gave == nil {
+		return err
+	}
+	return r.hooks.Gave(m)
 }
 
 // counterpart makes what stands for a descriptor that was sent: theirs is for whoever

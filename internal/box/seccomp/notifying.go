@@ -2,11 +2,7 @@
 
 package seccomp
 
-import (
-	"slices"
-
-	"golang.org/x/sys/unix"
-)
+import "golang.org/x/sys/unix"
 
 // NotifyOptions choose what Notifying hands to the listener.
 type NotifyOptions struct {
@@ -112,62 +108,6 @@ func mknodRule(call uint32, arg int) Rule {
 		Cases: []Case{{When: []Test{{Arg: arg, Mask: unix.S_IFMT, Is: In, Of: []uint32{unix.S_IFCHR, unix.S_IFBLK}}}, Do: Notify}},
 		Why:   "a user namespace may not make device nodes; the listener leaves a placeholder that remembers it",
 	}
-}
-
-// Inner is the program of commands in tier gvisor: Hardening, and what that tier needs
-// besides. It is one program, and short for numbers that there are not, since gVisor
-// evaluates each for each number that could be, at every clone and execve (populateCache of
-// its pkg/sentry/kernel).
-//
-// Its kernel lets commands signal PID 1, whose threads have the numbers of init. With
-// emulate, what Notifying would hand over in Emulate succeeds, and nothing remembers it;
-// extended attributes are left to the kernel, since a filter cannot tell their names.
-func Inner(init []uint32, emulate bool, o Options) []unix.SockFilter {
-	rules := innerRules(init, emulate)
-	for _, r := range hardeningRules(o) {
-		if slices.Contains(r.Calls, unix.SYS_IOCTL) {
-			r.Cases = append([]Case{{When: []Test{{Arg: 1, Is: In, Of: []uint32{fiosetown, siocspgrp}}}, Do: Errno(unix.EINVAL)}}, r.Cases...)
-		}
-		rules = append(rules, r)
-	}
-	return assemble(rules, Kill, Errno(unix.ENOSYS))
-}
-
-// Of sockets (asm-generic/sockios.h).
-const (
-	fiosetown = 0x8901
-	siocspgrp = 0x8902
-)
-
-// innerRules name no call that Hardening names: the first rule of a call decides.
-func innerRules(init []uint32, emulate bool) []Rule {
-	group := ^uint32(0) // that of process 1
-	rules := []Rule{
-		{
-			Calls: []uint32{unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PIDFD_OPEN},
-			Cases: []Case{{When: []Test{{Arg: 0, Is: In, Of: init}}, Do: Errno(unix.EPERM)}},
-			Why:   "PID 1 holds the sandbox together",
-		},
-		{
-			Calls: []uint32{unix.SYS_FCNTL},
-			Cases: []Case{
-				{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.F_SETOWN}}, {Arg: 2, Is: In, Of: append(slices.Clip(init), group)}}, Do: Errno(unix.EPERM)},
-				{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.F_SETOWN_EX}}}, Do: Errno(unix.EINVAL)},
-			},
-			Why: "whoever owns a descriptor is sent signals (F_SETSIG) with O_ASYNC; the owner of F_SETOWN_EX, and of ioctl, is in memory, where a filter cannot look",
-		},
-	}
-	if !emulate {
-		return rules
-	}
-	rules = append(rules, Rule{Calls: emulation[0].Calls, Do: Pretend, Why: emulation[0].Why},
-		Rule{Calls: chownCalls, Do: Pretend, Why: "ids that are not mapped are EINVAL for the kernel"})
-	for _, r := range mknodRules {
-		for _, c := range r.Cases {
-			rules = append(rules, Rule{Calls: r.Calls, Cases: []Case{{When: c.When, Do: Pretend}}, Why: "a user namespace may not make device nodes"})
-		}
-	}
-	return rules
 }
 
 // Stubs is the program, on the host, of the processes of gVisor, or nil where nothing is to

@@ -69,16 +69,19 @@ func (t Refusals) Answer(nr uint32, args [6]uint64) (name string, errno unix.Err
 }
 
 // answer is what the code of block gives.
-func (r Rule) answer(args [6]uint64) Action {
+func (r Rule) answer(args [6]uint64) Action { return r.decide(args).Do }
+
+// decide gives the case that decides.
+func (r Rule) decide(args [6]uint64) Case {
 	if len(r.Cases) == 0 {
-		return r.Do
+		return Case{Do: r.Do}
 	}
 	for _, c := range r.Cases {
 		if !slices.ContainsFunc(c.When, func(t Test) bool { return !t.holds(args) }) {
-			return c.Do
+			return c
 		}
 	}
-	return Allow
+	return Case{Do: Allow}
 }
 
 // holds is what the code of a test decides.

@@ -3,6 +3,7 @@
 package seccomp
 
 import (
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -25,20 +26,11 @@ func strictest(a, b Action) Action {
 // the listener gives itself where it is asked.
 func TestWhatIsToldIsRefusedAsBefore(t *testing.T) {
 	t.Parallel()
-	interesting := []uint64{0, 1, 2, 3, 10, 15, 16, 40, 0x4206, 0x5412, 0x541d, 0x5423, 0x50009401, 0x400000, 0xffffffff, unix.CLONE_NEWUSER, unix.CLONE_NEWTIME, unix.CLONE_FS, 1 << 63}
-	calls := make([]uint32, 0, lastKnownCall)
-	for nr := range toldNames {
-		calls = append(calls, nr)
-	}
-	slices.Sort(calls)
 	rapid.Check(t, func(t *rapid.T) {
 		o := Options{Netlink: rapid.Bool().Draw(t, "netlink")}
 		with := o
 		with.Told = true
-		c := call{arch: nativeArch, nr: rapid.OneOf(rapid.SampledFrom(calls), rapid.Uint32Range(0, lastKnownCall+5)).Draw(t, "call")}
-		for i := range c.args {
-			c.args[i] = rapid.OneOf(rapid.SampledFrom(interesting), rapid.Uint64Range(0, 64), rapid.Uint64()).Draw(t, "argument")
-		}
+		c := drawCall(t, lastKnownCall+5)
 		want := answer(t, Hardening(o), c)
 		give := NotifyOptions{Emulate: rapid.Bool().Draw(t, "emulate"), Promote: rapid.Bool().Draw(t, "promote"), Trace: rapid.Bool().Draw(t, "trace")}
 		before := answer(t, append(Notifying(give), ret(Allow)), c)
@@ -54,6 +46,17 @@ func TestWhatIsToldIsRefusedAsBefore(t *testing.T) {
 			t.Fatalf("call %d %x: %#x, and was %#x", c.nr, c.args, got, strictest(want, before))
 		}
 	})
+}
+
+// drawCall draws a call up to a number, with arguments that often mean something.
+func drawCall(t *rapid.T, last uint32) call {
+	told := slices.Sorted(maps.Keys(toldNames))
+	interesting := []uint64{0, 1, 2, 3, 10, 15, 16, 40, 0x4206, 0x5412, 0x541d, 0x5423, 0x50009401, 0x400000, 0xffffffff, unix.CLONE_NEWUSER, unix.CLONE_NEWTIME, unix.CLONE_FS, 1 << 63}
+	c := call{arch: nativeArch, nr: rapid.OneOf(rapid.SampledFrom(told), rapid.Uint32Range(0, last)).Draw(t, "call")}
+	for i := range c.args {
+		c.args[i] = rapid.OneOf(rapid.SampledFrom(interesting), rapid.Uint64Range(0, 64), rapid.Uint64()).Draw(t, "argument")
+	}
+	return c
 }
 
 func answer(t *rapid.T, p []unix.SockFilter, c call) Action {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
 )
 
 // call is what the kernel shows a filter (struct seccomp_data).
@@ -126,37 +127,54 @@ func TestHardening(t *testing.T) {
 		{"socket netlink", unix.SYS_SOCKET, [6]uint64{unix.AF_NETLINK, unix.SOCK_RAW, 0}, Errno(unix.EAFNOSUPPORT)},
 		{"socket vsock with rubbish above", unix.SYS_SOCKET, [6]uint64{high | unix.AF_VSOCK, 1, 0}, Errno(unix.EAFNOSUPPORT)},
 	}
-	for name, prog := range map[string][]unix.SockFilter{"hardening": Hardening(Options{}), "inner": Inner([]uint32{1}, true, Options{})} {
-		for _, tt := range tests {
-			if got, _ := run(t, prog, call{nr: tt.nr, arch: nativeArch, args: tt.args}); got != tt.want {
-				t.Errorf("%s, %s: %#x, want %#x", name, tt.name, got, tt.want)
-			}
+	prog := Hardening(Options{})
+	for _, tt := range tests {
+		if got, _ := run(t, prog, call{nr: tt.nr, arch: nativeArch, args: tt.args}); got != tt.want {
+			t.Errorf("%s: %#x, want %#x", tt.name, got, tt.want)
 		}
-		for _, arch := range []uint32{unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_ARM} {
-			if got, _ := run(t, prog, call{nr: 1, arch: arch}); got != Kill {
-				t.Errorf("%s, architecture %#x: %#x, want kill", name, arch, got)
-			}
+	}
+	for _, arch := range []uint32{unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_ARM} {
+		if got, _ := run(t, prog, call{nr: 1, arch: arch}); got != Kill {
+			t.Errorf("architecture %#x: %#x, want kill", arch, got)
 		}
-		for family := range uint64(64) {
-			got, _ := run(t, prog, call{nr: unix.SYS_SOCKET, arch: nativeArch, args: [6]uint64{family, 1}})
-			open := family == unix.AF_UNIX || family == unix.AF_INET || family == unix.AF_INET6
-			if open != (got == Allow) {
-				t.Errorf("%s, socket family %d: %#x", name, family, got)
-			}
+	}
+	for family := range uint64(64) {
+		got, _ := run(t, prog, call{nr: unix.SYS_SOCKET, arch: nativeArch, args: [6]uint64{family, 1}})
+		open := family == unix.AF_UNIX || family == unix.AF_INET || family == unix.AF_INET6
+		if open != (got == Allow) {
+			t.Errorf("socket family %d: %#x", family, got)
 		}
 	}
 }
 
-func TestInnerGuardsInit(t *testing.T) {
+// Whatever a command calls, it gets the same inside as in other tiers, but for what Inner has
+// besides; and what is told of is the same.
+func TestInnerAnswersAsHardening(t *testing.T) {
 	t.Parallel()
-	prog := Inner([]uint32{1, 7}, false, Options{})
-	for _, nr := range innerRules(nil, false)[0].Calls {
-		for pid, want := range map[uint64]Action{1: Errno(unix.EPERM), 7: Errno(unix.EPERM), 2: Allow, 0: Allow, 0xffffffff: Allow} {
-			if got, _ := run(t, prog, call{nr: nr, arch: nativeArch, args: [6]uint64{pid}}); got != want {
-				t.Errorf("call %d of %d: %#x, want %#x", nr, pid, got, want)
-			}
+	besides := Answers{}
+	for _, r := range innerRules(true) {
+		for _, nr := range r.Calls {
+			besides[nr] = r
 		}
 	}
+	rapid.Check(t, func(t *rapid.T) {
+		o := Options{Netlink: rapid.Bool().Draw(t, "netlink")}
+		c := drawCall(t, lastKnownCall)
+		got, told := Inner(rapid.Bool().Draw(t, "emulate"), o).Answer(c.nr, c.args)
+		want := answer(t, Hardening(o), c)
+		if r, ok := besides[c.nr]; ok && r.answer(c.args) != Allow {
+			return
+		}
+		with := o
+		with.Told = true
+		if handed := answer(t, Notifying(NotifyOptions{Refuse: with}), c) == Notify; got != want || handed != (told != "") {
+			t.Fatalf("call %d %x: %#x, want %#x; told %q, and elsewhere %t", c.nr, c.args, got, want, told, handed)
+		}
+	})
+}
+
+func TestInnerBesides(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		nr   uint32
 		args [6]uint64
@@ -164,18 +182,19 @@ func TestInnerGuardsInit(t *testing.T) {
 	}{
 		{unix.SYS_FCNTL, [6]uint64{3, unix.F_GETFL}, Allow},
 		{unix.SYS_FCNTL, [6]uint64{3, unix.F_SETOWN, 20}, Allow},
-		{unix.SYS_FCNTL, [6]uint64{3, unix.F_SETOWN, 7}, Errno(unix.EPERM)},
+		{unix.SYS_FCNTL, [6]uint64{3, unix.F_SETOWN, 1}, Errno(unix.EPERM)},
 		{unix.SYS_FCNTL, [6]uint64{3, unix.F_SETOWN, 0xffffffffffffffff}, Errno(unix.EPERM)},
 		{unix.SYS_FCNTL, [6]uint64{3, unix.F_SETOWN_EX, 0x1000}, Errno(unix.EINVAL)},
 		{unix.SYS_IOCTL, [6]uint64{3, fiosetown, 0x1000}, Errno(unix.EINVAL)},
 		{unix.SYS_IOCTL, [6]uint64{3, siocspgrp, 0x1000}, Errno(unix.EINVAL)},
+		{unix.SYS_IOCTL, [6]uint64{0, tiocsti}, Errno(unix.EPERM)},
 	} {
-		if got, _ := run(t, prog, call{nr: tt.nr, arch: nativeArch, args: tt.args}); got != tt.want {
+		if got, _ := Inner(false, Options{}).Answer(tt.nr, tt.args); got != tt.want {
 			t.Errorf("call %d %#x: %#x, want %#x", tt.nr, tt.args, got, tt.want)
 		}
 	}
 	for emulate, want := range map[bool]Action{false: Allow, true: Pretend} {
-		if got, _ := run(t, Inner([]uint32{1}, emulate, Options{}), call{nr: unix.SYS_SETRESUID, arch: nativeArch}); got != want {
+		if got, _ := Inner(emulate, Options{}).Answer(unix.SYS_SETRESUID, [6]uint64{}); got != want {
 			t.Errorf("setresuid with emulation %t: %#x, want %#x", emulate, got, want)
 		}
 	}
@@ -285,7 +304,12 @@ func TestFrequentCallsNeverReadAnArgument(t *testing.T) {
 func TestEveryRuleHasAReason(t *testing.T) {
 	t.Parallel()
 	seen := map[uint32]bool{}
-	for _, r := range slices.Concat(innerRules([]uint32{1}, true), hardeningRules(Options{}), stubRules) {
+	for _, r := range innerRules(true) {
+		if r.Why == "" || len(r.Calls) == 0 {
+			t.Errorf("rule %v: no reason or no calls", r.Calls)
+		}
+	}
+	for _, r := range slices.Concat(hardeningRules(Options{}), stubRules) {
 		if r.Why == "" || len(r.Calls) == 0 {
 			t.Errorf("rule %v: no reason or no calls", r.Calls)
 		}

@@ -1,0 +1,206 @@
+//go:build linux && (amd64 || arm64)
+
+package gvisor
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/abi"
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	abisentry "gvisor.dev/gvisor/pkg/abi/sentry"
+	"gvisor.dev/gvisor/pkg/sentry/arch"
+	sentry "gvisor.dev/gvisor/pkg/sentry/kernel"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/seccomp"
+)
+
+// calls are the system calls of commands, as far as the sandbox's kernel is not to do them:
+// what seccomp.Inner refuses or pretends, and signals to init, which holds the sandbox
+// together and calls as it likes itself.
+//
+// They are part of that kernel's table, and not a filter inside of the sandbox. gVisor
+// evaluates a filter before ptrace(2) lets a tracer change what is called (doSyscall of its
+// pkg/sentry/kernel), and anew for each number at every clone, which takes a millisecond
+// (populateCache); and a filter knows init's threads by numbers alone.
+type calls struct {
+	answers  atomic.Pointer[seccomp.Answers]
+	refusals atomic.Pointer[guest.Refusals] // nil where nobody is told
+}
+
+// newCalls answers most strictly until answerAs is called.
+func newCalls() *calls {
+	c := &calls{}
+	c.answerAs(false, seccomp.Options{})
+	return c
+}
+
+// answerAs answers as seccomp.Inner does.
+func (c *calls) answerAs(emulate bool, o seccomp.Options) {
+	a := seccomp.Inner(emulate, o)
+	c.answers.Store(&a)
+}
+
+// install puts the answers before those of this process's kernel, which has not begun.
+func (c *calls) install() error {
+	table, ok := sentry.LookupSyscallTable(abi.Linux, arch.Host)
+	if !ok {
+		return fmt.Errorf("gVisor has no system calls of %v", arch.Host)
+	}
+	emulated := seccomp.Inner(true, seccomp.Options{}) // those of all options
+	for nr := range emulated {
+		if nr > abisentry.MaxSyscallNum {
+			return fmt.Errorf("gVisor has no system call %d", nr)
+		}
+		c.precede(table, uintptr(nr), c.answer)
+	}
+	for _, nr := range signalCalls {
+		c.precede(table, nr, answerSignal)
+	}
+	c.precede(table, unix.SYS_PIDFD_SEND_SIGNAL, answerPIDFD)
+	table.Init()
+	return nil
+}
+
+// answerFn answers a call of a command's, or leaves it to the kernel.
+type answerFn func(t *sentry.Task, sysno uintptr, args arch.SyscallArguments) (answered bool, err error)
+
+// precede has a call of whoever is not init answered first.
+func (c *calls) precede(table *sentry.SyscallTable, nr uintptr, answer answerFn) {
+	call := table.Table[nr]
+	next := call.Fn
+	if next == nil {
+		next = func(t *sentry.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *sentry.SyscallControl, error) {
+			r, err := table.Missing(t, sysno, args)
+			return r, nil, err
+		}
+	}
+	call.Fn = func(t *sentry.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *sentry.SyscallControl, error) {
+		if !isInit(t) {
+			if answered, err := answer(t, sysno, args); answered {
+				return 0, nil, err
+			}
+		}
+		return next(t, sysno, args)
+	}
+	table.Table[nr] = call
+}
+
+// isInit reports whether a task is a thread of PID 1. No command has other namespaces of
+// processes than init.
+func isInit(t *sentry.Task) bool { return t.ThreadGroup() == t.Kernel().GlobalInit() }
+
+// answer is as the rules say.
+func (c *calls) answer(t *sentry.Task, sysno uintptr, args arch.SyscallArguments) (answered bool, err error) {
+	var a [6]uint64
+	for i := range a {
+		a[i] = args[i].Uint64()
+	}
+	do, told := c.answers.Load().Answer(uint32(sysno), a)
+	switch do {
+	case seccomp.Allow:
+		return false, nil
+	case seccomp.Pretend:
+		return true, nil
+	}
+	errno := unix.EPERM
+	if do&unix.SECCOMP_RET_ACTION_FULL == unix.SECCOMP_RET_ERRNO {
+		errno = unix.Errno(do & unix.SECCOMP_RET_DATA)
+	}
+	if told != "" {
+		c.tell(t, told, errno)
+	}
+	return true, errno
+}
+
+// tell counts what the calling task is refused.
+func (c *calls) tell(t *sentry.Task, call string, errno unix.Errno) {
+	r := c.refusals.Load()
+	if r == nil {
+		return
+	}
+	one := guest.Refusal{Call: call, Errno: errno, Command: commandOf(t)}
+	if exe := t.MemoryManager().Executable(); exe != nil {
+		one.Program = exe.MappedName(t)
+		exe.DecRef(t)
+	}
+	r.Add(one, func() int { return int(t.ThreadGroup().ID()) })
+}
+
+// maxUp is how many sessions above a task are looked at.
+const maxUp = 64
+
+// commandOf gives the session of a task or, where that was made by a descendant of a command,
+// of a process above it, as far as these live.
+func commandOf(t *sentry.Task) guest.Session {
+	for range maxUp {
+		ns := t.PIDNamespace()
+		s := t.ThreadGroup().Session()
+		if s == nil {
+			break
+		}
+		id := ns.IDOfSession(s)
+		leader := ns.TaskWithID(sentry.ThreadID(id))
+		if leader == nil {
+			return guest.Session{Leader: int(id)}
+		}
+		up := leader.Parent()
+		if up == nil || isInit(up) {
+			return guest.Session{Leader: int(id), Lives: true}
+		}
+		t = up
+	}
+	return guest.Session{}
+}
+
+// signalCalls signal, or open, the process or thread whose number is their first argument.
+var signalCalls = []uintptr{unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PIDFD_OPEN}
+
+// answerSignal keeps signals from init. Groups are left to the kernel: that of init has
+// nobody else in it, and is the one which kill(2) spares with -1.
+func answerSignal(t *sentry.Task, _ uintptr, args arch.SyscallArguments) (answered bool, err error) {
+	id := sentry.ThreadID(args[0].Int())
+	if id <= 0 {
+		return false, nil
+	}
+	switch target := t.PIDNamespace().TaskWithID(id); {
+	case target == nil: // nor is one that begins now, and may be init's
+		return true, unix.ESRCH
+	case isInit(target):
+		return true, unix.EPERM
+	}
+	return false, nil
+}
+
+// answerPIDFD is pidfd_send_signal(2), done here, so that whom the descriptor stands for is
+// seen of the file that is used: other threads can put another one in its place meanwhile. It
+// may be a directory of /proc.
+func answerPIDFD(t *sentry.Task, _ uintptr, args arch.SyscallArguments) (answered bool, err error) {
+	sig, at, flags := linux.Signal(args[1].Int()), args[2].Pointer(), args[3].Uint()
+	switch flags {
+	case 0, linux.PIDFD_SIGNAL_THREAD, linux.PIDFD_SIGNAL_THREAD_GROUP, linux.PIDFD_SIGNAL_PROCESS_GROUP:
+	default:
+		return true, unix.EINVAL
+	}
+	if sig != 0 && !sig.IsValid() {
+		return true, unix.EINVAL
+	}
+	file := t.GetFile(args[0].Int())
+	if file == nil {
+		return true, unix.EBADF
+	}
+	defer file.DecRef(t)
+	if target, err := sentry.PIDFDTask(file); err == nil && isInit(target) {
+		return true, unix.EPERM
+	}
+	var info *linux.SignalInfo
+	if at != 0 {
+		info = &linux.SignalInfo{}
+		if _, err := info.CopyIn(t, at); err != nil {
+			return true, err
+		}
+	}
+	return true, t.PIDFDSendSignal(file, sig, info, flags)
+}

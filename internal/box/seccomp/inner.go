@@ -1,0 +1,94 @@
+//go:build linux && (amd64 || arm64)
+
+package seccomp
+
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Inner are the answers that commands get in tier gvisor from the sandbox's own kernel, which
+// sees each call with its arguments: those of Hardening, so that programs find the same as in
+// other tiers, and what that tier needs besides. That init is not signalled, who knows its
+// threads has to see to.
+//
+// With emulate, what Notifying would hand over in Emulate succeeds, and nothing remembers it;
+// extended attributes are left to the kernel.
+func Inner(emulate bool, o Options) Answers {
+	o.Told = false // there is no other filter
+	return answersOf(slices.Concat(innerRules(emulate), allRules(o)))
+}
+
+// initGroup is init's process group, as F_SETOWN has groups (fcntl(2)).
+const initGroup = ^uint32(0)
+
+// Of sockets (asm-generic/sockios.h).
+const (
+	fiosetown = 0x8901
+	siocspgrp = 0x8902
+)
+
+// innerRules come before those of Hardening.
+func innerRules(emulate bool) []Rule {
+	rules := []Rule{
+		{
+			Calls: []uint32{unix.SYS_IOCTL},
+			Cases: []Case{{When: []Test{{Arg: 1, Is: In, Of: []uint32{fiosetown, siocspgrp}}}, Do: Errno(unix.EINVAL)}},
+			Why:   "whoever owns a descriptor is sent signals (F_SETSIG) with O_ASYNC; this owner is in memory, where other threads can change it meanwhile",
+		},
+		{
+			Calls: []uint32{unix.SYS_FCNTL},
+			Cases: []Case{
+				{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.F_SETOWN}}, {Arg: 2, Is: In, Of: []uint32{initPid, initGroup}}}, Do: Errno(unix.EPERM)},
+				{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.F_SETOWN_EX}}}, Do: Errno(unix.EINVAL)},
+			},
+			Why: "the same",
+		},
+	}
+	if !emulate {
+		return rules
+	}
+	rules = append(rules, Rule{Calls: emulation[0].Calls, Do: Pretend, Why: emulation[0].Why},
+		Rule{Calls: chownCalls, Do: Pretend, Why: "ids that are not mapped are EINVAL for the kernel"})
+	for _, r := range mknodRules {
+		for _, c := range r.Cases {
+			rules = append(rules, Rule{Calls: r.Calls, Cases: []Case{{When: c.When, Do: Pretend}}, Why: "a user namespace may not make device nodes"})
+		}
+	}
+	return rules
+}
+
+// Answers are rules by the calls that they are about, for who answers calls without a filter.
+type Answers map[uint32]Rule
+
+// answersOf has the cases of the first rule of a call come first.
+func answersOf(rules []Rule) Answers {
+	t := Answers{}
+	for _, r := range rules {
+		for _, nr := range r.Calls {
+			one := t[nr]
+			one.Cases = slices.Concat(one.Cases, r.Cases)
+			if len(r.Cases) == 0 { // whatever its arguments
+				one.Cases = append(one.Cases, Case{Do: r.Do})
+			}
+			one.Tell = one.Tell || r.Tell
+			t[nr] = one
+		}
+	}
+	return t
+}
+
+// Answer is what a filter of the rules would answer. told is the name of the call where it is
+// a refusal to tell of, and else "".
+func (t Answers) Answer(nr uint32, args [6]uint64) (a Action, told string) {
+	r, ok := t[nr]
+	if !ok {
+		return Allow, ""
+	}
+	c := r.decide(args)
+	if c.Do != Allow && r.Tell && !c.Quiet {
+		told = toldNames[nr]
+	}
+	return c.Do, told
+}
