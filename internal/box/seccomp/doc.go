@@ -5,7 +5,8 @@
 // away; it answers by itself. Notifying hands a few calls (rename, for root
 // emulation chown and its kin, and execve) to a listener, which package notify serves. A
 // process carries both; where they disagree the kernel takes the stricter
-// answer (kill, then errno, then notify, then allow: seccomp(2)).
+// answer (kill, then errno, then notify, then allow: seccomp(2)). Inner has what the kernel of
+// tier gvisor answers by itself.
 //
 // A filter sees the call's number, the architecture and the six argument words,
 // never what they point to. Calls whose answer does not depend on an argument
@@ -14,5 +15,5 @@
 // use only what that cache can evaluate before they read an argument
 // (kernel/seccomp.c, seccomp_is_const_allow).
 //
-// May be imported by box/guest and box/notify; it imports none of ours.
+// May be imported by box/guest, box/gvisor and box/notify; it imports none of ours.
 package seccomp

@@ -1,0 +1,89 @@
+//go:build linux && (amd64 || arm64)
+
+package gvisor
+
+import (
+	"encoding/json"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
+)
+
+// The keeper learns of a command before it learns what the command was refused, whichever of
+// them the conductor is told first.
+func TestRefusalsFollowTheirCommand(t *testing.T) {
+	t.Parallel()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, keeper := guest.NewLink(pair[0]), guest.NewLink(pair[1])
+	defer ours.Close()
+	defer keeper.Close()
+	p := &programs{link: ours, record: newRecord(), commands: map[int]string{}}
+	p.changed = sync.NewCond(&p.mu)
+	message := func(kind guest.Kind, v any) guest.Message {
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return guest.Message{Kind: kind, Payload: b}
+	}
+	spawned := func(pid int) {
+		t.Helper()
+		if err := p.spawned(message(guest.MsgSpawned, guest.Spawned{PID: pid})); err != nil {
+			t.Fatal(err)
+		}
+		if err := ours.Send(guest.MsgCounted, guest.Counted{Procs: pid}); err != nil { // what comes next
+			t.Fatal(err)
+		}
+	}
+	refused := func(commands ...int) {
+		t.Helper()
+		r := guest.Refused{}
+		for _, c := range commands {
+			r.Calls = append(r.Calls, guest.RefusedCall{Call: "bpf", Command: c, Count: 1})
+		}
+		if err := p.tell(batch{Refused: &r}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	told := func(want ...int) {
+		t.Helper()
+		for _, w := range want {
+			m, err := keeper.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch m.Kind {
+			case guest.MsgRefused:
+				var r guest.Refused
+				if err := m.Decode(&r); err != nil || len(r.Calls) != 1 || r.Calls[0].Command != w {
+					t.Fatalf("%+v, %v; want one of command %d", r, err, w)
+				}
+			case guest.MsgCounted:
+				if w != 0 {
+					t.Fatalf("nothing is told; want %d", w)
+				}
+			}
+		}
+	}
+	p.asks(message(guest.MsgSpawn, guest.Spawn{Exec: "x1"}))
+	p.asks(message(guest.MsgSpawn, guest.Spawn{Exec: "x2"}))
+	refused(8) // may be of x1 or x2
+	spawned(7)
+	told(0)
+	refused(7)
+	told(7)
+	spawned(8)
+	told(8, 0)
+	refused(9) // is of neither, and nobody else is on the way
+	told(9)
+	p.asks(message(guest.MsgSpawn, guest.Spawn{Exec: "x3"}))
+	refused(10)
+	spawned(0) // it did not come about
+	told(10, 0)
+}
