@@ -207,6 +207,12 @@ func (c *Client) Status(ctx context.Context, name string) (wire.StatusResult, er
 	return get[wire.StatusResult](ctx, c, at(name))
 }
 
+// Execs lists the commands that run in a sandbox, oldest first.
+func (c *Client) Execs(ctx context.Context, name string) ([]wire.ExecInfo, error) {
+	res, err := get[wire.ExecsResult](ctx, c, at(name)+"/execs")
+	return res.Execs, err
+}
+
 // Policy tells what a sandbox may use now.
 func (c *Client) Policy(ctx context.Context, name string) (wire.PolicyResult, error) {
 	return get[wire.PolicyResult](ctx, c, at(name)+"/policy")

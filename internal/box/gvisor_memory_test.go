@@ -108,6 +108,22 @@ func TestGvisorResumes(t *testing.T) {
 	boxtest.WaitOutput(t, s, "3 three test\n")
 }
 
+// TestGvisorResumesWithinLimits takes an image of a command that does not end, and goes on
+// where a command may take a second.
+func TestGvisorResumesWithinLimits(t *testing.T) {
+	t.Parallel()
+	b := gvisorTier.Start(t)
+	s := b.Open(t, wire.ExecRequest{ID: "endless", Cmd: []string{"sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"}, Keep: true})
+	boxtest.WaitOutput(t, s, "ready\n")
+	c := copyOf(t, b, save(t, b), "fork", func(c *plan.Config) { c.Limits.TimeMS = 1000 })
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	x, err := c.Wait(ctx, "endless")
+	if err != nil || x.Code != 124 || x.Limit != wire.LimitTime || !strings.HasSuffix(x.Message, "time=1s") {
+		t.Errorf("%+v, %v", x, err)
+	}
+}
+
 // reattached attaches to a command that goes on in a copy.
 func reattached(t *testing.T, c *boxtest.Box, id string) *box.Session {
 	t.Helper()

@@ -107,6 +107,11 @@ func (k *keeper) adopt(m guest.Message) error {
 	e.in = in
 	close(e.ready)
 	go func() { e.pumps.Wait(); close(e.drained) }()
+	if ms, why := k.patience(wire.ExecRequest{}); ms > 0 { // the limit of the box, from now on
+		e.mu.Lock()
+		e.timer = time.AfterFunc(time.Duration(ms)*time.Millisecond, func() { e.end(why) })
+		e.mu.Unlock()
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.execs[e.id], k.byPID[e.pid] = e, e

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,7 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
@@ -185,11 +188,15 @@ func (a *app) supervise(cmd *cobra.Command, name string, req wire.RunRequest, de
 	})
 }
 
-// attached passes our streams to the supervised command until it ends or is left.
+// attached passes our streams to a command that belongs to the sandbox until it ends or is left.
 func (a *app) attached(cmd *cobra.Command, name string, req wire.ExecRequest, keys []byte) error {
 	exit, err := a.stream(cmd.Context(), name, req, keys)
 	if errors.Is(err, errDetached) {
-		a.note("coppice: detached; come back with: coppice attach %s; end it with: coppice stop %s", tty.Clean(name), tty.Clean(name))
+		to := name
+		if req.Attach != "" && req.Attach != wire.AttachRun {
+			to += " " + req.Attach
+		}
+		a.note("coppice: detached; come back with: coppice attach %s; end it with: coppice stop %s", tty.Clean(to), tty.Clean(name))
 		return nil
 	}
 	if err != nil {
@@ -201,21 +208,60 @@ func (a *app) attached(cmd *cobra.Command, name string, req wire.ExecRequest, ke
 // replayed is how much of what a command printed is shown to who attaches.
 const replayed = 16 << 10
 
+// attachable finds what args mean: a sandbox's supervised command, or another one of it that
+// belongs to nobody.
+func attachable(ctx context.Context, c *client.Client, args []string) (of wire.ExecInfo, err error) {
+	if len(args) == 1 {
+		st, err := c.Status(ctx, args[0])
+		of.ID = wire.AttachRun
+		if run := st.Run; run != nil {
+			of.TTY, of.Stdin = run.TTY, run.Stdin
+		}
+		return of, err
+	}
+	all, err := c.Execs(ctx, args[0])
+	if err != nil {
+		return of, err
+	}
+	var free []string
+	for _, x := range all {
+		switch {
+		case x.Kept && x.ID == args[1]:
+			return x, nil
+		case x.Kept:
+			free = append(free, x.ID)
+		case x.ID == args[1]:
+			return of, fault.New(fault.Conflict, "command %s of sandbox %s belongs to whoever started it", x.ID, args[0]).
+				WithHint("run what others may attach to with: coppice run --in %s -- CMD", args[0])
+		}
+	}
+	hint := "none does"
+	if free != nil {
+		hint = "these do: " + strings.Join(free, ", ")
+	}
+	return of, fault.New(fault.NotFound, "no command %s runs in sandbox %s that could be attached to", args[1], args[0]).WithHint("%s", hint)
+}
+
 func (a *app) attach() *cobra.Command {
 	var (
 		keys     string
 		readOnly bool
 	)
 	cmd := &cobra.Command{
-		Use: "attach NAME [flags]", Short: "Come back to the command of a sandbox", GroupID: groupRun,
+		Use: "attach NAME [EXEC] [flags]", Short: "Come back to the command of a sandbox", GroupID: groupRun,
 		Long: `Attach this terminal to the command that "coppice run" started in a sandbox: it
 shows the last of what was printed, and passes on what is typed. Several people
 can be attached; the terminal has the size of who came, or resized, last. With
---read-only nothing is passed on. Its end is our end, with its exit code.`,
+--read-only nothing is passed on. Its end is our end, with its exit code.
+
+EXEC is the id of another command that belongs to nobody: one that goes on from
+memory, as a shell does after a checkout, which tells its id, or in a fork; or one
+that was started so over the API.`,
 		Example: `  coppice attach web
-  coppice attach fix --read-only`,
+  coppice attach fix --read-only
+  coppice attach box x1f0c2d3b4`,
 		Annotations:       map[string]string{exits: execCodes, ownCodes: "yes"},
-		Args:              between(1, 1, "the name of a sandbox"),
+		Args:              between(1, 2, "the name of a sandbox, and a command's id"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			seq, err := detachKeys(keys)
@@ -226,16 +272,13 @@ can be attached; the terminal has the size of who came, or resized, last. With
 			if err != nil {
 				return ours(err)
 			}
-			st, err := c.Status(cmd.Context(), args[0])
+			of, err := attachable(cmd.Context(), c, args)
 			if err != nil {
 				return ours(err)
 			}
-			req := wire.ExecRequest{Attach: wire.AttachRun, Offset: -replayed, ReadOnly: readOnly}
-			if run := st.Run; run != nil {
-				req.TTY = run.TTY && a.terminal()
-				// Also who only looks on types the keys that leave.
-				req.Stdin = run.Stdin && (!readOnly || req.TTY)
-			}
+			req := wire.ExecRequest{Attach: of.ID, Offset: -replayed, ReadOnly: readOnly, TTY: of.TTY && a.terminal()}
+			// Also who only looks on types the keys that leave.
+			req.Stdin = of.Stdin && (!readOnly || req.TTY)
 			return a.attached(cmd, args[0], req, seq)
 		},
 	}

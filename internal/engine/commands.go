@@ -141,11 +141,12 @@ func (e *Engine) relayed(id timeline.SandboxID, exec string) (done func()) {
 	return func() { add(-1) }
 }
 
-// endKnown notes the end of a command, which is to be recorded.
-func (e *Engine) endKnown(id timeline.SandboxID, exec string, end ending) {
+// endKnown notes the end of a command, which is to be recorded. It is not that of another one
+// that goes on from memory under its id.
+func (e *Engine) endKnown(id timeline.SandboxID, of issued, end ending) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if c := e.commands[commandKey{id, exec}]; c != nil && c.end == nil {
+	if c := e.commands[commandKey{id, of.id}]; c != nil && c.end == nil && !c.other(of) {
 		c.end = &end
 		close(c.ended)
 	}
@@ -281,7 +282,7 @@ func (e *Engine) seeThrough(s *sandbox, b Box, c underway) {
 	case err != nil:
 		end = killed("the sandbox was stopped while the command ran")
 	}
-	e.endKnown(s.id, c.id, end)
+	e.endKnown(s.id, c.issued, end)
 	if _, err := e.settle(e.bgCtx, s, wire.ExecRequest{Cmd: []string{"command", c.id}}, end, -1, c.issued); err != nil {
 		e.Logger.Error("what a command changed is not in the history yet", "sandbox", s.id, "err", err)
 	}

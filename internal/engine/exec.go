@@ -96,7 +96,7 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 		}
 		return exit.Exit, cmp.Or(rerr, err)
 	}
-	e.endKnown(s.id, of.id, exit)
+	e.endKnown(s.id, of, exit)
 	x, err := e.settle(ctx, s, req, exit, begun, of)
 	e.limited(ctx, &rec, req, of.id, x)
 	e.exited(ctx, &rec, req, of.id, x)
@@ -322,6 +322,9 @@ func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, e
 	}
 	if err != nil {
 		return exit, err
+	}
+	if now, open := e.openOf(s.id, of.id); open && now.other(of) {
+		exit.Message = "the sandbox was brought to another snapshot, where this command goes on from memory: coppice attach " + rec.Name + " " + of.id
 	}
 	e.tellDenials(ctx, s)
 	code := exit.Code

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -39,18 +40,22 @@ type fakeBoxes struct {
 	mu    sync.Mutex
 	boxes map[string]*fakeBox // by run directory
 
-	started []BoxConfig  // what boxes were started with
-	ports   map[int]bool // of boxes that start
-	deaf    int          // the same
-	noShare bool         // no limit of processors
-	sealErr error        // of boxes that start
-	unheard error        // what comes of attaching to one
+	started []BoxConfig        // what boxes were started with
+	ports   map[int]bool       // of boxes that start
+	deaf    int                // the same
+	noShare bool               // no limit of processors
+	sealErr error              // of boxes that start
+	user    uint32             // the same
+	hooked  []wire.ExecRequest // the hooks that were run
+	hookEnd wire.Exit          // of each of them
+	unheard error              // what comes of attaching to one
 }
 
 type fakeBox struct {
-	root string
-	gone chan struct{}
-	once sync.Once
+	boxes *fakeBoxes
+	root  string
+	gone  chan struct{}
+	once  sync.Once
 
 	alone    bool           // what commands end with
 	suspects layer.Suspects // what freezes find
@@ -58,6 +63,7 @@ type fakeBox struct {
 	freezes  int
 	hanging  atomic.Int32 // commands that wait for the box's end
 	procs    int          // that run, as far as the engine sees
+	user     uint32       // who commands run as, where this is root
 	rooted   *LiveRoot    // what Root gives; nil: nothing is mapped
 
 	mu     sync.Mutex
@@ -88,7 +94,7 @@ func (f *fakeBoxes) Start(_ context.Context, c BoxConfig) (Box, Enforced, error)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.started = append(f.started, c)
-	b := &fakeBox{root: c.Spec.Bind, gone: make(chan struct{}), morePorts: make(chan struct{}, 1), deaf: f.deaf, sealErr: f.sealErr}
+	b := &fakeBox{root: c.Spec.Bind, gone: make(chan struct{}), morePorts: make(chan struct{}, 1), deaf: f.deaf, sealErr: f.sealErr, user: f.user, boxes: f}
 	if f.ports != nil {
 		b.ports = maps.Clone(f.ports)
 		b.morePorts <- struct{}{}
@@ -252,6 +258,9 @@ func (b *fakeBox) Net(context.Context) (wire.NetNow, error) {
 }
 func (b *fakeBox) OpenRoot(context.Context) (*InsideRoot, error) {
 	u, g := uint32(os.Getuid()), uint32(os.Getgid())
+	if u == 0 {
+		u = b.user
+	}
 	return &InsideRoot{User: boxfs.User{UID: u, GID: g, UIDs: []boxfs.IDMap{{Inside: u, Outside: u, Size: 1}}, GIDs: []boxfs.IDMap{{Inside: g, Outside: g, Size: 1}}},
 		Close: func() error { return nil }}, nil
 }
@@ -325,6 +334,9 @@ func (b *fakeBox) Exec(_ context.Context, req wire.ExecRequest) (io.ReadWriteClo
 	if req.Keep || req.Attach != "" {
 		return b.keep(req)
 	}
+	if path.Dir(req.Cmd[0]) == hooksDir {
+		return b.boxes.hook(req)
+	}
 	at := func(i int) string { return filepath.Join(b.root, req.Cmd[i]) }
 	var err error
 	switch req.Cmd[0] {
@@ -351,6 +363,16 @@ func (b *fakeBox) Exec(_ context.Context, req wire.ExecRequest) (io.ReadWriteClo
 		return nil, err
 	}
 	return stream{&out, io.Discard}, wire.WriteJSON(&out, wire.FrameExit, x)
+}
+
+// hook runs a hook, in any box.
+func (f *fakeBoxes) hook(req wire.ExecRequest) (io.ReadWriteCloser, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hooked = append(f.hooked, req)
+	var out bytes.Buffer
+	err := errors.Join(wire.WriteJSON(&out, wire.FrameStarted, wire.Started{Exec: req.ID, PID: 2}), wire.WriteJSON(&out, wire.FrameExit, ending{Exit: f.hookEnd}))
+	return stream{&out, io.Discard}, err
 }
 
 // print writes its word, and has recorded it all.

@@ -151,7 +151,7 @@ func (e *Engine) keep(s *sandbox, b Box, k *kept) {
 	e.bg.Go(func() error {
 		end, err := b.Wait(e.bgCtx, k.id)
 		if err == nil {
-			e.endKnown(s.id, k.id, end)
+			e.endKnown(s.id, k.of, end)
 		}
 		if e.bgCtx.Err() == nil { // else another daemon finds it
 			e.keptEnded(s, k, end, err)

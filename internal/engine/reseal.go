@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -302,16 +303,17 @@ func (e *Engine) resealInside(ctx context.Context, id string) error {
 }
 
 // toReseal counts the SSH host keys of a sandbox, and finds its hooks: files that can be
-// executed, in the order of their names.
+// executed, in the order of their names. Keys that its user may not read are passed over; that
+// hooks may be there which nobody can read is an error.
 func (e *Engine) toReseal(ctx context.Context, id string) (keys int, hooks []string, err error) {
 	f, err := e.OpenFiles(ctx, id)
 	if err != nil {
 		return 0, nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	each := func(dir string, fn func(wire.FileInfo)) error { //nolint:contextcheck // the files have theirs
+	each := func(dir string, passed fault.Kind, fn func(wire.FileInfo)) error { //nolint:contextcheck // the files have theirs
 		list, err := f.List(f.Context(), dir, 1)
-		if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Denied) {
+		if fault.Is(err, fault.NotFound) || fault.Is(err, passed) {
 			return nil
 		}
 		for _, i := range list.Files {
@@ -320,12 +322,12 @@ func (e *Engine) toReseal(ctx context.Context, id string) (keys int, hooks []str
 		return err
 	}
 	err = errors.Join(
-		each(sshDir, func(i wire.FileInfo) {
+		each(sshDir, fault.Denied, func(i wire.FileInfo) {
 			if name := path.Base(i.Path); strings.HasPrefix(name, "ssh_host_") && strings.HasSuffix(name, "_key") {
 				keys++
 			}
 		}),
-		each(hooksDir, func(i wire.FileInfo) {
+		each(hooksDir, fault.NotFound, func(i wire.FileInfo) {
 			if isHook(i) {
 				hooks = append(hooks, path.Join(hooksDir, path.Base(i.Path)))
 			}
@@ -344,10 +346,12 @@ func (e *Engine) resealBy(ctx context.Context, id, step, detail string, limit in
 	exit, err := e.Exec(ctx, id, wire.ExecRequest{Cmd: cmd, Label: "reseal: " + detail, TimeoutMS: limit}, out)
 	switch {
 	case err != nil:
+	case exit.Limit != "": // of the sandbox, which may be narrower than ours
+		err = fault.New(fault.Conflict, "%s was ended: %s", detail, exit.Message)
 	case exit.TimedOut:
 		err = fault.New(fault.Conflict, "%s did not end in %d s", detail, limit/1000)
 	case exit.Code != 0:
-		err = fault.New(fault.Conflict, "%s ended with exit code %d: %s", detail, exit.Code, end(string(out.all)))
+		err = fault.New(fault.Conflict, "%s ended with exit code %d: %s", detail, exit.Code, cmp.Or(end(string(out.all)), exit.Message, "it has printed nothing"))
 	}
 	if err != nil {
 		return &failed{step, err}

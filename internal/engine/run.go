@@ -213,7 +213,7 @@ func (e *Engine) supervise(s *sandbox, b Box, run wire.Run) {
 	e.bg.Go(func() error {
 		end, err := b.Wait(e.bgCtx, run.Exec)
 		if err == nil {
-			e.endKnown(s.id, run.Exec, end)
+			e.endKnown(s.id, issued{id: run.Exec, at: run.Started}, end)
 		}
 		if e.bgCtx.Err() == nil && e.runEnded(s, sup, end, err) {
 			if err := b.Forget(e.bgCtx, run.Exec); err != nil && !fault.Is(err, fault.Unavailable) {

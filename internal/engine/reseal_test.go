@@ -1,0 +1,87 @@
+//go:build linux
+
+package engine
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/coppice-dev/coppice/client/wire"
+)
+
+// hooksOf gives the directory of the hooks of a sandbox, which is made.
+func (h *home) hooksOf(t *testing.T, name string) string {
+	t.Helper()
+	dir := filepath.Join(h.live(t, name).root, hooksDir)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// A hook has its time, or less where the sandbox has less for each command, and what came of
+// it is the reason for which a fork is quarantined.
+func TestAHookHasItsTime(t *testing.T) {
+	h := newHome(t)
+	h.inGvisor(t, "a")
+	const name = hooksDir + "/10-hook"
+	if err := os.WriteFile(filepath.Join(h.hooksOf(t, "a"), "10-hook"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for fork, c := range map[string]struct {
+		end    wire.Exit
+		reason string
+	}{
+		"done":    {wire.Exit{}, ""},
+		"late":    {wire.Exit{Code: 124, TimedOut: true}, name + " did not end in 30 s"},
+		"limited": {wire.Exit{Code: 124, TimedOut: true, Limit: wire.LimitTime, Message: "it took longer than time=1s"}, name + " was ended: it took longer than time=1s"},
+		"loud":    {wire.Exit{Code: 153, Limit: wire.LimitOutput, Message: "it printed more than output=1"}, name + " was ended: it printed more than output=1"},
+		"absent":  {wire.Exit{Code: 127, Message: "no such file"}, name + " ended with exit code 127: no such file"},
+	} {
+		h.boxes.mu.Lock()
+		h.boxes.hookEnd, h.boxes.hooked = c.end, nil
+		h.boxes.mu.Unlock()
+		res, err := h.Fork(ctx, "a", wire.ForkRequest{Names: []string{fork}, Memory: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, released := res.Sandboxes[0].Quarantine, h.live(t, fork).released.Load()
+		if c.reason == "" && (q != nil || released != 1) || c.reason != "" && (q == nil || q.Step != "hook" || q.Reason != c.reason || released != 0) {
+			t.Errorf("%s: %+v, released %d times", fork, q, released)
+		}
+		if ran := h.boxes.hooked; len(ran) != 1 || ran[0].TimeoutMS != 30_000 || ran[0].Cmd[0] != name {
+			t.Errorf("%s: %+v", fork, ran)
+		}
+	}
+}
+
+// Where the user of a sandbox cannot see whether there are hooks, nobody knows that they were
+// run.
+func TestHooksThatCannotBeSeen(t *testing.T) {
+	h := newHome(t)
+	h.boxes.user = 1
+	h.quarantined(t)
+	b := h.live(t, "b")
+	b.mu.Lock()
+	b.sealErr = nil
+	b.mu.Unlock()
+	dir := h.hooksOf(t, "b")
+	if err := os.Chmod(dir, 0); err != nil {
+		t.Fatal(err)
+	}
+	if sb, err := h.Resume(ctx, "b"); err == nil || b.released.Load() != 0 {
+		t.Errorf("%+v", sb)
+	}
+	rec, err := h.DB.Sandbox(ctx, "b")
+	if q := rec.Quarantine; err != nil || q == nil || q.Step != stepHooks || !strings.Contains(q.Reason, hooksDir[1:]) {
+		t.Errorf("%+v %v", q, err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if sb, err := h.Resume(ctx, "b"); err != nil || sb.Quarantine != nil || b.released.Load() != 1 {
+		t.Errorf("%+v %v", sb, err)
+	}
+}
