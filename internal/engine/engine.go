@@ -327,6 +327,7 @@ type Engine struct {
 	uses map[timeline.SandboxID]usage // guarded by mu
 
 	cleaners cleaners
+	awakes   map[string]bool            // sandboxes that are made ones of their own, by id; guarded by mu
 	commands map[commandKey]*underway   // that are open, by id; guarded by mu
 	settings map[string]policy.Evidence // by the digests of policies; guarded by mu
 
@@ -419,6 +420,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		holds:  map[int64]bool{},
 		events: newBus(c.Now()),
 
+		awakes:   map[string]bool{},
 		commands: map[commandKey]*underway{},
 		settings: map[string]policy.Evidence{},
 	}

@@ -48,6 +48,7 @@ type fakeBoxes struct {
 	user    uint32             // the same
 	hooked  []wire.ExecRequest // the hooks that were run
 	hookEnd wire.Exit          // of each of them
+	hookGo  chan struct{}      // they wait for it; nil: they do not
 	unheard error              // what comes of attaching to one
 }
 
@@ -368,8 +369,14 @@ func (b *fakeBox) Exec(_ context.Context, req wire.ExecRequest) (io.ReadWriteClo
 // hook runs a hook, in any box.
 func (f *fakeBoxes) hook(req wire.ExecRequest) (io.ReadWriteCloser, error) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.hooked = append(f.hooked, req)
+	wait := f.hookGo
+	f.mu.Unlock()
+	if wait != nil {
+		<-wait
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	var out bytes.Buffer
 	err := errors.Join(wire.WriteJSON(&out, wire.FrameStarted, wire.Started{Exec: req.ID, PID: 2}), wire.WriteJSON(&out, wire.FrameExit, ending{Exit: f.hookEnd}))
 	return stream{&out, io.Discard}, err

@@ -113,6 +113,11 @@ func (f *failed) Unwrap() error { return f.err }
 // identity, and its gate opens. What fails is noted with it.
 func (e *Engine) awaken(ctx context.Context, id string) error {
 	ctx = context.WithoutCancel(ctx) // a client that goes leaves nothing half done
+	if !e.beginsToAwake(id) {
+		return fault.New(fault.Conflict, "sandbox %s is being made one of its own already", id).
+			WithHint("wait, and see what came of it: coppice status %s", id)
+	}
+	defer e.isAwake(id)
 	err := e.seclude(ctx, id)
 	if err == nil {
 		err = e.resealInside(ctx, id)
@@ -126,6 +131,24 @@ func (e *Engine) awaken(ctx context.Context, id string) error {
 	f := &failed{step: stepStart, err: err}
 	errors.As(err, &f)
 	return errors.Join(fault.Wrap(err, "make sandbox %s one of its own", id), e.noteQuarantine(ctx, id, f))
+}
+
+// beginsToAwake reports whether nobody else awakens a sandbox, whose gate he would open while
+// hooks of ours run. Then isAwake ends it.
+func (e *Engine) beginsToAwake(id string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.awakes[id] {
+		return false
+	}
+	e.awakes[id] = true
+	return true
+}
+
+func (e *Engine) isAwake(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.awakes, id)
 }
 
 // noteQuarantine records why a sandbox stays quarantined.

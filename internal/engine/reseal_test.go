@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 // hooksOf gives the directory of the hooks of a sandbox, which is made.
@@ -83,5 +84,38 @@ func TestHooksThatCannotBeSeen(t *testing.T) {
 	}
 	if sb, err := h.Resume(ctx, "b"); err != nil || sb.Quarantine != nil || b.released.Load() != 1 {
 		t.Errorf("%+v %v", sb, err)
+	}
+}
+
+// Nobody opens the gate of a fork while a hook of it runs, who resumes it a second time either.
+func TestAForkIsAwakenedOnce(t *testing.T) {
+	h := newHome(t)
+	h.quarantined(t)
+	b := h.live(t, "b")
+	b.mu.Lock()
+	b.sealErr = nil
+	b.mu.Unlock()
+	if err := os.WriteFile(filepath.Join(h.hooksOf(t, "b"), "10-hook"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	goOn, first := make(chan struct{}), make(chan error)
+	h.boxes.mu.Lock()
+	h.boxes.hookGo = goOn
+	h.boxes.mu.Unlock()
+	go func() { _, err := h.Resume(ctx, "b"); first <- err }()
+	for hooked := 0; hooked == 0; {
+		h.boxes.mu.Lock()
+		hooked = len(h.boxes.hooked)
+		h.boxes.mu.Unlock()
+	}
+	if _, err := h.Resume(ctx, "b"); !fault.Is(err, fault.Conflict) || b.released.Load() != 0 {
+		t.Errorf("a second time: %v, released %d times", err, b.released.Load())
+	}
+	close(goOn)
+	if err := <-first; err != nil || b.released.Load() != 1 || len(h.boxes.hooked) != 1 {
+		t.Errorf("%v, released %d times, %d hooks", err, b.released.Load(), len(h.boxes.hooked))
+	}
+	if _, err := h.Resume(ctx, "b"); err != nil {
+		t.Error(err)
 	}
 }
