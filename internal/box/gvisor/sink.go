@@ -55,7 +55,7 @@ func registerSinks(c *calls) {
 		if of == nil {
 			return nil, unix.EBADF
 		}
-		defer of.Close()
+		defer of.Close() //nolint:errcheck // it was mapped
 		t, err := guest.MapTally(of.FD())
 		if err != nil {
 			return nil, err
