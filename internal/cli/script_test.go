@@ -96,7 +96,7 @@ func setup(e *testscript.Env) error {
 	}
 	e.Setenv("ROOTFS", filepath.Join(e.WorkDir, "rootfs"))
 	env := append([]string{}, e.Vars...)
-	e.Defer(func() {
+	down := func(home string) {
 		if _, err := os.Stat(filepath.Join(home, "format")); err != nil {
 			return
 		}
@@ -110,8 +110,22 @@ func setup(e *testscript.Env) error {
 			run(append([]string{"rm", "--force"}, names...)...)
 		}
 		run("serve", "--stop")
-	})
+	}
+	e.Values[takesDown] = down
+	e.Defer(func() { down(home) })
 	return nil
+}
+
+// takesDown is the value of a script that ends the sandboxes and the daemon of a home.
+const takesDown = "down"
+
+// unmounted unmounts dir at the end of the script. The daemon, which may have its home there,
+// ends before: without that nobody finds it any more.
+func unmounted(ts *testscript.TestScript, dir string) {
+	ts.Defer(func() {
+		ts.Value(takesDown).(func(home string))(ts.Getenv("COPPICE_HOME"))
+		_ = exec.Command("umount", "-l", dir).Run()
+	})
 }
 
 // cmdExits: "exits CODE PROGRAM ARGS..." demands an exit code.
@@ -207,7 +221,7 @@ func cmdTmpfs(ts *testscript.TestScript, neg bool, args []string) {
 	if err != nil {
 		ts.Fatalf("mount: %v: %s", err, out)
 	}
-	ts.Defer(func() { _ = exec.Command("umount", "-l", dir).Run() })
+	unmounted(ts, dir)
 }
 
 // cmdBtrfs: "btrfs DIR" mounts one in a file; it needs root, as tmpfs does.
@@ -222,7 +236,7 @@ func cmdBtrfs(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Fatalf("%s: %v: %s", c[0], err, out)
 		}
 	}
-	ts.Defer(func() { _ = exec.Command("umount", "-l", dir).Run() })
+	unmounted(ts, dir)
 }
 
 // cmdOverlayfs: "overlayfs DIR" mounts one, with all that it needs in memory; it
@@ -241,7 +255,7 @@ func cmdOverlayfs(ts *testscript.TestScript, neg bool, args []string) {
 	if err != nil {
 		ts.Fatalf("mount: %v: %s", err, out)
 	}
-	ts.Defer(func() { _ = exec.Command("umount", "-l", dir).Run() })
+	unmounted(ts, dir)
 }
 
 // cmdOutside: "outside VAR" makes a directory that is in no /tmp, which sandboxes have
