@@ -302,9 +302,6 @@ func (e *Engine) surplus(ctx context.Context, rec *meta.Sandbox, h *timeline.His
 	if err != nil {
 		return nil, err
 	}
-	for _, id := range rec.Redo {
-		held[id] = true
-	}
 	for _, id := range h.Newest(k.Last) {
 		held[id] = true
 	}

@@ -109,7 +109,7 @@ func thinPlan(rec *meta.Sandbox, h *timeline.History, held map[timeline.Snapshot
 	if all == 0 {
 		all = wire.DefaultKeepForMS * time.Millisecond
 	}
-	for _, id := range append(h.Newest(recent), rec.Redo...) {
+	for _, id := range h.Newest(recent) {
 		held[id] = true
 	}
 	return timeline.Thin(h, timeline.AutoRetention(all), now,
@@ -282,14 +282,8 @@ func (e *Engine) commitCut(ctx context.Context, id timeline.SandboxID, c cutting
 }
 
 func (e *Engine) commitLocked(ctx context.Context, id timeline.SandboxID, c cutting) ([]timeline.LayerID, error) {
-	rec, err := e.DB.Sandbox(ctx, string(id))
-	if err != nil {
+	if _, err := e.DB.Sandbox(ctx, string(id)); err != nil {
 		return nil, err
-	}
-	for _, r := range rec.Redo {
-		if slices.Contains(c.run, r) {
-			return nil, fault.New(fault.Conflict, "snapshot %s can be redone", r)
-		}
 	}
 	now, err := e.cuts(ctx, c.run)
 	if err != nil {
