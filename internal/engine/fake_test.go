@@ -369,17 +369,17 @@ func (b *fakeBox) Exec(_ context.Context, req wire.ExecRequest) (io.ReadWriteClo
 // hook runs a hook, in any box.
 func (f *fakeBoxes) hook(req wire.ExecRequest) (io.ReadWriteCloser, error) {
 	f.mu.Lock()
-	f.hooked = append(f.hooked, req)
-	wait := f.hookGo
-	f.mu.Unlock()
-	if wait != nil {
-		<-wait
-	}
-	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out bytes.Buffer
-	err := errors.Join(wire.WriteJSON(&out, wire.FrameStarted, wire.Started{Exec: req.ID, PID: 2}), wire.WriteJSON(&out, wire.FrameExit, ending{Exit: f.hookEnd}))
-	return stream{&out, io.Discard}, err
+	f.hooked = append(f.hooked, req)
+	r, w := io.Pipe()
+	go func(end wire.Exit, goOn chan struct{}) {
+		err := wire.WriteJSON(w, wire.FrameStarted, wire.Started{Exec: req.ID, PID: 2})
+		if goOn != nil {
+			<-goOn
+		}
+		_ = w.CloseWithError(errors.Join(err, wire.WriteJSON(w, wire.FrameExit, ending{Exit: end}))) // it gives none
+	}(f.hookEnd, f.hookGo)
+	return stream{r, io.Discard}, nil
 }
 
 // print writes its word, and has recorded it all.
