@@ -220,8 +220,8 @@ func TestHooksThatFail(t *testing.T) {
 	h := newHooked(t)
 	h.heard(sandbox)
 	for i, c := range []struct{ name, plant, step, reason string }{
-		{"fails", "hook 05-first <<'!'\necho first >>/work/ran\n!\nhook 10-hook <<'!'\necho on stdout; echo on stderr >&2; exit 3\n!\nhook 20-last <<'!'\necho last >>/work/ran\n!", "hook",
-			hooksDir + "/10-hook ended with exit code 3: on stdout\non stderr"},
+		{"fails", "hook 05-first <<'!'\necho first >>/work/ran\n!\nhook 10-hook <<'!'\necho it failed >&2; exit 3\n!\nhook 20-last <<'!'\necho last >>/work/ran\n!", "hook",
+			hooksDir + "/10-hook ended with exit code 3: it failed"},
 		{"calls out", "hook 10 <<'!'\necho calls; (" + h.calls("hook") + ") & sleep 0.3; kill -9 $!; exit 1\n!", "hook", "10 ended with exit code 1: calls"},
 		{"has no interpreter", "printf '#!/no/such\\n' >10; chmod 755 10", "hook", "10 ended with exit code 127: "},
 		{"is no program", "printf 'MZ\\0\\1' >10; chmod 755 10", "hook", "10 ended with exit code 126: "},
