@@ -3,6 +3,7 @@
 package gvisor
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -54,21 +55,27 @@ func (c *calls) install() error {
 		if nr > abisentry.MaxSyscallNum {
 			return fmt.Errorf("gVisor has no system call %d", nr)
 		}
-		c.precede(table, uintptr(nr), c.answer)
+		c.precede(table, uintptr(nr), c.byRules)
 	}
 	for _, nr := range signalCalls {
-		c.precede(table, nr, answerSignal)
+		c.precede(table, nr, bySignal)
 	}
-	c.precede(table, unix.SYS_PIDFD_SEND_SIGNAL, answerPIDFD)
+	c.precede(table, unix.SYS_PIDFD_SEND_SIGNAL, byPIDFD)
 	table.Init()
 	return nil
 }
 
-// answerFn answers a call of a command's, or leaves it to the kernel.
-type answerFn func(t *sentry.Task, sysno uintptr, args arch.SyscallArguments) (answered bool, err error)
+// answer is what whoever is not init gets for a call.
+type answer struct {
+	err  error  // nil: it seems to have succeeded
+	told string // the name of a call whose refusal is told, or ""
+}
 
-// precede has a call of whoever is not init answered first.
-func (c *calls) precede(table *sentry.SyscallTable, nr uintptr, answer answerFn) {
+// decision decides about a call; nil leaves it to the kernel.
+type decision func(t *sentry.Task, sysno uintptr, args arch.SyscallArguments) *answer
+
+// precede has a call decided first.
+func (c *calls) precede(table *sentry.SyscallTable, nr uintptr, decide decision) {
 	call := table.Table[nr]
 	next := call.Fn
 	if next == nil {
@@ -78,12 +85,14 @@ func (c *calls) precede(table *sentry.SyscallTable, nr uintptr, answer answerFn)
 		}
 	}
 	call.Fn = func(t *sentry.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *sentry.SyscallControl, error) {
-		if !isInit(t) {
-			if answered, err := answer(t, sysno, args); answered {
-				return 0, nil, err
-			}
+		a := decide(t, sysno, args)
+		if a == nil || isInit(t) {
+			return next(t, sysno, args)
 		}
-		return next(t, sysno, args)
+		if a.told != "" {
+			c.tell(t, a)
+		}
+		return 0, nil, a.err
 	}
 	table.Table[nr] = call
 }
@@ -92,36 +101,32 @@ func (c *calls) precede(table *sentry.SyscallTable, nr uintptr, answer answerFn)
 // processes than init.
 func isInit(t *sentry.Task) bool { return t.ThreadGroup() == t.Kernel().GlobalInit() }
 
-// answer is as the rules say.
-func (c *calls) answer(t *sentry.Task, sysno uintptr, args arch.SyscallArguments) (answered bool, err error) {
+// byRules decides by the rules.
+func (c *calls) byRules(_ *sentry.Task, sysno uintptr, args arch.SyscallArguments) *answer {
 	var a [6]uint64
 	for i := range a {
 		a[i] = args[i].Uint64()
 	}
 	do, told := c.answers.Load().Answer(uint32(sysno), a)
-	switch do {
-	case seccomp.Allow:
-		return false, nil
-	case seccomp.Pretend:
-		return true, nil
+	switch {
+	case do == seccomp.Allow:
+		return nil
+	case do == seccomp.Pretend:
+		return &answer{}
+	case do&unix.SECCOMP_RET_ACTION_FULL == unix.SECCOMP_RET_ERRNO:
+		return &answer{err: unix.Errno(do & unix.SECCOMP_RET_DATA), told: told}
 	}
-	errno := unix.EPERM
-	if do&unix.SECCOMP_RET_ACTION_FULL == unix.SECCOMP_RET_ERRNO {
-		errno = unix.Errno(do & unix.SECCOMP_RET_DATA)
-	}
-	if told != "" {
-		c.tell(t, told, errno)
-	}
-	return true, errno
+	return &answer{err: unix.EPERM, told: told}
 }
 
 // tell counts what the calling task is refused.
-func (c *calls) tell(t *sentry.Task, call string, errno unix.Errno) {
+func (c *calls) tell(t *sentry.Task, a *answer) {
 	r := c.refusals.Load()
 	if r == nil {
 		return
 	}
-	one := guest.Refusal{Call: call, Errno: errno, Command: commandOf(t)}
+	one := guest.Refusal{Call: a.told, Command: commandOf(t)}
+	errors.As(a.err, &one.Errno)
 	if exe := t.MemoryManager().Executable(); exe != nil {
 		one.Program = exe.MappedName(t)
 		exe.DecRef(t)
@@ -158,49 +163,49 @@ func commandOf(t *sentry.Task) guest.Session {
 // signalCalls signal, or open, the process or thread whose number is their first argument.
 var signalCalls = []uintptr{unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PIDFD_OPEN}
 
-// answerSignal keeps signals from init. Groups are left to the kernel: that of init has
-// nobody else in it, and is the one which kill(2) spares with -1.
-func answerSignal(t *sentry.Task, _ uintptr, args arch.SyscallArguments) (answered bool, err error) {
+// bySignal keeps signals from init. Groups are left to the kernel: that of init has nobody
+// else in it, and is the one which kill(2) spares with -1.
+func bySignal(t *sentry.Task, _ uintptr, args arch.SyscallArguments) *answer {
 	id := sentry.ThreadID(args[0].Int())
 	if id <= 0 {
-		return false, nil
+		return nil
 	}
 	switch target := t.PIDNamespace().TaskWithID(id); {
 	case target == nil: // nor is one that begins now, and may be init's
-		return true, unix.ESRCH
+		return &answer{err: unix.ESRCH}
 	case isInit(target):
-		return true, unix.EPERM
+		return &answer{err: unix.EPERM}
 	}
-	return false, nil
+	return nil
 }
 
-// answerPIDFD is pidfd_send_signal(2), done here, so that whom the descriptor stands for is
-// seen of the file that is used: other threads can put another one in its place meanwhile. It
-// may be a directory of /proc.
-func answerPIDFD(t *sentry.Task, _ uintptr, args arch.SyscallArguments) (answered bool, err error) {
+// byPIDFD does pidfd_send_signal(2) itself, so that whom the descriptor stands for is seen of
+// the file that is used: other threads can put another one in its place meanwhile. It may be a
+// directory of /proc. Init does not make this call.
+func byPIDFD(t *sentry.Task, _ uintptr, args arch.SyscallArguments) *answer {
 	sig, at, flags := linux.Signal(args[1].Int()), args[2].Pointer(), args[3].Uint()
 	switch flags {
 	case 0, linux.PIDFD_SIGNAL_THREAD, linux.PIDFD_SIGNAL_THREAD_GROUP, linux.PIDFD_SIGNAL_PROCESS_GROUP:
 	default:
-		return true, unix.EINVAL
+		return &answer{err: unix.EINVAL}
 	}
 	if sig != 0 && !sig.IsValid() {
-		return true, unix.EINVAL
+		return &answer{err: unix.EINVAL}
 	}
 	file := t.GetFile(args[0].Int())
 	if file == nil {
-		return true, unix.EBADF
+		return &answer{err: unix.EBADF}
 	}
 	defer file.DecRef(t)
 	if target, err := sentry.PIDFDTask(file); err == nil && isInit(target) {
-		return true, unix.EPERM
+		return &answer{err: unix.EPERM}
 	}
 	var info *linux.SignalInfo
 	if at != 0 {
 		info = &linux.SignalInfo{}
 		if _, err := info.CopyIn(t, at); err != nil {
-			return true, err
+			return &answer{err: err}
 		}
 	}
-	return true, t.PIDFDSendSignal(file, sig, info, flags)
+	return &answer{err: t.PIDFDSendSignal(file, sig, info, flags)}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,6 +24,10 @@ import (
 // anybody wait so long.
 const patience = 2 * time.Second
 
+// maxHeld bounds refusals that wait for an init which answers no spawn: what is beyond is told
+// as that of no command.
+const maxHeld = 256
+
 // programs tells the keeper of the programs of the sandbox, and of system calls that they were
 // refused, from what its kernel tells.
 //
@@ -36,16 +41,15 @@ type programs struct {
 	from   *os.File // what the kernel tells
 
 	mu       sync.Mutex
-	changed  *sync.Cond     // of mu
-	record   *record        // guarded by mu
-	asked    []string       // guarded by mu; ids of the spawns that are not answered
-	held     guest.Refused  // guarded by mu; of what the keeper may not know yet
-	until    int            // guarded by mu; how many spawns have to be answered before it does
-	commands map[int]string // guarded by mu; those that live, by pid
-	marks    int            // guarded by mu; that were read
-	marked   int            // guarded by mu; that were asked for
-	dropped  bool           // guarded by mu; something was since a command began
-	over     bool           // guarded by mu; the kernel tells nothing any more
+	changed  *sync.Cond          // of mu
+	record   *record             // guarded by mu
+	asked    []string            // guarded by mu; ids of the spawns that are not answered
+	held     []guest.RefusedCall // guarded by mu; see refused
+	commands map[int]string      // guarded by mu; those that live, by pid
+	marks    int                 // guarded by mu; that were read
+	marked   int                 // guarded by mu; that were asked for
+	dropped  bool                // guarded by mu; something was since a command began
+	over     bool                // guarded by mu; the kernel tells nothing any more
 }
 
 // watchPrograms has the kernel tell of programs, and answer calls as the plan says, from now on.
@@ -90,7 +94,7 @@ func (p *programs) spawned(m guest.Message) error {
 	}
 	p.asked = p.asked[1:]
 	p.changed.Broadcast()
-	return p.answered()
+	return p.refused(guest.Refused{Calls: p.held})
 }
 
 // adopted notes a command that goes on.
@@ -211,6 +215,7 @@ func (p *programs) tell(b batch) error {
 		return p.link.Send(guest.MsgPrograms, out)
 	}
 	if b.Refused != nil {
+		b.Refused.Calls = slices.Concat(p.held, b.Refused.Calls)
 		if err := p.refused(*b.Refused); err != nil {
 			return err
 		}
@@ -244,34 +249,22 @@ func (p *programs) tell(b batch) error {
 	return err
 }
 
-// refused tells of refusals, but for those of commands that the keeper may not know yet: these
-// wait for the answers to the spawns by now. p.mu is held.
+// refused tells of refusals, but for those of commands that the keeper may not know yet, as
+// long as a spawn is not answered. p.mu is held.
 func (p *programs) refused(r guest.Refused) error {
-	if n := len(p.asked); n > 0 {
-		known := r.Calls[:0:0]
-		for _, c := range r.Calls {
-			if c.Command == 0 || p.commands[c.Command] != "" {
-				known = append(known, c)
-			} else {
-				p.held.Calls, p.until = append(p.held.Calls, c), n
-			}
+	tell := r.Calls[:0:0]
+	p.held = nil
+	for _, c := range r.Calls {
+		if len(p.asked) > 0 && len(p.held) < maxHeld && c.Command != 0 && p.commands[c.Command] == "" {
+			p.held = append(p.held, c)
+		} else {
+			tell = append(tell, c)
 		}
-		r.Calls = known
 	}
-	if len(r.Calls) == 0 && r.More == 0 {
+	if len(tell) == 0 && r.More == 0 {
 		return nil
 	}
-	return p.link.Send(guest.MsgRefused, r)
-}
-
-// answered tells what was held, when the last spawn that it waits for was answered. p.mu is
-// held.
-func (p *programs) answered() error {
-	if p.until = max(0, p.until-1); p.until > 0 || len(p.held.Calls) == 0 {
-		return nil
-	}
-	defer func() { p.held = guest.Refused{} }()
-	return p.link.Send(guest.MsgRefused, p.held)
+	return p.link.Send(guest.MsgRefused, guest.Refused{Calls: tell, More: r.More})
 }
 
 // isCommand reports whether a beginning may be a command's, of which it is not known yet

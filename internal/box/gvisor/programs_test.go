@@ -7,8 +7,6 @@ import (
 	"sync"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/coppice-dev/coppice/internal/box/guest"
 )
 
@@ -16,11 +14,7 @@ import (
 // them the conductor is told first.
 func TestRefusalsFollowTheirCommand(t *testing.T) {
 	t.Parallel()
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ours, keeper := guest.NewLink(pair[0]), guest.NewLink(pair[1])
+	ours, keeper := guest.NewLinks()
 	defer ours.Close()
 	defer keeper.Close()
 	p := &programs{link: ours, record: newRecord(), commands: map[int]string{}}
@@ -86,4 +80,12 @@ func TestRefusalsFollowTheirCommand(t *testing.T) {
 	refused(10)
 	spawned(0) // it did not come about
 	told(10, 0)
+	p.asks(message(guest.MsgSpawn, guest.Spawn{Exec: "x4"}))
+	p.asks(message(guest.MsgSpawn, guest.Spawn{Exec: "x5"}))
+	refused(12)
+	refused(11)
+	spawned(11) // may end before the other one is answered
+	told(11, 0)
+	spawned(12)
+	told(12, 0)
 }
