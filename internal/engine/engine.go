@@ -289,7 +289,8 @@ type Engine struct {
 	making  map[timeline.LayerID]bool                  // layers that have no record yet
 	mounted map[timeline.SandboxID][]timeline.LayerID  // what live roots stand on
 	trials  chan struct{}                              // holds one for each trial that runs
-	playing map[string]bool                            // tournaments under way: gc lets their forks be
+	playing claims                                     // tournaments under way, by tag: gc lets their forks be
+	awakens claims                                     // sandboxes that are made ones of their own, by id: see awaken
 	stacks  map[timeline.SnapshotID][]timeline.LayerID // answers of layersBelow
 	routes  int                                        // how often routes changed: stacks of before are not believed
 
@@ -327,7 +328,6 @@ type Engine struct {
 	uses map[timeline.SandboxID]usage // guarded by mu
 
 	cleaners cleaners
-	awakes   map[string]bool            // sandboxes that are made ones of their own, by id; guarded by mu
 	commands map[commandKey]*underway   // that are open, by id; guarded by mu
 	settings map[string]policy.Evidence // by the digests of policies; guarded by mu
 
@@ -410,7 +410,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	}
 	e := &Engine{
 		Config: c, boxes: map[timeline.SandboxID]*sandbox{}, shallow: map[timeline.SnapshotID]bool{}, deep: map[timeline.SnapshotID]bool{},
-		making: map[timeline.LayerID]bool{}, playing: map[string]bool{}, trials: make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)), thick: map[timeline.SandboxID]bool{},
+		making: map[timeline.LayerID]bool{}, trials: make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)), thick: map[timeline.SandboxID]bool{},
 		mounted: map[timeline.SandboxID][]timeline.LayerID{}, stacks: map[timeline.SnapshotID][]timeline.LayerID{}, work: make(chan struct{}, 1),
 		lives:  make(chan struct{}, 1),
 		idles:  make(chan struct{}, 1),
@@ -420,7 +420,6 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		holds:  map[int64]bool{},
 		events: newBus(c.Now()),
 
-		awakes:   map[string]bool{},
 		commands: map[commandKey]*underway{},
 		settings: map[string]policy.Evidence{},
 	}

@@ -111,7 +111,7 @@ func (e *Engine) dropForks(ctx context.Context, res *wire.GCResult, progress fun
 	if err != nil {
 		return err
 	}
-	recs = slices.DeleteFunc(recs, func(r meta.Sandbox) bool { return r.Tournament == "" || e.isPlaying(r.Tournament) })
+	recs = slices.DeleteFunc(recs, func(r meta.Sandbox) bool { return r.Tournament == "" || e.playing.taken(r.Tournament) })
 	var mu sync.Mutex // guards res and progress
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(removers)

@@ -110,15 +110,20 @@ func (f *failed) Error() string { return f.step + ": " + f.err.Error() }
 func (f *failed) Unwrap() error { return f.err }
 
 // awaken makes a quarantined sandbox one of its own: its processes go on, it gets its own
-// identity, and its gate opens. What fails is noted with it.
+// identity, and its gate opens. What fails is noted with it. One caller at a time does it: a
+// second one would open the gate while hooks of the first one's run.
 func (e *Engine) awaken(ctx context.Context, id string) error {
 	ctx = context.WithoutCancel(ctx) // a client that goes leaves nothing half done
-	if !e.beginsToAwake(id) {
-		return fault.New(fault.Conflict, "sandbox %s is being made one of its own already", id).
-			WithHint("wait, and see what came of it: coppice status %s", id)
+	name, err := e.DB.Name(ctx, timeline.SandboxID(id))
+	if err != nil {
+		return err
 	}
-	defer e.isAwake(id)
-	err := e.seclude(ctx, id)
+	if !e.awakens.take(id) {
+		return fault.New(fault.Conflict, "sandbox %s is being made one of its own already", name).
+			WithHint("wait, and see what came of it: coppice status %s", name)
+	}
+	defer e.awakens.drop(id)
+	err = e.seclude(ctx, id)
 	if err == nil {
 		err = e.resealInside(ctx, id)
 	}
@@ -130,25 +135,7 @@ func (e *Engine) awaken(ctx context.Context, id string) error {
 	}
 	f := &failed{step: stepStart, err: err}
 	errors.As(err, &f)
-	return errors.Join(fault.Wrap(err, "make sandbox %s one of its own", id), e.noteQuarantine(ctx, id, f))
-}
-
-// beginsToAwake reports whether nobody else awakens a sandbox, whose gate he would open while
-// hooks of ours run. Then isAwake ends it.
-func (e *Engine) beginsToAwake(id string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.awakes[id] {
-		return false
-	}
-	e.awakes[id] = true
-	return true
-}
-
-func (e *Engine) isAwake(id string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.awakes, id)
+	return errors.Join(fault.Wrap(err, "make sandbox %s one of its own", name), e.noteQuarantine(ctx, id, f))
 }
 
 // noteQuarantine records why a sandbox stays quarantined.
@@ -334,9 +321,9 @@ func (e *Engine) toReseal(ctx context.Context, id string) (keys int, hooks []str
 		return 0, nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	each := func(dir string, passed fault.Kind, fn func(wire.FileInfo)) error { //nolint:contextcheck // the files have theirs
+	each := func(dir string, fn func(wire.FileInfo)) error { //nolint:contextcheck // the files have theirs
 		list, err := f.List(f.Context(), dir, 1)
-		if fault.Is(err, fault.NotFound) || fault.Is(err, passed) {
+		if fault.Is(err, fault.NotFound) {
 			return nil
 		}
 		for _, i := range list.Files {
@@ -344,18 +331,19 @@ func (e *Engine) toReseal(ctx context.Context, id string) (keys int, hooks []str
 		}
 		return err
 	}
-	err = errors.Join(
-		each(sshDir, fault.Denied, func(i wire.FileInfo) {
-			if name := path.Base(i.Path); strings.HasPrefix(name, "ssh_host_") && strings.HasSuffix(name, "_key") {
-				keys++
-			}
-		}),
-		each(hooksDir, fault.NotFound, func(i wire.FileInfo) {
-			if isHook(i) {
-				hooks = append(hooks, path.Join(hooksDir, path.Base(i.Path)))
-			}
-		}),
-	)
+	err = each(sshDir, func(i wire.FileInfo) {
+		if name := path.Base(i.Path); strings.HasPrefix(name, "ssh_host_") && strings.HasSuffix(name, "_key") {
+			keys++
+		}
+	})
+	if fault.Is(err, fault.Denied) {
+		err = nil
+	}
+	err = errors.Join(err, each(hooksDir, func(i wire.FileInfo) {
+		if isHook(i) {
+			hooks = append(hooks, path.Join(hooksDir, path.Base(i.Path)))
+		}
+	}))
 	slices.Sort(hooks)
 	if err == nil && len(hooks) > maxHooks {
 		err = fault.New(fault.Invalid, "%s has %d programs, more than %d", hooksDir, len(hooks), maxHooks)

@@ -39,7 +39,7 @@ func (e *Engine) Tournament(ctx context.Context, name string, req wire.Tournamen
 	if err != nil {
 		return res, err
 	}
-	defer e.played(tag)
+	defer e.playing.drop(tag)
 	var cleanup undo.Stack
 	defer cleanup.Run(&err)
 	cleanup.Push(func() error { return e.scratch(context.WithoutCancel(ctx), forks) })
@@ -124,7 +124,7 @@ func (e *Engine) draw(ctx context.Context, rec *meta.Sandbox, req wire.Tournamen
 			return "", nil, "", fault.Wrap(err, "choose a name")
 		}
 		tag = rec.Name[:min(len(rec.Name), room)] + "-t" + hex.EncodeToString(random[:])
-		if !e.play(tag) {
+		if !e.playing.take(tag) {
 			continue
 		}
 		f := wire.ForkRequest{At: req.Base, N: n, Policy: req.Policy}
@@ -135,34 +135,11 @@ func (e *Engine) draw(ctx context.Context, rec *meta.Sandbox, req wire.Tournamen
 		if err == nil {
 			return tag, res.Sandboxes, at, nil
 		}
-		e.played(tag)
+		e.playing.drop(tag)
 		if !fault.Is(err, fault.Exists) || tries > 100 {
 			return "", nil, "", err
 		}
 	}
-}
-
-// play begins a tournament, unless there is one of that name.
-func (e *Engine) play(tag string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.playing[tag] {
-		return false
-	}
-	e.playing[tag] = true
-	return true
-}
-
-func (e *Engine) played(tag string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.playing, tag)
-}
-
-func (e *Engine) isPlaying(tag string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.playing[tag]
 }
 
 // scratch removes the forks of a tournament that does not end.

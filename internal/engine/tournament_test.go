@@ -289,8 +289,8 @@ func TestABrokenTournamentLeavesNothing(t *testing.T) {
 	if dirs, err := os.ReadDir(filepath.Join(h.dir, "sandboxes")); err != nil || len(dirs) != 1 {
 		t.Errorf("%v, %v", dirs, err)
 	}
-	if len(h.playing) != 0 {
-		t.Errorf("%v", h.playing)
+	if len(h.playing.names) != 0 {
+		t.Errorf("%v", h.playing.names)
 	}
 }
 

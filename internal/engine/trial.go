@@ -41,7 +41,7 @@ func (e *Engine) trial(ctx context.Context, rec *meta.Sandbox, req wire.TrialReq
 	if err != nil {
 		return res, err
 	}
-	defer e.played(tag)
+	defer e.playing.drop(tag)
 	defer func() { err = errors.Join(err, e.scratch(context.WithoutCancel(ctx), forks)) }()
 	m := match{e: e, base: at, fork: forks[0], began: e.Now(), limit: time.Duration(req.TimeoutMS) * time.Millisecond}
 	x, _, err := m.run(ctx, req.Cmd, "test: "+req.Cmd)
