@@ -117,7 +117,7 @@ func refused(ev wire.NetEvent, n int64, clean func(string) string) Testimony {
 	why := ev.Reason
 	switch {
 	case ev.Syscall != "":
-		why = "the filter answered " + why
+		why = "answered with " + why
 	case why == wire.RefusedUntold:
 		return Testimony{By: format.ByKeeper, Body: &format.Lost{Of: string(format.KindDenial), Count: n, Reason: ev.Reason}}
 	}

@@ -26,7 +26,7 @@ func TestWhatIsRefusedIsADenial(t *testing.T) {
 	if len(got) != 4 {
 		t.Fatalf("%d records", len(got))
 	}
-	if b := got[0].Body.(*format.Denial); *b != (format.Denial{Count: 42, Exec: "x1", PID: 7, Program: "/bin/[2Jx", Reason: "the filter answered EPERM", Syscall: "bpf"}) || got[0].By != format.ByKernel {
+	if b := got[0].Body.(*format.Denial); *b != (format.Denial{Count: 42, Exec: "x1", PID: 7, Program: "/bin/[2Jx", Reason: "answered with EPERM", Syscall: "bpf"}) || got[0].By != format.ByKernel {
 		t.Errorf("%+v", b)
 	}
 	if b := got[1].Body.(*format.Denial); b.Syscall != "mount" || b.Count != 1 {
