@@ -184,9 +184,7 @@ func TestTmuxGoesOnFromMemory(t *testing.T) {
 	again.see("0:one* 1:")
 	again.enter("echo again-$word$((40+3))\r")
 	again.see("again-first43")
-	again.enter("\x02d")
-	again.see("[detached (from session work)]")
-	again.see(prompt)
+	again.leavesTmux("work")
 	if got := again.command(tmux + "list-windows"); !strings.Contains(got, "0: one") || !strings.Contains(got, "1: ") {
 		t.Errorf("%q", got)
 	}

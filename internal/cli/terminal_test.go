@@ -134,6 +134,14 @@ func TestVim(t *testing.T) {
 	}
 }
 
+// leavesTmux detaches from a session of tmux, and is at the shell then.
+func (term *terminal) leavesTmux(session string) {
+	term.t.Helper()
+	term.enter("\x02d")
+	term.see("[detached (from session " + session + ")]")
+	term.see(prompt)
+}
+
 func TestTmux(t *testing.T) {
 	t.Parallel()
 	needs(t, "tmux")
@@ -148,9 +156,7 @@ func TestTmux(t *testing.T) {
 	term.see("1:bash*")
 	term.enter("\x02\"echo second$((40+3)) $TMUX_PANE\r")
 	term.see("second43 %2")
-	term.enter("\x02d")
-	term.see("[detached (from session work)]")
-	term.see(prompt)
+	term.leavesTmux("work")
 	if got := term.command(tmux + "list-windows"); !strings.Contains(got, "0: sh") || !strings.Contains(got, "(2 panes)") {
 		t.Errorf("%q", got)
 	}
