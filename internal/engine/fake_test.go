@@ -183,6 +183,9 @@ func (b *fakeBox) keep(req wire.ExecRequest) (io.ReadWriteCloser, error) {
 			b.kept = map[string]chan struct{}{}
 		}
 		b.kept[id] = make(chan struct{})
+		if len(req.Cmd) > 0 && req.Cmd[0] == "over" { // before anybody is told that it began
+			close(b.kept[id])
+		}
 		b.starts++
 		fallthrough
 	default:

@@ -6,8 +6,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
+	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -128,6 +132,34 @@ func TestACommandThatDoesNotRunIsNotReached(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := h.Execs(ctx, "b"); !fault.Is(err, fault.NotFound) {
+		t.Error(err)
+	}
+}
+
+// Who starts a supervised command is told its end, also of one that has ended before he is
+// connected to it.
+func TestARunThatIsOverAtOnce(t *testing.T) {
+	h := newHome(t)
+	var all errgroup.Group
+	for i := range 8 { // which get into each other's way
+		name := fmt.Sprint("s", i)
+		h.onDir(name)
+		all.Go(func() error {
+			for range 50 {
+				near, far := net.Pipe() // he stays
+				var heard sync.WaitGroup
+				heard.Go(func() { _, _ = io.Copy(io.Discard, far) }) // to the end of near
+				x, err := h.Exec(ctx, name, wire.ExecRequest{Run: &wire.RunRequest{Cmd: []string{"over"}}}, near)
+				near.Close()
+				heard.Wait()
+				if err != nil || x.Code != 0 {
+					return fmt.Errorf("%+v, %w", x, err)
+				}
+			}
+			return nil
+		})
+	}
+	if err := all.Wait(); err != nil {
 		t.Error(err)
 	}
 }

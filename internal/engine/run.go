@@ -43,35 +43,36 @@ const (
 // command that cannot be started gives a Run with an Exit of 126 or 127. A
 // sandbox has one at a time; else it is a Conflict.
 func (e *Engine) Run(ctx context.Context, name string, req wire.RunRequest) (wire.Run, error) {
-	_, run, session, err := e.newRun(ctx, name, req)
+	_, _, run, session, err := e.newRun(ctx, name, req)
 	if err != nil {
 		return run, err
 	}
 	return run, session.Close()
 }
 
-// newRun starts the supervised command of a sandbox that has none. The caller
-// closes the session, in which the command's first frame was read.
-func (e *Engine) newRun(ctx context.Context, name string, req wire.RunRequest) (*sandbox, wire.Run, io.ReadWriteCloser, error) {
+// newRun starts the supervised command of a sandbox that has none. It may have ended when this
+// returns; where it has begun, sup is it all the same. The caller closes the session, in which
+// the command's first frame was read.
+func (e *Engine) newRun(ctx context.Context, name string, req wire.RunRequest) (s *sandbox, sup *supervised, run wire.Run, session io.ReadWriteCloser, err error) {
 	if err := checkRun(&req, name); err != nil {
-		return nil, wire.Run{}, nil, err
+		return nil, nil, wire.Run{}, nil, err
 	}
 	s, rec, err := e.acquire(ctx, name, "starting a command")
 	if err != nil {
-		return nil, wire.Run{}, nil, err
+		return nil, nil, wire.Run{}, nil, err
 	}
 	defer s.unlock(e)
 	if c := req.Capture; c.MemoryEveryMS != 0 || c.MemoryOnMark {
 		if err := e.keepsMemory(&rec); err != nil {
-			return nil, wire.Run{}, nil, err
+			return nil, nil, wire.Run{}, nil, err
 		}
 	}
 	if s.run != nil {
-		return nil, wire.Run{}, nil, fault.New(fault.Conflict, "sandbox %s runs a command already: %s", rec.Name, commandLine(s.run.run.Cmd)).
+		return nil, nil, wire.Run{}, nil, fault.New(fault.Conflict, "sandbox %s runs a command already: %s", rec.Name, commandLine(s.run.run.Cmd)).
 			WithHint("see it with: coppice attach %s; run another beside it with: coppice exec %s -- CMD", rec.Name, rec.Name)
 	}
-	run, session, err := e.startRun(ctx, s, &rec, wire.Run{RunRequest: req})
-	return s, run, session, err
+	run, session, err = e.startRun(ctx, s, &rec, wire.Run{RunRequest: req})
+	return s, s.run, run, session, err
 }
 
 func checkRun(req *wire.RunRequest, name string) error {
@@ -509,7 +510,7 @@ func (e *Engine) attachRun(ctx context.Context, name string, req wire.ExecReques
 
 // runAttached starts the supervised command and connects the client to it.
 func (e *Engine) runAttached(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
-	s, run, session, err := e.newRun(ctx, name, *req.Run)
+	s, sup, run, session, err := e.newRun(ctx, name, *req.Run)
 	if err != nil {
 		return wire.Exit{}, err
 	}
@@ -517,11 +518,6 @@ func (e *Engine) runAttached(ctx context.Context, name string, req wire.ExecRequ
 		return *run.Exit, session.Close()
 	}
 	defer e.use(s.id)()
-	if err := s.acquire(ctx, e, "attaching"); err != nil {
-		return wire.Exit{}, errors.Join(err, session.Close())
-	}
-	sup := s.run
-	s.unlock(e)
 	if err := wire.WriteJSON(stream, wire.FrameStarted, wire.Started{Exec: run.Exec, PID: 1}); err != nil {
 		return wire.Exit{}, errors.Join(errDetached, session.Close())
 	}
