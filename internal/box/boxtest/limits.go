@@ -60,7 +60,6 @@ var limited = []check{
 			code  int
 			limit string
 		}{
-			"it ends by itself":      {wire.ExecRequest{Cmd: []string{"sh", "-c", "exit 3"}}, 3, ""},
 			"its time is up":         {wire.ExecRequest{Cmd: []string{"sleep", "30"}}, 124, wire.LimitTime},
 			"less was asked for":     {wire.ExecRequest{Cmd: []string{"sleep", "30"}, TimeoutMS: 100}, 124, ""},
 			"more was asked for":     {wire.ExecRequest{Cmd: []string{"sleep", "30"}, TimeoutMS: 1 << 62}, 124, wire.LimitTime},
@@ -73,6 +72,10 @@ var limited = []check{
 			if r.Exit.Code != c.code || r.Exit.Limit != c.limit || r.Exit.TimedOut != (c.code == 124) || (c.limit != "") != (r.Exit.Message != "") {
 				t.Errorf("%s: %+v", about, r.Exit)
 			}
+		}
+		ample := tier.Start(t, func(c *plan.Config) { c.Limits.TimeMS = time.Hour.Milliseconds() })
+		if r := ample.Sh(t, "exit 3"); r.Exit.Code != 3 || r.Exit.TimedOut || r.Exit.Limit != "" || r.Exit.Message != "" {
+			t.Errorf("within its time: %+v", r.Exit)
 		}
 		for n, end := 1, time.Now().Add(time.Minute); n > 0; {
 			var err error
