@@ -61,7 +61,7 @@ func TestFilesThatAreNotOurs(t *testing.T) {
 		kind   fault.Kind
 		says   string
 	}{
-		{"a newer version", pragma("user_version=6"), fault.Version, "has version 6; this build reads version 5"},
+		{"a newer version", pragma("user_version=7"), fault.Version, "has version 7; this build reads version 6"},
 		{"a version that it is not", pragma("user_version=1"), fault.Corrupt, "its schema is not that of version 1"},
 		{"no version", pragma("user_version=0"), fault.Version, "has version 0"},
 		{"another program's", pragma("application_id=7"), fault.Version, "not a database of coppice"},

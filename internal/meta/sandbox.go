@@ -289,6 +289,7 @@ func (t *tx) createSandboxes(recs []Sandbox, firsts []timeline.Snapshot) error {
 		}
 		t.exec("INSERT INTO sandboxes("+sandboxCols+") VALUES(?,?,?,?,?,?,?,?)",
 			r.ID, r.Name, r.Created.UnixMicro(), r.Head, r.MountTop, r.Gen, config, enforced)
+		t.setRedo(r.ID, r.Redo)
 		t.addSnapshot(firsts[i])
 		if r.Head != firsts[i].ID {
 			t.addMove(r.ID, firsts[i].Created, r.Head)
@@ -324,7 +325,7 @@ func (t *tx) update(id timeline.SandboxID, fn func(*Sandbox) error) (before, aft
 	if !found {
 		return "", "", fault.New(fault.NotFound, "there is no sandbox %s any more", id).WithHint("see which there are with: coppice ls")
 	}
-	name, before, policy, origins := rec.Name, rec.Head, rec.Policy, rec.Origins
+	name, before, redo, policy, origins := rec.Name, rec.Head, slices.Clone(rec.Redo), rec.Policy, rec.Origins
 	if err := fn(&rec); err != nil {
 		return "", "", err
 	}
@@ -341,7 +342,18 @@ func (t *tx) update(id timeline.SandboxID, fn func(*Sandbox) error) (before, aft
 	if rec.Name != name {
 		t.exec("UPDATE sandboxes SET name=? WHERE id=?", rec.Name, id)
 	}
+	if !slices.Equal(rec.Redo, redo) {
+		t.exec("DELETE FROM redos WHERE sandbox=?", id)
+		t.setRedo(id, rec.Redo)
+	}
 	return before, rec.Head, t.err
+}
+
+// setRedo records what a sandbox can redo to, of which nothing is recorded.
+func (t *tx) setRedo(id timeline.SandboxID, redo []timeline.SnapshotID) {
+	for _, snap := range redo {
+		t.exec("INSERT OR IGNORE INTO redos(sandbox,snapshot) VALUES(?,?)", id, snap)
+	}
 }
 
 // addMove records that HEAD went to a snapshot that was there.

@@ -9,7 +9,7 @@ const (
 	// and writes. One of a version before is given the tables that it lacks when it
 	// is opened; any other is refused. Version 4 has no table more: it seals what may
 	// hold secrets.
-	schemaVersion = 5
+	schemaVersion = 6
 )
 
 // The statements that mark the file.
@@ -19,10 +19,23 @@ var (
 )
 
 // schema is the database.
-const schema = schema1 + schema2 + schema3 + schema5
+const schema = schema1 + schema2 + schema3 + schema5 + schema6
 
 // schemas are what each version has and the one before had not.
-func schemas() []string { return []string{schema1, schema2, schema3, "", schema5} }
+func schemas() []string { return []string{schema1, schema2, schema3, "", schema5, schema6} }
+
+// schema6 is what version 6 has and version 5 had not.
+const schema6 = `
+-- The snapshots of Config.Redo, found by snapshot. One of them may be gone.
+CREATE TABLE redos (
+	sandbox  TEXT NOT NULL REFERENCES sandboxes(id) ON DELETE CASCADE,
+	snapshot TEXT NOT NULL,
+	PRIMARY KEY (sandbox, snapshot)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX redos_snapshot ON redos(snapshot);
+INSERT INTO redos SELECT DISTINCT b.id,r.value
+	FROM sandboxes b, json_each(iif(json_valid(b.config),b.config,'{}'),'$.redo') r;
+`
 
 // schema5 is what version 5 has and version 4 had not.
 const schema5 = `

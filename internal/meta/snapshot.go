@@ -306,7 +306,7 @@ func (d *DB) DropSnapshot(ctx context.Context, id timeline.SnapshotID, led []tim
 
 func (t *tx) dropSnapshot(id timeline.SnapshotID, led []timeline.Route, sealed []Layer) (unused []timeline.LayerID, err error) {
 	kept := false
-	t.each("SELECT 1 FROM snapshots s WHERE s.id=? AND ("+isHeld+" OR "+canBeRedone+")", func(scanner) error { kept = true; return nil }, id)
+	t.each("SELECT 1 FROM snapshots s WHERE s.id=? AND "+isHeld, func(scanner) error { kept = true; return nil }, id)
 	if kept {
 		return nil, fault.New(fault.Conflict, "snapshot %s is referred to", id)
 	}
@@ -330,31 +330,22 @@ func (d *DB) DropRun(ctx context.Context, ids []timeline.SnapshotID, led [][]tim
 }
 
 // isHeld is whether something refers to a snapshot s, besides the sandbox that
-// made it; see also canBeRedone.
+// made it, which can redo to it, though.
 const isHeld = `(EXISTS (SELECT 1 FROM tags g WHERE g.snapshot=s.id)
 	OR EXISTS (SELECT 1 FROM sandboxes b WHERE b.head=s.id) OR EXISTS (SELECT 1 FROM sandboxes b WHERE b.mount=s.id)
+	OR EXISTS (SELECT 1 FROM redos r WHERE r.snapshot=s.id)
 	OR EXISTS (SELECT 1 FROM snapshots c WHERE c.parent=s.id AND c.sandbox<>s.sandbox))`
-
-// canBeRedone is whether a sandbox, that which made it too, can redo to a snapshot s.
-const canBeRedone = `EXISTS (SELECT 1 FROM sandboxes b, json_each(b.config,'$.redo') r
-	WHERE instr(b.config,s.id)>0 AND r.value=s.id)`
 
 // Held lists those snapshots of a sandbox that are tagged, a head, what a live
 // root stands on, what another sandbox was forked from, or what any can redo to.
 func (d *DB) Held(ctx context.Context, id timeline.SandboxID) (map[timeline.SnapshotID]bool, error) {
 	out := map[timeline.SnapshotID]bool{}
-	collect := func(s scanner) error {
+	return out, d.rows(ctx, "SELECT s.id FROM snapshots s WHERE s.sandbox=? AND "+isHeld, func(s scanner) error {
 		var snap timeline.SnapshotID
 		err := s.Scan(&snap)
 		out[snap] = true
 		return err
-	}
-	if err := d.rows(ctx, "SELECT s.id FROM snapshots s WHERE s.sandbox=? AND "+isHeld, collect, id); err != nil {
-		return nil, err
-	}
-	// By the sandboxes, which are read once.
-	return out, d.rows(ctx, `SELECT s.id FROM sandboxes b, json_each(b.config,'$.redo') r JOIN snapshots s ON s.id=r.value
-		WHERE instr(b.config,'"redo":')>0 AND s.sandbox=?`, collect, id)
+	}, id)
 }
 
 // deleteSnapshot: see DB.DeleteSnapshot.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 func TestTokensAreKept(t *testing.T) {
@@ -76,8 +77,11 @@ func TestATokenOfNoSenseIsCorruptAndNotForAll(t *testing.T) {
 // this version, which the file then has.
 func TestVersionsBeforeAreOpened(t *testing.T) {
 	t.Parallel()
-	for version, drop := range map[int]string{1: "DROP TABLE tokens; DROP TABLE answers; DROP TABLE policies; DROP TABLE memories", 2: "DROP TABLE policies; DROP TABLE memories", 4: "DROP TABLE memories"} {
+	const five = "DROP TABLE redos"
+	const four = five + "; DROP TABLE memories"
+	for version, drop := range map[int]string{1: four + "; DROP TABLE tokens; DROP TABLE answers; DROP TABLE policies", 2: four + "; DROP TABLE policies", 4: four, 5: five} {
 		path := sample(t)
+		redo := redoable(t, path)
 		older := func(more string) {
 			db := must(sql.Open("sqlite", path))(t)
 			must(db.Exec(fmt.Sprintf("%s; PRAGMA user_version=%d; %s", drop, version, more)))(t)
@@ -86,17 +90,34 @@ func TestVersionsBeforeAreOpened(t *testing.T) {
 		older("")
 		for range 2 {
 			d := must(Open(t.Context(), path))(t)
-			if recs := must(d.Sandboxes(t.Context()))(t); len(recs) != 1 || recs[0].Policy != "" {
-				t.Errorf("version %d: %d sandboxes", version, len(recs))
+			recs := must(d.Sandboxes(t.Context()))(t)
+			if len(recs) != 1 || recs[0].Policy != "" {
+				t.Fatalf("version %d: %d sandboxes", version, len(recs))
+			}
+			if held := must(d.Held(t.Context(), recs[0].ID))(t); !held[redo] || len(held) != 3 {
+				t.Errorf("version %d: %v are held: not head, mount and %s, which can be redone, alone", version, held, redo)
 			}
 			must(d.Tokens(t.Context()))(t)
 			must(d.Answer(t.Context(), "a"))(t)
 			ok(t, d.Check(t.Context()))
 			ok(t, d.Close())
 		}
-		older("CREATE TABLE memories (id TEXT)")
+		older("CREATE TABLE redos (id TEXT)")
 		if _, err := Open(t.Context(), path); !fault.Is(err, fault.Corrupt) || !strings.Contains(err.Error(), fmt.Sprintf("version %d", version)) {
-			t.Errorf("version %d with another table of memories: %v", version, err)
+			t.Errorf("version %d with another table of redos: %v", version, err)
 		}
 	}
+}
+
+// redoable gives a snapshot that the one sandbox of a database can redo to.
+func redoable(t testing.TB, path string) (redo timeline.SnapshotID) {
+	t.Helper()
+	d := must(Open(t.Context(), path))(t)
+	rec := must(d.Sandboxes(t.Context()))(t)[0]
+	snap(t, d, &rec, "to redo")
+	redo = rec.Head
+	snap(t, d, &rec, "head")
+	ok(t, d.UpdateSandbox(t.Context(), rec.ID, func(r *Sandbox) error { r.Redo = []timeline.SnapshotID{redo}; return nil }))
+	ok(t, d.Close())
+	return redo
 }
