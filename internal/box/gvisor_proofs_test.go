@@ -306,20 +306,7 @@ func TestGvisorProofs(t *testing.T) {
 			var copies sync.WaitGroup
 			random := make([]string, 4)
 			for n := range random {
-				copies.Go(func() {
-					c := m.at(t, fmt.Sprint("fork", n))
-					seed := []byte(fmt.Sprintf("%032d", n))
-					if steps, err := c.Reseal(ctx, box.Reseal{Seed: seed}); err != nil {
-						t.Errorf("%v, after %+v", err, steps)
-						return
-					}
-					if err := c.Release(ctx); err != nil {
-						t.Error(err)
-						return
-					}
-					p.goesOn(t, c, n)
-					random[n] = c.Sh(t, "head -c 16 /dev/urandom | od -An -tx1; cat /proc/sys/kernel/random/uuid").Stdout
-				})
+				copies.Go(func() { random[n] = p.forked(t, m, n) })
 			}
 			copies.Wait()
 			for i, r := range random {
@@ -331,4 +318,20 @@ func TestGvisorProofs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// forked makes fork n of an image, sees the program go on in it, and gives what is drawn
+// there.
+func (p proof) forked(t *testing.T, m moment, n int) (random string) {
+	c := m.at(t, fmt.Sprint("fork", n))
+	if steps, err := c.Reseal(t.Context(), box.Reseal{Seed: []byte(fmt.Sprintf("%032d", n))}); err != nil {
+		t.Errorf("%v, after %+v", err, steps)
+		return ""
+	}
+	if err := c.Release(t.Context()); err != nil {
+		t.Error(err)
+		return ""
+	}
+	p.goesOn(t, c, n)
+	return c.Sh(t, "head -c 16 /dev/urandom | od -An -tx1; cat /proc/sys/kernel/random/uuid").Stdout
 }
