@@ -53,6 +53,25 @@ for tid in list(map(int, os.listdir("/proc/1/task"))):
 		if r := b.Sh(t, "echo alive"); r.Stdout != "alive\n" {
 			t.Fatalf("%+v", r)
 		}
+		// What is sent to the process by the number of a thread finds that thread when it
+		// blocks signals: as it starts commands, or bears the scheduler's.
+		flood := b.Open(t, wire.ExecRequest{Cmd: []string{"python3", "-c", `
+import ctypes, os
+libc = ctypes.CDLL(None)
+info = (ctypes.c_int * 32)(23, 0, -1)
+while True:
+    for tid in list(map(int, os.listdir("/proc/1/task"))):
+        for sig in range(1, 65):
+            libc.syscall(297, 1, tid, 23, info)
+            libc.kill(tid, sig)
+`}})
+		defer flood.Close()
+		WaitStarted(t, flood)
+		for range 30 {
+			if r := b.Sh(t, "echo alive"); r.Stdout != "alive\n" {
+				t.Fatalf("%+v", r)
+			}
+		}
 	}},
 	{"init is closed", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)

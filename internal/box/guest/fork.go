@@ -225,10 +225,16 @@ func (k *kid) fork() (pid int, errno unix.Errno) {
 //go:noinline
 func (k *kid) become() {
 	var errno unix.Errno
-	// Signals are still blocked, and init has no other handlers: dropHandlers.
-	for i := 0; i < len(kept); i++ {
-		if _, _, errno = syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(kept[i]), uintptr(unsafe.Pointer(&k.action[0])), 0, 8, 0, 0); errno != 0 {
-			goto failed
+	// Signals are still blocked. In tier gvisor init has no other handlers: dropHandlers.
+	if k.pid == nil {
+		for i := 0; i < len(kept); i++ {
+			if _, _, errno = syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(kept[i]), uintptr(unsafe.Pointer(&k.action[0])), 0, 8, 0, 0); errno != 0 {
+				goto failed
+			}
+		}
+	} else {
+		for sig := uintptr(1); sig <= 64; sig++ { // two of them fail, which have none
+			_, _, _ = syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&k.action[0])), 0, 8, 0, 0)
 		}
 	}
 	if _, _, errno = syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0); errno != 0 {

@@ -9,10 +9,8 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"slices"
 	"strconv"
 	"sync"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -124,7 +122,7 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 		if weak, err = makeRoot(g, trees); err != nil {
 			return nil, err
 		}
-		dropHandlers(unix.SIGURG)
+		bearSignals()
 	}
 	pts := "/dev" // the host's /dev/pts/ptmx may be closed to us
 	if d.pid1 {
@@ -209,24 +207,6 @@ func makeThreads(n int) {
 		})
 	}
 	done.Wait()
-}
-
-// dropHandlers gives every signal but those its default action. PID 1 is then never sent
-// them from inside its pid namespace (signal(7); kernel/signal.c, sig_task_ignored),
-// however they were made. With a handler, a SIGSEGV made by sigqueue(3) would end it.
-// SIGURG, which the Go scheduler sends to its own threads, is to be among those.
-func dropHandlers(keep ...unix.Signal) {
-	type sigaction struct {
-		handler, flags, restorer uintptr
-		mask                     uint64
-	}
-	var dfl sigaction
-	for sig := 1; sig <= 64; sig++ {
-		if s := unix.Signal(sig); s == unix.SIGKILL || s == unix.SIGSTOP || slices.Contains(keep, s) {
-			continue
-		}
-		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&dfl)), 0, 8, 0, 0)
-	}
 }
 
 func wireError(err error) *wire.Error {
