@@ -99,7 +99,8 @@ var rooms = map[string][]string{
 	"internal/unixsock":  {},
 
 	// Programs for developers.
-	"internal/bench": {anything},
+	"internal/bench":       {anything},
+	"internal/bench/alone": {},
 
 	// Examples use what anybody can use.
 	"examples/claude-code":       {"client", "examples/claude-code/model"},

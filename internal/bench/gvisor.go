@@ -89,8 +89,14 @@ func (b *bench) gvisorStart(scale int) error {
 	if err != nil {
 		return err
 	}
+	alone, err := b.gvisorAlone(max(3, 30/scale), 200/scale)
+	if err != nil {
+		return err
+	}
 	b.add("gvisor: create a sandbox and run true, over the API", "", starts[plan.TierGvisor], "100 ms", "tier process", starts[plan.TierProcess])
+	b.add("gvisor: the same", "", starts[plan.TierGvisor], "", "gVisor alone", statOf(alone.Starts))
 	b.add("gvisor: exec true in a live sandbox, over the API", "", execs[plan.TierGvisor], "5 ms", "tier process", execs[plan.TierProcess])
+	b.add("gvisor: the same", "", execs[plan.TierGvisor], "", "gVisor alone", statOf(alone.Execs))
 	b.add("gvisor: the same", "", execs[plan.TierGvisor], "", "fork+exec", plain)
 	return nil
 }
