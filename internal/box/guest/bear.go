@@ -28,9 +28,9 @@ const (
 
 // bearSignals makes PID 1 bear every signal that is made inside of its pid namespace. The
 // kernel sends it none that has no handler, and would end it (signal(7); kernel/signal.c,
-// sig_task_ignored); but a signal for the process is taken as wanted where the thread that
-// it was sent by blocks signals, as each one of the Go run time's does at times, and then
-// ends the whole process by way of another thread (complete_signal). With the run time's own
+// sig_task_ignored); but a signal for the process is taken as wanted where the thread whose
+// number it was sent to blocks signals, as each of the Go run time's does at times, and then
+// ends the process by way of another thread (complete_signal). With the run time's own
 // handler, a SIGSEGV made by sigqueue(3) would end it. So all have one that does nothing.
 //
 // SIGURG stays the Go scheduler's. What stops a process, and what is nothing by default, ends
