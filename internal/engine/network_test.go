@@ -34,6 +34,16 @@ func (h *home) gateTells(id timeline.SandboxID, evs ...wire.NetEvent) {
 	}
 }
 
+// unread runs do while the engine, which looks by itself too, does not read the journal of
+// a sandbox.
+func (h *home) unread(id timeline.SandboxID, do func()) {
+	h.t.Helper()
+	s := h.sandbox(id)
+	s.telling.Lock()
+	defer s.telling.Unlock()
+	do()
+}
+
 // hosts are those of the network records of a sandbox.
 func (h *home) hosts(id timeline.SandboxID) (out []string) {
 	h.t.Helper()
@@ -76,22 +86,24 @@ func TestTheJournalBecomesRecordsOnce(t *testing.T) {
 	}
 
 	// The engine dies before the records are appended, and after.
-	h.gateTells(id, to("four.example"))
-	told, err := h.readNetTold(ctx, id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, next, _, err := journal.From(h.journalAt(id), *told)
-	if err != nil {
-		t.Fatal(err)
-	}
-	seq, err := h.Ledger.Last(ctx, format.Sandbox(id))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.writeNetTold(id, netTold{Done: *told, Next: next, Seq: seq}); err != nil {
-		t.Fatal(err)
-	}
+	h.unread(id, func() {
+		h.gateTells(id, to("four.example"))
+		told, err := h.readNetTold(ctx, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, next, _, err := journal.From(h.journalAt(id), *told)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seq, err := h.Ledger.Last(ctx, format.Sandbox(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := h.writeNetTold(id, netTold{Done: *told, Next: next, Seq: seq}); err != nil {
+			t.Fatal(err)
+		}
+	})
 	for i := range 3 {
 		h.close()
 		h.open()
@@ -102,21 +114,19 @@ func TestTheJournalBecomesRecordsOnce(t *testing.T) {
 		}
 	}
 
-	// What the journal did not keep is said to be lost. Nobody reads it meanwhile: the engine
-	// that was opened last may just have begun to.
-	s := h.sandbox(id)
-	s.telling.Lock()
-	long := to("long.example")
-	for i := range 9000 {
-		long.Rule = fmt.Sprintf("%0800d", i)
-		if i%1000 == 0 {
-			h.gateTells(id, to(fmt.Sprint(i)))
+	// What the journal did not keep is said to be lost.
+	h.unread(id, func() {
+		long := to("long.example")
+		for i := range 9000 {
+			long.Rule = fmt.Sprintf("%0800d", i)
+			if i%1000 == 0 {
+				h.gateTells(id, to(fmt.Sprint(i)))
+			}
+			if err := h.noteNet(id, long); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if err := h.noteNet(id, long); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.telling.Unlock()
+	})
 	again()
 	if l := last[*format.Lost](h, id); l == nil || l.Of != "network" {
 		t.Errorf("%+v", l)
