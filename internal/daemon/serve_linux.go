@@ -166,6 +166,7 @@ func serve(ctx context.Context, opt Options) error {
 		tcp.shutdown(end)
 	}()
 	if serr := srv.Shutdown(end); serr != nil {
+		log.Warn("who was still served is cut off", "after", drain)
 		_ = srv.Close()
 	}
 	<-shut

@@ -153,7 +153,7 @@ func TestAMoveWaitsForFilesThatAreBeingWritten(t *testing.T) {
 	h.put("a", "x", "1")
 	f := h.openFiles("a")
 	f.Begin("write big\x1b")
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	_, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: first})
 	cancel()
 	if !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "write big") || strings.Contains(err.Error(), "\x1b") {

@@ -169,7 +169,7 @@ var insides = []check{
 		}
 	}},
 	{"the root keeps the box from ending, and from nothing else", nil, func(t *testing.T, tier Tier) {
-		b := tier.Start(t, func(c *plan.Config) { c.IdleAfter = 2 * time.Second }) // time to open it
+		b := tier.Start(t, func(c *plan.Config) { c.IdleAfter = 4 * time.Second }) // time to open it
 		in, err := b.OpenRoot(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -177,7 +177,7 @@ var insides = []check{
 		select {
 		case <-b.Gone():
 			t.Fatal("it ended although its root is open")
-		case <-time.After(3 * time.Second):
+		case <-time.After(5 * time.Second):
 		}
 		f, err := b.Freeze(t.Context())
 		if err != nil {

@@ -87,7 +87,8 @@ var kept = []check{
 	}},
 	{"the end of a kept command is waited for, until it is forgotten", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
-		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "sleep 0.2; exit 7"}, Keep: true})
+		let := b.outside(t)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "until test -e " + let.inside + "; do sleep 0.02; done; exit 7"}, Keep: true})
 		id := WaitStarted(t, s).Exec
 		s.Close()
 		short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -98,6 +99,7 @@ var kept = []check{
 		if err := b.Forget(t.Context(), id); err != nil { // it runs
 			t.Fatal(err)
 		}
+		b.Sh(t, "touch "+let.inside)
 		for range 2 { // a daemon that dies before it has recorded it, and the next one
 			if x, err := b.Wait(t.Context(), id); err != nil || x.Code != 7 {
 				t.Errorf("%+v, %v", x, err)

@@ -138,12 +138,12 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 		}
 	}},
 	{"a box without work ends by itself", nil, func(t *testing.T, tier Tier) {
-		b := tier.Start(t, func(c *plan.Config) { c.IdleAfter = time.Second })
+		b := tier.Start(t, func(c *plan.Config) { c.IdleAfter = 3 * time.Second }) // time to begin
 		pid := strings.TrimSpace(b.Sh(t, "sleep 1000 >/dev/null 2>&1 & echo $!").Stdout)
 		select {
 		case <-b.Gone():
 			t.Fatal("it ended with a process in it")
-		case <-time.After(1500 * time.Millisecond):
+		case <-time.After(4 * time.Second):
 		}
 		b.Sh(t, "kill "+pid)
 		select {
@@ -163,7 +163,7 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 		f := b.outside(t)
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "trap 'echo heard > " + f.inside + "; exit 3' TERM; echo ready; while :; do sleep 0.01; done"}})
 		WaitOutput(t, s, "ready")
-		if err := b.Stop(t.Context(), 3*time.Second); err != nil {
+		if err := b.Stop(t.Context(), patience); err != nil {
 			t.Fatal(err)
 		}
 		if r := Collect(s); r.Err != nil || r.Exit.Code != 3 {
