@@ -329,8 +329,8 @@ func (d *DB) DropRun(ctx context.Context, ids []timeline.SnapshotID, led [][]tim
 	return unused, err
 }
 
-// isHeld is whether something refers to a snapshot s, besides the sandbox that
-// made it, which can redo to it, though.
+// isHeld is whether something refers to a snapshot s: a tag, a head, a live root, what any
+// sandbox can redo to, or a snapshot of another sandbox than the one that made it.
 const isHeld = `(EXISTS (SELECT 1 FROM tags g WHERE g.snapshot=s.id)
 	OR EXISTS (SELECT 1 FROM sandboxes b WHERE b.head=s.id) OR EXISTS (SELECT 1 FROM sandboxes b WHERE b.mount=s.id)
 	OR EXISTS (SELECT 1 FROM redos r WHERE r.snapshot=s.id)
