@@ -29,7 +29,7 @@ import (
 const (
 	socketName = "keeper.sock"
 	logName    = "keeper.log"
-	lockName   = "lock" // held by the keeper while it lives
+	lockName   = "lock" // held for the keeper from before its start to its end
 	rootName   = "root" // where the keeper mounts the root
 )
 
@@ -51,8 +51,8 @@ type outcome struct {
 
 // Start makes a box: afterwards commands can be run in it. The run directory
 // must exist. The caller must be real root, or uid 0 of a user namespace of its
-// own (see plan.Caller). The keeper lives on when the caller ends; ctx covers the
-// start alone.
+// own (see plan.Caller). The keeper lives on when the caller ends, but for one that
+// ends before this returns; ctx covers the start alone.
 func Start(ctx context.Context, c plan.Config) (b *Box, e plan.Enforced, err error) {
 	c.Version = plan.Version
 	if c.Tier == "" {
@@ -64,10 +64,17 @@ func Start(ctx context.Context, c plan.Config) (b *Box, e plan.Enforced, err err
 	if !slices.Contains(plan.Tiers, c.Tier) {
 		return nil, e, fault.New(fault.Unsupported, "unknown tier %q", c.Tier).WithHint("use %s", strings.Join(plan.Tiers, ", "))
 	}
-	if conn, err := dial(c.RunDir); err == nil {
-		conn.Close()
-		return nil, e, fault.New(fault.Conflict, "the sandbox is live already").WithHint("stop it first: coppice stop %s", c.Name)
+	switch live, err := Attach(ctx, c.RunDir); {
+	case err == nil:
+		return nil, e, errors.Join(fault.New(fault.Conflict, "the sandbox is live already").WithHint("stop it first: coppice stop %s", c.Name), live.Close())
+	case !fault.Is(err, fault.NotFound):
+		return nil, e, err
 	}
+	lock, err := lockDir(ctx, c.RunDir)
+	if err != nil {
+		return nil, e, err
+	}
+	defer lock.Close() // the keeper has it as well
 	var undone undo.Stack
 	defer func() { undone.Run(&err) }()
 
@@ -93,7 +100,7 @@ func Start(ctx context.Context, c plan.Config) (b *Box, e plan.Enforced, err err
 	cmd := &exec.Cmd{
 		Path: "/proc/self/exe", Args: []string{keeperArgv0, c.ID}, Dir: "/",
 		Env:    runtimeEnv,
-		Stdout: log, Stderr: log, ExtraFiles: []*os.File{config, readyW},
+		Stdout: log, Stderr: log, ExtraFiles: []*os.File{config, readyW, lock},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
 	}
 	if c.Confined() {
@@ -143,9 +150,33 @@ var runtimeEnv = []string{"GOMAXPROCS=2", "GOGC=50", "GOMEMLIMIT=32MiB"}
 // they start. Later each sets its own.
 var conductorEnv = []string{"GOMAXPROCS=2", "GOGC=1000", "GOMEMLIMIT=64MiB"}
 
-// Attach finds the box whose keeper listens in runDir. A NotFound fault says
-// that there is none.
+// Attach finds the box whose keeper listens in runDir. A NotFound fault says that there is
+// none, and that nobody is about to be: a keeper that starts or ends is waited for. One whose
+// daemon died while it started listens for a moment, and ends.
 func Attach(ctx context.Context, runDir string) (*Box, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, settles, fault.New(fault.Unavailable, "the keeper in %s neither answers nor ends", runDir))
+	defer cancel()
+	for {
+		b, err := attach(ctx, runDir)
+		if !fault.Is(err, fault.NotFound) {
+			return b, err
+		}
+		if held, lerr := dirIsHeld(runDir); lerr != nil {
+			return nil, lerr
+		} else if !held {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(lockLook):
+		}
+	}
+}
+
+// attach finds the box whose keeper listens in runDir and answers. A NotFound fault says that
+// there is none at this moment.
+func attach(ctx context.Context, runDir string) (*Box, error) {
 	conn, err := dial(runDir)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
 		return nil, fault.New(fault.NotFound, "no keeper listens in %s", runDir)
@@ -177,6 +208,9 @@ func Attach(ctx context.Context, runDir string) (*Box, error) {
 	// The answer proves that the process we watch is the one that listens.
 	if _, err := b.Status(ctx); err != nil {
 		_ = b.Close()
+		if closed(err) {
+			return nil, fault.New(fault.NotFound, "the keeper in %s ends", runDir)
+		}
 		return nil, err
 	}
 	return b, nil

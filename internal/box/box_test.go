@@ -30,6 +30,9 @@ func TestMain(m *testing.M) {
 	if strings.HasPrefix(filepath.Base(os.Args[0]), boxtest.CallerArgv0) {
 		os.Exit(boxtest.CallerMain(os.Args, os.Stdout))
 	}
+	if os.Args[0] == boxtest.StarterArgv0 {
+		os.Exit(boxtest.StarterMain(os.Stdin, os.Stdout))
+	}
 	if os.Getenv(realID) == "" && os.Getuid() != 0 {
 		os.Exit(again(&syscall.SysProcAttr{
 			Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,

@@ -27,6 +27,7 @@ import (
 const (
 	configFD = 3
 	readyFD  = 4
+	lockFD   = 5
 )
 
 const (
@@ -46,7 +47,6 @@ type keeper struct {
 	init     *child
 	exe      *os.File     // what init is executed from, while it starts
 	inner    innerProgram // what PID 1 is executed from in tier gvisor
-	lock     *os.File     // of the run directory; open, and so held, as long as we live
 	hold     *os.File     // the root's mounts, so that the last of them goes with us
 	owners   Owners       // how stored ids appear in the root
 	proc     *os.File     // /proc/PID of init, which no later process of that number is
@@ -100,6 +100,7 @@ func runKeeper() int {
 	_ = os.WriteFile("/proc/self/comm", []byte(keeperArgv0), 0) // for ps
 	ready := os.NewFile(readyFD, "ready")
 	unix.CloseOnExec(readyFD)
+	unix.CloseOnExec(lockFD) // open, and so held, as long as we live
 	k, err := newKeeper()
 	o := outcome{Err: failureOf(err)}
 	if err == nil {

@@ -27,10 +27,6 @@ import (
 // build mounts the root and starts init.
 func (k *keeper) build() (err error) {
 	c := k.config
-	// An earlier keeper may still be letting go of the same directories.
-	if k.lock, err = lockDir(c.RunDir); err != nil {
-		return err
-	}
 	if !c.Confined() {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 			return fault.Wrap(err, "become the parent of orphans")
@@ -341,25 +337,6 @@ func openSelf(runDir string) (int, error) {
 		return -1, fault.Wrap(err, "restrict the sandbox's own socket")
 	}
 	return fd, nil
-}
-
-// lockDir takes the lock of a run directory, and waits for whoever has it. It is
-// held as long as the file is open.
-func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fault.Wrap(err, "open the lock of %s", dir)
-	}
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if err == nil {
-			return f, nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			f.Close()
-			return nil, fault.Wrap(err, "lock %s", dir)
-		}
-	}
 }
 
 // mountRoot mounts the root. Where its overlay lacks the mount points that init

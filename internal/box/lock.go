@@ -1,0 +1,76 @@
+//go:build linux && (amd64 || arm64)
+
+package box
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+const (
+	// lockLook is how often the lock of a run directory is looked at by who waits for it.
+	lockLook = 2 * time.Millisecond
+	// settles is how long a keeper may take to start, or to end, until who looks for it is
+	// told that it cannot be reached.
+	settles = 15 * time.Second
+)
+
+// lockDir takes the lock of a run directory, and waits for whoever has it: an earlier keeper
+// may still be letting go of the same directories. It is held as long as the file is open
+// anywhere (flock(2)).
+func lockDir(ctx context.Context, dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fault.Wrap(err, "open the lock of %s", dir)
+	}
+	for {
+		err := tryLock(f, unix.LOCK_EX)
+		if err == nil {
+			return f, nil
+		}
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			select {
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			case <-time.After(lockLook):
+				continue
+			}
+		}
+		f.Close()
+		return nil, fault.Wrap(err, "lock %s", dir)
+	}
+}
+
+// dirIsHeld reports whether a keeper has a run directory, or is about to.
+func dirIsHeld(dir string) (bool, error) {
+	f, err := os.Open(filepath.Join(dir, lockName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fault.Wrap(err, "open the lock of %s", dir)
+	}
+	defer f.Close()
+	err = tryLock(f, unix.LOCK_SH)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return true, nil
+	}
+	return false, fault.Wrap(err, "look at the lock of %s", dir)
+}
+
+// tryLock takes a lock at once, or gives EWOULDBLOCK.
+func tryLock(f *os.File, how int) error {
+	for {
+		if err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
