@@ -133,7 +133,10 @@ func (term *terminal) goesOn(rows, cols uint16) {
 	term.sized(rows, cols)
 	term.resize(rows+3, cols+5)
 	term.sized(rows+3, cols+5)
-	term.foreground("sleep 1000")
+	// It starts nothing any more: gVisor's execve(2) drops stop signals that come before it
+	// ends (kernel.ThreadGroup.endGroupStopLocked), which Linux keeps.
+	term.enter("sh -c 'echo be$((1-1))gun; while :; do :; done'\r")
+	term.see("be0gun")
 	term.enter("\x1a")
 	term.see("Stopped")
 	term.see(prompt)
