@@ -166,7 +166,6 @@ func serve(ctx context.Context, opt Options) error {
 		tcp.shutdown(end)
 	}()
 	if serr := srv.Shutdown(end); serr != nil {
-		log.Warn("who was still served is cut off", "after", drain)
 		_ = srv.Close()
 	}
 	<-shut
@@ -174,6 +173,9 @@ func serve(ctx context.Context, opt Options) error {
 		_ = within.Close()
 	}
 	waitIdle(end, api)
+	if end.Err() != nil {
+		log.Warn("who was still served is cut off", "after", drain)
+	}
 	lines.close()
 	if opt.Ready != nil {
 		log.Info("stopped")
