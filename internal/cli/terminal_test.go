@@ -30,11 +30,11 @@ func (term *terminal) command(line string) string {
 	return term.see(prompt)
 }
 
-// foreground starts a job that runs until it is killed, and returns when it has
+// foreground starts a script that runs until it is killed, and returns when it has
 // the terminal.
-func (term *terminal) foreground(job string) {
+func (term *terminal) foreground(script string) {
 	term.t.Helper()
-	term.enter("sh -c 'echo be$((1-1))gun; exec " + job + "'\r")
+	term.enter("sh -c 'echo be$((1-1))gun; " + script + "'\r")
 	term.see("be0gun")
 }
 
@@ -52,13 +52,13 @@ func TestShellHasATerminal(t *testing.T) {
 	term.command(`until [ "$(stty size)" = "44 133" ]; do :; done`)
 
 	// What is typed reaches the job in the foreground, and not the shell.
-	term.foreground("sleep 1000")
+	term.foreground("exec sleep 1000")
 	term.enter("\x03")
 	term.see(prompt)
 	if got := term.command("echo code-$?"); !strings.Contains(got, "code-130") {
 		t.Errorf("after Ctrl-C: %q", got)
 	}
-	term.foreground("sleep 1000")
+	term.foreground("exec sleep 1000")
 	term.enter("\x1a")
 	term.see("Stopped")
 	term.see(prompt)
@@ -69,7 +69,7 @@ func TestShellHasATerminal(t *testing.T) {
 	if got := term.command("kill %1; wait %1; echo code-$?"); !strings.Contains(got, "code-143") {
 		t.Errorf("the job in the background: %q", got)
 	}
-	term.foreground("cat")
+	term.foreground("exec cat")
 	term.enter("\x1a")
 	term.see("Stopped")
 	term.see(prompt)
@@ -195,7 +195,7 @@ func TestTheTerminalIsGivenBack(t *testing.T) {
 		term.end(code)
 	}
 	term = d.shell()
-	term.foreground("sleep 1000")
+	term.foreground("exec sleep 1000")
 	term.signal(syscall.SIGHUP)
 	term.end(129)
 

@@ -29,7 +29,7 @@ func TestAVanishedClient(t *testing.T) {
 	d.eventually("hung up", "exec", sandbox, "--", "sh", "-c", "cat ~/told")
 
 	term = d.shell()
-	term.foreground("sleep 1000")
+	term.foreground("exec sleep 1000")
 	term.master.Close() // the window
 	term.gone()
 	d.quiet()
@@ -68,7 +68,7 @@ func TestAVanishedDaemon(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	term := d.shell()
-	term.foreground("sleep 1000")
+	term.foreground("exec sleep 1000")
 	d.killDaemon()
 	term.see("attaching again\r\n")
 	term.enter("\x03")
