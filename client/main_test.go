@@ -49,7 +49,7 @@ func testMain(m *testing.M) int {
 	}()
 	daemon = client.New(client.Options{Socket: filepath.Join(home, "daemon.sock")})
 	defer daemon.Close()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		if _, err = daemon.Daemon(context.Background()); err == nil {
 			break
 		}

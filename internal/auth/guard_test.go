@@ -263,14 +263,14 @@ func TestSlowSendersAreCutOff(t *testing.T) {
 		io.WriteString(c, head)
 		return c
 	}
-	closed(t, dial("GET / HTTP/1.1\r\nHost: localhost\r\nX: "), time.Minute)
-	closed(t, dial(""), time.Minute)
+	closed(t, dial("GET / HTTP/1.1\r\nHost: localhost\r\nX: "), 5*time.Second)
+	closed(t, dial(""), 5*time.Second)
 	const post = "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n"
 	// Who has no token is not read from at all.
-	if out := closed(t, dial(post+"\r\nx"), time.Minute); !strings.HasPrefix(out, "HTTP/1.1 401") {
+	if out := closed(t, dial(post+"\r\nx"), 10*time.Second); !strings.HasPrefix(out, "HTTP/1.1 401") {
 		t.Errorf("%q", out)
 	}
-	closed(t, dial(post+"Authorization: Bearer "+secret+"\r\n\r\nx"), time.Minute)
+	closed(t, dial(post+"Authorization: Bearer "+secret+"\r\n\r\nx"), 10*time.Second)
 	if err := <-got; err == nil {
 		t.Error("a body that never ended was read")
 	}
@@ -283,7 +283,7 @@ func TestSlowSendersAreCutOff(t *testing.T) {
 	if err := <-got; err != nil {
 		t.Errorf("a slow body: %v", err)
 	}
-	if out := closed(t, c, time.Minute); !strings.HasPrefix(out, "HTTP/1.1 200") {
+	if out := closed(t, c, 5*time.Second); !strings.HasPrefix(out, "HTTP/1.1 200") {
 		t.Errorf("%q", out)
 	}
 }
@@ -350,14 +350,14 @@ func TestStrangersMakeRoom(t *testing.T) {
 	<-inside
 	first, second := hello(""), hello("")
 	third := hello("") // makes four: the first stranger goes
-	closed(t, first, time.Minute)
+	closed(t, first, 5*time.Second)
 	friends = append(friends, hello("/wait")) // the second goes
 	<-inside
-	closed(t, second, time.Minute)
+	closed(t, second, 5*time.Second)
 	friends = append(friends, hello("/wait")) // the third goes
 	<-inside
-	closed(t, third, time.Minute)
-	closed(t, hello(""), time.Minute) // all are known: the new one goes
+	closed(t, third, 5*time.Second)
+	closed(t, hello(""), 5*time.Second) // all are known: the new one goes
 	for _, c := range friends {
 		_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		b, err := io.ReadAll(c)
@@ -393,7 +393,7 @@ func TestARevokedTokenEndsWhatIsUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-done
-	closed(t, c, time.Minute)
+	closed(t, c, 5*time.Second)
 	if code, _, _ := ask(t, addr, "GET", "/x", "Authorization: Bearer "+secret); code != 401 {
 		t.Error(code)
 	}
@@ -418,7 +418,7 @@ func TestAnExpiringTokenEndsWhatIsUnderWay(t *testing.T) {
 	}
 	defer c.Close()
 	fmt.Fprintf(c, "GET /x HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n", res.Secret)
-	closed(t, c, time.Minute)
+	closed(t, c, 10*time.Second)
 }
 
 func TestFromWhereARequestComes(t *testing.T) {

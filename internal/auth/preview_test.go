@@ -83,7 +83,7 @@ func TestWhoShowedALinkNeedNotMakeRoom(t *testing.T) {
 	}
 	good, bad := show("/good"), show("/bad")
 	show("/good") // makes three: the stranger goes
-	_ = bad.SetReadDeadline(time.Now().Add(time.Minute))
+	_ = bad.SetReadDeadline(time.Now().Add(20 * time.Second))
 	if _, err := io.ReadAll(bad); err != nil {
 		t.Errorf("the stranger stays: %v", err)
 	}

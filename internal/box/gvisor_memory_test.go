@@ -132,7 +132,7 @@ func reattached(t *testing.T, c *boxtest.Box, id string) *box.Session {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { z.Close() })
-	_ = z.SetDeadline(time.Now().Add(time.Minute))
+	_ = z.SetDeadline(time.Now().Add(20 * time.Second))
 	boxtest.WaitStarted(t, z)
 	return z
 }

@@ -43,7 +43,7 @@ func Run(t *testing.T, tier Tier) {
 
 // patience is less than what a test waits for takes by itself, and more than a machine
 // that does much else beside needs for it.
-const patience = time.Minute
+const patience = 20 * time.Second
 
 // check is one row of the suite.
 type check struct {

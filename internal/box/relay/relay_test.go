@@ -322,7 +322,7 @@ func TestAHostileInsideIsRefused(t *testing.T) {
 				if err == nil {
 					t.Error("it has ended well")
 				}
-			case <-time.After(time.Minute):
+			case <-time.After(20 * time.Second):
 				t.Error("it goes on")
 			}
 		})

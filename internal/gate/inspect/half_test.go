@@ -60,7 +60,7 @@ func TestAClientThatHalfClosesGetsItsAnswers(t *testing.T) {
 				c, err := net.Dial("tcp", w.at)
 				must(t, err)
 				defer c.Close()
-				c.SetDeadline(time.Now().Add(time.Minute))
+				c.SetDeadline(time.Now().Add(20 * time.Second))
 				over := c
 				if by != "plain" {
 					over = tls.Client(c, &tls.Config{RootCAs: w.roots, ServerName: "example.com"})
