@@ -1,12 +1,17 @@
 package coppice_test
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/coppice-dev/coppice/internal/limit"
 )
+
+var update = flag.Bool("update", false, "rewrite docs/LIMITS.md")
 
 // documents are the Markdown files of the repository.
 func documents(t *testing.T) []string {
@@ -58,6 +63,30 @@ func TestLinksOfTheDocumentsAreReal(t *testing.T) {
 				t.Errorf("%s: %s has no %s", doc, path, name[1])
 			}
 		}
+	}
+}
+
+// Each bound has a test that reaches it, and docs/LIMITS.md is what the table says.
+func TestLimitsAreDocumentedAndReached(t *testing.T) {
+	t.Parallel()
+	const doc = "docs/LIMITS.md"
+	for _, b := range limit.Table() {
+		file, name, ok := strings.Cut(b.Test, " ")
+		if !ok || !strings.Contains(read(t, file), "func "+name+"(") {
+			t.Errorf("limit %q: no test %q; name a file and a function of it", b.Name, b.Test)
+		}
+		if b.Value <= 0 || b.Unit == "" || b.Name == "" || b.Reached == "" {
+			t.Errorf("limit %q is incomplete: %+v", b.Name, b)
+		}
+	}
+	want := limit.Markdown()
+	if *update {
+		if err := os.WriteFile(doc, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if read(t, doc) != want {
+		t.Errorf("%s is not what internal/limit generates: go test . -run TestLimits -update", doc)
 	}
 }
 

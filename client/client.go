@@ -51,6 +51,7 @@ const (
 	KindUnavailable = "unavailable"
 	KindCancelled   = "cancelled"
 	KindTimeout     = "timeout"
+	KindTooLarge    = "too_large"
 )
 
 // Error gives the message.

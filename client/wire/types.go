@@ -550,7 +550,7 @@ type Problem struct {
 	Detail string `json:"detail"` // what went wrong
 	// to branch on: "invalid", "not_found", "ambiguous", "exists", "conflict",
 	// "unsupported", "denied", "no_space", "read_only", "corrupt", "version",
-	// "unavailable", "cancelled", "timeout", "internal"; more may come
+	// "unavailable", "cancelled", "timeout", "too_large", "internal"; more may come
 	Kind string `json:"kind"`
 	Hint string `json:"hint,omitempty"` // how to mend it
 }

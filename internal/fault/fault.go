@@ -33,6 +33,7 @@ const (
 	Unavailable Kind = "unavailable" // the daemon, keeper or network cannot be reached
 	Cancelled   Kind = "cancelled"   // the caller went away
 	Timeout     Kind = "timeout"     // a deadline passed
+	TooLarge    Kind = "too_large"   // a bound of package limit was reached
 )
 
 // Error is an error with a kind, a message for people, a hint, and the cause.

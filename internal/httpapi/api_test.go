@@ -230,7 +230,7 @@ func TestErrorsAreProblemDocumentsWithKindAndHint(t *testing.T) {
 	for kind, status := range map[fault.Kind]int{
 		fault.Internal: 500, fault.Invalid: 400, fault.NotFound: 404, fault.Ambiguous: 409, fault.Exists: 409, fault.Conflict: 409,
 		fault.Unsupported: 501, fault.Denied: 403, fault.NoSpace: 507, fault.ReadOnly: 403, fault.Corrupt: 500, fault.Version: 500,
-		fault.Unavailable: 503, fault.Cancelled: 503, fault.Timeout: 504,
+		fault.Unavailable: 503, fault.Cancelled: 503, fault.Timeout: 504, fault.TooLarge: 413,
 	} {
 		h := owned(httpapi.Options{Engine: &fake{err: fault.New(kind, "it failed").WithHint("do this")}, Log: slog.New(slog.DiscardHandler)})
 		w := httptest.NewRecorder()

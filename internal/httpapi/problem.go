@@ -152,6 +152,8 @@ func status(k fault.Kind) int {
 		return http.StatusForbidden
 	case fault.Unsupported:
 		return http.StatusNotImplemented
+	case fault.TooLarge:
+		return http.StatusRequestEntityTooLarge
 	case fault.NoSpace:
 		return http.StatusInsufficientStorage
 	case fault.ReadOnly:

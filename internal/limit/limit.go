@@ -1,0 +1,82 @@
+// Package limit is the table of the bounds on what a sandbox can make large: the
+// paths, files, records and requests that the host reads. Each bound is a constant
+// with an entry in the table of its area (one file each), and docs/LIMITS.md is
+// generated from them. The code that enforces a bound uses the constant, so that
+// there is one place to read and one to change. Every room may import it.
+package limit
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Bound is one entry of the table.
+type Bound struct {
+	Name    string // what is bounded, lower case
+	Value   int64  // the most that is accepted, in Unit; always positive
+	Unit    string // a plural noun: "bytes", "entries", "levels", "seconds"
+	Reached string // what happens at the bound: the error, or how the answer says that it is truncated
+	Test    string // the test that reaches it: its file and its function, separated by a space
+}
+
+// area is a section of the table.
+type area struct {
+	title  string
+	bounds []Bound
+}
+
+// areas are all sections, in the order of the document.
+func areas() []area {
+	return []area{setup(), history(), archives(), repositories(), line(), evidence(), host(), gate()}
+}
+
+// Table lists every bound, in the order of the document.
+func Table() []Bound {
+	var all []Bound
+	for _, a := range areas() {
+		all = append(all, a.bounds...)
+	}
+	return all
+}
+
+// Markdown renders the table as docs/LIMITS.md.
+func Markdown() string {
+	var b strings.Builder
+	b.WriteString(`# Limits
+
+Whatever a sandbox can make large is bounded where the host reads it. The table is
+generated from ` + "`internal/limit`" + `, whose constants the code enforces; each bound has a
+test that reaches it. A request that reaches a bound fails with an error of kind
+` + "`too_large`" + `, or gets a truncated answer that says so.
+`)
+	for _, a := range areas() {
+		if len(a.bounds) == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "\n## %s\n\n| what | at most | when it is reached | test |\n|---|---|---|---|\n", a.title)
+		for _, l := range a.bounds {
+			file, name, _ := strings.Cut(l.Test, " ")
+			fmt.Fprintf(&b, "| %s | %s | %s | [`%s`](../%s) |\n", l.Name, amount(l.Value, l.Unit), l.Reached, name, file)
+		}
+	}
+	return b.String()
+}
+
+// amount writes a number of units for people: bytes with a binary prefix, others with
+// their thousands separated.
+func amount(n int64, unit string) string {
+	if unit == "bytes" {
+		prefixes := []string{"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"}
+		i := 0
+		for n >= 1024 && n%1024 == 0 && i < len(prefixes)-1 {
+			n, i = n/1024, i+1
+		}
+		unit = prefixes[i]
+	}
+	digits := []byte(fmt.Sprint(n))
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = slices.Insert(digits, i, ',')
+	}
+	return string(digits) + " " + unit
+}

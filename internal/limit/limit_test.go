@@ -1,0 +1,20 @@
+package limit
+
+import "testing"
+
+func TestAmount(t *testing.T) {
+	t.Parallel()
+	for want, in := range map[string]Bound{
+		"1 entries":         {Value: 1, Unit: "entries"},
+		"100,000 entries":   {Value: 100_000, Unit: "entries"},
+		"1,234,567 entries": {Value: 1_234_567, Unit: "entries"},
+		"64 MiB":            {Value: 64 << 20, Unit: "bytes"},
+		"1,023 bytes":       {Value: 1023, Unit: "bytes"},
+		"1,025 bytes":       {Value: 1025, Unit: "bytes"},
+		"5 seconds":         {Value: 5, Unit: "seconds"},
+	} {
+		if got := amount(in.Value, in.Unit); got != want {
+			t.Errorf("amount(%d, %q) = %q, want %q", in.Value, in.Unit, got, want)
+		}
+	}
+}
