@@ -17,10 +17,8 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
-
-// maxStore is the largest file of authorities that is added to; Mozilla's have 220 KiB.
-const maxStore = 8 << 20
 
 // mountTrust lays files with the gate's authority over the stores of authorities that
 // exist, so that nothing of it gets into the history. It tells of those that cannot have
@@ -179,10 +177,10 @@ func trustStore(name, ours string, with func([]byte) []byte) ([]byte, error) {
 	}
 	defer f.Close()
 	st, err := f.Stat()
-	if err != nil || !st.Mode().IsRegular() || st.Size() > maxStore {
+	if err != nil || !st.Mode().IsRegular() || st.Size() > limit.TrustStoreBytes {
 		return nil, nil
 	}
-	have, err := io.ReadAll(io.LimitReader(f, maxStore))
+	have, err := io.ReadAll(io.LimitReader(f, limit.TrustStoreBytes))
 	if err != nil {
 		return nil, fault.Wrap(err, "read %q", name)
 	}
