@@ -39,16 +39,8 @@ const identityDir = "/run/coppice-identity"
 func hold() (*heldFiles, error) {
 	h := &heldFiles{identities: map[int]*os.File{}}
 	var err error
-	if h.proc, err = openDir("/proc"); err != nil {
+	if h.proc, err = openProc(); err != nil {
 		return nil, err
-	}
-	var fs unix.Statfs_t
-	if err := unix.Fstatfs(h.proc, &fs); err != nil {
-		return nil, fault.Wrap(err, "look at /proc")
-	}
-	if fs.Type != unix.PROC_SUPER_MAGIC {
-		return nil, fault.New(fault.Invalid, "/proc of the sandbox is no procfs").
-			WithHint("make it a directory in the image, or go back to a snapshot where it is one: coppice log")
 	}
 	if h.files, err = hiddenTmpfs(identityDir); err != nil {
 		return nil, err
@@ -68,6 +60,19 @@ func hold() (*heldFiles, error) {
 		h.trust = append(h.trust, f)
 	}
 	return h, nil
+}
+
+// openProc opens, O_PATH, the procfs at /proc.
+func openProc() (int, error) {
+	fd, err := openDir("/proc")
+	if err != nil {
+		return -1, err
+	}
+	if err := isProc(fd); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 func openDir(name string) (int, error) {
@@ -132,7 +137,7 @@ func (h *heldFiles) lay(i int, name string, text []byte) (bool, error) {
 		return false, fault.Wrap(err, "make what is laid over %s", name)
 	}
 	f := os.NewFile(uintptr(fd), name)
-	if err := errors.Join(rewrite(f, text), f.Chmod(0o444), h.bind(f, over)); err != nil {
+	if err := errors.Join(rewrite(f, text), f.Chmod(0o444), bindOpen(h.proc, f, over)); err != nil {
 		f.Close()
 		_ = unix.Unlinkat(h.files, strconv.Itoa(i), 0)
 		return false, fault.Wrap(err, "lay a file over %s", name)
@@ -141,11 +146,11 @@ func (h *heldFiles) lay(i int, name string, text []byte) (bool, error) {
 	return true, nil
 }
 
-// bind mounts one open file over another. gVisor cannot clone the mount of a file
-// (open_tree(2)), and mount(2) takes names: they are those of the descriptors in init's
-// procfs. Names that do not begin with a slash start at the working directory, which
-// becomes that procfs in a thread of its own; the thread ends with the goroutine.
-func (h *heldFiles) bind(from, over *os.File) error {
+// bindOpen mounts one open file over another, where open_tree(2) cannot. mount(2) takes
+// names: they are those of the descriptors in a procfs. Names that do not begin with a slash
+// start at the working directory, which becomes that procfs in a thread of its own; the
+// thread ends with the goroutine.
+func bindOpen(proc int, from, over *os.File) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
@@ -153,7 +158,7 @@ func (h *heldFiles) bind(from, over *os.File) error {
 			done <- fault.Wrap(err, "leave the working directory")
 			return
 		}
-		if err := unix.Fchdir(h.proc); err != nil {
+		if err := unix.Fchdir(proc); err != nil {
 			done <- fault.Wrap(err, "enter /proc")
 			return
 		}

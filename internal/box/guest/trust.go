@@ -197,6 +197,9 @@ func trustStore(name, ours string, with func([]byte) []byte) ([]byte, error) {
 // layOver lays a file of ours over one of the sandbox's, which is given by its descriptor.
 func layOver(ours string, over *os.File) error {
 	tree, err := unix.OpenTree(unix.AT_FDCWD, ours, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if errors.Is(err, unix.ENOTDIR) { // gVisor clones mounts of directories alone
+		return bindOver(ours, over)
+	}
 	if err != nil {
 		return fault.Wrap(err, "open %s", ours)
 	}
@@ -206,4 +209,19 @@ func layOver(ours string, over *os.File) error {
 		return nil
 	}
 	return err
+}
+
+// bindOver is layOver by mount(2).
+func bindOver(ours string, over *os.File) error {
+	proc, err := openProc()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(proc)
+	f, err := os.OpenFile(ours, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fault.Wrap(err, "open %s", ours)
+	}
+	defer f.Close()
+	return bindOpen(proc, f, over)
 }
