@@ -19,12 +19,11 @@ import (
 // Inspection is what Inspect is told: it looks at a sandbox from inside, and says which of
 // its walls do not hold.
 type Inspection struct {
-	Words []string `json:"words"`          // what no file of the sandbox may hold
-	Out   string   `json:"out"`            // a directory of the host that must not be there
-	Own   bool     `json:"own,omitempty"`  // it has a kernel of its own
-	Ids   bool     `json:"ids,omitempty"`  // its ids must not be the host's
-	Root  bool     `json:"root,omitempty"` // we are root
-	Lay   Root     `json:"lay,omitempty"`  // what to make of the root afterwards
+	Words []string `json:"words"`         // what no file of the sandbox may hold
+	Out   string   `json:"out"`           // a directory of the host that must not be there
+	Own   bool     `json:"own,omitempty"` // it has a kernel of its own
+	Ids   bool     `json:"ids,omitempty"` // its ids must not be the host's
+	Lay   Root     `json:"lay,omitempty"` // what to make of the root afterwards
 }
 
 // The argument by which the attacker's binary inspects, and the words that it prints at the end.
@@ -125,7 +124,7 @@ func (in Inspection) files() (broken []string) {
 		switch {
 		case err != nil:
 			return nil //nolint:nilerr // what cannot be read tells nothing
-		case d.IsDir() && (p == "/proc" || p == "/sys" || p == "/usr" || p == "/tools"):
+		case d.IsDir() && (p == "/proc" || p == "/sys" || p == "/lib" || p == "/lib64" || p == "/tools"):
 			return fs.SkipDir
 		case !d.Type().IsRegular():
 			return nil

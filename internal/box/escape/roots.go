@@ -44,6 +44,9 @@ var Places = []Place{
 	{"/opt/jdk/lib/security/cacerts", false, "Java's authorities, found by a pattern"},
 	{"/opt/java/openjdk/lib/security/cacerts", false, "Java's authorities, found by a pattern"},
 	{"/opt/jdk/jre/lib/security/cacerts", false, "Java's authorities, found by a pattern"},
+	{"/usr/lib/jvm/jdk/lib/security/cacerts", false, "Java's authorities, found by a pattern"},
+	{"/usr/lib/jvm/jdk/jre/lib/security/cacerts", false, "Java's authorities, found by a pattern"},
+	{"/usr/local/jdk/lib/security/cacerts", false, "Java's authorities, found by a pattern"},
 	{"/opt", true, "a directory that patterns list"},
 	{"/var", true, "the directory of /var/run"},
 	{"/var/run", true, "the old name of /run"},
@@ -118,6 +121,7 @@ var Forms = []Entry{
 	{Kind: Link, To: "/proc/self/fd/7$OUT/empty/new"},
 	{Kind: Link, To: "/run/../..$OUT/precious"},
 	{Kind: Link, To: "/var/run/../../..$OUT/precious"},
+	{Kind: Link, To: "/..$OUT/closed/new"},
 	{Kind: Link, To: "/dev/zero"},
 	{Kind: Link, To: "/dev/tty"},
 	{Kind: Link, To: "/.hostile/fifo"},
@@ -175,8 +179,8 @@ func (r Root) Lay(dir, out string) (left []error, err error) {
 		return nil, err
 	}
 	defer root.Close()
-	if err := layTargets(root); err != nil {
-		return nil, err
+	if err := layTargets(root); err != nil { // whoever is not root inside cannot
+		left = append(left, err)
 	}
 	for i, e := range r {
 		if err := e.lay(root, fmt.Sprintf(".hostile/was-%d", i), out); err != nil {
@@ -212,10 +216,8 @@ func (e Entry) lay(root *os.Root, was, out string) error {
 	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
 		return err
 	}
-	if _, err := root.Lstat(name); err == nil {
-		if err := root.Rename(name, was); err != nil {
-			return err
-		}
+	if err := moveAway(root, name, was); err != nil {
+		return err
 	}
 	switch e.Kind {
 	case Link, Parent:
@@ -246,6 +248,35 @@ func (e Entry) lay(root *os.Root, was, out string) error {
 		return errors.Join(f.Truncate(1<<40), f.Close())
 	}
 	return fmt.Errorf("no kind %q", e.Kind)
+}
+
+// moveAway makes a name free. Where the set-up has mounted something at it, the directory
+// around it is moved away, and all else goes back to a new one.
+func moveAway(root *os.Root, name, was string) error {
+	err := root.Rename(name, was)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	dir := path.Dir(name)
+	if !errors.Is(err, unix.EBUSY) || dir == "." {
+		return err
+	}
+	if err := root.Rename(dir, was); err != nil {
+		return err
+	}
+	if err := root.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := root.Open(was)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	for _, n := range names {
+		_ = root.Rename(path.Join(was, n), path.Join(dir, n)) // but for what is mounted
+	}
+	return err
 }
 
 func (e Entry) layClosed(root *os.Root, name string) error {
