@@ -47,6 +47,10 @@ func (k *keeper) resealInside(r guest.Reseal) ([]guest.ResealStep, error) {
 	if done.Err != nil {
 		return done.Steps, (*failure)(done.Err).fault()
 	}
+	if !done.Held && len(r.Seed) > 0 {
+		return done.Steps, fault.New(fault.Version, "the memory image has an init of an older coppice, which the sandbox can keep from drawing a new identity").
+			WithHint("go back to its files alone: coppice checkout --files-only; or fork without memory: coppice fork --files-only")
+	}
 	return done.Steps, nil
 }
 

@@ -28,7 +28,7 @@ func finishRoot(g plan.Guest) (weak []plan.Item, err error) {
 	if err := fillRun(g); err != nil {
 		return nil, err
 	}
-	if err := mountResolv(g, 0); err != nil {
+	if err := mountResolv(g); err != nil {
 		return nil, err
 	}
 	if g.Hostname != "" {
@@ -78,7 +78,7 @@ func keepPlaces(fixed []string) error {
 	if len(done) == 0 {
 		return nil
 	}
-	return fault.Wrap(unix.Mount("tmpfs", keptAt, "tmpfs", plain|unix.MS_RDONLY, "mode=0"), "cover %s", keptAt)
+	return fault.Wrap(unix.Mount("tmpfs", keptAt, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY, "mode=0"), "cover %s", keptAt)
 }
 
 // leading lists the directories above a clean path, the highest first, and the path.

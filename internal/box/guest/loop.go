@@ -31,6 +31,7 @@ type daemon struct {
 	programs *programs // nil where they are not noted
 	refused  *Refusals // nil where they are not told
 	onlooker onlooker
+	held     *heldFiles // in tier gvisor
 
 	commands map[int]bool // started and not reaped
 	begun    uint64       // commands started so far

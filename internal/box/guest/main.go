@@ -88,6 +88,9 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 		if weak, err = finishRoot(g); err != nil {
 			return nil, err
 		}
+		if d.held, err = hold(); err != nil {
+			return nil, err
+		}
 		if g.Self {
 			if err := d.listenSelf(); err != nil {
 				return nil, err

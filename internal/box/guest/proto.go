@@ -129,6 +129,9 @@ type Reseal struct {
 type Resealed struct {
 	Steps []ResealStep `json:"steps,omitempty"`
 	Err   *wire.Error  `json:"err,omitempty"`
+	// Held says that init wrote to files that it held open, and to none that it found by a
+	// name in the sandbox, which an older one did.
+	Held bool `json:"held,omitempty"`
 }
 
 // ResealStep is one of them.

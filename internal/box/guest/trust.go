@@ -17,10 +17,8 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
-
-// maxStore is the largest file of authorities that is added to; Mozilla's have 220 KiB.
-const maxStore = 8 << 20
 
 // mountTrust lays files with the gate's authority over the stores of authorities that
 // exist, so that nothing of it gets into the history. It tells of those that cannot have
@@ -133,8 +131,8 @@ func expand(dir string, parts []string) []string {
 	return all
 }
 
-// openInside opens an absolute name. A link may be on the way, but not out of the root:
-// the host's is still reachable through our descriptors.
+// openInside opens an absolute name of the sandbox's root, and follows its links there. It
+// does not wait for the other end of a pipe; the caller looks at what it is.
 func openInside(name string, flags uint64) (*os.File, error) {
 	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -142,7 +140,7 @@ func openInside(name string, flags uint64) (*os.File, error) {
 	}
 	defer unix.Close(root)
 	fd, err := unix.Openat2(root, strings.TrimPrefix(name, "/"), &unix.OpenHow{
-		Flags: flags | unix.O_RDONLY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+		Flags: flags | unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
 		return nil, err
@@ -150,52 +148,80 @@ func openInside(name string, flags uint64) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// withPEM adds an authority to a bundle.
+// withPEM gives the certificates of a bundle and an authority; have itself where the
+// authority is one of them. Nothing else of have is copied: what a sandbox calls its
+// bundle may be any file that it may not read, and the copy is for all to read.
 func withPEM(have, ca []byte) []byte {
 	if bytes.Contains(have, ca) {
 		return have
 	}
-	if len(have) > 0 && have[len(have)-1] != '\n' {
-		have = append(have, '\n')
+	var all []byte
+	for rest := have; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return append(all, ca...)
+		}
+		if block.Type == "CERTIFICATE" {
+			all = append(all, pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes})...)
+		}
 	}
-	return append(have, ca...)
 }
 
 // trustStore lays a file at ours over a store, with what with makes of it, and gives what
 // is in it then; nil where there is no such store, or something that is none, of which
 // with may make nil. It is not laid over one that stays as it is.
 func trustStore(name, ours string, with func([]byte) []byte) ([]byte, error) {
-	f, err := openInside(name, unix.O_NONBLOCK|unix.O_NOCTTY)
+	f, err := openInside(name, 0)
 	if err != nil {
 		return nil, nil // nothing is trusted by what cannot be read
 	}
 	defer f.Close()
 	st, err := f.Stat()
-	if err != nil || !st.Mode().IsRegular() || st.Size() > maxStore {
+	if err != nil || !st.Mode().IsRegular() || st.Size() > limit.TrustStoreBytes {
 		return nil, nil
 	}
-	have, err := io.ReadAll(io.LimitReader(f, maxStore))
+	have, err := io.ReadAll(io.LimitReader(f, limit.TrustStoreBytes))
 	if err != nil {
 		return nil, fault.Wrap(err, "read %q", name)
 	}
 	all := with(have)
-	if all == nil || len(all) == len(have) { // another name of one that was seen to
+	if all == nil || bytes.Equal(all, have) { // another name of one that was seen to
 		return all, nil
 	}
 	if err := os.WriteFile(ours, all, 0o644); err != nil {
 		return nil, fault.Wrap(err, "write %s", ours)
 	}
+	return all, fault.Wrap(layOver(ours, f), "bind %q", name)
+}
+
+// layOver lays a file of ours over one of the sandbox's, which is given by its descriptor.
+func layOver(ours string, over *os.File) error {
 	tree, err := unix.OpenTree(unix.AT_FDCWD, ours, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-	if errors.Is(err, unix.ENOSYS) { // gVisor has the older call alone
-		return all, fault.Wrap(unix.Mount(ours, "/proc/self/fd/"+strconv.Itoa(int(f.Fd())), "", unix.MS_BIND, ""), "bind %q", name)
+	if errors.Is(err, unix.ENOTDIR) { // gVisor clones mounts of directories alone
+		return bindOver(ours, over)
 	}
 	if err != nil {
-		return nil, fault.Wrap(err, "open %s", ours)
+		return fault.Wrap(err, "open %s", ours)
 	}
 	defer unix.Close(tree)
-	err = unix.MoveMount(tree, "", int(f.Fd()), "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+	err = attachOver(tree, int(over.Fd()))
 	if errors.Is(err, unix.ENOENT) { // it was removed meanwhile
-		return nil, nil
+		return nil
 	}
-	return all, fault.Wrap(err, "bind %q", name)
+	return err
+}
+
+// bindOver is layOver by mount(2).
+func bindOver(ours string, over *os.File) error {
+	proc, err := openProc()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(proc)
+	f, err := os.OpenFile(ours, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fault.Wrap(err, "open %s", ours)
+	}
+	defer f.Close()
+	return bindOpen(proc, f, over)
 }

@@ -51,70 +51,53 @@ func MakeWorld(g plan.Guest, trees []int) error {
 			unix.Close(fd)
 		}
 	}()
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fault.Wrap(err, "make the mounts private")
-	}
-	host, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	host, err := takeHost(worldDevices, false)
 	if err != nil {
-		return fault.Wrap(err, "open the host's root")
-	}
-	defer unix.Close(host)
-	if err := unix.Mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID, "mode=755"); err != nil {
-		return fault.Wrap(err, "make the conductor's root")
-	}
-	if err := unix.Chdir("/dev"); err != nil {
-		return fault.Wrap(err, "enter the conductor's root")
-	}
-	if err := unix.PivotRoot(".", "."); err != nil {
-		return fault.Wrap(err, "pivot to the conductor's root")
-	}
-	for _, dir := range []string{"/proc", "/dev", "/bin", "/tmp", WorldBox, WorldView, WorldShared, WorldState} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			return fault.Wrap(err, "make %s", dir)
-		}
-	}
-	if err := fillWorld(g, host, trees); err != nil {
-		return err
-	}
-	if err := unix.Fchdir(host); err != nil {
-		return fault.Wrap(err, "enter the host's root")
-	}
-	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
-		return fault.Wrap(err, "take the host's root off")
-	}
-	return fault.Wrap(unix.Chdir("/"), "enter the conductor's root")
-}
-
-func fillWorld(g plan.Guest, host int, trees []int) error {
-	if err := fresh("proc", "/proc", plain, ""); err != nil {
 		if errors.Is(err, unix.EPERM) {
 			return fault.New(fault.Unsupported, "parts of /proc are masked here, as in a container: tier gvisor needs one of its own").Because(err).
 				WithHint("start coppice in a container whose /proc is not masked (docker run --security-opt systempaths=unconfined), or use --tier supervised")
 		}
 		return err
 	}
-	if err := bindDevices(host, worldDevices); err != nil {
+	defer host.Close()
+	if err := leaveHost(func() error {
+		if err := unix.Mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID, "mode=755"); err != nil {
+			return fault.Wrap(err, "make the conductor's root")
+		}
+		return fault.Wrap(unix.Chdir("/dev"), "enter the conductor's root")
+	}); err != nil {
+		return err
+	}
+	for _, dir := range []string{"/proc", "/dev", "/bin", "/tmp", WorldBox, WorldView, WorldShared, WorldState} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return fault.Wrap(err, "make %s", dir)
+		}
+	}
+	return fillWorld(g, host, trees)
+}
+
+func fillWorld(g plan.Guest, host *hostMounts, trees []int) error {
+	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fault.Wrap(err, "open the conductor's root")
+	}
+	defer unix.Close(root)
+	if err := attach(host.proc, root, "proc"); err != nil {
+		return err
+	}
+	dev, err := openPoint(root, "dev", unix.O_DIRECTORY)
+	if err != nil {
+		return fault.Wrap(err, "open the conductor's /dev")
+	}
+	defer unix.Close(dev)
+	if err := fillDevices(dev, host); err != nil {
 		return err
 	}
 	if err := putBinary(trees[0]); err != nil {
 		return err
 	}
-	if err := unix.MoveMount(trees[1], "", unix.AT_FDCWD, WorldBox, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		return fault.Wrap(err, "attach the sandbox's files")
-	}
-	// gVisor attaches what it shows in /run to the files as well, where the sandbox's kernel
-	// has a file system of its own above.
-	if err := fresh("tmpfs", WorldBox+"/run", plain, "mode=755,size=64k"); err != nil {
+	if err := mountBox(g, root, trees[1]); err != nil {
 		return err
-	}
-	if err := unix.Mount(WorldBox, WorldView, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-		return fault.Wrap(err, "show the sandbox's files")
-	}
-	for _, at := range append([]string{"/proc", "/dev", "/sys"}, InMemory(g.Tmp)...) {
-		err := unix.Mount("tmpfs", WorldView+at, "tmpfs", plain|unix.MS_RDONLY, "size=0,nr_inodes=1")
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return fault.Wrap(err, "cover %s", at)
-		}
 	}
 	for i, fd := range trees[2 : 2+g.Shared] {
 		at := WorldShared + "/" + strconv.Itoa(i)
@@ -123,6 +106,46 @@ func fillWorld(g plan.Guest, host int, trees []int) error {
 		}
 		if err := unix.MoveMount(fd, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 			return fault.Wrap(err, "attach %s", at)
+		}
+	}
+	return nil
+}
+
+// mountBox shows the sandbox's files in the conductor's root. Names in them are the
+// sandbox's: no link of theirs is followed, which would lead to the conductor's files.
+func mountBox(g plan.Guest, root, box int) error {
+	if err := attach(box, root, WorldBox[1:]); err != nil {
+		return err
+	}
+	covered := append([]string{"/proc", "/dev", "/sys"}, InMemory(g.Tmp)...)
+	for _, at := range covered {
+		fd, err := openPoint(box, at[1:], unix.O_DIRECTORY)
+		switch {
+		case errors.Is(err, unix.ENOENT):
+		case err != nil:
+			return pointFault(at[1:], err)
+		default:
+			unix.Close(fd)
+		}
+	}
+	// gVisor attaches what it shows in /run to the files as well, where the sandbox's kernel
+	// has a file system of its own above.
+	run, err := mountAt(box, "run", "tmpfs", plainAttr, "mode=755", "size=64k")
+	if err != nil {
+		return err
+	}
+	unix.Close(run)
+	if err := unix.Mount(WorldBox, WorldView, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fault.Wrap(err, "show the sandbox's files")
+	}
+	view, err := openPoint(root, WorldView[1:], unix.O_DIRECTORY)
+	if err != nil {
+		return fault.Wrap(err, "open %s", WorldView)
+	}
+	defer unix.Close(view)
+	for _, at := range covered {
+		if err := hideDir(view, at[1:]); err != nil {
+			return fault.Wrap(err, "cover %s", at)
 		}
 	}
 	return nil

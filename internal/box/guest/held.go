@@ -1,0 +1,215 @@
+//go:build linux && (amd64 || arm64)
+
+package guest
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
+)
+
+// heldFiles are what init needs to re-key a sandbox that is resumed from a memory image, in tier
+// gvisor. Init opens it before anything of the sandbox runs: root inside owns /run, and
+// whatever it finds there by name afterwards may be another file, a link or a named pipe.
+// The descriptors are part of the memory image.
+type heldFiles struct {
+	proc       int              // init's procfs, O_PATH
+	files      int              // a directory of a tmpfs that no name leads to, O_PATH
+	random     *os.File         // the kernel's generator, to write to
+	trust      []*os.File       // the bundles of certificates that init wrote
+	identities map[int]*os.File // in files, by index in identities; those that are laid over another file
+}
+
+// identityDir is the mount point of the tmpfs of heldFiles.
+const identityDir = "/run/coppice-identity"
+
+// hold makes and opens all of it. Nothing of the sandbox may have run.
+func hold() (*heldFiles, error) {
+	h := &heldFiles{identities: map[int]*os.File{}}
+	var err error
+	if h.proc, err = openProc(); err != nil {
+		return nil, err
+	}
+	if h.files, err = hiddenTmpfs(identityDir); err != nil {
+		return nil, err
+	}
+	if h.random, err = os.OpenFile("/dev/urandom", os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err != nil {
+		return nil, fault.Wrap(err, "hold the random generator")
+	}
+	names, err := filepath.Glob(plan.TrustDir + "/*.pem")
+	if err != nil {
+		return nil, fault.Wrap(err, "list %s", plan.TrustDir)
+	}
+	for _, name := range names {
+		f, err := os.OpenFile(name, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return nil, fault.Wrap(err, "hold %s", name)
+		}
+		h.trust = append(h.trust, f)
+	}
+	return h, nil
+}
+
+// openProc opens, O_PATH, the procfs at /proc.
+func openProc() (int, error) {
+	fd, err := openDir("/proc")
+	if err != nil {
+		return -1, err
+	}
+	if err := isProc(fd); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func openDir(name string) (int, error) {
+	fd, err := unix.Open(name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	return fd, fault.Wrap(err, "open %s", name)
+}
+
+// hiddenTmpfs gives a tmpfs that only the descriptor leads to. It stays mounted, beneath an
+// empty one, since files of a detached mount cannot be bound to other places.
+func hiddenTmpfs(at string) (int, error) {
+	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	if err := os.Mkdir(at, 0o700); err != nil {
+		return -1, fault.Wrap(err, "make %s", at)
+	}
+	if err := unix.Mount("tmpfs", at, "tmpfs", flags, "mode=755,size=64k"); err != nil {
+		return -1, fault.Wrap(err, "mount a file system at %s", at)
+	}
+	fd, err := openDir(at)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Mount("tmpfs", at, "tmpfs", flags|unix.MS_RDONLY, "mode=0"); err != nil {
+		unix.Close(fd)
+		return -1, fault.Wrap(err, "cover %s", at)
+	}
+	return fd, nil
+}
+
+// replaceTrust replaces a certificate in the bundles. They are rewritten in place, since
+// programs see them at other names too.
+func (h *heldFiles) replaceTrust(replace func([]byte) []byte) error {
+	for _, f := range h.trust {
+		have, err := io.ReadAll(io.NewSectionReader(f, 0, limit.TrustStoreBytes+1))
+		if err != nil {
+			return fault.Wrap(err, "read %s", f.Name())
+		}
+		if len(have) > limit.TrustStoreBytes {
+			return fault.New(fault.TooLarge, "%s has grown beyond %d bytes inside the sandbox", f.Name(), limit.TrustStoreBytes).
+				WithHint("go back to its files alone: coppice checkout --files-only")
+		}
+		if err := rewrite(f, replace(have)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lay makes text what is read of the file that is at name in the sandbox, and reports
+// whether there is a regular file to lay it over. Laid over is the file that name leads to
+// now; a second call rewrites what was laid.
+func (h *heldFiles) lay(i int, name string, text []byte) (bool, error) {
+	if f := h.identities[i]; f != nil {
+		return true, rewrite(f, text)
+	}
+	over, err := h.openRegular(name)
+	if err != nil || over == nil {
+		return false, err
+	}
+	defer over.Close()
+	fd, err := unix.Openat(h.files, strconv.Itoa(i), unix.O_CREAT|unix.O_EXCL|unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o444)
+	if err != nil {
+		return false, fault.Wrap(err, "make what is laid over %s", name)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	if err := errors.Join(rewrite(f, text), f.Chmod(0o444), bindOpen(h.proc, f, over)); err != nil {
+		f.Close()
+		_ = unix.Unlinkat(h.files, strconv.Itoa(i), 0)
+		return false, fault.Wrap(err, "lay a file over %s", name)
+	}
+	h.identities[i] = f
+	return true, nil
+}
+
+// bindOpen mounts one open file over another, where open_tree(2) cannot. mount(2) takes
+// names: they are those of the descriptors in a procfs. Names that do not begin with a slash
+// start at the working directory, which becomes that procfs in a thread of its own; the
+// thread ends with the goroutine.
+func bindOpen(proc int, from, over *os.File) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			done <- fault.Wrap(err, "leave the working directory")
+			return
+		}
+		if err := unix.Fchdir(proc); err != nil {
+			done <- fault.Wrap(err, "enter /proc")
+			return
+		}
+		at := func(f *os.File) string { return "self/fd/" + strconv.Itoa(int(f.Fd())) }
+		done <- unix.Mount(at(from), at(over), "", unix.MS_BIND, "")
+	}()
+	return <-done
+}
+
+// openRegular opens, O_PATH, the regular file that a name of the sandbox leads to; nil where
+// there is none. What is in /proc, it looks for in init's.
+func (h *heldFiles) openRegular(name string) (*os.File, error) {
+	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fault.Wrap(err, "open the root")
+	}
+	defer unix.Close(root)
+	dir, beneath := root, strings.TrimPrefix(name, "/")
+	if rest, ok := strings.CutPrefix(name, "/proc/"); ok {
+		dir, beneath = h.proc, rest
+	}
+	fd, err := unix.Openat2(dir, beneath, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil, nil //nolint:nilerr // nothing is there, or a loop of links
+	}
+	f := os.NewFile(uintptr(fd), name)
+	st, err := f.Stat()
+	if err == nil && st.Mode().IsRegular() {
+		return f, nil
+	}
+	f.Close()
+	return nil, err
+}
+
+// rewrite replaces the contents of an open file.
+func rewrite(f *os.File, text []byte) error {
+	if err := f.Truncate(0); err != nil {
+		return fault.Wrap(err, "rewrite %s", f.Name())
+	}
+	_, err := f.WriteAt(text, 0)
+	return fault.Wrap(err, "rewrite %s", f.Name())
+}
+
+// machineID writes 16 random bytes as machine-id(5) has them.
+func machineID(b []byte) string { return hex.EncodeToString(b) + "\n" }
+
+// uuid writes 16 random bytes as RFC 9562 has it, version 4.
+func uuid(b []byte) string {
+	u := [16]byte(b)
+	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}

@@ -1,0 +1,68 @@
+//go:build linux && (amd64 || arm64)
+
+package guest
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
+)
+
+// bundle is a heldFiles with one bundle of certificates.
+func bundle(t *testing.T, text string) (*heldFiles, string) {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "bundle.pem")
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return &heldFiles{trust: []*os.File{f}}, name
+}
+
+func anotherCA(have []byte) []byte { return bytes.ReplaceAll(have, []byte("old"), []byte("another")) }
+
+func TestHeld_ReplacesACertificateInPlace(t *testing.T) {
+	t.Parallel()
+	h, name := bundle(t, "first old last")
+	if err := h.replaceTrust(anotherCA); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(name); err != nil || string(got) != "first another last" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+func TestHeld_IgnoresWhatTookTheNameOfABundle(t *testing.T) {
+	t.Parallel()
+	h, name := bundle(t, "old")
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(name, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.replaceTrust(anotherCA); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestHeld_RefusesABundleBeyondTheLimit(t *testing.T) {
+	t.Parallel()
+	h, name := bundle(t, "old")
+	if err := os.Truncate(name, limit.TrustStoreBytes+1); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.replaceTrust(anotherCA); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("%v", err)
+	}
+}

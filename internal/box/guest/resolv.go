@@ -1,0 +1,85 @@
+//go:build linux && (amd64 || arm64)
+
+package guest
+
+import (
+	"errors"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+const (
+	resolvName = "/etc/resolv.conf"
+	resolvOurs = "/run/coppice-resolv.conf"
+)
+
+// mountResolv makes the host's resolvers, or the gate's, known. A file in /run, which is
+// ours, is laid over the file that /etc/resolv.conf leads to, so that nothing of it gets
+// into the history; nothing of the sandbox is read or written. Where the name leads to
+// nothing, as where systemd-resolved keeps the file in /run, it is made there. Where it
+// leads to what is no regular file, the sandbox has no resolvers.
+func mountResolv(g plan.Guest) error {
+	if len(g.Resolv) == 0 {
+		return nil
+	}
+	at, err := openInside(resolvName, unix.O_PATH)
+	if errors.Is(err, unix.ENOENT) {
+		return makeResolv(g.Resolv)
+	}
+	if err != nil {
+		return nil //nolint:nilerr // a loop, or a name too long: there is no file to lay ours over
+	}
+	defer at.Close()
+	if st, err := at.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil //nolint:nilerr // the sandbox made it something else, which is its own to mend
+	}
+	if err := os.WriteFile(resolvOurs, g.Resolv, 0o644); err != nil {
+		return fault.Wrap(err, "write %s", resolvOurs)
+	}
+	return fault.Wrap(layOver(resolvOurs, at), "bind %s", resolvName)
+}
+
+// makeResolv makes the file in /run that a link at resolvName names. What the link says
+// decides about a name beneath our own /run alone: a wrong one is a file that nobody reads.
+func makeResolv(text []byte) error {
+	link, err := openInside(path.Dir(resolvName), unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return nil //nolint:nilerr // there is no /etc
+	}
+	defer link.Close()
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(int(link.Fd()), path.Base(resolvName), buf)
+	if err != nil {
+		return nil //nolint:nilerr // there is no file, and no link
+	}
+	name, ok := beneathRun(string(buf[:n]))
+	if !ok {
+		return nil
+	}
+	run, err := os.OpenRoot("/run")
+	if err != nil {
+		return fault.Wrap(err, "open /run")
+	}
+	defer run.Close()
+	if err := run.MkdirAll(path.Dir(name), 0o755); err != nil {
+		return fault.Wrap(err, "make the directory of /run/%s", name)
+	}
+	return fault.Wrap(run.WriteFile(name, text, 0o644), "write /run/%s", name)
+}
+
+// beneathRun gives the name beneath /run that a link in /etc leads to, if it leads there
+// by its words and systems have such a link: at most a few directories.
+func beneathRun(target string) (string, bool) {
+	const deepest, longest = 4, 255
+	if !path.IsAbs(target) {
+		target = path.Join(path.Dir(resolvName), target)
+	}
+	name, ok := strings.CutPrefix(strings.TrimPrefix(path.Clean(target), "/var"), "/run/")
+	return name, ok && len(name) <= longest && strings.Count(name, "/") <= deepest
+}

@@ -1,0 +1,105 @@
+//go:build linux && (amd64 || arm64) && !cgo
+
+package box_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+)
+
+// TestGvisorRekey_IgnoresWhatTheSandboxPutsInItsWay has root inside plant files and named
+// pipes where init looked for its own, and put others in the place of those it wrote.
+func TestGvisorRekey_IgnoresWhatTheSandboxPutsInItsWay(t *testing.T) {
+	t.Parallel()
+	for name, script := range map[string]string{
+		"file": `mkdir -p /run/coppice-identity; echo mine > /run/coppice-identity/0; echo mine > /run/coppice-identity/2`,
+		"pipe": `mkdir -p /run/coppice-identity /run/coppice-ca; mkfifo /run/coppice-identity/0 /run/coppice-ca/zz.pem; rm -f /dev/urandom; mkfifo /dev/urandom`,
+		"gone": `mv /run/coppice-identity /run/else; ln -s /etc /run/coppice-identity`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := gvisorTier.Start(t)
+			b.Sh(t, script) // as far as it may
+			c := copyOf(t, b, save(t, b), "fork")
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			for _, seed := range []byte{7, 8} { // the second time, files of the first are laid
+				steps, err := c.Reseal(ctx, box.Reseal{Seed: bytes.Repeat([]byte{seed}, 32)})
+				if err != nil {
+					t.Fatalf("%v, after %+v", err, steps)
+				}
+			}
+			if err := c.Release(ctx); err != nil {
+				t.Fatal(err)
+			}
+			r := c.Sh(t, "cat /etc/machine-id /proc/sys/kernel/random/boot_id")
+			if r.Stdout != strings.Repeat("08", 16)+"\n08080808-0808-4808-8808-080808080808\n" {
+				t.Errorf("the copy's identity: %+v", r)
+			}
+		})
+	}
+}
+
+// withAuthorities has rules about requests, and a base with a store of authorities.
+func withAuthorities(t *testing.T) func(*plan.Config) {
+	return func(c *plan.Config) {
+		c.Phases = []plan.Phase{phaseOf(t, time.Time{}, "version: 1\nnetwork:\n  allow: [{host: web.example, ports: [443], methods: [GET]}]")}
+		for _, o := range c.Spec.Overlays {
+			if o.Target != "/etc" {
+				continue
+			}
+			at := filepath.Join(o.Upper, "ssl/certs")
+			if err := os.MkdirAll(at, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("an authority")})
+			if err := os.WriteFile(filepath.Join(at, "ca-certificates.crt"), append([]byte("# SECRET\n"), text...), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func TestGvisorTrust_StartsWhereThereAreAuthorities(t *testing.T) {
+	t.Parallel()
+	b := gvisorTier.Start(t, withAuthorities(t))
+	r := b.Sh(t, "cat "+plan.TrustCA+"; echo; cat "+plan.TrustStores[0])
+	if r.Exit.Code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	ca, rest := pem.Decode([]byte(r.Stdout))
+	if ca == nil || !bytes.Contains(rest, pem.EncodeToMemory(ca)) {
+		t.Errorf("the store lacks the gate's authority: %s", r.Stdout)
+	}
+	if _, err := x509.ParseCertificate(ca.Bytes); err != nil {
+		t.Error(err)
+	}
+	if strings.Contains(r.Stdout, "SECRET") {
+		t.Error("what is no certificate was copied")
+	}
+	image := save(t, b)
+	c := copyOf(t, b, image, "fork", withAuthorities(t))
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if steps, err := c.Reseal(ctx, box.Reseal{Seed: bytes.Repeat([]byte{7}, 32)}); err != nil {
+		t.Fatalf("%v, after %+v", err, steps)
+	}
+	if err := c.Release(ctx); err != nil {
+		t.Fatal(err)
+	}
+	theirs := string(pem.EncodeToMemory(ca))
+	r = c.Sh(t, "cat "+plan.TrustStores[0]+" "+plan.TrustBundle+" "+plan.TrustCA)
+	if strings.Contains(r.Stdout, theirs) || strings.Count(r.Stdout, "BEGIN") < 5 {
+		t.Errorf("a copy trusts the gate of what it is a copy of: %+v", r)
+	}
+}
