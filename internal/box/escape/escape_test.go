@@ -42,6 +42,8 @@ const attacker = "/usr/local/bin/" + escape.Argv0
 
 func TestMain(m *testing.M) {
 	switch {
+	case filepath.Base(os.Args[0]) == escape.Argv0 && len(os.Args) == 3 && os.Args[1] == escape.InspectWord:
+		os.Exit(escape.Inspect(os.Args[2], os.Stdout))
 	case filepath.Base(os.Args[0]) == escape.Argv0:
 		os.Exit(escape.Main(os.Args, os.Stdout))
 	case os.Args[0] == victimArgv0:
@@ -77,7 +79,7 @@ func again(attr *syscall.SysProcAttr, args []string, env ...string) (int, error)
 // Real root runs the corpus a second time as an ordinary user.
 func TestAsUser(t *testing.T) { asUser(t, "^TestEscape$") }
 
-// asUser runs tests once more as an ordinary user.
+// asUser runs tests once more as an ordinary user, who gets our flags for roots.
 func asUser(t *testing.T, tests string) {
 	t.Helper()
 	if os.Getuid() != 0 || os.Getenv(realID) != "" {
@@ -88,7 +90,8 @@ func asUser(t *testing.T, tests string) {
 		t.Skip("needs ordinary-user: to be one (make it: useradd coppiceuser)")
 	}
 	uid, _ := strconv.Atoi(u.Uid)
-	cmd := exec.Command("/proc/self/exe", "-test.run="+tests, "-test.v="+strconv.FormatBool(testing.Verbose()))
+	cmd := exec.Command("/proc/self/exe", "-test.run="+tests, "-test.v="+strconv.FormatBool(testing.Verbose()), "-test.parallel=4",
+		"-roots.for="+rootsFor.String(), "-roots.seed="+strconv.FormatUint(*rootsSeed, 10), "-roots.all="+strconv.FormatBool(*rootsAll))
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), "TMPDIR=/tmp", "HOME="+u.HomeDir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}

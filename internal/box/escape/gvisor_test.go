@@ -22,3 +22,26 @@ func TestEscapeGvisor(t *testing.T) {
 
 // TestEscapeGvisorAsUser is the run as a user; see TestAsUser.
 func TestEscapeGvisorAsUser(t *testing.T) { asUser(t, "^TestEscapeGvisor$") }
+
+// gvisorSettings are fewer: each start is that of a kernel.
+func gvisorSettings() []setting {
+	return []setting{
+		{"gvisor", plan.TierGvisor, plan.NetRules, plan.UserRoot, true, false, false},
+		{"gvisor-copy", plan.TierGvisor, plan.NetRules, plan.UserRoot, true, true, true},
+	}
+}
+
+// TestEscapeGvisorFindings plays the findings in tier gvisor.
+func TestEscapeGvisorFindings(t *testing.T) {
+	t.Parallel()
+	playFindings(t, gvisorSettings())
+}
+
+// TestEscapeGvisorRoots tries a part of the hostile images in tier gvisor.
+func TestEscapeGvisorRoots(t *testing.T) {
+	t.Parallel()
+	hostileRoots(t, gvisorSettings(), 8*share)
+}
+
+// TestEscapeGvisorRootsAsUser is the run as a user; see TestAsUser.
+func TestEscapeGvisorRootsAsUser(t *testing.T) { asUser(t, "^TestEscapeGvisor(Findings|Roots)$") }

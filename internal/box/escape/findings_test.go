@@ -1,0 +1,264 @@
+//go:build linux && (amd64 || arm64)
+
+package escape_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/box/escape"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// TestRootsAsUser is the run of all of it as a user; see TestAsUser.
+func TestRootsAsUser(t *testing.T) {
+	t.Parallel()
+	asUser(t, "^Test(HostileRoots|Findings|RandomRoots)$")
+}
+
+// A finding is a root that broke a sandbox once.
+type finding struct {
+	name string
+	root escape.Root
+}
+
+// findings are named by what they did.
+func findings() []finding {
+	const resolv, store = "/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt"
+	link := func(p, to string) escape.Entry { return escape.Entry{Path: p, Kind: escape.Link, To: to} }
+	return []finding{
+		{"init wrote to a file of the host", escape.Root{link(resolv, "/var/run/precious"), link("/var/run", "/..$OUT")}},
+		{"init made a file of the host", escape.Root{link(resolv, "/var/run/new"), link("/var/run", "/..$OUT/empty")}},
+		{"init made directories of the host", escape.Root{link(resolv, "/var/run/a/b/new"), link("/var/run", "/..$OUT/empty")}},
+		{"init wrote to a file of the host by its working directory", escape.Root{link(resolv, "/var/run/precious"), link("/var/run", "/proc/self/cwd/..$OUT")}},
+		{"init copied a file of the host into a trust store", escape.Root{link(store, "/..$OUT/secret")}},
+		{"init copied a file of the host, by links of directories", escape.Root{link("/etc/ssl/certs", "/..$OUT"), link("/etc/ssl/cert.pem", "certs/secret")}},
+		{"init looked for Java's stores on the host", escape.Root{link("/opt", "/..$OUT")}},
+		{"ids of the host, since the set-up was refused", escape.Root{link(resolv, "/var/run/new"), link("/var/run", "/..$OUT/closed")}},
+		{"ids of the host, since the set-up could not write", escape.Root{link(resolv, "/var/run/resolv.conf"), link("/var/run", "/proc/sys/kernel")}},
+		{"ids of the host, since a link loops", escape.Root{link("/run", "run"), link("/tmp", "tmp")}},
+		{"ids of the host, since a mount point is a file", escape.Root{{Path: "/sys", Kind: escape.File}}},
+		{"init read /dev/zero to its end", escape.Root{link(resolv, "/dev/zero")}},
+		{"init waited for a FIFO", escape.Root{{Path: resolv, Kind: escape.FIFO}}},
+		{"init waited for a FIFO by a link", escape.Root{link(resolv, "/.hostile/fifo")}},
+		{"init read a file of one TiB", escape.Root{{Path: resolv, Kind: escape.Sparse}}},
+		{"procfs could be replaced", escape.Root{link("/proc", "/.hostile/dir")}},
+		{"procfs was put at a place of the host", escape.Root{link("/proc", "/..$OUT/empty")}},
+		{"devices could be replaced", escape.Root{link("/dev", "/.hostile/dir")}},
+		{"a link for /tmp was a bug in tier gvisor", escape.Root{link("/tmp", "/.hostile/dir")}},
+	}
+}
+
+// TestFindings plays each finding as an image and as what a sandbox does to itself, in each
+// setting.
+func TestFindings(t *testing.T) {
+	t.Parallel()
+	playFindings(t, settings())
+}
+
+func playFindings(t *testing.T, all []setting) {
+	c := newCorpus(t, all)
+	for _, f := range findings() {
+		t.Run(strings.ReplaceAll(f.name, " ", "-"), func(t *testing.T) {
+			t.Parallel()
+			for i, s := range c.settings {
+				t.Run(s.name+"/image", func(t *testing.T) { c.trial(t, i).ofImage(t, f.root) })
+				t.Run(s.name+"/itself", func(t *testing.T) { c.trial(t, i).ofItself(t, f.root) })
+			}
+		})
+	}
+}
+
+// TestRandomRoots tries roots of several entries, drawn from the grammar, for as long as
+// -roots.for says. A root that breaks something is told with what tries it alone.
+func TestRandomRoots(t *testing.T) {
+	t.Parallel()
+	randomRoots(t, settings())
+}
+
+// racers is how many roots are tried at once.
+const racers = 4
+
+func randomRoots(t *testing.T, all []setting) {
+	c := newCorpus(t, all)
+	seed := *rootsSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("the same again: -run '^%s$' -roots.seed=%d", t.Name(), seed)
+	end := time.Now().Add(*rootsFor)
+	var all4 sync.WaitGroup
+	var tried [racers]int
+	for r := range racers {
+		all4.Go(func() {
+			draw := rand.New(rand.NewPCG(seed, uint64(r)))
+			for ; !t.Failed() && (tried[r] == 0 || time.Now().Before(end)); tried[r]++ {
+				program := make([]byte, 1+2*(1+draw.IntN(6)))
+				for i := range program {
+					program[i] = byte(draw.Uint32())
+				}
+				t.Run(fmt.Sprintf("%x", program), func(t *testing.T) { c.program(t, program) })
+			}
+		})
+	}
+	all4.Wait()
+	t.Logf("%d roots", tried[0]+tried[1]+tried[2]+tried[3])
+}
+
+// program tries a root as the first byte of its program says: in which setting, and who makes it.
+func (c *corpus) program(t testing.TB, program []byte) {
+	if len(program) == 0 {
+		return
+	}
+	x, r := c.trial(t, int(program[0]>>1)), escape.Decode(program[1:])
+	if program[0]&1 == 0 {
+		x.ofImage(t, r)
+	} else {
+		x.ofItself(t, r)
+	}
+	if t.Failed() {
+		t.Logf("try it alone: put this into testdata/fuzz/FuzzRoot/found, and go test -run FuzzRoot/found .\ngo test fuzz v1\n[]byte(%q)", program)
+	}
+}
+
+// FuzzRoot tries one root. Its seeds are what the grammar has of the findings.
+func FuzzRoot(f *testing.F) {
+	place := func(p string) int {
+		return slices.IndexFunc(escape.Places, func(x escape.Place) bool { return x.Path == p })
+	}
+	form := func(kind, to string) int {
+		return slices.IndexFunc(escape.Forms, func(x escape.Entry) bool { return x.Kind == kind && x.To == to })
+	}
+	for i := range settings() {
+		for _, seed := range [][][2]int{
+			{{place("/etc/resolv.conf"), form(escape.Link, "/var/run/../../..$OUT/precious")}, {place("/var/run"), form(escape.Link, "/..$OUT/empty")}}, // wrote to the host
+			{{place("/etc/ssl/certs/ca-certificates.crt"), form(escape.Link, "/..$OUT/secret")}},                                                        // copied of the host
+			{{place("/etc/resolv.conf"), form(escape.Dir, "")}, {place("/sys"), form(escape.File, "")}},                                                 // lost the shifted ids
+			{{place("/etc/resolv.conf"), form(escape.Link, "/dev/zero")}},                                                                               // took all memory
+			{{place("/etc/resolv.conf"), form(escape.FIFO, "")}},                                                                                        // waited for ever
+			{{place("/proc"), form(escape.Link, "/.hostile/dir")}},                                                                                      // forged the record
+		} {
+			f.Add(append([]byte{byte(2 * i)}, escape.Encode(seed...)...))
+		}
+	}
+	var once sync.Once
+	var c *corpus
+	f.Fuzz(func(t *testing.T, program []byte) {
+		once.Do(func() { c = newCorpus(f, settings()) })
+		c.program(t, program)
+	})
+}
+
+// TestTheRootsBite proves that a canary notices who reads, changes or adds to it, and that the
+// inspection finds a secret and a wall that is not there.
+func TestTheRootsBite(t *testing.T) {
+	t.Parallel()
+	for name, harm := range map[string]func(dir string) error{
+		"read":   func(dir string) error { _, err := os.ReadFile(dir + "/secret"); return err },
+		"write":  func(dir string) error { return os.WriteFile(dir+"/precious", []byte("x"), 0o666) },
+		"create": func(dir string) error { return os.WriteFile(dir+"/empty/new", nil, 0o666) },
+		"mkdir":  func(dir string) error { return os.Mkdir(dir+"/empty/new", 0o777) },
+		"chmod":  func(dir string) error { return os.Chmod(dir+"/precious", 0o600) },
+		"list":   func(dir string) error { _, err := os.ReadDir(dir + "/empty"); return err },
+	} {
+		c := newCanary(t)
+		c.unharmed(t)
+		if err := harm(c.dir); err != nil {
+			t.Fatal(err)
+		}
+		var seen recorder
+		seen.TB = t
+		if c.unharmed(&seen); seen.errors == 0 {
+			t.Errorf("%s is not noticed", name)
+		}
+	}
+}
+
+// recorder counts errors, which are not those of its test.
+type recorder struct {
+	testing.TB
+	errors int
+}
+
+func (r *recorder) Errorf(string, ...any) { r.errors++ }
+
+// notPlaces are paths in the source that are not of the sandbox's files when it is set up,
+// and why.
+var notPlaces = map[string]string{
+	"/bin":    "the conductor's own root, and where commands are looked for",
+	"/box":    "the conductor's own root",
+	"/view":   "the conductor's own root",
+	"/shared": "the conductor's own root",
+	"/state":  "the conductor's own root",
+}
+
+// TestPlaces_AreAllThatTheSetUpNames reads the source of the set-up: each absolute path in it
+// is at or below a place of the table, or is known not to be of the sandbox.
+func TestPlaces_AreAllThatTheSetUpNames(t *testing.T) {
+	t.Parallel()
+	known := func(p string) bool {
+		for ; p != "/" && p != "."; p = path.Dir(p) {
+			at := func(x escape.Place) bool { return x.Path == p }
+			if slices.ContainsFunc(escape.Places, at) || notPlaces[p] != "" {
+				return true
+			}
+		}
+		return false
+	}
+	for _, dir := range []string{"../guest", "../gvisor", "../plan", "../../rootspec"} {
+		err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+				return err
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				lit, ok := n.(*ast.BasicLit)
+				if !ok || lit.Kind != token.STRING {
+					return true
+				}
+				p, err := strconv.Unquote(lit.Value)
+				if err == nil && isPath(p) && !known(path.Clean(p)) {
+					t.Errorf("%s names %q, which is no place of package escape: add it to Places, or to notPlaces with the reason", name, p)
+				}
+				return true
+			})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range slices.Concat(plan.TrustStores, plan.JavaStores, rootspec.Reserved) {
+		match := func(x escape.Place) bool { ok, _ := path.Match(p, x.Path); return ok }
+		if !slices.ContainsFunc(escape.Places, match) {
+			t.Errorf("%s is no place of the table", p)
+		}
+	}
+}
+
+// tops are the directories at the top of a root.
+var tops = []string{"bin", "box", "dev", "etc", "home", "lib", "opt", "proc", "root", "run", "sbin", "shared", "srv", "state", "sys", "tmp", "usr", "var", "view"}
+
+// isPath reports whether a string of the source is an absolute path, and no end of another,
+// no text and no search path.
+func isPath(s string) bool {
+	top, _, _ := strings.Cut(strings.TrimPrefix(s, "/"), "/")
+	return strings.HasPrefix(s, "/") && slices.Contains(tops, top) && !strings.ContainsAny(s, " :*")
+}

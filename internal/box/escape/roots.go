@@ -1,0 +1,303 @@
+//go:build linux && (amd64 || arm64)
+
+package escape
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Place is a path of the sandbox that the set-up reads, mounts at or looks at.
+type Place struct {
+	Path string
+	Dir  bool   // the set-up wants a directory there, and else a regular file
+	For  string // what the set-up wants of it
+}
+
+// Places are all of them. TestPlaces_AreAllThatTheSetUpNames keeps the table complete.
+var Places = []Place{
+	{"/proc", true, "procfs"},
+	{"/dev", true, "devices, devpts, shm and mqueue"},
+	{"/sys", true, "the number of processors"},
+	{"/run", true, "a tmpfs that holds what the set-up shows"},
+	{"/tmp", true, "a tmpfs"},
+	{"/etc", true, "the directory of most files below"},
+	{"/etc/resolv.conf", false, "the resolvers"},
+	{"/etc/passwd", false, "users"},
+	{"/etc/group", false, "groups"},
+	{"/etc/machine-id", false, "the identity of a fork with memory"},
+	{"/var/lib/dbus/machine-id", false, "the identity of a fork with memory"},
+	{"/etc/ssl/certs/ca-certificates.crt", false, "authorities"},
+	{"/etc/pki/tls/certs/ca-bundle.crt", false, "authorities"},
+	{"/etc/ssl/ca-bundle.pem", false, "authorities"},
+	{"/etc/pki/tls/cacert.pem", false, "authorities"},
+	{"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", false, "authorities"},
+	{"/etc/ssl/cert.pem", false, "authorities"},
+	{"/etc/ssl/certs/java/cacerts", false, "Java's authorities"},
+	{"/etc/pki/ca-trust/extracted/java/cacerts", false, "Java's authorities"},
+	{"/var/lib/ca-certificates/java-cacerts", false, "Java's authorities"},
+	{"/opt/jdk/lib/security/cacerts", false, "Java's authorities, found by a pattern"},
+	{"/opt/java/openjdk/lib/security/cacerts", false, "Java's authorities, found by a pattern"},
+	{"/opt/jdk/jre/lib/security/cacerts", false, "Java's authorities, found by a pattern"},
+	{"/usr/lib/jvm/jdk/lib/security/cacerts", false, "Java's authorities, found by a pattern"},
+	{"/usr/lib/jvm/jdk/jre/lib/security/cacerts", false, "Java's authorities, found by a pattern"},
+	{"/usr/local/jdk/lib/security/cacerts", false, "Java's authorities, found by a pattern"},
+	{"/opt", true, "a directory that patterns list"},
+	{"/var", true, "the directory of /var/run"},
+	{"/var/run", true, "the old name of /run"},
+	{"/run/coppice-ca", true, "the gate's authority, before /run is mounted"},
+	{"/run/coppice-resolv.conf", false, "the resolvers, before /run is mounted"},
+	{"/run/coppice-git", true, "directories that are shown, before /run is mounted"},
+	{"/run/coppice-identity", true, "a new identity, before /run is mounted"},
+	{"/run/coppice", true, "the sandbox's own socket, before /run is mounted"},
+	{"/run/coppice.sock", false, "the sandbox's own socket, before /run is mounted"},
+	{"/run/coppice-init", false, "init, before /run is mounted"},
+	{"/run/coppice-apt.conf", false, "apt's configuration, before /run is mounted"},
+	{"/run/coppice-kept", true, "what the policy keeps in its place, before /run is mounted"},
+	{"/.coppice-promote", true, "the workshop of renames"},
+	{"/root", true, "the home directory"},
+	{"/work", true, "the working directory"},
+	{"/srv/mount", true, "a mount of the policy's"},
+	{"/srv/kept", true, "a read-only place of the policy's"},
+	{"/srv/decoy", false, "a decoy"},
+	{"/srv/hidden", true, "a place that is hidden"},
+}
+
+// The kinds of an Entry.
+const (
+	Link    = "link"    // a symbolic link to To, in which $OUT is the directory of the canaries and $BASE the entry's last name
+	Parent  = "parent"  // the same, in the place of the directory of the path
+	Missing = "missing" // nothing
+	FIFO    = "fifo"
+	Socket  = "socket"
+	Device  = "device"   // /dev/zero by its number; for real root's images alone
+	White   = "whiteout" // a device 0:0
+	Dir     = "dir"      // a directory, with one in it
+	File    = "file"     // a regular file of a few bytes
+	Closed  = "closed"   // what should be there, of mode 000
+	Sparse  = "sparse"   // a file of one TiB that is empty
+	Long    = "long"     // a link whose target is as long as links can be
+)
+
+// Entry is what a hostile root has at a path.
+type Entry struct {
+	Path string `json:"path"`
+	Kind string `json:"kind"`
+	To   string `json:"to,omitempty"`
+}
+
+func (e Entry) String() string { return strings.TrimSpace(e.Path + " " + e.Kind + " " + e.To) }
+
+// Root is what makes a root file system hostile, laid in order.
+type Root []Entry
+
+func (r Root) String() string {
+	lines := make([]string, len(r))
+	for i, e := range r {
+		lines[i] = e.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Forms are the entries that the grammar has at any path; Path is empty.
+var Forms = []Entry{
+	{Kind: Missing}, {Kind: FIFO}, {Kind: Socket}, {Kind: Device}, {Kind: White}, {Kind: Dir}, {Kind: File}, {Kind: Closed}, {Kind: Sparse}, {Kind: Long},
+	{Kind: Link, To: "/..$OUT/secret"},
+	{Kind: Link, To: "/..$OUT/precious"},
+	{Kind: Link, To: "/..$OUT/empty/new"},
+	{Kind: Link, To: "/..$OUT/empty"},
+	{Kind: Link, To: "$OUT/secret"},
+	{Kind: Link, To: "../../../../../../../../..$OUT/precious"},
+	{Kind: Link, To: "/proc/1/root$OUT/secret"},
+	{Kind: Link, To: "/proc/self/root/..$OUT/precious"},
+	{Kind: Link, To: "/proc/self/cwd/..$OUT/secret"},
+	{Kind: Link, To: "/proc/self/fd/3$OUT/secret"},
+	{Kind: Link, To: "/proc/self/fd/5$OUT/precious"},
+	{Kind: Link, To: "/proc/self/fd/7$OUT/empty/new"},
+	{Kind: Link, To: "/run/../..$OUT/precious"},
+	{Kind: Link, To: "/var/run/../../..$OUT/precious"},
+	{Kind: Link, To: "/..$OUT/closed/new"},
+	{Kind: Link, To: "/dev/zero"},
+	{Kind: Link, To: "/dev/tty"},
+	{Kind: Link, To: "/.hostile/fifo"},
+	{Kind: Link, To: "/.hostile/dir"},
+	{Kind: Link, To: "/.hostile/file"},
+	{Kind: Link, To: "$BASE"}, // to itself
+	{Kind: Link, To: "/nowhere/at/all"},
+	{Kind: Parent, To: "/..$OUT/empty"},
+	{Kind: Parent, To: "/..$OUT"},
+	{Kind: Parent, To: "../../../../../../../..$OUT/empty"},
+	{Kind: Parent, To: "/proc/1/root$OUT/empty"},
+	{Kind: Parent, To: "/proc/self/fd/4$OUT/empty"},
+	{Kind: Parent, To: "/.hostile/dir"},
+}
+
+// At gives the entry of a form at a path.
+func (e Entry) At(p string) Entry {
+	e.Path = p
+	return e
+}
+
+// Decode reads a root out of any bytes: a place and a form for each two of them.
+func Decode(program []byte) (r Root) {
+	const most = 12
+	for ; len(program) >= 2 && len(r) < most; program = program[2:] {
+		r = append(r, Forms[int(program[1])%len(Forms)].At(Places[int(program[0])%len(Places)].Path))
+	}
+	return r
+}
+
+// Encode is the program of one entry for each place and form, by their numbers.
+func Encode(pairs ...[2]int) (program []byte) {
+	for _, p := range pairs {
+		program = append(program, byte(p[0]), byte(p[1]))
+	}
+	return program
+}
+
+// wantsDir reports whether the set-up wants a directory at a path.
+func wantsDir(p string) bool {
+	for _, place := range Places {
+		if place.Path == p {
+			return place.Dir
+		}
+	}
+	return false
+}
+
+// Lay makes the entries in the root at dir; out is the directory of the canaries. It never
+// leaves dir, whatever is there. What cannot be made, since another entry is in the way or
+// for want of rights, is left out and told.
+func (r Root) Lay(dir, out string) (left []error, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	if err := layTargets(root); err != nil { // whoever is not root inside cannot
+		left = append(left, err)
+	}
+	for i, e := range r {
+		if err := e.lay(root, fmt.Sprintf(".hostile/was-%d", i), out); err != nil {
+			left = append(left, fmt.Errorf("%v: %w", e, err))
+		}
+	}
+	return left, nil
+}
+
+// layTargets makes what links inside lead to.
+func layTargets(root *os.Root) error {
+	if err := root.MkdirAll(".hostile/dir", 0o755); err != nil {
+		return err
+	}
+	if err := root.WriteFile(".hostile/file", []byte("of the image\n"), 0o644); err != nil {
+		return err
+	}
+	err := mknod(root, ".hostile/fifo", unix.S_IFIFO|0o666, 0)
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	return err
+}
+
+// lay makes one entry; what is there goes to was.
+func (e Entry) lay(root *os.Root, was, out string) error {
+	name := strings.TrimPrefix(e.Path, "/")
+	if e.Kind == Parent {
+		if name = path.Dir(name); name == "." {
+			return errors.New("the root itself")
+		}
+	}
+	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
+		return err
+	}
+	if err := moveAway(root, name, was); err != nil {
+		return err
+	}
+	switch e.Kind {
+	case Link, Parent:
+		return root.Symlink(strings.NewReplacer("$OUT", out, "$BASE", path.Base(name)).Replace(e.To), name)
+	case Long:
+		return root.Symlink("/.."+strings.Repeat("/.", (unix.PathMax-4)/2), name)
+	case Missing:
+		return nil
+	case FIFO:
+		return mknod(root, name, unix.S_IFIFO|0o666, 0)
+	case Socket:
+		return mknod(root, name, unix.S_IFSOCK|0o666, 0)
+	case Device:
+		return mknod(root, name, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5)))
+	case White:
+		return mknod(root, name, unix.S_IFCHR, 0)
+	case Dir:
+		return root.MkdirAll(name+"/in", 0o755)
+	case File:
+		return root.WriteFile(name, []byte("of the image\n"), 0o644)
+	case Closed:
+		return e.layClosed(root, name)
+	case Sparse:
+		f, err := root.Create(name)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.Truncate(1<<40), f.Close())
+	}
+	return fmt.Errorf("no kind %q", e.Kind)
+}
+
+// moveAway makes a name free. Where the set-up has mounted something at it, the directory
+// around it is moved away, and all else goes back to a new one.
+func moveAway(root *os.Root, name, was string) error {
+	err := root.Rename(name, was)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	dir := path.Dir(name)
+	if !errors.Is(err, unix.EBUSY) || dir == "." {
+		return err
+	}
+	if err := root.Rename(dir, was); err != nil {
+		return err
+	}
+	if err := root.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := root.Open(was)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	for _, n := range names {
+		_ = root.Rename(path.Join(was, n), path.Join(dir, n)) // but for what is mounted
+	}
+	return err
+}
+
+func (e Entry) layClosed(root *os.Root, name string) error {
+	var err error
+	if wantsDir(e.Path) {
+		err = root.Mkdir(name, 0o700)
+	} else {
+		err = root.WriteFile(name, nil, 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	return root.Chmod(name, 0)
+}
+
+// mknod makes a node beneath a root.
+func mknod(root *os.Root, name string, mode uint32, dev int) error {
+	dir, err := root.Open(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return unix.Mknodat(int(dir.Fd()), path.Base(name), mode, dev)
+}
