@@ -215,12 +215,15 @@ type Listener struct {
 
 // ProbeItem is one thing that this host can or cannot do.
 type ProbeItem struct {
-	Name   string `json:"name"`             // such as "process", "overlay-in-userns"
-	Group  string `json:"group"`            // "tiers", "drivers" or "features"
-	OK     bool   `json:"ok"`               // it works
-	Weak   bool   `json:"weak,omitempty"`   // it works with less than it should have
-	Detail string `json:"detail,omitempty"` // what was found
-	Remedy string `json:"remedy,omitempty"` // the one command or setting that mends it
+	Name  string `json:"name"`           // such as "process", "overlay-in-userns"
+	Group string `json:"group"`          // "tiers", "drivers" or "features"
+	OK    bool   `json:"ok"`             // it works
+	Weak  bool   `json:"weak,omitempty"` // it works with less than it should have
+	// Unknown says that the probe itself failed, for want of descriptors or memory or time:
+	// whether it works is not known.
+	Unknown bool   `json:"unknown,omitempty"`
+	Detail  string `json:"detail,omitempty"` // what was found
+	Remedy  string `json:"remedy,omitempty"` // the one command or setting that mends it
 }
 
 // ProbeReport is what this host can do, found by trying.

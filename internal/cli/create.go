@@ -67,7 +67,9 @@ for; with --ask what no rule names waits for you ("coppice net NAME --asking", "
 approve"), for 55 seconds. "coppice policy show" shows what it came to.
 
 --tier auto is process; supervised where there are rules; and gvisor, where this host can
-give it, when the policy says "strong: true".
+give it, when the policy says "strong: true". Where the host can give none of them,
+or that cannot be found out, create fails: workspace, which confines nothing, is chosen
+by name alone.
 
 /proc, /dev, /sys, /run and /tmp are mounts of the sandbox's own and have no
 history.`,

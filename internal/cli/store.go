@@ -178,6 +178,8 @@ each lack the command or setting that mends it.`,
 					}
 					mark := p.Green("yes ")
 					switch {
+					case it.Unknown:
+						mark = p.Red("?   ")
 					case !it.OK:
 						mark = p.Red("no  ")
 					case it.Weak:

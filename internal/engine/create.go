@@ -204,7 +204,8 @@ func (e *Engine) host(ctx context.Context, tier string) (wire.ProbeReport, error
 		}
 	}
 	p, err := e.ProbeHost(ctx, HostQuestion{Quick: true, GVisor: tier == tierGVisor})
-	if err == nil && p.Tier == tierProcess && p.Driver == "overlay" {
+	unknown := slices.ContainsFunc(p.Items, func(it wire.ProbeItem) bool { return it.Unknown })
+	if err == nil && p.Tier == tierProcess && p.Driver == "overlay" && !unknown {
 		e.able.Store(&p)
 	}
 	return p, err
@@ -231,6 +232,9 @@ func (e *Engine) chooseTier(ctx context.Context, pol policy.Policy, rec *meta.Sa
 	if strong && kernel.OK {
 		rec.Tier, rec.TierReason = tierGVisor, "the strongest tier, which strong prefers by "+pol.Strong.At.String()
 		return p, nil
+	}
+	if strong && kernel.Unknown {
+		return p, tiers.unknown(kernel)
 	}
 	if rec.Tier, rec.TierReason, err = tiers.pick(p, name, p.Tier); err == nil && name != "" && said.At != flag("--tier") {
 		rec.TierReason += " by " + said.At.String()
@@ -351,25 +355,36 @@ func (e *Engine) userKnown(ctx context.Context, rec *meta.Sandbox, b base) error
 
 // choice is something of which the host gives one or the other.
 type choice struct {
-	what  string
-	group string   // of the probe's items
-	names []string // strongest first
+	what      string
+	group     string   // of the probe's items
+	names     []string // what auto takes, strongest first
+	otherwise string   // what is left where auto can take none
 }
 
 var (
-	tiers   = choice{"tier", "tiers", []string{"process", tierWorkspace}}
-	drivers = choice{"driver", "drivers", []string{"overlay", "btrfs", "copy"}}
+	// Workspace confines nothing: it is chosen by name alone.
+	tiers = choice{"tier", "tiers", []string{tierProcess},
+		"; for history without confinement: coppice create --tier workspace --driver copy --from DIR"}
+	drivers = choice{"driver", "drivers", []string{"overlay", "btrfs", "copy"}, ""}
 )
 
 // pick takes what was asked for, or the best, from what the probe found.
 func (c choice) pick(p wire.ProbeReport, asked, best string) (got, why string, err error) {
 	if asked == "" || asked == "auto" {
-		if best == "" {
+		for _, name := range c.names {
+			if name == best {
+				break
+			}
+			if it, ok := c.item(p, name); ok && it.Unknown {
+				return "", "", c.unknown(it)
+			}
+		}
+		if !slices.Contains(c.names, best) {
 			hint := "see what would mend it: coppice probe"
 			if it, ok := c.item(p, c.names[0]); ok && it.Remedy != "" {
 				hint = it.Remedy + "; " + hint
 			}
-			return "", "", fault.New(fault.Unsupported, "this host cannot give any %s (%s)", c.what, c.lacks(p, "")).WithHint("%s", hint)
+			return "", "", fault.New(fault.Unsupported, "this host cannot give any %s (%s)", c.what, c.lacks(p, "")).WithHint("%s", hint+c.otherwise)
 		}
 		why = "the strongest " + c.what + " that this host can give"
 		if lacks := c.lacks(p, best); lacks != "" {
@@ -382,11 +397,19 @@ func (c choice) pick(p wire.ProbeReport, asked, best string) (got, why string, e
 	case !ok:
 		return "", "", fault.New(fault.Invalid, "there is no %s %q", c.what, asked).
 			WithHint("see what this host can do: coppice probe")
+	case it.Unknown:
+		return "", "", c.unknown(it)
 	case !it.OK:
 		f := fault.New(fault.Unsupported, "this host cannot give %s %s: %s", c.what, asked, it.Detail)
 		return "", "", f.WithHint("%s", it.Remedy)
 	}
 	return asked, "asked for", nil
+}
+
+// unknown is the error where the probe could not find out whether the host can give it.
+func (c choice) unknown(it wire.ProbeItem) error {
+	return fault.New(fault.Unavailable, "cannot find out whether this host can give %s %s: %s", c.what, it.Name, it.Detail).
+		WithHint("%s", it.Remedy)
 }
 
 // lacks says why the host cannot give what is stronger than got.

@@ -26,6 +26,10 @@ func TestChoice(t *testing.T) {
 	for i := range none.Items {
 		none.Items[i].OK = false
 	}
+	failed := wire.ProbeReport{Items: []wire.ProbeItem{
+		{Group: "tiers", Name: "process", Unknown: true, Detail: "EMFILE", Remedy: "ulimit -n"},
+		{Group: "tiers", Name: "workspace", OK: true},
+	}}
 	tests := []struct {
 		name        string
 		of          choice
@@ -38,6 +42,12 @@ func TestChoice(t *testing.T) {
 		{name: "the best", of: tiers, in: probe, best: "process", want: "process", why: "the strongest tier that this host can give"},
 		{name: "auto says what stands in the way", of: drivers, in: probe, asked: "auto", best: "copy", want: "copy",
 			why: "the strongest driver that this host can give; not overlay: no upper, nor btrfs: not btrfs"},
+		{name: "auto without a confined tier", of: tiers, in: none, kind: fault.Unsupported,
+			hint: "coppice probe; for history without confinement: coppice create --tier workspace"},
+		{name: "auto of a probe that answers workspace", of: tiers, in: probe, best: "workspace", kind: fault.Unsupported},
+		{name: "auto after a probe that failed", of: tiers, in: failed, asked: "auto", kind: fault.Unavailable, hint: "ulimit -n"},
+		{name: "by name after a probe that failed", of: tiers, in: failed, asked: "process", kind: fault.Unavailable, hint: "ulimit -n"},
+		{name: "workspace by name", of: tiers, in: failed, asked: "workspace", want: "workspace", why: "asked for"},
 		{name: "by name", of: drivers, in: probe, asked: "copy", best: "copy", want: "copy", why: "asked for"},
 		{name: "weaker than the best", of: tiers, in: probe, asked: "workspace", best: "process", want: "workspace", why: "asked for"},
 		{name: "what the host lacks", of: drivers, in: probe, asked: "overlay", best: "copy", kind: fault.Unsupported, hint: "get a volume"},

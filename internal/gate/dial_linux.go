@@ -4,24 +4,21 @@ package gate
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gate/link"
 )
 
 // hostDial is the default of Options.Dial.
 func (g *Gate) hostDial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
-	own, err := isOwn(to.Addr())
-	if err != nil {
+	if err := g.outside(network, netip.AddrPort{}, to); err != nil {
 		return nil, err
-	}
-	if own && g.current().Decide(Request{Proto: Proto(network), Addr: to.Addr(), Port: to.Port()}).Verdict != Allow {
-		return nil, fault.New(fault.Denied, "%v is an address of the host itself", to.Addr())
 	}
 	var d net.Dialer
 	if network == "tcp" {
@@ -33,37 +30,76 @@ func (g *Gate) hostDial(ctx context.Context, network string, to netip.AddrPort) 
 			})
 		}
 	}
-	return d.DialContext(ctx, network, to.String())
+	c, err := d.DialContext(ctx, network, to.String())
+	if err != nil {
+		return nil, err
+	}
+	// The table may have changed since, and a rule may depend on the port that the socket
+	// got. Nothing of the sandbox was sent yet.
+	from, err := netip.ParseAddrPort(c.LocalAddr().String())
+	if err == nil {
+		err = g.outside(network, from, to)
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
 }
 
-// isOwn reports whether addr is an address of this host, where services listen that
-// trust whoever reaches them from within. No packet is sent: the kernel is asked from
-// which address it would send to addr.
-func isOwn(addr netip.Addr) (bool, error) {
-	family := unix.AF_INET6
-	if addr.Unmap().Is4() {
-		family = unix.AF_INET
-	}
-	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+// outside returns an error unless the kernel sends what goes to an address out of this
+// host, to one other: services of the host trust connections from within. A policy that
+// names the address opens it all the same. from is the zero AddrPort before the socket
+// is connected.
+func (g *Gate) outside(network string, from, to netip.AddrPort) error {
+	what, err := refusedRoute(link.Route.Kind, network, from, to)
 	if err != nil {
-		return false, os.NewSyscallError("socket", err)
+		return err
 	}
-	defer unix.Close(fd)
-	// As the Dialer has it: else there is no answer for the broadcast address of a network.
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1); err != nil {
-		return false, os.NewSyscallError("setsockopt", err)
+	if what != "" && g.current().Decide(Request{Proto: Proto(network), Addr: to.Addr(), Port: to.Port()}).Verdict != Allow {
+		return fault.New(fault.Denied, "%v is %s", to.Addr(), what)
 	}
-	if err := unix.Connect(fd, socketAddress(netip.AddrPortFrom(addr, 9))); err != nil {
-		return false, os.NewSyscallError("connect", err)
+	return nil
+}
+
+// refusedRoute says what to is, or "" if its route is unicast: any other type, also one
+// that this program does not know, does not lead to one other host. kind is
+// link.Route.Kind.
+func refusedRoute(
+	kind func(link.Route) (uint8, error), network string, from, to netip.AddrPort,
+) (string, error) {
+	const own = "an address of the host itself"
+	if from.IsValid() && from.Addr().Unmap() == to.Addr().Unmap() {
+		return own, nil
 	}
-	switch local, err := unix.Getsockname(fd); a := local.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrFrom4(a.Addr) == addr.Unmap(), err
-	case *unix.SockaddrInet6:
-		return netip.AddrFrom16(a.Addr) == addr, err
-	default:
-		return true, os.NewSyscallError("getsockname", err)
+	r := link.Route{Network: network, FromPort: from.Port(), To: to}
+	got, err := kind(r)
+	if err != nil {
+		return "", err
 	}
+	if a := to.Addr().As16(); got == unix.RTN_UNICAST && string(a[:12]) == nat64 {
+		// The translator may run on this host. A host without IPv4 has no route to it.
+		r.To = netip.AddrPortFrom(netip.AddrFrom4([4]byte(a[12:])), to.Port())
+		if got, err = kind(r); errors.Is(err, unix.ENETUNREACH) {
+			return "", nil
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	switch got {
+	case unix.RTN_UNICAST:
+		return "", nil
+	case unix.RTN_LOCAL:
+		return own, nil
+	case unix.RTN_BROADCAST:
+		return "a broadcast address", nil
+	case unix.RTN_ANYCAST:
+		return "an anycast address of the host itself", nil
+	case unix.RTN_MULTICAST:
+		return "a multicast address", nil
+	}
+	return "an address to which the host has no route of type unicast", nil
 }
 
 // socketAddress is how the kernel is given an address. to has no zone (never).

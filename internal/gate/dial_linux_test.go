@@ -83,15 +83,6 @@ func TestTheHostIsDialled(t *testing.T) {
 	}
 }
 
-// Datagrams may be for all of a network, if the policy names their address.
-func TestABroadcastAddressIsAskedAbout(t *testing.T) {
-	t.Parallel()
-	own, err := isOwn(netip.AddrFrom4([4]byte{127, 255, 255, 255}))
-	if own || err != nil {
-		t.Errorf("it is the host's own: %v, %v", own, err)
-	}
-}
-
 // Whoever does not answer at once is waited for, as long as the caller wants.
 func TestAHostThatIsSlowIsWaitedFor(t *testing.T) {
 	t.Parallel()

@@ -66,7 +66,7 @@ func special(addr netip.Addr) string {
 		return "a private address" // also fd00:ec2::254, metadata
 	case a[0] == 0xfe:
 		return "a link-local or site-local address"
-	case string(a[:12]) == "\x00\x64\xff\x9b\x00\x00\x00\x00\x00\x00\x00\x00":
+	case string(a[:12]) == nat64:
 		// NAT64 (RFC 6052): where a host has IPv6 alone, every name leads here. What counts is
 		// the address inside.
 		in := netip.AddrFrom4([4]byte(a[12:]))
@@ -87,6 +87,9 @@ func special(addr netip.Addr) string {
 	}
 	return ""
 }
+
+// nat64 is the well-known prefix 64:ff9b::/96 (RFC 6052), which an IPv4 address follows.
+const nat64 = "\x00\x64\xff\x9b\x00\x00\x00\x00\x00\x00\x00\x00"
 
 func zero(b []byte) bool {
 	for _, c := range b {

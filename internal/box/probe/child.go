@@ -59,7 +59,7 @@ func child(args []string) int {
 func tried(name, what string, err error) result {
 	r := result{Name: name, State: OK, Tried: what}
 	if err != nil {
-		r.State, r.Detail, r.Errno = Missing, err.Error(), errnoName(err)
+		r.State, r.Detail, r.Errno = answer(err), err.Error(), errnoName(err)
 	}
 	return r
 }

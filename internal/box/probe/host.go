@@ -128,7 +128,7 @@ func landlock() Item {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	switch {
 	case errno != 0:
-		it.State, it.Errno = Missing, unix.ErrnoName(errno)
+		it.State, it.Errno = answer(errno), unix.ErrnoName(errno)
 	case abi < 6:
 		it.State, it.Detail = Weak, fmt.Sprintf("ABI %d: no scopes for signals and abstract sockets", abi)
 	default:
@@ -167,7 +167,7 @@ func homeFS(home string) Item {
 	it.Detail = fs
 	switch {
 	case err != nil:
-		it.State, it.Errno = Missing, errnoName(err)
+		it.State, it.Errno = answer(err), errnoName(err)
 	case fs == "nfs" || fs == "cifs" || fs == "smb" || fs == "9p" || fs == "fuse":
 		it.State, it.Detail = Weak, fs+": the database needs locks that work, and user xattrs are often missing"
 	case fs == "overlay":
@@ -189,7 +189,7 @@ func diskLimit(root bool, home string) Item {
 		it.Detail, err = quota.Try(home)
 	}
 	if err != nil {
-		it.State, it.Detail, it.Errno, it.Remedy = Missing, err.Error(), errnoName(err), fault.HintOf(err)
+		it.State, it.Detail, it.Errno, it.Remedy = answerOf(err), err.Error(), errnoName(err), fault.HintOf(err)
 	}
 	return it
 }

@@ -29,7 +29,7 @@ const kernelPatience = 30 * time.Second
 
 // Probe tries what o asks for. It changes nothing that lasts, and takes a few
 // tens of milliseconds. An error means that nothing could be tried; a lack is an
-// item.
+// item, and so is what could not be found out.
 func Probe(ctx context.Context, o Options) (Report, error) {
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {
@@ -85,15 +85,18 @@ func existing(path string) string {
 // tiers judges the tiers by the features.
 func tiers(r *Report, h host) []Item {
 	process := Item{Group: Tiers, Name: TierProcess, State: OK, Tried: "the features that it needs"}
+	process.need(r, UserNamespaces, Seccomp, Devpts, FreshProc)
 	var weak []string
-	for _, need := range []string{UserNamespaces, Seccomp, Devpts, FreshProc} {
-		it, ok := r.Item(Features, need)
-		if !ok || it.State == Missing {
-			process.State, process.Detail, process.Errno, process.Remedy = Missing, "needs "+need, it.Errno, it.Remedy
-			break
+	if process.State == OK {
+		for _, need := range []string{UserNamespaces, Seccomp, Devpts, FreshProc} {
+			if it, _ := r.Item(Features, need); it.State == Weak {
+				weak = append(weak, need)
+			}
 		}
-		if it.State == Weak {
-			weak = append(weak, need)
+		for _, nice := range []string{SeccompNotify, Landlock} {
+			if it, _ := r.Item(Features, nice); it.State == Unknown {
+				process.need(r, nice) // what it would be without is not known
+			}
 		}
 	}
 	if process.State == OK {
@@ -112,17 +115,38 @@ func tiers(r *Report, h host) []Item {
 	}
 	supervised := process
 	supervised.Name = TierSupervised
-	if it, ok := r.Item(Features, GateLink); process.State != Missing && (!ok || it.State == Missing) {
-		supervised.State, supervised.Detail, supervised.Errno, supervised.Remedy = Missing, "needs "+GateLink, it.Errno, it.Remedy
-	} else if process.State == OK {
-		supervised.Detail = "process, with rules for the network and a record of the programs that are started"
+	if supervised.State == OK || supervised.State == Weak {
+		if lacking := supervised.need(r, GateLink); !lacking && process.State == OK {
+			supervised.Detail = "process, with rules for the network and a record of the programs that are started"
+		}
 	}
 	workspace := Item{Group: Tiers, Name: TierWorkspace, State: OK, Tried: "nothing: it needs nothing", Detail: "history without confinement"}
-	r.Tier = TierWorkspace
-	if process.State != Missing {
+	if process.State == OK || process.State == Weak {
 		r.Tier = TierProcess
 	}
 	return []Item{supervised, process, workspace}
+}
+
+// need makes an item Missing or Unknown by the first feature that it needs and that is
+// Missing, or else Unknown, and reports whether there is one.
+func (it *Item) need(r *Report, features ...string) bool {
+	for _, state := range []State{Missing, Unknown} {
+		for _, name := range features {
+			f, ok := r.Item(Features, name)
+			if !ok {
+				f.State = Missing
+			}
+			if f.State != state {
+				continue
+			}
+			it.State, it.Detail, it.Errno, it.Remedy = state, "needs "+name, f.Errno, f.Remedy
+			if state == Unknown {
+				it.Detail += ", which could not be tried: " + f.Detail
+			}
+			return true
+		}
+	}
+	return false
 }
 
 // gvisor judges tier gvisor by starting it, where the host can give what its walls are
@@ -130,15 +154,15 @@ func tiers(r *Report, h host) []Item {
 func gvisor(ctx context.Context, judged []Item, try func(context.Context) error, h host) Item {
 	it := Item{Group: Tiers, Name: TierGVisor, State: OK, Tried: "started a sandbox of it", Detail: "a kernel of the sandbox's own, in user space"}
 	for _, other := range judged {
-		if other.Name == TierProcess && other.State == Missing {
-			it.State, it.Detail, it.Errno, it.Remedy = Missing, other.Detail, other.Errno, other.Remedy
+		if other.Name == TierProcess && (other.State == Missing || other.State == Unknown) {
+			it.State, it.Detail, it.Errno, it.Remedy = other.State, other.Detail, other.Errno, other.Remedy
 			return it
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, kernelPatience)
 	defer cancel()
 	if err := try(ctx); err != nil {
-		it.State, it.Detail, it.Errno, it.Remedy = Missing, told(err), errnoName(err), h.kernelRemedy(err)
+		it.State, it.Detail, it.Errno, it.Remedy = answerOf(err), told(err), errnoName(err), h.kernelRemedy(err)
 	}
 	return it
 }
@@ -149,19 +173,24 @@ func told(err error) string { return strings.Join(strings.Fields(err.Error()), "
 // drivers judges the drivers by the features and the home.
 func drivers(r *Report, home string) []Item {
 	overlay := Item{Group: Drivers, Name: DriverOverlay, State: OK, Tried: "mounted it with userxattr, its upper directory in the home"}
-	if it, ok := r.Item(Features, Overlay); !ok || it.State == Missing {
-		overlay.State, overlay.Detail, overlay.Errno, overlay.Remedy = Missing, it.Detail, it.Errno, it.Remedy
+	if it, ok := r.Item(Features, Overlay); !ok || it.State != OK {
+		if !ok {
+			it.State = Missing
+		}
+		overlay.State, overlay.Detail, overlay.Errno, overlay.Remedy = it.State, it.Detail, it.Errno, it.Remedy
 	}
 	cp := Item{Group: Drivers, Name: DriverCopy, State: OK, Tried: "access to the home", Detail: "plain directories; slower"}
-	if it, ok := r.Item(Features, Whiteouts); ok && it.State == Missing {
-		cp.State, cp.Detail, cp.Errno, cp.Remedy = Missing, it.Detail, it.Errno, it.Remedy
+	if it, ok := r.Item(Features, Whiteouts); ok && it.State != OK {
+		cp.State, cp.Detail, cp.Errno, cp.Remedy = it.State, it.Detail, it.Errno, it.Remedy
 	}
 	if err := unix.Access(home, unix.W_OK|unix.X_OK); err != nil {
-		cp.State, cp.Detail, cp.Errno = Missing, "the home cannot be written", errnoName(err)
+		cp.State, cp.Detail, cp.Errno = answer(err), "the home cannot be written", errnoName(err)
 		cp.Remedy = "make the home writable, or set COPPICE_HOME to a directory that is"
 	}
 	btrfs := Item{Group: Drivers, Name: DriverBtrfs, State: OK, Tried: "statfs of the home", Detail: "subvolumes"}
-	if fs, _ := fileSystem(home); fs != "btrfs" {
+	if fs, err := fileSystem(home); err != nil {
+		btrfs.State, btrfs.Detail, btrfs.Errno, btrfs.Remedy = answer(err), err.Error(), errnoName(err), retry
+	} else if fs != "btrfs" {
 		btrfs.State, btrfs.Detail = Missing, "the home is on "+fs
 		btrfs.Remedy = "set COPPICE_HOME to a directory on btrfs"
 	}
@@ -226,7 +255,11 @@ func runChild(ctx context.Context, o Options, home string, t task) childReport {
 		ownUser(cmd.SysProcAttr)
 	}
 	// A refusal of clone is told from one of the program by errors.As.
-	if err := cmd.Run(); err != nil {
+	err = cmd.Run()
+	if ctx.Err() != nil {
+		return childReport{start: ctx.Err()}
+	}
+	if err != nil {
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) {
 			return childReport{start: err}
@@ -234,7 +267,7 @@ func runChild(ctx context.Context, o Options, home string, t task) childReport {
 	}
 	var r childReport
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
-		return childReport{start: fmt.Errorf("the self-test ended early: %s: %w", strings.TrimSpace(errs.String()), unix.EPERM)}
+		return childReport{start: fmt.Errorf("the self-test ended early: %s: %w", strings.TrimSpace(errs.String()), err)}
 	}
 	return r
 }
@@ -257,10 +290,14 @@ func (c childReport) items(t task, h host) []Item {
 	var items []Item
 	if c.start != nil {
 		for _, name := range tries[t] {
-			items = append(items, Item{
-				Group: Features, Name: name, State: Missing, Tried: "started a process in new namespaces",
+			it := Item{
+				Group: Features, Name: name, State: answer(c.start), Tried: "started a process in new namespaces",
 				Detail: c.start.Error(), Errno: errnoName(c.start), Remedy: h.remedy(UserNamespaces, errnoName(c.start)),
-			})
+			}
+			if it.State == Unknown && !h.none { // where no namespace may be made, clone(2) gives ENOSPC
+				it.Remedy = retry
+			}
+			items = append(items, it)
 		}
 		return items
 	}
@@ -268,6 +305,9 @@ func (c childReport) items(t task, h host) []Item {
 		it := Item{Group: Features, Name: r.Name, State: r.State, Tried: r.Tried, Detail: r.Detail, Errno: r.Errno}
 		if r.State != OK {
 			it.Remedy = h.remedy(r.Name, r.Errno)
+		}
+		if r.State == Unknown {
+			it.Remedy = retry
 		}
 		items = append(items, it)
 	}

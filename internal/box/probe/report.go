@@ -14,6 +14,7 @@ const (
 	OK      State = "ok"
 	Weak    State = "weak"    // it works with less than it should have
 	Missing State = "missing" // it does not work
+	Unknown State = "unknown" // the probe itself failed, and says neither
 )
 
 // Groups of items.
@@ -67,7 +68,7 @@ type Report struct {
 	Kernel string `json:"kernel"`
 	User   string `json:"user"`
 	Items  []Item `json:"items"`
-	Tier   string `json:"tier"`   // the strongest tier that works, of those that cost nothing: process or workspace
+	Tier   string `json:"tier"`   // the strongest tier that works, of those that cost nothing: process, or "" when it does not work or is not known to; never workspace, which confines nothing
 	Driver string `json:"driver"` // the best driver that works; "" when none does
 }
 
@@ -117,7 +118,7 @@ func Wire(ctx context.Context, o Options) (wire.ProbeReport, error) {
 			detail += ": " + it.Errno
 		}
 		w.Items = append(w.Items, wire.ProbeItem{
-			Name: it.Name, Group: it.Group, OK: it.State != Missing, Weak: it.State == Weak, Detail: detail, Remedy: it.Remedy,
+			Name: it.Name, Group: it.Group, OK: it.State == OK || it.State == Weak, Weak: it.State == Weak, Unknown: it.State == Unknown, Detail: detail, Remedy: it.Remedy,
 		})
 	}
 	return w, nil

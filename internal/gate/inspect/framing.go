@@ -53,6 +53,7 @@ const (
 	errLengths framingError = "a request says its length in two ways, or in one that is not understood"
 	errChunk   framingError = "a chunk of a request is malformed"
 	errTarget  framingError = "the target of a request is not a path: absolute-form and * are not passed on"
+	errEscape  framingError = "the target of the request has characters that have to be escaped"
 	errConnect framingError = "CONNECT makes a tunnel to anywhere"
 	errUpgrade framingError = "Upgrade to anything but a WebSocket is not passed on"
 	errH2C     framingError = "HTTP/2 without TLS is not passed on"
@@ -183,14 +184,12 @@ func (f *framing) head(text string) error {
 	switch {
 	case method == "PRI" && target == "*":
 		return errH2C
-	case !ok || !token(method) || !old && version != "HTTP/1.1" || strings.ContainsFunc(target, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
+	case !ok || !token(method) || !old && version != "HTTP/1.1":
 		return errHead
 	case method == "CONNECT":
 		return errConnect
-	case !strings.HasPrefix(target, "/"):
-		return errTarget
-	case !parses(target):
-		return errTarget
+	case checkTarget(target) != nil:
+		return checkTarget(target)
 	case len(lines)-1 > maxHeaders:
 		return errLong
 	}
@@ -247,10 +246,22 @@ func (f *framing) head(text string) error {
 	return nil
 }
 
-// parses reports whether a target has no escapes that are none.
-func parses(target string) bool {
-	_, err := url.ParseRequestURI(target)
-	return err == nil
+// checkTarget refuses a request target, of either version of HTTP, that is not a path or
+// has bytes that RFC 3986 has escaped. The target that is sent has to read like the one
+// that was judged.
+func checkTarget(target string) error {
+	if !strings.HasPrefix(target, "/") {
+		return errTarget
+	}
+	for i := range len(target) {
+		if c := target[i]; c <= ' ' || c >= 0x7f || c == '#' {
+			return errEscape
+		}
+	}
+	if _, err := url.ParseRequestURI(target); err != nil {
+		return errTarget
+	}
+	return nil
 }
 
 // header reads the line of a header, whose name it gives in small letters.

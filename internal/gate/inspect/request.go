@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
 	"strings"
 	"sync/atomic"
+
+	"github.com/coppice-dev/coppice/internal/policy"
 )
 
 // overrides are headers by which frameworks take another method or path for the
@@ -23,10 +26,10 @@ func (c *conn) odd(r *http.Request, q *Request) string {
 		return string(errConnect)
 	case !token(r.Method):
 		return string(errHead)
-	case !strings.HasPrefix(r.RequestURI, "/"):
-		return string(errTarget)
+	case checkTarget(r.RequestURI) != nil:
+		return checkTarget(r.RequestURI).Error()
 	case r.URL.RequestURI() != r.RequestURI:
-		return "the target of the request has characters that have to be escaped"
+		return string(errEscape)
 	case q.Host.IsZero():
 		return "the request is for another host than the connection"
 	}
@@ -74,7 +77,7 @@ func (c *conn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, no)
 		return
 	}
-	x := &exchange{Exchange: ex, conn: c, in: r}
+	x := &exchange{Exchange: ex, conn: c, in: r, host: q.Host}
 	defer x.end()
 	if no := ex.Spend(q.Size-max(r.ContentLength, 0), 0); no != nil {
 		x.no.Store(no)
@@ -89,7 +92,8 @@ type exchange struct {
 	Exchange
 	conn   *conn
 	in     *http.Request
-	status int // of the answer; 0 before it
+	host   policy.Host // that was judged
+	status int         // of the answer; 0 before it
 	failed string
 	no     atomic.Pointer[Denial] // why it ends early
 }
@@ -125,7 +129,10 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 		scheme = "https"
 	}
 	p.Out.URL = &url.URL{Scheme: scheme, Host: x.conn.place(), Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery, ForceQuery: u.ForceQuery}
-	p.Out.Host = p.In.Host
+	p.Out.Host = x.host.String() // as it was judged, not as it was written
+	if _, port, err := net.SplitHostPort(p.In.Host); err == nil {
+		p.Out.Host = net.JoinHostPort(p.Out.Host, port)
+	}
 	p.Out.Trailer = nil
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 		if v, ok := p.In.Header[name]; ok {

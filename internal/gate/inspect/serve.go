@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -278,6 +279,9 @@ func (c *conn) begin() bool {
 // host reads which of the names of the connection a Host header has; the zero Host is
 // none.
 func (c *conn) host(s string) policy.Host {
+	if strings.ContainsAny(s, "[]") { // around an IPv6 address alone (RFC 3986, 3.2.2), which is no name
+		return policy.Host{}
+	}
 	name := s
 	if h, port, err := net.SplitHostPort(s); err == nil {
 		if name = h; port != strconv.Itoa(int(c.Port)) {

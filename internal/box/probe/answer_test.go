@@ -1,0 +1,147 @@
+//go:build linux && (amd64 || arm64)
+
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestAnswer_TellsANoFromAFailure(t *testing.T) {
+	t.Parallel()
+	no := []unix.Errno{
+		unix.EPERM, unix.EACCES, unix.ENOSYS, unix.EINVAL, unix.EOPNOTSUPP, unix.ENOTTY, unix.EXDEV, unix.ENODEV, unix.ENXIO,
+		unix.ENOENT, unix.EAFNOSUPPORT, unix.EPROTONOSUPPORT, unix.EROFS, unix.EBUSY, unix.EIO,
+	}
+	for e := unix.Errno(1); e < 134; e++ {
+		want := Unknown
+		if slices.Contains(no, e) {
+			want = Missing
+		}
+		if got := answer(fmt.Errorf("try it: %w", e)); got != want {
+			t.Errorf("%s: %s, want %s", unix.ErrnoName(e), got, want)
+		}
+	}
+	for name, tt := range map[string]struct {
+		err  error
+		want State
+	}{
+		"no error":           {nil, OK},
+		"a timeout":          {context.DeadlineExceeded, Unknown},
+		"a cancelled caller": {errors.Join(context.Canceled, unix.EPERM), Unknown},
+		"no errno":           {errors.New("signal: killed"), Unknown},
+	} {
+		if got := answer(tt.err); got != tt.want {
+			t.Errorf("%s: %s, want %s", name, got, tt.want)
+		}
+	}
+}
+
+func TestTiers_NeverChooseWorkspace(t *testing.T) {
+	t.Parallel()
+	all := []string{UserNamespaces, Seccomp, Devpts, FreshProc, SeccompNotify, Landlock, GateLink}
+	for _, failed := range all {
+		for _, state := range []State{OK, Weak, Missing, Unknown} {
+			var r Report
+			for _, name := range all {
+				it := Item{Group: Features, Name: name, State: OK}
+				if name == failed {
+					it.State = state
+				}
+				r.Items = append(r.Items, it)
+			}
+			judged := tiers(&r, host{})
+			want := TierProcess
+			if state == Unknown && failed != GateLink ||
+				state == Missing && slices.Contains([]string{UserNamespaces, Seccomp, Devpts, FreshProc}, failed) {
+				want = ""
+			}
+			if r.Tier != want {
+				t.Errorf("%s is %s: tier %q, want %q", failed, state, r.Tier, want)
+			}
+			if state == Unknown && judged[0].State != Unknown {
+				t.Errorf("%s is unknown: supervised is %s", failed, judged[0].State)
+			}
+			if want == "" && judged[1].State != state {
+				t.Errorf("%s is %s: process is %s", failed, state, judged[1].State)
+			}
+		}
+	}
+}
+
+func TestProbe_CancelledIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r, err := Probe(ctx, Options{Home: t.TempDir(), Root: os.Getuid() == 0, Quick: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if it, _ := r.Item(Tiers, TierProcess); r.Tier != "" || it.State != Unknown {
+		t.Errorf("tier %q, process is %s", r.Tier, it.State)
+	}
+}
+
+// The process has few descriptors, from none free to enough. It is one of its own, since
+// the limit is the process's.
+func TestProbe_FewDescriptorsAreNoAnswer(t *testing.T) {
+	const inner = "COPPICE_TEST_FEW_DESCRIPTORS"
+	if os.Getenv(inner) == "" {
+		t.Parallel()
+		cmd := exec.Command("/proc/self/exe", "-test.run=^TestProbe_FewDescriptorsAreNoAnswer$", "-test.v")
+		cmd.Env = append(os.Environ(), inner+"=1")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		t.Logf("%s", out)
+		return
+	}
+	o := Options{Home: t.TempDir(), Root: os.Getuid() == 0, Quick: true}
+	full, err := Probe(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if full.Tier != TierProcess {
+		t.Skip("needs user-namespaces: tier process does not work here")
+	}
+	var was syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	failed := 0
+	for n := uint64(4); n <= 64; n++ {
+		few := was
+		few.Cur = n
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
+			t.Fatal(err)
+		}
+		r, err := Probe(t.Context(), o)
+		if err != nil {
+			failed++
+			continue
+		}
+		it, _ := r.Item(Tiers, TierProcess)
+		if r.Tier == "" {
+			failed++
+		}
+		if r.Tier == TierWorkspace || it.State == Missing || (r.Tier == "") != (it.State == Unknown) {
+			t.Errorf("%d descriptors: tier %q, process is %s: %s", n, r.Tier, it.State, it.Detail)
+		}
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if failed == 0 {
+		t.Error("no probe ran out of descriptors")
+	}
+	t.Logf("%d of 61 failed", failed)
+}
