@@ -334,7 +334,7 @@ func (e *Engine) sweepMasks(ctx context.Context) error {
 		if used[m.Name()] {
 			continue
 		}
-		if err := e.Layers.RemoveTree(ctx, filepath.Join(e.masksDir(), m.Name())); err != nil {
+		if err := e.discard(ctx, filepath.Join(e.masksDir(), m.Name())); err != nil {
 			return err
 		}
 	}

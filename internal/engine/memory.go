@@ -294,7 +294,9 @@ func (e *Engine) keepMemory(s *sandbox, b Box, every time.Duration) {
 func (e *Engine) dropUnkept() error {
 	left, err := filepath.Glob(filepath.Join(e.Home, "sandboxes", "*", imageDir))
 	for _, dir := range left {
-		err = errors.Join(err, os.RemoveAll(dir))
+		if err := os.RemoveAll(dir); err != nil {
+			e.Logger.Warn("an image that was not stored cannot be removed", "dir", dir, "err", err)
+		}
 	}
 	return err
 }

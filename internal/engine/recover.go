@@ -186,7 +186,10 @@ func (e *Engine) dropUnrecorded(ctx context.Context) error {
 	for _, id := range onDisk {
 		if !recorded[id] && !used[id] {
 			if err := e.Layers.Remove(ctx, id); err != nil {
-				return err
+				if ctx.Err() != nil {
+					return err
+				}
+				e.Logger.Warn("a layer that was not finished cannot be removed; it takes room until a gc can", "layer", id, "err", err)
 			}
 		}
 	}
@@ -214,7 +217,7 @@ func (e *Engine) sweep(ctx context.Context) error {
 		rec := byID[d.Name()]
 		if rec == nil {
 			e.unlimit(filepath.Join(root, d.Name(), liveDir))
-			if err := e.Layers.RemoveTree(ctx, filepath.Join(root, d.Name())); err != nil {
+			if err := e.discard(ctx, filepath.Join(root, d.Name())); err != nil {
 				return err
 			}
 			continue
@@ -243,9 +246,20 @@ func (e *Engine) sweepGenerations(ctx context.Context, rec *meta.Sandbox) error 
 		if n, err := strconv.Atoi(strings.TrimSuffix(g.Name(), ".tmp")); err == nil && n >= rec.Gen {
 			continue
 		}
-		if err := e.Layers.RemoveTree(ctx, filepath.Join(live, g.Name())); err != nil {
+		if err := e.discard(ctx, filepath.Join(live, g.Name())); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// discard deletes a leftover. One that cannot be removed, for whatever reason, is logged
+// and stays for the next gc: it takes room, and must not make the home unusable. The
+// error is that of ctx alone.
+func (e *Engine) discard(ctx context.Context, dir string) error {
+	err := e.Layers.RemoveTree(ctx, dir)
+	if err != nil && ctx.Err() == nil {
+		e.Logger.Warn("a leftover cannot be removed; it takes room until a gc can", "dir", dir, "err", err)
+	}
+	return ctx.Err()
 }

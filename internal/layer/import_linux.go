@@ -2,7 +2,6 @@ package layer
 
 import (
 	"context"
-	"errors"
 	"path"
 	"path/filepath"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/removal"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -165,17 +165,9 @@ func (c *copier) tick(fn func(Progress)) (stop func()) {
 }
 
 // RemoveTree deletes the directory at path and everything in it, however deep,
-// without following links. A missing one is no error.
+// without following links; see removal.Tree. A missing one is no error.
 func (s *Store) RemoveTree(ctx context.Context, p string) error {
-	dir, err := openDirAt(unix.AT_FDCWD, filepath.Dir(p))
-	if err == nil {
-		err = removeAt(ctx, s.fs, dir, filepath.Base(p))
-		unix.Close(dir)
-	}
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	return fault.Wrap(err, "remove %s", p)
+	return removal.Tree(ctx, p)
 }
 
 // Usage is the disk space that a layer's tree takes, in bytes. Files that other

@@ -5,11 +5,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"hash"
 	"io"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
@@ -17,6 +17,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer/format"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -26,7 +27,7 @@ const manifestName = "manifest"
 // Sealed is what Seal found.
 type Sealed struct {
 	Digest  string // of the manifest: "sha256:" and hex digits
-	DiffID  string // of the layer as an OCI tar stream, uncompressed
+	DiffID  string // of the layer as an OCI tar stream, uncompressed; empty: it has none, see limit.SealedHoles
 	Size    int64  // content bytes, each file once
 	Entries int
 }
@@ -48,12 +49,25 @@ func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err 
 		return out, err
 	}
 	defer unix.Close(dir)
-	entries, err := s.describe(ctx, id, s.cleanNoise)
+	budget := int64(limit.SealedHoles)
+	entries, err := s.describe(ctx, id, s.cleanNoise, func(_ string, st *unix.Stat_t) form {
+		holes := st.Size - st.Blocks*512
+		if holes < format.SparseBlock {
+			return whole // a small file may lie in its inode, and have no blocks either
+		}
+		if holes > budget {
+			return blocks
+		}
+		budget -= holes
+		return whole
+	})
 	if err != nil {
 		return out, err
 	}
-	if out.DiffID, err = s.diffID(ctx, id, entries); err != nil {
-		return out, err
+	if !slices.ContainsFunc(entries, isSparse) {
+		if out.DiffID, err = s.diffID(ctx, id, entries); err != nil {
+			return out, err
+		}
 	}
 	var b bytes.Buffer
 	if err := format.Encode(&b, entries); err != nil {
@@ -131,8 +145,15 @@ func (s *Store) WriteTar(ctx context.Context, id timeline.LayerID, w io.Writer) 
 	if err != nil {
 		return err
 	}
+	if i := slices.IndexFunc(entries, isSparse); i >= 0 {
+		return fault.New(fault.TooLarge, "layer %s cannot be written as tar: the holes of its files are more than %d bytes, which tar writes as zeros; %q is one of them",
+			id, int64(limit.SealedHoles), "/"+entries[i].Path).
+			WithHint("remove the sparse files in the sandbox, and take a snapshot: coppice commit")
+	}
 	return fault.Wrap(s.writeTar(ctx, id, entries, w), "write layer %s", id)
 }
+
+func isSparse(e format.Entry) bool { return e.Sparse }
 
 func (s *Store) writeTar(ctx context.Context, id timeline.LayerID, entries []format.Entry, w io.Writer) error {
 	root, err := openDirAt(unix.AT_FDCWD, s.Dir(id))
@@ -148,8 +169,27 @@ func (s *Store) writeTar(ctx context.Context, id timeline.LayerID, entries []for
 		if err != nil {
 			return nil, err
 		}
-		return os.NewFile(uintptr(fd), e.Path), nil
+		return &untilDone{ctx: ctx, File: os.NewFile(uintptr(fd), e.Path)}, nil
 	})
+}
+
+// untilDone is a file whose reading ends with ctx.
+type untilDone struct {
+	*os.File
+	ctx context.Context //nolint:containedctx // of one call of writeTar
+}
+
+// Read implements io.Reader.
+func (u *untilDone) Read(p []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return u.File.Read(p)
+}
+
+// WriteTo hides that of os.File, which would read on.
+func (u *untilDone) WriteTo(w io.Writer) (int64, error) {
+	return io.Copy(w, struct{ io.Reader }{u})
 }
 
 func (s *Store) diffID(ctx context.Context, id timeline.LayerID, entries []format.Entry) (string, error) {
@@ -181,10 +221,20 @@ func (s *Store) cleanNoise(fd int) error {
 	return nil
 }
 
+// form is how the content of a file is hashed.
+type form int
+
+const (
+	whole   form = iota // all of it, holes as zeros
+	blocks              // see format.SparseHash: holes cost nothing
+	nothing             // not at all
+)
+
 // describe walks a layer's tree and hashes its files on all processors. clean is
 // called for entries with attributes that a layer does not keep; it may be nil.
-func (s *Store) describe(ctx context.Context, id timeline.LayerID, clean func(fd int) error) ([]format.Entry, error) {
-	d := describer{ctx: ctx, clean: clean, links: map[devIno]string{}, jobs: make(chan hashJob, 64)}
+// how chooses for a file, in the order of the entries, how it is hashed.
+func (s *Store) describe(ctx context.Context, id timeline.LayerID, clean func(fd int) error, how func(path string, st *unix.Stat_t) form) ([]format.Entry, error) {
+	d := describer{ctx: ctx, clean: clean, how: how, links: map[devIno]string{}, jobs: make(chan hashJob, 64)}
 	d.entries = make([]*format.Entry, 0, 64)
 	for range runtime.GOMAXPROCS(0) {
 		d.wg.Go(d.hash)
@@ -205,6 +255,7 @@ func (s *Store) describe(ctx context.Context, id timeline.LayerID, clean func(fd
 type describer struct {
 	ctx     context.Context
 	clean   func(fd int) error
+	how     func(path string, st *unix.Stat_t) form
 	entries []*format.Entry
 	links   map[devIno]string
 	jobs    chan hashJob
@@ -214,8 +265,9 @@ type describer struct {
 }
 
 type hashJob struct {
-	fd int
-	e  *format.Entry
+	fd   int
+	e    *format.Entry
+	form form
 }
 
 func (d *describer) tree(v *View) error {
@@ -324,19 +376,18 @@ func (d *describer) file(f *found, e *format.Entry) error {
 		return err
 	}
 	e.Type, e.Size, e.Xattrs = format.File, st.Size, a.format()
-	d.jobs <- hashJob{fd, e}
+	how := d.how(e.Path, &st)
+	e.Sparse = how == blocks
+	d.jobs <- hashJob{fd, e, how}
 	return nil
 }
 
 // hash is one worker.
 func (d *describer) hash() {
-	h := sha256.New()
 	for j := range d.jobs {
 		err := d.ctx.Err()
 		if err == nil {
-			h.Reset()
-			err = hashFile(h, j.fd, j.e.Size)
-			h.Sum(j.e.Sum[:0])
+			j.e.Sum, err = j.form.sum(d.ctx, j.fd, j.e.Size)
 		}
 		unix.Close(j.fd)
 		if err != nil {
@@ -349,19 +400,68 @@ func (d *describer) hash() {
 	}
 }
 
-func hashFile(h hash.Hash, fd int, size int64) error {
+// sum hashes the content of an open file.
+func (f form) sum(ctx context.Context, fd int, size int64) (sum [sha256.Size]byte, err error) {
+	switch f {
+	case whole:
+		h := sha256.New()
+		err = readData(ctx, fd, 0, size, func(p []byte, _ int64) { h.Write(p) })
+		h.Sum(sum[:0])
+	case blocks:
+		h, done := format.NewSparseHash(), int64(0)
+		err = eachData(fd, size, func(from, to int64) error {
+			// Two ranges may share a block, where the file system has smaller ones.
+			from = max(done, from&^(format.SparseBlock-1))
+			done = max(from, min(size, (to+format.SparseBlock-1)&^(format.SparseBlock-1)))
+			return readData(ctx, fd, from, done, h.Write)
+		})
+		sum = h.Sum()
+	}
+	return sum, err
+}
+
+// eachData calls fn for each range of a file that is not a hole, in their order.
+func eachData(fd int, size int64, fn func(from, to int64) error) error {
+	for off := int64(0); off < size; {
+		from, err := unix.Seek(fd, off, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return nil // the rest is a hole
+		}
+		if err != nil {
+			return err
+		}
+		to, err := unix.Seek(fd, from, unix.SEEK_HOLE)
+		if err != nil {
+			return err
+		}
+		if to = min(to, size); from >= to {
+			return nil
+		}
+		if err := fn(from, to); err != nil {
+			return err
+		}
+		off = to
+	}
+	return nil
+}
+
+// readData hands a range of a file to fn, in pieces, until ctx ends.
+func readData(ctx context.Context, fd int, from, to int64, fn func(p []byte, off int64)) error {
 	bp := copyBufs.Get().(*[]byte)
 	defer copyBufs.Put(bp)
-	for off := int64(0); off < size; {
-		n, err := preadFull(fd, (*bp)[:min(size-off, copyBufSize)], off)
+	for from < to {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := preadFull(fd, (*bp)[:min(to-from, copyBufSize)], from)
 		if err != nil {
 			return err
 		}
 		if n == 0 {
 			return io.ErrUnexpectedEOF
 		}
-		h.Write((*bp)[:n])
-		off += int64(n)
+		fn((*bp)[:n], from)
+		from += int64(n)
 	}
 	return nil
 }

@@ -116,7 +116,8 @@ func (s *Store) Remove(ctx context.Context, id timeline.LayerID) error {
 	return nil
 }
 
-// sweep removes everything in tmp.
+// sweep removes everything in tmp that can be removed. What cannot only takes room: no
+// name in tmp is used a second time.
 func (s *Store) sweep(ctx context.Context) error {
 	fd, err := openDirAt(s.tmp, ".")
 	if err != nil {
@@ -129,11 +130,9 @@ func (s *Store) sweep(ctx context.Context) error {
 		return err
 	}
 	for _, n := range names {
-		if err := removeAt(ctx, s.fs, s.tmp, n); err != nil {
-			return err
-		}
+		_ = removeAt(ctx, s.fs, s.tmp, n)
 	}
-	return nil
+	return ctx.Err()
 }
 
 // validID says whether id has the form of a layer id, so that it may be used as

@@ -1,7 +1,6 @@
 package rootfs
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/removal"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -114,7 +114,7 @@ func (v *volumes) trim(ctx context.Context) error {
 	}
 	slices.SortFunc(all, func(a, b item) int { return cmp.Or(b.used.Compare(a.used), strings.Compare(a.path, b.path)) })
 	for _, it := range all[min(maxCached, len(all)):] {
-		if err := errors.Join(removeTree(ctx, it.path), os.RemoveAll(it.path+".used")); err != nil {
+		if err := errors.Join(removal.Tree(ctx, it.path), os.RemoveAll(it.path+".used")); err != nil {
 			return err
 		}
 	}
@@ -133,12 +133,9 @@ func stackKey(s rootspec.Stack) string {
 // The ioctls of btrfs (include/uapi/linux/btrfs.h): magic 0x94, and a number
 // each; the arguments are one page.
 const (
-	iocSubvolCreate   = 0x5000940e // _IOW(0x94, 14, struct btrfs_ioctl_vol_args)
-	iocSnapDestroy    = 0x5000940f // _IOW(0x94, 15, struct btrfs_ioctl_vol_args)
-	iocSnapCreateV2   = 0x50009417 // _IOW(0x94, 23, struct btrfs_ioctl_vol_args_v2)
-	iocSubvolSetflags = 0x4008941a // _IOW(0x94, 26, __u64)
-	subvolReadOnly    = 1 << 1     // BTRFS_SUBVOL_RDONLY
-	subvolRootInode   = 256        // BTRFS_FIRST_FREE_OBJECTID
+	iocSubvolCreate = 0x5000940e // _IOW(0x94, 14, struct btrfs_ioctl_vol_args)
+	iocSnapCreateV2 = 0x50009417 // _IOW(0x94, 23, struct btrfs_ioctl_vol_args_v2)
+	subvolReadOnly  = 1 << 1     // BTRFS_SUBVOL_RDONLY
 )
 
 type volArgs struct {
@@ -197,39 +194,4 @@ func snapshot(src, dst string, readOnly bool) error {
 		return &fs.PathError{Op: "snapshot subvolume", Path: dst, Err: err}
 	}
 	return nil
-}
-
-// dropSubvolume deletes the subvolume name in the directory dir at one stroke,
-// which only root may (or anyone, with the mount option user_subvol_rm_allowed).
-// Others empty it first: for them it is made writable, and rmdir(2) deletes an
-// empty subvolume (since Linux 4.18).
-func dropSubvolume(dir int, name string) bool {
-	if !isSubvolume(dir, name) {
-		return false
-	}
-	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return false
-	}
-	var flags uint64
-	_ = ioctl(fd, iocSubvolSetflags, unsafe.Pointer(&flags))
-	_ = unix.Close(fd)
-	var a volArgs
-	if len(name) >= len(a.Name) || bytes.IndexByte([]byte(name), 0) >= 0 {
-		return false
-	}
-	copy(a.Name[:], name)
-	// The descriptor of the caller may be one of O_PATH, which no ioctl takes.
-	at, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return false
-	}
-	defer unix.Close(at)
-	return ioctl(at, iocSnapDestroy, unsafe.Pointer(&a)) == nil
-}
-
-// isSubvolume says whether a directory on btrfs is the root of a subvolume.
-func isSubvolume(dir int, name string) bool {
-	var st unix.Stat_t
-	return unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Ino == subvolRootInode && st.Mode&unix.S_IFMT == unix.S_IFDIR
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/quota"
+	"github.com/coppice-dev/coppice/internal/removal"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/undo"
 )
@@ -58,7 +59,7 @@ func (c *plain) Present(ctx context.Context, live Live) (rootspec.Spec, error) {
 		return rootspec.Spec{}, fault.Wrap(err, "prepare the generation directory")
 	}
 	if err := c.build(ctx, live, root); err != nil {
-		err = errors.Join(err, removeTree(context.WithoutCancel(ctx), live.Dir))
+		err = errors.Join(err, removal.Tree(context.WithoutCancel(ctx), live.Dir))
 		return rootspec.Spec{}, fault.Wrap(err, "prepare the live root")
 	}
 	return spec, nil
@@ -66,12 +67,12 @@ func (c *plain) Present(ctx context.Context, live Live) (rootspec.Spec, error) {
 
 func (c *plain) build(ctx context.Context, live Live, root string) (err error) {
 	tmp := root + ".new"
-	if err := removeTree(ctx, tmp); err != nil {
+	if err := removal.Tree(ctx, tmp); err != nil {
 		return err
 	}
 	var u undo.Stack
 	defer u.Run(&err)
-	u.Push(func() error { return removeTree(context.WithoutCancel(ctx), tmp) })
+	u.Push(func() error { return removal.Tree(context.WithoutCancel(ctx), tmp) })
 	if c.vol != nil {
 		err = c.vol.make(ctx, live.Stack, tmp, c.fill)
 	} else if err = os.Mkdir(tmp, 0o700); err == nil {
@@ -124,5 +125,5 @@ func (c *plain) Parts(live Live) ([]rootspec.Part, error) {
 
 // Remove: see Driver.
 func (c *plain) Remove(ctx context.Context, dir string) error {
-	return removeTree(ctx, dir)
+	return removal.Tree(ctx, dir)
 }

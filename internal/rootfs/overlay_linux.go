@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/removal"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/undo"
 )
@@ -66,7 +67,7 @@ func (o *overlay) present(ctx context.Context, live Live) (spec rootspec.Spec, e
 	var u undo.Stack
 	defer u.Run(&err)
 	if fresh {
-		u.Push(func() error { return removeTree(context.WithoutCancel(ctx), live.Dir) })
+		u.Push(func() error { return removal.Tree(context.WithoutCancel(ctx), live.Dir) })
 		if err := o.makeDirs(live.Dir); err != nil {
 			return rootspec.Spec{}, err
 		}
@@ -322,7 +323,7 @@ func (o *overlay) LeftOut(live Live) []LeftOut { return readLeft(live.Dir) }
 
 // Remove: see Driver.
 func (o *overlay) Remove(ctx context.Context, dir string) error {
-	return removeTree(ctx, dir)
+	return removal.Tree(ctx, dir)
 }
 
 // stackReader answers for the parts of one stack which directories make them up.

@@ -48,13 +48,24 @@ const (
 	tiocsetd  = 0x5423
 )
 
-// Of btrfs (linux/btrfs.h).
+// The ioctls of btrfs share a type, BTRFS_IOCTL_MAGIC: bits 8 to 15 of the request
+// (linux/btrfs.h, asm-generic/ioctl.h).
 const (
-	btrfsSnapCreate     = 0x50009401
-	btrfsSubvolCreate   = 0x5000940e
-	btrfsSnapCreateV2   = 0x50009417
-	btrfsSubvolCreateV2 = 0x50009418
+	ioctlTypeMask  = 0xff00
+	btrfsIoctlType = 0x9400
 )
+
+// btrfsAllowed are the ioctls of btrfs that a sandbox may use. All others are refused,
+// also those that a later kernel adds: they make subvolumes, change their flags, or
+// administer the file system that the host's home lies on.
+var btrfsAllowed = []uint32{
+	0x40049409, // FICLONE: cp --reflink; files of the caller alone, on any file system
+	0x4020940d, // FICLONERANGE: likewise
+	0xc0189436, // FIDEDUPERANGE: likewise
+	0x81009431, // FS_IOC_GETFSLABEL: reads a label, on any file system
+	0x8400941f, // BTRFS_IOC_FS_INFO: reads sizes and the id of the file system
+	0x80089424, // BTRFS_IOC_SUBVOL_GETFLAGS: reads flags
+}
 
 // sockTypeMask is SOCK_TYPE_MASK: the flags SOCK_NONBLOCK and SOCK_CLOEXEC share
 // the argument.
@@ -120,13 +131,14 @@ var hardening = []Rule{
 		Calls: []uint32{unix.SYS_IOCTL},
 		Cases: []Case{
 			{When: []Test{{Arg: 1, Is: In, Of: []uint32{tiocsti, tioclinux, tioccons, tiocsetd}}}, Do: Errno(unix.EPERM)},
-			// Programs try it, and make a directory then.
-			{When: []Test{{Arg: 1, Is: In, Of: []uint32{btrfsSnapCreate, btrfsSubvolCreate, btrfsSnapCreateV2, btrfsSubvolCreateV2}}}, Do: Errno(unix.ENOTTY), Quiet: true},
+			{When: []Test{{Arg: 1, Is: In, Of: btrfsAllowed}}, Do: Allow},
+			// Programs try to make a subvolume, and make a directory then.
+			{When: []Test{{Arg: 1, Mask: ioctlTypeMask, Is: In, Of: []uint32{btrfsIoctlType}}}, Do: Errno(unix.ENOTTY), Quiet: true},
 		},
 		Tell: true,
 		Why: "TIOCSTI and TIOCLINUX type into the terminal that the command was started from (ioctl_tty(2)), " +
-			"TIOCCONS takes console output, TIOCSETD loads line disciplines; anybody may make subvolumes of btrfs, and one " +
-			"would be outside of the limit of the subvolume that is the root; the kernel reads 32 bits of the request",
+			"TIOCCONS takes console output, TIOCSETD loads line disciplines; of btrfs, a new subvolume would be outside of the " +
+			"limit of the root's, and a read-only one could not be removed; the kernel reads 32 bits of the request",
 	},
 	{
 		Calls: []uint32{unix.SYS_CLONE},

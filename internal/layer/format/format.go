@@ -11,6 +11,16 @@ import (
 // Magic is the first line of a manifest. The number is the version.
 const Magic = "coppice layer 1"
 
+// magicSparse is that of a manifest with a sparse file. All others keep version 1, so
+// that the digest of a layer does not depend on the build that sealed it.
+const magicSparse = "coppice layer 2"
+
+// sparseFile is how a manifest writes a File whose Sum is that of its blocks.
+const sparseFile = 'F'
+
+// SparseBlock is the size of the blocks that SparseHash is about.
+const SparseBlock = 4096
+
 // Type is the kind of an entry, as a manifest writes it.
 type Type byte
 
@@ -38,6 +48,7 @@ type Entry struct {
 	Mtime  int64             // nanoseconds since 1970
 	Size   int64             // of a file
 	Sum    [sha256.Size]byte // of a file's content
+	Sparse bool              // of a file: Sum is that of the blocks that are not zero, see SparseHash
 	Link   string            // target of a symlink; path of the earlier name of a hardlink
 	Major  uint32            // of a device
 	Minor  uint32

@@ -51,21 +51,23 @@ func TestManifestRoundTrip(t *testing.T) {
 func TestManifestStrict(t *testing.T) {
 	good := string(encode(t, sample()))
 	tests := map[string]string{
-		"empty":             "",
-		"cut short":         good[:len(good)-1],
-		"trailing bytes":    good + "x",
-		"wrong count":       strings.Replace(good, "end 9", "end 8", 1),
-		"leading zero":      strings.Replace(good, " 755 ", " 0755 ", 1),
-		"lower-case escape": strings.Replace(good, "%0A", "%0a", 1),
-		"needless escape":   strings.Replace(good, "d/dev", "d/%64ev", 1),
-		"out of order":      strings.Replace(good, "p p ", "p a ", 1),
-		"dot dot":           strings.Replace(good, "d/dev", "d/..", 1),
-		"no parent":         strings.Replace(good, "d/dev", "e/dev", 1),
-		"link to nothing":   strings.Replace(good, "h d/h a%20b%0A%25", "h d/h b", 1),
-		"unknown type":      strings.Replace(good, "\np ", "\nq ", 1),
-		"attribute twice":   strings.Replace(good, "user.b", "user.a", 1),
-		"no root":           strings.Replace(good, "d % 755 0 0 -5\n", "", 1),
-		"two spaces":        strings.Replace(good, "d % 755", "d %  755", 1),
+		"empty":                 "",
+		"cut short":             good[:len(good)-1],
+		"trailing bytes":        good + "x",
+		"wrong count":           strings.Replace(good, "end 9", "end 8", 1),
+		"leading zero":          strings.Replace(good, " 755 ", " 0755 ", 1),
+		"lower-case escape":     strings.Replace(good, "%0A", "%0a", 1),
+		"needless escape":       strings.Replace(good, "d/dev", "d/%64ev", 1),
+		"out of order":          strings.Replace(good, "p p ", "p a ", 1),
+		"dot dot":               strings.Replace(good, "d/dev", "d/..", 1),
+		"no parent":             strings.Replace(good, "d/dev", "e/dev", 1),
+		"link to nothing":       strings.Replace(good, "h d/h a%20b%0A%25", "h d/h b", 1),
+		"unknown type":          strings.Replace(good, "\np ", "\nq ", 1),
+		"attribute twice":       strings.Replace(good, "user.b", "user.a", 1),
+		"sparse, version 1":     strings.Replace(good, "\nf ", "\nF ", 1),
+		"version 2, not sparse": strings.Replace(good, "layer 1", "layer 2", 1),
+		"no root":               strings.Replace(good, "d % 755 0 0 -5\n", "", 1),
+		"two spaces":            strings.Replace(good, "d % 755", "d %  755", 1),
 	}
 	for name, in := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -77,7 +79,7 @@ func TestManifestStrict(t *testing.T) {
 			}
 		})
 	}
-	_, err := Parse([]byte(strings.Replace(good, "layer 1", "layer 2", 1)))
+	_, err := Parse([]byte(strings.Replace(good, "layer 1", "layer 3", 1)))
 	if !fault.Is(err, fault.Version) || fault.HintOf(err) == "" {
 		t.Errorf("unknown version: %v", err)
 	}

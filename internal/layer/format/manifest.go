@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,7 +16,7 @@ import (
 // the root first.
 func Encode(w io.Writer, entries []Entry) error {
 	b := make([]byte, 0, 32<<10)
-	b = append(b, Magic...)
+	b = append(b, magicOf(entries)...)
 	b = append(b, '\n')
 	for i := range entries {
 		b = appendEntry(b, &entries[i])
@@ -33,8 +34,20 @@ func Encode(w io.Writer, entries []Entry) error {
 	return err
 }
 
+// magicOf is the first line of the manifest with these entries.
+func magicOf(entries []Entry) string {
+	if slices.ContainsFunc(entries, func(e Entry) bool { return e.Sparse }) {
+		return magicSparse
+	}
+	return Magic
+}
+
 func appendEntry(b []byte, e *Entry) []byte {
-	b = append(b, byte(e.Type), ' ')
+	kind := byte(e.Type)
+	if e.Sparse {
+		kind = sparseFile
+	}
+	b = append(b, kind, ' ')
 	b = quote(b, e.Path)
 	switch e.Type {
 	case Whiteout:
@@ -121,9 +134,9 @@ func unquote(s string) (string, bool) {
 // that is wrong fault.Corrupt.
 func Parse(data []byte) ([]Entry, error) {
 	line, rest, ok := bytes.Cut(data, []byte{'\n'})
-	if first := string(line); !ok || first != Magic {
+	if first := string(line); !ok || first != Magic && first != magicSparse {
 		if strings.HasPrefix(first, "coppice layer ") && len(first) < 40 {
-			return nil, fault.New(fault.Version, "layer manifest has version %q; this build knows \"1\"", first[len("coppice layer "):]).
+			return nil, fault.New(fault.Version, "layer manifest has version %q; this build knows \"1\" and \"2\"", first[len("coppice layer "):]).
 				WithHint("use the build of coppice that wrote it")
 		}
 		return nil, fault.New(fault.Corrupt, "not a layer manifest")
@@ -166,10 +179,13 @@ func parseLine(line string, out *[]Entry) error {
 		e.Xattrs = append(e.Xattrs, Xattr{p.text(), p.text()})
 		return p.end()
 	}
-	if len(f[0]) != 1 || !strings.Contains("dofhlpscbw", f[0]) {
+	if len(f[0]) != 1 || !strings.Contains("dofFhlpscbw", f[0]) {
 		return fmt.Errorf("unknown type %q", f[0])
 	}
 	e := Entry{Type: Type(f[0][0]), Path: p.text()}
+	if e.Type == sparseFile {
+		e.Type, e.Sparse = File, true
+	}
 	switch e.Type {
 	case Whiteout:
 	case Hardlink:

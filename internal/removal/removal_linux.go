@@ -1,4 +1,6 @@
-package rootfs
+// Package removal deletes trees that a sandbox wrote. It is the one remover of live
+// roots, sandboxes and what is left of them.
+package removal
 
 import (
 	"context"
@@ -12,11 +14,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// removeTree deletes dir and all that is in it; a missing dir is no error. The
+// Tree deletes dir and all that is in it; a missing dir is no error. The
 // tree was written by a sandbox: no link is followed, no directory needs to be
 // readable, and no depth exhausts descriptors or stack, since directories deeper
-// than maxDepth are first renamed up to dir.
-func removeTree(ctx context.Context, dir string) error {
+// than maxDepth are first renamed up to dir. Subvolumes of btrfs in it may be
+// read-only, and files immutable or append-only, where the caller may change that.
+func Tree(ctx context.Context, dir string) error {
 	parent, err := unix.Open(filepath.Dir(dir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
@@ -47,9 +50,14 @@ func removeAt(ctx context.Context, parent int, name string) error {
 		if err = errors.Join(err, unix.Close(fd)); err != nil {
 			return err
 		}
-		if !r.lifted {
-			return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR)
+		if r.lifted {
+			continue
 		}
+		err = unix.Unlinkat(parent, name, unix.AT_REMOVEDIR)
+		if errors.Is(err, unix.EPERM) && unlock(parent, name) {
+			err = unix.Unlinkat(parent, name, unix.AT_REMOVEDIR)
+		}
+		return err
 	}
 }
 
@@ -96,6 +104,9 @@ func (r *remover) empty(fd, depth int) error {
 				if unix.Fchmod(fd, 0o700) == nil {
 					err = unix.Unlinkat(fd, name, 0)
 				}
+			}
+			if errors.Is(err, unix.EPERM) && unlock(fd, name) {
+				err = unix.Unlinkat(fd, name, 0)
 			}
 			if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
 				err = r.dir(fd, name, depth)

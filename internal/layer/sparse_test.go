@@ -1,0 +1,139 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// sparse makes a file with data at some offsets.
+func sparse(t *testing.T, name string, size int64, at ...int64) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, off := range at {
+		if _, err := f.WriteAt([]byte("data"), off); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Truncate(size); errors.Is(err, unix.EFBIG) {
+		t.Skip("needs large-files: the file system has no files of this size")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sparseStore imports a directory as layer id.
+func sparseStore(t *testing.T, id timeline.LayerID, fill func(dir string)) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), vfs.OS(), filepath.Join(t.TempDir(), "layers"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	src := t.TempDir()
+	fill(src)
+	if _, err := s.ImportDir(t.Context(), id, src, ImportOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+const sparseID = timeline.LayerID("00000000000000aa")
+
+// 60 TiB are read in no time, or not at all: a test that reads zeros does not end.
+func TestSeal_SparseFilesCostWhatTheirDataCosts(t *testing.T) {
+	const huge = 15 << 40
+	s := sparseStore(t, sparseID, func(dir string) {
+		for _, n := range []string{"a", "b", "c", "d"} {
+			sparse(t, filepath.Join(dir, n), huge, 0, 5<<40, huge-4)
+		}
+		sparse(t, filepath.Join(dir, "small"), 1<<20, 4096)
+	})
+	got, err := s.Seal(t.Context(), sparseID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.DiffID != "" {
+		t.Errorf("it has the DiffID %s", got.DiffID)
+	}
+	if err := s.VerifyDigest(t.Context(), sparseID, got.Digest); err != nil {
+		t.Errorf("verify: %v", err)
+	}
+	if err := s.WriteTar(t.Context(), sparseID, io.Discard); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("write as tar: %v", err)
+	}
+	sparse(t, filepath.Join(s.Dir(sparseID), "c"), huge, 7<<40)
+	if err := os.Chtimes(filepath.Join(s.Dir(sparseID), "c"), timeOf(t, s, "d"), timeOf(t, s, "d")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Verify(t.Context(), sparseID); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("verify after a change: %v", err)
+	}
+}
+
+func timeOf(t *testing.T, s *Store, name string) time.Time {
+	t.Helper()
+	fi, err := os.Stat(filepath.Join(s.Dir(sparseID), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fi.ModTime()
+}
+
+// Within the bound nothing has changed: the manifest is of version 1, with a DiffID.
+func TestSeal_HolesWithinTheBoundAreZeros(t *testing.T) {
+	s := sparseStore(t, sparseID, func(dir string) { sparse(t, filepath.Join(dir, "f"), limit.SealedHoles/4, 1<<20) })
+	got, err := s.Seal(t.Context(), sparseID)
+	if err != nil || got.DiffID == "" {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(s.Dir(sparseID)), manifestName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first := "coppice layer 1\n"; string(text[:len(first)]) != first {
+		t.Errorf("the manifest begins with %q", text[:len(first)])
+	}
+}
+
+// endsAfter is a context that ends when it has been asked n times.
+type endsAfter struct {
+	context.Context
+	n *int
+}
+
+func (e endsAfter) Err() error {
+	if *e.n--; *e.n < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+func TestSum_EndsWithItsContextWithinAFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "f")
+	sparse(t, name, 1<<40)
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	n := 3
+	if _, err := whole.sum(endsAfter{t.Context(), &n}, int(f.Fd()), 1<<40); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,63 @@
+package removal
+
+import (
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The ioctls of btrfs (include/uapi/linux/btrfs.h).
+const (
+	iocSnapDestroy    = 0x5000940f // _IOW(0x94, 15, struct btrfs_ioctl_vol_args)
+	iocSubvolSetflags = 0x4008941a // _IOW(0x94, 26, __u64)
+	subvolRootInode   = 256        // BTRFS_FIRST_FREE_OBJECTID
+)
+
+// volArgs is struct btrfs_ioctl_vol_args.
+type volArgs struct {
+	FD   int64
+	Name [4088]byte
+}
+
+func ioctl(fd int, req uintptr, arg unsafe.Pointer) error {
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), req, uintptr(arg)); e != 0 {
+		return e
+	}
+	return nil
+}
+
+// dropSubvolume deletes the subvolume name in the directory dir at one stroke,
+// which only root may (or anyone, with the mount option user_subvol_rm_allowed).
+// Others empty it first: for them it is made writable, and rmdir(2) deletes an
+// empty subvolume (since Linux 4.18).
+func dropSubvolume(dir int, name string) bool {
+	if !isSubvolume(dir, name) {
+		return false
+	}
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	var flags uint64
+	_ = ioctl(fd, iocSubvolSetflags, unsafe.Pointer(&flags))
+	_ = unix.Close(fd)
+	var a volArgs
+	if len(name) >= len(a.Name) || strings.IndexByte(name, 0) >= 0 {
+		return false
+	}
+	copy(a.Name[:], name)
+	// The descriptor of the caller may be one of O_PATH, which no ioctl takes.
+	at, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(at)
+	return ioctl(at, iocSnapDestroy, unsafe.Pointer(&a)) == nil
+}
+
+// isSubvolume says whether a directory on btrfs is the root of a subvolume.
+func isSubvolume(dir int, name string) bool {
+	var st unix.Stat_t
+	return unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Ino == subvolRootInode && st.Mode&unix.S_IFMT == unix.S_IFDIR
+}
