@@ -25,9 +25,9 @@ var rooms = map[string][]string{
 	"internal/cli":     {"client", "client/wire", "internal/candidates", "internal/fault", "internal/forge", "internal/hook", "internal/ledger/format", "internal/policy", "internal/proposal", "internal/registry", "internal/tty", "internal/daemon", "internal/mcpapi"},
 	"internal/daemon":  {anything},
 	"internal/httpapi": {"client/wire", "internal/timeline", "internal/policy", "internal/fault", "internal/auth"},
-	"internal/auth":    {"client/wire", "internal/fault"},
+	"internal/auth":    {"client/wire", "internal/fault", "internal/visible"},
 
-	"internal/mcpapi":        {"client", "client/wire", "internal/fault", "internal/tty"},
+	"internal/mcpapi":        {"client", "client/wire", "internal/fault", "internal/tty", "internal/visible"},
 	"internal/ports":         {"client/wire", "internal/fault"},
 	"internal/ports/sockets": {},
 
@@ -42,7 +42,7 @@ var rooms = map[string][]string{
 	"internal/boxfs":   {"internal/archive", "internal/fault", "internal/undo", "client/wire"},
 	"internal/compare": {"internal/ledger/format", "client/wire"},
 	"internal/engine": {"internal/boxfs", "internal/memory", "internal/compare", "internal/decoy", "internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire", "internal/journal", "internal/redact",
-		"internal/ledger", "internal/ledger/format", "internal/testimony", "internal/layer", "internal/meta", "internal/programs", "internal/proposal", "internal/repo", "internal/rootfs"},
+		"internal/ledger", "internal/ledger/format", "internal/testimony", "internal/layer", "internal/meta", "internal/programs", "internal/proposal", "internal/repo", "internal/rootfs", "internal/visible"},
 	"internal/layer":        {"internal/archive", "internal/layer/format", "internal/removal", "internal/quota", "internal/timeline", "internal/vfs", "internal/fault", "internal/undo", "internal/rootspec"},
 	"internal/layer/format": {"internal/timeline", "internal/fault"},
 	"internal/memory":       {"internal/vfs", "internal/fault", "internal/undo"},
@@ -81,7 +81,7 @@ var rooms = map[string][]string{
 
 	"internal/testimony": {"client/wire", "internal/ledger/format"},
 	"internal/timeline":  {"internal/fault", "internal/nearest"},
-	"internal/policy":    {"internal/fault", "internal/nearest", "internal/redact"},
+	"internal/policy":    {"internal/fault", "internal/nearest", "internal/redact", "internal/visible"},
 	"internal/hook":      {"internal/fault"},
 	"internal/journal":   {"internal/seal", "client/wire", "internal/fault"},
 	"internal/redact":    {"internal/fault"},
@@ -89,7 +89,7 @@ var rooms = map[string][]string{
 	"internal/seal":      {"internal/fault"},
 	"internal/repo":      {"internal/fault", "internal/undo"},
 	"internal/registry":  {"internal/fault", "internal/tty"},
-	"internal/proposal":  {"internal/fault", "internal/timeline"},
+	"internal/proposal":  {"internal/fault", "internal/timeline", "internal/visible"},
 	"internal/fault":     {},
 	"internal/limit":     {},
 	"internal/forge":     {},
@@ -97,8 +97,9 @@ var rooms = map[string][]string{
 	"internal/ownthread": {},
 	"internal/undo":      {},
 	"internal/vfs":       {},
-	"internal/tty":       {},
+	"internal/tty":       {"internal/visible"},
 	"internal/unixsock":  {},
+	"internal/visible":   {},
 
 	// Programs for developers.
 	"internal/bench":       {anything},

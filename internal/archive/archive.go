@@ -16,13 +16,12 @@ import (
 	"github.com/ulikunitz/xz"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 const (
-	// maxRatio is how much larger than its compressed form an archive may be once
-	// ratioFrom bytes came out: deflate cannot honestly do better than about 1,030,
-	// and file trees seldom reach 20.
-	maxRatio  = 200
+	// ratioFrom is how many bytes come out of an archive before limit.ArchiveRatio counts:
+	// deflate cannot honestly do better than about 1,030, and file trees seldom reach 20.
 	ratioFrom = 64 << 20
 	// maxXzDict bounds the window of xz besides what the caller does.
 	maxXzDict = 256 << 20
@@ -37,7 +36,7 @@ type Limits struct {
 }
 
 // Open gives the tar stream of src: itself, or what gzip, zstd or xz made it from,
-// told by its first bytes. Reading fails with Invalid when the content of its files
+// told by its first bytes. Reading fails with TooLarge when the content of its files
 // can only be more than the limit, or when it unpacks to so much that it is a bomb,
 // and with the cause of ctx when that ends. The caller calls done in the end.
 func Open(ctx context.Context, src io.Reader, limits Limits) (plain io.Reader, done func(), err error) {
@@ -106,24 +105,31 @@ func (b *bounded) Read(p []byte) (int, error) {
 	b.n += int64(n)
 	b.left -= int64(n)
 	if b.left < 0 {
-		return 0, fault.New(fault.Invalid, "the archive holds more than the limit allows")
+		return 0, fault.New(fault.TooLarge, "the archive holds more than the limit allows")
 	}
-	if b.in != nil && b.n > ratioFrom && b.n/maxRatio > b.in.n.Load() {
-		return 0, fault.New(fault.Invalid, "the archive unpacks to more than %d times its size: refused as a bomb", maxRatio).
+	if b.in != nil && b.n > ratioFrom && b.n/limit.ArchiveRatio > b.in.n.Load() {
+		return 0, fault.New(fault.TooLarge, "the archive unpacks to more than %d times its size: refused as a bomb", limit.ArchiveRatio).
 			WithHint("unpack it yourself, and use the directory or an archive without compression")
 	}
 	return n, err
 }
 
-// maxName is the longest path of an entry, in bytes.
-const maxName = 64 << 10
+// Fits refuses the name of an entry that is longer than any path the kernel takes, with
+// TooLarge. Every importer asks it first: what a name costs grows with its depth.
+func Fits(name string) error {
+	if len(name) <= limit.ArchiveName {
+		return nil
+	}
+	return fault.New(fault.TooLarge, "the archive has a name of %d bytes, and %d is the most: %.60q...", len(name), limit.ArchiveName, name).
+		WithHint("list its names with: tar -tf ARCHIVE")
+}
 
 // Name takes the path of an entry apart into names below the place that the archive
 // is unpacked to. ok is false when it would lead out or cannot be; absolute says that
 // it was meant from the root.
 func Name(path string) (names []string, absolute, ok bool) {
 	absolute = strings.HasPrefix(path, "/")
-	if len(path) > maxName {
+	if len(path) > limit.ArchiveName {
 		return nil, absolute, false
 	}
 	for c := range strings.SplitSeq(path, "/") {

@@ -95,9 +95,23 @@ func TestABombIsRefused(t *testing.T) {
 	zeros := make([]byte, 72<<20)
 	for name, src := range map[string][]byte{"none": zeros, "gzip": gzipped(t, zeros), "zstd": zstandard(t, zeros), "xz": xz} {
 		_, err := read(t.Context(), src)
-		if bomb := fault.Is(err, fault.Invalid) && strings.Contains(err.Error(), "bomb"); bomb != (name != "none") {
+		if bomb := fault.Is(err, fault.TooLarge) && strings.Contains(err.Error(), "bomb"); bomb != (name != "none") {
 			t.Errorf("%s of %d bytes: %v", name, len(src), err)
 		}
+	}
+}
+
+// What looks far back makes its reader hold as much.
+func TestAWindowBeyondTheLimitIsRefused(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	z, err := zstd.NewWriter(&b, zstd.WithWindowSize(64<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := written(t, &b, z, make([]byte, 65<<20))
+	if _, err := read(t.Context(), src); !fault.Is(archive.Damaged(err), fault.Invalid) {
+		t.Error(err)
 	}
 }
 

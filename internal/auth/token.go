@@ -9,10 +9,10 @@ import (
 	"encoding/hex"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/visible"
 )
 
 // A secret is "cpc_", the token's id (8 digits), "_", and 32 random bytes in
@@ -140,7 +140,7 @@ func (t *Tokens) wanted(ctx context.Context, req wire.TokenRequest) (tok Token, 
 		return tok, fault.New(fault.Invalid, "a token without a name").WithHint("say what it is for, as \"name\"")
 	case len(req.Name) > maxTokenName:
 		return tok, fault.New(fault.Invalid, "the token's name has %d bytes, and may have %d", len(req.Name), maxTokenName).WithHint("choose a shorter one")
-	case strings.ContainsFunc(req.Name, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }):
+	case strings.ContainsFunc(req.Name, func(r rune) bool { return !visible.Rune(r) }):
 		return tok, fault.New(fault.Invalid, "the token's name %q holds what cannot be shown", req.Name).WithHint("use letters, digits and spaces")
 	case req.TTLMS < 0 || req.TTLMS > maxTTL.Milliseconds():
 		return tok, fault.New(fault.Invalid, "a token cannot live for %d ms", req.TTLMS).WithHint("give a time of up to 100 years, or none for one that never expires")

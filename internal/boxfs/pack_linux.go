@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // Item is what a Packer puts into an archive.
@@ -51,7 +52,14 @@ func (p *Packer) Close() error { return p.tw.Close() }
 
 // Add puts an item in. open is called for a regular file; a file that is shorter by
 // then is filled up with zeros, a longer one cut. Sockets and devices are left out.
+//
+// A name beyond limit.ArchiveName is TooLarge: no archive with one can be unpacked again,
+// and the names of directories one in another are as long as the square of their number.
 func (p *Packer) Add(ctx context.Context, it Item, open func() (io.ReadCloser, error)) error {
+	if len(it.Name) > limit.ArchiveName {
+		return fault.New(fault.TooLarge, "there is a path of %d bytes, and %d is the most: %.60q...", len(it.Name), limit.ArchiveName, it.Name).
+			WithHint("copy directories further down, one by one")
+	}
 	h := &tar.Header{Name: it.Name, Mode: int64(it.Mode & 0o7777), Uid: int(it.UID), Gid: int(it.GID), ModTime: it.Mtime, Format: tar.FormatPAX}
 	switch it.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
@@ -196,7 +204,7 @@ func (r *Root) packAll(ctx context.Context, pk *Packer, p string) error {
 	n := int64(0)
 	return r.walk(ctx, d, maxNames, func(d *dir, name string, st *unix.Stat_t) (bool, error) {
 		if n++; n > r.limits.Entries {
-			return false, fault.New(fault.Invalid, "there are more than %d entries", r.limits.Entries).WithHint("pack directories further down, one by one")
+			return false, fault.New(fault.TooLarge, "there are more than %d entries", r.limits.Entries).WithHint("pack directories further down, one by one")
 		}
 		return true, r.packEntry(ctx, pk, d, name, st)
 	})

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 type entry struct {
@@ -184,9 +185,9 @@ func TestBombsAreRefused(t *testing.T) {
 		many[i] = entry{name: fmt.Sprint(i)}
 	}
 	_, err := w.TarFrom(t.Context(), "many", packed(t, many...))
-	w.kind(err, fault.Invalid)
+	w.kind(err, fault.TooLarge)
 	_, err = w.TarFrom(t.Context(), "big", packed(t, entry{name: "f", body: strings.Repeat("x", 2<<20)}))
-	w.kind(err, fault.Invalid)
+	w.kind(err, fault.TooLarge)
 	for name, pack := range map[string]func(io.Writer) io.WriteCloser{
 		"gzip": func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) },
 		"zstd": func(w io.Writer) io.WriteCloser { z, _ := zstd.NewWriter(w); return z },
@@ -207,7 +208,7 @@ func TestBombsAreRefused(t *testing.T) {
 		}()
 		_, err := w.TarFrom(t.Context(), name, pr)
 		pr.Close()
-		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "bomb") {
+		if !fault.Is(err, fault.TooLarge) || !strings.Contains(err.Error(), "bomb") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -224,10 +225,54 @@ func TestBombsAreRefused(t *testing.T) {
 	}
 }
 
+func TestTarFrom_RefusesNamesBeyondPathMax(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	_, err := w.TarFrom(t.Context(), "in", packed(t, entry{name: strings.Repeat("d/", 30_000) + "x", body: "x"}))
+	w.kind(err, fault.TooLarge)
+}
+
+// A tree that nothing could unpack again is not packed: its names grow with the square of
+// its depth.
+func TestTarTo_RefusesPathsBeyondPathMax(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	top, err := os.Open(w.dir)
+	must(t, err)
+	cur := int(top.Fd())
+	for range 30 {
+		name := strings.Repeat("n", 200)
+		must(t, unix.Mkdirat(cur, name, 0o755))
+		next, err := unix.Openat(cur, name, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		must(t, err)
+		t.Cleanup(func() { unix.Close(next) })
+		cur = next
+	}
+	must(t, top.Close())
+	w.kind(w.TarTo(t.Context(), "/", io.Discard), fault.TooLarge)
+}
+
+func TestTarFrom_BoundsItsReport(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	many := make([]entry, limit.UnpackReports+10)
+	for i := range many {
+		many[i] = entry{name: "..", link: strings.Repeat("n", 1000)}
+	}
+	many[0] = entry{name: "h", kind: tar.TypeLink, link: "../" + strings.Repeat("n", 100_000)}
+	res, err := w.TarFrom(t.Context(), "in", packed(t, many...))
+	must(t, err)
+	if n := len(res.LeftOut); n != limit.UnpackReports+1 || res.LeftOut[n-1] != "and more" || len(res.LeftOut[0]) > 2000 {
+		t.Errorf("%d lines, the first of %d bytes", n, len(res.LeftOut[0]))
+	}
+}
+
 func FuzzTarFrom(f *testing.F) {
 	seed, _ := io.ReadAll(packed(f, entry{name: "a/b", body: "x"}, entry{name: "l", kind: tar.TypeSymlink, link: "/"}, entry{name: "l/x", body: "y"}, entry{name: "h", kind: tar.TypeLink, link: "a/b"}))
 	f.Add(seed)
 	f.Add([]byte{0x1f, 0x8b, 8})
+	deep, _ := io.ReadAll(packed(f, entry{name: strings.Repeat("d/", 30_000) + "x", body: "x"}))
+	f.Add(deep)
 	if os.Getuid() == 0 {
 		f.Skip("needs an ordinary user: what gets out must harm nothing")
 	}

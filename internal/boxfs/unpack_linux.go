@@ -15,16 +15,11 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/archive"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-const (
-	// maxWindow is what an archive's compression may take of memory, in bytes.
-	maxWindow = 128 << 20
-	// maxReports is how many lines the report has.
-	maxReports = 1000
-	// maxKept is how many bytes of paths are remembered.
-	maxKept = 128 << 20
-)
+// keptCost is what a directory or link takes of memory besides its name, in bytes.
+const keptCost = 128
 
 // TarFrom unpacks an archive, tar or tar compressed with gzip, zstd or xz, into the
 // directory at p, which is made. What is unpacked belongs to the user, without
@@ -38,7 +33,7 @@ func (r *Root) TarFrom(ctx context.Context, p string, src io.Reader) (wire.Unpac
 	if err := r.valid(p); err != nil {
 		return wire.UnpackResult{}, err
 	}
-	plain, done, err := archive.Open(ctx, src, archive.Limits{Bytes: r.limits.Bytes, Window: maxWindow})
+	plain, done, err := archive.Open(ctx, src, archive.Limits{Bytes: r.limits.Bytes, Window: limit.UnpackWindow})
 	if err != nil {
 		return wire.UnpackResult{}, fault.Wrap(err, "unpack into %q", p)
 	}
@@ -65,7 +60,7 @@ type unpack struct {
 
 	links  map[string]bool // links that the archive made, by name
 	dirs   []pending
-	kept   int    // bytes of names in links and dirs
+	kept   int    // bytes that links and dirs take
 	at     string // the directory, below base, that parent is open at
 	parent int    // O_PATH; -1: none
 }
@@ -93,10 +88,10 @@ func (u *unpack) all(tr *tar.Reader) error {
 			return archive.Damaged(err)
 		}
 		if n++; n > u.r.limits.Entries {
-			return fault.New(fault.Invalid, "the archive holds more than %d entries", u.r.limits.Entries).WithHint("send it in parts")
+			return fault.New(fault.TooLarge, "the archive holds more than %d entries", u.r.limits.Entries).WithHint("send it in parts")
 		}
 		if err := u.entry(h, tr); err != nil {
-			return errIs(err, "entry %q", h.Name)
+			return errIs(err, "entry %.300q", h.Name)
 		}
 	}
 }
@@ -104,9 +99,9 @@ func (u *unpack) all(tr *tar.Reader) error {
 // note puts an entry that was left out or changed into the report.
 func (u *unpack) note(name, format string, args ...any) {
 	switch n := len(u.res.LeftOut); {
-	case n < maxReports:
+	case n < limit.UnpackReports:
 		u.res.LeftOut = append(u.res.LeftOut, fmt.Sprintf("%.300q: ", name)+fmt.Sprintf(format, args...))
-	case n == maxReports:
+	case n == limit.UnpackReports:
 		u.res.LeftOut = append(u.res.LeftOut, "and more")
 	}
 }
@@ -114,6 +109,9 @@ func (u *unpack) note(name, format string, args ...any) {
 func (u *unpack) entry(h *tar.Header, src io.Reader) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil // as git archive writes
+	}
+	if err := archive.Fits(h.Name); err != nil {
+		return err
 	}
 	parts, changed, ok := archive.Name(h.Name)
 	if !ok {
@@ -168,8 +166,14 @@ func (u *unpack) behindLink(parts []string) bool {
 	if len(u.links) == 0 {
 		return false
 	}
-	for i := range parts {
-		if u.links[strings.Join(parts[:i+1], "/")] {
+	name := strings.Join(parts, "/")
+	for end := 0; end < len(name); end++ {
+		if i := strings.IndexByte(name[end:], '/'); i >= 0 {
+			end += i
+		} else {
+			end = len(name)
+		}
+		if u.links[name[:end]] {
 			return true
 		}
 	}
@@ -283,7 +287,7 @@ func (u *unpack) dir(h *tar.Header, parts []string, name string) error {
 		return err
 	}
 	at := strings.Join(parts, "/")
-	if u.kept += len(at); u.kept > maxKept {
+	if u.kept += len(at) + keptCost; u.kept > limit.ArchiveKept {
 		u.note(h.Name, "its mode and time were left out: there are too many directories")
 		return exactMode(fd, uint32(h.Mode)&0o1777)
 	}
@@ -301,7 +305,7 @@ func (u *unpack) plainMode(h *tar.Header) uint32 {
 
 func (u *unpack) file(h *tar.Header, dir []string, name string, src io.Reader) error {
 	if h.Size < 0 || h.Size > u.r.limits.Bytes-u.res.Bytes {
-		return fault.New(fault.Invalid, "the archive holds more than %d bytes", u.r.limits.Bytes).WithHint("send it in parts")
+		return fault.New(fault.TooLarge, "the archive holds more than %d bytes", u.r.limits.Bytes).WithHint("send it in parts")
 	}
 	fd := -1
 	err := u.r.actor.act(func() error {
@@ -396,8 +400,8 @@ func (u *unpack) symlink(h *tar.Header, parts []string, name string) error {
 // made remembers a link that the archive holds. None may be forgotten.
 func (u *unpack) made(parts []string) error {
 	at := strings.Join(parts, "/")
-	if u.kept += len(at); u.kept > maxKept {
-		return fault.New(fault.Invalid, "the archive holds too many links and directories").WithHint("send it in parts")
+	if u.kept += len(at) + keptCost; u.kept > limit.ArchiveKept {
+		return fault.New(fault.TooLarge, "the archive holds too many links and directories").WithHint("send it in parts")
 	}
 	u.links[at] = true
 	return nil
@@ -424,18 +428,18 @@ func (u *unpack) fifo(h *tar.Header, parts []string, name string) error {
 func (u *unpack) hardlink(h *tar.Header, parts []string, name string) error {
 	target, _, ok := archive.Name(h.Linkname)
 	if !ok || len(target) == 0 || u.behindLink(target[:len(target)-1]) {
-		u.note(h.Name, "left out: it links to %q, which leads outside", h.Linkname)
+		u.note(h.Name, "left out: it links to %.300q, which leads outside", h.Linkname)
 		return nil
 	}
 	from, err := u.r.parent(u.path(target))
 	if err != nil {
-		u.note(h.Name, "left out: it links to %q, which is not there", h.Linkname)
+		u.note(h.Name, "left out: it links to %.300q, which is not there", h.Linkname)
 		return nil
 	}
 	defer from.close()
 	var st, here unix.Stat_t
 	if err := lstat(from.dir, from.name, &st); err != nil || isDir(&st) {
-		u.note(h.Name, "left out: it links to %q, which is no earlier file", h.Linkname)
+		u.note(h.Name, "left out: it links to %.300q, which is no earlier file", h.Linkname)
 		return nil
 	}
 	if lstat(u.parent, name, &here) == nil && here.Ino == st.Ino && here.Dev == st.Dev {
@@ -461,12 +465,12 @@ func (u *unpack) setXattrs(fd int, h *tar.Header) error {
 			continue
 		}
 		if !wanted(key) {
-			u.note(h.Name, "attribute %q left out", key)
+			u.note(h.Name, "attribute %.300q left out", key)
 			continue
 		}
 		err := unix.Fsetxattr(fd, key, []byte(h.PAXRecords[k]), 0)
 		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ERANGE) || errors.Is(err, unix.EPERM) {
-			u.note(h.Name, "attribute %q left out: %v", key, err)
+			u.note(h.Name, "attribute %.300q left out: %v", key, err)
 			continue
 		}
 		if err != nil {

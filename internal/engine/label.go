@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/visible"
 )
 
 // maxLabel is about how many characters an automatic label has.
@@ -293,11 +293,13 @@ func shorten(s string, n int) string {
 // clean escapes what a terminal would not simply show.
 func clean(s string) string {
 	var b strings.Builder
+	var line visible.Line
 	for _, r := range s {
 		switch {
 		case r == '\t':
 			b.WriteByte(' ')
-		case r == utf8.RuneError || !unicode.IsPrint(r) || unicode.Is(unicode.Bidi_Control, r):
+			line = visible.Line{}
+		case !line.Shows(r):
 			q := strconv.QuoteRuneToASCII(r)
 			b.WriteString(q[1 : len(q)-1])
 		default:

@@ -10,13 +10,13 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/proposal"
 	"github.com/coppice-dev/coppice/internal/repo"
+	"github.com/coppice-dev/coppice/internal/visible"
 )
 
 // A proposal is two references of the user's repository: refs/heads/coppice/NAME, which is
@@ -60,7 +60,7 @@ func (e *Engine) Propose(ctx context.Context, name string, req wire.ProposeReque
 // proposable checks a request.
 func proposable(req wire.ProposeRequest) error {
 	switch {
-	case len(req.Title) > maxTitle || strings.ContainsFunc(req.Title, func(r rune) bool { return !unicode.IsPrint(r) }):
+	case len(req.Title) > maxTitle || strings.ContainsFunc(req.Title, func(r rune) bool { return !visible.Rune(r) }):
 		return fault.New(fault.Invalid, "the title is longer than %d bytes, or more than a line of text", maxTitle).WithHint("say in a few words what it is for: -m TITLE")
 	case len(req.Tests) > proposal.MaxTests:
 		return fault.New(fault.Invalid, "%d tests: the limit is %d", len(req.Tests), proposal.MaxTests).WithHint("put some into one command")

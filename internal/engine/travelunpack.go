@@ -14,17 +14,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/proposal"
 	"github.com/coppice-dev/coppice/internal/repo"
 	"github.com/coppice-dev/coppice/internal/timeline"
-)
-
-// maxUnpacked bounds what one layer of a colleague's may hold, and one file of packed
-// layers, in bytes.
-const (
-	maxUnpacked = 64 << 30
-	maxPacked   = proposal.MaxPacked
 )
 
 // unpackLayers makes a sandbox with the history that came along with a proposal, on this
@@ -67,7 +61,7 @@ func (in *incoming) inRepo(e *Engine, commit repo.OID) source {
 			return fault.Wrap(err, "write a layer down")
 		}
 		defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
-		if err := in.repo.ReadFile(ctx, commit, proposal.LayerFile(digest), maxPacked, f); err != nil {
+		if err := in.repo.ReadFile(ctx, commit, proposal.LayerFile(digest), proposal.MaxPacked, f); err != nil {
 			return err
 		}
 		if _, err := f.Seek(0, 0); err != nil {
@@ -215,7 +209,7 @@ func (g *grafting) layer(ctx context.Context, digest string) error {
 			return err
 		}
 		g.made = append(g.made, made)
-		_, err = g.e.Layers.ImportLayer(ctx, id, r, layer.LayerOptions{TarOptions: layer.TarOptions{MaxBytes: maxUnpacked}, DiffID: digest, Below: g.below.Lookup, From: g.top, To: g.rec.Repo.Top})
+		_, err = g.e.Layers.ImportLayer(ctx, id, r, layer.LayerOptions{TarOptions: layer.TarOptions{MaxBytes: limit.LayerBytes}, DiffID: digest, Below: g.below.Lookup, From: g.top, To: g.rec.Repo.Top})
 		if err == nil {
 			g.layers[digest] = id
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/archive"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer/format"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -43,14 +44,14 @@ func (s *Store) ImportLayer(ctx context.Context, id timeline.LayerID, r io.Reade
 		return rep, fault.Wrap(err, "import a layer")
 	}
 	defer b.undo.Run(&err)
-	plain, closeFn, err := archive.Open(ctx, r, archive.Limits{Bytes: opts.MaxBytes, Window: maxWindow})
+	plain, closeFn, err := archive.Open(ctx, r, archive.Limits{Bytes: opts.MaxBytes, Window: limit.ArchiveWindow})
 	if err != nil {
 		return rep, fault.Wrap(err, "import a layer")
 	}
 	defer closeFn()
 	sum := sha256.New()
 	plain = io.TeeReader(plain, sum)
-	t := &untar{ctx: ctx, opts: opts.TarOptions, root: b.fs, parent: -1, layered: &layered{opts, map[string]bool{}}}
+	t := &untar{ctx: ctx, opts: opts.TarOptions, root: b.fs, parent: -1, top: newDir(), layered: &layered{opts}}
 	t.s, t.lenient, t.remember, t.linkDir = s, true, true, -1
 	defer t.leave()
 	if err := t.all(tar.NewReader(plain)); err != nil {
@@ -69,10 +70,7 @@ func (s *Store) ImportLayer(ctx context.Context, id timeline.LayerID, r io.Reade
 }
 
 // layered is what an import knows of a layer besides.
-type layered struct {
-	LayerOptions
-	opaque map[string]bool // directories, as names of entries
-}
+type layered struct{ LayerOptions }
 
 // Marks of layers in archives.
 const (
@@ -94,6 +92,9 @@ func (t *untar) mark(h *tar.Header) (done bool, err error) {
 	if h.Typeflag != tar.TypeReg || !strings.HasPrefix(base, whiteoutMark) {
 		return false, nil
 	}
+	if err := archive.Fits(name); err != nil {
+		return true, err
+	}
 	parts, _, ok := archive.Name(dir)
 	gone := strings.TrimPrefix(base, whiteoutMark)
 	if !ok || base != opaqueMark && (gone == "" || gone == "." || gone == "..") {
@@ -105,7 +106,7 @@ func (t *untar) mark(h *tar.Header) (done bool, err error) {
 		return true, err
 	}
 	if base == opaqueMark {
-		t.layered.opaque[at] = true
+		t.at.opaque = true
 		return true, nil
 	}
 	if ok, err := t.clear(gone, h); err != nil || !ok {
@@ -132,10 +133,9 @@ func (l *layered) moved(name string) (_ string, leads bool) {
 }
 
 // layeredDir gives a directory what it has: what it has below, unless the layer hides that.
-func (t *untar) layeredDir(d *tarDir, fd int) error {
-	opaque := t.layered.opaque[d.path]
-	if !opaque && t.layered.Below != nil {
-		e, err := t.layered.Below("/" + d.path)
+func (t *untar) layeredDir(d *tarDir, p string, fd int) error {
+	if !d.opaque && t.layered.Below != nil {
+		e, err := t.layered.Below("/" + p)
 		if err != nil && !fault.Is(err, fault.NotFound) {
 			return err
 		}
@@ -147,5 +147,5 @@ func (t *untar) layeredDir(d *tarDir, fd int) error {
 			return t.dirMetaOf(&st, &attrs{}, fd, false)
 		}
 	}
-	return t.dirMetaOf(&d.st, &d.a, fd, opaque)
+	return t.dirMetaOf(d.stat(), &d.a, fd, d.opaque)
 }

@@ -8,6 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"path"
+	"slices"
 	"sort"
 	"strings"
 
@@ -15,30 +18,27 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/archive"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 // TarOptions bounds ImportTar. Zero fields mean the defaults.
 type TarOptions struct {
-	MaxBytes   int64 // content of all files; default 256 GiB
-	MaxEntries int64 // default 20,000,000
+	MaxBytes   int64 // content of all files; default limit.ArchiveBytes
+	MaxEntries int64 // default limit.ArchiveEntries
 	// Progress is called after each entry, at most once for each MiB read.
 	Progress func(Progress)
 }
 
-const (
-	defaultMaxBytes   = 256 << 30
-	defaultMaxEntries = 20_000_000
-	maxReports        = 10_000
-	// maxWindow is what an archive's compression may take of memory.
-	maxWindow = 512 << 20
-)
+// dirCost is what one directory of an archive takes of memory besides its name and
+// attributes: its record, and its place in the map of the directory above.
+const dirCost = 256
 
 // ImportTar makes layer id of an archive: tar, or tar compressed with gzip, zstd
 // or xz, told by its first bytes. Names are always taken as relative to the
 // layer's root. What would reach outside of it, and devices, are left out and
-// listed in the report; an archive that is a bomb or is cut short is refused
-// whole. After a failure nothing is left behind.
+// listed in the report. An archive that is cut short is refused whole, as is one beyond
+// a bound of package limit, with TooLarge. After a failure nothing is left behind.
 func (s *Store) ImportTar(ctx context.Context, id timeline.LayerID, r io.Reader, opts TarOptions) (rep Report, err error) {
 	if !validID(id) {
 		return rep, fault.New(fault.Invalid, "layer id %q is malformed", id)
@@ -49,12 +49,12 @@ func (s *Store) ImportTar(ctx context.Context, id timeline.LayerID, r io.Reader,
 		return rep, fault.Wrap(err, "import archive")
 	}
 	defer b.undo.Run(&err)
-	plain, closeFn, err := archive.Open(ctx, r, archive.Limits{Bytes: opts.MaxBytes, Window: maxWindow})
+	plain, closeFn, err := archive.Open(ctx, r, archive.Limits{Bytes: opts.MaxBytes, Window: limit.ArchiveWindow})
 	if err != nil {
 		return rep, fault.Wrap(err, "import archive")
 	}
 	defer closeFn()
-	t := &untar{ctx: ctx, opts: opts, root: b.fs, parent: -1}
+	t := &untar{ctx: ctx, opts: opts, root: b.fs, parent: -1, top: newDir()}
 	t.s, t.lenient, t.remember, t.linkDir = s, true, true, -1
 	defer t.leave()
 	if err := t.all(tar.NewReader(plain)); err != nil {
@@ -71,7 +71,7 @@ func (s *Store) ImportTar(ctx context.Context, id timeline.LayerID, r io.Reader,
 
 // or gives the defaults for what is not said.
 func (o TarOptions) or() TarOptions {
-	o.MaxBytes, o.MaxEntries = cmp.Or(o.MaxBytes, defaultMaxBytes), cmp.Or(o.MaxEntries, defaultMaxEntries)
+	o.MaxBytes, o.MaxEntries = cmp.Or(o.MaxBytes, limit.ArchiveBytes), cmp.Or(o.MaxEntries, limit.ArchiveEntries)
 	return o
 }
 
@@ -85,16 +85,29 @@ type untar struct {
 
 	parentPath string // the directory that parent is open at
 	parent     int    // -1: none
-	dirs       []tarDir
+	at         *tarDir
+	top        *tarDir
+	kept       int64 // what the directories below top take of memory, in bytes
 	told       int64
 	layered    *layered // the archive is a layer; nil: it is none
 }
 
-// tarDir is a directory whose metadata is set when everything is in place.
+// tarDir is a directory whose metadata is set when everything is in place. The tree of
+// them has each name once, so that a deep directory costs its name and not its path.
 type tarDir struct {
-	path string
-	st   unix.Stat_t
-	a    attrs
+	below    map[string]*tarDir
+	mode     uint32
+	uid, gid uint32
+	mtime    unix.Timespec
+	a        attrs
+	opaque   bool // a layer says that it hides what lies below it
+}
+
+// newDir is a directory that the archive does not speak of.
+func newDir() *tarDir { return &tarDir{mode: 0o755} }
+
+func (d *tarDir) stat() *unix.Stat_t {
+	return &unix.Stat_t{Mode: d.mode, Uid: d.uid, Gid: d.gid, Mtim: d.mtime}
 }
 
 func (t *untar) all(tr *tar.Reader) error {
@@ -116,7 +129,7 @@ func (t *untar) all(tr *tar.Reader) error {
 		any = true
 		t.rep.Entries++
 		if t.rep.Entries > t.opts.MaxEntries {
-			return fault.New(fault.Invalid, "the archive holds more than %d entries", t.opts.MaxEntries)
+			return fault.New(fault.TooLarge, "the archive holds more than %d entries", t.opts.MaxEntries).WithHint(useDirectory)
 		}
 		if err := t.entry(h, tr); err != nil {
 			return err
@@ -130,13 +143,13 @@ func (t *untar) all(tr *tar.Reader) error {
 
 // note puts an entry that was left out or changed into the report.
 func (t *untar) note(name, format string, args ...any) {
-	if len(t.rep.Changed) == maxReports {
+	if len(t.rep.Changed) == limit.ArchiveReports {
 		t.rep.Changed = append(t.rep.Changed, "and more")
 	}
-	if len(t.rep.Changed) > maxReports {
+	if len(t.rep.Changed) > limit.ArchiveReports {
 		return
 	}
-	t.rep.Changed = append(t.rep.Changed, fmt.Sprintf("%q: ", name)+fmt.Sprintf(format, args...))
+	t.rep.Changed = append(t.rep.Changed, fmt.Sprintf("%.300q: ", name)+fmt.Sprintf(format, args...))
 }
 
 func (t *untar) entry(h *tar.Header, r io.Reader) error {
@@ -144,6 +157,9 @@ func (t *untar) entry(h *tar.Header, r io.Reader) error {
 		if done, err := t.mark(h); done || err != nil {
 			return err
 		}
+	}
+	if err := archive.Fits(h.Name); err != nil {
+		return err
 	}
 	parts, changed, ok := archive.Name(h.Name)
 	if !ok {
@@ -155,7 +171,7 @@ func (t *untar) entry(h *tar.Header, r io.Reader) error {
 	}
 	if len(parts) == 0 {
 		if h.Typeflag == tar.TypeDir {
-			t.dirs = append(t.dirs, t.dirMetaFrom("", h))
+			return t.describe(t.top, h)
 		}
 		return nil
 	}
@@ -168,13 +184,13 @@ func (t *untar) entry(h *tar.Header, r io.Reader) error {
 	}
 	switch h.Typeflag {
 	case tar.TypeDir:
-		return t.dir(dirPath, name, h)
+		return t.dir(name, h)
 	case tar.TypeReg, tar.TypeRegA, tar.TypeGNUSparse, tar.TypeCont: //nolint:staticcheck // old archives
 		return t.file(name, h, r)
 	case tar.TypeSymlink:
 		return t.symlink(name, h)
 	case tar.TypeLink:
-		return t.hardlink(dirPath, name, h)
+		return t.hardlink(name, h)
 	case tar.TypeFifo:
 		return t.fifo(name, h)
 	case tar.TypeChar, tar.TypeBlock:
@@ -200,17 +216,15 @@ func (t *untar) enter(p string) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	at := ""
+	at := t.top
 	for c := range strings.SplitSeq(p, "/") {
 		if c == "" {
 			continue
 		}
-		at = strings.TrimPrefix(at+"/"+c, "/")
 		next, err := openDirAt(cur, c)
 		if errors.Is(err, unix.ENOENT) {
 			if err = t.s.fs.Mkdir(cur, c, 0o755); err == nil {
 				next, err = openDirAt(cur, c)
-				t.dirs = append(t.dirs, plainDir(at))
 			}
 		}
 		unix.Close(cur)
@@ -221,9 +235,42 @@ func (t *untar) enter(p string) (ok bool, err error) {
 			return false, err
 		}
 		cur = next
+		if at, err = t.child(at, c); err != nil {
+			unix.Close(cur)
+			return false, err
+		}
 	}
-	t.parent, t.parentPath = cur, p
+	t.parent, t.parentPath, t.at = cur, p, at
 	return true, nil
+}
+
+// child gives the record of a directory that is there.
+func (t *untar) child(d *tarDir, name string) (*tarDir, error) {
+	if c := d.below[name]; c != nil {
+		return c, nil
+	}
+	if err := t.keep(int64(len(name)) + dirCost); err != nil {
+		return nil, err
+	}
+	if d.below == nil {
+		d.below = map[string]*tarDir{}
+	}
+	// The name may be a part of a far longer string.
+	c := newDir()
+	d.below[strings.Clone(name)] = c
+	return c, nil
+}
+
+// useDirectory is the hint where an archive is beyond a bound that directories do not have.
+const useDirectory = "unpack it, and begin from the directory: coppice create --from DIR"
+
+// keep accounts for memory that is held to the end of the archive.
+func (t *untar) keep(n int64) error {
+	if t.kept += n; t.kept > limit.ArchiveKept {
+		return fault.New(fault.TooLarge, "the names and attributes of the archive's directories take more than %d bytes", limit.ArchiveKept).
+			WithHint(useDirectory)
+	}
+	return nil
 }
 
 // clear removes what is at name, so that a later entry of the same name wins. A
@@ -242,7 +289,7 @@ func (t *untar) clear(name string, h *tar.Header) (ok bool, err error) {
 	return err == nil, err
 }
 
-func (t *untar) dir(dirPath, name string, h *tar.Header) error {
+func (t *untar) dir(name string, h *tar.Header) error {
 	err := t.s.fs.Mkdir(t.parent, name, 0o755)
 	if errors.Is(err, unix.EEXIST) {
 		var st unix.Stat_t
@@ -256,19 +303,28 @@ func (t *untar) dir(dirPath, name string, h *tar.Header) error {
 	if err != nil {
 		return fault.Wrap(err, "make directory %q", h.Name)
 	}
-	p := name
-	if dirPath != "" {
-		p = dirPath + "/" + name
+	d, err := t.child(t.at, name)
+	if err != nil {
+		return err
 	}
-	t.dirs = append(t.dirs, t.dirMetaFrom(p, h))
-	return nil
+	return t.describe(d, h)
 }
 
-// dirMetaFrom keeps what a header says about a directory.
-func (t *untar) dirMetaFrom(p string, h *tar.Header) tarDir {
-	d := tarDir{path: p, a: t.attrs(h)}
-	headerStat(h, &d.st)
-	return d
+// describe keeps what a header says about a directory. Of several the last counts.
+func (t *untar) describe(d *tarDir, h *tar.Header) error {
+	var st unix.Stat_t
+	headerStat(h, &st)
+	t.kept -= d.a.cost()
+	d.mode, d.uid, d.gid, d.mtime, d.a = st.Mode, st.Uid, st.Gid, st.Mtim, t.attrs(h)
+	return t.keep(d.a.cost())
+}
+
+// cost is what attributes take of memory.
+func (a *attrs) cost() (n int64) {
+	for _, x := range a.list {
+		n += int64(len(x.Key) + len(x.Value) + 64)
+	}
+	return n
 }
 
 func headerStat(h *tar.Header, st *unix.Stat_t) {
@@ -285,7 +341,7 @@ func (t *untar) attrs(h *tar.Header) (a attrs) {
 			continue
 		}
 		if key == xattrSkeleton || !strings.HasPrefix(key, "user.") && key != "security.capability" && !strings.HasPrefix(key, "system.posix_acl_") {
-			t.note(h.Name, "attribute %q left out", key)
+			t.note(h.Name, "attribute %.300q left out", key)
 			continue
 		}
 		a.add(key, []byte(v), true)
@@ -296,7 +352,7 @@ func (t *untar) attrs(h *tar.Header) (a attrs) {
 
 func (t *untar) file(name string, h *tar.Header, r io.Reader) error {
 	if h.Size < 0 || h.Size > t.opts.MaxBytes-t.rep.Bytes {
-		return fault.New(fault.Invalid, "the archive holds more than %d bytes", t.opts.MaxBytes)
+		return fault.New(fault.TooLarge, "the archive holds more than %d bytes", t.opts.MaxBytes).WithHint(useDirectory)
 	}
 	if ok, err := t.clear(name, h); err != nil || !ok {
 		return err
@@ -386,10 +442,10 @@ func (t *untar) special(name string, h *tar.Header) error {
 }
 
 // hardlink links to an earlier entry of the same archive.
-func (t *untar) hardlink(dirPath, name string, h *tar.Header) error {
+func (t *untar) hardlink(name string, h *tar.Header) error {
 	target, _, ok := archive.Name(h.Linkname)
 	if !ok || len(target) == 0 {
-		t.note(h.Name, "left out: it links to %q, which leads outside", h.Linkname)
+		t.note(h.Name, "left out: it links to %.300q, which leads outside", h.Linkname)
 		return nil
 	}
 	from, err := openBeneath(t.root, strings.Join(append([]string{"."}, target[:len(target)-1]...), "/"), unix.O_PATH|unix.O_DIRECTORY)
@@ -401,7 +457,7 @@ func (t *untar) hardlink(dirPath, name string, h *tar.Header) error {
 		}
 	}
 	if err != nil {
-		t.note(h.Name, "left out: it links to %q, which is no earlier file", h.Linkname)
+		t.note(h.Name, "left out: it links to %.300q, which is no earlier file", h.Linkname)
 		return nil
 	}
 	var a, b unix.Stat_t
@@ -414,51 +470,49 @@ func (t *untar) hardlink(dirPath, name string, h *tar.Header) error {
 	return fault.Wrap(t.s.fs.Link(from, target[len(target)-1], t.parent, name), "write %q", h.Name)
 }
 
-// plainDir is what a directory gets that the archive does not speak of.
-func plainDir(p string) tarDir {
-	d := tarDir{path: p}
-	d.st.Mode = 0o755
-	return d
-}
-
-// finishDirs sets the directories' metadata, the innermost first. Of several
-// entries for one directory the last counts.
+// finishDirs sets the directories' metadata, each when all that lies below it is done:
+// its mode may close it to us. It goes from one to the next by descriptors, so that the
+// work grows with their number and not with their depth. Nobody else changes the tree.
 func (t *untar) finishDirs() error {
 	t.leave()
-	t.dirs = append([]tarDir{plainDir("")}, t.dirs...)
-	last := map[string]int{}
-	for i := range t.dirs {
-		last[t.dirs[i].path] = i
+	cur, err := openDirAt(t.root, ".")
+	if err != nil {
+		return err
 	}
-	order := make([]int, 0, len(last))
-	for _, i := range last {
-		order = append(order, i)
+	defer func() { closeAll(cur) }()
+	return t.finishDir(t.top, "", &cur)
+}
+
+// finishDir finishes the directory that *cur is open at, and those below it. Then *cur is
+// the directory above.
+func (t *untar) finishDir(d *tarDir, p string, cur *int) error {
+	if t.ctx.Err() != nil {
+		return context.Cause(t.ctx)
 	}
-	sort.Slice(order, func(i, j int) bool {
-		a, b := t.dirs[order[i]].path, t.dirs[order[j]].path
-		if n, m := strings.Count(a, "/"), strings.Count(b, "/"); n != m || a == "" || b == "" {
-			return b == "" && a != "" || a != "" && n > m
-		}
-		return a < b
-	})
-	for _, i := range order {
-		d := &t.dirs[i]
-		fd, err := openBeneath(t.root, "./"+d.path, unix.O_RDONLY|unix.O_DIRECTORY)
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-			continue // replaced by a later entry
-		}
+	for _, name := range slices.Sorted(maps.Keys(d.below)) {
+		at := path.Join(p, name)
+		next, err := openDirAt(*cur, name)
 		if err != nil {
-			return fault.Wrap(err, "open %q", d.path)
+			return fault.Wrap(err, "open %.300q", at)
 		}
-		if t.layered != nil {
-			err = t.layeredDir(d, fd)
-		} else {
-			err = t.dirMetaOf(&d.st, &d.a, fd, false)
-		}
-		unix.Close(fd)
-		if err != nil {
-			return fault.Wrap(err, "set metadata of %q", d.path)
+		closeAll(*cur)
+		*cur = next
+		if err := t.finishDir(d.below[name], at, cur); err != nil {
+			return err
 		}
 	}
-	return nil
+	up, err := *cur, error(nil)
+	if d != t.top {
+		if up, err = openDirAt(*cur, ".."); err != nil {
+			return fault.Wrap(err, "open what is above %.300q", p)
+		}
+		defer func(done int) { closeAll(done) }(*cur)
+	}
+	if t.layered != nil {
+		err = t.layeredDir(d, p, *cur)
+	} else {
+		err = t.dirMetaOf(d.stat(), &d.a, *cur, false)
+	}
+	*cur = up
+	return fault.Wrap(err, "set metadata of %.300q", p)
 }

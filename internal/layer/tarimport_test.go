@@ -5,9 +5,11 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/ulikunitz/xz"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -175,13 +178,13 @@ func TestImportTarBombs(t *testing.T) {
 	w.must(tw.Close())
 	w.must(z.Close())
 	id := w.id()
-	if _, err := w.s.ImportTar(context.Background(), id, &b, TarOptions{}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "bomb") {
+	if _, err := w.s.ImportTar(context.Background(), id, &b, TarOptions{}); !fault.Is(err, fault.TooLarge) || !strings.Contains(err.Error(), "bomb") {
 		t.Errorf("bomb: %v", err)
 	}
-	if _, err := w.s.ImportTar(context.Background(), id, bytes.NewReader(smallTar(t)), TarOptions{MaxEntries: 2}); !fault.Is(err, fault.Invalid) {
+	if _, err := w.s.ImportTar(context.Background(), id, bytes.NewReader(smallTar(t)), TarOptions{MaxEntries: 2}); !fault.Is(err, fault.TooLarge) {
 		t.Errorf("entries: %v", err)
 	}
-	if _, err := w.s.ImportTar(context.Background(), id, bytes.NewReader(tarOf(t, tar.Header{Name: "a"}, tar.Header{Name: "b"})), TarOptions{MaxBytes: 1}); !fault.Is(err, fault.Invalid) {
+	if _, err := w.s.ImportTar(context.Background(), id, bytes.NewReader(tarOf(t, tar.Header{Name: "a"}, tar.Header{Name: "b"})), TarOptions{MaxBytes: 1}); !fault.Is(err, fault.TooLarge) {
 		t.Errorf("bytes: %v", err)
 	}
 	if w.s.Has(id) {
@@ -189,11 +192,214 @@ func TestImportTarBombs(t *testing.T) {
 	}
 }
 
+// allocated gives how many bytes fn allocates.
+func allocated(fn func()) int64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	fn()
+	runtime.ReadMemStats(&after)
+	return int64(after.TotalAlloc - before.TotalAlloc)
+}
+
+// One name of 60 kB was 30,000 directories, whose paths took more than a gigabyte.
+func TestImportTar_RefusesNamesBeyondPathMax(t *testing.T) {
+	w := newWorld(t, t.TempDir(), true)
+	defer w.close()
+	for _, name := range []string{strings.Repeat("d/", 30_000) + "x", strings.Repeat("d/", limit.ArchiveName/2) + "xx"} {
+		id := w.id()
+		data := tarOf(t, tar.Header{Name: name})
+		took := allocated(func() {
+			if _, err := w.s.ImportTar(context.Background(), id, bytes.NewReader(data), TarOptions{}); !fault.Is(err, fault.TooLarge) {
+				t.Errorf("%d bytes: %v", len(name), err)
+			}
+		})
+		if took > 16<<20 {
+			t.Errorf("a name of %d bytes takes %d bytes of memory", len(name), took)
+		}
+		if w.s.Has(id) {
+			t.Error("a refused archive is visible")
+		}
+	}
+}
+
+// Each directory of a name costs the same, however deep it lies.
+func TestImportTar_DeepDirectoriesCostTheirNames(t *testing.T) {
+	w := newWorld(t, t.TempDir(), true)
+	defer w.close()
+	var all []int64
+	for _, depth := range []int{limit.ArchiveName / 4, limit.ArchiveName / 2} {
+		data := tarOf(t, tar.Header{Name: strings.Repeat("d/", depth), Typeflag: tar.TypeDir, Mode: 0o500}, tar.Header{Name: strings.Repeat("d/", depth-1), Typeflag: tar.TypeDir, Mode: 0o300})
+		id := w.id()
+		top := newDir()
+		_, err := w.s.ImportTar(context.Background(), id, bytes.NewReader(data), TarOptions{})
+		w.must(err)
+		u := &untar{}
+		at := top
+		for range depth {
+			if at, err = u.child(at, "d"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all = append(all, u.kept)
+		v := w.s.View(rootspec.Stack{Layers: []string{w.s.Dir(id), w.s.Dir(id)}})
+		for n, want := range map[int]uint32{1: 0o755, depth - 1: 0o300, depth: 0o500} {
+			if e, err := v.Lookup(strings.Repeat("/d", n)); err != nil || e.Mode&0o777 != want {
+				t.Errorf("directory %d of %d has the mode %o, %v; want %o", n, depth, e.Mode, err, want)
+			}
+		}
+	}
+	if all[1] > 2*all[0]+2*dirCost {
+		t.Errorf("twice as deep keeps %d bytes, and not twice %d", all[1], all[0])
+	}
+}
+
+// Attributes of directories are held until all is in place.
+func TestImportTar_BoundsWhatItKeepsOfDirectories(t *testing.T) {
+	w := newWorld(t, t.TempDir(), true)
+	defer w.close()
+	pr, pw := io.Pipe()
+	defer pr.Close()
+	go func() {
+		tw := tar.NewWriter(pw)
+		value := strings.Repeat("v", 1<<20-100)
+		for i := range 1000 {
+			h := tar.Header{Name: fmt.Sprint(i), Typeflag: tar.TypeDir, Mode: 0o755, Format: tar.FormatPAX, PAXRecords: map[string]string{"SCHILY.xattr.user.k": value}}
+			if err := tw.WriteHeader(&h); err != nil {
+				break
+			}
+		}
+		pw.CloseWithError(tw.Close())
+	}()
+	rep, err := w.s.ImportTar(context.Background(), w.id(), pr, TarOptions{})
+	if !fault.Is(err, fault.TooLarge) || rep.Entries > limit.ArchiveKept>>20+10 {
+		t.Errorf("after %d entries: %v", rep.Entries, err)
+	}
+}
+
+func TestImportTar_AnAttributeOfADirectoryThatIsDescribedAgainIsKeptOnce(t *testing.T) {
+	u := &untar{}
+	d := newDir()
+	h := &tar.Header{Name: "d", PAXRecords: map[string]string{"SCHILY.xattr.user.k": strings.Repeat("v", 1<<20)}}
+	for range 300 {
+		if err := u.describe(d, h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if u.kept > 2<<20 {
+		t.Errorf("%d bytes are kept", u.kept)
+	}
+}
+
+// A link's target may have a megabyte, and a report has many lines.
+func TestImportTar_BoundsItsReport(t *testing.T) {
+	w := newWorld(t, t.TempDir(), true)
+	defer w.close()
+	rep, err := w.s.ImportTar(context.Background(), w.id(), bytes.NewReader(tarOf(t, tar.Header{Name: "h", Typeflag: tar.TypeLink, Linkname: "../" + strings.Repeat("n", 100_000)},
+		tar.Header{Name: "f", PAXRecords: map[string]string{"SCHILY.xattr.trusted." + strings.Repeat("k", 100_000): "v"}})), TarOptions{})
+	w.must(err)
+	for _, l := range rep.Changed {
+		if len(l) > 2000 {
+			t.Errorf("a line of %d bytes", len(l))
+		}
+	}
+	u := &untar{}
+	for range limit.ArchiveReports + 10 {
+		u.note("x", "left out")
+	}
+	if n := len(u.rep.Changed); n != limit.ArchiveReports+1 || u.rep.Changed[n-1] != "and more" {
+		t.Errorf("%d lines", n)
+	}
+}
+
+// Other shapes of archives that are small and ask for much.
+func TestImportTar_HostileHeadersAreRefusedOrCheap(t *testing.T) {
+	w := newWorld(t, t.TempDir(), true)
+	defer w.close()
+	links := []tar.Header{{Name: "0"}}
+	for i := range 5000 {
+		links = append(links, tar.Header{Name: fmt.Sprint(i + 1), Typeflag: tar.TypeLink, Linkname: fmt.Sprint(i)})
+	}
+	same := make([]tar.Header, 5000)
+	for i := range same {
+		same[i] = tar.Header{Name: "d/f"}
+	}
+	for name, tt := range map[string]struct {
+		data []byte
+		kind fault.Kind
+	}{
+		"a chain of hard links":  {tarOf(t, links...), ""},
+		"one name, many times":   {tarOf(t, same...), ""},
+		"a sparse file of 8 EiB": {sparseTar(t, "9223372036854775807"), fault.TooLarge},
+		"a sparse file of 1 TiB": {sparseTar(t, "1099511627776"), fault.TooLarge},
+		"a header of 2 MiB":      {tarRaw(t, 'x', 2<<20), fault.Invalid},
+		"a long name of 2 MiB":   {tarRaw(t, 'L', 2<<20), fault.Invalid},
+	} {
+		took := allocated(func() {
+			if _, err := w.s.ImportTar(context.Background(), w.id(), bytes.NewReader(tt.data), TarOptions{}); err != nil != (tt.kind != "") || err != nil && fault.KindOf(err) != tt.kind {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+		if took > 64<<20 {
+			t.Errorf("%s takes %d bytes of memory", name, took)
+		}
+	}
+}
+
+// sparseTar is an archive of one file, in GNU's form 1.0 for PAX, that is a hole.
+func sparseTar(t testing.TB, size string) []byte {
+	t.Helper()
+	return tarOfRecords(t, [][2]string{{"GNU.sparse.major", "1"}, {"GNU.sparse.minor", "0"}, {"GNU.sparse.name", "hole"}, {"GNU.sparse.realsize", size}},
+		"1\n"+size+"\n0\n")
+}
+
+// tarOfRecords is an archive of one file with any records, which archive/tar does not write.
+func tarOfRecords(t testing.TB, records [][2]string, body string) []byte {
+	t.Helper()
+	var pax strings.Builder
+	for _, r := range records {
+		n := len(r[0]) + len(r[1]) + 3
+		for size := n; ; size++ {
+			if line := fmt.Sprintf("%d %s=%s\n", size, r[0], r[1]); len(line) == size {
+				pax.WriteString(line)
+				break
+			}
+		}
+	}
+	body += strings.Repeat("\x00", 512-len(body)%512)
+	return append(append(tarBlock(t, 'x', pax.String()), tarBlock(t, '0', body)...), make([]byte, 1024)...)
+}
+
+// tarRaw is an archive that begins with an entry of any type.
+func tarRaw(t testing.TB, kind byte, size int) []byte {
+	t.Helper()
+	return append(tarBlock(t, kind, strings.Repeat("x", size)), tarBlock(t, '0', "x")...)
+}
+
+// tarBlock is one header with what follows it.
+func tarBlock(t testing.TB, kind byte, body string) []byte {
+	t.Helper()
+	b := make([]byte, 512)
+	copy(b, "name")
+	copy(b[100:], "0000644\x000000000\x000000000\x00")
+	copy(b[124:], fmt.Sprintf("%011o\x00%011o\x00        %c", len(body), 0, kind))
+	copy(b[257:], "ustar\x0000")
+	sum := 0
+	for _, c := range b {
+		sum += int(c)
+	}
+	copy(b[148:], fmt.Sprintf("%06o\x00 ", sum))
+	b = append(b, body...)
+	return append(b, make([]byte, (512-len(body)%512)%512)...)
+}
+
 func FuzzImportTar(f *testing.F) {
 	f.Add(smallTar(f))
 	f.Add([]byte{0x1f, 0x8b, 8, 0})
 	f.Add([]byte("\xfd7zXZ\x00"))
 	f.Add([]byte{0x28, 0xb5, 0x2f, 0xfd})
+	f.Add(tarOf(f, tar.Header{Name: strings.Repeat("d/", 30_000) + "x"}))
+	f.Add(sparseTar(f, "1099511627776"))
+	f.Add(tarRaw(f, 'L', 4096))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		w := newWorld(t, t.TempDir(), true)
 		defer w.close()

@@ -1,6 +1,40 @@
 package limit
 
+// Bounds on archives: those that a person gives, those that are packed inside a sandbox,
+// and layers of a colleague's.
+const (
+	ArchiveName    = 4095       // PATH_MAX without its NUL; the depth of a name is at most half of it
+	ArchiveKept    = 128 << 20  // 500,000 directories with plain names
+	ArchiveReports = 10_000     // lines
+	ArchiveEntries = 20_000_000 // of an archive that a sandbox begins with
+	ArchiveBytes   = 256 << 30
+	ArchiveRatio   = 200
+	ArchiveWindow  = 512 << 20
+
+	UnpackEntries = 5_000_000 // of an archive that is unpacked inside a sandbox
+	UnpackReports = 1000
+	UnpackWindow  = 128 << 20
+
+	LayerBytes = 64 << 30 // of a layer that came with a proposal
+)
+
 // archives are the bounds on archives and images that come from outside.
 func archives() area {
-	return area{title: "Archives and images", bounds: []Bound{}}
+	const (
+		refused = "the archive is refused: `too_large`"
+		imports = "internal/layer/tarimport_test.go "
+		unpacks = "internal/boxfs/tar_test.go "
+		opens   = "internal/archive/archive_test.go "
+	)
+	return area{title: "Archives and images", bounds: []Bound{
+		{"a name in an archive", ArchiveName, "bytes", refused, imports + "TestImportTar_RefusesNamesBeyondPathMax"},
+		{"names and attributes of an archive's directories", ArchiveKept, "bytes", refused, imports + "TestImportTar_BoundsWhatItKeepsOfDirectories"},
+		{"entries of an archive that a sandbox begins with", ArchiveEntries, "entries", refused, imports + "TestImportTarBombs"},
+		{"content of an archive, holes included", ArchiveBytes, "bytes", refused, imports + "TestImportTarBombs"},
+		{"size of an archive, of that of its compressed form", ArchiveRatio, "times", refused, opens + "TestABombIsRefused"},
+		{"window of an archive's compression", ArchiveWindow, "bytes", refused, opens + "TestAWindowBeyondTheLimitIsRefused"},
+		{"what an import left out", ArchiveReports, "lines", "the report ends with \"and more\"", imports + "TestImportTar_BoundsItsReport"},
+		{"entries of an archive that is unpacked inside", UnpackEntries, "entries", refused, unpacks + "TestBombsAreRefused"},
+		{"what unpacking inside left out", UnpackReports, "lines", "the report ends with \"and more\"", unpacks + "TestTarFrom_BoundsItsReport"},
+	}}
 }

@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/coppice-dev/coppice/internal/tty"
+	"github.com/coppice-dev/coppice/internal/visible"
 )
 
 // maxText is how much of an output or a patch a client gets, in bytes.
@@ -40,7 +41,7 @@ func (e *excerpt) text() (head, tail string, omitted int64) {
 	whole := int64(len(first)+len(last)) == e.total
 	if whole {
 		first = append(append([]byte(nil), first...), last...)
-		if s := visible(string(first)); len(s) <= maxText {
+		if s := shown(string(first)); len(s) <= maxText {
 			return s, "", 0
 		}
 	}
@@ -52,8 +53,8 @@ func (e *excerpt) text() (head, tail string, omitted int64) {
 	return head, tail, e.total - int64(n) - int64(k)
 }
 
-// visible makes text harmless; newlines and tabs stay.
-func visible(s string) string {
+// shown makes text harmless; newlines and tabs stay.
+func shown(s string) string {
 	out, _ := firstVisible(s, utf8.UTFMax*len(s)*4)
 	return out
 }
@@ -63,13 +64,13 @@ func visible(s string) string {
 func firstVisible(s string, limit int) (string, int) {
 	var b strings.Builder
 	n := 0
+	var line visible.Line
 	for n < len(s) {
-		_, size := utf8.DecodeRuneInString(s[n:])
-		c := visibleRune(s[n : n+size])
-		if b.Len()+len(c) > limit {
-			break
+		was := b.Len()
+		size := next(&b, &line, s[n:])
+		if b.Len() > limit {
+			return b.String()[:was], n
 		}
-		b.WriteString(c)
 		n += size
 	}
 	return b.String(), n
@@ -77,29 +78,30 @@ func firstVisible(s string, limit int) (string, int) {
 
 // lastVisible is firstVisible from the end.
 func lastVisible(s string, limit int) (string, int) {
-	var parts []string
-	n, length := 0, 0
-	for n < len(s) {
-		_, size := utf8.DecodeLastRuneInString(s[:len(s)-n])
-		c := visibleRune(s[len(s)-n-size : len(s)-n])
-		if length += len(c); length > limit {
-			break
-		}
-		parts = append(parts, c)
-		n += size
-	}
 	var b strings.Builder
-	for i := len(parts) - 1; i >= 0; i-- {
-		b.WriteString(parts[i])
+	type at struct{ in, out int }
+	var all []at // where each character begins, in s and in b
+	var line visible.Line
+	for n := 0; n < len(s); {
+		all = append(all, at{n, b.Len()})
+		n += next(&b, &line, s[n:])
 	}
-	return b.String(), n
+	out := b.String()
+	from := at{len(s), len(out)}
+	for i := len(all) - 1; i >= 0 && len(out)-all[i].out <= limit; i-- {
+		from = all[i]
+	}
+	return out[from.out:], len(s) - from.in
 }
 
-func visibleRune(c string) string {
-	if c == "\n" || c == "\t" {
-		return c
+// next writes the first character of s, or its escape, and gives its length in s.
+func next(b *strings.Builder, line *visible.Line, s string) int {
+	if s[0] == '\n' || s[0] == '\t' {
+		b.WriteByte(s[0])
+		*line = visible.Line{}
+		return 1
 	}
-	return tty.Clean(c)
+	return line.Next(b, s)
 }
 
 // shorten makes text harmless and at most so many bytes long.

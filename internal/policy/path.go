@@ -3,9 +3,9 @@ package policy
 import (
 	"path"
 	"strings"
-	"unicode"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/visible"
 )
 
 // Path is a path of the host or of the inside: absolute, below the home ("~/x"), or,
@@ -37,7 +37,7 @@ func ParsePath(s, dir string) (Path, error) {
 	}
 	for _, part := range []string{s, text} {
 		for _, c := range part {
-			if !unicode.IsPrint(c) || c == unicode.ReplacementChar {
+			if !visible.Rune(c) {
 				return no("it holds a character that cannot be seen")
 			}
 		}

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/coppice-dev/coppice/internal/visible"
 )
 
 // MarshalJSON writes d as a file that Parse reads: YAML has all of JSON. Equal
@@ -113,7 +115,7 @@ func marshal(v any) ([]byte, error) {
 	}
 	var out bytes.Buffer
 	for _, c := range strings.TrimSuffix(b.String(), "\n") {
-		if unseen(c) {
+		if !visible.Rune(c) {
 			fmt.Fprintf(&out, `\u%04x`, c) // in a string, as everything outside of one is ASCII
 			continue
 		}

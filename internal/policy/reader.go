@@ -8,12 +8,12 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/visible"
 )
 
 // MaxSize is the size of the largest file, in bytes.
@@ -101,19 +101,11 @@ func (r *reader) characters(text []byte) {
 			r.wrong(at, "write spaces", "a tab")
 		case column == 1 && c == '%':
 			r.wrong(at, "", "a directive: the file is plain YAML")
-		case unseen(c):
+		case !visible.Rune(c):
 			r.wrong(at, fmt.Sprintf("in double quotes it can be written as \\u%04x", c), "a character that cannot be seen, U+%04X", c)
 		}
 		i += size
 	}
-}
-
-// unseen reports whether c does something else than to be seen.
-func unseen(c rune) bool {
-	if ' ' <= c && c <= '~' {
-		return false // nearly all that is read
-	}
-	return unicode.In(c, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Co)
 }
 
 // syntax notes what the YAML parser says, which knows lines alone.
@@ -149,7 +141,7 @@ func (r *reader) plain(n *yaml.Node, lines [][]rune) {
 		r.wrong(n, "write it out where it is needed", "an anchor, &%s", n.Anchor)
 	case n.Style&yaml.TaggedStyle != 0, bang:
 		r.wrong(n, "leave it out; a text that begins with ! goes in quotes", "a tag")
-	case !utf8.ValidString(n.Value), strings.ContainsFunc(n.Value, func(c rune) bool { return c > 0xffff && unseen(c) || c == utf8.RuneError }):
+	case !utf8.ValidString(n.Value), strings.ContainsFunc(n.Value, func(c rune) bool { return c > 0xffff && !visible.Rune(c) || c == utf8.RuneError }):
 		// JSON has no escape of four hexadecimal digits for these.
 		r.wrong(n, "", "an escape that is no character")
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/coppice-dev/coppice/internal/visible"
 )
 
 // How much a report shows. What is more is counted, and in proposal.json.
@@ -202,7 +204,7 @@ func apart(policy string) string {
 	}
 	var lines []string
 	for _, k := range slices.Sorted(maps.Keys(keys)) {
-		lines = append(lines, clean(k)+": "+string(keys[k]))
+		lines = append(lines, visible.Clean(k)+": "+string(keys[k]))
 	}
 	return strings.Join(lines, "\n")
 }

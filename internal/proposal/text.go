@@ -1,19 +1,18 @@
 package proposal
 
 import (
-	"fmt"
 	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/coppice-dev/coppice/internal/visible"
 )
 
 // Path writes a path, which may have any bytes, as git shows it: as it is when it is plain,
 // else in double quotes with escapes.
 func Path(p string) string {
-	if plain := clean(p); plain == p && !strings.ContainsAny(p, `"\`) && p != "" && strings.TrimSpace(p) == p {
+	if plain := visible.Clean(p); plain == p && !strings.ContainsAny(p, `"\`) && p != "" && strings.TrimSpace(p) == p {
 		return p
 	}
-	return `"` + clean(strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(p)) + `"`
+	return `"` + visible.Clean(strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(p)) + `"`
 }
 
 // Text makes any bytes a text that can be written: what is no UTF-8 is replaced, zero bytes
@@ -26,31 +25,6 @@ func Text(s string) string {
 	return s
 }
 
-// clean makes a text one line that shows all there is: control bytes, newlines, what turns
-// the direction of writing around and what is not seen become escapes.
-func clean(s string) string {
-	var b strings.Builder
-	for s != "" {
-		r, n := utf8.DecodeRuneInString(s)
-		switch {
-		case r == utf8.RuneError && n == 1, r < ' ' && r != '\n' && r != '\t' && r != '\r', r == 0x7f:
-			fmt.Fprintf(&b, `\%03o`, s[0])
-		case r == '\n':
-			b.WriteString(`\n`)
-		case r == '\t':
-			b.WriteString(`\t`)
-		case r == '\r':
-			b.WriteString(`\r`)
-		case !unicode.IsPrint(r), unicode.Is(unicode.Bidi_Control, r), r == utf8.RuneError:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		default:
-			b.WriteString(s[:n])
-		}
-		s = s[n:]
-	}
-	return b.String()
-}
-
 // maxCode is how many characters of a text a report shows.
 const maxCode = 240
 
@@ -58,7 +32,7 @@ const maxCode = 240
 // markup, link or mention. The fence is longer than every row of backticks in it, so the text
 // cannot end it.
 func code(s string) string {
-	s = strings.TrimSpace(clean(s))
+	s = strings.TrimSpace(visible.Clean(s))
 	if r := []rune(s); len(r) > maxCode {
 		s = string(r[:maxCode]) + "..."
 	}
@@ -76,7 +50,7 @@ func code(s string) string {
 func block(text string) string {
 	var lines []string
 	for l := range strings.Lines(text) {
-		lines = append(lines, clean(strings.TrimRight(l, "\r\n")))
+		lines = append(lines, visible.Clean(strings.TrimRight(l, "\r\n")))
 	}
 	body := strings.Join(lines, "\n")
 	f := fence(body, 3)

@@ -1,63 +1,15 @@
 package tty
 
 import (
-	"fmt"
 	"io"
 	"strings"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// harmless reports whether a terminal shows r and does nothing else. Characters
-// that turn the direction of writing around are not: they make text look like
-// other text.
-func harmless(r rune) bool {
-	return r != utf8.RuneError && unicode.IsPrint(r) && !unicode.Is(unicode.Bidi_Control, r)
-}
-
-func escape(b *strings.Builder, s string, size int, r rune) {
-	switch {
-	case r == utf8.RuneError && size == 1, r < 0x20, r == 0x7f:
-		switch s[0] {
-		case '\n':
-			b.WriteString(`\n`)
-		case '\t':
-			b.WriteString(`\t`)
-		case '\r':
-			b.WriteString(`\r`)
-		default:
-			fmt.Fprintf(b, `\%03o`, s[0])
-		}
-	case r <= 0xffff:
-		fmt.Fprintf(b, `\u%04x`, r)
-	default:
-		fmt.Fprintf(b, `\U%08x`, r)
-	}
-}
-
-// Clean makes one line of text from a sandbox harmless: control bytes, newlines
-// and bytes that are not UTF-8 are written as escapes.
-func Clean(s string) string {
-	i := 0
-	for i < len(s) && s[i] >= 0x20 && s[i] < 0x7f {
-		i++
-	}
-	if i == len(s) {
-		return s
-	}
-	var b strings.Builder
-	b.WriteString(s[:i])
-	for s = s[i:]; s != ""; {
-		r, n := utf8.DecodeRuneInString(s)
-		if harmless(r) {
-			b.WriteString(s[:n])
-		} else {
-			escape(&b, s, n, r)
-		}
-		s = s[n:]
-	}
-	return b.String()
-}
+// Clean makes one line of text from a sandbox harmless, as visible.Clean does.
+func Clean(s string) string { return visible.Clean(s) }
 
 // Quote writes a path as git does: as it is when it is plain, else in double
 // quotes with escapes, so that it is one line and can be told from others.
@@ -68,18 +20,12 @@ func Quote(path string) string {
 	}
 	var b strings.Builder
 	b.WriteByte('"')
+	var line visible.Line
 	for s := path; s != ""; {
-		r, n := utf8.DecodeRuneInString(s)
-		switch {
-		case r == '"' || r == '\\':
+		if s[0] == '"' || s[0] == '\\' {
 			b.WriteByte('\\')
-			b.WriteRune(r)
-		case harmless(r):
-			b.WriteString(s[:n])
-		default:
-			escape(&b, s, n, r)
 		}
-		s = s[n:]
+		s = s[line.Next(&b, s):]
 	}
 	b.WriteByte('"')
 	return b.String()
@@ -104,6 +50,7 @@ func Cleaner(w io.Writer) io.Writer { return &cleaner{w: w} }
 type cleaner struct {
 	w    io.Writer
 	rest []byte // an unfinished character
+	line visible.Line
 }
 
 func (c *cleaner) Write(p []byte) (int, error) {
@@ -120,13 +67,12 @@ func (c *cleaner) Write(p []byte) (int, error) {
 	}
 	var b strings.Builder
 	for s := string(text[:n]); s != ""; {
-		r, size := utf8.DecodeRuneInString(s)
-		if r == '\n' || r == '\t' || harmless(r) {
-			b.WriteString(s[:size])
-		} else {
-			escape(&b, s, size, r)
+		if s[0] == '\n' || s[0] == '\t' {
+			b.WriteByte(s[0])
+			c.line, s = visible.Line{}, s[1:]
+			continue
 		}
-		s = s[size:]
+		s = s[c.line.Next(&b, s):]
 	}
 	c.rest = append([]byte(nil), text[n:]...)
 	if _, err := io.WriteString(c.w, b.String()); err != nil {

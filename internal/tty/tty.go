@@ -1,6 +1,6 @@
 // Package tty is how things look in a terminal: tables, progress, sizes and
-// times for people, text from inside a sandbox made harmless, raw mode. Only the
-// CLI imports it; it imports none of ours.
+// times for people, text from inside a sandbox made harmless, raw mode. It imports
+// visible.
 package tty
 
 import (

@@ -1,0 +1,97 @@
+// Package visible decides which characters people see as they are, and writes the others
+// as escapes: text that somebody else wrote then is what it looks like. It imports none of
+// ours; whatever shows, or checks, foreign text imports it.
+package visible
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// blank are characters that are defined to be printed, and print nothing.
+var blank = &unicode.RangeTable{
+	R16: []unicode.Range16{{Lo: 0x2800, Hi: 0x2800, Stride: 1}}, // BRAILLE PATTERN BLANK
+	R32: []unicode.Range32{
+		{Lo: 0x13441, Hi: 0x13442, Stride: 1}, // EGYPTIAN HIEROGLYPH FULL BLANK, HALF BLANK
+		{Lo: 0x16fe4, Hi: 0x16fe4, Stride: 1}, // KHITAN SMALL SCRIPT FILLER
+		{Lo: 0x1d159, Hi: 0x1d159, Stride: 1}, // MUSICAL SYMBOL NULL NOTEHEAD
+	},
+}
+
+// Rune reports whether r is seen as itself behind another character that is. The space
+// is; no other white space, and no control, format, private, surrogate or unassigned
+// character is, which IsPrint leaves out. Neither is what Unicode lets a renderer ignore:
+// Default_Ignorable_Code_Point is derived (UAX #44, DerivedCoreProperties) from the
+// category Cf and the two tables here. So characters that turn the direction of writing
+// around, all of them in Cf, are not seen either.
+func Rune(r rune) bool {
+	if ' ' <= r && r <= '~' {
+		return true // nearly all that is read
+	}
+	return r != utf8.RuneError && unicode.IsPrint(r) &&
+		!unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector, blank)
+}
+
+// Line writes one line of text, and decides by what it has written whether the next
+// character is seen. The zero value is at the beginning of a line.
+type Line struct{ based bool }
+
+// Shows reports whether r, which comes next, is seen as itself. A combining mark is where
+// it has a character to combine with; on a space, or at the beginning, it would change
+// what stands before the text.
+func (l *Line) Shows(r rune) bool {
+	ok := Rune(r) && (l.based || !unicode.Is(unicode.M, r))
+	l.based = ok && r != ' '
+	return ok
+}
+
+// Next writes the first character of s, or its escape, and gives its length in s.
+func (l *Line) Next(b *strings.Builder, s string) int {
+	r, n := utf8.DecodeRuneInString(s)
+	if l.Shows(r) {
+		b.WriteString(s[:n])
+	} else {
+		Escape(b, s)
+	}
+	return n
+}
+
+// Escape writes the first character of s, which must not be empty, as an escape.
+func Escape(b *strings.Builder, s string) {
+	r, n := utf8.DecodeRuneInString(s)
+	switch {
+	case r == '\n':
+		b.WriteString(`\n`)
+	case r == '\t':
+		b.WriteString(`\t`)
+	case r == '\r':
+		b.WriteString(`\r`)
+	case r == utf8.RuneError && n == 1, r < 0x20, r == 0x7f:
+		fmt.Fprintf(b, `\%03o`, s[0])
+	case r <= 0xffff:
+		fmt.Fprintf(b, `\u%04x`, r)
+	default:
+		fmt.Fprintf(b, `\U%08x`, r)
+	}
+}
+
+// Clean makes one line of text harmless: each character that is not seen as itself, and
+// each byte that is not UTF-8, is written as an escape.
+func Clean(s string) string {
+	i := 0
+	for i < len(s) && s[i] >= 0x20 && s[i] < 0x7f {
+		i++
+	}
+	if i == len(s) {
+		return s
+	}
+	var b strings.Builder
+	b.WriteString(s[:i])
+	l := Line{based: i > 0 && s[i-1] != ' '}
+	for s = s[i:]; s != ""; {
+		s = s[l.Next(&b, s):]
+	}
+	return b.String()
+}
