@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/quota"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -62,7 +63,7 @@ type Captured struct {
 }
 
 // MaxPaths is how many changed paths Captured names.
-const MaxPaths = 1000
+const MaxPaths = limit.NamedPaths
 
 // Capture writes what changed since in.Index as layer id. It returns when the
 // layer is safe against the death of any process; Seal makes it safe against

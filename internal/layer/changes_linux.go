@@ -3,6 +3,8 @@ package layer
 import (
 	"cmp"
 	"context"
+	"errors"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -30,76 +33,111 @@ type Change struct {
 	Binary bool   // not text; with DiffOptions.Stat
 	Lines  *Lines // of a text file; with DiffOptions.Stat
 
-	a, b *side
+	a, b *found // while EachChange reports it; nil: nothing is there
 }
 
 // Lines counts the changed lines of a text file.
 type Lines struct{ Added, Removed int }
 
-// DiffOptions chooses what Changes reports.
+// DiffOptions chooses what a comparison reports, and how much of it.
 type DiffOptions struct {
 	Paths []string // only these and what is below them; none: all
 	Stat  bool     // count lines
+	Most  int      // changes; 0: limit.DiffEntries
+	Bytes int      // of their paths; 0: limit.DiffBytes
+
+	contents bool // leave out directories that only one side has
 }
 
-// side is what one view has at a path.
-type side struct {
-	view *View
-	Entry
-}
+// errMore ends a comparison that reported as much as it may.
+var errMore = errors.New("there are more changes")
 
-// Changes lists the paths in which b differs from a, sorted. touched are the
-// trees in which they can differ at all: the layers that only one of them has,
-// and live parts; nothing else is read. A directory that is gone is listed with
-// everything that was in it. Files with the same content, owner, mode, time and
-// attributes are no change, nor is a directory's time alone.
-func Changes(ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions) ([]Change, error) {
-	opts.Paths = slices.Clone(opts.Paths)
-	for i, p := range opts.Paths {
-		opts.Paths[i] = path.Clean("/" + p)
+// Some gives the first changes from a to b, in the order of their paths. more says
+// that it left some out because opts.Most or opts.Bytes was reached. touched is as
+// for EachChange.
+func Some(ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions) (list []Change, more bool, err error) {
+	err = eachChange(ctx, a, b, touched, opts, func(c *Change) error {
+		kept := *c
+		kept.a, kept.b = nil, nil
+		list = append(list, kept)
+		return nil
+	})
+	if errors.Is(err, errMore) {
+		return list, true, nil
 	}
-	d := differ{ctx: ctx, a: a, b: b, opts: opts}
+	return list, false, err
+}
+
+// Changes gives all changes from a to b, in the order of their paths. TooLarge when
+// they are more than opts allows.
+func Changes(ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions) ([]Change, error) {
+	list, more, err := Some(ctx, a, b, touched, opts)
+	if more {
+		return nil, opts.tooMany()
+	}
+	return list, err
+}
+
+// EachChange calls fn for each path in which b differs from a, in the order of the
+// paths. TooLarge, after the calls, when there are more than opts allows. touched
+// are the trees in which the views can differ at all: the layers that only one of
+// them has, and live parts; nothing else is read. A directory that is gone is
+// reported with everything that was in it. Files with the same content, owner, mode,
+// time and attributes are no change, nor is a directory's time alone.
+func EachChange(ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions, fn func(*Change) error) error {
+	err := eachChange(ctx, a, b, touched, opts, fn)
+	if errors.Is(err, errMore) {
+		return opts.tooMany()
+	}
+	return err
+}
+
+func (o DiffOptions) tooMany() error {
+	return fault.New(fault.TooLarge, "compare: more than %d paths, or %d bytes of paths, differ",
+		cmp.Or(o.Most, limit.DiffEntries), cmp.Or(o.Bytes, limit.DiffBytes)).
+		WithHint("compare a part of the files, as in: coppice diff NAME -- PATH")
+}
+
+func eachChange(ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions, fn func(*Change) error) error {
+	d := differ{ctx: ctx, fn: fn, stat: opts.Stat, contents: opts.contents,
+		entries: cmp.Or(opts.Most, limit.DiffEntries), bytes: cmp.Or(opts.Bytes, limit.DiffBytes)}
+	at := newPlaces(opts.Paths)
+	if len(at) == 0 {
+		at = places{""}
+	}
+	err := d.views(a, b, touched, at)
+	if errors.Is(err, errMore) {
+		return err
+	}
+	return fault.Wrap(err, "compare")
+}
+
+func (d *differ) views(a, b *View, touched []rootspec.Part, at places) error {
 	ma, mb, err := bothRoots(a, b)
 	if err != nil {
-		return nil, fault.Wrap(err, "compare")
+		return err
 	}
 	defer ma.close()
 	defer mb.close()
 	t, err := newTouched(touched)
-	// A plain tree has no marks of what was removed: every name needs a look.
-	t.all = a.plain() || b.plain()
 	if err != nil {
-		return nil, fault.Wrap(err, "compare")
+		return err
 	}
 	defer t.close()
+	// A plain tree has no marks of what was removed: every name needs a look.
+	t.all = a.plain() || b.plain()
 	fa, err := ma.self()
-	if err == nil {
-		var fb *found
-		if fb, err = mb.self(); err == nil {
-			fa.name, fb.name = ".", "."
-			err = d.dirs(fa, fb)
-		}
-	}
-	if err == nil {
-		err = d.walk(ma, mb, t, 0)
-	}
 	if err != nil {
-		return nil, fault.Wrap(err, "compare")
+		return err
 	}
-	slices.SortFunc(d.out, func(x, y Change) int {
-		return cmp.Or(comparePaths(x.Path, y.Path), cmp.Compare(x.Kind, y.Kind))
-	})
-	if opts.Stat {
-		for i := range d.out {
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
-			if err := d.out[i].stat(); err != nil {
-				return nil, fault.Wrap(err, "compare %q", d.out[i].Path)
-			}
-		}
+	fb, err := mb.self()
+	if err != nil {
+		return err
 	}
-	return d.out, nil
+	if err := d.dirs(fa, fb, at); err != nil {
+		return err
+	}
+	return d.walk(ma, mb, t, at, 0)
 }
 
 func (v *View) plain() bool {
@@ -119,10 +157,6 @@ func bothRoots(a, b *View) (*mdir, *mdir, error) {
 	return ma, mb, nil
 }
 
-func comparePaths(a, b string) int {
-	return slices.Compare(strings.Split(a, "/"), strings.Split(b, "/"))
-}
-
 // touchedDir is a directory of the trees in which views can differ: only names
 // in one of them need a look. all says that every name does.
 type touchedDir struct {
@@ -137,6 +171,21 @@ func newTouched(parts []rootspec.Part) (touchedDir, error) {
 	}
 	m, err := v.root()
 	return touchedDir{m: m}, err
+}
+
+// park and unpark are those of the directory, for next, which lies in it.
+func (t touchedDir) park(next touchedDir) error {
+	if t.m == nil || next.m == nil {
+		return nil
+	}
+	return t.m.park(next.m)
+}
+
+func (t touchedDir) unpark(next touchedDir) error {
+	if t.m == nil || next.m == nil {
+		return nil
+	}
+	return t.m.unpark(next.m)
 }
 
 func (t touchedDir) close() {
@@ -155,42 +204,25 @@ func (t touchedDir) names() (map[string]*found, error) {
 	for i := range list {
 		out[list[i].name] = &list[i]
 	}
-	for i := range t.m.v.sources {
-		if rel, ok := below(t.m.path, t.m.v.sources[i].at); ok && rel != "" {
-			name, _, _ := strings.Cut(rel, "/")
-			if out[name] == nil {
-				out[name] = nil
-			}
+	for _, g := range t.m.grafts {
+		if name, _, _ := strings.Cut(g.rel, "/"); name != "" && out[name] == nil {
+			out[name] = nil
 		}
 	}
 	return out, nil
 }
 
+// differ compares two views, and reports at most so many entries and bytes of paths.
 type differ struct {
-	ctx  context.Context
-	a, b *View
-	opts DiffOptions
-	out  []Change
-}
-
-// wanted says whether p is chosen; within says whether something below may be.
-func (d *differ) wanted(p string) bool {
-	if len(d.opts.Paths) == 0 {
-		return true
-	}
-	return slices.ContainsFunc(d.opts.Paths, func(w string) bool { _, ok := below(w, p); return ok })
-}
-
-func (d *differ) within(p string) bool {
-	return d.wanted(p) || slices.ContainsFunc(d.opts.Paths, func(w string) bool { _, ok := below(p, w); return ok })
+	ctx            context.Context
+	fn             func(*Change) error
+	stat, contents bool
+	entries, bytes int // that may still be reported
 }
 
 // walk compares two directories in the names that t holds. An opaque mark in a
 // touched layer may have hidden any name, so there all are compared.
-func (d *differ) walk(ma, mb *mdir, t touchedDir, depth int) error {
-	if err := d.ctx.Err(); err != nil {
-		return err
-	}
+func (d *differ) walk(ma, mb *mdir, t touchedDir, at places, depth int) error {
 	la, err := listMap(ma)
 	if err != nil {
 		return err
@@ -199,38 +231,31 @@ func (d *differ) walk(ma, mb *mdir, t touchedDir, depth int) error {
 	if err != nil {
 		return err
 	}
-	var names map[string]*found
-	if !t.all {
-		if names, err = t.names(); err != nil {
+	look := map[string]*found{} // nil: no touched tree has it
+	if t.all {
+		for name := range la {
+			look[name] = nil
+		}
+		for name := range lb {
+			look[name] = nil
+		}
+	} else if look, err = t.names(); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(look)) {
+		if err := d.ctx.Err(); err != nil {
 			return err
 		}
-	}
-	look := func(name string) error {
-		fa, fb := la[name], lb[name]
-		p := path.Join(ma.path, name)
-		if !d.within(p) {
+		in, chosen := at.in(name)
+		if !chosen {
+			continue
+		}
+		err := d.entry(ma, mb, la[name], lb[name], t, look[name], in, depth)
+		if errors.Is(err, errLost) {
 			return nil
 		}
-		return d.entry(ma, mb, fa, fb, t, names[name], depth)
-	}
-	if !t.all {
-		for name := range names {
-			if err := look(name); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	for name := range la {
-		if err := look(name); err != nil {
+		if err != nil {
 			return err
-		}
-	}
-	for name := range lb {
-		if la[name] == nil {
-			if err := look(name); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
@@ -248,51 +273,53 @@ func listMap(m *mdir) (map[string]*found, error) {
 	return out, nil
 }
 
-func (d *differ) entry(ma, mb *mdir, fa, fb *found, t touchedDir, tf *found, depth int) error {
+func (d *differ) entry(ma, mb *mdir, fa, fb *found, t touchedDir, tf *found, at places, depth int) error {
 	switch {
 	case fa == nil && fb == nil:
 		return nil
 	case fa == nil:
-		return d.whole(Added, mb, fb, depth)
+		return d.whole(Added, mb, fb, at, depth)
 	case fb == nil:
-		return d.whole(Removed, ma, fa, depth)
+		return d.whole(Removed, ma, fa, at, depth)
 	case isDir(&fa.st) != isDir(&fb.st):
-		d.add(Modified, fa, fb)
-		if isDir(&fa.st) {
-			return d.inside(Removed, ma, fa, depth)
-		}
-		return d.inside(Added, mb, fb, depth)
-	case isDir(&fa.st):
-		if err := d.dirs(fa, fb); err != nil {
+		if err := d.report(Modified, fa, fb, at); err != nil {
 			return err
 		}
-		return d.descend(ma, mb, fa, fb, t, tf, depth)
+		if isDir(&fa.st) {
+			return d.inside(Removed, ma, fa, at, depth)
+		}
+		return d.inside(Added, mb, fb, at, depth)
+	case isDir(&fa.st):
+		if err := d.dirs(fa, fb, at); err != nil {
+			return err
+		}
+		return d.descend(ma, mb, fa, fb, t, tf, at, depth)
 	}
 	same, err := sameFound(fa, fb)
 	if err != nil {
-		return fault.Wrap(err, "read %q", fa.path())
+		return fault.Wrap(err, "read %q", fa)
 	}
-	if !same {
-		d.add(Modified, fa, fb)
+	if same {
+		return nil
 	}
-	return nil
+	return d.report(Modified, fa, fb, at)
 }
 
 // dirs compares two directories themselves.
-func (d *differ) dirs(fa, fb *found) error {
+func (d *differ) dirs(fa, fb *found, at places) error {
 	var sa, sb unix.Stat_t
 	xa, err := fa.dirAttrs(&sa)
 	if err != nil {
-		return fault.Wrap(err, "read %q", fa.path())
+		return fault.Wrap(err, "read %q", fa)
 	}
 	xb, err := fb.dirAttrs(&sb)
 	if err != nil {
-		return fault.Wrap(err, "read %q", fb.path())
+		return fault.Wrap(err, "read %q", fb)
 	}
-	if sa.Mode != sb.Mode || sa.Uid != sb.Uid || sa.Gid != sb.Gid || !sameAttrs(xa.seen(), xb.seen()) {
-		d.add(Modified, fa, fb)
+	if sa.Mode == sb.Mode && sa.Uid == sb.Uid && sa.Gid == sb.Gid && sameAttrs(xa.seen(), xb.seen()) {
+		return nil
 	}
-	return nil
+	return d.report(Modified, fa, fb, at)
 }
 
 // seen are the attributes without our own marks.
@@ -301,55 +328,47 @@ func (a attrs) seen() *attrs {
 	return &a
 }
 
-func (d *differ) descend(ma, mb *mdir, fa, fb *found, t touchedDir, tf *found, depth int) error {
+func (d *differ) descend(ma, mb *mdir, fa, fb *found, t touchedDir, tf *found, at places, depth int) error {
 	sa, err := ma.sub(fa)
 	if err != nil {
-		return fault.Wrap(err, "open %q", fa.path())
+		return fault.Wrap(err, "open %q", fa)
 	}
 	defer sa.close()
 	sb, err := mb.sub(fb)
 	if err != nil {
-		return fault.Wrap(err, "open %q", fb.path())
+		return fault.Wrap(err, "open %q", fb)
 	}
 	defer sb.close()
 	next := touchedDir{all: t.all}
 	if !t.all {
-		if next, err = t.sub(tf, fa.path()); err != nil {
-			return fault.Wrap(err, "open %q", fa.path())
+		if next, err = t.sub(tf, fa.name); err != nil {
+			return fault.Wrap(err, "open %q", fa)
 		}
 	}
 	defer next.close()
-	deep := depth >= viewHeld
-	if deep {
-		ma.park()
-		mb.park()
-		t.close()
+	if depth < viewHeld {
+		return d.walk(sa, sb, next, at, depth+1)
 	}
-	err = d.walk(sa, sb, next, depth+1)
-	if deep {
-		err = cmp.Or(err, ma.unpark(), mb.unpark())
-		if t.m != nil {
-			err = cmp.Or(err, t.m.unpark())
-		}
+	if err := cmp.Or(ma.park(sa), mb.park(sb), t.park(next)); err != nil {
+		return err
 	}
-	return err
+	if err := d.walk(sa, sb, next, at, depth+1); err != nil {
+		return err
+	}
+	return cmp.Or(ma.unpark(sa), mb.unpark(sb), t.unpark(next))
 }
 
 // sub opens a touched directory. A file of one layer and a directory of another,
 // or an opaque mark, mean that anything below may differ.
-func (t touchedDir) sub(tf *found, p string) (touchedDir, error) {
-	m := &mdir{v: t.m.v, path: p}
-	var err error
-	if tf == nil {
-		err = m.graft()
-	} else {
-		if !isDir(&tf.st) || tf.opaque {
-			return touchedDir{all: true}, nil
-		}
-		m, err = t.m.sub(tf)
+func (t touchedDir) sub(tf *found, name string) (touchedDir, error) {
+	if tf != nil && (!isDir(&tf.st) || tf.opaque) {
+		return touchedDir{all: true}, nil
 	}
+	if tf == nil {
+		tf = &found{m: t.m, name: name}
+	}
+	m, err := t.m.sub(tf)
 	if err != nil {
-		m.close()
 		return touchedDir{}, err
 	}
 	for _, l := range m.levels {
@@ -362,59 +381,86 @@ func (t touchedDir) sub(tf *found, p string) (touchedDir, error) {
 }
 
 // whole reports an entry and everything in it.
-func (d *differ) whole(kind string, m *mdir, f *found, depth int) error {
-	if kind == Added {
-		d.add(kind, nil, f)
-	} else {
-		d.add(kind, f, nil)
+func (d *differ) whole(kind string, m *mdir, f *found, at places, depth int) error {
+	if err := d.one(kind, f, at); err != nil {
+		return err
 	}
 	if !isDir(&f.st) {
 		return nil
 	}
-	return d.inside(kind, m, f, depth)
+	return d.inside(kind, m, f, at, depth)
 }
 
-// inside reports everything in a directory.
-func (d *differ) inside(kind string, m *mdir, f *found, depth int) error {
+// one reports an entry that only one side has.
+func (d *differ) one(kind string, f *found, at places) error {
+	if kind == Added {
+		return d.report(kind, nil, f, at)
+	}
+	return d.report(kind, f, nil, at)
+}
+
+// inside reports everything in a directory that only one side has.
+func (d *differ) inside(kind string, m *mdir, f *found, at places, depth int) error {
 	sub, err := m.sub(f)
+	if m.gone(err) {
+		return nil
+	}
 	if err != nil {
-		return fault.Wrap(err, "open %q", f.path())
+		return fault.Wrap(err, "open %q", f)
 	}
 	defer sub.close()
-	if depth >= viewHeld {
-		m.park()
-		defer m.unpark() //nolint:errcheck // the next use of m fails, and says so
-	}
-	return sub.walk(d.ctx, depth+1, func(_ *mdir, g *found) error {
-		if kind == Added {
-			d.add(kind, nil, g)
-		} else {
-			d.add(kind, g, nil)
+	return m.inside(sub, depth, func() error {
+		list, err := sub.list()
+		if m.gone(err) {
+			return nil
+		}
+		if err != nil {
+			return fault.Wrap(err, "list %q", sub)
+		}
+		for i := range list {
+			if err := d.ctx.Err(); err != nil {
+				return err
+			}
+			in, chosen := at.in(list[i].name)
+			if !chosen {
+				continue
+			}
+			if err := d.whole(kind, sub, &list[i], in, depth+1); errors.Is(err, errLost) {
+				return nil
+			} else if err != nil {
+				return err
+			}
 		}
 		return nil
 	})
 }
 
-func (d *differ) add(kind string, fa, fb *found) {
-	f := fb
-	if f == nil {
-		f = fa
+// report gives one change to fn, unless at says that only something below it is
+// chosen. Its path is joined here and nowhere else, after a look at what is left.
+func (d *differ) report(kind string, fa, fb *found, at places) error {
+	f := cmp.Or(fb, fa)
+	if !at.here() || d.contents && isDir(&f.st) && (fa == nil || fb == nil) {
+		return nil
 	}
-	p := path.Clean(f.path())
-	if !d.wanted(p) {
-		return
+	if d.entries--; d.entries < 0 {
+		return errMore
 	}
-	c := Change{Kind: kind, Path: p, Type: typeName(f.st.Mode)}
+	if d.bytes -= f.size(); d.bytes < 0 {
+		return errMore
+	}
+	c := Change{Kind: kind, Path: f.path(), Type: typeName(f.st.Mode), a: fa, b: fb}
 	if fa != nil {
-		c.a, c.Was = &side{d.a, fa.entry()}, typeName(fa.st.Mode)
+		c.Was = typeName(fa.st.Mode)
 	}
-	if fb != nil {
-		c.b = &side{d.b, fb.entry()}
-		if isReg(&fb.st) {
-			c.Size = fb.st.Size
+	if fb != nil && isReg(&fb.st) {
+		c.Size = fb.st.Size
+	}
+	if d.stat {
+		if err := c.stat(); err != nil {
+			return fault.Wrap(err, "compare %q", f)
 		}
 	}
-	d.out = append(d.out, c)
+	return d.fn(&c)
 }
 
 func typeName(mode uint32) string {

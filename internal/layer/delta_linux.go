@@ -49,25 +49,39 @@ func (d *delta) count(s *timeline.Stats) {
 // place of some: its time alone is none, as in a diff.
 func (d *delta) counts() bool { return d.isNew && !d.copied || d.self }
 
-// first adds changed paths to out, up to n in all. path is the directory's own.
-func (d *delta) first(out, gone []string, path string, n int) (all, removed []string) {
-	add := func(p string) {
-		if len(out) < n {
-			out = append(out, p)
+// namer names the first changed paths.
+type namer struct {
+	most, left int // paths in all, and bytes of them that may still be named
+	full       bool
+	out, gone  []string
+}
+
+// add names what changed in the directory d, which is at a place.
+func (l *namer) add(d *delta, at *trail) {
+	if d.counts() {
+		l.name(at)
+	}
+	for i := 0; i < len(d.items) && !l.full; i++ {
+		l.name(at.down(d.items[i].name))
+	}
+	for i := 0; i < len(d.gone) && !l.full; i++ {
+		if l.name(at.down(d.gone[i])) {
+			l.gone = append(l.gone, l.out[len(l.out)-1])
 		}
 	}
-	if d.counts() {
-		add(cmp.Or(path, "/"))
+	for i := 0; i < len(d.kids) && !l.full; i++ {
+		l.add(d.kids[i], at.down(d.kids[i].name))
 	}
-	for i := 0; i < len(d.items) && len(out) < n; i++ {
-		add(path + "/" + d.items[i].name)
+}
+
+// name adds one path, unless it is one too many.
+func (l *namer) name(at *trail) bool {
+	p, whole := at.tail(l.left)
+	if len(l.out) == l.most || !whole || len(p) > l.left {
+		l.full = true
+		return false
 	}
-	for i := 0; i < len(d.gone) && len(out) < n; i++ {
-		add(path + "/" + d.gone[i])
-		gone = append(gone, path+"/"+d.gone[i])
-	}
-	for i := 0; i < len(d.kids) && len(out) < n; i++ {
-		out, gone = d.kids[i].first(out, gone, path+"/"+d.kids[i].name, n)
-	}
-	return out, gone
+	l.left -= len(p)
+	l.out = append(l.out, cmp.Or(p, "/"))
+	return true
 }

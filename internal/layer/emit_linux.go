@@ -24,7 +24,7 @@ type emitter struct {
 
 // dir writes d from the open src into the open, empty dst. It owns both and
 // gives them back, perhaps as other descriptors.
-func (e *emitter) dir(d *delta, src, dst, depth int, path string) (int, int, error) {
+func (e *emitter) dir(d *delta, src, dst, depth int, path *trail) (int, int, error) {
 	if err := e.ctx.Err(); err != nil {
 		return src, dst, err
 	}
@@ -33,7 +33,7 @@ func (e *emitter) dir(d *delta, src, dst, depth int, path string) (int, int, err
 	}
 	for _, name := range d.gone {
 		if err := e.whiteout(dst, name); err != nil {
-			return src, dst, fault.Wrap(err, "record removal of %q", path+"/"+name)
+			return src, dst, fault.Wrap(err, "record removal of %q", path.down(name))
 		}
 	}
 	src, dst, err := e.kids(d, src, dst, depth, path)
@@ -41,7 +41,7 @@ func (e *emitter) dir(d *delta, src, dst, depth int, path string) (int, int, err
 		return src, dst, err
 	}
 	if err := e.dirMeta(src, dst, d.opaque); err != nil {
-		return src, dst, fault.Wrap(err, "copy directory %q", path+"/")
+		return src, dst, fault.Wrap(err, "copy directory %q", path.down(""))
 	}
 	return src, dst, nil
 }
@@ -51,7 +51,7 @@ func (e *emitter) share(n int, do func(i int) error) error {
 	return e.each(n, do, func() func(int) error { return do })
 }
 
-func (e *emitter) files(d *delta, src, dst int, path string) error {
+func (e *emitter) files(d *delta, src, dst int, path *trail) error {
 	return e.share((len(d.items)+chunk-1)/chunk, func(n int) error {
 		for i := n * chunk; i < min((n+1)*chunk, len(d.items)); i++ {
 			if err := e.item(&d.items[i], src, dst, path); err != nil {
@@ -62,16 +62,16 @@ func (e *emitter) files(d *delta, src, dst int, path string) error {
 	})
 }
 
-func (e *emitter) item(it *item, src, dst int, path string) error {
+func (e *emitter) item(it *item, src, dst int, path *trail) error {
 	var st unix.Stat_t
 	it.ent.toStat(&st)
 	if !it.ent.isReg() || it.ent.nlink > 1 {
 		if err := lstatAt(src, it.name, &st); err != nil {
-			return fault.Wrap(err, "read %q", path+"/"+it.name)
+			return fault.Wrap(err, "read %q", path.down(it.name))
 		}
 	}
 	if err := e.put(src, it.name, dst, it.name, &st); err != nil {
-		return fault.Wrap(err, "copy %q", path+"/"+it.name)
+		return fault.Wrap(err, "copy %q", path.down(it.name))
 	}
 	it.ent.origin = e.origin
 	return nil
@@ -86,14 +86,14 @@ func (e *ent) toStat(st *unix.Stat_t) {
 // setCount sets a link count, which is 32 bits wide on arm64 and 64 on amd64.
 func setCount[T uint32 | uint64](to *T, n uint32) { *to = T(n) }
 
-func (e *emitter) kids(d *delta, src, dst, depth int, path string) (int, int, error) {
+func (e *emitter) kids(d *delta, src, dst, depth int, path *trail) (int, int, error) {
 	if depth >= maxHeld {
 		return e.deepKids(d, src, dst, depth, path)
 	}
 	return src, dst, e.share(len(d.kids), func(i int) error {
 		cs, cd, err := e.enter(d.kids[i], src, dst, path)
 		if err == nil {
-			cs, cd, err = e.dir(d.kids[i], cs, cd, depth+1, path+"/"+d.kids[i].name)
+			cs, cd, err = e.dir(d.kids[i], cs, cd, depth+1, path.down(d.kids[i].name))
 		}
 		closeAll(cs, cd)
 		return err
@@ -101,7 +101,7 @@ func (e *emitter) kids(d *delta, src, dst, depth int, path string) (int, int, er
 }
 
 // deepKids is kids where descriptors must be spared.
-func (e *emitter) deepKids(d *delta, src, dst, depth int, path string) (int, int, error) {
+func (e *emitter) deepKids(d *delta, src, dst, depth int, path *trail) (int, int, error) {
 	var ss, ds unix.Stat_t
 	if err := errors.Join(unix.Fstat(src, &ss), unix.Fstat(dst, &ds)); err != nil {
 		return src, dst, err
@@ -113,7 +113,7 @@ func (e *emitter) deepKids(d *delta, src, dst, depth int, path string) (int, int
 		}
 		closeAll(src, dst)
 		src, dst = -1, -1
-		cs, cd, err = e.dir(k, cs, cd, depth+1, path+"/"+k.name)
+		cs, cd, err = e.dir(k, cs, cd, depth+1, path.down(k.name))
 		if cs >= 0 && cd >= 0 {
 			var e1, e2 error
 			src, e1 = comeBack(cs, ss.Ino, ss.Dev)
@@ -129,16 +129,16 @@ func (e *emitter) deepKids(d *delta, src, dst, depth int, path string) (int, int
 }
 
 // enter makes a subdirectory and opens it and its original.
-func (e *emitter) enter(k *delta, src, dst int, path string) (cs, cd int, err error) {
+func (e *emitter) enter(k *delta, src, dst int, path *trail) (cs, cd int, err error) {
 	if err := e.s.fs.Mkdir(dst, k.name, 0o700); err != nil {
-		return -1, -1, fault.Wrap(err, "copy directory %q", path+"/"+k.name)
+		return -1, -1, fault.Wrap(err, "copy directory %q", path.down(k.name))
 	}
 	if cd, err = openDirAt(dst, k.name); err != nil {
 		return -1, -1, err
 	}
 	if cs, err = openDirAt(src, k.name); err != nil {
 		unix.Close(cd)
-		return -1, -1, fault.Wrap(err, "open directory %q", path+"/"+k.name)
+		return -1, -1, fault.Wrap(err, "open directory %q", path.down(k.name))
 	}
 	return cs, cd, nil
 }

@@ -8,16 +8,14 @@ import (
 	"io"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 // indexMagic begins an index; its last two digits are the version.
 const indexMagic = "coppice-index-01"
 
-const (
-	maxIndexSize = 1 << 34
-	maxDepth     = 1 << 20
-)
+const maxIndexSize = 1 << 34
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -243,7 +241,7 @@ func (p *indexParser) ent() ent {
 func (p *indexParser) node(depth int) *dirNode {
 	d := &dirNode{}
 	n := p.count(storedEnt + 1)
-	if depth > maxDepth {
+	if depth > limit.Depth {
 		p.err = errors.New("too deep")
 	}
 	if p.err != nil {

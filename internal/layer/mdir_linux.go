@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // viewHeld is how deep a walk of a view keeps descriptors: each directory of it
@@ -18,8 +19,15 @@ const viewHeld = 24
 // mdir is one directory of a view: the same path in every layer that takes part
 // in it, topmost first.
 type mdir struct {
-	v      *View
-	path   string
+	v *View
+	// up and name are where it lies; the root has neither. The path is joined from
+	// them when it is asked for: directories that held their paths would take the
+	// square of a tree's depth.
+	up     *mdir
+	name   string
+	depth  int
+	size   int     // bytes of the path
+	grafts []graft // trees that begin here or further down
 	levels []level
 	// keepWhiteouts lists whiteouts as entries: merged layers must keep them.
 	keepWhiteouts bool
@@ -27,8 +35,15 @@ type mdir struct {
 
 // level is a directory in one of the view's trees.
 type level struct {
-	fd  int // -1 while parked
-	src int // index into the view's sources
+	fd  int    // -1 while parked
+	src int    // index into the view's sources
+	id  devIno // of the directory, once it was parked
+}
+
+// graft is a tree that begins in a directory of a view, or below it.
+type graft struct {
+	src int    // index into the view's sources
+	rel string // where, relative to the directory; "" is the directory itself
 }
 
 // found is one entry of an mdir. It holds while the mdir is open.
@@ -44,7 +59,10 @@ type found struct {
 
 // root opens the root of the view.
 func (v *View) root() (*mdir, error) {
-	m := &mdir{v: v, path: "/"}
+	m := &mdir{v: v}
+	for i := range v.sources {
+		m.grafts = append(m.grafts, graft{i, strings.TrimPrefix(v.sources[i].at, "/")})
+	}
 	if err := m.graft(); err != nil {
 		m.close()
 		return nil, err
@@ -52,29 +70,74 @@ func (v *View) root() (*mdir, error) {
 	return m, nil
 }
 
-// graft adds the trees that begin at the directory.
+// down is a directory in m of which nothing is open yet. TooLarge when it lies
+// deeper than any walk goes.
+func (m *mdir) down(name string) (*mdir, error) {
+	sub := &mdir{v: m.v, up: m, name: name, depth: m.depth + 1, size: m.size + 1 + len(name), keepWhiteouts: m.keepWhiteouts}
+	if err := tooDeep(sub.depth, sub); err != nil {
+		return nil, err
+	}
+	for _, g := range m.grafts {
+		if first, rest, _ := strings.Cut(g.rel, "/"); first == name {
+			sub.grafts = append(sub.grafts, graft{g.src, rest})
+		}
+	}
+	return sub, nil
+}
+
+// graft opens the trees that begin at the directory.
 func (m *mdir) graft() error {
-	for i := range m.v.sources {
-		if m.v.sources[i].at != m.path {
+	for _, g := range m.grafts {
+		if g.rel != "" {
 			continue
 		}
-		fd, err := openDirAt(unix.AT_FDCWD, m.v.sources[i].dir)
+		fd, err := openDirAt(unix.AT_FDCWD, m.v.sources[g.src].dir)
 		if err != nil {
-			return fault.Wrap(err, "open %s", m.v.sources[i].dir)
+			return fault.Wrap(err, "open %s", m.v.sources[g.src].dir)
 		}
-		m.levels = append(m.levels, level{fd, i})
+		m.levels = append(m.levels, level{fd: fd, src: g.src})
 	}
 	return nil
 }
 
-// grafted gives the topmost tree that begins at p, which is not the root.
-func (v *View) grafted(p string) *source {
-	for i := range v.sources {
-		if v.sources[i].at == p {
-			return &v.sources[i]
+// grafted gives the topmost tree that begins at the entry name of m.
+func (m *mdir) grafted(name string) *source {
+	for _, g := range m.grafts {
+		if g.rel == name {
+			return &m.v.sources[g.src]
 		}
 	}
 	return nil
+}
+
+// path is the directory's path in the view, as long as its depth makes it.
+func (m *mdir) path() string {
+	if m.up == nil {
+		return "/"
+	}
+	return m.tail(m.size)
+}
+
+// tail gives the last n bytes of the path, or fewer, cut at a name.
+func (m *mdir) tail(n int) string {
+	b := make([]byte, n)
+	for ; m.up != nil && n > len(m.name); m = m.up {
+		n -= len(m.name) + 1
+		b[n] = '/'
+		copy(b[n+1:], m.name)
+	}
+	return string(b[n:])
+}
+
+// String is the path for messages: of a long one, the end.
+func (m *mdir) String() string {
+	switch {
+	case m.up == nil:
+		return "/"
+	case m.size > limit.MessagePath:
+		return "..." + m.tail(limit.MessagePath)
+	}
+	return m.path()
 }
 
 func (m *mdir) close() {
@@ -84,31 +147,71 @@ func (m *mdir) close() {
 	}
 }
 
-// park closes the descriptors; unpark opens them again by path.
-func (m *mdir) park() { m.close() }
+// park closes the descriptors that unpark can open again from sub, an open
+// directory in m. The others stay: each tree of a view ends at most once on the way
+// down to a directory, so they are as few as the trees.
+func (m *mdir) park(sub *mdir) error {
+	for i := range m.levels {
+		l := &m.levels[i]
+		if sub.in(l.src) < 0 {
+			continue
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(l.fd, &st); err != nil {
+			return fault.Wrap(err, "read %q", m)
+		}
+		l.id = devIno{st.Dev, st.Ino}
+		closeAll(l.fd)
+		l.fd = -1
+	}
+	return nil
+}
 
-func (m *mdir) unpark() error {
+// in gives the open directory of a tree; -1 when there is none.
+func (m *mdir) in(src int) int {
+	for i := range m.levels {
+		if m.levels[i].src == src {
+			return m.levels[i].fd
+		}
+	}
+	return -1
+}
+
+// unpark opens what park closed: one step up from sub, whatever the depth. Where sub
+// was moved or is closed, as a live tree may have it, it goes by path.
+func (m *mdir) unpark(sub *mdir) error {
 	for i := range m.levels {
 		l := &m.levels[i]
 		if l.fd >= 0 {
 			continue
 		}
-		src := &m.v.sources[l.src]
-		root, err := openDirAt(unix.AT_FDCWD, src.dir)
-		if err != nil {
-			return err
+		err := error(unix.ESTALE)
+		if child := sub.in(l.src); child >= 0 {
+			l.fd, err = comeBack(child, l.id.ino, l.id.dev)
 		}
-		if rel, _ := below(src.at, m.path); rel == "" {
-			l.fd = root
-		} else {
-			l.fd, err = openBeneath(root, rel, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
-			unix.Close(root)
+		if moved(err) {
+			l.fd, err = m.reopen(l.src)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// reopen opens the directory by its path in one of the trees.
+func (m *mdir) reopen(src int) (int, error) {
+	s := &m.v.sources[src]
+	root, err := openDirAt(unix.AT_FDCWD, s.dir)
+	if err != nil {
+		return -1, err
+	}
+	rel, _ := below(s.at, m.path())
+	if rel == "" {
+		return root, nil
+	}
+	defer unix.Close(root)
+	return openBeneath(root, rel, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 }
 
 // self is the root as an entry of itself.
@@ -277,8 +380,8 @@ func (c *collect) result() (*found, error) {
 		return nil, nil
 	}
 	c.f.opaque = c.end
-	if len(c.m.v.sources) > 1 && isDir(&c.f.st) {
-		if src := c.m.v.grafted(c.f.path()); src != nil {
+	if isDir(&c.f.st) {
+		if src := c.m.grafted(c.name); src != nil {
 			c.f.alt = src
 			return c.f, unix.Stat(src.dir, &c.f.st)
 		}
@@ -291,7 +394,10 @@ func (m *mdir) src(i int) *source { return &m.v.sources[m.levels[i].src] }
 
 // sub opens the directory f. The caller closes it.
 func (m *mdir) sub(f *found) (*mdir, error) {
-	out := &mdir{v: m.v, path: f.path(), keepWhiteouts: m.keepWhiteouts}
+	out, err := m.down(f.name)
+	if err != nil {
+		return nil, err
+	}
 	if err := out.graft(); err != nil {
 		out.close()
 		return nil, err
@@ -313,13 +419,13 @@ func (m *mdir) sub(f *found) (*mdir, error) {
 				continue
 			}
 		}
-		out.levels = append(out.levels, level{fd, l.src})
+		out.levels = append(out.levels, level{fd: fd, src: l.src})
 	}
 	return out, nil
 }
 
 func (m *mdir) openSub(l level, name string) (int, error) {
-	if !m.v.sources[l.src].host || m.v.mounts[path.Join(m.path, name)] {
+	if !m.v.sources[l.src].host || m.v.mounts[path.Join(m.path(), name)] {
 		return openDirAt(l.fd, name)
 	}
 	how := unix.OpenHow{Flags: openDirFlags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV}
@@ -331,15 +437,22 @@ func (m *mdir) openSub(l level, name string) (int, error) {
 	}
 }
 
-func (f *found) path() string {
+// path is the entry's path in the view.
+func (f *found) path() string { return f.asDir().path() }
+
+// asDir is the entry as a directory that nothing is open of: it has the path.
+func (f *found) asDir() *mdir {
 	if f.name == "." {
-		return f.m.path
+		return f.m
 	}
-	if f.m.path == "/" {
-		return "/" + f.name
-	}
-	return f.m.path + "/" + f.name
+	return &mdir{up: f.m, name: f.name, size: f.size()}
 }
+
+// size is the length of path.
+func (f *found) size() int { return f.m.size + 1 + len(f.name) }
+
+// String is the path for messages: of a long one, the end.
+func (f *found) String() string { return f.asDir().String() }
 
 func (f *found) dirfd() int { return f.m.levels[f.level].fd }
 

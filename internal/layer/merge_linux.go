@@ -72,13 +72,13 @@ func (m *merger) dir(src *mdir, dst *outDir, depth int, hidden bool) error {
 				}
 				if !filtered {
 					if err := m.filtered(dst.fd); err != nil {
-						return fault.Wrap(err, "mark %q", src.path)
+						return fault.Wrap(err, "mark %q", src)
 					}
 					filtered = true
 				}
 			}
 			if err := m.file(f, dst.fd); err != nil {
-				return fault.Wrap(err, "link %q", f.path())
+				return fault.Wrap(err, "link %q", f)
 			}
 			continue
 		}
@@ -117,33 +117,32 @@ func (m *merger) file(f *found, dst int) error {
 func (m *merger) sub(src *mdir, f *found, dst *outDir, depth int, hidden bool) error {
 	out, err := makeDir(m.s.fs, dst.fd, f.name)
 	if err != nil {
-		return fault.Wrap(err, "make directory %q", f.path())
+		return fault.Wrap(err, "make directory %q", f)
 	}
 	defer out.close()
 	sub, err := src.sub(f)
 	if err != nil {
-		return fault.Wrap(err, "open %q", f.path())
+		return fault.Wrap(err, "open %q", f)
 	}
 	defer sub.close()
 	// Metadata is read before src may be parked, and written after the content.
 	var st unix.Stat_t
 	a, err := f.dirAttrs(&st)
 	if err != nil {
-		return fault.Wrap(err, "read %q", f.path())
+		return fault.Wrap(err, "read %q", f)
 	}
 	if depth >= viewHeld {
-		src.park()
-		if err := dst.park(); err != nil {
+		if err := errors.Join(src.park(sub), dst.park()); err != nil {
 			return err
 		}
 	}
 	if err := m.dir(sub, out, depth+1, hidden || f.opaque); err != nil {
 		return err
 	}
-	if err := errors.Join(src.unpark(), dst.unpark(out)); err != nil {
-		return fault.Wrap(err, "come back to %q", src.path)
+	if err := errors.Join(src.unpark(sub), dst.unpark(out)); err != nil {
+		return fault.Wrap(err, "come back to %q", src)
 	}
-	return fault.Wrap(m.dirMetaOf(&st, &a, out.fd, f.opaque), "merge %q", f.path())
+	return fault.Wrap(m.dirMetaOf(&st, &a, out.fd, f.opaque), "merge %q", f)
 }
 
 func (m *merger) meta(f *found, dst int, opaque bool) error {

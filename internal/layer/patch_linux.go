@@ -2,9 +2,12 @@ package layer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"math"
+	"os"
 	"strings"
 	"unicode/utf8"
 
@@ -12,53 +15,43 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// maxDiffSize is the size up to which a file is compared by lines. A larger one
-// counts as binary.
-const maxDiffSize = 8 << 20
-
-// Patch writes how b differs from a as unified diffs with git's headers. paths
-// chooses as in DiffOptions.
+// Patch writes how b differs from a as unified diffs with git's headers, each as soon
+// as it is found. paths chooses as in DiffOptions. An error may come late: TooLarge when
+// the paths have more than limit.PatchBytes.
 func Patch(ctx context.Context, w io.Writer, a, b *View, touched []rootspec.Part, paths []string) error {
-	list, err := Changes(ctx, a, b, touched, DiffOptions{Paths: paths})
-	if err != nil {
-		return err
-	}
-	for i := range list {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := list[i].patch(w); err != nil {
-			return fault.Wrap(err, "patch of %q", list[i].Path)
-		}
-	}
-	return nil
+	opts := DiffOptions{Paths: paths, Most: math.MaxInt, Bytes: limit.PatchBytes, contents: true}
+	return EachChange(ctx, a, b, touched, opts, func(c *Change) error {
+		return fault.Wrap(c.patch(w), "patch of %q", cmp.Or(c.b, c.a))
+	})
 }
 
 // text reads what a side has as the text that a patch compares: a file's
 // content, a link's target. binary is set when it is not text.
-func (s *side) text() (text string, binary bool, err error) {
-	if s == nil {
+func (f *found) text() (text string, binary bool, err error) {
+	if f == nil {
 		return "", false, nil
 	}
-	switch s.Mode & unix.S_IFMT {
+	switch f.st.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:
-		return s.Link, false, nil
+		return f.link(), false, nil
 	case unix.S_IFREG:
 	default:
 		return "", false, nil
 	}
-	if s.Size > maxDiffSize {
+	if f.st.Size > limit.DiffLines {
 		return "", true, nil
 	}
-	f, err := s.view.Open(s.Path)
+	fd, err := f.open()
 	if err != nil {
 		return "", false, err
 	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxDiffSize+1))
+	file := os.NewFile(uintptr(fd), f.name)
+	defer file.Close()
+	b, err := io.ReadAll(io.LimitReader(file, limit.DiffLines+1))
 	if err != nil {
 		return "", false, err
 	}
@@ -103,26 +96,23 @@ func (c *Change) stat() error {
 }
 
 // lines says whether the side has lines to count.
-func (s *side) lines() bool { return s != nil && s.Mode&unix.S_IFMT == unix.S_IFREG }
+func (f *found) lines() bool { return f != nil && isReg(&f.st) }
 
 // patch writes one change.
 func (c *Change) patch(w io.Writer) error {
-	if c.Type == "dir" && (c.a == nil || c.b == nil) {
-		return nil // a patch has no directories
-	}
 	rel := strings.TrimPrefix(c.Path, "/")
 	from, to := quoteName("a/"+rel), quoteName("b/"+rel)
 	var head strings.Builder
 	fmt.Fprintf(&head, "diff --git %s %s\n", from, to)
 	switch {
 	case c.a == nil:
-		fmt.Fprintf(&head, "new file mode %06o\n", c.b.Mode)
+		fmt.Fprintf(&head, "new file mode %06o\n", c.b.st.Mode)
 		from = "/dev/null"
 	case c.b == nil:
-		fmt.Fprintf(&head, "deleted file mode %06o\n", c.a.Mode)
+		fmt.Fprintf(&head, "deleted file mode %06o\n", c.a.st.Mode)
 		to = "/dev/null"
-	case c.a.Mode != c.b.Mode:
-		fmt.Fprintf(&head, "old mode %06o\nnew mode %06o\n", c.a.Mode, c.b.Mode)
+	case c.a.st.Mode != c.b.st.Mode:
+		fmt.Fprintf(&head, "old mode %06o\nnew mode %06o\n", c.a.st.Mode, c.b.st.Mode)
 	}
 	a, b, binary, err := c.texts()
 	if err != nil {
@@ -131,7 +121,7 @@ func (c *Change) patch(w io.Writer) error {
 	var body string
 	switch {
 	case binary:
-		if same := c.a != nil && c.b != nil && c.a.Size == c.b.Size && c.a.Size <= maxDiffSize && a == b; !same {
+		if same := c.a != nil && c.b != nil && c.a.st.Size == c.b.st.Size && c.a.st.Size <= limit.DiffLines && a == b; !same {
 			body = fmt.Sprintf("Binary files %s and %s differ\n", from, to)
 		}
 	case a != b:

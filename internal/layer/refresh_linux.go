@@ -2,7 +2,6 @@ package layer
 
 import (
 	"context"
-	"errors"
 	"path"
 	"sync"
 	"sync/atomic"
@@ -320,13 +319,13 @@ func (r *refresher) write(src *mdir, d *difference, node *dirNode, at *spot, dep
 	}
 	fd, err := r.open(at)
 	if err != nil {
-		return fault.Wrap(err, "make directory %q", src.path)
+		return fault.Wrap(err, "make directory %q", src)
 	}
 	out := &outDir{fd: fd}
 	defer out.close()
 	for _, name := range d.gone {
 		if err := r.remove(out.fd, name); err != nil {
-			return fault.Wrap(err, "record removal of %q", path.Join(src.path, name))
+			return fault.Wrap(err, "record removal of %q in %q", name, src)
 		}
 	}
 	files := make([]pending, len(d.files))
@@ -342,7 +341,7 @@ func (r *refresher) write(src *mdir, d *difference, node *dirNode, at *spot, dep
 		// What cannot be read any more is not in a whole import either.
 		if x := &d.files[i]; x.ent.flags&entMissing != 0 && x.kept() {
 			if err := r.remove(out.fd, x.name); err != nil {
-				return fault.Wrap(err, "record removal of %q", x.path())
+				return fault.Wrap(err, "record removal of %q", x)
 			}
 		}
 	}
@@ -364,7 +363,7 @@ func (r *refresher) known(src *mdir, x differing, old *dirNode, up *spot, depth 
 	at := &spot{up: up, name: x.name}
 	sub, err := src.sub(x.found)
 	if err != nil {
-		if err := r.unopened(x.path(), err); err != nil {
+		if err := r.unopened(x, err); err != nil {
 			return nil, err
 		}
 		how := x.ent.differs(x.old)
@@ -374,10 +373,10 @@ func (r *refresher) known(src *mdir, x differing, old *dirNode, up *spot, depth 
 	defer sub.close()
 	fd := sub.levels[0].fd
 	if err := unix.Fstat(fd, &x.st); err != nil {
-		return nil, fault.Wrap(err, "read %q", x.path())
+		return nil, fault.Wrap(err, "read %q", x)
 	}
 	x.ent.set(&x.st)
-	closed := r.closed(x.path(), &x.st)
+	closed := r.closed(x, &x.st)
 	how, err := r.dirDiffers(fd, x.found, x.ent, x.old, closed)
 	if err != nil {
 		return nil, err
@@ -387,11 +386,13 @@ func (r *refresher) known(src *mdir, x differing, old *dirNode, up *spot, depth 
 	}
 	deep := inline && depth >= viewHeld
 	if deep {
-		src.park()
+		if err := src.park(sub); err != nil {
+			return nil, err
+		}
 	}
 	node, err := r.dir(sub, old, at, depth+1)
-	if deep {
-		err = errors.Join(err, src.unpark())
+	if deep && err == nil {
+		err = src.unpark(sub)
 	}
 	if err != nil {
 		return nil, err
@@ -478,7 +479,7 @@ func (r *refresher) dirDiffers(fd int, f *found, e, old *ent, closed bool) (dirC
 	}
 	a, err := readAttrs(xattrSource{fd: fd}, true)
 	if err != nil {
-		return dirSame, fault.Wrap(err, "read %q", f.path())
+		return dirSame, fault.Wrap(err, "read %q", f)
 	}
 	e.size = a.sum()
 	if closed {
@@ -514,13 +515,13 @@ func (r *refresher) finish(fd int, f *found, at *spot, how dirChange) error {
 	if fd >= 0 {
 		var err error
 		if a, err = readAttrs(xattrSource{fd: fd}, true); err != nil {
-			return fault.Wrap(err, "read %q", f.path())
+			return fault.Wrap(err, "read %q", f)
 		}
 	}
 	out, err := r.open(at)
 	if err != nil {
-		return fault.Wrap(err, "make directory %q", f.path())
+		return fault.Wrap(err, "make directory %q", f)
 	}
 	defer unix.Close(out)
-	return fault.Wrap(r.dirMetaOf(&f.st, &a, out, false), "copy directory %q", f.path())
+	return fault.Wrap(r.dirMetaOf(&f.st, &a, out, false), "copy directory %q", f)
 }

@@ -3,7 +3,6 @@ package layer
 import (
 	"context"
 	"errors"
-	"path"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -77,10 +76,11 @@ func (s *Store) Rewind(ctx context.Context, in RewindInput) (paths int, err erro
 	if err != nil {
 		return 0, fault.Wrap(err, "rewind")
 	}
-	if fd, err = r.dir(fd, m, t, 0); err == nil {
+	at := standing{kept: newPlaces(in.Kept), parts: newPlaces(in.Parts)}
+	if fd, err = r.dir(fd, m, t, at, 0); err == nil {
 		var f *found
 		if f, err = m.self(); err == nil {
-			err = r.dirMeta(fd, f, false)
+			err = r.dirMeta(fd, f, at, false)
 		}
 	}
 	closeAll(fd)
@@ -109,45 +109,76 @@ type fileKey struct {
 
 // placed is where a file is in the live root.
 type placed struct {
-	path string
+	dir  *mdir
+	name string
 	id   devIno
+}
+
+// standing is where a directory lies among the mount points of the box and the parts.
+type standing struct {
+	kept, parts places
+	within      bool // it lies in a part, whose root it may be
+}
+
+// in is the standing of the entry name.
+func (s standing) in(name string) standing {
+	next := standing{within: s.within || s.parts.has("")}
+	next.kept = s.kept.below(name)
+	next.parts = s.parts.below(name)
+	return next
 }
 
 // dir makes what is in the open directory live equal to m. It owns live and gives
 // it back, as another descriptor when the tree is deep.
-func (r *rewinder) dir(live int, m *mdir, t touchedDir, depth int) (int, error) {
+func (r *rewinder) dir(live int, m *mdir, t touchedDir, at standing, depth int) (int, error) {
 	if err := r.ctx.Err(); err != nil {
 		return live, err
 	}
 	names, err := r.names(live, m, t)
 	if err != nil {
-		return live, fault.Wrap(err, "list %q", m.path)
+		return live, fault.Wrap(err, "list %q", m)
 	}
 	var touched map[string]*found
 	if !t.all {
 		if touched, err = t.names(); err != nil {
-			return live, fault.Wrap(err, "list %q", m.path)
+			return live, fault.Wrap(err, "list %q", m)
 		}
 	}
 	for _, name := range names {
+		if err := r.ctx.Err(); err != nil {
+			return live, err
+		}
 		f, err := m.child(name)
-		p := path.Join(m.path, name)
+		in := at.in(name)
 		switch {
 		case err != nil:
 		case f == nil:
-			err = r.remove(live, name, p)
+			err = r.remove(live, name, in)
 		case isDir(&f.st):
-			live, err = r.subdir(live, f, t, touched[name], depth)
-		case slices.Contains(r.Kept, p):
+			live, err = r.subdir(live, f, t, touched[name], in, depth)
+		case in.kept.has(""):
 			err = fault.New(fault.Conflict, "something is mounted there")
 		default:
-			err = r.entry(live, f)
+			err = r.entry(live, f, in)
 		}
 		if err != nil {
-			return live, fault.Wrap(err, "bring back %q", p)
+			return live, stuckAt(err, &found{m: m, name: name})
 		}
 	}
 	return live, nil
+}
+
+// stuck is an error that says where it happened.
+type stuck struct{ error }
+
+func (s stuck) Unwrap() error { return s.error }
+
+// stuckAt says once where err happened, and not again in each directory above.
+func stuckAt(err error, f *found) error {
+	if _, known := errors.AsType[stuck](err); known {
+		return err
+	}
+	return stuck{fault.Wrap(err, "bring back %q", f)}
 }
 
 // names are those in which live and m can differ, sorted.
@@ -176,8 +207,7 @@ func (r *rewinder) names(live int, m *mdir, t touchedDir) ([]string, error) {
 }
 
 // subdir brings back the directory f of live.
-func (r *rewinder) subdir(live int, f *found, t touchedDir, tf *found, depth int) (int, error) {
-	p := f.path()
+func (r *rewinder) subdir(live int, f *found, t touchedDir, tf *found, at standing, depth int) (int, error) {
 	var st unix.Stat_t
 	err := lstatAt(live, f.name, &st)
 	if err == nil && !isDir(&st) {
@@ -193,7 +223,7 @@ func (r *rewinder) subdir(live int, f *found, t touchedDir, tf *found, depth int
 	if err != nil {
 		return live, err
 	}
-	fd, err := r.open(live, f.name, p)
+	fd, err := r.open(live, f.name, at)
 	if errors.Is(err, unix.EXDEV) {
 		return live, nil // a mount of the box
 	}
@@ -203,7 +233,7 @@ func (r *rewinder) subdir(live int, f *found, t touchedDir, tf *found, depth int
 	defer func() { closeAll(fd) }()
 	next := touchedDir{all: true}
 	if !t.all && !fresh {
-		if next, err = t.sub(tf, p); err != nil {
+		if next, err = t.sub(tf, f.name); err != nil {
 			return live, err
 		}
 	}
@@ -218,31 +248,29 @@ func (r *rewinder) subdir(live int, f *found, t touchedDir, tf *found, depth int
 		if err := unix.Fstat(live, &st); err != nil {
 			return live, err
 		}
+		if err := errors.Join(f.m.park(sub), t.park(next)); err != nil {
+			return live, err
+		}
 		closeAll(live)
 		live = -1
-		f.m.park()
-		t.close()
 	}
-	fd, err = r.dir(fd, sub, next, depth+1)
-	if deep {
-		back, e1 := comeBack(fd, st.Ino, st.Dev)
-		live = back
-		var e2 error
-		if t.m != nil {
-			e2 = t.m.unpark()
-		}
-		err = errors.Join(err, e1, f.m.unpark(), e2)
-	}
-	if err != nil {
+	if fd, err = r.dir(fd, sub, next, at, depth+1); err != nil {
 		return live, err
 	}
-	return live, r.dirMeta(fd, f, fresh)
+	if deep {
+		back, err := comeBack(fd, st.Ino, st.Dev)
+		live = back
+		if err = errors.Join(err, f.m.unpark(sub), t.unpark(next)); err != nil {
+			return live, err
+		}
+	}
+	return live, r.dirMeta(fd, f, at, fresh)
 }
 
 // open opens a directory of the live root, through no link and into no mount but
 // a part.
-func (r *rewinder) open(dir int, name, p string) (int, error) {
-	if slices.Contains(r.Parts, p) {
+func (r *rewinder) open(dir int, name string, at standing) (int, error) {
+	if at.parts.has("") {
 		return openDirAt(dir, name)
 	}
 	how := unix.OpenHow{Flags: openDirFlags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV}
@@ -255,15 +283,13 @@ func (r *rewinder) open(dir int, name, p string) (int, error) {
 }
 
 // remove takes away what the target does not have.
-func (r *rewinder) remove(dir int, name, p string) error {
-	for _, k := range r.Kept {
-		if k == p {
-			return nil // the box needs it
-		}
-		if _, under := below(p, k); under {
-			return fault.New(fault.Conflict, "%s lies in it, where something is mounted", k).
-				WithHint("without --in-place it can: the processes are stopped, and all is mounted anew")
-		}
+func (r *rewinder) remove(dir int, name string, at standing) error {
+	if at.kept.has("") {
+		return nil // the box needs it
+	}
+	if len(at.kept) > 0 {
+		return fault.New(fault.Conflict, "%s lies in it, where something is mounted", at.kept[0]).
+			WithHint("without --in-place it can: the processes are stopped, and all is mounted anew")
 	}
 	err := removeAt(r.ctx, r.s.fs, dir, name)
 	if errors.Is(err, unix.ENOENT) {
@@ -274,10 +300,9 @@ func (r *rewinder) remove(dir int, name, p string) error {
 }
 
 // dirMeta gives a directory what the target's has; its time comes last of all.
-func (r *rewinder) dirMeta(fd int, f *found, fresh bool) error {
-	p := f.path()
-	if slices.Contains(r.Kept, p) && !slices.Contains(r.Parts, p) ||
-		!slices.ContainsFunc(r.Parts, func(part string) bool { _, in := below(part, p); return in }) {
+func (r *rewinder) dirMeta(fd int, f *found, at standing, fresh bool) error {
+	root := at.parts.has("")
+	if at.kept.has("") && !root || !root && !at.within {
 		return nil // not of the history: a mount point, or what leads to a part
 	}
 	var st unix.Stat_t
@@ -285,7 +310,7 @@ func (r *rewinder) dirMeta(fd int, f *found, fresh bool) error {
 	if err != nil {
 		return err
 	}
-	changed, err := r.meta(node{fd: fd}, &st, &want, slices.Contains(r.Parts, p))
+	changed, err := r.meta(node{fd: fd}, &st, &want, root)
 	if changed && !fresh {
 		r.paths++
 	}

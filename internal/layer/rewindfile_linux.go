@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"path"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -12,7 +11,7 @@ import (
 )
 
 // entry brings back f, which is not a directory, in the open directory dir.
-func (r *rewinder) entry(dir int, f *found) error {
+func (r *rewinder) entry(dir int, f *found, at standing) error {
 	var st unix.Stat_t
 	err := lstatAt(dir, f.name, &st)
 	there := err == nil
@@ -20,7 +19,7 @@ func (r *rewinder) entry(dir int, f *found) error {
 		return err
 	}
 	if there && isDir(&st) {
-		if err := r.remove(dir, f.name, f.path()); err != nil {
+		if err := r.remove(dir, f.name, at); err != nil {
 			return err
 		}
 		there = false
@@ -56,7 +55,7 @@ func (r *rewinder) entry(dir int, f *found) error {
 		r.claimed[id] = true
 	}
 	if several {
-		r.first[key] = placed{f.path(), id}
+		r.first[key] = placed{f.m, f.name, id}
 	}
 	return nil
 }
@@ -64,14 +63,13 @@ func (r *rewinder) entry(dir int, f *found) error {
 // link makes name one more name of a file that was brought back before; not done
 // says that it cannot be one.
 func (r *rewinder) link(first placed, dir int, name string) (done bool, err error) {
-	up, base := path.Split(strings.TrimPrefix(first.path, "/"))
-	from, err := openBeneath(r.Root, path.Clean(up), unix.O_PATH|unix.O_DIRECTORY)
+	from, err := openBeneath(r.Root, path.Clean(first.dir.path()[1:]), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return false, err
 	}
 	defer unix.Close(from)
 	tmp := tempName()
-	err = r.s.fs.Link(from, base, dir, tmp)
+	err = r.s.fs.Link(from, first.name, dir, tmp)
 	if errors.Is(err, unix.EMLINK) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EPERM) {
 		return false, nil
 	}

@@ -104,7 +104,7 @@ func (c *copier) tree(src *mdir, dst *outDir, depth int) (*dirNode, error) {
 func (c *copier) list(src *mdir) ([]found, *dirNode, error) {
 	list, err := src.list()
 	if err != nil {
-		list, err = nil, c.unread(src.path, err)
+		list, err = nil, c.unread(src, err)
 	}
 	if c.skip != nil {
 		list = slices.DeleteFunc(list, func(f found) bool { return c.skip(f.path()) })
@@ -206,14 +206,14 @@ func (c *copier) file(p pending, dst int) error {
 	if c.tolerate && (unreadable(err) || st.Mode&unix.S_IFMT == unix.S_IFCHR || st.Mode&unix.S_IFMT == unix.S_IFBLK) {
 		// What was begun of it may not stay.
 		if e := c.s.fs.Unlink(dst, p.name); e != nil && !errors.Is(e, unix.ENOENT) {
-			return fault.Wrap(errors.Join(err, e), "copy %q", p.path())
+			return fault.Wrap(errors.Join(err, e), "copy %q", p)
 		}
 		if p.ent != nil {
 			p.ent.flags |= entMissing
 		}
-		return c.unread(p.path(), err)
+		return c.unread(p, err)
 	}
-	return fault.Wrap(err, "copy %q", p.path())
+	return fault.Wrap(err, "copy %q", p)
 }
 
 // leaveOut notes an entry that is not taken.
@@ -235,32 +235,35 @@ func unreadable(err error) bool {
 		errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EIO)
 }
 
+// spotted is something that has a path, which is joined when it is wanted; %q shortens it.
+type spotted interface{ path() string }
+
 // unread notes a path that could not be read, or gives the error back.
-func (c *copier) unread(path string, err error) error {
+func (c *copier) unread(at spotted, err error) error {
 	if !c.tolerate || !unreadable(err) {
-		return fault.Wrap(err, "read %q", path)
+		return fault.Wrap(err, "read %q", at)
 	}
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unreadable = append(c.unreadable, path)
+	c.unreadable = append(c.unreadable, at.path())
 	return nil
 }
 
 // unopened is unread for a directory. For one that is kept without what is in it
 // nothing is lost.
-func (c *copier) unopened(path string, err error) error {
-	if c.tolerate && unreadable(err) && c.empty != nil && c.empty(path) {
+func (c *copier) unopened(at spotted, err error) error {
+	if c.tolerate && unreadable(err) && c.empty != nil && c.empty(at.path()) {
 		return nil
 	}
-	return c.unread(path, err)
+	return c.unread(at, err)
 }
 
 // closed says whether a directory is kept without what is in it.
-func (c *copier) closed(path string, st *unix.Stat_t) bool {
-	return c.dev != 0 && st.Dev != c.dev || c.empty != nil && c.empty(path)
+func (c *copier) closed(at spotted, st *unix.Stat_t) bool {
+	return c.dev != 0 && st.Dev != c.dev || c.empty != nil && c.empty(at.path())
 }
 
 // sub copies a directory. inline says that src may be parked meanwhile. When
@@ -271,11 +274,11 @@ func (c *copier) sub(src *mdir, p pending, dst *outDir, depth int, inline bool) 
 	locked := err != nil
 	if locked {
 		if !c.tolerate || !unreadable(err) {
-			return nil, fault.Wrap(err, "read %q", p.path())
+			return nil, fault.Wrap(err, "read %q", p)
 		}
 		// The directory itself is known, if not what is in it.
 		st = p.st
-		if e := c.unopened(p.path(), err); e != nil {
+		if e := c.unopened(p, err); e != nil {
 			return nil, e
 		}
 	}
@@ -288,28 +291,27 @@ func (c *copier) sub(src *mdir, p pending, dst *outDir, depth int, inline bool) 
 	}
 	out, err := makeDir(c.s.fs, dst.fd, p.name)
 	if err != nil {
-		return nil, fault.Wrap(err, "make directory %q", p.path())
+		return nil, fault.Wrap(err, "make directory %q", p)
 	}
 	defer out.close()
 	node := &dirNode{}
-	if !locked && !c.closed(p.path(), &st) {
+	if !locked && !c.closed(p, &st) {
 		if node, err = c.content(src, p.found, dst, out, depth, inline); err != nil {
 			return nil, err
 		}
 	}
 	c.entries.Add(1)
-	return node, fault.Wrap(c.dirMetaOf(&st, &a, out.fd, false), "copy directory %q", p.path())
+	return node, fault.Wrap(c.dirMetaOf(&st, &a, out.fd, false), "copy directory %q", p)
 }
 
 func (c *copier) content(src *mdir, f *found, dst, out *outDir, depth int, inline bool) (*dirNode, error) {
 	sub, err := src.sub(f)
 	if err != nil {
-		return &dirNode{}, c.unread(f.path(), err)
+		return &dirNode{}, c.unread(f, err)
 	}
 	defer sub.close()
 	if inline && depth >= viewHeld {
-		src.park()
-		if err := dst.park(); err != nil {
+		if err := errors.Join(src.park(sub), dst.park()); err != nil {
 			return nil, err
 		}
 	}
@@ -318,7 +320,7 @@ func (c *copier) content(src *mdir, f *found, dst, out *outDir, depth int, inlin
 		return nil, err
 	}
 	if inline && depth >= viewHeld {
-		return node, errors.Join(src.unpark(), dst.unpark(out))
+		return node, errors.Join(src.unpark(sub), dst.unpark(out))
 	}
 	return node, nil
 }

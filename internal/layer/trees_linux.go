@@ -2,12 +2,12 @@ package layer
 
 import (
 	"errors"
-	"path"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -44,31 +44,66 @@ func (t trees) compare(head func() *View) {
 	known := head()
 	for _, p := range t {
 		if p.delta != nil && known != nil {
-			p.delta.compare(known, p.path)
+			p.delta.compareRoot(known, p.path)
 		}
 	}
 }
 
-func (d *delta) compare(known *View, at string) {
-	if d.isNew {
-		if d.copied = !d.opaque && d.isCopy(known, at); !d.copied {
-			return // all below is new as well
+// compareRoot compares the delta of a part, which lies at a place of known. What
+// cannot be read there is no copy.
+func (d *delta) compareRoot(known *View, at string) {
+	_ = known.at(at, func(m *mdir, f *found) error {
+		if !isDir(&f.st) || !d.isCopyOf(f) {
+			return nil
 		}
-	}
-	for _, k := range d.kids {
-		k.compare(known, path.Join(at, k.name))
-	}
-}
-
-// isCopy reports whether known has the same directory, but for its times.
-func (d *delta) isCopy(known *View, at string) bool {
-	same := false
-	err := known.at(at, func(_ *mdir, f *found) error {
-		a, err := f.attrs()
-		same = f.st.Mode == d.ent.mode && f.st.Uid == d.ent.uid && f.st.Gid == d.ent.gid && a.sum() == d.ent.size
-		return err
+		if f.name == "." {
+			return d.compare(m, 0)
+		}
+		sub, err := m.sub(f)
+		if err != nil {
+			return err
+		}
+		defer sub.close()
+		return d.compare(sub, 0)
 	})
-	return err == nil && same
+}
+
+// isCopyOf finds out whether a directory is a copy of f, when it is new.
+func (d *delta) isCopyOf(f *found) bool {
+	if !d.isNew {
+		return true
+	}
+	d.copied = !d.opaque && d.like(f)
+	return d.copied // else all below is new as well
+}
+
+// compare looks at the directories in d, of which m is what was known.
+func (d *delta) compare(m *mdir, depth int) error {
+	for _, k := range d.kids {
+		f, err := m.child(k.name)
+		if err != nil {
+			return err
+		}
+		if f == nil || !isDir(&f.st) || !k.isCopyOf(f) || len(k.kids) == 0 {
+			continue
+		}
+		sub, err := m.sub(f)
+		if err != nil {
+			return err
+		}
+		err = m.inside(sub, depth, func() error { return k.compare(sub, depth+1) })
+		sub.close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// like reports whether f is the same directory, but for its times.
+func (d *delta) like(f *found) bool {
+	a, err := f.attrs()
+	return err == nil && f.st.Mode == d.ent.mode && f.st.Uid == d.ent.uid && f.st.Gid == d.ent.gid && a.sum() == d.ent.size
 }
 
 // timesAlone reports whether all that was chosen are directories of which nothing
@@ -102,14 +137,16 @@ func (t trees) stats() (s timeline.Stats) {
 	return s
 }
 
-// first gives up to n of the changed paths, and which of them are removed.
+// first gives up to n of the changed paths, of limit.NamedBytes in all, and which of
+// them are removed.
 func (t trees) first(n int) (out, gone []string) {
+	l := namer{most: n, left: limit.NamedBytes}
 	for _, p := range t {
-		if p.delta != nil {
-			out, gone = p.delta.first(out, gone, strings.TrimSuffix(p.path, "/"), n)
+		if p.delta != nil && !l.full {
+			l.add(p.delta, &trail{name: strings.TrimSuffix(p.path, "/")})
 		}
 	}
-	return out, gone
+	return l.out, l.gone
 }
 
 // keepRoot chooses the root directory alone, so that an empty layer has the
@@ -143,7 +180,7 @@ func (t trees) emit(e *emitter, fs int) error {
 		if prefix == "/" {
 			prefix = ""
 		}
-		src, dst, err = e.dir(p.delta, src, dst, 0, prefix)
+		src, dst, err = e.dir(p.delta, src, dst, 0, &trail{name: prefix})
 		closeAll(src, dst)
 		if err != nil {
 			return err

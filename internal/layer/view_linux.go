@@ -189,9 +189,12 @@ func (m *mdir) walk(ctx context.Context, depth int, fn func(*mdir, *found) error
 		return nil
 	}
 	if err != nil {
-		return fault.Wrap(err, "list %q", m.path)
+		return fault.Wrap(err, "list %q", m)
 	}
 	for i := range list {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		f := &list[i]
 		err := fn(m, f)
 		if errors.Is(err, fs.SkipDir) && isDir(&f.st) {
@@ -208,18 +211,12 @@ func (m *mdir) walk(ctx context.Context, depth int, fn func(*mdir, *found) error
 			continue
 		}
 		if err != nil {
-			return fault.Wrap(err, "open %q", f.path())
+			return fault.Wrap(err, "open %q", f)
 		}
-		if depth >= viewHeld {
-			m.park()
-		}
-		err = sub.walk(ctx, depth+1, fn)
+		err = m.inside(sub, depth, func() error { return sub.walk(ctx, depth+1, fn) })
 		sub.close()
-		if e := m.unpark(); err == nil {
-			if m.gone(e) {
-				return nil
-			}
-			err = e
+		if errors.Is(err, errLost) {
+			return nil
 		}
 		if err != nil {
 			return err
@@ -227,6 +224,29 @@ func (m *mdir) walk(ctx context.Context, depth int, fn func(*mdir, *found) error
 	}
 	return nil
 }
+
+// inside runs fn for sub, a directory in m, and has m open again afterwards. Deep in
+// a tree m is parked meanwhile.
+func (m *mdir) inside(sub *mdir, depth int, fn func() error) error {
+	if depth < viewHeld {
+		return fn()
+	}
+	if err := m.park(sub); err != nil {
+		return err
+	}
+	if err := fn(); err != nil {
+		return err
+	}
+	err := m.unpark(sub)
+	if m.gone(err) {
+		return errLost
+	}
+	return err
+}
+
+// errLost says that a directory of a live tree was moved or removed while a walk was
+// below it.
+var errLost = errors.New("the directory was moved or removed while it was read")
 
 // gone reports whether err says that something in a live tree was moved or removed.
 func (m *mdir) gone(err error) bool { return m.v.live && moved(err) }
@@ -276,7 +296,7 @@ func (v *View) dir(p string) (*mdir, error) {
 		case f == nil:
 			err = notFound(p)
 		case !isDir(&f.st):
-			err = fault.New(fault.NotFound, "%q is not a directory", f.path())
+			err = fault.New(fault.NotFound, "%q is not a directory", f)
 		default:
 			var sub *mdir
 			if sub, err = m.sub(f); err == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -347,6 +348,9 @@ func (w *worker) descend(p *place, subs []sub) error {
 func (w *worker) sub(p *place, s sub) (k kid, err error) {
 	name := p.name(s)
 	q := &place{depth: p.depth + 1, delta: &delta{name: name}}
+	if err := tooDeep(q.depth, "/"+strings.Join(w.path[:min(len(w.path), 8)], "/")); err != nil {
+		return k, err
+	}
 	if p.cut != nil {
 		q.cut = p.cut.kids[name]
 	}

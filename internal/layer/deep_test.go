@@ -1,0 +1,298 @@
+package layer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// nest makes n directories called name, one in another, as a program does it that
+// knows no path: by descriptors. It gives the innermost.
+func nest(w *world, dir, name string, n int) int {
+	w.t.Helper()
+	fd, err := openDirAt(unix.AT_FDCWD, dir)
+	w.must(err)
+	for range n {
+		w.must(unix.Mkdirat(fd, name, 0o700))
+		next, err := openDirAt(fd, name)
+		w.must(err)
+		unix.Close(fd)
+		fd = next
+	}
+	return fd
+}
+
+// allocates fails the test when fn, an operation on n nested directories, allocates
+// more than a fixed amount for each, and for what it reports.
+func allocates(t *testing.T, what string, n int, fn func()) {
+	t.Helper()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	fn()
+	runtime.ReadMemStats(&after)
+	got, most := int(after.TotalAlloc-before.TotalAlloc), 10<<20+n*5<<10
+	if strings.HasPrefix(what, "diff") {
+		most += 3 * limit.DiffBytes
+	}
+	if got > most {
+		t.Errorf("%s of %d directories allocates %d MiB, more than %d", what, n, got>>20, most>>20)
+	}
+}
+
+// nested are the trees of the review, a part of their depth: long names that make long
+// paths of few directories, and many directories. Both had cost hundreds of megabytes.
+var nested = []struct {
+	name string
+	n    int
+}{{strings.Repeat("n", 200), 2_000}, {"d", 8_000}}
+
+func TestDeepTree_CostsWhatItsSizeIs(t *testing.T) {
+	for _, tree := range nested {
+		for _, plain := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d of %d bytes, plain %v", tree.n, len(tree.name), plain), func(t *testing.T) {
+				deepTree(t, tree.name, tree.n, plain)
+			})
+		}
+	}
+}
+
+func deepTree(t *testing.T, name string, n int, plain bool) {
+	ctx := context.Background()
+	w := newWorld(t, t.TempDir(), plain)
+	defer w.close()
+	live := filepath.Join(w.home, "live")
+	w.must(os.Mkdir(live, 0o755))
+	unix.Close(nest(w, live, name, n))
+	defer func() { w.must(w.s.RemoveTree(ctx, live)) }()
+	w.parts = []rootspec.Part{{Dir: live, Path: "/"}}
+	empty, err := w.s.Scan(ctx, []rootspec.Part{{Dir: t.TempDir(), Path: "/"}}, plain)
+	w.must(err)
+
+	const first, merged = timeline.LayerID("00000000000000d1"), timeline.LayerID("00000000000000d3")
+	var c Captured
+	allocates(t, "capture", n, func() {
+		c, err = w.s.Capture(ctx, first, CaptureInput{Parts: w.parts, Index: empty, Plain: plain})
+		w.must(err)
+	})
+	if c.Stats.Paths != n {
+		t.Errorf("the capture has %d paths, want %d", c.Stats.Paths, n)
+	}
+	size := 0
+	for _, p := range c.Paths {
+		size += len(p)
+	}
+	if size > limit.NamedBytes {
+		t.Errorf("the capture names %d bytes of paths, more than %d", size, limit.NamedBytes)
+	}
+	before, after := w.s.View(rootspec.Stack{}), w.s.View(w.dirs([]timeline.LayerID{first}))
+	w.must(os.Mkdir(filepath.Join(w.home, "nothing"), 0o755))
+	before.sources = append(before.sources, source{dir: filepath.Join(w.home, "nothing"), at: "/"})
+	touched := []rootspec.Part{{Dir: w.s.Dir(first), Path: "/"}}
+
+	allocates(t, "diff", n, func() {
+		list, more, err := Some(ctx, before, after, touched, DiffOptions{})
+		w.must(err)
+		if !more || len(list) == 0 || len(list) >= n {
+			t.Errorf("diff: %d changes, more %v", len(list), more)
+		}
+		size = 0
+		for _, c := range list {
+			size += len(c.Path)
+		}
+		if size > limit.DiffBytes {
+			t.Errorf("the diff has %d bytes of paths, more than %d", size, limit.DiffBytes)
+		}
+	})
+	allocates(t, "diff of all", n, func() {
+		if _, err := Changes(ctx, before, after, touched, DiffOptions{}); !fault.Is(err, fault.TooLarge) {
+			t.Errorf("a diff that must be complete: %v, want too_large", err)
+		}
+	})
+	allocates(t, "diff of the bottom", n, func() {
+		p := strings.Repeat("/"+name, n)
+		list, more, err := Some(ctx, before, after, touched, DiffOptions{Paths: []string{p}})
+		w.must(err)
+		if more || len(list) != 1 || list[0].Path != p {
+			t.Errorf("diff of the innermost directory alone: %d changes, more %v", len(list), more)
+		}
+	})
+	allocates(t, "patch", n, func() { w.must(Patch(ctx, new(bytes.Buffer), before, after, touched, nil)) })
+	allocates(t, "merge", n, func() { w.must(w.s.Merge(ctx, merged, []timeline.LayerID{first})) })
+	out := filepath.Join(w.home, "out")
+	w.must(os.Mkdir(out, 0o755))
+	allocates(t, "materialise", n, func() { w.must(w.s.Materialise(ctx, after, out)) })
+	w.must(w.s.RemoveTree(ctx, out))
+	entries := 0
+	allocates(t, "walk", n, func() {
+		w.must(after.walk(ctx, func(*mdir, *found) error { entries++; return nil }))
+	})
+	if entries != n {
+		t.Errorf("a walk finds %d entries, want %d", entries, n)
+	}
+	var index bytes.Buffer
+	allocates(t, "index", n, func() {
+		_, err := c.Index.WriteTo(&index)
+		w.must(err)
+		_, err = ReadIndex(&index)
+		w.must(err)
+	})
+	w.must(w.s.Remove(ctx, merged))
+	w.must(w.s.Remove(ctx, first))
+}
+
+// A copied-up chain has the directories of what lies below, and only its time
+// changed: comparing each with the snapshot must not begin at the root each time.
+func TestCapture_ComparesACopiedUpChainInOneDescent(t *testing.T) {
+	ctx := context.Background()
+	w := newWorld(t, t.TempDir(), false)
+	defer w.close()
+	w.base(func(dir string) { unix.Close(nest(w, dir, "d", 1_500)) })
+	upper := filepath.Join(w.home, "upper")
+	w.must(os.Mkdir(upper, 0o755))
+	fd := nest(w, upper, "d", 1_500)
+	f, err := w.s.fs.Create(fd, "new", 0o600)
+	w.must(err)
+	closeAll(f, fd)
+	head := w.s.View(w.dirs(w.stack))
+	allocates(t, "capture", 1_500, func() {
+		c, err := w.s.Capture(ctx, "00000000000000d1", CaptureInput{Parts: []rootspec.Part{{Dir: upper, Path: "/"}},
+			Index: new(Index), Head: func() *View { return head }})
+		w.must(err)
+		if c.Stats.Paths != 1 {
+			t.Errorf("%d paths, want the new file alone", c.Stats.Paths)
+		}
+	})
+}
+
+func TestCapture_RefusesATreeThatIsTooDeep(t *testing.T) {
+	ctx := context.Background()
+	w := newWorld(t, t.TempDir(), false)
+	defer w.close()
+	live := filepath.Join(w.home, "live")
+	w.must(os.MkdirAll(filepath.Join(live, "d"), 0o755))
+	fd, err := openDirAt(unix.AT_FDCWD, live)
+	w.must(err)
+	at := &place{fd: fd, depth: limit.Depth, delta: &delta{}}
+	_, _, err = (&worker{walker: w.s.newWalker(ctx, CaptureInput{})}).dir(at)
+	closeAll(at.fd)
+	if !fault.Is(err, fault.TooLarge) || fault.HintOf(err) == "" {
+		t.Errorf("a capture: %v, hint %q; want too_large", err, fault.HintOf(err))
+	}
+	m, err := rawView(live, true).root()
+	w.must(err)
+	defer m.close()
+	m.depth = limit.Depth
+	if err := m.walk(ctx, 0, func(*mdir, *found) error { return nil }); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("a walk: %v, want too_large", err)
+	}
+}
+
+func TestMessages_RepeatTheEndOfALongPath(t *testing.T) {
+	m := &mdir{}
+	tr := &trail{}
+	for range 10_000 {
+		m, tr = &mdir{up: m, name: "dir", size: m.size + 4}, tr.down("dir")
+	}
+	for _, got := range []string{m.String(), (&found{m: m, name: "file"}).String(), tr.String()} {
+		if len(got) > limit.MessagePath+100 || !strings.HasPrefix(got, ".../dir/dir/") {
+			t.Errorf("%d bytes: %.30q", len(got), got)
+		}
+	}
+	if p := m.path(); len(p) != 40_000 {
+		t.Errorf("the path has %d bytes", len(p))
+	}
+}
+
+func TestDiff_TellsTheFirstChangesAndThatThereAreMore(t *testing.T) {
+	ctx := context.Background()
+	w := newWorld(t, t.TempDir(), true)
+	defer w.close()
+	was, now := filepath.Join(w.home, "was"), filepath.Join(w.home, "now")
+	w.must(os.MkdirAll(was, 0o755))
+	w.must(os.MkdirAll(now, 0o755))
+	for i := range 100 {
+		w.must(os.WriteFile(filepath.Join(now, fmt.Sprintf("f%03d", i)), nil, 0o600))
+	}
+	a, b := rawView(was, true), rawView(now, true)
+	for _, n := range []int{1, 99, 100, 101} {
+		list, more, err := Some(ctx, a, b, nil, DiffOptions{Most: n})
+		w.must(err)
+		if more != (n < 100) || len(list) != min(n, 100) || list[0].Path != "/f000" {
+			t.Errorf("at most %d: %d changes, more %v", n, len(list), more)
+		}
+	}
+	if _, err := Changes(ctx, a, b, nil, DiffOptions{Most: 99}); !fault.Is(err, fault.TooLarge) || fault.HintOf(err) == "" {
+		t.Errorf("all of them: %v, want too_large with a hint", err)
+	}
+}
+
+// ended counts what is done after the context has ended.
+type ended struct {
+	context.Context
+	left int
+}
+
+func (c *ended) Err() error {
+	if c.left--; c.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+func TestDiff_EndsWithItsContext(t *testing.T) {
+	w := newWorld(t, t.TempDir(), true)
+	defer w.close()
+	was, now := filepath.Join(w.home, "was"), filepath.Join(w.home, "now")
+	w.must(os.MkdirAll(was, 0o755))
+	w.must(os.MkdirAll(now, 0o755))
+	for i := range 1_000 {
+		w.must(os.WriteFile(filepath.Join(now, fmt.Sprintf("f%03d", i)), []byte("text\n"), 0o600))
+	}
+	a, b := rawView(was, true), rawView(now, true)
+	for _, stat := range []bool{false, true} {
+		told := 0
+		ctx := &ended{context.Background(), 50}
+		err := EachChange(ctx, a, b, nil, DiffOptions{Stat: stat}, func(*Change) error { told++; return nil })
+		if !errors.Is(err, context.Canceled) || told > 51 {
+			t.Errorf("with stat %v: %v after %d changes", stat, err, told)
+		}
+	}
+	ctx := &ended{context.Background(), 50}
+	seen := 0
+	if err := b.walk(ctx, func(*mdir, *found) error { seen++; return nil }); !errors.Is(err, context.Canceled) || seen > 51 {
+		t.Errorf("walk: %v after %d entries", err, seen)
+	}
+}
+
+// A view grafts trees at places below its root; a walk that closes its directories
+// on the way down and comes back by ".." has to come out in the same ones.
+func TestWalk_ComesBackThroughGraftedTrees(t *testing.T) {
+	w := newWorld(t, t.TempDir(), true)
+	defer w.close()
+	outer, inner := filepath.Join(w.home, "outer"), filepath.Join(w.home, "inner")
+	const deep = viewHeld + 10
+	chain := strings.Repeat("d/", deep)
+	w.must(os.MkdirAll(filepath.Join(outer, chain, "x"), 0o755))
+	w.must(os.MkdirAll(filepath.Join(inner, "i", chain), 0o755))
+	w.must(os.WriteFile(filepath.Join(outer, chain, "z"), nil, 0o600))
+	v := &View{sources: []source{{dir: inner, at: "/" + chain + "x", raw: true, plain: true}, {dir: outer, at: "/", raw: true, plain: true}}}
+	v.sources[0].at = filepath.Clean(v.sources[0].at)
+	var got []string
+	w.must(v.Walk(context.Background(), func(e Entry) error { got = append(got, e.Path); return nil }))
+	if last := "/" + chain + "z"; len(got) != 2*deep+3 || got[len(got)-1] != last {
+		t.Errorf("%d entries, the last %q; want %d and %q", len(got), got[len(got)-1], 2*deep+3, last)
+	}
+}
