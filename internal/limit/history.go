@@ -3,6 +3,7 @@ package limit
 // SealedHoles is how many bytes of holes in the files of a layer are hashed as the zeros
 // that they read as, and written to tar. Files beyond are hashed by their data alone.
 const SealedHoles = 256 << 20
+
 // The bounds on snapshots, layers and what is asked about them.
 const (
 	// Depth is how many directories may lie one in another, in a live root and in a
