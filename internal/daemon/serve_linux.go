@@ -18,6 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/auth"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/httpapi"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/ports"
 )
@@ -39,8 +40,12 @@ type backend interface {
 	Close() error
 }
 
-// drain is how long requests may take to end when the daemon stops.
-const drain = 5 * time.Second
+// drain is how long requests may take to end when the daemon stops. What remains of
+// limit.StopSeconds is for the engine's own work.
+const drain = 3 * time.Second
+
+// stopTime is how long a stop takes at most.
+const stopTime = limit.StopSeconds * time.Second
 
 // Serve serves a home until ctx ends, a signal (SIGINT, SIGTERM, SIGHUP) comes,
 // or it has been idle for opt.Idle; running commands run on. For an ordinary
@@ -79,7 +84,12 @@ func serve(ctx context.Context, opt Options) error {
 	if err != nil {
 		return err
 	}
-	defer h.Close()
+	hung := false
+	defer func() {
+		if !hung { // else the end of the process unlocks the home: what hangs may still write
+			h.Close()
+		}
+	}()
 
 	out := opt.Stderr
 	if opt.Ready != nil {
@@ -158,6 +168,8 @@ func serve(ctx context.Context, opt Options) error {
 		h.acceptLast()
 	}
 	cancel(fault.New(fault.Unavailable, "the daemon stops"))
+	latest := time.NewTimer(stopTime)
+	defer latest.Stop()
 	end, cancelEnd := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancelEnd()
 	shut := make(chan struct{})
@@ -176,11 +188,32 @@ func serve(ctx context.Context, opt Options) error {
 	if end.Err() != nil {
 		log.Warn("who was still served is cut off", "after", drain)
 	}
-	lines.close()
+	inTime, cerr := closeBy(latest.C, func() error {
+		lines.close()
+		return eng.Close()
+	})
+	if hung = !inTime; hung {
+		cerr = fault.New(fault.Timeout, "background work did not end within %v of the stop; the next start recovers what it left", stopTime).
+			WithHint("see %s", LogPath(opt.Home))
+		log.Error("the process ends while work goes on", "err", cerr)
+	}
 	if opt.Ready != nil {
 		log.Info("stopped")
 	}
-	return errors.Join(err, eng.Close())
+	return errors.Join(err, cerr)
+}
+
+// closeBy runs shut, and reports whether it ended before latest. When it did not, the
+// caller must end the process: nothing else may use what shut closes.
+func closeBy(latest <-chan time.Time, shut func() error) (inTime bool, err error) {
+	done := make(chan error, 1)
+	go func() { done <- shut() }()
+	select {
+	case err := <-done:
+		return true, err
+	case <-latest:
+		return false, nil
+	}
 }
 
 // mayPreview says for who has shown a token which sandboxes' ports it may use: those

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // putter writes copies of entries into a tree that is being built: a layer, or a
@@ -92,6 +93,9 @@ func (p *putter) putOnce(src int, name string, dst int, to string, st *unix.Stat
 			return err
 		}
 	case unix.S_IFIFO, unix.S_IFSOCK, unix.S_IFCHR, unix.S_IFBLK:
+		if p.fromRaw && isWhiteout(st) {
+			return p.zeroDevice(src, name, dst, to, st)
+		}
 		mode := st.Mode
 		if err := p.s.fs.Mknod(dst, to, mode, st.Rdev); err != nil {
 			if errors.Is(err, unix.EPERM) {
@@ -127,6 +131,11 @@ func (p *putter) file(src int, name string, dst int, to string, st *unix.Stat_t)
 		return err
 	}
 	defer unix.Close(in)
+	if p.toPlain && st.Size == 0 {
+		if done, err := p.asDevice(in, dst, to, st); done || err != nil {
+			return err
+		}
+	}
 	out, err := p.s.fs.Create(dst, to, st.Mode&0o777)
 	if err != nil {
 		return err
@@ -136,6 +145,46 @@ func (p *putter) file(src int, name string, dst int, to string, st *unix.Stat_t)
 		return err
 	}
 	return p.meta(xattrSource{fd: in}, out, st)
+}
+
+// zeroDevice keeps a character device 0:0 of a plain tree. As itself it would stand for a
+// deletion, so it has the form that root emulation gives to devices: an empty file.
+func (p *putter) zeroDevice(src int, name string, dst int, to string, st *unix.Stat_t) error {
+	out, err := p.s.fs.Create(dst, to, st.Mode&0o777)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(out)
+	if err := p.s.fs.SetXattr(out, xattrDevice, []byte(zeroDevice)); err != nil {
+		return fault.Wrap(err, "keep the character device 0:0")
+	}
+	return p.meta(xattrSource{path: vfs.FDPath(src) + "/" + name}, out, st)
+}
+
+// asDevice gives a plain tree the character device 0:0 that the open file in stands for,
+// and says whether it did: only the real root may.
+func (p *putter) asDevice(in, dst int, to string, st *unix.Stat_t) (bool, error) {
+	value, err := readXattr(xattrSource{fd: in}, xattrDevice)
+	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) || err == nil && string(value) != zeroDevice {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	err = p.s.fs.Mknod(dst, to, unix.S_IFCHR|st.Mode&0o777, 0)
+	if errors.Is(err, unix.EPERM) {
+		return false, nil
+	}
+	if err == nil {
+		err = p.owner(dst, to, st)
+	}
+	if err == nil {
+		err = p.s.fs.ChmodAt(dst, to, st.Mode)
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, p.s.fs.Utimes(dst, to, mtimeNs(st))
 }
 
 // meta gives an open file what its original has besides content: its time last.

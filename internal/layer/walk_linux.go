@@ -166,7 +166,7 @@ func (w *worker) list(p *place) error {
 			continue
 		}
 		p.differs(pos)
-		if e := &old.ents[i]; !e.isWhiteout() {
+		if e := &old.ents[i]; w.plain || !e.isWhiteout() {
 			p.delta.gone = append(p.delta.gone, string(old.name(e)))
 		}
 	}
@@ -213,11 +213,7 @@ func (w *worker) entry(p *place, name []byte, st *unix.Stat_t, idx, pos int) err
 		p.b.put(name, e)
 		w.subs = append(w.subs, sub{len(p.b.node.ents) - 1, int32(idx)})
 		return nil
-	case e.isWhiteout():
-		if w.plain {
-			return fault.New(fault.Unsupported, "%q is a character device 0:0, which stands for a deletion in a layer", name).
-				WithHint("remove it inside the sandbox and try again")
-		}
+	case e.isWhiteout() && !w.plain:
 		p.b.put(name, e)
 		if idx < 0 || !p.old.ents[idx].isWhiteout() {
 			p.delta.gone = append(p.delta.gone, string(name))
@@ -300,7 +296,7 @@ func (w *worker) doubt(fd int, name []byte, st *unix.Stat_t, e *ent) (changed, r
 		return false, false
 	}
 	racy = e.ctime >= w.racyFrom
-	if e.isWhiteout() {
+	if e.isWhiteout() && !w.plain {
 		return false, racy
 	}
 	return !w.same(w.part, w.path, fd, string(name), e), racy

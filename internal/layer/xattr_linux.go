@@ -27,6 +27,10 @@ const (
 	// xattrOwner is where root emulation writes the owner that was asked for and
 	// could not be given: "uid:gid". Package format puts it into tar headers.
 	xattrOwner = "user.coppice.owner"
+	// xattrDevice is where it writes, on an empty file, which device was asked for, and
+	// zeroDevice what it writes for the one that is a whiteout in a layer.
+	xattrDevice = "user.coppice.device"
+	zeroDevice  = "c 0:0"
 )
 
 // xattr is one extended attribute.
