@@ -17,6 +17,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer/format"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -49,6 +50,9 @@ func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err 
 	}
 	defer unix.Close(dir)
 	entries, err := s.describe(ctx, id, s.cleanNoise)
+	if fault.Is(err, fault.TooLarge) {
+		return out, errors.Join(err, s.fs.SyncFS(dir)) // it has no manifest, and yet survives power loss
+	}
 	if err != nil {
 		return out, err
 	}
@@ -206,6 +210,7 @@ type describer struct {
 	ctx     context.Context
 	clean   func(fd int) error
 	entries []*format.Entry
+	paths   int64 // bytes of the entries' paths
 	links   map[devIno]string
 	jobs    chan hashJob
 	wg      sync.WaitGroup
@@ -237,7 +242,7 @@ func (d *describer) tree(v *View) error {
 // entry adds one entry, and its content to what is to be hashed.
 func (d *describer) entry(f *found) error {
 	if err := d.add(f); err != nil {
-		return fault.Wrap(err, "read %q", f.path())
+		return fault.Wrap(err, "read %q", f)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -247,6 +252,10 @@ func (d *describer) entry(f *found) error {
 func (d *describer) add(f *found) error {
 	st := &f.st
 	e := &format.Entry{Path: strings.TrimPrefix(f.path(), "/"), Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, Mtime: mtimeNs(st)}
+	if d.paths += int64(len(e.Path)); d.paths > limit.SealedBytes+int64(len(d.entries))*limit.SealedEntry {
+		return fault.New(fault.TooLarge, "the paths have more than %d bytes", d.paths).
+			WithHint("remove what is nested too deep, as in: coppice exec NAME -- rm -rf DIRECTORY")
+	}
 	d.entries = append(d.entries, e)
 	if isWhiteout(st) {
 		*e = format.Entry{Path: e.Path, Type: format.Whiteout}
