@@ -329,6 +329,9 @@ func diffQuery(req wire.DiffRequest) url.Values {
 	if req.Stat {
 		q.Set("stat", "true")
 	}
+	if req.Limit != 0 {
+		q.Set("limit", strconv.Itoa(req.Limit))
+	}
 	return q
 }
 

@@ -334,7 +334,8 @@ func (c Change) Name() string {
 // ShowResult is one snapshot and what it changed against its parent.
 type ShowResult struct {
 	Snapshot
-	Changes []Change `json:"changes"` // by path
+	Changes   []Change `json:"changes"`             // by path
+	Truncated bool     `json:"truncated,omitempty"` // there are more changes than one answer holds; ask for the diff of a path
 }
 
 // DiffRequest asks how two states differ.
@@ -343,6 +344,7 @@ type DiffRequest struct {
 	B     string   `json:"b,omitempty"`     // a reference; "" is the live state
 	Paths []string `json:"paths,omitempty"` // only at and below these; a leading slash does not matter
 	Stat  bool     `json:"stat,omitempty"`  // count lines
+	Limit int      `json:"limit,omitempty"` // list at most so many changes; 0 is as many as one answer holds
 }
 
 // DiffResult is the answer to a DiffRequest.
@@ -350,6 +352,8 @@ type DiffResult struct {
 	A       string   `json:"a"`           // the snapshot that is compared
 	B       string   `json:"b,omitempty"` // the snapshot that it is compared with; "" is the live state
 	Changes []Change `json:"changes"`     // from A to B, by path
+
+	Truncated bool `json:"truncated,omitempty"` // there are more changes than one answer holds; ask for a part, by Paths
 }
 
 // CommitRequest asks for a snapshot of the present.

@@ -79,10 +79,14 @@ REMOTE/NAME is a proposal that was pulled.`,
 				return a.refHint(err, args)
 			}
 			return a.print(res, func(w io.Writer) error {
+				list := changes
 				if stats {
-					return stat(w, a.palette(), res.Changes)
+					list = stat
 				}
-				return changes(w, a.palette(), res.Changes)
+				if err := list(w, a.palette(), res.Changes); err != nil || !res.Truncated {
+					return err
+				}
+				return a.cutOff(w, len(res.Changes), args[0], res.A, res.B)
 			})
 		},
 	}

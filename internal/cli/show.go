@@ -62,7 +62,10 @@ func (a *app) show() *cobra.Command {
 				if _, err := fmt.Fprintln(w, strings.Join(lines, "\n")); err != nil {
 					return err
 				}
-				return changes(w, p, res.Changes)
+				if err := changes(w, p, res.Changes); err != nil || !res.Truncated {
+					return err
+				}
+				return a.cutOff(w, len(res.Changes), args[0], res.Parent, res.ID)
 			})
 		},
 	}

@@ -52,12 +52,20 @@ func (e *Engine) sealAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var left error
 	for _, id := range ids {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		sealed, err := e.Layers.Seal(ctx, id.ID)
 		if fault.Is(err, fault.NotFound) {
 			if _, gone := e.DB.Layer(ctx, id.ID); fault.Is(gone, fault.NotFound) {
 				continue // its snapshot was deleted meanwhile
 			}
+		}
+		if fault.Is(err, fault.TooLarge) {
+			left = errors.Join(left, fault.Wrap(err, "seal layer %s", id.ID))
+			continue // one sandbox's layer does not keep those of others from it
 		}
 		if err != nil {
 			return fault.Wrap(err, "seal layer %s", id.ID)
@@ -67,7 +75,7 @@ func (e *Engine) sealAll(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return left
 }
 
 // mayBeDeep has the background look whether a snapshot's chain needs merging.

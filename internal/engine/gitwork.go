@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"slices"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -58,29 +60,30 @@ func (e *Engine) takeWork(ctx context.Context, c *collected, old repo.OID) (err 
 }
 
 // layOut copies what can differ into a tree of ours, and gives the paths.
-func (e *Engine) layOut(ctx context.Context, c *collected, committed []repo.Change, tree *os.Root) ([]string, error) {
+func (e *Engine) layOut(ctx context.Context, c *collected, committed []repo.Change, tree *os.Root) (_ []string, err error) {
 	e.shape.RLock() // the layers stay
 	defer e.shape.RUnlock()
 	top := c.rec.Repo.Top
 	if c.rec.Tier == tierWorkspace {
 		top = "/" // the work tree is all that there is
 	}
-	now, changed, err := e.changedBelow(ctx, &c.rec, c.snapshot, top)
-	if err != nil {
-		return nil, fault.Wrap(err, "find what changed")
-	}
-	o := &outlay{view: now, top: top, tree: tree, seen: map[string]bool{}, laid: map[string]bool{}, left: repo.DefaultLimits.Total}
+	o := &outlay{top: top, tree: tree, seen: map[string]bool{}, laid: map[string]bool{}, left: repo.DefaultLimits.Total}
 	for _, ch := range committed {
 		o.add(ch.Path)
 	}
-	for _, ch := range changed {
-		if p := strings.TrimPrefix(strings.TrimPrefix(ch.Path, o.top), "/"); p != "" && (ch.Type != "dir" || ch.Kind == layer.Removed || ch.Was != "dir" && ch.Was != "") {
+	o.view, err = e.changedBelow(ctx, &c.rec, c.snapshot, top, func(ch *layer.Change) error {
+		p := strings.TrimPrefix(strings.TrimPrefix(ch.Path, o.top), "/")
+		if p != "" && (ch.Type != "dir" || ch.Kind == layer.Removed || ch.Was != "dir" && ch.Was != "") {
 			o.add(p)
 		}
-	}
-	if len(o.paths) > repo.DefaultLimits.Changes {
-		return nil, fault.New(fault.Invalid, "more than %d paths differ", repo.DefaultLimits.Changes).
-			WithHint("have git ignore what is made, as in: echo build/ >>.gitignore")
+		if len(o.paths) > repo.DefaultLimits.Changes {
+			return fault.New(fault.Invalid, "more than %d paths differ", repo.DefaultLimits.Changes).
+				WithHint("have git ignore what is made, as in: echo build/ >>.gitignore")
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fault.Wrap(err, "find what changed")
 	}
 	for _, p := range o.paths {
 		if ctx.Err() != nil {
@@ -93,38 +96,38 @@ func (e *Engine) layOut(ctx context.Context, c *collected, committed []repo.Chan
 	return o.paths, nil
 }
 
-// changedBelow gives the files of a snapshot, and the paths at or below one of them that
-// differ from what the sandbox began with. The caller holds shape.
-func (e *Engine) changedBelow(ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID, top string) (*layer.View, []layer.Change, error) {
+// changedBelow gives the files of a snapshot, and calls fn for the paths at or below one
+// of them that differ from what the sandbox began with. The caller holds shape.
+func (e *Engine) changedBelow(ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID, top string, fn func(*layer.Change) error) (*layer.View, error) {
 	h, err := e.history(ctx, rec)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	var parts []rootspec.Part
 	if e.presented(rec) {
 		drv, live, err := e.live(ctx, rec)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if parts, err = drv.Parts(live); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	before, _, err := e.stack(ctx, rec, began(h, at))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	after, _, err := e.stack(ctx, rec, at)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	var touched []rootspec.Part
 	for _, dir := range difference(before.Layers, after.Layers) {
 		touched = append(touched, rootspec.Part{Dir: dir, Path: "/"})
 	}
 	now := e.Layers.View(after, inside(parts)...)
-	changes, err := layer.Changes(ctx, e.Layers.View(before, inside(parts)...), now, touched, layer.DiffOptions{Paths: []string{top}})
-	return now, changes, err
+	all := layer.DiffOptions{Paths: []string{top}, Most: math.MaxInt, Bytes: limit.PatchBytes}
+	return now, layer.EachChange(ctx, e.Layers.View(before, inside(parts)...), now, touched, all, fn)
 }
 
 // began gives the snapshot that a sandbox began with; of a fork, the one that it was

@@ -5,11 +5,14 @@ package engine
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -128,13 +131,26 @@ func (m *match) weigh(ctx context.Context, node timeline.SnapshotID) (paths int,
 	if err != nil {
 		return 0, 0, err
 	}
-	list, err := m.e.changes(ctx, &rec, m.base, side{at: node}, wire.DiffRequest{})
-	for _, c := range list {
-		if c.Kind != wire.Removed && c.Type == "file" {
+	va, vb, touched, err := m.e.views(ctx, &rec, m.base, side{at: node})
+	if err != nil {
+		return 0, 0, err
+	}
+	roots, err := m.e.partRoots(ctx, &rec)
+	if err != nil {
+		return 0, 0, err
+	}
+	all := layer.DiffOptions{Most: math.MaxInt, Bytes: limit.PatchBytes}
+	err = layer.EachChange(ctx, va, vb, touched, all, func(c *layer.Change) error {
+		if c.Kind == layer.Modified && roots[c.Path] {
+			return nil
+		}
+		paths++
+		if c.Kind != layer.Removed && c.Type == "file" {
 			bytes += c.Size
 		}
-	}
-	return len(list), bytes, err
+		return nil
+	})
+	return paths, bytes, err
 }
 
 // inShell is the command line that has a shell run a command: bash, or sh where

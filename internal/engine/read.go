@@ -12,6 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -117,6 +118,11 @@ func (e *Engine) nodes(ctx context.Context, h *timeline.History) (map[timeline.S
 
 // Show gives a snapshot and what it changed against its parent.
 func (e *Engine) Show(ctx context.Context, name, ref string) (wire.ShowResult, error) {
+	return e.ShowSome(ctx, name, ref, 0)
+}
+
+// ShowSome is Show with at most so many changes; 0 is as many as one answer holds.
+func (e *Engine) ShowSome(ctx context.Context, name, ref string, most int) (wire.ShowResult, error) {
 	rec, h, err := e.find(ctx, name)
 	if err != nil {
 		return wire.ShowResult{}, err
@@ -131,7 +137,7 @@ func (e *Engine) Show(ctx context.Context, name, ref string) (wire.ShowResult, e
 	}
 	res := wire.ShowResult{Snapshot: nodes[id]}
 	if parent := h.Snapshots[id].Parent; parent != "" {
-		res.Changes, err = e.changes(ctx, &rec, parent, side{at: id}, wire.DiffRequest{})
+		res.Changes, res.Truncated, err = e.changes(ctx, &rec, parent, side{at: id}, wire.DiffRequest{Limit: most})
 	}
 	return res, err
 }
@@ -147,7 +153,7 @@ func (e *Engine) Diff(ctx context.Context, name string, req wire.DiffRequest) (w
 	var res wire.DiffResult
 	err := e.compare(ctx, name, req, func(rec *meta.Sandbox, a timeline.SnapshotID, b side) (err error) {
 		res.A, res.B = string(a), string(b.at)
-		res.Changes, err = e.changes(ctx, rec, a, b, req)
+		res.Changes, res.Truncated, err = e.changes(ctx, rec, a, b, req)
 		return err
 	})
 	return res, err
@@ -190,18 +196,23 @@ func (e *Engine) compare(ctx context.Context, name string, req wire.DiffRequest,
 	return fn(&rec, a, side{live: true})
 }
 
-func (e *Engine) changes(ctx context.Context, rec *meta.Sandbox, a timeline.SnapshotID, b side, req wire.DiffRequest) ([]wire.Change, error) {
+// changes lists how two states differ, as much of it as one answer may hold; more says
+// that the list is cut off.
+func (e *Engine) changes(ctx context.Context, rec *meta.Sandbox, a timeline.SnapshotID, b side, req wire.DiffRequest) (list []wire.Change, more bool, err error) {
+	if req.Limit < 0 || req.Limit > limit.DiffEntries {
+		return nil, false, fault.New(fault.Invalid, "a diff of at most %d changes", req.Limit).WithHint("give a limit from 1 to %d", limit.DiffEntries)
+	}
 	va, vb, touched, err := e.views(ctx, rec, a, b)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	found, err := layer.Changes(ctx, va, vb, touched, layer.DiffOptions{Paths: req.Paths, Stat: req.Stat})
+	found, more, err := layer.Some(ctx, va, vb, touched, layer.DiffOptions{Paths: req.Paths, Stat: req.Stat, Most: req.Limit, Bytes: diffBytes(req.Limit)})
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	roots, err := e.partRoots(ctx, rec)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	out := make([]wire.Change, 0, len(found))
 	for _, c := range found {
@@ -215,7 +226,15 @@ func (e *Engine) changes(ctx context.Context, rec *meta.Sandbox, a timeline.Snap
 		}
 		out = append(out, w)
 	}
-	return out, nil
+	return out, more, nil
+}
+
+// diffBytes is how many bytes the paths of a diff of at most so many changes may have.
+func diffBytes(most int) int {
+	if most == 0 {
+		return limit.DiffBytes
+	}
+	return min(limit.DiffBytes, limit.LineChangeBytes*max(1, most/limit.LineChanges))
 }
 
 // partRoots are the root directories of the live root's parts. The host's own

@@ -128,6 +128,7 @@ type diffInput struct {
 	B     string   `query:"b" doc:"a reference; the live state where there is none"`
 	Paths []string `query:"path,explode" doc:"only at and below these"`
 	Stat  bool     `query:"stat" doc:"count lines"`
+	Limit int      `query:"limit" minimum:"0" maximum:"100000" doc:"list at most so many changes; 0 is as many as one answer holds"`
 	Patch bool     `query:"patch" doc:"answer with unified diffs"`
 }
 
@@ -140,7 +141,7 @@ func (s *Server) addDiff(api huma.API) {
 
 // diff answers with a DiffResult, or with unified diffs for patch=true.
 func (s *Server) diff(in *diffInput, w http.ResponseWriter, r *http.Request) {
-	req := wire.DiffRequest{A: in.A, B: in.B, Paths: in.Paths, Stat: in.Stat}
+	req := wire.DiffRequest{A: in.A, B: in.B, Paths: in.Paths, Stat: in.Stat, Limit: in.Limit}
 	if req.A == "" {
 		req.A = "HEAD"
 	}

@@ -57,11 +57,14 @@ func allocates(t *testing.T, what string, n int, fn func()) {
 var nested = []struct {
 	name string
 	n    int
-}{{strings.Repeat("n", 200), 2_000}, {"d", 8_000}}
+}{{strings.Repeat("n", 200), 1_500}, {"d", 6_000}}
 
 func TestDeepTree_CostsWhatItsSizeIs(t *testing.T) {
 	for _, tree := range nested {
 		for _, plain := range []bool{false, true} {
+			if plain && len(tree.name) == 1 {
+				continue // the walks are the same, and take their time
+			}
 			t.Run(fmt.Sprintf("%d of %d bytes, plain %v", tree.n, len(tree.name), plain), func(t *testing.T) {
 				deepTree(t, tree.name, tree.n, plain)
 			})
@@ -215,6 +218,67 @@ func TestMessages_RepeatTheEndOfALongPath(t *testing.T) {
 		t.Errorf("the path has %d bytes", len(p))
 	}
 }
+
+// deepFiles makes a file in each of n nested directories, and gives the layer of them.
+func deepFiles(w *world, name string, n int) timeline.LayerID {
+	w.t.Helper()
+	live := filepath.Join(w.home, "live")
+	w.must(os.Mkdir(live, 0o755))
+	fd, err := openDirAt(unix.AT_FDCWD, live)
+	w.must(err)
+	for range n {
+		f, err := w.s.fs.Create(fd, "f", 0o600)
+		w.must(err)
+		w.must(unix.Mkdirat(fd, name, 0o700))
+		next, err := openDirAt(fd, name)
+		w.must(err)
+		closeAll(f, fd)
+		fd = next
+	}
+	closeAll(fd)
+	const id = timeline.LayerID("00000000000000d1")
+	_, err = w.s.Capture(context.Background(), id, CaptureInput{Parts: []rootspec.Part{{Dir: live, Path: "/"}}, Index: new(Index)})
+	w.must(err)
+	w.must(w.s.RemoveTree(context.Background(), live))
+	return id
+}
+
+func TestSeal_RefusesPathsThatGrowWithTheSquareOfTheDepth(t *testing.T) {
+	ctx := context.Background()
+	w := newWorld(t, t.TempDir(), false)
+	defer w.close()
+	id := deepFiles(w, strings.Repeat("n", 200), 700)
+	_, err := w.s.Seal(ctx, id)
+	if !fault.Is(err, fault.TooLarge) || fault.HintOf(err) == "" || len(err.Error()) > 10_000 {
+		t.Errorf("seal: %.300v, want too_large", err)
+	}
+	if w.s.Sealed(id) {
+		t.Error("the layer has a manifest")
+	}
+	n := 0
+	w.must(w.s.View(w.dirs([]timeline.LayerID{id})).walk(ctx, func(*mdir, *found) error { n++; return nil }))
+	if n != 1_400 {
+		t.Errorf("the layer has %d entries", n)
+	}
+}
+
+func TestPatch_RefusesPathsBeyondItsLimit(t *testing.T) {
+	w := newWorld(t, t.TempDir(), false)
+	defer w.close()
+	id := deepFiles(w, strings.Repeat("n", 250), 1_100)
+	empty := filepath.Join(w.home, "empty")
+	w.must(os.Mkdir(empty, 0o755))
+	var n written
+	err := Patch(context.Background(), &n, rawView(empty, true), rawView(w.s.Dir(id), true), nil, nil)
+	if !fault.Is(err, fault.TooLarge) || n == 0 || n > 4*limit.PatchBytes {
+		t.Errorf("%v after %d bytes, want too_large", err, n)
+	}
+}
+
+// written counts what is written to it.
+type written int
+
+func (c *written) Write(p []byte) (int, error) { *c += written(len(p)); return len(p), nil }
 
 func TestDiff_TellsTheFirstChangesAndThatThereAreMore(t *testing.T) {
 	ctx := context.Background()

@@ -3,6 +3,7 @@ package layer
 import (
 	"cmp"
 
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -74,10 +75,10 @@ func (l *namer) add(d *delta, at *trail) {
 	}
 }
 
-// name adds one path, unless it is one too many.
+// name adds one path, unless it is one too many or too long.
 func (l *namer) name(at *trail) bool {
-	p, whole := at.tail(l.left)
-	if len(l.out) == l.most || !whole || len(p) > l.left {
+	p, whole := at.tail(limit.NamedPath)
+	if len(l.out) == l.most || !whole || len(p) > min(limit.NamedPath, l.left) {
 		l.full = true
 		return false
 	}

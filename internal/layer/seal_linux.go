@@ -61,6 +61,9 @@ func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err 
 		budget -= holes
 		return whole
 	})
+	if fault.Is(err, fault.TooLarge) {
+		return out, errors.Join(err, s.fs.SyncFS(dir)) // it has no manifest, and yet survives power loss
+	}
 	if err != nil {
 		return out, err
 	}
@@ -257,6 +260,7 @@ type describer struct {
 	clean   func(fd int) error
 	how     func(path string, st *unix.Stat_t) form
 	entries []*format.Entry
+	paths   int64 // bytes of the entries' paths
 	links   map[devIno]string
 	jobs    chan hashJob
 	wg      sync.WaitGroup
@@ -289,7 +293,7 @@ func (d *describer) tree(v *View) error {
 // entry adds one entry, and its content to what is to be hashed.
 func (d *describer) entry(f *found) error {
 	if err := d.add(f); err != nil {
-		return fault.Wrap(err, "read %q", f.path())
+		return fault.Wrap(err, "read %q", f)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -299,6 +303,10 @@ func (d *describer) entry(f *found) error {
 func (d *describer) add(f *found) error {
 	st := &f.st
 	e := &format.Entry{Path: strings.TrimPrefix(f.path(), "/"), Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, Mtime: mtimeNs(st)}
+	if d.paths += int64(len(e.Path)); d.paths > limit.SealedBytes+int64(len(d.entries))*limit.SealedEntry {
+		return fault.New(fault.TooLarge, "the paths have more than %d bytes", d.paths).
+			WithHint("remove what is nested too deep, as in: coppice exec NAME -- rm -rf DIRECTORY")
+	}
 	d.entries = append(d.entries, e)
 	if isWhiteout(st) {
 		*e = format.Entry{Path: e.Path, Type: format.Whiteout}

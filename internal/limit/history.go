@@ -13,12 +13,19 @@ const (
 	// one answer lists.
 	DiffEntries = 100_000
 	DiffBytes   = 16 << 20
-	// NamedPaths and NamedBytes bound the changed paths that a capture names.
+	// NamedPaths and NamedBytes bound the changed paths that a capture names, in all;
+	// NamedPath each of them: PATH_MAX, the longest that a program can open.
 	NamedPaths = 1000
 	NamedBytes = 256 << 10
+	NamedPath  = 4096
 	// PatchBytes bounds the bytes of the paths in a patch, and in the list of what a
 	// sandbox changed in a repository.
 	PatchBytes = 128 << 20
+	// SealedBytes bounds the bytes of the paths in a layer's manifest, which holds each
+	// in full, together with SealedEntry for each entry: nested directories would take
+	// the square of their depth.
+	SealedBytes = 64 << 20
+	SealedEntry = 1 << 10
 	// MessagePath is how much of a path an error message repeats, in bytes.
 	MessagePath = 1 << 10
 	// DiffLines is the size up to which a file is compared by lines.
@@ -43,6 +50,11 @@ func history() area {
 			deepTest + "TestDeepTree_CostsWhatItsSizeIs"},
 		{"bytes of the paths that a snapshot's message names", NamedBytes, "bytes", "further ones are counted",
 			deepTest + "TestDeepTree_CostsWhatItsSizeIs"},
+		{"paths of a snapshot's manifest, beyond 1 KiB for each entry", SealedBytes, "bytes",
+			"`too_large`: the snapshot stays as it is and is flushed, but not sealed; later ones of other sandboxes are",
+			deepTest + "TestSeal_RefusesPathsThatGrowWithTheSquareOfTheDepth"},
+		{"paths of a patch, and of what a sandbox changed in a repository", PatchBytes, "bytes", "`too_large`",
+			deepTest + "TestPatch_RefusesPathsBeyondItsLimit"},
 		{"a path in an error message", MessagePath, "bytes", "the message has its end",
 			deepTest + "TestMessages_RepeatTheEndOfALongPath"},
 	}}

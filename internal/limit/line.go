@@ -1,6 +1,40 @@
 package limit
 
+// The bounds on the socket inside a sandbox, which untrusted programs use. The socket
+// outside, of the same protocol, has those of any other request.
+const (
+	// LineChanges and LineChangeBytes bound the changes, and the bytes of their paths,
+	// that one answer lists.
+	LineChanges     = 1000
+	LineChangeBytes = 256 << 10
+	// LineNodes is how many snapshots one answer lists.
+	LineNodes = 1000
+	// LineText is the longest message or label.
+	LineText = 4 << 10
+	// LineRequest is the longest line, on the socket outside as well; LineShort is how
+	// much of one is read without taking one of the LineLong places for long lines.
+	LineRequest = 64 << 20
+	LineShort   = 64 << 10
+	LineLong    = 2
+	// LineTurns is how many requests of one sandbox are carried out at once.
+	LineTurns = 2
+	// LineConnections is how many connections one sandbox may hold.
+	LineConnections = 32
+)
+
+const lineTest = "internal/lineapi/lineapi_test.go "
+
 // line are the bounds on the socket inside a sandbox.
 func line() area {
-	return area{title: "The socket inside a sandbox", bounds: []Bound{}}
+	return area{title: "The socket inside a sandbox", bounds: []Bound{
+		{"changes in one answer", LineChanges, "entries", "the answer says `truncated`", "internal/lineapi/bounds_test.go TestGuest_GetsAFewChanges"},
+		{"paths of the changes in one answer", LineChangeBytes, "bytes", "the answer says `truncated`", "internal/engine/deep_test.go TestDiff_OfNestedDirectoriesIsTruncated"},
+		{"snapshots in one answer", LineNodes, "entries", "the newest; the answer says `truncated`", "internal/lineapi/bounds_test.go TestGuest_GetsTheNewestSnapshots"},
+		{"a request, on the socket outside as well", LineRequest, "bytes", "`invalid`: the line is skipped", lineTest + "TestLinesAsLongAsTheyMayBe"},
+		{"a request that needs no place", LineShort, "bytes", "it waits for one of the places for long ones", lineTest + "TestAHostileClientIsBounded"},
+		{"long requests at once, of all sandboxes", LineLong, "requests", "further ones wait", lineTest + "TestAHostileClientIsBounded"},
+		{"requests of one sandbox at once", LineTurns, "requests", "further ones wait", "internal/lineapi/bounds_test.go TestGuest_HasTwoTurnsAtOnce"},
+		{"connections of one sandbox", LineConnections, "connections", "`unavailable`", lineTest + "TestAHostileClientIsBounded"},
+		{"a message or a label", LineText, "bytes", "`invalid`", lineTest + "TestAHostileClientIsBounded"},
+	}}
 }

@@ -53,7 +53,7 @@ func (f *fake) Branches(context.Context, string) (wire.BranchesResult, error) {
 	return wire.BranchesResult{Nodes: []wire.Snapshot{tip}, Head: tip.ID}, nil
 }
 
-func (f *fake) Show(_ context.Context, _, ref string) (wire.ShowResult, error) {
+func (f *fake) ShowSome(_ context.Context, _, ref string, _ int) (wire.ShowResult, error) {
 	return wire.ShowResult{Snapshot: tip, Changes: []wire.Change{wire.NewChange(wire.Added, "/etc/a\xff"), wire.NewChange(wire.Modified, "b")}}, known(ref)
 }
 

@@ -4,26 +4,22 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // What a client in the sandbox can make this process do is bounded in all its
-// directions: connections (maxGuests), memory for what it sends (longLines) and
+// directions, by package limit: connections, memory for what it sends and
 // for what it does not read (bigAnswer), and time (pace).
 const (
-	// longLines is how many lines above shortLine are in memory at once, for all
-	// sandboxes together, and longTime how long one may take to arrive.
-	longLines = 2
-	longTime  = 30 * time.Second
+	// longTime is how long a line above limit.LineShort may take to arrive.
+	longTime = 30 * time.Second
 	// answerTime is how long an answer may take to be read.
 	answerTime = 30 * time.Second
 	// bigAnswer is the length above which an answer is written before the next
 	// request begins, in bytes.
 	bigAnswer = 256 << 10
-	// maxText is the longest message or label, in bytes.
-	maxText = 4 << 10
 
-	// guestTurns is how many requests of one sandbox are carried out at once.
-	guestTurns = 2
 	// Behind each request its turn rests so many times as long as it took, between
 	// none and mostRest; behind one that takes a snapshot at least snapshotRest.
 	restFactor   = 3
@@ -35,7 +31,7 @@ const (
 type Guard struct{ long chan struct{} }
 
 // NewGuard makes one.
-func NewGuard() *Guard { return &Guard{long: make(chan struct{}, longLines)} }
+func NewGuard() *Guard { return &Guard{long: make(chan struct{}, limit.LineLong)} }
 
 // errSlow ends the connection of a client that takes too long.
 var errSlow = errors.New("a line took too long")
@@ -43,7 +39,7 @@ var errSlow = errors.New("a line took too long")
 // pace gives turns.
 type pace struct{ turns chan struct{} }
 
-func newPace() *pace { return &pace{turns: make(chan struct{}, guestTurns)} }
+func newPace() *pace { return &pace{turns: make(chan struct{}, limit.LineTurns)} }
 
 // enter waits for a turn, and reports whether there was one before ctx ended.
 func (p *pace) enter(ctx context.Context) bool {

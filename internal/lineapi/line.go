@@ -5,13 +5,8 @@ import (
 	"bytes"
 	"errors"
 	"io"
-)
 
-const (
-	// maxLine is the longest line that is taken, in bytes without its end.
-	maxLine = 64 << 20
-	// shortLine is how much of a line is read without further ado.
-	shortLine = 64 << 10
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // errTooLong says that a line was longer than it may be, and was skipped.
@@ -23,7 +18,7 @@ type lines struct {
 	r     *bufio.Reader
 	limit int
 	// long, which may be nil, is called once for a line that is longer than
-	// shortLine, before more of it is read. An error ends the stream.
+	// limit.LineShort, before more of it is read. An error ends the stream.
 	long func() error
 	buf  []byte
 }
@@ -36,7 +31,7 @@ func newLines(r io.Reader, limit int) *lines {
 // last line of a stream needs no end. errTooLong may be followed by other lines;
 // any other error is final.
 func (l *lines) next() ([]byte, error) {
-	if cap(l.buf) > shortLine {
+	if cap(l.buf) > limit.LineShort {
 		l.buf = nil
 	}
 	l.buf = l.buf[:0]
@@ -49,7 +44,7 @@ func (l *lines) next() ([]byte, error) {
 		if len(l.buf) > l.limit+len("\r\n") {
 			l.buf, over = nil, true
 		}
-		if l.long != nil && !asked && len(l.buf) > shortLine {
+		if l.long != nil && !asked && len(l.buf) > limit.LineShort {
 			asked = true
 			if err := l.long(); err != nil {
 				return nil, err

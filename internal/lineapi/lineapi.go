@@ -7,15 +7,17 @@
 // Connections do not wait for each other. Every answer ends in a line with
 // "ok":true, or with "error" and, where there is one, "hint"; "kind" is to branch
 // on. Only exec has lines before that one. A request that was read is carried out,
-// whether or not anybody is left to hear the answer; a tournament ends with its
-// client.
+// whether or not anybody is left to hear the answer; a tournament, a show and a diff
+// end with their client. A list that was cut off says "truncated":true: inside a sandbox
+// it is much shorter than outside.
 //
 //	op               in                    out                            least
 //	head                                   head                           Read
-//	log                                    nodes, head                    Read
-//	branches                               nodes, head                    Read
-//	show             node                  parent, changes                Read
-//	diff             a, b (the present)    changes                        Read
+//	log                                    nodes, head, truncated         Read
+//	branches                               nodes, head, truncated         Read
+//	show             node                  parent, changes, truncated     Read
+//	diff             a, b (the present),   changes, truncated             Read
+//	                 paths
 //	tag                                    tags                           Read
 //	tag              name                  node                           Read
 //	mark             phase, label          node, head                     Read
@@ -47,6 +49,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // Engine is what the operations need. A sandbox is named by its id. Every method
@@ -57,7 +60,8 @@ type Engine interface {
 	Head(ctx context.Context, name string) (string, error)
 	Log(ctx context.Context, name string) (wire.LogResult, error)
 	Branches(ctx context.Context, name string) (wire.BranchesResult, error)
-	Show(ctx context.Context, name, ref string) (wire.ShowResult, error)
+	// ShowSome is Show with at most so many changes; 0 is as many as one answer holds.
+	ShowSome(ctx context.Context, name, ref string, most int) (wire.ShowResult, error)
 	Diff(ctx context.Context, name string, req wire.DiffRequest) (wire.DiffResult, error)
 	Commit(ctx context.Context, name, message string) (wire.CommitResult, error)
 	// Checkout goes to a snapshot. In place, processes stay.
@@ -101,7 +105,6 @@ type Options struct {
 // refused, not faster than five hundred times a second.
 const (
 	maxOwners   = 1024
-	maxGuests   = 32
 	refusalRest = 2 * time.Millisecond
 	refusalTime = time.Second
 )
@@ -134,10 +137,10 @@ func New(opt Options) *Server {
 	if opt.Log == nil {
 		opt.Log = slog.Default()
 	}
-	s := &Server{opt: opt, most: maxOwners, limit: maxLine, conns: map[net.Conn]bool{}}
+	s := &Server{opt: opt, most: maxOwners, limit: limit.LineRequest, conns: map[net.Conn]bool{}}
 	s.ctx, s.cancel = context.WithCancelCause(opt.Base)
 	if opt.Guard != nil {
-		s.most, s.pace = maxGuests, newPace()
+		s.most, s.pace = limit.LineConnections, newPace()
 	}
 	s.takeUp()
 	return s

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -314,7 +316,7 @@ func TestAHostileClientIsBounded(t *testing.T) {
 	t.Parallel()
 	s, dial := serve(t, Options{Engine: full{newFake()}, Level: Read, Guard: NewGuard()})
 	var crowd []*peer
-	for range maxGuests - 1 {
+	for range limit.LineConnections - 1 {
 		p := dial()
 		p.want(`{"op":"head"}`, `"ok":true`)
 		crowd = append(crowd, p)
@@ -329,7 +331,7 @@ func TestAHostileClientIsBounded(t *testing.T) {
 		_ = p.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
 		_, _ = io.CopyN(p.UnixConn, endless{}, 8<<20)
 	}
-	if n := len(s.opt.Guard.long); n != longLines {
+	if n := len(s.opt.Guard.long); n != limit.LineLong {
 		t.Errorf("%d long lines at once", n)
 	}
 	last.want(`{"op":"head"}`, `"ok":true`)
@@ -342,7 +344,7 @@ func TestAHostileClientIsBounded(t *testing.T) {
 		defer s.mu.Unlock()
 		return len(s.conns) == 1
 	})
-	last.want(`{"op":"mark","label":"`+strings.Repeat("x", maxText+1)+`"}`, "the limit is 4096")
+	last.want(`{"op":"mark","label":"`+strings.Repeat("x", limit.LineText+1)+`"}`, "the limit is 4096")
 	last.want(`{"op":"show","node":"broken"}`, `"internal error"`)
 
 	// Snapshots come no faster than they may.

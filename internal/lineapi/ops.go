@@ -9,6 +9,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/nearest"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -118,8 +119,8 @@ func (c *conn) allowed() string {
 
 // text refuses what is too long to be kept for an untrusted client.
 func (c *conn) text(what, s string) error {
-	if c.opt.Guard != nil && len(s) > maxText {
-		return fault.New(fault.Invalid, "a %s of %d bytes: from inside the sandbox the limit is %d", what, len(s), maxText)
+	if c.opt.Guard != nil && len(s) > limit.LineText {
+		return fault.New(fault.Invalid, "a %s of %d bytes: from inside the sandbox the limit is %d", what, len(s), limit.LineText)
 	}
 	return nil
 }
@@ -139,18 +140,36 @@ func (c *conn) head(none) (any, error) {
 }
 
 type nodesAnswer struct {
-	Nodes []wire.Snapshot `json:"nodes"`
-	Head  string          `json:"head"`
+	Nodes     []wire.Snapshot `json:"nodes"`
+	Head      string          `json:"head"`
+	Truncated bool            `json:"truncated,omitempty"` // there are older ones
 }
 
 func (c *conn) log(none) (any, error) {
 	res, err := c.opt.Engine.Log(c.ctx, c.opt.Sandbox)
-	return nodesAnswer{notNil(res.Nodes), res.Head}, err
+	return c.nodes(res.Nodes, res.Head), err
 }
 
 func (c *conn) branches(none) (any, error) {
 	res, err := c.opt.Engine.Branches(c.ctx, c.opt.Sandbox)
-	return nodesAnswer{notNil(res.Nodes), res.Head}, err
+	return c.nodes(res.Nodes, res.Head), err
+}
+
+// nodes lists snapshots, newest first: for an untrusted client only so many.
+func (c *conn) nodes(list []wire.Snapshot, head string) nodesAnswer {
+	most := len(list)
+	if c.opt.Guard != nil {
+		most = min(most, limit.LineNodes)
+	}
+	return nodesAnswer{Nodes: notNil(list[:most]), Head: head, Truncated: most < len(list)}
+}
+
+// changes is how many changes an answer lists; 0 is as many as one outside does.
+func (c *conn) changes() int {
+	if c.opt.Guard != nil {
+		return limit.LineChanges
+	}
+	return 0
 }
 
 type nodeRequest struct {
@@ -162,29 +181,38 @@ type showAnswer struct {
 	Parent  string        `json:"parent"`
 	Message string        `json:"message"`
 	Changes []wire.Change `json:"changes"`
+
+	Truncated bool `json:"truncated,omitempty"` // there are more changes
 }
 
 func (c *conn) show(q nodeRequest) (any, error) {
 	if q.Node == "" {
 		return nil, wanted("show", "node", "the snapshot")
 	}
-	res, err := c.opt.Engine.Show(c.ctx, c.opt.Sandbox, q.Node)
-	return showAnswer{res.ID, res.Parent, res.Message, notNil(res.Changes)}, err
+	ctx, stop := c.whileThere()
+	defer stop()
+	res, err := c.opt.Engine.ShowSome(ctx, c.opt.Sandbox, q.Node, c.changes())
+	return showAnswer{res.ID, res.Parent, res.Message, notNil(res.Changes), res.Truncated}, err
 }
 
 type diffAnswer struct {
-	Changes []wire.Change `json:"changes"`
+	Changes   []wire.Change `json:"changes"`
+	Truncated bool          `json:"truncated,omitempty"` // there are more
 }
 
 func (c *conn) diff(q struct {
 	A string `json:"a"`
 	B string `json:"b"`
+
+	Paths []string `json:"paths"`
 }) (any, error) {
 	if q.A == "" {
 		return nil, wanted("diff", "a", "the snapshot to begin with")
 	}
-	res, err := c.opt.Engine.Diff(c.ctx, c.opt.Sandbox, wire.DiffRequest{A: q.A, B: q.B})
-	return diffAnswer{notNil(res.Changes)}, err
+	ctx, stop := c.whileThere()
+	defer stop()
+	res, err := c.opt.Engine.Diff(ctx, c.opt.Sandbox, wire.DiffRequest{A: q.A, B: q.B, Paths: q.Paths, Limit: c.changes()})
+	return diffAnswer{notNil(res.Changes), res.Truncated}, err
 }
 
 type nodeAnswer struct {

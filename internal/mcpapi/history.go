@@ -82,6 +82,7 @@ type showOut struct {
 	node
 	Changes []change `json:"changes" jsonschema:"what it changed against its parent, by path"`
 	Total   int      `json:"total" jsonschema:"how many changes there are in all"`
+	More    bool     `json:"more" jsonschema:"there are more than total, which no answer holds; see them by diff with paths"`
 }
 
 type diffOut struct {
@@ -89,6 +90,7 @@ type diffOut struct {
 	B         string   `json:"b" jsonschema:"the snapshot that b stands for; empty for the sandbox as it is now"`
 	Changes   []change `json:"changes" jsonschema:"from a to b, by path"`
 	Total     int      `json:"total" jsonschema:"how many changes there are in all"`
+	More      bool     `json:"more" jsonschema:"there are more than total, which no answer holds; see them by paths"`
 	Patch     string   `json:"patch" jsonschema:"unified diffs, at most 64 KiB; control bytes and what is not UTF-8 are escaped"`
 	Truncated bool     `json:"truncated" jsonschema:"the patch goes on"`
 }
@@ -200,8 +202,16 @@ func show(ctx context.Context, c *call, in showIn) (showOut, string, error) {
 	if err != nil {
 		return showOut{}, "", err
 	}
-	return showOut{node: newNode(res.Snapshot), Changes: changes(some), Total: len(res.Changes)},
-		nodeLine(res.Snapshot) + changeLines(some) + rest, nil
+	return showOut{node: newNode(res.Snapshot), Changes: changes(some), Total: len(res.Changes), More: res.Truncated},
+		nodeLine(res.Snapshot) + changeLines(some) + rest + beyond(res.Truncated), nil
+}
+
+// beyond says that there are more changes than an answer of the API holds.
+func beyond(truncated bool) string {
+	if !truncated {
+		return ""
+	}
+	return "\n[there are still more, which no answer holds; see them by diff with paths]"
 }
 
 func changes(list []wire.Change) []change {
@@ -235,7 +245,7 @@ func diff(ctx context.Context, c *call, in diffIn) (diffOut, string, error) {
 	if err != nil {
 		return diffOut{}, "", err
 	}
-	out := diffOut{A: res.A, B: res.B, Changes: changes(some), Total: len(res.Changes)}
+	out := diffOut{A: res.A, B: res.B, Changes: changes(some), Total: len(res.Changes), More: res.Truncated}
 	if len(some) == 0 {
 		return out, "nothing differs" + rest, nil
 	}
@@ -244,7 +254,7 @@ func diff(ctx context.Context, c *call, in diffIn) (diffOut, string, error) {
 		return diffOut{}, "", err
 	}
 	text := fmt.Sprintf("%s from %s to %s", count(len(res.Changes), "change"), res.A, or(res.B, "the present"))
-	text += changeLines(some) + rest
+	text += changeLines(some) + rest + beyond(res.Truncated)
 	if out.Patch != "" {
 		text += "\n\n" + out.Patch
 	}

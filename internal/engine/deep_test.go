@@ -1,0 +1,120 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
+)
+
+// nest makes n directories, one in another, in what a sandbox sees, as a program does
+// it that knows no path.
+func (h *home) nest(name, dir string, n int) {
+	h.t.Helper()
+	fd, err := unix.Open(filepath.Join(h.rootOf(name)), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	for range n {
+		if err == nil {
+			err = unix.Mkdirat(fd, dir, 0o755)
+		}
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		next, oerr := unix.Openat(fd, dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		err = errors.Join(oerr, unix.Close(fd))
+		fd = next
+	}
+	unix.Close(fd)
+}
+
+func (h *home) rootOf(name string) string {
+	h.t.Helper()
+	rec, err := h.DB.Sandbox(context.Background(), name)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.boxes.mu.Lock()
+	defer h.boxes.mu.Unlock()
+	return h.boxes.boxes[h.runDir(rec.ID)].root
+}
+
+func sizeOf(list []wire.Change) (n int) {
+	for _, c := range list {
+		n += len(c.Path)
+	}
+	return n
+}
+
+func TestDiff_OfNestedDirectoriesIsTruncated(t *testing.T) {
+	ctx := context.Background()
+	h := newHome(t)
+	if _, err := h.makes("a", nil); err != nil {
+		t.Fatal(err)
+	}
+	h.run("a", "true")
+	const n = 900 // names of 200 bytes: their paths have 80 MB
+	h.nest("a", strings.Repeat("n", 200), n)
+	snap, err := h.Commit(ctx, "a", "nested")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ limit, bytes int }{{0, limit.DiffBytes}, {limit.LineChanges, limit.LineChangeBytes}} {
+		d, err := h.Diff(ctx, "a", wire.DiffRequest{A: "HEAD~1", B: "HEAD", Limit: tc.limit})
+		if size := sizeOf(d.Changes); err != nil || !d.Truncated || size > tc.bytes || size < tc.bytes/2 {
+			t.Errorf("diff of at most %d: %d changes, %d bytes, truncated %v, %v", tc.limit, len(d.Changes), size, d.Truncated, err)
+		}
+		s, err := h.ShowSome(ctx, "a", snap.Node, tc.limit)
+		if size := sizeOf(s.Changes); err != nil || !s.Truncated || size > tc.bytes || s.Paths != n {
+			t.Errorf("show of at most %d: %d bytes, truncated %v, %d paths, %v", tc.limit, size, s.Truncated, s.Paths, err)
+		}
+	}
+	if err := h.Patch(ctx, "a", wire.DiffRequest{A: "HEAD~1", B: "HEAD"}, io.Discard); err != nil {
+		t.Errorf("a patch, which has no directories: %v", err)
+	}
+	if _, err := h.Diff(ctx, "a", wire.DiffRequest{A: "HEAD~1", Limit: limit.DiffEntries + 1}); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a limit above the most: %v", err)
+	}
+	if _, err := h.Undo(ctx, "a", wire.UndoRequest{}); err != nil {
+		t.Errorf("undo: %v", err)
+	}
+	if d, err := h.Diff(ctx, "a", wire.DiffRequest{A: "HEAD"}); err != nil || len(d.Changes) > 0 {
+		t.Errorf("after undo %d paths differ, %v", len(d.Changes), err)
+	}
+}
+
+// A layer that cannot be sealed is one sandbox's: those of others are sealed.
+func TestSealing_GoesOnPastALayerThatCannotBe(t *testing.T) {
+	ctx := context.Background()
+	h := newHome(t)
+	for _, name := range []string{"a", "b"} {
+		if _, err := h.makes(name, nil); err != nil {
+			t.Fatal(err)
+		}
+		h.run(name, "true")
+	}
+	h.nest("a", strings.Repeat("n", 250), 800)
+	if _, err := h.Commit(ctx, "a", "nested"); err != nil {
+		t.Fatal(err)
+	}
+	h.behind("b", "f", "1")
+	if _, err := h.Commit(ctx, "b", "small"); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.sealAll(ctx); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("sealing: %v, want too_large", err)
+	}
+	for name, want := range map[string]bool{"a": false, "b": true} {
+		if s, err := h.Show(ctx, name, "HEAD"); err != nil || s.Sealed != want {
+			t.Errorf("%s: sealed %v, %v", name, s.Sealed, err)
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package lineapi
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/limit"
+)
+
+// vast is an Engine with as many snapshots and changes as anybody asks for.
+type vast struct {
+	*fake
+	nodes int
+	asked atomic.Int64 // the limit of the last question about changes
+
+	now     atomic.Int64  // questions about HEAD that are not answered yet
+	crowded atomic.Bool   // there were more than limit.LineTurns
+	ask     chan struct{} // gets one for each that has begun
+	answer  chan struct{} // lets one end
+}
+
+func (v *vast) Log(context.Context, string) (wire.LogResult, error) {
+	nodes := make([]wire.Snapshot, v.nodes)
+	for i := range nodes {
+		nodes[i].ID = fmt.Sprintf("%012x", i)
+	}
+	return wire.LogResult{Nodes: nodes, Head: "000000000000"}, nil
+}
+
+func (v *vast) changes(most int) ([]wire.Change, bool) {
+	v.asked.Store(int64(most))
+	return make([]wire.Change, most), true
+}
+
+func (v *vast) ShowSome(_ context.Context, _, _ string, most int) (res wire.ShowResult, err error) {
+	res.Changes, res.Truncated = v.changes(most)
+	return res, nil
+}
+
+func (v *vast) Diff(_ context.Context, _ string, q wire.DiffRequest) (res wire.DiffResult, err error) {
+	res.Changes, res.Truncated = v.changes(q.Limit)
+	return res, nil
+}
+
+func (v *vast) Head(context.Context, string) (string, error) {
+	n := v.now.Add(1)
+	if n > limit.LineTurns {
+		v.crowded.Store(true)
+	}
+	v.ask <- struct{}{}
+	<-v.answer
+	v.now.Add(-1)
+	return "", nil
+}
+
+func TestGuest_GetsAFewChanges(t *testing.T) {
+	t.Parallel()
+	for _, q := range []string{`{"op":"diff","a":"HEAD~1","b":"HEAD"}`, `{"op":"show","node":"HEAD"}`} {
+		v := &vast{fake: newFake()}
+		_, inside := serve(t, Options{Engine: v, Level: Read, Guard: NewGuard()})
+		inside().want(q, `"truncated":true`)
+		if n := v.asked.Load(); n != limit.LineChanges {
+			t.Errorf("%s inside asks the engine for %d changes, want %d", q, n, limit.LineChanges)
+		}
+		_, outside := serve(t, Options{Engine: v, Level: Owner})
+		outside().want(q, `"truncated":true`)
+		if n := v.asked.Load(); n != 0 {
+			t.Errorf("%s outside asks for %d changes, want the usual number", q, n)
+		}
+	}
+}
+
+func TestGuest_GetsTheNewestSnapshots(t *testing.T) {
+	t.Parallel()
+	for n, cut := range map[int]bool{limit.LineNodes: false, limit.LineNodes + 1: true} {
+		v := &vast{fake: newFake(), nodes: n}
+		_, inside := serve(t, Options{Engine: v, Level: Read, Guard: NewGuard()})
+		got := inside().ask(`{"op":"log"}`)
+		if strings.Contains(got, `"truncated":true`) != cut || strings.Count(got, `"id"`) != limit.LineNodes || !strings.Contains(got, `"000000000000"`) {
+			t.Errorf("%d snapshots: %d of them, truncated %v", n, strings.Count(got, `"id"`), !cut)
+		}
+		_, outside := serve(t, Options{Engine: v, Level: Owner})
+		if got := outside().ask(`{"op":"log"}`); strings.Count(got, `"id"`) != n || strings.Contains(got, "truncated") {
+			t.Errorf("outside: %d of %d snapshots", strings.Count(got, `"id"`), n)
+		}
+	}
+}
+
+func TestGuest_HasTwoTurnsAtOnce(t *testing.T) {
+	t.Parallel()
+	const clients = limit.LineTurns + 3
+	v := &vast{fake: newFake(), ask: make(chan struct{}, clients), answer: make(chan struct{}, clients)}
+	_, dial := serve(t, Options{Engine: v, Level: Read, Guard: NewGuard()})
+	peers := make([]*peer, clients)
+	for i := range peers {
+		peers[i] = dial()
+		peers[i].send(`{"op":"head"}` + "\n")
+	}
+	for range clients {
+		<-v.ask
+		v.answer <- struct{}{}
+	}
+	for _, p := range peers {
+		p.answer()
+	}
+	if v.crowded.Load() {
+		t.Errorf("more than %d requests at once", limit.LineTurns)
+	}
+}
