@@ -41,7 +41,7 @@ var rooms = map[string][]string{
 	"internal/decoy":   {"internal/fault"},
 	"internal/boxfs":   {"internal/archive", "internal/fault", "internal/undo", "client/wire"},
 	"internal/compare": {"internal/ledger/format", "client/wire"},
-	"internal/engine": {"internal/boxfs", "internal/memory", "internal/compare", "internal/decoy", "internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire", "internal/journal", "internal/redact",
+	"internal/engine": {"internal/beneath", "internal/boxfs", "internal/memory", "internal/compare", "internal/decoy", "internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire", "internal/journal", "internal/redact",
 		"internal/ledger", "internal/ledger/format", "internal/testimony", "internal/layer", "internal/meta", "internal/programs", "internal/proposal", "internal/repo", "internal/rootfs", "internal/visible"},
 	"internal/layer":        {"internal/archive", "internal/layer/format", "internal/removal", "internal/quota", "internal/timeline", "internal/vfs", "internal/fault", "internal/undo", "internal/rootspec"},
 	"internal/layer/format": {"internal/timeline", "internal/fault"},
@@ -87,7 +87,7 @@ var rooms = map[string][]string{
 	"internal/redact":    {"internal/fault"},
 	"internal/programs":  {"client/wire"},
 	"internal/seal":      {"internal/fault"},
-	"internal/repo":      {"internal/fault", "internal/undo"},
+	"internal/repo":      {"internal/beneath", "internal/fault", "internal/undo"},
 	"internal/registry":  {"internal/fault", "internal/tty"},
 	"internal/proposal":  {"internal/fault", "internal/timeline", "internal/visible"},
 	"internal/fault":     {},
@@ -100,6 +100,7 @@ var rooms = map[string][]string{
 	"internal/tty":       {"internal/visible"},
 	"internal/unixsock":  {},
 	"internal/visible":   {},
+	"internal/beneath":   {},
 
 	// Programs for developers.
 	"internal/bench":       {anything},

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/beneath"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -67,7 +68,12 @@ func (e *Engine) layOut(ctx context.Context, c *collected, committed []repo.Chan
 	if c.rec.Tier == tierWorkspace {
 		top = "/" // the work tree is all that there is
 	}
-	o := &outlay{top: top, tree: tree, seen: map[string]bool{}, laid: map[string]bool{}, left: repo.DefaultLimits.Total}
+	into, err := tree.Open(".")
+	if err != nil {
+		return nil, fault.Wrap(err, "copy what is not committed")
+	}
+	defer into.Close()
+	o := &outlay{top: top, tree: into, seen: map[string]bool{}, laid: map[string]bool{}, left: repo.DefaultLimits.Total}
 	for _, ch := range committed {
 		o.add(ch.Path)
 	}
@@ -76,8 +82,9 @@ func (e *Engine) layOut(ctx context.Context, c *collected, committed []repo.Chan
 		if p != "" && (ch.Type != "dir" || ch.Kind == layer.Removed || ch.Was != "dir" && ch.Was != "") {
 			o.add(p)
 		}
-		if len(o.paths) > repo.DefaultLimits.Changes {
-			return fault.New(fault.Invalid, "more than %d paths differ", repo.DefaultLimits.Changes).
+		if len(o.paths) > repo.DefaultLimits.Changes || o.held > limit.TreePaths {
+			return fault.New(fault.TooLarge, "more than %d paths differ, or more than %d bytes of paths",
+				repo.DefaultLimits.Changes, limit.TreePaths).
 				WithHint("have git ignore what is made, as in: echo build/ >>.gitignore")
 		}
 		return nil
@@ -88,6 +95,9 @@ func (e *Engine) layOut(ctx context.Context, c *collected, committed []repo.Chan
 	for _, p := range o.paths {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
+		}
+		if repo.CheckPath(p) != nil {
+			continue // the snapshot says that it is skipped, and why
 		}
 		if err := o.put(p); err != nil {
 			return nil, fault.Wrap(err, "copy what is not committed")
@@ -146,11 +156,12 @@ func began(h *timeline.History, at timeline.SnapshotID) timeline.SnapshotID {
 type outlay struct {
 	view *layer.View
 	top  string // where in the view the tree begins
-	tree *os.Root
+	tree *os.File
 
 	paths []string
 	seen  map[string]bool // of paths
 	laid  map[string]bool // files that are copied, and directories whose own files were looked at
+	held  int             // bytes of paths
 	left  int64           // bytes that may still be copied
 }
 
@@ -158,7 +169,7 @@ type outlay struct {
 func (o *outlay) add(p string) {
 	if !o.seen[p] && !strings.Contains("/"+p+"/", "/.git/") {
 		o.seen[p] = true
-		o.paths = append(o.paths, p)
+		o.paths, o.held = append(o.paths, p), o.held+len(p)
 	}
 }
 
@@ -179,12 +190,12 @@ func (o *outlay) put(p string) error {
 	case unix.S_IFREG:
 		return o.file(p, &entry)
 	case unix.S_IFLNK:
-		if err := o.tree.MkdirAll(path.Dir(p), 0o700); err != nil {
+		if err := beneath.MkdirAll(o.tree, path.Dir(p), 0o700); err != nil {
 			return err
 		}
-		return o.tree.Symlink(entry.Link, p)
+		return beneath.At(o.tree, p, func(dir int, name string) error { return unix.Symlinkat(entry.Link, dir, name) })
 	case unix.S_IFDIR:
-		return o.tree.MkdirAll(p, 0o700)
+		return beneath.MkdirAll(o.tree, p, 0o700)
 	}
 	return nil
 }
@@ -196,7 +207,7 @@ func (o *outlay) above(dir string) error {
 		o.laid[dir] = true
 		rules := path.Join(dir, ".gitignore")
 		entry, err := o.view.Lookup(path.Join(o.top, rules))
-		if err == nil && entry.Mode&unix.S_IFMT == unix.S_IFREG && entry.Size <= maxRules {
+		if err == nil && entry.Mode&unix.S_IFMT == unix.S_IFREG && entry.Size <= limit.RuleFile {
 			err = o.file(rules, &entry)
 		}
 		if err != nil && !fault.Is(err, fault.NotFound) {
@@ -207,7 +218,7 @@ func (o *outlay) above(dir string) error {
 		}
 		_, err = o.view.Lookup(path.Join(o.top, dir, ".git"))
 		if err == nil {
-			err = o.tree.MkdirAll(path.Join(dir, ".git"), 0o700)
+			err = beneath.MkdirAll(o.tree, path.Join(dir, ".git"), 0o700)
 		}
 		if err != nil && !fault.Is(err, fault.NotFound) {
 			return err
@@ -215,9 +226,6 @@ func (o *outlay) above(dir string) error {
 	}
 	return nil
 }
-
-// maxRules is how large a file is at most that says which others are ignored, in bytes.
-const maxRules = 1 << 20
 
 // file copies a regular file. Of its mode counts whether it can be executed.
 func (o *outlay) file(p string, entry *layer.Entry) (err error) {
@@ -227,10 +235,10 @@ func (o *outlay) file(p string, entry *layer.Entry) (err error) {
 	o.laid[p] = true
 	limits := repo.DefaultLimits
 	if o.left -= entry.Size; entry.Size > limits.Object || o.left < 0 {
-		return fault.New(fault.Invalid, "%q has %d bytes: one file may have %d, and all together %d", clean(p), entry.Size, limits.Object, limits.Total).
+		return fault.New(fault.TooLarge, "%q has %d bytes: one file may have %d, and all together %d", clean(p), entry.Size, limits.Object, limits.Total).
 			WithHint("have git ignore it, as in: echo /%s >>.gitignore", clean(p))
 	}
-	if err := o.tree.MkdirAll(path.Dir(p), 0o700); err != nil {
+	if err := beneath.MkdirAll(o.tree, path.Dir(p), 0o700); err != nil {
 		return err
 	}
 	from, err := o.view.Open(entry.Path)
@@ -238,7 +246,7 @@ func (o *outlay) file(p string, entry *layer.Entry) (err error) {
 		return err
 	}
 	defer from.Close()
-	to, err := o.tree.OpenFile(p, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600|os.FileMode(entry.Mode&0o100))
+	to, err := beneath.Open(o.tree, p, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600|os.FileMode(entry.Mode&0o100))
 	if err != nil {
 		return err
 	}

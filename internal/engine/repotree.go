@@ -15,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
 	"github.com/coppice-dev/coppice/internal/rootfs"
@@ -193,9 +194,6 @@ func (e *Engine) layersView(ctx context.Context, id timeline.SnapshotID) (*layer
 	return e.Layers.View(rootspec.Stack{Layers: e.layerDirs(ids)}), nil
 }
 
-// maxIndex bounds the index of a repository: git's own has about 100 bytes for a file.
-const maxIndex = 1 << 30
-
 // indexOf reads the index of a base.
 func (e *Engine) indexOf(ctx context.Context, t *workTree, top timeline.SnapshotID) ([]byte, error) {
 	v, err := e.layersView(ctx, top)
@@ -207,7 +205,10 @@ func (e *Engine) indexOf(ctx context.Context, t *workTree, top timeline.Snapshot
 		return nil, fault.Wrap(err, "read the index of a base")
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxIndex))
+	text, err := io.ReadAll(io.LimitReader(f, limit.IndexBytes+1))
+	if len(text) > limit.IndexBytes {
+		return nil, fault.New(fault.TooLarge, "the index of a base has more than %d bytes", limit.IndexBytes)
+	}
 	return text, fault.Wrap(err, "read the index of a base")
 }
 

@@ -1,6 +1,44 @@
 package limit
 
+// Bounds on a work tree that a sandbox wrote, and on the rules in it that say which files
+// git ignores. Those on objects and changes are options of package repo, whose defaults
+// are here too.
+const (
+	TreePath  = 4095      // PATH_MAX without its NUL; the depth of a path is at most half of it
+	TreePaths = 128 << 20 // names of the directories that the walk is in, and paths that differ
+
+	TreeEntries  = 5_000_000
+	TreeChanges  = 1_000_000
+	ObjectBytes  = 1 << 30
+	ObjectsBytes = 16 << 30
+	BundleBytes  = 4 << 30
+	DeltaBytes   = 256 << 20
+	GitMemory    = 3 << 30
+	GitSeconds   = 600
+	IndexBytes   = 1 << 30 // about 100 bytes for a file
+
+	RuleFile  = 1 << 20
+	RuleFiles = 50_000
+	RuleBytes = 32 << 20
+	RuleWork  = 60
+)
+
 // repositories are the bounds on work trees, their rules and objects.
 func repositories() area {
-	return area{title: "Repositories", bounds: []Bound{}}
+	const (
+		refused   = "nothing is taken: `too_large`"
+		storms    = "internal/repo/storm_linux_test.go "
+		snapshots = "internal/repo/snapshot_linux_test.go "
+	)
+	return area{title: "Repositories", bounds: []Bound{
+		{"a path of a work tree", TreePath, "bytes", "it is left out, and listed as skipped", storms + "TestSnapshot_SkipsPathsBeyondPathMax"},
+		{"paths of a work tree that are held at once", TreePaths, "bytes", refused, storms + "TestSnapshot_BoundsThePathsThatItHolds"},
+		{"entries of a work tree that are looked at", TreeEntries, "entries", refused, snapshots + "TestLimitsOfASnapshot"},
+		{"paths that differ from the commit", TreeChanges, "paths", refused, snapshots + "TestLimitsOfASnapshot"},
+		{"a file of a work tree", ObjectBytes, "bytes", refused, snapshots + "TestLimitsOfASnapshot"},
+		{"a `.gitignore` of a work tree", RuleFile, "bytes", "its rules hide nothing", storms + "TestSnapshot_TakesRulesOfFilesAlone"},
+		{"`.gitignore` files of a work tree", RuleFiles, "files", refused, storms + "TestSnapshot_BoundsIgnoreRules"},
+		{"ignore rules of a work tree", RuleBytes, "bytes", refused, storms + "TestSnapshot_BoundsIgnoreRules"},
+		{"processor time that git matches ignore rules for", RuleWork, "seconds", refused, storms + "TestSnapshot_BoundsTheWorkOfIgnoreRules"},
+	}}
 }

@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"context"
 	"crypto/sha1"
 	"crypto/sha256"
 	"encoding/hex"
@@ -8,27 +9,27 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"io/fs"
 	"os"
 	"path"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/beneath"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 // file compares a regular file.
-func (w *walk) file(sub *os.Root, p string, info fs.FileInfo) error {
+func (w *walk) file(ctx context.Context, dir *os.File, p string, st *unix.Stat_t) error {
 	mode := ModeFile
-	if info.Mode()&0o100 != 0 {
+	if st.Mode&0o100 != 0 {
 		mode = ModeExecutable
 	}
-	if w.limits.Object < info.Size() {
-		return fault.New(fault.Invalid, "%q has %d bytes, more than %d", clip(p), info.Size(), w.limits.Object)
+	if w.limits.Object < st.Size {
+		return fault.New(fault.TooLarge, "%q has %d bytes, more than %d", clip(p), st.Size, w.limits.Object).WithHint(haveIgnored, clip(p))
 	}
 	before, has := w.base[p]
 	if has && (before.mode == ModeFile || before.mode == ModeExecutable) {
-		id, err := w.hashFile(sub, path.Base(p), info.Size())
+		id, err := w.hashFile(ctx, dir, path.Base(p), st.Size)
 		if gone(err) {
 			return nil
 		}
@@ -40,12 +41,12 @@ func (w *walk) file(sub *os.Root, p string, info fs.FileInfo) error {
 			return nil
 		}
 	}
-	return w.differs(found{path: p, mode: mode, size: info.Size()})
+	return w.differs(found{path: p, mode: mode, size: st.Size})
 }
 
 // link compares a link, by its words.
-func (w *walk) link(sub *os.Root, p string) error {
-	target, err := sub.Readlink(path.Base(p))
+func (w *walk) link(dir *os.File, p string) error {
+	target, err := beneath.Readlink(dir, path.Base(p))
 	if gone(err) || errors.Is(err, unix.EINVAL) {
 		return changing(p)
 	}
@@ -61,12 +62,15 @@ func (w *walk) link(sub *os.Root, p string) error {
 	return w.differs(found{path: p, mode: ModeLink, link: target})
 }
 
+// haveIgnored is the hint where a work tree has too much of something.
+const haveIgnored = "have git ignore it, as in: echo /%s >>.gitignore"
+
 func (w *walk) differs(f found) error {
 	w.seen[f.path] = true
 	if w.found = append(w.found, f); len(w.found) > w.limits.Changes {
-		return fault.New(fault.Invalid, "more than %d paths differ", w.limits.Changes)
+		return fault.New(fault.TooLarge, "more than %d paths differ", w.limits.Changes).WithHint(haveIgnored, "build")
 	}
-	return nil
+	return w.hold(len(f.path) + len(f.link))
 }
 
 // begin begins the name of a file's content, as git makes it.
@@ -80,14 +84,15 @@ func (w *walk) begin(size int64) hash.Hash {
 }
 
 // hashFile gives the name of a file's content.
-func (w *walk) hashFile(sub *os.Root, name string, size int64) (OID, error) {
-	f, err := openFile(sub, name)
+func (w *walk) hashFile(ctx context.Context, dir *os.File, name string, size int64) (OID, error) {
+	w.calls++
+	f, err := openFile(dir, name)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
 	h := w.begin(size)
-	n, err := io.Copy(h, io.LimitReader(f, size))
+	n, err := io.Copy(h, reader{ctx, io.LimitReader(f, size)})
 	if err != nil {
 		return "", err
 	}
@@ -97,9 +102,22 @@ func (w *walk) hashFile(sub *os.Root, name string, size int64) (OID, error) {
 	return OID(hex.EncodeToString(h.Sum(nil))), nil
 }
 
+// reader ends with its context: a file that a sandbox wrote may be a terabyte of holes.
+type reader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r reader) Read(b []byte) (int, error) {
+	if r.ctx.Err() != nil {
+		return 0, context.Cause(r.ctx)
+	}
+	return r.r.Read(b)
+}
+
 // openFile opens what is a regular file, and waits for nobody who is not one.
-func openFile(root *os.Root, name string) (*os.File, error) {
-	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+func openFile(dir *os.File, name string) (*os.File, error) {
+	f, err := beneath.Open(dir, name, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if gone(err) || errors.Is(err, unix.ELOOP) {
 		return nil, changing(name)
 	}

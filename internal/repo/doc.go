@@ -1,6 +1,6 @@
 // Package repo is the host's side of git: it writes what a sandbox begins with, takes
 // what it did to a repository out of it, shows that, and applies it to the repository of
-// the person who owns it. It imports fault and undo; the engine imports it.
+// the person who owns it. It imports beneath, fault, limit and undo; the engine imports it.
 //
 // What a sandbox begins with are the files of a commit (Checkout), an index that knows
 // them (Index), and a .git of its own that borrows objects (Inside). They are written into

@@ -12,7 +12,11 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/beneath"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/undo"
 )
 
@@ -24,6 +28,7 @@ const ignoreFile = ".gitignore"
 type ignoreRules struct {
 	ours, theirs *ignorer
 	carried      map[string]bool
+	files, bytes int // of the rules that were carried
 }
 
 // ignoreRules makes them. The caller closes them.
@@ -88,8 +93,8 @@ func (d *desk) carryBase(ctx context.Context, base listing, to *ignorer) error {
 	for _, n := range sizes {
 		held += n
 	}
-	if held > atOnce {
-		return fault.New(fault.Unsupported, "the ignore rules of the base have more than %d bytes", atOnce)
+	if held > limit.RuleBytes {
+		return fault.New(fault.TooLarge, "the ignore rules of the base have more than %d bytes", limit.RuleBytes)
 	}
 	texts, err := d.contents(ctx, want)
 	if err != nil {
@@ -97,7 +102,7 @@ func (d *desk) carryBase(ctx context.Context, base listing, to *ignorer) error {
 	}
 	for p, e := range base {
 		if text, is := texts[e.id]; is && path.Base(p) == ignoreFile {
-			if err := to.put(path.Dir(p), text); err != nil {
+			if err := to.put(up(p), text); err != nil {
 				return fault.Wrap(err, "copy the ignore rules of the base")
 			}
 		}
@@ -107,26 +112,36 @@ func (d *desk) carryBase(ctx context.Context, base listing, to *ignorer) error {
 
 // carry copies the rules that a directory of the work tree has. What is no file, or is
 // too large for one of rules, has none.
-func (g *ignoreRules) carry(tree *os.Root, dir string) error {
+func (g *ignoreRules) carry(f *os.File, dir string) error {
 	if g.carried[dir] {
 		return nil
 	}
 	g.carried[dir] = true
-	name := path.Join(dir, ignoreFile)
-	info, err := tree.Lstat(name)
-	if err != nil || !info.Mode().IsRegular() || info.Size() > maxLook {
+	st, err := beneath.Lstat(f, ignoreFile)
+	if gone(err) {
 		return nil
 	}
-	f, err := openFile(tree, name)
+	if err != nil {
+		return fault.Wrap(err, "read ignore rules")
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > limit.RuleFile {
+		return nil
+	}
+	rules, err := openFile(f, ignoreFile)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxLook))
+	defer rules.Close()
+	text, err := io.ReadAll(io.LimitReader(rules, limit.RuleFile))
 	if err != nil {
-		return err
+		return fault.Wrap(err, "read ignore rules")
 	}
-	return fault.Wrap(g.theirs.put(orDot(dir), text), "copy ignore rules")
+	g.files, g.bytes = g.files+1, g.bytes+len(text)
+	if g.files > limit.RuleFiles || g.bytes > limit.RuleBytes {
+		return fault.New(fault.TooLarge, "the work tree has more than %d files of ignore rules, or %d bytes of them", limit.RuleFiles, limit.RuleBytes).
+			WithHint("find them with: find . -name .gitignore")
+	}
+	return fault.Wrap(g.theirs.put(dir, text), "copy ignore rules")
 }
 
 // ignored answers for each path: of slashes, with one at the end of a directory's.
@@ -148,7 +163,7 @@ func (g *ignoreRules) close(errp *error) {
 
 // ignorer is a git that answers questions, in a directory that holds rules alone.
 type ignorer struct {
-	dir *os.Root
+	dir *os.File
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
@@ -163,11 +178,11 @@ func (d *desk) ignorer(ctx context.Context, name, excludes string) (ig *ignorer,
 		return nil, fault.Wrap(err, "make a place for ignore rules")
 	}
 	ig = &ignorer{}
-	if ig.dir, err = os.OpenRoot(at); err != nil {
+	if ig.dir, err = os.Open(at); err != nil {
 		return nil, fault.Wrap(err, "make a place for ignore rules")
 	}
 	cleanup.Push(ig.dir.Close)
-	c := call{args: []string{"check-ignore", "--no-index", "--stdin", "-z", "-v", "-n"}, dir: at, memory: d.limits.Memory, cpu: d.limits.cpu(),
+	c := call{args: []string{"check-ignore", "--no-index", "--stdin", "-z", "-v", "-n"}, dir: at, memory: d.limits.Memory, cpu: min(d.limits.cpu(), limit.RuleWork),
 		env: append(deskEnv(d.dir, setting{key: "core.excludesFile", value: excludes}), "GIT_WORK_TREE="+at, "GIT_LITERAL_PATHSPECS=0")}
 	ig.cmd = d.git.command(ctx, c)
 	if ig.in, err = ig.cmd.StdinPipe(); err != nil {
@@ -187,10 +202,20 @@ func (d *desk) ignorer(ctx context.Context, name, excludes string) (ig *ignorer,
 
 // put writes the rules of a directory.
 func (ig *ignorer) put(dir string, text []byte) error {
-	if err := ig.dir.MkdirAll(dir, 0o700); err != nil {
+	if err := beneath.MkdirAll(ig.dir, dir, 0o700); err != nil {
 		return err
 	}
-	return ig.dir.WriteFile(path.Join(dir, ignoreFile), text, 0o600)
+	at, err := beneath.Open(ig.dir, dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer at.Close()
+	f, err := beneath.Open(at, ignoreFile, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
 }
 
 // ask sets out[i] where paths[i] is ignored.
@@ -214,8 +239,15 @@ func (ig *ignorer) ask(ctx context.Context, paths []string, out []bool) error {
 		ig.cmd.Cancel() //nolint:errcheck // so that the writer ends
 	}
 	err = errors.Join(err, <-wrote)
-	if err != nil && ctx.Err() != nil {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE):
+		// Rules may be made so that to match them takes for ever.
+		return fault.New(fault.TooLarge, "git gave up on the ignore rules: they take more than %d seconds of processor time, or too much memory", limit.RuleWork).
+			Because(err).WithHint("find them with: find . -name .gitignore")
 	}
 	return err
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // The index is git's own form, version 2, in big-endian numbers (gitformat-index(5)):
@@ -262,7 +263,7 @@ func (x *index) parseTrees(f Format, path string, in []byte) (rest []byte, ok bo
 	subs, in, ok3 := bytes.Cut(in, []byte{'\n'})
 	n, err1 := strconv.Atoi(string(count))
 	kids, err2 := strconv.Atoi(string(subs))
-	if !ok1 || !ok2 || !ok3 || err1 != nil || err2 != nil || strings.Count(path, "/") > maxPath/2 {
+	if !ok1 || !ok2 || !ok3 || err1 != nil || err2 != nil || strings.Count(path, "/") > limit.TreePath/2 {
 		return nil, false
 	}
 	switch {

@@ -70,7 +70,7 @@ func (r *Repo) takeBack(ctx context.Context, d *desk, j journal) (saved string, 
 	if err != nil {
 		return "", err
 	}
-	defer shut(tree)
+	defer func() { _ = tree.Close() }()
 	odd, clear, err := r.sort(ctx, tree, changes)
 	if err != nil {
 		return "", err

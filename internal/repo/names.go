@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // OID is the name of an object: 40 (SHA-1) or 64 (SHA-256) lower-case hex digits.
@@ -111,28 +112,32 @@ func badRef(s string) string {
 	return ""
 }
 
-// maxPath is the longest path of a tree that is taken, in bytes: the kernel's limit,
-// beyond which no program could open it.
-const maxPath = 4095
-
 // badPath says why a path of a tree can never be applied, or "". Paths are of slashes,
 // below the top of the work tree.
 func badPath(p string) string {
 	switch {
 	case p == "" || p[0] == '/' || path.Clean(p) != p || p == "." || p == ".." || strings.HasPrefix(p, "../"):
 		return "it is no path below the top"
-	case len(p) > maxPath:
+	case len(p) > limit.TreePath:
 		return "it is too long"
 	case strings.IndexByte(p, 0) >= 0:
 		return "it has a NUL"
 	}
 	for part := range strings.SplitSeq(p, "/") {
-		if len(part) > 255 {
-			return "a name in it is too long"
+		if why := badName(part); why != "" {
+			return why
 		}
-		if isDotGit(part) {
-			return "it is git's own directory, or is taken for it on some file system"
-		}
+	}
+	return ""
+}
+
+// badName says why a name in a directory can be no part of a path that is applied, or "".
+func badName(name string) string {
+	switch {
+	case len(name) > 255:
+		return "a name in it is too long"
+	case isDotGit(name):
+		return "it is git's own directory, or is taken for it on some file system"
 	}
 	return ""
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // Options make a Repo.
@@ -36,8 +37,8 @@ type Limits struct {
 
 // DefaultLimits are the limits where none are given.
 var DefaultLimits = Limits{
-	Input: 4 << 30, Objects: 5_000_000, Object: 1 << 30, Total: 16 << 30, Changes: 1_000_000,
-	Patch: 256 << 20, Memory: 3 << 30, Work: 10 * time.Minute,
+	Input: limit.BundleBytes, Objects: limit.TreeEntries, Object: limit.ObjectBytes, Total: limit.ObjectsBytes, Changes: limit.TreeChanges,
+	Patch: limit.DeltaBytes, Memory: limit.GitMemory, Work: limit.GitSeconds * time.Second,
 }
 
 func (l Limits) or(d Limits) Limits {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -75,13 +74,18 @@ func (r *Repo) Snapshot(ctx context.Context, s Snapshot) (got Snapshotted, err e
 		return got, err
 	}
 	defer rules.close(&err)
-	w := &walk{tree: s.Tree, base: base, dirs: base.dirs(), format: r.Format, rules: rules, limits: r.opt.Limits, plain: set(s.Submodules), seen: map[string]bool{}}
+	tree, err := s.Tree.Open(".")
+	if err != nil {
+		return got, fault.Wrap(err, "look at the work tree")
+	}
+	defer tree.Close()
+	w := &walk{tree: tree, base: base, dirs: base.dirs(), format: r.Format, rules: rules, limits: r.opt.Limits, plain: set(s.Submodules), seen: map[string]bool{}, decided: map[string]bool{}}
 	if err := w.all(ctx, s.Paths); err != nil {
 		return got, fault.Wrap(err, "look at the work tree")
 	}
 	got = Snapshotted{Commit: s.Base, Changed: len(w.found), Skipped: w.skipped}
 	if len(w.found) > 0 {
-		if got.Commit, err = d.importFiles(ctx, s, w.found, r.opt.Now().Unix()); err != nil {
+		if got.Commit, err = d.importFiles(ctx, s, tree, w.found, r.opt.Now().Unix()); err != nil {
 			return got, err
 		}
 		if s.Old != "" && d.same(ctx, s.Old, got.Commit) {
@@ -145,12 +149,16 @@ func (d *desk) list(ctx context.Context, of OID) (listing, error) {
 func (l listing) dirs() map[string]bool {
 	dirs := map[string]bool{}
 	for p := range l {
-		for at := filepath.Dir(p); at != "." && !dirs[at]; at = filepath.Dir(at) {
+		for at := up(p); at != "" && !dirs[at]; at = up(at) {
 			dirs[at] = true
 		}
 	}
 	return dirs
 }
+
+// up is the directory that a clean path lies in; "" is the top. Unlike path.Dir it reads
+// the last name alone, so that the way up a path costs its length.
+func up(p string) string { return p[:max(strings.LastIndexByte(p, '/'), 0)] }
 
 // found is one path that differs from the base.
 type found struct {
@@ -162,11 +170,11 @@ type found struct {
 
 // importFiles makes the commit, by git fast-import: contents go straight from the files
 // to a pack.
-func (d *desk) importFiles(ctx context.Context, s Snapshot, changes []found, now int64) (OID, error) {
+func (d *desk) importFiles(ctx context.Context, s Snapshot, tree *os.File, changes []found, now int64) (OID, error) {
 	pr, pw := io.Pipe()
 	wrote := make(chan error, 1)
 	go func() {
-		err := writeImport(pw, s, changes, now)
+		err := writeImport(ctx, pw, s, tree, changes, now)
 		pw.CloseWithError(err)
 		wrote <- err
 	}()
@@ -184,7 +192,7 @@ func (d *desk) importFiles(ctx context.Context, s Snapshot, changes []found, now
 
 // writeImport writes what fast-import reads: deletions first, so that a directory can
 // take a file's place.
-func writeImport(w io.Writer, s Snapshot, changes []found, now int64) error {
+func writeImport(ctx context.Context, w io.Writer, s Snapshot, tree *os.File, changes []found, now int64) error {
 	var head bytes.Buffer
 	fmt.Fprintf(&head, "commit refs/heads/snapshot\nauthor %s <%s> %d +0000\ncommitter %s <%s> %d +0000\n", s.Author.Name, s.Author.Email, now, s.Author.Name, s.Author.Email, now)
 	message := strings.TrimSpace(strings.ReplaceAll(s.Message, "\x00", "")) + "\n"
@@ -198,7 +206,7 @@ func writeImport(w io.Writer, s Snapshot, changes []found, now int64) error {
 		return err
 	}
 	for _, c := range changes {
-		if err := writeFile(w, s.Tree, c); err != nil {
+		if err := writeFile(ctx, w, tree, c); err != nil {
 			return err
 		}
 	}
@@ -207,7 +215,7 @@ func writeImport(w io.Writer, s Snapshot, changes []found, now int64) error {
 }
 
 // writeFile writes one file, as many bytes as it had when it was looked at.
-func writeFile(w io.Writer, tree *os.Root, c found) error {
+func writeFile(ctx context.Context, w io.Writer, tree *os.File, c found) error {
 	switch c.mode {
 	case 0:
 		return nil
@@ -223,7 +231,7 @@ func writeFile(w io.Writer, tree *os.Root, c found) error {
 	if _, err := fmt.Fprintf(w, "M %o inline %s\ndata %d\n", c.mode, quote(c.path), c.size); err != nil {
 		return err
 	}
-	n, err := io.Copy(w, io.LimitReader(f, c.size))
+	n, err := io.Copy(w, reader{ctx, io.LimitReader(f, c.size)})
 	if err != nil {
 		return err
 	}

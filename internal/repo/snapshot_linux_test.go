@@ -226,20 +226,20 @@ func TestAFileThatShrinksWhileItIsReadIsAConflict(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	_, dir := l.open(), l.sandbox()
-	tree, err := os.OpenRoot(dir)
+	tree, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tree.Close()
 	var out strings.Builder
-	if err := writeFile(&out, tree, found{path: "a.txt", mode: ModeFile, size: 1000}); !fault.Is(err, fault.Conflict) {
+	if err := writeFile(ctx, &out, tree, found{path: "a.txt", mode: ModeFile, size: 1000}); !fault.Is(err, fault.Conflict) {
 		t.Error(err)
 	}
 	os.Remove(filepath.Join(dir, "a.txt"))
 	os.Symlink("dir/b.txt", filepath.Join(dir, "a.txt"))
 	unix.Mkfifo(filepath.Join(dir, "fifo"), 0o666)
 	for _, p := range []string{"fifo", "gone", "dir"} {
-		if err := writeFile(&out, tree, found{path: p, mode: ModeFile, size: 1}); !fault.Is(err, fault.Conflict) {
+		if err := writeFile(ctx, &out, tree, found{path: p, mode: ModeFile, size: 1}); !fault.Is(err, fault.Conflict) {
 			t.Errorf("%s: %v", p, err)
 		}
 	}
@@ -317,7 +317,7 @@ func TestLimitsOfASnapshot(t *testing.T) {
 	for name, limits := range map[string]Limits{"object": {Object: 1000}, "changes": {Changes: 10}, "objects": {Objects: 15}} {
 		r.opt.Limits = limits.or(DefaultLimits)
 		for _, paths := range [][]string{nil, {"many"}} {
-			if _, err := l.snapshot(r, dir, func(s *Snapshot) { s.Paths = paths }); !fault.Is(err, fault.Invalid) {
+			if _, err := l.snapshot(r, dir, func(s *Snapshot) { s.Paths = paths }); !fault.Is(err, fault.TooLarge) {
 				t.Errorf("%s, %q: %v", name, paths, err)
 			}
 		}

@@ -13,14 +13,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/beneath"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // walk compares a hostile work tree with a listing. It opens directories and regular
-// files alone, and follows no link: what is below one is not there, as for git. A link
-// that is put in a directory's place meanwhile leads to files of the same tree at most.
+// files alone, and follows no link: what is below one is not there, as for git. Each
+// directory and each file is opened by one system call, and each directory decided on
+// once, so that the work grows with the number of entries and not with their depth.
 type walk struct {
-	tree   *os.Root
+	tree   *os.File
 	base   listing
 	dirs   map[string]bool // of base
 	format Format
@@ -29,6 +32,9 @@ type walk struct {
 	plain  map[string]bool // submodules of base that are taken as files
 
 	met     int             // entries, of all directories
+	held    int             // bytes of names and paths that are held now
+	calls   int             // files and directories that were opened or looked at
+	decided map[string]bool // directories above roots, and whether they are entered
 	seen    map[string]bool // paths of base that are as they were, or in found
 	found   []found
 	skipped []Skipped
@@ -36,7 +42,10 @@ type walk struct {
 
 // all walks over some paths, or everything, and adds what is gone.
 func (w *walk) all(ctx context.Context, paths []string) error {
-	roots := w.tops(paths)
+	roots, err := w.tops(paths)
+	if err != nil {
+		return err
+	}
 	for _, p := range roots {
 		is, err := w.leadsTo(ctx, p)
 		switch {
@@ -44,7 +53,7 @@ func (w *walk) all(ctx context.Context, paths []string) error {
 		case p == "":
 			err = w.enter(ctx, "")
 		default:
-			err = w.entries(ctx, path.Dir(p), []string{path.Base(p)})
+			err = w.one(ctx, p)
 		}
 		if err != nil {
 			return err
@@ -55,82 +64,144 @@ func (w *walk) all(ctx context.Context, paths []string) error {
 	return nil
 }
 
+// one walks over what lies at a path that is led to.
+func (w *walk) one(ctx context.Context, p string) error {
+	f, err := w.open(up(p))
+	if gone(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	below, err := w.entries(ctx, f, up(p), []string{path.Base(p)})
+	f.Close()
+	for i := 0; err == nil && i < len(below); i++ {
+		err = w.enter(ctx, join(up(p), below[i]))
+	}
+	return err
+}
+
 // tops gives paths without those that lie below others; "" is everything.
-func (w *walk) tops(paths []string) []string {
+func (w *walk) tops(paths []string) (roots []string, _ error) {
 	if len(paths) == 0 {
-		return []string{""}
+		return []string{""}, nil
 	}
 	all := set(paths)
-	var roots []string
 	for _, p := range slices.Sorted(maps.Keys(all)) {
 		if why := badPath(p); why != "" {
-			w.skip(p, why)
+			if err := w.skip(p, why); err != nil {
+				return nil, err
+			}
 			continue
 		}
 		below := false
-		for at := path.Dir(p); at != "."; at = path.Dir(at) {
-			below = below || all[at]
+		for at := up(p); at != "" && !below; at = up(at) {
+			below = all[at]
 		}
 		if !below {
 			roots = append(roots, p)
 		}
 	}
-	return roots
+	return roots, nil
 }
 
 // leadsTo reports whether the directories above p are directories, and not left out. It
 // reads their rules.
 func (w *walk) leadsTo(ctx context.Context, p string) (bool, error) {
-	at := ""
-	for {
-		if err := w.rules.carry(w.tree, at); err != nil {
-			return false, err
-		}
-		rest := strings.TrimPrefix(strings.TrimPrefix(p, at), "/")
-		name, _, more := strings.Cut(rest, "/")
-		if !more {
-			return true, nil
-		}
-		dir := path.Join(at, name)
-		info, err := w.tree.Lstat(dir)
-		if gone(err) {
-			return false, nil
-		}
-		if err != nil {
-			return false, err
-		}
-		if enters, err := w.enters(ctx, dir, info); err != nil || !enters {
-			return false, err
-		}
-		at = dir
+	if p == "" {
+		return true, nil
 	}
+	dir := up(p)
+	if is, known := w.decided[dir]; known {
+		return is, nil
+	}
+	if ctx.Err() != nil {
+		return false, context.Cause(ctx)
+	}
+	is, err := w.leadsTo(ctx, dir)
+	if err == nil && is && dir != "" {
+		is, err = w.enters(ctx, dir)
+	}
+	if err == nil && is {
+		is, err = w.carry(dir)
+	}
+	w.decided[dir] = is
+	return is, err
+}
+
+// carry reads the rules of a directory, unless it is gone.
+func (w *walk) carry(dir string) (bool, error) {
+	f, err := w.open(dir)
+	if gone(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	return true, w.rules.carry(f, dir)
+}
+
+// open opens a directory of the work tree.
+func (w *walk) open(dir string) (*os.File, error) {
+	w.calls++
+	return beneath.Open(w.tree, dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+}
+
+// hold accounts for bytes of names and paths; what is let go again is negative.
+func (w *walk) hold(n int) error {
+	if w.held += n; w.held > limit.TreePaths {
+		return fault.New(fault.TooLarge, "the paths of the work tree have more than %d bytes", limit.TreePaths).WithHint(haveIgnored, "build")
+	}
+	return nil
 }
 
 // gone: an error that says that there is nothing.
 func gone(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
 // enters decides on a directory by itself.
-func (w *walk) enters(ctx context.Context, dir string, info fs.FileInfo) (bool, error) {
-	if !info.IsDir() || w.keptSubmodule(dir) {
+func (w *walk) enters(ctx context.Context, dir string) (bool, error) {
+	f, err := w.open(dir)
+	if gone(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	if w.keptSubmodule(dir) {
 		return false, nil
 	}
 	if w.dirs[dir] {
 		return true, nil
 	}
+	if err := w.rules.carry(f, dir); err != nil {
+		return false, err
+	}
 	out, err := w.rules.ignored(ctx, []string{dir + "/"})
-	return err == nil && !out[0] && !w.nested(dir), err
+	if err != nil || out[0] {
+		return false, err
+	}
+	nested, err := w.nested(f, dir)
+	return !nested, err
 }
 
 // nested reports, and tells, that a directory which the base does not have is a
 // repository of its own, or says so.
-func (w *walk) nested(dir string) bool {
-	if _, err := w.tree.Lstat(path.Join(dir, ".git")); err != nil {
-		return false
+func (w *walk) nested(f *os.File, dir string) (bool, error) {
+	if w.dirs[dir] || dir == "" {
+		return false, nil
 	}
-	w.skip(dir, "it is a repository of its own")
-	return true
+	w.calls++
+	if _, err := beneath.Lstat(f, ".git"); err != nil {
+		if gone(err) {
+			err = nil
+		}
+		return false, err
+	}
+	return true, w.skip(dir, "it is a repository of its own")
 }
 
 // keptSubmodule: a directory at which the base has a commit of another repository, which
@@ -139,12 +210,9 @@ func (w *walk) keptSubmodule(p string) bool {
 	return w.base[p].mode == ModeSubmodule && !w.plain[p]
 }
 
-// enter walks over one directory that was decided on.
+// enter walks over one directory that was decided on, unless it is a repository.
 func (w *walk) enter(ctx context.Context, dir string) error {
-	if err := w.rules.carry(w.tree, dir); err != nil {
-		return err
-	}
-	f, err := w.tree.OpenFile(orDot(dir), os.O_RDONLY|unix.O_NONBLOCK|unix.O_DIRECTORY, 0)
+	f, err := w.open(dir)
 	if gone(err) {
 		return nil
 	}
@@ -152,126 +220,159 @@ func (w *walk) enter(ctx context.Context, dir string) error {
 		return err
 	}
 	defer f.Close()
-	var names []string
-	for {
-		some, err := f.Readdirnames(4096)
-		names = append(names, some...)
-		if w.met += len(some); w.met > w.limits.Objects {
-			return fault.New(fault.Invalid, "the work tree has more than %d files", w.limits.Objects)
-		}
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
+	if nested, err := w.nested(f, dir); err != nil || nested {
+		return err
 	}
-	f.Close()
-	slices.Sort(names)
-	return w.entries(ctx, dir, names)
-}
-
-func orDot(dir string) string {
-	if dir == "" {
-		return "."
+	if err := w.rules.carry(f, dir); err != nil {
+		return err
 	}
-	return dir
-}
-
-// entries looks at some entries of a directory, then walks over those that are
-// directories.
-func (w *walk) entries(ctx context.Context, dir string, names []string) error {
-	sub, err := w.tree.OpenRoot(orDot(dir))
-	if gone(err) {
-		return nil
-	}
+	held := w.held
+	names, err := w.names(ctx, f)
 	if err != nil {
 		return err
 	}
-	defer shut(sub)
-	infos := map[string]fs.FileInfo{}
+	// What is below is walked over when this is closed: few directories are open at once.
+	mine := w.held - held
+	below, err := w.entries(ctx, f, dir, names)
+	f.Close()
+	for i := 0; err == nil && i < len(below); i++ {
+		err = w.enter(ctx, join(dir, below[i]))
+	}
+	w.held -= mine
+	return err
+}
+
+// names reads the names in a directory, in order.
+func (w *walk) names(ctx context.Context, f *os.File) (names []string, _ error) {
+	for {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		some, err := f.Readdirnames(4096)
+		names = append(names, some...)
+		for _, n := range some {
+			if err := w.hold(len(n)); err != nil {
+				return nil, err
+			}
+		}
+		if w.met += len(some); w.met > w.limits.Objects {
+			return nil, fault.New(fault.TooLarge, "the work tree has more than %d files", w.limits.Objects).WithHint(haveIgnored, "build")
+		}
+		if errors.Is(err, io.EOF) {
+			slices.Sort(names)
+			return names, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// join gives the path of a name in a directory; both are clean.
+func join(dir, name string) string {
+	if dir == "" {
+		return name
+	}
+	return dir + "/" + name
+}
+
+// met is an entry of a directory that is looked at.
+type met struct {
+	path string
+	st   unix.Stat_t
+}
+
+// entries looks at some entries of a directory, many at a time, and gives the
+// names of those that are directories to walk over.
+func (w *walk) entries(ctx context.Context, f *os.File, dir string, names []string) (below []string, err error) {
+	for some := range slices.Chunk(names, 1024) {
+		list, err := w.look(ctx, f, dir, some)
+		if err != nil {
+			return nil, err
+		}
+		for i := range list {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			switch m := &list[i]; m.st.Mode & unix.S_IFMT {
+			case unix.S_IFDIR:
+				if w.keptSubmodule(m.path) {
+					w.seen[m.path] = true
+					continue
+				}
+				below = append(below, path.Base(m.path))
+			case unix.S_IFREG:
+				err = w.file(ctx, f, m.path, &m.st)
+			case unix.S_IFLNK:
+				err = w.link(f, m.path)
+			default:
+				err = w.skip(m.path, "it is no file, directory or link")
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	return below, nil
+}
+
+// look gives the entries of those names that a commit can have and rules do not leave out.
+func (w *walk) look(ctx context.Context, f *os.File, dir string, names []string) ([]met, error) {
+	var list []met
 	var strange []string // what the base does not have, as rules read it
+	var at []int         // where it is in list
 	for _, n := range names {
-		p := path.Join(dir, n)
-		if why := badPath(p); why != "" {
-			if p != ".git" {
-				w.skip(p, why)
+		p := join(dir, n)
+		why := badName(n)
+		if len(p) > limit.TreePath {
+			why = "it is too long"
+		}
+		if why != "" {
+			if p == ".git" {
+				continue
+			}
+			if err := w.skip(p, why); err != nil {
+				return nil, err
 			}
 			continue
 		}
-		info, err := sub.Lstat(n)
+		w.calls++
+		st, err := beneath.Lstat(f, n)
 		if gone(err) {
 			continue
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
-		infos[p] = info
+		list = append(list, met{p, st})
 		if _, has := w.base[p]; !has && !w.dirs[p] {
-			strange = append(strange, p+slash(info))
+			if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+				// Git keeps what it read of the last directory that it was asked about, so
+				// the rules must lie there before.
+				if _, err := w.carry(p); err != nil && !errors.Is(err, fs.ErrPermission) {
+					return nil, err
+				}
+				p += "/"
+			}
+			strange, at = append(strange, p), append(at, len(list)-1)
 		}
 	}
 	out, err := w.rules.ignored(ctx, strange)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for i, s := range strange {
-		if out[i] {
-			delete(infos, strings.TrimSuffix(s, "/"))
+	for i, hidden := range out {
+		if hidden {
+			list[at[i]].path = ""
 		}
 	}
-	return w.each(ctx, sub, infos)
+	return slices.DeleteFunc(list, func(m met) bool { return m.path == "" }), nil
 }
 
-func slash(info fs.FileInfo) string {
-	if info.IsDir() {
-		return "/"
-	}
-	return ""
+func (w *walk) skip(p, why string) error {
+	w.skipped = append(w.skipped, Skipped{p, why})
+	return w.hold(len(p))
 }
-
-// each looks at entries that are not left out. Files come first, so that the directory
-// is closed before those below are opened.
-func (w *walk) each(ctx context.Context, sub *os.Root, infos map[string]fs.FileInfo) error {
-	var below []string
-	for _, p := range slices.Sorted(maps.Keys(infos)) {
-		info := infos[p]
-		switch {
-		case info.IsDir() && w.keptSubmodule(p):
-			w.seen[p] = true
-		case info.IsDir():
-			below = append(below, p)
-		case info.Mode().IsRegular():
-			if err := w.file(sub, p, info); err != nil {
-				return err
-			}
-		case info.Mode()&fs.ModeSymlink != 0:
-			if err := w.link(sub, p); err != nil {
-				return err
-			}
-		default:
-			w.skip(p, "it is no file, directory or link")
-		}
-	}
-	shut(sub)
-	for _, p := range below {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if !w.dirs[p] && w.nested(p) {
-			continue
-		}
-		if err := w.enter(ctx, p); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// shut closes what was only read. Twice is once.
-func shut(root *os.Root) { _ = root.Close() }
-
-func (w *walk) skip(p, why string) { w.skipped = append(w.skipped, Skipped{p, why}) }
 
 // gone adds what the base has below roots and the work tree has not. Submodules stay:
 // nobody has to have them checked out.

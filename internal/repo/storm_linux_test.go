@@ -1,0 +1,291 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/beneath"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
+)
+
+// nest makes directories one in another below dir, with a file in each, and gives the
+// paths of the files. They go deeper than any path when they are to.
+func nest(t *testing.T, dir string, depth int) (files []string) {
+	t.Helper()
+	cur, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { unix.Close(cur) }()
+	at := ""
+	for range depth {
+		if err := unix.Mkdirat(cur, "n", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		next, err := unix.Openat(cur, "n", unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		unix.Close(cur)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := unix.Openat(next, "f", unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(f)
+		at += "n/"
+		if cur = next; len(at) < limit.TreePath {
+			files = append(files, at+"f")
+		}
+	}
+	return files
+}
+
+// walked walks over a directory as a snapshot does.
+func (l *lab) walked(r *Repo, dir string, paths []string) (*walk, error) {
+	l.t.Helper()
+	d, err := r.desk()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer d.close(&err)
+	rules, err := r.ignoreRules(ctx, d, nil)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer rules.close(&err)
+	tree, err := os.Open(dir)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer tree.Close()
+	w := &walk{tree: tree, base: listing{}, dirs: map[string]bool{}, format: r.Format, rules: rules, limits: r.opt.Limits, seen: map[string]bool{}, decided: map[string]bool{}}
+	return w, w.all(ctx, paths)
+}
+
+// 300 directories one in another took 42 seconds: each was opened from the top, for each
+// of those above it.
+func TestWalk_OpensEachDirectoryOnceHoweverDeep(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, SHA1)
+	r := l.open()
+	for _, depth := range []int{50, 300, 1500} {
+		dir := t.TempDir()
+		files := nest(t, dir, depth)
+		for name, paths := range map[string][]string{"all": nil, "by name": files} {
+			w, err := l.walked(r, dir, paths)
+			if err != nil || len(w.found) != depth {
+				t.Fatalf("%s, %d deep: %d files, %v", name, depth, len(w.found), err)
+			}
+			if most := 8 * depth; w.calls > most+8 {
+				t.Errorf("%s, %d deep: %d calls, more than %d", name, depth, w.calls, most)
+			}
+		}
+	}
+}
+
+func TestSnapshot_TakesDeepDirectoriesWhole(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, SHA1)
+	r, dir := l.open(), l.sandbox()
+	nest(t, dir, 300)
+	got := l.mustSnapshot(r, dir, nil)
+	if got.Changed != 300 || strings.Count(l.tree(got.Commit), "n/f") != 300 {
+		t.Errorf("%d paths changed", got.Changed)
+	}
+	l.sound()
+}
+
+// Directories one in another are skipped where no path reaches them, and that is told: a smaller change never looks like the whole.
+func TestSnapshot_SkipsPathsBeyondPathMax(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, SHA1)
+	r, dir := l.open(), l.sandbox()
+	files := nest(t, dir, 2500)
+	got := l.mustSnapshot(r, dir, nil)
+	if len(got.Skipped) == 0 || len(got.Skipped) > 3 || got.Changed < len(files)-2 {
+		t.Fatalf("%d of %d files, %d skipped", got.Changed, len(files), len(got.Skipped))
+	}
+	for _, s := range got.Skipped {
+		if s.Why != "it is too long" {
+			t.Errorf("%d bytes: %s", len(s.Path), s.Why)
+		}
+	}
+}
+
+func TestSnapshot_BoundsThePathsThatItHolds(t *testing.T) {
+	t.Parallel()
+	w := &walk{limits: DefaultLimits, seen: map[string]bool{}}
+	long := strings.Repeat("n", limit.TreePath-10)
+	var err error
+	n := 0
+	for ; err == nil && n < limit.TreePaths; n++ {
+		if n%2 == 0 {
+			err = w.differs(found{path: fmt.Sprint(n) + long, mode: ModeFile})
+		} else {
+			err = w.skip(fmt.Sprint(n)+long, "it is no file, directory or link")
+		}
+	}
+	if !fault.Is(err, fault.TooLarge) || n > limit.TreePaths/len(long)+1 {
+		t.Errorf("after %d paths: %v", n, err)
+	}
+}
+
+// What is called .gitignore, .gitmodules or .gitattributes and is no file is not opened,
+// and what is too large for rules is not read.
+func TestSnapshot_TakesRulesOfFilesAlone(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, SHA1)
+	r, dir := l.open(), l.sandbox()
+	outside := t.TempDir()
+	l.file(outside, "rules", "*\n")
+	for i, name := range []string{".gitignore", ".gitmodules", ".gitattributes"} {
+		at := filepath.Join(dir, fmt.Sprint(i))
+		for _, kind := range []string{"fifo", "link", "zero", "dir", "socket"} {
+			l.file(at, kind+"/f", "x")
+		}
+		p := func(kind string) string { return filepath.Join(at, kind, name) }
+		if err := errors.Join(unix.Mkfifo(p("fifo"), 0o666), os.Symlink(filepath.Join(outside, "rules"), p("link")), os.Symlink("/dev/zero", p("zero")), os.Mkdir(p("dir"), 0o755),
+			unix.Mknod(p("socket"), unix.S_IFSOCK|0o666, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.file(dir, "huge/f", "x")
+	f, err := os.Create(filepath.Join(dir, "huge/.gitignore"))
+	if err == nil {
+		_, err = f.WriteString("*\n")
+		err = errors.Join(err, f.Truncate(1<<30), f.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := l.walked(r, dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range w.found {
+		got = append(got, f.path)
+	}
+	for i := range 3 {
+		for _, kind := range []string{"fifo", "link", "zero", "dir", "socket"} {
+			if p := fmt.Sprintf("%d/%s/f", i, kind); !strings.Contains(strings.Join(got, "\n"), p) {
+				t.Errorf("%s is hidden", p)
+			}
+		}
+	}
+	if !strings.Contains(strings.Join(got, "\n"), "huge/f") {
+		t.Error("rules of a gigabyte are read")
+	}
+	if len(w.skipped) != 6 {
+		t.Errorf("skipped: %+v", w.skipped)
+	}
+}
+
+func TestSnapshot_BoundsIgnoreRules(t *testing.T) {
+	t.Parallel()
+	for name, have := range map[string]ignoreRules{"files": {files: limit.RuleFiles}, "bytes": {bytes: limit.RuleBytes}} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, ignoreFile), []byte("x\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		have.carried = map[string]bool{}
+		if err := have.carry(f, "d"); !fault.Is(err, fault.TooLarge) {
+			t.Errorf("%s: %v", name, err)
+		}
+		f.Close()
+	}
+}
+
+// Each path is held against each rule: 200,000 rules and many paths take for ever.
+func TestSnapshot_BoundsTheWorkOfIgnoreRules(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, SHA1)
+	r, dir := l.open(), l.sandbox()
+	l.file(dir, "s/.gitignore", strings.Repeat("*q*b\n", limit.RuleFile/5))
+	for i := range 2000 {
+		l.file(dir, fmt.Sprintf("s/%s%d", strings.Repeat("a", 200), i), "x")
+	}
+	r.opt.Limits.Work = 1e9
+	if _, err := l.snapshot(r, dir, nil); !fault.Is(err, fault.TooLarge) {
+		t.Error(err)
+	}
+	l.sound()
+}
+
+// The rules of a directory that the base does not have count, also where nothing was asked
+// of another directory since.
+func TestSnapshot_RulesOfANewDirectoryHideFilesInIt(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, SHA1)
+	r, dir := l.open(), l.sandbox()
+	l.file(dir, "new/.gitignore", "hidden\n")
+	l.file(dir, "new/hidden", "x")
+	l.file(dir, "new/seen", "x")
+	for name, paths := range map[string][]string{"all": nil, "by name": {"new/hidden", "new/seen", "new/.gitignore"}} {
+		if got := l.mustSnapshot(r, dir, func(s *Snapshot) { s.Paths = paths }); strings.Contains(l.tree(got.Commit), "hidden") || got.Changed != 2 {
+			t.Errorf("%s: %s", name, l.tree(got.Commit))
+		}
+	}
+	l.sound()
+}
+
+func TestSnapshot_RepositoriesInRepositoriesAreToldOnce(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, SHA1)
+	r, dir := l.open(), l.sandbox()
+	var paths []string
+	at := "r"
+	for range 50 {
+		l.file(dir, at+"/.git/config", "[core]\n")
+		l.file(dir, at+"/f", "x")
+		paths = append(paths, at+"/f")
+		at += "/r"
+	}
+	for name, p := range map[string][]string{"all": nil, "by name": paths} {
+		got := l.mustSnapshot(r, dir, func(s *Snapshot) { s.Paths = p })
+		if got.Changed != 0 || len(got.Skipped) != 1 || got.Skipped[0].Path != "r" {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	l.sound()
+}
+
+func TestSnapshot_EndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, SHA1)
+	r, dir := l.open(), l.sandbox()
+	nest(t, dir, 100)
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	w := &walk{base: listing{}, dirs: map[string]bool{}, format: r.Format, limits: r.opt.Limits, seen: map[string]bool{}, decided: map[string]bool{}}
+	tree, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	w.tree, w.rules = tree, &ignoreRules{carried: map[string]bool{"": true}}
+	if err := w.all(over, nil); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	f, err := beneath.Open(tree, "n/f", os.O_RDONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := io.Copy(io.Discard, reader{over, f}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
