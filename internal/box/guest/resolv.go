@@ -29,11 +29,13 @@ func mountResolv(g plan.Guest) error {
 		return nil
 	}
 	at, err := openInside(resolvName, unix.O_PATH)
-	if errors.Is(err, unix.ENOENT) {
+	switch {
+	case errors.Is(err, unix.ENOENT):
 		return makeResolv(g.Resolv)
-	}
-	if err != nil {
-		return nil //nolint:nilerr // a loop, or a name too long: there is no file to lay ours over
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EACCES):
+		return nil // there is no file to lay ours over
+	case err != nil:
+		return fault.Wrap(err, "open %s", resolvName)
 	}
 	defer at.Close()
 	if st, err := at.Stat(); err != nil || !st.Mode().IsRegular() {
@@ -74,12 +76,13 @@ func makeResolv(text []byte) error {
 }
 
 // beneathRun gives the name beneath /run that a link in /etc leads to, if it leads there
-// by its words and systems have such a link: at most a few directories.
+// by its words and systems have such a link: at most a few directories. Names that begin
+// with "coppice" are init's.
 func beneathRun(target string) (string, bool) {
 	const deepest, longest = 4, 255
 	if !path.IsAbs(target) {
 		target = path.Join(path.Dir(resolvName), target)
 	}
 	name, ok := strings.CutPrefix(strings.TrimPrefix(path.Clean(target), "/var"), "/run/")
-	return name, ok && len(name) <= longest && strings.Count(name, "/") <= deepest
+	return name, ok && !strings.HasPrefix(name, "coppice") && len(name) <= longest && strings.Count(name, "/") <= deepest
 }

@@ -139,8 +139,11 @@ func openInside(name string, flags uint64) (*os.File, error) {
 		return nil, fault.Wrap(err, "open the root")
 	}
 	defer unix.Close(root)
+	if flags&unix.O_PATH == 0 { // with which openat2(2) refuses them
+		flags |= unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY
+	}
 	fd, err := unix.Openat2(root, strings.TrimPrefix(name, "/"), &unix.OpenHow{
-		Flags: flags | unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+		Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
 		return nil, err

@@ -236,12 +236,22 @@ type operation struct {
 	emulate func(c caller, args [6]uint64) verdict
 }
 
-// OwnsProc reports whether /proc is of this process's pid namespace: in a
+// OwnsProc reports whether /proc is a procfs of this process's pid namespace: in a
 // container with a masked /proc the outer one is bound, in which the numbers
-// mean other processes.
+// mean other processes. A link, or a directory that was made to look like one, is none.
 func OwnsProc() bool {
-	self, err := os.Readlink("/proc/self")
-	return err == nil && self == strconv.Itoa(os.Getpid())
+	proc, err := unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(proc)
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(proc, &fs); err != nil || fs.Type != unix.PROC_SUPER_MAGIC {
+		return false
+	}
+	var self [32]byte
+	n, err := unix.Readlinkat(proc, "self", self[:])
+	return err == nil && string(self[:n]) == strconv.Itoa(os.Getpid())
 }
 
 func procPath(tid int, rest string) string {

@@ -1,0 +1,179 @@
+//go:build linux && (amd64 || arm64)
+
+package box_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/box/boxtest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// upperOf is the directory of the host with what is above the host's own at top.
+func upperOf(c *plan.Config, top string) string {
+	for _, o := range c.Spec.Overlays {
+		if o.Target == top {
+			return o.Upper
+		}
+	}
+	panic("no overlay at " + top)
+}
+
+// place makes the entry of a sandbox's root at name, a path of the host.
+func place(t *testing.T, name string, create func(string) error) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := create(name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func linkTo(target string) func(string) error {
+	return func(name string) error { return os.Symlink(target, name) }
+}
+
+// canaries is a directory of the host that holds a secret, open to all.
+func canaries(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/var/tmp", "canaries")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	place(t, filepath.Join(dir, "precious"), func(name string) error { return os.WriteFile(name, []byte("HOSTSECRET\n"), 0o666) })
+	return dir
+}
+
+func intact(t *testing.T, dir string) {
+	t.Helper()
+	if got, err := os.ReadFile(filepath.Join(dir, "precious")); err != nil || string(got) != "HOSTSECRET\n" {
+		t.Errorf("a file of the host holds %q: %v", got, err)
+	}
+	if all, err := os.ReadDir(dir); err != nil || len(all) != 1 {
+		t.Errorf("the host has %v: %v", all, err)
+	}
+}
+
+// networked is supervised with a network, so that there is a file of resolvers.
+func networked(t testing.TB) plan.Config {
+	c := supervised(t)
+	c.Phases = []plan.Phase{phase(t, time.Time{}, "web.example:443")}
+	return c
+}
+
+func TestSetup_WritesNothingWhereALinkLeadsOutOfTheRoot(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"precious", "new", "deep/new"} {
+		dir := canaries(t)
+		b := (boxtest.Tier{Config: networked}).Start(t, func(c *plan.Config) {
+			c.Spec.Skeleton = append(c.Spec.Skeleton, rootspec.Entry{Path: "/var/run", Link: "/.." + dir})
+			place(t, filepath.Join(upperOf(c, "/etc"), "resolv.conf"), linkTo("/var/run/"+name))
+		})
+		if r := b.Sh(t, "cat /etc/resolv.conf"); strings.Contains(r.Stdout, "HOSTSECRET") {
+			t.Errorf("%s: %+v", name, r)
+		}
+		intact(t, dir)
+	}
+}
+
+func TestSetup_CopiesNoSecretIntoTheTrustStore(t *testing.T) {
+	t.Parallel()
+	dir := canaries(t)
+	b := (boxtest.Tier{Config: supervised}).Start(t, func(c *plan.Config) {
+		c.Phases = []plan.Phase{phaseOf(t, time.Time{}, "version: 1\nnetwork:\n  allow: [{host: web.example, ports: [443], methods: [GET]}]")}
+		certs := filepath.Join(upperOf(c, "/etc"), "ssl")
+		place(t, certs, func(name string) error { return os.Mkdir(name, 0o755) })
+		if err := unix.Setxattr(certs, "trusted.overlay.opaque", []byte("y"), 0); err != nil {
+			t.Skip("needs xattr: " + err.Error())
+		}
+		place(t, filepath.Join(certs, "certs/ca-certificates.crt"), linkTo("/.."+dir+"/precious"))
+		place(t, filepath.Join(certs, "cert.pem"), func(name string) error { return os.WriteFile(name, []byte("NOCERTIFICATE\n"), 0o644) })
+	})
+	r := b.Sh(t, "cat /run/coppice-ca/*")
+	if strings.Contains(r.Stdout, "HOSTSECRET") || strings.Contains(r.Stdout, "NOCERTIFICATE") || !strings.Contains(r.Stdout, "BEGIN CERTIFICATE") {
+		t.Errorf("%+v", r)
+	}
+	intact(t, dir)
+}
+
+func TestSetup_StartsWhateverTheResolverFileIs(t *testing.T) {
+	t.Parallel()
+	for name, create := range map[string]func(string) error{
+		"zeros":     linkTo("/dev/zero"),
+		"pipe":      func(name string) error { return unix.Mkfifo(name, 0o666) },
+		"directory": func(name string) error { return os.Mkdir(name, 0o755) },
+		"loop":      linkTo("/etc/resolv.conf"),
+		"long":      linkTo(strings.Repeat("/d", 2000)),
+		"process":   linkTo("/proc/self/environ"),
+		"init":      linkTo("/proc/1/root/etc/resolv.conf"),
+		"reserved":  linkTo("/run/coppice-ca"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := (boxtest.Tier{Config: networked}).Start(t, func(c *plan.Config) {
+				place(t, filepath.Join(upperOf(c, "/etc"), "resolv.conf"), create)
+			})
+			if r := b.Sh(t, "echo started"); r.Stdout != "started\n" {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
+func TestSetup_MakesTheResolverFileThatALinkIntoRunNames(t *testing.T) {
+	t.Parallel()
+	for _, target := range []string{"/run/systemd/resolve/stub-resolv.conf", "../run/systemd/resolve/stub-resolv.conf", "/var/run/resolv.conf"} {
+		b := (boxtest.Tier{Config: networked}).Start(t, func(c *plan.Config) {
+			c.Spec.Skeleton = append(c.Spec.Skeleton, rootspec.Entry{Path: "/var/run", Link: "/run"})
+			place(t, filepath.Join(upperOf(c, "/etc"), "resolv.conf"), linkTo(target))
+		})
+		if r := b.Sh(t, "grep -c nameserver /etc/resolv.conf"); r.Exit.Code != 0 {
+			t.Errorf("%s: %+v", target, r)
+		}
+	}
+}
+
+func TestSetup_RefusesMountPointsThatAreLinks(t *testing.T) {
+	t.Parallel()
+	for _, point := range []string{"proc", "dev", "sys", "run", "tmp"} {
+		c := config(t)
+		base := filepath.Join(filepath.Dir(c.RunDir), "base")
+		place(t, filepath.Join(base, "elsewhere"), func(name string) error { return os.Mkdir(name, 0o755) })
+		place(t, filepath.Join(base, point), linkTo("elsewhere"))
+		for _, e := range c.Spec.Skeleton {
+			place(t, base+e.Path, linkTo(e.Link))
+		}
+		for _, o := range c.Spec.Overlays {
+			place(t, base+o.Target, func(name string) error { return os.Mkdir(name, 0o755) })
+		}
+		root := rootspec.Overlay{Target: "/", Lowers: []string{base}, Upper: base + "-upper", Work: base + "-work"}
+		for _, d := range []string{root.Upper, root.Work} {
+			place(t, d, func(name string) error { return os.Mkdir(name, 0o755) })
+		}
+		c.Spec.Skeleton, c.Spec.Overlays = nil, append([]rootspec.Overlay{root}, c.Spec.Overlays...)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		b, _, err := box.Start(ctx, c)
+		if err == nil {
+			t.Errorf("/%s is a link, and the sandbox started", point)
+			_ = b.Stop(ctx, 0)
+		} else if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "/"+point) || fault.HintOf(err) == "" {
+			t.Errorf("/%s: %v, hint %q", point, err, fault.HintOf(err))
+		}
+		cancel()
+	}
+}
