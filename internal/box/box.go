@@ -21,6 +21,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/undo"
 	"github.com/coppice-dev/coppice/internal/unixsock"
 )
@@ -111,7 +112,10 @@ func Start(ctx context.Context, c plan.Config) (b *Box, e plan.Enforced, err err
 	}
 	b = &Box{runDir: c.RunDir, child: cmd.Process, gone: make(chan struct{})}
 	undone.Push(func() error {
-		_ = cmd.Process.Kill()
+		// At SIGTERM the keeper ends what it has begun. One that hangs is killed.
+		_ = cmd.Process.Signal(unix.SIGTERM)
+		late := time.AfterFunc(termKeeper, func() { _ = cmd.Process.Kill() })
+		defer late.Stop()
 		_, err := cmd.Process.Wait()
 		return err
 	})
@@ -122,6 +126,9 @@ func Start(ctx context.Context, c plan.Config) (b *Box, e plan.Enforced, err err
 	}
 	configW.Close()
 
+	ctx, cancel := context.WithTimeoutCause(ctx, limit.StartSeconds*time.Second+termKeeper,
+		fault.New(fault.Timeout, "the sandbox's keeper was not ready within %d s", limit.StartSeconds))
+	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	var o outcome
@@ -141,6 +148,9 @@ func Start(ctx context.Context, c plan.Config) (b *Box, e plan.Enforced, err err
 	undone.Release()
 	return b, o.Enforced, nil
 }
+
+// termKeeper is how long a keeper whose start is cancelled may take to end what it has begun.
+const termKeeper = 5 * time.Second
 
 // runtimeEnv is the whole environment of keeper and init. They are idle most of
 // the time and many: few threads, little heap.

@@ -3,12 +3,14 @@
 package box
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -21,6 +23,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/control"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // Descriptors that Start gives to the keeper.
@@ -58,6 +61,10 @@ type keeper struct {
 	decoys   *decoys          // nil without any
 	refused  *refused         // nil where nothing is told
 	listener *net.UnixListener
+
+	// How long init may take to answer: limit.UnansweredStopSeconds and limit.RekeySeconds,
+	// but in tests.
+	stopPatience, rekeyPatience time.Duration
 
 	freezing chan struct{} // one token: held from freeze to thaw
 	sealing  sync.Mutex
@@ -133,12 +140,12 @@ func newKeeper() (*keeper, error) {
 			WithHint("the binary was replaced while the daemon ran; restart the daemon")
 	}
 	k := blankKeeper(c)
-	if err := k.build(); err != nil {
+	if err := k.buildInTime(); err != nil {
 		k.group.remove()
 		k.shares.remove()
 		return nil, err
 	}
-	if err := weaker(c, k.enforced); err != nil {
+	if err := errors.Join(weaker(c, k.enforced), without(c, k.enforced)); err != nil {
 		k.end()
 		return nil, err
 	}
@@ -149,10 +156,31 @@ func newKeeper() (*keeper, error) {
 	return k, nil
 }
 
+// buildInTime is build until the deadline of a start, or until SIGTERM says that nobody
+// waits for the box any more. Either way init is killed, and nothing stays mounted.
+func (k *keeper) buildInTime() error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit.StartSeconds*time.Second)
+	defer cancel()
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGTERM)
+	defer stop()
+	err := k.build(ctx)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fault.New(fault.Timeout, "the sandbox was not ready within %d s, and was killed", limit.StartSeconds).
+			Because(err).WithHint("see how far it came: cat %s", filepath.Join(k.config.RunDir, logName))
+	case ctx.Err() != nil:
+		return fault.New(fault.Cancelled, "the start of the sandbox was cancelled").Because(err)
+	}
+	return err
+}
+
 // blankKeeper is a keeper of nothing yet.
 func blankKeeper(c plan.Config) *keeper {
 	return &keeper{
 		config: c, started: time.Now(), idleFrom: time.Now(),
+		stopPatience: limit.UnansweredStopSeconds * time.Second, rekeyPatience: limit.RekeySeconds * time.Second,
 		freezing: make(chan struct{}, 1), answers: make(chan guest.Message),
 		execs: map[string]*execution{}, byPID: map[int]*execution{}, conns: map[net.Conn]bool{},
 		over: make(chan struct{}), ended: make(chan struct{}), stop: make(chan struct{}), stopping: make(chan struct{}),

@@ -3,6 +3,7 @@
 package box
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +26,7 @@ import (
 )
 
 // build mounts the root and starts init.
-func (k *keeper) build() (err error) {
+func (k *keeper) build(ctx context.Context) (err error) {
 	c := k.config
 	if !c.Confined() {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -34,7 +35,7 @@ func (k *keeper) build() (err error) {
 		var facts plan.Facts
 		facts.Passwd, _ = os.ReadFile("/etc/passwd")
 		facts.Group, _ = os.ReadFile("/etc/group")
-		return k.attempt(facts, "")
+		return k.attempt(ctx, facts, "")
 	}
 	// The host's unmounts reach us, nothing of ours reaches the host.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
@@ -59,37 +60,19 @@ func (k *keeper) build() (err error) {
 	if c.Caller.Root && !c.NoIDMap {
 		facts.Shift = plan.ShiftFor(c.ID)
 	}
-	for {
-		err := k.attempt(facts, root)
-		switch {
-		case err == nil:
-			return nil
-		case facts.Shift != 0 && c.Image == "": // an image has its map of ids
-			// A file system that cannot be shifted, or an older kernel.
-			fmt.Fprintln(os.Stderr, "coppice-keeper: without shifted ids:", err)
-			facts.Shift = 0
-		case k.group != nil:
-			// clone3 may be refused, as in containers.
-			fmt.Fprintln(os.Stderr, "coppice-keeper: without a control group:", err)
-			k.group.remove()
-			k.group, facts.Cgroup = nil, k.shares.facts(plan.CgroupFacts{})
-		default:
-			return err
-		}
-		if k := fault.KindOf(err); k == fault.NotFound || k == fault.Invalid || k == fault.Version {
-			return err // no other way would help
-		}
-	}
+	return k.attempt(ctx, facts, root)
 }
 
 // attempt starts init, mounts the root at root (not in tier workspace) and gives
 // both to each other. When it fails, init is gone and nothing is mounted.
-func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
+func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (err error) {
 	c := k.config
+	late := func() {}
 	defer func() {
 		if err == nil {
 			return
 		}
+		late() // before init is reaped, and its number is free
 		if k.exe != nil {
 			k.exe.Close()
 			k.exe = nil
@@ -136,9 +119,10 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 		}
 	}
 	if early {
-		if err := k.startInit(facts); err != nil {
+		if err := k.startWithin(ctx, &facts); err != nil {
 			return err
 		}
+		late = k.killWhenDone(ctx)
 	}
 	var fds []int
 	var mounts rootspec.Descriptors
@@ -199,9 +183,10 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 		}
 	}
 	if !early {
-		if err := k.startInit(facts); err != nil {
+		if err := k.startWithin(ctx, &facts); err != nil {
 			return err
 		}
+		late = k.killWhenDone(ctx)
 	}
 	if own {
 		program, err := k.showInner()
@@ -298,6 +283,10 @@ func (k *keeper) attempt(facts plan.Facts, root string) (err error) {
 	if r.Err != nil {
 		return (*failure)(r.Err).fault()
 	}
+	late()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if c.Tier == plan.TierGvisor {
 		k.decoys.settle()
 	}
@@ -322,6 +311,17 @@ func weaker(c plan.Config, e plan.Enforced) error {
 	}
 	return fault.New(fault.Unsupported, "the policy is strong, and this host enforces less than all of it: %s", strings.Join(told, "; ")).
 		WithHint("see what mends it: coppice probe; or make a sandbox without what is weak, or without strong")
+}
+
+// without refuses a box that lacks a protection that the sandbox has run with before.
+// Nothing of the sandbox has run in it yet.
+func without(c plan.Config, e plan.Enforced) error {
+	lost := e.Lost(c.Require)
+	if len(lost) == 0 {
+		return nil
+	}
+	return fault.New(fault.Unsupported, "the sandbox has run with protections that this host does not give now: %s", strings.Join(lost, ", ")).
+		WithHint("see what the host lacks: coppice probe")
 }
 
 // openSelf takes along the directory that is shown to the inside. Init could not
@@ -472,7 +472,7 @@ func (k *keeper) startInit(facts plan.Facts) error {
 		Dir: "/", Env: env, Files: []uintptr{null.Fd(), 1, 2, uintptr(pair[1])}, Sys: sys,
 	})
 	if err != nil {
-		return fault.New(fault.Unsupported, "the sandbox's namespaces cannot be made").Because(err).
+		return fault.New(fault.Unsupported, "the sandbox's namespaces cannot be made").Because(&cloneError{err}).
 			WithHint("see what this host allows: coppice probe")
 	}
 	k.init = &child{Pid: pid}

@@ -25,6 +25,9 @@ func (k *keeper) stopAll(grace time.Duration) error {
 		k.endNow()
 		return nil
 	}
+	// Init may never answer: then serve kills it, which ends every wait for an answer.
+	late := time.AfterFunc(grace+k.stopPatience, k.quit)
+	defer late.Stop()
 	if err := k.resume(); err != nil { // nobody heeds a signal while it stands still
 		k.endNow()
 		return nil // it has ended all the same

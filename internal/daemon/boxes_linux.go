@@ -34,7 +34,7 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 	}
 	started, e, err := box.Start(ctx, plan.Config{
 		ID: string(c.ID), Name: c.Name, RunDir: c.RunDir, Spec: c.Spec, Tier: c.Tier, User: c.User, HostBase: c.Host,
-		Net: c.Net, Env: c.Env, Limits: plan.Limits(c.Limits), DiskBy: c.DiskBy, Trace: c.Trace, Hidden: c.Hidden, Record: c.Evidence.Output.Value, Access: c.Access, Dirs: c.Dirs, Shared: c.Shared, Strong: c.Strong, Caller: b.caller, Self: self != nil,
+		Net: c.Net, Env: c.Env, Limits: plan.Limits(c.Limits), DiskBy: c.DiskBy, Trace: c.Trace, Hidden: c.Hidden, Record: c.Evidence.Output.Value, Access: c.Access, Dirs: c.Dirs, Shared: c.Shared, Strong: c.Strong, Require: c.Require, Caller: b.caller, Self: self != nil,
 		Phases: phases(c.Phases), Journal: c.JournalDir, JournalKey: c.JournalKey, Image: c.Image, Init: c.Init, Asks: c.Asks, Tokens: tokens(c.Tokens), OnTouch: onTouch(c.Stops),
 	})
 	if err != nil {
@@ -50,7 +50,7 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 	for i, it := range e.Items {
 		items[i] = wire.Enforcement(it)
 	}
-	return liveBox{started}, engine.Enforced{Tier: e.Tier, Items: items}, nil
+	return liveBox{started}, engine.Enforced{Tier: e.Tier, Items: items, Protections: e.Protections()}, nil
 }
 
 func (b boxes) CanLimitCPU() error { return box.CanLimitCPU(b.caller.Root) }

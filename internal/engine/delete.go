@@ -194,6 +194,9 @@ func (e *Engine) RemoveWithLedger(ctx context.Context, name string, force bool) 
 }
 
 func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
+	if rec, err := e.DB.Sandbox(ctx, name); err == nil && force { // acquire reports the error
+		e.cancelStart(&rec, "was removed")
+	}
 	s, rec, err := e.acquire(ctx, name, "being removed")
 	if err != nil {
 		return err
@@ -204,11 +207,14 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 	}
 	box := e.liveBox(s)
 	if box != nil {
-		n, err := box.Procs(ctx)
+		n, err := 0, error(nil)
+		if !force { // an init that does not answer does not keep its sandbox
+			n, err = box.Procs(ctx)
+		}
 		if err != nil && e.liveBox(s) != nil {
 			return err
 		}
-		if n > 0 && !force {
+		if n > 0 {
 			return fault.New(fault.Conflict, "sandbox %s has %d running processes", rec.Name, n).
 				WithHint("stop them with: coppice stop %s, or remove it all the same: coppice rm --force %s", rec.Name, rec.Name)
 		}

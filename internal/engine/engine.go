@@ -55,8 +55,10 @@ type BoxConfig struct {
 	Self   string // wire.SelfOff, SelfRead, SelfRewind
 	DiskBy string // what holds it to Limits.Disk already; set where there is one
 	Strong bool   // refuse to start where a wall or limit is less than it should be
-	Trace  bool   // note the programs that are started
-	Hidden int    // how many places of the base Spec does not show
+	// Require names protections that the sandbox has run with: Start refuses to do without.
+	Require []string
+	Trace   bool // note the programs that are started
+	Hidden  int  // how many places of the base Spec does not show
 	// Evidence says what of it is kept; of output, what the keeper holds until it is.
 	Evidence policy.Evidence
 	Access   rootspec.Access
@@ -104,6 +106,8 @@ type Boxes interface {
 type Enforced struct {
 	Tier  string
 	Items []wire.Enforcement
+	// Protections are those of Items that later starts must have as well.
+	Protections []string
 }
 
 // Box is a live sandbox's keeper.
@@ -348,6 +352,8 @@ type sandbox struct {
 	lock  chan struct{} // one token: holding it is owning the sandbox's state
 	owner string        // guarded by Engine.mu: what holds the lock, for messages
 	seen  Box           // guarded by Engine.mu: box when the lock was last let go
+
+	cancelStart context.CancelCauseFunc // guarded by Engine.mu: ends the start that is under way; nil: none is
 
 	// The rest is guarded by lock.
 	box   Box

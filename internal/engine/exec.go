@@ -424,6 +424,9 @@ func cannotStart(rec *meta.Sandbox, exit *wire.Exit) *fault.Error {
 
 // Stop ends all processes of a sandbox and captures what they left.
 func (e *Engine) Stop(ctx context.Context, name string) (wire.StopResult, error) {
+	if rec, err := e.DB.Sandbox(ctx, name); err == nil { // acquire reports the error
+		e.cancelStart(&rec, "was stopped")
+	}
 	s, rec, err := e.acquire(ctx, name, "stopping")
 	if err != nil {
 		return wire.StopResult{}, err
@@ -431,9 +434,7 @@ func (e *Engine) Stop(ctx context.Context, name string) (wire.StopResult, error)
 	defer s.unlock(e)
 	n := 0
 	if b := e.liveBox(s); b != nil {
-		if n, err = b.Procs(ctx); err != nil {
-			return wire.StopResult{}, err
-		}
+		n = e.procsInTime(ctx, b)
 	}
 	if s.run != nil {
 		s.run.stopped = true

@@ -234,20 +234,27 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, fr
 	config := BoxConfig{
 		ID: s.id, Name: rec.Name, RunDir: e.runDir(s.id), Spec: spec, Tier: rec.Tier,
 		User: rec.User, Host: rec.Host, Net: rec.Net, Env: rec.Env, Limits: rec.Limits, DiskBy: disk.By, Self: self(rec),
-		Strong: rec.Strong, Trace: tracesPrograms(rec, kept), Hidden: mask.Places, Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops, Phases: phases, JournalDir: journal, JournalKey: e.journalAt(s.id).Key, Asks: asks,
+		Strong: rec.Strong, Require: rec.Required, Trace: tracesPrograms(rec, kept), Hidden: mask.Places, Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops, Phases: phases, JournalDir: journal, JournalKey: e.journalAt(s.id).Key, Asks: asks,
 	}
 	if from != nil {
 		config.Image, config.Init = from.dir, from.init
 	}
-	if b, enforced, err = e.Boxes.Start(ctx, config); err != nil {
+	startCtx, done := e.cancellable(ctx, s)
+	b, enforced, err = e.Boxes.Start(startCtx, config)
+	done()
+	if err != nil {
 		return nil, enforced, fault.Wrap(e.blameLimit(ctx, rec, err), "start sandbox %s", rec.Name)
 	}
 	e.ended(ctx, s, "its keeper ended")
 	s.box, s.told = b, b
 	e.emit(about(rec, wire.EventStarted))
-	if !slices.Equal(enforced.Items, rec.Enforced) {
-		rec.Enforced = enforced.Items
-		if err := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Enforced = enforced.Items; return nil }); err != nil {
+	required := union(rec.Required, enforced.Protections)
+	if !slices.Equal(enforced.Items, rec.Enforced) || len(required) != len(rec.Required) {
+		rec.Enforced, rec.Required = enforced.Items, required
+		if err := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error {
+			r.Enforced, r.Required = enforced.Items, required
+			return nil
+		}); err != nil {
 			return nil, enforced, err
 		}
 	}

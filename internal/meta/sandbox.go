@@ -61,6 +61,7 @@ type Config struct {
 	Strong       bool                  `json:"strong,omitempty"`      // refuse to start where less than all is enforced
 	Self         string                `json:"self,omitempty"`        // what the inside may do with its history; "" is wire.SelfRead
 	Enforced     []wire.Enforcement    `json:"enforced,omitempty"`    // as of the last start
+	Required     []string              `json:"required,omitempty"`    // protections that it, or what it was forked from, has run with
 	Redo         []timeline.SnapshotID `json:"redo,omitempty"`        // newest last
 	Mark         string                `json:"mark,omitempty"`        // label of automatic snapshots
 	KeepRecent   int                   `json:"keep_recent,omitempty"` // of automatic snapshots; 0 is the default

@@ -100,6 +100,9 @@ type Config struct {
 	// Strong refuses to start where a wall or limit is less than it should be: see
 	// Enforced.Lacks.
 	Strong bool `json:"strong,omitempty"`
+	// Require names the protections that the sandbox has run with before; a start
+	// without one of them is refused: see Enforced.Lost.
+	Require []string `json:"require,omitempty"`
 	// Trace records the programs that are started; see wire.StartedProgram. Tier supervised
 	// always does.
 	Trace bool `json:"trace,omitempty"`
@@ -252,6 +255,31 @@ func (e Enforced) Lacks() []Item {
 		}
 	}
 	return out
+}
+
+// lasting are the protections that the host alone decides about. A policy may turn others
+// off, such as the network's, so that their absence says nothing of the host.
+var lasting = []string{"user", "gate", "landlock", "memory", "cpus", "pids"}
+
+// Protections names those that hold, which later starts of the sandbox must have as well.
+func (e Enforced) Protections() (names []string) {
+	for _, name := range lasting {
+		if e.State(name) == On {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Lost names those of require that are put up with less than they should have, or not at
+// all. What is not in e was not asked for.
+func (e Enforced) Lost(require []string) (names []string) {
+	for _, name := range require {
+		if s := e.State(name); s == Weak || s == Off {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // IDMap is one line of a uid or gid map.

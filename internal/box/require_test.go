@@ -1,0 +1,65 @@
+//go:build linux && (amd64 || arm64)
+
+package box_test
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+func TestStart_RefusesToDoWithoutAProtectionThatTheSandboxHad(t *testing.T) {
+	if !caller().Root {
+		t.Skip("needs real-root: only it shifts ids")
+	}
+	c := tier.Config(t)
+	c.NoIDMap, c.Require = true, []string{"user"}
+	if _, _, err := box.Start(t.Context(), c); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
+		t.Fatalf("%v: want a refusal with a hint", err)
+	}
+	c.NoIDMap = false
+	b, e, err := box.Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if e.State("user") != plan.On {
+		t.Errorf("%+v", e)
+	}
+	if err := b.Stop(t.Context(), 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// A set-up that a file of the sandbox makes fail is refused: it never runs on weaker terms.
+func TestStart_FailsRatherThanDropProtectionsForAFileOfTheSandbox(t *testing.T) {
+	if !caller().Root {
+		t.Skip("needs real-root: only it shifts ids")
+	}
+	c := tier.Config(t)
+	c.Access.ReadOnly = nil
+	c.User = "nobody-of-that-name" // found missing in the sandbox's own passwd, after its root is mounted
+	if _, _, err := box.Start(t.Context(), c); err == nil {
+		t.Fatal("it starts")
+	}
+	log, err := os.ReadFile(c.RunDir + "/keeper.log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(log, []byte("without")) {
+		t.Errorf("it tried on weaker terms: %s", log)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil || bytes.Contains(mounts, []byte(c.RunDir+"/root")) {
+		t.Errorf("the root stays mounted, %v", err)
+	}
+	if err := unix.Rmdir(c.RunDir + "/root"); err != nil {
+		t.Errorf("the mount point is in use: %v", err)
+	}
+}

@@ -1,0 +1,61 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/meta"
+)
+
+// cancellable gives the context of a start that stop and rm end: a start holds the
+// sandbox's lock, which they need. The caller holds the lock, and calls done.
+func (e *Engine) cancellable(ctx context.Context, s *sandbox) (_ context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	e.mu.Lock()
+	s.cancelStart = cancel
+	e.mu.Unlock()
+	return ctx, func() {
+		e.mu.Lock()
+		s.cancelStart = nil
+		e.mu.Unlock()
+		cancel(nil)
+	}
+}
+
+// cancelStart ends the start of a sandbox that is under way, if one is. It does not wait
+// for the sandbox's lock.
+func (e *Engine) cancelStart(rec *meta.Sandbox, why string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s := e.boxes[rec.ID]; s != nil && s.cancelStart != nil {
+		s.cancelStart(fault.New(fault.Cancelled, "sandbox %s %s while it started", rec.Name, why))
+	}
+}
+
+// procsInTime counts the processes of a box that is stopped; 0 where its init does not
+// answer in time, which must not keep the box from being stopped.
+func (e *Engine) procsInTime(ctx context.Context, b Box) int {
+	ctx, cancel := context.WithTimeout(ctx, limit.UnansweredStopSeconds*time.Second)
+	defer cancel()
+	n, err := b.Procs(ctx)
+	if err != nil {
+		e.Logger.Warn("the processes that a stop ends are not counted", "err", err)
+	}
+	return n
+}
+
+// union adds to a what b has besides.
+func union(a, b []string) []string {
+	out := slices.Clone(a)
+	for _, name := range b {
+		if !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
