@@ -16,7 +16,7 @@ GVISOR   := $(shell awk '$$1 == "gvisor.dev/gvisor" { print $$2 }' go.mod)
 LDFLAGS  := -s -w -X github.com/coppice-dev/coppice/internal/cli.version=$(VERSION) -X gvisor.dev/gvisor/runsc/version.version=$(GVISOR)
 LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
-.PHONY: help build demo test deps check lint unit user cross bench man clean
+.PHONY: help build demo test test-full deps check lint unit user cross bench man clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,9 @@ demo: build ## break a sandbox of this machine and bring it back
 	@scripts/demo
 
 test: deps check lint cross unit ## everything that CI runs
+
+test-full: deps check lint cross ## the same, and ten minutes of random root file systems
+	@scripts/test --full
 
 deps: ## install what the tests need (as root; elsewhere it says what is missing)
 	@scripts/deps

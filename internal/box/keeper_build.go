@@ -400,10 +400,10 @@ func readBeneath(root, name string) ([]byte, error) {
 		return nil, fault.Wrap(err, "open the root")
 	}
 	defer unix.Close(dir)
-	fd, err := unix.Openat2(dir, name, &unix.OpenHow{
-		Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY,
-		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
+	fd, err := rootspec.OpenInRoot(dir, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	if fault.Is(err, fault.Unavailable) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, nil
 	}

@@ -476,6 +476,10 @@ func TestTheThreatModelNamesEveryAttack(t *testing.T) {
 		}
 	}
 	want += "| `interpreter-is-the-binary` | a script whose interpreter is `/proc/self/exe`: our own binary, which then writes to itself | none: " + escape.Files + " |\n" + given
+	want += "\n| what the set-up finds at a path that it touches | the protection that it meets |\n|---|---|\n"
+	for _, c := range escape.Classes {
+		want += fmt.Sprintf("| %s | %s |\n", c.What, c.Meets)
+	}
 	if got == want {
 		return
 	}

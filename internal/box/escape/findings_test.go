@@ -27,7 +27,13 @@ import (
 // TestRootsAsUser is the run of all of it as a user; see TestAsUser.
 func TestRootsAsUser(t *testing.T) {
 	t.Parallel()
-	asUser(t, "^Test(HostileRoots|Findings|RandomRoots)$")
+	asUser(t, "^Test(HostileRoots|Findings)$")
+}
+
+// TestRandomRootsAsUser is the run as a user; see TestAsUser.
+func TestRandomRootsAsUser(t *testing.T) {
+	t.Parallel()
+	asUser(t, "^TestRandomRoots$")
 }
 
 // A finding is a root that broke a sandbox once.

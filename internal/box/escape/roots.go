@@ -104,38 +104,59 @@ func (r Root) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// Forms are the entries that the grammar has at any path; Path is empty.
-var Forms = []Entry{
-	{Kind: Missing}, {Kind: FIFO}, {Kind: Socket}, {Kind: Device}, {Kind: White}, {Kind: Dir}, {Kind: File}, {Kind: Closed}, {Kind: Sparse}, {Kind: Long},
-	{Kind: Link, To: "/..$OUT/secret"},
-	{Kind: Link, To: "/..$OUT/precious"},
-	{Kind: Link, To: "/..$OUT/empty/new"},
-	{Kind: Link, To: "/..$OUT/empty"},
-	{Kind: Link, To: "$OUT/secret"},
-	{Kind: Link, To: "../../../../../../../../..$OUT/precious"},
-	{Kind: Link, To: "/proc/1/root$OUT/secret"},
-	{Kind: Link, To: "/proc/self/root/..$OUT/precious"},
-	{Kind: Link, To: "/proc/self/cwd/..$OUT/secret"},
-	{Kind: Link, To: "/proc/self/fd/3$OUT/secret"},
-	{Kind: Link, To: "/proc/self/fd/5$OUT/precious"},
-	{Kind: Link, To: "/proc/self/fd/7$OUT/empty/new"},
-	{Kind: Link, To: "/run/../..$OUT/precious"},
-	{Kind: Link, To: "/var/run/../../..$OUT/precious"},
-	{Kind: Link, To: "/..$OUT/closed/new"},
-	{Kind: Link, To: "/dev/zero"},
-	{Kind: Link, To: "/dev/tty"},
-	{Kind: Link, To: "/.hostile/fifo"},
-	{Kind: Link, To: "/.hostile/dir"},
-	{Kind: Link, To: "/.hostile/file"},
-	{Kind: Link, To: "$BASE"}, // to itself
-	{Kind: Link, To: "/nowhere/at/all"},
-	{Kind: Parent, To: "/..$OUT/empty"},
-	{Kind: Parent, To: "/..$OUT"},
-	{Kind: Parent, To: "../../../../../../../..$OUT/empty"},
-	{Kind: Parent, To: "/proc/1/root$OUT/empty"},
-	{Kind: Parent, To: "/proc/self/fd/4$OUT/empty"},
-	{Kind: Parent, To: "/.hostile/dir"},
+// Class is a kind of hostile root, as the threat model has it.
+type Class struct {
+	What  string // what is at a path that the set-up touches
+	Meets string // the protection that it meets
+	Forms []Entry
 }
+
+// Classes are all of them. The forms are what the grammar has at any path; their Path is empty.
+var Classes = []Class{
+	{"a link that climbs out of the root (`/..`, `../../..`), or names a path of the host",
+		"the host's root is detached before init touches the first path of the sandbox; names are resolved beneath the root, and nothing is written through one",
+		[]Entry{
+			{Kind: Link, To: "/..$OUT/secret"}, {Kind: Link, To: "/..$OUT/precious"}, {Kind: Link, To: "/..$OUT/empty/new"}, {Kind: Link, To: "/..$OUT/empty"},
+			{Kind: Link, To: "/..$OUT/closed/new"}, {Kind: Link, To: "$OUT/secret"}, {Kind: Link, To: "../../../../../../../../..$OUT/precious"},
+			{Kind: Link, To: "/run/../..$OUT/precious"}, {Kind: Link, To: "/var/run/../../..$OUT/precious"},
+		}},
+	{"a link through `/proc`: `1/root`, `self/root`, `self/cwd`, `self/fd/N`",
+		"magic links are never followed; init reads `/proc` by a descriptor of the procfs that it mounted",
+		[]Entry{
+			{Kind: Link, To: "/proc/1/root$OUT/secret"}, {Kind: Link, To: "/proc/self/root/..$OUT/precious"}, {Kind: Link, To: "/proc/self/cwd/..$OUT/secret"},
+			{Kind: Link, To: "/proc/self/fd/3$OUT/secret"}, {Kind: Link, To: "/proc/self/fd/5$OUT/precious"}, {Kind: Link, To: "/proc/self/fd/7$OUT/empty/new"},
+		}},
+	{"a directory on the way that is such a link",
+		"the same: every part of a name is resolved beneath the root",
+		[]Entry{
+			{Kind: Parent, To: "/..$OUT/empty"}, {Kind: Parent, To: "/..$OUT"}, {Kind: Parent, To: "../../../../../../../..$OUT/empty"},
+			{Kind: Parent, To: "/proc/1/root$OUT/empty"}, {Kind: Parent, To: "/proc/self/fd/4$OUT/empty"}, {Kind: Parent, To: "/.hostile/dir"},
+		}},
+	{"a link to something else of the sandbox's, to itself, or to nothing; one whose target is as long as can be",
+		"a mount point has to be a directory and no link: else the start is refused (`invalid`); a file that does not resolve is left as it is",
+		[]Entry{
+			{Kind: Link, To: "/.hostile/dir"}, {Kind: Link, To: "/.hostile/file"}, {Kind: Link, To: "$BASE"}, {Kind: Link, To: "/nowhere/at/all"}, {Kind: Long},
+		}},
+	{"a FIFO, a socket, a device, or a link to one",
+		"files are opened by O_PATH or O_NONBLOCK and are regular, or are not read; devices of an image have no effect (`nodev`); a start that is not ready in time is ended",
+		[]Entry{
+			{Kind: FIFO}, {Kind: Socket}, {Kind: Device}, {Kind: White}, {Kind: Link, To: "/dev/zero"}, {Kind: Link, To: "/dev/tty"}, {Kind: Link, To: "/.hostile/fifo"},
+		}},
+	{"a directory for a file, a file for a directory, nothing, or what is closed to all",
+		"mount points that are missing are made in a layer below; all else is refused, or left as it is; no error of the sandbox's files makes a start do without a protection",
+		[]Entry{{Kind: Dir}, {Kind: File}, {Kind: Missing}, {Kind: Closed}}},
+	{"a file of one TiB",
+		"what is read of a file is bounded ([LIMITS.md](LIMITS.md))",
+		[]Entry{{Kind: Sparse}}},
+}
+
+// Forms are those of all classes.
+var Forms = func() (all []Entry) {
+	for _, c := range Classes {
+		all = append(all, c.Forms...)
+	}
+	return all
+}()
 
 // At gives the entry of a form at a path.
 func (e Entry) At(p string) Entry {

@@ -18,6 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
 // heldFiles are what init needs to re-key a sandbox that is resumed from a memory image, in tier
@@ -180,9 +181,10 @@ func (h *heldFiles) openRegular(name string) (*os.File, error) {
 	if rest, ok := strings.CutPrefix(name, "/proc/"); ok {
 		dir, beneath = h.proc, rest
 	}
-	fd, err := unix.Openat2(dir, beneath, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
+	fd, err := rootspec.OpenInRoot(dir, beneath, unix.O_PATH)
+	if fault.Is(err, fault.Unavailable) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, nil //nolint:nilerr // nothing is there, or a loop of links
 	}

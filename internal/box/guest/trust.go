@@ -18,6 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
 // mountTrust lays files with the gate's authority over the stores of authorities that
@@ -142,9 +143,7 @@ func openInside(name string, flags uint64) (*os.File, error) {
 	if flags&unix.O_PATH == 0 { // with which openat2(2) refuses them
 		flags |= unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY
 	}
-	fd, err := unix.Openat2(root, strings.TrimPrefix(name, "/"), &unix.OpenHow{
-		Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
+	fd, err := rootspec.OpenInRoot(root, strings.TrimPrefix(name, "/"), flags)
 	if err != nil {
 		return nil, err
 	}
@@ -175,6 +174,9 @@ func withPEM(have, ca []byte) []byte {
 // with may make nil. It is not laid over one that stays as it is.
 func trustStore(name, ours string, with func([]byte) []byte) ([]byte, error) {
 	f, err := openInside(name, 0)
+	if fault.Is(err, fault.Unavailable) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, nil // nothing is trusted by what cannot be read
 	}

@@ -1,0 +1,28 @@
+package rootspec
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// inRootTries is how often OpenInRoot resolves a name that is disturbed.
+const inRootTries = 1000
+
+// OpenInRoot opens a name of a sandbox with dir as its root: links lead no further, and
+// magic links nowhere. Where a rename or a mount anywhere on the machine disturbs the
+// resolution of "..", openat2(2) fails with EAGAIN; that says nothing of the name, so it is
+// resolved again. The error is an errno, or of kind fault.Unavailable where that never ends.
+func OpenInRoot(dir int, name string, flags uint64) (int, error) {
+	how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
+	for range inRootTries {
+		fd, err := unix.Openat2(dir, name, &how)
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+	return -1, fault.New(fault.Unavailable, "%q cannot be opened while other files are renamed all the time", name).
+		WithHint("try again when the machine does less")
+}
