@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // Options make a Root.
@@ -46,7 +47,7 @@ type Limits struct {
 }
 
 // DefaultLimits are the limits where none are given.
-var DefaultLimits = Limits{List: 100_000, Entries: 5_000_000, Bytes: 256 << 30, Watches: 8192}
+var DefaultLimits = Limits{List: limit.ListEntries, Entries: 5_000_000, Bytes: 256 << 30, Watches: 8192}
 
 // Root is the files beneath a directory. All methods may be called from several
 // goroutines at once; errors carry a fault.Kind. Make one with New.

@@ -17,6 +17,12 @@ const (
 	// PatchBytes bounds the bytes of the paths in a patch, and in the list of what a
 	// sandbox changed in a repository.
 	PatchBytes = 128 << 20
+	// ListEntries and ListBytes bound a list of files of a running sandbox: its entries,
+	// and the bytes of their paths.
+	ListEntries = 100_000
+	ListBytes   = 32 << 20
+	// WatchPath is the longest path of a directory that is watched, in bytes.
+	WatchPath = 4096
 	// SealedBytes bounds the bytes of the paths in a layer's manifest, which holds each
 	// in full, together with SealedEntry for each entry: nested directories would take
 	// the square of their depth.
@@ -46,6 +52,9 @@ func history() area {
 			deepTest + "TestSeal_RefusesPathsThatGrowWithTheSquareOfTheDepth"},
 		{"paths of a patch, and of what a sandbox changed in a repository", PatchBytes, "bytes", "`too_large`",
 			deepTest + "TestPatch_RefusesPathsBeyondItsLimit"},
+		{"files in a list of a running sandbox", ListEntries, "entries", "`too_large`", "internal/boxfs/bounds_test.go TestList_RefusesMoreEntriesThanItsLimit"},
+		{"paths in a list of files of a running sandbox", ListBytes, "bytes", "`too_large`", "internal/boxfs/bounds_test.go TestList_RefusesPathsBeyondItsLimit"},
+		{"a path of a watched directory", WatchPath, "bytes", "an event `overflow`; what is deeper is not watched", "internal/boxfs/bounds_test.go TestWatch_LeavesOutPathsThatAreTooLong"},
 		{"a path in an error message", MessagePath, "bytes", "the message has its end",
 			deepTest + "TestMessages_RepeatTheEndOfALongPath"},
 	}}
