@@ -26,7 +26,7 @@ const manifestName = "manifest"
 
 // Sealed is what Seal found.
 type Sealed struct {
-	Digest  string // of the manifest: "sha256:" and hex digits
+	Digest  string // of the manifest: "sha256:" and hex digits; empty: it has none, see Seal
 	DiffID  string // of the layer as an OCI tar stream, uncompressed
 	Size    int64  // content bytes, each file once
 	Entries int
@@ -35,6 +35,9 @@ type Sealed struct {
 // Seal hashes a layer, writes its manifest and flushes both to the medium: when
 // it returns, the layer survives power loss, and Verify can tell whether it is
 // still what it was. Sealing twice is harmless.
+//
+// A layer whose paths have more bytes than limit.SealedBytes gets no manifest: it is
+// flushed, so that it survives power loss, and cannot be verified or exported.
 func (s *Store) Seal(ctx context.Context, id timeline.LayerID) (Sealed, error) {
 	out, err := s.seal(ctx, id)
 	return out, fault.Wrap(err, "seal layer %s", id)
@@ -51,7 +54,7 @@ func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err 
 	defer unix.Close(dir)
 	entries, err := s.describe(ctx, id, s.cleanNoise)
 	if fault.Is(err, fault.TooLarge) {
-		return out, errors.Join(err, s.fs.SyncFS(dir)) // it has no manifest, and yet survives power loss
+		return Sealed{}, errors.Join(s.fs.SyncFS(dir), s.fs.Sync(s.top))
 	}
 	if err != nil {
 		return out, err
