@@ -495,7 +495,7 @@ type Damage struct {
 type VerifyResult struct {
 	Layers   int      `json:"layers"`           // layers whose content was hashed again
 	Bytes    int64    `json:"bytes"`            // content that was read
-	Unsealed int      `json:"unsealed"`         // layers that have no digest yet
+	Unsealed int      `json:"unsealed"`         // layers that have no digest, or none yet
 	Images   int      `json:"images,omitempty"` // memory images whose pages were hashed again
 	Records  int64    `json:"records"`          // of the ledger, all of which fit
 	Damage   []Damage `json:"damage,omitempty"` // what was found; none is good

@@ -145,7 +145,6 @@ func (r *Root) emptyBelow(ctx context.Context, d *dir, name string) error {
 	if err != nil {
 		return err
 	}
-	s.path = "" // nobody asks
 	defer s.close()
 	if err := d.inside(s, func() error { return r.empty(ctx, s) }); err != nil {
 		return err

@@ -47,7 +47,7 @@ type Limits struct {
 }
 
 // DefaultLimits are the limits where none are given.
-var DefaultLimits = Limits{List: 100_000, Entries: limit.UnpackEntries, Bytes: 256 << 30, Watches: 8192}
+var DefaultLimits = Limits{List: limit.ListEntries, Entries: limit.UnpackEntries, Bytes: 256 << 30, Watches: 8192}
 
 // Root is the files beneath a directory. All methods may be called from several
 // goroutines at once; errors carry a fault.Kind. Make one with New.

@@ -401,7 +401,7 @@ func TestTreesOfAnyDepth(t *testing.T) {
 		t.Errorf("%d entries, %v", len(list.Files), err)
 	}
 	_, err = w.List(t.Context(), "t", -1) // 100 MB of names
-	w.kind(err, fault.Invalid)
+	w.kind(err, fault.TooLarge)
 	var b bytes.Buffer
 	low := 2 * 8000 // bytes of the path above what is packed
 	must(t, w.TarTo(t.Context(), "t/"+deep[:low], &b))
@@ -419,7 +419,7 @@ func TestListIsBounded(t *testing.T) {
 		w.write(fmt.Sprint("d/", i), "")
 	}
 	_, err := w.List(t.Context(), "d", 1)
-	w.kind(err, fault.Invalid)
+	w.kind(err, fault.TooLarge)
 	must(t, w.Remove(t.Context(), "d/3", false))
 	if l, err := w.List(t.Context(), "d", 1); err != nil || len(l.Files) != 10 {
 		t.Error(len(l.Files), err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // held is how deep a walk keeps each directory's descriptor. Below that it closes
@@ -26,7 +27,11 @@ type dir struct {
 	fd    int
 	st    unix.Stat_t
 	depth int
-	path  string // of any length; "" is where the walk began
+	// up and name are where it lies; where the walk began has neither. A path is joined
+	// when it is asked for: held, they would take the square of a tree's depth.
+	up   *dir
+	name string
+	size int // bytes of the path
 }
 
 func (d *dir) close() {
@@ -38,20 +43,40 @@ func (d *dir) close() {
 
 // at gives the path of an entry.
 func (d *dir) at(name string) string {
-	if d.path == "" {
-		return name
+	n := d.sizeAt(name)
+	b := make([]byte, n)
+	for {
+		n -= len(name)
+		copy(b[n:], name)
+		if d.up == nil {
+			return string(b)
+		}
+		n--
+		b[n] = '/'
+		d, name = d.up, d.name
 	}
-	return d.path + "/" + name
+}
+
+// sizeAt is the length of at.
+func (d *dir) sizeAt(name string) int {
+	if d.up == nil {
+		return len(name)
+	}
+	return d.size + 1 + len(name)
 }
 
 // sub opens a directory in d, never through a link, and only where the files are
 // not the kernel's.
 func (r *Root) sub(d *dir, name string) (*dir, error) {
+	if d.depth >= limit.Depth {
+		return nil, fault.New(fault.TooLarge, "more than %d directories lie one in another", limit.Depth).
+			WithHint("remove them in the sandbox, as in: coppice exec NAME -- rm -rf DIRECTORY")
+	}
 	fd, err := openAt(d.fd, name, openDir)
 	if err != nil {
 		return nil, err
 	}
-	s := &dir{fd: fd, depth: d.depth + 1, path: d.at(name)}
+	s := &dir{fd: fd, depth: d.depth + 1, up: d, name: name, size: d.sizeAt(name)}
 	if err = unix.Fstat(fd, &s.st); err == nil && s.st.Dev != d.st.Dev {
 		err = r.admit(fd)
 	}
@@ -168,7 +193,7 @@ func entries(out []string, b []byte) ([]string, error) {
 }
 
 func tooMany(most int) error {
-	return fault.New(fault.Invalid, "there are more than %d entries", most).
+	return fault.New(fault.TooLarge, "there are more than %d entries", most).
 		WithHint("look at a directory further down, or less deep; or get it as an archive (files/tar)")
 }
 
@@ -220,12 +245,10 @@ func (r *Root) walk(ctx context.Context, d *dir, most int, fn func(d *dir, name 
 	return nil
 }
 
-// maxListed is how many bytes of paths List gives.
-const maxListed = 64 << 20
-
 // List gives what is in the directory p, depth levels down: 0 is 1, below 0 is all.
 // Directories that the user may not read, and those of the kernel, are listed and
-// not entered. More than Limits.List entries are an error.
+// not entered. TooLarge when there are more than Limits.List entries, or their paths have
+// more than limit.ListBytes.
 func (r *Root) List(ctx context.Context, p string, depth int) (wire.FileList, error) {
 	if depth == 0 {
 		depth = 1
@@ -243,15 +266,15 @@ func (r *Root) List(ctx context.Context, p string, depth int) (wire.FileList, er
 			base = ""
 		}
 		return r.walk(ctx, d, r.limits.List, func(d *dir, name string, st *unix.Stat_t) (bool, error) {
-			at := d.at(name)
-			if base != "" {
-				at = base + "/" + at
-			}
 			if len(list.Files) >= r.limits.List {
 				return false, tooMany(r.limits.List)
 			}
-			if size += len(at); size > maxListed {
-				return false, fault.New(fault.Invalid, "the paths have more than %d bytes", maxListed).WithHint("look at a directory further down, or less deep")
+			if size += len(base) + 1 + d.sizeAt(name); size > limit.ListBytes {
+				return false, fault.New(fault.TooLarge, "the paths have more than %d bytes", limit.ListBytes).WithHint("look at a directory further down, or less deep")
+			}
+			at := d.at(name)
+			if base != "" {
+				at = base + "/" + at
 			}
 			i := r.info(at, st)
 			if isLink(st) {

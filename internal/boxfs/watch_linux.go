@@ -14,6 +14,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 const watched = unix.IN_CREATE | unix.IN_CLOSE_WRITE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ATTRIB |
@@ -105,7 +106,7 @@ func (w *watcher) begin(p string) error {
 
 // add watches what fd, of O_PATH, is of.
 func (w *watcher) add(fd int, at string) error {
-	if len(w.at) >= w.r.limits.Watches {
+	if len(w.at) >= w.r.limits.Watches || len(at) > limit.WatchPath {
 		return unix.ENOSPC
 	}
 	n, err := unix.InotifyAddWatch(w.fd, "/proc/self/fd/"+strconv.Itoa(fd), watched|unix.IN_EXCL_UNLINK)

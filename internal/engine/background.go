@@ -52,7 +52,6 @@ func (e *Engine) sealAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var left error
 	for _, id := range ids {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -63,19 +62,18 @@ func (e *Engine) sealAll(ctx context.Context) error {
 				continue // its snapshot was deleted meanwhile
 			}
 		}
-		if fault.Is(err, fault.TooLarge) {
-			left = errors.Join(left, fault.Wrap(err, "seal layer %s", id.ID))
-			continue // one sandbox's layer does not keep those of others from it
-		}
 		if err != nil {
 			return fault.Wrap(err, "seal layer %s", id.ID)
+		}
+		if sealed.Digest == "" {
+			e.Logger.Warn("a layer is flushed, but has paths too long for a manifest: it cannot be verified", "layer", id.ID)
 		}
 		err = e.DB.MarkSealed(ctx, id.ID, sealed.Digest, sealed.DiffID, sealed.Size)
 		if err != nil && !fault.Is(err, fault.NotFound) { // deleted while it was sealed
 			return err
 		}
 	}
-	return left
+	return nil
 }
 
 // mayBeDeep has the background look whether a snapshot's chain needs merging.

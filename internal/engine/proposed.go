@@ -116,7 +116,7 @@ func (p *proposing) lived(ctx context.Context, out *proposal.Proposal) error {
 	}
 	digests := map[timeline.LayerID]string{}
 	for _, l := range layers {
-		if l.Sealed && !l.Merged {
+		if l.Sealed && l.Digest != "" && !l.Merged {
 			digests[l.ID] = l.Digest
 		}
 	}

@@ -160,7 +160,7 @@ func (e *Engine) Verify(ctx context.Context, name string, progress func(wire.Pro
 	}
 	for i, l := range layers {
 		progress(wire.Progress{Phase: "verify", Unit: "layers", Done: int64(i), Total: int64(len(layers))})
-		if !l.Sealed {
+		if !l.Sealed || l.Digest == "" {
 			res.Unsealed++
 			continue
 		}

@@ -243,14 +243,14 @@ func deepFiles(w *world, name string, n int) timeline.LayerID {
 	return id
 }
 
-func TestSeal_RefusesPathsThatGrowWithTheSquareOfTheDepth(t *testing.T) {
+func TestSeal_FlushesALayerWhosePathsAreTooLongForAManifest(t *testing.T) {
 	ctx := context.Background()
 	w := newWorld(t, t.TempDir(), false)
 	defer w.close()
 	id := deepFiles(w, strings.Repeat("n", 200), 700)
-	_, err := w.s.Seal(ctx, id)
-	if !fault.Is(err, fault.TooLarge) || fault.HintOf(err) == "" || len(err.Error()) > 10_000 {
-		t.Errorf("seal: %.300v, want too_large", err)
+	got, err := w.s.Seal(ctx, id)
+	if err != nil || got != (Sealed{}) {
+		t.Errorf("seal: %+v, %.300v; want no digest", got, err)
 	}
 	if w.s.Sealed(id) {
 		t.Error("the layer has a manifest")
@@ -272,6 +272,46 @@ func TestPatch_RefusesPathsBeyondItsLimit(t *testing.T) {
 	err := Patch(context.Background(), &n, rawView(empty, true), rawView(w.s.Dir(id), true), nil, nil)
 	if !fault.Is(err, fault.TooLarge) || n == 0 || n > 4*limit.PatchBytes {
 		t.Errorf("%v after %d bytes, want too_large", err, n)
+	}
+}
+
+func TestCapture_NamesTheFirstPaths(t *testing.T) {
+	w := newWorld(t, t.TempDir(), false)
+	defer w.close()
+	capture := func(id timeline.LayerID, fill func(dir string)) Captured {
+		dir := t.TempDir()
+		fill(dir)
+		c, err := w.s.Capture(context.Background(), id, CaptureInput{Parts: []rootspec.Part{{Dir: dir, Path: "/"}}, Index: new(Index)})
+		w.must(err)
+		w.must(w.s.RemoveTree(context.Background(), dir))
+		return c
+	}
+	c := capture("00000000000000d1", func(dir string) {
+		for i := range limit.NamedPaths + 1 {
+			w.must(os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), nil, 0o600))
+		}
+	})
+	if len(c.Paths) != limit.NamedPaths || c.Stats.Paths != limit.NamedPaths+1 {
+		t.Errorf("%d of %d paths are named", len(c.Paths), c.Stats.Paths)
+	}
+	c = capture("00000000000000d2", func(dir string) { unix.Close(nest(w, dir, strings.Repeat("n", 200), 30)) })
+	if want := limit.NamedPath / 201; len(c.Paths) != want || c.Stats.Paths != 30 {
+		t.Errorf("%d of %d paths are named, want the %d that are short enough", len(c.Paths), c.Stats.Paths, want)
+	}
+}
+
+func TestDiff_CountsNoLinesOfALargeFile(t *testing.T) {
+	w := newWorld(t, t.TempDir(), true)
+	defer w.close()
+	was, now := filepath.Join(w.home, "was"), filepath.Join(w.home, "now")
+	w.must(os.MkdirAll(was, 0o755))
+	w.must(os.MkdirAll(now, 0o755))
+	for name, size := range map[string]int{"a": limit.DiffLines, "b": limit.DiffLines + 1} {
+		w.must(os.WriteFile(filepath.Join(now, name), bytes.Repeat([]byte{'x'}, size), 0o600))
+	}
+	list, err := Changes(context.Background(), rawView(was, true), rawView(now, true), nil, DiffOptions{Stat: true})
+	if err != nil || len(list) != 2 || list[0].Binary || list[0].Lines == nil || !list[1].Binary {
+		t.Errorf("%+v, %v", list, err)
 	}
 }
 

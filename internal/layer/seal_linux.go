@@ -26,15 +26,21 @@ const manifestName = "manifest"
 
 // Sealed is what Seal found.
 type Sealed struct {
-	Digest  string // of the manifest: "sha256:" and hex digits
-	DiffID  string // of the layer as an OCI tar stream, uncompressed; empty: it has none, see limit.SealedHoles
-	Size    int64  // content bytes, each file once
+	// Digest is that of the manifest: "sha256:" and hex digits; empty: it has none, see Seal.
+	Digest string
+	// DiffID is that of the layer as an OCI tar stream, uncompressed; empty: it has none,
+	// see limit.SealedHoles.
+	DiffID  string
+	Size    int64 // content bytes, each file once
 	Entries int
 }
 
 // Seal hashes a layer, writes its manifest and flushes both to the medium: when
 // it returns, the layer survives power loss, and Verify can tell whether it is
 // still what it was. Sealing twice is harmless.
+//
+// A layer whose paths have more bytes than limit.SealedBytes gets no manifest: it is
+// flushed, so that it survives power loss, and cannot be verified or exported.
 func (s *Store) Seal(ctx context.Context, id timeline.LayerID) (Sealed, error) {
 	out, err := s.seal(ctx, id)
 	return out, fault.Wrap(err, "seal layer %s", id)
@@ -62,7 +68,7 @@ func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err 
 		return whole
 	})
 	if fault.Is(err, fault.TooLarge) {
-		return out, errors.Join(err, s.fs.SyncFS(dir)) // it has no manifest, and yet survives power loss
+		return Sealed{}, errors.Join(s.fs.SyncFS(dir), s.fs.Sync(s.top))
 	}
 	if err != nil {
 		return out, err

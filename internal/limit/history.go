@@ -21,6 +21,12 @@ const (
 	// PatchBytes bounds the bytes of the paths in a patch, and in the list of what a
 	// sandbox changed in a repository.
 	PatchBytes = 128 << 20
+	// ListEntries and ListBytes bound a list of files of a running sandbox: its entries,
+	// and the bytes of their paths.
+	ListEntries = 100_000
+	ListBytes   = 32 << 20
+	// WatchPath is the longest path of a directory that is watched, in bytes.
+	WatchPath = 4096
 	// SealedBytes bounds the bytes of the paths in a layer's manifest, which holds each
 	// in full, together with SealedEntry for each entry: nested directories would take
 	// the square of their depth.
@@ -51,10 +57,16 @@ func history() area {
 		{"bytes of the paths that a snapshot's message names", NamedBytes, "bytes", "further ones are counted",
 			deepTest + "TestDeepTree_CostsWhatItsSizeIs"},
 		{"paths of a snapshot's manifest, beyond 1 KiB for each entry", SealedBytes, "bytes",
-			"`too_large`: the snapshot stays as it is and is flushed, but not sealed; later ones of other sandboxes are",
-			deepTest + "TestSeal_RefusesPathsThatGrowWithTheSquareOfTheDepth"},
+			"the snapshot has no manifest: it is flushed and can be gone back to, but neither verified nor exported",
+			deepTest + "TestSeal_FlushesALayerWhosePathsAreTooLongForAManifest"},
 		{"paths of a patch, and of what a sandbox changed in a repository", PatchBytes, "bytes", "`too_large`",
 			deepTest + "TestPatch_RefusesPathsBeyondItsLimit"},
+		{"files in a list of a running sandbox", ListEntries, "entries", "`too_large`", "internal/boxfs/bounds_test.go TestList_RefusesMoreEntriesThanItsLimit"},
+		{"paths in a list of files of a running sandbox", ListBytes, "bytes", "`too_large`", "internal/boxfs/bounds_test.go TestList_RefusesPathsBeyondItsLimit"},
+		{"a path of a watched directory", WatchPath, "bytes", "an event `overflow`; what is deeper is not watched", "internal/boxfs/bounds_test.go TestWatch_LeavesOutPathsThatAreTooLong"},
+		{"paths that a snapshot's message names", NamedPaths, "paths", "further ones are counted", deepTest + "TestCapture_NamesTheFirstPaths"},
+		{"a path that a snapshot's message names", NamedPath, "bytes", "it and further ones are counted", deepTest + "TestCapture_NamesTheFirstPaths"},
+		{"a file that is compared by lines", DiffLines, "bytes", "it counts as binary", deepTest + "TestDiff_CountsNoLinesOfALargeFile"},
 		{"a path in an error message", MessagePath, "bytes", "the message has its end",
 			deepTest + "TestMessages_RepeatTheEndOfALongPath"},
 	}}
