@@ -22,7 +22,7 @@ type Inspection struct {
 	Words []string `json:"words"`         // what no file of the sandbox may hold
 	Out   string   `json:"out"`           // a directory of the host that must not be there
 	Own   bool     `json:"own,omitempty"` // it has a kernel of its own
-	Ids   bool     `json:"ids,omitempty"` // its ids must not be the host's
+	IDs   bool     `json:"ids,omitempty"` // its ids must not be the host's
 	Lay   Root     `json:"lay,omitempty"` // what to make of the root afterwards
 }
 
@@ -76,7 +76,7 @@ func (in Inspection) kernel() (broken []string) {
 		}
 	}
 	ids, err := os.ReadFile("/proc/self/uid_map")
-	if f := strings.Fields(string(ids)); in.Ids && (err != nil || len(f) < 3 || f[1] == "0") {
+	if f := strings.Fields(string(ids)); in.IDs && (err != nil || len(f) < 3 || f[1] == "0") {
 		broken = append(broken, fmt.Sprintf("the ids are the host's: %q, %v", ids, err))
 	}
 	return broken
@@ -91,7 +91,7 @@ func (in Inspection) mounts() (broken []string) {
 			broken = append(broken, fmt.Sprintf("%s is no directory: %o, %v", at, st.Mode, err))
 		}
 		var fsys unix.Statfs_t
-		if err := unix.Statfs(at, &fsys); err != nil || int64(fsys.Type) != want {
+		if err := unix.Statfs(at, &fsys); err != nil || fsys.Type != want {
 			broken = append(broken, fmt.Sprintf("%s is of another file system: %x, %v", at, fsys.Type, err))
 		}
 		away := at + "-away"
@@ -123,7 +123,7 @@ func (in Inspection) files() (broken []string) {
 	err := filepath.WalkDir("/", func(p string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
-			return nil //nolint:nilerr // what cannot be read tells nothing
+			return nil // what cannot be read tells nothing
 		case d.IsDir() && (p == "/proc" || p == "/sys" || p == "/lib" || p == "/lib64" || p == "/tools"):
 			return fs.SkipDir
 		case !d.Type().IsRegular():
@@ -131,7 +131,7 @@ func (in Inspection) files() (broken []string) {
 		}
 		f, err := os.OpenFile(p, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 		if err != nil {
-			return nil //nolint:nilerr // as above
+			return nil // as above
 		}
 		defer f.Close()
 		text, _ := io.ReadAll(io.LimitReader(f, most))

@@ -437,7 +437,7 @@ func (x *trial) stop(t testing.TB, b *box.Box) {
 func (x *trial) inspect(t testing.TB, b *box.Box, lay escape.Root) {
 	t.Helper()
 	in := escape.Inspection{Words: x.out.words, Out: x.out.dir, Own: x.tier == plan.TierGvisor, Lay: lay}
-	in.Ids = x.config.Caller.Root && !in.Own // whose kernel tells its own
+	in.IDs = x.config.Caller.Root && !in.Own // whose kernel tells its own
 	arg, err := json.Marshal(in)
 	if err != nil {
 		t.Fatal(err)

@@ -186,7 +186,7 @@ func (h *heldFiles) openRegular(name string) (*os.File, error) {
 		return nil, err
 	}
 	if err != nil {
-		return nil, nil //nolint:nilerr // nothing is there, or a loop of links
+		return nil, nil // nothing is there, or a loop of links
 	}
 	f := os.NewFile(uintptr(fd), name)
 	st, err := f.Stat()

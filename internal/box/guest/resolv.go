@@ -39,7 +39,7 @@ func mountResolv(g plan.Guest) error {
 	}
 	defer at.Close()
 	if st, err := at.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil //nolint:nilerr // the sandbox made it something else, which is its own to mend
+		return nil // the sandbox made it something else, which is its own to mend
 	}
 	if err := os.WriteFile(resolvOurs, g.Resolv, 0o644); err != nil {
 		return fault.Wrap(err, "write %s", resolvOurs)
@@ -52,13 +52,13 @@ func mountResolv(g plan.Guest) error {
 func makeResolv(text []byte) error {
 	link, err := openInside(path.Dir(resolvName), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
-		return nil //nolint:nilerr // there is no /etc
+		return nil // there is no /etc
 	}
 	defer link.Close()
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(int(link.Fd()), path.Base(resolvName), buf)
 	if err != nil {
-		return nil //nolint:nilerr // there is no file, and no link
+		return nil // there is no file, and no link
 	}
 	name, ok := beneathRun(string(buf[:n]))
 	if !ok {
