@@ -29,6 +29,10 @@ func repositories() area {
 		refused   = "nothing is taken: `too_large`"
 		storms    = "internal/repo/storm_linux_test.go "
 		snapshots = "internal/repo/snapshot_linux_test.go "
+		killed    = "git is killed and nothing is taken: `invalid`"
+		invalid   = "nothing is taken: `invalid`"
+		accepts   = "internal/repo/accept_linux_test.go TestLimitsOfWhatIsAccepted"
+		opens     = "internal/repo/open_linux_test.go "
 	)
 	return area{title: "Repositories", bounds: []Bound{
 		{"a path of a work tree", TreePath, "bytes", "it is left out, and listed as skipped", storms + "TestSnapshot_SkipsPathsBeyondPathMax"},
@@ -36,6 +40,10 @@ func repositories() area {
 		{"entries of a work tree that are looked at", TreeEntries, "entries", refused, snapshots + "TestLimitsOfASnapshot"},
 		{"paths that differ from the commit", TreeChanges, "paths", refused, snapshots + "TestLimitsOfASnapshot"},
 		{"a file of a work tree", ObjectBytes, "bytes", refused, snapshots + "TestLimitsOfASnapshot"},
+		{"a bundle of commits", BundleBytes, "bytes", invalid, accepts},
+		{"objects of a bundle, unpacked", ObjectsBytes, "bytes", invalid, accepts},
+		{"a patch", PatchBytes, "bytes", invalid, opens + "TestDifferences"},
+		{"memory of a git that reads what a sandbox wrote", GitMemory, "bytes", killed, opens + "TestABombIsRefusedWithinTheLimits"},
 		{"a `.gitignore` of a work tree", RuleFile, "bytes", "its rules hide nothing", storms + "TestSnapshot_TakesRulesOfFilesAlone"},
 		{"`.gitignore` files of a work tree", RuleFiles, "files", refused, storms + "TestSnapshot_BoundsIgnoreRules"},
 		{"ignore rules of a work tree", RuleBytes, "bytes", refused, storms + "TestSnapshot_BoundsIgnoreRules"},
