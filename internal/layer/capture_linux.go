@@ -174,7 +174,7 @@ func (s *Store) newWalker(ctx context.Context, in CaptureInput) *walker {
 	w.same = func(part int, dirs []string, dir int, name string, e *ent) bool {
 		if e.origin > 0 && in.Index != nil && int(e.origin) <= len(in.Index.origins) {
 			if id := in.Index.origins[e.origin-1]; s.Has(id) {
-				same, err := sameAsCopy(s.Dir(id), in.Parts[part].Path, dirs, dir, name, in.Plain)
+				same, err := sameAsCopy(ctx, s.Dir(id), in.Parts[part].Path, dirs, dir, name, in.Plain)
 				if !errors.Is(err, unix.ENOENT) {
 					return err == nil && same
 				}
@@ -188,7 +188,7 @@ func (s *Store) newWalker(ctx context.Context, in CaptureInput) *walker {
 		if head == nil {
 			return false
 		}
-		same, err := sameAsView(head, path.Join(in.Parts[part].Path, path.Join(dirs...), name), dir, name, in.Plain)
+		same, err := sameAsView(ctx, head, path.Join(in.Parts[part].Path, path.Join(dirs...), name), dir, name, in.Plain)
 		return err == nil && same
 	}
 	return w

@@ -295,7 +295,7 @@ func (d *differ) entry(ma, mb *mdir, fa, fb *found, t touchedDir, tf *found, at 
 		}
 		return d.descend(ma, mb, fa, fb, t, tf, at, depth)
 	}
-	same, err := sameFound(fa, fb)
+	same, err := sameFound(d.ctx, fa, fb)
 	if err != nil {
 		return fault.Wrap(err, "read %q", fa)
 	}
@@ -480,9 +480,9 @@ func typeName(mode uint32) string {
 }
 
 // sameFound compares two entries that are no directories.
-func sameFound(fa, fb *found) (bool, error) {
+func sameFound(ctx context.Context, fa, fb *found) (bool, error) {
 	if fa.st.Dev == fb.st.Dev && fa.st.Ino == fb.st.Ino {
 		return true, nil // the same file of a shared layer, or a merged one
 	}
-	return sameEntry(fa.dirfd(), fa.name, fa.src().plain, fb.dirfd(), fb.name, fb.src().plain)
+	return sameEntry(ctx, fa.dirfd(), fa.name, fa.src().plain, fb.dirfd(), fb.name, fb.src().plain)
 }

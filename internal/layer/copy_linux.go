@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"context"
 	"errors"
 	"sync"
 
@@ -123,11 +124,14 @@ func (s *Store) copyBuffered(dst, src int, from, to int64) error {
 }
 
 // sameContent compares two open files of the same size.
-func sameContent(a, b int, size int64) (bool, error) {
+func sameContent(ctx context.Context, a, b int, size int64) (bool, error) {
 	pa, pb := copyBufs.Get().(*[]byte), copyBufs.Get().(*[]byte)
 	defer copyBufs.Put(pa)
 	defer copyBufs.Put(pb)
 	for off := int64(0); off < size; {
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
 		// Where both have a hole there is nothing to read.
 		if off%(1<<20) == 0 {
 			da, ea := unix.Seek(a, off, unix.SEEK_DATA)

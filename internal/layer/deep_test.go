@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -343,14 +344,21 @@ func TestDiff_TellsTheFirstChangesAndThatThereAreMore(t *testing.T) {
 	}
 }
 
-// ended counts what is done after the context has ended.
+// ended is a context that ends by being asked, so that a test counts what is done after.
 type ended struct {
 	context.Context
-	left int
+	left atomic.Int64
+}
+
+// endsAfter is a context that has ended when it was asked n times.
+func endsAfter(n int64) context.Context {
+	c := &ended{Context: context.Background()}
+	c.left.Store(n)
+	return c
 }
 
 func (c *ended) Err() error {
-	if c.left--; c.left < 0 {
+	if c.left.Add(-1) < 0 {
 		return context.Canceled
 	}
 	return nil
@@ -368,13 +376,24 @@ func TestDiff_EndsWithItsContext(t *testing.T) {
 	a, b := rawView(was, true), rawView(now, true)
 	for _, stat := range []bool{false, true} {
 		told := 0
-		ctx := &ended{context.Background(), 50}
+		ctx := endsAfter(50)
 		err := EachChange(ctx, a, b, nil, DiffOptions{Stat: stat}, func(*Change) error { told++; return nil })
 		if !errors.Is(err, context.Canceled) || told > 51 {
 			t.Errorf("with stat %v: %v after %d changes", stat, err, told)
 		}
 	}
-	ctx := &ended{context.Background(), 50}
+	one, err := os.Open(filepath.Join(now, "f000"))
+	w.must(err)
+	defer one.Close()
+	fd := int(one.Fd())
+	if _, err := sameContent(endsAfter(0), fd, fd, 5); !errors.Is(err, context.Canceled) {
+		t.Errorf("contents are compared after it ended: %v", err)
+	}
+	walker := w.s.newWalker(endsAfter(50), CaptureInput{})
+	if _, _, err := walker.walk([]rootspec.Part{{Dir: now, Path: "/"}}, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("capture: %v", err)
+	}
+	ctx := endsAfter(50)
 	seen := 0
 	if err := b.walk(ctx, func(*mdir, *found) error { seen++; return nil }); !errors.Is(err, context.Canceled) || seen > 51 {
 		t.Errorf("walk: %v after %d entries", err, seen)

@@ -64,6 +64,9 @@ func (m *merger) dir(src *mdir, dst *outDir, depth int, hidden bool) error {
 	}
 	filtered := false
 	for i := range list {
+		if err := m.ctx.Err(); err != nil {
+			return err
+		}
 		f := &list[i]
 		if !isDir(&f.st) {
 			if isWhiteout(&f.st) {

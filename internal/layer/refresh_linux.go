@@ -275,7 +275,7 @@ func (r *refresher) stillMissing(x *differing) bool {
 func (r *refresher) sameAsBase(f *found) (same bool) {
 	err := r.base.at(f.path(), func(_ *mdir, g *found) (err error) {
 		if g.st.Mode&unix.S_IFMT == f.st.Mode&unix.S_IFMT {
-			same, err = sameWithin(f, g)
+			same, err = sameWithin(r.ctx, f, g)
 		}
 		return err
 	})
@@ -284,7 +284,7 @@ func (r *refresher) sameAsBase(f *found) (same bool) {
 
 // sameWithin compares what stat does not show of two entries of one type. An
 // owner that could not be kept is no difference.
-func sameWithin(f, g *found) (bool, error) {
+func sameWithin(ctx context.Context, f, g *found) (bool, error) {
 	if f.st.Mode&unix.S_IFMT == unix.S_IFLNK {
 		return f.link() == g.link(), nil
 	}
@@ -309,7 +309,7 @@ func sameWithin(f, g *found) (bool, error) {
 		return false, err
 	}
 	defer unix.Close(fb)
-	return sameContent(fa, fb, f.st.Size)
+	return sameContent(ctx, fa, fb, f.st.Size)
 }
 
 // write puts what differs in one directory into the new layer.

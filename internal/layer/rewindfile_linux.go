@@ -138,7 +138,7 @@ func (r *rewinder) keepFile(dir int, f *found, st *unix.Stat_t) (done bool, err 
 	}
 	same := now.Size == f.st.Size
 	if same {
-		same, err = sameContent(fd, src, now.Size)
+		same, err = sameContent(r.ctx, fd, src, now.Size)
 	}
 	if err == nil && same {
 		done, err = r.keepMeta(node{fd: fd}, f, &now)

@@ -1,13 +1,14 @@
 package layer
 
 import (
+	"context"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
 // sameAsCopy compares an entry of a live part with its copy in a layer.
-func sameAsCopy(tree, partPath string, dirs []string, dir int, name string, plain bool) (bool, error) {
+func sameAsCopy(ctx context.Context, tree, partPath string, dirs []string, dir int, name string, plain bool) (bool, error) {
 	root, err := openDirAt(unix.AT_FDCWD, tree)
 	if err != nil {
 		return false, err
@@ -22,16 +23,16 @@ func sameAsCopy(tree, partPath string, dirs []string, dir int, name string, plai
 		}
 		defer unix.Close(od)
 	}
-	return sameEntry(dir, name, plain, od, name, false)
+	return sameEntry(ctx, dir, name, plain, od, name, false)
 }
 
 // sameAsView compares an entry of a live part with what a snapshot has at p.
-func sameAsView(v *View, p string, dir int, name string, plain bool) (same bool, err error) {
+func sameAsView(ctx context.Context, v *View, p string, dir int, name string, plain bool) (same bool, err error) {
 	err = v.at(p, func(_ *mdir, f *found) error {
 		if isDir(&f.st) {
 			return nil
 		}
-		same, err = sameEntry(dir, name, plain, f.dirfd(), f.name, f.src().plain)
+		same, err = sameEntry(ctx, dir, name, plain, f.dirfd(), f.name, f.src().plain)
 		return err
 	})
 	return same, err
@@ -39,7 +40,7 @@ func sameAsView(v *View, p string, dir int, name string, plain bool) (same bool,
 
 // sameEntry compares two entries that are no directories in everything that a
 // snapshot keeps but their links.
-func sameEntry(ad int, an string, aplain bool, bd int, bn string, bplain bool) (bool, error) {
+func sameEntry(ctx context.Context, ad int, an string, aplain bool, bd int, bn string, bplain bool) (bool, error) {
 	var a, b unix.Stat_t
 	if err := lstatAt(ad, an, &a); err != nil {
 		return false, err
@@ -79,5 +80,5 @@ func sameEntry(ad int, an string, aplain bool, bd int, bn string, bplain bool) (
 	if err != nil || !sameAttrs(&xa, &xb) {
 		return false, err
 	}
-	return sameContent(fa, fb, a.Size)
+	return sameContent(ctx, fa, fb, a.Size)
 }

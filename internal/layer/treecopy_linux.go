@@ -190,6 +190,9 @@ func (g *group) wait() error {
 // file copies an entry that is no directory. One that cannot be copied is noted,
 // where that is allowed, and marked as missing in the index.
 func (c *copier) file(p pending, dst int) error {
+	if err := c.ctx.Err(); err != nil {
+		return err
+	}
 	if c.tolerate && isWhiteout(&p.st) {
 		c.leaveOut(p)
 		return nil

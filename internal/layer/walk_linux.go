@@ -127,6 +127,9 @@ func (w *worker) list(p *place) error {
 		if !ok {
 			break
 		}
+		if err := w.ctx.Err(); err != nil {
+			return err
+		}
 		if p.cut != nil {
 			if k := p.cut.kids[string(name)]; k != nil && k.end {
 				continue

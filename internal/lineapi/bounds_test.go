@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -41,7 +42,13 @@ func (v *vast) ShowSome(_ context.Context, _, _ string, most int) (res wire.Show
 	return res, nil
 }
 
-func (v *vast) Diff(_ context.Context, _ string, q wire.DiffRequest) (res wire.DiffResult, err error) {
+func (v *vast) Diff(ctx context.Context, _ string, q wire.DiffRequest) (res wire.DiffResult, err error) {
+	if q.A == "endless" {
+		v.ask <- struct{}{}
+		<-ctx.Done()
+		close(v.answer)
+		return res, ctx.Err()
+	}
 	res.Changes, res.Truncated = v.changes(q.Limit)
 	return res, nil
 }
@@ -87,6 +94,21 @@ func TestGuest_GetsTheNewestSnapshots(t *testing.T) {
 		if got := outside().ask(`{"op":"log"}`); strings.Count(got, `"id"`) != n || strings.Contains(got, "truncated") {
 			t.Errorf("outside: %d of %d snapshots", strings.Count(got, `"id"`), n)
 		}
+	}
+}
+
+func TestGuest_AnAbandonedDiffEnds(t *testing.T) {
+	t.Parallel()
+	v := &vast{fake: newFake(), ask: make(chan struct{}), answer: make(chan struct{})}
+	_, dial := serve(t, Options{Engine: v, Level: Read, Guard: NewGuard()})
+	p := dial()
+	p.send(`{"op":"diff","a":"endless"}` + "\n")
+	<-v.ask
+	p.Close()
+	select {
+	case <-v.answer:
+	case <-time.After(patience):
+		t.Error("the diff goes on without its client")
 	}
 }
 
