@@ -468,9 +468,17 @@ func (k *keeper) startInit(facts plan.Facts) error {
 		}
 	}
 	// Not os.StartProcess: its first use in a process costs a fork more.
-	pid, err := syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(int(exe.Fd())), []string{argv0, c.ID}, &syscall.ProcAttr{
-		Dir: "/", Env: env, Files: []uintptr{null.Fd(), 1, 2, uintptr(pair[1])}, Sys: sys,
-	})
+	fork := func() (int, error) {
+		return syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(int(exe.Fd())), []string{argv0, c.ID}, &syscall.ProcAttr{
+			Dir: "/", Env: env, Files: []uintptr{null.Fd(), 1, 2, uintptr(pair[1])}, Sys: sys,
+		})
+	}
+	var pid int
+	if facts.Shift != 0 {
+		pid, err = forkAs(facts.Shift, fork)
+	} else {
+		pid, err = fork()
+	}
 	if err != nil {
 		return fault.New(fault.Unsupported, "the sandbox's namespaces cannot be made").Because(&cloneError{err}).
 			WithHint("see what this host allows: coppice probe")

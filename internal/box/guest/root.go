@@ -112,9 +112,12 @@ func mountProc(g plan.Guest, root int, host *hostMounts) (weak []plan.Item, err 
 	if err := attach(host.proc, root, "proc"); err != nil {
 		return nil, err
 	}
+	if weak, err = boundCounts(host.proc); err != nil {
+		return nil, err
+	}
 	if host.outerProc {
-		return []plan.Item{{Name: "proc", State: plan.Weak,
-			Detail: "the outer /proc is shown, because parts of it are masked here; ps shows nothing of the sandbox, and its processes can be stopped but not watched"}}, nil
+		return append(weak, plan.Item{Name: "proc", State: plan.Weak,
+			Detail: "the outer /proc is shown, because parts of it are masked here; ps shows nothing of the sandbox, and its processes can be stopped but not watched"}), nil
 	}
 	if g.PidMax > 0 {
 		if err := writeBeneath(host.proc, "sys/kernel/pid_max", strconv.Itoa(g.PidMax)); err != nil {
@@ -136,7 +139,7 @@ func mountProc(g plan.Guest, root int, host *hostMounts) (weak []plan.Item, err 
 			return nil, fault.Wrap(err, "make /proc/%s read-only", name)
 		}
 	}
-	return nil, nil
+	return weak, nil
 }
 
 // hideFile lays /dev/null, which is mounted already, over a file of the procfs, if it has it.

@@ -249,6 +249,15 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 			add("root emulation", On, "chown, mknod and the like are remembered, not done")
 		}
 	}
+	switch {
+	case own: // and the host's kernel counts nothing for it
+	case single:
+		add(Counts, On, "inotify and namespaces: an eighth of what the host gives one user")
+	case f.Shift != 0:
+		add(Counts, On, "inotify and namespaces: those of a user that nobody else is")
+	default:
+		add(Counts, Weak, "each user of the sandbox has an eighth of the inotify instances of root, whose they are")
+	}
 	add("capabilities", On, strconv.Itoa(len(g.Caps))+" kept, within the sandbox's namespaces; no new privileges")
 	switch {
 	case c.Net == NetHost:

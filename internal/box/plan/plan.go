@@ -224,6 +224,9 @@ type Item struct {
 	Detail string `json:"detail,omitempty"`
 }
 
+// Counts names the limit of what the kernel counts for the owner of a user namespace.
+const Counts = "kernel counts"
+
 // Enforced is what holds in a started box.
 type Enforced struct {
 	Tier  string `json:"tier"`
@@ -259,7 +262,7 @@ func (e Enforced) Lacks() []Item {
 
 // lasting are the protections that the host alone decides about. A policy may turn others
 // off, such as the network's, so that their absence says nothing of the host.
-var lasting = []string{"user", "gate", "landlock", "memory", "cpus", "pids"}
+var lasting = []string{"user", Counts, "gate", "landlock", "memory", "cpus", "pids"}
 
 // Protections names those that hold, which later starts of the sandbox must have as well.
 func (e Enforced) Protections() (names []string) {

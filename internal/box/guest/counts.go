@@ -1,0 +1,89 @@
+//go:build linux && (amd64 || arm64)
+
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
+)
+
+// count is one of the kernel's counts for the users of a user namespace, which are limited
+// by a file of /proc/sys/user (namespaces(7)).
+type count struct {
+	name string
+	most int64
+	host string // beneath /proc/sys, what the host gives one user; "" where most is the limit as it is
+}
+
+// counts are those that a sandbox can use up for whoever started it: what is counted for a
+// user of the namespace is counted for the owner of the namespace too (kernel/ucount.c).
+var counts = []count{
+	{"max_inotify_instances", limit.Inotify, "fs/inotify/max_user_instances"},
+	{"max_inotify_watches", limit.InotifyWatches, "fs/inotify/max_user_watches"},
+	{"max_fanotify_groups", limit.Fanotify, "fs/fanotify/max_user_groups"},
+	{"max_fanotify_marks", limit.FanotifyMarks, "fs/fanotify/max_user_marks"},
+	{"max_user_namespaces", 0, ""},
+	{"max_cgroup_namespaces", limit.Namespaces, ""},
+	{"max_ipc_namespaces", limit.Namespaces, ""},
+	{"max_mnt_namespaces", limit.Namespaces, ""},
+	{"max_net_namespaces", limit.Namespaces, ""},
+	{"max_pid_namespaces", limit.Namespaces, ""},
+	{"max_time_namespaces", limit.Namespaces, ""},
+	{"max_uts_namespaces", limit.Namespaces, ""},
+}
+
+// boundCounts limits the counts of the sandbox's user namespace, which is the caller's: a
+// procfs shows each reader those of its own. Commands cannot raise them, for want of
+// CAP_SYS_RESOURCE. Where /proc/sys cannot be written it gives the protection as weak.
+func boundCounts(proc int) ([]plan.Item, error) {
+	for _, c := range counts {
+		n := c.most
+		if c.host != "" {
+			host, err := readCount(proc, "sys/"+c.host)
+			if errors.Is(err, unix.ENOENT) {
+				continue // a kernel without such objects
+			}
+			if err != nil {
+				return nil, fault.Wrap(err, "read /proc/sys/%s", c.host)
+			}
+			n = limit.OfHost(host, c.most)
+		}
+		err := writeBeneath(proc, "sys/user/"+c.name, strconv.FormatInt(n, 10))
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			// An older kernel does not count these for each namespace.
+		case errors.Is(err, unix.EROFS), errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+			return []plan.Item{{Name: plan.Counts, State: plan.Weak, Detail: fmt.Sprintf(
+				"/proc/sys/user/%s cannot be written here (%v): the sandbox can use up the inotify instances and watches of its owner", c.name, err)}}, nil
+		case err != nil:
+			return nil, fault.Wrap(err, "limit /proc/sys/user/%s", c.name)
+		}
+	}
+	return nil, nil
+}
+
+// readCount reads a number beneath a procfs.
+func readCount(proc int, name string) (int64, error) {
+	fd, err := unix.Openat2(proc, name, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	var b [32]byte
+	n, err := unix.Read(fd, b[:])
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(b[:n])), 10, 64)
+}
