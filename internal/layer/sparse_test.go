@@ -111,13 +111,13 @@ func TestSeal_HolesWithinTheBoundAreZeros(t *testing.T) {
 	}
 }
 
-// endsAfter is a context that ends when it has been asked n times.
-type endsAfter struct {
+// endsContextAfter is a context that ends when it has been asked n times.
+type endsContextAfter struct {
 	context.Context
 	n *int
 }
 
-func (e endsAfter) Err() error {
+func (e endsContextAfter) Err() error {
 	if *e.n--; *e.n < 0 {
 		return context.Canceled
 	}
@@ -133,7 +133,7 @@ func TestSum_EndsWithItsContextWithinAFile(t *testing.T) {
 	}
 	defer f.Close()
 	n := 3
-	if _, err := whole.sum(endsAfter{t.Context(), &n}, int(f.Fd()), 1<<40); !errors.Is(err, context.Canceled) {
+	if _, err := whole.sum(endsContextAfter{t.Context(), &n}, int(f.Fd()), 1<<40); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }
