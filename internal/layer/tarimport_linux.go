@@ -501,7 +501,8 @@ func (t *untar) finishDir(d *tarDir, p string, cur *int) error {
 			return err
 		}
 	}
-	up, err := *cur, error(nil)
+	up := *cur
+	var err error
 	if d != t.top {
 		if up, err = openDirAt(*cur, ".."); err != nil {
 			return fault.Wrap(err, "open what is above %.300q", p)
