@@ -27,12 +27,14 @@ import (
 // TestRootsAsUser is the run of all of it as a user; see TestAsUser.
 func TestRootsAsUser(t *testing.T) {
 	t.Parallel()
+	needsStatic(t)
 	asUser(t, "^Test(HostileRoots|Findings)$")
 }
 
 // TestRandomRootsAsUser is the run as a user; see TestAsUser.
 func TestRandomRootsAsUser(t *testing.T) {
 	t.Parallel()
+	needsStatic(t)
 	asUser(t, "^TestRandomRoots$")
 }
 
@@ -148,6 +150,7 @@ func (c *corpus) program(t testing.TB, program []byte) {
 
 // FuzzRoot tries one root. Its seeds are what the grammar has of the findings.
 func FuzzRoot(f *testing.F) {
+	needsStatic(f)
 	place := func(p string) int {
 		return slices.IndexFunc(escape.Places, func(x escape.Place) bool { return x.Path == p })
 	}

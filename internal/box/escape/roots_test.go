@@ -31,6 +31,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/escape"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/racetest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -510,6 +511,7 @@ type corpus struct {
 
 func newCorpus(t testing.TB, all []setting) *corpus {
 	t.Helper()
+	needsStatic(t)
 	c := &corpus{tools: tools(t), settings: all}
 	for _, s := range all {
 		x := newTrial(t, s, c.tools)
@@ -547,6 +549,15 @@ func (c *corpus) trial(t testing.TB, i int) *trial {
 func TestHostileRoots(t *testing.T) {
 	t.Parallel()
 	hostileRoots(t, settings(), share)
+}
+
+// needsStatic skips a test whose attacker runs in a root that holds no loader. The race
+// detector's builds are not static; scripts/test runs these tests in a build that is.
+func needsStatic(t testing.TB) {
+	t.Helper()
+	if racetest.Enabled {
+		t.Skip("needs plain-build: the attacker runs in a root with the static binary alone")
+	}
 }
 
 // share is how many pairs of a place and a form there are for each that is tried.
