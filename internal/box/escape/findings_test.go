@@ -169,10 +169,8 @@ func FuzzRoot(f *testing.F) {
 			f.Add(append([]byte{byte(2 * i)}, escape.Encode(seed...)...))
 		}
 	}
-	var once sync.Once
-	var c *corpus
+	c := newCorpus(f, settings())
 	f.Fuzz(func(t *testing.T, program []byte) {
-		once.Do(func() { c = newCorpus(f, settings()) })
 		c.program(t, program)
 	})
 }
