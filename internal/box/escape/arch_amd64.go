@@ -2,12 +2,25 @@
 
 package escape
 
-import "golang.org/x/sys/unix"
+import (
+	"runtime/debug"
+
+	"golang.org/x/sys/unix"
+)
 
 var archCalls = map[string]uintptr{"iopl": unix.SYS_IOPL, "ioperm": unix.SYS_IOPERM, "modify_ldt": unix.SYS_MODIFY_LDT}
 
-// int80 makes a system call by the 32-bit gate.
-func int80(nr uint32) (result int32, answered bool) { return gate(nr), true }
+// int80 makes a system call by the 32-bit gate. A kernel without CONFIG_IA32_EMULATION, and
+// some virtual machines, have no such gate: the instruction faults (INT n, Intel SDM 2A).
+func int80(nr uint32) (result int32, answered bool) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if recover() != nil {
+			result, answered = 0, false
+		}
+	}()
+	return gate(nr), true
+}
 
 func gate(nr uint32) int32
 
