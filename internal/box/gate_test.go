@@ -71,7 +71,7 @@ func outside(t *testing.T) netip.AddrPort {
 // told waits until the journal of b has an event that fits.
 func told(t *testing.T, b *boxtest.Box, fits func(wire.NetEvent) bool) []wire.NetEvent {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		evs, err := journal.Read(journal.Place{Dir: b.Config.Journal}, journal.Query{})
 		if err != nil {
 			t.Fatal(err)
@@ -132,7 +132,7 @@ func TestGate(t *testing.T) {
 	if err := b.SetPolicy(t.Context(), []plan.Phase{soon, b.Config.Phases[0]}); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		if _, ok := reach(t, b, at); !ok {
 			break
 		}
@@ -219,7 +219,7 @@ func TestGateEndsWithItsKeeper(t *testing.T) {
 	if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		st, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", gate))
 		if err != nil || strings.Contains(string(st), ") Z ") {
 			break
@@ -274,7 +274,7 @@ func TestGateWithoutJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	reach(t, b, at) // this one is under way when the gate finds out
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		if _, ok := reach(t, b, at); !ok {
 			break
 		}
@@ -292,7 +292,7 @@ func TestGateWithoutJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	told(t, b, func(e wire.NetEvent) bool { return strings.Contains(e.Reason, "the journal could not be written") })
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		if _, ok := reach(t, b, at); ok {
 			break
 		}

@@ -27,7 +27,7 @@ func save(t *testing.T, b *boxtest.Box) string {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	f, err := b.Freeze(ctx)
 	if err != nil {
@@ -80,7 +80,7 @@ func TestGvisorResumes(t *testing.T) {
 	boxtest.WaitOutput(t, s, "2 two test\n")
 
 	c := copyOf(t, b, image, "fork")
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	steps, err := c.Reseal(ctx, box.Reseal{Seed: bytes.Repeat([]byte{7}, 32)})
 	if err != nil {
@@ -116,7 +116,7 @@ func TestGvisorResumesWithinLimits(t *testing.T) {
 	s := b.Open(t, wire.ExecRequest{ID: "endless", Cmd: []string{"sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"}, Keep: true})
 	boxtest.WaitOutput(t, s, "ready\n")
 	c := copyOf(t, b, save(t, b), "fork", func(c *plan.Config) { c.Limits.TimeMS = 1000 })
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	x, err := c.Wait(ctx, "endless")
 	if err != nil || x.Code != 124 || x.Limit != wire.LimitTime || !strings.HasSuffix(x.Message, "time=1s") {
@@ -132,7 +132,7 @@ func reattached(t *testing.T, c *boxtest.Box, id string) *box.Session {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { z.Close() })
-	_ = z.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = z.SetDeadline(time.Now().Add(5 * time.Minute))
 	boxtest.WaitStarted(t, z)
 	return z
 }
@@ -147,7 +147,7 @@ func TestGvisorImageOfOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	b, _, err := box.Start(ctx, c)
 	if err == nil {

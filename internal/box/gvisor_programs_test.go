@@ -18,7 +18,7 @@ import (
 // begun gives the first program with a command line, for which it waits.
 func begun(t *testing.T, b *boxtest.Box, line string) wire.StartedProgram {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	for after := uint64(0); ; {
 		p, err := b.Programs(ctx, after, after)
@@ -49,7 +49,7 @@ func TestGvisorRecordsProgramsOfACopy(t *testing.T) {
 	}
 	image := save(t, b)
 	c := copyOf(t, b, image, "fork", trace)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	if _, err := c.Reseal(ctx, box.Reseal{Seed: make([]byte, 32)}); err != nil {
 		t.Fatal(err)

@@ -51,13 +51,13 @@ func listen(t *testing.T, b *boxtest.Box, ready string, cmd ...string) talk {
 // resumed talks with the command of a copy.
 func resumed(t *testing.T, b *boxtest.Box) talk {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	s, err := b.Reattach(ctx, "program", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = s.SetDeadline(time.Now().Add(time.Minute))
+	_ = s.SetDeadline(time.Now().Add(5 * time.Minute))
 	t.Cleanup(func() { s.Close() })
 	boxtest.WaitStarted(t, s)
 	return talk{s, t}
@@ -191,7 +191,7 @@ var proofs = []proof{
 		},
 		damage: func(t *testing.T, b *boxtest.Box) { want(t, b, "rm f*.c; echo gone", "gone") },
 		goesOn: func(t *testing.T, b *boxtest.Box, _ int) {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 			defer cancel()
 			x, err := b.Wait(ctx, "program")
 			if err != nil || x.Code != 0 {
@@ -237,7 +237,7 @@ type moment struct {
 
 func take(t *testing.T, b *boxtest.Box) (m moment) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	dir := t.TempDir()
 	f, err := b.Freeze(ctx)
@@ -293,7 +293,7 @@ func TestGvisorProofs(t *testing.T) {
 			p.begin(t, b)
 			m := take(t, b)
 			p.damage(t, b)
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 			defer cancel()
 			if err := b.Stop(ctx, 0); err != nil {
 				t.Fatal(err)

@@ -31,7 +31,7 @@ func TestGvisorRekey_IgnoresWhatTheSandboxPutsInItsWay(t *testing.T) {
 			b := gvisorTier.Start(t)
 			b.Sh(t, script) // as far as it may
 			c := copyOf(t, b, save(t, b), "fork")
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 			defer cancel()
 			for _, seed := range []byte{7, 8} { // the second time, files of the first are laid
 				steps, err := c.Reseal(ctx, box.Reseal{Seed: bytes.Repeat([]byte{seed}, 32)})
@@ -89,7 +89,7 @@ func TestGvisorTrust_StartsWhereThereAreAuthorities(t *testing.T) {
 	}
 	image := save(t, b)
 	c := copyOf(t, b, image, "fork", withAuthorities(t))
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	if steps, err := c.Reseal(ctx, box.Reseal{Seed: bytes.Repeat([]byte{7}, 32)}); err != nil {
 		t.Fatalf("%v, after %+v", err, steps)

@@ -120,7 +120,7 @@ func TestPreview(t *testing.T) {
 				return (&net.Dialer{}).DialContext(ctx, "tcp", at)
 			}}
 			defer tr.CloseIdleConnections()
-			browser := &http.Client{Jar: jar, Transport: tr, Timeout: time.Minute}
+			browser := &http.Client{Jar: jar, Transport: tr, Timeout: 5 * time.Minute}
 			res, err := browser.Get(link.URL)
 			if err != nil {
 				t.Fatal(err)
@@ -178,7 +178,7 @@ func webSocket(t *testing.T, at string, u url.URL, cookies []*http.Cookie) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	_ = conn.SetDeadline(time.Now().Add(5 * time.Minute))
 	r, _ := http.NewRequest("GET", "http://"+u.Host+"/ws", nil)
 	for _, c := range cookies {
 		r.AddCookie(c)

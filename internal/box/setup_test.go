@@ -166,7 +166,7 @@ func TestSetup_RefusesMountPointsThatAreLinks(t *testing.T) {
 			place(t, d, func(name string) error { return os.Mkdir(name, 0o755) })
 		}
 		c.Spec.Skeleton, c.Spec.Overlays = nil, append([]rootspec.Overlay{root}, c.Spec.Overlays...)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		b, _, err := box.Start(ctx, c)
 		if err == nil {
 			t.Errorf("/%s is a link, and the sandbox started", point)

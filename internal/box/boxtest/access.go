@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -342,7 +341,7 @@ var accesses = []check{
 				t.Fatal(err)
 			}
 			c.Access = x.access(host)
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			b, _, err := box.Start(ctx, c)
 			cancel()
 			if err == nil {

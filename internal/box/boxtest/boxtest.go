@@ -41,9 +41,9 @@ func Run(t *testing.T, tier Tier) {
 	}
 }
 
-// patience is less than what a test waits for takes by itself, and more than a machine
-// that does much else beside needs for it.
-const patience = 20 * time.Second
+// patience is how long a test waits before it reports a hang: longer than the slowest
+// machine needs, and shorter than what the test interrupts would take by itself.
+const patience = 5 * time.Minute
 
 // check is one row of the suite.
 type check struct {
@@ -78,7 +78,7 @@ func (tier Tier) Start(t testing.TB, change ...func(*plan.Config)) *Box {
 	for _, f := range change {
 		f(&c)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	b, e, err := box.Start(ctx, c)
 	if err != nil {
@@ -86,7 +86,7 @@ func (tier Tier) Start(t testing.TB, change ...func(*plan.Config)) *Box {
 		t.Fatalf("start: %v\nkeeper.log: %s", err, log)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if err := b.Stop(ctx, 0); err != nil {
 			t.Errorf("stop: %v", err)
@@ -161,7 +161,7 @@ func (b *Box) Open(t testing.TB, req wire.ExecRequest) *box.Session {
 	if err != nil {
 		t.Fatalf("exec %q: %v", req.Cmd, err)
 	}
-	_ = s.SetDeadline(time.Now().Add(time.Minute))
+	_ = s.SetDeadline(time.Now().Add(patience))
 	t.Cleanup(func() { s.Close() })
 	return s
 }

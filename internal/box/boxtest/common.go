@@ -153,7 +153,7 @@ var common = []check{
 	}},
 	{"signals reach the process group", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
-		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "sleep 30 & echo ready; wait"}})
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "sleep 1000 & echo ready; wait"}})
 		WaitOutput(t, s, "ready")
 		Send(t, s, wire.FrameSignal, wire.Signal{Name: "TERM"})
 		if r := Collect(s); r.Exit.Code != 143 || r.Exit.Signal != "TERM" {
@@ -181,11 +181,11 @@ var common = []check{
 	{"a timeout asks and then kills", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		start := time.Now()
-		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"sleep", "30"}, TimeoutMS: 100}); r.Exit.Code != 124 || !r.Exit.TimedOut || time.Since(start) > patience {
+		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"sleep", "1000"}, TimeoutMS: 100}); r.Exit.Code != 124 || !r.Exit.TimedOut || time.Since(start) > patience {
 			t.Errorf("%+v after %v", r, time.Since(start))
 		}
 		start = time.Now()
-		r := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "trap '' TERM; (trap '' TERM; sleep 31) & sleep 32; sleep 33"}, TimeoutMS: 100})
+		r := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "trap '' TERM; (trap '' TERM; sleep 1001) & sleep 1002; sleep 1003"}, TimeoutMS: 100})
 		if r.Exit.Code != 124 || time.Since(start) > patience {
 			t.Errorf("%+v after %v", r, time.Since(start))
 		}

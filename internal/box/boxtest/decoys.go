@@ -50,7 +50,7 @@ func decoyed(t testing.TB, c *plan.Config, paths ...string) {
 // Touched gives what is told of decoys, as soon as what fits is among it.
 func (b *Box) Touched(t testing.TB, fits func(wire.NetEvent) bool) (all []wire.NetEvent) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	done := errors.New("done")
 	err := journal.Follow(ctx, journal.Place{Dir: b.Config.Journal}, journal.Query{Kinds: []string{wire.NetDecoy}}, func(ev wire.NetEvent) error {

@@ -48,7 +48,7 @@ var freezes = []check{
 		script := fmt.Sprintf(`i=0; while [ $i -lt %d ]; do (while :; do echo x >> %s; [ $((i%%10)) = 0 ] || sleep 1; done) & i=$((i+1)); done; wait`, many, f.inside)
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", script}})
 		WaitStarted(t, s)
-		for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(10 * time.Millisecond) {
+		for start := time.Now(); time.Since(start) < patience; time.Sleep(10 * time.Millisecond) {
 			if n, err := b.Procs(t.Context()); err != nil || n > many {
 				break
 			}
@@ -122,7 +122,7 @@ var freezes = []check{
 	}},
 	{"what was stopped before stays stopped", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
-		r := b.Sh(t, "setsid sleep 30 >/dev/null 2>&1 & while [ $(cut -d' ' -f6 /proc/$!/stat) != $! ]; do :; done; kill -STOP $!; while ! grep -q \") T \" /proc/$!/stat; do :; done; echo $!")
+		r := b.Sh(t, "setsid sleep 1000 >/dev/null 2>&1 & while [ $(cut -d' ' -f6 /proc/$!/stat) != $! ]; do :; done; kill -STOP $!; while ! grep -q \") T \" /proc/$!/stat; do :; done; echo $!")
 		pid := strings.TrimSpace(r.Stdout)
 		f, err := b.Freeze(t.Context())
 		if err != nil {
@@ -221,7 +221,7 @@ print("removed", flush=True); sys.stdin.read()
 		Send(t, s, wire.FrameStdinEOF, []byte{})
 		some := func(s box.Suspects) bool { return len(s.Paths)+len(s.Inodes) > 0 || !s.Since.IsZero() }
 		left := suspects()
-		for deadline := time.Now().Add(time.Minute); some(left) && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(patience); some(left) && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 			left = suspects()
 		}
 		if some(left) {

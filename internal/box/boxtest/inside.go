@@ -201,7 +201,7 @@ var insides = []check{
 		in.Close()
 		select {
 		case <-b.Gone():
-		case <-time.After(time.Minute):
+		case <-time.After(patience):
 			t.Error("it does not end")
 		}
 	}},

@@ -178,7 +178,7 @@ var kept = []check{
 		// own does by itself now and then.
 		settled := func() (clock uint64) {
 			t.Helper()
-			for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+			for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 				now, moved := active(clock, 2500*time.Millisecond)
 				if !moved {
 					return clock
@@ -192,12 +192,12 @@ var kept = []check{
 		WaitStarted(t, s)
 		clock := settled()
 		Send(t, s, wire.FrameStdin, []byte("a line\n"))
-		if _, moved := active(clock, time.Minute); !moved {
+		if _, moved := active(clock, patience); !moved {
 			t.Error("a process that ran for a moment was not seen")
 		}
 		clock = settled()
 		b.Sh(t, "true")
-		if _, moved := active(clock, time.Minute); !moved {
+		if _, moved := active(clock, patience); !moved {
 			t.Error("a command that came and went was not seen")
 		}
 		// Whoever waits does not keep the box from being stopped.

@@ -47,7 +47,7 @@ var lifetimes = []check{
 		// The keeper forgets it after its last frame was sent, which we may read
 		// before that.
 		r := b.Do(t, wire.ExecRequest{Attach: id})
-		for end := time.Now().Add(time.Minute); r.Failed == nil && time.Now().Before(end); {
+		for end := time.Now().Add(patience); r.Failed == nil && time.Now().Before(end); {
 			r = b.Do(t, wire.ExecRequest{Attach: id})
 		}
 		if r.Failed == nil || r.Failed.Kind != string(fault.NotFound) {
@@ -71,7 +71,7 @@ var lifetimes = []check{
 		if r := Collect(s); !r.Exit.Alone {
 			t.Error("the last one is not alone")
 		}
-		alone(false, "sleep 30 >/dev/null 2>&1 &")
+		alone(false, "sleep 1000 >/dev/null 2>&1 &")
 		alone(false, "true")
 	}},
 	{"nothing outlives a stop", nil, func(t *testing.T, tier Tier) {
@@ -148,7 +148,7 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 		b.Sh(t, "kill "+pid)
 		select {
 		case <-b.Gone():
-		case <-time.After(time.Minute):
+		case <-time.After(patience):
 			t.Fatal("it did not end")
 		}
 		if _, err := b.Exec(t.Context(), wire.ExecRequest{Cmd: []string{"true"}}); !fault.Is(err, fault.Unavailable) {

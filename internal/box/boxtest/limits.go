@@ -60,13 +60,13 @@ var limited = []check{
 			code  int
 			limit string
 		}{
-			"its time is up":         {wire.ExecRequest{Cmd: []string{"sleep", "30"}}, 124, wire.LimitTime},
-			"less was asked for":     {wire.ExecRequest{Cmd: []string{"sleep", "30"}, TimeoutMS: 100}, 124, ""},
-			"more was asked for":     {wire.ExecRequest{Cmd: []string{"sleep", "30"}, TimeoutMS: 1 << 62}, 124, wire.LimitTime},
-			"on a terminal":          {wire.ExecRequest{Cmd: []string{"sleep", "30"}, TTY: true}, 124, wire.LimitTime},
-			"heeding no SIGTERM":     {wire.ExecRequest{Cmd: []string{"sh", "-c", "trap '' TERM; (trap '' TERM; sleep 31) & sleep 32; sleep 33"}}, 124, wire.LimitTime},
-			"stopped":                {wire.ExecRequest{Cmd: []string{"sh", "-c", "kill -STOP $$; sleep 34"}}, 124, wire.LimitTime},
-			"ended by SIGTERM, kept": {wire.ExecRequest{Cmd: []string{"sleep", "30"}, Keep: true}, 124, wire.LimitTime},
+			"its time is up":         {wire.ExecRequest{Cmd: []string{"sleep", "1000"}}, 124, wire.LimitTime},
+			"less was asked for":     {wire.ExecRequest{Cmd: []string{"sleep", "1000"}, TimeoutMS: 100}, 124, ""},
+			"more was asked for":     {wire.ExecRequest{Cmd: []string{"sleep", "1000"}, TimeoutMS: 1 << 62}, 124, wire.LimitTime},
+			"on a terminal":          {wire.ExecRequest{Cmd: []string{"sleep", "1000"}, TTY: true}, 124, wire.LimitTime},
+			"heeding no SIGTERM":     {wire.ExecRequest{Cmd: []string{"sh", "-c", "trap '' TERM; (trap '' TERM; sleep 1001) & sleep 1002; sleep 1003"}}, 124, wire.LimitTime},
+			"stopped":                {wire.ExecRequest{Cmd: []string{"sh", "-c", "kill -STOP $$; sleep 1004"}}, 124, wire.LimitTime},
+			"ended by SIGTERM, kept": {wire.ExecRequest{Cmd: []string{"sleep", "1000"}, Keep: true}, 124, wire.LimitTime},
 		} {
 			r := b.Do(t, c.req)
 			if r.Exit.Code != c.code || r.Exit.Limit != c.limit || r.Exit.TimedOut != (c.code == 124) || (c.limit != "") != (r.Exit.Message != "") {
@@ -77,7 +77,7 @@ var limited = []check{
 		if r := ample.Sh(t, "exit 3"); r.Exit.Code != 3 || r.Exit.TimedOut || r.Exit.Limit != "" || r.Exit.Message != "" {
 			t.Errorf("within its time: %+v", r.Exit)
 		}
-		for n, end := 1, time.Now().Add(time.Minute); n > 0; {
+		for n, end := 1, time.Now().Add(patience); n > 0; {
 			var err error
 			if n, err = b.Procs(t.Context()); err != nil || time.Now().After(end) {
 				t.Fatalf("%d processes were left, %v", n, err)

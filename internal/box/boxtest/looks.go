@@ -413,7 +413,7 @@ func checkPort(t *testing.T, b *Box, addr string, port int) {
 // talk sends text, closes one half, and gives what comes through the other.
 func talk(conn net.Conn, text string) (string, error) {
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	_ = conn.SetDeadline(time.Now().Add(patience))
 	if _, err := io.WriteString(conn, text); err != nil {
 		return "", err
 	}
