@@ -4,7 +4,10 @@ package boxfs
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -36,6 +39,13 @@ func TestList_RefusesPathsBeyondItsLimit(t *testing.T) {
 	w := newWorld(t)
 	w.nest(strings.Repeat("n", 200), 600) // 36 MB of paths
 	_, err := w.List(context.Background(), ".", -1)
+	w.kind(err, fault.TooLarge)
+	links := newWorld(t) // hard links to one symbolic link take no room but that of their names
+	must(t, os.Symlink(strings.Repeat("<", 4_000), filepath.Join(links.dir, "0")))
+	for i := range limit.ListBytes / 4_000 {
+		must(t, os.Link(filepath.Join(links.dir, "0"), filepath.Join(links.dir, fmt.Sprint(i+1))))
+	}
+	_, err = links.List(context.Background(), ".", 1)
 	w.kind(err, fault.TooLarge)
 	if l, err := w.List(context.Background(), ".", 100); err != nil || len(l.Files) != 100 {
 		t.Errorf("a hundred levels: %d files, %v", len(l.Files), err)

@@ -247,14 +247,12 @@ func (r *Root) walk(ctx context.Context, d *dir, most int, fn func(d *dir, name 
 
 // List gives what is in the directory p, depth levels down: 0 is 1, below 0 is all.
 // Directories that the user may not read, and those of the kernel, are listed and
-// not entered. TooLarge when there are more than Limits.List entries, or their paths have
-// more than limit.ListBytes.
+// not entered. TooLarge when there is more than a Listing holds.
 func (r *Root) List(ctx context.Context, p string, depth int) (wire.FileList, error) {
 	if depth == 0 {
 		depth = 1
 	}
-	list := wire.FileList{Files: []wire.FileInfo{}}
-	size := 0
+	list := NewListing(r.limits.List)
 	err := r.do("list", p, func() error {
 		d, err := r.start(p)
 		if err != nil {
@@ -266,12 +264,6 @@ func (r *Root) List(ctx context.Context, p string, depth int) (wire.FileList, er
 			base = ""
 		}
 		return r.walk(ctx, d, r.limits.List, func(d *dir, name string, st *unix.Stat_t) (bool, error) {
-			if len(list.Files) >= r.limits.List {
-				return false, tooMany(r.limits.List)
-			}
-			if size += len(base) + 1 + d.sizeAt(name); size > limit.ListBytes {
-				return false, fault.New(fault.TooLarge, "the paths have more than %d bytes", limit.ListBytes).WithHint("look at a directory further down, or less deep")
-			}
 			at := d.at(name)
 			if base != "" {
 				at = base + "/" + at
@@ -280,9 +272,32 @@ func (r *Root) List(ctx context.Context, p string, depth int) (wire.FileList, er
 			if isLink(st) {
 				i.Target, _ = readLink(d.fd, name) // it may be gone
 			}
-			list.Files = append(list.Files, i)
-			return depth < 0 || d.depth+1 < depth, nil
+			return depth < 0 || d.depth+1 < depth, list.Add(i)
 		})
 	})
-	return list, err
+	return list.FileList, err
+}
+
+// Listing is a list of files that is built within bounds: so many entries, whose paths and
+// targets have limit.ListBytes.
+type Listing struct {
+	wire.FileList
+	most, size int
+}
+
+// NewListing makes an empty list of at most so many entries.
+func NewListing(most int) *Listing {
+	return &Listing{FileList: wire.FileList{Files: []wire.FileInfo{}}, most: most}
+}
+
+// Add adds a file, or gives an error of kind fault.TooLarge.
+func (l *Listing) Add(i wire.FileInfo) error {
+	if len(l.Files) >= l.most {
+		return tooMany(l.most)
+	}
+	if l.size += len(i.Path) + len(i.Raw) + len(i.Target); l.size > limit.ListBytes {
+		return fault.New(fault.TooLarge, "the paths and link targets have more than %d bytes", limit.ListBytes).WithHint("look at a directory further down, or less deep")
+	}
+	l.Files = append(l.Files, i)
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,6 +77,22 @@ func TestDiff_OfNestedDirectoriesIsTruncated(t *testing.T) {
 		if size := sizeOf(s.Changes); err != nil || !s.Truncated || size > tc.bytes || s.Paths != n {
 			t.Errorf("show of at most %d: %d bytes, truncated %v, %d paths, %v", tc.limit, size, s.Truncated, s.Paths, err)
 		}
+	}
+	past, err := h.OpenPast(ctx, "a", "HEAD")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := past.List(ctx, "/", -1); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("a list of all: %d files, %v, want too_large", len(l.Files), err)
+	}
+	if l, err := past.List(ctx, "/", 50); err != nil || !slices.ContainsFunc(l.Files, func(f wire.FileInfo) bool { return strings.Count(f.Path, "/") == 49 }) {
+		t.Errorf("a list of 50 levels: %d files, %v", len(l.Files), err)
+	}
+	if err := past.TarTo(ctx, "/", io.Discard); !fault.Is(err, fault.TooLarge) { // as of the files of a running sandbox
+		t.Errorf("an archive of names that no program can open: %v, want too_large", err)
+	}
+	if _, err := past.Stat(strings.Repeat("n/", maxPastSteps+1), true); !fault.Is(err, fault.TooLarge) && !fault.Is(err, fault.NotFound) {
+		t.Errorf("a name of too many parts: %v", err)
 	}
 	if err := h.Patch(ctx, "a", wire.DiffRequest{A: "HEAD~1", B: "HEAD"}, io.Discard); err != nil {
 		t.Errorf("a patch, which has no directories: %v", err)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -79,14 +80,22 @@ func (e *Engine) OpenPast(ctx context.Context, name, ref string) (*Past, error) 
 // Close lets go of the files.
 func (p *Past) Close() error { return nil }
 
-// maxPastLinks is how many links are followed on the way to a file.
-const maxPastLinks = 40
+// maxPastLinks is how many links are followed on the way to a file, and maxPastSteps
+// how many names are looked up.
+const (
+	maxPastLinks = 40
+	maxPastSteps = 4096
+)
 
 // find looks a path up; links on the way are followed, the last one only if asked.
 func (p *Past) find(name string, follow bool) (layer.Entry, error) {
 	left := strings.Split(name, "/")
-	at, links := "/", 0
+	at, links, steps := "/", 0, 0
 	for i := 0; i < len(left); i++ {
+		if steps++; steps > maxPastSteps {
+			return layer.Entry{}, fault.New(fault.TooLarge, "look at %.100q: more than %d names are on the way", name, maxPastSteps).
+				WithHint("name a file further up, or one that fewer links lead to")
+		}
 		switch left[i] {
 		case "", ".":
 			continue
@@ -162,50 +171,39 @@ func (p *Past) Open(name string) (wire.FileInfo, io.ReadSeekCloser, error) {
 
 // List gives what is in a directory, as boxfs.Root.List.
 func (p *Past) List(ctx context.Context, name string, depth int) (wire.FileList, error) {
-	list := wire.FileList{Files: []wire.FileInfo{}}
+	list := boxfs.NewListing(boxfs.DefaultLimits.List)
 	e, err := p.find(name, true)
 	if err != nil {
-		return list, err
+		return list.FileList, err
 	}
 	if depth == 0 {
 		depth = 1
 	}
-	err = p.walk(ctx, e.Path, "", depth, func(at string, e *layer.Entry) error {
-		if len(list.Files) >= boxfs.DefaultLimits.List {
-			return fault.New(fault.Invalid, "there are more than %d entries", boxfs.DefaultLimits.List).
-				WithHint("look at a directory further down, or less deep; or get it as an archive (files/tar)")
-		}
-		list.Files = append(list.Files, p.info(path.Join(strings.Trim(name, "/"), at), e))
-		return nil
-	})
-	return list, fault.Wrap(err, "list %q", name)
-}
-
-// walk calls fn for what is below a directory, parents first.
-func (p *Past) walk(ctx context.Context, dir, at string, depth int, fn func(string, *layer.Entry) error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	list, err := p.v.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for i := range list {
-		e := &list[i]
-		if p.hides(e) {
-			continue
-		}
-		name := path.Join(at, path.Base(e.Path))
-		if err := fn(name, e); err != nil {
+	err = p.walk(ctx, e.Path, func(at string, e *layer.Entry, x layer.Visit) error {
+		if err := list.Add(p.info(path.Join(strings.Trim(name, "/"), at), e)); err != nil {
 			return err
 		}
-		if e.IsDir() && depth != 1 {
-			if err := p.walk(ctx, e.Path, name, depth-1, fn); err != nil {
-				return err
-			}
+		if e.IsDir() && x.Level() == depth {
+			return fs.SkipDir
 		}
+		return nil
+	})
+	return list.FileList, fault.Wrap(err, "list %q", name)
+}
+
+// walk calls fn for what is below a directory, parents first, with its name below it.
+func (p *Past) walk(ctx context.Context, dir string, fn func(at string, e *layer.Entry, x layer.Visit) error) error {
+	err := p.v.Below(ctx, dir, func(x layer.Visit) error {
+		e := x.Entry()
+		if p.hides(&e) {
+			return nil
+		}
+		return fn(strings.TrimPrefix(strings.TrimPrefix(e.Path, dir), "/"), &e, x)
+	})
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
-	return nil
+	return err
 }
 
 // TarTo writes an archive of a directory or file, as boxfs.Root.TarTo.
@@ -215,27 +213,51 @@ func (p *Past) TarTo(ctx context.Context, name string, w io.Writer) error {
 		return err
 	}
 	pk := boxfs.NewPacker(w)
-	if !e.IsDir() {
-		err = p.pack(ctx, pk, path.Base(name), &e)
-	} else if err = p.pack(ctx, pk, ".", &e); err == nil {
-		err = p.walk(ctx, e.Path, "", -1, func(at string, e *layer.Entry) error { return p.pack(ctx, pk, at, e) })
-	}
-	if err != nil {
+	if err := p.pack(ctx, pk, packedAs(name, &e), &e, byPath{p.v, e.Path}); err != nil {
 		return fault.Wrap(err, "pack %q", name)
+	}
+	if e.IsDir() {
+		err := p.walk(ctx, e.Path, func(at string, e *layer.Entry, x layer.Visit) error { return p.pack(ctx, pk, at, e, x) })
+		if err != nil {
+			return fault.Wrap(err, "pack %q", name)
+		}
 	}
 	return pk.Close()
 }
 
-func (p *Past) pack(ctx context.Context, pk *boxfs.Packer, at string, e *layer.Entry) error {
+// packedAs names the top of an archive: what a directory holds is beneath ".".
+func packedAs(name string, e *layer.Entry) string {
+	if e.IsDir() {
+		return "."
+	}
+	return path.Base(name)
+}
+
+// contents reads what an entry holds.
+type contents interface {
+	Xattrs() (map[string][]byte, error)
+	Open() (*os.File, error)
+}
+
+// byPath are the contents of the entry at a path of a view.
+type byPath struct {
+	v    *layer.View
+	path string
+}
+
+func (b byPath) Xattrs() (map[string][]byte, error) { return b.v.Xattrs(b.path) }
+func (b byPath) Open() (*os.File, error)            { return b.v.Open(b.path) }
+
+func (p *Past) pack(ctx context.Context, pk *boxfs.Packer, at string, e *layer.Entry, from contents) error {
 	it := boxfs.Item{
 		Name: at, Mode: e.Mode, UID: e.UID, GID: e.GID, Size: e.Size, Mtime: time.Unix(0, e.Mtime), Target: e.Link,
 		Same: boxfs.FileID{Dev: uint64(e.Layer), Ino: e.Ino}, Links: e.Nlink,
 	}
 	if k := e.Mode & unix.S_IFMT; k == unix.S_IFREG || k == unix.S_IFDIR {
 		var err error
-		if it.Xattrs, err = p.v.Xattrs(e.Path); err != nil {
+		if it.Xattrs, err = from.Xattrs(); err != nil {
 			return err
 		}
 	}
-	return pk.Add(ctx, it, func() (io.ReadCloser, error) { return p.v.Open(e.Path) })
+	return pk.Add(ctx, it, func() (io.ReadCloser, error) { return from.Open() })
 }

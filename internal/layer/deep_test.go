@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/layer/format"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/racetest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -129,6 +130,13 @@ func deepTree(t *testing.T, name string, n int, plain bool) {
 			t.Errorf("a diff that must be complete: %v, want too_large", err)
 		}
 	})
+	allocates(t, "walk below the root", n, func() {
+		levels := 0
+		w.must(after.Below(ctx, "/", func(x Visit) error { levels = x.Level(); return nil }))
+		if levels != n {
+			t.Errorf("the walk came to level %d, want %d", levels, n)
+		}
+	})
 	allocates(t, "diff of the bottom", n, func() {
 		p := strings.Repeat("/"+name, n)
 		list, more, err := Some(ctx, before, after, touched, DiffOptions{Paths: []string{p}})
@@ -227,43 +235,97 @@ func TestMessages_RepeatTheEndOfALongPath(t *testing.T) {
 // deepFiles makes a file in each of n nested directories, and gives the layer of them.
 func deepFiles(w *world, name string, n int) timeline.LayerID {
 	w.t.Helper()
+	return captured(w, func(live string) {
+		fd, err := openDirAt(unix.AT_FDCWD, live)
+		w.must(err)
+		for range n {
+			f, err := w.s.fs.Create(fd, "f", 0o600)
+			w.must(err)
+			w.must(unix.Mkdirat(fd, name, 0o700))
+			next, err := openDirAt(fd, name)
+			w.must(err)
+			closeAll(f, fd)
+			fd = next
+		}
+		closeAll(fd)
+	})
+}
+
+// captured gives the layer of a tree that fill makes in an empty directory.
+func captured(w *world, fill func(dir string)) timeline.LayerID {
+	w.t.Helper()
 	live := filepath.Join(w.home, "live")
 	w.must(os.Mkdir(live, 0o755))
-	fd, err := openDirAt(unix.AT_FDCWD, live)
-	w.must(err)
-	for range n {
-		f, err := w.s.fs.Create(fd, "f", 0o600)
-		w.must(err)
-		w.must(unix.Mkdirat(fd, name, 0o700))
-		next, err := openDirAt(fd, name)
-		w.must(err)
-		closeAll(f, fd)
-		fd = next
-	}
-	closeAll(fd)
+	fill(live)
 	const id = timeline.LayerID("00000000000000d1")
-	_, err = w.s.Capture(context.Background(), id, CaptureInput{Parts: []rootspec.Part{{Dir: live, Path: "/"}}, Index: new(Index)})
+	_, err := w.s.Capture(context.Background(), id, CaptureInput{Parts: []rootspec.Part{{Dir: live, Path: "/"}}, Index: new(Index)})
 	w.must(err)
 	w.must(w.s.RemoveTree(context.Background(), live))
 	return id
 }
 
-func TestSeal_FlushesALayerWhosePathsAreTooLongForAManifest(t *testing.T) {
+// A manifest has each path, target and attribute in full, however little of the disk they
+// take: attributes may share a block, and a hard link repeats the path of its file.
+func TestSeal_FlushesALayerThatIsTooLargeForAManifest(t *testing.T) {
 	ctx := context.Background()
-	w := newWorld(t, t.TempDir(), false)
-	defer w.close()
-	id := deepFiles(w, strings.Repeat("n", 200), 700)
-	got, err := w.s.Seal(ctx, id)
-	if err != nil || got != (Sealed{}) {
-		t.Errorf("seal: %+v, %.300v; want no digest", got, err)
+	for name, lay := range map[string]struct {
+		fill    func(w *world) timeline.LayerID
+		entries int
+	}{
+		"paths": {func(w *world) timeline.LayerID { return deepFiles(w, strings.Repeat("n", 200), 700) }, 1_400},
+		"attributes": {func(w *world) timeline.LayerID {
+			value := bytes.Repeat([]byte{0}, 3_800)
+			return captured(w, func(dir string) {
+				for i := range 20_000 {
+					name := filepath.Join(dir, fmt.Sprint(i))
+					w.must(os.WriteFile(name, nil, 0o600))
+					if err := unix.Setxattr(name, "user.a", value, 0); errors.Is(err, unix.EOPNOTSUPP) {
+						t.Skip("needs user-xattrs: attributes fill the manifest")
+					} else {
+						w.must(err)
+					}
+				}
+			})
+		}, 20_000},
+		"hard links": {func(w *world) timeline.LayerID {
+			return captured(w, func(dir string) {
+				fd := nest(w, dir, strings.Repeat("n", 200), 400)
+				f, err := w.s.fs.Create(fd, "f", 0o600)
+				w.must(err)
+				top, err := openDirAt(unix.AT_FDCWD, dir)
+				w.must(err)
+				for i := range 1_000 {
+					w.must(unix.Linkat(fd, "f", top, fmt.Sprint("z", i), 0))
+				}
+				closeAll(f, fd, top)
+			})
+		}, 1_401},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, t.TempDir(), false)
+			defer w.close()
+			id := lay.fill(w)
+			got, err := w.s.Seal(ctx, id)
+			if err != nil || got != (Sealed{}) {
+				t.Errorf("seal: %+v, %.300v; want no digest", got, err)
+			}
+			if w.s.Sealed(id) {
+				t.Error("the layer has a manifest")
+			}
+			n := 0
+			w.must(w.s.View(w.dirs([]timeline.LayerID{id})).walk(ctx, func(*mdir, *found) error { n++; return nil }))
+			if n != lay.entries {
+				t.Errorf("the layer has %d entries, want %d", n, lay.entries)
+			}
+		})
 	}
-	if w.s.Sealed(id) {
-		t.Error("the layer has a manifest")
+	d := describer{entries: make([]*format.Entry, limit.SealedEntries)}
+	if err := d.admit(&format.Entry{}); err != nil {
+		t.Errorf("as many entries as a manifest holds: %v", err)
 	}
-	n := 0
-	w.must(w.s.View(w.dirs([]timeline.LayerID{id})).walk(ctx, func(*mdir, *found) error { n++; return nil }))
-	if n != 1_400 {
-		t.Errorf("the layer has %d entries", n)
+	d.entries = append(d.entries, nil)
+	if err := d.admit(&format.Entry{}); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("one more entry than a manifest holds: %v, want too_large", err)
 	}
 }
 

@@ -1,7 +1,7 @@
 package layer
 
 import (
-	"bytes"
+	"bufio"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -19,6 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/layer/format"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // manifestName is the file beside fs that makes a layer sealed.
@@ -39,8 +40,9 @@ type Sealed struct {
 // it returns, the layer survives power loss, and Verify can tell whether it is
 // still what it was. Sealing twice is harmless.
 //
-// A layer whose paths have more bytes than limit.SealedBytes gets no manifest: it is
-// flushed, so that it survives power loss, and cannot be verified or exported.
+// A layer whose manifest would be larger than limit.SealedEntries and limit.SealedBytes
+// allow gets none: it is flushed, so that it survives power loss, and cannot be verified
+// or exported.
 func (s *Store) Seal(ctx context.Context, id timeline.LayerID) (Sealed, error) {
 	out, err := s.seal(ctx, id)
 	return out, fault.Wrap(err, "seal layer %s", id)
@@ -78,12 +80,7 @@ func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err 
 			return out, err
 		}
 	}
-	var b bytes.Buffer
-	if err := format.Encode(&b, entries); err != nil {
-		return out, err
-	}
-	sum := sha256.Sum256(b.Bytes())
-	out.Digest, out.Entries = format.Digest(sum[:]), len(entries)
+	out.Entries = len(entries)
 	for i := range entries {
 		out.Size += entries[i].Size
 	}
@@ -91,21 +88,22 @@ func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err 
 	if err := s.fs.SyncFS(dir); err != nil {
 		return out, err
 	}
-	return out, s.writeManifest(dir, b.Bytes())
+	out.Digest, err = s.writeManifest(dir, entries)
+	return out, err
 }
 
 // writeManifest puts the manifest in its place: temporary file, flush, rename,
-// flush.
-func (s *Store) writeManifest(dir int, data []byte) (err error) {
+// flush. It gives the manifest's digest.
+func (s *Store) writeManifest(dir int, entries []format.Entry) (digest string, err error) {
 	const tmp = manifestName + ".tmp"
 	if err := s.fs.Unlink(dir, tmp); err != nil && !errors.Is(err, unix.ENOENT) {
-		return err
+		return "", err
 	}
 	fd, err := s.fs.Create(dir, tmp, 0o600)
 	if err != nil {
-		return err
+		return "", err
 	}
-	err = s.fs.WriteAt(fd, data, 0)
+	digest, err = s.encodeTo(fd, entries)
 	if err == nil {
 		err = s.fs.Sync(fd)
 	}
@@ -114,12 +112,39 @@ func (s *Store) writeManifest(dir int, data []byte) (err error) {
 		err = s.fs.Rename(dir, tmp, dir, manifestName)
 	}
 	if err != nil {
-		return errors.Join(err, s.fs.Unlink(dir, tmp))
+		return "", errors.Join(err, s.fs.Unlink(dir, tmp))
 	}
 	if err := s.fs.Sync(dir); err != nil {
-		return err
+		return "", err
 	}
-	return s.fs.Sync(s.top)
+	return digest, s.fs.Sync(s.top)
+}
+
+// encodeTo writes a manifest to an empty file, in pieces: the text of hostile names and
+// attributes is three times as long as they are.
+func (s *Store) encodeTo(fd int, entries []format.Entry) (digest string, err error) {
+	file, sum := &fileWriter{fs: s.fs, fd: fd}, sha256.New()
+	b := bufio.NewWriterSize(io.MultiWriter(file, sum), 1<<20)
+	if err := errors.Join(format.Encode(b, entries), b.Flush()); err != nil {
+		return "", err
+	}
+	return format.Digest(sum.Sum(nil)), nil
+}
+
+// fileWriter appends to a file that was empty.
+type fileWriter struct {
+	fs  vfs.FS
+	fd  int
+	off int64
+}
+
+// Write implements io.Writer.
+func (w *fileWriter) Write(p []byte) (int, error) {
+	if err := w.fs.WriteAt(w.fd, p, w.off); err != nil {
+		return 0, err
+	}
+	w.off += int64(len(p))
+	return len(p), nil
 }
 
 // Sealed says whether the layer has a manifest.
@@ -266,7 +291,7 @@ type describer struct {
 	clean   func(fd int) error
 	how     func(path string, st *unix.Stat_t) form
 	entries []*format.Entry
-	paths   int64 // bytes of the entries' paths
+	text    int64 // bytes of the entries' paths, targets and attributes
 	links   map[devIno]string
 	jobs    chan hashJob
 	wg      sync.WaitGroup
@@ -298,7 +323,11 @@ func (d *describer) tree(v *View) error {
 
 // entry adds one entry, and its content to what is to be hashed.
 func (d *describer) entry(f *found) error {
-	if err := d.add(f); err != nil {
+	e, err := d.add(f)
+	if err == nil {
+		err = d.admit(e)
+	}
+	if err != nil {
 		return fault.Wrap(err, "read %q", f)
 	}
 	d.mu.Lock()
@@ -306,33 +335,49 @@ func (d *describer) entry(f *found) error {
 	return d.err
 }
 
-func (d *describer) add(f *found) error {
+// admit counts what an entry has of the bounds on a manifest. A hard link repeats the path
+// of the first one.
+func (d *describer) admit(e *format.Entry) error {
+	d.text += int64(len(e.Path) + len(e.Link))
+	for _, x := range e.Xattrs {
+		d.text += int64(len(x.Key) + len(x.Value))
+	}
+	n := int64(len(d.entries))
+	if n <= limit.SealedEntries && d.text <= limit.SealedBytes+n*limit.SealedEntry {
+		return nil
+	}
+	return fault.New(fault.TooLarge, "%d entries, whose paths, targets and attributes have %d bytes, are more than a manifest holds", n, d.text).
+		WithHint("remove what is nested too deep or has large attributes, as in: coppice exec NAME -- rm -rf DIRECTORY")
+}
+
+func (d *describer) add(f *found) (*format.Entry, error) {
 	st := &f.st
 	e := &format.Entry{Path: strings.TrimPrefix(f.path(), "/"), Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, Mtime: mtimeNs(st)}
-	if d.paths += int64(len(e.Path)); d.paths > limit.SealedBytes+int64(len(d.entries))*limit.SealedEntry {
-		return fault.New(fault.TooLarge, "the paths have more than %d bytes", d.paths).
-			WithHint("remove what is nested too deep, as in: coppice exec NAME -- rm -rf DIRECTORY")
-	}
 	d.entries = append(d.entries, e)
 	if isWhiteout(st) {
 		*e = format.Entry{Path: e.Path, Type: format.Whiteout}
-		return nil
+		return e, nil
 	}
 	if st.Nlink > 1 && !isDir(st) {
 		key := devIno{st.Dev, st.Ino}
 		if first, ok := d.links[key]; ok {
 			*e = format.Entry{Path: e.Path, Type: format.Hardlink, Link: first}
-			return nil
+			return e, nil
 		}
 		d.links[key] = e.Path
 	}
-	var a attrs
-	var err error
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
-		return d.dir(f, e)
+		return e, d.dir(f, e)
 	case unix.S_IFREG:
-		return d.file(f, e)
+		return e, d.file(f, e)
+	}
+	return e, d.special(f, e)
+}
+
+// special describes what is neither a directory nor a regular file.
+func (d *describer) special(f *found, e *format.Entry) (err error) {
+	switch f.st.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:
 		e.Type = format.Symlink
 		if e.Link, err = readLinkAt(f.dirfd(), f.name); err != nil {
@@ -343,16 +388,14 @@ func (d *describer) add(f *found) error {
 	case unix.S_IFSOCK:
 		e.Type = format.Socket
 	case unix.S_IFCHR, unix.S_IFBLK:
-		e.Type, e.Major, e.Minor = format.Char, unix.Major(st.Rdev), unix.Minor(st.Rdev)
-		if st.Mode&unix.S_IFMT == unix.S_IFBLK {
+		e.Type, e.Major, e.Minor = format.Char, unix.Major(f.st.Rdev), unix.Minor(f.st.Rdev)
+		if f.st.Mode&unix.S_IFMT == unix.S_IFBLK {
 			e.Type = format.Block
 		}
 	}
-	if a, err = f.attrs(); err != nil {
-		return err
-	}
+	a, err := f.attrs()
 	e.Xattrs = a.format()
-	return nil
+	return err
 }
 
 func (d *describer) dir(f *found, e *format.Entry) error {

@@ -129,37 +129,20 @@ func (v *View) ReadDir(p string) ([]Entry, error) {
 }
 
 // Open opens the regular file at p for reading. The caller closes it.
-func (v *View) Open(p string) (*os.File, error) {
-	var out *os.File
-	err := v.at(p, func(m *mdir, f *found) error {
-		if !isReg(&f.st) {
-			return fault.New(fault.Invalid, "%q is not a regular file", p)
-		}
-		fd, err := f.open()
-		if err != nil {
-			return fault.Wrap(err, "open %q", p)
-		}
-		out = os.NewFile(uintptr(fd), p)
-		return nil
+func (v *View) Open(p string) (out *os.File, err error) {
+	err = v.at(p, func(_ *mdir, f *found) (err error) {
+		out, err = f.openFile()
+		return err
 	})
 	return out, err
 }
 
 // Xattrs gives the extended attributes of the entry at p as programs inside
 // see them.
-func (v *View) Xattrs(p string) (map[string][]byte, error) {
-	out := map[string][]byte{}
-	err := v.at(p, func(m *mdir, f *found) error {
-		a, err := f.attrs()
-		if err != nil {
-			return fault.Wrap(err, "read attributes of %q", p)
-		}
-		for _, x := range a.list {
-			if x.Key != xattrSkeleton {
-				out[unescape(x.Key)] = x.Value
-			}
-		}
-		return nil
+func (v *View) Xattrs(p string) (out map[string][]byte, err error) {
+	err = v.at(p, func(_ *mdir, f *found) (err error) {
+		out, err = f.xattrs()
+		return err
 	})
 	return out, err
 }

@@ -21,22 +21,27 @@ const (
 	// PatchBytes bounds the bytes of the paths in a patch, and in the list of what a
 	// sandbox changed in a repository.
 	PatchBytes = 128 << 20
-	// ListEntries and ListBytes bound a list of files of a running sandbox: its entries,
-	// and the bytes of their paths.
+	// ListEntries and ListBytes bound a list of files, of the present or of a snapshot: its
+	// entries, and the bytes of their paths and link targets, of which JSON may need six
+	// times as many.
 	ListEntries = 100_000
 	ListBytes   = 32 << 20
 	// WatchPath is the longest path of a directory that is watched, in bytes.
 	WatchPath = 4096
-	// SealedBytes bounds the bytes of the paths in a layer's manifest, which holds each
-	// in full, together with SealedEntry for each entry: nested directories would take
-	// the square of their depth.
-	SealedBytes = 64 << 20
-	SealedEntry = 1 << 10
+	// SealedBytes bounds the bytes of the paths, targets and attributes in a layer's
+	// manifest, which holds each in full, together with SealedEntry for each entry:
+	// nested directories would take the square of their depth. SealedEntries bounds the
+	// entries, which are in memory together when a layer is sealed or verified.
+	SealedBytes   = 64 << 20
+	SealedEntry   = 256
+	SealedEntries = 2_000_000
 	// MessagePath is how much of a path an error message repeats, in bytes.
 	MessagePath = 1 << 10
 	// DiffLines is the size up to which a file is compared by lines.
 	DiffLines = 8 << 20
 )
+
+const unsealable = "the snapshot has no manifest: it is flushed and can be checked out, but neither verified nor exported"
 
 const deepTest = "internal/layer/deep_test.go "
 
@@ -56,13 +61,14 @@ func history() area {
 			deepTest + "TestDeepTree_CostsWhatItsSizeIs"},
 		{"bytes of the paths that a snapshot's message names", NamedBytes, "bytes", "further ones are counted",
 			deepTest + "TestDeepTree_CostsWhatItsSizeIs"},
-		{"paths of a snapshot's manifest, beyond 1 KiB for each entry", SealedBytes, "bytes",
-			"the snapshot has no manifest: it is flushed and can be gone back to, but neither verified nor exported",
-			deepTest + "TestSeal_FlushesALayerWhosePathsAreTooLongForAManifest"},
+		{"paths, targets and attributes in a snapshot's manifest, beyond 256 bytes for each entry", SealedBytes, "bytes", unsealable,
+			deepTest + "TestSeal_FlushesALayerThatIsTooLargeForAManifest"},
+		{"entries of a snapshot's manifest", SealedEntries, "entries", unsealable,
+			deepTest + "TestSeal_FlushesALayerThatIsTooLargeForAManifest"},
 		{"paths of a patch, and of what a sandbox changed in a repository", PatchBytes, "bytes", "`too_large`",
 			deepTest + "TestPatch_RefusesPathsBeyondItsLimit"},
-		{"files in a list of a running sandbox", ListEntries, "entries", "`too_large`", "internal/boxfs/bounds_test.go TestList_RefusesMoreEntriesThanItsLimit"},
-		{"paths in a list of files of a running sandbox", ListBytes, "bytes", "`too_large`", "internal/boxfs/bounds_test.go TestList_RefusesPathsBeyondItsLimit"},
+		{"files in a list", ListEntries, "entries", "`too_large`", "internal/boxfs/bounds_test.go TestList_RefusesMoreEntriesThanItsLimit"},
+		{"paths and link targets in a list of files", ListBytes, "bytes", "`too_large`", "internal/boxfs/bounds_test.go TestList_RefusesPathsBeyondItsLimit"},
 		{"a path of a watched directory", WatchPath, "bytes", "an event `overflow`; what is deeper is not watched", "internal/boxfs/bounds_test.go TestWatch_LeavesOutPathsThatAreTooLong"},
 		{"paths that a snapshot's message names", NamedPaths, "paths", "further ones are counted", deepTest + "TestCapture_NamesTheFirstPaths"},
 		{"a path that a snapshot's message names", NamedPath, "bytes", "it and further ones are counted", deepTest + "TestCapture_NamesTheFirstPaths"},

@@ -3,6 +3,7 @@ package format
 import (
 	"bytes"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -157,12 +158,23 @@ func Parse(data []byte) ([]Entry, error) {
 	if err := check(out); err != nil {
 		return nil, fault.New(fault.Corrupt, "manifest").Because(err)
 	}
-	var again bytes.Buffer
-	again.Grow(len(data))
-	if err := Encode(&again, out); err != nil || !bytes.Equal(again.Bytes(), data) {
+	again := same{rest: data}
+	if err := Encode(&again, out); err != nil || len(again.rest) > 0 {
 		return nil, fault.New(fault.Corrupt, "manifest is not in canonical form").Because(err)
 	}
 	return out, nil
+}
+
+// same is a writer that accepts what rest begins with.
+type same struct{ rest []byte }
+
+func (s *same) Write(p []byte) (int, error) {
+	rest, ok := bytes.CutPrefix(s.rest, p)
+	if !ok {
+		return 0, errors.New("it differs from what its entries are written as")
+	}
+	s.rest = rest
+	return len(p), nil
 }
 
 func parseLine(line string, out *[]Entry) error {
