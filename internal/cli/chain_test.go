@@ -22,7 +22,7 @@ import (
 func TestLongChain(t *testing.T) {
 	t.Parallel()
 	n := 2000
-	if raced {
+	if raced || testing.Short() {
 		n = 150
 	}
 	ctx := context.Background()
