@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -85,6 +86,13 @@ func TestHostDial_RefusesWhatTheKernelKeepsOnTheHost(t *testing.T) {
 		} {
 			if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
 				t.Errorf("ip %s: %v: %s", args, err, out)
+			}
+		}
+		// The kernel has no IPv6 route through a link until it has seen its carrier.
+		for end := time.Now().Add(time.Minute); exec.Command("ip", "-6", "route", "get", "2a00:45::77").Run() != nil; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Error("the link d0 does not come up")
+				return
 			}
 		}
 		for _, addr := range []string{
