@@ -4,3 +4,10 @@ package limit
 func gate() area {
 	return area{title: "Network", bounds: []Bound{}}
 }
+
+const (
+	Informational      = 16
+	InformationalBytes = 64 << 10
+	TrailerBytes       = 8 << 10
+	HeadBytes          = 64 << 10
+)

@@ -25,6 +25,8 @@ import (
 type court struct {
 	allow func(Request) bool
 	most  int64 // bytes out of one request; 0 is no bound
+	// mostIn is how many bytes of answers may come in, of all requests; 0 is no bound.
+	mostIn int64
 
 	mu       sync.Mutex
 	denied   []string // guarded by mu
@@ -89,7 +91,12 @@ func (x *trial) Spend(out, in int64) *Denial {
 	x.c.mu.Lock()
 	x.c.out += out
 	x.c.in += in
+	over = x.c.mostIn > 0 && x.c.in > x.c.mostIn
 	x.c.mu.Unlock()
+	if over {
+		x.c.Deny(x.q, "used up")
+		return &Denial{Status: 403, Reason: "used up"}
+	}
 	return nil
 }
 
