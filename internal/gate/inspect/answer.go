@@ -1,10 +1,13 @@
 package inspect
 
 import (
+	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"sync"
 
 	"github.com/coppice-dev/coppice/internal/limit"
 )
@@ -15,29 +18,63 @@ const (
 	errAfter    = "the server sends longer trailers than are passed on"
 )
 
-// RoundTrip sends the request. The proxy passes informational responses on by a trace,
-// which is of this request alone; they are counted before it is called.
-func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
-	trace := httptrace.ContextClientTrace(r.Context())
-	pass := trace.Got1xxResponse
-	trace.Got1xxResponse = func(code int, h textproto.MIMEHeader) error {
-		if err := x.inform(code, http.Header(h)); err != nil {
-			return err
-		}
-		return pass(code, h)
-	}
-	return x.conn.out.RoundTrip(r)
+// informed is what came before the answer.
+type informed struct {
+	count int   // of responses; by net/http alone, which reads one at a time
+	bytes int64 // of them; the same
+
+	mu   sync.Mutex
+	over bool // guarded by mu: the headers of the answer are the proxy's
+	lost bool // guarded by mu: they are net/http's for good
 }
 
-// inform counts an informational response before it goes on.
-func (x *exchange) inform(code int, h http.Header) error {
-	size := answerSize(code, h)
-	x.informed++
-	x.informedBytes += size
-	if x.informed > limit.Informational || x.informedBytes > limit.InformationalBytes {
+var errGone = errors.New("the sandbox gave the request up")
+
+// RoundTrip sends the request, and passes on what comes before the answer instead of the
+// proxy, whose trace r has.
+func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
+	httptrace.ContextClientTrace(r.Context()).Got1xxResponse = x.inform
+	res, err := x.conn.out.RoundTrip(r)
+	if x.before.end() && err == nil {
+		_ = res.Body.Close()
+		return nil, errGone
+	}
+	return res, err
+}
+
+// end ends what comes before the answer, and reports whether net/http has the headers.
+func (i *informed) end() (lost bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.over = true
+	return i.lost
+}
+
+// inform counts an informational response and passes it on.
+func (x *exchange) inform(code int, h textproto.MIMEHeader) error {
+	i, size := &x.before, answerSize(code, http.Header(h))
+	i.count++
+	i.bytes += size
+	if i.count > limit.Informational || i.bytes > limit.InformationalBytes {
 		return x.refused(x.broken(errInformed))
 	}
-	return x.refused(x.Spend(0, size))
+	if err := x.refused(x.Spend(0, size)); err != nil {
+		return err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.over {
+		return nil
+	}
+	maps.Copy(x.w.Header(), http.Header(h))
+	x.w.WriteHeader(code)
+	// Of a stream that has ended, net/http may still be writing the headers, which nobody
+	// may change then.
+	if i.lost = x.in.Context().Err() != nil; i.lost {
+		return errGone
+	}
+	clear(x.w.Header())
+	return nil
 }
 
 // answer takes the head of the server's answer, and counts what follows.

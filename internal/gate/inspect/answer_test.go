@@ -1,6 +1,8 @@
 package inspect
 
 import (
+	"crypto/tls"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/coppice-dev/coppice/internal/limit"
 )
@@ -25,6 +28,9 @@ func talkative(t *testing.T, h2 bool) *httptest.Server {
 		for range n {
 			w.Header().Set("Link", strings.Repeat("l", size))
 			w.WriteHeader(http.StatusEarlyHints)
+			if r.Context().Err() != nil {
+				return // net/http may still be reading the headers
+			}
 		}
 		w.Header().Del("Link")
 		_, _ = io.WriteString(w, "body")
@@ -185,4 +191,45 @@ func TestAnswer_BoundsItsHead(t *testing.T) {
 			t.Errorf("told was %q", w.court.ended)
 		}
 	})
+}
+
+// A stream that the client gives up while net/http writes an informational response has
+// headers that nobody may change: two goroutines at one map end the process.
+func TestAnswer_LeavesHeadersToAStreamThatIsGivenUp(t *testing.T) {
+	t.Parallel()
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for i := range 400 {
+			w.Header().Set(fmt.Sprintf("X-%d", i), "y")
+		}
+		for range limit.Informational / 2 {
+			w.WriteHeader(http.StatusEarlyHints)
+			if r.Context().Err() != nil {
+				return
+			}
+		}
+	}))
+	srv.EnableHTTP2 = true
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	w := way(t, srv, trusting(srv), &court{allow: all})
+	c, err := tls.Dial("tcp", w.at, &tls.Config{RootCAs: w.roots, ServerName: "example.com", NextProtos: []string{"h2"}})
+	must(t, err)
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(time.Minute))
+	_, err = c.Write(append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), frame(frameSettings, 0, 0, nil)...))
+	must(t, err)
+	for stream := uint32(1); stream < 40; stream += 2 {
+		_, err := c.Write(frame(frameHeaders, endStream|endHeaders, stream, head(get2()...)))
+		must(t, err)
+		for begun := false; !begun; {
+			var h [9]byte
+			_, err := io.ReadFull(c, h[:])
+			must(t, err)
+			_, err = io.CopyN(io.Discard, c, int64(h[0])<<16|int64(h[1])<<8|int64(h[2]))
+			must(t, err)
+			begun = h[3] == frameHeaders && binary.BigEndian.Uint32(h[5:]) == stream
+		}
+		_, err = c.Write(frame(frameReset, 0, stream, []byte{0, 0, 0, 8}))
+		must(t, err)
+	}
 }

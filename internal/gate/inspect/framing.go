@@ -49,6 +49,7 @@ func (e framingError) Error() string { return string(e) }
 const (
 	errHead    framingError = "the head of a request is malformed"
 	errLong    framingError = "the head of a request is too long"
+	errExpect  framingError = "a request has an expectation other than 100-continue"
 	errHost    framingError = "a request has no Host that could be one, or more than one"
 	errLengths framingError = "a request says its length in two ways, or in one that is not understood"
 	errChunk   framingError = "a chunk of a request is malformed"
@@ -217,6 +218,14 @@ func (f *framing) head(text string) error {
 			if !strings.EqualFold(value, "chunked") || old {
 				return errLengths
 			}
+		case "trailer": // names of what would be part of the framing
+			if namesFraming(value) {
+				return errLengths
+			}
+		case "expect":
+			if !strings.EqualFold(value, "100-continue") {
+				return errExpect
+			}
 		case "http2-settings":
 			return errH2C
 		case "upgrade":
@@ -244,6 +253,17 @@ func (f *framing) head(text string) error {
 		f.state = inBody
 	}
 	return nil
+}
+
+// namesFraming reports whether a list of trailers has one that says how long a request is.
+func namesFraming(list string) bool {
+	for name := range strings.SplitSeq(strings.ToLower(list), ",") {
+		switch strings.Trim(name, " \t") {
+		case "content-length", "transfer-encoding", "trailer":
+			return true
+		}
+	}
+	return false
 }
 
 // checkTarget refuses a request target, of either version of HTTP, that is not a path or

@@ -18,11 +18,7 @@ func frame(kind, flags byte, stream uint32, body []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(b, stream), body...)
 }
 
-// The frames that are used here, and their flags.
-const (
-	frameData, frameHeaders, frameReset, frameSettings, framePing, frameGoAway, frameContinuation = 0, 1, 3, 4, 6, 7, 9
-	endStream, endHeaders                                                                         = 1, 4
-)
+const frameSettings, framePing = 4, 6
 
 // head encodes headers without compression (RFC 7541, 6.2.2), each as "name: value".
 func head(lines ...string) (b []byte) {

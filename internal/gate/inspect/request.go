@@ -75,14 +75,14 @@ func (c *conn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, no)
 		return
 	}
-	x := &exchange{Exchange: ex, conn: c, in: r, asked: q}
+	x := &exchange{Exchange: ex, conn: c, in: r, w: w, asked: q}
 	defer x.end()
 	if no := ex.Spend(q.Size-max(r.ContentLength, 0), 0); no != nil {
 		x.no.Store(no)
 		refuse(w, r, no)
 		return
 	}
-	x.pass(w, r)
+	x.pass()
 }
 
 // exchange is a request that is passed on.
@@ -90,14 +90,12 @@ type exchange struct {
 	Exchange
 	conn   *conn
 	in     *http.Request
+	w      http.ResponseWriter
 	asked  Request        // that was judged
 	reply  *http.Response // the answer; nil before it
 	failed string
 	no     atomic.Pointer[Denial] // why it ends early
-
-	// The informational responses before the answer, of which net/http reads one at a time.
-	informed      int
-	informedBytes int64
+	before informed
 }
 
 func (x *exchange) end() {
@@ -112,7 +110,8 @@ func (x *exchange) end() {
 }
 
 // pass sends the request as it is, and the answer back.
-func (x *exchange) pass(w http.ResponseWriter, r *http.Request) {
+func (x *exchange) pass() {
+	w, r := x.w, x.in
 	// The answer may begin before the request has ended. HTTP/2 knows no other way.
 	_ = http.NewResponseController(w).EnableFullDuplex()
 	if r.ContentLength != 0 {
@@ -149,7 +148,7 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 
 // unanswered ends an exchange that came to no answer.
 func (x *exchange) unanswered(w http.ResponseWriter, r *http.Request, err error) {
-	if no := x.no.Load(); no != nil {
+	if no := x.no.Load(); no != nil && !x.before.end() {
 		refuse(w, r, no)
 		return
 	}

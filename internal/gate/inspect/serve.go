@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
@@ -103,6 +104,8 @@ const (
 	maxHead2     = 32 << 10 // of a request by HTTP/2
 	streamBuffer = 256 << 10
 	connBuffer   = 1 << 20
+	// head2List is maxHead2 as net/http takes it: with 32 bytes for each of ten headers.
+	head2List = maxHead2 + 10*32
 )
 
 // Serve passes requests on until one of both sides ends the connection, and closes
@@ -123,15 +126,19 @@ func Serve(ctx context.Context, o Options) error {
 	defer cancel()
 
 	l := &listener{conn: in, closed: make(chan struct{})}
+	var spoken http.Protocols
+	_, h2 := in.(*watched)
+	spoken.SetHTTP1(!h2)
+	spoken.SetUnencryptedHTTP2(h2) // TLS ended before
 	srv := &http.Server{
-		Handler: c, ReadHeaderTimeout: o.Patience, MaxHeaderBytes: maxHead, DisableGeneralOptionsHandler: true,
+		Handler: c, Protocols: &spoken, ReadHeaderTimeout: o.Patience, MaxHeaderBytes: maxHead, DisableGeneralOptionsHandler: true,
 		ErrorLog:    log.New(io.Discard, "", 0), // of what the sandbox sends; the Judge tells
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: connBuffer,
+			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: limit.FrameBytes, MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: connBuffer,
 		},
 	}
-	if x, ok := in.(*tls.Conn); ok && x.ConnectionState().NegotiatedProtocol == "h2" {
+	if h2 {
 		srv.MaxHeaderBytes = maxHead2
 	}
 	over := make(chan struct{})
@@ -197,11 +204,11 @@ func (c *conn) open(ctx context.Context) (in net.Conn, err error) {
 	if c.out, err = t.NewClientConn(ctx, scheme, c.place()); err != nil {
 		return nil, fmt.Errorf("the server does not speak HTTP: %w", err)
 	}
-	if x, ok := in.(*tls.Conn); !ok || x.ConnectionState().NegotiatedProtocol != "h2" {
-		c.in = newFramed(in, func(err error) { c.Judge.Deny(Request{Host: c.Name}, err.Error()) })
-		in = c.in
+	if x, ok := in.(*tls.Conn); ok && x.ConnectionState().NegotiatedProtocol == "h2" {
+		return newWatched(in, c.host, c.Judge.Deny), nil
 	}
-	return in, nil
+	c.in = newFramed(in, func(err error) { c.Judge.Deny(Request{Host: c.Name}, err.Error()) })
+	return c.in, nil
 }
 
 // place stands for the server in URLs, of which no more than the path is sent.

@@ -418,6 +418,9 @@ func TestRequestsThatNobodyMayMake(t *testing.T) {
 			ok + "Upgrade: h2c\r\n":                                              "WebSocket",
 			ok + "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n":           "two ways",
 			"GET /a|b HTTP/1.1\r\nHost: example.com\r\n":                         "escaped",
+			ok + "Expect: 200-ok\r\n":                                            "an expectation",
+			ok + "Expect: 100-continue\r\nExpect: 200-ok\r\n":                    "an expectation",
+			ok + "Transfer-Encoding: chunked\r\nTrailer: Content-Length\r\n":     "two ways",
 			"GET /echo#x HTTP/1.1\r\nHost: example.com\r\n":                      "escaped",
 		} {
 			if got := x.raw(t, head+end); !strings.HasPrefix(got, "HTTP/1.1 403") && !strings.HasPrefix(got, "HTTP/1.1 400") {
