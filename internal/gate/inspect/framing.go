@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // framing reads what a client sends by HTTP/1 as strictly as RFC 9112 lets a server be,
@@ -12,7 +14,7 @@ import (
 // arrive and gives what may go on: a head only when it is whole and has one meaning, a
 // body as it comes. An error ends the connection.
 //
-//	head    request line, headers, an empty line     at most maxHead bytes
+//	head    request line, headers, an empty line     at most limit.HeadBytes
 //	body    Content-Length bytes, or chunks, or none
 //	chunks  size in hexadecimal, CRLF, data, CRLF; then trailers and an empty line
 type framing struct {
@@ -32,13 +34,6 @@ const (
 	afterData // the CRLF that ends it
 	inTrailers
 	beyond // a WebSocket follows, or the end
-)
-
-const (
-	maxHead    = 64 << 10
-	maxHeaders = 256
-	maxTrailer = 8 << 10
-	maxSize    = 16 // bytes of a line with a chunk's size
 )
 
 // framingError is why a connection is not understood as HTTP.
@@ -105,12 +100,12 @@ func (f *framing) whole() int {
 // gather adds bytes of b to line until it is whole: a head or trailers up to the empty
 // line, else one line.
 func (f *framing) gather(b []byte) (n int, whole bool, err error) {
-	end, most, long := "\r\n", maxSize, errChunk
+	end, most, long := "\r\n", limit.ChunkLine, errChunk
 	switch f.state {
 	case inHead:
-		end, most, long = "\r\n\r\n", maxHead, errLong
+		end, most, long = "\r\n\r\n", limit.HeadBytes, errLong
 	case inTrailers:
-		end, most = "\r\n\r\n", maxTrailer
+		end, most = "\r\n\r\n", limit.TrailerBytes
 	}
 	for n < len(b) {
 		c := b[n]
@@ -191,7 +186,7 @@ func (f *framing) head(text string) error {
 		return errConnect
 	case checkTarget(target) != nil:
 		return checkTarget(target)
-	case len(lines)-1 > maxHeaders:
+	case len(lines)-1 > limit.HeadFields:
 		return errLong
 	}
 	var hosts, lengths, codings, upgrades int

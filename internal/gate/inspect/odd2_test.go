@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // frame writes a frame of HTTP/2 (RFC 9113, 4.1).
@@ -168,7 +170,7 @@ func TestRequestsThatNobodyMayMakeByHTTP2(t *testing.T) {
 	if x := w.speak2(t, 1, flood...); x.ok || x.away == 0 && x.err == nil {
 		t.Errorf("an endless head: %+v", x)
 	}
-	if x := w.speak2(t, 1, one(with("x: "+strings.Repeat("y", 2*maxHead2)))); x.ok {
+	if x := w.speak2(t, 1, one(with("x: "+strings.Repeat("y", 2*limit.Head2Bytes)))); x.ok {
 		t.Errorf("a long head: %+v", x)
 	}
 }
@@ -198,10 +200,10 @@ func TestStreamsThatAreGivenUp(t *testing.T) {
 	}
 	// More at a time than are allowed.
 	all = nil
-	for i := range uint32(4 * maxStreams) {
+	for i := range uint32(4 * limit.Streams) {
 		all = append(all, frame(frameHeaders, endStream|endHeaders, 2*i+1, get))
 	}
-	if x := w.speak2(t, 2*(maxStreams+10)+1, all...); x.resets == 0 && x.away == 0 {
+	if x := w.speak2(t, 2*(limit.Streams+10)+1, all...); x.resets == 0 && x.away == 0 {
 		t.Errorf("a stream too many: %+v", x)
 	}
 }

@@ -3,14 +3,19 @@ package inspect
 import (
 	"bytes"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/policy"
 )
 
 // alone gives what was denied since the last call.
@@ -162,6 +167,94 @@ func TestHTTP2_RecordsARefusalOnce(t *testing.T) {
 	say = append(say, frame(frameHeaders, endStream|endHeaders, 3, head(get2()...)))
 	w.speak2(t, 3, say...)
 	if denied := w.alone(); len(denied) != 2 {
+		t.Errorf("denied was %q", denied)
+	}
+}
+
+// hoarder is a server that reads no bodies, of which little is on the way to it.
+func hoarder(t *testing.T) *world {
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	srv.EnableHTTP2 = true
+	srv.Config.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 1 << 10, MaxReceiveBufferPerConnection: 64 << 10}
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	return way(t, srv, trusting(srv), &court{allow: all})
+}
+
+// body2 is so much of the body of a stream, in frames.
+func body2(stream uint32, size int) (frames [][]byte) {
+	for ; size > 0; size -= limit.FrameBytes {
+		frames = append(frames, frame(frameData, 0, stream, make([]byte, min(size, limit.FrameBytes))))
+	}
+	return frames
+}
+
+func TestHTTP2_HoldsSoMuchOfABody(t *testing.T) {
+	t.Parallel()
+	w := hoarder(t)
+	say := append([][]byte{post2()}, body2(1, 2*limit.StreamBuffer)...)
+	if x := w.speak2(t, 1, say...); x.resets == 0 {
+		t.Errorf("%+v", x)
+	}
+	w.has(t, "POST example.com/echo: "+errStream+"FLOW_CONTROL_ERROR")
+}
+
+func TestHTTP2_HoldsSoMuchOfAllBodies(t *testing.T) {
+	t.Parallel()
+	w := hoarder(t)
+	var say [][]byte
+	const each = limit.StreamBuffer / 2
+	last := uint32(1)
+	for held := 0; held < 2*limit.StreamsBuffer; held += each {
+		h := post2()
+		h[8] = byte(last)
+		say = append(append(say, h), body2(last, each)...)
+		last += 2
+	}
+	if x := w.speak2(t, last-2, say...); x.resets == 0 {
+		t.Errorf("%+v", x)
+	}
+	w.has(t, "POST example.com/echo: "+errStream+"FLOW_CONTROL_ERROR")
+}
+
+// heads gives a connection that is watched what a sandbox sends, of which nothing is
+// answered, and how its end is read.
+func heads(t *testing.T, c *court, say ...[]byte) error {
+	inside, gate := net.Pipe()
+	defer inside.Close()
+	go func() {
+		_, _ = inside.Write(bytes.Join(append([][]byte{[]byte(clientPreface)}, say...), nil))
+		_ = inside.Close()
+	}()
+	host := func(s string) policy.Host { return name(t, s) }
+	_, err := io.Copy(io.Discard, newWatched(gate, host, c.Deny))
+	return err
+}
+
+func TestHTTP2_KeepsSoManyHeads(t *testing.T) {
+	t.Parallel()
+	var say [][]byte
+	for i := range uint32(limit.UnansweredHeads) {
+		say = append(say, frame(frameHeaders, endStream|endHeaders, 2*i+1, head(get2()...)))
+	}
+	judge := &court{}
+	if err := heads(t, judge, say...); err != nil || len(judge.alone()) > 0 {
+		t.Errorf("as many as are kept: %v", err)
+	}
+	say = append(say, frame(frameHeaders, endStream|endHeaders, 2*limit.UnansweredHeads+1, head(get2()...)))
+	if err := heads(t, judge, say...); !errors.Is(err, errMany) {
+		t.Errorf("one more: %v", err)
+	}
+	judge.has(t, string(errMany))
+}
+
+func TestHTTP2_KeepsTheBeginningOfAPath(t *testing.T) {
+	t.Parallel()
+	judge := &court{}
+	long := strings.Repeat("a", 2*limit.ToldPath)
+	_ = heads(t, judge, frame(frameHeaders, endStream|endHeaders, 1, head(":method: GET", ":scheme: https", ":authority: example.com", ":path: /"+long, "upgrade: h2c")))
+	if denied := judge.alone(); len(denied) != 1 || denied[0] != "GET example.com/"+long[:limit.ToldPath-1]+": "+errConnection {
 		t.Errorf("denied was %q", denied)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
+
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // overrides are headers by which frameworks take another method or path for the
@@ -164,6 +166,9 @@ type metered struct {
 }
 
 func (m *metered) Read(p []byte) (int, error) {
+	if m.out { // net/http takes half a megabyte at once, and holds it while the server does not
+		p = p[:min(len(p), limit.FrameBytes)]
+	}
 	n, err := m.rc.Read(p)
 	if n > 0 {
 		if no := m.count(n, m.out); no != nil {

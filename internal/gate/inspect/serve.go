@@ -97,16 +97,9 @@ type conn struct {
 	requests sync.WaitGroup // Add with mu
 }
 
-// Bounds of one connection. A request that waits keeps its head, some two times: with
-// HTTP/2 that is 64 times 32 KiB.
-const (
-	maxStreams   = 64
-	maxHead2     = 32 << 10 // of a request by HTTP/2
-	streamBuffer = 256 << 10
-	connBuffer   = 1 << 20
-	// head2List is maxHead2 as net/http takes it: with 32 bytes for each of ten headers.
-	head2List = maxHead2 + 10*32
-)
+// head2List is the head of a request by HTTP/2 as net/http takes it: with 32 bytes for
+// each of ten headers.
+const head2List = limit.Head2Bytes + 10*32
 
 // Serve passes requests on until one of both sides ends the connection, and closes
 // both. No goroutine of its own is left when it returns. It gives an error when the
@@ -131,15 +124,15 @@ func Serve(ctx context.Context, o Options) error {
 	spoken.SetHTTP1(!h2)
 	spoken.SetUnencryptedHTTP2(h2) // TLS ended before
 	srv := &http.Server{
-		Handler: c, Protocols: &spoken, ReadHeaderTimeout: o.Patience, MaxHeaderBytes: maxHead, DisableGeneralOptionsHandler: true,
+		Handler: c, Protocols: &spoken, ReadHeaderTimeout: o.Patience, MaxHeaderBytes: limit.HeadBytes, DisableGeneralOptionsHandler: true,
 		ErrorLog:    log.New(io.Discard, "", 0), // of what the sandbox sends; the Judge tells
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: limit.FrameBytes, MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: connBuffer,
+			MaxConcurrentStreams: limit.Streams, MaxReadFrameSize: limit.FrameBytes, MaxReceiveBufferPerStream: limit.StreamBuffer, MaxReceiveBufferPerConnection: limit.StreamsBuffer,
 		},
 	}
 	if h2 {
-		srv.MaxHeaderBytes = maxHead2
+		srv.MaxHeaderBytes = limit.Head2Bytes
 	}
 	over := make(chan struct{})
 	srv.ConnState = func(_ net.Conn, s http.ConnState) {
@@ -198,8 +191,8 @@ func (c *conn) open(ctx context.Context) (in net.Conn, err error) {
 	both.SetHTTP2(true)
 	t := &http.Transport{
 		DialContext: give, DialTLSContext: give, Protocols: &both, DisableCompression: true,
-		MaxResponseHeaderBytes: maxHead, ExpectContinueTimeout: time.Second,
-		HTTP2: &http.HTTP2Config{StrictMaxConcurrentRequests: true, MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: connBuffer},
+		MaxResponseHeaderBytes: limit.HeadBytes, ExpectContinueTimeout: time.Second,
+		HTTP2: &http.HTTP2Config{StrictMaxConcurrentRequests: true, MaxReceiveBufferPerStream: limit.StreamBuffer, MaxReceiveBufferPerConnection: limit.StreamsBuffer},
 	}
 	if c.out, err = t.NewClientConn(ctx, scheme, c.place()); err != nil {
 		return nil, fmt.Errorf("the server does not speak HTTP: %w", err)

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
@@ -573,11 +574,11 @@ func TestAuthority(t *testing.T) {
 	if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now.Add(leafFresh + leafFor)}); !errors.As(err, new(x509.CertificateInvalidError)) {
 		t.Error(err)
 	}
-	for i := range 3 * maxLeaves {
+	for i := range 3 * limit.Certificates {
 		_, err := a.certify(name(t, fmt.Sprintf("x%d.example", i)), now)
 		must(t, err)
 	}
-	if len(a.leaves) > maxLeaves {
+	if len(a.leaves) > limit.Certificates {
 		t.Errorf("%d certificates are kept", len(a.leaves))
 	}
 }
