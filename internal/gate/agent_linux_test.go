@@ -17,6 +17,8 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -324,6 +326,22 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 			}
 		}
 		return nil, nil
+	},
+	// flood ADDRESS N: opens N connections at once, and says how many came about
+	"flood": func(a []string, _ []byte) ([]byte, error) {
+		n, _ := strconv.Atoi(a[1])
+		var ok atomic.Int64
+		var all sync.WaitGroup
+		for range n {
+			all.Go(func() {
+				if c, err := dial("tcp", a[0], 2*time.Second); err == nil {
+					c.Close()
+					ok.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		return strconv.AppendInt(nil, ok.Load(), 10), nil
 	},
 	// many ADDRESS N: opens N connections and says how many came about; keeps them
 	"many": func(a []string, _ []byte) ([]byte, error) {

@@ -12,10 +12,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// askFor ends before resolvers give up or ask anew, at multiples of 30 s: a query that
-// comes again as its question ends would begin another, and its answer come too late.
-const askFor = 55 * time.Second
-
 // Question is a place that waits for a person: the policy says neither yes nor no. There
 // is one of each place, however many wait for it.
 type Question struct {

@@ -147,6 +147,21 @@ func TestATokenInARequestGoesNowhere(t *testing.T) {
 	}
 }
 
+// A request that is denied whatever the policy says is told as any other that has a token.
+func TestATokenInAnOddRequestIsTold(t *testing.T) {
+	t.Parallel()
+	h := newWebHosts(t, Rules(items(t)), "a.example")
+	s := start(t, veth, h.book, func(o *Options) { o.Roots, o.Tokens = h.roots, ofDecoys })
+	odd := "GET /items/" + tokenA + " HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nX-HTTP-Method-Override: DELETE\r\n\r\n"
+	if out, err := s.do("pieces", []byte(odd), "a.example:80", "1000"); err != nil || !strings.Contains(string(out), "403 Forbidden") {
+		t.Errorf("%q, %v", out, err)
+	}
+	e := s.wait(t, "the denial", func(e Event) bool { return e.Method == "GET" && e.Kind != KindRequest })
+	if e.Kind != KindDecoy || e.Decoy != "/h/.netrc" || strings.Contains(e.Path, tokenA) {
+		t.Errorf("%+v", e)
+	}
+}
+
 // TestATokenInATrailerGoesNowhere: also as a name, of which nobody knows any more what was
 // written large; and so it is with headers.
 func TestATokenInATrailerGoesNowhere(t *testing.T) { overBoth(t, testATokenInATrailerGoesNowhere) }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
@@ -17,14 +18,7 @@ import (
 //	6       2      answers: 0 in a query          0, 41, size, flags, length, options
 //	8       2      authorities: 0
 //	10      2      additional: 0 or 1, an OPT
-const (
-	dnsHeader = 12
-	// A query is one name and an OPT. Nobody needs more, and more is a tunnel.
-	maxQuery = 512
-	// The most that an answer over UDP takes, whatever the query says it could take
-	// (DNS flag day 2020).
-	maxUDPAnswer = 1232
-)
+const dnsHeader = 12
 
 const (
 	flagQR = 1 << 15
@@ -87,7 +81,7 @@ func parseQuery(m []byte) (q query, fail rcode, answer, ok bool) {
 		return q, rcodeNoWay, true, false
 	}
 	// AD may be set in queries (RFC 6840, 5.7); AA, TC, RA, Z and a code may not.
-	if len(m) > maxQuery || flags&^(flagRD|flagAD|flagCD) != 0 ||
+	if len(m) > limit.DNSQuery || flags&^(flagRD|flagAD|flagCD) != 0 ||
 		be.Uint16(m[4:]) != 1 || be.Uint16(m[6:]) != 0 || be.Uint16(m[8:]) != 0 || be.Uint16(m[10:]) > 1 {
 		return q, rcodeFormat, true, false
 	}
@@ -154,7 +148,7 @@ func (q *query) readOPT(b []byte) (rcode, bool) {
 		return rcodeFormat, false
 	}
 	q.edns = true
-	q.size = min(max(int(be.Uint16(b[3:])), 512), maxUDPAnswer)
+	q.size = min(max(int(be.Uint16(b[3:])), 512), limit.DNSDatagram)
 	data := b[11:]
 	if int(be.Uint16(b[9:])) != len(data) {
 		return rcodeFormat, false
@@ -173,8 +167,8 @@ func (q *query) readOPT(b []byte) (rcode, bool) {
 
 // reply writes the answer to q: addrs, all of them of the type that was asked for, or
 // none. The question is echoed byte by byte, so that whoever mixes cases to know his
-// answers finds them as they were. limit is how long it may be.
-func (q query) reply(code rcode, addrs []netip.Addr, ttl time.Duration, limit int) []byte {
+// answers finds them as they were. most is how long it may be.
+func (q query) reply(code rcode, addrs []netip.Addr, ttl time.Duration, most int) []byte {
 	be := binary.BigEndian
 	m := make([]byte, dnsHeader, dnsHeader+len(q.question)+28*len(addrs)+11)
 	be.PutUint16(m, q.id)
@@ -190,7 +184,7 @@ func (q query) reply(code rcode, addrs []netip.Addr, ttl time.Duration, limit in
 	before := len(m)
 	for _, a := range addrs {
 		b := a.AsSlice()
-		if len(m)+12+len(b)+opt > limit {
+		if len(m)+12+len(b)+opt > most {
 			// No answer rather than a part of one: the asker comes again over TCP.
 			m, flags = m[:before], flags|flagTC
 			be.PutUint16(m[6:], 0)
@@ -208,7 +202,7 @@ func (q query) reply(code rcode, addrs []netip.Addr, ttl time.Duration, limit in
 		be.PutUint16(m[10:], 1)
 		m = append(m, 0)
 		m = be.AppendUint16(m, uint16(typeOPT))
-		m = be.AppendUint16(m, maxUDPAnswer)
+		m = be.AppendUint16(m, limit.DNSDatagram)
 		m = append(m, byte(code>>4), 0, 0, 0, 0, 0)
 	}
 	be.PutUint16(m[2:], flags)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
@@ -149,7 +150,7 @@ func FuzzQuery(f *testing.F) {
 		if !bytes.Equal(m, before) {
 			t.Fatal("the message was changed")
 		}
-		if ok && (code != 0 || !answer || len(m) > maxQuery || q.size < 512 || q.size > maxUDPAnswer) {
+		if ok && (code != 0 || !answer || len(m) > limit.DNSQuery || q.size < 512 || q.size > limit.DNSDatagram) {
 			t.Fatalf("%+v %v %v", q, code, answer)
 		}
 		if ok && !q.name.IsZero() {

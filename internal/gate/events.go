@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // Kind is what an event tells of.
@@ -62,8 +64,6 @@ type Event struct {
 
 // Bounds of the journal.
 const (
-	maxQueued = 1024             // events that wait to be reported
-	maxDenied = 512              // denials that are counted at a time; the rest count as one
 	repeatFor = 10 * time.Second // how long a denial is counted before it is told again
 )
 
@@ -101,7 +101,7 @@ type tally struct {
 // newJournal makes a journal whose events report gets, one after the other, from one
 // goroutine that ends after close; wait waits for it.
 func newJournal(now func() time.Time, report func(Event)) (j *journal, wait func()) {
-	j = &journal{now: now, queue: make(chan Event, maxQueued), denied: map[denial]*tally{}}
+	j = &journal{now: now, queue: make(chan Event, limit.JournalEvents), denied: map[denial]*tally{}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -153,7 +153,7 @@ func (j *journal) deny(e Event) {
 		return
 	}
 	t := j.denied[k]
-	if t == nil && len(j.denied) >= maxDenied {
+	if t == nil && len(j.denied) >= limit.JournalDenials {
 		k = denial{reason: "others"}
 		if t = j.denied[k]; t == nil {
 			t = &tally{last: Event{Kind: KindDeny, Reason: "too many different denials to tell them apart"}, since: e.Time}

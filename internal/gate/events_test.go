@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // clock is a time that tests set.
@@ -71,14 +73,14 @@ func TestTheJournalIsBounded(t *testing.T) {
 	for i := range 10000 {
 		j.deny(Event{Proto: TCP, Port: uint16(i), Reason: "no"})
 	}
-	if len(j.denied) > maxDenied+1 {
+	if len(j.denied) > limit.JournalDenials+1 {
 		t.Errorf("%d denials are counted", len(j.denied))
 	}
 	n := 0
 	for j.emit(Event{Kind: KindConnect}) {
 		n++
 	}
-	if n > maxQueued || j.dropped() != 1 {
+	if n > limit.JournalEvents || j.dropped() != 1 {
 		t.Errorf("%d events wait, %d are lost", n, j.dropped())
 	}
 	j.sweep(c.pass(time.Hour)) // no room: what was counted is kept

@@ -19,6 +19,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // flow is one connection of the sandbox, or one flow of its datagrams, with the host
@@ -315,13 +316,13 @@ func (g *Gate) carry(ctx context.Context, f *flow, in *gonet.TCPConn, rl ruling)
 // size gives the connection its buffers, and reports whether they are the large ones.
 func (g *Gate) size(ep tcpip.Endpoint) (large bool) {
 	g.mu.Lock()
-	if large = g.big < maxBig; large {
+	if large = g.big < limit.FlowBuffers; large {
 		g.big++
 	}
 	g.mu.Unlock()
 	if !large {
-		ep.SocketOptions().SetReceiveBufferSize(smallBuffer, true)
-		ep.SocketOptions().SetSendBufferSize(smallBuffer, true)
+		ep.SocketOptions().SetReceiveBufferSize(limit.FlowSmallBuffer, true)
+		ep.SocketOptions().SetSendBufferSize(limit.FlowSmallBuffer, true)
 	}
 	return large
 }

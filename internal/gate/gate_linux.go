@@ -18,9 +18,9 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/decoy"
 	"github.com/coppice-dev/coppice/internal/fault"
-
 	"github.com/coppice-dev/coppice/internal/gate/inspect"
 	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // Options are what New needs. FD is the only one without a default.
@@ -56,21 +56,22 @@ type Options struct {
 	Bounds Bounds
 }
 
-// Bounds are what one sandbox can take of its keeper.
+// Bounds are what one sandbox can take of its keeper. The defaults are those of package
+// limit.
 type Bounds struct {
-	Conns   int           // TCP connections at a time; 512
-	Opening int           // of these, not yet established; 128
-	Inspect int           // of these, with requests that are looked at; 128
-	Flows   int           // flows of datagrams at a time; 128
-	PerSec  int           // connections and flows dialled in a second; 200. What is more waits: ports of the host are few
-	Idle    time.Duration // a connection on which nothing moves is cut after it; 1 h
-	UDPIdle time.Duration // the same for a flow of datagrams; 1 min
-	Dial    time.Duration // patience with the outside; 15 s
-	Hello   time.Duration // patience with a ClientHello; 15 s
+	Conns   int           // TCP connections at a time
+	Opening int           // of these, not yet established
+	Inspect int           // of these, with requests that are looked at
+	Flows   int           // flows of datagrams at a time
+	PerSec  int           // connections and flows dialled in a second. What is more waits
+	Idle    time.Duration // a connection on which nothing moves is cut after it
+	UDPIdle time.Duration // the same for a flow of datagrams
+	Dial    time.Duration // patience with the outside
+	Hello   time.Duration // patience with a ClientHello
 
-	Ask       time.Duration // patience with a person who is asked; 55 s
-	Questions int           // places that a person is asked about at a time; 16. What is more is denied
-	Waiting   int           // queries and connections that wait for a person; 64. The same, and less than Opening
+	Ask       time.Duration // patience with a person who is asked
+	Questions int           // places that a person is asked about at a time. What is more is denied
+	Waiting   int           // queries and connections that wait for a person. The same, and less than Opening
 }
 
 func (b Bounds) withDefaults() Bounds {
@@ -84,18 +85,18 @@ func (b Bounds) withDefaults() Bounds {
 			*d = or
 		}
 	}
-	number(&b.Conns, 512)
-	number(&b.Opening, 128)
-	number(&b.Inspect, 128)
-	number(&b.Flows, 128)
-	number(&b.PerSec, 200)
-	duration(&b.Idle, time.Hour)
-	duration(&b.UDPIdle, time.Minute)
-	duration(&b.Dial, 15*time.Second)
-	duration(&b.Hello, 15*time.Second)
-	duration(&b.Ask, askFor)
-	number(&b.Questions, 16)
-	number(&b.Waiting, 64)
+	number(&b.Conns, limit.GateConns)
+	number(&b.Opening, limit.GateOpening)
+	number(&b.Inspect, limit.GateInspected)
+	number(&b.Flows, limit.GateFlows)
+	number(&b.PerSec, limit.GateDials)
+	duration(&b.Idle, limit.GateIdleSeconds*time.Second)
+	duration(&b.UDPIdle, limit.GateDatagramIdleSeconds*time.Second)
+	duration(&b.Dial, limit.GateDialSeconds*time.Second)
+	duration(&b.Hello, limit.GateHelloSeconds*time.Second)
+	duration(&b.Ask, limit.GateAskSeconds*time.Second)
+	number(&b.Questions, limit.GateQuestions)
+	number(&b.Waiting, limit.GateWaiting)
 	b.Waiting = min(b.Waiting, max(b.Opening/2, 1))
 	return b
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
@@ -23,12 +24,6 @@ const (
 
 	handshakeHeader = 4
 	clientHello     = 1
-	// maxHello is the longest ClientHello that is read. With post-quantum keys they have
-	// less than 2 KiB; 16 leaves room for tickets.
-	maxHello = 1 << 14
-	// maxHelloWire is how much may come until it is whole: a client may use a record for
-	// each few bytes, but not one for each byte of a long one.
-	maxHelloWire = 4 * maxHello
 
 	extServerName = 0
 	extPSK        = 41
@@ -96,7 +91,7 @@ func (h *hailing) feed(b []byte) (got hello, n int, done bool, err error) {
 		if len(h.record) < size {
 			break
 		}
-		if h.fed += size; h.fed > maxHelloWire {
+		if h.fed += size; h.fed > limit.HelloWire {
 			return hello{}, n, false, errLongTLS
 		}
 		h.body = append(h.body, h.record[recordHeader:]...)
@@ -137,7 +132,7 @@ func checkHandshake(body []byte) (whole bool, err error) {
 	}
 	n := int(body[1])<<16 | int(body[2])<<8 | int(body[3])
 	switch {
-	case n > maxHello:
+	case n > limit.HelloBytes:
 		return false, errLongTLS
 	case len(body) > handshakeHeader+n:
 		return false, errBadTLS

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
@@ -134,6 +135,7 @@ func TestHellosThatAreRefused(t *testing.T) {
 		"a long record":    {recordHello, 3, 1, 0x40, 1},
 		"version 4":        {recordHello, 4, 0, 0, 10},
 		"a ServerHello":    records(change(0, 2), 1<<14),
+		"of a byte each":   records(handmade(sni("a.example"), ext(21, make([]byte, limit.HelloBytes-1000)...)), 1),
 		"too long":         records([]byte{1, 0, 0x40, 1, 3, 3}, 100),
 		"more after it":    records(append(bytes.Clone(good), 1), 1<<14),
 		"length short":     records(change(3, good[3]-1), 1<<14),
@@ -206,7 +208,7 @@ func TestASecondHelloHasTheSameName(t *testing.T) {
 	data := append([]byte{recordData, 3, 3, 0, 40}, make([]byte, 40)...)
 	alert := []byte{21, 3, 3, 0, 2, 1, 0}
 	join := func(b ...[]byte) []byte { return bytes.Join(b, nil) }
-	long := handmade(sni("b.example"), offers13, ext(21, make([]byte, maxHello)...))
+	long := handmade(sni("b.example"), offers13, ext(21, make([]byte, limit.HelloBytes)...))
 	more := append(slices.Clone(other), 20, 0, 0, 0)
 	finished := append([]byte{recordHello, 3, 3, 0, 40, clientHello, 0xff}, make([]byte, 38)...)
 	for what, x := range map[string]struct {

@@ -8,15 +8,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
 // Bounds of pins. They are per sandbox, which makes them grow as it likes.
 const (
-	maxPins        = 16384 // pairs of name and address
-	maxAddrsOfName = 64    // the oldest go when a name has had more
-	maxNamesOfAddr = 256   // each is asked of the policy at each connection
-
 	minTTL = 5 * time.Second
 	maxTTL = time.Hour
 	// pinGrace is how much longer than it told the sandbox the gate remembers an answer:
@@ -59,7 +56,7 @@ func boundTTL(ttl time.Duration) time.Duration { return min(max(ttl, minTTL), ma
 // it expires, since programs remember.
 func (p *pins) put(name policy.Host, addrs []netip.Addr, ttl time.Duration, now time.Time) bool {
 	ttl = boundTTL(ttl)
-	if len(addrs) == 0 || len(addrs) > maxAddrsOfName {
+	if len(addrs) == 0 || len(addrs) > limit.PinAddrs {
 		return false
 	}
 	p.mu.Lock()
@@ -70,16 +67,16 @@ func (p *pins) put(name policy.Host, addrs []netip.Addr, ttl time.Duration, now 
 			continue
 		}
 		added++
-		if len(p.addrs[a]) >= maxNamesOfAddr {
+		if len(p.addrs[a]) >= limit.PinNames {
 			p.sweepAddr(a, now)
-			if len(p.addrs[a]) >= maxNamesOfAddr {
+			if len(p.addrs[a]) >= limit.PinNames {
 				return false
 			}
 		}
 	}
-	if p.size+added > maxPins {
+	if p.size+added > limit.Pins {
 		p.sweepLocked(now)
-		if p.size+added > maxPins {
+		if p.size+added > limit.Pins {
 			return false
 		}
 	}
@@ -99,7 +96,7 @@ func (p *pins) put(name policy.Host, addrs []netip.Addr, ttl time.Duration, now 
 		p.addrs[a][name] = pair{told: now, until: now.Add(ttl + pinGrace)}
 	}
 	of.answer, of.fresh = slices.Clone(addrs), now.Add(ttl)
-	for len(of.reaches) > maxAddrsOfName {
+	for len(of.reaches) > limit.PinAddrs {
 		p.forgetLocked(p.oldestLocked(name, of), name)
 	}
 	return true

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
@@ -64,12 +65,12 @@ func TestPinsAreBounded(t *testing.T) {
 	t.Parallel()
 	p := newPins()
 	at := netip.MustParseAddr("198.51.100.1")
-	for i := range maxNamesOfAddr {
+	for i := range limit.PinNames {
 		if !p.put(name(fmt.Sprint("n", i)), []netip.Addr{at}, time.Minute, noon) {
 			t.Fatal(i)
 		}
 	}
-	if p.put(name("more"), []netip.Addr{at}, time.Minute, noon) || len(p.of(at, noon)) != maxNamesOfAddr {
+	if p.put(name("more"), []netip.Addr{at}, time.Minute, noon) || len(p.of(at, noon)) != limit.PinNames {
 		t.Error("there is no bound to the names of an address")
 	}
 	if !p.put(name("more"), []netip.Addr{at}, time.Minute, noon.Add(time.Hour)) || p.size != 1 {
@@ -80,11 +81,11 @@ func TestPinsAreBounded(t *testing.T) {
 			t.Fatal(i)
 		}
 	}
-	if p.size != maxAddrsOfName+1 || len(p.of(netip.AddrFrom4([4]byte{198, 18, 3, 231}), noon)) != 1 {
+	if p.size != limit.PinAddrs+1 || len(p.of(netip.AddrFrom4([4]byte{198, 18, 3, 231}), noon)) != 1 {
 		t.Errorf("%d pairs", p.size)
 	}
 	p = newPins()
-	for i := range maxPins {
+	for i := range limit.Pins {
 		if !p.put(name(fmt.Sprint("n", i)), []netip.Addr{netip.AddrFrom4([4]byte{20, byte(i >> 16), byte(i >> 8), byte(i)})}, time.Minute, noon) {
 			t.Fatal(i)
 		}
@@ -92,7 +93,7 @@ func TestPinsAreBounded(t *testing.T) {
 	if p.put(name("more"), []netip.Addr{at}, time.Minute, noon) {
 		t.Error("there is no bound to pins")
 	}
-	if p.put(name("x"), make([]netip.Addr, maxAddrsOfName+1), time.Minute, noon.Add(time.Hour)) {
+	if p.put(name("x"), make([]netip.Addr, limit.PinAddrs+1), time.Minute, noon.Add(time.Hour)) {
 		t.Error("there is no bound to an answer")
 	}
 	if !p.put(name("more"), []netip.Addr{at}, time.Minute, noon.Add(time.Hour)) || p.size != 1 || len(p.names) != 1 {

@@ -14,12 +14,11 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 const (
-	// maxWaiting is how much may wait, with what the stack notes of it, until the other
-	// end takes it up. More is lost, as on any link.
-	maxWaiting = 4 << 20
 	// shareable is the size from which a packet keeps the buffer it was read into: then
 	// at most half of what a sandbox makes the stack keep is unused.
 	shareable = 32 << 10
@@ -224,7 +223,7 @@ func (p *pipe) writePacket(pkt *stack.PacketBuffer) tcpip.Error {
 func (p *pipe) queue(pkt *stack.PacketBuffer) tcpip.Error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.to == nil || p.weight+pkt.MemSize() > maxWaiting {
+	if p.to == nil || p.weight+pkt.MemSize() > limit.LinkWaiting {
 		p.lost()
 		return &tcpip.ErrNoBufferSpace{}
 	}

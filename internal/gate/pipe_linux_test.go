@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // bed is a pipe without a gate: what it reads comes out of got, and other is the hostile
@@ -159,7 +160,7 @@ func TestWhoDoesNotReadIsNotWaitedFor(t *testing.T) {
 				b.mu.Lock()
 				weight := b.weight
 				b.mu.Unlock()
-				if weight > maxWaiting {
+				if weight > limit.LinkWaiting {
 					t.Fatalf("%d bytes wait", weight)
 				}
 			}

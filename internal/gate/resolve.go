@@ -11,16 +11,12 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
 // Bounds of DNS.
 const (
-	maxQueries    = 64 // in flight at a time
-	lookupsPerSec = 20 // asked outside, since names can carry data
-	lookupBurst   = 200
-	lookupTimeout = 10 * time.Second
-	maxAnswers    = 32
 
 	// systemTTL is for answers of the host's resolver, which does not tell one.
 	systemTTL = time.Minute
@@ -52,7 +48,7 @@ type pending struct {
 func newResolver(current func() Policy, pins *pins, j *journal, k *desk, lookup func(context.Context, string) ([]netip.Addr, time.Duration, error), now func() time.Time) *resolver {
 	return &resolver{
 		policy: current, pins: pins, journal: j, desk: k, lookup: lookup, now: now,
-		slots: make(chan struct{}, maxQueries), limit: rate.NewLimiter(lookupsPerSec, lookupBurst), pending: map[policy.Host]*pending{},
+		slots: make(chan struct{}, limit.DNSQueries), limit: rate.NewLimiter(limit.DNSLookups, limit.DNSLookupBurst), pending: map[policy.Host]*pending{},
 	}
 }
 
@@ -80,24 +76,24 @@ func (r *resolver) give() { <-r.slots }
 // among the queries in flight.
 func (r *resolver) answer(ctx context.Context, m []byte, over int) []byte {
 	q, fail, due, ok := parseQuery(m)
-	limit := q.size
+	most := q.size
 	if over > 0 {
-		limit = over
+		most = over
 	}
 	if !due {
 		return nil
 	}
 	if !ok {
 		r.deny(q, Decision{Reason: "the query is malformed or of a kind that is not answered"})
-		return q.reply(fail, nil, 0, limit)
+		return q.reply(fail, nil, 0, most)
 	}
 	if err := r.tokens.name(q.text); err != nil {
 		r.journal.refused(Event{Proto: DNS, Name: q.text, Verdict: Deny}, err)
-		return q.reply(rcodeNoName, nil, 0, limit)
+		return q.reply(rcodeNoName, nil, 0, most)
 	}
 	if q.name.IsZero() {
 		r.deny(q, Decision{Reason: "this is no host name"})
-		return q.reply(rcodeNoName, nil, 0, limit)
+		return q.reply(rcodeNoName, nil, 0, most)
 	}
 	d := r.policy().Decide(Request{Host: q.name})
 	if d.Verdict == Ask {
@@ -105,7 +101,7 @@ func (r *resolver) answer(ctx context.Context, m []byte, over int) []byte {
 			// Who asks a person is about to connect. What is told here is true of any name.
 			d.Reason += "; a person is asked when its addresses are"
 			r.deny(q, d)
-			return q.reply(rcodeOK, nil, 0, limit)
+			return q.reply(rcodeOK, nil, 0, most)
 		}
 		d = r.held(ctx, q.name, d)
 	}
@@ -114,24 +110,24 @@ func (r *resolver) answer(ctx context.Context, m []byte, over int) []byte {
 			d.Reason = "no rule allows the name"
 		}
 		r.deny(q, d)
-		return q.reply(rcodeNoName, nil, 0, limit)
+		return q.reply(rcodeNoName, nil, 0, most)
 	}
 	switch q.qtype {
 	case typeA, typeAAAA:
 	default:
 		// The name exists; nothing of this type does. For HTTPS and SVCB that means no
 		// keys for hidden names, and no other hosts or ports.
-		return q.reply(rcodeOK, nil, 0, limit)
+		return q.reply(rcodeOK, nil, 0, most)
 	}
 	addrs, ttl, known := r.pins.answer(q.name, r.now())
 	if !known {
 		if code := r.find(ctx, q, d); code != rcodeOK {
-			return q.reply(code, nil, 0, limit)
+			return q.reply(code, nil, 0, most)
 		}
 		addrs, ttl, _ = r.pins.answer(q.name, r.now())
 	}
 	addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return a.Is4() != (q.qtype == typeA) })
-	return q.reply(rcodeOK, addrs, ttl, limit)
+	return q.reply(rcodeOK, addrs, ttl, most)
 }
 
 // held waits for a person to decide on a name, and gives what holds then. Meanwhile the
@@ -189,7 +185,7 @@ func (r *resolver) ask(ctx context.Context, q query, d Decision) rcode {
 	if !r.journal.emit(Event{Kind: KindDNS, Proto: DNS, Name: q.name.String(), Verdict: Allow, Rule: d.Rule, Reason: d.Reason}) {
 		return rcodeServer
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	ctx, cancel := context.WithTimeout(ctx, limit.DNSLookupSeconds*time.Second)
 	defer cancel()
 	found, ttl, err := r.lookup(ctx, q.name.String())
 	var dns *net.DNSError
@@ -227,7 +223,7 @@ func (r *resolver) allowed(found []netip.Addr) (addrs []netip.Addr, refused stri
 			refused = why
 			continue
 		}
-		if !slices.Contains(addrs, a) && len(addrs) < maxAnswers {
+		if !slices.Contains(addrs, a) && len(addrs) < limit.DNSAnswers {
 			addrs = append(addrs, a)
 		}
 	}

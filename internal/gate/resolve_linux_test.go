@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // told is what an answer says.
@@ -172,20 +174,20 @@ func TestLookupsAreLimited(t *testing.T) {
 	b := &book{decide: func(r Request) Decision { return Decision{Verdict: Allow} }, names: map[string][]netip.Addr{}}
 	j, wait := newJournal(func() time.Time { return noon }, func(Event) {})
 	r := newResolver(func() Policy { return b }, newPins(), j, newDesk(j, nil, Bounds{}), b.lookup, func() time.Time { return noon })
-	for i := range lookupBurst + 100 {
+	for i := range limit.DNSLookupBurst + 100 {
 		m := ask("x"+strings.Repeat("a", i%50)+".example", typeA, false)
 		a := r.answer(t.Context(), m, 0)
-		if x := unpack(t, m, a); (x.code == rcodeNoName) != (i < lookupBurst) {
+		if x := unpack(t, m, a); (x.code == rcodeNoName) != (i < limit.DNSLookupBurst) {
 			t.Fatalf("query %d: %+v", i, x)
 		}
 	}
-	if n := len(b.sought()); n != lookupBurst {
+	if n := len(b.sought()); n != limit.DNSLookupBurst {
 		t.Errorf("%d were asked", n)
 	}
 	j.close()
 	wait()
 	// Nothing is asked that would not be told.
-	if x := r.answer(t.Context(), ask("y.example", typeA, false), 0); x[3]&15 != byte(rcodeServer) || len(b.sought()) != lookupBurst {
+	if x := r.answer(t.Context(), ask("y.example", typeA, false), 0); x[3]&15 != byte(rcodeServer) || len(b.sought()) != limit.DNSLookupBurst {
 		t.Errorf("% x", x)
 	}
 }

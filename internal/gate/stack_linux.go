@@ -25,20 +25,13 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"github.com/coppice-dev/coppice/internal/fault"
-
 	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 const (
 	nic     = 1
 	dnsPort = 53
-
-	// Buffers of a connection in the stack, in bytes, each way. The first maxBig
-	// connections have what a fast link needs; a sandbox that opens hundreds gets less
-	// for each.
-	bigBuffer   = 2 << 20
-	smallBuffer = 128 << 10
-	maxBig      = 16
 )
 
 // start makes the network stack and everything that runs until Close.
@@ -53,7 +46,7 @@ func (g *Gate) start(ctx context.Context) error {
 	if err := g.configure(); err != nil {
 		return err
 	}
-	tf := tcp.NewForwarder(g.stack, bigBuffer, g.bounds.Opening, func(r *tcp.ForwarderRequest) { g.serveTCP(ctx, r) })
+	tf := tcp.NewForwarder(g.stack, limit.FlowBuffer, g.bounds.Opening, func(r *tcp.ForwarderRequest) { g.serveTCP(ctx, r) })
 	g.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tf.HandlePacket)
 	uf := udp.NewForwarder(g.stack, func(r *udp.ForwarderRequest) bool { return g.serveUDP(ctx, r) })
 	g.stack.SetTransportProtocolHandler(udp.ProtocolNumber, uf.HandlePacket)
@@ -185,8 +178,8 @@ func (g *Gate) spawn(f func()) {
 // to every other address as well, and answers from there.
 func (g *Gate) configure() error {
 	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(false)
-	rcv := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4096, Default: bigBuffer, Max: bigBuffer}
-	snd := tcpip.TCPSendBufferSizeRangeOption{Min: 4096, Default: bigBuffer, Max: bigBuffer}
+	rcv := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4096, Default: limit.FlowBuffer, Max: limit.FlowBuffer}
+	snd := tcpip.TCPSendBufferSizeRangeOption{Min: 4096, Default: limit.FlowBuffer, Max: limit.FlowBuffer}
 	retries, wait, linger := tcpip.TCPSynRetriesOption(3), tcpip.TCPTimeWaitTimeoutOption(time.Second), tcpip.TCPLingerTimeoutOption(10*time.Second)
 	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &moderate, &rcv, &snd, &retries, &wait, &linger} {
 		if terr := g.stack.SetTransportProtocolOption(tcp.ProtocolNumber, o); terr != nil {

@@ -16,19 +16,16 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-const (
-	maxDatagram = 1 << 16
-	// Of one connection of DNS over TCP: so many queries, and so long between two.
-	maxTCPQueries = 100
-	tcpQueryIdle  = 10 * time.Second
-)
+// tcpQueryIdle is how long a connection of DNS over TCP waits for a query.
+const tcpQueryIdle = 10 * time.Second
 
 // serveDNS answers the queries that arrive at one address of the gate, until c is
 // closed. Those that are too many at a time are not answered: askers ask again.
 func (g *Gate) serveDNS(ctx context.Context, c *gonet.UDPConn) {
-	buf := make([]byte, maxDatagram)
+	buf := make([]byte, limit.Datagram)
 	for {
 		n, from, err := c.ReadFrom(buf)
 		if err != nil {
@@ -38,7 +35,7 @@ func (g *Gate) serveDNS(ctx context.Context, c *gonet.UDPConn) {
 			g.journal.deny(Event{Proto: DNS, Reason: "too many queries at a time"})
 			continue
 		}
-		m := append([]byte(nil), buf[:min(n, maxQuery+1)]...)
+		m := append([]byte(nil), buf[:min(n, limit.DNSQuery+1)]...)
 		if !g.begin() {
 			g.names.give()
 			return
@@ -61,15 +58,15 @@ func (g *Gate) acceptDNS(ctx context.Context, r *tcp.ForwarderRequest) {
 	if !ok {
 		return
 	}
-	ep.SocketOptions().SetReceiveBufferSize(smallBuffer, true)
-	ep.SocketOptions().SetSendBufferSize(smallBuffer, true)
+	ep.SocketOptions().SetReceiveBufferSize(limit.FlowSmallBuffer, true)
+	ep.SocketOptions().SetSendBufferSize(limit.FlowSmallBuffer, true)
 	stop := context.AfterFunc(ctx, ep.Abort)
 	defer func() {
 		stop()
 		ep.Close()
 		g.linger(&lingerer{ep: ep, until: g.now().Add(lingerFor)})
 	}()
-	for range maxTCPQueries {
+	for range limit.DNSStream {
 		if in.SetDeadline(time.Now().Add(tcpQueryIdle)) != nil {
 			return
 		}
@@ -78,7 +75,7 @@ func (g *Gate) acceptDNS(ctx context.Context, r *tcp.ForwarderRequest) {
 			return
 		}
 		m := make([]byte, binary.BigEndian.Uint16(size[:]))
-		if len(m) > maxQuery {
+		if len(m) > limit.DNSQuery {
 			g.journal.deny(Event{Proto: DNS, Reason: "the query is too long"})
 			return
 		}
@@ -173,7 +170,7 @@ func (g *Gate) serveUDP(ctx context.Context, r *udp.ForwarderRequest) bool {
 func (g *Gate) relay(f *flow, in *gonet.UDPConn) {
 	f.charge(g.spent.of(f.by.Load().Limits))
 	copyTo := func(dst io.Writer, src io.Reader, inward bool) {
-		buf := make([]byte, maxDatagram)
+		buf := make([]byte, limit.Datagram)
 		for f.cause.Load() == nil {
 			n, err := src.Read(buf)
 			if err != nil {

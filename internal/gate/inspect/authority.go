@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
@@ -25,8 +26,6 @@ const (
 	leafFresh = 24 * time.Hour
 	// backdated covers clocks that differ.
 	backdated = time.Hour
-	// maxLeaves are kept; a sandbox may be allowed any number of names by a wildcard.
-	maxLeaves = 256
 )
 
 // Authority certifies names to one sandbox. Its key is in this process's memory alone.
@@ -110,7 +109,7 @@ func (a *Authority) certify(name policy.Host, now time.Time) (*tls.Certificate, 
 	if err != nil {
 		return nil, fault.Wrap(err, "make a certificate for %v", name)
 	}
-	if len(a.leaves) >= maxLeaves {
+	if len(a.leaves) >= limit.Certificates {
 		clear(a.leaves)
 	}
 	cert := &tls.Certificate{Certificate: [][]byte{der, a.cert.Raw}, PrivateKey: a.leaf}

@@ -13,6 +13,12 @@
 //	Upgrade   anything but a WebSocket; HTTP/2 without TLS
 //	headers   those by which frameworks take another method or path for the request's
 //
+// What net/http refuses over HTTP/2 before it is a request (RST_STREAM, GOAWAY, 400, 431)
+// is denied as well, by the frames that say so.
+//
+// What comes back is counted before it goes on: informational responses, heads, bodies
+// and trailers. What the gate itself writes around them is not: chunks, frames, TLS.
+//
 // What it cannot see: what a request that is allowed means to the server.
 //
 // Package gate imports it; it imports policy.

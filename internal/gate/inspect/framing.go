@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // framing reads what a client sends by HTTP/1 as strictly as RFC 9112 lets a server be,
@@ -12,7 +14,7 @@ import (
 // arrive and gives what may go on: a head only when it is whole and has one meaning, a
 // body as it comes. An error ends the connection.
 //
-//	head    request line, headers, an empty line     at most maxHead bytes
+//	head    request line, headers, an empty line     at most limit.HeadBytes
 //	body    Content-Length bytes, or chunks, or none
 //	chunks  size in hexadecimal, CRLF, data, CRLF; then trailers and an empty line
 type framing struct {
@@ -34,13 +36,6 @@ const (
 	beyond // a WebSocket follows, or the end
 )
 
-const (
-	maxHead    = 64 << 10
-	maxHeaders = 256
-	maxTrailer = 8 << 10
-	maxSize    = 16 // bytes of a line with a chunk's size
-)
-
 // framingError is why a connection is not understood as HTTP.
 type framingError string
 
@@ -49,6 +44,7 @@ func (e framingError) Error() string { return string(e) }
 const (
 	errHead    framingError = "the head of a request is malformed"
 	errLong    framingError = "the head of a request is too long"
+	errExpect  framingError = "a request has an expectation other than 100-continue"
 	errHost    framingError = "a request has no Host that could be one, or more than one"
 	errLengths framingError = "a request says its length in two ways, or in one that is not understood"
 	errChunk   framingError = "a chunk of a request is malformed"
@@ -104,12 +100,12 @@ func (f *framing) whole() int {
 // gather adds bytes of b to line until it is whole: a head or trailers up to the empty
 // line, else one line.
 func (f *framing) gather(b []byte) (n int, whole bool, err error) {
-	end, most, long := "\r\n", maxSize, errChunk
+	end, most, long := "\r\n", limit.ChunkLine, errChunk
 	switch f.state {
 	case inHead:
-		end, most, long = "\r\n\r\n", maxHead, errLong
+		end, most, long = "\r\n\r\n", limit.HeadBytes, errLong
 	case inTrailers:
-		end, most = "\r\n\r\n", maxTrailer
+		end, most = "\r\n\r\n", limit.TrailerBytes
 	}
 	for n < len(b) {
 		c := b[n]
@@ -190,7 +186,7 @@ func (f *framing) head(text string) error {
 		return errConnect
 	case checkTarget(target) != nil:
 		return checkTarget(target)
-	case len(lines)-1 > maxHeaders:
+	case len(lines)-1 > limit.HeadFields:
 		return errLong
 	}
 	var hosts, lengths, codings, upgrades int
@@ -216,6 +212,14 @@ func (f *framing) head(text string) error {
 			codings++
 			if !strings.EqualFold(value, "chunked") || old {
 				return errLengths
+			}
+		case "trailer": // names of what would be part of the framing
+			if namesFraming(value) {
+				return errLengths
+			}
+		case "expect":
+			if !strings.EqualFold(value, "100-continue") {
+				return errExpect
 			}
 		case "http2-settings":
 			return errH2C
@@ -244,6 +248,17 @@ func (f *framing) head(text string) error {
 		f.state = inBody
 	}
 	return nil
+}
+
+// namesFraming reports whether a list of trailers has one that says how long a request is.
+func namesFraming(list string) bool {
+	for name := range strings.SplitSeq(strings.ToLower(list), ",") {
+		switch strings.Trim(name, " \t") {
+		case "content-length", "transfer-encoding", "trailer":
+			return true
+		}
+	}
+	return false
 }
 
 // checkTarget refuses a request target, of either version of HTTP, that is not a path or

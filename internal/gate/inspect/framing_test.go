@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // through feeds a stream in pieces and gives what may go on.
@@ -93,8 +95,8 @@ func TestFraming(t *testing.T) {
 		"LF after a size":    {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n1\na\r\n", errChunk},
 		"too much data":      {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n1\r\nab\r\n", errChunk},
 		"Host as a trailer":  {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n0\r\nHost: b.example\r\n\r\n", errChunk},
-		"a long head":        {"GET / HTTP/1.1\r\n" + host + "X: " + strings.Repeat("a", maxHead), errLong},
-		"many headers":       {"GET / HTTP/1.1\r\n" + host + strings.Repeat("X: a\r\n", maxHeaders) + "\r\n", errLong},
+		"a long head":        {"GET / HTTP/1.1\r\n" + host + "X: " + strings.Repeat("a", limit.HeadBytes), errLong},
+		"many headers":       {"GET / HTTP/1.1\r\n" + host + strings.Repeat("X: a\r\n", limit.HeadFields) + "\r\n", errLong},
 		"TLS":                {"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03\r\n\r\n", errHead},
 	} {
 		for _, size := range []int{1, 7, 1 << 20} {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // frame writes a frame of HTTP/2 (RFC 9113, 4.1).
@@ -18,11 +20,7 @@ func frame(kind, flags byte, stream uint32, body []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(b, stream), body...)
 }
 
-// The frames that are used here, and their flags.
-const (
-	frameData, frameHeaders, frameReset, frameSettings, framePing, frameGoAway, frameContinuation = 0, 1, 3, 4, 6, 7, 9
-	endStream, endHeaders                                                                         = 1, 4
-)
+const frameSettings, framePing = 4, 6
 
 // head encodes headers without compression (RFC 7541, 6.2.2), each as "name: value".
 func head(lines ...string) (b []byte) {
@@ -172,7 +170,7 @@ func TestRequestsThatNobodyMayMakeByHTTP2(t *testing.T) {
 	if x := w.speak2(t, 1, flood...); x.ok || x.away == 0 && x.err == nil {
 		t.Errorf("an endless head: %+v", x)
 	}
-	if x := w.speak2(t, 1, one(with("x: "+strings.Repeat("y", 2*maxHead2)))); x.ok {
+	if x := w.speak2(t, 1, one(with("x: "+strings.Repeat("y", 2*limit.Head2Bytes)))); x.ok {
 		t.Errorf("a long head: %+v", x)
 	}
 }
@@ -202,10 +200,10 @@ func TestStreamsThatAreGivenUp(t *testing.T) {
 	}
 	// More at a time than are allowed.
 	all = nil
-	for i := range uint32(4 * maxStreams) {
+	for i := range uint32(4 * limit.Streams) {
 		all = append(all, frame(frameHeaders, endStream|endHeaders, 2*i+1, get))
 	}
-	if x := w.speak2(t, 2*(maxStreams+10)+1, all...); x.resets == 0 && x.away == 0 {
+	if x := w.speak2(t, 2*(limit.Streams+10)+1, all...); x.resets == 0 && x.away == 0 {
 		t.Errorf("a stream too many: %+v", x)
 	}
 }

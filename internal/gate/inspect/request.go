@@ -12,7 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // overrides are headers by which frameworks take another method or path for the
@@ -77,14 +77,14 @@ func (c *conn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, no)
 		return
 	}
-	x := &exchange{Exchange: ex, conn: c, in: r, host: q.Host}
+	x := &exchange{Exchange: ex, conn: c, in: r, w: w, asked: q}
 	defer x.end()
 	if no := ex.Spend(q.Size-max(r.ContentLength, 0), 0); no != nil {
 		x.no.Store(no)
 		refuse(w, r, no)
 		return
 	}
-	x.pass(w, r)
+	x.pass()
 }
 
 // exchange is a request that is passed on.
@@ -92,28 +92,35 @@ type exchange struct {
 	Exchange
 	conn   *conn
 	in     *http.Request
-	host   policy.Host // that was judged
-	status int         // of the answer; 0 before it
+	w      http.ResponseWriter
+	asked  Request        // that was judged
+	reply  *http.Response // the answer; nil before it
 	failed string
 	no     atomic.Pointer[Denial] // why it ends early
+	before informed
 }
 
 func (x *exchange) end() {
 	if no := x.no.Load(); no != nil && x.failed == "" {
 		x.failed = no.Reason
 	}
-	x.End(x.status, x.failed)
+	var status int
+	if x.reply != nil {
+		status = x.reply.StatusCode
+	}
+	x.End(status, x.failed)
 }
 
 // pass sends the request as it is, and the answer back.
-func (x *exchange) pass(w http.ResponseWriter, r *http.Request) {
+func (x *exchange) pass() {
+	w, r := x.w, x.in
 	// The answer may begin before the request has ended. HTTP/2 knows no other way.
 	_ = http.NewResponseController(w).EnableFullDuplex()
 	if r.ContentLength != 0 {
 		r.Body = &metered{rc: r.Body, x: x, out: true}
 	}
 	p := httputil.ReverseProxy{
-		Rewrite: x.rewrite, ModifyResponse: x.answer, ErrorHandler: x.broken, Transport: x.conn.out,
+		Rewrite: x.rewrite, ModifyResponse: x.answer, ErrorHandler: x.unanswered, Transport: x,
 		FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0),
 	}
 	p.ServeHTTP(w, r)
@@ -129,7 +136,7 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 		scheme = "https"
 	}
 	p.Out.URL = &url.URL{Scheme: scheme, Host: x.conn.place(), Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery, ForceQuery: u.ForceQuery}
-	p.Out.Host = x.host.String() // as it was judged, not as it was written
+	p.Out.Host = x.asked.Host.String() // as it was judged, not as it was written
 	if _, port, err := net.SplitHostPort(p.In.Host); err == nil {
 		p.Out.Host = net.JoinHostPort(p.Out.Host, port)
 	}
@@ -141,27 +148,9 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	}
 }
 
-// answer takes the head of the server's answer, and counts what follows.
-func (x *exchange) answer(r *http.Response) error {
-	x.status = r.StatusCode
-	if no := x.Spend(0, headSize(r.Header)); no != nil {
-		x.no.Store(no)
-		return no
-	}
-	m := &metered{rc: r.Body, x: x}
-	r.Body = m
-	if both, ok := m.rc.(io.ReadWriteCloser); ok && r.StatusCode == http.StatusSwitchingProtocols {
-		r.Body = &tunnel{metered: m, w: both}
-	} else if r.Close || x.in.Header.Get("Upgrade") != "" {
-		// There will be no other request outside; or what follows is not read as one.
-		r.Header.Set("Connection", "close")
-	}
-	return nil
-}
-
-// broken ends an exchange that came to no answer.
-func (x *exchange) broken(w http.ResponseWriter, r *http.Request, err error) {
-	if no := x.no.Load(); no != nil {
+// unanswered ends an exchange that came to no answer.
+func (x *exchange) unanswered(w http.ResponseWriter, r *http.Request, err error) {
+	if no := x.no.Load(); no != nil && !x.before.end() {
 		refuse(w, r, no)
 		return
 	}
@@ -177,6 +166,9 @@ type metered struct {
 }
 
 func (m *metered) Read(p []byte) (int, error) {
+	if m.out { // net/http takes half a megabyte at once, and holds it while the server does not
+		p = p[:min(len(p), limit.FrameBytes)]
+	}
 	n, err := m.rc.Read(p)
 	if n > 0 {
 		if no := m.count(n, m.out); no != nil {
@@ -193,27 +185,22 @@ func (m *metered) Read(p []byte) (int, error) {
 			return 0, no
 		}
 	}
+	if !m.out && errors.Is(err, io.EOF) {
+		if no := m.x.after(); no != nil {
+			return 0, no
+		}
+	}
 	return n, err
 }
 
 func (m *metered) count(n int, out bool) error {
-	var no *Denial
 	if out {
-		no = m.x.Spend(int64(n), 0)
-	} else {
-		no = m.x.Spend(0, int64(n))
+		return m.refused(m.x.Spend(int64(n), 0))
 	}
-	return m.refused(no)
+	return m.refused(m.x.Spend(0, int64(n)))
 }
 
-// refused takes what a Judge says: nil, or why the exchange ends.
-func (m *metered) refused(no *Denial) error {
-	if no == nil {
-		return nil
-	}
-	m.x.no.CompareAndSwap(nil, no)
-	return no
-}
+func (m *metered) refused(no *Denial) error { return m.x.refused(no) }
 
 func (m *metered) Close() error { return m.rc.Close() }
 

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
@@ -52,7 +53,8 @@ type Judge interface {
 
 // Exchange is a request that was allowed.
 type Exchange interface {
-	// Spend counts bytes before they go out or in. With a Denial, which it has told, they
+	// Spend counts bytes before they go out or in: heads, informational responses, bodies,
+	// and trailers of answers. With a Denial, which it has told, they
 	// do not, and the exchange ends.
 	Spend(out, in int64) *Denial
 	// Sent is given what is sent after the head, before it goes out. With a Denial, which
@@ -96,14 +98,9 @@ type conn struct {
 	requests sync.WaitGroup // Add with mu
 }
 
-// Bounds of one connection. A request that waits keeps its head, some two times: with
-// HTTP/2 that is 64 times 32 KiB.
-const (
-	maxStreams   = 64
-	maxHead2     = 32 << 10 // of a request by HTTP/2
-	streamBuffer = 256 << 10
-	connBuffer   = 1 << 20
-)
+// head2List is the head of a request by HTTP/2 as net/http takes it: with 32 bytes for
+// each of ten headers.
+const head2List = limit.Head2Bytes + 10*32
 
 // Serve passes requests on until one of both sides ends the connection, and closes
 // both. No goroutine of its own is left when it returns. It gives an error when the
@@ -123,16 +120,20 @@ func Serve(ctx context.Context, o Options) error {
 	defer cancel()
 
 	l := &listener{conn: in, closed: make(chan struct{})}
+	var spoken http.Protocols
+	_, h2 := in.(*watched)
+	spoken.SetHTTP1(!h2)
+	spoken.SetUnencryptedHTTP2(h2) // TLS ended before
 	srv := &http.Server{
-		Handler: c, ReadHeaderTimeout: o.Patience, MaxHeaderBytes: maxHead, DisableGeneralOptionsHandler: true,
+		Handler: c, Protocols: &spoken, ReadHeaderTimeout: o.Patience, MaxHeaderBytes: limit.HeadBytes, DisableGeneralOptionsHandler: true,
 		ErrorLog:    log.New(io.Discard, "", 0), // of what the sandbox sends; the Judge tells
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: connBuffer,
+			MaxConcurrentStreams: limit.Streams, MaxReadFrameSize: limit.FrameBytes, MaxReceiveBufferPerStream: limit.StreamBuffer, MaxReceiveBufferPerConnection: limit.StreamsBuffer,
 		},
 	}
-	if x, ok := in.(*tls.Conn); ok && x.ConnectionState().NegotiatedProtocol == "h2" {
-		srv.MaxHeaderBytes = maxHead2
+	if h2 {
+		srv.MaxHeaderBytes = limit.Head2Bytes
 	}
 	over := make(chan struct{})
 	srv.ConnState = func(_ net.Conn, s http.ConnState) {
@@ -191,17 +192,17 @@ func (c *conn) open(ctx context.Context) (in net.Conn, err error) {
 	both.SetHTTP2(true)
 	t := &http.Transport{
 		DialContext: give, DialTLSContext: give, Protocols: &both, DisableCompression: true,
-		MaxResponseHeaderBytes: maxHead, ExpectContinueTimeout: time.Second,
-		HTTP2: &http.HTTP2Config{StrictMaxConcurrentRequests: true, MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: connBuffer},
+		MaxResponseHeaderBytes: limit.HeadBytes, ExpectContinueTimeout: time.Second,
+		HTTP2: &http.HTTP2Config{StrictMaxConcurrentRequests: true, MaxReceiveBufferPerStream: limit.StreamBuffer, MaxReceiveBufferPerConnection: limit.StreamsBuffer},
 	}
 	if c.out, err = t.NewClientConn(ctx, scheme, c.place()); err != nil {
 		return nil, fmt.Errorf("the server does not speak HTTP: %w", err)
 	}
-	if x, ok := in.(*tls.Conn); !ok || x.ConnectionState().NegotiatedProtocol != "h2" {
-		c.in = newFramed(in, func(err error) { c.Judge.Deny(Request{Host: c.Name}, err.Error()) })
-		in = c.in
+	if x, ok := in.(*tls.Conn); ok && x.ConnectionState().NegotiatedProtocol == "h2" {
+		return newWatched(in, c.host, c.Judge.Deny), nil
 	}
-	return in, nil
+	c.in = newFramed(in, func(err error) { c.Judge.Deny(Request{Host: c.Name}, err.Error()) })
+	return c.in, nil
 }
 
 // place stands for the server in URLs, of which no more than the path is sent.

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
@@ -25,6 +26,8 @@ import (
 type court struct {
 	allow func(Request) bool
 	most  int64 // bytes out of one request; 0 is no bound
+	// mostIn is how many bytes of answers may come in, of all requests; 0 is no bound.
+	mostIn int64
 
 	mu       sync.Mutex
 	denied   []string // guarded by mu
@@ -89,7 +92,12 @@ func (x *trial) Spend(out, in int64) *Denial {
 	x.c.mu.Lock()
 	x.c.out += out
 	x.c.in += in
+	over = x.c.mostIn > 0 && x.c.in > x.c.mostIn
 	x.c.mu.Unlock()
+	if over {
+		x.c.Deny(x.q, "used up")
+		return &Denial{Status: 403, Reason: "used up"}
+	}
 	return nil
 }
 
@@ -411,6 +419,9 @@ func TestRequestsThatNobodyMayMake(t *testing.T) {
 			ok + "Upgrade: h2c\r\n":                                              "WebSocket",
 			ok + "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n":           "two ways",
 			"GET /a|b HTTP/1.1\r\nHost: example.com\r\n":                         "escaped",
+			ok + "Expect: 200-ok\r\n":                                            "an expectation",
+			ok + "Expect: 100-continue\r\nExpect: 200-ok\r\n":                    "an expectation",
+			ok + "Transfer-Encoding: chunked\r\nTrailer: Content-Length\r\n":     "two ways",
 			"GET /echo#x HTTP/1.1\r\nHost: example.com\r\n":                      "escaped",
 		} {
 			if got := x.raw(t, head+end); !strings.HasPrefix(got, "HTTP/1.1 403") && !strings.HasPrefix(got, "HTTP/1.1 400") {
@@ -563,11 +574,11 @@ func TestAuthority(t *testing.T) {
 	if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now.Add(leafFresh + leafFor)}); !errors.As(err, new(x509.CertificateInvalidError)) {
 		t.Error(err)
 	}
-	for i := range 3 * maxLeaves {
+	for i := range 3 * limit.Certificates {
 		_, err := a.certify(name(t, fmt.Sprintf("x%d.example", i)), now)
 		must(t, err)
 	}
-	if len(a.leaves) > maxLeaves {
+	if len(a.leaves) > limit.Certificates {
 		t.Errorf("%d certificates are kept", len(a.leaves))
 	}
 }

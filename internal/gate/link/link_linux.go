@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/ownthread"
 )
 
@@ -27,9 +28,6 @@ const (
 	MinMTU = 1280
 	// MaxMTU leaves room for the link's header in the longest packet.
 	MaxMTU = 65520
-
-	// socketBuffer is what the socket of a link may queue, where the kernel lets it.
-	socketBuffer = 4 << 20
 
 	vethInfoPeer = 1 // VETH_INFO_PEER of linux/veth.h
 	addrGenNone  = 1 // IN6_ADDR_GEN_MODE_NONE
@@ -105,8 +103,8 @@ func makeLink(netns, mtu int) (_ *os.File, err error) {
 	}
 	for _, o := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
 		// Real root may go above the system's limit; others get the limit.
-		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[0], socketBuffer) != nil {
-			if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[1], socketBuffer); err != nil {
+		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[0], limit.LinkQueue) != nil {
+			if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[1], limit.LinkQueue); err != nil {
 				return nil, fmt.Errorf("packet socket: buffers: %w", err)
 			}
 		}

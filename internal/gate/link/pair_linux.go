@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // Pair makes the wire between a network stack that is a program, box, and its gate: two
@@ -45,10 +46,10 @@ func Pair() (box, gate *os.File, err error) {
 // system allows. It is charged to who wrote it alone: the buffer for reading means nothing.
 func queueAll(fd int) error {
 	// Real root may go above the system's limit; others get the limit.
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, socketBuffer) == nil {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, limit.LinkQueue) == nil {
 		return nil
 	}
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, socketBuffer); err != nil {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, limit.LinkQueue); err != nil {
 		return fmt.Errorf("buffers: %w", err)
 	}
 	return nil

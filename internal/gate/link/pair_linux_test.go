@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 func pair(t *testing.T) (box, gate *os.File) {
@@ -63,7 +65,7 @@ func TestAPairQueues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := 2 * min(socketBuffer, number(allowed)); size < want { // the kernel doubles it, for its own notes
+	if want := 2 * min(limit.LinkQueue, number(allowed)); size < want { // the kernel doubles it, for its own notes
 		t.Errorf("%d bytes may wait, not %d", size, want)
 	}
 	packet, n := bytes.Repeat([]byte{4 << 4}, PairMTU), 0

@@ -1,0 +1,115 @@
+//go:build linux && (amd64 || arm64)
+
+package gate
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/limit"
+)
+
+// The bounds of a gate that is given none are those of the table.
+func TestBounds_AreThoseOfTheTable(t *testing.T) {
+	t.Parallel()
+	want := Bounds{
+		Conns: limit.GateConns, Opening: limit.GateOpening, Inspect: limit.GateInspected, Flows: limit.GateFlows, PerSec: limit.GateDials,
+		Idle: time.Hour, UDPIdle: time.Minute, Dial: 15 * time.Second, Hello: 15 * time.Second,
+		Ask: 55 * time.Second, Questions: limit.GateQuestions, Waiting: limit.GateWaiting,
+	}
+	if got := (Bounds{}).withDefaults(); got != want {
+		t.Errorf("%+v", got)
+	}
+}
+
+// stuck is an internet whose servers do not answer, and counts who waits for them.
+type stuck struct {
+	mu        sync.Mutex
+	now, most int // guarded by mu
+	sum       int // guarded by mu
+}
+
+func (s *stuck) dial(ctx context.Context, _ string, _ netip.AddrPort) (net.Conn, error) {
+	s.mu.Lock()
+	s.now++
+	s.sum++
+	s.most = max(s.most, s.now)
+	s.mu.Unlock()
+	<-ctx.Done()
+	s.mu.Lock()
+	s.now--
+	s.mu.Unlock()
+	return nil, ctx.Err()
+}
+
+func everything(Request) Decision { return Decision{Verdict: Allow, Rule: "all"} }
+
+func TestDial_EndsWithItsPatience(t *testing.T) { overBoth(t, testDialEndsWithItsPatience) }
+
+func testDialEndsWithItsPatience(t *testing.T, k kind) {
+	t.Parallel()
+	out := &stuck{}
+	s := start(t, k, &book{decide: everything}, func(o *Options) { o.Dial, o.Bounds = out.dial, Bounds{Dial: 50 * time.Millisecond} })
+	if got, err := s.do("exchange", []byte("x"), "tcp", "93.184.216.34:80"); err == nil {
+		t.Errorf("%q", got)
+	}
+	s.wait(t, "the end of the dial", func(e Event) bool { return e.Kind == KindEnd && e.Port == 80 })
+}
+
+// Connections that are being opened are bounded: what is more is dropped, and begun again
+// by the sandbox's kernel.
+func TestOpening_IsBounded(t *testing.T) { overBoth(t, testOpeningIsBounded) }
+
+func testOpeningIsBounded(t *testing.T, k kind) {
+	t.Parallel()
+	const opening = 2
+	out := &stuck{}
+	s := start(t, k, &book{decide: everything}, func(o *Options) {
+		o.Dial, o.Bounds = out.dial, Bounds{Opening: opening, Dial: 3 * time.Second}
+	})
+	if got := s.must(t, "flood", nil, "93.184.216.34:80", "10"); string(got) != "0" {
+		t.Errorf("%s connections", got)
+	}
+	out.mu.Lock()
+	defer out.mu.Unlock()
+	if out.most != opening {
+		t.Errorf("%d were dialled at a time, %d in all", out.most, out.sum)
+	}
+}
+
+func TestDials_WaitForTheirTurn(t *testing.T) { overBoth(t, testDialsWaitForTheirTurn) }
+
+func testDialsWaitForTheirTurn(t *testing.T, k kind) {
+	t.Parallel()
+	s := start(t, k, &book{decide: everything}, func(o *Options) { o.Bounds = Bounds{PerSec: 1, Dial: 50 * time.Millisecond} })
+	s.must(t, "flood", nil, "93.184.216.34:80", "10")
+	s.denied(t, TCP, "too many connections in too short a time")
+}
+
+func TestDNS_OverTCPIsBounded(t *testing.T) { overBoth(t, testDNSOverTCPIsBounded) }
+
+func testDNSOverTCPIsBounded(t *testing.T, k kind) {
+	t.Parallel()
+	s := start(t, k, &book{decide: func(Request) Decision { return Decision{} }}, nil)
+	m := ask("a.example", typeA, false)
+	one := append(binary.BigEndian.AppendUint16(nil, uint16(len(m))), m...)
+	count := func(b []byte) (answers int) {
+		for ; len(b) > 2; answers++ {
+			b = b[min(2+int(binary.BigEndian.Uint16(b)), len(b)):]
+		}
+		return answers
+	}
+	if n := count(s.must(t, "exchange", bytes.Repeat(one, limit.DNSStream), "tcp", "192.0.0.1:53")); n != limit.DNSStream {
+		t.Errorf("%d queries were answered", n)
+	}
+	// The end of the connection may overtake answers.
+	if got, err := s.do("exchange", bytes.Repeat(one, limit.DNSStream+1), "tcp", "192.0.0.1:53"); err == nil || count(got) > limit.DNSStream {
+		t.Errorf("%d queries were answered, %v", count(got), err)
+	}
+}

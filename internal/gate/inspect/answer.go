@@ -1,0 +1,125 @@
+package inspect
+
+import (
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"sync"
+
+	"github.com/coppice-dev/coppice/internal/limit"
+)
+
+// What ends an exchange because of what the server answers.
+const (
+	errInformed = "the server sends more informational responses than are passed on"
+	errAfter    = "the server sends longer trailers than are passed on"
+)
+
+// informed is what came before the answer.
+type informed struct {
+	count int   // of responses; by net/http alone, which reads one at a time
+	bytes int64 // of them; the same
+
+	mu   sync.Mutex
+	over bool // guarded by mu: the headers of the answer are the proxy's
+	lost bool // guarded by mu: they are net/http's for good
+}
+
+var errGone = errors.New("the sandbox gave the request up")
+
+// RoundTrip sends the request, and passes on what comes before the answer instead of the
+// proxy, whose trace r has.
+func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
+	httptrace.ContextClientTrace(r.Context()).Got1xxResponse = x.inform
+	res, err := x.conn.out.RoundTrip(r)
+	if x.before.end() && err == nil {
+		_ = res.Body.Close()
+		return nil, errGone
+	}
+	return res, err
+}
+
+// end ends what comes before the answer, and reports whether net/http has the headers.
+func (i *informed) end() (lost bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.over = true
+	return i.lost
+}
+
+// inform counts an informational response and passes it on.
+func (x *exchange) inform(code int, h textproto.MIMEHeader) error {
+	i, size := &x.before, answerSize(code, http.Header(h))
+	i.count++
+	i.bytes += size
+	if i.count > limit.Informational || i.bytes > limit.InformationalBytes {
+		return x.refused(x.broken(errInformed))
+	}
+	if err := x.refused(x.Spend(0, size)); err != nil {
+		return err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.over {
+		return nil
+	}
+	maps.Copy(x.w.Header(), http.Header(h))
+	x.w.WriteHeader(code)
+	// Of a stream that has ended, net/http may still be writing the headers, which nobody
+	// may change then.
+	if i.lost = x.in.Context().Err() != nil; i.lost {
+		return errGone
+	}
+	clear(x.w.Header())
+	return nil
+}
+
+// answer takes the head of the server's answer, and counts what follows.
+func (x *exchange) answer(r *http.Response) error {
+	x.reply = r
+	if err := x.refused(x.Spend(0, answerSize(r.StatusCode, r.Header))); err != nil {
+		return err
+	}
+	m := &metered{rc: r.Body, x: x}
+	r.Body = m
+	if both, ok := m.rc.(io.ReadWriteCloser); ok && r.StatusCode == http.StatusSwitchingProtocols {
+		r.Body = &tunnel{metered: m, w: both}
+	} else if r.Close || x.in.Header.Get("Upgrade") != "" {
+		// There will be no other request outside; or what follows is not read as one.
+		r.Header.Set("Connection", "close")
+	}
+	return nil
+}
+
+// after counts the trailers of the answer, which are complete at the end of its body and
+// go on after it.
+func (x *exchange) after() error {
+	size := headSize(x.reply.Trailer)
+	if size > limit.TrailerBytes {
+		return x.refused(x.broken(errAfter))
+	}
+	return x.refused(x.Spend(0, size))
+}
+
+// broken tells that the server's answer does not go on, and gives why.
+func (x *exchange) broken(why string) *Denial {
+	x.conn.Judge.Deny(x.asked, why)
+	return &Denial{Status: http.StatusBadGateway, Reason: why}
+}
+
+// refused takes what a Judge says: nil, or why the exchange ends.
+func (x *exchange) refused(no *Denial) error {
+	if no == nil {
+		return nil
+	}
+	x.no.CompareAndSwap(nil, no)
+	return no
+}
+
+// answerSize is how many bytes the head of an answer has, as HTTP/1.1 writes it.
+func answerSize(code int, h http.Header) int64 {
+	return int64(len("HTTP/1.1 200 \r\n\r\n")+len(http.StatusText(code))) + headSize(h)
+}

@@ -1,0 +1,85 @@
+package gate
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/limit"
+)
+
+// resolving gives a resolver of names that are all allowed, and of which found says what
+// is found outside.
+func resolving(t *testing.T, found func(context.Context, string) ([]netip.Addr, time.Duration, error)) *resolver {
+	b := &book{decide: func(Request) Decision { return Decision{Verdict: Allow} }}
+	j, wait := newJournal(time.Now, func(Event) {})
+	t.Cleanup(func() { j.close(); wait() })
+	return newResolver(func() Policy { return b }, newPins(), j, newDesk(j, time.Now, Bounds{}), found, time.Now)
+}
+
+func TestAnswer_OfManyAddressesIsBounded(t *testing.T) {
+	t.Parallel()
+	var many []netip.Addr
+	for i := range limit.DNSAnswers + 10 {
+		many = append(many, netip.AddrFrom16([16]byte{0x26, 6, 0x28, 0, 15: byte(i + 1)}))
+	}
+	r := resolving(t, func(context.Context, string) ([]netip.Addr, time.Duration, error) { return many, time.Minute, nil })
+	m := ask("a.example", typeAAAA, false)
+	if x := unpack(t, m, r.answer(t.Context(), m, 1<<16-1)); len(x.addrs) != limit.DNSAnswers || x.code != rcodeOK {
+		t.Errorf("%d addresses, code %d", len(x.addrs), x.code)
+	}
+	m = ask("a.example", typeAAAA, true)
+	m[len(m)-8], m[len(m)-7] = 0xff, 0xff // the client takes 64 KiB
+	q, _, _, ok := parseQuery(m)
+	if !ok || q.size != limit.DNSDatagram {
+		t.Fatalf("%d bytes, %v", q.size, ok)
+	}
+	a := q.reply(rcodeOK, append(many, many...), time.Minute, q.size)
+	if x := unpack(t, m, a); len(a) > limit.DNSDatagram || x.flags&flagTC == 0 {
+		t.Errorf("%d bytes, flags %x", len(a), x.flags)
+	}
+}
+
+func TestQueries_AreAnsweredSoManyAtATime(t *testing.T) {
+	t.Parallel()
+	r := resolving(t, nil)
+	for i := range limit.DNSQueries {
+		if !r.take() {
+			t.Fatalf("query %d has no place", i)
+		}
+	}
+	if r.take() {
+		t.Error("one more has a place")
+	}
+	r.give()
+	if !r.take() {
+		t.Error("a place that was given back is none")
+	}
+}
+
+func TestLookup_EndsWithItsPatience(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := resolving(t, func(ctx context.Context, _ string) ([]netip.Addr, time.Duration, error) {
+			<-ctx.Done()
+			return nil, 0, ctx.Err()
+		})
+		begun, m := time.Now(), ask("a.example", typeA, false)
+		if x := unpack(t, m, r.answer(t.Context(), m, 0)); x.code != rcodeServer {
+			t.Errorf("code %d", x.code)
+		}
+		if d := time.Since(begun); d != limit.DNSLookupSeconds*time.Second {
+			t.Errorf("it took %v", d)
+		}
+	})
+}
+
+func TestPrintable_CutsLongText(t *testing.T) {
+	t.Parallel()
+	if got := printable([]byte(strings.Repeat("a", 10*limit.EventText))); len(got) != limit.EventText {
+		t.Errorf("%d bytes", len(got))
+	}
+}

@@ -1,0 +1,69 @@
+package limit
+
+// The bounds on a connection whose HTTP requests are inspected.
+const (
+	// HeadBytes and HeadFields bound the head of a request by HTTP/1 and HeadBytes that of
+	// an answer; Head2Bytes the head of a request by HTTP/2, which is kept some two times
+	// for each of the Streams while it waits.
+	HeadBytes  = 64 << 10
+	HeadFields = 256
+	Head2Bytes = 32 << 10
+	// TrailerBytes bounds the trailers of a request and of an answer.
+	TrailerBytes = 8 << 10
+	// ChunkLine is the longest line with a chunk's size.
+	ChunkLine = 16
+
+	// Streams is how many requests there may be at a time on a connection of HTTP/2,
+	// StreamBuffer and StreamsBuffer how much of the body of one, and of all, is held.
+	Streams       = 64
+	StreamBuffer  = 256 << 10
+	StreamsBuffer = 1 << 20
+	// FrameBytes is the longest frame of HTTP/2.
+	FrameBytes = 16 << 10
+	// UnansweredHeads is how many requests are kept to be told of as refused: more than
+	// Streams, since net/http may have refused some and not yet said so.
+	UnansweredHeads = 1024
+	// ToldPath and ToldName are how much of the path of one, and of its method and its
+	// authority, is kept.
+	ToldPath = 1 << 10
+	ToldName = 256
+
+	// Informational is how many informational responses are passed on before an answer,
+	// and InformationalBytes how many bytes their heads have.
+	Informational      = 16
+	InformationalBytes = 64 << 10
+
+	// Certificates is how many certificates of the gate's authority are kept; a sandbox may
+	// be allowed any number of names by a wildcard.
+	Certificates = 256
+)
+
+// inspection are the bounds on requests that are inspected.
+func inspection() []Bound {
+	const (
+		here    = "internal/gate/inspect/"
+		framing = here + "framing_test.go TestFraming"
+		answers = here + "answer_test.go "
+		refused = here + "refused2_test.go "
+		ended   = "the connection is ended, and denied"
+		told    = "the answer ends: 502, and denied"
+	)
+	return []Bound{
+		{"the head of a request by HTTP/1", HeadBytes, "bytes", ended, framing},
+		{"headers of a request by HTTP/1", HeadFields, "headers", ended, framing},
+		{"trailers of a request by HTTP/1", TrailerBytes, "bytes", ended, framing},
+		{"the line with the size of a chunk", ChunkLine, "bytes", ended, framing},
+		{"the head of a request by HTTP/2", Head2Bytes, "bytes", "431, or the connection is ended; denied", refused + "TestHTTP2_RecordsWhatNetHTTPRefuses"},
+		{"requests by HTTP/2 at a time", Streams, "requests", "further ones are refused, and denied", refused + "TestHTTP2_RecordsStreamsBeyondTheBound"},
+		{"a frame of HTTP/2", FrameBytes, "bytes", ended, refused + "TestHTTP2_RecordsWhatNetHTTPRefuses"},
+		{"the body of a request by HTTP/2 that is held", StreamBuffer, "bytes", "what comes beyond it is refused, and denied", refused + "TestHTTP2_HoldsSoMuchOfABody"},
+		{"the bodies of all requests of a connection of HTTP/2 that are held", StreamsBuffer, "bytes", "what comes beyond it is refused, and denied", refused + "TestHTTP2_HoldsSoMuchOfAllBodies"},
+		{"requests by HTTP/2 that are not answered, those that are refused included", UnansweredHeads, "requests", ended, refused + "TestHTTP2_KeepsSoManyHeads"},
+		{"the path of such a request", ToldPath, "bytes", "the record has its beginning", refused + "TestHTTP2_KeepsTheBeginningOfAPath"},
+		{"informational responses before an answer", Informational, "responses", told, answers + "TestAnswer_BoundsInformationalResponses"},
+		{"their heads", InformationalBytes, "bytes", told, answers + "TestAnswer_BoundsTheHeadersOfInformationalResponses"},
+		{"the head of an answer", HeadBytes, "bytes", "the connection is ended", answers + "TestAnswer_BoundsItsHead"},
+		{"the trailers of an answer", TrailerBytes, "bytes", "the answer is cut off, and denied", answers + "TestAnswer_BoundsTrailers"},
+		{"certificates of the gate's authority that are kept", Certificates, "certificates", "they are made again", here + "serve_test.go TestAuthority"},
+	}
+}
