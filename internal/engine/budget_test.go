@@ -289,6 +289,12 @@ func TestBudgetOf_KnowsWhatIsInTheLedger(t *testing.T) {
 	}
 }
 
+// marksInside marks the present, as what runs in a sandbox does.
+func (h *home) marksInside(name string) error {
+	_, err := h.Mark(FromInside(ctx), name, wire.MarkRequest{Label: "a step"})
+	return err
+}
+
 // The inside changes its history so often and no more; its owner always may.
 func TestMark_RefusesBeyondTheBudget(t *testing.T) {
 	t.Parallel()
@@ -299,7 +305,6 @@ func TestMark_RefusesBeyondTheBudget(t *testing.T) {
 	h.run("a", "true")
 	h.run("b", "true")
 	h.spends("a", budget.Inside, limit.InsideChanges-2)
-	inside := FromInside(ctx)
 	refused := func(what string, err error) {
 		t.Helper()
 		if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "the next may be asked for in 22s") || !strings.HasSuffix(fault.HintOf(err), "coppice commit a") {
@@ -308,27 +313,26 @@ func TestMark_RefusesBeyondTheBudget(t *testing.T) {
 	}
 	mark := func(name string) error {
 		h.behind(name, "f", rand.Text())
-		_, err := h.Mark(inside, name, wire.MarkRequest{Label: "a step"})
-		return err
+		return h.marksInside(name)
 	}
 	for range 10 { // what changes nothing is free
-		if _, err := h.Mark(inside, "a", wire.MarkRequest{Label: "nothing"}); err != nil {
+		if err := h.marksInside("a"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := mark("a"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.SetTag(inside, "a", "one", ""); err != nil {
+	if _, err := h.SetTag(FromInside(ctx), "a", "one", ""); err != nil {
 		t.Fatal(err)
 	}
 	nodes := len(h.story("a"))
 	refused("mark", mark("a"))
-	_, err := h.Commit(inside, "a", "from inside")
+	_, err := h.Commit(FromInside(ctx), "a", "from inside")
 	refused("commit", err)
-	_, err = h.SetTag(inside, "a", "two", "")
+	_, err = h.SetTag(FromInside(ctx), "a", "two", "")
 	refused("tag", err)
-	_, err = h.Checkout(inside, "a", wire.CheckoutRequest{Node: "HEAD~1", InPlace: true})
+	_, err = h.Checkout(FromInside(ctx), "a", wire.CheckoutRequest{Node: "HEAD~1", InPlace: true})
 	refused("checkout", err)
 	if got := len(h.story("a")); got != nodes {
 		t.Errorf("%d snapshots came of what was refused", got-nodes)
@@ -355,7 +359,7 @@ func TestBudgetOf_CountsMarksFromInside(t *testing.T) {
 	h.onDir("a")
 	h.run("a", "true")
 	for _, c := range []func() error{
-		func() error { _, err := h.Mark(FromInside(ctx), "a", wire.MarkRequest{Label: "a step"}); return err },
+		func() error { return h.marksInside("a") },
 		func() error { _, err := h.Commit(FromInside(ctx), "a", "a commit"); return err },
 		func() error { _, err := h.Commit(ctx, "a", "of the owner"); return err },
 	} {
