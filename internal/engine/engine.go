@@ -28,6 +28,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/boxfs"
+	"github.com/coppice-dev/coppice/internal/budget"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -377,8 +378,12 @@ type sandbox struct {
 	collecting chan struct{} // one token: holding it is taking out what was done; before lock
 	collected  *collected    // what was taken out last; guarded by collecting
 
-	telling sync.Mutex      // held while its journal becomes records
-	net     *journal.Cursor // guarded by telling: up to where it has; nil: unknown
+	telling sync.Mutex // held while its journal becomes records
+	net     *netPlace  // guarded by telling: up to where it has; nil: unknown
+	lost    time.Time  // guarded by telling: when it was last said what is in no record
+
+	budgeting sync.Mutex     // held while budget is made; after all others but Engine.mu
+	budget    *budget.Budget // guarded by budgeting: of what it causes by itself; nil: not made yet
 
 	programs *boxPrograms    // of its box, or of the one before; nil: there is none
 	ending   *endingPrograms // those that are written by who holds the lock; nil: none are

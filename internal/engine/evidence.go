@@ -14,6 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/redact"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -23,19 +24,6 @@ import (
 // told: what cannot be recorded is refused. A record of what did not come about after all
 // has another one behind it that says so (format.Undone); after a crash reconcile writes
 // that. What makes room on the disk is done first, and told afterwards: see owe.
-
-const (
-	// maxRecordText is as much as a record carries of one text that comes from outside, in
-	// bytes; maxRecordArgs of all the words of a command, and maxRecordNames of names: of
-	// its variables, of candidates.
-	maxRecordText  = 4 << 10
-	maxRecordArgs  = 64 << 10
-	maxRecordNames = 16 << 10
-	// maxRecordIDs is how many snapshots one record names.
-	maxRecordIDs = 4096
-	// maxUnsaid is how many records wait until the ledger can be written again.
-	maxUnsaid = 4096
-)
 
 // testimony is what a record tells, and by whose word.
 type testimony struct {
@@ -127,16 +115,16 @@ func (e *Engine) keepUnsaid(drafts []ledger.Draft) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.unsaid = append(e.unsaid, drafts...)
-	over := len(e.unsaid) - maxUnsaid
+	over := len(e.unsaid) - limit.RecordsUnsaid
 	if over <= 0 {
 		return
 	}
-	e.unsaid = e.unsaid[:maxUnsaid]
-	if lost, ok := e.unsaid[maxUnsaid-1].Body.(*format.Lost); ok {
+	e.unsaid = e.unsaid[:limit.RecordsUnsaid]
+	if lost, ok := e.unsaid[limit.RecordsUnsaid-1].Body.(*format.Lost); ok {
 		lost.Count += int64(over)
 		return
 	}
-	e.unsaid[maxUnsaid-1] = ledger.Draft{Sandbox: format.Host, Name: string(format.Host), Observer: format.ByDaemon,
+	e.unsaid[limit.RecordsUnsaid-1] = ledger.Draft{Sandbox: format.Host, Name: string(format.Host), Observer: format.ByDaemon,
 		Body: &format.Lost{Count: int64(over) + 1, Reason: "the ledger could not be written"}}
 }
 
@@ -221,7 +209,7 @@ func (c cleaner) envKeys(env ...string) []string {
 	}
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
-	room := maxRecordNames
+	room := limit.RecordNames
 	for i, k := range keys {
 		if room -= written(k); room < 0 {
 			return append(keys[:i:i], "... and "+itoa(len(keys)-i)+" more")
@@ -287,7 +275,7 @@ func (e *Engine) exitRecords(ctx context.Context, rec *meta.Sandbox, of issued, 
 // snapshotRecord tells of a snapshot. What is labelled from inside is the inside's word.
 func (e *Engine) snapshotRecord(ctx context.Context, rec *meta.Sandbox, snap timeline.Snapshot) testimony {
 	by := format.ByDaemon
-	if snap.Cause == timeline.CauseMark && Inside(ctx) {
+	if (snap.Cause == timeline.CauseMark || snap.Cause == timeline.CauseManual) && Inside(ctx) {
 		by = format.BySandbox
 	}
 	image := ""
@@ -341,7 +329,7 @@ func (e *Engine) forkDrafts(ctx context.Context, parent *meta.Sandbox, at timeli
 
 // tournamentRecord tells of candidates that were tried from a snapshot on.
 func (e *Engine) tournamentRecord(res wire.TournamentResult) testimony {
-	out, room := &format.Tournament{Snapshot: res.Base, Winner: e.clean(res.Winner)}, maxRecordNames
+	out, room := &format.Tournament{Snapshot: res.Base, Winner: e.clean(res.Winner)}, limit.RecordNames
 	for i, b := range res.Branches {
 		c := format.Candidate{Name: e.clean(b.Name), Outcome: "passed", Sandbox: b.ID}
 		switch b.TestExit {
@@ -367,7 +355,7 @@ func (e *Engine) tournamentRecord(res wire.TournamentResult) testimony {
 
 // dropRecords tell of snapshots that are gone.
 func dropRecords(reason string, gone []timeline.SnapshotID) (out []testimony) {
-	for part := range slices.Chunk(gone, maxRecordIDs) {
+	for part := range slices.Chunk(gone, limit.RecordIDs) {
 		d := &format.Drop{Reason: reason}
 		for _, id := range part {
 			d.Snapshots = append(d.Snapshots, string(id))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/budget"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -144,7 +145,9 @@ func (e *Engine) lookOver(ctx context.Context, s *sandbox, b Box, p pace) (wait 
 		if left > 0 {
 			return left, true, 0
 		}
-		_, err = e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, aside: true})
+		if left, err = e.captureByItself(ctx, s, &rec); left > 0 {
+			return left, true, 0
+		}
 	}
 	if err != nil && ctx.Err() == nil {
 		// Full disks get room again: it is tried as long as there are changes.
@@ -152,6 +155,23 @@ func (e *Engine) lookOver(ctx context.Context, s *sandbox, b Box, p pace) (wait 
 		return p.max, true, 0
 	}
 	return -1, true, 0
+}
+
+// captureByItself captures what the processes changed, or says how long to wait for the
+// budget of automatic snapshots. The caller holds the lock.
+func (e *Engine) captureByItself(ctx context.Context, s *sandbox, rec *meta.Sandbox) (wait time.Duration, err error) {
+	left, err := e.budgetOf(ctx, s)
+	if err != nil {
+		return 0, err
+	}
+	if wait = left.Wait(e.Now(), budget.Captures); wait > 0 {
+		return wait, nil
+	}
+	t, err := e.capture(ctx, s, rec, note{cause: timeline.CauseAuto, aside: true})
+	if t.changed {
+		left.Spent(e.Now(), budget.Captures, 1)
+	}
+	return 0, err
 }
 
 // glance says whether there is something to capture. The caller holds the lock.

@@ -12,6 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
 )
@@ -165,7 +166,7 @@ func (e *Engine) applyRecord(c *collected, way repo.Way, now repo.Applied) forma
 	if way != repo.Patch {
 		out.New = string(now.New)
 	}
-	room := maxRecordNames
+	room := limit.RecordNames
 	for i, m := range now.Marks {
 		if i > 0 && m.Path == now.Marks[i-1].Path {
 			continue

@@ -28,6 +28,10 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 		return wire.CommitResult{}, err
 	}
 	defer s.unlock(e)
+	changed, err := e.mayChange(ctx, s, &rec)
+	if err != nil {
+		return wire.CommitResult{}, err
+	}
 	n, next := note{cause: timeline.CauseMark, message: label}, rec.Mark
 	switch req.Phase {
 	case wire.MarkBegin:
@@ -45,6 +49,9 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 	t, err := e.capture(ctx, s, &rec, n)
 	if err != nil {
 		return wire.CommitResult{}, err
+	}
+	if t.changed {
+		changed()
 	}
 	if next != rec.Mark {
 		if err := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Mark = next; return nil }); err != nil {

@@ -21,7 +21,14 @@ func (e *Engine) Commit(ctx context.Context, name, message string) (wire.CommitR
 		return wire.CommitResult{}, err
 	}
 	defer s.unlock(e)
+	changed, err := e.mayChange(ctx, s, &rec)
+	if err != nil {
+		return wire.CommitResult{}, err
+	}
 	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseManual, message: message})
+	if t.changed {
+		changed()
+	}
 	return committed(&rec, t), err
 }
 
@@ -128,6 +135,11 @@ func (e *Engine) move(ctx context.Context, name, what string, req wire.CheckoutR
 	if err != nil {
 		return m, err
 	}
+	changed, err := e.mayChange(ctx, s, &rec)
+	if err != nil {
+		return m, err
+	}
+	changed()
 	seen := rec.Head
 	grace := graceOf(req, s.run != nil)
 	n := note{cause: timeline.CauseCheckout, message: "before " + what}

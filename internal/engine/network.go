@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -16,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	told "github.com/coppice-dev/coppice/internal/testimony"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -36,9 +38,16 @@ const (
 
 // netTold is what the file holds.
 type netTold struct {
-	Done journal.Cursor `json:"done"` // up to where records are
-	Next journal.Cursor `json:"next"` // up to where they are if there are any of the network after
-	Seq  int64          `json:"seq"`  // this one
+	Done netPlace `json:"done"` // up to where records are
+	Next netPlace `json:"next"` // up to where they are if there are any of the network after
+	Seq  int64    `json:"seq"`  // this one
+}
+
+// netPlace is a place in a journal, and what of the events before it is in no record, and
+// not said to be lost yet.
+type netPlace struct {
+	journal.Cursor
+	Owed []format.Lost `json:"owed,omitempty"`
 }
 
 // watchNet records what the journal of a box tells while it lives: at once where there is a
@@ -72,9 +81,10 @@ func (e *Engine) watchNet(s *sandbox, b Box, busy bool) {
 			case <-e.bgCtx.Done():
 				return nil
 			case <-b.Gone():
-				e.tellNet(e.bgCtx, s)
+				e.tellAllNet(e.bgCtx, s)
 				return nil
 			case <-more:
+			case <-e.owing(s):
 			}
 			select {
 			case <-e.bgCtx.Done():
@@ -90,25 +100,43 @@ func (e *Engine) lookNet(s *sandbox, b Box) {
 	tick := time.NewTicker(netLook)
 	defer tick.Stop()
 	var seen os.FileInfo
-	look := func() {
+	look := func(tell func(context.Context, *sandbox)) {
 		now := journal.Newest(e.journalDir(s.id))
-		if now == nil || seen != nil && os.SameFile(seen, now) && seen.Size() == now.Size() {
+		if now == nil || seen != nil && os.SameFile(seen, now) && seen.Size() == now.Size() && e.owing(s) == nil {
 			return
 		}
-		e.tellNet(e.bgCtx, s)
+		tell(e.bgCtx, s)
 		seen = now
 	}
 	for {
-		look()
+		look(e.tellNet)
 		select {
 		case <-e.bgCtx.Done():
 			return
 		case <-b.Gone():
-			look()
+			look(e.tellAllNet)
 			return
 		case <-tick.C:
 		}
 	}
+}
+
+// owing fires when what was not recorded may be said to be lost; nil: nothing is owed.
+func (e *Engine) owing(s *sandbox) <-chan time.Time {
+	s.telling.Lock()
+	defer s.telling.Unlock()
+	if s.net == nil || len(s.net.Owed) == 0 {
+		return nil
+	}
+	return time.After(limit.LostInterval)
+}
+
+// tellAllNet is tellNet where nothing follows soon: what is owed is said now.
+func (e *Engine) tellAllNet(ctx context.Context, s *sandbox) {
+	s.telling.Lock()
+	s.lost = time.Time{}
+	s.telling.Unlock()
+	e.tellNet(ctx, s)
 }
 
 // tellNet records what the journal of a sandbox tells and is not recorded yet.
@@ -130,7 +158,7 @@ func (e *Engine) tellNet(ctx context.Context, s *sandbox) {
 // counts what was denied.
 func (e *Engine) tellDenials(ctx context.Context, s *sandbox) {
 	if e.hasJournal(s.id) {
-		e.tellNet(ctx, s)
+		e.tellAllNet(ctx, s)
 	}
 }
 
@@ -144,17 +172,31 @@ func (e *Engine) tellSomeNet(ctx context.Context, s *sandbox) (more bool, err er
 			return false, err
 		}
 	}
-	evs, next, lost, err := journal.From(e.journalAt(s.id), *s.net)
-	if err != nil || next == *s.net {
+	evs, next, missing, err := journal.From(e.journalAt(s.id), s.net.Cursor)
+	more = next != s.net.Cursor
+	if err != nil || !more && len(s.net.Owed) == 0 {
 		return false, err
 	}
-	drafts := e.netDrafts(ctx, &rec, evs, lost)
+	left, err := e.budgetOf(ctx, s)
+	if err != nil {
+		return false, err
+	}
+	drafts, over := e.admit(left, e.netDrafts(ctx, &rec, evs))
+	if missing {
+		over = addLost(over, told.Missing())
+	}
+	after := netPlace{next, addLost(slices.Clone(s.net.Owed), over...)}
+	now := e.Now()
+	says := len(after.Owed) > 0 && now.Sub(s.lost).Abs() >= limit.LostInterval
+	if says {
+		drafts, after.Owed = append(drafts, e.lostDrafts(ctx, &rec, after.Owed)...), nil
+	}
 	if len(drafts) > 0 {
 		last, err := e.Ledger.Last(ctx, format.Sandbox(s.id))
 		if err != nil {
 			return false, err
 		}
-		if err := e.writeNetTold(s.id, netTold{Done: *s.net, Next: next, Seq: last}); err != nil {
+		if err := e.writeNetTold(s.id, netTold{Done: *s.net, Next: after, Seq: last}); err != nil {
 			return false, err
 		}
 		// All or none, so that one that is there stands for all.
@@ -164,12 +206,14 @@ func (e *Engine) tellSomeNet(ctx context.Context, s *sandbox) (more bool, err er
 		}
 		e.denied(s.id, drafts)
 	}
-	s.net = &next
-	return true, nil
+	if s.net = &after; says {
+		s.lost = now
+	}
+	return more, nil
 }
 
 // readNetTold finds how far the journal of a sandbox is recorded.
-func (e *Engine) readNetTold(ctx context.Context, id timeline.SandboxID) (*journal.Cursor, error) {
+func (e *Engine) readNetTold(ctx context.Context, id timeline.SandboxID) (*netPlace, error) {
 	var t netTold
 	text, err := os.ReadFile(filepath.Join(e.sandboxDir(id), journalTold))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -205,14 +249,10 @@ func (e *Engine) writeNetTold(id timeline.SandboxID, t netTold) error {
 }
 
 // netDrafts makes records of events.
-func (e *Engine) netDrafts(ctx context.Context, rec *meta.Sandbox, evs []wire.NetEvent, lost bool) []ledger.Draft {
+func (e *Engine) netDrafts(ctx context.Context, rec *meta.Sandbox, evs []wire.NetEvent) []ledger.Draft {
 	var tell []testimony
 	var policies []string
-	said := told.Of(evs, e.redactor(ctx, rec).clean)
-	if lost {
-		said = append([]told.Testimony{told.Missing()}, said...)
-	}
-	for _, t := range said {
+	for _, t := range told.Of(evs, e.redactor(ctx, rec).clean) {
 		tell, policies = append(tell, testimony{t.By, t.Body}), append(policies, t.Policy)
 	}
 	out := e.drafts(ctx, rec, tell...)
@@ -222,4 +262,13 @@ func (e *Engine) netDrafts(ctx context.Context, rec *meta.Sandbox, evs []wire.Ne
 		}
 	}
 	return out
+}
+
+// lostDrafts makes records of what is in none.
+func (e *Engine) lostDrafts(ctx context.Context, rec *meta.Sandbox, owed []format.Lost) []ledger.Draft {
+	var tell []testimony
+	for i := range owed {
+		tell = append(tell, byDaemon(&owed[i])...)
+	}
+	return e.drafts(ctx, rec, tell...)
 }

@@ -92,7 +92,7 @@ func TestTheJournalBecomesRecordsOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, next, _, err := journal.From(h.journalAt(id), *told)
+		_, next, _, err := journal.From(h.journalAt(id), told.Cursor)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +100,7 @@ func TestTheJournalBecomesRecordsOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := h.writeNetTold(id, netTold{Done: *told, Next: next, Seq: seq}); err != nil {
+		if err := h.writeNetTold(id, netTold{Done: *told, Next: netPlace{Cursor: next}, Seq: seq}); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -10,14 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
-)
-
-// maxChanges is how many of the paths that a command changed its record names, and
-// maxRecordPaths how long they are together, in bytes.
-const (
-	maxChanges     = 256
-	maxRecordPaths = 64 << 10
 )
 
 // keepOutput keeps what was recorded of a command's output as captures, redacted, and
@@ -92,10 +86,10 @@ func changesOf(c cleaner, t taken) (out []format.Change) {
 		return nil
 	}
 	before := t.before() // nil: what was there is not known
-	room := maxRecordPaths
+	room := limit.RecordPaths
 	for i, p := range t.paths {
 		one := format.Change{Change: "changed", Path: c.clean(p)}
-		if room -= written(one.Path); i == maxChanges || room < 0 {
+		if room -= written(one.Path); i == limit.RecordChanges || room < 0 {
 			break
 		}
 		if t.gone[p] {

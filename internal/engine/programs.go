@@ -14,6 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/programs"
@@ -21,20 +22,13 @@ import (
 )
 
 // The programs that a box tells of become records when a command ends, and else after
-// programInterval: those with the same file are one, with a list of all of them. The last
+// limit.ProgramsInterval: those with the same file are one, with a list of all of them. The last
 // of the records that are written at once says up to which event they tell (Through). So
 // whoever comes after a crash finds in the ledger where to go on, and the keeper has what
 // follows: nothing is told twice or left out.
 
-const (
-	programInterval = 10 * time.Second
-	// programRest is how long the events of a box are left to gather.
-	programRest = time.Second
-	// maxProgramGroups is how many records an interval becomes at most, and
-	// maxProgramHeld about how many bytes of programs are held before it ends early.
-	maxProgramGroups = 64
-	maxProgramHeld   = 4 << 20
-)
+// programRest is how long the events of a box are left to gather.
+const programRest = time.Second
 
 // boxPrograms are the programs of one box on their way to the ledger.
 type boxPrograms struct {
@@ -47,10 +41,11 @@ type boxPrograms struct {
 	kept  uint64        // guarded by mu; the last that is in records
 	sum   *programs.Sum // guarded by mu
 	since time.Time     // guarded by mu; when the first in sum came; zero: there is none
+	short bool          // guarded by mu; the last records said that some are lost: the next that do wait for their time
 }
 
 func newBoxPrograms(b Box, known bool) *boxPrograms {
-	return &boxPrograms{box: b, done: make(chan struct{}), known: known, sum: programs.NewSum(maxProgramGroups)}
+	return &boxPrograms{box: b, done: make(chan struct{}), known: known, sum: programs.NewSum(limit.ProgramGroups)}
 }
 
 // seesPrograms reports whether a box is to tell which programs are started in it.
@@ -127,7 +122,7 @@ func (e *Engine) fetchPrograms(ctx context.Context, id timeline.SandboxID, p *bo
 	}
 	wait, cancel := context.WithCancel(ctx)
 	if !since.IsZero() {
-		wait, cancel = context.WithTimeout(ctx, programInterval-time.Since(since))
+		wait, cancel = context.WithTimeout(ctx, limit.ProgramsInterval-time.Since(since))
 	}
 	evs, err := p.box.Programs(wait, after, kept)
 	due := !since.IsZero() && wait.Err() != nil
@@ -140,7 +135,7 @@ func (e *Engine) fetchPrograms(ctx context.Context, id timeline.SandboxID, p *bo
 	if err == nil {
 		p.take(evs)
 	}
-	if due || p.sum.Bytes() >= maxProgramHeld || p.sum.Lost() > 0 || time.Since(p.since) >= programInterval && !p.since.IsZero() {
+	if due || p.sum.Bytes() >= limit.ProgramsHeld || p.sum.Lost() > 0 && !p.short || time.Since(p.since) >= limit.ProgramsInterval && !p.since.IsZero() {
 		return e.writePrograms(ctx, id, p)
 	}
 	return nil
@@ -185,7 +180,7 @@ func (e *Engine) learnPrograms(ctx context.Context, id timeline.SandboxID, p *bo
 		}
 	}
 	p.after, p.kept, p.known, p.since = uint64(through), uint64(through), true, time.Time{}
-	p.sum = programs.NewSum(maxProgramGroups)
+	p.sum = programs.NewSum(limit.ProgramGroups)
 	return nil
 }
 
@@ -250,7 +245,7 @@ func (e *Engine) endPrograms(ctx context.Context, s *sandbox, rec *meta.Sandbox)
 	s.ending = &endingPrograms{of: p}
 	for more := p.known; more; {
 		evs, err := p.box.ProgramsNow(ctx, p.after, p.kept)
-		if more = err == nil && len(evs.Events) > 0 && p.sum.Bytes() < maxProgramHeld; more {
+		if more = err == nil && len(evs.Events) > 0 && p.sum.Bytes() < limit.ProgramsHeld; more {
 			p.take(evs)
 		}
 	}
@@ -305,99 +300,6 @@ func (e *Engine) leftPrograms(ctx context.Context, id timeline.SandboxID) {
 	if err := e.lastPrograms(ctx, id, newBoxPrograms(nil, false)); err != nil {
 		e.Logger.Error("the last programs are not in the ledger", "sandbox", id, "err", err)
 	}
-}
-
-// programRecords makes records of what is in sum; the list of those of which one stands
-// for several is kept before. p.mu is held.
-func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPrograms) (tell []testimony, err error) {
-	kept, err := e.evidence(ctx, rec)
-	if err != nil {
-		return nil, err
-	}
-	c := e.redactor(ctx, rec)
-	var list bytes.Buffer
-	lost := p.sum.Lost()
-	var several []*format.Program
-	for _, g := range p.sum.Groups() {
-		first := g.Programs[0]
-		body := programRecord(c, first)
-		if len(g.Programs) > 1 {
-			*body = format.Program{Exec: g.Exec, Path: c.clean(g.Exe), Started: body.Started}
-			several = append(several, body)
-		}
-		for _, one := range g.Programs {
-			if len(g.Programs) == 1 {
-				break
-			}
-			body.Count += counts(one)
-			body.DurationNanos += one.Took().Nanoseconds()
-			if one.Failed() {
-				body.Failed++
-			}
-			if kept.Programs.Value == policy.ProgramsAll && !listed(&list, programRecord(c, one)) {
-				lost++
-			}
-		}
-		by := format.ByKernel
-		if g.Asked {
-			by = format.BySandbox
-		}
-		tell = append(tell, testimony{by, body})
-	}
-	if list.Len() > 0 {
-		name, err := e.Ledger.WriteBlob(format.Sandbox(rec.ID), list.Bytes())
-		if err != nil {
-			return nil, err
-		}
-		for _, b := range several {
-			b.List = name
-		}
-	}
-	if lost > 0 {
-		tell = append(tell, byKeeper(&format.Lost{Count: lost, Of: string(format.KindProgram), Reason: "there were more at a time than are kept"}))
-	}
-	if len(tell) == 0 {
-		return nil, nil
-	}
-	switch b := tell[len(tell)-1].body.(type) {
-	case *format.Program:
-		b.Through = int64(p.after)
-	case *format.Lost:
-		b.Through = int64(p.after)
-	}
-	return tell, nil
-}
-
-// counts is 1 for a program that began in its interval.
-func counts(p *programs.Program) int64 {
-	if p.Earlier {
-		return 0
-	}
-	return 1
-}
-
-// programRecord tells of one program.
-func programRecord(c cleaner, p *programs.Program) *format.Program {
-	args := c.args(p.Args)
-	if p.Cut != 0 {
-		args = append(args, "...")
-	}
-	b := &format.Program{Args: args, Count: counts(p), Dir: c.clean(p.Dir), DurationNanos: p.Took().Nanoseconds(), Exec: p.Exec,
-		Parent: int64(p.PPID), Path: c.clean(p.Exe), PID: int64(p.PID), Started: p.Started.UTC().Format(time.RFC3339Nano)}
-	if p.Failed() {
-		b.Code, b.Failed = p.End.Code, 1
-	}
-	return b
-}
-
-// listed writes one line of a list, if there is room.
-func listed(list *bytes.Buffer, b *format.Program) bool {
-	line, err := json.Marshal(b)
-	if err != nil || list.Len()+len(line) >= format.MaxBlob {
-		return false
-	}
-	list.Write(append(line, '\n'))
-	return true
 }
 
 // maxListedPrograms is how many programs of a list are given at a time.

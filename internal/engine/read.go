@@ -356,6 +356,11 @@ func (e *Engine) SetTag(ctx context.Context, name, tag, ref string) (wire.TagRes
 	if err != nil {
 		return wire.TagResult{}, err
 	}
+	changed, err := e.mayChange(ctx, e.sandbox(rec.ID), &rec)
+	if err != nil {
+		return wire.TagResult{}, err
+	}
+	changed()
 	if err := e.DB.SetTag(ctx, rec.ID, tag, id); err != nil {
 		return wire.TagResult{}, err
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/redact"
 )
@@ -182,8 +183,8 @@ func (c cleaner) bytes(b []byte) []byte {
 // clean makes a text from outside fit for a record: without secrets, valid and bounded.
 func (c cleaner) clean(s string) string {
 	s = strings.ToValidUTF8(string(c.bytes([]byte(s))), "\ufffd")
-	if len(s) > maxRecordText {
-		s = strings.ToValidUTF8(s[:maxRecordText-len("...")], "") + "..."
+	if len(s) > limit.RecordText {
+		s = strings.ToValidUTF8(s[:limit.RecordText-len("...")], "") + "..."
 	}
 	return s
 }
@@ -192,7 +193,7 @@ func (c cleaner) clean(s string) string {
 // value. What exceeds the room is counted in the last word.
 func (c cleaner) args(args []string) []string {
 	var out []string
-	room := maxRecordArgs
+	room := limit.RecordArgs
 	for i, w := range args {
 		said := c.clean(w)
 		if i > 0 && strings.HasPrefix(args[i-1], "-") {

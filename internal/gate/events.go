@@ -121,22 +121,32 @@ func (j *journal) emit(e Event) bool {
 }
 
 func (j *journal) emitLocked(e Event) bool {
-	if e.Time.IsZero() {
-		e.Time = j.now()
-	}
-	e.Count = max(e.Count, 1)
-	if !j.closed {
-		select {
-		case j.queue <- e:
-			return true
-		default:
-		}
+	if j.queueLocked(e) {
+		return true
 	}
 	j.lost++
 	return false
 }
 
-// deny tells of a denial, or counts it if the same one was told just now.
+// queueLocked is emitLocked for what is told later where there is no room.
+func (j *journal) queueLocked(e Event) bool {
+	if e.Time.IsZero() {
+		e.Time = j.now()
+	}
+	e.Count = max(e.Count, 1)
+	if j.closed {
+		return false
+	}
+	select {
+	case j.queue <- e:
+		return true
+	default:
+		return false
+	}
+}
+
+// deny tells of a denial, or counts it if the same one was told just now, or if there is no
+// room to tell of it.
 func (j *journal) deny(e Event) {
 	if e.Kind != KindDecoy {
 		e.Kind = KindDeny
@@ -164,9 +174,11 @@ func (j *journal) deny(e Event) {
 		return
 	}
 	if t == nil {
-		j.denied[k] = &tally{last: e, since: e.Time}
-		j.emitLocked(e)
-		return
+		t = &tally{last: e, since: e.Time}
+		j.denied[k] = t
+		if j.queueLocked(e) {
+			return
+		}
 	}
 	t.last.Time = e.Time
 	t.count++
@@ -188,7 +200,7 @@ func (j *journal) sweep(now time.Time) {
 func (j *journal) tellLocked(k denial, t *tally) {
 	if t.count > 0 {
 		e := t.last
-		if e.Count = t.count; !j.emitLocked(e) {
+		if e.Count = t.count; !j.queueLocked(e) {
 			return
 		}
 	}

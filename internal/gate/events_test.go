@@ -100,3 +100,29 @@ func TestTheJournalIsBounded(t *testing.T) {
 		t.Errorf("%d denials were told", total)
 	}
 }
+
+// A flood of what is allowed hides no denial: one that finds no room is told when there is.
+func TestDeny_WaitsForRoomInAFlood(t *testing.T) {
+	t.Parallel()
+	var got []Event
+	c := &clock{now: noon}
+	block := make(chan struct{})
+	j, wait := newJournal(c.Now, func(e Event) { <-block; got = append(got, e) })
+	for j.emit(Event{Kind: KindConnect}) {
+	}
+	lost := j.dropped()
+	j.deny(Event{Proto: TCP, Name: "denied.example", Reason: "no"})
+	j.sweep(c.pass(repeatFor)) // no room yet
+	close(block)
+	j.close()
+	wait()
+	denied := 0
+	for _, e := range got {
+		if e.Name == "denied.example" {
+			denied += e.Count
+		}
+	}
+	if denied != 1 || j.dropped() != lost {
+		t.Errorf("the denial was told %d times; %d events are lost", denied, j.dropped()-lost)
+	}
+}

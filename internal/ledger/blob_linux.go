@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -38,6 +40,22 @@ func (l *Ledger) kept(file string) bool {
 	}
 	_, err := os.Lstat(filepath.Join(l.path, file))
 	return err == nil
+}
+
+// BlobSize is how many bytes a capture takes; 0 for one that is gone.
+func (l *Ledger) BlobSize(id format.Sandbox, name string) (int64, error) {
+	file := captureFile(id, name)
+	if content, held := l.captures.get(file); held {
+		return int64(len(content)), nil
+	}
+	info, err := os.Lstat(filepath.Join(l.path, file))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fault.Wrap(err, "measure a capture of %s", id)
+	}
+	return info.Size(), nil
 }
 
 // ReadBlob gives a capture back, as it was kept.

@@ -20,8 +20,8 @@ type Testimony struct {
 	Body   format.Body
 }
 
-// aDecoy is how the reason of a record of a decoy begins.
-const aDecoy = "a decoy: "
+// Decoy is how the reason of a record of a decoy begins.
+const Decoy = "a decoy: "
 
 // Of makes records of events; those that are alike become one. Texts, which are hostile,
 // pass through clean. What is told elsewhere as well makes none.
@@ -53,10 +53,9 @@ func Of(evs []wire.NetEvent, clean func(string) string) (out []Testimony) {
 	return out
 }
 
-// Missing is the record of events that the journal had no room for; how many is not known.
-func Missing() Testimony {
-	return Testimony{By: format.ByDaemon, Body: &format.Lost{Of: string(format.KindNetwork),
-		Reason: "the journal was full before it was read; how many there were is not known"}}
+// Missing is what is lost of events that the journal had no room for; how many is not known.
+func Missing() format.Lost {
+	return format.Lost{Of: string(format.KindNetwork), Reason: "the journal was full before it was read; how many there were is not known"}
 }
 
 // Is reports whether a record is one that comes of a journal.
@@ -67,7 +66,7 @@ func Is(r *format.Record) bool {
 	case *format.Lost:
 		return b.Of == string(format.KindNetwork) || b.Of == string(format.KindDenial)
 	case *format.Denial:
-		return strings.HasPrefix(b.Reason, aDecoy) || r.Observer == format.ByKernel
+		return strings.HasPrefix(b.Reason, Decoy) || r.Observer == format.ByKernel
 	case *format.Policy:
 		return r.Observer == format.ByGate
 	}
@@ -83,7 +82,7 @@ func of(ev wire.NetEvent, n int64, clean func(string) string) (t Testimony, ok b
 		return refused(ev, n, clean), true
 	case wire.NetDecoy:
 		if ev.Place() == "" {
-			return Testimony{By: format.ByKeeper, Body: &format.Denial{Path: clean(ev.Decoy), Reason: clean(aDecoy + Touch(ev)), Count: n}}, true
+			return Testimony{By: format.ByKeeper, Body: &format.Denial{Path: clean(ev.Decoy), Reason: clean(Decoy + Touch(ev)), Count: n}}, true
 		}
 	}
 	return Testimony{By: format.ByGate, Body: network(ev, n, clean)}, true
@@ -107,7 +106,7 @@ func network(ev wire.NetEvent, n int64, clean func(string) string) *format.Netwo
 	case wire.NetAsk:
 		b.Verdict, b.Reason = clean(ev.Verdict), words("a person is asked", b.Reason)
 	case wire.NetDecoy:
-		b.Verdict, b.Reason = wire.VerdictDeny, clean(aDecoy+Touch(ev))
+		b.Verdict, b.Reason = wire.VerdictDeny, clean(Decoy+Touch(ev))
 	}
 	return b
 }

@@ -80,7 +80,7 @@ func TestNothingIsDroppedAndAllIsKnownAgain(t *testing.T) {
 			}
 		}
 	})
-	if m := Missing(); !Is(&format.Record{Observer: m.By, Body: m.Body}) {
+	if m := Missing(); !Is(&format.Record{Observer: format.ByDaemon, Body: &m}) {
 		t.Error("what is missing is not known again")
 	}
 }

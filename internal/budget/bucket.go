@@ -1,0 +1,44 @@
+package budget
+
+import (
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/limit"
+)
+
+// bucket is a token bucket. It fills evenly, within limit.EvidenceRefill when it is empty.
+// Its state is the time at which it is full: the zero time is a full one.
+type bucket struct {
+	size int64 // how much it holds, in bytes or in things; above 0
+	full time.Time
+}
+
+// worth is how long the bucket takes to fill by n.
+func (b *bucket) worth(n int64) time.Duration {
+	return time.Duration(min(n, b.size)) * (limit.EvidenceRefill / time.Duration(b.size))
+}
+
+// missing is how long it is until the bucket is full. A clock that was set back leaves it
+// no emptier than empty.
+func (b *bucket) missing(now time.Time) time.Duration {
+	return min(max(0, b.full.Sub(now)), b.worth(b.size))
+}
+
+// wait is how long it is until n can be taken.
+func (b *bucket) wait(now time.Time, n int64) time.Duration {
+	return max(0, b.missing(now)+b.worth(n)-b.worth(b.size))
+}
+
+// spend takes n, or what is left of it.
+func (b *bucket) spend(now time.Time, n int64) {
+	b.full = now.Add(min(b.missing(now)+b.worth(n), b.worth(b.size)))
+}
+
+// take takes n, or reports that there is less and takes nothing.
+func (b *bucket) take(now time.Time, n int64) bool {
+	if b.wait(now, n) > 0 {
+		return false
+	}
+	b.spend(now, n)
+	return true
+}

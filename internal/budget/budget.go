@@ -1,0 +1,139 @@
+// Package budget bounds what a sandbox adds to its ledger and its history by itself:
+// without its owner, who is never limited. What tells of an attack has budgets of its own,
+// so that no flood of other records hides it. The package is pure: callers say what time
+// it is, and what becomes of that for which nothing is left.
+//
+// The engine may import it.
+package budget
+
+import (
+	"encoding/json"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/testimony"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Class is what shares one budget.
+type Class int
+
+// The classes. Those of records and Lists are counted in bytes, the others in snapshots,
+// rewinds and tags.
+const (
+	Decoys   Class = iota // touches of decoys
+	Refusals              // system calls that were refused
+	Denials               // of the gate
+	Network               // all else that the gate tells
+	Programs              // that were started
+	Lists                 // of programs for which one record stands
+	Inside                // changes of the history that the inside asked for
+	Captures              // snapshots of changes that were taken by themselves
+	classes
+)
+
+func sizes() [classes]int64 {
+	return [classes]int64{Decoys: limit.EvidenceDecoys, Refusals: limit.EvidenceRefusals, Denials: limit.EvidenceDenials,
+		Network: limit.EvidenceNetwork, Programs: limit.EvidencePrograms, Lists: limit.EvidenceLists, Inside: limit.InsideChanges, Captures: limit.AutoSnapshots}
+}
+
+// Budget is what is left to one sandbox. It may be used by many goroutines.
+type Budget struct {
+	mu      sync.Mutex
+	buckets [classes]bucket // guarded by mu
+}
+
+// New makes the budget of a sandbox of which it is not known what it has spent until now.
+// It is as good as empty limit.EvidenceRefill before: the caller tells of what was
+// recorded since with Spent, the oldest first.
+func New(now time.Time) *Budget {
+	b := &Budget{}
+	for c, size := range sizes() {
+		b.buckets[c] = bucket{size: size, full: now}
+	}
+	return b
+}
+
+// Spent takes what was spent at a time, as far as it was left then.
+func (b *Budget) Spent(at time.Time, c Class, n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.buckets[c].spend(at, n)
+}
+
+// Take takes n of a class, or reports that there is less and takes nothing.
+func (b *Budget) Take(now time.Time, c Class, n int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buckets[c].take(now, n)
+}
+
+// Wait is how long it is until one of a class can be taken.
+func (b *Budget) Wait(now time.Time, c Class) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buckets[c].wait(now, 1)
+}
+
+// Admit reports whether a record may be appended, and takes what it costs. What its owner
+// causes always may.
+func (b *Budget) Admit(now time.Time, by format.Observer, body format.Body) bool {
+	c, n, ok := Of(by, body)
+	return !ok || b.Take(now, c, n)
+}
+
+// envelope is about how much a record takes besides its body: its envelope, its hash in the
+// tree, and its place in the intake.
+const envelope = 512
+
+// Kinds lists the kinds of records that Of may know.
+func Kinds() []format.Kind {
+	return []format.Kind{format.KindDenial, format.KindLost, format.KindNetwork, format.KindProgram, format.KindSnapshot}
+}
+
+// Of says from which budget a record is paid, and how much; ok is false for one that is not
+// the sandbox's doing.
+func Of(by format.Observer, body format.Body) (c Class, n int64, ok bool) {
+	switch b := body.(type) {
+	case *format.Denial:
+		c = Refusals
+		if strings.HasPrefix(b.Reason, testimony.Decoy) {
+			c = Decoys
+		}
+	case *format.Lost:
+		if by != format.ByKeeper || b.Of != string(format.KindDenial) {
+			return 0, 0, false // our own, of which there are few
+		}
+		c = Refusals
+	case *format.Network:
+		switch {
+		case strings.HasPrefix(b.Reason, testimony.Decoy):
+			c = Decoys
+		case b.Verdict != wire.VerdictAllow:
+			c = Denials
+		default:
+			c = Network
+		}
+	case *format.Program:
+		c = Programs
+	case *format.Snapshot:
+		switch {
+		case by == format.BySandbox:
+			return Inside, 1, true
+		case b.Cause == string(timeline.CauseAuto):
+			return Captures, 1, true
+		}
+		return 0, 0, false
+	default:
+		return 0, 0, false
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		return c, format.MaxLine, true
+	}
+	return c, envelope + int64(len(text)), true
+}

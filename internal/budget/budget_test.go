@@ -1,0 +1,128 @@
+package budget
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/testimony"
+)
+
+var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func TestBudget_FillsEvenly(t *testing.T) {
+	t.Parallel()
+	b := New(began)
+	if !b.Take(began, Inside, limit.InsideChanges) || b.Take(began, Inside, 1) {
+		t.Fatal("it is not full, or not empty afterwards")
+	}
+	one := b.Wait(began, Inside)
+	if want := limit.EvidenceRefill / limit.InsideChanges; one != want {
+		t.Fatalf("the next comes in %s, not %s", one, want)
+	}
+	if b.Take(began.Add(one-1), Inside, 1) || !b.Take(began.Add(one), Inside, 1) {
+		t.Error("it does not come then")
+	}
+	if half := began.Add(one + limit.EvidenceRefill/2); b.Take(half, Inside, limit.InsideChanges/2+1) || !b.Take(half, Inside, limit.InsideChanges/2) {
+		t.Error("it is not half full after half of the time")
+	}
+	// A clock that is set back makes nobody wait longer than from empty.
+	if wait := b.Wait(began.Add(-time.Hour), Inside); wait != one {
+		t.Errorf("with the clock set back the next comes in %s", wait)
+	}
+}
+
+func TestBudget_ClassesAreApart(t *testing.T) {
+	t.Parallel()
+	b := New(began)
+	flood := &format.Program{Path: strings.Repeat("x", limit.RecordText)}
+	n := 0
+	for b.Admit(began, format.ByKernel, flood) {
+		n++
+	}
+	if most := limit.EvidencePrograms / limit.RecordText; n == 0 || n > most {
+		t.Errorf("%d records of %d bytes were within %d", n, limit.RecordText, limit.EvidencePrograms)
+	}
+	for _, one := range []struct {
+		by   format.Observer
+		body format.Body
+	}{
+		{format.ByKeeper, &format.Denial{Path: "/k", Reason: testimony.Decoy + "it was opened"}},
+		{format.ByKernel, &format.Denial{Syscall: "bpf"}},
+		{format.ByGate, &format.Network{Verdict: wire.VerdictDeny}},
+		{format.ByGate, &format.Network{Verdict: wire.VerdictAllow}},
+		{format.ByDaemon, &format.Exec{Args: []string{"of the owner"}}},
+	} {
+		if !b.Admit(began, one.by, one.body) {
+			t.Errorf("a flood of programs hides %+v", one.body)
+		}
+	}
+}
+
+func TestOf(t *testing.T) {
+	t.Parallel()
+	const owners = classes
+	for _, c := range []struct {
+		by   format.Observer
+		body format.Body
+		want Class
+	}{
+		{format.ByKeeper, &format.Denial{Reason: testimony.Decoy + "x"}, Decoys},
+		{format.ByGate, &format.Network{Verdict: wire.VerdictDeny, Reason: testimony.Decoy + "x"}, Decoys},
+		{format.ByKernel, &format.Denial{Syscall: "bpf", Reason: "answered with EPERM"}, Refusals},
+		{format.ByKeeper, &format.Lost{Of: string(format.KindDenial), Count: 9}, Refusals},
+		{format.ByGate, &format.Network{Verdict: wire.VerdictDeny, Reason: "no rule"}, Denials},
+		{format.ByGate, &format.Network{Verdict: wire.VerdictAsk}, Denials},
+		{format.ByGate, &format.Network{Verdict: wire.VerdictAllow}, Network},
+		{format.BySandbox, &format.Program{Path: "/x"}, Programs},
+		{format.BySandbox, &format.Snapshot{Cause: "mark"}, Inside},
+		{format.ByDaemon, &format.Snapshot{Cause: "auto"}, Captures},
+		{format.ByDaemon, &format.Snapshot{Cause: "mark"}, owners},
+		{format.ByDaemon, &format.Lost{Of: string(format.KindNetwork)}, owners},
+		{format.ByKeeper, &format.Exit{Exec: "x"}, owners},
+		{format.ByGate, &format.Policy{After: "x"}, owners},
+	} {
+		got, n, ok := Of(c.by, c.body)
+		if !ok {
+			got = owners
+		}
+		if got != c.want || ok && n < 1 {
+			t.Errorf("%s %+v is of class %d, %d", c.by, c.body, got, n)
+		}
+	}
+}
+
+// Whatever was spent and when: a budget that is made anew of what was spent of late gives
+// no more than the one that knows all.
+func TestNew_GivesNoMoreThanWasLeft(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		type spending struct {
+			at time.Time
+			n  int64
+		}
+		known, now := New(began), began
+		var all []spending
+		for range rapid.IntRange(0, 50).Draw(t, "times") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 7200).Draw(t, "seconds")) * time.Second)
+			n := rapid.Int64Range(1, limit.InsideChanges).Draw(t, "n")
+			if known.Take(now, Inside, n) {
+				all = append(all, spending{now, n})
+			}
+		}
+		again := New(now)
+		for _, s := range all {
+			if !s.at.Before(now.Add(-limit.EvidenceRefill)) {
+				again.Spent(s.at, Inside, s.n)
+			}
+		}
+		if n := rapid.Int64Range(1, limit.InsideChanges).Draw(t, "next"); again.Take(now, Inside, n) && !known.Take(now, Inside, n) {
+			t.Fatalf("a new budget gives %d more than was left", n)
+		}
+	})
+}

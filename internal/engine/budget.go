@@ -1,0 +1,126 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/budget"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// What a sandbox causes without its owner has a budget (package budget). Records beyond it
+// are counted in a record that says so, changes that the inside asks for are refused, and
+// automatic snapshots wait.
+
+// beyondBudget is the reason of a record of what was not recorded.
+const beyondBudget = "the sandbox caused more records than its budget allows"
+
+// budgetOf gives what is left to a sandbox. A daemon finds in the ledger what was spent
+// before it, so that its start fills no budget.
+func (e *Engine) budgetOf(ctx context.Context, s *sandbox) (*budget.Budget, error) {
+	s.budgeting.Lock()
+	defer s.budgeting.Unlock()
+	if s.budget != nil {
+		return s.budget, nil
+	}
+	b, err := e.spentBefore(ctx, s.id)
+	if err != nil {
+		return nil, fault.Wrap(err, "find how much sandbox %s has recorded of late", s.id)
+	}
+	s.budget = b
+	return b, nil
+}
+
+// spentBefore makes the budget of a sandbox from its newest records.
+func (e *Engine) spentBefore(ctx context.Context, id timeline.SandboxID) (*budget.Budget, error) {
+	now, of := e.Now(), format.Sandbox(id)
+	b := budget.New(now)
+	if _, err := e.Ledger.Last(ctx, of); err != nil { // what was appended can be read
+		return nil, err
+	}
+	for r, err := range e.Ledger.Read(of, ledger.Filter{Since: now.Add(-limit.EvidenceRefill), Kinds: budget.Kinds()}) {
+		if err != nil {
+			return nil, err
+		}
+		if c, n, ok := budget.Of(r.Observer, r.Body); ok {
+			b.Spent(r.Time, c, n)
+		}
+		if p, ok := r.Body.(*format.Program); ok && p.List != "" {
+			n, err := e.Ledger.BlobSize(of, p.List)
+			if err != nil {
+				return nil, err
+			}
+			b.Spent(r.Time, budget.Lists, n)
+		}
+	}
+	return b, nil
+}
+
+// mayChange refuses what the inside of a sandbox asks for beyond its budget; changed takes
+// it off. Whoever asks from outside always may.
+func (e *Engine) mayChange(ctx context.Context, s *sandbox, rec *meta.Sandbox) (changed func(), err error) {
+	if !Inside(ctx) {
+		return func() {}, nil
+	}
+	b, err := e.budgetOf(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if wait := b.Wait(e.Now(), budget.Inside); wait > 0 {
+		wait = (wait + time.Second - 1).Truncate(time.Second)
+		return nil, fault.New(fault.Unavailable, "sandbox %s has asked for %d snapshots, rewinds and tags from inside; the next may be asked for in %s", rec.Name, limit.InsideChanges, wait).
+			WithHint("there is no such limit outside: coppice commit %s", rec.Name)
+	}
+	return func() { b.Spent(e.Now(), budget.Inside, 1) }, nil
+}
+
+// admit makes drafts of those records for which the sandbox has a budget, and counts the
+// others by their kinds.
+func (e *Engine) admit(b *budget.Budget, drafts []ledger.Draft) (kept []ledger.Draft, over []format.Lost) {
+	now := e.Now()
+	for _, d := range drafts {
+		if b.Admit(now, d.Observer, d.Body) {
+			kept = append(kept, d)
+			continue
+		}
+		over = addLost(over, unrecorded(d.Body))
+	}
+	return kept, over
+}
+
+// addLost adds to what was not recorded; of the same kind and reason it is one count.
+func addLost(list []format.Lost, more ...format.Lost) []format.Lost {
+	for _, m := range more {
+		i := 0
+		for i < len(list) && (list[i].Of != m.Of || list[i].Reason != m.Reason) {
+			i++
+		}
+		if i == len(list) {
+			list = append(list, m)
+			continue
+		}
+		list[i].Count += m.Count
+	}
+	return list
+}
+
+// unrecorded is what is lost with a record for which there is no budget.
+func unrecorded(body format.Body) format.Lost {
+	l := format.Lost{Count: 1, Of: string(body.Kind()), Reason: beyondBudget}
+	switch b := body.(type) {
+	case *format.Denial:
+		l.Count = max(1, b.Count)
+	case *format.Network:
+		l.Count = max(1, b.Count)
+	case *format.Lost: // one that somebody else counts
+		l.Count, l.Of = b.Count, b.Of
+	}
+	return l
+}

@@ -1,0 +1,528 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/budget"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/redact"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// newHomeAt makes a home whose time stands at *now.
+func newHomeAt(t *testing.T, now *time.Time) *home {
+	t.Helper()
+	h := newHome(t)
+	h.close()
+	h.clock = func() time.Time { return *now }
+	h.open()
+	return h
+}
+
+// recorded is how many bytes the records of a sandbox have, with their lists.
+func (h *home) recorded(id timeline.SandboxID) (n int64) {
+	h.t.Helper()
+	for _, r := range h.told(id) {
+		line, err := format.Encode(r)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		n += int64(len(line))
+		if p, ok := r.Body.(*format.Program); ok && p.List != "" {
+			size, err := h.Ledger.BlobSize(format.Sandbox(id), p.List)
+			if err != nil {
+				h.t.Fatal(err)
+			}
+			n += size
+		}
+	}
+	return n
+}
+
+// spends takes all but some of what a sandbox has left of a class.
+func (h *home) spends(name string, c budget.Class, n int64) *budget.Budget {
+	h.t.Helper()
+	left, err := h.budgetOf(ctx, h.sandbox(h.id(name)))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	left.Spent(h.Now(), c, n)
+	return left
+}
+
+// lost is how many records of a kind the ledger of a sandbox says are not in it, and in how
+// many records.
+func (h *home) lost(id timeline.SandboxID, kind format.Kind) (count int64, records int) {
+	h.t.Helper()
+	for _, r := range h.told(id, format.KindLost) {
+		if b := r.Body.(*format.Lost); b.Of == string(kind) {
+			count, records = count+b.Count, records+1
+		}
+	}
+	return count, records
+}
+
+func (h *home) verified(id timeline.SandboxID) {
+	h.t.Helper()
+	if _, err := h.Ledger.Verify(ctx, format.Sandbox(id), nil, nil); err != nil {
+		h.t.Error(err)
+	}
+}
+
+// allowed is a request that the gate let pass, with as long a path as an event has.
+func allowed(n int) wire.NetEvent {
+	return wire.NetEvent{Kind: wire.NetHTTP, Name: "one.example", Method: "GET", Verdict: wire.VerdictAllow, Path: fmt.Sprintf("/%d/%s", n, strings.Repeat("x", 900)), Reason: strings.Repeat("y", 900)}
+}
+
+// A sandbox that floods the gate with requests that are allowed fills its budget for these,
+// and hides neither what was denied to it nor that it touched a decoy.
+func TestTellNet_RecordsNoMoreThanTheBudget(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	h := newHomeAt(t, &now)
+	h.onDir("a")
+	h.onDir("b")
+	id, other := h.id("a"), h.id("b")
+	tell := func(of timeline.SandboxID) { h.tellNet(ctx, h.sandbox(of)) }
+	const room, events, part = 1 << 20, 1000, 100
+	h.spends("a", budget.Network, limit.EvidenceNetwork-room)
+	before := h.recorded(id)
+	for n := range events / part {
+		var evs []wire.NetEvent
+		for i := range part {
+			evs = append(evs, allowed(part*n+i))
+		}
+		h.gateTells(id, evs...)
+		tell(id)
+	}
+	h.gateTells(id, to("denied.example"), wire.NetEvent{Kind: wire.NetDecoy, Decoy: "/home/me/.aws/credentials", Reason: "opened"}, allowed(events))
+	h.gateTells(other, allowed(1))
+	tell(id)
+	tell(other)
+
+	if grew := h.recorded(id) - before; grew > room+8<<10 || grew < room/2 {
+		t.Errorf("the ledger grew by %d bytes, with %d left", grew, room)
+	}
+	if hosts := h.hosts(id); !slices.Contains(hosts, "denied.example") || len(hosts) < 100 || len(h.hosts(other)) != 1 {
+		t.Errorf("of the flood %d are recorded, or what was denied in it is not, or what another sandbox did: %q", len(hosts), h.hosts(other))
+	}
+	if d := last[*format.Denial](h, id); d == nil || d.Path != "/home/me/.aws/credentials" {
+		t.Errorf("the touch of a decoy in the flood is not recorded: %+v", d)
+	}
+	if _, records := h.lost(id, format.KindNetwork); records != 1 {
+		t.Errorf("%d records say within a minute that there are others", records)
+	}
+
+	// All are counted, once a minute.
+	now = now.Add(limit.LostInterval)
+	tell(id)
+	count, records := h.lost(id, format.KindNetwork)
+	if got := int64(len(h.hosts(id))) + count; got != events+2 || records != 2 {
+		t.Errorf("%d events are recorded or counted of %d, in %d records", got, events+2, records)
+	}
+	now = now.Add(limit.EvidenceRefill)
+	recorded := len(h.hosts(id))
+	h.gateTells(id, allowed(-1), allowed(-2))
+	tell(id)
+	if got := len(h.hosts(id)) - recorded; got != 2 {
+		t.Errorf("%d requests of 2 are recorded when the budget is full again", got)
+	}
+	h.verified(id)
+}
+
+// What is not recorded is counted exactly once, also by a daemon that comes after one that
+// was killed before it said so.
+func TestTellNet_CountsWhatIsLostOverACrash(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	h := newHomeAt(t, &now)
+	h.onDir("a")
+	id := h.id("a")
+	flood := func(n int) {
+		t.Helper()
+		h.spends("a", budget.Network, limit.EvidenceNetwork)
+		for i := range n {
+			h.gateTells(id, allowed(i))
+		}
+		h.tellNet(ctx, h.sandbox(id))
+	}
+	flood(3) // said at once
+	flood(4) // owed
+	h.gateTells(id, to("denied.example"))
+	h.tellNet(ctx, h.sandbox(id)) // kept, with what is owed
+	flood(5)
+	if count, records := h.lost(id, format.KindNetwork); count != 3 || records != 1 {
+		t.Fatalf("%d are said to be lost, in %d records", count, records)
+	}
+	h.close()
+	h.open()
+	h.spends("a", budget.Network, limit.EvidenceNetwork)
+	h.tellNet(ctx, h.sandbox(id))
+	if count, _ := h.lost(id, format.KindNetwork); count != 12 || len(h.hosts(id)) != 1 {
+		t.Errorf("%d are said to be lost of 12; recorded are %q", count, h.hosts(id))
+	}
+}
+
+// starts has programs with long, random arguments started, and records them.
+func (h *home) starts(id timeline.SandboxID, p *boxPrograms, n int, exe func(i int) string) {
+	h.t.Helper()
+	text := make([]byte, 1900)
+	evs := wire.ProgramEvents{Next: p.after}
+	for i := range n {
+		rand.Read(text)
+		evs.Next++
+		evs.Events = append(evs.Events, wire.ProgramEvent{Seq: evs.Next, Began: &wire.StartedProgram{ID: evs.Next, Exe: exe(i), Args: []string{fmt.Sprintf("%x", text)}, Started: h.Now()}})
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.take(evs)
+	if err := h.writePrograms(ctx, id, p); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func same(int) string { return "/bin/true" }
+
+// listed is how many programs a ledger counts, and how many of them it lists.
+func (h *home) listed(id timeline.SandboxID) (started, listed int64) {
+	h.t.Helper()
+	for _, r := range h.told(id, format.KindProgram) {
+		b := r.Body.(*format.Program)
+		started += b.Count
+		if b.List != "" {
+			text, err := h.Ledger.ReadBlob(format.Sandbox(id), b.List)
+			if err != nil {
+				h.t.Fatal(err)
+			}
+			listed += int64(strings.Count(string(text), "\n"))
+		}
+	}
+	return started, listed
+}
+
+// A sandbox that starts programs with long, random arguments fills its budgets for these.
+func TestPrograms_AreRecordedWithinTheBudget(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	h := newHomeAt(t, &now)
+	h.onDir("a")
+	h.onDir("b")
+	id, p := h.id("a"), newBoxPrograms(nil, true)
+	const room, parts, part = 1 << 20, 4, 250
+	h.spends("a", budget.Lists, limit.EvidenceLists-room)
+	h.spends("a", budget.Programs, limit.EvidencePrograms-room)
+	before := h.recorded(id)
+	for range parts {
+		h.starts(id, p, part, same)
+	}
+	if grew := h.recorded(id) - before; grew > room+8<<10 || grew < room/2 {
+		t.Errorf("the ledger grew by %d bytes, with %d left", grew, room)
+	}
+	started, listed := h.listed(id)
+	if count, _ := h.lost(id, format.KindProgram); started != parts*part || listed+count != parts*part || listed == 0 || count == 0 {
+		t.Errorf("%d programs are counted, %d listed and %d lost of %d", started, listed, count, parts*part)
+	}
+	if !p.short {
+		t.Error("what else is lost is not left to gather")
+	}
+
+	// Nor do names of its own choice fill more than that.
+	before = h.recorded(id)
+	for i := range 6 {
+		h.starts(id, p, limit.ProgramGroups+1, func(n int) string { return fmt.Sprintf("/%d/%d/%s", i, n, strings.Repeat("x", limit.RecordText)) })
+	}
+	if grew := h.recorded(id) - before; grew > room+8<<10 || grew < room/2 {
+		t.Errorf("the ledger grew by %d bytes, with %d left", grew, room)
+	}
+	if got := last[*format.Lost](h, id); got == nil || got.Reason != beyondBudget || got.Through != int64(p.after) {
+		t.Errorf("%+v", got)
+	}
+
+	// Another sandbox has its own.
+	h.starts(h.id("b"), newBoxPrograms(nil, true), 2, same)
+	if _, listed := h.listed(h.id("b")); listed != 2 || last[*format.Lost](h, h.id("b")) != nil {
+		t.Errorf("%d programs of 2 of another sandbox are listed", listed)
+	}
+	h.verified(id)
+}
+
+// A daemon that is started again gives no new budget.
+func TestBudgetOf_KnowsWhatIsInTheLedger(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	h := newHomeAt(t, &now)
+	h.onDir("a")
+	id := h.id("a")
+	size := map[budget.Class]int64{budget.Network: limit.EvidenceNetwork, budget.Lists: limit.EvidenceLists}
+	before := map[budget.Class]int64{}
+	for n := range 100 {
+		h.gateTells(id, allowed(n))
+	}
+	h.tellNet(ctx, h.sandbox(id))
+	before[budget.Network] = h.recorded(id)
+	h.starts(id, newBoxPrograms(nil, true), 200, same)
+	before[budget.Lists] = h.recorded(id) - before[budget.Network]
+	h.close()
+	now = time.Now()
+	h.open()
+	left := h.spends("a", budget.Network, 0)
+	const about = 64 << 10
+	for c, spent := range before {
+		if rest := size[c] - spent; left.Take(now, c, rest+about) || !left.Take(now, c, rest-about) {
+			t.Errorf("of class %d %d bytes were spent, and %d are not what is left", c, spent, rest)
+		}
+	}
+}
+
+// marksInside marks the present, as what runs in a sandbox does.
+func (h *home) marksInside(name string) error {
+	_, err := h.Mark(FromInside(ctx), name, wire.MarkRequest{Label: "a step"})
+	return err
+}
+
+// The inside changes its history so often and no more; its owner always may.
+func TestMark_RefusesBeyondTheBudget(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	h := newHomeAt(t, &now)
+	h.onDir("a")
+	h.onDir("b")
+	h.run("a", "true")
+	h.run("b", "true")
+	h.spends("a", budget.Inside, limit.InsideChanges-2)
+	refused := func(what string, err error) {
+		t.Helper()
+		if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "the next may be asked for in 22s") || !strings.HasSuffix(fault.HintOf(err), "coppice commit a") {
+			t.Errorf("%s: %v (%s)", what, err, fault.HintOf(err))
+		}
+	}
+	mark := func(name string) error {
+		h.behind(name, "f", rand.Text())
+		return h.marksInside(name)
+	}
+	for range 10 { // what changes nothing is free
+		if err := h.marksInside("a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := mark("a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.SetTag(FromInside(ctx), "a", "one", ""); err != nil {
+		t.Fatal(err)
+	}
+	nodes := len(h.story("a"))
+	refused("mark", mark("a"))
+	_, err := h.Commit(FromInside(ctx), "a", "from inside")
+	refused("commit", err)
+	_, err = h.SetTag(FromInside(ctx), "a", "two", "")
+	refused("tag", err)
+	_, err = h.Checkout(FromInside(ctx), "a", wire.CheckoutRequest{Node: "HEAD~1", InPlace: true})
+	refused("checkout", err)
+	if got := len(h.story("a")); got != nodes {
+		t.Errorf("%d snapshots came of what was refused", got-nodes)
+	}
+	if err := mark("b"); err != nil {
+		t.Errorf("another sandbox is refused: %v", err)
+	}
+	if res, err := h.Commit(ctx, "a", "from outside"); err != nil || !res.Changed {
+		t.Errorf("the owner is refused: %v", err)
+	}
+	now = now.Add(22 * time.Second)
+	if err := mark("a"); err != nil {
+		t.Errorf("it is refused when it may again: %v", err)
+	}
+	refused("mark", mark("a"))
+	h.verified(h.id("a"))
+}
+
+// Another daemon knows what the inside has spent.
+func TestBudgetOf_CountsMarksFromInside(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	h := newHomeAt(t, &now)
+	h.onDir("a")
+	h.run("a", "true")
+	for _, c := range []func() error{
+		func() error { return h.marksInside("a") },
+		func() error { _, err := h.Commit(FromInside(ctx), "a", "a commit"); return err },
+		func() error { _, err := h.Commit(ctx, "a", "of the owner"); return err },
+	} {
+		h.behind("a", "f", rand.Text())
+		if err := c(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.close()
+	now = time.Now().Add(time.Millisecond)
+	h.open()
+	left := h.spends("a", budget.Inside, 0)
+	if left.Take(now, budget.Inside, limit.InsideChanges-1) || !left.Take(now, budget.Inside, limit.InsideChanges-2) {
+		t.Error("it does not know that two were spent")
+	}
+}
+
+// Automatic snapshots beyond the budget wait, and what they are of is not lost.
+func TestCaptureByItself_WaitsForTheBudget(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	h := newHomeAt(t, &now)
+	h.onDir("a")
+	h.run("a", "true")
+	h.spends("a", budget.Captures, limit.AutoSnapshots-1)
+	capture := func() time.Duration {
+		t.Helper()
+		s, rec, err := h.acquire(ctx, "a", "testing")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.unlock(h.Engine)
+		wait, err := h.captureByItself(ctx, s, &rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return wait
+	}
+	for range 3 { // nothing changed
+		if wait := capture(); wait != 0 {
+			t.Fatalf("nothing waits for %s", wait)
+		}
+	}
+	h.behind("a", "f", "1")
+	nodes := len(h.story("a"))
+	if wait := capture(); wait != 0 || len(h.story("a")) != nodes+1 {
+		t.Fatalf("%d snapshots, and a wait of %s", len(h.story("a"))-nodes, wait)
+	}
+	h.behind("a", "f", "2")
+	wait := capture()
+	if want := limit.EvidenceRefill / limit.AutoSnapshots; wait != want || len(h.story("a")) != nodes+1 {
+		t.Fatalf("it waits for %s, not %s", wait, want)
+	}
+	now = now.Add(wait)
+	if wait := capture(); wait != 0 || len(h.story("a")) != nodes+2 {
+		t.Errorf("what waited is not captured: a wait of %s", wait)
+	}
+}
+
+// What an earlier build wrote down of the journal is understood.
+func TestReadNetTold_KnowsOlderPlaces(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.onDir("a")
+	id := h.id("a")
+	h.gateTells(id, to("one.example"))
+	h.tellNet(ctx, h.sandbox(id))
+	_, place, _, err := journal.From(h.journalAt(id), journal.Cursor{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.unread(id, func() {
+		if err := writeDurably(filepath.Join(h.sandboxDir(id), journalTold), fmt.Appendf(nil,
+			`{"done":{"inode":%d,"at":%d,"sum":%q},"next":{"inode":0,"at":0,"sum":""},"seq":1000}`, place.Inode, place.At, place.Sum)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := h.readNetTold(ctx, id)
+		if err != nil || got.Cursor != place || len(got.Owed) > 0 {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+}
+
+// What one record carries of what comes from outside is bounded, and says what is missing.
+func TestRecords_CarryBoundedTexts(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	c := h.cleaners.get(h.Engine, redact.Options{})
+	long := strings.Repeat("x ", limit.RecordText)
+	if got := c.clean(long); len(got) != limit.RecordText || !strings.HasSuffix(got, "...") {
+		t.Errorf("a text has %d bytes", len(got))
+	}
+	many := make([]string, 2*limit.RecordArgs/100)
+	for i := range many {
+		many[i] = fmt.Sprintf("%0100d", i)
+	}
+	size := func(list []string) (n int) {
+		for _, s := range list {
+			n += written(s)
+		}
+		return n
+	}
+	if got := c.args(many); size(got) > limit.RecordArgs+100 || !strings.HasSuffix(got[len(got)-1], " more") {
+		t.Errorf("the words of a command have %d bytes, and end with %q", size(got), got[len(got)-1])
+	}
+	if got := c.envKeys(many...); size(got) > limit.RecordNames+100 || !strings.HasSuffix(got[len(got)-1], " more") {
+		t.Errorf("names have %d bytes, and end with %q", size(got), got[len(got)-1])
+	}
+	if got := changesOf(c, taken{paths: many, before: func() *layer.View { return nil }}); len(got) != limit.RecordChanges {
+		t.Errorf("%d changes", len(got))
+	}
+	wide := make([]string, 100)
+	for i := range wide {
+		wide[i] = fmt.Sprintf("/%d/%s", i, long)
+	}
+	if got := len(changesOf(c, taken{paths: wide, before: func() *layer.View { return nil }})); got < 1 || got > limit.RecordPaths/limit.RecordText {
+		t.Errorf("%d changes with long paths", got)
+	}
+	if got := dropRecords("asked", make([]timeline.SnapshotID, limit.RecordIDs+1)); len(got) != 2 {
+		t.Errorf("%d records of snapshots that are gone", len(got))
+	}
+}
+
+// Of records that cannot be written the newest are counted.
+func TestKeepUnsaid_CountsWhatIsTooMuch(t *testing.T) {
+	t.Parallel()
+	e := &Engine{}
+	for range 3 {
+		e.keepUnsaid(make([]ledger.Draft, limit.RecordsUnsaid))
+	}
+	got := e.takeUnsaid()
+	if l, ok := got[len(got)-1].Body.(*format.Lost); len(got) != limit.RecordsUnsaid || !ok || l.Count != 2*limit.RecordsUnsaid+1 {
+		t.Errorf("%d wait, the last is %+v", len(got), got[len(got)-1])
+	}
+}
+
+// tellingBox is one that tells of programs at once.
+type tellingBox struct {
+	Box
+	evs wire.ProgramEvents
+}
+
+func (b tellingBox) Programs(context.Context, uint64, uint64) (wire.ProgramEvents, error) {
+	return b.evs, nil
+}
+
+// Programs are recorded before their time when many bytes of them are held; many with
+// different files become so many records, and one.
+func TestFetchPrograms_HoldsNoMoreThanTheLimit(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.onDir("a")
+	const each = 64 << 10
+	var evs wire.ProgramEvents
+	for i := range limit.ProgramsHeld/each + 1 {
+		evs.Next++
+		evs.Events = append(evs.Events, wire.ProgramEvent{Seq: evs.Next, Began: &wire.StartedProgram{ID: evs.Next, Exe: fmt.Sprintf("/bin/%d", i), Args: []string{strings.Repeat("x", each)}, Started: time.Now()}})
+	}
+	p := newBoxPrograms(tellingBox{evs: evs}, true)
+	if err := h.fetchPrograms(ctx, h.id("a"), p); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(h.told(h.id("a"), format.KindProgram)); got != limit.ProgramGroups+1 {
+		t.Errorf("%d records of programs", got)
+	}
+}

@@ -1,0 +1,126 @@
+//go:build linux
+
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/budget"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/programs"
+)
+
+// programRecords makes records of what is in sum; the list of those of which one stands
+// for several is kept before. p.mu is held.
+func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPrograms) (tell []testimony, err error) {
+	kept, err := e.evidence(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	left, err := e.budgetOf(ctx, e.sandbox(rec.ID))
+	if err != nil {
+		return nil, err
+	}
+	c, now := e.redactor(ctx, rec), e.Now()
+	var list bytes.Buffer
+	lost, over := p.sum.Lost(), int64(0)
+	var several []*format.Program
+	for _, g := range p.sum.Groups() {
+		body, by := groupRecord(c, g), format.ByKernel
+		if g.Asked {
+			by = format.BySandbox
+		}
+		if !left.Admit(now, by, body) {
+			over += int64(len(g.Programs))
+			continue
+		}
+		tell = append(tell, testimony{by, body})
+		if len(g.Programs) == 1 {
+			continue
+		}
+		several = append(several, body)
+		for _, one := range g.Programs {
+			if kept.Programs.Value != policy.ProgramsAll {
+				break
+			}
+			line, err := json.Marshal(programRecord(c, one))
+			switch {
+			case err != nil || list.Len()+len(line) >= format.MaxBlob:
+				lost++
+			case !left.Take(now, budget.Lists, int64(len(line))):
+				over++
+			default:
+				list.Write(append(line, '\n'))
+			}
+		}
+	}
+	if list.Len() > 0 {
+		name, err := e.Ledger.WriteBlob(format.Sandbox(rec.ID), list.Bytes())
+		if err != nil {
+			return nil, err
+		}
+		for _, b := range several {
+			b.List = name
+		}
+	}
+	if lost > 0 {
+		tell = append(tell, byKeeper(&format.Lost{Count: lost, Of: string(format.KindProgram), Reason: "there were more at a time than are kept"}))
+	}
+	if p.short = lost+over > 0; over > 0 {
+		tell = append(tell, byKeeper(&format.Lost{Count: over, Of: string(format.KindProgram), Reason: beyondBudget}))
+	}
+	if len(tell) == 0 {
+		return nil, nil
+	}
+	switch b := tell[len(tell)-1].body.(type) {
+	case *format.Program:
+		b.Through = int64(p.after)
+	case *format.Lost:
+		b.Through = int64(p.after)
+	}
+	return tell, nil
+}
+
+// groupRecord tells of a group: of one program, or of several that are summed up.
+func groupRecord(c cleaner, g programs.Group) *format.Program {
+	first := programRecord(c, g.Programs[0])
+	if len(g.Programs) == 1 {
+		return first
+	}
+	body := &format.Program{Exec: g.Exec, Path: c.clean(g.Exe), Started: first.Started}
+	for _, one := range g.Programs {
+		body.Count += counts(one)
+		body.DurationNanos += one.Took().Nanoseconds()
+		if one.Failed() {
+			body.Failed++
+		}
+	}
+	return body
+}
+
+// counts is 1 for a program that began in its interval.
+func counts(p *programs.Program) int64 {
+	if p.Earlier {
+		return 0
+	}
+	return 1
+}
+
+// programRecord tells of one program.
+func programRecord(c cleaner, p *programs.Program) *format.Program {
+	args := c.args(p.Args)
+	if p.Cut != 0 {
+		args = append(args, "...")
+	}
+	b := &format.Program{Args: args, Count: counts(p), Dir: c.clean(p.Dir), DurationNanos: p.Took().Nanoseconds(), Exec: p.Exec,
+		Parent: int64(p.PPID), Path: c.clean(p.Exe), PID: int64(p.PID), Started: p.Started.UTC().Format(time.RFC3339Nano)}
+	if p.Failed() {
+		b.Code, b.Failed = p.End.Code, 1
+	}
+	return b
+}
