@@ -131,18 +131,23 @@ func (v *View) ReadDir(p string) ([]Entry, error) {
 // Open opens the regular file at p for reading. The caller closes it.
 func (v *View) Open(p string) (*os.File, error) {
 	var out *os.File
-	err := v.at(p, func(m *mdir, f *found) error {
-		if !isReg(&f.st) {
-			return fault.New(fault.Invalid, "%q is not a regular file", p)
-		}
-		fd, err := f.open()
-		if err != nil {
-			return fault.Wrap(err, "open %q", p)
-		}
-		out = os.NewFile(uintptr(fd), p)
-		return nil
+	err := v.at(p, func(m *mdir, f *found) (err error) {
+		out, err = f.file(p)
+		return err
 	})
 	return out, err
+}
+
+// file opens the regular file that is found at p.
+func (f *found) file(p string) (*os.File, error) {
+	if !isReg(&f.st) {
+		return nil, fault.New(fault.Invalid, "%q is not a regular file", p)
+	}
+	fd, err := f.open()
+	if err != nil {
+		return nil, fault.Wrap(err, "open %q", p)
+	}
+	return os.NewFile(uintptr(fd), p), nil
 }
 
 // Xattrs gives the extended attributes of the entry at p as programs inside
