@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,6 +89,34 @@ func TestDiff_OfNestedDirectoriesIsTruncated(t *testing.T) {
 	}
 	if d, err := h.Diff(ctx, "a", wire.DiffRequest{A: "HEAD"}); err != nil || len(d.Changes) > 0 {
 		t.Errorf("after undo %d paths differ, %v", len(d.Changes), err)
+	}
+}
+
+func TestDiff_IsLimitedToSoManyPaths(t *testing.T) {
+	ctx := context.Background()
+	h := newHome(t)
+	if _, err := h.makes("a", nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		paths []string
+		want  bool
+	}{
+		{slices.Repeat([]string{"a"}, limit.ChosenPaths), true},
+		{slices.Repeat([]string{"a"}, limit.ChosenPaths+1), false},
+		{[]string{strings.Repeat("a", limit.ChosenBytes)}, true},
+		{[]string{strings.Repeat("a", limit.ChosenBytes), "b"}, false},
+	} {
+		req := wire.DiffRequest{A: "HEAD", B: "HEAD", Paths: tc.paths}
+		if _, err := h.Diff(ctx, "a", req); fault.Is(err, fault.TooLarge) == tc.want || tc.want && err != nil {
+			t.Errorf("a diff of %d paths: %v", len(tc.paths), err)
+		}
+		if err := h.Patch(ctx, "a", req, io.Discard); fault.Is(err, fault.TooLarge) == tc.want || tc.want && err != nil {
+			t.Errorf("a patch of %d paths: %v", len(tc.paths), err)
+		}
+		if _, err := (&collected{}).compared(wire.GitDiffRequest{Paths: tc.paths}); fault.Is(err, fault.TooLarge) == tc.want {
+			t.Errorf("a diff of %d paths of a repository: %v", len(tc.paths), err)
+		}
 	}
 }
 

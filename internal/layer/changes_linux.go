@@ -102,8 +102,8 @@ func eachChange(ctx context.Context, a, b *View, touched []rootspec.Part, opts D
 	d := differ{ctx: ctx, fn: fn, stat: opts.Stat, contents: opts.contents,
 		entries: cmp.Or(opts.Most, limit.DiffEntries), bytes: cmp.Or(opts.Bytes, limit.DiffBytes)}
 	at := newPlaces(opts.Paths)
-	if len(at) == 0 {
-		at = places{""}
+	if at.none() {
+		at = everywhere()
 	}
 	err := d.views(a, b, touched, at)
 	if errors.Is(err, errMore) {

@@ -13,6 +13,10 @@ const (
 	// one answer lists.
 	DiffEntries = 100_000
 	DiffBytes   = 16 << 20
+	// ChosenPaths and ChosenBytes bound the paths that a diff or a patch is limited to,
+	// and their bytes.
+	ChosenPaths = 10_000
+	ChosenBytes = 1 << 20
 	// NamedPaths and NamedBytes bound the changed paths that a capture names, in all;
 	// NamedPath each of them: PATH_MAX, the longest that a program can open.
 	NamedPaths = 1000
@@ -54,6 +58,8 @@ func history() area {
 			deepTest + "TestDiff_TellsTheFirstChangesAndThatThereAreMore"},
 		{"paths of the changes in one answer", DiffBytes, "bytes", "the answer says `truncated`; where all are needed, `too_large`",
 			deepTest + "TestDeepTree_CostsWhatItsSizeIs"},
+		{"paths that a diff or a patch is limited to", ChosenPaths, "paths", "`too_large`", "internal/engine/deep_test.go TestDiff_IsLimitedToSoManyPaths"},
+		{"bytes of the paths that a diff or a patch is limited to", ChosenBytes, "bytes", "`too_large`", "internal/engine/deep_test.go TestDiff_IsLimitedToSoManyPaths"},
 		{"bytes of the paths that a snapshot's message names", NamedBytes, "bytes", "further ones are counted",
 			deepTest + "TestDeepTree_CostsWhatItsSizeIs"},
 		{"paths of a snapshot's manifest, beyond 1 KiB for each entry", SealedBytes, "bytes",
