@@ -186,7 +186,7 @@ func (p *Past) walk(ctx context.Context, dir, at string, depth int, fn func(stri
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	list, err := p.v.ReadDir(dir)
+	list, err := p.v.ReadDir(ctx, dir)
 	if err != nil {
 		return err
 	}

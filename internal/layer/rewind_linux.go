@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -140,7 +141,7 @@ func (r *rewinder) dir(live int, m *mdir, t touchedDir, at standing, depth int) 
 	}
 	var touched map[string]*found
 	if !t.all {
-		if touched, err = t.names(); err != nil {
+		if touched, err = t.names(r.ctx, math.MaxInt); err != nil {
 			return live, fault.Wrap(err, "list %q", m)
 		}
 	}
@@ -185,7 +186,7 @@ func stuckAt(err error, f *found) error {
 func (r *rewinder) names(live int, m *mdir, t touchedDir) ([]string, error) {
 	var names []string
 	if !t.all {
-		touched, err := t.names()
+		touched, err := t.names(r.ctx, math.MaxInt)
 		for name := range touched {
 			names = append(names, name)
 		}
@@ -198,7 +199,7 @@ func (r *rewinder) names(live int, m *mdir, t touchedDir) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := m.list()
+	list, err := m.list(r.ctx, math.MaxInt)
 	for i := range list {
 		names = append(names, list[i].name)
 	}

@@ -17,6 +17,9 @@ const (
 	// and their bytes.
 	ChosenPaths = 10_000
 	ChosenBytes = 1 << 20
+	// DirNames is how many entries of one directory a comparison holds, of each side:
+	// those that can differ, or where nothing tells which, all.
+	DirNames = 300_000
 	// NamedPaths and NamedBytes bound the changed paths that a capture names, in all;
 	// NamedPath each of them: PATH_MAX, the longest that a program can open.
 	NamedPaths = 1000
@@ -60,6 +63,7 @@ func history() area {
 			deepTest + "TestDeepTree_CostsWhatItsSizeIs"},
 		{"paths that a diff or a patch is limited to", ChosenPaths, "paths", "`too_large`", "internal/engine/deep_test.go TestDiff_IsLimitedToSoManyPaths"},
 		{"bytes of the paths that a diff or a patch is limited to", ChosenBytes, "bytes", "`too_large`", "internal/engine/deep_test.go TestDiff_IsLimitedToSoManyPaths"},
+		{"entries of one directory that a diff compares", DirNames, "entries", "`too_large`", "internal/layer/mdir_test.go TestDirectory_IsBoundedInADiff"},
 		{"bytes of the paths that a snapshot's message names", NamedBytes, "bytes", "further ones are counted",
 			deepTest + "TestDeepTree_CostsWhatItsSizeIs"},
 		{"paths of a snapshot's manifest, beyond 1 KiB for each entry", SealedBytes, "bytes",
