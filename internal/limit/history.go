@@ -67,7 +67,7 @@ func history() area {
 		{"bytes of the paths that a snapshot's message names", NamedBytes, "bytes", "further ones are counted",
 			deepTest + "TestDeepTree_CostsWhatItsSizeIs"},
 		{"paths of a snapshot's manifest, beyond 1 KiB for each entry", SealedBytes, "bytes",
-			"the snapshot has no manifest: it is flushed and can be gone back to, but neither verified nor exported",
+			"the snapshot has no manifest: it is flushed and can be gone back to, but neither verified nor exported; `verify` counts it as `unverifiable`",
 			deepTest + "TestSeal_FlushesALayerWhosePathsAreTooLongForAManifest"},
 		{"paths of a patch, and of what a sandbox changed in a repository", PatchBytes, "bytes", "`too_large`",
 			deepTest + "TestPatch_RefusesPathsBeyondItsLimit"},
