@@ -493,12 +493,15 @@ type Damage struct {
 
 // VerifyResult is the answer to verify.
 type VerifyResult struct {
-	Layers   int      `json:"layers"`           // layers whose content was hashed again
-	Bytes    int64    `json:"bytes"`            // content that was read
-	Unsealed int      `json:"unsealed"`         // layers that have no digest, or none yet
-	Images   int      `json:"images,omitempty"` // memory images whose pages were hashed again
-	Records  int64    `json:"records"`          // of the ledger, all of which fit
-	Damage   []Damage `json:"damage,omitempty"` // what was found; none is good
+	Layers   int   `json:"layers"`   // layers whose content was hashed again
+	Bytes    int64 `json:"bytes"`    // content that was read
+	Unsealed int   `json:"unsealed"` // layers that have no digest, or none yet
+	// of those, the layers that never get one: their paths are too many or too deep for a
+	// manifest, so that nothing tells whether they are as they were
+	Unverifiable int      `json:"unverifiable,omitempty"`
+	Images       int      `json:"images,omitempty"` // memory images whose pages were hashed again
+	Records      int64    `json:"records"`          // of the ledger, all of which fit
+	Damage       []Damage `json:"damage,omitempty"` // what was found; none is good
 }
 
 // ForkRequest asks for new sandboxes that share everything with this one.

@@ -503,6 +503,9 @@ func (u *unpack) finish() error {
 }
 
 func (u *unpack) finishOne(d pending) error {
+	if u.ctx.Err() != nil {
+		return context.Cause(u.ctx)
+	}
 	parts := strings.Split(d.name, "/")
 	last := len(parts) - 1
 	if ok, err := u.enter(parts[:last]); err != nil || !ok {

@@ -104,7 +104,10 @@ REMOTE/NAME is a proposal that was pulled: its objects and its records are check
 						return err
 					}
 				}
-				a.note("checked %s, %s; %d not sealed yet; %s%s", tty.Count(res.Layers, "layer"), tty.Bytes(res.Bytes), res.Unsealed, tty.Count(int(res.Records), "record"), images(res.Images))
+				a.note("checked %s, %s; %d not sealed yet; %s%s", tty.Count(res.Layers, "layer"), tty.Bytes(res.Bytes), res.Unsealed-res.Unverifiable, tty.Count(int(res.Records), "record"), images(res.Images))
+				if res.Unverifiable > 0 {
+					a.note("%s cannot be verified: the paths are too long or too deep for a manifest", tty.Count(res.Unverifiable, "layer"))
+				}
 				return nil
 			})
 			if err == nil && len(res.Damage) > 0 {

@@ -108,6 +108,34 @@ func TestDiff_OfNestedDirectoriesIsTruncated(t *testing.T) {
 	}
 }
 
+func TestDiff_IsLimitedToSoManyPaths(t *testing.T) {
+	ctx := context.Background()
+	h := newHome(t)
+	if _, err := h.makes("a", nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		paths []string
+		want  bool
+	}{
+		{slices.Repeat([]string{"a"}, limit.ChosenPaths), true},
+		{slices.Repeat([]string{"a"}, limit.ChosenPaths+1), false},
+		{[]string{strings.Repeat("a", limit.ChosenBytes)}, true},
+		{[]string{strings.Repeat("a", limit.ChosenBytes), "b"}, false},
+	} {
+		req := wire.DiffRequest{A: "HEAD", B: "HEAD", Paths: tc.paths}
+		if _, err := h.Diff(ctx, "a", req); fault.Is(err, fault.TooLarge) == tc.want || tc.want && err != nil {
+			t.Errorf("a diff of %d paths: %v", len(tc.paths), err)
+		}
+		if err := h.Patch(ctx, "a", req, io.Discard); fault.Is(err, fault.TooLarge) == tc.want || tc.want && err != nil {
+			t.Errorf("a patch of %d paths: %v", len(tc.paths), err)
+		}
+		if _, err := (&collected{}).compared(wire.GitDiffRequest{Paths: tc.paths}); fault.Is(err, fault.TooLarge) == tc.want {
+			t.Errorf("a diff of %d paths of a repository: %v", len(tc.paths), err)
+		}
+	}
+}
+
 // What cannot have a manifest is flushed: it survives a power loss, and does not keep
 // other layers from being sealed.
 func TestSealing_GoesOnPastALayerThatHasNoManifest(t *testing.T) {
@@ -134,7 +162,7 @@ func TestSealing_GoesOnPastALayerThatHasNoManifest(t *testing.T) {
 	if left, err := h.DB.LayersUnsealed(ctx); err != nil || len(left) > 0 {
 		t.Errorf("%d layers would be set aside after a power loss, %v", len(left), err)
 	}
-	if res, err := h.Verify(ctx, "", func(wire.Progress) {}); err != nil || res.Unsealed != 1 || len(res.Damage) > 0 {
+	if res, err := h.Verify(ctx, "", func(wire.Progress) {}); err != nil || res.Unsealed != 1 || res.Unverifiable != 1 || len(res.Damage) > 0 {
 		t.Errorf("verify: %+v, %v; want one layer without a digest", res, err)
 	}
 	h.behind("a", "g", "1")

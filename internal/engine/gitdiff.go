@@ -62,6 +62,9 @@ func (c *collected) patch(ctx context.Context, req wire.GitDiffRequest, w io.Wri
 
 // compared says what of a sandbox is compared, and how.
 func (c *collected) compared(req wire.GitDiffRequest) (repo.DiffOptions, error) {
+	if err := chosen(req.Paths); err != nil {
+		return repo.DiffOptions{}, err
+	}
 	for _, p := range req.Paths {
 		if err := repo.CheckPath(p); err != nil {
 			return repo.DiffOptions{}, err

@@ -77,7 +77,7 @@ func (e *Engine) layOut(ctx context.Context, c *collected, committed []repo.Chan
 	for _, ch := range committed {
 		o.add(ch.Path)
 	}
-	o.view, err = e.changedBelow(ctx, &c.rec, c.snapshot, top, func(ch *layer.Change) error {
+	view, err := e.changedBelow(ctx, &c.rec, c.snapshot, top, func(ch *layer.Change) error {
 		p := strings.TrimPrefix(strings.TrimPrefix(ch.Path, o.top), "/")
 		if p != "" && (ch.Type != "dir" || ch.Kind == layer.Removed || ch.Was != "dir" && ch.Was != "") {
 			o.add(p)
@@ -92,6 +92,9 @@ func (e *Engine) layOut(ctx context.Context, c *collected, committed []repo.Chan
 	if err != nil {
 		return nil, fault.Wrap(err, "find what changed")
 	}
+	o.at = view.Cursor()
+	defer o.at.Close()
+	slices.Sort(o.paths) // those in one directory stand together
 	for _, p := range o.paths {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -99,7 +102,7 @@ func (e *Engine) layOut(ctx context.Context, c *collected, committed []repo.Chan
 		if repo.CheckPath(p) != nil {
 			continue // the snapshot says that it is skipped, and why
 		}
-		if err := o.put(p); err != nil {
+		if err := o.put(ctx, p); err != nil {
 			return nil, fault.Wrap(err, "copy what is not committed")
 		}
 	}
@@ -154,8 +157,8 @@ func began(h *timeline.History, at timeline.SnapshotID) timeline.SnapshotID {
 // outlay lays files of a snapshot out in a directory of ours. What is a link stays one,
 // and none is followed.
 type outlay struct {
-	view *layer.View
-	top  string // where in the view the tree begins
+	at   *layer.Cursor
+	top  string // where in the files of the snapshot the tree begins
 	tree *os.File
 
 	paths []string
@@ -175,11 +178,11 @@ func (o *outlay) add(p string) {
 
 // put copies one path, and from the directories above it what says which files are ignored
 // and that one is a repository of its own.
-func (o *outlay) put(p string) error {
-	if err := o.above(path.Dir(p)); err != nil {
+func (o *outlay) put(ctx context.Context, p string) error {
+	if err := o.above(ctx, path.Dir(p)); err != nil {
 		return err
 	}
-	entry, err := o.view.Lookup(path.Join(o.top, p))
+	entry, err := o.at.Lookup(ctx, path.Join(o.top, p))
 	if fault.Is(err, fault.NotFound) {
 		return nil
 	}
@@ -188,7 +191,7 @@ func (o *outlay) put(p string) error {
 	}
 	switch entry.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		return o.file(p, &entry)
+		return o.file(ctx, p, &entry)
 	case unix.S_IFLNK:
 		if err := beneath.MkdirAll(o.tree, path.Dir(p), 0o700); err != nil {
 			return err
@@ -202,13 +205,13 @@ func (o *outlay) put(p string) error {
 
 // above copies of directories what says which files in them are ignored, and notes where
 // one is a repository of its own.
-func (o *outlay) above(dir string) error {
+func (o *outlay) above(ctx context.Context, dir string) error {
 	for ; !o.laid[dir]; dir = path.Dir(dir) {
 		o.laid[dir] = true
 		rules := path.Join(dir, ".gitignore")
-		entry, err := o.view.Lookup(path.Join(o.top, rules))
+		entry, err := o.at.Lookup(ctx, path.Join(o.top, rules))
 		if err == nil && entry.Mode&unix.S_IFMT == unix.S_IFREG && entry.Size <= limit.RuleFile {
-			err = o.file(rules, &entry)
+			err = o.file(ctx, rules, &entry)
 		}
 		if err != nil && !fault.Is(err, fault.NotFound) {
 			return err
@@ -216,7 +219,7 @@ func (o *outlay) above(dir string) error {
 		if dir == "." {
 			return nil
 		}
-		_, err = o.view.Lookup(path.Join(o.top, dir, ".git"))
+		_, err = o.at.Lookup(ctx, path.Join(o.top, dir, ".git"))
 		if err == nil {
 			err = beneath.MkdirAll(o.tree, path.Join(dir, ".git"), 0o700)
 		}
@@ -228,7 +231,7 @@ func (o *outlay) above(dir string) error {
 }
 
 // file copies a regular file. Of its mode counts whether it can be executed.
-func (o *outlay) file(p string, entry *layer.Entry) (err error) {
+func (o *outlay) file(ctx context.Context, p string, entry *layer.Entry) (err error) {
 	if o.laid[p] {
 		return nil
 	}
@@ -241,7 +244,7 @@ func (o *outlay) file(p string, entry *layer.Entry) (err error) {
 	if err := beneath.MkdirAll(o.tree, path.Dir(p), 0o700); err != nil {
 		return err
 	}
-	from, err := o.view.Open(entry.Path)
+	from, err := o.at.Open(ctx, entry.Path)
 	if err != nil {
 		return err
 	}
@@ -250,6 +253,21 @@ func (o *outlay) file(p string, entry *layer.Entry) (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(to, from)
-	return errors.Join(err, to.Close())
+	return errors.Join(copyAll(ctx, to, from), to.Close())
+}
+
+// copyAll copies a file, a part at a time.
+func copyAll(ctx context.Context, to, from *os.File) error {
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		_, err := io.CopyN(to, from, 16<<20)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
 }

@@ -173,6 +173,9 @@ func (e *Engine) Patch(ctx context.Context, name string, req wire.DiffRequest, w
 // compare resolves the two sides. With the live state as B the sandbox is locked
 // meanwhile, so that no generation changes underneath.
 func (e *Engine) compare(ctx context.Context, name string, req wire.DiffRequest, fn func(*meta.Sandbox, timeline.SnapshotID, side) error) error {
+	if err := chosen(req.Paths); err != nil {
+		return err
+	}
 	var b side
 	rec, h, err := e.find(ctx, name)
 	if err != nil {
@@ -196,11 +199,26 @@ func (e *Engine) compare(ctx context.Context, name string, req wire.DiffRequest,
 	return fn(&rec, a, side{live: true})
 }
 
+// chosen checks the number and the size of the paths that a comparison is limited to.
+func chosen(paths []string) error {
+	size := 0
+	for _, p := range paths {
+		size += len(p)
+	}
+	if len(paths) <= limit.ChosenPaths && size <= limit.ChosenBytes {
+		return nil
+	}
+	return fault.New(fault.TooLarge, "compare: %d paths of %d bytes are chosen: the limit is %d paths and %d bytes",
+		len(paths), size, limit.ChosenPaths, limit.ChosenBytes).
+		WithHint("choose a directory that they are in, as in: coppice diff NAME -- DIRECTORY")
+}
+
 // changes lists how two states differ, as much of it as one answer may hold; more says
 // that the list is cut off.
 func (e *Engine) changes(ctx context.Context, rec *meta.Sandbox, a timeline.SnapshotID, b side, req wire.DiffRequest) (list []wire.Change, more bool, err error) {
 	if req.Limit < 0 || req.Limit > limit.DiffEntries {
-		return nil, false, fault.New(fault.Invalid, "a diff of at most %d changes", req.Limit).WithHint("give a limit from 1 to %d", limit.DiffEntries)
+		return nil, false, fault.New(fault.Invalid, "the limit %d is not from 1 to %d", req.Limit, limit.DiffEntries).
+			WithHint("leave it out, as in: coppice diff NAME")
 	}
 	va, vb, touched, err := e.views(ctx, rec, a, b)
 	if err != nil {

@@ -162,6 +162,9 @@ func (e *Engine) Verify(ctx context.Context, name string, progress func(wire.Pro
 		progress(wire.Progress{Phase: "verify", Unit: "layers", Done: int64(i), Total: int64(len(layers))})
 		if !l.Sealed || l.Digest == "" {
 			res.Unsealed++
+			if l.Sealed {
+				res.Unverifiable++
+			}
 			continue
 		}
 		err := e.Layers.VerifyDigest(ctx, l.ID, l.Digest)

@@ -83,7 +83,9 @@ func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInpu
 	if out.Empty = trees.empty(); out.Empty && !in.KeepEmpty {
 		return out, nil
 	}
-	trees.compare(in.Head)
+	if err := trees.compare(ctx, in.Head); err != nil {
+		return out, fault.Wrap(err, "capture")
+	}
 	if in.TimesAside && in.Index != nil && !in.KeepEmpty && trees.timesAlone() {
 		out.Index, out.Empty = in.Index, true
 		return out, nil

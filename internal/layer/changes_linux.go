@@ -46,6 +46,7 @@ type DiffOptions struct {
 	Most  int      // changes; 0: limit.DiffEntries
 	Bytes int      // of their paths; 0: limit.DiffBytes
 
+	names    int  // entries of one directory that are held of each side; 0: limit.DirNames
 	contents bool // leave out directories that only one side has
 }
 
@@ -100,10 +101,10 @@ func (o DiffOptions) tooMany() error {
 
 func eachChange(ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions, fn func(*Change) error) error {
 	d := differ{ctx: ctx, fn: fn, stat: opts.Stat, contents: opts.contents,
-		entries: cmp.Or(opts.Most, limit.DiffEntries), bytes: cmp.Or(opts.Bytes, limit.DiffBytes)}
+		entries: cmp.Or(opts.Most, limit.DiffEntries), bytes: cmp.Or(opts.Bytes, limit.DiffBytes), names: cmp.Or(opts.names, limit.DirNames)}
 	at := newPlaces(opts.Paths)
-	if len(at) == 0 {
-		at = places{""}
+	if at.none() {
+		at = everywhere()
 	}
 	err := d.views(a, b, touched, at)
 	if errors.Is(err, errMore) {
@@ -194,9 +195,9 @@ func (t touchedDir) close() {
 	}
 }
 
-// names lists the names to look at.
-func (t touchedDir) names() (map[string]*found, error) {
-	list, err := t.m.list()
+// names lists the names to look at, at most so many.
+func (t touchedDir) names(ctx context.Context, most int) (map[string]*found, error) {
+	list, err := t.m.list(ctx, most)
 	if err != nil {
 		return nil, err
 	}
@@ -218,31 +219,17 @@ type differ struct {
 	fn             func(*Change) error
 	stat, contents bool
 	entries, bytes int // that may still be reported
+	names          int // of one directory, that may be held
 }
 
 // walk compares two directories in the names that t holds. An opaque mark in a
 // touched layer may have hidden any name, so there all are compared.
 func (d *differ) walk(ma, mb *mdir, t touchedDir, at places, depth int) error {
-	la, err := listMap(ma)
+	p, err := d.pairs(ma, mb, t)
 	if err != nil {
 		return err
 	}
-	lb, err := listMap(mb)
-	if err != nil {
-		return err
-	}
-	look := map[string]*found{} // nil: no touched tree has it
-	if t.all {
-		for name := range la {
-			look[name] = nil
-		}
-		for name := range lb {
-			look[name] = nil
-		}
-	} else if look, err = t.names(); err != nil {
-		return err
-	}
-	for _, name := range slices.Sorted(maps.Keys(look)) {
+	for _, name := range p.names {
 		if err := d.ctx.Err(); err != nil {
 			return err
 		}
@@ -250,7 +237,11 @@ func (d *differ) walk(ma, mb *mdir, t touchedDir, at places, depth int) error {
 		if !chosen {
 			continue
 		}
-		err := d.entry(ma, mb, la[name], lb[name], t, look[name], in, depth)
+		fa, fb, err := p.of(name)
+		if err != nil {
+			return fault.Wrap(err, "read %q", &found{m: mb, name: name})
+		}
+		err = d.entry(ma, mb, fa, fb, t, p.touched[name], in, depth)
 		if errors.Is(err, errLost) {
 			return nil
 		}
@@ -261,16 +252,55 @@ func (d *differ) walk(ma, mb *mdir, t touchedDir, at places, depth int) error {
 	return nil
 }
 
-func listMap(m *mdir) (map[string]*found, error) {
-	list, err := m.list()
+// pairs are the names to compare of two directories, in order, and what there is of each.
+type pairs struct {
+	names   []string
+	touched map[string]*found // of a touched directory
+	of      func(name string) (fa, fb *found, err error)
+}
+
+// pairs gives the names that t has, each of which is looked up, so that the cost grows
+// with what can differ and not with the directories; or all names.
+func (d *differ) pairs(ma, mb *mdir, t touchedDir) (p pairs, err error) {
+	if !t.all {
+		p.touched, err = t.names(d.ctx, d.names)
+		p.names = slices.Sorted(maps.Keys(p.touched))
+		p.of = func(name string) (*found, *found, error) {
+			fa, err := ma.child(name)
+			if err != nil {
+				return nil, nil, err
+			}
+			fb, err := mb.child(name)
+			return fa, fb, err
+		}
+		return p, err
+	}
+	la, err := ma.list(d.ctx, d.names)
 	if err != nil {
-		return nil, err
+		return p, err
 	}
-	out := make(map[string]*found, len(list))
-	for i := range list {
-		out[list[i].name] = &list[i]
+	lb, err := mb.list(d.ctx, d.names)
+	if err != nil {
+		return p, err
 	}
-	return out, nil
+	for _, list := range [][]found{la, lb} {
+		for i := range list {
+			p.names = append(p.names, list[i].name)
+		}
+	}
+	slices.Sort(p.names)
+	p.names = slices.Compact(p.names)
+	p.of = func(name string) (*found, *found, error) { return named(la, name), named(lb, name), nil }
+	return p, nil
+}
+
+// named gives the entry of that name in a sorted list; nil when there is none.
+func named(list []found, name string) *found {
+	i, has := slices.BinarySearchFunc(list, name, func(f found, name string) int { return strings.Compare(f.name, name) })
+	if !has {
+		return nil
+	}
+	return &list[i]
 }
 
 func (d *differ) entry(ma, mb *mdir, fa, fb *found, t touchedDir, tf *found, at places, depth int) error {
@@ -410,7 +440,7 @@ func (d *differ) inside(kind string, m *mdir, f *found, at places, depth int) er
 	}
 	defer sub.close()
 	return m.inside(sub, depth, func() error {
-		list, err := sub.list()
+		list, err := sub.list(d.ctx, d.names)
 		if m.gone(err) {
 			return nil
 		}

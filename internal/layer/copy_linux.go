@@ -123,7 +123,21 @@ func (s *Store) copyBuffered(dst, src int, from, to int64) error {
 	return nil
 }
 
-// sameContent compares two open files of the same size.
+// dataFrom gives where a file of a size has data next, at or after off; size when only a
+// hole is left. Where a file system does not tell, all is data.
+func dataFrom(fd int, off, size int64) int64 {
+	data, err := unix.Seek(fd, off, unix.SEEK_DATA)
+	switch {
+	case errors.Is(err, unix.ENXIO):
+		return size
+	case err != nil:
+		return off
+	}
+	return data
+}
+
+// sameContent compares two open files of the same size. It reads where one of them has
+// data, so that its cost grows with that and not with the size.
 func sameContent(ctx context.Context, a, b int, size int64) (bool, error) {
 	pa, pb := copyBufs.Get().(*[]byte), copyBufs.Get().(*[]byte)
 	defer copyBufs.Put(pa)
@@ -132,17 +146,8 @@ func sameContent(ctx context.Context, a, b int, size int64) (bool, error) {
 		if err := ctx.Err(); err != nil {
 			return false, err
 		}
-		// Where both have a hole there is nothing to read.
-		if off%(1<<20) == 0 {
-			da, ea := unix.Seek(a, off, unix.SEEK_DATA)
-			db, eb := unix.Seek(b, off, unix.SEEK_DATA)
-			if errors.Is(ea, unix.ENXIO) && errors.Is(eb, unix.ENXIO) {
-				return true, nil
-			}
-			if ea == nil && eb == nil && min(da, db) >= off+(1<<20) {
-				off = min(da, db) &^ (1<<20 - 1)
-				continue
-			}
+		if off = min(dataFrom(a, off, size), dataFrom(b, off, size)); off >= size {
+			return true, nil
 		}
 		want := int(min(size-off, copyBufSize))
 		na, err := preadFull(a, (*pa)[:want], off)

@@ -45,7 +45,9 @@ func (s *Store) Glance(ctx context.Context, in CaptureInput) (g Glance, err erro
 	case err != nil:
 		return g, fault.Wrap(err, "look for changes")
 	}
-	trees.compare(in.Head)
+	if err := trees.compare(ctx, in.Head); err != nil {
+		return g, fault.Wrap(err, "look for changes")
+	}
 	g.Changed, g.Unsure = !trees.empty() && (!in.TimesAside || !trees.timesAlone()), unsure.Load()
 	if g.Changed {
 		g.Oldest, g.Newest = w.seen.times()

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"context"
 	"errors"
 	"path"
 	"slices"
@@ -264,8 +265,9 @@ func (m *mdir) child(name string) (*found, error) {
 	return c.result()
 }
 
-// list gives all entries, sorted by name.
-func (m *mdir) list() ([]found, error) {
+// list gives all entries, sorted by name. TooLarge when they are more than most: each is
+// held, with its state.
+func (m *mdir) list(ctx context.Context, most int) ([]found, error) {
 	r := readers.Get().(*dirReader)
 	defer readers.Put(r)
 	var all []*collect
@@ -278,6 +280,9 @@ func (m *mdir) list() ([]found, error) {
 			return nil, err
 		}
 		for {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
 			name, _, ok, err := r.next()
 			if err != nil {
 				return nil, err
@@ -298,7 +303,10 @@ func (m *mdir) list() ([]found, error) {
 			}
 			if c == nil {
 				c = &collect{m: m, name: string(name)}
-				all = append(all, c)
+				if all = append(all, c); len(all) > most {
+					return nil, fault.New(fault.TooLarge, "%q has more than %d entries", m, most).
+						WithHint("compare other paths, as in: coppice diff NAME -- PATH")
+				}
 				if by != nil {
 					by[c.name] = c
 				}

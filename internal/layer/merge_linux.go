@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"errors"
+	"math"
 
 	"golang.org/x/sys/unix"
 
@@ -58,7 +59,7 @@ func (m *merger) dir(src *mdir, dst *outDir, depth int, hidden bool) error {
 	if err := m.ctx.Err(); err != nil {
 		return err
 	}
-	list, err := src.list()
+	list, err := src.list(m.ctx, math.MaxInt)
 	if err != nil {
 		return err
 	}

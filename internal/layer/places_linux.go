@@ -1,51 +1,81 @@
 package layer
 
 import (
+	"cmp"
 	"path"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// places are paths of interest to a walk, relative to the directory that it is in;
-// "" is the directory itself. They get fewer on the way down, so that a walk need not
-// join and compare the path of each entry.
-type places []string
+// places are paths of interest to a walk, as the directory sees them that it is in. A
+// walk asks at each entry, and the client chooses how many paths there are: a step down
+// is a binary search and allocates nothing.
+type places struct {
+	list []string // clean and relative to the root of the walk, in the order of byNames; none is no place
+	skip int      // bytes of each that lead to the directory
+}
+
+// everywhere is the place of which everything is a part.
+func everywhere() places { return places{list: []string{""}} }
 
 // newPlaces makes the places of paths for a walk that begins at the root.
 func newPlaces(paths []string) (p places) {
 	for _, s := range paths {
-		p = append(p, path.Clean("/" + s)[1:])
+		p.list = append(p.list, path.Clean("/" + s)[1:])
 	}
+	slices.SortFunc(p.list, byNames)
 	return p
 }
 
-// has reports whether rel is one of the places.
-func (p places) has(rel string) bool { return slices.Contains(p, rel) }
-
-// below gives the places at and below the entry name, as that sees them.
-func (p places) below(name string) (in places) {
-	for _, rel := range p {
-		if first, rest, _ := strings.Cut(rel, "/"); rel != "" && first == name {
-			in = append(in, rest)
+// byNames compares paths name by name, so that those in one directory stand together.
+func byNames(a, b string) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		switch x, y := a[i], b[i]; {
+		case x == y:
+		case x == '/':
+			return -1
+		case y == '/':
+			return 1
+		default:
+			return cmp.Compare(x, y)
 		}
 	}
-	return in
+	return cmp.Compare(len(a), len(b))
 }
 
+// rest is what is left of a path in the directory; "" is the directory itself.
+func (p places) rest(s string) string { return s[min(p.skip, len(s)):] }
+
+// none reports whether there is no place at or below the directory.
+func (p places) none() bool { return len(p.list) == 0 }
+
 // here reports whether the directory is one of the places, or lies in one.
-func (p places) here() bool { return p.has("") }
+func (p places) here() bool { return len(p.list) > 0 && p.rest(p.list[0]) == "" }
+
+// below gives the places at and below the entry name, as that sees them.
+func (p places) below(name string) places {
+	first := func(s string) string {
+		name, _, _ := strings.Cut(p.rest(s), "/")
+		return name
+	}
+	from, _ := slices.BinarySearchFunc(p.list, name, func(s, name string) int { return cmp.Compare(first(s), name) })
+	n := sort.Search(len(p.list)-from, func(i int) bool { return first(p.list[from+i]) != name })
+	return places{p.list[from : from+n], p.skip + len(name) + 1}
+}
 
 // in gives the places as the entry name sees them, and whether there are any: within
 // a place everything is.
 func (p places) in(name string) (places, bool) {
 	if p.here() {
-		return places{""}, true
+		return everywhere(), true
 	}
 	in := p.below(name)
-	return in, len(in) > 0
+	return in, !in.none()
 }
 
 // trail is where a recursion is, as the names on the way down. The path is joined when

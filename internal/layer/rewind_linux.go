@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -122,7 +123,7 @@ type standing struct {
 
 // in is the standing of the entry name.
 func (s standing) in(name string) standing {
-	next := standing{within: s.within || s.parts.has("")}
+	next := standing{within: s.within || s.parts.here()}
 	next.kept = s.kept.below(name)
 	next.parts = s.parts.below(name)
 	return next
@@ -140,7 +141,7 @@ func (r *rewinder) dir(live int, m *mdir, t touchedDir, at standing, depth int) 
 	}
 	var touched map[string]*found
 	if !t.all {
-		if touched, err = t.names(); err != nil {
+		if touched, err = t.names(r.ctx, math.MaxInt); err != nil {
 			return live, fault.Wrap(err, "list %q", m)
 		}
 	}
@@ -156,7 +157,7 @@ func (r *rewinder) dir(live int, m *mdir, t touchedDir, at standing, depth int) 
 			err = r.remove(live, name, in)
 		case isDir(&f.st):
 			live, err = r.subdir(live, f, t, touched[name], in, depth)
-		case in.kept.has(""):
+		case in.kept.here():
 			err = fault.New(fault.Conflict, "something is mounted there")
 		default:
 			err = r.entry(live, f, in)
@@ -185,7 +186,7 @@ func stuckAt(err error, f *found) error {
 func (r *rewinder) names(live int, m *mdir, t touchedDir) ([]string, error) {
 	var names []string
 	if !t.all {
-		touched, err := t.names()
+		touched, err := t.names(r.ctx, math.MaxInt)
 		for name := range touched {
 			names = append(names, name)
 		}
@@ -198,7 +199,7 @@ func (r *rewinder) names(live int, m *mdir, t touchedDir) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := m.list()
+	list, err := m.list(r.ctx, math.MaxInt)
 	for i := range list {
 		names = append(names, list[i].name)
 	}
@@ -270,7 +271,7 @@ func (r *rewinder) subdir(live int, f *found, t touchedDir, tf *found, at standi
 // open opens a directory of the live root, through no link and into no mount but
 // a part.
 func (r *rewinder) open(dir int, name string, at standing) (int, error) {
-	if at.parts.has("") {
+	if at.parts.here() {
 		return openDirAt(dir, name)
 	}
 	how := unix.OpenHow{Flags: openDirFlags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV}
@@ -284,11 +285,11 @@ func (r *rewinder) open(dir int, name string, at standing) (int, error) {
 
 // remove takes away what the target does not have.
 func (r *rewinder) remove(dir int, name string, at standing) error {
-	if at.kept.has("") {
+	if at.kept.here() {
 		return nil // the box needs it
 	}
-	if len(at.kept) > 0 {
-		return fault.New(fault.Conflict, "%s lies in it, where something is mounted", at.kept[0]).
+	if !at.kept.none() {
+		return fault.New(fault.Conflict, "%s lies in it, where something is mounted", at.kept.rest(at.kept.list[0])).
 			WithHint("without --in-place it can: the processes are stopped, and all is mounted anew")
 	}
 	err := removeAt(r.ctx, r.s.fs, dir, name)
@@ -301,8 +302,8 @@ func (r *rewinder) remove(dir int, name string, at standing) error {
 
 // dirMeta gives a directory what the target's has; its time comes last of all.
 func (r *rewinder) dirMeta(fd int, f *found, at standing, fresh bool) error {
-	root := at.parts.has("")
-	if at.kept.has("") && !root || !root && !at.within {
+	root := at.parts.here()
+	if at.kept.here() && !root || !root && !at.within {
 		return nil // not of the history: a mount point, or what leads to a part
 	}
 	var st unix.Stat_t

@@ -265,7 +265,7 @@ func TestParts(t *testing.T) {
 		t.Error(err)
 	}
 	// Not found when the home lies on another file system than "/".
-	if list, err := v.ReadDir(w.home); err != nil && !fault.Is(err, fault.NotFound) || len(list) > 0 {
+	if list, err := v.ReadDir(t.Context(), w.home); err != nil && !fault.Is(err, fault.NotFound) || len(list) > 0 {
 		t.Errorf("the store shows: %v %v", list, err)
 	}
 	w.must(w.s.Adopt(ctx, "0000000000000002", parts))

@@ -137,3 +137,42 @@ func TestSum_EndsWithItsContextWithinAFile(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// One file has a block at its beginning, the other one more at its end: what lies between
+// was read as zeros.
+func TestSameContent_CostsWhatTheDataCosts(t *testing.T) {
+	t.Parallel()
+	const size = 15 << 40
+	dir := t.TempDir()
+	for name, tc := range map[string]struct {
+		a, b []int64
+		same bool
+	}{
+		"no data":        {nil, nil, true},
+		"the same":       {[]int64{0, size - 4}, []int64{0, size - 4}, true},
+		"one at the end": {[]int64{0}, []int64{0, size - 4}, false},
+		"one in between": {[]int64{0, size / 3, size - 4}, []int64{0, size - 4}, false},
+		"none and one":   {nil, []int64{size / 2}, false},
+	} {
+		a, b := filepath.Join(dir, name+" a"), filepath.Join(dir, name+" b")
+		sparse(t, a, size, tc.a...)
+		sparse(t, b, size, tc.b...)
+		fa, err := os.Open(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer fa.Close()
+		fb, err := os.Open(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer fb.Close()
+		same, err := sameContent(endsAfter(20), int(fa.Fd()), int(fb.Fd()), size)
+		if err != nil || same != tc.same {
+			t.Errorf("%s: same %v, %v", name, same, err)
+		}
+		if same, err = sameContent(endsAfter(20), int(fb.Fd()), int(fa.Fd()), size); err != nil || same != tc.same {
+			t.Errorf("%s, the other way round: same %v, %v", name, same, err)
+		}
+	}
+}

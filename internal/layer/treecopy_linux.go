@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"errors"
+	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -102,7 +103,7 @@ func (c *copier) tree(src *mdir, dst *outDir, depth int) (*dirNode, error) {
 // list gives the entries of src that are not left out, and when indexed, a node
 // that has them in the same order. What cannot be read is noted and empty.
 func (c *copier) list(src *mdir) ([]found, *dirNode, error) {
-	list, err := src.list()
+	list, err := src.list(c.ctx, math.MaxInt)
 	if err != nil {
 		list, err = nil, c.unread(src, err)
 	}

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -36,35 +37,38 @@ func (t trees) empty() bool {
 }
 
 // compare finds the new directories that are copies of those in head, which may be
-// nil, or give nil.
-func (t trees) compare(head func() *View) {
+// nil, or give nil. What cannot be read there is no copy: the error is that of ctx.
+func (t trees) compare(ctx context.Context, head func() *View) error {
 	if t.empty() || head == nil {
-		return
+		return nil
 	}
 	known := head()
 	for _, p := range t {
-		if p.delta != nil && known != nil {
-			p.delta.compareRoot(known, p.path)
+		if p.delta == nil || known == nil {
+			continue
+		}
+		if err := p.delta.compareRoot(ctx, known, p.path); err != nil && ctx.Err() != nil {
+			return ctx.Err()
 		}
 	}
+	return nil
 }
 
-// compareRoot compares the delta of a part, which lies at a place of known. What
-// cannot be read there is no copy.
-func (d *delta) compareRoot(known *View, at string) {
-	_ = known.at(at, func(m *mdir, f *found) error {
+// compareRoot compares the delta of a part, which lies at a place of known.
+func (d *delta) compareRoot(ctx context.Context, known *View, at string) error {
+	return known.at(at, func(m *mdir, f *found) error {
 		if !isDir(&f.st) || !d.isCopyOf(f) {
 			return nil
 		}
 		if f.name == "." {
-			return d.compare(m, 0)
+			return d.compare(ctx, m, 0)
 		}
 		sub, err := m.sub(f)
 		if err != nil {
 			return err
 		}
 		defer sub.close()
-		return d.compare(sub, 0)
+		return d.compare(ctx, sub, 0)
 	})
 }
 
@@ -78,8 +82,11 @@ func (d *delta) isCopyOf(f *found) bool {
 }
 
 // compare looks at the directories in d, of which m is what was known.
-func (d *delta) compare(m *mdir, depth int) error {
+func (d *delta) compare(ctx context.Context, m *mdir, depth int) error {
 	for _, k := range d.kids {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		f, err := m.child(k.name)
 		if err != nil {
 			return err
@@ -91,7 +98,7 @@ func (d *delta) compare(m *mdir, depth int) error {
 		if err != nil {
 			return err
 		}
-		err = m.inside(sub, depth, func() error { return k.compare(sub, depth+1) })
+		err = m.inside(sub, depth, func() error { return k.compare(ctx, sub, depth+1) })
 		sub.close()
 		if err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"strings"
@@ -111,13 +112,13 @@ func (v *View) Lookup(p string) (Entry, error) {
 }
 
 // ReadDir gives the entries of the directory p, sorted by name.
-func (v *View) ReadDir(p string) ([]Entry, error) {
+func (v *View) ReadDir(ctx context.Context, p string) ([]Entry, error) {
 	m, err := v.dir(p)
 	if err != nil {
 		return nil, err
 	}
 	defer m.close()
-	list, err := m.list()
+	list, err := m.list(ctx, math.MaxInt)
 	if err != nil {
 		return nil, fault.Wrap(err, "list %q", p)
 	}
@@ -167,7 +168,7 @@ func (m *mdir) walk(ctx context.Context, depth int, fn func(*mdir, *found) error
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	list, err := m.list()
+	list, err := m.list(ctx, math.MaxInt)
 	if m.gone(err) {
 		return nil
 	}

@@ -13,6 +13,13 @@ const (
 	// one answer lists.
 	DiffEntries = 100_000
 	DiffBytes   = 16 << 20
+	// ChosenPaths and ChosenBytes bound the paths that a diff or a patch is limited to,
+	// and their bytes.
+	ChosenPaths = 10_000
+	ChosenBytes = 1 << 20
+	// DirNames is how many entries of one directory a comparison holds, of each side:
+	// those that can differ, or where nothing tells which, all.
+	DirNames = 300_000
 	// NamedPaths and NamedBytes bound the changed paths that a capture names, in all;
 	// NamedPath each of them: PATH_MAX, the longest that a program can open.
 	NamedPaths = 1000
@@ -41,7 +48,7 @@ const (
 	DiffLines = 8 << 20
 )
 
-const unsealable = "the snapshot has no manifest: it is flushed and can be checked out, but neither verified nor exported"
+const unsealable = "the snapshot has no manifest: it is flushed and can be checked out, but neither verified nor exported; `verify` counts it as `unverifiable`"
 
 const deepTest = "internal/layer/deep_test.go "
 
@@ -59,6 +66,9 @@ func history() area {
 			deepTest + "TestDiff_TellsTheFirstChangesAndThatThereAreMore"},
 		{"paths of the changes in one answer", DiffBytes, "bytes", "the answer says `truncated`; where all are needed, `too_large`",
 			deepTest + "TestDeepTree_CostsWhatItsSizeIs"},
+		{"paths that a diff or a patch is limited to", ChosenPaths, "paths", "`too_large`", "internal/engine/deep_test.go TestDiff_IsLimitedToSoManyPaths"},
+		{"bytes of the paths that a diff or a patch is limited to", ChosenBytes, "bytes", "`too_large`", "internal/engine/deep_test.go TestDiff_IsLimitedToSoManyPaths"},
+		{"entries of one directory that a diff compares", DirNames, "entries", "`too_large`", "internal/layer/mdir_test.go TestDirectory_IsBoundedInADiff"},
 		{"bytes of the paths that a snapshot's message names", NamedBytes, "bytes", "further ones are counted",
 			deepTest + "TestDeepTree_CostsWhatItsSizeIs"},
 		{"paths, targets and attributes in a snapshot's manifest, beyond 256 bytes for each entry", SealedBytes, "bytes", unsealable,

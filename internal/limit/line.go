@@ -11,11 +11,15 @@ const (
 	LineNodes = 1000
 	// LineText is the longest message or label.
 	LineText = 4 << 10
-	// LineRequest is the longest line, on the socket outside as well; LineShort is how
-	// much of one is read without taking one of the LineLong places for long lines.
+	// LineInside is the longest line; LineShort is how much of one is read without taking
+	// one of the LineLong places for long lines.
+	LineInside = 64 << 10
+	LineShort  = 16 << 10
+	LineLong   = 2
+	// LineRequest is the longest line on the socket outside.
 	LineRequest = 64 << 20
-	LineShort   = 64 << 10
-	LineLong    = 2
+	// LinePaths is how many paths a request may name.
+	LinePaths = 1000
 	// LineTurns is how many requests of one sandbox are carried out at once.
 	LineTurns = 2
 	// LineConnections is how many connections one sandbox may hold.
@@ -30,7 +34,9 @@ func line() area {
 		{"changes in one answer", LineChanges, "entries", "the answer says `truncated`", "internal/lineapi/bounds_test.go TestGuest_GetsAFewChanges"},
 		{"paths of the changes in one answer", LineChangeBytes, "bytes", "the answer says `truncated`", "internal/engine/deep_test.go TestDiff_OfNestedDirectoriesIsTruncated"},
 		{"snapshots in one answer", LineNodes, "entries", "the newest; the answer says `truncated`", "internal/lineapi/bounds_test.go TestGuest_GetsTheNewestSnapshots"},
-		{"a request, on the socket outside as well", LineRequest, "bytes", "`invalid`: the line is skipped", lineTest + "TestLinesAsLongAsTheyMayBe"},
+		{"a request", LineInside, "bytes", "`invalid`: the line is skipped", "internal/lineapi/bounds_test.go TestGuest_ALineCostsLittle"},
+		{"a request on the socket outside", LineRequest, "bytes", "`invalid`: the line is skipped", lineTest + "TestLinesAsLongAsTheyMayBe"},
+		{"paths that a diff is limited to", LinePaths, "paths", "`too_large`", "internal/lineapi/bounds_test.go TestGuest_NamesAFewPaths"},
 		{"a request that needs no place", LineShort, "bytes", "it waits for one of the places for long ones", lineTest + "TestAHostileClientIsBounded"},
 		{"long requests at once, of all sandboxes", LineLong, "requests", "further ones wait", lineTest + "TestAHostileClientIsBounded"},
 		{"requests of one sandbox at once", LineTurns, "requests", "further ones wait", "internal/lineapi/bounds_test.go TestGuest_HasTwoTurnsAtOnce"},

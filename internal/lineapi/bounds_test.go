@@ -3,6 +3,7 @@ package lineapi
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -132,4 +133,58 @@ func TestGuest_HasTwoTurnsAtOnce(t *testing.T) {
 	if v.crowded.Load() {
 		t.Errorf("more than %d requests at once", limit.LineTurns)
 	}
+}
+
+// allocated is how many bytes fn allocates. No other test may run meanwhile.
+func allocated(fn func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	fn()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// A line from inside took 1.6 GB for 60 MB of it.
+//
+//nolint:paralleltest // it counts what the process allocates
+func TestGuest_ALineCostsLittle(t *testing.T) {
+	_, dial := serve(t, Options{Engine: full{newFake()}, Level: Read, Guard: NewGuard()})
+	p := dial()
+	p.want(`{"op":"head"}`, `"ok":true`)
+	_ = p.SetWriteDeadline(time.Now().Add(patience))
+	got := allocated(func() {
+		p.send(`{"op":"diff","a":"HEAD","paths":[""`)
+		part := []byte(strings.Repeat(`,"a"`, 4<<10))
+		for range (60 << 20) / len(part) {
+			if _, err := p.Write(part); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.want("]}", fmt.Sprintf(`"a line of more than %d bytes was skipped","kind":"invalid"`, limit.LineInside))
+	})
+	if got > 4<<20 {
+		t.Errorf("a line of 60 MB made the process allocate %d bytes", got)
+	}
+	p.want(`{"op":"head"}`, `"ok":true`)
+
+	const frame = `{"op":"show","node":""}`
+	p.want(`{"op":"show","node":"`+strings.Repeat("x", limit.LineInside-len(frame))+`"}`, `"kind":"not_found"`)
+	got = allocated(func() {
+		p.want(`{"op":"diff","a":"HEAD","paths":[""`+strings.Repeat(`,""`, limit.LineInside/3-20)+`]}`, `"kind":"too_large"`)
+	})
+	if got > 8<<20 {
+		t.Errorf("a line of as many paths as it may have made the process allocate %d bytes", got)
+	}
+}
+
+func TestGuest_NamesAFewPaths(t *testing.T) {
+	t.Parallel()
+	_, inside := serve(t, Options{Engine: newFake(), Level: Read, Guard: NewGuard()})
+	_, outside := serve(t, Options{Engine: newFake(), Level: Owner})
+	diff := func(n int) string {
+		return `{"op":"diff","a":"HEAD","paths":["b"` + strings.Repeat(`,"a"`, n-1) + `]}`
+	}
+	inside().want(diff(limit.LinePaths), `"ok":true`)
+	inside().want(diff(limit.LinePaths+1), `"kind":"too_large"`)
+	outside().want(diff(limit.LinePaths+1), `"ok":true`)
 }

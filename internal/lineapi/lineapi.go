@@ -140,7 +140,7 @@ func New(opt Options) *Server {
 	s := &Server{opt: opt, most: maxOwners, limit: limit.LineRequest, conns: map[net.Conn]bool{}}
 	s.ctx, s.cancel = context.WithCancelCause(opt.Base)
 	if opt.Guard != nil {
-		s.most, s.pace = limit.LineConnections, newPace()
+		s.most, s.limit, s.pace = limit.LineConnections, limit.LineInside, newPace()
 	}
 	s.takeUp()
 	return s

@@ -209,6 +209,10 @@ func (c *conn) diff(q struct {
 	if q.A == "" {
 		return nil, wanted("diff", "a", "the snapshot to begin with")
 	}
+	if c.opt.Guard != nil && len(q.Paths) > limit.LinePaths {
+		return nil, fault.New(fault.TooLarge, "a diff of %d paths: from inside the sandbox the limit is %d", len(q.Paths), limit.LinePaths).
+			WithHint(`give a directory that they are in, as in: {"op":"diff","a":"HEAD","paths":["src"]}`)
+	}
 	ctx, stop := c.whileThere()
 	defer stop()
 	res, err := c.opt.Engine.Diff(ctx, c.opt.Sandbox, wire.DiffRequest{A: q.A, B: q.B, Paths: q.Paths, Limit: c.changes()})

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -89,6 +90,28 @@ func TestWalk_OpensEachDirectoryOnceHoweverDeep(t *testing.T) {
 				t.Errorf("%s, %d deep: %d calls, more than %d", name, depth, w.calls, most)
 			}
 		}
+	}
+}
+
+func TestTops_LeaveOutWhatLiesBelowOthers(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ paths, want []string }{
+		{[]string{"a/x", "a", "a-b", "a.b/c", "a.b", "ab/c", "a/b/c", "a-b/x"}, []string{"a", "a-b", "a.b", "ab/c"}},
+		{[]string{"b", "b/.git/x", "/c", "b/c/d"}, []string{"b"}},
+		{[]string{"a/b/c", "a/b", "a/bc"}, []string{"a/b", "a/bc"}},
+	} {
+		got, err := new(walk).tops(t.Context(), tc.paths)
+		if err != nil || !slices.Equal(got, tc.want) {
+			t.Errorf("the tops of %q: %q, %v", tc.paths, got, err)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := new(walk).tops(ended, []string{"a"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a context that has ended: %v", err)
+	}
+	if err := (&walk{base: listing{"a/b": {}}, dirs: map[string]bool{"a": true}, seen: map[string]bool{}}).gone(ended, []string{"a"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("what is gone, with a context that has ended: %v", err)
 	}
 }
 

@@ -42,7 +42,7 @@ type walk struct {
 
 // all walks over some paths, or everything, and adds what is gone.
 func (w *walk) all(ctx context.Context, paths []string) error {
-	roots, err := w.tops(paths)
+	roots, err := w.tops(ctx, paths)
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,9 @@ func (w *walk) all(ctx context.Context, paths []string) error {
 			return err
 		}
 	}
-	w.gone(roots)
+	if err := w.gone(ctx, roots); err != nil {
+		return err
+	}
 	slices.SortFunc(w.found, func(a, b found) int { return strings.Compare(a.path, b.path) })
 	return nil
 }
@@ -81,25 +83,29 @@ func (w *walk) one(ctx context.Context, p string) error {
 	return err
 }
 
-// tops gives paths without those that lie below others; "" is everything.
-func (w *walk) tops(paths []string) (roots []string, _ error) {
+// tops gives paths without those that lie below others, in order; "" is everything.
+func (w *walk) tops(ctx context.Context, paths []string) (roots []string, _ error) {
 	if len(paths) == 0 {
 		return []string{""}, nil
 	}
-	all := set(paths)
-	for _, p := range slices.Sorted(maps.Keys(all)) {
+	var above []string // of roots, those that the path begins with
+	for _, p := range slices.Sorted(maps.Keys(set(paths))) {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		if why := badPath(p); why != "" {
 			if err := w.skip(p, why); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		below := false
-		for at := up(p); at != "" && !below; at = up(at) {
-			below = all[at]
+		// What begins with a root follows it, and what does not ends that: each root is
+		// taken and left once.
+		for len(above) > 0 && !strings.HasPrefix(p, above[len(above)-1]) {
+			above = above[:len(above)-1]
 		}
-		if !below {
-			roots = append(roots, p)
+		if !slices.ContainsFunc(above, func(root string) bool { return p[len(root)] == '/' }) {
+			roots, above = append(roots, p), append(above, p)
 		}
 	}
 	return roots, nil
@@ -376,7 +382,7 @@ func (w *walk) skip(p, why string) error {
 
 // gone adds what the base has below roots and the work tree has not. Submodules stay:
 // nobody has to have them checked out.
-func (w *walk) gone(roots []string) {
+func (w *walk) gone(ctx context.Context, roots []string) error {
 	lost := func(p string) {
 		if !w.seen[p] && !w.keptSubmodule(p) {
 			w.seen[p] = true
@@ -385,6 +391,9 @@ func (w *walk) gone(roots []string) {
 	}
 	var sorted []string
 	for _, root := range roots {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if _, has := w.base[root]; has {
 			lost(root)
 		}
@@ -400,7 +409,11 @@ func (w *walk) gone(roots []string) {
 		}
 		at, _ := slices.BinarySearch(sorted, prefix)
 		for ; at < len(sorted) && strings.HasPrefix(sorted[at], prefix); at++ {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
 			lost(sorted[at])
 		}
 	}
+	return nil
 }

@@ -1,0 +1,105 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// counted is a context that counts how often it is asked whether it has ended, which
+// every step of a long loop does. It ends when it was asked most times, unless that is 0.
+type counted struct {
+	context.Context
+	asked atomic.Int64
+	most  int64
+}
+
+func (c *counted) Err() error {
+	if n := c.asked.Add(1); c.most > 0 && n > c.most {
+		return context.Canceled
+	}
+	return nil
+}
+
+// nestedWork gives the snapshot of a sandbox with n new directories, one in another, each
+// with rules and the last one with a file.
+func nestedWork(t *testing.T, n int) (*home, *collected) {
+	t.Helper()
+	h := newHome(t)
+	if _, err := h.makes("a", nil); err != nil {
+		t.Fatal(err)
+	}
+	h.run("a", "true")
+	h.nest("a", "d", n)
+	root := h.rootOf("a")
+	deepest := strings.Repeat("d/", n)
+	for _, f := range []string{"d/.gitignore", deepest + ".gitignore", deepest + "f"} {
+		if err := os.WriteFile(filepath.Join(root, f), []byte("x\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	snap, err := h.Commit(t.Context(), "a", "nested")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, err := h.DB.Sandbox(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.Repo = &meta.Repo{Top: "/"}
+	return h, &collected{rec: rec, snapshot: timeline.SnapshotID(snap.Node)}
+}
+
+// laysOut lays the work out into a new directory.
+func laysOut(t *testing.T, h *home, c *collected, ctx context.Context) (dir string, err error) {
+	t.Helper()
+	dir = t.TempDir()
+	tree, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	_, err = h.layOut(ctx, c, nil, tree)
+	return dir, err
+}
+
+// 1,990 directories, one in another, took 65 seconds: each was looked up from the root.
+func TestLayOut_CostsAStepForEachDirectory(t *testing.T) {
+	for _, n := range []int{100, 200, 400} {
+		h, c := nestedWork(t, n)
+		ctx := &counted{Context: t.Context()}
+		dir, err := laysOut(t, h, c, ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range []string{"d/.gitignore", strings.Repeat("d/", n) + ".gitignore", strings.Repeat("d/", n) + "f"} {
+			if _, err := os.Stat(filepath.Join(dir, f)); err != nil {
+				t.Error(err)
+			}
+		}
+		differ := &counted{Context: t.Context()}
+		if _, err := h.changedBelow(differ, &c.rec, c.snapshot, "/", func(*layer.Change) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if steps := ctx.asked.Load() - differ.asked.Load(); steps < int64(n) || steps > int64(8*n) {
+			t.Errorf("%d directories are laid out in %d steps", n, steps)
+		}
+		last := &counted{Context: t.Context(), most: ctx.asked.Load() - int64(n)}
+		if _, err := laysOut(t, h, c, last); !errors.Is(err, context.Canceled) {
+			t.Errorf("a context that ends %d steps before the end: %v", n, err)
+		}
+		if over := last.asked.Load() - last.most; over > 3 {
+			t.Errorf("it was asked %d times more", over)
+		}
+	}
+}
