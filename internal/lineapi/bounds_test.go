@@ -3,12 +3,15 @@ package lineapi
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/admission"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
@@ -132,4 +135,33 @@ func TestGuest_HasTwoTurnsAtOnce(t *testing.T) {
 	if v.crowded.Load() {
 		t.Errorf("more than %d requests at once", limit.LineTurns)
 	}
+}
+
+func TestCostlyRequests_WaitForMemory(t *testing.T) {
+	t.Parallel()
+	const id = "0123456789ab" // of serve
+	gate := admission.New(admission.Options{Memory: limit.CostLarge, Log: slog.New(slog.DiscardHandler)})
+	leave, err := gate.Enter(t.Context(), admission.Request{Cost: limit.CostLarge, Parties: []admission.Party{admission.Sandbox(id)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range limit.AdmissionWaitingOne { // who comes now is refused at once
+		work := make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			defer close(work)
+			if leave, err := gate.Enter(ctx, admission.Request{Cost: limit.CostLarge, Parties: []admission.Party{admission.Sandbox(id)}}); err == nil {
+				leave()
+			}
+		}()
+		defer func() { cancel(); <-work }()
+	}
+	for gate.Stats().Waiting < limit.AdmissionWaitingOne {
+		runtime.Gosched()
+	}
+	_, c := serve(t, Options{Engine: newFake(), Level: Owner, Admission: gate})
+	client := c()
+	client.want(`{"op":"diff","a":"HEAD","b":"HEAD"}`, `"kind":"unavailable"`)
+	client.want(`{"op":"head"}`, `"ok":true`)
+	leave()
 }
