@@ -24,15 +24,16 @@ var rooms = map[string][]string{
 	"cmd/coppice":      {"internal/cli"},
 	"internal/cli":     {"client", "client/wire", "internal/candidates", "internal/fault", "internal/forge", "internal/hook", "internal/ledger/format", "internal/policy", "internal/proposal", "internal/registry", "internal/tty", "internal/daemon", "internal/mcpapi"},
 	"internal/daemon":  {anything},
-	"internal/httpapi": {"client/wire", "internal/timeline", "internal/policy", "internal/fault", "internal/auth"},
+	"internal/httpapi": {"client/wire", "internal/admission", "internal/timeline", "internal/policy", "internal/fault", "internal/auth"},
 	"internal/auth":    {"client/wire", "internal/fault", "internal/visible"},
 
+	"internal/admission":     {"internal/fault"},
 	"internal/mcpapi":        {"client", "client/wire", "internal/fault", "internal/tty", "internal/visible"},
 	"internal/ports":         {"client/wire", "internal/fault"},
 	"internal/ports/sockets": {},
 
 	"internal/candidates": {"client/wire", "internal/fault", "internal/nearest"},
-	"internal/lineapi":    {"internal/seal", "client/wire", "internal/timeline", "internal/fault", "internal/nearest"},
+	"internal/lineapi":    {"internal/admission", "internal/seal", "client/wire", "internal/timeline", "internal/fault", "internal/nearest"},
 
 	"client":      {"client/wire"},
 	"client/wire": {},

@@ -198,6 +198,19 @@ type DaemonStatus struct {
 	Live      int       `json:"live"`      // how many of them have a keeper
 
 	Listeners []Listener `json:"listeners,omitempty"` // where it is served, its own socket first
+
+	Memory *DaemonMemory `json:"memory,omitempty"` // what the daemon itself uses, and may use
+}
+
+// DaemonMemory is the daemon's own memory. Requests that may need much of it wait for
+// each other, and are refused where there is none.
+type DaemonMemory struct {
+	Limit    int64  `json:"limit"`    // the soft limit, in bytes
+	Live     int64  `json:"live"`     // of the heap, after the last collection, in bytes
+	Requests int64  `json:"requests"` // what requests may take together, in bytes
+	Held     int64  `json:"held"`     // what those under way count, in bytes
+	Waiting  int    `json:"waiting"`  // requests that wait
+	Refused  uint64 `json:"refused"`  // requests refused since the daemon began
 }
 
 // What a Listener asks of those who come.

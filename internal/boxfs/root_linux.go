@@ -25,6 +25,8 @@ type Options struct {
 	// It is held from the comparison with WriteOptions.Match to the rename, too.
 	// Roots of the same directory share one. Nil is one of its own.
 	Renames sync.Locker
+	// Watches are shared by all Roots of the same directory; nil is one of its own.
+	Watches *Watches
 	// Fixed are the paths, without links, at which the box's policy has mounts. Neither
 	// what is there nor the directories above are renamed, replaced or removed.
 	Fixed []string
@@ -57,6 +59,7 @@ type Root struct {
 	user    User
 	actor   actor
 	renames sync.Locker
+	watches *Watches
 	limits  Limits
 	dev     uint64          // of the root directory
 	kind    int64           // of its file system
@@ -76,7 +79,10 @@ func New(opt Options) (*Root, error) {
 	if opt.Renames == nil {
 		opt.Renames = new(sync.Mutex)
 	}
-	r := &Root{dir: opt.Dir, fd: int(opt.Dir.Fd()), user: opt.User, actor: a, renames: opt.Renames, limits: opt.Limits.or(DefaultLimits), kernels: map[uint64]bool{}, unseen: opt.Unseen, covers: map[uint64]bool{}}
+	if opt.Watches == nil {
+		opt.Watches = new(Watches)
+	}
+	r := &Root{watches: opt.Watches, dir: opt.Dir, fd: int(opt.Dir.Fd()), user: opt.User, actor: a, renames: opt.Renames, limits: opt.Limits.or(DefaultLimits), kernels: map[uint64]bool{}, unseen: opt.Unseen, covers: map[uint64]bool{}}
 	var st unix.Stat_t
 	if err := unix.Fstat(r.fd, &st); err != nil {
 		return nil, fault.Wrap(err, "look at the root")

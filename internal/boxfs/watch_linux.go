@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"os"
 	"path"
-	"strconv"
 	"strings"
 	"time"
 
@@ -24,19 +22,19 @@ const watched = unix.IN_CREATE | unix.IN_CLOSE_WRITE | unix.IN_DELETE | unix.IN_
 // file that is there, until ctx ends, yield gives an error, or what is watched is
 // gone. With recursive, also with what happens in the directories below, those made
 // meanwhile too. The first event has no kind: nothing is missed any more. When too
-// much happens at once, or there are more directories than Limits.Watches, an event
-// says so. Links are followed at p alone.
+// much happens at once, yield takes too long, or there are more directories than
+// Limits.Watches, an event says so. More than limit.Watchers at once of one sandbox, or
+// limit.WatchersOfAll, are refused (Unavailable). Links are followed at p alone.
 func (r *Root) Watch(ctx context.Context, p string, recursive bool, yield func(wire.FileEvent) error) error {
 	if err := r.valid(p); err != nil {
 		return err
 	}
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		return fault.New(fault.Unavailable, "watch %q", p).Because(err).WithHint("too many watches are open; end some, or raise fs.inotify.max_user_instances")
+	w := &watcher{r: r, ctx: ctx, recursive: recursive, yield: yield, inbox: newInbox(), at: map[int]string{}}
+	if err := r.watches.join(w); err != nil {
+		return fault.Wrap(err, "watch %q", p)
 	}
-	w := &watcher{r: r, ctx: ctx, in: os.NewFile(uintptr(fd), "inotify"), fd: fd, recursive: recursive, yield: yield, at: map[int]string{}}
-	defer w.in.Close()
-	err = r.actor.act(func() error { return w.begin(p) })
+	defer r.watches.leave(w)
+	err := r.actor.act(func() error { return w.begin(p) })
 	if err == nil {
 		if err = yield(wire.FileEvent{}); err == nil {
 			err = w.run()
@@ -52,10 +50,9 @@ func (r *Root) Watch(ctx context.Context, p string, recursive bool, yield func(w
 type watcher struct {
 	r         *Root
 	ctx       context.Context
-	in        *os.File
-	fd        int
 	recursive bool
 	yield     func(wire.FileEvent) error
+	inbox     *inbox
 
 	base string         // where it began
 	at   map[int]string // where the watched directories are, by number
@@ -109,7 +106,7 @@ func (w *watcher) add(fd int, at string) error {
 	if len(w.at) >= w.r.limits.Watches || len(at) > limit.WatchPath {
 		return unix.ENOSPC
 	}
-	n, err := unix.InotifyAddWatch(w.fd, "/proc/self/fd/"+strconv.Itoa(fd), watched|unix.IN_EXCL_UNLINK)
+	n, err := w.r.watches.add(w, fd)
 	if err != nil {
 		return err
 	}
@@ -172,36 +169,44 @@ func (w *watcher) tell(kind, at string, dir bool) error {
 	return w.yield(e)
 }
 
-// run reads events until there are none any more.
+// run looks at what comes until nothing does any more.
 func (w *watcher) run() error {
-	stop := context.AfterFunc(w.ctx, func() { _ = w.in.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	buf := make([]byte, 64<<10)
 	for {
-		if w.moved != nil && w.ctx.Err() == nil { // its other half comes at once, or never
-			_ = w.in.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-		}
-		n, err := w.in.Read(buf)
-		if w.moved != nil && w.ctx.Err() == nil {
-			_ = w.in.SetReadDeadline(time.Time{})
-			if w.ctx.Err() != nil { // it came just before
-				return context.Cause(w.ctx)
-			}
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				if err := w.movedAway(); err != nil {
-					return err
-				}
-				continue
-			}
-		}
+		list, err := w.inbox.take()
 		if err != nil {
 			return err
 		}
-		if err := w.events(buf[:n]); errors.Is(err, errOver) {
-			return nil
-		} else if err != nil {
-			return err
+		for _, n := range list {
+			if err := w.event(n); errors.Is(err, errOver) {
+				return nil
+			} else if err != nil {
+				return err
+			}
 		}
+		if len(list) == 0 {
+			if err := w.wait(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// wait returns when something has come, or a move has turned out to lead to where nobody
+// watches.
+func (w *watcher) wait() error {
+	var late <-chan time.Time
+	if w.moved != nil {
+		t := time.NewTimer(otherHalf)
+		defer t.Stop()
+		late = t.C
+	}
+	select {
+	case <-w.inbox.wake:
+		return nil
+	case <-w.ctx.Done():
+		return context.Cause(w.ctx)
+	case <-late:
+		return w.movedAway()
 	}
 }
 
@@ -229,19 +234,6 @@ func notices(b []byte) ([]notice, error) {
 		b = b[size:]
 	}
 	return out, nil
-}
-
-func (w *watcher) events(b []byte) error {
-	list, err := notices(b)
-	if err != nil {
-		return err
-	}
-	for _, n := range list {
-		if err := w.event(n); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (w *watcher) event(n notice) error {
@@ -383,7 +375,7 @@ func (w *watcher) rename(from, to string) {
 func (w *watcher) forget(p string) {
 	for n, at := range w.at {
 		if at == p || strings.HasPrefix(at, p+"/") {
-			_, _ = unix.InotifyRmWatch(w.fd, uint32(n)) // it may be gone already
+			w.r.watches.remove(w, n)
 			delete(w.at, n)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/internal/daemon"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/policy"
 )
 
 func (a *app) serve() *cobra.Command {
@@ -22,6 +24,7 @@ func (a *app) serve() *cobra.Command {
 		idle    time.Duration
 		readyFD int
 		stop    bool
+		memory  string
 		tcp     daemon.HTTP
 	)
 	cmd := &cobra.Command{
@@ -35,7 +38,12 @@ Whoever comes there needs a token ("coppice token create"). On any address but
 loopback it needs TLS, or a proxy in front that speaks it. A certificate that is
 renewed is read again within seconds. Requests that name the daemon otherwise than
 localhost, its address, or a --allow-host are refused, and so are those of other
-sites' pages.`,
+sites' pages.
+
+The daemon limits its own memory, to a quarter of what its control group or the host
+gives unless --memory says otherwise. Requests that need much, as diffs of large trees
+do, wait for each other, and fail after 10 seconds (kind unavailable). One sandbox or
+token never takes more than half of what they share.`,
 		Example: `  coppice serve
   coppice serve --http 127.0.0.1:8080
   coppice serve --http :8443 --tls-cert cert.pem --tls-key key.pem --allow-host box.example.com
@@ -48,7 +56,11 @@ sites' pages.`,
 			if stop {
 				return a.stopDaemon(cmd.Context())
 			}
-			opt := daemon.Options{Home: home, Version: a.version, Idle: idle, UserHome: a.getenv("HOME"), UserConfig: a.getenv("XDG_CONFIG_HOME"), UserPath: a.getenv("PATH"), Stderr: a.stderr, HTTP: tcp}
+			most, err := a.daemonMemory(memory)
+			if err != nil {
+				return err
+			}
+			opt := daemon.Options{Home: home, Version: a.version, Idle: idle, Memory: most, UserHome: a.getenv("HOME"), UserConfig: a.getenv("XDG_CONFIG_HOME"), UserPath: a.getenv("PATH"), Stderr: a.stderr, HTTP: tcp}
 			opt.RealUID, opt.RealGID = daemon.RealIDs(a.getenv("COPPICE_REAL_IDS"))
 			if readyFD > 0 {
 				opt.Ready = os.NewFile(uintptr(readyFD), "ready")
@@ -58,6 +70,7 @@ sites' pages.`,
 	}
 	f := cmd.Flags()
 	f.DurationVar(&idle, "idle", 0, "end after `TIME` with nothing to do and nothing live; 0 is never")
+	f.StringVar(&memory, "memory", "", "soft limit of the daemon's own memory, `SIZE` as in 1GiB; GOMEMLIMIT sets it too")
 	f.BoolVar(&stop, "stop", false, "end the daemon that serves the home instead, and wait for its end")
 	f.StringVar(&tcp.Addr, "http", "", "serve the API on TCP too, at `ADDR`, as in 127.0.0.1:8080; port 0 is any")
 	f.StringVar(&tcp.TLSCert, "tls-cert", "", "speak TLS there, with the certificate in `FILE` (PEM)")
@@ -69,6 +82,19 @@ sites' pages.`,
 	f.IntVar(&readyFD, "ready-fd", 0, "tell descriptor `FD` when it serves")
 	must(f.MarkHidden("ready-fd"))
 	return cmd
+}
+
+// daemonMemory is the soft limit of the daemon's memory: what the flag says, or else
+// GOMEMLIMIT, which the runtime has read already; 0 for neither.
+func (a *app) daemonMemory(flag string) (int64, error) {
+	switch {
+	case flag != "":
+		n, err := policy.ParseBytes(flag)
+		return n, fault.Wrap(err, "--memory")
+	case a.getenv("GOMEMLIMIT") != "":
+		return debug.SetMemoryLimit(-1), nil
+	}
+	return 0, nil
 }
 
 // stopDaemon ends the home's daemon, if there is one.

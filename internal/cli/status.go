@@ -35,6 +35,12 @@ takes. Without a name, show the daemon.`,
 					t.Row("daemon", fmt.Sprintf("pid %d, version %s, began %s", st.PID, tty.Clean(st.Version), tty.Ago(st.Started, a.now())))
 					t.Row("home", tty.Quote(st.Home))
 					t.Row("sandboxes", fmt.Sprintf("%d, of which %d live", st.Sandboxes, st.Live))
+					if m := st.Memory; m != nil {
+						t.Row("memory", fmt.Sprintf("%s of %s in use, requests hold %s of %s", tty.Bytes(m.Live), tty.Bytes(m.Limit), tty.Bytes(m.Held), tty.Bytes(m.Requests)))
+						if m.Waiting > 0 || m.Refused > 0 {
+							t.Row("requests", fmt.Sprintf("%d waiting for memory, %d refused", m.Waiting, m.Refused))
+						}
+					}
 					for _, l := range st.Listeners {
 						if l.Auth != wire.AuthPeer { // the socket is the home's
 							t.Row("listens", tty.Clean(l.URL)+", "+entry(l.Auth))

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/admission"
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/engine"
@@ -33,10 +34,11 @@ var levels = map[string]lineapi.Level{wire.SelfRead: lineapi.Read, wire.SelfRewi
 // sandbox whose owner asked for it, and inside, one in each live sandbox whose
 // policy has it. The socket files on the disk are what survives this process.
 type lines struct {
-	home  string
-	base  context.Context
-	log   *slog.Logger
-	guard *lineapi.Guard
+	home   string
+	base   context.Context
+	log    *slog.Logger
+	guard  *lineapi.Guard
+	memory *admission.Gate // nil: whatever a request needs
 
 	ready chan struct{} // closed when eng is set
 	eng   lineEngine
@@ -78,8 +80,8 @@ type lineEngine interface {
 	derive(purpose string) []byte
 }
 
-func newLines(base context.Context, home string, log *slog.Logger) *lines {
-	return &lines{home: home, base: base, log: log, guard: lineapi.NewGuard(), ready: make(chan struct{}),
+func newLines(base context.Context, home string, memory *admission.Gate, log *slog.Logger) *lines {
+	return &lines{home: home, base: base, memory: memory, log: log, guard: lineapi.NewGuard(), ready: make(chan struct{}),
 		outside: map[string]*door{}, inside: map[string]*door{}}
 }
 
@@ -238,7 +240,7 @@ func (l *lines) until(id string, d *door, ended <-chan struct{}) {
 
 // open begins to serve. l.mu is held.
 func (l *lines) open(d *door, opt lineapi.Options) *door {
-	opt.Base, opt.Log = l.base, l.log
+	opt.Base, opt.Admission, opt.Log = l.base, l.memory, l.log
 	if opt.Guard != nil {
 		opt.Base = engine.FromInside(opt.Base)
 	}

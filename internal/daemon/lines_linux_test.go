@@ -39,7 +39,7 @@ func (one) Head(context.Context, string) (string, error) { return "aa", nil }
 func startLines(t *testing.T, home string) (l *lines, stop func()) {
 	t.Helper()
 	base, cancel := context.WithCancel(t.Context())
-	l = newLines(base, home, slog.New(slog.DiscardHandler))
+	l = newLines(base, home, nil, slog.New(slog.DiscardHandler))
 	stop = func() { cancel(); l.close() }
 	t.Cleanup(stop)
 	return l, stop

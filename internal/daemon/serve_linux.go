@@ -104,10 +104,16 @@ func serve(ctx context.Context, opt Options) error {
 	}
 	log := slog.New(slog.NewTextHandler(newCleanLog(out), nil))
 
+	mem, freely, err := limitMemory(opt.Memory, log)
+	if err != nil {
+		return err
+	}
+	defer freely()
+
 	// Execs outlive their requests, and end (for us) with the daemon.
 	base, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
-	lines := newLines(base, opt.Home, log)
+	lines := newLines(base, opt.Home, mem.gate, log)
 	eng, err := newEngine(base, engineConfig{Home: opt.Home, RealUID: opt.RealUID, RealGID: opt.RealGID, UserHome: opt.UserHome, UserConfig: opt.UserConfig, UserPath: opt.UserPath, Log: log, Lines: lines})
 	if err != nil {
 		return err
@@ -127,8 +133,8 @@ func serve(ctx context.Context, opt Options) error {
 	// over the hosts of previews, and says where it is (ServedAt).
 	previews := ports.New(ports.Options{Engine: eng, Home: opt.Home, Allow: mayPreview, Proved: auth.Proved})
 	defer previews.Close()
-	api := httpapi.New(httpapi.Options{Engine: swept{eng, lines}, Sockets: lines, MCP: mcpHandler(base, in, opt.Version, log), Tokens: tokens, Previews: previews, Answers: eng, Grants: tokens, Origins: opt.HTTP.AllowHosts, Single: opt.HTTP.Single, Base: base, Log: log, Status: func() wire.DaemonStatus {
-		return wire.DaemonStatus{Version: opt.Version, PID: os.Getpid(), Home: opt.Home, Started: started, Listeners: opt.listeners(tcp)}
+	api := httpapi.New(httpapi.Options{Engine: swept{eng, lines}, Sockets: lines, MCP: mcpHandler(base, in, opt.Version, log), Tokens: tokens, Previews: previews, Answers: eng, Grants: tokens, Origins: opt.HTTP.AllowHosts, Single: opt.HTTP.Single, Admission: mem.gate, Base: base, Log: log, Status: func() wire.DaemonStatus {
+		return wire.DaemonStatus{Version: opt.Version, PID: os.Getpid(), Home: opt.Home, Started: started, Listeners: opt.listeners(tcp), Memory: mem.status()}
 	}})
 	_, born := api.Active() // no request has ended yet
 	ln, err := h.listen()

@@ -299,6 +299,8 @@ type Engine struct {
 	stacks  map[timeline.SnapshotID][]timeline.LayerID // answers of layersBelow
 	routes  int                                        // how often routes changed: stacks of before are not believed
 
+	watchers boxfs.WatchersOfAll
+
 	// shape is held for writing by whatever takes layers away, and for reading
 	// by whatever reads layers without holding all sandboxes that use them.
 	shape   sync.RWMutex
@@ -389,6 +391,7 @@ type sandbox struct {
 	ending   *endingPrograms // those that are written by who holds the lock; nil: none are
 
 	renames sync.Mutex      // see boxfs.Options.Renames
+	watches boxfs.Watches   // of its files; see boxfs.Options.Watches
 	files   map[*Files]bool // guarded by Engine.mu: who has the live root open
 }
 
@@ -533,7 +536,7 @@ func (e *Engine) sandbox(id timeline.SandboxID) *sandbox {
 	defer e.mu.Unlock()
 	s := e.boxes[id]
 	if s == nil {
-		s = &sandbox{id: id, lock: make(chan struct{}, 1), collecting: make(chan struct{}, 1)}
+		s = &sandbox{id: id, lock: make(chan struct{}, 1), collecting: make(chan struct{}, 1), watches: boxfs.Watches{All: &e.watchers}}
 		s.lock <- struct{}{}
 		s.collecting <- struct{}{}
 		e.boxes[id] = s

@@ -67,7 +67,7 @@ func (e *Engine) OpenFiles(ctx context.Context, name string) (*Files, error) {
 	if err != nil {
 		return nil, errors.Join(fault.Wrap(err, "open the files of sandbox %s", rec.Name), in.Close())
 	}
-	root, err := boxfs.New(boxfs.Options{Dir: in.Dir, User: in.User, Renames: &s.renames, Fixed: fixed, Decoys: decoys, Unseen: in.Unseen})
+	root, err := boxfs.New(boxfs.Options{Dir: in.Dir, User: in.User, Renames: &s.renames, Watches: &s.watches, Fixed: fixed, Decoys: decoys, Unseen: in.Unseen})
 	if err != nil {
 		return nil, errors.Join(fault.Wrap(err, "open the files of sandbox %s", rec.Name), in.Dir.Close(), in.Close())
 	}

@@ -80,7 +80,7 @@ func (m *metrics) streaming() (done func()) {
 }
 
 // exposition writes everything in the text format of Prometheus.
-func (m *metrics) exposition(sandboxes []wire.Sandbox, events map[string]uint64, version string) []byte {
+func (m *metrics) exposition(sandboxes []wire.Sandbox, events map[string]uint64, st wire.DaemonStatus) []byte {
 	var b strings.Builder
 	family := func(name, kind, help string) {
 		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
@@ -108,12 +108,15 @@ func (m *metrics) exposition(sandboxes []wire.Sandbox, events map[string]uint64,
 	family("coppice_http_open_streams", "gauge", "Streams of events, output and terminals that somebody listens to.")
 	fmt.Fprintf(&b, "coppice_http_open_streams %d\n", m.open.Load())
 	m.requests(&b, family)
+	if mem := st.Memory; mem != nil {
+		memory(&b, family, *mem)
+	}
 	build := "unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {
 		build = cmp.Or(info.Main.Version, build)
 	}
 	family("coppice_build_info", "gauge", "What is running; always 1.")
-	fmt.Fprintf(&b, "coppice_build_info{version=%q,module=%q,go=%q} 1\n", version, build, runtime.Version())
+	fmt.Fprintf(&b, "coppice_build_info{version=%q,module=%q,go=%q} 1\n", st.Version, build, runtime.Version())
 	return []byte(b.String())
 }
 
@@ -150,6 +153,24 @@ func (m *metrics) requests(b *strings.Builder, family func(name, kind, help stri
 	}
 }
 
+// memory writes what the daemon itself uses, and may use.
+func memory(b *strings.Builder, family func(name, kind, help string), mem wire.DaemonMemory) {
+	for _, f := range []struct {
+		name, kind, help string
+		value            any
+	}{
+		{"coppice_memory_limit_bytes", "gauge", "The daemon's soft memory limit.", mem.Limit},
+		{"coppice_memory_live_bytes", "gauge", "The daemon's heap after its last collection.", mem.Live},
+		{"coppice_admission_memory_bytes", "gauge", "Memory that costly requests may take together.", mem.Requests},
+		{"coppice_admission_held_bytes", "gauge", "Memory that costly requests under way count.", mem.Held},
+		{"coppice_admission_waiting", "gauge", "Costly requests that wait for memory.", mem.Waiting},
+		{"coppice_admission_refused_total", "counter", "Costly requests that were refused for lack of memory.", mem.Refused},
+	} {
+		family(f.name, f.kind, f.help)
+		fmt.Fprintf(b, "%s %d\n", f.name, f.value)
+	}
+}
+
 func methodAndPath(pattern string) (method, path string) {
 	if method, path, ok := strings.Cut(pattern, " "); ok {
 		return method, path
@@ -165,7 +186,7 @@ func (s *Server) serveMetrics(_ *struct{}, w http.ResponseWriter, r *http.Reques
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = w.Write(s.metrics.exposition(list, s.opt.Engine.Counts(), s.opt.Status().Version)) // the client may be gone
+	_, _ = w.Write(s.metrics.exposition(list, s.opt.Engine.Counts(), s.opt.Status())) // the client may be gone
 }
 
 // meter is a ResponseWriter that counts what is sent.

@@ -254,7 +254,7 @@ func (s *Server) newAPI() huma.API {
 	}
 	config.AllowAdditionalPropertiesByDefault = true // a newer client may send more
 	api := humago.New(s.mux, config)
-	api.UseMiddleware(s.guard, s.replay)
+	api.UseMiddleware(s.guard, s.hold, s.replay)
 	return api
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/admission"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -43,6 +44,8 @@ type Options struct {
 	// Origins are the hosts, beside the one that was asked, whose pages may open
 	// terminals.
 	Origins []string
+	// Admission has costly requests wait for memory; nil admits all.
+	Admission *admission.Gate
 	// Base is the context of execs: it outlives their requests.
 	Base context.Context
 	// Log gets internal errors; nil is slog.Default().
@@ -57,6 +60,7 @@ type Server struct {
 	active atomic.Int64
 	last   atomic.Int64 // unix nanoseconds of the last end of a request
 
+	costs    map[string]int64 // of operations; not changed after New
 	metrics  *metrics
 	replays  replays
 	sessions sessions
@@ -74,7 +78,7 @@ func New(opt Options) *Server {
 	if opt.Status == nil {
 		opt.Status = func() wire.DaemonStatus { return wire.DaemonStatus{} }
 	}
-	s := &Server{opt: opt, mux: http.NewServeMux(), metrics: newMetrics()}
+	s := &Server{opt: opt, mux: http.NewServeMux(), costs: costs(), metrics: newMetrics()}
 	s.last.Store(time.Now().UnixNano())
 	api := s.newAPI()
 	s.add(api)

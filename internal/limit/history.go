@@ -35,6 +35,13 @@ const (
 	ListBytes   = 32 << 20
 	// WatchPath is the longest path of a directory that is watched, in bytes.
 	WatchPath = 4096
+	// Watchers is how many watch the files of one sandbox at once, and WatchersOfAll those
+	// of all. WatchedDirectories is how many directories those of a sandbox watch, and
+	// WatchQueue how many events wait for one of them.
+	Watchers           = 32
+	WatchersOfAll      = 256
+	WatchedDirectories = 16 << 10
+	WatchQueue         = 4096
 	// SealedBytes bounds the bytes of the paths, targets and attributes in a layer's
 	// manifest, which holds each in full, together with SealedEntry for each entry:
 	// nested directories would take the square of their depth. SealedEntries bounds the
@@ -49,6 +56,8 @@ const (
 )
 
 const unsealable = "the snapshot has no manifest: it is flushed and can be checked out, but neither verified nor exported; `verify` counts it as `unverifiable`"
+
+const watchesTest = "internal/boxfs/watches_test.go "
 
 const deepTest = "internal/layer/deep_test.go "
 
@@ -80,6 +89,10 @@ func history() area {
 		{"files in a list", ListEntries, "entries", "`too_large`", "internal/boxfs/bounds_test.go TestList_RefusesMoreEntriesThanItsLimit"},
 		{"paths and link targets in a list of files", ListBytes, "bytes", "`too_large`", "internal/boxfs/bounds_test.go TestList_RefusesPathsBeyondItsLimit"},
 		{"a path of a watched directory", WatchPath, "bytes", "an event `overflow`; what is deeper is not watched", "internal/boxfs/bounds_test.go TestWatch_LeavesOutPathsThatAreTooLong"},
+		{"watchers of the files of one sandbox, which share one inotify instance", Watchers, "watchers", "`unavailable`", watchesTest + "TestWatches_BoundsTheWatchersOfASandbox"},
+		{"watchers of the files of all sandboxes", WatchersOfAll, "watchers", "`unavailable`", watchesTest + "TestWatches_BoundsTheWatchersOfAll"},
+		{"directories that the watchers of one sandbox watch", WatchedDirectories, "directories", "an event `overflow`; further ones are not watched", watchesTest + "TestWatches_BoundsTheDirectories"},
+		{"events that wait for a watcher", WatchQueue, "events", "an event `overflow`; further ones are lost", watchesTest + "TestWatches_ASlowReaderHoldsUpNobody"},
 		{"paths that a snapshot's message names", NamedPaths, "paths", "further ones are counted", deepTest + "TestCapture_NamesTheFirstPaths"},
 		{"a path that a snapshot's message names", NamedPath, "bytes", "it and further ones are counted", deepTest + "TestCapture_NamesTheFirstPaths"},
 		{"a file that is compared by lines", DiffLines, "bytes", "it counts as binary", deepTest + "TestDiff_CountsNoLinesOfALargeFile"},

@@ -3,6 +3,26 @@ package limit
 // StopSeconds is how long the daemon takes to stop, whatever it is doing.
 const StopSeconds = 5
 
+// The daemon's own memory.
+const (
+	// DaemonMemory is the least soft limit that the daemon gives itself, in bytes, where
+	// the host has twice as much.
+	DaemonMemory = 256 << 20
+	// CostLarge is what a request counts that may list or pack a whole tree, and CostSmall
+	// one that lists a part or streams a file, in bytes.
+	CostLarge = 64 << 20
+	CostSmall = 8 << 20
+	// AdmissionSeconds is how long a request waits for memory that others hold.
+	AdmissionSeconds = 10
+	// AdmissionWaiting is how many requests may wait for it, and AdmissionWaitingOne how
+	// many of one sandbox or token.
+	AdmissionWaiting    = 256
+	AdmissionWaitingOne = 32
+	// AnswerSeconds is how long the holder of a token may take to receive 64 KiB of an
+	// answer for which memory is held.
+	AnswerSeconds = 120
+)
+
 // The kernel's counts that a sandbox shares with its owner: a user namespace charges
 // whoever made it (kernel/ucount.c). Of those below a sandbox gets an eighth of what the
 // host gives one user, and no more than this many.
@@ -17,6 +37,8 @@ const (
 	Namespaces = 8
 )
 
+const admissionTest = "internal/admission/admission_test.go "
+
 const inotifyTest = "internal/box/escape/inotify_test.go TestInotify_IsLeftToTheOwner"
 
 // OfHost is a sandbox's part of what the host gives one user: an eighth, at most most.
@@ -30,6 +52,16 @@ func host() area {
 			Reached: "requests are cut off after 3 seconds; then the process ends with what still runs, and the next start recovers",
 			Test:    "internal/daemon/serve_linux_test.go TestStop_EndsThoughBackgroundWorkHangs",
 		},
+		{"the daemon's soft memory limit: a quarter of what its control group or the host gives, but where that is twice as much at least", DaemonMemory, "bytes",
+			"large requests wait and are refused: `unavailable`, 503; `coppice serve --memory SIZE` or `GOMEMLIMIT` sets another", admissionTest + "TestSoftLimit"},
+		{"what a request counts that lists or packs a tree; together they have half of the soft limit, and those of one sandbox or token half of that", CostLarge, "bytes",
+			"it waits for its turn", admissionTest + "TestGate_OneSandboxLeavesRoomForOthers"},
+		{"what a request counts that lists a history or records", CostSmall, "bytes", "it waits for its turn", "internal/httpapi/admission_test.go TestAdmission_CountsSmallRequests"},
+		{"time that a request waits for memory", AdmissionSeconds, "seconds", "`unavailable`, 503 with Retry-After", admissionTest + "TestGate_RefusesAfterItsTime"},
+		{"requests that wait for memory", AdmissionWaiting, "requests", "`unavailable`, 503 with Retry-After", admissionTest + "TestGate_BoundsWhoWaits"},
+		{"requests of one sandbox or token that wait for memory", AdmissionWaitingOne, "requests", "`unavailable`, 503 with Retry-After", admissionTest + "TestGate_BoundsWhoWaits"},
+		{"time in which the holder of a token receives 64 KiB of an answer that holds memory", AnswerSeconds, "seconds", "the connection is closed",
+			"internal/httpapi/admission_test.go TestAdmission_EndsAnAnswerThatIsNotReceived"},
 		{"inotify instances of a user of a sandbox: an eighth of the host's `fs.inotify.max_user_instances`, and", Inotify, "instances",
 			"EMFILE inside", inotifyTest},
 		{"inotify watches, an eighth of `fs.inotify.max_user_watches`, and", InotifyWatches, "watches", "ENOSPC inside", inotifyTest},

@@ -3,6 +3,7 @@ package lineapi
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/admission"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
@@ -187,4 +189,33 @@ func TestGuest_NamesAFewPaths(t *testing.T) {
 	inside().want(diff(limit.LinePaths), `"ok":true`)
 	inside().want(diff(limit.LinePaths+1), `"kind":"too_large"`)
 	outside().want(diff(limit.LinePaths+1), `"ok":true`)
+}
+
+func TestCostlyRequests_WaitForMemory(t *testing.T) {
+	t.Parallel()
+	const id = "0123456789ab" // of serve
+	gate := admission.New(admission.Options{Memory: limit.CostLarge, Log: slog.New(slog.DiscardHandler)})
+	leave, err := gate.Enter(t.Context(), admission.Request{Cost: limit.CostLarge, Parties: []admission.Party{admission.Sandbox(id)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range limit.AdmissionWaitingOne { // who comes now is refused at once
+		work := make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			defer close(work)
+			if leave, err := gate.Enter(ctx, admission.Request{Cost: limit.CostLarge, Parties: []admission.Party{admission.Sandbox(id)}}); err == nil {
+				leave()
+			}
+		}()
+		defer func() { cancel(); <-work }()
+	}
+	for gate.Stats().Waiting < limit.AdmissionWaitingOne {
+		runtime.Gosched()
+	}
+	_, c := serve(t, Options{Engine: newFake(), Level: Owner, Admission: gate})
+	client := c()
+	client.want(`{"op":"diff","a":"HEAD","b":"HEAD"}`, `"kind":"unavailable"`)
+	client.want(`{"op":"head"}`, `"ok":true`)
+	leave()
 }

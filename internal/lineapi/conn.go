@@ -8,7 +8,9 @@ import (
 	"os"
 	"time"
 
+	"github.com/coppice-dev/coppice/internal/admission"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // conn is one connection. Only its own goroutine reads.
@@ -77,7 +79,7 @@ func (c *conn) carryOut(line []byte) (frame []byte, least time.Duration) {
 		if o.snapshot {
 			least = snapshotRest
 		}
-		v, err = o.run(c, line)
+		v, err = c.perform(o, line)
 	}
 	if err == nil {
 		if frame, err = okFrame(v); err == nil {
@@ -85,6 +87,26 @@ func (c *conn) carryOut(line []byte) (frame []byte, least time.Duration) {
 		}
 	}
 	return errorFrame(c.presentable(err)), least
+}
+
+// perform carries an operation out. A costly one waits for the daemon's memory first, as
+// long as its client is there.
+func (c *conn) perform(o op, line []byte) (any, error) {
+	if c.opt.Admission == nil || !o.costly {
+		return o.run(c, line)
+	}
+	cost := int64(limit.CostLarge)
+	if c.opt.Guard != nil { // its answers are short
+		cost = limit.CostSmall
+	}
+	ctx, stop := c.whileThere()
+	leave, err := c.opt.Admission.Enter(ctx, admission.Request{What: o.name, Cost: cost, Parties: []admission.Party{admission.Sandbox(c.opt.Sandbox)}})
+	stop()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return o.run(c, line)
 }
 
 // presentable keeps from untrusted clients what is none of theirs, and logs what

@@ -49,6 +49,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/admission"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
@@ -90,6 +91,8 @@ type Options struct {
 	// Guard bounds what clients can make this process do, and tells them nothing
 	// of its inner errors: for clients in the sandbox. nil trusts them.
 	Guard *Guard
+	// Admission has costly requests wait for memory; nil admits all.
+	Admission *admission.Gate
 	// Spawned is the file that remembers what spawn started, for the next server;
 	// "" forgets. Key is the secret of the key, for package seal, that it is sealed by:
 	// there are command lines in it. None leaves it in clear.

@@ -16,8 +16,10 @@ import (
 
 // op is one operation.
 type op struct {
+	name     string // set by find
 	least    Level
 	snapshot bool // it may take one
+	costly   bool // it may need much of the daemon's memory
 	run      func(c *conn, line []byte) (any, error)
 }
 
@@ -26,8 +28,8 @@ var ops = map[string]op{
 	"head":       {least: Read, run: request((*conn).head)},
 	"log":        {least: Read, run: request((*conn).log)},
 	"branches":   {least: Read, run: request((*conn).branches)},
-	"show":       {least: Read, run: request((*conn).show)},
-	"diff":       {least: Read, run: request((*conn).diff)},
+	"show":       {least: Read, costly: true, run: request((*conn).show)},
+	"diff":       {least: Read, costly: true, run: request((*conn).diff)},
 	"tag":        {least: Read, run: request((*conn).tag)},
 	"commit":     {least: Rewind, snapshot: true, run: request((*conn).commit)},
 	"checkout":   {least: Rewind, snapshot: true, run: request((*conn).checkout)},
@@ -39,8 +41,8 @@ var ops = map[string]op{
 	"delete":     {least: Owner, run: request((*conn).delete)},
 	"mark":       {least: Read, snapshot: true, run: request((*conn).mark)},
 	"tournament": {least: Owner, run: request((*conn).tournament)},
-	"gc":         {least: Owner, run: request((*conn).gc)},
-	"retain":     {least: Owner, run: request((*conn).retain)},
+	"gc":         {least: Owner, costly: true, run: request((*conn).gc)},
+	"retain":     {least: Owner, costly: true, run: request((*conn).retain)},
 }
 
 // request gives fn what a line says. Unknown fields are allowed: a newer client may
@@ -72,6 +74,7 @@ func (c *conn) find(line []byte) (op, error) {
 		return op{}, fault.New(fault.Invalid, "a request without \"op\"").WithHint(example)
 	}
 	o, known := ops[*q.Op]
+	o.name = *q.Op
 	switch {
 	case !known && c.opt.Level == Owner:
 		return o, fault.New(fault.NotFound, "there is no op %q", cut(*q.Op, 100)).WithHint("there are: %s", c.allowed())

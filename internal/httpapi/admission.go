@@ -1,0 +1,113 @@
+package httpapi
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/coppice-dev/coppice/internal/admission"
+	"github.com/coppice-dev/coppice/internal/auth"
+	"github.com/coppice-dev/coppice/internal/fault"
+	bound "github.com/coppice-dev/coppice/internal/limit"
+)
+
+// costs are what operations may take of the daemon's memory, in bytes, by id. Those that
+// are not here need little, however large a sandbox is, or run in it: commands, their
+// output, and snapshots, of which a sandbox takes one at a time.
+func costs() map[string]int64 {
+	const large, small = bound.CostLarge, bound.CostSmall
+	return map[string]int64{
+		// They list whole trees, or the changes in them.
+		"diff": large, "show": large, "listFiles": large,
+		"gitDiff": large, "gitPatch": large, "gitApply": large, "rebase": large,
+		"diffProposal": large, "patchProposal": large, "applyProposal": large, "showProposal": large,
+		// They pack, unpack or hash them.
+		"downloadFiles": large, "uploadFiles": large, "createSandbox": large,
+		"exportProposal": large, "packLayer": large, "unpackLayers": large, "receive": large, "sending": large,
+		"exportLedger": large, "gc": large, "verify": large, "verifyAll": large,
+		// They list a history or records.
+		"log": small, "listSnapshots": small, "branches": small, "net": small,
+		"ledger": small, "inspectRecord": small, "ledgerPrograms": small, "summarizeLedger": small, "verifyLedger": small, "archiveLedger": small,
+		// It takes as long as its tests, and there is one at a time of a sandbox.
+		"propose": small,
+	}
+}
+
+// costOf is what a request may take. Only an archive makes the creation of a sandbox costly.
+func (s *Server) costOf(op *huma.Operation, r *http.Request) int64 {
+	if op.OperationID == "createSandbox" && !strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/") {
+		return 0
+	}
+	return s.costs[op.OperationID]
+}
+
+// hold has a costly request hold its part of the daemon's memory until it has been
+// answered, or refuses it.
+func (s *Server) hold(ctx huma.Context, next func(huma.Context)) {
+	r, w := humago.Unwrap(ctx)
+	cost := s.costOf(ctx.Operation(), r)
+	if s.opt.Admission == nil || cost == 0 {
+		next(ctx)
+		return
+	}
+	waiting, cancel := s.bounded(r.Context())
+	leave, err := s.opt.Admission.Enter(waiting, admission.Request{What: ctx.Operation().OperationID, Cost: cost, Parties: s.parties(r)})
+	cancel()
+	if err != nil {
+		if fault.Is(err, fault.Unavailable) {
+			w.Header().Set("Retry-After", strconv.Itoa(bound.AdmissionSeconds))
+		}
+		s.fail(w, r, err)
+		return
+	}
+	defer leave()
+	if auth.From(r.Context()).TokenID != "" {
+		out := http.NewResponseController(w)
+		defer func() { _ = out.SetWriteDeadline(time.Time{}) }() // the connection's next request has none
+		w = &pacedAnswer{w, out}
+	}
+	next(&exchange{humaContext: humago.NewContext(ctx.Operation(), r, w)})
+}
+
+// parties are whose a request is: the sandbox, by its id, and the token.
+func (s *Server) parties(r *http.Request) (out []admission.Party) {
+	if name := r.PathValue("name"); name != "" {
+		if sb, err := s.opt.Engine.Sandbox(r.Context(), name); err == nil { // else it is no sandbox, or one no more
+			name = sb.ID
+		}
+		out = append(out, admission.Sandbox(name))
+	}
+	if id := auth.From(r.Context()).TokenID; id != "" {
+		out = append(out, admission.Token(id))
+	}
+	return out
+}
+
+// pacedAnswer is an answer that a token's holder has to receive in time: memory is held
+// for it. The owner may leave it in a pager for as long as he likes.
+type pacedAnswer struct {
+	http.ResponseWriter
+	out *http.ResponseController
+}
+
+// pacedPiece is how much of an answer is sent in bound.AnswerSeconds.
+const pacedPiece = 64 << 10
+
+// Unwrap is for http.ResponseController.
+func (p *pacedAnswer) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+
+// Write implements io.Writer.
+func (p *pacedAnswer) Write(b []byte) (n int, err error) {
+	for {
+		piece := b[n:min(n+pacedPiece, len(b))]
+		_ = p.out.SetWriteDeadline(time.Now().Add(bound.AnswerSeconds * time.Second)) // a connection without deadlines is a test's
+		m, err := p.ResponseWriter.Write(piece)
+		if n += m; err != nil || n == len(b) {
+			return n, err
+		}
+	}
+}
