@@ -229,6 +229,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	g.Trace = c.Trace || c.Tier == TierSupervised
 	g.Tell = c.Journal != ""
 	g.Tmp = !c.KeepTmp
+	g.Regions = c.Access.Regions()
 	g.Memory = c.Limits.Memory
 	g.Self, g.Shared = c.Self, len(c.Shared)
 	if u.UID == 0 {

@@ -322,7 +322,9 @@ type Guest struct {
 	Outside  bool     `json:"outside,omitempty"`  // the keeper freezes, by the control group that init is in
 	Resume   bool     `json:"resume,omitempty"`   // tier gvisor: a memory image comes with the setup
 	Gate     bool     `json:"gate,omitempty"`     // tier gvisor: the end of the gate's link comes with the setup
-	Fixed    []string `json:"fixed,omitempty"`    // tier gvisor: where the policy has mounts; neither they nor what is above them may be moved
+	// Regions say what files of init's may be laid over: see rootspec.MayCover.
+	Regions []rootspec.Region `json:"regions,omitempty"`
+	Fixed   []string          `json:"fixed,omitempty"` // tier gvisor: where the policy has mounts; neither they nor what is above them may be moved
 }
 
 // SingleID reports whether one uid alone is mapped.
