@@ -328,7 +328,7 @@ func without(c plan.Config, e plan.Enforced) error {
 		return nil
 	}
 	return fault.New(fault.Unsupported, "the sandbox has run with protections that this host does not give now: %s", strings.Join(lost, ", ")).
-		WithHint("see what the host lacks: coppice probe")
+		WithHint("give the daemon %s again; or copy its files into a new sandbox, which needs them only once it has had them: coppice cp, coppice create", strings.Join(plan.Needs(lost), ", and "))
 }
 
 // openSelf takes along the directory that is shown to the inside. Init could not

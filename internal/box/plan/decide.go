@@ -318,6 +318,12 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	case c.HostBase:
 		add("hide", Off, "the policy hides nothing: what you may read on the host can be read inside")
 	}
+	if !own {
+		e.Quiet = append(e.Quiet, ownProc)
+		if g.Tell {
+			e.Quiet = append(e.Quiet, toldCalls)
+		}
+	}
 	access(c, f, add)
 	limits(c, f, &g, add)
 	return g, e, nil
