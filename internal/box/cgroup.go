@@ -37,38 +37,59 @@ type cgroup struct {
 	gone bool // it is removed; guarded by mu
 }
 
-// newCgroup makes the group, or gives nil where none can be made.
-func newCgroup(c plan.Config) *cgroup {
+// newCgroup makes the group, or gives nil where this host has none for us.
+func newCgroup(c plan.Config) (*cgroup, error) {
 	if c.NoCgroup {
-		return nil
+		return nil, nil
 	}
 	parent, err := cgroupParent(c.Caller.Root)
+	if noGroup(err) {
+		return nil, nil
+	}
 	if err != nil {
-		return nil
+		return nil, groupFault(err)
 	}
 	g := &cgroup{path: filepath.Join(parent, "coppice-"+c.ID+"-"+strconv.Itoa(os.Getpid()))}
-	if err := os.Mkdir(g.path, 0o755); err != nil {
-		return nil
+	if err := os.Mkdir(g.path, 0o755); noGroup(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, groupFault(err)
 	}
 	if g.fd, err = unix.Open(g.path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
-		_ = os.Remove(g.path)
-		return nil
+		removeGroup(g.path)
+		return nil, groupFault(err)
 	}
+	if err := g.limit(c); err != nil {
+		g.remove()
+		return nil, groupFault(err)
+	}
+	return g, nil
+}
+
+// limit has the group keep the box to its limits, as far as it has the controllers.
+func (g *cgroup) limit(c plan.Config) error {
 	g.facts.Freeze = true
+	var errs []error
+	put := func(name, value string) bool {
+		err := g.write(name, value)
+		if err != nil && !noGroup(err) {
+			errs = append(errs, err)
+		}
+		return err == nil
+	}
 	if n := c.Limits.Memory; n > 0 {
-		g.facts.Memory = g.write("memory.max", strconv.FormatInt(n, 10)) == nil
-		_ = g.write("memory.swap.max", "0")
-		_ = g.write("memory.oom.group", "0")
+		g.facts.Memory = put("memory.max", strconv.FormatInt(n, 10))
+		put("memory.swap.max", "0")
+		put("memory.oom.group", "0")
 	}
 	if n := c.Limits.Pids; n > 0 && c.Tier != plan.TierGvisor { // whose kernel has tasks of its own, more or fewer
-
-		g.facts.Pids = g.write("pids.max", strconv.FormatInt(n+plan.OwnTasks, 10)) == nil
+		g.facts.Pids = put("pids.max", strconv.FormatInt(n+plan.OwnTasks, 10))
 	}
 	if n := c.Limits.MilliCPUs; n > 0 {
 		quota, period := bandwidth(n)
-		g.facts.CPU = g.write("cpu.max", quota+" "+period) == nil
+		g.facts.CPU = put("cpu.max", quota+" "+period)
 	}
-	return g
+	return errors.Join(errs...)
 }
 
 // groupMount finds where control groups are mounted: the last mount of a type ("cgroup2",
@@ -79,7 +100,9 @@ func groupMount(kind, option string) (mount string, err error) {
 		return "", err
 	}
 	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
+	s := bufio.NewScanner(f)
+	s.Buffer(nil, 1<<20) // the options of an overlay mount name its layers
+	for s.Scan() {
 		// 41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw
 		// 33 31 0:30 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct
 		front, back, _ := strings.Cut(s.Text(), " - ")
@@ -88,8 +111,11 @@ func groupMount(kind, option string) (mount string, err error) {
 			mount = at[4]
 		}
 	}
+	if err := s.Err(); err != nil {
+		return "", fmt.Errorf("read mountinfo: %w", err)
+	}
 	if mount == "" {
-		return "", errors.New("no mount of " + kind + " with " + option)
+		return "", fmt.Errorf("%w: no mount of %s with %s", errNoGroups, kind, option)
 	}
 	return mount, nil
 }
@@ -108,7 +134,10 @@ func cgroupParent(root bool) (string, error) {
 		}
 		for _, d := range []string{mount, dir} {
 			for _, controller := range []string{"+memory", "+pids", "+cpu"} {
-				_ = os.WriteFile(filepath.Join(d, "cgroup.subtree_control"), []byte(controller), 0)
+				err := os.WriteFile(filepath.Join(d, "cgroup.subtree_control"), []byte(controller), 0)
+				if err != nil && !noController(err) {
+					return "", err
+				}
 			}
 		}
 		return dir, nil
@@ -131,7 +160,7 @@ func ownGroup(controller string) (string, error) {
 			return f[2], nil
 		}
 	}
-	return "", errors.New("no control group of " + cmp.Or(controller, "version 2"))
+	return "", fmt.Errorf("%w: we are in none of %s", errNoGroups, cmp.Or(controller, "version 2"))
 }
 
 // hits are how often the group came to its limits.

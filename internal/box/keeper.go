@@ -62,9 +62,9 @@ type keeper struct {
 	refused  *refused         // nil where nothing is told
 	listener *net.UnixListener
 
-	// How long init may take to answer: limit.UnansweredStopSeconds and limit.RekeySeconds,
-	// but in tests.
-	stopPatience, rekeyPatience time.Duration
+	// How long init may take to be ready and to answer: limit.StartSeconds,
+	// limit.UnansweredStopSeconds and limit.RekeySeconds, but in tests.
+	startPatience, stopPatience, rekeyPatience time.Duration
 
 	freezing chan struct{} // one token: held from freeze to thaw
 	sealing  sync.Mutex
@@ -159,7 +159,7 @@ func newKeeper() (*keeper, error) {
 // buildInTime is build until the deadline of a start, or until SIGTERM says that nobody
 // waits for the box any more. Either way init is killed, and nothing stays mounted.
 func (k *keeper) buildInTime() error {
-	ctx, cancel := context.WithTimeout(context.Background(), limit.StartSeconds*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), k.startPatience)
 	defer cancel()
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGTERM)
 	defer stop()
@@ -168,7 +168,7 @@ func (k *keeper) buildInTime() error {
 	case err == nil:
 		return nil
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fault.New(fault.Timeout, "the sandbox was not ready within %d s, and was killed", limit.StartSeconds).
+		return fault.New(fault.Timeout, "the sandbox was not ready within %s, and was killed", k.startPatience).
 			Because(err).WithHint("see how far it came: cat %s", filepath.Join(k.config.RunDir, logName))
 	case ctx.Err() != nil:
 		return fault.New(fault.Cancelled, "the start of the sandbox was cancelled").Because(err)
@@ -180,7 +180,8 @@ func (k *keeper) buildInTime() error {
 func blankKeeper(c plan.Config) *keeper {
 	return &keeper{
 		config: c, started: time.Now(), idleFrom: time.Now(),
-		stopPatience: limit.UnansweredStopSeconds * time.Second, rekeyPatience: limit.RekeySeconds * time.Second,
+		startPatience: limit.StartSeconds * time.Second,
+		stopPatience:  limit.UnansweredStopSeconds * time.Second, rekeyPatience: limit.RekeySeconds * time.Second,
 		freezing: make(chan struct{}, 1), answers: make(chan guest.Message),
 		execs: map[string]*execution{}, byPID: map[int]*execution{}, conns: map[net.Conn]bool{},
 		over: make(chan struct{}), ended: make(chan struct{}), stop: make(chan struct{}), stopping: make(chan struct{}),

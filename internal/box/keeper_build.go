@@ -45,15 +45,22 @@ func (k *keeper) build(ctx context.Context) (err error) {
 	if err := os.Mkdir(root, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return fault.Wrap(err, "make the mount point of the root")
 	}
-	facts := hostFacts()
+	facts, err := hostFacts()
+	if err != nil {
+		return err
+	}
 	if c.Gated() {
 		facts.Resolv = link.Resolvers(c.Asks)
 	}
-	k.group = newCgroup(c)
+	if k.group, err = newCgroup(c); err != nil {
+		return err
+	}
 	if k.group != nil {
 		facts.Cgroup = k.group.facts
 	}
-	k.shares = newShares(c, facts.Cgroup)
+	if k.shares, err = newShares(c, facts.Cgroup); err != nil {
+		return err
+	}
 	if facts.Cgroup = k.shares.facts(facts.Cgroup); c.Limits.MilliCPUs > 0 && !facts.Cgroup.CPU {
 		return plan.CPULack()
 	}
@@ -321,7 +328,7 @@ func without(c plan.Config, e plan.Enforced) error {
 		return nil
 	}
 	return fault.New(fault.Unsupported, "the sandbox has run with protections that this host does not give now: %s", strings.Join(lost, ", ")).
-		WithHint("see what the host lacks: coppice probe")
+		WithHint("give the daemon %s again; or copy its files into a new sandbox, which needs them only once it has had them: coppice cp, coppice create", strings.Join(plan.Needs(lost), ", and "))
 }
 
 // openSelf takes along the directory that is shown to the inside. Init could not
@@ -377,11 +384,14 @@ func mountRoot(c plan.Config, root string, opts rootspec.Options) error {
 }
 
 // hostFacts finds out what plan.Decide wants to know of the host.
-func hostFacts() plan.Facts {
-	var f plan.Facts
+func hostFacts() (f plan.Facts, err error) {
 	f.Resolv, _ = os.ReadFile("/etc/resolv.conf")
-	if v, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, 1); e == 0 {
+	v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, 1)
+	switch {
+	case errno == 0:
 		f.Landlock = int(v)
+	case !noLandlock(errno):
+		return f, fault.Wrap(errno, "ask for the version of Landlock")
 	}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
@@ -389,7 +399,7 @@ func hostFacts() plan.Facts {
 		_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
 		f.PidMax = major > 6 || major == 6 && minor >= 14
 	}
-	return f
+	return f, nil
 }
 
 // readBeneath reads a file of the sandbox without leaving root: its links are the

@@ -14,6 +14,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 func TestStart_KillsAnInitThatIsNotReady(t *testing.T) {
@@ -33,6 +34,15 @@ func TestStart_KillsAnInitThatIsNotReady(t *testing.T) {
 	}
 	stop()
 	stop() // it may be called twice
+
+	late := blankKeeper(plan.Config{Tier: plan.TierWorkspace, RunDir: t.TempDir()})
+	late.startPatience = 0
+	if err := late.buildInTime(); !fault.Is(err, fault.Timeout) || fault.HintOf(err) == "" {
+		t.Errorf("a start beyond its deadline: %v", err)
+	}
+	if late.init != nil {
+		t.Error("it left an init")
+	}
 }
 
 func TestReseal_KillsABoxWhoseInitDoesNotAnswer(t *testing.T) {

@@ -53,6 +53,10 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 	return liveBox{started}, engine.Enforced{Tier: e.Tier, Items: items, Protections: e.Protections()}, nil
 }
 
+func (b boxes) Inherited(protections []string, from, to string) []string {
+	return plan.Inherited(protections, from, to)
+}
+
 func (b boxes) CanLimitCPU() error { return box.CanLimitCPU(b.caller.Root) }
 
 func tokens(list []engine.DecoyToken) (out []plan.Token) {

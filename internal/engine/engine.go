@@ -101,6 +101,9 @@ type Boxes interface {
 	// CanLimitCPU says why no box can be held to a share of the processors; nil where
 	// one can.
 	CanLimitCPU() error
+	// Inherited gives those of the protections that a sandbox has run with which a fork of
+	// another tier has to have as well.
+	Inherited(protections []string, from, to string) []string
 }
 
 // Enforced is what a box really enforces.

@@ -40,16 +40,18 @@ type fakeBoxes struct {
 	mu    sync.Mutex
 	boxes map[string]*fakeBox // by run directory
 
-	started []BoxConfig        // what boxes were started with
-	ports   map[int]bool       // of boxes that start
-	deaf    int                // the same
-	noShare bool               // no limit of processors
-	sealErr error              // of boxes that start
-	user    uint32             // the same
-	hooked  []wire.ExecRequest // the hooks that were run
-	hookEnd wire.Exit          // of each of them
-	hookGo  chan struct{}      // they wait for it; nil: they do not
-	unheard error              // what comes of attaching to one
+	started []BoxConfig                 // what boxes were started with
+	ports   map[int]bool                // of boxes that start
+	deaf    int                         // the same
+	noShare bool                        // no limit of processors
+	sealErr error                       // of boxes that start
+	user    uint32                      // the same
+	hooked  []wire.ExecRequest          // the hooks that were run
+	hookEnd wire.Exit                   // of each of them
+	hookGo  chan struct{}               // they wait for it; nil: they do not
+	holds   []string                    // the protections of boxes that start
+	begun   func(context.Context) error // what a start does first; nil: nothing
+	unheard error                       // what comes of attaching to one
 }
 
 type fakeBox struct {
@@ -91,7 +93,12 @@ type fakeBox struct {
 	asking []wire.NetQuestion // guarded by mu; what waits for a person
 }
 
-func (f *fakeBoxes) Start(_ context.Context, c BoxConfig) (Box, Enforced, error) {
+func (f *fakeBoxes) Start(ctx context.Context, c BoxConfig) (Box, Enforced, error) {
+	if f.begun != nil {
+		if err := f.begun(ctx); err != nil {
+			return nil, Enforced{}, err
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.started = append(f.started, c)
@@ -101,7 +108,7 @@ func (f *fakeBoxes) Start(_ context.Context, c BoxConfig) (Box, Enforced, error)
 		b.morePorts <- struct{}{}
 	}
 	f.boxes[c.RunDir] = b
-	return b, Enforced{Tier: c.Tier}, nil
+	return b, Enforced{Tier: c.Tier, Protections: slices.Clone(f.holds)}, nil
 }
 
 func (f *fakeBoxes) LeftPrograms(dir string, _ []byte) (wire.ProgramEvents, error) {
@@ -122,6 +129,13 @@ func (f *fakeBoxes) Attach(_ context.Context, dir string) (Box, error) {
 		}
 	}
 	return nil, fault.New(fault.NotFound, "no keeper listens in %s", dir)
+}
+
+func (f *fakeBoxes) Inherited(protections []string, from, to string) []string {
+	if from != to {
+		return slices.DeleteFunc(slices.Clone(protections), func(name string) bool { return name == "freeze" })
+	}
+	return protections
 }
 
 func (f *fakeBoxes) CanLimitCPU() error {

@@ -44,6 +44,7 @@ func (e *Engine) fork(ctx context.Context, name string, req wire.ForkRequest, to
 	if err != nil {
 		return res, at, err
 	}
+	had := parent.Tier
 	parent.Quarantine = nil
 	parent.Timed = nil
 	var warnings []string
@@ -52,6 +53,7 @@ func (e *Engine) fork(ctx context.Context, name string, req wire.ForkRequest, to
 			return res, at, err
 		}
 	}
+	parent.Required = e.Boxes.Inherited(parent.Required, had, parent.Tier)
 	if memory != nil {
 		if err := e.keepsMemory(&parent); err != nil { // it is asked for in another tier
 			return res, at, err

@@ -67,6 +67,11 @@ func findings() []finding {
 		{"procfs could be replaced", escape.Root{link("/proc", "/.hostile/dir")}},
 		{"procfs was put at a place of the host", escape.Root{link("/proc", "/..$OUT/empty")}},
 		{"devices could be replaced", escape.Root{link("/dev", "/.hostile/dir")}},
+		{"init covered a read-only file with resolvers", escape.Root{link(resolv, "/srv/kept/file")}},
+		{"init covered a file of the host's with resolvers", escape.Root{link(resolv, "/srv/mount/file")}},
+		{"init covered a decoy with resolvers", escape.Root{link(resolv, "/srv/decoy")}},
+		{"init covered a read-only file with authorities", escape.Root{link(store, "/srv/kept/file"), link("/etc/ssl/cert.pem", "/srv/decoy")}},
+		{"init covered a file of the host's by links of directories", escape.Root{link("/etc/ssl/certs", "/srv/mount"), link("/srv/ca-certificates.crt", "file"), link("/etc/ssl/cert.pem", "certs/file")}},
 		{"a link for /tmp was a bug in tier gvisor", escape.Root{link("/tmp", "/.hostile/dir")}},
 	}
 }

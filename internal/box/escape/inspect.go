@@ -23,7 +23,14 @@ type Inspection struct {
 	Out   string   `json:"out"`           // a directory of the host that must not be there
 	Own   bool     `json:"own,omitempty"` // it has a kernel of its own
 	IDs   bool     `json:"ids,omitempty"` // its ids must not be the host's
+	Kept  []Kept   `json:"kept,omitempty"`
 	Lay   Root     `json:"lay,omitempty"` // what to make of the root afterwards
+}
+
+// Kept is a file that the policy puts out of reach: it reads so, and cannot be written.
+type Kept struct {
+	Path string `json:"path"`
+	Text string `json:"text"`
 }
 
 // The argument by which the attacker's binary inspects, and the words that it prints at the end.
@@ -42,6 +49,7 @@ func Inspect(arg string, out io.Writer) int {
 	broken := in.kernel()
 	broken = append(broken, in.mounts()...)
 	broken = append(broken, in.files()...)
+	broken = append(broken, in.kept()...)
 	for _, b := range broken {
 		tell(out, "BROKEN:", b)
 	}
@@ -144,6 +152,20 @@ func (in Inspection) files() (broken []string) {
 	})
 	if err != nil && !errors.Is(err, fs.ErrPermission) {
 		broken = append(broken, err.Error())
+	}
+	return broken
+}
+
+// kept looks whether the policy's files are what they were, and cannot be written.
+func (in Inspection) kept() (broken []string) {
+	for _, k := range in.Kept {
+		if text, err := os.ReadFile(k.Path); err != nil || string(text) != k.Text {
+			broken = append(broken, fmt.Sprintf("%s reads %q and not %q: %v", k.Path, text, k.Text, err))
+		}
+		if f, err := os.OpenFile(k.Path, os.O_WRONLY, 0); err == nil {
+			f.Close()
+			broken = append(broken, k.Path+" can be written")
+		}
 	}
 	return broken
 }

@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -216,6 +217,7 @@ type trial struct {
 	dir    string
 	config plan.Config
 	out    *canary
+	root   escape.Root   // what is hostile in it
 	was    plan.Enforced // what holds on a root that is not hostile
 }
 
@@ -260,10 +262,16 @@ func newTrial(t testing.TB, s setting, tools string) *trial {
 	return x
 }
 
+// kept is what is in the files of the policy's read-only places and mounts.
+const kept = "kept\n"
+
 // furnish gives the image what a system has.
 func (x *trial) furnish(t testing.TB) {
 	t.Helper()
 	image := filepath.Join(x.dir, "image")
+	if err := os.WriteFile(filepath.Join(x.dir, "shown/file"), []byte(kept), 0o666); err != nil {
+		t.Fatal(err)
+	}
 	dirs := []string{"usr", "etc/ssl/certs", "proc", "dev", "sys", "run", "tmp", "root", "work", "srv/mount", "srv/kept", "srv/hidden", "var"}
 	for _, d := range dirs {
 		if err := os.MkdirAll(filepath.Join(image, d), 0o755); err != nil {
@@ -277,6 +285,7 @@ func (x *trial) furnish(t testing.TB) {
 		"etc/machine-id":                    "00000000000000000000000000000000\n",
 		"etc/ssl/certs/ca-certificates.crt": "# none\n",
 		"srv/decoy":                         "",
+		"srv/kept/file":                     kept,
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(image, name), []byte(text), 0o644); err != nil {
@@ -439,6 +448,9 @@ func (x *trial) inspect(t testing.TB, b *box.Box, lay escape.Root) {
 	t.Helper()
 	in := escape.Inspection{Words: x.out.words, Out: x.out.dir, Own: x.tier == plan.TierGvisor, Lay: lay}
 	in.IDs = x.config.Caller.Root && !in.Own // whose kernel tells its own
+	if len(x.config.Access.ReadOnly) > 0 {
+		in.Kept = x.kept()
+	}
 	arg, err := json.Marshal(in)
 	if err != nil {
 		t.Fatal(err)
@@ -461,9 +473,19 @@ func (x *trial) inspect(t testing.TB, b *box.Box, lay escape.Root) {
 	}
 }
 
+// kept lists the files that the policy keeps, but for those in whose place the root has
+// something else.
+func (x *trial) kept() []escape.Kept {
+	all := []escape.Kept{{Path: "/srv/kept/file", Text: kept}, {Path: "/srv/mount/file", Text: kept}, {Path: "/srv/decoy", Text: "decoy\n"}}
+	return slices.DeleteFunc(all, func(k escape.Kept) bool {
+		return slices.ContainsFunc(x.root, func(e escape.Entry) bool { return rootspec.Within(k.Path, e.Path) })
+	})
+}
+
 // ofImage tries a root that came with the image.
 func (x *trial) ofImage(t testing.TB, r escape.Root) {
 	t.Helper()
+	x.root = r
 	left, err := r.Lay(filepath.Join(x.dir, "image"), x.out.dir)
 	if err != nil {
 		t.Fatal(err)
@@ -485,6 +507,7 @@ func (x *trial) ofImage(t testing.TB, r escape.Root) {
 // It does that in a setting in which nothing is mounted that would be in the way.
 func (x *trial) ofItself(t testing.TB, r escape.Root) {
 	t.Helper()
+	x.root = r
 	then, was := x.config, x.was
 	x.config.Tier, x.config.Net, x.config.User, x.config.Phases = plan.TierProcess, plan.NetOff, plan.UserRoot, nil
 	x.config.Access, x.config.Spec.Hide, x.was = rootspec.Access{}, nil, plan.Enforced{}

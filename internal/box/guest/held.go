@@ -26,10 +26,11 @@ import (
 // whatever it finds there by name afterwards may be another file, a link or a named pipe.
 // The descriptors are part of the memory image.
 type heldFiles struct {
-	proc       int              // init's procfs, O_PATH
-	files      int              // a directory of a tmpfs that no name leads to, O_PATH
-	random     *os.File         // the kernel's generator, to write to
-	trust      []*os.File       // the bundles of certificates that init wrote
+	proc       int        // init's procfs, O_PATH
+	files      int        // a directory of a tmpfs that no name leads to, O_PATH
+	random     *os.File   // the kernel's generator, to write to
+	trust      []*os.File // the bundles of certificates that init wrote
+	regions    []rootspec.Region
 	identities map[int]*os.File // in files, by index in identities; those that are laid over another file
 }
 
@@ -37,8 +38,8 @@ type heldFiles struct {
 const identityDir = "/run/coppice-identity"
 
 // hold makes and opens all of it. Nothing of the sandbox may have run.
-func hold() (*heldFiles, error) {
-	h := &heldFiles{identities: map[int]*os.File{}}
+func hold(regions []rootspec.Region) (*heldFiles, error) {
+	h := &heldFiles{regions: regions, identities: map[int]*os.File{}}
 	var err error
 	if h.proc, err = openProc(); err != nil {
 		return nil, err
@@ -122,7 +123,7 @@ func (h *heldFiles) replaceTrust(replace func([]byte) []byte) error {
 }
 
 // lay makes text what is read of the file that is at name in the sandbox, and reports
-// whether there is a regular file to lay it over. Laid over is the file that name leads to
+// whether there is a regular file that it may be laid over (rootspec.MayCover). Laid over is the file that name leads to
 // now; a second call rewrites what was laid.
 func (h *heldFiles) lay(i int, name string, text []byte) (bool, error) {
 	if f := h.identities[i]; f != nil {
@@ -133,6 +134,9 @@ func (h *heldFiles) lay(i int, name string, text []byte) (bool, error) {
 		return false, err
 	}
 	defer over.Close()
+	if ok, _, err := mayCover(h.proc, h.regions, name, over); err != nil || !ok {
+		return false, err
+	}
 	fd, err := unix.Openat(h.files, strconv.Itoa(i), unix.O_CREAT|unix.O_EXCL|unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o444)
 	if err != nil {
 		return false, fault.Wrap(err, "make what is laid over %s", name)

@@ -99,7 +99,7 @@ func (l *launcher) confine() error {
 	open := seccomp.Options{Netlink: g.Netlink, Told: g.Tell}
 	give := seccomp.NotifyOptions{Emulate: g.Emulate, Promote: g.Promote, Trace: g.Trace, Refuse: open}
 	fd, err := seccomp.Install(seccomp.Notifying(give), seccomp.Listener|seccomp.KeepSpeculation)
-	if err != nil && g.Tell { // another listener is around us, as in some containers
+	if errors.Is(err, unix.EBUSY) && g.Tell { // another listener is around us, as in some containers: seccomp(2)
 		l.untold = err
 		open.Told, give.Refuse = false, seccomp.Options{}
 		fd, err = seccomp.Install(seccomp.Notifying(give), seccomp.Listener|seccomp.KeepSpeculation)

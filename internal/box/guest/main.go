@@ -88,7 +88,7 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 		if weak, err = finishRoot(g); err != nil {
 			return nil, err
 		}
-		if d.held, err = hold(); err != nil {
+		if d.held, err = hold(g.Regions); err != nil {
 			return nil, err
 		}
 		if g.Self {

@@ -23,7 +23,8 @@ const (
 // ours, is laid over the file that /etc/resolv.conf leads to, so that nothing of it gets
 // into the history; nothing of the sandbox is read or written. Where the name leads to
 // nothing, as where systemd-resolved keeps the file in /run, it is made there. Where it
-// leads to what is no regular file, the sandbox has no resolvers.
+// leads to what is no regular file, or to one that must not be covered
+// (rootspec.MayCover), the sandbox has no resolvers.
 func mountResolv(g plan.Guest) error {
 	if len(g.Resolv) == 0 {
 		return nil
@@ -41,10 +42,19 @@ func mountResolv(g plan.Guest) error {
 	if st, err := at.Stat(); err != nil || !st.Mode().IsRegular() {
 		return nil // the sandbox made it something else, which is its own to mend
 	}
+	proc, err := openProc()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(proc)
+	ok, readOnly, err := mayCover(proc, g.Regions, resolvName, at)
+	if err != nil || !ok {
+		return err
+	}
 	if err := os.WriteFile(resolvOurs, g.Resolv, 0o644); err != nil {
 		return fault.Wrap(err, "write %s", resolvOurs)
 	}
-	return fault.Wrap(layOver(resolvOurs, at), "bind %s", resolvName)
+	return fault.Wrap(layOver(resolvOurs, at, readOnly), "bind %s", resolvName)
 }
 
 // makeResolv makes the file in /run that a link at resolvName names. What the link says

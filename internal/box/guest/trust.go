@@ -5,7 +5,6 @@ package guest
 import (
 	"bytes"
 	"encoding/pem"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -34,10 +33,16 @@ func mountTrust(g plan.Guest) ([]plan.Item, error) {
 	if err := os.WriteFile(plan.TrustCA, g.CA, 0o644); err != nil {
 		return nil, fault.Wrap(err, "write %s", plan.TrustCA)
 	}
-	if err := mountBundles(g.CA); err != nil {
+	proc, err := openProc()
+	if err != nil {
 		return nil, err
 	}
-	left, err := mountJava(g.CA)
+	defer unix.Close(proc)
+	t := truster{proc: proc, regions: g.Regions}
+	if err := t.mountBundles(g.CA); err != nil {
+		return nil, err
+	}
+	left, err := t.mountJava(g.CA)
 	if err != nil || len(left) == 0 {
 		return nil, err
 	}
@@ -45,11 +50,17 @@ func mountTrust(g plan.Guest) ([]plan.Item, error) {
 		", which are no stores of authorities, or have another password; make one for it: keytool -importcert -cacerts -file " + plan.TrustCA}}, nil
 }
 
+// truster lays files over the stores of a root.
+type truster struct {
+	proc    int // O_PATH
+	regions []rootspec.Region
+}
+
 // mountBundles lays bundles of PEM over those of the system, and writes one for all others.
-func mountBundles(ca []byte) error {
+func (t truster) mountBundles(ca []byte) error {
 	var first []byte
 	for i, name := range plan.TrustStores {
-		have, err := trustStore(name, filepath.Join(plan.TrustDir, strconv.Itoa(i)+".pem"), func(have []byte) []byte { return withPEM(have, ca) })
+		have, err := t.lay(name, filepath.Join(plan.TrustDir, strconv.Itoa(i)+".pem"), func(have []byte) []byte { return withPEM(have, ca) })
 		if err != nil {
 			return err
 		}
@@ -74,7 +85,7 @@ const (
 
 // mountJava lays stores of Java's over those that exist. left are those that it cannot
 // add to, as people read them.
-func mountJava(ca []byte) (left []string, err error) {
+func (t truster) mountJava(ca []byte) (left []string, err error) {
 	block, _ := pem.Decode(ca)
 	if block == nil {
 		return nil, fault.New(fault.Internal, "the gate's certificate is none")
@@ -88,7 +99,7 @@ func mountJava(ca []byte) (left []string, err error) {
 		names = names[:mostJava]
 	}
 	for i, name := range names {
-		_, err := trustStore(name, filepath.Join(plan.TrustDir, strconv.Itoa(i)+".jks"), func(have []byte) []byte {
+		_, err := t.lay(name, filepath.Join(plan.TrustDir, strconv.Itoa(i)+".jks"), func(have []byte) []byte {
 			all := withJKS(have, block.Bytes)
 			if all == nil {
 				all = withPKCS12(have, block.Bytes)
@@ -169,10 +180,11 @@ func withPEM(have, ca []byte) []byte {
 	}
 }
 
-// trustStore lays a file at ours over a store, with what with makes of it, and gives what
-// is in it then; nil where there is no such store, or something that is none, of which
-// with may make nil. It is not laid over one that stays as it is.
-func trustStore(name, ours string, with func([]byte) []byte) ([]byte, error) {
+// lay lays a file at ours over a store, with what with makes of it, and gives what is in
+// it then; nil where there is no such store, or something that is none, of which with may
+// make nil, or one that links of the sandbox's put where the policy does not let it change
+// anything. It is not laid over one that stays as it is.
+func (t truster) lay(name, ours string, with func([]byte) []byte) ([]byte, error) {
 	f, err := openInside(name, 0)
 	if fault.Is(err, fault.Unavailable) {
 		return nil, err
@@ -185,6 +197,10 @@ func trustStore(name, ours string, with func([]byte) []byte) ([]byte, error) {
 	if err != nil || !st.Mode().IsRegular() || st.Size() > limit.TrustStoreBytes {
 		return nil, nil
 	}
+	ok, readOnly, err := mayCover(t.proc, t.regions, name, f)
+	if err != nil || !ok {
+		return nil, err
+	}
 	have, err := io.ReadAll(io.LimitReader(f, limit.TrustStoreBytes))
 	if err != nil {
 		return nil, fault.Wrap(err, "read %q", name)
@@ -196,37 +212,5 @@ func trustStore(name, ours string, with func([]byte) []byte) ([]byte, error) {
 	if err := os.WriteFile(ours, all, 0o644); err != nil {
 		return nil, fault.Wrap(err, "write %s", ours)
 	}
-	return all, fault.Wrap(layOver(ours, f), "bind %q", name)
-}
-
-// layOver lays a file of ours over one of the sandbox's, which is given by its descriptor.
-func layOver(ours string, over *os.File) error {
-	tree, err := unix.OpenTree(unix.AT_FDCWD, ours, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-	if errors.Is(err, unix.ENOTDIR) { // gVisor clones mounts of directories alone
-		return bindOver(ours, over)
-	}
-	if err != nil {
-		return fault.Wrap(err, "open %s", ours)
-	}
-	defer unix.Close(tree)
-	err = attachOver(tree, int(over.Fd()))
-	if errors.Is(err, unix.ENOENT) { // it was removed meanwhile
-		return nil
-	}
-	return err
-}
-
-// bindOver is layOver by mount(2).
-func bindOver(ours string, over *os.File) error {
-	proc, err := openProc()
-	if err != nil {
-		return err
-	}
-	defer unix.Close(proc)
-	f, err := os.OpenFile(ours, unix.O_PATH|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return fault.Wrap(err, "open %s", ours)
-	}
-	defer f.Close()
-	return bindOpen(proc, f, over)
+	return all, fault.Wrap(layOver(ours, f, readOnly), "bind %q", name)
 }

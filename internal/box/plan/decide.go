@@ -229,6 +229,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	g.Trace = c.Trace || c.Tier == TierSupervised
 	g.Tell = c.Journal != ""
 	g.Tmp = !c.KeepTmp
+	g.Regions = c.Access.Regions()
 	g.Memory = c.Limits.Memory
 	g.Self, g.Shared = c.Self, len(c.Shared)
 	if u.UID == 0 {
@@ -316,6 +317,12 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 		add("hide", On, strconv.Itoa(c.Hidden)+" places that the policy hides are not there, nor is what comes to be at them outside")
 	case c.HostBase:
 		add("hide", Off, "the policy hides nothing: what you may read on the host can be read inside")
+	}
+	if !own {
+		e.Quiet = append(e.Quiet, ownProc)
+		if g.Tell {
+			e.Quiet = append(e.Quiet, toldCalls)
+		}
 	}
 	access(c, f, add)
 	limits(c, f, &g, add)

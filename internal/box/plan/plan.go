@@ -232,6 +232,9 @@ type Enforced struct {
 	Tier  string `json:"tier"`
 	User  string `json:"user"` // name (uid:gid) inside
 	Items []Item `json:"items"`
+	// Quiet names protections of which there is an item only where they hold less than
+	// they should.
+	Quiet []string `json:"quiet,omitempty"`
 }
 
 // State gives the state of the named wall, or "".
@@ -258,31 +261,6 @@ func (e Enforced) Lacks() []Item {
 		}
 	}
 	return out
-}
-
-// lasting are the protections that the host alone decides about. A policy may turn others
-// off, such as the network's, so that their absence says nothing of the host.
-var lasting = []string{"user", Counts, "gate", "landlock", "memory", "cpus", "pids"}
-
-// Protections names those that hold, which later starts of the sandbox must have as well.
-func (e Enforced) Protections() (names []string) {
-	for _, name := range lasting {
-		if e.State(name) == On {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// Lost names those of require that are put up with less than they should have, or not at
-// all. What is not in e was not asked for.
-func (e Enforced) Lost(require []string) (names []string) {
-	for _, name := range require {
-		if s := e.State(name); s == Weak || s == Off {
-			names = append(names, name)
-		}
-	}
-	return names
 }
 
 // IDMap is one line of a uid or gid map.
@@ -322,7 +300,9 @@ type Guest struct {
 	Outside  bool     `json:"outside,omitempty"`  // the keeper freezes, by the control group that init is in
 	Resume   bool     `json:"resume,omitempty"`   // tier gvisor: a memory image comes with the setup
 	Gate     bool     `json:"gate,omitempty"`     // tier gvisor: the end of the gate's link comes with the setup
-	Fixed    []string `json:"fixed,omitempty"`    // tier gvisor: where the policy has mounts; neither they nor what is above them may be moved
+	// Regions say what files of init's may be laid over: see rootspec.MayCover.
+	Regions []rootspec.Region `json:"regions,omitempty"`
+	Fixed   []string          `json:"fixed,omitempty"` // tier gvisor: where the policy has mounts; neither they nor what is above them may be moved
 }
 
 // SingleID reports whether one uid alone is mapped.

@@ -1,0 +1,88 @@
+//go:build linux && (amd64 || arm64)
+
+package guest
+
+import (
+	"errors"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// mayCover reports whether a file of ours may be laid over f, which is what name led to in
+// the sandbox's root, and whether what is laid there has to be read-only. Where f is, the
+// kernel says: proc is our procfs.
+func mayCover(proc int, regions []rootspec.Region, name string, f *os.File) (ok, readOnly bool, err error) {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(proc, "self/fd/"+strconv.Itoa(int(f.Fd())), buf)
+	if errors.Is(err, unix.ENAMETOOLONG) || n == len(buf) {
+		return false, true, nil // so deep are no files that systems have
+	}
+	if err != nil {
+		return false, true, fault.Wrap(err, "look where %s leads to", name)
+	}
+	at := string(buf[:n])
+	return rootspec.MayCover(regions, name, at), !rootspec.RegionOf(regions, at).Open, nil
+}
+
+// layOver lays a file of ours over one of the sandbox's, which is given by its descriptor.
+// With readOnly, nobody inside can write to it, nor to ours by its own name. In gVisor,
+// which has no such mounts of files, root can: it changes what is laid, and nothing beneath.
+func layOver(ours string, over *os.File, readOnly bool) error {
+	tree, err := unix.OpenTree(unix.AT_FDCWD, ours, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if errors.Is(err, unix.ENOTDIR) { // gVisor clones mounts of directories alone
+		return bindOver(ours, over)
+	}
+	if err != nil {
+		return fault.Wrap(err, "open %s", ours)
+	}
+	defer unix.Close(tree)
+	if readOnly {
+		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+		if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+			return fault.Wrap(err, "make %s read-only", ours)
+		}
+		if err := coverItself(ours); err != nil {
+			return err
+		}
+	}
+	err = attachOver(tree, int(over.Fd()))
+	if errors.Is(err, unix.ENOENT) { // it was removed meanwhile
+		return nil
+	}
+	return err
+}
+
+// coverItself makes a file of ours in /run read-only, by a mount of it over itself.
+func coverItself(ours string) error {
+	at, err := unix.Open(ours, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fault.Wrap(err, "open %s", ours)
+	}
+	defer unix.Close(at)
+	same, err := cloneMount(at, "", unix.MOUNT_ATTR_RDONLY)
+	if err != nil {
+		return fault.Wrap(err, "make %s read-only", ours)
+	}
+	defer unix.Close(same)
+	return fault.Wrap(attachOver(same, at), "make %s read-only", ours)
+}
+
+// bindOver is layOver by mount(2).
+func bindOver(ours string, over *os.File) error {
+	proc, err := openProc()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(proc)
+	f, err := os.OpenFile(ours, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fault.Wrap(err, "open %s", ours)
+	}
+	defer f.Close()
+	return bindOpen(proc, f, over)
+}

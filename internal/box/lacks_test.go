@@ -1,0 +1,75 @@
+//go:build linux && (amd64 || arm64)
+
+package box
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// TestLacking_TellsTheHostFromAFailure has the errno of everything that a start may do without.
+func TestLacking_TellsTheHostFromAFailure(t *testing.T) {
+	t.Parallel()
+	failures := []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.EINTR, unix.EIO, unix.ENOSPC, unix.ENAMETOOLONG, unix.EFAULT}
+	for _, tt := range []struct {
+		name   string
+		lacks  func(error) bool
+		missed []unix.Errno
+		failed []unix.Errno
+	}{
+		{"a control group", noGroup, []unix.Errno{unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.EOPNOTSUPP, unix.ENODEV}, []unix.Errno{unix.EBUSY, unix.EINVAL, unix.EEXIST}},
+		{"a controller", noController, []unix.Errno{unix.ENOENT, unix.EINVAL, unix.EBUSY, unix.EROFS}, nil},
+		{"Landlock", noLandlock, []unix.Errno{unix.ENOSYS, unix.EOPNOTSUPP, unix.EPERM}, []unix.Errno{unix.EINVAL}},
+		{"id maps", noIDMap, []unix.Errno{unix.EINVAL, unix.EOPNOTSUPP, unix.ENOSYS}, []unix.Errno{unix.EPERM}},
+	} {
+		for _, e := range tt.missed {
+			if !tt.lacks(&os.PathError{Op: "write", Path: "x", Err: e}) {
+				t.Errorf("%s: %v does not say that the host lacks it", tt.name, e)
+			}
+		}
+		for _, e := range append(tt.failed, failures...) {
+			if tt.lacks(fmt.Errorf("write: %w", e)) {
+				t.Errorf("%s: %v says that the host lacks it", tt.name, e)
+			}
+		}
+		if tt.lacks(nil) {
+			t.Errorf("%s: no error says that the host lacks it", tt.name)
+		}
+	}
+	if !noGroup(fmt.Errorf("look: %w", errNoGroups)) {
+		t.Error("a host without a hierarchy is taken for a failure")
+	}
+}
+
+// TestGroup_FailsForWhatSaysNothingOfTheHost makes groups where there is one of that name:
+// the host has groups all the same.
+func TestGroup_FailsForWhatSaysNothingOfTheHost(t *testing.T) {
+	c := plan.Config{ID: "lacks" + strconv.FormatInt(time.Now().UnixNano(), 36), Caller: plan.Caller{Root: os.Getuid() == 0}, Limits: plan.Limits{MilliCPUs: 1000}}
+	g, err := newCgroup(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.remove()
+	all, err := newShares(c, plan.CgroupFacts{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer all.remove()
+	if g == nil && len(all) == 0 {
+		t.Skip("needs cgroup: no control group can be made here")
+	}
+	if again, err := newCgroup(c); g != nil && (again != nil || !fault.Is(err, fault.Unavailable)) {
+		t.Errorf("version 2: %v, %v", again, err)
+	}
+	if again, err := newShares(c, plan.CgroupFacts{}); len(all) > 0 && (len(again) > 0 || !fault.Is(err, fault.Unavailable)) {
+		t.Errorf("version 1: %v, %v", again, err)
+	}
+}
