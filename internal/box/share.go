@@ -3,7 +3,6 @@
 package box
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -24,63 +23,80 @@ type share struct {
 // shares are the shares of a box, by controller. The nil one does nothing.
 type shares map[string]*share
 
-// newShares makes a group for each limit that version 2 does not keep to, as far as they
-// can be made.
-func newShares(c plan.Config, have plan.CgroupFacts) shares {
+// newShares makes a group for each limit that version 2 does not keep to, as far as the
+// host has their controllers. Every other error is given, as in newCgroup.
+func newShares(c plan.Config, have plan.CgroupFacts) (all shares, err error) {
 	if c.NoCgroup || !c.Caller.Root {
-		return nil
+		return nil, nil
 	}
-	all := shares{}
+	all = shares{}
+	defer func() {
+		if err != nil {
+			all.remove()
+		}
+	}()
 	if c.Limits.MilliCPUs > 0 && !have.CPU {
 		quota, period := bandwidth(c.Limits.MilliCPUs)
-		all.add(c, "cpu", share{}, "cpu.cfs_period_us", period, "cpu.cfs_quota_us", quota)
+		if _, err := all.add(c, "cpu", share{}, "cpu.cfs_period_us", period, "cpu.cfs_quota_us", quota); err != nil {
+			return nil, err
+		}
 	}
 	if n := c.Limits.Memory; n > 0 && !have.Memory {
-		s := all.add(c, "memory", share{counts: "memory.oom_control", key: "oom_kill"}, "memory.limit_in_bytes", strconv.FormatInt(n, 10))
-		if s != nil {
-			_ = s.write("memory.memsw.limit_in_bytes", strconv.FormatInt(n, 10)) // where swap is counted
+		s, err := all.add(c, "memory", share{counts: "memory.oom_control", key: "oom_kill"}, "memory.limit_in_bytes", strconv.FormatInt(n, 10))
+		if err != nil {
+			return nil, err
+		}
+		if s != nil { // where swap is counted
+			if _, err := delegated(s.write("memory.memsw.limit_in_bytes", strconv.FormatInt(n, 10))); err != nil {
+				return nil, fault.Wrap(err, "limit the sandbox's memory with swap")
+			}
 		}
 	}
 	if n := c.Limits.Pids; n > 0 && !have.Pids && c.Tier != plan.TierGvisor {
-		all.add(c, "pids", share{counts: "pids.events", key: "max"}, "pids.max", strconv.FormatInt(n+plan.OwnTasks, 10))
+		if _, err := all.add(c, "pids", share{counts: "pids.events", key: "max"}, "pids.max", strconv.FormatInt(n+plan.OwnTasks, 10)); err != nil {
+			return nil, err
+		}
 	}
-	return all
+	return all, nil
 }
 
 // add makes the group of one controller, with what is written to its files; nil where
-// that cannot be.
-func (all shares) add(c plan.Config, controller string, s share, files ...string) *share {
+// the host does not have it for us.
+func (all shares) add(c plan.Config, controller string, s share, files ...string) (*share, error) {
 	parent, err := shareParent(controller)
-	if err != nil {
-		return nil
+	if err != nil || parent == "" {
+		return nil, err
 	}
 	s.path = filepath.Join(parent, "coppice-"+c.ID+"-"+strconv.Itoa(os.Getpid()))
-	if err := os.Mkdir(s.path, 0o755); err != nil {
-		return nil
+	if made, err := delegated(os.Mkdir(s.path, 0o755)); err != nil || !made {
+		return nil, fault.Wrap(err, "make the sandbox's control group of %s", controller)
 	}
 	for i := 0; i < len(files); i += 2 {
-		if err := s.write(files[i], files[i+1]); err != nil {
+		if done, err := delegated(s.write(files[i], files[i+1])); err != nil || !done {
 			removeGroup(s.path)
-			return nil
+			return nil, fault.Wrap(err, "limit the sandbox's %s", controller)
 		}
 	}
 	all[controller] = &s
-	return &s
+	return &s, nil
 }
 
-// shareParent finds where the groups of a controller are made. Those of memory and tasks
-// lie in ours, since what holds us is to hold boxes as well.
+// shareParent finds where the groups of a controller are made; "" where the host does not
+// have it. Those of memory and tasks lie in ours, since what holds us is to hold boxes as well.
 func shareParent(controller string) (string, error) {
 	mount, err := groupMount("cgroup", controller)
-	if err != nil {
+	if err != nil || mount == "" {
 		return "", err
 	}
 	if controller != "cpu" {
 		own, err := ownGroup(controller)
-		return filepath.Join(mount, own), err
+		if err != nil || own == "" {
+			return "", err
+		}
+		return filepath.Join(mount, own), nil
 	}
 	parent := filepath.Join(mount, "coppice")
-	if err := os.Mkdir(parent, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+	if made, err := makeGroup(parent); err != nil || !made {
 		return "", err
 	}
 	return parent, nil
@@ -141,14 +157,21 @@ func (all shares) remove() {
 // of real root or not. Where it cannot, the error says what mends that.
 func CanLimitCPU(root bool) error {
 	c := plan.Config{ID: "try" + strconv.FormatInt(time.Now().UnixNano(), 36), Caller: plan.Caller{Root: root}, Limits: plan.Limits{MilliCPUs: 1000}}
-	if g := newCgroup(c); g != nil {
+	g, err := newCgroup(c)
+	if err != nil {
+		return err
+	}
+	if g != nil {
 		able := g.facts.CPU
 		g.remove()
 		if able {
 			return nil
 		}
 	}
-	all := newShares(c, plan.CgroupFacts{})
+	all, err := newShares(c, plan.CgroupFacts{})
+	if err != nil {
+		return err
+	}
 	defer all.remove()
 	if all["cpu"] != nil {
 		return nil

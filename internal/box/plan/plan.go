@@ -264,8 +264,17 @@ func (e Enforced) Lacks() []Item {
 // off, such as the network's, so that their absence says nothing of the host.
 var lasting = []string{"user", Counts, "gate", "landlock", "memory", "cpus", "pids"}
 
+// implied are protections of every box with a root of its own, which have an item only
+// where they are weak.
+var implied = []string{"proc"}
+
 // Protections names those that hold, which later starts of the sandbox must have as well.
 func (e Enforced) Protections() (names []string) {
+	for _, name := range implied {
+		if e.Tier != TierWorkspace && e.State(name) == "" {
+			names = append(names, name)
+		}
+	}
 	for _, name := range lasting {
 		if e.State(name) == On {
 			names = append(names, name)

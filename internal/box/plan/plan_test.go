@@ -181,3 +181,18 @@ func TestUnderstands(t *testing.T) {
 		}
 	}
 }
+
+func TestProtections_HaveAProcfsUnlessItIsWeak(t *testing.T) {
+	t.Parallel()
+	fresh := Enforced{Tier: TierProcess}
+	if !slices.Contains(fresh.Protections(), "proc") {
+		t.Errorf("%v", fresh.Protections())
+	}
+	outer := Enforced{Tier: TierProcess, Items: []Item{{Name: "proc", State: Weak}}}
+	if slices.Contains(outer.Protections(), "proc") || !slices.Equal(outer.Lost(fresh.Protections()), []string{"proc"}) {
+		t.Errorf("%v, lost %v", outer.Protections(), outer.Lost(fresh.Protections()))
+	}
+	if all := (Enforced{Tier: TierWorkspace}).Protections(); len(all) != 0 {
+		t.Errorf("workspace: %v", all)
+	}
+}
