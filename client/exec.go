@@ -62,7 +62,8 @@ func (c *Client) Attach(ctx context.Context, name string, a Attachment, st Strea
 // Exec runs a command and waits for its end. A command that could not be
 // started has code 126 or 127 and a message; only what kept the daemon from
 // trying is an error. When ctx ends, Exec returns and the command runs on, but
-// its stdin is at its end, and its terminal, if it has one, is hung up.
+// its stdin is at its end, and its terminal, if it has one, is hung up; a start of the
+// sandbox that is under way for it is ended.
 //
 // BUG(exec): Bytes of stdin that were on their way when the daemon died are
 // lost; everything else of a command survives that.

@@ -55,6 +55,7 @@ type outcome struct {
 // own (see plan.Caller). The keeper lives on when the caller ends, but for one that
 // ends before this returns; ctx covers the start alone.
 func Start(ctx context.Context, c plan.Config) (b *Box, e plan.Enforced, err error) {
+	defer func() { err = fault.OfHost(err) }()
 	c.Version = plan.Version
 	if c.Tier == "" {
 		c.Tier = plan.TierProcess
@@ -136,8 +137,8 @@ func Start(ctx context.Context, c plan.Config) (b *Box, e plan.Enforced, err err
 		if ctx.Err() != nil {
 			return nil, e, fault.Wrap(context.Cause(ctx), "start the sandbox")
 		}
-		return nil, e, fault.New(fault.Internal, "the keeper ended while it started").Because(err).
-			WithHint("see its log: %s", filepath.Join(c.RunDir, logName))
+		return nil, e, fault.New(fault.Unavailable, "the keeper ended while it started").Because(err).
+			WithHint("see its log: cat %s", filepath.Join(c.RunDir, logName))
 	}
 	if o.Err != nil {
 		return nil, e, o.Err.fault()

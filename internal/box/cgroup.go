@@ -3,9 +3,7 @@
 package box
 
 import (
-	"bufio"
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -37,121 +35,140 @@ type cgroup struct {
 	gone bool // it is removed; guarded by mu
 }
 
-// newCgroup makes the group, or gives nil where this host has none for us.
-func newCgroup(c plan.Config) (*cgroup, error) {
+// newCgroup makes the group. It gives nil where none is delegated to us; every other
+// error than that is given, so that no limit is dropped for it.
+func newCgroup(c plan.Config) (_ *cgroup, err error) {
 	if c.NoCgroup {
 		return nil, nil
 	}
 	parent, err := cgroupParent(c.Caller.Root)
-	if noGroup(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, groupFault(err)
+	if err != nil || parent == "" {
+		return nil, err
 	}
 	g := &cgroup{path: filepath.Join(parent, "coppice-"+c.ID+"-"+strconv.Itoa(os.Getpid()))}
-	if err := os.Mkdir(g.path, 0o755); noGroup(err) {
-		return nil, nil
-	} else if err != nil {
-		return nil, groupFault(err)
+	if made, err := delegated(os.Mkdir(g.path, 0o755)); err != nil || !made {
+		return nil, fault.Wrap(err, "make the control group of the sandbox")
 	}
 	if g.fd, err = unix.Open(g.path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
-		removeGroup(g.path)
-		return nil, groupFault(err)
+		_ = os.Remove(g.path)
+		return nil, fault.Wrap(err, "open the control group of the sandbox")
 	}
+	g.facts.Freeze = true
 	if err := g.limit(c); err != nil {
 		g.remove()
-		return nil, groupFault(err)
+		return nil, err
 	}
 	return g, nil
 }
 
-// limit has the group keep the box to its limits, as far as it has the controllers.
-func (g *cgroup) limit(c plan.Config) error {
-	g.facts.Freeze = true
-	var errs []error
-	put := func(name, value string) bool {
-		err := g.write(name, value)
-		if err != nil && !noGroup(err) {
-			errs = append(errs, err)
-		}
-		return err == nil
-	}
+// limit writes the limits of the group, and notes which of them its controllers have.
+func (g *cgroup) limit(c plan.Config) (err error) {
 	if n := c.Limits.Memory; n > 0 {
-		g.facts.Memory = put("memory.max", strconv.FormatInt(n, 10))
-		put("memory.swap.max", "0")
-		put("memory.oom.group", "0")
+		if g.facts.Memory, err = g.set("memory.max", strconv.FormatInt(n, 10)); err != nil {
+			return err
+		}
+		for _, name := range []string{"memory.swap.max", "memory.oom.group"} {
+			if _, err := g.set(name, "0"); err != nil {
+				return err
+			}
+		}
 	}
 	if n := c.Limits.Pids; n > 0 && c.Tier != plan.TierGvisor { // whose kernel has tasks of its own, more or fewer
-		g.facts.Pids = put("pids.max", strconv.FormatInt(n+plan.OwnTasks, 10))
+		if g.facts.Pids, err = g.set("pids.max", strconv.FormatInt(n+plan.OwnTasks, 10)); err != nil {
+			return err
+		}
 	}
 	if n := c.Limits.MilliCPUs; n > 0 {
 		quota, period := bandwidth(n)
-		g.facts.CPU = put("cpu.max", quota+" "+period)
+		g.facts.CPU, err = g.set("cpu.max", quota+" "+period)
 	}
-	return errors.Join(errs...)
+	return err
+}
+
+// set writes to a file of the group; false where the group has no such controller.
+func (g *cgroup) set(name, value string) (bool, error) {
+	done, err := delegated(g.write(name, value))
+	return done, fault.Wrap(err, "limit the control group of the sandbox")
+}
+
+// take brings a process into the group, with all that it will start.
+func (g *cgroup) take(pid int) error {
+	return fault.Wrap(g.write("cgroup.procs", strconv.Itoa(pid)), "bring the sandbox into its control group")
+}
+
+// delegated tells a control group, or a controller, that is not ours to use (false) from
+// one that failed: what was tried at a file of a control group ended with err.
+func delegated(err error) (bool, error) {
+	if isOneOf(err, unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.EBUSY, unix.EINVAL, unix.EOPNOTSUPP, unix.ENODEV) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // groupMount finds where control groups are mounted: the last mount of a type ("cgroup2",
-// or "cgroup" of version 1) that has an option, which of version 1 is its controller.
+// or "cgroup" of version 1) that has an option, which of version 1 is its controller. It
+// gives "" where there is none.
 func groupMount(kind, option string) (mount string, err error) {
-	f, err := os.Open("/proc/self/mountinfo")
+	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return "", err
+		return "", fault.Wrap(err, "find the control groups")
 	}
-	defer f.Close()
-	s := bufio.NewScanner(f)
-	s.Buffer(nil, 1<<20) // the options of an overlay mount name its layers
-	for s.Scan() {
+	for line := range strings.Lines(string(b)) {
 		// 41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw
 		// 33 31 0:30 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct
-		front, back, _ := strings.Cut(s.Text(), " - ")
+		front, back, _ := strings.Cut(line, " - ")
 		at, what := strings.Fields(front), strings.Fields(back)
 		if len(at) > 4 && len(what) > 2 && what[0] == kind && slices.Contains(strings.Split(what[2], ","), option) {
 			mount = at[4]
 		}
 	}
-	if err := s.Err(); err != nil {
-		return "", fmt.Errorf("read mountinfo: %w", err)
-	}
-	if mount == "" {
-		return "", fmt.Errorf("%w: no mount of %s with %s", errNoGroups, kind, option)
-	}
 	return mount, nil
 }
 
 // cgroupParent finds where groups can be made, and hands the controllers down as
-// far as the kernel lets us.
+// far as the kernel lets us. It gives "" where there is no such place.
 func cgroupParent(root bool) (string, error) {
 	mount, err := groupMount("cgroup2", "rw")
-	if err != nil {
+	if err != nil || mount == "" {
 		return "", err
 	}
-	if root {
-		dir := filepath.Join(mount, "coppice")
-		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+	if !root {
+		own, err := ownGroup("")
+		if err != nil || own == "" {
 			return "", err
 		}
-		for _, d := range []string{mount, dir} {
-			for _, controller := range []string{"+memory", "+pids", "+cpu"} {
-				err := os.WriteFile(filepath.Join(d, "cgroup.subtree_control"), []byte(controller), 0)
-				if err != nil && !noController(err) {
-					return "", err
-				}
+		return filepath.Join(mount, own), nil
+	}
+	dir := filepath.Join(mount, "coppice")
+	if made, err := makeGroup(dir); err != nil || !made {
+		return "", err
+	}
+	for _, d := range []string{mount, dir} {
+		for _, controller := range []string{"+memory", "+pids", "+cpu"} {
+			if _, err := delegated(os.WriteFile(filepath.Join(d, "cgroup.subtree_control"), []byte(controller), 0)); err != nil {
+				return "", fault.Wrap(err, "hand the controller %s down", controller[1:])
 			}
 		}
-		return dir, nil
 	}
-	own, err := ownGroup("")
-	return filepath.Join(mount, own), err
+	return dir, nil
+}
+
+// makeGroup makes a control group, unless there is one, or none can be made there (false).
+func makeGroup(dir string) (bool, error) {
+	err := os.Mkdir(dir, 0o755)
+	if errors.Is(err, os.ErrExist) {
+		return true, nil
+	}
+	made, err := delegated(err)
+	return made, fault.Wrap(err, "make a control group")
 }
 
 // ownGroup gives our own group, below the mount of a controller of version 1, or of
-// version 2 for "".
+// version 2 for "". It gives "" where there is none.
 func ownGroup(controller string) (string, error) {
 	b, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
-		return "", err
+		return "", fault.Wrap(err, "find our control group")
 	}
 	for line := range strings.Lines(string(b)) {
 		// 4:memory:/user.slice
@@ -160,7 +177,7 @@ func ownGroup(controller string) (string, error) {
 			return f[2], nil
 		}
 	}
-	return "", fmt.Errorf("%w: we are in none of %s", errNoGroups, cmp.Or(controller, "version 2"))
+	return "", nil
 }
 
 // hits are how often the group came to its limits.

@@ -108,17 +108,21 @@ func runKeeper() int {
 	ready := os.NewFile(readyFD, "ready")
 	unix.CloseOnExec(readyFD)
 	unix.CloseOnExec(lockFD) // open, and so held, as long as we live
-	k, err := newKeeper()
-	o := outcome{Err: failureOf(err)}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
+	k, err := newKeeper(ctx)
+	o := outcome{Err: failureOf(fault.OfHost(err))}
 	if err == nil {
 		o.Enforced = k.enforced
 	}
-	e := json.NewEncoder(ready).Encode(o)
-	ready.Close()
-	if err = errors.Join(err, e); err != nil {
-		if k != nil {
+	if e := json.NewEncoder(ready).Encode(o); err == nil {
+		err = errors.Join(e, ctx.Err()) // nobody knows the box, or wants it
+		if err != nil {
 			k.end()
 		}
+	}
+	stop()
+	ready.Close() // whoever waits for us may kill us now
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
 		return 1
 	}
@@ -126,7 +130,8 @@ func runKeeper() int {
 	return 0
 }
 
-func newKeeper() (*keeper, error) {
+// newKeeper makes the keeper of a box that has started, unless ctx ends before.
+func newKeeper(ctx context.Context) (*keeper, error) {
 	unix.CloseOnExec(configFD)
 	f := os.NewFile(configFD, "config")
 	var c plan.Config
@@ -140,7 +145,7 @@ func newKeeper() (*keeper, error) {
 			WithHint("the binary was replaced while the daemon ran; restart the daemon")
 	}
 	k := blankKeeper(c)
-	if err := k.buildInTime(); err != nil {
+	if err := k.buildInTime(ctx); err != nil {
 		k.group.remove()
 		k.shares.remove()
 		return nil, err
@@ -156,13 +161,11 @@ func newKeeper() (*keeper, error) {
 	return k, nil
 }
 
-// buildInTime is build until the deadline of a start, or until SIGTERM says that nobody
-// waits for the box any more. Either way init is killed, and nothing stays mounted.
-func (k *keeper) buildInTime() error {
-	ctx, cancel := context.WithTimeout(context.Background(), k.startPatience)
+// buildInTime is build until the deadline of a start, or until ctx ends: nobody waits for
+// the box any more. Either way init is killed, and nothing stays mounted.
+func (k *keeper) buildInTime(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, k.startPatience)
 	defer cancel()
-	ctx, stop := signal.NotifyContext(ctx, unix.SIGTERM)
-	defer stop()
 	err := k.build(ctx)
 	switch {
 	case err == nil:

@@ -126,7 +126,7 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 		}
 	}
 	if early {
-		if err := k.startWithin(ctx, &facts); err != nil {
+		if err := k.startShifted(ctx, &facts); err != nil {
 			return err
 		}
 		late = k.killWhenDone(ctx)
@@ -190,7 +190,7 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 		}
 	}
 	if !early {
-		if err := k.startWithin(ctx, &facts); err != nil {
+		if err := k.startShifted(ctx, &facts); err != nil {
 			return err
 		}
 		late = k.killWhenDone(ctx)
@@ -279,7 +279,7 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 		}
 	}
 	if errors.Is(err, io.EOF) {
-		return fault.New(fault.Internal, "init ended while it started").WithHint("see its log: %s", filepath.Join(c.RunDir, logName))
+		return fault.New(fault.Unavailable, "init ended while it started").WithHint("see its log: cat %s", filepath.Join(c.RunDir, logName))
 	}
 	if err == nil {
 		err = m.Decode(&r)
@@ -385,20 +385,23 @@ func mountRoot(c plan.Config, root string, opts rootspec.Options) error {
 
 // hostFacts finds out what plan.Decide wants to know of the host.
 func hostFacts() (f plan.Facts, err error) {
-	f.Resolv, _ = os.ReadFile("/etc/resolv.conf")
-	v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, 1)
+	if f.Resolv, err = os.ReadFile("/etc/resolv.conf"); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) {
+		return f, fault.Wrap(err, "read the host's resolvers")
+	}
+	version, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, 1)
 	switch {
-	case errno == 0:
-		f.Landlock = int(v)
-	case !noLandlock(errno):
-		return f, fault.Wrap(errno, "ask for the version of Landlock")
+	case e == 0:
+		f.Landlock = int(version)
+	case !noLandlock(e):
+		return f, fault.Wrap(e, "ask for the version of Landlock")
 	}
 	var u unix.Utsname
-	if unix.Uname(&u) == nil {
-		var major, minor int
-		_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
-		f.PidMax = major > 6 || major == 6 && minor >= 14
+	if err := unix.Uname(&u); err != nil {
+		return f, fault.Wrap(err, "ask for the version of the kernel")
 	}
+	var major, minor int
+	_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
+	f.PidMax = major > 6 || major == 6 && minor >= 14
 	return f, nil
 }
 
@@ -426,7 +429,7 @@ func readBeneath(root, name string) ([]byte, error) {
 	return b, fault.Wrap(err, "read the sandbox's /%s", name)
 }
 
-// startInit starts init in its namespaces, where it waits for its plan.
+// startInit starts init in its namespaces and control groups, where it waits for its plan.
 func (k *keeper) startInit(facts plan.Facts) error {
 	c := k.config
 	uids, gids, err := plan.Maps(c, facts)
@@ -451,9 +454,6 @@ func (k *keeper) startInit(facts plan.Facts) error {
 	defer null.Close()
 	sys := &syscall.SysProcAttr{Setsid: true}
 	argv0, env := guest.Argv0, runtimeEnv
-	if k.group != nil {
-		sys.UseCgroupFD, sys.CgroupFD = true, k.group.fd
-	}
 	if c.Confined() {
 		sys.Cloneflags = syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 		if c.Net != plan.NetHost {
@@ -483,18 +483,39 @@ func (k *keeper) startInit(facts plan.Facts) error {
 			Dir: "/", Env: env, Files: []uintptr{null.Fd(), 1, 2, uintptr(pair[1])}, Sys: sys,
 		})
 	}
-	var pid int
+	start := fork
 	if facts.Shift != 0 {
-		pid, err = forkAs(facts.Shift, fork)
-	} else {
-		pid, err = fork()
+		start = func() (int, error) { return forkAs(facts.Shift, fork) }
 	}
+	pid, within, err := startWithin(k.group, sys, start)
 	if err != nil {
-		return fault.New(fault.Unsupported, "the sandbox's namespaces cannot be made").Because(&cloneError{err}).
+		return fault.New(fault.Unsupported, "the sandbox's namespaces cannot be made").Because(err).
 			WithHint("see what this host allows: coppice probe")
 	}
 	k.init = &child{Pid: pid}
+	if !within {
+		if err := k.group.take(pid); err != nil {
+			return err
+		}
+	}
 	return k.shares.take(pid)
+}
+
+// startWithin starts a process in group g, or says that the caller has to bring it there:
+// where clone3(2) is missing, or a filter refuses it, as in some containers. The process
+// waits, and has started nothing meanwhile.
+func startWithin(g *cgroup, sys *syscall.SysProcAttr, start func() (int, error)) (pid int, within bool, err error) {
+	if g == nil {
+		pid, err = start()
+		return pid, true, err
+	}
+	sys.UseCgroupFD, sys.CgroupFD = true, g.fd
+	if pid, err = start(); err == nil || !noCloneIntoCgroup(err) {
+		return pid, true, err
+	}
+	sys.UseCgroupFD = false
+	pid, err = start()
+	return pid, false, err
 }
 
 // child is a process of ours.

@@ -17,27 +17,32 @@ import (
 )
 
 // A start does without a protection for one reason only: the very system call that puts
-// it up answers that the host does not have it. Both calls are made before any file of
-// the sandbox is looked up, so that nothing in the sandbox decides how they end.
+// it up answers that the host does not have it. The call is made before any file of the
+// sandbox is looked up, so that nothing in the sandbox decides how it ends.
 
-// cloneError is the error of the clone3(2) that starts init.
-type cloneError struct{ err error }
-
-func (e *cloneError) Error() string { return e.err.Error() }
-func (e *cloneError) Unwrap() error { return e.err }
-
-// noCloneIntoCgroup reports whether err says that clone3(2) cannot start a process in a
+// noCloneIntoCgroup reports whether err may say that clone3(2) cannot start a process in a
 // control group here: the kernel or a seccomp filter does not have the call (ENOSYS, EPERM),
-// or not the flag (EINVAL, E2BIG). Where the cause is another one, the same call without
-// the group fails as well.
+// or not the flag (EINVAL, E2BIG).
 func noCloneIntoCgroup(err error) bool {
-	var c *cloneError
-	return errors.As(err, &c) && isOneOf(c.err, unix.ENOSYS, unix.EPERM, unix.EINVAL, unix.E2BIG)
+	return isOneOf(err, unix.ENOSYS, unix.EPERM, unix.EINVAL, unix.E2BIG)
 }
 
-// noIDMap reports whether err, of mount_setattr(2) with MOUNT_ATTR_IDMAP, says that the
-// kernel or the file system has no id-mapped mounts (mount_setattr(2), ERRORS).
-func noIDMap(err error) bool { return isOneOf(err, unix.EINVAL, unix.EOPNOTSUPP, unix.ENOSYS) }
+// idMapError is the error of mount_setattr(2) with MOUNT_ATTR_IDMAP.
+type idMapError struct{ error }
+
+func (e *idMapError) Unwrap() error { return e.error }
+
+// noIDMap reports whether err says that the kernel or the file system has no id-mapped
+// mounts (mount_setattr(2), ERRORS).
+func noIDMap(err error) bool {
+	var e *idMapError
+	return errors.As(err, &e) && isOneOf(e, unix.EINVAL, unix.EOPNOTSUPP, unix.ENOSYS)
+}
+
+// noLandlock reports whether err, of landlock_create_ruleset(2), says that the kernel does
+// not have it (ENOSYS), does not use it (EOPNOTSUPP), or that a seccomp filter around us
+// does not know the call (EPERM).
+func noLandlock(err error) bool { return isOneOf(err, unix.ENOSYS, unix.EOPNOTSUPP, unix.EPERM) }
 
 func isOneOf(err error, all ...unix.Errno) bool {
 	for _, e := range all {
@@ -48,23 +53,16 @@ func isOneOf(err error, all ...unix.Errno) bool {
 	return false
 }
 
-// startWithin starts init with the protections of facts, less what the host does not have.
-func (k *keeper) startWithin(ctx context.Context, facts *plan.Facts) error {
+// startShifted starts init, with the ids of facts or, where the host cannot shift them,
+// with its own.
+func (k *keeper) startShifted(ctx context.Context, facts *plan.Facts) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := k.startInit(*facts)
-	if err != nil && k.group != nil && noCloneIntoCgroup(err) {
-		fmt.Fprintln(os.Stderr, "coppice-keeper: without a control group:", err)
-		k.group.remove()
-		k.group, facts.Cgroup = nil, k.shares.facts(plan.CgroupFacts{})
-		k.forgetInit()
-		err = k.startInit(*facts)
-	}
-	if err != nil || facts.Shift == 0 {
+	if err := k.startInit(*facts); err != nil || facts.Shift == 0 {
 		return err
 	}
-	err = k.tryShift()
+	err := k.tryShift()
 	if err == nil || k.config.Image != "" || !noIDMap(err) { // an image has its map of ids
 		return err
 	}
@@ -128,12 +126,14 @@ func standsOn(s rootspec.Spec) (dirs []string) {
 func shiftCopy(dir string, ns int) error {
 	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
-		// Not the call that is optional: its errno says nothing about id maps.
-		return fault.New(fault.Internal, "open_tree %s: %v", dir, err)
+		return err
 	}
 	defer unix.Close(tree)
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns)}
-	return unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr)
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		return &idMapError{err}
+	}
+	return nil
 }
 
 // killWhenDone kills init when ctx ends, so that whatever waits for init goes on. The

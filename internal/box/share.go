@@ -3,7 +3,6 @@
 package box
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -24,8 +23,8 @@ type share struct {
 // shares are the shares of a box, by controller. The nil one does nothing.
 type shares map[string]*share
 
-// newShares makes a group for each limit that version 2 does not keep to, as far as this
-// host has the controllers.
+// newShares makes a group for each limit that version 2 does not keep to, as far as the
+// host has their controllers. Every other error is given, as in newCgroup.
 func newShares(c plan.Config, have plan.CgroupFacts) (all shares, err error) {
 	if c.NoCgroup || !c.Caller.Root {
 		return nil, nil
@@ -34,72 +33,70 @@ func newShares(c plan.Config, have plan.CgroupFacts) (all shares, err error) {
 	defer func() {
 		if err != nil {
 			all.remove()
-			all, err = nil, groupFault(err)
 		}
 	}()
 	if c.Limits.MilliCPUs > 0 && !have.CPU {
 		quota, period := bandwidth(c.Limits.MilliCPUs)
 		if _, err := all.add(c, "cpu", share{}, "cpu.cfs_period_us", period, "cpu.cfs_quota_us", quota); err != nil {
-			return all, err
+			return nil, err
 		}
 	}
 	if n := c.Limits.Memory; n > 0 && !have.Memory {
 		s, err := all.add(c, "memory", share{counts: "memory.oom_control", key: "oom_kill"}, "memory.limit_in_bytes", strconv.FormatInt(n, 10))
-		if err == nil && s != nil {
-			err = s.write("memory.memsw.limit_in_bytes", strconv.FormatInt(n, 10))
+		if err != nil {
+			return nil, err
 		}
-		if err != nil && !noGroup(err) { // where swap is not counted
-			return all, err
+		if s != nil { // where swap is counted
+			if _, err := delegated(s.write("memory.memsw.limit_in_bytes", strconv.FormatInt(n, 10))); err != nil {
+				return nil, fault.Wrap(err, "limit the sandbox's memory with swap")
+			}
 		}
 	}
 	if n := c.Limits.Pids; n > 0 && !have.Pids && c.Tier != plan.TierGvisor {
 		if _, err := all.add(c, "pids", share{counts: "pids.events", key: "max"}, "pids.max", strconv.FormatInt(n+plan.OwnTasks, 10)); err != nil {
-			return all, err
+			return nil, err
 		}
 	}
 	return all, nil
 }
 
 // add makes the group of one controller, with what is written to its files; nil where
-// the host does not have that.
+// the host does not have it for us.
 func (all shares) add(c plan.Config, controller string, s share, files ...string) (*share, error) {
-	unless := func(err error) error {
-		if noGroup(err) {
-			return nil
-		}
-		return err
-	}
 	parent, err := shareParent(controller)
-	if err != nil {
-		return nil, unless(err)
+	if err != nil || parent == "" {
+		return nil, err
 	}
 	s.path = filepath.Join(parent, "coppice-"+c.ID+"-"+strconv.Itoa(os.Getpid()))
-	if err := os.Mkdir(s.path, 0o755); err != nil {
-		return nil, unless(err)
+	if made, err := delegated(os.Mkdir(s.path, 0o755)); err != nil || !made {
+		return nil, fault.Wrap(err, "make the sandbox's control group of %s", controller)
 	}
 	for i := 0; i < len(files); i += 2 {
-		if err := s.write(files[i], files[i+1]); err != nil {
+		if done, err := delegated(s.write(files[i], files[i+1])); err != nil || !done {
 			removeGroup(s.path)
-			return nil, unless(err)
+			return nil, fault.Wrap(err, "limit the sandbox's %s", controller)
 		}
 	}
 	all[controller] = &s
 	return &s, nil
 }
 
-// shareParent finds where the groups of a controller are made. Those of memory and tasks
-// lie in ours, since what holds us is to hold boxes as well.
+// shareParent finds where the groups of a controller are made; "" where the host does not
+// have it. Those of memory and tasks lie in ours, since what holds us is to hold boxes as well.
 func shareParent(controller string) (string, error) {
 	mount, err := groupMount("cgroup", controller)
-	if err != nil {
+	if err != nil || mount == "" {
 		return "", err
 	}
 	if controller != "cpu" {
 		own, err := ownGroup(controller)
-		return filepath.Join(mount, own), err
+		if err != nil || own == "" {
+			return "", err
+		}
+		return filepath.Join(mount, own), nil
 	}
 	parent := filepath.Join(mount, "coppice")
-	if err := os.Mkdir(parent, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+	if made, err := makeGroup(parent); err != nil || !made {
 		return "", err
 	}
 	return parent, nil

@@ -273,9 +273,12 @@ func (d *doomed) dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-func (d *doomed) start() {
+func (d *doomed) start() { d.startAs("coppice") }
+
+// startAs starts the daemon by a name of this program.
+func (d *doomed) startAs(name string) {
 	d.cmd = &exec.Cmd{
-		Path: "/proc/self/exe", Args: append([]string{"coppice", "serve", "--home", d.home}, d.args...),
+		Path: "/proc/self/exe", Args: append([]string{name, "serve", "--home", d.home}, d.args...),
 		Env: append(os.Environ(), "COPPICE_HOME="+d.home), Stderr: d.log,
 	}
 	if err := d.cmd.Start(); err != nil {

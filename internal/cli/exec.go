@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,7 +42,8 @@ command's; flags of ours come before it.
 Without -i it reads nothing. The command outlives the daemon, to which this
 program then attaches again. It also outlives this program, when that is killed
 (or sent SIGINT or SIGTERM three times within a second each): its stdin then ends
-(-i), its terminal is hung up (-t).
+(-i), its terminal is hung up (-t). A signal that comes while the sandbox is still
+being started ends this program, and the start with it.
 
 When --timeout is over, the command's process group is sent SIGTERM; when the
 command has ended, and after two seconds at the latest, its session, its process
@@ -179,6 +182,12 @@ func (a *app) ended(exit wire.Exit) error {
 	return &exitCode{code: exit.Code}
 }
 
+// tooEarly is why this program leaves a sandbox that is being started: a signal came before
+// there was a command that it could reach.
+type tooEarly struct{ signal int }
+
+func (e *tooEarly) Error() string { return "signal " + strconv.Itoa(e.signal) }
+
 // errDetached says that the user left a supervised command, which runs on.
 var errDetached = errors.New("detached")
 
@@ -224,7 +233,10 @@ func (a *app) stream(ctx context.Context, name string, req wire.ExecRequest, key
 			req.Size = &wire.Size{Cols: uint16(cols), Rows: uint16(rows)}
 		}
 	}
-	signals, stopSignals := watchSignals(func() { leave(nil) }, kept)
+	var began atomic.Bool
+	st.Started = func(wire.Started) { began.Store(true) }
+	early := func(signal int) { leave(&tooEarly{signal}) }
+	signals, stopSignals := watchSignals(func() { leave(nil) }, early, began.Load, kept)
 	defer stopSignals()
 	st.Signals = signals
 
@@ -239,7 +251,11 @@ func (a *app) stream(ctx context.Context, name string, req wire.ExecRequest, key
 		a.screenReset(raw)
 	}
 	restore()
+	var cancelled *tooEarly
 	switch {
+	case err != nil && errors.As(context.Cause(ctx), &cancelled):
+		return exit, &exitCode{code: 128 + cancelled.signal, err: fault.New(fault.Cancelled, "left before the command began").
+			WithHint("see whether it did: coppice status %s", name)}
 	case err != nil && ctx.Err() != nil && kept:
 		return exit, errDetached
 	case err != nil && ctx.Err() != nil:

@@ -31,6 +31,7 @@ func TestMain(m *testing.M) {
 		"soak":     func() { os.Exit(soak(os.Args)) },
 		"witness":  witness,
 		"labhosts": labhosts,
+		"stuck":    stuck,
 	})
 }
 

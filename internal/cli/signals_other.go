@@ -9,7 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-func watchSignals(func(), bool) (names <-chan string, stop func()) {
+func watchSignals(_ func(), early func(signal int), began func() bool, _ bool) (names <-chan string, stop func()) {
 	sigs := make(chan os.Signal, 4)
 	signal.Notify(sigs, os.Interrupt)
 	out, done := make(chan string, 4), make(chan struct{})
@@ -19,6 +19,11 @@ func watchSignals(func(), bool) (names <-chan string, stop func()) {
 			case <-done:
 				return
 			case <-sigs:
+				if !began() {
+					const interrupt = 2 // as on other systems
+					early(interrupt)
+					return
+				}
 				select {
 				case out <- "INT":
 				case <-done:

@@ -5,6 +5,7 @@ package engine
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -12,9 +13,40 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
+// waiterKey is the key of the context of whoever waits for a command to begin.
+type waiterKey struct{}
+
+// withWaiter gives a context in which a start ends when the client at the other end of stream
+// goes away, where stream can say so. Everything else goes on: a command outlives its client.
+// The caller calls stop before it reads from stream; it may be called twice.
+func withWaiter(ctx context.Context, stream any) (_ context.Context, stop func()) {
+	s, ok := stream.(interface {
+		WatchLoss(lost func()) (stop func())
+	})
+	if !ok {
+		return ctx, func() {}
+	}
+	waiter, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	unwatch := s.WatchLoss(func() { cancel(fault.New(fault.Cancelled, "the client went away before the command began")) })
+	return context.WithValue(ctx, waiterKey{}, waiter), sync.OnceFunc(unwatch)
+}
+
+// whileAwaited gives a context that ends with ctx, and when nobody waits any more for the
+// command that is about to begin. The caller calls done.
+func whileAwaited(ctx context.Context) (_ context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	waiter, ok := ctx.Value(waiterKey{}).(context.Context)
+	if !ok {
+		return ctx, func() { cancel(nil) }
+	}
+	unhook := context.AfterFunc(waiter, func() { cancel(context.Cause(waiter)) })
+	return ctx, func() { unhook(); cancel(nil) }
+}
+
 // cancellable gives the context of a start that stop and rm end: a start holds the
 // sandbox's lock, which they need. The caller holds the lock, and calls done.
 func (e *Engine) cancellable(ctx context.Context, s *sandbox) (_ context.Context, done func()) {
+	ctx, unawaited := whileAwaited(ctx)
 	ctx, cancel := context.WithCancelCause(ctx)
 	e.mu.Lock()
 	s.cancelStart = cancel
@@ -24,6 +56,7 @@ func (e *Engine) cancellable(ctx context.Context, s *sandbox) (_ context.Context
 		s.cancelStart = nil
 		e.mu.Unlock()
 		cancel(nil)
+		unawaited()
 	}
 }
 

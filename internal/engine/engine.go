@@ -511,11 +511,13 @@ func (e *Engine) acquire(ctx context.Context, name, what string) (*sandbox, meta
 		return nil, rec, err
 	}
 	s := e.sandbox(rec.ID)
-	patient, cancel := context.WithTimeout(ctx, e.Patience)
+	awaited, done := whileAwaited(ctx)
+	patient, cancel := context.WithTimeout(awaited, e.Patience)
 	if s.acquire(patient, e, what) != nil {
 		err = s.busy(patient, e, rec.Name)
 	}
 	cancel()
+	done()
 	if err != nil {
 		return nil, rec, err
 	}

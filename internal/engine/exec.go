@@ -49,14 +49,17 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 			return wire.Exit{}, err
 		}
 	}
-	s, rec, err := e.acquire(ctx, name, "starting a command")
+	waited, unwatch := withWaiter(ctx, stream)
+	defer unwatch()
+	s, rec, err := e.acquire(waited, name, "starting a command")
 	if err != nil {
 		return wire.Exit{}, err
 	}
 	defer e.use(s.id)()
 	sits := e.presence(ctx, s, req)
 	defer sits.leaves()
-	session, told, err := e.open(ctx, s, &rec, req, sits.coming()...)
+	session, told, err := e.open(waited, s, &rec, req, sits.coming()...)
+	unwatch()
 	of := issued{id: req.ID, at: e.Now(), before: rec.Head}
 	box := s.box
 	s.begun++

@@ -63,7 +63,9 @@ func (e *Engine) StartExec(ctx context.Context, name string, req wire.ExecReques
 // execKept runs a command that a client is attached to from its first byte, and
 // that does not mind when the client goes away.
 func (e *Engine) execKept(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
-	s, k, info, session, err := e.newKept(ctx, name, req)
+	waited, unwatch := withWaiter(ctx, stream)
+	s, k, info, session, err := e.newKept(waited, name, req)
+	unwatch()
 	if err != nil {
 		return wire.Exit{}, err
 	}

@@ -510,7 +510,9 @@ func (e *Engine) attachRun(ctx context.Context, name string, req wire.ExecReques
 
 // runAttached starts the supervised command and connects the client to it.
 func (e *Engine) runAttached(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
-	s, sup, run, session, err := e.newRun(ctx, name, *req.Run)
+	waited, unwatch := withWaiter(ctx, stream)
+	s, sup, run, session, err := e.newRun(waited, name, *req.Run)
+	unwatch()
 	if err != nil {
 		return wire.Exit{}, err
 	}

@@ -111,6 +111,23 @@ func KindOf(err error) Kind {
 	return Internal
 }
 
+// OfHost gives the error of a step whose system calls only the host decides about. An
+// errno that has no kind is then not a bug of ours: it says that the host cannot do the
+// call (Unsupported), or that it cannot now (Unavailable). Every other error is given back.
+func OfHost(err error) error {
+	var e syscall.Errno
+	if KindOf(err) != Internal || !errors.As(err, &e) {
+		return err
+	}
+	switch e {
+	case syscall.ENOSYS, syscall.EINVAL, syscall.EOPNOTSUPP, syscall.ENODEV, syscall.ENOTTY, syscall.ENOPROTOOPT,
+		syscall.EPROTONOSUPPORT, syscall.EAFNOSUPPORT, syscall.ESOCKTNOSUPPORT, syscall.E2BIG:
+		return New(Unsupported, "this host cannot do it").Because(err).WithHint("see what the host lacks: coppice probe")
+	}
+	return New(Unavailable, "the host failed").Because(err).
+		WithHint("free what it ran out of (descriptors: ulimit -n, memory, processes), or see what broke: dmesg; then try again")
+}
+
 // HintOf gives the outermost hint of err, or "".
 func HintOf(err error) string {
 	for err != nil {

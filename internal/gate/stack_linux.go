@@ -124,8 +124,8 @@ func (g *Gate) newChild(fd int) (stack.LinkEndpoint, error) {
 			}
 		},
 	})
-	if err != nil {
-		return nil, err
+	if err != nil { // its errno is text alone
+		return nil, fault.New(fault.Unavailable, "make the sandbox's link").Because(err)
 	}
 	after, err := inherited()
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -177,6 +178,23 @@ type duplex struct {
 // Read implements io.Reader.
 func (d *duplex) Read(p []byte) (int, error) { return d.r.Read(p) }
 
+// WatchLoss calls lost when the client goes away before stop is called. Nobody reads
+// meanwhile; what the client sends is read afterwards.
+func (d *duplex) WatchLoss(lost func()) (stop func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if _, err := d.r.Peek(1); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			lost()
+		}
+	}()
+	return func() {
+		_ = d.SetReadDeadline(time.Unix(1, 0)) // a closed one needs none
+		<-done
+		_ = d.SetReadDeadline(time.Time{})
+	}
+}
+
 // execEvents runs a command and tells its output as events. It runs on when the
 // client goes away.
 func (s *Server) execEvents(name string, req wire.ExecRequest, w http.ResponseWriter, r *http.Request) {
@@ -248,6 +266,12 @@ func (e *eventStream) Read([]byte) (int, error) {
 	case <-e.ended:
 	}
 	return 0, errGone
+}
+
+// WatchLoss calls lost when the client goes away before stop is called.
+func (e *eventStream) WatchLoss(lost func()) (stop func()) {
+	unhook := context.AfterFunc(e.ctx, lost)
+	return func() { unhook() }
 }
 
 // SetReadDeadline ends Read: the engine sets none but one that has passed.

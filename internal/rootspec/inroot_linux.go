@@ -14,15 +14,27 @@ const inRootTries = 1000
 // OpenInRoot opens a name of a sandbox with dir as its root: links lead no further, and
 // magic links nowhere. Where a rename or a mount anywhere on the machine disturbs the
 // resolution of "..", openat2(2) fails with EAGAIN; that says nothing of the name, so it is
-// resolved again. The error is an errno, or of kind fault.Unavailable where that never ends.
+// resolved again. The error is an errno that says what the name is, or of kind
+// fault.Unavailable where that never ends, or the host has run out of something.
 func OpenInRoot(dir int, name string, flags uint64) (int, error) {
 	how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
 	for range inRootTries {
 		fd, err := unix.Openat2(dir, name, &how)
 		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
-			return fd, err
+			return fd, exhausted(err)
 		}
 	}
 	return -1, fault.New(fault.Unavailable, "%q cannot be opened while other files are renamed all the time", name).
 		WithHint("try again when the machine does less")
+}
+
+// exhausted gives an error that says nothing of a name the kind fault.Unavailable.
+func exhausted(err error) error {
+	for _, e := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EIO} {
+		if errors.Is(err, e) {
+			return fault.New(fault.Unavailable, "the host failed").Because(err).
+				WithHint("free what it ran out of (descriptors: ulimit -n, memory), or see what broke: dmesg; then try again")
+		}
+	}
+	return err
 }

@@ -56,10 +56,15 @@ func boundCounts(proc int) ([]plan.Item, error) {
 			}
 			n = limit.OfHost(host, c.most)
 		}
-		err := writeBeneath(proc, "sys/user/"+c.name, strconv.FormatInt(n, 10))
+		file, err := openBeneath(proc, "sys/user/"+c.name)
+		if errors.Is(err, unix.ENOENT) {
+			continue // an older kernel does not count these for each namespace
+		}
+		if err == nil {
+			_, err = unix.Write(file, []byte(strconv.FormatInt(n, 10)))
+			unix.Close(file)
+		}
 		switch {
-		case errors.Is(err, unix.ENOENT):
-			// An older kernel does not count these for each namespace.
 		case errors.Is(err, unix.EROFS), errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 			return []plan.Item{{Name: plan.Counts, State: plan.Weak, Detail: fmt.Sprintf(
 				"/proc/sys/user/%s cannot be written here (%v): the sandbox can use up the inotify instances and watches of its owner", c.name, err)}}, nil

@@ -99,7 +99,7 @@ func (l *launcher) confine() error {
 	open := seccomp.Options{Netlink: g.Netlink, Told: g.Tell}
 	give := seccomp.NotifyOptions{Emulate: g.Emulate, Promote: g.Promote, Trace: g.Trace, Refuse: open}
 	fd, err := seccomp.Install(seccomp.Notifying(give), seccomp.Listener|seccomp.KeepSpeculation)
-	if errors.Is(err, unix.EBUSY) && g.Tell { // another listener is around us, as in some containers: seccomp(2)
+	if errors.Is(err, unix.EBUSY) && g.Tell { // another listener is around us, as in some containers
 		l.untold = err
 		open.Told, give.Refuse = false, seccomp.Options{}
 		fd, err = seccomp.Install(seccomp.Notifying(give), seccomp.Listener|seccomp.KeepSpeculation)
@@ -116,6 +116,9 @@ func (l *launcher) confine() error {
 	}
 	return nil
 }
+
+// leastLastCap is a capability that every kernel has which can start a box: CAP_CHECKPOINT_RESTORE, of Linux 5.9.
+const leastLastCap = 40
 
 // dropPrivileges leaves the thread with the user's ids and g.Caps: as permitted
 // and effective set for root, for which the bounding set is what execve gives
@@ -136,7 +139,7 @@ func dropPrivileges(g plan.Guest) error {
 		if keep&(1<<c) != 0 || have&(1<<c) == 0 {
 			continue
 		}
-		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err == unix.EINVAL {
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err == unix.EINVAL && c > leastLastCap {
 			break // the kernel has no more of them
 		} else if err != nil {
 			return fault.Wrap(err, "drop capability %d", c)

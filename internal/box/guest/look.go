@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/box/notify"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -33,7 +32,7 @@ const maxLooks = 64
 
 func (o *onlooker) start(d *daemon) {
 	*o = onlooker{
-		link: d.link, self: d.self, pid1: d.pid1, ownNet: d.pid1 && d.guest.Loopback, blind: d.pid1 && !notify.OwnsProc(),
+		link: d.link, self: d.self, pid1: d.pid1, ownNet: d.pid1 && d.guest.Loopback, blind: d.pid1 && !d.ownProc,
 		lists: make(chan Look, maxLooks), ports: make(chan Look, maxLooks),
 	}
 	go o.serveLists()

@@ -23,8 +23,9 @@ type daemon struct {
 	link     *Link
 	guest    plan.Guest
 	pid1     bool
-	self     int // in tier workspace: our pid
-	pts      int // the directory of ptmx, O_PATH
+	ownProc  bool // with pid1: /proc shows the sandbox's own processes
+	self     int  // in tier workspace: our pid
+	pts      int  // the directory of ptmx, O_PATH
 	launcher *launcher
 	freezer  *freezer
 	turns    turns

@@ -140,7 +140,12 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 	if err := setLimits(g); err != nil {
 		return nil, err
 	}
-	if g.Trace && !notify.OwnsProc() {
+	if d.pid1 {
+		if d.ownProc, err = notify.OwnsProc(); err != nil {
+			return nil, err
+		}
+	}
+	if g.Trace && !d.ownProc {
 		g.Trace = false
 		weak = append(weak, plan.Item{Name: "programs", State: plan.Off, Detail: "the outer /proc is shown, which does not tell what runs inside; snapshots are labelled by the paths that changed"})
 	}
@@ -170,14 +175,37 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 			opt.Asked, opt.Unasked, opt.Began = d.programs.asked, d.programs.unasked, d.programs.began
 			go d.programs.watch()
 		}
-		// It ends with this process: nothing outlives PID 1.
-		go func() {
-			if err := notify.Serve(context.Background(), l, opt); err != nil {
-				fmt.Fprintln(os.Stderr, "coppice-init: notifications:", err)
-			}
-		}()
+		if err := d.serveNotifications(l, opt); err != nil {
+			return nil, err
+		}
 	}
 	return weak, nil
+}
+
+// serveNotifications begins to answer the calls of commands. That ends with this process:
+// nothing outlives PID 1. And this process ends with it, where it fails later: commands
+// would wait for answers that do not come.
+func (d *daemon) serveNotifications(l *os.File, opt notify.Options) error {
+	serving, failed := make(chan struct{}), make(chan error, 1)
+	opt.Serving = func() { close(serving) }
+	go func() {
+		err := notify.Serve(context.Background(), l, opt)
+		failed <- err
+		select {
+		case <-serving:
+			if err != nil {
+				fmt.Fprintln(os.Stderr, "coppice-init: notifications:", err)
+				d.link.Shutdown()
+			}
+		default:
+		}
+	}()
+	select {
+	case <-serving:
+		return nil
+	case err := <-failed:
+		return err
+	}
 }
 
 // setLimits sets what commands inherit. Limits of resources belong to the whole
@@ -216,5 +244,6 @@ func wireError(err error) *wire.Error {
 	if err == nil {
 		return nil
 	}
+	err = fault.OfHost(err)
 	return &wire.Error{Kind: string(fault.KindOf(err)), Message: err.Error(), Hint: fault.HintOf(err)}
 }

@@ -115,12 +115,17 @@ func mountAt(dir int, name, kind string, attr int, options ...string) (int, erro
 	return fd, nil
 }
 
-// writeBeneath writes to an existing file beneath dir.
-func writeBeneath(dir int, name, text string) error {
-	fd, err := unix.Openat2(dir, name, &unix.OpenHow{
+// openBeneath opens an existing file beneath dir to be written.
+func openBeneath(dir int, name string) (int, error) {
+	return unix.Openat2(dir, name, &unix.OpenHow{
 		Flags:   unix.O_WRONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
 	})
+}
+
+// writeBeneath writes to an existing file beneath dir.
+func writeBeneath(dir int, name, text string) error {
+	fd, err := openBeneath(dir, name)
 	if err != nil {
 		return err
 	}

@@ -148,7 +148,7 @@ func expand(dir string, parts []string) []string {
 func openInside(name string, flags uint64) (*os.File, error) {
 	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fault.Wrap(err, "open the root")
+		return nil, fault.New(fault.Unavailable, "open the root").Because(err)
 	}
 	defer unix.Close(root)
 	if flags&unix.O_PATH == 0 { // with which openat2(2) refuses them

@@ -21,6 +21,8 @@ import (
 // Options configure Serve. The zero value promotes without freezing, and does
 // not emulate.
 type Options struct {
+	// Serving is called once, before the first answer; nil: nobody is told.
+	Serving func()
 	// Emulate answers the calls of root emulation. Without it they are handed
 	// to the kernel.
 	Emulate bool
@@ -100,7 +102,11 @@ func Serve(ctx context.Context, file *os.File, opt Options) error {
 	if opt.Freeze == nil {
 		opt.Freeze = func() (func(), error) { return func() {}, nil }
 	}
-	s := &server{listener: listener{int(file.Fd())}, opt: opt, ownProc: OwnsProc()}
+	ownProc, err := OwnsProc()
+	if err != nil {
+		return err
+	}
+	s := &server{listener: listener{int(file.Fd())}, opt: opt, ownProc: ownProc}
 	defer runtime.KeepAlive(file) // whose finalizer closes it
 	if opt.Asked == nil {         // a build starts too many programs: each would keep this processor from its caller
 		s.syncWakeUp()
@@ -123,6 +129,9 @@ func Serve(ctx context.Context, file *os.File, opt Options) error {
 		return fault.Wrap(err, "serve system call notifications")
 	}
 	defer context.AfterFunc(ctx, func() { _ = known.SetReadDeadline(time.Unix(1, 0)) })()
+	if opt.Serving != nil {
+		opt.Serving()
+	}
 	var failed error
 	err = raw.Read(func(uintptr) (over bool) {
 		over, failed = s.drain()
@@ -239,19 +248,29 @@ type operation struct {
 // OwnsProc reports whether /proc is a procfs of this process's pid namespace: in a
 // container with a masked /proc the outer one is bound, in which the numbers
 // mean other processes. A link, or a directory that was made to look like one, is none.
-func OwnsProc() bool {
+func OwnsProc() (bool, error) {
 	proc, err := unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return false
+	switch err {
+	case nil:
+	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP:
+		return false, nil
+	default:
+		return false, fault.Wrap(err, "open /proc")
 	}
 	defer unix.Close(proc)
 	var fs unix.Statfs_t
-	if err := unix.Fstatfs(proc, &fs); err != nil || fs.Type != unix.PROC_SUPER_MAGIC {
-		return false
+	if err := unix.Fstatfs(proc, &fs); err != nil {
+		return false, fault.Wrap(err, "look at /proc")
+	}
+	if fs.Type != unix.PROC_SUPER_MAGIC {
+		return false, nil
 	}
 	var self [32]byte
 	n, err := unix.Readlinkat(proc, "self", self[:])
-	return err == nil && string(self[:n]) == strconv.Itoa(os.Getpid())
+	if err == unix.ENOENT { // its pid namespace does not know us
+		return false, nil
+	}
+	return err == nil && string(self[:n]) == strconv.Itoa(os.Getpid()), fault.Wrap(err, "read /proc/self")
 }
 
 func procPath(tid int, rest string) string {

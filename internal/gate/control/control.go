@@ -53,6 +53,7 @@ func Failed(err error) Reply {
 	if err == nil {
 		return Reply{}
 	}
+	err = fault.OfHost(err)
 	return Reply{Err: &wire.Error{Kind: string(fault.KindOf(err)), Message: err.Error(), Hint: fault.HintOf(err)}}
 }
 

@@ -1,0 +1,253 @@
+//go:build linux
+
+package box_test
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/boxtest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/racetest"
+)
+
+var (
+	disturbTries = flag.Int("disturb.tries", 24, "how many steps each TestDisturbed makes fail; 0 is each step with each error")
+	disturbSeed  = flag.Uint64("disturb.seed", 0, "the order in which TestDisturbed tries steps; 0 is any, which it tells")
+	disturbStep  = flag.String("disturb.step", "", "the steps alone that TestDisturbed tries, by a part of their names")
+)
+
+// errnos are what a system call of the set-up may fail with: refused, not there, used up.
+var errnos = []unix.Errno{unix.EPERM, unix.EACCES, unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP, unix.ENOENT, unix.EMFILE, unix.ENOMEM, unix.EAGAIN, unix.ENOSPC, unix.EIO}
+
+// seen is what a box shows of its protections, whatever Enforced says.
+const seen = `grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp)' /proc/self/status
+grep . /proc/self/uid_map /proc/self/gid_map /proc/sys/user/max_* /proc/sys/kernel/pid_max
+sed -E 's/^[0-9]+ [0-9]+ [0-9:]+ //; s/(shared|master|propagate_from):[0-9]+/\1/g; s,/proc/self/fd/[0-9]+,FD,g; s,coppice-ca/[0-9]+,coppice-ca/N,' /proc/self/mountinfo
+hostname; ulimit -a; cat /proc/self/limits; stat -c '%n %F %a %u %t:%T' /dev/* /run/* /; ls -A / /sys /proc/acpi; cat /etc/resolv.conf
+kill -0 1 2>&1; id`
+
+func TestDisturbed_Process(t *testing.T) {
+	t.Parallel()
+	disturbAll(t, config)
+}
+
+func TestDisturbed_Supervised(t *testing.T) {
+	t.Parallel()
+	disturbAll(t, func(t testing.TB) plan.Config {
+		c := supervised(t)
+		c.Phases = []plan.Phase{phaseOf(t, time.Time{}, "version: 1\nnetwork:\n  allow: [{host: web.example, ports: [443], methods: [GET]}]")}
+		return c
+	})
+}
+
+// disturbance is one try.
+type disturbance struct {
+	step   boxtest.Step
+	errno  unix.Errno
+	always bool
+}
+
+func (d disturbance) String() string {
+	s := fmt.Sprintf("%v fails with %s", d.step, unix.ErrnoName(d.errno))
+	if d.always {
+		s += ", and those after it"
+	}
+	return s
+}
+
+// disturbAll makes each step of a start fail in turn, and demands that the box has the
+// protections that it has undisturbed, or is refused for a reason that can be told.
+func disturbAll(t *testing.T, make func(testing.TB) plan.Config) {
+	if racetest.Enabled {
+		t.Skip("needs plain-build: the race detector's calls are not the program's")
+	}
+	c := make(t)
+	c.ID = fmt.Sprintf("disturbed%08x", rand.Uint32())
+	c.Limits = plan.Limits{Memory: 512 << 20, Pids: 400, Output: 1 << 20, Files: 500, TimeMS: 300_000}
+	c.Self = true
+	if err := os.Mkdir(filepath.Join(c.RunDir, plan.SelfDir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	calm, err := boxtest.Disturb(t.Context(), boxtest.Disturbance{Config: c}) // makes what the first start of a sandbox makes
+	if err == nil {
+		calm, err = boxtest.Disturb(t.Context(), boxtest.Disturbance{Config: c, Script: seen})
+	}
+	if err != nil || calm.Err != nil || calm.Trouble != "" {
+		t.Fatalf("undisturbed: %+v, %v", calm, err)
+	}
+	if len(calm.Enforced.Protections()) == 0 {
+		t.Fatalf("undisturbed: %+v", calm)
+	}
+	seed := *disturbSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	tries := disturbances(calm.Steps, rand.New(rand.NewPCG(seed, 0)))
+	done, started, begun := 0, 0, time.Now()
+	for _, d := range tries {
+		if done == *disturbTries && done > 0 {
+			break
+		}
+		if !strings.Contains(d.String(), *disturbStep) {
+			continue
+		}
+		done++
+		r, err := boxtest.Disturb(t.Context(), boxtest.Disturbance{Config: c, Script: seen, Step: d.step, Errno: d.errno, Always: d.always})
+		if err == nil && r.Err == nil {
+			started++
+		}
+		judge(t, c, d, calm, r, err)
+	}
+	t.Logf("seed %d: %d of %d tries in %v, of which %d started", seed, done, len(tries), time.Since(begun).Round(time.Second), started)
+}
+
+// disturbances lists what can be tried, in an order in which each step comes once, and fails
+// with an error by chance, before one comes with another error.
+func disturbances(steps []boxtest.Step, chance *rand.Rand) (all []disturbance) {
+	var rounds [][]disturbance
+	for _, s := range steps {
+		last := s.K
+		for s.K = 1; s.K <= last; s.K++ {
+			of := errorsOf(s)
+			chance.Shuffle(len(of), func(i, j int) { of[i], of[j] = of[j], of[i] })
+			for i, d := range of {
+				if i == len(rounds) {
+					rounds = append(rounds, nil)
+				}
+				rounds[i] = append(rounds[i], d)
+			}
+		}
+	}
+	for _, r := range rounds {
+		slices.SortFunc(r, func(a, b disturbance) int { return strings.Compare(a.String(), b.String()) })
+		chance.Shuffle(len(r), func(i, j int) { r[i], r[j] = r[j], r[i] })
+		all = append(all, r...)
+	}
+	return all
+}
+
+// errorsOf lists the ways in which a step can fail.
+func errorsOf(s boxtest.Step) (all []disturbance) {
+	for _, e := range errnos {
+		if e == unix.EAGAIN && slices.Contains([]int{unix.SYS_READ, unix.SYS_WRITE, unix.SYS_RECVMSG, unix.SYS_SENDMSG, unix.SYS_CONNECT}, s.Call) {
+			continue // it says that one may wait, and be woken
+		}
+		all = append(all, disturbance{s, e, false})
+		if s.K == 1 {
+			all = append(all, disturbance{s, e, true})
+		}
+	}
+	return all
+}
+
+// judge compares what came of a disturbed start with the calm one.
+func judge(t *testing.T, c plan.Config, d disturbance, calm, r boxtest.Disturbed, err error) {
+	t.Helper()
+	bad := func(format string, args ...any) {
+		t.Helper()
+		log, _ := os.ReadFile(filepath.Join(c.RunDir, "keeper.log"))
+		t.Errorf("%v, %s: %s\nkeeper.log: %.800s", d, r.Failed, fmt.Sprintf(format, args...), log)
+	}
+	if err != nil {
+		bad("%v", err)
+		return
+	}
+	if r.Failed == "" {
+		return // it came to none of that number
+	}
+	left, err := filepath.Glob("/sys/fs/cgroup/*/coppice*" + c.ID + "*")
+	more, _ := filepath.Glob("/sys/fs/cgroup/*/*/coppice*" + c.ID + "*")
+	if left = append(left, more...); (err != nil || len(left) > 0) && d.step.Call != unix.SYS_UNLINKAT {
+		bad("control groups are left: %v, %v", left, err)
+		for _, dir := range left {
+			_ = os.Remove(dir)
+		}
+	}
+	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(mounts), c.RunDir) {
+		bad("something is mounted: %v", err)
+	}
+	if r.Err != nil {
+		if r.Err.Kind == string(fault.Internal) || r.Err.Kind == string(fault.Timeout) {
+			bad("refused as %s: %s (%s)", r.Err.Kind, r.Err.Message, r.Err.Hint)
+		}
+		return
+	}
+	var lost []string
+	for _, i := range calm.Enforced.Items {
+		if now := r.Enforced.State(i.Name); i.State == plan.On && now != plan.On {
+			lost = append(lost, i.Name+" "+now)
+		}
+	}
+	for _, i := range r.Enforced.Items {
+		// What Recover could not take back, a sandbox may have made: that refuses no start.
+		if i.State == plan.Weak && calm.Enforced.State(i.Name) == "" && i.Name != "renames" {
+			lost = append(lost, i.Name)
+		}
+	}
+	if len(lost) > 0 {
+		if name := d.documented(r.Failed); name == "" {
+			bad("started without %q", lost)
+			return
+		}
+		c.Require = calm.Enforced.Protections()
+		again, err := boxtest.Disturb(t.Context(), boxtest.Disturbance{Config: c, Step: d.step, Errno: d.errno, Always: d.always})
+		if err != nil || again.Err == nil && len(again.Enforced.Lost(c.Require)) > 0 {
+			bad("started without %q, which it has had before: %+v, %v", lost, again, err)
+		}
+		return
+	}
+	if r.Trouble != "" {
+		return // what failed after the start has ended the box
+	}
+	if r.Inside != calm.Inside && d.documented(r.Failed) == "" {
+		bad("started with the protections, and inside it is another: %s", difference(calm.Inside, r.Inside))
+	}
+}
+
+// documented names the fallback of a start whose call failed so, if it is one: the host
+// does not have the protection that the call puts up.
+func (d disturbance) documented(call string) string {
+	lacks := func(errnos ...unix.Errno) bool { return slices.Contains(errnos, d.errno) }
+	switch {
+	case strings.Contains(call, "/sys/fs/cgroup") && lacks(unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.EBUSY, unix.EINVAL, unix.EOPNOTSUPP):
+		return "limits of control groups"
+	case d.step.Call == unix.SYS_LANDLOCK_CREATE_RULESET && lacks(unix.ENOSYS, unix.EOPNOTSUPP):
+		return "Landlock"
+	case d.step.Call == unix.SYS_MOUNT_SETATTR && d.step.Role == "coppice-keeper" && lacks(unix.EINVAL, unix.EOPNOTSUPP, unix.ENOSYS):
+		return "shifted ids"
+	case strings.Contains(call, "sys/user/") && (lacks(unix.EROFS, unix.EACCES, unix.EPERM) || d.step.Call == unix.SYS_OPENAT2 && lacks(unix.ENOENT)):
+		return "kernel counts"
+	case d.step.Role == "coppice-init" && slices.Contains([]int{unix.SYS_OPENAT2, unix.SYS_OPEN_TREE, unix.SYS_MOUNT_SETATTR}, d.step.Call) && lacks(unix.ENOENT):
+		return "what of /proc and /sys there is not"
+	case slices.Contains([]int{unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT}, d.step.Call) && d.step.Role == "coppice-init" && lacks(unix.EPERM):
+		return "a procfs of its own"
+	}
+	return ""
+}
+
+func difference(was, is string) string {
+	var out []string
+	a, b := strings.Split(was, "\n"), strings.Split(is, "\n")
+	for _, l := range a {
+		if !slices.Contains(b, l) {
+			out = append(out, "- "+l)
+		}
+	}
+	for _, l := range b {
+		if !slices.Contains(a, l) {
+			out = append(out, "+ "+l)
+		}
+	}
+	return strings.Join(out, "\n")
+}
