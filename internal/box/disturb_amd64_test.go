@@ -222,7 +222,7 @@ func (d disturbance) documented(call string) string {
 	switch {
 	case strings.Contains(call, "/sys/fs/cgroup") && lacks(unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.EBUSY, unix.EINVAL, unix.EOPNOTSUPP):
 		return "limits of control groups"
-	case d.step.Call == unix.SYS_LANDLOCK_CREATE_RULESET && lacks(unix.ENOSYS, unix.EOPNOTSUPP):
+	case d.step.Call == unix.SYS_LANDLOCK_CREATE_RULESET && lacks(unix.ENOSYS, unix.EOPNOTSUPP, unix.EPERM):
 		return "Landlock"
 	case d.step.Call == unix.SYS_MOUNT_SETATTR && d.step.Role == "coppice-keeper" && lacks(unix.EINVAL, unix.EOPNOTSUPP, unix.ENOSYS):
 		return "shifted ids"
