@@ -75,10 +75,8 @@ func xattrAt(dir int, name string) xattrSource {
 	return xattrSource{path: vfs.FDPath(dir) + "/" + name}
 }
 
-// readAttrs reads the attributes of an entry. plain says that the tree is not in
-// overlay form: what a program set under overlayfs's names is then escaped as
-// overlayfs would.
-func readAttrs(s xattrSource, plain bool) (a attrs, err error) {
+// keys gives the names of all attributes; none where the file system has no attributes.
+func (s xattrSource) keys() ([]string, error) {
 	var small [512]byte
 	b := small[:]
 	n, err := s.list(b)
@@ -89,16 +87,24 @@ func readAttrs(s xattrSource, plain bool) (a attrs, err error) {
 		b = make([]byte, n+256)
 		n, err = s.list(b)
 	}
-	switch {
-	case errors.Is(err, unix.ENOTSUP):
-		return a, nil
-	case err != nil:
-		return a, err
-	case n == 0:
-		return a, nil
+	if errors.Is(err, unix.ENOTSUP) || err == nil && n == 0 {
+		return nil, nil
 	}
-	for _, k := range bytes.Split(bytes.TrimSuffix(b[:n], []byte{0}), []byte{0}) {
-		key := string(k)
+	if err != nil {
+		return nil, err
+	}
+	return strings.Split(strings.TrimSuffix(string(b[:n]), "\x00"), "\x00"), nil
+}
+
+// readAttrs reads the attributes of an entry. plain says that the tree is not in
+// overlay form: what a program set under overlayfs's names is then escaped as
+// overlayfs would.
+func readAttrs(s xattrSource, plain bool) (a attrs, err error) {
+	keys, err := s.keys()
+	if err != nil {
+		return a, err
+	}
+	for _, key := range keys {
 		value, err := readXattr(s, key)
 		if errors.Is(err, unix.ENODATA) {
 			continue // gone since, or not for us to see
