@@ -39,6 +39,9 @@ const (
 	MessagePath = 1 << 10
 	// DiffLines is the size up to which a file is compared by lines.
 	DiffLines = 8 << 20
+	// GraphBytes bounds the drawing of a history: lanes that join from afar take the square
+	// of their number.
+	GraphBytes = 4 << 20
 )
 
 const unsealable = "the snapshot has no manifest: it is flushed and can be checked out, but neither verified nor exported"
@@ -73,6 +76,7 @@ func history() area {
 		{"paths that a snapshot's message names", NamedPaths, "paths", "further ones are counted", deepTest + "TestCapture_NamesTheFirstPaths"},
 		{"a path that a snapshot's message names", NamedPath, "bytes", "it and further ones are counted", deepTest + "TestCapture_NamesTheFirstPaths"},
 		{"a file that is compared by lines", DiffLines, "bytes", "it counts as binary", deepTest + "TestDiff_CountsNoLinesOfALargeFile"},
+		{"the drawing of a history", GraphBytes, "bytes", "the answer says `truncated`, and lists all snapshots", "internal/timeline/graph_test.go TestGraph_EndsAtItsLimit"},
 		{"a path in an error message", MessagePath, "bytes", "the message has its end",
 			deepTest + "TestMessages_RepeatTheEndOfALongPath"},
 	}}
