@@ -23,6 +23,7 @@ type View struct {
 	mounts  map[string]bool // places of the host where crossing into another file system is right
 	hide    devIno
 	live    bool // the trees change meanwhile: a walk leaves out what goes away
+	turn    turn // of the store's comparisons by lines
 }
 
 // source is one tree that a view is made of.
@@ -57,7 +58,7 @@ func (e *Entry) IsDir() bool { return e.Mode&unix.S_IFMT == unix.S_IFDIR }
 // (absolute paths: the parts of the live root), and the store itself is not
 // shown.
 func (s *Store) View(stack rootspec.Stack, mounts ...string) *View {
-	v := &View{hide: s.storeID}
+	v := &View{hide: s.storeID, turn: s.turn}
 	for _, l := range stack.Layers {
 		v.sources = append(v.sources, source{dir: l, at: "/"})
 	}
@@ -91,7 +92,7 @@ func (s *Store) LiveView(stack rootspec.Stack, parts []rootspec.Part) *View {
 
 // PlainView shows the plain trees of a live root.
 func (s *Store) PlainView(parts []rootspec.Part) *View {
-	v := &View{}
+	v := &View{turn: s.turn}
 	for _, p := range parts {
 		v.sources = append(v.sources, source{dir: p.Dir, at: path.Clean(p.Path), raw: true, plain: true})
 	}
