@@ -326,7 +326,7 @@ func (d *differ) dirs(fa, fb *found, at places) error {
 
 // seen are the attributes without our own marks.
 func (a attrs) seen() *attrs {
-	a.list = slices.DeleteFunc(slices.Clone(a.list), func(x xattr) bool { return x.Key == xattrSkeleton })
+	a.list = slices.DeleteFunc(slices.Clone(a.list), isMark)
 	return &a
 }
 

@@ -257,7 +257,7 @@ func (s *Store) cleanNoise(fd int) error {
 		if !strings.HasPrefix(key, xattrOverlay) || strings.HasPrefix(key, xattrEscaped) {
 			continue
 		}
-		if key == xattrOpaque && isOpaque(fd) {
+		if key == xattrSkeleton || key == xattrOpaque && isOpaque(fd) {
 			continue
 		}
 		if err := s.fs.RemoveXattr(fd, key); err != nil && !errors.Is(err, unix.ENODATA) {

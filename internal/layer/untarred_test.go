@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 // wideWorld is a world on a file system that bounds the attributes of a file by nothing
@@ -98,5 +100,49 @@ func TestSeal_BelievesNoDeviceThatCannotBe(t *testing.T) {
 		if err != nil || got.DiffID == "" {
 			t.Errorf("%s: %+v, %v", value, got, err)
 		}
+	}
+}
+
+// The mark of a skeleton is believed where no program of a sandbox can have set it: not in a
+// live root, nor in a layer that was one. Layers of a version before have another.
+func TestSkeleton_IsNotBelievedFromASandbox(t *testing.T) {
+	w := newWorld(t, t.TempDir(), false)
+	defer w.close()
+	w.base(func(src string) { w.must(os.Mkdir(filepath.Join(src, "d"), 0o755)) })
+	base, adopted, old := w.stack[0], w.id(), w.id()
+	upper := filepath.Join(w.home, "upper")
+	w.must(os.MkdirAll(filepath.Join(upper, "d"), 0o755))
+	w.must(os.Chmod(upper, 0o755))
+	w.must(os.Chmod(filepath.Join(upper, "d"), 0o777))
+	w.must(unix.Setxattr(filepath.Join(upper, "d"), xattrSkeleton1, []byte("y"), 0))
+	parts := []rootspec.Part{{Dir: upper, Path: "/"}}
+	mode := func(v *View) uint32 {
+		e, err := v.Lookup("/d")
+		w.must(err)
+		return e.Mode & 0o777
+	}
+	below := w.dirs([]timeline.LayerID{base})
+	if got := mode(w.s.LiveView(below, parts)); got != 0o777 {
+		t.Errorf("in the live root d has mode %o", got)
+	}
+	w.must(w.s.Adopt(t.Context(), adopted, parts))
+	if got := mode(w.s.View(w.dirs([]timeline.LayerID{adopted, base}))); got != 0o777 {
+		t.Errorf("in the layer d has mode %o", got)
+	}
+	list, err := Changes(t.Context(), w.s.View(below), w.s.View(w.dirs([]timeline.LayerID{adopted, base})),
+		[]rootspec.Part{{Dir: w.s.Dir(adopted), Path: "/"}}, DiffOptions{})
+	if err != nil || len(list) != 1 || list[0].Path != "/d" {
+		t.Errorf("the diff has %+v, %v; want /d", list, err)
+	}
+
+	w.must(os.Rename(filepath.Dir(w.s.Dir(adopted)), filepath.Dir(w.s.Dir(old))))
+	w.must(unix.Removexattr(filepath.Dir(w.s.Dir(old)), xattrMarks))
+	if got := mode(w.s.View(w.dirs([]timeline.LayerID{old, base}))); got != 0o755 {
+		t.Errorf("in a layer of a version before d has mode %o, and is a skeleton", got)
+	}
+	merged := w.id()
+	w.must(w.s.Merge(t.Context(), merged, []timeline.LayerID{old, old}))
+	if got := mode(w.s.View(w.dirs([]timeline.LayerID{merged, base}))); got != 0o755 || !isSkeletonDir(t, filepath.Join(w.s.Dir(merged), "d")) {
+		t.Errorf("merged from one, d has mode %o, and is a skeleton", got)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -28,11 +29,12 @@ type View struct {
 
 // source is one tree that a view is made of.
 type source struct {
-	dir   string // host path
-	at    string // where in the view its root lies
-	host  bool   // the host's own root
-	raw   bool   // whiteouts and opaque marks are not interpreted
-	plain bool   // not in overlay form: overlayfs's names of attributes are a program's own
+	dir    string // host path
+	at     string // where in the view its root lies
+	host   bool   // the host's own root
+	raw    bool   // whiteouts and opaque marks are not interpreted
+	plain  bool   // not in overlay form: overlayfs's names of attributes are a program's own
+	marks1 bool   // a layer of a version before: xattrSkeleton1 is believed
 }
 
 // Entry is what a view has at a path.
@@ -60,7 +62,7 @@ func (e *Entry) IsDir() bool { return e.Mode&unix.S_IFMT == unix.S_IFDIR }
 func (s *Store) View(stack rootspec.Stack, mounts ...string) *View {
 	v := &View{hide: s.storeID, turn: s.turn}
 	for _, l := range stack.Layers {
-		v.sources = append(v.sources, source{dir: l, at: "/"})
+		v.sources = append(v.sources, source{dir: l, at: "/", marks1: marks1(l)})
 	}
 	if stack.Host {
 		v.sources = append(v.sources, source{dir: "/", at: "/", host: true})
@@ -97,6 +99,13 @@ func (s *Store) PlainView(parts []rootspec.Part) *View {
 		v.sources = append(v.sources, source{dir: p.Dir, at: path.Clean(p.Path), raw: true, plain: true})
 	}
 	return v
+}
+
+// marks1 says whether the tree is that of a layer whose marks are of the first names. So is
+// one that is not there, which whatever reads it will say.
+func marks1(tree string) bool {
+	_, err := unix.Getxattr(filepath.Dir(tree), xattrMarks, nil)
+	return err != nil
 }
 
 // rawView shows one tree as it is, in overlay form or not.

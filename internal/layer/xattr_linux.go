@@ -22,8 +22,14 @@ const (
 	// copied from somewhere, so that whiteouts may lie in the directory.
 	xattrOrigin = "user.overlay.origin"
 	// xattrSkeleton marks a directory of a layer that only leads to a part: its
-	// owner, mode and time say nothing about the snapshot.
-	xattrSkeleton = "user.coppice.skeleton"
+	// owner, mode and time say nothing about the snapshot. No program in a sandbox can set
+	// it: overlayfs escapes its names, and so does what reads a plain tree.
+	xattrSkeleton = "user.overlay.coppice.skeleton"
+	// xattrSkeleton1 is the mark of layers without xattrMarks. Programs can set it: in any
+	// other tree it means nothing, and is not shown.
+	xattrSkeleton1 = "user.coppice.skeleton"
+	// xattrMarks on the directory of a layer says that its marks are of the names above.
+	xattrMarks = "user.coppice.marks"
 	// xattrOwner is where root emulation writes the owner that was asked for and
 	// could not be given: "uid:gid". Package format puts it into tar headers.
 	xattrOwner = "user.coppice.owner"
@@ -46,7 +52,6 @@ type attrs struct {
 	opaque   bool // nothing below shows through
 	maybeXWh bool // opaque=x: regular files below may be whiteouts
 	noise    bool // there are attributes of overlayfs that a layer does not keep
-	skeleton bool
 }
 
 // xattrSource reads attributes of one entry: an open descriptor, or a path that
@@ -130,11 +135,9 @@ func (a *attrs) add(key string, value []byte, plain bool) {
 		return
 	case key == xattrOrigin && len(value) == 0:
 		return
-	case strings.HasPrefix(key, xattrOverlay) && !strings.HasPrefix(key, xattrEscaped):
+	case strings.HasPrefix(key, xattrOverlay) && !strings.HasPrefix(key, xattrEscaped) && key != xattrSkeleton:
 		a.noise = true
 		return
-	case key == xattrSkeleton:
-		a.skeleton = true
 	}
 	a.list = append(a.list, xattr{key, value})
 }
@@ -180,6 +183,9 @@ func (a *attrs) sum() int64 {
 	}
 	return int64(binary.LittleEndian.Uint64(h.Sum(nil)))
 }
+
+// isMark says whether an attribute is a mark of ours, which says nothing to a person.
+func isMark(x xattr) bool { return x.Key == xattrSkeleton || x.Key == xattrSkeleton1 }
 
 func sameAttrs(a, b *attrs) bool {
 	if len(a.list) != len(b.list) {

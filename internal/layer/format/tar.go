@@ -13,10 +13,11 @@ const (
 	tarWhiteout = ".wh."
 	tarOpaque   = ".wh..wh..opq"
 	// escapedXattr is how a layer keeps what a program set under overlayfs's
-	// own names; skeletonXattr is a mark of ours.
-	escapedXattr  = "user.overlay.overlay."
-	overlayXattr  = "user.overlay."
-	skeletonXattr = "user.coppice.skeleton"
+	// own names; skeletonXattr and that of layers before, skeleton1Xattr, are marks of ours.
+	escapedXattr   = "user.overlay.overlay."
+	overlayXattr   = "user.overlay."
+	skeletonXattr  = "user.overlay.coppice.skeleton"
+	skeleton1Xattr = "user.coppice.skeleton"
 	// What root emulation wrote down: the owner that was asked for, "uid:gid",
 	// and on an empty file the device it stands for, "c MAJOR:MINOR" or "b ...".
 	ownerXattr  = "user.coppice.owner"
@@ -157,10 +158,13 @@ func header(e *Entry) *tar.Header {
 	}
 	for _, x := range e.Xattrs {
 		key := x.Key
+		if key == skeletonXattr || key == skeleton1Xattr {
+			continue
+		}
 		if strings.HasPrefix(key, escapedXattr) {
 			key = overlayXattr + key[len(escapedXattr):]
 		}
-		if emulated(h, e, key, x.Value) || key == skeletonXattr || strings.Contains(key, "=") {
+		if emulated(h, e, key, x.Value) || strings.Contains(key, "=") {
 			continue
 		}
 		if h.PAXRecords == nil {
