@@ -285,6 +285,10 @@ type LogResult struct {
 	Nodes []Snapshot `json:"nodes"`          // newest first
 	Head  string     `json:"head"`           // where HEAD is
 	Rows  []LogRow   `json:"rows,omitempty"` // the drawing, topmost line first
+
+	// Truncated says that Rows end before the oldest snapshot: so many branches would make
+	// the drawing too large. Nodes has all.
+	Truncated bool `json:"truncated,omitempty"`
 }
 
 // HeadResult is the answer to whatever tells or moves HEAD.

@@ -39,7 +39,8 @@ made it, where HEAD and the tags are, and how much it changed.`,
 	return cmd
 }
 
-// tree writes the drawn history. Nodes that are not in res.Nodes end it.
+// tree writes the drawn history, and then the nodes that are not drawn. Nodes that are not in
+// res.Nodes end it.
 func (a *app) tree(w io.Writer, res wire.LogResult) error {
 	nodes := make(map[string]wire.Snapshot, len(res.Nodes))
 	for _, n := range res.Nodes {
@@ -68,6 +69,12 @@ func (a *app) tree(w io.Writer, res wire.LogResult) error {
 		}
 		left--
 		a.line(&t, graph+" ", n)
+	}
+	if res.Truncated && left > 0 { // nodes and rows have the same order
+		t.Row("the branches of older snapshots are too many to be drawn:")
+		for _, n := range res.Nodes[len(res.Nodes)-left:] {
+			a.line(&t, "* ", n)
+		}
 	}
 	return t.Write(w)
 }

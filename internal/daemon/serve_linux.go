@@ -26,6 +26,8 @@ import (
 // backend is what the daemon needs of the engine beside the API.
 type backend interface {
 	httpapi.Engine
+	// Snapshots is Log without the drawing.
+	Snapshots(ctx context.Context, name string) (wire.LogResult, error)
 	// ShowSome is Show with at most so many changes.
 	ShowSome(ctx context.Context, name, ref string, most int) (wire.ShowResult, error)
 	// Sandbox finds a sandbox by name or id.

@@ -43,8 +43,9 @@ func (e *Engine) background(ctx context.Context) error {
 	}
 }
 
-// sealAll makes every new layer safe against power loss, oldest first: what is
-// below a sealed layer is sealed.
+// sealAll makes every new layer safe against power loss, oldest first. One that cannot be
+// sealed is logged and does not keep others from it: what is in it is up to a sandbox, and
+// a power loss takes what stands on it and no more. The error has all of them.
 func (e *Engine) sealAll(ctx context.Context) error {
 	e.sealing.Lock()
 	defer e.sealing.Unlock()
@@ -52,28 +53,39 @@ func (e *Engine) sealAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, id := range ids {
+	var errs []error
+	for _, l := range ids {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		sealed, err := e.Layers.Seal(ctx, id.ID)
-		if fault.Is(err, fault.NotFound) {
-			if _, gone := e.DB.Layer(ctx, id.ID); fault.Is(gone, fault.NotFound) {
-				continue // its snapshot was deleted meanwhile
-			}
+		err := e.sealOne(ctx, l.ID)
+		if err == nil || ctx.Err() != nil {
+			continue
 		}
-		if err != nil {
-			return fault.Wrap(err, "seal layer %s", id.ID)
-		}
-		if sealed.Digest == "" {
-			e.Logger.Warn("a layer is flushed, but has paths too long for a manifest: it cannot be verified", "layer", id.ID)
-		}
-		err = e.DB.MarkSealed(ctx, id.ID, sealed.Digest, sealed.DiffID, sealed.Size)
-		if err != nil && !fault.Is(err, fault.NotFound) { // deleted while it was sealed
-			return err
+		e.Logger.Warn("a layer is not sealed yet; a power loss would take its snapshot", "layer", l.ID, "err", err)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (e *Engine) sealOne(ctx context.Context, id timeline.LayerID) error {
+	sealed, err := e.Layers.Seal(ctx, id)
+	if fault.Is(err, fault.NotFound) {
+		if _, gone := e.DB.Layer(ctx, id); fault.Is(gone, fault.NotFound) {
+			return nil // its snapshot was deleted meanwhile
 		}
 	}
-	return nil
+	if err != nil {
+		return err
+	}
+	if sealed.Digest == "" {
+		e.Logger.Warn("a layer is flushed, but has what a manifest has no room for: it cannot be verified", "layer", id)
+	}
+	err = e.DB.MarkSealed(ctx, id, sealed.Digest, sealed.DiffID, sealed.Size)
+	if fault.Is(err, fault.NotFound) {
+		return nil // deleted while it was sealed
+	}
+	return fault.Wrap(err, "record that layer %s is sealed", id)
 }
 
 // mayBeDeep has the background look whether a snapshot's chain needs merging.

@@ -38,24 +38,40 @@ func (e *Engine) find(ctx context.Context, name string) (meta.Sandbox, *timeline
 	return rec, h, err
 }
 
-// Log gives the whole history of a sandbox, drawn.
+// Log gives the whole history of a sandbox, drawn as far as limit.GraphBytes allows.
 func (e *Engine) Log(ctx context.Context, name string) (wire.LogResult, error) {
+	h, res, err := e.newestFirst(ctx, name)
+	if err != nil {
+		return res, err
+	}
+	rows, more := h.Graph(limit.GraphBytes)
+	for _, row := range rows {
+		res.Rows = append(res.Rows, wire.LogRow{Graph: row.Graph, Node: string(row.ID)})
+	}
+	res.Truncated = more
+	return res, nil
+}
+
+// Snapshots gives the whole history of a sandbox, not drawn.
+func (e *Engine) Snapshots(ctx context.Context, name string) (wire.LogResult, error) {
+	_, res, err := e.newestFirst(ctx, name)
+	return res, err
+}
+
+func (e *Engine) newestFirst(ctx context.Context, name string) (*timeline.History, wire.LogResult, error) {
 	_, h, err := e.find(ctx, name)
 	if err != nil {
-		return wire.LogResult{}, err
+		return nil, wire.LogResult{}, err
 	}
 	res := wire.LogResult{Head: string(h.Head)}
 	nodes, err := e.nodes(ctx, h)
 	if err != nil {
-		return res, err
+		return nil, res, err
 	}
-	for _, row := range h.Graph() {
-		res.Rows = append(res.Rows, wire.LogRow{Graph: row.Graph, Node: string(row.ID)})
-		if row.ID != "" {
-			res.Nodes = append(res.Nodes, nodes[row.ID])
-		}
+	for _, id := range h.NewestFirst() {
+		res.Nodes = append(res.Nodes, nodes[id])
 	}
-	return res, nil
+	return h, res, nil
 }
 
 // Head gives the snapshot that the live state descends from.

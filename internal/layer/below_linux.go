@@ -57,7 +57,7 @@ func (f *found) xattrs() (map[string][]byte, error) {
 	}
 	out := map[string][]byte{}
 	for _, x := range a.list {
-		if x.Key != xattrSkeleton {
+		if !isMark(x) {
 			out[unescape(x.Key)] = x.Value
 		}
 	}

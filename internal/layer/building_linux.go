@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"errors"
 
 	"golang.org/x/sys/unix"
 
@@ -40,6 +41,10 @@ func (s *Store) begin(ctx context.Context, id timeline.LayerID) (b *building, er
 		}
 	}()
 	if b.dir, err = openDirAt(s.tmp, b.tmp); err != nil {
+		return b, err
+	}
+	// Where there are no attributes there are no marks.
+	if err = s.fs.SetXattr(b.dir, xattrMarks, []byte("2")); err != nil && !errors.Is(err, unix.ENOTSUP) {
 		return b, err
 	}
 	for _, d := range []struct {

@@ -34,6 +34,7 @@ type Change struct {
 	Lines  *Lines // of a text file; with DiffOptions.Stat
 
 	a, b *found // while EachChange reports it; nil: nothing is there
+	turn turn   // of what compares them
 }
 
 // Lines counts the changed lines of a text file.
@@ -59,7 +60,7 @@ var errMore = errors.New("there are more changes")
 func Some(ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions) (list []Change, more bool, err error) {
 	err = eachChange(ctx, a, b, touched, opts, func(c *Change) error {
 		kept := *c
-		kept.a, kept.b = nil, nil
+		kept.a, kept.b, kept.turn = nil, nil, nil
 		list = append(list, kept)
 		return nil
 	})
@@ -100,7 +101,7 @@ func (o DiffOptions) tooMany() error {
 }
 
 func eachChange(ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions, fn func(*Change) error) error {
-	d := differ{ctx: ctx, fn: fn, stat: opts.Stat, contents: opts.contents,
+	d := differ{ctx: ctx, fn: fn, turn: cmp.Or(a.turn, b.turn), stat: opts.Stat, contents: opts.contents,
 		entries: cmp.Or(opts.Most, limit.DiffEntries), bytes: cmp.Or(opts.Bytes, limit.DiffBytes), names: cmp.Or(opts.names, limit.DirNames)}
 	at := newPlaces(opts.Paths)
 	if at.none() {
@@ -217,6 +218,7 @@ func (t touchedDir) names(ctx context.Context, most int) (map[string]*found, err
 type differ struct {
 	ctx            context.Context
 	fn             func(*Change) error
+	turn           turn
 	stat, contents bool
 	entries, bytes int // that may still be reported
 	names          int // of one directory, that may be held
@@ -354,7 +356,7 @@ func (d *differ) dirs(fa, fb *found, at places) error {
 
 // seen are the attributes without our own marks.
 func (a attrs) seen() *attrs {
-	a.list = slices.DeleteFunc(slices.Clone(a.list), func(x xattr) bool { return x.Key == xattrSkeleton })
+	a.list = slices.DeleteFunc(slices.Clone(a.list), isMark)
 	return &a
 }
 
@@ -478,7 +480,7 @@ func (d *differ) report(kind string, fa, fb *found, at places) error {
 	if d.bytes -= f.size(); d.bytes < 0 {
 		return errMore
 	}
-	c := Change{Kind: kind, Path: f.path(), Type: typeName(f.st.Mode), a: fa, b: fb}
+	c := Change{Kind: kind, Path: f.path(), Type: typeName(f.st.Mode), a: fa, b: fb, turn: d.turn}
 	if fa != nil {
 		c.Was = typeName(fa.st.Mode)
 	}
@@ -486,7 +488,7 @@ func (d *differ) report(kind string, fa, fb *found, at places) error {
 		c.Size = fb.st.Size
 	}
 	if d.stat {
-		if err := c.stat(); err != nil {
+		if err := c.stat(d.ctx); err != nil {
 			return fault.Wrap(err, "compare %q", f)
 		}
 	}

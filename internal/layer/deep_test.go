@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -483,5 +484,61 @@ func TestWalk_ComesBackThroughGraftedTrees(t *testing.T) {
 	w.must(v.Walk(context.Background(), func(e Entry) error { got = append(got, e.Path); return nil }))
 	if last := "/" + chain + "z"; len(got) != 2*deep+3 || got[len(got)-1] != last {
 		t.Errorf("%d entries, the last %q; want %d and %q", len(got), got[len(got)-1], 2*deep+3, last)
+	}
+}
+
+func TestDiff_CountsNoLinesBeyondTheirNumber(t *testing.T) {
+	w := newWorld(t, t.TempDir(), true)
+	defer w.close()
+	was, now := filepath.Join(w.home, "was"), filepath.Join(w.home, "now")
+	w.must(os.MkdirAll(was, 0o755))
+	w.must(os.MkdirAll(now, 0o755))
+	for name, n := range map[string]int{"a": limit.DiffLineCount, "b": limit.DiffLineCount + 1} {
+		w.must(os.WriteFile(filepath.Join(now, name), bytes.Repeat([]byte{'\n'}, n), 0o600))
+	}
+	list, err := Changes(t.Context(), rawView(was, true), rawView(now, true), nil, DiffOptions{Stat: true})
+	if err != nil || len(list) != 2 || list[0].Lines == nil || list[0].Lines.Added != limit.DiffLineCount || !list[1].Binary {
+		t.Errorf("%+v, %v", list, err)
+	}
+	var patch bytes.Buffer
+	w.must(Patch(t.Context(), &patch, rawView(was, true), rawView(now, true), nil, []string{"/b"}))
+	if got := patch.String(); !strings.Contains(got, "Binary files /dev/null and b/b differ") {
+		t.Errorf("the patch is %.300q", got)
+	}
+}
+
+// endsWaiting is a context that ends as soon as something waits for its end.
+type endsWaiting struct {
+	context.Context
+	end context.CancelFunc
+}
+
+func (e endsWaiting) Done() <-chan struct{} { e.end(); return e.Context.Done() }
+
+// What compares lines waits for its turn, and no longer than its caller.
+func TestDiff_ComparesTheLinesOfOneFileAtATime(t *testing.T) {
+	w := newWorld(t, t.TempDir(), true)
+	defer w.close()
+	was, now := filepath.Join(w.home, "was"), filepath.Join(w.home, "now")
+	w.must(os.MkdirAll(was, 0o755))
+	w.must(os.MkdirAll(now, 0o755))
+	w.must(os.WriteFile(filepath.Join(now, "f"), []byte("one\n"), 0o600))
+	a, b := w.s.PlainView([]rootspec.Part{{Dir: was, Path: "/"}}), w.s.PlainView([]rootspec.Part{{Dir: now, Path: "/"}})
+	for name, compare := range map[string]func(ctx context.Context) error{
+		"stat": func(ctx context.Context) error {
+			_, err := Changes(ctx, a, b, nil, DiffOptions{Stat: true})
+			return err
+		},
+		"patch": func(ctx context.Context) error { return Patch(ctx, io.Discard, a, b, nil, nil) },
+	} {
+		w.must(w.s.turn.take(t.Context()))
+		ctx, end := context.WithCancel(t.Context())
+		if err := compare(endsWaiting{ctx, end}); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s, while another comparison goes on: %v", name, err)
+		}
+		w.s.turn.give()
+		if err := compare(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -218,25 +218,36 @@ func (m *mdir) reopen(src int) (int, error) {
 // self is the root as an entry of itself.
 func (m *mdir) self() (*found, error) {
 	f := &found{m: m, name: "."}
-	f.level = m.owner(func(i int) int { return m.levels[i].fd }, len(m.levels))
+	f.level = m.owner()
 	return f, unix.Fstat(m.levels[f.level].fd, &f.st)
 }
 
-// owner picks, of n directories topmost first, the one whose metadata counts:
-// the first that is not a mere skeleton.
-func (m *mdir) owner(fd func(int) int, n int) int {
-	for i := range n {
-		if i == n-1 || !isSkeleton(fd(i)) {
+// owner picks the level whose metadata counts: the first that is not a mere skeleton.
+func (m *mdir) owner() int {
+	for i := range m.levels {
+		if !m.src(i).isSkeleton(m.levels[i].fd) {
 			return i
 		}
 	}
-	return 0
+	return max(0, len(m.levels)-1)
 }
 
-func isSkeleton(fd int) bool {
+// isSkeleton says whether a directory of the tree is a skeleton.
+func (s *source) isSkeleton(fd int) bool {
 	var b [4]byte
-	n, err := unix.Fgetxattr(fd, xattrSkeleton, b[:])
+	if s.plain {
+		return false
+	}
+	n, err := unix.Fgetxattr(fd, s.skeleton(), b[:])
 	return err == nil && n == 1
+}
+
+// skeleton is the name of the mark that is believed in the tree.
+func (s *source) skeleton() string {
+	if s.marks1 {
+		return xattrSkeleton1
+	}
+	return xattrSkeleton
 }
 
 // child finds one entry; nil when the view has none of that name.
@@ -375,7 +386,7 @@ func (c *collect) take(i int, st *unix.Stat_t) (more bool, err error) {
 	}
 	defer unix.Close(fd)
 	// A skeleton says nothing about the directory itself: the next level does.
-	c.known = c.known || !isSkeleton(fd)
+	c.known = c.known || !c.m.src(i).isSkeleton(fd)
 	if isOpaque(fd) {
 		c.end = true
 		return false, nil

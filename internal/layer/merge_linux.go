@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -131,7 +132,7 @@ func (m *merger) sub(src *mdir, f *found, dst *outDir, depth int, hidden bool) e
 	defer sub.close()
 	// Metadata is read before src may be parked, and written after the content.
 	var st unix.Stat_t
-	a, err := f.dirAttrs(&st)
+	a, err := marked(f, &st)
 	if err != nil {
 		return fault.Wrap(err, "read %q", f)
 	}
@@ -151,11 +152,21 @@ func (m *merger) sub(src *mdir, f *found, dst *outDir, depth int, hidden bool) e
 
 func (m *merger) meta(f *found, dst int, opaque bool) error {
 	var st unix.Stat_t
-	a, err := f.dirAttrs(&st)
+	a, err := marked(f, &st)
 	if err != nil {
 		return err
 	}
 	return m.dirMetaOf(&st, &a, dst, opaque)
+}
+
+// marked gives what a directory has, with the mark of a skeleton under the name by which
+// new layers have it.
+func marked(f *found, st *unix.Stat_t) (attrs, error) {
+	a, err := f.dirAttrs(st)
+	if i := slices.IndexFunc(a.list, func(x xattr) bool { return x.Key == xattrSkeleton1 }); i >= 0 && f.src().marks1 {
+		a.list[i].Key = xattrSkeleton
+	}
+	return a, err
 }
 
 // outDir is a directory that is being filled. Deep in a tree it is parked while

@@ -25,7 +25,7 @@ import (
 func Patch(ctx context.Context, w io.Writer, a, b *View, touched []rootspec.Part, paths []string) error {
 	opts := DiffOptions{Paths: paths, Most: math.MaxInt, Bytes: limit.PatchBytes, contents: true}
 	return EachChange(ctx, a, b, touched, opts, func(c *Change) error {
-		return fault.Wrap(c.patch(w), "patch of %q", cmp.Or(c.b, c.a))
+		return fault.Wrap(c.patch(ctx, w), "patch of %q", cmp.Or(c.b, c.a))
 	})
 }
 
@@ -55,7 +55,31 @@ func (f *found) text() (text string, binary bool, err error) {
 	if err != nil {
 		return "", false, err
 	}
-	return string(b), bytes.IndexByte(b[:min(len(b), 8000)], 0) >= 0, nil
+	binary = bytes.IndexByte(b[:min(len(b), 8000)], 0) >= 0 || bytes.Count(b, []byte{'\n'}) > limit.DiffLineCount
+	return string(b), binary, nil
+}
+
+// turn is held while lines are compared, which takes many times what the files have: a
+// daemon does one such comparison at a time. A nil turn is always free.
+type turn chan struct{}
+
+// take waits for the turn. The caller gives it back unless there is an error.
+func (t turn) take(ctx context.Context) error {
+	if err := ctx.Err(); err != nil || t == nil {
+		return err
+	}
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (t turn) give() {
+	if t != nil {
+		<-t
+	}
 }
 
 func (c *Change) texts() (a, b string, binary bool, err error) {
@@ -68,10 +92,14 @@ func (c *Change) texts() (a, b string, binary bool, err error) {
 }
 
 // stat counts the changed lines.
-func (c *Change) stat() error {
+func (c *Change) stat(ctx context.Context) error {
 	if !c.a.lines() && !c.b.lines() {
 		return nil
 	}
+	if err := c.turn.take(ctx); err != nil {
+		return err
+	}
+	defer c.turn.give()
 	a, b, binary, err := c.texts()
 	if err != nil || binary {
 		c.Binary = binary
@@ -99,7 +127,7 @@ func (c *Change) stat() error {
 func (f *found) lines() bool { return f != nil && isReg(&f.st) }
 
 // patch writes one change.
-func (c *Change) patch(w io.Writer) error {
+func (c *Change) patch(ctx context.Context, w io.Writer) error {
 	rel := strings.TrimPrefix(c.Path, "/")
 	from, to := quoteName("a/"+rel), quoteName("b/"+rel)
 	var head strings.Builder
@@ -114,23 +142,33 @@ func (c *Change) patch(w io.Writer) error {
 	case c.a.st.Mode != c.b.st.Mode:
 		fmt.Fprintf(&head, "old mode %06o\nnew mode %06o\n", c.a.st.Mode, c.b.st.Mode)
 	}
-	a, b, binary, err := c.texts()
+	body, err := c.hunks(ctx, from, to)
 	if err != nil {
 		return err
 	}
-	var body string
-	switch {
-	case binary:
-		if same := c.a != nil && c.b != nil && c.a.st.Size == c.b.st.Size && c.a.st.Size <= limit.DiffLines && a == b; !same {
-			body = fmt.Sprintf("Binary files %s and %s differ\n", from, to)
-		}
-	case a != b:
-		if body, err = udiff.ToUnified(from, to, a, udiff.Lines(a, b), 3); err != nil {
-			return err
-		}
-	}
 	_, err = io.WriteString(w, head.String()+body)
 	return err
+}
+
+// hunks is the part of a patch below its header. The turn ends with it: who reads the patch
+// may be slow.
+func (c *Change) hunks(ctx context.Context, from, to string) (string, error) {
+	if err := c.turn.take(ctx); err != nil {
+		return "", err
+	}
+	defer c.turn.give()
+	a, b, binary, err := c.texts()
+	switch {
+	case err != nil:
+		return "", err
+	case binary:
+		if same := c.a != nil && c.b != nil && c.a.st.Size == c.b.st.Size && c.a.st.Size <= limit.DiffLines && a == b; !same {
+			return fmt.Sprintf("Binary files %s and %s differ\n", from, to), nil
+		}
+	case a != b:
+		return udiff.ToUnified(from, to, a, udiff.Lines(a, b), 3)
+	}
+	return "", nil
 }
 
 // quoteName writes a name as git does: in double quotes with escapes when it

@@ -234,7 +234,7 @@ func (p *putter) xattr(x xattr, set func(key string) error) error {
 	if p.toPlain {
 		key = unescape(key)
 	}
-	if p.strip && key == xattrSkeleton {
+	if p.strip && isMark(x) {
 		return nil
 	}
 	err := set(key)

@@ -51,7 +51,7 @@ func (r *rewinder) told(a *attrs) *attrs {
 	out := &attrs{}
 	for _, x := range a.list {
 		switch {
-		case x.Key == xattrSkeleton, strings.HasPrefix(x.Key, "security.selinux"):
+		case isMark(x), strings.HasPrefix(x.Key, "security.selinux"):
 			continue // ours, and the host's policy's
 		case strings.HasPrefix(x.Key, "system.posix_acl_"):
 			x.Value = r.Owners.acl(x.Value)

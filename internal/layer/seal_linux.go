@@ -30,7 +30,7 @@ type Sealed struct {
 	// Digest is that of the manifest: "sha256:" and hex digits; empty: it has none, see Seal.
 	Digest string
 	// DiffID is that of the layer as an OCI tar stream, uncompressed; empty: it has none,
-	// see limit.SealedHoles.
+	// see limit.SealedHoles and format.NoHeader.
 	DiffID  string
 	Size    int64 // content bytes, each file once
 	Entries int
@@ -41,8 +41,8 @@ type Sealed struct {
 // still what it was. Sealing twice is harmless.
 //
 // A layer whose manifest would be larger than limit.SealedEntries and limit.SealedBytes
-// allow gets none: it is flushed, so that it survives power loss, and cannot be verified
-// or exported.
+// allow, or that has what no manifest can describe, gets none: it is flushed, so that it
+// survives power loss, and cannot be verified or exported.
 func (s *Store) Seal(ctx context.Context, id timeline.LayerID) (Sealed, error) {
 	out, err := s.seal(ctx, id)
 	return out, fault.Wrap(err, "seal layer %s", id)
@@ -69,14 +69,15 @@ func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err 
 		budget -= holes
 		return whole
 	})
-	if fault.Is(err, fault.TooLarge) {
+	if indescribable(err) {
 		return Sealed{}, errors.Join(s.fs.SyncFS(dir), s.fs.Sync(s.top))
 	}
 	if err != nil {
 		return out, err
 	}
 	if !slices.ContainsFunc(entries, isSparse) {
-		if out.DiffID, err = s.diffID(ctx, id, entries); err != nil {
+		out.DiffID, err = s.diffID(ctx, id, entries)
+		if _, ok := errors.AsType[*format.NoHeader](err); err != nil && !ok {
 			return out, err
 		}
 	}
@@ -90,6 +91,13 @@ func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err 
 	}
 	out.Digest, err = s.writeManifest(dir, entries)
 	return out, err
+}
+
+// indescribable says whether an error of describe is about what the layer holds, so that
+// trying again cannot help: it is too large, or has more names of attributes than
+// listxattr(2) gives.
+func indescribable(err error) bool {
+	return fault.Is(err, fault.TooLarge) || fault.Is(err, fault.Unsupported) || errors.Is(err, unix.E2BIG)
 }
 
 // writeManifest puts the manifest in its place: temporary file, flush, rename,
@@ -184,7 +192,12 @@ func (s *Store) WriteTar(ctx context.Context, id timeline.LayerID, w io.Writer) 
 			id, int64(limit.SealedHoles), "/"+entries[i].Path).
 			WithHint("remove the sparse files in the sandbox, and take a snapshot: coppice commit")
 	}
-	return fault.Wrap(s.writeTar(ctx, id, entries, w), "write layer %s", id)
+	err = s.writeTar(ctx, id, entries, w)
+	if no, ok := errors.AsType[*format.NoHeader](err); ok {
+		return fault.New(fault.TooLarge, "layer %s cannot be written as tar: %q has attributes, a path or a device number that tar has no room for", id, "/"+no.Path).
+			WithHint("remove it in the sandbox, and take a snapshot: coppice commit").Because(err)
+	}
+	return fault.Wrap(err, "write layer %s", id)
 }
 
 func isSparse(e format.Entry) bool { return e.Sparse }
@@ -236,16 +249,15 @@ func (s *Store) diffID(ctx context.Context, id timeline.LayerID, entries []forma
 
 // cleanNoise removes overlayfs's own attributes, which an adopted upper has.
 func (s *Store) cleanNoise(fd int) error {
-	b := make([]byte, 4096)
-	n, err := unix.Flistxattr(fd, b)
+	keys, err := xattrSource{fd: fd}.keys()
 	if err != nil {
 		return err
 	}
-	for key := range strings.SplitSeq(strings.TrimSuffix(string(b[:n]), "\x00"), "\x00") {
+	for _, key := range keys {
 		if !strings.HasPrefix(key, xattrOverlay) || strings.HasPrefix(key, xattrEscaped) {
 			continue
 		}
-		if key == xattrOpaque && isOpaque(fd) {
+		if key == xattrSkeleton || key == xattrOpaque && isOpaque(fd) {
 			continue
 		}
 		if err := s.fs.RemoveXattr(fd, key); err != nil && !errors.Is(err, unix.ENODATA) {

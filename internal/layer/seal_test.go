@@ -292,5 +292,5 @@ func isSkeletonDir(t *testing.T, p string) bool {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	return isSkeleton(fd)
+	return new(source).isSkeleton(fd)
 }

@@ -27,6 +27,7 @@ type Store struct {
 	umask   uint32
 	noClone atomic.Bool // FICLONE was refused once
 	storeID devIno      // the home that a view of the host must not show
+	turn    turn        // of one comparison by lines at a time
 }
 
 type devIno struct{ dev, ino uint64 }
@@ -38,7 +39,7 @@ func Open(ctx context.Context, fsys vfs.FS, dir string) (*Store, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "tmp"), 0o700); err != nil {
 		return nil, fault.Wrap(err, "open layer store %s", dir)
 	}
-	s := &Store{fs: fsys, dir: dir, top: -1, tmp: -1, umask: readUmask()}
+	s := &Store{fs: fsys, dir: dir, top: -1, tmp: -1, umask: readUmask(), turn: make(turn, 1)}
 	var err error
 	if s.top, err = openDirAt(unix.AT_FDCWD, dir); err != nil {
 		return nil, fault.Wrap(err, "open layer store %s", dir)

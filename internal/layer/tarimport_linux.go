@@ -340,7 +340,7 @@ func (t *untar) attrs(h *tar.Header) (a attrs) {
 		if !ok {
 			continue
 		}
-		if key == xattrSkeleton || !strings.HasPrefix(key, "user.") && key != "security.capability" && !strings.HasPrefix(key, "system.posix_acl_") {
+		if key == xattrSkeleton1 || !strings.HasPrefix(key, "user.") && key != "security.capability" && !strings.HasPrefix(key, "system.posix_acl_") {
 			t.note(h.Name, "attribute %.300q left out", key)
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -24,15 +25,17 @@ type View struct {
 	mounts  map[string]bool // places of the host where crossing into another file system is right
 	hide    devIno
 	live    bool // the trees change meanwhile: a walk leaves out what goes away
+	turn    turn // of the store's comparisons by lines
 }
 
 // source is one tree that a view is made of.
 type source struct {
-	dir   string // host path
-	at    string // where in the view its root lies
-	host  bool   // the host's own root
-	raw   bool   // whiteouts and opaque marks are not interpreted
-	plain bool   // not in overlay form: overlayfs's names of attributes are a program's own
+	dir    string // host path
+	at     string // where in the view its root lies
+	host   bool   // the host's own root
+	raw    bool   // whiteouts and opaque marks are not interpreted
+	plain  bool   // not in overlay form: overlayfs's names of attributes are a program's own
+	marks1 bool   // a layer of a version before: xattrSkeleton1 is believed
 }
 
 // Entry is what a view has at a path.
@@ -58,9 +61,9 @@ func (e *Entry) IsDir() bool { return e.Mode&unix.S_IFMT == unix.S_IFDIR }
 // (absolute paths: the parts of the live root), and the store itself is not
 // shown.
 func (s *Store) View(stack rootspec.Stack, mounts ...string) *View {
-	v := &View{hide: s.storeID}
+	v := &View{hide: s.storeID, turn: s.turn}
 	for _, l := range stack.Layers {
-		v.sources = append(v.sources, source{dir: l, at: "/"})
+		v.sources = append(v.sources, source{dir: l, at: "/", marks1: marks1(l)})
 	}
 	if stack.Host {
 		v.sources = append(v.sources, source{dir: "/", at: "/", host: true})
@@ -92,11 +95,18 @@ func (s *Store) LiveView(stack rootspec.Stack, parts []rootspec.Part) *View {
 
 // PlainView shows the plain trees of a live root.
 func (s *Store) PlainView(parts []rootspec.Part) *View {
-	v := &View{}
+	v := &View{turn: s.turn}
 	for _, p := range parts {
 		v.sources = append(v.sources, source{dir: p.Dir, at: path.Clean(p.Path), raw: true, plain: true})
 	}
 	return v
+}
+
+// marks1 says whether the tree is that of a layer whose marks are of the first names. So is
+// one that is not there, which whatever reads it will say.
+func marks1(tree string) bool {
+	_, err := unix.Getxattr(filepath.Dir(tree), xattrMarks, nil)
+	return err != nil
 }
 
 // rawView shows one tree as it is, in overlay form or not.

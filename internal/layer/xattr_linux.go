@@ -22,8 +22,14 @@ const (
 	// copied from somewhere, so that whiteouts may lie in the directory.
 	xattrOrigin = "user.overlay.origin"
 	// xattrSkeleton marks a directory of a layer that only leads to a part: its
-	// owner, mode and time say nothing about the snapshot.
-	xattrSkeleton = "user.coppice.skeleton"
+	// owner, mode and time say nothing about the snapshot. No program in a sandbox can set
+	// it: overlayfs escapes its names, and so does what reads a plain tree.
+	xattrSkeleton = "user.overlay.coppice.skeleton"
+	// xattrSkeleton1 is the mark of layers without xattrMarks. Programs can set it: in any
+	// other tree it means nothing, and is not shown.
+	xattrSkeleton1 = "user.coppice.skeleton"
+	// xattrMarks on the directory of a layer says that its marks are of the names above.
+	xattrMarks = "user.coppice.marks"
 	// xattrOwner is where root emulation writes the owner that was asked for and
 	// could not be given: "uid:gid". Package format puts it into tar headers.
 	xattrOwner = "user.coppice.owner"
@@ -46,7 +52,6 @@ type attrs struct {
 	opaque   bool // nothing below shows through
 	maybeXWh bool // opaque=x: regular files below may be whiteouts
 	noise    bool // there are attributes of overlayfs that a layer does not keep
-	skeleton bool
 }
 
 // xattrSource reads attributes of one entry: an open descriptor, or a path that
@@ -75,10 +80,8 @@ func xattrAt(dir int, name string) xattrSource {
 	return xattrSource{path: vfs.FDPath(dir) + "/" + name}
 }
 
-// readAttrs reads the attributes of an entry. plain says that the tree is not in
-// overlay form: what a program set under overlayfs's names is then escaped as
-// overlayfs would.
-func readAttrs(s xattrSource, plain bool) (a attrs, err error) {
+// keys gives the names of all attributes; none where the file system has no attributes.
+func (s xattrSource) keys() ([]string, error) {
 	var small [512]byte
 	b := small[:]
 	n, err := s.list(b)
@@ -89,16 +92,24 @@ func readAttrs(s xattrSource, plain bool) (a attrs, err error) {
 		b = make([]byte, n+256)
 		n, err = s.list(b)
 	}
-	switch {
-	case errors.Is(err, unix.ENOTSUP):
-		return a, nil
-	case err != nil:
-		return a, err
-	case n == 0:
-		return a, nil
+	if errors.Is(err, unix.ENOTSUP) || err == nil && n == 0 {
+		return nil, nil
 	}
-	for _, k := range bytes.Split(bytes.TrimSuffix(b[:n], []byte{0}), []byte{0}) {
-		key := string(k)
+	if err != nil {
+		return nil, err
+	}
+	return strings.Split(strings.TrimSuffix(string(b[:n]), "\x00"), "\x00"), nil
+}
+
+// readAttrs reads the attributes of an entry. plain says that the tree is not in
+// overlay form: what a program set under overlayfs's names is then escaped as
+// overlayfs would.
+func readAttrs(s xattrSource, plain bool) (a attrs, err error) {
+	keys, err := s.keys()
+	if err != nil {
+		return a, err
+	}
+	for _, key := range keys {
 		value, err := readXattr(s, key)
 		if errors.Is(err, unix.ENODATA) {
 			continue // gone since, or not for us to see
@@ -124,11 +135,9 @@ func (a *attrs) add(key string, value []byte, plain bool) {
 		return
 	case key == xattrOrigin && len(value) == 0:
 		return
-	case strings.HasPrefix(key, xattrOverlay) && !strings.HasPrefix(key, xattrEscaped):
+	case strings.HasPrefix(key, xattrOverlay) && !strings.HasPrefix(key, xattrEscaped) && key != xattrSkeleton:
 		a.noise = true
 		return
-	case key == xattrSkeleton:
-		a.skeleton = true
 	}
 	a.list = append(a.list, xattr{key, value})
 }
@@ -174,6 +183,9 @@ func (a *attrs) sum() int64 {
 	}
 	return int64(binary.LittleEndian.Uint64(h.Sum(nil)))
 }
+
+// isMark says whether an attribute is a mark of ours, which says nothing to a person.
+func isMark(x xattr) bool { return x.Key == xattrSkeleton || x.Key == xattrSkeleton1 }
 
 func sameAttrs(a, b *attrs) bool {
 	if len(a.list) != len(b.list) {

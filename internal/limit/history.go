@@ -51,8 +51,13 @@ const (
 	SealedEntries = 2_000_000
 	// MessagePath is how much of a path an error message repeats, in bytes.
 	MessagePath = 1 << 10
-	// DiffLines is the size up to which a file is compared by lines.
-	DiffLines = 8 << 20
+	// DiffLines is the size up to which a file is compared by lines, DiffLineCount how many
+	// it may have: each takes hundreds of bytes, however short it is.
+	DiffLines     = 8 << 20
+	DiffLineCount = 200_000
+	// GraphBytes bounds the drawing of a history: lanes that join from afar take the square
+	// of their number.
+	GraphBytes = 4 << 20
 )
 
 const unsealable = "the snapshot has no manifest: it is flushed and can be checked out, but neither verified nor exported; `verify` counts it as `unverifiable`"
@@ -96,6 +101,8 @@ func history() area {
 		{"paths that a snapshot's message names", NamedPaths, "paths", "further ones are counted", deepTest + "TestCapture_NamesTheFirstPaths"},
 		{"a path that a snapshot's message names", NamedPath, "bytes", "it and further ones are counted", deepTest + "TestCapture_NamesTheFirstPaths"},
 		{"a file that is compared by lines", DiffLines, "bytes", "it counts as binary", deepTest + "TestDiff_CountsNoLinesOfALargeFile"},
+		{"lines of a file that is compared by lines", DiffLineCount, "lines", "it counts as binary", deepTest + "TestDiff_CountsNoLinesBeyondTheirNumber"},
+		{"the drawing of a history", GraphBytes, "bytes", "the answer says `truncated`, and lists all snapshots", "internal/timeline/graph_test.go TestGraph_EndsAtItsLimit"},
 		{"a path in an error message", MessagePath, "bytes", "the message has its end",
 			deepTest + "TestMessages_RepeatTheEndOfALongPath"},
 	}}

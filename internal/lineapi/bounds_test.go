@@ -27,7 +27,7 @@ type vast struct {
 	answer  chan struct{} // lets one end
 }
 
-func (v *vast) Log(context.Context, string) (wire.LogResult, error) {
+func (v *vast) Snapshots(context.Context, string) (wire.LogResult, error) {
 	nodes := make([]wire.Snapshot, v.nodes)
 	for i := range nodes {
 		nodes[i].ID = fmt.Sprintf("%012x", i)

@@ -45,7 +45,7 @@ func known(ref string) error {
 
 func (f *fake) Head(context.Context, string) (string, error) { return tip.ID, nil }
 
-func (f *fake) Log(context.Context, string) (wire.LogResult, error) {
+func (f *fake) Snapshots(context.Context, string) (wire.LogResult, error) {
 	return wire.LogResult{Nodes: []wire.Snapshot{tip, root}, Head: tip.ID}, nil
 }
 

@@ -59,7 +59,7 @@ type Engine interface {
 	// Exec is that of httpapi.Engine.
 	Exec(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error)
 	Head(ctx context.Context, name string) (string, error)
-	Log(ctx context.Context, name string) (wire.LogResult, error)
+	Snapshots(ctx context.Context, name string) (wire.LogResult, error)
 	Branches(ctx context.Context, name string) (wire.BranchesResult, error)
 	// ShowSome is Show with at most so many changes; 0 is as many as one answer holds.
 	ShowSome(ctx context.Context, name, ref string, most int) (wire.ShowResult, error)

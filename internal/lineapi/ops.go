@@ -149,7 +149,7 @@ type nodesAnswer struct {
 }
 
 func (c *conn) log(none) (any, error) {
-	res, err := c.opt.Engine.Log(c.ctx, c.opt.Sandbox)
+	res, err := c.opt.Engine.Snapshots(c.ctx, c.opt.Sandbox)
 	return c.nodes(res.Nodes, res.Head), err
 }
 

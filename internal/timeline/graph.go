@@ -13,15 +13,39 @@ type Row struct {
 }
 
 // Graph draws the history as git log --graph does, newest snapshot first, in
-// "*", "|" and "/". Lines carry no space at their end.
-func (h *History) Graph() []Row {
+// "*", "|" and "/". Lines carry no space at their end. They have at most so many bytes in
+// all, and no more work is done than that takes; more says that older snapshots are left
+// out.
+func (h *History) Graph(most int) (rows []Row, more bool) {
+	d := drawing{left: most}
+	h.draw(&d)
+	return d.rows, d.full
+}
+
+// drawing is rows that have a bounded size.
+type drawing struct {
+	rows []Row
+	left int
+	full bool
+}
+
+// add adds a row, and says whether there was room for it.
+func (d *drawing) add(line string, id SnapshotID) bool {
+	if d.left -= len(line) + 1; d.left < 0 {
+		d.full = true
+		return false
+	}
+	d.rows = append(d.rows, Row{Graph: line, ID: id})
+	return true
+}
+
+func (h *History) draw(d *drawing) {
 	// A branch that left its parent before the newest snapshot was made:
 	//
 	//	| *
 	//	* |
 	//	|/
 	//	*
-	var rows []Row
 	var lanes []SnapshotID // lanes[i] is the snapshot that lane i leads down to
 	order := h.NewestFirst()
 	for i, id := range order {
@@ -30,13 +54,16 @@ func (h *History) Graph() []Row {
 			at = len(lanes)
 			lanes = append(lanes, id)
 		}
-		rows = append(rows, Row{Graph: nodeLine(len(lanes), at), ID: id})
+		if !d.add(nodeLine(len(lanes), at), id) {
+			return
+		}
 
 		parent := h.Snapshots[id].Parent
 		if _, ok := h.Snapshots[parent]; !ok {
 			lanes = slices.Delete(lanes, at, at+1)
-			if i+1 < len(order) { // or the next root would seem to be the parent
-				rows = append(rows, Row{Graph: moveLine(at, at+1, len(lanes)+1)})
+			// Or the next root would seem to be the parent.
+			if i+1 < len(order) && !d.add(moveLine(at, at+1, len(lanes)+1), "") {
+				return
 			}
 			continue
 		}
@@ -49,10 +76,11 @@ func (h *History) Graph() []Row {
 			continue
 		}
 		left, right := min(at, other), max(at, other)
-		rows = append(rows, joinLines(left, right, len(lanes))...)
+		if !d.join(left, right, len(lanes)) {
+			return
+		}
 		lanes = slices.Delete(lanes, right, right+1)
 	}
-	return rows
 }
 
 // nodeLine draws n lanes with a snapshot in lane at.
@@ -78,19 +106,19 @@ func moveLine(still, first, n int) string {
 	return trim(line)
 }
 
-// joinLines draws lane right going into lane left, behind the lanes between, and
-// the lanes beyond right closing up, out of n.
-func joinLines(left, right, n int) []Row {
-	rows := []Row{{Graph: moveLine(right, right, n)}}
-	for to := right - 2; to >= left; to-- {
+// join draws lane right going into lane left, behind the lanes between, and the lanes
+// beyond right closing up, out of n. It says whether there was room for that.
+func (d *drawing) join(left, right, n int) bool {
+	fits := d.add(moveLine(right, right, n), "")
+	for to := right - 2; fits && to >= left; to-- {
 		line := blank(n - 1)
 		for i := range n - 1 {
 			line[2*i] = '|'
 		}
 		line[2*to+1] = '/'
-		rows = append(rows, Row{Graph: trim(line)})
+		fits = d.add(trim(line), "")
 	}
-	return rows
+	return fits
 }
 
 func blank(lanes int) []byte { return []byte(strings.Repeat(" ", 2*lanes)) }

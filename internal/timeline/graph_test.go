@@ -2,12 +2,16 @@ package timeline
 
 import (
 	"fmt"
+	"math"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // tree makes a history of "child<parent" words, each a minute after the one
@@ -94,7 +98,11 @@ func TestGraph(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			var got strings.Builder
-			for _, r := range c.h.Graph() {
+			rows, more := c.h.Graph(math.MaxInt)
+			if more {
+				t.Error("rows are left out")
+			}
+			for _, r := range rows {
 				line := "\n\t\t\t" + r.Graph
 				if r.ID != "" {
 					line += " " + string(r.ID)
@@ -114,7 +122,7 @@ func TestGraphShowsTheTree(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		h := drawHistory(t, 40)
-		rows := h.Graph()
+		rows, _ := h.Graph(math.MaxInt)
 		at := func(y, x int) byte {
 			if y >= len(rows) || x < 0 || x >= len(rows[y].Graph) {
 				return ' '
@@ -213,7 +221,7 @@ func TestDamagedHistoriesEnd(t *testing.T) {
 	t.Parallel()
 	h := tree("a<c", "b<a", "c<b", "d<d", "e<gone")
 	h.Head = "a"
-	h.Graph()
+	h.Graph(math.MaxInt)
 	h.Shorts()
 	for id := range h.Snapshots {
 		h.Depth(id)
@@ -222,5 +230,50 @@ func TestDamagedHistoriesEnd(t *testing.T) {
 	Retain(h, DefaultRetention(), epoch, nil)
 	if _, err := h.Resolve("HEAD~7", epoch); err == nil {
 		t.Error("an ancestor in a circle was found")
+	}
+}
+
+// crossed is a history whose drawing takes the cube of n: n branches leave one snapshot, and
+// each of them has two more, made in the opposite order.
+func crossed(n int) *History {
+	words := []string{"r"}
+	for i := range n {
+		words = append(words, fmt.Sprintf("b%d<r", i))
+	}
+	for _, name := range []string{"c", "d"} {
+		for i := n - 1; i >= 0; i-- {
+			words = append(words, fmt.Sprintf("%s%d<b%d", name, i, i))
+		}
+	}
+	return tree(words...)
+}
+
+func TestGraph_EndsAtItsLimit(t *testing.T) {
+	h := crossed(1000)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	rows, more := h.Graph(limit.GraphBytes)
+	runtime.ReadMemStats(&after)
+	size := 0
+	for _, r := range rows {
+		size += len(r.Graph)
+	}
+	if !more || size > limit.GraphBytes || size < limit.GraphBytes/2 || rows[0].ID != "d0" {
+		t.Errorf("%d rows of %d bytes, more %v", len(rows), size, more)
+	}
+	if cost := after.TotalAlloc - before.TotalAlloc; cost > 8*limit.GraphBytes {
+		t.Errorf("drawing took %d bytes, more than the bound on the drawing allows", cost)
+	}
+}
+
+// What fits is drawn as without a limit.
+func TestGraph_DrawsTheNewestSnapshotsWithinItsLimit(t *testing.T) {
+	h := crossed(6)
+	all, _ := h.Graph(math.MaxInt)
+	for most := range 600 {
+		rows, more := h.Graph(most)
+		if !slices.Equal(rows, all[:len(rows)]) || more != (len(rows) < len(all)) {
+			t.Fatalf("within %d bytes: %d of %d rows, more %v", most, len(rows), len(all), more)
+		}
 	}
 }

@@ -151,3 +151,39 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestTar_NamesWhatItHasNoHeaderFor(t *testing.T) {
+	root := Entry{Type: Dir, Mode: 0o755}
+	big := strings.Repeat("v", 2<<20)
+	for name, e := range map[string]Entry{
+		"attributes": {Path: "f", Type: File, Xattrs: []Xattr{{"user.big", big}}},
+		"a target":   {Path: "f", Type: Symlink, Link: big},
+		"a device":   {Path: "f", Type: Char, Major: 1 << 24},
+	} {
+		err := WriteTar(io.Discard, []Entry{root, e}, nil)
+		if no, ok := errors.AsType[*NoHeader](err); !ok || no.Path != "f" {
+			t.Errorf("%s: %.200v", name, err)
+		}
+	}
+	broken := errors.New("broken")
+	err := WriteTar(failing{broken}, []Entry{root}, nil)
+	if _, ok := errors.AsType[*NoHeader](err); ok || !errors.Is(err, broken) {
+		t.Errorf("a writer that fails: %v", err)
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Write([]byte) (int, error) { return 0, f.err }
+
+func TestTar_BelievesNoDeviceThatCannotBe(t *testing.T) {
+	for value, want := range map[string]byte{
+		"c 4095:1048575": tar.TypeChar, "b 1:2": tar.TypeBlock,
+		"c 4096:1": tar.TypeReg, "b 1:1048576": tar.TypeReg, "c 4000000000:1": tar.TypeReg,
+	} {
+		h := header(&Entry{Path: "f", Type: File, Xattrs: []Xattr{{deviceXattr, value}}})
+		if kept := h.PAXRecords["SCHILY.xattr."+deviceXattr] == value; h.Typeflag != want || kept != (want == tar.TypeReg) {
+			t.Errorf("%s: type %c, the attribute is kept: %v", value, h.Typeflag, kept)
+		}
+	}
+}

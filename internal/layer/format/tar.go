@@ -2,6 +2,7 @@ package format
 
 import (
 	"archive/tar"
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -12,30 +13,48 @@ const (
 	tarWhiteout = ".wh."
 	tarOpaque   = ".wh..wh..opq"
 	// escapedXattr is how a layer keeps what a program set under overlayfs's
-	// own names; skeletonXattr is a mark of ours.
-	escapedXattr  = "user.overlay.overlay."
-	overlayXattr  = "user.overlay."
-	skeletonXattr = "user.coppice.skeleton"
+	// own names; skeletonXattr and that of layers before, skeleton1Xattr, are marks of ours.
+	escapedXattr   = "user.overlay.overlay."
+	overlayXattr   = "user.overlay."
+	skeletonXattr  = "user.overlay.coppice.skeleton"
+	skeleton1Xattr = "user.coppice.skeleton"
 	// What root emulation wrote down: the owner that was asked for, "uid:gid",
 	// and on an empty file the device it stands for, "c MAJOR:MINOR" or "b ...".
 	ownerXattr  = "user.coppice.owner"
 	deviceXattr = "user.coppice.device"
+	// The largest device that Linux has. Programs in a sandbox can write any number down.
+	maxMajor = 1<<12 - 1
+	maxMinor = 1<<20 - 1
 )
+
+// NoHeader is an entry that tar has no header for: its header would be larger than readers
+// of tar accept, or a number in it has too many digits.
+type NoHeader struct {
+	Path string
+	Err  error // what package archive/tar says
+}
+
+// Error implements error.
+func (n *NoHeader) Error() string { return fmt.Sprintf("tar has no header for %q: %v", n.Path, n.Err) }
+
+// Unwrap gives what package archive/tar says.
+func (n *NoHeader) Unwrap() error { return n.Err }
 
 // WriteTar writes the layer as an OCI image layer. The same entries and contents
 // give the same bytes. open gives a file's content, which must have the entry's
 // size. Sockets have no form in tar and are left out, as are attributes whose
-// name holds "=".
+// name holds "=". The first entry that tar has no header for ends it with *NoHeader.
 func WriteTar(w io.Writer, entries []Entry, open func(*Entry) (io.ReadCloser, error)) error {
-	tw := tar.NewWriter(w)
+	out := &sink{w: w}
+	tw := tar.NewWriter(out)
 	for i := range entries {
 		e := &entries[i]
 		h := header(e)
 		if h == nil {
 			continue
 		}
-		if err := tw.WriteHeader(h); err != nil {
-			return fmt.Errorf("tar header of %q: %w", e.Path, err)
+		if err := out.header(tw, h, e.Path); err != nil {
+			return err
 		}
 		switch e.Type {
 		case Opaque:
@@ -43,8 +62,8 @@ func WriteTar(w io.Writer, entries []Entry, open func(*Entry) (io.ReadCloser, er
 			if e.Path != "" {
 				name = e.Path + "/" + tarOpaque
 			}
-			if err := tw.WriteHeader(marker(name)); err != nil {
-				return fmt.Errorf("tar header of %q: %w", name, err)
+			if err := out.header(tw, marker(name), name); err != nil {
+				return err
 			}
 		case File:
 			if err := content(tw, e, open); err != nil {
@@ -53,6 +72,34 @@ func WriteTar(w io.Writer, entries []Entry, open func(*Entry) (io.ReadCloser, er
 		}
 	}
 	return tw.Close()
+}
+
+// sink remembers whether writing failed.
+type sink struct {
+	w   io.Writer
+	err error
+}
+
+// Write implements io.Writer.
+func (s *sink) Write(p []byte) (n int, err error) {
+	n, err = s.w.Write(p)
+	s.err = cmp.Or(s.err, err)
+	return n, err
+}
+
+// header writes a header to s through tw.
+func (s *sink) header(tw *tar.Writer, h *tar.Header, path string) error {
+	if err := tw.Flush(); err != nil { // of what is before it
+		return fmt.Errorf("tar content before %q: %w", path, err)
+	}
+	err := tw.WriteHeader(h)
+	switch {
+	case err == nil:
+		return nil
+	case s.err != nil:
+		return fmt.Errorf("tar header of %q: %w", path, err)
+	}
+	return &NoHeader{Path: path, Err: err}
 }
 
 func content(w io.Writer, e *Entry, open func(*Entry) (io.ReadCloser, error)) error {
@@ -111,10 +158,13 @@ func header(e *Entry) *tar.Header {
 	}
 	for _, x := range e.Xattrs {
 		key := x.Key
+		if key == skeletonXattr || key == skeleton1Xattr {
+			continue
+		}
 		if strings.HasPrefix(key, escapedXattr) {
 			key = overlayXattr + key[len(escapedXattr):]
 		}
-		if emulated(h, e, key, x.Value) || key == skeletonXattr || strings.Contains(key, "=") {
+		if emulated(h, e, key, x.Value) || strings.Contains(key, "=") {
 			continue
 		}
 		if h.PAXRecords == nil {
@@ -140,7 +190,7 @@ func emulated(h *tar.Header, e *Entry, key, value string) bool {
 		var kind byte
 		var major, minor uint32
 		n, err := fmt.Sscanf(value, "%c %d:%d", &kind, &major, &minor)
-		if n != 3 || err != nil || e.Type != File || e.Size != 0 || kind != 'c' && kind != 'b' {
+		if n != 3 || err != nil || e.Type != File || e.Size != 0 || kind != 'c' && kind != 'b' || major > maxMajor || minor > maxMinor {
 			return false
 		}
 		h.Typeflag = tar.TypeChar
