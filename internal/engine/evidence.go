@@ -14,6 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/redact"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -278,8 +279,8 @@ func (e *Engine) exitRecords(ctx context.Context, rec *meta.Sandbox, of issued, 
 		exit.Reason = "the sandbox was stopped while the command ran"
 	}
 	out := []testimony{byKeeper(exit)}
-	for _, limit := range limitsOfExit(x) {
-		out = append(out, byKeeper(&format.Limit{Exec: of.id, Limit: c.clean(limit)}))
+	for _, hit := range limitsOfExit(x) {
+		out = append(out, byKeeper(&format.Limit{Exec: of.id, Limit: c.clean(hit)}))
 	}
 	return out
 }
@@ -301,11 +302,13 @@ func (e *Engine) snapshotRecord(ctx context.Context, rec *meta.Sandbox, snap tim
 // startRecord tells what of a box is enforced, and what is not.
 func startRecord(enforced Enforced) testimony {
 	out := &format.Start{}
+	room := maxRecordArgs / 2
 	for _, it := range enforced.Items {
 		text := it.Name
 		if it.Detail != "" {
-			text += ": " + it.Detail
+			text += ": " + limit.Cut(it.Detail, max(len("..."), min(maxRecordText, room)))
 		}
+		room -= len(text)
 		if it.State == wire.EnforcedOn {
 			out.Enforced = append(out.Enforced, text)
 		} else {
