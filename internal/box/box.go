@@ -196,11 +196,29 @@ func attach(ctx context.Context, runDir string) (*Box, error) {
 		return nil, fault.Wrap(err, "find the keeper in %s", runDir)
 	}
 	defer conn.Close()
-	var ucred *unix.Ucred
+	b, err := listener(conn, runDir)
+	if err != nil {
+		return nil, err
+	}
+	// The answer proves that the process we watch is the one that listens.
+	if err := b.ping(ctx); err != nil {
+		_ = b.Close()
+		if closed(err) {
+			return nil, fault.New(fault.NotFound, "the keeper in %s ends", runDir)
+		}
+		return nil, err
+	}
+	return b, nil
+}
+
+// listener finds the keeper at the other end of conn. Until it has answered, or the
+// connection was seen to last, it may be another process that has got its number.
+func listener(conn *net.UnixConn, runDir string) (*Box, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, fault.Wrap(err, "find the keeper in %s", runDir)
 	}
+	var ucred *unix.Ucred
 	var e error
 	if err := raw.Control(func(fd uintptr) { ucred, e = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || e != nil {
 		return nil, fault.Wrap(errors.Join(err, e), "find the keeper in %s", runDir)
@@ -213,18 +231,56 @@ func attach(ctx context.Context, runDir string) (*Box, error) {
 		return nil, fault.Wrap(err, "watch the keeper in %s", runDir)
 	}
 	b := &Box{runDir: runDir, gone: make(chan struct{})}
-	if err := b.follow(pidfd); err != nil {
-		return nil, err
+	return b, b.follow(pidfd)
+}
+
+// Kill ends the keeper that listens in runDir and all processes of its box, whether or not
+// it answers, and waits until it is gone. NotFound: there is none.
+func Kill(ctx context.Context, runDir string) error {
+	conn, err := dial(runDir)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
+		return fault.New(fault.NotFound, "no keeper listens in %s", runDir)
 	}
-	// The answer proves that the process we watch is the one that listens.
-	if _, err := b.Status(ctx); err != nil {
+	if err != nil {
+		return fault.Wrap(err, "find the keeper in %s", runDir)
+	}
+	defer conn.Close()
+	b, err := listener(conn, runDir)
+	if err != nil {
+		return err
+	}
+	// A keeper that had ended before it was watched would have taken the connection along.
+	if lasts, err := connLasts(conn); err != nil || !lasts {
 		_ = b.Close()
-		if closed(err) {
-			return nil, fault.New(fault.NotFound, "the keeper in %s ends", runDir)
+		if err == nil {
+			err = fault.New(fault.NotFound, "the keeper in %s has just ended", runDir)
 		}
-		return nil, err
+		return err
 	}
-	return b, nil
+	if err := b.kill(); err != nil {
+		return errors.Join(err, b.Close())
+	}
+	select {
+	case <-b.gone:
+		return nil
+	case <-ctx.Done():
+		return errors.Join(fault.Wrap(context.Cause(ctx), "wait for the end of the keeper in %s", runDir), b.Close())
+	}
+}
+
+// connLasts reports whether the other end of a connection is open.
+func connLasts(conn *net.UnixConn) (lasts bool, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false, err
+	}
+	var e error
+	err = raw.Control(func(fd uintptr) {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		_, e = unix.Poll(p, 0)
+		lasts = p[0].Revents == 0
+	})
+	return lasts, errors.Join(err, e)
 }
 
 // follow starts watching the keeper.

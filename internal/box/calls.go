@@ -19,6 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // The calls of a keeper. A connection carries one call, as a wire frame of type
@@ -36,7 +37,9 @@ import (
 //	release  frameReply, when the gate of a resumed box is open
 //	pause    frameReply, when all processes stand still; resume, when they go on
 //	count    frameReply with a number
-//	status   frameReply with Status
+//	ping     frameReply: the keeper is there. It asks nothing of init
+//	status   a frameExec with an ExecStatus for each command, and frameReply with the rest
+//	         of Status
 //	signal   frameReply; to a running exec
 //	cancel   frameReply; the exec is asked to end, and killed when it does not
 //	input    Stdin and StdinEOF frames of the caller's for a running exec follow, then
@@ -64,6 +67,7 @@ const (
 	opExec   = "exec"
 	opFreeze = "freeze"
 	opCount  = "count"
+	opPing   = "ping"
 	opStatus = "status"
 	opSignal = "signal"
 	opCancel = "cancel"
@@ -91,6 +95,7 @@ const (
 	frameThaw  wire.FrameType = 65
 	frameRoot  wire.FrameType = 66
 	frameSave  wire.FrameType = 67
+	frameExec  wire.FrameType = 68
 )
 
 // Exit is what FrameExit holds in the stream of an exec.
@@ -134,7 +139,7 @@ func failureOf(err error) *failure {
 	if err == nil {
 		return nil
 	}
-	return &failure{Kind: string(fault.KindOf(err)), Message: err.Error(), Hint: fault.HintOf(err)}
+	return &failure{Kind: string(fault.KindOf(err)), Message: limit.Cut(err.Error(), limit.KeeperText), Hint: limit.Cut(fault.HintOf(err), limit.KeeperText)}
 }
 
 func (f *failure) fault() error {
@@ -156,7 +161,7 @@ type Status struct {
 type ExecStatus struct {
 	ID       string     `json:"id"`
 	PID      int        `json:"pid"` // inside
-	Cmd      []string   `json:"cmd"`
+	Cmd      []string   `json:"cmd"` // no more of it than limit.StatusArgs: then the last argument ends in "..."
 	Started  time.Time  `json:"started"`
 	Attached bool       `json:"attached,omitempty"`
 	Kept     bool       `json:"kept,omitempty"`
@@ -307,9 +312,30 @@ func (b *Box) Procs(ctx context.Context) (int, error) {
 
 // Status asks the keeper about itself.
 func (b *Box) Status(ctx context.Context) (Status, error) {
+	conn, err := b.open(ctx, call{Op: opStatus})
+	if err != nil {
+		return Status{}, err
+	}
+	defer conn.Close()
 	var s Status
-	err := b.call(ctx, call{Op: opStatus}, &s)
+	var execs []ExecStatus
+	err = replyAfter(ctx, conn, &s, frameExec, func(p []byte) error {
+		var e ExecStatus
+		err := json.Unmarshal(p, &e)
+		execs = append(execs, e)
+		return err
+	})
+	s.Execs = append(s.Execs, execs...) // an older keeper tells all in one frame
 	return s, err
+}
+
+// ping succeeds when the keeper answers.
+func (b *Box) ping(ctx context.Context) error {
+	err := b.call(ctx, call{Op: opPing}, nil)
+	if fault.Is(err, fault.Version) {
+		return nil // an older keeper, which is there as well
+	}
+	return err
 }
 
 // Wait waits for the end of a command. Of one that was started with Keep the result is

@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,14 +65,16 @@ type keeper struct {
 	listener *net.UnixListener
 
 	// How long init may take to be ready and to answer: limit.StartSeconds,
-	// limit.UnansweredStopSeconds and limit.RekeySeconds, but in tests.
-	startPatience, stopPatience, rekeyPatience time.Duration
+	// limit.UnansweredStopSeconds, limit.RekeySeconds, limit.InitAnswerSeconds and
+	// limit.SaveSeconds, but in tests.
+	startPatience, stopPatience, rekeyPatience, answerPatience, savePatience time.Duration
 
 	freezing chan struct{} // one token: held from freeze to thaw
 	sealing  sync.Mutex
 	apart    *quarantine // guarded by sealing; nil but in a box that was resumed and is not released
 	stirred  stirs
 	stopping chan struct{} // closed when a stop has begun: it thaws
+	iced     atomic.Bool   // init is frozen with its control group, or about to be
 	asking   sync.Mutex    // held from a question to init to its answer
 	answers  chan guest.Message
 	asked    atomic.Uint32 // the guest.Kind of the question; 0: none
@@ -185,6 +189,7 @@ func blankKeeper(c plan.Config) *keeper {
 		config: c, started: time.Now(), idleFrom: time.Now(),
 		startPatience: limit.StartSeconds * time.Second,
 		stopPatience:  limit.UnansweredStopSeconds * time.Second, rekeyPatience: limit.RekeySeconds * time.Second,
+		answerPatience: limit.InitAnswerSeconds * time.Second, savePatience: limit.SaveSeconds * time.Second,
 		freezing: make(chan struct{}, 1), answers: make(chan guest.Message),
 		execs: map[string]*execution{}, byPID: map[int]*execution{}, conns: map[net.Conn]bool{},
 		over: make(chan struct{}), ended: make(chan struct{}), stop: make(chan struct{}), stopping: make(chan struct{}),
@@ -495,8 +500,9 @@ func (k *keeper) answer(conn *net.UnixConn) {
 		v, err = k.activity(conn, c.Since, k.strictClock, lookIdle)
 	case opCount:
 		v, err = k.count()
+	case opPing:
 	case opStatus:
-		v, err = k.status()
+		v, err = k.status(conn)
 	case opSignal:
 		err = k.signal(c.ExecID, c.Signal)
 	case opPrograms:
@@ -547,7 +553,21 @@ func (k *keeper) answer(conn *net.UnixConn) {
 		fail(conn, err)
 		return
 	}
-	_ = wire.WriteJSON(conn, frameReply, v)
+	_ = tell(conn, v)
+}
+
+// tell answers with v, or where v does not fit into a frame, with a failure, which it
+// returns. Whoever hears nothing takes the keeper for one that ends.
+func tell(conn net.Conn, v any) error {
+	b, err := json.Marshal(v)
+	if err == nil && len(b) > wire.MaxFrame {
+		err = fault.New(fault.TooLarge, "the answer of the sandbox's keeper has %d bytes: the limit is %d", len(b), wire.MaxFrame)
+	}
+	if err != nil {
+		fail(conn, err)
+		return err
+	}
+	return wire.WriteFrame(conn, frameReply, b)
 }
 
 func fail(conn net.Conn, err error) {
@@ -568,13 +588,20 @@ func samePeer(conn *net.UnixConn) bool {
 	return ok
 }
 
-func (k *keeper) status() (Status, error) {
+// status tells of commands in frames of their own, and gives the rest.
+func (k *keeper) status(conn net.Conn) (Status, error) {
 	n, err := k.count()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	s := Status{ID: k.config.ID, PID: os.Getpid(), Started: k.started, Enforced: k.enforced, Procs: n, Paused: k.paused != nil}
-	for _, e := range k.execs {
-		s.Execs = append(s.Execs, e.status())
+	if err != nil {
+		return Status{}, err
 	}
-	return s, err
+	k.mu.Lock()
+	s := Status{ID: k.config.ID, PID: os.Getpid(), Started: k.started, Enforced: k.enforced, Procs: n, Paused: k.paused != nil}
+	execs := slices.Collect(maps.Values(k.execs))
+	k.mu.Unlock()
+	for _, e := range execs {
+		if err := wire.WriteJSON(conn, frameExec, e.status()); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
 }

@@ -5,6 +5,7 @@ package box
 import (
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -13,7 +14,9 @@ import (
 // ask sends a message to init and decodes its answer into v.
 func (k *keeper) ask(kind guest.Kind, v any) error { return k.askWith(kind, nil, v) }
 
-// askWith is ask with something to say.
+// askWith is ask with something to say. An init that does not answer in time, which a
+// sandbox may starve or hold up, is killed with the box: nobody could freeze it, or look
+// into it, any more.
 func (k *keeper) askWith(kind guest.Kind, q, v any, fds ...int) error {
 	k.asking.Lock()
 	defer k.asking.Unlock()
@@ -22,22 +25,56 @@ func (k *keeper) askWith(kind guest.Kind, q, v any, fds ...int) error {
 	if err := k.link.Send(kind, q, fds...); err != nil {
 		return fault.New(fault.Unavailable, "the sandbox's init has ended").Because(err)
 	}
-	select {
-	case m := <-k.answers:
-		if m.Kind == guest.MsgUnknown {
-			var u guest.Unknown
-			if err := m.Decode(&u); err != nil || u.Err == nil {
-				return fault.New(fault.Version, "the sandbox's init does not know message %q", byte(kind)).Because(err)
+	late := k.patienceFor(kind)
+	tick := time.NewTicker(max(late/answerTicks, 1))
+	defer tick.Stop()
+	for left := answerTicks; ; {
+		select {
+		case <-tick.C:
+			// Ticks are dropped while we do not run, as when the machine sleeps.
+			if k.iced.Load() {
+				continue // init stands still with its control group, and answers when it goes on
 			}
-			return (*failure)(u.Err).fault()
+			if left--; left > 0 {
+				continue
+			}
+			k.halt("its init did not answer within " + late.String())
+			return fault.New(fault.Timeout, "the sandbox's init did not answer within %v, and its processes were killed", late)
+		case m := <-k.answers:
+			return decode(kind, m, v)
+		case <-k.over:
+			return fault.New(fault.Unavailable, "the sandbox's init has ended")
 		}
-		if v == nil {
-			return nil
-		}
-		return m.Decode(v)
-	case <-k.over:
-		return fault.New(fault.Unavailable, "the sandbox's init has ended")
 	}
+}
+
+// answerTicks are the parts in which the time is counted that init takes to answer.
+const answerTicks = 20
+
+// decode decodes an answer into v, unless that is nil.
+func decode(kind guest.Kind, m guest.Message, v any) error {
+	if m.Kind == guest.MsgUnknown {
+		var u guest.Unknown
+		if err := m.Decode(&u); err != nil || u.Err == nil {
+			return fault.New(fault.Version, "the sandbox's init does not know message %q", byte(kind)).Because(err)
+		}
+		return (*failure)(u.Err).fault()
+	}
+	if v == nil {
+		return nil
+	}
+	return m.Decode(v)
+}
+
+// patienceFor gives how long init may take to answer a message.
+func (k *keeper) patienceFor(kind guest.Kind) time.Duration {
+	switch kind {
+	case guest.MsgSave:
+		return k.savePatience
+	case guest.MsgReseal:
+		return k.rekeyPatience
+	}
+	return k.answerPatience
 }
 
 // unknown takes the word of an init that it does not know a message. Whoever asked gets it as

@@ -302,6 +302,7 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 		k.enforced.Items = slices.DeleteFunc(k.enforced.Items, func(i plan.Item) bool { return i.Name == w.Name })
 	}
 	k.enforced.Items = append(k.enforced.Items, r.Weak...)
+	k.enforced = k.enforced.Bounded()
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 const (
@@ -255,7 +257,7 @@ func (k *keeper) spawned(s guest.Spawned, fds []int) {
 		e.master = os.NewFile(uintptr(fds[0]), "terminal")
 	}
 	if s.PID == 0 && s.Err == nil { // before the box's own end could be taken for its
-		e.finish(wire.Exit{Code: s.Code, Message: s.Message})
+		e.finish(wire.Exit{Code: s.Code, Message: limit.Cut(s.Message, limit.KeeperText)})
 	}
 	e.born <- s
 }
@@ -507,8 +509,21 @@ func (e *execution) ended() (time.Time, bool) {
 func (e *execution) status() ExecStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return ExecStatus{ID: e.id, PID: e.pid, Cmd: e.cmd, Started: e.started, Attached: len(e.conns) > 0, Exit: e.exit,
+	return ExecStatus{ID: e.id, PID: e.pid, Cmd: cutArgs(e.cmd), Started: e.started, Attached: len(e.conns) > 0, Exit: e.exit,
 		Kept: e.kept, TTY: e.tty, Stdin: e.in != nil}
+}
+
+// cutArgs gives the first limit.StatusArgs bytes of a command: where something is left out,
+// the last argument ends in "...".
+func cutArgs(cmd []string) []string {
+	room := limit.StatusArgs
+	for i, arg := range cmd {
+		if len(arg)+len(`"",`) > room {
+			return append(slices.Clone(cmd[:i]), limit.Cut(arg, max(0, room-len(`"",...`)))+"...")
+		}
+		room -= len(arg) + len(`"",`)
+	}
+	return cmd
 }
 
 // end ends a command for a reason, unless it has ended or is being ended for another.

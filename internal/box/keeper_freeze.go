@@ -36,7 +36,7 @@ func (k *keeper) freeze(conn *net.UnixConn) error {
 	if err != nil {
 		return err
 	}
-	err = wire.WriteJSON(conn, frameReply, r)
+	err = tell(conn, r)
 	if err == nil {
 		// The wish to thaw, the caller's end, or the end of the box: who stops it
 		// may hold it frozen meanwhile.
@@ -98,6 +98,7 @@ func (k *keeper) goOn() error {
 		if err := k.group.thaw(); err != nil {
 			return err
 		}
+		k.iced.Store(false)
 	}
 	return k.ask(guest.MsgThaw, nil)
 }
@@ -139,7 +140,7 @@ func (k *keeper) giveRoot(conn *net.UnixConn) error {
 	} else if err := k.ask(guest.MsgMap, &r.Mapped); err != nil {
 		return err
 	}
-	if err := wire.WriteJSON(conn, frameReply, r); err != nil || !r.Rooted {
+	if err := tell(conn, r); err != nil || !r.Rooted {
 		return err
 	}
 	_, _, err := conn.WriteMsgUnix([]byte{0}, unix.UnixRights(int(k.hold.Fd())), nil)
@@ -153,11 +154,15 @@ func (k *keeper) freezeGroup(r *frozenReply) error {
 	if err != nil || len(pids) <= 1 {
 		return err
 	}
-	if err := k.group.freeze(); err != nil {
+	k.iced.Store(true)
+	if err := k.group.freeze(); err != nil { // it is thawed then
+		k.iced.Store(false)
 		return err
 	}
 	if pids, err = k.group.pids(); err != nil {
-		return errors.Join(err, k.group.thaw())
+		err = errors.Join(err, k.group.thaw())
+		k.iced.Store(false)
+		return err
 	}
 	pids = slices.DeleteFunc(pids, func(pid int) bool { return pid == k.init.Pid })
 	r.Procs, r.Written = len(pids), guest.WrittenBy(pids, rootspec.Reserved, false)

@@ -4,7 +4,6 @@ package box
 
 import (
 	"os"
-	"time"
 
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
@@ -42,9 +41,6 @@ func (k *keeper) reseal(r Reseal) ([]guest.ResealStep, error) {
 // resealInside has init do it.
 func (k *keeper) resealInside(r guest.Reseal) ([]guest.ResealStep, error) {
 	var done guest.Resealed
-	// Until then it may answer; afterwards serve kills init, which ends the wait.
-	late := time.AfterFunc(k.rekeyPatience, func() { k.halt("its init did not re-key it in time") })
-	defer late.Stop()
 	if err := k.askWith(guest.MsgReseal, r, &done); err != nil {
 		return nil, err
 	}

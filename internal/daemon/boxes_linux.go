@@ -96,6 +96,8 @@ func (boxes) Attach(ctx context.Context, runDir string) (engine.Box, error) {
 	return liveBox{b}, nil
 }
 
+func (boxes) Kill(ctx context.Context, runDir string) error { return box.Kill(ctx, runDir) }
+
 func (boxes) LeftPrograms(runDir string, secret []byte) (wire.ProgramEvents, error) {
 	return box.LeftPrograms(runDir, secret)
 }

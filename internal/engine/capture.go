@@ -79,12 +79,14 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 		return t, err
 	}
 	s.captured, s.changed = e.Now(), time.Time{}
+	hold, released := e.preemptible(ctx, s) // of what waits for the sandbox
+	defer released()
 	var suspects layer.Suspects
 	var programs []wire.Program
 	ended := false
 	var frozen Frozen
 	if b := e.liveBox(s); b != nil && !n.still {
-		f, ferr := b.Freeze(ctx)
+		f, ferr := b.Freeze(hold)
 		switch {
 		case fault.Is(ferr, fault.Unavailable):
 			// The keeper has just ended; perhaps it was killed, and init, which
@@ -104,7 +106,7 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 				switch {
 				case frozen == nil:
 				case !n.frozen || err != nil:
-					err = errors.Join(err, f.Thaw())
+					err = errors.Join(err, thaw(hold, f))
 				default:
 					t.frozen = f
 				}
@@ -149,16 +151,16 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	e.shape.RLock() // what the present is compared with stays
 	in.TimesAside = n.aside
 	s.renames.Lock() // who writes files from outside does not stand still otherwise
-	got, err := e.Layers.Capture(ctx, id, in)
+	got, err := e.Layers.Capture(hold, id, in)
 	s.renames.Unlock()
 	e.shape.RUnlock()
 	if err != nil {
 		return t, fault.Wrap(err, "capture sandbox %s", rec.Name)
 	}
 	if n.memory {
-		image, err := e.save(ctx, s, rec, frozen)
+		image, err := e.save(hold, s, rec, frozen)
 		if !n.frozen && err == nil {
-			err, frozen = frozen.Thaw(), nil
+			err, frozen = thaw(hold, frozen), nil
 		}
 		t.stood = time.Since(stood)
 		if err == nil {

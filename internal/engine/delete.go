@@ -194,10 +194,13 @@ func (e *Engine) RemoveWithLedger(ctx context.Context, name string, force bool) 
 }
 
 func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
-	if rec, err := e.DB.Sandbox(ctx, name); err == nil && force { // acquire reports the error
-		e.cancelStart(&rec, "was removed")
+	acquire := e.acquire
+	if force {
+		acquire = func(ctx context.Context, name, what string) (*sandbox, meta.Sandbox, error) {
+			return e.acquireToEnd(ctx, name, what, "was removed", 0)
+		}
 	}
-	s, rec, err := e.acquire(ctx, name, "being removed")
+	s, rec, err := acquire(ctx, name, "being removed")
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -94,6 +95,9 @@ type Boxes interface {
 	// Attach finds the box whose keeper listens in runDir; a NotFound fault
 	// when none does.
 	Attach(ctx context.Context, runDir string) (Box, error)
+	// Kill ends the keeper of a run directory, and all processes of its box, whether or not
+	// it answers. NotFound: there is none.
+	Kill(ctx context.Context, runDir string) error
 	// LeftPrograms gives the beginnings and ends of programs that nobody had kept when a
 	// keeper ended that had been given that JournalKey, until ForgetPrograms. NotFound: there are none.
 	LeftPrograms(runDir string, journalKey []byte) (wire.ProgramEvents, error)
@@ -207,6 +211,8 @@ type Frozen interface {
 	// with BoxConfig.Trace.
 	Programs() []wire.Program
 	Thaw() error
+	// Drop thaws without waiting for it, also while Thaw waits.
+	Drop()
 	// Save writes what processes have in memory into a directory that is there and empty, and
 	// gives the program that is PID 1 among them, which the caller closes.
 	Save(ctx context.Context, dir string) (init *os.File, err error)
@@ -361,6 +367,9 @@ type sandbox struct {
 
 	cancelStart context.CancelCauseFunc // guarded by Engine.mu: ends the start that is under way; nil: none is
 
+	holder    context.CancelCauseFunc // guarded by Engine.mu: ends the capture that is under way; nil: none is
+	preempted []error                 // guarded by Engine.mu: why captures are cancelled; empty: they are not
+
 	// The rest is guarded by lock.
 	box   Box
 	index *layer.Index        // of the live parts at the snapshot of; nil: unknown
@@ -397,6 +406,9 @@ type sandbox struct {
 	watches boxfs.Watches   // of its files; see boxfs.Options.Watches
 	files   map[*Files]bool // guarded by Engine.mu: who has the live root open
 }
+
+// errUnanswered is why nothing is done with a sandbox.
+var errUnanswered = errors.New("its keeper does not answer")
 
 // errClosed is the cause that Close cancels background work with.
 var errClosed = errors.New("engine closed")
@@ -635,8 +647,8 @@ func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) error {
 	}
 	b, err := e.Boxes.Attach(ctx, e.runDir(s.id))
 	if err != nil && !fault.Is(err, fault.NotFound) {
-		return fault.New(fault.Unavailable, "sandbox %s may be live, and its keeper does not answer", rec.Name).Because(err).
-			WithHint("try again; what keeps it from answering for ever is ended with all of the sandbox's processes by: pkill -f 'coppice-keeper %s'", s.id)
+		return fault.New(fault.Unavailable, "sandbox %s may be live", rec.Name).Because(fmt.Errorf("%w: %w", errUnanswered, err)).
+			WithHint("try again, or end it with all of the sandbox's processes: coppice stop %s", rec.Name)
 	}
 	s.warm = true
 	s.autos = thinEvery - 1 // an earlier daemon may not have come to it

@@ -266,8 +266,8 @@ func (e *Engine) exitRecords(ctx context.Context, rec *meta.Sandbox, of issued, 
 		exit.Reason = "the sandbox was stopped while the command ran"
 	}
 	out := []testimony{byKeeper(exit)}
-	for _, limit := range limitsOfExit(x) {
-		out = append(out, byKeeper(&format.Limit{Exec: of.id, Limit: c.clean(limit)}))
+	for _, hit := range limitsOfExit(x) {
+		out = append(out, byKeeper(&format.Limit{Exec: of.id, Limit: c.clean(hit)}))
 	}
 	return out
 }
@@ -289,11 +289,13 @@ func (e *Engine) snapshotRecord(ctx context.Context, rec *meta.Sandbox, snap tim
 // startRecord tells what of a box is enforced, and what is not.
 func startRecord(enforced Enforced) testimony {
 	out := &format.Start{}
+	room := limit.RecordArgs / 2
 	for _, it := range enforced.Items {
 		text := it.Name
 		if it.Detail != "" {
-			text += ": " + it.Detail
+			text += ": " + limit.Cut(it.Detail, max(len("..."), min(limit.RecordText, room)))
 		}
+		room -= len(text)
 		if it.State == wire.EnforcedOn {
 			out.Enforced = append(out.Enforced, text)
 		} else {

@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -214,6 +216,38 @@ func TestACommandIsRecordedBeforeItIsAcknowledged(t *testing.T) {
 	if got := len(h.told(s.id, format.KindExit)); got != 1 {
 		t.Errorf("%d exits in the ledger", got)
 	}
+}
+
+// Nothing runs in a box whose start is not recorded, and nothing runs on in one where a
+// command could not be: it may have left its group.
+func TestExec_RunsNothingThatIsNotRecorded(t *testing.T) {
+	t.Parallel()
+	disk := &vfs.Faulty{FS: unflushed{vfs.OS()}}
+	h := newHome(t)
+	h.close()
+	h.book = disk
+	h.open()
+	h.onDir("a")
+	writes := wire.ExecRequest{Cmd: []string{"write", "f", "ran"}}
+	disk.FailAt(1, syscall.ENOSPC, true)
+	if _, err := h.Exec(ctx, "a", writes, stream{strings.NewReader(""), io.Discard}); !fault.Is(err, fault.NoSpace) {
+		t.Errorf("exec: %v", err)
+	}
+	b := h.boxNow("a")
+	if _, err := os.Lstat(filepath.Join(b.root, "f")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the command ran in a box whose start is not recorded: %v", err)
+	}
+	<-b.gone
+
+	disk.FailAt(0, 0, false)
+	h.run("a", "true")
+	b = h.boxNow("a")
+	disk.FailAt(1, syscall.ENOSPC, true)
+	if _, err := h.Exec(ctx, "a", writes, stream{strings.NewReader(""), io.Discard}); !fault.Is(err, fault.NoSpace) {
+		t.Errorf("exec: %v", err)
+	}
+	<-b.gone
+	disk.FailAt(0, 0, false)
 }
 
 // A ledger that cannot be written lets nothing be done but what makes room, and what had

@@ -18,6 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -107,7 +108,7 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 }
 
 // begins waits until it is recorded that a command begins, which it has done already;
-// when that cannot be, it is ended.
+// when that cannot be, the sandbox is stopped.
 func (e *Engine) begins(ctx context.Context, b Box, exec string, told *telling) error {
 	err := told.wait()
 	if err == nil {
@@ -119,10 +120,8 @@ func (e *Engine) begins(ctx context.Context, b Box, exec string, told *telling) 
 		return nil
 	}
 	e.closed(timeline.SandboxID(told.drafts[0].Sandbox), exec)
-	if cerr := b.Cancel(context.WithoutCancel(ctx), exec); cerr != nil && !fault.Is(cerr, fault.NotFound) && !fault.Is(cerr, fault.Unavailable) {
-		err = errors.Join(err, cerr)
-	}
-	return err
+	// What it has started may have left its group: nothing runs on of what nobody knows.
+	return errors.Join(err, b.Stop(context.WithoutCancel(ctx), 0))
 }
 
 // ending is the last frame of a command, as Box.Exec has it.
@@ -427,10 +426,7 @@ func cannotStart(rec *meta.Sandbox, exit *wire.Exit) *fault.Error {
 
 // Stop ends all processes of a sandbox and captures what they left.
 func (e *Engine) Stop(ctx context.Context, name string) (wire.StopResult, error) {
-	if rec, err := e.DB.Sandbox(ctx, name); err == nil { // acquire reports the error
-		e.cancelStart(&rec, "was stopped")
-	}
-	s, rec, err := e.acquire(ctx, name, "stopping")
+	s, rec, err := e.acquireToEnd(ctx, name, "stopping", "was stopped", limit.CaptureStopSeconds*time.Second)
 	if err != nil {
 		return wire.StopResult{}, err
 	}

@@ -79,6 +79,9 @@ type fakeBox struct {
 	sealed   []string     // guarded by mu; host names that it was given
 	sealErr  error        // guarded by mu; what comes of the second step of that
 
+	starved  atomic.Bool   // its init answers nothing
+	starving chan struct{} // gets a token when somebody waits for it
+
 	stopping atomic.Bool // what ends is stopped
 	refusing atomic.Bool // no command begins
 
@@ -102,7 +105,7 @@ func (f *fakeBoxes) Start(ctx context.Context, c BoxConfig) (Box, Enforced, erro
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.started = append(f.started, c)
-	b := &fakeBox{root: c.Spec.Bind, gone: make(chan struct{}), morePorts: make(chan struct{}, 1), deaf: f.deaf, sealErr: f.sealErr, user: f.user, boxes: f}
+	b := &fakeBox{root: c.Spec.Bind, gone: make(chan struct{}), morePorts: make(chan struct{}, 1), starving: make(chan struct{}, 1), deaf: f.deaf, sealErr: f.sealErr, user: f.user, boxes: f}
 	if f.ports != nil {
 		b.ports = maps.Clone(f.ports)
 		b.morePorts <- struct{}{}
@@ -138,6 +141,17 @@ func (f *fakeBoxes) Inherited(protections []string, from, to string) []string {
 	return protections
 }
 
+func (f *fakeBoxes) Kill(ctx context.Context, dir string) error {
+	f.mu.Lock()
+	b := f.boxes[dir]
+	f.unheard = nil
+	f.mu.Unlock()
+	if b == nil {
+		return fault.New(fault.NotFound, "no keeper listens in %s", dir)
+	}
+	return b.Stop(ctx, 0)
+}
+
 func (f *fakeBoxes) CanLimitCPU() error {
 	if f.noShare {
 		return fault.New(fault.Unsupported, "no cpu controller").WithHint("leave cpus out")
@@ -162,8 +176,16 @@ func (b *fakeBox) Reseal(_ context.Context, hostname string, seed []byte) ([]Res
 
 func (b *fakeBox) Release(context.Context) error      { b.released.Add(1); return nil }
 func (b *fakeBox) Procs(context.Context) (int, error) { return int(b.hanging.Load()), nil }
-func (b *fakeBox) Freeze(context.Context) (Frozen, error) {
+func (b *fakeBox) Freeze(ctx context.Context) (Frozen, error) {
 	b.freezes++
+	if b.starved.Load() {
+		select {
+		case b.starving <- struct{}{}:
+		default:
+		}
+		<-ctx.Done()
+		return nil, fault.Wrap(context.Cause(ctx), "wait for the keeper")
+	}
 	return fakeFrozen{b}, nil
 }
 func (b *fakeBox) Wait(ctx context.Context, exec string) (Ended, error) {
@@ -311,6 +333,7 @@ func (f fakeFrozen) Procs() int               { return f.b.procs }
 func (f fakeFrozen) Suspects() layer.Suspects { return f.b.suspects }
 func (f fakeFrozen) Programs() []wire.Program { return f.b.programs }
 func (fakeFrozen) Thaw() error                { return nil }
+func (fakeFrozen) Drop()                      {}
 
 // Save writes an image of two pages, of which one says how many freezes there were. Its init
 // is one of a few bytes, which no directory has.

@@ -151,18 +151,13 @@ func (e *Engine) liveBox(s *sandbox) Box {
 // start makes sure that the sandbox has a box, and that this is recorded. The caller holds
 // the lock.
 func (e *Engine) start(ctx context.Context, s *sandbox, rec *meta.Sandbox) (Box, error) {
-	b, told, err := e.startTelling(ctx, s, rec)
-	if err != nil {
-		return nil, err
-	}
-	if err := told.wait(); err != nil {
-		return nil, errors.Join(err, e.stopBox(ctx, s, 0))
-	}
-	return b, nil
+	b, _, err := e.startTelling(ctx, s, rec)
+	return b, err
 }
 
-// startTelling makes sure that the sandbox has a box. That it is started is being recorded,
-// with what else there is to tell, when it returns. The caller holds the lock.
+// startTelling makes sure that the sandbox has a box, and that its start is recorded: a box
+// of which it is not is stopped, before anything runs in it. What else there is to tell is
+// being recorded when it returns. The caller holds the lock.
 func (e *Engine) startTelling(ctx context.Context, s *sandbox, rec *meta.Sandbox, more ...testimony) (_ Box, told *telling, err error) {
 	if b := e.liveBox(s); b != nil {
 		return b, e.tell(ctx, rec, more...), nil
@@ -171,9 +166,12 @@ func (e *Engine) startTelling(ctx context.Context, s *sandbox, rec *meta.Sandbox
 	if err != nil {
 		return nil, nil, err
 	}
-	told = e.tell(ctx, rec, append([]testimony{startRecord(enforced)}, more...)...)
-	e.watchPrograms(ctx, s, rec, b, told)
-	return b, told, nil
+	started := e.tell(ctx, rec, startRecord(enforced))
+	e.watchPrograms(ctx, s, rec, b, started)
+	if err := started.wait(); err != nil {
+		return nil, nil, errors.Join(err, e.stopBox(context.WithoutCancel(ctx), s, 0))
+	}
+	return b, e.tell(ctx, rec, more...), nil
 }
 
 // startBox starts the box of a sandbox that has none; its processes go on from a memory image,

@@ -24,12 +24,36 @@ func TestAKeeperThatDoesNotAnswerIsNotGone(t *testing.T) {
 	if _, err := h.Checkout(t.Context(), "a", wire.CheckoutRequest{Node: "HEAD~1"}); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("checkout: %v", err)
 	}
-	if _, err := h.Stop(t.Context(), "a"); !fault.Is(err, fault.Unavailable) {
-		t.Errorf("stop: %v", err)
+	if _, err := h.Remove(t.Context(), []string{"a"}, false); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("rm: %v", err)
 	}
 	h.boxes.unheard = nil
 	h.run("a", "write", "f", "3")
 	if h.box("a") != b || len(h.boxes.started) != started {
 		t.Errorf("the box is another one, after %d starts", len(h.boxes.started)-started)
+	}
+}
+
+// A keeper that never answers cannot keep a sandbox from being stopped, or removed.
+func TestStop_KillsAKeeperThatDoesNotAnswer(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	for _, end := range []func() error{
+		func() error { _, err := h.Stop(t.Context(), "a"); return err },
+		func() error { _, err := h.Remove(t.Context(), []string{"a"}, true); return err },
+	} {
+		h.run("a", "write", "f", "1")
+		b := h.box("a")
+		h.close()
+		h.open()
+		h.boxes.unheard = fault.New(fault.Unavailable, "the keeper neither answers nor ends")
+		if err := end(); err != nil {
+			t.Errorf("%v", err)
+		}
+		select {
+		case <-b.gone:
+		default:
+			t.Error("the keeper lives on")
+		}
 	}
 }

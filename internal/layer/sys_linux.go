@@ -9,6 +9,9 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // maxHeld is how deep a recursion keeps each directory's descriptor. Below that
@@ -30,7 +33,8 @@ func openDirAt(dir int, name string) (int, error) {
 }
 
 // openFileAt opens a regular file for reading and fails with ELOOP or EINVAL
-// for anything else. It neither blocks on a FIFO nor touches the access time.
+// for anything else. It neither blocks on a FIFO nor touches the access time. A file that
+// another process holds a lease on (fcntl(2), F_SETLEASE) is a Conflict.
 func openFileAt(dir int, name string, st *unix.Stat_t) (int, error) {
 	const flags = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY
 	fd, err := unix.Openat(dir, name, flags|unix.O_NOATIME, 0)
@@ -39,6 +43,10 @@ func openFileAt(dir int, name string, st *unix.Stat_t) (int, error) {
 		if err == unix.EPERM {
 			return -1, err
 		}
+	}
+	if err == unix.EAGAIN { // O_NONBLOCK: it is not waited for
+		return -1, fault.New(fault.Conflict, "file %q is leased by another process", limit.Cut(name, limit.MessagePath)).Because(err).
+			WithHint("end what holds the lease; see who does: cat /proc/locks")
 	}
 	if err != nil {
 		return -1, err

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // Bound is one entry of the table.
@@ -61,6 +62,19 @@ test that reaches it. A request that reaches a bound fails with an error of kind
 		}
 	}
 	return b.String()
+}
+
+// Cut gives the first bytes of a text, no more than most, which end in "..." where
+// something is left out. The text stays valid UTF-8 if it was.
+func Cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	end := most - len("...")
+	for end > 0 && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + "..."
 }
 
 // amount writes a number of units for people: bytes with a binary prefix, others with

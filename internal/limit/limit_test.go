@@ -18,3 +18,21 @@ func TestAmount(t *testing.T) {
 		}
 	}
 }
+
+func TestCut(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		in   string
+		most int
+		want string
+	}{
+		{"short", 5, "short"},
+		{"longer", 5, "lo..."},
+		{"a\u00e9\u00e9\u00e9\u00e9", 5, "a..."}, // in the middle of a character
+		{"", 5, ""},
+	} {
+		if got := Cut(c.in, c.most); got != c.want {
+			t.Errorf("Cut(%q, %d) = %q, want %q", c.in, c.most, got, c.want)
+		}
+	}
+}

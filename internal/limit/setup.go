@@ -14,6 +14,33 @@ const RekeySeconds = 60
 // an init that does not answer.
 const UnansweredStopSeconds = 3
 
+// InitAnswerSeconds is how long init may take to answer any other question of the keeper, and
+// SaveSeconds to save a memory image.
+const (
+	InitAnswerSeconds = 60
+	SaveSeconds       = 30 * 60
+)
+
+// CaptureStopSeconds is how long a stop waits for a capture that holds the sandbox, until
+// it cancels the capture.
+const CaptureStopSeconds = 10
+
+// EnforcedDetail and EnforcedText bound what a sandbox is said to enforce: the detail of
+// one item, and the text of all of them. Written as JSON both fit many times into a frame,
+// and into a record of the ledger.
+const (
+	EnforcedDetail = 4 << 10
+	EnforcedText   = 32 << 10
+)
+
+// StatusArgs is how many bytes of a command's arguments a status repeats, as many as a
+// record of the ledger.
+const StatusArgs = 64 << 10
+
+// KeeperText is the longest message that the keeper tells: why a call failed, or why a
+// command did not start.
+const KeeperText = 16 << 10
+
 // setup are the bounds on what init and the keeper read of a sandbox, and on the time they take.
 func setup() area {
 	return area{title: "Starting and stopping", bounds: []Bound{
@@ -36,6 +63,41 @@ func setup() area {
 			Name: "an init that does not answer a stop, after the grace of processes", Value: UnansweredStopSeconds, Unit: "seconds",
 			Reached: "the keeper kills init, and the stop succeeds",
 			Test:    "internal/box/keeper_late_test.go TestStop_KillsAnInitThatDoesNotAnswer",
+		},
+		{
+			Name: "any other answer of init", Value: InitAnswerSeconds, Unit: "seconds",
+			Reached: "the keeper kills the sandbox's processes, and the request fails (`timeout`)",
+			Test:    "internal/box/keeper_answer_test.go TestAsk_KillsABoxWhoseInitDoesNotAnswer",
+		},
+		{
+			Name: "saving a memory image", Value: SaveSeconds, Unit: "seconds",
+			Reached: "the same",
+			Test:    "internal/box/keeper_answer_test.go TestAsk_KillsABoxWhoseInitDoesNotAnswer",
+		},
+		{
+			Name: "a capture that a stop waits for", Value: CaptureStopSeconds, Unit: "seconds",
+			Reached: "the capture is cancelled; `rm --force` cancels it at once",
+			Test:    "internal/engine/preempt_test.go TestStop_CancelsACapture",
+		},
+		{
+			Name: "the detail of what a sandbox enforces, of one item", Value: EnforcedDetail, Unit: "bytes",
+			Reached: "the detail is cut off, and ends in `...`",
+			Test:    "internal/box/plan/bounded_test.go TestBounded_CutsDetails",
+		},
+		{
+			Name: "the same, of all items", Value: EnforcedText, Unit: "bytes",
+			Reached: "details are left out, and say so",
+			Test:    "internal/box/plan/bounded_test.go TestBounded_CutsDetails",
+		},
+		{
+			Name: "the arguments of a command in a status", Value: StatusArgs, Unit: "bytes",
+			Reached: "they are cut off, and the last one ends in `...`",
+			Test:    "internal/box/keeper_answer_test.go TestStatus_FitsAFrame",
+		},
+		{
+			Name: "a message of the keeper: why a call failed, or a command did not start", Value: KeeperText, Unit: "bytes",
+			Reached: "it is cut off, and ends in `...`",
+			Test:    "internal/box/keeper_answer_test.go TestStart_CutsTheMessageOfACommand",
 		},
 	}}
 }

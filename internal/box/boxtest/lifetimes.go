@@ -158,6 +158,27 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 			t.Errorf("attach to a box that is gone: %v", err)
 		}
 	}},
+	{"a keeper that does not answer is killed", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		st, err := b.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(st.PID, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		if err := box.Kill(t.Context(), b.Config.RunDir); err != nil {
+			t.Errorf("kill: %v", err)
+		}
+		select {
+		case <-b.Gone():
+		case <-time.After(patience):
+			t.Fatal("the keeper lives on")
+		}
+		if err := box.Kill(t.Context(), b.Config.RunDir); !fault.Is(err, fault.NotFound) {
+			t.Errorf("kill of a box that is gone: %v", err)
+		}
+	}},
 	{"stop asks first", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		f := b.outside(t)

@@ -92,6 +92,17 @@ var kernelAttacks = []Attack{
 		}
 		return any1(ways)
 	}},
+	{Name: "lease", None: "it is answered as by a file system that has no leases, which programs do without", What: "take a lease on a file, so that whoever opens it waits: init that starts a program, a capture that reads it", Run: func(f Facts) error {
+		fd, err := unix.Open("/tmp/leased", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o755)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return each([]int{unix.F_RDLCK, unix.F_WRLCK}, func(kind int) error {
+			_, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, kind)
+			return err
+		})
+	}},
 	{Name: "unknown-calls", None: Ordinary, What: "calls that are newer than the filter", Run: func(f Facts) error {
 		numbers := make([]uintptr, 0, 64)
 		for n := uintptr(470); n < 534; n++ {

@@ -18,6 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/notify"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -63,7 +64,7 @@ func Serve(link *Link) error {
 	if err != nil {
 		return errors.Join(err, link.Send(MsgReady, Ready{Err: wireError(err)}))
 	}
-	if err := link.Send(MsgReady, Ready{Weak: weak}); err != nil {
+	if err := link.Send(MsgReady, Ready{Weak: plan.Enforced{Items: weak}.Bounded().Items}); err != nil {
 		return err
 	}
 	return d.serve()
@@ -161,7 +162,7 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 		// What cannot be taken back was perhaps never ours: a sandbox cannot bar its
 		// own way in by what it writes. Nothing of it is lost.
 		if err := notify.Recover(); err != nil {
-			weak = append(weak, plan.Item{Name: "renames", State: plan.Weak, Detail: strconv.Quote(err.Error()) +
+			weak = append(weak, plan.Item{Name: "renames", State: plan.Weak, Detail: strconv.Quote(limit.Cut(err.Error(), limit.MessagePath)) +
 				": directories of lower layers are not moved (EXDEV: programs copy them) until /" + rootspec.Workshop + " is removed"})
 		}
 		opt := notify.Options{Emulate: g.Emulate, Lock: &d.turns, Freeze: d.freezer.forPromotion}

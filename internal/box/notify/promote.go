@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -357,45 +358,56 @@ func (m *mover) restoreTimes(dir int, name string) error {
 
 // undo moves what work/tree holds back to dir/name.
 func undo(work, dir int, name string) error {
-	if err := unmove(work, journalTree, dir, name); err != nil {
-		return fmt.Errorf("move %q back: %w", name, err)
+	if place, err := unmove(work, journalTree, dir, name, name); err != nil {
+		return fmt.Errorf("move %q back: %w", place, err)
 	}
 	return nil
 }
 
-func unmove(newDir int, newName string, oldDir int, oldName string) error {
+// unmove moves what is missing of a tree back. Of an error it gives the place, of which no
+// more than its end is kept: the sandbox may have made the tree, as deep as it likes.
+func unmove(newDir int, newName string, oldDir int, oldName, place string) (string, error) {
 	// Where the old one is missing, or was removed because it was empty, the new
 	// one is complete.
 	err := unix.Renameat2(newDir, newName, oldDir, oldName, unix.RENAME_NOREPLACE)
 	if err == nil || errors.Is(err, unix.ENOENT) {
-		return nil
+		return place, nil
 	}
 	if !errors.Is(err, unix.EEXIST) {
-		return err
+		return place, err
 	}
 	from, err := openat(newDir, newName, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return unix.Unlinkat(newDir, newName, 0) // a further name that was made, whose old one is still there
+		return place, unix.Unlinkat(newDir, newName, 0) // a further name that was made, whose old one is still there
 	}
 	if err != nil {
-		return err
+		return place, err
 	}
 	defer unix.Close(from)
 	into, err := openat(oldDir, oldName, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {
-		return err
+		return place, err
 	}
 	defer unix.Close(into)
 	names, err := list(from)
 	if err != nil {
-		return err
+		return place, err
 	}
 	for _, n := range names {
-		if err := unmove(from, n, into, n); err != nil {
-			return fmt.Errorf("%q: %w", n, err)
+		if place, err := unmove(from, n, into, n, below(place, n)); err != nil {
+			return place, err
 		}
 	}
-	return unix.Unlinkat(newDir, newName, unix.AT_REMOVEDIR)
+	return place, unix.Unlinkat(newDir, newName, unix.AT_REMOVEDIR)
+}
+
+// below is the place of a name in a directory, or the end of it.
+func below(place, name string) string {
+	place += "/" + name
+	if over := len(place) - limit.MessagePath; over > 0 {
+		return "..." + place[over+len("..."):]
+	}
+	return place
 }
 
 // Recover finishes what kills have left in the overlay mounts of the calling

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -245,6 +246,19 @@ func (e Enforced) State(name string) string {
 		}
 	}
 	return ""
+}
+
+// Bounded cuts the details of e, which may repeat what a sandbox wrote, to what fits into a
+// frame of the keeper and a record of the ledger. No item is left out.
+func (e Enforced) Bounded() Enforced {
+	e.Items = slices.Clone(e.Items)
+	room := limit.EnforcedText
+	for i := range e.Items {
+		d := &e.Items[i].Detail
+		*d = limit.Cut(*d, max(min(limit.EnforcedDetail, room), len("...")))
+		room -= len(*d)
+	}
+	return e
 }
 
 // notWalls are the items that keep nothing in: less of them is less comfort.

@@ -141,6 +141,13 @@ var hardening = []Rule{
 			"limit of the root's, and a read-only one could not be removed; the kernel reads 32 bits of the request",
 	},
 	{
+		Calls: []uint32{unix.SYS_FCNTL},
+		Cases: []Case{{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.F_SETLEASE, unix.F_NOTIFY}}}, Do: Errno(unix.EINVAL)}},
+		Why: "whoever opens a leased file waits for its holder, as init would that starts a program, and a capture that reads it " +
+			"(F_SETLEASE); file servers share leases with other kernels, and do without. F_NOTIFY is what inotify(7) replaced. " +
+			"Both are EINVAL where a file system has none, and are not told",
+	},
+	{
 		Calls: []uint32{unix.SYS_CLONE},
 		Cases: []Case{{When: []Test{{Arg: 0, Is: AnyBits, Of: []uint32{namespaces}}}, Do: Errno(unix.EPERM)}},
 		Tell:  true,

@@ -1,0 +1,87 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+)
+
+// acquireToEnd is acquire for who ends all processes of a sandbox, which must not keep it
+// from that: a start that holds the lock is cancelled at once, captures after a while, and
+// a keeper that does not answer is killed. why is what becomes of the sandbox.
+func (e *Engine) acquireToEnd(ctx context.Context, name, what, why string, patience time.Duration) (*sandbox, meta.Sandbox, error) {
+	rec, err := e.DB.Sandbox(ctx, name)
+	if err != nil {
+		return nil, rec, err
+	}
+	e.cancelStart(&rec, why)
+	cause := fault.New(fault.Cancelled, "sandbox %s %s while it was captured", rec.Name, why)
+	defer e.preempt(e.sandbox(rec.ID), patience, cause)()
+	s, now, err := e.acquire(ctx, name, what)
+	if !errors.Is(err, errUnanswered) || ctx.Err() != nil {
+		return s, now, err
+	}
+	e.Logger.Warn("the keeper of a sandbox does not answer, and is killed", "sandbox", rec.Name, "err", err)
+	if kerr := e.Boxes.Kill(ctx, e.runDir(rec.ID)); kerr != nil {
+		return nil, rec, errors.Join(err, kerr)
+	}
+	return e.acquire(ctx, name, what)
+}
+
+// preempt cancels the captures of a sandbox after a while, the one under way and those
+// that begin later, until over is called.
+func (e *Engine) preempt(s *sandbox, after time.Duration, cause error) (over func()) {
+	ended := false // guarded by mu
+	late := time.AfterFunc(after, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if ended {
+			return
+		}
+		s.preempted = append(s.preempted, cause)
+		if s.holder != nil {
+			s.holder(cause)
+		}
+	})
+	return func() {
+		late.Stop()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		ended = true
+		s.preempted = slices.DeleteFunc(s.preempted, func(err error) bool { return err == cause }) //nolint:errorlint // this very one
+	}
+}
+
+// preemptible gives the context of a capture, which preempt ends. The caller holds the
+// lock, and calls done.
+func (e *Engine) preemptible(ctx context.Context, s *sandbox) (_ context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	e.mu.Lock()
+	s.holder = cancel
+	if len(s.preempted) > 0 {
+		cancel(s.preempted[0])
+	}
+	e.mu.Unlock()
+	return ctx, func() {
+		e.mu.Lock()
+		s.holder = nil
+		e.mu.Unlock()
+		cancel(nil)
+	}
+}
+
+// thaw lets a box go on, and does not wait for it once hold has ended.
+func thaw(hold context.Context, f Frozen) error {
+	stop := context.AfterFunc(hold, f.Drop)
+	defer stop()
+	if err := f.Thaw(); hold.Err() == nil {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,58 @@
+//go:build linux
+
+package engine
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Captures that wait for an init which the sandbox starves hold its lock. Those that queue
+// do not keep who stops it waiting either, one after the other.
+func TestStop_CancelsACapture(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	h.run("a", "write", "f", "1")
+	b := h.box("a")
+	b.starved.Store(true)
+	var captures sync.WaitGroup
+	for range 3 {
+		captures.Go(func() {
+			_, err := h.Commit(t.Context(), "a", "x")
+			if !fault.Is(err, fault.Cancelled) && !fault.Is(err, fault.NotFound) { // it may come after the removal
+				t.Errorf("commit: %v, want it cancelled", err)
+			}
+		})
+	}
+	<-b.starving
+	if _, err := h.Remove(t.Context(), []string{"a"}, true); err != nil {
+		t.Errorf("rm --force: %v", err)
+	}
+	captures.Wait()
+}
+
+func TestPreempt_EndsWithWhoWaits(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	s := h.sandbox(h.id("a"))
+	cause := errors.New("the sandbox was stopped")
+	over := h.preempt(s, 0, cause)
+	// It begins by itself, in its own time.
+	hold, released := h.preemptible(t.Context(), s)
+	<-hold.Done()
+	released()
+	again, released := h.preemptible(t.Context(), s)
+	if again.Err() == nil {
+		t.Error("a capture begins while somebody waits to stop the sandbox")
+	}
+	released()
+	over()
+	next, released := h.preemptible(t.Context(), s)
+	defer released()
+	if next.Err() != nil {
+		t.Error("a capture is cancelled that nobody waits for")
+	}
+}
