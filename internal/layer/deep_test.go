@@ -268,7 +268,6 @@ func captured(w *world, fill func(dir string)) timeline.LayerID {
 // A manifest has each path, target and attribute in full, however little of the disk they
 // take: attributes may share a block, and a hard link repeats the path of its file.
 func TestSeal_FlushesALayerThatIsTooLargeForAManifest(t *testing.T) {
-	ctx := context.Background()
 	for name, lay := range map[string]struct {
 		fill    func(w *world) timeline.LayerID
 		entries int
@@ -305,7 +304,7 @@ func TestSeal_FlushesALayerThatIsTooLargeForAManifest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, t.TempDir(), false)
 			defer w.close()
-			id := lay.fill(w)
+			id, ctx := lay.fill(w), context.Background()
 			got, err := w.s.Seal(ctx, id)
 			if err != nil || got != (Sealed{}) {
 				t.Errorf("seal: %+v, %.300v; want no digest", got, err)
