@@ -21,15 +21,16 @@ import (
 // pipes where init looked for its own, and put others in the place of those it wrote.
 func TestGvisorRekey_IgnoresWhatTheSandboxPutsInItsWay(t *testing.T) {
 	t.Parallel()
-	for name, script := range map[string]string{
-		"file": `mkdir -p /run/coppice-identity; echo mine > /run/coppice-identity/0; echo mine > /run/coppice-identity/2`,
-		"pipe": `mkdir -p /run/coppice-identity /run/coppice-ca; mkfifo /run/coppice-identity/0 /run/coppice-ca/zz.pem; rm -f /dev/urandom; mkfifo /dev/urandom`,
-		"gone": `mv /run/coppice-identity /run/else; ln -s /etc /run/coppice-identity`,
+	for name, script := range map[string]struct{ before, between string }{
+		"file":  {before: `mkdir -p /run/coppice-identity; echo mine > /run/coppice-identity/0; echo mine > /run/coppice-identity/2`},
+		"pipe":  {before: `mkdir -p /run/coppice-identity /run/coppice-ca; mkfifo /run/coppice-identity/0 /run/coppice-ca/zz.pem; rm -f /dev/urandom; mkfifo /dev/urandom`},
+		"gone":  {before: `mv /run/coppice-identity /run/else; ln -s /etc /run/coppice-identity`},
+		"moved": {before: `mv /etc/machine-id /var/tmp/id; ln -s /var/tmp/id /etc/machine-id`, between: `rm /etc/machine-id; echo mine > /etc/machine-id`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := gvisorTier.Start(t)
-			b.Sh(t, script) // as far as it may
+			b.Sh(t, script.before) // as far as it may
 			c := copyOf(t, b, save(t, b), "fork")
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 			defer cancel()
@@ -37,6 +38,9 @@ func TestGvisorRekey_IgnoresWhatTheSandboxPutsInItsWay(t *testing.T) {
 				steps, err := c.Reseal(ctx, box.Reseal{Seed: bytes.Repeat([]byte{seed}, 32)})
 				if err != nil {
 					t.Fatalf("%v, after %+v", err, steps)
+				}
+				if seed == 7 && script.between != "" {
+					c.Sh(t, script.between)
 				}
 			}
 			if err := c.Release(ctx); err != nil {

@@ -123,17 +123,25 @@ func (h *heldFiles) replaceTrust(replace func([]byte) []byte) error {
 }
 
 // lay makes text what is read of the file that is at name in the sandbox, and reports
-// whether there is a regular file that it may be laid over (rootspec.MayCover). Laid over is the file that name leads to
-// now; a second call rewrites what was laid.
+// whether there is a regular file that it may be laid over (rootspec.MayCover). Laid over
+// is the file that name leads to now; where that is what an earlier call laid, it is
+// rewritten.
 func (h *heldFiles) lay(i int, name string, text []byte) (bool, error) {
-	if f := h.identities[i]; f != nil {
-		return true, rewrite(f, text)
-	}
 	over, err := h.openRegular(name)
 	if err != nil || over == nil {
 		return false, err
 	}
 	defer over.Close()
+	if f := h.identities[i]; f != nil {
+		if same, err := sameFile(f, over); err != nil || same {
+			return same, errors.Join(err, rewrite(f, text))
+		}
+		delete(h.identities, i) // the sandbox has put another file at the name
+		f.Close()
+		if err := unix.Unlinkat(h.files, strconv.Itoa(i), 0); err != nil {
+			return false, fault.Wrap(err, "remove what was laid over %s", name)
+		}
+	}
 	if ok, _, err := mayCover(h.proc, h.regions, name, over); err != nil || !ok {
 		return false, err
 	}
@@ -199,6 +207,15 @@ func (h *heldFiles) openRegular(name string) (*os.File, error) {
 	}
 	f.Close()
 	return nil, err
+}
+
+func sameFile(a, b *os.File) (bool, error) {
+	x, err := a.Stat()
+	y, err2 := b.Stat()
+	if err := errors.Join(err, err2); err != nil {
+		return false, fault.Wrap(err, "compare %s with what was laid over it", b.Name())
+	}
+	return os.SameFile(x, y), nil
 }
 
 // rewrite replaces the contents of an open file.

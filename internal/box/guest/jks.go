@@ -28,14 +28,15 @@ const (
 	jksPassword = "changeit"
 )
 
-// withJKS adds an authority to a store of Java's; nil if it is none of this format.
+// withJKS adds an authority to a store of Java's; nil if it is none of this format, or holds
+// anything but trusted certificates: the copy is for all to read, private keys are not.
 func withJKS(have, der []byte) []byte {
 	if len(have) < jksHeader+sha1.Size || string(have[:len(jksMagic)]) != jksMagic {
 		return nil
 	}
 	body, sum := have[:len(have)-sha1.Size], have[len(have)-sha1.Size:]
 	n := binary.BigEndian.Uint32(body[8:])
-	if !bytes.Equal(sum, jksSum(body)) || n == 1<<32-1 {
+	if !bytes.Equal(sum, jksSum(body)) || n == 1<<32-1 || !jksTrusts(body[jksHeader:], n) {
 		return nil
 	}
 	if bytes.Contains(body, der) {
@@ -53,6 +54,34 @@ func withJKS(have, der []byte) []byte {
 	all = binary.BigEndian.AppendUint32(all, uint32(len(der)))
 	all = append(all, der...)
 	return append(all, jksSum(all)...)
+}
+
+// jksTrusts reports whether b is n entries of trusted certificates, and nothing else.
+func jksTrusts(b []byte, n uint32) bool {
+	take := func(size uint64) (part []byte) { // nil: there is less
+		if uint64(len(b)) < size {
+			return nil
+		}
+		part, b = b[:size:size], b[size:]
+		return part
+	}
+	number := func(size uint64) uint64 { // of bytes that follow; more than there are: it is missing
+		part := take(size)
+		if part == nil {
+			return 1 << 40
+		}
+		var n uint64
+		for _, c := range part {
+			n = n<<8 | uint64(c)
+		}
+		return n
+	}
+	for ; n > 0; n-- {
+		if number(4) != jksTrusted || take(number(2)) == nil || take(8) == nil || take(number(2)) == nil || take(number(4)) == nil {
+			return false
+		}
+	}
+	return len(b) == 0
 }
 
 // jksSum is what a store ends with. It is a checksum: whoever can write the file can make

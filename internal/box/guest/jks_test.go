@@ -114,6 +114,24 @@ func TestJavaReadsItsOtherStore(t *testing.T) {
 	}
 }
 
+// The copy of a store is for all to read, so that one with a private key is left as it is.
+func TestJavaStores_WithAPrivateKeyAreLeftAlone(t *testing.T) {
+	t.Parallel()
+	dir, run := keytool(t)
+	pair := []string{"-genkeypair", "-alias", "a", "-keyalg", "EC", "-dname", "CN=a", "-storepass", "changeit"}
+	run(append(pair, "-storetype", "JKS", "-keypass", "changeit", "-keystore", "jks")...)
+	run(append(pair, "-storetype", "PKCS12", "-keystore", "p12", "-J-Dkeystore.pkcs12.certProtectionAlgorithm=NONE", "-J-Dkeystore.pkcs12.macAlgorithm=NONE")...)
+	for name, with := range map[string]func(have, der []byte) []byte{"jks": withJKS, "p12": withPKCS12} {
+		have, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if with(have, []byte("x")) != nil {
+			t.Errorf("%s: a store with a private key was copied", name)
+		}
+	}
+}
+
 func FuzzStoresOfJava(f *testing.F) {
 	empty := append([]byte(jksMagic), 0, 0, 0, 0)
 	f.Add(append(empty, jksSum(empty)...))

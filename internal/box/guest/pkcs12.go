@@ -47,19 +47,19 @@ var (
 	oidAnyUsage     = asn1.ObjectIdentifier{2, 5, 29, 37, 0}
 )
 
-// withPKCS12 adds an authority to a store of Java's; nil if it is none of this format, or
-// has a password.
+// withPKCS12 adds an authority to a store of Java's; nil if it is none of this format, has a
+// password, or holds anything but certificates: the copy is for all to read.
 func withPKCS12(have, der []byte) []byte {
 	var p pfx
 	if rest, err := asn1.Unmarshal(have, &p); err != nil || len(rest) > 0 || p.Version != 3 || len(p.MAC.FullBytes) > 0 || !p.Safe.Type.Equal(oidData) {
 		return nil
 	}
+	var parts []asn1.RawValue
+	if rest, err := asn1.Unmarshal(p.Safe.Content, &parts); err != nil || len(rest) > 0 || !onlyCertificates(parts) {
+		return nil
+	}
 	if bytes.Contains(p.Safe.Content, der) {
 		return have
-	}
-	var parts []asn1.RawValue
-	if rest, err := asn1.Unmarshal(p.Safe.Content, &parts); err != nil || len(rest) > 0 {
-		return nil
 	}
 	part, err := trustedPart(der)
 	if err != nil {
@@ -76,6 +76,29 @@ func withPKCS12(have, der []byte) []byte {
 		return nil
 	}
 	return all
+}
+
+// onlyCertificates reports whether the parts of a store hold nothing but certificates.
+func onlyCertificates(parts []asn1.RawValue) bool {
+	for _, part := range parts {
+		var info contentInfo
+		var bags []struct {
+			Type  asn1.ObjectIdentifier
+			Value asn1.RawValue
+		}
+		if rest, err := asn1.Unmarshal(part.FullBytes, &info); err != nil || len(rest) > 0 || !info.Type.Equal(oidData) {
+			return false
+		}
+		if rest, err := asn1.Unmarshal(info.Content, &bags); err != nil || len(rest) > 0 {
+			return false
+		}
+		for _, bag := range bags {
+			if !bag.Type.Equal(oidCertBag) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // trustedPart is what holds one certificate that Java trusts.
