@@ -3,13 +3,12 @@ package repo
 import (
 	"encoding/hex"
 	"path"
-	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/visible"
 )
 
 // OID is the name of an object: 40 (SHA-1) or 64 (SHA-256) lower-case hex digits.
@@ -93,7 +92,7 @@ func badRef(s string) string {
 		return "it has a character that git gives a meaning"
 	}
 	for _, r := range s {
-		if !unicode.IsPrint(r) {
+		if !visible.Rune(r) {
 			return "it has a character that is not printed"
 		}
 	}
@@ -189,13 +188,13 @@ func clip(s string) string {
 	return s
 }
 
-// printable takes control bytes out of a stranger's text, as git quotes it in what it says.
+// printable takes characters that are not seen out of a stranger's text, as git quotes it in what it says.
 func printable(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n' || r == '\t':
 			return ' '
-		case r < ' ' || r >= 0x7f && r < 0xa0 || !strconv.IsPrint(r):
+		case !visible.Rune(r):
 			return '?'
 		}
 		return r

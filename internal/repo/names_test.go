@@ -15,7 +15,7 @@ func TestReferencesThatAreRefused(t *testing.T) {
 	for _, s := range []string{
 		"", "HEAD", "main", "refs", "refs/", "refs/heads", "refs/heads/", "refs/heads//x", "refs/heads/x/", "refs/heads/-x", "refs/heads/.x", "refs/heads/x.lock", "refs/heads/x.lock/y",
 		"refs/heads/a..b", "refs/heads/a b", "refs/heads/a~b", "refs/heads/a^b", "refs/heads/a:b", "refs/heads/a?b", "refs/heads/a*b", "refs/heads/a[b", `refs/heads/a\b`, "refs/heads/a@{b", "refs/heads/@", "refs/heads/a.",
-		"refs/heads/a\nb", "refs/heads/a\x00b", "refs/heads/a\x1b[31m", "refs/heads/a\x7f", "refs/heads/\xff", "refs/heads/a\u202eb", "refs/heads/a\u200cb", "refs/../config", "../refs/heads/x", "/refs/heads/x",
+		"refs/heads/a\nb", "refs/heads/a\x00b", "refs/heads/a\x1b[31m", "refs/heads/a\x7f", "refs/heads/\xff", "refs/heads/a\u202eb", "refs/heads/a\u200cb", "refs/heads/a\u3164", "refs/heads/\u2800", "refs/heads/a\ufe0fb", "refs/../config", "../refs/heads/x", "/refs/heads/x",
 		"refs/heads/" + strings.Repeat("x", 200),
 	} {
 		if _, err := ParseRef(s); err == nil {
@@ -48,6 +48,13 @@ func TestReferencesAreReferencesForGit(t *testing.T) {
 			t.Fatalf("git does not take %q", s)
 		}
 	})
+}
+
+func TestPrintable_ReplacesWhatIsNotSeen(t *testing.T) {
+	t.Parallel()
+	if got := printable(" a\x1b[1m\u3164\u202eb\n\u00e4\u2800 "); got != "a?[1m??b \u00e4?" {
+		t.Errorf("%q", got)
+	}
 }
 
 // spellings are names that some file system takes for .git.

@@ -5,11 +5,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/nearest"
+	"github.com/coppice-dev/coppice/internal/visible"
 )
 
 // A reference, as people type it:
@@ -311,13 +311,13 @@ func (h *History) describe(id SnapshotID) string {
 	return string(id)
 }
 
-// brief is the first line of a message without control characters, cut to 40
+// brief is the first line of a message without characters that are not seen, cut to 40
 // characters.
 func brief(message string) string {
 	const most = 40
 	line, _, _ := strings.Cut(strings.TrimSpace(message), "\n")
 	line = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
+		if !visible.Rune(r) {
 			return '?'
 		}
 		return r

@@ -165,3 +165,10 @@ func FuzzRef(f *testing.F) {
 		}
 	})
 }
+
+func TestBrief_ReplacesWhatIsNotSeen(t *testing.T) {
+	t.Parallel()
+	if got := brief("fix\u3164 \u202eit\x1b[31m\nmore"); got != "fix? ?it?[31m" {
+		t.Errorf("%q", got)
+	}
+}
