@@ -42,7 +42,7 @@ func repositories() area {
 		{"a file of a work tree", ObjectBytes, "bytes", refused, snapshots + "TestLimitsOfASnapshot"},
 		{"a bundle of commits", BundleBytes, "bytes", invalid, accepts},
 		{"objects of a bundle, unpacked", ObjectsBytes, "bytes", invalid, accepts},
-		{"a patch", PatchBytes, "bytes", invalid, opens + "TestDifferences"},
+		{"a patch", DeltaBytes, "bytes", invalid, opens + "TestDifferences"},
 		{"memory of a git that reads what a sandbox wrote", GitMemory, "bytes", killed, opens + "TestABombIsRefusedWithinTheLimits"},
 		{"a `.gitignore` of a work tree", RuleFile, "bytes", "its rules hide nothing", storms + "TestSnapshot_TakesRulesOfFilesAlone"},
 		{"`.gitignore` files of a work tree", RuleFiles, "files", refused, storms + "TestSnapshot_BoundsIgnoreRules"},
