@@ -396,6 +396,11 @@ func hostFacts() (f plan.Facts, err error) {
 	case !noLandlock(e):
 		return f, fault.Wrap(e, "ask for the version of Landlock")
 	}
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return f, fault.Wrap(err, "ask for the limit of open files")
+	}
+	f.OpenFiles = files.Max
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return f, fault.Wrap(err, "ask for the version of the kernel")

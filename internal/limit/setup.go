@@ -41,6 +41,14 @@ const StatusArgs = 64 << 10
 // command did not start.
 const KeeperText = 16 << 10
 
+// ProgramsAlive is how many processes of a sandbox init remembers while they live, each by
+// a descriptor, to tell whose program started which. InitFiles is how many descriptors it
+// may need in all.
+const (
+	ProgramsAlive = 8 << 10
+	InitFiles     = ProgramsAlive + 1<<10
+)
+
 // setup are the bounds on what init and the keeper read of a sandbox, and on the time they take.
 func setup() area {
 	return area{title: "Starting and stopping", bounds: []Bound{
@@ -98,6 +106,11 @@ func setup() area {
 			Name: "a message of the keeper: why a call failed, or a command did not start", Value: KeeperText, Unit: "bytes",
 			Reached: "it is cut off, and ends in `...`",
 			Test:    "internal/box/keeper_answer_test.go TestStart_CutsTheMessageOfACommand",
+		},
+		{
+			Name: "descriptors that init may need, to tell of each program who started it", Value: InitFiles, Unit: "descriptors",
+			Reached: "where the hard limit is lower, `coppice status` has `descriptors weak`, and a strong policy refuses to start",
+			Test:    "internal/box/plan/descriptors_test.go TestDecide_TellsThatThereAreTooFewDescriptors",
 		},
 	}}
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // Bounds of what is kept of programs. What is beyond is counted.
@@ -25,7 +26,7 @@ const (
 	maxBatch = 256 << 10
 	// maxAlive is how many processes are remembered while they live. What the others
 	// execute is told as it was asked for, without an end.
-	maxAlive = 8192
+	maxAlive = limit.ProgramsAlive
 	// maxUp is how many processes up a program's parent is looked for.
 	maxUp = 16
 )

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -22,6 +23,9 @@ type Facts struct {
 	// PidMax says that pid_max is a setting of each pid namespace (Linux 6.14).
 	PidMax bool
 	Cgroup CgroupFacts
+	// OpenFiles is the hard RLIMIT_NOFILE of the keeper, and so of init, which raises its
+	// soft one to it.
+	OpenFiles uint64
 	// Shift is the host's id that stands for the sandbox's 0, where real root
 	// mounts the root with shifted ids; 0 where it does not.
 	Shift uint32
@@ -303,6 +307,10 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 		add("freeze", On, "control group")
 	default:
 		add("freeze", Weak, "SIGSTOP and SIGCONT, which programs can notice; no control group could be made")
+	}
+	if g.Trace && !own && f.OpenFiles < limit.InitFiles {
+		add(Descriptors, Weak, fmt.Sprintf("RLIMIT_NOFILE is %d: of more than about %d processes at a time, who started what is the sandbox's own word; "+
+			"start the daemon with at least %d, by ulimit -Hn %d or LimitNOFILE=%d", f.OpenFiles, f.OpenFiles/2, limit.InitFiles, limit.InitFiles, limit.InitFiles))
 	}
 	switch {
 	case g.Trace && own:
