@@ -136,11 +136,14 @@ func TestTell_FailsWhereAnAnswerDoesNotFit(t *testing.T) {
 func TestStart_CutsTheMessageOfACommand(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)
+	answered := make(chan error, 1)
 	go func() {
-		if m, err := far.Recv(); err == nil {
+		m, err := far.Recv()
+		if err == nil {
 			m.Close()
-			_ = far.Send(guest.MsgSpawned, guest.Spawned{Code: 127, Message: strings.Repeat("x", 1<<19)})
+			err = far.Send(guest.MsgSpawned, guest.Spawned{Code: 127, Message: strings.Repeat("x", 1<<19)})
 		}
+		answered <- err
 	}()
 	served := make(chan struct{})
 	go func() { k.serve(); close(served) }()
@@ -150,6 +153,9 @@ func TestStart_CutsTheMessageOfACommand(t *testing.T) {
 	}
 	if n := len(e.exit.Message); n != limit.KeeperText {
 		t.Errorf("a message of %d bytes", n)
+	}
+	if err := <-answered; err != nil {
+		t.Error(err)
 	}
 	k.quit()
 	<-served

@@ -5,6 +5,7 @@ package box
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -63,7 +64,7 @@ func TestAnInitThatDoesNotKnow(t *testing.T) {
 	init, ours := guest.NewLink(pair[0]), guest.NewLink(pair[1])
 	defer init.Close()
 	defer ours.Close()
-	k := &keeper{config: plan.Config{Tier: plan.TierGvisor}, link: ours,
+	k := &keeper{config: plan.Config{Tier: plan.TierGvisor}, link: ours, answerPatience: time.Minute,
 		over: make(chan struct{}), stop: make(chan struct{}), answers: make(chan guest.Message), byPID: map[int]*execution{}}
 	go k.receive()
 	unknown := func(kind guest.Kind) guest.Unknown {
