@@ -24,6 +24,7 @@ import (
 
 // The suite runs as it is started; real root runs it a second time as an
 // ordinary user, who runs it as uid 0 of a user namespace, as the daemon does.
+// With COPPICE_TEST_ROOT_ONLY or COPPICE_TEST_USER_ONLY, it is one of both.
 const realID = "COPPICE_TEST_REAL_ID"
 
 func TestMain(m *testing.M) {
@@ -45,8 +46,11 @@ func TestMain(m *testing.M) {
 	}
 	// As under nohup(1): what is ignored here is not ignored in a sandbox.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT)
-	code := m.Run()
-	if os.Getuid() == 0 && os.Getenv(realID) == "" && os.Getenv("COPPICE_TEST_ROOT_ONLY") == "" {
+	root, code := os.Getuid() == 0 && os.Getenv(realID) == "", 0
+	if !root || os.Getenv("COPPICE_TEST_USER_ONLY") == "" {
+		code = m.Run()
+	}
+	if root && os.Getenv("COPPICE_TEST_ROOT_ONLY") == "" {
 		fmt.Println("--- as an ordinary user")
 		code |= again(&syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1001, Gid: 1001}})
 	}

@@ -25,7 +25,8 @@ import (
 )
 
 // The suite runs as it is started; real root runs it a second time as an ordinary
-// user, who runs it as uid 0 of a user namespace, as the daemon does.
+// user, who runs it as uid 0 of a user namespace, as the daemon does. With
+// COPPICE_TEST_ROOT_ONLY or COPPICE_TEST_USER_ONLY, it is one of both.
 const (
 	inUserNS = "COPPICE_TEST_USERNS"
 	inside   = "COPPICE_TEST_INSIDE" // a kind
@@ -42,8 +43,11 @@ func TestMain(m *testing.M) {
 			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
 		}, inUserNS+"=1"))
 	}
-	code := m.Run()
-	if os.Getuid() == 0 && os.Getenv(inUserNS) == "" && os.Getenv("COPPICE_TEST_ROOT_ONLY") == "" {
+	root, code := os.Getuid() == 0 && os.Getenv(inUserNS) == "", 0
+	if !root || os.Getenv("COPPICE_TEST_USER_ONLY") == "" {
+		code = m.Run()
+	}
+	if root && os.Getenv("COPPICE_TEST_ROOT_ONLY") == "" {
 		fmt.Println("--- as an ordinary user")
 		code |= again(&syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1001, Gid: 1001}})
 	}
