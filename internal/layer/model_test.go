@@ -90,23 +90,14 @@ func (w *world) adopt() {
 		return
 	}
 	w.t.Helper()
-	want := picture(w.t, w.live)
-	if !realRoot {
-		want = unlinked(want)
-	}
-	view := func(p map[string]string) map[string]string {
-		if !realRoot {
-			return unlinked(p)
-		}
-		return p
-	}
+	want := unlinked(picture(w.t, w.live))
 	w.unmount()
 	id := w.id()
 	w.must(w.s.Adopt(context.Background(), id, w.parts))
 	w.stack = append([]timeline.LayerID{id}, w.mounted...)
-	w.same("adopt: view", want, view(viewPicture(w.t, w.s.View(w.dirs(w.stack)))))
+	w.same("adopt: view", want, unlinked(viewPicture(w.t, w.s.View(w.dirs(w.stack)))))
 	w.present()
-	w.same("adopt: mount", want, view(picture(w.t, w.live)))
+	w.same("adopt: mount", want, unlinked(picture(w.t, w.live)))
 }
 
 // reread sends the index through its file form.

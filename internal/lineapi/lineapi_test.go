@@ -52,7 +52,7 @@ func serve(t testing.TB, opt Options) (s *Server, dial func() *peer) {
 	ln := listen(t)
 	s = New(opt)
 	if raced {
-		s.limit = 4 << 20 // to read what is longer takes a minute
+		s.limit = min(s.limit, 4<<20) // to read what is longer takes a minute
 	}
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ln) }()
