@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 	if os.Args[0] == boxtest.StarterArgv0 {
 		os.Exit(boxtest.StarterMain(os.Stdin, os.Stdout))
 	}
-	if os.Args[0] == boxtest.DisturberArgv0 || os.Args[0] == boxtest.DisturbedArgv0 {
-		os.Exit(boxtest.DisturbMain(os.Args))
+	if code, ok := disturbs(os.Args); ok {
+		os.Exit(code)
 	}
 	if os.Getenv(realID) == "" && os.Getuid() != 0 {
 		os.Exit(again(&syscall.SysProcAttr{

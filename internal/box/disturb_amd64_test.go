@@ -27,6 +27,14 @@ var (
 	disturbStep  = flag.String("disturb.step", "", "the steps alone that TestDisturbed tries, by a part of their names")
 )
 
+// disturbs is the main function of a process of these tests; ok says that this is one.
+func disturbs(args []string) (code int, ok bool) {
+	if args[0] != boxtest.DisturberArgv0 && args[0] != boxtest.DisturbedArgv0 {
+		return 0, false
+	}
+	return boxtest.DisturbMain(args), true
+}
+
 // errnos are what a system call of the set-up may fail with: refused, not there, used up.
 var errnos = []unix.Errno{unix.EPERM, unix.EACCES, unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP, unix.ENOENT, unix.EMFILE, unix.ENOMEM, unix.EAGAIN, unix.ENOSPC, unix.EIO}
 
