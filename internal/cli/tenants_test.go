@@ -20,7 +20,7 @@ import (
 )
 
 // manyFiles makes 20,000 files, whose names have 200 bytes.
-const manyFiles = `mkdir /many && cd /many && pad=$(printf %0190d 0) && seq 100000 119999 | sed "s/$/$pad/" | xargs touch`
+const manyFiles = `mkdir many && cd many && pad=$(printf %0190d 0) && seq 100000 119999 | sed "s/$/$pad/" | xargs touch`
 
 // One sandbox floods the daemon with questions about a huge tree. The daemon stays
 // within its memory, and answers another sandbox.

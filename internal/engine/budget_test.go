@@ -155,10 +155,12 @@ func TestTellNet_CountsWhatIsLostOverACrash(t *testing.T) {
 	id := h.id("a")
 	flood := func(n int) {
 		t.Helper()
-		h.spends("a", budget.Network, limit.EvidenceNetwork)
-		for i := range n {
-			h.gateTells(id, allowed(i))
-		}
+		h.unread(id, func() { // the engine would see a part of the flood
+			h.spends("a", budget.Network, limit.EvidenceNetwork)
+			for i := range n {
+				h.gateTells(id, allowed(i))
+			}
+		})
 		h.tellNet(ctx, h.sandbox(id))
 	}
 	flood(3) // said at once
