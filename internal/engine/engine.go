@@ -301,6 +301,7 @@ type Engine struct {
 	thick   map[timeline.SandboxID]bool                // histories that may have snapshots to drop
 	deep    map[timeline.SnapshotID]bool               // snapshots whose chains may need it
 	making  map[timeline.LayerID]bool                  // layers that have no record yet
+	torn    map[timeline.SandboxID]error               // why their adoptions could not be taken back
 	mounted map[timeline.SandboxID][]timeline.LayerID  // what live roots stand on
 	trials  chan struct{}                              // holds one for each trial that runs
 	playing claims                                     // tournaments under way, by tag: gc lets their forks be
@@ -439,7 +440,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	}
 	e := &Engine{
 		Config: c, boxes: map[timeline.SandboxID]*sandbox{}, shallow: map[timeline.SnapshotID]bool{}, deep: map[timeline.SnapshotID]bool{},
-		making: map[timeline.LayerID]bool{}, trials: make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)), thick: map[timeline.SandboxID]bool{},
+		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{}, trials: make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)), thick: map[timeline.SandboxID]bool{},
 		mounted: map[timeline.SandboxID][]timeline.LayerID{}, stacks: map[timeline.SnapshotID][]timeline.LayerID{}, work: make(chan struct{}, 1),
 		lives:  make(chan struct{}, 1),
 		idles:  make(chan struct{}, 1),
@@ -519,6 +520,9 @@ func (e *Engine) known() []*sandbox {
 // operation, for the message another caller gets. The caller unlocks.
 func (e *Engine) acquire(ctx context.Context, name, what string) (*sandbox, meta.Sandbox, error) {
 	rec, err := e.DB.Sandbox(ctx, name)
+	if err == nil {
+		err = e.whole(rec.ID, rec.Name)
+	}
 	if err != nil {
 		return nil, rec, err
 	}
