@@ -4,7 +4,6 @@ package engine
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -80,15 +79,4 @@ func (e *Engine) procsInTime(ctx context.Context, b Box) int {
 		e.Logger.Warn("the processes that a stop ends are not counted", "err", err)
 	}
 	return n
-}
-
-// union adds to a what b has besides.
-func union(a, b []string) []string {
-	out := slices.Clone(a)
-	for _, name := range b {
-		if !slices.Contains(out, name) {
-			out = append(out, name)
-		}
-	}
-	return out
 }

@@ -59,8 +59,11 @@ type BoxConfig struct {
 	Strong bool   // refuse to start where a wall or limit is less than it should be
 	// Require names protections that the sandbox has run with: Start refuses to do without.
 	Require []string
-	Trace   bool // note the programs that are started
-	Hidden  int  // how many places of the base Spec does not show
+	// Known is what starts of this home have found out about the host: Start refuses to do
+	// without what the host has given to one of them.
+	Known  []meta.Finding
+	Trace  bool // note the programs that are started
+	Hidden int  // how many places of the base Spec does not show
 	// Evidence says what of it is kept; of output, what the keeper holds until it is.
 	Evidence policy.Evidence
 	Access   rootspec.Access
@@ -108,6 +111,8 @@ type Boxes interface {
 	// Inherited gives those of the protections that a sandbox has run with which a fork of
 	// another tier has to have as well.
 	Inherited(protections []string, from, to string) []string
+	// Needs says what a host has to give for a protection.
+	Needs(protection string) string
 }
 
 // Enforced is what a box really enforces.
@@ -116,6 +121,8 @@ type Enforced struct {
 	Items []wire.Enforcement
 	// Protections are those of Items that later starts must have as well.
 	Protections []string
+	// Found is what the start found out about the host.
+	Found []meta.Finding
 }
 
 // Box is a live sandbox's keeper.
