@@ -374,6 +374,7 @@ type sandbox struct {
 	seen  Box           // guarded by Engine.mu: box when the lock was last let go
 
 	cancelStart context.CancelCauseFunc // guarded by Engine.mu: ends the start that is under way; nil: none is
+	unstarted   []error                 // guarded by Engine.mu: why starts are cancelled; empty: they are not
 
 	holder    context.CancelCauseFunc // guarded by Engine.mu: ends the capture that is under way; nil: none is
 	preempted []error                 // guarded by Engine.mu: why captures are cancelled; empty: they are not

@@ -241,7 +241,9 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, fr
 		config.Image, config.Init = from.dir, from.init
 	}
 	startCtx, done := e.cancellable(ctx, s)
-	b, enforced, err = e.Boxes.Start(startCtx, config)
+	if err = context.Cause(startCtx); err == nil {
+		b, enforced, err = e.Boxes.Start(startCtx, config)
+	}
 	done()
 	if err != nil {
 		return nil, enforced, fault.Wrap(e.blameLimit(ctx, rec, err), "start sandbox %s", rec.Name)
