@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 )
@@ -52,7 +53,7 @@ func (e Enforced) Findings(f Facts) (found []Finding) {
 		case e.holds(p.name):
 			found = append(found, Finding{Protection: p.name, Kernel: f.Kernel})
 		case e.State(p.name) != "":
-			found = append(found, Finding{Protection: p.name, Lacks: e.item(p.name).Detail, Kernel: f.Kernel})
+			found = append(found, Finding{Protection: p.name, Lacks: cmp.Or(e.item(p.name).Detail, "no reason was given"), Kernel: f.Kernel})
 		}
 	}
 	return found

@@ -52,6 +52,15 @@ func TestFindings_AreWhatTheHostAloneDecides(t *testing.T) {
 	}
 }
 
+func TestFindings_TakeNoLackForAProtectionForWantOfAReason(t *testing.T) {
+	t.Parallel()
+	e := Enforced{Tier: TierProcess, Quiet: []string{ownProc}, Items: []Item{{Name: ownProc, State: Weak}, {Name: toldCalls, State: Off}}}
+	found := e.Findings(Facts{})
+	if len(found) != 2 || found[0].Lacks == "" || found[1].Lacks == "" {
+		t.Errorf("%+v", found)
+	}
+}
+
 func TestMissed_IsWhatTheHostHasGivenBefore(t *testing.T) {
 	t.Parallel()
 	known := []Finding{{Protection: "freeze"}, {Protection: ShiftedIDs, On: "ext4"}, {Protection: "memory", Lacks: "no controller"}}
