@@ -148,6 +148,11 @@ func newKeeper(ctx context.Context) (*keeper, error) {
 		return nil, fault.New(fault.Version, "the keeper knows plan version %d, not %d", plan.Version, c.Version).
 			WithHint("the binary was replaced while the daemon ran; restart the daemon")
 	}
+	if c.Confined() {
+		if err := leaveToOwner(); err != nil {
+			return nil, err
+		}
+	}
 	k := blankKeeper(c)
 	if err := k.buildInTime(ctx); err != nil {
 		k.group.remove()

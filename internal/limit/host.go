@@ -37,9 +37,19 @@ const (
 	Namespaces = 8
 )
 
+// Terminals is how many pseudo-terminals a sandbox may have open: they are counted for the
+// whole machine (kernel.pty.max).
+const Terminals = 256
+
+// OpenFilesOfHost is how many descriptors a process of a sandbox may have open, of those
+// that init may: the kernel refuses to pass a descriptor by a socket once its user has as
+// many under way as the sender may have open (unix(7), ETOOMANYREFS), and no process of a
+// sandbox is to bring init, its keeper and the daemon there.
+func OpenFilesOfHost(host uint64) uint64 { return max(1, host/2) }
+
 const admissionTest = "internal/admission/admission_test.go "
 
-const inotifyTest = "internal/box/escape/inotify_test.go TestInotify_IsLeftToTheOwner"
+const inotifyTest = "internal/box/escape/counts_test.go TestInotify_IsLeftToTheOwner"
 
 // OfHost is a sandbox's part of what the host gives one user: an eighth, at most most.
 func OfHost(host, most int64) int64 { return max(1, min(host/8, most)) }
@@ -65,5 +75,6 @@ func host() area {
 		{"inotify instances of a user of a sandbox: an eighth of the host's `fs.inotify.max_user_instances`, and", Inotify, "instances",
 			"EMFILE inside", inotifyTest},
 		{"inotify watches, an eighth of `fs.inotify.max_user_watches`, and", InotifyWatches, "watches", "ENOSPC inside", inotifyTest},
+		{"pseudo-terminals of a sandbox", Terminals, "terminals", "ENOSPC inside", "internal/box/escape/counts_test.go TestCounts_AreLeftToOthers"},
 	}}
 }

@@ -402,7 +402,10 @@ func limits(c Config, f Facts, g *Guest, add func(name, state, detail string)) {
 	}
 	if n := c.Limits.Files; n > 0 {
 		g.Files = uint64(n)
-		add("files", On, strconv.FormatInt(n, 10)+" for each process, RLIMIT_NOFILE")
+		if most := limit.OpenFilesOfHost(f.OpenFiles); c.Tier != TierGvisor && f.OpenFiles > 0 {
+			g.Files = min(g.Files, most)
+		}
+		add("files", On, strconv.FormatUint(g.Files, 10)+" for each process, RLIMIT_NOFILE")
 	}
 	if n := c.Limits.Disk; n > 0 {
 		add("disk", On, strconv.FormatInt(n, 10)+" bytes, "+c.DiskBy)

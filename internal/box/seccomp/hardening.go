@@ -185,6 +185,11 @@ var hardening = []Rule{
 		Why:   "operations on a ring pass every filter; ENOSYS makes libuv, tokio and others fall back",
 	},
 	{
+		Calls: []uint32{unix.SYS_IO_SETUP},
+		Do:    Errno(unix.ENOSYS),
+		Why:   "contexts of aio(7) are counted for the whole machine (fs.aio-max-nr), so that one sandbox could leave none; programs fall back",
+	},
+	{
 		Calls: []uint32{unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_LOOKUP_DCOOKIE},
 		Do:    Errno(unix.EPERM),
 		Tell:  true,

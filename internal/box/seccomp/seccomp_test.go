@@ -98,6 +98,7 @@ func TestHardening(t *testing.T) {
 		{"mount_setattr", unix.SYS_MOUNT_SETATTR, [6]uint64{}, eperm},
 		{"open_tree_attr", unix.SYS_OPEN_TREE_ATTR, [6]uint64{}, eperm},
 		{"io_uring_setup", unix.SYS_IO_URING_SETUP, [6]uint64{}, enosys},
+		{"io_setup", unix.SYS_IO_SETUP, [6]uint64{128}, enosys},
 		{"clone thread", unix.SYS_CLONE, [6]uint64{unix.CLONE_VM | unix.CLONE_THREAD | unix.CLONE_PARENT}, Allow},
 		{"clone signal bits", unix.SYS_CLONE, [6]uint64{0xff}, Allow},
 		{"clone user", unix.SYS_CLONE, [6]uint64{unix.CLONE_NEWUSER}, eperm},
