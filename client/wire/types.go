@@ -543,8 +543,9 @@ type ForkResult struct {
 
 // StopResult is the answer to stop.
 type StopResult struct {
-	Stopped int    `json:"stopped"` // how many processes were stopped
-	Head    string `json:"head"`    // where HEAD is after the capture of what they left
+	Stopped   int    `json:"stopped"`             // how many processes were stopped
+	Head      string `json:"head"`                // where HEAD is after the capture of what they left
+	Uncounted bool   `json:"uncounted,omitempty"` // the sandbox did not say how many processes it had: Stopped is unknown
 }
 
 // Progress tells how far a long operation has come. Done and Total count Unit;

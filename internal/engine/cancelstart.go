@@ -70,16 +70,12 @@ func (e *Engine) cancelStart(rec *meta.Sandbox, why string) {
 	}
 }
 
-// procsInTime counts the processes of a box that is stopped; 0 where its init does not
-// answer in time, which must not keep the box from being stopped.
-func (e *Engine) procsInTime(ctx context.Context, b Box) int {
+// procsInTime counts the processes of a box that is about to be stopped. It gives up on an
+// init that does not answer, which must not keep the box from being stopped.
+func procsInTime(ctx context.Context, b Box) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit.UnansweredStopSeconds*time.Second)
 	defer cancel()
-	n, err := b.Procs(ctx)
-	if err != nil {
-		e.Logger.Warn("the processes that a stop ends are not counted", "err", err)
-	}
-	return n
+	return b.Procs(ctx)
 }
 
 // union adds to a what b has besides.

@@ -431,9 +431,12 @@ func (e *Engine) Stop(ctx context.Context, name string) (wire.StopResult, error)
 		return wire.StopResult{}, err
 	}
 	defer s.unlock(e)
-	n := 0
+	var res wire.StopResult
 	if b := e.liveBox(s); b != nil {
-		n = e.procsInTime(ctx, b)
+		if res.Stopped, err = procsInTime(ctx, b); err != nil {
+			e.Logger.Warn("the processes that a stop ends could not be counted", "err", err)
+			res.Uncounted = true
+		}
 	}
 	if s.run != nil {
 		s.run.stopped = true
@@ -442,7 +445,8 @@ func (e *Engine) Stop(ctx context.Context, name string) (wire.StopResult, error)
 		return wire.StopResult{}, err
 	}
 	_, err = e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: "stopped"})
-	return wire.StopResult{Stopped: n, Head: string(rec.Head)}, err
+	res.Head = string(rec.Head)
+	return res, err
 }
 
 // stopGrace is what processes are given between SIGTERM and SIGKILL.

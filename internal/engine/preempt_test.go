@@ -56,3 +56,18 @@ func TestPreempt_EndsWithWhoWaits(t *testing.T) {
 		t.Error("a capture is cancelled that nobody waits for")
 	}
 }
+
+// A sandbox whose init does not answer may have any number of processes, and not none.
+func TestStop_SaysThatProcessesAreNotCounted(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	h.run("a", "write", "f", "1")
+	h.box("a").starved.Store(true)
+	if got, err := h.Stop(t.Context(), "a"); err != nil || !got.Uncounted {
+		t.Errorf("Stop: %+v, %v, want the processes not counted", got, err)
+	}
+	h.run("a", "write", "f", "2")
+	if got, err := h.Stop(t.Context(), "a"); err != nil || got.Uncounted {
+		t.Errorf("Stop: %+v, %v, want the processes counted", got, err)
+	}
+}
