@@ -1,7 +1,6 @@
 package layer
 
 import (
-	"context"
 	"errors"
 	"math"
 	"runtime"
@@ -18,7 +17,6 @@ import (
 type copier struct {
 	putter
 	crew
-	ctx context.Context
 
 	dev   uint64                 // the only file system that is read; 0: any
 	skip  func(path string) bool // leave out; may be nil
