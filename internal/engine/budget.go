@@ -45,7 +45,7 @@ func (e *Engine) spentBefore(ctx context.Context, id timeline.SandboxID) (*budge
 	if _, err := e.Ledger.Last(ctx, of); err != nil { // what was appended can be read
 		return nil, err
 	}
-	for r, err := range e.Ledger.Read(of, ledger.Filter{Since: now.Add(-limit.EvidenceRefill), Kinds: budget.Kinds()}) {
+	for r, err := range e.Ledger.Read(ctx, of, ledger.Filter{Since: now.Add(-limit.EvidenceRefill), Kinds: budget.Kinds()}) {
 		if err != nil {
 			return nil, err
 		}

@@ -141,7 +141,12 @@ func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wi
 	var tell []testimony
 	if req.Attach == "" {
 		e.opened(issued{req.ID, e.Now(), rec.Head}, rec.ID)
-		if !e.wasTold(rec, req.ID) {
+		known, err := e.wasTold(ctx, rec, req.ID)
+		if err != nil {
+			e.closed(rec.ID, req.ID)
+			return nil, nil, err
+		}
+		if !known {
 			tell = append([]testimony{e.execRecord(ctx, rec, req)}, besides...)
 		}
 	}
@@ -208,19 +213,19 @@ func (e *Engine) leave(s *sandbox, b Box, exec string) {
 
 // wasTold reports whether it is recorded already that a command begins: only the supervised
 // command can begin under an id that a daemon before this one chose, and was killed.
-func (e *Engine) wasTold(rec *meta.Sandbox, exec string) bool {
+func (e *Engine) wasTold(ctx context.Context, rec *meta.Sandbox, exec string) (bool, error) {
 	if !rec.Starting || rec.Run == nil || rec.Run.Exec != exec {
-		return false
+		return false, nil
 	}
-	for r, err := range e.Ledger.Read(format.Sandbox(rec.ID), ledger.Filter{Kinds: []format.Kind{format.KindExec}}) {
+	for r, err := range e.Ledger.Read(ctx, format.Sandbox(rec.ID), ledger.Filter{Kinds: []format.Kind{format.KindExec}}) {
 		if err != nil {
-			return false
+			return false, err
 		}
 		if b, ok := r.Body.(*format.Exec); ok && b.Exec == exec {
-			return true
+			return true, nil
 		}
 	}
-	return false
+	return false, nil
 }
 
 // relay carries frames between the client and the keeper until the command's

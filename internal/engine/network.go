@@ -228,7 +228,7 @@ func (e *Engine) readNetTold(ctx context.Context, id timeline.SandboxID) (*netPl
 	if _, err := e.Ledger.Last(ctx, format.Sandbox(id)); err != nil { // what was appended can be read
 		return nil, err
 	}
-	for r, err := range e.Ledger.Read(format.Sandbox(id), ledger.Filter{From: t.Seq + 1}) {
+	for r, err := range e.Ledger.Read(ctx, format.Sandbox(id), ledger.Filter{From: t.Seq + 1}) {
 		if err != nil {
 			return nil, err
 		}
