@@ -88,9 +88,9 @@ func gate() area {
 	const (
 		here     = "internal/gate/"
 		defaults = here + "bounds_linux_test.go "
-		conns    = here + "tcp_linux_test.go TestBoundsHold"
-		flows    = here + "life_linux_test.go TestDatagramsPassByRuleOnly"
-		asks     = here + "ask_test.go TestQuestionsAreBounded"
+		conns    = here + "tcp_linux_test.go TestBoundsHold" + lowered
+		flows    = here + "life_linux_test.go TestDatagramsPassByRuleOnly" + lowered
+		asks     = here + "ask_test.go TestQuestionsAreBounded" + lowered
 		pins     = here + "pins_test.go TestPinsAreBounded"
 		hellos   = here + "hello_test.go TestHellosThatAreRefused"
 		journal  = here + "events_test.go TestTheJournalIsBounded"
@@ -99,13 +99,13 @@ func gate() area {
 	)
 	return area{title: "Network", bounds: append([]Bound{
 		{"TCP connections at a time", GateConns, "connections", denied, conns},
-		{"TCP connections whose requests are inspected", GateInspected, "connections", denied, here + "inspect_linux_test.go TestInspectedConnectionsAreBounded"},
-		{"TCP connections that are being opened", GateOpening, "connections", "further ones are dropped; the sandbox's kernel tries again", defaults + "TestOpening_IsBounded"},
+		{"TCP connections whose requests are inspected", GateInspected, "connections", denied, here + "inspect_linux_test.go TestInspectedConnectionsAreBounded" + lowered},
+		{"TCP connections that are being opened", GateOpening, "connections", "further ones are dropped; the sandbox's kernel tries again", defaults + "TestOpening_IsBounded" + lowered},
 		{"flows of datagrams at a time", GateFlows, "flows", denied, flows},
-		{"connections and flows that are dialled in a second, and twice as many at once", GateDials, "dials", "further ones wait", defaults + "TestDials_WaitForTheirTurn"},
+		{"connections and flows that are dialled in a second, and twice as many at once", GateDials, "dials", "further ones wait", defaults + "TestDials_WaitForTheirTurn" + lowered},
 		{"time in which nothing moves on a connection", GateIdleSeconds, "seconds", "it is cut", conns},
 		{"time in which nothing moves on a flow of datagrams", GateDatagramIdleSeconds, "seconds", "it is cut", flows},
-		{"time to dial the outside", GateDialSeconds, "seconds", "the connection is refused", defaults + "TestDial_EndsWithItsPatience"},
+		{"time to dial the outside", GateDialSeconds, "seconds", "the connection is refused", defaults + "TestDial_EndsWithItsPatience" + lowered},
 		{"time for a ClientHello, a handshake, or the head of a request", GateHelloSeconds, "seconds", "the connection is ended", here + "inspect/patience_test.go TestServe_EndsWithItsPatience"},
 		{"time that a place waits for a person", GateAskSeconds, "seconds", "it is denied", here + "ask_linux_test.go TestPatienceEnds"},
 		{"places that wait for a person", GateQuestions, "places", denied, asks},

@@ -41,6 +41,8 @@ const admissionTest = "internal/admission/admission_test.go "
 
 const inotifyTest = "internal/box/escape/inotify_test.go TestInotify_IsLeftToTheOwner"
 
+const countsTest = "internal/box/guest/counts_linux_test.go TestCounts_AreReachedInANamespace"
+
 // OfHost is a sandbox's part of what the host gives one user: an eighth, at most most.
 func OfHost(host, most int64) int64 { return max(1, min(host/8, most)) }
 
@@ -62,8 +64,11 @@ func host() area {
 		{"requests of one sandbox or token that wait for memory", AdmissionWaitingOne, "requests", "`unavailable`, 503 with Retry-After", admissionTest + "TestGate_BoundsWhoWaits"},
 		{"time in which the holder of a token receives 64 KiB of an answer that holds memory", AnswerSeconds, "seconds", "the connection is closed",
 			"internal/httpapi/admission_test.go TestAdmission_EndsAnAnswerThatIsNotReceived"},
-		{"inotify instances of a user of a sandbox: an eighth of the host's `fs.inotify.max_user_instances`, and", Inotify, "instances",
+		{"inotify instances of each user of a sandbox; less where an eighth of the host's `fs.inotify.max_user_instances` is less", Inotify, "instances",
 			"EMFILE inside", inotifyTest},
-		{"inotify watches, an eighth of `fs.inotify.max_user_watches`, and", InotifyWatches, "watches", "ENOSPC inside", inotifyTest},
+		{"inotify watches of each user of a sandbox; or an eighth of `fs.inotify.max_user_watches`", InotifyWatches, "watches", "ENOSPC inside", countsTest},
+		{"fanotify groups of each user of a sandbox; or an eighth of `fs.fanotify.max_user_groups`", Fanotify, "groups", "EMFILE inside; the call filter refuses fanotify besides", countsTest},
+		{"fanotify marks of each user of a sandbox; or an eighth of `fs.fanotify.max_user_marks`", FanotifyMarks, "marks", "ENOSPC inside; the call filter refuses fanotify besides", countsTest},
+		{"namespaces of each kind in a sandbox; user namespaces: none", Namespaces, "namespaces", "ENOSPC inside; the call filter refuses to make any besides", countsTest},
 	}}
 }

@@ -60,32 +60,32 @@ func setup() area {
 		{
 			Name: "a start, until init is ready", Value: StartSeconds, Unit: "seconds",
 			Reached: "the keeper kills init, and the start fails (`timeout`)",
-			Test:    "internal/box/keeper_late_test.go TestStart_KillsAnInitThatIsNotReady",
+			Test:    "internal/box/keeper_late_test.go TestStart_KillsAnInitThatIsNotReady" + lowered,
 		},
 		{
 			Name: "re-keying a fork with memory", Value: RekeySeconds, Unit: "seconds",
 			Reached: "the keeper kills the sandbox's processes, and the fork stays quarantined",
-			Test:    "internal/box/keeper_late_test.go TestReseal_KillsABoxWhoseInitDoesNotAnswer",
+			Test:    "internal/box/keeper_late_test.go TestReseal_KillsABoxWhoseInitDoesNotAnswer" + lowered,
 		},
 		{
 			Name: "an init that does not answer a stop, after the grace of processes", Value: UnansweredStopSeconds, Unit: "seconds",
 			Reached: "the keeper kills init, and the stop succeeds",
-			Test:    "internal/box/keeper_late_test.go TestStop_KillsAnInitThatDoesNotAnswer",
+			Test:    "internal/box/keeper_late_test.go TestStop_KillsAnInitThatDoesNotAnswer" + lowered,
 		},
 		{
 			Name: "any other answer of init", Value: InitAnswerSeconds, Unit: "seconds",
 			Reached: "the keeper kills the sandbox's processes, and the request fails (`timeout`)",
-			Test:    "internal/box/keeper_answer_test.go TestAsk_KillsABoxWhoseInitDoesNotAnswer",
+			Test:    "internal/box/keeper_answer_test.go TestAsk_KillsABoxWhoseInitDoesNotAnswer" + lowered,
 		},
 		{
 			Name: "saving a memory image", Value: SaveSeconds, Unit: "seconds",
 			Reached: "the same",
-			Test:    "internal/box/keeper_answer_test.go TestAsk_KillsABoxWhoseInitDoesNotAnswer",
+			Test:    "internal/box/keeper_answer_test.go TestAsk_KillsABoxWhoseInitDoesNotAnswer" + lowered,
 		},
 		{
 			Name: "a capture that a stop waits for", Value: CaptureStopSeconds, Unit: "seconds",
 			Reached: "the capture is cancelled; `rm --force` cancels it at once",
-			Test:    "internal/engine/preempt_test.go TestStop_CancelsACapture",
+			Test:    "internal/engine/preempt_test.go TestStop_CancelsACapture" + lowered,
 		},
 		{
 			Name: "the detail of what a sandbox enforces, of one item", Value: EnforcedDetail, Unit: "bytes",
