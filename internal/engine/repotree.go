@@ -217,7 +217,7 @@ func readGitIndex(f *os.File) ([]byte, error) {
 	}
 	if info.Size() > limit.IndexBytes {
 		return nil, fault.New(fault.TooLarge, "the index of a base has %d bytes, and the limit is %d", info.Size(), int64(limit.IndexBytes)).
-			WithHint("begin from a part of the repository, as in: coppice create --from DIR")
+			WithHint("work on no repository: coppice create --no-repo")
 	}
 	text, err := io.ReadAll(io.LimitReader(f, limit.IndexBytes))
 	return text, fault.Wrap(err, "read the index of a base")

@@ -17,7 +17,7 @@ type Bound struct {
 	Name    string // what is bounded, lower case
 	Value   int64  // the most that is accepted, in Unit; always positive
 	Unit    string // a plural noun: "bytes", "entries", "levels", "seconds"
-	Reached string // what happens at the bound: the error, or how the answer says that it is truncated
+	Reached string // what happens at the bound: the error, or how the answer shows that it is truncated
 	Test    string // the test that reaches it: its file and its function, and "lowered", separated by spaces
 }
 
