@@ -514,7 +514,7 @@ type VerifyResult struct {
 	Bytes    int64 `json:"bytes"`    // content that was read
 	Unsealed int   `json:"unsealed"` // layers that have no digest, or none yet
 	// of those, the layers that never get one: their paths are too many or too deep for a
-	// manifest, so that nothing tells whether they are as they were
+	// manifest, so that they cannot be verified
 	Unverifiable int      `json:"unverifiable,omitempty"`
 	Images       int      `json:"images,omitempty"` // memory images whose pages were hashed again
 	Records      int64    `json:"records"`          // of the ledger, all of which fit

@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// waiterKey is the key of the context of whoever waits for a command to begin.
+// waiterKey is the key of the context of the client that waits for a command to begin.
 type waiterKey struct{}
 
 // withWaiter gives a context in which a start ends when the client at the other end of stream
@@ -31,7 +31,7 @@ func withWaiter(ctx context.Context, stream any) (_ context.Context, stop func()
 	return context.WithValue(ctx, waiterKey{}, waiter), sync.OnceFunc(unwatch)
 }
 
-// whileAwaited gives a context that ends with ctx, and when nobody waits any more for the
+// whileAwaited gives a context that ends with ctx, and when no client waits any more for the
 // command that is about to begin. The caller calls done.
 func whileAwaited(ctx context.Context) (_ context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -120,7 +120,7 @@ func (e *Engine) begins(ctx context.Context, b Box, exec string, told *telling) 
 		return nil
 	}
 	e.closed(timeline.SandboxID(told.drafts[0].Sandbox), exec)
-	// What it has started may have left its group: nothing runs on of what nobody knows.
+	// What it has started may have left its process group, and must not run on unrecorded.
 	return errors.Join(err, b.Stop(context.WithoutCancel(ctx), 0))
 }
 

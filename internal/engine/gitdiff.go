@@ -100,7 +100,7 @@ func wireMarks(marks []repo.Mark, trusted func(repo.Mark) bool) []wire.GitMark {
 	return out
 }
 
-// trusts tells which marks a request says that somebody has looked at.
+// trusts reports which marks the user has reviewed, according to a request.
 func trusts(all bool, paths []string) func(repo.Mark) bool {
 	looked := make(map[string]bool, len(paths))
 	for _, p := range paths {

@@ -131,7 +131,7 @@ func (e *Engine) owing(s *sandbox) <-chan time.Time {
 	return time.After(limit.LostInterval)
 }
 
-// tellAllNet is tellNet where nothing follows soon: what is owed is said now.
+// tellAllNet is tellNet where nothing follows soon: what was lost is recorded now.
 func (e *Engine) tellAllNet(ctx context.Context, s *sandbox) {
 	s.telling.Lock()
 	s.lost = time.Time{}

@@ -46,14 +46,14 @@ func TestPreempt_EndsWithWhoWaits(t *testing.T) {
 	released()
 	again, released := h.preemptible(t.Context(), s)
 	if again.Err() == nil {
-		t.Error("a capture begins while somebody waits to stop the sandbox")
+		t.Error("a capture begins while a stop of the sandbox waits")
 	}
 	released()
 	over()
 	next, released := h.preemptible(t.Context(), s)
 	defer released()
 	if next.Err() != nil {
-		t.Error("a capture is cancelled that nobody waits for")
+		t.Error("a capture is cancelled although no stop waits")
 	}
 }
 

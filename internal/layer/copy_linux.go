@@ -131,7 +131,7 @@ func (s *Store) copyBuffered(ctx context.Context, dst, src int, from, to int64) 
 }
 
 // dataFrom gives where a file of a size has data next, at or after off; size when only a
-// hole is left. Where a file system does not tell, all is data.
+// hole is left. Where a file system does not say, all is data.
 func dataFrom(fd int, off, size int64) int64 {
 	data, err := unix.Seek(fd, off, unix.SEEK_DATA)
 	switch {

@@ -471,7 +471,7 @@ func (t *untar) hardlink(name string, h *tar.Header) error {
 
 // finishDirs sets the directories' metadata, each when all that lies below it is done:
 // its mode may close it to us. It goes from one to the next by descriptors, so that the
-// work grows with their number and not with their depth. Nobody else changes the tree.
+// work grows with their number and not with their depth. Nothing else changes the tree.
 func (t *untar) finishDirs() error {
 	t.leave()
 	cur, err := openDirAt(t.root, ".")

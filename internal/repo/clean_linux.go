@@ -102,7 +102,7 @@ func tracked(old listing, p string) bool {
 	return has
 }
 
-// below tells of what is in a directory and not of the old tree. Its error is that of ctx.
+// below reports what is in a directory and not in the old tree. Its error is that of ctx.
 func (r *Repo) below(ctx context.Context, old listing, dir string, tell func(string)) error {
 	return filepath.WalkDir(filepath.Join(r.Top, dir), func(name string, e fs.DirEntry, err error) error {
 		if ctx.Err() != nil {
