@@ -229,7 +229,7 @@ type Listener struct {
 // ProbeItem is one thing that this host can or cannot do.
 type ProbeItem struct {
 	Name  string `json:"name"`           // such as "process", "overlay-in-userns"
-	Group string `json:"group"`          // "tiers", "drivers" or "features"
+	Group string `json:"group"`          // "tiers", "drivers", "features", or "home": what the starts of this home's sandboxes found
 	OK    bool   `json:"ok"`             // it works
 	Weak  bool   `json:"weak,omitempty"` // it works with less than it should have
 	// Unknown says that the probe itself failed, for want of descriptors or memory or time:

@@ -75,6 +75,7 @@ func (k *keeper) build(ctx context.Context) (err error) {
 func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (err error) {
 	c := k.config
 	late := func() {}
+	var found []plan.Finding
 	defer func() {
 		if err == nil {
 			return
@@ -126,7 +127,7 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 		}
 	}
 	if early {
-		if err := k.startShifted(ctx, &facts); err != nil {
+		if found, err = k.startShifted(ctx, &facts); err != nil {
 			return err
 		}
 		late = k.killWhenDone(ctx)
@@ -190,7 +191,7 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 		}
 	}
 	if !early {
-		if err := k.startShifted(ctx, &facts); err != nil {
+		if found, err = k.startShifted(ctx, &facts); err != nil {
 			return err
 		}
 		late = k.killWhenDone(ctx)
@@ -303,6 +304,7 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 	}
 	k.enforced.Items = append(k.enforced.Items, r.Weak...)
 	k.enforced = k.enforced.Bounded()
+	k.enforced.Found = append(found, k.enforced.Findings(facts)...)
 	return nil
 }
 
@@ -321,15 +323,15 @@ func weaker(c plan.Config, e plan.Enforced) error {
 		WithHint("see what mends it: coppice probe; or make a sandbox without what is weak, or without strong")
 }
 
-// without refuses a box that lacks a protection that the sandbox has run with before.
-// Nothing of the sandbox has run in it yet.
+// without refuses a box that lacks a protection that the sandbox has run with before, or that
+// the host has given to the home before. Nothing of the sandbox has run in it yet.
 func without(c plan.Config, e plan.Enforced) error {
 	lost := e.Lost(c.Require)
 	if len(lost) == 0 {
-		return nil
+		return gaveBefore(plan.Missed(c.Known, e.Found))
 	}
 	return fault.New(fault.Unsupported, "the sandbox has run with protections that this host does not give now: %s", strings.Join(lost, ", ")).
-		WithHint("give the daemon %s again; or copy its files into a new sandbox, which needs them only once it has had them: coppice cp, coppice create", strings.Join(plan.Needs(lost), ", and "))
+		WithHint("give the daemon %s again; or copy its files into a sandbox of a home that has never had them: coppice cp, COPPICE_HOME=DIR coppice create", strings.Join(plan.Needs(lost), ", and "))
 }
 
 // openSelf takes along the directory that is shown to the inside. Init could not
@@ -405,8 +407,9 @@ func hostFacts() (f plan.Facts, err error) {
 	if err := unix.Uname(&u); err != nil {
 		return f, fault.Wrap(err, "ask for the version of the kernel")
 	}
+	f.Kernel = unix.ByteSliceToString(u.Release[:])
 	var major, minor int
-	_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
+	_, _ = fmt.Sscanf(f.Kernel, "%d.%d", &major, &minor)
 	f.PidMax = major > 6 || major == 6 && minor >= 14
 	return f, nil
 }

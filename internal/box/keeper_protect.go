@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -18,7 +20,8 @@ import (
 
 // A start does without a protection for one reason only: the very system call that puts
 // it up answers that the host does not have it. The call is made before any file of the
-// sandbox is looked up, so that nothing in the sandbox decides how it ends.
+// sandbox is looked up, so that nothing in the sandbox decides how it ends. And it decides
+// once for a home: no start does without what an earlier one had (plan.Finding).
 
 // noCloneIntoCgroup reports whether err may say that clone3(2) cannot start a process in a
 // control group here: the kernel or a seccomp filter does not have the call (ENOSYS, EPERM),
@@ -54,22 +57,57 @@ func isOneOf(err error, all ...unix.Errno) bool {
 }
 
 // startShifted starts init, with the ids of facts or, where the host cannot shift them,
-// with its own.
-func (k *keeper) startShifted(ctx context.Context, facts *plan.Facts) error {
+// with its own. It gives what it found out about the host.
+func (k *keeper) startShifted(ctx context.Context, facts *plan.Facts) (found []plan.Finding, err error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return nil, err
+	}
+	image := k.config.Image != "" // has its map of ids
+	var on []standing
+	if facts.Shift != 0 {
+		if on, err = standsOn(k.config.Spec); err != nil {
+			return nil, err
+		}
+		if f, lacks := knownLack(on, k.config.Known, facts.Kernel); lacks && !image {
+			fmt.Fprintln(os.Stderr, "coppice-keeper: without shifted ids, as found before:", f.Lacks)
+			facts.Shift = 0
+		}
 	}
 	if err := k.startInit(*facts); err != nil || facts.Shift == 0 {
-		return err
+		return nil, err
 	}
-	err := k.tryShift()
-	if err == nil || k.config.Image != "" || !noIDMap(err) { // an image has its map of ids
-		return err
+	found, err = k.tryShift(on, facts.Kernel)
+	if err == nil || image || !noIDMap(err) {
+		return found, err
+	}
+	if err := gaveBefore(plan.Missed(slices.Concat(k.config.Known, found), found)); err != nil {
+		return nil, err
 	}
 	fmt.Fprintln(os.Stderr, "coppice-keeper: without shifted ids:", err)
 	k.forgetInit()
 	facts.Shift = 0
-	return k.startInit(*facts)
+	return found, k.startInit(*facts)
+}
+
+// knownLack gives the finding by which one of the file systems that a root stands on cannot
+// shift ids. Another kernel may have learnt to.
+func knownLack(on []standing, known []plan.Finding, kernel string) (plan.Finding, bool) {
+	for _, s := range on {
+		if f, ok := plan.FindingOf(known, plan.ShiftedIDs, s.fs); ok && f.Lacks != "" && f.Kernel == kernel {
+			return f, true
+		}
+	}
+	return plan.Finding{}, false
+}
+
+// gaveBefore refuses a start that misses what the host has given to the home before.
+func gaveBefore(missed []plan.Finding) error {
+	if len(missed) == 0 {
+		return nil
+	}
+	names, needs := plan.Describe(missed)
+	return fault.New(fault.Unsupported, "this host does not give now what it has given to this home before: %s", names).
+		WithHint("give the daemon %s again, see what is missing with: coppice probe; or begin a home that has never had it: COPPICE_HOME=DIR coppice create", needs)
 }
 
 // forgetInit undoes startInit.
@@ -92,35 +130,79 @@ func (k *keeper) forgetInit() {
 // tryShift lays the id map of init's user namespace over a detached copy of one directory
 // of each file system that the root stands on. It opens the directories themselves, which
 // the host names, and nothing in them.
-func (k *keeper) tryShift() error {
+func (k *keeper) tryShift(on []standing, kernel string) (found []plan.Finding, err error) {
 	ns, err := os.Open("/proc/" + strconv.Itoa(k.init.Pid) + "/ns/user")
 	if err != nil {
-		return fault.Wrap(err, "open init's user namespace")
+		return nil, fault.Wrap(err, "open init's user namespace")
 	}
 	defer ns.Close()
-	tried := map[uint64]bool{}
-	for _, dir := range standsOn(k.config.Spec) {
-		var st unix.Stat_t
-		if err := unix.Stat(dir, &st); err != nil || tried[st.Dev] {
-			continue // mountRoot names a directory that is missing
+	for _, s := range on {
+		f := plan.Finding{Protection: plan.ShiftedIDs, On: s.fs, Kernel: kernel}
+		err := shiftCopy(s.dir, int(ns.Fd()))
+		if noIDMap(err) {
+			f.Lacks = "mount_setattr(2): " + err.Error()
 		}
-		tried[st.Dev] = true
-		if err := shiftCopy(dir, int(ns.Fd())); err != nil {
-			return fmt.Errorf("shift the ids of %s: %w", dir, err)
+		if err == nil || f.Lacks != "" {
+			found = append(found, f)
+		}
+		if err != nil {
+			return found, fault.Wrap(err, "shift the ids of %s", s.dir)
 		}
 	}
-	return nil
+	return found, nil
 }
 
-// standsOn lists the directories of the host that a root is made of.
-func standsOn(s rootspec.Spec) (dirs []string) {
+// standing is a directory of a file system that a root is made of.
+type standing struct {
+	dir string
+	fs  string // the file system's type, such as ext4
+}
+
+// standsOn gives one directory of each file system that a root is made of. mountRoot names
+// those that are missing.
+func standsOn(s rootspec.Spec) (on []standing, err error) {
+	var dirs []string
 	if s.Bind != "" {
 		dirs = append(dirs, s.Bind)
 	}
 	for _, o := range s.Overlays {
 		dirs = append(append(dirs, o.Upper), o.Lowers...)
 	}
-	return dirs
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fault.Wrap(err, "find the file systems of the root")
+	}
+	tried := map[uint64]bool{}
+	for _, dir := range dirs {
+		var st unix.Statx_t
+		err := unix.Statx(unix.AT_FDCWD, dir, 0, unix.STATX_MNT_ID, &st)
+		dev := unix.Mkdev(st.Dev_major, st.Dev_minor)
+		if errors.Is(err, unix.ENOENT) || tried[dev] {
+			continue
+		}
+		if err != nil {
+			return nil, fault.Wrap(err, "find the file system of %s", dir)
+		}
+		tried[dev] = true
+		on = append(on, standing{dir, typeOfMount(string(mounts), st.Mnt_id)})
+	}
+	return on, nil
+}
+
+// typeOfMount finds the type of the file system of a mount in the text of mountinfo. It gives
+// "" for one that is not there, as before Linux 5.8, which does not tell the numbers of mounts,
+// and has no id-mapped mounts.
+func typeOfMount(mountinfo string, id uint64) string {
+	for line := range strings.Lines(mountinfo) {
+		// 41 31 0:38 / /srv rw,relatime shared:9 - ext4 /dev/vda rw
+		front, back, _ := strings.Cut(line, " - ")
+		n, _, _ := strings.Cut(front, " ")
+		if n == strconv.FormatUint(id, 10) {
+			kind, _, _ := strings.Cut(back, " ")
+			return kind
+		}
+	}
+	return ""
 }
 
 func shiftCopy(dir string, ns int) error {

@@ -140,8 +140,11 @@ func (l *ledger) work(ctx context.Context, t *testing.T, c *client.Client, done 
 		}
 		l.n++
 		text := fmt.Sprintf("%s %d", l.name, l.n)
-		begun := ""
-		x, err := c.Exec(ctx, l.name, wire.ExecRequest{Cmd: []string{"sh", "-c", "echo " + text + " >" + file}},
+		begun, script := "", "echo "+text+" >"+file
+		if l.n%8 == 0 { // so many changes that the upper itself becomes the layer
+			script += " && rm -rf ~/many && mkdir ~/many && cd ~/many && touch $(seq 600)"
+		}
+		x, err := c.Exec(ctx, l.name, wire.ExecRequest{Cmd: []string{"sh", "-c", script}},
 			client.Streams{Started: func(s wire.Started) { begun = s.Exec; l.told.add("exec", begun) }})
 		if err != nil {
 			l.refused = err

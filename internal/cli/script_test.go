@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -59,6 +60,9 @@ func TestScripts(t *testing.T) {
 				return canBuild(), nil
 			case "race":
 				return raced, nil
+			case "cgroup": // of version 2, where boxes of real root have theirs
+				mounts, err := os.ReadFile("/proc/self/mountinfo")
+				return regexp.MustCompile(`(?m)^(\S+ ){5}rw\S* .*- cgroup2 `).Match(mounts), err
 			case "btrfs":
 				known, err := os.ReadFile("/proc/filesystems")
 				_, missing := exec.LookPath("mkfs.btrfs")

@@ -106,18 +106,22 @@ func (a *app) stopDaemon(ctx context.Context) error {
 	c := client.New(client.Options{Dial: s.Dial})
 	defer c.Close()
 	st, err := c.Daemon(ctx)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED):
-		a.note("no daemon serves %s", s.Home)
-		return a.print(map[string]any{"stopped": 0}, func(io.Writer) error { return nil })
-	case err != nil:
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		pid, locked := daemon.Locker(s.Home)
+		if !locked {
+			a.note("no daemon serves %s", s.Home)
+			return a.print(map[string]any{"stopped": 0}, func(io.Writer) error { return nil })
+		}
+		st.PID, err = pid, nil // it does not listen yet, or no longer
+	}
+	if err != nil {
 		return err
 	}
 	p, err := os.FindProcess(st.PID)
 	if err == nil {
 		err = p.Signal(syscall.SIGTERM)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fault.Wrap(err, "stop the daemon (pid %d)", st.PID)
 	}
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {

@@ -150,7 +150,10 @@ func (a *app) probe() *cobra.Command {
 	return &cobra.Command{
 		Use: "probe", Short: "Show what this host can do", GroupID: groupStore,
 		Long: `Show what this host can do for each tier and driver, found by trying it, and for
-each lack the command or setting that mends it.`,
+each lack the command or setting that mends it.
+
+Under home it shows the protections that the host has given to sandboxes of this
+home, without which none starts any more, and those that sandboxes do without.`,
 		Example: "  coppice probe",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.client()

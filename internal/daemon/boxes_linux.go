@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"io"
+	"strings"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
@@ -12,6 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/engine"
 	_ "github.com/coppice-dev/coppice/internal/gate/process" // the binary is started as that process
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
@@ -34,7 +36,7 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 	}
 	started, e, err := box.Start(ctx, plan.Config{
 		ID: string(c.ID), Name: c.Name, RunDir: c.RunDir, Spec: c.Spec, Tier: c.Tier, User: c.User, HostBase: c.Host,
-		Net: c.Net, Env: c.Env, Limits: plan.Limits(c.Limits), DiskBy: c.DiskBy, Trace: c.Trace, Hidden: c.Hidden, Record: c.Evidence.Output.Value, Access: c.Access, Dirs: c.Dirs, Shared: c.Shared, Strong: c.Strong, Require: c.Require, Caller: b.caller, Self: self != nil,
+		Net: c.Net, Env: c.Env, Limits: plan.Limits(c.Limits), DiskBy: c.DiskBy, Trace: c.Trace, Hidden: c.Hidden, Record: c.Evidence.Output.Value, Access: c.Access, Dirs: c.Dirs, Shared: c.Shared, Strong: c.Strong, Require: c.Require, Known: known(c.Known), Caller: b.caller, Self: self != nil,
 		Phases: phases(c.Phases), Journal: c.JournalDir, JournalKey: c.JournalKey, Image: c.Image, Init: c.Init, Asks: c.Asks, Tokens: tokens(c.Tokens), OnTouch: onTouch(c.Stops),
 	})
 	if err != nil {
@@ -50,7 +52,25 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 	for i, it := range e.Items {
 		items[i] = wire.Enforcement(it)
 	}
-	return liveBox{started}, engine.Enforced{Tier: e.Tier, Items: items, Protections: e.Protections()}, nil
+	return liveBox{started}, engine.Enforced{Tier: e.Tier, Items: items, Protections: e.Protections(), Found: found(e.Found)}, nil
+}
+
+func known(list []meta.Finding) (out []plan.Finding) {
+	for _, f := range list {
+		out = append(out, plan.Finding(f))
+	}
+	return out
+}
+
+func found(list []plan.Finding) (out []meta.Finding) {
+	for _, f := range list {
+		out = append(out, meta.Finding(f))
+	}
+	return out
+}
+
+func (b boxes) Needs(protection string) string {
+	return strings.Join(plan.Needs([]string{protection}), "")
 }
 
 func (b boxes) Inherited(protections []string, from, to string) []string {

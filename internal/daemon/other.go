@@ -21,3 +21,6 @@ func Serve(context.Context, Options) error { return needsLinux() }
 
 // RealIDs gives -1 for both: there are no user namespaces here.
 func RealIDs(string) (uid, gid int) { return -1, -1 }
+
+// Locker finds none: no daemon runs here.
+func Locker(string) (pid int, ok bool) { return 0, false }

@@ -116,7 +116,12 @@ func serve(ctx context.Context, opt Options) error {
 	base, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	lines := newLines(base, opt.Home, mem.gate, log)
-	eng, err := newEngine(base, engineConfig{Home: opt.Home, RealUID: opt.RealUID, RealGID: opt.RealGID, UserHome: opt.UserHome, UserConfig: opt.UserConfig, UserPath: opt.UserPath, Log: log, Lines: lines})
+	eng, inTime, err := openBy(ctx, stopTime, func() (backend, error) {
+		return newEngine(ctx, engineConfig{Home: opt.Home, RealUID: opt.RealUID, RealGID: opt.RealGID, UserHome: opt.UserHome, UserConfig: opt.UserConfig, UserPath: opt.UserPath, Log: log, Lines: lines})
+	})
+	if hung = !inTime; hung || err != nil && ctx.Err() != nil {
+		err = fault.New(fault.Unavailable, "stopped while %s was being recovered; the next start goes on with that", opt.Home).Because(err)
+	}
 	if err != nil {
 		return err
 	}
@@ -198,7 +203,8 @@ func serve(ctx context.Context, opt Options) error {
 	if end.Err() != nil {
 		log.Warn("who was still served is cut off", "after", drain)
 	}
-	inTime, cerr := closeBy(latest.C, func() error {
+	var cerr error
+	inTime, cerr = closeBy(latest.C, func() error {
 		lines.close()
 		return eng.Close()
 	})
@@ -211,6 +217,31 @@ func serve(ctx context.Context, opt Options) error {
 		log.Info("stopped")
 	}
 	return errors.Join(err, cerr)
+}
+
+// openBy runs open, which is to heed ctx. It reports whether that ended within patience of
+// the end of ctx; when it did not, the caller must end the process.
+func openBy(ctx context.Context, patience time.Duration, open func() (backend, error)) (_ backend, inTime bool, err error) {
+	type opened struct {
+		backend
+		err error
+	}
+	done := make(chan opened, 1)
+	go func() {
+		b, err := open()
+		done <- opened{b, err}
+	}()
+	select {
+	case o := <-done:
+		return o.backend, true, o.err
+	case <-ctx.Done():
+	}
+	select {
+	case o := <-done:
+		return o.backend, true, o.err
+	case <-time.After(patience):
+		return nil, false, nil
+	}
 }
 
 // closeBy runs shut, and reports whether it ended before latest. When it did not, the

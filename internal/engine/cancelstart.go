@@ -10,7 +10,6 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
-	"github.com/coppice-dev/coppice/internal/meta"
 )
 
 // waiterKey is the key of the context of the client that waits for a command to begin.
@@ -44,12 +43,16 @@ func whileAwaited(ctx context.Context) (_ context.Context, done func()) {
 }
 
 // cancellable gives the context of a start that stop and rm end: a start holds the
-// sandbox's lock, which they need. The caller holds the lock, and calls done.
+// sandbox's lock, which they need. It has ended where one of them waits already. The caller
+// holds the lock, and calls done.
 func (e *Engine) cancellable(ctx context.Context, s *sandbox) (_ context.Context, done func()) {
 	ctx, unawaited := whileAwaited(ctx)
 	ctx, cancel := context.WithCancelCause(ctx)
 	e.mu.Lock()
 	s.cancelStart = cancel
+	if len(s.unstarted) > 0 {
+		cancel(s.unstarted[0])
+	}
 	e.mu.Unlock()
 	return ctx, func() {
 		e.mu.Lock()
@@ -60,13 +63,19 @@ func (e *Engine) cancellable(ctx context.Context, s *sandbox) (_ context.Context
 	}
 }
 
-// cancelStart ends the start of a sandbox that is under way, if one is. It does not wait
-// for the sandbox's lock.
-func (e *Engine) cancelStart(rec *meta.Sandbox, why string) {
+// cancelStarts ends the start of a sandbox that is under way, and those that come to it
+// before over is called. It does not wait for the sandbox's lock.
+func (e *Engine) cancelStarts(s *sandbox, cause error) (over func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if s := e.boxes[rec.ID]; s != nil && s.cancelStart != nil {
-		s.cancelStart(fault.New(fault.Cancelled, "sandbox %s %s while it started", rec.Name, why))
+	s.unstarted = append(s.unstarted, cause)
+	if s.cancelStart != nil {
+		s.cancelStart(cause)
+	}
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		s.unstarted = slices.DeleteFunc(s.unstarted, func(err error) bool { return err == cause }) //nolint:errorlint // this very one
 	}
 }
 
@@ -76,15 +85,4 @@ func procsInTime(ctx context.Context, b Box) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit.UnansweredStopSeconds*time.Second)
 	defer cancel()
 	return b.Procs(ctx)
-}
-
-// union adds to a what b has besides.
-func union(a, b []string) []string {
-	out := slices.Clone(a)
-	for _, name := range b {
-		if !slices.Contains(out, name) {
-			out = append(out, name)
-		}
-	}
-	return out
 }

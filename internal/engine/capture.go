@@ -275,53 +275,6 @@ func hintRoom(err error, format string, args ...any) {
 	}
 }
 
-// adopt turns the upper itself into the layer of a new snapshot: O(1) in what
-// changed. No process may be left. The box is stopped, since its mount stands on
-// the upper, and the next start begins a new generation.
-func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live rootfs.Live, parts []rootspec.Part, n note, t taken, st timeline.Stats) (_ taken, err error) {
-	if err := e.stopBox(ctx, s, 0); err != nil {
-		return t, err
-	}
-	id, made, err := e.newLayer()
-	if err != nil {
-		return t, err
-	}
-	defer made()
-	intent, err := e.DB.BeginIntent(ctx, intentAdopt, adoption{Layer: id, Parts: parts})
-	if err != nil {
-		return t, err
-	}
-	if err := e.Layers.Adopt(ctx, id, parts); err != nil {
-		return t, errors.Join(fault.Wrap(err, "capture sandbox %s", rec.Name), e.DB.EndIntent(ctx, intent))
-	}
-	snap, err := e.newSnapshot(rec, n, st)
-	if err != nil {
-		return t, err
-	}
-	kept := t
-	kept.id, kept.changed, kept.stats, kept.told = snap.ID, true, st, true
-	done, err := e.undertakeSnapshot(ctx, rec, snap, n, kept)
-	if err == nil {
-		route := timeline.Route{Top: snap.ID, Below: rec.MountTop, Layer: id}
-		err = e.DB.AddSnapshot(ctx, snap, &route, intent, func(r *meta.Sandbox) {
-			r.Head, r.MountTop, r.Gen, r.Redo = snap.ID, snap.ID, r.Gen+1, redoAfter(r.Redo, n)
-		})
-	}
-	done(err)
-	if err != nil {
-		return t, errors.Join(err, e.Layers.Unadopt(ctx, id, parts), e.DB.EndIntent(ctx, intent))
-	}
-	e.dropIndex(s.id, rec.Head)
-	rec.Head, rec.MountTop, rec.Gen = snap.ID, snap.ID, rec.Gen+1
-	s.index, s.of = nil, ""
-	e.retire(live.Dir)
-	e.mayBeDeep(snap.ID)
-	t = kept
-	e.recorded(rec, snap)
-	e.mayBeThick(s, snap)
-	return t, nil
-}
-
 func (e *Engine) newSnapshot(rec *meta.Sandbox, n note, st timeline.Stats) (timeline.Snapshot, error) {
 	id, err := timeline.NewSnapshotID(e.Rand)
 	return timeline.Snapshot{
@@ -404,13 +357,4 @@ func (e *Engine) newLayer() (id timeline.LayerID, made func(), err error) {
 		delete(e.making, id)
 		e.mu.Unlock()
 	}, nil
-}
-
-// intentAdopt is written before uppers are renamed into a layer: when the layer
-// has no record after a crash, they are renamed back.
-const intentAdopt = "adopt"
-
-type adoption struct {
-	Layer timeline.LayerID `json:"layer"`
-	Parts []rootspec.Part  `json:"parts"`
 }

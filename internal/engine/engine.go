@@ -59,8 +59,11 @@ type BoxConfig struct {
 	Strong bool   // refuse to start where a wall or limit is less than it should be
 	// Require names protections that the sandbox has run with: Start refuses to do without.
 	Require []string
-	Trace   bool // note the programs that are started
-	Hidden  int  // how many places of the base Spec does not show
+	// Known is what starts of this home have found out about the host: Start refuses to do
+	// without what the host has given to one of them.
+	Known  []meta.Finding
+	Trace  bool // note the programs that are started
+	Hidden int  // how many places of the base Spec does not show
 	// Evidence says what of it is kept; of output, what the keeper holds until it is.
 	Evidence policy.Evidence
 	Access   rootspec.Access
@@ -108,6 +111,8 @@ type Boxes interface {
 	// Inherited gives those of the protections that a sandbox has run with which a fork of
 	// another tier has to have as well.
 	Inherited(protections []string, from, to string) []string
+	// Needs says what a host has to give for a protection.
+	Needs(protection string) string
 }
 
 // Enforced is what a box really enforces.
@@ -116,6 +121,8 @@ type Enforced struct {
 	Items []wire.Enforcement
 	// Protections are those of Items that later starts must have as well.
 	Protections []string
+	// Found is what the start found out about the host.
+	Found []meta.Finding
 }
 
 // Box is a live sandbox's keeper.
@@ -301,6 +308,7 @@ type Engine struct {
 	thick   map[timeline.SandboxID]bool                // histories that may have snapshots to drop
 	deep    map[timeline.SnapshotID]bool               // snapshots whose chains may need it
 	making  map[timeline.LayerID]bool                  // layers that have no record yet
+	torn    map[timeline.SandboxID]error               // why their adoptions could not be taken back
 	mounted map[timeline.SandboxID][]timeline.LayerID  // what live roots stand on
 	trials  chan struct{}                              // holds one for each trial that runs
 	playing claims                                     // tournaments under way, by tag: gc lets their forks be
@@ -366,6 +374,7 @@ type sandbox struct {
 	seen  Box           // guarded by Engine.mu: box when the lock was last let go
 
 	cancelStart context.CancelCauseFunc // guarded by Engine.mu: ends the start that is under way; nil: none is
+	unstarted   []error                 // guarded by Engine.mu: why starts are cancelled; empty: they are not
 
 	holder    context.CancelCauseFunc // guarded by Engine.mu: ends the capture that is under way; nil: none is
 	preempted []error                 // guarded by Engine.mu: why captures are cancelled; empty: they are not
@@ -439,7 +448,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	}
 	e := &Engine{
 		Config: c, boxes: map[timeline.SandboxID]*sandbox{}, shallow: map[timeline.SnapshotID]bool{}, deep: map[timeline.SnapshotID]bool{},
-		making: map[timeline.LayerID]bool{}, trials: make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)), thick: map[timeline.SandboxID]bool{},
+		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{}, trials: make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)), thick: map[timeline.SandboxID]bool{},
 		mounted: map[timeline.SandboxID][]timeline.LayerID{}, stacks: map[timeline.SnapshotID][]timeline.LayerID{}, work: make(chan struct{}, 1),
 		lives:  make(chan struct{}, 1),
 		idles:  make(chan struct{}, 1),
@@ -519,6 +528,9 @@ func (e *Engine) known() []*sandbox {
 // operation, for the message another caller gets. The caller unlocks.
 func (e *Engine) acquire(ctx context.Context, name, what string) (*sandbox, meta.Sandbox, error) {
 	rec, err := e.DB.Sandbox(ctx, name)
+	if err == nil {
+		err = e.whole(rec.ID, rec.Name)
+	}
 	if err != nil {
 		return nil, rec, err
 	}

@@ -50,6 +50,7 @@ type fakeBoxes struct {
 	hookEnd wire.Exit                   // of each of them
 	hookGo  chan struct{}               // they wait for it; nil: they do not
 	holds   []string                    // the protections of boxes that start
+	found   []meta.Finding              // what they find out about the host
 	begun   func(context.Context) error // what a start does first; nil: nothing
 	unheard error                       // what comes of attaching to one
 }
@@ -111,7 +112,7 @@ func (f *fakeBoxes) Start(ctx context.Context, c BoxConfig) (Box, Enforced, erro
 		b.morePorts <- struct{}{}
 	}
 	f.boxes[c.RunDir] = b
-	return b, Enforced{Tier: c.Tier, Protections: slices.Clone(f.holds)}, nil
+	return b, Enforced{Tier: c.Tier, Protections: slices.Clone(f.holds), Found: slices.Clone(f.found)}, nil
 }
 
 func (f *fakeBoxes) LeftPrograms(dir string, _ []byte) (wire.ProgramEvents, error) {
@@ -140,6 +141,8 @@ func (f *fakeBoxes) Inherited(protections []string, from, to string) []string {
 	}
 	return protections
 }
+
+func (f *fakeBoxes) Needs(protection string) string { return "what gives " + protection }
 
 func (f *fakeBoxes) Kill(ctx context.Context, dir string) error {
 	f.mu.Lock()

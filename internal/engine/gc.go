@@ -158,7 +158,7 @@ func (e *Engine) dropFork(ctx context.Context, rec *meta.Sandbox, dry bool) (fre
 }
 
 // garbage is the layers that may go: the dead ones, and those on the disk that
-// have no record; but none that is mounted or being made.
+// have no record; but none that is mounted, being made, or to be taken back.
 func (e *Engine) garbage(ctx context.Context, dead []timeline.LayerID) (out []timeline.LayerID, err error) {
 	// In this order: a layer is on the disk, has its record, and only then is made.
 	// One that is made meanwhile would else be seen with neither.
@@ -169,6 +169,10 @@ func (e *Engine) garbage(ctx context.Context, dead []timeline.LayerID) (out []ti
 	e.mu.Lock()
 	making := maps.Clone(e.making)
 	e.mu.Unlock()
+	adopting, err := e.adopting(ctx)
+	if err != nil {
+		return nil, err
+	}
 	known, err := e.DB.Layers(ctx)
 	if err != nil {
 		return nil, err
@@ -178,7 +182,7 @@ func (e *Engine) garbage(ctx context.Context, dead []timeline.LayerID) (out []ti
 		recorded[l.ID] = true
 	}
 	for _, id := range onDisk {
-		if !recorded[id] && !making[id] {
+		if !recorded[id] && !making[id] && !adopting[id] {
 			dead = append(dead, id)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
@@ -218,6 +217,10 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, fr
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
+	known, err := e.DB.Findings(ctx)
+	if err != nil {
+		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
+	}
 	stops, err := e.stopsWhenTouched(ctx, rec)
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
@@ -232,30 +235,25 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, fr
 	config := BoxConfig{
 		ID: s.id, Name: rec.Name, RunDir: e.runDir(s.id), Spec: spec, Tier: rec.Tier,
 		User: rec.User, Host: rec.Host, Net: rec.Net, Env: rec.Env, Limits: rec.Limits, DiskBy: disk.By, Self: self(rec),
-		Strong: rec.Strong, Require: rec.Required, Trace: tracesPrograms(rec, kept), Hidden: mask.Places, Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops, Phases: phases, JournalDir: journal, JournalKey: e.journalAt(s.id).Key, Asks: asks,
+		Strong: rec.Strong, Require: rec.Required, Known: known, Trace: tracesPrograms(rec, kept), Hidden: mask.Places, Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops, Phases: phases, JournalDir: journal, JournalKey: e.journalAt(s.id).Key, Asks: asks,
 	}
 	if from != nil {
 		config.Image, config.Init = from.dir, from.init
 	}
 	startCtx, done := e.cancellable(ctx, s)
-	b, enforced, err = e.Boxes.Start(startCtx, config)
+	if err = context.Cause(startCtx); err == nil {
+		b, enforced, err = e.Boxes.Start(startCtx, config)
+	}
 	done()
 	if err != nil {
 		return nil, enforced, fault.Wrap(e.blameLimit(ctx, rec, err), "start sandbox %s", rec.Name)
 	}
+	if err := e.keepProtections(ctx, rec, enforced); err != nil {
+		return nil, enforced, errors.Join(err, b.Stop(context.WithoutCancel(ctx), 0))
+	}
 	e.ended(ctx, s, "its keeper ended")
 	s.box, s.told = b, b
 	e.emit(about(rec, wire.EventStarted))
-	required := union(rec.Required, enforced.Protections)
-	if !slices.Equal(enforced.Items, rec.Enforced) || len(required) != len(rec.Required) {
-		rec.Enforced, rec.Required = enforced.Items, required
-		if err := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error {
-			r.Enforced, r.Required = enforced.Items, required
-			return nil
-		}); err != nil {
-			return nil, enforced, err
-		}
-	}
 	e.watch(s, b)
 	e.idleChanged()
 	e.watchPorts(s.id, b)

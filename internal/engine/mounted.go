@@ -64,7 +64,8 @@ func (e *Engine) forgetMounted(id timeline.SandboxID) error {
 }
 
 // findMounted reads the notes that an earlier daemon left. No mount survives a
-// reboot, and a note may not be whole after one.
+// reboot, and a note may not be whole after one. A note that cannot be read stands for all
+// layers, until its keeper has ended.
 func (e *Engine) findMounted(ctx context.Context) error {
 	dirs, err := os.ReadDir(filepath.Join(e.Home, "sandboxes"))
 	if err != nil {
@@ -78,26 +79,31 @@ func (e *Engine) findMounted(ctx context.Context) error {
 		id := timeline.SandboxID(d.Name())
 		if boot != e.BootID {
 			if err := e.forgetMounted(id); err != nil {
-				return err
+				e.Logger.Warn("a note of what was mounted before the reboot stays", "sandbox", id, "err", err)
 			}
 			continue
 		}
-		name := e.mountedPath(id)
-		text, err := os.ReadFile(name)
+		layers, err := e.readMounted(id)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return fault.Wrap(err, "read what is mounted")
-		}
-		var layers []timeline.LayerID
-		if err := json.Unmarshal(text, &layers); err != nil {
-			return fault.New(fault.Corrupt, "%s is damaged", name).Because(err).
-				WithHint("when no command runs in that sandbox, remove the file: rm %s", name)
+			e.Logger.Warn("what is mounted is not known; no layer is removed until the sandbox is stopped", "sandbox", id, "err", err)
+			if layers, err = e.Layers.List(ctx); err != nil {
+				return err
+			}
 		}
 		e.mounted[id] = layers
 	}
 	return nil
+}
+
+func (e *Engine) readMounted(id timeline.SandboxID) (layers []timeline.LayerID, err error) {
+	text, err := os.ReadFile(e.mountedPath(id))
+	if err == nil {
+		err = json.Unmarshal(text, &layers)
+	}
+	return layers, err
 }
 
 // inUse gives the layers that mounts stand on.
@@ -122,6 +128,9 @@ func (e *Engine) letGo(ctx context.Context) error {
 	}
 	e.mu.Unlock()
 	for _, id := range ids {
+		if e.whole(id, "") != nil {
+			continue // nobody uses it
+		}
 		s, _, err := e.acquire(ctx, string(id), "looking whether it is live")
 		if fault.Is(err, fault.NotFound) {
 			continue // it is being removed, and its directory with it

@@ -20,7 +20,7 @@ func (e *Engine) acquireToEnd(ctx context.Context, name, what, why string, patie
 	if err != nil {
 		return nil, rec, err
 	}
-	e.cancelStart(&rec, why)
+	defer e.cancelStarts(e.sandbox(rec.ID), fault.New(fault.Cancelled, "sandbox %s %s while it started", rec.Name, why))()
 	cause := fault.New(fault.Cancelled, "sandbox %s %s while it was captured", rec.Name, why)
 	defer e.preempt(e.sandbox(rec.ID), patience, cause)()
 	s, now, err := e.acquire(ctx, name, what)

@@ -34,7 +34,7 @@ func (e *Engine) recover(ctx context.Context) error {
 	if err := e.sweepMasks(ctx); err != nil {
 		return err
 	}
-	if err := e.undoAdoptions(ctx); err != nil {
+	if err := e.unadoptAll(ctx); err != nil {
 		return err
 	}
 	if err := e.distrustUnsealed(ctx); err != nil {
@@ -49,34 +49,6 @@ func (e *Engine) recover(ctx context.Context) error {
 		return err
 	}
 	return e.sweep(ctx)
-}
-
-// undoAdoptions renames uppers back that had become a layer without a record.
-func (e *Engine) undoAdoptions(ctx context.Context) error {
-	ints, err := e.DB.Intents(ctx)
-	if err != nil {
-		return err
-	}
-	for _, in := range ints {
-		if in.Kind != intentAdopt {
-			continue
-		}
-		var a adoption
-		if err := in.Decode(&a); err != nil {
-			return err
-		}
-		if _, err := e.DB.Layer(ctx, a.Layer); fault.Is(err, fault.NotFound) {
-			if err := e.Layers.Unadopt(ctx, a.Layer, a.Parts); err != nil {
-				return err
-			}
-		} else if err != nil {
-			return err
-		}
-		if err := e.DB.EndIntent(ctx, in.ID); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // settingBoot names the setting that holds the boot during which the home was
@@ -140,17 +112,19 @@ func (e *Engine) tellLost(ctx context.Context, lose func() error) error {
 	return nil
 }
 
+// loseLayer keeps the files of a layer aside before its record goes: in the other order a
+// crash between them would leave garbage.
 func (e *Engine) loseLayer(ctx context.Context, id timeline.LayerID) error {
-	lost, err := e.DB.LoseLayer(ctx, id)
-	if err != nil {
-		return err
-	}
 	aside := filepath.Join(e.Home, "lost", string(id))
 	if err := os.MkdirAll(filepath.Dir(aside), 0o700); err != nil {
 		return err
 	}
-	err = os.Rename(filepath.Dir(e.Layers.Dir(id)), aside)
+	err := os.Rename(filepath.Dir(e.Layers.Dir(id)), aside)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	lost, err := e.DB.LoseLayer(ctx, id)
+	if err != nil {
 		return err
 	}
 	for _, rec := range lost {
@@ -174,23 +148,16 @@ func (e *Engine) dropUnrecorded(ctx context.Context) error {
 		return fault.New(fault.Corrupt, "the database is missing, but %d layers are there", len(onDisk)).
 			WithHint("put coppice.db back from a backup; or, to give the layers up, move %s away", filepath.Join(e.Home, "layers"))
 	}
-	known, err := e.DB.Layers(ctx)
+	dead, err := e.garbage(ctx, nil)
 	if err != nil {
 		return err
 	}
-	recorded := make(map[timeline.LayerID]bool, len(known))
-	for _, l := range known {
-		recorded[l.ID] = true
-	}
-	used := e.inUse()
-	for _, id := range onDisk {
-		if !recorded[id] && !used[id] {
-			if err := e.Layers.Remove(ctx, id); err != nil {
-				if ctx.Err() != nil {
-					return err
-				}
-				e.Logger.Warn("a layer that was not finished cannot be removed; it takes room until a gc can", "layer", id, "err", err)
+	for _, id := range dead {
+		if err := e.Layers.Remove(ctx, id); err != nil {
+			if ctx.Err() != nil {
+				return err
 			}
+			e.Logger.Warn("a layer that was not finished cannot be removed; it takes room until a gc can", "layer", id, "err", err)
 		}
 	}
 	return nil

@@ -225,7 +225,13 @@ func (e *Engine) layersOf(ctx context.Context, name string) ([]meta.Layer, error
 	return out, nil
 }
 
-// Probe says what this host can do, found by trying.
-func (e *Engine) Probe(ctx context.Context) (wire.ProbeReport, error) {
-	return e.ProbeHost(ctx, HostQuestion{GVisor: true})
+// Probe says what this host can do, found by trying, and what it has given to sandboxes.
+func (e *Engine) Probe(ctx context.Context) (r wire.ProbeReport, err error) {
+	known, err := e.DB.Findings(ctx)
+	if err != nil {
+		return r, err
+	}
+	r, err = e.ProbeHost(ctx, HostQuestion{GVisor: true})
+	r.Items = append(r.Items, e.probed(known)...)
+	return r, err
 }

@@ -20,7 +20,8 @@ import (
 // any more, into layer id, by renaming them: the cost does not depend on what is
 // in them. Afterwards the parts' directories are gone. The layer holds what
 // changed against the snapshot that the live root was mounted on. After a
-// failure everything is back in its place.
+// failure, unless it joins one of the way back, everything is in its place again; after
+// that one, or a crash, Unadopt has to bring it there.
 func (s *Store) Adopt(ctx context.Context, id timeline.LayerID, parts []rootspec.Part) (err error) {
 	if !validID(id) {
 		return fault.New(fault.Invalid, "layer id %q is malformed", id)
@@ -35,12 +36,18 @@ func (s *Store) Adopt(ctx context.Context, id timeline.LayerID, parts []rootspec
 	var held []int
 	defer func() { closeAll(held...) }()
 	defer b.undo.Run(&err)
+	// Before a part is moved: what is in tmp by the next Open is removed.
+	if err := b.publish(ctx); err != nil {
+		return fault.Wrap(err, "adopt layer %s", id)
+	}
+	b.undo.Push(func() error { return s.fs.Rename(s.top, string(id), s.tmp, b.tmp) })
 	for _, p := range sortedParts(parts) {
 		if err := b.adopt(e, p, &held); err != nil {
 			return fault.Wrap(err, "adopt %s as layer %s", p.Dir, id)
 		}
 	}
-	return fault.Wrap(b.finish(ctx), "adopt layer %s", id)
+	b.keep()
+	return nil
 }
 
 // adopt moves one part's directory into the layer. What it opens is added to held.
@@ -101,34 +108,56 @@ func (e *emitter) leadTo(fs int, p string) (int, error) {
 	return up, nil
 }
 
-// Unadopt takes Adopt back: the layer's directories become parts again, whose
-// directories must not exist.
+// Unadopt takes Adopt back, also one that a crash or an error ended anywhere, and can be
+// repeated: the layer's directories are parts again, and the layer is removed. A part that
+// has a directory where Adopt took one from is an error (os.ErrExist), unless the layer has
+// nothing of it.
 func (s *Store) Unadopt(ctx context.Context, id timeline.LayerID, parts []rootspec.Part) error {
-	sorted := sortedParts(parts)
-	slices.Reverse(sorted)
-	for _, p := range sorted {
+	for _, p := range slices.Backward(sortedParts(parts)) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		src := filepath.Join(s.Dir(id), p.Path)
-		from, err := openDirAt(unix.AT_FDCWD, filepath.Dir(src))
-		if err != nil {
-			return fault.Wrap(err, "give %s back from layer %s", p.Dir, id)
-		}
-		to, err := openDirAt(unix.AT_FDCWD, filepath.Dir(p.Dir))
-		if err == nil {
-			err = s.fs.Rename(from, filepath.Base(src), to, filepath.Base(p.Dir))
-			closeAll(to)
-		}
-		closeAll(from)
-		if errors.Is(err, os.ErrNotExist) {
-			continue // was never moved, or is back already
-		}
-		if err != nil {
+		if err := s.giveBack(filepath.Join(s.Dir(id), p.Path), p.Dir); err != nil {
 			return fault.Wrap(err, "give %s back from layer %s", p.Dir, id)
 		}
 	}
 	return s.Remove(ctx, id)
+}
+
+// giveBack moves the directory src of a layer to dst, if Adopt had moved it.
+func (s *Store) giveBack(src, dst string) error {
+	from, err := openDirAt(unix.AT_FDCWD, filepath.Dir(src))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // there is no such layer yet, or no longer
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(from)
+	to, err := openDirAt(unix.AT_FDCWD, filepath.Dir(dst))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // the sandbox was removed
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(to)
+	var st unix.Stat_t
+	switch err := lstatAt(to, filepath.Base(dst), &st); {
+	case err == nil: // it was not moved, or is back: the layer has an empty directory at most
+		err := s.fs.Rmdir(from, filepath.Base(src))
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		return err
+	case !errors.Is(err, os.ErrNotExist):
+		return err
+	}
+	err = s.fs.Rename(from, filepath.Base(src), to, filepath.Base(dst))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // sortedParts puts outer parts before inner ones.

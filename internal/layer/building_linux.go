@@ -76,15 +76,25 @@ func (b *building) charge(p quota.Project) error {
 
 // finish makes the layer visible.
 func (b *building) finish(ctx context.Context) error {
+	if err := b.publish(ctx); err != nil {
+		return err
+	}
+	b.keep()
+	return nil
+}
+
+// publish gives the layer the name that it is found by.
+func (b *building) publish(ctx context.Context) error {
 	unix.Close(b.links)
 	b.links = -1
 	if err := removeAt(context.WithoutCancel(ctx), b.s.fs, b.dir, "links"); err != nil {
 		return err
 	}
-	if err := b.s.fs.Rename(b.s.tmp, b.tmp, b.s.top, string(b.id)); err != nil {
-		return err
-	}
+	return b.s.fs.Rename(b.s.tmp, b.tmp, b.s.top, string(b.id))
+}
+
+// keep has a published layer stay.
+func (b *building) keep() {
 	b.undo.Release()
 	closeAll(b.fs, b.dir)
-	return nil
 }

@@ -14,6 +14,7 @@ type Faulty struct {
 	count int           // calls so far
 	at    int           // the call that fails, from 1; 0: none
 	after bool          // calls after it fail as well
+	dead  bool          // these as well that a full disk has room for
 	errno syscall.Errno // what it fails with
 	ops   map[Op]int    // calls by kind
 	match Op            // only calls of this kind count towards at; "": all
@@ -25,14 +26,23 @@ type Faulty struct {
 func (f *Faulty) FailAt(k int, errno syscall.Errno, stay bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.count, f.at, f.errno, f.after, f.match, f.ops = 0, k, errno, stay, "", nil
+	f.count, f.at, f.errno, f.after, f.dead, f.match, f.ops = 0, k, errno, stay, false, "", nil
+}
+
+// CrashAt makes the k-th call from now (from 1) and all later ones fail with EIO: what
+// the calls before it did is all that a process that is killed there leaves.
+func (f *Faulty) CrashAt(k int) {
+	f.FailAt(k, syscall.EIO, true)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dead = true
 }
 
 // FailOp is FailAt for calls of kind op alone.
 func (f *Faulty) FailOp(op Op, k int, errno syscall.Errno) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.count, f.at, f.errno, f.after, f.match, f.ops = 0, k, errno, false, op, nil
+	f.count, f.at, f.errno, f.after, f.dead, f.match, f.ops = 0, k, errno, false, false, op, nil
 }
 
 // Calls says how many calls were made since the last FailAt or FailOp.
@@ -69,7 +79,7 @@ func (f *Faulty) step(op Op) error {
 	f.count++
 	if f.at > 0 && (f.count == f.at || f.after && f.count > f.at) {
 		// On a full disk one can still remove things and put them back.
-		if f.after && (op == OpUnlink || op == OpRmdir || op == OpRename && f.count > f.at) {
+		if f.after && !f.dead && (op == OpUnlink || op == OpRmdir || op == OpRename && f.count > f.at) {
 			return nil
 		}
 		return f.errno

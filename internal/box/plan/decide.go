@@ -20,6 +20,7 @@ type Facts struct {
 	Group    []byte
 	Resolv   []byte // what a sandbox with a network finds in /etc/resolv.conf: the host's, or the gate's
 	Landlock int    // ABI of the host; 0 is none
+	Kernel   string // release of the host's kernel
 	// PidMax says that pid_max is a setting of each pid namespace (Linux 6.14).
 	PidMax bool
 	Cgroup CgroupFacts
@@ -241,11 +242,11 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	}
 	switch {
 	case single:
-		add("user", On, fmt.Sprintf("a user namespace in which %d is the one id", u.UID))
+		add(ShiftedIDs, On, fmt.Sprintf("a user namespace in which %d is the one id", u.UID))
 	case f.Shift != 0:
-		add("user", On, "a user namespace whose ids are nobody on the host")
+		add(ShiftedIDs, On, "a user namespace whose ids are nobody on the host")
 	default:
-		add("user", Weak, "a user namespace without capabilities on the host, but its ids are the host's own")
+		add(ShiftedIDs, Weak, "a user namespace without capabilities on the host, but its ids are the host's own")
 	}
 	if g.Emulate {
 		if own {

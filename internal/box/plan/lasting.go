@@ -12,7 +12,7 @@ const (
 // for each. A policy may turn others off, such as the network's, so that their absence says
 // nothing of the host. Decoys are not among them: where one cannot be watched, nothing starts.
 var lasting = []struct{ name, needs string }{
-	{"user", "a kernel and a file system with id-mapped mounts, for a daemon of real root"},
+	{ShiftedIDs, "a kernel and a file system with id-mapped mounts, for a daemon of real root"},
 	{Counts, "user namespaces whose ids are nobody's on the host"},
 	{"gate", "Landlock (Linux 5.13)"},
 	{"landlock", "Landlock with scopes (Linux 6.12)"},
@@ -32,12 +32,17 @@ var byKernel = []string{"pids", "freeze", ownProc, toldCalls, "programs"}
 // Protections names those that hold, which later starts of the sandbox must have as well.
 func (e Enforced) Protections() (names []string) {
 	for _, p := range lasting {
-		s := e.State(p.name)
-		if s == On || s == "" && slices.Contains(e.Quiet, p.name) {
+		if e.holds(p.name) {
 			names = append(names, p.name)
 		}
 	}
 	return names
+}
+
+// holds reports whether a protection is put up in full.
+func (e Enforced) holds(name string) bool {
+	s := e.State(name)
+	return s == On || s == "" && slices.Contains(e.Quiet, name)
 }
 
 // Lost names those of require that are put up with less than they should have, or not at

@@ -104,6 +104,9 @@ type Config struct {
 	// Require names the protections that the sandbox has run with before; a start
 	// without one of them is refused: see Enforced.Lost.
 	Require []string `json:"require,omitempty"`
+	// Known are the findings of earlier starts of the home; a start that finds less is
+	// refused: see Finding.
+	Known []Finding `json:"known,omitempty"`
 	// Trace records the programs that are started; see wire.StartedProgram. Tier supervised
 	// always does.
 	Trace bool `json:"trace,omitempty"`
@@ -240,16 +243,21 @@ type Enforced struct {
 	// Quiet names protections of which there is an item only where they hold less than
 	// they should.
 	Quiet []string `json:"quiet,omitempty"`
+	// Found is what the start found out about the host.
+	Found []Finding `json:"found,omitempty"`
 }
 
 // State gives the state of the named wall, or "".
-func (e Enforced) State(name string) string {
+func (e Enforced) State(name string) string { return e.item(name).State }
+
+// item gives the named wall, or a zero one.
+func (e Enforced) item(name string) Item {
 	for _, i := range e.Items {
 		if i.Name == name {
-			return i.State
+			return i
 		}
 	}
-	return ""
+	return Item{}
 }
 
 // Bounded cuts the details of e, which may repeat what a sandbox wrote, to what fits into a

@@ -1,0 +1,60 @@
+//go:build linux
+
+package cli_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// serve --stop ends a daemon that does not listen yet, whatever its recovery waits for.
+func TestStopDaemon_WhileItRecovers(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("exec", sandbox, "--", "true")
+	d.run("serve", "--stop")
+	dirs, err := filepath.Glob(filepath.Join(d.dir, "sandboxes", "*"))
+	if err != nil || len(dirs) != 1 {
+		t.Fatal(dirs, err)
+	}
+	note := filepath.Join(dirs[0], "mounted")
+	if err := os.Remove(note); err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(note, 0o600); err != nil { // nobody ever writes
+		t.Fatal(err)
+	}
+	var stderr bytes.Buffer
+	cmd := exec.Command("coppice", "serve")
+	cmd.Env, cmd.Stderr = d.env, &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	// The name of a FIFO can be opened for writing when a reader waits, and not before.
+	fd := -1
+	for deadline := time.Now().Add(patience); fd < 0; time.Sleep(time.Millisecond) {
+		fd, err = unix.Open(note, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil && time.Now().After(deadline) {
+			t.Fatalf("recovery does not read the note: %v", err)
+		}
+	}
+	defer unix.Close(fd)
+	d.run("serve", "--stop")
+	err = <-ended
+	if err == nil || !strings.Contains(stderr.String(), "the next start goes on with that") {
+		t.Errorf("the daemon ended with %v: %s", err, stderr.String())
+	}
+	if err := os.Remove(note); err != nil {
+		t.Fatal(err)
+	}
+	d.run("exec", sandbox, "--", "true")
+}

@@ -1,0 +1,46 @@
+package daemon
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Locker gives the process that has locked a home, which may not listen yet, as while it
+// recovers what its predecessor left. ok is false where none has, or where it cannot be seen
+// from here, as in another PID namespace: the kernel says so (proc_locks(5)), since the name
+// that a file holds may be that of another process by now.
+func Locker(home string) (pid int, ok bool) {
+	pid, held := Holder(home)
+	st, err := os.Stat(filepath.Join(home, "lock"))
+	if !held || err != nil {
+		return 0, false
+	}
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return 0, false
+	}
+	return pid, hasLocked(locks, pid, st.Sys().(*syscall.Stat_t).Ino)
+}
+
+// hasLocked reports whether a process has a lock by flock(2) of a file, as in
+//
+//	1: FLOCK  ADVISORY  WRITE 435 00:27:277 0 EOF
+//
+// The device is not compared: that of a btrfs subvolume differs from what stat(2) says.
+func hasLocked(locks []byte, pid int, inode uint64) bool {
+	for line := range bytes.Lines(locks) {
+		f := strings.Fields(string(line))
+		if len(f) < 6 || f[1] != "FLOCK" || f[3] != "WRITE" || f[4] != strconv.Itoa(pid) {
+			continue
+		}
+		if strings.HasSuffix(f[5], fmt.Sprintf(":%d", inode)) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,151 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/rootfs"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// intentAdopt is written before uppers are renamed into a layer. While it is there and the
+// layer has no record, the layer holds what is in no snapshot: it is not removed, and the
+// uppers are renamed back, after an error or by the next daemon.
+const intentAdopt = "adopt"
+
+type adoption struct {
+	Sandbox timeline.SandboxID `json:"sandbox,omitempty"` // "" before version 0.9
+	Layer   timeline.LayerID   `json:"layer"`
+	Parts   []rootspec.Part    `json:"parts"`
+}
+
+// adopt turns the upper itself into the layer of a new snapshot: O(1) in what
+// changed. No process may be left. The box is stopped, since its mount stands on
+// the upper, and the next start begins a new generation.
+func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live rootfs.Live, parts []rootspec.Part, n note, t taken, st timeline.Stats) (taken, error) {
+	if err := e.stopBox(ctx, s, 0); err != nil {
+		return t, err
+	}
+	id, made, err := e.newLayer()
+	if err != nil {
+		return t, err
+	}
+	defer made()
+	snap, err := e.newSnapshot(rec, n, st)
+	if err != nil {
+		return t, err
+	}
+	a := adoption{Sandbox: s.id, Layer: id, Parts: parts}
+	intent, err := e.DB.BeginIntent(ctx, intentAdopt, a)
+	if err != nil {
+		return t, err
+	}
+	kept := t
+	kept.id, kept.changed, kept.stats, kept.told = snap.ID, true, st, true
+	if err := e.addAdopted(ctx, rec, snap, intent, a, n, kept); err != nil {
+		return t, errors.Join(fault.Wrap(err, "capture sandbox %s", rec.Name), e.unadopt(context.WithoutCancel(ctx), intent, a))
+	}
+	e.dropIndex(s.id, rec.Head)
+	rec.Head, rec.MountTop, rec.Gen = snap.ID, snap.ID, rec.Gen+1
+	s.index, s.of = nil, ""
+	e.retire(live.Dir)
+	e.mayBeDeep(snap.ID)
+	e.recorded(rec, snap)
+	e.mayBeThick(s, snap)
+	return kept, nil
+}
+
+// addAdopted renames the parts of an adoption into its layer, and adds the snapshot.
+func (e *Engine) addAdopted(ctx context.Context, rec *meta.Sandbox, snap timeline.Snapshot, intent int64, a adoption, n note, t taken) error {
+	if err := e.Layers.Adopt(ctx, a.Layer, a.Parts); err != nil {
+		return err
+	}
+	done, err := e.undertakeSnapshot(ctx, rec, snap, n, t)
+	if err == nil {
+		route := timeline.Route{Top: snap.ID, Below: rec.MountTop, Layer: a.Layer}
+		err = e.DB.AddSnapshot(ctx, snap, &route, intent, func(r *meta.Sandbox) {
+			r.Head, r.MountTop, r.Gen, r.Redo = snap.ID, snap.ID, r.Gen+1, redoAfter(r.Redo, n)
+		})
+	}
+	done(err)
+	return err
+}
+
+// unadopt ends an adoption: the layer has its record, or the parts are in their places
+// again. Where neither can be had, the sandbox is not used until the next daemon has
+// brought them there: a start would begin with an empty upper.
+func (e *Engine) unadopt(ctx context.Context, intent int64, a adoption) error {
+	_, err := e.DB.Layer(ctx, a.Layer)
+	if fault.Is(err, fault.NotFound) {
+		err = e.Layers.Unadopt(ctx, a.Layer, a.Parts)
+	}
+	if err == nil {
+		return e.DB.EndIntent(ctx, intent)
+	}
+	e.mu.Lock()
+	e.torn[a.Sandbox] = err
+	e.mu.Unlock()
+	return err
+}
+
+// unadoptAll ends the adoptions that a crash cut off. One that cannot be ended is logged,
+// and keeps its sandbox from use, but no other.
+func (e *Engine) unadoptAll(ctx context.Context) error {
+	ints, err := e.DB.Intents(ctx)
+	if err != nil {
+		return err
+	}
+	for _, in := range ints {
+		if in.Kind != intentAdopt {
+			continue
+		}
+		var a adoption
+		if err := in.Decode(&a); err != nil {
+			return err
+		}
+		if err := e.unadopt(ctx, in.ID, a); err != nil {
+			if ctx.Err() != nil || a.Sandbox == "" {
+				return err
+			}
+			e.Logger.Error("what a sandbox changed is not in its place again", "sandbox", a.Sandbox, "layer", a.Layer, "err", err)
+		}
+	}
+	return nil
+}
+
+// adopting gives the layers of adoptions that have not ended.
+func (e *Engine) adopting(ctx context.Context) (map[timeline.LayerID]bool, error) {
+	ints, err := e.DB.Intents(ctx)
+	if err != nil {
+		return nil, err
+	}
+	layers := map[timeline.LayerID]bool{}
+	for _, in := range ints {
+		if in.Kind != intentAdopt {
+			continue
+		}
+		var a adoption
+		if err := in.Decode(&a); err != nil {
+			return nil, err
+		}
+		layers[a.Layer] = true
+	}
+	return layers, nil
+}
+
+// whole gives an error if a sandbox waits for the end of an adoption.
+func (e *Engine) whole(id timeline.SandboxID, name string) error {
+	e.mu.Lock()
+	err := e.torn[id]
+	e.mu.Unlock()
+	if err == nil {
+		return nil
+	}
+	return fault.New(fault.Unavailable, "sandbox %s cannot be used: a capture failed, and what it had moved is not in its place again", name).Because(err).
+		WithHint("mend what the reason says, then let the next daemon try again: coppice serve --stop")
+}

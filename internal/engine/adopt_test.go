@@ -1,0 +1,101 @@
+//go:build linux
+
+package engine
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// A daemon that was killed while a live root became a layer loses nothing of it. While the
+// next one cannot give it back the sandbox is not used, its layer stays, and other sandboxes
+// are used as ever.
+func TestUnadoptAll_KeepsWhatCannotBeGivenBack(t *testing.T) {
+	disk := &vfs.Faulty{FS: vfs.OS()}
+	h := newHomeOn(t, disk)
+	h.onDir("a")
+	h.onDir("b")
+	h.run("a", "write", "f", "not in a snapshot yet")
+	id := h.id("a")
+	h.box("a")
+	if err := h.stopAll("a"); err != nil {
+		t.Fatal(err)
+	}
+	roots, err := filepath.Glob(filepath.Join(h.sandboxDir(id), liveDir, "*", "root"))
+	if err != nil || len(roots) != 1 {
+		t.Fatal(roots, err)
+	}
+	a := adoption{Sandbox: id, Layer: "00000000000000ff", Parts: []rootspec.Part{{Dir: roots[0], Path: "/"}}}
+	if _, err := h.DB.BeginIntent(ctx, intentAdopt, a); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Layers.Adopt(ctx, a.Layer, a.Parts); err != nil {
+		t.Fatal(err)
+	}
+
+	h.close()
+	disk.FailOp(vfs.OpRename, 1, syscall.EIO)
+	h.open()
+	if !disk.Failed() {
+		t.Fatal("nothing was given back")
+	}
+	h.run("b", "write", "f", "b")
+	if _, err := h.Exec(ctx, "a", wire.ExecRequest{Cmd: []string{"true"}}, stream{}); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("a command began where what a capture had moved is away: %v", err)
+	}
+	if _, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil {
+		t.Error(err)
+	}
+	if !h.Layers.Has(a.Layer) {
+		t.Fatal("the layer was taken for garbage")
+	}
+
+	h.close()
+	h.open()
+	if got := h.tree("a")["f"]; got != "not in a snapshot yet" {
+		t.Errorf("the live root shows %q", got)
+	}
+	if h.Layers.Has(a.Layer) {
+		t.Error("the layer stays")
+	}
+	if ints, err := h.DB.Intents(ctx); err != nil || len(ints) > 0 {
+		t.Errorf("%d intents, %v", len(ints), err)
+	}
+}
+
+// A note of what is mounted that cannot be read keeps all layers, and the home is used as
+// ever.
+func TestFindMounted_KeepsAllWhereANoteIsDamaged(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	h.run("a", "write", "f", "one")
+	for name, damage := range map[string]func(string) error{
+		"not JSON":    func(p string) error { return os.WriteFile(p, []byte("["), 0o600) },
+		"a directory": func(p string) error { return errors.Join(os.Remove(p), os.Mkdir(p, 0o700)) },
+	} {
+		if err := damage(h.mountedPath(h.id("a"))); err != nil {
+			t.Fatal(err)
+		}
+		h.close()
+		h.open()
+		on, err := h.Layers.List(ctx)
+		if err != nil || len(on) == 0 {
+			t.Fatal(on, err)
+		}
+		used := h.inUse()
+		for _, l := range on {
+			if !used[l] {
+				t.Errorf("%s: layer %s may be removed", name, l)
+			}
+		}
+		h.run("a", "write", "f", "two")
+	}
+}

@@ -1,0 +1,68 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"runtime"
+	"testing"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// TestCancelStart has a start hang until somebody stops or removes the sandbox.
+func TestCancelStart(t *testing.T) {
+	for name, end := range map[string]func(*home, context.Context) error{
+		"stop": func(h *home, ctx context.Context) error { _, err := h.Stop(ctx, "a"); return err },
+		"rm":   func(h *home, ctx context.Context) error { _, err := h.Remove(ctx, []string{"a"}, true); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHome(t)
+			h.onDir("a")
+			begun := make(chan struct{})
+			h.boxes.begun = func(ctx context.Context) error {
+				close(begun)
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}
+			failed := make(chan error, 1)
+			go func() { _, err := h.Start(t.Context(), "a"); failed <- err }()
+			<-begun
+			if err := end(h, t.Context()); err != nil {
+				t.Error(err)
+			}
+			if err := <-failed; !fault.Is(err, fault.Cancelled) {
+				t.Errorf("the start ended with %v", err)
+			}
+		})
+	}
+}
+
+// TestCancelStart_OfOneThatHasNotComeToItsBox stops a sandbox whose lock a start holds, which
+// is about to start its box.
+func TestCancelStart_OfOneThatHasNotComeToItsBox(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	ctx := t.Context()
+	s, rec, err := h.acquire(ctx, "a", "starting")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan error, 1)
+	go func() { _, err := h.Stop(ctx, "a"); stopped <- err }()
+	for waits := false; !waits; runtime.Gosched() {
+		h.mu.Lock()
+		waits = len(s.unstarted) > 0
+		h.mu.Unlock()
+	}
+	if _, _, err := h.startBox(ctx, s, &rec, nil); !fault.Is(err, fault.Cancelled) || len(h.boxes.started) > 0 {
+		t.Errorf("the start ended with %v, and %d boxes", err, len(h.boxes.started))
+	}
+	s.unlock(h.Engine)
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	if _, err := h.Start(ctx, "a"); err != nil {
+		t.Errorf("a start after the stop: %v", err)
+	}
+}

@@ -1,0 +1,93 @@
+package layer
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// A process that is killed while it makes uppers into a layer loses nothing that is in
+// them: the next one gives them back, in as many tries as it takes.
+func TestAdopt_LosesNothingInACrash(t *testing.T) {
+	const id = timeline.LayerID("00000000000000ff")
+	for k := 1; ; k++ {
+		w := newWorld(t, t.TempDir(), false)
+		root, lib := filepath.Join(w.home, "root"), filepath.Join(w.home, "lib")
+		parts := []rootspec.Part{{Dir: root, Path: "/"}, {Dir: lib, Path: "/usr/lib"}}
+		for _, p := range parts {
+			w.must(os.Mkdir(p.Dir, 0o750))
+			w.must(os.WriteFile(filepath.Join(p.Dir, "file"), []byte(p.Path), 0o640))
+		}
+		w.f.CrashAt(k)
+		err := w.s.Adopt(t.Context(), id, parts)
+		reached := w.f.Failed()
+		w.f.FailAt(0, 0, false)
+		if !reached {
+			w.must(err)
+		}
+		w.must(w.s.Close())
+
+		disk := &vfs.Faulty{FS: vfs.OS()}
+		for again := 1; ; again++ {
+			w.s, err = Open(t.Context(), disk, filepath.Join(w.home, "layers"))
+			w.must(err)
+			disk.CrashAt(again)
+			err = w.s.Unadopt(t.Context(), id, parts)
+			crashed := disk.Failed()
+			disk.FailAt(0, 0, false)
+			if !crashed {
+				w.must(err)
+				break
+			}
+			w.must(w.s.Close())
+		}
+		for _, p := range parts {
+			var st unix.Stat_t
+			w.must(unix.Stat(p.Dir, &st))
+			text, err := os.ReadFile(filepath.Join(p.Dir, "file"))
+			if err != nil || string(text) != p.Path || st.Mode != syscall.S_IFDIR|0o750 {
+				t.Fatalf("after a crash at write %d: part %s has mode %o and holds %q, %v", k, p.Path, st.Mode, text, err)
+			}
+		}
+		if list, err := w.s.List(t.Context()); err != nil || len(list) > 0 {
+			t.Errorf("after a crash at write %d: layers %v, %v", k, list, err)
+		}
+		w.close()
+		if !reached {
+			if k < 5 {
+				t.Errorf("only %d writes seen", k-1)
+			}
+			return
+		}
+	}
+}
+
+// What is in the place of a part by then is not written over.
+func TestUnadopt_KeepsWhatIsThere(t *testing.T) {
+	const id = timeline.LayerID("00000000000000ff")
+	w := newWorld(t, t.TempDir(), false)
+	defer w.close()
+	upper := filepath.Join(w.home, "upper")
+	parts := []rootspec.Part{{Dir: upper, Path: "/"}}
+	w.must(os.Mkdir(upper, 0o750))
+	w.must(os.WriteFile(filepath.Join(upper, "old"), nil, 0o600))
+	w.must(w.s.Adopt(t.Context(), id, parts))
+	w.must(os.Mkdir(upper, 0o750))
+	w.must(os.WriteFile(filepath.Join(upper, "new"), nil, 0o600))
+	if err := w.s.Unadopt(t.Context(), id, parts); !errors.Is(err, os.ErrExist) {
+		t.Errorf("a part that is in two places: %v", err)
+	}
+	for _, f := range []string{filepath.Join(upper, "new"), filepath.Join(w.s.Dir(id), "old")} {
+		if _, err := os.Stat(f); err != nil {
+			t.Error(err)
+		}
+	}
+}
