@@ -260,7 +260,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	case single:
 		add(Counts, On, "inotify and namespaces: an eighth of what the host gives one user")
 	case f.Shift != 0:
-		add(Counts, On, "inotify and namespaces: those of a user that nobody else is")
+		add(Counts, On, "inotify and namespaces: those of a user that the sandbox has alone")
 	default:
 		add(Counts, Weak, "each user of the sandbox has an eighth of the inotify instances of root, whose they are")
 	}

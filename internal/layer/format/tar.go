@@ -3,6 +3,7 @@ package format
 import (
 	"archive/tar"
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -44,10 +45,13 @@ func (n *NoHeader) Unwrap() error { return n.Err }
 // give the same bytes. open gives a file's content, which must have the entry's
 // size. Sockets have no form in tar and are left out, as are attributes whose
 // name holds "=". The first entry that tar has no header for ends it with *NoHeader.
-func WriteTar(w io.Writer, entries []Entry, open func(*Entry) (io.ReadCloser, error)) error {
+func WriteTar(ctx context.Context, w io.Writer, entries []Entry, open func(*Entry) (io.ReadCloser, error)) error {
 	out := &sink{w: w}
 	tw := tar.NewWriter(out)
 	for i := range entries {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		e := &entries[i]
 		h := header(e)
 		if h == nil {
