@@ -525,48 +525,6 @@ func (x *trial) ofItself(t testing.TB, r escape.Root) {
 	}
 }
 
-// corpus is what the trials of one test share.
-type corpus struct {
-	tools    string
-	settings []setting
-	holds    []plan.Enforced // of each setting, on a root that is not hostile
-}
-
-func newCorpus(t testing.TB, all []setting) *corpus {
-	t.Helper()
-	needsStatic(t)
-	c := &corpus{tools: tools(t), settings: all}
-	for _, s := range all {
-		x := newTrial(t, s, c.tools)
-		ctx, cancel := context.WithTimeout(t.Context(), rootsPatience)
-		b, e, err := box.Start(ctx, x.config)
-		cancel()
-		if s.tier == plan.TierGvisor && fault.Is(err, fault.Unsupported) {
-			t.Skipf("needs gvisor: %v", err)
-		}
-		if err != nil {
-			log, _ := os.ReadFile(filepath.Join(x.config.RunDir, "keeper.log"))
-			t.Fatalf("%s, on a root that is not hostile: %v\n%s", s.name, err, log)
-		}
-		x.was = e
-		x.inspect(t, b, nil)
-		x.stop(t, b)
-		b.Close()
-		x.out.unharmed(t)
-		c.holds = append(c.holds, e)
-	}
-	return c
-}
-
-// trial is one in the i-th setting.
-func (c *corpus) trial(t testing.TB, i int) *trial {
-	t.Helper()
-	i %= len(c.settings)
-	x := newTrial(t, c.settings[i], c.tools)
-	x.was = c.holds[i]
-	return x
-}
-
 // TestHostileRoots starts images with one form at one place: one of so many pairs, each in one
 // setting, or with -roots.all each pair in each setting.
 func TestHostileRoots(t *testing.T) {
