@@ -25,7 +25,7 @@ type corpus struct {
 func newCorpus(t testing.TB, all []setting) *corpus {
 	t.Helper()
 	needsStatic(t)
-	c := &corpus{tools: tools(t)}
+	c := &corpus{tools: tools(t, "/var/tmp")}
 	if err := c.add(t, all); err != nil {
 		t.Skipf("needs gvisor: %v", err)
 	}
