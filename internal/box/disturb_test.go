@@ -45,15 +45,23 @@ sed -E 's/^[0-9]+ [0-9]+ [0-9:]+ //; s/(shared|master|propagate_from):[0-9]+/\1/
 hostname; ulimit -a; cat /proc/self/limits; stat -c '%n %F %a %u %t:%T' /dev/* /run/* /; ls -A / /sys /proc/acpi; cat /etc/resolv.conf
 kill -0 1 2>&1; id`
 
+// disturbedLimits are those of the boxes, so that there is something to put up for each.
+var disturbedLimits = plan.Limits{Memory: 512 << 20, Pids: 400, Output: 1 << 20, Files: 500, TimeMS: 300_000}
+
 func TestDisturbed_Process(t *testing.T) {
 	t.Parallel()
-	disturbAll(t, config)
+	disturbAll(t, func(t testing.TB) plan.Config {
+		c := config(t)
+		c.Limits = disturbedLimits
+		return c
+	})
 }
 
 func TestDisturbed_Supervised(t *testing.T) {
 	t.Parallel()
 	disturbAll(t, func(t testing.TB) plan.Config {
 		c := supervised(t)
+		c.Limits = disturbedLimits
 		c.Phases = []plan.Phase{phaseOf(t, time.Time{}, "version: 1\nnetwork:\n  allow: [{host: web.example, ports: [443], methods: [GET]}]")}
 		return c
 	})
@@ -82,7 +90,6 @@ func disturbAll(t *testing.T, make func(testing.TB) plan.Config) {
 	}
 	c := make(t)
 	c.ID = fmt.Sprintf("disturbed%08x", rand.Uint32())
-	c.Limits = plan.Limits{Memory: 512 << 20, Pids: 400, Output: 1 << 20, Files: 500, TimeMS: 300_000}
 	c.Self = true
 	if err := os.Mkdir(filepath.Join(c.RunDir, plan.SelfDir), 0o755); err != nil {
 		t.Fatal(err)
@@ -91,7 +98,10 @@ func disturbAll(t *testing.T, make func(testing.TB) plan.Config) {
 	if err == nil {
 		calm, err = boxtest.Disturb(t.Context(), boxtest.Disturbance{Config: c, Script: seen})
 	}
-	if err != nil || calm.Err != nil || calm.Trouble != "" {
+	if err == nil && calm.Err != nil {
+		t.Fatalf("undisturbed: refused as %s: %s (%s)", calm.Err.Kind, calm.Err.Message, calm.Err.Hint)
+	}
+	if err != nil || calm.Trouble != "" {
 		t.Fatalf("undisturbed: %+v, %v", calm, err)
 	}
 	if len(calm.Enforced.Protections()) == 0 {

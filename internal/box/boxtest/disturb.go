@@ -165,9 +165,23 @@ func startDisturbed(d Disturbance) error {
 	return out.Encode(after)
 }
 
-// stopAtCalls has calls of this thread, and of all that it forks, stop for the tracer.
+// Offsets in struct seccomp_data (linux/seccomp.h), on machines of little endian.
+const (
+	dataCall     = 0
+	dataHighAddr = 12 // the high half of the address that the call was made at
+)
+
+// stopAtCalls has calls of this thread, and of all that it forks, stop for the tracer. Calls
+// that are made above 4 GiB do not: our binary, which is linked below, makes none there, and
+// the processes in which gVisor runs the sandbox's code have their own there, which their
+// tracer, gVisor, has them make.
 func stopAtCalls() error {
-	p := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}}
+	p := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: dataHighAddr},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0, Jt: 1, Jf: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: dataCall},
+	}
 	for nr := range disturbed {
 		p = append(p,
 			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(nr), Jt: 0, Jf: 1},
@@ -212,7 +226,7 @@ func disturb(d Disturbance, text string) error {
 		return fmt.Errorf("trace the starter: %w", err)
 	}
 	for at := t.starter; ; {
-		if err := unix.PtraceCont(at, t.signal(at, ws)); err != nil && !errors.Is(err, unix.ESRCH) { // killed meanwhile
+		if err := t.resume(at, t.signal(at, ws)); err != nil && !errors.Is(err, unix.ESRCH) { // killed meanwhile
 			return fmt.Errorf("let %d go on: %w", at, err)
 		}
 		for {
@@ -232,6 +246,21 @@ func disturb(d Disturbance, text string) error {
 			}
 		}
 	}
+}
+
+// sentryRole is gVisor's kernel, and each process that it forks to run the sandbox's code.
+const sentryRole = "runsc-sandbox"
+
+// resume lets a task go on with a signal. One of gVisor's processes for the sandbox's code,
+// which stops itself when it is ready, is left to gVisor: a task has one tracer.
+func (t *disturber) resume(tid, sig int) error {
+	if sig == int(unix.SIGSTOP) && roleOf(tid) == sentryRole {
+		if _, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(tid), 0, uintptr(sig), 0, 0); e != 0 {
+			return e
+		}
+		return nil
+	}
+	return unix.PtraceCont(tid, sig)
 }
 
 // signal looks at a stop, and gives the signal that the task goes on with.
