@@ -104,7 +104,7 @@ func disturbAll(t *testing.T, make func(testing.TB) plan.Config) {
 	if err != nil || calm.Trouble != "" {
 		t.Fatalf("undisturbed: %+v, %v", calm, err)
 	}
-	if len(calm.Enforced.Protections()) == 0 {
+	if len(calm.Enforced.Protections()) == 0 || calm.Outside == "" {
 		t.Fatalf("undisturbed: %+v", calm)
 	}
 	seed := *disturbSeed
@@ -231,6 +231,17 @@ func judge(t *testing.T, c plan.Config, d disturbance, calm, r boxtest.Disturbed
 	if r.Inside != calm.Inside && d.documented(r.Failed) == "" {
 		bad("started with the protections, and inside it is another: %s", difference(calm.Inside, r.Inside))
 	}
+	if other := heldOtherwise(calm.Outside, r.Outside); other != "" && d.documented(r.Failed) == "" {
+		bad("started with the protections, and other things hold it: %s", other)
+	}
+}
+
+// heldOtherwise gives the difference between what holds the processes of two boxes. Which
+// processes for the sandbox's code gVisor has at a moment is by chance: it may lack some, and
+// has none that is held otherwise.
+func heldOtherwise(was, is string) string {
+	lines := strings.Split(difference(was, is), "\n")
+	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "- "+boxtest.Nameless+" ") }), "\n")
 }
 
 // documented names the fallback of a start whose call failed so, if it is one: the host
@@ -268,4 +279,21 @@ func difference(was, is string) string {
 		}
 	}
 	return strings.Join(out, "\n")
+}
+
+func TestHeldOtherwise_TellsALostProtection(t *testing.T) {
+	t.Parallel()
+	const sentry, gofer, stub = "runsc-sandbox Seccomp_filters=3", "runsc-gofer Seccomp_filters=3", boxtest.Nameless + " Seccomp_filters=4"
+	lines := func(all ...string) string { return strings.Join(all, "\n") }
+	was := lines(stub, gofer, sentry)
+	for _, same := range []string{was, lines(gofer, sentry)} {
+		if d := heldOtherwise(was, same); d != "" {
+			t.Errorf("%q differs: %s", same, d)
+		}
+	}
+	for _, other := range []string{lines(stub, gofer, "runsc-sandbox Seccomp_filters=2"), lines(stub, gofer), lines(stub, gofer, sentry, boxtest.Nameless+" Seccomp_filters=2")} {
+		if heldOtherwise(was, other) == "" {
+			t.Errorf("%q is no difference", other)
+		}
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -62,6 +63,7 @@ type Disturbed struct {
 	Enforced plan.Enforced `json:",omitzero"`
 	Err      *wire.Error   `json:",omitempty"` // of the start
 	Inside   string        `json:",omitempty"` // what Script printed
+	Outside  string        `json:",omitempty"` // what holds the box's processes on the host
 	Trouble  string        `json:",omitempty"` // an error after the start
 	Steps    []Step        `json:",omitempty"` // the last one of each role and call
 	Failed   string        `json:",omitempty"` // the call that failed, with its arguments; "" for none
@@ -158,11 +160,60 @@ func startDisturbed(d Disturbance) error {
 		r := Collect(s)
 		s.Close()
 		after.Inside, err = r.Stdout+r.Stderr, r.Err
+		after.Outside = heldBy(os.Getpid())
 	}
 	if err = errors.Join(err, b.Stop(ctx, 0)); err != nil {
 		after.Trouble = err.Error()
 	}
 	return out.Encode(after)
+}
+
+// Nameless is the name of processes whose arguments are gone: those in which gVisor runs the
+// sandbox's code.
+const Nameless = "."
+
+// heldBy tells what holds those on the host that descend from a process, by the names that they
+// were executed by: their filters, capabilities, ids, and which namespaces they share with it.
+func heldBy(pid int) string {
+	var lines []string
+	for _, p := range descendants(pid) {
+		at := fmt.Sprintf("/proc/%d/", p)
+		status, err := os.ReadFile(at + "status")
+		if err != nil {
+			continue // it has ended
+		}
+		line := roleOf(p)
+		for says := range strings.Lines(string(status)) {
+			key, value, _ := strings.Cut(strings.TrimSpace(says), ":\t")
+			switch key {
+			case "Seccomp", "Seccomp_filters", "NoNewPrivs", "CapPrm", "CapEff", "CapAmb", "Uid", "Gid":
+				line += " " + key + "=" + strings.ReplaceAll(value, "\t", ",")
+			}
+		}
+		for _, ns := range []string{"user", "mnt", "pid", "net", "ipc", "uts", "cgroup"} {
+			own, _ := os.Readlink(at + "ns/" + ns)
+			if ours, _ := os.Readlink("/proc/self/ns/" + ns); own == ours {
+				line += " shares " + ns
+			}
+		}
+		lines = append(lines, line)
+	}
+	slices.Sort(lines)
+	return strings.Join(slices.Compact(lines), "\n")
+}
+
+// descendants lists the processes that descend from one.
+func descendants(pid int) (all []int) {
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, l := range lists {
+		text, _ := os.ReadFile(l)
+		for word := range strings.FieldsSeq(string(text)) {
+			if child, err := strconv.Atoi(word); err == nil {
+				all = append(append(all, child), descendants(child)...)
+			}
+		}
+	}
+	return all
 }
 
 // Offsets in struct seccomp_data (linux/seccomp.h), on machines of little endian.
