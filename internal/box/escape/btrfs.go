@@ -18,19 +18,17 @@ type btrfsVolume struct {
 }
 
 type btrfsVolume2 struct {
-	fd             int64
-	transid, flags uint64
-	_              [4]uint64
-	name           [4040]byte
+	fd    int64
+	_     uint64 // a transaction
+	flags uint64
+	_     [4]uint64
+	name  [4040]byte
 }
 
 // btrfsReceived is struct btrfs_ioctl_received_subvol_args.
 type btrfsReceived struct {
-	uuid             [16]byte
-	stransid, rtrans uint64
-	stime, rtime     [2]uint64
-	flags            uint64
-	_                [16]uint64
+	uuid [16]byte
+	_    [23]uint64 // transactions, times, flags
 }
 
 // The sizes are those in the requests: else this does not compile.
