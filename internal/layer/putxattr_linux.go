@@ -60,7 +60,7 @@ func (p *putter) xattr(x xattr, set func(key string, value []byte) error) (kept 
 }
 
 // unfit says whether setxattr(2) failed for what the attribute is: an escaped name is
-// longer than names may be (ERANGE), or than the names of its hash in btrfs (EOVERFLOW).
+// too long (ERANGE), or those of one hash are too long together for btrfs (EOVERFLOW).
 func unfit(err error) bool { return errors.Is(err, unix.ERANGE) || errors.Is(err, unix.EOVERFLOW) }
 
 // diskHasRoom tells the two meanings of ENOSPC for an attribute apart. Where a new file

@@ -55,8 +55,8 @@ type attrs struct {
 	cut      bool // there are more names than can be listed: list has known ones alone
 }
 
-// known are the attributes that say more than a program's own to whoever reads a tree:
-// they are found also where listxattr(2) fails.
+// known are the attributes that change what an entry is or who may use it. They can be
+// read by name where listxattr(2) fails.
 var known = [...]string{
 	xattrOpaque, xattrSkeleton, xattrSkeleton1, xattrOwner, xattrDevice,
 	"security.capability", "system.posix_acl_access", "system.posix_acl_default",

@@ -57,7 +57,8 @@ func onExt4(t *testing.T) string {
 	return dir
 }
 
-// fillAttrs sets attributes until not a byte more fits, the first of them named first.
+// fillAttrs sets attributes of p until not a byte more fits: the first one, the largest,
+// is called first.
 func fillAttrs(w *world, p, first string) {
 	w.t.Helper()
 	for i, size := 0, 4096; size >= 0; i++ {
@@ -164,6 +165,7 @@ func TestCapture_LeavesOutAttributesThatALayerCannotHold(t *testing.T) {
 			if err != nil || sealed.Digest == "" {
 				t.Errorf("sealed as %q: %v", sealed.Digest, err)
 			}
+			w.must(w.s.Merge(t.Context(), w.id(), w.stack))
 		})
 	}
 }
