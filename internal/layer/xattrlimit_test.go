@@ -95,9 +95,10 @@ func onBtrfs(t *testing.T) string {
 // A capture leaves out the attributes that a layer cannot hold, keeps everything else, and
 // counts the entries that lack some.
 func TestCapture_LeavesOutAttributesThatALayerCannotHold(t *testing.T) {
-	remake := func(w *world) {
+	remake := func(w *world) { // another inode, so another directory
+		w.must(os.Mkdir(w.live+"/new", 0o755))
 		w.must(os.RemoveAll(w.live + "/d"))
-		w.must(os.Mkdir(w.live+"/d", 0o755))
+		w.must(os.Rename(w.live+"/new", w.live+"/d"))
 	}
 	for _, c := range []struct {
 		name  string
