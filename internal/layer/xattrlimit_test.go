@@ -32,7 +32,7 @@ func imageOf(t *testing.T, size string, mkfs ...string) string {
 	img, at := filepath.Join(tmp, "img"), filepath.Join(tmp, "mnt")
 	for _, c := range [][]string{{"truncate", "-s", size, img}, append(mkfs, img), {"mkdir", at}, {"mount", "-o", "loop", img, at}} {
 		if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
-			t.Skipf("needs %s: %s: %v %s", mkfs[0], c[0], err, out)
+			t.Skipf("needs %s: %s: %v %s", strings.TrimPrefix(mkfs[0], "mkfs."), c[0], err, out)
 		}
 	}
 	t.Cleanup(func() {
@@ -168,6 +168,26 @@ func TestCapture_LeavesOutAttributesThatALayerCannotHold(t *testing.T) {
 			}
 			w.must(w.s.Merge(t.Context(), w.id(), w.stack))
 		})
+	}
+}
+
+// What cannot be listed cannot be removed one by one: going back in place says so, and
+// leaves no entry behind that only seems to be that of the snapshot.
+func TestRewind_RefusesAttributesThatCannotBeListed(t *testing.T) {
+	w := wideWorld(t)
+	defer w.close()
+	w.base(func(dir string) { w.must(os.WriteFile(dir+"/f", nil, 0o644)) })
+	w.present()
+	manyAttrs(w, w.live+"/f")
+	root, err := openDirAt(unix.AT_FDCWD, w.live)
+	w.must(err)
+	defer unix.Close(root)
+	_, err = w.s.Rewind(t.Context(), RewindInput{
+		Root: root, Parts: []string{"/"}, Target: w.s.View(w.dirs(w.stack)),
+		Touched: []rootspec.Part{{Dir: w.s.Dir(w.stack[0]), Path: "/"}},
+	})
+	if !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
+		t.Errorf("%v; want one that says how to go there", err)
 	}
 }
 
