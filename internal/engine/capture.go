@@ -157,6 +157,9 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	if err != nil {
 		return t, fault.Wrap(err, "capture sandbox %s", rec.Name)
 	}
+	if got.Unkept > 0 {
+		e.Logger.Warn("a snapshot lacks extended attributes that a layer cannot hold", "sandbox", s.id, "entries", got.Unkept)
+	}
 	if n.memory {
 		image, err := e.save(hold, s, rec, frozen)
 		if !n.frozen && err == nil {

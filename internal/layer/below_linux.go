@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"errors"
 	"os"
 
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -52,7 +53,7 @@ func (f *found) openFile() (*os.File, error) {
 // xattrs reads the extended attributes as programs inside see them.
 func (f *found) xattrs() (map[string][]byte, error) {
 	a, err := f.attrs()
-	if err != nil {
+	if err := errors.Join(err, a.whole()); err != nil {
 		return nil, fault.Wrap(err, "read attributes of %q", f)
 	}
 	out := map[string][]byte{}

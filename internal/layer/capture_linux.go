@@ -60,6 +60,9 @@ type Captured struct {
 	TooMany bool
 	Paths   []string // the first MaxPaths of the changed paths, for messages
 	Removed []string // those of Paths that are not there any more
+	// Unkept is how many entries have extended attributes that a layer cannot hold: their
+	// copies lack them.
+	Unkept int
 }
 
 // MaxPaths is how many changed paths Captured names.
@@ -111,11 +114,12 @@ func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInpu
 		return out, fault.Wrap(err, "capture")
 	}
 	e := &emitter{putter: putter{ctx: ctx}, origin: uint16(len(next.origins))}
-	e.s, e.fromRaw, e.linkDir = s, in.Plain, b.links
+	e.s, e.fromRaw, e.linkDir, e.omit = s, in.Plain, b.links, true
 	e.gather()
 	if err := trees.emit(e, b.fs); err != nil {
 		return out, fault.Wrap(err, "capture")
 	}
+	out.Unkept = int(e.unkept.Load())
 	if err := b.finish(ctx); err != nil {
 		return out, fault.Wrap(err, "capture")
 	}

@@ -35,7 +35,7 @@ func (s *Store) Merge(ctx context.Context, id timeline.LayerID, layers []timelin
 	}
 	src.keepWhiteouts = true
 	defer src.close()
-	m := merger{putter{s: s, ctx: ctx, linkDir: b.links}}
+	m := merger{putter{s: s, ctx: ctx, linkDir: b.links, omit: true}}
 	if err := m.dir(src, &outDir{fd: b.fs}, 0, false); err != nil {
 		return fault.Wrap(err, "merge layers into %s", id)
 	}

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -26,6 +26,11 @@ type putter struct {
 	// remember: an owner that cannot be kept is written down as root emulation
 	// writes it, so that an exported image carries it.
 	remember bool
+	// omit: attributes that an entry of the new tree has no room for are left out, and
+	// counted in unkept, instead of an error. linkDir must be open.
+	omit   bool
+	unkept atomic.Int64 // entries that lack attributes
+	rooms  atomic.Int64 // files that diskHasRoom has made
 
 	linkDir int // where first copies of files with several names are kept
 	mu      sync.Mutex
@@ -118,10 +123,8 @@ func (p *putter) putOnce(src int, name string, dst int, to string, st *unix.Stat
 	if err := p.owner(dst, to, st); err != nil {
 		return err
 	}
-	for _, x := range a.list {
-		if err := p.xattr(x, func(k string) error { return p.s.fs.SetXattrAt(dst, to, k, x.Value) }); err != nil {
-			return err
-		}
+	if err := p.attrs(&a, func(k string, v []byte) error { return p.s.fs.SetXattrAt(dst, to, k, v) }); err != nil {
+		return err
 	}
 	return p.s.fs.Utimes(dst, to, mtimeNs(st))
 }
@@ -206,10 +209,8 @@ func (p *putter) meta(from xattrSource, out int, st *unix.Stat_t) error {
 			return err
 		}
 	}
-	for _, x := range a.list {
-		if err := p.xattr(x, func(k string) error { return p.s.fs.SetXattr(out, k, x.Value) }); err != nil {
-			return err
-		}
+	if err := p.attrs(&a, func(k string, v []byte) error { return p.s.fs.SetXattr(out, k, v) }); err != nil {
+		return err
 	}
 	return p.s.fs.Utimes(out, "", mtimeNs(st))
 }
@@ -228,27 +229,6 @@ func (p *putter) owner(dir int, name string, st *unix.Stat_t) error {
 		return p.s.fs.SetXattr(dir, xattrOwner, fmt.Appendf(nil, "%d:%d", st.Uid, st.Gid))
 	}
 	return nil
-}
-
-// xattr sets one attribute through set.
-func (p *putter) xattr(x xattr, set func(key string) error) error {
-	key := x.Key
-	if p.toPlain {
-		key = unescape(key)
-	}
-	if p.strip && isMark(x) {
-		return nil
-	}
-	err := set(key)
-	switch {
-	case err == nil:
-		return nil
-	case p.lenient && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EINVAL)):
-		return nil
-	case strings.HasPrefix(key, "security.selinux"):
-		return nil // labels belong to the host's policy
-	}
-	return fault.Wrap(err, "set attribute %s", key)
 }
 
 // dirMeta gives an open, finished directory what its original has.
@@ -270,15 +250,13 @@ func (p *putter) dirMetaOf(st *unix.Stat_t, a *attrs, dst int, opaque bool) erro
 			return err
 		}
 	}
-	for _, x := range a.list {
-		if err := p.xattr(x, func(k string) error { return p.s.fs.SetXattr(dst, k, x.Value) }); err != nil {
-			return err
-		}
-	}
-	if opaque {
+	if opaque { // before what a program may have filled the directory with
 		if err := p.s.fs.SetXattr(dst, xattrOpaque, []byte("y")); err != nil {
 			return err
 		}
+	}
+	if err := p.attrs(a, func(k string, v []byte) error { return p.s.fs.SetXattr(dst, k, v) }); err != nil {
+		return err
 	}
 	if err := p.s.fs.Chmod(dst, st.Mode); err != nil {
 		return err

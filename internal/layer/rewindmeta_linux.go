@@ -87,7 +87,7 @@ func (r *rewinder) sameMeta(n node, to *unix.Stat_t, want *attrs) (bool, error) 
 		return false, nil
 	}
 	have, err := n.attrs()
-	return sameAttrs(untold(&have), r.told(want)), err
+	return !have.cut && sameAttrs(untold(&have), r.told(want)), err
 }
 
 // meta gives an entry the owner, mode, attributes and time of another one, and
@@ -141,6 +141,10 @@ func (r *rewinder) setAttrs(n node, want *attrs) (changed bool, err error) {
 	a, err := n.attrs()
 	if err != nil {
 		return false, err
+	}
+	if err := a.whole(); err != nil {
+		return false, fault.New(fault.Unsupported, "a file of this sandbox has more attributes than can be listed").Because(err).
+			WithHint("go there without --in-place, which stops what runs")
 	}
 	have, want := untold(&a), r.told(want)
 	for _, x := range lacking(have, want) {

@@ -77,7 +77,7 @@ func sameEntry(ctx context.Context, ad int, an string, aplain bool, bd int, bn s
 		return false, err
 	}
 	xb, err := readAttrs(xattrSource{fd: fb}, bplain)
-	if err != nil || !sameAttrs(&xa, &xb) {
+	if err != nil || xa.cut || xb.cut || !sameAttrs(&xa, &xb) {
 		return false, err
 	}
 	return sameContent(ctx, fa, fb, a.Size)

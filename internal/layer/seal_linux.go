@@ -407,7 +407,7 @@ func (d *describer) special(f *found, e *format.Entry) (err error) {
 	}
 	a, err := f.attrs()
 	e.Xattrs = a.format()
-	return err
+	return errors.Join(err, a.whole())
 }
 
 func (d *describer) dir(f *found, e *format.Entry) error {
@@ -417,7 +417,7 @@ func (d *describer) dir(f *found, e *format.Entry) error {
 	}
 	defer unix.Close(fd)
 	a, err := readAttrs(xattrSource{fd: fd}, false)
-	if err != nil {
+	if err := errors.Join(err, a.whole()); err != nil {
 		return err
 	}
 	e.Type, e.Xattrs = format.Dir, a.format()
@@ -437,6 +437,7 @@ func (d *describer) file(f *found, e *format.Entry) error {
 		return err
 	}
 	a, err := readAttrs(xattrSource{fd: fd}, false)
+	err = errors.Join(err, a.whole())
 	if err == nil && a.noise && d.clean != nil {
 		err = d.clean(fd)
 	}

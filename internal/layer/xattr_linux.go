@@ -52,6 +52,22 @@ type attrs struct {
 	opaque   bool // nothing below shows through
 	maybeXWh bool // opaque=x: regular files below may be whiteouts
 	noise    bool // there are attributes of overlayfs that a layer does not keep
+	cut      bool // there are more names than can be listed: list has known ones alone
+}
+
+// known are the attributes that change what an entry is or who may use it. They can be
+// read by name where listxattr(2) fails.
+var known = [...]string{
+	xattrOpaque, xattrSkeleton, xattrSkeleton1, xattrOwner, xattrDevice,
+	"security.capability", "system.posix_acl_access", "system.posix_acl_default",
+}
+
+// whole is E2BIG, as listxattr(2) has it, when not all attributes are known.
+func (a *attrs) whole() error {
+	if a.cut {
+		return unix.E2BIG
+	}
+	return nil
 }
 
 // xattrSource reads attributes of one entry: an open descriptor, or a path that
@@ -101,18 +117,21 @@ func (s xattrSource) keys() ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(b[:n]), "\x00"), "\x00"), nil
 }
 
-// readAttrs reads the attributes of an entry. plain says that the tree is not in
-// overlay form: what a program set under overlayfs's names is then escaped as
-// overlayfs would.
+// readAttrs reads the attributes of an entry: of one that has more than can be listed,
+// those that are known by name. plain says that the tree is not in overlay form: what a
+// program set under overlayfs's names is then escaped as overlayfs would.
 func readAttrs(s xattrSource, plain bool) (a attrs, err error) {
 	keys, err := s.keys()
+	if a.cut = errors.Is(err, unix.E2BIG); a.cut {
+		keys, err = known[:], nil
+	}
 	if err != nil {
 		return a, err
 	}
 	for _, key := range keys {
 		value, err := readXattr(s, key)
-		if errors.Is(err, unix.ENODATA) {
-			continue // gone since, or not for us to see
+		if errors.Is(err, unix.ENODATA) || a.cut && errors.Is(err, unix.ENOTSUP) {
+			continue // gone since, not for us to see, or not of this file system
 		}
 		if err != nil {
 			return a, err

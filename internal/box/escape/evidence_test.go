@@ -44,7 +44,7 @@ func newEvidence(t *testing.T, journal string) *evidence {
 }
 
 // append records what is told by now, and was not before.
-func (e *evidence) append(t *testing.T) {
+func (e *evidence) append(ctx context.Context, t *testing.T) {
 	t.Helper()
 	evs, next, lost, err := journal.From(journal.Place{Dir: e.journal}, e.at)
 	if err != nil || lost {
@@ -58,7 +58,7 @@ func (e *evidence) append(t *testing.T) {
 	if len(drafts) == 0 {
 		return
 	}
-	if _, err := e.ledger.Append(t.Context(), drafts...); err != nil {
+	if _, err := e.ledger.Append(ctx, drafts...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -75,7 +75,7 @@ func (e *evidence) has(t *testing.T, want escape.Record) {
 	defer cancel()
 	found := errors.New("found")
 	err := journal.Follow(ctx, journal.Place{Dir: e.journal}, journal.Query{Last: -1}, func(wire.NetEvent) error {
-		e.append(t)
+		e.append(ctx, t)
 		for r, err := range e.ledger.Read(ctx, attacked, ledger.Filter{Kinds: []format.Kind{format.Kind(want.Kind)}}) {
 			if err != nil {
 				return err
