@@ -29,7 +29,7 @@ demo: build ## break a sandbox of this machine and bring it back
 
 test: deps check lint cross unit ## everything that CI runs
 
-test-full: deps check lint cross ## the same, with ten minutes of random root file systems, and more failing steps of the set-up
+test-full: deps check lint cross ## the same, with ten minutes of random root file systems, all hostile ones, and more failing steps of the set-up
 	@scripts/test --full
 
 deps: ## install what the tests need (as root; elsewhere it says what is missing)

@@ -71,8 +71,8 @@ func TestLimitsAreDocumentedAndReached(t *testing.T) {
 	t.Parallel()
 	const doc = "docs/LIMITS.md"
 	for _, b := range limit.Table() {
-		file, name, ok := strings.Cut(b.Test, " ")
-		if !ok || !strings.Contains(read(t, file), "func "+name+"(") {
+		file, name := b.Where()
+		if name == "" || !strings.Contains(read(t, file), "func "+name+"(") {
 			t.Errorf("limit %q: no test %q; name a file and a function of it", b.Name, b.Test)
 		}
 		if b.Value <= 0 || b.Unit == "" || b.Name == "" || b.Reached == "" {

@@ -514,7 +514,7 @@ type VerifyResult struct {
 	Bytes    int64 `json:"bytes"`    // content that was read
 	Unsealed int   `json:"unsealed"` // layers that have no digest, or none yet
 	// of those, the layers that never get one: their paths are too many or too deep for a
-	// manifest, so that nothing tells whether they are as they were
+	// manifest, so that they cannot be verified
 	Unverifiable int      `json:"unverifiable,omitempty"`
 	Images       int      `json:"images,omitempty"` // memory images whose pages were hashed again
 	Records      int64    `json:"records"`          // of the ledger, all of which fit
@@ -543,8 +543,9 @@ type ForkResult struct {
 
 // StopResult is the answer to stop.
 type StopResult struct {
-	Stopped int    `json:"stopped"` // how many processes were stopped
-	Head    string `json:"head"`    // where HEAD is after the capture of what they left
+	Stopped   int    `json:"stopped"`             // how many processes were stopped
+	Head      string `json:"head"`                // where HEAD is after the capture of what they left
+	Uncounted bool   `json:"uncounted,omitempty"` // the sandbox did not say how many processes it had: Stopped is unknown
 }
 
 // Progress tells how far a long operation has come. Done and Total count Unit;

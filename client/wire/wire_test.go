@@ -65,7 +65,7 @@ func TestJSONOnlyGrows(t *testing.T) {
 		CommitRequest{Message: "m", Memory: true}, CommitResult{Node: "a", Head: "a", Memory: &Memory{Image: "i", Size: 1, Added: 2, Facts: map[string]string{"f": "v"}}, StillUS: 3},
 		CheckoutRequest{Node: "a", FilesOnly: true}, MoveResult{Head: "a", Resumed: []string{"x"}}, Capture{MemoryEveryMS: 1, MemoryOnMark: true}, ForkRequest{Memory: true},
 		Sandbox{Paused: true, Quarantine: &Quarantine{Since: when, Step: "s", Reason: "r"}}, GCResult{Removed: []string{}, Images: 1}, VerifyResult{Images: 1, Damage: []Damage{{Image: "i", Message: "m"}}},
-		ForkRequest{Names: []string{"n"}, N: 2, At: "r"}, ForkResult{[]Sandbox{}}, StopResult{1, "a"},
+		ForkRequest{Names: []string{"n"}, N: 2, At: "r"}, ForkResult{[]Sandbox{}}, StopResult{Stopped: 1, Head: "a"}, StopResult{Head: "a", Uncounted: true},
 		Event{Progress: &Progress{Phase: "p", Unit: "bytes", Done: 1, Total: 2, Note: "n"}}, Event{Result: HeadResult{"a"}}, Event{Error: &Error{"k", "m", "h"}},
 		SandboxEvent{Seq: 1, Time: when, Kind: EventSnapshot, Sandbox: "box", ID: "0123456789ab", Snapshot: "a", Parent: "b", Message: "m", Cause: "exec", Exit: &exit,
 			Paths: 1, Bytes: 2, Exec: "e", Detail: "d", Dropped: 3},

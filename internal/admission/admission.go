@@ -21,13 +21,13 @@ import (
 type Options struct {
 	// Memory is what all admitted requests may take together, in bytes; positive.
 	Memory int64
-	// Heap tells of the memory in use; nil refuses nothing because of it.
+	// Heap measures the memory in use; nil refuses nothing because of it.
 	Heap *Heap
 	// Log gets what was refused, a line in ten seconds at most; nil is slog.Default().
 	Log *slog.Logger
 }
 
-// Party is a sandbox or a token: whoever requests are of.
+// Party is the sandbox or the token that a request comes from.
 type Party string
 
 // Sandbox is the party that a sandbox is, by its id.
@@ -184,7 +184,7 @@ func (g *Gate) admit() {
 	for {
 		at := next(g.queue, g.share())
 		if at < 0 || g.held+g.queue[at].cost > g.memory {
-			return // whoever is next is not overtaken: a large request would wait for ever
+			return // no later request goes first: a large one would never be admitted
 		}
 		w := g.queue[at]
 		g.queue = slices.Delete(g.queue, at, at+1)

@@ -96,8 +96,8 @@ func (g *cgroup) take(pid int) error {
 	return fault.Wrap(g.write("cgroup.procs", strconv.Itoa(pid)), "bring the sandbox into its control group")
 }
 
-// delegated tells a control group, or a controller, that is not ours to use (false) from
-// one that failed: what was tried at a file of a control group ended with err.
+// delegated distinguishes a control group, or a controller, that is not ours to use (false)
+// from one that failed, by the error err of an access to a file of a control group.
 func delegated(err error) (bool, error) {
 	if isOneOf(err, unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.EBUSY, unix.EINVAL, unix.EOPNOTSUPP, unix.ENODEV) {
 		return false, nil

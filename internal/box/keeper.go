@@ -119,13 +119,13 @@ func runKeeper() int {
 		o.Enforced = k.enforced
 	}
 	if e := json.NewEncoder(ready).Encode(o); err == nil {
-		err = errors.Join(e, ctx.Err()) // nobody knows the box, or wants it
+		err = errors.Join(e, ctx.Err()) // its caller does not know the box, or has gone
 		if err != nil {
 			k.end()
 		}
 	}
 	stop()
-	ready.Close() // whoever waits for us may kill us now
+	ready.Close() // our parent may kill us now
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
 		return 1
@@ -148,6 +148,11 @@ func newKeeper(ctx context.Context) (*keeper, error) {
 		return nil, fault.New(fault.Version, "the keeper knows plan version %d, not %d", plan.Version, c.Version).
 			WithHint("the binary was replaced while the daemon ran; restart the daemon")
 	}
+	if c.Confined() {
+		if err := leaveToOwner(); err != nil {
+			return nil, err
+		}
+	}
 	k := blankKeeper(c)
 	if err := k.buildInTime(ctx); err != nil {
 		k.group.remove()
@@ -165,8 +170,8 @@ func newKeeper(ctx context.Context) (*keeper, error) {
 	return k, nil
 }
 
-// buildInTime is build until the deadline of a start, or until ctx ends: nobody waits for
-// the box any more. Either way init is killed, and nothing stays mounted.
+// buildInTime is build until the deadline of a start, or until ctx ends because the caller
+// has gone. Either way init is killed, and nothing stays mounted.
 func (k *keeper) buildInTime(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, k.startPatience)
 	defer cancel()
@@ -556,8 +561,8 @@ func (k *keeper) answer(conn *net.UnixConn) {
 	_ = tell(conn, v)
 }
 
-// tell answers with v, or where v does not fit into a frame, with a failure, which it
-// returns. Whoever hears nothing takes the keeper for one that ends.
+// tell answers with v, or, where v does not fit into a frame, with a failure, which it
+// returns. A caller without an answer would assume that the keeper has ended.
 func tell(conn net.Conn, v any) error {
 	b, err := json.Marshal(v)
 	if err == nil && len(b) > wire.MaxFrame {
@@ -588,7 +593,7 @@ func samePeer(conn *net.UnixConn) bool {
 	return ok
 }
 
-// status tells of commands in frames of their own, and gives the rest.
+// status sends each command in a frame of its own, and returns the rest.
 func (k *keeper) status(conn net.Conn) (Status, error) {
 	n, err := k.count()
 	if err != nil {

@@ -14,9 +14,8 @@ import (
 // ask sends a message to init and decodes its answer into v.
 func (k *keeper) ask(kind guest.Kind, v any) error { return k.askWith(kind, nil, v) }
 
-// askWith is ask with something to say. An init that does not answer in time, which a
-// sandbox may starve or hold up, is killed with the box: nobody could freeze it, or look
-// into it, any more.
+// askWith is ask with a payload. A sandbox may starve or block its init: one that does not
+// answer in time is killed with the box, which could no longer be frozen or inspected.
 func (k *keeper) askWith(kind guest.Kind, q, v any, fds ...int) error {
 	k.asking.Lock()
 	defer k.asking.Unlock()
@@ -33,7 +32,7 @@ func (k *keeper) askWith(kind guest.Kind, q, v any, fds ...int) error {
 		case <-tick.C:
 			// Ticks are dropped while we do not run, as when the machine sleeps.
 			if k.iced.Load() {
-				continue // init stands still with its control group, and answers when it goes on
+				continue // init is frozen with its control group, and answers when that is thawed
 			}
 			if left--; left > 0 {
 				continue

@@ -4,6 +4,7 @@ package boxfs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -130,5 +131,36 @@ func TestList_EndsWithItsContext(t *testing.T) {
 	}
 	if err := w.TarTo(ctx, ".", io.Discard); !fault.Is(err, fault.Cancelled) {
 		t.Errorf("an archive: %v", err)
+	}
+}
+
+// endsAsAsked is a context that ends as it is asked for the n-th time.
+type endsAsAsked struct {
+	context.Context
+	end  context.CancelFunc
+	left int
+}
+
+func (c *endsAsAsked) Err() error {
+	if c.left--; c.left <= 0 {
+		c.end()
+	}
+	return c.Context.Err()
+}
+
+// One directory may hold ten million names, which are read before anything is done with them.
+func TestNames_EndWithTheirContext(t *testing.T) {
+	w := newWorld(t)
+	for i := range 5000 {
+		must(t, os.WriteFile(filepath.Join(w.dir, fmt.Sprint("a-name-of-some-length-", i)), nil, 0o600))
+	}
+	inner, end := context.WithCancel(t.Context())
+	defer end()
+	ctx := &endsAsAsked{inner, end, 3}
+	if _, err := w.List(ctx, ".", 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want it cancelled", err)
+	}
+	if ctx.left < -5 {
+		t.Errorf("it went on for %d steps", -ctx.left)
 	}
 }

@@ -118,7 +118,7 @@ const maxNames = 10_000_000
 
 // empty removes all that is in a directory.
 func (r *Root) empty(ctx context.Context, d *dir) error {
-	names, err := d.names(maxNames)
+	names, err := d.names(ctx, maxNames)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/bits"
 	"os"
 	"strings"
 	"testing"
@@ -313,4 +314,27 @@ func FuzzCutPath(f *testing.F) {
 			t.Errorf("%q: %q %q", p, head, tail)
 		}
 	})
+}
+
+// zstdFrame is a frame with one block, which is not compressed, and a window of
+// 2^(10+exponent)*(1+mantissa/8) bytes (RFC 8878, 3.1.1.1.2).
+func zstdFrame(exponent, mantissa byte, content []byte) []byte {
+	const last = 1
+	out := []byte{0x28, 0xb5, 0x2f, 0xfd, 0, exponent<<3 | mantissa}
+	head := uint32(len(content))<<3 | last
+	return append(append(out, byte(head), byte(head>>8), byte(head>>16)), content...)
+}
+
+func TestTarFrom_RefusesAWindowBeyondItsLimit(t *testing.T) {
+	w := newWorld(t)
+	content, err := io.ReadAll(packed(t, entry{name: "f", body: "x"}))
+	must(t, err)
+	exponent := byte(bits.TrailingZeros(limit.UnpackWindow) - 10)
+	if _, err := w.TarFrom(t.Context(), "at", bytes.NewReader(zstdFrame(exponent, 0, content))); err != nil {
+		t.Errorf("a window of the limit: %v", err)
+	}
+	_, err = w.TarFrom(t.Context(), "beyond", bytes.NewReader(zstdFrame(exponent, 1, content)))
+	if !fault.Is(err, fault.Invalid) {
+		t.Errorf("a window beyond the limit: %v, want invalid", err)
+	}
 }

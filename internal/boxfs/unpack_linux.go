@@ -77,6 +77,9 @@ type pending struct {
 func (u *unpack) all(tr *tar.Reader) error {
 	n := int64(0)
 	for first := true; ; first = false {
+		if u.ctx.Err() != nil {
+			return context.Cause(u.ctx)
+		}
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) && !first {
 			return u.r.actor.act(u.finish)

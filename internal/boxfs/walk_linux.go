@@ -142,7 +142,7 @@ func (r *Root) start(p string) (*dir, error) {
 var dirBufs = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
 // names reads the names in a directory, in order; most is how many it may have.
-func (d *dir) names(most int) ([]string, error) {
+func (d *dir) names(ctx context.Context, most int) ([]string, error) {
 	bp := dirBufs.Get().(*[]byte)
 	defer dirBufs.Put(bp)
 	if _, err := unix.Seek(d.fd, 0, 0); err != nil {
@@ -150,6 +150,9 @@ func (d *dir) names(most int) ([]string, error) {
 	}
 	var out []string
 	for {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		n, err := unix.Getdents(d.fd, *bp)
 		if errors.Is(err, unix.EINTR) {
 			continue
@@ -205,7 +208,7 @@ func gone(err error) bool {
 // walk calls fn for each entry below d, parents before children, names in order;
 // fn says whether to go into it. What is removed meanwhile is left out.
 func (r *Root) walk(ctx context.Context, d *dir, most int, fn func(d *dir, name string, st *unix.Stat_t) (into bool, err error)) error {
-	names, err := d.names(most)
+	names, err := d.names(ctx, most)
 	if err != nil {
 		return err
 	}

@@ -191,8 +191,8 @@ func (w *watcher) run() error {
 	}
 }
 
-// wait returns when something has come, or a move has turned out to lead to where nobody
-// watches.
+// wait returns when an event has come, or a move has turned out to lead out of what is
+// watched.
 func (w *watcher) wait() error {
 	var late <-chan time.Time
 	if w.moved != nil {

@@ -72,8 +72,8 @@ func (s *Watches) open() error {
 	return nil
 }
 
-// leave ends what w watches. The last one closes the instance, and returns when nobody
-// reads it any more.
+// leave ends what w watches. The last watcher closes the instance, and returns when its
+// reader has ended.
 func (s *Watches) leave(w *watcher) {
 	s.mu.Lock()
 	for n := range w.at {
@@ -120,7 +120,7 @@ func (s *Watches) remove(w *watcher, n int) {
 	s.drop(w, n)
 }
 
-// drop ends one of the watches of w, and that of the kernel when nobody else has it. s.mu
+// drop ends one of the watches of w, and that of the kernel when no other watcher has it. s.mu
 // is held.
 func (s *Watches) drop(w *watcher, n int) {
 	if !s.at[n][w] {

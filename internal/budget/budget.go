@@ -1,7 +1,7 @@
 // Package budget bounds what a sandbox adds to its ledger and its history by itself:
-// without its owner, who is never limited. What tells of an attack has budgets of its own,
-// so that no flood of other records hides it. The package is pure: callers say what time
-// it is, and what becomes of that for which nothing is left.
+// without its owner, who is never limited. Records that show an attack have budgets of
+// their own, so that no flood of other records hides them. The package is pure: callers say what time
+// it is, and what happens to records beyond the budget.
 //
 // The engine may import it.
 package budget
@@ -28,7 +28,7 @@ const (
 	Decoys   Class = iota // touches of decoys
 	Refusals              // system calls that were refused
 	Denials               // of the gate
-	Network               // all else that the gate tells
+	Network               // all other events of the gate
 	Programs              // that were started
 	Lists                 // of programs for which one record stands
 	Inside                // changes of the history that the inside asked for
@@ -48,7 +48,7 @@ type Budget struct {
 }
 
 // New makes the budget of a sandbox of which it is not known what it has spent until now.
-// It is as good as empty limit.EvidenceRefill before: the caller tells of what was
+// It is as good as empty limit.EvidenceRefill before: the caller adds what was
 // recorded since with Spent, the oldest first.
 func New(now time.Time) *Budget {
 	b := &Budget{}

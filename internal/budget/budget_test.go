@@ -31,7 +31,7 @@ func TestBudget_FillsEvenly(t *testing.T) {
 	if half := began.Add(one + limit.EvidenceRefill/2); b.Take(half, Inside, limit.InsideChanges/2+1) || !b.Take(half, Inside, limit.InsideChanges/2) {
 		t.Error("it is not half full after half of the time")
 	}
-	// A clock that is set back makes nobody wait longer than from empty.
+	// A clock that is set back does not delay a budget by more than a refill from empty.
 	if wait := b.Wait(began.Add(-time.Hour), Inside); wait != one {
 		t.Errorf("with the clock set back the next comes in %s", wait)
 	}
@@ -97,7 +97,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// Whatever was spent and when: a budget that is made anew of what was spent of late gives
+// Whatever was spent and when: a budget that is made again from what was spent lately gives
 // no more than the one that knows all.
 func TestNew_GivesNoMoreThanWasLeft(t *testing.T) {
 	t.Parallel()

@@ -100,6 +100,11 @@ func setup(e *testscript.Env) error {
 		return err
 	}
 	e.Setenv("ROOTFS", filepath.Join(e.WorkDir, "rootfs"))
+	testdata, err := filepath.Abs("testdata") // what scripts share
+	if err != nil {
+		return err
+	}
+	e.Setenv("TESTDATA", testdata)
 	env := append([]string{}, e.Vars...)
 	down := func(home string) {
 		if _, err := os.Stat(filepath.Join(home, "format")); err != nil {

@@ -25,8 +25,8 @@ import (
 const promptly = 20 * time.Second
 
 // stuck becomes the program, with arguments, in such a way that each init hangs in its
-// pivot_root(2): the call waits for an answer of whoever reads the listener of a seccomp
-// filter, and nobody does.
+// pivot_root(2): the call waits for an answer on the listener of a seccomp filter, which
+// has no reader.
 func stuck() {
 	runtime.LockOSThread() // whose filter it is, and which executes the program
 	p := []unix.SockFilter{
@@ -118,7 +118,7 @@ func awaitInits(t *testing.T, id string, some bool) {
 	}
 }
 
-// A start that hangs is waited for by nobody who does not want to: the client ends at a
+// No client has to wait for a start that hangs: the client ends at a
 // signal, and the daemon ends the start; and stop and rm do not wait for it.
 func TestAStartThatHangs_IsCancelled(t *testing.T) {
 	t.Parallel()

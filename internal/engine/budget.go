@@ -45,7 +45,7 @@ func (e *Engine) spentBefore(ctx context.Context, id timeline.SandboxID) (*budge
 	if _, err := e.Ledger.Last(ctx, of); err != nil { // what was appended can be read
 		return nil, err
 	}
-	for r, err := range e.Ledger.Read(of, ledger.Filter{Since: now.Add(-limit.EvidenceRefill), Kinds: budget.Kinds()}) {
+	for r, err := range e.Ledger.Read(ctx, of, ledger.Filter{Since: now.Add(-limit.EvidenceRefill), Kinds: budget.Kinds()}) {
 		if err != nil {
 			return nil, err
 		}
@@ -63,8 +63,8 @@ func (e *Engine) spentBefore(ctx context.Context, id timeline.SandboxID) (*budge
 	return b, nil
 }
 
-// mayChange refuses what the inside of a sandbox asks for beyond its budget; changed takes
-// it off. Whoever asks from outside always may.
+// mayChange refuses what is requested inside a sandbox beyond its budget; changed charges
+// the budget. Requests from outside are always allowed.
 func (e *Engine) mayChange(ctx context.Context, s *sandbox, rec *meta.Sandbox) (changed func(), err error) {
 	if !Inside(ctx) {
 		return func() {}, nil

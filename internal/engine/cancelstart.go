@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// waiterKey is the key of the context of whoever waits for a command to begin.
+// waiterKey is the key of the context of the client that waits for a command to begin.
 type waiterKey struct{}
 
 // withWaiter gives a context in which a start ends when the client at the other end of stream
@@ -30,7 +30,7 @@ func withWaiter(ctx context.Context, stream any) (_ context.Context, stop func()
 	return context.WithValue(ctx, waiterKey{}, waiter), sync.OnceFunc(unwatch)
 }
 
-// whileAwaited gives a context that ends with ctx, and when nobody waits any more for the
+// whileAwaited gives a context that ends with ctx, and when no client waits any more for the
 // command that is about to begin. The caller calls done.
 func whileAwaited(ctx context.Context) (_ context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -79,14 +79,10 @@ func (e *Engine) cancelStarts(s *sandbox, cause error) (over func()) {
 	}
 }
 
-// procsInTime counts the processes of a box that is stopped; 0 where its init does not
-// answer in time, which must not keep the box from being stopped.
-func (e *Engine) procsInTime(ctx context.Context, b Box) int {
+// procsInTime counts the processes of a box that is about to be stopped. It gives up on an
+// init that does not answer, which must not keep the box from being stopped.
+func procsInTime(ctx context.Context, b Box) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit.UnansweredStopSeconds*time.Second)
 	defer cancel()
-	n, err := b.Procs(ctx)
-	if err != nil {
-		e.Logger.Warn("the processes that a stop ends are not counted", "err", err)
-	}
-	return n
+	return b.Procs(ctx)
 }

@@ -185,11 +185,11 @@ func denials(body format.Body) int64 {
 
 // denialsOf gives how many denials were recorded of the sandbox of a command since it
 // began. Of one that an earlier daemon began the records are counted.
-func (e *Engine) denialsOf(c underway) (n int64) {
+func (e *Engine) denialsOf(ctx context.Context, c underway) (n int64) {
 	if !c.found || c.seq == 0 {
 		return c.denials
 	}
-	for r, err := range e.Ledger.Read(format.Sandbox(c.sandbox), ledger.Filter{From: c.seq + 1, Kinds: []format.Kind{format.KindDenial, format.KindNetwork}}) {
+	for r, err := range e.Ledger.Read(ctx, format.Sandbox(c.sandbox), ledger.Filter{From: c.seq + 1, Kinds: []format.Kind{format.KindDenial, format.KindNetwork}}) {
 		if err != nil {
 			e.Logger.Warn("the denials of a command are not counted in full", "exec", c.id, "err", err)
 			break
@@ -224,7 +224,7 @@ func (e *Engine) endGone(ctx context.Context) error {
 			}
 			continue
 		}
-		for r, err := range e.Ledger.Read(format.Sandbox(c.Sandbox), ledger.Filter{From: max(1, c.Seq), Limit: 1}) {
+		for r, err := range e.Ledger.Read(ctx, format.Sandbox(c.Sandbox), ledger.Filter{From: max(1, c.Seq), Limit: 1}) {
 			if err != nil {
 				return err
 			}

@@ -3,7 +3,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -22,9 +21,9 @@ func (e *Engine) LedgerSummary(ctx context.Context, name string) (res wire.Ledge
 		return res, err
 	}
 	var one compare.Attempt
-	for r, err := range e.Ledger.Read(id, ledger.Filter{}) {
-		if err != nil || ctx.Err() != nil {
-			return res, cmp.Or(err, context.Cause(ctx))
+	for r, err := range e.Ledger.Read(ctx, id, ledger.Filter{}) {
+		if err != nil {
+			return res, err
 		}
 		one.Hear(r)
 	}

@@ -247,7 +247,7 @@ func (e *Engine) exitRecords(ctx context.Context, rec *meta.Sandbox, of issued, 
 		c = cleaner{} // nor is any text let through
 	}
 	exit := &format.Exit{Exec: of.id, Code: x.Code, Signal: x.Signal, Before: string(cmp.Or(of.before, known.before)), Snapshot: x.Head, ChangesTotal: int64(x.Paths),
-		Output: e.keepOutput(rec, c, end, kept.Output.Value), Denials: e.denialsOf(known),
+		Output: e.keepOutput(rec, c, end, kept.Output.Value), Denials: e.denialsOf(ctx, known),
 		Resources: format.Resources{MaxRSSBytes: end.Resources.MaxRSSBytes, SystemMicros: end.Resources.SystemMicros, UserMicros: end.Resources.UserMicros}}
 	if t.changed {
 		exit.Changes = changesOf(c, t)

@@ -38,7 +38,7 @@ func (h *home) id(name string) timeline.SandboxID {
 // told gives the records of a sandbox, of some kinds or of all.
 func (h *home) told(id timeline.SandboxID, kinds ...format.Kind) (out []*format.Record) {
 	h.t.Helper()
-	for r, err := range h.Ledger.Read(format.Sandbox(id), ledger.Filter{Kinds: kinds}) {
+	for r, err := range h.Ledger.Read(h.t.Context(), format.Sandbox(id), ledger.Filter{Kinds: kinds}) {
 		if err != nil {
 			h.t.Fatal(err)
 		}
@@ -77,7 +77,7 @@ type state struct {
 
 // records adds to the records of a sandbox, from its first on, those that came since.
 func (h *home) records(id timeline.SandboxID, known []*format.Record) ([]*format.Record, error) {
-	for r, err := range h.Ledger.Read(format.Sandbox(id), ledger.Filter{From: int64(len(known)) + 1}) {
+	for r, err := range h.Ledger.Read(h.t.Context(), format.Sandbox(id), ledger.Filter{From: int64(len(known)) + 1}) {
 		if err != nil {
 			return known, err
 		}

@@ -120,7 +120,7 @@ func (e *Engine) begins(ctx context.Context, b Box, exec string, told *telling) 
 		return nil
 	}
 	e.closed(timeline.SandboxID(told.drafts[0].Sandbox), exec)
-	// What it has started may have left its group: nothing runs on of what nobody knows.
+	// What it has started may have left its process group, and must not run on unrecorded.
 	return errors.Join(err, b.Stop(context.WithoutCancel(ctx), 0))
 }
 
@@ -141,7 +141,12 @@ func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wi
 	var tell []testimony
 	if req.Attach == "" {
 		e.opened(issued{req.ID, e.Now(), rec.Head}, rec.ID)
-		if !e.wasTold(rec, req.ID) {
+		known, err := e.wasTold(ctx, rec, req.ID)
+		if err != nil {
+			e.closed(rec.ID, req.ID)
+			return nil, nil, err
+		}
+		if !known {
 			tell = append([]testimony{e.execRecord(ctx, rec, req)}, besides...)
 		}
 	}
@@ -208,19 +213,19 @@ func (e *Engine) leave(s *sandbox, b Box, exec string) {
 
 // wasTold reports whether it is recorded already that a command begins: only the supervised
 // command can begin under an id that a daemon before this one chose, and was killed.
-func (e *Engine) wasTold(rec *meta.Sandbox, exec string) bool {
+func (e *Engine) wasTold(ctx context.Context, rec *meta.Sandbox, exec string) (bool, error) {
 	if !rec.Starting || rec.Run == nil || rec.Run.Exec != exec {
-		return false
+		return false, nil
 	}
-	for r, err := range e.Ledger.Read(format.Sandbox(rec.ID), ledger.Filter{Kinds: []format.Kind{format.KindExec}}) {
+	for r, err := range e.Ledger.Read(ctx, format.Sandbox(rec.ID), ledger.Filter{Kinds: []format.Kind{format.KindExec}}) {
 		if err != nil {
-			return false
+			return false, err
 		}
 		if b, ok := r.Body.(*format.Exec); ok && b.Exec == exec {
-			return true
+			return true, nil
 		}
 	}
-	return false
+	return false, nil
 }
 
 // relay carries frames between the client and the keeper until the command's
@@ -431,9 +436,12 @@ func (e *Engine) Stop(ctx context.Context, name string) (wire.StopResult, error)
 		return wire.StopResult{}, err
 	}
 	defer s.unlock(e)
-	n := 0
+	var res wire.StopResult
 	if b := e.liveBox(s); b != nil {
-		n = e.procsInTime(ctx, b)
+		if res.Stopped, err = procsInTime(ctx, b); err != nil {
+			e.Logger.Warn("the processes that a stop ends could not be counted", "err", err)
+			res.Uncounted = true
+		}
 	}
 	if s.run != nil {
 		s.run.stopped = true
@@ -442,7 +450,8 @@ func (e *Engine) Stop(ctx context.Context, name string) (wire.StopResult, error)
 		return wire.StopResult{}, err
 	}
 	_, err = e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: "stopped"})
-	return wire.StopResult{Stopped: n, Head: string(rec.Head)}, err
+	res.Head = string(rec.Head)
+	return res, err
 }
 
 // stopGrace is what processes are given between SIGTERM and SIGKILL.

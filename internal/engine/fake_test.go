@@ -177,8 +177,13 @@ func (b *fakeBox) Reseal(_ context.Context, hostname string, seed []byte) ([]Res
 	return []ResealStep{{Name: "hostname", Detail: hostname}, {Name: "random"}}, nil
 }
 
-func (b *fakeBox) Release(context.Context) error      { b.released.Add(1); return nil }
-func (b *fakeBox) Procs(context.Context) (int, error) { return int(b.hanging.Load()), nil }
+func (b *fakeBox) Release(context.Context) error { b.released.Add(1); return nil }
+func (b *fakeBox) Procs(context.Context) (int, error) {
+	if b.starved.Load() {
+		return 0, fault.New(fault.Timeout, "init did not answer")
+	}
+	return int(b.hanging.Load()), nil
+}
 func (b *fakeBox) Freeze(ctx context.Context) (Frozen, error) {
 	b.freezes++
 	if b.starved.Load() {

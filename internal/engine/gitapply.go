@@ -48,15 +48,16 @@ func (e *Engine) apply(ctx context.Context, c *collected, a repo.Apply, message 
 	}
 	done := func(error) {}
 	a.Before = func(now repo.Applied) error {
-		done, err = e.undertake(ctx, e.drafts(ctx, &c.rec, byDaemon(e.applyRecord(c, a.Way, now))...))
+		keep := context.WithoutCancel(ctx)
+		done, err = e.undertake(keep, e.drafts(keep, &c.rec, byDaemon(e.applyRecord(c, a.Way, now))...))
 		return err
 	}
-	got, err := c.repo.Apply(context.WithoutCancel(ctx), a)
+	got, err := c.repo.Apply(ctx, a)
 	done(err)
 	if err != nil {
 		return out, c.goOn(err)
 	}
-	trusted := func(m repo.Mark) bool { return a.TrustAll || slices.Contains(a.Trust, m.Path) }
+	trusted := trusts(a.TrustAll, a.Trust)
 	return wire.GitApplied{Way: string(a.Way), Onto: got.Ref.Short(), Old: string(got.Old), New: string(got.New), Work: string(c.work), Commits: c.commits, Message: a.Message,
 		Changes: wireChanges(got.Changes), Marks: wireMarks(got.Marks, trusted), Skipped: wireSkipped(c.skipped), Saved: got.Saved, DryRun: a.DryRun}, nil
 }

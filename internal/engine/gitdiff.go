@@ -100,6 +100,15 @@ func wireMarks(marks []repo.Mark, trusted func(repo.Mark) bool) []wire.GitMark {
 	return out
 }
 
+// trusts reports which marks the user has reviewed, according to a request.
+func trusts(all bool, paths []string) func(repo.Mark) bool {
+	looked := make(map[string]bool, len(paths))
+	for _, p := range paths {
+		looked[p] = true
+	}
+	return func(m repo.Mark) bool { return all || looked[m.Path] }
+}
+
 func wireSkipped(skipped []repo.Skipped) (out []wire.GitSkipped) {
 	for i, s := range skipped {
 		if i == maxTold || i > 0 && s == skipped[i-1] {

@@ -74,7 +74,7 @@ func (e *Engine) LedgerRecords(ctx context.Context, name string, req wire.Ledger
 
 // oldest gives the first so many records that a filter wants, and whether there are more.
 func (e *Engine) oldest(ctx context.Context, id format.Sandbox, f ledger.Filter, most int) (found []*format.Record, more bool, err error) {
-	for r, err := range e.Ledger.Read(id, f) {
+	for r, err := range e.Ledger.Read(ctx, id, f) {
 		if err != nil || ctx.Err() != nil {
 			return nil, false, cmp.Or(err, context.Cause(ctx))
 		}
@@ -160,7 +160,7 @@ func (e *Engine) InspectRecord(ctx context.Context, name string, seq int64) (res
 		return res, fault.New(fault.NotFound, "there is no record %d of %s", seq, name).WithHint("it has %d: coppice ledger %s", last, name)
 	}
 	var one *format.Record
-	for r, err := range e.Ledger.Read(id, ledger.Filter{From: seq, Limit: 1}) {
+	for r, err := range e.Ledger.Read(ctx, id, ledger.Filter{From: seq, Limit: 1}) {
 		if err != nil {
 			return res, err
 		}
@@ -178,7 +178,7 @@ func (e *Engine) InspectRecord(ctx context.Context, name string, seq int64) (res
 	if exec != "" && one.Kind() != format.KindExec {
 		from = 1
 	}
-	for r, err := range e.Ledger.Read(id, ledger.Filter{From: from}) {
+	for r, err := range e.Ledger.Read(ctx, id, ledger.Filter{From: from}) {
 		if err != nil || ctx.Err() != nil {
 			return res, cmp.Or(err, context.Cause(ctx))
 		}

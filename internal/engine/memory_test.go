@@ -156,7 +156,7 @@ func (h *home) resealed(t *testing.T, name string) (steps []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for r, err := range h.Ledger.Read(format.Sandbox(rec.ID), ledger.Filter{Kinds: []format.Kind{format.KindReseal}}) {
+	for r, err := range h.Ledger.Read(t.Context(), format.Sandbox(rec.ID), ledger.Filter{Kinds: []format.Kind{format.KindReseal}}) {
 		if err != nil {
 			t.Fatal(err)
 		}

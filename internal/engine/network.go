@@ -131,7 +131,7 @@ func (e *Engine) owing(s *sandbox) <-chan time.Time {
 	return time.After(limit.LostInterval)
 }
 
-// tellAllNet is tellNet where nothing follows soon: what is owed is said now.
+// tellAllNet is tellNet where nothing follows soon: what was lost is recorded now.
 func (e *Engine) tellAllNet(ctx context.Context, s *sandbox) {
 	s.telling.Lock()
 	s.lost = time.Time{}
@@ -228,7 +228,7 @@ func (e *Engine) readNetTold(ctx context.Context, id timeline.SandboxID) (*netPl
 	if _, err := e.Ledger.Last(ctx, format.Sandbox(id)); err != nil { // what was appended can be read
 		return nil, err
 	}
-	for r, err := range e.Ledger.Read(format.Sandbox(id), ledger.Filter{From: t.Seq + 1}) {
+	for r, err := range e.Ledger.Read(ctx, format.Sandbox(id), ledger.Filter{From: t.Seq + 1}) {
 		if err != nil {
 			return nil, err
 		}

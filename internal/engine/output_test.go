@@ -160,7 +160,7 @@ func TestOutputIsKeptWithoutSecrets(t *testing.T) {
 		t.Error(err)
 	}
 	seq := int64(0)
-	for r, err := range h.Ledger.Read(format.Sandbox(h.id("a")), ledger.Filter{Kinds: []format.Kind{format.KindExit}, Limit: 1}) {
+	for r, err := range h.Ledger.Read(t.Context(), format.Sandbox(h.id("a")), ledger.Filter{Kinds: []format.Kind{format.KindExit}, Limit: 1}) {
 		if err != nil {
 			t.Fatal(err)
 		}

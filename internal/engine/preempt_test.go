@@ -46,13 +46,28 @@ func TestPreempt_EndsWithWhoWaits(t *testing.T) {
 	released()
 	again, released := h.preemptible(t.Context(), s)
 	if again.Err() == nil {
-		t.Error("a capture begins while somebody waits to stop the sandbox")
+		t.Error("a capture begins while a stop of the sandbox waits")
 	}
 	released()
 	over()
 	next, released := h.preemptible(t.Context(), s)
 	defer released()
 	if next.Err() != nil {
-		t.Error("a capture is cancelled that nobody waits for")
+		t.Error("a capture is cancelled although no stop waits")
+	}
+}
+
+// A sandbox whose init does not answer may have any number of processes, and not none.
+func TestStop_SaysThatProcessesAreNotCounted(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	h.run("a", "write", "f", "1")
+	h.box("a").starved.Store(true)
+	if got, err := h.Stop(t.Context(), "a"); err != nil || !got.Uncounted {
+		t.Errorf("Stop: %+v, %v, want the processes not counted", got, err)
+	}
+	h.run("a", "write", "f", "2")
+	if got, err := h.Stop(t.Context(), "a"); err != nil || got.Uncounted {
+		t.Errorf("Stop: %+v, %v, want the processes counted", got, err)
 	}
 }

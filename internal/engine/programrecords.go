@@ -86,7 +86,7 @@ func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPr
 	return tell, nil
 }
 
-// groupRecord tells of a group: of one program, or of several that are summed up.
+// groupRecord is the record of a group: of one program, or of several that it sums up.
 func groupRecord(c cleaner, g programs.Group) *format.Program {
 	first := programRecord(c, g.Programs[0])
 	if len(g.Programs) == 1 {
@@ -111,7 +111,7 @@ func counts(p *programs.Program) int64 {
 	return 1
 }
 
-// programRecord tells of one program.
+// programRecord is the record of one program.
 func programRecord(c cleaner, p *programs.Program) *format.Program {
 	args := c.args(p.Args)
 	if p.Cut != 0 {

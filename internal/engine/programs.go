@@ -166,7 +166,7 @@ func (e *Engine) learnPrograms(ctx context.Context, id timeline.SandboxID, p *bo
 		return err
 	}
 	through := int64(0)
-	for r, err := range e.Ledger.Read(format.Sandbox(id), ledger.Filter{Kinds: []format.Kind{format.KindStart, format.KindProgram, format.KindLost}}) {
+	for r, err := range e.Ledger.Read(ctx, format.Sandbox(id), ledger.Filter{Kinds: []format.Kind{format.KindStart, format.KindProgram, format.KindLost}}) {
 		if err != nil {
 			return err
 		}
@@ -313,7 +313,7 @@ func (e *Engine) LedgerPrograms(ctx context.Context, name string, seq, from int6
 		return res, err
 	}
 	var body *format.Program
-	for r, err := range e.Ledger.Read(id, ledger.Filter{From: seq, Limit: 1}) {
+	for r, err := range e.Ledger.Read(ctx, id, ledger.Filter{From: seq, Limit: 1}) {
 		if err != nil {
 			return res, err
 		}

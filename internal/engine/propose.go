@@ -44,7 +44,11 @@ func (e *Engine) Propose(ctx context.Context, name string, req wire.ProposeReque
 	if req.Work != "" && req.Work != string(c.work) {
 		return res, fault.New(fault.Conflict, "sandbox %s has changed since it was looked at", c.rec.Name).WithHint("look again: coppice diff %s", c.rec.Name)
 	}
-	p := &proposing{e: e, collected: c, req: req}
+	trust := slices.Clone(req.Trust)
+	for _, b := range req.TrustRaw {
+		trust = append(trust, string(b))
+	}
+	p := &proposing{e: e, collected: c, req: req, trusted: trusts(req.TrustAll, trust)}
 	if err := p.look(ctx); err != nil {
 		return res, err
 	}
@@ -78,8 +82,9 @@ func proposable(req wire.ProposeRequest) error {
 // proposing is a proposal in the making.
 type proposing struct {
 	*collected
-	e   *Engine
-	req wire.ProposeRequest
+	e       *Engine
+	req     wire.ProposeRequest
+	trusted func(repo.Mark) bool // somebody has looked at it
 
 	branch  repo.Ref
 	old     repo.OID // what the branch is
@@ -115,11 +120,6 @@ func (p *proposing) look(ctx context.Context) (err error) {
 			WithHint("look at each of them, then trust it: --trust %s", proposal.Path(left[0].Path))
 	}
 	return nil
-}
-
-// trusted reports whether the request says that somebody has looked at a mark.
-func (p *proposing) trusted(m repo.Mark) bool {
-	return p.req.TrustAll || slices.Contains(p.req.Trust, m.Path) || slices.ContainsFunc(p.req.TrustRaw, func(b []byte) bool { return string(b) == m.Path })
 }
 
 // free finds what the references are, and refuses a branch that is not as a proposal of this
@@ -193,10 +193,11 @@ func (p *proposing) test(ctx context.Context) error {
 }
 
 // hand records that it is proposed, writes the proposal, and sets the references. The ledger
-// that goes along has that record.
+// that goes along has that record. It ends with ctx until the proposal is written: then a
+// record says that the sandbox was not proposed.
 func (p *proposing) hand(ctx context.Context) (err error) {
-	ctx = context.WithoutCancel(ctx)
-	done, err := p.e.undertake(ctx, p.e.drafts(ctx, &p.rec, byDaemon(&format.Propose{Base: p.rec.Repo.Base, Branch: string(p.branch), Changes: int64(len(p.changes)), Marks: int64(len(p.marks)),
+	keep := context.WithoutCancel(ctx)
+	done, err := p.e.undertake(keep, p.e.drafts(keep, &p.rec, byDaemon(&format.Propose{Base: p.rec.Repo.Base, Branch: string(p.branch), Changes: int64(len(p.changes)), Marks: int64(len(p.marks)),
 		Snapshot: string(p.snapshot), Start: string(p.start), Tip: string(p.tip), Work: string(p.work)})...))
 	if err != nil {
 		return err
@@ -222,7 +223,7 @@ func (p *proposing) hand(ctx context.Context) (err error) {
 	if p.proposal, err = p.repo.Record(ctx, rec); err != nil {
 		return fault.Wrap(err, "keep the proposal of %s", p.rec.Name)
 	}
-	return p.repo.SetRef(ctx, p.branch, p.work, p.old, "coppice: propose "+p.rec.Name)
+	return p.repo.SetRef(keep, p.branch, p.work, p.old, "coppice: propose "+p.rec.Name)
 }
 
 // person is the user, or where git does not know who that is, we.

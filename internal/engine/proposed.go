@@ -4,7 +4,6 @@ package engine
 
 import (
 	"archive/tar"
-	"cmp"
 	"context"
 	"io"
 	"slices"
@@ -84,9 +83,9 @@ func (p *proposing) changed(out *proposal.Proposal) {
 // recorded fills in what the ledger tells.
 func (p *proposing) recorded(ctx context.Context, out *proposal.Proposal) error {
 	var told retelling
-	for r, err := range p.e.Ledger.Read(format.Sandbox(p.rec.ID), ledger.Filter{}) {
-		if err != nil || ctx.Err() != nil {
-			return cmp.Or(err, context.Cause(ctx))
+	for r, err := range p.e.Ledger.Read(ctx, format.Sandbox(p.rec.ID), ledger.Filter{}) {
+		if err != nil {
+			return err
 		}
 		told.hear(r)
 	}

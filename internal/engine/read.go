@@ -233,8 +233,8 @@ func chosen(paths []string) error {
 // that the list is cut off.
 func (e *Engine) changes(ctx context.Context, rec *meta.Sandbox, a timeline.SnapshotID, b side, req wire.DiffRequest) (list []wire.Change, more bool, err error) {
 	if req.Limit < 0 || req.Limit > limit.DiffEntries {
-		return nil, false, fault.New(fault.Invalid, "the limit %d is not from 1 to %d", req.Limit, limit.DiffEntries).
-			WithHint("leave it out, as in: coppice diff NAME")
+		return nil, false, fault.New(fault.Invalid, "invalid limit %d for a list of changes: must be between 1 and %d", req.Limit, limit.DiffEntries).
+			WithHint("leave it out to list as many changes as one answer holds: coppice diff NAME")
 	}
 	va, vb, touched, err := e.views(ctx, rec, a, b)
 	if err != nil {

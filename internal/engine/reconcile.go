@@ -97,7 +97,7 @@ func (e *Engine) reconcileFrom(ctx context.Context, from int64) error {
 		out = append(out, more...)
 		return err
 	}
-	for r, err := range e.Ledger.After(from) {
+	for r, err := range e.Ledger.After(ctx, from) {
 		if err != nil {
 			return err
 		}
@@ -237,7 +237,7 @@ func (e *Engine) wasMade(ctx context.Context, id string) (bool, error) {
 	if !fault.Is(err, fault.NotFound) {
 		return err == nil, err
 	}
-	for r, err := range e.Ledger.Read(format.Sandbox(id), ledger.Filter{Kinds: []format.Kind{format.KindDelete}, Limit: 1}) {
+	for r, err := range e.Ledger.Read(ctx, format.Sandbox(id), ledger.Filter{Kinds: []format.Kind{format.KindDelete}, Limit: 1}) {
 		return r != nil, err
 	}
 	return false, nil

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"os"
 	"path"
 	"strings"
 	"time"
@@ -205,10 +206,20 @@ func (e *Engine) indexOf(ctx context.Context, t *workTree, top timeline.Snapshot
 		return nil, fault.Wrap(err, "read the index of a base")
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, limit.IndexBytes+1))
-	if len(text) > limit.IndexBytes {
-		return nil, fault.New(fault.TooLarge, "the index of a base has more than %d bytes", limit.IndexBytes)
+	return readGitIndex(f)
+}
+
+// readGitIndex reads the index of a base, which is a file of a layer and does not change.
+func readGitIndex(f *os.File) ([]byte, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fault.Wrap(err, "read the index of a base")
 	}
+	if info.Size() > limit.IndexBytes {
+		return nil, fault.New(fault.TooLarge, "the index of a base has %d bytes, and the limit is %d", info.Size(), int64(limit.IndexBytes)).
+			WithHint("work on no repository: coppice create --no-repo")
+	}
+	text, err := io.ReadAll(io.LimitReader(f, limit.IndexBytes))
 	return text, fault.Wrap(err, "read the index of a base")
 }
 

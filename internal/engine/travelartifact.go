@@ -63,7 +63,7 @@ func (e *Engine) packing(ctx context.Context, rec *meta.Sandbox) (*proposal.Laye
 		return nil, err
 	}
 	for _, digest := range list.Digests() {
-		if err := e.Layers.Packable(of[digest]); err != nil {
+		if err := e.Layers.Packable(ctx, of[digest]); err != nil {
 			return nil, fault.Wrap(err, "pack the layers of sandbox %s", rec.Name)
 		}
 	}

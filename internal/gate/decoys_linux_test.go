@@ -147,7 +147,8 @@ func TestATokenInARequestGoesNowhere(t *testing.T) {
 	}
 }
 
-// A request that is denied whatever the policy says is told as any other that has a token.
+// A request that is denied whatever the policy says is reported like any other that has a
+// token.
 func TestATokenInAnOddRequestIsTold(t *testing.T) {
 	t.Parallel()
 	h := newWebHosts(t, Rules(items(t)), "a.example")

@@ -101,7 +101,7 @@ func TestTheJournalIsBounded(t *testing.T) {
 	}
 }
 
-// A flood of what is allowed hides no denial: one that finds no room is told when there is.
+// A flood of what is allowed hides no denial: one that finds no room is reported later.
 func TestDeny_WaitsForRoomInAFlood(t *testing.T) {
 	t.Parallel()
 	var got []Event
@@ -123,6 +123,6 @@ func TestDeny_WaitsForRoomInAFlood(t *testing.T) {
 		}
 	}
 	if denied != 1 || j.dropped() != lost {
-		t.Errorf("the denial was told %d times; %d events are lost", denied, j.dropped()-lost)
+		t.Errorf("the denial was reported %d times; %d events are lost", denied, j.dropped()-lost)
 	}
 }

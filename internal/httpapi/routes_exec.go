@@ -178,8 +178,8 @@ type duplex struct {
 // Read implements io.Reader.
 func (d *duplex) Read(p []byte) (int, error) { return d.r.Read(p) }
 
-// WatchLoss calls lost when the client goes away before stop is called. Nobody reads
-// meanwhile; what the client sends is read afterwards.
+// WatchLoss calls lost when the client goes away before stop is called. The connection must
+// not be read meanwhile; what the client sends is read afterwards.
 func (d *duplex) WatchLoss(lost func()) (stop func()) {
 	done := make(chan struct{})
 	go func() {

@@ -30,7 +30,7 @@ func (s *Store) Adopt(ctx context.Context, id timeline.LayerID, parts []rootspec
 	if err != nil {
 		return fault.Wrap(err, "adopt layer %s", id)
 	}
-	e := &emitter{ctx: ctx}
+	e := &emitter{putter: putter{ctx: ctx}}
 	e.s = s
 	// The way back needs them, so they stay open until it was taken or not.
 	var held []int

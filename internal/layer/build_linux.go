@@ -64,7 +64,7 @@ func (s *Store) build(ctx context.Context, id timeline.LayerID, fill func(b *Bui
 	if err := errors.Join(fill(w), root.Close()); err != nil {
 		return err
 	}
-	if err := errors.Join(ctx.Err(), w.finish()); err != nil {
+	if err := w.finish(ctx); err != nil {
 		return err
 	}
 	return b.finish(ctx)
@@ -127,10 +127,13 @@ func (w *Builder) within(p string, do func(dir int) error) error {
 
 // finish gives directories what they are to have: those within first, since that is a
 // change of none above.
-func (w *Builder) finish() error {
+func (w *Builder) finish(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, p := range slices.Backward(slices.Sorted(maps.Keys(w.dirs))) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		if err := w.within(p, func(fd int) error { return w.b.s.setDir(fd, w.dirs[p]) }); err != nil {
 			return fault.Wrap(err, "finish directory %q", p)
 		}

@@ -110,7 +110,7 @@ func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInpu
 	if err := b.charge(quota.Project(in.Project)); err != nil {
 		return out, fault.Wrap(err, "capture")
 	}
-	e := &emitter{ctx: ctx, origin: uint16(len(next.origins))}
+	e := &emitter{putter: putter{ctx: ctx}, origin: uint16(len(next.origins))}
 	e.s, e.fromRaw, e.linkDir = s, in.Plain, b.links
 	e.gather()
 	if err := trees.emit(e, b.fs); err != nil {

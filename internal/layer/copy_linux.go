@@ -13,13 +13,14 @@ import (
 const (
 	copyBufSize = 128 << 10
 	smallFile   = copyBufSize // up to here a file goes through the buffer
+	copyStep    = 32 << 20    // as much as the kernel copies before the context is looked at again
 )
 
 var copyBufs = sync.Pool{New: func() any { b := make([]byte, copyBufSize); return &b }}
 
 // copyContent copies size bytes from src to the new file dst: shared extents
-// where the file system can, holes kept as holes. st is src's state.
-func (s *Store) copyContent(dst, src int, st *unix.Stat_t) error {
+// where the file system can, holes kept as holes. st is src's state. It ends with ctx.
+func (s *Store) copyContent(ctx context.Context, dst, src int, st *unix.Stat_t) error {
 	switch {
 	case st.Size == 0:
 		return nil
@@ -33,32 +34,32 @@ func (s *Store) copyContent(dst, src int, st *unix.Stat_t) error {
 		}
 		s.noClone.Store(true)
 	}
-	return s.copyBytes(dst, src, st)
+	return s.copyBytes(ctx, dst, src, st)
 }
 
 // copyBytes is copyContent without shared extents.
-func (s *Store) copyBytes(dst, src int, st *unix.Stat_t) error {
+func (s *Store) copyBytes(ctx context.Context, dst, src int, st *unix.Stat_t) error {
 	if st.Size == 0 {
 		return nil
 	}
 	if st.Size <= smallFile && st.Blocks*512 >= st.Size {
-		return s.copyBuffered(dst, src, 0, st.Size)
+		return s.copyBuffered(ctx, dst, src, 0, st.Size)
 	}
 	if st.Blocks*512 >= st.Size {
-		return s.copyRange(dst, src, 0, st.Size)
+		return s.copyRange(ctx, dst, src, 0, st.Size)
 	}
-	return s.copySparse(dst, src, st.Size)
+	return s.copySparse(ctx, dst, src, st.Size)
 }
 
 // copySparse copies what is not a hole.
-func (s *Store) copySparse(dst, src int, size int64) error {
+func (s *Store) copySparse(ctx context.Context, dst, src int, size int64) error {
 	for off := int64(0); off < size; {
 		data, err := unix.Seek(src, off, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
 			break
 		}
 		if err != nil {
-			return s.copyBuffered(dst, src, off, size)
+			return s.copyBuffered(ctx, dst, src, off, size)
 		}
 		end, err := unix.Seek(src, data, unix.SEEK_HOLE)
 		if err != nil {
@@ -72,7 +73,7 @@ func (s *Store) copySparse(dst, src int, size int64) error {
 		if end-data <= smallFile {
 			copyPart = s.copyBuffered
 		}
-		if err := copyPart(dst, src, data, end); err != nil {
+		if err := copyPart(ctx, dst, src, data, end); err != nil {
 			return err
 		}
 		off = end
@@ -82,17 +83,20 @@ func (s *Store) copySparse(dst, src int, size int64) error {
 
 // copyRange copies [from, to) in the kernel, and through a buffer where that is
 // refused.
-func (s *Store) copyRange(dst, src int, from, to int64) error {
+func (s *Store) copyRange(ctx context.Context, dst, src int, from, to int64) error {
 	for from < to {
-		n, err := s.fs.CopyRange(dst, src, from, min(to-from, 1<<30))
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := s.fs.CopyRange(dst, src, from, min(to-from, copyStep))
 		switch {
 		case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP),
 			errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
-			return s.copyBuffered(dst, src, from, to)
+			return s.copyBuffered(ctx, dst, src, from, to)
 		case err != nil:
 			return err
 		case n == 0:
-			return s.copyBuffered(dst, src, from, to) // shrank, or a file system that says 0
+			return s.copyBuffered(ctx, dst, src, from, to) // shrank, or a file system that says 0
 		}
 		from += n
 	}
@@ -101,10 +105,13 @@ func (s *Store) copyRange(dst, src int, from, to int64) error {
 
 // copyBuffered copies [from, to) through a buffer. A file that turns out to be
 // shorter ends early.
-func (s *Store) copyBuffered(dst, src int, from, to int64) error {
+func (s *Store) copyBuffered(ctx context.Context, dst, src int, from, to int64) error {
 	bp := copyBufs.Get().(*[]byte)
 	defer copyBufs.Put(bp)
 	for from < to {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		n, err := unix.Pread(src, (*bp)[:min(to-from, copyBufSize)], from)
 		if err == unix.EINTR {
 			continue
@@ -124,7 +131,7 @@ func (s *Store) copyBuffered(dst, src int, from, to int64) error {
 }
 
 // dataFrom gives where a file of a size has data next, at or after off; size when only a
-// hole is left. Where a file system does not tell, all is data.
+// hole is left. Where a file system does not say, all is data.
 func dataFrom(fd int, off, size int64) int64 {
 	data, err := unix.Seek(fd, off, unix.SEEK_DATA)
 	switch {

@@ -410,6 +410,39 @@ func TestDiff_TellsTheFirstChangesAndThatThereAreMore(t *testing.T) {
 	}
 }
 
+// One more change than an answer lists, in one directory.
+func TestDiff_ListsNoMoreThanAnAnswerHolds(t *testing.T) {
+	dir, err := os.MkdirTemp("/dev/shm", "layer") // where so many files are made fast
+	if err != nil {
+		dir = t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	was, now := filepath.Join(dir, "was"), filepath.Join(dir, "now")
+	for _, d := range []string{was, now} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fd, err := openDirAt(unix.AT_FDCWD, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	for i := range limit.DiffEntries + 1 {
+		if err := unix.Mknodat(fd, fmt.Sprint(i), unix.S_IFREG|0o600, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, b := rawView(was, true), rawView(now, true)
+	list, more, err := Some(context.Background(), a, b, nil, DiffOptions{})
+	if err != nil || !more || len(list) != limit.DiffEntries {
+		t.Errorf("%d changes, more %v, %v; want the first %d", len(list), more, err, limit.DiffEntries)
+	}
+	if _, err := Changes(context.Background(), a, b, nil, DiffOptions{}); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("all of them: %v, want too_large", err)
+	}
+}
+
 // ended is a context that ends by being asked, so that a test counts what is done after.
 type ended struct {
 	context.Context

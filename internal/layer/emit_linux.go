@@ -1,7 +1,6 @@
 package layer
 
 import (
-	"context"
 	"errors"
 
 	"golang.org/x/sys/unix"
@@ -16,7 +15,6 @@ const chunk = 16
 type emitter struct {
 	putter
 	crew
-	ctx    context.Context
 	origin uint16
 
 	rootDone bool // the layer's root was written or marked; emitting starts on one goroutine
@@ -32,6 +30,9 @@ func (e *emitter) dir(d *delta, src, dst, depth int, path *trail) (int, int, err
 		return src, dst, err
 	}
 	for _, name := range d.gone {
+		if err := e.ctx.Err(); err != nil {
+			return src, dst, err
+		}
 		if err := e.whiteout(dst, name); err != nil {
 			return src, dst, fault.Wrap(err, "record removal of %q", path.down(name))
 		}

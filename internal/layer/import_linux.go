@@ -102,7 +102,7 @@ func (s *Store) importer(ctx context.Context, id timeline.LayerID, src string, o
 	if !isDir(&st) {
 		return real, nil, fault.New(fault.Invalid, "%s is not a directory", real)
 	}
-	c := &copier{ctx: ctx, tolerate: true, indexed: true, racyFrom: time.Now().Add(-hostRacy).UnixNano()}
+	c := &copier{putter: putter{ctx: ctx}, tolerate: true, indexed: true, racyFrom: time.Now().Add(-hostRacy).UnixNano()}
 	c.s, c.fromRaw, c.lenient = s, true, true
 	c.hire(copyWorkers())
 	if opts.OneFileSystem {

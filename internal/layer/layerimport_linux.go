@@ -51,7 +51,7 @@ func (s *Store) ImportLayer(ctx context.Context, id timeline.LayerID, r io.Reade
 	defer closeFn()
 	sum := sha256.New()
 	plain = io.TeeReader(plain, sum)
-	t := &untar{ctx: ctx, opts: opts.TarOptions, root: b.fs, parent: -1, top: newDir(), layered: &layered{opts}}
+	t := &untar{putter: putter{ctx: ctx}, opts: opts.TarOptions, root: b.fs, parent: -1, top: newDir(), layered: &layered{opts}}
 	t.s, t.lenient, t.remember, t.linkDir = s, true, true, -1
 	defer t.leave()
 	if err := t.all(tar.NewReader(plain)); err != nil {

@@ -194,3 +194,17 @@ func TestHostileMarksMarkNothing(t *testing.T) {
 		t.Errorf("%q, %q", got, rep.Changed)
 	}
 }
+
+func TestImportLayer_RefusesMoreThanItsBytes(t *testing.T) {
+	w := newWorld(t, t.TempDir(), true)
+	defer w.close()
+	id := w.id()
+	data := tarOf(t, tar.Header{Name: "a"}, tar.Header{Name: "b"})
+	_, err := w.s.ImportLayer(context.Background(), id, bytes.NewReader(data), LayerOptions{TarOptions: TarOptions{MaxBytes: 1}, DiffID: "sha256:" + strings.Repeat("0", 64), From: "/", To: "/"})
+	if !fault.Is(err, fault.TooLarge) {
+		t.Errorf("%v, want too_large", err)
+	}
+	if w.s.Has(id) {
+		t.Error("a refused layer is visible")
+	}
+}

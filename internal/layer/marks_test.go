@@ -54,7 +54,7 @@ func TestWriteTar_RefusesWhatWouldBeReadAsAMark(t *testing.T) {
 		if !fault.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), `"/etc/`+top+`"`) || fault.HintOf(err) == "" || b.Len() > 0 {
 			t.Errorf("%s: %v, and %d bytes are written", name, err, b.Len())
 		}
-		if err := w.s.Packable(id); !fault.Is(err, fault.Unsupported) {
+		if err := w.s.Packable(t.Context(), id); !fault.Is(err, fault.Unsupported) {
 			t.Errorf("%s is packable: %v", name, err)
 		}
 	}
@@ -75,7 +75,7 @@ func TestWriteTar_RemovesAFileThatIsCalledLikeAMark(t *testing.T) {
 	w.must(os.Remove(filepath.Join(w.live, ".wh..wh..opq")))
 	w.capture()
 	stream, diffID := w.sent(w.stack[0])
-	w.must(w.s.Packable(w.stack[0]))
+	w.must(w.s.Packable(t.Context(), w.stack[0]))
 	id, below := w.id(), w.s.View(w.dirs(base))
 	_, err := w.s.ImportLayer(t.Context(), id, bytes.NewReader(stream), LayerOptions{DiffID: diffID, Below: below.Lookup})
 	w.must(err)

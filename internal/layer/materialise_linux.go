@@ -20,7 +20,7 @@ func (s *Store) Materialise(ctx context.Context, v *View, dst string) (err error
 		return fault.Wrap(err, "materialise %s", dst)
 	}
 	defer unix.Close(out)
-	c := &copier{ctx: ctx}
+	c := &copier{putter: putter{ctx: ctx}}
 	c.s, c.toPlain, c.strip = s, true, true
 	c.hire(copyWorkers())
 	// Links are kept in dst itself: it may be a subvolume or file system of its

@@ -46,7 +46,7 @@ func TestDirectory_IsBoundedInADiff(t *testing.T) {
 	}
 	plain := new(Store).PlainView(touched)
 	if _, _, err := Some(t.Context(), a, plain, touched, DiffOptions{names: 19}); !fault.Is(err, fault.TooLarge) {
-		t.Errorf("one too many, where nothing tells what can differ: %v", err)
+		t.Errorf("one too many, where it is not known what can differ: %v", err)
 	}
 }
 

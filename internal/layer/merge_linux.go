@@ -35,7 +35,7 @@ func (s *Store) Merge(ctx context.Context, id timeline.LayerID, layers []timelin
 	}
 	src.keepWhiteouts = true
 	defer src.close()
-	m := merger{putter: putter{s: s, linkDir: b.links}, ctx: ctx}
+	m := merger{putter{s: s, ctx: ctx, linkDir: b.links}}
 	if err := m.dir(src, &outDir{fd: b.fs}, 0, false); err != nil {
 		return fault.Wrap(err, "merge layers into %s", id)
 	}
@@ -51,7 +51,6 @@ func (s *Store) Merge(ctx context.Context, id timeline.LayerID, layers []timelin
 
 type merger struct {
 	putter
-	ctx context.Context
 }
 
 // dir links what src shows into the open directory dst. hidden says that nothing

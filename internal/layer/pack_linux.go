@@ -19,8 +19,8 @@ import (
 // Packable returns nil for a sealed layer whose entries an OCI image layer has a form for.
 // Else it is TooLarge or Unsupported, and names the first path that has none. Entries whose
 // header would be too large are found by WriteTar alone.
-func (s *Store) Packable(id timeline.LayerID) error {
-	entries, _, err := s.Manifest(id)
+func (s *Store) Packable(ctx context.Context, id timeline.LayerID) error {
+	entries, _, err := s.Manifest(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func packable(id timeline.LayerID, entries []format.Entry) error {
 // WriteTar writes a sealed layer as an uncompressed OCI image layer. It writes nothing where
 // the layer is not Packable.
 func (s *Store) WriteTar(ctx context.Context, id timeline.LayerID, w io.Writer) error {
-	entries, _, err := s.Manifest(id)
+	entries, _, err := s.Manifest(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (s *Store) writeTar(ctx context.Context, id timeline.LayerID, entries []for
 		return err
 	}
 	defer unix.Close(root)
-	return format.WriteTar(w, entries, func(e *format.Entry) (io.ReadCloser, error) {
+	return format.WriteTar(ctx, w, entries, func(e *format.Entry) (io.ReadCloser, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 // plain tree that a view is materialised into. Safe for concurrent use.
 type putter struct {
 	s       *Store
+	ctx     context.Context
 	toPlain bool // overlayfs's escaped attributes get their own names back
 	fromRaw bool // the source is a plain tree, not in overlay form
 	lenient bool // an owner or attribute that cannot be kept is reported, not an error
@@ -141,7 +143,7 @@ func (p *putter) file(src int, name string, dst int, to string, st *unix.Stat_t)
 		return err
 	}
 	defer unix.Close(out)
-	if err := p.s.copyContent(out, in, st); err != nil {
+	if err := p.s.copyContent(p.ctx, out, in, st); err != nil {
 		return err
 	}
 	return p.meta(xattrSource{fd: in}, out, st)

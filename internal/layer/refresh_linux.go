@@ -324,6 +324,9 @@ func (r *refresher) write(src *mdir, d *difference, node *dirNode, at *spot, dep
 	out := &outDir{fd: fd}
 	defer out.close()
 	for _, name := range d.gone {
+		if err := r.ctx.Err(); err != nil {
+			return err
+		}
 		if err := r.remove(out.fd, name); err != nil {
 			return fault.Wrap(err, "record removal of %q in %q", name, src)
 		}
@@ -406,6 +409,9 @@ func (r *refresher) known(src *mdir, x differing, old *dirNode, up *spot, depth 
 func (r *refresher) rejoin(v *View) error {
 	again := map[*spot]bool{}
 	for _, n := range r.linked {
+		if err := r.ctx.Err(); err != nil {
+			return err
+		}
 		if r.links[n.key] == nil {
 			continue
 		}
@@ -429,6 +435,9 @@ func (r *refresher) rejoin(v *View) error {
 		}
 	}
 	for at := range again {
+		if err := r.ctx.Err(); err != nil {
+			return err
+		}
 		if err := v.at(at.path(), func(_ *mdir, f *found) error { return r.stamp(f, at) }); err != nil && !fault.Is(err, fault.NotFound) {
 			return fault.Wrap(err, "copy directory %q", at.path())
 		}

@@ -49,7 +49,7 @@ func (r *remover) empty(ctx context.Context, fd, depth int) (int, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return fd, err
 	}
-	dirs, err := r.files(fd)
+	dirs, err := r.files(ctx, fd)
 	if err != nil {
 		return fd, err
 	}
@@ -82,7 +82,7 @@ func (r *remover) empty(ctx context.Context, fd, depth int) (int, error) {
 }
 
 // files unlinks everything that is not a directory, and lists the directories.
-func (r *remover) files(fd int) (dirs []string, err error) {
+func (r *remover) files(ctx context.Context, fd int) (dirs []string, err error) {
 	if err := r.r.start(fd); err != nil {
 		return nil, err
 	}
@@ -99,6 +99,9 @@ func (r *remover) files(fd int) (dirs []string, err error) {
 			if isDir(&st) {
 				typ = unix.DT_DIR
 			}
+		}
+		if err := ctx.Err(); err != nil {
+			return dirs, err
 		}
 		if typ == unix.DT_DIR {
 			dirs = append(dirs, string(name))

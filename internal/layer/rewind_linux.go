@@ -290,7 +290,7 @@ func (r *rewinder) remove(dir int, name string, at standing) error {
 	}
 	if !at.kept.none() {
 		return fault.New(fault.Conflict, "%s lies in it, where something is mounted", at.kept.rest(at.kept.list[0])).
-			WithHint("without --in-place it can: the processes are stopped, and all is mounted anew")
+			WithHint("run it without --in-place, which stops the processes and mounts everything again")
 	}
 	err := removeAt(r.ctx, r.s.fs, dir, name)
 	if errors.Is(err, unix.ENOENT) {

@@ -173,7 +173,7 @@ func (r *rewinder) keepFile(dir int, f *found, st *unix.Stat_t) (done bool, err 
 // fill gives a file the content and all else of f: an empty one, or over what it
 // holds.
 func (r *rewinder) fill(fd, src int, f *found, over bool) error {
-	err := r.s.copyBytes(fd, src, &f.st)
+	err := r.s.copyBytes(r.ctx, fd, src, &f.st)
 	if err == nil && over {
 		err = r.s.fs.Truncate(fd, f.st.Size)
 	}

@@ -89,7 +89,7 @@ func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err 
 	if err := s.fs.SyncFS(dir); err != nil {
 		return out, err
 	}
-	out.Digest, err = s.writeManifest(dir, entries)
+	out.Digest, err = s.writeManifest(ctx, dir, entries)
 	return out, err
 }
 
@@ -102,7 +102,7 @@ func indescribable(err error) bool {
 
 // writeManifest puts the manifest in its place: temporary file, flush, rename,
 // flush. It gives the manifest's digest.
-func (s *Store) writeManifest(dir int, entries []format.Entry) (digest string, err error) {
+func (s *Store) writeManifest(ctx context.Context, dir int, entries []format.Entry) (digest string, err error) {
 	const tmp = manifestName + ".tmp"
 	if err := s.fs.Unlink(dir, tmp); err != nil && !errors.Is(err, unix.ENOENT) {
 		return "", err
@@ -111,7 +111,7 @@ func (s *Store) writeManifest(dir int, entries []format.Entry) (digest string, e
 	if err != nil {
 		return "", err
 	}
-	digest, err = s.encodeTo(fd, entries)
+	digest, err = s.encodeTo(ctx, fd, entries)
 	if err == nil {
 		err = s.fs.Sync(fd)
 	}
@@ -130,10 +130,10 @@ func (s *Store) writeManifest(dir int, entries []format.Entry) (digest string, e
 
 // encodeTo writes a manifest to an empty file, in pieces: the text of hostile names and
 // attributes is three times as long as they are.
-func (s *Store) encodeTo(fd int, entries []format.Entry) (digest string, err error) {
+func (s *Store) encodeTo(ctx context.Context, fd int, entries []format.Entry) (digest string, err error) {
 	file, sum := &fileWriter{fs: s.fs, fd: fd}, sha256.New()
 	b := bufio.NewWriterSize(io.MultiWriter(file, sum), 1<<20)
-	if err := errors.Join(format.Encode(b, entries), b.Flush()); err != nil {
+	if err := errors.Join(format.Encode(ctx, b, entries), b.Flush()); err != nil {
 		return "", err
 	}
 	return format.Digest(sum.Sum(nil)), nil
@@ -162,7 +162,7 @@ func (s *Store) Sealed(id timeline.LayerID) bool {
 }
 
 // Manifest reads the manifest of a sealed layer: its entries and its digest.
-func (s *Store) Manifest(id timeline.LayerID) ([]format.Entry, string, error) {
+func (s *Store) Manifest(ctx context.Context, id timeline.LayerID) ([]format.Entry, string, error) {
 	if !s.Has(id) {
 		return nil, "", fault.New(fault.NotFound, "layer %s does not exist", id)
 	}
@@ -173,7 +173,7 @@ func (s *Store) Manifest(id timeline.LayerID) ([]format.Entry, string, error) {
 	if err != nil {
 		return nil, "", fault.Wrap(err, "read manifest of layer %s", id)
 	}
-	entries, err := format.Parse(data)
+	entries, err := format.Parse(ctx, data)
 	if err != nil {
 		return nil, "", fault.Wrap(err, "read manifest of layer %s", id)
 	}

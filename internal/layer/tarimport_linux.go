@@ -54,7 +54,7 @@ func (s *Store) ImportTar(ctx context.Context, id timeline.LayerID, r io.Reader,
 		return rep, fault.Wrap(err, "import archive")
 	}
 	defer closeFn()
-	t := &untar{ctx: ctx, opts: opts, root: b.fs, parent: -1, top: newDir()}
+	t := &untar{putter: putter{ctx: ctx}, opts: opts, root: b.fs, parent: -1, top: newDir()}
 	t.s, t.lenient, t.remember, t.linkDir = s, true, true, -1
 	defer t.leave()
 	if err := t.all(tar.NewReader(plain)); err != nil {
@@ -78,7 +78,6 @@ func (o TarOptions) or() TarOptions {
 // untar writes archive entries into a tree that it owns.
 type untar struct {
 	putter
-	ctx  context.Context
 	opts TarOptions
 	rep  Report
 	root int
@@ -472,7 +471,7 @@ func (t *untar) hardlink(name string, h *tar.Header) error {
 
 // finishDirs sets the directories' metadata, each when all that lies below it is done:
 // its mode may close it to us. It goes from one to the next by descriptors, so that the
-// work grows with their number and not with their depth. Nobody else changes the tree.
+// work grows with their number and not with their depth. Nothing else changes the tree.
 func (t *untar) finishDirs() error {
 	t.leave()
 	cur, err := openDirAt(t.root, ".")

@@ -1,7 +1,6 @@
 package layer
 
 import (
-	"context"
 	"errors"
 	"math"
 	"runtime"
@@ -18,7 +17,6 @@ import (
 type copier struct {
 	putter
 	crew
-	ctx context.Context
 
 	dev   uint64                 // the only file system that is read; 0: any
 	skip  func(path string) bool // leave out; may be nil
@@ -239,7 +237,7 @@ func unreadable(err error) bool {
 		errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EIO)
 }
 
-// spotted is something that has a path, which is joined when it is wanted; %q shortens it.
+// spotted is something that has a path, which is joined when it is needed; %q shortens it.
 type spotted interface{ path() string }
 
 // unread notes a path that could not be read, or gives the error back.

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -37,7 +38,7 @@ func (t trees) empty() bool {
 }
 
 // compare finds the new directories that are copies of those in head, which may be
-// nil, or give nil. What cannot be read there is no copy: the error is that of ctx.
+// nil, or give nil.
 func (t trees) compare(ctx context.Context, head func() *View) error {
 	if t.empty() || head == nil {
 		return nil
@@ -47,18 +48,32 @@ func (t trees) compare(ctx context.Context, head func() *View) error {
 		if p.delta == nil || known == nil {
 			continue
 		}
-		if err := p.delta.compareRoot(ctx, known, p.path); err != nil && ctx.Err() != nil {
-			return ctx.Err()
+		if err := noCopy(p.delta.compareRoot(ctx, known, p.path)); err != nil {
+			return fault.Wrap(err, "compare %q with the last snapshot", p.path)
 		}
 	}
 	return nil
 }
 
+// noCopy forgives that a directory of a snapshot is missing or cannot be read: then none is
+// a copy of it, and all in it counts as changed. Any other error, as of descriptors that
+// have run out, says nothing about the directory.
+func noCopy(err error) error {
+	if fault.Is(err, fault.NotFound) || unreadable(err) || moved(err) {
+		return nil
+	}
+	return err
+}
+
 // compareRoot compares the delta of a part, which lies at a place of known.
 func (d *delta) compareRoot(ctx context.Context, known *View, at string) error {
 	return known.at(at, func(m *mdir, f *found) error {
-		if !isDir(&f.st) || !d.isCopyOf(f) {
+		if !isDir(&f.st) {
 			return nil
+		}
+		copied, err := d.isCopyOf(f)
+		if err != nil || !copied {
+			return err
 		}
 		if f.name == "." {
 			return d.compare(ctx, m, 0)
@@ -72,13 +87,16 @@ func (d *delta) compareRoot(ctx context.Context, known *View, at string) error {
 	})
 }
 
-// isCopyOf finds out whether a directory is a copy of f, when it is new.
-func (d *delta) isCopyOf(f *found) bool {
+// isCopyOf finds out whether a directory is a copy of f, when it is new. When it is not, all
+// below it is new as well.
+func (d *delta) isCopyOf(f *found) (copied bool, err error) {
 	if !d.isNew {
-		return true
+		return true, nil
 	}
-	d.copied = !d.opaque && d.like(f)
-	return d.copied // else all below is new as well
+	if !d.opaque {
+		d.copied, err = d.like(f)
+	}
+	return d.copied, err
 }
 
 // compare looks at the directories in d, of which m is what was known.
@@ -87,17 +105,14 @@ func (d *delta) compare(ctx context.Context, m *mdir, depth int) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		f, err := m.child(k.name)
-		if err != nil {
+		sub, err := k.known(m)
+		if err = noCopy(err); err != nil {
 			return err
 		}
-		if f == nil || !isDir(&f.st) || !k.isCopyOf(f) || len(k.kids) == 0 {
+		if sub == nil {
 			continue
 		}
-		sub, err := m.sub(f)
-		if err != nil {
-			return err
-		}
+		// An error leaves m closed: nothing more in it can be looked at.
 		err = m.inside(sub, depth, func() error { return k.compare(ctx, sub, depth+1) })
 		sub.close()
 		if err != nil {
@@ -107,10 +122,24 @@ func (d *delta) compare(ctx context.Context, m *mdir, depth int) error {
 	return nil
 }
 
+// known opens the directory in m that d is a copy of; nil when there is none, or nothing in
+// d that could be a copy of what is in it. The caller closes it.
+func (d *delta) known(m *mdir) (*mdir, error) {
+	f, err := m.child(d.name)
+	if err != nil || f == nil || !isDir(&f.st) {
+		return nil, err
+	}
+	copied, err := d.isCopyOf(f)
+	if err != nil || !copied || len(d.kids) == 0 {
+		return nil, err
+	}
+	return m.sub(f)
+}
+
 // like reports whether f is the same directory, but for its times.
-func (d *delta) like(f *found) bool {
+func (d *delta) like(f *found) (bool, error) {
 	a, err := f.attrs()
-	return err == nil && f.st.Mode == d.ent.mode && f.st.Uid == d.ent.uid && f.st.Gid == d.ent.gid && a.sum() == d.ent.size
+	return f.st.Mode == d.ent.mode && f.st.Uid == d.ent.uid && f.st.Gid == d.ent.gid && a.sum() == d.ent.size, err
 }
 
 // timesAlone reports whether all that was chosen are directories of which nothing

@@ -15,7 +15,7 @@ import (
 // The first difference is fault.Corrupt and names its path. A layer that is not
 // sealed is fault.NotFound.
 func (s *Store) Verify(ctx context.Context, id timeline.LayerID) error {
-	want, _, err := s.Manifest(id)
+	want, _, err := s.Manifest(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func asIn(want []format.Entry) func(string, *unix.Stat_t) form {
 // VerifyDigest is Verify, and the manifest itself must have the digest that Seal
 // gave.
 func (s *Store) VerifyDigest(ctx context.Context, id timeline.LayerID, digest string) error {
-	_, have, err := s.Manifest(id)
+	_, have, err := s.Manifest(ctx, id)
 	if err != nil {
 		return err
 	}

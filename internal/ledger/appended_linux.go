@@ -10,13 +10,13 @@ import (
 
 // Read is Reader.Read, of all that was appended before it is called. On a full disk some of
 // that may be missing.
-func (l *Ledger) Read(id format.Sandbox, f Filter) iter.Seq2[*format.Record, error] {
-	return l.settled(func() iter.Seq2[*format.Record, error] { return l.Reader.Read(id, f) })
+func (l *Ledger) Read(ctx context.Context, id format.Sandbox, f Filter) iter.Seq2[*format.Record, error] {
+	return l.settled(func() iter.Seq2[*format.Record, error] { return l.Reader.Read(ctx, id, f) })
 }
 
 // After is Reader.After, of all that was appended before it is called, as Read.
-func (l *Ledger) After(leaf int64) iter.Seq2[*format.Record, error] {
-	return l.settled(func() iter.Seq2[*format.Record, error] { return l.Reader.After(leaf) })
+func (l *Ledger) After(ctx context.Context, leaf int64) iter.Seq2[*format.Record, error] {
+	return l.settled(func() iter.Seq2[*format.Record, error] { return l.Reader.After(ctx, leaf) })
 }
 
 // Newest is Reader.Newest, of all that was appended before it is called, as Read.

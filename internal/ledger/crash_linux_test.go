@@ -74,7 +74,7 @@ func holds(t *testing.T, what string, r *Ledger, acked map[format.Sandbox][]stri
 	t.Helper()
 	for id, want := range acked {
 		got := execs(t, r, id, Filter{})
-		for rec, err := range r.Read(id, Filter{Kinds: []format.Kind{format.KindExit}}) {
+		for rec, err := range r.Read(t.Context(), id, Filter{Kinds: []format.Kind{format.KindExit}}) {
 			if err == nil {
 				_, err = r.ReadBlob(id, rec.Body.(*format.Exit).Output[0].Blob)
 			}

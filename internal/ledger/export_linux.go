@@ -67,6 +67,9 @@ func (x *export) write(w io.Writer, old []int64) error {
 	}
 	x.Files = append(x.Files, format.File{Name: format.FileRecords, Bytes: size, Sum: sum})
 	for _, name := range slices.Sorted(maps.Keys(blobs)) {
+		if x.ctx.Err() != nil {
+			return context.Cause(x.ctx)
+		}
 		content, salt, err := l.readBlob(x.Sandbox, name)
 		switch {
 		case fault.Is(err, fault.NotFound):
@@ -85,6 +88,9 @@ func (x *export) write(w io.Writer, old []int64) error {
 		return err
 	}
 	for _, f := range x.Files {
+		if x.ctx.Err() != nil {
+			return context.Cause(x.ctx)
+		}
 		if err := x.file(w, f); err != nil {
 			return err
 		}
@@ -186,6 +192,9 @@ func (x *export) proofs(old []int64) error {
 	defer file.Close()
 	proof := []byte{}
 	for _, at := range format.Cover(x.Size, x.leaves) {
+		if x.ctx.Err() != nil {
+			return context.Cause(x.ctx)
+		}
 		h, err := file.at(at)
 		if err != nil {
 			return err
@@ -197,11 +206,12 @@ func (x *export) proofs(old []int64) error {
 }
 
 func (x *export) reader() *recordReader {
-	return &recordReader{c: &cursor{path: x.ledger.path, id: x.Sandbox}}
+	return &recordReader{ctx: x.ctx, c: &cursor{path: x.ledger.path, id: x.Sandbox}}
 }
 
 // recordReader gives the lines of a cursor as a stream.
 type recordReader struct {
+	ctx  context.Context
 	c    *cursor
 	rest []byte
 }
@@ -209,6 +219,9 @@ type recordReader struct {
 // Read implements io.Reader.
 func (r *recordReader) Read(p []byte) (int, error) {
 	if len(r.rest) == 0 {
+		if r.ctx.Err() != nil {
+			return 0, context.Cause(r.ctx)
+		}
 		line, err := r.c.next()
 		if err != nil {
 			return 0, err

@@ -214,7 +214,7 @@ func TestWhatIsLateIsReadByWhoHasTheLedgerOpen(t *testing.T) {
 	for i := range 30 {
 		appended(t, l, draft(boxA, i))
 		var got []string
-		for r, err := range l.Read(boxA, Filter{}) {
+		for r, err := range l.Read(t.Context(), boxA, Filter{}) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -229,7 +229,7 @@ func TestWhatIsLateIsReadByWhoHasTheLedgerOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := 0
-	for _, err := range l.Read(boxA, Filter{}) {
+	for _, err := range l.Read(t.Context(), boxA, Filter{}) {
 		if n++; err != nil {
 			t.Fatal(err)
 		}

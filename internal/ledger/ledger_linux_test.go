@@ -48,13 +48,13 @@ func appended(t testing.TB, l *Ledger, drafts ...Draft) []format.Record {
 
 // reader is a Reader, or a Ledger, which gives what is late as well.
 type reader interface {
-	Read(id format.Sandbox, f Filter) iter.Seq2[*format.Record, error]
+	Read(ctx context.Context, id format.Sandbox, f Filter) iter.Seq2[*format.Record, error]
 }
 
 // execs gives the ids of the commands of a sandbox's records.
 func execs(t testing.TB, r reader, id format.Sandbox, f Filter) (all []string) {
 	t.Helper()
-	for rec, err := range r.Read(id, f) {
+	for rec, err := range r.Read(t.Context(), id, f) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -398,7 +398,7 @@ func TestAfterGivesWhatWasAppendedSince(t *testing.T) {
 	}
 	for leaf := range int64(n + 1) {
 		seen := map[int64]bool{}
-		for rec, err := range l.After(leaf) {
+		for rec, err := range l.After(t.Context(), leaf) {
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -2,6 +2,8 @@ package ledger
 
 import (
 	"context"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,8 +16,11 @@ import (
 )
 
 // numbers gives what a filter finds, by number.
-func numbers(t interface{ Fatal(...any) }, r reader, f Filter) (all []int64) {
-	for rec, err := range r.Read(boxA, f) {
+func numbers(t interface {
+	Context() context.Context
+	Fatal(...any)
+}, r reader, f Filter) (all []int64) {
+	for rec, err := range r.Read(t.Context(), boxA, f) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,5 +116,64 @@ func TestSegmentsThatAreNotShownAreNotRead(t *testing.T) {
 	}
 	if found, err := l.Newest(t.Context(), boxA, Filter{Kinds: []format.Kind{format.KindStop}}, 2); err != nil || len(found) != 2 || found[0].Seq != 55 {
 		t.Errorf("%v, %v", found, err)
+	}
+}
+
+// endsAfter is a context that ends as it is asked for the n-th time, as every step of a long
+// loop does.
+type endsAfter struct {
+	context.Context
+	end  context.CancelFunc
+	left int
+}
+
+func (c *endsAfter) Err() error {
+	if c.left--; c.left <= 0 {
+		c.end()
+	}
+	return c.Context.Err()
+}
+
+// Records that a filter does not want are passed over, of which there may be millions.
+func TestReads_EndWithTheirContext(t *testing.T) {
+	t.Parallel()
+	const n, after = 60, 20
+	l, _, _ := aged(t, n)
+	none := Filter{Kinds: []format.Kind{format.KindDelete}}
+	asked := func(read func(ctx context.Context) error) (left int) {
+		inner, end := context.WithCancel(t.Context())
+		defer end()
+		ctx := &endsAfter{inner, end, after}
+		if err := read(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v, want it cancelled", err)
+		}
+		return ctx.left
+	}
+	for name, read := range map[string]func(ctx context.Context) error{
+		"read": func(ctx context.Context) error {
+			for _, err := range l.Read(ctx, boxA, none) {
+				return err
+			}
+			return nil
+		},
+		"after": func(ctx context.Context) error {
+			for _, err := range l.After(ctx, 0) {
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		"export": func(ctx context.Context) error { return l.Export(ctx, boxA, io.Discard) },
+		"follow": func(ctx context.Context) error {
+			for rec, err := range l.Follow(ctx, boxA, none) {
+				t.Errorf("follow gives %v, %v", rec, err)
+			}
+			return context.Cause(ctx)
+		},
+	} {
+		if left := asked(read); left < -5 { // what ends up asks once more, not for each record
+			t.Errorf("%s: went on for %d steps", name, -left)
+		}
 	}
 }

@@ -46,7 +46,7 @@ func (r Reader) Newest(ctx context.Context, id format.Sandbox, f Filter, n int) 
 	if err != nil {
 		return nil, fault.Wrap(err, "read the ledger of %s", id)
 	}
-	first, err := r.firstSince(id, all, f.Since)
+	first, err := r.firstSince(ctx, id, all, f.Since)
 	if err != nil {
 		return nil, fault.Wrap(err, "read the ledger of %s", id)
 	}
@@ -60,10 +60,7 @@ func (r Reader) Newest(ctx context.Context, id format.Sandbox, f Filter, n int) 
 		var part []*format.Record
 		within := f
 		within.From = max(f.From, at)
-		for rec, err := range r.Read(id, within) {
-			if err == nil && rec.Seq%1024 == 0 {
-				err = context.Cause(ctx)
-			}
+		for rec, err := range r.Read(ctx, id, within) {
 			if err != nil {
 				return nil, err
 			}
@@ -79,7 +76,7 @@ func (r Reader) Newest(ctx context.Context, id format.Sandbox, f Filter, n int) 
 }
 
 // firstWanted gives the number from which on what a filter wants is looked for.
-func (r Reader) firstWanted(id format.Sandbox, f Filter) (int64, error) {
+func (r Reader) firstWanted(ctx context.Context, id format.Sandbox, f Filter) (int64, error) {
 	if f.Since.IsZero() {
 		return f.From, nil
 	}
@@ -92,19 +89,19 @@ func (r Reader) firstWanted(id format.Sandbox, f Filter) (int64, error) {
 		i--
 	}
 	all = all[max(0, i):]
-	first, err := r.firstSince(id, all, f.Since)
+	first, err := r.firstSince(ctx, id, all, f.Since)
 	return max(f.From, first), err
 }
 
 // firstSince gives the first record of the segment in which the records of a sandbox that
 // are not older than a time begin, by the times of the segments' first records. Where the
 // clock was set back, some that were recorded before that are missed.
-func (r Reader) firstSince(id format.Sandbox, all []int64, since time.Time) (first int64, err error) {
+func (r Reader) firstSince(ctx context.Context, id format.Sandbox, all []int64, since time.Time) (first int64, err error) {
 	if since.IsZero() || len(all) == 0 {
 		return 0, nil
 	}
 	i := sort.Search(len(all), func(i int) bool {
-		for rec, rerr := range r.Read(id, Filter{From: all[i], Limit: 1}) {
+		for rec, rerr := range r.Read(ctx, id, Filter{From: all[i], Limit: 1}) {
 			if rerr != nil {
 				err = errors.Join(err, rerr)
 				return false
@@ -118,17 +115,17 @@ func (r Reader) firstSince(id format.Sandbox, all []int64, since time.Time) (fir
 
 // Read gives the records of a sandbox, the oldest first, as they are on the disk now;
 // nothing is verified but that each can be read and follows the one before by number.
-// After an error nothing follows.
-func (r Reader) Read(id format.Sandbox, f Filter) iter.Seq2[*format.Record, error] {
+// After an error, as when ctx ends, nothing follows.
+func (r Reader) Read(ctx context.Context, id format.Sandbox, f Filter) iter.Seq2[*format.Record, error] {
 	return func(yield func(*format.Record, error) bool) {
-		r.each(id, f, func() bool { return false }, yield)
+		r.each(ctx, id, f, func() bool { return false }, yield)
 	}
 }
 
 // After gives the records of all sandboxes at the places of the log from leaf on, one
 // sandbox after the other, those of each in order. Of a log with none it reads nothing but
 // the ends of chains. After an error nothing follows.
-func (r Reader) After(leaf int64) iter.Seq2[*format.Record, error] {
+func (r Reader) After(ctx context.Context, leaf int64) iter.Seq2[*format.Record, error] {
 	return func(yield func(*format.Record, error) bool) {
 		names, err := os.ReadDir(filepath.Join(r.root, dirSandboxes))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -140,12 +137,12 @@ func (r Reader) After(leaf int64) iter.Seq2[*format.Record, error] {
 			if !id.Valid() {
 				continue
 			}
-			from, err := r.segmentAt(id, leaf)
+			from, err := r.segmentAt(ctx, id, leaf)
 			if err != nil {
 				yield(nil, fault.Wrap(err, "read the ledger of %s", id))
 				return
 			}
-			for rec, err := range r.Read(id, Filter{From: from}) {
+			for rec, err := range r.Read(ctx, id, Filter{From: from}) {
 				if err == nil && rec.Leaf < leaf {
 					continue
 				}
@@ -159,13 +156,13 @@ func (r Reader) After(leaf int64) iter.Seq2[*format.Record, error] {
 
 // segmentAt gives the first record of the segment in which the records of a sandbox from a
 // leaf on begin.
-func (r Reader) segmentAt(id format.Sandbox, leaf int64) (first int64, err error) {
+func (r Reader) segmentAt(ctx context.Context, id format.Sandbox, leaf int64) (first int64, err error) {
 	all, err := segments(r.root, id)
 	if err != nil {
 		return 0, err
 	}
 	for _, first = range slices.Backward(all) {
-		for rec, err := range r.Read(id, Filter{From: first, Limit: 1}) {
+		for rec, err := range r.Read(ctx, id, Filter{From: first, Limit: 1}) {
 			if err != nil {
 				return 0, err
 			}
@@ -185,19 +182,21 @@ func (r Reader) Follow(ctx context.Context, id format.Sandbox, f Filter) iter.Se
 	return func(yield func(*format.Record, error) bool) {
 		tick := time.NewTicker(pollEvery)
 		defer tick.Stop()
-		r.each(id, f, func() bool {
+		r.each(ctx, id, f, func() bool {
 			select {
 			case <-ctx.Done():
 				return false
 			case <-tick.C:
 				return true
 			}
-		}, yield)
+		}, func(rec *format.Record, err error) bool {
+			return (err == nil || ctx.Err() == nil) && yield(rec, err)
+		})
 	}
 }
 
 // each yields records; at the end of what there is it goes on if wait says so.
-func (r Reader) each(id format.Sandbox, f Filter, wait func() bool, yield func(*format.Record, error) bool) {
+func (r Reader) each(ctx context.Context, id format.Sandbox, f Filter, wait func() bool, yield func(*format.Record, error) bool) {
 	fail := func(err error) { yield(nil, fault.Wrap(err, "read the ledger of %s", id)) }
 	if !id.Valid() {
 		fail(fault.New(fault.Invalid, "%.80q is no sandbox", string(id)))
@@ -205,7 +204,7 @@ func (r Reader) each(id format.Sandbox, f Filter, wait func() bool, yield func(*
 	}
 	c := &cursor{path: r.root, id: id}
 	defer c.close()
-	first, err := r.firstWanted(id, f)
+	first, err := r.firstWanted(ctx, id, f)
 	if err != nil {
 		fail(err)
 		return
@@ -217,6 +216,10 @@ func (r Reader) each(id format.Sandbox, f Filter, wait func() bool, yield func(*
 		}
 	}
 	for last, given := int64(0), 0; ; {
+		if ctx.Err() != nil {
+			yield(nil, context.Cause(ctx))
+			return
+		}
 		line, err := c.next()
 		if errors.Is(err, io.EOF) {
 			if wait() {

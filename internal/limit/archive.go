@@ -1,7 +1,7 @@
 package limit
 
-// Bounds on archives: those that a person gives, those that are packed inside a sandbox,
-// and layers of a colleague's.
+// Bounds on archives: those that a user imports, those that are unpacked inside a sandbox,
+// and layers that come with a proposal.
 const (
 	ArchiveName    = 4095       // PATH_MAX without its NUL; the depth of a name is at most half of it
 	ArchiveKept    = 128 << 20  // 500,000 directories with plain names
@@ -28,13 +28,15 @@ func archives() area {
 	)
 	return area{title: "Archives and images", bounds: []Bound{
 		{"a name in an archive", ArchiveName, "bytes", refused, imports + "TestImportTar_RefusesNamesBeyondPathMax"},
-		{"names and attributes of an archive's directories", ArchiveKept, "bytes", refused + "; unpacked inside, further directories get no mode and time, which the report says", imports + "TestImportTar_BoundsWhatItKeepsOfDirectories"},
-		{"entries of an archive that a sandbox begins with", ArchiveEntries, "entries", refused, imports + "TestImportTarBombs"},
-		{"content of an archive, holes included", ArchiveBytes, "bytes", refused, imports + "TestImportTarBombs"},
-		{"size of an archive, of that of its compressed form", ArchiveRatio, "times", refused, opens + "TestABombIsRefused"},
-		{"window of an archive's compression", ArchiveWindow, "bytes", "the archive is refused: `invalid`", opens + "TestAWindowBeyondTheLimitIsRefused"},
-		{"what an import left out", ArchiveReports, "lines", "the report ends with \"and more\"", imports + "TestImportTar_BoundsItsReport"},
-		{"entries of an archive that is unpacked inside", UnpackEntries, "entries", refused, unpacks + "TestBombsAreRefused"},
-		{"what unpacking inside left out", UnpackReports, "lines", "the report ends with \"and more\"", unpacks + "TestTarFrom_BoundsItsReport"},
+		{"names and attributes of the directories in an archive", ArchiveKept, "bytes", refused + "; when unpacked inside a sandbox, further directories get no mode and time, and the report says so", imports + "TestImportTar_BoundsWhatItKeepsOfDirectories"},
+		{"entries of an archive that a sandbox is created from", ArchiveEntries, "entries", refused, imports + "TestImportTarBombs" + lowered},
+		{"content of an archive, including holes", ArchiveBytes, "bytes", refused, imports + "TestImportTarBombs" + lowered},
+		{"compression ratio of an archive", ArchiveRatio, "times", refused, opens + "TestABombIsRefused"},
+		{"compression window of an archive", ArchiveWindow, "bytes", "the archive is refused: `invalid`", opens + "TestAWindowBeyondTheLimitIsRefused" + lowered},
+		{"report of what an import left out", ArchiveReports, "lines", "the report ends with `and more`", imports + "TestImportTar_BoundsItsReport"},
+		{"entries of an archive that is unpacked inside a sandbox", UnpackEntries, "entries", refused, unpacks + "TestBombsAreRefused" + lowered},
+		{"compression window of an archive that is unpacked inside a sandbox", UnpackWindow, "bytes", "the archive is refused: `invalid`", unpacks + "TestTarFrom_RefusesAWindowBeyondItsLimit"},
+		{"content of a layer that comes with a proposal", LayerBytes, "bytes", "the layer is refused: `too_large`", "internal/layer/layerimport_test.go TestImportLayer_RefusesMoreThanItsBytes" + lowered},
+		{"report of what unpacking inside a sandbox left out", UnpackReports, "lines", "the report ends with `and more`", unpacks + "TestTarFrom_BoundsItsReport"},
 	}}
 }

@@ -9,25 +9,24 @@ const (
 	// at most five times a budget in its first day, and four times in each other one.
 	EvidenceRefill = evidenceHours * time.Hour
 	evidenceHours  = 6
-	// EvidenceDecoys, EvidenceRefusals and EvidenceDenials are the budgets, in bytes, of what
-	// tells of an attack: decoys that were touched, system calls that were refused, and
-	// what the gate denied.
+	// EvidenceDecoys, EvidenceRefusals and EvidenceDenials are the budgets, in bytes, of records
+	// that show an attack: decoys that were opened, system calls that were refused, and what
+	// the gate denied.
 	EvidenceDecoys   = 1 << 20
 	EvidenceRefusals = 4 << 20
 	EvidenceDenials  = 8 << 20
-	// EvidenceNetwork is that of all else that the gate tells.
+	// EvidenceNetwork is that of all other records of the gate.
 	EvidenceNetwork = 16 << 20
 	// EvidencePrograms is that of records of programs, and EvidenceLists that of the lists
-	// of all for which one record stands.
+	// of programs that one record sums up.
 	EvidencePrograms = 16 << 20
 	EvidenceLists    = 32 << 20
-	// InsideChanges is how many snapshots, rewinds and tags the inside may ask for, and
-	// AutoSnapshots how many snapshots its changes may cause by themselves, within
-	// EvidenceRefill.
+	// InsideChanges is how many snapshots, rewinds and tags may be requested inside, and
+	// AutoSnapshots how many automatic snapshots may be taken, within EvidenceRefill.
 	InsideChanges = 1000
 	AutoSnapshots = 10_000
-	// LostInterval is how often a record says what of the network was not recorded, and
-	// ProgramsInterval how often programs are recorded, at least, once some were not.
+	// LostInterval is the time between records of what was lost of the network, and
+	// ProgramsInterval that between records of programs, once some were left out.
 	LostInterval     = lostSeconds * time.Second
 	lostSeconds      = 60
 	ProgramsInterval = programSeconds * time.Second
@@ -44,7 +43,7 @@ const (
 	RecordChanges = 256
 	// RecordIDs is how many snapshots one record names.
 	RecordIDs = 4096
-	// RecordsUnsaid is how many records wait until the ledger can be written again.
+	// RecordsUnsaid is how many records are queued until the ledger can be written again.
 	RecordsUnsaid = 4096
 	// ProgramGroups is how many records the programs of an interval become, and
 	// ProgramsHeld about how many bytes of them are held before it ends early.
@@ -61,28 +60,28 @@ func evidence() area {
 		program = budgets + "TestPrograms_AreRecordedWithinTheBudget"
 		texts   = budgets + "TestRecords_CarryBoundedTexts"
 		lost    = "a `lost` record counts what is not recorded"
-		more    = "the record says how many more there are"
+		more    = "the record counts the others"
 	)
 	return area{title: "Evidence", bounds: []Bound{
-		{"time in which a budget of a sandbox that is used up fills, evenly", evidenceHours, "hours", "what follows has a budget again; a daemon that is started again finds in the ledger what was spent", "internal/budget/budget_test.go TestBudget_FillsEvenly"},
-		{"budget for records of touches of decoys", EvidenceDecoys, "bytes", lost, classes},
-		{"budget for records of system calls that were refused", EvidenceRefusals, "bytes", lost, classes},
-		{"budget for records of what the gate denied", EvidenceDenials, "bytes", lost, classes},
-		{"budget for records of all else in the network", EvidenceNetwork, "bytes", lost, network},
+		{"time in which an exhausted budget of a sandbox refills, evenly", evidenceHours, "hours", "the budget is full again; a restarted daemon finds in the ledger what was spent", "internal/budget/budget_test.go TestBudget_FillsEvenly"},
+		{"budget for records of decoys that were opened", EvidenceDecoys, "bytes", lost, classes},
+		{"budget for records of refused system calls", EvidenceRefusals, "bytes", lost, classes},
+		{"budget for records of denied network access", EvidenceDenials, "bytes", lost, classes},
+		{"budget for other records of the network", EvidenceNetwork, "bytes", lost, network},
 		{"budget for records of programs", EvidencePrograms, "bytes", lost, program},
-		{"budget for lists of programs for which one record stands", EvidenceLists, "bytes", "programs are counted and not listed, which a `lost` record says", program},
-		{"budget for snapshots, rewinds and tags that the inside asks for", InsideChanges, "changes", "`unavailable`, with the time after which the next is taken", budgets + "TestMark_RefusesBeyondTheBudget"},
-		{"budget for snapshots of what a supervised command changed", AutoSnapshots, "snapshots", "they are taken later", budgets + "TestCaptureByItself_WaitsForTheBudget"},
-		{"between two `lost` records of the network, but for ends of commands", lostSeconds, "seconds", "it is counted until then", network},
-		{"until programs are recorded", programSeconds, "seconds", "records are written, and a `lost` one where some are", program},
-		{"records of the programs of one interval, and one of all others", ProgramGroups, "records", "the others are summed up", budgets + "TestFetchPrograms_HoldsNoMoreThanTheLimit"},
-		{"programs that are held, about", ProgramsHeld, "bytes", "they are recorded at once", budgets + "TestFetchPrograms_HoldsNoMoreThanTheLimit"},
-		{"a text in a record", RecordText, "bytes", "it is cut off, and ends with `...`", texts},
-		{"the words of a command in a record", RecordArgs, "bytes", more, texts},
-		{"names in a record: of variables, of candidates", RecordNames, "bytes", more, texts},
-		{"paths that a command changed, in its record", RecordChanges, "paths", "`changes_total` says how many there are", texts},
-		{"these paths together", RecordPaths, "bytes", "`changes_total` says how many there are", texts},
-		{"snapshots that are gone, in one record", RecordIDs, "snapshots", "another record has the others", texts},
-		{"records that wait until the ledger can be written", RecordsUnsaid, "records", lost, budgets + "TestKeepUnsaid_CountsWhatIsTooMuch"},
+		{"budget for lists of programs that one record sums up", EvidenceLists, "bytes", "programs are counted and not listed, and a `lost` record says so", program},
+		{"budget for snapshots, rewinds and tags requested inside", InsideChanges, "changes", "`unavailable`, with the time to wait", budgets + "TestMark_RefusesBeyondTheBudget"},
+		{"budget for automatic snapshots of a supervised command", AutoSnapshots, "snapshots", "they are delayed", budgets + "TestCaptureByItself_WaitsForTheBudget"},
+		{"interval between `lost` records of the network, unless a command ends", lostSeconds, "seconds", "losses are counted until then", network},
+		{"interval between records of programs", programSeconds, "seconds", "records are written, and a `lost` one if some were left out", program},
+		{"records of programs in one interval", ProgramGroups, "records", "one more record sums up the others", budgets + "TestFetchPrograms_HoldsNoMoreThanTheLimit"},
+		{"programs held in memory, about", ProgramsHeld, "bytes", "they are recorded at once", budgets + "TestFetchPrograms_HoldsNoMoreThanTheLimit"},
+		{"a text in a record", RecordText, "bytes", "it is truncated, and ends with `...`", texts},
+		{"the arguments of a command in a record", RecordArgs, "bytes", more, texts},
+		{"names of variables or candidates in a record", RecordNames, "bytes", more, texts},
+		{"changed paths in the record of a command", RecordChanges, "paths", "`changes_total` counts all of them", texts},
+		{"bytes of these paths", RecordPaths, "bytes", "`changes_total` counts all of them", texts},
+		{"deleted snapshots in one record", RecordIDs, "snapshots", "another record lists the others", texts},
+		{"records queued until the ledger can be written", RecordsUnsaid, "records", lost, budgets + "TestKeepUnsaid_CountsWhatIsTooMuch"},
 	}}
 }

@@ -14,20 +14,20 @@ const (
 	// GateDials is how many connections and flows are dialled in a second, and twice as
 	// many at once: the ports of the host are few.
 	GateDials = 200
-	// GateIdleSeconds and GateDatagramIdleSeconds are how long nothing may move on a
-	// connection, and on a flow of datagrams.
+	// GateIdleSeconds and GateDatagramIdleSeconds are the idle times of a connection, and of
+	// a flow of datagrams.
 	GateIdleSeconds         = 3600
 	GateDatagramIdleSeconds = 60
-	// GateDialSeconds is the patience with the outside, and GateHelloSeconds that with a
-	// ClientHello, a handshake, or the head of a request that has begun.
+	// GateDialSeconds is the time to dial a host, and GateHelloSeconds that for a ClientHello,
+	// a handshake, or the head of a request that has begun.
 	GateDialSeconds  = 15
 	GateHelloSeconds = 15
 
-	// GateAskSeconds is how long a place waits for a person. It ends before resolvers give
+	// GateAskSeconds is how long a destination waits for a decision. It ends before resolvers give
 	// up or ask again, at multiples of 30 s: a query that comes again as its question ends
 	// would begin another, and its answer come too late.
 	GateAskSeconds = 55
-	// GateQuestions is how many places wait for a person, and GateWaiting how many queries
+	// GateQuestions is how many destinations wait for a decision, and GateWaiting how many queries
 	// and connections wait for them; less than GateOpening.
 	GateQuestions = 16
 	GateWaiting   = 64
@@ -39,13 +39,12 @@ const (
 	FlowSmallBuffer = 128 << 10
 	// Datagram is the longest datagram.
 	Datagram = 64 << 10
-	// LinkWaiting is how much may wait, with what the stack notes of it, until the sandbox
-	// takes it up. LinkQueue is what a socket of a link may queue, where the kernel lets it.
+	// LinkWaiting is how much is queued for the sandbox, with what the stack needs for it. LinkQueue is what a socket of a link may queue, where the kernel lets it.
 	LinkWaiting = 4 << 20
 	LinkQueue   = 4 << 20
 
-	// DNSQuery is the longest query: one name and an OPT. Nobody needs more, and more is a
-	// tunnel. DNSDatagram is the longest answer in a datagram, whatever the query says it
+	// DNSQuery is the longest query: one name and an OPT. More would only serve
+	// as a tunnel. DNSDatagram is the longest answer in a datagram, whatever the query says it
 	// could take (DNS flag day 2020), and DNSAnswers how many addresses one has.
 	DNSQuery    = 512
 	DNSDatagram = 1232
@@ -54,15 +53,14 @@ const (
 	// over one TCP connection.
 	DNSQueries = 64
 	DNSStream  = 100
-	// DNSLookups is how many names are asked outside in a second, since names can carry
-	// data, after the first DNSLookupBurst; each for DNSLookupSeconds.
+	// DNSLookups is how many names are resolved in a second, since names can carry data, after the first DNSLookupBurst; each for DNSLookupSeconds.
 	DNSLookups       = 20
 	DNSLookupBurst   = 200
 	DNSLookupSeconds = 10
 
 	// Pins is how many pairs of a name and an address are remembered, PinAddrs how many
-	// addresses of a name, and PinNames how many names of an address: each of those is
-	// asked of the policy at each connection.
+	// addresses of a name, and PinNames how many names of an address: the policy is asked
+	// about each of those at each connection.
 	Pins     = 16384
 	PinAddrs = 64
 	PinNames = 256
@@ -77,8 +75,8 @@ const (
 	// denials are counted at a time.
 	JournalEvents  = 1024
 	JournalDenials = 512
-	// EventText is how much an event has of a method, a path, or a name that is none, in
-	// bytes before what cannot be printed is escaped: the longest name in text, without
+	// EventText is how much an event has of a method, a path, or an invalid name, in bytes
+	// before unprintable characters are escaped: the longest name in text, without
 	// its last dot (RFC 1035, 3.1: 255 bytes on the wire).
 	EventText = 253
 )
@@ -88,9 +86,9 @@ func gate() area {
 	const (
 		here     = "internal/gate/"
 		defaults = here + "bounds_linux_test.go "
-		conns    = here + "tcp_linux_test.go TestBoundsHold"
-		flows    = here + "life_linux_test.go TestDatagramsPassByRuleOnly"
-		asks     = here + "ask_test.go TestQuestionsAreBounded"
+		conns    = here + "tcp_linux_test.go TestBoundsHold" + lowered
+		flows    = here + "life_linux_test.go TestDatagramsPassByRuleOnly" + lowered
+		asks     = here + "ask_test.go TestQuestionsAreBounded" + lowered
 		pins     = here + "pins_test.go TestPinsAreBounded"
 		hellos   = here + "hello_test.go TestHellosThatAreRefused"
 		journal  = here + "events_test.go TestTheJournalIsBounded"
@@ -98,34 +96,34 @@ func gate() area {
 		denied   = "further ones are denied"
 	)
 	return area{title: "Network", bounds: append([]Bound{
-		{"TCP connections at a time", GateConns, "connections", denied, conns},
-		{"TCP connections whose requests are inspected", GateInspected, "connections", denied, here + "inspect_linux_test.go TestInspectedConnectionsAreBounded"},
-		{"TCP connections that are being opened", GateOpening, "connections", "further ones are dropped; the sandbox's kernel tries again", defaults + "TestOpening_IsBounded"},
-		{"flows of datagrams at a time", GateFlows, "flows", denied, flows},
-		{"connections and flows that are dialled in a second, and twice as many at once", GateDials, "dials", "further ones wait", defaults + "TestDials_WaitForTheirTurn"},
-		{"time in which nothing moves on a connection", GateIdleSeconds, "seconds", "it is cut", conns},
-		{"time in which nothing moves on a flow of datagrams", GateDatagramIdleSeconds, "seconds", "it is cut", flows},
-		{"time to dial the outside", GateDialSeconds, "seconds", "the connection is refused", defaults + "TestDial_EndsWithItsPatience"},
-		{"time for a ClientHello, a handshake, or the head of a request", GateHelloSeconds, "seconds", "the connection is ended", here + "inspect/patience_test.go TestServe_EndsWithItsPatience"},
-		{"time that a place waits for a person", GateAskSeconds, "seconds", "it is denied", here + "ask_linux_test.go TestPatienceEnds"},
-		{"places that wait for a person", GateQuestions, "places", denied, asks},
-		{"queries and connections that wait for a person", GateWaiting, "entries", denied, asks},
-		{"packets that wait for the sandbox to take them up", LinkWaiting, "bytes", "further ones are lost, as on any link", here + "pipe_linux_test.go TestWhoDoesNotReadIsNotWaitedFor"},
-		{"what a socket of a link queues", LinkQueue, "bytes", "further packets are lost", here + "link/pair_linux_test.go TestAPairQueues"},
-		{"a query of DNS", DNSQuery, "bytes", "it is refused (FORMERR); over TCP, the connection is ended", here + "dns_test.go TestWhatIsNoQueryIsRefused"},
-		{"an answer of DNS in a datagram", DNSDatagram, "bytes", "the answer says `TC`; the query is to come by TCP", names + "TestAnswer_OfManyAddressesIsBounded"},
-		{"addresses in an answer of DNS", DNSAnswers, "addresses", "further ones are left out", names + "TestAnswer_OfManyAddressesIsBounded"},
-		{"queries of DNS that are answered at a time", DNSQueries, "queries", "further ones are dropped; over TCP, denied", names + "TestQueries_AreAnsweredSoManyAtATime"},
-		{"queries of DNS over one TCP connection", DNSStream, "queries", "the connection is ended", defaults + "TestDNS_OverTCPIsBounded"},
-		{"names that are asked outside at once, and then 20 in a second", DNSLookupBurst, "names", "further ones are denied", here + "resolve_linux_test.go TestLookupsAreLimited"},
+		{"TCP connections", GateConns, "connections", denied, conns},
+		{"TCP connections whose requests are inspected", GateInspected, "connections", denied, here + "inspect_linux_test.go TestInspectedConnectionsAreBounded" + lowered},
+		{"TCP connections that are being opened", GateOpening, "connections", "further ones are dropped; the sandbox's kernel tries again", defaults + "TestOpening_IsBounded" + lowered},
+		{"flows of datagrams", GateFlows, "flows", denied, flows},
+		{"connections and flows dialled in a second, and twice as many in a burst", GateDials, "dials", "further ones wait", defaults + "TestDials_WaitForTheirTurn" + lowered},
+		{"idle time of a connection", GateIdleSeconds, "seconds", "it is closed", conns},
+		{"idle time of a flow of datagrams", GateDatagramIdleSeconds, "seconds", "it is closed", flows},
+		{"time to dial a host", GateDialSeconds, "seconds", "the connection is refused", defaults + "TestDial_EndsWithItsPatience" + lowered},
+		{"time for a ClientHello, a handshake, or the head of a request", GateHelloSeconds, "seconds", "the connection is closed", here + "inspect/patience_test.go TestServe_EndsWithItsPatience"},
+		{"time for which a destination waits for a decision", GateAskSeconds, "seconds", "it is denied", here + "ask_linux_test.go TestPatienceEnds"},
+		{"destinations that wait for a decision", GateQuestions, "places", denied, asks},
+		{"queries and connections that wait for a decision", GateWaiting, "entries", denied, asks},
+		{"packets queued for the sandbox", LinkWaiting, "bytes", "further ones are dropped", here + "pipe_linux_test.go TestWhoDoesNotReadIsNotWaitedFor"},
+		{"bytes queued in a socket of a link", LinkQueue, "bytes", "further packets are dropped", here + "link/pair_linux_test.go TestAPairQueues"},
+		{"a DNS query", DNSQuery, "bytes", "it is refused (FORMERR); over TCP, the connection is closed", here + "dns_test.go TestWhatIsNoQueryIsRefused"},
+		{"a DNS answer in a datagram", DNSDatagram, "bytes", "the answer has `TC` set, and the client asks again over TCP", names + "TestAnswer_OfManyAddressesIsBounded"},
+		{"addresses in a DNS answer", DNSAnswers, "addresses", "further ones are left out", names + "TestAnswer_OfManyAddressesIsBounded"},
+		{"DNS queries answered at a time", DNSQueries, "queries", "further ones are dropped; over TCP, denied", names + "TestQueries_AreAnsweredSoManyAtATime"},
+		{"DNS queries over one TCP connection", DNSStream, "queries", "the connection is closed", defaults + "TestDNS_OverTCPIsBounded"},
+		{"names resolved in a burst, and then 20 in a second", DNSLookupBurst, "names", "further ones are denied", here + "resolve_linux_test.go TestLookupsAreLimited"},
 		{"time to resolve a name", DNSLookupSeconds, "seconds", "the answer is SERVFAIL", names + "TestLookup_EndsWithItsPatience"},
-		{"pairs of a name and an address that are remembered", Pins, "pairs", "the name is not answered", pins},
-		{"addresses of a name that are remembered", PinAddrs, "addresses", "the oldest are forgotten", pins},
-		{"names of an address that are remembered", PinNames, "names", "the name is not answered", pins},
+		{"remembered pairs of a name and an address", Pins, "pairs", "the name is not answered", pins},
+		{"remembered addresses of a name", PinAddrs, "addresses", "the oldest are forgotten", pins},
+		{"remembered names of an address", PinNames, "names", "the name is not answered", pins},
 		{"a ClientHello", HelloBytes, "bytes", "the connection is denied", hellos},
-		{"records until a ClientHello is whole", HelloWire, "bytes", "the connection is denied", hellos},
-		{"events that wait to be reported", JournalEvents, "events", "what they are about is denied", journal},
-		{"denials that are counted at a time", JournalDenials, "denials", "further ones count as one", journal},
-		{"a method, a path or a name in an event", EventText, "bytes", "it is cut", names + "TestPrintable_CutsLongText"},
+		{"records of a ClientHello", HelloWire, "bytes", "the connection is denied", hellos},
+		{"events queued to be reported", JournalEvents, "events", "what further events would report is denied", journal},
+		{"distinct denials that are counted at a time", JournalDenials, "denials", "further ones are counted together", journal},
+		{"a method, a path or a name in an event", EventText, "bytes", "it is truncated", names + "TestPrintable_CutsLongText"},
 	}, inspection()...)}
 }

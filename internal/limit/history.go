@@ -18,7 +18,7 @@ const (
 	ChosenPaths = 10_000
 	ChosenBytes = 1 << 20
 	// DirNames is how many entries of one directory a comparison holds, of each side:
-	// those that can differ, or where nothing tells which, all.
+	// those that can differ, or all where that is not known.
 	DirNames = 300_000
 	// NamedPaths and NamedBytes bound the changed paths that a capture names, in all;
 	// NamedPath each of them: PATH_MAX, the longest that a program can open.
@@ -35,9 +35,9 @@ const (
 	ListBytes   = 32 << 20
 	// WatchPath is the longest path of a directory that is watched, in bytes.
 	WatchPath = 4096
-	// Watchers is how many watch the files of one sandbox at once, and WatchersOfAll those
-	// of all. WatchedDirectories is how many directories those of a sandbox watch, and
-	// WatchQueue how many events wait for one of them.
+	// Watchers is how many clients watch the files of one sandbox at once, and WatchersOfAll
+	// those of all sandboxes. WatchedDirectories is how many directories they watch in one
+	// sandbox, and WatchQueue how many events are queued for one of them.
 	Watchers           = 32
 	WatchersOfAll      = 256
 	WatchedDirectories = 16 << 10
@@ -55,7 +55,7 @@ const (
 	// it may have: each takes hundreds of bytes, however short it is.
 	DiffLines     = 8 << 20
 	DiffLineCount = 200_000
-	// GraphBytes bounds the drawing of a history: lanes that join from afar take the square
+	// GraphBytes bounds the graph of a history: lanes that join from afar take the square
 	// of their number.
 	GraphBytes = 4 << 20
 )
@@ -70,40 +70,42 @@ const deepTest = "internal/layer/deep_test.go "
 func history() area {
 	return area{title: "History", bounds: []Bound{
 		{
-			Name: "holes of the files of a layer that are hashed as zeros", Value: SealedHoles, Unit: "bytes",
-			Reached: "the digest of further files is that of their data (manifest version 2); such a layer cannot be pushed or packed: `too_large`",
+			Name: "holes in the files of a layer that are hashed as zeros", Value: SealedHoles, Unit: "bytes",
+			Reached: "further files are hashed without their holes (manifest version 2); such a layer cannot be pushed or packed: `too_large`",
 			Test:    "internal/layer/sparse_test.go TestSeal_SparseFilesCostWhatTheirDataCosts",
 		},
-		{"directories nested in one another", Depth, "levels", "`too_large`: a snapshot or a walk names the place; nothing recorded before is lost",
+		{"depth of nested directories", Depth, "levels", "`too_large`, with the path; earlier snapshots are not affected",
 			deepTest + "TestCapture_RefusesATreeThatIsTooDeep"},
 		{"changes in one answer", DiffEntries, "entries", "the answer says `truncated`; where all are needed, `too_large`",
-			deepTest + "TestDiff_TellsTheFirstChangesAndThatThereAreMore"},
+			deepTest + "TestDiff_ListsNoMoreThanAnAnswerHolds"},
 		{"paths of the changes in one answer", DiffBytes, "bytes", "the answer says `truncated`; where all are needed, `too_large`",
 			deepTest + "TestDeepTree_CostsWhatItsSizeIs"},
 		{"paths that a diff or a patch is limited to", ChosenPaths, "paths", "`too_large`", "internal/engine/deep_test.go TestDiff_IsLimitedToSoManyPaths"},
 		{"bytes of the paths that a diff or a patch is limited to", ChosenBytes, "bytes", "`too_large`", "internal/engine/deep_test.go TestDiff_IsLimitedToSoManyPaths"},
-		{"entries of one directory that a diff compares", DirNames, "entries", "`too_large`", "internal/layer/mdir_test.go TestDirectory_IsBoundedInADiff"},
-		{"bytes of the paths that a snapshot's message names", NamedBytes, "bytes", "further ones are counted",
+		{"entries of one directory in a diff", DirNames, "entries", "`too_large`", "internal/layer/mdir_test.go TestDirectory_IsBoundedInADiff" + lowered},
+		{"bytes of the paths in a snapshot's message", NamedBytes, "bytes", "further ones are only counted",
 			deepTest + "TestDeepTree_CostsWhatItsSizeIs"},
-		{"paths, targets and attributes in a snapshot's manifest, beyond 256 bytes for each entry", SealedBytes, "bytes", unsealable,
+		{"paths, targets and attributes in a snapshot's manifest", SealedBytes, "bytes", unsealable,
+			deepTest + "TestSeal_FlushesALayerThatIsTooLargeForAManifest"},
+		{"room that each entry of a manifest adds to these", SealedEntry, "bytes", unsealable,
 			deepTest + "TestSeal_FlushesALayerThatIsTooLargeForAManifest"},
 		{"entries of a snapshot's manifest", SealedEntries, "entries", unsealable,
 			deepTest + "TestSeal_FlushesALayerThatIsTooLargeForAManifest"},
 		{"paths of a patch, and of what a sandbox changed in a repository", PatchBytes, "bytes", "`too_large`",
 			deepTest + "TestPatch_RefusesPathsBeyondItsLimit"},
-		{"files in a list", ListEntries, "entries", "`too_large`", "internal/boxfs/bounds_test.go TestList_RefusesMoreEntriesThanItsLimit"},
+		{"files in a list", ListEntries, "entries", "`too_large`", "internal/boxfs/bounds_test.go TestList_RefusesMoreEntriesThanItsLimit" + lowered},
 		{"paths and link targets in a list of files", ListBytes, "bytes", "`too_large`", "internal/boxfs/bounds_test.go TestList_RefusesPathsBeyondItsLimit"},
-		{"a path of a watched directory", WatchPath, "bytes", "an event `overflow`; what is deeper is not watched", "internal/boxfs/bounds_test.go TestWatch_LeavesOutPathsThatAreTooLong"},
-		{"watchers of the files of one sandbox, which share one inotify instance", Watchers, "watchers", "`unavailable`", watchesTest + "TestWatches_BoundsTheWatchersOfASandbox"},
+		{"a path of a watched directory", WatchPath, "bytes", "an event `overflow`; deeper directories are not watched", "internal/boxfs/bounds_test.go TestWatch_LeavesOutPathsThatAreTooLong"},
+		{"watchers of the files of one sandbox, which share an inotify instance", Watchers, "watchers", "`unavailable`", watchesTest + "TestWatches_BoundsTheWatchersOfASandbox"},
 		{"watchers of the files of all sandboxes", WatchersOfAll, "watchers", "`unavailable`", watchesTest + "TestWatches_BoundsTheWatchersOfAll"},
-		{"directories that the watchers of one sandbox watch", WatchedDirectories, "directories", "an event `overflow`; further ones are not watched", watchesTest + "TestWatches_BoundsTheDirectories"},
-		{"events that wait for a watcher", WatchQueue, "events", "an event `overflow`; further ones are lost", watchesTest + "TestWatches_ASlowReaderHoldsUpNobody"},
-		{"paths that a snapshot's message names", NamedPaths, "paths", "further ones are counted", deepTest + "TestCapture_NamesTheFirstPaths"},
-		{"a path that a snapshot's message names", NamedPath, "bytes", "it and further ones are counted", deepTest + "TestCapture_NamesTheFirstPaths"},
-		{"a file that is compared by lines", DiffLines, "bytes", "it counts as binary", deepTest + "TestDiff_CountsNoLinesOfALargeFile"},
-		{"lines of a file that is compared by lines", DiffLineCount, "lines", "it counts as binary", deepTest + "TestDiff_CountsNoLinesBeyondTheirNumber"},
-		{"the drawing of a history", GraphBytes, "bytes", "the answer says `truncated`, and lists all snapshots", "internal/timeline/graph_test.go TestGraph_EndsAtItsLimit"},
-		{"a path in an error message", MessagePath, "bytes", "the message has its end",
+		{"directories watched in one sandbox", WatchedDirectories, "directories", "an event `overflow`; further ones are not watched", watchesTest + "TestWatches_BoundsTheDirectories"},
+		{"events queued for a watcher", WatchQueue, "events", "an event `overflow`; further ones are lost", watchesTest + "TestWatches_ASlowReaderHoldsUpNobody"},
+		{"paths in a snapshot's message", NamedPaths, "paths", "further ones are only counted", deepTest + "TestCapture_NamesTheFirstPaths"},
+		{"a path in a snapshot's message", NamedPath, "bytes", "it and further ones are only counted", deepTest + "TestCapture_NamesTheFirstPaths"},
+		{"size of a file that is compared by lines", DiffLines, "bytes", "the file counts as binary", deepTest + "TestDiff_CountsNoLinesOfALargeFile"},
+		{"lines of a file that is compared by lines", DiffLineCount, "lines", "the file counts as binary", deepTest + "TestDiff_CountsNoLinesBeyondTheirNumber"},
+		{"the graph of a history", GraphBytes, "bytes", "the answer says `truncated`, and lists all snapshots", "internal/timeline/graph_test.go TestGraph_EndsAtItsLimit"},
+		{"a path in an error message", MessagePath, "bytes", "the message shows its end",
 			deepTest + "TestMessages_RepeatTheEndOfALongPath"},
 	}}
 }

@@ -8,8 +8,8 @@ const (
 	// DaemonMemory is the least soft limit that the daemon gives itself, in bytes, where
 	// the host has twice as much.
 	DaemonMemory = 256 << 20
-	// CostLarge is what a request counts that may list or pack a whole tree, and CostSmall
-	// one that lists a part or streams a file, in bytes.
+	// CostLarge is the memory, in bytes, reserved for a request that may list or pack a whole
+	// tree, and CostSmall for one that lists a part or streams a file.
 	CostLarge = 64 << 20
 	CostSmall = 8 << 20
 	// AdmissionSeconds is how long a request waits for memory that others hold.
@@ -19,27 +19,40 @@ const (
 	AdmissionWaiting    = 256
 	AdmissionWaitingOne = 32
 	// AnswerSeconds is how long the holder of a token may take to receive 64 KiB of an
-	// answer for which memory is held.
+	// answer for which memory is reserved.
 	AnswerSeconds = 120
 )
 
 // The kernel's counts that a sandbox shares with its owner: a user namespace charges
-// whoever made it (kernel/ucount.c). Of those below a sandbox gets an eighth of what the
+// its owner (kernel/ucount.c). Of those below a sandbox gets an eighth of what the
 // host gives one user, and no more than this many.
 const (
 	// Inotify and InotifyWatches bound inotify(7), as each user of a sandbox.
 	Inotify        = 128
 	InotifyWatches = 64 << 10
-	// Fanotify and FanotifyMarks bound fanotify(7), which the call filter refuses besides.
+	// Fanotify and FanotifyMarks bound fanotify(7), which the seccomp filter refuses as well.
 	Fanotify      = 16
 	FanotifyMarks = 8 << 10
-	// Namespaces is how many of each kind there may be; commands can make none.
+	// Namespaces is how many of each kind there may be; the seccomp filter lets commands make
+	// none.
 	Namespaces = 8
 )
 
+// Terminals is how many pseudo-terminals a sandbox may have open: they are counted for the
+// whole machine (kernel.pty.max).
+const Terminals = 256
+
+// OpenFilesOfHost is how many descriptors a process of a sandbox may have open, of those
+// that init may: the kernel refuses to pass a descriptor by a socket once its user has as
+// many under way as the sender may have open (unix(7), ETOOMANYREFS), and no process of a
+// sandbox is to bring init, its keeper and the daemon there.
+func OpenFilesOfHost(host uint64) uint64 { return max(1, host/2) }
+
 const admissionTest = "internal/admission/admission_test.go "
 
-const inotifyTest = "internal/box/escape/inotify_test.go TestInotify_IsLeftToTheOwner"
+const inotifyTest = "internal/box/escape/counts_test.go TestInotify_IsLeftToTheOwner"
+
+const countsTest = "internal/box/guest/counts_linux_test.go TestCounts_AreReachedInANamespace"
 
 // OfHost is a sandbox's part of what the host gives one user: an eighth, at most most.
 func OfHost(host, most int64) int64 { return max(1, min(host/8, most)) }
@@ -49,21 +62,25 @@ func host() area {
 	return area{title: "The host and the daemon", bounds: []Bound{
 		{
 			Name: "time that a stop of the daemon takes", Value: StopSeconds, Unit: "seconds",
-			Reached: "requests are cut off after 3 seconds; then the process ends with what still runs, and the next start recovers",
+			Reached: "requests are cancelled after 3 seconds; then the process exits whatever still runs, and the next start recovers",
 			Test:    "internal/daemon/serve_linux_test.go TestStop_EndsThoughBackgroundWorkHangs",
 		},
-		{"the daemon's soft memory limit: a quarter of what its control group or the host gives, but where that is twice as much at least", DaemonMemory, "bytes",
-			"large requests wait and are refused: `unavailable`, 503; `coppice serve --memory SIZE` or `GOMEMLIMIT` sets another", admissionTest + "TestSoftLimit"},
-		{"what a request counts that lists or packs a tree; together they have half of the soft limit, and those of one sandbox or token half of that", CostLarge, "bytes",
-			"it waits for its turn", admissionTest + "TestGate_OneSandboxLeavesRoomForOthers"},
-		{"what a request counts that lists a history or records", CostSmall, "bytes", "it waits for its turn", "internal/httpapi/admission_test.go TestAdmission_CountsSmallRequests"},
-		{"time that a request waits for memory", AdmissionSeconds, "seconds", "`unavailable`, 503 with Retry-After", admissionTest + "TestGate_RefusesAfterItsTime"},
+		{"the least soft memory limit of the daemon, where twice as much is available; otherwise a quarter of the memory of its control group or host", DaemonMemory, "bytes",
+			"large requests wait, then fail: `unavailable`, 503; set it with `coppice serve --memory SIZE` or `GOMEMLIMIT`", admissionTest + "TestSoftLimit"},
+		{"memory reserved for a request that lists or packs a tree; all requests share half of the soft limit, and those of one sandbox or token half of that", CostLarge, "bytes",
+			"the request waits", admissionTest + "TestGate_OneSandboxLeavesRoomForOthers"},
+		{"memory reserved for a request that lists a history or records", CostSmall, "bytes", "the request waits", "internal/httpapi/admission_test.go TestAdmission_CountsSmallRequests"},
+		{"time for which a request waits for memory", AdmissionSeconds, "seconds", "`unavailable`, 503 with Retry-After", admissionTest + "TestGate_RefusesAfterItsTime"},
 		{"requests that wait for memory", AdmissionWaiting, "requests", "`unavailable`, 503 with Retry-After", admissionTest + "TestGate_BoundsWhoWaits"},
 		{"requests of one sandbox or token that wait for memory", AdmissionWaitingOne, "requests", "`unavailable`, 503 with Retry-After", admissionTest + "TestGate_BoundsWhoWaits"},
-		{"time in which the holder of a token receives 64 KiB of an answer that holds memory", AnswerSeconds, "seconds", "the connection is closed",
+		{"time in which the holder of a token must receive 64 KiB of an answer for which memory is reserved", AnswerSeconds, "seconds", "the connection is closed",
 			"internal/httpapi/admission_test.go TestAdmission_EndsAnAnswerThatIsNotReceived"},
-		{"inotify instances of a user of a sandbox: an eighth of the host's `fs.inotify.max_user_instances`, and", Inotify, "instances",
+		{"inotify instances of each user in a sandbox, or an eighth of the host's `fs.inotify.max_user_instances` if that is less", Inotify, "instances",
 			"EMFILE inside", inotifyTest},
-		{"inotify watches, an eighth of `fs.inotify.max_user_watches`, and", InotifyWatches, "watches", "ENOSPC inside", inotifyTest},
+		{"inotify watches of each user in a sandbox, or an eighth of `fs.inotify.max_user_watches`", InotifyWatches, "watches", "ENOSPC inside", countsTest},
+		{"fanotify groups of each user in a sandbox, or an eighth of `fs.fanotify.max_user_groups`", Fanotify, "groups", "EMFILE inside; the seccomp filter refuses such calls as well", countsTest},
+		{"fanotify marks of each user in a sandbox, or an eighth of `fs.fanotify.max_user_marks`", FanotifyMarks, "marks", "ENOSPC inside; the seccomp filter refuses such calls as well", countsTest},
+		{"namespaces of each kind but user namespaces, of which a sandbox may make none", Namespaces, "namespaces", "ENOSPC inside; the seccomp filter refuses such calls as well", countsTest},
+		{"pseudo-terminals of a sandbox", Terminals, "terminals", "ENOSPC inside", "internal/box/escape/counts_test.go TestCounts_AreLeftToOthers"},
 	}}
 }

@@ -20,8 +20,8 @@ const (
 	StreamsBuffer = 1 << 20
 	// FrameBytes is the longest frame of HTTP/2.
 	FrameBytes = 16 << 10
-	// UnansweredHeads is how many requests are kept to be told of as refused: more than
-	// Streams, since net/http may have refused some and not yet said so.
+	// UnansweredHeads is how many requests are kept to be recorded as refused: more than
+	// Streams, since net/http may have refused some and not yet reported it.
 	UnansweredHeads = 1024
 	// ToldPath and ToldName are how much of the path of one, and of its method and its
 	// authority, is kept.
@@ -45,25 +45,25 @@ func inspection() []Bound {
 		framing = here + "framing_test.go TestFraming"
 		answers = here + "answer_test.go "
 		refused = here + "refused2_test.go "
-		ended   = "the connection is ended, and denied"
-		told    = "the answer ends: 502, and denied"
+		ended   = "the connection is closed, and denied"
+		told    = "the answer becomes a 502, and is denied"
 	)
 	return []Bound{
-		{"the head of a request by HTTP/1", HeadBytes, "bytes", ended, framing},
-		{"headers of a request by HTTP/1", HeadFields, "headers", ended, framing},
-		{"trailers of a request by HTTP/1", TrailerBytes, "bytes", ended, framing},
+		{"the head of an HTTP/1 request", HeadBytes, "bytes", ended, framing},
+		{"headers of an HTTP/1 request", HeadFields, "headers", ended, framing},
+		{"trailers of an HTTP/1 request", TrailerBytes, "bytes", ended, framing},
 		{"the line with the size of a chunk", ChunkLine, "bytes", ended, framing},
-		{"the head of a request by HTTP/2", Head2Bytes, "bytes", "431, or the connection is ended; denied", refused + "TestHTTP2_RecordsWhatNetHTTPRefuses"},
-		{"requests by HTTP/2 at a time", Streams, "requests", "further ones are refused, and denied", refused + "TestHTTP2_RecordsStreamsBeyondTheBound"},
-		{"a frame of HTTP/2", FrameBytes, "bytes", ended, refused + "TestHTTP2_RecordsWhatNetHTTPRefuses"},
-		{"the body of a request by HTTP/2 that is held", StreamBuffer, "bytes", "what comes beyond it is refused, and denied", refused + "TestHTTP2_HoldsSoMuchOfABody"},
-		{"the bodies of all requests of a connection of HTTP/2 that are held", StreamsBuffer, "bytes", "what comes beyond it is refused, and denied", refused + "TestHTTP2_HoldsSoMuchOfAllBodies"},
-		{"requests by HTTP/2 that are not answered, those that are refused included", UnansweredHeads, "requests", ended, refused + "TestHTTP2_KeepsSoManyHeads"},
-		{"the path of such a request", ToldPath, "bytes", "the record has its beginning", refused + "TestHTTP2_KeepsTheBeginningOfAPath"},
+		{"the head of an HTTP/2 request", Head2Bytes, "bytes", "431, or the connection is closed; denied", refused + "TestHTTP2_RecordsWhatNetHTTPRefuses"},
+		{"HTTP/2 requests at a time, on one connection", Streams, "requests", "further ones are refused, and denied", refused + "TestHTTP2_RecordsStreamsBeyondTheBound"},
+		{"an HTTP/2 frame", FrameBytes, "bytes", ended, refused + "TestHTTP2_RecordsWhatNetHTTPRefuses"},
+		{"buffered body of an HTTP/2 request", StreamBuffer, "bytes", "further data is refused, and denied", refused + "TestHTTP2_HoldsSoMuchOfABody"},
+		{"buffered bodies of all requests of an HTTP/2 connection", StreamsBuffer, "bytes", "further data is refused, and denied", refused + "TestHTTP2_HoldsSoMuchOfAllBodies"},
+		{"HTTP/2 requests without an answer, including refused ones", UnansweredHeads, "requests", ended, refused + "TestHTTP2_KeepsSoManyHeads"},
+		{"the path of such a request in a record", ToldPath, "bytes", "the record has its beginning", refused + "TestHTTP2_KeepsTheBeginningOfAPath"},
 		{"informational responses before an answer", Informational, "responses", told, answers + "TestAnswer_BoundsInformationalResponses"},
-		{"their heads", InformationalBytes, "bytes", told, answers + "TestAnswer_BoundsTheHeadersOfInformationalResponses"},
-		{"the head of an answer", HeadBytes, "bytes", "the connection is ended", answers + "TestAnswer_BoundsItsHead"},
-		{"the trailers of an answer", TrailerBytes, "bytes", "the answer is cut off, and denied", answers + "TestAnswer_BoundsTrailers"},
-		{"certificates of the gate's authority that are kept", Certificates, "certificates", "they are made again", here + "serve_test.go TestAuthority"},
+		{"heads of informational responses", InformationalBytes, "bytes", told, answers + "TestAnswer_BoundsTheHeadersOfInformationalResponses"},
+		{"the head of an answer", HeadBytes, "bytes", "the connection is closed", answers + "TestAnswer_BoundsItsHead"},
+		{"the trailers of an answer", TrailerBytes, "bytes", "the answer is truncated, and denied", answers + "TestAnswer_BoundsTrailers"},
+		{"cached certificates of the gate's authority", Certificates, "certificates", "older ones are issued again", here + "serve_test.go TestAuthority"},
 	}
 }

@@ -17,8 +17,18 @@ type Bound struct {
 	Name    string // what is bounded, lower case
 	Value   int64  // the most that is accepted, in Unit; always positive
 	Unit    string // a plural noun: "bytes", "entries", "levels", "seconds"
-	Reached string // what happens at the bound: the error, or how the answer says that it is truncated
-	Test    string // the test that reaches it: its file and its function, separated by a space
+	Reached string // what happens at the bound: the error, or how the answer shows that it is truncated
+	Test    string // the test that reaches it: its file and its function, and "lowered", separated by spaces
+}
+
+// lowered ends Bound.Test where the test reaches a lower bound than Value: that would take
+// too long, or too much room.
+const lowered = " lowered"
+
+// Where gives the file and the function of the test.
+func (b *Bound) Where() (file, test string) {
+	file, test, _ = strings.Cut(strings.TrimSuffix(b.Test, lowered), " ")
+	return file, test
 }
 
 // area is a section of the table.
@@ -47,9 +57,12 @@ func Markdown() string {
 	b.WriteString(`# Limits
 
 Whatever a sandbox can make large is bounded where the host reads it. The table is
-generated from ` + "`internal/limit`" + `, whose constants the code enforces; each bound has a
-test that reaches it. A request that reaches a bound fails with an error of kind
-` + "`too_large`" + `, or gets a truncated answer that says so.
+generated from ` + "`internal/limit`" + `, whose constants the code enforces. A request that
+reaches a bound fails with an error of kind ` + "`too_large`" + `, or gets a truncated answer that
+says so, unless the table says otherwise.
+
+Each bound has a test that reaches it. Where that would take too long, or too much room,
+the test runs the same code with a lower bound, and the table says ` + "`lowered`" + `.
 `)
 	for _, a := range areas() {
 		if len(a.bounds) == 0 {
@@ -57,8 +70,12 @@ test that reaches it. A request that reaches a bound fails with an error of kind
 		}
 		fmt.Fprintf(&b, "\n## %s\n\n| what | at most | when it is reached | test |\n|---|---|---|---|\n", a.title)
 		for _, l := range a.bounds {
-			file, name, _ := strings.Cut(l.Test, " ")
-			fmt.Fprintf(&b, "| %s | %s | %s | [`%s`](../%s) |\n", l.Name, amount(l.Value, l.Unit), l.Reached, name, file)
+			file, name := l.Where()
+			how := ""
+			if strings.HasSuffix(l.Test, lowered) {
+				how = ", `lowered`"
+			}
+			fmt.Fprintf(&b, "| %s | %s | %s | [`%s`](../%s)%s |\n", l.Name, amount(l.Value, l.Unit), l.Reached, name, file, how)
 		}
 	}
 	return b.String()

@@ -33,13 +33,13 @@ func line() area {
 	return area{title: "The socket inside a sandbox", bounds: []Bound{
 		{"changes in one answer", LineChanges, "entries", "the answer says `truncated`", "internal/lineapi/bounds_test.go TestGuest_GetsAFewChanges"},
 		{"paths of the changes in one answer", LineChangeBytes, "bytes", "the answer says `truncated`", "internal/engine/deep_test.go TestDiff_OfNestedDirectoriesIsTruncated"},
-		{"snapshots in one answer", LineNodes, "entries", "the newest; the answer says `truncated`", "internal/lineapi/bounds_test.go TestGuest_GetsTheNewestSnapshots"},
+		{"snapshots in one answer", LineNodes, "entries", "the answer has the newest, and says `truncated`", "internal/lineapi/bounds_test.go TestGuest_GetsTheNewestSnapshots"},
 		{"a request", LineInside, "bytes", "`invalid`: the line is skipped", "internal/lineapi/bounds_test.go TestGuest_ALineCostsLittle"},
 		{"a request on the socket outside", LineRequest, "bytes", "`invalid`: the line is skipped", lineTest + "TestLinesAsLongAsTheyMayBe"},
 		{"paths that a diff is limited to", LinePaths, "paths", "`too_large`", "internal/lineapi/bounds_test.go TestGuest_NamesAFewPaths"},
-		{"a request that needs no place", LineShort, "bytes", "it waits for one of the places for long ones", lineTest + "TestAHostileClientIsBounded"},
-		{"long requests at once, of all sandboxes", LineLong, "requests", "further ones wait", lineTest + "TestAHostileClientIsBounded"},
-		{"requests of one sandbox at once", LineTurns, "requests", "further ones wait", "internal/lineapi/bounds_test.go TestGuest_HasTwoTurnsAtOnce"},
+		{"a request that counts as short", LineShort, "bytes", "it waits until it may be read as a long one", lineTest + "TestAHostileClientIsBounded"},
+		{"long requests of all sandboxes at a time", LineLong, "requests", "further ones wait", lineTest + "TestAHostileClientIsBounded"},
+		{"requests of one sandbox at a time", LineTurns, "requests", "further ones wait", "internal/lineapi/bounds_test.go TestGuest_HasTwoTurnsAtOnce"},
 		{"connections of one sandbox", LineConnections, "connections", "`unavailable`", lineTest + "TestAHostileClientIsBounded"},
 		{"a message or a label", LineText, "bytes", "`invalid`", lineTest + "TestAHostileClientIsBounded"},
 	}}

@@ -26,27 +26,29 @@ const (
 // repositories are the bounds on work trees, their rules and objects.
 func repositories() area {
 	const (
-		refused   = "nothing is taken: `too_large`"
+		refused   = "nothing is imported: `too_large`"
 		storms    = "internal/repo/storm_linux_test.go "
 		snapshots = "internal/repo/snapshot_linux_test.go "
-		killed    = "git is killed and nothing is taken: `invalid`"
-		invalid   = "nothing is taken: `invalid`"
-		accepts   = "internal/repo/accept_linux_test.go TestLimitsOfWhatIsAccepted"
+		killed    = "git is killed and nothing is imported: `invalid`"
+		invalid   = "nothing is imported: `invalid`"
+		accepts   = "internal/repo/accept_linux_test.go TestLimitsOfWhatIsAccepted" + lowered
 		opens     = "internal/repo/open_linux_test.go "
 	)
 	return area{title: "Repositories", bounds: []Bound{
-		{"a path of a work tree", TreePath, "bytes", "it is left out, and listed as skipped", storms + "TestSnapshot_SkipsPathsBeyondPathMax"},
-		{"paths of a work tree that are held at once", TreePaths, "bytes", refused, storms + "TestSnapshot_BoundsThePathsThatItHolds"},
-		{"entries of a work tree that are looked at", TreeEntries, "entries", refused, snapshots + "TestLimitsOfASnapshot"},
-		{"paths that differ from the commit", TreeChanges, "paths", refused, snapshots + "TestLimitsOfASnapshot"},
-		{"a file of a work tree", ObjectBytes, "bytes", refused, snapshots + "TestLimitsOfASnapshot"},
+		{"a path of a work tree", TreePath, "bytes", "the file is left out, and listed as skipped", storms + "TestSnapshot_SkipsPathsBeyondPathMax"},
+		{"paths of a work tree that are held in memory", TreePaths, "bytes", refused, storms + "TestSnapshot_BoundsThePathsThatItHolds"},
+		{"entries of a work tree", TreeEntries, "entries", refused, snapshots + "TestLimitsOfASnapshot" + lowered},
+		{"paths of a work tree that differ from the commit", TreeChanges, "paths", refused, snapshots + "TestLimitsOfASnapshot" + lowered},
+		{"a file of a work tree", ObjectBytes, "bytes", refused, snapshots + "TestLimitsOfASnapshot" + lowered},
 		{"a bundle of commits", BundleBytes, "bytes", invalid, accepts},
-		{"objects of a bundle, unpacked", ObjectsBytes, "bytes", invalid, accepts},
-		{"a patch", DeltaBytes, "bytes", invalid, opens + "TestDifferences"},
-		{"memory of a git that reads what a sandbox wrote", GitMemory, "bytes", killed, opens + "TestABombIsRefusedWithinTheLimits"},
-		{"a `.gitignore` of a work tree", RuleFile, "bytes", "its rules hide nothing", storms + "TestSnapshot_TakesRulesOfFilesAlone"},
+		{"unpacked objects of a bundle", ObjectsBytes, "bytes", invalid, accepts},
+		{"a patch", DeltaBytes, "bytes", invalid, opens + "TestDifferences" + lowered},
+		{"memory of a git that reads what a sandbox wrote", GitMemory, "bytes", killed, opens + "TestABombIsRefusedWithinTheLimits" + lowered},
+		{"processor time of a git that reads what a sandbox wrote", GitSeconds, "seconds", killed, opens + "TestGit_IsKilledAfterItsProcessorTime" + lowered},
+		{"the git index of the base that a sandbox is created from", IndexBytes, "bytes", "the sandbox is not created: `too_large`", "internal/engine/deep_test.go TestGitIndex_IsRefusedBeyondItsSize"},
+		{"a `.gitignore` of a work tree", RuleFile, "bytes", "its rules are not applied", storms + "TestSnapshot_TakesRulesOfFilesAlone"},
 		{"`.gitignore` files of a work tree", RuleFiles, "files", refused, storms + "TestSnapshot_BoundsIgnoreRules"},
 		{"ignore rules of a work tree", RuleBytes, "bytes", refused, storms + "TestSnapshot_BoundsIgnoreRules"},
-		{"processor time that git matches ignore rules for", RuleWork, "seconds", refused, storms + "TestSnapshot_BoundsTheWorkOfIgnoreRules"},
+		{"processor time of a git that matches ignore rules", RuleWork, "seconds", refused, storms + "TestSnapshot_BoundsTheWorkOfIgnoreRules" + lowered},
 	}}
 }

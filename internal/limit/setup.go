@@ -1,6 +1,6 @@
 package limit
 
-// TrustStoreBytes is the largest file of authorities that init adds the gate's to;
+// TrustStoreBytes is the largest bundle of CA certificates that init adds the gate's to;
 // Mozilla's have 220 KiB.
 const TrustStoreBytes = 8 << 20
 
@@ -25,7 +25,7 @@ const (
 // it cancels the capture.
 const CaptureStopSeconds = 10
 
-// EnforcedDetail and EnforcedText bound what a sandbox is said to enforce: the detail of
+// EnforcedDetail and EnforcedText bound the list of what a sandbox enforces: the detail of
 // one item, and the text of all of them. Written as JSON both fit many times into a frame,
 // and into a record of the ledger.
 const (
@@ -37,8 +37,8 @@ const (
 // record of the ledger.
 const StatusArgs = 64 << 10
 
-// KeeperText is the longest message that the keeper tells: why a call failed, or why a
-// command did not start.
+// KeeperText is the longest message of the keeper: why a call failed, or why a command did
+// not start.
 const KeeperText = 16 << 10
 
 // ProgramsAlive is how many processes of a sandbox init remembers while they live, each by
@@ -53,63 +53,63 @@ const (
 func setup() area {
 	return area{title: "Starting and stopping", bounds: []Bound{
 		{
-			Name: "a store of authorities in the sandbox", Value: TrustStoreBytes, Unit: "bytes",
-			Reached: "a start leaves the store as it is; a resume from memory fails (`too_large`)",
+			Name: "a bundle of CA certificates in the sandbox", Value: TrustStoreBytes, Unit: "bytes",
+			Reached: "a start leaves the bundle unchanged; a resume from memory fails (`too_large`)",
 			Test:    "internal/box/guest/held_test.go TestHeld_RefusesABundleBeyondTheLimit",
 		},
 		{
 			Name: "a start, until init is ready", Value: StartSeconds, Unit: "seconds",
 			Reached: "the keeper kills init, and the start fails (`timeout`)",
-			Test:    "internal/box/keeper_late_test.go TestStart_KillsAnInitThatIsNotReady",
+			Test:    "internal/box/keeper_late_test.go TestStart_KillsAnInitThatIsNotReady" + lowered,
 		},
 		{
 			Name: "re-keying a fork with memory", Value: RekeySeconds, Unit: "seconds",
 			Reached: "the keeper kills the sandbox's processes, and the fork stays quarantined",
-			Test:    "internal/box/keeper_late_test.go TestReseal_KillsABoxWhoseInitDoesNotAnswer",
+			Test:    "internal/box/keeper_late_test.go TestReseal_KillsABoxWhoseInitDoesNotAnswer" + lowered,
 		},
 		{
-			Name: "an init that does not answer a stop, after the grace of processes", Value: UnansweredStopSeconds, Unit: "seconds",
+			Name: "waiting for an init that does not answer a stop, after the grace period of processes", Value: UnansweredStopSeconds, Unit: "seconds",
 			Reached: "the keeper kills init, and the stop succeeds",
-			Test:    "internal/box/keeper_late_test.go TestStop_KillsAnInitThatDoesNotAnswer",
+			Test:    "internal/box/keeper_late_test.go TestStop_KillsAnInitThatDoesNotAnswer" + lowered,
 		},
 		{
 			Name: "any other answer of init", Value: InitAnswerSeconds, Unit: "seconds",
 			Reached: "the keeper kills the sandbox's processes, and the request fails (`timeout`)",
-			Test:    "internal/box/keeper_answer_test.go TestAsk_KillsABoxWhoseInitDoesNotAnswer",
+			Test:    "internal/box/keeper_answer_test.go TestAsk_KillsABoxWhoseInitDoesNotAnswer" + lowered,
 		},
 		{
 			Name: "saving a memory image", Value: SaveSeconds, Unit: "seconds",
-			Reached: "the same",
-			Test:    "internal/box/keeper_answer_test.go TestAsk_KillsABoxWhoseInitDoesNotAnswer",
+			Reached: "the keeper kills the sandbox's processes, and the request fails (`timeout`)",
+			Test:    "internal/box/keeper_answer_test.go TestAsk_KillsABoxWhoseInitDoesNotAnswer" + lowered,
 		},
 		{
 			Name: "a capture that a stop waits for", Value: CaptureStopSeconds, Unit: "seconds",
 			Reached: "the capture is cancelled; `rm --force` cancels it at once",
-			Test:    "internal/engine/preempt_test.go TestStop_CancelsACapture",
+			Test:    "internal/engine/preempt_test.go TestStop_CancelsACapture" + lowered,
 		},
 		{
-			Name: "the detail of what a sandbox enforces, of one item", Value: EnforcedDetail, Unit: "bytes",
-			Reached: "the detail is cut off, and ends in `...`",
+			Name: "the detail of one item in the list of what a sandbox enforces", Value: EnforcedDetail, Unit: "bytes",
+			Reached: "the detail is truncated, and ends in `...`",
 			Test:    "internal/box/plan/bounded_test.go TestBounded_CutsDetails",
 		},
 		{
-			Name: "the same, of all items", Value: EnforcedText, Unit: "bytes",
-			Reached: "details are left out, and say so",
+			Name: "the details of all these items", Value: EnforcedText, Unit: "bytes",
+			Reached: "details are replaced by a note that they are left out",
 			Test:    "internal/box/plan/bounded_test.go TestBounded_CutsDetails",
 		},
 		{
 			Name: "the arguments of a command in a status", Value: StatusArgs, Unit: "bytes",
-			Reached: "they are cut off, and the last one ends in `...`",
+			Reached: "they are truncated, and the last one ends in `...`",
 			Test:    "internal/box/keeper_answer_test.go TestStatus_FitsAFrame",
 		},
 		{
-			Name: "a message of the keeper: why a call failed, or a command did not start", Value: KeeperText, Unit: "bytes",
-			Reached: "it is cut off, and ends in `...`",
+			Name: "a message of the keeper: why a call failed, or why a command did not start", Value: KeeperText, Unit: "bytes",
+			Reached: "it is truncated, and ends in `...`",
 			Test:    "internal/box/keeper_answer_test.go TestStart_CutsTheMessageOfACommand",
 		},
 		{
-			Name: "descriptors that init may need, to tell of each program who started it", Value: InitFiles, Unit: "descriptors",
-			Reached: "where the hard limit is lower, `coppice status` has `descriptors weak`, and a strong policy refuses to start",
+			Name: "descriptors that init may need to find the parent of each program", Value: InitFiles, Unit: "descriptors",
+			Reached: "where the hard limit is lower, `coppice status` shows `descriptors weak`, and a strong policy refuses to start",
 			Test:    "internal/box/plan/descriptors_test.go TestDecide_TellsThatThereAreTooFewDescriptors",
 		},
 	}}

@@ -89,7 +89,8 @@ func some(paths []string) string {
 	return b.String()
 }
 
-// Apply applies what a sandbox changed. All of it is computed first, as objects: when
+// Apply applies what a sandbox changed. It ends with ctx until a.Before is called, and is
+// finished afterwards. All of it is computed first, as objects: when
 // there is a conflict (Conflict), a mark that is not trusted (Denied), or something in
 // the way (Conflict), nothing was touched. Then the objects are kept, the work tree and
 // the index follow if the branch is checked out here, and at last the branch is set, if
@@ -113,7 +114,7 @@ func (r *Repo) Apply(ctx context.Context, a Apply) (got Applied, err error) {
 		return got, err
 	}
 	defer unlock()
-	if got.Saved, err = r.mend(ctx); err != nil {
+	if got.Saved, err = r.mend(context.WithoutCancel(ctx)); err != nil {
 		return got, err
 	}
 	t, err := r.target(ctx, a)
@@ -162,6 +163,7 @@ func (r *Repo) Apply(ctx context.Context, a Apply) (got Applied, err error) {
 			return got, err
 		}
 	}
+	ctx = context.WithoutCancel(ctx)
 	if err := r.keep(ctx, d, res.either(), []OID{t.old, a.Tip}); err != nil {
 		return got, err
 	}

@@ -62,13 +62,13 @@ func (r *Repo) Checkout(ctx context.Context, c Checkout) (got CheckedOut, err er
 		return got, fault.Wrap(err, "check out %s", c.Commit)
 	}
 	defer w.close()
-	if err := w.shape(p); err != nil {
+	if err := w.shape(ctx, p); err != nil {
 		return got, fault.Wrap(err, "check out %s", c.Commit)
 	}
 	if err := r.writeFiles(ctx, w, p.files); err != nil {
 		return got, fault.Wrap(err, "check out %s", c.Commit)
 	}
-	if err := w.finish(p); err != nil {
+	if err := w.finish(ctx, p); err != nil {
 		return got, fault.Wrap(err, "check out %s", c.Commit)
 	}
 	got.Files, got.Submodules = len(p.files), p.modules

@@ -42,7 +42,10 @@ func (r *Repo) inTheWay(ctx context.Context, changes []Change) error {
 		return fault.New(fault.Conflict, "%s has changes that are not committed", r.Top).Because(&Dirty{paths}).
 			WithHint("commit them, or put them away: git stash")
 	}
-	if paths = r.untracked(changes); len(paths) > 0 {
+	if paths, err = r.untracked(ctx, changes); err != nil {
+		return fault.Wrap(err, "look at the work tree of %s", r.Top)
+	}
+	if len(paths) > 0 {
 		return fault.New(fault.Conflict, "files that git does not track are in the way in %s", r.Top).Because(&Dirty{paths}).
 			WithHint("move them elsewhere: mv %s %s.mine", printable(clip(paths[0])), printable(clip(paths[0])))
 	}
@@ -52,7 +55,7 @@ func (r *Repo) inTheWay(ctx context.Context, changes []Change) error {
 // untracked gives what lies in the work tree where something new would come, and is not of
 // the old tree. Git itself would write over what it ignores. What of the old tree is in
 // the way of something new is among the changes, since it goes.
-func (r *Repo) untracked(changes []Change) (paths []string) {
+func (r *Repo) untracked(ctx context.Context, changes []Change) (paths []string, err error) {
 	old := listing{}
 	for _, c := range changes {
 		if c.OldMode != 0 {
@@ -67,6 +70,9 @@ func (r *Repo) untracked(changes []Change) (paths []string) {
 		}
 	}
 	for _, c := range changes {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		if c.Mode == 0 {
 			continue
 		}
@@ -79,13 +85,15 @@ func (r *Repo) untracked(changes []Change) (paths []string) {
 		switch {
 		case err != nil || tracked(old, c.Path):
 		case info.IsDir() && dirs[c.Path]:
-			r.below(old, c.Path, tell)
+			if err := r.below(ctx, old, c.Path, tell); err != nil {
+				return nil, err
+			}
 		case info.IsDir() && c.Mode == ModeSubmodule:
 		default:
 			tell(c.Path)
 		}
 	}
-	return paths
+	return paths, nil
 }
 
 // tracked: the old tree has it, and git looks after it.
@@ -94,9 +102,12 @@ func tracked(old listing, p string) bool {
 	return has
 }
 
-// below tells of what is in a directory and not of the old tree.
-func (r *Repo) below(old listing, dir string, tell func(string)) {
-	_ = filepath.WalkDir(filepath.Join(r.Top, dir), func(name string, e fs.DirEntry, err error) error {
+// below reports what is in a directory and not in the old tree. Its error is that of ctx.
+func (r *Repo) below(ctx context.Context, old listing, dir string, tell func(string)) error {
+	return filepath.WalkDir(filepath.Join(r.Top, dir), func(name string, e fs.DirEntry, err error) error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		p := strings.TrimPrefix(name, r.Top+"/")
 		if err != nil || !e.IsDir() && !tracked(old, p) {
 			tell(p)

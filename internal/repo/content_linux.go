@@ -27,6 +27,9 @@ const atOnce = 32 << 20
 func (d *desk) marks(ctx context.Context, changes []Change) ([]Mark, error) {
 	var plain []Change
 	for _, c := range changes {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		plain = append(plain, apart(c)...)
 	}
 	sizes, err := d.sizes(ctx, wanted(plain))
@@ -38,6 +41,9 @@ func (d *desk) marks(ctx context.Context, changes []Change) ([]Mark, error) {
 		n, held := 0, int64(0)
 		want := map[OID]bool{}
 		for ; n < len(plain) && held < atOnce; n++ {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
 			for id := range wanted(plain[n : n+1]) {
 				if size := sizes[id]; size <= maxLook && !want[id] {
 					want[id], held = true, held+size
@@ -49,6 +55,9 @@ func (d *desk) marks(ctx context.Context, changes []Change) ([]Mark, error) {
 			return nil, err
 		}
 		for _, c := range plain[:n] {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
 			all = append(all, marks(c, texts[c.OldID], texts[c.ID])...)
 		}
 		plain = plain[n:]

@@ -245,7 +245,7 @@ func (ig *ignorer) ask(ctx context.Context, paths []string, out []bool) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE):
-		// Rules may be made so that to match them takes for ever.
+		// Rules may be crafted so that matching them does not end.
 		return fault.New(fault.TooLarge, "git gave up on the ignore rules: they take more than %d seconds of processor time, or too much memory", limit.RuleWork).
 			Because(err).WithHint("find them with: find . -name .gitignore")
 	}

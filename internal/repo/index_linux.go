@@ -35,7 +35,7 @@ func (r *Repo) Index(ctx context.Context, i Index) error {
 	if err != nil {
 		return fault.Wrap(err, "make the index of %s", i.Written.Commit)
 	}
-	data, err := x.encode(r.Format)
+	data, err := x.encode(ctx, r.Format)
 	if err == nil {
 		err = writeIndex(i.To, data, x.after(i.Written.Time))
 	}
@@ -47,7 +47,7 @@ func (r *Repo) indexOf(ctx context.Context, i Index) (*index, error) {
 	x := &index{}
 	if i.Written.From != "" {
 		var err error
-		if x, err = parseIndex(r.Format, i.Before); err != nil {
+		if x, err = parseIndex(ctx, r.Format, i.Before); err != nil {
 			return nil, err
 		}
 	}
@@ -55,7 +55,7 @@ func (r *Repo) indexOf(ctx context.Context, i Index) (*index, error) {
 	if err != nil {
 		return nil, err
 	}
-	x, err = x.apply(i.Written.changes, top, i.UID, i.GID)
+	x, err = x.apply(ctx, i.Written.changes, top, i.UID, i.GID)
 	if err != nil || i.Commit == "" || i.Commit == i.Written.Commit {
 		return x, err
 	}
@@ -66,7 +66,7 @@ func (r *Repo) indexOf(ctx context.Context, i Index) (*index, error) {
 	if top, err = r.treeOf(ctx, i.Commit); err != nil {
 		return nil, err
 	}
-	return x.apply(changes, top, i.UID, i.GID)
+	return x.apply(ctx, changes, top, i.UID, i.GID)
 }
 
 // after is a second after the last time in the index.

@@ -3,6 +3,7 @@ package repo
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha1"
 	"crypto/sha256"
 	"encoding/binary"
@@ -68,7 +69,7 @@ func (f Format) sum() hash.Hash {
 }
 
 // encode gives the bytes of an index.
-func (x *index) encode(f Format) ([]byte, error) {
+func (x *index) encode(ctx context.Context, f Format) ([]byte, error) {
 	n := 0
 	for i := range x.entries {
 		n += statSize + f.digits()/2 + 2 + len(x.entries[i].path) + 8
@@ -78,12 +79,15 @@ func (x *index) encode(f Format) ([]byte, error) {
 	out = binary.BigEndian.AppendUint32(out, indexVersion)
 	out = binary.BigEndian.AppendUint32(out, uint32(len(x.entries)))
 	for i := range x.entries {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		var err error
 		if out, err = x.entries[i].append(out); err != nil {
 			return nil, err
 		}
 	}
-	tree, err := x.appendTrees(nil)
+	tree, err := x.appendTrees(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -119,10 +123,13 @@ func sizeOf(n int64) uint32 {
 
 // appendTrees gives the names of the trees, each directory before those in it. A directory
 // whose tree is not known has the number -1, and git makes it anew.
-func (x *index) appendTrees(out []byte) ([]byte, error) {
+func (x *index) appendTrees(ctx context.Context, out []byte) ([]byte, error) {
 	known := x.whole()
 	var add func(path, name string, entries []indexEntry) error
 	add = func(path, name string, entries []indexEntry) error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		kids := split(path, entries)
 		n, id := len(entries), known[path]
 		if id == "" {
@@ -206,7 +213,7 @@ func split(path string, entries []indexEntry) []kid {
 var errIndex = fault.New(fault.Invalid, "the index that is to be built upon is not one of ours, or is damaged")
 
 // parseIndex reads what encode wrote, and nothing else.
-func parseIndex(f Format, in []byte) (*index, error) {
+func parseIndex(ctx context.Context, f Format, in []byte) (*index, error) {
 	sum := f.sum()
 	if len(in) < 12+sum.Size() || string(in[:4]) != indexMagic || binary.BigEndian.Uint32(in[4:]) != indexVersion {
 		return nil, errIndex
@@ -223,6 +230,9 @@ func parseIndex(f Format, in []byte) (*index, error) {
 	x := &index{entries: make([]indexEntry, n), trees: map[string]OID{}}
 	body = body[12:]
 	for i := range x.entries {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		var ok bool
 		if body, ok = x.entries[i].parse(f, body); !ok || i > 0 && x.entries[i-1].path >= x.entries[i].path {
 			return nil, errIndex
@@ -290,7 +300,7 @@ func (x *index) parseTrees(f Format, path string, in []byte) (rest []byte, ok bo
 // apply gives the index of the tree that the changes lead to. Files that changed have the
 // stat of what was written, or none. It fails where the changes are not from this index's
 // tree. Changes are in git's order, top is the tree that they lead to.
-func (x *index) apply(changes []treeChange, top OID, uid, gid uint32) (*index, error) {
+func (x *index) apply(ctx context.Context, changes []treeChange, top OID, uid, gid uint32) (*index, error) {
 	out := &index{trees: map[string]OID{"": top}}
 	for p, id := range x.trees {
 		if p != "" {
@@ -313,6 +323,9 @@ func (x *index) apply(changes []treeChange, top OID, uid, gid uint32) (*index, e
 	out.entries = make([]indexEntry, 0, len(x.entries)+len(files))
 	old := x.entries
 	for _, c := range files {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		i, found := slices.BinarySearchFunc(old, c.path, func(e indexEntry, p string) int { return strings.Compare(e.path, p) })
 		out.entries, old = append(out.entries, old[:i]...), old[i:]
 		if found != (c.old != 0) || found && (old[0].id != c.oldID || old[0].mode != c.old) {

@@ -39,10 +39,10 @@ func (l *lab) likeGit(t *rapid.T, r *Repo, x *index, last, commit OID) *index {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if x, err = x.apply(changes, top, 7, 8); err != nil {
+	if x, err = x.apply(ctx, changes, top, 7, 8); err != nil {
 		t.Fatal(err)
 	}
-	got, err := x.encode(l.format)
+	got, err := x.encode(ctx, l.format)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func (l *lab) likeGit(t *rapid.T, r *Repo, x *index, last, commit OID) *index {
 	if !bytes.Equal(got, want) {
 		t.Fatalf("the index is\n%q\nwant\n%q", got, want)
 	}
-	back, err := parseIndex(l.format, got)
+	back, err := parseIndex(ctx, l.format, got)
 	if err != nil || !slices.Equal(back.entries, x.entries) || !maps.Equal(back.trees, x.trees) {
 		t.Fatalf("it does not come back: %v", err)
 	}
@@ -86,7 +86,7 @@ func FuzzIndex(f *testing.F) {
 	x := &index{trees: map[string]OID{"": SHA1.emptyTree(), "d": SHA1.emptyTree()}, entries: []indexEntry{
 		{path: "a", mode: ModeFile, id: SHA1.emptyTree(), stat: stat{1, 2, 3, 4, 5}, uid: 6, gid: 7},
 		{path: "d/b", mode: ModeLink, id: SHA1.emptyTree()}}}
-	seed, err := x.encode(SHA1)
+	seed, err := x.encode(ctx, SHA1)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -96,15 +96,15 @@ func FuzzIndex(f *testing.F) {
 		sum := SHA1.sum()
 		sum.Write(body)
 		in := sum.Sum(slices.Clone(body))
-		x, err := parseIndex(SHA1, in)
+		x, err := parseIndex(ctx, SHA1, in)
 		if err != nil {
 			return
 		}
-		out, err := x.encode(SHA1)
+		out, err := x.encode(ctx, SHA1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := parseIndex(SHA1, out); err != nil {
+		if _, err := parseIndex(ctx, SHA1, out); err != nil {
 			t.Fatalf("it was read, and what is written of it is not: %v", err)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 )
@@ -166,6 +167,24 @@ func TestGitIsBoundedAndCancelled(t *testing.T) {
 	}
 	if out, err = g.run(ctx, call{args: []string{"env"}, env: deskEnv("/desk")}); err != nil || bytes.Contains(out, []byte(os.Getenv("HOME")+"\n")) {
 		t.Errorf("%s %v", out, err)
+	}
+}
+
+// A git that spins ends with its processor time, whatever it reads.
+func TestGit_IsKilledAfterItsProcessorTime(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, SHA1)
+	r := l.open()
+	r.opt.Limits.Work = time.Second
+	r.git = &Git{program: l.program(t.TempDir(), "git", "#!/bin/sh\nwhile :; do :; done\n"), user: r.git.user}
+	d, err := r.desk()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close(&err)
+	_, err = d.changes(ctx, DiffOptions{From: r.Head.Commit, To: r.Head.Commit})
+	if !fault.Is(err, fault.Invalid) {
+		t.Errorf("%v, want invalid", err)
 	}
 }
 

@@ -57,7 +57,8 @@ func (r *Repo) moveRef(ctx context.Context, ref Ref, to, old OID, message string
 	if to == old {
 		return nil
 	}
-	_, err := r.user(ctx, call{args: []string{"update-ref", "-m", message, "--create-reflog", "--", string(ref), string(to), string(old.orNull(r.Format))}})
+	// A git that is killed here leaves its lock of the reference.
+	_, err := r.user(context.WithoutCancel(ctx), call{args: []string{"update-ref", "-m", message, "--create-reflog", "--", string(ref), string(to), string(old.orNull(r.Format))}})
 	if code(err) > 0 {
 		now, _ := r.tip(ctx, ref)
 		if now != old {

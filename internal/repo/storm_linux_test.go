@@ -127,7 +127,7 @@ func TestSnapshot_TakesDeepDirectoriesWhole(t *testing.T) {
 	l.sound()
 }
 
-// Directories one in another are skipped where no path reaches them, and that is told: a smaller change never looks like the whole.
+// Directories one in another are skipped where no path reaches them, and are listed as skipped: a smaller change never looks like the whole.
 func TestSnapshot_SkipsPathsBeyondPathMax(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -232,7 +232,7 @@ func TestSnapshot_BoundsIgnoreRules(t *testing.T) {
 	}
 }
 
-// Each path is held against each rule: 200,000 rules and many paths take for ever.
+// Each path is held against each rule: 200,000 rules and many paths take hours.
 func TestSnapshot_BoundsTheWorkOfIgnoreRules(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)

@@ -44,18 +44,27 @@ func (w *treeWriter) close() { w.top.Close() }
 func (w *treeWriter) fd() int { return int(w.top.Fd()) }
 
 // shape makes the directories, and has the layer say what is hidden and gone.
-func (w *treeWriter) shape(p treePlan) error {
+func (w *treeWriter) shape(ctx context.Context, p treePlan) error {
 	for _, d := range p.dirs {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if err := unix.Mkdirat(w.fd(), d, 0o755); err != nil {
 			return fault.Wrap(err, "make directory %q", d)
 		}
 	}
 	for _, d := range p.hidden {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if err := w.c.Hide(d); err != nil {
 			return err
 		}
 	}
 	for _, d := range p.gone {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if err := w.c.Remove(d); err != nil {
 			return err
 		}
@@ -64,8 +73,11 @@ func (w *treeWriter) shape(p treePlan) error {
 }
 
 // finish gives the directories their mode and time, now that nothing is written in them.
-func (w *treeWriter) finish(p treePlan) error {
+func (w *treeWriter) finish(ctx context.Context, p treePlan) error {
 	for _, d := range p.dirs {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if err := unix.Fchmodat(w.fd(), d, 0o755, 0); err != nil {
 			return fault.Wrap(err, "set the mode of %q", d)
 		}

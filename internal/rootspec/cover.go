@@ -61,7 +61,7 @@ func RegionOf(all []Region, p string) Region {
 // MayCover reports whether a file of init's may be laid over file, which is where name led
 // to. Links in the sandbox decide where that is. So what the sandbox may not change is
 // covered only where name itself, which init chose, lies in the same region; and a decoy
-// never is, since nobody would notice who opens it.
+// never is, since opening it would go unnoticed.
 func MayCover(all []Region, name, file string) bool {
 	r := RegionOf(all, file)
 	return !r.Decoy && (r.Open || r == RegionOf(all, name))

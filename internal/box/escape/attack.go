@@ -167,7 +167,7 @@ func (f Facts) holds(b []byte) error {
 }
 
 // Attacks is the corpus.
-var Attacks = slices.Concat(fileAttacks, decoyAttacks, keptAttacks, procAttacks, mountAttacks, kernelAttacks, deviceAttacks, networkAttacks, gateAttacks, rootAttacks, ownAttacks)
+var Attacks = slices.Concat(fileAttacks, decoyAttacks, keptAttacks, procAttacks, mountAttacks, kernelAttacks, btrfsAttacks, deviceAttacks, networkAttacks, gateAttacks, rootAttacks, ownAttacks)
 
 // netOff: a sandbox that was given the host's network may use it, and one with a gate
 // may send what the gate drops.

@@ -44,8 +44,8 @@ func TestMain(m *testing.M) {
 	switch {
 	case filepath.Base(os.Args[0]) == escape.Argv0 && len(os.Args) == 3 && os.Args[1] == escape.InspectWord:
 		os.Exit(escape.Inspect(os.Args[2], os.Stdout))
-	case filepath.Base(os.Args[0]) == escape.Argv0 && len(os.Args) == 2 && os.Args[1] == escape.HoldWord:
-		os.Exit(escape.HoldInotify(os.Stdin, os.Stdout))
+	case filepath.Base(os.Args[0]) == escape.Argv0 && len(os.Args) == 3 && os.Args[1] == escape.HoldWord:
+		os.Exit(escape.Hold(os.Args[2], os.Stdin, os.Stdout))
 	case filepath.Base(os.Args[0]) == escape.Argv0:
 		os.Exit(escape.Main(os.Args, os.Stdout))
 	case os.Args[0] == victimArgv0:

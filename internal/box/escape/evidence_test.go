@@ -76,7 +76,7 @@ func (e *evidence) has(t *testing.T, want escape.Record) {
 	found := errors.New("found")
 	err := journal.Follow(ctx, journal.Place{Dir: e.journal}, journal.Query{Last: -1}, func(wire.NetEvent) error {
 		e.append(t)
-		for r, err := range e.ledger.Read(attacked, ledger.Filter{Kinds: []format.Kind{format.Kind(want.Kind)}}) {
+		for r, err := range e.ledger.Read(ctx, attacked, ledger.Filter{Kinds: []format.Kind{format.Kind(want.Kind)}}) {
 			if err != nil {
 				return err
 			}

@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -101,18 +102,26 @@ func playFindings(t *testing.T, all []setting, share int) {
 	}
 }
 
-// TestRandomRoots tries roots of several entries, drawn from the grammar, for as long as
-// -roots.for says. A root that breaks something is told with what tries it alone.
-func TestRandomRoots(t *testing.T) {
-	t.Parallel()
-	randomRoots(t, settings())
-}
-
 // racers is how many roots are tried at once.
 const racers = 4
 
-func randomRoots(t *testing.T, all []setting) {
-	c := newCorpus(t, all)
+// TestRandomRoots tries roots of several entries, drawn from the grammar, in every tier that
+// the host has, for as long as -roots.for says. A root that breaks something is told with what
+// tries it alone.
+func TestRandomRoots(t *testing.T) {
+	t.Parallel()
+	c := newCorpus(t, settings())
+	if !t.Run("gvisor", func(t *testing.T) {
+		kernels := gvisorSettings()
+		if kernels == nil {
+			t.Skip("needs plain-build: a kernel is started in a root with the static binary alone")
+		}
+		if err := c.add(t, kernels); err != nil {
+			t.Skipf("needs gvisor: %v", err)
+		}
+	}) {
+		return
+	}
 	seed := *rootsSeed
 	if seed == 0 {
 		seed = rand.Uint64()
@@ -121,6 +130,7 @@ func randomRoots(t *testing.T, all []setting) {
 	end := time.Now().Add(*rootsFor)
 	var all4 sync.WaitGroup
 	var tried [racers]int
+	drawn := make([]atomic.Int64, len(c.settings))
 	for r := range racers {
 		all4.Go(func() {
 			draw := rand.New(rand.NewPCG(seed, uint64(r)))
@@ -129,20 +139,26 @@ func randomRoots(t *testing.T, all []setting) {
 				for i := range program {
 					program[i] = byte(draw.Uint32())
 				}
+				drawn[c.setting(program)].Add(1)
 				t.Run(fmt.Sprintf("%x", program), func(t *testing.T) { c.program(t, program) })
 			}
 		})
 	}
 	all4.Wait()
-	t.Logf("%d roots", tried[0]+tried[1]+tried[2]+tried[3])
+	for i, s := range c.settings {
+		t.Logf("%d roots in setting %s", drawn[i].Load(), s.name)
+	}
 }
+
+// setting is the one that a program's first byte says, by all its bits but the last.
+func (c *corpus) setting(program []byte) int { return pick(c.settings, int(program[0]>>1)) }
 
 // program tries a root as the first byte of its program says: in which setting, and who makes it.
 func (c *corpus) program(t testing.TB, program []byte) {
 	if len(program) == 0 {
 		return
 	}
-	x, r := c.trial(t, int(program[0]>>1)), escape.Decode(program[1:])
+	x, r := c.trial(t, c.setting(program)), escape.Decode(program[1:])
 	if program[0]&1 == 0 {
 		x.ofImage(t, r)
 	} else {
@@ -162,7 +178,7 @@ func FuzzRoot(f *testing.F) {
 	form := func(kind, to string) int {
 		return slices.IndexFunc(escape.Forms, func(x escape.Entry) bool { return x.Kind == kind && x.To == to })
 	}
-	for i := range settings() {
+	for i := range rare + 1 { // one of them in tier gvisor
 		for _, seed := range [][][2]int{
 			{{place("/etc/resolv.conf"), form(escape.Link, "/var/run/../../..$OUT/precious")}, {place("/var/run"), form(escape.Link, "/..$OUT/empty")}}, // wrote to the host
 			{{place("/etc/ssl/certs/ca-certificates.crt"), form(escape.Link, "/..$OUT/secret")}},                                                        // copied of the host
@@ -175,6 +191,9 @@ func FuzzRoot(f *testing.F) {
 		}
 	}
 	c := newCorpus(f, settings())
+	if err := c.add(f, gvisorSettings()); err != nil {
+		f.Logf("without tier gvisor: %v", err)
+	}
 	f.Fuzz(func(t *testing.T, program []byte) {
 		c.program(t, program)
 	})

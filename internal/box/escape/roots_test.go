@@ -179,18 +179,18 @@ func settings() []setting {
 	}
 }
 
-// tools is a directory with the attacker and what it is linked with, which all sandboxes of a
-// test share, each by links of its own.
-func tools(t testing.TB) string {
+// tools is a directory in at with the attacker and what it is linked with, which all sandboxes
+// of a test share, each by links of its own.
+func tools(t testing.TB, at string) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/var/tmp", "escape-tools-")
+	dir, err := os.MkdirTemp(at, "escape-tools-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	files := map[string]string{"/tools/" + escape.Argv0: "/proc/self/exe"}
-	linked, _ := exec.Command("ldd", "/proc/self/exe").Output() // it fails for what is static
-	for word := range strings.FieldsSeq(string(linked)) {
+	libraries, _ := exec.Command("ldd", "/proc/self/exe").Output() // it fails for what is static
+	for word := range strings.FieldsSeq(string(libraries)) {
 		if strings.HasPrefix(word, "/") {
 			files[word] = word
 		}
@@ -223,16 +223,19 @@ type trial struct {
 
 var rootIDs atomic.Uint64
 
-// newTrial makes the root, without anything hostile yet.
+// newTrial makes the root beside the tools, without anything hostile yet.
 func newTrial(t testing.TB, s setting, tools string) *trial {
 	t.Helper()
-	dir, err := os.MkdirTemp("/var/tmp", "escape-root-")
+	dir, err := os.MkdirTemp(filepath.Dir(tools), "escape-root-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { removeAll(t, dir) })
 	x := &trial{setting: s, tools: tools, dir: dir, out: newCanary(t)}
-	for _, d := range []string{"run", "run/self", "journal", "image", "upper", "work", "shown", "shared"} {
+	if err := makeImage(filepath.Join(dir, "image")); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{"run", "run/self", "journal", "upper", "work", "shown", "shared"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -260,6 +263,21 @@ func newTrial(t testing.TB, s setting, tools string) *trial {
 	}
 	x.config = c
 	return x
+}
+
+// makeImage makes the directory of an image: on a btrfs a subvolume, as driver btrfs does.
+func makeImage(dir string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(filepath.Dir(dir), &st); err != nil {
+		return err
+	}
+	if st.Type != unix.BTRFS_SUPER_MAGIC {
+		return os.Mkdir(dir, 0o755)
+	}
+	if out, err := exec.Command("btrfs", "-q", "subvolume", "create", dir).CombinedOutput(); err != nil {
+		return fmt.Errorf("make a subvolume: %w: %s", err, out)
+	}
+	return nil
 }
 
 // kept is what is in the files of the policy's read-only places and mounts.
@@ -303,11 +321,29 @@ func (x *trial) furnish(t testing.TB) {
 		case d.IsDir():
 			return os.MkdirAll(to, 0o755)
 		}
-		return os.Link(p, to)
+		return linked(p, to)
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// linked makes a link of a file, or, into a subvolume, where none leads, one that shares its
+// blocks.
+func linked(from, to string) error {
+	if err := os.Link(from, to); !errors.Is(err, unix.EXDEV) {
+		return err
+	}
+	f, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	c, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.IoctlFileClone(int(c.Fd()), int(f.Fd())), c.Close())
 }
 
 // caller is who we are on the host.
@@ -523,48 +559,6 @@ func (x *trial) ofItself(t testing.TB, r escape.Root) {
 	if t.Failed() {
 		t.Logf("setting %s, made from inside:\n%v", x.name, r)
 	}
-}
-
-// corpus is what the trials of one test share.
-type corpus struct {
-	tools    string
-	settings []setting
-	holds    []plan.Enforced // of each setting, on a root that is not hostile
-}
-
-func newCorpus(t testing.TB, all []setting) *corpus {
-	t.Helper()
-	needsStatic(t)
-	c := &corpus{tools: tools(t), settings: all}
-	for _, s := range all {
-		x := newTrial(t, s, c.tools)
-		ctx, cancel := context.WithTimeout(t.Context(), rootsPatience)
-		b, e, err := box.Start(ctx, x.config)
-		cancel()
-		if s.tier == plan.TierGvisor && fault.Is(err, fault.Unsupported) {
-			t.Skipf("needs gvisor: %v", err)
-		}
-		if err != nil {
-			log, _ := os.ReadFile(filepath.Join(x.config.RunDir, "keeper.log"))
-			t.Fatalf("%s, on a root that is not hostile: %v\n%s", s.name, err, log)
-		}
-		x.was = e
-		x.inspect(t, b, nil)
-		x.stop(t, b)
-		b.Close()
-		x.out.unharmed(t)
-		c.holds = append(c.holds, e)
-	}
-	return c
-}
-
-// trial is one in the i-th setting.
-func (c *corpus) trial(t testing.TB, i int) *trial {
-	t.Helper()
-	i %= len(c.settings)
-	x := newTrial(t, c.settings[i], c.tools)
-	x.was = c.holds[i]
-	return x
 }
 
 // TestHostileRoots starts images with one form at one place: one of so many pairs, each in one

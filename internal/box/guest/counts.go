@@ -23,8 +23,8 @@ type count struct {
 	host string // beneath /proc/sys, what the host gives one user; "" where most is the limit as it is
 }
 
-// counts are those that a sandbox can use up for whoever started it: what is counted for a
-// user of the namespace is counted for the owner of the namespace too (kernel/ucount.c).
+// counts are those that a sandbox can exhaust for the user that started it: what is counted
+// for a user of the namespace also counts for its owner (kernel/ucount.c).
 var counts = []count{
 	{"max_inotify_instances", limit.Inotify, "fs/inotify/max_user_instances"},
 	{"max_inotify_watches", limit.InotifyWatches, "fs/inotify/max_user_watches"},

@@ -30,8 +30,8 @@ func mayCover(proc int, regions []rootspec.Region, name string, f *os.File) (ok,
 }
 
 // layOver lays a file of ours over one of the sandbox's, which is given by its descriptor.
-// With readOnly, nobody inside can write to it, nor to ours by its own name. In gVisor,
-// which has no such mounts of files, root can: it changes what is laid, and nothing beneath.
+// With readOnly, no process in the sandbox can write to it, nor to ours by its own name. In
+// gVisor, which has no such mounts of files, root can: that changes our file alone.
 func layOver(ours string, over *os.File, readOnly bool) error {
 	tree, err := unix.OpenTree(unix.AT_FDCWD, ours, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if errors.Is(err, unix.ENOTDIR) { // gVisor clones mounts of directories alone

@@ -14,6 +14,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // command is what forkOpenly starts: as syscall.ForkExec takes it, in a session of its
@@ -112,7 +113,7 @@ func askChild(pid, end int) unix.Errno {
 }
 
 // openFiles gives the RLIMIT_NOFILE of commands: the policy's limit, or what init was
-// started with. The Go run time has raised that, remembers it, and tells nobody, but puts it
+// started with, but in either case less than what init has: limit.OpenFilesOfHost. The Go run time has raised that, remembers it, and tells nobody, but puts it
 // in force for each child (package syscall): so one is started, looked at before it runs, and
 // ended. gVisor has given init what the Go run time of its own process had raised. Called
 // before anything is reaped, on a thread that the caller has locked.
@@ -120,8 +121,12 @@ func openFiles(g plan.Guest) (l unix.Rlimit, err error) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
 		return l, fault.Wrap(err, "read the limit of open files")
 	}
+	most := limit.OpenFilesOfHost(l.Max)
+	if g.Tier == plan.TierGvisor {
+		most = l.Max // its kernel counts by itself
+	}
 	if g.Files > 0 {
-		n := min(g.Files, l.Max)
+		n := min(g.Files, most)
 		return unix.Rlimit{Cur: n, Max: n}, nil
 	}
 	if g.Tier == plan.TierGvisor {
@@ -129,8 +134,7 @@ func openFiles(g plan.Guest) (l unix.Rlimit, err error) {
 	}
 	pid, err := syscall.ForkExec("/proc/self/exe", []string{Argv0}, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Ptrace: true}})
 	if err != nil {
-		l.Cur = min(l.Cur, leastOpen) // where nobody may be traced
-		return l, nil
+		return unix.Rlimit{Cur: min(l.Cur, leastOpen, most), Max: most}, nil // where nobody may be traced
 	}
 	defer func() {
 		_ = unix.Kill(pid, unix.SIGKILL)
@@ -141,7 +145,10 @@ func openFiles(g plan.Guest) (l unix.Rlimit, err error) {
 			}
 		}
 	}()
-	return l, fault.Wrap(unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &l), "read the limit of open files of commands")
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &l); err != nil {
+		return l, fault.Wrap(err, "read the limit of open files of commands")
+	}
+	return unix.Rlimit{Cur: min(l.Cur, most), Max: min(l.Max, most)}, nil
 }
 
 // leastOpen is the soft limit that most systems give.

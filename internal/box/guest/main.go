@@ -159,10 +159,14 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 	}
 	d.freezer = &freezer{self: d.self, pid1: d.pid1, outside: g.Outside}
 	if l := d.launcher.listener; l != nil {
+		left, err := notify.Recover()
+		if err != nil {
+			return nil, err
+		}
 		// What cannot be taken back was perhaps never ours: a sandbox cannot bar its
 		// own way in by what it writes. Nothing of it is lost.
-		if err := notify.Recover(); err != nil {
-			weak = append(weak, plan.Item{Name: "renames", State: plan.Weak, Detail: strconv.Quote(limit.Cut(err.Error(), limit.MessagePath)) +
+		if len(left) > 0 {
+			weak = append(weak, plan.Item{Name: "renames", State: plan.Weak, Detail: strconv.Quote(limit.Cut(left[0].Error(), limit.MessagePath)) +
 				": directories of lower layers are not moved (EXDEV: programs copy them) until /" + rootspec.Workshop + " is removed"})
 		}
 		opt := notify.Options{Emulate: g.Emulate, Lock: &d.turns, Freeze: d.freezer.forPromotion}

@@ -86,8 +86,8 @@ var identities = []struct {
 	{"/proc/sys/kernel/random/boot_id", func(b []byte) string { return uuid(b) + "\n" }},
 }
 
-// newIdentity lays new ones over those of identities that are there, so that nothing of it
-// gets into the history, and whoever may not write them has it too.
+// newIdentity mounts new identity files over the existing ones, so that they do not get into
+// the history, and read-only ones are replaced too.
 func (d *daemon) newIdentity(r Reseal) (string, error) {
 	var done []string
 	for i, id := range identities {

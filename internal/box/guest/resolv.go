@@ -58,7 +58,7 @@ func mountResolv(g plan.Guest) error {
 }
 
 // makeResolv makes the file in /run that a link at resolvName names. What the link says
-// decides about a name beneath our own /run alone: a wrong one is a file that nobody reads.
+// decides about a name beneath our own /run alone: a wrong one is a file that is never read.
 func makeResolv(text []byte) error {
 	link, err := openInside(path.Dir(resolvName), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -244,7 +245,7 @@ func mountDev(root int, host *hostMounts) error {
 		attr       int
 		options    []string
 	}{
-		{"pts", "devpts", unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC, []string{"newinstance", "ptmxmode=0666", "mode=620"}},
+		{"pts", "devpts", unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC, []string{"newinstance", "ptmxmode=0666", "mode=620", "max=" + strconv.Itoa(limit.Terminals)}},
 		{"shm", "tmpfs", plainAttr, []string{"mode=1777"}},
 		{"mqueue", "mqueue", plainAttr, nil},
 	} {

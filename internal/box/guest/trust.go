@@ -161,23 +161,18 @@ func openInside(name string, flags uint64) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// withPEM gives the certificates of a bundle and an authority; have itself where the
-// authority is one of them. Nothing else of have is copied: what a sandbox calls its
-// bundle may be any file that it may not read, and the copy is for all to read.
+// withPEM gives the certificates of a bundle, followed by an authority, once. Nothing else
+// of have is copied, also where it holds the authority already: what a sandbox calls its
+// bundle may be any file that it may write and not read, and the copy is for all to read.
 func withPEM(have, ca []byte) []byte {
-	if bytes.Contains(have, ca) {
-		return have
-	}
+	own, _ := pem.Decode(ca)
 	var all []byte
-	for rest := have; ; {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			return append(all, ca...)
-		}
-		if block.Type == "CERTIFICATE" {
+	for block, rest := pem.Decode(have); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type == "CERTIFICATE" && (own == nil || !bytes.Equal(block.Bytes, own.Bytes)) {
 			all = append(all, pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes})...)
 		}
 	}
+	return append(all, ca...)
 }
 
 // lay lays a file at ours over a store, with what with makes of it, and gives what is in

@@ -48,7 +48,7 @@ func run() error {
 		return fmt.Errorf("wait for the plan: %w", err)
 	}
 	c := &conductor{link: link}
-	if err := c.start(m); err != nil {
+	if err := fault.OfHost(c.start(m)); err != nil {
 		return errors.Join(err, link.Send(guest.MsgReady, guest.Ready{Err: wireError(err)}))
 	}
 	defer time.AfterFunc(settled, func() { debug.SetGCPercent(50) }).Stop()

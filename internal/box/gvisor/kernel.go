@@ -122,17 +122,27 @@ func told(err error) error {
 // begin starts PID 1.
 func (k *kernel) begin(s setup) error {
 	if err := k.call(boot.ContMgrSetNetworkArgs, links(s.nic, false)); err != nil {
-		return fault.Wrap(err, "give the sandbox its network")
+		return failed(err, "give the sandbox its network")
 	}
 	id := containerID
-	return fault.Wrap(k.call(boot.ContMgrRootContainerStart, &id), "start the sandbox's init")
+	return failed(k.call(boot.ContMgrRootContainerStart, &id), "start the sandbox's init")
+}
+
+// failed is an error of the kernel's while a sandbox starts, which comes as a text, or by the
+// kernel's end: it says of no bug of ours.
+func failed(err error, doing string) error {
+	if fault.KindOf(err) != fault.Internal {
+		return fault.Wrap(err, "%s", doing)
+	}
+	return fault.New(fault.Unavailable, "%s: the sandbox's kernel failed", doing).Because(err).
+		WithHint("free what the host ran out of (descriptors: ulimit -n, memory, processes), and try again; or use another tier: coppice create --tier supervised")
 }
 
 // resume goes on where a memory image was taken. Pages that are not needed at once are
 // read while the processes run.
 func (k *kernel) resume(s setup) error {
 	if err := k.call(boot.ContMgrSetNetworkArgs, links(s.nic, true)); err != nil {
-		return fault.Wrap(err, "give the sandbox its network")
+		return failed(err, "give the sandbox its network")
 	}
 	files := image{}
 	for i, f := range s.image {

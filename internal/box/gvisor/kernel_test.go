@@ -4,6 +4,7 @@ package gvisor
 
 import (
 	"errors"
+	"io"
 	"syscall"
 	"testing"
 
@@ -34,5 +35,28 @@ func TestErrorsOfTheKernel(t *testing.T) {
 		if text != c.text || fault.KindOf(got) != c.kind {
 			t.Errorf("%v: %q, %q", c.err, text, fault.KindOf(got))
 		}
+	}
+}
+
+// What fails in the kernel while a sandbox starts is no bug of ours, and says what to do.
+func TestFailed_IsNoBug(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		err  error
+		kind fault.Kind
+	}{
+		{urpc.RemoteError{Message: "starting sandbox: failed to setupFS: input/output error"}, fault.Unavailable},
+		{io.EOF, fault.Unavailable},
+		{syscall.EAGAIN, fault.Unavailable},
+		{syscall.ENOSPC, fault.NoSpace},
+		{fault.New(fault.Denied, "no"), fault.Denied},
+	} {
+		err := failed(c.err, "start")
+		if !fault.Is(err, c.kind) || !errors.Is(err, c.err) || c.kind == fault.Unavailable && fault.HintOf(err) == "" {
+			t.Errorf("%v: %v is %s, hint %q", c.err, err, fault.KindOf(err), fault.HintOf(err))
+		}
+	}
+	if err := failed(nil, "start"); err != nil {
+		t.Error(err)
 	}
 }

@@ -3,7 +3,6 @@
 package notify
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -11,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
@@ -408,101 +406,4 @@ func below(place, name string) string {
 		return "..." + place[over+len("..."):]
 	}
 	return place
-}
-
-// Recover finishes what kills have left in the overlay mounts of the calling
-// process's mount namespace: half-done promotions are taken back. PID 1 calls it
-// before it starts anything.
-func Recover() error {
-	b, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return fault.Wrap(err, "look for unfinished promotions")
-	}
-	var errs []error
-	for line := range bytes.Lines(b) {
-		fields := strings.Fields(string(line))
-		// ID parent dev root mountpoint options [optional...] - type source options
-		sep := len(fields)
-		for i, f := range fields {
-			if f == "-" {
-				sep = i
-				break
-			}
-		}
-		if sep+1 >= len(fields) || fields[sep+1] != "overlay" {
-			continue
-		}
-		root, err := openat(unix.AT_FDCWD, unescape(fields[4]), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
-		if err != nil {
-			continue // covered by another mount
-		}
-		// Where we may not look we never promoted anything.
-		if err := recoverAt(root); err != nil && !errors.Is(err, unix.EACCES) {
-			errs = append(errs, fault.Wrap(err, "recover an unfinished promotion below %s", fields[4]))
-		}
-		unix.Close(root)
-	}
-	return errors.Join(errs...)
-}
-
-// unescape undoes the octal escapes of mountinfo (proc_pid_mountinfo(5)).
-func unescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			b.WriteByte((s[i+1]-'0')<<6 | (s[i+2]-'0')<<3 | (s[i+3] - '0'))
-			i += 3
-			continue
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
-}
-
-// recoverAt takes the promotion back that left its workshop in root, if one did.
-// A workshop that is not ours by owner and mode was made by the sandbox, and is
-// left alone.
-func recoverAt(root int) error {
-	work, err := openat(root, journalName, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("open %s: %w", journalName, err)
-	}
-	defer unix.Close(work)
-	var st unix.Stat_t
-	if err := unix.Fstat(work, &st); err != nil {
-		return err
-	}
-	if st.Uid != uint32(os.Geteuid()) || st.Mode&0o077 != 0 {
-		return fmt.Errorf("%s: not made by PID 1: %w", journalName, unix.EPERM)
-	}
-	times := keepTimes(root)
-	defer times()
-	buf := make([]byte, unix.PathMax)
-	n, err := unix.Readlinkat(work, journalFrom, buf)
-	if err == nil && n > 0 && n < len(buf) {
-		dir, base := ".", string(buf[:n])
-		if i := strings.LastIndexByte(base, '/'); i >= 0 {
-			dir, base = base[:i], base[i+1:]
-		}
-		how := inside
-		how.Flags |= unix.O_DIRECTORY
-		parent, err := openat2(root, dir, how)
-		if err != nil {
-			return fmt.Errorf("open %q: %w", dir, err)
-		}
-		defer unix.Close(parent)
-		if base == "" || base == "." || base == ".." {
-			return fmt.Errorf("%s names %q: %w", journalName, base, unix.EINVAL)
-		}
-		if err := undo(work, parent, base); err != nil {
-			return err
-		}
-	}
-	return removeWorkshop(root, work)
 }

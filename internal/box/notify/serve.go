@@ -21,7 +21,7 @@ import (
 // Options configure Serve. The zero value promotes without freezing, and does
 // not emulate.
 type Options struct {
-	// Serving is called once, before the first answer; nil: nobody is told.
+	// Serving is called once, before the first answer. It may be nil.
 	Serving func()
 	// Emulate answers the calls of root emulation. Without it they are handed
 	// to the kernel.

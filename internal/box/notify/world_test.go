@@ -137,8 +137,8 @@ func beWorld() int {
 			return complain("tmpfs: %v", err)
 		}
 	}
-	if err := Recover(); err != nil {
-		return complain("recover: %v", err)
+	if left, err := Recover(); err != nil || len(left) > 0 {
+		return complain("recover: %v, left %v", err, left)
 	}
 	if c.Scenario == inWorld {
 		return bothWaysAgree(in("m"))

@@ -260,7 +260,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	case single:
 		add(Counts, On, "inotify and namespaces: an eighth of what the host gives one user")
 	case f.Shift != 0:
-		add(Counts, On, "inotify and namespaces: those of a user that nobody else is")
+		add(Counts, On, "inotify and namespaces: those of a user that the sandbox has alone")
 	default:
 		add(Counts, Weak, "each user of the sandbox has an eighth of the inotify instances of root, whose they are")
 	}
@@ -402,7 +402,10 @@ func limits(c Config, f Facts, g *Guest, add func(name, state, detail string)) {
 	}
 	if n := c.Limits.Files; n > 0 {
 		g.Files = uint64(n)
-		add("files", On, strconv.FormatInt(n, 10)+" for each process, RLIMIT_NOFILE")
+		if most := limit.OpenFilesOfHost(f.OpenFiles); c.Tier != TierGvisor && f.OpenFiles > 0 {
+			g.Files = min(g.Files, most)
+		}
+		add("files", On, strconv.FormatUint(g.Files, 10)+" for each process, RLIMIT_NOFILE")
 	}
 	if n := c.Limits.Disk; n > 0 {
 		add("disk", On, strconv.FormatInt(n, 10)+" bytes, "+c.DiskBy)

@@ -231,8 +231,8 @@ type Item struct {
 // Counts names the limit of what the kernel counts for the owner of a user namespace.
 const Counts = "kernel counts"
 
-// Descriptors names what init lacks where it may open too few files to tell of each
-// program who started it.
+// Descriptors names what init lacks where it may open too few files to find the parent of
+// each program.
 const Descriptors = "descriptors"
 
 // Enforced is what holds in a started box.

@@ -88,7 +88,18 @@ func hardeningRules(o Options) []Rule {
 
 // allRules are those of Hardening where nothing is told.
 func allRules(o Options) []Rule {
-	return slices.Concat([]Rule{socketRule(o)}, hardening, hardeningArch)
+	return slices.Concat([]Rule{leases, socketRule(o)}, hardening, hardeningArch)
+}
+
+// leases is about a call that programs make often, and whose argument has to be read: nothing
+// but a filter refuses a lease to the owner of a file (generic_setlease of fs/locks.c), and
+// nobody can read a leased file without waiting for its holder. So it comes first.
+var leases = Rule{
+	Calls: []uint32{unix.SYS_FCNTL},
+	Cases: []Case{{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.F_SETLEASE, unix.F_NOTIFY}}}, Do: Errno(unix.EINVAL)}},
+	Why: "whoever opens a leased file waits for its holder, as init would that starts a program, and a capture that reads it " +
+		"(F_SETLEASE); file servers share leases with other kernels, and do without. F_NOTIFY is what inotify(7) replaced. " +
+		"Both are EINVAL where a file system has none, and are not told",
 }
 
 // ordinaryNetlink are the protocols of netlink that ordinary programs ask for and do without:
@@ -141,13 +152,6 @@ var hardening = []Rule{
 			"limit of the root's, and a read-only one could not be removed; the kernel reads 32 bits of the request",
 	},
 	{
-		Calls: []uint32{unix.SYS_FCNTL},
-		Cases: []Case{{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.F_SETLEASE, unix.F_NOTIFY}}}, Do: Errno(unix.EINVAL)}},
-		Why: "whoever opens a leased file waits for its holder, as init would that starts a program, and a capture that reads it " +
-			"(F_SETLEASE); file servers share leases with other kernels, and do without. F_NOTIFY is what inotify(7) replaced. " +
-			"Both are EINVAL where a file system has none, and are not told",
-	},
-	{
 		Calls: []uint32{unix.SYS_CLONE},
 		Cases: []Case{{When: []Test{{Arg: 0, Is: AnyBits, Of: []uint32{namespaces}}}, Do: Errno(unix.EPERM)}},
 		Tell:  true,
@@ -183,6 +187,11 @@ var hardening = []Rule{
 		Calls: []uint32{unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER},
 		Do:    Errno(unix.ENOSYS),
 		Why:   "operations on a ring pass every filter; ENOSYS makes libuv, tokio and others fall back",
+	},
+	{
+		Calls: []uint32{unix.SYS_IO_SETUP},
+		Do:    Errno(unix.ENOSYS),
+		Why:   "contexts of aio(7) are counted for the whole machine (fs.aio-max-nr), so that one sandbox could leave none; programs fall back",
 	},
 	{
 		Calls: []uint32{unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_LOOKUP_DCOOKIE},

@@ -111,6 +111,7 @@ func TestWhatIsOrdinaryIsNotTold(t *testing.T) {
 	give := Notifying(NotifyOptions{Refuse: Options{Told: true}})
 	for name, c := range map[string]call{
 		"io_uring":       {nr: unix.SYS_IO_URING_SETUP},
+		"aio":            {nr: unix.SYS_IO_SETUP},
 		"clone3":         {nr: unix.SYS_CLONE3},
 		"kcmp":           {nr: unix.SYS_KCMP},
 		"addresses":      {nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE}},

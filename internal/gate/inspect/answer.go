@@ -68,8 +68,8 @@ func (x *exchange) inform(code int, h textproto.MIMEHeader) error {
 	}
 	maps.Copy(x.w.Header(), http.Header(h))
 	x.w.WriteHeader(code)
-	// Of a stream that has ended, net/http may still be writing the headers, which nobody
-	// may change then.
+	// Of a stream that has ended, net/http may still be writing the headers, which must
+	// not change then.
 	if i.lost = x.in.Context().Err() != nil; i.lost {
 		return errGone
 	}
@@ -104,7 +104,7 @@ func (x *exchange) after() error {
 	return x.refused(x.Spend(0, size))
 }
 
-// broken tells that the server's answer does not go on, and gives why.
+// broken reports that the server's answer does not go on, and why.
 func (x *exchange) broken(why string) *Denial {
 	x.conn.Judge.Deny(x.asked, why)
 	return &Denial{Status: http.StatusBadGateway, Reason: why}

@@ -194,7 +194,7 @@ func TestAnswer_BoundsItsHead(t *testing.T) {
 }
 
 // A stream that the client gives up while net/http writes an informational response has
-// headers that nobody may change: two goroutines at one map end the process.
+// headers that must not change: two goroutines at one map end the process.
 func TestAnswer_LeavesHeadersToAStreamThatIsGivenUp(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -20,8 +20,8 @@ import (
 //	400, 431    for a head that says so: it is too long, or has headers of HTTP/1
 //	body        that ends before its Content-Length
 //
-// Requests are read for what is told of them, and denials are told before the bytes they
-// are about go on. What is not understood here ends the connection.
+// Requests are read for what is recorded of them, and denials are reported before the bytes
+// they are about go on. What is not understood here ends the connection.
 type watched struct {
 	net.Conn
 	host func(authority string) policy.Host
@@ -50,7 +50,7 @@ type head2 struct {
 	told                    bool
 }
 
-// refused2 is a denial that is to be told.
+// refused2 is a denial that is not reported yet.
 type refused2 struct {
 	q   Request
 	why string
@@ -77,7 +77,7 @@ func newWatched(c net.Conn, host func(string) policy.Host, deny func(Request, st
 	return w
 }
 
-// Read gives what the sandbox sends, and tells of what will be refused.
+// Read gives what the sandbox sends, and reports what will be refused.
 func (w *watched) Read(p []byte) (int, error) {
 	w.mu.Lock()
 	err := w.err
@@ -92,7 +92,7 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write sends what net/http says, and tells of what it refuses by that.
+// Write sends what net/http writes, and reports what it refuses by that.
 func (w *watched) Write(p []byte) (int, error) {
 	if bad := w.look(func() error { return w.out.feed(p, w.sent) }); bad != nil {
 		return 0, bad
@@ -100,8 +100,8 @@ func (w *watched) Write(p []byte) (int, error) {
 	return w.Conn.Write(p)
 }
 
-// look looks at bytes with the lock, and tells what is to be told without it. An error is
-// a denial, and ends what is read.
+// look looks at bytes with the lock, and reports denials without it. An error is a denial,
+// and ends what is read.
 func (w *watched) look(at func() error) error {
 	w.mu.Lock()
 	err := at()
@@ -236,7 +236,7 @@ func (w *watched) field(f hpack.HeaderField) {
 	}
 }
 
-// known gives the first value of a pseudo-header, as much as is told of it.
+// known gives the first value of a pseudo-header, as much as is recorded of it.
 func known(first, value string, most int) string {
 	if first != "" {
 		return first
@@ -267,7 +267,7 @@ func (w *watched) sent(f frame2) error {
 	case frameReset:
 		delete(w.heads, f.stream)
 		switch code := f.code(0); {
-		case code == codeNone, code == codeInternal: // after an answer; or the exchange ended, and told why
+		case code == codeNone, code == codeInternal: // after an answer; or the exchange ended, and reported why
 		case code == codeClosed && h == nil: // what comes after an answer is no request
 		default:
 			w.refuse(h, errStream+codeName(code))

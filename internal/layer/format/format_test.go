@@ -3,7 +3,9 @@ package format
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sort"
 	"strings"
@@ -31,7 +33,7 @@ func sample() []Entry {
 func encode(t testing.TB, e []Entry) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := Encode(&b, e); err != nil {
+	if err := Encode(t.Context(), &b, e); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()
@@ -39,7 +41,7 @@ func encode(t testing.TB, e []Entry) []byte {
 
 func TestManifestRoundTrip(t *testing.T) {
 	data := encode(t, sample())
-	got, err := Parse(data)
+	got, err := Parse(context.Background(), data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,12 +76,12 @@ func TestManifestStrict(t *testing.T) {
 			if in == good {
 				t.Fatal("the test changes nothing")
 			}
-			if _, err := Parse([]byte(in)); !fault.Is(err, fault.Corrupt) {
+			if _, err := Parse(t.Context(), []byte(in)); !fault.Is(err, fault.Corrupt) {
 				t.Errorf("Parse: %v", err)
 			}
 		})
 	}
-	_, err := Parse([]byte(strings.Replace(good, "layer 1", "layer 3", 1)))
+	_, err := Parse(t.Context(), []byte(strings.Replace(good, "layer 1", "layer 3", 1)))
 	if !fault.Is(err, fault.Version) || fault.HintOf(err) == "" {
 		t.Errorf("unknown version: %v", err)
 	}
@@ -106,7 +108,7 @@ func TestLessIsTreeOrder(t *testing.T) {
 func TestTar(t *testing.T) {
 	open := func(*Entry) (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("abc")), nil }
 	var one, two bytes.Buffer
-	if err := errors.Join(WriteTar(&one, sample(), open), WriteTar(&two, sample(), open)); err != nil {
+	if err := errors.Join(WriteTar(t.Context(), &one, sample(), open), WriteTar(t.Context(), &two, sample(), open)); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(one.Bytes(), two.Bytes()) {
@@ -132,10 +134,10 @@ func TestTar(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(Magic + "\n"))
 	var b bytes.Buffer
-	_ = Encode(&b, sample())
+	_ = Encode(context.Background(), &b, sample())
 	f.Add(b.Bytes())
 	f.Fuzz(func(t *testing.T, data []byte) {
-		e, err := Parse(data)
+		e, err := Parse(context.Background(), data)
 		if err != nil {
 			if k := fault.KindOf(err); k != fault.Corrupt && k != fault.Version {
 				t.Errorf("kind %s", k)
@@ -160,13 +162,13 @@ func TestTar_NamesWhatItHasNoHeaderFor(t *testing.T) {
 		"a target":   {Path: "f", Type: Symlink, Link: big},
 		"a device":   {Path: "f", Type: Char, Major: 1 << 24},
 	} {
-		err := WriteTar(io.Discard, []Entry{root, e}, nil)
+		err := WriteTar(t.Context(), io.Discard, []Entry{root, e}, nil)
 		if no, ok := errors.AsType[*NoHeader](err); !ok || no.Path != "f" {
 			t.Errorf("%s: %.200v", name, err)
 		}
 	}
 	broken := errors.New("broken")
-	err := WriteTar(failing{broken}, []Entry{root}, nil)
+	err := WriteTar(t.Context(), failing{broken}, []Entry{root}, nil)
 	if _, ok := errors.AsType[*NoHeader](err); ok || !errors.Is(err, broken) {
 		t.Errorf("a writer that fails: %v", err)
 	}
@@ -199,14 +201,63 @@ func TestTar_RefusesNamesThatAreReadAsMarks(t *testing.T) {
 		{Path: "d/.wh..opq", Type: Whiteout}, // whose mark is that of an opaque directory
 	} {
 		var b bytes.Buffer
-		err := WriteTar(&b, []Entry{root, dir, e}, nil)
+		err := WriteTar(t.Context(), &b, []Entry{root, dir, e}, nil)
 		if no, ok := errors.AsType[*NoHeader](err); !ok || no.Path != e.Path || b.Len() > 0 {
 			t.Errorf("%s: %v, and %d bytes are written", e.Path, err, b.Len())
 		}
 	}
 	for _, e := range []Entry{{Path: "d/.wh.s", Type: Socket}, {Path: "d/.wh.x", Type: Whiteout}, {Path: "d/.whx", Type: File}, {Path: "d/a.wh.b", Type: File}} {
-		if err := WriteTar(io.Discard, []Entry{root, dir, e}, nil); err != nil {
+		if err := WriteTar(t.Context(), io.Discard, []Entry{root, dir, e}, nil); err != nil {
 			t.Errorf("%s: %v", e.Path, err)
 		}
+	}
+}
+
+// endsAfter is a context that ends as it is asked for the n-th time.
+type endsAfter struct {
+	context.Context
+	end  context.CancelFunc
+	left int
+}
+
+func (c *endsAfter) Err() error {
+	if c.left--; c.left <= 0 {
+		c.end()
+	}
+	return c.Context.Err()
+}
+
+// A manifest may have millions of entries.
+func TestManifests_EndWithTheirContext(t *testing.T) {
+	t.Parallel()
+	const n = 5000
+	entries := []Entry{{Type: Dir, Mode: 0o755}}
+	for i := range n {
+		entries = append(entries, Entry{Path: fmt.Sprintf("%04d", i), Type: File})
+	}
+	var b bytes.Buffer
+	if err := Encode(t.Context(), &b, entries); err != nil {
+		t.Fatal(err)
+	}
+	parse := func(ctx context.Context) error { _, err := Parse(ctx, b.Bytes()); return err }
+	for name, c := range map[string]struct {
+		after int
+		do    func(ctx context.Context) error
+	}{
+		"lines":  {n / 2, parse},
+		"checks": {n + n/2, parse},
+		"again":  {2*n + 5, parse},
+		"encode": {3, func(ctx context.Context) error { return Encode(ctx, io.Discard, entries) }},
+		"tar":    {n / 2, func(ctx context.Context) error { return WriteTar(ctx, io.Discard, entries, nil) }},
+	} {
+		inner, end := context.WithCancel(t.Context())
+		ctx := &endsAfter{inner, end, c.after}
+		if err := c.do(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v, want it cancelled", name, err)
+		}
+		if ctx.left < -5 {
+			t.Errorf("%s: went on for %d steps", name, -ctx.left)
+		}
+		end()
 	}
 }

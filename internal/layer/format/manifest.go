@@ -2,6 +2,7 @@ package format
 
 import (
 	"bytes"
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -15,13 +16,16 @@ import (
 
 // Encode writes the manifest of a layer. Entries must be in the order of Less,
 // the root first.
-func Encode(w io.Writer, entries []Entry) error {
+func Encode(ctx context.Context, w io.Writer, entries []Entry) error {
 	b := make([]byte, 0, 32<<10)
 	b = append(b, magicOf(entries)...)
 	b = append(b, '\n')
 	for i := range entries {
 		b = appendEntry(b, &entries[i])
 		if len(b) > 24<<10 {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 			if _, err := w.Write(b); err != nil {
 				return err
 			}
@@ -132,8 +136,8 @@ func unquote(s string) (string, bool) {
 
 // Parse reads a manifest and accepts exactly what Encode writes: encoding the
 // result gives the same bytes. An unknown version is fault.Version, all else
-// that is wrong fault.Corrupt.
-func Parse(data []byte) ([]Entry, error) {
+// that is wrong fault.Corrupt, but for the error of ctx.
+func Parse(ctx context.Context, data []byte) ([]Entry, error) {
 	line, rest, ok := bytes.Cut(data, []byte{'\n'})
 	if first := string(line); !ok || first != Magic && first != magicSparse {
 		if strings.HasPrefix(first, "coppice layer ") && len(first) < 40 {
@@ -144,6 +148,9 @@ func Parse(data []byte) ([]Entry, error) {
 	}
 	var out []Entry
 	for n := 2; ; n++ {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		line, rest, ok = bytes.Cut(rest, []byte{'\n'})
 		if !ok {
 			return nil, fault.New(fault.Corrupt, "manifest ends in line %d", n)
@@ -155,14 +162,22 @@ func Parse(data []byte) ([]Entry, error) {
 			return nil, fault.New(fault.Corrupt, "manifest line %d", n).Because(err)
 		}
 	}
-	if err := check(out); err != nil {
-		return nil, fault.New(fault.Corrupt, "manifest").Because(err)
+	if err := check(ctx, out); err != nil {
+		return nil, malformed(ctx, "manifest", err)
 	}
 	again := same{rest: data}
-	if err := Encode(&again, out); err != nil || len(again.rest) > 0 {
-		return nil, fault.New(fault.Corrupt, "manifest is not in canonical form").Because(err)
+	if err := Encode(ctx, &again, out); err != nil || len(again.rest) > 0 {
+		return nil, malformed(ctx, "manifest is not in canonical form", err)
 	}
 	return out, nil
+}
+
+// malformed says what is wrong with a manifest, unless ctx has ended.
+func malformed(ctx context.Context, what string, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fault.New(fault.Corrupt, "%s", what).Because(err)
 }
 
 // same is a writer that accepts what rest begins with.
@@ -273,13 +288,16 @@ func (p *fields) end() error {
 
 // check says whether the entries can be a layer: the root first, in order, each
 // below a directory, hard links to earlier files, attributes in order.
-func check(entries []Entry) error {
+func check(ctx context.Context, entries []Entry) error {
 	if len(entries) == 0 || entries[0].Path != "" || !entries[0].IsDir() {
 		return fmt.Errorf("does not begin with the root directory")
 	}
 	dirs := []string{""}
 	files := map[string]Type{}
 	for i := range entries {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		e := &entries[i]
 		for j := 1; j < len(e.Xattrs); j++ {
 			if e.Xattrs[j-1].Key >= e.Xattrs[j].Key {

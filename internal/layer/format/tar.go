@@ -3,6 +3,7 @@ package format
 import (
 	"archive/tar"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -51,13 +52,16 @@ func (n *NoHeader) Unwrap() error { return n.Err }
 // size. Sockets have no form in tar and are left out, as are attributes whose
 // name holds "=". The first entry that tar has no header for ends it with *NoHeader; where it
 // is one that readers would take for a mark, nothing is written.
-func WriteTar(w io.Writer, entries []Entry, open func(*Entry) (io.ReadCloser, error)) error {
+func WriteTar(ctx context.Context, w io.Writer, entries []Entry, open func(*Entry) (io.ReadCloser, error)) error {
 	if err := Expressible(entries); err != nil {
 		return err
 	}
 	out := &sink{w: w}
 	tw := tar.NewWriter(out)
 	for i := range entries {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		e := &entries[i]
 		h := header(e)
 		if h == nil {

@@ -1,0 +1,159 @@
+//go:build linux && (amd64 || arm64)
+
+package notify
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Left is a promotion that cannot be taken back because of what is in the sandbox's files,
+// which the sandbox may have put there.
+type Left struct {
+	Mount string
+	Err   error
+}
+
+// Error implements error.
+func (l *Left) Error() string {
+	return fmt.Sprintf("recover an unfinished promotion below %s: %v", l.Mount, l.Err)
+}
+
+// Unwrap gives the cause.
+func (l *Left) Unwrap() error { return l.Err }
+
+// ofFiles are the errors that files of a sandbox can cause: by what is in a place, who may
+// change it, and how much room there is.
+var ofFiles = []error{
+	unix.ENOENT, unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.EXDEV, unix.EEXIST, unix.ENOTEMPTY, unix.EINVAL, unix.ENAMETOOLONG, unix.EMLINK,
+	unix.EACCES, unix.EPERM, unix.EROFS, unix.EBUSY, unix.ESTALE, unix.ENOSPC, unix.EDQUOT,
+}
+
+// isOfFiles reports whether files of a sandbox can cause an error. Any other error, as of
+// descriptors that have run out, says nothing about them.
+func isOfFiles(err error) bool {
+	return slices.ContainsFunc(ofFiles, func(f error) bool { return errors.Is(err, f) })
+}
+
+// Recover finishes what kills have left in the overlay mounts of the calling
+// process's mount namespace: half-done promotions are taken back. PID 1 calls it
+// before it starts anything. It lists what the sandbox's files do not allow to take
+// back, and fails for any other reason.
+func Recover() (left []*Left, err error) {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fault.Wrap(err, "look for unfinished promotions")
+	}
+	for line := range bytes.Lines(b) {
+		fields := strings.Fields(string(line))
+		// ID parent dev root mountpoint options [optional...] - type source options
+		sep := len(fields)
+		for i, f := range fields {
+			if f == "-" {
+				sep = i
+				break
+			}
+		}
+		if sep+1 >= len(fields) || fields[sep+1] != "overlay" {
+			continue
+		}
+		l, err := recoverBelow(unescape(fields[4]))
+		if err != nil {
+			return left, err
+		}
+		if l != nil {
+			left = append(left, l)
+		}
+	}
+	return left, nil
+}
+
+// recoverBelow takes the promotion back that was cut off in the mount at a place, if one was.
+func recoverBelow(mount string) (*Left, error) {
+	root, err := openat(unix.AT_FDCWD, mount, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if err != nil {
+		if isOfFiles(err) {
+			return nil, nil // covered by another mount
+		}
+		return nil, fault.Wrap(err, "look for an unfinished promotion below %s", mount)
+	}
+	defer unix.Close(root)
+	err = recoverAt(root)
+	switch {
+	case err == nil, errors.Is(err, unix.EACCES): // where we may not look we never promoted anything
+		return nil, nil
+	case isOfFiles(err):
+		return &Left{mount, err}, nil
+	}
+	return nil, fault.Wrap(err, "recover an unfinished promotion below %s", mount)
+}
+
+// unescape undoes the octal escapes of mountinfo (proc_pid_mountinfo(5)).
+func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			b.WriteByte((s[i+1]-'0')<<6 | (s[i+2]-'0')<<3 | (s[i+3] - '0'))
+			i += 3
+			continue
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// recoverAt takes the promotion back that left its workshop in root, if one did.
+// A workshop that is not ours by owner and mode was made by the sandbox, and is
+// left alone.
+func recoverAt(root int) error {
+	work, err := openat(root, journalName, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open %s: %w", journalName, err)
+	}
+	defer unix.Close(work)
+	var st unix.Stat_t
+	if err := unix.Fstat(work, &st); err != nil {
+		return err
+	}
+	if st.Uid != uint32(os.Geteuid()) || st.Mode&0o077 != 0 {
+		return fmt.Errorf("%s: not made by PID 1: %w", journalName, unix.EPERM)
+	}
+	times := keepTimes(root)
+	defer times()
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(work, journalFrom, buf)
+	if err == nil && n > 0 && n < len(buf) {
+		dir, base := ".", string(buf[:n])
+		if i := strings.LastIndexByte(base, '/'); i >= 0 {
+			dir, base = base[:i], base[i+1:]
+		}
+		how := inside
+		how.Flags |= unix.O_DIRECTORY
+		parent, err := openat2(root, dir, how)
+		if err != nil {
+			return fmt.Errorf("open %q: %w", dir, err)
+		}
+		defer unix.Close(parent)
+		if base == "" || base == "." || base == ".." {
+			return fmt.Errorf("%s names %q: %w", journalName, base, unix.EINVAL)
+		}
+		if err := undo(work, parent, base); err != nil {
+			return err
+		}
+	}
+	return removeWorkshop(root, work)
+}

@@ -1,0 +1,52 @@
+//go:build linux && (amd64 || arm64)
+
+package seccomp
+
+import (
+	"runtime"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// BenchmarkFcntl is what the filters cost a call of fcntl, of which they read the command:
+// without filters, without the rule, so that the kernel's cache of allowed calls has it, and
+// with it.
+func BenchmarkFcntl(b *testing.B) {
+	without := slices.DeleteFunc(hardeningRules(Options{Told: true}), func(r Rule) bool { return slices.Contains(r.Calls, unix.SYS_FCNTL) })
+	give := NotifyOptions{Emulate: true, Promote: true, Trace: true, Refuse: Options{Told: true}}
+	for _, v := range []struct {
+		name    string
+		filters [][]unix.SockFilter
+	}{
+		{"unfiltered", nil},
+		{"cached", [][]unix.SockFilter{Notifying(give), assemble(without, Kill, Errno(unix.ENOSYS))}},
+		{"read", [][]unix.SockFilter{Notifying(give), Hardening(Options{Told: true})}},
+		{"read-by-one", [][]unix.SockFilter{Hardening(Options{})}},
+	} {
+		b.Run(v.name, func(b *testing.B) {
+			done := make(chan error)
+			go func() {
+				runtime.LockOSThread() // which ends with the goroutine, and its filters with it
+				err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+				for i, f := range v.filters {
+					if err == nil {
+						flags := KeepSpeculation
+						if i == 0 && len(v.filters) > 1 {
+							flags |= Listener
+						}
+						_, err = Install(f, flags)
+					}
+				}
+				for range b.N {
+					_, _, _ = unix.RawSyscall(unix.SYS_FCNTL, 0, unix.F_GETFL, 0)
+				}
+				done <- err
+			}()
+			if err := <-done; err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
+}

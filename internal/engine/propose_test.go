@@ -1,0 +1,133 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/repo"
+)
+
+// endsAsAsked is a context that ends as it is asked for the n-th time, as every step of a
+// long loop does. It counts how often it is asked afterwards.
+type endsAsAsked struct {
+	context.Context
+	end  context.CancelFunc
+	left int
+}
+
+func endingAfter(t *testing.T, n int) *endsAsAsked {
+	ctx, end := context.WithCancel(t.Context())
+	t.Cleanup(end)
+	return &endsAsAsked{ctx, end, n}
+}
+
+func (c *endsAsAsked) Err() error {
+	if c.left--; c.left <= 0 {
+		c.end()
+	}
+	return c.Context.Err()
+}
+
+// A sandbox may have any number of records, most of which a summary only counts.
+func TestLedgerSummary_EndsWithItsContext(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	rec, err := h.DB.Sandbox(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 200 {
+		if _, err := h.write(t.Context(), h.drafts(t.Context(), &rec, byDaemon(&format.Limit{Limit: "time"})...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx := endingAfter(t, 50)
+	if res, err := h.LedgerSummary(ctx, "a"); !errors.Is(err, context.Canceled) {
+		t.Errorf("%+v, %v, want it cancelled", res, err)
+	}
+	if ctx.left < -10 {
+		t.Errorf("it went on for %d steps", -ctx.left)
+	}
+}
+
+// A proposal that is abandoned before it is written sets no branch and is recorded as
+// undone, wherever it was.
+func TestPropose_EndsWithItsContext(t *testing.T) {
+	p := newProject(t)
+	p.mustMake("a", wire.RepoRequest{})
+	start := p.git("rev-parse", "HEAD")
+	p.git("checkout", "-q", "-b", "work")
+	work := p.commit("two", map[string]string{"a": "2", "package.json": "{}"})
+	p.git("checkout", "-q", "main")
+	rec, err := p.DB.Sandbox(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := p.repoOf(t.Context(), &rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 1; ; n = 2 * n {
+		ctx := endingAfter(t, n)
+		c := &collected{rec: rec, repo: r, start: repo.OID(start), tip: repo.OID(work), work: repo.OID(work), commits: 1, snapshot: rec.Head}
+		m := &proposing{e: p.Engine, collected: c, trusted: trusts(false, nil)}
+		if err := m.look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		err := m.hand(ctx)
+		if err == nil {
+			if n < 8 {
+				t.Errorf("it was asked less than %d times", n)
+			}
+			break
+		}
+		if !errors.Is(err, context.Canceled) {
+			t.Fatalf("after %d steps: %v, want it cancelled", n, err)
+		}
+		if refs, err := r.Refs(t.Context(), m.branch); err != nil || len(refs) > 0 {
+			t.Errorf("after %d steps: %v, %v, want no branch", n, refs, err)
+		}
+		var last format.Body
+		for r, err := range p.Ledger.Read(t.Context(), format.Sandbox(rec.ID), ledger.Filter{Kinds: []format.Kind{format.KindPropose, format.KindUndone}}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = r.Body
+		}
+		if _, ok := last.(*format.Undone); !ok {
+			t.Errorf("after %d steps the last record is %T, want it undone", n, last)
+		}
+	}
+	if got := p.git("rev-parse", "coppice/a"); got != work {
+		t.Errorf("the branch is %s, want %s", got, work)
+	}
+}
+
+// The number of trusted paths and that of marks both come from outside.
+func TestTrusts_CostsWhatTheListsAre(t *testing.T) {
+	t.Parallel()
+	const n = 200_000
+	paths, marks := make([]string, n), make([]repo.Mark, n)
+	for i := range n {
+		paths[i], marks[i].Path = fmt.Sprint("p", i), fmt.Sprint("p", n-i)
+	}
+	trusted, no := trusts(false, paths), 0
+	for _, m := range marks {
+		if !trusted(m) {
+			no++
+		}
+	}
+	if no != 1 {
+		t.Errorf("%d marks are not trusted, want 1", no)
+	}
+	if !trusts(true, nil)(marks[0]) {
+		t.Error("all are trusted, and one is not")
+	}
+}

@@ -1,0 +1,27 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// A snapshot may lack a directory, or have one that this process may not read. That
+// descriptors have run out says nothing of what is in it.
+func TestNoCopy_ForgivesWhatTheSnapshotSays(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{nil, notFound("/d"), unix.EACCES, fault.Wrap(unix.ENOENT, "read"), unix.ESTALE} {
+		if got := noCopy(err); got != nil {
+			t.Errorf("noCopy(%v) = %v, want nil", err, got)
+		}
+	}
+	for _, err := range []error{unix.EMFILE, unix.ENFILE, fault.Wrap(unix.ENOMEM, "read"), context.Canceled, errLost} {
+		if got := noCopy(err); !errors.Is(got, err) {
+			t.Errorf("noCopy(%v) = %v, want the error", err, got)
+		}
+	}
+}

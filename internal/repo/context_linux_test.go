@@ -1,0 +1,68 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+)
+
+// endsAsAsked is a context that ends as it is asked for the n-th time, as every step of a
+// long loop does. It counts how often it is asked afterwards.
+type endsAsAsked struct {
+	context.Context
+	end  context.CancelFunc
+	left int
+}
+
+func (c *endsAsAsked) Err() error {
+	if c.left--; c.left <= 0 {
+		c.end()
+	}
+	return c.Context.Err()
+}
+
+// What grows with what a sandbox changed ends with its context, in the middle.
+func TestLoops_EndWithTheirContext(t *testing.T) {
+	t.Parallel()
+	const n, after = 2000, 500
+	l := newLab(t, SHA1)
+	l.commit(l.top, "one")
+	r := l.open()
+	d, err := r.desk()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close(&err)
+	changes, tree, x := make([]Change, n), make([]treeChange, n), &index{trees: map[string]OID{}}
+	for i := range changes {
+		p := fmt.Sprintf("d%04d/f", i)
+		changes[i] = Change{Status: 'A', Path: p, Mode: ModeFile, ID: SHA1.emptyTree()}
+		tree[i] = treeChange{path: p, mode: ModeFile, id: SHA1.emptyTree()}
+		x.entries = append(x.entries, indexEntry{path: p, mode: ModeFile, id: SHA1.emptyTree()})
+	}
+	data, err := x.encode(t.Context(), SHA1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, loop := range map[string]func(ctx context.Context) error{
+		"marks":     func(ctx context.Context) error { _, err := d.marks(ctx, changes); return err },
+		"untracked": func(ctx context.Context) error { _, err := r.untracked(ctx, changes); return err },
+		"encode":    func(ctx context.Context) error { _, err := x.encode(ctx, SHA1); return err },
+		"parse":     func(ctx context.Context) error { _, err := parseIndex(ctx, SHA1, data); return err },
+		"apply": func(ctx context.Context) error {
+			_, err := (&index{trees: map[string]OID{}}).apply(ctx, tree, SHA1.emptyTree(), 0, 0)
+			return err
+		},
+	} {
+		inner, end := context.WithCancel(t.Context())
+		ctx := &endsAsAsked{inner, end, after}
+		if err := loop(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v, want it cancelled", name, err)
+		}
+		if ctx.left < -10 {
+			t.Errorf("%s: went on for %d steps", name, -ctx.left)
+		}
+		end()
+	}
+}
