@@ -113,6 +113,8 @@ func TestArchivesComeBackAsTheyWere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.write("a/f", strings.Repeat("content ", 100_000))
+	w.write("a/.wh.f", "marks nothing here") // it does in a layer
+	w.write("a/.wh..wh..opq", "")
 	must(t, os.Link(w.dir+"/a/f", w.dir+"/a/g"))
 	must(t, os.Symlink("/nowhere\xff", w.dir+"/a/l"))
 	must(t, os.Mkdir(w.dir+"/a/empty", 0o711))

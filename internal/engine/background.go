@@ -68,13 +68,26 @@ func (e *Engine) sealAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// sealOne seals a layer and records that. What becomes of one that is removed meanwhile does
+// not matter.
 func (e *Engine) sealOne(ctx context.Context, id timeline.LayerID) error {
-	sealed, err := e.Layers.Seal(ctx, id)
-	if fault.Is(err, fault.NotFound) {
-		if _, gone := e.DB.Layer(ctx, id); fault.Is(gone, fault.NotFound) {
-			return nil // its snapshot was deleted meanwhile
-		}
+	err := e.sealWhileKept(ctx, id)
+	if err == nil {
+		return nil
 	}
+	if _, gone := e.DB.Layer(ctx, id); fault.Is(gone, fault.NotFound) {
+		return nil
+	}
+	return err
+}
+
+func (e *Engine) sealWhileKept(ctx context.Context, id timeline.LayerID) error {
+	kept, done := e.whileKept(ctx, id)
+	defer done()
+	if _, err := e.DB.Layer(ctx, id); err != nil { // it was removed before removing could cancel this
+		return err
+	}
+	sealed, err := e.Layers.Seal(kept, id)
 	if err != nil {
 		return err
 	}
@@ -82,10 +95,38 @@ func (e *Engine) sealOne(ctx context.Context, id timeline.LayerID) error {
 		e.Logger.Warn("a layer is flushed, but has what a manifest has no room for: it cannot be verified", "layer", id)
 	}
 	err = e.DB.MarkSealed(ctx, id, sealed.Digest, sealed.DiffID, sealed.Size)
-	if fault.Is(err, fault.NotFound) {
-		return nil // deleted while it was sealed
-	}
 	return fault.Wrap(err, "record that layer %s is sealed", id)
+}
+
+// seal is the sealing of a layer that is under way.
+type seal struct {
+	layer  timeline.LayerID
+	cancel context.CancelCauseFunc
+}
+
+// whileKept gives the context of the sealing of a layer, which notKept ends. The caller holds
+// sealing, and calls done.
+func (e *Engine) whileKept(ctx context.Context, id timeline.LayerID) (_ context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	e.mu.Lock()
+	e.underSeal = seal{id, cancel}
+	e.mu.Unlock()
+	return ctx, func() {
+		e.mu.Lock()
+		e.underSeal = seal{}
+		e.mu.Unlock()
+		cancel(nil)
+	}
+}
+
+// notKept ends the sealing of a layer that is among ids, whose records are gone: hashing what
+// nobody has any more would hold up the layers of others, and keep its room from being freed.
+func (e *Engine) notKept(ids []timeline.LayerID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if slices.Contains(ids, e.underSeal.layer) {
+		e.underSeal.cancel(fault.New(fault.NotFound, "layer %s was removed while it was sealed", e.underSeal.layer))
+	}
 }
 
 // mayBeDeep has the background look whether a snapshot's chain needs merging.

@@ -6,9 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // layerOf is the layer of a snapshot.
@@ -44,5 +48,75 @@ func TestSealAll_GoesOnPastALayerThatCannotBeSealed(t *testing.T) {
 	left, err := h.DB.LayersUnsealed(ctx)
 	if err != nil || len(left) != 1 || left[0].ID != bad {
 		t.Errorf("not sealed: %+v, %v; want layer %s alone", left, err, bad)
+	}
+}
+
+// heldSeal is a file system on which sealing stops at a file with an attribute of overlayfs's,
+// and on which no layer goes away.
+type heldSeal struct {
+	vfs.FS
+	reached, release chan struct{}
+	once             sync.Once
+}
+
+func (f *heldSeal) RemoveXattr(fd int, name string) error {
+	f.once.Do(func() { close(f.reached) })
+	<-f.release
+	return f.FS.RemoveXattr(fd, name)
+}
+
+func (f *heldSeal) Rename(fromDir int, from string, toDir int, to string) error {
+	if strings.HasPrefix(to, "rm-") {
+		return unix.EBUSY
+	}
+	return f.FS.Rename(fromDir, from, toDir, to)
+}
+
+// Hashing what a sandbox has left behind may take hours: with the sandbox it ends.
+func TestRemove_CancelsTheSealOfItsLayer(t *testing.T) {
+	files := &heldSeal{FS: vfs.OS(), reached: make(chan struct{}), release: make(chan struct{})}
+	h := newHomeOn(t, files)
+	h.onDir("evil")
+	h.onDir("innocent")
+	if err := h.sealAll(ctx); err != nil {
+		t.Fatal(err)
+	}
+	h.sealing.Lock() // the background waits
+	large := h.layerOf(h.run("evil", "write", "f", "one").Head)
+	if err := unix.Setxattr(filepath.Join(h.Layers.Dir(large), "f"), "user.overlay.metacopy", nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	good := h.layerOf(h.run("innocent", "write", "precious", "work").Head)
+	h.sealing.Unlock()
+
+	done := make(chan error)
+	go func() { done <- h.sealAll(ctx) }()
+	<-files.reached
+	if _, err := h.Remove(ctx, []string{"evil"}, true); err != nil {
+		t.Error(err)
+	}
+	close(files.release)
+	if err := <-done; err != nil {
+		t.Errorf("sealing the others: %v", err)
+	}
+	if h.Layers.Sealed(large) || !h.Layers.Sealed(good) {
+		t.Errorf("sealed: the removed sandbox's layer %v, the other one's %v", h.Layers.Sealed(large), h.Layers.Sealed(good))
+	}
+}
+
+// A layer whose turn comes after its removal is not hashed at all.
+func TestSealOne_LeavesWhatWasRemovedBefore(t *testing.T) {
+	files := &heldSeal{FS: vfs.OS(), reached: make(chan struct{}), release: make(chan struct{})}
+	close(files.release)
+	h := newHomeOn(t, files)
+	h.onDir("gone")
+	h.sealing.Lock() // the background waits
+	defer h.sealing.Unlock()
+	id := h.layerOf(h.run("gone", "write", "f", "one").Head)
+	if _, err := h.Remove(ctx, []string{"gone"}, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.sealOne(ctx, id); err != nil || h.Layers.Sealed(id) {
+		t.Errorf("%v; sealed: %v", err, h.Layers.Sealed(id))
 	}
 }

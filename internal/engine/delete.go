@@ -145,6 +145,7 @@ func (e *Engine) removeLayers(ctx context.Context, ids []timeline.LayerID) {
 	if len(ids) == 0 {
 		return
 	}
+	e.notKept(ids)
 	if err := e.DB.Flush(); err != nil {
 		e.Logger.Warn("layers are left for gc", "layers", ids, "err", err)
 		return
@@ -249,6 +250,7 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 	if err != nil {
 		return pay(err)
 	}
+	e.notKept(unused)
 	e.emit(about(&rec, wire.EventRemoved))
 	e.mu.Lock()
 	delete(e.boxes, rec.ID)

@@ -320,9 +320,10 @@ type Engine struct {
 
 	// shape is held for writing by whatever takes layers away, and for reading
 	// by whatever reads layers without holding all sandboxes that use them.
-	shape   sync.RWMutex
-	sealing sync.Mutex // one sealer at a time
-	merging sync.Mutex // one mergeAll at a time
+	shape     sync.RWMutex
+	sealing   sync.Mutex // one sealer at a time
+	underSeal seal       // what that seals now; guarded by mu
+	merging   sync.Mutex // one mergeAll at a time
 
 	// imaging is held for reading from when a memory image is added until a snapshot has
 	// it, and for writing while those are dropped that none has. Before a sandbox's own lock

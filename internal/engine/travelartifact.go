@@ -35,7 +35,7 @@ func (e *Engine) Packing(ctx context.Context, name string) (res wire.Packing, er
 	if err := e.sealAll(ctx); err != nil {
 		return res, err
 	}
-	list, _, err := e.packable(ctx, &rec)
+	list, err := e.packing(ctx, &rec)
 	if err != nil {
 		return res, err
 	}
@@ -51,6 +51,23 @@ func (e *Engine) Packing(ctx context.Context, name string) (res wire.Packing, er
 		res.Layers = append(res.Layers, wire.LayerBlob{Layer: digest, Digest: b.Digest, Size: b.Size})
 	}
 	return res, nil
+}
+
+// packing is packable, and looks at each layer: one that a registry has is not packed again,
+// and versions before packed some that are not Packable.
+func (e *Engine) packing(ctx context.Context, rec *meta.Sandbox) (*proposal.Layers, error) {
+	e.shape.RLock() // the layers stay
+	defer e.shape.RUnlock()
+	list, of, err := e.packable(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	for _, digest := range list.Digests() {
+		if err := e.Layers.Packable(ctx, of[digest]); err != nil {
+			return nil, fault.Wrap(err, "pack the layers of sandbox %s", rec.Name)
+		}
+	}
+	return list, nil
 }
 
 // packedBefore gives the artifact of the last push from here; nil where there is none that

@@ -101,6 +101,9 @@ func (e *Engine) packable(ctx context.Context, rec *meta.Sandbox) (*proposal.Lay
 				return nil, nil, fault.New(fault.Conflict, "sandbox %s is changing right now", rec.Name).WithHint("wait until it does not, then try again")
 			}
 			if l.DiffID == "" {
+				if err := e.Layers.Packable(ctx, l.ID); l.Digest != "" && err != nil {
+					return nil, nil, fault.Wrap(err, "pack snapshot %s of sandbox %s", s.ID, rec.Name)
+				}
 				return nil, nil, fault.New(fault.TooLarge, "snapshot %s of sandbox %s has files with more holes, or larger attributes, than a packed layer may hold", s.ID, rec.Name).
 					WithHint("see what is large: coppice diff %s %s", rec.Name, s.ID)
 			}

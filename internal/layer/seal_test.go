@@ -3,6 +3,7 @@ package layer
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -293,4 +294,26 @@ func isSkeletonDir(t *testing.T, p string) bool {
 	}
 	defer unix.Close(fd)
 	return new(source).isSkeleton(fd)
+}
+
+// Sealing ends with its context wherever it is, also in the middle of a file.
+func TestSeal_EndsWithItsContext(t *testing.T) {
+	w := newWorld(t, t.TempDir(), true)
+	defer w.close()
+	w.base(func(src string) {
+		w.must(os.WriteFile(filepath.Join(src, "f"), make([]byte, 3*copyBufSize), 0o600))
+	})
+	id := w.stack[0]
+	for n := int64(0); ; n++ {
+		_, err := w.s.Seal(endsAfter(n), id)
+		if err == nil {
+			if n < 6 { // of the file alone: three pieces, for the digest and the DiffID
+				t.Errorf("it looks at its context %d times", n)
+			}
+			return
+		}
+		if !errors.Is(err, context.Canceled) || w.s.Sealed(id) {
+			t.Fatalf("ended after %d looks: %v; sealed: %v", n, err, w.s.Sealed(id))
+		}
+	}
 }

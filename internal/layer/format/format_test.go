@@ -190,6 +190,29 @@ func TestTar_BelievesNoDeviceThatCannotBe(t *testing.T) {
 	}
 }
 
+// OCI reserves names that begin with ".wh.": what is really called so would remove files
+// where the layer is imported.
+func TestTar_RefusesNamesThatAreReadAsMarks(t *testing.T) {
+	root, dir := Entry{Type: Dir, Mode: 0o755}, Entry{Path: "d", Type: Dir, Mode: 0o755}
+	for _, e := range []Entry{
+		{Path: ".wh.passwd", Type: File}, {Path: "d/.wh.passwd", Type: File}, {Path: "d/.wh..wh..opq", Type: File}, {Path: "d/.wh.", Type: File},
+		{Path: "d/.wh.h", Type: Hardlink, Link: "d/f"}, {Path: "d/.wh.l", Type: Symlink, Link: "x"}, {Path: "d/.wh.p", Type: FIFO},
+		{Path: "d/.wh.c", Type: Char}, {Path: "d/.wh.d", Type: Dir}, {Path: "d/.wh.o", Type: Opaque},
+		{Path: "d/.wh..opq", Type: Whiteout}, // whose mark is that of an opaque directory
+	} {
+		var b bytes.Buffer
+		err := WriteTar(t.Context(), &b, []Entry{root, dir, e}, nil)
+		if no, ok := errors.AsType[*NoHeader](err); !ok || no.Path != e.Path || b.Len() > 0 {
+			t.Errorf("%s: %v, and %d bytes are written", e.Path, err, b.Len())
+		}
+	}
+	for _, e := range []Entry{{Path: "d/.wh.s", Type: Socket}, {Path: "d/.wh.x", Type: Whiteout}, {Path: "d/.whx", Type: File}, {Path: "d/a.wh.b", Type: File}} {
+		if err := WriteTar(t.Context(), io.Discard, []Entry{root, dir, e}, nil); err != nil {
+			t.Errorf("%s: %v", e.Path, err)
+		}
+	}
+}
+
 // endsAfter is a context that ends as it is asked for the n-th time.
 type endsAfter struct {
 	context.Context

@@ -1,0 +1,55 @@
+//go:build linux
+
+package engine
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+)
+
+// A push says which file it is that cannot be packed, before it packs anything.
+func TestPackable_NamesTheFileThatWouldBeReadAsAMark(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	h.run("a", "write", ".wh.base", "x")
+	if err := h.sealAll(ctx); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := h.DB.Sandbox(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.Host, rec.Repo = true, &meta.Repo{}
+	if _, _, err := h.packable(ctx, &rec); !fault.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), `"/.wh.base"`) || fault.HintOf(err) == "" {
+		t.Errorf("%v, hint %q; want unsupported, the path and a hint", err, fault.HintOf(err))
+	}
+}
+
+// Versions before gave such a layer a DiffID, and it may be in a registry by now: it is not
+// pushed from there either.
+func TestPacking_RefusesALayerThatAVersionBeforePacked(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	id := h.layerOf(h.run("a", "write", ".wh.base", "x").Head)
+	if err := h.sealAll(ctx); err != nil {
+		t.Fatal(err)
+	}
+	l, err := h.DB.Layer(ctx, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.DB.MarkSealed(ctx, id, l.Digest, "sha256:old", l.Size); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := h.DB.Sandbox(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.Host, rec.Repo = true, &meta.Repo{}
+	if _, err := h.packing(ctx, &rec); !fault.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), `"/.wh.base"`) {
+		t.Errorf("%v; want unsupported, and the path", err)
+	}
+}

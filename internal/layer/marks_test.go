@@ -1,0 +1,100 @@
+package layer
+
+import (
+	"archive/tar"
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// markedWorld is a world with a base that has etc/passwd, and a layer that has what make puts into etc.
+func markedWorld(t *testing.T, make func(w *world, etc string)) *world {
+	t.Helper()
+	w := newWorld(t, t.TempDir(), true)
+	t.Cleanup(w.close)
+	w.base(func(src string) {
+		w.must(os.Mkdir(filepath.Join(src, "etc"), 0o755))
+		w.must(os.WriteFile(filepath.Join(src, "etc/passwd"), []byte("x"), 0o644))
+	})
+	w.present()
+	make(w, filepath.Join(w.live, "etc"))
+	if w.capture().Empty {
+		t.Fatal("nothing is captured")
+	}
+	return w
+}
+
+// A file that is called like a mark would remove another one where the layer is imported. It
+// stays in the layer, which is verified like others, and is not packed.
+func TestWriteTar_RefusesWhatWouldBeReadAsAMark(t *testing.T) {
+	for _, name := range []string{".wh.passwd", ".wh..wh..opq", ".wh.dir/", ".wh.dir/below"} {
+		w := markedWorld(t, func(w *world, etc string) {
+			p := filepath.Join(etc, name)
+			if strings.HasSuffix(name, "/") {
+				w.must(os.Mkdir(p, 0o755))
+				return
+			}
+			w.must(os.MkdirAll(filepath.Dir(p), 0o755))
+			w.must(os.WriteFile(p, nil, 0o644))
+		})
+		id := w.stack[0]
+		sealed, err := w.s.Seal(t.Context(), id)
+		if err != nil || sealed.Digest == "" || sealed.DiffID != "" {
+			t.Errorf("%s: sealed as %+v, %v; want a digest and no DiffID", name, sealed, err)
+		}
+		w.must(w.s.VerifyDigest(t.Context(), id, sealed.Digest))
+		var b bytes.Buffer
+		err = w.s.WriteTar(t.Context(), id, &b)
+		top, _, _ := strings.Cut(name, "/")
+		if !fault.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), `"/etc/`+top+`"`) || fault.HintOf(err) == "" || b.Len() > 0 {
+			t.Errorf("%s: %v, and %d bytes are written", name, err, b.Len())
+		}
+		if err := w.s.Packable(t.Context(), id); !fault.Is(err, fault.Unsupported) {
+			t.Errorf("%s is packable: %v", name, err)
+		}
+	}
+}
+
+// That a file of such a name is removed can be said, and comes out as it was.
+func TestWriteTar_RemovesAFileThatIsCalledLikeAMark(t *testing.T) {
+	w := newWorld(t, t.TempDir(), true)
+	defer w.close()
+	w.base(func(src string) {
+		for _, name := range []string{"passwd", ".wh.passwd", ".wh..wh..opq"} {
+			w.must(os.WriteFile(filepath.Join(src, name), nil, 0o644))
+		}
+	})
+	w.present()
+	base := w.stack
+	w.must(os.Remove(filepath.Join(w.live, ".wh.passwd")))
+	w.must(os.Remove(filepath.Join(w.live, ".wh..wh..opq")))
+	w.capture()
+	stream, diffID := w.sent(w.stack[0])
+	w.must(w.s.Packable(t.Context(), w.stack[0]))
+	id, below := w.id(), w.s.View(w.dirs(base))
+	_, err := w.s.ImportLayer(t.Context(), id, bytes.NewReader(stream), LayerOptions{DiffID: diffID, Below: below.Lookup})
+	w.must(err)
+	want := files(viewPicture(t, w.s.View(w.dirs(w.stack))))
+	w.same("imported", want, files(viewPicture(t, w.s.View(w.dirs(append([]timeline.LayerID{id}, base...))))))
+}
+
+// A plain archive has no marks: every name is what it says.
+func TestImportTar_KeepsFilesThatAreCalledLikeMarks(t *testing.T) {
+	w := newWorld(t, t.TempDir(), true)
+	defer w.close()
+	stream := tarOf(t, tar.Header{Name: "passwd"}, tar.Header{Name: ".wh.passwd"}, tar.Header{Name: ".wh..wh..opq"})
+	id := w.id()
+	rep, err := w.s.ImportTar(t.Context(), id, bytes.NewReader(stream), TarOptions{})
+	w.must(err)
+	v := w.s.View(w.dirs([]timeline.LayerID{id}))
+	for _, name := range []string{"/passwd", "/.wh.passwd", "/.wh..wh..opq"} {
+		if _, err := v.Lookup(name); err != nil {
+			t.Errorf("%v; the report is %+v", err, rep)
+		}
+	}
+}

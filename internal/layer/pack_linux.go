@@ -1,0 +1,106 @@
+package layer
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/layer/format"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Packable returns nil for a sealed layer whose entries an OCI image layer has a form for.
+// Else it is TooLarge or Unsupported, and names the first path that has none. Entries whose
+// header would be too large are found by WriteTar alone.
+func (s *Store) Packable(ctx context.Context, id timeline.LayerID) error {
+	entries, _, err := s.Manifest(ctx, id)
+	if err != nil {
+		return err
+	}
+	return packable(id, entries)
+}
+
+func packable(id timeline.LayerID, entries []format.Entry) error {
+	if i := slices.IndexFunc(entries, isSparse); i >= 0 {
+		return fault.New(fault.TooLarge, "layer %s cannot be written as tar: the holes of its files are more than %d bytes, which tar writes as zeros; %q is one of them",
+			id, int64(limit.SealedHoles), "/"+entries[i].Path).
+			WithHint("remove the sparse files in the sandbox, and take a snapshot: coppice commit")
+	}
+	if no, ok := errors.AsType[*format.NoHeader](format.Expressible(entries)); ok {
+		return fault.New(fault.Unsupported, "layer %s cannot be written as an OCI layer: %q has a name that OCI reserves to mark what is removed", id, "/"+no.Path).
+			WithHint("give it another name in a new sandbox, or push without layers: coppice push SANDBOX").Because(no)
+	}
+	return nil
+}
+
+// WriteTar writes a sealed layer as an uncompressed OCI image layer. It writes nothing where
+// the layer is not Packable.
+func (s *Store) WriteTar(ctx context.Context, id timeline.LayerID, w io.Writer) error {
+	entries, _, err := s.Manifest(ctx, id)
+	if err != nil {
+		return err
+	}
+	if err := packable(id, entries); err != nil {
+		return err
+	}
+	err = s.writeTar(ctx, id, entries, w)
+	if no, ok := errors.AsType[*format.NoHeader](err); ok {
+		return fault.New(fault.TooLarge, "layer %s cannot be written as tar: %q has attributes, a path or a device number that tar has no room for", id, "/"+no.Path).
+			WithHint("remove it in the sandbox, and take a snapshot: coppice commit").Because(err)
+	}
+	return fault.Wrap(err, "write layer %s", id)
+}
+
+func isSparse(e format.Entry) bool { return e.Sparse }
+
+func (s *Store) writeTar(ctx context.Context, id timeline.LayerID, entries []format.Entry, w io.Writer) error {
+	root, err := openDirAt(unix.AT_FDCWD, s.Dir(id))
+	if err != nil {
+		return err
+	}
+	defer unix.Close(root)
+	return format.WriteTar(ctx, w, entries, func(e *format.Entry) (io.ReadCloser, error) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		fd, err := openBeneath(root, e.Path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK)
+		if err != nil {
+			return nil, err
+		}
+		return &untilDone{ctx: ctx, File: os.NewFile(uintptr(fd), e.Path)}, nil
+	})
+}
+
+// untilDone is a file whose reading ends with ctx.
+type untilDone struct {
+	*os.File
+	ctx context.Context //nolint:containedctx // of one call of writeTar
+}
+
+// Read implements io.Reader.
+func (u *untilDone) Read(p []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return u.File.Read(p)
+}
+
+// WriteTo hides that of os.File, which would read on.
+func (u *untilDone) WriteTo(w io.Writer) (int64, error) {
+	return io.Copy(w, struct{ io.Reader }{u})
+}
+
+func (s *Store) diffID(ctx context.Context, id timeline.LayerID, entries []format.Entry) (string, error) {
+	h := sha256.New()
+	if err := s.writeTar(ctx, id, entries, h); err != nil {
+		return "", err
+	}
+	return format.Digest(h.Sum(nil)), nil
+}
