@@ -46,7 +46,7 @@ func newCgroup(c plan.Config) (_ *cgroup, err error) {
 		return nil, err
 	}
 	g := &cgroup{path: filepath.Join(parent, "coppice-"+c.ID+"-"+strconv.Itoa(os.Getpid()))}
-	if made, err := delegated(os.Mkdir(g.path, 0o755)); err != nil || !made {
+	if made, err := makeOwnGroup(g.path); err != nil || !made {
 		return nil, fault.Wrap(err, "make the control group of the sandbox")
 	}
 	if g.fd, err = unix.Open(g.path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
@@ -59,6 +59,17 @@ func newCgroup(c plan.Config) (_ *cgroup, err error) {
 		return nil, err
 	}
 	return g, nil
+}
+
+// makeOwnGroup makes a group whose name has the number of our process, as delegated says
+// whether it is made. One of that name without processes was left by a keeper that was killed,
+// and had our number.
+func makeOwnGroup(path string) (made bool, err error) {
+	err = os.Mkdir(path, 0o755)
+	if errors.Is(err, os.ErrExist) && os.Remove(path) == nil {
+		err = os.Mkdir(path, 0o755)
+	}
+	return delegated(err)
 }
 
 // limit writes the limits of the group, and notes which of them its controllers have.

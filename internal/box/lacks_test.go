@@ -5,6 +5,7 @@ package box
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"strconv"
 	"testing"
 	"time"
@@ -48,6 +49,26 @@ func TestLacking_TellsTheHostFromAFailure(t *testing.T) {
 	}
 }
 
+// A keeper that is killed leaves its groups, and another one may get its number.
+func TestGroup_TakesTheNameOfOneThatWasLeft(t *testing.T) {
+	c := plan.Config{ID: "left" + strconv.FormatInt(time.Now().UnixNano(), 36), Caller: plan.Caller{Root: os.Getuid() == 0}, Limits: plan.Limits{MilliCPUs: 1000}}
+	for range 2 {
+		g, err := newCgroup(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.remove()
+		all, err := newShares(c, plan.CgroupFacts{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer all.remove()
+		if g == nil && len(all) == 0 {
+			t.Skip("needs cgroup: no control group can be made here")
+		}
+	}
+}
+
 // TestGroup_FailsForWhatSaysNothingOfTheHost makes groups where there is one of that name:
 // the host has groups all the same.
 func TestGroup_FailsForWhatSaysNothingOfTheHost(t *testing.T) {
@@ -64,6 +85,19 @@ func TestGroup_FailsForWhatSaysNothingOfTheHost(t *testing.T) {
 	defer all.remove()
 	if g == nil && len(all) == 0 {
 		t.Skip("needs cgroup: no control group can be made here")
+	}
+	inside := exec.Command("sleep", "1000")
+	if err := inside.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = inside.Process.Kill(); _ = inside.Wait() }() // it was killed
+	if g != nil {
+		if err := g.take(inside.Process.Pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := all.take(inside.Process.Pid); err != nil {
+		t.Fatal(err)
 	}
 	if again, err := newCgroup(c); g != nil && (again != nil || err == nil) {
 		t.Errorf("version 2: %v, %v", again, err)

@@ -68,7 +68,7 @@ func (all shares) add(c plan.Config, controller string, s share, files ...string
 		return nil, err
 	}
 	s.path = filepath.Join(parent, "coppice-"+c.ID+"-"+strconv.Itoa(os.Getpid()))
-	if made, err := delegated(os.Mkdir(s.path, 0o755)); err != nil || !made {
+	if made, err := makeOwnGroup(s.path); err != nil || !made {
 		return nil, fault.Wrap(err, "make the sandbox's control group of %s", controller)
 	}
 	for i := 0; i < len(files); i += 2 {

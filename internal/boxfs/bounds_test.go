@@ -90,13 +90,21 @@ func TestPack_HoldsNoPathsOfTheDirectoriesAbove(t *testing.T) {
 	d, err := w.start(".")
 	must(t, err)
 	defer d.close()
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	seen := 0
-	must(t, w.walk(context.Background(), d, maxNames, func(*dir, string, *unix.Stat_t) (bool, error) { seen++; return true, nil }))
-	runtime.ReadMemStats(&after)
-	if got := after.TotalAlloc - before.TotalAlloc; seen != n || got > 10<<20 { // the paths have 100 MB
-		t.Errorf("a walk over %d of %d entries allocates %d MiB", seen, n, got>>20)
+	// The race detector has a pool drop buffers by chance, so that the least of a few counts.
+	least := uint64(1 << 62)
+	for range 5 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		seen := 0
+		must(t, w.walk(context.Background(), d, maxNames, func(*dir, string, *unix.Stat_t) (bool, error) { seen++; return true, nil }))
+		runtime.ReadMemStats(&after)
+		if seen != n {
+			t.Fatalf("a walk saw %d of %d entries", seen, n)
+		}
+		least = min(least, after.TotalAlloc-before.TotalAlloc)
+	}
+	if least > 10<<20 { // the paths have 100 MB
+		t.Errorf("a walk over %d entries allocates %d MiB", n, least>>20)
 	}
 }
 

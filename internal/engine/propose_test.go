@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -19,17 +20,19 @@ import (
 type endsAsAsked struct {
 	context.Context
 	end  context.CancelFunc
-	left int
+	left atomic.Int64 // database/sql asks from goroutines of its own
 }
 
-func endingAfter(t *testing.T, n int) *endsAsAsked {
+func endingAfter(t *testing.T, n int64) *endsAsAsked {
 	ctx, end := context.WithCancel(t.Context())
 	t.Cleanup(end)
-	return &endsAsAsked{ctx, end, n}
+	c := &endsAsAsked{Context: ctx, end: end}
+	c.left.Store(n)
+	return c
 }
 
 func (c *endsAsAsked) Err() error {
-	if c.left--; c.left <= 0 {
+	if c.left.Add(-1) <= 0 {
 		c.end()
 	}
 	return c.Context.Err()
@@ -52,8 +55,8 @@ func TestLedgerSummary_EndsWithItsContext(t *testing.T) {
 	if res, err := h.LedgerSummary(ctx, "a"); !errors.Is(err, context.Canceled) {
 		t.Errorf("%+v, %v, want it cancelled", res, err)
 	}
-	if ctx.left < -10 {
-		t.Errorf("it went on for %d steps", -ctx.left)
+	if left := ctx.left.Load(); left < -10 {
+		t.Errorf("it went on for %d steps", -left)
 	}
 }
 
@@ -75,7 +78,7 @@ func TestPropose_EndsWithItsContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := 1; ; n = 2 * n {
-		ctx := endingAfter(t, n)
+		ctx := endingAfter(t, int64(n))
 		c := &collected{rec: rec, repo: r, start: repo.OID(start), tip: repo.OID(work), work: repo.OID(work), commits: 1, snapshot: rec.Head}
 		m := &proposing{e: p.Engine, collected: c, trusted: trusts(false, nil)}
 		if err := m.look(t.Context()); err != nil {
