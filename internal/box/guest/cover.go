@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -51,10 +52,27 @@ func layOver(ours string, over *os.File, readOnly bool) error {
 		}
 	}
 	err = attachOver(tree, int(over.Fd()))
-	if errors.Is(err, unix.ENOENT) { // it was removed meanwhile
-		return nil
+	if errors.Is(err, unix.ENOENT) {
+		gone, gerr := removed(over)
+		if gone {
+			return nil
+		}
+		return errors.Join(err, gerr)
 	}
 	return err
+}
+
+// removed reports whether the name that f was opened by is gone, on which nothing can be
+// mounted: the kernel says so in the link of its descriptor (d_path of fs/d_path.c).
+func removed(f *os.File) (bool, error) {
+	proc, err := openProc()
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(proc)
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(proc, "self/fd/"+strconv.Itoa(int(f.Fd())), buf)
+	return err == nil && strings.HasSuffix(string(buf[:n]), " (deleted)"), err
 }
 
 // coverItself makes a file of ours in /run read-only, by a mount of it over itself.
