@@ -1,6 +1,7 @@
 package rootspec
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 
@@ -24,26 +25,40 @@ func WithFSIDs(uid, gid int, fn func() error) error {
 		return fmt.Errorf("capget: %w", err)
 	}
 	restore := func() error {
-		// The results of setfsuid and setfsgid are the ids before, not errors.
-		_, _ = unix.SetfsgidRetGid(unix.Getegid())
-		_, _ = unix.SetfsuidRetUid(unix.Geteuid())
-		return unix.Capset(&hdr, &caps[0])
+		return errors.Join(setFSIDs(unix.Geteuid(), unix.Getegid()), unix.Capset(&hdr, &caps[0]))
 	}
-	_, _ = unix.SetfsgidRetGid(gid)
-	_, _ = unix.SetfsuidRetUid(uid)
 	all := caps
 	for i := range all {
 		all[i].Effective = all[i].Permitted
 	}
-	err := unix.Capset(&hdr, &all[0])
+	err := setFSIDs(uid, gid)
+	if err == nil {
+		err = unix.Capset(&hdr, &all[0])
+	}
 	if err == nil {
 		err = fn()
 	}
 	if rerr := restore(); rerr != nil {
 		// The thread must not be used for anything else: it ends with this
 		// goroutine, since it stays locked.
-		return fmt.Errorf("capset: %w", rerr)
+		return fmt.Errorf("take the ids of the caller again: %w", rerr)
 	}
 	runtime.UnlockOSThread()
 	return err
+}
+
+// setFSIDs sets those of this thread. The results of setfsuid(2) and setfsgid(2) are the ids
+// before, so they are made again to see.
+func setFSIDs(uid, gid int) error {
+	_, _ = unix.SetfsgidRetGid(gid)
+	_, _ = unix.SetfsuidRetUid(uid)
+	g, gerr := unix.SetfsgidRetGid(-1)
+	u, uerr := unix.SetfsuidRetUid(-1)
+	if err := errors.Join(gerr, uerr); err != nil {
+		return err
+	}
+	if u != uid || g != gid {
+		return fmt.Errorf("file-system ids are %d:%d, not %d:%d", u, g, uid, gid)
+	}
+	return nil
 }

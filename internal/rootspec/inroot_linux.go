@@ -2,6 +2,7 @@ package rootspec
 
 import (
 	"errors"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -21,20 +22,24 @@ func OpenInRoot(dir int, name string, flags uint64) (int, error) {
 	for range inRootTries {
 		fd, err := unix.Openat2(dir, name, &how)
 		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
-			return fd, exhausted(err)
+			return fd, ofHost(err)
 		}
 	}
 	return -1, fault.New(fault.Unavailable, "%q cannot be opened while other files are renamed all the time", name).
 		WithHint("try again when the machine does less")
 }
 
-// exhausted gives an error that says nothing of a name the kind fault.Unavailable.
-func exhausted(err error) error {
-	for _, e := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EIO} {
-		if errors.Is(err, e) {
-			return fault.New(fault.Unavailable, "the host failed").Because(err).
-				WithHint("free what it ran out of (descriptors: ulimit -n, memory), or see what broke: dmesg; then try again")
-		}
+// ofNames are the errors that say what a name is, or what is there (open(2)).
+var ofNames = []unix.Errno{
+	unix.ENOENT, unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.ENAMETOOLONG, unix.EXDEV, unix.EACCES, unix.EPERM, unix.EROFS,
+	unix.ENXIO, unix.ENODEV, unix.EBUSY, unix.ETXTBSY, unix.EOVERFLOW, unix.ESTALE,
+}
+
+// ofHost gives an error that says nothing of a name the kind fault.Unavailable.
+func ofHost(err error) error {
+	if err == nil || slices.ContainsFunc(ofNames, func(e unix.Errno) bool { return errors.Is(err, e) }) {
+		return err
 	}
-	return err
+	return fault.New(fault.Unavailable, "the host failed").Because(err).
+		WithHint("free what it ran out of (descriptors: ulimit -n, memory), or see what broke: dmesg; then try again")
 }

@@ -160,6 +160,9 @@ func startDisturbed(d Disturbance) error {
 		r := Collect(s)
 		s.Close()
 		after.Inside, err = r.Stdout+r.Stderr, r.Err
+		if err == nil && (r.Failed != nil || r.Exit.Code != 0) {
+			err = fmt.Errorf("the script ended with %d: %v", r.Exit.Code, r.Failed)
+		}
 		after.Outside = heldBy(os.Getpid())
 	}
 	if err = errors.Join(err, b.Stop(ctx, 0)); err != nil {

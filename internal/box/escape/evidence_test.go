@@ -73,10 +73,11 @@ func (e *evidence) has(t *testing.T, want escape.Record) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+	all := context.WithoutCancel(ctx) // what was told by then is read in full
 	found := errors.New("found")
 	err := journal.Follow(ctx, journal.Place{Dir: e.journal}, journal.Query{Last: -1}, func(wire.NetEvent) error {
-		e.append(ctx, t)
-		for r, err := range e.ledger.Read(ctx, attacked, ledger.Filter{Kinds: []format.Kind{format.Kind(want.Kind)}}) {
+		e.append(all, t)
+		for r, err := range e.ledger.Read(all, attacked, ledger.Filter{Kinds: []format.Kind{format.Kind(want.Kind)}}) {
 			if err != nil {
 				return err
 			}

@@ -47,12 +47,12 @@ func boundCounts(proc int) ([]plan.Item, error) {
 	for _, c := range counts {
 		n := c.most
 		if c.host != "" {
-			host, err := readCount(proc, "sys/"+c.host)
-			if errors.Is(err, unix.ENOENT) {
-				continue // a kernel without such objects
-			}
+			host, ok, err := readCount(proc, "sys/"+c.host)
 			if err != nil {
 				return nil, fault.Wrap(err, "read /proc/sys/%s", c.host)
+			}
+			if !ok {
+				continue // a kernel without such objects
 			}
 			n = limit.OfHost(host, c.most)
 		}
@@ -75,20 +75,24 @@ func boundCounts(proc int) ([]plan.Item, error) {
 	return nil, nil
 }
 
-// readCount reads a number beneath a procfs.
-func readCount(proc int, name string) (int64, error) {
+// readCount reads a number beneath a procfs; ok is false where there is no such file.
+func readCount(proc int, name string) (n int64, ok bool, err error) {
 	fd, err := unix.Openat2(proc, name, &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
 	})
+	if errors.Is(err, unix.ENOENT) {
+		return 0, false, nil
+	}
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	defer unix.Close(fd)
 	var b [32]byte
-	n, err := unix.Read(fd, b[:])
+	size, err := unix.Read(fd, b[:])
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	return strconv.ParseInt(strings.TrimSpace(string(b[:n])), 10, 64)
+	n, err = strconv.ParseInt(strings.TrimSpace(string(b[:size])), 10, 64)
+	return n, err == nil, err
 }
