@@ -57,8 +57,8 @@ func useUp(t *testing.T) {
 		t.Skipf("needs /proc/sys/user, to be written: %v, %v", weak, err)
 	}
 	for _, c := range counts {
-		most, err := readCount(proc, "sys/user/"+c.name)
-		if errors.Is(err, unix.ENOENT) {
+		most, ok, err := readCount(proc, "sys/user/"+c.name)
+		if err == nil && !ok {
 			t.Logf("%s: this kernel does not count them for each namespace", c.name)
 			continue
 		}
