@@ -6,6 +6,8 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 // WithFSIDs runs fn as a thread whose file-system ids are uid and gid and whose
@@ -41,7 +43,7 @@ func WithFSIDs(uid, gid int, fn func() error) error {
 	if rerr := restore(); rerr != nil {
 		// The thread must not be used for anything else: it ends with this
 		// goroutine, since it stays locked.
-		return fmt.Errorf("take the ids of the caller again: %w", rerr)
+		return fault.Wrap(rerr, "take the ids of the caller again")
 	}
 	runtime.UnlockOSThread()
 	return err
@@ -58,7 +60,8 @@ func setFSIDs(uid, gid int) error {
 		return err
 	}
 	if u != uid || g != gid {
-		return fmt.Errorf("file-system ids are %d:%d, not %d:%d", u, g, uid, gid)
+		return fault.New(fault.Unavailable, "file-system ids are %d:%d, not %d:%d", u, g, uid, gid).
+			WithHint("see what keeps the daemon from setfsuid(2): coppice probe")
 	}
 	return nil
 }
