@@ -39,7 +39,11 @@ func mountResolv(g plan.Guest) error {
 		return fault.Wrap(err, "open %s", resolvName)
 	}
 	defer at.Close()
-	if st, err := at.Stat(); err != nil || !st.Mode().IsRegular() {
+	st, err := at.Stat()
+	if err != nil {
+		return fault.New(fault.Unavailable, "look at %s", resolvName).Because(err)
+	}
+	if !st.Mode().IsRegular() {
 		return nil // the sandbox made it something else, which is its own to mend
 	}
 	proc, err := openProc()

@@ -189,7 +189,10 @@ func (t truster) lay(name, ours string, with func([]byte) []byte) ([]byte, error
 	}
 	defer f.Close()
 	st, err := f.Stat()
-	if err != nil || !st.Mode().IsRegular() || st.Size() > limit.TrustStoreBytes {
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "look at %q", name).Because(err)
+	}
+	if !st.Mode().IsRegular() || st.Size() > limit.TrustStoreBytes {
 		return nil, nil
 	}
 	ok, readOnly, err := mayCover(t.proc, t.regions, name, f)
