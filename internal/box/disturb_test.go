@@ -294,7 +294,7 @@ func TestHeldOtherwise_TellsALostProtection(t *testing.T) {
 	}
 	for _, other := range []string{lines(stub, gofer, "runsc-sandbox Seccomp_filters=2"), lines(stub, gofer), lines(stub, gofer, sentry, boxtest.Nameless+" Seccomp_filters=2")} {
 		if heldOtherwise(was, other) == "" {
-			t.Errorf("%q is no difference", other)
+			t.Errorf("a difference was taken for none: %q", other)
 		}
 	}
 }

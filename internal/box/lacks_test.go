@@ -49,43 +49,42 @@ func TestLacking_TellsTheHostFromAFailure(t *testing.T) {
 	}
 }
 
+// ownGroups makes the groups of a box, which are removed when the test has ended.
+func ownGroups(t *testing.T, c plan.Config) (*cgroup, shares) {
+	t.Helper()
+	g, err := newCgroup(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.remove)
+	all, err := newShares(c, plan.CgroupFacts{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(all.remove)
+	if g == nil && len(all) == 0 {
+		t.Skip("needs cgroup: no control group can be made here")
+	}
+	return g, all
+}
+
+// limited is a box with a limit for which each host has a group, if it has groups.
+func limited(name string) plan.Config {
+	return plan.Config{ID: name + strconv.FormatInt(time.Now().UnixNano(), 36), Caller: plan.Caller{Root: os.Getuid() == 0}, Limits: plan.Limits{MilliCPUs: 1000}}
+}
+
 // A keeper that is killed leaves its groups, and another one may get its number.
 func TestGroup_TakesTheNameOfOneThatWasLeft(t *testing.T) {
-	c := plan.Config{ID: "left" + strconv.FormatInt(time.Now().UnixNano(), 36), Caller: plan.Caller{Root: os.Getuid() == 0}, Limits: plan.Limits{MilliCPUs: 1000}}
-	for range 2 {
-		g, err := newCgroup(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer g.remove()
-		all, err := newShares(c, plan.CgroupFacts{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer all.remove()
-		if g == nil && len(all) == 0 {
-			t.Skip("needs cgroup: no control group can be made here")
-		}
-	}
+	c := limited("left")
+	ownGroups(t, c)
+	ownGroups(t, c)
 }
 
 // TestGroup_FailsForWhatSaysNothingOfTheHost makes groups where there is one of that name:
 // the host has groups all the same.
 func TestGroup_FailsForWhatSaysNothingOfTheHost(t *testing.T) {
-	c := plan.Config{ID: "lacks" + strconv.FormatInt(time.Now().UnixNano(), 36), Caller: plan.Caller{Root: os.Getuid() == 0}, Limits: plan.Limits{MilliCPUs: 1000}}
-	g, err := newCgroup(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.remove()
-	all, err := newShares(c, plan.CgroupFacts{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer all.remove()
-	if g == nil && len(all) == 0 {
-		t.Skip("needs cgroup: no control group can be made here")
-	}
+	c := limited("lacks")
+	g, all := ownGroups(t, c)
 	inside := exec.Command("sleep", "1000")
 	if err := inside.Start(); err != nil {
 		t.Fatal(err)

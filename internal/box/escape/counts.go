@@ -52,7 +52,7 @@ func orNil(e unix.Errno) error {
 // Rights is how many descriptors one message carries at most (SCM_MAX_FD of net/scm.h).
 const Rights = 253
 
-// passInFlight sends Rights descriptors that nobody receives.
+// passInFlight sends Rights descriptors that are never received.
 func passInFlight() error {
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
