@@ -15,16 +15,19 @@ import (
 )
 
 // attachment is a client's connection to a supervised command. What the client
-// sends goes to the start of the command that runs at the moment; between two of
-// them it is thrown away.
+// sends goes to the start of the command that runs at the moment. Between two of
+// them input waits for the next, and the client with it; signals are lost.
 type attachment struct {
 	stream io.ReadWriter
 	gone   chan struct{} // closed when the client went away
 	input  sync.WaitGroup
 
-	mu      sync.Mutex
-	session io.WriteCloser // nil: none
-	size    *wire.Size     // of the client's terminal
+	mu        sync.Mutex
+	connected sync.Cond      // session is another, or closed is set
+	session   io.WriteCloser // nil: none
+	turn      int            // counts sessions
+	closed    bool
+	size      *wire.Size // of the client's terminal
 }
 
 // newAttachment begins to read what the client sends, until close. It goes to
@@ -32,6 +35,7 @@ type attachment struct {
 // have typed already. Nil is for a client that was not told yet.
 func newAttachment(stream io.ReadWriter, session io.WriteCloser, req wire.ExecRequest) *attachment {
 	a := &attachment{stream: stream, session: session, gone: make(chan struct{}), size: req.Size}
+	a.connected.L = &a.mu
 	a.input.Go(a.read)
 	return a
 }
@@ -66,23 +70,53 @@ func (a *attachment) read() {
 	buf := make([]byte, 64<<10)
 	for {
 		t, p, err := wire.ReadFrame(a.stream, buf)
-		a.mu.Lock()
 		if err != nil {
-			close(a.gone)
-			if a.session != nil {
-				a.session.Close()
-			}
-			a.mu.Unlock()
+			a.leave()
 			return
 		}
-		var size wire.Size
-		if t == wire.FrameResize && json.Unmarshal(p, &size) == nil {
-			a.size = &size
-		}
-		session := a.session
-		a.mu.Unlock()
+		a.deliver(t, p)
+	}
+}
+
+// leave notes that the client went away.
+func (a *attachment) leave() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	close(a.gone)
+	if a.session != nil {
+		a.session.Close()
+	}
+}
+
+// deliver sends a frame to the start of the command that runs. Input that a start did not
+// take before it ended is for the next one: what is typed after a checkout returned must
+// not be lost because nobody is connected yet to what goes on. The rest is lost with the
+// start that it was for.
+func (a *attachment) deliver(t wire.FrameType, p []byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var size wire.Size
+	if t == wire.FrameResize && json.Unmarshal(p, &size) == nil {
+		a.size = &size
+	}
+	for {
+		session, turn := a.session, a.turn
 		if session != nil {
-			_ = wire.WriteFrame(session, t, p) // lost with the command that it was for
+			a.mu.Unlock()
+			err := wire.WriteFrame(session, t, p)
+			a.mu.Lock()
+			if err == nil {
+				return
+			}
+		}
+		if t != wire.FrameStdin && t != wire.FrameStdinEOF {
+			return
+		}
+		for a.turn == turn && !a.closed {
+			a.connected.Wait()
+		}
+		if a.closed {
+			return
 		}
 	}
 }
@@ -93,6 +127,8 @@ func (a *attachment) connect(session io.WriteCloser) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.session = session
+	a.turn++
+	a.connected.Broadcast()
 	select {
 	case <-a.gone:
 		return false
@@ -114,6 +150,10 @@ func (a *attachment) lastSize() *wire.Size {
 
 // close stops reading from the client.
 func (a *attachment) close() {
+	a.mu.Lock()
+	a.closed = true
+	a.connected.Broadcast()
+	a.mu.Unlock()
 	if s, ok := a.stream.(interface{ SetReadDeadline(time.Time) error }); ok {
 		_ = s.SetReadDeadline(time.Unix(1, 0)) // a closed one needs none
 	}

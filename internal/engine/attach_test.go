@@ -5,6 +5,7 @@ package engine
 import (
 	"bytes"
 	"io"
+	"net"
 	"testing"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -28,3 +29,48 @@ func TestTypedAtOnce(t *testing.T) {
 		t.Error("a client whose stream has ended is said to be there")
 	}
 }
+
+// Input that is typed while no start of the command takes any is for the next one; a signal
+// is not.
+func TestTypedBetweenTwoStarts(t *testing.T) {
+	t.Parallel()
+	client, daemon := net.Pipe()
+	defer client.Close()
+	a := newAttachment(daemon, stream{nil, broken{}}, wire.ExecRequest{})
+	defer a.close()
+	send := func(f wire.FrameType, p string) {
+		t.Helper()
+		if err := wire.WriteFrame(client, f, []byte(p)); err != nil {
+			t.Error(err)
+		}
+	}
+	send(wire.FrameSignal, "INT")
+	send(wire.FrameStdin, "again\r") // read by the daemon, which a pipe waits for
+	if !a.connect(nil) {
+		t.Fatal("the client has gone")
+	}
+	session, command := net.Pipe()
+	defer session.Close()
+	a.connect(session)
+	typ, p, err := wire.ReadFrame(command, nil)
+	if err != nil || typ != wire.FrameStdin || string(p) != "again\r" {
+		t.Errorf("the next start gets frame %d, %q, %v", typ, p, err)
+	}
+}
+
+// A client that is let go is not waited for, whatever it has typed.
+func TestTypedForNoStart(t *testing.T) {
+	t.Parallel()
+	client, daemon := net.Pipe()
+	defer client.Close()
+	a := newAttachment(daemon, nil, wire.ExecRequest{})
+	if err := wire.WriteFrame(client, wire.FrameStdin, []byte("again\r")); err != nil {
+		t.Fatal(err)
+	}
+	a.close()
+}
+
+// broken is a session whose keeper has ended.
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
