@@ -477,6 +477,11 @@ func (x *trial) stop(t testing.TB, b *box.Box) {
 	if err := b.Stop(ctx, 0); err != nil {
 		t.Errorf("stop: %v", err)
 	}
+	select { // or thousands of zombies are left
+	case <-b.Gone():
+	case <-ctx.Done():
+		t.Error("the keeper does not end")
+	}
 }
 
 // inspect has the attacker look at the walls from inside, and make of the root what lay says.
