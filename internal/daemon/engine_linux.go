@@ -14,6 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/httpapi"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
@@ -29,6 +30,7 @@ type engineConfig struct {
 	UserHome         string // of whoever the daemon runs for, as the environment has it; "" is unknown
 	UserConfig       string // XDG_CONFIG_HOME of his
 	UserPath         string // PATH of his
+	Memory           int64  // that the daemon may use, in bytes
 	Log              *slog.Logger
 	Lines            *lines // opened for boxes before they start
 }
@@ -90,6 +92,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		return nil, err
 	}
 	undone.Push(layers.Close)
+	layers.LimitEntries(limit.Entries(c.Memory))
 	images, err := memory.Open(ctx, filepath.Join(c.Home, "memory"), memory.Options{})
 	if err != nil {
 		return nil, err

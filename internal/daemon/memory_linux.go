@@ -19,8 +19,9 @@ import (
 
 // ownMemory is the daemon's own: its soft limit, and who may use how much of it.
 type ownMemory struct {
-	soft int64
-	gate *admission.Gate
+	soft   int64
+	within int64 // the soft limit, or what there is if that is less
+	gate   *admission.Gate
 }
 
 // limitMemory sets the soft memory limit of this process, which undo takes back: the one
@@ -35,9 +36,9 @@ func limitMemory(given int64, log *slog.Logger) (m ownMemory, undo func(), err e
 		m.soft = admission.SoftLimit(available)
 	}
 	// Without a limit of its own, what there is is the limit.
-	within := min(m.soft, available)
+	m.within = min(m.soft, available)
 	before := debug.SetMemoryLimit(m.soft)
-	m.gate = admission.New(admission.Options{Memory: admission.ForRequests(within), Heap: admission.NewHeap(admission.ForHeap(within)), Log: log})
+	m.gate = admission.New(admission.Options{Memory: admission.ForRequests(m.within), Heap: admission.NewHeap(admission.ForHeap(m.within)), Log: log})
 	return m, func() { debug.SetMemoryLimit(before) }, nil
 }
 

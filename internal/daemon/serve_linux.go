@@ -117,7 +117,7 @@ func serve(ctx context.Context, opt Options) error {
 	defer cancel(nil)
 	lines := newLines(base, opt.Home, mem.gate, log)
 	eng, inTime, err := openBy(ctx, stopTime, func() (backend, error) {
-		return newEngine(ctx, engineConfig{Home: opt.Home, RealUID: opt.RealUID, RealGID: opt.RealGID, UserHome: opt.UserHome, UserConfig: opt.UserConfig, UserPath: opt.UserPath, Log: log, Lines: lines})
+		return newEngine(ctx, engineConfig{Home: opt.Home, RealUID: opt.RealUID, RealGID: opt.RealGID, UserHome: opt.UserHome, UserConfig: opt.UserConfig, UserPath: opt.UserPath, Memory: mem.within, Log: log, Lines: lines})
 	})
 	if hung = !inTime; hung || err != nil && ctx.Err() != nil {
 		err = fault.New(fault.Unavailable, "stopped while %s was being recovered; the next start goes on with that", opt.Home).Because(err)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -215,6 +216,41 @@ func TestCapture_RefusesATreeThatIsTooDeep(t *testing.T) {
 	if err := m.walk(ctx, 0, func(*mdir, *found) error { return nil }); !fault.Is(err, fault.TooLarge) {
 		t.Errorf("a walk: %v, want too_large", err)
 	}
+}
+
+func TestCapture_RefusesMoreEntriesThanItsLimit(t *testing.T) {
+	ctx := t.Context()
+	w := newWorld(t, t.TempDir(), false)
+	defer w.close()
+	live := filepath.Join(w.home, "live")
+	const files = 3 * countEvery
+	w.must(os.MkdirAll(filepath.Join(live, "d", "e"), 0o755))
+	first := filepath.Join(live, "d", "first")
+	w.must(os.WriteFile(first, nil, 0o600))
+	for i := range files {
+		w.must(os.Link(first, filepath.Join(live, "d", "e", strconv.Itoa(i))))
+	}
+	in := CaptureInput{Parts: []rootspec.Part{{Dir: live, Path: "/"}}, Index: new(Index)}
+	w.s.LimitEntries(files + 2) // without d
+	got, err := w.s.Capture(ctx, w.id(), in)
+	if !fault.Is(err, fault.TooLarge) || !strings.Contains(err.Error(), `in "/d/e"`) || !strings.Contains(fault.HintOf(err), "coppice serve --memory") {
+		t.Errorf("%+v, %v, hint %q", got, err, fault.HintOf(err))
+	}
+	if _, err := w.s.Glance(ctx, in); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("a look for changes: %v", err)
+	}
+	w.s.LimitEntries(files + 3)
+	got, err = w.s.Capture(ctx, w.id(), in)
+	w.must(err)
+	if n := got.Index.Entries(); n != files+3 {
+		t.Errorf("the index has %d entries, want %d", n, files+3)
+	}
+	// A name more than before makes a walk of all names of its file, which counts none twice.
+	w.must(os.Remove(filepath.Join(live, "d", "e", "0")))
+	w.must(os.Link(first, filepath.Join(live, "d", "another")))
+	in.Index = got.Index
+	_, err = w.s.Capture(ctx, w.id(), in)
+	w.must(err)
 }
 
 func TestMessages_RepeatTheEndOfALongPath(t *testing.T) {

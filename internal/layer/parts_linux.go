@@ -40,7 +40,9 @@ func (w *walker) walk(parts []rootspec.Part, old *Index) (trees, *Index, error) 
 // tree compares one part, twice when it must take more names of a file than
 // those that have changed.
 func (w *walker) tree(t *tree, part int, old *rootEnt) (root rootEnt, err error) {
+	before := w.met.Load()
 	for w.along = nil; ; {
+		w.met.Store(before)
 		root = rootEnt{path: t.path}
 		at := &place{fd: t.fd, delta: &delta{}, cut: w.cuts[t.path]}
 		if at.old, err = w.root(t.fd, old, &root, at.delta); err != nil {

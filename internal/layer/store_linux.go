@@ -13,6 +13,7 @@ import (
 	"os"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
@@ -28,6 +29,7 @@ type Store struct {
 	noClone atomic.Bool // FICLONE was refused once
 	storeID devIno      // the home that a view of the host must not show
 	turn    turn        // of one comparison by lines at a time
+	entries int64       // that a live root may have
 }
 
 type devIno struct{ dev, ino uint64 }
@@ -39,7 +41,7 @@ func Open(ctx context.Context, fsys vfs.FS, dir string) (*Store, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "tmp"), 0o700); err != nil {
 		return nil, fault.Wrap(err, "open layer store %s", dir)
 	}
-	s := &Store{fs: fsys, dir: dir, top: -1, tmp: -1, umask: readUmask(), turn: make(turn, 1)}
+	s := &Store{fs: fsys, dir: dir, top: -1, tmp: -1, umask: readUmask(), turn: make(turn, 1), entries: limit.LiveEntries}
 	var err error
 	if s.top, err = openDirAt(unix.AT_FDCWD, dir); err != nil {
 		return nil, fault.Wrap(err, "open layer store %s", dir)
@@ -60,6 +62,10 @@ func Open(ctx context.Context, fsys vfs.FS, dir string) (*Store, error) {
 	}
 	return s, nil
 }
+
+// LimitEntries sets how many files and directories a live root may have, of which a capture
+// holds each in memory: limit.LiveEntries before. It is called before the store is used.
+func (s *Store) LimitEntries(n int64) { s.entries = n }
 
 // Close releases the store's descriptors. No method may run then or later.
 func (s *Store) Close() error {

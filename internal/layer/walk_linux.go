@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -20,6 +21,8 @@ type walker struct {
 	crew
 	ctx   context.Context
 	plain bool
+	most  int64        // entries that the trees may have
+	met   atomic.Int64 // of them, those that were met
 	// rootIsNews: a part's own directory counts as changed when it is not known.
 	rootIsNews bool
 	racyFrom   int64               // entries whose ctime is not older are racy
@@ -115,6 +118,7 @@ func (w *worker) list(p *place) error {
 		pos    int            // next expected entry of old
 		lookup map[string]int // set once the order differs
 		seen   []bool
+		met    int64 // entries that are not counted yet
 	)
 	r := readers.Get().(*dirReader)
 	defer readers.Put(r)
@@ -129,6 +133,12 @@ func (w *worker) list(p *place) error {
 		}
 		if err := w.ctx.Err(); err != nil {
 			return err
+		}
+		if met++; met == countEvery {
+			if err := w.count(met); err != nil {
+				return err
+			}
+			met = 0
 		}
 		if p.cut != nil {
 			if k := p.cut.kids[string(name)]; k != nil && k.end {
@@ -161,6 +171,9 @@ func (w *worker) list(p *place) error {
 			return err
 		}
 	}
+	if err := w.count(met); err != nil {
+		return err
+	}
 	if old == nil {
 		return nil
 	}
@@ -175,6 +188,23 @@ func (w *worker) list(p *place) error {
 	}
 	return nil
 }
+
+// countEvery is how many entries of a directory are counted at once: all goroutines of a
+// walk share the counter.
+const countEvery = 1024
+
+// count adds entries that were met, and refuses those beyond the limit. Hard links cost a
+// sandbox 16 bytes each, and no inode.
+func (w *worker) count(n int64) error {
+	if w.met.Add(n) <= w.most {
+		return nil
+	}
+	return fault.New(fault.TooLarge, "the sandbox has more than %d files and directories beside its layers; the last that were counted are in %q", w.most, w.at()).
+		WithHint("remove those that it does not need, as in: coppice exec NAME -- rm -rf DIRECTORY; or give the daemon more memory: coppice serve --memory SIZE")
+}
+
+// at is where the worker is, for messages: of a deep directory, the beginning.
+func (w *worker) at() string { return "/" + strings.Join(w.path[:min(len(w.path), 8)], "/") }
 
 // differs begins a new node, of which the first n entries are the old one's.
 func (p *place) differs(n int) {
@@ -347,7 +377,7 @@ func (w *worker) descend(p *place, subs []sub) error {
 func (w *worker) sub(p *place, s sub) (k kid, err error) {
 	name := p.name(s)
 	q := &place{depth: p.depth + 1, delta: &delta{name: name}}
-	if err := tooDeep(q.depth, "/"+strings.Join(w.path[:min(len(w.path), 8)], "/")); err != nil {
+	if err := tooDeep(q.depth, w.at()); err != nil {
 		return k, err
 	}
 	if p.cut != nil {

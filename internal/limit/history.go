@@ -9,6 +9,11 @@ const (
 	// Depth is how many directories may lie one in another, in a live root and in a
 	// snapshot of it. Walks recurse, and a goroutine's stack ends the process at 1 GB.
 	Depth = 50_000
+	// LiveEntries is how many files and directories a live root may have beside its
+	// layers. A capture holds all of them in memory, with LiveEntry bytes for each at
+	// most: see Entries.
+	LiveEntries = 20_000_000
+	LiveEntry   = 240
 	// DiffEntries and DiffBytes bound the changes, and the bytes of their paths, that
 	// one answer lists.
 	DiffEntries = 100_000
@@ -60,6 +65,10 @@ const (
 	GraphBytes = 4 << 20
 )
 
+// Entries is how many files and directories a live root may have where the daemon may use
+// so many bytes of memory: a capture takes half of them at most.
+func Entries(memory int64) int64 { return max(1, min(memory/2/LiveEntry, LiveEntries)) }
+
 const unsealable = "the snapshot has no manifest: it is flushed and can be checked out, but neither verified nor exported; `verify` counts it as `unverifiable`"
 
 const watchesTest = "internal/boxfs/watches_test.go "
@@ -76,6 +85,9 @@ func history() area {
 		},
 		{"depth of nested directories", Depth, "levels", "`too_large`, with the path; earlier snapshots are not affected",
 			deepTest + "TestCapture_RefusesATreeThatIsTooDeep"},
+		{"files and directories of a live root beside its layers; fewer where a capture of them would take more than half of the daemon's soft memory limit", LiveEntries, "entries",
+			"`too_large`, with the directory; earlier snapshots are not affected", deepTest + "TestCapture_RefusesMoreEntriesThanItsLimit" + lowered},
+		{"memory that a capture takes for each of these", LiveEntry, "bytes", "the number of entries is limited", "internal/limit/limit_test.go TestEntries_LeaveHalfOfTheMemory"},
 		{"changes in one answer", DiffEntries, "entries", "the answer says `truncated`; where all are needed, `too_large`",
 			deepTest + "TestDiff_ListsNoMoreThanAnAnswerHolds"},
 		{"paths of the changes in one answer", DiffBytes, "bytes", "the answer says `truncated`; where all are needed, `too_large`",

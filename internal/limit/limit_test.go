@@ -19,6 +19,15 @@ func TestAmount(t *testing.T) {
 	}
 }
 
+func TestEntries_LeaveHalfOfTheMemory(t *testing.T) {
+	t.Parallel()
+	for memory, want := range map[int64]int64{0: 1, 256 << 20: 559_240, 2 << 30: 4_473_924, 1 << 40: LiveEntries} {
+		if got := Entries(memory); got != want || got > 1 && got*LiveEntry > memory/2 {
+			t.Errorf("with %d bytes: %d entries, want %d", memory, got, want)
+		}
+	}
+}
+
 func TestCut(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
