@@ -21,7 +21,10 @@ func (k *keeper) askWith(kind guest.Kind, q, v any, fds ...int) error {
 	defer k.asking.Unlock()
 	k.asked.Store(uint32(kind))
 	defer k.asked.Store(0)
-	if err := k.link.Send(kind, q, fds...); err != nil {
+	switch err := k.link.Send(kind, q, fds...); {
+	case guest.NotPassed(err):
+		return fault.OfHost(err)
+	case err != nil:
 		return fault.New(fault.Unavailable, "the sandbox's init has ended").Because(err)
 	}
 	late := k.patienceFor(kind)

@@ -167,7 +167,10 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 	for i, fd := range ours {
 		files = append(files, os.NewFile(uintptr(fd), [...]string{"stdout", "stderr", "stdin"}[i]))
 	}
-	if err != nil {
+	switch {
+	case guest.NotPassed(err):
+		k.notSpawned(e, err)
+	case err != nil:
 		k.quit() // init is gone: end answers for it
 	}
 	s := <-e.born
@@ -260,6 +263,15 @@ func (k *keeper) spawned(s guest.Spawned, fds []int) {
 		e.finish(wire.Exit{Code: s.Code, Message: limit.Cut(s.Message, limit.KeeperText)})
 	}
 	e.born <- s
+}
+
+// notSpawned answers for init, which was not asked to start a command.
+func (k *keeper) notSpawned(e *execution, err error) {
+	k.mu.Lock()
+	k.order = slices.DeleteFunc(k.order, func(o *execution) bool { return o == e })
+	k.mu.Unlock()
+	f := failureOf(fault.OfHost(fault.Wrap(err, "give the command its pipes")))
+	e.born <- guest.Spawned{Err: (*wire.Error)(f)}
 }
 
 func (k *keeper) drop(id string) {

@@ -4,7 +4,10 @@ package guest
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+
+	"golang.org/x/sys/unix"
 )
 
 // Link is one end of the stream of messages. Send and Pass may be called from any
@@ -49,6 +52,11 @@ func (l *Link) Send(k Kind, v any, fds ...int) error {
 	}
 	return l.Pass(Message{Kind: k, Payload: p, FDs: fds})
 }
+
+// NotPassed reports whether err, of Send or Pass, says that the kernel passes no descriptors
+// for this user at the moment, since too many are in flight (unix(7), ETOOMANYREFS). Then
+// nothing was written, and the link can be used.
+func NotPassed(err error) bool { return errors.Is(err, unix.ETOOMANYREFS) }
 
 // Pass writes a message as it is. The descriptors stay the caller's, and so does the
 // payload.

@@ -101,7 +101,10 @@ func (o *onlooker) answerDial(l Look) {
 		return
 	}
 	defer unix.Close(fd)
-	_ = o.link.Send(MsgSeen, s, fd)
+	if err := o.link.Send(MsgSeen, s, fd); NotPassed(err) {
+		s.Err = wireError(fault.Wrap(err, "hand over a connection to port %d", l.Port))
+		_ = o.link.Send(MsgSeen, s) // the keeper is gone; so are we in a moment
+	}
 }
 
 // signal sends a signal to one process of the sandbox. The descriptor stands for the

@@ -271,7 +271,14 @@ func (d *daemon) spawn(m Message) error {
 	case d.born <- struct{}{}:
 	default:
 	}
-	return d.link.Send(MsgSpawned, r, send...)
+	err := d.link.Send(MsgSpawned, r, send...)
+	if !NotPassed(err) {
+		return err
+	}
+	// The command cannot run without anyone at its terminal.
+	delete(d.commands, r.PID)
+	d.killTree(r.PID, unix.SIGKILL)
+	return d.link.Send(MsgSpawned, Spawned{Err: wireError(fault.Wrap(err, "hand over the command's terminal"))})
 }
 
 // terminal makes a pseudo terminal of the sandbox's own devpts.
