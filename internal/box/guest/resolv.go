@@ -31,6 +31,8 @@ func mountResolv(g plan.Guest) error {
 	}
 	at, err := openInside(resolvName, unix.O_PATH)
 	switch {
+	case fault.Is(err, fault.Unavailable):
+		return fault.Wrap(err, "open %s", resolvName)
 	case errors.Is(err, unix.ENOENT):
 		return makeResolv(g.Resolv)
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EACCES):
@@ -65,14 +67,20 @@ func mountResolv(g plan.Guest) error {
 // decides about a name beneath our own /run alone: a wrong one is a file that is never read.
 func makeResolv(text []byte) error {
 	link, err := openInside(path.Dir(resolvName), unix.O_PATH|unix.O_DIRECTORY)
+	if fault.Is(err, fault.Unavailable) {
+		return fault.Wrap(err, "open %s", path.Dir(resolvName))
+	}
 	if err != nil {
 		return nil // there is no /etc
 	}
 	defer link.Close()
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(int(link.Fd()), path.Base(resolvName), buf)
-	if err != nil {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
 		return nil // there is no file, and no link
+	}
+	if err != nil {
+		return fault.Wrap(err, "read the link %s", resolvName)
 	}
 	name, ok := beneathRun(string(buf[:n]))
 	if !ok {

@@ -5,6 +5,7 @@ package guest
 import (
 	"bytes"
 	"encoding/pem"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -92,7 +93,11 @@ func (t truster) mountJava(ca []byte) (left []string, err error) {
 	}
 	var names []string
 	for _, pattern := range plan.JavaStores {
-		names = append(names, expand("/", strings.Split(pattern[1:], "/"))...)
+		found, err := expand("/", strings.Split(pattern[1:], "/"))
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, found...)
 	}
 	if len(names) > mostJava {
 		left = append(left, strconv.Itoa(len(names)-mostJava)+" more than "+strconv.Itoa(mostJava)+" stores")
@@ -118,33 +123,47 @@ func (t truster) mountJava(ca []byte) (left []string, err error) {
 
 // expand gives the names that a pattern below dir stands for. It looks no further than
 // it must: whether there is such a file is seen when it is opened.
-func expand(dir string, parts []string) []string {
+func expand(dir string, parts []string) (all []string, err error) {
 	i := slices.Index(parts, "*")
 	if i < 0 {
-		return []string{filepath.Join(dir, filepath.Join(parts...))}
+		return []string{filepath.Join(dir, filepath.Join(parts...))}, nil
 	}
 	dir = filepath.Join(dir, filepath.Join(parts[:i]...))
 	f, err := openInside(dir, unix.O_DIRECTORY)
+	if fault.Is(err, fault.Unavailable) {
+		return nil, err
+	}
 	if err != nil {
-		return nil
+		return nil, nil // no JDKs are there
 	}
 	defer f.Close()
-	names, _ := f.Readdirnames(mostNames)
+	names, err := f.Readdirnames(mostNames)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fault.New(fault.Unavailable, "list %q", dir).Because(err)
+	}
 	slices.Sort(names)
-	var all []string
 	for _, name := range names {
-		for _, found := range expand(filepath.Join(dir, name), parts[i+1:]) {
-			if f, err := openInside(found, unix.O_PATH); err == nil {
+		found, err := expand(filepath.Join(dir, name), parts[i+1:])
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range found {
+			f, err := openInside(name, unix.O_PATH)
+			if fault.Is(err, fault.Unavailable) {
+				return nil, err
+			}
+			if err == nil {
 				f.Close()
-				all = append(all, found)
+				all = append(all, name)
 			}
 		}
 	}
-	return all
+	return all, nil
 }
 
 // openInside opens an absolute name of the sandbox's root, and follows its links there. It
-// does not wait for the other end of a pipe; the caller looks at what it is.
+// does not wait for the other end of a pipe; the caller looks at what it is. An error of kind
+// fault.Unavailable is one of the host; every other says what the name is.
 func openInside(name string, flags uint64) (*os.File, error) {
 	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
