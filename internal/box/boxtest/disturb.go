@@ -47,7 +47,10 @@ type Step struct {
 	K    int
 }
 
-func (s Step) String() string { return fmt.Sprintf("%s's %s no. %d", s.Role, disturbed[s.Call], s.K) }
+func (s Step) String() string { return fmt.Sprintf("%s's %s no. %d", s.Role, s.Name(), s.K) }
+
+// Name is that of the system call.
+func (s Step) Name() string { return disturbed[s.Call] }
 
 // Disturbance is what a disturber does.
 type Disturbance struct {
