@@ -9,12 +9,12 @@ import (
 )
 
 // leaveToOwner halves how many signals and how many bytes of POSIX messages may be queued for
-// the keeper's user. Who makes a user namespace gives it its own limits as the most that
+// the keeper's user, and how much of its memory may be locked, as by MSG_ZEROCOPY. Who makes a user namespace gives it its own limits as the most that
 // those inside and that user may have together (create_user_ns of kernel/user_namespace.c,
 // since Linux 5.14): so the other half is out of the reach of all sandboxes. To be called
 // once, before init is started.
 func leaveToOwner() error {
-	for what, name := range map[int]string{unix.RLIMIT_SIGPENDING: "queued signals", unix.RLIMIT_MSGQUEUE: "messages"} {
+	for what, name := range map[int]string{unix.RLIMIT_SIGPENDING: "queued signals", unix.RLIMIT_MSGQUEUE: "messages", unix.RLIMIT_MEMLOCK: "locked memory"} {
 		var l unix.Rlimit
 		if err := unix.Getrlimit(what, &l); err != nil {
 			return fault.Wrap(err, "read the limit of %s", name)

@@ -4,16 +4,20 @@ package boxtest
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/racetest"
 )
 
@@ -50,6 +54,26 @@ func refuses(t *testing.T, tier Tier, change func(*plan.Config)) bool {
 
 // limited are the rows of limits that are not of memory and tasks.
 var limited = []check{
+	{"open files are half of the host's", []string{plan.TierProcess, plan.TierSupervised}, func(t *testing.T, tier Tier) {
+		var host unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &host); err != nil {
+			t.Fatal(err)
+		}
+		b := tier.Start(t)
+		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "ulimit -Hn"}}); r.Stdout != fmt.Sprintln(limit.OpenFilesOfHost(host.Max)) {
+			t.Errorf("commands may open %q files, and their keeper %d", r.Stdout, host.Max)
+		}
+	}},
+	{"locked memory is half of the owner's", []string{plan.TierProcess, plan.TierSupervised}, func(t *testing.T, tier Tier) {
+		var host unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &host); err != nil {
+			t.Fatal(err)
+		}
+		b := tier.Start(t)
+		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"python3", "-c", "import resource; print(resource.getrlimit(resource.RLIMIT_MEMLOCK)[1])"}}); r.Stdout != fmt.Sprintln(host.Max/2) {
+			t.Errorf("commands may lock %q bytes, and their owner %d: %s", r.Stdout, host.Max, r.Stderr)
+		}
+	}},
 	{"a limit of time", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, func(c *plan.Config) { c.Limits.TimeMS = 500 })
 		if b.Enforced.State("time") != plan.On {

@@ -34,10 +34,9 @@ type launcher struct {
 	child    int32                    // atomic; the process that is being made a command, or 0
 }
 
-// openly says that commands are started by forkOpenly.
-func (l *launcher) openly() bool {
-	return l.guest.Files > 0 || l.guest.Trace || l.guest.Tier == plan.TierGvisor
-}
+// openly says that commands are started by forkOpenly: all whose RLIMIT_NOFILE is less than
+// init's, or whose programs are recorded.
+func (l *launcher) openly() bool { return l.guest.Tier != plan.TierWorkspace }
 
 // isChild reports whether a process is about to become a command. It knows before the
 // process runs.
