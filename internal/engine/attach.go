@@ -23,11 +23,11 @@ type attachment struct {
 	input  sync.WaitGroup
 
 	mu        sync.Mutex
-	connected sync.Cond      // session is another, or closed is set
+	connected sync.Cond      // session is another, or over is set
 	session   io.WriteCloser // nil: none
 	turn      int            // counts sessions
-	closed    bool
-	size      *wire.Size // of the client's terminal
+	over      bool           // by close, or since the client went away
+	size      *wire.Size     // of the client's terminal
 }
 
 // newAttachment begins to read what the client sends, until close. It goes to
@@ -78,14 +78,27 @@ func (a *attachment) read() {
 	}
 }
 
-// leave notes that the client went away.
+// leave notes that the client went away, which is seen when it is read from, or written to
+// while its input waits.
 func (a *attachment) leave() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	select {
+	case <-a.gone:
+		return
+	default:
+	}
 	close(a.gone)
 	if a.session != nil {
 		a.session.Close()
 	}
+	a.end()
+}
+
+// end lets no input wait any more. a.mu is held.
+func (a *attachment) end() {
+	a.over = true
+	a.connected.Broadcast()
 }
 
 // deliver sends a frame to the start of the command that runs. Input that a start did not
@@ -112,10 +125,10 @@ func (a *attachment) deliver(t wire.FrameType, p []byte) {
 		if t != wire.FrameStdin && t != wire.FrameStdinEOF {
 			return
 		}
-		for a.turn == turn && !a.closed {
+		for a.turn == turn && !a.over {
 			a.connected.Wait()
 		}
-		if a.closed {
+		if a.over {
 			return
 		}
 	}
@@ -151,8 +164,7 @@ func (a *attachment) lastSize() *wire.Size {
 // close stops reading from the client.
 func (a *attachment) close() {
 	a.mu.Lock()
-	a.closed = true
-	a.connected.Broadcast()
+	a.end()
 	a.mu.Unlock()
 	if s, ok := a.stream.(interface{ SetReadDeadline(time.Time) error }); ok {
 		_ = s.SetReadDeadline(time.Unix(1, 0)) // a closed one needs none

@@ -70,6 +70,34 @@ func TestTypedForNoStart(t *testing.T) {
 	a.close()
 }
 
+// A client that cannot be written to has gone, also while what it typed waits for a command
+// that does not read.
+func TestTypedByAClientThatVanishes(t *testing.T) {
+	t.Parallel()
+	typed := make(chan struct{})
+	var input bytes.Buffer
+	for range 2 {
+		if err := wire.WriteFrame(&input, wire.FrameStdin, []byte("again\r")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client := stream{&input, broken{}}
+	a := newAttachment(client, nil, wire.ExecRequest{})
+	session, command := net.Pipe() // reads nothing
+	go func() {
+		defer close(typed)
+		if err := wire.WriteFrame(command, wire.FrameStdout, []byte("output")); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := carry(t.Context(), session, a); err != nil {
+		t.Error(err)
+	}
+	<-typed
+	<-a.gone
+	a.close()
+}
+
 // broken is a session whose keeper has ended.
 type broken struct{}
 

@@ -615,6 +615,7 @@ func carry(ctx context.Context, session io.ReadWriteCloser, a *attachment) error
 			return nil
 		}
 		if a.write(t, p) != nil {
+			a.leave()
 			return nil
 		}
 	}
