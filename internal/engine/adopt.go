@@ -42,6 +42,9 @@ func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live 
 	}
 	a := adoption{Sandbox: s.id, Layer: id, Parts: parts}
 	intent, err := e.DB.BeginIntent(ctx, intentAdopt, a)
+	if err == nil {
+		err = e.DB.Flush() // or a power loss leaves a layer of which no record says what it is
+	}
 	if err != nil {
 		return t, err
 	}
@@ -84,18 +87,22 @@ func (e *Engine) unadopt(ctx context.Context, intent int64, a adoption) error {
 	if fault.Is(err, fault.NotFound) {
 		err = e.Layers.Unadopt(ctx, a.Layer, a.Parts)
 	}
-	if err == nil {
-		return e.DB.EndIntent(ctx, intent)
-	}
 	e.mu.Lock()
-	e.torn[a.Sandbox] = err
+	if err == nil {
+		delete(e.torn, a.Sandbox)
+	} else {
+		e.torn[a.Sandbox] = err
+	}
 	e.mu.Unlock()
-	return err
+	if err != nil {
+		return err
+	}
+	return e.DB.EndIntent(ctx, intent)
 }
 
-// unadoptAll ends the adoptions that a crash cut off. One that cannot be ended is logged,
-// and keeps its sandbox from use, but no other.
-func (e *Engine) unadoptAll(ctx context.Context) error {
+// unadoptAll ends the adoptions that a crash or an error cut off: of one sandbox, or of all if
+// id is "". One that cannot be ended is logged, and keeps its sandbox from use, but no other.
+func (e *Engine) unadoptAll(ctx context.Context, id timeline.SandboxID) error {
 	ints, err := e.DB.Intents(ctx)
 	if err != nil {
 		return err
@@ -107,6 +114,9 @@ func (e *Engine) unadoptAll(ctx context.Context) error {
 		var a adoption
 		if err := in.Decode(&a); err != nil {
 			return err
+		}
+		if id != "" && a.Sandbox != id {
+			continue
 		}
 		if err := e.unadopt(ctx, in.ID, a); err != nil {
 			if ctx.Err() != nil || a.Sandbox == "" {
@@ -147,5 +157,5 @@ func (e *Engine) whole(id timeline.SandboxID, name string) error {
 		return nil
 	}
 	return fault.New(fault.Unavailable, "sandbox %s cannot be used: a capture failed, and what it had moved is not in its place again", name).Because(err).
-		WithHint("mend what the reason says, then let the next daemon try again: coppice serve --stop")
+		WithHint("mend what the reason says, then let the next daemon try again: coppice serve --stop; what is in its snapshots can be had meanwhile: coppice fork %s NEW --at HEAD", name)
 }

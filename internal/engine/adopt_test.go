@@ -71,6 +71,54 @@ func TestUnadoptAll_KeepsWhatCannotBeGivenBack(t *testing.T) {
 	}
 }
 
+// What cannot be given back by any daemon keeps gc from no other sandbox, and goes with its own.
+func TestRemove_ForcesASandboxThatIsNotWhole(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	h.onDir("b")
+	for _, text := range []string{"one", "two", "three"} {
+		h.run("b", "write", "f", text)
+	}
+	id := h.id("a")
+	h.box("a")
+	if err := h.stopAll("a"); err != nil {
+		t.Fatal(err)
+	}
+	roots, err := filepath.Glob(filepath.Join(h.sandboxDir(id), liveDir, "*", "root"))
+	if err != nil || len(roots) != 1 {
+		t.Fatal(roots, err)
+	}
+	a := adoption{Sandbox: id, Layer: "00000000000000ff", Parts: []rootspec.Part{{Dir: roots[0], Path: "/"}}}
+	if _, err := h.DB.BeginIntent(ctx, intentAdopt, a); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Layers.Adopt(ctx, a.Layer, a.Parts); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Mkdir(roots[0], 0o755), os.WriteFile(filepath.Join(h.Layers.Dir(a.Layer), "f"), nil, 0o600), os.WriteFile(filepath.Join(roots[0], "g"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	h.close()
+	h.open()
+	res, err := h.GC(ctx, wire.GCRequest{Keep: wire.Keep{Last: 1}}, ignore)
+	if err != nil || len(res.Removed) == 0 {
+		t.Errorf("gc: %+v, %v", res, err)
+	}
+	if _, err := h.Remove(ctx, []string{"a"}, false); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("removed without force: %v", err)
+	}
+	if _, err := h.Remove(ctx, []string{"a"}, true); err != nil {
+		t.Fatal(err)
+	}
+	if h.Layers.Has(a.Layer) {
+		t.Error("the layer stays")
+	}
+	if ints, err := h.DB.Intents(ctx); err != nil || len(ints) > 0 {
+		t.Errorf("%d intents, %v", len(ints), err)
+	}
+	h.run("b", "write", "f", "four")
+}
+
 // A note of what is mounted that cannot be read keeps all layers, and the home is used as
 // ever.
 func TestFindMounted_KeepsAllWhereANoteIsDamaged(t *testing.T) {

@@ -198,7 +198,7 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 	acquire := e.acquire
 	if force {
 		acquire = func(ctx context.Context, name, what string) (*sandbox, meta.Sandbox, error) {
-			return e.acquireToEnd(ctx, name, what, "was removed", 0)
+			return e.acquireToEnd(ctx, e.acquireAny, name, what, "was removed", 0)
 		}
 	}
 	s, rec, err := acquire(ctx, name, "being removed")
@@ -262,6 +262,11 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 	trash := dir + ".removed"
 	if err := os.Rename(dir, trash); err != nil && !os.IsNotExist(err) {
 		e.Logger.Warn("left for gc", "dir", dir, "err", err)
+	}
+	if e.whole(rec.ID, rec.Name) != nil { // what a capture had moved goes with it
+		if err := e.unadoptAll(ctx, rec.ID); err != nil {
+			e.Logger.Warn("left for the next daemon", "sandbox", rec.ID, "err", err)
+		}
 	}
 	// Who removes a sandbox may need the room, so that is waited for; but not by
 	// who does not wait.

@@ -535,6 +535,15 @@ func (e *Engine) acquire(ctx context.Context, name, what string) (*sandbox, meta
 	if err != nil {
 		return nil, rec, err
 	}
+	return e.acquireAny(ctx, name, what)
+}
+
+// acquireAny is acquire for a sandbox that is going to be removed, whole or not.
+func (e *Engine) acquireAny(ctx context.Context, name, what string) (*sandbox, meta.Sandbox, error) {
+	rec, err := e.DB.Sandbox(ctx, name)
+	if err != nil {
+		return nil, rec, err
+	}
 	s := e.sandbox(rec.ID)
 	awaited, done := whileAwaited(ctx)
 	patient, cancel := context.WithTimeout(awaited, e.Patience)

@@ -431,7 +431,7 @@ func cannotStart(rec *meta.Sandbox, exit *wire.Exit) *fault.Error {
 
 // Stop ends all processes of a sandbox and captures what they left.
 func (e *Engine) Stop(ctx context.Context, name string) (wire.StopResult, error) {
-	s, rec, err := e.acquireToEnd(ctx, name, "stopping", "was stopped", limit.CaptureStopSeconds*time.Second)
+	s, rec, err := e.acquireToEnd(ctx, e.acquire, name, "stopping", "was stopped", limit.CaptureStopSeconds*time.Second)
 	if err != nil {
 		return wire.StopResult{}, err
 	}

@@ -149,6 +149,8 @@ func (e *Engine) dropFork(ctx context.Context, rec *meta.Sandbox, dry bool) (fre
 	}
 	err = e.removeOne(ctx, string(rec.ID), false)
 	switch {
+	case e.whole(rec.ID, rec.Name) != nil:
+		return 0, false, nil
 	case fault.Is(err, fault.Conflict), fault.Is(err, fault.NotFound):
 		return 0, false, nil // in use, or removed meanwhile
 	case err != nil:
@@ -231,7 +233,9 @@ func (e *Engine) retain(ctx context.Context, req wire.GCRequest, res *wire.GCRes
 			return err
 		}
 		for i := range recs {
-			names = append(names, recs[i].Name)
+			if e.whole(recs[i].ID, "") == nil { // of others nothing can be dropped
+				names = append(names, recs[i].Name)
+			}
 		}
 	}
 	for i, name := range names {

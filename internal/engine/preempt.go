@@ -14,8 +14,9 @@ import (
 
 // acquireToEnd is acquire for who ends all processes of a sandbox, which must not keep it
 // from that: a start that holds the lock is cancelled at once, captures after a while, and
-// a keeper that does not answer is killed. why is what becomes of the sandbox.
-func (e *Engine) acquireToEnd(ctx context.Context, name, what, why string, patience time.Duration) (*sandbox, meta.Sandbox, error) {
+// a keeper that does not answer is killed. why is what becomes of the sandbox; acquire is
+// e.acquire or e.acquireAny.
+func (e *Engine) acquireToEnd(ctx context.Context, acquire acquirer, name, what, why string, patience time.Duration) (*sandbox, meta.Sandbox, error) {
 	rec, err := e.DB.Sandbox(ctx, name)
 	if err != nil {
 		return nil, rec, err
@@ -23,7 +24,7 @@ func (e *Engine) acquireToEnd(ctx context.Context, name, what, why string, patie
 	defer e.cancelStarts(e.sandbox(rec.ID), fault.New(fault.Cancelled, "sandbox %s %s while it started", rec.Name, why))()
 	cause := fault.New(fault.Cancelled, "sandbox %s %s while it was captured", rec.Name, why)
 	defer e.preempt(e.sandbox(rec.ID), patience, cause)()
-	s, now, err := e.acquire(ctx, name, what)
+	s, now, err := acquire(ctx, name, what)
 	if !errors.Is(err, errUnanswered) || ctx.Err() != nil {
 		return s, now, err
 	}
@@ -31,8 +32,11 @@ func (e *Engine) acquireToEnd(ctx context.Context, name, what, why string, patie
 	if kerr := e.Boxes.Kill(ctx, e.runDir(rec.ID)); kerr != nil {
 		return nil, rec, errors.Join(err, kerr)
 	}
-	return e.acquire(ctx, name, what)
+	return acquire(ctx, name, what)
 }
+
+// acquirer finds a sandbox and takes its lock, which the caller unlocks.
+type acquirer func(ctx context.Context, name, what string) (*sandbox, meta.Sandbox, error)
 
 // preempt cancels the captures of a sandbox after a while, the one under way and those
 // that begin later, until over is called.

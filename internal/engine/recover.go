@@ -34,7 +34,7 @@ func (e *Engine) recover(ctx context.Context) error {
 	if err := e.sweepMasks(ctx); err != nil {
 		return err
 	}
-	if err := e.unadoptAll(ctx); err != nil {
+	if err := e.unadoptAll(ctx, ""); err != nil {
 		return err
 	}
 	if err := e.distrustUnsealed(ctx); err != nil {

@@ -32,62 +32,55 @@ func (s *Store) Adopt(ctx context.Context, id timeline.LayerID, parts []rootspec
 	}
 	e := &emitter{putter: putter{ctx: ctx}}
 	e.s = s
-	// The way back needs them, so they stay open until it was taken or not.
-	var held []int
-	defer func() { closeAll(held...) }()
 	defer b.undo.Run(&err)
 	// Before a part is moved: what is in tmp by the next Open is removed.
 	if err := b.publish(ctx); err != nil {
 		return fault.Wrap(err, "adopt layer %s", id)
 	}
-	b.undo.Push(func() error { return s.fs.Rename(s.top, string(id), s.tmp, b.tmp) })
+	defer b.keep() // from here on it holds what must not be removed
 	for _, p := range sortedParts(parts) {
-		if err := b.adopt(e, p, &held); err != nil {
-			return fault.Wrap(err, "adopt %s as layer %s", p.Dir, id)
+		if err := b.adopt(e, p); err != nil {
+			err = fault.Wrap(err, "adopt %s as layer %s", p.Dir, id)
+			return errors.Join(err, s.Unadopt(context.WithoutCancel(ctx), id, parts))
 		}
 	}
-	b.keep()
 	return nil
 }
 
-// adopt moves one part's directory into the layer. What it opens is added to held.
-func (b *building) adopt(e *emitter, p rootspec.Part, held *[]int) error {
+// adopt moves one part's directory into the layer.
+func (b *building) adopt(e *emitter, p rootspec.Part) error {
 	from, err := openDirAt(unix.AT_FDCWD, filepath.Dir(p.Dir))
 	if err != nil {
 		return err
 	}
-	*held = append(*held, from)
+	defer unix.Close(from)
 	name := filepath.Base(p.Dir)
-	to, last := b.dir, "fs"
-	if clean := path.Clean(p.Path); clean == "/" {
+	clean := path.Clean(p.Path)
+	if clean == "/" {
 		closeAll(b.fs)
 		b.fs = -1
-		err = b.s.fs.Rmdir(b.dir, "fs")
 		e.rootDone = true
-	} else {
-		if b.fs < 0 {
-			if b.fs, err = openDirAt(b.dir, "fs"); err != nil {
-				return err
-			}
+		if err := b.s.fs.Rmdir(b.dir, "fs"); err != nil {
+			return err
 		}
-		last = path.Base(clean)
-		to, err = e.leadTo(b.fs, path.Dir(clean))
-		if err == nil {
-			*held = append(*held, to)
-			// The place may exist, empty: it is where the part was mounted.
-			if e := b.s.fs.Rmdir(to, last); e != nil && !errors.Is(e, unix.ENOENT) {
-				err = e
-			}
+		return b.s.fs.Rename(from, name, b.dir, "fs")
+	}
+	if b.fs < 0 {
+		if b.fs, err = openDirAt(b.dir, "fs"); err != nil {
+			return err
 		}
 	}
-	if err == nil {
-		err = b.s.fs.Rename(from, name, to, last)
-	}
+	to, err := e.leadTo(b.fs, path.Dir(clean))
 	if err != nil {
 		return err
 	}
-	b.undo.Push(func() error { return b.s.fs.Rename(to, last, from, name) })
-	return nil
+	defer unix.Close(to)
+	last := path.Base(clean)
+	// The place may exist, empty: it is where the part was mounted.
+	if err := b.s.fs.Rmdir(to, last); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return b.s.fs.Rename(from, name, to, last)
 }
 
 // leadTo makes the directories that lead to p, p among them, as skeletons.
@@ -117,20 +110,17 @@ func (s *Store) Unadopt(ctx context.Context, id timeline.LayerID, parts []rootsp
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := s.giveBack(filepath.Join(s.Dir(id), p.Path), p.Dir); err != nil {
+		if err := s.giveBack(id, path.Clean(p.Path), p.Dir); err != nil {
 			return fault.Wrap(err, "give %s back from layer %s", p.Dir, id)
 		}
 	}
 	return s.Remove(ctx, id)
 }
 
-// giveBack moves the directory src of a layer to dst, if Adopt had moved it.
-func (s *Store) giveBack(src, dst string) error {
-	from, err := openDirAt(unix.AT_FDCWD, filepath.Dir(src))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil // there is no such layer yet, or no longer
-	}
-	if err != nil {
+// giveBack moves the directory at of a layer to dst, if Adopt had moved it.
+func (s *Store) giveBack(id timeline.LayerID, at, dst string) error {
+	from, src, err := s.placeOf(id, at)
+	if from < 0 {
 		return err
 	}
 	defer unix.Close(from)
@@ -145,7 +135,7 @@ func (s *Store) giveBack(src, dst string) error {
 	var st unix.Stat_t
 	switch err := lstatAt(to, filepath.Base(dst), &st); {
 	case err == nil: // it was not moved, or is back: the layer has an empty directory at most
-		err := s.fs.Rmdir(from, filepath.Base(src))
+		err := s.fs.Rmdir(from, src)
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
@@ -153,8 +143,29 @@ func (s *Store) giveBack(src, dst string) error {
 	case !errors.Is(err, os.ErrNotExist):
 		return err
 	}
-	err = s.fs.Rename(from, filepath.Base(src), to, filepath.Base(dst))
+	err = s.fs.Rename(from, src, to, filepath.Base(dst))
 	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// placeOf opens the directory of a layer in which Adopt put the part at; -1 where there is
+// none. What lies on the way was written by the sandbox: a link, or a file, is no way that
+// Adopt went.
+func (s *Store) placeOf(id timeline.LayerID, at string) (dir int, name string, err error) {
+	dir, err = openDirAt(s.top, string(id))
+	if err != nil || at == "/" {
+		return dir, "fs", ignore(err, unix.ENOENT) // there is no such layer yet, or no longer
+	}
+	defer unix.Close(dir)
+	in, err := openBeneath(dir, path.Join("fs", path.Dir(at)), openDirFlags)
+	return in, path.Base(at), ignore(err, unix.ENOENT, unix.ENOTDIR, unix.ELOOP)
+}
+
+// ignore gives err unless it is one of these.
+func ignore(err error, these ...unix.Errno) error {
+	if slices.ContainsFunc(these, func(e unix.Errno) bool { return errors.Is(err, e) }) {
 		return nil
 	}
 	return err

@@ -70,6 +70,67 @@ func TestAdopt_LosesNothingInACrash(t *testing.T) {
 	}
 }
 
+// oneWay lets the first of two parts go into a layer, and nothing come back.
+type oneWay struct{ vfs.FS }
+
+func (o oneWay) Rename(from int, name string, to int, as string) error {
+	if name == "lib" && as == "lib" || name == "fs" && as == "root" {
+		return unix.EIO
+	}
+	return o.FS.Rename(from, name, to, as)
+}
+
+// Where the way back fails as well, the layer keeps what cannot be given back, for another try.
+func TestAdopt_KeepsWhatDoesNotComeBack(t *testing.T) {
+	const id = timeline.LayerID("00000000000000ff")
+	w := newWorld(t, t.TempDir(), false)
+	defer w.close()
+	root, lib := filepath.Join(w.home, "root"), filepath.Join(w.home, "lib")
+	parts := []rootspec.Part{{Dir: root, Path: "/"}, {Dir: lib, Path: "/usr/lib"}}
+	for _, p := range parts {
+		w.must(os.Mkdir(p.Dir, 0o750))
+		w.must(os.WriteFile(filepath.Join(p.Dir, "file"), []byte(p.Path), 0o640))
+	}
+	sound := w.s.fs
+	w.s.fs = oneWay{sound}
+	if err := w.s.Adopt(t.Context(), id, parts); !errors.Is(err, unix.EIO) {
+		t.Errorf("adopt: %v", err)
+	}
+	if err := w.s.Unadopt(t.Context(), id, parts); !errors.Is(err, unix.EIO) {
+		t.Errorf("the next try: %v", err)
+	}
+	w.s.fs = sound
+	w.must(w.s.Unadopt(t.Context(), id, parts))
+	for _, p := range parts {
+		if text, err := os.ReadFile(filepath.Join(p.Dir, "file")); err != nil || string(text) != p.Path {
+			t.Errorf("part %s: %q, %v", p.Path, text, err)
+		}
+	}
+}
+
+// The upper of / may have a link on the way to another part, which leads out of the layer.
+func TestUnadopt_GoesThroughNoLink(t *testing.T) {
+	const id = timeline.LayerID("00000000000000ff")
+	w := newWorld(t, t.TempDir(), false)
+	defer w.close()
+	root, lib, outside := filepath.Join(w.home, "root"), filepath.Join(w.home, "lib"), filepath.Join(w.home, "outside")
+	w.must(os.MkdirAll(filepath.Join(outside, "local", "lib"), 0o750))
+	w.must(os.Mkdir(root, 0o750))
+	w.must(os.Symlink(outside, filepath.Join(root, "usr")))
+	w.must(os.Mkdir(lib, 0o750))
+	parts := []rootspec.Part{{Dir: root, Path: "/"}, {Dir: lib, Path: "/usr/local/lib"}}
+	if err := w.s.Adopt(t.Context(), id, parts); err == nil {
+		t.Error("adopted through a link")
+	}
+	w.must(os.Remove(lib))
+	w.must(w.s.Unadopt(t.Context(), id, parts))
+	for _, dir := range []string{root, filepath.Join(outside, "local", "lib")} {
+		if _, err := os.Stat(dir); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // What is in the place of a part by then is not written over.
 func TestUnadopt_KeepsWhatIsThere(t *testing.T) {
 	const id = timeline.LayerID("00000000000000ff")
