@@ -4,6 +4,9 @@ package cli_test
 
 import (
 	"bytes"
+	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,4 +60,44 @@ func TestStopDaemon_WhileItRecovers(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.run("exec", sandbox, "--", "true")
+}
+
+// A daemon behind a forwarded socket, or in another PID namespace, calls itself by a number that
+// is that of another process here.
+func TestStopDaemon_EndsNoProcessThatDoesNotListen(t *testing.T) {
+	t.Parallel()
+	victim := exec.CommandContext(t.Context(), "sleep", "1000")
+	if err := victim.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- victim.Wait() }()
+	defer func() { victim.Process.Kill(); <-ended }()
+	dir, err := os.MkdirTemp("", "elsewhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	l, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"pid": %d}`, victim.Process.Pid)
+	})}
+	served := make(chan struct{})
+	go func() { defer close(served); _ = elsewhere.Serve(l) }()
+	defer func() { elsewhere.Close(); <-served }()
+	cmd := exec.CommandContext(t.Context(), "coppice", "serve", "--stop")
+	cmd.Env = append(os.Environ(), "COPPICE_HOME="+filepath.Join(dir, "home"), "COPPICE_SOCKET="+filepath.Join(dir, "s"))
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "which it is not here") {
+		t.Errorf("%v: %s", err, out)
+	}
+	select {
+	case err := <-ended:
+		ended <- err
+		t.Errorf("the process of that number has ended: %v", err)
+	default:
+	}
 }

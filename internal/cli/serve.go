@@ -105,6 +105,11 @@ func (a *app) stopDaemon(ctx context.Context) error {
 	}
 	c := client.New(client.Options{Dial: s.Dial})
 	defer c.Close()
+	peer, listens := 0, false
+	if conn, err := s.Dial(ctx); err == nil {
+		peer, listens = daemon.Peer(conn), true
+		conn.Close()
+	}
 	st, err := c.Daemon(ctx)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		pid, locked := daemon.Locker(s.Home)
@@ -112,10 +117,14 @@ func (a *app) stopDaemon(ctx context.Context) error {
 			a.note("no daemon serves %s", s.Home)
 			return a.print(map[string]any{"stopped": 0}, func(io.Writer) error { return nil })
 		}
-		st.PID, err = pid, nil // it does not listen yet, or no longer
+		st.PID, listens, err = pid, false, nil // not yet, or no longer
 	}
 	if err != nil {
 		return err
+	}
+	if listens && st.PID != peer {
+		return fault.New(fault.Unsupported, "the daemon of %s calls itself process %d, which it is not here: it runs on another machine, or in another container", s.Home, st.PID).
+			WithHint("end it there: coppice serve --stop")
 	}
 	p, err := os.FindProcess(st.PID)
 	if err == nil {

@@ -3,11 +3,14 @@ package daemon
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Locker gives the process that has locked a home, which may not listen yet, as while it
@@ -25,6 +28,27 @@ func Locker(home string) (pid int, ok bool) {
 		return 0, false
 	}
 	return pid, hasLocked(locks, pid, st.Sys().(*syscall.Stat_t).Ino)
+}
+
+// Peer gives the process that listens at the other end of a connection to a socket, by the
+// number that it has here (unix(7), SO_PEERCRED); 0 where it has none, as in another PID
+// namespace, or where conn is no such connection.
+func Peer(conn net.Conn) int {
+	u, ok := conn.(*net.UnixConn)
+	if !ok {
+		return 0
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	pid := 0
+	_ = raw.Control(func(fd uintptr) { // fails on a closed connection, which has no peer
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(cred.Pid)
+		}
+	})
+	return pid
 }
 
 // hasLocked reports whether a process has a lock by flock(2) of a file, as in

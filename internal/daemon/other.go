@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"context"
+	"net"
 	"runtime"
 
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -21,6 +22,9 @@ func Serve(context.Context, Options) error { return needsLinux() }
 
 // RealIDs gives -1 for both: there are no user namespaces here.
 func RealIDs(string) (uid, gid int) { return -1, -1 }
+
+// Peer gives 0: no daemon runs here.
+func Peer(net.Conn) int { return 0 }
 
 // Locker finds none: no daemon runs here.
 func Locker(string) (pid int, ok bool) { return 0, false }
