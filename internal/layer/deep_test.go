@@ -11,11 +11,11 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/ctxtest"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer/format"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -479,26 +479,6 @@ func TestDiff_ListsNoMoreThanAnAnswerHolds(t *testing.T) {
 	}
 }
 
-// ended is a context that ends by being asked, so that a test counts what is done after.
-type ended struct {
-	context.Context
-	left atomic.Int64
-}
-
-// endsAfter is a context that has ended when it was asked n times.
-func endsAfter(n int64) context.Context {
-	c := &ended{Context: context.Background()}
-	c.left.Store(n)
-	return c
-}
-
-func (c *ended) Err() error {
-	if c.left.Add(-1) < 0 {
-		return context.Canceled
-	}
-	return nil
-}
-
 func TestDiff_EndsWithItsContext(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
@@ -511,7 +491,7 @@ func TestDiff_EndsWithItsContext(t *testing.T) {
 	a, b := rawView(was, true), rawView(now, true)
 	for _, stat := range []bool{false, true} {
 		told := 0
-		ctx := endsAfter(50)
+		ctx := ctxtest.EndsAfter(t, 50)
 		err := EachChange(ctx, a, b, nil, DiffOptions{Stat: stat}, func(*Change) error { told++; return nil })
 		if !errors.Is(err, context.Canceled) || told > 51 {
 			t.Errorf("with stat %v: %v after %d changes", stat, err, told)
@@ -521,14 +501,14 @@ func TestDiff_EndsWithItsContext(t *testing.T) {
 	w.must(err)
 	defer one.Close()
 	fd := int(one.Fd())
-	if _, err := sameContent(endsAfter(0), fd, fd, 5); !errors.Is(err, context.Canceled) {
+	if _, err := sameContent(ctxtest.EndsAfter(t, 0), fd, fd, 5); !errors.Is(err, context.Canceled) {
 		t.Errorf("contents are compared after it ended: %v", err)
 	}
-	walker := w.s.newWalker(endsAfter(50), CaptureInput{})
+	walker := w.s.newWalker(ctxtest.EndsAfter(t, 50), CaptureInput{})
 	if _, _, err := walker.walk([]rootspec.Part{{Dir: now, Path: "/"}}, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("capture: %v", err)
 	}
-	ctx := endsAfter(50)
+	ctx := ctxtest.EndsAfter(t, 50)
 	seen := 0
 	if err := b.walk(ctx, func(*mdir, *found) error { seen++; return nil }); !errors.Is(err, context.Canceled) || seen > 51 {
 		t.Errorf("walk: %v after %d entries", err, seen)
