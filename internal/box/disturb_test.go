@@ -239,7 +239,7 @@ func judge(t *testing.T, c plan.Config, d disturbance, calm, r boxtest.Disturbed
 	}
 }
 
-// heldOtherwise gives the difference between what holds the processes of two boxes. Which
+// heldOtherwise returns the difference between what holds the processes of two boxes. Which
 // processes for the sandbox's code gVisor has at a moment is by chance: it may lack some, and
 // has none that is held otherwise.
 func heldOtherwise(was, is string) string {

@@ -76,7 +76,7 @@ func TestFallback_TriesNothingThatTheHomeKnowsTheHostToLack(t *testing.T) {
 	}
 }
 
-// undisturbed gives a box, and what comes of its start.
+// undisturbed returns a box, and what comes of its start.
 func undisturbed(t *testing.T) (plan.Config, boxtest.Disturbed) {
 	t.Helper()
 	if racetest.Enabled {

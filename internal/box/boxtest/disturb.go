@@ -122,7 +122,7 @@ func Disturb(ctx context.Context, d Disturbance) (r Disturbed, err error) {
 }
 
 // DisturbMain is the disturber, or the starter, by the name that the process was started by.
-// It gives the exit code.
+// It returns the exit code.
 func DisturbMain(args []string) int {
 	var d Disturbance
 	err := json.Unmarshal([]byte(args[1]), &d)
@@ -320,7 +320,7 @@ func (t *disturber) resume(tid, sig int) error {
 	return unix.PtraceCont(tid, sig)
 }
 
-// signal looks at a stop, and gives the signal that the task goes on with.
+// signal looks at a stop, and returns the signal that the task goes on with.
 func (t *disturber) signal(tid int, ws unix.WaitStatus) int {
 	switch {
 	case !t.known[tid]:
@@ -391,7 +391,7 @@ func ofTheRuntime(tid int, e entry) bool {
 	return false
 }
 
-// roleOf gives the name that a task's process was executed by.
+// roleOf returns the name that a task's process was executed by.
 func roleOf(tid int) string {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/cmdline")
 	if err != nil {

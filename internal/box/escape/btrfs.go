@@ -88,7 +88,7 @@ func inside(dir string, try func(fd uintptr) error) error {
 	return try(uintptr(fd))
 }
 
-// reachedBtrfs gives nil when a request was answered by a btrfs.
+// reachedBtrfs returns nil when a request was answered by a btrfs.
 func reachedBtrfs(fd uintptr, req request, arg uintptr) error {
 	if err := sys(unix.SYS_IOCTL, fd, uintptr(req), arg); errors.Is(err, unix.ENOTTY) {
 		return err

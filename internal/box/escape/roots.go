@@ -158,7 +158,7 @@ var Forms = func() (all []Entry) {
 	return all
 }()
 
-// At gives the entry of a form at a path.
+// At returns the entry of a form at a path.
 func (e Entry) At(p string) Entry {
 	e.Path = p
 	return e

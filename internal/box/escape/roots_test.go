@@ -377,7 +377,7 @@ func removeAll(t testing.TB, dir string) {
 	}
 }
 
-// start starts the box, or gives nil where that was refused as it has to be: with a typed
+// start starts the box, or returns nil where that was refused as it has to be: with a typed
 // error, and soon.
 func (x *trial) start(t testing.TB) *box.Box {
 	t.Helper()

@@ -91,9 +91,9 @@ func allRules(o Options) []Rule {
 	return slices.Concat([]Rule{leases, socketRule(o)}, hardening, hardeningArch)
 }
 
-// leases is about a call that programs make often, and whose argument has to be read: nothing
-// but a filter refuses a lease to the owner of a file (generic_setlease of fs/locks.c), and
-// nobody can read a leased file without waiting for its holder. So it comes first.
+// leases refuses leases on files: only a filter can refuse one to the owner of a file
+// (generic_setlease of fs/locks.c), and every other process that opens a leased file waits
+// for the holder. The rule comes first, because programs call fcntl often.
 var leases = Rule{
 	Calls: []uint32{unix.SYS_FCNTL},
 	Cases: []Case{{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.F_SETLEASE, unix.F_NOTIFY}}}, Do: Errno(unix.EINVAL)}},
