@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// chained gives a view of two layers that have n directories, one in another, with a file
+// chained returns a view of two layers that have n directories, one in another, with a file
 // in each, and the paths of the files. Another directory has some as well.
 func chained(t *testing.T, n int) (*View, []string) {
 	t.Helper()

@@ -25,7 +25,7 @@ import (
 )
 
 // nest makes n directories called name, one in another, as a program does it that
-// knows no path: by descriptors. It gives the innermost.
+// knows no path: by descriptors. It returns the innermost.
 func nest(w *world, dir, name string, n int) int {
 	w.t.Helper()
 	fd, err := openDirAt(unix.AT_FDCWD, dir)
@@ -269,7 +269,7 @@ func TestMessages_RepeatTheEndOfALongPath(t *testing.T) {
 	}
 }
 
-// deepFiles makes a file in each of n nested directories, and gives the layer of them.
+// deepFiles makes a file in each of n nested directories, and returns the layer of them.
 func deepFiles(w *world, name string, n int) timeline.LayerID {
 	w.t.Helper()
 	return captured(w, func(live string) {
@@ -288,7 +288,7 @@ func deepFiles(w *world, name string, n int) timeline.LayerID {
 	})
 }
 
-// captured gives the layer of a tree that fill makes in an empty directory.
+// captured returns the layer of a tree that fill makes in an empty directory.
 func captured(w *world, fill func(dir string)) timeline.LayerID {
 	w.t.Helper()
 	live := filepath.Join(w.home, "live")

@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// crowded gives a view of a directory with n files and of one that has more on top, and
+// crowded returns a view of a directory with n files and of one that has more on top, and
 // the tree in which they differ.
 func crowded(t *testing.T, n, more int) (a, b *View, touched []rootspec.Part) {
 	t.Helper()
