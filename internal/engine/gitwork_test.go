@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// nestedWork gives the snapshot of a sandbox with n new directories, one in another, each
+// nestedWork returns the snapshot of a sandbox with n new directories, one in another, each
 // with rules and the last one with a file.
 func nestedWork(t *testing.T, n int) (*home, *collected) {
 	t.Helper()
