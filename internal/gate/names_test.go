@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// resolving gives a resolver of names that are all allowed, and of which found says what
+// resolving returns a resolver of names that are all allowed, and of which found says what
 // is found outside.
 func resolving(t *testing.T, found func(context.Context, string) ([]netip.Addr, time.Duration, error)) *resolver {
 	b := &book{decide: func(Request) Decision { return Decision{Verdict: Allow} }}

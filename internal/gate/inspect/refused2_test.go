@@ -18,7 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// alone gives what was denied since the last call.
+// alone returns what was denied since the last call.
 func (c *court) alone() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
