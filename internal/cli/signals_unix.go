@@ -18,7 +18,7 @@ var passed = map[os.Signal]string{
 	syscall.SIGUSR1: "USR1", syscall.SIGUSR2: "USR2",
 }
 
-// ends are those of passed that end us where there is no command yet.
+// ends are those of passed that end us while no command has begun.
 var ends = map[syscall.Signal]bool{syscall.SIGINT: true, syscall.SIGTERM: true, syscall.SIGHUP: true, syscall.SIGQUIT: true}
 
 // impatient is how many times SIGINT or SIGTERM must come, each within a second

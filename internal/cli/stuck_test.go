@@ -68,7 +68,7 @@ func (d *doomed) run(ctx context.Context, args ...string) *stuckClient {
 	return c
 }
 
-// ends demands that it ends in time, and gives its exit code, 128+n for signal n.
+// ends demands that it ends in time, and returns its exit code, 128+n for signal n.
 func (c *stuckClient) ends(t *testing.T) int {
 	t.Helper()
 	late := time.AfterFunc(promptly, func() { _ = c.Process.Signal(unix.SIGQUIT) })

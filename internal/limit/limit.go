@@ -25,7 +25,7 @@ type Bound struct {
 // too long, or too much room.
 const lowered = " lowered"
 
-// Where gives the file and the function of the test.
+// Where returns the file and the function of the test.
 func (b *Bound) Where() (file, test string) {
 	file, test, _ = strings.Cut(strings.TrimSuffix(b.Test, lowered), " ")
 	return file, test
@@ -81,7 +81,7 @@ the test runs the same code with a lower bound, and the table says ` + "`lowered
 	return b.String()
 }
 
-// Cut gives the first bytes of a text, no more than most, which end in "..." where
+// Cut returns the first bytes of a text, no more than most, which end in "..." where
 // something is left out. The text stays valid UTF-8 if it was.
 func Cut(s string, most int) string {
 	if len(s) <= most {

@@ -18,7 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// nest makes directories one in another below dir, with a file in each, and gives the
+// nest makes directories one in another below dir, with a file in each, and returns the
 // paths of the files. They go deeper than any path when they are to.
 func nest(t *testing.T, dir string, depth int) (files []string) {
 	t.Helper()

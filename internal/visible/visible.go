@@ -47,7 +47,7 @@ func (l *Line) Shows(r rune) bool {
 	return ok
 }
 
-// Next writes the first character of s, or its escape, and gives its length in s.
+// Next writes the first character of s, or its escape, and returns its length in s.
 func (l *Line) Next(b *strings.Builder, s string) int {
 	r, n := utf8.DecodeRuneInString(s)
 	if l.Shows(r) {
