@@ -81,7 +81,7 @@ func (s *Store) writeTar(ctx context.Context, id timeline.LayerID, entries []for
 // untilDone is a file whose reading ends with ctx.
 type untilDone struct {
 	*os.File
-	ctx context.Context //nolint:containedctx // of one call of writeTar
+	ctx context.Context // of one call of writeTar
 }
 
 // Read implements io.Reader.
