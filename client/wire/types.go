@@ -232,7 +232,7 @@ type ProbeItem struct {
 	Group string `json:"group"`          // "tiers", "drivers", "features", or "home": what the starts of this home's sandboxes found
 	OK    bool   `json:"ok"`             // it works
 	Weak  bool   `json:"weak,omitempty"` // it works with less than it should have
-	// Unknown says that the probe itself failed, for want of descriptors or memory or time:
+	// Unknown says that the probe itself failed, for lack of descriptors, memory or time:
 	// whether it works is not known.
 	Unknown bool   `json:"unknown,omitempty"`
 	Detail  string `json:"detail,omitempty"` // what was found

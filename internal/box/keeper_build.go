@@ -330,8 +330,8 @@ func without(c plan.Config, e plan.Enforced) error {
 	if len(lost) == 0 {
 		return gaveBefore(plan.Missed(c.Known, e.Found))
 	}
-	return fault.New(fault.Unsupported, "the sandbox has run with protections that this host does not give now: %s", strings.Join(lost, ", ")).
-		WithHint("give the daemon %s again; or copy its files into a sandbox of a home that has never had them: coppice cp, COPPICE_HOME=DIR coppice create", strings.Join(plan.Needs(lost), ", and "))
+	return fault.New(fault.Unsupported, "this host lacks protections with which the sandbox has run before: %s", strings.Join(lost, ", ")).
+		WithHint("give the daemon %s again; or copy its files to a sandbox in another home: coppice cp, COPPICE_HOME=DIR coppice create", strings.Join(plan.Needs(lost), ", and "))
 }
 
 // openSelf takes along the directory that is shown to the inside. Init could not

@@ -89,8 +89,8 @@ func (k *keeper) startShifted(ctx context.Context, facts *plan.Facts) (found []p
 	return found, k.startInit(*facts)
 }
 
-// knownLack returns the finding by which one of the file systems that a root stands on cannot
-// shift ids. A finding of another kernel does not count.
+// knownLack returns the finding that one of the file systems that hold a root cannot shift
+// ids. A finding of another kernel does not count.
 func knownLack(on []standing, known []plan.Finding, kernel string) (plan.Finding, bool) {
 	for _, s := range on {
 		if f, ok := plan.FindingOf(known, plan.ShiftedIDs, s.fs); ok && f.Lacks != "" && f.Kernel == kernel {
@@ -106,8 +106,8 @@ func gaveBefore(missed []plan.Finding) error {
 		return nil
 	}
 	names, needs := plan.Describe(missed)
-	return fault.New(fault.Unsupported, "this host does not give now what it has given to this home before: %s", names).
-		WithHint("give the daemon %s again, see what is missing with: coppice probe; or begin a home that has never had it: COPPICE_HOME=DIR coppice create", needs)
+	return fault.New(fault.Unsupported, "this host lacks protections that it has provided for this home before: %s", names).
+		WithHint("give the daemon %s again, and see what is missing with: coppice probe; or use another home: COPPICE_HOME=DIR coppice create", needs)
 }
 
 // forgetInit undoes startInit.
@@ -128,7 +128,7 @@ func (k *keeper) forgetInit() {
 }
 
 // tryShift lays the id map of init's user namespace over a detached copy of one directory
-// of each file system that the root stands on. It opens the directories themselves, which
+// of each file system that holds the root. It opens the directories themselves, which
 // the host names, and nothing in them.
 func (k *keeper) tryShift(on []standing, kernel string) (found []plan.Finding, err error) {
 	ns, err := os.Open("/proc/" + strconv.Itoa(k.init.Pid) + "/ns/user")

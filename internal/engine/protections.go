@@ -56,7 +56,7 @@ func findingName(f meta.Finding) string {
 // have, and those that they run without.
 func (e *Engine) probed(known []meta.Finding) (items []wire.ProbeItem) {
 	for _, f := range known {
-		item := wire.ProbeItem{Group: "home", Name: findingName(f), OK: f.Lacks == "", Detail: "sandboxes have had it, and none starts without it any more"}
+		item := wire.ProbeItem{Group: "home", Name: findingName(f), OK: f.Lacks == "", Detail: "sandboxes have had it, and none starts without it"}
 		if !item.OK {
 			item.Detail = "sandboxes start without it: " + f.Lacks + " (found with Linux " + f.Kernel + ")"
 			item.Remedy = "give the daemon " + e.Boxes.Needs(f.Protection)

@@ -13,16 +13,16 @@ const (
 // about the host. Decoys are not listed: a box does not start if one cannot be watched.
 var lasting = []struct{ name, needs string }{
 	{ShiftedIDs, "a kernel and a file system with id-mapped mounts, for a daemon of real root"},
-	{Counts, "user namespaces whose ids are nobody's on the host"},
+	{Counts, "user namespaces with ids of their own on the host"},
 	{"gate", "Landlock (Linux 5.13)"},
 	{"landlock", "Landlock with scopes (Linux 6.12)"},
 	{"memory", "a control group with the memory controller"},
 	{"cpus", "a control group with the cpu controller"},
 	{"pids", "a control group with the pids controller"},
 	{"freeze", "a control group of version 2"},
-	{ownProc, "a /proc of which nothing is masked"},
-	{toldCalls, "that nothing around the daemon listens to seccomp(2)"},
-	{"programs", "a /proc of which nothing is masked"},
+	{ownProc, "an unmasked /proc"},
+	{toldCalls, "a seccomp(2) listener that no container around it has taken"},
+	{"programs", "an unmasked /proc"},
 }
 
 // byKernel are the protections that tier gvisor gets from the sandbox's own kernel, and the
