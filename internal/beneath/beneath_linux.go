@@ -1,6 +1,7 @@
-// Package beneath opens and makes files by long paths below an untrusted directory. Each call is one system call, however deep the path, and follows no link of any
-// kind: os.Root opens every directory on the way, which makes a walk cost the square of
-// its depth. It imports none of ours.
+// Package beneath opens and makes files by long paths below an untrusted directory. Each call
+// is one system call, however deep the path, and follows no link of any kind: os.Root opens
+// every directory on the way, which makes a walk cost the square of its depth. It imports none
+// of ours.
 package beneath
 
 import (
@@ -50,7 +51,7 @@ func MkdirAll(top *os.File, p string, mode fs.FileMode) error {
 		}
 	}
 	if errors.Is(err, unix.EEXIST) {
-		// It may be any type of file. Later calls below it will fail if it is no directory.
+		// It may be any type of file: later calls below it fail unless it is a directory.
 		err = nil
 	}
 	return err
@@ -89,8 +90,7 @@ func Lstat(dir *os.File, name string) (st unix.Stat_t, err error) {
 	return st, err
 }
 
-// Readlink returns the target of a link in a directory. If it is not a link, the error is
-// EINVAL.
+// Readlink returns the target of a link in a directory; EINVAL if it is not a link.
 func Readlink(dir *os.File, name string) (string, error) {
 	b := make([]byte, unix.PathMax+1)
 	n, err := unix.Readlinkat(int(dir.Fd()), name, b)

@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// promptly is how long what is interrupted may take: a fraction of limit.StartSeconds, after
-// which a start ends by itself.
+// promptly is how long an interrupted command may take: a fraction of limit.StartSeconds, after
+// which a start ends anyway.
 const promptly = 20 * time.Second
 
 // stuck becomes the program, with arguments, in such a way that each init hangs in its

@@ -85,7 +85,7 @@ func Changes(ctx context.Context, a, b *View, touched []rootspec.Part, opts Diff
 // are the trees in which the views can differ at all: the layers that only one of
 // them has, and live parts; nothing else is read. A directory that is gone is
 // reported with everything that was in it. Files with the same content, owner, mode,
-// time and attributes are no change, nor is a directory's time alone.
+// time and attributes do not differ, nor do directories that differ only in time.
 func EachChange(ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions, fn func(*Change) error) error {
 	err := eachChange(ctx, a, b, touched, opts, fn)
 	if errors.Is(err, errMore) {
@@ -261,8 +261,8 @@ type pairs struct {
 	of      func(name string) (fa, fb *found, err error)
 }
 
-// pairs returns the names that t has, each of which is looked up, so that the cost grows
-// with what can differ and not with the directories; or all names.
+// pairs returns the names in t, and looks each up, so that the cost grows with what can differ
+// and not with the directories; or it returns all names.
 func (d *differ) pairs(ma, mb *mdir, t touchedDir) (p pairs, err error) {
 	if !t.all {
 		p.touched, err = t.names(d.ctx, d.names)

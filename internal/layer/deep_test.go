@@ -582,7 +582,7 @@ func TestDiff_ComparesTheLinesOfOneFileAtATime(t *testing.T) {
 		w.must(w.s.turn.take(t.Context()))
 		ctx, end := context.WithCancel(t.Context())
 		if err := compare(endsWaiting{ctx, end}); !errors.Is(err, context.Canceled) {
-			t.Errorf("%s, while another comparison goes on: %v", name, err)
+			t.Errorf("%s, during another comparison: %v", name, err)
 		}
 		w.s.turn.give()
 		if err := compare(t.Context()); err != nil {

@@ -60,7 +60,7 @@ func (p *putter) xattr(x xattr, set func(key string, value []byte) error) (kept 
 }
 
 // unfit reports whether setxattr(2) failed because of the attribute itself: its escaped name
-// is too long (ERANGE), or too many names of one hash for btrfs (EOVERFLOW).
+// is too long (ERANGE), or the names of one hash are too long together for btrfs (EOVERFLOW).
 func unfit(err error) bool { return errors.Is(err, unix.ERANGE) || errors.Is(err, unix.EOVERFLOW) }
 
 // diskHasRoom distinguishes the two meanings of ENOSPC for an attribute. If a new file gets

@@ -121,7 +121,7 @@ func TestSegmentsThatAreNotShownAreNotRead(t *testing.T) {
 	}
 }
 
-// Records that a filter does not want are passed over, of which there may be millions.
+// A filter may skip millions of records.
 func TestReads_EndWithTheirContext(t *testing.T) {
 	t.Parallel()
 	const n, after = 60, 20

@@ -188,7 +188,7 @@ func clip(s string) string {
 	return s
 }
 
-// printable removes invisible characters from untrusted text, such as names that git quotes in
+// printable replaces invisible characters in untrusted text, such as names that git quotes in
 // its messages.
 func printable(s string) string {
 	s = strings.Map(func(r rune) rune {

@@ -1,5 +1,5 @@
 // Package visible decides which characters people see as they are, and writes the others
-// as escapes: text that somebody else wrote then is what it looks like. It imports none of
+// as escapes, so that untrusted text is what it looks like. It imports none of
 // ours; whatever shows, or checks, foreign text imports it.
 package visible
 
