@@ -361,7 +361,7 @@ type DiffRequest struct {
 	B     string   `json:"b,omitempty"`     // a reference; "" is the live state
 	Paths []string `json:"paths,omitempty"` // only at and below these; a leading slash does not matter
 	Stat  bool     `json:"stat,omitempty"`  // count lines
-	Limit int      `json:"limit,omitempty"` // list at most so many changes; 0 is as many as one answer holds
+	Limit int      `json:"limit,omitempty"` // maximum number of changes; 0 means as many as one answer holds
 }
 
 // DiffResult is the answer to a DiffRequest.

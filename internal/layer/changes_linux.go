@@ -196,7 +196,7 @@ func (t touchedDir) close() {
 	}
 }
 
-// names lists the names to look at, at most so many.
+// names lists the names to compare, up to that many.
 func (t touchedDir) names(ctx context.Context, most int) (map[string]*found, error) {
 	list, err := t.m.list(ctx, most)
 	if err != nil {
@@ -214,7 +214,7 @@ func (t touchedDir) names(ctx context.Context, most int) (map[string]*found, err
 	return out, nil
 }
 
-// differ compares two views, and reports at most so many entries and bytes of paths.
+// differ compares two views, and reports up to that many entries and bytes of paths.
 type differ struct {
 	ctx            context.Context
 	fn             func(*Change) error
