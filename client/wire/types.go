@@ -232,7 +232,7 @@ type ProbeItem struct {
 	Group string `json:"group"`          // "tiers", "drivers", "features", or "home": what the starts of this home's sandboxes found
 	OK    bool   `json:"ok"`             // it works
 	Weak  bool   `json:"weak,omitempty"` // it works with less than it should have
-	// Unknown says that the probe itself failed, for want of descriptors or memory or time:
+	// Unknown says that the probe itself failed, for lack of descriptors, memory or time:
 	// whether it works is not known.
 	Unknown bool   `json:"unknown,omitempty"`
 	Detail  string `json:"detail,omitempty"` // what was found
@@ -361,7 +361,7 @@ type DiffRequest struct {
 	B     string   `json:"b,omitempty"`     // a reference; "" is the live state
 	Paths []string `json:"paths,omitempty"` // only at and below these; a leading slash does not matter
 	Stat  bool     `json:"stat,omitempty"`  // count lines
-	Limit int      `json:"limit,omitempty"` // list at most so many changes; 0 is as many as one answer holds
+	Limit int      `json:"limit,omitempty"` // maximum number of changes; 0 means as many as one answer holds
 }
 
 // DiffResult is the answer to a DiffRequest.

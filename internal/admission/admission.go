@@ -1,9 +1,9 @@
-// Package admission decides when the daemon takes on a request that may need much
-// memory. All doors share one Gate: a request says at most how much it takes and whose
-// it is, and holds that part of the gate's memory until it has been answered. No party,
-// which is a sandbox or a token, holds more than half, and parties take turns, so that
-// none starves another. Requests that need little pass without a place. The doors and
-// the daemon import it; it imports fault.
+// Package admission decides when the daemon takes on a request that may need much memory.
+// All listeners share one Gate: a request declares its maximum and its parties, and holds
+// that part of the gate's memory until it has been answered. A party is a sandbox or a token.
+// No party holds more than half, and parties take turns, so that none starves another.
+// Requests that need little are not counted. The listeners and the daemon import it; it
+// imports fault.
 package admission
 
 import (
@@ -23,30 +23,30 @@ type Options struct {
 	Memory int64
 	// Heap measures the memory in use; nil refuses nothing because of it.
 	Heap *Heap
-	// Log gets what was refused, a line in ten seconds at most; nil is slog.Default().
+	// Log receives refusals, at most one line in ten seconds; nil is slog.Default().
 	Log *slog.Logger
 }
 
 // Party is the sandbox or the token that a request comes from.
 type Party string
 
-// Sandbox is the party that a sandbox is, by its id.
+// Sandbox returns the party of a sandbox, by its id.
 func Sandbox(id string) Party { return Party("sandbox " + id) }
 
-// Token is the party that a token is, by its id.
+// Token returns the party of a token, by its id.
 func Token(id string) Party { return Party("token " + id) }
 
 // Request is one request for memory.
 type Request struct {
 	What    string  // for the error: an operation
 	Cost    int64   // what it takes at most, in bytes; more than a share counts as a share
-	Parties []Party // whose it is; empty for one of the owner's on no sandbox
+	Parties []Party // empty for a request of the owner on no sandbox
 }
 
 // Stats is the state of a Gate.
 type Stats struct {
 	Memory  int64  // what admitted requests may take together, in bytes
-	Held    int64  // what those under way hold of it
+	Held    int64  // what requests in progress hold of it
 	Waiting int    // requests that wait for a place
 	Refused uint64 // requests refused so far
 }
@@ -74,14 +74,14 @@ type party struct {
 	served   uint64 // the turn of its last admission
 }
 
-// waiter is a request without a place.
+// waiter is a request that waits for admission.
 type waiter struct {
 	cost    int64
 	parties []*party
 	in      chan struct{} // closed when it is admitted
 }
 
-// New makes a Gate. One with hardly any memory admits two requests at a time.
+// New returns a Gate. With hardly any memory, it admits two requests at a time.
 func New(opt Options) *Gate {
 	if opt.Log == nil {
 		opt.Log = slog.Default()
@@ -89,19 +89,19 @@ func New(opt Options) *Gate {
 	return &Gate{memory: max(2, opt.Memory), heap: opt.Heap, log: opt.Log, parties: map[Party]*party{}}
 }
 
-// Stats gives the present state.
+// Stats returns the present state.
 func (g *Gate) Stats() Stats {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return Stats{Memory: g.memory, Held: g.held, Waiting: len(g.queue), Refused: g.refused}
 }
 
-// share is what one party may hold.
+// share returns what one party may hold.
 func (g *Gate) share() int64 { return g.memory / 2 }
 
-// Enter waits for a place, which leave gives back; it must be called once. It fails
-// with the cause of ctx when that ends, and with Unavailable when there is no place in
-// limit.AdmissionSeconds, when too many wait already, or when the heap is full.
+// Enter waits until r is admitted. The caller must then call leave once. Enter fails with the
+// cause of ctx when that ends, and with Unavailable if r is not admitted within
+// limit.AdmissionSeconds, too many requests wait already, or the heap is full.
 func (g *Gate) Enter(ctx context.Context, r Request) (leave func(), err error) {
 	if g.heap.full() {
 		return nil, g.refuse(r, "the daemon's memory is in use")
@@ -129,7 +129,7 @@ func (g *Gate) Enter(ctx context.Context, r Request) (leave func(), err error) {
 	return leave, nil
 }
 
-// join puts w in the queue and admits whom it can, unless too many wait.
+// join adds w to the queue and admits what it can. It reports false if too many wait.
 func (g *Gate) join(w *waiter, names []Party) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -156,7 +156,7 @@ func (g *Gate) join(w *waiter, names []Party) bool {
 	return true
 }
 
-// leave takes w out, whether it has a place or waits for one.
+// leave removes w, whether it is admitted or waits.
 func (g *Gate) leave(w *waiter, names []Party) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -179,7 +179,7 @@ func (g *Gate) leave(w *waiter, names []Party) {
 	g.admit()
 }
 
-// admit gives places to those whose turn it is. g.mu is held.
+// admit admits waiting requests in turn. g.mu is held.
 func (g *Gate) admit() {
 	for {
 		at := next(g.queue, g.share())
@@ -199,9 +199,9 @@ func (g *Gate) admit() {
 	}
 }
 
-// next gives the place in the queue of the request whose turn it is: of those whose
-// parties stay within their share, the one whose parties were served longest ago, the
-// oldest of several. It is -1 for none.
+// next returns the index in the queue of the next request: of those whose parties stay
+// within their share, the one whose parties were served longest ago; of several, the oldest;
+// -1 if there is none.
 func next(queue []*waiter, share int64) int {
 	at, since := -1, uint64(0)
 	for i, w := range queue {
@@ -217,10 +217,10 @@ func next(queue []*waiter, share int64) int {
 	return at
 }
 
-// logEvery is the time between two lines about refusals.
+// logEvery is the minimum time between two log lines about refusals.
 const logEvery = 10 * time.Second
 
-// refuse counts and logs a refusal, and gives its error.
+// refuse counts and logs a refusal, and returns its error.
 func (g *Gate) refuse(r Request, why string) error {
 	g.mu.Lock()
 	g.refused++

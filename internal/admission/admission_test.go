@@ -33,7 +33,7 @@ func enter(ctx context.Context, g *Gate, r Request) <-chan func() {
 	return in
 }
 
-// now gives what came in, or reports that nothing did.
+// now returns what came in, or reports that nothing did.
 func now(in <-chan func()) (leave func(), ok bool) {
 	synctest.Wait()
 	select {

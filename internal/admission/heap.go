@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Heap compares what the heap holds with what it may.
+// Heap compares the size of the heap with a maximum.
 type Heap struct {
 	most    int64
 	live    func() int64
@@ -17,10 +17,10 @@ type Heap struct {
 	last time.Time  // the end of the last collection here; guarded by mu
 }
 
-// NewHeap watches the heap of this process, which may hold so many bytes.
+// NewHeap returns a Heap for this process, with a maximum in bytes.
 func NewHeap(most int64) *Heap { return &Heap{most: most, live: Live, collect: runtime.GC} }
 
-// Live is what the heap held after the last collection, in bytes.
+// Live returns the bytes that the heap held after the last collection.
 func Live() int64 {
 	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(s)
@@ -30,15 +30,15 @@ func Live() int64 {
 // collectEvery is the time between two collections that full makes.
 const collectEvery = time.Second
 
-// full reports whether the heap holds more than it may. The figure is of the last
-// collection, and while requests are refused there may be none for minutes: so one is
-// made before the answer is yes, once a second at most. A nil Heap is never full.
+// full reports whether the heap exceeds its maximum. The figure is from the last collection,
+// and while requests are refused there may be none for minutes. So full collects before it
+// returns true, at most once a second. A nil Heap is never full.
 func (h *Heap) full() bool {
 	if h == nil || h.live() <= h.most {
 		return false
 	}
 	if !h.mu.TryLock() {
-		return true // another one collects
+		return true // another goroutine collects
 	}
 	defer h.mu.Unlock()
 	if time.Since(h.last) < collectEvery {

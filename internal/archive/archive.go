@@ -114,8 +114,8 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Fits refuses the name of an entry that is longer than any path the kernel takes, with
-// TooLarge. Every importer asks it first: what a name costs grows with its depth.
+// Fits refuses the name of an entry that is longer than any path the kernel accepts, with
+// TooLarge. Every importer calls it first: the cost of a name grows with its depth.
 func Fits(name string) error {
 	if len(name) <= limit.ArchiveName {
 		return nil

@@ -1,7 +1,7 @@
-// Package beneath opens and makes files by long paths below a directory that a stranger
-// wrote. Each call is one system call, however deep the path, and follows no link of any
-// kind: os.Root opens every directory on the way, which makes a walk cost the square of
-// its depth. It imports none of ours.
+// Package beneath opens and makes files by long paths below an untrusted directory. Each call
+// is one system call, however deep the path, and follows no link of any kind: os.Root opens
+// every directory on the way, which makes a walk cost the square of its depth. It imports none
+// of ours.
 package beneath
 
 import (
@@ -13,19 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// how are the rules of each resolution, openat2(2): not above the directory, and through
-// no symbolic link, nor one of /proc.
+// how are the rules of each resolution, openat2(2): never above the directory, and never
+// through a symbolic or magic link.
 const how = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
 
-// Open opens what lies at p below top, which is shorter than PATH_MAX; "" is top itself.
-// A link on the way or at the end is ELOOP. It never waits, also not for a FIFO.
+// Open opens the file at p below top. p is shorter than PATH_MAX; "" is top itself. A link
+// on the way or at the end is ELOOP. Open never blocks, not even on a FIFO.
 func Open(top *os.File, p string, flags int, mode fs.FileMode) (*os.File, error) {
 	if p == "" {
 		p = "."
 	}
 	want := unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC | unix.O_NONBLOCK, Mode: uint64(mode.Perm()), Resolve: how}
 	if flags&unix.O_PATH != 0 {
-		want.Flags &^= unix.O_NONBLOCK // O_PATH goes with few flags
+		want.Flags &^= unix.O_NONBLOCK // O_PATH allows few other flags
 	}
 	for {
 		fd, err := unix.Openat2(int(top.Fd()), p, &want)
@@ -51,7 +51,7 @@ func MkdirAll(top *os.File, p string, mode fs.FileMode) error {
 		}
 	}
 	if errors.Is(err, unix.EEXIST) {
-		// Whatever has the name: who goes on below it finds out what it is.
+		// It may be any type of file: later calls below it fail unless it is a directory.
 		err = nil
 	}
 	return err
@@ -61,7 +61,7 @@ func mkdir(top *os.File, p string, mode fs.FileMode) error {
 	return At(top, p, func(dir int, name string) error { return unix.Mkdirat(dir, name, uint32(mode.Perm())) })
 }
 
-// At calls fn with the directory that p lies in, below top, and its name there.
+// At calls fn with the parent directory of p, below top, and the last name of p.
 func At(top *os.File, p string, fn func(dir int, name string) error) error {
 	dir, err := Open(top, up(p), unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -81,7 +81,7 @@ func up(p string) string {
 	return ""
 }
 
-// Lstat looks at what has a name in a directory, and follows no link.
+// Lstat returns the state of an entry in a directory, and follows no link.
 func Lstat(dir *os.File, name string) (st unix.Stat_t, err error) {
 	err = unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT)
 	if err != nil {
@@ -90,7 +90,7 @@ func Lstat(dir *os.File, name string) (st unix.Stat_t, err error) {
 	return st, err
 }
 
-// Readlink gives the target of a link in a directory. What is no link is EINVAL.
+// Readlink returns the target of a link in a directory; EINVAL if it is not a link.
 func Readlink(dir *os.File, name string) (string, error) {
 	b := make([]byte, unix.PathMax+1)
 	n, err := unix.Readlinkat(int(dir.Fd()), name, b)

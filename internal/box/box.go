@@ -113,7 +113,7 @@ func Start(ctx context.Context, c plan.Config) (b *Box, e plan.Enforced, err err
 	}
 	b = &Box{runDir: c.RunDir, child: cmd.Process, gone: make(chan struct{})}
 	undone.Push(func() error {
-		// At SIGTERM the keeper ends what it has begun. One that hangs is killed.
+		// On SIGTERM the keeper undoes what it has set up. A keeper that hangs is killed.
 		_ = cmd.Process.Signal(unix.SIGTERM)
 		late := time.AfterFunc(termKeeper, func() { _ = cmd.Process.Kill() })
 		defer late.Stop()
@@ -150,7 +150,7 @@ func Start(ctx context.Context, c plan.Config) (b *Box, e plan.Enforced, err err
 	return b, o.Enforced, nil
 }
 
-// termKeeper is how long a keeper whose start is cancelled may take to end what it has begun.
+// termKeeper is how long a keeper may take to clean up after its start is cancelled.
 const termKeeper = 5 * time.Second
 
 // runtimeEnv is the whole environment of keeper and init. They are idle most of
@@ -204,7 +204,7 @@ func attach(ctx context.Context, runDir string) (*Box, error) {
 	if err := b.ping(ctx); err != nil {
 		_ = b.Close()
 		if closed(err) {
-			return nil, fault.New(fault.NotFound, "the keeper in %s ends", runDir)
+			return nil, fault.New(fault.NotFound, "the keeper in %s is exiting", runDir)
 		}
 		return nil, err
 	}
@@ -212,7 +212,7 @@ func attach(ctx context.Context, runDir string) (*Box, error) {
 }
 
 // listener finds the keeper at the other end of conn. Until it has answered, or the
-// connection was seen to last, it may be another process that has got its number.
+// connection has been seen to be open, its pid may belong to another process.
 func listener(conn *net.UnixConn, runDir string) (*Box, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -234,8 +234,8 @@ func listener(conn *net.UnixConn, runDir string) (*Box, error) {
 	return b, b.follow(pidfd)
 }
 
-// Kill ends the keeper that listens in runDir and all processes of its box, whether or not
-// it answers, and waits until it is gone. NotFound: there is none.
+// Kill kills the keeper that listens in runDir and all processes of its box, whether or not
+// the keeper answers, and waits until it has exited. NotFound if there is none.
 func Kill(ctx context.Context, runDir string) error {
 	conn, err := dial(runDir)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
@@ -249,7 +249,7 @@ func Kill(ctx context.Context, runDir string) error {
 	if err != nil {
 		return err
 	}
-	// A keeper that had ended before it was watched would have taken the connection along.
+	// If the keeper had exited before we watched it, its end of the connection would be closed.
 	if lasts, err := connLasts(conn); err != nil || !lasts {
 		_ = b.Close()
 		if err == nil {

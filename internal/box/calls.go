@@ -37,7 +37,7 @@ import (
 //	release  frameReply, when the gate of a resumed box is open
 //	pause    frameReply, when all processes stand still; resume, when they go on
 //	count    frameReply with a number
-//	ping     frameReply: the keeper is there. It asks nothing of init
+//	ping     frameReply: the keeper is alive. Init is not asked
 //	status   a frameExec with an ExecStatus for each command, and frameReply with the rest
 //	         of Status
 //	signal   frameReply; to a running exec
@@ -325,7 +325,7 @@ func (b *Box) Status(ctx context.Context) (Status, error) {
 		execs = append(execs, e)
 		return err
 	})
-	s.Execs = append(s.Execs, execs...) // an older keeper tells all in one frame
+	s.Execs = append(s.Execs, execs...) // an older keeper sends all in one frame
 	return s, err
 }
 
@@ -333,7 +333,7 @@ func (b *Box) Status(ctx context.Context) (Status, error) {
 func (b *Box) ping(ctx context.Context) error {
 	err := b.call(ctx, call{Op: opPing}, nil)
 	if fault.Is(err, fault.Version) {
-		return nil // an older keeper, which is there as well
+		return nil // an older keeper does not know the call, but has answered
 	}
 	return err
 }

@@ -35,8 +35,8 @@ type cgroup struct {
 	gone bool // it is removed; guarded by mu
 }
 
-// newCgroup makes the group. It gives nil where none is delegated to us; every other
-// error than that is given, so that no limit is dropped for it.
+// newCgroup makes the group. It returns nil if none is delegated to us. Any
+// other failure is an error, so that no limit is dropped silently.
 func newCgroup(c plan.Config) (_ *cgroup, err error) {
 	if c.NoCgroup {
 		return nil, nil
@@ -61,9 +61,8 @@ func newCgroup(c plan.Config) (_ *cgroup, err error) {
 	return g, nil
 }
 
-// makeOwnGroup makes a group whose name has the number of our process, as delegated says
-// whether it is made. One of that name without processes was left by a keeper that was killed,
-// and had our number.
+// makeOwnGroup makes a group whose name has our pid, and reports as delegated does whether
+// it could. An empty group of that name is left from a killed keeper that had our pid.
 func makeOwnGroup(path string) (made bool, err error) {
 	err = os.Mkdir(path, 0o755)
 	if errors.Is(err, os.ErrExist) && os.Remove(path) == nil {
@@ -102,13 +101,13 @@ func (g *cgroup) set(name, value string) (bool, error) {
 	return done, fault.Wrap(err, "limit the control group of the sandbox")
 }
 
-// take brings a process into the group, with all that it will start.
+// take moves a process into the group; its future children start there.
 func (g *cgroup) take(pid int) error {
 	return fault.Wrap(g.write("cgroup.procs", strconv.Itoa(pid)), "bring the sandbox into its control group")
 }
 
-// delegated distinguishes a control group, or a controller, that is not ours to use (false)
-// from one that failed, by the error err of an access to a file of a control group.
+// delegated takes the error of an access to a file of a control group. It reports false if
+// the group or controller is not ours to use; any other error is returned.
 func delegated(err error) (bool, error) {
 	if isOneOf(err, unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.EBUSY, unix.EINVAL, unix.EOPNOTSUPP, unix.ENODEV) {
 		return false, nil
@@ -137,7 +136,7 @@ func groupMount(kind, option string) (mount string, err error) {
 }
 
 // cgroupParent finds where groups can be made, and hands the controllers down as
-// far as the kernel lets us. It gives "" where there is no such place.
+// far as the kernel lets us. It returns "" if there is no such place.
 func cgroupParent(root bool) (string, error) {
 	mount, err := groupMount("cgroup2", "rw")
 	if err != nil || mount == "" {
@@ -175,7 +174,7 @@ func makeGroup(dir string) (bool, error) {
 }
 
 // ownGroup gives our own group, below the mount of a controller of version 1, or of
-// version 2 for "". It gives "" where there is none.
+// version 2 for "". It returns "" if there is none.
 func ownGroup(controller string) (string, error) {
 	b, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {

@@ -16,7 +16,7 @@ func TestDisturbed_Gvisor(t *testing.T) {
 	disturbAll(t, func(t testing.TB) plan.Config {
 		c := gvisorConfig(t)
 		c.Limits = disturbedLimits
-		if !c.Caller.Root { // has no controllers, unless somebody delegates them
+		if !c.Caller.Root { // has no controllers, unless they are delegated
 			c.Limits.Memory, c.Limits.Pids = 0, 0
 		}
 		c.Phases = []plan.Phase{phaseOf(t, time.Time{}, "version: 1\nnetwork:\n  allow: [{host: web.example, methods: [GET]}]")}

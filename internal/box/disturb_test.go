@@ -23,7 +23,7 @@ import (
 
 var (
 	disturbTries = flag.Int("disturb.tries", 24, "how many steps each TestDisturbed makes fail; 0 is each step with each error")
-	disturbSeed  = flag.Uint64("disturb.seed", 0, "the order in which TestDisturbed tries steps; 0 is any, which it tells")
+	disturbSeed  = flag.Uint64("disturb.seed", 0, "the order in which TestDisturbed tries steps; 0 is any, which it logs")
 	disturbStep  = flag.String("disturb.step", "", "the steps alone that TestDisturbed tries, by a part of their names")
 )
 
@@ -46,7 +46,7 @@ sed -E 's/^[0-9]+ [0-9]+ [0-9:]+ //; s/(shared|master|propagate_from):[0-9]+/\1/
 hostname; ulimit -a; cat /proc/self/limits; stat -c '%n %F %a %u %t:%T' /dev/* /run/* / | sed -E 's,^(/run/coppice-init .*) [0-9]+ 0:0$,\1 OWNER,'; ls -A / /sys /proc/acpi; cat /etc/resolv.conf
 kill -0 1 2>&1; id`
 
-// disturbedLimits are those of the boxes, so that there is something to put up for each.
+// disturbedLimits are the boxes' limits, so that each has something to set up.
 var disturbedLimits = plan.Limits{Memory: 512 << 20, Pids: 400, Output: 1 << 20, Files: 500, TimeMS: 300_000}
 
 func TestDisturbed_Process(t *testing.T) {
@@ -83,8 +83,8 @@ func (d disturbance) String() string {
 	return s
 }
 
-// disturbAll makes each step of a start fail in turn, and demands that the box has the
-// protections that it has undisturbed, or is refused for a reason that can be told.
+// disturbAll makes each step of a start fail in turn, and checks that the box has the
+// protections of an undisturbed one, or is refused with a typed error.
 func disturbAll(t *testing.T, make func(testing.TB) plan.Config) {
 	if racetest.Enabled {
 		t.Skip("needs plain-build: the race detector's calls are not the program's")
@@ -131,8 +131,8 @@ func disturbAll(t *testing.T, make func(testing.TB) plan.Config) {
 	t.Logf("seed %d: %d of %d tries in %v, of which %d started", seed, done, len(tries), time.Since(begun).Round(time.Second), started)
 }
 
-// disturbances lists what can be tried, in an order in which each step comes once, and fails
-// with an error by chance, before one comes with another error.
+// disturbances lists the tries. Each step comes once, with a random error, before any comes
+// with another error.
 func disturbances(steps []boxtest.Step, chance *rand.Rand) (all []disturbance) {
 	var rounds [][]disturbance
 	for _, s := range steps {
@@ -170,7 +170,7 @@ func errorsOf(s boxtest.Step) (all []disturbance) {
 	return all
 }
 
-// judge compares what came of a disturbed start with the calm one.
+// judge compares the result of a disturbed start with the calm one.
 func judge(t *testing.T, c plan.Config, d disturbance, calm, r boxtest.Disturbed, err error) {
 	t.Helper()
 	bad := func(format string, args ...any) {
@@ -239,9 +239,9 @@ func judge(t *testing.T, c plan.Config, d disturbance, calm, r boxtest.Disturbed
 	}
 }
 
-// heldOtherwise gives the difference between what holds the processes of two boxes. Which
-// processes for the sandbox's code gVisor has at a moment is by chance: it may lack some, and
-// has none that is held otherwise.
+// heldOtherwise returns the difference between what confines the processes of two boxes. gVisor's
+// set of processes for the sandbox's code varies: some may be missing, but none may be confined
+// differently.
 func heldOtherwise(was, is string) string {
 	lines := strings.Split(difference(was, is), "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "- "+boxtest.Nameless+" ") }), "\n")

@@ -76,7 +76,7 @@ func TestFallback_TriesNothingThatTheHomeKnowsTheHostToLack(t *testing.T) {
 	}
 }
 
-// undisturbed gives a box, and what comes of its start.
+// undisturbed starts a box, and returns it with the result of the start.
 func undisturbed(t *testing.T) (plan.Config, boxtest.Disturbed) {
 	t.Helper()
 	if racetest.Enabled {

@@ -89,7 +89,7 @@ func TestGvisorTrust_StartsWhereThereAreAuthorities(t *testing.T) {
 		t.Error(err)
 	}
 	if strings.Contains(r.Stdout, "SECRET") {
-		t.Error("what is no certificate was copied")
+		t.Error("something else than a certificate was copied")
 	}
 	image := save(t, b)
 	c := copyOf(t, b, image, "fork", withAuthorities(t))

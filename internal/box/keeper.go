@@ -64,9 +64,9 @@ type keeper struct {
 	refused  *refused         // nil where nothing is told
 	listener *net.UnixListener
 
-	// How long init may take to be ready and to answer: limit.StartSeconds,
+	// How long init may take to be ready and to answer. Outside of tests: limit.StartSeconds,
 	// limit.UnansweredStopSeconds, limit.RekeySeconds, limit.InitAnswerSeconds and
-	// limit.SaveSeconds, but in tests.
+	// limit.SaveSeconds.
 	startPatience, stopPatience, rekeyPatience, answerPatience, savePatience time.Duration
 
 	freezing chan struct{} // one token: held from freeze to thaw
@@ -119,7 +119,7 @@ func runKeeper() int {
 		o.Enforced = k.enforced
 	}
 	if e := json.NewEncoder(ready).Encode(o); err == nil {
-		err = errors.Join(e, ctx.Err()) // its caller does not know the box, or has gone
+		err = errors.Join(e, ctx.Err()) // the caller did not get the answer, or has gone
 		if err != nil {
 			k.end()
 		}
@@ -134,7 +134,7 @@ func runKeeper() int {
 	return 0
 }
 
-// newKeeper makes the keeper of a box that has started, unless ctx ends before.
+// newKeeper starts a box and returns its keeper, unless ctx ends first.
 func newKeeper(ctx context.Context) (*keeper, error) {
 	unix.CloseOnExec(configFD)
 	f := os.NewFile(configFD, "config")
@@ -170,8 +170,8 @@ func newKeeper(ctx context.Context) (*keeper, error) {
 	return k, nil
 }
 
-// buildInTime is build until the deadline of a start, or until ctx ends because the caller
-// has gone. Either way init is killed, and nothing stays mounted.
+// buildInTime is build with the deadline of a start. If that passes, or ctx ends because the
+// caller has gone, init is killed and nothing stays mounted.
 func (k *keeper) buildInTime(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, k.startPatience)
 	defer cancel()
@@ -593,7 +593,7 @@ func samePeer(conn *net.UnixConn) bool {
 	return ok
 }
 
-// status sends each command in a frame of its own, and returns the rest.
+// status sends each command in its own frame, and returns the rest.
 func (k *keeper) status(conn net.Conn) (Status, error) {
 	n, err := k.count()
 	if err != nil {

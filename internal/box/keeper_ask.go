@@ -14,8 +14,8 @@ import (
 // ask sends a message to init and decodes its answer into v.
 func (k *keeper) ask(kind guest.Kind, v any) error { return k.askWith(kind, nil, v) }
 
-// askWith is ask with a payload. A sandbox may starve or block its init: one that does not
-// answer in time is killed with the box, which could no longer be frozen or inspected.
+// askWith is ask with a payload. A sandbox may starve or block its init. If init does not
+// answer in time, the box is killed: it could no longer be frozen or inspected.
 func (k *keeper) askWith(kind guest.Kind, q, v any, fds ...int) error {
 	k.asking.Lock()
 	defer k.asking.Unlock()
@@ -50,7 +50,7 @@ func (k *keeper) askWith(kind guest.Kind, q, v any, fds ...int) error {
 	}
 }
 
-// answerTicks are the parts in which the time is counted that init takes to answer.
+// answerTicks is the number of ticks into which the time to answer is divided.
 const answerTicks = 20
 
 // decode decodes an answer into v, unless that is nil.
@@ -68,7 +68,7 @@ func decode(kind guest.Kind, m guest.Message, v any) error {
 	return m.Decode(v)
 }
 
-// patienceFor gives how long init may take to answer a message.
+// patienceFor returns how long init may take to answer a message.
 func (k *keeper) patienceFor(kind guest.Kind) time.Duration {
 	switch kind {
 	case guest.MsgSave:

@@ -323,15 +323,15 @@ func weaker(c plan.Config, e plan.Enforced) error {
 		WithHint("see what mends it: coppice probe; or make a sandbox without what is weak, or without strong")
 }
 
-// without refuses a box that lacks a protection that the sandbox has run with before, or that
-// the host has given to the home before. Nothing of the sandbox has run in it yet.
+// without refuses a box that lacks a protection with which the sandbox has run before, or
+// which the host has given to the home before. Nothing of the sandbox has run in it yet.
 func without(c plan.Config, e plan.Enforced) error {
 	lost := e.Lost(c.Require)
 	if len(lost) == 0 {
 		return gaveBefore(plan.Missed(c.Known, e.Found))
 	}
-	return fault.New(fault.Unsupported, "the sandbox has run with protections that this host does not give now: %s", strings.Join(lost, ", ")).
-		WithHint("give the daemon %s again; or copy its files into a sandbox of a home that has never had them: coppice cp, COPPICE_HOME=DIR coppice create", strings.Join(plan.Needs(lost), ", and "))
+	return fault.New(fault.Unsupported, "this host lacks protections with which the sandbox has run before: %s", strings.Join(lost, ", ")).
+		WithHint("give the daemon %s again; or copy its files to a sandbox in another home: coppice cp, COPPICE_HOME=DIR coppice create", strings.Join(plan.Needs(lost), ", and "))
 }
 
 // openSelf takes along the directory that is shown to the inside. Init could not
@@ -510,9 +510,9 @@ func (k *keeper) startInit(facts plan.Facts) error {
 	return k.shares.take(pid)
 }
 
-// startWithin starts a process in group g, or says that the caller has to bring it there:
-// where clone3(2) is missing, or a filter refuses it, as in some containers. The process
-// waits, and has started nothing meanwhile.
+// startWithin starts a process in group g, or reports that the caller has to move it there,
+// because clone3(2) is missing or a filter refuses it, as in some containers. The process
+// waits and starts nothing until then.
 func startWithin(g *cgroup, sys *syscall.SysProcAttr, start func() (int, error)) (pid int, within bool, err error) {
 	if g == nil {
 		pid, err = start()

@@ -9,10 +9,10 @@ import (
 )
 
 // leaveToOwner halves how many signals and how many bytes of POSIX messages may be queued for
-// the keeper's user, and how much of its memory may be locked, as by MSG_ZEROCOPY. Who makes a user namespace gives it its own limits as the most that
-// those inside and that user may have together (create_user_ns of kernel/user_namespace.c,
-// since Linux 5.14): so the other half is out of the reach of all sandboxes. To be called
-// once, before init is started.
+// the keeper's user, and how much of its memory may be locked, as by MSG_ZEROCOPY. A user
+// namespace gets the limits of its creator as the most that its users and the creator may
+// have together (create_user_ns of kernel/user_namespace.c, since Linux 5.14), so no sandbox
+// can use the other half. Call it once, before init is started.
 func leaveToOwner() error {
 	for what, name := range map[int]string{unix.RLIMIT_SIGPENDING: "queued signals", unix.RLIMIT_MSGQUEUE: "messages", unix.RLIMIT_MEMLOCK: "locked memory"} {
 		var l unix.Rlimit

@@ -525,7 +525,7 @@ func (e *execution) status() ExecStatus {
 		Kept: e.kept, TTY: e.tty, Stdin: e.in != nil}
 }
 
-// cutArgs gives the first limit.StatusArgs bytes of a command: where something is left out,
+// cutArgs returns the first limit.StatusArgs bytes of a command. If it leaves something out,
 // the last argument ends in "...".
 func cutArgs(cmd []string) []string {
 	room := limit.StatusArgs

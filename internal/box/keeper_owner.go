@@ -10,16 +10,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// forkAs calls fork on a thread whose effective user is uid, with all capabilities of ours:
-// it becomes the owner of a user namespace that fork makes. What the kernel counts for the
-// users of a namespace it counts for the owner as well (create_user_ns, kernel/user_namespace.c),
-// and a sandbox of 65,536 users would use up what root may have of inotify instances.
+// forkAs calls fork on a thread whose effective user is uid, and which keeps all of our
+// capabilities: uid owns a user namespace that fork makes. The kernel counts the users of a
+// namespace against its owner too (create_user_ns, kernel/user_namespace.c), and a sandbox
+// with 65,536 users would use up root's inotify instances.
 func forkAs(uid uint32, fork func() (int, error)) (pid int, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		// Without it, capabilities go with the effective user 0 (capabilities(7)).
+		// Otherwise the thread would lose its capabilities with effective user 0 (capabilities(7)).
 		if err = unix.Prctl(unix.PR_SET_SECUREBITS, secNoSetuidFixup, 0, 0, 0); err != nil {
 			err = fault.Wrap(err, "keep capabilities")
 			return

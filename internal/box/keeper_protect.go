@@ -18,10 +18,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// A start does without a protection for one reason only: the very system call that puts
-// it up answers that the host does not have it. The call is made before any file of the
-// sandbox is looked up, so that nothing in the sandbox decides how it ends. And it decides
-// once for a home: no start does without what an earlier one had (plan.Finding).
+// A start omits a protection for one reason only: the system call that sets it up answers
+// that the host does not have it. The call is made before any file of the sandbox is looked
+// up, so that nothing in the sandbox can influence its result. A protection that one start
+// of a home had is never omitted by a later one (plan.Finding).
 
 // noCloneIntoCgroup reports whether err may say that clone3(2) cannot start a process in a
 // control group here: the kernel or a seccomp filter does not have the call (ENOSYS, EPERM),
@@ -57,7 +57,7 @@ func isOneOf(err error, all ...unix.Errno) bool {
 }
 
 // startShifted starts init, with the ids of facts or, where the host cannot shift them,
-// with its own. It gives what it found out about the host.
+// with its own. It returns what it found out about the host.
 func (k *keeper) startShifted(ctx context.Context, facts *plan.Facts) (found []plan.Finding, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -89,8 +89,8 @@ func (k *keeper) startShifted(ctx context.Context, facts *plan.Facts) (found []p
 	return found, k.startInit(*facts)
 }
 
-// knownLack gives the finding by which one of the file systems that a root stands on cannot
-// shift ids. Another kernel may have learnt to.
+// knownLack returns the finding that one of the file systems that hold a root cannot shift
+// ids. A finding of another kernel does not count.
 func knownLack(on []standing, known []plan.Finding, kernel string) (plan.Finding, bool) {
 	for _, s := range on {
 		if f, ok := plan.FindingOf(known, plan.ShiftedIDs, s.fs); ok && f.Lacks != "" && f.Kernel == kernel {
@@ -100,14 +100,14 @@ func knownLack(on []standing, known []plan.Finding, kernel string) (plan.Finding
 	return plan.Finding{}, false
 }
 
-// gaveBefore refuses a start that misses what the host has given to the home before.
+// gaveBefore refuses a start that lacks what the host has given to the home before.
 func gaveBefore(missed []plan.Finding) error {
 	if len(missed) == 0 {
 		return nil
 	}
 	names, needs := plan.Describe(missed)
-	return fault.New(fault.Unsupported, "this host does not give now what it has given to this home before: %s", names).
-		WithHint("give the daemon %s again, see what is missing with: coppice probe; or begin a home that has never had it: COPPICE_HOME=DIR coppice create", needs)
+	return fault.New(fault.Unsupported, "this host lacks protections that it has provided for this home before: %s", names).
+		WithHint("give the daemon %s again, and see what is missing with: coppice probe; or use another home: COPPICE_HOME=DIR coppice create", needs)
 }
 
 // forgetInit undoes startInit.
@@ -128,7 +128,7 @@ func (k *keeper) forgetInit() {
 }
 
 // tryShift lays the id map of init's user namespace over a detached copy of one directory
-// of each file system that the root stands on. It opens the directories themselves, which
+// of each file system that holds the root. It opens the directories themselves, which
 // the host names, and nothing in them.
 func (k *keeper) tryShift(on []standing, kernel string) (found []plan.Finding, err error) {
 	ns, err := os.Open("/proc/" + strconv.Itoa(k.init.Pid) + "/ns/user")
@@ -158,8 +158,8 @@ type standing struct {
 	fs  string // the file system's type, such as ext4
 }
 
-// standsOn gives one directory of each file system that a root is made of. mountRoot names
-// those that are missing.
+// standsOn returns one directory of each file system that a root is made of. It skips missing
+// directories, which mountRoot reports.
 func standsOn(s rootspec.Spec) (on []standing, err error) {
 	var dirs []string
 	if s.Bind != "" {
@@ -189,9 +189,9 @@ func standsOn(s rootspec.Spec) (on []standing, err error) {
 	return on, nil
 }
 
-// typeOfMount finds the type of the file system of a mount in the text of mountinfo. It gives
-// "" for one that is not there, as before Linux 5.8, which does not tell the numbers of mounts,
-// and has no id-mapped mounts.
+// typeOfMount returns the file system type of a mount, from the text of mountinfo; "" if the
+// mount is not listed, as before Linux 5.8, where statx(2) reports no mount ID and there are
+// no id-mapped mounts.
 func typeOfMount(mountinfo string, id uint64) string {
 	for line := range strings.Lines(mountinfo) {
 		// 41 31 0:38 / /srv rw,relatime shared:9 - ext4 /dev/vda rw
@@ -218,7 +218,7 @@ func shiftCopy(dir string, ns int) error {
 	return nil
 }
 
-// killWhenDone kills init when ctx ends, so that whatever waits for init goes on. The
+// killWhenDone kills init when ctx ends, so that nothing waits for init any longer. The
 // caller calls stop before it reaps init; stop may be called twice.
 func (k *keeper) killWhenDone(ctx context.Context) (stop func()) {
 	init, killed := k.init, make(chan struct{})

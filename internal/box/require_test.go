@@ -37,7 +37,7 @@ func TestStart_RefusesToDoWithoutAProtectionThatTheSandboxHad(t *testing.T) {
 	}
 }
 
-// A set-up that a file of the sandbox makes fail is refused: it never runs on weaker terms.
+// If a file of the sandbox makes the set-up fail, the start is refused: it never runs with less.
 func TestStart_FailsRatherThanDropProtectionsForAFileOfTheSandbox(t *testing.T) {
 	if !caller().Root {
 		t.Skip("needs real-root: only it shifts ids")

@@ -23,8 +23,8 @@ type share struct {
 // shares are the shares of a box, by controller. The nil one does nothing.
 type shares map[string]*share
 
-// newShares makes a group for each limit that version 2 does not keep to, as far as the
-// host has their controllers. Every other error is given, as in newCgroup.
+// newShares makes a group for each limit that version 2 does not enforce, if the host has
+// its controller. Any other failure is an error, as in newCgroup.
 func newShares(c plan.Config, have plan.CgroupFacts) (all shares, err error) {
 	if c.NoCgroup || !c.Caller.Root {
 		return nil, nil
@@ -82,7 +82,7 @@ func (all shares) add(c plan.Config, controller string, s share, files ...string
 }
 
 // shareParent finds where the groups of a controller are made; "" where the host does not
-// have it. Those of memory and tasks lie in ours, since what holds us is to hold boxes as well.
+// have it. Those of memory and tasks are below our own, so that limits on us bound the boxes too.
 func shareParent(controller string) (string, error) {
 	mount, err := groupMount("cgroup", controller)
 	if err != nil || mount == "" {

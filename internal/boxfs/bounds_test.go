@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/ctxtest"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
@@ -142,33 +143,17 @@ func TestList_EndsWithItsContext(t *testing.T) {
 	}
 }
 
-// endsAsAsked is a context that ends as it is asked for the n-th time.
-type endsAsAsked struct {
-	context.Context
-	end  context.CancelFunc
-	left int
-}
-
-func (c *endsAsAsked) Err() error {
-	if c.left--; c.left <= 0 {
-		c.end()
-	}
-	return c.Context.Err()
-}
-
 // One directory may hold ten million names, which are read before anything is done with them.
 func TestNames_EndWithTheirContext(t *testing.T) {
 	w := newWorld(t)
 	for i := range 5000 {
 		must(t, os.WriteFile(filepath.Join(w.dir, fmt.Sprint("a-name-of-some-length-", i)), nil, 0o600))
 	}
-	inner, end := context.WithCancel(t.Context())
-	defer end()
-	ctx := &endsAsAsked{inner, end, 3}
+	ctx := ctxtest.EndsAfter(t, 2)
 	if _, err := w.List(ctx, ".", 1); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, want it cancelled", err)
 	}
-	if ctx.left < -5 {
-		t.Errorf("it went on for %d steps", -ctx.left)
+	if n := ctx.Calls(); n > 7 {
+		t.Errorf("it checked its context %d times, 2 before it ended", n)
 	}
 }

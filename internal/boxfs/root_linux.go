@@ -25,7 +25,7 @@ type Options struct {
 	// It is held from the comparison with WriteOptions.Match to the rename, too.
 	// Roots of the same directory share one. Nil is one of its own.
 	Renames sync.Locker
-	// Watches are shared by all Roots of the same directory; nil is one of its own.
+	// Watches is shared by all Roots of the same directory; nil makes a separate one.
 	Watches *Watches
 	// Fixed are the paths, without links, at which the box's policy has mounts. Neither
 	// what is there nor the directories above are renamed, replaced or removed.

@@ -18,7 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// keptCost is what a directory or link takes of memory besides its name, in bytes.
+// keptCost is the memory that a directory or link takes besides its name, in bytes.
 const keptCost = 128
 
 // TarFrom unpacks an archive, tar or tar compressed with gzip, zstd or xz, into the
@@ -442,7 +442,7 @@ func (u *unpack) hardlink(h *tar.Header, parts []string, name string) error {
 	defer from.close()
 	var st, here unix.Stat_t
 	if err := lstat(from.dir, from.name, &st); err != nil || isDir(&st) {
-		u.note(h.Name, "left out: it links to %.300q, which is no earlier file", h.Linkname)
+		u.note(h.Name, "left out: it links to %.300q, which is not an earlier file", h.Linkname)
 		return nil
 	}
 	if lstat(u.parent, name, &here) == nil && here.Ino == st.Ino && here.Dev == st.Dev {

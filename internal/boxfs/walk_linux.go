@@ -27,8 +27,8 @@ type dir struct {
 	fd    int
 	st    unix.Stat_t
 	depth int
-	// up and name are where it lies; where the walk began has neither. A path is joined
-	// when it is asked for: held, they would take the square of a tree's depth.
+	// up and name locate the directory; where the walk began has neither. The path is
+	// joined on demand: if held, paths would take memory with the square of a tree's depth.
 	up   *dir
 	name string
 	size int // bytes of the path
@@ -281,19 +281,19 @@ func (r *Root) List(ctx context.Context, p string, depth int) (wire.FileList, er
 	return list.FileList, err
 }
 
-// Listing is a list of files that is built within bounds: so many entries, whose paths and
-// targets have limit.ListBytes.
+// Listing is a list of files with bounds: on the number of entries, and limit.ListBytes on
+// their paths and targets.
 type Listing struct {
 	wire.FileList
 	most, size int
 }
 
-// NewListing makes an empty list of at most so many entries.
+// NewListing returns an empty list of at most that many entries.
 func NewListing(most int) *Listing {
 	return &Listing{FileList: wire.FileList{Files: []wire.FileInfo{}}, most: most}
 }
 
-// Add adds a file, or gives an error of kind fault.TooLarge.
+// Add adds a file, or returns an error of kind fault.TooLarge.
 func (l *Listing) Add(i wire.FileInfo) error {
 	if len(l.Files) >= l.most {
 		return tooMany(l.most)

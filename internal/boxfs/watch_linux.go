@@ -169,7 +169,7 @@ func (w *watcher) tell(kind, at string, dir bool) error {
 	return w.yield(e)
 }
 
-// run looks at what comes until nothing does any more.
+// run handles notices until the inbox ends.
 func (w *watcher) run() error {
 	for {
 		list, err := w.inbox.take()
@@ -191,8 +191,8 @@ func (w *watcher) run() error {
 	}
 }
 
-// wait returns when an event has come, or a move has turned out to lead out of what is
-// watched.
+// wait returns when a notice has come, or when a move turns out to lead out of the watched
+// directories.
 func (w *watcher) wait() error {
 	var late <-chan time.Time
 	if w.moved != nil {

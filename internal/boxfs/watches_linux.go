@@ -14,11 +14,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// Watches are what all watchers of one sandbox share: one inotify instance, of which the
-// host gives a user 128, and the bounds on how much is watched. The instance is there
-// while somebody watches. One goroutine reads it and hands each watcher what it watches;
-// it waits for none. The zero value has no bound but its own. Methods may be called from
-// several goroutines at once.
+// Watches is shared by all watchers of one sandbox: one inotify instance, of which a user
+// usually has 128, and the bounds on how much is watched. The instance exists while there are
+// watchers. One goroutine reads it and passes its events to the watchers, and never blocks on
+// one. The zero value is ready to use, without the bound on all sandboxes. Its methods may be
+// called from several goroutines at once.
 type Watches struct {
 	// All counts the watchers of all sandboxes; nil counts none.
 	All *WatchersOfAll
@@ -27,14 +27,14 @@ type Watches struct {
 	watchers map[*watcher]bool         // guarded by mu
 	in       *os.File                  // nil without watchers; guarded by mu
 	fd       int                       // of in; guarded by mu
-	at       map[int]map[*watcher]bool // who watches what, by number; guarded by mu
-	read     chan struct{}             // closed when in is not read any more; guarded by mu
+	at       map[int]map[*watcher]bool // watchers by watch descriptor; guarded by mu
+	read     chan struct{}             // closed when the reader of in has ended; guarded by mu
 }
 
 // WatchersOfAll counts the watchers of several Watches.
 type WatchersOfAll struct{ n atomic.Int64 }
 
-// join takes w in; leave must be called in the end.
+// join adds w; the caller must call leave in the end.
 func (s *Watches) join(w *watcher) error {
 	many := func(n int, of string) error {
 		return fault.New(fault.Unavailable, "%d watchers %s are open already", n, of).WithHint("end some, or watch a directory above with recursive=true")
@@ -72,8 +72,8 @@ func (s *Watches) open() error {
 	return nil
 }
 
-// leave ends what w watches. The last watcher closes the instance, and returns when its
-// reader has ended.
+// leave ends the watches of w. The last watcher closes the instance and waits for its
+// reader to end.
 func (s *Watches) leave(w *watcher) {
 	s.mu.Lock()
 	for n := range w.at {
@@ -94,7 +94,7 @@ func (s *Watches) leave(w *watcher) {
 	}
 }
 
-// add watches for w what fd, of O_PATH, is of, and gives its number.
+// add watches the file that fd (O_PATH) refers to for w, and returns the watch descriptor.
 func (s *Watches) add(w *watcher, fd int) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,8 +120,8 @@ func (s *Watches) remove(w *watcher, n int) {
 	s.drop(w, n)
 }
 
-// drop ends one of the watches of w, and that of the kernel when no other watcher has it. s.mu
-// is held.
+// drop ends one of the watches of w, and the kernel's if no other watcher needs it. s.mu is
+// held.
 func (s *Watches) drop(w *watcher, n int) {
 	if !s.at[n][w] {
 		return // the kernel has ended it
@@ -133,7 +133,7 @@ func (s *Watches) drop(w *watcher, n int) {
 	}
 }
 
-// run hands on what is read from in until that is closed.
+// run passes on events from in until in is closed.
 func (s *Watches) run(in *os.File, read chan struct{}) {
 	defer close(read)
 	buf := make([]byte, 64<<10)
@@ -163,7 +163,7 @@ func (s *Watches) fail(in *os.File, err error) {
 	}
 }
 
-// hand gives each watcher what concerns it.
+// hand passes each notice to its watchers.
 func (s *Watches) hand(in *os.File, list []notice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,15 +186,15 @@ func (s *Watches) hand(in *os.File, list []notice) {
 	}
 }
 
-// inbox is what a watcher has yet to look at. It holds limit.WatchQueue notices; what
-// comes then is lost, and the last one says so. That a watch has ended is never lost.
+// inbox holds the notices that a watcher has yet to handle, up to limit.WatchQueue. Further
+// ones are lost, and an overflow notice at the end says so. The end of a watch is never lost.
 type inbox struct {
-	wake chan struct{} // gets one when something has come
+	wake chan struct{} // receives when there is something to take
 
 	mu   sync.Mutex
 	list []notice // guarded by mu
-	lost bool     // guarded by mu: something was since list was full
-	err  error    // after which nothing comes; guarded by mu
+	lost bool     // guarded by mu: notices were lost since list was full
+	err  error    // ends the inbox; guarded by mu
 }
 
 func newInbox() *inbox { return &inbox{wake: make(chan struct{}, 1)} }
@@ -225,7 +225,7 @@ func (b *inbox) rouse() {
 	}
 }
 
-// take gives all that has come.
+// take returns all notices, or the error that ended the inbox.
 func (b *inbox) take() ([]notice, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -240,6 +240,6 @@ func (b *inbox) take() ([]notice, error) {
 	return nil, b.err
 }
 
-// otherHalf is how long the second half of a move is waited for: it comes at once, or
+// otherHalf is how long a watcher waits for the second half of a move: it comes at once, or
 // never.
 const otherHalf = 20 * time.Millisecond

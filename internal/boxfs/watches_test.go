@@ -100,7 +100,7 @@ func TestWatches_ShareOneInstance(t *testing.T) {
 	}
 }
 
-// fill opens so many watchers, and gives what ends them.
+// fill opens so many watchers, and returns what ends them.
 func (w world) fill(n int) (end func()) {
 	var stops []func() error
 	for range n {

@@ -18,13 +18,13 @@ func (b *bucket) worth(n int64) time.Duration {
 	return time.Duration(min(n, b.size)) * (limit.EvidenceRefill / time.Duration(b.size))
 }
 
-// missing is how long it is until the bucket is full. A clock that was set back leaves it
-// no emptier than empty.
+// missing returns how long it takes until the bucket is full. If the clock was set back, the
+// bucket is at most empty.
 func (b *bucket) missing(now time.Time) time.Duration {
 	return min(max(0, b.full.Sub(now)), b.worth(b.size))
 }
 
-// wait is how long it is until n can be taken.
+// wait returns how long it takes until n can be taken.
 func (b *bucket) wait(now time.Time, n int64) time.Duration {
 	return max(0, b.missing(now)+b.worth(n)-b.worth(b.size))
 }

@@ -1,7 +1,7 @@
-// Package budget bounds what a sandbox adds to its ledger and its history by itself:
-// without its owner, who is never limited. Records that show an attack have budgets of
-// their own, so that no flood of other records hides them. The package is pure: callers say what time
-// it is, and what happens to records beyond the budget.
+// Package budget bounds what a sandbox adds to its ledger and its history without its owner,
+// who is never limited. Records that show an attack have separate budgets, so that no flood
+// of other records hides them. The package is pure: callers pass the time, and decide what
+// happens to records beyond the budget.
 //
 // The engine may import it.
 package budget
@@ -19,7 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Class is what shares one budget.
+// Class is a class of records or changes that share one budget.
 type Class int
 
 // The classes. Those of records and Lists are counted in bytes, the others in snapshots,
@@ -30,9 +30,9 @@ const (
 	Denials               // of the gate
 	Network               // all other events of the gate
 	Programs              // that were started
-	Lists                 // of programs for which one record stands
-	Inside                // changes of the history that the inside asked for
-	Captures              // snapshots of changes that were taken by themselves
+	Lists                 // lists of programs that one record sums up
+	Inside                // changes of the history requested from inside
+	Captures              // automatic snapshots
 	classes
 )
 
@@ -41,15 +41,16 @@ func sizes() [classes]int64 {
 		Network: limit.EvidenceNetwork, Programs: limit.EvidencePrograms, Lists: limit.EvidenceLists, Inside: limit.InsideChanges, Captures: limit.AutoSnapshots}
 }
 
-// Budget is what is left to one sandbox. It may be used by many goroutines.
+// Budget is what one sandbox has left. Its methods may be called from several goroutines at
+// once.
 type Budget struct {
 	mu      sync.Mutex
 	buckets [classes]bucket // guarded by mu
 }
 
-// New makes the budget of a sandbox of which it is not known what it has spent until now.
-// It is as good as empty limit.EvidenceRefill before: the caller adds what was
-// recorded since with Spent, the oldest first.
+// New returns the budget of a sandbox whose spending is not known yet. It counts as empty
+// limit.EvidenceRefill ago: the caller adds what was recorded since then with Spent, the
+// oldest first.
 func New(now time.Time) *Budget {
 	b := &Budget{}
 	for c, size := range sizes() {
@@ -58,7 +59,7 @@ func New(now time.Time) *Budget {
 	return b
 }
 
-// Spent takes what was spent at a time, as far as it was left then.
+// Spent takes n of a class, or what was left at that time.
 func (b *Budget) Spent(at time.Time, c Class, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -72,31 +73,31 @@ func (b *Budget) Take(now time.Time, c Class, n int64) bool {
 	return b.buckets[c].take(now, n)
 }
 
-// Wait is how long it is until one of a class can be taken.
+// Wait returns how long it takes until one of a class can be taken.
 func (b *Budget) Wait(now time.Time, c Class) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buckets[c].wait(now, 1)
 }
 
-// Admit reports whether a record may be appended, and takes what it costs. What its owner
-// causes always may.
+// Admit reports whether a record may be appended, and takes its cost. A record that the owner
+// causes is always admitted.
 func (b *Budget) Admit(now time.Time, by format.Observer, body format.Body) bool {
 	c, n, ok := Of(by, body)
 	return !ok || b.Take(now, c, n)
 }
 
-// envelope is about how much a record takes besides its body: its envelope, its hash in the
-// tree, and its place in the intake.
+// envelope is about how many bytes a record takes besides its body: its envelope, its hash in
+// the tree, and its entry in the intake.
 const envelope = 512
 
-// Kinds lists the kinds of records that Of may know.
+// Kinds returns the kinds of records that Of may charge.
 func Kinds() []format.Kind {
 	return []format.Kind{format.KindDenial, format.KindLost, format.KindNetwork, format.KindProgram, format.KindSnapshot}
 }
 
-// Of says from which budget a record is paid, and how much; ok is false for one that is not
-// the sandbox's doing.
+// Of returns the budget that a record is charged to, and how much; ok is false if the sandbox
+// did not cause it.
 func Of(by format.Observer, body format.Body) (c Class, n int64, ok bool) {
 	switch b := body.(type) {
 	case *format.Denial:
@@ -106,7 +107,7 @@ func Of(by format.Observer, body format.Body) (c Class, n int64, ok bool) {
 		}
 	case *format.Lost:
 		if by != format.ByKeeper || b.Of != string(format.KindDenial) {
-			return 0, 0, false // our own, of which there are few
+			return 0, 0, false // the daemon's own; there are few
 		}
 		c = Refusals
 	case *format.Network:

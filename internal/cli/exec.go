@@ -182,8 +182,8 @@ func (a *app) ended(exit wire.Exit) error {
 	return &exitCode{code: exit.Code}
 }
 
-// tooEarly is why this program leaves a sandbox that is being started: a signal came before
-// there was a command that it could reach.
+// tooEarly is the cause if a signal ends this program while the sandbox is being started: no
+// command exists yet that could receive it.
 type tooEarly struct{ signal int }
 
 func (e *tooEarly) Error() string { return "signal " + strconv.Itoa(e.signal) }
@@ -255,7 +255,7 @@ func (a *app) stream(ctx context.Context, name string, req wire.ExecRequest, key
 	switch {
 	case err != nil && errors.As(context.Cause(ctx), &cancelled):
 		return exit, &exitCode{code: 128 + cancelled.signal, err: fault.New(fault.Cancelled, "left before the command began").
-			WithHint("see whether it did: coppice status %s", name)}
+			WithHint("see whether it began anyway: coppice status %s", name)}
 	case err != nil && ctx.Err() != nil && kept:
 		return exit, errDetached
 	case err != nil && ctx.Err() != nil:

@@ -39,8 +39,8 @@ made it, where HEAD and the tags are, and how much it changed.`,
 	return cmd
 }
 
-// tree writes the drawn history, and then the nodes that are not drawn. Nodes that are not in
-// res.Nodes end it.
+// tree writes the drawn history, and then the nodes that are not drawn. It stops at a node that
+// is not in res.Nodes.
 func (a *app) tree(w io.Writer, res wire.LogResult) error {
 	nodes := make(map[string]wire.Snapshot, len(res.Nodes))
 	for _, n := range res.Nodes {

@@ -31,7 +31,7 @@ func TestStopDaemon_WhileItRecovers(t *testing.T) {
 	if err := os.Remove(note); err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
-	if err := unix.Mkfifo(note, 0o600); err != nil { // nobody ever writes
+	if err := unix.Mkfifo(note, 0o600); err != nil { // never opened for writing
 		t.Fatal(err)
 	}
 	var stderr bytes.Buffer
@@ -53,7 +53,7 @@ func TestStopDaemon_WhileItRecovers(t *testing.T) {
 	defer unix.Close(fd)
 	d.run("serve", "--stop")
 	err = <-ended
-	if err == nil || !strings.Contains(stderr.String(), "the next start goes on with that") {
+	if err == nil || !strings.Contains(stderr.String(), "the next start continues") {
 		t.Errorf("the daemon ended with %v: %s", err, stderr.String())
 	}
 	if err := os.Remove(note); err != nil {

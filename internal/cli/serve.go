@@ -84,8 +84,8 @@ token never takes more than half of what they share.`,
 	return cmd
 }
 
-// daemonMemory is the soft limit of the daemon's memory: what the flag says, or else
-// GOMEMLIMIT, which the runtime has read already; 0 for neither.
+// daemonMemory returns the soft limit of the daemon's memory: the flag, or else GOMEMLIMIT,
+// which the runtime has already read; 0 without either.
 func (a *app) daemonMemory(flag string) (int64, error) {
 	switch {
 	case flag != "":

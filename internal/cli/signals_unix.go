@@ -18,7 +18,7 @@ var passed = map[os.Signal]string{
 	syscall.SIGUSR1: "USR1", syscall.SIGUSR2: "USR2",
 }
 
-// ends are those of passed that end us where there is no command yet.
+// ends are those of passed that end us while no command has begun.
 var ends = map[syscall.Signal]bool{syscall.SIGINT: true, syscall.SIGTERM: true, syscall.SIGHUP: true, syscall.SIGQUIT: true}
 
 // impatient is how many times SIGINT or SIGTERM must come, each within a second
@@ -28,8 +28,8 @@ const impatient = 3
 // watchSignals gives the names of signals as they come, but for SIGHUP where the
 // loss of the terminal leaves the command alone: then we end. SIGPIPE is caught, so
 // that a closed stdout is an error of Write and not our end. leave is called
-// when somebody insists on our end, and early before began says that there is a command,
-// with the number of the signal.
+// when the user insists (impatient), and early, with the number of the signal, while began
+// reports that there is no command yet.
 func watchSignals(leave func(), early func(signal int), began func() bool, stays bool) (names <-chan string, stop func()) {
 	sigs := make(chan os.Signal, 16)
 	for s := range passed {

@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// promptly is how long what is interrupted may take: a fraction of limit.StartSeconds, after
-// which a start ends by itself.
+// promptly is how long an interrupted command may take: a fraction of limit.StartSeconds, after
+// which a start ends anyway.
 const promptly = 20 * time.Second
 
 // stuck becomes the program, with arguments, in such a way that each init hangs in its
@@ -68,7 +68,7 @@ func (d *doomed) run(ctx context.Context, args ...string) *stuckClient {
 	return c
 }
 
-// ends demands that it ends in time, and gives its exit code, 128+n for signal n.
+// ends demands that it ends in time, and returns its exit code, 128+n for signal n.
 func (c *stuckClient) ends(t *testing.T) int {
 	t.Helper()
 	late := time.AfterFunc(promptly, func() { _ = c.Process.Signal(unix.SIGQUIT) })

@@ -75,7 +75,7 @@ func changes(w io.Writer, p tty.Palette, list []wire.Change) error {
 	return nil
 }
 
-// cutOff says that a list of changes goes on, and how to see the rest.
+// cutOff says that a list of changes is truncated, and how to see the rest.
 func (a *app) cutOff(w io.Writer, n int, name, from, to string) error {
 	_, err := fmt.Fprintf(w, "\n... and more than these %s; to see the rest, name a path: %s\n", tty.Count(n, "path"),
 		strings.Join(strings.Fields(tty.Clean("coppice diff "+name+" "+from+" "+to+" -- PATH")), " "))

@@ -30,7 +30,7 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 	var self *door
 	if c.Tier != plan.TierWorkspace {
 		var err error
-		if self, err = b.lines.openInside(string(c.ID), c.RunDir, c.Self); err != nil { //nolint:contextcheck // a connection has a context of its own
+		if self, err = b.lines.openInside(string(c.ID), c.RunDir, c.Self); err != nil { //nolint:contextcheck // connections outlive the call
 			return nil, engine.Enforced{}, err
 		}
 	}

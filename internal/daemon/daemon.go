@@ -40,8 +40,8 @@ type Options struct {
 	Home    string        // absolute
 	Version string        // of this build, for status
 	Idle    time.Duration // stop after this long with nothing to do and nothing live; 0 is never
-	// Memory is the soft limit of the daemon's own memory, in bytes; 0 is one by what
-	// its control group and the host have.
+	// Memory is the soft limit of the daemon's own memory, in bytes; 0 derives one from
+	// its control group and the host's memory.
 	Memory int64
 	// RealUID and RealGID are who the daemon runs as outside its own user
 	// namespace; -1 when it has none.

@@ -143,7 +143,7 @@ func (l *lines) OpenSocket(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(l.sandboxDir(sb.ID), lineSocket), l.openOutside(sb.ID) //nolint:contextcheck // a connection has a context of its own
+	return filepath.Join(l.sandboxDir(sb.ID), lineSocket), l.openOutside(sb.ID) //nolint:contextcheck // connections outlive the call
 }
 
 func (l *lines) openOutside(id string) error {

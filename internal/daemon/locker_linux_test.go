@@ -19,7 +19,7 @@ func TestLocker(t *testing.T) {
 		t.Fatal(err)
 	}
 	if pid, ok := Locker(home); ok {
-		t.Errorf("%d is taken for the holder of a lock that nobody has", pid)
+		t.Errorf("%d is taken for the holder of a lock that is free", pid)
 	}
 	f, err := os.Open(name)
 	if err != nil {

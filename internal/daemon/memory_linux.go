@@ -17,15 +17,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// ownMemory is the daemon's own: its soft limit, and who may use how much of it.
+// ownMemory is the daemon's own memory: its soft limit, and the gate for requests.
 type ownMemory struct {
 	soft   int64
-	within int64 // the soft limit, or what there is if that is less
+	within int64 // the soft limit, or the available memory if that is less
 	gate   *admission.Gate
 }
 
-// limitMemory sets the soft memory limit of this process, which undo takes back: the one
-// that is given, or, for 0, one by what the control group and the host have.
+// limitMemory sets the soft memory limit of this process, and undo restores it. 0 derives the
+// limit from the control group and the host's memory.
 func limitMemory(given int64, log *slog.Logger) (m ownMemory, undo func(), err error) {
 	available, err := availableMemory("/")
 	if err != nil {
@@ -35,22 +35,22 @@ func limitMemory(given int64, log *slog.Logger) (m ownMemory, undo func(), err e
 	if given <= 0 {
 		m.soft = admission.SoftLimit(available)
 	}
-	// Without a limit of its own, what there is is the limit.
+	// The soft limit may exceed what is available.
 	m.within = min(m.soft, available)
 	before := debug.SetMemoryLimit(m.soft)
 	m.gate = admission.New(admission.Options{Memory: admission.ForRequests(m.within), Heap: admission.NewHeap(admission.ForHeap(m.within)), Log: log})
 	return m, func() { debug.SetMemoryLimit(before) }, nil
 }
 
-// status is for the daemon's own.
+// status returns the state for the daemon's status.
 func (m ownMemory) status() *wire.DaemonMemory {
 	s := m.gate.Stats()
 	return &wire.DaemonMemory{Limit: m.soft, Live: admission.Live(), Requests: s.Memory, Held: s.Held, Waiting: s.Waiting, Refused: s.Refused}
 }
 
-// availableMemory is what this process may use, in bytes, together with whatever else is
-// in its control groups: the least of their limits and of the host's memory. root is
-// where the host's file systems are.
+// availableMemory returns how many bytes this process may use, together with everything else
+// in its control groups: the least of their limits and the host's memory. root is where the
+// host's file systems are mounted.
 func availableMemory(root string) (int64, error) {
 	total, err := totalMemory(filepath.Join(root, "proc/meminfo"))
 	if err != nil {
@@ -88,11 +88,11 @@ func totalMemory(name string) (int64, error) {
 			return kb << 10, nil
 		}
 	}
-	return 0, fault.New(fault.Unsupported, "%s does not tell the size of the host's memory", name).
-		WithHint("give the daemon's memory: coppice serve --memory 1GiB")
+	return 0, fault.New(fault.Unsupported, "%s does not have the size of the host's memory", name).
+		WithHint("set the limit: coppice serve --memory 1GiB")
 }
 
-// unifiedGroup gives the control group of this process, version 2, as a path that begins
+// unifiedGroup returns the control group of this process, version 2, as a path that begins
 // with a slash; "" where there is none.
 func unifiedGroup(name string) (string, error) {
 	f, err := os.Open(name)
@@ -112,7 +112,7 @@ func unifiedGroup(name string) (string, error) {
 	return "", fault.Wrap(sc.Err(), "find the daemon's control group")
 }
 
-// parentGroup is the group that a group is in; "" for the root.
+// parentGroup returns the parent of a group; "" for the root.
 func parentGroup(group string) string {
 	if group == "/" {
 		return ""
@@ -136,7 +136,7 @@ func groupLimit(name string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
-		return 0, fault.New(fault.Unsupported, "%s holds %q, which is no limit", name, s)
+		return 0, fault.New(fault.Unsupported, "%s holds %q, which is not a limit", name, s)
 	}
 	return n, nil
 }

@@ -28,7 +28,7 @@ type backend interface {
 	httpapi.Engine
 	// Snapshots is Log without the drawing.
 	Snapshots(ctx context.Context, name string) (wire.LogResult, error)
-	// ShowSome is Show with at most so many changes.
+	// ShowSome is Show with at most that many changes.
 	ShowSome(ctx context.Context, name, ref string, most int) (wire.ShowResult, error)
 	// Sandbox finds a sandbox by name or id.
 	Sandbox(ctx context.Context, name string) (wire.Sandbox, error)
@@ -44,11 +44,11 @@ type backend interface {
 	Close() error
 }
 
-// drain is how long requests may take to end when the daemon stops. What remains of
+// drain is how long requests may take to end when the daemon stops. The rest of
 // limit.StopSeconds is for the engine's own work.
 const drain = 3 * time.Second
 
-// stopTime is how long a stop takes at most.
+// stopTime is the maximum time of a stop.
 const stopTime = limit.StopSeconds * time.Second
 
 // Serve serves a home until ctx ends, a signal (SIGINT, SIGTERM, SIGHUP) comes,
@@ -90,7 +90,7 @@ func serve(ctx context.Context, opt Options) error {
 	}
 	hung := false
 	defer func() {
-		if !hung { // else the end of the process unlocks the home: what hangs may still write
+		if !hung { // otherwise the exit of the process unlocks the home: hung work may still write
 			h.Close()
 		}
 	}()
@@ -120,7 +120,7 @@ func serve(ctx context.Context, opt Options) error {
 		return newEngine(ctx, engineConfig{Home: opt.Home, RealUID: opt.RealUID, RealGID: opt.RealGID, UserHome: opt.UserHome, UserConfig: opt.UserConfig, UserPath: opt.UserPath, Memory: mem.within, Log: log, Lines: lines})
 	})
 	if hung = !inTime; hung || err != nil && ctx.Err() != nil {
-		err = fault.New(fault.Unavailable, "stopped while %s was being recovered; the next start goes on with that", opt.Home).Because(err)
+		err = fault.New(fault.Unavailable, "stopped while recovering %s; the next start continues", opt.Home).Because(err)
 	}
 	if err != nil {
 		return err
@@ -211,7 +211,7 @@ func serve(ctx context.Context, opt Options) error {
 	if hung = !inTime; hung {
 		cerr = fault.New(fault.Timeout, "background work did not end within %v of the stop; the next start recovers what it left", stopTime).
 			WithHint("see %s", LogPath(opt.Home))
-		log.Error("the process ends while work goes on", "err", cerr)
+		log.Error("exiting while work is still running", "err", cerr)
 	}
 	if opt.Ready != nil {
 		log.Info("stopped")
@@ -219,8 +219,8 @@ func serve(ctx context.Context, opt Options) error {
 	return errors.Join(err, cerr)
 }
 
-// openBy runs open, which is to heed ctx. It reports whether that ended within patience of
-// the end of ctx; when it did not, the caller must end the process.
+// openBy runs open, which must end with ctx. It reports whether open returned within patience
+// of the end of ctx; if not, the caller must end the process.
 func openBy(ctx context.Context, patience time.Duration, open func() (backend, error)) (_ backend, inTime bool, err error) {
 	type opened struct {
 		backend
@@ -244,8 +244,8 @@ func openBy(ctx context.Context, patience time.Duration, open func() (backend, e
 	}
 }
 
-// closeBy runs shut, and reports whether it ended before latest. When it did not, the
-// caller must end the process: nothing else may use what shut closes.
+// closeBy runs shut, and reports whether it returned before latest. If not, the caller must
+// end the process: nothing else may use what shut closes.
 func closeBy(latest <-chan time.Time, shut func() error) (inTime bool, err error) {
 	done := make(chan error, 1)
 	go func() { done <- shut() }()

@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// intentAdopt is written before uppers are renamed into a layer. While it is there and the
-// layer has no record, the layer holds what is in no snapshot: it is not removed, and the
+// intentAdopt is written before uppers are renamed into a layer. While it exists and the
+// layer has no record, the layer holds data that no snapshot has: it is not removed, and the
 // uppers are renamed back, after an error or by the next daemon.
 const intentAdopt = "adopt"
 
@@ -25,8 +25,8 @@ type adoption struct {
 }
 
 // adopt turns the upper itself into the layer of a new snapshot: O(1) in what
-// changed. No process may be left. The box is stopped, since its mount stands on
-// the upper, and the next start begins a new generation.
+// changed. No process may be running. The box is stopped, since its mount uses the
+// upper, and the next start begins a new generation.
 func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live rootfs.Live, parts []rootspec.Part, n note, t taken, st timeline.Stats) (taken, error) {
 	if err := e.stopBox(ctx, s, 0); err != nil {
 		return t, err
@@ -80,8 +80,8 @@ func (e *Engine) addAdopted(ctx context.Context, rec *meta.Sandbox, snap timelin
 }
 
 // unadopt ends an adoption: the layer has its record, or the parts are in their places
-// again. Where neither can be had, the sandbox is not used until the next daemon has
-// brought them there: a start would begin with an empty upper.
+// again. If neither can be done, the sandbox is not used until the next daemon has moved them
+// back: a start would begin with an empty upper.
 func (e *Engine) unadopt(ctx context.Context, intent int64, a adoption) error {
 	_, err := e.DB.Layer(ctx, a.Layer)
 	if fault.Is(err, fault.NotFound) {
@@ -100,8 +100,8 @@ func (e *Engine) unadopt(ctx context.Context, intent int64, a adoption) error {
 	return e.DB.EndIntent(ctx, intent)
 }
 
-// unadoptAll ends the adoptions that a crash or an error cut off: of one sandbox, or of all if
-// id is "". One that cannot be ended is logged, and keeps its sandbox from use, but no other.
+// unadoptAll ends the adoptions that a crash or an error interrupted: of one sandbox, or of all
+// if id is "". If one fails, it is logged, and only its sandbox cannot be used.
 func (e *Engine) unadoptAll(ctx context.Context, id timeline.SandboxID) error {
 	ints, err := e.DB.Intents(ctx)
 	if err != nil {
@@ -122,13 +122,13 @@ func (e *Engine) unadoptAll(ctx context.Context, id timeline.SandboxID) error {
 			if ctx.Err() != nil || a.Sandbox == "" {
 				return err
 			}
-			e.Logger.Error("what a sandbox changed is not in its place again", "sandbox", a.Sandbox, "layer", a.Layer, "err", err)
+			e.Logger.Error("cannot move a sandbox's changes back from a layer", "sandbox", a.Sandbox, "layer", a.Layer, "err", err)
 		}
 	}
 	return nil
 }
 
-// adopting gives the layers of adoptions that have not ended.
+// adopting returns the layers of adoptions that have not ended.
 func (e *Engine) adopting(ctx context.Context) (map[timeline.LayerID]bool, error) {
 	ints, err := e.DB.Intents(ctx)
 	if err != nil {
@@ -148,7 +148,7 @@ func (e *Engine) adopting(ctx context.Context) (map[timeline.LayerID]bool, error
 	return layers, nil
 }
 
-// whole gives an error if a sandbox waits for the end of an adoption.
+// whole returns an error if an adoption of the sandbox could not be undone.
 func (e *Engine) whole(id timeline.SandboxID, name string) error {
 	e.mu.Lock()
 	err := e.torn[id]
@@ -156,6 +156,6 @@ func (e *Engine) whole(id timeline.SandboxID, name string) error {
 	if err == nil {
 		return nil
 	}
-	return fault.New(fault.Unavailable, "sandbox %s cannot be used: a capture failed, and what it had moved is not in its place again", name).Because(err).
-		WithHint("mend what the reason says, then let the next daemon try again: coppice serve --stop; what is in its snapshots can be had meanwhile: coppice fork %s NEW --at HEAD", name)
+	return fault.New(fault.Unavailable, "sandbox %s cannot be used: a capture failed, and its changes could not be moved back", name).Because(err).
+		WithHint("fix the cause, then restart the daemon, which tries again: coppice serve --stop; its snapshots can be used meanwhile: coppice fork %s NEW --at HEAD", name)
 }

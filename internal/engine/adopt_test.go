@@ -15,9 +15,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// A daemon that was killed while a live root became a layer loses nothing of it. While the
-// next one cannot give it back the sandbox is not used, its layer stays, and other sandboxes
-// are used as ever.
+// A daemon that is killed while a live root becomes a layer loses nothing of it. While the
+// next daemon cannot move it back, the sandbox cannot be used, its layer stays, and other
+// sandboxes are not affected.
 func TestUnadoptAll_KeepsWhatCannotBeGivenBack(t *testing.T) {
 	disk := &vfs.Faulty{FS: vfs.OS()}
 	h := newHomeOn(t, disk)
@@ -71,7 +71,8 @@ func TestUnadoptAll_KeepsWhatCannotBeGivenBack(t *testing.T) {
 	}
 }
 
-// What cannot be given back by any daemon keeps gc from no other sandbox, and goes with its own.
+// A sandbox whose changes can never be moved back does not prevent gc of others, and can be
+// removed.
 func TestRemove_ForcesASandboxThatIsNotWhole(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -119,8 +120,7 @@ func TestRemove_ForcesASandboxThatIsNotWhole(t *testing.T) {
 	h.run("b", "write", "f", "four")
 }
 
-// A note of what is mounted that cannot be read keeps all layers, and the home is used as
-// ever.
+// If a note of mounted layers cannot be read, all layers are kept, and the home can be used.
 func TestFindMounted_KeepsAllWhereANoteIsDamaged(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")

@@ -43,9 +43,9 @@ func (e *Engine) background(ctx context.Context) error {
 	}
 }
 
-// sealAll makes every new layer safe against power loss, oldest first. One that cannot be
-// sealed is logged and does not keep others from it: what is in it is up to a sandbox, and
-// a power loss takes what stands on it and no more. The error has all of them.
+// sealAll makes every new layer safe against power loss, oldest first. A layer that cannot be
+// sealed is logged, and the others are sealed all the same: its content is up to a sandbox,
+// and a power loss takes only the snapshots that need it. The error joins all failures.
 func (e *Engine) sealAll(ctx context.Context) error {
 	e.sealing.Lock()
 	defer e.sealing.Unlock()
@@ -68,8 +68,8 @@ func (e *Engine) sealAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// sealOne seals a layer and records that. What becomes of one that is removed meanwhile does
-// not matter.
+// sealOne seals a layer and records that. It ignores the error of a layer that was removed
+// meanwhile.
 func (e *Engine) sealOne(ctx context.Context, id timeline.LayerID) error {
 	err := e.sealWhileKept(ctx, id)
 	if err == nil {
@@ -92,7 +92,7 @@ func (e *Engine) sealWhileKept(ctx context.Context, id timeline.LayerID) error {
 		return err
 	}
 	if sealed.Digest == "" {
-		e.Logger.Warn("a layer is flushed, but has what a manifest has no room for: it cannot be verified", "layer", id)
+		e.Logger.Warn("a layer is flushed, but no manifest can describe it: it cannot be verified", "layer", id)
 	}
 	err = e.DB.MarkSealed(ctx, id, sealed.Digest, sealed.DiffID, sealed.Size)
 	return fault.Wrap(err, "record that layer %s is sealed", id)
@@ -104,7 +104,7 @@ type seal struct {
 	cancel context.CancelCauseFunc
 }
 
-// whileKept gives the context of the sealing of a layer, which notKept ends. The caller holds
+// whileKept returns the context for sealing a layer, which notKept cancels. The caller holds
 // sealing, and calls done.
 func (e *Engine) whileKept(ctx context.Context, id timeline.LayerID) (_ context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -119,8 +119,8 @@ func (e *Engine) whileKept(ctx context.Context, id timeline.LayerID) (_ context.
 	}
 }
 
-// notKept ends the sealing of a layer that is among ids, whose records are gone: hashing what
-// nobody has any more would hold up the layers of others, and keep its room from being freed.
+// notKept cancels the seal in progress if its layer is among ids, whose records are gone:
+// hashing it would delay other layers, and keep its space from being freed.
 func (e *Engine) notKept(ids []timeline.LayerID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -25,7 +25,7 @@ func (h *home) layerOf(head string) timeline.LayerID {
 	return routes[0].Layer
 }
 
-// What keeps one layer from being sealed is no matter of other sandboxes.
+// A layer that cannot be sealed does not affect other sandboxes.
 func TestSealAll_GoesOnPastALayerThatCannotBeSealed(t *testing.T) {
 	h := newHome(t)
 	h.onDir("evil")
@@ -72,7 +72,7 @@ func (f *heldSeal) Rename(fromDir int, from string, toDir int, to string) error 
 	return f.FS.Rename(fromDir, from, toDir, to)
 }
 
-// Hashing what a sandbox has left behind may take hours: with the sandbox it ends.
+// Hashing the layer of a sandbox may take hours: removing the sandbox cancels it.
 func TestRemove_CancelsTheSealOfItsLayer(t *testing.T) {
 	files := &heldSeal{FS: vfs.OS(), reached: make(chan struct{}), release: make(chan struct{})}
 	h := newHomeOn(t, files)

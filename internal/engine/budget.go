@@ -16,14 +16,14 @@ import (
 )
 
 // What a sandbox causes without its owner has a budget (package budget). Records beyond it
-// are counted in a record that says so, changes that the inside asks for are refused, and
-// automatic snapshots wait.
+// are counted in a lost record, changes requested from inside are refused, and automatic
+// snapshots wait.
 
-// beyondBudget is the reason of a record of what was not recorded.
+// beyondBudget is the reason in a lost record.
 const beyondBudget = "the sandbox caused more records than its budget allows"
 
-// budgetOf gives what is left to a sandbox. A daemon finds in the ledger what was spent
-// before it, so that its start fills no budget.
+// budgetOf returns the budget of a sandbox. A new daemon reads from the ledger what was spent
+// before, so that a restart does not refill a budget.
 func (e *Engine) budgetOf(ctx context.Context, s *sandbox) (*budget.Budget, error) {
 	s.budgeting.Lock()
 	defer s.budgeting.Unlock()
@@ -42,7 +42,7 @@ func (e *Engine) budgetOf(ctx context.Context, s *sandbox) (*budget.Budget, erro
 func (e *Engine) spentBefore(ctx context.Context, id timeline.SandboxID) (*budget.Budget, error) {
 	now, of := e.Now(), format.Sandbox(id)
 	b := budget.New(now)
-	if _, err := e.Ledger.Last(ctx, of); err != nil { // what was appended can be read
+	if _, err := e.Ledger.Last(ctx, of); err != nil { // appended records can be read now
 		return nil, err
 	}
 	for r, err := range e.Ledger.Read(ctx, of, ledger.Filter{Since: now.Add(-limit.EvidenceRefill), Kinds: budget.Kinds()}) {
@@ -63,7 +63,7 @@ func (e *Engine) spentBefore(ctx context.Context, id timeline.SandboxID) (*budge
 	return b, nil
 }
 
-// mayChange refuses what is requested inside a sandbox beyond its budget; changed charges
+// mayChange refuses a request from inside a sandbox that exceeds its budget; changed charges
 // the budget. Requests from outside are always allowed.
 func (e *Engine) mayChange(ctx context.Context, s *sandbox, rec *meta.Sandbox) (changed func(), err error) {
 	if !Inside(ctx) {
@@ -76,13 +76,12 @@ func (e *Engine) mayChange(ctx context.Context, s *sandbox, rec *meta.Sandbox) (
 	if wait := b.Wait(e.Now(), budget.Inside); wait > 0 {
 		wait = (wait + time.Second - 1).Truncate(time.Second)
 		return nil, fault.New(fault.Unavailable, "sandbox %s has asked for %d snapshots, rewinds and tags from inside; the next may be asked for in %s", rec.Name, limit.InsideChanges, wait).
-			WithHint("there is no such limit outside: coppice commit %s", rec.Name)
+			WithHint("there is no such limit outside of the sandbox: coppice commit %s", rec.Name)
 	}
 	return func() { b.Spent(e.Now(), budget.Inside, 1) }, nil
 }
 
-// admit makes drafts of those records for which the sandbox has a budget, and counts the
-// others by their kinds.
+// admit keeps the drafts for which the sandbox has a budget, and counts the others by kind.
 func (e *Engine) admit(b *budget.Budget, drafts []ledger.Draft) (kept []ledger.Draft, over []format.Lost) {
 	now := e.Now()
 	for _, d := range drafts {
@@ -95,7 +94,7 @@ func (e *Engine) admit(b *budget.Budget, drafts []ledger.Draft) (kept []ledger.D
 	return kept, over
 }
 
-// addLost adds to what was not recorded; of the same kind and reason it is one count.
+// addLost adds to a list of losses. Those of the same kind and reason become one count.
 func addLost(list []format.Lost, more ...format.Lost) []format.Lost {
 	for _, m := range more {
 		i := 0
@@ -111,7 +110,7 @@ func addLost(list []format.Lost, more ...format.Lost) []format.Lost {
 	return list
 }
 
-// unrecorded is what is lost with a record for which there is no budget.
+// unrecorded returns the loss of a record for which there is no budget.
 func unrecorded(body format.Body) format.Lost {
 	l := format.Lost{Count: 1, Of: string(body.Kind()), Reason: beyondBudget}
 	switch b := body.(type) {
@@ -119,7 +118,7 @@ func unrecorded(body format.Body) format.Lost {
 		l.Count = max(1, b.Count)
 	case *format.Network:
 		l.Count = max(1, b.Count)
-	case *format.Lost: // one that somebody else counts
+	case *format.Lost: // already a count
 		l.Count, l.Of = b.Count, b.Of
 	}
 	return l

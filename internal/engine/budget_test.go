@@ -145,8 +145,8 @@ func TestTellNet_RecordsNoMoreThanTheBudget(t *testing.T) {
 	h.verified(id)
 }
 
-// What is not recorded is counted exactly once, also by a daemon that comes after one that
-// was killed before it said so.
+// What is not recorded is counted exactly once, even if the daemon is killed before it has
+// recorded the count.
 func TestTellNet_CountsWhatIsLostOverACrash(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -291,13 +291,13 @@ func TestBudgetOf_KnowsWhatIsInTheLedger(t *testing.T) {
 	}
 }
 
-// marksInside marks the present, as what runs in a sandbox does.
+// marksInside marks the present from inside a sandbox.
 func (h *home) marksInside(name string) error {
 	_, err := h.Mark(FromInside(ctx), name, wire.MarkRequest{Label: "a step"})
 	return err
 }
 
-// The inside changes its history so often and no more; its owner always may.
+// Changes of the history from inside are bounded; the owner's are not.
 func TestMark_RefusesBeyondTheBudget(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -353,7 +353,7 @@ func TestMark_RefusesBeyondTheBudget(t *testing.T) {
 	h.verified(h.id("a"))
 }
 
-// Another daemon knows what the inside has spent.
+// A new daemon knows what was spent inside.
 func TestBudgetOf_CountsMarksFromInside(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -379,7 +379,7 @@ func TestBudgetOf_CountsMarksFromInside(t *testing.T) {
 	}
 }
 
-// Automatic snapshots beyond the budget wait, and what they are of is not lost.
+// Automatic snapshots beyond the budget wait, and their changes are not lost.
 func TestCaptureByItself_WaitsForTheBudget(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -421,7 +421,7 @@ func TestCaptureByItself_WaitsForTheBudget(t *testing.T) {
 	}
 }
 
-// What an earlier build wrote down of the journal is understood.
+// The position in the journal that an earlier build stored is understood.
 func TestReadNetTold_KnowsOlderPlaces(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -445,7 +445,7 @@ func TestReadNetTold_KnowsOlderPlaces(t *testing.T) {
 	})
 }
 
-// What one record carries of what comes from outside is bounded, and says what is missing.
+// Text from outside is bounded in a record, which says what is missing.
 func TestRecords_CarryBoundedTexts(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -485,7 +485,7 @@ func TestRecords_CarryBoundedTexts(t *testing.T) {
 	}
 }
 
-// Of records that cannot be written the newest are counted.
+// When records cannot be written, the newest are only counted.
 func TestKeepUnsaid_CountsWhatIsTooMuch(t *testing.T) {
 	t.Parallel()
 	e := &Engine{}
@@ -498,7 +498,7 @@ func TestKeepUnsaid_CountsWhatIsTooMuch(t *testing.T) {
 	}
 }
 
-// tellingBox is one that tells of programs at once.
+// tellingBox is a box that reports programs at once.
 type tellingBox struct {
 	Box
 	evs wire.ProgramEvents

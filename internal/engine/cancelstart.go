@@ -12,12 +12,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// waiterKey is the key of the context of the client that waits for a command to begin.
+// waiterKey is the context key of the context of the client that waits for a command to begin.
 type waiterKey struct{}
 
-// withWaiter gives a context in which a start ends when the client at the other end of stream
-// goes away, where stream can say so. Everything else goes on: a command outlives its client.
-// The caller calls stop before it reads from stream; it may be called twice.
+// withWaiter returns a context in which a start is cancelled when the client at the other end
+// of stream goes away, if stream can detect that. Nothing else is cancelled: a command
+// outlives its client. The caller calls stop before it reads from stream; it may be called
+// twice.
 func withWaiter(ctx context.Context, stream any) (_ context.Context, stop func()) {
 	s, ok := stream.(interface {
 		WatchLoss(lost func()) (stop func())
@@ -30,8 +31,8 @@ func withWaiter(ctx context.Context, stream any) (_ context.Context, stop func()
 	return context.WithValue(ctx, waiterKey{}, waiter), sync.OnceFunc(unwatch)
 }
 
-// whileAwaited gives a context that ends with ctx, and when no client waits any more for the
-// command that is about to begin. The caller calls done.
+// whileAwaited returns a context that ends with ctx, or when no client waits any longer for
+// the command that is about to begin. The caller calls done.
 func whileAwaited(ctx context.Context) (_ context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	waiter, ok := ctx.Value(waiterKey{}).(context.Context)
@@ -42,9 +43,9 @@ func whileAwaited(ctx context.Context) (_ context.Context, done func()) {
 	return ctx, func() { unhook(); cancel(nil) }
 }
 
-// cancellable gives the context of a start that stop and rm end: a start holds the
-// sandbox's lock, which they need. It has ended where one of them waits already. The caller
-// holds the lock, and calls done.
+// cancellable returns the context of a start, which stop and rm cancel: a start holds the
+// sandbox's lock, which they need. If one of them already waits, the context has ended. The
+// caller holds the lock, and calls done.
 func (e *Engine) cancellable(ctx context.Context, s *sandbox) (_ context.Context, done func()) {
 	ctx, unawaited := whileAwaited(ctx)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -63,8 +64,8 @@ func (e *Engine) cancellable(ctx context.Context, s *sandbox) (_ context.Context
 	}
 }
 
-// cancelStarts ends the start of a sandbox that is under way, and those that come to it
-// before over is called. It does not wait for the sandbox's lock.
+// cancelStarts cancels the start of a sandbox that is in progress, and each one until over is
+// called. It does not wait for the sandbox's lock.
 func (e *Engine) cancelStarts(s *sandbox, cause error) (over func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -75,12 +76,12 @@ func (e *Engine) cancelStarts(s *sandbox, cause error) (over func()) {
 	return func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		s.unstarted = slices.DeleteFunc(s.unstarted, func(err error) bool { return err == cause }) //nolint:errorlint // this very one
+		s.unstarted = slices.DeleteFunc(s.unstarted, func(err error) bool { return err == cause }) //nolint:errorlint // removes this value, not one that wraps it
 	}
 }
 
-// procsInTime counts the processes of a box that is about to be stopped. It gives up on an
-// init that does not answer, which must not keep the box from being stopped.
+// procsInTime counts the processes of a box that is about to be stopped. It gives up if init
+// does not answer, since that must not prevent the stop.
 func procsInTime(ctx context.Context, b Box) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit.UnansweredStopSeconds*time.Second)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// TestCancelStart has a start hang until somebody stops or removes the sandbox.
+// TestCancelStart makes a start hang until the sandbox is stopped or removed.
 func TestCancelStart(t *testing.T) {
 	for name, end := range map[string]func(*home, context.Context) error{
 		"stop": func(h *home, ctx context.Context) error { _, err := h.Stop(ctx, "a"); return err },

@@ -79,7 +79,7 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 		return t, err
 	}
 	s.captured, s.changed = e.Now(), time.Time{}
-	hold, released := e.preemptible(ctx, s) // of what waits for the sandbox
+	hold, released := e.preemptible(ctx, s) // ends once a stop or rm waits for the sandbox
 	defer released()
 	var suspects layer.Suspects
 	var programs []wire.Program

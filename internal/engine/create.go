@@ -358,11 +358,11 @@ type choice struct {
 	what      string
 	group     string   // of the probe's items
 	names     []string // what auto takes, strongest first
-	otherwise string   // what is left where auto can take none
+	otherwise string   // added to the hint if auto can take none
 }
 
 var (
-	// Workspace confines nothing: it is chosen by name alone.
+	// Workspace confines nothing: auto never takes it.
 	tiers = choice{"tier", "tiers", []string{tierProcess},
 		"; for history without confinement: coppice create --tier workspace --driver copy --from DIR"}
 	drivers = choice{"driver", "drivers", []string{"overlay", "btrfs", "copy"}, ""}
@@ -406,7 +406,7 @@ func (c choice) pick(p wire.ProbeReport, asked, best string) (got, why string, e
 	return asked, "asked for", nil
 }
 
-// unknown is the error where the probe could not find out whether the host can give it.
+// unknown returns the error of an item that the probe could not determine.
 func (c choice) unknown(it wire.ProbeItem) error {
 	return fault.New(fault.Unavailable, "cannot find out whether this host can give %s %s: %s", c.what, it.Name, it.Detail).
 		WithHint("%s", it.Remedy)

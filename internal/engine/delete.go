@@ -212,7 +212,7 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 	box := e.liveBox(s)
 	if box != nil {
 		n, err := 0, error(nil)
-		if !force { // an init that does not answer does not keep its sandbox
+		if !force { // an init that does not answer must not prevent the removal
 			n, err = box.Procs(ctx)
 		}
 		if err != nil && e.liveBox(s) != nil {

@@ -57,10 +57,10 @@ type BoxConfig struct {
 	Self   string // wire.SelfOff, SelfRead, SelfRewind
 	DiskBy string // what holds it to Limits.Disk already; set where there is one
 	Strong bool   // refuse to start where a wall or limit is less than it should be
-	// Require names protections that the sandbox has run with: Start refuses to do without.
+	// Require names protections with which the sandbox has run: Start fails without them.
 	Require []string
-	// Known is what starts of this home have found out about the host: Start refuses to do
-	// without what the host has given to one of them.
+	// Known is what starts of this home have found out about the host: Start fails if the
+	// host no longer provides what one of them had.
 	Known  []meta.Finding
 	Trace  bool // note the programs that are started
 	Hidden int  // how many places of the base Spec does not show
@@ -98,8 +98,8 @@ type Boxes interface {
 	// Attach finds the box whose keeper listens in runDir; a NotFound fault
 	// when none does.
 	Attach(ctx context.Context, runDir string) (Box, error)
-	// Kill ends the keeper of a run directory, and all processes of its box, whether or not
-	// it answers. NotFound: there is none.
+	// Kill kills the keeper of a run directory and all processes of its box, whether or not
+	// the keeper answers. NotFound if there is none.
 	Kill(ctx context.Context, runDir string) error
 	// LeftPrograms gives the beginnings and ends of programs that nobody had kept when a
 	// keeper ended that had been given that JournalKey, until ForgetPrograms. NotFound: there are none.
@@ -108,10 +108,10 @@ type Boxes interface {
 	// CanLimitCPU says why no box can be held to a share of the processors; nil where
 	// one can.
 	CanLimitCPU() error
-	// Inherited gives those of the protections that a sandbox has run with which a fork of
-	// another tier has to have as well.
+	// Inherited returns those protections of a sandbox that a fork of another tier needs
+	// too.
 	Inherited(protections []string, from, to string) []string
-	// Needs says what a host has to give for a protection.
+	// Needs returns what a host must have for a protection.
 	Needs(protection string) string
 }
 
@@ -119,7 +119,7 @@ type Boxes interface {
 type Enforced struct {
 	Tier  string
 	Items []wire.Enforcement
-	// Protections are those of Items that later starts must have as well.
+	// Protections are the Items that later starts need too.
 	Protections []string
 	// Found is what the start found out about the host.
 	Found []meta.Finding
@@ -218,7 +218,7 @@ type Frozen interface {
 	// with BoxConfig.Trace.
 	Programs() []wire.Program
 	Thaw() error
-	// Drop thaws without waiting for it, also while Thaw waits.
+	// Drop thaws without waiting, even while Thaw waits.
 	Drop()
 	// Save writes what processes have in memory into a directory that is there and empty, and
 	// gives the program that is PID 1 among them, which the caller closes.
@@ -308,7 +308,7 @@ type Engine struct {
 	thick   map[timeline.SandboxID]bool                // histories that may have snapshots to drop
 	deep    map[timeline.SnapshotID]bool               // snapshots whose chains may need it
 	making  map[timeline.LayerID]bool                  // layers that have no record yet
-	torn    map[timeline.SandboxID]error               // why their adoptions could not be taken back
+	torn    map[timeline.SandboxID]error               // why their adoptions could not be undone
 	mounted map[timeline.SandboxID][]timeline.LayerID  // what live roots stand on
 	trials  chan struct{}                              // holds one for each trial that runs
 	playing claims                                     // tournaments under way, by tag: gc lets their forks be
@@ -322,7 +322,7 @@ type Engine struct {
 	// by whatever reads layers without holding all sandboxes that use them.
 	shape     sync.RWMutex
 	sealing   sync.Mutex // one sealer at a time
-	underSeal seal       // what that seals now; guarded by mu
+	underSeal seal       // the layer that it seals now; guarded by mu
 	merging   sync.Mutex // one mergeAll at a time
 
 	// imaging is held for reading from when a memory image is added until a snapshot has
@@ -374,11 +374,11 @@ type sandbox struct {
 	owner string        // guarded by Engine.mu: what holds the lock, for messages
 	seen  Box           // guarded by Engine.mu: box when the lock was last let go
 
-	cancelStart context.CancelCauseFunc // guarded by Engine.mu: ends the start that is under way; nil: none is
-	unstarted   []error                 // guarded by Engine.mu: why starts are cancelled; empty: they are not
+	cancelStart context.CancelCauseFunc // guarded by Engine.mu: cancels the start in progress; nil if there is none
+	unstarted   []error                 // guarded by Engine.mu: why starts are cancelled; empty if they are not
 
-	holder    context.CancelCauseFunc // guarded by Engine.mu: ends the capture that is under way; nil: none is
-	preempted []error                 // guarded by Engine.mu: why captures are cancelled; empty: they are not
+	holder    context.CancelCauseFunc // guarded by Engine.mu: cancels the capture in progress; nil if there is none
+	preempted []error                 // guarded by Engine.mu: why captures are cancelled; empty if they are not
 
 	// The rest is guarded by lock.
 	box   Box
@@ -403,11 +403,11 @@ type sandbox struct {
 	collected  *collected    // what was taken out last; guarded by collecting
 
 	telling sync.Mutex // held while its journal becomes records
-	net     *netPlace  // guarded by telling: up to where it has; nil: unknown
-	lost    time.Time  // guarded by telling: when it was last said what is in no record
+	net     *netPlace  // guarded by telling: how far it is recorded; nil if unknown
+	lost    time.Time  // guarded by telling: time of the last lost record
 
 	budgeting sync.Mutex     // held while budget is made; after all others but Engine.mu
-	budget    *budget.Budget // guarded by budgeting: of what it causes by itself; nil: not made yet
+	budget    *budget.Budget // guarded by budgeting; nil until first used
 
 	programs *boxPrograms    // of its box, or of the one before; nil: there is none
 	ending   *endingPrograms // those that are written by who holds the lock; nil: none are
@@ -417,7 +417,7 @@ type sandbox struct {
 	files   map[*Files]bool // guarded by Engine.mu: who has the live root open
 }
 
-// errUnanswered is why nothing is done with a sandbox.
+// errUnanswered is the cause if a sandbox may be live and cannot be inspected.
 var errUnanswered = errors.New("its keeper does not answer")
 
 // errClosed is the cause that Close cancels background work with.

@@ -81,7 +81,7 @@ type fakeBox struct {
 	sealErr  error        // guarded by mu; what comes of the second step of that
 
 	starved  atomic.Bool   // its init answers nothing
-	starving chan struct{} // gets a token when somebody waits for it
+	starving chan struct{} // receives a token when a caller waits for it
 
 	stopping atomic.Bool // what ends is stopped
 	refusing atomic.Bool // no command begins

@@ -157,7 +157,7 @@ func (e *Engine) lookOver(ctx context.Context, s *sandbox, b Box, p pace) (wait 
 	return -1, true, 0
 }
 
-// captureByItself captures what the processes changed, or says how long to wait for the
+// captureByItself captures what the processes changed, or returns how long to wait for the
 // budget of automatic snapshots. The caller holds the lock.
 func (e *Engine) captureByItself(ctx context.Context, s *sandbox, rec *meta.Sandbox) (wait time.Duration, err error) {
 	left, err := e.budgetOf(ctx, s)

@@ -160,7 +160,7 @@ func (e *Engine) dropFork(ctx context.Context, rec *meta.Sandbox, dry bool) (fre
 }
 
 // garbage is the layers that may go: the dead ones, and those on the disk that
-// have no record; but none that is mounted, being made, or to be taken back.
+// have no record, except layers that are mounted, being made, or to be moved back.
 func (e *Engine) garbage(ctx context.Context, dead []timeline.LayerID) (out []timeline.LayerID, err error) {
 	// In this order: a layer is on the disk, has its record, and only then is made.
 	// One that is made meanwhile would else be seen with neither.

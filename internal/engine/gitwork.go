@@ -85,7 +85,7 @@ func (e *Engine) layOut(ctx context.Context, c *collected, committed []repo.Chan
 		if len(o.paths) > repo.DefaultLimits.Changes || o.held > limit.TreePaths {
 			return fault.New(fault.TooLarge, "more than %d paths differ, or more than %d bytes of paths",
 				repo.DefaultLimits.Changes, limit.TreePaths).
-				WithHint("have git ignore what is made, as in: echo build/ >>.gitignore")
+				WithHint("make git ignore generated files, as in: echo build/ >>.gitignore")
 		}
 		return nil
 	})
@@ -94,7 +94,7 @@ func (e *Engine) layOut(ctx context.Context, c *collected, committed []repo.Chan
 	}
 	o.at = view.Cursor()
 	defer o.at.Close()
-	slices.Sort(o.paths) // those in one directory stand together
+	slices.Sort(o.paths) // so that paths in one directory are adjacent
 	for _, p := range o.paths {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -109,8 +109,8 @@ func (e *Engine) layOut(ctx context.Context, c *collected, committed []repo.Chan
 	return o.paths, nil
 }
 
-// changedBelow gives the files of a snapshot, and calls fn for the paths at or below one
-// of them that differ from what the sandbox began with. The caller holds shape.
+// changedBelow returns the files of a snapshot, and calls fn for the paths at or below top
+// that differ from what the sandbox began with. The caller holds shape.
 func (e *Engine) changedBelow(ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID, top string, fn func(*layer.Change) error) (*layer.View, error) {
 	h, err := e.history(ctx, rec)
 	if err != nil {
@@ -256,7 +256,7 @@ func (o *outlay) file(ctx context.Context, p string, entry *layer.Entry) (err er
 	return errors.Join(copyAll(ctx, to, from), to.Close())
 }
 
-// copyAll copies a file, a part at a time.
+// copyAll copies a file in pieces.
 func copyAll(ctx context.Context, to, from *os.File) error {
 	for {
 		if ctx.Err() != nil {

@@ -8,30 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 
+	"github.com/coppice-dev/coppice/internal/ctxtest"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// counted is a context that counts how often it is asked whether it has ended, which
-// every step of a long loop does. It ends when it was asked most times, unless that is 0.
-type counted struct {
-	context.Context
-	asked atomic.Int64
-	most  int64
-}
-
-func (c *counted) Err() error {
-	if n := c.asked.Add(1); c.most > 0 && n > c.most {
-		return context.Canceled
-	}
-	return nil
-}
-
-// nestedWork gives the snapshot of a sandbox with n new directories, one in another, each
+// nestedWork returns the snapshot of a sandbox with n new directories, one in another, each
 // with rules and the last one with a file.
 func nestedWork(t *testing.T, n int) (*home, *collected) {
 	t.Helper()
@@ -77,7 +62,7 @@ func laysOut(t *testing.T, h *home, c *collected, ctx context.Context) (dir stri
 func TestLayOut_CostsAStepForEachDirectory(t *testing.T) {
 	for _, n := range []int{100, 200, 400} {
 		h, c := nestedWork(t, n)
-		ctx := &counted{Context: t.Context()}
+		ctx := ctxtest.Counts(t)
 		dir, err := laysOut(t, h, c, ctx)
 		if err != nil {
 			t.Fatal(err)
@@ -87,19 +72,20 @@ func TestLayOut_CostsAStepForEachDirectory(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		differ := &counted{Context: t.Context()}
+		differ := ctxtest.Counts(t)
 		if _, err := h.changedBelow(differ, &c.rec, c.snapshot, "/", func(*layer.Change) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
-		if steps := ctx.asked.Load() - differ.asked.Load(); steps < int64(n) || steps > int64(8*n) {
+		if steps := ctx.Calls() - differ.Calls(); steps < int64(n) || steps > int64(8*n) {
 			t.Errorf("%d directories are laid out in %d steps", n, steps)
 		}
-		last := &counted{Context: t.Context(), most: ctx.asked.Load() - int64(n)}
+		most := ctx.Calls() - int64(n)
+		last := ctxtest.EndsAfter(t, most)
 		if _, err := laysOut(t, h, c, last); !errors.Is(err, context.Canceled) {
 			t.Errorf("a context that ends %d steps before the end: %v", n, err)
 		}
-		if over := last.asked.Load() - last.most; over > 3 {
-			t.Errorf("it was asked %d times more", over)
+		if over := last.Calls() - most; over > 3 {
+			t.Errorf("it checked its context %d times more", over)
 		}
 	}
 }

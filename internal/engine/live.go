@@ -154,9 +154,9 @@ func (e *Engine) start(ctx context.Context, s *sandbox, rec *meta.Sandbox) (Box,
 	return b, err
 }
 
-// startTelling makes sure that the sandbox has a box, and that its start is recorded: a box
-// of which it is not is stopped, before anything runs in it. What else there is to tell is
-// being recorded when it returns. The caller holds the lock.
+// startTelling makes sure that the sandbox has a box and that its start is recorded: if it
+// cannot be, the box is stopped before anything runs in it. When it returns, everything else
+// is being recorded. The caller holds the lock.
 func (e *Engine) startTelling(ctx context.Context, s *sandbox, rec *meta.Sandbox, more ...testimony) (_ Box, told *telling, err error) {
 	if b := e.liveBox(s); b != nil {
 		return b, e.tell(ctx, rec, more...), nil

@@ -325,7 +325,7 @@ func (e *Engine) sweepMasks(ctx context.Context) error {
 		for _, d := range dirs {
 			text, err := os.ReadFile(e.maskNote(timeline.SandboxID(d.Name())))
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				e.Logger.Warn("what hides paths is not known; no mask is removed", "sandbox", d.Name(), "err", err)
+				e.Logger.Warn("cannot tell which masks are in use; none is removed", "sandbox", d.Name(), "err", err)
 				return nil
 			}
 			used[string(text)] = true

@@ -64,8 +64,8 @@ func (e *Engine) forgetMounted(id timeline.SandboxID) error {
 }
 
 // findMounted reads the notes that an earlier daemon left. No mount survives a
-// reboot, and a note may not be whole after one. A note that cannot be read stands for all
-// layers, until its keeper has ended.
+// reboot, and a note may be incomplete after one. A note that cannot be read counts as all
+// layers until its keeper has exited.
 func (e *Engine) findMounted(ctx context.Context) error {
 	dirs, err := os.ReadDir(filepath.Join(e.Home, "sandboxes"))
 	if err != nil {
@@ -79,7 +79,7 @@ func (e *Engine) findMounted(ctx context.Context) error {
 		id := timeline.SandboxID(d.Name())
 		if boot != e.BootID {
 			if err := e.forgetMounted(id); err != nil {
-				e.Logger.Warn("a note of what was mounted before the reboot stays", "sandbox", id, "err", err)
+				e.Logger.Warn("cannot remove the note of what was mounted before the reboot", "sandbox", id, "err", err)
 			}
 			continue
 		}
@@ -88,7 +88,7 @@ func (e *Engine) findMounted(ctx context.Context) error {
 			continue
 		}
 		if err != nil {
-			e.Logger.Warn("what is mounted is not known; no layer is removed until the sandbox is stopped", "sandbox", id, "err", err)
+			e.Logger.Warn("cannot tell which layers are mounted; none is removed until the sandbox is stopped", "sandbox", id, "err", err)
 			if layers, err = e.Layers.List(ctx); err != nil {
 				return err
 			}
@@ -129,7 +129,7 @@ func (e *Engine) letGo(ctx context.Context) error {
 	e.mu.Unlock()
 	for _, id := range ids {
 		if e.whole(id, "") != nil {
-			continue // nobody uses it
+			continue // not in use
 		}
 		s, _, err := e.acquire(ctx, string(id), "looking whether it is live")
 		if fault.Is(err, fault.NotFound) {

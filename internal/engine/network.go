@@ -38,13 +38,12 @@ const (
 
 // netTold is what the file holds.
 type netTold struct {
-	Done netPlace `json:"done"` // up to where records are
-	Next netPlace `json:"next"` // up to where they are if there are any of the network after
-	Seq  int64    `json:"seq"`  // this one
+	Done netPlace `json:"done"` // position up to which events are recorded
+	Next netPlace `json:"next"` // the position if the ledger has records of the network after
+	Seq  int64    `json:"seq"`  // this record
 }
 
-// netPlace is a place in a journal, and what of the events before it is in no record, and
-// not said to be lost yet.
+// netPlace is a position in a journal, and the losses before it that are not recorded yet.
 type netPlace struct {
 	journal.Cursor
 	Owed []format.Lost `json:"owed,omitempty"`
@@ -121,7 +120,7 @@ func (e *Engine) lookNet(s *sandbox, b Box) {
 	}
 }
 
-// owing fires when what was not recorded may be said to be lost; nil: nothing is owed.
+// owing fires when a lost record is due; nil if none is.
 func (e *Engine) owing(s *sandbox) <-chan time.Time {
 	s.telling.Lock()
 	defer s.telling.Unlock()
@@ -131,7 +130,7 @@ func (e *Engine) owing(s *sandbox) <-chan time.Time {
 	return time.After(limit.LostInterval)
 }
 
-// tellAllNet is tellNet where nothing follows soon: what was lost is recorded now.
+// tellAllNet is tellNet if nothing follows soon: losses are recorded now.
 func (e *Engine) tellAllNet(ctx context.Context, s *sandbox) {
 	s.telling.Lock()
 	s.lost = time.Time{}
@@ -264,7 +263,7 @@ func (e *Engine) netDrafts(ctx context.Context, rec *meta.Sandbox, evs []wire.Ne
 	return out
 }
 
-// lostDrafts makes records of what is in none.
+// lostDrafts returns the records of losses.
 func (e *Engine) lostDrafts(ctx context.Context, rec *meta.Sandbox, owed []format.Lost) []ledger.Draft {
 	var tell []testimony
 	for i := range owed {

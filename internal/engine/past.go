@@ -94,7 +94,7 @@ func (p *Past) find(name string, follow bool) (layer.Entry, error) {
 	for i := 0; i < len(left); i++ {
 		if steps++; steps > maxPastSteps {
 			return layer.Entry{}, fault.New(fault.TooLarge, "look at %.100q: more than %d names are on the way", name, maxPastSteps).
-				WithHint("name a file further up, or one that fewer links lead to")
+				WithHint("name a file with fewer directories and links on its path")
 		}
 		switch left[i] {
 		case "", ".":
@@ -191,7 +191,7 @@ func (p *Past) List(ctx context.Context, name string, depth int) (wire.FileList,
 	return list.FileList, fault.Wrap(err, "list %q", name)
 }
 
-// walk calls fn for what is below a directory, parents first, with its name below it.
+// walk calls fn for each entry below a directory, parents first, with its relative name.
 func (p *Past) walk(ctx context.Context, dir string, fn func(at string, e *layer.Entry, x layer.Visit) error) error {
 	err := p.v.Below(ctx, dir, func(x layer.Visit) error {
 		e := x.Entry()
@@ -233,7 +233,7 @@ func packedAs(name string, e *layer.Entry) string {
 	return path.Base(name)
 }
 
-// contents reads what an entry holds.
+// contents reads the content of an entry.
 type contents interface {
 	Xattrs() (map[string][]byte, error)
 	Open() (*os.File, error)

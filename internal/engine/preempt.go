@@ -12,10 +12,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// acquireToEnd is acquire for who ends all processes of a sandbox, which must not keep it
-// from that: a start that holds the lock is cancelled at once, captures after a while, and
-// a keeper that does not answer is killed. why is what becomes of the sandbox; acquire is
-// e.acquire or e.acquireAny.
+// acquireToEnd is acquire for callers that end all processes of a sandbox, which the sandbox
+// must not be able to delay: it cancels a start that holds the lock at once, and captures
+// after patience, and kills a keeper that does not answer. why completes "the sandbox ...";
+// acquire is e.acquire or e.acquireAny.
 func (e *Engine) acquireToEnd(ctx context.Context, acquire acquirer, name, what, why string, patience time.Duration) (*sandbox, meta.Sandbox, error) {
 	rec, err := e.DB.Sandbox(ctx, name)
 	if err != nil {
@@ -38,8 +38,8 @@ func (e *Engine) acquireToEnd(ctx context.Context, acquire acquirer, name, what,
 // acquirer finds a sandbox and takes its lock, which the caller unlocks.
 type acquirer func(ctx context.Context, name, what string) (*sandbox, meta.Sandbox, error)
 
-// preempt cancels the captures of a sandbox after a while, the one under way and those
-// that begin later, until over is called.
+// preempt cancels captures of a sandbox after a while: the one in progress and any that
+// begins later, until over is called.
 func (e *Engine) preempt(s *sandbox, after time.Duration, cause error) (over func()) {
 	ended := false // guarded by mu
 	late := time.AfterFunc(after, func() {
@@ -58,11 +58,11 @@ func (e *Engine) preempt(s *sandbox, after time.Duration, cause error) (over fun
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		ended = true
-		s.preempted = slices.DeleteFunc(s.preempted, func(err error) bool { return err == cause }) //nolint:errorlint // this very one
+		s.preempted = slices.DeleteFunc(s.preempted, func(err error) bool { return err == cause }) //nolint:errorlint // removes this value, not one that wraps it
 	}
 }
 
-// preemptible gives the context of a capture, which preempt ends. The caller holds the
+// preemptible returns the context of a capture, which preempt cancels. The caller holds the
 // lock, and calls done.
 func (e *Engine) preemptible(ctx context.Context, s *sandbox) (_ context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -80,7 +80,7 @@ func (e *Engine) preemptible(ctx context.Context, s *sandbox) (_ context.Context
 	}
 }
 
-// thaw lets a box go on, and does not wait for it once hold has ended.
+// thaw thaws a box, without waiting once hold has ended.
 func thaw(hold context.Context, f Frozen) error {
 	stop := context.AfterFunc(hold, f.Drop)
 	defer stop()

@@ -10,8 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Captures that wait for an init which the sandbox starves hold its lock. Those that queue
-// do not keep who stops it waiting either, one after the other.
+// Captures that wait for an init that the sandbox starves hold its lock. Neither they nor the
+// captures queued behind them delay a stop.
 func TestStop_CancelsACapture(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")

@@ -15,8 +15,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/programs"
 )
 
-// programRecords makes records of what is in sum; the list of those of which one stands
-// for several is kept before. p.mu is held.
+// programRecords makes records of the programs in sum. The list of the programs that one record
+// sums up is stored first. p.mu is held.
 func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPrograms) (tell []testimony, err error) {
 	kept, err := e.evidence(ctx, rec)
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 // whoever comes after a crash finds in the ledger where to go on, and the keeper has what
 // follows: nothing is told twice or left out.
 
-// programRest is how long the events of a box are left to gather.
+// programRest is how long the events of a box gather.
 const programRest = time.Second
 
 // boxPrograms are the programs of one box on their way to the ledger.
@@ -41,7 +41,7 @@ type boxPrograms struct {
 	kept  uint64        // guarded by mu; the last that is in records
 	sum   *programs.Sum // guarded by mu
 	since time.Time     // guarded by mu; when the first in sum came; zero: there is none
-	short bool          // guarded by mu; the last records said that some are lost: the next that do wait for their time
+	short bool          // guarded by mu; the last records had losses: the next ones with losses wait for their interval
 }
 
 func newBoxPrograms(b Box, known bool) *boxPrograms {

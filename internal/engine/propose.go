@@ -84,7 +84,7 @@ type proposing struct {
 	*collected
 	e       *Engine
 	req     wire.ProposeRequest
-	trusted func(repo.Mark) bool // somebody has looked at it
+	trusted func(repo.Mark) bool // the user has reviewed the mark
 
 	branch  repo.Ref
 	old     repo.OID // what the branch is

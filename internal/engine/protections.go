@@ -12,16 +12,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// keepProtections records what a box that has just started enforces, and what its start found
-// out about the host, for all later starts. The box counts as started only when it succeeds.
+// keepProtections records, for all later starts, what a box that has just started enforces,
+// and what its start found out about the host. The box counts as started only if it succeeds.
 func (e *Engine) keepProtections(ctx context.Context, rec *meta.Sandbox, enforced Enforced) error {
 	known, err := e.DB.AddFindings(ctx, enforced.Found)
 	if err != nil {
 		return fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	// Its keeper compares with what was known when it began.
+	// The keeper has compared only with what was known when the start began.
 	if missed := missedMeanwhile(known, enforced.Found); len(missed) > 0 {
-		return fault.New(fault.Unsupported, "start sandbox %s: the host did not give it what it gives to another sandbox of this home: %s", rec.Name, strings.Join(missed, ", ")).
+		return fault.New(fault.Unsupported, "start sandbox %s: it lacks protections that another sandbox of this home has: %s", rec.Name, strings.Join(missed, ", ")).
 			WithHint("try again: coppice start %s", rec.Name)
 	}
 	required := union(rec.Required, enforced.Protections)
@@ -35,7 +35,7 @@ func (e *Engine) keepProtections(ctx context.Context, rec *meta.Sandbox, enforce
 	})
 }
 
-// missedMeanwhile names the protections that found lacks and that the host is known to give.
+// missedMeanwhile returns the protections that found lacks although known has them.
 func missedMeanwhile(known, found []meta.Finding) (missed []string) {
 	for _, f := range found {
 		if f.Lacks != "" && slices.ContainsFunc(known, func(k meta.Finding) bool { return k.Protection == f.Protection && k.On == f.On && k.Lacks == "" }) {
@@ -52,11 +52,11 @@ func findingName(f meta.Finding) string {
 	return f.Protection + " on " + f.On
 }
 
-// probed shows findings as items of a probe: what sandboxes of this home have been given, and
-// what they do without.
+// probed returns findings as items of a probe: the protections that sandboxes of this home
+// have, and those that they run without.
 func (e *Engine) probed(known []meta.Finding) (items []wire.ProbeItem) {
 	for _, f := range known {
-		item := wire.ProbeItem{Group: "home", Name: findingName(f), OK: f.Lacks == "", Detail: "sandboxes have had it, and none starts without it any more"}
+		item := wire.ProbeItem{Group: "home", Name: findingName(f), OK: f.Lacks == "", Detail: "sandboxes have had it, and none starts without it"}
 		if !item.OK {
 			item.Detail = "sandboxes start without it: " + f.Lacks + " (found with Linux " + f.Kernel + ")"
 			item.Remedy = "give the daemon " + e.Boxes.Needs(f.Protection)
@@ -66,7 +66,7 @@ func (e *Engine) probed(known []meta.Finding) (items []wire.ProbeItem) {
 	return items
 }
 
-// union adds to a what b has besides.
+// union appends to a the elements of b that it lacks.
 func union(a, b []string) []string {
 	out := slices.Clone(a)
 	for _, name := range b {

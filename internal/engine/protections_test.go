@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// TestStart_RequiresWhatTheSandboxHasRunWith starts a sandbox on a host that gives ever
+// TestStart_RequiresWhatTheSandboxHasRunWith starts a sandbox on a host that provides less and
 // less, and forks it.
 func TestStart_RequiresWhatTheSandboxHasRunWith(t *testing.T) {
 	h := newHome(t)

@@ -38,7 +38,7 @@ func (e *Engine) find(ctx context.Context, name string) (meta.Sandbox, *timeline
 	return rec, h, err
 }
 
-// Log gives the whole history of a sandbox, drawn as far as limit.GraphBytes allows.
+// Log returns the whole history of a sandbox, drawn as far as limit.GraphBytes allows.
 func (e *Engine) Log(ctx context.Context, name string) (wire.LogResult, error) {
 	h, res, err := e.newestFirst(ctx, name)
 	if err != nil {
@@ -52,7 +52,7 @@ func (e *Engine) Log(ctx context.Context, name string) (wire.LogResult, error) {
 	return res, nil
 }
 
-// Snapshots gives the whole history of a sandbox, not drawn.
+// Snapshots returns the whole history of a sandbox, not drawn.
 func (e *Engine) Snapshots(ctx context.Context, name string) (wire.LogResult, error) {
 	_, res, err := e.newestFirst(ctx, name)
 	return res, err
@@ -137,7 +137,7 @@ func (e *Engine) Show(ctx context.Context, name, ref string) (wire.ShowResult, e
 	return e.ShowSome(ctx, name, ref, 0)
 }
 
-// ShowSome is Show with at most so many changes; 0 is as many as one answer holds.
+// ShowSome is Show with at most that many changes; 0 is as many as one answer holds.
 func (e *Engine) ShowSome(ctx context.Context, name, ref string, most int) (wire.ShowResult, error) {
 	rec, h, err := e.find(ctx, name)
 	if err != nil {
@@ -229,7 +229,7 @@ func chosen(paths []string) error {
 		WithHint("choose a directory that they are in, as in: coppice diff NAME -- DIRECTORY")
 }
 
-// changes lists how two states differ, as much of it as one answer may hold; more says
+// changes lists how two states differ, as far as one answer may hold it; more reports
 // that the list is cut off.
 func (e *Engine) changes(ctx context.Context, rec *meta.Sandbox, a timeline.SnapshotID, b side, req wire.DiffRequest) (list []wire.Change, more bool, err error) {
 	if req.Limit < 0 || req.Limit > limit.DiffEntries {
@@ -263,7 +263,7 @@ func (e *Engine) changes(ctx context.Context, rec *meta.Sandbox, a timeline.Snap
 	return out, more, nil
 }
 
-// diffBytes is how many bytes the paths of a diff of at most so many changes may have.
+// diffBytes is the limit on the bytes of paths in a diff of at most that many changes.
 func diffBytes(most int) int {
 	if most == 0 {
 		return limit.DiffBytes

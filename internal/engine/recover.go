@@ -112,8 +112,8 @@ func (e *Engine) tellLost(ctx context.Context, lose func() error) error {
 	return nil
 }
 
-// loseLayer keeps the files of a layer aside before its record goes: in the other order a
-// crash between them would leave garbage.
+// loseLayer moves the files of a layer aside before it removes the record: in the other order,
+// a crash in between would leave garbage.
 func (e *Engine) loseLayer(ctx context.Context, id timeline.LayerID) error {
 	aside := filepath.Join(e.Home, "lost", string(id))
 	if err := os.MkdirAll(filepath.Dir(aside), 0o700); err != nil {
@@ -157,7 +157,7 @@ func (e *Engine) dropUnrecorded(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return err
 			}
-			e.Logger.Warn("a layer that was not finished cannot be removed; it takes room until a gc can", "layer", id, "err", err)
+			e.Logger.Warn("cannot remove an unfinished layer; it takes space until gc can", "layer", id, "err", err)
 		}
 	}
 	return nil
@@ -220,13 +220,13 @@ func (e *Engine) sweepGenerations(ctx context.Context, rec *meta.Sandbox) error 
 	return nil
 }
 
-// discard deletes a leftover. One that cannot be removed, for whatever reason, is logged
-// and stays for the next gc: it takes room, and must not make the home unusable. The
-// error is that of ctx alone.
+// discard deletes a leftover. One that cannot be removed, for whatever reason, is logged and
+// left to the next gc: it takes space, but must not make the home unusable. The only error is
+// that of ctx.
 func (e *Engine) discard(ctx context.Context, dir string) error {
 	err := e.Layers.RemoveTree(ctx, dir)
 	if err != nil && ctx.Err() == nil {
-		e.Logger.Warn("a leftover cannot be removed; it takes room until a gc can", "dir", dir, "err", err)
+		e.Logger.Warn("cannot remove a leftover; it takes space until gc can", "dir", dir, "err", err)
 	}
 	return ctx.Err()
 }

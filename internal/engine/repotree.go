@@ -209,7 +209,7 @@ func (e *Engine) indexOf(ctx context.Context, t *workTree, top timeline.Snapshot
 	return readGitIndex(f)
 }
 
-// readGitIndex reads the index of a base, which is a file of a layer and does not change.
+// readGitIndex reads the index of a base: a file of a layer, which does not change.
 func readGitIndex(f *os.File) ([]byte, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -217,7 +217,7 @@ func readGitIndex(f *os.File) ([]byte, error) {
 	}
 	if info.Size() > limit.IndexBytes {
 		return nil, fault.New(fault.TooLarge, "the index of a base has %d bytes, and the limit is %d", info.Size(), int64(limit.IndexBytes)).
-			WithHint("work on no repository: coppice create --no-repo")
+			WithHint("create the sandbox without the repository: coppice create --no-repo")
 	}
 	text, err := io.ReadAll(io.LimitReader(f, limit.IndexBytes))
 	return text, fault.Wrap(err, "read the index of a base")

@@ -225,7 +225,7 @@ func (e *Engine) layersOf(ctx context.Context, name string) ([]meta.Layer, error
 	return out, nil
 }
 
-// Probe says what this host can do, found by trying, and what it has given to sandboxes.
+// Probe reports what this host can do, found by trying, and which protections sandboxes have had.
 func (e *Engine) Probe(ctx context.Context) (r wire.ProbeReport, err error) {
 	known, err := e.DB.Findings(ctx)
 	if err != nil {

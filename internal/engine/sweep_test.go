@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What cannot be removed costs room, and nothing else.
+// An entry that cannot be removed only takes space.
 func TestRecovery_PassesOverWhatCannotBeRemoved(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -53,8 +53,8 @@ func (e *Engine) Packing(ctx context.Context, name string) (res wire.Packing, er
 	return res, nil
 }
 
-// packing is packable, and looks at each layer: one that a registry has is not packed again,
-// and versions before packed some that are not Packable.
+// packing is packable, and checks each layer: a layer that a registry has is not packed again,
+// and earlier versions packed some that are not Packable.
 func (e *Engine) packing(ctx context.Context, rec *meta.Sandbox) (*proposal.Layers, error) {
 	e.shape.RLock() // the layers stay
 	defer e.shape.RUnlock()

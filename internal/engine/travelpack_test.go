@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// A push says which file it is that cannot be packed, before it packs anything.
+// A push names the file that cannot be packed, before it packs anything.
 func TestPackable_NamesTheFileThatWouldBeReadAsAMark(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")

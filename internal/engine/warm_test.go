@@ -34,7 +34,7 @@ func TestAKeeperThatDoesNotAnswerIsNotGone(t *testing.T) {
 	}
 }
 
-// A keeper that never answers cannot keep a sandbox from being stopped, or removed.
+// A keeper that never answers cannot prevent a sandbox from being stopped or removed.
 func TestStop_KillsAKeeperThatDoesNotAnswer(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")

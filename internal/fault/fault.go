@@ -111,9 +111,9 @@ func KindOf(err error) Kind {
 	return Internal
 }
 
-// OfHost gives the error of a step whose system calls only the host decides about. An
-// errno that has no kind is then not a bug of ours: it says that the host cannot do the
-// call (Unsupported), or that it cannot now (Unavailable). Every other error is given back.
+// OfHost returns the error of a step whose system calls depend on the host alone. An errno
+// without a kind is then not a bug of Coppice: the host does not support the call
+// (Unsupported), or cannot do it now (Unavailable). Any other error is returned as is.
 func OfHost(err error) error {
 	var e syscall.Errno
 	if KindOf(err) != Internal || !errors.As(err, &e) {

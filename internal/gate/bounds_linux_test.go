@@ -28,7 +28,7 @@ func TestBounds_AreThoseOfTheTable(t *testing.T) {
 	}
 }
 
-// stuck is an internet whose servers do not answer, and counts who waits for them.
+// stuck is an internet whose servers do not answer. It counts the waiting connections.
 type stuck struct {
 	mu        sync.Mutex
 	now, most int // guarded by mu
@@ -62,8 +62,8 @@ func testDialEndsWithItsPatience(t *testing.T, k kind) {
 	s.wait(t, "the end of the dial", func(e Event) bool { return e.Kind == KindEnd && e.Port == 80 })
 }
 
-// Connections that are being opened are bounded: what is more is dropped, and begun again
-// by the sandbox's kernel.
+// Connections that are being opened are bounded: further ones are dropped, and the sandbox's
+// kernel retries.
 func TestOpening_IsBounded(t *testing.T) { overBoth(t, testOpeningIsBounded) }
 
 func testOpeningIsBounded(t *testing.T, k kind) {

@@ -35,7 +35,7 @@ func (g *Gate) hostDial(ctx context.Context, network string, to netip.AddrPort) 
 		return nil, err
 	}
 	// The table may have changed since, and a rule may depend on the port that the socket
-	// got. Nothing of the sandbox was sent yet.
+	// got. Nothing from the sandbox has been sent yet.
 	from, err := netip.ParseAddrPort(c.LocalAddr().String())
 	if err == nil {
 		err = g.outside(network, from, to)
@@ -47,10 +47,9 @@ func (g *Gate) hostDial(ctx context.Context, network string, to netip.AddrPort) 
 	return c, nil
 }
 
-// outside returns an error unless the kernel sends what goes to an address out of this
-// host, to one other: services of the host trust connections from within. A policy that
-// names the address opens it all the same. from is the zero AddrPort before the socket
-// is connected.
+// outside returns an error unless the kernel routes to to outside of this host, to a single
+// other host: services of the host trust local connections. A policy that names the address
+// allows it all the same. from is the zero AddrPort before the socket is connected.
 func (g *Gate) outside(network string, from, to netip.AddrPort) error {
 	what, err := refusedRoute(link.Route.Kind, network, from, to)
 	if err != nil {
@@ -62,9 +61,8 @@ func (g *Gate) outside(network string, from, to netip.AddrPort) error {
 	return nil
 }
 
-// refusedRoute says what to is, or "" if its route is unicast: any other type, also one
-// that this program does not know, does not lead to one other host. kind is
-// link.Route.Kind.
+// refusedRoute describes to, or returns "" if its route is unicast: any other type, known to
+// this program or not, does not lead to one other host. kind is link.Route.Kind.
 func refusedRoute(
 	kind func(link.Route) (uint8, error), network string, from, to netip.AddrPort,
 ) (string, error) {

@@ -128,7 +128,7 @@ func (j *journal) emitLocked(e Event) bool {
 	return false
 }
 
-// queueLocked is emitLocked for events that are reported later if there is no room.
+// queueLocked is emitLocked for events that are retried later if the queue is full.
 func (j *journal) queueLocked(e Event) bool {
 	if e.Time.IsZero() {
 		e.Time = j.now()
@@ -145,8 +145,8 @@ func (j *journal) queueLocked(e Event) bool {
 	}
 }
 
-// deny reports a denial, or counts it if the same one was reported just now, or if there is
-// no room.
+// deny reports a denial, or counts it if the same one was just reported or the queue is
+// full.
 func (j *journal) deny(e Event) {
 	if e.Kind != KindDecoy {
 		e.Kind = KindDeny

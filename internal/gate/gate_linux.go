@@ -56,22 +56,22 @@ type Options struct {
 	Bounds Bounds
 }
 
-// Bounds are what one sandbox can take of its keeper. The defaults are those of package
-// limit.
+// Bounds limit what one sandbox can take of its keeper's resources. The defaults are in
+// package limit.
 type Bounds struct {
 	Conns   int           // TCP connections at a time
 	Opening int           // of these, not yet established
-	Inspect int           // of these, with requests that are looked at
+	Inspect int           // of these, with inspected requests
 	Flows   int           // flows of datagrams at a time
-	PerSec  int           // connections and flows dialled in a second. What is more waits
-	Idle    time.Duration // a connection on which nothing moves is cut after it
+	PerSec  int           // connections and flows dialled in a second; further ones wait
+	Idle    time.Duration // idle time after which a connection is closed
 	UDPIdle time.Duration // the same for a flow of datagrams
-	Dial    time.Duration // patience with the outside
-	Hello   time.Duration // patience with a ClientHello
+	Dial    time.Duration // time to dial a host
+	Hello   time.Duration // time for a ClientHello
 
-	Ask       time.Duration // patience with a person who is asked
-	Questions int           // places that a person is asked about at a time. What is more is denied
-	Waiting   int           // queries and connections that wait for a person. The same, and less than Opening
+	Ask       time.Duration // time to decide a question
+	Questions int           // destinations asked about at a time; further ones are denied
+	Waiting   int           // queries and connections that wait for a decision; further ones are denied; less than Opening
 }
 
 func (b Bounds) withDefaults() Bounds {

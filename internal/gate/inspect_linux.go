@@ -225,7 +225,7 @@ func (j judge) about(q inspect.Request) Event {
 func (j judge) Deny(q inspect.Request, reason string) {
 	e := j.about(q)
 	e.Rule, e.Reason = j.by.Load().Rule, reason
-	if err := j.tokens.request(q); err != nil { // a path may be made of a token
+	if err := j.tokens.request(q); err != nil { // a token may be part of the path
 		e.Path = ""
 		j.journal.refused(e, err)
 		return

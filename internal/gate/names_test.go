@@ -11,8 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// resolving gives a resolver of names that are all allowed, and of which found says what
-// is found outside.
+// resolving returns a resolver that allows all names; found returns the answers from outside.
 func resolving(t *testing.T, found func(context.Context, string) ([]netip.Addr, time.Duration, error)) *resolver {
 	b := &book{decide: func(Request) Decision { return Decision{Verdict: Allow} }}
 	j, wait := newJournal(time.Now, func(Event) {})

@@ -124,7 +124,7 @@ func (g *Gate) newChild(fd int) (stack.LinkEndpoint, error) {
 			}
 		},
 	})
-	if err != nil { // its errno is text alone
+	if err != nil { // gVisor returns the errno as text
 		return nil, fault.New(fault.Unavailable, "make the sandbox's link").Because(err)
 	}
 	after, err := inherited()

@@ -15,9 +15,9 @@ import (
 	bound "github.com/coppice-dev/coppice/internal/limit"
 )
 
-// costs are what operations may take of the daemon's memory, in bytes, by id. Those that
-// are not here need little, however large a sandbox is, or run in it: commands, their
-// output, and snapshots, of which a sandbox takes one at a time.
+// costs returns how much of the daemon's memory operations may take, in bytes, by id. Others
+// need little however large the sandbox is, or run in it: commands, their output, and
+// snapshots, which each sandbox takes one at a time.
 func costs() map[string]int64 {
 	const large, small = bound.CostLarge, bound.CostSmall
 	return map[string]int64{
@@ -32,12 +32,13 @@ func costs() map[string]int64 {
 		// They list a history or records.
 		"log": small, "listSnapshots": small, "branches": small, "net": small,
 		"ledger": small, "inspectRecord": small, "ledgerPrograms": small, "summarizeLedger": small, "verifyLedger": small, "archiveLedger": small,
-		// It takes as long as its tests, and there is one at a time of a sandbox.
+		// It takes as long as its tests; each sandbox has one at a time.
 		"propose": small,
 	}
 }
 
-// costOf is what a request may take. Only an archive makes the creation of a sandbox costly.
+// costOf returns how much memory a request may take. Creating a sandbox is costly only from
+// an archive.
 func (s *Server) costOf(op *huma.Operation, r *http.Request) int64 {
 	if op.OperationID == "createSandbox" && !strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/") {
 		return 0
@@ -45,7 +46,7 @@ func (s *Server) costOf(op *huma.Operation, r *http.Request) int64 {
 	return s.costs[op.OperationID]
 }
 
-// hold has a costly request hold its part of the daemon's memory until it has been
+// hold makes a costly request hold its part of the daemon's memory until it has been
 // answered, or refuses it.
 func (s *Server) hold(ctx huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(ctx)
@@ -67,16 +68,16 @@ func (s *Server) hold(ctx huma.Context, next func(huma.Context)) {
 	defer leave()
 	if auth.From(r.Context()).TokenID != "" {
 		out := http.NewResponseController(w)
-		defer func() { _ = out.SetWriteDeadline(time.Time{}) }() // the connection's next request has none
+		defer func() { _ = out.SetWriteDeadline(time.Time{}) }() // the connection's next request has no deadline
 		w = &pacedAnswer{w, out}
 	}
 	next(&exchange{humaContext: humago.NewContext(ctx.Operation(), r, w)})
 }
 
-// parties are whose a request is: the sandbox, by its id, and the token.
+// parties returns the parties of a request: the sandbox, by its id, and the token.
 func (s *Server) parties(r *http.Request) (out []admission.Party) {
 	if name := r.PathValue("name"); name != "" {
-		if sb, err := s.opt.Engine.Sandbox(r.Context(), name); err == nil { // else it is no sandbox, or one no more
+		if sb, err := s.opt.Engine.Sandbox(r.Context(), name); err == nil { // otherwise it does not exist, or not any more
 			name = sb.ID
 		}
 		out = append(out, admission.Sandbox(name))
@@ -87,14 +88,14 @@ func (s *Server) parties(r *http.Request) (out []admission.Party) {
 	return out
 }
 
-// pacedAnswer is an answer that a token's holder has to receive in time: memory is held
-// for it. The owner may leave it in a pager for as long as he likes.
+// pacedAnswer is an answer that the client with a token has to read in time, since it holds
+// memory. The owner has no deadline: a pager may keep it open.
 type pacedAnswer struct {
 	http.ResponseWriter
 	out *http.ResponseController
 }
 
-// pacedPiece is how much of an answer is sent in bound.AnswerSeconds.
+// pacedPiece is how much of an answer must be read within bound.AnswerSeconds.
 const pacedPiece = 64 << 10
 
 // Unwrap is for http.ResponseController.
@@ -104,7 +105,7 @@ func (p *pacedAnswer) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 func (p *pacedAnswer) Write(b []byte) (n int, err error) {
 	for {
 		piece := b[n:min(n+pacedPiece, len(b))]
-		_ = p.out.SetWriteDeadline(time.Now().Add(bound.AnswerSeconds * time.Second)) // a connection without deadlines is a test's
+		_ = p.out.SetWriteDeadline(time.Now().Add(bound.AnswerSeconds * time.Second)) // only connections in tests lack deadlines
 		m, err := p.ResponseWriter.Write(piece)
 		if n += m; err != nil || n == len(b) {
 			return n, err

@@ -89,7 +89,7 @@ func TestAdmission_RefusesWithTimeToTryAgain(t *testing.T) {
 	})
 }
 
-// listener gives the server's ends of pipes.
+// listener returns the server's ends of pipes.
 type listener chan net.Conn
 
 func (l listener) Accept() (net.Conn, error) {

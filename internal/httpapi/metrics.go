@@ -153,7 +153,7 @@ func (m *metrics) requests(b *strings.Builder, family func(name, kind, help stri
 	}
 }
 
-// memory writes what the daemon itself uses, and may use.
+// memory writes the metrics of the daemon's own memory.
 func memory(b *strings.Builder, family func(name, kind, help string), mem wire.DaemonMemory) {
 	for _, f := range []struct {
 		name, kind, help string

@@ -128,7 +128,7 @@ type diffInput struct {
 	B     string   `query:"b" doc:"a reference; the live state where there is none"`
 	Paths []string `query:"path,explode" doc:"only at and below these"`
 	Stat  bool     `query:"stat" doc:"count lines"`
-	Limit int      `query:"limit" minimum:"0" maximum:"100000" doc:"list at most so many changes; 0 is as many as one answer holds"`
+	Limit int      `query:"limit" minimum:"0" maximum:"100000" doc:"maximum number of changes; 0 means as many as one answer holds"`
 	Patch bool     `query:"patch" doc:"answer with unified diffs"`
 }
 

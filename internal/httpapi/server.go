@@ -44,7 +44,7 @@ type Options struct {
 	// Origins are the hosts, beside the one that was asked, whose pages may open
 	// terminals.
 	Origins []string
-	// Admission has costly requests wait for memory; nil admits all.
+	// Admission makes costly requests wait for memory; nil admits all.
 	Admission *admission.Gate
 	// Base is the context of execs: it outlives their requests.
 	Base context.Context

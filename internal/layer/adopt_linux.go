@@ -20,8 +20,8 @@ import (
 // any more, into layer id, by renaming them: the cost does not depend on what is
 // in them. Afterwards the parts' directories are gone. The layer holds what
 // changed against the snapshot that the live root was mounted on. After a
-// failure, unless it joins one of the way back, everything is in its place again; after
-// that one, or a crash, Unadopt has to bring it there.
+// failure everything is in its place again, unless the error joins one of undoing; after
+// that, or a crash, call Unadopt.
 func (s *Store) Adopt(ctx context.Context, id timeline.LayerID, parts []rootspec.Part) (err error) {
 	if !validID(id) {
 		return fault.New(fault.Invalid, "layer id %q is malformed", id)
@@ -33,7 +33,7 @@ func (s *Store) Adopt(ctx context.Context, id timeline.LayerID, parts []rootspec
 	e := &emitter{putter: putter{ctx: ctx}}
 	e.s = s
 	defer b.undo.Run(&err)
-	// Before a part is moved: what is in tmp by the next Open is removed.
+	// Before a part is moved: the next Open removes everything in tmp.
 	if err := b.publish(ctx); err != nil {
 		return fault.Wrap(err, "adopt layer %s", id)
 	}
@@ -101,10 +101,10 @@ func (e *emitter) leadTo(fs int, p string) (int, error) {
 	return up, nil
 }
 
-// Unadopt takes Adopt back, also one that a crash or an error ended anywhere, and can be
-// repeated: the layer's directories are parts again, and the layer is removed. A part that
-// has a directory where Adopt took one from is an error (os.ErrExist), unless the layer has
-// nothing of it.
+// Unadopt undoes Adopt, wherever a crash or an error interrupted it, and can be repeated: it
+// moves the layer's directories back to their parts and removes the layer. If a part has a
+// directory again in the place of one that Adopt took, that is an error (os.ErrExist), unless
+// the layer's is empty.
 func (s *Store) Unadopt(ctx context.Context, id timeline.LayerID, parts []rootspec.Part) error {
 	for _, p := range slices.Backward(sortedParts(parts)) {
 		if err := ctx.Err(); err != nil {
@@ -117,7 +117,7 @@ func (s *Store) Unadopt(ctx context.Context, id timeline.LayerID, parts []rootsp
 	return s.Remove(ctx, id)
 }
 
-// giveBack moves the directory at of a layer to dst, if Adopt had moved it.
+// giveBack moves the directory at of a layer back to dst, if Adopt had moved it.
 func (s *Store) giveBack(id timeline.LayerID, at, dst string) error {
 	from, src, err := s.placeOf(id, at)
 	if from < 0 {

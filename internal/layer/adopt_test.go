@@ -14,8 +14,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// A process that is killed while it makes uppers into a layer loses nothing that is in
-// them: the next one gives them back, in as many tries as it takes.
+// A process that is killed while it turns uppers into a layer loses nothing in them: the next
+// process moves them back, in as many tries as it takes.
 func TestAdopt_LosesNothingInACrash(t *testing.T) {
 	const id = timeline.LayerID("00000000000000ff")
 	for k := 1; ; k++ {
@@ -131,7 +131,7 @@ func TestUnadopt_GoesThroughNoLink(t *testing.T) {
 	}
 }
 
-// What is in the place of a part by then is not written over.
+// An entry in the place of a part is not overwritten.
 func TestUnadopt_KeepsWhatIsThere(t *testing.T) {
 	const id = timeline.LayerID("00000000000000ff")
 	w := newWorld(t, t.TempDir(), false)

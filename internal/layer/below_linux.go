@@ -8,14 +8,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Visit is an entry that View.Below has come to. It is valid while fn runs.
+// Visit is an entry that View.Below passes to fn. It is valid while fn runs.
 type Visit struct {
 	f     *found
 	start int // depth of the directory that the walk began in
 }
 
 // Below calls fn for every entry below the directory p, parents before children, names in
-// order. fs.SkipDir from a directory leaves out what is below it; any other error ends the
+// order. fs.SkipDir from a directory skips everything below it; any other error ends the
 // walk. Each entry is one step from its directory, whatever its depth.
 func (v *View) Below(ctx context.Context, p string, fn func(Visit) error) error {
 	m, err := v.dir(p)

@@ -43,7 +43,7 @@ func (s *Store) begin(ctx context.Context, id timeline.LayerID) (b *building, er
 	if b.dir, err = openDirAt(s.tmp, b.tmp); err != nil {
 		return b, err
 	}
-	// Where there are no attributes there are no marks.
+	// A file system without attributes has no marks either.
 	if err = s.fs.SetXattr(b.dir, xattrMarks, []byte("2")); err != nil && !errors.Is(err, unix.ENOTSUP) {
 		return b, err
 	}
@@ -83,7 +83,7 @@ func (b *building) finish(ctx context.Context) error {
 	return nil
 }
 
-// publish gives the layer the name that it is found by.
+// publish renames the layer to its final name.
 func (b *building) publish(ctx context.Context) error {
 	unix.Close(b.links)
 	b.links = -1
@@ -93,7 +93,7 @@ func (b *building) publish(ctx context.Context) error {
 	return b.s.fs.Rename(b.s.tmp, b.tmp, b.s.top, string(b.id))
 }
 
-// keep has a published layer stay.
+// keep makes a published layer permanent.
 func (b *building) keep() {
 	b.undo.Release()
 	closeAll(b.fs, b.dir)

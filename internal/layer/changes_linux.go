@@ -33,8 +33,8 @@ type Change struct {
 	Binary bool   // not text; with DiffOptions.Stat
 	Lines  *Lines // of a text file; with DiffOptions.Stat
 
-	a, b *found // while EachChange reports it; nil: nothing is there
-	turn turn   // of what compares them
+	a, b *found // valid while EachChange reports it; nil if there is no entry
+	turn turn   // held while they are compared
 }
 
 // Lines counts the changed lines of a text file.
@@ -44,17 +44,17 @@ type Lines struct{ Added, Removed int }
 type DiffOptions struct {
 	Paths []string // only these and what is below them; none: all
 	Stat  bool     // count lines
-	Most  int      // changes; 0: limit.DiffEntries
-	Bytes int      // of their paths; 0: limit.DiffBytes
+	Most  int      // number of changes; 0: limit.DiffEntries
+	Bytes int      // bytes of their paths; 0: limit.DiffBytes
 
-	names    int  // entries of one directory that are held of each side; 0: limit.DirNames
+	names    int  // entries of one directory held of each side; 0: limit.DirNames
 	contents bool // leave out directories that only one side has
 }
 
-// errMore ends a comparison that reported as much as it may.
+// errMore ends a comparison that has reported as much as allowed.
 var errMore = errors.New("there are more changes")
 
-// Some gives the first changes from a to b, in the order of their paths. more says
+// Some returns the first changes from a to b, in the order of their paths. more says
 // that it left some out because opts.Most or opts.Bytes was reached. touched is as
 // for EachChange.
 func Some(ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions) (list []Change, more bool, err error) {
@@ -70,8 +70,8 @@ func Some(ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOpt
 	return list, false, err
 }
 
-// Changes gives all changes from a to b, in the order of their paths. TooLarge when
-// they are more than opts allows.
+// Changes returns all changes from a to b, in the order of their paths. TooLarge if there
+// are more than opts allows.
 func Changes(ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions) ([]Change, error) {
 	list, more, err := Some(ctx, a, b, touched, opts)
 	if more {
@@ -85,7 +85,7 @@ func Changes(ctx context.Context, a, b *View, touched []rootspec.Part, opts Diff
 // are the trees in which the views can differ at all: the layers that only one of
 // them has, and live parts; nothing else is read. A directory that is gone is
 // reported with everything that was in it. Files with the same content, owner, mode,
-// time and attributes are no change, nor is a directory's time alone.
+// time and attributes do not differ, nor do directories that differ only in time.
 func EachChange(ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions, fn func(*Change) error) error {
 	err := eachChange(ctx, a, b, touched, opts, fn)
 	if errors.Is(err, errMore) {
@@ -126,7 +126,7 @@ func (d *differ) views(a, b *View, touched []rootspec.Part, at places) error {
 		return err
 	}
 	defer t.close()
-	// A plain tree has no marks of what was removed: every name needs a look.
+	// A plain tree does not mark removals: every name must be compared.
 	t.all = a.plain() || b.plain()
 	fa, err := ma.self()
 	if err != nil {
@@ -196,7 +196,7 @@ func (t touchedDir) close() {
 	}
 }
 
-// names lists the names to look at, at most so many.
+// names lists the names to compare, up to that many.
 func (t touchedDir) names(ctx context.Context, most int) (map[string]*found, error) {
 	list, err := t.m.list(ctx, most)
 	if err != nil {
@@ -214,7 +214,7 @@ func (t touchedDir) names(ctx context.Context, most int) (map[string]*found, err
 	return out, nil
 }
 
-// differ compares two views, and reports at most so many entries and bytes of paths.
+// differ compares two views, and reports up to that many entries and bytes of paths.
 type differ struct {
 	ctx            context.Context
 	fn             func(*Change) error
@@ -254,15 +254,15 @@ func (d *differ) walk(ma, mb *mdir, t touchedDir, at places, depth int) error {
 	return nil
 }
 
-// pairs are the names to compare of two directories, in order, and what there is of each.
+// pairs are the names to compare in two directories, in order, with their entries.
 type pairs struct {
 	names   []string
 	touched map[string]*found // of a touched directory
 	of      func(name string) (fa, fb *found, err error)
 }
 
-// pairs gives the names that t has, each of which is looked up, so that the cost grows
-// with what can differ and not with the directories; or all names.
+// pairs returns the names in t, and looks each up, so that the cost grows with what can differ
+// and not with the directories; or it returns all names.
 func (d *differ) pairs(ma, mb *mdir, t touchedDir) (p pairs, err error) {
 	if !t.all {
 		p.touched, err = t.names(d.ctx, d.names)
@@ -296,7 +296,7 @@ func (d *differ) pairs(ma, mb *mdir, t touchedDir) (p pairs, err error) {
 	return p, nil
 }
 
-// named gives the entry of that name in a sorted list; nil when there is none.
+// named returns the entry of that name in a sorted list; nil if there is none.
 func named(list []found, name string) *found {
 	i, has := slices.BinarySearchFunc(list, name, func(f found, name string) int { return strings.Compare(f.name, name) })
 	if !has {
@@ -431,7 +431,7 @@ func (d *differ) one(kind string, f *found, at places) error {
 	return d.report(kind, f, nil, at)
 }
 
-// inside reports everything in a directory that only one side has.
+// inside reports every entry of a directory that only one side has.
 func (d *differ) inside(kind string, m *mdir, f *found, at places, depth int) error {
 	sub, err := m.sub(f)
 	if m.gone(err) {
@@ -467,7 +467,7 @@ func (d *differ) inside(kind string, m *mdir, f *found, at places, depth int) er
 	})
 }
 
-// report gives one change to fn, unless at says that only something below it is
+// report passes one change to fn, unless at says that only something below it is
 // chosen. Its path is joined here and nowhere else, after a look at what is left.
 func (d *differ) report(kind string, fa, fb *found, at places) error {
 	f := cmp.Or(fb, fa)

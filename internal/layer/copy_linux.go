@@ -13,7 +13,7 @@ import (
 const (
 	copyBufSize = 128 << 10
 	smallFile   = copyBufSize // up to here a file goes through the buffer
-	copyStep    = 32 << 20    // as much as the kernel copies before the context is looked at again
+	copyStep    = 32 << 20    // bytes that the kernel copies between two checks of the context
 )
 
 var copyBufs = sync.Pool{New: func() any { b := make([]byte, copyBufSize); return &b }}
@@ -130,8 +130,8 @@ func (s *Store) copyBuffered(ctx context.Context, dst, src int, from, to int64) 
 	return nil
 }
 
-// dataFrom gives where a file of a size has data next, at or after off; size when only a
-// hole is left. Where a file system does not say, all is data.
+// dataFrom returns where a file of a size has data next, at or after off; size if only a
+// hole is left. If the file system cannot tell, everything is data.
 func dataFrom(fd int, off, size int64) int64 {
 	data, err := unix.Seek(fd, off, unix.SEEK_DATA)
 	switch {

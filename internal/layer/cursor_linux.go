@@ -9,19 +9,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Cursor looks up one path of a view after another. It stays in the directory of the
-// last one, so that a lookup costs the steps from there and not those from the root: who
-// asks for paths in their order opens each directory once. Close it. It is not safe for
-// concurrent use.
+// Cursor looks up paths of a view, one after another. It stays in the directory of the last
+// one, so that a lookup costs the steps from there and not from the root: lookups in path
+// order open each directory once. The caller closes it. It is not safe for concurrent use.
 type Cursor struct {
 	v  *View
-	at []*mdir // the directories from the root down to where it is; none before it is used
+	at []*mdir // the open directories, from the root down; empty before the first use
 }
 
-// Cursor begins at the root of the view.
+// Cursor returns a cursor at the root of the view.
 func (v *View) Cursor() *Cursor { return &Cursor{v: v} }
 
-// Lookup gives the entry at p, which is not the root; fault.NotFound when there is none.
+// Lookup returns the entry at p, which must not be the root; fault.NotFound if there is none.
 func (c *Cursor) Lookup(ctx context.Context, p string) (Entry, error) {
 	f, err := c.find(ctx, p)
 	if err != nil {
@@ -39,7 +38,7 @@ func (c *Cursor) Open(ctx context.Context, p string) (*os.File, error) {
 	return f.openFile()
 }
 
-// Close lets go of all that is open.
+// Close closes everything that is open.
 func (c *Cursor) Close() {
 	for _, m := range c.at {
 		m.close()
@@ -47,7 +46,7 @@ func (c *Cursor) Close() {
 	c.at = nil
 }
 
-// find gives the entry at p, which holds until the cursor is used again.
+// find returns the entry at p, which holds until the cursor is used again.
 func (c *Cursor) find(ctx context.Context, p string) (*found, error) {
 	dir, name := path.Split(path.Clean("/" + p))
 	m, err := c.enter(ctx, strings.Split(strings.Trim(dir, "/"), "/"))
@@ -61,8 +60,8 @@ func (c *Cursor) find(ctx context.Context, p string) (*found, error) {
 	return f, fault.Wrap(err, "read %q", p)
 }
 
-// enter goes to the directory of those names. After an error the cursor is in one above
-// it, or at its beginning.
+// enter goes to the directory with those names. After an error the cursor is in a directory
+// above it, or unused.
 func (c *Cursor) enter(ctx context.Context, names []string) (*mdir, error) {
 	if len(c.at) == 0 {
 		root, err := c.v.root()
@@ -92,19 +91,19 @@ func (c *Cursor) enter(ctx context.Context, names []string) (*mdir, error) {
 	return c.at[len(c.at)-1], nil
 }
 
-// up leaves a directory for the one that it lies in.
+// up goes to the parent directory.
 func (c *Cursor) up(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	n := len(c.at) - 1
-	err := c.at[n-1].unpark(c.at[n]) // nothing to do, where it was not parked
+	err := c.at[n-1].unpark(c.at[n]) // a no-op if it was not parked
 	c.at[n].close()
 	c.at = c.at[:n]
 	return err
 }
 
-// down enters a directory. Deep in a tree the one that it lies in is parked.
+// down enters a directory. Deep in a tree it parks the parent.
 func (c *Cursor) down(ctx context.Context, name string) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -10,13 +10,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/coppice-dev/coppice/internal/ctxtest"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// chained gives a view of two layers that have n directories, one in another, with a file
+// chained returns a view of two layers that have n directories, one in another, with a file
 // in each, and the paths of the files. Another directory has some as well.
 func chained(t *testing.T, n int) (*View, []string) {
 	t.Helper()
@@ -85,8 +86,7 @@ func TestCursor_FindsWhatTheViewHas(t *testing.T) {
 // steps is how many directories a cursor enters and leaves for those paths, in order.
 func steps(t *testing.T, v *View, paths []string) int64 {
 	t.Helper()
-	const most = 1 << 30
-	ctx := endsAfter(most).(*ended)
+	ctx := ctxtest.Counts(t)
 	c := v.Cursor()
 	defer c.Close()
 	for _, p := range slices.Sorted(slices.Values(paths)) {
@@ -94,7 +94,7 @@ func steps(t *testing.T, v *View, paths []string) int64 {
 			t.Fatal(err)
 		}
 	}
-	return most - ctx.left.Load()
+	return ctx.Calls()
 }
 
 func TestCursor_EntersEachDirectoryOnceForPathsInOrder(t *testing.T) {
@@ -114,7 +114,7 @@ func TestCursor_EndsWithItsContext(t *testing.T) {
 	c := v.Cursor()
 	defer c.Close()
 	deep := files[39]
-	if _, err := c.Lookup(endsAfter(20), deep); err == nil || fault.Is(err, fault.NotFound) {
+	if _, err := c.Lookup(ctxtest.EndsAfter(t, 20), deep); err == nil || fault.Is(err, fault.NotFound) {
 		t.Errorf("a lookup of 40 steps with a context that ends after 20: %v", err)
 	}
 	if _, err := c.Lookup(context.Background(), deep); err != nil {

@@ -11,11 +11,11 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/ctxtest"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer/format"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -25,7 +25,7 @@ import (
 )
 
 // nest makes n directories called name, one in another, as a program does it that
-// knows no path: by descriptors. It gives the innermost.
+// knows no path: by descriptors. It returns the innermost.
 func nest(w *world, dir, name string, n int) int {
 	w.t.Helper()
 	fd, err := openDirAt(unix.AT_FDCWD, dir)
@@ -269,7 +269,7 @@ func TestMessages_RepeatTheEndOfALongPath(t *testing.T) {
 	}
 }
 
-// deepFiles makes a file in each of n nested directories, and gives the layer of them.
+// deepFiles makes a file in each of n nested directories, and returns the layer of them.
 func deepFiles(w *world, name string, n int) timeline.LayerID {
 	w.t.Helper()
 	return captured(w, func(live string) {
@@ -288,7 +288,7 @@ func deepFiles(w *world, name string, n int) timeline.LayerID {
 	})
 }
 
-// captured gives the layer of a tree that fill makes in an empty directory.
+// captured returns the layer of a tree that fill makes in an empty directory.
 func captured(w *world, fill func(dir string)) timeline.LayerID {
 	w.t.Helper()
 	live := filepath.Join(w.home, "live")
@@ -479,26 +479,6 @@ func TestDiff_ListsNoMoreThanAnAnswerHolds(t *testing.T) {
 	}
 }
 
-// ended is a context that ends by being asked, so that a test counts what is done after.
-type ended struct {
-	context.Context
-	left atomic.Int64
-}
-
-// endsAfter is a context that has ended when it was asked n times.
-func endsAfter(n int64) context.Context {
-	c := &ended{Context: context.Background()}
-	c.left.Store(n)
-	return c
-}
-
-func (c *ended) Err() error {
-	if c.left.Add(-1) < 0 {
-		return context.Canceled
-	}
-	return nil
-}
-
 func TestDiff_EndsWithItsContext(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
@@ -511,7 +491,7 @@ func TestDiff_EndsWithItsContext(t *testing.T) {
 	a, b := rawView(was, true), rawView(now, true)
 	for _, stat := range []bool{false, true} {
 		told := 0
-		ctx := endsAfter(50)
+		ctx := ctxtest.EndsAfter(t, 50)
 		err := EachChange(ctx, a, b, nil, DiffOptions{Stat: stat}, func(*Change) error { told++; return nil })
 		if !errors.Is(err, context.Canceled) || told > 51 {
 			t.Errorf("with stat %v: %v after %d changes", stat, err, told)
@@ -521,14 +501,14 @@ func TestDiff_EndsWithItsContext(t *testing.T) {
 	w.must(err)
 	defer one.Close()
 	fd := int(one.Fd())
-	if _, err := sameContent(endsAfter(0), fd, fd, 5); !errors.Is(err, context.Canceled) {
+	if _, err := sameContent(ctxtest.EndsAfter(t, 0), fd, fd, 5); !errors.Is(err, context.Canceled) {
 		t.Errorf("contents are compared after it ended: %v", err)
 	}
-	walker := w.s.newWalker(endsAfter(50), CaptureInput{})
+	walker := w.s.newWalker(ctxtest.EndsAfter(t, 50), CaptureInput{})
 	if _, _, err := walker.walk([]rootspec.Part{{Dir: now, Path: "/"}}, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("capture: %v", err)
 	}
-	ctx := endsAfter(50)
+	ctx := ctxtest.EndsAfter(t, 50)
 	seen := 0
 	if err := b.walk(ctx, func(*mdir, *found) error { seen++; return nil }); !errors.Is(err, context.Canceled) || seen > 51 {
 		t.Errorf("walk: %v after %d entries", err, seen)
@@ -602,7 +582,7 @@ func TestDiff_ComparesTheLinesOfOneFileAtATime(t *testing.T) {
 		w.must(w.s.turn.take(t.Context()))
 		ctx, end := context.WithCancel(t.Context())
 		if err := compare(endsWaiting{ctx, end}); !errors.Is(err, context.Canceled) {
-			t.Errorf("%s, while another comparison goes on: %v", name, err)
+			t.Errorf("%s, during another comparison: %v", name, err)
 		}
 		w.s.turn.give()
 		if err := compare(t.Context()); err != nil {

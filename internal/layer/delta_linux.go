@@ -75,7 +75,7 @@ func (l *namer) add(d *delta, at *trail) {
 	}
 }
 
-// name adds one path, unless it is one too many or too long.
+// name adds one path, unless the list is full or the path too long.
 func (l *namer) name(at *trail) bool {
 	p, whole := at.tail(limit.NamedPath)
 	if len(l.out) == l.most || !whole || len(p) > min(limit.NamedPath, l.left) {

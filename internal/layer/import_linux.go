@@ -165,7 +165,7 @@ func (c *copier) tick(fn func(Progress)) (stop func()) {
 }
 
 // RemoveTree deletes the directory at path and everything in it, however deep,
-// without following links; see removal.Tree. A missing one is no error.
+// without following links; see removal.Tree. A missing one is not an error.
 func (s *Store) RemoveTree(ctx context.Context, p string) error {
 	return removal.Tree(ctx, p)
 }

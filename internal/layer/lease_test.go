@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// A lease that a process of the host holds is no error of ours.
+// A lease that a process of the host holds is not an internal error.
 func TestOpenFileAt_SaysThatAFileIsLeased(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -29,8 +29,8 @@ func markedWorld(t *testing.T, make func(w *world, etc string)) *world {
 	return w
 }
 
-// A file that is called like a mark would remove another one where the layer is imported. It
-// stays in the layer, which is verified like others, and is not packed.
+// A file with the name of a mark would remove another file where the layer is imported. It
+// stays in the layer, which can be verified, but not packed.
 func TestWriteTar_RefusesWhatWouldBeReadAsAMark(t *testing.T) {
 	for _, name := range []string{".wh.passwd", ".wh..wh..opq", ".wh.dir/", ".wh.dir/below"} {
 		w := markedWorld(t, func(w *world, etc string) {
@@ -60,7 +60,7 @@ func TestWriteTar_RefusesWhatWouldBeReadAsAMark(t *testing.T) {
 	}
 }
 
-// That a file of such a name is removed can be said, and comes out as it was.
+// The removal of a file with such a name can be expressed, and survives a round trip.
 func TestWriteTar_RemovesAFileThatIsCalledLikeAMark(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()

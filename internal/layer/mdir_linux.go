@@ -21,9 +21,9 @@ const viewHeld = 24
 // in it, topmost first.
 type mdir struct {
 	v *View
-	// up and name are where it lies; the root has neither. The path is joined from
-	// them when it is asked for: directories that held their paths would take the
-	// square of a tree's depth.
+	// up and name locate the directory; the root has neither. The path is joined from
+	// them on demand: if each directory held its path, memory would grow with the square
+	// of a tree's depth.
 	up     *mdir
 	name   string
 	depth  int
@@ -71,8 +71,8 @@ func (v *View) root() (*mdir, error) {
 	return m, nil
 }
 
-// down is a directory in m of which nothing is open yet. TooLarge when it lies
-// deeper than any walk goes.
+// down returns a directory in m, with nothing open yet. TooLarge if it is deeper than
+// any walk goes.
 func (m *mdir) down(name string) (*mdir, error) {
 	sub := &mdir{v: m.v, up: m, name: name, depth: m.depth + 1, size: m.size + 1 + len(name), keepWhiteouts: m.keepWhiteouts}
 	if err := tooDeep(sub.depth, sub); err != nil {
@@ -101,7 +101,7 @@ func (m *mdir) graft() error {
 	return nil
 }
 
-// grafted gives the topmost tree that begins at the entry name of m.
+// grafted returns the topmost tree that begins at the entry name of m.
 func (m *mdir) grafted(name string) *source {
 	for _, g := range m.grafts {
 		if g.rel == name {
@@ -119,7 +119,7 @@ func (m *mdir) path() string {
 	return m.tail(m.size)
 }
 
-// tail gives the last n bytes of the path, or fewer, cut at a name.
+// tail returns the last n bytes of the path, or fewer, cut at a name.
 func (m *mdir) tail(n int) string {
 	b := make([]byte, n)
 	for ; m.up != nil && n > len(m.name); m = m.up {
@@ -168,7 +168,7 @@ func (m *mdir) park(sub *mdir) error {
 	return nil
 }
 
-// in gives the open directory of a tree; -1 when there is none.
+// in returns the open directory of a tree; -1 when there is none.
 func (m *mdir) in(src int) int {
 	for i := range m.levels {
 		if m.levels[i].src == src {
@@ -178,8 +178,8 @@ func (m *mdir) in(src int) int {
 	return -1
 }
 
-// unpark opens what park closed: one step up from sub, whatever the depth. Where sub
-// was moved or is closed, as a live tree may have it, it goes by path.
+// unpark reopens what park closed: one step up from sub, whatever the depth. If sub was
+// moved or is closed, as can happen in a live tree, it opens by path.
 func (m *mdir) unpark(sub *mdir) error {
 	for i := range m.levels {
 		l := &m.levels[i]
@@ -222,7 +222,7 @@ func (m *mdir) self() (*found, error) {
 	return f, unix.Fstat(m.levels[f.level].fd, &f.st)
 }
 
-// owner picks the level whose metadata counts: the first that is not a mere skeleton.
+// owner picks the level whose metadata counts: the first that is not a skeleton.
 func (m *mdir) owner() int {
 	for i := range m.levels {
 		if !m.src(i).isSkeleton(m.levels[i].fd) {
@@ -232,7 +232,7 @@ func (m *mdir) owner() int {
 	return max(0, len(m.levels)-1)
 }
 
-// isSkeleton says whether a directory of the tree is a skeleton.
+// isSkeleton reports whether a directory of the tree is a skeleton.
 func (s *source) isSkeleton(fd int) bool {
 	var b [4]byte
 	if s.plain {
@@ -242,7 +242,7 @@ func (s *source) isSkeleton(fd int) bool {
 	return err == nil && n == 1
 }
 
-// skeleton is the name of the mark that is believed in the tree.
+// skeleton is the name of the attribute that marks a skeleton in the tree.
 func (s *source) skeleton() string {
 	if s.marks1 {
 		return xattrSkeleton1
@@ -276,7 +276,7 @@ func (m *mdir) child(name string) (*found, error) {
 	return c.result()
 }
 
-// list gives all entries, sorted by name. TooLarge when they are more than most: each is
+// list returns all entries, sorted by name. TooLarge if there are more than most: each is
 // held, with its state.
 func (m *mdir) list(ctx context.Context, most int) ([]found, error) {
 	r := readers.Get().(*dirReader)
@@ -459,7 +459,7 @@ func (m *mdir) openSub(l level, name string) (int, error) {
 // path is the entry's path in the view.
 func (f *found) path() string { return f.asDir().path() }
 
-// asDir is the entry as a directory that nothing is open of: it has the path.
+// asDir returns the entry as a directory with nothing open, for its path.
 func (f *found) asDir() *mdir {
 	if f.name == "." {
 		return f.m

@@ -158,8 +158,8 @@ func (m *merger) meta(f *found, dst int, opaque bool) error {
 	return m.dirMetaOf(&st, &a, dst, opaque)
 }
 
-// marked gives what a directory has, with the mark of a skeleton under the name by which
-// new layers have it.
+// marked returns a directory's attributes, with the mark of a skeleton under its name in new
+// layers.
 func marked(f *found, st *unix.Stat_t) (attrs, error) {
 	a, err := f.dirAttrs(st)
 	if i := slices.IndexFunc(a.list, func(x xattr) bool { return x.Key == xattrSkeleton1 }); i >= 0 && f.src().marks1 {

@@ -16,9 +16,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Packable returns nil for a sealed layer whose entries an OCI image layer has a form for.
-// Else it is TooLarge or Unsupported, and names the first path that has none. Entries whose
-// header would be too large are found by WriteTar alone.
+// Packable returns nil if an OCI image layer can express all entries of a sealed layer, and
+// otherwise TooLarge or Unsupported with the first path that it cannot express. Only WriteTar
+// finds entries whose header would be too large.
 func (s *Store) Packable(ctx context.Context, id timeline.LayerID) error {
 	entries, _, err := s.Manifest(ctx, id)
 	if err != nil {
@@ -81,7 +81,7 @@ func (s *Store) writeTar(ctx context.Context, id timeline.LayerID, entries []for
 // untilDone is a file whose reading ends with ctx.
 type untilDone struct {
 	*os.File
-	ctx context.Context //nolint:containedctx // of one call of writeTar
+	ctx context.Context // of one call of writeTar
 }
 
 // Read implements io.Reader.
@@ -92,7 +92,7 @@ func (u *untilDone) Read(p []byte) (int, error) {
 	return u.File.Read(p)
 }
 
-// WriteTo hides that of os.File, which would read on.
+// WriteTo hides that of os.File, which would not check ctx.
 func (u *untilDone) WriteTo(w io.Writer) (int64, error) {
 	return io.Copy(w, struct{ io.Reader }{u})
 }

@@ -59,11 +59,11 @@ func (f *found) text() (text string, binary bool, err error) {
 	return string(b), binary, nil
 }
 
-// turn is held while lines are compared, which takes many times what the files have: a
+// turn is held while lines are compared, which takes many times the memory of the files: a
 // daemon does one such comparison at a time. A nil turn is always free.
 type turn chan struct{}
 
-// take waits for the turn. The caller gives it back unless there is an error.
+// take waits for the turn. On success, the caller gives it back.
 func (t turn) take(ctx context.Context) error {
 	if err := ctx.Err(); err != nil || t == nil {
 		return err
@@ -150,8 +150,8 @@ func (c *Change) patch(ctx context.Context, w io.Writer) error {
 	return err
 }
 
-// hunks is the part of a patch below its header. The turn ends with it: who reads the patch
-// may be slow.
+// hunks returns the part of a patch below its header. It gives the turn back before anything
+// is written: the reader of the patch may be slow.
 func (c *Change) hunks(ctx context.Context, from, to string) (string, error) {
 	if err := c.turn.take(ctx); err != nil {
 		return "", err

@@ -11,18 +11,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// places are paths of interest to a walk, as the directory sees them that it is in. A
-// walk asks at each entry, and the client chooses how many paths there are: a step down
-// is a binary search and allocates nothing.
+// places are the paths of interest to a walk, relative to its current directory. A walk asks
+// at each entry, and the client chooses the number of paths: a step down is a binary search
+// and allocates nothing.
 type places struct {
-	list []string // clean and relative to the root of the walk, in the order of byNames; none is no place
+	list []string // clean and relative to the root of the walk, in the order of byNames
 	skip int      // bytes of each that lead to the directory
 }
 
-// everywhere is the place of which everything is a part.
+// everywhere is the place that contains everything.
 func everywhere() places { return places{list: []string{""}} }
 
-// newPlaces makes the places of paths for a walk that begins at the root.
+// newPlaces returns the places of paths, for a walk that begins at the root.
 func newPlaces(paths []string) (p places) {
 	for _, s := range paths {
 		p.list = append(p.list, path.Clean("/" + s)[1:])
@@ -31,7 +31,7 @@ func newPlaces(paths []string) (p places) {
 	return p
 }
 
-// byNames compares paths name by name, so that those in one directory stand together.
+// byNames compares paths name by name, so that those in one directory are adjacent.
 func byNames(a, b string) int {
 	n := min(len(a), len(b))
 	for i := range n {
@@ -48,16 +48,16 @@ func byNames(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// rest is what is left of a path in the directory; "" is the directory itself.
+// rest returns a path relative to the directory; "" is the directory itself.
 func (p places) rest(s string) string { return s[min(p.skip, len(s)):] }
 
 // none reports whether there is no place at or below the directory.
 func (p places) none() bool { return len(p.list) == 0 }
 
-// here reports whether the directory is one of the places, or lies in one.
+// here reports whether the directory is one of the places, or is inside one.
 func (p places) here() bool { return len(p.list) > 0 && p.rest(p.list[0]) == "" }
 
-// below gives the places at and below the entry name, as that sees them.
+// below returns the places at and below the entry name, relative to it.
 func (p places) below(name string) places {
 	first := func(s string) string {
 		name, _, _ := strings.Cut(p.rest(s), "/")
@@ -68,8 +68,8 @@ func (p places) below(name string) places {
 	return places{p.list[from : from+n], p.skip + len(name) + 1}
 }
 
-// in gives the places as the entry name sees them, and whether there are any: within
-// a place everything is.
+// in returns the places relative to the entry name, and whether there are any: everything
+// inside a place is one.
 func (p places) in(name string) (places, bool) {
 	if p.here() {
 		return everywhere(), true
@@ -78,8 +78,8 @@ func (p places) in(name string) (places, bool) {
 	return in, !in.none()
 }
 
-// trail is where a recursion is, as the names on the way down. The path is joined when
-// it is asked for.
+// trail is the position of a recursion, as the names on the way down. The path is joined on
+// demand.
 type trail struct {
 	up   *trail // nil: name is the whole path, without a slash at its end
 	name string
@@ -87,7 +87,7 @@ type trail struct {
 
 func (t *trail) down(name string) *trail { return &trail{t, name} }
 
-// tail gives the path, or when that is longer than n bytes, an end of it cut at a name.
+// tail returns the path, or if it is longer than n bytes, its end, cut at a name.
 func (t *trail) tail(n int) (path string, whole bool) {
 	var names []string
 	size := 0

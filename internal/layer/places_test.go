@@ -47,7 +47,7 @@ func TestPlaces_ChooseWhatLiesAtAndBelowThem(t *testing.T) {
 		}
 	}
 	if all := newPlaces([]string{"b", "/"}); !all.here() {
-		t.Error("the root is no place")
+		t.Error("the root is not a place")
 	}
 	if !newPlaces(nil).none() {
 		t.Error("no paths are a place")
@@ -56,7 +56,7 @@ func TestPlaces_ChooseWhatLiesAtAndBelowThem(t *testing.T) {
 
 // A walk asks at each entry: that copies nothing, however many places there are.
 //
-//nolint:paralleltest // it counts what the process allocates
+// Not parallel: it counts what the process allocates.
 func TestPlaces_AStepAllocatesNothing(t *testing.T) {
 	var paths []string
 	for i := range 100_000 {

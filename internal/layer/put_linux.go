@@ -26,8 +26,8 @@ type putter struct {
 	// remember: an owner that cannot be kept is written down as root emulation
 	// writes it, so that an exported image carries it.
 	remember bool
-	// omit: attributes that an entry of the new tree has no room for are left out, and
-	// counted in unkept, instead of an error. linkDir must be open.
+	// omit leaves out attributes for which an entry of the new tree has no room, and counts
+	// them in unkept, instead of failing. linkDir must be open.
 	omit   bool
 	unkept atomic.Int64 // entries that lack attributes
 	rooms  atomic.Int64 // files that diskHasRoom has made
@@ -152,8 +152,8 @@ func (p *putter) file(src int, name string, dst int, to string, st *unix.Stat_t)
 	return p.meta(xattrSource{fd: in}, out, st)
 }
 
-// zeroDevice keeps a character device 0:0 of a plain tree. As itself it would stand for a
-// deletion, so it has the form that root emulation gives to devices: an empty file.
+// zeroDevice stores a character device 0:0 of a plain tree. In a layer that device is a
+// whiteout, so it is stored as root emulation stores devices: as an empty file.
 func (p *putter) zeroDevice(src int, name string, dst int, to string, st *unix.Stat_t) error {
 	out, err := p.s.fs.Create(dst, to, st.Mode&0o777)
 	if err != nil {
@@ -166,8 +166,8 @@ func (p *putter) zeroDevice(src int, name string, dst int, to string, st *unix.S
 	return p.meta(xattrSource{path: vfs.FDPath(src) + "/" + name}, out, st)
 }
 
-// asDevice gives a plain tree the character device 0:0 that the open file in stands for,
-// and says whether it did: only the real root may.
+// asDevice makes the character device 0:0 that the open file in stands for in a plain tree,
+// and reports whether it did: only the real root may.
 func (p *putter) asDevice(in, dst int, to string, st *unix.Stat_t) (bool, error) {
 	value, err := readXattr(xattrSource{fd: in}, xattrDevice)
 	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) || err == nil && string(value) != zeroDevice {

@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// attrs gives an entry attributes through set.
+// attrs sets the attributes of an entry through set.
 func (p *putter) attrs(a *attrs, set func(key string, value []byte) error) error {
 	err := a.whole()
 	lacks := err != nil
@@ -30,7 +30,7 @@ func (p *putter) attrs(a *attrs, set func(key string, value []byte) error) error
 	return nil
 }
 
-// xattr sets one attribute through set, and says whether the entry had room for it.
+// xattr sets one attribute through set, and reports whether the entry had room for it.
 func (p *putter) xattr(x xattr, set func(key string, value []byte) error) (kept bool, err error) {
 	key := x.Key
 	if p.toPlain {
@@ -41,7 +41,7 @@ func (p *putter) xattr(x xattr, set func(key string, value []byte) error) (kept 
 	}
 	err = set(key, x.Value)
 	if p.omit && errors.Is(err, unix.ENOSPC) && p.diskHasRoom() {
-		// Again: the disk may have been full, and is no longer.
+		// Retry: the disk may have been full, and have room now.
 		if err = set(key, x.Value); errors.Is(err, unix.ENOSPC) {
 			return false, nil
 		}
@@ -59,12 +59,12 @@ func (p *putter) xattr(x xattr, set func(key string, value []byte) error) (kept 
 	return false, fault.Wrap(err, "set attribute %s", key)
 }
 
-// unfit says whether setxattr(2) failed for what the attribute is: an escaped name is
-// too long (ERANGE), or those of one hash are too long together for btrfs (EOVERFLOW).
+// unfit reports whether setxattr(2) failed because of the attribute itself: its escaped name
+// is too long (ERANGE), or the names of one hash are too long together for btrfs (EOVERFLOW).
 func unfit(err error) bool { return errors.Is(err, unix.ERANGE) || errors.Is(err, unix.EOVERFLOW) }
 
-// diskHasRoom tells the two meanings of ENOSPC for an attribute apart. Where a new file
-// gets a block, the file system is not full: the entry's own space for attributes is.
+// diskHasRoom distinguishes the two meanings of ENOSPC for an attribute. If a new file gets
+// a block, the file system is not full, but the entry's own space for attributes is.
 func (p *putter) diskHasRoom() bool {
 	name := "room" + strconv.FormatInt(p.rooms.Add(1), 10)
 	fd, err := p.s.fs.Create(p.linkDir, name, 0o600)

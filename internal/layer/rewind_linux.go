@@ -115,13 +115,13 @@ type placed struct {
 	id   devIno
 }
 
-// standing is where a directory lies among the mount points of the box and the parts.
+// standing is the position of a directory relative to the box's mount points and the parts.
 type standing struct {
 	kept, parts places
-	within      bool // it lies in a part, whose root it may be
+	within      bool // it is in a part, or its root
 }
 
-// in is the standing of the entry name.
+// in returns the standing of the entry name.
 func (s standing) in(name string) standing {
 	next := standing{within: s.within || s.parts.here()}
 	next.kept = s.kept.below(name)
@@ -169,12 +169,12 @@ func (r *rewinder) dir(live int, m *mdir, t touchedDir, at standing, depth int) 
 	return live, nil
 }
 
-// stuck is an error that says where it happened.
+// stuck is an error with the place where it happened.
 type stuck struct{ error }
 
 func (s stuck) Unwrap() error { return s.error }
 
-// stuckAt says once where err happened, and not again in each directory above.
+// stuckAt adds the place where err happened, once, and not in each directory above.
 func stuckAt(err error, f *found) error {
 	if _, known := errors.AsType[stuck](err); known {
 		return err

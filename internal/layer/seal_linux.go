@@ -41,8 +41,8 @@ type Sealed struct {
 // still what it was. Sealing twice is harmless.
 //
 // A layer whose manifest would be larger than limit.SealedEntries and limit.SealedBytes
-// allow, or that has what no manifest can describe, gets none: it is flushed, so that it
-// survives power loss, and cannot be verified or exported.
+// allow, or that no manifest can describe, gets none: it is flushed, so that it survives
+// power loss, but cannot be verified or exported.
 func (s *Store) Seal(ctx context.Context, id timeline.LayerID) (Sealed, error) {
 	out, err := s.seal(ctx, id)
 	return out, fault.Wrap(err, "seal layer %s", id)
@@ -61,7 +61,7 @@ func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err 
 	entries, err := s.describe(ctx, id, s.cleanNoise, func(_ string, st *unix.Stat_t) form {
 		holes := st.Size - st.Blocks*512
 		if holes < format.SparseBlock {
-			return whole // a small file may lie in its inode, and have no blocks either
+			return whole // a small file may be stored in its inode, without blocks
 		}
 		if holes > budget {
 			return blocks
@@ -93,15 +93,15 @@ func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err 
 	return out, err
 }
 
-// indescribable says whether an error of describe is about what the layer holds, so that
-// trying again cannot help: it is too large, or has more names of attributes than
-// listxattr(2) gives.
+// indescribable reports whether an error of describe is caused by the layer's content, so
+// that a retry cannot help: the layer is too large, or an entry has more attribute names than
+// listxattr(2) can list.
 func indescribable(err error) bool {
 	return fault.Is(err, fault.TooLarge) || fault.Is(err, fault.Unsupported) || errors.Is(err, unix.E2BIG)
 }
 
 // writeManifest puts the manifest in its place: temporary file, flush, rename,
-// flush. It gives the manifest's digest.
+// flush. It returns the manifest's digest.
 func (s *Store) writeManifest(ctx context.Context, dir int, entries []format.Entry) (digest string, err error) {
 	const tmp = manifestName + ".tmp"
 	if err := s.fs.Unlink(dir, tmp); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -128,8 +128,8 @@ func (s *Store) writeManifest(ctx context.Context, dir int, entries []format.Ent
 	return digest, s.fs.Sync(s.top)
 }
 
-// encodeTo writes a manifest to an empty file, in pieces: the text of hostile names and
-// attributes is three times as long as they are.
+// encodeTo writes a manifest to an empty file, in pieces: escaped, hostile names and
+// attributes take three times their length.
 func (s *Store) encodeTo(ctx context.Context, fd int, entries []format.Entry) (digest string, err error) {
 	file, sum := &fileWriter{fs: s.fs, fd: fd}, sha256.New()
 	b := bufio.NewWriterSize(io.MultiWriter(file, sum), 1<<20)
@@ -205,14 +205,14 @@ func (s *Store) cleanNoise(fd int) error {
 type form int
 
 const (
-	whole   form = iota // all of it, holes as zeros
+	whole   form = iota // all bytes, holes as zeros
 	blocks              // see format.SparseHash: holes cost nothing
 	nothing             // not at all
 )
 
 // describe walks a layer's tree and hashes its files on all processors. clean is
 // called for entries with attributes that a layer does not keep; it may be nil.
-// how chooses for a file, in the order of the entries, how it is hashed.
+// how chooses how each file is hashed, in the order of the entries.
 func (s *Store) describe(ctx context.Context, id timeline.LayerID, clean func(fd int) error, how func(path string, st *unix.Stat_t) form) ([]format.Entry, error) {
 	d := describer{ctx: ctx, clean: clean, how: how, links: map[devIno]string{}, jobs: make(chan hashJob, 64)}
 	d.entries = make([]*format.Entry, 0, 64)
@@ -281,8 +281,8 @@ func (d *describer) entry(f *found) error {
 	return d.err
 }
 
-// admit counts what an entry has of the bounds on a manifest. A hard link repeats the path
-// of the first one.
+// admit counts an entry against the bounds on a manifest. A hard link repeats the path of
+// the first one.
 func (d *describer) admit(e *format.Entry) error {
 	d.text += int64(len(e.Path) + len(e.Link))
 	for _, x := range e.Xattrs {
@@ -321,7 +321,7 @@ func (d *describer) add(f *found) (*format.Entry, error) {
 	return e, d.special(f, e)
 }
 
-// special describes what is neither a directory nor a regular file.
+// special describes an entry that is neither a directory nor a regular file.
 func (d *describer) special(f *found, e *format.Entry) (err error) {
 	switch f.st.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:

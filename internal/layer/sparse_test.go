@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/ctxtest"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -111,19 +113,6 @@ func TestSeal_HolesWithinTheBoundAreZeros(t *testing.T) {
 	}
 }
 
-// endsContextAfter is a context that ends when it has been asked n times.
-type endsContextAfter struct {
-	context.Context
-	n *int
-}
-
-func (e endsContextAfter) Err() error {
-	if *e.n--; *e.n < 0 {
-		return context.Canceled
-	}
-	return nil
-}
-
 func TestSum_EndsWithItsContextWithinAFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "f")
 	sparse(t, name, 1<<40)
@@ -132,8 +121,7 @@ func TestSum_EndsWithItsContextWithinAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	n := 3
-	if _, err := whole.sum(endsContextAfter{t.Context(), &n}, int(f.Fd()), 1<<40); !errors.Is(err, context.Canceled) {
+	if _, err := whole.sum(ctxtest.EndsAfter(t, 3), int(f.Fd()), 1<<40); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -167,11 +155,11 @@ func TestSameContent_CostsWhatTheDataCosts(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer fb.Close()
-		same, err := sameContent(endsAfter(20), int(fa.Fd()), int(fb.Fd()), size)
+		same, err := sameContent(ctxtest.EndsAfter(t, 20), int(fa.Fd()), int(fb.Fd()), size)
 		if err != nil || same != tc.same {
 			t.Errorf("%s: same %v, %v", name, same, err)
 		}
-		if same, err = sameContent(endsAfter(20), int(fb.Fd()), int(fa.Fd()), size); err != nil || same != tc.same {
+		if same, err = sameContent(ctxtest.EndsAfter(t, 20), int(fb.Fd()), int(fa.Fd()), size); err != nil || same != tc.same {
 			t.Errorf("%s, the other way round: same %v, %v", name, same, err)
 		}
 	}

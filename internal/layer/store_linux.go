@@ -28,8 +28,8 @@ type Store struct {
 	umask   uint32
 	noClone atomic.Bool // FICLONE was refused once
 	storeID devIno      // the home that a view of the host must not show
-	turn    turn        // of one comparison by lines at a time
-	entries int64       // that a live root may have
+	turn    turn        // for one comparison by lines at a time
+	entries int64       // maximum in a live root
 }
 
 type devIno struct{ dev, ino uint64 }
@@ -123,8 +123,8 @@ func (s *Store) Remove(ctx context.Context, id timeline.LayerID) error {
 	return nil
 }
 
-// sweep removes everything in tmp that can be removed. What cannot only takes room: no
-// name in tmp is used a second time.
+// sweep removes everything in tmp that can be removed. The rest only takes space: no name in
+// tmp is used twice.
 func (s *Store) sweep(ctx context.Context) error {
 	fd, err := openDirAt(s.tmp, ".")
 	if err != nil {

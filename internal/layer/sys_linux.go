@@ -44,9 +44,9 @@ func openFileAt(dir int, name string, st *unix.Stat_t) (int, error) {
 			return -1, err
 		}
 	}
-	if err == unix.EAGAIN { // O_NONBLOCK: it is not waited for
+	if err == unix.EAGAIN { // O_NONBLOCK does not wait for the lease to end
 		return -1, fault.New(fault.Conflict, "file %q is leased by another process", limit.Cut(name, limit.MessagePath)).Because(err).
-			WithHint("end what holds the lease; see who does: cat /proc/locks")
+			WithHint("stop the process that holds the lease; find it with: cat /proc/locks")
 	}
 	if err != nil {
 		return -1, err

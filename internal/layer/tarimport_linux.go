@@ -30,8 +30,8 @@ type TarOptions struct {
 	Progress func(Progress)
 }
 
-// dirCost is what one directory of an archive takes of memory besides its name and
-// attributes: its record, and its place in the map of the directory above.
+// dirCost is the memory that one directory of an archive takes besides its name and
+// attributes: its record, and its entry in the parent's map.
 const dirCost = 256
 
 // ImportTar makes layer id of an archive: tar, or tar compressed with gzip, zstd
@@ -99,10 +99,10 @@ type tarDir struct {
 	uid, gid uint32
 	mtime    unix.Timespec
 	a        attrs
-	opaque   bool // a layer says that it hides what lies below it
+	opaque   bool // in the layer, it hides the directory below it
 }
 
-// newDir is a directory that the archive does not speak of.
+// newDir is a directory that the archive does not mention.
 func newDir() *tarDir { return &tarDir{mode: 0o755} }
 
 func (d *tarDir) stat() *unix.Stat_t {
@@ -243,7 +243,7 @@ func (t *untar) enter(p string) (ok bool, err error) {
 	return true, nil
 }
 
-// child gives the record of a directory that is there.
+// child returns the record of an existing directory.
 func (t *untar) child(d *tarDir, name string) (*tarDir, error) {
 	if c := d.below[name]; c != nil {
 		return c, nil
@@ -260,7 +260,7 @@ func (t *untar) child(d *tarDir, name string) (*tarDir, error) {
 	return c, nil
 }
 
-// useDirectory is the hint where an archive is beyond a bound that directories do not have.
+// useDirectory is the hint when an archive exceeds a bound that does not apply to directories.
 const useDirectory = "unpack it, and begin from the directory: coppice create --from DIR"
 
 // keep accounts for memory that is held to the end of the archive.
@@ -309,7 +309,7 @@ func (t *untar) dir(name string, h *tar.Header) error {
 	return t.describe(d, h)
 }
 
-// describe keeps what a header says about a directory. Of several the last counts.
+// describe keeps the metadata of a directory's header. The last header counts.
 func (t *untar) describe(d *tarDir, h *tar.Header) error {
 	var st unix.Stat_t
 	headerStat(h, &st)
@@ -456,7 +456,7 @@ func (t *untar) hardlink(name string, h *tar.Header) error {
 		}
 	}
 	if err != nil {
-		t.note(h.Name, "left out: it links to %.300q, which is no earlier file", h.Linkname)
+		t.note(h.Name, "left out: it links to %.300q, which is not an earlier file", h.Linkname)
 		return nil
 	}
 	var a, b unix.Stat_t

@@ -77,7 +77,7 @@ func TestImportTarMalice(t *testing.T) {
 		{"dotdot", []tar.Header{{Name: "../x"}, {Name: "a/../../y"}, {Name: "ok"}}, "/ok", "leads outside"},
 		{"symlink traversal", []tar.Header{{Name: "l", Typeflag: tar.TypeSymlink, Linkname: outside}, {Name: "l/x"}}, "/l", "below something that is no directory"},
 		{"hard link out", []tar.Header{{Name: "h", Typeflag: tar.TypeLink, Linkname: "../../outside"}, {Name: "i", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}, {Name: "f"}}, "/f", "links to"},
-		{"hard link through a symlink", []tar.Header{{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/etc"}, {Name: "h", Typeflag: tar.TypeLink, Linkname: "l/passwd"}}, "/l", "no earlier file"},
+		{"hard link through a symlink", []tar.Header{{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/etc"}, {Name: "h", Typeflag: tar.TypeLink, Linkname: "l/passwd"}}, "/l", "not an earlier file"},
 		{"device", []tar.Header{{Name: "null", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}, {Name: "wh", Typeflag: tar.TypeChar}, {Name: "sda", Typeflag: tar.TypeBlock, Devmajor: 8}, {Name: "f"}}, "/f", "device nodes"},
 		{"twice", []tar.Header{{Name: "f"}, {Name: "f", Mode: 0o600}}, "/f", "replaces"},
 		{"file over directory", []tar.Header{{Name: "d/x"}, {Name: "d"}}, "/d /d/x", "a directory of that name"},
@@ -193,7 +193,7 @@ func TestImportTarBombs(t *testing.T) {
 	}
 }
 
-// allocated gives how many bytes fn allocates.
+// allocated returns how many bytes fn allocates.
 func allocated(fn func()) int64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

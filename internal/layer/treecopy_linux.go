@@ -237,7 +237,7 @@ func unreadable(err error) bool {
 		errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EIO)
 }
 
-// spotted is something that has a path, which is joined when it is needed; %q shortens it.
+// spotted has a path that is joined on demand; %q shortens it.
 type spotted interface{ path() string }
 
 // unread notes a path that could not be read, or gives the error back.

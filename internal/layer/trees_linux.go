@@ -55,9 +55,9 @@ func (t trees) compare(ctx context.Context, head func() *View) error {
 	return nil
 }
 
-// noCopy forgives that a directory of a snapshot is missing or cannot be read: then none is
-// a copy of it, and all in it counts as changed. Any other error, as of descriptors that
-// have run out, says nothing about the directory.
+// noCopy ignores that a directory of a snapshot is missing or cannot be read: then nothing is
+// a copy of it, and everything in it counts as changed. Any other error, such as a lack of
+// descriptors, is not about the directory.
 func noCopy(err error) error {
 	if fault.Is(err, fault.NotFound) || unreadable(err) || moved(err) {
 		return nil
@@ -65,7 +65,7 @@ func noCopy(err error) error {
 	return err
 }
 
-// compareRoot compares the delta of a part, which lies at a place of known.
+// compareRoot compares the delta of a part with the directory at a path of known.
 func (d *delta) compareRoot(ctx context.Context, known *View, at string) error {
 	return known.at(at, func(m *mdir, f *found) error {
 		if !isDir(&f.st) {
@@ -87,8 +87,8 @@ func (d *delta) compareRoot(ctx context.Context, known *View, at string) error {
 	})
 }
 
-// isCopyOf finds out whether a directory is a copy of f, when it is new. When it is not, all
-// below it is new as well.
+// isCopyOf reports whether a directory is a copy of f; one that is not new always is. If it
+// is not a copy, everything below it is new too.
 func (d *delta) isCopyOf(f *found) (copied bool, err error) {
 	if !d.isNew {
 		return true, nil
@@ -99,7 +99,7 @@ func (d *delta) isCopyOf(f *found) (copied bool, err error) {
 	return d.copied, err
 }
 
-// compare looks at the directories in d, of which m is what was known.
+// compare compares the directories in d with m, their previous state.
 func (d *delta) compare(ctx context.Context, m *mdir, depth int) error {
 	for _, k := range d.kids {
 		if err := ctx.Err(); err != nil {
@@ -112,7 +112,7 @@ func (d *delta) compare(ctx context.Context, m *mdir, depth int) error {
 		if sub == nil {
 			continue
 		}
-		// An error leaves m closed: nothing more in it can be looked at.
+		// An error leaves m closed, so nothing more in it can be compared.
 		err = m.inside(sub, depth, func() error { return k.compare(ctx, sub, depth+1) })
 		sub.close()
 		if err != nil {
@@ -122,8 +122,8 @@ func (d *delta) compare(ctx context.Context, m *mdir, depth int) error {
 	return nil
 }
 
-// known opens the directory in m that d is a copy of; nil when there is none, or nothing in
-// d that could be a copy of what is in it. The caller closes it.
+// known opens the directory in m that d is a copy of; nil if there is none, or if d contains
+// no directories to compare. The caller closes it.
 func (d *delta) known(m *mdir) (*mdir, error) {
 	f, err := m.child(d.name)
 	if err != nil || f == nil || !isDir(&f.st) {
@@ -136,7 +136,7 @@ func (d *delta) known(m *mdir) (*mdir, error) {
 	return m.sub(f)
 }
 
-// like reports whether f is the same directory, but for its times.
+// like reports whether f is the same directory, except for its times.
 func (d *delta) like(f *found) (bool, error) {
 	a, err := f.attrs()
 	return f.st.Mode == d.ent.mode && f.st.Uid == d.ent.uid && f.st.Gid == d.ent.gid && a.sum() == d.ent.size, err

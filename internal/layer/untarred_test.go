@@ -87,7 +87,7 @@ func TestSeal_FlushesWhatCannotBeDescribed(t *testing.T) {
 	}
 }
 
-// A number that no device has is no device: the attribute is one like others.
+// A number that no device can have is not a device: the attribute is kept as it is.
 func TestSeal_BelievesNoDeviceThatCannotBe(t *testing.T) {
 	for _, value := range []string{"c 4000000000:1", "b 4096:1", "c 1:1048576"} {
 		w := newWorld(t, t.TempDir(), true)
@@ -103,8 +103,8 @@ func TestSeal_BelievesNoDeviceThatCannotBe(t *testing.T) {
 	}
 }
 
-// The mark of a skeleton is believed where no program of a sandbox can have set it: not in a
-// live root, nor in a layer that was one. Layers of a version before have another.
+// The mark of a skeleton counts only where no program of a sandbox can have set it: not in a
+// live root, nor in a layer that was one. Layers of earlier versions have another mark.
 func TestSkeleton_IsNotBelievedFromASandbox(t *testing.T) {
 	w := newWorld(t, t.TempDir(), false)
 	defer w.close()

@@ -29,8 +29,8 @@ func (s *Store) Verify(ctx context.Context, id timeline.LayerID) error {
 	return nil
 }
 
-// asIn has files hashed as the manifest says. One that it does not have, or that has
-// another size, is not read: it differs anyway.
+// asIn hashes files as the manifest says. It does not read a file that is missing there or
+// has another size: that differs anyway.
 func asIn(want []format.Entry) func(string, *unix.Stat_t) form {
 	return func(path string, st *unix.Stat_t) form {
 		i, found := slices.BinarySearchFunc(want, path, func(e format.Entry, p string) int {

@@ -35,7 +35,7 @@ type source struct {
 	host   bool   // the host's own root
 	raw    bool   // whiteouts and opaque marks are not interpreted
 	plain  bool   // not in overlay form: overlayfs's names of attributes are a program's own
-	marks1 bool   // a layer of a version before: xattrSkeleton1 is believed
+	marks1 bool   // a layer of an earlier version, where xattrSkeleton1 marks a skeleton
 }
 
 // Entry is what a view has at a path.
@@ -102,8 +102,8 @@ func (s *Store) PlainView(parts []rootspec.Part) *View {
 	return v
 }
 
-// marks1 says whether the tree is that of a layer whose marks are of the first names. So is
-// one that is not there, which whatever reads it will say.
+// marks1 reports whether the tree is of a layer whose marks have their first names. It is true
+// for a missing tree, too; reading that fails anyway.
 func marks1(tree string) bool {
 	_, err := unix.Getxattr(filepath.Dir(tree), xattrMarks, nil)
 	return err != nil
@@ -238,8 +238,8 @@ func (m *mdir) inside(sub *mdir, depth int, fn func() error) error {
 	return err
 }
 
-// errLost says that a directory of a live tree was moved or removed while a walk was
-// below it.
+// errLost is the error of a directory of a live tree that was moved or removed while a walk
+// was below it.
 var errLost = errors.New("the directory was moved or removed while it was read")
 
 // gone reports whether err says that something in a live tree was moved or removed.

@@ -28,13 +28,13 @@ const (
 	// xattrSkeleton1 is the mark of layers without xattrMarks. Programs can set it: in any
 	// other tree it means nothing, and is not shown.
 	xattrSkeleton1 = "user.coppice.skeleton"
-	// xattrMarks on the directory of a layer says that its marks are of the names above.
+	// xattrMarks on the directory of a layer says that its marks have the names above.
 	xattrMarks = "user.coppice.marks"
 	// xattrOwner is where root emulation writes the owner that was asked for and
 	// could not be given: "uid:gid". Package format puts it into tar headers.
 	xattrOwner = "user.coppice.owner"
-	// xattrDevice is where it writes, on an empty file, which device was asked for, and
-	// zeroDevice what it writes for the one that is a whiteout in a layer.
+	// xattrDevice is where it writes, on an empty file, which device was asked for;
+	// zeroDevice is the value for the device that is a whiteout in a layer.
 	xattrDevice = "user.coppice.device"
 	zeroDevice  = "c 0:0"
 )
@@ -52,17 +52,17 @@ type attrs struct {
 	opaque   bool // nothing below shows through
 	maybeXWh bool // opaque=x: regular files below may be whiteouts
 	noise    bool // there are attributes of overlayfs that a layer does not keep
-	cut      bool // there are more names than can be listed: list has known ones alone
+	cut      bool // there are more names than can be listed; list has only those of known
 }
 
-// known are the attributes that change what an entry is or who may use it. They can be
-// read by name where listxattr(2) fails.
+// known are the attributes that change the type of an entry or the access to it. They can be
+// read by name if listxattr(2) fails.
 var known = [...]string{
 	xattrOpaque, xattrSkeleton, xattrSkeleton1, xattrOwner, xattrDevice,
 	"security.capability", "system.posix_acl_access", "system.posix_acl_default",
 }
 
-// whole is E2BIG, as listxattr(2) has it, when not all attributes are known.
+// whole returns E2BIG, as listxattr(2) does, if not all attributes are known.
 func (a *attrs) whole() error {
 	if a.cut {
 		return unix.E2BIG
@@ -96,7 +96,7 @@ func xattrAt(dir int, name string) xattrSource {
 	return xattrSource{path: vfs.FDPath(dir) + "/" + name}
 }
 
-// keys gives the names of all attributes; none where the file system has no attributes.
+// keys returns the names of all attributes; none where the file system has no attributes.
 func (s xattrSource) keys() ([]string, error) {
 	var small [512]byte
 	b := small[:]
@@ -131,7 +131,7 @@ func readAttrs(s xattrSource, plain bool) (a attrs, err error) {
 	for _, key := range keys {
 		value, err := readXattr(s, key)
 		if errors.Is(err, unix.ENODATA) || a.cut && errors.Is(err, unix.ENOTSUP) {
-			continue // gone since, not for us to see, or not of this file system
+			continue // removed since, not readable for us, or not supported by the file system
 		}
 		if err != nil {
 			return a, err
@@ -203,7 +203,7 @@ func (a *attrs) sum() int64 {
 	return int64(binary.LittleEndian.Uint64(h.Sum(nil)))
 }
 
-// isMark says whether an attribute is a mark of ours, which says nothing to a person.
+// isMark reports whether an attribute is a mark of ours, which is not shown.
 func isMark(x xattr) bool { return x.Key == xattrSkeleton || x.Key == xattrSkeleton1 }
 
 func sameAttrs(a, b *attrs) bool {

@@ -18,7 +18,7 @@ const (
 	LayerBytes = 64 << 30 // of a layer that came with a proposal
 )
 
-// archives are the bounds on archives and images that come from outside.
+// archives returns the bounds on archives and images from outside.
 func archives() area {
 	const (
 		refused = "the archive is refused: `too_large`"

@@ -2,11 +2,11 @@ package limit
 
 import "time"
 
-// The bounds on what is recorded. What a sandbox causes by itself has a budget of its own
-// for each class of evidence: a class that is used up fills evenly within EvidenceRefill.
+// The bounds on records. What a sandbox causes without its owner has a budget for each class of
+// evidence: an exhausted budget refills evenly within EvidenceRefill.
 const (
-	// EvidenceRefill is how long a budget that is used up takes to fill. So a sandbox adds
-	// at most five times a budget in its first day, and four times in each other one.
+	// EvidenceRefill is how long an exhausted budget takes to refill. So a sandbox adds at
+	// most five times a budget on its first day, and four times on each other day.
 	EvidenceRefill = evidenceHours * time.Hour
 	evidenceHours  = 6
 	// EvidenceDecoys, EvidenceRefusals and EvidenceDenials are the budgets, in bytes, of records
@@ -25,16 +25,16 @@ const (
 	// AutoSnapshots how many automatic snapshots may be taken, within EvidenceRefill.
 	InsideChanges = 1000
 	AutoSnapshots = 10_000
-	// LostInterval is the time between records of what was lost of the network, and
-	// ProgramsInterval that between records of programs, once some were left out.
+	// LostInterval is the time between lost records of the network, and ProgramsInterval
+	// the time between records of programs, once some were left out.
 	LostInterval     = lostSeconds * time.Second
 	lostSeconds      = 60
 	ProgramsInterval = programSeconds * time.Second
 	programSeconds   = 10
 
-	// RecordText is as much as a record carries of one text that comes from outside, in
-	// bytes; RecordArgs of all the words of a command, RecordNames of names (of variables,
-	// of candidates), and RecordPaths of the paths that a command changed.
+	// RecordText is how many bytes a record has of one text from outside, RecordArgs of all
+	// the arguments of a command, RecordNames of names (of variables, of candidates), and
+	// RecordPaths of the paths that a command changed.
 	RecordText  = 4 << 10
 	RecordArgs  = 64 << 10
 	RecordNames = 16 << 10
@@ -46,12 +46,12 @@ const (
 	// RecordsUnsaid is how many records are queued until the ledger can be written again.
 	RecordsUnsaid = 4096
 	// ProgramGroups is how many records the programs of an interval become, and
-	// ProgramsHeld about how many bytes of them are held before it ends early.
+	// ProgramsHeld about how many bytes of them are held before the interval ends early.
 	ProgramGroups = 64
 	ProgramsHeld  = 4 << 20
 )
 
-// evidence are the bounds on what is recorded.
+// evidence returns the bounds on records.
 func evidence() area {
 	const (
 		budgets = "internal/engine/budget_test.go "
@@ -59,7 +59,7 @@ func evidence() area {
 		network = budgets + "TestTellNet_RecordsNoMoreThanTheBudget"
 		program = budgets + "TestPrograms_AreRecordedWithinTheBudget"
 		texts   = budgets + "TestRecords_CarryBoundedTexts"
-		lost    = "a `lost` record counts what is not recorded"
+		lost    = "a `lost` record counts the others"
 		more    = "the record counts the others"
 	)
 	return area{title: "Evidence", bounds: []Bound{

@@ -4,15 +4,15 @@ package limit
 // events. All of them are of one gate, unless they say otherwise.
 const (
 	// GateConns is how many TCP connections there may be, GateOpening how many of these
-	// that are not yet established, and GateInspected how many whose requests are looked
-	// at: each of those may hold hundreds of times as much memory as another.
+	// may not be established yet, and GateInspected how many may have their requests
+	// inspected: each of those may hold hundreds of times as much memory as another.
 	GateConns     = 512
 	GateOpening   = 128
 	GateInspected = 128
 	// GateFlows is how many flows of datagrams there may be.
 	GateFlows = 128
-	// GateDials is how many connections and flows are dialled in a second, and twice as
-	// many at once: the ports of the host are few.
+	// GateDials is how many connections and flows are dialled in a second; twice as many
+	// in a burst: the host has few ports.
 	GateDials = 200
 	// GateIdleSeconds and GateDatagramIdleSeconds are the idle times of a connection, and of
 	// a flow of datagrams.
@@ -23,9 +23,9 @@ const (
 	GateDialSeconds  = 15
 	GateHelloSeconds = 15
 
-	// GateAskSeconds is how long a destination waits for a decision. It ends before resolvers give
-	// up or ask again, at multiples of 30 s: a query that comes again as its question ends
-	// would begin another, and its answer come too late.
+	// GateAskSeconds is how long a destination waits for a decision. It ends before resolvers
+	// give up or retry, at multiples of 30 s: a query repeated just as its question ends
+	// would begin another question, whose answer would come too late.
 	GateAskSeconds = 55
 	// GateQuestions is how many destinations wait for a decision, and GateWaiting how many queries
 	// and connections wait for them; less than GateOpening.
@@ -39,7 +39,8 @@ const (
 	FlowSmallBuffer = 128 << 10
 	// Datagram is the longest datagram.
 	Datagram = 64 << 10
-	// LinkWaiting is how much is queued for the sandbox, with what the stack needs for it. LinkQueue is what a socket of a link may queue, where the kernel lets it.
+	// LinkWaiting is how many bytes are queued for the sandbox, with the stack's overhead.
+	// LinkQueue is how many a socket of a link may queue, if the kernel allows it.
 	LinkWaiting = 4 << 20
 	LinkQueue   = 4 << 20
 
@@ -53,7 +54,8 @@ const (
 	// over one TCP connection.
 	DNSQueries = 64
 	DNSStream  = 100
-	// DNSLookups is how many names are resolved in a second, since names can carry data, after the first DNSLookupBurst; each for DNSLookupSeconds.
+	// DNSLookups is how many names are resolved in a second after the first DNSLookupBurst,
+	// since names can carry data. Each takes at most DNSLookupSeconds.
 	DNSLookups       = 20
 	DNSLookupBurst   = 200
 	DNSLookupSeconds = 10
@@ -75,13 +77,13 @@ const (
 	// denials are counted at a time.
 	JournalEvents  = 1024
 	JournalDenials = 512
-	// EventText is how much an event has of a method, a path, or an invalid name, in bytes
-	// before unprintable characters are escaped: the longest name in text, without
-	// its last dot (RFC 1035, 3.1: 255 bytes on the wire).
+	// EventText is how many bytes an event has of a method, a path, or an invalid name, before
+	// unprintable characters are escaped: the longest name as text, without its last
+	// dot (RFC 1035, 3.1: 255 bytes on the wire).
 	EventText = 253
 )
 
-// gate are the bounds on what the gate reads, holds and relays.
+// gate returns the bounds on what the gate reads, holds and relays.
 func gate() area {
 	const (
 		here     = "internal/gate/"
@@ -122,7 +124,7 @@ func gate() area {
 		{"remembered names of an address", PinNames, "names", "the name is not answered", pins},
 		{"a ClientHello", HelloBytes, "bytes", "the connection is denied", hellos},
 		{"records of a ClientHello", HelloWire, "bytes", "the connection is denied", hellos},
-		{"events queued to be reported", JournalEvents, "events", "what further events would report is denied", journal},
+		{"events queued to be reported", JournalEvents, "events", "accesses that cannot be reported are denied", journal},
 		{"distinct denials that are counted at a time", JournalDenials, "denials", "further ones are counted together", journal},
 		{"a method, a path or a name in an event", EventText, "bytes", "it is truncated", names + "TestPrintable_CutsLongText"},
 	}, inspection()...)}

@@ -1,13 +1,13 @@
 package limit
 
-// SealedHoles is how many bytes of holes in the files of a layer are hashed as the zeros
-// that they read as, and written to tar. Files beyond are hashed by their data alone.
+// SealedHoles is how many bytes of holes in the files of a layer are hashed as zeros and
+// written to tar. Further files are hashed by their data alone.
 const SealedHoles = 256 << 20
 
-// The bounds on snapshots, layers and what is asked about them.
+// The bounds on snapshots, layers and requests about them.
 const (
-	// Depth is how many directories may lie one in another, in a live root and in a
-	// snapshot of it. Walks recurse, and a goroutine's stack ends the process at 1 GB.
+	// Depth is how deep directories may be nested, in a live root and in a snapshot of it.
+	// Walks recurse, and a goroutine's stack ends the process at 1 GB.
 	Depth = 50_000
 	// LiveEntries is how many files and directories a live root may have beside its
 	// layers. A capture holds all of them in memory, with LiveEntry bytes for each at
@@ -23,7 +23,7 @@ const (
 	ChosenPaths = 10_000
 	ChosenBytes = 1 << 20
 	// DirNames is how many entries of one directory a comparison holds, of each side:
-	// those that can differ, or all where that is not known.
+	// those that can differ, or all if that is not known.
 	DirNames = 300_000
 	// NamedPaths and NamedBytes bound the changed paths that a capture names, in all;
 	// NamedPath each of them: PATH_MAX, the longest that a program can open.
@@ -33,9 +33,8 @@ const (
 	// PatchBytes bounds the bytes of the paths in a patch, and in the list of what a
 	// sandbox changed in a repository.
 	PatchBytes = 128 << 20
-	// ListEntries and ListBytes bound a list of files, of the present or of a snapshot: its
-	// entries, and the bytes of their paths and link targets, of which JSON may need six
-	// times as many.
+	// ListEntries and ListBytes bound a list of files, live or of a snapshot: its entries, and
+	// the bytes of their paths and link targets, which may be six times as many in JSON.
 	ListEntries = 100_000
 	ListBytes   = 32 << 20
 	// WatchPath is the longest path of a directory that is watched, in bytes.
@@ -48,9 +47,9 @@ const (
 	WatchedDirectories = 16 << 10
 	WatchQueue         = 4096
 	// SealedBytes bounds the bytes of the paths, targets and attributes in a layer's
-	// manifest, which holds each in full, together with SealedEntry for each entry:
-	// nested directories would take the square of their depth. SealedEntries bounds the
-	// entries, which are in memory together when a layer is sealed or verified.
+	// manifest, plus SealedEntry for each entry. The manifest has each path in full, so
+	// nested directories take the square of their depth. SealedEntries bounds the entries,
+	// which are all in memory when a layer is sealed or verified.
 	SealedBytes   = 64 << 20
 	SealedEntry   = 256
 	SealedEntries = 2_000_000
@@ -75,7 +74,7 @@ const watchesTest = "internal/boxfs/watches_test.go "
 
 const deepTest = "internal/layer/deep_test.go "
 
-// history are the bounds on snapshots, layers and what is asked about them.
+// history returns the bounds on snapshots, layers and requests about them.
 func history() area {
 	return area{title: "History", bounds: []Bound{
 		{

@@ -5,7 +5,7 @@ const StopSeconds = 5
 
 // The daemon's own memory.
 const (
-	// DaemonMemory is the least soft limit that the daemon gives itself, in bytes, where
+	// DaemonMemory is the least soft limit that the daemon sets for itself, in bytes, if
 	// the host has twice as much.
 	DaemonMemory = 256 << 20
 	// CostLarge is the memory, in bytes, reserved for a request that may list or pack a whole
@@ -18,14 +18,14 @@ const (
 	// many of one sandbox or token.
 	AdmissionWaiting    = 256
 	AdmissionWaitingOne = 32
-	// AnswerSeconds is how long the holder of a token may take to receive 64 KiB of an
-	// answer for which memory is reserved.
+	// AnswerSeconds is how long a client with a token may take to read 64 KiB of an answer
+	// for which memory is reserved.
 	AnswerSeconds = 120
 )
 
-// The kernel's counts that a sandbox shares with its owner: a user namespace charges
-// its owner (kernel/ucount.c). Of those below a sandbox gets an eighth of what the
-// host gives one user, and no more than this many.
+// The kernel's counts that a sandbox shares with its owner: a user namespace charges its
+// owner (kernel/ucount.c). A sandbox gets an eighth of the host's limit for one user, and at
+// most this many.
 const (
 	// Inotify and InotifyWatches bound inotify(7), as each user of a sandbox.
 	Inotify        = 128
@@ -42,10 +42,10 @@ const (
 // whole machine (kernel.pty.max).
 const Terminals = 256
 
-// OpenFilesOfHost is how many descriptors a process of a sandbox may have open, of those
-// that init may: the kernel refuses to pass a descriptor by a socket once its user has as
-// many under way as the sender may have open (unix(7), ETOOMANYREFS), and no process of a
-// sandbox is to bring init, its keeper and the daemon there.
+// OpenFilesOfHost returns how many descriptors a process of a sandbox may have open, of those
+// that init may: the kernel refuses to pass a descriptor over a socket while the user has
+// as many in flight as the sender may have open (unix(7), ETOOMANYREFS), and no process of a
+// sandbox may do that to init, its keeper and the daemon.
 func OpenFilesOfHost(host uint64) uint64 { return max(1, host/2) }
 
 const admissionTest = "internal/admission/admission_test.go "
@@ -54,10 +54,10 @@ const inotifyTest = "internal/box/escape/counts_test.go TestInotify_IsLeftToTheO
 
 const countsTest = "internal/box/guest/counts_linux_test.go TestCounts_AreReachedInANamespace"
 
-// OfHost is a sandbox's part of what the host gives one user: an eighth, at most most.
+// OfHost returns a sandbox's part of the host's limit for one user: an eighth, at most most.
 func OfHost(host, most int64) int64 { return max(1, min(host/8, most)) }
 
-// host are the bounds on what a sandbox takes of the host and the daemon.
+// host returns the bounds on what a sandbox takes of the host and the daemon.
 func host() area {
 	return area{title: "The host and the daemon", bounds: []Bound{
 		{
@@ -80,7 +80,7 @@ func host() area {
 		{"inotify watches of each user in a sandbox, or an eighth of `fs.inotify.max_user_watches`", InotifyWatches, "watches", "ENOSPC inside", countsTest},
 		{"fanotify groups of each user in a sandbox, or an eighth of `fs.fanotify.max_user_groups`", Fanotify, "groups", "EMFILE inside; the seccomp filter refuses such calls as well", countsTest},
 		{"fanotify marks of each user in a sandbox, or an eighth of `fs.fanotify.max_user_marks`", FanotifyMarks, "marks", "ENOSPC inside; the seccomp filter refuses such calls as well", countsTest},
-		{"namespaces of each kind but user namespaces, of which a sandbox may make none", Namespaces, "namespaces", "ENOSPC inside; the seccomp filter refuses such calls as well", countsTest},
+		{"namespaces of each kind, except user namespaces, which a sandbox cannot make", Namespaces, "namespaces", "ENOSPC inside; the seccomp filter refuses such calls as well", countsTest},
 		{"pseudo-terminals of a sandbox", Terminals, "terminals", "ENOSPC inside", "internal/box/escape/counts_test.go TestCounts_AreLeftToOthers"},
 	}}
 }

@@ -2,9 +2,9 @@ package limit
 
 // The bounds on a connection whose HTTP requests are inspected.
 const (
-	// HeadBytes and HeadFields bound the head of a request by HTTP/1 and HeadBytes that of
-	// an answer; Head2Bytes the head of a request by HTTP/2, which is kept some two times
-	// for each of the Streams while it waits.
+	// HeadBytes and HeadFields bound the head of an HTTP/1 request, and HeadBytes that of an
+	// answer. Head2Bytes bounds the head of an HTTP/2 request, which is held about twice for
+	// each of the Streams while it waits.
 	HeadBytes  = 64 << 10
 	HeadFields = 256
 	Head2Bytes = 32 << 10
@@ -38,7 +38,7 @@ const (
 	Certificates = 256
 )
 
-// inspection are the bounds on requests that are inspected.
+// inspection returns the bounds on inspected requests.
 func inspection() []Bound {
 	const (
 		here    = "internal/gate/inspect/"
@@ -59,7 +59,7 @@ func inspection() []Bound {
 		{"buffered body of an HTTP/2 request", StreamBuffer, "bytes", "further data is refused, and denied", refused + "TestHTTP2_HoldsSoMuchOfABody"},
 		{"buffered bodies of all requests of an HTTP/2 connection", StreamsBuffer, "bytes", "further data is refused, and denied", refused + "TestHTTP2_HoldsSoMuchOfAllBodies"},
 		{"HTTP/2 requests without an answer, including refused ones", UnansweredHeads, "requests", ended, refused + "TestHTTP2_KeepsSoManyHeads"},
-		{"the path of such a request in a record", ToldPath, "bytes", "the record has its beginning", refused + "TestHTTP2_KeepsTheBeginningOfAPath"},
+		{"the path of such a request in a record", ToldPath, "bytes", "it is truncated", refused + "TestHTTP2_KeepsTheBeginningOfAPath"},
 		{"informational responses before an answer", Informational, "responses", told, answers + "TestAnswer_BoundsInformationalResponses"},
 		{"heads of informational responses", InformationalBytes, "bytes", told, answers + "TestAnswer_BoundsTheHeadersOfInformationalResponses"},
 		{"the head of an answer", HeadBytes, "bytes", "the connection is closed", answers + "TestAnswer_BoundsItsHead"},

@@ -21,11 +21,11 @@ type Bound struct {
 	Test    string // the test that reaches it: its file and its function, and "lowered", separated by spaces
 }
 
-// lowered ends Bound.Test where the test reaches a lower bound than Value: that would take
-// too long, or too much room.
+// lowered ends Bound.Test if the test reaches a lower bound than Value, which would take too
+// much time or space.
 const lowered = " lowered"
 
-// Where gives the file and the function of the test.
+// Where returns the file and the function of the test.
 func (b *Bound) Where() (file, test string) {
 	file, test, _ = strings.Cut(strings.TrimSuffix(b.Test, lowered), " ")
 	return file, test
@@ -81,8 +81,8 @@ the test runs the same code with a lower bound, and the table says ` + "`lowered
 	return b.String()
 }
 
-// Cut gives the first bytes of a text, no more than most, which end in "..." where
-// something is left out. The text stays valid UTF-8 if it was.
+// Cut returns a text of at most most bytes: s, or its beginning and "...". The text stays valid
+// UTF-8 if it was.
 func Cut(s string, most int) string {
 	if len(s) <= most {
 		return s

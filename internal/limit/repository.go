@@ -1,8 +1,7 @@
 package limit
 
-// Bounds on a work tree that a sandbox wrote, and on the rules in it that say which files
-// git ignores. Those on objects and changes are options of package repo, whose defaults
-// are here too.
+// Bounds on a work tree that a sandbox wrote, and on its ignore rules. Those on objects and
+// changes are options of package repo; these are their defaults.
 const (
 	TreePath  = 4095      // PATH_MAX without its NUL; the depth of a path is at most half of it
 	TreePaths = 128 << 20 // names of the directories that the walk is in, and paths that differ
@@ -23,7 +22,7 @@ const (
 	RuleWork  = 60
 )
 
-// repositories are the bounds on work trees, their rules and objects.
+// repositories returns the bounds on work trees, their rules and objects.
 func repositories() area {
 	const (
 		refused   = "nothing is imported: `too_large`"

@@ -7,7 +7,7 @@ const TrustStoreBytes = 8 << 20
 // StartSeconds is how long a sandbox may take until its init is ready.
 const StartSeconds = 60
 
-// RekeySeconds is how long init may take to re-key a sandbox that goes on from memory.
+// RekeySeconds is how long init may take to re-key a sandbox that is resumed from memory.
 const RekeySeconds = 60
 
 // UnansweredStopSeconds is how long a stop waits, besides the grace of the processes, for
@@ -26,8 +26,8 @@ const (
 const CaptureStopSeconds = 10
 
 // EnforcedDetail and EnforcedText bound the list of what a sandbox enforces: the detail of
-// one item, and the text of all of them. Written as JSON both fit many times into a frame,
-// and into a record of the ledger.
+// one item, and the text of all of them. As JSON, both fit many times into a frame and into a
+// record of the ledger.
 const (
 	EnforcedDetail = 4 << 10
 	EnforcedText   = 32 << 10
@@ -41,15 +41,15 @@ const StatusArgs = 64 << 10
 // not start.
 const KeeperText = 16 << 10
 
-// ProgramsAlive is how many processes of a sandbox init remembers while they live, each by
-// a descriptor, to tell whose program started which. InitFiles is how many descriptors it
-// may need in all.
+// ProgramsAlive is how many live processes of a sandbox init tracks, each by a descriptor, to
+// find the parent of each program. InitFiles is how many descriptors it may need in all.
 const (
 	ProgramsAlive = 8 << 10
 	InitFiles     = ProgramsAlive + 1<<10
 )
 
-// setup are the bounds on what init and the keeper read of a sandbox, and on the time they take.
+// setup returns the bounds on what init and the keeper read of a sandbox, and on the time they
+// take.
 func setup() area {
 	return area{title: "Starting and stopping", bounds: []Bound{
 		{

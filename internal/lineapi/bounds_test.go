@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// vast is an Engine with as many snapshots and changes as anybody asks for.
+// vast is an Engine with as many snapshots and changes as requested.
 type vast struct {
 	*fake
 	nodes int
@@ -23,7 +23,7 @@ type vast struct {
 
 	now     atomic.Int64  // questions about HEAD that are not answered yet
 	crowded atomic.Bool   // there were more than limit.LineTurns
-	ask     chan struct{} // gets one for each that has begun
+	ask     chan struct{} // receives for each request that has begun
 	answer  chan struct{} // lets one end
 }
 
@@ -111,7 +111,7 @@ func TestGuest_AnAbandonedDiffEnds(t *testing.T) {
 	select {
 	case <-v.answer:
 	case <-time.After(patience):
-		t.Error("the diff goes on without its client")
+		t.Error("the diff continues without its client")
 	}
 }
 
@@ -148,7 +148,7 @@ func allocated(fn func()) uint64 {
 
 // A line from inside took 1.6 GB for 60 MB of it.
 //
-//nolint:paralleltest // it counts what the process allocates
+// Not parallel: it counts what the process allocates.
 func TestGuest_ALineCostsLittle(t *testing.T) {
 	_, dial := serve(t, Options{Engine: full{newFake()}, Level: Read, Guard: NewGuard()})
 	p := dial()
@@ -199,7 +199,7 @@ func TestCostlyRequests_WaitForMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range limit.AdmissionWaitingOne { // who comes now is refused at once
+	for range limit.AdmissionWaitingOne { // further requests are refused at once
 		work := make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {

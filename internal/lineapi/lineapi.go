@@ -61,7 +61,7 @@ type Engine interface {
 	Head(ctx context.Context, name string) (string, error)
 	Snapshots(ctx context.Context, name string) (wire.LogResult, error)
 	Branches(ctx context.Context, name string) (wire.BranchesResult, error)
-	// ShowSome is Show with at most so many changes; 0 is as many as one answer holds.
+	// ShowSome is Show with at most that many changes; 0 is as many as one answer holds.
 	ShowSome(ctx context.Context, name, ref string, most int) (wire.ShowResult, error)
 	Diff(ctx context.Context, name string, req wire.DiffRequest) (wire.DiffResult, error)
 	Commit(ctx context.Context, name, message string) (wire.CommitResult, error)

@@ -214,7 +214,7 @@ func (c *conn) diff(q struct {
 	}
 	if c.opt.Guard != nil && len(q.Paths) > limit.LinePaths {
 		return nil, fault.New(fault.TooLarge, "a diff of %d paths: from inside the sandbox the limit is %d", len(q.Paths), limit.LinePaths).
-			WithHint(`give a directory that they are in, as in: {"op":"diff","a":"HEAD","paths":["src"]}`)
+			WithHint(`name a directory that contains them, as in: {"op":"diff","a":"HEAD","paths":["src"]}`)
 	}
 	ctx, stop := c.whileThere()
 	defer stop()

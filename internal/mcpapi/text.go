@@ -94,7 +94,7 @@ func lastVisible(s string, limit int) (string, int) {
 	return out[from.out:], len(s) - from.in
 }
 
-// next writes the first character of s, or its escape, and gives its length in s.
+// next writes the first character of s, or its escape, and returns its length in s.
 func next(b *strings.Builder, line *visible.Line, s string) int {
 	if s[0] == '\n' || s[0] == '\t' {
 		b.WriteByte(s[0])

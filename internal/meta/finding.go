@@ -8,18 +8,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Finding is what a start of a sandbox found out about the host: that it gives a protection,
-// or that it lacks it.
+// Finding is what a start of a sandbox found out about the host: that it provides a
+// protection, or lacks it.
 type Finding struct {
 	Protection string `json:"protection"`
-	On         string `json:"on,omitempty"`    // the type of the file system it is about, where it depends on one
-	Lacks      string `json:"lacks,omitempty"` // what the host answered; "" says that it gives the protection
+	On         string `json:"on,omitempty"`    // type of file system, if it depends on one
+	Lacks      string `json:"lacks,omitempty"` // the host's answer; "" if it provides the protection
 	Kernel     string `json:"kernel"`          // the release of the kernel that answered
 }
 
 const settingFindings = "findings"
 
-// Findings lists what the home's starts have found, in the order in which they first did.
+// Findings returns what the home's starts have found, in the order of the first time.
 func (d *DB) Findings(ctx context.Context) ([]Finding, error) {
 	text, err := d.Setting(ctx, settingFindings)
 	if err != nil {
@@ -33,13 +33,13 @@ func decodeFindings(text string) (all []Finding, err error) {
 		return nil, nil
 	}
 	if err := json.Unmarshal([]byte(text), &all); err != nil {
-		return nil, fault.New(fault.Corrupt, "what was found out about the host").Because(err).WithHint(corruptHint)
+		return nil, fault.New(fault.Corrupt, "the findings about the host are malformed").Because(err).WithHint(corruptHint)
 	}
 	return all, nil
 }
 
-// AddFindings adds what a start has found, and gives all that is known now. That the host
-// gives a protection is never replaced; that it lacks one is by the opposite, or by what
+// AddFindings adds what a start has found, and returns all findings. That the host provides a
+// protection is never replaced. That it lacks one is replaced by the opposite, or by what
 // another kernel lacks.
 func (d *DB) AddFindings(ctx context.Context, found []Finding) (known []Finding, err error) {
 	if known, err = d.Findings(ctx); err != nil {

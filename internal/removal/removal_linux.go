@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Tree deletes dir and all that is in it; a missing dir is no error. The
+// Tree deletes dir and all that is in it; a missing dir is not an error. The
 // tree was written by a sandbox: no link is followed, no directory needs to be
 // readable, and no depth exhausts descriptors or stack, since directories deeper
 // than maxDepth are first renamed up to dir. Subvolumes of btrfs in it may be

@@ -102,7 +102,8 @@ func tracked(old listing, p string) bool {
 	return has
 }
 
-// below reports what is in a directory and not in the old tree. Its error is that of ctx.
+// below calls tell for the entries of a directory that the old tree lacks. Its only error is
+// that of ctx.
 func (r *Repo) below(ctx context.Context, old listing, dir string, tell func(string)) error {
 	return filepath.WalkDir(filepath.Join(r.Top, dir), func(name string, e fs.DirEntry, err error) error {
 		if ctx.Err() != nil {

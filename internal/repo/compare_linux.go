@@ -115,7 +115,7 @@ func (r reader) Read(b []byte) (int, error) {
 	return r.r.Read(b)
 }
 
-// openFile opens what is a regular file, and waits for nobody who is not one.
+// openFile opens a regular file. It never blocks on a file of another type.
 func openFile(dir *os.File, name string) (*os.File, error) {
 	f, err := beneath.Open(dir, name, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if gone(err) || errors.Is(err, unix.ELOOP) {

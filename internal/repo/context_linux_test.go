@@ -5,22 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+
+	"github.com/coppice-dev/coppice/internal/ctxtest"
 )
-
-// endsAsAsked is a context that ends as it is asked for the n-th time, as every step of a
-// long loop does. It counts how often it is asked afterwards.
-type endsAsAsked struct {
-	context.Context
-	end  context.CancelFunc
-	left int
-}
-
-func (c *endsAsAsked) Err() error {
-	if c.left--; c.left <= 0 {
-		c.end()
-	}
-	return c.Context.Err()
-}
 
 // What grows with what a sandbox changed ends with its context, in the middle.
 func TestLoops_EndWithTheirContext(t *testing.T) {
@@ -55,14 +42,12 @@ func TestLoops_EndWithTheirContext(t *testing.T) {
 			return err
 		},
 	} {
-		inner, end := context.WithCancel(t.Context())
-		ctx := &endsAsAsked{inner, end, after}
+		ctx := ctxtest.EndsAfter(t, after)
 		if err := loop(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v, want it cancelled", name, err)
 		}
-		if ctx.left < -10 {
-			t.Errorf("%s: went on for %d steps", name, -ctx.left)
+		if n := ctx.Calls(); n > after+10 {
+			t.Errorf("%s: checked its context %d times, %d before it ended", name, n, after)
 		}
-		end()
 	}
 }

@@ -130,7 +130,7 @@ func badPath(p string) string {
 	return ""
 }
 
-// badName says why a name in a directory can be no part of a path that is applied, or "".
+// badName returns why a name cannot be part of a path that is applied; "" if it can.
 func badName(name string) string {
 	switch {
 	case len(name) > 255:
@@ -188,7 +188,8 @@ func clip(s string) string {
 	return s
 }
 
-// printable takes characters that are not seen out of a stranger's text, as git quotes it in what it says.
+// printable replaces invisible characters in untrusted text, such as names that git quotes in
+// its messages.
 func printable(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {

@@ -18,7 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// nest makes directories one in another below dir, with a file in each, and gives the
+// nest makes directories one in another below dir, with a file in each, and returns the
 // paths of the files. They go deeper than any path when they are to.
 func nest(t *testing.T, dir string, depth int) (files []string) {
 	t.Helper()
@@ -127,7 +127,8 @@ func TestSnapshot_TakesDeepDirectoriesWhole(t *testing.T) {
 	l.sound()
 }
 
-// Directories one in another are skipped where no path reaches them, and are listed as skipped: a smaller change never looks like the whole.
+// Nested directories that no path can reach are skipped, and listed as skipped: a partial change
+// never looks like the whole.
 func TestSnapshot_SkipsPathsBeyondPathMax(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -162,8 +163,8 @@ func TestSnapshot_BoundsThePathsThatItHolds(t *testing.T) {
 	}
 }
 
-// What is called .gitignore, .gitmodules or .gitattributes and is no file is not opened,
-// and what is too large for rules is not read.
+// An entry named .gitignore, .gitmodules or .gitattributes is opened only if it is a regular
+// file, and read only if it is not too large for rules.
 func TestSnapshot_TakesRulesOfFilesAlone(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)

@@ -18,10 +18,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// walk compares a hostile work tree with a listing. It opens directories and regular
-// files alone, and follows no link: what is below one is not there, as for git. Each
-// directory and each file is opened by one system call, and each directory decided on
-// once, so that the work grows with the number of entries and not with their depth.
+// walk compares a hostile work tree with a listing. It opens only directories and regular
+// files, and follows no link: what is behind one does not exist, as for git. It opens each
+// directory and file by one system call, and decides on each directory once, so that the work
+// grows with the number of entries and not with their depth.
 type walk struct {
 	tree   *os.File
 	base   listing
@@ -66,7 +66,7 @@ func (w *walk) all(ctx context.Context, paths []string) error {
 	return nil
 }
 
-// one walks over what lies at a path that is led to.
+// one walks the entry at a path.
 func (w *walk) one(ctx context.Context, p string) error {
 	f, err := w.open(up(p))
 	if gone(err) {
@@ -83,7 +83,7 @@ func (w *walk) one(ctx context.Context, p string) error {
 	return err
 }
 
-// tops gives paths without those that lie below others, in order; "" is everything.
+// tops returns paths, sorted, without those below others; "" is everything.
 func (w *walk) tops(ctx context.Context, paths []string) (roots []string, _ error) {
 	if len(paths) == 0 {
 		return []string{""}, nil
@@ -99,8 +99,8 @@ func (w *walk) tops(ctx context.Context, paths []string) (roots []string, _ erro
 			}
 			continue
 		}
-		// What begins with a root follows it, and what does not ends that: each root is
-		// taken and left once.
+		// The paths that begin with a root follow it directly, so each root is pushed and
+		// popped once.
 		for len(above) > 0 && !strings.HasPrefix(p, above[len(above)-1]) {
 			above = above[:len(above)-1]
 		}
@@ -216,7 +216,7 @@ func (w *walk) keptSubmodule(p string) bool {
 	return w.base[p].mode == ModeSubmodule && !w.plain[p]
 }
 
-// enter walks over one directory that was decided on, unless it is a repository.
+// enter walks one directory that is to be compared, unless it is a repository.
 func (w *walk) enter(ctx context.Context, dir string) error {
 	f, err := w.open(dir)
 	if gone(err) {
@@ -237,7 +237,7 @@ func (w *walk) enter(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	// What is below is walked over when this is closed: few directories are open at once.
+	// The directory is closed before its children are walked: few are open at once.
 	mine := w.held - held
 	below, err := w.entries(ctx, f, dir, names)
 	f.Close()
@@ -274,7 +274,7 @@ func (w *walk) names(ctx context.Context, f *os.File) (names []string, _ error) 
 	}
 }
 
-// join gives the path of a name in a directory; both are clean.
+// join returns the path of a name in a directory; both are clean.
 func join(dir, name string) string {
 	if dir == "" {
 		return name
@@ -282,14 +282,14 @@ func join(dir, name string) string {
 	return dir + "/" + name
 }
 
-// met is an entry of a directory that is looked at.
+// met is an entry that the walk has come to.
 type met struct {
 	path string
 	st   unix.Stat_t
 }
 
-// entries looks at some entries of a directory, many at a time, and gives the
-// names of those that are directories to walk over.
+// entries compares some entries of a directory, many at a time, and returns the names of
+// the directories to walk.
 func (w *walk) entries(ctx context.Context, f *os.File, dir string, names []string) (below []string, err error) {
 	for some := range slices.Chunk(names, 1024) {
 		list, err := w.look(ctx, f, dir, some)
@@ -322,7 +322,7 @@ func (w *walk) entries(ctx context.Context, f *os.File, dir string, names []stri
 	return below, nil
 }
 
-// look gives the entries of those names that a commit can have and rules do not leave out.
+// look returns the entries that a commit can have and that no rule ignores.
 func (w *walk) look(ctx context.Context, f *os.File, dir string, names []string) ([]met, error) {
 	var list []met
 	var strange []string // what the base does not have, as rules read it
@@ -353,8 +353,8 @@ func (w *walk) look(ctx context.Context, f *os.File, dir string, names []string)
 		list = append(list, met{p, st})
 		if _, has := w.base[p]; !has && !w.dirs[p] {
 			if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-				// Git keeps what it read of the last directory that it was asked about, so
-				// the rules must lie there before.
+				// Git caches the rules of the last directory that it was asked about, so
+				// they must be in place before.
 				if _, err := w.carry(p); err != nil && !errors.Is(err, fs.ErrPermission) {
 					return nil, err
 				}

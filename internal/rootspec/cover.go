@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// A Region is a part of a root, from a path down to where other regions begin: what a file
-// of init's may be laid over depends on it. See MayCover.
+// A Region is the part of a root at and below a path, without other regions below it. It
+// decides whether a file of init's may be mounted there: see MayCover.
 type Region struct {
 	At string `json:"at"` // absolute
-	// Open says that the sandbox may change what is in the region, so that nothing
-	// there has to be kept from it.
+	// Open says that the sandbox may change files in the region, so that none of them
+	// needs protection.
 	Open  bool `json:"open,omitempty"`
-	Decoy bool `json:"decoy,omitempty"` // nothing is ever laid over it
+	Decoy bool `json:"decoy,omitempty"` // never covered
 }
 
-// Regions lists the regions of a root that a restricts, the innermost of nested ones last.
+// Regions returns the regions of a root that a restricts, the innermost of nested ones last.
 func (a Access) Regions() []Region {
 	var closed []string
 	for _, p := range a.ReadOnly {
@@ -40,15 +40,15 @@ func (a Access) Regions() []Region {
 	for _, d := range a.Decoys {
 		all = append(all, Region{At: d.At, Decoy: true})
 	}
-	for i, r := range all { // read-only is read-only with all that lies in it
+	for i, r := range all { // everything below a read-only path is read-only
 		all[i].Open = r.Open && !slices.ContainsFunc(closed, func(at string) bool { return Within(r.At, at) })
 	}
 	slices.SortStableFunc(all, func(x, y Region) int { return cmp.Compare(len(x.At), len(y.At)) })
 	return all
 }
 
-// RegionOf gives the region that a clean absolute path lies in. Where there are none it
-// is one in which nothing may be covered.
+// RegionOf returns the region of a clean absolute path. If none contains it, the result is one
+// in which nothing may be covered.
 func RegionOf(all []Region, p string) Region {
 	for _, r := range slices.Backward(all) {
 		if Within(p, r.At) {
@@ -58,10 +58,10 @@ func RegionOf(all []Region, p string) Region {
 	return Region{Decoy: true}
 }
 
-// MayCover reports whether a file of init's may be laid over file, which is where name led
-// to. Links in the sandbox decide where that is. So what the sandbox may not change is
-// covered only where name itself, which init chose, lies in the same region; and a decoy
-// never is, since opening it would go unnoticed.
+// MayCover reports whether a file of init's may be mounted over file, to which name resolved.
+// Links in the sandbox decide where that is. So a file that the sandbox may not change is
+// covered only if name itself, which init chose, is in the same region. A decoy is never
+// covered, since opening it would go unnoticed.
 func MayCover(all []Region, name, file string) bool {
 	r := RegionOf(all, file)
 	return !r.Decoy && (r.Open || r == RegionOf(all, name))

@@ -9,14 +9,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// inRootTries is how often OpenInRoot resolves a name that is disturbed.
+// inRootTries is how often OpenInRoot retries a resolution that was disturbed.
 const inRootTries = 1000
 
 // OpenInRoot opens a name of a sandbox with dir as its root: links lead no further, and
 // magic links nowhere. Where a rename or a mount anywhere on the machine disturbs the
-// resolution of "..", openat2(2) fails with EAGAIN; that says nothing of the name, so it is
-// resolved again. The error is an errno that says what the name is, or of kind
-// fault.Unavailable where that never ends, or the host has run out of something.
+// resolution of "..", openat2(2) fails with EAGAIN, which is not about the name, so
+// OpenInRoot retries. The error is an errno about the name, or of kind fault.Unavailable
+// if the retries run out or the host lacks a resource.
 func OpenInRoot(dir int, name string, flags uint64) (int, error) {
 	how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
 	for range inRootTries {
@@ -35,7 +35,7 @@ var ofNames = []unix.Errno{
 	unix.ENXIO, unix.ENODEV, unix.EBUSY, unix.ETXTBSY, unix.EOVERFLOW, unix.ESTALE,
 }
 
-// ofHost gives an error that says nothing of a name the kind fault.Unavailable.
+// ofHost makes an error that is not about the name a fault.Unavailable.
 func ofHost(err error) error {
 	if err == nil || slices.ContainsFunc(ofNames, func(e unix.Errno) bool { return errors.Is(err, e) }) {
 		return err

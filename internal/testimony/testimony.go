@@ -53,7 +53,7 @@ func Of(evs []wire.NetEvent, clean func(string) string) (out []Testimony) {
 	return out
 }
 
-// Missing is what is lost of events that the journal had no room for; how many is not known.
+// Missing is the loss of events for which the journal had no room; their number is not known.
 func Missing() format.Lost {
 	return format.Lost{Of: string(format.KindNetwork), Reason: "the journal was full before it was read; how many there were is not known"}
 }

@@ -1,5 +1,5 @@
 // Package visible decides which characters people see as they are, and writes the others
-// as escapes: text that somebody else wrote then is what it looks like. It imports none of
+// as escapes, so that untrusted text is what it looks like. It imports none of
 // ours; whatever shows, or checks, foreign text imports it.
 package visible
 
@@ -47,7 +47,7 @@ func (l *Line) Shows(r rune) bool {
 	return ok
 }
 
-// Next writes the first character of s, or its escape, and gives its length in s.
+// Next writes the first character of s, or its escape, and returns its length in s.
 func (l *Line) Next(b *strings.Builder, s string) int {
 	r, n := utf8.DecodeRuneInString(s)
 	if l.Shows(r) {

@@ -42,7 +42,7 @@ func Run(t *testing.T, tier Tier) {
 }
 
 // patience is how long a test waits before it reports a hang: longer than the slowest
-// machine needs, and shorter than what the test interrupts would take by itself.
+// machine needs, and shorter than the interrupted operation would take.
 const patience = 5 * time.Minute
 
 // check is one row of the suite.

@@ -28,12 +28,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// A disturbed start is one in which a system call of the keeper, of init, or of what they
-// start fails, which really succeeds. Three processes take part: the test starts the
-// disturber, which traces (ptrace(2)) the starter, which installs a filter under which the
-// calls of disturbed stop, and starts the box. So there may still be a listener for the
-// notifications of seccomp(2), of which a process has one at most. The disturber ends when
-// every process that came of the start has.
+// In a disturbed start, a system call of the keeper, of init, or of a process that they start
+// is made to fail. Three processes take part: the test starts the disturber, which traces
+// (ptrace(2)) the starter, which installs a filter that stops the calls of disturbed, and
+// starts the box. The filter leaves the one listener for notifications that a process can
+// have (seccomp(2)) to the box. The disturber ends when every process of the start has ended.
 const (
 	DisturberArgv0 = "box-disturber"
 	DisturbedArgv0 = "box-disturbed"
@@ -52,7 +51,7 @@ func (s Step) String() string { return fmt.Sprintf("%s's %s no. %d", s.Role, s.N
 // Name is that of the system call.
 func (s Step) Name() string { return disturbed[s.Call] }
 
-// Disturbance is what a disturber does.
+// Disturbance configures a disturber.
 type Disturbance struct {
 	Config plan.Config
 	Step   Step          // Role "" disturbs nothing
@@ -61,7 +60,7 @@ type Disturbance struct {
 	Script string        // runs in the box where it starts
 }
 
-// Disturbed is what came of it.
+// Disturbed is the result.
 type Disturbed struct {
 	Enforced plan.Enforced `json:",omitzero"`
 	Err      *wire.Error   `json:",omitempty"` // of the start
@@ -72,8 +71,8 @@ type Disturbed struct {
 	Failed   string        `json:",omitempty"` // the call that failed, with its arguments; "" for none
 }
 
-// disturbed are the calls that can fail: those by which the set-up of a box changes or asks
-// something, and not those without which the Go runtime ends the process.
+// disturbed are the calls that are made to fail: those by which the set-up of a box changes or
+// queries something, but not those whose failure makes the Go runtime end the process.
 var disturbed = map[int]string{
 	unix.SYS_READ: "read", unix.SYS_WRITE: "write", unix.SYS_PREAD64: "pread64",
 	unix.SYS_OPENAT: "openat", unix.SYS_OPENAT2: "openat2", sysFstatat: "newfstatat", unix.SYS_FSTAT: "fstat", unix.SYS_STATX: "statx",
@@ -96,7 +95,7 @@ var disturbed = map[int]string{
 	unix.SYS_INOTIFY_INIT1: "inotify_init1", unix.SYS_INOTIFY_ADD_WATCH: "inotify_add_watch",
 }
 
-// Disturb starts a box as d says, and stops it. The box's processes have all ended then.
+// Disturb starts a box as d says, and stops it. All of its processes have ended on return.
 func Disturb(ctx context.Context, d Disturbance) (r Disturbed, err error) {
 	plan, err := json.Marshal(d)
 	if err != nil {
@@ -108,7 +107,7 @@ func Disturb(ctx context.Context, d Disturbance) (r Disturbed, err error) {
 	cmd.Args = []string{DisturberArgv0, string(plan)}
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	err = cmd.Run() // killed, it takes with it what it traces
+	err = cmd.Run() // if killed, its tracees are killed too
 	if err != nil {
 		return r, fmt.Errorf("%w: %s", err, errs.String())
 	}
@@ -122,7 +121,7 @@ func Disturb(ctx context.Context, d Disturbance) (r Disturbed, err error) {
 }
 
 // DisturbMain is the disturber, or the starter, by the name that the process was started by.
-// It gives the exit code.
+// It returns the exit code.
 func DisturbMain(args []string) int {
 	var d Disturbance
 	err := json.Unmarshal([]byte(args[1]), &d)
@@ -178,8 +177,9 @@ func startDisturbed(d Disturbance) error {
 // sandbox's code.
 const Nameless = "."
 
-// heldBy tells what holds those on the host that descend from a process, by the names that they
-// were executed by: their filters, capabilities, ids, and which namespaces they share with it.
+// heldBy describes what confines the descendants of a process on the host, by the names under
+// which they were executed: their filters, capabilities, ids, and the namespaces that they share
+// with it.
 func heldBy(pid int) string {
 	var lines []string
 	for _, p := range descendants(pid) {
@@ -228,10 +228,10 @@ const (
 	dataHighAddr = 12 // the high half of the address that the call was made at
 )
 
-// stopAtCalls has calls of this thread, and of all that it forks, stop for the tracer. Calls
-// that are made above 4 GiB do not: our binary, which is linked below, makes none there, and
-// the processes in which gVisor runs the sandbox's code have their own there, which their
-// tracer, gVisor, has them make.
+// stopAtCalls makes calls of this thread, and of everything that it forks, stop for the tracer.
+// Calls from code above 4 GiB do not stop: our binary is linked below, and the processes in
+// which gVisor runs the sandbox's code make calls from there, on behalf of gVisor, their
+// tracer.
 func stopAtCalls() error {
 	p := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: dataHighAddr},
@@ -262,7 +262,7 @@ type disturber struct {
 	failed  string
 }
 
-// disturb runs a starter to its end, and to that of all that came of it.
+// disturb runs a starter until it and everything that it started has ended.
 func disturb(d Disturbance, text string) error {
 	runtime.LockOSThread() // the tracer
 	cmd := &exec.Cmd{
@@ -308,8 +308,8 @@ func disturb(d Disturbance, text string) error {
 // sentryRole is gVisor's kernel, and each process that it forks to run the sandbox's code.
 const sentryRole = "runsc-sandbox"
 
-// resume lets a task go on with a signal. One of gVisor's processes for the sandbox's code,
-// which stops itself when it is ready, is left to gVisor: a task has one tracer.
+// resume continues a task with a signal. A process of gVisor for the sandbox's code, which
+// stops itself when it is ready, is left to gVisor: a task has one tracer.
 func (t *disturber) resume(tid, sig int) error {
 	if sig == int(unix.SIGSTOP) && roleOf(tid) == sentryRole {
 		if _, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(tid), 0, uintptr(sig), 0, 0); e != 0 {
@@ -320,7 +320,7 @@ func (t *disturber) resume(tid, sig int) error {
 	return unix.PtraceCont(tid, sig)
 }
 
-// signal looks at a stop, and gives the signal that the task goes on with.
+// signal inspects a stop, and returns the signal with which the task continues.
 func (t *disturber) signal(tid int, ws unix.WaitStatus) int {
 	switch {
 	case !t.known[tid]:
@@ -391,7 +391,7 @@ func ofTheRuntime(tid int, e entry) bool {
 	return false
 }
 
-// roleOf gives the name that a task's process was executed by.
+// roleOf returns the name that a task's process was executed by.
 func roleOf(tid int) string {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/cmdline")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 
 const sysFstatat = unix.SYS_NEWFSTATAT
 
-// entryOf gives the call that a task has stopped at.
+// entryOf returns the call that a task has stopped at.
 func entryOf(tid int) (entry, error) {
 	var r unix.PtraceRegs
 	err := unix.PtraceGetRegs(tid, &r)

@@ -15,7 +15,7 @@ const sysFstatat = unix.SYS_FSTATAT
 // stopped at.
 const ntSystemCall = 0x404
 
-// entryOf gives the call that a task has stopped at.
+// entryOf returns the call that a task has stopped at.
 func entryOf(tid int) (entry, error) {
 	var r unix.PtraceRegs
 	err := unix.PtraceGetRegs(tid, &r)

@@ -58,15 +58,15 @@ const (
 	btrfsSnapDestroy2  = 0x5000943f
 )
 
-// btrfsGiven are the requests of btrfs's type that any file system may answer, or that read
-// alone: a sandbox has them (seccomp, btrfsAllowed).
+// btrfsGiven are the requests of btrfs's type that other file systems may answer too, or that
+// only read: a sandbox may use them (seccomp, btrfsAllowed).
 var btrfsGiven = map[request]bool{0x40049409: true, 0x4020940d: true, 0xc0189436: true, 0x81009431: true, 0x8400941f: true, 0x80089424: true}
 
-// btrfsAttacks are attempts on the file system that a sandbox's files lie on. That a request
-// has come as far as a btrfs shows by any answer but ENOTTY, which others give.
+// btrfsAttacks are attempts on the file system that holds a sandbox's files. Any answer other
+// than ENOTTY, which other file systems give, shows that a request has reached a btrfs.
 var btrfsAttacks = []Attack{
-	{Name: "btrfs", None: "it is answered as by another file system: programs try to make a subvolume, and make a directory then",
-		What: "make, snapshot, change and delete subvolumes, also read-only ones, which nobody may remove; write the disk's caches; try every request that btrfs may have",
+	{Name: "btrfs", None: "the answer is that of another file system: programs that cannot make a subvolume make a directory",
+		What: "make, snapshot, change and delete subvolumes, including read-only ones, which cannot be removed; flush the disk's caches; try every request that btrfs may have",
 		Run: func(f Facts) error {
 			err := each([]string{"/", "/tmp", "/etc", "/usr", "/srv", "/work"}, func(dir string) error {
 				return inside(dir, func(fd uintptr) error { return any1(btrfsWays(fd)) })
@@ -78,7 +78,7 @@ var btrfsAttacks = []Attack{
 		}},
 }
 
-// inside opens a directory for what try does.
+// inside calls try with an open directory.
 func inside(dir string, try func(fd uintptr) error) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -88,7 +88,7 @@ func inside(dir string, try func(fd uintptr) error) error {
 	return try(uintptr(fd))
 }
 
-// reachedBtrfs gives nil when a request was answered by a btrfs.
+// reachedBtrfs returns nil when a request was answered by a btrfs.
 func reachedBtrfs(fd uintptr, req request, arg uintptr) error {
 	if err := sys(unix.SYS_IOCTL, fd, uintptr(req), arg); errors.Is(err, unix.ENOTTY) {
 		return err
@@ -96,8 +96,8 @@ func reachedBtrfs(fd uintptr, req request, arg uintptr) error {
 	return nil
 }
 
-// btrfsWays are those by which a subvolume is made or changed, where fd is of one, and the
-// disk is kept busy.
+// btrfsWays are the ways to make or change a subvolume, of which fd is one, and to keep the
+// disk busy.
 func btrfsWays(fd uintptr) map[string]func() error {
 	ways := map[string]func() error{}
 	for name, req := range map[string]request{"subvol-create": btrfsSubvolCreate, "snap-create": btrfsSnapCreate, "snap-destroy": btrfsSnapDestroy} {
@@ -134,14 +134,14 @@ func btrfsWays(fd uintptr) map[string]func() error {
 		return reachedBtrfs(fd, btrfsStartSync, ptr(&transaction))
 	}
 	ways["quota"] = func() error {
-		var none [2]uint64 // no command that there is
+		var none [2]uint64 // an unknown command
 		return reachedBtrfs(fd, btrfsQuota, ptr(&none))
 	}
 	return ways
 }
 
-// anyBtrfs tries every number with every direction and the usual sizes, on memory that is not
-// there: a btrfs that answers says so, if by EPERM or EFAULT.
+// anyBtrfs tries every number with every direction and the usual sizes, on unmapped memory: a
+// btrfs answers, even if with EPERM or EFAULT.
 func anyBtrfs(fd uintptr) error {
 	var all []request
 	for nr := range uintptr(256) {

@@ -19,8 +19,8 @@ import (
 const btrfsAt = "COPPICE_ESCAPE_BTRFS"
 
 // TestBtrfs_IsNotReachedFromInside runs the attack in sandboxes whose root is a subvolume, as
-// driver btrfs has it, in every tier, and removes them. On any other file system ENOTTY is
-// what a kernel answers by itself.
+// driver btrfs has it, in every tier, and removes them. On any other file system, the
+// kernel itself answers ENOTTY.
 func TestBtrfs_IsNotReachedFromInside(t *testing.T) {
 	needsStatic(t)
 	shared := tools(t, btrfsDir(t))

@@ -58,8 +58,8 @@ func (c *corpus) add(t testing.TB, all []setting) error {
 	return nil
 }
 
-// rare is how seldom a program is tried in tier gvisor, each start of which is that of a
-// kernel: one in so many.
+// rare is how rarely a program is tried in tier gvisor, where each start is that of a kernel:
+// one in that many.
 const rare = 6
 
 // pick chooses the setting that a number stands for: those of tier gvisor, which come last,

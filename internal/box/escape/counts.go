@@ -16,10 +16,10 @@ import (
 // key of holds.
 const HoldWord = "hold"
 
-// holders is how many users of the sandbox Hold becomes.
+// holders is the number of sandbox users that Hold becomes.
 const holders = 64
 
-// holds make one more of something that the kernel counts, for a user or for the machine.
+// holds has functions that make one more of something that the kernel counts, per user or for the machine.
 var holds = map[string]func() error{
 	"inotify": func() error {
 		_, err := unix.InotifyInit1(unix.IN_CLOEXEC)
@@ -49,7 +49,7 @@ func orNil(e unix.Errno) error {
 	return nil
 }
 
-// Rights is how many descriptors one message carries at most (SCM_MAX_FD of net/scm.h).
+// Rights is the maximum number of descriptors in one message (SCM_MAX_FD of net/scm.h).
 const Rights = 253
 
 // passInFlight sends Rights descriptors that are never received.
@@ -63,7 +63,7 @@ func passInFlight() error {
 }
 
 // Hold makes as many of what as it can, as each user of the sandbox that it can become,
-// prints how many each has and in all, and holds them until in ends.
+// prints the number for each user and the total, and holds them until in ends.
 func Hold(what string, in io.Reader, out io.Writer) int {
 	one := holds[what]
 	if one == nil {

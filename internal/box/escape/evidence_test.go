@@ -73,7 +73,7 @@ func (e *evidence) has(t *testing.T, want escape.Record) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	all := context.WithoutCancel(ctx) // what was told by then is read in full
+	all := context.WithoutCancel(ctx) // events reported by then are read in full
 	found := errors.New("found")
 	err := journal.Follow(ctx, journal.Place{Dir: e.journal}, journal.Query{Last: -1}, func(wire.NetEvent) error {
 		e.append(all, t)

@@ -102,12 +102,12 @@ func playFindings(t *testing.T, all []setting, share int) {
 	}
 }
 
-// racers is how many roots are tried at once.
+// racers is the number of roots tried at once.
 const racers = 4
 
 // TestRandomRoots tries roots of several entries, drawn from the grammar, in every tier that
-// the host has, for as long as -roots.for says. A root that breaks something is told with what
-// tries it alone.
+// the host has, for as long as -roots.for says. For a root that breaks something, it logs how to
+// try that root alone.
 func TestRandomRoots(t *testing.T) {
 	t.Parallel()
 	c := newCorpus(t, settings())
@@ -199,8 +199,8 @@ func FuzzRoot(f *testing.F) {
 	})
 }
 
-// TestTheRootsBite proves that a canary notices who reads, changes or adds to it, and that the
-// inspection finds a secret and a wall that is not there.
+// TestTheRootsBite proves that a canary detects reads, changes and additions, and that the
+// inspection finds a secret and a missing protection.
 func TestTheRootsBite(t *testing.T) {
 	t.Parallel()
 	for name, harm := range map[string]func(dir string) error{
@@ -224,7 +224,7 @@ func TestTheRootsBite(t *testing.T) {
 	}
 }
 
-// recorder counts errors, which are not those of its test.
+// recorder counts errors without failing its test.
 type recorder struct {
 	testing.TB
 	errors int
@@ -232,8 +232,8 @@ type recorder struct {
 
 func (r *recorder) Errorf(string, ...any) { r.errors++ }
 
-// notPlaces are paths in the source that are not of the sandbox's files when it is set up,
-// and why.
+// notPlaces are paths in the source that are not files of the sandbox during set-up, with the
+// reason.
 var notPlaces = map[string]string{
 	"/bin":    "the conductor's own root, and where commands are looked for",
 	"/box":    "the conductor's own root",
@@ -271,7 +271,7 @@ func TestPlaces_AreAllThatTheSetUpNames(t *testing.T) {
 				}
 				p, err := strconv.Unquote(lit.Value)
 				if err == nil && isPath(p) && !known(path.Clean(p)) {
-					t.Errorf("%s names %q, which is no place of package escape: add it to Places, or to notPlaces with the reason", name, p)
+					t.Errorf("%s names %q, which is not a place of package escape: add it to Places, or to notPlaces with the reason", name, p)
 				}
 				return true
 			})
@@ -284,7 +284,7 @@ func TestPlaces_AreAllThatTheSetUpNames(t *testing.T) {
 	for _, p := range slices.Concat(plan.TrustStores, plan.JavaStores, rootspec.Reserved) {
 		match := func(x escape.Place) bool { ok, _ := path.Match(p, x.Path); return ok }
 		if !slices.ContainsFunc(escape.Places, match) {
-			t.Errorf("%s is no place of the table", p)
+			t.Errorf("%s is not a place of the table", p)
 		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Inspection is what Inspect is told: it looks at a sandbox from inside, and says which of
-// its walls do not hold.
+// Inspection is the argument of Inspect, which checks a sandbox from inside and reports the
+// protections that do not hold.
 type Inspection struct {
 	Words []string `json:"words"`         // what no file of the sandbox may hold
 	Out   string   `json:"out"`           // a directory of the host that must not be there
@@ -27,19 +27,19 @@ type Inspection struct {
 	Lay   Root     `json:"lay,omitempty"` // what to make of the root afterwards
 }
 
-// Kept is a file that the policy puts out of reach: it reads so, and cannot be written.
+// Kept is a file that the policy protects: it has this text, and cannot be written.
 type Kept struct {
 	Path string `json:"path"`
 	Text string `json:"text"`
 }
 
-// The argument by which the attacker's binary inspects, and the words that it prints at the end.
+// The argument that makes the attacker's binary inspect, and its last line of output.
 const (
 	InspectWord = "inspect"
 	Held        = "all walls hold"
 )
 
-// Inspect looks, and writes what it finds to out.
+// Inspect runs the checks, and writes its findings to out.
 func Inspect(arg string, out io.Writer) int {
 	var in Inspection
 	if err := json.Unmarshal([]byte(arg), &in); err != nil {
@@ -70,7 +70,7 @@ func Inspect(arg string, out io.Writer) int {
 	return Refused
 }
 
-// kernel looks at what the kernel says of us.
+// kernel checks what the kernel reports about this process.
 func (in Inspection) kernel() (broken []string) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -90,13 +90,13 @@ func (in Inspection) kernel() (broken []string) {
 	return broken
 }
 
-// mounts looks whether what the set-up mounts is there, and stays in its place.
+// mounts checks that the mounts of the set-up exist, and stay in place.
 func (in Inspection) mounts() (broken []string) {
 	kinds := map[string]int64{"/proc": unix.PROC_SUPER_MAGIC, "/dev": unix.TMPFS_MAGIC, "/run": unix.TMPFS_MAGIC, "/tmp": unix.TMPFS_MAGIC}
 	for at, want := range kinds {
 		var st unix.Stat_t
 		if err := unix.Lstat(at, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
-			broken = append(broken, fmt.Sprintf("%s is no directory: %o, %v", at, st.Mode, err))
+			broken = append(broken, fmt.Sprintf("%s is not a directory: %o, %v", at, st.Mode, err))
 		}
 		var fsys unix.Statfs_t
 		if err := unix.Statfs(at, &fsys); err != nil || fsys.Type != want {
@@ -124,14 +124,14 @@ func (in Inspection) mounts() (broken []string) {
 	return broken
 }
 
-// files looks whether any file of the sandbox holds a secret of the host. It reads the
-// beginning of each, and waits for none.
+// files checks that no file of the sandbox holds a secret of the host. It reads the beginning
+// of each, and never blocks.
 func (in Inspection) files() (broken []string) {
 	const most = 1 << 20
 	err := filepath.WalkDir("/", func(p string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
-			return nil // what cannot be read tells nothing
+			return nil // an unreadable file reveals nothing
 		case d.IsDir() && (p == "/proc" || p == "/sys" || p == "/lib" || p == "/lib64" || p == "/tools"):
 			return fs.SkipDir
 		case !d.Type().IsRegular():
@@ -156,7 +156,7 @@ func (in Inspection) files() (broken []string) {
 	return broken
 }
 
-// kept looks whether the policy's files are what they were, and cannot be written.
+// kept checks that the policy's files are unchanged, and cannot be written.
 func (in Inspection) kept() (broken []string) {
 	for _, k := range in.Kept {
 		if text, err := os.ReadFile(k.Path); err != nil || string(text) != k.Text {

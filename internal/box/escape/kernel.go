@@ -92,7 +92,7 @@ var kernelAttacks = []Attack{
 		}
 		return any1(ways)
 	}},
-	{Name: "lease", None: "it is answered as by a file system that has no leases, which programs do without", What: "take a lease on a file, so that whoever opens it waits: init that starts a program, a capture that reads it", Run: func(f Facts) error {
+	{Name: "lease", None: "the answer is that of a file system without leases, which programs handle", What: "take a lease on a file, so that init, when it starts the program, or a capture, when it reads the file, waits", Run: func(f Facts) error {
 		fd, err := unix.Open("/tmp/leased", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o755)
 		if err != nil {
 			return err

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Place is a path of the sandbox that the set-up reads, mounts at or looks at.
+// Place is a path of the sandbox that the set-up reads, mounts at or checks.
 type Place struct {
 	Path string
-	Dir  bool   // the set-up wants a directory there, and else a regular file
-	For  string // what the set-up wants of it
+	Dir  bool   // the set-up expects a directory, otherwise a regular file
+	For  string // what the set-up uses it for
 }
 
-// Places are all of them. TestPlaces_AreAllThatTheSetUpNames keeps the table complete.
+// Places lists every Place. TestPlaces_AreAllThatTheSetUpNames keeps it complete.
 var Places = []Place{
 	{"/proc", true, "procfs"},
 	{"/dev", true, "devices, devpts, shm and mqueue"},
@@ -79,7 +79,7 @@ const (
 	White   = "whiteout" // a device 0:0
 	Dir     = "dir"      // a directory, with one in it
 	File    = "file"     // a regular file of a few bytes
-	Closed  = "closed"   // what should be there, of mode 000
+	Closed  = "closed"   // the expected type, with mode 000
 	Sparse  = "sparse"   // a file of one TiB that is empty
 	Long    = "long"     // a link whose target is as long as links can be
 )
@@ -93,7 +93,7 @@ type Entry struct {
 
 func (e Entry) String() string { return strings.TrimSpace(e.Path + " " + e.Kind + " " + e.To) }
 
-// Root is what makes a root file system hostile, laid in order.
+// Root lists the entries that make a root file system hostile, made in order.
 type Root []Entry
 
 func (r Root) String() string {
@@ -111,7 +111,7 @@ type Class struct {
 	Forms []Entry
 }
 
-// Classes are all of them. The forms are what the grammar has at any path; their Path is empty.
+// Classes lists every Class. The grammar puts the forms, whose Path is empty, at any path.
 var Classes = []Class{
 	{"a link that climbs out of the root (`/..`, `../../..`), or names a path of the host",
 		"the host's root is detached before init touches the first path of the sandbox; names are resolved beneath the root, and nothing is written through one",
@@ -132,21 +132,21 @@ var Classes = []Class{
 			{Kind: Parent, To: "/..$OUT/empty"}, {Kind: Parent, To: "/..$OUT"}, {Kind: Parent, To: "../../../../../../../..$OUT/empty"},
 			{Kind: Parent, To: "/proc/1/root$OUT/empty"}, {Kind: Parent, To: "/proc/self/fd/4$OUT/empty"}, {Kind: Parent, To: "/.hostile/dir"},
 		}},
-	{"a link to something else of the sandbox's, to itself, or to nothing; one whose target is as long as can be",
-		"a mount point has to be a directory and no link: else the start is refused (`invalid`); a file that does not resolve is left as it is",
+	{"a link to another file of the sandbox, to itself, or to nothing; one with the longest possible target",
+		"a mount point must be a directory and not a link, otherwise the start is refused (`invalid`); a file that does not resolve is left as it is",
 		[]Entry{
 			{Kind: Link, To: "/.hostile/dir"}, {Kind: Link, To: "/.hostile/file"}, {Kind: Link, To: "$BASE"}, {Kind: Link, To: "/nowhere/at/all"}, {Kind: Long},
 		}},
 	{"a FIFO, a socket, a device, or a link to one",
-		"files are opened by O_PATH or O_NONBLOCK and are regular, or are not read; devices of an image have no effect (`nodev`); a start that is not ready in time is ended",
+		"files are opened with O_PATH or O_NONBLOCK, and only regular files are read; devices of an image have no effect (`nodev`); a start that is not ready in time is killed",
 		[]Entry{
 			{Kind: FIFO}, {Kind: Socket}, {Kind: Device}, {Kind: White}, {Kind: Link, To: "/dev/zero"}, {Kind: Link, To: "/dev/tty"}, {Kind: Link, To: "/.hostile/fifo"},
 		}},
-	{"a directory for a file, a file for a directory, nothing, or what is closed to all",
-		"mount points that are missing are made in a layer below; all else is refused, or left as it is; no error of the sandbox's files makes a start do without a protection",
+	{"a directory in place of a file, a file in place of a directory, nothing, or an entry with mode 000",
+		"missing mount points are made in a layer below; everything else is refused, or left as it is; no error from the sandbox's files makes a start omit a protection",
 		[]Entry{{Kind: Dir}, {Kind: File}, {Kind: Missing}, {Kind: Closed}}},
 	{"a file of one TiB",
-		"what is read of a file is bounded ([LIMITS.md](LIMITS.md))",
+		"reads of a file are bounded ([LIMITS.md](LIMITS.md))",
 		[]Entry{{Kind: Sparse}}},
 }
 
@@ -158,13 +158,13 @@ var Forms = func() (all []Entry) {
 	return all
 }()
 
-// At gives the entry of a form at a path.
+// At returns the entry of a form at a path.
 func (e Entry) At(p string) Entry {
 	e.Path = p
 	return e
 }
 
-// Decode reads a root out of any bytes: a place and a form for each two of them.
+// Decode makes a root from any bytes: each two of them select a place and a form.
 func Decode(program []byte) (r Root) {
 	const most = 12
 	for ; len(program) >= 2 && len(r) < most; program = program[2:] {
@@ -173,7 +173,7 @@ func Decode(program []byte) (r Root) {
 	return r
 }
 
-// Encode is the program of one entry for each place and form, by their numbers.
+// Encode returns the program with one entry for each place and form, by their numbers.
 func Encode(pairs ...[2]int) (program []byte) {
 	for _, p := range pairs {
 		program = append(program, byte(p[0]), byte(p[1]))
@@ -181,7 +181,7 @@ func Encode(pairs ...[2]int) (program []byte) {
 	return program
 }
 
-// wantsDir reports whether the set-up wants a directory at a path.
+// wantsDir reports whether the set-up expects a directory at a path.
 func wantsDir(p string) bool {
 	for _, place := range Places {
 		if place.Path == p {
@@ -192,15 +192,15 @@ func wantsDir(p string) bool {
 }
 
 // Lay makes the entries in the root at dir; out is the directory of the canaries. It never
-// leaves dir, whatever is there. What cannot be made, since another entry is in the way or
-// for want of rights, is left out and told.
+// leaves dir, whatever is there. It leaves out entries that cannot be made, because another
+// entry is in the way or permissions are missing, and returns their errors.
 func (r Root) Lay(dir, out string) (left []error, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
-	if err := layTargets(root); err != nil { // whoever is not root inside cannot
+	if err := layTargets(root); err != nil { // needs root inside
 		left = append(left, err)
 	}
 	for i, e := range r {
@@ -211,7 +211,7 @@ func (r Root) Lay(dir, out string) (left []error, err error) {
 	return left, nil
 }
 
-// layTargets makes what links inside lead to.
+// layTargets makes the targets of links inside.
 func layTargets(root *os.Root) error {
 	if err := root.MkdirAll(".hostile/dir", 0o755); err != nil {
 		return err
@@ -226,7 +226,7 @@ func layTargets(root *os.Root) error {
 	return err
 }
 
-// lay makes one entry; what is there goes to was.
+// lay makes one entry, and moves an existing one to was.
 func (e Entry) lay(root *os.Root, was, out string) error {
 	name := strings.TrimPrefix(e.Path, "/")
 	if e.Kind == Parent {
@@ -271,8 +271,8 @@ func (e Entry) lay(root *os.Root, was, out string) error {
 	return fmt.Errorf("no kind %q", e.Kind)
 }
 
-// moveAway makes a name free. Where the set-up has mounted something at it, the directory
-// around it is moved away, and all else goes back to a new one.
+// moveAway makes a name free. If the set-up has mounted something there, it moves the parent
+// directory away, and everything else in it back to a new one.
 func moveAway(root *os.Root, name, was string) error {
 	err := root.Rename(name, was)
 	if errors.Is(err, unix.ENOENT) {
@@ -295,7 +295,7 @@ func moveAway(root *os.Root, name, was string) error {
 	defer f.Close()
 	names, err := f.Readdirnames(-1)
 	for _, n := range names {
-		_ = root.Rename(path.Join(was, n), path.Join(dir, n)) // but for what is mounted
+		_ = root.Rename(path.Join(was, n), path.Join(dir, n)) // except mount points
 	}
 	return err
 }

@@ -38,23 +38,23 @@ import (
 
 var (
 	rootsFor  = flag.Duration("roots.for", time.Second, "how long TestRandomRoots generates root file systems")
-	rootsSeed = flag.Uint64("roots.seed", 0, "where TestRandomRoots begins; 0 is anywhere, which it tells")
+	rootsSeed = flag.Uint64("roots.seed", 0, "where TestRandomRoots begins; 0 is random, and logged")
 	rootsAll  = flag.Bool("roots.all", false, "TestHostileRoots tries each form at each place in each setting")
 )
 
-// Bounds that catch what goes on for ever, or takes the host's memory. The memory is what a
-// keeper, and an init, need with the race detector, several times over.
+// Bounds that catch a hang, or use of the host's memory. The memory is several times what a
+// keeper and an init need with the race detector.
 const (
 	rootsPatience = 30 * time.Second
 	rootsMemory   = 512 << 20
 )
 
-// canary is a directory of the host's that no sandbox may read or change, with all that is
-// in it. It is open to everybody, so that no id hides a way there.
+// canary is a directory of the host that no sandbox may read or change, with its contents.
+// Its mode gives everyone access, so that no id hides a way to it.
 type canary struct {
 	dir    string
 	words  []string // what its secret holds
-	watch  int      // an inotify instance: whoever opens something in it is noticed
+	watch  int      // an inotify instance, which reports every open in it
 	before map[string]string
 }
 
@@ -66,7 +66,7 @@ func newCanary(t testing.TB) *canary {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	word := fmt.Sprintf("secret-%016x%016x", rand.Uint64(), rand.Uint64())
-	// A certificate by its form: whoever copies certificates alone must not copy it either.
+	// It has the form of a certificate: code that copies only certificates must not copy it either.
 	coded := base64.StdEncoding.EncodeToString([]byte(word))
 	secret := word + "\n-----BEGIN CERTIFICATE-----\n" + coded + "\n-----END CERTIFICATE-----\n"
 	c := &canary{dir: dir, words: []string{word, coded}}
@@ -79,7 +79,7 @@ func newCanary(t testing.TB) *canary {
 	must(os.WriteFile(filepath.Join(dir, "secret"), []byte(secret), 0o644))
 	must(os.WriteFile(filepath.Join(dir, "precious"), []byte("precious\n"), 0o666))
 	must(os.Mkdir(filepath.Join(dir, "empty"), 0o777))
-	must(os.Mkdir(filepath.Join(dir, "closed"), 0o700)) // whose ids are shifted is refused there
+	must(os.Mkdir(filepath.Join(dir, "closed"), 0o700)) // with shifted ids, access is denied
 	for name, mode := range map[string]os.FileMode{"": 0o777, "precious": 0o666, "empty": 0o777} {
 		must(os.Chmod(filepath.Join(dir, name), mode))
 	}
@@ -87,8 +87,8 @@ func newCanary(t testing.TB) *canary {
 	c.watch, err = unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	must(err)
 	t.Cleanup(func() { unix.Close(c.watch) })
-	// Not of what is closed: a process that another test forks has our descriptors until it
-	// becomes its own program.
+	// No close events: a process that another test forks has our descriptors until it
+	// executes its program.
 	const seen = unix.IN_OPEN | unix.IN_ACCESS | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVE
 	for _, name := range []string{"", "empty", "closed"} {
 		_, err := unix.InotifyAddWatch(c.watch, filepath.Join(dir, name), seen)
@@ -97,7 +97,7 @@ func newCanary(t testing.TB) *canary {
 	return c
 }
 
-// state is all that can be seen of it.
+// state returns everything that can be observed of it.
 func (c *canary) state(t testing.TB) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -122,7 +122,7 @@ func (c *canary) state(t testing.TB) map[string]string {
 	return all
 }
 
-// unharmed demands that nobody has opened or changed any of it.
+// unharmed fails the test if any of it was opened or changed.
 func (c *canary) unharmed(t testing.TB) {
 	t.Helper()
 	buf := make([]byte, 64<<10)
@@ -149,12 +149,12 @@ func (c *canary) unharmed(t testing.TB) {
 	}
 }
 
-// quiet demands that a text does not hold the secret.
+// quiet fails the test if a text holds the secret.
 func (c *canary) quiet(t testing.TB, what, text string) {
 	t.Helper()
 	for _, w := range c.words {
 		if strings.Contains(text, w) {
-			t.Errorf("%s tells the host's secret: %s", what, text)
+			t.Errorf("%s has the host's secret: %s", what, text)
 		}
 	}
 }
@@ -283,7 +283,7 @@ func makeImage(dir string) error {
 // kept is what is in the files of the policy's read-only places and mounts.
 const kept = "kept\n"
 
-// furnish gives the image what a system has.
+// furnish adds the files of a usual system to the image.
 func (x *trial) furnish(t testing.TB) {
 	t.Helper()
 	image := filepath.Join(x.dir, "image")
@@ -377,8 +377,8 @@ func removeAll(t testing.TB, dir string) {
 	}
 }
 
-// start starts the box, or gives nil where that was refused as it has to be: with a typed
-// error, and soon.
+// start starts the box, or returns nil if the start was refused as it must be: with a typed
+// error, and in time.
 func (x *trial) start(t testing.TB) *box.Box {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), rootsPatience)
@@ -419,8 +419,8 @@ func (x *trial) start(t testing.TB) *box.Box {
 	return b
 }
 
-// guard watches the memory of the box's processes: should one take too much, they are killed,
-// and the function that it gives says so.
+// guard watches the memory of the box's processes: if one takes too much, it kills them, and
+// the function that it returns reports that.
 func (x *trial) guard(cancel func()) (why func() string) {
 	var done sync.WaitGroup
 	var told string
@@ -469,7 +469,7 @@ func (x *trial) processes() map[int]int64 {
 	return all
 }
 
-// stop ends the box, and demands that this ends.
+// stop ends the box, and fails the test if that takes too long.
 func (x *trial) stop(t testing.TB, b *box.Box) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), rootsPatience)
@@ -484,11 +484,11 @@ func (x *trial) stop(t testing.TB, b *box.Box) {
 	}
 }
 
-// inspect has the attacker look at the walls from inside, and make of the root what lay says.
+// inspect makes the attacker check the protections from inside, and then lay lay in the root.
 func (x *trial) inspect(t testing.TB, b *box.Box, lay escape.Root) {
 	t.Helper()
 	in := escape.Inspection{Words: x.out.words, Out: x.out.dir, Own: x.tier == plan.TierGvisor, Lay: lay}
-	in.IDs = x.config.Caller.Root && !in.Own // whose kernel tells its own
+	in.IDs = x.config.Caller.Root && !in.Own // gVisor reports its own ids
 	if len(x.config.Access.ReadOnly) > 0 {
 		in.Kept = x.kept()
 	}
@@ -514,8 +514,7 @@ func (x *trial) inspect(t testing.TB, b *box.Box, lay escape.Root) {
 	}
 }
 
-// kept lists the files that the policy keeps, but for those in whose place the root has
-// something else.
+// kept lists the files that the policy protects, except those that the root replaces.
 func (x *trial) kept() []escape.Kept {
 	all := []escape.Kept{{Path: "/srv/kept/file", Text: kept}, {Path: "/srv/mount/file", Text: kept}, {Path: "/srv/decoy", Text: "decoy\n"}}
 	return slices.DeleteFunc(all, func(k escape.Kept) bool {
@@ -523,7 +522,7 @@ func (x *trial) kept() []escape.Kept {
 	})
 }
 
-// ofImage tries a root that came with the image.
+// ofImage tries a root that comes with the image.
 func (x *trial) ofImage(t testing.TB, r escape.Root) {
 	t.Helper()
 	x.root = r
@@ -544,8 +543,8 @@ func (x *trial) ofImage(t testing.TB, r escape.Root) {
 	}
 }
 
-// ofItself tries a root that the sandbox makes of itself, as root, before it is started again.
-// It does that in a setting in which nothing is mounted that would be in the way.
+// ofItself tries a root that the sandbox makes, as root, before it is started again. It makes
+// it in a setting without mounts that would be in the way.
 func (x *trial) ofItself(t testing.TB, r escape.Root) {
 	t.Helper()
 	x.root = r

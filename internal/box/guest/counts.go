@@ -20,11 +20,11 @@ import (
 type count struct {
 	name string
 	most int64
-	host string // beneath /proc/sys, what the host gives one user; "" where most is the limit as it is
+	host string // file below /proc/sys with the host's limit for one user; "" if most alone is the limit
 }
 
-// counts are those that a sandbox can exhaust for the user that started it: what is counted
-// for a user of the namespace also counts for its owner (kernel/ucount.c).
+// counts lists what a sandbox could exhaust for the user that started it: the kernel counts
+// the users of a namespace against its owner too (kernel/ucount.c).
 var counts = []count{
 	{"max_inotify_instances", limit.Inotify, "fs/inotify/max_user_instances"},
 	{"max_inotify_watches", limit.InotifyWatches, "fs/inotify/max_user_watches"},
@@ -40,9 +40,9 @@ var counts = []count{
 	{"max_uts_namespaces", limit.Namespaces, ""},
 }
 
-// boundCounts limits the counts of the sandbox's user namespace, which is the caller's: a
-// procfs shows each reader those of its own. Commands cannot raise them, for want of
-// CAP_SYS_RESOURCE. Where /proc/sys cannot be written it gives the protection as weak.
+// boundCounts limits the counts of the caller's user namespace, which is the sandbox's: a
+// procfs shows each reader its own. Commands lack CAP_SYS_RESOURCE and cannot raise them. If
+// /proc/sys cannot be written, the protection is weak.
 func boundCounts(proc int) ([]plan.Item, error) {
 	for _, c := range counts {
 		n := c.most
@@ -75,7 +75,7 @@ func boundCounts(proc int) ([]plan.Item, error) {
 	return nil, nil
 }
 
-// readCount reads a number beneath a procfs; ok is false where there is no such file.
+// readCount reads a number beneath a procfs; ok is false if there is no such file.
 func readCount(proc int, name string) (n int64, ok bool, err error) {
 	fd, err := unix.Openat2(proc, name, &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY,

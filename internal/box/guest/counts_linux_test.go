@@ -81,7 +81,7 @@ func useUp(t *testing.T) {
 	}
 }
 
-// take makes up to n objects of a kind, and gives how many it got and why no more.
+// take makes up to n objects of a kind, and returns how many it got and why no more.
 func take(t *testing.T, kind string, n int) (int, error) {
 	switch kind {
 	case "max_inotify_instances":

@@ -14,14 +14,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// mayCover reports whether a file of ours may be laid over f, which is what name led to in
-// the sandbox's root, and whether what is laid there has to be read-only. Where f is, the
-// kernel says: proc is our procfs.
+// mayCover reports whether a file of ours may be mounted over f, to which name resolved in
+// the sandbox's root, and whether the mount must be read-only. The kernel reports the path
+// of f through proc, our procfs.
 func mayCover(proc int, regions []rootspec.Region, name string, f *os.File) (ok, readOnly bool, err error) {
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(proc, "self/fd/"+strconv.Itoa(int(f.Fd())), buf)
 	if errors.Is(err, unix.ENAMETOOLONG) || n == len(buf) {
-		return false, true, nil // so deep are no files that systems have
+		return false, true, nil // no system file is that deep
 	}
 	if err != nil {
 		return false, true, fault.Wrap(err, "look where %s leads to", name)
@@ -30,9 +30,9 @@ func mayCover(proc int, regions []rootspec.Region, name string, f *os.File) (ok,
 	return rootspec.MayCover(regions, name, at), !rootspec.RegionOf(regions, at).Open, nil
 }
 
-// layOver lays a file of ours over one of the sandbox's, which is given by its descriptor.
-// With readOnly, no process in the sandbox can write to it, nor to ours by its own name. In
-// gVisor, which has no such mounts of files, root can: that changes our file alone.
+// layOver mounts a file of ours over an open file of the sandbox. With readOnly, no process
+// in the sandbox can write to either name. gVisor cannot clone mounts of files; there, root
+// can write, which changes our file alone.
 func layOver(ours string, over *os.File, readOnly bool) error {
 	tree, err := unix.OpenTree(unix.AT_FDCWD, ours, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if errors.Is(err, unix.ENOTDIR) { // gVisor clones mounts of directories alone
@@ -62,8 +62,8 @@ func layOver(ours string, over *os.File, readOnly bool) error {
 	return err
 }
 
-// removed reports whether the name that f was opened by is gone, on which nothing can be
-// mounted: the kernel says so in the link of its descriptor (d_path of fs/d_path.c).
+// removed reports whether the name by which f was opened has been removed; nothing can be
+// mounted there. The link of its descriptor says so (d_path of fs/d_path.c).
 func removed(f *os.File) (bool, error) {
 	proc, err := openProc()
 	if err != nil {
@@ -75,7 +75,7 @@ func removed(f *os.File) (bool, error) {
 	return err == nil && strings.HasSuffix(string(buf[:n]), " (deleted)"), err
 }
 
-// coverItself makes a file of ours in /run read-only, by a mount of it over itself.
+// coverItself makes a file of ours in /run read-only, by mounting it over itself.
 func coverItself(ours string) error {
 	at, err := unix.Open(ours, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -112,18 +112,19 @@ func askChild(pid, end int) unix.Errno {
 	return unix.Errno(binary.NativeEndian.Uint32(b[:]))
 }
 
-// openFiles gives the RLIMIT_NOFILE of commands: the policy's limit, or what init was
-// started with, but in either case less than what init has: limit.OpenFilesOfHost. The Go run time has raised that, remembers it, and tells nobody, but puts it
-// in force for each child (package syscall): so one is started, looked at before it runs, and
-// ended. gVisor has given init what the Go run time of its own process had raised. Called
-// before anything is reaped, on a thread that the caller has locked.
+// openFiles returns the RLIMIT_NOFILE of commands: the policy's limit, or the limit that init
+// was started with, but never more than limit.OpenFilesOfHost of what init has. The Go
+// runtime has raised init's soft limit and does not expose the original, but restores it in
+// each child (package syscall): openFiles starts a child, reads its limit before it runs, and
+// kills it. In gVisor, init has the limit that the runtime of gVisor's own process had raised.
+// Call it before anything is reaped, on a thread that the caller has locked.
 func openFiles(g plan.Guest) (l unix.Rlimit, err error) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
 		return l, fault.Wrap(err, "read the limit of open files")
 	}
 	most := limit.OpenFilesOfHost(l.Max)
 	if g.Tier == plan.TierGvisor {
-		most = l.Max // its kernel counts by itself
+		most = l.Max // gVisor counts its own descriptors
 	}
 	if g.Files > 0 {
 		n := min(g.Files, most)
@@ -134,7 +135,7 @@ func openFiles(g plan.Guest) (l unix.Rlimit, err error) {
 	}
 	pid, err := syscall.ForkExec("/proc/self/exe", []string{Argv0}, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Ptrace: true}})
 	if err != nil {
-		return unix.Rlimit{Cur: min(l.Cur, leastOpen, most), Max: most}, nil // where nobody may be traced
+		return unix.Rlimit{Cur: min(l.Cur, leastOpen, most), Max: most}, nil // ptrace is not allowed here
 	}
 	defer func() {
 		_ = unix.Kill(pid, unix.SIGKILL)

@@ -82,7 +82,7 @@ func openDir(name string) (int, error) {
 	return fd, fault.Wrap(err, "open %s", name)
 }
 
-// hiddenTmpfs gives a tmpfs that only the descriptor leads to. It stays mounted, beneath an
+// hiddenTmpfs returns a tmpfs that is reachable only by the descriptor. It stays mounted, beneath an
 // empty one, since files of a detached mount cannot be bound to other places.
 func hiddenTmpfs(at string) (int, error) {
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
@@ -122,10 +122,9 @@ func (h *heldFiles) replaceTrust(replace func([]byte) []byte) error {
 	return nil
 }
 
-// lay makes text what is read of the file that is at name in the sandbox, and reports
-// whether there is a regular file that it may be laid over (rootspec.MayCover). Laid over
-// is the file that name leads to now; where that is what an earlier call laid, it is
-// rewritten.
+// lay makes the file at name in the sandbox read as text. It mounts a file over the one that
+// name leads to now, or rewrites the file that an earlier call mounted there. It reports
+// false if there is no regular file that may be covered (rootspec.MayCover).
 func (h *heldFiles) lay(i int, name string, text []byte) (bool, error) {
 	over, err := h.openRegular(name)
 	if err != nil || over == nil {
@@ -161,8 +160,8 @@ func (h *heldFiles) lay(i int, name string, text []byte) (bool, error) {
 
 // bindOpen mounts one open file over another, where open_tree(2) cannot. mount(2) takes
 // names: they are those of the descriptors in a procfs. Names that do not begin with a slash
-// start at the working directory, which becomes that procfs in a thread of its own; the
-// thread ends with the goroutine.
+// start at the working directory, which a separate thread sets to that procfs; the thread
+// ends with the goroutine.
 func bindOpen(proc int, from, over *os.File) error {
 	done := make(chan error, 1)
 	go func() {

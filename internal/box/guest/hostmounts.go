@@ -13,8 +13,8 @@ import (
 // hostCPU is what the sandbox sees of the host's /sys.
 const hostCPU = "sys/devices/system/cpu"
 
-// hostMounts are detached mounts of what a sandbox gets of the host, made while the
-// host's root is attached and attached to the sandbox's when it is not.
+// hostMounts are detached mounts of the parts of the host that a sandbox gets. They are made
+// while the host's root is attached, and attached to the sandbox's root after it is detached.
 type hostMounts struct {
 	proc      int // a procfs; -1 when none was asked for
 	outerProc bool
@@ -27,10 +27,11 @@ type hostDevice struct {
 	fd   int
 }
 
-// takeHost makes the mount namespace private and clones what is needed of the host. The
-// caller closes it. A new procfs is mounted here too, since the kernel allows one only
-// while another that is fully visible is mounted (mount_namespaces(7)); where parts of
-// the host's are masked, as in a container, outer has it taken instead, else that is EPERM.
+// takeHost makes the mount namespace private and clones the parts of the host that are
+// needed. The caller closes the result. A new procfs is mounted here too, since the kernel allows one only
+// while another that is fully visible is mounted (mount_namespaces(7)). If parts of the
+// host's are masked, as in a container, outer takes the host's instead; without outer the
+// error is EPERM.
 func takeHost(devices []string, outer bool) (h *hostMounts, err error) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return nil, fault.Wrap(err, "make the mounts private")
@@ -68,7 +69,7 @@ func takeHost(devices []string, outer bool) (h *hostMounts, err error) {
 	return h, nil
 }
 
-// Close closes the descriptors; what is attached stays.
+// Close closes the descriptors. Attached mounts stay.
 func (h *hostMounts) Close() {
 	for _, d := range h.devices {
 		unix.Close(d.fd)
@@ -88,7 +89,7 @@ func isProc(fd int) error {
 		return fault.Wrap(err, "look at /proc")
 	}
 	if st.Type != unix.PROC_SUPER_MAGIC {
-		return fault.New(fault.Unsupported, "/proc of the host is no procfs").WithHint("mount one: mount -t proc proc /proc")
+		return fault.New(fault.Unsupported, "/proc of the host is not a procfs").WithHint("mount one: mount -t proc proc /proc")
 	}
 	return nil
 }

@@ -28,8 +28,9 @@ const (
 	jksPassword = "changeit"
 )
 
-// withJKS adds an authority to a store of Java's; nil if it is none of this format, or holds
-// anything but trusted certificates: the copy is for all to read, private keys are not.
+// withJKS adds an authority to a Java key store. It returns nil if have is not of this format,
+// or holds anything but trusted certificates: every user can read the copy, and private keys
+// are not for them.
 func withJKS(have, der []byte) []byte {
 	if len(have) < jksHeader+sha1.Size || string(have[:len(jksMagic)]) != jksMagic {
 		return nil

@@ -114,7 +114,7 @@ func TestJavaReadsItsOtherStore(t *testing.T) {
 	}
 }
 
-// The copy of a store is for all to read, so that one with a private key is left as it is.
+// Every user can read the copy of a store, so one with a private key is not copied.
 func TestJavaStores_WithAPrivateKeyAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	dir, run := keytool(t)

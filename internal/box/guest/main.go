@@ -187,9 +187,9 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 	return weak, nil
 }
 
-// serveNotifications begins to answer the calls of commands. That ends with this process:
-// nothing outlives PID 1. And this process ends with it, where it fails later: commands
-// would wait for answers that do not come.
+// serveNotifications starts to answer the calls of commands. It runs until this process
+// ends: nothing outlives PID 1. If it fails later, this process ends too, since commands
+// would wait for answers that never come.
 func (d *daemon) serveNotifications(l *os.File, opt notify.Options) error {
 	serving, failed := make(chan struct{}), make(chan error, 1)
 	opt.Serving = func() { close(serving) }

@@ -69,14 +69,14 @@ func openPoint(dir int, name string, flags uint64) (int, error) {
 	})
 }
 
-// attachOver attaches a detached mount over what at is a descriptor of.
+// attachOver attaches a detached mount over the file or directory that at is open on.
 func attachOver(mount, at int) error {
 	return unix.MoveMount(mount, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }
 
-// attach attaches a detached mount to a directory beneath dir, of which the last name is
-// made when it is missing. The directory is one of the sandbox's root, so a link there,
-// or anything else that is no directory, is refused: the mount would land where it leads.
+// attach attaches a detached mount to a directory beneath dir, and makes the last name if it
+// is missing. The directory belongs to the sandbox's root, so attach refuses a link, which
+// would redirect the mount, and anything else that is not a directory.
 func attach(mount, dir int, name string) error {
 	at, err := openPoint(dir, name, unix.O_DIRECTORY)
 	if errors.Is(err, unix.ENOENT) {
@@ -92,7 +92,7 @@ func attach(mount, dir int, name string) error {
 	return fault.Wrap(attachOver(mount, at), "mount at %s", name)
 }
 
-// pointFault says why a mount point beneath the sandbox's root cannot be opened.
+// pointFault returns the error of a mount point beneath the sandbox's root that cannot be opened.
 func pointFault(name string, err error) error {
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
 		return fault.New(fault.Invalid, "mount point /%s of the sandbox is not a directory", name).Because(err).
@@ -101,7 +101,7 @@ func pointFault(name string, err error) error {
 	return fault.Wrap(err, "open mount point /%s", name)
 }
 
-// mountAt mounts a new file system at a directory beneath dir, as attach does, and gives
+// mountAt mounts a new file system at a directory beneath dir, as attach does, and returns
 // a descriptor of its root, which the caller closes.
 func mountAt(dir int, name, kind string, attr int, options ...string) (int, error) {
 	fd, err := newMount(kind, attr, options...)

@@ -47,8 +47,8 @@ var (
 	oidAnyUsage     = asn1.ObjectIdentifier{2, 5, 29, 37, 0}
 )
 
-// withPKCS12 adds an authority to a store of Java's; nil if it is none of this format, has a
-// password, or holds anything but certificates: the copy is for all to read.
+// withPKCS12 adds an authority to a Java key store. It returns nil if have is not of this
+// format, has a password, or holds anything but certificates: every user can read the copy.
 func withPKCS12(have, der []byte) []byte {
 	var p pfx
 	if rest, err := asn1.Unmarshal(have, &p); err != nil || len(rest) > 0 || p.Version != 3 || len(p.MAC.FullBytes) > 0 || !p.Safe.Type.Equal(oidData) {

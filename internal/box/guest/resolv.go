@@ -19,12 +19,12 @@ const (
 	resolvOurs = "/run/coppice-resolv.conf"
 )
 
-// mountResolv makes the host's resolvers, or the gate's, known. A file in /run, which is
-// ours, is laid over the file that /etc/resolv.conf leads to, so that nothing of it gets
-// into the history; nothing of the sandbox is read or written. Where the name leads to
-// nothing, as where systemd-resolved keeps the file in /run, it is made there. Where it
-// leads to what is no regular file, or to one that must not be covered
-// (rootspec.MayCover), the sandbox has no resolvers.
+// mountResolv writes the host's resolvers, or the gate's, to a file of ours in /run, and
+// mounts it over the file that /etc/resolv.conf leads to: nothing gets into the history, and
+// no file of the sandbox is read or written. If the name leads to nothing, as where
+// systemd-resolved keeps the file in /run, the file is made there. If it leads to something
+// else than a regular file, or to one that must not be covered (rootspec.MayCover), the
+// sandbox has no resolvers.
 func mountResolv(g plan.Guest) error {
 	if len(g.Resolv) == 0 {
 		return nil
@@ -36,7 +36,7 @@ func mountResolv(g plan.Guest) error {
 	case errors.Is(err, unix.ENOENT):
 		return makeResolv(g.Resolv)
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EACCES):
-		return nil // there is no file to lay ours over
+		return nil // there is no file to cover
 	case err != nil:
 		return fault.Wrap(err, "open %s", resolvName)
 	}
@@ -46,7 +46,7 @@ func mountResolv(g plan.Guest) error {
 		return fault.New(fault.Unavailable, "look at %s", resolvName).Because(err)
 	}
 	if !st.Mode().IsRegular() {
-		return nil // the sandbox made it something else, which is its own to mend
+		return nil // the sandbox replaced it, and can undo that
 	}
 	proc, err := openProc()
 	if err != nil {
@@ -63,8 +63,8 @@ func mountResolv(g plan.Guest) error {
 	return fault.Wrap(layOver(resolvOurs, at, readOnly), "bind %s", resolvName)
 }
 
-// makeResolv makes the file in /run that a link at resolvName names. What the link says
-// decides about a name beneath our own /run alone: a wrong one is a file that is never read.
+// makeResolv makes the file in /run that a link at resolvName names. The link can only choose
+// a name in our own /run: with a wrong one, the file is never read.
 func makeResolv(text []byte) error {
 	link, err := openInside(path.Dir(resolvName), unix.O_PATH|unix.O_DIRECTORY)
 	if fault.Is(err, fault.Unavailable) {
@@ -97,9 +97,9 @@ func makeResolv(text []byte) error {
 	return fault.Wrap(run.WriteFile(name, text, 0o644), "write /run/%s", name)
 }
 
-// beneathRun gives the name beneath /run that a link in /etc leads to, if it leads there
-// by its words and systems have such a link: at most a few directories. Names that begin
-// with "coppice" are init's.
+// beneathRun returns the name below /run that the text of a link in /etc leads to. It accepts
+// only links as systems have them, through few directories. Names that begin with "coppice"
+// are init's.
 func beneathRun(target string) (string, bool) {
 	const deepest, longest = 4, 255
 	if !path.IsAbs(target) {

@@ -25,7 +25,7 @@ import (
 //
 // No path of the sandbox is touched while the host's root is attached: pivot_root(2)
 // with two dots leaves it on top of "/", where ".." leads into it, also with openat2's
-// RESOLVE_IN_ROOT. So what is needed of the host is cloned first.
+// RESOLVE_IN_ROOT. So the parts of the host that are needed are cloned first.
 func makeRoot(g plan.Guest, trees []int) ([]plan.Item, error) {
 	defer func() {
 		for _, fd := range trees {
@@ -38,7 +38,7 @@ func makeRoot(g plan.Guest, trees []int) ([]plan.Item, error) {
 	}
 	defer host.Close()
 	if err := leaveHost(func() error {
-		// It has to be mounted somewhere to be pivoted to; the store's directories
+		// pivot_root(2) needs it to be mounted somewhere; the store's directories
 		// may be closed to who we are now.
 		err := unix.MoveMount(trees[0], "", unix.AT_FDCWD, "/dev", unix.MOVE_MOUNT_F_EMPTY_PATH)
 		if err != nil {

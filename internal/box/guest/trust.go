@@ -161,16 +161,16 @@ func expand(dir string, parts []string) (all []string, err error) {
 	return all, nil
 }
 
-// openInside opens an absolute name of the sandbox's root, and follows its links there. It
-// does not wait for the other end of a pipe; the caller looks at what it is. An error of kind
-// fault.Unavailable is one of the host; every other says what the name is.
+// openInside opens an absolute name in the sandbox's root, and follows links within it. It
+// does not block on a FIFO; the caller checks the file's type. An error of kind
+// fault.Unavailable is about the host; any other is about the name.
 func openInside(name string, flags uint64) (*os.File, error) {
 	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "open the root").Because(err)
 	}
 	defer unix.Close(root)
-	if flags&unix.O_PATH == 0 { // with which openat2(2) refuses them
+	if flags&unix.O_PATH == 0 { // openat2(2) refuses these flags with O_PATH
 		flags |= unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY
 	}
 	fd, err := rootspec.OpenInRoot(root, strings.TrimPrefix(name, "/"), flags)
@@ -180,9 +180,9 @@ func openInside(name string, flags uint64) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// withPEM gives the certificates of a bundle, followed by an authority, once. Nothing else
-// of have is copied, also where it holds the authority already: what a sandbox calls its
-// bundle may be any file that it may write and not read, and the copy is for all to read.
+// withPEM returns the certificates of a bundle, followed by an authority, once. It copies
+// nothing else of have, even if the authority is already there: a sandbox may link
+// its bundle to a file that it can write but not read, and every user can read the copy.
 func withPEM(have, ca []byte) []byte {
 	own, _ := pem.Decode(ca)
 	var all []byte
@@ -194,10 +194,10 @@ func withPEM(have, ca []byte) []byte {
 	return append(all, ca...)
 }
 
-// lay lays a file at ours over a store, with what with makes of it, and gives what is in
-// it then; nil where there is no such store, or something that is none, of which with may
-// make nil, or one that links of the sandbox's put where the policy does not let it change
-// anything. It is not laid over one that stays as it is.
+// lay writes what with makes of a store to ours, mounts that over the store, and returns the
+// new content. A store that with does not change is not covered. lay returns nil if there is
+// no store, if with returns nil because it is not one, or if the sandbox's links lead to
+// where the policy does not let it change anything.
 func (t truster) lay(name, ours string, with func([]byte) []byte) ([]byte, error) {
 	f, err := openInside(name, 0)
 	if fault.Is(err, fault.Unavailable) {
@@ -223,7 +223,7 @@ func (t truster) lay(name, ours string, with func([]byte) []byte) ([]byte, error
 		return nil, fault.Wrap(err, "read %q", name)
 	}
 	all := with(have)
-	if all == nil || bytes.Equal(all, have) { // another name of one that was seen to
+	if all == nil || bytes.Equal(all, have) { // another name of a store that is done
 		return all, nil
 	}
 	if err := os.WriteFile(ours, all, 0o644); err != nil {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A file that a sandbox may write but not read, and that it calls its bundle, would be
-// copied to where it can read it.
+// A sandbox could link its bundle to a file that it may write but not read, to get a copy that
+// it can read.
 func TestWithPEM_CopiesNothingButCertificates(t *testing.T) {
 	t.Parallel()
 	cert := func(kind, der string) []byte {

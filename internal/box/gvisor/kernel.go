@@ -128,8 +128,8 @@ func (k *kernel) begin(s setup) error {
 	return failed(k.call(boot.ContMgrRootContainerStart, &id), "start the sandbox's init")
 }
 
-// failed is an error of the kernel's while a sandbox starts, which comes as a text, or by the
-// kernel's end: it says of no bug of ours.
+// failed wraps an error of the sandbox's kernel while a sandbox starts. It arrives as text, or
+// as the end of the kernel, and must not be reported as a bug of Coppice (fault.Internal).
 func failed(err error, doing string) error {
 	if fault.KindOf(err) != fault.Internal {
 		return fault.Wrap(err, "%s", doing)

@@ -38,7 +38,7 @@ func TestErrorsOfTheKernel(t *testing.T) {
 	}
 }
 
-// What fails in the kernel while a sandbox starts is no bug of ours, and says what to do.
+// A failure in the kernel while a sandbox starts is not a bug of Coppice, and has a hint.
 func TestFailed_IsNoBug(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -63,7 +63,7 @@ func watchPrograms(k *kernel, g plan.Guest, tally *os.File, link *guest.Link) (*
 	p.changed = sync.NewCond(&p.mu)
 	to := os.NewFile(uintptr(ends[1]), "programs") // blocking, at the kernel's end
 	defer to.Close()
-	return p, failed(k.trace(g, tally, to), "have the sandbox's kernel tell of programs")
+	return p, failed(k.trace(g, tally, to), "make the sandbox's kernel report programs")
 }
 
 // asks notes a spawn that goes in.

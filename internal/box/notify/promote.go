@@ -362,8 +362,8 @@ func undo(work, dir int, name string) error {
 	return nil
 }
 
-// unmove moves what is missing of a tree back. Of an error it gives the place, of which no
-// more than its end is kept: the sandbox may have made the tree, as deep as it likes.
+// unmove moves the missing parts of a tree back. With an error it returns the place, cut to
+// its end: the sandbox may have made the tree, to any depth.
 func unmove(newDir int, newName string, oldDir int, oldName, place string) (string, error) {
 	// Where the old one is missing, or was removed because it was empty, the new
 	// one is complete.

@@ -15,8 +15,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Left is a promotion that cannot be taken back because of what is in the sandbox's files,
-// which the sandbox may have put there.
+// Left is a promotion that cannot be undone because of the sandbox's files, which the sandbox
+// may have changed.
 type Left struct {
 	Mount string
 	Err   error
@@ -27,26 +27,26 @@ func (l *Left) Error() string {
 	return fmt.Sprintf("recover an unfinished promotion below %s: %v", l.Mount, l.Err)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (l *Left) Unwrap() error { return l.Err }
 
-// ofFiles are the errors that files of a sandbox can cause: by what is in a place, who may
-// change it, and how much room there is.
+// ofFiles are the errors that a sandbox's files can cause: by their types, permissions and
+// the space that is left.
 var ofFiles = []error{
 	unix.ENOENT, unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.EXDEV, unix.EEXIST, unix.ENOTEMPTY, unix.EINVAL, unix.ENAMETOOLONG, unix.EMLINK,
 	unix.EACCES, unix.EPERM, unix.EROFS, unix.EBUSY, unix.ESTALE, unix.ENOSPC, unix.EDQUOT,
 }
 
-// isOfFiles reports whether files of a sandbox can cause an error. Any other error, as of
-// descriptors that have run out, says nothing about them.
+// isOfFiles reports whether files of a sandbox can cause an error. Any other error, such as a
+// lack of descriptors, is not about them.
 func isOfFiles(err error) bool {
 	return slices.ContainsFunc(ofFiles, func(f error) bool { return errors.Is(err, f) })
 }
 
 // Recover finishes what kills have left in the overlay mounts of the calling
 // process's mount namespace: half-done promotions are taken back. PID 1 calls it
-// before it starts anything. It lists what the sandbox's files do not allow to take
-// back, and fails for any other reason.
+// before it starts anything. It returns the promotions that the sandbox's files do
+// not allow to undo, and fails for any other reason.
 func Recover() (left []*Left, err error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

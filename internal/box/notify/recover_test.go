@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a sandbox puts in the place of a workshop does not refuse its start; what says
-// nothing about its files does.
+// An entry that a sandbox puts in place of a workshop does not refuse its start; an error that
+// is not about its files does.
 func TestRecover_LeavesWhatTheSandboxMade(t *testing.T) {
 	t.Parallel()
 	for name, plant := range map[string]func(at string) error{

@@ -244,7 +244,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	case single:
 		add(ShiftedIDs, On, fmt.Sprintf("a user namespace in which %d is the one id", u.UID))
 	case f.Shift != 0:
-		add(ShiftedIDs, On, "a user namespace whose ids are nobody on the host")
+		add(ShiftedIDs, On, "a user namespace with ids that own nothing on the host")
 	default:
 		add(ShiftedIDs, Weak, "a user namespace without capabilities on the host, but its ids are the host's own")
 	}
@@ -258,11 +258,11 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	switch {
 	case own: // and the host's kernel counts nothing for it
 	case single:
-		add(Counts, On, "inotify and namespaces: an eighth of what the host gives one user")
+		add(Counts, On, "inotify and namespaces: an eighth of the host's limits for one user")
 	case f.Shift != 0:
-		add(Counts, On, "inotify and namespaces: those of a user that the sandbox has alone")
+		add(Counts, On, "inotify and namespaces: counted for a user of this sandbox alone")
 	default:
-		add(Counts, Weak, "each user of the sandbox has an eighth of the inotify instances of root, whose they are")
+		add(Counts, Weak, "inotify instances are root's: each user of the sandbox can take an eighth of them")
 	}
 	add("capabilities", On, strconv.Itoa(len(g.Caps))+" kept, within the sandbox's namespaces; no new privileges")
 	switch {
@@ -310,7 +310,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 		add("freeze", Weak, "SIGSTOP and SIGCONT, which programs can notice; no control group could be made")
 	}
 	if g.Trace && !own && f.OpenFiles < limit.InitFiles {
-		add(Descriptors, Weak, fmt.Sprintf("RLIMIT_NOFILE is %d: of more than about %d processes at a time, who started what is the sandbox's own word; "+
+		add(Descriptors, Weak, fmt.Sprintf("RLIMIT_NOFILE is %d: with more than about %d processes at a time, init cannot verify who started a program; "+
 			"start the daemon with at least %d, by ulimit -Hn %d or LimitNOFILE=%d", f.OpenFiles, f.OpenFiles/2, limit.InitFiles, limit.InitFiles, limit.InitFiles))
 	}
 	switch {

@@ -101,10 +101,10 @@ type Config struct {
 	// Strong refuses to start where a wall or limit is less than it should be: see
 	// Enforced.Lacks.
 	Strong bool `json:"strong,omitempty"`
-	// Require names the protections that the sandbox has run with before; a start
-	// without one of them is refused: see Enforced.Lost.
+	// Require names the protections with which the sandbox has run before. A start
+	// that lacks one is refused: see Enforced.Lost.
 	Require []string `json:"require,omitempty"`
-	// Known are the findings of earlier starts of the home; a start that finds less is
+	// Known are the findings of earlier starts of the home. A start that finds less is
 	// refused: see Finding.
 	Known []Finding `json:"known,omitempty"`
 	// Trace records the programs that are started; see wire.StartedProgram. Tier supervised
@@ -240,8 +240,7 @@ type Enforced struct {
 	Tier  string `json:"tier"`
 	User  string `json:"user"` // name (uid:gid) inside
 	Items []Item `json:"items"`
-	// Quiet names protections of which there is an item only where they hold less than
-	// they should.
+	// Quiet names protections that have an item only if they are weak or off.
 	Quiet []string `json:"quiet,omitempty"`
 	// Found is what the start found out about the host.
 	Found []Finding `json:"found,omitempty"`
@@ -250,7 +249,7 @@ type Enforced struct {
 // State gives the state of the named wall, or "".
 func (e Enforced) State(name string) string { return e.item(name).State }
 
-// item gives the named wall, or a zero one.
+// item returns the named item, or a zero Item.
 func (e Enforced) item(name string) Item {
 	for _, i := range e.Items {
 		if i.Name == name {

@@ -9,10 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// answer says what the error of a try means: OK for none, Missing for an errno by which
-// the kernel says that it cannot or may not do it, and Unknown for everything else. The
-// list is of answers, not of failures: an unexpected errno, a timeout and a
-// child that was killed say nothing about the host.
+// answer returns what the error of a try means: OK for none, Missing for an errno by which
+// the kernel says that it cannot or may not do it, and Unknown for everything else: an
+// unexpected errno, a timeout and a killed child say nothing about the host.
 func answer(err error) State {
 	var e unix.Errno
 	switch {

@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkFcntl is what the filters cost a call of fcntl, of which they read the command:
-// without filters, without the rule, so that the kernel's cache of allowed calls has it, and
-// with it.
+// BenchmarkFcntl measures the cost of the filters for fcntl, whose command they read: without
+// filters, without the rule, so that the kernel caches the call as allowed, and with it.
 func BenchmarkFcntl(b *testing.B) {
 	without := slices.DeleteFunc(hardeningRules(Options{Told: true}), func(r Rule) bool { return slices.Contains(r.Calls, unix.SYS_FCNTL) })
 	give := NotifyOptions{Emulate: true, Promote: true, Trace: true, Refuse: Options{Told: true}}

@@ -91,15 +91,15 @@ func allRules(o Options) []Rule {
 	return slices.Concat([]Rule{leases, socketRule(o)}, hardening, hardeningArch)
 }
 
-// leases is about a call that programs make often, and whose argument has to be read: nothing
-// but a filter refuses a lease to the owner of a file (generic_setlease of fs/locks.c), and
-// nobody can read a leased file without waiting for its holder. So it comes first.
+// leases refuses leases on files: only a filter can refuse one to the owner of a file
+// (generic_setlease of fs/locks.c), and every other process that opens a leased file waits
+// for the holder. The rule comes first, because programs call fcntl often.
 var leases = Rule{
 	Calls: []uint32{unix.SYS_FCNTL},
 	Cases: []Case{{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.F_SETLEASE, unix.F_NOTIFY}}}, Do: Errno(unix.EINVAL)}},
-	Why: "whoever opens a leased file waits for its holder, as init would that starts a program, and a capture that reads it " +
-		"(F_SETLEASE); file servers share leases with other kernels, and do without. F_NOTIFY is what inotify(7) replaced. " +
-		"Both are EINVAL where a file system has none, and are not told",
+	Why: "opening a leased file waits for the holder of the lease, as would init when it starts a program, and a capture when it reads the file " +
+		"(F_SETLEASE); file servers share leases with other kernels, and work without. inotify(7) replaced F_NOTIFY. " +
+		"Both are EINVAL on a file system without them, and are not reported",
 }
 
 // ordinaryNetlink are the protocols of netlink that ordinary programs ask for and do without:

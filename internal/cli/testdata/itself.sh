@@ -18,8 +18,8 @@ try() {
 	case $code in
 	124 | 137) broken "coppice $* does not end" ;;
 	esac
-	if grep -q SECRET said; then broken "coppice $* tells a secret of the host"; fi
-	if grep -q 'bug of coppice' said; then broken "coppice $* fails as nobody foresaw"; fi
+	if grep -q SECRET said; then broken "coppice $* shows a secret of the host"; fi
+	if grep -q 'bug of coppice' said; then broken "coppice $* fails with an internal error"; fi
 	return $code
 }
 

@@ -12,26 +12,26 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// What ends an exchange because of what the server answers.
+// Reasons to end an exchange because of the server's answer.
 const (
 	errInformed = "the server sends more informational responses than are passed on"
 	errAfter    = "the server sends longer trailers than are passed on"
 )
 
-// informed is what came before the answer.
+// informed counts the informational responses before the answer.
 type informed struct {
-	count int   // of responses; by net/http alone, which reads one at a time
-	bytes int64 // of them; the same
+	count int   // responses; only net/http writes it, one at a time
+	bytes int64 // their bytes; likewise
 
 	mu   sync.Mutex
-	over bool // guarded by mu: the headers of the answer are the proxy's
-	lost bool // guarded by mu: they are net/http's for good
+	over bool // guarded by mu: the proxy owns the answer's headers
+	lost bool // guarded by mu: net/http may still use them
 }
 
 var errGone = errors.New("the sandbox gave the request up")
 
-// RoundTrip sends the request, and passes on what comes before the answer instead of the
-// proxy, whose trace r has.
+// RoundTrip sends the request. It passes on informational responses in place of the proxy,
+// whose trace r has.
 func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 	httptrace.ContextClientTrace(r.Context()).Got1xxResponse = x.inform
 	res, err := x.conn.out.RoundTrip(r)
@@ -42,7 +42,7 @@ func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// end ends what comes before the answer, and reports whether net/http has the headers.
+// end ends the informational responses, and reports whether net/http may still use the headers.
 func (i *informed) end() (lost bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -68,8 +68,8 @@ func (x *exchange) inform(code int, h textproto.MIMEHeader) error {
 	}
 	maps.Copy(x.w.Header(), http.Header(h))
 	x.w.WriteHeader(code)
-	// Of a stream that has ended, net/http may still be writing the headers, which must
-	// not change then.
+	// If the stream has ended, net/http may still be writing the headers, so they must not
+	// change.
 	if i.lost = x.in.Context().Err() != nil; i.lost {
 		return errGone
 	}
@@ -88,14 +88,14 @@ func (x *exchange) answer(r *http.Response) error {
 	if both, ok := m.rc.(io.ReadWriteCloser); ok && r.StatusCode == http.StatusSwitchingProtocols {
 		r.Body = &tunnel{metered: m, w: both}
 	} else if r.Close || x.in.Header.Get("Upgrade") != "" {
-		// There will be no other request outside; or what follows is not read as one.
+		// No further request goes out, or what follows is not read as a request.
 		r.Header.Set("Connection", "close")
 	}
 	return nil
 }
 
-// after counts the trailers of the answer, which are complete at the end of its body and
-// go on after it.
+// after counts the trailers of the answer, which are complete at the end of its body and are
+// sent after it.
 func (x *exchange) after() error {
 	size := headSize(x.reply.Trailer)
 	if size > limit.TrailerBytes {
@@ -104,13 +104,13 @@ func (x *exchange) after() error {
 	return x.refused(x.Spend(0, size))
 }
 
-// broken reports that the server's answer does not go on, and why.
+// broken reports why the server's answer is not passed on.
 func (x *exchange) broken(why string) *Denial {
 	x.conn.Judge.Deny(x.asked, why)
 	return &Denial{Status: http.StatusBadGateway, Reason: why}
 }
 
-// refused takes what a Judge says: nil, or why the exchange ends.
+// refused records the verdict of a Judge: nil, or why the exchange ends.
 func (x *exchange) refused(no *Denial) error {
 	if no == nil {
 		return nil

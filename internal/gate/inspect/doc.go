@@ -13,11 +13,11 @@
 //	Upgrade   anything but a WebSocket; HTTP/2 without TLS
 //	headers   those by which frameworks take another method or path for the request's
 //
-// What net/http refuses over HTTP/2 before it is a request (RST_STREAM, GOAWAY, 400, 431)
-// is denied as well, by the frames that say so.
+// What net/http refuses over HTTP/2 before it becomes a request (RST_STREAM, GOAWAY, 400,
+// 431) is reported as a denial too, by the frames of the refusal.
 //
-// What comes back is counted before it goes on: informational responses, heads, bodies
-// and trailers. What the gate itself writes around them is not: chunks, frames, TLS.
+// Answers are counted before they are passed on: informational responses, heads, bodies and
+// trailers, but not the chunks, frames and TLS records that the gate writes around them.
 //
 // What it cannot see: what a request that is allowed means to the server.
 //

@@ -7,7 +7,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// Frames of HTTP/2 that are looked at, and their flags (RFC 9113, 6).
+// The frames of HTTP/2 that are inspected, and their flags (RFC 9113, 6).
 const (
 	frameData         = 0
 	frameHeaders      = 1
@@ -21,14 +21,14 @@ const (
 	prioritized = 32
 )
 
-// Error codes of HTTP/2 that are looked at (RFC 9113, 7).
+// The error codes of HTTP/2 that are inspected (RFC 9113, 7).
 const (
 	codeNone     = 0
 	codeInternal = 2
 	codeClosed   = 5
 )
 
-// codeName names an error code as the specification does.
+// codeName returns the name of an error code in the specification.
 func codeName(code uint32) string {
 	names := [...]string{"NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR", "SETTINGS_TIMEOUT", "STREAM_CLOSED", "FRAME_SIZE_ERROR",
 		"REFUSED_STREAM", "CANCEL", "COMPRESSION_ERROR", "CONNECT_ERROR", "ENHANCE_YOUR_CALM", "INADEQUATE_SECURITY", "HTTP_1_1_REQUIRED"}
@@ -43,12 +43,12 @@ type frame2 struct {
 	kind, flags byte
 	stream      uint32
 	size        int    // of its payload
-	payload     []byte // as much of it as is looked at; it holds until the next frame
+	payload     []byte // the inspected part; valid until the next frame
 }
 
 func (f frame2) has(flag byte) bool { return f.flags&flag != 0 }
 
-// looked is how much of the payload of a frame is looked at.
+// looked returns how much of the payload of a frame is inspected.
 func (f frame2) looked() int {
 	switch f.kind {
 	case frameHeaders, frameContinuation:
@@ -59,8 +59,8 @@ func (f frame2) looked() int {
 	return 0
 }
 
-// fragment gives the part of a HEADERS or CONTINUATION frame that is compressed, and
-// whether there is one.
+// fragment returns the compressed part of a HEADERS or CONTINUATION frame, and whether the
+// frame is well formed.
 func (f frame2) fragment() (b []byte, ok bool) {
 	b = f.payload
 	if f.kind == frameContinuation {
@@ -82,7 +82,7 @@ func (f frame2) fragment() (b []byte, ok bool) {
 	return b[before : len(b)-after], true
 }
 
-// data is how many bytes of a body a DATA frame has.
+// data returns how many bytes of a body a DATA frame has.
 func (f frame2) data() int64 {
 	if f.has(padded) && len(f.payload) > 0 {
 		return int64(max(f.size-1-int(f.payload[0]), 0))
@@ -90,7 +90,7 @@ func (f frame2) data() int64 {
 	return int64(f.size)
 }
 
-// code is the error code in a frame, at an offset.
+// code returns the error code at an offset in a frame.
 func (f frame2) code(at int) uint32 {
 	if len(f.payload) < at+4 {
 		return codeNone
@@ -98,15 +98,15 @@ func (f frame2) code(at int) uint32 {
 	return binary.BigEndian.Uint32(f.payload[at:])
 }
 
-// frames takes one direction of a connection apart, in whatever pieces it arrives.
+// frames splits one direction of a connection into frames. The input may be split anywhere.
 type frames struct {
 	head [9]byte
 	have int // bytes of head
-	left int // bytes of the payload that are to come, once head is whole
+	left int // bytes of the payload still to come, once head is whole
 	now  frame2
 }
 
-// feed takes the next bytes, and gives each frame to take once it is whole.
+// feed adds the next bytes, and calls take for each frame once it is whole.
 func (s *frames) feed(b []byte, take func(frame2) error) error {
 	for len(b) > 0 {
 		if s.have < len(s.head) {

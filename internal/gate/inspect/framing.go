@@ -261,9 +261,9 @@ func namesFraming(list string) bool {
 	return false
 }
 
-// checkTarget refuses a request target, of either version of HTTP, that is not a path or
-// has bytes that RFC 3986 has escaped. The target that is sent has to read like the one
-// that was judged.
+// checkTarget refuses a request target, of either version of HTTP, that is not a path or has
+// bytes that RFC 3986 escapes: the target that is sent must read like the one that was
+// judged.
 func checkTarget(target string) error {
 	if !strings.HasPrefix(target, "/") {
 		return errTarget

@@ -18,7 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// alone gives what was denied since the last call.
+// alone returns what was denied since the last call.
 func (c *court) alone() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,8 +42,8 @@ func bomb(times int) []byte {
 	return append(b, bytes.Repeat([]byte{0x80 | 62}, times)...)
 }
 
-// What net/http refuses before it is a request, it refuses with a denial that says which
-// request that was, and why.
+// Whatever net/http refuses before it becomes a request is reported as a denial, with the
+// request and the reason.
 func TestHTTP2_RecordsWhatNetHTTPRefuses(t *testing.T) {
 	t.Parallel()
 	srv, roots := secure(t, true)
@@ -155,7 +155,7 @@ func TestHTTP2_RecordsStreamsBeyondTheBound(t *testing.T) {
 	}
 }
 
-// A client that goes on with a body after it was answered was refused nothing more.
+// Sending the rest of a body after the answer is not another denial.
 func TestHTTP2_RecordsARefusalOnce(t *testing.T) {
 	t.Parallel()
 	srv, roots := secure(t, true)
@@ -171,7 +171,7 @@ func TestHTTP2_RecordsARefusalOnce(t *testing.T) {
 	}
 }
 
-// hoarder is a server that reads no bodies, of which little is on the way to it.
+// hoarder is a server that reads no bodies, and has little buffered.
 func hoarder(t *testing.T) *world {
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	srv.EnableHTTP2 = true
@@ -218,8 +218,8 @@ func TestHTTP2_HoldsSoMuchOfAllBodies(t *testing.T) {
 	w.has(t, "POST example.com/echo: "+errStream+"FLOW_CONTROL_ERROR")
 }
 
-// heads gives a connection that is watched what a sandbox sends, of which nothing is
-// answered, and how its end is read.
+// heads feeds data from a sandbox to a watched connection without answering it, and reports how
+// the reads end.
 func heads(t *testing.T, c *court, say ...[]byte) error {
 	inside, gate := net.Pipe()
 	defer inside.Close()

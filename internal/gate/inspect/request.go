@@ -93,7 +93,7 @@ type exchange struct {
 	conn   *conn
 	in     *http.Request
 	w      http.ResponseWriter
-	asked  Request        // that was judged
+	asked  Request        // as judged
 	reply  *http.Response // the answer; nil before it
 	failed string
 	no     atomic.Pointer[Denial] // why it ends early
@@ -148,7 +148,7 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	}
 }
 
-// unanswered ends an exchange that came to no answer.
+// unanswered ends an exchange without an answer.
 func (x *exchange) unanswered(w http.ResponseWriter, r *http.Request, err error) {
 	if no := x.no.Load(); no != nil && !x.before.end() {
 		refuse(w, r, no)

@@ -53,9 +53,9 @@ type Judge interface {
 
 // Exchange is a request that was allowed.
 type Exchange interface {
-	// Spend counts bytes before they go out or in: heads, informational responses, bodies,
-	// and trailers of answers. With a Denial, which it has reported,
-	// they do not, and the exchange ends.
+	// Spend counts bytes before they are passed on in either direction: heads, informational
+	// responses, bodies, and trailers of answers. If it returns a Denial, which it has
+	// reported, they are not passed on, and the exchange ends.
 	Spend(out, in int64) *Denial
 	// Sent is given what is sent after the head, before it goes out. With a Denial, which
 	// it has told, that does not, and the exchange ends.

@@ -12,16 +12,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// watched is a connection of HTTP/2 to the sandbox, of which net/http makes requests.
-// What net/http refuses by itself never comes to ServeHTTP; it is seen here:
+// watched is an HTTP/2 connection from the sandbox, which net/http serves. Requests that
+// net/http itself refuses never reach ServeHTTP; watched sees them here:
 //
-//	RST_STREAM  with an error that no exchange ends with: what its stream asked for
+//	RST_STREAM  with an error that no exchange ends with: the request of its stream
 //	GOAWAY      with an error: the request whose head was being read, if there was one
 //	400, 431    for a head that says so: it is too long, or has headers of HTTP/1
 //	body        that ends before its Content-Length
 //
-// Requests are read for what is recorded of them, and denials are reported before the bytes
-// they are about go on. What is not understood here ends the connection.
+// It reads of requests only what is recorded, and reports a denial before it passes on the
+// bytes in question. Anything that it does not understand ends the connection.
 type watched struct {
 	net.Conn
 	host func(authority string) policy.Host
@@ -29,34 +29,34 @@ type watched struct {
 
 	mu      sync.Mutex // guards what follows
 	in, out frames
-	preface int // bytes of it that came
+	preface int // bytes of the preface received
 	hpack   *hpack.Decoder
 	reading *head2 // the head that is being read; nil between heads, and with trailers
-	open    uint32 // the stream of a head or of trailers that goes on; 0 is none
-	highest uint32 // stream
+	open    uint32 // the stream of an unfinished head or trailers; 0 is none
+	highest uint32 // highest stream
 	heads   map[uint32]*head2
 	pending []refused2
-	err     error // of all that is read from now on
+	err     error // of all further reads
 }
 
-// head2 is a request by HTTP/2 that was not answered yet.
+// head2 is an HTTP/2 request that has not been answered yet.
 type head2 struct {
-	method, authority, path string // in part, where they are long
+	method, authority, path string // truncated if long
 	size                    int    // as SETTINGS_MAX_HEADER_LIST_SIZE counts it
 	tes                     int
-	length, got             int64  // bytes of the body: those of Content-Length, -1 is none, and those that came
-	whole                   bool   // no more than the head comes, or nothing more
-	why                     string // net/http answers with a refusal
+	length, got             int64  // bytes of the body: Content-Length, -1 without one, and those received
+	whole                   bool   // nothing more follows
+	why                     string // why net/http will refuse it
 	told                    bool
 }
 
-// refused2 is a denial that is not reported yet.
+// refused2 is a denial that has not been reported yet.
 type refused2 struct {
 	q   Request
 	why string
 }
 
-// What is denied of HTTP/2, besides the errors of framing.
+// Reasons to deny HTTP/2 requests, besides the errors of framing.
 const (
 	errPreface    framingError = "the connection does not begin as HTTP/2 does, which was agreed on"
 	errFrames     framingError = "a frame of HTTP/2 is malformed"
@@ -72,12 +72,12 @@ const clientPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 func newWatched(c net.Conn, host func(string) policy.Host, deny func(Request, string)) *watched {
 	w := &watched{Conn: c, host: host, deny: deny, heads: map[uint32]*head2{}}
-	w.hpack = hpack.NewDecoder(4096, w.field) // the size that holds where SETTINGS name none, as here
+	w.hpack = hpack.NewDecoder(4096, w.field) // the default, which our SETTINGS do not change
 	w.hpack.SetMaxStringLength(limit.HeadBytes)
 	return w
 }
 
-// Read gives what the sandbox sends, and reports what will be refused.
+// Read reads from the sandbox, and reports what net/http will refuse.
 func (w *watched) Read(p []byte) (int, error) {
 	w.mu.Lock()
 	err := w.err
@@ -92,7 +92,7 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write sends what net/http writes, and reports what it refuses by that.
+// Write writes to the sandbox, and reports what net/http refuses by it.
 func (w *watched) Write(p []byte) (int, error) {
 	if bad := w.look(func() error { return w.out.feed(p, w.sent) }); bad != nil {
 		return 0, bad
@@ -100,8 +100,8 @@ func (w *watched) Write(p []byte) (int, error) {
 	return w.Conn.Write(p)
 }
 
-// look looks at bytes with the lock, and reports denials without it. An error is a denial,
-// and ends what is read.
+// look calls at with the lock held, and reports denials without it. An error is a denial too,
+// and ends further reads.
 func (w *watched) look(at func() error) error {
 	w.mu.Lock()
 	err := at()
@@ -118,7 +118,7 @@ func (w *watched) look(at func() error) error {
 	return err
 }
 
-// refuse notes a denial of h, once; nil is a request of which nothing is known.
+// refuse queues a denial of h, once; nil is an unknown request.
 func (w *watched) refuse(h *head2, why string) {
 	var q Request
 	if h != nil {
@@ -144,7 +144,7 @@ func (w *watched) received(b []byte) error {
 	return w.in.feed(b, w.took)
 }
 
-// took takes a frame of the sandbox's.
+// took handles a frame from the sandbox.
 func (w *watched) took(f frame2) error {
 	if (w.open != 0) != (f.kind == frameContinuation) || w.open != 0 && w.open != f.stream {
 		return errFrames
@@ -168,7 +168,7 @@ func (w *watched) took(f frame2) error {
 	return nil
 }
 
-// begin takes the begin of a head, or of trailers.
+// begin handles the start of a head, or of trailers.
 func (w *watched) begin(f frame2) error {
 	w.reading = nil
 	if f.stream <= w.highest {
@@ -236,7 +236,7 @@ func (w *watched) field(f hpack.HeaderField) {
 	}
 }
 
-// known gives the first value of a pseudo-header, as much as is recorded of it.
+// known returns the first value of a pseudo-header, truncated as it is recorded.
 func known(first, value string, most int) string {
 	if first != "" {
 		return first
@@ -244,7 +244,7 @@ func known(first, value string, most int) string {
 	return value[:min(len(value), most)]
 }
 
-// ends takes the end of a body.
+// ends handles the end of a body.
 func (w *watched) ends(f frame2) {
 	h := w.heads[f.stream]
 	if h == nil || h.whole || !f.has(endStream) {
@@ -256,7 +256,7 @@ func (w *watched) ends(f frame2) {
 	}
 }
 
-// sent takes a frame of net/http's.
+// sent handles a frame from net/http.
 func (w *watched) sent(f frame2) error {
 	h := w.heads[f.stream]
 	switch f.kind {
@@ -267,8 +267,8 @@ func (w *watched) sent(f frame2) error {
 	case frameReset:
 		delete(w.heads, f.stream)
 		switch code := f.code(0); {
-		case code == codeNone, code == codeInternal: // after an answer; or the exchange ended, and reported why
-		case code == codeClosed && h == nil: // what comes after an answer is no request
+		case code == codeNone, code == codeInternal: // after an answer, or after an exchange that has reported why it ended
+		case code == codeClosed && h == nil: // frames after an answer are not a request
 		default:
 			w.refuse(h, errStream+codeName(code))
 		}

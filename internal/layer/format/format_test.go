@@ -13,6 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/coppice-dev/coppice/internal/ctxtest"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -213,20 +214,6 @@ func TestTar_RefusesNamesThatAreReadAsMarks(t *testing.T) {
 	}
 }
 
-// endsAfter is a context that ends as it is asked for the n-th time.
-type endsAfter struct {
-	context.Context
-	end  context.CancelFunc
-	left int
-}
-
-func (c *endsAfter) Err() error {
-	if c.left--; c.left <= 0 {
-		c.end()
-	}
-	return c.Context.Err()
-}
-
 // A manifest may have millions of entries.
 func TestManifests_EndWithTheirContext(t *testing.T) {
 	t.Parallel()
@@ -241,7 +228,7 @@ func TestManifests_EndWithTheirContext(t *testing.T) {
 	}
 	parse := func(ctx context.Context) error { _, err := Parse(ctx, b.Bytes()); return err }
 	for name, c := range map[string]struct {
-		after int
+		after int64
 		do    func(ctx context.Context) error
 	}{
 		"lines":  {n / 2, parse},
@@ -250,14 +237,12 @@ func TestManifests_EndWithTheirContext(t *testing.T) {
 		"encode": {3, func(ctx context.Context) error { return Encode(ctx, io.Discard, entries) }},
 		"tar":    {n / 2, func(ctx context.Context) error { return WriteTar(ctx, io.Discard, entries, nil) }},
 	} {
-		inner, end := context.WithCancel(t.Context())
-		ctx := &endsAfter{inner, end, c.after}
+		ctx := ctxtest.EndsAfter(t, c.after)
 		if err := c.do(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v, want it cancelled", name, err)
 		}
-		if ctx.left < -5 {
-			t.Errorf("%s: went on for %d steps", name, -ctx.left)
+		if n := ctx.Calls(); n > c.after+5 {
+			t.Errorf("%s: checked its context %d times, %d before it ended", name, n, c.after)
 		}
-		end()
 	}
 }

@@ -172,7 +172,7 @@ func Parse(ctx context.Context, data []byte) ([]Entry, error) {
 	return out, nil
 }
 
-// malformed says what is wrong with a manifest, unless ctx has ended.
+// malformed returns the error of a bad manifest, or that of ctx if it has ended.
 func malformed(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -180,7 +180,7 @@ func malformed(ctx context.Context, what string, err error) error {
 	return fault.New(fault.Corrupt, "%s", what).Because(err)
 }
 
-// same is a writer that accepts what rest begins with.
+// same is a writer that accepts only the beginning of rest.
 type same struct{ rest []byte }
 
 func (s *same) Write(p []byte) (int, error) {

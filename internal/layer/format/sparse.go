@@ -9,17 +9,18 @@ import (
 
 // SparseHash computes the Sum of a sparse file: the SHA-256 of each block of SparseBlock
 // bytes that is not all zeros, in their order, each after its offset in 8 bytes
-// (little-endian). The last block of a file may be shorter. So the sum says all of the
-// content, together with the size, and does not depend on where a file system has holes.
+// (little-endian). The last block of a file may be shorter. Together with the
+// size, the sum covers all of the content, and does not depend on where a file system has
+// holes.
 type SparseHash struct{ h hash.Hash }
 
-// NewSparseHash makes an empty one.
+// NewSparseHash returns the hash of an empty file.
 func NewSparseHash() *SparseHash { return &SparseHash{h: sha256.New()} }
 
 var zeros [SparseBlock]byte
 
-// Write adds the content at off, which is a multiple of SparseBlock. len(p) is one too,
-// but at the end of the file. Offsets must grow; what lies between counts as zeros.
+// Write adds the content at off. off must be a multiple of SparseBlock, and so must len(p),
+// except at the end of the file. Offsets must grow; gaps count as zeros.
 func (s *SparseHash) Write(p []byte, off int64) {
 	for len(p) > 0 {
 		block := p[:min(len(p), SparseBlock)]
@@ -33,7 +34,7 @@ func (s *SparseHash) Write(p []byte, off int64) {
 	}
 }
 
-// Sum is that of what was written.
+// Sum returns the sum of what was written.
 func (s *SparseHash) Sum() (sum [sha256.Size]byte) {
 	s.h.Sum(sum[:0])
 	return sum

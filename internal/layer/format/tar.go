@@ -30,28 +30,29 @@ const (
 	maxMinor = 1<<20 - 1
 )
 
-// ErrMark says of an entry that readers of a layer would take it for a mark: OCI reserves the
-// names that begin with ".wh.", and has no other way to write them.
+// ErrMark is the error of an entry that readers of a layer would take for a mark: OCI
+// reserves the names that begin with ".wh.", and has no escape for them.
 var ErrMark = errors.New("an OCI layer uses its name to mark what is removed")
 
-// NoHeader is an entry that tar has no header for: its header would be larger than readers
-// of tar accept, or a number in it has too many digits, or its name would be read as a mark.
+// NoHeader is the error of an entry that tar has no header for: the header would be larger
+// than readers of tar accept, a number in it has too many digits, or readers would take its
+// name for a mark.
 type NoHeader struct {
 	Path string
-	Err  error // ErrMark, or what package archive/tar says
+	Err  error // ErrMark, or the error of package archive/tar
 }
 
 // Error implements error.
 func (n *NoHeader) Error() string { return fmt.Sprintf("tar has no header for %q: %v", n.Path, n.Err) }
 
-// Unwrap gives Err.
+// Unwrap returns Err.
 func (n *NoHeader) Unwrap() error { return n.Err }
 
 // WriteTar writes the layer as an OCI image layer. The same entries and contents
 // give the same bytes. open gives a file's content, which must have the entry's
 // size. Sockets have no form in tar and are left out, as are attributes whose
-// name holds "=". The first entry that tar has no header for ends it with *NoHeader; where it
-// is one that readers would take for a mark, nothing is written.
+// name holds "=". The first entry that tar has no header for ends it with *NoHeader; if
+// readers would take that entry for a mark, nothing is written.
 func WriteTar(ctx context.Context, w io.Writer, entries []Entry, open func(*Entry) (io.ReadCloser, error)) error {
 	if err := Expressible(entries); err != nil {
 		return err
@@ -88,10 +89,9 @@ func WriteTar(ctx context.Context, w io.Writer, entries []Entry, open func(*Entr
 	return tw.Close()
 }
 
-// Expressible returns a *NoHeader with ErrMark for the first entry that readers of the layer
-// as tar would take for another one: a name that begins with ".wh.", of anything but a socket,
-// which is left out, or the whiteout of one that would be written as the mark of an opaque
-// directory.
+// Expressible returns a *NoHeader with ErrMark for the first entry that readers of the tar
+// stream would misread: a name that begins with ".wh.", except of a socket, which is left
+// out, or a whiteout that would be written as the mark of an opaque directory.
 func Expressible(entries []Entry) error {
 	if i := slices.IndexFunc(entries, readAsMark); i >= 0 {
 		return &NoHeader{Path: entries[i].Path, Err: ErrMark}
