@@ -111,7 +111,7 @@ func (e *Engine) dropForks(ctx context.Context, res *wire.GCResult, progress fun
 	if err != nil {
 		return err
 	}
-	recs = slices.DeleteFunc(recs, func(r meta.Sandbox) bool { return r.Tournament == "" || e.playing.taken(r.Tournament) })
+	recs = slices.DeleteFunc(recs, func(r meta.Sandbox) bool { return r.Tournament == "" || e.playing.taken(r.Tournament) || e.whole(r.ID, "") != nil })
 	var mu sync.Mutex // guards res and progress
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(removers)
@@ -149,8 +149,6 @@ func (e *Engine) dropFork(ctx context.Context, rec *meta.Sandbox, dry bool) (fre
 	}
 	err = e.removeOne(ctx, string(rec.ID), false)
 	switch {
-	case e.whole(rec.ID, rec.Name) != nil:
-		return 0, false, nil
 	case fault.Is(err, fault.Conflict), fault.Is(err, fault.NotFound):
 		return 0, false, nil // in use, or removed meanwhile
 	case err != nil:

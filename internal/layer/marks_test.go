@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -81,6 +83,38 @@ func TestWriteTar_RemovesAFileThatIsCalledLikeAMark(t *testing.T) {
 	w.must(err)
 	want := files(viewPicture(t, w.s.View(w.dirs(w.stack))))
 	w.same("imported", want, files(viewPicture(t, w.s.View(w.dirs(append([]timeline.LayerID{id}, base...))))))
+}
+
+// A socket has no form in a tar, but what it replaced must not be there again after an import.
+func TestWriteTar_ASocketHidesWhatLiesBelow(t *testing.T) {
+	socket := func(w *world, p string) {
+		w.must(os.RemoveAll(p))
+		w.must(unix.Mknod(p, unix.S_IFSOCK|0o755, 0))
+	}
+	for about, c := range map[string]struct {
+		make func(w *world, etc string)
+		gone []string
+	}{
+		"a file":      {func(w *world, etc string) { socket(w, filepath.Join(etc, "passwd")) }, []string{"/etc/passwd"}},
+		"a directory": {func(w *world, etc string) { socket(w, etc) }, []string{"/etc", "/etc/passwd"}},
+		"a link to one": {func(w *world, etc string) {
+			socket(w, filepath.Join(etc, "agent"))
+			w.must(os.Remove(filepath.Join(etc, "passwd")))
+			w.must(os.Link(filepath.Join(etc, "agent"), filepath.Join(etc, "passwd")))
+		}, []string{"/etc/agent", "/etc/passwd"}},
+	} {
+		w := markedWorld(t, c.make)
+		stream, diffID := w.sent(w.stack[0])
+		id, base := w.id(), w.stack[1:]
+		_, err := w.s.ImportLayer(t.Context(), id, bytes.NewReader(stream), LayerOptions{DiffID: diffID, Below: w.s.View(w.dirs(base)).Lookup})
+		w.must(err)
+		got := w.s.View(w.dirs(append([]timeline.LayerID{id}, base...)))
+		for _, name := range c.gone {
+			if e, err := got.Lookup(name); !fault.Is(err, fault.NotFound) {
+				t.Errorf("a socket in place of %s: the import has %s, mode %o, %v", about, name, e.Mode, err)
+			}
+		}
+	}
 }
 
 // A plain archive has no marks: every name is what it says.

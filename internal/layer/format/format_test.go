@@ -126,7 +126,7 @@ func TestTar(t *testing.T) {
 		}
 		names = append(names, h.Name)
 	}
-	want := "./|a b\n%|d/|d/.wh..wh..opq|d/dev|d/h|d/l|.wh.d.x|p"
+	want := "./|a b\n%|d/|d/.wh..wh..opq|d/dev|d/h|d/l|.wh.d.x|p|.wh.s"
 	if got := strings.Join(names, "|"); got != want {
 		t.Errorf("entries %q, want %q", got, want)
 	}

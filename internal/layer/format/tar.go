@@ -59,11 +59,16 @@ func WriteTar(ctx context.Context, w io.Writer, entries []Entry, open func(*Entr
 	}
 	out := &sink{w: w}
 	tw := tar.NewWriter(out)
+	sockets := map[string]bool{}
 	for i := range entries {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		e := &entries[i]
+		if e.Type == Socket || e.Type == Hardlink && sockets[e.Link] {
+			sockets[e.Path] = true
+			e = &Entry{Type: Whiteout, Path: e.Path} // or what lies below would show through
+		}
 		h := header(e)
 		if h == nil {
 			continue
@@ -90,8 +95,8 @@ func WriteTar(ctx context.Context, w io.Writer, entries []Entry, open func(*Entr
 }
 
 // Expressible returns a *NoHeader with ErrMark for the first entry that readers of the tar
-// stream would misread: a name that begins with ".wh.", except of a socket, which is left
-// out, or a whiteout that would be written as the mark of an opaque directory.
+// stream would misread: a name that begins with ".wh.", or a whiteout, as which a socket is
+// written too, that would be written as the mark of an opaque directory.
 func Expressible(entries []Entry) error {
 	if i := slices.IndexFunc(entries, readAsMark); i >= 0 {
 		return &NoHeader{Path: entries[i].Path, Err: ErrMark}
@@ -102,9 +107,7 @@ func Expressible(entries []Entry) error {
 func readAsMark(e Entry) bool {
 	_, name, _ := cutLast(e.Path)
 	switch e.Type {
-	case Socket:
-		return false
-	case Whiteout:
+	case Whiteout, Socket:
 		return tarWhiteout+name == tarOpaque
 	}
 	return strings.HasPrefix(name, tarWhiteout)
