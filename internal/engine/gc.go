@@ -111,7 +111,9 @@ func (e *Engine) dropForks(ctx context.Context, res *wire.GCResult, progress fun
 	if err != nil {
 		return err
 	}
-	recs = slices.DeleteFunc(recs, func(r meta.Sandbox) bool { return r.Tournament == "" || e.playing.taken(r.Tournament) || e.whole(r.ID, "") != nil })
+	recs = slices.DeleteFunc(recs, func(r meta.Sandbox) bool {
+		return r.Tournament == "" || e.playing.taken(r.Tournament) || e.whole(r.ID, "") != nil
+	})
 	var mu sync.Mutex // guards res and progress
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(removers)
