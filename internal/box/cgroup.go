@@ -136,7 +136,7 @@ func groupMount(kind, option string) (mount string, err error) {
 }
 
 // cgroupParent finds where groups can be made, and hands the controllers down as
-// far as the kernel lets us. It returns "" if there is no such place.
+// far as the kernel lets us. It returns "" if the kernel lets us use none.
 func cgroupParent(root bool) (string, error) {
 	mount, err := groupMount("cgroup2", "rw")
 	if err != nil || mount == "" {

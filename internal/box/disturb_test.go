@@ -255,7 +255,7 @@ func heldOtherwise(was, is, role string) string {
 func (d disturbance) inGvisor() bool { return strings.HasPrefix(d.step.Role, "runsc-") }
 
 // ofAFile reports whether the call looked at a file of the sandbox, and failed as it does for
-// a file that is not there, or that nobody may read. gVisor's answer is all that init knows of
+// a file that does not exist or may not be read. gVisor's answer is all that init knows of
 // any file; init itself looks at files in /etc, over which it lays its own, none of which is
 // a protection.
 func (d disturbance) ofAFile(call string) bool {

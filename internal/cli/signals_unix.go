@@ -29,7 +29,7 @@ const impatient = 3
 // loss of the terminal leaves the command alone: then we end. SIGPIPE is caught, so
 // that a closed stdout is an error of Write and not our end. leave is called
 // when the user insists (impatient), and early, with the number of the signal, while began
-// reports that there is no command yet.
+// reports that the command has not begun.
 func watchSignals(leave func(), early func(signal int), began func() bool, stays bool) (names <-chan string, stop func()) {
 	sigs := make(chan os.Signal, 16)
 	for s := range passed {

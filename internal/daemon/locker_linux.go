@@ -30,9 +30,9 @@ func Locker(home string) (pid int, ok bool) {
 	return pid, hasLocked(locks, pid, st.Sys().(*syscall.Stat_t).Ino)
 }
 
-// Peer gives the process that listens at the other end of a connection to a socket, by the
-// number that it has here (unix(7), SO_PEERCRED); 0 where it has none, as in another PID
-// namespace, or where conn is no such connection.
+// Peer returns the pid of the process that listens at the other end of a Unix connection, as
+// seen from this PID namespace (unix(7), SO_PEERCRED). It returns 0 for a process of another
+// PID namespace, and for any other kind of connection.
 func Peer(conn net.Conn) int {
 	u, ok := conn.(*net.UnixConn)
 	if !ok {

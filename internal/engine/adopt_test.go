@@ -15,6 +15,29 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
+// halfAdopted leaves a sandbox as a daemon does that is killed after it has moved the live
+// root into a layer.
+func (h *home) halfAdopted(name string) adoption {
+	h.t.Helper()
+	id := h.id(name)
+	h.box(name)
+	if err := h.stopAll(name); err != nil {
+		h.t.Fatal(err)
+	}
+	roots, err := filepath.Glob(filepath.Join(h.sandboxDir(id), liveDir, "*", "root"))
+	if err != nil || len(roots) != 1 {
+		h.t.Fatal(roots, err)
+	}
+	a := adoption{Sandbox: id, Layer: "00000000000000ff", Parts: []rootspec.Part{{Dir: roots[0], Path: "/"}}}
+	if _, err := h.DB.BeginIntent(ctx, intentAdopt, a); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := h.Layers.Adopt(ctx, a.Layer, a.Parts); err != nil {
+		h.t.Fatal(err)
+	}
+	return a
+}
+
 // A daemon that is killed while a live root becomes a layer loses nothing of it. While the
 // next daemon cannot move it back, the sandbox cannot be used, its layer stays, and other
 // sandboxes are not affected.
@@ -24,22 +47,7 @@ func TestUnadoptAll_KeepsWhatCannotBeGivenBack(t *testing.T) {
 	h.onDir("a")
 	h.onDir("b")
 	h.run("a", "write", "f", "not in a snapshot yet")
-	id := h.id("a")
-	h.box("a")
-	if err := h.stopAll("a"); err != nil {
-		t.Fatal(err)
-	}
-	roots, err := filepath.Glob(filepath.Join(h.sandboxDir(id), liveDir, "*", "root"))
-	if err != nil || len(roots) != 1 {
-		t.Fatal(roots, err)
-	}
-	a := adoption{Sandbox: id, Layer: "00000000000000ff", Parts: []rootspec.Part{{Dir: roots[0], Path: "/"}}}
-	if _, err := h.DB.BeginIntent(ctx, intentAdopt, a); err != nil {
-		t.Fatal(err)
-	}
-	if err := h.Layers.Adopt(ctx, a.Layer, a.Parts); err != nil {
-		t.Fatal(err)
-	}
+	a := h.halfAdopted("a")
 
 	h.close()
 	disk.FailOp(vfs.OpRename, 1, syscall.EIO)
@@ -80,23 +88,9 @@ func TestRemove_ForcesASandboxThatIsNotWhole(t *testing.T) {
 	for _, text := range []string{"one", "two", "three"} {
 		h.run("b", "write", "f", text)
 	}
-	id := h.id("a")
-	h.box("a")
-	if err := h.stopAll("a"); err != nil {
-		t.Fatal(err)
-	}
-	roots, err := filepath.Glob(filepath.Join(h.sandboxDir(id), liveDir, "*", "root"))
-	if err != nil || len(roots) != 1 {
-		t.Fatal(roots, err)
-	}
-	a := adoption{Sandbox: id, Layer: "00000000000000ff", Parts: []rootspec.Part{{Dir: roots[0], Path: "/"}}}
-	if _, err := h.DB.BeginIntent(ctx, intentAdopt, a); err != nil {
-		t.Fatal(err)
-	}
-	if err := h.Layers.Adopt(ctx, a.Layer, a.Parts); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.Mkdir(roots[0], 0o755), os.WriteFile(filepath.Join(h.Layers.Dir(a.Layer), "f"), nil, 0o600), os.WriteFile(filepath.Join(roots[0], "g"), nil, 0o600)); err != nil {
+	a := h.halfAdopted("a")
+	root := a.Parts[0].Dir
+	if err := errors.Join(os.Mkdir(root, 0o755), os.WriteFile(filepath.Join(h.Layers.Dir(a.Layer), "f"), nil, 0o600), os.WriteFile(filepath.Join(root, "g"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	h.close()

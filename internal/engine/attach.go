@@ -101,10 +101,10 @@ func (a *attachment) end() {
 	a.connected.Broadcast()
 }
 
-// deliver sends a frame to the start of the command that runs. Input that a start did not
-// take before it ended is for the next one: what is typed after a checkout returned must
-// not be lost because nobody is connected yet to what goes on. The rest is lost with the
-// start that it was for.
+// deliver sends a frame to the start of the command that runs. If that start ends before it
+// has taken the frame, input goes to the next start: a checkout may return before the daemon
+// is connected to the command that goes on, and input typed then must not be lost. Signals
+// and sizes are dropped.
 func (a *attachment) deliver(t wire.FrameType, p []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

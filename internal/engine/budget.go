@@ -76,7 +76,7 @@ func (e *Engine) mayChange(ctx context.Context, s *sandbox, rec *meta.Sandbox) (
 	if wait := b.Wait(e.Now(), budget.Inside); wait > 0 {
 		wait = (wait + time.Second - 1).Truncate(time.Second)
 		return nil, fault.New(fault.Unavailable, "sandbox %s has asked for %d snapshots, rewinds and tags from inside; the next may be asked for in %s", rec.Name, limit.InsideChanges, wait).
-			WithHint("there is no such limit outside of the sandbox: coppice commit %s", rec.Name)
+			WithHint("from outside the sandbox, the number of commits is not limited: coppice commit %s", rec.Name)
 	}
 	return func() { b.Spent(e.Now(), budget.Inside, 1) }, nil
 }
@@ -110,7 +110,7 @@ func addLost(list []format.Lost, more ...format.Lost) []format.Lost {
 	return list
 }
 
-// unrecorded returns the loss of a record for which there is no budget.
+// unrecorded returns the loss record for a record beyond its budget.
 func unrecorded(body format.Body) format.Lost {
 	l := format.Lost{Count: 1, Of: string(body.Kind()), Reason: beyondBudget}
 	switch b := body.(type) {

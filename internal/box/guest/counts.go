@@ -75,7 +75,7 @@ func boundCounts(proc int) ([]plan.Item, error) {
 	return nil, nil
 }
 
-// readCount reads a number beneath a procfs; ok is false if there is no such file.
+// readCount reads a number from a file below a procfs; ok is false if the file does not exist.
 func readCount(proc int, name string) (n int64, ok bool, err error) {
 	fd, err := unix.Openat2(proc, name, &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY,

@@ -124,7 +124,7 @@ func (h *heldFiles) replaceTrust(replace func([]byte) []byte) error {
 
 // lay makes the file at name in the sandbox read as text. It mounts a file over the one that
 // name leads to now, or rewrites the file that an earlier call mounted there. It reports
-// false if there is no regular file that may be covered (rootspec.MayCover).
+// false if name does not lead to a regular file that may be covered (rootspec.MayCover).
 func (h *heldFiles) lay(i int, name string, text []byte) (bool, error) {
 	over, err := h.openRegular(name)
 	if err != nil || over == nil {

@@ -36,7 +36,7 @@ func mountResolv(g plan.Guest) error {
 	case errors.Is(err, unix.ENOENT):
 		return makeResolv(g.Resolv)
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EACCES):
-		return nil // there is no file to cover
+		return nil // the name leads to no file
 	case err != nil:
 		return fault.Wrap(err, "open %s", resolvName)
 	}
