@@ -22,7 +22,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 build: ## build the one static binary, bin/coppice
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/coppice
+	@GO='$(GO)' scripts/build $(BIN) '$(LDFLAGS)'
 
 demo: build ## break a sandbox of this machine and bring it back
 	@scripts/demo

@@ -30,14 +30,14 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	bin, home := filepath.Join(dir, "coppice"), filepath.Join(dir, "home")
-	build := exec.Command("go", "build", "-o", bin, "../cmd/coppice")
+	bin, home := filepath.Join(dir, "bin"), filepath.Join(dir, "home")
+	build := exec.Command("go", "build", "-o", bin+"/", "../cmd/...")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build coppice: %v: %s\n", err, out)
 		return 1
 	}
-	serve := exec.Command(bin, "serve", "--home", home)
+	serve := exec.Command(filepath.Join(bin, "coppice"), "serve", "--home", home)
 	serve.Stderr = os.Stderr
 	if err := serve.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

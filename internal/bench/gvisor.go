@@ -16,7 +16,6 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
-	_ "github.com/coppice-dev/coppice/internal/box/gvisor" // this binary is started as gVisor's processes
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	_ "github.com/coppice-dev/coppice/internal/gate/process" // and as a gate
 	"github.com/coppice-dev/coppice/internal/memory"
@@ -211,10 +210,7 @@ func (b *bench) gvisorMemory(mb, n int) (err error) {
 		t := time.Now()
 		f, err := x.Freeze(b.ctx)
 		if err == nil {
-			var init *os.File
-			if init, err = f.Save(b.ctx, at); err == nil {
-				err = init.Close()
-			}
+			err = b.save(f, at)
 		}
 		if err == nil {
 			err = f.Thaw()
@@ -355,7 +351,7 @@ func (b *bench) gvisorBox(dir, image string) (*box.Box, func() error, error) {
 	if c.Spec, err = systemRoot(dir); err != nil {
 		return nil, nil, err
 	}
-	x, _, err := box.Start(b.ctx, c)
+	x, _, err := box.Start(b.ctx, b.helpers, c)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -364,6 +360,19 @@ func (b *bench) gvisorBox(dir, image string) (*box.Box, func() error, error) {
 		defer cancel()
 		return errors.Join(x.Stop(ctx, 0), x.Close())
 	}, nil
+}
+
+// save writes a memory image of a frozen box.
+func (b *bench) save(f *box.Frozen, dir string) error {
+	facts, err := box.MemoryFacts(b.helpers)
+	if err != nil {
+		return err
+	}
+	init, err := f.Save(b.ctx, dir, facts)
+	if err != nil {
+		return err
+	}
+	return init.Close()
 }
 
 // systemRoot is a root of the host's system directories, of which what is changed lies in

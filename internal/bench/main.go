@@ -23,6 +23,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/program"
 )
 
 func main() {
@@ -57,6 +58,8 @@ type bench struct {
 	c    *client.Client
 	rows []row
 	seq  int
+
+	helpers *program.Set // of boxes that have no daemon
 
 	daemon int           // its pid
 	tcp    string        // its URL on TCP
@@ -161,7 +164,7 @@ func run() error {
 	if err := daemon.Start(); err != nil {
 		return err
 	}
-	b := &bench{ctx: ctx, bin: abs, dir: dir, load: *load, c: client.New(client.Options{Socket: filepath.Join(home, "daemon.sock")})}
+	b := &bench{helpers: program.New("", os.Getenv("COPPICE_EXEC_PATH")), ctx: ctx, bin: abs, dir: dir, load: *load, c: client.New(client.Options{Socket: filepath.Join(home, "daemon.sock")})}
 	defer func() {
 		b.c.Close()
 		_ = daemon.Process.Signal(os.Interrupt)

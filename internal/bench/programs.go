@@ -170,7 +170,7 @@ func (b *bench) rawBox(name string, trace bool) (*box.Box, func() error, error) 
 	if made != nil {
 		return nil, nil, made
 	}
-	x, _, err := box.Start(b.ctx, c)
+	x, _, err := box.Start(b.ctx, b.helpers, c)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/box/boxtest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
 var tier = boxtest.Tier{Name: plan.TierProcess, Config: config}
@@ -48,7 +49,7 @@ func BenchmarkStartTrueStop(b *testing.B) {
 			change(&c)
 			ctx := context.Background()
 			for b.Loop() {
-				x, _, err := box.Start(ctx, c)
+				x, _, err := box.Start(ctx, programtest.Programs(), c)
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -76,7 +77,7 @@ func BenchmarkStop(b *testing.B) {
 	ctx := context.Background()
 	for b.Loop() {
 		b.StopTimer()
-		x, _, err := box.Start(ctx, c)
+		x, _, err := box.Start(ctx, programtest.Programs(), c)
 		if err != nil {
 			b.Fatal(err)
 		}

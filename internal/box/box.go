@@ -22,6 +22,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/program"
 	"github.com/coppice-dev/coppice/internal/undo"
 	"github.com/coppice-dev/coppice/internal/unixsock"
 )
@@ -50,11 +51,11 @@ type outcome struct {
 	Err      *failure      `json:"err,omitempty"`
 }
 
-// Start makes a box: afterwards commands can be run in it. The run directory
+// Start makes a box of helper programs: afterwards commands can be run in it. The run directory
 // must exist. The caller must be real root, or uid 0 of a user namespace of its
 // own (see plan.Caller). The keeper lives on when the caller ends, but for one that
 // ends before this returns; ctx covers the start alone.
-func Start(ctx context.Context, c plan.Config) (b *Box, e plan.Enforced, err error) {
+func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e plan.Enforced, err error) {
 	defer func() { err = fault.OfHost(err) }()
 	c.Version = plan.Version
 	if c.Tier == "" {
@@ -77,6 +78,24 @@ func Start(ctx context.Context, c plan.Config) (b *Box, e plan.Enforced, err err
 		return nil, e, err
 	}
 	defer lock.Close() // the keeper has it as well
+	exe, err := programs.File(program.Init)
+	if err != nil {
+		return nil, e, err
+	}
+	var gate, sentry *os.File
+	if c.Gated() {
+		if gate, err = programs.File(program.Gate); err != nil {
+			return nil, e, err
+		}
+	}
+	if c.Tier == plan.TierGvisor {
+		if sentry, err = programs.File(program.Sentry); err != nil {
+			return nil, e, err
+		}
+		if c.MemoryFacts, err = MemoryFacts(programs); err != nil {
+			return nil, e, err
+		}
+	}
 	var undone undo.Stack
 	defer func() { undone.Run(&err) }()
 
@@ -100,9 +119,9 @@ func Start(ctx context.Context, c plan.Config) (b *Box, e plan.Enforced, err err
 
 	pidfd := -1
 	cmd := &exec.Cmd{
-		Path: "/proc/self/exe", Args: []string{keeperArgv0, c.ID}, Dir: "/",
+		Path: program.Path(exe), Args: []string{KeeperArgv0, c.ID}, Dir: "/",
 		Env:    runtimeEnv,
-		Stdout: log, Stderr: log, ExtraFiles: []*os.File{config, readyW, lock},
+		Stdout: log, Stderr: log, ExtraFiles: []*os.File{config, readyW, lock, gate, sentry},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
 	}
 	if c.Confined() {

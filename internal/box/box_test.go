@@ -19,6 +19,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/box/boxtest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -46,15 +47,22 @@ func TestMain(m *testing.M) {
 	}
 	// As under nohup(1): what is ignored here is not ignored in a sandbox.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT)
-	root, code := os.Getuid() == 0 && os.Getenv(realID) == "", 0
+	os.Exit(programtest.Run(suite{m}))
+}
+
+// suite is the tests of this process, and those of an ordinary user.
+type suite struct{ *testing.M }
+
+func (s suite) Run() (code int) {
+	root := os.Getuid() == 0 && os.Getenv(realID) == ""
 	if !root || os.Getenv("COPPICE_TEST_USER_ONLY") == "" {
-		code = m.Run()
+		code = s.M.Run()
 	}
 	if root && os.Getenv("COPPICE_TEST_ROOT_ONLY") == "" {
 		fmt.Println("--- as an ordinary user")
 		code |= again(&syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1001, Gid: 1001}})
 	}
-	os.Exit(code)
+	return code
 }
 
 func again(attr *syscall.SysProcAttr, env ...string) int {

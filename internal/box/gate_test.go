@@ -33,7 +33,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/boxtest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
-	_ "github.com/coppice-dev/coppice/internal/gate/process" // the test's binary is that of gates, too
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )

@@ -16,6 +16,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/boxtest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/program"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
 var gvisorTier = boxtest.Tier{Name: plan.TierGvisor, Config: gvisorConfig}
@@ -33,13 +35,17 @@ func save(t *testing.T, b *boxtest.Box) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	init, err := f.Save(ctx, dir)
+	init, err := saveTo(ctx, f, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if self, err := os.Stat("/proc/self/exe"); err != nil {
+	own, err := programtest.Programs().File(program.Init)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want, err := own.Stat(); err != nil {
 		t.Error(err)
-	} else if got, err := init.Stat(); err != nil || !os.SameFile(got, self) {
+	} else if got, err := init.Stat(); err != nil || !os.SameFile(got, want) {
 		t.Errorf("the image's init is %v: %v", got, err)
 	}
 	init.Close()
@@ -47,6 +53,15 @@ func save(t *testing.T, b *boxtest.Box) string {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// saveTo writes a memory image of a frozen box into dir.
+func saveTo(ctx context.Context, f *box.Frozen, dir string) (init *os.File, err error) {
+	facts, err := box.MemoryFacts(programtest.Programs())
+	if err != nil {
+		return nil, err
+	}
+	return f.Save(ctx, dir, facts)
 }
 
 // copyOf starts a box that goes on where an image was taken, over the same files.
@@ -149,7 +164,7 @@ func TestGvisorImageOfOther(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	b, _, err := box.Start(ctx, c)
+	b, _, err := box.Start(ctx, programtest.Programs(), c)
 	if err == nil {
 		_ = b.Stop(ctx, 0)
 		t.Fatal("it has started")

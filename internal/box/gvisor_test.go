@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/coppice-dev/coppice/internal/box/boxtest"
-	_ "github.com/coppice-dev/coppice/internal/box/gvisor" // the test's binary is that of conductors, too
 	"github.com/coppice-dev/coppice/internal/box/plan"
 )
 

@@ -33,6 +33,8 @@ const (
 	configFD = 3
 	readyFD  = 4
 	lockFD   = 5
+	gateFD   = 6 // coppice-gate, where the box is gated
+	sentryFD = 7 // coppice-sentry, in tier gvisor
 )
 
 const (
@@ -50,6 +52,7 @@ type keeper struct {
 	started  time.Time
 	link     *guest.Link
 	init     *child
+	helpers  helpers
 	exe      *os.File     // what init is executed from, while it starts
 	inner    innerProgram // what PID 1 is executed from in tier gvisor
 	hold     *os.File     // the root's mounts, so that the last of them goes with us
@@ -106,9 +109,12 @@ type keeper struct {
 	own    sync.WaitGroup // the keeper's own goroutines
 }
 
-// runKeeper is the keeper, started by Start. It gives the process's exit code.
-func runKeeper() int {
-	_ = os.WriteFile("/proc/self/comm", []byte(keeperArgv0), 0) // for ps
+// KeeperArgv0 is the name by which coppice-init is a keeper.
+const KeeperArgv0 = "coppice-keeper"
+
+// Keep is the keeper, started by Start. It returns the exit code of the process.
+func Keep() int {
+	_ = os.WriteFile("/proc/self/comm", []byte(KeeperArgv0), 0) // for ps
 	ready := os.NewFile(readyFD, "ready")
 	unix.CloseOnExec(readyFD)
 	unix.CloseOnExec(lockFD) // open, and so held, as long as we live
@@ -154,6 +160,9 @@ func newKeeper(ctx context.Context) (*keeper, error) {
 		}
 	}
 	k := blankKeeper(c)
+	if k.helpers, err = takeHelpers(c); err != nil {
+		return nil, err
+	}
 	if err := k.buildInTime(ctx); err != nil {
 		k.group.remove()
 		k.shares.remove()

@@ -10,39 +10,87 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/program"
 )
 
-// ownBinary opens this binary through a read-only mount that is nowhere attached.
-// Init is executed from it: whoever should get hold of /proc/PID/exe of init
-// cannot write to the host's file (CVE-2019-5736).
-func ownBinary() (*os.File, error) {
-	var self, st unix.Stat_t
-	name, err := os.Readlink("/proc/self/exe")
-	if err != nil {
-		return nil, fault.Wrap(err, "find our own binary")
+// ownProgram is the path of the keeper's own program, coppice-init, also when another file has
+// taken its place.
+const ownProgram = "/proc/self/exe"
+
+// helpers are the helper programs that the keeper starts beside its own.
+type helpers struct {
+	gate   *os.File // nil where the box is not gated
+	sentry *os.File // nil but in tier gvisor
+}
+
+// takeHelpers takes over the programs that Start has passed.
+func takeHelpers(c plan.Config) (p helpers, err error) {
+	if c.Gated() {
+		if p.gate, err = program.Executable(os.NewFile(gateFD, string(program.Gate))); err != nil {
+			return p, err
+		}
 	}
-	if err := unix.Stat("/proc/self/exe", &self); err != nil {
-		return nil, fault.Wrap(err, "find our own binary")
+	if c.Tier == plan.TierGvisor {
+		p.sentry, err = program.Executable(os.NewFile(sentryFD, string(program.Sentry)))
+	}
+	return p, err
+}
+
+// init is the path of the program that is the init of a tier.
+func (p helpers) init(tier string) string {
+	if tier == plan.TierGvisor {
+		return program.Path(p.sentry)
+	}
+	return ownProgram
+}
+
+// readOnly opens the program at path, a magic link of /proc, through a read-only mount that is
+// attached nowhere. Init is executed from it: a sandbox that gets hold of /proc/PID/exe of
+// init cannot write to the host's file (CVE-2019-5736).
+func readOnly(path string) (*os.File, error) {
+	src, err := os.Open(path)
+	if err != nil {
+		return nil, fault.Wrap(err, "open the program of init")
+	}
+	defer src.Close()
+	if seals, err := unix.FcntlInt(src.Fd(), unix.F_GET_SEALS, 0); err == nil && seals&unix.F_SEAL_WRITE != 0 {
+		return dup(src)
+	}
+	name, err := os.Readlink(path)
+	if err != nil {
+		return nil, fault.Wrap(err, "find the program of init")
+	}
+	var is, st unix.Stat_t
+	if err := unix.Fstat(int(src.Fd()), &is); err != nil {
+		return nil, fault.Wrap(err, "find the program of init")
 	}
 	fd, err := unix.OpenTree(unix.AT_FDCWD, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err == nil {
-		if err = unix.Fstat(fd, &st); err == nil && st.Dev == self.Dev && st.Ino == self.Ino {
+		f := os.NewFile(uintptr(fd), name)
+		if err = unix.Fstat(fd, &st); err == nil && st.Dev == is.Dev && st.Ino == is.Ino {
 			if err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err == nil {
-				return os.NewFile(uintptr(fd), name), nil
+				return program.Executable(f)
 			}
 		}
-		unix.Close(fd)
+		f.Close()
 	}
-	// It was replaced since we were started, or we may not mount (workspace): a
-	// sealed copy in memory.
-	src, err := os.Open("/proc/self/exe")
-	if err != nil {
-		return nil, fault.Wrap(err, "open our own binary")
-	}
-	defer src.Close()
+	// It was replaced since, or we may not mount (workspace): a sealed copy in memory.
 	f, err := sealedCopy(src)
-	return f, fault.Wrap(err, "copy our own binary")
+	if err != nil {
+		return nil, fault.Wrap(err, "copy the program of init")
+	}
+	return program.Executable(f)
+}
+
+// dup opens f again.
+func dup(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, fault.Wrap(err, "open the program of init")
+	}
+	return program.Executable(os.NewFile(uintptr(fd), f.Name()))
 }
 
 // sealedCopy copies a program into memory, where nobody can change it.
@@ -62,11 +110,11 @@ func sealedCopy(src io.Reader) (*os.File, error) {
 	return f, nil
 }
 
-// innerProgram is the program that is PID 1 in a sandbox's own kernel: that of its image, or this
-// binary. An image that is taken of it goes on with that program alone, whatever coppice is by
+// innerProgram is the program that is PID 1 in a sandbox's own kernel: that of its image, or the
+// keeper's own. An image that is taken of it goes on with that program alone, whatever coppice is by
 // then.
 type innerProgram struct {
-	kept *os.File // of its image, locked; nil: this binary
+	kept *os.File // of its image, locked; nil: the keeper's own
 	was  state
 }
 
@@ -81,7 +129,7 @@ func stateOf(fd int) (state, error) {
 
 // openInner opens the program for reading. The caller closes it.
 func (k *keeper) openInner() (*os.File, error) {
-	at := "/proc/self/exe" // also when another has taken its place
+	at := ownProgram
 	if kept := k.inner.kept; kept != nil {
 		at = "/proc/self/fd/" + strconv.Itoa(int(kept.Fd()))
 	}
@@ -105,17 +153,21 @@ func (k *keeper) openInner() (*os.File, error) {
 // file in memory. The caller closes it.
 func (k *keeper) showInner() (fd int, err error) {
 	if k.config.Init == "" {
-		self, err := os.Open("/proc/self/exe")
+		self, err := os.Open(ownProgram)
 		if err == nil {
 			k.inner.was, err = stateOf(int(self.Fd()))
 			self.Close()
 		}
 		if err != nil {
-			return -1, fault.Wrap(err, "open our own binary")
+			return -1, fault.Wrap(err, "open the program of the sandbox's init")
 		}
-		// The one that init was started from.
-		fd, err := unix.FcntlInt(k.exe.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-		return fd, fault.Wrap(err, "show our own binary")
+		f, err := readOnly(ownProgram)
+		if err != nil {
+			return -1, err
+		}
+		defer f.Close()
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+		return fd, fault.Wrap(err, "show the program of the sandbox's init")
 	}
 	if err := k.inner.open(k.config.Init); err != nil {
 		return -1, fault.Wrap(err, "open the init of the memory image")

@@ -22,6 +22,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/control"
 	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/program"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -122,7 +123,7 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 	// on what is found there.
 	early := root == "" || plan.MapsKnown(c)
 	if c.Gated() {
-		if k.gate, err = control.Start(c.ID, c.Journal, c.JournalKey, os.Stderr); err != nil {
+		if k.gate, err = control.Start(k.helpers.gate, c.ID, c.Journal, c.JournalKey, os.Stderr); err != nil {
 			return err
 		}
 	}
@@ -451,11 +452,9 @@ func (k *keeper) startInit(facts plan.Facts) error {
 	}
 	k.link = guest.NewLink(pair[0])
 	defer unix.Close(pair[1])
-	exe, err := ownBinary()
-	if err != nil {
+	if k.exe, err = readOnly(k.helpers.init(c.Tier)); err != nil {
 		return err
 	}
-	k.exe = exe
 	null, err := os.Open("/dev/null")
 	if err != nil {
 		return fault.Wrap(err, "start init")
@@ -488,7 +487,7 @@ func (k *keeper) startInit(facts plan.Facts) error {
 	}
 	// Not os.StartProcess: its first use in a process costs a fork more.
 	fork := func() (int, error) {
-		return syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(int(exe.Fd())), []string{argv0, c.ID}, &syscall.ProcAttr{
+		return syscall.ForkExec(program.Path(k.exe), []string{argv0, c.ID}, &syscall.ProcAttr{
 			Dir: "/", Env: env, Files: []uintptr{null.Fd(), 1, 2, uintptr(pair[1])}, Sys: sys,
 		})
 	}

@@ -4,6 +4,7 @@ package box
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"debug/elf"
@@ -14,7 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 
@@ -24,6 +24,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/program"
 )
 
 // ImageFiles are the files of a memory image, in one directory.
@@ -43,13 +44,9 @@ type ResealStep = guest.ResealStep
 //
 // The image has the memory of its init, and not the code: init is the program that it runs,
 // which it goes on with alone (plan.Config.Init). The caller closes it. What has to be the
-// same where the image is resumed are MemoryFacts: a box that another build of Coppice has
-// started is Version where they are others.
-func (f *Frozen) Save(ctx context.Context, dir string) (init *os.File, err error) {
-	facts, err := MemoryFacts()
-	if err != nil {
-		return nil, err
-	}
+// same where the image is resumed are facts, those of MemoryFacts: a box that another build of
+// Coppice has started is Version where they are others.
+func (f *Frozen) Save(ctx context.Context, dir string, facts map[string]string) (init *os.File, err error) {
 	if err := wire.WriteJSON(f.conn, frameSave, saveRequest{Dir: dir, Facts: facts}); err != nil {
 		return nil, unavailable(err)
 	}
@@ -104,20 +101,23 @@ func (b *Box) Resume(ctx context.Context) error {
 
 // MemoryFacts are what has to be the same where a memory image is taken and where it is
 // resumed with its init.
-func MemoryFacts() (map[string]string, error) {
+func MemoryFacts(programs *program.Set) (map[string]string, error) {
 	cpu, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
 		return nil, fault.Wrap(err, "read what the processor can do")
 	}
-	facts := map[string]string{
-		"arch": runtime.GOARCH, "page": strconv.Itoa(os.Getpagesize()), "protocol": strconv.Itoa(plan.Protocol), "cpu": cpuFeatures(cpu), "gvisor": "unknown",
+	sentry, err := programs.File(program.Sentry)
+	if err != nil {
+		return nil, err
 	}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		if i := slices.IndexFunc(info.Deps, func(m *debug.Module) bool { return m.Path == "gvisor.dev/gvisor" }); i >= 0 {
-			facts["gvisor"] = info.Deps[i].Version
-		}
+	gvisor, err := program.ModuleVersion(sentry, "gvisor.dev/gvisor")
+	if err != nil {
+		return nil, err
 	}
-	return facts, nil
+	return map[string]string{
+		"arch": runtime.GOARCH, "page": strconv.Itoa(os.Getpagesize()), "protocol": strconv.Itoa(plan.Protocol), "cpu": cpuFeatures(cpu),
+		"gvisor": cmp.Or(gvisor, "unknown"),
+	}, nil
 }
 
 // BuildFacts are what has to be the same besides for an image whose init was not kept: it
@@ -176,10 +176,7 @@ func (k *keeper) save(conn *net.UnixConn, payload []byte) error {
 	if err := json.Unmarshal(payload, &q); err != nil || !filepath.IsAbs(q.Dir) {
 		return fault.New(fault.Internal, "a memory image at %q", payload)
 	}
-	switch ours, err := MemoryFacts(); {
-	case err != nil:
-		return err
-	case !maps.Equal(ours, q.Facts):
+	if !maps.Equal(k.config.MemoryFacts, q.Facts) {
 		return fault.New(fault.Version, "the sandbox was started by another build of coppice, whose memory this one could not resume").
 			WithHint("start it anew: coppice stop %s", k.config.Name)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
 func TestStart_RefusesToDoWithoutAProtectionThatTheSandboxHad(t *testing.T) {
@@ -20,11 +21,11 @@ func TestStart_RefusesToDoWithoutAProtectionThatTheSandboxHad(t *testing.T) {
 	}
 	c := tier.Config(t)
 	c.NoIDMap, c.Require = true, []string{"user"}
-	if _, _, err := box.Start(t.Context(), c); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
+	if _, _, err := box.Start(t.Context(), programtest.Programs(), c); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
 		t.Fatalf("%v: want a refusal with a hint", err)
 	}
 	c.NoIDMap = false
-	b, e, err := box.Start(t.Context(), c)
+	b, e, err := box.Start(t.Context(), programtest.Programs(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +46,7 @@ func TestStart_FailsRatherThanDropProtectionsForAFileOfTheSandbox(t *testing.T) 
 	c := tier.Config(t)
 	c.Access.ReadOnly = nil
 	c.User = "nobody-of-that-name" // found missing in the sandbox's own passwd, after its root is mounted
-	if _, _, err := box.Start(t.Context(), c); err == nil {
+	if _, _, err := box.Start(t.Context(), programtest.Programs(), c); err == nil {
 		t.Fatal("it starts")
 	}
 	log, err := os.ReadFile(c.RunDir + "/keeper.log")

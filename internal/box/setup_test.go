@@ -16,6 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/boxtest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -167,7 +168,7 @@ func TestSetup_RefusesMountPointsThatAreLinks(t *testing.T) {
 		}
 		c.Spec.Skeleton, c.Spec.Overlays = nil, append([]rootspec.Overlay{root}, c.Spec.Overlays...)
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-		b, _, err := box.Start(ctx, c)
+		b, _, err := box.Start(ctx, programtest.Programs(), c)
 		if err == nil {
 			t.Errorf("/%s is a link, and the sandbox started", point)
 			_ = b.Stop(ctx, 0)

@@ -45,8 +45,7 @@ func (b *builds) make() {
 	}
 	b.ours = true
 	for name, link := range flags {
-		cmd := exec.Command("go", "build", "-ldflags", link, "-o", filepath.Join(b.dir, name), "github.com/coppice-dev/coppice/cmd/coppice")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		cmd := exec.Command("../../scripts/build", filepath.Join(b.dir, name), link)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			b.err = fmt.Errorf("%w: %s", err, out)
 		}

@@ -226,7 +226,7 @@ func (a *app) starter() (daemon.Starter, error) {
 		s.Idle = daemon.DefaultIdle.String()
 	}
 	// The daemon outlives this shell: it gets what it may need and no more.
-	for _, k := range []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "GOMEMLIMIT",
+	for _, k := range []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "GOMEMLIMIT", "COPPICE_EXEC_PATH",
 		"GORACE", "GOCOVERDIR", "GOTRACEBACK", "GOMAXPROCS", "GODEBUG"} {
 		if v := a.getenv(k); v != "" {
 			s.Env = append(s.Env, k+"="+v)

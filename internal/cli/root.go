@@ -48,6 +48,9 @@ Environment:
   COPPICE_CA      a file of the certificates to trust there
   COPPICE_IDLE    how long a daemon that was started by itself waits for work
                   (default: 5m; 0 is for ever)
+  COPPICE_EXEC_PATH
+                  the directory of coppice-init, coppice-gate and coppice-sentry,
+                  where they are not built into coppice (default: beside it)
   NO_COLOR        set: no colours`
 
 const helpTemplate = `{{with or .Long .Short}}{{. | trimTrailingWhitespaces}}

@@ -21,13 +21,19 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/coppice-dev/coppice/internal/cli"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
+
+// withPrograms runs tests where the program finds its helpers.
+type withPrograms struct{ *testing.M }
+
+func (w withPrograms) Run() int { return programtest.Run(w.M) }
 
 // TestMain makes this binary the program as well: a script that runs "coppice"
 // runs the real main. What that starts again under other names is found by the
 // packages that do.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
+	testscript.Main(withPrograms{m}, map[string]func(){
 		"coppice":  func() { os.Exit(cli.Main(os.Args)) },
 		"soak":     func() { os.Exit(soak(os.Args)) },
 		"witness":  witness,
@@ -93,6 +99,7 @@ func setup(e *testscript.Env) error {
 	home := filepath.Join(e.WorkDir, "store")
 	e.Setenv("COPPICE_HOME", home)
 	e.Setenv("COPPICE_IDLE", "30s")
+	e.Setenv("COPPICE_EXEC_PATH", os.Getenv("COPPICE_EXEC_PATH"))
 	e.Setenv("GORACE", "atexit_sleep_ms=0")
 	e.Setenv("HOME", filepath.Join(e.WorkDir, "me"))
 	e.Setenv("LANG", "C.UTF-8")

@@ -60,7 +60,7 @@ token never takes more than half of what they share.`,
 			if err != nil {
 				return err
 			}
-			opt := daemon.Options{Home: home, Version: a.version, Idle: idle, Memory: most, UserHome: a.getenv("HOME"), UserConfig: a.getenv("XDG_CONFIG_HOME"), UserPath: a.getenv("PATH"), Stderr: a.stderr, HTTP: tcp}
+			opt := daemon.Options{Home: home, Version: a.version, Idle: idle, Memory: most, UserHome: a.getenv("HOME"), UserConfig: a.getenv("XDG_CONFIG_HOME"), UserPath: a.getenv("PATH"), ExecPath: a.getenv("COPPICE_EXEC_PATH"), Stderr: a.stderr, HTTP: tcp}
 			opt.RealUID, opt.RealGID = daemon.RealIDs(a.getenv("COPPICE_REAL_IDS"))
 			if readyFD > 0 {
 				opt.Ready = os.NewFile(uintptr(readyFD), "ready")

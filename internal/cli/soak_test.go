@@ -100,7 +100,7 @@ func newSoak(t *testing.T, driver string) *soaking {
 	}
 	_, err = s.d.client.Create(ctx, wire.CreateRequest{
 		Name: soaked, From: wire.Source{Kind: wire.SourceDir, Path: base}, Driver: driver, User: "root",
-		Env: []string{"GORACE=atexit_sleep_ms=0"},
+		Env: []string{"GORACE=atexit_sleep_ms=0", "COPPICE_EXEC_PATH=" + os.Getenv("COPPICE_EXEC_PATH")},
 	}, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -3,28 +3,32 @@ package daemon
 import (
 	"context"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
-	_ "github.com/coppice-dev/coppice/internal/box/gvisor" // the binary is started as a conductor, and as gVisor's processes
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/engine"
-	_ "github.com/coppice-dev/coppice/internal/gate/process" // the binary is started as that process
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/program"
 )
 
 // boxes gives the engine the boxes of package box.
 type boxes struct {
-	caller plan.Caller
-	lines  *lines
+	programs *program.Set
+	caller   plan.Caller
+	lines    *lines
 }
 
 // liveBox is a box.Box whose Exec and Freeze give the engine's interfaces.
-type liveBox struct{ *box.Box }
+type liveBox struct {
+	*box.Box
+	programs *program.Set
+}
 
 func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engine.Enforced, error) {
 	var self *door
@@ -34,7 +38,7 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 			return nil, engine.Enforced{}, err
 		}
 	}
-	started, e, err := box.Start(ctx, plan.Config{
+	started, e, err := box.Start(ctx, b.programs, plan.Config{
 		ID: string(c.ID), Name: c.Name, RunDir: c.RunDir, Spec: c.Spec, Tier: c.Tier, User: c.User, HostBase: c.Host,
 		Net: c.Net, Env: c.Env, Limits: plan.Limits(c.Limits), DiskBy: c.DiskBy, Trace: c.Trace, Hidden: c.Hidden, Record: c.Evidence.Output.Value, Access: c.Access, Dirs: c.Dirs, Shared: c.Shared, Strong: c.Strong, Require: c.Require, Known: known(c.Known), Caller: b.caller, Self: self != nil,
 		Phases: phases(c.Phases), Journal: c.JournalDir, JournalKey: c.JournalKey, Image: c.Image, Init: c.Init, Asks: c.Asks, Tokens: tokens(c.Tokens), OnTouch: onTouch(c.Stops),
@@ -52,7 +56,7 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 	for i, it := range e.Items {
 		items[i] = wire.Enforcement(it)
 	}
-	return liveBox{started}, engine.Enforced{Tier: e.Tier, Items: items, Protections: e.Protections(), Found: found(e.Found)}, nil
+	return liveBox{started, b.programs}, engine.Enforced{Tier: e.Tier, Items: items, Protections: e.Protections(), Found: found(e.Found)}, nil
 }
 
 func known(list []meta.Finding) (out []plan.Finding) {
@@ -108,12 +112,12 @@ func (b liveBox) SetPolicy(ctx context.Context, list []engine.Phase) error {
 	return b.Box.SetPolicy(ctx, phases(list))
 }
 
-func (boxes) Attach(ctx context.Context, runDir string) (engine.Box, error) {
-	b, err := box.Attach(ctx, runDir)
+func (b boxes) Attach(ctx context.Context, runDir string) (engine.Box, error) {
+	live, err := box.Attach(ctx, runDir)
 	if err != nil {
 		return nil, err
 	}
-	return liveBox{b}, nil
+	return liveBox{live, b.programs}, nil
 }
 
 func (boxes) Kill(ctx context.Context, runDir string) error { return box.Kill(ctx, runDir) }
@@ -137,11 +141,22 @@ func (b liveBox) Freeze(ctx context.Context) (engine.Frozen, error) {
 	if err != nil {
 		return nil, err
 	}
-	return frozen{f}, nil
+	return frozen{f, b.programs}, nil
 }
 
 // frozen is a box.Frozen whose Suspects and Root give the engine's.
-type frozen struct{ *box.Frozen }
+type frozen struct {
+	*box.Frozen
+	programs *program.Set
+}
+
+func (f frozen) Save(ctx context.Context, dir string) (init *os.File, err error) {
+	facts, err := box.MemoryFacts(f.programs)
+	if err != nil {
+		return nil, err
+	}
+	return f.Frozen.Save(ctx, dir, facts)
+}
 
 func (f frozen) Suspects() layer.Suspects { return layer.Suspects(f.Frozen.Suspects()) }
 

@@ -51,6 +51,9 @@ type Options struct {
 	UserHome string
 	// UserConfig and UserPath are his XDG_CONFIG_HOME and PATH: for his git.
 	UserConfig, UserPath string
+	// ExecPath is the directory of helper programs that were not built in; "" is that of the
+	// running program.
+	ExecPath string
 	// Ready gets one line when the daemon serves or has failed, and is then
 	// closed. Set for a daemon that was started by itself, which logs to
 	// LogPath and waits for a predecessor to end; nil for one in the

@@ -17,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/program"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/undo"
@@ -32,7 +33,8 @@ type engineConfig struct {
 	UserPath         string // PATH of his
 	Memory           int64  // that the daemon may use, in bytes
 	Log              *slog.Logger
-	Lines            *lines // opened for boxes before they start
+	Lines            *lines       // opened for boxes before they start
+	Programs         *program.Set // outlives the engine
 }
 
 // whole is an engine with what it stands on, so that one Close ends all.
@@ -116,7 +118,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		return nil, err
 	}
 	e, err := engine.Open(ctx, engine.Config{
-		Home: c.Home, DB: db, Layers: layers, Memory: images, MemoryFacts: box.MemoryFacts, BuildFacts: box.BuildFacts, Understands: plan.Understands, Ledger: book, Witness: ledger.NewWitness(c.Home, vfs.OS(), time.Now), Caller: callerOf, Drivers: drivers, Boxes: boxes{caller: host.caller, lines: c.Lines}, Logger: c.Log,
+		Home: c.Home, DB: db, Layers: layers, Memory: images, MemoryFacts: func() (map[string]string, error) { return box.MemoryFacts(c.Programs) }, BuildFacts: box.BuildFacts, Understands: plan.Understands, Ledger: book, Witness: ledger.NewWitness(c.Home, vfs.OS(), time.Now), Caller: callerOf, Drivers: drivers, Boxes: boxes{programs: c.Programs, caller: host.caller, lines: c.Lines}, Logger: c.Log,
 		BootID: host.bootID, ProbeHost: host.probe, HostPrint: host.print, HostImport: host.importOptions,
 		Homes: host.homes(c.UserHome), Repos: repos, UID: host.caller.UID, GID: host.caller.GID,
 	})

@@ -12,13 +12,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/program"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
 // tryGVisor starts a sandbox of tier gvisor whose root has nothing, below the home, and
 // ends it.
 func (h hostFacts) tryGVisor(ctx context.Context) (err error) {
-	if err := isStatic("/proc/self/exe"); err != nil {
+	sentry, err := h.programs.File(program.Sentry)
+	if err != nil {
+		return err
+	}
+	if err := isStatic(program.Path(sentry)); err != nil {
 		return err
 	}
 	dir, err := os.MkdirTemp(h.home, ".coppice-probe-")
@@ -45,7 +50,7 @@ func (h hostFacts) tryGVisor(ctx context.Context) (err error) {
 	if err != nil {
 		return fault.Wrap(err, "make a policy to try")
 	}
-	b, _, err := box.Start(ctx, plan.Config{
+	b, _, err := box.Start(ctx, h.programs, plan.Config{
 		ID: "probe", Name: "probe", RunDir: run, Journal: journal, Tier: plan.TierGvisor, User: plan.UserRoot, Caller: h.caller,
 		Spec: rootspec.Spec{Bind: root}, Phases: []plan.Phase{{Policy: string(text), Digest: policy.DigestOf(text)}},
 	})

@@ -20,14 +20,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/engine"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/program"
 )
 
 // hostFacts is what the engine is told about the machine that it runs on.
 type hostFacts struct {
-	home   string
-	root   bool // the daemon is real root
-	caller plan.Caller
-	bootID string
+	programs *program.Set
+	home     string
+	root     bool // the daemon is real root
+	caller   plan.Caller
+	bootID   string
 }
 
 func newHostFacts(c engineConfig) (hostFacts, error) {
@@ -35,7 +37,7 @@ func newHostFacts(c engineConfig) (hostFacts, error) {
 	if err != nil {
 		return hostFacts{}, fault.Wrap(err, "read the boot id")
 	}
-	h := hostFacts{home: c.Home, root: c.RealUID < 0 && os.Getuid() == 0, bootID: strings.TrimSpace(string(boot))}
+	h := hostFacts{programs: c.Programs, home: c.Home, root: c.RealUID < 0 && os.Getuid() == 0, bootID: strings.TrimSpace(string(boot))}
 	h.caller = plan.Caller{Root: h.root}
 	if !h.root {
 		uid, gid := c.RealUID, c.RealGID
@@ -83,7 +85,11 @@ func (h hostFacts) homes(env string) (out []string) {
 
 // probe says what this host can do.
 func (h hostFacts) probe(ctx context.Context, q engine.HostQuestion) (wire.ProbeReport, error) {
-	o := probe.Options{Home: h.home, Root: h.root, Quick: q.Quick}
+	init, err := h.programs.File(program.Init)
+	if err != nil {
+		return wire.ProbeReport{}, err
+	}
+	o := probe.Options{Home: h.home, Root: h.root, Quick: q.Quick, Program: init}
 	if q.GVisor {
 		o.GVisor = h.tryGVisor
 	}

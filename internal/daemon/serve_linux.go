@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"syscall"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/ports"
+	"github.com/coppice-dev/coppice/internal/program"
 )
 
 // backend is what the daemon needs of the engine beside the API.
@@ -115,9 +117,11 @@ func serve(ctx context.Context, opt Options) error {
 	// Execs outlive their requests, and end (for us) with the daemon.
 	base, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
+	programs := program.New(filepath.Join(opt.Home, "programs"), opt.ExecPath)
+	defer programs.Close() //nolint:errcheck // they were read
 	lines := newLines(base, opt.Home, mem.gate, log)
 	eng, inTime, err := openBy(ctx, stopTime, func() (backend, error) {
-		return newEngine(ctx, engineConfig{Home: opt.Home, RealUID: opt.RealUID, RealGID: opt.RealGID, UserHome: opt.UserHome, UserConfig: opt.UserConfig, UserPath: opt.UserPath, Memory: mem.within, Log: log, Lines: lines})
+		return newEngine(ctx, engineConfig{Home: opt.Home, RealUID: opt.RealUID, RealGID: opt.RealGID, UserHome: opt.UserHome, UserConfig: opt.UserConfig, UserPath: opt.UserPath, Memory: mem.within, Log: log, Lines: lines, Programs: programs})
 	})
 	if hung = !inTime; hung || err != nil && ctx.Err() != nil {
 		err = fault.New(fault.Unavailable, "stopped while recovering %s; the next start continues", opt.Home).Because(err)

@@ -20,11 +20,17 @@ import (
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/internal/cli"
 	"github.com/coppice-dev/coppice/internal/mcpapi"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
+
+// withPrograms runs tests where the program finds its helpers.
+type withPrograms struct{ *testing.M }
+
+func (w withPrograms) Run() int { return programtest.Run(w.M) }
 
 // TestMain makes this binary the program as well, so that there is a real daemon.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"coppice": func() { os.Exit(cli.Main(os.Args)) }})
+	testscript.Main(withPrograms{m}, map[string]func(){"coppice": func() { os.Exit(cli.Main(os.Args)) }})
 }
 
 const (

@@ -19,6 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -342,7 +343,7 @@ var accesses = []check{
 			}
 			c.Access = x.access(host)
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
-			b, _, err := box.Start(ctx, c)
+			b, _, err := box.Start(ctx, programtest.Programs(), c)
 			cancel()
 			if err == nil {
 				_ = b.Stop(context.Background(), 0)

@@ -18,6 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
 // Tier makes boxes of one tier for the suite.
@@ -80,7 +81,7 @@ func (tier Tier) Start(t testing.TB, change ...func(*plan.Config)) *Box {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	b, e, err := box.Start(ctx, c)
+	b, e, err := box.Start(ctx, programtest.Programs(), c)
 	if err != nil {
 		log, _ := os.ReadFile(c.RunDir + "/keeper.log")
 		t.Fatalf("start: %v\nkeeper.log: %s", err, log)

@@ -26,6 +26,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
 // In a disturbed start, a system call of the keeper, of init, or of a process that they start
@@ -148,7 +149,7 @@ func startDisturbed(d Disturbance) error {
 	}
 	out := json.NewEncoder(os.Stdout)
 	ctx := context.Background()
-	b, e, err := box.Start(ctx, d.Config)
+	b, e, err := box.Start(ctx, programtest.Programs(), d.Config)
 	if err != nil {
 		return out.Encode(Disturbed{Err: &wire.Error{Kind: string(fault.KindOf(err)), Message: err.Error(), Hint: fault.HintOf(err)}})
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
 var lifetimes = []check{
@@ -263,7 +264,7 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 				t.Fatal("the command writes on")
 			}
 		}
-		again, _, err := box.Start(t.Context(), b.Config)
+		again, _, err := box.Start(t.Context(), programtest.Programs(), b.Config)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -274,7 +275,7 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 	}},
 	{"two starts in one place", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
-		if _, _, err := box.Start(t.Context(), b.Config); !fault.Is(err, fault.Conflict) {
+		if _, _, err := box.Start(t.Context(), programtest.Programs(), b.Config); !fault.Is(err, fault.Conflict) {
 			t.Errorf("%v", err)
 		}
 	}},
@@ -282,10 +283,10 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 		c := tier.Config(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, _, err := box.Start(ctx, c); !fault.Is(err, fault.Cancelled) {
+		if _, _, err := box.Start(ctx, programtest.Programs(), c); !fault.Is(err, fault.Cancelled) {
 			t.Errorf("%v", err)
 		}
-		b, _, err := box.Start(t.Context(), c)
+		b, _, err := box.Start(t.Context(), programtest.Programs(), c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -301,7 +302,7 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 		if err := b.Stop(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
-		b2, _, err := box.Start(t.Context(), b.Config)
+		b2, _, err := box.Start(t.Context(), programtest.Programs(), b.Config)
 		if err != nil {
 			t.Fatal(err)
 		}

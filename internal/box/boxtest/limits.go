@@ -18,6 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 	"github.com/coppice-dev/coppice/internal/racetest"
 )
 
@@ -38,7 +39,7 @@ func refuses(t *testing.T, tier Tier, change func(*plan.Config)) bool {
 	t.Helper()
 	c := tier.Config(t)
 	change(&c)
-	b, _, err := box.Start(t.Context(), c)
+	b, _, err := box.Start(t.Context(), programtest.Programs(), c)
 	if err == nil {
 		if err := b.Stop(t.Context(), 0); err != nil {
 			t.Error(err)
@@ -200,7 +201,7 @@ var limited = []check{
 		if err := box.CanLimitCPU(tier.Config(t).Caller.Root); err != nil {
 			c := tier.Config(t)
 			change(&c)
-			if _, _, err := box.Start(t.Context(), c); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
+			if _, _, err := box.Start(t.Context(), programtest.Programs(), c); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
 				t.Errorf("it begins without: %v", err)
 			}
 			return
@@ -286,7 +287,7 @@ var limited = []check{
 			c := tier.Config(t)
 			change(&c)
 			c.Strong = true
-			b, _, err := box.Start(t.Context(), c)
+			b, _, err := box.Start(t.Context(), programtest.Programs(), c)
 			if err == nil {
 				if err := b.Stop(t.Context(), 0); err != nil {
 					t.Error(err)
@@ -308,7 +309,7 @@ var limited = []check{
 		for _, l := range []plan.Limits{{TimeMS: 1}, {Output: 1}, {Files: 1}, {MilliCPUs: 1}, {Memory: 1}} {
 			c := tier.Config(t)
 			c.Limits = l
-			if _, _, err := box.Start(t.Context(), c); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
+			if _, _, err := box.Start(t.Context(), programtest.Programs(), c); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
 				t.Errorf("%+v: %v", l, err)
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
 // StarterArgv0 is the name by which the test's binary starts a box as a daemon does that
@@ -28,7 +29,7 @@ func StarterMain(in io.Reader, out io.Writer) int {
 	d := json.NewDecoder(in)
 	err := d.Decode(&c)
 	if err == nil {
-		_, _, err = box.Start(context.Background(), c)
+		_, _, err = box.Start(context.Background(), programtest.Programs(), c)
 	}
 	if err == nil {
 		_, err = fmt.Fprintln(out, "started")
@@ -87,7 +88,7 @@ func startAndKill(t *testing.T, c plan.Config, after time.Duration) (lived time.
 
 	b, err := box.Attach(t.Context(), c.RunDir)
 	if fault.Is(err, fault.NotFound) && n == 0 {
-		b, _, err = box.Start(t.Context(), c)
+		b, _, err = box.Start(t.Context(), programtest.Programs(), c)
 	}
 	if err != nil {
 		t.Fatalf("killed after %v, having said %q: %v", lived, said[:n], err)

@@ -12,6 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
 // corpus is what the trials of one test share.
@@ -39,7 +40,7 @@ func (c *corpus) add(t testing.TB, all []setting) error {
 	for _, s := range all {
 		x := newTrial(t, s, c.tools)
 		ctx, cancel := context.WithTimeout(t.Context(), rootsPatience)
-		b, e, err := box.Start(ctx, x.config)
+		b, e, err := box.Start(ctx, programtest.Programs(), x.config)
 		cancel()
 		if s.tier == plan.TierGvisor && fault.Is(err, fault.Unsupported) {
 			return err

@@ -27,7 +27,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/escape"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
-	_ "github.com/coppice-dev/coppice/internal/gate/process" // the test's binary is that of gates, too
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -65,7 +65,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(code)
 	}
-	os.Exit(m.Run())
+	os.Exit(programtest.Run(m))
 }
 
 func again(attr *syscall.SysProcAttr, args []string, env ...string) (int, error) {
@@ -246,7 +246,7 @@ func start(t *testing.T, o *outside, s sandbox) *box.Box {
 			t.Fatal(err)
 		}
 	}
-	b, e, err := box.Start(t.Context(), c)
+	b, e, err := box.Start(t.Context(), programtest.Programs(), c)
 	if s.tier == plan.TierGvisor && fault.Is(err, fault.Unsupported) {
 		t.Skipf("needs gvisor: %v", err)
 	}

@@ -5,7 +5,6 @@ package escape_test
 import (
 	"testing"
 
-	_ "github.com/coppice-dev/coppice/internal/box/gvisor" // the test's binary is that of conductors, too
 	"github.com/coppice-dev/coppice/internal/box/plan"
 )
 

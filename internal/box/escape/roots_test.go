@@ -32,6 +32,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/escape"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 	"github.com/coppice-dev/coppice/internal/racetest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
@@ -385,7 +386,7 @@ func (x *trial) start(t testing.TB) *box.Box {
 	defer cancel()
 	greedy := x.guard(cancel)
 	began := time.Now()
-	b, e, err := box.Start(ctx, x.config)
+	b, e, err := box.Start(ctx, programtest.Programs(), x.config)
 	if why := greedy(); why != "" {
 		t.Error(why)
 	}

@@ -26,9 +26,9 @@ import (
 // linkFD is where the keeper puts the stream.
 const linkFD = 3
 
-// Main is a conductor. It gives the exit code of the process, after which the kernel kills
-// whatever runs in the sandbox.
-func Main() int {
+// conduct is a conductor. It returns the exit code of the process, after which the kernel
+// kills whatever runs in the sandbox.
+func conduct() int {
 	_ = os.WriteFile("/proc/self/comm", []byte(guest.ConductorArgv0), 0) // for ps
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-gvisor:", err)

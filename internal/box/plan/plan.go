@@ -136,8 +136,11 @@ type Config struct {
 	// Image is a directory with a memory image, absolute, in tier gvisor: its processes go
 	// on. Until Reseal nothing passes the gate.
 	Image string `json:"image,omitempty"`
+	// MemoryFacts are set by box.Start in tier gvisor: what has to be the same where an image
+	// of the box's memory is resumed.
+	MemoryFacts map[string]string `json:"memory_facts,omitempty"`
 	// Init is a file with the program that is PID 1 in Image, absolute; "" is the keeper's own
-	// binary. The box has it locked (flock) as long as it lives.
+	// program. The box has it locked (flock) as long as it lives.
 	Init string `json:"init,omitempty"`
 	// NoCgroup leaves control groups alone even where they could be made.
 	NoCgroup bool `json:"no_cgroup,omitempty"`

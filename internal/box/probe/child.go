@@ -20,17 +20,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/gate/link"
 )
 
-// init makes the process a self-test when the binary was started by its name, so
-// that no program that imports this package has to.
-func init() {
-	if len(os.Args) > 1 && os.Args[0] == argv0 {
-		os.Exit(child(os.Args[1:])) //nolint:forbidigo // the process is the test and nothing more
-	}
-}
-
-// child is a self-test: args are a task and its config. It gives the exit code.
-func child(args []string) int {
+// Child is a self-test: args are a task and its config. It returns the exit code of the
+// process.
+func Child(args []string) int {
 	runtime.LockOSThread()
+	if len(args) == 0 {
+		return 2
+	}
 	var c config
 	if len(args) > 1 {
 		if err := json.Unmarshal([]byte(args[1]), &c); err != nil {
@@ -231,7 +227,7 @@ func tryReflink(dir string) error {
 // (mount_setattr(2), MOUNT_ATTR_IDMAP).
 func tryIDMap(dir string) error {
 	hold := exec.CommandContext(context.Background(), "/proc/self/exe")
-	hold.Args = []string{argv0, string(taskHold)}
+	hold.Args = []string{Argv0, string(taskHold)}
 	hold.Env = []string{}
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 100000, Size: 65536}}
 	hold.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids}

@@ -4,9 +4,8 @@
 // and say what the kernel answered. For each lack it names the command or
 // setting that mends it.
 //
-// The children are the program itself under another name, which every program is
-// that imports this package; see init.
+// The children are the helper program coppice-init, whose main function calls Child.
 //
-// May be imported by box and daemon; it imports
-// client/wire, quota and fault.
+// May be imported by box, daemon and cmd/coppice-init; it imports client/wire, quota and
+// fault.
 package probe

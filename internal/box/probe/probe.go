@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/program"
 )
 
 // patience bounds a child: a mount of a dead network file system may hang.
@@ -202,8 +203,9 @@ func drivers(r *Report, home string) []Item {
 	return []Item{overlay, cp, btrfs}
 }
 
-// A child does one task and prints a childReport.
-const argv0 = "coppice-probe"
+// Argv0 is the name by which coppice-init is a self-test. A self-test does one task and prints
+// a childReport.
+const Argv0 = "coppice-probe"
 
 type task string
 
@@ -240,8 +242,8 @@ func runChild(ctx context.Context, o Options, home string, t task) childReport {
 	if err != nil {
 		return childReport{start: err}
 	}
-	cmd := exec.CommandContext(ctx, "/proc/self/exe")
-	cmd.Args = []string{argv0, string(t), string(arg)}
+	cmd := exec.CommandContext(ctx, program.Path(o.Program))
+	cmd.Args = []string{Argv0, string(t), string(arg)}
 	cmd.Dir = "/"
 	cmd.Env = []string{"GOMAXPROCS=1", "GOGC=off"}
 	cmd.WaitDelay = time.Second

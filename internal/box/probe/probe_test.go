@@ -13,13 +13,28 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/coppice-dev/coppice/internal/program"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
+
+func TestMain(m *testing.M) { os.Exit(programtest.Run(m)) }
+
+// self returns coppice-init.
+func self(t testing.TB) *os.File {
+	t.Helper()
+	f, err := programtest.Programs().File(program.Init)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
 
 func TestProbe(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	start := time.Now()
-	r, err := Probe(t.Context(), Options{Home: filepath.Join(home, "not", "yet"), Root: os.Getuid() == 0})
+	r, err := Probe(t.Context(), Options{Program: self(t), Home: filepath.Join(home, "not", "yet"), Root: os.Getuid() == 0})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +80,7 @@ func check(t *testing.T, r Report) {
 
 func TestQuick(t *testing.T) {
 	t.Parallel()
-	r, err := Probe(t.Context(), Options{Home: t.TempDir(), Root: os.Getuid() == 0, Quick: true})
+	r, err := Probe(t.Context(), Options{Program: self(t), Home: t.TempDir(), Root: os.Getuid() == 0, Quick: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +110,7 @@ func TestProbeAsUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestQuick$|^TestProbe$", "-test.v")
-	cmd.Env = []string{"TMPDIR=" + home, "HOME=" + home, "PATH=/usr/bin:/bin"}
+	cmd.Env = []string{"TMPDIR=" + home, "HOME=" + home, "PATH=/usr/bin:/bin", "COPPICE_EXEC_PATH=" + os.Getenv("COPPICE_EXEC_PATH")}
 	cmd.Dir = home
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	out, err := cmd.CombinedOutput()
@@ -133,7 +148,7 @@ func TestRemediesNameTheCause(t *testing.T) {
 func BenchmarkProbeQuick(b *testing.B) {
 	home := b.TempDir()
 	for b.Loop() {
-		if _, err := Probe(b.Context(), Options{Home: home, Root: os.Getuid() == 0, Quick: true}); err != nil {
+		if _, err := Probe(b.Context(), Options{Program: self(b), Home: home, Root: os.Getuid() == 0, Quick: true}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"os"
 
 	"github.com/coppice-dev/coppice/client/wire"
 )
@@ -81,6 +82,8 @@ type Options struct {
 	Root bool
 	// Quick asks only for what decides about tier and driver.
 	Quick bool
+	// Program is coppice-init, of which the self-tests are processes.
+	Program *os.File
 	// GVisor starts a sandbox of tier gvisor and ends it. An error says why it cannot, its
 	// hint what mends it. Where it is nil the tier is not asked for.
 	GVisor func(context.Context) error

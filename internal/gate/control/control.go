@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Argv0 is the name that makes the binary the process of a gate.
+// Argv0 is the name by which the program coppice-gate is started.
 const Argv0 = "coppice-gate"
 
 // ConnFD is the descriptor that the process is given: a stream socket. One byte brings

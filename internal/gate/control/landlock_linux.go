@@ -24,11 +24,11 @@ type opening struct {
 	rights uint64
 }
 
-// openings are all that it may: its own binary, where the host says how names are
+// openings are all that it may: its own program, where the host says how names are
 // resolved, what the runtime of Go looks at, and the journal, which alone it may write.
-func openings(journal string) []opening {
+func openings(program, journal string) []opening {
 	return []opening{
-		{"/proc/self/exe", runRights},
+		{program, runRights},
 		{"/lib", runRights}, {"/lib64", runRights}, {"/usr/lib", runRights}, // where the binary is not static
 		{"/etc", readRights}, {"/run/systemd/resolve", readRights}, {"/run/resolvconf", readRights}, {"/run/NetworkManager", readRights},
 		{"/proc", readRights}, {"/sys", readRights}, {"/usr/share/zoneinfo", readRights},
@@ -62,7 +62,7 @@ func handled(abi int) (attr [3]uint64, size uintptr) {
 
 // wall restricts this thread, and what it starts, to openings. Before Linux 5.13 there
 // is no such thing, which plan.Decide tells people. The thread has no_new_privs.
-func wall(journal string) error {
+func wall(program, journal string) error {
 	abi, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if e == unix.ENOSYS || e == unix.EOPNOTSUPP {
 		return nil
@@ -76,7 +76,7 @@ func wall(journal string) error {
 		return fmt.Errorf("landlock: make a ruleset: %w", e)
 	}
 	defer unix.Close(int(fd))
-	for _, o := range openings(journal) {
+	for _, o := range openings(program, journal) {
 		if err := allow(int(fd), o.path, o.rights&attr[0]); err != nil {
 			return fmt.Errorf("landlock: open %s: %w", o.path, err)
 		}
@@ -105,7 +105,8 @@ func allow(ruleset int, path string, rights uint64) error {
 		rights &= fileRights
 	}
 	rule := unix.LandlockPathBeneathAttr{Allowed_access: rights, Parent_fd: int32(fd)}
-	if _, _, e := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); e != 0 {
+	_, _, e := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
+	if e != 0 && e != unix.EBADFD { // a file in memory, which Landlock does not restrict (security/landlock/syscalls.c, get_path_from_fd)
 		return e
 	}
 	return nil

@@ -35,7 +35,7 @@ func TestWall(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		if err := wall(journal); err != nil {
+		if err := wall("/proc/self/exe", journal); err != nil {
 			t.Error(err)
 			return
 		}

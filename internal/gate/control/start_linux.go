@@ -19,6 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ownthread"
+	"github.com/coppice-dev/coppice/internal/program"
 )
 
 // Process is a gate that runs. Its methods may be called from any goroutine.
@@ -53,11 +54,11 @@ const (
 // sandbox, and there may be many. Well below the most that it may have, it takes more care.
 var environment = []string{"GOMAXPROCS=2", "GOGC=50", "GOMEMLIMIT=640MiB"}
 
-// Start starts the process for a sandbox with the given id, whose journal is in a
-// directory, with the secret of its key. What it writes to its standard error goes to log, which is not closed. It
-// comes up while the caller goes on, and there is no gate before Begin. The caller
-// closes the Process.
-func Start(id, journal string, key []byte, log *os.File) (*Process, error) {
+// Start starts exe, which is coppice-gate, for a sandbox with the given id, whose journal
+// is in a directory, with the secret of its key. The standard error of the process is log.
+// Neither file is closed. The process comes up while the caller goes on, and there is no gate
+// before Begin. The caller closes the Process.
+func Start(exe *os.File, id, journal string, key []byte, log *os.File) (*Process, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, fault.Wrap(err, "make the stream to the gate")
@@ -77,19 +78,21 @@ func Start(id, journal string, key []byte, log *os.File) (*Process, error) {
 	}
 	defer touchW.Close()
 	var pid int
+	path := program.Path(exe)
 	ownthread.Run(func() {
 		if err = renounce(); err == nil {
-			err = wall(journal)
+			err = wall(path, journal)
 		}
 		if err != nil {
 			return
 		}
-		pid, err = syscall.ForkExec("/proc/self/exe", []string{Argv0, id}, &syscall.ProcAttr{
+		pid, err = syscall.ForkExec(path, []string{Argv0, id}, &syscall.ProcAttr{
 			Dir: "/", Env: environment, Sys: &syscall.SysProcAttr{Setsid: true},
 			Files: []uintptr{null.Fd(), log.Fd(), log.Fd(), uintptr(pair[1]), touchW.Fd()},
 		})
 	})
 	runtime.KeepAlive(log)
+	runtime.KeepAlive(exe)
 	if err != nil {
 		conn.Close()
 		touch.Close()

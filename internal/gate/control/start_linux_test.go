@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/program"
 )
 
 // TestMain is also a gate that somebody has taken over, which does not do as it is told.
@@ -39,6 +40,20 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
+// self is this program.
+func self(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.Open("/proc/self/exe")
+	if err == nil {
+		f, err = program.Executable(f)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
 // A gate that does not answer, or not as it should, is none: nobody waits for it, and
 // nothing passes.
 func TestAGateThatDoesNotAnswerEnds(t *testing.T) {
@@ -46,7 +61,7 @@ func TestAGateThatDoesNotAnswerEnds(t *testing.T) {
 	for _, what := range []string{"mute", "endless", "rubbish"} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			p, err := Start(what, t.TempDir(), nil, os.Stderr)
+			p, err := Start(self(t), what, t.TempDir(), nil, os.Stderr)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -25,7 +25,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/gate/link"
 	"github.com/coppice-dev/coppice/internal/gate/sentrytest"
 	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/program"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
+
+func TestMain(m *testing.M) { os.Exit(programtest.Run(m)) }
 
 // The process of a gate, with all that it has renounced, serves a sandbox whose packets
 // come out of a pair of sockets.
@@ -36,7 +40,11 @@ func TestAProcessServesAPair(t *testing.T) {
 		t.Fatal(err)
 	}
 	host, port := echoOutside(t)
-	p, err := control.Start("pair", dir, nil, os.Stderr)
+	exe, err := programtest.Programs().File(program.Gate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := control.Start(exe, "pair", dir, nil, os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +131,11 @@ func TestAProcessTellsOfTheEndOfAPair(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	p, err := control.Start("pair", dir, nil, os.Stderr)
+	exe, err := programtest.Programs().File(program.Gate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := control.Start(exe, "pair", dir, nil, os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}

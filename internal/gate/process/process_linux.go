@@ -22,14 +22,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/journal"
 )
 
-// init makes the process that of a gate when the binary was started by that name, so
-// that no program that imports this package has to. It does nothing else.
-func init() {
-	if len(os.Args) > 0 && os.Args[0] == control.Argv0 {
-		os.Exit(run()) //nolint:forbidigo // the process is a gate and nothing more
-	}
-}
-
 // mostMemory is how much the process may have of its own, whatever a sandbox does:
 // connections, requests and names are bounded by number, and what they weigh by this. A
 // gate that reaches it ends, and nothing passes. An orderly one needs a tenth of it.
@@ -49,8 +41,8 @@ func bound() error {
 	return nil
 }
 
-// run is the process. It gives its exit code.
-func run() int {
+// Main is the process. It returns its exit code.
+func Main() int {
 	unix.CloseOnExec(control.ConnFD)
 	unix.CloseOnExec(control.TouchFD)
 	nameProcess(control.Argv0)

@@ -1,0 +1,36 @@
+// Command coppice-init is the processes in and around one sandbox that are small: its keeper,
+// its PID 1, and the self-tests by which the host is probed. The name by which it is started
+// says which one. The coppice daemon starts it, or another coppice-init.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/box/probe"
+	"github.com/coppice-dev/coppice/internal/box/relay"
+)
+
+func main() { os.Exit(run(os.Args)) }
+
+func run(args []string) int {
+	role := ""
+	if len(args) > 0 {
+		role = args[0]
+	}
+	switch role {
+	case box.KeeperArgv0:
+		return box.Keep()
+	case guest.Argv0:
+		return guest.Main()
+	case plan.InnerPath:
+		return relay.Inner()
+	case probe.Argv0:
+		return probe.Child(args[1:])
+	}
+	fmt.Fprintln(os.Stderr, "coppice-init: the coppice daemon starts this program; see coppice --help")
+	return 2
+}

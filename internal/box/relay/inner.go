@@ -1,0 +1,70 @@
+//go:build linux && (amd64 || arm64)
+
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
+)
+
+// Inner is PID 1 of a sandbox in tier gvisor: init (package guest), and the inner end of the
+// relay, in one process. The conductor (package gvisor) starts it with the pipes of the relay
+// as standard input and output, in a kernel of the sandbox's own, and it runs on in every copy
+// that is made of that kernel. It returns the exit code of the process, with which the sandbox
+// ends.
+func Inner() int {
+	if err := inner(); err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-inner:", err)
+		return 1
+	}
+	return 0
+}
+
+func inner() error {
+	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("mark descriptors: %w", err)
+	}
+	in, out, err := takePipes()
+	if err != nil {
+		return err
+	}
+	ours, inits := guest.NewLinks()
+	served := make(chan error, 1)
+	go func() {
+		err := guest.Serve(inits)
+		inits.Shutdown() // an init that ends ends the sandbox
+		served <- err
+	}()
+	r := Inside(ours, in, out)
+	return errors.Join(r.Run(), <-served)
+}
+
+// takePipes moves the relay's pipes out of the way of commands. Who waits for what comes
+// waits in the Go scheduler's poll, and not in a system call of its own, for whose end the
+// scheduler would look again and again.
+func takePipes() (in, out *os.File, err error) {
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open /dev/null: %w", err)
+	}
+	defer unix.Close(null)
+	for i, f := range []**os.File{&in, &out} {
+		fd, err := unix.FcntlInt(uintptr(i), unix.F_DUPFD_CLOEXEC, 3)
+		if err == nil {
+			err = unix.Dup3(null, i, 0)
+		}
+		if err == nil && i == 0 {
+			err = unix.SetNonblock(fd, true)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("take over descriptor %d: %w", i, err)
+		}
+		*f = os.NewFile(uintptr(fd), [...]string{"from the conductor", "to the conductor"}[i])
+	}
+	return in, out, nil
+}

@@ -1,0 +1,137 @@
+//go:build linux
+
+// Package program finds the helper programs with which the daemon runs sandboxes, and which
+// users never start themselves: Init, Gate and Sentry, built from cmd/coppice-init,
+// cmd/coppice-gate and cmd/coppice-sentry. They are separate programs so that a process in or
+// around a sandbox contains no more code than it needs.
+//
+// A release embeds them: `make build` compresses them into the coppice program (build tag
+// embed), which unpacks each one once into a file that is named by its digest. A program
+// that was built otherwise, as by go install, finds them in a directory, and refuses those of
+// another version.
+//
+// Packages box and daemon import it.
+package program
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Name names a helper program.
+type Name string
+
+// The helper programs.
+const (
+	Init   Name = "coppice-init"   // keeper, PID 1 of sandboxes, and the host's self-tests
+	Gate   Name = "coppice-gate"   // egress gate of one sandbox
+	Sentry Name = "coppice-sentry" // gVisor, for tier gvisor
+)
+
+// Names are all helper programs.
+var Names = [...]Name{Init, Gate, Sentry}
+
+// Set gives the helper programs of one build. Its methods may be called from any goroutine.
+type Set struct {
+	unpacked string // directory of unpacked programs
+	beside   string // directory of programs that are not embedded
+
+	mu   sync.Mutex
+	open map[Name]*os.File // guarded by mu
+}
+
+// New returns the programs of this build. Those that are embedded are unpacked into the
+// directory unpacked, which is made when it is needed; no other user may write there. All
+// others are those of the directory beside; if it is "", that of the running program.
+func New(unpacked, beside string) *Set {
+	return &Set{unpacked: unpacked, beside: beside, open: map[Name]*os.File{}}
+}
+
+// File returns the program, open for reading and verified. It is executed through its
+// descriptor (/proc/self/fd), so that what runs is what was verified. The Set owns the file,
+// which stays open until Close. An Unsupported fault says which program is missing or of
+// another version, and how to install it.
+func (s *Set) File(name Name) (*os.File, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.open[name]; f != nil {
+		return f, nil
+	}
+	f, err := unpack(s.unpacked, name)
+	if errors.Is(err, errNotEmbedded) {
+		f, err = s.find(name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if f, err = Executable(f); err != nil {
+		return nil, err
+	}
+	s.open[name] = f
+	return f, nil
+}
+
+// aboveGiven is more than the number of descriptors that any process of ours is given.
+const aboveGiven = 16
+
+// Executable returns f with a descriptor that a child process still has when it executes
+// Path(f): the low numbers are those of the files that the child is given. It closes f.
+func Executable(f *os.File) (*os.File, error) {
+	defer f.Close()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, aboveGiven)
+	if err != nil {
+		return nil, fault.Wrap(err, "keep %s open", f.Name())
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+// Path is the path by which a child process executes f, a file of Executable. The caller keeps
+// f open until the child has.
+func Path(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
+
+// Close closes all files. Processes that run from them run on.
+func (s *Set) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []error
+	for name, f := range s.open {
+		all = append(all, f.Close())
+		delete(s.open, name)
+	}
+	return errors.Join(all...)
+}
+
+// find opens a program that is not embedded.
+func (s *Set) find(name Name) (*os.File, error) {
+	dir := s.beside
+	if dir == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fault.Wrap(err, "find %s", name)
+		}
+		dir = filepath.Dir(self)
+	}
+	path := filepath.Join(dir, string(name))
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fault.New(fault.Unsupported, "%s is missing: it was not built into this program, and is not at %s", name, path).WithHint("%s", install)
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, "open %s", name)
+	}
+	if err := sameVersion(f); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// install is how all programs of one version are had.
+const install = "install all programs of one version: go install github.com/coppice-dev/coppice/cmd/...@VERSION; or use a release, which contains them"

@@ -1,0 +1,160 @@
+//go:build linux
+
+package program
+
+import (
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// errNotEmbedded says that a program is not in this build.
+var errNotEmbedded = errors.New("not embedded")
+
+// unpack opens the embedded program in dir. If it is not there yet, or differs from what was
+// embedded, it is written there. Where dir is on a file system from which nothing is
+// executed, the program is a sealed file in memory instead.
+func unpack(dir string, name Name) (*os.File, error) {
+	digest, err := digestOf(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fault.Wrap(err, "make the directory of helper programs")
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return nil, fault.Wrap(err, "look at %s", dir)
+	}
+	if st.Flags&unix.ST_NOEXEC != 0 {
+		return inMemory(name, digest)
+	}
+	path := filepath.Join(dir, string(name)+"-"+digest[:16])
+	if f, err := os.Open(path); err == nil {
+		if verify(f, digest) == nil {
+			return f, nil
+		}
+		f.Close()
+	}
+	if err := write(dir, path, name); err != nil {
+		return nil, fault.Wrap(err, "unpack %s", name)
+	}
+	forget(dir, name, path)
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fault.Wrap(err, "open %s", name)
+	}
+	if err := verify(f, digest); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// digestOf returns the SHA-256 of an embedded program, in hex.
+func digestOf(name Name) (string, error) {
+	sums, err := files.ReadFile("embedded/SHA256SUMS")
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", errNotEmbedded
+	}
+	if err != nil {
+		return "", fault.Wrap(err, "read the digests of helper programs")
+	}
+	for line := range strings.Lines(string(sums)) {
+		if f := strings.Fields(line); len(f) == 2 && f[1] == string(name) && len(f[0]) == 2*sha256.Size {
+			return f[0], nil
+		}
+	}
+	return "", fault.New(fault.Internal, "no digest of %s was built in", name).WithHint("build it again: make build")
+}
+
+// verify reads f, and refuses it if its digest is another one.
+func verify(f *os.File, digest string) error {
+	sum := sha256.New()
+	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, 1<<62)); err != nil {
+		return fault.Wrap(err, "read %s", f.Name())
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != digest {
+		return fault.New(fault.Unavailable, "%s has digest %s, not %s", f.Name(), got, digest).WithHint("check the disk that it is on, and start the daemon again: coppice serve --stop")
+	}
+	return nil
+}
+
+// write puts an embedded program at path, which is in dir, at once and durably. Every user may
+// execute it: init starts with ids that the sandbox has to itself.
+func write(dir, path string, name Name) (err error) {
+	f, err := os.CreateTemp(dir, ".unpack-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		f.Close()
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	if err := copyTo(f, name); err != nil {
+		return err
+	}
+	if err := errors.Join(f.Chmod(0o555), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// copyTo unpacks an embedded program.
+func copyTo(w io.Writer, name Name) error {
+	packed, err := files.Open("embedded/" + string(name) + ".gz")
+	if err != nil {
+		return err
+	}
+	defer packed.Close()
+	z, err := gzip.NewReader(packed)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(w, z)
+	return errors.Join(err, z.Close())
+}
+
+// forget removes what earlier versions have unpacked of a program. Processes that run from
+// such a file run on.
+func forget(dir string, name Name, keep string) {
+	old, _ := filepath.Glob(filepath.Join(dir, string(name)+"-*"))
+	for _, path := range old {
+		if path != keep {
+			_ = os.Remove(path)
+		}
+	}
+}
+
+// inMemory unpacks a program into a sealed file in memory (memfd_create(2)).
+func inMemory(name Name, digest string) (*os.File, error) {
+	fd, err := unix.MemfdCreate(string(name), unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fault.Wrap(err, "unpack %s into memory", name)
+	}
+	f := os.NewFile(uintptr(fd), string(name))
+	err = copyTo(f, name)
+	if err == nil {
+		err = verify(f, digest)
+	}
+	if err == nil {
+		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fault.Wrap(err, "unpack %s into memory", name)
+	}
+	return f, nil
+}
