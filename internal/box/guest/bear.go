@@ -3,7 +3,6 @@
 package guest
 
 import (
-	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -52,17 +51,6 @@ func bearSignals() {
 		default:
 			a.handler = bearHandler
 			setAction(sig, &a)
-		}
-	}
-}
-
-// dropHandlers gives every signal but those its default action: in tier gvisor, whose kernel
-// lets nobody signal init (package gvisor, calls), and where each handler that a child has to
-// give up costs a system call.
-func dropHandlers(keep ...unix.Signal) {
-	for sig := unix.Signal(1); sig <= 64; sig++ {
-		if sig != unix.SIGKILL && sig != unix.SIGSTOP && !slices.Contains(keep, sig) {
-			setAction(sig, &sigaction{})
 		}
 	}
 }

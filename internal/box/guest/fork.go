@@ -25,7 +25,7 @@ type command struct {
 	files     [3]int      // none of them below 3
 	tty       bool        // files[0] becomes its controlling terminal
 	open      unix.Rlimit // RLIMIT_NOFILE
-	child     *int32      // where the child's number is before it runs; nil: the parent waits until it does
+	child     *int32      // where the child's number is before it runs
 }
 
 // forkOpenly is syscall.ForkExec for a command of which more is wanted.
@@ -36,10 +36,6 @@ type command struct {
 // other threads of this process: package syscall would hold them up, since its thread
 // waits in vfork(2) without the Go scheduler's knowing. It forks as fork(2) does, which
 // takes longer than what package syscall does by the size of init's page tables.
-//
-// In tier gvisor it forks as vfork(2) does, and is quicker than package syscall by the
-// sixty calls with which that gives up each of the Go run time's handlers in the child:
-// init has given up most of them itself (dropHandlers).
 //
 // It is called by the launcher's thread alone, whose confinement the child has.
 func forkOpenly(c command) (pid int, err error) {
@@ -61,13 +57,11 @@ func forkOpenly(c command) (pid int, err error) {
 		}
 	}
 	k := &kid{file: file, argv: &argv[0], envv: &envv[0], files: c.files, tty: c.tty, limit: c.open, pid: c.child}
-	ends := [2]int{-1, -1}
-	if k.pid != nil {
-		if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
-			return 0, err
-		}
-		defer unix.Close(ends[0])
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return 0, err
 	}
+	defer unix.Close(ends[0])
 	k.told = ends[1]
 	// No descriptor may be half made meanwhile, and no signal may find our handlers in
 	// the child.
@@ -76,18 +70,11 @@ func forkOpenly(c command) (pid int, err error) {
 	syscall.ForkLock.Unlock()
 	runtime.KeepAlive(argv)
 	runtime.KeepAlive(envv)
-	if k.pid != nil {
-		unix.Close(ends[1])
-	}
-	switch {
-	case errno != 0:
+	unix.Close(ends[1])
+	if errno != 0 {
 		return 0, errno
-	case k.pid == nil: // the child has said it in our memory
-		errno = unix.Errno(k.failed)
-	default:
-		errno = askChild(pid, ends[0])
 	}
-	if errno == 0 {
+	if errno = askChild(pid, ends[0]); errno == 0 {
 		return pid, nil
 	}
 	for {
@@ -182,21 +169,12 @@ type kid struct {
 	files      [3]int
 	tty        bool
 	limit      unix.Rlimit
-	pid        *int32 // in the parent; nil: the child uses the parent's memory, and it waits
-	told       int    // where it tells what failed, or -1: in failed alone
+	pid        *int32 // in the parent
+	told       int    // where it tells what failed
 	failed     uint32
 	before     uint64 // signal mask
 	action     [4]uintptr
 }
-
-// kept are the signals of which init keeps the Go run time's handlers: the scheduler's own,
-// and where nothing else keeps these from ending it, that of a pipe that nobody reads, and
-// that of a child's end.
-var kept = [...]unix.Signal{unix.SIGURG, unix.SIGPIPE, unix.SIGCHLD}
-
-// vfork is clone(2) with flags, CLONE_VM and CLONE_VFORK among them. It gives the child's
-// pid, 0 in the child, or an error number below 0.
-func vfork(flags uintptr) (pid int)
 
 // fork gives the child's pid, in the parent alone. In the child it does not return, and
 // makes system calls only: other threads may have held any lock.
@@ -209,16 +187,8 @@ func (k *kid) fork() (pid int, errno unix.Errno) {
 	if _, _, errno = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&k.before)), 8, 0, 0); errno != 0 {
 		return 0, errno
 	}
-	if k.pid == nil {
-		pid = vfork(uintptr(unix.SIGCHLD | unix.CLONE_VM | unix.CLONE_VFORK))
-		if pid < 0 {
-			pid, errno = 0, unix.Errno(-pid)
-		}
-	} else {
-		var child uintptr
-		child, _, errno = syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD|unix.CLONE_PARENT_SETTID), 0, uintptr(unsafe.Pointer(k.pid)), 0, 0, 0)
-		pid = int(child)
-	}
+	child, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD|unix.CLONE_PARENT_SETTID), 0, uintptr(unsafe.Pointer(k.pid)), 0, 0, 0)
+	pid = int(child)
 	if pid == 0 && errno == 0 {
 		k.become()
 	}
@@ -233,17 +203,9 @@ func (k *kid) fork() (pid int, errno unix.Errno) {
 //go:noinline
 func (k *kid) become() {
 	var errno unix.Errno
-	// Signals are still blocked. In tier gvisor init has no other handlers: dropHandlers.
-	if k.pid == nil {
-		for i := 0; i < len(kept); i++ {
-			if _, _, errno = syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(kept[i]), uintptr(unsafe.Pointer(&k.action[0])), 0, 8, 0, 0); errno != 0 {
-				goto failed
-			}
-		}
-	} else {
-		for sig := uintptr(1); sig <= 64; sig++ { // two of them fail, which have none
-			_, _, _ = syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&k.action[0])), 0, 8, 0, 0)
-		}
+	// Signals are still blocked.
+	for sig := uintptr(1); sig <= 64; sig++ { // two of them fail, which have none
+		_, _, _ = syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&k.action[0])), 0, 8, 0, 0)
 	}
 	if _, _, errno = syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0); errno != 0 {
 		goto failed
@@ -267,9 +229,7 @@ func (k *kid) become() {
 	_, _, errno = syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(k.file)), uintptr(unsafe.Pointer(k.argv)), uintptr(unsafe.Pointer(k.envv)))
 failed:
 	k.failed = uint32(errno)
-	if k.told >= 0 {
-		_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, uintptr(k.told), uintptr(unsafe.Pointer(&k.failed)), 4)
-	}
+	_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, uintptr(k.told), uintptr(unsafe.Pointer(&k.failed)), 4)
 	for {
 		_, _, _ = syscall.RawSyscall(unix.SYS_EXIT_GROUP, 253, 0, 0)
 	}

@@ -210,11 +210,7 @@ func (l *launcher) fork(s Spawn, files []int) Spawned {
 	if err == nil {
 		var pid int
 		if l.openly() {
-			c := command{file: file, args: s.Cmd, env: env, files: [3]int(files), tty: s.TTY, open: l.open}
-			if l.guest.Tier != plan.TierGvisor {
-				c.child = &l.child
-			}
-			pid, err = forkOpenly(c)
+			pid, err = forkOpenly(command{file: file, args: s.Cmd, env: env, files: [3]int(files), tty: s.TTY, open: l.open, child: &l.child})
 			atomic.StoreInt32(&l.child, 0)
 		} else {
 			pid, err = syscall.ForkExec(file, s.Cmd, &syscall.ProcAttr{

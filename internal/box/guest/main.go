@@ -83,7 +83,6 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 	switch g.Tier {
 	case plan.TierGvisor:
 		d.pid1 = true
-		dropHandlers(kept[:]...)
 		d.ended = make(chan os.Signal, 1)
 		signal.Notify(d.ended, unix.SIGCHLD)
 		if weak, err = finishRoot(g); err != nil {
