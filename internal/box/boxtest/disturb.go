@@ -209,16 +209,29 @@ func heldBy(pid int) string {
 	return strings.Join(slices.Compact(lines), "\n")
 }
 
-// descendants lists the processes that descend from one.
+// descendants lists the processes that descend from one. It reads the parent of every process:
+// /proc/PID/task/TID/children may leave some out while others end (proc_pid_task(5)).
 func descendants(pid int) (all []int) {
-	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	for _, l := range lists {
-		text, _ := os.ReadFile(l)
-		for word := range strings.FieldsSeq(string(text)) {
-			if child, err := strconv.Atoi(word); err == nil {
-				all = append(append(all, child), descendants(child)...)
-			}
+	children := map[int][]int{}
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, name := range stats {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			continue // it has ended
 		}
+		var child, parent int
+		var state string
+		after := text[bytes.LastIndexByte(text, ')')+1:]
+		if _, err := fmt.Sscan(string(after), &state, &parent); err != nil {
+			continue
+		}
+		if child, err = strconv.Atoi(filepath.Base(filepath.Dir(name))); err == nil {
+			children[parent] = append(children[parent], child)
+		}
+	}
+	for next := []int{pid}; len(next) > 0; next = next[1:] {
+		all = append(all, children[next[0]]...)
+		next = append(next, children[next[0]]...)
 	}
 	return all
 }
