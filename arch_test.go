@@ -2,10 +2,13 @@
 package coppice_test
 
 import (
+	"fmt"
 	"go/ast"
+	"go/doc"
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -331,4 +334,51 @@ func TestTheTableHasNoCycleAndNoStrangers(t *testing.T) {
 	for pkg := range packages {
 		visit(pkg, nil)
 	}
+}
+
+// docs/ARCHITECTURE.md has the table of packages, with what their comments say.
+func TestArchitectureTable(t *testing.T) {
+	t.Parallel()
+	const (
+		page  = "docs/ARCHITECTURE.md"
+		begin = "<!-- generated: go test . -run TestArchitectureTable -update -->\n"
+		end   = "<!-- end of what is generated -->\n"
+	)
+	now := read(t, page)
+	before, rest, begun := strings.Cut(now, begin)
+	_, after, ended := strings.Cut(rest, end)
+	if !begun || !ended {
+		t.Fatalf("%s does not have %q and %q", page, begin, end)
+	}
+	want := before + begin + packageTable(sources(t)) + end + after
+	if *update {
+		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if now != want {
+		t.Errorf("the packages in %s are not those of arch_test.go and of the package comments: go test . -run TestArchitectureTable -update", page)
+	}
+}
+
+// packageTable returns the packages as a table in Markdown, by path: the first sentence of the
+// comment, and what the table of packages says of imports.
+func packageTable(all []source) string {
+	what := map[string]string{}
+	for _, s := range all {
+		if s.doc != "" && !s.test {
+			what[s.pkg] = s.doc
+		}
+	}
+	var b strings.Builder
+	b.WriteString("| package | what it is | imports |\n|---|---|---|\n")
+	for _, pkg := range slices.Sorted(maps.Keys(what)) {
+		is := strings.SplitN(new(doc.Package).Synopsis(what[pkg]), " ", 3)[2] // after "Package NAME "
+		is = strings.TrimSuffix(strings.TrimPrefix(is, "is "), ".")
+		imports := "(serves tests)"
+		if !strings.HasSuffix(pkg, testSuffix) {
+			imports = strings.ReplaceAll(strings.Join(packages[pkg], ", "), "internal/", "")
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", pkg, strings.ReplaceAll(is, "|", `\|`), imports)
+	}
+	return b.String()
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-var update = flag.Bool("update", false, "rewrite docs/LIMITS.md")
+var update = flag.Bool("update", false, "rewrite docs/LIMITS.md and the table of packages in docs/ARCHITECTURE.md")
 
 // documents are the Markdown files of the repository.
 func documents(t *testing.T) []string {

@@ -1,5 +1,5 @@
 // Package spare keeps gVisor's packages from being initialised in processes that are none
-// of gVisor's: every command, keeper and init is the same binary, and would do for nothing
+// of gVisor's. Every command, keeper and init is the same binary, and would do for nothing
 // what takes longer than all else that it does before it begins.
 //
 // The order cannot do it. The linker initialises packages in the order of their paths, each
