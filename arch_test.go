@@ -145,12 +145,12 @@ var packages = map[string][]string{
 	"internal/visible":   {},
 	"internal/beneath":   {},
 
-	// Programs for developers.
-	"internal/bench": {
+	// Programs for developers, a module of their own (bench/go.mod).
+	"bench": {
 		"client", "client/wire", "internal/box", "internal/box/gvisor", "internal/box/plan",
 		"internal/gate/process", "internal/memory", "internal/policy", "internal/rootspec",
 	},
-	"internal/bench/alone": {},
+	"bench/alone": {},
 
 	// Examples use the public packages alone.
 	"examples/claude-code":       {"examples/claude-code/model"},

@@ -29,11 +29,11 @@ type pkg struct {
 }
 
 // roots are where each role begins, but for the program's, which is all that is not below
-// box/gvisor, nor a program that has no list.
+// box/gvisor, nor a program that has no list, in the main module and in that of bench.
 var roots = map[role]string{keeper: "internal/box", gate: "internal/gate/process", initial: "internal/box/inner", kernel: "internal/box/gvisor"}
 
 // listless is a program that uses gVisor as it comes: it initialises all that it imports.
-const listless = "internal/bench/alone"
+const listless = "bench/alone"
 
 // A process initialises what its role uses, by the graph of imports, in the program and in
 // the programs of tests; and the list has all else.
@@ -109,31 +109,36 @@ func TestRolesAreKnownByTheirNames(t *testing.T) {
 	}
 }
 
+// imports returns the packages of the main module and of that of bench, and what they import.
 func imports(t *testing.T) map[string]pkg {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-deps", "-test", "-json=ImportPath,Imports,Standard", "../../../../...")
-	cmd.Env = append(os.Environ(), "GOOS=linux", "CGO_ENABLED=0")
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	if errors.Is(err, exec.ErrNotFound) {
-		t.Skip("needs go: it tells who imports whom")
-	}
-	if err != nil {
-		t.Fatalf("go list: %v: %s", err, errs.String())
-	}
 	graph := map[string]pkg{}
-	for d := json.NewDecoder(bytes.NewReader(out)); ; {
-		var p pkg
-		err := d.Decode(&p)
-		if errors.Is(err, io.EOF) {
-			return graph
+	for _, dir := range []string{"../../../..", "../../../../bench"} {
+		cmd := exec.Command("go", "list", "-deps", "-test", "-json=ImportPath,Imports,Standard", "./...")
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GOOS=linux", "CGO_ENABLED=0")
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		if errors.Is(err, exec.ErrNotFound) {
+			t.Skip("needs go: it tells who imports whom")
 		}
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("go list in %s: %v: %s", dir, err, errs.String())
 		}
-		graph[p.ImportPath] = p
+		for d := json.NewDecoder(bytes.NewReader(out)); ; {
+			var p pkg
+			err := d.Decode(&p)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			graph[p.ImportPath] = p
+		}
 	}
+	return graph
 }
 
 // reach notes what path imports, and what that does, but for what is below not.

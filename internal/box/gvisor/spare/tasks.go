@@ -27,31 +27,31 @@ var task5 uint32
 //go:linkname task6 github.com/coder/websocket/internal/util..inittask
 var task6 uint32
 
-//go:linkname task7 github.com/coppice-dev/coppice/client..inittask
+//go:linkname task7 github.com/coppice-dev/coppice/bench..inittask
 var task7 uint32
 
-//go:linkname task8 github.com/coppice-dev/coppice/cmd/coppice..inittask
+//go:linkname task8 github.com/coppice-dev/coppice/client..inittask
 var task8 uint32
 
-//go:linkname task9 github.com/coppice-dev/coppice/examples/claude-code..inittask
+//go:linkname task9 github.com/coppice-dev/coppice/cmd/coppice..inittask
 var task9 uint32
 
-//go:linkname task10 github.com/coppice-dev/coppice/examples/claude-code/model..inittask
+//go:linkname task10 github.com/coppice-dev/coppice/examples/claude-code..inittask
 var task10 uint32
 
-//go:linkname task11 github.com/coppice-dev/coppice/examples/explore/go..inittask
+//go:linkname task11 github.com/coppice-dev/coppice/examples/claude-code/model..inittask
 var task11 uint32
 
-//go:linkname task12 github.com/coppice-dev/coppice/internal/admission..inittask
+//go:linkname task12 github.com/coppice-dev/coppice/examples/explore/go..inittask
 var task12 uint32
 
-//go:linkname task13 github.com/coppice-dev/coppice/internal/archive..inittask
+//go:linkname task13 github.com/coppice-dev/coppice/internal/admission..inittask
 var task13 uint32
 
-//go:linkname task14 github.com/coppice-dev/coppice/internal/auth..inittask
+//go:linkname task14 github.com/coppice-dev/coppice/internal/archive..inittask
 var task14 uint32
 
-//go:linkname task15 github.com/coppice-dev/coppice/internal/bench..inittask
+//go:linkname task15 github.com/coppice-dev/coppice/internal/auth..inittask
 var task15 uint32
 
 //go:linkname task16 github.com/coppice-dev/coppice/internal/beneath..inittask
