@@ -14,6 +14,8 @@ BIN      := bin/coppice
 # A memory image is of one version of gVisor, which refuses those of others.
 GVISOR   := $(shell awk '$$1 == "gvisor.dev/gvisor" { print $$2 }' go.mod)
 LDFLAGS  := -s -w -X github.com/coppice-dev/coppice/internal/cli.version=$(VERSION) -X gvisor.dev/gvisor/runsc/version.version=$(GVISOR)
+# The program, and the programs that measure it.
+MODULES  := . bench
 LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .PHONY: help build demo test test-full deps check lint unit user cross bench man clean
@@ -37,20 +39,25 @@ deps: ## install what the tests need (as root; elsewhere it says what is missing
 
 check: ## formatting, vet, module files
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
-	$(GO) vet ./...
-	$(GO) mod verify
 	@# Of the difference go.mod alone counts, and -e: a test of a dependency wants a
 	@# module that the proxy withholds, so that go.sum depends on who serves it.
-	@diff=$$($(GO) mod tidy -e -diff 2>&1) || { \
-		if ! grep -q '^diff ' <<<"$$diff"; then echo "$$diff"; echo "go mod tidy did not run"; exit 1; fi; \
-		if grep -q '^diff .*/go\.mod$$' <<<"$$diff"; then echo "$$diff"; echo "go.mod is not tidy: go mod tidy -e"; exit 1; fi; \
-	}
+	@for module in $(MODULES); do \
+		echo "$(GO) vet, $(GO) mod verify, $(GO) mod tidy: $$module"; \
+		$(GO) vet -C $$module ./...; \
+		$(GO) mod verify -C $$module; \
+		diff=$$($(GO) mod tidy -C $$module -e -diff 2>&1) || { \
+			if ! grep -q '^diff ' <<<"$$diff"; then echo "$$diff"; echo "go mod tidy did not run"; exit 1; fi; \
+			if grep -q '^diff .*/go\.mod$$' <<<"$$diff"; then echo "$$diff"; echo "$$module/go.mod is not tidy: go mod tidy -C $$module -e"; exit 1; fi; \
+		}; \
+	done
 
 lint: ## golangci-lint with the committed configuration
 	$(GO) run $(LINT) run ./...
+	cd bench && $(GO) run $(LINT) run ./...
 
 cross: ## the client builds on other systems, the whole on arm64
 	GOOS=linux GOARCH=arm64 $(GO) vet ./cmd/... ./internal/... ./client/...
+	GOOS=linux GOARCH=arm64 $(GO) vet -C bench ./...
 	GOOS=darwin GOARCH=arm64 $(GO) build -o /dev/null ./cmd/coppice
 	GOOS=windows GOARCH=amd64 $(GO) build -o /dev/null ./cmd/coppice
 

@@ -1,11 +1,14 @@
-// Package coppice_test holds the rules of the whole house as tests.
+// Package coppice_test holds the rules for the whole repository as tests.
 package coppice_test
 
 import (
+	"fmt"
 	"go/ast"
+	"go/doc"
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -16,15 +19,24 @@ import (
 
 const module = "github.com/coppice-dev/coppice"
 
-// anything stands for every room.
-const anything = "*"
-
-// rooms says which rooms each room may import. What is not here is no room.
-var rooms = map[string][]string{
-	"cmd/coppice":      {"internal/cli"},
-	"internal/cli":     {"client", "client/wire", "internal/candidates", "internal/fault", "internal/forge", "internal/hook", "internal/ledger/format", "internal/policy", "internal/proposal", "internal/registry", "internal/tty", "internal/daemon", "internal/mcpapi"},
-	"internal/daemon":  {anything},
-	"internal/httpapi": {"client/wire", "internal/admission", "internal/timeline", "internal/policy", "internal/fault", "internal/auth"},
+// packages gives for each package the packages of this module that its files other than tests
+// import: it may import these, and does. Those that serve tests alone are not in it.
+var packages = map[string][]string{
+	"cmd/coppice": {"internal/cli"},
+	"internal/cli": {
+		"client", "client/wire", "internal/candidates", "internal/daemon", "internal/fault", "internal/forge",
+		"internal/hook", "internal/ledger/format", "internal/mcpapi", "internal/policy", "internal/proposal",
+		"internal/registry", "internal/tty",
+	},
+	"internal/daemon": {
+		"client", "client/wire", "internal/admission", "internal/auth", "internal/box", "internal/box/gvisor",
+		"internal/box/plan", "internal/box/probe", "internal/boxfs", "internal/engine", "internal/fault",
+		"internal/gate/process", "internal/httpapi", "internal/layer", "internal/ledger", "internal/lineapi",
+		"internal/mcpapi", "internal/memory", "internal/meta", "internal/policy", "internal/ports",
+		"internal/redact", "internal/repo", "internal/rootfs", "internal/rootspec", "internal/undo",
+		"internal/unixsock", "internal/vfs",
+	},
+	"internal/httpapi": {"client/wire", "internal/admission", "internal/auth", "internal/fault"},
 	"internal/auth":    {"client/wire", "internal/fault", "internal/visible"},
 
 	"internal/admission":     {"internal/fault"},
@@ -33,59 +45,88 @@ var rooms = map[string][]string{
 	"internal/ports/sockets": {},
 
 	"internal/candidates": {"client/wire", "internal/fault", "internal/nearest"},
-	"internal/lineapi":    {"internal/admission", "internal/seal", "client/wire", "internal/timeline", "internal/fault", "internal/nearest"},
+	"internal/lineapi": {
+		"client/wire", "internal/admission", "internal/fault", "internal/nearest", "internal/seal",
+		"internal/timeline",
+	},
 
 	"client":      {"client/wire"},
 	"client/wire": {},
 
 	"internal/archive": {"internal/fault"},
 	"internal/decoy":   {"internal/fault"},
-	"internal/boxfs":   {"internal/archive", "internal/fault", "internal/undo", "client/wire"},
+	"internal/boxfs":   {"client/wire", "internal/archive", "internal/fault"},
 	"internal/budget":  {"client/wire", "internal/ledger/format", "internal/testimony", "internal/timeline"},
-	"internal/compare": {"internal/ledger/format", "client/wire"},
-	"internal/engine": {"internal/beneath", "internal/boxfs", "internal/budget", "internal/memory", "internal/compare", "internal/decoy", "internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire", "internal/journal", "internal/redact",
-		"internal/ledger", "internal/ledger/format", "internal/testimony", "internal/layer", "internal/meta", "internal/programs", "internal/proposal", "internal/repo", "internal/rootfs", "internal/visible"},
-	"internal/layer":        {"internal/archive", "internal/layer/format", "internal/removal", "internal/quota", "internal/timeline", "internal/vfs", "internal/fault", "internal/undo", "internal/rootspec"},
-	"internal/layer/format": {"internal/timeline", "internal/fault"},
-	"internal/memory":       {"internal/vfs", "internal/fault", "internal/undo"},
-	"internal/meta":         {"internal/seal", "internal/timeline", "internal/fault", "internal/nearest", "client/wire"},
-	"internal/rootfs":       {"internal/layer/format", "internal/removal", "internal/quota", "internal/timeline", "internal/fault", "internal/undo", "internal/rootspec"},
-	"internal/removal":      {"internal/fault"},
-	"internal/rootspec":     {"internal/fault"},
-	"internal/quota":        {"internal/fault"},
+	"internal/compare": {"client/wire", "internal/ledger/format"},
+	"internal/engine": {
+		"client/wire", "internal/beneath", "internal/boxfs", "internal/budget", "internal/compare",
+		"internal/decoy", "internal/fault", "internal/journal", "internal/layer", "internal/ledger",
+		"internal/ledger/format", "internal/memory", "internal/meta", "internal/policy", "internal/programs",
+		"internal/proposal", "internal/redact", "internal/repo", "internal/rootfs", "internal/rootspec",
+		"internal/testimony", "internal/timeline", "internal/undo", "internal/visible",
+	},
+	"internal/layer": {
+		"internal/archive", "internal/fault", "internal/layer/format", "internal/quota", "internal/removal",
+		"internal/rootspec", "internal/timeline", "internal/undo", "internal/vfs",
+	},
+	"internal/layer/format": {"internal/fault"},
+	"internal/memory":       {"internal/fault", "internal/undo", "internal/vfs"},
+	"internal/meta":         {"client/wire", "internal/fault", "internal/nearest", "internal/seal", "internal/timeline"},
+	"internal/rootfs": {
+		"internal/fault", "internal/quota", "internal/removal", "internal/rootspec", "internal/undo",
+	},
+	"internal/removal":  {"internal/fault"},
+	"internal/rootspec": {"internal/fault"},
+	"internal/quota":    {"internal/fault"},
 
-	"internal/box":       {"internal/unixsock", "internal/box/plan", "internal/box/probe", "internal/box/guest", "internal/box/inner", "internal/policy", "internal/journal", "internal/seal", "internal/gate/control", "internal/gate/link", "internal/fault", "internal/undo", "internal/rootspec", "client/wire"},
-	"internal/box/plan":  {"internal/policy", "internal/box/probe", "internal/fault", "internal/rootspec"},
-	"internal/box/guest": {"internal/box/plan", "internal/box/seccomp", "internal/box/notify", "internal/rootspec", "internal/ports/sockets", "internal/fault", "client/wire"},
+	"internal/box": {
+		"client/wire", "internal/box/guest", "internal/box/inner", "internal/box/plan", "internal/fault",
+		"internal/gate/control", "internal/gate/link", "internal/journal", "internal/rootspec", "internal/seal",
+		"internal/undo", "internal/unixsock",
+	},
+	"internal/box/plan": {"internal/fault", "internal/rootspec"},
+	"internal/box/guest": {
+		"client/wire", "internal/box/notify", "internal/box/plan", "internal/box/seccomp", "internal/fault",
+		"internal/ports/sockets", "internal/rootspec",
+	},
 	"internal/box/inner": {"internal/box/guest", "internal/box/plan", "internal/box/relay"},
 	"internal/box/relay": {"internal/box/guest"},
 
-	// What it imports would be initialised first, and much of gVisor's with it.
+	// What these imported would be initialised first, and much of gVisor's with it.
 	"internal/box/gvisor/spare":   {},
 	"internal/box/gvisor/filters": {},
 
-	"internal/box/gvisor":  {"internal/box/gvisor/filters", "internal/box/gvisor/spare", "internal/box/guest", "internal/box/plan", "internal/box/relay", "internal/box/seccomp", "internal/gate/link", "internal/rootspec", "internal/fault", "client/wire"},
-	"internal/box/probe":   {"client/wire", "internal/gate/link", "internal/fault", "internal/quota", "internal/rootspec", "internal/box/seccomp"},
+	"internal/box/gvisor": {
+		"client/wire", "internal/box/guest", "internal/box/gvisor/filters", "internal/box/gvisor/spare",
+		"internal/box/plan", "internal/box/relay", "internal/box/seccomp", "internal/fault",
+		"internal/gate/link", "internal/rootspec",
+	},
+	"internal/box/probe":   {"client/wire", "internal/fault", "internal/gate/link", "internal/quota"},
 	"internal/box/seccomp": {},
 	"internal/box/notify":  {"internal/box/seccomp", "internal/fault", "internal/rootspec"},
 	"internal/box/escape":  {},
 
 	// The keeper imports link and control, so these never import the gate itself: its
-	// network stack is half a millisecond of every start.
-	"internal/gate":         {"internal/decoy", "internal/gate/inspect", "internal/gate/link", "internal/policy", "internal/fault"},
-	"internal/gate/inspect": {"internal/policy", "internal/fault"},
-	"internal/gate/link":    {"internal/ownthread", "internal/fault"},
-	"internal/gate/control": {"internal/box/plan", "internal/ownthread", "client/wire", "internal/fault"},
-	"internal/gate/process": {"internal/decoy", "internal/gate", "internal/gate/control", "internal/box/plan", "internal/journal", "internal/policy", "client/wire", "internal/fault"},
+	// network stack would add half a millisecond to every start.
+	"internal/gate": {
+		"internal/decoy", "internal/fault", "internal/gate/inspect", "internal/gate/link", "internal/policy",
+	},
+	"internal/gate/inspect": {"internal/fault", "internal/policy"},
+	"internal/gate/link":    {"internal/fault", "internal/ownthread"},
+	"internal/gate/control": {"client/wire", "internal/box/plan", "internal/fault", "internal/ownthread"},
+	"internal/gate/process": {
+		"client/wire", "internal/box/plan", "internal/decoy", "internal/fault", "internal/gate",
+		"internal/gate/control", "internal/journal", "internal/policy",
+	},
 
-	"internal/ledger":        {"internal/ledger/format", "internal/vfs", "internal/fault"},
+	"internal/ledger":        {"internal/fault", "internal/ledger/format", "internal/vfs"},
 	"internal/ledger/format": {"internal/fault"},
 
 	"internal/testimony": {"client/wire", "internal/ledger/format"},
 	"internal/timeline":  {"internal/fault", "internal/nearest", "internal/visible"},
 	"internal/policy":    {"internal/fault", "internal/nearest", "internal/redact", "internal/visible"},
 	"internal/hook":      {"internal/fault"},
-	"internal/journal":   {"internal/seal", "client/wire", "internal/fault"},
+	"internal/journal":   {"client/wire", "internal/fault", "internal/seal"},
 	"internal/redact":    {"internal/fault"},
 	"internal/programs":  {"client/wire"},
 	"internal/seal":      {"internal/fault"},
@@ -104,33 +145,38 @@ var rooms = map[string][]string{
 	"internal/visible":   {},
 	"internal/beneath":   {},
 
-	// Programs for developers.
-	"internal/bench":       {anything},
-	"internal/bench/alone": {},
+	// Programs for developers, a module of their own (bench/go.mod).
+	"bench": {
+		"client", "client/wire", "internal/box", "internal/box/gvisor", "internal/box/plan",
+		"internal/gate/process", "internal/memory", "internal/policy", "internal/rootspec",
+	},
+	"bench/alone": {},
 
-	// Examples use what anybody can use.
-	"examples/claude-code":       {"client", "examples/claude-code/model"},
+	// Examples use the public packages alone.
+	"examples/claude-code":       {"examples/claude-code/model"},
 	"examples/claude-code/model": {},
 	"examples/explore/go":        {"client", "client/wire"},
 }
 
-// limits is the table of bounds, which every room may import: it imports none of ours.
+// limits is the table of bounds. It imports nothing of this module, and every package may
+// import it.
 const limits = "internal/limit"
 
-// A room whose name ends so serves tests alone, and may import what it tests.
-const testRoom = "test"
+// testSuffix ends the name of a package that serves tests alone. It may import what it tests,
+// and only tests may import it.
+const testSuffix = "test"
 
-// source is one file's own imports of ours.
+// source is one file, with its imports from this module.
 type source struct {
 	file    string
-	room    string
+	pkg     string
 	test    bool
 	imports []string
-	doc     bool // it has a package comment
+	doc     string // the package comment, if the file has one
 }
 
-// sources parses every file of the module, so that a violation is found in what
-// lies on disk now, whatever the system it is for.
+// sources parses every file of the module. It reads the disk itself, for files of every system:
+// the test cache would not notice a change that only the go command saw.
 func sources(t *testing.T) []source {
 	t.Helper()
 	var all []source
@@ -150,7 +196,7 @@ func sources(t *testing.T) []source {
 		if err != nil {
 			return err
 		}
-		s := source{file: name, room: path.Dir(filepath.ToSlash(name)), test: strings.HasSuffix(name, "_test.go"), doc: comment(f)}
+		s := source{file: name, pkg: path.Dir(filepath.ToSlash(name)), test: strings.HasSuffix(name, "_test.go"), doc: packageComment(f)}
 		for _, im := range f.Imports {
 			if p := strings.Trim(im.Path.Value, `"`); p == module || strings.HasPrefix(p, module+"/") {
 				s.imports = append(s.imports, strings.TrimPrefix(strings.TrimPrefix(p, module), "/"))
@@ -165,24 +211,24 @@ func sources(t *testing.T) []source {
 	return all
 }
 
-// comment reports whether f has a comment that says what the package is.
-func comment(f *ast.File) bool {
-	if f.Doc == nil {
-		return false
-	}
+// packageComment returns the comment of f that says what its package is, or "".
+func packageComment(f *ast.File) string {
 	text := f.Doc.Text()
-	return strings.HasPrefix(text, "Package "+f.Name.Name+" ") || f.Name.Name == "main" && strings.HasPrefix(text, "Command ")
+	if strings.HasPrefix(text, "Package "+f.Name.Name+" ") || f.Name.Name == "main" && strings.HasPrefix(text, "Command ") {
+		return text
+	}
+	return ""
 }
 
-func TestEveryImportIsAllowedByTheTableOfRooms(t *testing.T) {
+func TestEveryImportIsAllowedByTheTableOfPackages(t *testing.T) {
 	t.Parallel()
 	for _, s := range sources(t) {
-		if s.room == "." || strings.HasSuffix(s.room, testRoom) {
+		if s.pkg == "." || strings.HasSuffix(s.pkg, testSuffix) {
 			continue
 		}
-		may, known := rooms[s.room]
-		if !known && !testOnly(s.room, s.test) {
-			t.Errorf("%s: %s is no room; if it is to be one, it needs a line in DESIGN and here", s.file, s.room)
+		may, known := packages[s.pkg]
+		if !known && !testOnly(s) {
+			t.Errorf("%s: %s is not in the table of packages; add it to arch_test.go", s.file, s.pkg)
 			continue
 		}
 		if s.test {
@@ -190,18 +236,39 @@ func TestEveryImportIsAllowedByTheTableOfRooms(t *testing.T) {
 		}
 		for _, im := range s.imports {
 			switch {
-			case slices.Contains(may, anything) || slices.Contains(may, im) || im == limits:
-			case strings.HasSuffix(im, testRoom):
+			case slices.Contains(may, im) || im == limits:
+			case strings.HasSuffix(im, testSuffix):
 				t.Errorf("%s imports %s, which is for tests", s.file, im)
 			default:
-				t.Errorf("%s imports %s, which %s may not", s.file, im, s.room)
+				t.Errorf("%s imports %s, which %s may not", s.file, im, s.pkg)
 			}
 		}
 	}
 }
 
-// The umask is every thread's: a file that another one makes meanwhile would get
-// less than it asks for. It is set where a process begins.
+// The table allows only what exists, so that each new import is a change of the table.
+func TestEveryAllowedImportExists(t *testing.T) {
+	t.Parallel()
+	imported := map[string][]string{}
+	for _, s := range sources(t) {
+		if !s.test {
+			imported[s.pkg] = append(imported[s.pkg], s.imports...)
+		}
+	}
+	for pkg, may := range packages {
+		if _, ok := imported[pkg]; !ok {
+			t.Errorf("there is no package %s", pkg)
+		}
+		for _, im := range may {
+			if !slices.Contains(imported[pkg], im) {
+				t.Errorf("%s may import %s, but does not; remove it from arch_test.go", pkg, im)
+			}
+		}
+	}
+}
+
+// The umask belongs to the process, not to one thread: a file that another thread makes
+// meanwhile would get fewer permissions than it asks for. So it is set where a process begins.
 func TestTheUmaskIsSetWhereAProcessBegins(t *testing.T) {
 	t.Parallel()
 	begins := []string{"internal/daemon/serve_linux.go", "internal/box/guest/launcher.go"}
@@ -216,27 +283,27 @@ func TestTheUmaskIsSetWhereAProcessBegins(t *testing.T) {
 	}
 }
 
-// testOnly: a folder below internal that holds tests and no program.
-func testOnly(room string, test bool) bool { return test && strings.HasPrefix(room, "internal/") }
+// testOnly reports whether s is a test below internal, where a directory may hold nothing else.
+func testOnly(s source) bool { return s.test && strings.HasPrefix(s.pkg, "internal/") }
 
-func TestEveryRoomSaysWhatItIs(t *testing.T) {
+func TestEveryPackageHasOneComment(t *testing.T) {
 	t.Parallel()
-	docs, seen := map[string]int{}, map[string]bool{}
+	docs := map[string]int{}
 	for _, s := range sources(t) {
-		if s.test || s.room == "." {
+		if s.test || s.pkg == "." {
 			continue
 		}
-		seen[s.room] = true
-		if s.doc {
-			docs[s.room]++
+		docs[s.pkg] += 0
+		if s.doc != "" {
+			docs[s.pkg]++
 		}
 	}
-	for room := range seen {
-		switch n := docs[room]; {
+	for pkg, n := range docs {
+		switch {
 		case n == 0:
-			t.Errorf("%s has no package comment", room)
+			t.Errorf("%s has no package comment", pkg)
 		case n > 1:
-			t.Errorf("%s has %d package comments; one is enough", room, n)
+			t.Errorf("%s has %d package comments; one is enough", pkg, n)
 		}
 	}
 }
@@ -245,29 +312,73 @@ func TestTheTableHasNoCycleAndNoStrangers(t *testing.T) {
 	t.Parallel()
 	const on, done = 1, 2
 	state := map[string]int{}
-	var visit func(room string, way []string)
-	visit = func(room string, way []string) {
-		switch state[room] {
+	var visit func(pkg string, way []string)
+	visit = func(pkg string, way []string) {
+		switch state[pkg] {
 		case on:
-			t.Errorf("a cycle: %s", strings.Join(append(way, room), " -> "))
+			t.Errorf("a cycle: %s", strings.Join(append(way, pkg), " -> "))
 			return
 		case done:
 			return
 		}
-		state[room] = on
-		for _, to := range rooms[room] {
-			if to == anything {
+		state[pkg] = on
+		for _, to := range packages[pkg] {
+			if _, ok := packages[to]; !ok {
+				t.Errorf("%s may import %s, which is not in the table", pkg, to)
 				continue
 			}
-			if _, ok := rooms[to]; !ok {
-				t.Errorf("%s may import %s, which is no room", room, to)
-				continue
-			}
-			visit(to, append(way, room))
+			visit(to, append(way, pkg))
 		}
-		state[room] = done
+		state[pkg] = done
 	}
-	for room := range rooms {
-		visit(room, nil)
+	for pkg := range packages {
+		visit(pkg, nil)
 	}
+}
+
+// docs/ARCHITECTURE.md has the table of packages, with what their comments say.
+func TestArchitectureTable(t *testing.T) {
+	t.Parallel()
+	const (
+		page  = "docs/ARCHITECTURE.md"
+		begin = "<!-- generated: go test . -run TestArchitectureTable -update -->\n"
+		end   = "<!-- end of what is generated -->\n"
+	)
+	now := read(t, page)
+	before, rest, begun := strings.Cut(now, begin)
+	_, after, ended := strings.Cut(rest, end)
+	if !begun || !ended {
+		t.Fatalf("%s does not have %q and %q", page, begin, end)
+	}
+	want := before + begin + packageTable(sources(t)) + end + after
+	if *update {
+		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if now != want {
+		t.Errorf("the packages in %s are not those of arch_test.go and of the package comments: go test . -run TestArchitectureTable -update", page)
+	}
+}
+
+// packageTable returns the packages as a table in Markdown, by path: the first sentence of the
+// comment, and what the table of packages says of imports.
+func packageTable(all []source) string {
+	what := map[string]string{}
+	for _, s := range all {
+		if s.doc != "" && !s.test {
+			what[s.pkg] = s.doc
+		}
+	}
+	var b strings.Builder
+	b.WriteString("| package | what it is | imports |\n|---|---|---|\n")
+	for _, pkg := range slices.Sorted(maps.Keys(what)) {
+		is := strings.SplitN(new(doc.Package).Synopsis(what[pkg]), " ", 3)[2] // after "Package NAME "
+		is = strings.TrimSuffix(strings.TrimPrefix(is, "is "), ".")
+		imports := "(serves tests)"
+		if !strings.HasSuffix(pkg, testSuffix) {
+			imports = strings.ReplaceAll(strings.Join(packages[pkg], ", "), "internal/", "")
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", pkg, strings.ReplaceAll(is, "|", `\|`), imports)
+	}
+	return b.String()
 }

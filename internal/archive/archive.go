@@ -1,5 +1,5 @@
-// Package archive opens tar archives that nobody vouches for: it finds how one is
-// compressed, and bounds what comes out. It imports fault; layer and boxfs import it.
+// Package archive opens untrusted tar archives: it finds how one is compressed, and
+// bounds what comes out. It imports fault; layer and boxfs import it.
 package archive
 
 import (

@@ -1,7 +1,6 @@
-// Package auth says who a caller is and what that caller may do: scopes,
-// principals, bearer tokens, and the guard of a TCP listener, which lets nobody
-// through that it does not know. It keeps nothing itself: where tokens lie is a
-// Store's. It imports fault and client/wire; httpapi, ports and daemon import it.
+// Package auth identifies callers and decides what they may do: scopes, principals,
+// bearer tokens, and the guard of a TCP listener. It keeps nothing itself: tokens lie
+// in a Store. It imports fault and client/wire; httpapi, ports and daemon import it.
 //
 // What a guard looks at, in this order, and what it answers:
 //

@@ -1,8 +1,7 @@
 // Package daemon is the process that owns a home: it listens on the home's
-// socket, checks who calls, wires the rooms below into an engine, and stops when
+// socket, checks who calls, wires the packages below into an engine, and stops when
 // it has been idle. It also holds the client's half: Connect, which starts a
-// daemon when there is none. Only the CLI imports it; it is the one room that
-// may import all below.
+// daemon when there is none. Only the CLI imports it.
 //
 // What lies in a home directly:
 //

@@ -1,4 +1,5 @@
-// Package gate answers for the whole internet of one sandbox. The sandbox's network
+// Package gate is the network of one sandbox, in user space: its packets, names, decisions
+// and connections. The sandbox's network
 // namespace, or its own user-space network stack, holds one interface; its packets end in
 // a user-space network stack that runs outside of the sandbox. There is no route, no firewall and no
 // proxy variable: what the policy does not allow does not exist.

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package npmtest installs packages of the npm registry for tests of other rooms.
+// Package npmtest installs packages of the npm registry for tests.
 package npmtest
 
 import (

@@ -1,5 +1,5 @@
-// Package proposal is pure: what a proposal of a sandbox's work says, how that is written and
-// strictly read, and the report that a reviewer reads. How it is kept in git is in docs/git.md.
+// Package proposal writes and strictly reads what a proposal of a sandbox's work says, and
+// makes the report for its reviewer. It is pure. How a proposal is kept in git is in docs/git.md.
 // It imports fault and timeline, and is for the engine.
 //
 // A proposal comes from a colleague, and most of what it says from a sandbox: all of it is

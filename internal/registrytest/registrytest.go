@@ -1,5 +1,4 @@
-// Package registrytest runs a registry of Debian's package docker-registry for tests of other
-// rooms.
+// Package registrytest runs a registry of Debian's package docker-registry for tests.
 package registrytest
 
 import (

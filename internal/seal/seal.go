@@ -1,5 +1,5 @@
-// Package seal keeps values from being read where they lie: what the home stores and must
-// give back as it was, such as environments, is sealed by a key of the home. It is pure but
+// Package seal encrypts, with a key of the home, values that the home stores and must give
+// back as they were, such as environments. It is pure but
 // for Load and Make, which keep the key in a file. It imports fault alone; meta, journal and
 // those who hand their keys on may import it.
 //

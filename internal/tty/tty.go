@@ -1,6 +1,5 @@
-// Package tty is how things look in a terminal: tables, progress, sizes and
-// times for people, text from inside a sandbox made harmless, raw mode. It imports
-// visible.
+// Package tty is output to terminals: tables, progress, sizes and times for people,
+// harmless forms of untrusted text, and raw mode. It imports visible.
 package tty
 
 import (

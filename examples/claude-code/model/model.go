@@ -1,6 +1,6 @@
-// Package model serves a story as if it were a language model: a server that
-// speaks as much of Anthropic's Messages API as Claude Code needs, and answers
-// with the turns of a script. The example and our tests import it.
+// Package model is a scripted language model: a server that speaks as much of
+// Anthropic's Messages API as Claude Code needs, and answers with the turns of a
+// script. The example and our tests import it.
 package model
 
 import (

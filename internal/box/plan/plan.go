@@ -1,6 +1,6 @@
-// Package plan decides how a sandbox is confined, as values: from what is asked
+// Package plan decides how a sandbox is confined. From what is asked
 // (Config) and what the host and the sandbox's root offer (Facts) it makes what
-// init carries out (Guest) and what may be told to people (Enforced). It is
+// init carries out (Guest) and what may be told to people (Enforced), as values. It is
 // pure. It may be imported by box, box/guest, gate/control, gate/process and the wiring; it imports rootspec
 // and fault.
 package plan

@@ -22,7 +22,7 @@ type alone struct {
 func (b *bench) gvisorAlone(starts, execs int) (a alone, err error) {
 	bin := filepath.Join(b.dir, "alone")
 	// Static: gVisor starts it in a root without libraries.
-	if err := b.host("env", "CGO_ENABLED=0", "go", "build", "-o", bin, "./internal/bench/alone"); err != nil {
+	if err := b.host("env", "CGO_ENABLED=0", "go", "build", "-C", "bench", "-o", bin, "./alone"); err != nil {
 		return a, err
 	}
 	cmd := exec.CommandContext(b.ctx, bin, filepath.Join(b.dir, "containers"), fmt.Sprint(starts), fmt.Sprint(execs))
