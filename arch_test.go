@@ -22,18 +22,22 @@ const module = "github.com/coppice-dev/coppice"
 // packages gives for each package the packages of this module that its files other than tests
 // import: it may import these, and does. Those that serve tests alone are not in it.
 var packages = map[string][]string{
-	"cmd/coppice": {"internal/cli"},
+	"cmd/coppice":        {"internal/cli"},
+	"cmd/coppice-init":   {"internal/box", "internal/box/guest", "internal/box/plan", "internal/box/probe", "internal/box/relay"},
+	"cmd/coppice-gate":   {"internal/gate/process"},
+	"cmd/coppice-sentry": {"internal/box/gvisor"},
+
 	"internal/cli": {
 		"client", "client/wire", "internal/candidates", "internal/daemon", "internal/fault", "internal/forge",
 		"internal/hook", "internal/ledger/format", "internal/mcpapi", "internal/policy", "internal/proposal",
 		"internal/registry", "internal/tty",
 	},
 	"internal/daemon": {
-		"client", "client/wire", "internal/admission", "internal/auth", "internal/box", "internal/box/gvisor",
+		"client", "client/wire", "internal/admission", "internal/auth", "internal/box",
 		"internal/box/plan", "internal/box/probe", "internal/boxfs", "internal/engine", "internal/fault",
-		"internal/gate/process", "internal/httpapi", "internal/layer", "internal/ledger", "internal/lineapi",
+		"internal/httpapi", "internal/layer", "internal/ledger", "internal/lineapi",
 		"internal/mcpapi", "internal/memory", "internal/meta", "internal/policy", "internal/ports",
-		"internal/redact", "internal/repo", "internal/rootfs", "internal/rootspec", "internal/undo",
+		"internal/program", "internal/redact", "internal/repo", "internal/rootfs", "internal/rootspec", "internal/undo",
 		"internal/unixsock", "internal/vfs",
 	},
 	"internal/httpapi": {"client/wire", "internal/admission", "internal/auth", "internal/fault"},
@@ -80,8 +84,8 @@ var packages = map[string][]string{
 	"internal/quota":    {"internal/fault"},
 
 	"internal/box": {
-		"client/wire", "internal/box/guest", "internal/box/inner", "internal/box/plan", "internal/fault",
-		"internal/gate/control", "internal/gate/link", "internal/journal", "internal/rootspec", "internal/seal",
+		"client/wire", "internal/box/guest", "internal/box/plan", "internal/fault",
+		"internal/gate/control", "internal/gate/link", "internal/journal", "internal/program", "internal/rootspec", "internal/seal",
 		"internal/undo", "internal/unixsock",
 	},
 	"internal/box/plan": {"internal/fault", "internal/rootspec"},
@@ -89,35 +93,32 @@ var packages = map[string][]string{
 		"client/wire", "internal/box/notify", "internal/box/plan", "internal/box/seccomp", "internal/fault",
 		"internal/ports/sockets", "internal/rootspec",
 	},
-	"internal/box/inner": {"internal/box/guest", "internal/box/plan", "internal/box/relay"},
 	"internal/box/relay": {"internal/box/guest"},
 
-	// What these imported would be initialised first, and much of gVisor's with it.
-	"internal/box/gvisor/spare":   {},
-	"internal/box/gvisor/filters": {},
-
 	"internal/box/gvisor": {
-		"client/wire", "internal/box/guest", "internal/box/gvisor/filters", "internal/box/gvisor/spare",
+		"client/wire", "internal/box/guest",
 		"internal/box/plan", "internal/box/relay", "internal/box/seccomp", "internal/fault",
 		"internal/gate/link", "internal/rootspec",
 	},
-	"internal/box/probe":   {"client/wire", "internal/fault", "internal/gate/link", "internal/quota"},
+	"internal/box/probe":   {"client/wire", "internal/fault", "internal/gate/link", "internal/program", "internal/quota"},
 	"internal/box/seccomp": {},
 	"internal/box/notify":  {"internal/box/seccomp", "internal/fault", "internal/rootspec"},
 	"internal/box/escape":  {},
 
-	// The keeper imports link and control, so these never import the gate itself: its
-	// network stack would add half a millisecond to every start.
+	// The keeper imports link and control, so these never import the gate itself and its
+	// network stack.
 	"internal/gate": {
 		"internal/decoy", "internal/fault", "internal/gate/inspect", "internal/gate/link", "internal/policy",
 	},
 	"internal/gate/inspect": {"internal/fault", "internal/policy"},
 	"internal/gate/link":    {"internal/fault", "internal/ownthread"},
-	"internal/gate/control": {"client/wire", "internal/box/plan", "internal/fault", "internal/ownthread"},
+	"internal/gate/control": {"client/wire", "internal/box/plan", "internal/fault", "internal/ownthread", "internal/program"},
 	"internal/gate/process": {
 		"client/wire", "internal/box/plan", "internal/decoy", "internal/fault", "internal/gate",
 		"internal/gate/control", "internal/journal", "internal/policy",
 	},
+
+	"internal/program": {"internal/fault"},
 
 	"internal/ledger":        {"internal/fault", "internal/ledger/format", "internal/vfs"},
 	"internal/ledger/format": {"internal/fault"},
@@ -147,8 +148,8 @@ var packages = map[string][]string{
 
 	// Programs for developers, a module of their own (bench/go.mod).
 	"bench": {
-		"client", "client/wire", "internal/box", "internal/box/gvisor", "internal/box/plan",
-		"internal/gate/process", "internal/memory", "internal/policy", "internal/rootspec",
+		"client", "client/wire", "internal/box", "internal/box/plan", "internal/memory", "internal/policy",
+		"internal/program", "internal/rootspec",
 	},
 	"bench/alone": {},
 
@@ -172,7 +173,8 @@ type source struct {
 	pkg     string
 	test    bool
 	imports []string
-	doc     string // the package comment, if the file has one
+	others  []string // imports from elsewhere
+	doc     string   // the package comment, if the file has one
 }
 
 // sources parses every file of the module. It reads the disk itself, for files of every system:
@@ -200,6 +202,8 @@ func sources(t *testing.T) []source {
 		for _, im := range f.Imports {
 			if p := strings.Trim(im.Path.Value, `"`); p == module || strings.HasPrefix(p, module+"/") {
 				s.imports = append(s.imports, strings.TrimPrefix(strings.TrimPrefix(p, module), "/"))
+			} else {
+				s.others = append(s.others, p)
 			}
 		}
 		all = append(all, s)
@@ -218,6 +222,40 @@ func packageComment(f *ast.File) string {
 		return text
 	}
 	return ""
+}
+
+// The program that is PID 1 of every sandbox is small, and an auditor reads all of it: it has
+// none of the gate, of the store and of gVisor, and nothing of other modules but these.
+func TestInitImportsFewModules(t *testing.T) {
+	t.Parallel()
+	modules := []string{"golang.org/x/sys"}
+	reached := map[string]bool{}
+	var reach func(pkg string)
+	reach = func(pkg string) {
+		if !reached[pkg] {
+			reached[pkg] = true
+			for _, im := range packages[pkg] {
+				reach(im)
+			}
+		}
+	}
+	reach("cmd/coppice-init")
+	for _, pkg := range []string{"internal/engine", "internal/gate", "internal/layer", "internal/meta", "internal/policy", "internal/box/gvisor"} {
+		if reached[pkg] {
+			t.Errorf("cmd/coppice-init imports %s", pkg)
+		}
+	}
+	for _, s := range sources(t) {
+		for _, im := range s.others {
+			first, _, _ := strings.Cut(im, "/")
+			if !reached[s.pkg] || s.test || !strings.Contains(first, ".") {
+				continue
+			}
+			if !slices.ContainsFunc(modules, func(m string) bool { return strings.HasPrefix(im, m+"/") }) {
+				t.Errorf("%s, which is part of coppice-init, imports %s", s.file, im)
+			}
+		}
+	}
 }
 
 func TestEveryImportIsAllowedByTheTableOfPackages(t *testing.T) {
