@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -119,20 +121,24 @@ func delegated(err error) (bool, error) {
 // or "cgroup" of version 1) that has an option, which of version 1 is its controller. It
 // gives "" where there is none.
 func groupMount(kind, option string) (mount string, err error) {
-	b, err := os.ReadFile("/proc/self/mountinfo")
+	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return "", fault.Wrap(err, "find the control groups")
 	}
-	for line := range strings.Lines(string(b)) {
-		// 41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw
-		// 33 31 0:30 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct
-		front, back, _ := strings.Cut(line, " - ")
-		at, what := strings.Fields(front), strings.Fields(back)
-		if len(at) > 4 && len(what) > 2 && what[0] == kind && slices.Contains(strings.Split(what[2], ","), option) {
-			mount = at[4]
+	defer f.Close()
+	mount, err = findGroups(f, kind, option)
+	return mount, fault.Wrap(err, "find the control groups")
+}
+
+// findGroups is groupMount for the text of mountinfo.
+func findGroups(r io.Reader, kind, option string) (mount string, err error) {
+	mounts, err := mountinfo.GetMountsFromReader(r, mountinfo.FSTypeFilter(kind))
+	for _, m := range mounts {
+		if slices.Contains(strings.Split(m.VFSOptions, ","), option) {
+			mount = m.Mountpoint
 		}
 	}
-	return mount, nil
+	return mount, err
 }
 
 // cgroupParent finds where groups can be made, and hands the controllers down as

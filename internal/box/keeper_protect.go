@@ -9,8 +9,8 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/box/plan"
@@ -168,7 +168,7 @@ func standsOn(s rootspec.Spec) (on []standing, err error) {
 	for _, o := range s.Overlays {
 		dirs = append(append(dirs, o.Upper), o.Lowers...)
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return nil, fault.Wrap(err, "find the file systems of the root")
 	}
@@ -184,22 +184,17 @@ func standsOn(s rootspec.Spec) (on []standing, err error) {
 			return nil, fault.Wrap(err, "find the file system of %s", dir)
 		}
 		tried[dev] = true
-		on = append(on, standing{dir, typeOfMount(string(mounts), st.Mnt_id)})
+		on = append(on, standing{dir, typeOfMount(mounts, st.Mnt_id)})
 	}
 	return on, nil
 }
 
-// typeOfMount returns the file system type of a mount, from the text of mountinfo; "" if the
-// mount is not listed, as before Linux 5.8, where statx(2) reports no mount ID and there are
-// no id-mapped mounts.
-func typeOfMount(mountinfo string, id uint64) string {
-	for line := range strings.Lines(mountinfo) {
-		// 41 31 0:38 / /srv rw,relatime shared:9 - ext4 /dev/vda rw
-		front, back, _ := strings.Cut(line, " - ")
-		n, _, _ := strings.Cut(front, " ")
-		if n == strconv.FormatUint(id, 10) {
-			kind, _, _ := strings.Cut(back, " ")
-			return kind
+// typeOfMount returns the file system type of a mount; "" if the mount is not listed, as
+// before Linux 5.8, where statx(2) reports no mount ID and there are no id-mapped mounts.
+func typeOfMount(mounts []*mountinfo.Info, id uint64) string {
+	for _, m := range mounts {
+		if uint64(m.ID) == id {
+			return m.FSType
 		}
 	}
 	return ""

@@ -4,7 +4,10 @@ package box
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/moby/sys/mountinfo"
 
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
@@ -15,8 +18,12 @@ func TestTypeOfMount(t *testing.T) {
 41 31 0:38 / /with\040space rw,relatime shared:9 master:1 - fuse.sshfs me@there:/ rw
 410 31 8:1 / /srv rw - ext4 /dev/sda1 rw
 `
+	list, err := mountinfo.GetMountsFromReader(strings.NewReader(mounts), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for id, want := range map[uint64]string{0: "", 1: "rootfs", 4: "", 41: "fuse.sshfs", 410: "ext4"} {
-		if got := typeOfMount(mounts, id); got != want {
+		if got := typeOfMount(list, id); got != want {
 			t.Errorf("mount %d: %q, not %q", id, got, want)
 		}
 	}

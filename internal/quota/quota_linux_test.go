@@ -228,18 +228,28 @@ func TestFindMount(t *testing.T) {
 22 21 8:2 / /srv rw shared:3 - xfs /dev/vdb rw
 23 22 8:2 /x /srv/in/side rw - xfs /dev/vdb rw
 24 21 0:5 / /srv2 rw - tmpfs tmpfs rw
-torn line
+25 21 8:3 / /with\040blank rw - ext4 /dev/disk/by-label/my\040disk rw
 `
-	for in, want := range map[[2]string][2]string{
-		{"8:1", "/var/home"}:      {"/dev/vda1", "/"},
-		{"8:2", "/srv/home"}:      {"/dev/vdb", "/srv"},
-		{"8:2", "/srv"}:           {"/dev/vdb", "/srv"},
-		{"8:2", "/srv/in/side/x"}: {"/dev/vdb", "/srv/in/side"},
-		{"8:2", "/srv2"}:          {},
-		{"9:9", "/srv"}:           {},
+	for _, c := range []struct {
+		major, minor  uint32
+		dir           string
+		device, mount string
+	}{
+		{8, 1, "/var/home", "/dev/vda1", "/"},
+		{8, 1, "/", "/dev/vda1", "/"},
+		{8, 2, "/srv/home", "/dev/vdb", "/srv"},
+		{8, 2, "/srv", "/dev/vdb", "/srv"},
+		{8, 2, "/srv/in/side/x", "/dev/vdb", "/srv/in/side"},
+		{8, 2, "/srv2", "", ""},
+		{9, 9, "/srv", "", ""},
+		{8, 3, "/with blank/x", "/dev/disk/by-label/my disk", "/with blank"},
 	} {
-		if device, mount := findMount(strings.NewReader(mounts), in[0], in[1]); device != want[0] || mount != want[1] {
-			t.Errorf("%v: %q on %q", in, device, mount)
+		dev := unix.Mkdev(c.major, c.minor)
+		if device, mount := findMount(strings.NewReader(mounts), dev, c.dir); device != c.device || mount != c.mount {
+			t.Errorf("%d:%d, %s: %q on %q", c.major, c.minor, c.dir, device, mount)
+		}
+		if device, mount := findMount(strings.NewReader(mounts+"torn line\n"), dev, c.dir); device != "" || mount != "" {
+			t.Errorf("after a torn line: %q on %q", device, mount)
 		}
 	}
 }

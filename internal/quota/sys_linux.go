@@ -1,14 +1,13 @@
 package quota
 
 import (
-	"bufio"
 	"io"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"unsafe"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -105,20 +104,18 @@ func mountOf(dir string) (device, mount string) {
 	if err != nil || unix.Stat(real, &st) != nil {
 		return "", ""
 	}
-	dev := strconv.Itoa(int(unix.Major(st.Dev))) + ":" + strconv.Itoa(int(unix.Minor(st.Dev)))
-	return findMount(f, dev, real)
+	return findMount(f, st.Dev, real)
 }
 
-// findMount reads mountinfo (proc(5)) for the innermost mount of dev above dir.
-func findMount(mountinfo io.Reader, dev, dir string) (device, mount string) {
-	for sc := bufio.NewScanner(mountinfo); sc.Scan(); {
-		before, after, _ := strings.Cut(sc.Text(), " - ")
-		b, a := strings.Fields(before), strings.Fields(after)
-		if len(b) < 5 || len(a) < 2 || b[2] != dev || len(b[4]) < len(mount) {
-			continue
-		}
-		if at := b[4]; at == "/" || dir == at || strings.HasPrefix(dir, at+"/") {
-			device, mount = a[1], at
+// findMount reads mountinfo for the innermost mount of the device dev above dir.
+func findMount(r io.Reader, dev uint64, dir string) (device, mount string) {
+	above, err := mountinfo.GetMountsFromReader(r, mountinfo.ParentsFilter(dir))
+	if err != nil {
+		return "", ""
+	}
+	for _, m := range above {
+		if unix.Mkdev(uint32(m.Major), uint32(m.Minor)) == dev && len(m.Mountpoint) >= len(mount) {
+			device, mount = m.Source, m.Mountpoint
 		}
 	}
 	return device, mount

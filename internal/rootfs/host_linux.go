@@ -1,19 +1,41 @@
 package rootfs
 
 import (
+	"io"
 	"io/fs"
 	"os"
+	"path"
+
+	"github.com/moby/sys/mountinfo"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 // HostMounts are the mounts that the caller sees.
-func HostMounts() ([]Mount, error) {
-	text, err := os.ReadFile("/proc/self/mountinfo")
+func HostMounts() ([]*mountinfo.Info, error) {
+	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return nil, fault.Wrap(err, "read the mounts of the host")
 	}
-	return ParseMountinfo(text)
+	defer f.Close()
+	return parseMounts(f)
+}
+
+// parseMounts reads the text of /proc/self/mountinfo. A line that it does not
+// understand is an error of kind fault.Internal: guessing what is mounted is not
+// safe.
+func parseMounts(r io.Reader) ([]*mountinfo.Info, error) {
+	ms, err := mountinfo.GetMountsFromReader(r, nil)
+	if err != nil {
+		return nil, fault.Wrap(err, "read the mounts of the host")
+	}
+	for _, m := range ms {
+		// The library reads an ID that is not a number as 0, which no visible mount has.
+		if m.ID < 1 || m.Parent < 1 || !path.IsAbs(m.Mountpoint) {
+			return nil, fault.New(fault.Internal, "read the mounts of the host: invalid mount %d on %d at %q", m.ID, m.Parent, m.Mountpoint)
+		}
+	}
+	return ms, nil
 }
 
 // ThisHost is the host that the caller runs on.

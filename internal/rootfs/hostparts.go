@@ -8,12 +8,14 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/moby/sys/mountinfo"
+
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
 // Host is what HostParts needs to know of the host.
 type Host struct {
-	Mounts []Mount
+	Mounts []*mountinfo.Info
 	Root   bool   // real root looks at it
 	Store  string // canonical path of COPPICE_HOME
 	// Lstat, ReadDir and Readlink look at the host without following links.
@@ -123,39 +125,39 @@ func (b *planner) asRoot() {
 	b.part("/")
 	out := map[int]bool{} // mounts that are left out
 	ms := slices.Clone(b.Mounts)
-	slices.SortStableFunc(ms, func(x, y Mount) int { return cmp.Compare(x.Point, y.Point) })
+	slices.SortStableFunc(ms, func(x, y *mountinfo.Info) int { return cmp.Compare(x.Mountpoint, y.Mountpoint) })
 	for _, m := range ms {
-		switch vis := b.tree.at(m.Point); {
-		case m.Point == "/", vis == nil, vis.ID != m.ID:
+		switch vis := b.tree.at(m.Mountpoint); {
+		case m.Mountpoint == "/", vis == nil, vis.ID != m.ID:
 			continue // the root itself, or covered by another mount
-		case reserved(m.Point):
+		case reserved(m.Mountpoint):
 			continue
-		case rootspec.Within(m.Point, b.Store):
+		case rootspec.Within(m.Mountpoint, b.Store):
 			continue
 		}
 		if why := b.refuse(m); why != "" {
 			out[m.ID] = true
 			if why != kernelFS {
-				b.leave(m.Point, why)
+				b.leave(m.Mountpoint, why)
 			}
 			continue
 		}
 		if out[m.Parent] {
 			out[m.ID] = true
-			b.leave(m.Point, "it is mounted on something that is left out")
+			b.leave(m.Mountpoint, "it is mounted on something that is left out")
 			continue
 		}
-		mode, err := b.Lstat(m.Point)
+		mode, err := b.Lstat(m.Mountpoint)
 		switch {
 		case err != nil:
 			out[m.ID] = true
-			b.leave(m.Point, "it cannot be read: "+reason(err))
+			b.leave(m.Mountpoint, "it cannot be read: "+reason(err))
 		case mode.IsDir():
-			b.part(m.Point)
+			b.part(m.Mountpoint)
 		case mode.IsRegular():
-			b.file(m.Point)
+			b.file(m.Mountpoint)
 		default:
-			b.leave(m.Point, "it is not a directory or plain file")
+			b.leave(m.Mountpoint, "it is not a directory or plain file")
 		}
 	}
 }
@@ -201,8 +203,8 @@ func (b *planner) userEntry(p string) {
 }
 
 func (b *planner) userDir(p string, mode fs.FileMode) {
-	if m := b.tree.at(p); m != nil && m.Point == p {
-		if why := b.refuse(*m); why != "" {
+	if m := b.tree.at(p); m != nil && m.Mountpoint == p {
+		if why := b.refuse(m); why != "" {
 			b.skeletonDir(p, mode)
 			if why != kernelFS {
 				b.leave(p, why)
@@ -273,7 +275,7 @@ func (b *planner) skeletonDir(p string, mode fs.FileMode) {
 // mountBelow says whether any mount lies below p, covered ones included: those
 // are locked as well.
 func (b *planner) mountBelow(p string) bool {
-	return slices.ContainsFunc(b.Mounts, func(m Mount) bool { return m.Point != p && rootspec.Within(m.Point, p) })
+	return slices.ContainsFunc(b.Mounts, func(m *mountinfo.Info) bool { return m.Mountpoint != p && rootspec.Within(m.Mountpoint, p) })
 }
 
 func (b *planner) file(p string) {
@@ -362,18 +364,18 @@ var refused = map[string]string{
 // refuse says why the mount m, which is not the root, is no part; "" when it is.
 // The kernel refuses lowers whose names are not compared byte by byte
 // (ovl_dentry_weird, fs/overlayfs/util.c).
-func (b *planner) refuse(m Mount) string {
-	if why := refused[m.Type]; why != "" {
+func (b *planner) refuse(m *mountinfo.Info) string {
+	if why := refused[m.FSType]; why != "" {
 		return why
 	}
-	if !utf8.ValidString(m.Point) {
+	if !utf8.ValidString(m.Mountpoint) {
 		return "its name is not UTF-8"
 	}
-	switch m.Type {
+	switch m.FSType {
 	case "overlay", "aufs", "fuse.fuse-overlayfs":
 		return "it is the root of a container"
 	case "squashfs":
-		if d := path.Dir(path.Dir(m.Point)); d == "/snap" || d == "/var/lib/snapd/snap" {
+		if d := path.Dir(path.Dir(m.Mountpoint)); d == "/snap" || d == "/var/lib/snapd/snap" {
 			return "it is a snap"
 		}
 	}

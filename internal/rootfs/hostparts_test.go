@@ -1,6 +1,9 @@
+//go:build linux
+
 package rootfs
 
 import (
+	"bytes"
 	"fmt"
 	"io/fs"
 	"path"
@@ -21,7 +24,7 @@ type fakeHost struct {
 
 func (f fakeHost) host(t *testing.T) Host {
 	t.Helper()
-	ms, err := ParseMountinfo([]byte(f.mounts))
+	ms, err := parseMounts(strings.NewReader(f.mounts))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,13 +283,13 @@ hide /home/me/c`,
 
 func TestMountinfoThatCannotBeReadIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, s := range []string{"1 2 3", "x 1 8:1 / / rw - ext4 a rw", "1 1 8:1 / / rw ext4 a rw", "1 1 8:1 / relative rw - ext4 a rw"} {
-		if _, err := ParseMountinfo([]byte(s)); err == nil {
+	for _, s := range []string{"1 2 3", "x 1 8:1 / / rw - ext4 a rw", "1 1 8:1 / / rw ext4 a rw", "1 x 8:1 / / rw - ext4 a rw", "1 1 8:1 / relative rw - ext4 a rw"} {
+		if _, err := parseMounts(strings.NewReader(s)); err == nil {
 			t.Errorf("%q was read", s)
 		}
 	}
-	ms, err := ParseMountinfo([]byte(`1 1 8:1 / /a\040b\134\011 rw shared:1 master:2 - fuse.x-y src\040e rw`))
-	if err != nil || ms[0].Point != "/a b\\\t" || ms[0].Type != "fuse.x-y" || ms[0].Source != "src e" {
+	ms, err := parseMounts(strings.NewReader(`1 1 8:1 / /a\040b\134\011 rw shared:1 master:2 - fuse.x-y src\040e rw`))
+	if err != nil || ms[0].Mountpoint != "/a b\\\t" || ms[0].FSType != "fuse.x-y" || ms[0].Source != "src e" {
 		t.Errorf("%+v %v", ms, err)
 	}
 }
@@ -294,13 +297,13 @@ func TestMountinfoThatCannotBeReadIsRefused(t *testing.T) {
 func FuzzMountinfo(f *testing.F) {
 	f.Add([]byte(rootMount + kernelStuff))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		ms, err := ParseMountinfo(text)
+		ms, err := parseMounts(bytes.NewReader(text))
 		if err != nil {
 			return
 		}
 		tree := newMountTree(ms)
 		for _, m := range ms {
-			if at := tree.at(m.Point); at != nil && !slices.ContainsFunc(ms, func(x Mount) bool { return x == *at }) {
+			if at := tree.at(m.Mountpoint); at != nil && !slices.Contains(ms, at) {
 				t.Error("a mount that is not there")
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -29,7 +30,7 @@ type Mask struct {
 	Below rootspec.Stack
 	// Mounts are those of the host, where Below has the host at its bottom: what is
 	// hidden is hidden wherever else the same directory is mounted.
-	Mounts []Mount
+	Mounts []*mountinfo.Info
 	// Hide are absolute paths; DIR/* is all that is in a directory. What is not there
 	// is hidden too, with the first part of its path that is missing, as somebody may
 	// make it while the mask is mounted. What a link leads to is hidden with it.
@@ -105,12 +106,13 @@ func (k Mask) plan(all bool) (*masker, error) {
 		all: all,
 
 		stack: newStackReader(k.Below), mounts: k.Mounts, tree: newMountTree(k.Mounts), from: map[string][]string{}, dirs: map[string]*maskDir{},
-		asked: map[string]bool{}, looked: map[string]seen{}, twice: map[string]bool{}, names: map[string]map[string]bool{},
+		asked: map[string]bool{}, looked: map[string]seen{}, twice: map[device]bool{}, names: map[string]map[string]bool{},
 	}
-	devs := map[string]bool{}
+	devs := map[device]bool{}
 	for _, mt := range k.Mounts {
-		m.twice[mt.Dev] = devs[mt.Dev] // of the third too
-		devs[mt.Dev] = true
+		dev := deviceOf(mt)
+		m.twice[dev] = devs[dev] // of the third too
+		devs[dev] = true
 	}
 	for _, p := range k.Hide {
 		if !path.IsAbs(p) || path.Clean(p) == "/" || strings.Contains(p, "\x00") {
@@ -126,14 +128,14 @@ func (k Mask) plan(all bool) (*masker, error) {
 type masker struct {
 	all    bool // also in what no root shows
 	stack  *stackReader
-	mounts []Mount
+	mounts []*mountinfo.Info
 	tree   mountTree
 	from   map[string][]string // directories of the stack that make up one; see stackReader.at
 	dirs   map[string]*maskDir // by path, without links
 	looked map[string]seen
 	asked  map[string]bool            // what was to be hidden
 	names  map[string]map[string]bool // what directories of the disk hold
-	twice  map[string]bool            // file systems that are mounted more than once
+	twice  map[device]bool            // file systems that are mounted more than once
 	places int
 	holds  []holder
 }
@@ -382,12 +384,12 @@ func (m *masker) aliases(p, all string) error {
 		return nil
 	}
 	for _, mt := range m.mounts {
-		if mt.Dev != at.dev || !strings.HasPrefix(mt.Root, "/") {
+		if deviceOf(mt) != at.dev || !strings.HasPrefix(mt.Root, "/") {
 			continue
 		}
-		alias, want := mt.Point, place{mt.Dev, mt.Root} // all of it lies in what is hidden
+		alias, want := mt.Mountpoint, place{deviceOf(mt), mt.Root} // all of it lies in what is hidden
 		if rootspec.Within(at.path, mt.Root) {
-			alias, want = join(mt.Point, strings.TrimPrefix(strings.TrimPrefix(at.path, strings.TrimSuffix(mt.Root, "/")), "/")), at
+			alias, want = join(mt.Mountpoint, strings.TrimPrefix(strings.TrimPrefix(at.path, strings.TrimSuffix(mt.Root, "/")), "/")), at
 		} else if !rootspec.Within(mt.Root, at.path) {
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -257,13 +258,13 @@ func TestAMaskHidesWhereElseTheHostShowsIt(t *testing.T) {
 	}
 	k := Mask{
 		Below: rootspec.Stack{Host: true},
-		Mounts: []Mount{
-			{ID: 1, Dev: "8:1", Root: "/", Point: "/", Type: "ext4"},
-			{ID: 2, Parent: 1, Dev: "8:1", Root: dir + "/h", Point: dir + "/bind"},
-			{ID: 3, Parent: 1, Dev: "8:1", Root: dir + "/h/.ssh/keys", Point: dir + "/inner"},
-			{ID: 4, Parent: 1, Dev: "8:1", Root: dir + "/h", Point: dir + "/covered"},
-			{ID: 5, Parent: 4, Dev: "8:2", Root: "/", Point: dir + "/covered"},
-			{ID: 6, Parent: 1, Dev: "8:2", Root: dir + "/h", Point: dir + "/other"},
+		Mounts: []*mountinfo.Info{
+			{ID: 1, Major: 8, Minor: 1, Root: "/", Mountpoint: "/", FSType: "ext4"},
+			{ID: 2, Parent: 1, Major: 8, Minor: 1, Root: dir + "/h", Mountpoint: dir + "/bind"},
+			{ID: 3, Parent: 1, Major: 8, Minor: 1, Root: dir + "/h/.ssh/keys", Mountpoint: dir + "/inner"},
+			{ID: 4, Parent: 1, Major: 8, Minor: 1, Root: dir + "/h", Mountpoint: dir + "/covered"},
+			{ID: 5, Parent: 4, Major: 8, Minor: 2, Root: "/", Mountpoint: dir + "/covered"},
+			{ID: 6, Parent: 1, Major: 8, Minor: 2, Root: dir + "/h", Mountpoint: dir + "/other"},
 		},
 		Hide: []string{dir + "/h/.ssh", dir + "/h/k/*"},
 	}

@@ -3,9 +3,7 @@
 package escape
 
 import (
-	"os"
-	"strings"
-
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -49,12 +47,10 @@ var mountAttacks = []Attack{
 }
 
 func mountPoints() []string {
-	b, _ := os.ReadFile("/proc/self/mountinfo")
+	mounts, _ := mountinfo.GetMounts(nil)
 	var list []string
-	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) > 4 {
-			list = append(list, f[4])
-		}
+	for _, m := range mounts {
+		list = append(list, m.Mountpoint)
 	}
 	return list
 }

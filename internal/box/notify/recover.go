@@ -3,13 +3,13 @@
 package notify
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -48,24 +48,17 @@ func isOfFiles(err error) bool {
 // before it starts anything. It returns the promotions that the sandbox's files do
 // not allow to undo, and fails for any other reason.
 func Recover() (left []*Left, err error) {
-	b, err := os.ReadFile("/proc/self/mountinfo")
+	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return nil, fault.Wrap(err, "look for unfinished promotions")
 	}
-	for line := range bytes.Lines(b) {
-		fields := strings.Fields(string(line))
-		// ID parent dev root mountpoint options [optional...] - type source options
-		sep := len(fields)
-		for i, f := range fields {
-			if f == "-" {
-				sep = i
-				break
-			}
-		}
-		if sep+1 >= len(fields) || fields[sep+1] != "overlay" {
-			continue
-		}
-		l, err := recoverBelow(unescape(fields[4]))
+	defer f.Close()
+	mounts, err := mountinfo.GetMountsFromReader(f, mountinfo.FSTypeFilter("overlay"))
+	if err != nil {
+		return nil, fault.Wrap(err, "look for unfinished promotions")
+	}
+	for _, m := range mounts {
+		l, err := recoverBelow(m.Mountpoint)
 		if err != nil {
 			return left, err
 		}
@@ -94,23 +87,6 @@ func recoverBelow(mount string) (*Left, error) {
 		return &Left{mount, err}, nil
 	}
 	return nil, fault.Wrap(err, "recover an unfinished promotion below %s", mount)
-}
-
-// unescape undoes the octal escapes of mountinfo (proc_pid_mountinfo(5)).
-func unescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			b.WriteByte((s[i+1]-'0')<<6 | (s[i+2]-'0')<<3 | (s[i+3] - '0'))
-			i += 3
-			continue
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }
 
 // recoverAt takes the promotion back that left its workshop in root, if one did.

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -288,36 +289,18 @@ func cgroupDir() (string, error) {
 			path = strings.TrimSuffix(p, "\n")
 		}
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup2"))
 	if err != nil {
 		return "", err
 	}
-	for line := range strings.Lines(string(mounts)) {
-		before, after, _ := strings.Cut(line, " - ")
-		f := strings.Fields(before)
-		if len(f) < 5 || !strings.HasPrefix(after, "cgroup2 ") || path == "" {
-			continue
-		}
-		rel, err := filepath.Rel(f[3], path)
-		if err != nil || strings.HasPrefix(rel, "..") {
-			rel = "."
-		}
-		dir := filepath.Join(unquote(f[4]), rel)
-		if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err != nil {
-			return "", err
-		}
-		return dir, nil
+	if path == "" || len(mounts) == 0 {
+		return "", unix.ENOENT
 	}
-	return "", unix.ENOENT
-}
-
-// unquote undoes the octal escapes of mountinfo.
-func unquote(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
+	rel, err := filepath.Rel(mounts[0].Root, path)
+	if err != nil || strings.HasPrefix(rel, "..") {
+		rel = "."
 	}
-	if u, err := strconv.Unquote(`"` + strings.ReplaceAll(s, `"`, `\"`) + `"`); err == nil {
-		return u
-	}
-	return s
+	dir := filepath.Join(mounts[0].Mountpoint, rel)
+	_, err = os.Stat(filepath.Join(dir, "cgroup.procs"))
+	return dir, err
 }
