@@ -22,23 +22,26 @@ const module = "github.com/coppice-dev/coppice"
 // packages gives for each package the packages of this module that its files other than tests
 // import: it may import these, and does. Those that serve tests alone are not in it.
 var packages = map[string][]string{
-	"cmd/coppice":        {"internal/cli"},
-	"cmd/coppice-init":   {"internal/box", "internal/box/guest", "internal/box/plan", "internal/box/probe", "internal/box/relay"},
+	"cmd/coppice": {"internal/cli"},
+	"cmd/coppice-init": {
+		"internal/box", "internal/box/guest", "internal/box/plan", "internal/box/probe",
+		"internal/box/relay",
+	},
 	"cmd/coppice-gate":   {"internal/gate/process"},
 	"cmd/coppice-sentry": {"internal/box/gvisor"},
 
 	"internal/cli": {
-		"client", "client/wire", "internal/candidates", "internal/daemon", "internal/fault", "internal/forge",
-		"internal/hook", "internal/ledger/format", "internal/mcpapi", "internal/policy", "internal/proposal",
-		"internal/registry", "internal/tty",
+		"client", "client/wire", "internal/candidates", "internal/daemon", "internal/fault",
+		"internal/forge", "internal/hook", "internal/ledger/format", "internal/mcpapi",
+		"internal/policy", "internal/proposal", "internal/registry", "internal/tty",
 	},
 	"internal/daemon": {
 		"client", "client/wire", "internal/admission", "internal/auth", "internal/box",
-		"internal/box/plan", "internal/box/probe", "internal/boxfs", "internal/engine", "internal/fault",
-		"internal/httpapi", "internal/layer", "internal/ledger", "internal/lineapi",
+		"internal/box/plan", "internal/box/probe", "internal/boxfs", "internal/engine",
+		"internal/fault", "internal/httpapi", "internal/layer", "internal/ledger", "internal/lineapi",
 		"internal/mcpapi", "internal/memory", "internal/meta", "internal/policy", "internal/ports",
-		"internal/program", "internal/redact", "internal/repo", "internal/rootfs", "internal/rootspec", "internal/undo",
-		"internal/unixsock", "internal/vfs",
+		"internal/program", "internal/redact", "internal/repo", "internal/rootfs", "internal/rootspec",
+		"internal/undo", "internal/unixsock", "internal/vfs",
 	},
 	"internal/httpapi": {"client/wire", "internal/admission", "internal/auth", "internal/fault"},
 	"internal/auth":    {"client/wire", "internal/fault", "internal/visible"},
@@ -59,46 +62,45 @@ var packages = map[string][]string{
 
 	"internal/archive": {"internal/fault"},
 	"internal/decoy":   {"internal/fault"},
-	"internal/boxfs":   {"client/wire", "internal/archive", "internal/fault"},
+	"internal/boxfs":   {"client/wire", "internal/archive", "internal/dirfd", "internal/fault"},
 	"internal/budget":  {"client/wire", "internal/ledger/format", "internal/testimony", "internal/timeline"},
 	"internal/compare": {"client/wire", "internal/ledger/format"},
 	"internal/engine": {
-		"client/wire", "internal/beneath", "internal/boxfs", "internal/budget", "internal/compare",
-		"internal/decoy", "internal/fault", "internal/journal", "internal/layer", "internal/ledger",
-		"internal/ledger/format", "internal/memory", "internal/meta", "internal/policy", "internal/programs",
-		"internal/proposal", "internal/redact", "internal/repo", "internal/rootfs", "internal/rootspec",
-		"internal/testimony", "internal/timeline", "internal/undo", "internal/visible",
+		"client/wire", "internal/boxfs", "internal/budget", "internal/compare", "internal/decoy",
+		"internal/dirfd", "internal/fault", "internal/journal", "internal/layer", "internal/ledger",
+		"internal/ledger/format", "internal/memory", "internal/meta", "internal/policy",
+		"internal/programs", "internal/proposal", "internal/redact", "internal/repo",
+		"internal/rootfs", "internal/rootspec", "internal/testimony", "internal/timeline",
+		"internal/undo", "internal/visible",
 	},
 	"internal/layer": {
-		"internal/archive", "internal/fault", "internal/layer/format", "internal/quota", "internal/removal",
-		"internal/rootspec", "internal/timeline", "internal/undo", "internal/vfs",
+		"internal/archive", "internal/dirfd", "internal/fault", "internal/layer/format",
+		"internal/quota", "internal/removal", "internal/rootspec", "internal/timeline",
+		"internal/undo", "internal/vfs",
 	},
 	"internal/layer/format": {"internal/fault"},
-	"internal/memory":       {"internal/fault", "internal/undo", "internal/vfs"},
+	"internal/memory":       {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs"},
 	"internal/meta":         {"client/wire", "internal/fault", "internal/nearest", "internal/seal", "internal/timeline"},
-	"internal/rootfs": {
-		"internal/fault", "internal/quota", "internal/removal", "internal/rootspec", "internal/undo",
-	},
-	"internal/removal":  {"internal/fault"},
-	"internal/rootspec": {"internal/fault"},
-	"internal/quota":    {"internal/fault"},
+	"internal/rootfs":       {"internal/fault", "internal/quota", "internal/removal", "internal/rootspec", "internal/undo"},
+	"internal/removal":      {"internal/fault"},
+	"internal/rootspec":     {"internal/fault"},
+	"internal/quota":        {"internal/fault"},
 
 	"internal/box": {
 		"client/wire", "internal/box/guest", "internal/box/plan", "internal/fault",
-		"internal/gate/control", "internal/gate/link", "internal/journal", "internal/program", "internal/rootspec", "internal/seal",
-		"internal/undo", "internal/unixsock",
+		"internal/gate/control", "internal/gate/link", "internal/journal", "internal/program",
+		"internal/rootspec", "internal/seal", "internal/undo", "internal/unixsock",
 	},
 	"internal/box/plan": {"internal/fault", "internal/rootspec"},
 	"internal/box/guest": {
-		"client/wire", "internal/box/notify", "internal/box/plan", "internal/box/seccomp", "internal/fault",
-		"internal/ports/sockets", "internal/rootspec",
+		"client/wire", "internal/box/notify", "internal/box/plan", "internal/box/seccomp",
+		"internal/fault", "internal/ports/sockets", "internal/rootspec",
 	},
 	"internal/box/relay": {"internal/box/guest"},
 
 	"internal/box/gvisor": {
-		"client/wire", "internal/box/guest",
-		"internal/box/plan", "internal/box/relay", "internal/box/seccomp", "internal/fault",
-		"internal/gate/link", "internal/rootspec",
+		"client/wire", "internal/box/guest", "internal/box/plan", "internal/box/relay",
+		"internal/box/seccomp", "internal/fault", "internal/gate/link", "internal/rootspec",
 	},
 	"internal/box/probe":   {"client/wire", "internal/fault", "internal/gate/link", "internal/program", "internal/quota"},
 	"internal/box/seccomp": {},
@@ -108,11 +110,14 @@ var packages = map[string][]string{
 	// The keeper imports link and control, so these never import the gate itself and its
 	// network stack.
 	"internal/gate": {
-		"internal/decoy", "internal/fault", "internal/gate/inspect", "internal/gate/link", "internal/policy",
+		"internal/decoy", "internal/fault", "internal/gate/inspect", "internal/gate/link",
+		"internal/policy",
 	},
 	"internal/gate/inspect": {"internal/fault", "internal/policy"},
 	"internal/gate/link":    {"internal/fault", "internal/ownthread"},
-	"internal/gate/control": {"client/wire", "internal/box/plan", "internal/fault", "internal/ownthread", "internal/program"},
+	"internal/gate/control": {
+		"client/wire", "internal/box/plan", "internal/fault", "internal/ownthread", "internal/program",
+	},
 	"internal/gate/process": {
 		"client/wire", "internal/box/plan", "internal/decoy", "internal/fault", "internal/gate",
 		"internal/gate/control", "internal/journal", "internal/policy",
@@ -131,7 +136,7 @@ var packages = map[string][]string{
 	"internal/redact":    {"internal/fault"},
 	"internal/programs":  {"client/wire"},
 	"internal/seal":      {"internal/fault"},
-	"internal/repo":      {"internal/beneath", "internal/fault", "internal/undo", "internal/visible"},
+	"internal/repo":      {"internal/dirfd", "internal/fault", "internal/undo", "internal/visible"},
 	"internal/registry":  {"internal/fault", "internal/tty"},
 	"internal/proposal":  {"internal/fault", "internal/timeline", "internal/visible"},
 	"internal/fault":     {},
@@ -144,12 +149,11 @@ var packages = map[string][]string{
 	"internal/tty":       {"internal/visible"},
 	"internal/unixsock":  {},
 	"internal/visible":   {},
-	"internal/beneath":   {},
 
 	// Programs for developers, a module of their own (bench/go.mod).
 	"bench": {
-		"client", "client/wire", "internal/box", "internal/box/plan", "internal/memory", "internal/policy",
-		"internal/program", "internal/rootspec",
+		"client", "client/wire", "internal/box", "internal/box/plan", "internal/memory",
+		"internal/policy", "internal/program", "internal/rootspec",
 	},
 	"bench/alone": {},
 
@@ -157,6 +161,7 @@ var packages = map[string][]string{
 	"examples/claude-code":       {"examples/claude-code/model"},
 	"examples/claude-code/model": {},
 	"examples/explore/go":        {"client", "client/wire"},
+	"internal/dirfd":             {},
 }
 
 // limits is the table of bounds. It imports nothing of this module, and every package may
