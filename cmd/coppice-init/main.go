@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/keeper"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/box/probe"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/box/relay"
 )
 
@@ -22,8 +23,8 @@ func run(args []string) int {
 		role = args[0]
 	}
 	switch role {
-	case box.KeeperArgv0:
-		return box.Keep()
+	case protocol.Argv0:
+		return keeper.Main()
 	case guest.Argv0:
 		return guest.Main()
 	case plan.InnerPath:

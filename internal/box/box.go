@@ -20,19 +20,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/program"
 	"github.com/coppice-dev/coppice/internal/undo"
 	"github.com/coppice-dev/coppice/internal/unixsock"
-)
-
-// Names in the run directory.
-const (
-	socketName = "keeper.sock"
-	logName    = "keeper.log"
-	lockName   = "lock" // held for the keeper from before its start to its end
-	rootName   = "root" // where the keeper mounts the root
 )
 
 // Box is a live sandbox's keeper, as the daemon sees it. All methods are safe
@@ -43,12 +36,6 @@ type Box struct {
 	child  *os.Process // set when this process started it
 	gone   chan struct{}
 	watch  sync.WaitGroup
-}
-
-// outcome is what a keeper writes to its ready pipe, once.
-type outcome struct {
-	Enforced plan.Enforced `json:"enforced"`
-	Err      *failure      `json:"err,omitempty"`
 }
 
 // Start makes a box of helper programs: afterwards commands can be run in it. The run directory
@@ -111,7 +98,7 @@ func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e
 	}
 	defer ready.Close()
 	defer readyW.Close()
-	log, err := os.OpenFile(filepath.Join(c.RunDir, logName), os.O_CREATE|os.O_WRONLY|os.O_TRUNC|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(filepath.Join(c.RunDir, protocol.LogName), os.O_CREATE|os.O_WRONLY|os.O_TRUNC|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, e, fault.Wrap(err, "open the keeper's log")
 	}
@@ -119,8 +106,8 @@ func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e
 
 	pidfd := -1
 	cmd := &exec.Cmd{
-		Path: program.Path(exe), Args: []string{KeeperArgv0, c.ID}, Dir: "/",
-		Env:    runtimeEnv,
+		Path: program.Path(exe), Args: []string{protocol.Argv0, c.ID}, Dir: "/",
+		Env:    protocol.Env,
 		Stdout: log, Stderr: log, ExtraFiles: []*os.File{config, readyW, lock, gate, sentry},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
 	}
@@ -151,16 +138,16 @@ func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	var o outcome
+	var o protocol.Outcome
 	if err := json.NewDecoder(ready).Decode(&o); err != nil {
 		if ctx.Err() != nil {
 			return nil, e, fault.Wrap(context.Cause(ctx), "start the sandbox")
 		}
 		return nil, e, fault.New(fault.Unavailable, "the keeper ended while it started").Because(err).
-			WithHint("see its log: cat %s", filepath.Join(c.RunDir, logName))
+			WithHint("see its log: cat %s", filepath.Join(c.RunDir, protocol.LogName))
 	}
 	if o.Err != nil {
-		return nil, e, o.Err.fault()
+		return nil, e, o.Err.Fault()
 	}
 	if err := b.follow(pidfd); err != nil {
 		return nil, e, err
@@ -171,14 +158,6 @@ func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e
 
 // termKeeper is how long a keeper may take to clean up after its start is cancelled.
 const termKeeper = 5 * time.Second
-
-// runtimeEnv is the whole environment of keeper and init. They are idle most of
-// the time and many: few threads, little heap.
-var runtimeEnv = []string{"GOMAXPROCS=2", "GOGC=50", "GOMEMLIMIT=32MiB"}
-
-// conductorEnv is that of a conductor, and of what it starts: nothing is collected while
-// they start. Later each sets its own.
-var conductorEnv = []string{"GOMAXPROCS=2", "GOGC=1000", "GOMEMLIMIT=64MiB"}
 
 // Attach finds the box whose keeper listens in runDir. A NotFound fault says that there is
 // none, and that nobody is about to be: a keeper that starts or ends is waited for. One whose
@@ -352,11 +331,7 @@ func (b *Box) Close() error {
 	return err
 }
 
-func dial(runDir string) (*net.UnixConn, error) { return unixsock.Dial(runDir, socketName) }
-
-func listen(runDir string) (*net.UnixListener, error) {
-	return unixsock.Listen(runDir, socketName, 0o600)
-}
+func dial(runDir string) (*net.UnixConn, error) { return unixsock.Dial(runDir, protocol.SocketName) }
 
 // closed says that err is what an ended keeper looks like.
 func closed(err error) bool {

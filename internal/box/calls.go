@@ -17,161 +17,12 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/guest"
-	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/limit"
 )
-
-// The calls of a keeper. A connection carries one call, as a wire frame of type
-// FrameRequest with a JSON call.
-//
-//	op       answer
-//	exec     the frames of an exec stream, see package wire
-//	freeze   frameReply with Freeze's answer; thaws at the next frame, which is
-//	         answered by another frameReply, and when the connection ends; each
-//	         frameRoot before that is answered by frameReply with the live root,
-//	         and one byte that brings its descriptor, where it is mounted; each
-//	         frameSave with a directory by frameReply, when a memory image is in it, and
-//	         one byte that brings the program that is its init
-//	reseal   frameReply with a guest.Resealed
-//	release  frameReply, when the gate of a resumed box is open
-//	pause    frameReply, when all processes stand still; resume, when they go on
-//	count    frameReply with a number
-//	ping     frameReply: the keeper is alive. Init is not asked
-//	status   a frameExec with an ExecStatus for each command, and frameReply with the rest
-//	         of Status
-//	signal   frameReply; to a running exec
-//	cancel   frameReply; the exec is asked to end, and killed when it does not
-//	input    Stdin and StdinEOF frames of the caller's for a running exec follow, then
-//	         one frameThaw, which is answered by frameReply: all is on its way
-//	wait     FrameRecorded and frameReply with an Exit, when an exec has ended
-//	active   frameReply with a clock that differs from Since, as soon as there is one:
-//	         a process has run. It does not keep the box from ending, being idle
-//	ran      as active, less promptly, by a clock that leaves out what init does for
-//	         the keeper
-//	programs frameReply with events of programs after Since, as soon as there are some,
-//	         or Now. It does not keep the box from ending, being idle
-//	processes, ports      frameReply with what init has seen; ports of one Port alone
-//	                      unless it is 0
-//	signal-process        frameReply, when the signal was sent
-//	dial     frameReply, and one byte that brings a socket, connected or about to be
-//	root     frameReply with the user of commands and how ids appear, and, where the
-//	         root is mounted, one byte that brings its descriptor. The box does not
-//	         end, being idle, before the connection does
-//	policy   frameReply, when the gate keeps to Phases
-//	net      frameReply with a wire.NetNow
-//	stop     frameReply when all processes are gone; then the keeper ends
-//
-// Every call can be answered by FrameFailed instead.
-const (
-	opExec   = "exec"
-	opFreeze = "freeze"
-	opCount  = "count"
-	opPing   = "ping"
-	opStatus = "status"
-	opSignal = "signal"
-	opCancel = "cancel"
-	opInput  = "input"
-	opStop   = "stop"
-	opWait   = "wait"
-	opForget = "forget"
-	opActive = "active"
-	opRan    = "ran"
-
-	opProcesses     = "processes"
-	opSignalProcess = "signal-process"
-	opPorts         = "ports"
-	opDial          = "dial"
-	opRoot          = "root"
-	opPolicy        = "policy"
-	opPrograms      = "programs"
-	opNet           = "net"
-	opReseal        = "reseal"
-	opRelease       = "release"
-	opPause         = "pause"
-	opResume        = "resume"
-
-	frameReply wire.FrameType = 64
-	frameThaw  wire.FrameType = 65
-	frameRoot  wire.FrameType = 66
-	frameSave  wire.FrameType = 67
-	frameExec  wire.FrameType = 68
-)
-
-// Exit is what FrameExit holds in the stream of an exec.
-type Exit struct {
-	wire.Exit
-	// Alone says that no process was left in the box when the command was
-	// reaped: then there is none until the next exec is begun.
-	Alone bool `json:"alone,omitempty"`
-	// Stopped says that the box was being stopped when the command ended.
-	Stopped bool `json:"stopped,omitempty"`
-	// TTY says that it had a terminal.
-	TTY bool `json:"tty,omitempty"`
-	// Resources are what the command used, and those of its descendants that it waited for.
-	Resources wire.Resources `json:"resources,omitzero"`
-	// Env is its own environment, as KEY=VALUE: what of its output is a secret.
-	Env []string `json:"env,omitempty"`
-	// Output is what was recorded of its output. It comes in frames of its own.
-	Output []wire.Recorded `json:"-"`
-}
-
-type call struct {
-	Op     string            `json:"op"`
-	Exec   *wire.ExecRequest `json:"exec,omitempty"`
-	ExecID string            `json:"exec_id,omitempty"` // signal, cancel, input, wait, forget
-	Signal string            `json:"signal,omitempty"`
-	Since  uint64            `json:"since,omitempty"`  // active, ran, programs
-	Now    bool              `json:"now,omitempty"`    // programs
-	Kept   uint64            `json:"kept,omitempty"`   // programs
-	Grace  time.Duration     `json:"grace,omitempty"`  // stop
-	PID    int               `json:"pid,omitempty"`    // signal-process
-	Start  uint64            `json:"start,omitempty"`  // signal-process: of the process that is meant, unless 0
-	Port   uint16            `json:"port,omitempty"`   // ports, dial
-	Phases []plan.Phase      `json:"phases,omitempty"` // policy
-	Reseal *Reseal           `json:"reseal,omitempty"` // reseal
-}
-
-// failure is a fault on its way.
-type failure wire.Error
-
-func failureOf(err error) *failure {
-	if err == nil {
-		return nil
-	}
-	return &failure{Kind: string(fault.KindOf(err)), Message: limit.Cut(err.Error(), limit.KeeperText), Hint: limit.Cut(fault.HintOf(err), limit.KeeperText)}
-}
-
-func (f *failure) fault() error {
-	return &fault.Error{Kind: fault.Kind(f.Kind), Message: f.Message, Hint: f.Hint}
-}
-
-// Status is what a keeper says of itself.
-type Status struct {
-	ID       string        `json:"id"`
-	PID      int           `json:"pid"` // the keeper's
-	Started  time.Time     `json:"started"`
-	Enforced plan.Enforced `json:"enforced"`
-	Procs    int           `json:"procs"`
-	Paused   bool          `json:"paused,omitempty"` // by Pause
-	Execs    []ExecStatus  `json:"execs,omitempty"`  // running, or with a result that nobody fetched
-}
-
-// ExecStatus is one exec of a Status.
-type ExecStatus struct {
-	ID       string     `json:"id"`
-	PID      int        `json:"pid"` // inside
-	Cmd      []string   `json:"cmd"` // no more of it than limit.StatusArgs: then the last argument ends in "..."
-	Started  time.Time  `json:"started"`
-	Attached bool       `json:"attached,omitempty"`
-	Kept     bool       `json:"kept,omitempty"`
-	TTY      bool       `json:"tty,omitempty"`
-	Stdin    bool       `json:"stdin,omitempty"` // it takes input
-	Exit     *wire.Exit `json:"exit,omitempty"`  // nil while it runs
-}
 
 // open connects and sends the call.
-func (b *Box) open(ctx context.Context, c call) (net.Conn, error) {
+func (b *Box) open(ctx context.Context, c protocol.Call) (net.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fault.Wrap(context.Cause(ctx), "call the keeper")
 	}
@@ -192,9 +43,9 @@ func unavailable(err error) error {
 	return fault.Wrap(err, "call the keeper")
 }
 
-// reply reads a frameReply into v.
+// reply reads a protocol.FrameReply into v.
 func reply(ctx context.Context, conn net.Conn, v any) error {
-	return replyAfter(ctx, conn, v, frameReply, nil)
+	return replyAfter(ctx, conn, v, protocol.FrameReply, nil)
 }
 
 // replyAfter is reply where frames of another kind may come before, each of which is given
@@ -215,12 +66,12 @@ func replyAfter(ctx context.Context, conn net.Conn, v any, before wire.FrameType
 	case err != nil:
 		return unavailable(err)
 	case t == wire.FrameFailed:
-		var f failure
+		var f protocol.Failure
 		if err := json.Unmarshal(p, &f); err != nil {
 			return fault.Wrap(err, "read the keeper's answer")
 		}
-		return f.fault()
-	case t != frameReply:
+		return f.Fault()
+	case t != protocol.FrameReply:
 		return fault.New(fault.Internal, "the keeper answered with frame %d", t)
 	case v == nil:
 		return nil
@@ -228,7 +79,7 @@ func replyAfter(ctx context.Context, conn net.Conn, v any, before wire.FrameType
 	return fault.Wrap(json.Unmarshal(p, v), "read the keeper's answer")
 }
 
-func (b *Box) call(ctx context.Context, c call, v any) error {
+func (b *Box) call(ctx context.Context, c protocol.Call, v any) error {
 	conn, err := b.open(ctx, c)
 	if err != nil {
 		return err
@@ -236,6 +87,22 @@ func (b *Box) call(ctx context.Context, c call, v any) error {
 	defer conn.Close()
 	return reply(ctx, conn, v)
 }
+
+// What a keeper says, for those who use it.
+type (
+	// Status is what a keeper says of itself.
+	Status = protocol.Status
+	// ExecStatus is one exec of a Status.
+	ExecStatus = protocol.ExecStatus
+	// Exit is how an exec has ended.
+	Exit = protocol.Exit
+	// Owners says how stored ids appear in a root.
+	Owners = protocol.Owners
+	// InsideUser is who commands of a box run as.
+	InsideUser = protocol.InsideUser
+	// Reseal is the identity of a box that was resumed from a memory image.
+	Reseal = protocol.Reseal
+)
 
 // Session is a running exec: frames of package wire are written to it and read
 // from it. Closing it leaves the command running; see Box.Reattach.
@@ -245,7 +112,7 @@ type Session struct{ net.Conn }
 // with it comes as a FrameFailed; a keeper that has ended is an Unavailable
 // fault, here or, when it ends at that moment, as the end of the stream.
 func (b *Box) Exec(ctx context.Context, req wire.ExecRequest) (*Session, error) {
-	conn, err := b.open(ctx, call{Op: opExec, Exec: &req})
+	conn, err := b.open(ctx, protocol.Call{Op: protocol.OpExec, Exec: &req})
 	if err != nil {
 		return nil, err
 	}
@@ -261,20 +128,20 @@ func (b *Box) Reattach(ctx context.Context, exec string, offset int64) (*Session
 // Signal sends a signal ("TERM") to a running exec, past its stream, which may
 // be full.
 func (b *Box) Signal(ctx context.Context, exec, name string) error {
-	return b.call(ctx, call{Op: opSignal, ExecID: exec, Signal: name}, nil)
+	return b.call(ctx, protocol.Call{Op: protocol.OpSignal, ExecID: exec, Signal: name}, nil)
 }
 
 // Cancel ends a running exec: its group is sent SIGTERM, and what is left of its
 // tree after two seconds SIGKILL.
 func (b *Box) Cancel(ctx context.Context, exec string) error {
-	return b.call(ctx, call{Op: opCancel, ExecID: exec}, nil)
+	return b.call(ctx, protocol.Call{Op: protocol.OpCancel, ExecID: exec}, nil)
 }
 
 // Input gives a running exec what r holds, at the pace that it reads it, and then,
 // with eof, the end of its input. It returns when all is on its way, or when ctx
 // ends.
 func (b *Box) Input(ctx context.Context, exec string, r io.Reader, eof bool) error {
-	conn, err := b.open(ctx, call{Op: opInput, ExecID: exec})
+	conn, err := b.open(ctx, protocol.Call{Op: protocol.OpInput, ExecID: exec})
 	if err != nil {
 		return err
 	}
@@ -299,27 +166,27 @@ func (b *Box) Input(ctx context.Context, exec string, r io.Reader, eof bool) err
 	if eof {
 		_ = wire.WriteFrame(conn, wire.FrameStdinEOF, nil)
 	}
-	_ = wire.WriteFrame(conn, frameThaw, nil)
+	_ = wire.WriteFrame(conn, protocol.FrameThaw, nil)
 	return reply(ctx, conn, nil)
 }
 
 // Procs counts the processes of the box, keeper and init left out.
 func (b *Box) Procs(ctx context.Context) (int, error) {
 	n := 0
-	err := b.call(ctx, call{Op: opCount}, &n)
+	err := b.call(ctx, protocol.Call{Op: protocol.OpCount}, &n)
 	return n, err
 }
 
 // Status asks the keeper about itself.
 func (b *Box) Status(ctx context.Context) (Status, error) {
-	conn, err := b.open(ctx, call{Op: opStatus})
+	conn, err := b.open(ctx, protocol.Call{Op: protocol.OpStatus})
 	if err != nil {
 		return Status{}, err
 	}
 	defer conn.Close()
 	var s Status
 	var execs []ExecStatus
-	err = replyAfter(ctx, conn, &s, frameExec, func(p []byte) error {
+	err = replyAfter(ctx, conn, &s, protocol.FrameExec, func(p []byte) error {
 		var e ExecStatus
 		err := json.Unmarshal(p, &e)
 		execs = append(execs, e)
@@ -331,7 +198,7 @@ func (b *Box) Status(ctx context.Context) (Status, error) {
 
 // ping succeeds when the keeper answers.
 func (b *Box) ping(ctx context.Context) error {
-	err := b.call(ctx, call{Op: opPing}, nil)
+	err := b.call(ctx, protocol.Call{Op: protocol.OpPing}, nil)
 	if fault.Is(err, fault.Version) {
 		return nil // an older keeper does not know the call, but has answered
 	}
@@ -342,7 +209,7 @@ func (b *Box) ping(ctx context.Context) error {
 // there for others until Forget, and else until somebody who is attached was told. NotFound
 // says that there is no such command.
 func (b *Box) Wait(ctx context.Context, exec string) (x Exit, err error) {
-	conn, err := b.open(ctx, call{Op: opWait, ExecID: exec})
+	conn, err := b.open(ctx, protocol.Call{Op: protocol.OpWait, ExecID: exec})
 	if err != nil {
 		return x, err
 	}
@@ -359,21 +226,21 @@ func (b *Box) Wait(ctx context.Context, exec string) (x Exit, err error) {
 // Forget drops the result of a command that has ended: whoever waited for it has
 // it safe. One that is unknown is no error.
 func (b *Box) Forget(ctx context.Context, exec string) error {
-	return b.call(ctx, call{Op: opForget, ExecID: exec}, nil)
+	return b.call(ctx, protocol.Call{Op: protocol.OpForget, ExecID: exec}, nil)
 }
 
 // Active waits until a process of the box has run since the clock was since, and
 // gives the clock as it is now. While none runs, no file can have changed. A zero
 // since is before everything.
 func (b *Box) Active(ctx context.Context, since uint64) (clock uint64, err error) {
-	err = b.call(ctx, call{Op: opActive, Since: since}, &clock)
+	err = b.call(ctx, protocol.Call{Op: protocol.OpActive, Since: since}, &clock)
 	return clock, err
 }
 
 // Ran waits as Active does, for a quarter of a second or so longer, and gives another
 // clock, which init alone, in looking for ports, does not change.
 func (b *Box) Ran(ctx context.Context, since uint64) (clock uint64, err error) {
-	return clock, anotherVersion(b.call(ctx, call{Op: opRan, Since: since}, &clock))
+	return clock, anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpRan, Since: since}, &clock))
 }
 
 // Frozen is a box whose processes stand still.
@@ -390,11 +257,11 @@ type Frozen struct {
 // freeze at a time: a second one waits. Commands that are started meanwhile start
 // after it.
 func (b *Box) Freeze(ctx context.Context) (*Frozen, error) {
-	conn, err := b.open(ctx, call{Op: opFreeze})
+	conn, err := b.open(ctx, protocol.Call{Op: protocol.OpFreeze})
 	if err != nil {
 		return nil, err
 	}
-	var f frozenReply
+	var f protocol.FrozenReply
 	if err := reply(ctx, conn, &f); err != nil {
 		conn.Close()
 		return nil, err
@@ -403,20 +270,12 @@ func (b *Box) Freeze(ctx context.Context) (*Frozen, error) {
 		conn.Close()
 		return nil, otherVersion()
 	}
-	return &Frozen{conn: conn, procs: f.Procs, suspects: f.suspects(), programs: f.Programs}, nil
+	return &Frozen{conn: conn, procs: f.Procs, suspects: suspectsOf(f), programs: f.Programs}, nil
 }
 
 func otherVersion() error {
 	return fault.New(fault.Version, "the sandbox was started by another version of coppice").
 		WithHint("stop it once: coppice stop NAME")
-}
-
-type frozenReply struct {
-	Procs   int          `json:"procs"`
-	Written guest.Mapped `json:"written,omitzero"`
-	Since   time.Time    `json:"since"` // when the box was started; an older keeper does not tell
-	// Programs fit, with what init bounds them to, into one frame.
-	Programs []wire.Program `json:"programs,omitempty"`
 }
 
 // Procs is how many processes stand still.
@@ -432,7 +291,8 @@ type Suspects struct {
 	Since time.Time
 }
 
-func (r *frozenReply) suspects() Suspects {
+// suspectsOf returns what the keeper names.
+func suspectsOf(r protocol.FrozenReply) Suspects {
 	s := Suspects{Inodes: r.Written.Inodes}
 	for _, p := range r.Written.Paths {
 		s.Paths = append(s.Paths, string(p))
@@ -455,27 +315,13 @@ type Root struct {
 	Mapped guest.Mapped
 }
 
-// Owners says how stored ids appear in a root: N as Shift+N, for N below Size; as
-// they are where Size is 0.
-type Owners struct {
-	Shift uint32 `json:"shift,omitempty"`
-	Size  uint32 `json:"size,omitempty"`
-}
-
-type rootReply struct {
-	Owners Owners       `json:"owners,omitzero"`
-	Mapped guest.Mapped `json:"mapped,omitzero"`
-	Rooted bool         `json:"rooted,omitempty"` // a descriptor follows
-	Frozen bool         `json:"frozen"`           // an older keeper takes any frame for a thaw
-}
-
 // Root gives the live root while the processes stand still. The caller closes
 // what it holds; the descriptor is good after the thaw as well.
 func (f *Frozen) Root(ctx context.Context) (*Root, error) {
-	if err := wire.WriteFrame(f.conn, frameRoot, nil); err != nil {
+	if err := wire.WriteFrame(f.conn, protocol.FrameRoot, nil); err != nil {
 		return nil, unavailable(err)
 	}
-	var r rootReply
+	var r protocol.RootReply
 	if err := reply(ctx, f.conn, &r); err != nil {
 		return nil, err
 	}
@@ -542,26 +388,10 @@ type Inside struct {
 	conn net.Conn
 }
 
-// InsideUser is who commands of a box run as. Its ids are those that are seen
-// inside; the maps say how the caller sees them.
-type InsideUser struct {
-	UID    uint32       `json:"uid"`
-	GID    uint32       `json:"gid"`
-	Groups []uint32     `json:"groups,omitempty"`
-	UIDs   []plan.IDMap `json:"uids"`
-	GIDs   []plan.IDMap `json:"gids"`
-}
-
-type insideReply struct {
-	User   InsideUser `json:"user"`
-	Rooted bool       `json:"rooted,omitempty"` // a descriptor follows
-	Unseen []string   `json:"unseen,omitempty"`
-}
-
 // OpenRoot gives the live root without stopping anybody. The box lives at least
 // until Close, unless it is stopped.
 func (b *Box) OpenRoot(ctx context.Context) (in *Inside, err error) {
-	conn, err := b.open(ctx, call{Op: opRoot})
+	conn, err := b.open(ctx, protocol.Call{Op: protocol.OpRoot})
 	if err != nil {
 		return nil, err
 	}
@@ -570,7 +400,7 @@ func (b *Box) OpenRoot(ctx context.Context) (in *Inside, err error) {
 			conn.Close()
 		}
 	}()
-	var r insideReply
+	var r protocol.InsideReply
 	if err := reply(ctx, conn, &r); err != nil {
 		if fault.Is(err, fault.Version) {
 			return nil, otherVersion()
@@ -606,7 +436,7 @@ func (f *Frozen) Drop() { f.conn.Close() }
 func (f *Frozen) Thaw() error {
 	f.once.Do(func() {
 		defer f.conn.Close()
-		err := wire.WriteFrame(f.conn, frameThaw, nil)
+		err := wire.WriteFrame(f.conn, protocol.FrameThaw, nil)
 		if err == nil {
 			err = reply(context.Background(), f.conn, nil)
 		}
@@ -625,7 +455,7 @@ func (f *Frozen) Thaw() error {
 func (b *Box) Stop(ctx context.Context, grace time.Duration) error {
 	limit, cancel := context.WithTimeout(ctx, grace+10*time.Second)
 	defer cancel()
-	err := b.call(limit, call{Op: opStop, Grace: grace}, nil)
+	err := b.call(limit, protocol.Call{Op: protocol.OpStop, Grace: grace}, nil)
 	if err == nil {
 		return nil
 	}

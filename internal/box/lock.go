@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -27,7 +28,7 @@ const (
 // may still be letting go of the same directories. It is held as long as the file is open
 // anywhere (flock(2)).
 func lockDir(ctx context.Context, dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, protocol.LockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fault.Wrap(err, "open the lock of %s", dir)
 	}
@@ -51,7 +52,7 @@ func lockDir(ctx context.Context, dir string) (*os.File, error) {
 
 // dirIsHeld reports whether a keeper has a run directory, or is about to.
 func dirIsHeld(dir string) (bool, error) {
-	f, err := os.Open(filepath.Join(dir, lockName))
+	f, err := os.Open(filepath.Join(dir, protocol.LockName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -27,7 +28,7 @@ const connectTime = 5 * time.Second
 // theirs to choose.
 func (b *Box) Processes(ctx context.Context) (wire.ProcessesResult, error) {
 	var s guest.Seen
-	err := b.call(ctx, call{Op: opProcesses}, &s)
+	err := b.call(ctx, protocol.Call{Op: protocol.OpProcesses}, &s)
 	if err != nil {
 		return wire.ProcessesResult{}, anotherVersion(err)
 	}
@@ -59,7 +60,7 @@ func text(b []byte) string { return strings.ToValidUTF8(string(b), "\ufffd") }
 // SignalProcess sends a signal ("TERM") to one process of the box. NotFound says that
 // there is none, or that it is not the one that was started at s.Start.
 func (b *Box) SignalProcess(ctx context.Context, pid int, s wire.ProcessSignal) error {
-	return anotherVersion(b.call(ctx, call{Op: opSignalProcess, PID: pid, Start: s.Start, Signal: s.Name}, nil))
+	return anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpSignalProcess, PID: pid, Start: s.Start, Signal: s.Name}, nil))
 }
 
 // Ports lists the ports that processes of the box listen on.
@@ -76,7 +77,7 @@ func (b *Box) Ports(ctx context.Context) (wire.PortsResult, error) {
 }
 
 func (b *Box) ports(ctx context.Context, port int) (s guest.Seen, err error) {
-	return s, anotherVersion(b.call(ctx, call{Op: opPorts, Port: uint16(port)}, &s)) // checked by who dials, else 0
+	return s, anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpPorts, Port: uint16(port)}, &s)) // checked by who dials, else 0
 }
 
 // DialPort connects to a port that a process of the box listens on; NotFound says
@@ -85,9 +86,9 @@ func (b *Box) DialPort(ctx context.Context, port int) (net.Conn, error) {
 	if port < 1 || port > 0xffff {
 		return nil, fault.New(fault.Invalid, "%d is no port", port).WithHint("ports are 1 to 65535")
 	}
-	limit, cancel := context.WithTimeoutCause(ctx, connectTime+lookPatience, fault.New(fault.Timeout, "the sandbox does not answer"))
+	limit, cancel := context.WithTimeoutCause(ctx, connectTime+protocol.LookPatience, fault.New(fault.Timeout, "the sandbox does not answer"))
 	defer cancel()
-	conn, err := b.open(limit, call{Op: opDial, Port: uint16(port)})
+	conn, err := b.open(limit, protocol.Call{Op: protocol.OpDial, Port: uint16(port)})
 	if err != nil {
 		return nil, err
 	}

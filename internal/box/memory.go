@@ -9,32 +9,21 @@ import (
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/hex"
-	"encoding/json"
-	"maps"
-	"net"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/program"
 )
 
 // ImageFiles are the files of a memory image, in one directory.
 var ImageFiles = guest.ImageFiles
-
-// Reseal is the identity of a box that was resumed from a memory image.
-type Reseal struct {
-	Hostname string `json:"hostname,omitempty"` // empty: that of its configuration
-	Seed     []byte `json:"seed"`               // 32 bytes of fresh randomness
-}
 
 // ResealStep is something that was done to make a box another one. Err says why it failed.
 type ResealStep = guest.ResealStep
@@ -47,7 +36,7 @@ type ResealStep = guest.ResealStep
 // same where the image is resumed are facts, those of MemoryFacts: a box that another build of
 // Coppice has started is Version where they are others.
 func (f *Frozen) Save(ctx context.Context, dir string, facts map[string]string) (init *os.File, err error) {
-	if err := wire.WriteJSON(f.conn, frameSave, saveRequest{Dir: dir, Facts: facts}); err != nil {
+	if err := wire.WriteJSON(f.conn, protocol.FrameSave, protocol.SaveRequest{Dir: dir, Facts: facts}); err != nil {
 		return nil, unavailable(err)
 	}
 	if err := reply(ctx, f.conn, nil); err != nil {
@@ -60,23 +49,15 @@ func (f *Frozen) Save(ctx context.Context, dir string, facts map[string]string) 
 	return os.NewFile(uintptr(fd), "init"), nil
 }
 
-// saveRequest is what Save asks for: an image of which Facts are true. A keeper from before
-// inits were kept knows Build in their place, and refuses the one that there is none of.
-type saveRequest struct {
-	Dir   string            `json:"dir"`
-	Facts map[string]string `json:"facts"`
-	Build string            `json:"build"`
-}
-
 // Reseal gives a box that was started with an image an identity of its own: host name,
 // machine id, randomness. Nothing is done after a step that failed, which the error names.
 func (b *Box) Reseal(ctx context.Context, r Reseal) (steps []ResealStep, err error) {
 	var done guest.Resealed
-	if err := anotherVersion(b.call(ctx, call{Op: opReseal, Reseal: &r}, &done)); err != nil {
+	if err := anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpReseal, Reseal: &r}, &done)); err != nil {
 		return nil, err
 	}
 	if done.Err != nil {
-		return done.Steps, (*failure)(done.Err).fault()
+		return done.Steps, (*protocol.Failure)(done.Err).Fault()
 	}
 	return done.Steps, nil
 }
@@ -84,19 +65,19 @@ func (b *Box) Reseal(ctx context.Context, r Reseal) (steps []ResealStep, err err
 // Release opens the gate of a box that was started with an image, and has the inside trust
 // it. A box without an image, or that was released, stays as it is.
 func (b *Box) Release(ctx context.Context) error {
-	return anotherVersion(b.call(ctx, call{Op: opRelease}, nil))
+	return anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpRelease}, nil))
 }
 
 // Pause has every process stand still until Resume, also when this process ends. Commands
 // are refused meanwhile, captures are not. A box that is paused stays so. Tier workspace
 // is Unsupported.
 func (b *Box) Pause(ctx context.Context) error {
-	return anotherVersion(b.call(ctx, call{Op: opPause}, nil))
+	return anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpPause}, nil))
 }
 
 // Resume ends a Pause; a box that moves stays so.
 func (b *Box) Resume(ctx context.Context) error {
-	return anotherVersion(b.call(ctx, call{Op: opResume}, nil))
+	return anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpResume}, nil))
 }
 
 // MemoryFacts are what has to be the same where a memory image is taken and where it is
@@ -163,47 +144,4 @@ func cpuFeatures(cpuinfo []byte) string {
 		}
 	}
 	return ""
-}
-
-// save writes a memory image where the caller of freeze says, and answers with the program
-// that is its init.
-func (k *keeper) save(conn *net.UnixConn, payload []byte) error {
-	if k.config.Tier != plan.TierGvisor {
-		return fault.New(fault.Unsupported, "the memory of a sandbox of tier %s cannot be saved", k.config.Tier).
-			WithHint("make a sandbox that can: coppice create --tier gvisor; or fork this one into it: coppice fork NAME --tier gvisor")
-	}
-	var q saveRequest
-	if err := json.Unmarshal(payload, &q); err != nil || !filepath.IsAbs(q.Dir) {
-		return fault.New(fault.Internal, "a memory image at %q", payload)
-	}
-	if !maps.Equal(k.config.MemoryFacts, q.Facts) {
-		return fault.New(fault.Version, "the sandbox was started by another build of coppice, whose memory this one could not resume").
-			WithHint("start it anew: coppice stop %s", k.config.Name)
-	}
-	init, err := k.openInner()
-	if err != nil {
-		return err
-	}
-	defer init.Close()
-	var fds []int
-	for _, name := range ImageFiles {
-		f, err := os.OpenFile(filepath.Join(q.Dir, name), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
-		if err != nil {
-			return fault.Wrap(err, "make the memory image")
-		}
-		defer f.Close()
-		fds = append(fds, int(f.Fd()))
-	}
-	var s guest.Saved
-	if err := k.askWith(guest.MsgSave, nil, &s, fds...); err != nil {
-		return err
-	}
-	if s.Err != nil {
-		return (*failure)(s.Err).fault()
-	}
-	if err := wire.WriteJSON(conn, frameReply, nil); err != nil {
-		return err
-	}
-	_, _, err = conn.WriteMsgUnix([]byte{0}, unix.UnixRights(int(init.Fd())), nil)
-	return err
 }

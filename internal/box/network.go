@@ -7,18 +7,19 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
 )
 
 // SetPolicy has the gate of the box keep to phases from now on. When it returns without
 // an error, what they do not allow is cut. Boxes of other tiers than supervised have no
 // gate, which is Unsupported.
 func (b *Box) SetPolicy(ctx context.Context, phases []plan.Phase) error {
-	return anotherVersion(b.call(ctx, call{Op: opPolicy, Phases: phases}, nil))
+	return anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpPolicy, Phases: phases}, nil))
 }
 
 // Net tells what the gate of the box is doing. Boxes of other tiers than supervised have
 // no gate, which is Unsupported.
 func (b *Box) Net(ctx context.Context) (n wire.NetNow, err error) {
-	err = anotherVersion(b.call(ctx, call{Op: opNet}, &n))
+	err = anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpNet}, &n))
 	return n, err
 }

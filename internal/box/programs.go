@@ -17,6 +17,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/seal"
 )
@@ -31,20 +32,20 @@ import (
 // what it does not hold any more the number is known. kept says up to which event the caller
 // has put them down: what comes after is left when the keeper ends (LeftPrograms).
 func (b *Box) Programs(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error) {
-	return b.programs(ctx, call{Op: opPrograms, Since: after, Kept: kept})
+	return b.programs(ctx, protocol.Call{Op: protocol.OpPrograms, Since: after, Kept: kept})
 }
 
 // ProgramsNow is Programs, but does not wait.
 func (b *Box) ProgramsNow(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error) {
-	return b.programs(ctx, call{Op: opPrograms, Since: after, Kept: kept, Now: true})
+	return b.programs(ctx, protocol.Call{Op: protocol.OpPrograms, Since: after, Kept: kept, Now: true})
 }
 
-func (b *Box) programs(ctx context.Context, c call) (wire.ProgramEvents, error) {
-	var p programsReply
+func (b *Box) programs(ctx context.Context, c protocol.Call) (wire.ProgramEvents, error) {
+	var p protocol.ProgramsReply
 	if err := b.call(ctx, c, &p); err != nil {
 		return wire.ProgramEvents{}, anotherVersion(err)
 	}
-	return p.wire(), nil
+	return eventsOf(p), nil
 }
 
 // LeftPrograms gives the events that nobody had kept when the last keeper ended, as far as
@@ -56,39 +57,37 @@ func LeftPrograms(runDir string, secret []byte) (wire.ProgramEvents, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return wire.ProgramEvents{}, fault.New(fault.NotFound, "no programs were left in %s", runDir)
 	}
-	return p.wire(), fault.Wrap(err, "read the programs that were left in %s", runDir)
+	return eventsOf(p), fault.Wrap(err, "read the programs that were left in %s", runDir)
 }
 
 // ForgetPrograms removes what LeftPrograms gives. It may be called again.
 func ForgetPrograms(runDir string) error {
-	err := os.Remove(filepath.Join(runDir, leftName))
+	err := os.Remove(filepath.Join(runDir, protocol.LeftName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return fault.Wrap(err, "forget the programs that were left in %s", runDir)
 }
 
-// leftName is a file in the run directory.
-const leftName = "programs.left"
-
-func readLeft(runDir string, secret []byte) (p programsReply, err error) {
-	b, err := os.ReadFile(filepath.Join(runDir, leftName))
+func readLeft(runDir string, secret []byte) (p protocol.ProgramsReply, err error) {
+	b, err := os.ReadFile(filepath.Join(runDir, protocol.LeftName))
 	if err == nil && len(secret) > 0 {
 		var key seal.Key
 		if key, err = seal.New(secret); err == nil {
-			b, err = key.Open(leftName, string(b))
+			b, err = key.Open(protocol.LeftName, string(b))
 		}
 		if err != nil {
-			err = fault.New(fault.Corrupt, "%s cannot be opened", leftName).Because(err)
+			err = fault.New(fault.Corrupt, "%s cannot be opened", protocol.LeftName).Because(err)
 		}
 	}
 	if err == nil && json.Unmarshal(b, &p) != nil {
-		err = fault.New(fault.Corrupt, "%s is damaged", leftName)
+		err = fault.New(fault.Corrupt, "%s is damaged", protocol.LeftName)
 	}
 	return p, err
 }
 
-func (p programsReply) wire() wire.ProgramEvents {
+// eventsOf returns the events of an answer as people read them.
+func eventsOf(p protocol.ProgramsReply) wire.ProgramEvents {
 	out := wire.ProgramEvents{Events: make([]wire.ProgramEvent, len(p.Events)), Next: p.Next, Dropped: p.Dropped}
 	for i, e := range p.Events {
 		out.Events[i].Seq = e.Seq

@@ -8,6 +8,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/box/cgroup"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/engine"
@@ -81,7 +82,7 @@ func (b boxes) Inherited(protections []string, from, to string) []string {
 	return plan.Inherited(protections, from, to)
 }
 
-func (b boxes) CanLimitCPU() error { return box.CanLimitCPU(b.caller.Root) }
+func (b boxes) CanLimitCPU() error { return cgroup.CanLimitCPU(b.caller.Root) }
 
 func tokens(list []engine.DecoyToken) (out []plan.Token) {
 	for _, t := range list {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/box/cgroup"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -198,7 +199,7 @@ var limited = []check{
 	}},
 	{"a limit of processors", walled, func(t *testing.T, tier Tier) {
 		change := func(c *plan.Config) { c.Limits.MilliCPUs = 200 }
-		if err := box.CanLimitCPU(tier.Config(t).Caller.Root); err != nil {
+		if err := cgroup.CanLimitCPU(tier.Config(t).Caller.Root); err != nil {
 			c := tier.Config(t)
 			change(&c)
 			if _, _, err := box.Start(t.Context(), programtest.Programs(), c); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {

@@ -1,0 +1,371 @@
+//go:build linux && (amd64 || arm64)
+
+// Package cgroup puts a sandbox into control groups and holds it to its limits by them, of
+// version 2 where one is delegated, and of version 1 elsewhere. Package keeper uses it.
+package cgroup
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Group is the box's own control group (version 2), with init and everything
+// else of the box in it. It is made beside the daemon's own where that was
+// delegated to us, or by real root at the top. The nil one does nothing.
+type Group struct {
+	path  string
+	FD    int              // of the directory, for clone3(2)
+	Facts plan.CgroupFacts // what it can do
+
+	mu   sync.Mutex
+	stat int  // cpu.stat, once it was read; guarded by mu
+	gone bool // it is removed; guarded by mu
+}
+
+// New makes the group. It returns nil if none is delegated to us. Any
+// other failure is an error, so that no limit is dropped silently.
+func New(c plan.Config) (_ *Group, err error) {
+	if c.NoCgroup {
+		return nil, nil
+	}
+	parent, err := cgroupParent(c.Caller.Root)
+	if err != nil || parent == "" {
+		return nil, err
+	}
+	g := &Group{path: filepath.Join(parent, "coppice-"+c.ID+"-"+strconv.Itoa(os.Getpid()))}
+	if made, err := makeOwnGroup(g.path); err != nil || !made {
+		return nil, fault.Wrap(err, "make the control group of the sandbox")
+	}
+	if g.FD, err = unix.Open(g.path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		_ = os.Remove(g.path)
+		return nil, fault.Wrap(err, "open the control group of the sandbox")
+	}
+	g.Facts.Freeze = true
+	if err := g.limit(c); err != nil {
+		g.Remove()
+		return nil, err
+	}
+	return g, nil
+}
+
+// makeOwnGroup makes a group whose name has our pid, and reports as delegated does whether
+// it could. An empty group of that name is left from a killed keeper that had our pid.
+func makeOwnGroup(path string) (made bool, err error) {
+	err = os.Mkdir(path, 0o755)
+	if errors.Is(err, os.ErrExist) && os.Remove(path) == nil {
+		err = os.Mkdir(path, 0o755)
+	}
+	return delegated(err)
+}
+
+// limit writes the limits of the group, and notes which of them its controllers have.
+func (g *Group) limit(c plan.Config) (err error) {
+	if n := c.Limits.Memory; n > 0 {
+		if g.Facts.Memory, err = g.set("memory.max", strconv.FormatInt(n, 10)); err != nil {
+			return err
+		}
+		for _, name := range []string{"memory.swap.max", "memory.oom.group"} {
+			if _, err := g.set(name, "0"); err != nil {
+				return err
+			}
+		}
+	}
+	if n := c.Limits.Pids; n > 0 && c.Tier != plan.TierGvisor { // whose kernel has tasks of its own, more or fewer
+		if g.Facts.Pids, err = g.set("pids.max", strconv.FormatInt(n+plan.OwnTasks, 10)); err != nil {
+			return err
+		}
+	}
+	if n := c.Limits.MilliCPUs; n > 0 {
+		quota, period := bandwidth(n)
+		g.Facts.CPU, err = g.set("cpu.max", quota+" "+period)
+	}
+	return err
+}
+
+// set writes to a file of the group; false where the group has no such controller.
+func (g *Group) set(name, value string) (bool, error) {
+	done, err := delegated(g.write(name, value))
+	return done, fault.Wrap(err, "limit the control group of the sandbox")
+}
+
+// take moves a process into the group; its future children start there.
+func (g *Group) Take(pid int) error {
+	return fault.Wrap(g.write("cgroup.procs", strconv.Itoa(pid)), "bring the sandbox into its control group")
+}
+
+// delegated takes the error of an access to a file of a control group. It reports false if
+// the group or controller is not ours to use; any other error is returned.
+func delegated(err error) (bool, error) {
+	for _, not := range []unix.Errno{unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.EBUSY, unix.EINVAL, unix.EOPNOTSUPP, unix.ENODEV} {
+		if errors.Is(err, not) {
+			return false, nil
+		}
+	}
+	return err == nil, err
+}
+
+// groupMount finds where control groups are mounted: the last mount of a type ("cgroup2",
+// or "cgroup" of version 1) that has an option, which of version 1 is its controller. It
+// gives "" where there is none.
+func groupMount(kind, option string) (mount string, err error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return "", fault.Wrap(err, "find the control groups")
+	}
+	defer f.Close()
+	mount, err = findGroups(f, kind, option)
+	return mount, fault.Wrap(err, "find the control groups")
+}
+
+// findGroups is groupMount for the text of mountinfo.
+func findGroups(r io.Reader, kind, option string) (mount string, err error) {
+	mounts, err := mountinfo.GetMountsFromReader(r, mountinfo.FSTypeFilter(kind))
+	for _, m := range mounts {
+		if slices.Contains(strings.Split(m.VFSOptions, ","), option) {
+			mount = m.Mountpoint
+		}
+	}
+	return mount, err
+}
+
+// cgroupParent finds where groups can be made, and hands the controllers down as
+// far as the kernel lets us. It returns "" if the kernel lets us use none.
+func cgroupParent(root bool) (string, error) {
+	mount, err := groupMount("cgroup2", "rw")
+	if err != nil || mount == "" {
+		return "", err
+	}
+	if !root {
+		own, err := ownGroup("")
+		if err != nil || own == "" {
+			return "", err
+		}
+		return filepath.Join(mount, own), nil
+	}
+	dir := filepath.Join(mount, "coppice")
+	if made, err := makeGroup(dir); err != nil || !made {
+		return "", err
+	}
+	for _, d := range []string{mount, dir} {
+		for _, controller := range []string{"+memory", "+pids", "+cpu"} {
+			if _, err := delegated(os.WriteFile(filepath.Join(d, "cgroup.subtree_control"), []byte(controller), 0)); err != nil {
+				return "", fault.Wrap(err, "hand the controller %s down", controller[1:])
+			}
+		}
+	}
+	return dir, nil
+}
+
+// makeGroup makes a control group, unless there is one, or none can be made there (false).
+func makeGroup(dir string) (bool, error) {
+	err := os.Mkdir(dir, 0o755)
+	if errors.Is(err, os.ErrExist) {
+		return true, nil
+	}
+	made, err := delegated(err)
+	return made, fault.Wrap(err, "make a control group")
+}
+
+// ownGroup gives our own group, below the mount of a controller of version 1, or of
+// version 2 for "". It returns "" if there is none.
+func ownGroup(controller string) (string, error) {
+	b, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return "", fault.Wrap(err, "find our control group")
+	}
+	for line := range strings.Lines(string(b)) {
+		// 4:memory:/user.slice
+		// 0::/user.slice
+		if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 && slices.Contains(strings.Split(f[1], ","), controller) {
+			return f[2], nil
+		}
+	}
+	return "", nil
+}
+
+// Hits are how often the group came to its limits.
+type Hits struct{ memory, pids int64 }
+
+// Hits counts, where there is something to be counted; the rest is 0.
+func (g *Group) Hits() (h Hits) {
+	if g == nil {
+		return h
+	}
+	if g.Facts.Memory {
+		h.memory = count(filepath.Join(g.path, "memory.events"), "oom_kill")
+	}
+	if g.Facts.Pids {
+		h.pids = count(filepath.Join(g.path, "pids.events"), "max")
+	}
+	return h
+}
+
+// since names the limits that were come to after before.
+func (h Hits) Since(before Hits) (names []string) {
+	if h.memory > before.memory {
+		names = append(names, wire.LimitMemory)
+	}
+	if h.pids > before.pids {
+		names = append(names, wire.LimitPids)
+	}
+	return names
+}
+
+// plus adds what others counted.
+func (h Hits) Plus(o Hits) Hits { return Hits{h.memory + o.memory, h.pids + o.pids} }
+
+// count reads one count of a file of counts; 0 where there is none.
+func count(file, key string) int64 {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] == key {
+			n, _ := strconv.ParseInt(f[1], 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+func (g *Group) write(name, value string) error {
+	return os.WriteFile(filepath.Join(g.path, name), []byte(value), 0)
+}
+
+// remove removes the group, whose processes are gone or going.
+func (g *Group) Remove() {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.gone {
+		return
+	}
+	removeGroup(g.path)
+	unix.Close(g.FD)
+	if g.stat != 0 {
+		unix.Close(g.stat)
+		g.stat = 0
+	}
+	g.gone = true
+}
+
+// removeGroup removes a control group whose processes are gone or going: the kernel tells
+// nobody when the last has left.
+func removeGroup(path string) {
+	var err error
+	for range 50 {
+		if err = os.Remove(path); err == nil || errors.Is(err, os.ErrNotExist) {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Fprintln(os.Stderr, "coppice-keeper: the control group stays:", err)
+}
+
+// cgroupPatience is how long the group is waited for to freeze.
+const cgroupPatience = 10 * time.Second
+
+// freeze stops everything in the group.
+func (g *Group) Freeze() error {
+	if err := g.write("cgroup.freeze", "1"); err != nil {
+		return fault.Wrap(err, "freeze the control group")
+	}
+	start := time.Now()
+	for wait := 10 * time.Microsecond; ; wait = min(2*wait, time.Millisecond) {
+		b, err := os.ReadFile(filepath.Join(g.path, "cgroup.events"))
+		if err != nil {
+			return fault.Wrap(err, "freeze the control group")
+		}
+		if bytes.Contains(b, []byte("frozen 1")) || wait == time.Millisecond && g.Stands() {
+			return nil
+		}
+		if time.Since(start) > cgroupPatience {
+			_ = g.Thaw()
+			return fault.New(fault.Timeout, "the sandbox's processes do not freeze").
+				WithHint("one of them waits for the kernel, perhaps for a network file system; see: coppice exec NAME -- ps -eo pid,stat,wchan,args")
+		}
+		time.Sleep(wait)
+	}
+}
+
+// stands reports whether every task is frozen, or waits for init, which is: the
+// kernel does not count the latter as frozen.
+func (g *Group) Stands() bool {
+	b, err := os.ReadFile(filepath.Join(g.path, "cgroup.threads"))
+	if err != nil {
+		return false
+	}
+	for tid := range strings.FieldsSeq(string(b)) {
+		if !guest.Held(tid) {
+			return false
+		}
+	}
+	return true
+}
+
+func (g *Group) Thaw() error {
+	return fault.Wrap(g.write("cgroup.freeze", "0"), "thaw the control group")
+}
+
+// pids lists the processes of the group.
+func (g *Group) PIDs() ([]int, error) {
+	b, err := os.ReadFile(filepath.Join(g.path, "cgroup.procs"))
+	if err != nil {
+		return nil, fault.Wrap(err, "list the control group")
+	}
+	var pids []int
+	for f := range strings.FieldsSeq(string(b)) {
+		pid, err := strconv.Atoi(f)
+		if err != nil {
+			return nil, fmt.Errorf("list the control group: %w", err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
+// Usage is the processor time of the group so far, in microseconds: cpu.stat is
+// there without any controller (cgroup-v2.rst). It is read often, so the file stays
+// open.
+func (g *Group) Usage() (uint64, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.gone {
+		return 0, fault.New(fault.Unavailable, "the control group is gone")
+	}
+	if g.stat == 0 {
+		fd, err := unix.Openat(g.FD, "cpu.stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return 0, fault.Wrap(err, "read the control group's time")
+		}
+		g.stat = fd
+	}
+	var b [64]byte
+	k, err := unix.Pread(g.stat, b[:], 0)
+	if err != nil {
+		return 0, fault.Wrap(err, "read the control group's time")
+	}
+	word, _, _ := bytes.Cut(bytes.TrimPrefix(b[:k], []byte("usage_usec ")), []byte("\n"))
+	n, err := strconv.ParseUint(string(word), 10, 64)
+	return n, fault.Wrap(err, "read the control group's time")
+}

@@ -1,0 +1,91 @@
+//go:build linux && (amd64 || arm64)
+
+package cgroup
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/plan"
+)
+
+// TestDelegated_TellsTheHostFromAFailure has the errno of everything that a start may do without.
+func TestDelegated_TellsTheHostFromAFailure(t *testing.T) {
+	t.Parallel()
+	for _, e := range []unix.Errno{unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.EOPNOTSUPP, unix.ENODEV, unix.EBUSY, unix.EINVAL} {
+		if ours, err := delegated(&os.PathError{Op: "write", Path: "x", Err: e}); ours || err != nil {
+			t.Errorf("%v does not say that the host lacks it: %v", e, err)
+		}
+	}
+	for _, e := range []unix.Errno{unix.EEXIST, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.EINTR, unix.EIO, unix.ENOSPC, unix.ENAMETOOLONG, unix.EFAULT} {
+		if _, err := delegated(fmt.Errorf("write: %w", e)); err == nil {
+			t.Errorf("%v says that the host lacks it", e)
+		}
+	}
+	if ours, err := delegated(nil); !ours || err != nil {
+		t.Errorf("no error says that the host lacks it: %v", err)
+	}
+}
+
+// ownGroups makes the groups of a box, which are removed when the test has ended.
+func ownGroups(t *testing.T, c plan.Config) (*Group, Shares) {
+	t.Helper()
+	g, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.Remove)
+	all, err := NewShares(c, plan.CgroupFacts{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(all.Remove)
+	if g == nil && len(all) == 0 {
+		t.Skip("needs cgroup: no control group can be made here")
+	}
+	return g, all
+}
+
+// limited is a box with a limit for which each host has a group, if it has groups.
+func limited(name string) plan.Config {
+	return plan.Config{ID: name + strconv.FormatInt(time.Now().UnixNano(), 36), Caller: plan.Caller{Root: os.Getuid() == 0}, Limits: plan.Limits{MilliCPUs: 1000}}
+}
+
+// A keeper that is killed leaves its groups, and another one may get its number.
+func TestGroup_TakesTheNameOfOneThatWasLeft(t *testing.T) {
+	c := limited("left")
+	ownGroups(t, c)
+	ownGroups(t, c)
+}
+
+// TestGroup_FailsForWhatSaysNothingOfTheHost makes groups where there is one of that name:
+// the host has groups all the same.
+func TestGroup_FailsForWhatSaysNothingOfTheHost(t *testing.T) {
+	c := limited("lacks")
+	g, all := ownGroups(t, c)
+	inside := exec.Command("sleep", "1000")
+	if err := inside.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = inside.Process.Kill(); _ = inside.Wait() }() // it was killed
+	if g != nil {
+		if err := g.Take(inside.Process.Pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := all.Take(inside.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := New(c); g != nil && (again != nil || err == nil) {
+		t.Errorf("version 2: %v, %v", again, err)
+	}
+	if again, err := NewShares(c, plan.CgroupFacts{}); len(all) > 0 && (len(again) > 0 || err == nil) {
+		t.Errorf("version 1: %v, %v", again, err)
+	}
+}

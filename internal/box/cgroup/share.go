@@ -1,0 +1,180 @@
+//go:build linux && (amd64 || arm64)
+
+package cgroup
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// share holds a box to one limit by a controller of version 1, on hosts where version 2
+// does not have that controller.
+type share struct {
+	path   string
+	counts string // the file and the key by which it tells how often the limit was come to
+	key    string
+}
+
+// Shares are the Shares of a box, by controller. The nil one does nothing.
+type Shares map[string]*share
+
+// NewShares makes a group for each limit that version 2 does not enforce, if the host has
+// its controller. Any other failure is an error, as in New.
+func NewShares(c plan.Config, have plan.CgroupFacts) (all Shares, err error) {
+	if c.NoCgroup || !c.Caller.Root {
+		return nil, nil
+	}
+	all = Shares{}
+	defer func() {
+		if err != nil {
+			all.Remove()
+		}
+	}()
+	if c.Limits.MilliCPUs > 0 && !have.CPU {
+		quota, period := bandwidth(c.Limits.MilliCPUs)
+		if _, err := all.add(c, "cpu", share{}, "cpu.cfs_period_us", period, "cpu.cfs_quota_us", quota); err != nil {
+			return nil, err
+		}
+	}
+	if n := c.Limits.Memory; n > 0 && !have.Memory {
+		s, err := all.add(c, "memory", share{counts: "memory.oom_control", key: "oom_kill"}, "memory.limit_in_bytes", strconv.FormatInt(n, 10))
+		if err != nil {
+			return nil, err
+		}
+		if s != nil { // where swap is counted
+			if _, err := delegated(s.write("memory.memsw.limit_in_bytes", strconv.FormatInt(n, 10))); err != nil {
+				return nil, fault.Wrap(err, "limit the sandbox's memory with swap")
+			}
+		}
+	}
+	if n := c.Limits.Pids; n > 0 && !have.Pids && c.Tier != plan.TierGvisor {
+		if _, err := all.add(c, "pids", share{counts: "pids.events", key: "max"}, "pids.max", strconv.FormatInt(n+plan.OwnTasks, 10)); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// add makes the group of one controller, with what is written to its files; nil where
+// the host does not have it for us.
+func (all Shares) add(c plan.Config, controller string, s share, files ...string) (*share, error) {
+	parent, err := shareParent(controller)
+	if err != nil || parent == "" {
+		return nil, err
+	}
+	s.path = filepath.Join(parent, "coppice-"+c.ID+"-"+strconv.Itoa(os.Getpid()))
+	if made, err := makeOwnGroup(s.path); err != nil || !made {
+		return nil, fault.Wrap(err, "make the sandbox's control group of %s", controller)
+	}
+	for i := 0; i < len(files); i += 2 {
+		if done, err := delegated(s.write(files[i], files[i+1])); err != nil || !done {
+			removeGroup(s.path)
+			return nil, fault.Wrap(err, "limit the sandbox's %s", controller)
+		}
+	}
+	all[controller] = &s
+	return &s, nil
+}
+
+// shareParent finds where the groups of a controller are made; "" where the host does not
+// have it. Those of memory and tasks are below our own, so that limits on us bound the boxes too.
+func shareParent(controller string) (string, error) {
+	mount, err := groupMount("cgroup", controller)
+	if err != nil || mount == "" {
+		return "", err
+	}
+	if controller != "cpu" {
+		own, err := ownGroup(controller)
+		if err != nil || own == "" {
+			return "", err
+		}
+		return filepath.Join(mount, own), nil
+	}
+	parent := filepath.Join(mount, "coppice")
+	if made, err := makeGroup(parent); err != nil || !made {
+		return "", err
+	}
+	return parent, nil
+}
+
+// facts adds what the Shares do to what version 2 does.
+func (all Shares) Facts(f plan.CgroupFacts) plan.CgroupFacts {
+	f.CPU = f.CPU || all["cpu"] != nil
+	f.Memory = f.Memory || all["memory"] != nil
+	f.Pids = f.Pids || all["pids"] != nil
+	return f
+}
+
+// Hits is as cgroup.hits.
+func (all Shares) Hits() (h Hits) {
+	if s := all["memory"]; s != nil {
+		h.memory = count(filepath.Join(s.path, s.counts), s.key)
+	}
+	if s := all["pids"]; s != nil {
+		h.pids = count(filepath.Join(s.path, s.counts), s.key)
+	}
+	return h
+}
+
+// bandwidth gives how many microseconds of processor time there are in how many of
+// time. The kernel takes no quota below a millisecond.
+func bandwidth(milli int64) (quota, period string) {
+	const usual, long = 100_000, 1_000_000
+	milli = min(milli, 10_000_000) // more processors than Linux knows
+	if milli < 10 {
+		return strconv.FormatInt(milli*long/1000, 10), strconv.Itoa(long)
+	}
+	return strconv.FormatInt(milli*usual/1000, 10), strconv.Itoa(usual)
+}
+
+func (s *share) write(name, value string) error {
+	return os.WriteFile(filepath.Join(s.path, name), []byte(value), 0)
+}
+
+// take brings a process into the groups, with all that it will start.
+func (all Shares) Take(pid int) error {
+	for controller, s := range all {
+		if err := s.write("cgroup.procs", strconv.Itoa(pid)); err != nil {
+			return fault.Wrap(err, "hold the sandbox to its limit of %s", controller)
+		}
+	}
+	return nil
+}
+
+// remove removes the groups, whose processes are gone or going. It may be called twice.
+func (all Shares) Remove() {
+	for _, s := range all {
+		removeGroup(s.path)
+	}
+}
+
+// CanLimitCPU tries whether a box can be held to a share of the processors, by a daemon
+// of real root or not. Where it cannot, the error says what mends that.
+func CanLimitCPU(root bool) error {
+	c := plan.Config{ID: "try" + strconv.FormatInt(time.Now().UnixNano(), 36), Caller: plan.Caller{Root: root}, Limits: plan.Limits{MilliCPUs: 1000}}
+	g, err := New(c)
+	if err != nil {
+		return err
+	}
+	if g != nil {
+		able := g.Facts.CPU
+		g.Remove()
+		if able {
+			return nil
+		}
+	}
+	all, err := NewShares(c, plan.CgroupFacts{})
+	if err != nil {
+		return err
+	}
+	defer all.Remove()
+	if all["cpu"] != nil {
+		return nil
+	}
+	return plan.CPULack()
+}

@@ -1,0 +1,187 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"math"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// How often is looked whether a process has run: less often the longer none has,
+// but often enough that a change is seen by the time that it is to be captured,
+// or hardly later. After half a minute it is a second, since every look wakes this
+// process up. Output of a command is noticed at once.
+const (
+	lookBusy = 25 * time.Millisecond
+	lookIdle = 250 * time.Millisecond
+	lookLong = time.Second
+	longIdle = 30 * time.Second
+
+	looksPerClock = 10
+)
+
+// lookAfter is how long to wait for the next look when the last process was seen
+// running so long ago: a tenth of that, within limits.
+func lookAfter(quiet time.Duration) time.Duration {
+	if quiet > longIdle {
+		return lookLong
+	}
+	return min(max(quiet/10, lookBusy), lookIdle)
+}
+
+// looksOn says that a call only looks on, and so keeps nobody busy, until done is called.
+func (k *keeper) looksOn() (done func()) {
+	add := func(n int) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.busy += n
+	}
+	add(-1)
+	return func() { add(1) }
+}
+
+// activity waits until a clock of the box differs from since. The caller's end ends
+// it too.
+// least is how long to wait between two looks at least; with 0, output of a command
+// is noticed at once.
+func (k *keeper) activity(conn net.Conn, since uint64, clock func() (uint64, error), least time.Duration) (uint64, error) {
+	defer k.looksOn()()
+	var stirred <-chan struct{}
+	if least == 0 {
+		var forget func()
+		stirred, forget = k.stirred.listen()
+		defer forget()
+	}
+	left := make(chan struct{})
+	k.calls.Go(func() {
+		_, _, _ = wire.ReadFrame(conn, nil) // nothing comes but its end
+		close(left)
+	})
+	var last pulse
+	for from, looks := time.Now(), 0; ; looks++ {
+		// The kernel's lists of processes may miss some, so the clock has the last
+		// word now and then.
+		if k.isPaused() == nil && (looks%looksPerClock == 0 || !k.still(last)) {
+			last = k.pulse()
+			now, err := clock()
+			if err != nil || now != since {
+				return now, err
+			}
+			if k.config.Tier == plan.TierGvisor { // init has run to answer, and is one of them
+				last = k.pulse()
+			}
+		}
+		var err error
+		wait := time.NewTimer(max(least, lookAfter(time.Since(from))))
+		select {
+		case <-wait.C:
+		case <-stirred:
+		case <-left:
+			err = fault.New(fault.Cancelled, "who waited is gone")
+		case <-k.stop:
+			err = fault.New(fault.Unavailable, "the sandbox is being stopped")
+		}
+		if wait.Stop(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// stirs tells those who wait in activity that a command has written something. The
+// zero value is ready.
+type stirs struct {
+	mu      sync.Mutex
+	waiting map[chan struct{}]bool // guarded by mu; each has room for one token
+}
+
+// listen gives a channel that gets a token at each stir, until forget is called.
+func (s *stirs) listen() (token <-chan struct{}, forget func()) {
+	c := make(chan struct{}, 1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting == nil {
+		s.waiting = map[chan struct{}]bool{}
+	}
+	s.waiting[c] = true
+	return c, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.waiting, c)
+	}
+}
+
+// stir wakes whoever waits in activity.
+func (s *stirs) stir() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.waiting {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// clock gives a number, not 0, that stays as long as no process of the box runs.
+func (k *keeper) clock() (uint64, error) {
+	if k.config.Tier == plan.TierGvisor {
+		return k.familyClock(), nil
+	}
+	if k.group != nil {
+		if n, err := k.group.Usage(); err == nil {
+			return n + 1, nil
+		}
+	}
+	return k.strictClock()
+}
+
+// familyClock is the clock of a box that has a kernel of its own, whose clocks miss who runs
+// for a moment: that of the processes which the kernel runs the box's in, init's too. The
+// kernel runs at any time; what it does for a process within one long system call shows in
+// steps.
+func (k *keeper) familyClock() uint64 {
+	const step = 100 * time.Millisecond
+	sum := fnv.New64a()
+	add := func(pid int, t int64) {
+		var b [16]byte
+		binary.LittleEndian.PutUint64(b[:8], uint64(pid))
+		binary.LittleEndian.PutUint64(b[8:], uint64(t))
+		_, _ = sum.Write(b[:])
+	}
+	for _, pid := range k.commandsOf(math.MaxInt) {
+		if t, ok := ranFor(pid); ok {
+			add(pid, t)
+		}
+	}
+	for _, pid := range children(k.init.Pid) {
+		if t, ok := ranFor(pid); ok {
+			add(pid, t/int64(step))
+		}
+	}
+	return max(sum.Sum64(), 1)
+}
+
+// strictClock is the clock that leaves out what init does, which belongs to the
+// control group as well: whoever asks init for something, and then for this, is not
+// told of what he caused.
+func (k *keeper) strictClock() (uint64, error) {
+	var c guest.Clocked
+	if err := k.ask(guest.MsgClock, &c); err != nil {
+		return 0, err
+	}
+	if c.Err != nil {
+		return 0, (*protocol.Failure)(c.Err).Fault()
+	}
+	// Where process ids tell nothing, a command may have come and gone unseen.
+	return max(c.Clock+k.spawns.Load(), 1), nil
+}

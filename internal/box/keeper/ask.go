@@ -1,0 +1,104 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// ask sends a message to init and decodes its answer into v.
+func (k *keeper) ask(kind guest.Kind, v any) error { return k.askWith(kind, nil, v) }
+
+// askWith is ask with a payload. A sandbox may starve or block its init. If init does not
+// answer in time, the box is killed: it could no longer be frozen or inspected.
+func (k *keeper) askWith(kind guest.Kind, q, v any, fds ...int) error {
+	k.asking.Lock()
+	defer k.asking.Unlock()
+	k.asked.Store(uint32(kind))
+	defer k.asked.Store(0)
+	switch err := k.link.Send(kind, q, fds...); {
+	case guest.NotPassed(err):
+		return fault.OfHost(err)
+	case err != nil:
+		return fault.New(fault.Unavailable, "the sandbox's init has ended").Because(err)
+	}
+	late := k.patienceFor(kind)
+	tick := time.NewTicker(max(late/answerTicks, 1))
+	defer tick.Stop()
+	for left := answerTicks; ; {
+		select {
+		case <-tick.C:
+			// Ticks are dropped while we do not run, as when the machine sleeps.
+			if k.iced.Load() {
+				continue // init is frozen with its control group, and answers when that is thawed
+			}
+			if left--; left > 0 {
+				continue
+			}
+			k.halt("its init did not answer within " + late.String())
+			return fault.New(fault.Timeout, "the sandbox's init did not answer within %v, and its processes were killed", late)
+		case m := <-k.answers:
+			return decode(kind, m, v)
+		case <-k.over:
+			return fault.New(fault.Unavailable, "the sandbox's init has ended")
+		}
+	}
+}
+
+// answerTicks is the number of ticks into which the time to answer is divided.
+const answerTicks = 20
+
+// decode decodes an answer into v, unless that is nil.
+func decode(kind guest.Kind, m guest.Message, v any) error {
+	if m.Kind == guest.MsgUnknown {
+		var u guest.Unknown
+		if err := m.Decode(&u); err != nil || u.Err == nil {
+			return fault.New(fault.Version, "the sandbox's init does not know message %q", byte(kind)).Because(err)
+		}
+		return (*protocol.Failure)(u.Err).Fault()
+	}
+	if v == nil {
+		return nil
+	}
+	return m.Decode(v)
+}
+
+// patienceFor returns how long init may take to answer a message.
+func (k *keeper) patienceFor(kind guest.Kind) time.Duration {
+	switch kind {
+	case guest.MsgSave:
+		return k.savePatience
+	case guest.MsgReseal:
+		return k.rekeyPatience
+	}
+	return k.answerPatience
+}
+
+// unknown takes the word of an init that it does not know a message. Whoever asked gets it as
+// the answer; nobody waits for that to any other message.
+func (k *keeper) unknown(m guest.Message) {
+	var u guest.Unknown
+	if err := m.Decode(&u); err == nil && uint32(u.Kind) == k.asked.Load() {
+		select {
+		case k.answers <- m:
+		case <-k.stop:
+		}
+		return
+	}
+	k.misses.Do(func() { fmt.Fprintf(os.Stderr, "coppice-keeper: init does not know message %q\n", byte(u.Kind)) })
+}
+
+func (k *keeper) count() (int, error) {
+	if p := k.isPaused(); p != nil {
+		return p.Procs, nil
+	}
+	var c guest.Counted
+	err := k.ask(guest.MsgCount, &c)
+	return c.Procs, err
+}

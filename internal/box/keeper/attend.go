@@ -1,0 +1,269 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// What those who are connected to a command do with it: read, write, size its
+// terminal, signal and end it.
+
+// cancel ends a command that nobody wants any more.
+func (k *keeper) cancel(exec string) error {
+	e, err := k.running(exec)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.exit == nil && e.result == nil {
+		e.terminate()
+	}
+	return nil
+}
+
+// terminate asks a command's group to end; when it is over or does not heed, its
+// whole tree is killed. e.mu is held.
+func (e *execution) terminate() {
+	if e.timer != nil {
+		e.timer.Stop()
+	}
+	_ = e.k.link.Send(guest.MsgKill, guest.Kill{PID: e.pid, Signal: int(unix.SIGTERM), Whom: guest.KillGroup, Doom: true})
+	_ = e.k.link.Send(guest.MsgKill, guest.Kill{PID: e.pid, Signal: int(unix.SIGCONT), Whom: guest.KillGroup})
+	e.timer = time.AfterFunc(plan.TermGrace, func() {
+		_ = e.k.link.Send(guest.MsgKill, guest.Kill{PID: e.pid, Signal: int(unix.SIGKILL), Whom: guest.KillTree})
+	})
+}
+
+// attend serves whoever is attached, as req says, until the exec's end or the
+// reader's. Unless the command is kept, it is taken away from who had it before.
+func (e *execution) attend(conn *net.UnixConn, req wire.ExecRequest) error {
+	e.mu.Lock()
+	if !e.kept {
+		for before := range e.conns {
+			before.Close()
+		}
+		clear(e.conns)
+	}
+	e.conns[conn] = true
+	e.mu.Unlock()
+	// Somebody's stuck terminal may not hold up what others see.
+	r := e.out.attach(req.Offset, e.kept && (req.ReadOnly || e.tty))
+	var input sync.WaitGroup
+	defer func() {
+		conn.Close()
+		r.close()
+		e.mu.Lock()
+		delete(e.conns, conn)
+		e.mu.Unlock()
+		input.Wait()
+	}()
+	if e.kept && req.Attach != "" && req.Size != nil && !req.ReadOnly {
+		e.redraw(*req.Size)
+	}
+	if e.pid != 0 {
+		if err := wire.WriteJSON(conn, wire.FrameStarted, wire.Started{Exec: e.id, PID: e.pid, Offset: r.from()}); err != nil {
+			return nil
+		}
+	}
+	input.Go(func() {
+		e.listen(conn, e.kept && req.ReadOnly)
+		r.detach()
+	})
+	for {
+		t, p, lost, ok := r.next()
+		if lost > 0 {
+			if err := wire.WriteJSON(conn, wire.FrameDropped, wire.Dropped{Bytes: lost}); err != nil {
+				return nil
+			}
+		}
+		if !ok {
+			break
+		}
+		if err := wire.WriteFrame(conn, t, p); err != nil {
+			return nil
+		}
+	}
+	if !r.complete() {
+		return nil // detached
+	}
+	if !e.kept { // of a kept one who waits for it is told
+		if err := e.sendRecorded(conn); err != nil {
+			return nil
+		}
+	}
+	if err := wire.WriteJSON(conn, wire.FrameExit, e.told()); err == nil && !e.kept {
+		e.k.drop(e.id)
+	}
+	return nil
+}
+
+// listen takes the frames of whoever is attached; of one who only watches it
+// does nothing with them.
+func (e *execution) listen(conn net.Conn, watches bool) {
+	buf := make([]byte, 4<<10)
+	for {
+		t, p, err := wire.ReadFrame(conn, buf)
+		if err != nil {
+			return
+		}
+		if watches || e.kept && t == wire.FrameHangup || e.kept && e.tty && t == wire.FrameStdinEOF {
+			continue // a terminal's input does not end with one of those who type
+		}
+		switch t {
+		case wire.FrameStdin:
+			if e.in != nil {
+				e.in.write(p)
+			}
+		case wire.FrameStdinEOF:
+			if e.in != nil {
+				e.in.eof()
+			}
+		case wire.FrameHangup:
+			e.hangUp()
+		case wire.FrameResize:
+			var s wire.Size
+			if e.master != nil && json.Unmarshal(p, &s) == nil {
+				e.resize(s)
+			}
+		case wire.FrameSignal:
+			var s wire.Signal
+			if json.Unmarshal(p, &s) == nil {
+				_ = e.signal(s.Name)
+			}
+		}
+	}
+}
+
+// hangUp tells the command that nobody is there any more, as ssh and docker do:
+// its input ends, or its terminal is hung up, by which the kernel sends SIGHUP to
+// the session's leader and to the group in the foreground. It may be called
+// twice.
+func (e *execution) hangUp() {
+	switch {
+	case e.master != nil:
+		e.hungUp.Store(true)
+		e.master.Close()
+	case e.in != nil:
+		e.in.eof()
+	}
+}
+
+// redraw gives the terminal a size and makes the program in it draw its screen
+// again for somebody who has just attached: as it does when the size changes, so
+// for a moment it does (dtach(1) and abduco(1) know no better way either).
+func (e *execution) redraw(s wire.Size) {
+	if e.master == nil || s.Rows < 2 || s.Cols == 0 {
+		return
+	}
+	e.mu.Lock()
+	same := e.size == s
+	e.mu.Unlock()
+	if same {
+		e.resize(wire.Size{Cols: s.Cols, Rows: s.Rows - 1})
+	}
+	e.resize(s)
+}
+
+func (e *execution) resize(s wire.Size) {
+	e.mu.Lock()
+	e.size = s
+	e.mu.Unlock()
+	if e.k.config.Tier == plan.TierGvisor {
+		_ = e.k.link.Send(guest.MsgResize, guest.Resize{PID: e.pid, Size: s})
+		return
+	}
+	_ = e.control(func(fd int) error {
+		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: s.Rows, Col: s.Cols})
+	})
+}
+
+func (e *execution) control(f func(fd int) error) (err error) {
+	raw, err := e.master.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return errors.Join(raw.Control(func(fd uintptr) { err = f(int(fd)) }), err)
+}
+
+// signal reaches the command's process group; with a terminal, INT, QUIT and TSTP
+// reach the group in the foreground, as typing them would.
+func (e *execution) signal(name string) error {
+	sig, err := signalNumber(name)
+	if err != nil {
+		return err
+	}
+	if e.master != nil && (sig == unix.SIGINT || sig == unix.SIGQUIT || sig == unix.SIGTSTP) {
+		if e.k.config.Tier == plan.TierGvisor {
+			return e.k.link.Send(guest.MsgKill, guest.Kill{PID: e.pid, Signal: int(sig), Whom: guest.KillForeground})
+		}
+		const tiocsig = 0x40045436
+		if e.control(func(fd int) error { return unix.IoctlSetInt(fd, tiocsig, int(sig)) }) == nil {
+			return nil
+		}
+	}
+	return e.k.link.Send(guest.MsgKill, guest.Kill{PID: e.pid, Signal: int(sig), Whom: guest.KillGroup})
+}
+
+func (k *keeper) signal(exec, name string) error {
+	e, err := k.running(exec)
+	if err != nil {
+		return err
+	}
+	return e.signal(name)
+}
+
+// running finds an exec that has not ended.
+func (k *keeper) running(exec string) (*execution, error) {
+	k.mu.Lock()
+	e := k.execs[exec]
+	k.mu.Unlock()
+	if e != nil && e.pid != 0 {
+		if _, ended := e.ended(); !ended {
+			return e, nil
+		}
+	}
+	return nil, fault.New(fault.NotFound, "no exec %s runs", exec)
+}
+
+// input takes what a caller who is not attached gives to an exec, until its
+// protocol.FrameThaw.
+func (k *keeper) input(conn *net.UnixConn, exec string) error {
+	e, err := k.running(exec)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	in := e.in
+	e.mu.Unlock()
+	if in == nil {
+		return fault.New(fault.Conflict, "exec %s takes no input", exec).WithHint("start it with \"stdin\": true")
+	}
+	buf := make([]byte, 32<<10)
+	for {
+		t, p, err := wire.ReadFrame(conn, buf)
+		switch {
+		case err != nil:
+			return fault.New(fault.Cancelled, "who sent input is gone")
+		case t == protocol.FrameThaw:
+			return nil
+		case t == wire.FrameStdin:
+			in.write(p)
+		case t == wire.FrameStdinEOF:
+			in.eof()
+		}
+	}
+}

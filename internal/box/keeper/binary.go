@@ -1,0 +1,220 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"errors"
+	"io"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/program"
+)
+
+// ownProgram is the path of the keeper's own program, coppice-init, also when another file has
+// taken its place.
+const ownProgram = "/proc/self/exe"
+
+// helpers are the helper programs that the keeper starts beside its own.
+type helpers struct {
+	gate   *os.File // nil where the box is not gated
+	sentry *os.File // nil but in tier gvisor
+}
+
+// takeHelpers takes over the programs that Start has passed.
+func takeHelpers(c plan.Config) (p helpers, err error) {
+	if c.Gated() {
+		if p.gate, err = program.Executable(os.NewFile(protocol.GateFD, string(program.Gate))); err != nil {
+			return p, err
+		}
+	}
+	if c.Tier == plan.TierGvisor {
+		p.sentry, err = program.Executable(os.NewFile(protocol.SentryFD, string(program.Sentry)))
+	}
+	return p, err
+}
+
+// init is the path of the program that is the init of a tier.
+func (p helpers) init(tier string) string {
+	if tier == plan.TierGvisor {
+		return program.Path(p.sentry)
+	}
+	return ownProgram
+}
+
+// readOnly opens the program at path, a magic link of /proc, through a read-only mount that is
+// attached nowhere. Init is executed from it: a sandbox that gets hold of /proc/PID/exe of
+// init cannot write to the host's file (CVE-2019-5736).
+func readOnly(path string) (*os.File, error) {
+	src, err := os.Open(path)
+	if err != nil {
+		return nil, fault.Wrap(err, "open the program of init")
+	}
+	defer src.Close()
+	if seals, err := unix.FcntlInt(src.Fd(), unix.F_GET_SEALS, 0); err == nil && seals&unix.F_SEAL_WRITE != 0 {
+		return dup(src)
+	}
+	name, err := os.Readlink(path)
+	if err != nil {
+		return nil, fault.Wrap(err, "find the program of init")
+	}
+	var is, st unix.Stat_t
+	if err := unix.Fstat(int(src.Fd()), &is); err != nil {
+		return nil, fault.Wrap(err, "find the program of init")
+	}
+	fd, err := unix.OpenTree(unix.AT_FDCWD, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err == nil {
+		f := os.NewFile(uintptr(fd), name)
+		if err = unix.Fstat(fd, &st); err == nil && st.Dev == is.Dev && st.Ino == is.Ino {
+			if err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err == nil {
+				return program.Executable(f)
+			}
+		}
+		f.Close()
+	}
+	// It was replaced since, or we may not mount (workspace): a sealed copy in memory.
+	f, err := sealedCopy(src)
+	if err != nil {
+		return nil, fault.Wrap(err, "copy the program of init")
+	}
+	return program.Executable(f)
+}
+
+// dup opens f again.
+func dup(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, fault.Wrap(err, "open the program of init")
+	}
+	return program.Executable(os.NewFile(uintptr(fd), f.Name()))
+}
+
+// sealedCopy copies a program into memory, where nobody can change it.
+func sealedCopy(src io.Reader) (*os.File, error) {
+	fd, err := unix.MemfdCreate("coppice", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "coppice")
+	if _, err = io.Copy(f, src); err == nil {
+		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// innerProgram is the program that is PID 1 in a sandbox's own kernel: that of its image, or the
+// keeper's own. An image that is taken of it goes on with that program alone, whatever coppice is by
+// then.
+type innerProgram struct {
+	kept *os.File // of its image, locked; nil: the keeper's own
+	was  state
+}
+
+// state is what tells that a program was written over in place.
+type state struct{ size, seconds, nanos int64 }
+
+func stateOf(fd int) (state, error) {
+	var st unix.Stat_t
+	err := unix.Fstat(fd, &st)
+	return state{st.Size, st.Mtim.Sec, st.Mtim.Nsec}, err
+}
+
+// openInner opens the program for reading. The caller closes it.
+func (k *keeper) openInner() (*os.File, error) {
+	at := ownProgram
+	if kept := k.inner.kept; kept != nil {
+		at = "/proc/self/fd/" + strconv.Itoa(int(kept.Fd()))
+	}
+	f, err := os.Open(at)
+	if err != nil {
+		return nil, fault.Wrap(err, "open the program of the sandbox's init")
+	}
+	now, err := stateOf(int(f.Fd()))
+	if err == nil && now != k.inner.was {
+		err = fault.New(fault.Conflict, "the program of the sandbox's init was written over while it ran, so that its memory has no code to go on with").
+			WithHint("whoever replaces coppice puts a new file in its place; start the sandbox anew: coppice stop %s", k.config.Name)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// showInner gives the program as what the conductor mounts: a detached read-only mount, or a
+// file in memory. The caller closes it.
+func (k *keeper) showInner() (fd int, err error) {
+	if k.config.Init == "" {
+		self, err := os.Open(ownProgram)
+		if err == nil {
+			k.inner.was, err = stateOf(int(self.Fd()))
+			self.Close()
+		}
+		if err != nil {
+			return -1, fault.Wrap(err, "open the program of the sandbox's init")
+		}
+		f, err := readOnly(ownProgram)
+		if err != nil {
+			return -1, err
+		}
+		defer f.Close()
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+		return fd, fault.Wrap(err, "show the program of the sandbox's init")
+	}
+	if err := k.inner.open(k.config.Init); err != nil {
+		return -1, fault.Wrap(err, "open the init of the memory image")
+	}
+	var mount unix.Statfs_t
+	at := int(k.inner.kept.Fd())
+	if err := unix.Fstatfs(at, &mount); err == nil && mount.Flags&unix.ST_NOEXEC == 0 {
+		fd, err := unix.OpenTree(at, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+		if err == nil {
+			const bare = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+			if err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: bare}); err == nil {
+				return fd, nil
+			}
+			unix.Close(fd)
+		}
+	}
+	// Nothing is executed where the store lies.
+	f, err := sealedCopy(io.NewSectionReader(k.inner.kept, 0, k.inner.was.size))
+	if err != nil {
+		return -1, fault.Wrap(err, "copy the init of the memory image")
+	}
+	defer f.Close()
+	fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	return fd, fault.Wrap(err, "show the init of the memory image")
+}
+
+// open opens the program of an image, and locks it: the store keeps it as long as we live.
+func (i *innerProgram) open(name string) error {
+	i.close() // of an attempt that failed
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	i.kept = os.NewFile(uintptr(fd), name)
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Flock(fd, unix.LOCK_SH)
+	}
+	if err == nil {
+		i.was, err = stateOf(fd)
+	}
+	return err
+}
+
+func (i *innerProgram) close() {
+	if i.kept != nil {
+		i.kept.Close()
+		i.kept = nil
+	}
+}

@@ -1,0 +1,52 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// A program that is written over in place is none that an image can go on with; one that
+// another file has taken the place of is.
+func TestAnInitThatIsWrittenOverIsRefused(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "init")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(name, []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("one")
+	k := &keeper{config: plan.Config{Name: "a"}}
+	if err := k.inner.open(name); err != nil {
+		t.Fatal(err)
+	}
+	defer k.inner.close()
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	write("another")
+	f, err := k.openInner()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if b, err := io.ReadAll(f); err != nil || string(b) != "one" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if err := k.inner.open(name); err != nil {
+		t.Fatal(err)
+	}
+	write("written over")
+	if f, err := k.openInner(); !fault.Is(err, fault.Conflict) {
+		f.Close()
+		t.Errorf("it was opened: %v", err)
+	}
+}

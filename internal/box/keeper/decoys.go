@@ -1,0 +1,235 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/journal"
+)
+
+// decoys are the watch over the files of plan.Config.Access.Decoys. It is on their
+// inodes, which nobody has but the box: so the kernel tells of each open(2), by whatever
+// path and mount, before the opener has his descriptor. What comes to the queue while the
+// same is its last entry is one with it.
+type decoys struct {
+	in   *os.File
+	at   map[int32]string // paths inside, by watch
+	tell *journal.Journal
+	seen map[string]*touched
+}
+
+// touched counts the openings of one decoy since they were told.
+type touched struct {
+	since time.Time
+	count int
+}
+
+// touchAgain is how long openings are counted before they are told again.
+const touchAgain = 10 * time.Second
+
+// watchDecoys begins to watch the decoys, which nobody can have opened yet: files has them
+// in their order.
+func (k *keeper) watchDecoys(files []int) (err error) {
+	list := k.config.Access.Decoys
+	if len(list) == 0 {
+		return nil
+	}
+	if len(files) != len(list) || k.config.Journal == "" {
+		return fault.New(fault.Internal, "%d decoys, %d of them made, and a journal in %q", len(list), len(files), k.config.Journal)
+	}
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return fault.New(fault.Unavailable, "watch the decoys").Because(err).WithHint("too many are watched; stop sandboxes, or raise fs.inotify.max_user_instances")
+	}
+	d := &decoys{in: os.NewFile(uintptr(fd), "inotify"), at: map[int32]string{}, seen: map[string]*touched{}}
+	defer func() {
+		if err != nil {
+			d.close()
+		}
+	}()
+	for i, file := range files {
+		wd, err := unix.InotifyAddWatch(fd, "/proc/self/fd/"+strconv.Itoa(file), unix.IN_OPEN)
+		if err != nil {
+			return fault.New(fault.Unavailable, "watch the decoy %s", list[i].At).Because(err).WithHint("too many are watched; stop sandboxes, or raise fs.inotify.max_user_watches")
+		}
+		d.at[int32(wd)] = list[i].At
+	}
+	if d.tell, err = journal.Open(journal.Place{Dir: k.config.Journal, Key: k.config.JournalKey}); err != nil {
+		return err
+	}
+	k.decoys = d
+	return nil
+}
+
+// settle forgets the openings so far, which are those of a kernel of the sandbox's own that
+// has found the files as it began: nothing else has run in it. d may be nil.
+func (d *decoys) settle() {
+	if d == nil {
+		return
+	}
+	raw, err := d.in.SyscallConn()
+	if err != nil {
+		return // it is watched no more, which who reads it tells
+	}
+	buf := make([]byte, 16<<10)
+	_ = raw.Control(func(fd uintptr) {
+		for {
+			if n, err := unix.Read(int(fd), buf); n <= 0 && !errors.Is(err, unix.EINTR) {
+				return
+			}
+		}
+	})
+}
+
+// close ends the watch; d may be nil.
+func (d *decoys) close() {
+	if d == nil {
+		return
+	}
+	d.in.Close()
+	if d.tell == nil {
+		return
+	}
+	if err := d.tell.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-keeper: close the journal of decoys:", err)
+	}
+}
+
+// tellTouches tells of openings until everything inside is gone and all of them are told.
+func (k *keeper) tellTouches() {
+	d := k.decoys
+	defer d.close()
+	go func() { // ends with the box
+		<-k.ended
+		_ = d.in.SetReadDeadline(time.Unix(1, 0))
+	}()
+	buf := make([]byte, 16<<10)
+	for {
+		n, err := d.in.Read(buf)
+		switch {
+		case err == nil:
+			k.touches(buf[:n])
+		case errors.Is(err, os.ErrDeadlineExceeded):
+		default:
+			fmt.Fprintln(os.Stderr, "coppice-keeper: decoys are not watched any more:", err)
+			k.halt("its decoys cannot be watched any more")
+		}
+		select {
+		case <-k.ended:
+			k.lastTouches(buf)
+			return
+		default:
+		}
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			<-k.ended
+			return
+		}
+		k.repeat(time.Now(), false)
+		_ = d.in.SetReadDeadline(d.due())
+		select {
+		case <-k.ended: // its deadline may have been before ours
+			_ = d.in.SetReadDeadline(time.Unix(1, 0))
+		default:
+		}
+	}
+}
+
+// lastTouches tells of what came while the box ended.
+func (k *keeper) lastTouches(buf []byte) {
+	raw, err := k.decoys.in.SyscallConn()
+	if err != nil {
+		return
+	}
+	for {
+		n := 0
+		_ = raw.Control(func(fd uintptr) { n, _ = unix.Read(int(fd), buf) })
+		if n <= 0 {
+			break
+		}
+		k.touches(buf[:n])
+	}
+	k.repeat(time.Now(), true)
+}
+
+// due is when something that was counted is to be told; zero is never.
+func (d *decoys) due() (at time.Time) {
+	for _, t := range d.seen {
+		if end := t.since.Add(touchAgain); at.IsZero() || end.Before(at) {
+			at = end
+		}
+	}
+	return at
+}
+
+// touches takes events of inotify(7).
+func (k *keeper) touches(b []byte) {
+	d := k.decoys
+	for len(b) >= unix.SizeofInotifyEvent {
+		wd, mask, size := int32(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint32(b[4:]), binary.NativeEndian.Uint32(b[12:])
+		b = b[min(unix.SizeofInotifyEvent+int(size), len(b)):]
+		at, known := d.at[wd]
+		switch {
+		case mask&unix.IN_Q_OVERFLOW != 0:
+			at = "" // some of them
+		case !known || mask&unix.IN_OPEN == 0:
+			continue
+		}
+		if t := d.seen[at]; t != nil {
+			t.count++
+			continue
+		}
+		d.seen[at] = &touched{since: time.Now()}
+		k.tellTouch(at, 1)
+	}
+}
+
+// repeat tells how often decoys were opened again, which were told some time ago.
+func (k *keeper) repeat(now time.Time, all bool) {
+	for at, t := range k.decoys.seen {
+		if !all && now.Sub(t.since) < touchAgain {
+			continue
+		}
+		delete(k.decoys.seen, at)
+		if t.count > 0 {
+			k.tellTouch(at, t.count)
+			k.decoys.seen[at] = &touched{since: now}
+		}
+	}
+}
+
+// tellTouch tells of openings of a decoy, and does what follows. An opening that cannot be
+// told ends the box: nobody would ever know of it.
+func (k *keeper) tellTouch(at string, count int) {
+	ev := wire.NetEvent{Time: time.Now().UTC(), Kind: wire.NetDecoy, Decoy: at, Reason: wire.DecoyOpened}
+	why := "the decoy " + at + " was opened"
+	if at == "" {
+		ev.Reason = wire.DecoyMany
+		why = ev.Reason
+	}
+	if count > 1 {
+		ev.Count = count
+	}
+	stops := k.config.OnTouch == plan.TouchStop
+	if stops {
+		ev.Verdict = wire.VerdictStop
+	}
+	// First: whoever sees the end looks there for its reason.
+	if err := k.decoys.tell.Append(ev); err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-keeper:", why, "but cannot be told:", err)
+		k.halt(why + ", which cannot be told")
+	}
+	if stops {
+		k.halt(why)
+	}
+}

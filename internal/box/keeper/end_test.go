@@ -1,0 +1,131 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// What a command is told that is at its beginning or its end when the box ends: init may
+// have said something last that nobody has heard yet, or nothing at all.
+func TestWhatACommandIsToldWhenTheBoxEnds(t *testing.T) {
+	const why = "a decoy was opened"
+	began := func(l *guest.Link) error { return l.Send(guest.MsgSpawned, guest.Spawned{PID: 7}) }
+	ended := func(l *guest.Link) error {
+		if err := began(l); err != nil {
+			return err
+		}
+		return l.Send(guest.MsgExited, guest.Exited{PID: 7, Status: 3 << 8, Alone: true})
+	}
+	failed := func(l *guest.Link) error {
+		return l.Send(guest.MsgSpawned, guest.Spawned{Code: 127, Message: "true: command not found"})
+	}
+	nothing := func(*guest.Link) error { return nil }
+	for _, c := range []struct {
+		name    string
+		says    func(*guest.Link) error // init, last
+		why     string                  // of the end; "" is that somebody wanted it
+		code    int
+		message string
+		refused bool
+	}{
+		{"it had begun", began, why, 137, "the sandbox was stopped: " + why, false},
+		{"it had begun, and the box was to end", began, "", 137, "the sandbox was stopped", false},
+		{"it had ended", ended, why, 3, "", false},
+		{"it had ended, and the box was to end", ended, "", 3, "", false},
+		{"it could not be run", failed, why, 127, "true: command not found", false},
+		{"it may have begun", nothing, why, 137, "the sandbox was stopped: " + why, false},
+		{"nobody knows of it, and the box was to end", nothing, "", 0, "", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			k, far := halfKeeper(t)
+			type answer struct {
+				e   *execution
+				err error
+			}
+			told := make(chan answer)
+			go func() {
+				e, err := k.start(wire.ExecRequest{Cmd: []string{"true"}})
+				told <- answer{e, err}
+			}()
+			m, err := far.Recv()
+			if err != nil || m.Kind != guest.MsgSpawn {
+				t.Fatalf("%q, %v", m.Kind, err)
+			}
+			m.Close()
+			// Before the keeper listens to it.
+			if err := c.says(far); err != nil {
+				t.Fatal(err)
+			}
+			if c.why != "" {
+				k.halt(c.why)
+			} else {
+				k.quit()
+			}
+			k.serve()
+			a := <-told
+			if c.refused {
+				if !fault.Is(a.err, fault.Unavailable) {
+					t.Errorf("%v", a.err)
+				}
+				return
+			}
+			if a.err != nil {
+				t.Fatal(a.err)
+			}
+			<-a.e.finished
+			if x := a.e.exit; x.Code != c.code || x.Message != c.message || (x.Signal == "KILL") != (c.code == 137) {
+				t.Errorf("%+v", x)
+			}
+		})
+	}
+}
+
+// A box that cannot be used is ended before anybody listens to init.
+func TestABoxEndsThatWasNeverServed(t *testing.T) {
+	t.Parallel()
+	k, far := halfKeeper(t)
+	if err := far.Send(guest.MsgCounted, guest.Counted{}); err != nil {
+		t.Fatal(err)
+	}
+	k.end()
+	k.link.Close()
+}
+
+// Whatever init says while the box ends, and whoever waits for it, the end comes.
+func TestTheEndWaitsForNobodysAnswer(t *testing.T) {
+	t.Parallel()
+	k, far := halfKeeper(t)
+	for range 100 { // answers that nobody asked for
+		if err := far.Send(guest.MsgCounted, guest.Counted{Procs: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k.halt("it is over")
+	k.serve()
+}
+
+// halfKeeper is a keeper and the end of its link that init would have.
+func halfKeeper(t *testing.T) (*keeper, *guest.Link) {
+	t.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	far := guest.NewLink(pair[1])
+	t.Cleanup(far.Close)
+	k := blankKeeper(plan.Config{RunDir: t.TempDir(), IdleAfter: -1})
+	k.link = guest.NewLink(pair[0])
+	if k.listener, err = listen(k.config.RunDir); err != nil {
+		t.Fatal(err)
+	}
+	return k, far
+}

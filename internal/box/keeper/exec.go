@@ -1,0 +1,555 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/box/cgroup"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
+)
+
+const (
+	// lingering is how long a command's end waits, once all that it wrote has
+	// been read, while others hold its pipes open.
+	lingering = 50 * time.Millisecond
+	// exitTimeout is the exit code of a command that ran out of time, as of timeout(1).
+	exitTimeout = 124
+	// exitOutput is that of one that printed too much: as if ended by SIGXFSZ, which is
+	// for files that become too large.
+	exitOutput = 128 + int(unix.SIGXFSZ)
+)
+
+// execution is one command.
+type execution struct {
+	k        *keeper
+	id       string
+	cmd      []string
+	env      []string // of its own
+	kept     bool     // nobody's leaving harms it, and several may attach
+	tty      bool
+	started  time.Time
+	before   cgroup.Hits // of the box's limits, as it was started
+	born     chan guest.Spawned
+	pid      int      // set before Started is sent
+	denials  int64    // how much was refused to it; of the goroutine of receive
+	master   *os.File // with a terminal, else nil
+	out      *output
+	ready    chan struct{} // closed when pipes is complete
+	pipes    []*pipe
+	pumps    sync.WaitGroup
+	gone     chan struct{} // closed when the command has ended
+	drained  chan struct{} // closed when all output has been read
+	finished chan struct{} // closed when exit is set
+	hungUp   atomic.Bool   // the master is closed, or will be at once
+
+	mu     sync.Mutex
+	timer  *time.Timer
+	why    string            // why it was ended: outOfTime or a limit; "" is by itself, or by somebody
+	conns  map[net.Conn]bool // who is attached: one, unless it is kept
+	size   wire.Size         // of the terminal
+	in     *input            // nil without stdin; set before anybody attends
+	exit   *wire.Exit
+	at     time.Time  // of the exit
+	result *wire.Exit // what exit will be, once the output is complete
+	alone  bool       // no process was left when the command was reaped
+	cut    bool       // the box was being stopped when the command ended
+	used   wire.Resources
+}
+
+// outOfTime is why a command ended whose caller gave it a time.
+const outOfTime = "timeout"
+
+func newExecID() string {
+	var b [5]byte
+	_, _ = rand.Read(b[:])
+	return "x" + hex.EncodeToString(b[:])
+}
+
+// exec carries an exec stream. A nil error means that the stream has had its last
+// frame, or its reader is gone.
+func (k *keeper) exec(conn *net.UnixConn, req wire.ExecRequest) error {
+	if req.Attach != "" {
+		k.mu.Lock()
+		e := k.execs[req.Attach]
+		k.mu.Unlock()
+		if e == nil {
+			return fault.New(fault.NotFound, "exec %s has ended and its result was collected", req.Attach)
+		}
+		return e.attend(conn, req)
+	}
+	e, err := k.start(req)
+	if err != nil {
+		return err
+	}
+	return e.attend(conn, wire.ExecRequest{})
+}
+
+// start runs the command; a command that cannot be run is an execution that has
+// ended.
+func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
+	if req.ID == "" {
+		req.ID = newExecID()
+	}
+	e := k.newExecution(req)
+	spawn := guest.Spawn{Exec: e.id, Cmd: req.Cmd, Env: req.Env, Dir: req.Dir, TTY: req.TTY, Size: req.Size}
+	var theirs, ours []int
+	defer func() {
+		for _, fd := range theirs {
+			unix.Close(fd)
+		}
+	}()
+	if !req.TTY {
+		ends := 2
+		if req.Stdin {
+			ends = 3
+		}
+		for i := range ends {
+			p := make([]int, 2)
+			if err := unix.Pipe2(p, unix.O_CLOEXEC); err != nil {
+				for _, fd := range ours {
+					unix.Close(fd)
+				}
+				return nil, fault.Wrap(err, "make the command's pipes")
+			}
+			if i == 2 {
+				p[0], p[1] = p[1], p[0]
+			} else {
+				// A user may have used up what users may have of pipes: it is slower then.
+				_, _ = unix.FcntlInt(uintptr(p[0]), unix.F_SETPIPE_SZ, pipeSize)
+			}
+			ours, theirs = append(ours, p[0]), append(theirs, p[1])
+			_ = unix.SetNonblock(p[0], true)
+		}
+	}
+	k.spawning.Lock()
+	k.mu.Lock()
+	var refused error
+	switch {
+	case k.ending:
+		refused = fault.New(fault.Unavailable, "the sandbox is being stopped")
+	case k.paused != nil:
+		refused = errPaused()
+	case k.execs[e.id] != nil: // asked for by a daemon that was killed, and by the next one
+		refused = fault.New(fault.Exists, "there is an exec %s", e.id)
+	}
+	if refused != nil {
+		k.mu.Unlock()
+		k.spawning.Unlock()
+		for _, fd := range ours {
+			unix.Close(fd)
+		}
+		return nil, refused
+	}
+	k.order = append(k.order, e)
+	k.execs[e.id] = e
+	k.mu.Unlock()
+	err := k.link.Send(guest.MsgSpawn, spawn, theirs...)
+	k.spawning.Unlock()
+
+	var files []*os.File
+	for i, fd := range ours {
+		files = append(files, os.NewFile(uintptr(fd), [...]string{"stdout", "stderr", "stdin"}[i]))
+	}
+	switch {
+	case guest.NotPassed(err):
+		k.notSpawned(e, err)
+	case err != nil:
+		k.quit() // init is gone: end answers for it
+	}
+	s := <-e.born
+	if s.PID == 0 {
+		for _, f := range files {
+			f.Close()
+		}
+		if s.Err != nil {
+			k.drop(e.id)
+			return nil, (*protocol.Failure)(s.Err).Fault()
+		}
+		close(e.drained)
+		return e, nil // its end is known
+	}
+	var in *input
+	if e.master != nil {
+		in = newInput(e.master, true)
+		e.pump(e.master, wire.FrameStdout)
+	} else {
+		if req.Stdin {
+			in = newInput(files[2], false)
+		}
+		e.pump(files[0], wire.FrameStdout)
+		e.pump(files[1], wire.FrameStderr)
+	}
+	close(e.ready)
+	go func() { e.pumps.Wait(); close(e.drained) }()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.in = in
+	switch {
+	case e.exit != nil: // already
+		if in != nil {
+			in.close()
+		}
+	default:
+		if ms, why := k.patience(req); ms > 0 {
+			e.timer = time.AfterFunc(time.Duration(ms)*time.Millisecond, func() { e.end(why) })
+		}
+	}
+	return e, nil
+}
+
+// newExecution is a command that has not begun.
+func (k *keeper) newExecution(req wire.ExecRequest) *execution {
+	e := &execution{
+		k: k, id: req.ID, cmd: req.Cmd, kept: req.Keep, tty: req.TTY, started: time.Now(), before: k.hits(), conns: map[net.Conn]bool{},
+		born: make(chan guest.Spawned, 1), out: newOutput(&k.buffers), gone: make(chan struct{}), ready: make(chan struct{}), drained: make(chan struct{}), finished: make(chan struct{}),
+	}
+	e.out.shared, e.out.limit, e.out.record.keep = req.Keep, k.config.Limits.Output, min(k.config.Record, plan.MaxRecord)
+	e.env = req.Env
+	if req.Size != nil {
+		e.size = *req.Size
+	}
+	return e
+}
+
+// patience gives how long a command may take, and what it comes to then: the time that
+// its caller gives it, or the limit of the box, whichever is shorter. 0 is for ever.
+func (k *keeper) patience(req wire.ExecRequest) (ms int64, why string) {
+	if limit := k.config.Limits.TimeMS; limit > 0 && (req.TimeoutMS <= 0 || limit <= req.TimeoutMS) {
+		return limit, wire.LimitTime
+	}
+	return req.TimeoutMS, outOfTime
+}
+
+// spawned pairs init's answer with the oldest request. It runs in the goroutine
+// that also hands out exits, so a command is known before it ends.
+func (k *keeper) spawned(s guest.Spawned, fds []int) {
+	k.spawns.Add(1)
+	k.mu.Lock()
+	if len(k.order) == 0 {
+		k.mu.Unlock()
+		guest.Message{FDs: fds}.Close()
+		return
+	}
+	e := k.order[0]
+	k.order = k.order[1:]
+	if s.PID != 0 {
+		e.pid = s.PID
+		k.byPID[s.PID] = e
+		k.refused.started(s.PID, e.id)
+	}
+	k.mu.Unlock()
+	if len(fds) == 1 {
+		_ = unix.SetNonblock(fds[0], true)
+		e.master = os.NewFile(uintptr(fds[0]), "terminal")
+	}
+	if s.PID == 0 && s.Err == nil { // before the box's own end could be taken for its
+		e.finish(wire.Exit{Code: s.Code, Message: limit.Cut(s.Message, limit.KeeperText)})
+	}
+	e.born <- s
+}
+
+// notSpawned answers for init, which was not asked to start a command.
+func (k *keeper) notSpawned(e *execution, err error) {
+	k.mu.Lock()
+	k.order = slices.DeleteFunc(k.order, func(o *execution) bool { return o == e })
+	k.mu.Unlock()
+	f := protocol.FailureOf(fault.OfHost(fault.Wrap(err, "give the command its pipes")))
+	e.born <- guest.Spawned{Err: (*wire.Error)(f)}
+}
+
+func (k *keeper) drop(id string) {
+	k.mu.Lock()
+	delete(k.execs, id)
+	k.mu.Unlock()
+}
+
+// pipe is one stream of a command's output, at our end.
+type pipe struct {
+	f *os.File
+	t wire.FrameType
+
+	mu   sync.Mutex // held while bytes leave the kernel
+	read int64      // how many did
+}
+
+// outstanding gives the offset in the stream of the last byte that has been
+// written to it so far.
+func (p *pipe) outstanding() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	if raw, err := p.f.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	}
+	return p.read + int64(n)
+}
+
+// take reads into buf.
+func (p *pipe) take(raw syscall.RawConn, buf []byte) (n int, err error) {
+	e := raw.Read(func(fd uintptr) bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for {
+			if n, err = unix.Read(int(fd), buf); err != unix.EINTR {
+				break
+			}
+		}
+		if n > 0 {
+			p.read += int64(n)
+		}
+		return err != unix.EAGAIN
+	})
+	if e != nil {
+		return 0, e
+	}
+	if n == 0 && err == nil {
+		err = io.EOF
+	}
+	return max(n, 0), err
+}
+
+// pump reads f to its end. After the exit has been told, what still comes is read
+// and thrown away, so that background processes that hold the pipe live on.
+func (e *execution) pump(f *os.File, t wire.FrameType) {
+	p := &pipe{f: f, t: t}
+	e.pipes = append(e.pipes, p)
+	e.pumps.Go(func() {
+		defer f.Close()
+		raw, err := f.SyscallConn()
+		if err != nil {
+			return
+		}
+		buf := e.k.buffers.get()
+		defer func() { e.k.buffers.put(buf) }()
+		for {
+			n, err := p.take(raw, buf)
+			if n > 0 {
+				e.k.stirred.stir()
+				kept, over := e.out.add(t, buf[:n])
+				if kept {
+					buf = e.k.buffers.get()
+				}
+				if over {
+					e.end(wire.LimitOutput)
+				}
+			}
+			if err == nil {
+				continue
+			}
+			// EIO says that nobody holds the terminal open at the moment. While
+			// the command lives it can be opened again; closing our end would
+			// hang it up.
+			if f != e.master || e.hungUp.Load() || e.over() {
+				return
+			}
+			select {
+			case <-e.gone:
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	})
+}
+
+// over reports whether the command has ended.
+func (e *execution) over() bool {
+	select {
+	case <-e.gone:
+		return true
+	case <-e.k.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+const (
+	// pumpSize is how much is read of a command's output at once, in bytes, and
+	// pipeSize what it may write meanwhile. Each read wakes up four processes one
+	// after the other.
+	pumpSize = 128 << 10
+	pipeSize = 256 << 10
+)
+
+// exited takes the command's wait status.
+func (e *execution) exited(end guest.Exited) {
+	ws := unix.WaitStatus(end.Status)
+	x := wire.Exit{Code: ws.ExitStatus(), Hits: e.k.hits().Since(e.before), Denials: e.denials}
+	if ws.Signaled() {
+		x.Code = 128 + int(ws.Signal())
+		x.Signal = strings.TrimPrefix(unix.SignalName(ws.Signal()), "SIG")
+	}
+	e.mu.Lock()
+	if e.timer != nil {
+		e.timer.Stop()
+	}
+	switch e.why {
+	case outOfTime:
+		x.Code, x.TimedOut = exitTimeout, true
+	case wire.LimitTime:
+		x.Code, x.TimedOut, x.Limit = exitTimeout, true, wire.LimitTime
+		x.Message = "it took longer than the sandbox's limit for a command, time=" + (time.Duration(e.k.config.Limits.TimeMS) * time.Millisecond).String()
+	}
+	e.result, e.alone, e.cut, e.used = &x, end.Alone, e.k.beingStopped(), end.Used
+	e.mu.Unlock()
+	close(e.gone)
+	select {
+	case <-e.drained:
+		e.finish(x)
+		return
+	default:
+	}
+	// Somebody must wait, and init's other messages cannot.
+	e.k.own.Go(func() {
+		// What the command wrote is told, however slowly it is read; for what
+		// others may still write there is a moment.
+		select {
+		case <-e.ready:
+			for i, p := range e.pipes {
+				if i < len(end.Written) {
+					e.out.wait(p.t, end.Written[i])
+				} else {
+					e.out.wait(p.t, p.outstanding())
+				}
+			}
+		case <-e.k.stop:
+		}
+		select {
+		case <-e.drained:
+		case <-time.After(lingering):
+		case <-e.k.stop:
+		}
+		e.finish(x)
+	})
+}
+
+// finish sets the result, once.
+func (e *execution) finish(x wire.Exit) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.exit != nil {
+		return
+	}
+	if e.result != nil { // whoever calls
+		x = *e.result
+		// Also one that ended by itself before all that it wrote was read: what is told of
+		// its output is not all of it.
+		if !x.TimedOut && e.out.exceeded() {
+			x.Code, x.Limit = exitOutput, wire.LimitOutput
+			x.Message = "it printed more than the sandbox's limit for a command, output=" + strconv.FormatInt(e.k.config.Limits.Output, 10) + "; the rest is cut off"
+		}
+	} else {
+		e.cut = e.k.beingStopped()
+	}
+	e.exit, e.at = &x, time.Now()
+	close(e.finished)
+	if e.timer != nil {
+		e.timer.Stop()
+	}
+	e.out.finish()
+	if e.in != nil {
+		e.in.close()
+	}
+}
+
+// forgetEnded drops an exec that has ended.
+func (k *keeper) forgetEnded(id string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if e := k.execs[id]; e != nil {
+		if _, ended := e.ended(); ended {
+			delete(k.execs, id)
+		}
+	}
+}
+
+// await waits for the end of an exec and tells it, after what was recorded of its output.
+// The caller's end ends it too.
+func (k *keeper) await(conn *net.UnixConn, id string) (protocol.Exit, error) {
+	k.mu.Lock()
+	e := k.execs[id]
+	k.mu.Unlock()
+	if e == nil {
+		return protocol.Exit{}, fault.New(fault.NotFound, "exec %s has ended and its result was collected", id)
+	}
+	left := make(chan struct{})
+	k.calls.Go(func() {
+		_, _, _ = wire.ReadFrame(conn, nil) // nothing comes but its end
+		close(left)
+	})
+	select {
+	case <-e.finished:
+	case <-left:
+		return protocol.Exit{}, fault.New(fault.Cancelled, "who waited is gone")
+	}
+	e.out.unheld() // what follows from its end may be the box's
+	if err := e.sendRecorded(conn); err != nil {
+		return protocol.Exit{}, fault.New(fault.Cancelled, "who waited is gone").Because(err)
+	}
+	return e.told(), nil
+}
+
+// told is the end of a command that has ended.
+func (e *execution) told() protocol.Exit {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return protocol.Exit{Exit: *e.exit, Alone: e.alone, Stopped: e.cut, TTY: e.tty, Resources: e.used, Env: e.env}
+}
+
+func (e *execution) ended() (time.Time, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.at, e.exit != nil
+}
+
+func (e *execution) status() protocol.ExecStatus {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return protocol.ExecStatus{ID: e.id, PID: e.pid, Cmd: cutArgs(e.cmd), Started: e.started, Attached: len(e.conns) > 0, Exit: e.exit,
+		Kept: e.kept, TTY: e.tty, Stdin: e.in != nil}
+}
+
+// cutArgs returns the first limit.StatusArgs bytes of a command. If it leaves something out,
+// the last argument ends in "...".
+func cutArgs(cmd []string) []string {
+	room := limit.StatusArgs
+	for i, arg := range cmd {
+		if len(arg)+len(`"",`) > room {
+			return append(slices.Clone(cmd[:i]), limit.Cut(arg, max(0, room-len(`"",...`)))+"...")
+		}
+		room -= len(arg) + len(`"",`)
+	}
+	return cmd
+}
+
+// end ends a command for a reason, unless it has ended or is being ended for another.
+func (e *execution) end(why string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.exit == nil && e.result == nil && e.why == "" {
+		e.why = why
+		e.terminate()
+	}
+}
+
+// hits counts how often the limits of the box's groups were reached.
+func (k *keeper) hits() cgroup.Hits { return k.group.Hits().Plus(k.shares.Hits()) }

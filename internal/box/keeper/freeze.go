@@ -1,0 +1,171 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// freeze answers with what the box is as long as the caller wants it frozen.
+func (k *keeper) freeze(conn *net.UnixConn) error {
+	select {
+	case k.freezing <- struct{}{}:
+	case <-k.stopping:
+		return fault.New(fault.Unavailable, "the sandbox is being stopped")
+	case <-k.stop:
+		return fault.New(fault.Unavailable, "the sandbox is being stopped")
+	}
+	defer func() { <-k.freezing }()
+	select {
+	case <-k.stopping: // it would be thawed at once
+		return fault.New(fault.Unavailable, "the sandbox is being stopped")
+	default:
+	}
+	r, err := k.standStill()
+	if err != nil {
+		return err
+	}
+	err = tell(conn, r)
+	if err == nil {
+		// The wish to thaw, the caller's end, or the end of the box: who stops it
+		// may hold it frozen meanwhile.
+		over := make(chan struct{})
+		k.calls.Go(func() {
+			select {
+			case <-k.stopping:
+				_ = conn.SetReadDeadline(time.Unix(1, 0))
+			case <-k.stop:
+				_ = conn.SetReadDeadline(time.Unix(1, 0))
+			case <-over:
+			}
+		})
+		err = k.whileFrozen(conn)
+		close(over)
+	}
+	thawed := k.goOn()
+	if thawed != nil {
+		select {
+		case <-k.stopping:
+			return fault.New(fault.Unavailable, "the sandbox is being stopped").Because(thawed)
+		default:
+			return thawed
+		}
+	}
+	if err == nil {
+		_ = wire.WriteJSON(conn, protocol.FrameReply, nil)
+	}
+	return nil
+}
+
+// standStill freezes the box, unless it is paused. The token is held.
+func (k *keeper) standStill() (r protocol.FrozenReply, err error) {
+	if p := k.isPaused(); p != nil {
+		return *p, nil
+	}
+	var f guest.Frozen
+	if err := k.ask(guest.MsgFreeze, &f); err != nil {
+		return r, err
+	}
+	if f.Err != nil {
+		return r, (*protocol.Failure)(f.Err).Fault()
+	}
+	r = protocol.FrozenReply{Procs: f.Procs, Written: f.Written, Programs: f.Programs, Since: k.started}
+	if k.freezesGroup() {
+		if err := k.freezeGroup(&r); err != nil {
+			return r, errors.Join(err, k.ask(guest.MsgThaw, nil))
+		}
+	}
+	return r, nil
+}
+
+// goOn is the inverse of standStill.
+func (k *keeper) goOn() error {
+	if k.isPaused() != nil {
+		return nil
+	}
+	if k.freezesGroup() {
+		if err := k.group.Thaw(); err != nil {
+			return err
+		}
+		k.iced.Store(false)
+	}
+	return k.ask(guest.MsgThaw, nil)
+}
+
+// freezesGroup reports whether processes are made to stand still by their control group; a
+// kernel of the sandbox's own does it itself.
+func (k *keeper) freezesGroup() bool { return k.group != nil && k.config.Tier != plan.TierGvisor }
+
+// whileFrozen answers what is asked of a frozen box, until it shall be thawed.
+func (k *keeper) whileFrozen(conn *net.UnixConn) error {
+	for {
+		t, p, err := wire.ReadFrame(conn, nil)
+		if err != nil {
+			return err
+		}
+		switch t {
+		case protocol.FrameRoot:
+			err = k.giveRoot(conn)
+		case protocol.FrameSave:
+			err = k.save(conn, p)
+		default:
+			return nil
+		}
+		if err != nil {
+			fail(conn, err)
+		}
+	}
+}
+
+// giveRoot answers with the live root.
+func (k *keeper) giveRoot(conn *net.UnixConn) error {
+	r := protocol.RootReply{Owners: k.owners, Rooted: k.hold != nil, Frozen: true}
+	if k.freezesGroup() {
+		pids, err := k.group.PIDs()
+		if err != nil {
+			return err
+		}
+		r.Mapped = guest.MappedBy(pids)
+	} else if err := k.ask(guest.MsgMap, &r.Mapped); err != nil {
+		return err
+	}
+	if err := tell(conn, r); err != nil || !r.Rooted {
+		return err
+	}
+	_, _, err := conn.WriteMsgUnix([]byte{0}, unix.UnixRights(int(k.hold.Fd())), nil)
+	return err
+}
+
+// freezeGroup freezes the control group, init in it, which has ended what it had
+// begun and starts nothing. Where there is nobody but init, that is enough.
+func (k *keeper) freezeGroup(r *protocol.FrozenReply) error {
+	pids, err := k.group.PIDs()
+	if err != nil || len(pids) <= 1 {
+		return err
+	}
+	k.iced.Store(true)
+	if err := k.group.Freeze(); err != nil { // it is thawed then
+		k.iced.Store(false)
+		return err
+	}
+	if pids, err = k.group.PIDs(); err != nil {
+		err = errors.Join(err, k.group.Thaw())
+		k.iced.Store(false)
+		return err
+	}
+	pids = slices.DeleteFunc(pids, func(pid int) bool { return pid == k.init.Pid })
+	r.Procs, r.Written = len(pids), guest.WrittenBy(pids, rootspec.Reserved, false)
+	return nil
+}

@@ -1,0 +1,123 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gate/control"
+	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/journal"
+)
+
+// openLink makes the wire between the box, in which nothing of the sandbox runs yet, and
+// its gate, and gives the gate's end: the one interface of init's network namespace, or,
+// where the sandbox has a kernel of its own, that of a pair of sockets.
+func (k *keeper) openLink() (*os.File, error) {
+	if k.config.Tier == plan.TierGvisor {
+		box, gate, err := link.Pair()
+		if err != nil {
+			return nil, err
+		}
+		k.wire = [2]*os.File{box, gate} // both are held as long as we live: see link.Pair
+		fd, err := unix.FcntlInt(gate.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			return nil, fault.Wrap(err, "make the sandbox's network interface")
+		}
+		return os.NewFile(uintptr(fd), "gate"), nil
+	}
+	netns, err := os.Open("/proc/" + strconv.Itoa(k.init.Pid) + "/ns/net")
+	if err != nil {
+		return nil, fault.Wrap(err, "open the sandbox's network")
+	}
+	defer netns.Close()
+	return link.Open(netns, 0)
+}
+
+// beginGate lets the gate begin at its end. ca is what the inside has to trust, if
+// anything.
+func (k *keeper) beginGate(packets *os.File) (ca []byte, err error) {
+	return k.gate.Begin(packets, k.config.Phases, control.Decoys{Tokens: k.config.Tokens, Stops: k.config.OnTouch == plan.TouchStop})
+}
+
+// watchGate tells of a gate that ended before the box did. Nothing passes then: its
+// end of the link is gone.
+func (k *keeper) watchGate() {
+	select {
+	case <-k.stop:
+		return
+	case <-k.over:
+		return
+	case <-k.gate.Gone():
+	}
+	select {
+	case <-k.stop:
+		return
+	case <-k.over:
+		return
+	default:
+	}
+	const what = "the gate has ended: nothing is reached until the sandbox is started again"
+	fmt.Fprintln(os.Stderr, "coppice-keeper:", what)
+	j, err := journal.Open(journal.Place{Dir: k.config.Journal, Key: k.config.JournalKey})
+	if err == nil {
+		err = errors.Join(j.Append(wire.NetEvent{Time: time.Now(), Kind: wire.NetDeny, Verdict: "deny", Reason: what}), j.Close())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+	}
+}
+
+// watchTokens ends the box, where its policy wants that, when a token of a decoy came to
+// the gate.
+func (k *keeper) watchTokens() {
+	select {
+	case <-k.stop:
+	case <-k.over:
+	case <-k.gate.Touched():
+		if k.config.OnTouch == plan.TouchStop {
+			k.halt("a token of a decoy was to be sent")
+		}
+	}
+}
+
+// setPolicy has the gate keep to other phases.
+func (k *keeper) setPolicy(phases []plan.Phase) error {
+	if k.gate == nil {
+		return noGate(k.config.Tier)
+	}
+	k.sealing.Lock()
+	defer k.sealing.Unlock()
+	if k.apart != nil {
+		k.config.Phases = phases
+		return nil
+	}
+	return k.gate.SetPolicy(phases)
+}
+
+// network tells what the gate is doing.
+func (k *keeper) network() (wire.NetNow, error) {
+	if k.gate == nil {
+		return wire.NetNow{}, noGate(k.config.Tier)
+	}
+	k.sealing.Lock()
+	defer k.sealing.Unlock()
+	if k.apart != nil {
+		return wire.NetNow{}, fault.New(fault.Conflict, "the sandbox was resumed from memory and is not released: nothing passes its gate")
+	}
+	return k.gate.Now()
+}
+
+func noGate(tier string) error {
+	return fault.New(fault.Unsupported, "a sandbox of tier %s has no gate", tier).
+		WithHint("make one that has: coppice create --tier supervised")
+}

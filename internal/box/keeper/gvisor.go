@@ -1,0 +1,181 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// What the keeper does otherwise where init is a conductor (package gvisor).
+
+// forConductor gives the descriptors that follow those of every box: the sandbox's end of
+// the gate's link, and a memory image. The caller closes what it gives.
+func (k *keeper) forConductor(g *plan.Guest) (fds rootspec.Descriptors, err error) {
+	defer func() {
+		if err != nil {
+			fds.Close()
+		}
+	}()
+	if k.wire[0] != nil {
+		fd, err := unix.FcntlInt(k.wire[0].Fd(), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			return fds, fault.Wrap(err, "give the sandbox its network interface")
+		}
+		g.Gate, fds = true, append(fds, fd)
+	}
+	if k.config.Image == "" {
+		return fds, nil
+	}
+	g.Resume = true
+	for _, name := range guest.ImageFiles {
+		fd, err := unix.Open(filepath.Join(k.config.Image, name), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return fds, fault.Wrap(err, "open the memory image's %s", name)
+		}
+		fds = append(fds, fd)
+		// Whoever has the descriptor keeps the lock: the pages stay until all are read.
+		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+			err = unix.Flock(fd, unix.LOCK_SH)
+		}
+		if err != nil {
+			return fds, fault.Wrap(err, "keep the memory image's %s", name)
+		}
+	}
+	return fds, nil
+}
+
+// closeStray closes descriptors that come with messages to which none belong: an init inside
+// its sandbox may have been taken over. What such an init may not say at all the conductor
+// refuses.
+func closeStray(m *guest.Message) {
+	switch m.Kind {
+	case guest.MsgSpawned, guest.MsgSelf, guest.MsgSeen:
+		return
+	}
+	m.Close()
+	m.FDs = nil
+}
+
+// adopt takes over a command that goes on in a box that was resumed. Nobody is attached
+// to it yet; whoever wants to be says so.
+func (k *keeper) adopt(m guest.Message) error {
+	var a guest.Adopt
+	if err := m.Decode(&a); err != nil || len(a.Has) != len(m.FDs) {
+		m.Close()
+		return fault.New(fault.Internal, "a command that goes on is not described").Because(err)
+	}
+	if a.Exec == "" || k.execs[a.Exec] != nil {
+		a.Exec = newExecID()
+	}
+	e := k.newExecution(wire.ExecRequest{ID: a.Exec, Cmd: a.Cmd, Env: a.Env, TTY: a.TTY, Keep: true})
+	e.pid = a.PID
+	files := map[string]*os.File{}
+	for i, name := range a.Has {
+		_ = unix.SetNonblock(m.FDs[i], true)
+		files[name] = os.NewFile(uintptr(m.FDs[i]), name)
+	}
+	var in *input
+	if a.TTY {
+		if e.master = files[guest.Terminal]; e.master != nil {
+			in = newInput(e.master, true)
+			e.pump(e.master, wire.FrameStdout)
+		}
+	} else {
+		for i, t := range []wire.FrameType{wire.FrameStdout, wire.FrameStderr} {
+			if f := files[guest.Pipes[i]]; f != nil {
+				e.pump(f, t)
+			}
+		}
+		if f := files[guest.Pipes[2]]; f != nil {
+			in = newInput(f, false)
+		}
+	}
+	e.in = in
+	close(e.ready)
+	go func() { e.pumps.Wait(); close(e.drained) }()
+	if ms, why := k.patience(wire.ExecRequest{}); ms > 0 { // the limit of the box, from now on
+		e.mu.Lock()
+		e.timer = time.AfterFunc(time.Duration(ms)*time.Millisecond, func() { e.end(why) })
+		e.mu.Unlock()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.execs[e.id], k.byPID[e.pid] = e, e
+	return nil
+}
+
+// maxSelf is how many connections to the sandbox's own socket there may be at once.
+const maxSelf = 64
+
+// serveSelf connects somebody inside who has connected to the sandbox's own socket.
+func (k *keeper) serveSelf(m guest.Message) {
+	if len(m.FDs) != 1 {
+		m.Close()
+		return
+	}
+	_ = unix.SetNonblock(m.FDs[0], true)
+	f := os.NewFile(uintptr(m.FDs[0]), "self")
+	c, err := net.FileConn(f)
+	f.Close()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-keeper: the sandbox's own socket:", err)
+		return
+	}
+	if k.selves.Add(1) > maxSelf {
+		k.selves.Add(-1)
+		c.Close()
+		return
+	}
+	k.own.Go(func() {
+		defer k.selves.Add(-1)
+		defer c.Close()
+		d := net.Dialer{Timeout: 5 * time.Second}
+		to, err := d.Dial("unix", filepath.Join(k.config.RunDir, plan.SelfDir, plan.SelfName))
+		if err != nil {
+			return // nobody listens
+		}
+		defer to.Close()
+		k.splice(c, to)
+	})
+}
+
+// splice passes on what each of both says until both have ended, or the box does.
+func (k *keeper) splice(a, b net.Conn) {
+	ends := make(chan struct{}, 2)
+	pass := func(to, from net.Conn) {
+		_, _ = io.Copy(to, from)
+		if w, ok := to.(interface{ CloseWrite() error }); ok {
+			_ = w.CloseWrite()
+		}
+		ends <- struct{}{}
+	}
+	go pass(a, b)
+	go pass(b, a)
+	for range 2 {
+		select {
+		case <-ends:
+		case <-k.stop:
+			a.Close()
+			b.Close()
+			<-ends
+		case <-k.over:
+			a.Close()
+			b.Close()
+			<-ends
+		}
+	}
+}

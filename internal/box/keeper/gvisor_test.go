@@ -1,0 +1,90 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// An init inside its sandbox may have been taken over: it holds none of the keeper's
+// descriptors open.
+func TestStrayDescriptorsAreClosed(t *testing.T) {
+	t.Parallel()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	init, conductor := guest.NewLink(pair[0]), guest.NewLink(pair[1])
+	defer init.Close()
+	defer conductor.Close()
+	k := &keeper{config: plan.Config{Tier: plan.TierGvisor, RunDir: t.TempDir()}, link: conductor,
+		over: make(chan struct{}), stop: make(chan struct{}), answers: make(chan guest.Message, 8), byPID: map[int]*execution{}}
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	r, w := ends[0], ends[1]
+	defer unix.Close(r)
+	send := errors.Join(
+		init.Send(guest.MsgPrograms, guest.Programs{}, w),
+		init.Send(guest.MsgExited, guest.Exited{PID: 7}, w),
+		init.Send(guest.MsgRefused, guest.Refused{}, w),
+		init.Send(guest.MsgCounted, guest.Counted{}, w),
+		unix.Close(w))
+	if send != nil {
+		t.Fatal(send)
+	}
+	init.Shutdown()
+	k.receive()
+	if n, err := unix.Read(r, make([]byte, 1)); n != 0 || err != nil {
+		t.Errorf("a descriptor is open still: %d, %v", n, err)
+	}
+	if m := <-k.answers; m.Kind != guest.MsgCounted {
+		t.Errorf("an answer %q", byte(m.Kind))
+	}
+}
+
+// An init of an older build that does not know what it is asked is no answer but an error, and
+// one that says so unasked holds up nobody.
+func TestAnInitThatDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	init, ours := guest.NewLink(pair[0]), guest.NewLink(pair[1])
+	defer init.Close()
+	defer ours.Close()
+	k := &keeper{config: plan.Config{Tier: plan.TierGvisor}, link: ours, answerPatience: time.Minute,
+		over: make(chan struct{}), stop: make(chan struct{}), answers: make(chan guest.Message), byPID: map[int]*execution{}}
+	go k.receive()
+	unknown := func(kind guest.Kind) guest.Unknown {
+		return guest.Unknown{Kind: kind, Err: &wire.Error{Kind: string(fault.Version), Message: "not known", Hint: "mend it"}}
+	}
+	sent := make(chan error, 1)
+	go func() {
+		m, err := init.Recv()
+		if err == nil && m.Kind == guest.MsgClock {
+			err = errors.Join(init.Send(guest.MsgUnknown, unknown(guest.MsgKill)), init.Send(guest.MsgUnknown, unknown(guest.MsgClock)))
+		}
+		sent <- err
+	}()
+	var c guest.Clocked
+	if err := k.ask(guest.MsgClock, &c); !fault.Is(err, fault.Version) || err.Error() != "not known" || fault.HintOf(err) != "mend it" {
+		t.Errorf("%+v %v", c, err)
+	}
+	if err := errors.Join(<-sent, init.Send(guest.MsgUnknown, unknown(guest.MsgClock))); err != nil {
+		t.Fatal(err)
+	}
+	init.Shutdown()
+	<-k.over // and not before: nothing waits for who takes it
+}

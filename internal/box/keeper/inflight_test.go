@@ -1,0 +1,97 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// inFlight tells a process of the test below that its user and its limit are its own.
+const inFlight = "COPPICE_TEST_IN_FLIGHT"
+
+// A command whose pipes cannot be passed to init is refused, and the box goes on: other
+// programs of the same user may have too many descriptors in flight.
+func TestStart_OutlivesDescriptorsInFlight(t *testing.T) {
+	t.Parallel()
+	if os.Getenv(inFlight) == "" {
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), inFlight+"=yes", "TMPDIR=/tmp")
+		cmd.Dir = "/"
+		if os.Getenv("COPPICE_TEST_REAL_ID") == "" { // real root, for which the kernel does not count
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1001, Gid: 1001}}
+		}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	drain := fillFlight(t)
+	k, far := halfKeeper(t)
+	if _, err := k.start(wire.ExecRequest{Cmd: []string{"true"}}); !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.HintOf(err), "descriptors") {
+		t.Errorf("with too many descriptors in flight: %v", err)
+	}
+	drain()
+	asked := make(chan guest.Message, 1)
+	go func() {
+		m, err := far.Recv()
+		if err == nil {
+			err = far.Send(guest.MsgSpawned, guest.Spawned{Err: &wire.Error{Kind: string(fault.NotFound), Message: "asked"}})
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		asked <- m
+	}()
+	served := make(chan struct{})
+	go func() { k.serve(); close(served) }()
+	if _, err := k.start(wire.ExecRequest{Cmd: []string{"true"}}); !fault.Is(err, fault.NotFound) {
+		t.Errorf("afterwards: %v, want what init answers", err)
+	}
+	if m := <-asked; m.Kind != guest.MsgSpawn || len(m.FDs) != 2 {
+		t.Errorf("init gets message %q with %d descriptors", m.Kind, len(m.FDs))
+	}
+	k.quit()
+	<-served
+}
+
+// fillFlight brings as many descriptors into flight as this process may open, until drain.
+func fillFlight(t *testing.T) (drain func()) {
+	t.Helper()
+	// Few enough that no other program of the user, with a limit of its own, is affected.
+	few := unix.Rlimit{Cur: 1000, Max: 1000}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	rights := unix.UnixRights(make([]int, 200)...) // each is stdin
+	var open []int
+	drain = func() {
+		for _, fd := range open {
+			unix.Close(fd)
+		}
+	}
+	for range 100 {
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, pair[0], pair[1])
+		if err := unix.Sendmsg(pair[0], []byte{0}, rights, nil, 0); errors.Is(err, unix.ETOOMANYREFS) {
+			return drain
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("the kernel does not count the descriptors in flight")
+	return nil
+}

@@ -1,0 +1,96 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"os"
+	"sync"
+)
+
+// maxInput is how much input is held for a command that does not read it; after
+// that the frames behind it wait, signals among them (see Box.Signal).
+const maxInput = 256 << 10
+
+// input carries bytes to a command, so that the frames behind them need not wait
+// for it.
+type input struct {
+	f   *os.File
+	tty bool
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	buf     []byte
+	ended   bool // nothing comes after buf
+	broken  bool // nobody reads it
+}
+
+func newInput(f *os.File, tty bool) *input {
+	in := &input{f: f, tty: tty}
+	in.changed = sync.NewCond(&in.mu)
+	go in.run() // until close, or eof and the last byte
+	return in
+}
+
+func (in *input) write(p []byte) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for len(in.buf) >= maxInput && !in.broken {
+		in.changed.Wait()
+	}
+	if in.broken || in.ended {
+		return
+	}
+	in.buf = append(in.buf, p...)
+	in.changed.Broadcast()
+}
+
+// eof closes the command's input after what was written; on a terminal it types
+// the end-of-file character.
+func (in *input) eof() {
+	if in.tty {
+		in.write([]byte{4})
+		return
+	}
+	in.mu.Lock()
+	in.ended = true
+	in.mu.Unlock()
+	in.changed.Broadcast()
+}
+
+// close gives up: the command has ended.
+func (in *input) close() {
+	in.mu.Lock()
+	in.broken = true
+	in.mu.Unlock()
+	in.changed.Broadcast()
+	if !in.tty {
+		in.f.Close()
+	}
+}
+
+func (in *input) run() {
+	for {
+		in.mu.Lock()
+		for len(in.buf) == 0 && !in.ended && !in.broken {
+			in.changed.Wait()
+		}
+		p := in.buf
+		in.buf = nil
+		stop := in.broken || in.ended && len(p) == 0
+		in.mu.Unlock()
+		in.changed.Broadcast()
+		if stop {
+			break
+		}
+		if _, err := in.f.Write(p); err != nil {
+			in.mu.Lock()
+			in.broken = true
+			in.mu.Unlock()
+			in.changed.Broadcast()
+			break
+		}
+	}
+	if !in.tty {
+		in.f.Close()
+	}
+}

@@ -1,0 +1,617 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/box/cgroup"
+	"github.com/coppice-dev/coppice/internal/unixsock"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gate/control"
+	"github.com/coppice-dev/coppice/internal/limit"
+)
+
+const (
+	// keepResults is how long the result of an exec is kept for whoever has not
+	// fetched it yet.
+	keepResults = 10 * time.Minute
+	// maxResults bounds how many are kept.
+	maxResults = 512
+)
+
+// keeper owns one box. Lock order: freezing, spawning, mu, an execution's own.
+type keeper struct {
+	config   plan.Config
+	enforced plan.Enforced
+	started  time.Time
+	link     *guest.Link
+	init     *child
+	helpers  helpers
+	exe      *os.File        // what init is executed from, while it starts
+	inner    innerProgram    // what PID 1 is executed from in tier gvisor
+	hold     *os.File        // the root's mounts, so that the last of them goes with us
+	owners   protocol.Owners // how stored ids appear in the root
+	proc     *os.File        // /proc/PID of init, which no later process of that number is
+	user     protocol.InsideUser
+	group    *cgroup.Group    // nil without one
+	shares   cgroup.Shares    // limits that version 1 keeps to
+	gate     *control.Process // nil but where Config.Gated
+	wire     [2]*os.File      // in tier gvisor: both ends of the gate's link
+	decoys   *decoys          // nil without any
+	refused  *refused         // nil where nothing is told
+	listener *net.UnixListener
+
+	// How long init may take to be ready and to answer. Outside of tests: limit.StartSeconds,
+	// limit.UnansweredStopSeconds, limit.RekeySeconds, limit.InitAnswerSeconds and
+	// limit.SaveSeconds.
+	startPatience, stopPatience, rekeyPatience, answerPatience, savePatience time.Duration
+
+	freezing chan struct{} // one token: held from freeze to thaw
+	sealing  sync.Mutex
+	apart    *quarantine // guarded by sealing; nil but in a box that was resumed and is not released
+	stirred  stirs
+	stopping chan struct{} // closed when a stop has begun: it thaws
+	iced     atomic.Bool   // init is frozen with its control group, or about to be
+	asking   sync.Mutex    // held from a question to init to its answer
+	answers  chan guest.Message
+	asked    atomic.Uint32 // the guest.Kind of the question; 0: none
+	misses   sync.Once     // the first message that init did not know is told
+	looks    looks
+	programs programRing
+	spawning sync.Mutex // held while a Spawn is put in order and sent
+	spawns   atomic.Uint64
+	buffers  buffers      // of what commands print
+	selves   atomic.Int64 // connections to the sandbox's own socket
+
+	mu       sync.Mutex
+	order    []*execution // guarded by mu; sent to init, not yet answered
+	execs    map[string]*execution
+	byPID    map[int]*execution
+	conns    map[net.Conn]bool
+	busy     int                   // calls under way
+	ending   bool                  // no new exec
+	paused   *protocol.FrozenReply // what the box was when it was paused; nil while it moves
+	why      string                // it ends, where not by itself and not because somebody stopped it
+	idleFrom time.Time
+
+	served bool          // receive runs, or has
+	over   chan struct{} // closed when init is gone, and what it said last is heard
+	ended  chan struct{} // closed when everything inside is gone
+	stop   chan struct{} // closed when the keeper shall end
+	once   sync.Once
+	calls  sync.WaitGroup
+	own    sync.WaitGroup // the keeper's own goroutines
+}
+
+// Main is the keeper, started by Start. It returns the exit code of the process.
+func Main() int {
+	_ = os.WriteFile("/proc/self/comm", []byte(protocol.Argv0), 0) // for ps
+	ready := os.NewFile(protocol.ReadyFD, "ready")
+	unix.CloseOnExec(protocol.ReadyFD)
+	unix.CloseOnExec(protocol.LockFD) // open, and so held, as long as we live
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
+	k, err := newKeeper(ctx)
+	o := protocol.Outcome{Err: protocol.FailureOf(fault.OfHost(err))}
+	if err == nil {
+		o.Enforced = k.enforced
+	}
+	if e := json.NewEncoder(ready).Encode(o); err == nil {
+		err = errors.Join(e, ctx.Err()) // the caller did not get the answer, or has gone
+		if err != nil {
+			k.end()
+		}
+	}
+	stop()
+	ready.Close() // our parent may kill us now
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+		return 1
+	}
+	k.serve()
+	return 0
+}
+
+// newKeeper starts a box and returns its keeper, unless ctx ends first.
+func newKeeper(ctx context.Context) (*keeper, error) {
+	unix.CloseOnExec(protocol.ConfigFD)
+	f := os.NewFile(protocol.ConfigFD, "config")
+	var c plan.Config
+	err := json.NewDecoder(f).Decode(&c)
+	f.Close()
+	if err != nil {
+		return nil, fault.New(fault.Internal, "the keeper cannot read its plan").Because(err)
+	}
+	if c.Version != plan.Version {
+		return nil, fault.New(fault.Version, "the keeper knows plan version %d, not %d", plan.Version, c.Version).
+			WithHint("the binary was replaced while the daemon ran; restart the daemon")
+	}
+	if c.Confined() {
+		if err := leaveToOwner(); err != nil {
+			return nil, err
+		}
+	}
+	k := blankKeeper(c)
+	if k.helpers, err = takeHelpers(c); err != nil {
+		return nil, err
+	}
+	if err := k.buildInTime(ctx); err != nil {
+		k.group.Remove()
+		k.shares.Remove()
+		return nil, err
+	}
+	if err := errors.Join(weaker(c, k.enforced), without(c, k.enforced)); err != nil {
+		k.end()
+		return nil, err
+	}
+	if k.listener, err = listen(c.RunDir); err != nil {
+		k.end()
+		return nil, fault.Wrap(err, "listen in %s", c.RunDir)
+	}
+	return k, nil
+}
+
+// buildInTime is build with the deadline of a start. If that passes, or ctx ends because the
+// caller has gone, init is killed and nothing stays mounted.
+func (k *keeper) buildInTime(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, k.startPatience)
+	defer cancel()
+	err := k.build(ctx)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fault.New(fault.Timeout, "the sandbox was not ready within %s, and was killed", k.startPatience).
+			Because(err).WithHint("see how far it came: cat %s", filepath.Join(k.config.RunDir, protocol.LogName))
+	case ctx.Err() != nil:
+		return fault.New(fault.Cancelled, "the start of the sandbox was cancelled").Because(err)
+	}
+	return err
+}
+
+// blankKeeper is a keeper of nothing yet.
+func blankKeeper(c plan.Config) *keeper {
+	return &keeper{
+		config: c, started: time.Now(), idleFrom: time.Now(),
+		startPatience: limit.StartSeconds * time.Second,
+		stopPatience:  limit.UnansweredStopSeconds * time.Second, rekeyPatience: limit.RekeySeconds * time.Second,
+		answerPatience: limit.InitAnswerSeconds * time.Second, savePatience: limit.SaveSeconds * time.Second,
+		freezing: make(chan struct{}, 1), answers: make(chan guest.Message),
+		execs: map[string]*execution{}, byPID: map[int]*execution{}, conns: map[net.Conn]bool{},
+		over: make(chan struct{}), ended: make(chan struct{}), stop: make(chan struct{}), stopping: make(chan struct{}),
+	}
+}
+
+func listen(runDir string) (*net.UnixListener, error) {
+	return unixsock.Listen(runDir, protocol.SocketName, 0o600)
+}
+
+// serve runs until the box has been stopped, has been idle for long enough, or
+// its init is gone. Then everything has ended but this process.
+func (k *keeper) serve() {
+	k.served = true
+	k.own.Go(k.receive)
+	k.own.Go(k.watchIdle)
+	if k.gate != nil {
+		k.own.Go(k.watchGate)
+		k.own.Go(k.watchTokens)
+	}
+	if k.decoys != nil {
+		k.own.Go(k.tellTouches)
+	}
+	k.own.Go(func() {
+		for {
+			conn, err := k.listener.AcceptUnix()
+			if err != nil {
+				return
+			}
+			k.calls.Go(func() { k.answer(conn) })
+		}
+	})
+	select {
+	case <-k.stop:
+	case <-k.over:
+	}
+	k.end()
+	// Whoever is attached gets the end of its exec; who does not read it is cut
+	// off.
+	done := make(chan struct{})
+	go func() { k.calls.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(time.Second):
+		k.mu.Lock()
+		for c := range k.conns {
+			c.Close()
+		}
+		k.mu.Unlock()
+		<-done
+	}
+	k.own.Wait()
+	k.link.Close()
+}
+
+// end kills init, and with it everything inside, waits for it, and gives every
+// running exec its end. It is called once. In tier workspace the kernel does not
+// end what init started; it is then the keeper's.
+func (k *keeper) end() {
+	k.mu.Lock()
+	k.ending = true
+	k.mu.Unlock()
+	if k.init != nil {
+		_ = k.init.Kill()
+		k.init.Wait()
+		if k.config.Tier == plan.TierWorkspace {
+			guest.KillDescendants(os.Getpid())
+		}
+	}
+	if k.listener != nil { // whoever comes now shall start another keeper
+		k.listener.Close()
+		_ = os.Remove(filepath.Join(k.config.RunDir, protocol.SocketName))
+	}
+	if k.gate != nil {
+		k.gate.Close()
+	}
+	k.quit() // nobody waits for an answer any more
+	if k.link != nil {
+		k.link.Shutdown()
+	}
+	if k.served {
+		<-k.over // which commands have begun, and ended, init may have said until its end
+	}
+	// Who stopped the box finds all that it told.
+	k.refused.close()
+	if err := k.leavePrograms(); err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-keeper: leave programs:", err)
+	}
+	close(k.ended)
+	k.endExecs()
+	k.group.Remove()
+	k.shares.Remove()
+}
+
+// endExecs gives every exec its end that has none. Init may have been killed between
+// starting a command and saying so: where the box ended by what commands do, one that may
+// have begun counts as one that has, since its caller would try again what may be the
+// reason. Otherwise it has not begun, as far as anybody knows.
+func (k *keeper) endExecs() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	killed := wire.Exit{Code: 128 + int(unix.SIGKILL), Signal: "KILL", Message: "the sandbox was stopped"}
+	unborn := guest.Spawned{Err: &wire.Error{Kind: string(fault.Unavailable), Message: killed.Message}}
+	if k.why != "" {
+		killed.Message += ": " + k.why
+		unborn = guest.Spawned{Code: killed.Code, Message: killed.Message}
+	}
+	for _, e := range k.execs {
+		e.out.drop()
+		x := killed
+		x.Denials = e.denials // receive has ended
+		e.finish(x)
+	}
+	for _, e := range k.order {
+		e.born <- unborn
+	}
+	k.order = nil
+}
+
+// quit makes serve end.
+func (k *keeper) quit() { k.once.Do(func() { close(k.stop) }) }
+
+// halt ends the box at once, for a reason that whoever waits for a command is told.
+func (k *keeper) halt(why string) {
+	k.mu.Lock()
+	k.ending = true
+	if k.why == "" {
+		k.why = why
+	}
+	k.mu.Unlock()
+	k.quit() // serve kills init, and all that runs with it
+}
+
+// receive takes what init sends.
+func (k *keeper) receive() {
+	defer close(k.over)
+	for {
+		m, err := k.link.Recv()
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+			}
+			return
+		}
+		if k.config.Tier == plan.TierGvisor {
+			closeStray(&m)
+		}
+		switch m.Kind {
+		case guest.MsgSpawned:
+			var s guest.Spawned
+			if err := m.Decode(&s); err != nil {
+				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+				return
+			}
+			k.spawned(s, m.FDs)
+		case guest.MsgExited:
+			var x guest.Exited
+			if err := m.Decode(&x); err != nil {
+				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+				return
+			}
+			k.mu.Lock()
+			e := k.byPID[x.PID]
+			delete(k.byPID, x.PID)
+			k.mu.Unlock()
+			if e != nil {
+				k.tellKilled(e, unix.WaitStatus(x.Status))
+				e.exited(x)
+			}
+		case guest.MsgSelf:
+			k.serveSelf(m)
+		case guest.MsgRefused:
+			var r guest.Refused
+			if err := m.Decode(&r); err != nil {
+				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+				return
+			}
+			k.tellRefused(r)
+		case guest.MsgPrograms:
+			var p guest.Programs
+			if err := m.Decode(&p); err != nil {
+				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+				return
+			}
+			k.programs.add(p)
+		case guest.MsgUnknown:
+			k.unknown(m)
+		case guest.MsgSeen:
+			if err := k.looks.answer(m); err != nil {
+				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+				return
+			}
+		default:
+			select {
+			case k.answers <- m:
+			case <-k.stop:
+			}
+		}
+	}
+}
+
+// watchIdle ends a box that nobody needs.
+func (k *keeper) watchIdle() {
+	after := k.config.IdleAfter
+	if after < 0 {
+		return
+	}
+	tick := time.NewTicker(max(after/4, 20*time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-k.stop:
+			return
+		case <-k.over:
+			return
+		case now := <-tick.C:
+			if k.idle(now) {
+				k.quit()
+				return
+			}
+		}
+	}
+}
+
+// idle reports whether the box has been idle for long enough; it then takes no
+// exec any more.
+func (k *keeper) idle(now time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.forget(now)
+	if k.busy > 0 || len(k.execs) > 0 || k.paused != nil {
+		k.idleFrom = now
+		return false
+	}
+	if now.Sub(k.idleFrom) < k.config.IdleAfter {
+		return false
+	}
+	k.mu.Unlock()
+	n, err := k.count()
+	k.mu.Lock()
+	if err != nil || n > 0 || k.busy > 0 || len(k.execs) > 0 {
+		k.idleFrom = now
+		return false
+	}
+	k.ending = true
+	return true
+}
+
+// forget drops results that were kept for long enough. k.mu is held.
+func (k *keeper) forget(now time.Time) {
+	for id, e := range k.execs {
+		if at, ok := e.ended(); ok && (now.Sub(at) > keepResults || len(k.execs) > maxResults && now.Sub(at) > time.Minute) {
+			delete(k.execs, id)
+		}
+	}
+}
+
+// answer carries one call.
+func (k *keeper) answer(conn *net.UnixConn) {
+	defer conn.Close()
+	if !samePeer(conn) {
+		return
+	}
+	k.mu.Lock()
+	k.conns[conn] = true
+	k.busy++
+	k.mu.Unlock()
+	defer func() {
+		k.mu.Lock()
+		delete(k.conns, conn)
+		k.busy--
+		k.idleFrom = time.Now()
+		k.mu.Unlock()
+	}()
+	t, p, err := wire.ReadFrame(conn, nil)
+	if err != nil {
+		return
+	}
+	var c protocol.Call
+	if err := json.Unmarshal(p, &c); err != nil || t != wire.FrameRequest {
+		fail(conn, fault.New(fault.Invalid, "the keeper does not know frame %d", t))
+		return
+	}
+	var v any
+	switch c.Op {
+	case protocol.OpExec:
+		if c.Exec == nil {
+			err = fault.New(fault.Invalid, "an exec without a request")
+			break
+		}
+		if err := k.exec(conn, *c.Exec); err != nil {
+			fail(conn, err)
+		}
+		return
+	case protocol.OpFreeze:
+		if err := k.freeze(conn); err != nil {
+			fail(conn, err)
+		}
+		return
+	case protocol.OpRoot:
+		if err := k.showInside(conn); err != nil {
+			fail(conn, err)
+		}
+		return
+	case protocol.OpWait:
+		v, err = k.await(conn, c.ExecID)
+	case protocol.OpForget:
+		k.forgetEnded(c.ExecID)
+	case protocol.OpActive:
+		v, err = k.activity(conn, c.Since, k.clock, 0)
+	case protocol.OpRan:
+		v, err = k.activity(conn, c.Since, k.strictClock, lookIdle)
+	case protocol.OpCount:
+		v, err = k.count()
+	case protocol.OpPing:
+	case protocol.OpStatus:
+		v, err = k.status(conn)
+	case protocol.OpSignal:
+		err = k.signal(c.ExecID, c.Signal)
+	case protocol.OpPrograms:
+		v, err = k.programsAfter(conn, c.Since, c.Kept, c.Now)
+	case protocol.OpProcesses:
+		v, err = k.list(guest.Look{What: guest.LookProcesses})
+	case protocol.OpSignalProcess:
+		err = k.signalProcess(c.PID, c.Start, c.Signal)
+	case protocol.OpPorts:
+		v, err = k.list(guest.Look{What: guest.LookPorts, Port: c.Port})
+	case protocol.OpDial:
+		if err := k.dial(conn, c.Port); err != nil {
+			fail(conn, err)
+		}
+		return
+	case protocol.OpPolicy:
+		err = k.setPolicy(c.Phases)
+	case protocol.OpNet:
+		v, err = k.network()
+	case protocol.OpReseal:
+		var done guest.Resealed
+		if c.Reseal == nil {
+			err = fault.New(fault.Invalid, "a reseal without an identity")
+			break
+		}
+		done.Steps, err = k.reseal(*c.Reseal)
+		if err != nil {
+			f := wire.Error(*protocol.FailureOf(err))
+			done.Err, err = &f, nil
+		}
+		v = done
+	case protocol.OpRelease:
+		err = k.release()
+	case protocol.OpPause:
+		err = k.pause()
+	case protocol.OpResume:
+		err = k.resume()
+	case protocol.OpCancel:
+		err = k.cancel(c.ExecID)
+	case protocol.OpInput:
+		err = k.input(conn, c.ExecID)
+	case protocol.OpStop:
+		err = k.stopAll(c.Grace)
+	default:
+		err = fault.New(fault.Version, "the keeper does not know call %q", c.Op)
+	}
+	if err != nil {
+		fail(conn, err)
+		return
+	}
+	_ = tell(conn, v)
+}
+
+// tell answers with v, or, where v does not fit into a frame, with a protocol.Failure, which it
+// returns. A caller without an answer would assume that the keeper has ended.
+func tell(conn net.Conn, v any) error {
+	b, err := json.Marshal(v)
+	if err == nil && len(b) > wire.MaxFrame {
+		err = fault.New(fault.TooLarge, "the answer of the sandbox's keeper has %d bytes: the limit is %d", len(b), wire.MaxFrame)
+	}
+	if err != nil {
+		fail(conn, err)
+		return err
+	}
+	return wire.WriteFrame(conn, protocol.FrameReply, b)
+}
+
+func fail(conn net.Conn, err error) {
+	_ = wire.WriteJSON(conn, wire.FrameFailed, protocol.FailureOf(err))
+}
+
+// samePeer admits the user that the keeper belongs to, and root.
+func samePeer(conn *net.UnixConn) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	ok := false
+	_ = raw.Control(func(fd uintptr) {
+		c, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		ok = err == nil && (int(c.Uid) == os.Getuid() || c.Uid == 0)
+	})
+	return ok
+}
+
+// status sends each command in its own frame, and returns the rest.
+func (k *keeper) status(conn net.Conn) (protocol.Status, error) {
+	n, err := k.count()
+	if err != nil {
+		return protocol.Status{}, err
+	}
+	k.mu.Lock()
+	s := protocol.Status{ID: k.config.ID, PID: os.Getpid(), Started: k.started, Enforced: k.enforced, Procs: n, Paused: k.paused != nil}
+	execs := slices.Collect(maps.Values(k.execs))
+	k.mu.Unlock()
+	for _, e := range execs {
+		if err := wire.WriteJSON(conn, protocol.FrameExec, e.status()); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}

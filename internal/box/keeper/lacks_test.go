@@ -1,0 +1,40 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestLacking_TellsTheHostFromAFailure has the errno of everything that a start may do without.
+func TestLacking_TellsTheHostFromAFailure(t *testing.T) {
+	t.Parallel()
+	failures := []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.EINTR, unix.EIO, unix.ENOSPC, unix.ENAMETOOLONG, unix.EFAULT}
+	for _, tt := range []struct {
+		name   string
+		lacks  func(error) bool
+		missed []unix.Errno
+		failed []unix.Errno
+	}{
+		{"Landlock", noLandlock, []unix.Errno{unix.ENOSYS, unix.EOPNOTSUPP, unix.EPERM}, []unix.Errno{unix.EINVAL}},
+		{"id maps", func(err error) bool { return err != nil && noIDMap(&idMapError{err}) }, []unix.Errno{unix.EINVAL, unix.EOPNOTSUPP, unix.ENOSYS}, []unix.Errno{unix.EPERM}},
+	} {
+		for _, e := range tt.missed {
+			if !tt.lacks(&os.PathError{Op: "write", Path: "x", Err: e}) {
+				t.Errorf("%s: %v does not say that the host lacks it", tt.name, e)
+			}
+		}
+		for _, e := range append(tt.failed, failures...) {
+			if tt.lacks(fmt.Errorf("write: %w", e)) {
+				t.Errorf("%s: %v says that the host lacks it", tt.name, e)
+			}
+		}
+		if tt.lacks(nil) {
+			t.Errorf("%s: no error says that the host lacks it", tt.name)
+		}
+	}
+}

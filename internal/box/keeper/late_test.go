@@ -1,0 +1,90 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+func TestStart_KillsAnInitThatIsNotReady(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), "sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	k := blankKeeper(plan.Config{})
+	k.init = &child{Pid: cmd.Process.Pid}
+	ctx, cancel := context.WithCancel(t.Context())
+	stop := k.killWhenDone(ctx)
+	cancel()
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) {
+		t.Errorf("init ended with %v, want a signal", err)
+	}
+	stop()
+	stop() // it may be called twice
+
+	late := blankKeeper(plan.Config{Tier: plan.TierWorkspace, RunDir: t.TempDir()})
+	late.startPatience = 0
+	if err := late.buildInTime(t.Context()); !fault.Is(err, fault.Timeout) || fault.HintOf(err) == "" {
+		t.Errorf("a start beyond its deadline: %v", err)
+	}
+	if late.init != nil {
+		t.Error("it left an init")
+	}
+}
+
+func TestReseal_KillsABoxWhoseInitDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	k, _ := halfKeeper(t)
+	k.rekeyPatience = time.Millisecond
+	served := make(chan struct{})
+	go func() { k.serve(); close(served) }()
+	if _, err := k.resealInside(guest.Reseal{}); err == nil {
+		t.Error("a reseal without an answer succeeds")
+	}
+	<-served
+}
+
+func TestStop_KillsAnInitThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	k, _ := halfKeeper(t)
+	k.stopPatience = time.Millisecond
+	cmd := exec.CommandContext(t.Context(), "sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	k.init = &child{Pid: cmd.Process.Pid}
+	served := make(chan struct{})
+	go func() { k.serve(); close(served) }()
+	if err := k.stopAll(time.Millisecond); err != nil {
+		t.Error(err)
+	}
+	<-served
+}
+
+func TestProtections_AreDroppedForTheErrorOfTheCallAlone(t *testing.T) {
+	t.Parallel()
+	for _, errno := range []unix.Errno{unix.EACCES, unix.ENOMEM, unix.EMFILE, unix.EAGAIN, unix.EPERM, unix.ENOENT} {
+		if noIDMap(&idMapError{errno}) {
+			t.Errorf("%v drops shifted ids", errno)
+		}
+	}
+	if noIDMap(unix.EINVAL) {
+		t.Error("the error of another call drops shifted ids")
+	}
+	if !noIDMap(fmt.Errorf("home: %w", &idMapError{unix.EINVAL})) || !noCloneIntoCgroup(unix.ENOSYS) {
+		t.Error("a host without the calls has no sandboxes")
+	}
+}

@@ -1,0 +1,144 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// looks are the questions to init that may be answered in any order. The zero value
+// is ready.
+type looks struct {
+	mu   sync.Mutex
+	last uint64                        // guarded by mu
+	open map[uint64]chan guest.Message // guarded by mu; each takes one answer
+}
+
+// begin notes a question; its answer comes through the channel until end is called.
+func (s *looks) begin() (id uint64, answer chan guest.Message, end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open == nil {
+		s.open = map[uint64]chan guest.Message{}
+	}
+	s.last++
+	id, answer = s.last, make(chan guest.Message, 1)
+	s.open[id] = answer
+	return id, answer, func() {
+		s.mu.Lock()
+		delete(s.open, id)
+		s.mu.Unlock()
+		select {
+		case m := <-answer: // too late
+			m.Close()
+		default:
+		}
+	}
+}
+
+// answer passes an answer on. One that nobody waits for any more is dropped.
+func (s *looks) answer(m guest.Message) error {
+	var id struct {
+		ID uint64 `json:"id"`
+	}
+	err := m.Decode(&id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	waiting := s.open[id.ID]
+	delete(s.open, id.ID)
+	if waiting == nil {
+		m.Close()
+		return err
+	}
+	waiting <- m
+	return err
+}
+
+// look asks init for something, and gives its answer and the descriptors that came
+// with it, which the caller closes.
+func (k *keeper) look(l guest.Look) (s guest.Seen, fds []int, err error) {
+	if k.isPaused() != nil {
+		return s, nil, errPaused()
+	}
+	id, answer, end := k.looks.begin()
+	defer end()
+	l.ID = id
+	if err := k.link.Send(guest.MsgLook, l); err != nil {
+		return s, nil, fault.New(fault.Unavailable, "the sandbox's init has ended").Because(err)
+	}
+	limit := time.NewTimer(protocol.LookPatience)
+	defer limit.Stop()
+	select {
+	case m := <-answer:
+		if err = m.Decode(&s); err == nil && s.Err != nil {
+			err = (*protocol.Failure)(s.Err).Fault()
+		}
+		if err != nil {
+			m.Close()
+			return s, nil, err
+		}
+		return s, m.FDs, nil
+	case <-k.over:
+		return s, nil, fault.New(fault.Unavailable, "the sandbox's init has ended")
+	case <-limit.C:
+		return s, nil, fault.New(fault.Timeout, "the sandbox's init does not answer within %s", protocol.LookPatience).
+			WithHint("it may be frozen for a long capture; see: coppice status NAME")
+	}
+}
+
+// list answers with what init sees, which no descriptor belongs to.
+func (k *keeper) list(l guest.Look) (guest.Seen, error) {
+	s, fds, err := k.look(l)
+	guest.Message{FDs: fds}.Close()
+	return s, err
+}
+
+// signalProcess sends a signal to one process.
+func (k *keeper) signalProcess(pid int, start uint64, name string) error {
+	sig, err := signalNumber(name)
+	if err != nil {
+		return err
+	}
+	_, err = k.list(guest.Look{What: guest.LookSignal, PID: pid, Start: start, Signal: int(sig)})
+	return err
+}
+
+// signalNumber finds a signal by name, "TERM" or "SIGTERM".
+func signalNumber(name string) (unix.Signal, error) {
+	sig := unix.SignalNum("SIG" + strings.TrimPrefix(strings.ToUpper(name), "SIG"))
+	if sig == 0 {
+		return 0, fault.New(fault.Invalid, "there is no signal %q", name).WithHint("use a name such as TERM or INT")
+	}
+	return sig, nil
+}
+
+// dial answers with a socket that is connected to a port, or about to be.
+func (k *keeper) dial(conn *net.UnixConn, port uint16) error {
+	s, fds, err := k.look(guest.Look{What: guest.LookDial, Port: port})
+	if err != nil {
+		return err
+	}
+	defer guest.Message{FDs: fds}.Close()
+	if len(fds) != 1 {
+		return fault.New(fault.Internal, "init connected to port %d and sent %d descriptors", port, len(fds))
+	}
+	if err := wire.WriteJSON(conn, protocol.FrameReply, s); err != nil {
+		return nil // the caller is gone
+	}
+	if _, _, err := conn.WriteMsgUnix([]byte{0}, unix.UnixRights(fds[0]), nil); err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-keeper: give a connection away:", err)
+	}
+	return nil
+}

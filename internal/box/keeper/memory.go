@@ -1,0 +1,62 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"encoding/json"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// save writes a memory image where the caller of freeze says, and answers with the program
+// that is its init.
+func (k *keeper) save(conn *net.UnixConn, payload []byte) error {
+	if k.config.Tier != plan.TierGvisor {
+		return fault.New(fault.Unsupported, "the memory of a sandbox of tier %s cannot be saved", k.config.Tier).
+			WithHint("make a sandbox that can: coppice create --tier gvisor; or fork this one into it: coppice fork NAME --tier gvisor")
+	}
+	var q protocol.SaveRequest
+	if err := json.Unmarshal(payload, &q); err != nil || !filepath.IsAbs(q.Dir) {
+		return fault.New(fault.Internal, "a memory image at %q", payload)
+	}
+	if !maps.Equal(k.config.MemoryFacts, q.Facts) {
+		return fault.New(fault.Version, "the sandbox was started by another build of coppice, whose memory this one could not resume").
+			WithHint("start it anew: coppice stop %s", k.config.Name)
+	}
+	init, err := k.openInner()
+	if err != nil {
+		return err
+	}
+	defer init.Close()
+	var fds []int
+	for _, name := range guest.ImageFiles {
+		f, err := os.OpenFile(filepath.Join(q.Dir, name), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+		if err != nil {
+			return fault.Wrap(err, "make the memory image")
+		}
+		defer f.Close()
+		fds = append(fds, int(f.Fd()))
+	}
+	var s guest.Saved
+	if err := k.askWith(guest.MsgSave, nil, &s, fds...); err != nil {
+		return err
+	}
+	if s.Err != nil {
+		return (*protocol.Failure)(s.Err).Fault()
+	}
+	if err := wire.WriteJSON(conn, protocol.FrameReply, nil); err != nil {
+		return err
+	}
+	_, _, err = conn.WriteMsgUnix([]byte{0}, unix.UnixRights(int(init.Fd())), nil)
+	return err
+}

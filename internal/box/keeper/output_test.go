@@ -1,0 +1,126 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/coppice-dev/coppice/client/wire"
+)
+
+// patterned fills p with what stands at an offset of the tests' output.
+func patterned(p []byte, offset int64) {
+	for i := range p {
+		at := offset + int64(i)
+		p[i] = byte(at ^ at>>8 ^ at>>16)
+	}
+}
+
+// printer adds to an output as pump does.
+type printer struct {
+	o   *output
+	buf []byte
+	end int64
+}
+
+func (w *printer) print(n int) {
+	if w.buf == nil {
+		w.buf = w.o.buffers.get()
+	}
+	patterned(w.buf[:n], w.end)
+	w.end += int64(n)
+	if kept, _ := w.o.add(wire.FrameStdout, w.buf[:n]); kept {
+		w.buf = nil
+	}
+}
+
+// A buffer is filled again only when nobody sends from it any more, also when what
+// it holds is too old to be kept.
+func TestWhatAReaderSendsDoesNotChange(t *testing.T) {
+	t.Parallel()
+	o := newOutput(new(buffers))
+	o.shared = true
+	w := &printer{o: o}
+	r := o.attach(0, true)
+	defer r.close()
+	w.print(pumpSize)
+	_, p, _, ok := r.next()
+	if !ok {
+		t.Fatal("there is nothing")
+	}
+	was := bytes.Clone(p)
+	for w.end < 3*keepOutput {
+		w.print(pumpSize)
+	}
+	if !bytes.Equal(p, was) {
+		t.Error("it changed under its reader")
+	}
+	_, p, lost, _ := r.next()
+	want := make([]byte, len(p))
+	patterned(want, int64(len(was))+lost)
+	if lost == 0 || !bytes.Equal(p, want) {
+		t.Errorf("after it, %d bytes were lost, and the next are wrong", lost)
+	}
+}
+
+// Readers come and go, some slow and some that nobody waits for: each gets the
+// bytes that belong where it is, and who is waited for gets all of them.
+func TestReadersOfOneOutput(t *testing.T) {
+	t.Parallel()
+	o := newOutput(new(buffers))
+	o.shared = true
+	const whole = 24 << 20
+	var all sync.WaitGroup
+	for i := range 6 {
+		watches := i%2 == 1
+		r := o.attach(0, watches)
+		dice := rand.New(rand.NewPCG(uint64(i), 1))
+		all.Go(func() {
+			defer func() { r.close() }()
+			pos := int64(0)
+			for {
+				_, p, lost, ok := r.next()
+				pos += lost
+				if lost > 0 && !watches {
+					t.Errorf("reader %d lost %d bytes", i, lost)
+				}
+				if !ok {
+					break
+				}
+				for range dice.IntN(20) {
+					runtime.Gosched()
+				}
+				want := make([]byte, len(p))
+				patterned(want, pos)
+				if !bytes.Equal(p, want) {
+					t.Errorf("reader %d has other bytes at %d", i, pos)
+					return
+				}
+				pos += int64(len(p))
+				if dice.IntN(50) == 0 { // it goes, and comes back
+					next := o.attach(pos, watches)
+					r.close()
+					r = next
+				}
+			}
+			if pos != whole {
+				t.Errorf("reader %d ends at %d", i, pos)
+			}
+		})
+	}
+	w := &printer{o: o}
+	dice := rand.New(rand.NewPCG(9, 9))
+	for w.end < whole {
+		n := 1 + dice.IntN(pumpSize)
+		if dice.IntN(3) == 0 {
+			n = 1 + dice.IntN(1<<10)
+		}
+		w.print(int(min(int64(n), whole-w.end)))
+	}
+	o.finish()
+	all.Wait()
+}

@@ -1,0 +1,39 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// forkAs calls fork on a thread whose effective user is uid, and which keeps all of our
+// capabilities: uid owns a user namespace that fork makes. The kernel counts the users of a
+// namespace against its owner too (create_user_ns, kernel/user_namespace.c), and a sandbox
+// with 65,536 users would use up root's inotify instances.
+func forkAs(uid uint32, fork func() (int, error)) (pid int, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		// Otherwise the thread would lose its capabilities with effective user 0 (capabilities(7)).
+		if err = unix.Prctl(unix.PR_SET_SECUREBITS, secNoSetuidFixup, 0, 0, 0); err != nil {
+			err = fault.Wrap(err, "keep capabilities")
+			return
+		}
+		const keep = ^uintptr(0)
+		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(uid), keep); e != 0 {
+			err = fault.Wrap(e, "become the owner of the sandbox's user namespace")
+			return
+		}
+		pid, err = fork()
+	}()
+	<-done
+	return pid, err
+}
+
+// secNoSetuidFixup is SECBIT_NO_SETUID_FIXUP of linux/securebits.h.
+const secNoSetuidFixup = 1 << 2

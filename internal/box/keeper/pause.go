@@ -1,0 +1,75 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// isPaused gives what the box was when it was paused; nil while it moves.
+func (k *keeper) isPaused() *protocol.FrozenReply {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.paused
+}
+
+// takeFreezing takes the token of freezes.
+func (k *keeper) takeFreezing() error {
+	select {
+	case k.freezing <- struct{}{}:
+		return nil
+	case <-k.stop:
+		return fault.New(fault.Unavailable, "the sandbox is being stopped")
+	case <-k.over:
+		return fault.New(fault.Unavailable, "the sandbox's init has ended")
+	}
+}
+
+// pause has the box stand still until resume.
+func (k *keeper) pause() error {
+	if k.config.Tier == plan.TierWorkspace {
+		return fault.New(fault.Unsupported, "commands of tier workspace are processes of the host, and are not paused").
+			WithHint("use --tier process, or send SIGSTOP to them: coppice kill")
+	}
+	if err := k.takeFreezing(); err != nil {
+		return err
+	}
+	defer func() { <-k.freezing }()
+	if k.isPaused() != nil {
+		return nil
+	}
+	r, err := k.standStill()
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.paused = &r
+	return nil
+}
+
+// resume ends a pause.
+func (k *keeper) resume() error {
+	if k.isPaused() == nil {
+		return nil
+	}
+	if err := k.takeFreezing(); err != nil {
+		return err
+	}
+	defer func() { <-k.freezing }()
+	k.mu.Lock()
+	before := k.paused
+	k.paused = nil
+	k.mu.Unlock()
+	if before == nil {
+		return nil
+	}
+	return k.goOn()
+}
+
+// errPaused refuses what a box that stands still cannot do.
+func errPaused() error {
+	return fault.New(fault.Conflict, "the sandbox is paused").WithHint("let it go on: coppice resume NAME")
+}

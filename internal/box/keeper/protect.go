@@ -1,0 +1,231 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// A start omits a protection for one reason only: the system call that sets it up answers
+// that the host does not have it. The call is made before any file of the sandbox is looked
+// up, so that nothing in the sandbox can influence its result. A protection that one start
+// of a home had is never omitted by a later one (plan.Finding).
+
+// noCloneIntoCgroup reports whether err may say that clone3(2) cannot start a process in a
+// control group here: the kernel or a seccomp filter does not have the call (ENOSYS, EPERM),
+// or not the flag (EINVAL, E2BIG).
+func noCloneIntoCgroup(err error) bool {
+	return isOneOf(err, unix.ENOSYS, unix.EPERM, unix.EINVAL, unix.E2BIG)
+}
+
+// idMapError is the error of mount_setattr(2) with MOUNT_ATTR_IDMAP.
+type idMapError struct{ error }
+
+func (e *idMapError) Unwrap() error { return e.error }
+
+// noIDMap reports whether err says that the kernel or the file system has no id-mapped
+// mounts (mount_setattr(2), ERRORS).
+func noIDMap(err error) bool {
+	var e *idMapError
+	return errors.As(err, &e) && isOneOf(e, unix.EINVAL, unix.EOPNOTSUPP, unix.ENOSYS)
+}
+
+// noLandlock reports whether err, of landlock_create_ruleset(2), says that the kernel does
+// not have it (ENOSYS), does not use it (EOPNOTSUPP), or that a seccomp filter around us
+// does not know the call (EPERM).
+func noLandlock(err error) bool { return isOneOf(err, unix.ENOSYS, unix.EOPNOTSUPP, unix.EPERM) }
+
+func isOneOf(err error, all ...unix.Errno) bool {
+	for _, e := range all {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// startShifted starts init, with the ids of facts or, where the host cannot shift them,
+// with its own. It returns what it found out about the host.
+func (k *keeper) startShifted(ctx context.Context, facts *plan.Facts) (found []plan.Finding, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	image := k.config.Image != "" // has its map of ids
+	var on []standing
+	if facts.Shift != 0 {
+		if on, err = standsOn(k.config.Spec); err != nil {
+			return nil, err
+		}
+		if f, lacks := knownLack(on, k.config.Known, facts.Kernel); lacks && !image {
+			fmt.Fprintln(os.Stderr, "coppice-keeper: without shifted ids, as found before:", f.Lacks)
+			facts.Shift = 0
+		}
+	}
+	if err := k.startInit(*facts); err != nil || facts.Shift == 0 {
+		return nil, err
+	}
+	found, err = k.tryShift(on, facts.Kernel)
+	if err == nil || image || !noIDMap(err) {
+		return found, err
+	}
+	if err := gaveBefore(plan.Missed(slices.Concat(k.config.Known, found), found)); err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(os.Stderr, "coppice-keeper: without shifted ids:", err)
+	k.forgetInit()
+	facts.Shift = 0
+	return found, k.startInit(*facts)
+}
+
+// knownLack returns the finding that one of the file systems that hold a root cannot shift
+// ids. A finding of another kernel does not count.
+func knownLack(on []standing, known []plan.Finding, kernel string) (plan.Finding, bool) {
+	for _, s := range on {
+		if f, ok := plan.FindingOf(known, plan.ShiftedIDs, s.fs); ok && f.Lacks != "" && f.Kernel == kernel {
+			return f, true
+		}
+	}
+	return plan.Finding{}, false
+}
+
+// gaveBefore refuses a start that lacks what the host has given to the home before.
+func gaveBefore(missed []plan.Finding) error {
+	if len(missed) == 0 {
+		return nil
+	}
+	names, needs := plan.Describe(missed)
+	return fault.New(fault.Unsupported, "this host lacks protections that it has provided for this home before: %s", names).
+		WithHint("give the daemon %s again, and see what is missing with: coppice probe; or use another home: COPPICE_HOME=DIR coppice create", needs)
+}
+
+// forgetInit undoes startInit.
+func (k *keeper) forgetInit() {
+	if k.init != nil {
+		_ = k.init.Kill()
+		k.init.Wait()
+		k.init = nil
+	}
+	if k.link != nil {
+		k.link.Close()
+		k.link = nil
+	}
+	if k.exe != nil {
+		k.exe.Close()
+		k.exe = nil
+	}
+}
+
+// tryShift lays the id map of init's user namespace over a detached copy of one directory
+// of each file system that holds the root. It opens the directories themselves, which
+// the host names, and nothing in them.
+func (k *keeper) tryShift(on []standing, kernel string) (found []plan.Finding, err error) {
+	ns, err := os.Open("/proc/" + strconv.Itoa(k.init.Pid) + "/ns/user")
+	if err != nil {
+		return nil, fault.Wrap(err, "open init's user namespace")
+	}
+	defer ns.Close()
+	for _, s := range on {
+		f := plan.Finding{Protection: plan.ShiftedIDs, On: s.fs, Kernel: kernel}
+		err := shiftCopy(s.dir, int(ns.Fd()))
+		if noIDMap(err) {
+			f.Lacks = "mount_setattr(2): " + err.Error()
+		}
+		if err == nil || f.Lacks != "" {
+			found = append(found, f)
+		}
+		if err != nil {
+			return found, fault.Wrap(err, "shift the ids of %s", s.dir)
+		}
+	}
+	return found, nil
+}
+
+// standing is a directory of a file system that a root is made of.
+type standing struct {
+	dir string
+	fs  string // the file system's type, such as ext4
+}
+
+// standsOn returns one directory of each file system that a root is made of. It skips missing
+// directories, which mountRoot reports.
+func standsOn(s rootspec.Spec) (on []standing, err error) {
+	var dirs []string
+	if s.Bind != "" {
+		dirs = append(dirs, s.Bind)
+	}
+	for _, o := range s.Overlays {
+		dirs = append(append(dirs, o.Upper), o.Lowers...)
+	}
+	mounts, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return nil, fault.Wrap(err, "find the file systems of the root")
+	}
+	tried := map[uint64]bool{}
+	for _, dir := range dirs {
+		var st unix.Statx_t
+		err := unix.Statx(unix.AT_FDCWD, dir, 0, unix.STATX_MNT_ID, &st)
+		dev := unix.Mkdev(st.Dev_major, st.Dev_minor)
+		if errors.Is(err, unix.ENOENT) || tried[dev] {
+			continue
+		}
+		if err != nil {
+			return nil, fault.Wrap(err, "find the file system of %s", dir)
+		}
+		tried[dev] = true
+		on = append(on, standing{dir, typeOfMount(mounts, st.Mnt_id)})
+	}
+	return on, nil
+}
+
+// typeOfMount returns the file system type of a mount; "" if the mount is not listed, as
+// before Linux 5.8, where statx(2) reports no mount ID and there are no id-mapped mounts.
+func typeOfMount(mounts []*mountinfo.Info, id uint64) string {
+	for _, m := range mounts {
+		if uint64(m.ID) == id {
+			return m.FSType
+		}
+	}
+	return ""
+}
+
+func shiftCopy(dir string, ns int) error {
+	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(tree)
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns)}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		return &idMapError{err}
+	}
+	return nil
+}
+
+// killWhenDone kills init when ctx ends, so that nothing waits for init any longer. The
+// caller calls stop before it reaps init; stop may be called twice.
+func (k *keeper) killWhenDone(ctx context.Context) (stop func()) {
+	init, killed := k.init, make(chan struct{})
+	unhook := context.AfterFunc(ctx, func() {
+		defer close(killed)
+		_ = init.Kill()
+	})
+	stopped := false
+	return func() {
+		if !stopped && !unhook() {
+			<-killed
+		}
+		stopped = true
+	}
+}

@@ -1,0 +1,105 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/plan"
+)
+
+// pulse is how long the processes of a box had run when it was taken. While none
+// of them has run longer, and no command was started, no process has run: a new
+// one comes from one of them. Comparing costs a system call for each, and nobody
+// else is woken.
+type pulse struct {
+	spawns uint64
+	times  map[int]int64
+}
+
+// mostPulse is how many processes are looked at one by one.
+const mostPulse = 64
+
+// pulse takes it; the zero one, which has never stood still, when that is
+// impossible or processes come and go.
+func (k *keeper) pulse() pulse {
+	if !k.config.Confined() {
+		return pulse{}
+	}
+	p := pulse{spawns: k.spawns.Load(), times: map[int]int64{}}
+	pids := k.commandsOf(mostPulse)
+	for _, pid := range pids {
+		t, ok := ranFor(pid)
+		if !ok {
+			return pulse{}
+		}
+		p.times[pid] = t
+	}
+	if len(pids) > mostPulse || !slices.Equal(pids, k.commandsOf(mostPulse)) {
+		return pulse{}
+	}
+	return p
+}
+
+// still reports whether no process has run since p was taken.
+func (k *keeper) still(p pulse) bool {
+	if p.times == nil || p.spawns != k.spawns.Load() {
+		return false
+	}
+	for pid, before := range p.times {
+		if now, ok := ranFor(pid); !ok || now != before {
+			return false
+		}
+	}
+	return true
+}
+
+// ranFor is the processor time of a process with all its threads, by the clock of
+// clock_getcpuclockid(3).
+func ranFor(pid int) (int64, bool) {
+	var ts unix.Timespec
+	err := unix.ClockGettime(^int32(pid)<<3|2, &ts)
+	return ts.Nano(), err == nil
+}
+
+// commandsOf are the processes that run what is in the box: those below init; in tier gvisor
+// those below gVisor's own, which have something to do at any time.
+func (k *keeper) commandsOf(most int) (pids []int) {
+	if k.config.Tier != plan.TierGvisor {
+		return below(k.init.Pid, most)
+	}
+	for _, own := range children(k.init.Pid) {
+		pids = append(pids, below(own, most)...)
+	}
+	return pids
+}
+
+// below are the processes below one, in the order in which they are found; some may be
+// missing while others end. There are most, or a few more, of many.
+func below(pid, most int) []int {
+	pids := children(pid)
+	for i := 0; i < len(pids) && len(pids) <= most; i++ {
+		pids = append(pids, children(pids[i])...)
+	}
+	return pids
+}
+
+// children are the processes that the threads of one have started.
+func children(pid int) (pids []int) {
+	threads, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
+	for _, t := range threads {
+		list, _ := os.ReadFile(t)
+		for f := range strings.FieldsSeq(string(list)) {
+			if kid, err := strconv.Atoi(f); err == nil {
+				pids = append(pids, kid)
+			}
+		}
+	}
+	return pids
+}

@@ -1,0 +1,115 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"io"
+	"slices"
+
+	"github.com/coppice-dev/coppice/client/wire"
+)
+
+// recordContext is how many bytes before the end of a stream are recorded besides: what
+// begins in the middle can be redacted only by who knows what came before.
+const recordContext = 128 << 10
+
+// recording keeps the beginning and the end of what a command writes, for the ledger, in
+// memory alone: whatever is kept of it on a disk is redacted first. The end of a stream is
+// in the newest output, which is kept anyway; a copy is only made of what that drops while
+// it has too little of the stream. It is guarded by output.mu.
+type recording struct {
+	keep    int64 // of each stream, in bytes
+	streams []*strand
+}
+
+// strand is what is recorded of one stream.
+type strand struct {
+	t     wire.FrameType
+	total int64
+	head  []byte
+	left  int    // bytes that the newest output has of it
+	ring  []byte // those before, as many as are needed, the oldest of them at at
+	at    int
+}
+
+// tail is how much of the end of a stream is recorded, in bytes.
+func (r *recording) tail() int {
+	if r.keep <= 0 {
+		return 0
+	}
+	return int(r.keep-r.keep/2) + recordContext
+}
+
+// of gives what is recorded of a stream.
+func (r *recording) of(t wire.FrameType) *strand {
+	i := slices.IndexFunc(r.streams, func(s *strand) bool { return s.t == t })
+	if i < 0 {
+		i = len(r.streams)
+		r.streams = append(r.streams, &strand{t: t})
+	}
+	return r.streams[i]
+}
+
+// add records what was written, and is in the newest output now.
+func (r *recording) add(t wire.FrameType, p []byte) {
+	s := r.of(t)
+	s.total += int64(len(p))
+	s.left += len(p)
+	n := max(0, min(int(r.keep/2)-len(s.head), len(p)))
+	s.head = append(s.head, p[:n]...)
+}
+
+// drop records what the newest output is about to drop, if it is needed.
+func (r *recording) drop(t wire.FrameType, p []byte) {
+	s := r.of(t)
+	if s.left -= len(p); s.left >= r.tail() {
+		s.ring, s.at = s.ring[:0], 0
+		return
+	}
+	s.turn(p, r.tail())
+}
+
+// turn puts p into the ring, which holds most bytes.
+func (s *strand) turn(p []byte, most int) {
+	if len(p) > most {
+		p = p[len(p)-most:]
+	}
+	if n := min(most-len(s.ring), len(p)); n > 0 {
+		s.ring, p = append(s.ring, p[:n]...), p[n:]
+	}
+	for len(p) > 0 {
+		n := copy(s.ring[s.at:], p)
+		p, s.at = p[n:], (s.at+n)%most
+	}
+}
+
+// recorded gives what was recorded of each stream that something was written to.
+func (o *output) recorded() []wire.Recorded {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var out []wire.Recorded
+	for _, s := range o.record.streams {
+		tail := slices.Concat(s.ring[s.at:], s.ring[:s.at])
+		for _, c := range o.chunks {
+			if c.t == s.t {
+				tail = append(tail, c.data...)
+			}
+		}
+		most := min(int64(o.record.tail()), s.total-int64(len(s.head)))
+		tail = tail[max(0, len(tail)-int(most)):]
+		out = append(out, wire.Recorded{Stream: s.t, Total: s.total, Head: s.head, Tail: tail})
+	}
+	return out
+}
+
+// sendRecorded sends what was recorded of a command's output, before its end is told.
+func (e *execution) sendRecorded(to io.Writer) error {
+	for _, r := range e.out.recorded() {
+		for _, p := range r.Payloads() {
+			if err := wire.WriteFrame(to, wire.FrameRecorded, p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/journal"
+)
+
+// refused tells the journal of system calls that were refused. Its goroutine is that of
+// receive, but for tally, so what a command was refused is told before its end.
+type refused struct {
+	at    journal.Place
+	tally *guest.Tally     // of all, as init refuses them
+	told  uint64           // of these
+	tell  *journal.Journal // nil until there is something to tell
+	execs map[int]string   // commands by their processes, also of those that have ended
+}
+
+// maxRefusedExecs is how many commands are remembered.
+const maxRefusedExecs = 4096
+
+// watchRefused gives the descriptor by which init counts what it refuses; the caller closes
+// it.
+func (k *keeper) watchRefused() (fd int, err error) {
+	r := &refused{at: journal.Place{Dir: k.config.Journal, Key: k.config.JournalKey}, execs: map[int]string{}}
+	if r.tally, fd, err = guest.NewTally(); err != nil {
+		return -1, err
+	}
+	k.refused = r
+	return fd, nil
+}
+
+// started notes a command; r may be nil.
+func (r *refused) started(pid int, exec string) {
+	if r == nil {
+		return
+	}
+	for other := range r.execs {
+		if len(r.execs) < maxRefusedExecs {
+			break
+		}
+		delete(r.execs, other)
+	}
+	r.execs[pid] = exec
+}
+
+// tellRefused tells what init said was refused.
+func (k *keeper) tellRefused(m guest.Refused) {
+	r := k.refused
+	if r == nil {
+		return
+	}
+	for _, c := range m.Calls {
+		ev := wire.NetEvent{Syscall: c.Call, Program: c.Program, PID: c.PID, Reason: c.Errno, Exec: r.execs[c.Command]}
+		k.mu.Lock()
+		e := k.byPID[c.Command]
+		k.mu.Unlock()
+		switch {
+		case e != nil:
+			e.denials += c.Count
+		case c.Lives: // its number was a command's before
+			ev.Exec = ""
+		}
+		r.append(ev, c.Count)
+	}
+	if m.More > 0 {
+		r.append(wire.NetEvent{Reason: wire.RefusedUntold}, m.More)
+	}
+}
+
+// tellKilled tells of a command that the filter has killed, as far as its end shows that. In
+// tier gvisor there is none.
+func (k *keeper) tellKilled(e *execution, ws unix.WaitStatus) {
+	if k.refused == nil || k.config.Tier == plan.TierGvisor || !ws.Signaled() || ws.Signal() != unix.SIGSYS {
+		return
+	}
+	k.refused.tally.Add()
+	e.denials++
+	k.refused.append(wire.NetEvent{PID: e.pid, Exec: e.id, Reason: wire.RefusedKilled}, 1)
+}
+
+// append tells of one. What cannot be told is missing at the end, and is told then.
+func (r *refused) append(ev wire.NetEvent, count int64) {
+	err := error(nil)
+	if r.tell == nil {
+		r.tell, err = journal.Open(r.at)
+	}
+	if err == nil {
+		ev.Time, ev.Kind, ev.Verdict = time.Now().UTC(), wire.NetRefused, wire.VerdictDeny
+		if count > 1 {
+			ev.Count = int(count)
+		}
+		err = r.tell.Append(ev)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-keeper: a refused system call is not told:", err)
+		return
+	}
+	r.told += uint64(count)
+}
+
+// close tells how many were refused that init did not come to tell, or the journal did not
+// take. Init is gone, and receive has ended. r may be nil.
+func (r *refused) close() {
+	if r == nil {
+		return
+	}
+	if missing := r.tally.Count() - r.told; missing > 0 {
+		r.append(wire.NetEvent{Reason: wire.RefusedUntold}, int64(missing))
+	}
+	if r.tell == nil {
+		return
+	}
+	if err := r.tell.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-keeper: close the journal of refused system calls:", err)
+	}
+}

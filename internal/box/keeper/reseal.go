@@ -1,0 +1,83 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"os"
+
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// quarantine keeps a box that was resumed from a memory image apart: its gate has not begun.
+type quarantine struct {
+	guest   plan.Guest // what init would have been told
+	packets *os.File   // the gate's end of the link
+}
+
+func (q *quarantine) close() {
+	if q != nil {
+		q.packets.Close()
+	}
+}
+
+// reseal gives a resumed box an identity of its own.
+func (k *keeper) reseal(r protocol.Reseal) ([]guest.ResealStep, error) {
+	k.sealing.Lock()
+	defer k.sealing.Unlock()
+	if k.apart == nil {
+		return nil, fault.New(fault.Conflict, "the sandbox was not resumed from memory, or was released")
+	}
+	if len(r.Seed) < 32 {
+		return nil, fault.New(fault.Invalid, "a seed of %d bytes", len(r.Seed)).WithHint("take 32 that are fresh")
+	}
+	if r.Hostname == "" {
+		r.Hostname = k.apart.guest.Hostname
+	}
+	return k.resealInside(guest.Reseal{Hostname: r.Hostname, Env: k.apart.guest.Env, Seed: r.Seed})
+}
+
+// resealInside has init do it.
+func (k *keeper) resealInside(r guest.Reseal) ([]guest.ResealStep, error) {
+	var done guest.Resealed
+	if err := k.askWith(guest.MsgReseal, r, &done); err != nil {
+		return nil, err
+	}
+	if done.Err != nil {
+		return done.Steps, (*protocol.Failure)(done.Err).Fault()
+	}
+	if !done.Held && len(r.Seed) > 0 {
+		return done.Steps, fault.New(fault.Version, "the memory image has an init of an older coppice, which the sandbox can keep from drawing a new identity").
+			WithHint("go back to its files alone: coppice checkout --files-only; or fork without memory: coppice fork --files-only")
+	}
+	return done.Steps, nil
+}
+
+// release opens the gate of a resumed box. A box that is open stays so.
+func (k *keeper) release() error {
+	k.sealing.Lock()
+	defer k.sealing.Unlock()
+	if k.apart == nil {
+		return nil
+	}
+	g, enforced := k.apart.guest, k.enforced
+	ca, err := k.beginGate(k.apart.packets)
+	if err != nil {
+		// It may have begun, and nothing is known of it: the box does not go on with it.
+		k.gate.Close()
+		return err
+	}
+	plan.Trust(&g, &enforced, ca)
+	if _, err := k.resealInside(guest.Reseal{Env: g.Env, CA: ca}); err != nil {
+		k.gate.Close()
+		return err
+	}
+	k.mu.Lock()
+	k.enforced = enforced
+	k.mu.Unlock()
+	k.apart.close()
+	k.apart = nil
+	return nil
+}

@@ -1,0 +1,68 @@
+//go:build linux
+
+package keeper
+
+import (
+	"errors"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// openShared takes along the directories of the host that are shown inside, as detached
+// read-only mounts, with ids shifted as those of the root are. Init could not come to
+// them: it is nobody there. No link on the way is followed, as what a link leads to may
+// have changed since it was looked at. The caller closes what it gives.
+func openShared(dirs []string, facts plan.Facts, init *child) (fds rootspec.Descriptors, err error) {
+	attr := unix.MountAttr{
+		Attr_set:    unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC,
+		Propagation: unix.MS_PRIVATE,
+	}
+	if facts.Shift != 0 && len(dirs) > 0 {
+		ns, err := os.Open("/proc/" + strconv.Itoa(init.Pid) + "/ns/user")
+		if err != nil {
+			return nil, fault.Wrap(err, "open init's user namespace")
+		}
+		defer ns.Close()
+		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
+		attr.Userns_fd = uint64(ns.Fd())
+	}
+	for _, dir := range dirs {
+		fd, err := openSharedDir(dir, attr)
+		if err != nil {
+			fds.Close()
+			return nil, err
+		}
+		fds = append(fds, fd)
+	}
+	return fds, nil
+}
+
+func openSharedDir(dir string, attr unix.MountAttr) (int, error) {
+	at, err := unix.Openat2(unix.AT_FDCWD, dir, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		return -1, fault.New(fault.NotFound, "%s is gone, which has the objects of the sandbox's repository", dir).
+			WithHint("put the repository back where it was; what the sandbox changed itself is in its history")
+	}
+	if err != nil {
+		return -1, fault.Wrap(err, "open %s, which has objects of the sandbox's repository", dir)
+	}
+	defer unix.Close(at)
+	fd, err := unix.OpenTree(at, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
+	if err != nil {
+		return -1, fault.Wrap(err, "take %s along", dir)
+	}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
+		unix.Close(fd)
+		return -1, fault.Wrap(err, "restrict %s", dir)
+	}
+	return fd, nil
+}
