@@ -22,7 +22,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // What is reached is an address that nobody has, on the loopback interface of a

@@ -18,7 +18,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
-	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // A C project of thirty files, and how it is built anew: half a second, so that many pairs of

@@ -9,10 +9,10 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/keeper"
-	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/box/probe"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/box/relay"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 func main() { os.Exit(run(os.Args)) }

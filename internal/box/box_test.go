@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coppice-dev/coppice/internal/box/boxtest"
-	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/boxtest"
+	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/program/programtest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )

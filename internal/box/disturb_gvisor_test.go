@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // TestDisturbed_Gvisor has calls of the keeper fail, of the conductor, and of gVisor's kernel

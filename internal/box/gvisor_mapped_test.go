@@ -7,8 +7,8 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/coppice-dev/coppice/internal/box/boxtest"
-	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/boxtest"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // TestGvisorSuspects maps a file to be written, which the host sees in gVisor's own

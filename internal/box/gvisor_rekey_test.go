@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/box"
-	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // TestGvisorRekey_IgnoresWhatTheSandboxPutsInItsWay has root inside plant files and named

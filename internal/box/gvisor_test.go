@@ -5,8 +5,8 @@ package box_test
 import (
 	"testing"
 
-	"github.com/coppice-dev/coppice/internal/box/boxtest"
-	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/boxtest"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // A sandbox's own kernel is started in a root with the binary alone, so these tests are of

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 func TestShiftedIDs(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"context"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // SetPolicy has the gate of the box keep to phases from now on. When it returns without

@@ -9,11 +9,11 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/box/cgroup"
-	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/engine"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/program"
 )

@@ -14,9 +14,9 @@ import (
 
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 const boxID = "0123456789ab"

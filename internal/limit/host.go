@@ -50,7 +50,7 @@ func OpenFilesOfHost(host uint64) uint64 { return max(1, host/2) }
 
 const admissionTest = "internal/admission/admission_test.go "
 
-const inotifyTest = "internal/box/escape/counts_test.go TestInotify_IsLeftToTheOwner"
+const inotifyTest = "internal/boxtest/escape/counts_test.go TestInotify_IsLeftToTheOwner"
 
 const countsTest = "internal/box/guest/counts_linux_test.go TestCounts_AreReachedInANamespace"
 
@@ -81,6 +81,6 @@ func host() area {
 		{"fanotify groups of each user in a sandbox, or an eighth of `fs.fanotify.max_user_groups`", Fanotify, "groups", "EMFILE inside; the seccomp filter refuses such calls as well", countsTest},
 		{"fanotify marks of each user in a sandbox, or an eighth of `fs.fanotify.max_user_marks`", FanotifyMarks, "marks", "ENOSPC inside; the seccomp filter refuses such calls as well", countsTest},
 		{"namespaces of each kind, except user namespaces, which a sandbox cannot make", Namespaces, "namespaces", "ENOSPC inside; the seccomp filter refuses such calls as well", countsTest},
-		{"pseudo-terminals of a sandbox", Terminals, "terminals", "ENOSPC inside", "internal/box/escape/counts_test.go TestCounts_AreLeftToOthers"},
+		{"pseudo-terminals of a sandbox", Terminals, "terminals", "ENOSPC inside", "internal/boxtest/escape/counts_test.go TestCounts_AreLeftToOthers"},
 	}}
 }

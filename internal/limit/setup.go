@@ -60,27 +60,27 @@ func setup() area {
 		{
 			Name: "a start, until init is ready", Value: StartSeconds, Unit: "seconds",
 			Reached: "the keeper kills init, and the start fails (`timeout`)",
-			Test:    "internal/box/keeper_late_test.go TestStart_KillsAnInitThatIsNotReady" + lowered,
+			Test:    "internal/box/keeper/late_test.go TestStart_KillsAnInitThatIsNotReady" + lowered,
 		},
 		{
 			Name: "re-keying a fork with memory", Value: RekeySeconds, Unit: "seconds",
 			Reached: "the keeper kills the sandbox's processes, and the fork stays quarantined",
-			Test:    "internal/box/keeper_late_test.go TestReseal_KillsABoxWhoseInitDoesNotAnswer" + lowered,
+			Test:    "internal/box/keeper/late_test.go TestReseal_KillsABoxWhoseInitDoesNotAnswer" + lowered,
 		},
 		{
 			Name: "waiting for an init that does not answer a stop, after the grace period of processes", Value: UnansweredStopSeconds, Unit: "seconds",
 			Reached: "the keeper kills init, and the stop succeeds",
-			Test:    "internal/box/keeper_late_test.go TestStop_KillsAnInitThatDoesNotAnswer" + lowered,
+			Test:    "internal/box/keeper/late_test.go TestStop_KillsAnInitThatDoesNotAnswer" + lowered,
 		},
 		{
 			Name: "any other answer of init", Value: InitAnswerSeconds, Unit: "seconds",
 			Reached: "the keeper kills the sandbox's processes, and the request fails (`timeout`)",
-			Test:    "internal/box/keeper_answer_test.go TestAsk_KillsABoxWhoseInitDoesNotAnswer" + lowered,
+			Test:    "internal/box/keeper/answer_test.go TestAsk_KillsABoxWhoseInitDoesNotAnswer" + lowered,
 		},
 		{
 			Name: "saving a memory image", Value: SaveSeconds, Unit: "seconds",
 			Reached: "the keeper kills the sandbox's processes, and the request fails (`timeout`)",
-			Test:    "internal/box/keeper_answer_test.go TestAsk_KillsABoxWhoseInitDoesNotAnswer" + lowered,
+			Test:    "internal/box/keeper/answer_test.go TestAsk_KillsABoxWhoseInitDoesNotAnswer" + lowered,
 		},
 		{
 			Name: "a capture that a stop waits for", Value: CaptureStopSeconds, Unit: "seconds",
@@ -90,27 +90,27 @@ func setup() area {
 		{
 			Name: "the detail of one item in the list of what a sandbox enforces", Value: EnforcedDetail, Unit: "bytes",
 			Reached: "the detail is truncated, and ends in `...`",
-			Test:    "internal/box/plan/bounded_test.go TestBounded_CutsDetails",
+			Test:    "internal/plan/bounded_test.go TestBounded_CutsDetails",
 		},
 		{
 			Name: "the details of all these items", Value: EnforcedText, Unit: "bytes",
 			Reached: "details are replaced by a note that they are left out",
-			Test:    "internal/box/plan/bounded_test.go TestBounded_CutsDetails",
+			Test:    "internal/plan/bounded_test.go TestBounded_CutsDetails",
 		},
 		{
 			Name: "the arguments of a command in a status", Value: StatusArgs, Unit: "bytes",
 			Reached: "they are truncated, and the last one ends in `...`",
-			Test:    "internal/box/keeper_answer_test.go TestStatus_FitsAFrame",
+			Test:    "internal/box/keeper/answer_test.go TestStatus_FitsAFrame",
 		},
 		{
 			Name: "a message of the keeper: why a call failed, or why a command did not start", Value: KeeperText, Unit: "bytes",
 			Reached: "it is truncated, and ends in `...`",
-			Test:    "internal/box/keeper_answer_test.go TestStart_CutsTheMessageOfACommand",
+			Test:    "internal/box/keeper/answer_test.go TestStart_CutsTheMessageOfACommand",
 		},
 		{
 			Name: "descriptors that init may need to find the parent of each program", Value: InitFiles, Unit: "descriptors",
 			Reached: "where the hard limit is lower, `coppice status` shows `descriptors weak`, and a strong policy refuses to start",
-			Test:    "internal/box/plan/descriptors_test.go TestDecide_TellsThatThereAreTooFewDescriptors",
+			Test:    "internal/plan/descriptors_test.go TestDecide_TellsThatThereAreTooFewDescriptors",
 		},
 	}}
 }

@@ -22,8 +22,8 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/guest"
-	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // Group is the box's own control group (version 2), with init and everything

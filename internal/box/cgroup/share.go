@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // share holds a box to one limit by a controller of version 1, on hosts where version 2

@@ -13,6 +13,6 @@
 // is not dumpable, and PID 1 gets no signal of its own namespace that it has no
 // handler for.
 //
-// It may be imported by box and cmd/coppice; it imports box/plan, box/seccomp,
+// It may be imported by box and cmd/coppice; it imports plan, box/seccomp,
 // box/notify, ports/sockets, client/wire and fault.
 package guest

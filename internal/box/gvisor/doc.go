@@ -14,5 +14,5 @@
 // docs/benchmarks.md.
 //
 // The wiring imports it, so that the binary can be started as these; it imports box/guest,
-// box/plan, box/relay and fault.
+// plan, box/relay and fault.
 package gvisor

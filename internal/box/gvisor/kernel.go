@@ -24,9 +24,9 @@ import (
 	"gvisor.dev/gvisor/runsc/flag"
 
 	"github.com/coppice-dev/coppice/internal/box/guest"
-	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // containerID is the same in every conductor, which has a directory of its own: an image

@@ -17,8 +17,8 @@ import (
 	pb "gvisor.dev/gvisor/pkg/sentry/seccheck/points/points_go_proto"
 
 	"github.com/coppice-dev/coppice/internal/box/guest"
-	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/box/seccomp"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // What the kernel's process knows the sink by, and the place of a guest.Tally, which is given

@@ -3,9 +3,9 @@
 package keeper
 
 import (
-	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // isPaused gives what the box was when it was paused; nil while it moves.

@@ -2,7 +2,7 @@
 
 package protocol
 
-import "github.com/coppice-dev/coppice/internal/box/plan"
+import "github.com/coppice-dev/coppice/internal/plan"
 
 // Argv0 is the name by which coppice-init is a keeper.
 const Argv0 = "coppice-keeper"

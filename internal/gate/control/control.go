@@ -2,14 +2,14 @@
 // it. The gate reads what a hostile sandbox sends, so it has a process of its own,
 // which is left no capability and cannot gain any; when it ends, however it does, the
 // sandbox has no network. The keeper imports it, and the process itself, which is
-// package process; it imports box/plan, client/wire and fault, and nothing of the
+// package process; it imports plan, client/wire and fault, and nothing of the
 // gate's network stack.
 package control
 
 import (
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // Argv0 is the name by which the program coppice-gate is started.

@@ -20,11 +20,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/gate/control"
 	"github.com/coppice-dev/coppice/internal/gate/link"
 	"github.com/coppice-dev/coppice/internal/gate/sentrytest"
 	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/program"
 	"github.com/coppice-dev/coppice/internal/program/programtest"
 )

@@ -24,9 +24,9 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
-	"github.com/coppice-dev/coppice/internal/box/escape"
-	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/boxtest/escape"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/program/programtest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
@@ -486,7 +486,7 @@ func TestTheThreatModelNamesEveryAttack(t *testing.T) {
 		return
 	}
 	if os.Getenv("COPPICE_UPDATE") == "" {
-		t.Fatalf("%s differs from the corpus; write it anew: COPPICE_UPDATE=1 go test -run ThreatModel ./internal/box/escape", path)
+		t.Fatalf("%s differs from the corpus; write it anew: COPPICE_UPDATE=1 go test -run ThreatModel ./internal/boxtest/escape", path)
 	}
 	if err := os.WriteFile(path, []byte(head+mark+want), 0o644); err != nil {
 		t.Fatal(err)

@@ -5,7 +5,7 @@ package escape_test
 import (
 	"testing"
 
-	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // The corpus in tier gvisor: see TestGvisor of package box for why this is a build of its

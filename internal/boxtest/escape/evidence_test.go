@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/escape"
+	"github.com/coppice-dev/coppice/internal/boxtest/escape"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"

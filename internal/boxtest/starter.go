@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/box"
-	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // calling has the caller in a box that tells of refusals.

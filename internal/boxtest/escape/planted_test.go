@@ -25,10 +25,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/box/boxtest"
-	"github.com/coppice-dev/coppice/internal/box/escape"
-	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/boxtest"
+	"github.com/coppice-dev/coppice/internal/boxtest/escape"
 	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // outside is what the harness plants, and watches.

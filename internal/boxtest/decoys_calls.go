@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/plan"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // calls are what can be asked of the kernel for the file p, in Python: done gives what was
