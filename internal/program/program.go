@@ -15,8 +15,10 @@ package program
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"sync"
 
@@ -40,6 +42,7 @@ var Names = [...]Name{Init, Gate, Sentry}
 
 // Set gives the helper programs of one build. Its methods may be called from any goroutine.
 type Set struct {
+	embedded fs.FS  // SHA256SUMS and compressed programs, in "embedded"; or nothing
 	unpacked string // directory of unpacked programs
 	beside   string // directory of programs that are not embedded
 
@@ -51,7 +54,7 @@ type Set struct {
 // directory unpacked, which is made when it is needed; no other user may write there. All
 // others are those of the directory beside; if it is "", that of the running program.
 func New(unpacked, beside string) *Set {
-	return &Set{unpacked: unpacked, beside: beside, open: map[Name]*os.File{}}
+	return &Set{embedded: files, unpacked: unpacked, beside: beside, open: map[Name]*os.File{}}
 }
 
 // File returns the program, open for reading and verified. It is executed through its
@@ -64,7 +67,7 @@ func (s *Set) File(name Name) (*os.File, error) {
 	if f := s.open[name]; f != nil {
 		return f, nil
 	}
-	f, err := unpack(s.unpacked, name)
+	f, err := s.unpack(name)
 	if errors.Is(err, errNotEmbedded) {
 		f, err = s.find(name)
 	}
@@ -126,7 +129,8 @@ func (s *Set) find(name Name) (*os.File, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "open %s", name)
 	}
-	if err := sameVersion(f); err != nil {
+	own, _ := debug.ReadBuildInfo() // of a program that was built without modules there is none
+	if err := sameVersion(f, versionOf(own)); err != nil {
 		f.Close()
 		return nil, err
 	}

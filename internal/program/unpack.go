@@ -21,11 +21,12 @@ import (
 // errNotEmbedded says that a program is not in this build.
 var errNotEmbedded = errors.New("not embedded")
 
-// unpack opens the embedded program in dir. If it is not there yet, or differs from what was
-// embedded, it is written there. Where dir is on a file system from which nothing is
-// executed, the program is a sealed file in memory instead.
-func unpack(dir string, name Name) (*os.File, error) {
-	digest, err := digestOf(name)
+// unpack opens the embedded program in the directory of unpacked programs. If it is not there
+// yet, or differs from what was embedded, it is written there. Where the directory is on a
+// file system from which nothing is executed, the program is a sealed file in memory instead.
+func (s *Set) unpack(name Name) (*os.File, error) {
+	dir := s.unpacked
+	digest, err := s.digestOf(name)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +38,7 @@ func unpack(dir string, name Name) (*os.File, error) {
 		return nil, fault.Wrap(err, "look at %s", dir)
 	}
 	if st.Flags&unix.ST_NOEXEC != 0 {
-		return inMemory(name, digest)
+		return s.inMemory(name, digest)
 	}
 	path := filepath.Join(dir, string(name)+"-"+digest[:16])
 	if f, err := os.Open(path); err == nil {
@@ -46,7 +47,7 @@ func unpack(dir string, name Name) (*os.File, error) {
 		}
 		f.Close()
 	}
-	if err := write(dir, path, name); err != nil {
+	if err := s.write(path, name); err != nil {
 		return nil, fault.Wrap(err, "unpack %s", name)
 	}
 	forget(dir, name, path)
@@ -62,8 +63,8 @@ func unpack(dir string, name Name) (*os.File, error) {
 }
 
 // digestOf returns the SHA-256 of an embedded program, in hex.
-func digestOf(name Name) (string, error) {
-	sums, err := files.ReadFile("embedded/SHA256SUMS")
+func (s *Set) digestOf(name Name) (string, error) {
+	sums, err := fs.ReadFile(s.embedded, "embedded/SHA256SUMS")
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", errNotEmbedded
 	}
@@ -90,10 +91,10 @@ func verify(f *os.File, digest string) error {
 	return nil
 }
 
-// write puts an embedded program at path, which is in dir, at once and durably. Every user may
+// write puts an embedded program at path, at once and durably. Every user may
 // execute it: init starts with ids that the sandbox has to itself.
-func write(dir, path string, name Name) (err error) {
-	f, err := os.CreateTemp(dir, ".unpack-")
+func (s *Set) write(path string, name Name) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), ".unpack-")
 	if err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ func write(dir, path string, name Name) (err error) {
 			_ = os.Remove(f.Name())
 		}
 	}()
-	if err := copyTo(f, name); err != nil {
+	if err := s.copyTo(f, name); err != nil {
 		return err
 	}
 	if err := errors.Join(f.Chmod(0o555), f.Sync(), f.Close()); err != nil {
@@ -113,8 +114,8 @@ func write(dir, path string, name Name) (err error) {
 }
 
 // copyTo unpacks an embedded program.
-func copyTo(w io.Writer, name Name) error {
-	packed, err := files.Open("embedded/" + string(name) + ".gz")
+func (s *Set) copyTo(w io.Writer, name Name) error {
+	packed, err := s.embedded.Open("embedded/" + string(name) + ".gz")
 	if err != nil {
 		return err
 	}
@@ -139,13 +140,13 @@ func forget(dir string, name Name, keep string) {
 }
 
 // inMemory unpacks a program into a sealed file in memory (memfd_create(2)).
-func inMemory(name Name, digest string) (*os.File, error) {
+func (s *Set) inMemory(name Name, digest string) (*os.File, error) {
 	fd, err := unix.MemfdCreate(string(name), unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, fault.Wrap(err, "unpack %s into memory", name)
 	}
 	f := os.NewFile(uintptr(fd), string(name))
-	err = copyTo(f, name)
+	err = s.copyTo(f, name)
 	if err == nil {
 		err = verify(f, digest)
 	}

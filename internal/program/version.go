@@ -12,29 +12,27 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// sameVersion refuses a program that was built from another version than this one.
-func sameVersion(f *os.File) error {
+// sameVersion refuses a program that was built from another version than ours. A version that
+// is not known is not compared.
+func sameVersion(f *os.File, ours string) error {
 	info, err := buildinfo.Read(f)
 	if err != nil {
 		return fault.New(fault.Unsupported, "%s is not a program of Coppice", f.Name()).Because(err).WithHint("%s", install)
 	}
-	own, _ := debug.ReadBuildInfo()
-	if ours, theirs := versionOf(own), versionOf(info); ours != "" && theirs != "" && ours != theirs {
+	if theirs := versionOf(info); ours != "" && theirs != "" && ours != theirs {
 		return fault.New(fault.Unsupported, "%s is of version %s, and this program of %s", f.Name(), theirs, ours).WithHint("%s", install)
 	}
 	return nil
 }
 
 // versionOf returns the version that the go command has recorded in a program: that of the
-// module, which names the commit in a checkout, and whether files differed from it. It is ""
-// where nothing is recorded, as in programs of tests; there, the protocols' own versions
-// (plan.Version) tell programs apart.
+// module, which names the commit in a checkout. It is "" where nothing is recorded, as in
+// programs of tests; there, the protocols' own versions (plan.Version) tell programs apart.
 func versionOf(info *debug.BuildInfo) string {
 	if info == nil || info.Main.Version == "" || info.Main.Version == "(devel)" {
 		return ""
 	}
-	// go vet and go build disagree on nothing but this mark.
-	return strings.TrimSuffix(info.Main.Version, "+dirty")
+	return strings.TrimSuffix(info.Main.Version, "+dirty") // changed files have no version
 }
 
 // ModuleVersion returns the version of a module that a Go program was built with, or "" if

@@ -1,0 +1,212 @@
+//go:build linux
+
+package program
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// built returns a build's embedded files: each program is a shell script that prints text.
+func built(t *testing.T, text string) (fstest.MapFS, []byte) {
+	t.Helper()
+	program := []byte("#!/bin/sh\necho " + text + "\n")
+	files, sums := fstest.MapFS{}, ""
+	for _, name := range Names {
+		var packed bytes.Buffer
+		z := gzip.NewWriter(&packed)
+		if _, err := z.Write(program); err != nil {
+			t.Fatal(err)
+		}
+		if err := z.Close(); err != nil {
+			t.Fatal(err)
+		}
+		files["embedded/"+string(name)+".gz"] = &fstest.MapFile{Data: packed.Bytes()}
+		sums += fmt.Sprintf("%x  %s\n", sha256.Sum256(program), name)
+	}
+	files["embedded/SHA256SUMS"] = &fstest.MapFile{Data: []byte(sums)}
+	return files, program
+}
+
+// set returns a Set of embedded files.
+func set(t *testing.T, files fstest.MapFS, dir string) *Set {
+	t.Helper()
+	s := New(dir, "")
+	s.embedded = files
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// says executes a program of a Set, and returns what it prints.
+func says(t *testing.T, s *Set, name Name) string {
+	t.Helper()
+	f, err := s.File(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Fd() < aboveGiven {
+		t.Errorf("descriptor %d is one that a child is given", f.Fd())
+	}
+	cmd := exec.Command(Path(f))
+	cmd.ExtraFiles = []*os.File{f} // the interpreter opens it by its number once more
+	cmd.Path = "/proc/self/fd/3"
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func TestFile_UnpacksOnce(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "home", "programs")
+	files, _ := built(t, "one")
+	for range 2 {
+		if got := says(t, set(t, files, dir), Init); got != "one" {
+			t.Errorf("it says %q", got)
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("%v, %v", entries, err)
+	}
+	if st, err := os.Stat(filepath.Join(dir, entries[0].Name())); err != nil || st.Mode() != 0o555 {
+		t.Errorf("%v, %v", st.Mode(), err)
+	}
+}
+
+func TestFile_ReplacesWhatDiffers(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	files, program := built(t, "one")
+	says(t, set(t, files, dir), Gate)
+	names, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(names) != 1 {
+		t.Fatal(names, err)
+	}
+	if err := os.Remove(names[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(names[0], []byte("#!/bin/sh\necho evil\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got := says(t, set(t, files, dir), Gate); got != "one" {
+		t.Errorf("it says %q", got)
+	}
+	if got, err := os.ReadFile(names[0]); err != nil || !bytes.Equal(got, program) {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+func TestFile_RemovesThatOfAnotherBuild(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	old, _ := built(t, "old")
+	before := set(t, old, dir)
+	says(t, before, Init)
+	says(t, before, Sentry)
+	files, _ := built(t, "new")
+	if got := says(t, set(t, files, dir), Init); got != "new" {
+		t.Errorf("it says %q", got)
+	}
+	if got := says(t, before, Init); got != "old" {
+		t.Errorf("the file that is open says %q", got)
+	}
+	names, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(names) != 2 || !slices.ContainsFunc(names, func(n string) bool { return strings.Contains(n, string(Sentry)) }) {
+		t.Errorf("%v, %v", names, err)
+	}
+}
+
+func TestFile_RefusesWhatWasBuiltInDamaged(t *testing.T) {
+	t.Parallel()
+	files, _ := built(t, "one")
+	other, _ := built(t, "other")
+	files["embedded/coppice-init.gz"] = other["embedded/coppice-init.gz"]
+	if _, err := set(t, files, t.TempDir()).File(Init); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("another program than its digest says: %v", err)
+	}
+	files["embedded/coppice-init.gz"] = &fstest.MapFile{Data: []byte("rubbish")}
+	if _, err := set(t, files, t.TempDir()).File(Init); err == nil {
+		t.Error("what cannot be unpacked is given")
+	}
+	delete(files, "embedded/coppice-gate.gz")
+	if _, err := set(t, files, t.TempDir()).File(Gate); err == nil {
+		t.Error("what is missing is given")
+	}
+}
+
+// Where nothing is executed from the home, programs are in memory, and cannot be changed.
+func TestFile_IsInMemoryWhereNothingIsExecuted(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, "tmpfs", unix.MS_NOEXEC, "mode=755"); err != nil {
+		t.Skip("needs real-root: it mounts")
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	files, program := built(t, "one")
+	s := set(t, files, dir)
+	if got := says(t, s, Init); got != "one" {
+		t.Errorf("it says %q", got)
+	}
+	f, err := s.File(Init)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w, err := os.OpenFile(Path(f), os.O_WRONLY, 0); err == nil {
+		if _, err = w.Write(program); err == nil {
+			t.Error("it can be written")
+		}
+		w.Close()
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
+		t.Errorf("%v, %v", names, err)
+	}
+}
+
+func TestFile_FindsProgramsBeside(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := New(t.TempDir(), dir)
+	defer s.Close()
+	if _, err := s.File(Init); !fault.Is(err, fault.Unsupported) || !strings.Contains(fault.HintOf(err), "go install") {
+		t.Errorf("a missing program: %v (%s)", err, fault.HintOf(err))
+	}
+	if err := os.WriteFile(filepath.Join(dir, string(Init)), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.File(Init); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
+		t.Errorf("another program: %v", err)
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, string(Init)), self, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := s.File(Init)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := s.File(Init); err != nil || again != f {
+		t.Errorf("the second time: %v, %v", again, err)
+	}
+}
