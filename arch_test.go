@@ -43,7 +43,7 @@ var rooms = map[string][]string{
 	"internal/boxfs":   {"internal/archive", "internal/fault", "internal/undo", "client/wire"},
 	"internal/budget":  {"client/wire", "internal/ledger/format", "internal/testimony", "internal/timeline"},
 	"internal/compare": {"internal/ledger/format", "client/wire"},
-	"internal/engine": {"internal/beneath", "internal/boxfs", "internal/budget", "internal/memory", "internal/compare", "internal/decoy", "internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire", "internal/journal", "internal/redact",
+	"internal/engine": {"internal/dirfd", "internal/boxfs", "internal/budget", "internal/memory", "internal/compare", "internal/decoy", "internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire", "internal/journal", "internal/redact",
 		"internal/ledger", "internal/ledger/format", "internal/testimony", "internal/layer", "internal/meta", "internal/programs", "internal/proposal", "internal/repo", "internal/rootfs", "internal/visible"},
 	"internal/layer":        {"internal/archive", "internal/layer/format", "internal/removal", "internal/quota", "internal/timeline", "internal/vfs", "internal/fault", "internal/undo", "internal/rootspec"},
 	"internal/layer/format": {"internal/timeline", "internal/fault"},
@@ -89,7 +89,7 @@ var rooms = map[string][]string{
 	"internal/redact":    {"internal/fault"},
 	"internal/programs":  {"client/wire"},
 	"internal/seal":      {"internal/fault"},
-	"internal/repo":      {"internal/beneath", "internal/fault", "internal/undo", "internal/visible"},
+	"internal/repo":      {"internal/dirfd", "internal/fault", "internal/undo", "internal/visible"},
 	"internal/registry":  {"internal/fault", "internal/tty"},
 	"internal/proposal":  {"internal/fault", "internal/timeline", "internal/visible"},
 	"internal/fault":     {},
@@ -102,7 +102,7 @@ var rooms = map[string][]string{
 	"internal/tty":       {"internal/visible"},
 	"internal/unixsock":  {},
 	"internal/visible":   {},
-	"internal/beneath":   {},
+	"internal/dirfd":     {},
 
 	// Programs for developers.
 	"internal/bench":       {anything},

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/beneath"
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -193,12 +193,12 @@ func (o *outlay) put(ctx context.Context, p string) error {
 	case unix.S_IFREG:
 		return o.file(ctx, p, &entry)
 	case unix.S_IFLNK:
-		if err := beneath.MkdirAll(o.tree, path.Dir(p), 0o700); err != nil {
+		if err := dirfd.MkdirAll(o.tree, path.Dir(p), 0o700); err != nil {
 			return err
 		}
-		return beneath.At(o.tree, p, func(dir int, name string) error { return unix.Symlinkat(entry.Link, dir, name) })
+		return dirfd.At(o.tree, p, func(dir int, name string) error { return unix.Symlinkat(entry.Link, dir, name) })
 	case unix.S_IFDIR:
-		return beneath.MkdirAll(o.tree, p, 0o700)
+		return dirfd.MkdirAll(o.tree, p, 0o700)
 	}
 	return nil
 }
@@ -221,7 +221,7 @@ func (o *outlay) above(ctx context.Context, dir string) error {
 		}
 		_, err = o.at.Lookup(ctx, path.Join(o.top, dir, ".git"))
 		if err == nil {
-			err = beneath.MkdirAll(o.tree, path.Join(dir, ".git"), 0o700)
+			err = dirfd.MkdirAll(o.tree, path.Join(dir, ".git"), 0o700)
 		}
 		if err != nil && !fault.Is(err, fault.NotFound) {
 			return err
@@ -241,7 +241,7 @@ func (o *outlay) file(ctx context.Context, p string, entry *layer.Entry) (err er
 		return fault.New(fault.TooLarge, "%q has %d bytes: one file may have %d, and all together %d", clean(p), entry.Size, limits.Object, limits.Total).
 			WithHint("have git ignore it, as in: echo /%s >>.gitignore", clean(p))
 	}
-	if err := beneath.MkdirAll(o.tree, path.Dir(p), 0o700); err != nil {
+	if err := dirfd.MkdirAll(o.tree, path.Dir(p), 0o700); err != nil {
 		return err
 	}
 	from, err := o.at.Open(ctx, entry.Path)
@@ -249,7 +249,7 @@ func (o *outlay) file(ctx context.Context, p string, entry *layer.Entry) (err er
 		return err
 	}
 	defer from.Close()
-	to, err := beneath.Open(o.tree, p, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600|os.FileMode(entry.Mode&0o100))
+	to, err := dirfd.OpenFile(o.tree, p, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600|os.FileMode(entry.Mode&0o100))
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/beneath"
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -46,12 +46,12 @@ func (w *walk) file(ctx context.Context, dir *os.File, p string, st *unix.Stat_t
 
 // link compares a link, by its words.
 func (w *walk) link(dir *os.File, p string) error {
-	target, err := beneath.Readlink(dir, path.Base(p))
+	target, err := dirfd.Readlink(int(dir.Fd()), path.Base(p))
 	if gone(err) || errors.Is(err, unix.EINVAL) {
 		return changing(p)
 	}
 	if err != nil {
-		return err
+		return fault.Wrap(err, "readlink %q", clip(p))
 	}
 	h := w.begin(int64(len(target)))
 	io.WriteString(h, target) //nolint:errcheck // a hash takes everything
@@ -117,7 +117,7 @@ func (r reader) Read(b []byte) (int, error) {
 
 // openFile opens a regular file. It never blocks on a file of another type.
 func openFile(dir *os.File, name string) (*os.File, error) {
-	f, err := beneath.Open(dir, name, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	f, err := dirfd.OpenFile(dir, name, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if gone(err) || errors.Is(err, unix.ELOOP) {
 		return nil, changing(name)
 	}

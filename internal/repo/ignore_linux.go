@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/beneath"
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/undo"
@@ -117,14 +117,14 @@ func (g *ignoreRules) carry(f *os.File, dir string) error {
 		return nil
 	}
 	g.carried[dir] = true
-	st, err := beneath.Lstat(f, ignoreFile)
+	st, err := dirfd.Lstat(int(f.Fd()), ignoreFile)
 	if gone(err) {
 		return nil
 	}
 	if err != nil {
 		return fault.Wrap(err, "read ignore rules")
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > limit.RuleFile {
+	if !dirfd.IsRegular(&st) || st.Size > limit.RuleFile {
 		return nil
 	}
 	rules, err := openFile(f, ignoreFile)
@@ -202,15 +202,15 @@ func (d *desk) ignorer(ctx context.Context, name, excludes string) (ig *ignorer,
 
 // put writes the rules of a directory.
 func (ig *ignorer) put(dir string, text []byte) error {
-	if err := beneath.MkdirAll(ig.dir, dir, 0o700); err != nil {
+	if err := dirfd.MkdirAll(ig.dir, dir, 0o700); err != nil {
 		return err
 	}
-	at, err := beneath.Open(ig.dir, dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	at, err := dirfd.OpenFile(ig.dir, dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
 	defer at.Close()
-	f, err := beneath.Open(at, ignoreFile, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := dirfd.OpenFile(at, ignoreFile, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/beneath"
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
@@ -304,7 +304,7 @@ func TestSnapshot_EndsWithItsContext(t *testing.T) {
 	if err := w.all(over, nil); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	f, err := beneath.Open(tree, "n/f", os.O_RDONLY, 0)
+	f, err := dirfd.OpenFile(tree, "n/f", os.O_RDONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

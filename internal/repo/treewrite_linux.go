@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -215,12 +216,7 @@ func (h *hand) enter(dir string) error {
 		return nil
 	}
 	h.leave()
-	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
-	fd, err := unix.Openat2(h.w.fd(), dir, &how)
-	for errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
-		fd, err = unix.Openat2(h.w.fd(), dir, &how)
-	}
+	fd, err := dirfd.Open(h.w.fd(), dir, unix.O_RDONLY|unix.O_DIRECTORY, dirfd.Beneath)
 	if err != nil {
 		return err
 	}
@@ -342,8 +338,8 @@ func (h *hand) link(f *treeChange, name string, size int64) error {
 	if err := unix.UtimesNanoAt(h.dir, name, h.w.times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
 	}
-	var st unix.Stat_t
-	if err := unix.Fstatat(h.dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	st, err := dirfd.Lstat(h.dir, name)
+	if err != nil {
 		return err
 	}
 	f.stat = statOf(&st)

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/beneath"
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
@@ -151,7 +151,7 @@ func (w *walk) carry(dir string) (bool, error) {
 // open opens a directory of the work tree.
 func (w *walk) open(dir string) (*os.File, error) {
 	w.calls++
-	return beneath.Open(w.tree, dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	return dirfd.OpenFile(w.tree, dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
 // hold accounts for bytes of names and paths; what is let go again is negative.
@@ -201,11 +201,10 @@ func (w *walk) nested(f *os.File, dir string) (bool, error) {
 		return false, nil
 	}
 	w.calls++
-	if _, err := beneath.Lstat(f, ".git"); err != nil {
-		if gone(err) {
-			err = nil
-		}
-		return false, err
+	if _, err := dirfd.Lstat(int(f.Fd()), ".git"); gone(err) {
+		return false, nil
+	} else if err != nil {
+		return false, fault.Wrap(err, "lstat %q", clip(join(dir, ".git")))
 	}
 	return true, w.skip(dir, "it is a repository of its own")
 }
@@ -343,16 +342,16 @@ func (w *walk) look(ctx context.Context, f *os.File, dir string, names []string)
 			continue
 		}
 		w.calls++
-		st, err := beneath.Lstat(f, n)
+		st, err := dirfd.Lstat(int(f.Fd()), n)
 		if gone(err) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return nil, fault.Wrap(err, "lstat %q", clip(p))
 		}
 		list = append(list, met{p, st})
 		if _, has := w.base[p]; !has && !w.dirs[p] {
-			if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			if dirfd.IsDir(&st) {
 				// Git caches the rules of the last directory that it was asked about, so
 				// they must be in place before.
 				if _, err := w.carry(p); err != nil && !errors.Is(err, fs.ErrPermission) {

@@ -54,7 +54,7 @@ var task14 uint32
 //go:linkname task15 github.com/coppice-dev/coppice/internal/bench..inittask
 var task15 uint32
 
-//go:linkname task16 github.com/coppice-dev/coppice/internal/beneath..inittask
+//go:linkname task16 github.com/coppice-dev/coppice/internal/dirfd..inittask
 var task16 uint32
 
 //go:linkname task17 github.com/coppice-dev/coppice/internal/box..inittask

@@ -1,4 +1,4 @@
-package beneath
+package dirfd
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func open(t *testing.T) (*os.File, string) {
+func openTemp(t *testing.T) (*os.File, string) {
 	t.Helper()
 	dir := t.TempDir()
 	top, err := os.Open(dir)
@@ -21,9 +21,9 @@ func open(t *testing.T) (*os.File, string) {
 	return top, dir
 }
 
-func TestOpen_FollowsNoLinkAndLeavesNothing(t *testing.T) {
+func TestOpenFile_FollowsNoLinkAndLeavesNothing(t *testing.T) {
 	t.Parallel()
-	top, dir := open(t)
+	top, dir := openTemp(t)
 	outside := t.TempDir()
 	if err := errors.Join(os.WriteFile(filepath.Join(outside, "f"), nil, 0o600), os.Mkdir(filepath.Join(dir, "d"), 0o700), os.WriteFile(filepath.Join(dir, "d/f"), nil, 0o600),
 		os.Symlink(outside, filepath.Join(dir, "out")), os.Symlink("d", filepath.Join(dir, "in")), os.Symlink("/proc/self/root", filepath.Join(dir, "magic")),
@@ -32,7 +32,7 @@ func TestOpen_FollowsNoLinkAndLeavesNothing(t *testing.T) {
 	}
 	for p, want := range map[string]error{"d/f": nil, "": nil, "d": nil, "fifo": nil, "out/f": unix.ELOOP, "in/f": unix.ELOOP, "in": unix.ELOOP, "magic/etc": unix.ELOOP,
 		"../x": unix.EXDEV, outside: unix.EXDEV, "d/f/x": unix.ENOTDIR, "no": unix.ENOENT} {
-		f, err := Open(top, p, os.O_RDONLY, 0)
+		f, err := OpenFile(top, p, os.O_RDONLY, 0)
 		if !errors.Is(err, want) {
 			t.Errorf("%q: %v, want %v", p, err, want)
 		}
@@ -52,19 +52,19 @@ func TestOpen_FollowsNoLinkAndLeavesNothing(t *testing.T) {
 
 func TestMkdirAll_MakesPathsAsDeepAsThereCanBe(t *testing.T) {
 	t.Parallel()
-	top, _ := open(t)
+	top, _ := openTemp(t)
 	deep := strings.TrimSuffix(strings.Repeat("d/", 2047), "/")
 	for range 2 {
 		if err := MkdirAll(top, deep, 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	f, err := Open(top, deep+"/fff", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := OpenFile(top, deep+"/fff", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err == nil {
 		f.Close()
 		t.Error("4,095 bytes and a name more were opened")
 	}
-	if f, err = Open(top, deep, os.O_RDONLY, 0); err != nil {
+	if f, err = OpenFile(top, deep, os.O_RDONLY, 0); err != nil {
 		t.Fatal(err)
 	}
 	f.Close()

@@ -1,0 +1,145 @@
+// Package dirfd works beneath an open directory that hostile programs write to: it opens,
+// lists and looks at what is there, and no link or rename leads it elsewhere.
+//
+// Open resolves a path in one system call, openat2(2), however deep it is; os.Root opens
+// every directory on the way, which makes a walk cost the square of its depth. Functions
+// that take a descriptor are for walks, and return the bare error of the system; those that
+// take an *os.File return a *fs.PathError.
+//
+// Any package may import it; it imports none of ours.
+package dirfd
+
+import (
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// How Open resolves a path, openat2(2). They can be combined.
+const (
+	// Beneath resolves below the directory, and through no link.
+	Beneath = unix.RESOLVE_BENEATH | NoLinks
+	// InRoot takes the directory for the root: of links, of absolute paths and for "..".
+	// It follows no magic link.
+	InRoot = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS
+	// NoLinks follows no link of any kind: ELOOP.
+	NoLinks = unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
+	// OneMount enters no other mount: EXDEV.
+	OneMount = unix.RESOLVE_NO_XDEV
+)
+
+// DirFlags open a directory to list it. They neither follow a link nor block.
+const DirFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
+
+// tries is how often a resolution is retried that a rename disturbs.
+const tries = 1000
+
+// Open opens the file at p, which is shorter than PATH_MAX, from dir on. The caller closes
+// it. EAGAIN means that renames on the machine disturbed the resolution of ".." a thousand
+// times, or, with O_NONBLOCK, that another process holds a lease on the file.
+func Open(dir int, p string, flags int, resolve uint64) (int, error) {
+	return open(dir, p, &unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC, Resolve: resolve})
+}
+
+func open(dir int, p string, how *unix.OpenHow) (int, error) {
+	for i := 0; ; i++ {
+		fd, err := unix.Openat2(dir, p, how)
+		if err != unix.EINTR && (err != unix.EAGAIN || i >= tries) {
+			return fd, err
+		}
+	}
+}
+
+// OpenLong is Open for a path of any length, which it resolves in pieces of up to PATH_MAX.
+// With InRoot, links are followed in the first piece alone, and ".." leads out of none.
+func OpenLong(dir int, p string, flags int, resolve uint64) (int, error) {
+	for at := dir; ; {
+		head, tail := cut(p)
+		how := flags
+		if tail != "" {
+			how = unix.O_PATH | unix.O_DIRECTORY
+		}
+		fd, err := Open(at, head, how, resolve)
+		if at != dir {
+			unix.Close(at)
+		}
+		if err != nil || tail == "" {
+			return fd, err
+		}
+		at, p = fd, tail
+		if resolve&unix.RESOLVE_IN_ROOT != 0 {
+			resolve = resolve&^unix.RESOLVE_IN_ROOT | Beneath
+		}
+	}
+}
+
+// cut cuts a path after the last name that lets the head be shorter than PATH_MAX, or after
+// its first.
+func cut(p string) (head, tail string) {
+	if len(p) < unix.PathMax {
+		return p, ""
+	}
+	i := strings.LastIndexByte(p[:unix.PathMax-1], '/')
+	if i < 0 {
+		if i = strings.IndexByte(p, '/'); i < 0 {
+			return p, ""
+		}
+	}
+	return p[:i+1], strings.TrimLeft(p[i:], "/")
+}
+
+// OpenDir opens the directory name in dir to list it. The caller closes it.
+func OpenDir(dir int, name string) (int, error) {
+	for {
+		fd, err := unix.Openat(dir, name, DirFlags, 0)
+		if err != unix.EINTR {
+			return fd, err
+		}
+	}
+}
+
+// OpenAbove opens the directory above dir, which must be the one with these numbers: ESTALE
+// means that dir was moved. So a walk need not keep every directory open that it is in.
+func OpenAbove(dir int, dev, ino uint64) (int, error) {
+	fd, err := OpenDir(dir, "..")
+	if err != nil {
+		return -1, err
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && (st.Dev != dev || st.Ino != ino) {
+		err = unix.ESTALE
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// OpenRegular opens the regular file name in dir for reading, and returns its state. A link
+// is ELOOP, and anything else EINVAL. It does not block on a FIFO, and keeps the access time
+// where the caller may. EAGAIN means that another process holds a lease on the file.
+func OpenRegular(dir int, name string) (fd int, st unix.Stat_t, err error) {
+	flags := unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOATIME
+	for {
+		fd, err = unix.Openat(dir, name, flags, 0)
+		if err == unix.EPERM && flags&unix.O_NOATIME != 0 {
+			flags &^= unix.O_NOATIME // of another user's file
+			continue
+		}
+		if err != unix.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		return -1, st, err
+	}
+	if err = unix.Fstat(fd, &st); err == nil && !IsRegular(&st) {
+		err = unix.EINVAL
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, st, err
+	}
+	return fd, st, nil
+}
