@@ -47,7 +47,7 @@ var rooms = map[string][]string{
 		"internal/ledger", "internal/ledger/format", "internal/testimony", "internal/layer", "internal/meta", "internal/programs", "internal/proposal", "internal/repo", "internal/rootfs", "internal/visible"},
 	"internal/layer":        {"internal/archive", "internal/layer/format", "internal/removal", "internal/quota", "internal/timeline", "internal/vfs", "internal/fault", "internal/undo", "internal/rootspec"},
 	"internal/layer/format": {"internal/timeline", "internal/fault"},
-	"internal/memory":       {"internal/vfs", "internal/fault", "internal/undo"},
+	"internal/memory":       {"internal/dirfd", "internal/vfs", "internal/fault", "internal/undo"},
 	"internal/meta":         {"internal/seal", "internal/timeline", "internal/fault", "internal/nearest", "client/wire"},
 	"internal/rootfs":       {"internal/layer/format", "internal/removal", "internal/quota", "internal/timeline", "internal/fault", "internal/undo", "internal/rootspec"},
 	"internal/removal":      {"internal/fault"},

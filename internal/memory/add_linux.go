@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/undo"
 )
@@ -102,7 +103,7 @@ func (a *adding) read(ctx context.Context) (err error) {
 	s := a.s
 	var size int64
 	for _, name := range imageFiles {
-		if st, err := lstatAt(a.in.fd, name); err == nil {
+		if st, err := dirfd.Lstat(a.in.fd, name); err == nil {
 			a.need += st.Size
 		}
 	}
@@ -199,7 +200,7 @@ func (a *adding) announce(id ID, isNew bool) Image {
 	}
 	img.AddedBytes = a.added
 	if a.made != nil {
-		if dir, err := openDirAt(s.packs, a.id.String()); err == nil {
+		if dir, err := dirfd.OpenDir(s.packs, a.id.String()); err == nil {
 			_ = s.setChecked(dir, pagesName) // else it is hashed again
 			unix.Close(dir)
 		}

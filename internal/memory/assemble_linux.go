@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/undo"
 )
 
@@ -20,7 +21,7 @@ func (s *Store) assemble(ctx context.Context, id ID, m *manifest) (err error) {
 		return err
 	}
 	u.Push(func() error { return remove(s.fs, s.tmp, name) })
-	dir, err := openDirAt(s.tmp, name)
+	dir, err := dirfd.OpenDir(s.tmp, name)
 	if err != nil {
 		return err
 	}
@@ -88,7 +89,7 @@ func (s *Store) isPack(m *manifest) (bool, error) {
 // sharePages makes the file of the only pack a file of the image. As all its
 // pages are those of the image, none can be punched out while the image exists.
 func (s *Store) sharePages(ctx context.Context, dir int, id ID, m *manifest) error {
-	from, err := openDirAt(s.packs, m.packs[0].String())
+	from, err := dirfd.OpenDir(s.packs, m.packs[0].String())
 	if err != nil {
 		return lost(m.packs[0], err)
 	}
@@ -193,7 +194,7 @@ func (s *Store) eachPart(ctx context.Context, m *manifest, always bool, workers 
 
 // openPack opens the pages of a pack. The caller closes them.
 func (s *Store) openPack(id digest, always bool) (stored, error) {
-	dir, err := openDirAt(s.packs, id.String())
+	dir, err := dirfd.OpenDir(s.packs, id.String())
 	if err != nil {
 		return stored{}, lost(id, err)
 	}
@@ -205,7 +206,7 @@ func (s *Store) openPack(id digest, always bool) (stored, error) {
 		}
 	}
 	var st unix.Stat_t
-	if p.fd, err = openAt(dir, pagesName, &st); err != nil {
+	if p.fd, st, err = dirfd.OpenRegular(dir, pagesName); err != nil {
 		return stored{}, lost(id, err)
 	}
 	p.pages = st.Size / pageSize

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -96,14 +97,14 @@ func (s *Store) victim(limit int64) (ID, *entry) {
 // uncache drops the files of an image from the cache, if they are there. The
 // caller holds busy, or nobody else knows the image.
 func (s *Store) uncache(id ID) error {
-	pages, err := openDirAt(s.cache, string(id))
+	pages, err := dirfd.OpenDir(s.cache, string(id))
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	st, statErr := lstatAt(pages, pagesName)
+	st, statErr := dirfd.Lstat(pages, pagesName)
 	unix.Close(pages)
 	name := scratch("rm")
 	if err := s.fs.Rename(s.cache, string(id), s.tmp, name); err != nil {
@@ -118,7 +119,7 @@ func (s *Store) uncache(id ID) error {
 	if err != nil || len(m.packs) != 1 {
 		return drop()
 	}
-	dir, err := openDirAt(s.packs, m.packs[0].String())
+	dir, err := dirfd.OpenDir(s.packs, m.packs[0].String())
 	if err != nil {
 		return drop()
 	}
@@ -159,7 +160,7 @@ func (s *Store) verifyCached(ctx context.Context, id ID, e *entry, m *manifest) 
 		return err
 	}
 	defer e.busy.free()
-	dir, err := openDirAt(s.cache, string(id))
+	dir, err := dirfd.OpenDir(s.cache, string(id))
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}

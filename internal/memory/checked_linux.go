@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/dirfd"
 )
 
 const checkedName = "checked"
@@ -19,11 +21,11 @@ const checkedName = "checked"
 func (s *Store) record(dir int, files ...string) ([]byte, error) {
 	b := s.recordHead()
 	for _, name := range files {
-		st, err := lstatAt(dir, name)
+		st, err := dirfd.Lstat(dir, name)
 		if err != nil {
 			return nil, err
 		}
-		if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		if !dirfd.IsRegular(&st) {
 			return nil, unix.EINVAL
 		}
 		describeFile(&b, name, &st)

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -97,7 +98,7 @@ func (s *Store) present(ctx context.Context, id ID, e *entry) error {
 // hashes it unless it is known to be. A wrong one is no error, but where it is
 // the stored pages themselves.
 func (s *Store) stillRight(ctx context.Context, id ID) (bool, error) {
-	dir, err := openDirAt(s.cache, string(id))
+	dir, err := dirfd.OpenDir(s.cache, string(id))
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}
@@ -120,7 +121,7 @@ func (s *Store) stillRight(ctx context.Context, id ID) (bool, error) {
 	if transient(err) {
 		return false, err
 	}
-	if st, e := lstatAt(dir, pagesName); e == nil && st.Nlink > 1 && errors.Is(err, errPages) {
+	if st, e := dirfd.Lstat(dir, pagesName); e == nil && st.Nlink > 1 && errors.Is(err, errPages) {
 		return false, err
 	}
 	return false, nil
@@ -158,8 +159,7 @@ func (s *Store) compare(ctx context.Context, dir int, id ID, m *manifest) error 
 
 // hashPages hashes the pages in a directory, which is called at for people.
 func hashPages(ctx context.Context, dir int, at string, want, workers int) ([]digest, error) {
-	var st unix.Stat_t
-	fd, err := openAt(dir, pagesName, &st)
+	fd, st, err := dirfd.OpenRegular(dir, pagesName)
 	if err != nil {
 		return nil, err
 	}

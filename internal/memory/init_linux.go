@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/undo"
 	"github.com/coppice-dev/coppice/internal/vfs"
@@ -68,7 +69,7 @@ func (s *Store) init(ctx context.Context, facts Facts, again bool) (string, erro
 // since the machine was started, or again is set.
 func (s *Store) checkInit(ctx context.Context, sum digest, again bool) error {
 	at := filepath.Join(s.dir, initsDir, sum.String(), initName)
-	dir, err := openDirAt(s.inits, sum.String())
+	dir, err := dirfd.OpenDir(s.inits, sum.String())
 	if err == nil {
 		defer unix.Close(dir)
 		if !again && s.isChecked(dir, initName) {
@@ -76,7 +77,7 @@ func (s *Store) checkInit(ctx context.Context, sum digest, again bool) error {
 		}
 		var st unix.Stat_t
 		var fd int
-		if fd, err = openAt(dir, initName, &st); err == nil {
+		if fd, st, err = dirfd.OpenRegular(dir, initName); err == nil {
 			defer unix.Close(fd)
 			var got digest
 			if got, err = copyHashed(ctx, fd, st.Size, nil); err == nil && got == sum {
@@ -139,7 +140,7 @@ func (a *adding) putInit(ctx context.Context, u *undo.Stack) error {
 	if err := unix.Fstat(int(a.init.Fd()), &st); err != nil {
 		return fault.Wrap(err, "read the init of the image")
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size == 0 || st.Size > maxInit {
+	if !dirfd.IsRegular(&st) || st.Size == 0 || st.Size > maxInit {
 		return fault.New(fault.Invalid, "the init of a memory image is a file of %d bytes; %d is the limit", st.Size, maxInit)
 	}
 	sum, err := a.s.keepInit(ctx, int(a.init.Fd()), &st, u)
@@ -180,7 +181,7 @@ func (s *Store) keepInit(ctx context.Context, fd int, st *unix.Stat_t, u *undo.S
 
 // copiedFrom finds the init that was copied from a file, by what describes it.
 func (s *Store) copiedFrom(source []byte) (sum digest, ok bool) {
-	all, err := names(s.inits)
+	all, err := dirfd.Names(s.inits)
 	if err != nil {
 		return sum, false
 	}
@@ -189,7 +190,7 @@ func (s *Store) copiedFrom(source []byte) (sum digest, ok bool) {
 		if !ok {
 			continue
 		}
-		dir, err := openDirAt(s.inits, name)
+		dir, err := dirfd.OpenDir(s.inits, name)
 		if err != nil {
 			continue
 		}
@@ -204,7 +205,7 @@ func (s *Store) copiedFrom(source []byte) (sum digest, ok bool) {
 
 // noteSource notes what an init was copied from. When it fails that is read again.
 func (s *Store) noteSource(sum digest, source []byte) {
-	dir, err := openDirAt(s.inits, sum.String())
+	dir, err := dirfd.OpenDir(s.inits, sum.String())
 	if err != nil {
 		return
 	}
@@ -259,7 +260,7 @@ func (s *Store) writeInit(ctx context.Context, fd int, size int64, sum digest, u
 	case !errors.Is(err, unix.EEXIST):
 		return err
 	}
-	dir, err := openDirAt(s.inits, name)
+	dir, err := dirfd.OpenDir(s.inits, name)
 	if err != nil {
 		return err
 	}
@@ -280,13 +281,12 @@ func (s *Store) writeInit(ctx context.Context, fd int, size int64, sum digest, u
 // unusedInit says whether an init, which no image names, is used by nobody either: a sandbox
 // that goes on from an image outlives it, and the daemon.
 func (s *Store) unusedInit(name string) bool {
-	dir, err := openDirAt(s.inits, name)
+	dir, err := dirfd.OpenDir(s.inits, name)
 	if err != nil {
 		return false
 	}
 	defer unix.Close(dir)
-	var st unix.Stat_t
-	fd, err := openAt(dir, initName, &st)
+	fd, _, err := dirfd.OpenRegular(dir, initName)
 	if err != nil {
 		return errors.Is(err, unix.ENOENT) // one that was not written to the end
 	}

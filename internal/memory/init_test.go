@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
@@ -117,7 +118,7 @@ func TestADamagedInitIsRefused(t *testing.T) {
 	must(t, os.Chmod(at, 0o700))
 	must(t, os.WriteFile(at, b, 0o700))
 	must(t, os.Chmod(at, initMode))
-	dir, err := openDirAt(h.s.inits, img.Facts[InitFact])
+	dir, err := dirfd.OpenDir(h.s.inits, img.Facts[InitFact])
 	must(t, err)
 	defer unix.Close(dir)
 	must(t, h.s.setChecked(dir, initName))

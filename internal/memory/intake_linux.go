@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -20,13 +21,13 @@ type intake struct {
 // takeIn moves the directory of a new image to where nobody else looks for it.
 // When that fails it is where it was.
 func (s *Store) takeIn(dir string) (in intake, err error) {
-	parent, err := openDirAt(unix.AT_FDCWD, filepath.Dir(dir))
+	parent, err := dirfd.OpenDir(unix.AT_FDCWD, filepath.Dir(dir))
 	if err != nil {
 		return in, err
 	}
 	defer unix.Close(parent)
 	base := filepath.Base(dir)
-	if in.fd, err = openDirAt(parent, base); err != nil {
+	if in.fd, err = dirfd.OpenDir(parent, base); err != nil {
 		return in, err
 	}
 	in.name = scratch("add")
@@ -43,7 +44,7 @@ func (s *Store) takeIn(dir string) (in intake, err error) {
 
 // check makes sure that exactly the files of an image are in the directory.
 func (in intake) check() error {
-	got, err := names(in.fd)
+	got, err := dirfd.Names(in.fd)
 	if err != nil {
 		return err
 	}
@@ -60,7 +61,7 @@ func (in intake) check() error {
 // still write to is copied. The caller closes it.
 func (s *Store) own(ctx context.Context, in intake, name string, most int64) (fd int, size int64, err error) {
 	var st unix.Stat_t
-	if fd, err = openAt(in.fd, name, &st); err != nil {
+	if fd, st, err = dirfd.OpenRegular(in.fd, name); err != nil {
 		return -1, 0, fault.Wrap(err, "open %s", name)
 	}
 	switch {
@@ -77,7 +78,7 @@ func (s *Store) own(ctx context.Context, in intake, name string, most int64) (fd
 	if err != nil {
 		return -1, 0, err
 	}
-	if fd, err = openAt(in.fd, name, &st); err != nil {
+	if fd, st, err = dirfd.OpenRegular(in.fd, name); err != nil {
 		return -1, 0, err
 	}
 	return fd, st.Size, nil

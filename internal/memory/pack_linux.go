@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/undo"
 	"github.com/coppice-dev/coppice/internal/vfs"
@@ -20,7 +21,7 @@ const indexName = "index"
 
 // index reads the digests of a pack's pages.
 func (s *Store) index(id digest) ([]digest, error) {
-	dir, err := openDirAt(s.packs, id.String())
+	dir, err := dirfd.OpenDir(s.packs, id.String())
 	if err == nil {
 		defer unix.Close(dir)
 		var b []byte
@@ -39,13 +40,12 @@ func (s *Store) index(id digest) ([]digest, error) {
 
 // header reads the beginning of a pack's index.
 func (s *Store) header(id digest) (header, error) {
-	dir, err := openDirAt(s.packs, id.String())
+	dir, err := dirfd.OpenDir(s.packs, id.String())
 	if err != nil {
 		return header{}, err
 	}
 	defer unix.Close(dir)
-	var st unix.Stat_t
-	fd, err := openAt(dir, indexName, &st)
+	fd, _, err := dirfd.OpenRegular(dir, indexName)
 	if err != nil {
 		return header{}, err
 	}
@@ -121,7 +121,7 @@ func (s *Store) sources(ctx context.Context, bad map[digest]bool) ([]source, err
 // checkPack makes sure that the pages of a pack that are used are what was stored.
 // The caller holds writing.
 func (s *Store) checkPack(ctx context.Context, id digest) error {
-	dir, err := openDirAt(s.packs, id.String())
+	dir, err := dirfd.OpenDir(s.packs, id.String())
 	if err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func (a *adding) buildPack(ctx context.Context, l layout, index []byte, u *undo.
 		return err
 	}
 	u.Push(func() error { return remove(s.fs, s.tmp, name) })
-	dir, err := openDirAt(s.tmp, name)
+	dir, err := dirfd.OpenDir(s.tmp, name)
 	if err != nil {
 		return err
 	}
@@ -254,7 +254,7 @@ func (a *adding) writePages(ctx context.Context, dir int, fresh []uint32) error 
 // the file system can. A file that somebody has locked is left as it is, until the next
 // sweep: a kernel may go on from it, also when nothing here knows of that any more.
 func (s *Store) punch(ctx context.Context, dir int, keep pageSet, pages uint32) error {
-	st, err := lstatAt(dir, pagesName)
+	st, err := dirfd.Lstat(dir, pagesName)
 	if err != nil || onDisk(&st) <= int64(keep.count())*pageSize {
 		return err
 	}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/dirfd"
 )
 
 // putSmall stores a small file, flushed, and says what the disk gave for it. One
@@ -21,13 +23,13 @@ func (s *Store) putSmall(b []byte) (f small, added int64, isNew bool, err error)
 	if err := s.write(s.tmp, name, z.EncodeAll(b, nil), true); err != nil {
 		return f, 0, false, err
 	}
-	before, err := lstatAt(s.blobs, f.sum.String())
+	before, err := dirfd.Lstat(s.blobs, f.sum.String())
 	isNew = errors.Is(err, unix.ENOENT)
 	if err := s.fs.Rename(s.tmp, name, s.blobs, f.sum.String()); err != nil {
 		_ = s.fs.Unlink(s.tmp, name) // swept when the store is opened
 		return f, 0, false, err
 	}
-	after, err := lstatAt(s.blobs, f.sum.String())
+	after, err := dirfd.Lstat(s.blobs, f.sum.String())
 	return f, onDisk(&after) - onDisk(&before), isNew, err
 }
 

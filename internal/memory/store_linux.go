@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
@@ -116,7 +117,7 @@ func (s *Store) openDirs() (err error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
 	}
-	if s.top, err = openDirAt(unix.AT_FDCWD, s.dir); err != nil {
+	if s.top, err = dirfd.OpenDir(unix.AT_FDCWD, s.dir); err != nil {
 		return err
 	}
 	for _, d := range []struct {
@@ -126,7 +127,7 @@ func (s *Store) openDirs() (err error) {
 		if err := s.fs.Mkdir(s.top, d.name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
-		if *d.fd, err = openDirAt(s.top, d.name); err != nil {
+		if *d.fd, err = dirfd.OpenDir(s.top, d.name); err != nil {
 			return err
 		}
 	}

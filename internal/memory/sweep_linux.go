@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -87,7 +88,7 @@ func (s *Store) drop(ctx context.Context, id ID) (freed int64, err error) {
 
 // load finds what is stored, and clears away what is not whole.
 func (s *Store) load(ctx context.Context) error {
-	left, err := names(s.tmp)
+	left, err := dirfd.Names(s.tmp)
 	if err != nil {
 		return err
 	}
@@ -104,12 +105,12 @@ func (s *Store) load(ctx context.Context) error {
 
 // loadCache finds what is cached of images that there are, and drops the rest.
 func (s *Store) loadCache() error {
-	cached, err := names(s.cache)
+	cached, err := dirfd.Names(s.cache)
 	if err != nil {
 		return err
 	}
 	for _, name := range cached {
-		st, err := lstatAt(s.cache, name)
+		st, err := dirfd.Lstat(s.cache, name)
 		if err != nil {
 			return err
 		}
@@ -185,7 +186,7 @@ func (s *Store) collect(ctx context.Context) (freed int64, err error) {
 // dropAll removes what is unused of a directory. A pack goes out of sight first,
 // so that it is never found without one of its files.
 func (s *Store) dropAll(ctx context.Context, dir int, unused func(name string) bool) (freed int64, err error) {
-	all, err := names(dir)
+	all, err := dirfd.Names(dir)
 	if err != nil {
 		return 0, err
 	}
@@ -211,12 +212,12 @@ func (s *Store) dropAll(ctx context.Context, dir int, unused func(name string) b
 
 // trim punches out the pages of a pack that no image uses.
 func (s *Store) trim(ctx context.Context, id digest, p *pack) (freed int64, err error) {
-	dir, err := openDirAt(s.packs, id.String())
+	dir, err := dirfd.OpenDir(s.packs, id.String())
 	if err != nil {
 		return 0, err
 	}
 	defer unix.Close(dir)
-	before, err := lstatAt(dir, pagesName)
+	before, err := dirfd.Lstat(dir, pagesName)
 	if errors.Is(err, unix.ENOENT) || onDisk(&before) <= int64(p.live.count())*pageSize {
 		return 0, nil // who uses it learns that it is lost
 	}
@@ -224,7 +225,7 @@ func (s *Store) trim(ctx context.Context, id digest, p *pack) (freed int64, err 
 	if err != nil {
 		return 0, err
 	}
-	after, err := lstatAt(dir, pagesName)
+	after, err := dirfd.Lstat(dir, pagesName)
 	return onDisk(&before) - onDisk(&after), err
 }
 
@@ -232,7 +233,7 @@ func (s *Store) trim(ctx context.Context, id digest, p *pack) (freed int64, err 
 // says what they use.
 func (s *Store) used(ctx context.Context) (uses, error) {
 	u := uses{packs: map[digest]*pack{}, blobs: map[digest]bool{}, inits: map[digest]bool{}}
-	all, err := names(s.images)
+	all, err := dirfd.Names(s.images)
 	if err != nil {
 		return u, err
 	}

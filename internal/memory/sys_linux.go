@@ -6,10 +6,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
-	"os"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
@@ -24,37 +24,9 @@ func again[T any](fn func() (T, error)) (T, error) {
 	}
 }
 
-// openDirAt opens a directory beneath dir, never through a link. The caller
-// closes it.
-func openDirAt(dir int, name string) (int, error) {
-	return again(func() (int, error) {
-		return unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	})
-}
-
-// openAt opens a regular file beneath dir for reading, never through a link, and
-// refuses everything else. The caller closes it.
-func openAt(dir int, name string, st *unix.Stat_t) (int, error) {
-	fd, err := again(func() (int, error) {
-		return unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	})
-	if err != nil {
-		return -1, err
-	}
-	if err = unix.Fstat(fd, st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
-		err = unix.EINVAL
-	}
-	if err != nil {
-		unix.Close(fd)
-		return -1, err
-	}
-	return fd, nil
-}
-
 // readAt reads a whole file of at most most bytes beneath dir.
 func readAt(dir int, name string, most int64) ([]byte, error) {
-	var st unix.Stat_t
-	fd, err := openAt(dir, name, &st)
+	fd, st, err := dirfd.OpenRegular(dir, name)
 	if err != nil {
 		return nil, err
 	}
@@ -81,46 +53,27 @@ func readFull(fd int, p []byte, off int64) error {
 	return nil
 }
 
-// names lists a directory.
-func names(dir int) ([]string, error) {
-	fd, err := openDirAt(dir, ".")
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), ".")
-	defer f.Close()
-	return f.Readdirnames(-1)
-}
-
-// lstatAt is fstatat without following links.
-func lstatAt(dir int, name string) (st unix.Stat_t, err error) {
-	return again(func() (st unix.Stat_t, err error) {
-		err = unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
-		return st, err
-	})
-}
-
 // onDisk is what the disk gives for a file, in bytes.
 func onDisk(st *unix.Stat_t) int64 { return st.Blocks * 512 }
 
 // remove deletes dir/name and what is in it. What is not there is no error.
 func remove(fs vfs.FS, dir int, name string) error {
-	st, err := lstatAt(dir, name)
+	st, err := dirfd.Lstat(dir, name)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+	if !dirfd.IsDir(&st) {
 		return fs.Unlink(dir, name)
 	}
-	fd, err := openDirAt(dir, name)
+	fd, err := dirfd.OpenDir(dir, name)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	inside, err := names(fd)
+	inside, err := dirfd.Names(fd)
 	if err != nil {
 		return err
 	}
@@ -185,25 +138,25 @@ func transient(err error) bool {
 // usage is what the disk gives for a directory and the files in it, but for files
 // that have further names elsewhere unless all is set.
 func usage(dir int, name string, all bool) int64 {
-	st, err := lstatAt(dir, name)
+	st, err := dirfd.Lstat(dir, name)
 	if err != nil {
 		return 0
 	}
 	total := onDisk(&st)
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+	if !dirfd.IsDir(&st) {
 		return total
 	}
-	fd, err := openDirAt(dir, name)
+	fd, err := dirfd.OpenDir(dir, name)
 	if err != nil {
 		return total
 	}
 	defer unix.Close(fd)
-	inside, err := names(fd)
+	inside, err := dirfd.Names(fd)
 	if err != nil {
 		return total
 	}
 	for _, one := range inside {
-		if st, err := lstatAt(fd, one); err == nil && (all || st.Nlink == 1) {
+		if st, err := dirfd.Lstat(fd, one); err == nil && (all || st.Nlink == 1) {
 			total += onDisk(&st)
 		}
 	}
