@@ -45,7 +45,7 @@ var rooms = map[string][]string{
 	"internal/compare": {"internal/ledger/format", "client/wire"},
 	"internal/engine": {"internal/dirfd", "internal/boxfs", "internal/budget", "internal/memory", "internal/compare", "internal/decoy", "internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire", "internal/journal", "internal/redact",
 		"internal/ledger", "internal/ledger/format", "internal/testimony", "internal/layer", "internal/meta", "internal/programs", "internal/proposal", "internal/repo", "internal/rootfs", "internal/visible"},
-	"internal/layer":        {"internal/archive", "internal/layer/format", "internal/removal", "internal/quota", "internal/timeline", "internal/vfs", "internal/fault", "internal/undo", "internal/rootspec"},
+	"internal/layer":        {"internal/archive", "internal/dirfd", "internal/layer/format", "internal/removal", "internal/quota", "internal/timeline", "internal/vfs", "internal/fault", "internal/undo", "internal/rootspec"},
 	"internal/layer/format": {"internal/timeline", "internal/fault"},
 	"internal/memory":       {"internal/dirfd", "internal/vfs", "internal/fault", "internal/undo"},
 	"internal/meta":         {"internal/seal", "internal/timeline", "internal/fault", "internal/nearest", "client/wire"},

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -49,7 +50,7 @@ func (s *Store) Adopt(ctx context.Context, id timeline.LayerID, parts []rootspec
 
 // adopt moves one part's directory into the layer.
 func (b *building) adopt(e *emitter, p rootspec.Part) error {
-	from, err := openDirAt(unix.AT_FDCWD, filepath.Dir(p.Dir))
+	from, err := dirfd.OpenDir(unix.AT_FDCWD, filepath.Dir(p.Dir))
 	if err != nil {
 		return err
 	}
@@ -66,7 +67,7 @@ func (b *building) adopt(e *emitter, p rootspec.Part) error {
 		return b.s.fs.Rename(from, name, b.dir, "fs")
 	}
 	if b.fs < 0 {
-		if b.fs, err = openDirAt(b.dir, "fs"); err != nil {
+		if b.fs, err = dirfd.OpenDir(b.dir, "fs"); err != nil {
 			return err
 		}
 	}
@@ -89,7 +90,7 @@ func (e *emitter) leadTo(fs int, p string) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	up, err := openDirAt(dst, "..")
+	up, err := dirfd.OpenDir(dst, "..")
 	unix.Close(dst)
 	if err != nil {
 		return -1, err
@@ -124,7 +125,7 @@ func (s *Store) giveBack(id timeline.LayerID, at, dst string) error {
 		return err
 	}
 	defer unix.Close(from)
-	to, err := openDirAt(unix.AT_FDCWD, filepath.Dir(dst))
+	to, err := dirfd.OpenDir(unix.AT_FDCWD, filepath.Dir(dst))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // the sandbox was removed
 	}
@@ -132,8 +133,7 @@ func (s *Store) giveBack(id timeline.LayerID, at, dst string) error {
 		return err
 	}
 	defer unix.Close(to)
-	var st unix.Stat_t
-	switch err := lstatAt(to, filepath.Base(dst), &st); {
+	switch _, err := dirfd.Lstat(to, filepath.Base(dst)); {
 	case err == nil: // it was not moved, or is back: the layer has an empty directory at most
 		err := s.fs.Rmdir(from, src)
 		if errors.Is(err, os.ErrNotExist) {
@@ -154,12 +154,12 @@ func (s *Store) giveBack(id timeline.LayerID, at, dst string) error {
 // none. What lies on the way was written by the sandbox: a link, or a file, is no way that
 // Adopt went.
 func (s *Store) placeOf(id timeline.LayerID, at string) (dir int, name string, err error) {
-	dir, err = openDirAt(s.top, string(id))
+	dir, err = dirfd.OpenDir(s.top, string(id))
 	if err != nil || at == "/" {
 		return dir, "fs", ignore(err, unix.ENOENT) // there is no such layer yet, or no longer
 	}
 	defer unix.Close(dir)
-	in, err := openBeneath(dir, path.Join("fs", path.Dir(at)), openDirFlags)
+	in, err := dirfd.OpenLong(dir, path.Join("fs", path.Dir(at)), dirfd.DirFlags, dirfd.Beneath)
 	return in, path.Base(at), ignore(err, unix.ENOENT, unix.ENOTDIR, unix.ELOOP)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -40,7 +41,7 @@ func (x Visit) Xattrs() (map[string][]byte, error) { return x.f.xattrs() }
 
 // openFile opens a regular file for reading. The caller closes it.
 func (f *found) openFile() (*os.File, error) {
-	if !isReg(&f.st) {
+	if !dirfd.IsRegular(&f.st) {
 		return nil, fault.New(fault.Invalid, "%q is not a regular file", f)
 	}
 	fd, err := f.open()

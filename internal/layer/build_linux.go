@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -117,7 +118,7 @@ func (w *Builder) at(p string, do func(dir int, name string) error) error {
 
 // within calls do with an open directory.
 func (w *Builder) within(p string, do func(dir int) error) error {
-	fd, err := openBeneath(w.b.fs, strings.TrimPrefix(p, "/"), openDirFlags)
+	fd, err := dirfd.OpenLong(w.b.fs, strings.TrimPrefix(p, "/"), dirfd.DirFlags, dirfd.Beneath)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/quota"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -40,7 +41,7 @@ func (s *Store) begin(ctx context.Context, id timeline.LayerID) (b *building, er
 			b.undo.Run(&err)
 		}
 	}()
-	if b.dir, err = openDirAt(s.tmp, b.tmp); err != nil {
+	if b.dir, err = dirfd.OpenDir(s.tmp, b.tmp); err != nil {
 		return b, err
 	}
 	// A file system without attributes has no marks either.
@@ -54,7 +55,7 @@ func (s *Store) begin(ctx context.Context, id timeline.LayerID) (b *building, er
 		if err = s.fs.Mkdir(b.dir, d.name, 0o700); err != nil {
 			return b, err
 		}
-		if *d.fd, err = openDirAt(b.dir, d.name); err != nil {
+		if *d.fd, err = dirfd.OpenDir(b.dir, d.name); err != nil {
 			return b, err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -313,15 +314,15 @@ func (d *differ) entry(ma, mb *mdir, fa, fb *found, t touchedDir, tf *found, at 
 		return d.whole(Added, mb, fb, at, depth)
 	case fb == nil:
 		return d.whole(Removed, ma, fa, at, depth)
-	case isDir(&fa.st) != isDir(&fb.st):
+	case dirfd.IsDir(&fa.st) != dirfd.IsDir(&fb.st):
 		if err := d.report(Modified, fa, fb, at); err != nil {
 			return err
 		}
-		if isDir(&fa.st) {
+		if dirfd.IsDir(&fa.st) {
 			return d.inside(Removed, ma, fa, at, depth)
 		}
 		return d.inside(Added, mb, fb, at, depth)
-	case isDir(&fa.st):
+	case dirfd.IsDir(&fa.st):
 		if err := d.dirs(fa, fb, at); err != nil {
 			return err
 		}
@@ -393,7 +394,7 @@ func (d *differ) descend(ma, mb *mdir, fa, fb *found, t touchedDir, tf *found, a
 // sub opens a touched directory. A file of one layer and a directory of another,
 // or an opaque mark, mean that anything below may differ.
 func (t touchedDir) sub(tf *found, name string) (touchedDir, error) {
-	if tf != nil && (!isDir(&tf.st) || tf.opaque) {
+	if tf != nil && (!dirfd.IsDir(&tf.st) || tf.opaque) {
 		return touchedDir{all: true}, nil
 	}
 	if tf == nil {
@@ -417,7 +418,7 @@ func (d *differ) whole(kind string, m *mdir, f *found, at places, depth int) err
 	if err := d.one(kind, f, at); err != nil {
 		return err
 	}
-	if !isDir(&f.st) {
+	if !dirfd.IsDir(&f.st) {
 		return nil
 	}
 	return d.inside(kind, m, f, at, depth)
@@ -471,7 +472,7 @@ func (d *differ) inside(kind string, m *mdir, f *found, at places, depth int) er
 // chosen. Its path is joined here and nowhere else, after a look at what is left.
 func (d *differ) report(kind string, fa, fb *found, at places) error {
 	f := cmp.Or(fb, fa)
-	if !at.here() || d.contents && isDir(&f.st) && (fa == nil || fb == nil) {
+	if !at.here() || d.contents && dirfd.IsDir(&f.st) && (fa == nil || fb == nil) {
 		return nil
 	}
 	if d.entries--; d.entries < 0 {
@@ -484,7 +485,7 @@ func (d *differ) report(kind string, fa, fb *found, at places) error {
 	if fa != nil {
 		c.Was = typeName(fa.st.Mode)
 	}
-	if fb != nil && isReg(&fb.st) {
+	if fb != nil && dirfd.IsRegular(&fb.st) {
 		c.Size = fb.st.Size
 	}
 	if d.stat {

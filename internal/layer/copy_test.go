@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/ctxtest"
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
@@ -76,7 +77,7 @@ func TestRemove_EndsWithItsContextWithinADirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	fd, err := openDirAt(unix.AT_FDCWD, dir)
+	fd, err := dirfd.OpenDir(unix.AT_FDCWD, dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -115,7 +116,7 @@ func (c *Cursor) down(ctx context.Context, name string) error {
 		return err
 	case f == nil:
 		return fault.New(fault.NotFound, "%q does not exist in %q", name, m)
-	case !isDir(&f.st):
+	case !dirfd.IsDir(&f.st):
 		return fault.New(fault.NotFound, "%q is not a directory", f)
 	}
 	sub, err := m.sub(f)

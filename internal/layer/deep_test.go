@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/ctxtest"
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer/format"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -28,11 +29,11 @@ import (
 // knows no path: by descriptors. It returns the innermost.
 func nest(w *world, dir, name string, n int) int {
 	w.t.Helper()
-	fd, err := openDirAt(unix.AT_FDCWD, dir)
+	fd, err := dirfd.OpenDir(unix.AT_FDCWD, dir)
 	w.must(err)
 	for range n {
 		w.must(unix.Mkdirat(fd, name, 0o700))
-		next, err := openDirAt(fd, name)
+		next, err := dirfd.OpenDir(fd, name)
 		w.must(err)
 		unix.Close(fd)
 		fd = next
@@ -201,7 +202,7 @@ func TestCapture_RefusesATreeThatIsTooDeep(t *testing.T) {
 	defer w.close()
 	live := filepath.Join(w.home, "live")
 	w.must(os.MkdirAll(filepath.Join(live, "d"), 0o755))
-	fd, err := openDirAt(unix.AT_FDCWD, live)
+	fd, err := dirfd.OpenDir(unix.AT_FDCWD, live)
 	w.must(err)
 	at := &place{fd: fd, depth: limit.Depth, delta: &delta{}}
 	_, _, err = (&worker{walker: w.s.newWalker(ctx, CaptureInput{})}).dir(at)
@@ -273,13 +274,13 @@ func TestMessages_RepeatTheEndOfALongPath(t *testing.T) {
 func deepFiles(w *world, name string, n int) timeline.LayerID {
 	w.t.Helper()
 	return captured(w, func(live string) {
-		fd, err := openDirAt(unix.AT_FDCWD, live)
+		fd, err := dirfd.OpenDir(unix.AT_FDCWD, live)
 		w.must(err)
 		for range n {
 			f, err := w.s.fs.Create(fd, "f", 0o600)
 			w.must(err)
 			w.must(unix.Mkdirat(fd, name, 0o700))
-			next, err := openDirAt(fd, name)
+			next, err := dirfd.OpenDir(fd, name)
 			w.must(err)
 			closeAll(f, fd)
 			fd = next
@@ -328,7 +329,7 @@ func TestSeal_FlushesALayerThatIsTooLargeForAManifest(t *testing.T) {
 				fd := nest(w, dir, strings.Repeat("n", 200), 400)
 				f, err := w.s.fs.Create(fd, "f", 0o600)
 				w.must(err)
-				top, err := openDirAt(unix.AT_FDCWD, dir)
+				top, err := dirfd.OpenDir(unix.AT_FDCWD, dir)
 				w.must(err)
 				for i := range 1_000 {
 					w.must(unix.Linkat(fd, "f", top, fmt.Sprint("z", i), 0))
@@ -459,7 +460,7 @@ func TestDiff_ListsNoMoreThanAnAnswerHolds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	fd, err := openDirAt(unix.AT_FDCWD, now)
+	fd, err := dirfd.OpenDir(unix.AT_FDCWD, now)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -67,7 +68,8 @@ func (e *emitter) item(it *item, src, dst int, path *trail) error {
 	var st unix.Stat_t
 	it.ent.toStat(&st)
 	if !it.ent.isReg() || it.ent.nlink > 1 {
-		if err := lstatAt(src, it.name, &st); err != nil {
+		var err error
+		if st, err = dirfd.Lstat(src, it.name); err != nil {
 			return fault.Wrap(err, "read %q", path.down(it.name))
 		}
 	}
@@ -117,8 +119,8 @@ func (e *emitter) deepKids(d *delta, src, dst, depth int, path *trail) (int, int
 		cs, cd, err = e.dir(k, cs, cd, depth+1, path.down(k.name))
 		if cs >= 0 && cd >= 0 {
 			var e1, e2 error
-			src, e1 = comeBack(cs, ss.Ino, ss.Dev)
-			dst, e2 = comeBack(cd, ds.Ino, ds.Dev)
+			src, e1 = dirfd.OpenAbove(cs, ss.Dev, ss.Ino)
+			dst, e2 = dirfd.OpenAbove(cd, ds.Dev, ds.Ino)
 			err = errors.Join(err, e1, e2)
 		}
 		closeAll(cs, cd)
@@ -134,10 +136,10 @@ func (e *emitter) enter(k *delta, src, dst int, path *trail) (cs, cd int, err er
 	if err := e.s.fs.Mkdir(dst, k.name, 0o700); err != nil {
 		return -1, -1, fault.Wrap(err, "copy directory %q", path.down(k.name))
 	}
-	if cd, err = openDirAt(dst, k.name); err != nil {
+	if cd, err = dirfd.OpenDir(dst, k.name); err != nil {
 		return -1, -1, err
 	}
-	if cs, err = openDirAt(src, k.name); err != nil {
+	if cs, err = dirfd.OpenDir(src, k.name); err != nil {
 		unix.Close(cd)
 		return -1, -1, fault.Wrap(err, "open directory %q", path.down(k.name))
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -264,11 +265,11 @@ func TestDeepTree(t *testing.T) {
 	w.base(func(src string) {})
 	w.present()
 	const depth = 450 // names of 10 bytes: far beyond PATH_MAX
-	fd, err := openDirAt(unix.AT_FDCWD, w.live)
+	fd, err := dirfd.OpenDir(unix.AT_FDCWD, w.live)
 	w.must(err)
 	for range depth {
 		w.must(unix.Mkdirat(fd, "deeper-and", 0o700))
-		next, err := openDirAt(fd, "deeper-and")
+		next, err := dirfd.OpenDir(fd, "deeper-and")
 		w.must(err)
 		unix.Close(fd)
 		fd = next

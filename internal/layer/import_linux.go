@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/removal"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -99,7 +100,7 @@ func (s *Store) importer(ctx context.Context, id timeline.LayerID, src string, o
 	if err := unix.Stat(real, &st); err != nil {
 		return real, nil, err
 	}
-	if !isDir(&st) {
+	if !dirfd.IsDir(&st) {
 		return real, nil, fault.New(fault.Invalid, "%s is not a directory", real)
 	}
 	c := &copier{putter: putter{ctx: ctx}, tolerate: true, indexed: true, racyFrom: time.Now().Add(-hostRacy).UnixNano()}
@@ -192,7 +193,7 @@ func (s *Store) TreeUsage(ctx context.Context, dir string) (int64, error) {
 	v := rawView(dir, false)
 	v.live = true
 	err := v.walk(ctx, func(m *mdir, f *found) error {
-		if f.st.Nlink > 1 && !isDir(&f.st) {
+		if f.st.Nlink > 1 && !dirfd.IsDir(&f.st) {
 			key := devIno{f.st.Dev, f.st.Ino}
 			if seen[key] {
 				return nil

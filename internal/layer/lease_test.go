@@ -32,8 +32,7 @@ func TestOpenFileAt_SaysThatAFileIsLeased(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	var st unix.Stat_t
-	fd, err := openFileAt(int(d.Fd()), "data", &st)
+	fd, _, err := openFileAt(int(d.Fd()), "data")
 	if !fault.Is(err, fault.Conflict) || !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("descriptor %d, %v, want a conflict", fd, err)
 	}

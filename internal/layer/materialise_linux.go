@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -15,7 +16,7 @@ import (
 // attributes, links, holes. After a failure what was written is still there: the
 // caller removes dst.
 func (s *Store) Materialise(ctx context.Context, v *View, dst string) (err error) {
-	out, err := openDirAt(unix.AT_FDCWD, dst)
+	out, err := dirfd.OpenDir(unix.AT_FDCWD, dst)
 	if err != nil {
 		return fault.Wrap(err, "materialise %s", dst)
 	}
@@ -29,7 +30,7 @@ func (s *Store) Materialise(ctx context.Context, v *View, dst string) (err error
 	if err := s.fs.Mkdir(out, links, 0o700); err != nil {
 		return fault.Wrap(err, "materialise %s", dst)
 	}
-	if c.linkDir, err = openDirAt(out, links); err != nil {
+	if c.linkDir, err = dirfd.OpenDir(out, links); err != nil {
 		return fault.Wrap(err, "materialise %s", dst)
 	}
 	_, err = s.materialise(v, c, out)

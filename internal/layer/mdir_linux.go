@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"path"
@@ -9,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
@@ -92,7 +94,7 @@ func (m *mdir) graft() error {
 		if g.rel != "" {
 			continue
 		}
-		fd, err := openDirAt(unix.AT_FDCWD, m.v.sources[g.src].dir)
+		fd, err := dirfd.OpenDir(unix.AT_FDCWD, m.v.sources[g.src].dir)
 		if err != nil {
 			return fault.Wrap(err, "open %s", m.v.sources[g.src].dir)
 		}
@@ -188,7 +190,7 @@ func (m *mdir) unpark(sub *mdir) error {
 		}
 		err := error(unix.ESTALE)
 		if child := sub.in(l.src); child >= 0 {
-			l.fd, err = comeBack(child, l.id.ino, l.id.dev)
+			l.fd, err = dirfd.OpenAbove(child, l.id.dev, l.id.ino)
 		}
 		if moved(err) {
 			l.fd, err = m.reopen(l.src)
@@ -203,16 +205,13 @@ func (m *mdir) unpark(sub *mdir) error {
 // reopen opens the directory by its path in one of the trees.
 func (m *mdir) reopen(src int) (int, error) {
 	s := &m.v.sources[src]
-	root, err := openDirAt(unix.AT_FDCWD, s.dir)
+	root, err := dirfd.OpenDir(unix.AT_FDCWD, s.dir)
 	if err != nil {
 		return -1, err
 	}
-	rel, _ := below(s.at, m.path())
-	if rel == "" {
-		return root, nil
-	}
 	defer unix.Close(root)
-	return openBeneath(root, rel, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	rel, _ := below(s.at, m.path())
+	return dirfd.OpenLong(root, cmp.Or(rel, "."), dirfd.DirFlags, dirfd.Beneath)
 }
 
 // self is the root as an entry of itself.
@@ -257,8 +256,7 @@ func (m *mdir) child(name string) (*found, error) {
 	}
 	c := collect{m: m, name: name}
 	for i := range m.levels {
-		var st unix.Stat_t
-		err := lstatAt(m.levels[i].fd, name, &st)
+		st, err := dirfd.Lstat(m.levels[i].fd, name)
 		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
@@ -279,22 +277,22 @@ func (m *mdir) child(name string) (*found, error) {
 // list returns all entries, sorted by name. TooLarge if there are more than most: each is
 // held, with its state.
 func (m *mdir) list(ctx context.Context, most int) ([]found, error) {
-	r := readers.Get().(*dirReader)
-	defer readers.Put(r)
+	r := dirfd.NewReader()
+	defer r.Close()
 	var all []*collect
 	var by map[string]*collect
 	if len(m.levels) > 1 {
 		by = map[string]*collect{}
 	}
 	for i := range m.levels {
-		if err := r.start(m.levels[i].fd); err != nil {
+		if err := r.Start(m.levels[i].fd); err != nil {
 			return nil, err
 		}
 		for {
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			name, _, ok, err := r.next()
+			name, _, ok, err := r.Next()
 			if err != nil {
 				return nil, err
 			}
@@ -306,7 +304,7 @@ func (m *mdir) list(ctx context.Context, most int) ([]found, error) {
 				continue
 			}
 			var st unix.Stat_t
-			if err := r.stat(name, &st); err != nil {
+			if err := r.Lstat(name, &st); err != nil {
 				if errors.Is(err, unix.ENOENT) {
 					continue
 				}
@@ -363,7 +361,7 @@ func (c *collect) take(i int, st *unix.Stat_t) (more bool, err error) {
 			c.f = &found{m: c.m, name: c.name, st: *st, level: i}
 		}
 		return false, nil
-	case !isDir(st):
+	case !dirfd.IsDir(st):
 		c.end = true
 		if c.f == nil {
 			c.f = &found{m: c.m, name: c.name, st: *st, level: i}
@@ -380,7 +378,7 @@ func (c *collect) take(i int, st *unix.Stat_t) (more bool, err error) {
 	if c.m.src(i).raw || i == len(c.m.levels)-1 && !c.m.keepWhiteouts {
 		return true, nil
 	}
-	fd, err := openDirAt(c.m.levels[i].fd, c.name)
+	fd, err := dirfd.OpenDir(c.m.levels[i].fd, c.name)
 	if err != nil {
 		return false, err
 	}
@@ -399,7 +397,7 @@ func (c *collect) result() (*found, error) {
 		return nil, nil
 	}
 	c.f.opaque = c.end
-	if isDir(&c.f.st) {
+	if dirfd.IsDir(&c.f.st) {
 		if src := c.m.grafted(c.name); src != nil {
 			c.f.alt = src
 			return c.f, unix.Stat(src.dir, &c.f.st)
@@ -445,15 +443,9 @@ func (m *mdir) sub(f *found) (*mdir, error) {
 
 func (m *mdir) openSub(l level, name string) (int, error) {
 	if !m.v.sources[l.src].host || m.v.mounts[path.Join(m.path(), name)] {
-		return openDirAt(l.fd, name)
+		return dirfd.OpenDir(l.fd, name)
 	}
-	how := unix.OpenHow{Flags: openDirFlags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV}
-	for {
-		fd, err := unix.Openat2(l.fd, name, &how)
-		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
-			return fd, err
-		}
-	}
+	return dirfd.Open(l.fd, name, dirfd.DirFlags, dirfd.Beneath|dirfd.OneMount)
 }
 
 // path is the entry's path in the view.
@@ -477,12 +469,12 @@ func (f *found) dirfd() int { return f.m.levels[f.level].fd }
 
 // open opens a regular file for reading.
 func (f *found) open() (int, error) {
-	var st unix.Stat_t
-	return openFileAt(f.dirfd(), f.name, &st)
+	fd, _, err := openFileAt(f.dirfd(), f.name)
+	return fd, err
 }
 
 func (f *found) attrs() (attrs, error) {
-	if isDir(&f.st) {
+	if dirfd.IsDir(&f.st) {
 		var st unix.Stat_t
 		return f.dirAttrs(&st)
 	}
@@ -497,7 +489,7 @@ func (f *found) dirAttrs(st *unix.Stat_t) (attrs, error) {
 	if f.alt != nil {
 		dir, name, plain = unix.AT_FDCWD, f.alt.dir, f.alt.plain
 	}
-	fd, err := openDirAt(dir, name)
+	fd, err := dirfd.OpenDir(dir, name)
 	if err != nil {
 		return attrs{}, err
 	}
@@ -509,10 +501,10 @@ func (f *found) dirAttrs(st *unix.Stat_t) (attrs, error) {
 }
 
 func (f *found) link() string {
-	if f.st.Mode&unix.S_IFMT != unix.S_IFLNK {
+	if !dirfd.IsLink(&f.st) {
 		return ""
 	}
-	s, err := readLinkAt(f.dirfd(), f.name)
+	s, err := dirfd.Readlink(f.dirfd(), f.name)
 	if err != nil {
 		return ""
 	}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -69,7 +70,7 @@ func (m *merger) dir(src *mdir, dst *outDir, depth int, hidden bool) error {
 			return err
 		}
 		f := &list[i]
-		if !isDir(&f.st) {
+		if !dirfd.IsDir(&f.st) {
 			if isWhiteout(&f.st) {
 				if hidden {
 					continue
@@ -180,7 +181,7 @@ func makeDir(fsys vfs.FS, dir int, name string) (*outDir, error) {
 	if err := fsys.Mkdir(dir, name, 0o700); err != nil {
 		return nil, err
 	}
-	fd, err := openDirAt(dir, name)
+	fd, err := dirfd.OpenDir(dir, name)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +207,7 @@ func (d *outDir) park() error {
 // open.
 func (d *outDir) unpark(child *outDir) (err error) {
 	if d.fd < 0 {
-		d.fd, err = comeBack(child.fd, d.ino, d.dev)
+		d.fd, err = dirfd.OpenAbove(child.fd, d.dev, d.ino)
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer/format"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -61,7 +62,7 @@ func (s *Store) WriteTar(ctx context.Context, id timeline.LayerID, w io.Writer) 
 func isSparse(e format.Entry) bool { return e.Sparse }
 
 func (s *Store) writeTar(ctx context.Context, id timeline.LayerID, entries []format.Entry, w io.Writer) error {
-	root, err := openDirAt(unix.AT_FDCWD, s.Dir(id))
+	root, err := dirfd.OpenDir(unix.AT_FDCWD, s.Dir(id))
 	if err != nil {
 		return err
 	}
@@ -70,7 +71,7 @@ func (s *Store) writeTar(ctx context.Context, id timeline.LayerID, entries []for
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		fd, err := openBeneath(root, e.Path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK)
+		fd, err := dirfd.OpenLong(root, e.Path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, dirfd.Beneath)
 		if err != nil {
 			return nil, err
 		}

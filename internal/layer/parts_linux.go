@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
@@ -20,7 +21,7 @@ func (w *walker) walk(parts []rootspec.Part, old *Index) (trees, *Index, error) 
 	}
 	var ts trees
 	for i, p := range parts {
-		fd, err := openDirAt(unix.AT_FDCWD, p.Dir)
+		fd, err := dirfd.OpenDir(unix.AT_FDCWD, p.Dir)
 		if err != nil {
 			return ts, nil, fault.Wrap(err, "open %s", p.Dir)
 		}
@@ -119,7 +120,7 @@ func (w *walker) suspect(fd int, partPath string) error {
 		if !ok || rel == "" {
 			continue
 		}
-		f, err := openBeneath(fd, rel, unix.O_PATH|unix.O_NOFOLLOW)
+		f, err := dirfd.OpenLong(fd, rel, unix.O_PATH|unix.O_NOFOLLOW, dirfd.Beneath)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 			continue
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/aymanbagabas/go-udiff"
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -124,7 +125,7 @@ func (c *Change) stat(ctx context.Context) error {
 }
 
 // lines says whether the side has lines to count.
-func (f *found) lines() bool { return f != nil && isReg(&f.st) }
+func (f *found) lines() bool { return f != nil && dirfd.IsRegular(&f.st) }
 
 // patch writes one change.
 func (c *Change) patch(ctx context.Context, w io.Writer) error {

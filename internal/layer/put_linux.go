@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
@@ -92,7 +93,7 @@ func (p *putter) putOnce(src int, name string, dst int, to string, st *unix.Stat
 	case unix.S_IFREG:
 		return p.file(src, name, dst, to, st)
 	case unix.S_IFLNK:
-		target, err := readLinkAt(src, name)
+		target, err := dirfd.Readlink(src, name)
 		if err != nil {
 			return err
 		}
@@ -131,11 +132,12 @@ func (p *putter) putOnce(src int, name string, dst int, to string, st *unix.Stat
 
 // file copies a regular file.
 func (p *putter) file(src int, name string, dst int, to string, st *unix.Stat_t) error {
-	in, err := openFileAt(src, name, st)
+	in, now, err := openFileAt(src, name)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(in)
+	*st = now
 	if p.toPlain && st.Size == 0 {
 		if done, err := p.asDevice(in, dst, to, st); done || err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -98,7 +99,7 @@ func (r *refresher) open(p *spot) (int, error) {
 func (r *refresher) openLocked(p *spot) (int, error) {
 	if p.up == nil {
 		p.made = true
-		return openDirAt(r.fs, ".")
+		return dirfd.OpenDir(r.fs, ".")
 	}
 	up, err := r.openLocked(p.up)
 	if err != nil {
@@ -111,7 +112,7 @@ func (r *refresher) openLocked(p *spot) (int, error) {
 		}
 		p.made = true
 	}
-	return openDirAt(up, p.name)
+	return dirfd.OpenDir(up, p.name)
 }
 
 func (r *refresher) isMade(p *spot) bool {
@@ -216,7 +217,7 @@ func (r *refresher) compare(list []found, node, old *dirNode, at *spot) (d diffe
 			x.old = &old.ents[j]
 			j++
 		}
-		if isDir(&x.st) {
+		if dirfd.IsDir(&x.st) {
 			x.kid = len(node.kids)
 			x.ent.kid = uint32(x.kid)
 			node.kids = append(node.kids, nil)
@@ -256,8 +257,7 @@ func (r *refresher) unchanged(x *differing) bool {
 func (r *refresher) stillMissing(x *differing) bool {
 	switch x.st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		var st unix.Stat_t
-		fd, err := openFileAt(x.dirfd(), x.name, &st)
+		fd, _, err := openFileAt(x.dirfd(), x.name)
 		if err == nil {
 			unix.Close(fd)
 			return false
@@ -285,10 +285,10 @@ func (r *refresher) sameAsBase(f *found) (same bool) {
 // sameWithin compares what stat does not show of two entries of one type. An
 // owner that could not be kept is no difference.
 func sameWithin(ctx context.Context, f, g *found) (bool, error) {
-	if f.st.Mode&unix.S_IFMT == unix.S_IFLNK {
+	if dirfd.IsLink(&f.st) {
 		return f.link() == g.link(), nil
 	}
-	if !isReg(&f.st) {
+	if !dirfd.IsRegular(&f.st) {
 		return true, nil
 	}
 	a, err := f.attrs()

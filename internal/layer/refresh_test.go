@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -449,11 +450,11 @@ func TestRefreshDeepTree(t *testing.T) {
 	defer r.close()
 	const depth = 60
 	deeper := strings.Repeat("deeper-and", 20) // far beyond PATH_MAX
-	fd, err := openDirAt(unix.AT_FDCWD, r.src)
+	fd, err := dirfd.OpenDir(unix.AT_FDCWD, r.src)
 	r.must(err)
 	for range depth {
 		r.must(unix.Mkdirat(fd, deeper, 0o755))
-		next, err := openDirAt(fd, deeper)
+		next, err := dirfd.OpenDir(fd, deeper)
 		r.must(err)
 		unix.Close(fd)
 		fd = next

@@ -6,21 +6,22 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // removeAt deletes dir/name and everything beneath it, whatever its modes and
 // depth, without following links. The first error ends it.
 func removeAt(ctx context.Context, fsys vfs.FS, dir int, name string) error {
-	var st unix.Stat_t
-	if err := lstatAt(dir, name, &st); err != nil {
+	st, err := dirfd.Lstat(dir, name)
+	if err != nil {
 		return err
 	}
-	if !isDir(&st) {
+	if !dirfd.IsDir(&st) {
 		return fsys.Unlink(dir, name)
 	}
 	r := remover{fs: fsys}
-	fd, err := openDirAt(dir, name)
+	fd, err := dirfd.OpenDir(dir, name)
 	if err != nil {
 		return err
 	}
@@ -36,7 +37,7 @@ func removeAt(ctx context.Context, fsys vfs.FS, dir int, name string) error {
 
 type remover struct {
 	fs vfs.FS
-	r  dirReader
+	r  dirfd.Reader
 }
 
 // empty removes what is in the directory and gives its descriptor back, which is
@@ -54,7 +55,7 @@ func (r *remover) empty(ctx context.Context, fd, depth int) (int, error) {
 		return fd, err
 	}
 	for _, name := range dirs {
-		child, err := openDirAt(fd, name)
+		child, err := dirfd.OpenDir(fd, name)
 		if err != nil {
 			return fd, err
 		}
@@ -65,7 +66,7 @@ func (r *remover) empty(ctx context.Context, fd, depth int) (int, error) {
 		}
 		child, err = r.empty(ctx, child, depth+1)
 		if deep && child >= 0 {
-			back, e := comeBack(child, st.Ino, st.Dev)
+			back, e := dirfd.OpenAbove(child, st.Dev, st.Ino)
 			fd, err = back, errors.Join(err, e)
 		}
 		if child >= 0 {
@@ -83,20 +84,20 @@ func (r *remover) empty(ctx context.Context, fd, depth int) (int, error) {
 
 // files unlinks everything that is not a directory, and lists the directories.
 func (r *remover) files(ctx context.Context, fd int) (dirs []string, err error) {
-	if err := r.r.start(fd); err != nil {
+	if err := r.r.Start(fd); err != nil {
 		return nil, err
 	}
 	for {
-		name, typ, ok, err := r.r.next()
+		name, typ, ok, err := r.r.Next()
 		if err != nil || !ok {
 			return dirs, err
 		}
 		if typ == unix.DT_UNKNOWN {
 			var st unix.Stat_t
-			if err := r.r.stat(name, &st); err != nil {
+			if err := r.r.Lstat(name, &st); err != nil {
 				return dirs, err
 			}
-			if isDir(&st) {
+			if dirfd.IsDir(&st) {
 				typ = unix.DT_DIR
 			}
 		}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
@@ -73,7 +74,7 @@ func (s *Store) Rewind(ctx context.Context, in RewindInput) (paths int, err erro
 	if err != nil {
 		return 0, fault.Wrap(err, "rewind")
 	}
-	fd, err := openDirAt(in.Root, ".")
+	fd, err := dirfd.OpenDir(in.Root, ".")
 	if err != nil {
 		return 0, fault.Wrap(err, "rewind")
 	}
@@ -155,7 +156,7 @@ func (r *rewinder) dir(live int, m *mdir, t touchedDir, at standing, depth int) 
 		case err != nil:
 		case f == nil:
 			err = r.remove(live, name, in)
-		case isDir(&f.st):
+		case dirfd.IsDir(&f.st):
 			live, err = r.subdir(live, f, t, touched[name], in, depth)
 		case in.kept.here():
 			err = fault.New(fault.Conflict, "something is mounted there")
@@ -193,9 +194,9 @@ func (r *rewinder) names(live int, m *mdir, t touchedDir) ([]string, error) {
 		slices.Sort(names)
 		return names, err
 	}
-	rd := readers.Get().(*dirReader)
-	names, err := rd.names(live)
-	readers.Put(rd)
+	rd := dirfd.NewReader()
+	names, err := rd.Names(live)
+	rd.Close()
 	if err != nil {
 		return nil, err
 	}
@@ -209,9 +210,8 @@ func (r *rewinder) names(live int, m *mdir, t touchedDir) ([]string, error) {
 
 // subdir brings back the directory f of live.
 func (r *rewinder) subdir(live int, f *found, t touchedDir, tf *found, at standing, depth int) (int, error) {
-	var st unix.Stat_t
-	err := lstatAt(live, f.name, &st)
-	if err == nil && !isDir(&st) {
+	st, err := dirfd.Lstat(live, f.name)
+	if err == nil && !dirfd.IsDir(&st) {
 		if err = r.s.fs.Unlink(live, f.name); err == nil {
 			err = unix.ENOENT
 		}
@@ -259,7 +259,7 @@ func (r *rewinder) subdir(live int, f *found, t touchedDir, tf *found, at standi
 		return live, err
 	}
 	if deep {
-		back, err := comeBack(fd, st.Ino, st.Dev)
+		back, err := dirfd.OpenAbove(fd, st.Dev, st.Ino)
 		live = back
 		if err = errors.Join(err, f.m.unpark(sub), t.unpark(next)); err != nil {
 			return live, err
@@ -272,15 +272,9 @@ func (r *rewinder) subdir(live int, f *found, t touchedDir, tf *found, at standi
 // a part.
 func (r *rewinder) open(dir int, name string, at standing) (int, error) {
 	if at.parts.here() {
-		return openDirAt(dir, name)
+		return dirfd.OpenDir(dir, name)
 	}
-	how := unix.OpenHow{Flags: openDirFlags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV}
-	for {
-		fd, err := unix.Openat2(dir, name, &how)
-		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
-			return fd, err
-		}
-	}
+	return dirfd.Open(dir, name, dirfd.DirFlags, dirfd.Beneath|dirfd.OneMount)
 }
 
 // remove takes away what the target does not have.

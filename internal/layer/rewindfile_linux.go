@@ -7,18 +7,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 // entry brings back f, which is not a directory, in the open directory dir.
 func (r *rewinder) entry(dir int, f *found, at standing) error {
-	var st unix.Stat_t
-	err := lstatAt(dir, f.name, &st)
+	st, err := dirfd.Lstat(dir, f.name)
 	there := err == nil
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
-	if there && isDir(&st) {
+	if there && dirfd.IsDir(&st) {
 		if err := r.remove(dir, f.name, at); err != nil {
 			return err
 		}
@@ -47,7 +47,7 @@ func (r *rewinder) entry(dir int, f *found, at standing) error {
 			return err
 		}
 	}
-	if err := lstatAt(dir, f.name, &st); err != nil {
+	if st, err = dirfd.Lstat(dir, f.name); err != nil {
 		return err
 	}
 	id := devIno{st.Dev, st.Ino}
@@ -63,7 +63,7 @@ func (r *rewinder) entry(dir int, f *found, at standing) error {
 // link makes name one more name of a file that was brought back before; not done
 // says that it cannot be one.
 func (r *rewinder) link(first placed, dir int, name string) (done bool, err error) {
-	from, err := openBeneath(r.Root, path.Clean(first.dir.path()[1:]), unix.O_PATH|unix.O_DIRECTORY)
+	from, err := dirfd.OpenLong(r.Root, path.Clean(first.dir.path()[1:]), unix.O_PATH|unix.O_DIRECTORY, dirfd.Beneath)
 	if err != nil {
 		return false, err
 	}
@@ -94,11 +94,11 @@ func tempName() string { return ".coppice-" + rand.Text() }
 // keep makes the entry that is there equal to f, of the same type; not done says
 // that another one must take its place.
 func (r *rewinder) keep(dir int, f *found, st *unix.Stat_t) (done bool, err error) {
-	if isReg(st) {
+	if dirfd.IsRegular(st) {
 		return r.keepFile(dir, f, st)
 	}
-	if f.st.Mode&unix.S_IFMT == unix.S_IFLNK {
-		is, err := readLinkAt(dir, f.name)
+	if dirfd.IsLink(&f.st) {
+		is, err := dirfd.Readlink(dir, f.name)
 		if err != nil || is != f.link() {
 			return false, err
 		}
@@ -131,8 +131,7 @@ func (r *rewinder) keepFile(dir int, f *found, st *unix.Stat_t) (done bool, err 
 		return false, err
 	}
 	defer unix.Close(src)
-	var now unix.Stat_t
-	fd, err := openFileAt(dir, f.name, &now)
+	fd, now, err := openFileAt(dir, f.name)
 	if err != nil {
 		return false, nil // a lease on it, say: whoever holds it stands still
 	}
@@ -163,7 +162,7 @@ func (r *rewinder) keepFile(dir int, f *found, st *unix.Stat_t) (done bool, err 
 		return false, nil
 	}
 	defer unix.Close(fd)
-	if err := unix.Fstat(fd, &now); err != nil || !isReg(&now) {
+	if err := unix.Fstat(fd, &now); err != nil || !dirfd.IsRegular(&now) {
 		return false, err
 	}
 	r.paths++
@@ -195,7 +194,7 @@ func (r *rewinder) replace(dir int, f *found) (err error) {
 	case unix.S_IFREG:
 		made, err = r.newFile(dir, tmp, f)
 	default:
-		if f.st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		if dirfd.IsLink(&f.st) {
 			err = r.s.fs.Symlink(f.link(), dir, tmp)
 		} else {
 			err = r.s.fs.Mknod(dir, tmp, f.st.Mode, f.st.Rdev)

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
@@ -24,7 +25,9 @@ func (n node) stat(st *unix.Stat_t) error {
 	if n.name == "" {
 		return unix.Fstat(n.fd, st)
 	}
-	return lstatAt(n.fd, n.name, st)
+	var err error
+	*st, err = dirfd.Lstat(n.fd, n.name)
+	return err
 }
 
 // attrs reads the attributes under the names that layers have them by.
@@ -133,7 +136,7 @@ func (r *rewinder) meta(n node, to *unix.Stat_t, want *attrs, part bool) (change
 	if mtimeNs(&st) == mtimeNs(to) {
 		return changed, nil
 	}
-	return changed || !isDir(&st), r.s.fs.Utimes(n.fd, n.name, mtimeNs(to))
+	return changed || !dirfd.IsDir(&st), r.s.fs.Utimes(n.fd, n.name, mtimeNs(to))
 }
 
 // setAttrs makes the attributes of an entry those of want.

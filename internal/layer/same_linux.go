@@ -1,35 +1,35 @@
 package layer
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/dirfd"
 )
 
 // sameAsCopy compares an entry of a live part with its copy in a layer.
 func sameAsCopy(ctx context.Context, tree, partPath string, dirs []string, dir int, name string, plain bool) (bool, error) {
-	root, err := openDirAt(unix.AT_FDCWD, tree)
+	root, err := dirfd.OpenDir(unix.AT_FDCWD, tree)
 	if err != nil {
 		return false, err
 	}
 	defer unix.Close(root)
 	rel := strings.Join(append(strings.Split(strings.Trim(partPath, "/"), "/"), dirs...), "/")
-	rel = strings.Trim(rel, "/")
-	od := root
-	if rel != "" {
-		if od, err = openBeneath(root, rel, unix.O_RDONLY|unix.O_DIRECTORY); err != nil {
-			return false, err
-		}
-		defer unix.Close(od)
+	od, err := dirfd.OpenLong(root, cmp.Or(strings.Trim(rel, "/"), "."), dirfd.DirFlags, dirfd.Beneath)
+	if err != nil {
+		return false, err
 	}
+	defer unix.Close(od)
 	return sameEntry(ctx, dir, name, plain, od, name, false)
 }
 
 // sameAsView compares an entry of a live part with what a snapshot has at p.
 func sameAsView(ctx context.Context, v *View, p string, dir int, name string, plain bool) (same bool, err error) {
 	err = v.at(p, func(_ *mdir, f *found) error {
-		if isDir(&f.st) {
+		if dirfd.IsDir(&f.st) {
 			return nil
 		}
 		same, err = sameEntry(ctx, dir, name, plain, f.dirfd(), f.name, f.src().plain)
@@ -41,33 +41,34 @@ func sameAsView(ctx context.Context, v *View, p string, dir int, name string, pl
 // sameEntry compares two entries that are no directories in everything that a
 // snapshot keeps but their links.
 func sameEntry(ctx context.Context, ad int, an string, aplain bool, bd int, bn string, bplain bool) (bool, error) {
-	var a, b unix.Stat_t
-	if err := lstatAt(ad, an, &a); err != nil {
+	a, err := dirfd.Lstat(ad, an)
+	if err != nil {
 		return false, err
 	}
-	if err := lstatAt(bd, bn, &b); err != nil {
+	b, err := dirfd.Lstat(bd, bn)
+	if err != nil {
 		return false, err
 	}
 	if a.Mode != b.Mode || a.Uid != b.Uid || a.Gid != b.Gid || mtimeNs(&a) != mtimeNs(&b) || a.Rdev != b.Rdev || a.Size != b.Size {
 		return false, nil
 	}
-	if a.Mode&unix.S_IFMT == unix.S_IFLNK {
-		ta, err := readLinkAt(ad, an)
+	if dirfd.IsLink(&a) {
+		ta, err := dirfd.Readlink(ad, an)
 		if err != nil {
 			return false, err
 		}
-		tb, err := readLinkAt(bd, bn)
+		tb, err := dirfd.Readlink(bd, bn)
 		return ta == tb, err
 	}
-	if !isReg(&a) {
+	if !dirfd.IsRegular(&a) {
 		return true, nil
 	}
-	fa, err := openFileAt(ad, an, &a)
+	fa, a, err := openFileAt(ad, an)
 	if err != nil {
 		return false, err
 	}
 	defer unix.Close(fa)
-	fb, err := openFileAt(bd, bn, &b)
+	fb, b, err := openFileAt(bd, bn)
 	if err != nil {
 		return false, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer/format"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -52,7 +53,7 @@ func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err 
 	if !s.Has(id) {
 		return out, fault.New(fault.NotFound, "layer %s does not exist", id)
 	}
-	dir, err := openDirAt(s.top, string(id))
+	dir, err := dirfd.OpenDir(s.top, string(id))
 	if err != nil {
 		return out, err
 	}
@@ -304,7 +305,7 @@ func (d *describer) add(f *found) (*format.Entry, error) {
 		*e = format.Entry{Path: e.Path, Type: format.Whiteout}
 		return e, nil
 	}
-	if st.Nlink > 1 && !isDir(st) {
+	if st.Nlink > 1 && !dirfd.IsDir(st) {
 		key := devIno{st.Dev, st.Ino}
 		if first, ok := d.links[key]; ok {
 			*e = format.Entry{Path: e.Path, Type: format.Hardlink, Link: first}
@@ -326,7 +327,7 @@ func (d *describer) special(f *found, e *format.Entry) (err error) {
 	switch f.st.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:
 		e.Type = format.Symlink
-		if e.Link, err = readLinkAt(f.dirfd(), f.name); err != nil {
+		if e.Link, err = dirfd.Readlink(f.dirfd(), f.name); err != nil {
 			return err
 		}
 	case unix.S_IFIFO:
@@ -345,7 +346,7 @@ func (d *describer) special(f *found, e *format.Entry) (err error) {
 }
 
 func (d *describer) dir(f *found, e *format.Entry) error {
-	fd, err := openDirAt(f.dirfd(), f.name)
+	fd, err := dirfd.OpenDir(f.dirfd(), f.name)
 	if err != nil {
 		return err
 	}
@@ -365,8 +366,7 @@ func (d *describer) dir(f *found, e *format.Entry) error {
 }
 
 func (d *describer) file(f *found, e *format.Entry) error {
-	var st unix.Stat_t
-	fd, err := openFileAt(f.dirfd(), f.name, &st)
+	fd, st, err := openFileAt(f.dirfd(), f.name)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/ctxtest"
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -289,7 +290,7 @@ func TestParts(t *testing.T) {
 
 func isSkeletonDir(t *testing.T, p string) bool {
 	t.Helper()
-	fd, err := openDirAt(unix.AT_FDCWD, p)
+	fd, err := dirfd.OpenDir(unix.AT_FDCWD, p)
 	if err != nil {
 		t.Fatal(err)
 	}

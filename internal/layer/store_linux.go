@@ -12,6 +12,7 @@ import (
 
 	"os"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -43,10 +44,10 @@ func Open(ctx context.Context, fsys vfs.FS, dir string) (*Store, error) {
 	}
 	s := &Store{fs: fsys, dir: dir, top: -1, tmp: -1, umask: readUmask(), turn: make(turn, 1), entries: limit.LiveEntries}
 	var err error
-	if s.top, err = openDirAt(unix.AT_FDCWD, dir); err != nil {
+	if s.top, err = dirfd.OpenDir(unix.AT_FDCWD, dir); err != nil {
 		return nil, fault.Wrap(err, "open layer store %s", dir)
 	}
-	if s.tmp, err = openDirAt(s.top, "tmp"); err != nil {
+	if s.tmp, err = dirfd.OpenDir(s.top, "tmp"); err != nil {
 		unix.Close(s.top)
 		return nil, fault.Wrap(err, "open layer store %s", dir)
 	}
@@ -79,13 +80,7 @@ func (s *Store) Dir(id timeline.LayerID) string {
 
 // List gives the layers that exist, in no order.
 func (s *Store) List(ctx context.Context) ([]timeline.LayerID, error) {
-	fd, err := openDirAt(s.top, ".")
-	if err != nil {
-		return nil, fault.Wrap(err, "list layers")
-	}
-	defer unix.Close(fd)
-	var r dirReader
-	names, err := r.names(fd)
+	names, err := dirfd.Names(s.top)
 	if err != nil {
 		return nil, fault.Wrap(err, "list layers")
 	}
@@ -100,8 +95,11 @@ func (s *Store) List(ctx context.Context) ([]timeline.LayerID, error) {
 
 // Has says whether a layer exists.
 func (s *Store) Has(id timeline.LayerID) bool {
-	var st unix.Stat_t
-	return validID(id) && lstatAt(s.top, string(id), &st) == nil && isDir(&st)
+	if !validID(id) {
+		return false
+	}
+	st, err := dirfd.Lstat(s.top, string(id))
+	return err == nil && dirfd.IsDir(&st)
 }
 
 // Remove deletes a layer. It is first moved out of sight, so that a crash leaves
@@ -126,13 +124,7 @@ func (s *Store) Remove(ctx context.Context, id timeline.LayerID) error {
 // sweep removes everything in tmp that can be removed. The rest only takes space: no name in
 // tmp is used twice.
 func (s *Store) sweep(ctx context.Context) error {
-	fd, err := openDirAt(s.tmp, ".")
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	var r dirReader
-	names, err := r.names(fd)
+	names, err := dirfd.Names(s.tmp)
 	if err != nil {
 		return err
 	}

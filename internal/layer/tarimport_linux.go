@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/archive"
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -211,7 +212,7 @@ func (t *untar) enter(p string) (ok bool, err error) {
 		return true, nil
 	}
 	t.leave()
-	cur, err := openDirAt(t.root, ".")
+	cur, err := dirfd.OpenDir(t.root, ".")
 	if err != nil {
 		return false, err
 	}
@@ -220,10 +221,10 @@ func (t *untar) enter(p string) (ok bool, err error) {
 		if c == "" {
 			continue
 		}
-		next, err := openDirAt(cur, c)
+		next, err := dirfd.OpenDir(cur, c)
 		if errors.Is(err, unix.ENOENT) {
 			if err = t.s.fs.Mkdir(cur, c, 0o755); err == nil {
-				next, err = openDirAt(cur, c)
+				next, err = dirfd.OpenDir(cur, c)
 			}
 		}
 		unix.Close(cur)
@@ -292,7 +293,7 @@ func (t *untar) dir(name string, h *tar.Header) error {
 	err := t.s.fs.Mkdir(t.parent, name, 0o755)
 	if errors.Is(err, unix.EEXIST) {
 		var st unix.Stat_t
-		if err = lstatAt(t.parent, name, &st); err == nil && !isDir(&st) {
+		if st, err = dirfd.Lstat(t.parent, name); err == nil && !dirfd.IsDir(&st) {
 			t.note(h.Name, "replaces an earlier entry of the same name")
 			if err = t.s.fs.Unlink(t.parent, name); err == nil {
 				err = t.s.fs.Mkdir(t.parent, name, 0o755)
@@ -447,11 +448,11 @@ func (t *untar) hardlink(name string, h *tar.Header) error {
 		t.note(h.Name, "left out: it links to %.300q, which leads outside", h.Linkname)
 		return nil
 	}
-	from, err := openBeneath(t.root, strings.Join(append([]string{"."}, target[:len(target)-1]...), "/"), unix.O_PATH|unix.O_DIRECTORY)
+	from, err := dirfd.OpenLong(t.root, cmp.Or(strings.Join(target[:len(target)-1], "/"), "."), unix.O_PATH|unix.O_DIRECTORY, dirfd.Beneath)
 	if err == nil {
 		defer unix.Close(from)
 		var st unix.Stat_t
-		if err = lstatAt(from, target[len(target)-1], &st); err == nil && isDir(&st) {
+		if st, err = dirfd.Lstat(from, target[len(target)-1]); err == nil && dirfd.IsDir(&st) {
 			err = unix.EISDIR
 		}
 	}
@@ -459,8 +460,8 @@ func (t *untar) hardlink(name string, h *tar.Header) error {
 		t.note(h.Name, "left out: it links to %.300q, which is not an earlier file", h.Linkname)
 		return nil
 	}
-	var a, b unix.Stat_t
-	if lstatAt(from, target[len(target)-1], &a) == nil && lstatAt(t.parent, name, &b) == nil && a.Ino == b.Ino {
+	a, aerr := dirfd.Lstat(from, target[len(target)-1])
+	if b, err := dirfd.Lstat(t.parent, name); aerr == nil && err == nil && a.Ino == b.Ino {
 		return nil // itself
 	}
 	if ok, err := t.clear(name, h); err != nil || !ok {
@@ -474,7 +475,7 @@ func (t *untar) hardlink(name string, h *tar.Header) error {
 // work grows with their number and not with their depth. Nothing else changes the tree.
 func (t *untar) finishDirs() error {
 	t.leave()
-	cur, err := openDirAt(t.root, ".")
+	cur, err := dirfd.OpenDir(t.root, ".")
 	if err != nil {
 		return err
 	}
@@ -490,7 +491,7 @@ func (t *untar) finishDir(d *tarDir, p string, cur *int) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.below)) {
 		at := path.Join(p, name)
-		next, err := openDirAt(*cur, name)
+		next, err := dirfd.OpenDir(*cur, name)
 		if err != nil {
 			return fault.Wrap(err, "open %.300q", at)
 		}
@@ -503,7 +504,7 @@ func (t *untar) finishDir(d *tarDir, p string, cur *int) error {
 	up := *cur
 	var err error
 	if d != t.top {
-		if up, err = openDirAt(*cur, ".."); err != nil {
+		if up, err = dirfd.OpenDir(*cur, ".."); err != nil {
 			return fault.Wrap(err, "open what is above %.300q", p)
 		}
 		defer func(done int) { closeAll(done) }(*cur)

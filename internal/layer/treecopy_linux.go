@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -64,7 +65,7 @@ func (c *copier) tree(src *mdir, dst *outDir, depth int) (*dirNode, error) {
 		if node != nil {
 			p.ent = &node.ents[i]
 		}
-		if isDir(&p.st) {
+		if dirfd.IsDir(&p.st) {
 			p.kid = len(dirs)
 			dirs = append(dirs, p)
 		} else {
@@ -200,7 +201,7 @@ func (c *copier) file(p pending, dst int) error {
 	err := c.put(p.dirfd(), p.name, dst, p.name, &st)
 	if err == nil {
 		c.entries.Add(1)
-		if isReg(&st) {
+		if dirfd.IsRegular(&st) {
 			c.bytes.Add(st.Size)
 		}
 		return nil

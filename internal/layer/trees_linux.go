@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -68,7 +69,7 @@ func noCopy(err error) error {
 // compareRoot compares the delta of a part with the directory at a path of known.
 func (d *delta) compareRoot(ctx context.Context, known *View, at string) error {
 	return known.at(at, func(m *mdir, f *found) error {
-		if !isDir(&f.st) {
+		if !dirfd.IsDir(&f.st) {
 			return nil
 		}
 		copied, err := d.isCopyOf(f)
@@ -126,7 +127,7 @@ func (d *delta) compare(ctx context.Context, m *mdir, depth int) error {
 // no directories to compare. The caller closes it.
 func (d *delta) known(m *mdir) (*mdir, error) {
 	f, err := m.child(d.name)
-	if err != nil || f == nil || !isDir(&f.st) {
+	if err != nil || f == nil || !dirfd.IsDir(&f.st) {
 		return nil, err
 	}
 	copied, err := d.isCopyOf(f)
@@ -207,7 +208,7 @@ func (t trees) emit(e *emitter, fs int) error {
 		if err != nil {
 			return err
 		}
-		src, err := openDirAt(p.fd, ".")
+		src, err := dirfd.OpenDir(p.fd, ".")
 		if err != nil {
 			unix.Close(dst)
 			return err
@@ -231,7 +232,7 @@ func (t trees) emit(e *emitter, fs int) error {
 // skeleton makes the directories that lead to a part, marked as such, and opens
 // the last, which is the part's own. Outer parts come before inner ones.
 func (e *emitter) skeleton(fs int, p string) (int, error) {
-	cur, err := openDirAt(fs, ".")
+	cur, err := dirfd.OpenDir(fs, ".")
 	if err != nil {
 		return -1, err
 	}
@@ -254,7 +255,7 @@ func (e *emitter) skeleton(fs int, p string) (int, error) {
 			unix.Close(cur)
 			return -1, err
 		}
-		next, err := openDirAt(cur, name)
+		next, err := dirfd.OpenDir(cur, name)
 		unix.Close(cur)
 		if err != nil {
 			return -1, err

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
@@ -191,13 +192,13 @@ func (m *mdir) walk(ctx context.Context, depth int, fn func(*mdir, *found) error
 		}
 		f := &list[i]
 		err := fn(m, f)
-		if errors.Is(err, fs.SkipDir) && isDir(&f.st) {
+		if errors.Is(err, fs.SkipDir) && dirfd.IsDir(&f.st) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		if !isDir(&f.st) {
+		if !dirfd.IsDir(&f.st) {
 			continue
 		}
 		sub, err := m.sub(f)
@@ -289,7 +290,7 @@ func (v *View) dir(p string) (*mdir, error) {
 		case err != nil:
 		case f == nil:
 			err = notFound(p)
-		case !isDir(&f.st):
+		case !dirfd.IsDir(&f.st):
 			err = fault.New(fault.NotFound, "%q is not a directory", f)
 		default:
 			var sub *mdir

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -120,11 +121,11 @@ func (w *worker) list(p *place) error {
 		seen   []bool
 		met    int64 // entries that are not counted yet
 	)
-	r := readers.Get().(*dirReader)
-	defer readers.Put(r)
-	r.begin(p.fd)
+	r := dirfd.NewReader()
+	defer r.Close()
+	r.StartNew(p.fd)
 	for {
-		name, _, ok, err := r.next()
+		name, _, ok, err := r.Next()
 		if err != nil {
 			return err
 		}
@@ -145,7 +146,7 @@ func (w *worker) list(p *place) error {
 				continue
 			}
 		}
-		if err := r.stat(name, &st); err != nil {
+		if err := r.Lstat(name, &st); err != nil {
 			if errors.Is(err, unix.ENOENT) {
 				continue
 			}
@@ -383,7 +384,7 @@ func (w *worker) sub(p *place, s sub) (k kid, err error) {
 	if p.cut != nil {
 		q.cut = p.cut.kids[name]
 	}
-	if q.fd, err = openDirAt(p.fd, name); err != nil {
+	if q.fd, err = dirfd.OpenDir(p.fd, name); err != nil {
 		return k, fault.Wrap(err, "open directory %q", name)
 	}
 	defer func() { closeAll(q.fd) }()
@@ -404,7 +405,7 @@ func (w *worker) sub(p *place, s sub) (k kid, err error) {
 	w.path = w.path[:len(w.path)-1]
 	if deep && q.fd >= 0 {
 		var back error
-		p.fd, back = comeBack(q.fd, st.Ino, st.Dev)
+		p.fd, back = dirfd.OpenAbove(q.fd, st.Dev, st.Ino)
 		err = errors.Join(err, back)
 	}
 	return k, err

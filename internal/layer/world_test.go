@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/vfs"
@@ -123,10 +124,10 @@ func (w *world) present() {
 // copyMeta gives an upper the metadata of the stack's root, as the driver does.
 func (w *world) copyMeta(from, to string) {
 	w.t.Helper()
-	src, err := openDirAt(unix.AT_FDCWD, from)
+	src, err := dirfd.OpenDir(unix.AT_FDCWD, from)
 	w.must(err)
 	defer unix.Close(src)
-	dst, err := openDirAt(unix.AT_FDCWD, to)
+	dst, err := dirfd.OpenDir(unix.AT_FDCWD, to)
 	w.must(err)
 	defer unix.Close(dst)
 	p := putter{s: w.s}

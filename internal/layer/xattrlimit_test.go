@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -179,7 +180,7 @@ func TestRewind_RefusesAttributesThatCannotBeListed(t *testing.T) {
 	w.base(func(dir string) { w.must(os.WriteFile(dir+"/f", nil, 0o644)) })
 	w.present()
 	manyAttrs(w, w.live+"/f")
-	root, err := openDirAt(unix.AT_FDCWD, w.live)
+	root, err := dirfd.OpenDir(unix.AT_FDCWD, w.live)
 	w.must(err)
 	defer unix.Close(root)
 	_, err = w.s.Rewind(t.Context(), RewindInput{
