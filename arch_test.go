@@ -40,7 +40,7 @@ var rooms = map[string][]string{
 
 	"internal/archive": {"internal/fault"},
 	"internal/decoy":   {"internal/fault"},
-	"internal/boxfs":   {"internal/archive", "internal/fault", "internal/undo", "client/wire"},
+	"internal/boxfs":   {"internal/archive", "internal/dirfd", "internal/fault", "internal/undo", "client/wire"},
 	"internal/budget":  {"client/wire", "internal/ledger/format", "internal/testimony", "internal/timeline"},
 	"internal/compare": {"internal/ledger/format", "client/wire"},
 	"internal/engine": {"internal/dirfd", "internal/boxfs", "internal/budget", "internal/memory", "internal/compare", "internal/decoy", "internal/timeline", "internal/policy", "internal/fault", "internal/undo", "internal/rootspec", "client/wire", "internal/journal", "internal/redact",

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -47,7 +48,7 @@ func (r *Root) Mkdir(p string, mode uint32, parents bool) error {
 		if err != nil {
 			return err
 		}
-		fd, err := openAt(at.dir, at.name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC)
+		fd, err := dirfd.Open(at.dir, at.name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, dirfd.Beneath)
 		if err != nil {
 			return err
 		}

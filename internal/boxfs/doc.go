@@ -14,7 +14,7 @@
 //
 // Paths are of any bytes but NUL, and of any length; a leading slash does not
 // matter. In one that is longer than a system call takes, links are followed in
-// its first 3,000 bytes alone.
+// its first 4,094 bytes alone.
 //
 // It may be imported by engine; it imports fault and client/wire.
 package boxfs

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -20,7 +21,7 @@ func (r *Root) holds(fixed []string) error {
 	for _, p := range fixed {
 		for d := path.Dir(path.Clean("/" + p)); d != "/"; d = path.Dir(d) {
 			var st unix.Stat_t
-			fd, err := openat2(r.fd, d[1:], unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_SYMLINKS)
+			fd, err := dirfd.Open(r.fd, d[1:], unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, dirfd.InRoot|dirfd.NoLinks)
 			if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 				continue // nothing is mounted there
 			}
@@ -43,7 +44,7 @@ func (r *Root) findDecoys(at []string) error {
 	r.decoys = map[uint64]bool{}
 	for _, p := range at {
 		var st unix.Stat_t
-		fd, err := openat2(r.fd, path.Clean("/" + p)[1:], unix.O_PATH|unix.O_NOFOLLOW, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_SYMLINKS)
+		fd, err := dirfd.Open(r.fd, path.Clean("/" + p)[1:], unix.O_PATH|unix.O_NOFOLLOW, dirfd.InRoot|dirfd.NoLinks)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 			continue // none is mounted there
 		}

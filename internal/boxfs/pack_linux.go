@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
@@ -161,7 +162,7 @@ func (r *Root) TarTo(ctx context.Context, p string, w io.Writer) error {
 		if err != nil {
 			return err
 		}
-		if !isDir(&st) {
+		if !dirfd.IsDir(&st) {
 			return r.packOne(ctx, pk, p)
 		}
 		return r.packAll(ctx, pk, p)
@@ -213,12 +214,12 @@ func (r *Root) packAll(ctx context.Context, pk *Packer, p string) error {
 func (r *Root) packEntry(ctx context.Context, pk *Packer, d *dir, name string, st *unix.Stat_t) (err error) {
 	it := r.item(d.at(name), st)
 	switch {
-	case isLink(st):
-		if it.Target, err = readLink(d.fd, name); err != nil {
+	case dirfd.IsLink(st):
+		if it.Target, err = dirfd.Readlink(d.fd, name); err != nil {
 			return skip(err)
 		}
-	case isDir(st), isReg(st):
-		fd, err := openAt(d.fd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC)
+	case dirfd.IsDir(st), dirfd.IsRegular(st):
+		fd, err := dirfd.Open(d.fd, name, unix.O_PATH|unix.O_NOFOLLOW, dirfd.Beneath)
 		if err != nil {
 			return skip(err)
 		}
@@ -234,7 +235,7 @@ func (r *Root) packOpen(ctx context.Context, pk *Packer, fd int, it Item) error 
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	if isDir(&st) {
+	if dirfd.IsDir(&st) {
 		if st.Dev != r.dev && r.admit(fd) != nil {
 			return nil
 		}

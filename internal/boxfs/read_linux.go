@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -49,7 +50,7 @@ func (r *Root) openRegular(fd int, st *unix.Stat_t) (int, error) {
 	if err := unix.Fstat(fd, &was); err != nil {
 		return -1, err
 	}
-	if !isReg(&was) {
+	if !dirfd.IsRegular(&was) {
 		return -1, notRegular(&was)
 	}
 	if err := r.admit(fd); err != nil {
@@ -60,7 +61,7 @@ func (r *Root) openRegular(fd int, st *unix.Stat_t) (int, error) {
 		return -1, err
 	}
 	err = unix.Fstat(got, st)
-	if err == nil && (!isReg(st) || st.Ino != was.Ino) {
+	if err == nil && (!dirfd.IsRegular(st) || st.Ino != was.Ino) {
 		err = unix.ESTALE
 	}
 	if err == nil {
@@ -74,7 +75,7 @@ func (r *Root) openRegular(fd int, st *unix.Stat_t) (int, error) {
 }
 
 func notRegular(st *unix.Stat_t) error {
-	if isDir(st) {
+	if dirfd.IsDir(st) {
 		return fault.New(fault.Invalid, "it is a directory").WithHint("list it (files/list), or get it as an archive (files/tar)")
 	}
 	return fault.New(fault.Invalid, "it is no regular file but a %s", typeOf(st)).WithHint("only regular files are opened from outside")
@@ -84,7 +85,7 @@ func notRegular(st *unix.Stat_t) error {
 func (r *Root) Stat(p string, follow bool) (wire.FileInfo, error) {
 	var info wire.FileInfo
 	err := r.do("look at", p, func() error {
-		flags := uint64(unix.O_PATH | unix.O_NOFOLLOW)
+		flags := unix.O_PATH | unix.O_NOFOLLOW
 		if follow {
 			flags = unix.O_PATH
 		}
@@ -101,8 +102,8 @@ func (r *Root) Stat(p string, follow bool) (wire.FileInfo, error) {
 			return err
 		}
 		info = r.info(p, &st)
-		if isLink(&st) {
-			info.Target, err = readLink(fd, "")
+		if dirfd.IsLink(&st) {
+			info.Target, err = dirfd.Readlink(fd, "")
 		}
 		return err
 	})
@@ -115,7 +116,7 @@ func (r *Root) info(p string, st *unix.Stat_t) wire.FileInfo {
 		Type: typeOf(st), Mode: st.Mode & 0o7777, Mtime: time.Unix(st.Mtim.Sec, st.Mtim.Nsec).UTC(),
 		UID: inside(r.user.UIDs, st.Uid), GID: inside(r.user.GIDs, st.Gid),
 	}
-	if isReg(st) {
+	if dirfd.IsRegular(st) {
 		i.Size, i.ETag = st.Size, etag(st)
 	}
 	i.SetName(p)
@@ -143,14 +144,4 @@ func typeOf(st *unix.Stat_t) string {
 		return wire.FileChar
 	}
 	return wire.FileBlock
-}
-
-// readLink reads a link: name in dir, or with name "" the one that dir is open at.
-func readLink(dir int, name string) (string, error) {
-	b := make([]byte, unix.PathMax)
-	n, err := unix.Readlinkat(dir, name, b)
-	if err != nil {
-		return "", err
-	}
-	return string(b[:n]), nil
 }

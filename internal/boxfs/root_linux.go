@@ -1,6 +1,7 @@
 package boxfs
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"path"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
@@ -87,7 +89,7 @@ func New(opt Options) (*Root, error) {
 	if err := unix.Fstat(r.fd, &st); err != nil {
 		return nil, fault.Wrap(err, "look at the root")
 	}
-	if !isDir(&st) {
+	if !dirfd.IsDir(&st) {
 		return nil, fault.New(fault.Invalid, "the root is no directory")
 	}
 	var fs unix.Statfs_t
@@ -135,7 +137,7 @@ func (r *Root) findMounted(devs map[uint64]bool, places []string) error {
 	for _, name := range places {
 		name = strings.TrimLeft(name, "/")
 		var st unix.Stat_t
-		fd, err := openat2(r.fd, name, unix.O_PATH|unix.O_NOFOLLOW, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_SYMLINKS)
+		fd, err := dirfd.Open(r.fd, name, unix.O_PATH|unix.O_NOFOLLOW, dirfd.InRoot|dirfd.NoLinks)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES) {
 			continue
 		}
@@ -221,60 +223,10 @@ func fstatfs(fd int, fs *unix.Statfs_t) error {
 	}
 }
 
-// lead is how much of a path is resolved at once.
-const lead = 3000
-
 // open opens what is at p beneath the root. With flags that hold O_NOFOLLOW a link
 // in the last place is opened itself.
-func (r *Root) open(p string, flags uint64) (int, error) {
-	p = strings.TrimLeft(p, "/")
-	if p == "" {
-		p = "."
-	}
-	head, tail := cutPath(p)
-	if tail == "" {
-		return openat2(r.fd, head, flags, unix.RESOLVE_IN_ROOT)
-	}
-	fd, err := openat2(r.fd, head, unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_IN_ROOT)
-	for err == nil && tail != "" {
-		head, tail = cutPath(tail)
-		how := uint64(unix.O_PATH | unix.O_DIRECTORY)
-		if tail == "" {
-			how = flags
-		}
-		var next int
-		next, err = openat2(fd, head, how, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
-		unix.Close(fd)
-		fd = next
-	}
-	return fd, err
-}
-
-// cutPath cuts a path after the last name that fits into lead, or after its first.
-func cutPath(p string) (head, tail string) {
-	if len(p) <= lead {
-		return p, ""
-	}
-	i := strings.LastIndexByte(p[:lead], '/')
-	if i < 0 {
-		if i = strings.IndexByte(p, '/'); i < 0 {
-			return p, ""
-		}
-	}
-	return p[:i+1], strings.TrimLeft(p[i:], "/")
-}
-
-// tries is how often a path is resolved that is moved meanwhile.
-const tries = 1000
-
-func openat2(dir int, p string, flags, resolve uint64) (int, error) {
-	how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: resolve | unix.RESOLVE_NO_MAGICLINKS}
-	for i := 0; ; i++ {
-		fd, err := unix.Openat2(dir, p, &how)
-		if err == nil || err != unix.EINTR && (err != unix.EAGAIN || i >= tries) {
-			return fd, err
-		}
-	}
+func (r *Root) open(p string, flags int) (int, error) {
+	return dirfd.OpenLong(r.fd, cmp.Or(strings.TrimLeft(p, "/"), "."), flags, dirfd.InRoot)
 }
 
 // reopen opens the very file that fd, of O_PATH, is of. It must be a directory or
@@ -384,16 +336,4 @@ func (r *Root) do(verb, p string, fn func() error) error {
 		return err
 	}
 	return errIs(r.actor.act(fn), "%s %q", verb, p)
-}
-
-func isDir(st *unix.Stat_t) bool  { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
-func isReg(st *unix.Stat_t) bool  { return st.Mode&unix.S_IFMT == unix.S_IFREG }
-func isLink(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFLNK }
-
-func lstat(dir int, name string, st *unix.Stat_t) error {
-	for {
-		if err := unix.Fstatat(dir, name, st, unix.AT_SYMLINK_NOFOLLOW); err != unix.EINTR {
-			return err
-		}
-	}
 }

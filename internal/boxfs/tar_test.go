@@ -292,27 +292,10 @@ func FuzzTarFrom(f *testing.F) {
 	})
 }
 
-func FuzzEntriesAndNotices(f *testing.F) {
+func FuzzNotices(f *testing.F) {
 	f.Add(make([]byte, 40))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, _ = notices(b)
-		if names, err := entries(nil, b); err == nil {
-			for _, n := range names {
-				if n == "" || n == "." || n == ".." || strings.ContainsAny(n, "/\x00") {
-					t.Errorf("%q", n)
-				}
-			}
-		}
-	})
-}
-
-func FuzzCutPath(f *testing.F) {
-	f.Add(strings.Repeat("abc/", 2000))
-	f.Fuzz(func(t *testing.T, p string) {
-		head, tail := cutPath(p)
-		if tail != "" && (tail[0] == '/' || head == "" || !strings.HasSuffix(head, "/")) || len(head)+len(tail) > len(p) {
-			t.Errorf("%q: %q %q", p, head, tail)
-		}
 	})
 }
 

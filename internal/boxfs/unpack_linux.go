@@ -14,6 +14,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/archive"
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
@@ -230,10 +231,10 @@ func (u *unpack) down(name string) bool {
 		return false
 	}
 	rest := strings.TrimPrefix(name[len(u.at):], "/")
-	if rest == "" || len(rest) > lead {
+	if rest == "" {
 		return false
 	}
-	fd, err := openat2(u.parent, rest, unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
+	fd, err := dirfd.OpenLong(u.parent, rest, unix.O_PATH|unix.O_DIRECTORY, dirfd.Beneath)
 	if err != nil {
 		return false
 	}
@@ -281,7 +282,7 @@ func (u *unpack) dir(h *tar.Header, parts []string, name string) error {
 	if err != nil {
 		return err
 	}
-	fd, err := openAt(u.parent, name, openDir)
+	fd, err := dirfd.Open(u.parent, name, dirfd.DirFlags, dirfd.Beneath)
 	if err != nil {
 		return err
 	}
@@ -440,18 +441,18 @@ func (u *unpack) hardlink(h *tar.Header, parts []string, name string) error {
 		return nil
 	}
 	defer from.close()
-	var st, here unix.Stat_t
-	if err := lstat(from.dir, from.name, &st); err != nil || isDir(&st) {
+	st, err := dirfd.Lstat(from.dir, from.name)
+	if err != nil || dirfd.IsDir(&st) {
 		u.note(h.Name, "left out: it links to %.300q, which is not an earlier file", h.Linkname)
 		return nil
 	}
-	if lstat(u.parent, name, &here) == nil && here.Ino == st.Ino && here.Dev == st.Dev {
+	if here, err := dirfd.Lstat(u.parent, name); err == nil && here.Ino == st.Ino && here.Dev == st.Dev {
 		return nil // itself
 	}
 	if ok, err := u.clear(h, parts, name); err != nil || !ok {
 		return err
 	}
-	if isLink(&st) {
+	if dirfd.IsLink(&st) {
 		if err := u.made(parts); err != nil {
 			return err
 		}
@@ -514,7 +515,7 @@ func (u *unpack) finishOne(d pending) error {
 	if ok, err := u.enter(parts[:last]); err != nil || !ok {
 		return err
 	}
-	fd, err := openAt(u.parent, parts[last], openDir)
+	fd, err := dirfd.Open(u.parent, parts[last], dirfd.DirFlags, dirfd.Beneath)
 	if gone(err) {
 		return nil // somebody took it away
 	}

@@ -2,15 +2,14 @@ package boxfs
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
@@ -19,8 +18,6 @@ import (
 // them on the way down and comes back by "..", so that a tree of any depth is
 // walked with a bounded number of them.
 const held = 64
-
-const openDir = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
 
 // dir is a directory on a walk.
 type dir struct {
@@ -72,7 +69,7 @@ func (r *Root) sub(d *dir, name string) (*dir, error) {
 		return nil, fault.New(fault.TooLarge, "more than %d directories lie one in another", limit.Depth).
 			WithHint("remove them in the sandbox, as in: coppice exec NAME -- rm -rf DIRECTORY")
 	}
-	fd, err := openAt(d.fd, name, openDir)
+	fd, err := dirfd.Open(d.fd, name, dirfd.DirFlags, dirfd.Beneath)
 	if err != nil {
 		return nil, err
 	}
@@ -97,25 +94,8 @@ func (d *dir) inside(s *dir, fn func() error) error {
 	if err != nil {
 		return err
 	}
-	fd, err := openFlags(s.fd, "..", openDir, 0)
-	if err != nil {
-		return err
-	}
-	var st unix.Stat_t
-	if err = unix.Fstat(fd, &st); err == nil && (st.Ino != d.st.Ino || st.Dev != d.st.Dev) {
-		err = unix.ESTALE // it was moved meanwhile
-	}
-	if err != nil {
-		unix.Close(fd)
-		return err
-	}
-	d.fd = fd
-	return nil
-}
-
-// openAt opens an entry of a directory. No name can lead out of it.
-func openAt(dir int, name string, flags int) (int, error) {
-	return openat2(dir, name, uint64(flags), unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
+	d.fd, err = dirfd.OpenAbove(s.fd, d.st.Dev, d.st.Ino)
+	return err
 }
 
 // start opens the directory at p for a walk; links are followed.
@@ -139,60 +119,30 @@ func (r *Root) start(p string) (*dir, error) {
 	return d, nil
 }
 
-var dirBufs = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
-
 // names reads the names in a directory, in order; most is how many it may have.
 func (d *dir) names(ctx context.Context, most int) ([]string, error) {
-	bp := dirBufs.Get().(*[]byte)
-	defer dirBufs.Put(bp)
-	if _, err := unix.Seek(d.fd, 0, 0); err != nil {
+	r := dirfd.NewReader()
+	defer r.Close()
+	if err := r.Start(d.fd); err != nil {
 		return nil, err
 	}
-	var out []string
+	var all []string
 	for {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		n, err := unix.Getdents(d.fd, *bp)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
+		name, _, ok, err := r.Next()
 		if err != nil {
 			return nil, err
 		}
-		if n <= 0 {
-			slices.Sort(out)
-			return out, nil
+		if !ok {
+			slices.Sort(all)
+			return all, nil
 		}
-		if out, err = entries(out, (*bp)[:n]); err != nil {
-			return nil, err
-		}
-		if len(out) > most {
+		if all = append(all, string(name)); len(all) > most {
 			return nil, tooMany(most)
 		}
 	}
-}
-
-// entries adds the names in what getdents64(2) gave.
-func entries(out []string, b []byte) ([]string, error) {
-	const head = 19 // ino, off, reclen, type
-	for len(b) > 0 {
-		if len(b) < head {
-			return nil, unix.EIO
-		}
-		size := int(binary.NativeEndian.Uint16(b[16:]))
-		if size < head || size > len(b) {
-			return nil, unix.EIO
-		}
-		name, _, _ := strings.Cut(string(b[head:size]), "\x00")
-		if b = b[size:]; name == "" || strings.Contains(name, "/") {
-			return nil, unix.EIO
-		}
-		if name != "." && name != ".." {
-			out = append(out, name)
-		}
-	}
-	return out, nil
 }
 
 func tooMany(most int) error {
@@ -216,10 +166,11 @@ func (r *Root) walk(ctx context.Context, d *dir, most int, fn func(d *dir, name 
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
-		var st unix.Stat_t
-		if err := lstat(d.fd, name, &st); gone(err) {
+		st, err := dirfd.Lstat(d.fd, name)
+		if gone(err) {
 			continue
-		} else if err != nil {
+		}
+		if err != nil {
 			return err
 		}
 		if r.decoys[st.Dev] {
@@ -229,7 +180,7 @@ func (r *Root) walk(ctx context.Context, d *dir, most int, fn func(d *dir, name 
 		if err != nil {
 			return err
 		}
-		if !into || !isDir(&st) {
+		if !into || !dirfd.IsDir(&st) {
 			continue
 		}
 		s, err := r.sub(d, name)
@@ -272,8 +223,8 @@ func (r *Root) List(ctx context.Context, p string, depth int) (wire.FileList, er
 				at = base + "/" + at
 			}
 			i := r.info(at, st)
-			if isLink(st) {
-				i.Target, _ = readLink(d.fd, name) // it may be gone
+			if dirfd.IsLink(st) {
+				i.Target, _ = dirfd.Readlink(d.fd, name) // it may be gone
 			}
 			return depth < 0 || d.depth+1 < depth, list.Add(i)
 		})

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
@@ -88,14 +89,14 @@ func (w *watcher) begin(p string) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	if !isDir(&st) && !isReg(&st) {
+	if !dirfd.IsDir(&st) && !dirfd.IsRegular(&st) {
 		return notRegular(&st)
 	}
 	w.base = base
 	if err := w.add(fd, base); err != nil {
 		return err
 	}
-	if !w.recursive || !isDir(&st) {
+	if !w.recursive || !dirfd.IsDir(&st) {
 		return nil
 	}
 	return w.below(p, base, false)
@@ -125,11 +126,11 @@ func (w *watcher) below(p, base string, tell bool) error {
 	return w.r.walk(w.ctx, d, maxNames, func(d *dir, name string, st *unix.Stat_t) (bool, error) {
 		at := join(base, d.at(name))
 		if tell && !strings.HasPrefix(name, scratch) {
-			if err := w.tell(wire.FileCreated, at, isDir(st)); err != nil {
+			if err := w.tell(wire.FileCreated, at, dirfd.IsDir(st)); err != nil {
 				return false, err
 			}
 		}
-		if !isDir(st) {
+		if !dirfd.IsDir(st) {
 			return false, nil
 		}
 		return w.addIn(d, name, at)

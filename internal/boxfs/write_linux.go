@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -128,17 +129,17 @@ func (r *Root) target(p string) (at place, was *unix.Stat_t, err error) {
 		if err != nil {
 			return at, nil, err
 		}
-		var st unix.Stat_t
-		switch err = lstat(at.dir, name, &st); {
+		st, err := dirfd.Lstat(at.dir, name)
+		switch {
 		case errors.Is(err, unix.ENOENT):
 			return at, nil, nil
 		case err != nil:
 			at.close()
 			return at, nil, err
-		case !isLink(&st):
+		case !dirfd.IsLink(&st):
 			return at, &st, nil
 		}
-		to, err := readLink(at.dir, name)
+		to, err := dirfd.Readlink(at.dir, name)
 		at.close()
 		if err != nil {
 			return at, nil, err
@@ -160,9 +161,9 @@ func meets(was *unix.Stat_t, opt wire.WriteOptions) error {
 		return changed("it does not exist")
 	case was == nil:
 		return nil
-	case isDir(was):
+	case dirfd.IsDir(was):
 		return fault.New(fault.Invalid, "it is a directory").WithHint("give the path of a file in it")
-	case !isReg(was):
+	case !dirfd.IsRegular(was):
 		return fault.New(fault.Invalid, "it is no regular file but a %s", typeOf(was)).WithHint("remove it first")
 	case opt.New:
 		return fault.New(fault.Exists, "it exists").WithHint("leave If-None-Match out to replace it")
@@ -180,10 +181,10 @@ func changed(how string) error {
 func (r *Root) publish(d *draft, opt wire.WriteOptions) error {
 	r.renames.Lock()
 	defer r.renames.Unlock()
-	was := new(unix.Stat_t)
-	if err := lstat(d.dir, d.name, was); errors.Is(err, unix.ENOENT) {
-		was = nil
-	} else if err != nil {
+	var was *unix.Stat_t
+	if st, err := dirfd.Lstat(d.dir, d.name); err == nil {
+		was = &st
+	} else if !errors.Is(err, unix.ENOENT) {
 		return err
 	}
 	if err := meets(was, opt); err != nil {
@@ -342,7 +343,7 @@ func makeOne(dir int, name string, mode uint32) (int, error) {
 	if made != nil && !errors.Is(made, unix.EEXIST) {
 		return -1, made
 	}
-	fd, err := openAt(dir, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC)
+	fd, err := dirfd.Open(dir, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, dirfd.Beneath)
 	if err != nil || made != nil {
 		return fd, err
 	}
