@@ -51,7 +51,7 @@ var rooms = map[string][]string{
 	"internal/meta":         {"internal/seal", "internal/timeline", "internal/fault", "internal/nearest", "client/wire"},
 	"internal/rootfs":       {"internal/layer/format", "internal/removal", "internal/quota", "internal/timeline", "internal/fault", "internal/undo", "internal/rootspec"},
 	"internal/removal":      {"internal/fault"},
-	"internal/rootspec":     {"internal/fault"},
+	"internal/rootspec":     {"internal/dirfd", "internal/fault"},
 	"internal/quota":        {"internal/fault"},
 
 	"internal/box":       {"internal/unixsock", "internal/box/plan", "internal/box/probe", "internal/box/guest", "internal/box/inner", "internal/policy", "internal/journal", "internal/seal", "internal/gate/control", "internal/gate/link", "internal/fault", "internal/undo", "internal/rootspec", "client/wire"},
