@@ -49,14 +49,14 @@ var rooms = map[string][]string{
 	"internal/layer/format": {"internal/timeline", "internal/fault"},
 	"internal/memory":       {"internal/dirfd", "internal/vfs", "internal/fault", "internal/undo"},
 	"internal/meta":         {"internal/seal", "internal/timeline", "internal/fault", "internal/nearest", "client/wire"},
-	"internal/rootfs":       {"internal/layer/format", "internal/removal", "internal/quota", "internal/timeline", "internal/fault", "internal/undo", "internal/rootspec"},
-	"internal/removal":      {"internal/fault"},
+	"internal/rootfs":       {"internal/dirfd", "internal/layer/format", "internal/removal", "internal/quota", "internal/timeline", "internal/fault", "internal/undo", "internal/rootspec"},
+	"internal/removal":      {"internal/dirfd", "internal/fault"},
 	"internal/rootspec":     {"internal/dirfd", "internal/fault"},
 	"internal/quota":        {"internal/fault"},
 
-	"internal/box":       {"internal/unixsock", "internal/box/plan", "internal/box/probe", "internal/box/guest", "internal/box/inner", "internal/policy", "internal/journal", "internal/seal", "internal/gate/control", "internal/gate/link", "internal/fault", "internal/undo", "internal/rootspec", "client/wire"},
+	"internal/box":       {"internal/dirfd", "internal/unixsock", "internal/box/plan", "internal/box/probe", "internal/box/guest", "internal/box/inner", "internal/policy", "internal/journal", "internal/seal", "internal/gate/control", "internal/gate/link", "internal/fault", "internal/undo", "internal/rootspec", "client/wire"},
 	"internal/box/plan":  {"internal/policy", "internal/box/probe", "internal/fault", "internal/rootspec"},
-	"internal/box/guest": {"internal/box/plan", "internal/box/seccomp", "internal/box/notify", "internal/rootspec", "internal/ports/sockets", "internal/fault", "client/wire"},
+	"internal/box/guest": {"internal/dirfd", "internal/box/plan", "internal/box/seccomp", "internal/box/notify", "internal/rootspec", "internal/ports/sockets", "internal/fault", "client/wire"},
 	"internal/box/inner": {"internal/box/guest", "internal/box/plan", "internal/box/relay"},
 	"internal/box/relay": {"internal/box/guest"},
 
@@ -67,7 +67,7 @@ var rooms = map[string][]string{
 	"internal/box/gvisor":  {"internal/box/gvisor/filters", "internal/box/gvisor/spare", "internal/box/guest", "internal/box/plan", "internal/box/relay", "internal/box/seccomp", "internal/gate/link", "internal/rootspec", "internal/fault", "client/wire"},
 	"internal/box/probe":   {"client/wire", "internal/gate/link", "internal/fault", "internal/quota", "internal/rootspec", "internal/box/seccomp"},
 	"internal/box/seccomp": {},
-	"internal/box/notify":  {"internal/box/seccomp", "internal/fault", "internal/rootspec"},
+	"internal/box/notify":  {"internal/dirfd", "internal/box/seccomp", "internal/fault", "internal/rootspec"},
 	"internal/box/escape":  {},
 
 	// The keeper imports link and control, so these never import the gate itself: its
