@@ -81,10 +81,13 @@ var packages = map[string][]string{
 	"internal/layer/format": {"internal/fault"},
 	"internal/memory":       {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs"},
 	"internal/meta":         {"client/wire", "internal/fault", "internal/nearest", "internal/seal", "internal/timeline"},
-	"internal/rootfs":       {"internal/fault", "internal/quota", "internal/removal", "internal/rootspec", "internal/undo"},
-	"internal/removal":      {"internal/fault"},
-	"internal/rootspec":     {"internal/fault"},
-	"internal/quota":        {"internal/fault"},
+	"internal/rootfs": {
+		"internal/dirfd", "internal/fault", "internal/quota", "internal/removal", "internal/rootspec",
+		"internal/undo",
+	},
+	"internal/removal":  {"internal/dirfd", "internal/fault"},
+	"internal/rootspec": {"internal/dirfd", "internal/fault"},
+	"internal/quota":    {"internal/fault"},
 
 	"internal/box": {
 		"client/wire", "internal/box/guest", "internal/box/protocol", "internal/fault",
@@ -92,8 +95,8 @@ var packages = map[string][]string{
 	},
 	"internal/plan": {"internal/fault", "internal/rootspec"},
 	"internal/box/guest": {
-		"client/wire", "internal/box/notify", "internal/box/seccomp", "internal/fault",
-		"internal/plan", "internal/ports/sockets", "internal/rootspec",
+		"client/wire", "internal/box/notify", "internal/box/seccomp", "internal/dirfd",
+		"internal/fault", "internal/plan", "internal/ports/sockets", "internal/rootspec",
 	},
 	"internal/box/relay": {"internal/box/guest"},
 
@@ -103,7 +106,7 @@ var packages = map[string][]string{
 	},
 	"internal/box/probe":   {"client/wire", "internal/fault", "internal/gate/link", "internal/program", "internal/quota"},
 	"internal/box/seccomp": {},
-	"internal/box/notify":  {"internal/box/seccomp", "internal/fault", "internal/rootspec"},
+	"internal/box/notify":  {"internal/box/seccomp", "internal/dirfd", "internal/fault", "internal/rootspec"},
 
 	// The keeper imports link and control, so these never import the gate itself and its
 	// network stack.
@@ -161,8 +164,9 @@ var packages = map[string][]string{
 	"internal/box/cgroup":        {"client/wire", "internal/box/guest", "internal/fault", "internal/plan"},
 	"internal/box/keeper": {
 		"client/wire", "internal/box/cgroup", "internal/box/guest", "internal/box/protocol",
-		"internal/fault", "internal/gate/control", "internal/gate/link", "internal/journal",
-		"internal/plan", "internal/program", "internal/rootspec", "internal/seal", "internal/unixsock",
+		"internal/dirfd", "internal/fault", "internal/gate/control", "internal/gate/link",
+		"internal/journal", "internal/plan", "internal/program", "internal/rootspec", "internal/seal",
+		"internal/unixsock",
 	},
 	"internal/box/protocol": {"client/wire", "internal/box/guest", "internal/fault", "internal/plan"},
 }

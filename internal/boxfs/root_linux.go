@@ -1,6 +1,7 @@
 package boxfs
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"path"
@@ -225,7 +226,7 @@ func fstatfs(fd int, fs *unix.Statfs_t) error {
 // open opens what is at p beneath the root. With flags that hold O_NOFOLLOW a link
 // in the last place is opened itself.
 func (r *Root) open(p string, flags int) (int, error) {
-	return dirfd.OpenLong(r.fd, strings.TrimLeft(p, "/"), flags, dirfd.InRoot)
+	return dirfd.OpenLong(r.fd, cmp.Or(strings.TrimLeft(p, "/"), "."), flags, dirfd.InRoot)
 }
 
 // reopen opens the very file that fd, of O_PATH, is of. It must be a directory or

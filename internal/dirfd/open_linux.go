@@ -50,12 +50,9 @@ func open(dir int, p string, how *unix.OpenHow) (int, error) {
 	}
 }
 
-// OpenLong is Open for a path of any length, "" being dir itself. What lies beyond PATH_MAX
-// is resolved in pieces: with InRoot, ".." and links are not followed there.
+// OpenLong is Open for a path of any length, which it resolves in pieces of up to PATH_MAX.
+// With InRoot, links are followed in the first piece alone, and ".." leads out of none.
 func OpenLong(dir int, p string, flags int, resolve uint64) (int, error) {
-	if p == "" {
-		p = "."
-	}
 	for at := dir; ; {
 		head, tail := cut(p)
 		how := flags

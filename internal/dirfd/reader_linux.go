@@ -95,11 +95,8 @@ func (r *Reader) Lstat(name []byte, st *unix.Stat_t) error {
 	}
 }
 
-// Names returns the names in fd, which is open for reading, in no order.
-func (r *Reader) Names(fd int) ([]string, error) {
-	if err := r.Start(fd); err != nil {
-		return nil, err
-	}
+// Names returns the names that are left, in no order.
+func (r *Reader) Names() ([]string, error) {
 	var all []string
 	for {
 		name, _, ok, err := r.Next()
@@ -120,5 +117,6 @@ func Names(dir int) ([]string, error) {
 	defer unix.Close(fd)
 	r := NewReader()
 	defer r.Close()
-	return r.Names(fd)
+	r.StartNew(fd)
+	return r.Names()
 }

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"path"
@@ -210,7 +211,7 @@ func (m *mdir) reopen(src int) (int, error) {
 	}
 	defer unix.Close(root)
 	rel, _ := below(s.at, m.path())
-	return dirfd.OpenLong(root, rel, dirfd.DirFlags, dirfd.Beneath)
+	return dirfd.OpenLong(root, cmp.Or(rel, "."), dirfd.DirFlags, dirfd.Beneath)
 }
 
 // self is the root as an entry of itself.

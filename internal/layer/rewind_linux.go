@@ -195,8 +195,11 @@ func (r *rewinder) names(live int, m *mdir, t touchedDir) ([]string, error) {
 		return names, err
 	}
 	rd := dirfd.NewReader()
-	names, err := rd.Names(live)
-	rd.Close()
+	defer rd.Close()
+	if err := rd.Start(live); err != nil {
+		return nil, err
+	}
+	names, err := rd.Names()
 	if err != nil {
 		return nil, err
 	}

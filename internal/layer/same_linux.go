@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
@@ -17,7 +18,7 @@ func sameAsCopy(ctx context.Context, tree, partPath string, dirs []string, dir i
 	}
 	defer unix.Close(root)
 	rel := strings.Join(append(strings.Split(strings.Trim(partPath, "/"), "/"), dirs...), "/")
-	od, err := dirfd.OpenLong(root, strings.Trim(rel, "/"), dirfd.DirFlags, dirfd.Beneath)
+	od, err := dirfd.OpenLong(root, cmp.Or(strings.Trim(rel, "/"), "."), dirfd.DirFlags, dirfd.Beneath)
 	if err != nil {
 		return false, err
 	}

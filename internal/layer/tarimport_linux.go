@@ -448,7 +448,7 @@ func (t *untar) hardlink(name string, h *tar.Header) error {
 		t.note(h.Name, "left out: it links to %.300q, which leads outside", h.Linkname)
 		return nil
 	}
-	from, err := dirfd.OpenLong(t.root, strings.Join(target[:len(target)-1], "/"), unix.O_PATH|unix.O_DIRECTORY, dirfd.Beneath)
+	from, err := dirfd.OpenLong(t.root, cmp.Or(strings.Join(target[:len(target)-1], "/"), "."), unix.O_PATH|unix.O_DIRECTORY, dirfd.Beneath)
 	if err == nil {
 		defer unix.Close(from)
 		var st unix.Stat_t

@@ -5,6 +5,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/dirfd"
 )
 
 // The ioctls of btrfs (include/uapi/linux/btrfs.h).
@@ -35,7 +37,7 @@ func dropSubvolume(dir int, name string) bool {
 	if !isSubvolume(dir, name) {
 		return false
 	}
-	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := dirfd.OpenDir(dir, name)
 	if err != nil {
 		return false
 	}
@@ -48,7 +50,7 @@ func dropSubvolume(dir int, name string) bool {
 	}
 	copy(a.Name[:], name)
 	// The descriptor of the caller may be one of O_PATH, which no ioctl takes.
-	at, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	at, err := dirfd.OpenDir(dir, ".")
 	if err != nil {
 		return false
 	}
@@ -58,6 +60,6 @@ func dropSubvolume(dir int, name string) bool {
 
 // isSubvolume says whether a directory on btrfs is the root of a subvolume.
 func isSubvolume(dir int, name string) bool {
-	var st unix.Stat_t
-	return unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Ino == subvolRootInode && st.Mode&unix.S_IFMT == unix.S_IFDIR
+	st, err := dirfd.Lstat(dir, name)
+	return err == nil && st.Ino == subvolRootInode && dirfd.IsDir(&st)
 }

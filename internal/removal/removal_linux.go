@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -73,47 +74,43 @@ type remover struct {
 
 // openDir opens a directory for listing, making it accessible when it is not.
 func openDir(at int, name string) (int, error) {
-	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	fd, err := unix.Openat(at, name, flags, 0)
+	fd, err := dirfd.OpenDir(at, name)
 	if errors.Is(err, unix.EACCES) && unix.Fchmodat(at, name, 0o700, 0) == nil {
-		fd, err = unix.Openat(at, name, flags, 0)
+		fd, err = dirfd.OpenDir(at, name)
 	}
 	return fd, err
 }
 
 // empty deletes what is in the open directory fd.
 func (r *remover) empty(fd, depth int) error {
-	buf := make([]byte, 32<<10)
+	list := dirfd.NewReader()
+	defer list.Close()
+	list.StartNew(fd)
 	made := false
 	for {
-		n, err := unix.ReadDirent(fd, buf)
-		if err != nil {
+		entry, _, ok, err := list.Next()
+		if err != nil || !ok {
 			return err
 		}
-		if n == 0 {
-			return nil
+		if err := r.ctx.Err(); err != nil {
+			return err
 		}
-		_, _, names := unix.ParseDirent(buf[:n], -1, nil)
-		for _, name := range names {
-			if err := r.ctx.Err(); err != nil {
-				return err
-			}
-			err := unix.Unlinkat(fd, name, 0)
-			if errors.Is(err, unix.EACCES) && !made {
-				made = true
-				if unix.Fchmod(fd, 0o700) == nil {
-					err = unix.Unlinkat(fd, name, 0)
-				}
-			}
-			if errors.Is(err, unix.EPERM) && unlock(fd, name) {
+		name := string(entry)
+		err = unix.Unlinkat(fd, name, 0)
+		if errors.Is(err, unix.EACCES) && !made {
+			made = true
+			if unix.Fchmod(fd, 0o700) == nil {
 				err = unix.Unlinkat(fd, name, 0)
 			}
-			if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
-				err = r.dir(fd, name, depth)
-			}
-			if err != nil && !errors.Is(err, unix.ENOENT) {
-				return fmt.Errorf("%q: %w", name, err)
-			}
+		}
+		if errors.Is(err, unix.EPERM) && unlock(fd, name) {
+			err = unix.Unlinkat(fd, name, 0)
+		}
+		if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
+			err = r.dir(fd, name, depth)
+		}
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("%q: %w", name, err)
 		}
 	}
 }

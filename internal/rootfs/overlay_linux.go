@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/removal"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -367,18 +368,14 @@ func listDir(dir string) ([]string, error) {
 		return nil, &fs.PathError{Op: "open", Path: dir, Err: err}
 	}
 	defer unix.Close(fd)
-	var names []string
-	buf := make([]byte, 8<<10)
-	for {
-		n, err := unix.ReadDirent(fd, buf)
-		if err != nil {
-			return nil, &fs.PathError{Op: "list", Path: dir, Err: err}
-		}
-		if n == 0 {
-			return names, nil
-		}
-		_, _, names = unix.ParseDirent(buf[:n], -1, names)
+	r := dirfd.NewReader()
+	defer r.Close()
+	r.StartNew(fd)
+	names, err := r.Names()
+	if err != nil {
+		return nil, &fs.PathError{Op: "list", Path: dir, Err: err}
 	}
+	return names, nil
 }
 
 // at gives the directories that make up the directory p (absolute, inside) of the

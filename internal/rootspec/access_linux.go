@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -60,10 +61,7 @@ func (a Access) Sources() (_ *Sources, err error) {
 		}
 	}()
 	for _, h := range a.Mounts {
-		fd, err := unix.Openat2(unix.AT_FDCWD, h.From, &unix.OpenHow{
-			Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW,
-			Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-		})
+		fd, err := dirfd.Open(unix.AT_FDCWD, h.From, unix.O_PATH|unix.O_NOFOLLOW, dirfd.NoLinks)
 		if errors.Is(err, unix.ELOOP) {
 			return nil, fault.New(fault.Invalid, "%s cannot be mounted: there is a link on the way", h.From).WithHint("%s", linkHint(h.From))
 		}

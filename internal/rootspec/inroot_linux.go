@@ -6,27 +6,20 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// inRootTries is how often OpenInRoot retries a resolution that was disturbed.
-const inRootTries = 1000
-
 // OpenInRoot opens a name of a sandbox with dir as its root: links lead no further, and
-// magic links nowhere. Where a rename or a mount anywhere on the machine disturbs the
-// resolution of "..", openat2(2) fails with EAGAIN, which is not about the name, so
-// OpenInRoot retries. The error is an errno about the name, or of kind fault.Unavailable
-// if the retries run out or the host lacks a resource.
-func OpenInRoot(dir int, name string, flags uint64) (int, error) {
-	how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
-	for range inRootTries {
-		fd, err := unix.Openat2(dir, name, &how)
-		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
-			return fd, ofHost(err)
-		}
+// magic links nowhere. The error is an errno about the name, or of kind fault.Unavailable
+// if renames disturb every try or the host lacks a resource.
+func OpenInRoot(dir int, name string, flags int) (int, error) {
+	fd, err := dirfd.Open(dir, name, flags, dirfd.InRoot)
+	if errors.Is(err, unix.EAGAIN) {
+		return -1, fault.New(fault.Unavailable, "%q cannot be opened while other files are renamed all the time", name).
+			WithHint("try again when the machine does less")
 	}
-	return -1, fault.New(fault.Unavailable, "%q cannot be opened while other files are renamed all the time", name).
-		WithHint("try again when the machine does less")
+	return fd, ofHost(err)
 }
 
 // ofNames are the errors that say what a name is, or what is there (open(2)).

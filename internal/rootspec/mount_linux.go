@@ -1,6 +1,7 @@
 package rootspec
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -147,20 +149,7 @@ func (m *mounter) own(fd int) int {
 
 // openHost opens a directory of the host by its path.
 func (m *mounter) openHost(p string) (int, error) {
-	// A path that is longer than PATH_MAX is walked in pieces.
-	dir := unix.AT_FDCWD
-	for len(p) >= unix.PathMax {
-		cut := strings.LastIndexByte(p[:unix.PathMax-1], '/')
-		if cut <= 0 {
-			return -1, unix.ENAMETOOLONG
-		}
-		fd, err := unix.Openat(dir, p[:cut], unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return -1, err
-		}
-		dir, p = m.own(fd), p[cut+1:]
-	}
-	fd, err := unix.Openat(dir, p, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := dirfd.OpenLong(unix.AT_FDCWD, p, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return -1, err
 	}
@@ -176,15 +165,8 @@ func (m *mounter) place(p string) (int, error) {
 	return m.inside(p, unix.O_DIRECTORY)
 }
 
-func (m *mounter) inside(p string, flags uint64) (int, error) {
-	rel := strings.TrimPrefix(p, "/")
-	if rel == "" {
-		rel = "."
-	}
-	fd, err := unix.Openat2(m.root, rel, &unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW | flags,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-	})
+func (m *mounter) inside(p string, flags int) (int, error) {
+	fd, err := dirfd.OpenLong(m.root, cmp.Or(strings.TrimPrefix(p, "/"), "."), unix.O_PATH|unix.O_NOFOLLOW|flags, dirfd.Beneath)
 	if err != nil {
 		return -1, err
 	}

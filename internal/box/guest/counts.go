@@ -56,7 +56,7 @@ func boundCounts(proc int) ([]plan.Item, error) {
 			}
 			n = limit.OfHost(host, c.most)
 		}
-		file, err := openBeneath(proc, "sys/user/"+c.name)
+		file, err := openBeneath(proc, "sys/user/"+c.name, unix.O_WRONLY)
 		if errors.Is(err, unix.ENOENT) {
 			continue // an older kernel does not count these for each namespace
 		}
@@ -77,10 +77,7 @@ func boundCounts(proc int) ([]plan.Item, error) {
 
 // readCount reads a number from a file below a procfs; ok is false if the file does not exist.
 func readCount(proc int, name string) (n int64, ok bool, err error) {
-	fd, err := unix.Openat2(proc, name, &unix.OpenHow{
-		Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
-	})
+	fd, err := openBeneath(proc, name, unix.O_RDONLY)
 	if errors.Is(err, unix.ENOENT) {
 		return 0, false, nil
 	}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -62,11 +63,8 @@ func cloneMount(dir int, name string, set uint64) (int, error) {
 
 // openPoint opens a file or directory beneath dir for a mount to be attached to. A link,
 // as the name or on the way to it, is ELOOP.
-func openPoint(dir int, name string, flags uint64) (int, error) {
-	return unix.Openat2(dir, name, &unix.OpenHow{
-		Flags:   flags | unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
-	})
+func openPoint(dir int, name string, flags int) (int, error) {
+	return dirfd.Open(dir, name, flags|unix.O_PATH|unix.O_NOFOLLOW, dirfd.Beneath)
 }
 
 // attachOver attaches a detached mount over the file or directory that at is open on.
@@ -115,17 +113,14 @@ func mountAt(dir int, name, kind string, attr int, options ...string) (int, erro
 	return fd, nil
 }
 
-// openBeneath opens an existing file beneath dir to be written.
-func openBeneath(dir int, name string) (int, error) {
-	return unix.Openat2(dir, name, &unix.OpenHow{
-		Flags:   unix.O_WRONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
-	})
+// openBeneath opens an existing file beneath dir, to read or to write it.
+func openBeneath(dir int, name string, flags int) (int, error) {
+	return dirfd.Open(dir, name, flags|unix.O_NONBLOCK|unix.O_NOCTTY, dirfd.Beneath)
 }
 
 // writeBeneath writes to an existing file beneath dir.
 func writeBeneath(dir int, name, text string) error {
-	fd, err := openBeneath(dir, name)
+	fd, err := openBeneath(dir, name, unix.O_WRONLY)
 	if err != nil {
 		return err
 	}

@@ -164,7 +164,7 @@ func expand(dir string, parts []string) (all []string, err error) {
 // openInside opens an absolute name in the sandbox's root, and follows links within it. It
 // does not block on a FIFO; the caller checks the file's type. An error of kind
 // fault.Unavailable is about the host; any other is about the name.
-func openInside(name string, flags uint64) (*os.File, error) {
+func openInside(name string, flags int) (*os.File, error) {
 	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "open the root").Because(err)

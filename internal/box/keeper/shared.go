@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -44,10 +45,7 @@ func openShared(dirs []string, facts plan.Facts, init *child) (fds rootspec.Desc
 }
 
 func openSharedDir(dir string, attr unix.MountAttr) (int, error) {
-	at, err := unix.Openat2(unix.AT_FDCWD, dir, &unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-	})
+	at, err := dirfd.Open(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY, dirfd.NoLinks)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		return -1, fault.New(fault.NotFound, "%s is gone, which has the objects of the sandbox's repository", dir).
 			WithHint("put the repository back where it was; what the sandbox changed itself is in its history")

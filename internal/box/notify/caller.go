@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/dirfd"
 )
 
 // caller is the thread that waits for an answer.
@@ -111,23 +113,20 @@ func (c caller) open(dir int32, name string, flags int) (int, error) {
 		return -1, err
 	}
 	defer unix.Close(start)
-	how := unix.OpenHow{Flags: uint64(unix.O_PATH | unix.O_CLOEXEC | flags), Resolve: unix.RESOLVE_NO_MAGICLINKS}
+	flags |= unix.O_PATH
 	if strings.HasPrefix(name, "/") {
-		how.Resolve |= unix.RESOLVE_IN_ROOT
-		return openat2(start, c.ownProcess(name), how)
+		return dirfd.Open(start, c.ownProcess(name), flags, dirfd.InRoot)
 	}
 	chrooted, err := c.chrooted()
 	if err != nil {
 		return -1, err
 	}
 	if !chrooted {
-		return openat2(start, name, how)
+		return dirfd.Open(start, name, flags, unix.RESOLVE_NO_MAGICLINKS)
 	}
 	// Relative, in a root that is not ours: as long as the path stays below its
 	// start, roots do not matter; otherwise spell it as an absolute one.
-	beneath := how
-	beneath.Resolve |= unix.RESOLVE_BENEATH
-	fd, err := openat2(start, name, beneath)
+	fd, err := dirfd.Open(start, name, flags, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_MAGICLINKS)
 	if !errors.Is(err, unix.EXDEV) {
 		return fd, err
 	}
@@ -148,8 +147,7 @@ func (c caller) open(dir int32, name string, flags int) (int, error) {
 		return -1, err
 	}
 	defer unix.Close(rootFD)
-	how.Resolve |= unix.RESOLVE_IN_ROOT
-	return openat2(rootFD, rel+"/"+name, how)
+	return dirfd.Open(rootFD, rel+"/"+name, flags, dirfd.InRoot)
 }
 
 // openFD opens what the caller's descriptor fd refers to, as O_PATH.
@@ -247,18 +245,6 @@ func openat(dir int, name string, flags int) (int, error) {
 			return fd, err
 		}
 	}
-}
-
-// openat2 retries EAGAIN, which means that a rename ran while the path was
-// checked for staying in its root (openat2(2)).
-func openat2(dir int, name string, how unix.OpenHow) (int, error) {
-	for range 128 {
-		fd, err := unix.Openat2(dir, name, &how)
-		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
-			return fd, err
-		}
-	}
-	return -1, unix.EAGAIN
 }
 
 // byFD is a path that means what an O_PATH descriptor refers to, for the calls

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
@@ -156,7 +157,7 @@ func relative(root int, e *end) (string, error) {
 	if !ok || len(rel) >= unix.PathMax {
 		return "", fmt.Errorf("spell %s below %s: %w", e.name(), at, unix.ENAMETOOLONG)
 	}
-	fd, err := openat2(root, rel, inside)
+	fd, err := openInside(root, rel, 0)
 	if err != nil {
 		return "", fmt.Errorf("find %s below %s: %w", rel, at, err)
 	}
@@ -171,10 +172,9 @@ func relative(root int, e *end) (string, error) {
 	return rel, nil
 }
 
-// inside opens below a mount's root without leaving it or following a link.
-var inside = unix.OpenHow{
-	Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW,
-	Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+// openInside opens what is below the root of a mount, on that mount.
+func openInside(root int, name string, flags int) (int, error) {
+	return dirfd.Open(root, name, flags|unix.O_PATH|unix.O_NOFOLLOW, dirfd.Beneath|dirfd.OneMount)
 }
 
 func makeWorkshop(root int, rel string) (int, error) {
@@ -285,19 +285,19 @@ func (m *mover) enter(oldDir int, oldName string, newDir int, newName, rel strin
 // entry moves one entry; overlayfs says by EXDEV that a directory has to be
 // entered. Anything else that fails (a mount point: EBUSY) fails the promotion.
 func (m *mover) entry(from, into int, name, rel string) error {
-	var st unix.Stat_t
-	if err := unix.Fstatat(from, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	st, err := dirfd.Lstat(from, name)
+	if err != nil {
 		return fmt.Errorf("stat %q: %w", name, err)
 	}
 	if err := m.step(); err != nil {
 		return err
 	}
-	err := m.carry(from, into, name, rel, &st)
+	err = m.carry(from, into, name, rel, &st)
 	switch {
 	case err == nil:
 		m.moved++
 		return nil
-	case !errors.Is(err, unix.EXDEV) || st.Mode&unix.S_IFMT != unix.S_IFDIR:
+	case !errors.Is(err, unix.EXDEV) || !dirfd.IsDir(&st):
 		return fmt.Errorf("move %q: %w", name, err)
 	}
 	if err := m.enter(from, name, into, name, rel+"/"+name); err != nil {
@@ -342,7 +342,7 @@ func (m *mover) restoreTimes(dir int, name string) error {
 	var first error
 	for i := len(m.stamp) - 1; i >= 0; i-- {
 		s := m.stamp[i]
-		fd, err := openat2(dir, name+s.path, inside)
+		fd, err := openInside(dir, name+s.path, 0)
 		if err != nil {
 			continue // never came into being anew
 		}

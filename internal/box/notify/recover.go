@@ -117,9 +117,7 @@ func recoverAt(root int) error {
 		if i := strings.LastIndexByte(base, '/'); i >= 0 {
 			dir, base = base[:i], base[i+1:]
 		}
-		how := inside
-		how.Flags |= unix.O_DIRECTORY
-		parent, err := openat2(root, dir, how)
+		parent, err := openInside(root, dir, unix.O_DIRECTORY)
 		if err != nil {
 			return fmt.Errorf("open %q: %w", dir, err)
 		}
