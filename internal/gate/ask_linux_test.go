@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/dns/dnsmessage"
+
 	"github.com/coppice-dev/coppice/internal/gate/link"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
@@ -163,11 +165,11 @@ func testNamesAndConnectionsWaitForAPerson(t *testing.T, k kind) {
 	s.denied(t, DNS, "the name leads to a private address")
 
 	// By TCP as well, and denied.
-	m := ask("no.example", typeA, false)
+	m := ask("no.example", dnsmessage.TypeA, false)
 	done = s.later("ask", m, "tcp", "192.0.0.1:53")
 	s.asked(t, DNS, "no.example", 0)
 	s.say(t, "", "no.example")
-	if out, err := done(); err != nil || unpack(t, m, out).code != rcodeNoName {
+	if out, err := done(); err != nil || unpack(t, m, out).RCode != dnsmessage.RCodeNameError {
 		t.Errorf("% x, %v", out, err)
 	}
 	if e := s.denied(t, DNS, "a rule denies it"); e.Name != "no.example" || e.Verdict != Deny {
@@ -176,9 +178,9 @@ func testNamesAndConnectionsWaitForAPerson(t *testing.T, k kind) {
 	s.must(t, "ask", m, "udp", "192.0.0.1:53") // denied by now: it does not wait
 
 	// Other types than addresses are no question, and say nothing.
-	for _, typ := range []qtype{65, 16, 15, 255} {
+	for _, typ := range []dnsmessage.Type{65, 16, 15, 255} {
 		m := ask("typed.example", typ, false)
-		if x := unpack(t, m, s.must(t, "ask", m, "udp", "192.0.0.1:53")); x.code != rcodeOK || len(x.addrs) != 0 {
+		if x := unpack(t, m, s.must(t, "ask", m, "udp", "192.0.0.1:53")); x.RCode != dnsmessage.RCodeSuccess || len(x.addrs) != 0 {
 			t.Errorf("%d: %+v", typ, x)
 		}
 	}
@@ -191,7 +193,7 @@ func testNamesAndConnectionsWaitForAPerson(t *testing.T, k kind) {
 		}
 	}
 	for _, n := range []string{"localhost", "wpad", "x.internal", "1.0.0.127.in-addr.arpa", "a\x1b[2Jb.example", "127.1"} {
-		if m := ask(n, typeA, false); unpack(t, m, s.must(t, "ask", m, "udp", "192.0.0.1:53")).code == rcodeOK {
+		if m := ask(n, dnsmessage.TypeA, false); unpack(t, m, s.must(t, "ask", m, "udp", "192.0.0.1:53")).RCode == dnsmessage.RCodeSuccess {
 			t.Errorf("%q was answered", n)
 		}
 	}
@@ -211,14 +213,14 @@ func testPatienceEnds(t *testing.T, k kind) {
 	b := &book{names: map[string][]netip.Addr{}, ttl: time.Minute}
 	s := startAsking(t, k, b, nil)
 	for range 2 {
-		m := ask("late.example", typeA, false)
+		m := ask("late.example", dnsmessage.TypeA, false)
 		done := s.later("ask", m, "udp", "192.0.0.1:53")
 		s.asked(t, DNS, "late.example", 0)
 		for len(s.Stats().Asking) == 0 {
 			time.Sleep(time.Millisecond) // the second question
 		}
 		s.pass(56 * time.Second)
-		if out, err := done(); err != nil || unpack(t, m, out).code != rcodeNoName {
+		if out, err := done(); err != nil || unpack(t, m, out).RCode != dnsmessage.RCodeNameError {
 			t.Errorf("% x, %v", out, err)
 		}
 	}
@@ -265,10 +267,10 @@ func testAFloodOfQuestionsIsBounded(t *testing.T, k kind) {
 	s := startAsking(t, k, b, nil)
 	s.say(t, "good.example:80", "")
 	for i := range 300 {
-		s.must(t, "begin", ask(fmt.Sprintf("%x.secret.evil.example", i), typeA, false), "192.0.0.1:53")
+		s.must(t, "begin", ask(fmt.Sprintf("%x.secret.evil.example", i), dnsmessage.TypeA, false), "192.0.0.1:53")
 	}
 	for range 200 {
-		s.must(t, "begin", ask("same.evil.example", typeA, false), "[fdc0:71ce:9a7e::1]:53")
+		s.must(t, "begin", ask("same.evil.example", dnsmessage.TypeA, false), "[fdc0:71ce:9a7e::1]:53")
 	}
 	for i := range 150 {
 		s.must(t, "begin", nil, fmt.Sprintf("93.184.217.%d:443", i))

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/dns/dnsmessage"
+
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
@@ -97,7 +99,7 @@ func TestDNS_OverTCPIsBounded(t *testing.T) { overBoth(t, testDNSOverTCPIsBounde
 func testDNSOverTCPIsBounded(t *testing.T, k kind) {
 	t.Parallel()
 	s := start(t, k, &book{decide: func(Request) Decision { return Decision{} }}, nil)
-	m := ask("a.example", typeA, false)
+	m := ask("a.example", dnsmessage.TypeA, false)
 	one := append(binary.BigEndian.AppendUint16(nil, uint16(len(m))), m...)
 	count := func(b []byte) (answers int) {
 		for ; len(b) > 2; answers++ {

@@ -1,210 +1,154 @@
 package gate
 
 import (
-	"encoding/binary"
+	"bytes"
 	"net/netip"
+	"strings"
 	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// A message of DNS, as RFC 1035, section 4 has it:
-//
-//	offset  bytes  header                         after it
-//	0       2      ID, echoed                     question: labels, type, class
-//	2       2      QR OPCODE AA TC RD RA Z AD CD RCODE
-//	4       2      questions: 1                   perhaps one OPT (RFC 6891):
-//	6       2      answers: 0 in a query          0, 41, size, flags, length, options
-//	8       2      authorities: 0
-//	10      2      additional: 0 or 1, an OPT
+// dnsHeader is the length of a message's header, which the question follows.
 const dnsHeader = 12
 
-const (
-	flagQR = 1 << 15
-	flagTC = 1 << 9
-	flagRD = 1 << 8
-	flagRA = 1 << 7
-	flagAD = 1 << 5
-	flagCD = 1 << 4
-)
-
-type rcode uint16
-
-const (
-	rcodeOK       rcode = 0
-	rcodeFormat   rcode = 1
-	rcodeServer   rcode = 2
-	rcodeNoName   rcode = 3
-	rcodeNoWay    rcode = 4 // NOTIMP
-	rcodeVersions rcode = 16
-)
-
-type qtype uint16
-
-const (
-	typeA    qtype = 1
-	typeAAAA qtype = 28
-	typeOPT  qtype = 41
-
-	classIN = 1
-)
+// rcodeVersions is BADVERS (RFC 6891, section 9). Four of its bits are in the header, the
+// others in the OPT.
+const rcodeVersions dnsmessage.RCode = 16
 
 // query is what one query asks.
 type query struct {
-	id       uint16
-	flags    uint16      // those of RD and CD, to be echoed
-	question []byte      // name, type and class as they came; a part of the message
-	text     string      // the name as it came, for events
-	name     policy.Host // the name, if it is that of a host
-	qtype    qtype
+	header   dnsmessage.Header   // of the answer: ID, RD and CD are the query's
+	question []byte              // name, type and class as they came; a part of the message
+	asked    dnsmessage.Question // the same, with another character for dots inside labels
+	text     string              // the name as it came, for events
+	name     policy.Host         // the name, if it is that of a host
 	edns     bool
 	size     int // what the asker takes over UDP
 }
 
-// parseQuery reads one query. If it is not exactly that, ok is false, and fail is what
-// to answer, if an answer is due at all: nothing answers what may be an answer, or has
-// no header.
-func parseQuery(m []byte) (q query, fail rcode, answer, ok bool) {
-	if len(m) < dnsHeader {
+// parseQuery reads one query: one question, and perhaps an OPT (RFC 6891). If it is not
+// exactly that, ok is false, and fail is what to answer, if an answer is due at all:
+// nothing answers what may be an answer, or has no header.
+func parseQuery(m []byte) (q query, fail dnsmessage.RCode, answer, ok bool) {
+	var p dnsmessage.Parser
+	h, err := p.Start(m)
+	if err != nil || h.Response {
 		return q, 0, false, false
 	}
-	be := binary.BigEndian
-	q.id = be.Uint16(m)
-	flags := be.Uint16(m[2:])
-	if flags&flagQR != 0 {
-		return q, 0, false, false
+	q.header = dnsmessage.Header{
+		ID: h.ID, Response: true, RecursionDesired: h.RecursionDesired,
+		RecursionAvailable: true, CheckingDisabled: h.CheckingDisabled,
 	}
-	q.flags = flags & (flagRD | flagCD)
 	q.size = 512
-	if flags>>11&15 != 0 {
-		return q, rcodeNoWay, true, false
+	if h.OpCode != 0 {
+		return q, dnsmessage.RCodeNotImplemented, true, false
 	}
-	// AD may be set in queries (RFC 6840, 5.7); AA, TC, RA, Z and a code may not.
-	if len(m) > limit.DNSQuery || flags&^(flagRD|flagAD|flagCD) != 0 ||
-		be.Uint16(m[4:]) != 1 || be.Uint16(m[6:]) != 0 || be.Uint16(m[8:]) != 0 || be.Uint16(m[10:]) > 1 {
-		return q, rcodeFormat, true, false
+	// AD may be set in queries (RFC 6840, 5.7); AA, TC, RA and a code may not.
+	may := dnsmessage.Header{
+		ID: h.ID, RecursionDesired: h.RecursionDesired,
+		AuthenticData: h.AuthenticData, CheckingDisabled: h.CheckingDisabled,
 	}
-	end, ok := q.readName(m)
-	if !ok || len(m) < end+4 {
-		return q, rcodeFormat, true, false
+	if len(m) > limit.DNSQuery || h != may {
+		return q, dnsmessage.RCodeFormatError, true, false
 	}
-	q.qtype = qtype(be.Uint16(m[end:]))
-	if be.Uint16(m[end+2:]) != classIN {
-		return q, rcodeNoWay, true, false
+	text, end, plain := undot(m)
+	var d dnsmessage.Message
+	err = d.Unpack(plain)
+	if len(d.Questions) != 1 {
+		return q, dnsmessage.RCodeFormatError, true, false
 	}
-	q.question = m[dnsHeader : end+4]
-	rest := m[end+4:]
-	if be.Uint16(m[10:]) == 1 {
-		if fail, ok = q.readOPT(rest); !ok {
-			return q, fail, true, false
+	q.text = printable([]byte(text))
+	if d.Questions[0].Class != dnsmessage.ClassINET {
+		return q, dnsmessage.RCodeNotImplemented, true, false
+	}
+	if err != nil || !isExact(d, plain) || len(d.Answers)+len(d.Authorities) > 0 || len(d.Additionals) > 1 {
+		return q, dnsmessage.RCodeFormatError, true, false
+	}
+	q.question, q.asked = m[dnsHeader:end], d.Questions[0]
+	// What is no host's name is not looked up; which of the errors it is matters to nobody.
+	q.name, _ = policy.ParseHost(strings.TrimSuffix(q.asked.Name.String(), "."))
+	for _, r := range d.Additionals {
+		// What options say is passed over: they hold cookies, client subnets and padding.
+		if _, isOPT := r.Body.(*dnsmessage.OPTResource); !isOPT || r.Header.Name.String() != "." {
+			return q, dnsmessage.RCodeFormatError, true, false
 		}
-	} else if len(rest) != 0 {
-		return q, rcodeFormat, true, false
+		q.edns = true
+		q.size = min(max(int(r.Header.Class), 512), limit.DNSDatagram)
+		if version := byte(r.Header.TTL >> 16); version != 0 {
+			return q, rcodeVersions, true, false
+		}
 	}
 	return q, 0, true, true
 }
 
-// readName reads the name of the question, which no compression can shorten, and says
-// where it ends. A name that is no host's is read all the same: q.name stays zero.
-func (q *query) readName(m []byte) (end int, ok bool) {
+// undot returns the name of m's question, where the question ends, and m with a NUL for
+// each dot inside a label: dnsmessage reads no name that has one. No name of a host has a
+// NUL either, so that what a dot would make two labels of is not taken for them. The
+// results are of use only if the message turns out to be well-formed.
+func undot(m []byte) (name string, end int, plain []byte) {
+	plain = bytes.Clone(m)
+	var labels []string
 	at := dnsHeader
-	var text []byte
-	host := true
-	for {
-		if at >= len(m) {
-			return 0, false
+	for at < len(m) && m[at] != 0 {
+		label := plain[at+1 : min(at+1+int(m[at]), len(m))]
+		labels = append(labels, string(label))
+		for i, c := range label {
+			if c == '.' {
+				label[i] = 0
+			}
 		}
-		n := int(m[at])
-		at++
-		if n == 0 {
-			break
-		}
-		if n > 63 || at+n > len(m) || at+n-dnsHeader > 254 { // above 63 are pointers and what never came to be
-			return 0, false
-		}
-		if len(text) > 0 {
-			text = append(text, '.')
-		}
-		for _, c := range m[at : at+n] {
-			host = host && c != '.' // a dot inside of a label would read as two labels
-		}
-		text = append(text, m[at:at+n]...)
-		at += n
+		at += 1 + len(label)
 	}
-	q.text = printable(text)
-	if host {
-		// What is no host's name is not looked up; which of the errors it is matters to nobody.
-		q.name, _ = policy.ParseHost(string(text))
-	}
-	return at, true
+	return strings.Join(labels, "."), min(at+5, len(m)), plain // the root, the type, the class
 }
 
-// readOPT reads the one additional record, which has to be an OPT and the end. What
-// options say is passed over: they hold cookies, client subnets and padding.
-func (q *query) readOPT(b []byte) (rcode, bool) {
-	be := binary.BigEndian
-	if len(b) < 11 || b[0] != 0 || qtype(be.Uint16(b[1:])) != typeOPT {
-		return rcodeFormat, false
-	}
-	q.edns = true
-	q.size = min(max(int(be.Uint16(b[3:])), 512), limit.DNSDatagram)
-	data := b[11:]
-	if int(be.Uint16(b[9:])) != len(data) {
-		return rcodeFormat, false
-	}
-	for len(data) > 0 {
-		if len(data) < 4 || len(data)-4 < int(be.Uint16(data[2:])) {
-			return rcodeFormat, false
-		}
-		data = data[4+int(be.Uint16(data[2:])):]
-	}
-	if b[6] != 0 {
-		return rcodeVersions, false
-	}
-	return 0, true
+// isExact reports whether m, which was read as d, holds nothing that d does not: no
+// compressed name, no reserved bit, nothing behind the end.
+func isExact(d dnsmessage.Message, m []byte) bool {
+	again, err := d.Pack()
+	return err == nil && bytes.Equal(again, m)
 }
 
 // reply writes the answer to q: addrs, all of them of the type that was asked for, or
-// none. The question is echoed byte by byte, so that whoever mixes cases to know his
-// answers finds them as they were. most is how long it may be.
-func (q query) reply(code rcode, addrs []netip.Addr, ttl time.Duration, most int) []byte {
-	be := binary.BigEndian
-	m := make([]byte, dnsHeader, dnsHeader+len(q.question)+28*len(addrs)+11)
-	be.PutUint16(m, q.id)
-	flags := flagQR | flagRA | q.flags | uint16(code)&15
+// none. The question is echoed byte by byte: a client that mixes upper and lower case
+// knows its answers by that. most is how long the answer may be.
+func (q query) reply(code dnsmessage.RCode, addrs []netip.Addr, ttl time.Duration, most int) []byte {
+	a := dnsmessage.Message{Header: q.header}
+	a.RCode = code & 15
 	if q.question != nil {
-		be.PutUint16(m[4:], 1)
-		m = append(m, q.question...)
-	}
-	opt := 0
-	if q.edns {
-		opt = 11
-	}
-	before := len(m)
-	for _, a := range addrs {
-		b := a.AsSlice()
-		if len(m)+12+len(b)+opt > most {
-			// No answer rather than a part of one: the asker comes again over TCP.
-			m, flags = m[:before], flags|flagTC
-			be.PutUint16(m[6:], 0)
-			break
+		a.Questions = []dnsmessage.Question{q.asked}
+		for _, addr := range addrs {
+			a.Answers = append(a.Answers, dnsmessage.Resource{
+				Header: dnsmessage.ResourceHeader{Name: q.asked.Name, Class: dnsmessage.ClassINET, TTL: uint32(ttl / time.Second)},
+				Body:   addressBody(addr),
+			})
 		}
-		m = append(m, 0xc0, dnsHeader)
-		m = be.AppendUint16(m, uint16(q.qtype))
-		m = be.AppendUint16(m, classIN)
-		m = be.AppendUint32(m, uint32(ttl/time.Second))
-		m = be.AppendUint16(m, uint16(len(b)))
-		m = append(m, b...)
-		be.PutUint16(m[6:], be.Uint16(m[6:])+1)
 	}
 	if q.edns {
-		be.PutUint16(m[10:], 1)
-		m = append(m, 0)
-		m = be.AppendUint16(m, uint16(typeOPT))
-		m = be.AppendUint16(m, limit.DNSDatagram)
-		m = append(m, byte(code>>4), 0, 0, 0, 0, 0)
+		opt := dnsmessage.Resource{Body: &dnsmessage.OPTResource{}}
+		_ = opt.Header.SetEDNS0(limit.DNSDatagram, code, false)
+		a.Additionals = []dnsmessage.Resource{opt}
 	}
-	be.PutUint16(m[2:], flags)
+	m, err := a.Pack()
+	if err == nil && len(m) > most {
+		// No answer rather than a part of one: the asker comes again over TCP.
+		a.Answers, a.Truncated = nil, true
+		m, err = a.Pack()
+	}
+	if err != nil {
+		return nil // never: the question was packed when it was read
+	}
+	copy(m[dnsHeader:], q.question)
 	return m
+}
+
+func addressBody(a netip.Addr) dnsmessage.ResourceBody {
+	if a.Is4() {
+		return &dnsmessage.AResource{A: a.As4()}
+	}
+	return &dnsmessage.AAAAResource{AAAA: a.As16()}
 }

@@ -4,16 +4,19 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
 // ask builds a query as programs send it.
-func ask(name string, t qtype, edns bool) []byte {
+func ask(name string, t dnsmessage.Type, edns bool) []byte {
 	m := []byte{0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}
 	for label := range strings.SplitSeq(strings.TrimSuffix(name, "."), ".") {
 		m = append(m, byte(len(label)))
@@ -21,7 +24,7 @@ func ask(name string, t qtype, edns bool) []byte {
 	}
 	m = append(m, 0)
 	m = binary.BigEndian.AppendUint16(m, uint16(t))
-	m = binary.BigEndian.AppendUint16(m, classIN)
+	m = binary.BigEndian.AppendUint16(m, uint16(dnsmessage.ClassINET))
 	if edns {
 		m[11] = 1
 		m = append(m, 0, 0, 41, 0x10, 0, 0, 0, 0, 0, 0, 12, 0, 10, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8)
@@ -37,82 +40,88 @@ func TestQueriesAreRead(t *testing.T) {
 		text string
 		size int
 	}{
-		{ask("example.com", typeA, false), "example.com", "example.com", 512},
-		{ask("eXamPle.COM", typeAAAA, true), "example.com", "eXamPle.COM", 1232},
+		{ask("example.com", dnsmessage.TypeA, false), "example.com", "example.com", 512},
+		{ask("eXamPle.COM", dnsmessage.TypeAAAA, true), "example.com", "eXamPle.COM", 1232},
 		{ask("_sip._tcp.example.com", 33, true), "_sip._tcp.example.com", "_sip._tcp.example.com", 1232},
-		{ask("a\x00b.example.com", typeA, false), "", `a\x00b.example.com`, 512},
-		{ask("127.0.0.1", typeA, false), "", "127.0.0.1", 512},
-		{ask("\x1b[2Jx.com", typeA, false), "", `\x1b[2Jx.com`, 512},
+		{ask("a\x00b.example.com", dnsmessage.TypeA, false), "", `a\x00b.example.com`, 512},
+		{ask("127.0.0.1", dnsmessage.TypeA, false), "", "127.0.0.1", 512},
+		{ask("\x1b[2Jx.com", dnsmessage.TypeA, false), "", `\x1b[2Jx.com`, 512},
 	} {
 		q, _, _, ok := parseQuery(x.m)
-		if !ok || q.name.String() != x.name || q.text != x.text || q.size != x.size || q.id != 0x1234 || q.flags != flagRD {
+		if !ok || q.name.String() != x.name || q.text != x.text || q.size != x.size || q.header.ID != 0x1234 || !q.header.RecursionDesired || q.header.CheckingDisabled {
 			t.Errorf("%q: %+v, %v", x.text, q, ok)
 		}
 	}
 	// A dot inside of a label is not the same name as two labels.
-	m := ask("exampleXcom", typeA, false)
+	m := ask("exampleXcom", dnsmessage.TypeA, false)
 	m[dnsHeader+8] = '.'
-	if q, _, _, ok := parseQuery(m); !ok || !q.name.IsZero() {
+	q, _, _, ok := parseQuery(m)
+	if !ok || !q.name.IsZero() || q.text != "example.com" {
 		t.Errorf("a dot in a label: %+v", q)
+	}
+	if r := q.reply(dnsmessage.RCodeNameError, nil, 0, 512); !bytes.Equal(r[dnsHeader:], m[dnsHeader:]) || r[3] != 0x83 {
+		t.Errorf("a dot in a label: % x answers % x", r, m)
 	}
 }
 
 func TestWhatIsNoQueryIsRefused(t *testing.T) {
 	t.Parallel()
-	change := func(f func([]byte) []byte) []byte { return f(ask("example.com", typeA, true)) }
+	change := func(f func([]byte) []byte) []byte { return f(ask("example.com", dnsmessage.TypeA, true)) }
 	for what, x := range map[string]struct {
 		m      []byte
 		answer bool
-		code   rcode
+		code   dnsmessage.RCode
 	}{
 		"nothing":        {nil, false, 0},
 		"half a header":  {make([]byte, 11), false, 0},
 		"an answer":      {change(func(m []byte) []byte { m[2] |= 0x80; return m }), false, 0},
-		"a notify":       {change(func(m []byte) []byte { m[2] |= 4 << 3; return m }), true, rcodeNoWay},
-		"an update":      {change(func(m []byte) []byte { m[2] |= 5 << 3; return m }), true, rcodeNoWay},
-		"truncated":      {change(func(m []byte) []byte { m[2] |= 2; return m }), true, rcodeFormat},
-		"authoritative":  {change(func(m []byte) []byte { m[2] |= 4; return m }), true, rcodeFormat},
-		"Z":              {change(func(m []byte) []byte { m[3] |= 0x40; return m }), true, rcodeFormat},
-		"a code":         {change(func(m []byte) []byte { m[3] |= 3; return m }), true, rcodeFormat},
-		"no question":    {change(func(m []byte) []byte { m[5] = 0; return m }), true, rcodeFormat},
-		"two questions":  {change(func(m []byte) []byte { m[5] = 2; return m }), true, rcodeFormat},
-		"answers":        {change(func(m []byte) []byte { m[7] = 1; return m }), true, rcodeFormat},
-		"authorities":    {change(func(m []byte) []byte { m[9] = 1; return m }), true, rcodeFormat},
-		"two additional": {change(func(m []byte) []byte { m[11] = 2; return m }), true, rcodeFormat},
-		"more than said": {change(func(m []byte) []byte { return append(m, 0) }), true, rcodeFormat},
-		"less":           {change(func(m []byte) []byte { return m[:len(m)-1] }), true, rcodeFormat},
-		"unsaid OPT":     {change(func(m []byte) []byte { m[11] = 0; return m }), true, rcodeFormat},
-		"no OPT":         {change(func(m []byte) []byte { return m[:dnsHeader+13+4] }), true, rcodeFormat},
-		"OPT of a name":  {change(func(m []byte) []byte { m[dnsHeader+17] = 1; return m }), true, rcodeFormat},
-		"a TSIG":         {change(func(m []byte) []byte { m[dnsHeader+19] = 250; return m }), true, rcodeFormat},
+		"a notify":       {change(func(m []byte) []byte { m[2] |= 4 << 3; return m }), true, dnsmessage.RCodeNotImplemented},
+		"an update":      {change(func(m []byte) []byte { m[2] |= 5 << 3; return m }), true, dnsmessage.RCodeNotImplemented},
+		"truncated":      {change(func(m []byte) []byte { m[2] |= 2; return m }), true, dnsmessage.RCodeFormatError},
+		"authoritative":  {change(func(m []byte) []byte { m[2] |= 4; return m }), true, dnsmessage.RCodeFormatError},
+		"Z":              {change(func(m []byte) []byte { m[3] |= 0x40; return m }), true, dnsmessage.RCodeFormatError},
+		"a code":         {change(func(m []byte) []byte { m[3] |= 3; return m }), true, dnsmessage.RCodeFormatError},
+		"no question":    {change(func(m []byte) []byte { m[5] = 0; return m }), true, dnsmessage.RCodeFormatError},
+		"two questions":  {change(func(m []byte) []byte { m[5] = 2; return m }), true, dnsmessage.RCodeFormatError},
+		"answers":        {change(func(m []byte) []byte { m[7] = 1; return m }), true, dnsmessage.RCodeFormatError},
+		"authorities":    {change(func(m []byte) []byte { m[9] = 1; return m }), true, dnsmessage.RCodeFormatError},
+		"two additional": {change(func(m []byte) []byte { m[11] = 2; return m }), true, dnsmessage.RCodeFormatError},
+		"more than said": {change(func(m []byte) []byte { return append(m, 0) }), true, dnsmessage.RCodeFormatError},
+		"less":           {change(func(m []byte) []byte { return m[:len(m)-1] }), true, dnsmessage.RCodeFormatError},
+		"unsaid OPT":     {change(func(m []byte) []byte { m[11] = 0; return m }), true, dnsmessage.RCodeFormatError},
+		"no OPT":         {change(func(m []byte) []byte { return m[:dnsHeader+13+4] }), true, dnsmessage.RCodeFormatError},
+		"OPT of a name":  {change(func(m []byte) []byte { m[dnsHeader+17] = 1; return m }), true, dnsmessage.RCodeFormatError},
+		"a TSIG":         {change(func(m []byte) []byte { m[dnsHeader+19] = 250; return m }), true, dnsmessage.RCodeFormatError},
 		"EDNS 1":         {change(func(m []byte) []byte { m[dnsHeader+17+6] = 1; return m }), true, rcodeVersions},
-		"a long option":  {change(func(m []byte) []byte { m[len(m)-9] = 9; return m }), true, rcodeFormat},
-		"a pointer":      {append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 0xc0, 12, 0, 1, 0, 1), true, rcodeFormat},
-		"a pointer on":   {append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 1, 'a', 0xc0, 12, 0, 1, 0, 1), true, rcodeFormat},
-		"a bit label":    {append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 0x41, 1, 0, 0, 1, 0, 1), true, rcodeFormat},
-		"chaos":          {change(func(m []byte) []byte { m[dnsHeader+16] = 3; return m }), true, rcodeNoWay},
-		"no type":        {ask("example.com", typeA, false)[:dnsHeader+13], true, rcodeFormat},
-		"too long":       {ask(strings.Repeat("aaaaaaa.", 32)+"com", typeA, false), true, rcodeFormat},
-		"too much":       {append(ask("example.com", typeA, false), make([]byte, 600)...), true, rcodeFormat},
+		"OPT by pointer": {change(func(m []byte) []byte { return slices.Replace(m, dnsHeader+17, dnsHeader+18, 0xc0, dnsHeader+12) }), true, dnsmessage.RCodeFormatError},
+		"a short OPT":    {change(func(m []byte) []byte { m[dnsHeader+17+10]--; return m }), true, dnsmessage.RCodeFormatError},
+		"a long option":  {change(func(m []byte) []byte { m[len(m)-9] = 9; return m }), true, dnsmessage.RCodeFormatError},
+		"a pointer":      {append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 0xc0, 12, 0, 1, 0, 1), true, dnsmessage.RCodeFormatError},
+		"a pointer on":   {append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 1, 'a', 0xc0, 12, 0, 1, 0, 1), true, dnsmessage.RCodeFormatError},
+		"a bit label":    {append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 0x41, 1, 0, 0, 1, 0, 1), true, dnsmessage.RCodeFormatError},
+		"chaos":          {change(func(m []byte) []byte { m[dnsHeader+16] = 3; return m }), true, dnsmessage.RCodeNotImplemented},
+		"no type":        {ask("example.com", dnsmessage.TypeA, false)[:dnsHeader+13], true, dnsmessage.RCodeFormatError},
+		"too long":       {ask(strings.Repeat("aaaaaaa.", 32)+"com", dnsmessage.TypeA, false), true, dnsmessage.RCodeFormatError},
+		"too much":       {append(ask("example.com", dnsmessage.TypeA, false), make([]byte, 600)...), true, dnsmessage.RCodeFormatError},
 	} {
 		if q, code, answer, ok := parseQuery(x.m); ok || answer != x.answer || code != x.code {
 			t.Errorf("%s: %+v, code %d, answer %v, ok %v", what, q, code, answer, ok)
 		}
 	}
 	// 255 bytes on the wire are the longest.
-	if _, _, _, ok := parseQuery(ask(strings.Repeat("aaaaaaa.", 31)+"aaaaa", typeA, false)); !ok {
+	if _, _, _, ok := parseQuery(ask(strings.Repeat("aaaaaaa.", 31)+"aaaaa", dnsmessage.TypeA, false)); !ok {
 		t.Error("the longest name is refused")
 	}
-	if _, _, _, ok := parseQuery(ask(strings.Repeat("aaaaaaa.", 31)+"aaaaaa", typeA, false)); ok {
+	if _, _, _, ok := parseQuery(ask(strings.Repeat("aaaaaaa.", 31)+"aaaaaa", dnsmessage.TypeA, false)); ok {
 		t.Error("a name of 256 bytes is read")
 	}
 }
 
 func TestRepliesEchoTheQuestion(t *testing.T) {
 	t.Parallel()
-	m := ask("eXample.cOm", typeA, true)
+	m := ask("eXample.cOm", dnsmessage.TypeA, true)
 	q, _, _, _ := parseQuery(m)
-	r := q.reply(rcodeOK, []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}, 90*time.Second, 1232)
+	r := q.reply(dnsmessage.RCodeSuccess, []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}, 90*time.Second, 1232)
 	want := bytes.Clone(m[:dnsHeader+17])
 	want[2], want[3], want[7] = 0x81, 0x80, 2
 	want = append(want, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 90, 0, 4, 192, 0, 2, 1)
@@ -122,7 +131,7 @@ func TestRepliesEchoTheQuestion(t *testing.T) {
 		t.Errorf("% x\nwant\n% x", r, want)
 	}
 	// What does not fit is asked for again.
-	r = q.reply(rcodeOK, make([]netip.Addr, 0), 0, 512)
+	r = q.reply(dnsmessage.RCodeSuccess, make([]netip.Addr, 0), 0, 512)
 	if r[7] != 0 || r[2]&2 != 0 {
 		t.Errorf("no answers: % x", r)
 	}
@@ -130,7 +139,7 @@ func TestRepliesEchoTheQuestion(t *testing.T) {
 	for i := range 64 {
 		many = append(many, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}))
 	}
-	if r = q.reply(rcodeOK, many, time.Minute, 512); len(r) > 512 || r[2]&2 == 0 || r[7] != 0 {
+	if r = q.reply(dnsmessage.RCodeSuccess, many, time.Minute, 512); len(r) > 512 || r[2]&2 == 0 || r[7] != 0 {
 		t.Errorf("too many answers: % x", r)
 	}
 	_, code, _, _ := parseQuery(nil)
@@ -140,8 +149,8 @@ func TestRepliesEchoTheQuestion(t *testing.T) {
 }
 
 func FuzzQuery(f *testing.F) {
-	f.Add(ask("example.com", typeA, false))
-	f.Add(ask("eXample.com", typeAAAA, true))
+	f.Add(ask("example.com", dnsmessage.TypeA, false))
+	f.Add(ask("eXample.com", dnsmessage.TypeAAAA, true))
 	f.Add(ask("a\x00.b", 65, true))
 	f.Add([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xc0, 12, 0, 1, 0, 1})
 	f.Fuzz(func(t *testing.T, m []byte) {

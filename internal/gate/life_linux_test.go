@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/dns/dnsmessage"
+
 	"github.com/coppice-dev/coppice/internal/fault"
 
 	"github.com/coppice-dev/coppice/internal/gate/link"
@@ -205,7 +207,7 @@ func closeAll(t *testing.T, k kind, round int) {
 	s.must(t, "many", nil, "192.0.0.1:53", "3")      // DNS without a query
 	s.must(t, "hold", make([]byte, 1000), "93.184.216.34:80")
 	s.must(t, "begin", nil, "93.184.216.35:80") // being dialled
-	s.must(t, "begin", ask("slow.example", typeA, false), "192.0.0.1:53")
+	s.must(t, "begin", ask("slow.example", dnsmessage.TypeA, false), "192.0.0.1:53")
 	s.must(t, "begin", nil, "93.184.216.36:80")
 	<-asked
 	<-asked
@@ -304,7 +306,7 @@ func testNeighboursAndEcho(t *testing.T, k kind) {
 		}
 	}
 	for _, server := range []string{"192.0.0.1:53", "[fdc0:71ce:9a7e::1]:53"} {
-		if a := s.must(t, "ask", ask("a.example", typeA, false), "udp", server); len(a) == 0 {
+		if a := s.must(t, "ask", ask("a.example", dnsmessage.TypeA, false), "udp", server); len(a) == 0 {
 			t.Errorf("%s does not answer", server)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -230,7 +231,7 @@ func TestAGateWithAHostilePair(t *testing.T) {
 		t.Parallel()
 		g, fd := wire(t, socket)
 		defer unix.Close(fd)
-		q := ask("a.example", typeA, false)
+		q := ask("a.example", dnsmessage.TypeA, false)
 		query := packet4(17, b4, g4, append([]byte{0x9c, 0x41, 0, 53, 0, byte(8 + len(q)), 0, 0}, q...)...)
 		ping := packet4(1, b4, g4, append([]byte{8, 0, 0, 0}, make([]byte, 4000)...)...)
 		for _, p := range [][]byte{query, ping} {

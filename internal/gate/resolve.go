@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/time/rate"
 
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -42,7 +43,7 @@ type resolver struct {
 // at once.
 type pending struct {
 	done chan struct{}
-	code rcode // set before done is closed
+	code dnsmessage.RCode // set before done is closed
 }
 
 func newResolver(current func() Policy, pins *pins, j *journal, k *desk, lookup func(context.Context, string) ([]netip.Addr, time.Duration, error), now func() time.Time) *resolver {
@@ -89,19 +90,19 @@ func (r *resolver) answer(ctx context.Context, m []byte, over int) []byte {
 	}
 	if err := r.tokens.name(q.text); err != nil {
 		r.journal.refused(Event{Proto: DNS, Name: q.text, Verdict: Deny}, err)
-		return q.reply(rcodeNoName, nil, 0, most)
+		return q.reply(dnsmessage.RCodeNameError, nil, 0, most)
 	}
 	if q.name.IsZero() {
 		r.deny(q, Decision{Reason: "this is no host name"})
-		return q.reply(rcodeNoName, nil, 0, most)
+		return q.reply(dnsmessage.RCodeNameError, nil, 0, most)
 	}
 	d := r.policy().Decide(Request{Host: q.name})
 	if d.Verdict == Ask {
-		if q.qtype != typeA && q.qtype != typeAAAA {
+		if q.asked.Type != dnsmessage.TypeA && q.asked.Type != dnsmessage.TypeAAAA {
 			// Who asks a person is about to connect. What is told here is true of any name.
 			d.Reason += "; a person is asked when its addresses are"
 			r.deny(q, d)
-			return q.reply(rcodeOK, nil, 0, most)
+			return q.reply(dnsmessage.RCodeSuccess, nil, 0, most)
 		}
 		d = r.held(ctx, q.name, d)
 	}
@@ -110,24 +111,24 @@ func (r *resolver) answer(ctx context.Context, m []byte, over int) []byte {
 			d.Reason = "no rule allows the name"
 		}
 		r.deny(q, d)
-		return q.reply(rcodeNoName, nil, 0, most)
+		return q.reply(dnsmessage.RCodeNameError, nil, 0, most)
 	}
-	switch q.qtype {
-	case typeA, typeAAAA:
+	switch q.asked.Type {
+	case dnsmessage.TypeA, dnsmessage.TypeAAAA:
 	default:
 		// The name exists; nothing of this type does. For HTTPS and SVCB that means no
 		// keys for hidden names, and no other hosts or ports.
-		return q.reply(rcodeOK, nil, 0, most)
+		return q.reply(dnsmessage.RCodeSuccess, nil, 0, most)
 	}
 	addrs, ttl, known := r.pins.answer(q.name, r.now())
 	if !known {
-		if code := r.find(ctx, q, d); code != rcodeOK {
+		if code := r.find(ctx, q, d); code != dnsmessage.RCodeSuccess {
 			return q.reply(code, nil, 0, most)
 		}
 		addrs, ttl, _ = r.pins.answer(q.name, r.now())
 	}
-	addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return a.Is4() != (q.qtype == typeA) })
-	return q.reply(rcodeOK, addrs, ttl, most)
+	addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return a.Is4() != (q.asked.Type == dnsmessage.TypeA) })
+	return q.reply(dnsmessage.RCodeSuccess, addrs, ttl, most)
 }
 
 // held waits for a person to decide on a name, and gives what holds then. Meanwhile the
@@ -149,9 +150,9 @@ func (r *resolver) deny(q query, d Decision) {
 	r.journal.deny(Event{Proto: DNS, Name: q.text, Verdict: d.Verdict, Rule: d.Rule, Reason: d.Reason, Hint: d.Hint})
 }
 
-// find looks a name up, or waits for who does so already. When it gives rcodeOK, what
+// find looks a name up, or waits for who does so already. When it gives dnsmessage.RCodeSuccess, what
 // there is is pinned.
-func (r *resolver) find(ctx context.Context, q query, d Decision) rcode {
+func (r *resolver) find(ctx context.Context, q query, d Decision) dnsmessage.RCode {
 	r.mu.Lock()
 	p := r.pending[q.name]
 	if p != nil {
@@ -160,10 +161,10 @@ func (r *resolver) find(ctx context.Context, q query, d Decision) rcode {
 		case <-p.done:
 			return p.code
 		case <-ctx.Done():
-			return rcodeServer
+			return dnsmessage.RCodeServerFailure
 		}
 	}
-	p = &pending{done: make(chan struct{}), code: rcodeServer}
+	p = &pending{done: make(chan struct{}), code: dnsmessage.RCodeServerFailure}
 	r.pending[q.name] = p
 	r.mu.Unlock()
 	defer func() {
@@ -177,13 +178,13 @@ func (r *resolver) find(ctx context.Context, q query, d Decision) rcode {
 }
 
 // ask asks outside and pins what may be told.
-func (r *resolver) ask(ctx context.Context, q query, d Decision) rcode {
+func (r *resolver) ask(ctx context.Context, q query, d Decision) dnsmessage.RCode {
 	if !r.limit.AllowN(r.now(), 1) {
 		r.deny(q, Decision{Reason: "too many lookups in too short a time", Rule: d.Rule})
-		return rcodeServer
+		return dnsmessage.RCodeServerFailure
 	}
 	if !r.journal.emit(Event{Kind: KindDNS, Proto: DNS, Name: q.name.String(), Verdict: Allow, Rule: d.Rule, Reason: d.Reason}) {
-		return rcodeServer
+		return dnsmessage.RCodeServerFailure
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit.DNSLookupSeconds*time.Second)
 	defer cancel()
@@ -191,22 +192,22 @@ func (r *resolver) ask(ctx context.Context, q query, d Decision) rcode {
 	var dns *net.DNSError
 	switch {
 	case errors.As(err, &dns) && dns.IsNotFound:
-		return rcodeNoName
+		return dnsmessage.RCodeNameError
 	case err != nil:
-		return rcodeServer
+		return dnsmessage.RCodeServerFailure
 	}
 	addrs, refused := r.allowed(found)
 	switch {
 	case len(addrs) == 0 && refused != "":
 		r.deny(q, Decision{Reason: "the name leads to " + refused, Rule: d.Rule})
-		return rcodeNoName
+		return dnsmessage.RCodeNameError
 	case len(addrs) == 0:
-		return rcodeOK
+		return dnsmessage.RCodeSuccess
 	case !r.pins.put(q.name, addrs, ttl, r.now()):
 		r.deny(q, Decision{Reason: "the sandbox has resolved too many names", Rule: d.Rule})
-		return rcodeServer
+		return dnsmessage.RCodeServerFailure
 	}
-	return rcodeOK
+	return dnsmessage.RCodeSuccess
 }
 
 // allowed gives those of the addresses that a name may lead to, each once, and what

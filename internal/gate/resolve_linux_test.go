@@ -4,20 +4,20 @@ package gate
 
 import (
 	"bytes"
-	"encoding/binary"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/net/dns/dnsmessage"
+
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 // told is what an answer says.
 type told struct {
-	code  rcode
-	flags uint16
+	dnsmessage.Header
 	addrs []netip.Addr
 	ttl   uint32
 }
@@ -26,21 +26,22 @@ type told struct {
 func unpack(t *testing.T, m, a []byte) (x told) {
 	t.Helper()
 	q, _, _, ok := parseQuery(m)
-	if len(a) < dnsHeader || !ok {
+	var d dnsmessage.Message
+	if err := d.Unpack(a); err != nil || !ok || !isExact(d, a) {
 		t.Fatalf("% x", a)
 	}
-	x.flags = binary.BigEndian.Uint16(a[2:])
-	x.code = rcode(x.flags & 15)
-	rest := a[dnsHeader:]
-	if !bytes.Equal(rest[:len(q.question)], q.question) {
-		t.Fatalf("another question comes back: %q", rest)
+	if !bytes.HasPrefix(a[dnsHeader:], q.question) {
+		t.Fatalf("another question comes back: %q", a)
 	}
-	rest = rest[len(q.question):]
-	for range binary.BigEndian.Uint16(a[6:]) {
-		n := int(binary.BigEndian.Uint16(rest[10:]))
-		ip, _ := netip.AddrFromSlice(rest[12 : 12+n])
-		x.addrs, x.ttl = append(x.addrs, ip), binary.BigEndian.Uint32(rest[6:])
-		rest = rest[12+n:]
+	x.Header = d.Header
+	for _, r := range d.Answers {
+		switch b := r.Body.(type) {
+		case *dnsmessage.AResource:
+			x.addrs = append(x.addrs, netip.AddrFrom4(b.A))
+		case *dnsmessage.AAAAResource:
+			x.addrs = append(x.addrs, netip.AddrFrom16(b.AAAA))
+		}
+		x.ttl = r.Header.TTL
 	}
 	return x
 }
@@ -71,41 +72,41 @@ func testNamesAreResolvedByTheGate(t *testing.T, k kind) {
 		for _, server := range []string{"192.0.0.1:53", "[fdc0:71ce:9a7e::1]:53"} {
 			for _, x := range []struct {
 				name string
-				t    qtype
-				code rcode
+				t    dnsmessage.Type
+				code dnsmessage.RCode
 				want []netip.Addr
 			}{
-				{"both.example", typeA, rcodeOK, []netip.Addr{pub}},
-				{"bOtH.eXaMpLe", typeAAAA, rcodeOK, []netip.Addr{pub6}},
-				{"four.example", typeAAAA, rcodeOK, nil},
-				{"twice.example", typeA, rcodeOK, []netip.Addr{pub}},
-				{"none.example", typeA, rcodeOK, nil},
-				{"both.example", 65, rcodeOK, nil}, // HTTPS
-				{"both.example", 64, rcodeOK, nil}, // SVCB
-				{"both.example", 16, rcodeOK, nil}, // TXT
-				{"both.example", 255, rcodeOK, nil},
-				{"nobody.example", typeA, rcodeNoName, nil},
-				{"denied.test", typeA, rcodeNoName, nil},
-				{"denied.test", 65, rcodeNoName, nil},
-				{"example", typeA, rcodeNoName, nil},
-				{"rebind.example", typeA, rcodeNoName, nil},
-				{"meta.example", typeA, rcodeNoName, nil},
-				{"priv.example", typeA, rcodeNoName, nil},
-				{"mapped.example", typeA, rcodeNoName, nil},
-				{"six.example", typeAAAA, rcodeNoName, nil},
-				{"cgnat.example", typeA, rcodeNoName, nil},
-				{"nat64.example", typeAAAA, rcodeNoName, nil},
-				{"zero.example", typeA, rcodeNoName, nil},
-				{"gate.example", typeA, rcodeNoName, nil},
-				{"mixed.example", typeA, rcodeOK, []netip.Addr{pub}},
-				{"named.example", typeA, rcodeOK, addrs("10.9.9.9")},
-				{"1.0.0.127.in-addr.arpa", 12, rcodeNoName, nil},
-				{"127.0.0.1", typeA, rcodeNoName, nil},
-				{"secret\x00.both.example", typeA, rcodeNoName, nil},
+				{"both.example", dnsmessage.TypeA, dnsmessage.RCodeSuccess, []netip.Addr{pub}},
+				{"bOtH.eXaMpLe", dnsmessage.TypeAAAA, dnsmessage.RCodeSuccess, []netip.Addr{pub6}},
+				{"four.example", dnsmessage.TypeAAAA, dnsmessage.RCodeSuccess, nil},
+				{"twice.example", dnsmessage.TypeA, dnsmessage.RCodeSuccess, []netip.Addr{pub}},
+				{"none.example", dnsmessage.TypeA, dnsmessage.RCodeSuccess, nil},
+				{"both.example", 65, dnsmessage.RCodeSuccess, nil}, // HTTPS
+				{"both.example", 64, dnsmessage.RCodeSuccess, nil}, // SVCB
+				{"both.example", 16, dnsmessage.RCodeSuccess, nil}, // TXT
+				{"both.example", 255, dnsmessage.RCodeSuccess, nil},
+				{"nobody.example", dnsmessage.TypeA, dnsmessage.RCodeNameError, nil},
+				{"denied.test", dnsmessage.TypeA, dnsmessage.RCodeNameError, nil},
+				{"denied.test", 65, dnsmessage.RCodeNameError, nil},
+				{"example", dnsmessage.TypeA, dnsmessage.RCodeNameError, nil},
+				{"rebind.example", dnsmessage.TypeA, dnsmessage.RCodeNameError, nil},
+				{"meta.example", dnsmessage.TypeA, dnsmessage.RCodeNameError, nil},
+				{"priv.example", dnsmessage.TypeA, dnsmessage.RCodeNameError, nil},
+				{"mapped.example", dnsmessage.TypeA, dnsmessage.RCodeNameError, nil},
+				{"six.example", dnsmessage.TypeAAAA, dnsmessage.RCodeNameError, nil},
+				{"cgnat.example", dnsmessage.TypeA, dnsmessage.RCodeNameError, nil},
+				{"nat64.example", dnsmessage.TypeAAAA, dnsmessage.RCodeNameError, nil},
+				{"zero.example", dnsmessage.TypeA, dnsmessage.RCodeNameError, nil},
+				{"gate.example", dnsmessage.TypeA, dnsmessage.RCodeNameError, nil},
+				{"mixed.example", dnsmessage.TypeA, dnsmessage.RCodeSuccess, []netip.Addr{pub}},
+				{"named.example", dnsmessage.TypeA, dnsmessage.RCodeSuccess, addrs("10.9.9.9")},
+				{"1.0.0.127.in-addr.arpa", 12, dnsmessage.RCodeNameError, nil},
+				{"127.0.0.1", dnsmessage.TypeA, dnsmessage.RCodeNameError, nil},
+				{"secret\x00.both.example", dnsmessage.TypeA, dnsmessage.RCodeNameError, nil},
 			} {
 				m := ask(x.name, x.t, network == "udp")
 				got := unpack(t, m, s.must(t, "ask", m, network, server))
-				if got.code != x.code || !slices.Equal(got.addrs, x.want) || len(got.addrs) > 0 && (got.ttl < 1 || got.ttl > 42) || got.flags&(flagQR|flagRA|flagRD) != flagQR|flagRA|flagRD {
+				if got.RCode != x.code || !slices.Equal(got.addrs, x.want) || len(got.addrs) > 0 && (got.ttl < 1 || got.ttl > 42) || !(got.Response && got.RecursionAvailable && got.RecursionDesired) {
 					t.Errorf("%s of %s for %q %d: %+v", network, server, x.name, x.t, got)
 				}
 			}
@@ -136,15 +137,15 @@ func testOddQueriesStayInside(t *testing.T, k kind) {
 	t.Parallel()
 	b := &book{decide: func(Request) Decision { return Decision{Verdict: Allow} }, names: map[string][]netip.Addr{}}
 	s := start(t, k, b, nil)
-	two := ask("a.example", typeA, false)
+	two := ask("a.example", dnsmessage.TypeA, false)
 	two[5] = 2
-	two = append(two, ask("b.example", typeA, false)[dnsHeader:]...)
+	two = append(two, ask("b.example", dnsmessage.TypeA, false)[dnsHeader:]...)
 	for what, x := range map[string]struct {
 		m    []byte
 		code byte
 	}{
 		"two questions": {two, 1}, "an update": {append([]byte{0, 1, 5 << 3, 0}, two[4:]...), 4}, "a header": {two[:dnsHeader], 1},
-		"600 bytes": {append(ask("a.example", typeA, false), make([]byte, 600)...), 1},
+		"600 bytes": {append(ask("a.example", dnsmessage.TypeA, false), make([]byte, 600)...), 1},
 	} {
 		if a := s.must(t, "ask", x.m, "udp", "192.0.0.1:53"); a[3]&15 != x.code {
 			t.Errorf("%s: % x", what, a)
@@ -158,7 +159,7 @@ func testOddQueriesStayInside(t *testing.T, k kind) {
 	// Other servers do not exist, by UDP or TCP.
 	for _, server := range []string{"8.8.8.8:53", "1.1.1.1:853", "[2001:4860:4860::8888]:53", "169.254.169.254:53", "127.0.0.53:53"} {
 		for _, network := range []string{"udp", "tcp"} {
-			if a, err := s.do("ask", ask("a.example", typeA, false), network, server, "none"); err == nil {
+			if a, err := s.do("ask", ask("a.example", dnsmessage.TypeA, false), network, server, "none"); err == nil {
 				t.Errorf("%s of %s answers: % x", network, server, a)
 			}
 		}
@@ -175,9 +176,9 @@ func TestLookupsAreLimited(t *testing.T) {
 	j, wait := newJournal(func() time.Time { return noon }, func(Event) {})
 	r := newResolver(func() Policy { return b }, newPins(), j, newDesk(j, nil, Bounds{}), b.lookup, func() time.Time { return noon })
 	for i := range limit.DNSLookupBurst + 100 {
-		m := ask("x"+strings.Repeat("a", i%50)+".example", typeA, false)
+		m := ask("x"+strings.Repeat("a", i%50)+".example", dnsmessage.TypeA, false)
 		a := r.answer(t.Context(), m, 0)
-		if x := unpack(t, m, a); (x.code == rcodeNoName) != (i < limit.DNSLookupBurst) {
+		if x := unpack(t, m, a); (x.RCode == dnsmessage.RCodeNameError) != (i < limit.DNSLookupBurst) {
 			t.Fatalf("query %d: %+v", i, x)
 		}
 	}
@@ -187,7 +188,7 @@ func TestLookupsAreLimited(t *testing.T) {
 	j.close()
 	wait()
 	// Nothing is asked that would not be told.
-	if x := r.answer(t.Context(), ask("y.example", typeA, false), 0); x[3]&15 != byte(rcodeServer) || len(b.sought()) != limit.DNSLookupBurst {
+	if x := r.answer(t.Context(), ask("y.example", dnsmessage.TypeA, false), 0); x[3]&15 != byte(dnsmessage.RCodeServerFailure) || len(b.sought()) != limit.DNSLookupBurst {
 		t.Errorf("% x", x)
 	}
 }

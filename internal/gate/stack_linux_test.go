@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/gate/link"
@@ -62,7 +63,7 @@ func segment(port uint16, seq, ack uint32, flags byte, options, body []byte) []b
 func FuzzPackets(f *testing.F) {
 	f.Add(byte(0), byte(2), uint16(80), []byte{2, 4, 0xff, 0x98}, []byte{})
 	f.Add(byte(0), byte(0x12), uint16(443), []byte{}, []byte("x"))
-	f.Add(byte(1), byte(0), uint16(53), []byte{}, ask("a.example", typeA, true))
+	f.Add(byte(1), byte(0), uint16(53), []byte{}, ask("a.example", dnsmessage.TypeA, true))
 	f.Add(byte(2), byte(2), uint16(53), []byte{1, 3, 3, 14}, []byte("early"))
 	f.Add(byte(3), byte(0), uint16(443), []byte{}, []byte("quic"))
 	f.Add(byte(4), byte(8), uint16(0), []byte{}, []byte("raw"))
@@ -118,7 +119,7 @@ func survives(t *testing.T, k kind, fd int, packet, buf []byte) {
 		unix.Write(fd, append(header[:head:head], packet...)) // full: lost, as on any link
 	}
 	send(packet)
-	q := ask("a.example", typeA, false)
+	q := ask("a.example", dnsmessage.TypeA, false)
 	alive := packet4(17, b4, g4, append([]byte{0x9c, 0x41, 0, 53, 0, byte(8 + len(q)), 0, 0}, q...)...)
 	binary.BigEndian.PutUint16(alive[10:], sum(alive[:20], 0))
 	for range 100 {
