@@ -44,9 +44,9 @@ var packages = map[string][]string{
 	"internal/ports":         {"client/wire", "internal/fault"},
 	"internal/ports/sockets": {},
 
-	"internal/candidates": {"client/wire", "internal/fault", "internal/nearest"},
+	"internal/candidates": {"client/wire", "internal/fault"},
 	"internal/lineapi": {
-		"client/wire", "internal/admission", "internal/fault", "internal/nearest", "internal/seal",
+		"client/wire", "internal/admission", "internal/fault", "internal/seal",
 		"internal/timeline",
 	},
 
@@ -71,7 +71,7 @@ var packages = map[string][]string{
 	},
 	"internal/layer/format": {"internal/fault"},
 	"internal/memory":       {"internal/fault", "internal/undo", "internal/vfs"},
-	"internal/meta":         {"client/wire", "internal/fault", "internal/nearest", "internal/seal", "internal/timeline"},
+	"internal/meta":         {"client/wire", "internal/fault", "internal/seal", "internal/timeline"},
 	"internal/rootfs": {
 		"internal/fault", "internal/quota", "internal/removal", "internal/rootspec", "internal/undo",
 	},
@@ -123,8 +123,8 @@ var packages = map[string][]string{
 	"internal/ledger/format": {"internal/fault"},
 
 	"internal/testimony": {"client/wire", "internal/ledger/format"},
-	"internal/timeline":  {"internal/fault", "internal/nearest", "internal/visible"},
-	"internal/policy":    {"internal/fault", "internal/nearest", "internal/redact", "internal/visible"},
+	"internal/timeline":  {"internal/fault", "internal/visible"},
+	"internal/policy":    {"internal/fault", "internal/redact", "internal/visible"},
 	"internal/hook":      {"internal/fault"},
 	"internal/journal":   {"client/wire", "internal/fault", "internal/seal"},
 	"internal/redact":    {"internal/fault"},
@@ -136,7 +136,6 @@ var packages = map[string][]string{
 	"internal/fault":     {},
 	"internal/limit":     {},
 	"internal/forge":     {},
-	"internal/nearest":   {},
 	"internal/ownthread": {},
 	"internal/undo":      {},
 	"internal/vfs":       {},
