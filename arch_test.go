@@ -55,15 +55,14 @@ var packages = map[string][]string{
 
 	"internal/archive": {"internal/fault"},
 	"internal/decoy":   {"internal/fault"},
+	"internal/audit":   {"client/wire", "internal/ledger/format", "internal/timeline"},
 	"internal/boxfs":   {"client/wire", "internal/archive", "internal/fault"},
-	"internal/budget":  {"client/wire", "internal/ledger/format", "internal/testimony", "internal/timeline"},
-	"internal/compare": {"client/wire", "internal/ledger/format"},
 	"internal/engine": {
-		"client/wire", "internal/beneath", "internal/boxfs", "internal/budget", "internal/compare",
+		"client/wire", "internal/audit", "internal/beneath", "internal/boxfs",
 		"internal/decoy", "internal/fault", "internal/journal", "internal/layer", "internal/ledger",
-		"internal/ledger/format", "internal/memory", "internal/meta", "internal/policy", "internal/programs",
+		"internal/ledger/format", "internal/memory", "internal/meta", "internal/policy",
 		"internal/proposal", "internal/redact", "internal/repo", "internal/rootfs", "internal/rootspec",
-		"internal/testimony", "internal/timeline", "internal/undo", "internal/visible",
+		"internal/timeline", "internal/undo", "internal/visible",
 	},
 	"internal/layer": {
 		"internal/archive", "internal/fault", "internal/layer/format", "internal/quota", "internal/removal",
@@ -122,13 +121,11 @@ var packages = map[string][]string{
 	"internal/ledger":        {"internal/fault", "internal/ledger/format", "internal/vfs"},
 	"internal/ledger/format": {"internal/fault"},
 
-	"internal/testimony": {"client/wire", "internal/ledger/format"},
 	"internal/timeline":  {"internal/fault", "internal/visible"},
 	"internal/policy":    {"internal/fault", "internal/redact", "internal/visible"},
 	"internal/hook":      {"internal/fault"},
 	"internal/journal":   {"client/wire", "internal/fault", "internal/seal"},
 	"internal/redact":    {"internal/fault"},
-	"internal/programs":  {"client/wire"},
 	"internal/seal":      {"internal/fault"},
 	"internal/repo":      {"internal/beneath", "internal/fault", "internal/undo", "internal/visible"},
 	"internal/registry":  {"internal/fault", "internal/tty"},
