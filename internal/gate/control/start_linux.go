@@ -18,7 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/plan"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/ownthread"
+	"github.com/coppice-dev/coppice/internal/gate/link"
 )
 
 // Process is a gate that runs. Its methods may be called from any goroutine.
@@ -77,7 +77,7 @@ func Start(id, journal string, key []byte, log *os.File) (*Process, error) {
 	}
 	defer touchW.Close()
 	var pid int
-	ownthread.Run(func() {
+	link.OnOwnThread(func() {
 		if err = renounce(); err == nil {
 			err = wall(journal)
 		}
