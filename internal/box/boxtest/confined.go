@@ -11,7 +11,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/plan"
-	"github.com/coppice-dev/coppice/internal/racetest"
+	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
 // confined are the rows for tiers that confine.
@@ -178,7 +178,7 @@ while True:
 		}
 	}},
 	{"a memory limit", walled, func(t *testing.T, tier Tier) {
-		if racetest.Enabled {
+		if looptest.Race {
 			t.Skip("needs plain-build: init, with the race detector, is larger than the limit")
 		}
 		change := func(c *plan.Config) { c.Limits.Memory = 256 << 20 }

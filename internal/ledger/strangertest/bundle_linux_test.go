@@ -17,7 +17,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
-	"github.com/coppice-dev/coppice/internal/racetest"
+	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
 var update = flag.Bool("update", false, "write the golden bundle anew: never, unless the version of bundles changes")
@@ -114,7 +114,7 @@ func TestAStrangerVerifiesABundle(t *testing.T) {
 func TestEveryByteOfABundleCounts(t *testing.T) {
 	t.Parallel()
 	b, key := made(t, 4)
-	first, step := racetest.Sample(t, 7)
+	first, step := looptest.Sample(t, 7)
 	for i := first; i < len(b); i += step {
 		changed := bytes.Clone(b)
 		changed[i] ^= 1 << (i % 8)
