@@ -1,4 +1,4 @@
-package strangertest
+package ledger_test
 
 import (
 	"bytes"
@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -87,13 +89,21 @@ func both(t interface{ Errorf(string, ...any) }, b []byte, key, what string) {
 
 func TestTheStrangerKnowsNothingOfOurs(t *testing.T) {
 	t.Parallel()
-	f, err := parser.ParseFile(token.NewFileSet(), "stranger_test.go", nil, parser.ImportsOnly)
+	f, err := parser.ParseFile(token.NewFileSet(), "stranger_test.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+	known := map[string]bool{}
 	for _, im := range f.Imports {
-		if strings.Contains(im.Path.Value, ".") {
-			t.Errorf("imports %s", im.Path.Value)
+		name := strings.Trim(im.Path.Value, `"`)
+		if strings.Contains(name, ".") {
+			t.Errorf("imports %s", name)
+		}
+		known[path.Base(name)] = true
+	}
+	for _, id := range f.Unresolved { // of an import, predeclared, or of another file
+		if !known[id.Name] && types.Universe.Lookup(id.Name) == nil {
+			t.Errorf("uses %s of another file", id.Name)
 		}
 	}
 }
