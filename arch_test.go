@@ -24,7 +24,7 @@ const module = "github.com/coppice-dev/coppice"
 var packages = map[string][]string{
 	"cmd/coppice": {"internal/cli"},
 	"internal/cli": {
-		"client", "client/wire", "internal/candidates", "internal/daemon", "internal/fault", "internal/forge",
+		"client", "client/wire", "internal/candidates", "internal/daemon", "internal/fault",
 		"internal/hook", "internal/ledger/format", "internal/mcpapi", "internal/policy", "internal/proposal",
 		"internal/registry", "internal/tty",
 	},
@@ -132,7 +132,6 @@ var packages = map[string][]string{
 	"internal/proposal": {"internal/fault", "internal/timeline", "internal/visible"},
 	"internal/fault":    {},
 	"internal/limit":    {},
-	"internal/forge":    {},
 	"internal/undo":     {},
 	"internal/vfs":      {},
 	"internal/tty":      {"internal/visible"},
