@@ -32,8 +32,8 @@ var packages = map[string][]string{
 
 	"internal/cli": {
 		"client", "client/wire", "internal/candidates", "internal/daemon", "internal/fault",
-		"internal/forge", "internal/hook", "internal/ledger/format", "internal/mcpapi",
-		"internal/policy", "internal/proposal", "internal/registry", "internal/tty",
+		"internal/hook", "internal/ledger/format", "internal/mcpapi", "internal/policy",
+		"internal/proposal", "internal/registry", "internal/tty",
 	},
 	"internal/daemon": {
 		"client", "client/wire", "internal/admission", "internal/auth", "internal/box",
@@ -51,11 +51,8 @@ var packages = map[string][]string{
 	"internal/ports":         {"client/wire", "internal/fault"},
 	"internal/ports/sockets": {},
 
-	"internal/candidates": {"client/wire", "internal/fault", "internal/nearest"},
-	"internal/lineapi": {
-		"client/wire", "internal/admission", "internal/fault", "internal/nearest", "internal/seal",
-		"internal/timeline",
-	},
+	"internal/candidates": {"client/wire", "internal/fault"},
+	"internal/lineapi":    {"client/wire", "internal/admission", "internal/fault", "internal/seal", "internal/timeline"},
 
 	"client":      {"client/wire"},
 	"client/wire": {},
@@ -63,15 +60,12 @@ var packages = map[string][]string{
 	"internal/archive": {"internal/fault"},
 	"internal/decoy":   {"internal/fault"},
 	"internal/boxfs":   {"client/wire", "internal/archive", "internal/dirfd", "internal/fault"},
-	"internal/budget":  {"client/wire", "internal/ledger/format", "internal/testimony", "internal/timeline"},
-	"internal/compare": {"client/wire", "internal/ledger/format"},
 	"internal/engine": {
-		"client/wire", "internal/boxfs", "internal/budget", "internal/compare", "internal/decoy",
-		"internal/dirfd", "internal/fault", "internal/journal", "internal/layer", "internal/ledger",
+		"client/wire", "internal/audit", "internal/boxfs", "internal/decoy", "internal/dirfd",
+		"internal/fault", "internal/journal", "internal/layer", "internal/ledger",
 		"internal/ledger/format", "internal/memory", "internal/meta", "internal/policy",
-		"internal/programs", "internal/proposal", "internal/redact", "internal/repo",
-		"internal/rootfs", "internal/rootspec", "internal/testimony", "internal/timeline",
-		"internal/undo", "internal/visible",
+		"internal/proposal", "internal/redact", "internal/repo", "internal/rootfs",
+		"internal/rootspec", "internal/timeline", "internal/undo", "internal/visible",
 	},
 	"internal/layer": {
 		"internal/archive", "internal/dirfd", "internal/fault", "internal/layer/format",
@@ -80,7 +74,7 @@ var packages = map[string][]string{
 	},
 	"internal/layer/format": {"internal/fault"},
 	"internal/memory":       {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs"},
-	"internal/meta":         {"client/wire", "internal/fault", "internal/nearest", "internal/seal", "internal/timeline"},
+	"internal/meta":         {"client/wire", "internal/fault", "internal/seal", "internal/timeline"},
 	"internal/rootfs": {
 		"internal/dirfd", "internal/fault", "internal/quota", "internal/removal", "internal/rootspec",
 		"internal/undo",
@@ -115,8 +109,8 @@ var packages = map[string][]string{
 		"internal/policy",
 	},
 	"internal/gate/inspect": {"internal/fault", "internal/policy"},
-	"internal/gate/link":    {"internal/fault", "internal/ownthread"},
-	"internal/gate/control": {"client/wire", "internal/fault", "internal/ownthread", "internal/plan", "internal/program"},
+	"internal/gate/link":    {"internal/fault"},
+	"internal/gate/control": {"client/wire", "internal/fault", "internal/gate/link", "internal/plan", "internal/program"},
 	"internal/gate/process": {
 		"client/wire", "internal/decoy", "internal/fault", "internal/gate", "internal/gate/control",
 		"internal/journal", "internal/plan", "internal/policy",
@@ -127,27 +121,22 @@ var packages = map[string][]string{
 	"internal/ledger":        {"internal/fault", "internal/ledger/format", "internal/vfs"},
 	"internal/ledger/format": {"internal/fault"},
 
-	"internal/testimony": {"client/wire", "internal/ledger/format"},
-	"internal/timeline":  {"internal/fault", "internal/nearest", "internal/visible"},
-	"internal/policy":    {"internal/fault", "internal/nearest", "internal/redact", "internal/visible"},
-	"internal/hook":      {"internal/fault"},
-	"internal/journal":   {"client/wire", "internal/fault", "internal/seal"},
-	"internal/redact":    {"internal/fault"},
-	"internal/programs":  {"client/wire"},
-	"internal/seal":      {"internal/fault"},
-	"internal/repo":      {"internal/dirfd", "internal/fault", "internal/undo", "internal/visible"},
-	"internal/registry":  {"internal/fault", "internal/tty"},
-	"internal/proposal":  {"internal/fault", "internal/timeline", "internal/visible"},
-	"internal/fault":     {},
-	"internal/limit":     {},
-	"internal/forge":     {},
-	"internal/nearest":   {},
-	"internal/ownthread": {},
-	"internal/undo":      {},
-	"internal/vfs":       {},
-	"internal/tty":       {"internal/visible"},
-	"internal/unixsock":  {},
-	"internal/visible":   {},
+	"internal/timeline": {"internal/fault", "internal/visible"},
+	"internal/policy":   {"internal/fault", "internal/redact", "internal/visible"},
+	"internal/hook":     {"internal/fault"},
+	"internal/journal":  {"client/wire", "internal/fault", "internal/seal"},
+	"internal/redact":   {"internal/fault"},
+	"internal/seal":     {"internal/fault"},
+	"internal/repo":     {"internal/dirfd", "internal/fault", "internal/undo", "internal/visible"},
+	"internal/registry": {"internal/fault", "internal/tty"},
+	"internal/proposal": {"internal/fault", "internal/timeline", "internal/visible"},
+	"internal/fault":    {},
+	"internal/limit":    {},
+	"internal/undo":     {},
+	"internal/vfs":      {},
+	"internal/tty":      {"internal/visible"},
+	"internal/unixsock": {},
+	"internal/visible":  {},
 
 	// Programs for developers, a module of their own (bench/go.mod).
 	"bench": {
@@ -169,6 +158,7 @@ var packages = map[string][]string{
 		"internal/unixsock",
 	},
 	"internal/box/protocol": {"client/wire", "internal/box/guest", "internal/fault", "internal/plan"},
+	"internal/audit":        {"client/wire", "internal/ledger/format", "internal/timeline"},
 }
 
 // limits is the table of bounds. It imports nothing of this module, and every package may

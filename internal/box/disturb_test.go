@@ -18,8 +18,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/boxtest"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/control"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/plan"
-	"github.com/coppice-dev/coppice/internal/racetest"
 )
 
 var (
@@ -87,7 +87,7 @@ func (d disturbance) String() string {
 // disturbAll makes each step of a start fail in turn, and checks that the box has the
 // protections of an undisturbed one, or is refused with a typed error.
 func disturbAll(t *testing.T, make func(testing.TB) plan.Config) {
-	if racetest.Enabled {
+	if looptest.Race {
 		t.Skip("needs plain-build: the race detector's calls are not the program's")
 	}
 	c := make(t)

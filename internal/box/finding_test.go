@@ -11,8 +11,8 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/boxtest"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/plan"
-	"github.com/coppice-dev/coppice/internal/racetest"
 )
 
 // fallbacks are calls of the keeper's by whose error a start learns that the host lacks a
@@ -79,7 +79,7 @@ func TestFallback_TriesNothingThatTheHomeKnowsTheHostToLack(t *testing.T) {
 // undisturbed starts a box, and returns it with the result of the start.
 func undisturbed(t *testing.T) (plan.Config, boxtest.Disturbed) {
 	t.Helper()
-	if racetest.Enabled {
+	if looptest.Race {
 		t.Skip("needs plain-build: the race detector's calls are not the program's")
 	}
 	c := config(t)

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/ctxtest"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
 // nest makes n directories, one in another, as a program does it that knows no path.
@@ -149,7 +149,7 @@ func TestNames_EndWithTheirContext(t *testing.T) {
 	for i := range 5000 {
 		must(t, os.WriteFile(filepath.Join(w.dir, fmt.Sprint("a-name-of-some-length-", i)), nil, 0o600))
 	}
-	ctx := ctxtest.EndsAfter(t, 2)
+	ctx := looptest.EndsAfter(t, 2)
 	if _, err := w.List(ctx, ".", 1); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, want it cancelled", err)
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/plan"
-	"github.com/coppice-dev/coppice/internal/racetest"
 )
 
 // confined are the rows for tiers that confine.
@@ -178,7 +178,7 @@ while True:
 		}
 	}},
 	{"a memory limit", walled, func(t *testing.T, tier Tier) {
-		if racetest.Enabled {
+		if looptest.Race {
 			t.Skip("needs plain-build: init, with the race detector, is larger than the limit")
 		}
 		change := func(c *plan.Config) { c.Limits.Memory = 256 << 20 }

@@ -18,9 +18,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/cgroup"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/program/programtest"
-	"github.com/coppice-dev/coppice/internal/racetest"
 )
 
 // groupCounts reports whether a control group keeps to a limit, which counts how often
@@ -235,7 +235,7 @@ var limited = []check{
 		}
 	}},
 	{"that a limit was come to is told", walled, func(t *testing.T, tier Tier) {
-		if racetest.Enabled {
+		if looptest.Race {
 			t.Skip("needs plain-build: init, with the race detector, is larger than the limit")
 		}
 		change := func(c *plan.Config) { c.Limits.Memory, c.Limits.Pids = 128<<20, 20 }

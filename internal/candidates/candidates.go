@@ -12,7 +12,7 @@
 //
 // Reading is strict: an unknown key, one that is given twice or a value of the
 // wrong type is an error that names line and column. Only the CLI imports it; it
-// imports client/wire, fault and nearest.
+// imports client/wire and fault.
 package candidates
 
 import (
@@ -29,7 +29,6 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/nearest"
 )
 
 // File is what the file says; the zero value of a field is that it says nothing.
@@ -106,7 +105,7 @@ func (p parser) mapping(n *yaml.Node, fields map[string]field) error {
 		read, ok := fields[key.Value]
 		if !ok || key.Kind != yaml.ScalarNode {
 			hint := "the keys here are " + strings.Join(known, ", ")
-			if near := nearest.Of(key.Value, known); near != "" {
+			if near := fault.Nearest(key.Value, known); near != "" {
 				hint = "did you mean " + near + "? " + hint
 			}
 			return p.wrong(key, "there is no key %q", key.Value).WithHint("%s", hint)

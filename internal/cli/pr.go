@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/forge"
+	"github.com/coppice-dev/coppice/internal/proposal"
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
@@ -91,15 +91,15 @@ func (a *app) request(ctx context.Context, name string, req wire.ProposeRequest,
 		return fault.Wrap(err, "find the URL of remote %s", tty.Clean(to.Remote))
 	}
 	where = strings.TrimSuffix(where, "\n")
-	to.URL = forge.Show(where)
+	to.URL = proposal.PublicRemote(where)
 	if to.Proposed, err = a.guarded(ctx, c, name, req); err != nil {
 		return err
 	}
-	if err := push(ctx, git, to, forge.Secret(where), force); err != nil {
+	if err := push(ctx, git, to, proposal.RemoteSecret(where), force); err != nil {
 		return err
 	}
 	title := to.Title
-	to.Page = forge.Page(where, forge.Request{Branch: to.Branch, Into: to.Repo.From, Title: title})
+	to.Page = proposal.MergePage(where, proposal.MergeRequest{Branch: to.Branch, Into: to.Repo.From, Title: title})
 	if err := a.print(to, func(w io.Writer) error {
 		line := to.Page
 		if line == "" {

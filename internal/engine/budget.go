@@ -6,7 +6,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/coppice-dev/coppice/internal/budget"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
@@ -24,7 +24,7 @@ const beyondBudget = "the sandbox caused more records than its budget allows"
 
 // budgetOf returns the budget of a sandbox. A new daemon reads from the ledger what was spent
 // before, so that a restart does not refill a budget.
-func (e *Engine) budgetOf(ctx context.Context, s *sandbox) (*budget.Budget, error) {
+func (e *Engine) budgetOf(ctx context.Context, s *sandbox) (*audit.Budget, error) {
 	s.budgeting.Lock()
 	defer s.budgeting.Unlock()
 	if s.budget != nil {
@@ -39,17 +39,17 @@ func (e *Engine) budgetOf(ctx context.Context, s *sandbox) (*budget.Budget, erro
 }
 
 // spentBefore makes the budget of a sandbox from its newest records.
-func (e *Engine) spentBefore(ctx context.Context, id timeline.SandboxID) (*budget.Budget, error) {
+func (e *Engine) spentBefore(ctx context.Context, id timeline.SandboxID) (*audit.Budget, error) {
 	now, of := e.Now(), format.Sandbox(id)
-	b := budget.New(now)
+	b := audit.NewBudget(now)
 	if _, err := e.Ledger.Last(ctx, of); err != nil { // appended records can be read now
 		return nil, err
 	}
-	for r, err := range e.Ledger.Read(ctx, of, ledger.Filter{Since: now.Add(-limit.EvidenceRefill), Kinds: budget.Kinds()}) {
+	for r, err := range e.Ledger.Read(ctx, of, ledger.Filter{Since: now.Add(-limit.EvidenceRefill), Kinds: audit.ChargedKinds()}) {
 		if err != nil {
 			return nil, err
 		}
-		if c, n, ok := budget.Of(r.Observer, r.Body); ok {
+		if c, n, ok := audit.Charge(r.Observer, r.Body); ok {
 			b.Spent(r.Time, c, n)
 		}
 		if p, ok := r.Body.(*format.Program); ok && p.List != "" {
@@ -57,7 +57,7 @@ func (e *Engine) spentBefore(ctx context.Context, id timeline.SandboxID) (*budge
 			if err != nil {
 				return nil, err
 			}
-			b.Spent(r.Time, budget.Lists, n)
+			b.Spent(r.Time, audit.ClassLists, n)
 		}
 	}
 	return b, nil
@@ -73,16 +73,16 @@ func (e *Engine) mayChange(ctx context.Context, s *sandbox, rec *meta.Sandbox) (
 	if err != nil {
 		return nil, err
 	}
-	if wait := b.Wait(e.Now(), budget.Inside); wait > 0 {
+	if wait := b.Wait(e.Now(), audit.ClassInside); wait > 0 {
 		wait = (wait + time.Second - 1).Truncate(time.Second)
 		return nil, fault.New(fault.Unavailable, "sandbox %s has asked for %d snapshots, rewinds and tags from inside; the next may be asked for in %s", rec.Name, limit.InsideChanges, wait).
 			WithHint("from outside the sandbox, the number of commits is not limited: coppice commit %s", rec.Name)
 	}
-	return func() { b.Spent(e.Now(), budget.Inside, 1) }, nil
+	return func() { b.Spent(e.Now(), audit.ClassInside, 1) }, nil
 }
 
 // admit keeps the drafts for which the sandbox has a budget, and counts the others by kind.
-func (e *Engine) admit(b *budget.Budget, drafts []ledger.Draft) (kept []ledger.Draft, over []format.Lost) {
+func (e *Engine) admit(b *audit.Budget, drafts []ledger.Draft) (kept []ledger.Draft, over []format.Lost) {
 	now := e.Now()
 	for _, d := range drafts {
 		if b.Admit(now, d.Observer, d.Body) {

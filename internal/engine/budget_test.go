@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/budget"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -55,7 +55,7 @@ func (h *home) recorded(id timeline.SandboxID) (n int64) {
 }
 
 // spends takes all but some of what a sandbox has left of a class.
-func (h *home) spends(name string, c budget.Class, n int64) *budget.Budget {
+func (h *home) spends(name string, c audit.Class, n int64) *audit.Budget {
 	h.t.Helper()
 	left, err := h.budgetOf(ctx, h.sandbox(h.id(name)))
 	if err != nil {
@@ -100,7 +100,7 @@ func TestTellNet_RecordsNoMoreThanTheBudget(t *testing.T) {
 	id, other := h.id("a"), h.id("b")
 	tell := func(of timeline.SandboxID) { h.tellNet(ctx, h.sandbox(of)) }
 	const room, events, part = 1 << 20, 1000, 100
-	h.spends("a", budget.Network, limit.EvidenceNetwork-room)
+	h.spends("a", audit.ClassNetwork, limit.EvidenceNetwork-room)
 	before := h.recorded(id)
 	for n := range events / part {
 		var evs []wire.NetEvent
@@ -156,7 +156,7 @@ func TestTellNet_CountsWhatIsLostOverACrash(t *testing.T) {
 	flood := func(n int) {
 		t.Helper()
 		h.unread(id, func() { // the engine would see a part of the flood
-			h.spends("a", budget.Network, limit.EvidenceNetwork)
+			h.spends("a", audit.ClassNetwork, limit.EvidenceNetwork)
 			for i := range n {
 				h.gateTells(id, allowed(i))
 			}
@@ -173,7 +173,7 @@ func TestTellNet_CountsWhatIsLostOverACrash(t *testing.T) {
 	}
 	h.close()
 	h.open()
-	h.spends("a", budget.Network, limit.EvidenceNetwork)
+	h.spends("a", audit.ClassNetwork, limit.EvidenceNetwork)
 	h.tellNet(ctx, h.sandbox(id))
 	if count, _ := h.lost(id, format.KindNetwork); count != 12 || len(h.hosts(id)) != 1 {
 		t.Errorf("%d are said to be lost of 12; recorded are %q", count, h.hosts(id))
@@ -226,8 +226,8 @@ func TestPrograms_AreRecordedWithinTheBudget(t *testing.T) {
 	h.onDir("b")
 	id, p := h.id("a"), newBoxPrograms(nil, true)
 	const room, parts, part = 1 << 20, 4, 250
-	h.spends("a", budget.Lists, limit.EvidenceLists-room)
-	h.spends("a", budget.Programs, limit.EvidencePrograms-room)
+	h.spends("a", audit.ClassLists, limit.EvidenceLists-room)
+	h.spends("a", audit.ClassPrograms, limit.EvidencePrograms-room)
 	before := h.recorded(id)
 	for range parts {
 		h.starts(id, p, part, same)
@@ -270,19 +270,19 @@ func TestBudgetOf_KnowsWhatIsInTheLedger(t *testing.T) {
 	h := newHomeAt(t, &now)
 	h.onDir("a")
 	id := h.id("a")
-	size := map[budget.Class]int64{budget.Network: limit.EvidenceNetwork, budget.Lists: limit.EvidenceLists}
-	before := map[budget.Class]int64{}
+	size := map[audit.Class]int64{audit.ClassNetwork: limit.EvidenceNetwork, audit.ClassLists: limit.EvidenceLists}
+	before := map[audit.Class]int64{}
 	for n := range 100 {
 		h.gateTells(id, allowed(n))
 	}
 	h.tellNet(ctx, h.sandbox(id))
-	before[budget.Network] = h.recorded(id)
+	before[audit.ClassNetwork] = h.recorded(id)
 	h.starts(id, newBoxPrograms(nil, true), 200, same)
-	before[budget.Lists] = h.recorded(id) - before[budget.Network]
+	before[audit.ClassLists] = h.recorded(id) - before[audit.ClassNetwork]
 	h.close()
 	now = time.Now()
 	h.open()
-	left := h.spends("a", budget.Network, 0)
+	left := h.spends("a", audit.ClassNetwork, 0)
 	const about = 64 << 10
 	for c, spent := range before {
 		if rest := size[c] - spent; left.Take(now, c, rest+about) || !left.Take(now, c, rest-about) {
@@ -306,7 +306,7 @@ func TestMark_RefusesBeyondTheBudget(t *testing.T) {
 	h.onDir("b")
 	h.run("a", "true")
 	h.run("b", "true")
-	h.spends("a", budget.Inside, limit.InsideChanges-2)
+	h.spends("a", audit.ClassInside, limit.InsideChanges-2)
 	refused := func(what string, err error) {
 		t.Helper()
 		if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "the next may be asked for in 22s") || !strings.HasSuffix(fault.HintOf(err), "coppice commit a") {
@@ -373,8 +373,8 @@ func TestBudgetOf_CountsMarksFromInside(t *testing.T) {
 	h.close()
 	now = time.Now().Add(time.Millisecond)
 	h.open()
-	left := h.spends("a", budget.Inside, 0)
-	if left.Take(now, budget.Inside, limit.InsideChanges-1) || !left.Take(now, budget.Inside, limit.InsideChanges-2) {
+	left := h.spends("a", audit.ClassInside, 0)
+	if left.Take(now, audit.ClassInside, limit.InsideChanges-1) || !left.Take(now, audit.ClassInside, limit.InsideChanges-2) {
 		t.Error("it does not know that two were spent")
 	}
 }
@@ -386,7 +386,7 @@ func TestCaptureByItself_WaitsForTheBudget(t *testing.T) {
 	h := newHomeAt(t, &now)
 	h.onDir("a")
 	h.run("a", "true")
-	h.spends("a", budget.Captures, limit.AutoSnapshots-1)
+	h.spends("a", audit.ClassCaptures, limit.AutoSnapshots-1)
 	capture := func() time.Duration {
 		t.Helper()
 		s, rec, err := h.acquire(ctx, "a", "testing")

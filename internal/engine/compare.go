@@ -6,7 +6,7 @@ import (
 	"context"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/compare"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
 )
@@ -20,12 +20,12 @@ func (e *Engine) LedgerSummary(ctx context.Context, name string) (res wire.Ledge
 	if err != nil {
 		return res, err
 	}
-	var one compare.Attempt
+	var one audit.Summary
 	for r, err := range e.Ledger.Read(ctx, id, ledger.Filter{}) {
 		if err != nil {
 			return res, err
 		}
-		one.Hear(r)
+		one.Add(r)
 	}
-	return one.Summary(), nil
+	return one.Result(), nil
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/decoy"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
@@ -23,7 +24,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
-	told "github.com/coppice-dev/coppice/internal/testimony"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -233,7 +233,7 @@ func (e *Engine) touched(ctx context.Context, id timeline.SandboxID, ev wire.Net
 		return // it was removed
 	}
 	out := about(&rec, wire.EventDecoy)
-	out.Message, out.Detail = ev.Decoy, told.Touch(ev)
+	out.Message, out.Detail = ev.Decoy, audit.DecoyTouch(ev)
 	e.emit(out)
 }
 

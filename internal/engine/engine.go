@@ -28,8 +28,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/boxfs"
-	"github.com/coppice-dev/coppice/internal/budget"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -406,8 +406,8 @@ type sandbox struct {
 	net     *netPlace  // guarded by telling: how far it is recorded; nil if unknown
 	lost    time.Time  // guarded by telling: time of the last lost record
 
-	budgeting sync.Mutex     // held while budget is made; after all others but Engine.mu
-	budget    *budget.Budget // guarded by budgeting; nil until first used
+	budgeting sync.Mutex    // held while budget is made; after all others but Engine.mu
+	budget    *audit.Budget // guarded by budgeting; nil until first used
 
 	programs *boxPrograms    // of its box, or of the one before; nil: there is none
 	ending   *endingPrograms // those that are written by who holds the lock; nil: none are

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/budget"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -164,12 +164,12 @@ func (e *Engine) captureByItself(ctx context.Context, s *sandbox, rec *meta.Sand
 	if err != nil {
 		return 0, err
 	}
-	if wait = left.Wait(e.Now(), budget.Captures); wait > 0 {
+	if wait = left.Wait(e.Now(), audit.ClassCaptures); wait > 0 {
 		return wait, nil
 	}
 	t, err := e.capture(ctx, s, rec, note{cause: timeline.CauseAuto, aside: true})
 	if t.changed {
-		left.Spent(e.Now(), budget.Captures, 1)
+		left.Spent(e.Now(), audit.ClassCaptures, 1)
 	}
 	return 0, err
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/coppice-dev/coppice/internal/compare"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/proposal"
 )
@@ -16,7 +16,7 @@ import (
 // retelling hears the records of a sandbox, in order, and retells them for a proposal. The
 // zero retelling has heard none.
 type retelling struct {
-	sum      compare.Attempt
+	sum      audit.Summary
 	commands []*toldCommand
 	byExec   map[string]*toldCommand // of the same
 	bySeq    map[int64]*toldCommand  // of the same
@@ -31,7 +31,7 @@ type toldCommand struct {
 
 // hear takes the next record.
 func (t *retelling) hear(r *format.Record) {
-	t.sum.Hear(r)
+	t.sum.Add(r)
 	switch b := r.Body.(type) {
 	case *format.Exec:
 		t.begins(r.Seq, b)
@@ -113,7 +113,7 @@ func (t *retelling) refuse(kind, what, why string, count int64) {
 
 // into fills in what was heard.
 func (t *retelling) into(p *proposal.Proposal) {
-	s := t.sum.Summary()
+	s := t.sum.Result()
 	p.Ledger.Records, p.Ledger.Commands, p.Ledger.Failed, p.Ledger.Programs = s.Records, s.Commands, s.Failed, s.Programs
 	p.Ledger.NetAllowed, p.Ledger.NetRefused, p.Ledger.FileRefused, p.Ledger.BytesOut = s.NetAllowed, s.NetDenied, s.Denied, s.BytesOut
 	p.Ledger.Lost, p.Ledger.Risk = s.Lost, s.Risk

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/coppice-dev/coppice/internal/ctxtest"
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -62,7 +62,7 @@ func laysOut(t *testing.T, h *home, c *collected, ctx context.Context) (dir stri
 func TestLayOut_CostsAStepForEachDirectory(t *testing.T) {
 	for _, n := range []int{100, 200, 400} {
 		h, c := nestedWork(t, n)
-		ctx := ctxtest.Counts(t)
+		ctx := looptest.Counts(t)
 		dir, err := laysOut(t, h, c, ctx)
 		if err != nil {
 			t.Fatal(err)
@@ -72,7 +72,7 @@ func TestLayOut_CostsAStepForEachDirectory(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		differ := ctxtest.Counts(t)
+		differ := looptest.Counts(t)
 		if _, err := h.changedBelow(differ, &c.rec, c.snapshot, "/", func(*layer.Change) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +80,7 @@ func TestLayOut_CostsAStepForEachDirectory(t *testing.T) {
 			t.Errorf("%d directories are laid out in %d steps", n, steps)
 		}
 		most := ctx.Calls() - int64(n)
-		last := ctxtest.EndsAfter(t, most)
+		last := looptest.EndsAfter(t, most)
 		if _, err := laysOut(t, h, c, last); !errors.Is(err, context.Canceled) {
 			t.Errorf("a context that ends %d steps before the end: %v", n, err)
 		}

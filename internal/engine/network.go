@@ -13,13 +13,13 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
-	told "github.com/coppice-dev/coppice/internal/testimony"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -182,7 +182,7 @@ func (e *Engine) tellSomeNet(ctx context.Context, s *sandbox) (more bool, err er
 	}
 	drafts, over := e.admit(left, e.netDrafts(ctx, &rec, evs))
 	if missing {
-		over = addLost(over, told.Missing())
+		over = addLost(over, audit.LostEvidence())
 	}
 	after := netPlace{next, addLost(slices.Clone(s.net.Owed), over...)}
 	now := e.Now()
@@ -231,7 +231,7 @@ func (e *Engine) readNetTold(ctx context.Context, id timeline.SandboxID) (*netPl
 		if err != nil {
 			return nil, err
 		}
-		if told.Is(r) {
+		if audit.IsEvidence(r) {
 			return &t.Next, nil
 		}
 	}
@@ -251,7 +251,7 @@ func (e *Engine) writeNetTold(id timeline.SandboxID, t netTold) error {
 func (e *Engine) netDrafts(ctx context.Context, rec *meta.Sandbox, evs []wire.NetEvent) []ledger.Draft {
 	var tell []testimony
 	var policies []string
-	for _, t := range told.Of(evs, e.redactor(ctx, rec).clean) {
+	for _, t := range audit.EvidenceOf(evs, e.redactor(ctx, rec).clean) {
 		tell, policies = append(tell, testimony{t.By, t.Body}), append(policies, t.Policy)
 	}
 	out := e.drafts(ctx, rec, tell...)

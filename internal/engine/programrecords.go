@@ -8,11 +8,10 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/coppice-dev/coppice/internal/budget"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
-	"github.com/coppice-dev/coppice/internal/programs"
 )
 
 // programRecords makes records of the programs in sum. The list of the programs that one record
@@ -52,7 +51,7 @@ func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPr
 			switch {
 			case err != nil || list.Len()+len(line) >= format.MaxBlob:
 				lost++
-			case !left.Take(now, budget.Lists, int64(len(line))):
+			case !left.Take(now, audit.ClassLists, int64(len(line))):
 				over++
 			default:
 				list.Write(append(line, '\n'))
@@ -87,7 +86,7 @@ func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPr
 }
 
 // groupRecord is the record of a group: of one program, or of several that it sums up.
-func groupRecord(c cleaner, g programs.Group) *format.Program {
+func groupRecord(c cleaner, g audit.ProgramGroup) *format.Program {
 	first := programRecord(c, g.Programs[0])
 	if len(g.Programs) == 1 {
 		return first
@@ -104,7 +103,7 @@ func groupRecord(c cleaner, g programs.Group) *format.Program {
 }
 
 // counts is 1 for a program that began in its interval.
-func counts(p *programs.Program) int64 {
+func counts(p *audit.Program) int64 {
 	if p.Earlier {
 		return 0
 	}
@@ -112,7 +111,7 @@ func counts(p *programs.Program) int64 {
 }
 
 // programRecord is the record of one program.
-func programRecord(c cleaner, p *programs.Program) *format.Program {
+func programRecord(c cleaner, p *audit.Program) *format.Program {
 	args := c.args(p.Args)
 	if p.Cut != 0 {
 		args = append(args, "...")

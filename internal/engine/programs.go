@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
-	"github.com/coppice-dev/coppice/internal/programs"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -35,17 +35,17 @@ type boxPrograms struct {
 	box  Box
 	done chan struct{} // closed when all is recorded that there will be
 
-	mu    sync.Mutex    // held while records are made and written; after the sandbox's lock
-	known bool          // guarded by mu; what follows is known
-	after uint64        // guarded by mu; the last event that is in sum or in records
-	kept  uint64        // guarded by mu; the last that is in records
-	sum   *programs.Sum // guarded by mu
-	since time.Time     // guarded by mu; when the first in sum came; zero: there is none
-	short bool          // guarded by mu; the last records had losses: the next ones with losses wait for their interval
+	mu    sync.Mutex        // held while records are made and written; after the sandbox's lock
+	known bool              // guarded by mu; what follows is known
+	after uint64            // guarded by mu; the last event that is in sum or in records
+	kept  uint64            // guarded by mu; the last that is in records
+	sum   *audit.ProgramSum // guarded by mu
+	since time.Time         // guarded by mu; when the first in sum came; zero: there is none
+	short bool              // guarded by mu; the last records had losses: the next ones with losses wait for their interval
 }
 
 func newBoxPrograms(b Box, known bool) *boxPrograms {
-	return &boxPrograms{box: b, done: make(chan struct{}), known: known, sum: programs.NewSum(limit.ProgramGroups)}
+	return &boxPrograms{box: b, done: make(chan struct{}), known: known, sum: audit.NewProgramSum(limit.ProgramGroups)}
 }
 
 // seesPrograms reports whether a box is to tell which programs are started in it.
@@ -180,7 +180,7 @@ func (e *Engine) learnPrograms(ctx context.Context, id timeline.SandboxID, p *bo
 		}
 	}
 	p.after, p.kept, p.known, p.since = uint64(through), uint64(through), true, time.Time{}
-	p.sum = programs.NewSum(limit.ProgramGroups)
+	p.sum = audit.NewProgramSum(limit.ProgramGroups)
 	return nil
 }
 
@@ -337,7 +337,7 @@ func (e *Engine) LedgerPrograms(ctx context.Context, name string, seq, from int6
 		if err := json.Unmarshal(line, &one); err != nil {
 			return res, fault.New(fault.Corrupt, "the list of record %d of %s is damaged", seq, name).Because(err)
 		}
-		if body.Path != programs.Others && (one.Path != body.Path || one.Exec != body.Exec) {
+		if body.Path != audit.OtherPrograms && (one.Path != body.Path || one.Exec != body.Exec) {
 			continue
 		}
 		if res.Total++; res.Total <= from || len(res.Programs) == maxListedPrograms {

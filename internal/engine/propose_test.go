@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/ctxtest"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/repo"
 )
 
@@ -28,7 +28,7 @@ func TestLedgerSummary_EndsWithItsContext(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx := ctxtest.EndsAfter(t, 50)
+	ctx := looptest.EndsAfter(t, 50)
 	if res, err := h.LedgerSummary(ctx, "a"); !errors.Is(err, context.Canceled) {
 		t.Errorf("%+v, %v, want it cancelled", res, err)
 	}
@@ -55,7 +55,7 @@ func TestPropose_EndsWithItsContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := 1; ; n = 2 * n {
-		ctx := ctxtest.EndsAfter(t, int64(n))
+		ctx := looptest.EndsAfter(t, int64(n))
 		c := &collected{rec: rec, repo: r, start: repo.OID(start), tip: repo.OID(work), work: repo.OID(work), commits: 1, snapshot: rec.Head}
 		m := &proposing{e: p.Engine, collected: c, trusted: trusts(false, nil)}
 		if err := m.look(t.Context()); err != nil {

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/ctxtest"
 	"github.com/coppice-dev/coppice/internal/dirfd"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
@@ -53,7 +53,7 @@ func TestCopyContent_EndsWithItsContextWithinAFile(t *testing.T) {
 		"whole":    func(ctx context.Context, dst int) error { return s.copyBytes(ctx, dst, src, &st) },
 	} {
 		dst, _ := open(filepath.Join(dir, name))
-		if err := part(ctxtest.EndsAfter(t, 2), dst); !errors.Is(err, context.Canceled) {
+		if err := part(looptest.EndsAfter(t, 2), dst); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v, want it cancelled", name, err)
 		}
 		var got unix.Stat_t
@@ -82,7 +82,7 @@ func TestRemove_EndsWithItsContextWithinADirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	if err := removeAt(ctxtest.EndsAfter(t, 10), s.fs, fd, "d"); !errors.Is(err, context.Canceled) {
+	if err := removeAt(looptest.EndsAfter(t, 10), s.fs, fd, "d"); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, want it cancelled", err)
 	}
 	if left, err := os.ReadDir(at); err != nil || len(left) < files/2 || len(left) == files {

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/coppice-dev/coppice/internal/ctxtest"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/vfs"
@@ -86,7 +86,7 @@ func TestCursor_FindsWhatTheViewHas(t *testing.T) {
 // steps is how many directories a cursor enters and leaves for those paths, in order.
 func steps(t *testing.T, v *View, paths []string) int64 {
 	t.Helper()
-	ctx := ctxtest.Counts(t)
+	ctx := looptest.Counts(t)
 	c := v.Cursor()
 	defer c.Close()
 	for _, p := range slices.Sorted(slices.Values(paths)) {
@@ -114,7 +114,7 @@ func TestCursor_EndsWithItsContext(t *testing.T) {
 	c := v.Cursor()
 	defer c.Close()
 	deep := files[39]
-	if _, err := c.Lookup(ctxtest.EndsAfter(t, 20), deep); err == nil || fault.Is(err, fault.NotFound) {
+	if _, err := c.Lookup(looptest.EndsAfter(t, 20), deep); err == nil || fault.Is(err, fault.NotFound) {
 		t.Errorf("a lookup of 40 steps with a context that ends after 20: %v", err)
 	}
 	if _, err := c.Lookup(context.Background(), deep); err != nil {

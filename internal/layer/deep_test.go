@@ -15,12 +15,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/ctxtest"
 	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer/format"
 	"github.com/coppice-dev/coppice/internal/limit"
-	"github.com/coppice-dev/coppice/internal/racetest"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -49,7 +48,7 @@ func allocates(t *testing.T, what string, n int, fn func()) {
 	runtime.ReadMemStats(&before)
 	fn()
 	runtime.ReadMemStats(&after)
-	if racetest.Enabled {
+	if looptest.Race {
 		return // with it, a sync.Pool drops what it holds at random
 	}
 	got, most := int(after.TotalAlloc-before.TotalAlloc), 10<<20+n*5<<10
@@ -492,7 +491,7 @@ func TestDiff_EndsWithItsContext(t *testing.T) {
 	a, b := rawView(was, true), rawView(now, true)
 	for _, stat := range []bool{false, true} {
 		told := 0
-		ctx := ctxtest.EndsAfter(t, 50)
+		ctx := looptest.EndsAfter(t, 50)
 		err := EachChange(ctx, a, b, nil, DiffOptions{Stat: stat}, func(*Change) error { told++; return nil })
 		if !errors.Is(err, context.Canceled) || told > 51 {
 			t.Errorf("with stat %v: %v after %d changes", stat, err, told)
@@ -502,14 +501,14 @@ func TestDiff_EndsWithItsContext(t *testing.T) {
 	w.must(err)
 	defer one.Close()
 	fd := int(one.Fd())
-	if _, err := sameContent(ctxtest.EndsAfter(t, 0), fd, fd, 5); !errors.Is(err, context.Canceled) {
+	if _, err := sameContent(looptest.EndsAfter(t, 0), fd, fd, 5); !errors.Is(err, context.Canceled) {
 		t.Errorf("contents are compared after it ended: %v", err)
 	}
-	walker := w.s.newWalker(ctxtest.EndsAfter(t, 50), CaptureInput{})
+	walker := w.s.newWalker(looptest.EndsAfter(t, 50), CaptureInput{})
 	if _, _, err := walker.walk([]rootspec.Part{{Dir: now, Path: "/"}}, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("capture: %v", err)
 	}
-	ctx := ctxtest.EndsAfter(t, 50)
+	ctx := looptest.EndsAfter(t, 50)
 	seen := 0
 	if err := b.walk(ctx, func(*mdir, *found) error { seen++; return nil }); !errors.Is(err, context.Canceled) || seen > 51 {
 		t.Errorf("walk: %v after %d entries", err, seen)

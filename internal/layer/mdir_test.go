@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/coppice-dev/coppice/internal/ctxtest"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -54,7 +54,7 @@ func TestDirectory_IsBoundedInADiff(t *testing.T) {
 func TestDiff_OfADirectoryCostsWhatCanDiffer(t *testing.T) {
 	t.Parallel()
 	a, b, touched := crowded(t, 2000, 3)
-	ctx := ctxtest.Counts(t)
+	ctx := looptest.Counts(t)
 	list, _, err := Some(ctx, a, b, touched, DiffOptions{names: 10})
 	if calls := ctx.Calls(); err != nil || len(list) < 3 || calls > 50 {
 		t.Errorf("%d changes, in %d steps, %v", len(list), calls, err)
@@ -64,7 +64,7 @@ func TestDiff_OfADirectoryCostsWhatCanDiffer(t *testing.T) {
 func TestList_EndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	_, b, _ := crowded(t, 100, 100)
-	if _, err := b.ReadDir(ctxtest.EndsAfter(t, 50), "/d"); !errors.Is(err, context.Canceled) {
+	if _, err := b.ReadDir(looptest.EndsAfter(t, 50), "/d"); !errors.Is(err, context.Canceled) {
 		t.Errorf("a list of 200 entries with a context that ends after 50: %v", err)
 	}
 	list, err := b.ReadDir(t.Context(), "/d")
@@ -75,7 +75,7 @@ func TestList_EndsWithItsContext(t *testing.T) {
 	for _, e := range list {
 		d.kids = append(d.kids, &delta{name: filepath.Base(e.Path)})
 	}
-	if err := (trees{{path: "/d", fd: -1, delta: d}}).compare(ctxtest.EndsAfter(t, 50), func() *View { return b }); !errors.Is(err, context.Canceled) {
+	if err := (trees{{path: "/d", fd: -1, delta: d}}).compare(looptest.EndsAfter(t, 50), func() *View { return b }); !errors.Is(err, context.Canceled) {
 		t.Errorf("a comparison of 200 entries with a context that ends after 50: %v", err)
 	}
 }

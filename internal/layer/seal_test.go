@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/ctxtest"
 	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -307,7 +307,7 @@ func TestSeal_EndsWithItsContext(t *testing.T) {
 	})
 	id := w.stack[0]
 	for n := int64(0); ; n++ {
-		_, err := w.s.Seal(ctxtest.EndsAfter(t, n), id)
+		_, err := w.s.Seal(looptest.EndsAfter(t, n), id)
 		if err == nil {
 			if n < 6 { // of the file alone: three pieces, for the digest and the DiffID
 				t.Errorf("it looks at its context %d times", n)

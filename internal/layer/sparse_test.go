@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/ctxtest"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
@@ -121,7 +121,7 @@ func TestSum_EndsWithItsContextWithinAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := whole.sum(ctxtest.EndsAfter(t, 3), int(f.Fd()), 1<<40); !errors.Is(err, context.Canceled) {
+	if _, err := whole.sum(looptest.EndsAfter(t, 3), int(f.Fd()), 1<<40); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -155,11 +155,11 @@ func TestSameContent_CostsWhatTheDataCosts(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer fb.Close()
-		same, err := sameContent(ctxtest.EndsAfter(t, 20), int(fa.Fd()), int(fb.Fd()), size)
+		same, err := sameContent(looptest.EndsAfter(t, 20), int(fa.Fd()), int(fb.Fd()), size)
 		if err != nil || same != tc.same {
 			t.Errorf("%s: same %v, %v", name, same, err)
 		}
-		if same, err = sameContent(ctxtest.EndsAfter(t, 20), int(fb.Fd()), int(fa.Fd()), size); err != nil || same != tc.same {
+		if same, err = sameContent(looptest.EndsAfter(t, 20), int(fb.Fd()), int(fa.Fd()), size); err != nil || same != tc.same {
 			t.Errorf("%s, the other way round: same %v, %v", name, same, err)
 		}
 	}

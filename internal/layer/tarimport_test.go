@@ -19,7 +19,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
-	"github.com/coppice-dev/coppice/internal/racetest"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -340,7 +340,7 @@ func TestImportTar_HostileHeadersAreRefusedOrCheap(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		})
-		if took > 64<<20 && !racetest.Enabled { // with it, a sync.Pool drops what it holds at random
+		if took > 64<<20 && !looptest.Race { // with it, a sync.Pool drops what it holds at random
 			t.Errorf("%s takes %d bytes of memory", name, took)
 		}
 	}

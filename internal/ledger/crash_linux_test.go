@@ -25,7 +25,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
-	"github.com/coppice-dev/coppice/internal/racetest"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
@@ -104,7 +104,7 @@ func holds(t *testing.T, what string, r *Ledger, acked map[format.Sandbox][]stri
 func TestEveryWriteMayFail(t *testing.T) {
 	t.Parallel()
 	o := Options{SegmentBytes: 700, IntakeBytes: 1500}
-	first, step := racetest.Sample(t, 7)
+	first, step := looptest.Sample(t, 7)
 	for _, c := range []struct {
 		errno syscall.Errno
 		stay  bool

@@ -13,8 +13,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/coppice-dev/coppice/internal/ctxtest"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
 // numbers gives what a filter finds, by number.
@@ -128,7 +128,7 @@ func TestReads_EndWithTheirContext(t *testing.T) {
 	l, _, _ := aged(t, n)
 	none := Filter{Kinds: []format.Kind{format.KindDelete}}
 	calls := func(read func(ctx context.Context) error) int64 {
-		ctx := ctxtest.EndsAfter(t, after)
+		ctx := looptest.EndsAfter(t, after)
 		if err := read(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("%v, want it cancelled", err)
 		}

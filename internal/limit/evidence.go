@@ -55,7 +55,7 @@ const (
 func evidence() area {
 	const (
 		budgets = "internal/engine/budget_test.go "
-		classes = "internal/budget/budget_test.go TestBudget_ClassesAreApart"
+		classes = "internal/audit/budget_test.go TestBudget_ClassesAreApart"
 		network = budgets + "TestTellNet_RecordsNoMoreThanTheBudget"
 		program = budgets + "TestPrograms_AreRecordedWithinTheBudget"
 		texts   = budgets + "TestRecords_CarryBoundedTexts"
@@ -63,7 +63,7 @@ func evidence() area {
 		more    = "the record counts the others"
 	)
 	return area{title: "Evidence", bounds: []Bound{
-		{"time in which an exhausted budget of a sandbox refills, evenly", evidenceHours, "hours", "the budget is full again; a restarted daemon finds in the ledger what was spent", "internal/budget/budget_test.go TestBudget_FillsEvenly"},
+		{"time in which an exhausted budget of a sandbox refills, evenly", evidenceHours, "hours", "the budget is full again; a restarted daemon finds in the ledger what was spent", "internal/audit/budget_test.go TestBudget_FillsEvenly"},
 		{"budget for records of decoys that were opened", EvidenceDecoys, "bytes", lost, classes},
 		{"budget for records of refused system calls", EvidenceRefusals, "bytes", lost, classes},
 		{"budget for records of denied network access", EvidenceDenials, "bytes", lost, classes},

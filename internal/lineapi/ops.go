@@ -10,7 +10,6 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
-	"github.com/coppice-dev/coppice/internal/nearest"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -277,7 +276,7 @@ func (c *conn) tag(q wire.TagRequest) (any, error) {
 	node, ok := tags[q.Name]
 	if !ok {
 		f := fault.New(fault.NotFound, "there is no tag %q", cut(q.Name, timeline.MaxName))
-		if near := nearest.Of(q.Name, keys(tags)); near != "" {
+		if near := fault.Nearest(q.Name, keys(tags)); near != "" {
 			return nil, f.WithHint("did you mean %s?", near)
 		}
 		return nil, f.WithHint(`list them with {"op":"tag"}`)

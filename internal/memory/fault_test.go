@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/racetest"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
@@ -119,7 +119,7 @@ func nothingLeft(t *testing.T, what string, h *home) {
 // the store goes on, both as it is open and opened anew.
 func TestEveryWriteMayFail(t *testing.T) {
 	t.Parallel()
-	first, step := racetest.Sample(t, 11)
+	first, step := looptest.Sample(t, 11)
 	for _, c := range []struct {
 		errno syscall.Errno
 		stay  bool
@@ -158,7 +158,7 @@ func TestEveryWriteMayFail(t *testing.T) {
 // The same without opening it anew in between.
 func TestTheStoreGoesOnAfterAFailure(t *testing.T) {
 	t.Parallel()
-	first, step := racetest.Sample(t, 11)
+	first, step := looptest.Sample(t, 11)
 	for k := 1 + first; ; k += step {
 		what := fmt.Sprintf("call %d fails", k)
 		f := &vfs.Faulty{FS: vfs.OS()}
@@ -183,7 +183,7 @@ func TestACrashAtAnyPoint(t *testing.T) {
 	for _, loss := range []string{process, contents, everything} {
 		t.Run(loss, func(t *testing.T) {
 			t.Parallel()
-			first, step := racetest.Sample(t, 11)
+			first, step := looptest.Sample(t, 11)
 			for k := 9 + first; ; k += step { // it is open after 8 calls
 				what := fmt.Sprintf("dead at call %d", k)
 				dir := inMemory(t)

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/racetest"
+	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
 // A store against a map: whatever images come, share, shift, go, and however often
@@ -21,7 +21,7 @@ func TestModel(t *testing.T) {
 	top := inMemory(t)
 	n := 0
 	rapid.Check(t, func(t *rapid.T) {
-		if n++; racetest.Enabled && n%4 != 0 {
+		if n++; looptest.Race && n%4 != 0 {
 			return // each takes many times as long
 		}
 		dir := fmt.Sprintf("%s/%d", top, n)

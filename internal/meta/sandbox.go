@@ -10,7 +10,6 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/nearest"
 	"github.com/coppice-dev/coppice/internal/seal"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -222,7 +221,7 @@ func (d *DB) unknown(ctx context.Context, name string) error {
 		names = append(names, n)
 		return err
 	})
-	if near := nearest.Of(name, names); near != "" && err == nil {
+	if near := fault.Nearest(name, names); near != "" && err == nil {
 		return f.WithHint("did you mean %s? All of them: coppice ls", near)
 	}
 	return f.WithHint("see which there are with: coppice ls")

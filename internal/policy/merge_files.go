@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/coppice-dev/coppice/internal/nearest"
+	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 // files merges what is said of files.
@@ -88,7 +88,7 @@ func (m *merger) showHint(p Path, builtIn []string) string {
 			return h + " is hidden as a whole, and can be shown as a whole"
 		}
 	}
-	if near := nearest.Of(p.String(), builtIn); near != "" {
+	if near := fault.Nearest(p.String(), builtIn); near != "" {
 		return "did you mean " + near + "?"
 	}
 	return "what is hidden is shown by: coppice policy explain"

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/nearest"
 )
 
 // placing is what origins are written as: who said what.
@@ -204,7 +203,7 @@ func find(list []Rule, text string, denies bool) (int, error) {
 		texts = append(texts, r.String(), r.where())
 	}
 	hint := "see what there is: coppice policy show NAME"
-	if near := nearest.Of(text, texts); near != "" {
+	if near := fault.Nearest(text, texts); near != "" {
 		hint = "did you mean " + near + "? " + hint
 	}
 	return 0, fault.New(fault.NotFound, "no rule %s %q", what, text).WithHint("%s", hint)

@@ -2,8 +2,8 @@
 // environment, files; what a file says of them, how several files are merged, and what
 // follows for a request. Parsing is strict: an unknown key, a wrong unit or a value
 // twice is an error that names the nearest right one. Nothing here reads or writes
-// anything but bytes that it is given. Any room may import it; it imports fault and
-// nearest.
+// anything but bytes that it is given. Any room may import it; it imports fault,
+// redact and visible.
 package policy
 
 import (

@@ -8,7 +8,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/coppice-dev/coppice/internal/nearest"
+	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 // schema is a JSON Schema.
@@ -91,7 +91,7 @@ func choice[T ~string](words ...T) shape[T] {
 			return T(n.Value), true
 		}
 		hint := "they are " + strings.Join(all, ", ")
-		if near := nearest.Of(n.Value, all); near != "" {
+		if near := fault.Nearest(n.Value, all); near != "" {
 			hint = "did you mean " + near + "? " + hint
 		}
 		r.wrong(n, hint, "there is no %q here", n.Value)
@@ -225,7 +225,7 @@ func object[T any](start func(r *reader, n *yaml.Node) T, fields ...field[T]) sh
 			i := slices.Index(names, key.Value)
 			if i < 0 {
 				hint := "the keys here are " + strings.Join(names, ", ")
-				if near := nearest.Of(key.Value, names); near != "" {
+				if near := fault.Nearest(key.Value, names); near != "" {
 					hint = "did you mean " + near + "? " + hint
 				}
 				r.wrong(key, hint, "there is no key %q here", key.Value)

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/nearest"
 )
 
 // Template gives the text of a new file with some presets, and with a comment on what
@@ -15,7 +14,7 @@ func Template(presets []string) ([]byte, error) {
 		if !slices.Contains(PresetNames(), p) {
 			e := fault.New(fault.NotFound, "there is no preset %q", p)
 			all := "the presets are " + strings.Join(PresetNames(), ", ")
-			if near := nearest.Of(p, PresetNames()); near != "" {
+			if near := fault.Nearest(p, PresetNames()); near != "" {
 				return nil, e.WithHint("did you mean %s? %s", near, all)
 			}
 			return nil, e.WithHint("%s", all)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/coppice-dev/coppice/internal/ctxtest"
+	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
 // What grows with what a sandbox changed ends with its context, in the middle.
@@ -42,7 +42,7 @@ func TestLoops_EndWithTheirContext(t *testing.T) {
 			return err
 		},
 	} {
-		ctx := ctxtest.EndsAfter(t, after)
+		ctx := looptest.EndsAfter(t, after)
 		if err := loop(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v, want it cancelled", name, err)
 		}

@@ -19,7 +19,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootfs/rootfstest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
-	"github.com/coppice-dev/coppice/internal/rootspec/rootspectest"
 )
 
 func TestMain(m *testing.M) {
@@ -35,7 +34,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(out, stopped(os.WriteFile(root+"/more", make([]byte, diskLimit), 0o600)))
 		return nil
 	}
-	rootspectest.Main(m, steps)
+	rootfstest.Main(m, steps)
 }
 
 // badHomes tries drivers with stores on what cannot carry them: the overlay root
@@ -76,7 +75,7 @@ func badHomes(root string, _ []byte, out io.Writer) error {
 }
 
 func TestStoresThatCannotCarryADriver(t *testing.T) {
-	if !rootspectest.AsUser(t) {
+	if !rootfstest.AsUser(t) {
 		return
 	}
 	dir := t.TempDir()
@@ -86,7 +85,7 @@ func TestStoresThatCannotCarryADriver(t *testing.T) {
 		}
 	}
 	s := rootspec.Spec{Overlays: []rootspec.Overlay{{Target: "/", Lowers: []string{dir + "/base"}, Upper: dir + "/up", Work: dir + "/work"}}}
-	out, err := rootspectest.Run(t, s, rootspectest.Options{}, "badHomes", nil)
+	out, err := rootfstest.InRoot(t, s, rootfstest.MountOptions{}, "badHomes", nil)
 	const want = `overlay unsupported true
 copy  false
 btrfs unsupported true
@@ -103,14 +102,14 @@ btrfs unsupported true
 }
 
 func TestConformance(t *testing.T) {
-	if !rootspectest.IsUser() {
+	if !rootfstest.IsUser() {
 		t.Run("root", func(t *testing.T) {
-			rootspectest.NeedsMount(t)
+			rootfstest.NeedsMount(t)
 			suites(t, true)
 		})
 	}
 	forUser(t)
-	if rootspectest.AsUser(t) {
+	if rootfstest.AsUser(t) {
 		suites(t, false)
 	}
 }
@@ -118,7 +117,7 @@ func TestConformance(t *testing.T) {
 // forUser leaves a directory on btrfs for the ordinary user of AsUser.
 func forUser(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() != 0 || rootspectest.IsUser() || os.Getenv(btrfsEnv) != "" {
+	if os.Geteuid() != 0 || rootfstest.IsUser() || os.Getenv(btrfsEnv) != "" {
 		return
 	}
 	at, why := mountBtrfs(t)
@@ -209,7 +208,7 @@ func onBtrfs(t *testing.T) func(*testing.T) string {
 // mountBtrfs mounts a new btrfs until the test ends, or says why it cannot.
 func mountBtrfs(t *testing.T) (at, why string) {
 	t.Helper()
-	if rootspectest.IsUser() || os.Geteuid() != 0 {
+	if rootfstest.IsUser() || os.Geteuid() != 0 {
 		return "", "set " + btrfsEnv + " to a directory on it"
 	}
 	return mountImage(t, "rw", "mkfs.btrfs", "-q")
@@ -242,7 +241,7 @@ func mountImage(t *testing.T, options string, mkfs ...string) (at, why string) {
 // TestShiftedHost: with ids shifted, the host's root is writable for the uid 0 of
 // a user namespace, and what it writes is stored as 0.
 func TestShiftedHost(t *testing.T) {
-	if os.Geteuid() != 0 || rootspectest.IsUser() {
+	if os.Geteuid() != 0 || rootfstest.IsUser() {
 		t.Skip("needs real-root: only it shifts ids")
 	}
 	dir, err := os.MkdirTemp("/var/tmp", "coppice-shift-*")
@@ -262,7 +261,7 @@ func TestShiftedHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := rootfstest.HostOrder{Home: home, Dirs: []string{"/etc", "/root", "/opt/from-layer"}, Want: []string{"/usr/bin", "/etc/passwd"}}
-	out, err := rootspectest.Run(t, spec, rootspectest.Options{Shift: true}, "host", o)
+	out, err := rootfstest.InRoot(t, spec, rootfstest.MountOptions{Shift: true}, "host", o)
 	if err != nil || out != "ok" {
 		t.Fatal(out, err)
 	}

@@ -21,7 +21,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootfs/rootfstest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
-	"github.com/coppice-dev/coppice/internal/rootspec/rootspectest"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
@@ -30,14 +29,14 @@ import (
 // generation on the captured layers to show the same, with every driver: layers
 // as package layer writes them and roots as drivers present them agree.
 func TestCapturesShowWhatWasCaptured(t *testing.T) {
-	if !rootspectest.IsUser() {
+	if !rootfstest.IsUser() {
 		t.Run("root", func(t *testing.T) {
-			rootspectest.NeedsMount(t)
+			rootfstest.NeedsMount(t)
 			histories(t, true)
 		})
 	}
 	forUser(t)
-	if rootspectest.AsUser(t) {
+	if rootfstest.AsUser(t) {
 		histories(t, false)
 	}
 }
@@ -109,7 +108,7 @@ func history(t *testing.T, name, home string, root bool, seed uint64) {
 				}
 			}
 		}
-		if _, err := rootspectest.Run(t, spec, rootspectest.Options{}, "change", seed*100+uint64(round)); err != nil {
+		if _, err := rootfstest.InRoot(t, spec, rootfstest.MountOptions{}, "change", seed*100+uint64(round)); err != nil {
 			t.Fatal(err)
 		}
 		want := dump(t, drv, live)
@@ -184,7 +183,7 @@ func inPlace(t *testing.T, home string, spec rootspec.Spec, from, to []string) {
 			o.Touched = append(o.Touched, rootspec.Part{Dir: l, Path: "/"})
 		}
 	}
-	if _, err := rootspectest.Run(t, spec, rootspectest.Options{}, "rewind", o); err != nil {
+	if _, err := rootfstest.InRoot(t, spec, rootfstest.MountOptions{}, "rewind", o); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -224,7 +223,7 @@ func dump(t *testing.T, drv rootfs.Driver, live rootfs.Live) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := rootspectest.Run(t, spec, rootspectest.Options{}, "dump", nil)
+	out, err := rootfstest.InRoot(t, spec, rootfstest.MountOptions{}, "dump", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

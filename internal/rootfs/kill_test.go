@@ -18,7 +18,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootfs/rootfstest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
-	"github.com/coppice-dev/coppice/internal/rootspec/rootspectest"
 )
 
 const presentEnv = "COPPICE_TEST_PRESENT"
@@ -47,7 +46,7 @@ func presentChild(text string) error {
 // TestKilledWhilePresenting: whenever the daemon is killed, the next Present
 // makes exactly the stack.
 func TestKilledWhilePresenting(t *testing.T) {
-	if !rootspectest.AsUser(t) {
+	if !rootfstest.AsUser(t) {
 		return
 	}
 	r := rand.New(rand.NewPCG(1, 2))

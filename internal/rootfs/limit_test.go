@@ -22,7 +22,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootfs/rootfstest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
-	"github.com/coppice-dev/coppice/internal/rootspec/rootspectest"
 )
 
 // limited are the tests of drivers that hold a live root to a limit, by name, with
@@ -33,7 +32,7 @@ var limited = map[string]func(t *testing.T) string{"overlay": onProjects, "btrfs
 // environment names (scripts/vm), or on one of its own.
 func onProjects(t *testing.T) string {
 	t.Helper()
-	if os.Geteuid() != 0 || rootspectest.IsUser() {
+	if os.Geteuid() != 0 || rootfstest.IsUser() {
 		t.Skip("needs real-root: to set quotas")
 	}
 	dir := os.Getenv("COPPICE_TEST_PROJECTS")
@@ -49,7 +48,7 @@ func onProjects(t *testing.T) string {
 // onQgroups makes a store on a btrfs whose quotas are on.
 func onQgroups(t *testing.T) string {
 	t.Helper()
-	if os.Geteuid() != 0 || rootspectest.IsUser() {
+	if os.Geteuid() != 0 || rootfstest.IsUser() {
 		t.Skip("needs real-root: to set quotas")
 	}
 	at, why := mountImage(t, "rw", "mkfs.btrfs", "-q")
@@ -191,7 +190,7 @@ empty files: full
 			t.Log(lim.By)
 			fills := func() {
 				t.Helper()
-				out, err := rootspectest.Run(t, spec, rootspectest.Options{Shift: true}, "fill", diskLimit)
+				out, err := rootfstest.InRoot(t, spec, rootfstest.MountOptions{Shift: true}, "fill", diskLimit)
 				lines := strings.SplitAfter(out, "\n")
 				if len(lines) > 3 {
 					lines[3] = "project of %s: " + lines[3][strings.LastIndex(lines[3], ": ")+2:]
@@ -211,7 +210,7 @@ empty files: full
 			}
 			// Where the kernel, too, is held to the limit (xfs), it may not get to
 			// make its work directory.
-			out, err := rootspectest.Run(t, spec, rootspectest.Options{Shift: true}, "stillFull", nil)
+			out, err := rootfstest.InRoot(t, spec, rootfstest.MountOptions{Shift: true}, "stillFull", nil)
 			if (err != nil || out != "full\n") && (name == "btrfs" || quota.Exempt(home)) {
 				t.Errorf("%q %v", out, err)
 			}

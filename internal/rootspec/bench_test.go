@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/rootfs/rootfstest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
-	"github.com/coppice-dev/coppice/internal/rootspec/rootspectest"
 )
 
 // mountTimes mounts the spec again and again beside the root and prints the
@@ -84,7 +84,7 @@ func walkTimes(root string, arg []byte, out io.Writer) error {
 }
 
 func BenchmarkMount(b *testing.B) {
-	rootspectest.NeedsMount(b)
+	rootfstest.NeedsMount(b)
 	for _, n := range []int{1, 10, 40} {
 		for _, wrap := range []bool{false, true} {
 			if wrap && n == 1 {
@@ -92,7 +92,7 @@ func BenchmarkMount(b *testing.B) {
 			}
 			b.Run(fmt.Sprintf("lowers=%d/wrap=%v", n, wrap), func(b *testing.B) {
 				s := benchSpec(b, n, wrap)
-				out, err := rootspectest.Run(b, s, rootspectest.Options{}, "mountTimes", s)
+				out, err := rootfstest.InRoot(b, s, rootfstest.MountOptions{}, "mountTimes", s)
 				must(b, err)
 				var p50, p99 float64
 				_, err = fmt.Sscan(out, &p50, &p99)
@@ -126,7 +126,7 @@ func benchSpec(b *testing.B, n int, wrap bool) rootspec.Spec {
 // BenchmarkLookup compares listing /usr directly, through an overlay of the
 // host's root, and through a wrapped one.
 func BenchmarkLookup(b *testing.B) {
-	if os.Geteuid() != 0 || rootspectest.IsUser() {
+	if os.Geteuid() != 0 || rootfstest.IsUser() {
 		b.Skip("needs real-root: only it shifts ids")
 	}
 	tree := "/usr/share"
@@ -142,7 +142,7 @@ func BenchmarkLookup(b *testing.B) {
 					s = benchSpec(b, 40, true)
 				}
 			}
-			out, err := rootspectest.Run(b, s, rootspectest.Options{}, "walkTimes", tree)
+			out, err := rootfstest.InRoot(b, s, rootfstest.MountOptions{}, "walkTimes", tree)
 			must(b, err)
 			var cold, first, second, warm, n float64
 			_, err = fmt.Sscan(out, &cold, &n, &first, &n, &second, &n, &warm, &n)

@@ -15,12 +15,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/rootfs/rootfstest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
-	"github.com/coppice-dev/coppice/internal/rootspec/rootspectest"
 )
 
 func TestMain(m *testing.M) {
-	rootspectest.Main(m, map[string]rootspectest.Step{
+	rootfstest.Main(m, map[string]rootfstest.Step{
 		"ops": ops, "failing": failing, "oldKernel": oldKernel, "mountTimes": mountTimes, "walkTimes": walkTimes, "nothing": func(string, []byte, io.Writer) error { return nil },
 	})
 }
@@ -99,7 +99,7 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T) fixture {
-	rootspectest.NeedsMount(t)
+	rootfstest.NeedsMount(t)
 	return fixture{t, t.TempDir()}
 }
 
@@ -132,9 +132,9 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func (f fixture) run(s rootspec.Spec, opts rootspectest.Options, want string, lines ...string) {
+func (f fixture) run(s rootspec.Spec, opts rootfstest.MountOptions, want string, lines ...string) {
 	f.t.Helper()
-	out, err := rootspectest.Run(f.t, s, opts, "ops", lines)
+	out, err := rootfstest.InRoot(f.t, s, opts, "ops", lines)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -145,11 +145,11 @@ func (f fixture) run(s rootspec.Spec, opts rootspectest.Options, want string, li
 
 func both(t *testing.T, fn func(t *testing.T)) {
 	t.Helper()
-	if os.Geteuid() == 0 && !rootspectest.IsUser() {
+	if os.Geteuid() == 0 && !rootfstest.IsUser() {
 		fn(t)
 	}
-	if !t.Failed() && (rootspectest.IsUser() || os.Getenv("COPPICE_TEST_AS_USER") == "") {
-		if rootspectest.AsUser(t) {
+	if !t.Failed() && (rootfstest.IsUser() || os.Getenv("COPPICE_TEST_AS_USER") == "") {
+		if rootfstest.AsUser(t) {
 			fn(t)
 		}
 	}
@@ -160,8 +160,8 @@ func TestLayersShowInOrderAndWritesGoToTheUpper(t *testing.T) {
 		f := newFixture(t)
 		s := rootspec.Spec{Overlays: []rootspec.Overlay{f.overlay("/",
 			f.tree("top", "a top", "d/x 1"), f.tree("base", "a base", "b base", "d/y 2"))}}
-		f.run(s, rootspectest.Options{}, "/a=top\n/b=base\n/d:x,y\n", "read /a", "read /b", "ls /d", "write /b new", "write /n new")
-		f.run(s, rootspectest.Options{}, "/b=new\n/n=new\n", "read /b", "read /n")
+		f.run(s, rootfstest.MountOptions{}, "/a=top\n/b=base\n/d:x,y\n", "read /a", "read /b", "ls /d", "write /b new", "write /n new")
+		f.run(s, rootfstest.MountOptions{}, "/b=new\n/n=new\n", "read /b", "read /n")
 	})
 }
 
@@ -174,7 +174,7 @@ func TestOddAndLongPathsOfLayers(t *testing.T) {
 			lowers = append(lowers, f.tree(fmt.Sprintf("%s/%d", long, i), fmt.Sprintf("f%d %d", i, i)))
 		}
 		s := rootspec.Spec{Overlays: []rootspec.Overlay{f.overlay("/", lowers...)}}
-		f.run(s, rootspectest.Options{}, "/f0=0\n/f11=11\n", "read /f0", "read /f11")
+		f.run(s, rootfstest.MountOptions{}, "/f0=0\n/f11=11\n", "read /f0", "read /f11")
 	})
 }
 
@@ -186,7 +186,7 @@ func TestFiveHundredLowers(t *testing.T) {
 			lowers = append(lowers, f.tree(fmt.Sprint("l", i), fmt.Sprintf("f%d %d", i, i)))
 		}
 		s := rootspec.Spec{Overlays: []rootspec.Overlay{f.overlay("/", lowers...)}}
-		f.run(s, rootspectest.Options{}, "/f0=0\n/f499=499\n", "read /f0", "read /f499")
+		f.run(s, rootfstest.MountOptions{}, "/f0=0\n/f499=499\n", "read /f0", "read /f499")
 	})
 }
 
@@ -194,7 +194,7 @@ func TestMountinfoShowsNoPathOfTheStore(t *testing.T) {
 	both(t, func(t *testing.T) {
 		f := newFixture(t)
 		s := rootspec.Spec{Overlays: []rootspec.Overlay{f.overlay("/", f.tree("secret-layer", "a 1"))}}
-		out, err := rootspectest.Run(t, s, rootspectest.Options{}, "ops", []string{"mounts /"})
+		out, err := rootfstest.InRoot(t, s, rootfstest.MountOptions{}, "ops", []string{"mounts /"})
 		if err != nil || !strings.Contains(out, "overlay") || strings.Contains(out, "secret-layer") {
 			t.Errorf("%v\n%s", err, out)
 		}
@@ -209,12 +209,12 @@ func TestWrapAllowsLayersBelowTheBottom(t *testing.T) {
 			Target: "/", Lowers: []string{base + "/store/layer", base},
 			Upper: base + "/store/upper", Work: base + "/store/work",
 		}
-		if _, err := rootspectest.Run(t, rootspec.Spec{Overlays: []rootspec.Overlay{o}}, rootspectest.Options{}, "nothing", nil); err == nil || !strings.Contains(err.Error(), "too many levels") {
+		if _, err := rootfstest.InRoot(t, rootspec.Spec{Overlays: []rootspec.Overlay{o}}, rootfstest.MountOptions{}, "nothing", nil); err == nil || !strings.Contains(err.Error(), "too many levels") {
 			t.Errorf("without wrap: %v", err)
 		}
 		o.Wrap = true
 		s := rootspec.Spec{Overlays: []rootspec.Overlay{o}, Hide: []string{"/store", "/missing/place"}}
-		f.run(s, rootspectest.Options{}, "/f=top\n/n=1\n/store:\nsame device true\n/store/x EROFS\n",
+		f.run(s, rootfstest.MountOptions{}, "/f=top\n/n=1\n/store:\nsame device true\n/store/x EROFS\n",
 			"read /f", "read /n", "ls /store", "write /f changed", "dev /f /n", "fails /store/x")
 		if b, _ := os.ReadFile(base + "/f"); string(b) != "base" {
 			t.Errorf("the host's file became %q", b)
@@ -270,7 +270,7 @@ func TestOlderKernels(t *testing.T) {
 				Upper: base + "/store/upper2", Work: base + "/store/work2",
 			}
 			s := rootspec.Spec{Overlays: []rootspec.Overlay{wrapped, inner}, Hide: []string{"/store"}}
-			out, err := rootspectest.Run(t, s, rootspectest.Options{}, "oldKernel",
+			out, err := rootfstest.InRoot(t, s, rootfstest.MountOptions{}, "oldKernel",
 				oldOrder{s, before65, []string{"read /f", "read /n", "ls /store", "ls /a", "write /f changed", "write /a/x y"}})
 			if want := "/f=top\n/n=1\n/store:\n/a:b,f,n\n"; err != nil || out != want {
 				t.Errorf("before 6.5: %v: %v\n%s", before65, err, out)
@@ -287,7 +287,7 @@ func TestTooManyLayersForAnOlderKernelAreRefused(t *testing.T) {
 			lowers = append(lowers, f.tree(fmt.Sprint("l", i)))
 		}
 		s := rootspec.Spec{Overlays: []rootspec.Overlay{f.overlay("/", lowers...)}}
-		_, err := rootspectest.Run(t, s, rootspectest.Options{}, "oldKernel", oldOrder{s, true, nil})
+		_, err := rootfstest.InRoot(t, s, rootfstest.MountOptions{}, "oldKernel", oldOrder{s, true, nil})
 		if err == nil || !strings.Contains(err.Error(), "300 layers are too many") {
 			t.Error(err)
 		}
@@ -304,7 +304,7 @@ func TestWhatFailsLeavesNothingMounted(t *testing.T) {
 			{Target: "/a", Lowers: []string{good.Lowers[0]}, Upper: good.Upper, Work: f.tree("elsewhere") + "/none"},
 		} {
 			s := rootspec.Spec{Overlays: []rootspec.Overlay{good, bad}}
-			out, err := rootspectest.Run(t, rootspec.Spec{Overlays: []rootspec.Overlay{good}}, rootspectest.Options{}, "failing", s)
+			out, err := rootfstest.InRoot(t, rootspec.Spec{Overlays: []rootspec.Overlay{good}}, rootfstest.MountOptions{}, "failing", s)
 			if err != nil {
 				t.Error(err)
 			}
@@ -345,7 +345,7 @@ func TestSkeletonFilesAndSeveralOverlays(t *testing.T) {
 			Files:    []rootspec.File{{Source: f.tree("one", "file text") + "/file", Target: "/etc/one"}, {Source: "/nonexistent", Target: "/etc/two"}},
 		}
 		defer syscall.Umask(syscall.Umask(0o077))
-		f.run(s, rootspectest.Options{}, `/:bin,closed,dev,etc,proc,run,sys,tmp,usr,var
+		f.run(s, rootfstest.MountOptions{}, `/:bin,closed,dev,etc,proc,run,sys,tmp,usr,var
 /var 40751 0:0
 /closed 40000 0:0
 /dev 40755 0:0
@@ -365,14 +365,14 @@ func TestNestedOverlaysIgnoreLinksPlantedInside(t *testing.T) {
 		base := f.tree("base", "home/")
 		must(t, os.Symlink(outside, base+"/data"))
 		s := rootspec.Spec{Overlays: []rootspec.Overlay{f.overlay("/", base), f.overlay("/home", f.tree("home", "me/f 1"))}}
-		f.run(s, rootspectest.Options{}, "/home:me\n", "ls /home")
+		f.run(s, rootfstest.MountOptions{}, "/home:me\n", "ls /home")
 		s.Overlays[1] = f.overlay("/data", f.tree("home"))
-		if out, err := rootspectest.Run(t, s, rootspectest.Options{}, "nothing", nil); err == nil {
+		if out, err := rootfstest.InRoot(t, s, rootfstest.MountOptions{}, "nothing", nil); err == nil {
 			t.Errorf("an overlay was mounted through a link: %s", out)
 		}
 		s.Overlays = s.Overlays[:1]
 		s.Hide = []string{"/data"}
-		f.run(s, rootspectest.Options{}, "/home:\n", "ls /home")
+		f.run(s, rootfstest.MountOptions{}, "/home:\n", "ls /home")
 	})
 }
 
@@ -380,7 +380,7 @@ func TestBind(t *testing.T) {
 	both(t, func(t *testing.T) {
 		f := newFixture(t)
 		dir := f.tree("plain", "a 1")
-		f.run(rootspec.Spec{Bind: dir}, rootspectest.Options{}, "/a=1\n", "read /a", "write /b 2")
+		f.run(rootspec.Spec{Bind: dir}, rootfstest.MountOptions{}, "/a=1\n", "read /a", "write /b 2")
 		if b, err := os.ReadFile(dir + "/b"); string(b) != "2" {
 			t.Error(err)
 		}
@@ -388,7 +388,7 @@ func TestBind(t *testing.T) {
 }
 
 func TestShiftedIDs(t *testing.T) {
-	if os.Geteuid() != 0 || rootspectest.IsUser() {
+	if os.Geteuid() != 0 || rootfstest.IsUser() {
 		t.Skip("needs real-root: only it shifts ids")
 	}
 	f := newFixture(t)
@@ -398,7 +398,7 @@ func TestShiftedIDs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := f
 			g.t = t
-			g.run(s, rootspectest.Options{Shift: true}, "/ 40755 0:0\n/etc/passwd 100644 1000:7\n/etc/passwd=p\n/new 100644 0:0\n",
+			g.run(s, rootfstest.MountOptions{Shift: true}, "/ 40755 0:0\n/etc/passwd 100644 1000:7\n/etc/passwd=p\n/new 100644 0:0\n",
 				"stat /", "stat /etc/passwd", "read /etc/passwd", "write /new x", "stat /new", "write /etc/passwd q",
 				"mkdir /d", "rm /d", "rm /f", "chown /new 5")
 			var st unix.Stat_t

@@ -8,7 +8,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/nearest"
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
@@ -270,7 +269,7 @@ func (h *History) unknown(name string) error {
 	for tag := range h.Tags {
 		tags = append(tags, tag)
 	}
-	if near := nearest.Of(name, tags); near != "" {
+	if near := fault.Nearest(name, tags); near != "" {
 		e.Message += fmt.Sprintf("; did you mean the tag %s?", quote(near))
 		return e
 	}

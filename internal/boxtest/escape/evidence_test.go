@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/boxtest/escape"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
-	"github.com/coppice-dev/coppice/internal/testimony"
 )
 
 // evidence is a ledger of what the journal of a box tells, made by the functions of the
@@ -52,7 +52,7 @@ func (e *evidence) append(ctx context.Context, t *testing.T) {
 	}
 	e.at = next
 	var drafts []ledger.Draft
-	for _, s := range testimony.Of(evs, func(s string) string { return strings.ToValidUTF8(s, "\ufffd") }) {
+	for _, s := range audit.EvidenceOf(evs, func(s string) string { return strings.ToValidUTF8(s, "\ufffd") }) {
 		drafts = append(drafts, ledger.Draft{Sandbox: attacked, Name: "escape", Observer: s.By, Policy: s.Policy, Body: s.Body})
 	}
 	if len(drafts) == 0 {

@@ -31,9 +31,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/boxtest"
 	"github.com/coppice-dev/coppice/internal/boxtest/escape"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/program/programtest"
-	"github.com/coppice-dev/coppice/internal/racetest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -577,7 +577,7 @@ func TestHostileRoots(t *testing.T) {
 // detector's builds are not static; scripts/test runs these tests in a build that is.
 func needsStatic(t testing.TB) {
 	t.Helper()
-	if racetest.Enabled {
+	if looptest.Race {
 		t.Skip("needs plain-build: the attacker runs in a root with the static binary alone")
 	}
 }

@@ -2,8 +2,8 @@
 // it. The gate reads what a hostile sandbox sends, so it has a process of its own,
 // which is left no capability and cannot gain any; when it ends, however it does, the
 // sandbox has no network. The keeper imports it, and the process itself, which is
-// package process; it imports plan, client/wire and fault, and nothing of the
-// gate's network stack.
+// package process; it imports plan, client/wire, gate/link, program and fault, and nothing of
+// the gate's network stack.
 package control
 
 import (

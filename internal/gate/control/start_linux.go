@@ -17,7 +17,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/ownthread"
+	"github.com/coppice-dev/coppice/internal/gate/link"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/program"
 )
@@ -79,7 +79,7 @@ func Start(exe *os.File, id, journal string, key []byte, log *os.File) (*Process
 	defer touchW.Close()
 	var pid int
 	path := program.Path(exe)
-	ownthread.Run(func() {
+	link.OnOwnThread(func() {
 		if err = renounce(); err == nil {
 			err = wall(path, journal)
 		}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
-	"github.com/coppice-dev/coppice/internal/ownthread"
 )
 
 const (
@@ -56,7 +55,7 @@ func Open(netns *os.File, mtu int) (*os.File, error) {
 	}
 	var fd *os.File
 	var err error
-	ownthread.Run(func() { fd, err = makeLink(int(netns.Fd()), mtu) })
+	OnOwnThread(func() { fd, err = makeLink(int(netns.Fd()), mtu) })
 	runtime.KeepAlive(netns)
 	if err == nil {
 		return fd, nil

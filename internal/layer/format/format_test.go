@@ -13,8 +13,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/coppice-dev/coppice/internal/ctxtest"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
 func sample() []Entry {
@@ -237,7 +237,7 @@ func TestManifests_EndWithTheirContext(t *testing.T) {
 		"encode": {3, func(ctx context.Context) error { return Encode(ctx, io.Discard, entries) }},
 		"tar":    {n / 2, func(ctx context.Context) error { return WriteTar(ctx, io.Discard, entries, nil) }},
 	} {
-		ctx := ctxtest.EndsAfter(t, c.after)
+		ctx := looptest.EndsAfter(t, c.after)
 		if err := c.do(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v, want it cancelled", name, err)
 		}

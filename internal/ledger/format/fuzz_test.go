@@ -49,7 +49,7 @@ func FuzzParseGrowth(f *testing.F) {
 
 // No bundle makes the reader fail in another way than by an error.
 func FuzzVerifyBundle(f *testing.F) {
-	golden, err := os.ReadFile("../strangertest/testdata/bundle.tar")
+	golden, err := os.ReadFile("../testdata/bundle.tar")
 	if err != nil {
 		f.Fatal(err)
 	}

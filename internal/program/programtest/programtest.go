@@ -10,7 +10,7 @@ import (
 	"sync"
 
 	"github.com/coppice-dev/coppice/internal/program"
-	"github.com/coppice-dev/coppice/internal/racetest"
+	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
 // execPath names the directory of the programs. Processes that a test starts inherit it.
@@ -46,7 +46,7 @@ func build(dir string) error {
 	for _, name := range program.Names {
 		cmd := exec.Command("go", "build", "-o", dir)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if racetest.Enabled && name != program.Sentry {
+		if looptest.Race && name != program.Sentry {
 			cmd.Args = append(cmd.Args, "-race")
 			cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
 		}

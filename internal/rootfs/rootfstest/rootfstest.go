@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package rootfstest is the contract of drivers as tests: every driver passes
-// Run, as real root and as an ordinary user. Tests of rootfs import it.
+// Package rootfstest is the contract of drivers as tests, which every driver passes as real root
+// and as an ordinary user (Run); and it lets tests look at live roots (InRoot).
 package rootfstest
 
 import (
@@ -23,13 +23,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
-	"github.com/coppice-dev/coppice/internal/rootspec/rootspectest"
 )
 
-// Steps are what the suite does inside mounted roots; TestMain passes them to
-// rootspectest.Main.
-func Steps() map[string]rootspectest.Step {
-	return map[string]rootspectest.Step{
+// Steps are what the suite does inside mounted roots; TestMain passes them to Main.
+func Steps() map[string]Step {
+	return map[string]Step{
 		"dump":   within(func(root string, _ []byte, out io.Writer) error { return Dump(root, out) }),
 		"change": within(change),
 		"deep":   within(deep),
@@ -41,7 +39,7 @@ func Steps() map[string]rootspectest.Step {
 }
 
 // within makes the root the step's own, so that no link leads out of it.
-func within(step rootspectest.Step) rootspectest.Step {
+func within(step Step) Step {
 	return func(root string, arg []byte, out io.Writer) error {
 		if err := errors.Join(unix.Chroot(root), os.Chdir("/")); err != nil {
 			return err
@@ -63,7 +61,7 @@ type NewDriver func(t *testing.T, home string) rootfs.Driver
 
 // Run tests the driver. newHome gives an empty directory for a store.
 func Run(t *testing.T, newHome func(t *testing.T) string, newDriver NewDriver) {
-	rootspectest.NeedsMount(t)
+	NeedsMount(t)
 	for _, c := range []struct {
 		name string
 		fn   func(*suite)
@@ -130,7 +128,7 @@ func (s *suite) present(l rootfs.Live) rootspec.Spec {
 
 func (s *suite) step(spec rootspec.Spec, name string, arg any) string {
 	s.t.Helper()
-	out, err := rootspectest.Run(s.t, spec, rootspectest.Options{}, name, arg)
+	out, err := InRoot(s.t, spec, MountOptions{}, name, arg)
 	must(s.t, err)
 	return out
 }

@@ -1,7 +1,4 @@
-// Package forge is pure: where on a forge a branch that was pushed to one of its repositories
-// is asked to be merged, as far as the URL of the remote tells. It imports nothing of ours, and
-// is for the command line.
-package forge
+package proposal
 
 import (
 	"net/url"
@@ -9,10 +6,10 @@ import (
 	"strings"
 )
 
-// Request is a branch that is to be merged.
-type Request struct {
+// MergeRequest asks a forge to merge a branch.
+type MergeRequest struct {
 	Branch string // that was pushed, by its short name
-	Into   string // the branch that it is to be merged into, or "" for the forge's default
+	Into   string // the branch to merge it into, or "" for the forge's default
 	Title  string // or ""
 }
 
@@ -23,10 +20,10 @@ type place struct {
 	path   []string // the parts of its path, without .git
 }
 
-// Page gives the address of the page on which a request is made. It is "" where the forge is
-// not known, or the URL of the remote is none of a forge's: a path, or something that cannot be
-// part of an address. No name or password of the URL is in it.
-func Page(remote string, r Request) string {
+// MergePage returns the address of the page on which a request is made, as far as the URL of the
+// remote says. It is "" if the forge is not known, or the URL is not of a forge: a path, or
+// something that cannot be part of an address. It has no name or password of the URL.
+func MergePage(remote string, r MergeRequest) string {
 	p, ok := parse(remote)
 	if !ok {
 		return ""
@@ -66,7 +63,7 @@ func some(s string) []string {
 }
 
 // span is what is compared, as part of a path.
-func span(r Request) string {
+func span(r MergeRequest) string {
 	if r.Into == "" {
 		return escape(r.Branch)
 	}
@@ -92,7 +89,7 @@ func (p place) at(page string, q url.Values) string {
 
 // azure knows the forms of Azure Repos: ORG/PROJECT/_git/REPO, PROJECT/_git/REPO below the
 // organization's own name, and by ssh v3/ORG/PROJECT/REPO.
-func (p place) azure(r Request) string {
+func (p place) azure(r MergeRequest) string {
 	q := url.Values{"sourceRef": {r.Branch}, "targetRef": some(r.Into)}
 	if n := len(p.path); n == 4 && p.path[0] == "v3" {
 		p.host, p.path = "dev.azure.com", []string{p.path[1], p.path[2], "_git", p.path[3]}
@@ -158,8 +155,8 @@ func parse(remote string) (p place, ok bool) {
 	return p, true
 }
 
-// Show gives the URL of a remote as people may see it: without name, password and query.
-func Show(remote string) string {
+// PublicRemote returns the URL of a remote as people may see it: without name, password and query.
+func PublicRemote(remote string) string {
 	head, rest, is := strings.Cut(remote, "://")
 	if !is {
 		return remote // a path, or USER@HOST:PATH, which has no password
@@ -174,9 +171,8 @@ func Show(remote string) string {
 	return head + "://" + authority + path
 }
 
-// Secret gives what is before the host of a remote's URL, and "" where nothing is: it is not
-// to be shown.
-func Secret(remote string) string {
+// RemoteSecret returns what is before the host of a remote's URL, or "". It must not be shown.
+func RemoteSecret(remote string) string {
 	_, rest, is := strings.Cut(remote, "://")
 	if !is {
 		return ""

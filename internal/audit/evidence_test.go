@@ -1,4 +1,4 @@
-package testimony
+package audit
 
 import (
 	"strings"
@@ -13,7 +13,7 @@ import (
 
 func same(s string) string { return s }
 
-func TestWhatIsRefusedIsADenial(t *testing.T) {
+func TestEvidenceOf_RefusedCallsAreDenials(t *testing.T) {
 	t.Parallel()
 	ev := wire.NetEvent{Kind: wire.NetRefused, Syscall: "bpf", Program: "/bin/\x1b[2Jx", PID: 7, Exec: "x1", Reason: "EPERM", Verdict: wire.VerdictDeny, Time: time.Unix(1, 0)}
 	again := ev
@@ -22,7 +22,7 @@ func TestWhatIsRefusedIsADenial(t *testing.T) {
 	other.Syscall = "mount"
 	killed := wire.NetEvent{Kind: wire.NetRefused, PID: 9, Exec: "x2", Reason: wire.RefusedKilled}
 	untold := wire.NetEvent{Kind: wire.NetRefused, Reason: wire.RefusedUntold, Count: 5}
-	got := Of([]wire.NetEvent{ev, again, other, killed, untold, untold}, func(s string) string { return strings.ReplaceAll(s, "\x1b", "") })
+	got := EvidenceOf([]wire.NetEvent{ev, again, other, killed, untold, untold}, func(s string) string { return strings.ReplaceAll(s, "\x1b", "") })
 	if len(got) != 4 {
 		t.Fatalf("%d records", len(got))
 	}
@@ -42,7 +42,7 @@ func TestWhatIsRefusedIsADenial(t *testing.T) {
 
 // However events are cut into batches, records count as many, and none is dropped; each is
 // known again as one that comes of a journal.
-func TestNothingIsDroppedAndAllIsKnownAgain(t *testing.T) {
+func TestEvidenceOf_DropsNothing(t *testing.T) {
 	t.Parallel()
 	kinds := []string{wire.NetDNS, wire.NetConnect, wire.NetDeny, wire.NetEnd, wire.NetHTTP, wire.NetAnswer, wire.NetAsk, wire.NetDecoy, wire.NetRefused}
 	text := rapid.SampledFrom([]string{"", "a", "b"})
@@ -61,8 +61,8 @@ func TestNothingIsDroppedAndAllIsKnownAgain(t *testing.T) {
 		for _, parts := range [][][]wire.NetEvent{{evs}, {evs[:cut], evs[cut:]}} {
 			got := int64(0)
 			for _, part := range parts {
-				for _, s := range Of(part, same) {
-					if !Is(&format.Record{Observer: s.By, Body: s.Body}) {
+				for _, s := range EvidenceOf(part, same) {
+					if !IsEvidence(&format.Record{Observer: s.By, Body: s.Body}) {
 						t.Fatalf("%+v is not known again", s.Body)
 					}
 					switch b := s.Body.(type) {
@@ -80,7 +80,7 @@ func TestNothingIsDroppedAndAllIsKnownAgain(t *testing.T) {
 			}
 		}
 	})
-	if m := Missing(); !Is(&format.Record{Observer: format.ByDaemon, Body: &m}) {
+	if m := LostEvidence(); !IsEvidence(&format.Record{Observer: format.ByDaemon, Body: &m}) {
 		t.Error("what is missing is not known again")
 	}
 }

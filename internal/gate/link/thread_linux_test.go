@@ -1,6 +1,4 @@
-//go:build linux
-
-package ownthread
+package link
 
 import (
 	"testing"
@@ -8,11 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRun changes the thread that it runs on, and looks whether another one is changed.
-func TestRun(t *testing.T) {
+// The test changes the thread that it runs on, and looks whether another one is changed.
+func TestOnOwnThread(t *testing.T) {
 	t.Parallel()
 	for range 50 {
-		Run(func() {
+		OnOwnThread(func() {
 			if unix.Gettid() == unix.Getpid() {
 				t.Error("on the first thread")
 			}

@@ -1,4 +1,4 @@
-package programs
+package audit
 
 import (
 	"fmt"
@@ -10,10 +10,10 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-func TestManyCompilersAreOneGroup(t *testing.T) {
+func TestProgramSum_GroupsCompilers(t *testing.T) {
 	t.Parallel()
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	s := NewSum(100)
+	s := NewProgramSum(100)
 	events := []wire.ProgramEvent{{Began: &wire.StartedProgram{ID: 1, Exe: "/usr/bin/make", Exec: "x1", Started: at(1)}}}
 	for i := uint64(2); i < 102; i++ {
 		events = append(events, wire.ProgramEvent{Began: &wire.StartedProgram{ID: i, Exe: "/usr/bin/gcc", Exec: "x1", Started: at(int(i))}},
@@ -35,14 +35,13 @@ func TestManyCompilersAreOneGroup(t *testing.T) {
 	}
 }
 
-// Whatever happens and wherever intervals end: every program is in one group when it began, and
-// in one at its end if that came later, and no interval has more groups than were allowed,
-// and one.
-func TestNothingIsLostBySumming(t *testing.T) {
+// Wherever intervals end: every program is in one group when it began, and in one at its end if
+// that came later, and no interval has more groups than were allowed, and one.
+func TestProgramSum_LosesNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		most := rapid.IntRange(1, 8).Draw(t, "most")
-		s := NewSum(most)
+		s := NewProgramSum(most)
 		began, ended := map[uint64]int{}, map[uint64]int{}
 		var alive []uint64
 		var all, over int
@@ -60,7 +59,7 @@ func TestNothingIsLostBySumming(t *testing.T) {
 					if p.End != nil {
 						ended[p.ID]++
 					}
-					if g.Exe != Others && (g.Exe != p.Exe || g.Asked != p.Asked || g.Earlier != p.Earlier) {
+					if g.Exe != OtherPrograms && (g.Exe != p.Exe || g.Asked != p.Asked || g.Earlier != p.Earlier) {
 						t.Fatalf("%+v in %+v", p, g)
 					}
 				}

@@ -1,10 +1,4 @@
-// Package budget bounds what a sandbox adds to its ledger and its history without its owner,
-// who is never limited. Records that show an attack have separate budgets, so that no flood
-// of other records hides them. The package is pure: callers pass the time, and decide what
-// happens to records beyond the budget.
-//
-// The engine may import it.
-package budget
+package audit
 
 import (
 	"encoding/json"
@@ -15,43 +9,44 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
-	"github.com/coppice-dev/coppice/internal/testimony"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Class is a class of records or changes that share one budget.
+// Class is a class of records or changes that share one budget. Records that show an attack
+// have classes of their own, so that no flood of other records hides them.
 type Class int
 
-// The classes. Those of records and Lists are counted in bytes, the others in snapshots,
+// The classes. Those of records and ClassLists are counted in bytes, the others in snapshots,
 // rewinds and tags.
 const (
-	Decoys   Class = iota // touches of decoys
-	Refusals              // system calls that were refused
-	Denials               // of the gate
-	Network               // all other events of the gate
-	Programs              // that were started
-	Lists                 // lists of programs that one record sums up
-	Inside                // changes of the history requested from inside
-	Captures              // automatic snapshots
+	ClassDecoys   Class = iota // touches of decoys
+	ClassRefusals              // system calls that were refused
+	ClassDenials               // of the gate
+	ClassNetwork               // all other events of the gate
+	ClassPrograms              // that were started
+	ClassLists                 // lists of programs that one record sums up
+	ClassInside                // changes of the history requested from inside
+	ClassCaptures              // automatic snapshots
 	classes
 )
 
 func sizes() [classes]int64 {
-	return [classes]int64{Decoys: limit.EvidenceDecoys, Refusals: limit.EvidenceRefusals, Denials: limit.EvidenceDenials,
-		Network: limit.EvidenceNetwork, Programs: limit.EvidencePrograms, Lists: limit.EvidenceLists, Inside: limit.InsideChanges, Captures: limit.AutoSnapshots}
+	return [classes]int64{ClassDecoys: limit.EvidenceDecoys, ClassRefusals: limit.EvidenceRefusals, ClassDenials: limit.EvidenceDenials,
+		ClassNetwork: limit.EvidenceNetwork, ClassPrograms: limit.EvidencePrograms, ClassLists: limit.EvidenceLists, ClassInside: limit.InsideChanges, ClassCaptures: limit.AutoSnapshots}
 }
 
-// Budget is what one sandbox has left. Its methods may be called from several goroutines at
-// once.
+// Budget is what a sandbox may still add to its ledger and its history without its owner, who is
+// never limited. The caller passes the time, and decides what happens to records beyond the
+// budget. Its methods may be called from several goroutines at once.
 type Budget struct {
 	mu      sync.Mutex
 	buckets [classes]bucket // guarded by mu
 }
 
-// New returns the budget of a sandbox whose spending is not known yet. It counts as empty
+// NewBudget returns the budget of a sandbox whose spending is not known yet. It counts as empty
 // limit.EvidenceRefill ago: the caller adds what was recorded since then with Spent, the
 // oldest first.
-func New(now time.Time) *Budget {
+func NewBudget(now time.Time) *Budget {
 	b := &Budget{}
 	for c, size := range sizes() {
 		b.buckets[c] = bucket{size: size, full: now}
@@ -83,7 +78,7 @@ func (b *Budget) Wait(now time.Time, c Class) time.Duration {
 // Admit reports whether a record may be appended, and takes its cost. A record that the owner
 // causes is always admitted.
 func (b *Budget) Admit(now time.Time, by format.Observer, body format.Body) bool {
-	c, n, ok := Of(by, body)
+	c, n, ok := Charge(by, body)
 	return !ok || b.Take(now, c, n)
 }
 
@@ -91,42 +86,42 @@ func (b *Budget) Admit(now time.Time, by format.Observer, body format.Body) bool
 // the tree, and its entry in the intake.
 const envelope = 512
 
-// Kinds returns the kinds of records that Of may charge.
-func Kinds() []format.Kind {
+// ChargedKinds returns the kinds of records that Charge may charge.
+func ChargedKinds() []format.Kind {
 	return []format.Kind{format.KindDenial, format.KindLost, format.KindNetwork, format.KindProgram, format.KindSnapshot}
 }
 
-// Of returns the budget that a record is charged to, and how much; ok is false if the sandbox
+// Charge returns the class that a record is charged to, and how much; ok is false if the sandbox
 // did not cause it.
-func Of(by format.Observer, body format.Body) (c Class, n int64, ok bool) {
+func Charge(by format.Observer, body format.Body) (c Class, n int64, ok bool) {
 	switch b := body.(type) {
 	case *format.Denial:
-		c = Refusals
-		if strings.HasPrefix(b.Reason, testimony.Decoy) {
-			c = Decoys
+		c = ClassRefusals
+		if strings.HasPrefix(b.Reason, DecoyPrefix) {
+			c = ClassDecoys
 		}
 	case *format.Lost:
 		if by != format.ByKeeper || b.Of != string(format.KindDenial) {
 			return 0, 0, false // the daemon's own; there are few
 		}
-		c = Refusals
+		c = ClassRefusals
 	case *format.Network:
 		switch {
-		case strings.HasPrefix(b.Reason, testimony.Decoy):
-			c = Decoys
+		case strings.HasPrefix(b.Reason, DecoyPrefix):
+			c = ClassDecoys
 		case b.Verdict != wire.VerdictAllow:
-			c = Denials
+			c = ClassDenials
 		default:
-			c = Network
+			c = ClassNetwork
 		}
 	case *format.Program:
-		c = Programs
+		c = ClassPrograms
 	case *format.Snapshot:
 		switch {
 		case by == format.BySandbox:
-			return Inside, 1, true
+			return ClassInside, 1, true
 		case b.Cause == string(timeline.CauseAuto):
-			return Captures, 1, true
+			return ClassCaptures, 1, true
 		}
 		return 0, 0, false
 	default:

@@ -1,4 +1,4 @@
-package strangertest
+package ledger_test
 
 import (
 	"bytes"
@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,7 +19,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
-	"github.com/coppice-dev/coppice/internal/racetest"
+	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
 var update = flag.Bool("update", false, "write the golden bundle anew: never, unless the version of bundles changes")
@@ -87,13 +89,21 @@ func both(t interface{ Errorf(string, ...any) }, b []byte, key, what string) {
 
 func TestTheStrangerKnowsNothingOfOurs(t *testing.T) {
 	t.Parallel()
-	f, err := parser.ParseFile(token.NewFileSet(), "stranger_test.go", nil, parser.ImportsOnly)
+	f, err := parser.ParseFile(token.NewFileSet(), "stranger_test.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+	known := map[string]bool{}
 	for _, im := range f.Imports {
-		if strings.Contains(im.Path.Value, ".") {
-			t.Errorf("imports %s", im.Path.Value)
+		name := strings.Trim(im.Path.Value, `"`)
+		if strings.Contains(name, ".") {
+			t.Errorf("imports %s", name)
+		}
+		known[path.Base(name)] = true
+	}
+	for _, id := range f.Unresolved { // of an import, predeclared, or of another file
+		if !known[id.Name] && types.Universe.Lookup(id.Name) == nil {
+			t.Errorf("uses %s of another file", id.Name)
 		}
 	}
 }
@@ -114,7 +124,7 @@ func TestAStrangerVerifiesABundle(t *testing.T) {
 func TestEveryByteOfABundleCounts(t *testing.T) {
 	t.Parallel()
 	b, key := made(t, 4)
-	first, step := racetest.Sample(t, 7)
+	first, step := looptest.Sample(t, 7)
 	for i := first; i < len(b); i += step {
 		changed := bytes.Clone(b)
 		changed[i] ^= 1 << (i % 8)

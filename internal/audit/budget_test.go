@@ -1,4 +1,4 @@
-package budget
+package audit
 
 import (
 	"strings"
@@ -10,36 +10,35 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
-	"github.com/coppice-dev/coppice/internal/testimony"
 )
 
 var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func TestBudget_FillsEvenly(t *testing.T) {
 	t.Parallel()
-	b := New(began)
-	if !b.Take(began, Inside, limit.InsideChanges) || b.Take(began, Inside, 1) {
+	b := NewBudget(began)
+	if !b.Take(began, ClassInside, limit.InsideChanges) || b.Take(began, ClassInside, 1) {
 		t.Fatal("it is not full, or not empty afterwards")
 	}
-	one := b.Wait(began, Inside)
+	one := b.Wait(began, ClassInside)
 	if want := limit.EvidenceRefill / limit.InsideChanges; one != want {
 		t.Fatalf("the next comes in %s, not %s", one, want)
 	}
-	if b.Take(began.Add(one-1), Inside, 1) || !b.Take(began.Add(one), Inside, 1) {
+	if b.Take(began.Add(one-1), ClassInside, 1) || !b.Take(began.Add(one), ClassInside, 1) {
 		t.Error("it does not come then")
 	}
-	if half := began.Add(one + limit.EvidenceRefill/2); b.Take(half, Inside, limit.InsideChanges/2+1) || !b.Take(half, Inside, limit.InsideChanges/2) {
+	if half := began.Add(one + limit.EvidenceRefill/2); b.Take(half, ClassInside, limit.InsideChanges/2+1) || !b.Take(half, ClassInside, limit.InsideChanges/2) {
 		t.Error("it is not half full after half of the time")
 	}
 	// A clock that is set back does not delay a budget by more than a refill from empty.
-	if wait := b.Wait(began.Add(-time.Hour), Inside); wait != one {
+	if wait := b.Wait(began.Add(-time.Hour), ClassInside); wait != one {
 		t.Errorf("with the clock set back the next comes in %s", wait)
 	}
 }
 
 func TestBudget_ClassesAreApart(t *testing.T) {
 	t.Parallel()
-	b := New(began)
+	b := NewBudget(began)
 	flood := &format.Program{Path: strings.Repeat("x", limit.RecordText)}
 	n := 0
 	for b.Admit(began, format.ByKernel, flood) {
@@ -52,7 +51,7 @@ func TestBudget_ClassesAreApart(t *testing.T) {
 		by   format.Observer
 		body format.Body
 	}{
-		{format.ByKeeper, &format.Denial{Path: "/k", Reason: testimony.Decoy + "it was opened"}},
+		{format.ByKeeper, &format.Denial{Path: "/k", Reason: DecoyPrefix + "it was opened"}},
 		{format.ByKernel, &format.Denial{Syscall: "bpf"}},
 		{format.ByGate, &format.Network{Verdict: wire.VerdictDeny}},
 		{format.ByGate, &format.Network{Verdict: wire.VerdictAllow}},
@@ -64,7 +63,7 @@ func TestBudget_ClassesAreApart(t *testing.T) {
 	}
 }
 
-func TestOf(t *testing.T) {
+func TestCharge(t *testing.T) {
 	t.Parallel()
 	const owners = classes
 	for _, c := range []struct {
@@ -72,22 +71,22 @@ func TestOf(t *testing.T) {
 		body format.Body
 		want Class
 	}{
-		{format.ByKeeper, &format.Denial{Reason: testimony.Decoy + "x"}, Decoys},
-		{format.ByGate, &format.Network{Verdict: wire.VerdictDeny, Reason: testimony.Decoy + "x"}, Decoys},
-		{format.ByKernel, &format.Denial{Syscall: "bpf", Reason: "answered with EPERM"}, Refusals},
-		{format.ByKeeper, &format.Lost{Of: string(format.KindDenial), Count: 9}, Refusals},
-		{format.ByGate, &format.Network{Verdict: wire.VerdictDeny, Reason: "no rule"}, Denials},
-		{format.ByGate, &format.Network{Verdict: wire.VerdictAsk}, Denials},
-		{format.ByGate, &format.Network{Verdict: wire.VerdictAllow}, Network},
-		{format.BySandbox, &format.Program{Path: "/x"}, Programs},
-		{format.BySandbox, &format.Snapshot{Cause: "mark"}, Inside},
-		{format.ByDaemon, &format.Snapshot{Cause: "auto"}, Captures},
+		{format.ByKeeper, &format.Denial{Reason: DecoyPrefix + "x"}, ClassDecoys},
+		{format.ByGate, &format.Network{Verdict: wire.VerdictDeny, Reason: DecoyPrefix + "x"}, ClassDecoys},
+		{format.ByKernel, &format.Denial{Syscall: "bpf", Reason: "answered with EPERM"}, ClassRefusals},
+		{format.ByKeeper, &format.Lost{Of: string(format.KindDenial), Count: 9}, ClassRefusals},
+		{format.ByGate, &format.Network{Verdict: wire.VerdictDeny, Reason: "no rule"}, ClassDenials},
+		{format.ByGate, &format.Network{Verdict: wire.VerdictAsk}, ClassDenials},
+		{format.ByGate, &format.Network{Verdict: wire.VerdictAllow}, ClassNetwork},
+		{format.BySandbox, &format.Program{Path: "/x"}, ClassPrograms},
+		{format.BySandbox, &format.Snapshot{Cause: "mark"}, ClassInside},
+		{format.ByDaemon, &format.Snapshot{Cause: "auto"}, ClassCaptures},
 		{format.ByDaemon, &format.Snapshot{Cause: "mark"}, owners},
 		{format.ByDaemon, &format.Lost{Of: string(format.KindNetwork)}, owners},
 		{format.ByKeeper, &format.Exit{Exec: "x"}, owners},
 		{format.ByGate, &format.Policy{After: "x"}, owners},
 	} {
-		got, n, ok := Of(c.by, c.body)
+		got, n, ok := Charge(c.by, c.body)
 		if !ok {
 			got = owners
 		}
@@ -99,29 +98,29 @@ func TestOf(t *testing.T) {
 
 // Whatever was spent and when: a budget that is made again from what was spent lately gives
 // no more than the one that knows all.
-func TestNew_GivesNoMoreThanWasLeft(t *testing.T) {
+func TestNewBudget_GivesNoMoreThanWasLeft(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		type spending struct {
 			at time.Time
 			n  int64
 		}
-		known, now := New(began), began
+		known, now := NewBudget(began), began
 		var all []spending
 		for range rapid.IntRange(0, 50).Draw(t, "times") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 7200).Draw(t, "seconds")) * time.Second)
 			n := rapid.Int64Range(1, limit.InsideChanges).Draw(t, "n")
-			if known.Take(now, Inside, n) {
+			if known.Take(now, ClassInside, n) {
 				all = append(all, spending{now, n})
 			}
 		}
-		again := New(now)
+		again := NewBudget(now)
 		for _, s := range all {
 			if !s.at.Before(now.Add(-limit.EvidenceRefill)) {
-				again.Spent(s.at, Inside, s.n)
+				again.Spent(s.at, ClassInside, s.n)
 			}
 		}
-		if n := rapid.Int64Range(1, limit.InsideChanges).Draw(t, "next"); again.Take(now, Inside, n) && !known.Take(now, Inside, n) {
+		if n := rapid.Int64Range(1, limit.InsideChanges).Draw(t, "next"); again.Take(now, ClassInside, n) && !known.Take(now, ClassInside, n) {
 			t.Fatalf("a new budget gives %d more than was left", n)
 		}
 	})

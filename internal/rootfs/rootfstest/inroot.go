@@ -1,10 +1,6 @@
 //go:build linux
 
-// Package rootspectest lets tests look at live roots: it mounts a Spec in a child
-// process with a mount namespace of its own and runs a named step of the test
-// there, as real root or as uid 0 of a user namespace. Test packages of any room
-// may import it.
-package rootspectest
+package rootfstest
 
 import (
 	"bytes"
@@ -27,12 +23,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// Step does something in the root that is mounted at the directory root. arg is
-// what the test passed to Run, as JSON. What it prints to out becomes Run's result.
+// Step does something in the root that is mounted at the directory root. arg is what the
+// test passed to InRoot, as JSON. What it prints to out becomes InRoot's result.
 type Step func(root string, arg []byte, out io.Writer) error
 
-// Options of Run. The zero value mounts the spec as it is.
-type Options struct {
+// MountOptions of InRoot. The zero value mounts the spec as it is.
+type MountOptions struct {
 	// Shift lays an id map over the root (rootspec.Options.IDMapFD) and runs
 	// the step as uid 0 of that user namespace: 0 is ShiftedID outside.
 	Shift bool
@@ -42,7 +38,7 @@ type Options struct {
 const ShiftedID = 200000
 
 const (
-	childName = "coppice-rootspectest"
+	childName = "coppice-rootfstest"
 	userEnv   = "COPPICE_TEST_AS_USER"
 )
 
@@ -116,7 +112,7 @@ func obey(steps map[string]Step, r io.Reader) error {
 		GidMappingsEnableSetgroups: true,
 		Credential:                 &syscall.Credential{Uid: 0, Gid: 0},
 	}
-	return run(c)
+	return runChild(c)
 }
 
 func command(o order, args ...string) (*exec.Cmd, error) {
@@ -135,7 +131,7 @@ func command(o order, args ...string) (*exec.Cmd, error) {
 	return &exec.Cmd{Path: "/proc/self/exe", Args: append([]string{childName}, args...), ExtraFiles: []*os.File{r}}, nil
 }
 
-func run(c *exec.Cmd) error {
+func runChild(c *exec.Cmd) error {
 	var stderr bytes.Buffer
 	c.Stderr = &stderr
 	err := c.Run()
@@ -146,9 +142,10 @@ func run(c *exec.Cmd) error {
 	return nil
 }
 
-// Run mounts the spec in a child and runs the step there; it gives what the step
-// printed, and the error of mounting or of the step.
-func Run(t testing.TB, s rootspec.Spec, opts Options, step string, arg any) (string, error) {
+// InRoot mounts the spec in a child process with a mount namespace of its own, and runs the named
+// step there, as real root or as uid 0 of a user namespace. It returns what the step printed, and
+// the error of mounting or of the step. TestMain must call Main.
+func InRoot(t testing.TB, s rootspec.Spec, opts MountOptions, step string, arg any) (string, error) {
 	t.Helper()
 	raw, err := json.Marshal(arg)
 	if err != nil {
@@ -168,7 +165,7 @@ func Run(t testing.TB, s rootspec.Spec, opts Options, step string, arg any) (str
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	err = run(c)
+	err = runChild(c)
 	return out.String(), err
 }
 

@@ -1,17 +1,17 @@
-package forge_test
+package proposal_test
 
 import (
 	"net/url"
 	"strings"
 	"testing"
 
-	"github.com/coppice-dev/coppice/internal/forge"
+	"github.com/coppice-dev/coppice/internal/proposal"
 )
 
-func TestPages(t *testing.T) {
+func TestMergePage(t *testing.T) {
 	t.Parallel()
 	const b = "coppice/fix"
-	into := forge.Request{Branch: b, Into: "main"}
+	into := proposal.MergeRequest{Branch: b, Into: "main"}
 	github := "https://github.com/o/r/compare/main...coppice/fix?expand=1"
 	gitlab := "https://gitlab.com/g/r/-/merge_requests/new?merge_request%5Bsource_branch%5D=coppice%2Ffix&merge_request%5Btarget_branch%5D=main"
 	azure := "https://dev.azure.com/org/pro/_git/r/pullrequestcreate?sourceRef=coppice%2Ffix&targetRef=main"
@@ -68,25 +68,25 @@ func TestPages(t *testing.T) {
 		":":                                        "",
 		"github.com":                               "",
 	} {
-		if got := forge.Page(remote, into); got != want {
+		if got := proposal.MergePage(remote, into); got != want {
 			t.Errorf("%q:\n%s, not\n%s", remote, got, want)
 		}
 	}
 	for name, tt := range map[string]struct {
-		r    forge.Request
+		r    proposal.MergeRequest
 		want string
 	}{
-		"no target": {forge.Request{Branch: b}, "https://github.com/o/r/compare/coppice/fix?expand=1"},
-		"a title":   {forge.Request{Branch: b, Title: "a & b = #1"}, "https://github.com/o/r/compare/coppice/fix?expand=1&title=a+%26+b+%3D+%231"},
-		"branches":  {forge.Request{Branch: "coppice/a#b?c", Into: "x y%"}, "https://github.com/o/r/compare/x%20y%25...coppice/a%23b%3Fc?expand=1"},
+		"no target": {proposal.MergeRequest{Branch: b}, "https://github.com/o/r/compare/coppice/fix?expand=1"},
+		"a title":   {proposal.MergeRequest{Branch: b, Title: "a & b = #1"}, "https://github.com/o/r/compare/coppice/fix?expand=1&title=a+%26+b+%3D+%231"},
+		"branches":  {proposal.MergeRequest{Branch: "coppice/a#b?c", Into: "x y%"}, "https://github.com/o/r/compare/x%20y%25...coppice/a%23b%3Fc?expand=1"},
 	} {
-		if got := forge.Page("git@github.com:o/r", tt.r); got != tt.want {
+		if got := proposal.MergePage("git@github.com:o/r", tt.r); got != tt.want {
 			t.Errorf("%s: %s, not %s", name, got, tt.want)
 		}
 	}
 }
 
-func TestNoSecretOfARemoteIsShown(t *testing.T) {
+func TestPublicRemote_HasNoSecret(t *testing.T) {
 	t.Parallel()
 	for remote, want := range map[string][2]string{
 		"https://me:hunter2@github.com/o/r":  {"https://github.com/o/r", "me:hunter2"},
@@ -98,20 +98,20 @@ func TestNoSecretOfARemoteIsShown(t *testing.T) {
 		"git@github.com:o/r":                 {"git@github.com:o/r", ""},
 		"/srv/r@x":                           {"/srv/r@x", ""},
 	} {
-		if got := [2]string{forge.Show(remote), forge.Secret(remote)}; got != want {
+		if got := [2]string{proposal.PublicRemote(remote), proposal.RemoteSecret(remote)}; got != want {
 			t.Errorf("%s: %q, not %q", remote, got, want)
 		}
 	}
 }
 
-func FuzzPage(f *testing.F) {
+func FuzzMergePage(f *testing.F) {
 	for _, s := range []string{"https://me:hunter2@github.com/o/r", "git@gitlab.com:a/b/c", "git@ssh.dev.azure.com:v3/o/p/r", "https://x@y@codeberg.org:1/a/b", "://@", "git.sr.ht:~a/b"} {
 		f.Add(s, "coppice/fix", "main", "t")
 	}
 	f.Fuzz(func(t *testing.T, remote, branch, into, title string) {
-		forge.Show(remote)
-		forge.Secret(remote)
-		page := forge.Page(remote, forge.Request{Branch: branch, Into: into, Title: title})
+		proposal.PublicRemote(remote)
+		proposal.RemoteSecret(remote)
+		page := proposal.MergePage(remote, proposal.MergeRequest{Branch: branch, Into: into, Title: title})
 		if page == "" {
 			return
 		}

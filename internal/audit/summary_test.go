@@ -1,4 +1,4 @@
-package compare_test
+package audit_test
 
 import (
 	"fmt"
@@ -9,22 +9,22 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/compare"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// heard gives the summary of records with these bodies, numbered from 1, a second apart.
-func heard(bodies ...format.Body) wire.LedgerSummary {
-	var a compare.Attempt
+// summed returns the summary of records with these bodies, numbered from 1, a second apart.
+func summed(bodies ...format.Body) wire.LedgerSummary {
+	var a audit.Summary
 	for i, b := range bodies {
-		a.Hear(&format.Record{Sandbox: "0123456789ab", Name: "try", Seq: int64(i + 1), Time: time.Unix(int64(i), 0).UTC(), Body: b})
+		a.Add(&format.Record{Sandbox: "0123456789ab", Name: "try", Seq: int64(i + 1), Time: time.Unix(int64(i), 0).UTC(), Body: b})
 	}
-	return a.Summary()
+	return a.Result()
 }
 
-func TestASummaryTellsWhatIsRecorded(t *testing.T) {
+func TestSummary(t *testing.T) {
 	t.Parallel()
-	s := heard(
+	s := summed(
 		&format.Create{Base: "host"},
 		&format.Exec{Exec: "1"},
 		&format.Network{Verdict: "allow", Proto: "dns", Host: "asked.example", Count: 2},
@@ -62,28 +62,28 @@ func plain(s wire.LedgerSummary) string {
 	return fmt.Sprintf("%+v code %s", s, code)
 }
 
-// What is told not to have come about does not count.
-func TestWhatIsUndoneDoesNotCount(t *testing.T) {
+// What a record says to be undone does not count.
+func TestSummary_UndoneDoesNotCount(t *testing.T) {
 	t.Parallel()
-	s := heard(&format.Exec{Exec: "1"}, &format.Undone{Seq: 1}, &format.Snapshot{Changes: 5}, &format.Undone{Seq: 3}, &format.Rollback{}, &format.Undone{Seq: 5},
+	s := summed(&format.Exec{Exec: "1"}, &format.Undone{Seq: 1}, &format.Snapshot{Changes: 5}, &format.Undone{Seq: 3}, &format.Rollback{}, &format.Undone{Seq: 5},
 		&format.Undone{Seq: 5}, &format.Undone{Seq: 99}, &format.Exec{Exec: "2"}, &format.Snapshot{Changes: 3})
 	if s.Commands != 1 || s.Snapshots != 1 || s.Changes != 3 || s.Rollbacks != 0 || s.Risk != 1 {
 		t.Errorf("%+v", s)
 	}
 }
 
-func TestNothingIsNoRisk(t *testing.T) {
+func TestSummary_NothingIsNoRisk(t *testing.T) {
 	t.Parallel()
-	if s := heard(); s.Risk != 0 || len(s.Risks) != 0 || s.Outcome != "" {
+	if s := summed(); s.Risk != 0 || len(s.Risks) != 0 || s.Outcome != "" {
 		t.Errorf("%+v", s)
 	}
-	if s := heard(&format.Exec{Exec: "1"}, &format.Exit{Exec: "1"}); s.Risk != 0 || s.Outcome != "succeeded" {
+	if s := summed(&format.Exec{Exec: "1"}, &format.Exit{Exec: "1"}); s.Risk != 0 || s.Outcome != "succeeded" {
 		t.Errorf("%+v", s)
 	}
 }
 
 // The score is between 0 and 100, the sum of its parts, and no smaller for more of anything.
-func TestTheRiskIsBoundedAndGrows(t *testing.T) {
+func TestRisk_IsBoundedAndGrows(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		count := rapid.OneOf(rapid.Int64Range(0, 40), rapid.Int64Range(0, 1<<60))
@@ -97,7 +97,7 @@ func TestTheRiskIsBoundedAndGrows(t *testing.T) {
 			return s
 		}
 		s := draw()
-		score, parts := compare.Risk(&s)
+		score, parts := audit.Risk(&s)
 		sum := 0
 		for _, p := range parts {
 			sum += p.Points
@@ -112,20 +112,20 @@ func TestTheRiskIsBoundedAndGrows(t *testing.T) {
 		for _, n := range []*int64{&more.Denied, &more.NetDenied, &more.Limits, &more.Changes, &more.Hosts, &more.BytesOut} {
 			*n += rapid.Int64Range(0, 1<<59).Draw(t, "more")
 		}
-		if higher, _ := compare.Risk(&more); higher < score {
+		if higher, _ := audit.Risk(&more); higher < score {
 			t.Fatalf("%d, and %d for more: %+v, %+v", score, higher, s, more)
 		}
 	})
 }
 
 // However many hosts a sandbox reaches, some are named, the first ones in order.
-func TestSomeHostsAreNamed(t *testing.T) {
+func TestSummary_NamesSomeHosts(t *testing.T) {
 	t.Parallel()
 	var bodies []format.Body
 	for i := range 300 {
 		bodies = append(bodies, &format.Network{Verdict: "allow", Proto: "tcp", Host: fmt.Sprintf("h%03d.example", (i*7)%300), Count: 1})
 	}
-	s := heard(bodies...)
+	s := summed(bodies...)
 	if s.Hosts != 300 || len(s.HostNames) != 20 || s.HostNames[0] != "h000.example" || s.HostNames[19] != "h019.example" || !slices.IsSorted(s.HostNames) {
 		t.Errorf("%d: %q", s.Hosts, s.HostNames)
 	}

@@ -1,7 +1,4 @@
-// Package programs sums up the programs that were started in a sandbox, so that a build
-// does not drown whoever reads. It is pure; any room may import it, and it imports
-// client/wire.
-package programs
+package audit
 
 import (
 	"cmp"
@@ -30,28 +27,29 @@ func (p *Program) Took() time.Duration {
 // Failed reports whether it ended, by a signal or with another code than 0.
 func (p *Program) Failed() bool { return p.End != nil && p.End.Code != 0 }
 
-// Group is what stands for the programs of one interval that have the same file and belong
-// to the same exec.
-type Group struct {
+// ProgramGroup stands for the programs of one interval that have the same file and belong to
+// the same exec.
+type ProgramGroup struct {
 	Exec     string
-	Exe      string // Others where it has several files
+	Exe      string // OtherPrograms where it has several files
 	Asked    bool   // as of wire.StartedProgram
 	Earlier  bool   // as of Program
 	Programs []*Program
 }
 
-// Others is the Exe of the group of an interval that all are in for whose own there is no room.
-const Others = "..."
+// OtherPrograms is the Exe of the group of all programs of an interval that are beyond its groups.
+const OtherPrograms = "..."
 
-// key is what the programs of a group have in common.
-type key struct {
+// groupKey is what the programs of a group have in common.
+type groupKey struct {
 	exec, exe      string
 	asked, earlier bool
 }
 
-// Sum sums up events as they come: an interval is what it is given from one Clear to the
-// next. It is used by one goroutine at a time.
-type Sum struct {
+// ProgramSum sums up the programs that were started in a sandbox, so that the record of a build
+// stays readable. An interval is what it is given from one Clear to the next. It is used by one
+// goroutine at a time.
+type ProgramSum struct {
 	most  int
 	list  []*Program          // of this interval
 	bytes int                 // of list
@@ -62,11 +60,13 @@ type Sum struct {
 // maxRuns bounds how many programs are remembered for their ends.
 const maxRuns = 1 << 14
 
-// NewSum makes one that gives no more than most groups for an interval, and one more.
-func NewSum(most int) *Sum { return &Sum{most: max(most, 1), runs: map[uint64]*Program{}} }
+// NewProgramSum returns a sum of at most most groups an interval, and OtherPrograms.
+func NewProgramSum(most int) *ProgramSum {
+	return &ProgramSum{most: max(most, 1), runs: map[uint64]*Program{}}
+}
 
 // Add takes events in their order, and how many are not known that came with them.
-func (s *Sum) Add(events []wire.ProgramEvent, lost int64) {
+func (s *ProgramSum) Add(events []wire.ProgramEvent, lost int64) {
 	s.lost += lost
 	for _, e := range events {
 		if e.Began != nil {
@@ -78,7 +78,7 @@ func (s *Sum) Add(events []wire.ProgramEvent, lost int64) {
 	}
 }
 
-func (s *Sum) began(n wire.StartedProgram) {
+func (s *ProgramSum) began(n wire.StartedProgram) {
 	p := &Program{StartedProgram: n}
 	s.keep(p)
 	if !n.Lost && len(s.runs) < maxRuns {
@@ -86,7 +86,7 @@ func (s *Sum) began(n wire.StartedProgram) {
 	}
 }
 
-func (s *Sum) ended(e *wire.EndedProgram) {
+func (s *ProgramSum) ended(e *wire.EndedProgram) {
 	p := s.runs[e.ID]
 	if p == nil {
 		return
@@ -97,7 +97,7 @@ func (s *Sum) ended(e *wire.EndedProgram) {
 	}
 }
 
-func (s *Sum) keep(p *Program) {
+func (s *ProgramSum) keep(p *Program) {
 	s.list = append(s.list, p)
 	s.bytes += 256 + len(p.Exe) + len(p.Dir)
 	for _, a := range p.Args {
@@ -106,42 +106,42 @@ func (s *Sum) keep(p *Program) {
 }
 
 // Len is how many programs the interval tells of.
-func (s *Sum) Len() int { return len(s.list) }
+func (s *ProgramSum) Len() int { return len(s.list) }
 
 // Bytes is about how many bytes these take.
-func (s *Sum) Bytes() int { return s.bytes }
+func (s *ProgramSum) Bytes() int { return s.bytes }
 
 // Lost is how many events of the interval are not known.
-func (s *Sum) Lost() int64 { return s.lost }
+func (s *ProgramSum) Lost() int64 { return s.lost }
 
 // Groups gives the interval as it is by now, in order of the first of each group.
-func (s *Sum) Groups() []Group {
-	groups := map[key]*Group{}
-	var order []*Group
+func (s *ProgramSum) Groups() []ProgramGroup {
+	groups := map[groupKey]*ProgramGroup{}
+	var order []*ProgramGroup
 	for _, p := range s.list {
-		k := key{p.Exec, p.Exe, p.Asked, p.Earlier}
+		k := groupKey{p.Exec, p.Exe, p.Asked, p.Earlier}
 		if groups[k] == nil && len(groups) >= s.most {
-			k = key{exe: Others}
+			k = groupKey{exe: OtherPrograms}
 		}
 		g := groups[k]
 		if g == nil {
-			g = &Group{Exec: k.exec, Exe: k.exe, Asked: k.asked, Earlier: k.earlier}
+			g = &ProgramGroup{Exec: k.exec, Exe: k.exe, Asked: k.asked, Earlier: k.earlier}
 			groups[k], order = g, append(order, g)
 		}
 		g.Programs = append(g.Programs, p)
 	}
-	out := make([]Group, len(order))
+	out := make([]ProgramGroup, len(order))
 	for i, g := range order {
 		out[i] = *g
 	}
-	slices.SortStableFunc(out, func(a, b Group) int {
+	slices.SortStableFunc(out, func(a, b ProgramGroup) int {
 		return cmp.Compare(a.Programs[0].Started.UnixNano(), b.Programs[0].Started.UnixNano())
 	})
 	return out
 }
 
 // Clear ends the interval. The ends of what still runs are in those that follow.
-func (s *Sum) Clear() {
+func (s *ProgramSum) Clear() {
 	for _, p := range s.runs {
 		p.Earlier = true
 	}

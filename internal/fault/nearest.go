@@ -1,17 +1,16 @@
-// Package nearest guesses which of some words a person meant who typed another one.
-// Any room may import it; it imports none of ours.
-package nearest
+package fault
 
 import "strings"
 
-// Of gives the option that whoever typed word most likely meant: one from which word
-// differs by at most a third of the option's letters, rounded up, or that word, of two
-// letters or more, is the beginning of. Upper and lower case are the same, and two letters that stand in each other's place are one difference. It is ""
-// where nothing is near; of several that are as near it is the one that sorts first.
+// Nearest returns the option that a person who typed word most likely meant, for a hint: one
+// from which word differs by at most a third of the option's letters, rounded up, or that
+// begins with word, of two letters or more. Case does not count, and two letters that have
+// changed places are one difference. It returns "" if no option is near, and of several that
+// are equally near the one that sorts first.
 //
-// The work is bounded by the length of the options alone: word may be a stranger's, and
-// of any length.
-func Of(word string, options []string) string {
+// The work is bounded by the length of the options alone: word may be untrusted, and of any
+// length.
+func Nearest(word string, options []string) string {
 	word = strings.ToLower(word)
 	best, least := "", 0
 	for _, o := range options {
@@ -31,9 +30,8 @@ func Of(word string, options []string) string {
 	return best
 }
 
-// distance counts the bytes that are to be put in, taken out, changed or swapped with
-// their neighbour to make b of a. More than most are most+1, which costs nothing where
-// the lengths say so already.
+// distance counts the bytes to insert, remove, change or swap with their neighbour to turn a
+// into b. It returns most+1 for more than most, at no cost where the lengths differ by more.
 func distance(a, b string, most int) int {
 	if max(len(a), len(b))-min(len(a), len(b)) > most {
 		return most + 1

@@ -1,4 +1,4 @@
-package budget
+package audit
 
 import (
 	"time"

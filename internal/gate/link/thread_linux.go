@@ -1,6 +1,4 @@
-// Package ownthread runs what changes a thread for ever on one that ends with it. Any
-// room may import it; it imports none of ours.
-package ownthread
+package link
 
 import (
 	"runtime"
@@ -8,13 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Run runs f on a thread of its own, which ends when f returns, and returns then. It is
-// never the first thread of the process, which cannot end, and by which /proc/PID tells
-// of the namespaces and credentials of the process.
+// OnOwnThread runs f, which may change its thread for good, on a thread of its own. The thread
+// ends when f returns, and OnOwnThread returns then. It is never the first thread of the process,
+// which cannot end, and whose namespaces and credentials /proc/PID shows as those of the process.
 //
 // A child that was started with Pdeathsig from f, or from a thread that no goroutine
 // had locked, may take the end of the thread for the death of its parent (prctl(2)).
-func Run(f func()) {
+func OnOwnThread(f func()) {
 	done := make(chan struct{})
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the runtime ends the thread

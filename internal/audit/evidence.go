@@ -1,8 +1,4 @@
-// Package testimony is what gate and keeper tell of a sandbox in its journal, as bodies of
-// records. It is pure: whoever appends them decides when, and to what.
-//
-// The engine may import it.
-package testimony
+package audit
 
 import (
 	"fmt"
@@ -13,19 +9,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// Testimony is what a record tells, and by whose word.
-type Testimony struct {
+// Evidence is a record that the daemon did not observe itself: its body, and who observed it.
+type Evidence struct {
 	By     format.Observer
-	Policy string // digest of the policy in force then; "" where it is not told
+	Policy string // digest of the policy then in force, or ""
 	Body   format.Body
 }
 
-// Decoy is how the reason of a record of a decoy begins.
-const Decoy = "a decoy: "
+// DecoyPrefix begins the reason of each record of a decoy.
+const DecoyPrefix = "a decoy: "
 
-// Of makes records of events; those that are alike become one. Texts, which are hostile,
-// pass through clean. What is told elsewhere as well makes none.
-func Of(evs []wire.NetEvent, clean func(string) string) (out []Testimony) {
+// EvidenceOf returns the records of a journal's events; equal events become one record. Texts,
+// which are hostile, pass through clean. Events that are recorded elsewhere make none.
+func EvidenceOf(evs []wire.NetEvent, clean func(string) string) (out []Evidence) {
 	seen := map[wire.NetEvent]int{} // where in out
 	for _, ev := range evs {
 		alike := ev
@@ -42,7 +38,7 @@ func Of(evs []wire.NetEvent, clean func(string) string) (out []Testimony) {
 			}
 			continue
 		}
-		t, ok := of(ev, n, clean)
+		t, ok := evidence(ev, n, clean)
 		if !ok {
 			continue
 		}
@@ -53,42 +49,43 @@ func Of(evs []wire.NetEvent, clean func(string) string) (out []Testimony) {
 	return out
 }
 
-// Missing is the loss of events for which the journal had no room; their number is not known.
-func Missing() format.Lost {
+// LostEvidence returns the record of events for which the journal had no room; their number is
+// not known.
+func LostEvidence() format.Lost {
 	return format.Lost{Of: string(format.KindNetwork), Reason: "the journal was full before it was read; how many there were is not known"}
 }
 
-// Is reports whether a record is one that comes of a journal.
-func Is(r *format.Record) bool {
+// IsEvidence reports whether a record was made from a journal.
+func IsEvidence(r *format.Record) bool {
 	switch b := r.Body.(type) {
 	case *format.Network:
 		return true
 	case *format.Lost:
 		return b.Of == string(format.KindNetwork) || b.Of == string(format.KindDenial)
 	case *format.Denial:
-		return strings.HasPrefix(b.Reason, Decoy) || r.Observer == format.ByKernel
+		return strings.HasPrefix(b.Reason, DecoyPrefix) || r.Observer == format.ByKernel
 	case *format.Policy:
 		return r.Observer == format.ByGate
 	}
 	return false
 }
 
-// of makes the record of an event that happened n times.
-func of(ev wire.NetEvent, n int64, clean func(string) string) (t Testimony, ok bool) {
+// evidence returns the record of an event that happened n times.
+func evidence(ev wire.NetEvent, n int64, clean func(string) string) (t Evidence, ok bool) {
 	switch ev.Kind {
 	case wire.NetPolicy:
-		return Testimony{By: format.ByGate, Body: &format.Policy{After: ev.Policy, Reason: clean(words(ev.Reason, ev.Rule))}}, ev.Reason == wire.NetRulesEnded
+		return Evidence{By: format.ByGate, Body: &format.Policy{After: ev.Policy, Reason: clean(words(ev.Reason, ev.Rule))}}, ev.Reason == wire.NetRulesEnded
 	case wire.NetRefused:
 		return refused(ev, n, clean), true
 	case wire.NetDecoy:
 		if ev.Place() == "" {
-			return Testimony{By: format.ByKeeper, Body: &format.Denial{Path: clean(ev.Decoy), Reason: clean(Decoy + Touch(ev)), Count: n}}, true
+			return Evidence{By: format.ByKeeper, Body: &format.Denial{Path: clean(ev.Decoy), Reason: clean(DecoyPrefix + DecoyTouch(ev)), Count: n}}, true
 		}
 	}
-	return Testimony{By: format.ByGate, Body: network(ev, n, clean)}, true
+	return Evidence{By: format.ByGate, Body: network(ev, n, clean)}, true
 }
 
-// network tells of what the gate decided, or was told.
+// network returns the record of what the gate decided, or was told.
 func network(ev wire.NetEvent, n int64, clean func(string) string) *format.Network {
 	b := &format.Network{Addr: clean(ev.Addr), BytesIn: ev.In, BytesOut: ev.Out, Count: n, Host: clean(ev.Name), Method: clean(ev.Method), Path: clean(ev.Path),
 		Port: ev.Port, Proto: clean(ev.Proto), Reason: clean(ev.Reason), Rule: clean(ev.Rule), Verdict: wire.VerdictAllow}
@@ -106,26 +103,26 @@ func network(ev wire.NetEvent, n int64, clean func(string) string) *format.Netwo
 	case wire.NetAsk:
 		b.Verdict, b.Reason = clean(ev.Verdict), words("a person is asked", b.Reason)
 	case wire.NetDecoy:
-		b.Verdict, b.Reason = wire.VerdictDeny, clean(Decoy+Touch(ev))
+		b.Verdict, b.Reason = wire.VerdictDeny, clean(DecoyPrefix+DecoyTouch(ev))
 	}
 	return b
 }
 
-// refused tells of a system call that was refused, or of many that are not told of.
-func refused(ev wire.NetEvent, n int64, clean func(string) string) Testimony {
+// refused returns the record of a refused system call, or of many that are not listed.
+func refused(ev wire.NetEvent, n int64, clean func(string) string) Evidence {
 	why := ev.Reason
 	switch {
 	case ev.Syscall != "":
 		why = "answered with " + why
 	case why == wire.RefusedUntold:
-		return Testimony{By: format.ByKeeper, Body: &format.Lost{Of: string(format.KindDenial), Count: n, Reason: ev.Reason}}
+		return Evidence{By: format.ByKeeper, Body: &format.Lost{Of: string(format.KindDenial), Count: n, Reason: ev.Reason}}
 	}
-	return Testimony{By: format.ByKernel, Body: &format.Denial{Count: n, Exec: clean(ev.Exec), PID: int64(ev.PID), Program: clean(ev.Program),
+	return Evidence{By: format.ByKernel, Body: &format.Denial{Count: n, Exec: clean(ev.Exec), PID: int64(ev.PID), Program: clean(ev.Program),
 		Reason: clean(why), Syscall: clean(ev.Syscall)}}
 }
 
-// Touch says what was done to a decoy, and what followed.
-func Touch(ev wire.NetEvent) string {
+// DecoyTouch says what was done to a decoy, and what followed.
+func DecoyTouch(ev wire.NetEvent) string {
 	s := ev.Reason
 	if to := ev.Place(); to != "" {
 		s += " (" + to + ")"
@@ -139,7 +136,7 @@ func Touch(ev wire.NetEvent) string {
 	return s
 }
 
-// words joins those that are there.
+// words joins those that are not empty.
 func words(list ...string) string {
 	var out []string
 	for _, w := range list {

@@ -1,8 +1,4 @@
-// Package compare is pure: it makes of the records of a sandbox what is said of it as a
-// whole, so that attempts can be put side by side, and a score of the risk that they were.
-// Its formula is in docs/LEDGER.md. It imports the ledger's format and the wire, and is for
-// the engine.
-package compare
+package audit
 
 import (
 	"slices"
@@ -14,22 +10,23 @@ import (
 
 const (
 	// maxNamed is how many hosts and paths a summary names, and maxDistinct how many it
-	// tells apart.
+	// counts.
 	maxNamed    = 20
 	maxDistinct = 10_000
 )
 
-// Attempt hears the records of one sandbox, in order. The zero Attempt has heard none.
-type Attempt struct {
+// Summary sums up the records of one sandbox, so that attempts can be compared. The zero Summary
+// is of no records.
+type Summary struct {
 	sum   wire.LedgerSummary
 	hosts set
 	paths set
-	told  map[int64]wire.LedgerSummary // what a record that may be undone added, by its number
+	told  map[int64]wire.LedgerSummary // what each record that may be undone added, by its number
 }
 
-// Hear takes the next record.
-func (a *Attempt) Hear(r *format.Record) {
-	s := &a.sum
+// Add adds the next record, in their order.
+func (u *Summary) Add(r *format.Record) {
+	s := &u.sum
 	if s.Records == 0 {
 		s.Sandbox, s.First = string(r.Sandbox), r.Time
 	}
@@ -39,20 +36,20 @@ func (a *Attempt) Hear(r *format.Record) {
 	}
 	switch b := r.Body.(type) {
 	case *format.Exec:
-		a.may(r.Seq, wire.LedgerSummary{Commands: 1})
+		u.may(r.Seq, wire.LedgerSummary{Commands: 1})
 	case *format.Snapshot:
-		a.may(r.Seq, wire.LedgerSummary{Snapshots: 1, Changes: b.Changes})
+		u.may(r.Seq, wire.LedgerSummary{Snapshots: 1, Changes: b.Changes})
 	case *format.Rollback:
-		a.may(r.Seq, wire.LedgerSummary{Rollbacks: 1})
+		u.may(r.Seq, wire.LedgerSummary{Rollbacks: 1})
 	case *format.Undone:
-		a.add(a.told[b.Seq], -1)
-		delete(a.told, b.Seq)
+		u.count(u.told[b.Seq], -1)
+		delete(u.told, b.Seq)
 	case *format.Exit:
-		a.exit(b)
+		u.exit(b)
 	case *format.Denial:
 		s.Denied += b.Count
 	case *format.Network:
-		a.network(b)
+		u.network(b)
 	case *format.Limit:
 		s.Limits++
 	case *format.Program:
@@ -65,35 +62,35 @@ func (a *Attempt) Hear(r *format.Record) {
 	}
 }
 
-// may adds what a record tells, until it is told that it did not come about.
-func (a *Attempt) may(seq int64, what wire.LedgerSummary) {
-	if a.told == nil {
-		a.told = map[int64]wire.LedgerSummary{}
+// may adds what a record says, until another says that it was undone.
+func (u *Summary) may(seq int64, what wire.LedgerSummary) {
+	if u.told == nil {
+		u.told = map[int64]wire.LedgerSummary{}
 	}
-	a.told[seq] = what
-	a.add(what, 1)
+	u.told[seq] = what
+	u.count(what, 1)
 }
 
-func (a *Attempt) add(what wire.LedgerSummary, times int64) {
-	a.sum.Commands += times * what.Commands
-	a.sum.Snapshots += times * what.Snapshots
-	a.sum.Changes += times * what.Changes
-	a.sum.Rollbacks += times * what.Rollbacks
+func (u *Summary) count(what wire.LedgerSummary, times int64) {
+	u.sum.Commands += times * what.Commands
+	u.sum.Snapshots += times * what.Snapshots
+	u.sum.Changes += times * what.Changes
+	u.sum.Rollbacks += times * what.Rollbacks
 }
 
-func (a *Attempt) exit(b *format.Exit) {
-	s := &a.sum
+func (u *Summary) exit(b *format.Exit) {
+	s := &u.sum
 	code := b.Code
 	s.Code, s.Outcome, s.DurationNS = &code, outcome(b), s.DurationNS+b.DurationNanos
 	if s.Ended++; b.Code != 0 || b.Signal != "" {
 		s.Failed++
 	}
 	for _, c := range b.Changes {
-		a.paths.add(c.Path)
+		u.paths.add(c.Path)
 	}
 }
 
-// outcome tells how a command ended, in a few words.
+// outcome says how a command ended, in a few words.
 func outcome(b *format.Exit) string {
 	switch {
 	case b.Reason != "":
@@ -106,8 +103,8 @@ func outcome(b *format.Exit) string {
 	return "code " + strconv.Itoa(b.Code)
 }
 
-func (a *Attempt) network(b *format.Network) {
-	s := &a.sum
+func (u *Summary) network(b *format.Network) {
+	s := &u.sum
 	if b.Verdict != "allow" {
 		s.NetDenied += b.Count
 		return
@@ -119,22 +116,22 @@ func (a *Attempt) network(b *format.Network) {
 		return // it was asked for, not reached
 	}
 	if b.Host != "" {
-		a.hosts.add(b.Host)
+		u.hosts.add(b.Host)
 	} else if b.Addr != "" {
-		a.hosts.add(b.Addr)
+		u.hosts.add(b.Addr)
 	}
 }
 
-// Summary gives what was heard, as a whole.
-func (a *Attempt) Summary() wire.LedgerSummary {
-	s := a.sum
-	s.Hosts, s.HostNames = int64(len(a.hosts.all)), a.hosts.some()
-	s.PathNames = a.paths.some()
+// Result returns the summary, with its score of risk.
+func (u *Summary) Result() wire.LedgerSummary {
+	s := u.sum
+	s.Hosts, s.HostNames = int64(len(u.hosts.all)), u.hosts.some()
+	s.PathNames = u.paths.some()
 	s.Risk, s.Risks = Risk(&s)
 	return s
 }
 
-// set is names that are told apart, up to maxDistinct.
+// set holds distinct names, up to maxDistinct.
 type set struct{ all map[string]bool }
 
 func (s *set) add(name string) {
@@ -146,7 +143,7 @@ func (s *set) add(name string) {
 	}
 }
 
-// some gives the first of them, in order.
+// some returns the first of them, in order.
 func (s *set) some() []string {
 	var out []string
 	for name := range s.all {
@@ -161,8 +158,8 @@ func (s *set) some() []string {
 
 const mebi = 1 << 20
 
-// Risk gives a score from 0 to 100, and what it is the sum of: for each thing that makes an
-// attempt worth a second look so many points, up to a bound.
+// Risk returns a score from 0 to 100, and its parts: points for each thing that makes an attempt
+// worth a second look, up to a bound. docs/LEDGER.md has the formula.
 func Risk(s *wire.LedgerSummary) (score int, parts []wire.LedgerRisk) {
 	part := func(what string, count, each, most int64) {
 		if points := min(most, min(count, most)*each); points > 0 {

@@ -1,13 +1,13 @@
-// Package strangertest holds a second verifier of bundles, which shares no code with
-// Coppice's own: this file imports the standard library alone, and each rule that it
-// applies is one of docs/LEDGER.md. It was written with knowledge of the other one, so it is
-// no proof that somebody who has the page alone would read it so. The tests compare what
-// both find.
+package ledger_test
+
+// This file is a second verifier of bundles, which shares no code with Coppice's own: it uses
+// nothing but the standard library, and each rule that it applies is one of docs/LEDGER.md. It
+// was written with knowledge of the other one, so it is no proof that somebody who has the page
+// alone would read it so. The tests compare what both find.
 //
 // It verifies the archive, signatures, sums, names of captures, the chain and the root. It
 // leaves out what is not needed for that: the fields of a record besides those of the
 // chain, growth from an older checkpoint, and witnesses.
-package strangertest
 
 import (
 	"bytes"

@@ -1,5 +1,6 @@
-// Package ctxtest has a context that ends in the middle of a loop, for tests of other rooms.
-package ctxtest
+// Package looptest helps tests with long loops: contexts that end in the middle of one, and
+// samples of the cases, since the race detector makes all of them too slow.
+package looptest
 
 import (
 	"context"

@@ -1,6 +1,0 @@
-//go:build !race
-
-package racetest
-
-// Enabled says that this is a build with -race.
-const Enabled = false
