@@ -19,10 +19,11 @@ import (
 // Unsync says otherwise. Nothing waits for the medium. Crashable is for tests; its directory is
 // best on a tmpfs.
 type Crashable struct {
-	// OnCall, if set, runs before each call. It may call CrashClone.
+	// OnCall, if set, runs before each call, one at a time. It may call CrashClone.
 	OnCall func(Op)
 
 	dir   string
+	calls sync.Mutex // held while OnCall runs, before mu
 	mu    sync.Mutex
 	nodes map[inode]*node // guarded by mu: the files that changes or unsynced writes refer to
 	names []*change       // guarded by mu: unsynced changes of names, oldest first
@@ -31,9 +32,11 @@ type Crashable struct {
 var _ FS = (*Crashable)(nil)
 
 // Crash says how much of what was not synced a crash leaves, in percent: of the changes of
-// names, and of the blocks and metadata of files. Seed chooses which.
+// names, and of the blocks and metadata of files. Seed chooses which. InOrder loses no change
+// of a name without those that came after it, as file systems with a journal do.
 type Crash struct {
 	Names, Data int
+	InOrder     bool
 	Seed        uint64
 }
 
@@ -161,6 +164,16 @@ func (c *Crashable) maybe(dir int, name string) (*node, error) {
 	return n, err
 }
 
+// begin runs OnCall and locks mu.
+func (c *Crashable) begin(op Op) {
+	if c.OnCall != nil {
+		c.calls.Lock()
+		defer c.calls.Unlock()
+		c.OnCall(op)
+	}
+	c.mu.Lock()
+}
+
 // name is a name that a call changes.
 type name struct {
 	dir  int
@@ -169,10 +182,7 @@ type name struct {
 
 // change carries out a call that changes names, and records it.
 func (c *Crashable) change(op Op, call func() error, names ...name) error {
-	if c.OnCall != nil {
-		c.OnCall(op)
-	}
-	c.mu.Lock()
+	c.begin(op)
 	defer c.mu.Unlock()
 	one := &change{}
 	for _, n := range names {
@@ -207,10 +217,7 @@ func (c *Crashable) change(op Op, call func() error, names ...name) error {
 
 // write carries out a call that changes the content of a file.
 func (c *Crashable) write(op Op, fd int, call func() error) error {
-	if c.OnCall != nil {
-		c.OnCall(op)
-	}
-	c.mu.Lock()
+	c.begin(op)
 	defer c.mu.Unlock()
 	n, err := c.node(fd, "")
 	if err != nil {
@@ -229,10 +236,7 @@ func (c *Crashable) write(op Op, fd int, call func() error) error {
 // describe carries out a call that changes metadata of what a name leads to, which is opened
 // with these flags.
 func (c *Crashable) describe(op Op, dir int, name string, flags int, call func() error) error {
-	if c.OnCall != nil {
-		c.OnCall(op)
-	}
-	c.mu.Lock()
+	c.begin(op)
 	defer c.mu.Unlock()
 	if name == "" {
 		dir, name, flags = unix.AT_FDCWD, FDPath(dir), 0
@@ -302,10 +306,7 @@ func (c *Crashable) flushLocked() {
 
 // Sync implements FS.
 func (c *Crashable) Sync(fd int) error {
-	if c.OnCall != nil {
-		c.OnCall(OpSync)
-	}
-	c.mu.Lock()
+	c.begin(OpSync)
 	defer c.mu.Unlock()
 	n, err := c.node(fd, "")
 	if err != nil {
@@ -319,10 +320,7 @@ func (c *Crashable) Sync(fd int) error {
 
 // SyncFS implements FS.
 func (c *Crashable) SyncFS(int) error {
-	if c.OnCall != nil {
-		c.OnCall(OpSync)
-	}
-	c.mu.Lock()
+	c.begin(OpSync)
 	defer c.mu.Unlock()
 	c.flushLocked()
 	return nil

@@ -243,6 +243,24 @@ func TestCrashClone(t *testing.T) {
 			d.left(nothing, "f", "one")
 			d.left(Kill, "f", "omor")
 		},
+		"what is lost is lost from some change on": func(d *disk) {
+			for _, name := range []string{"a", "b", "c"} {
+				d.mkdir(name)
+			}
+			seen := map[int]bool{}
+			for seed := range uint64(50) {
+				got := d.tree(d.clone(Crash{Names: 50, InOrder: true, Seed: seed}))
+				if got["a"] < got["b"] || got["b"] < got["c"] {
+					d.t.Errorf("seed %d: a crash left %q", seed, got)
+				}
+				seen[len(got)] = true
+			}
+			if len(seen) != 4 {
+				d.t.Errorf("crashes left %v of 3 names", seen)
+			}
+			d.left(Crash{InOrder: true})
+			d.left(Crash{InOrder: true, Names: 100}, "a", "/", "b", "/", "c", "/")
+		},
 		"the whole file system is synced": func(d *disk) {
 			d.mkdir("d")
 			d.create("d/f", "one")
@@ -387,6 +405,7 @@ func TestCrashClone_Names(t *testing.T) {
 					s.gone[s.now[to]] = true
 					s.set(path, "")
 					s.set(to, there)
+					s.left[path] = true
 				}
 			case "unlink":
 				if there != "" {

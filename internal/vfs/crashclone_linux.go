@@ -47,8 +47,12 @@ func (k *cloner) keeps(percent int) bool { return k.rand.IntN(100) < percent }
 func (k *cloner) choose() {
 	k.names, k.last = map[inode]map[string]*node{}, map[slot]*node{}
 	lost := map[slot]bool{}
-	for _, one := range k.c.names {
-		kept := k.keeps(k.how.Names)
+	end := len(k.c.names)
+	if k.how.InOrder && k.how.Names < 100 {
+		end = k.rand.IntN(1 + min(end, end*k.how.Names))
+	}
+	for i, one := range k.c.names {
+		kept := i < end && (k.how.InOrder || k.keeps(k.how.Names))
 		for _, s := range one.at {
 			kept = kept && !lost[s]
 		}
@@ -173,7 +177,8 @@ func (k *cloner) mix(old, now []byte) []byte {
 		if more := at + len(block) - len(out); more > 0 {
 			out = append(out, make([]byte, more)...)
 		}
-		copy(out[at:], block)
+		n := copy(out[at:], block)
+		clear(out[at+n : min(at+blockSize, len(out))])
 	}
 	if len(now) < len(old) && k.keeps(k.how.Data) {
 		out = out[:len(now)]
