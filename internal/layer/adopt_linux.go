@@ -23,6 +23,9 @@ import (
 // changed against the snapshot that the live root was mounted on. After a
 // failure everything is in its place again, unless the error joins one of undoing; after
 // that, or a crash, call Unadopt.
+//
+// BUG(layer): Adopt and Unadopt flush nothing between their renames. After a power loss,
+// Unadopt relies on the file system to have kept their order, as those with a journal do.
 func (s *Store) Adopt(ctx context.Context, id timeline.LayerID, parts []rootspec.Part) (err error) {
 	if !validID(id) {
 		return fault.New(fault.Invalid, "layer id %q is malformed", id)

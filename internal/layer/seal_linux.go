@@ -101,59 +101,27 @@ func indescribable(err error) bool {
 	return fault.Is(err, fault.TooLarge) || fault.Is(err, fault.Unsupported) || errors.Is(err, unix.E2BIG)
 }
 
-// writeManifest puts the manifest in its place: temporary file, flush, rename,
-// flush. It returns the manifest's digest.
+// writeManifest puts the manifest in its place, and returns its digest.
 func (s *Store) writeManifest(ctx context.Context, dir int, entries []format.Entry) (digest string, err error) {
-	const tmp = manifestName + ".tmp"
-	if err := s.fs.Unlink(dir, tmp); err != nil && !errors.Is(err, unix.ENOENT) {
-		return "", err
-	}
-	fd, err := s.fs.Create(dir, tmp, 0o600)
+	err = vfs.Replace(s.fs, dir, manifestName, func(w *vfs.Writer) error {
+		digest, err = encodeTo(ctx, w, entries)
+		return err
+	})
 	if err != nil {
-		return "", err
-	}
-	digest, err = s.encodeTo(ctx, fd, entries)
-	if err == nil {
-		err = s.fs.Sync(fd)
-	}
-	unix.Close(fd)
-	if err == nil {
-		err = s.fs.Rename(dir, tmp, dir, manifestName)
-	}
-	if err != nil {
-		return "", errors.Join(err, s.fs.Unlink(dir, tmp))
-	}
-	if err := s.fs.Sync(dir); err != nil {
 		return "", err
 	}
 	return digest, s.fs.Sync(s.top)
 }
 
-// encodeTo writes a manifest to an empty file, in pieces: escaped, hostile names and
-// attributes take three times their length.
-func (s *Store) encodeTo(ctx context.Context, fd int, entries []format.Entry) (digest string, err error) {
-	file, sum := &fileWriter{fs: s.fs, fd: fd}, sha256.New()
-	b := bufio.NewWriterSize(io.MultiWriter(file, sum), 1<<20)
+// encodeTo writes a manifest in pieces: escaped, hostile names and attributes take three
+// times their length.
+func encodeTo(ctx context.Context, w io.Writer, entries []format.Entry) (digest string, err error) {
+	sum := sha256.New()
+	b := bufio.NewWriterSize(io.MultiWriter(w, sum), 1<<20)
 	if err := errors.Join(format.Encode(ctx, b, entries), b.Flush()); err != nil {
 		return "", err
 	}
 	return format.Digest(sum.Sum(nil)), nil
-}
-
-// fileWriter appends to a file that was empty.
-type fileWriter struct {
-	fs  vfs.FS
-	fd  int
-	off int64
-}
-
-// Write implements io.Writer.
-func (w *fileWriter) Write(p []byte) (int, error) {
-	if err := w.fs.WriteAt(w.fd, p, w.off); err != nil {
-		return 0, err
-	}
-	w.off += int64(len(p))
-	return len(p), nil
 }
 
 // Sealed says whether the layer has a manifest.

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -161,6 +162,50 @@ func TestAWitnessRemembersWhateverFails(t *testing.T) {
 		}
 		if !reached {
 			break
+		}
+	}
+}
+
+// Whenever the power fails, what was cosigned before is not contradicted afterwards.
+func TestAWitnessRemembersOverAPowerLoss(t *testing.T) {
+	t.Parallel()
+	l, _ := opened(t, t.TempDir(), Options{})
+	appended(t, l, draft(boxA, 1))
+	trusted := []string{keysOf(t, l)[0].Key}
+	first := grown(t, l, 0)
+	appended(t, l, draft(boxA, 2))
+	second := grown(t, l, 1)
+	for seed := range uint64(10) {
+		home, left := inMemory(t), inMemory(t)
+		disk, signed, calls := vfs.NewCrashable(home), int64(0), 0
+		check := func() {
+			calls++
+			for i, how := range []vfs.Crash{vfs.Kill, {}, vfs.PowerLoss(1000*seed + uint64(calls))} {
+				at := filepath.Join(left, fmt.Sprint(calls, "-", i))
+				if err := disk.CrashClone(at, how); err != nil {
+					t.Fatal(err)
+				}
+				again := NewWitness(at, vfs.OS(), time.Now)
+				if _, err := again.Cosign(first, trusted); signed > 1 && !fault.Is(err, fault.Corrupt) {
+					t.Errorf("before call %d: a checkpoint of size %d was cosigned, and then one before it: %v", calls, signed, err)
+				}
+				if _, err := again.Cosign(second, trusted); err != nil && !fault.Is(err, fault.Conflict) {
+					t.Errorf("before call %d: it does not go on: %v", calls, err)
+				}
+			}
+		}
+		disk.OnCall = func(vfs.Op) { check() }
+		w := NewWitness(home, disk, time.Now)
+		for _, one := range [][]byte{first, second} {
+			got, err := w.Cosign(one, trusted)
+			if err != nil {
+				t.Fatal(err)
+			}
+			signed = got.Log.Size
+		}
+		check()
+		if err := disk.Close(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -32,8 +32,14 @@ import (
 // script is what a ledger goes through; it gives the commands whose records were
 // acknowledged, by sandbox. Errors do not end it.
 func script(l *Ledger, from int) map[format.Sandbox][]string {
-	ctx := context.Background()
 	acked := map[format.Sandbox][]string{}
+	scriptTo(l, from, func(id format.Sandbox, what string) { acked[id] = append(acked[id], what) })
+	return acked
+}
+
+// scriptTo is script for who has to know at once what is acknowledged.
+func scriptTo(l *Ledger, from int, ack func(id format.Sandbox, what string)) {
+	ctx := context.Background()
 	for i := from; i < from+12; i++ {
 		id := []format.Sandbox{boxA, boxB}[i%2]
 		drafts := []Draft{draft(id, i)}
@@ -43,7 +49,7 @@ func script(l *Ledger, from int) map[format.Sandbox][]string {
 			}
 		}
 		if _, err := l.Append(ctx, drafts...); err == nil {
-			acked[id] = append(acked[id], fmt.Sprint(i))
+			ack(id, fmt.Sprint(i))
 		}
 		switch i - from {
 		case 4:
@@ -54,7 +60,6 @@ func script(l *Ledger, from int) map[format.Sandbox][]string {
 			l.Checkpoint(ctx)
 		}
 	}
-	return acked
 }
 
 // goesOn fails unless each sandbox's records can be appended to.
@@ -142,6 +147,107 @@ func TestEveryWriteMayFail(t *testing.T) {
 			}
 			os.RemoveAll(dir)
 		}
+	}
+}
+
+// crash is what a crash left of a ledger, and what was acknowledged before.
+type crash struct {
+	what, dir string
+	acked     map[format.Sandbox][]string
+}
+
+// crashes opens the ledger in a directory, which may be new, has fn use it, and gives what
+// crashes before each of the calls that all this makes leave.
+func crashes(t *testing.T, dir string, acked map[format.Sandbox][]string, how func(k int) vfs.Crash, fn func(l *Ledger, ack func(format.Sandbox, string))) (all []crash) {
+	t.Helper()
+	var mu sync.Mutex
+	disk, to := vfs.NewCrashable(dir), inMemory(t)
+	disk.OnCall = func(op vfs.Op) {
+		mu.Lock() // what is acknowledged while it is held counts for the next crash
+		defer mu.Unlock()
+		one := crash{acked: map[format.Sandbox][]string{}}
+		for id, some := range acked {
+			one.acked[id] = slices.Clone(some)
+		}
+		as := how(len(all))
+		one.what = fmt.Sprintf("a crash before call %d, %s, which leaves %+v", len(all), op, as)
+		one.dir = filepath.Join(to, fmt.Sprint(len(all)))
+		if err := disk.CrashClone(one.dir, as); err != nil {
+			t.Errorf("%s: %v", one.what, err)
+			return
+		}
+		all = append(all, one)
+	}
+	l, _, err := Open(dir, Options{FS: disk, SegmentBytes: 700, IntakeBytes: 1500})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fn(l, func(id format.Sandbox, what string) {
+		mu.Lock()
+		defer mu.Unlock()
+		acked[id] = append(acked[id], what)
+	})
+	if err := errors.Join(l.Close(), disk.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// survives fails unless all that was acknowledged before a crash is there, and the ledger
+// goes on.
+func (c crash) survives(t *testing.T) {
+	t.Helper()
+	for from := range 2 {
+		l, report, err := Open(c.dir, Options{SegmentBytes: 700, IntakeBytes: 1500})
+		if err != nil {
+			t.Fatalf("%s: open: %v; %+v", c.what, err, report)
+		}
+		goesOn(t, c.what, l, 100*(from+1), c.acked)
+		holds(t, c.what, l, c.acked)
+		if err := l.Close(); err != nil {
+			t.Fatalf("%s: %v", c.what, err)
+		}
+	}
+	if err := os.RemoveAll(c.dir); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whenever the process dies, with or without the power, all that was acknowledged is there,
+// and the rest whole or not at all; also when it dies again while what the first crash left is
+// mended.
+func TestACrashLosesNothingThatWasAcknowledged(t *testing.T) {
+	t.Parallel()
+	seeds, every := 3, 1
+	if testing.Short() {
+		seeds, every = 1, 7
+	}
+	for name, how := range map[string]func(seed int) vfs.Crash{
+		"killed":          func(int) vfs.Crash { return vfs.Kill },
+		"nothing is left": func(int) vfs.Crash { return vfs.Crash{} },
+		"some is left":    func(seed int) vfs.Crash { return vfs.PowerLoss(uint64(seed)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first, step := looptest.Sample(t, 11)
+			step *= every
+			for seed := range seeds {
+				all := crashes(t, inMemory(t), map[format.Sandbox][]string{}, func(k int) vfs.Crash { return how(1000*seed + k) }, func(l *Ledger, ack func(format.Sandbox, string)) {
+					scriptTo(l, 0, ack)
+				})
+				t.Logf("seed %d: %d crashes", seed, len(all))
+				for k := first; k < len(all); k += step {
+					if k/step%13 == 12 {
+						again := crashes(t, all[k].dir, all[k].acked, how, func(*Ledger, func(format.Sandbox, string)) {})
+						for i := 0; i < len(again); i += every {
+							again[i].what = all[k].what + "; then " + again[i].what
+							again[i].survives(t)
+						}
+					}
+					all[k].survives(t)
+				}
+			}
+		})
 	}
 }
 

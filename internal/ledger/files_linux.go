@@ -69,25 +69,10 @@ func (f files) edit(name string, fresh func(), fn func(fd int) error) error {
 // new one, whatever happens.
 func (f files) replace(name string, content []byte) error {
 	return f.in(name, func(dir int, base string) error {
-		tmp := base + ".tmp"
-		if err := f.fs.Unlink(dir, tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return vfs.Replace(f.fs, dir, base, func(w *vfs.Writer) error {
+			_, err := w.Write(content)
 			return err
-		}
-		fd, err := f.fs.Create(dir, tmp, 0o600)
-		if err != nil {
-			return err
-		}
-		err = f.fs.WriteAt(fd, content, 0)
-		if err == nil {
-			err = f.fs.Sync(fd)
-		}
-		if err = errors.Join(err, unix.Close(fd)); err == nil {
-			err = f.fs.Rename(dir, tmp, dir, base)
-		}
-		if err != nil {
-			return errors.Join(err, ignore(f.fs.Unlink(dir, tmp), fs.ErrNotExist))
-		}
-		return f.fs.Sync(dir)
+		})
 	})
 }
 

@@ -1,9 +1,9 @@
 package memory
 
 import (
+	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -180,39 +180,55 @@ func TestTheStoreGoesOnAfterAFailure(t *testing.T) {
 // rest whole or gone.
 func TestACrashAtAnyPoint(t *testing.T) {
 	t.Parallel()
-	for _, loss := range []string{process, contents, everything} {
-		t.Run(loss, func(t *testing.T) {
+	for name, crash := range map[string]func(k int) vfs.Crash{
+		"the process":        func(int) vfs.Crash { return vfs.Kill },
+		"contents":           func(int) vfs.Crash { return vfs.Crash{Names: 100} },
+		"contents and names": func(int) vfs.Crash { return vfs.Crash{} },
+		"some of both":       func(k int) vfs.Crash { return vfs.PowerLoss(uint64(k)) },
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			first, step := looptest.Sample(t, 11)
-			for k := 9 + first; ; k += step { // it is open after 8 calls
-				what := fmt.Sprintf("dead at call %d", k)
-				dir := inMemory(t)
-				grave := filepath.Join(dir, "grave")
-				must(t, os.Mkdir(grave, 0o700))
-				p := newPower(grave, k)
-				h := newHome(t, dir, Options{FS: p, boot: "one"})
-				acked, dropped := newStory().tell(t, h)
-				dead := p.left.Load() < 0
-				h.close()
-				h.o = Options{boot: "one"}
-				must(t, p.cut(dir, loss))
-				if loss != process {
-					h.o.boot = "two"
-				}
-				h.open()
-				holds(t, what, h, acked, dropped)
-				h.close()
-				h.open()
-				nothingLeft(t, what, h)
-				h.close()
-				must(t, os.RemoveAll(dir))
-				if !dead {
-					t.Logf("%d calls", k)
-					return
-				}
+			for k := 1 + first; crashAt(t, k, crash(k)); k += step {
 			}
 		})
 	}
+}
+
+// crashAt has a crash at call k of the story, and reports whether it has that many.
+func crashAt(t *testing.T, k int, crash vfs.Crash) bool {
+	t.Helper()
+	what := fmt.Sprintf("dead at call %d, %+v", k, crash)
+	h := &home{t: t, dir: inMemory(t)}
+	disk := vfs.NewCrashable(h.file())
+	f := &vfs.Faulty{FS: disk}
+	f.CrashAt(k)
+	h.o, h.unsynced = Options{FS: f, boot: "one"}, func(dir string) { must(t, disk.Unsync(dir)) }
+	var acked map[ID]shape
+	var dropped ID
+	var err error
+	if h.s, err = Open(t.Context(), h.file(), h.o); err == nil {
+		acked, dropped = newStory().tell(t, h)
+		h.close()
+	}
+	left := &home{t: t, dir: inMemory(t), o: Options{boot: "one"}}
+	must(t, disk.CrashClone(left.file(), crash))
+	must(t, errors.Join(disk.Close(), os.RemoveAll(h.dir)))
+	h = left
+	if crash != vfs.Kill {
+		h.o.boot = "two"
+	}
+	h.open()
+	holds(t, what, h, acked, dropped)
+	h.close()
+	h.open()
+	nothingLeft(t, what, h)
+	h.close()
+	must(t, os.RemoveAll(h.dir))
+	if !f.Failed() {
+		t.Logf("%d calls", k)
+	}
+	return f.Failed()
 }
 
 // A full disk is told with how much is needed, and where.

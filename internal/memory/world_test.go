@@ -106,6 +106,8 @@ type home struct {
 	o   Options
 	s   *Store
 	n   int
+	// unsynced, if set, is called with each directory that gVisor wrote, and did not sync.
+	unsynced func(dir string)
 }
 
 func newHome(t tb, dir string, o Options) *home {
@@ -133,7 +135,11 @@ func (h *home) file(path ...string) string {
 func (h *home) put(x shape) string {
 	h.t.Helper()
 	h.n++
-	return x.write(h.t, filepath.Join(h.dir, fmt.Sprintf("checkpoint%d", h.n)))
+	dir := x.write(h.t, filepath.Join(h.dir, fmt.Sprintf("checkpoint%d", h.n)))
+	if h.unsynced != nil {
+		h.unsynced(dir)
+	}
+	return dir
 }
 
 func (h *home) add(x shape) Image {

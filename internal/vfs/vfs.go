@@ -1,6 +1,8 @@
 // Package vfs is the file system that stores write through: the calls by which
-// a store changes the disk, as an interface, so that tests can count them and
-// make the k-th one fail. Reading goes straight to the kernel.
+// a store changes the disk, as an interface, so that tests can count them, make
+// the k-th one fail (Faulty), and crash between any two (Crashable). Reading goes
+// straight to the kernel: stores read through real descriptors, so what can crash
+// is a real directory as well, and no copy of it in memory.
 //
 // Every name is a single path component, resolved beneath an open directory and
 // never through a symbolic link: what lies in the trees that stores handle was

@@ -1,0 +1,168 @@
+package vfs
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// The functions that take a path are for files that are Coppice's own: no sandbox may write to
+// a directory on the way. Their errors name the operation and the path.
+
+// Writer appends to an open file that was empty.
+type Writer struct {
+	FS  FS
+	FD  int
+	off int64
+}
+
+// Write implements io.Writer.
+func (w *Writer) Write(p []byte) (int, error) {
+	if err := w.FS.WriteAt(w.FD, p, w.off); err != nil {
+		return 0, err
+	}
+	w.off += int64(len(p))
+	return len(p), nil
+}
+
+// Replace has write fill a new file, 0600, and puts it in the place of name in an open
+// directory. It is durable when Replace returns. Until then, and after an error or a crash, the
+// name leads to what it led to before, or to the new file, whole. One caller at a time may
+// replace a name.
+func Replace(fsys FS, dir int, name string, write func(w *Writer) error) error {
+	err := replace(fsys, dir, name, func(w *Writer) error {
+		if err := write(w); err != nil {
+			return err
+		}
+		return fsys.Sync(w.FD)
+	})
+	if err != nil {
+		return err
+	}
+	return fsys.Sync(dir)
+}
+
+// replace is Replace without a flush.
+func replace(fsys FS, dir int, name string, write func(w *Writer) error) error {
+	tmp := name + ".tmp"
+	if err := unlink(fsys, dir, tmp); err != nil { // of a process that was killed
+		return err
+	}
+	fd, err := fsys.Create(dir, tmp, 0o600)
+	if err != nil {
+		return err
+	}
+	file := os.NewFile(uintptr(fd), tmp)
+	if err = errors.Join(write(&Writer{FS: fsys, FD: fd}), file.Close()); err == nil {
+		err = fsys.Rename(dir, tmp, dir, name)
+	}
+	if err != nil {
+		return errors.Join(err, unlink(fsys, dir, tmp))
+	}
+	return nil
+}
+
+// unlink removes a name; one that is missing is not an error.
+func unlink(fsys FS, dir int, name string) error {
+	if err := fsys.Unlink(dir, name); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Create makes a file, 0600, where none is. It is open for reading and writing.
+func Create(fsys FS, path string) (f *os.File, err error) {
+	err = in("create", path, func(dir int, name string) error {
+		fd, err := fsys.Create(dir, name, 0o600)
+		if err == nil {
+			f = os.NewFile(uintptr(fd), path)
+		}
+		return err
+	})
+	return f, err
+}
+
+// WriteFile is Replace by path.
+func WriteFile(fsys FS, path string, content []byte) error {
+	return in("write", path, func(dir int, name string) error { return Replace(fsys, dir, name, all(content)) })
+}
+
+// WriteUnsynced is WriteFile without a flush, for what a power loss may take: then the file may
+// be missing, old or torn.
+func WriteUnsynced(fsys FS, path string, write func(w *Writer) error) error {
+	return in("write", path, func(dir int, name string) error { return replace(fsys, dir, name, write) })
+}
+
+// NoteUnsynced is WriteUnsynced of a content.
+func NoteUnsynced(fsys FS, path string, content []byte) error {
+	return WriteUnsynced(fsys, path, all(content))
+}
+
+func all(content []byte) func(w *Writer) error {
+	return func(w *Writer) error {
+		_, err := w.Write(content)
+		return err
+	}
+}
+
+// MkdirAll makes a directory, 0700, and those above it that are missing.
+func MkdirAll(fsys FS, path string) error {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil
+	}
+	if up := filepath.Dir(path); up != path {
+		if err := MkdirAll(fsys, up); err != nil {
+			return err
+		}
+	}
+	err := in("mkdir", path, func(dir int, name string) error { return fsys.Mkdir(dir, name, 0o700) })
+	if info, e := os.Stat(path); errors.Is(err, fs.ErrExist) && e == nil && info.IsDir() {
+		return nil // another process was as quick
+	}
+	return err
+}
+
+// Rename moves a file or directory.
+func Rename(fsys FS, from, to string) error {
+	return in("rename", from, func(fromDir int, fromName string) error {
+		return in("rename to", to, func(toDir int, toName string) error {
+			return fsys.Rename(fromDir, fromName, toDir, toName)
+		})
+	})
+}
+
+// Remove removes what is not a directory. What is missing is not an error.
+func Remove(fsys FS, path string) error {
+	err := in("remove", path, func(dir int, name string) error { return unlink(fsys, dir, name) })
+	if errors.Is(err, fs.ErrNotExist) { // nor is its directory
+		return nil
+	}
+	return err
+}
+
+// Sync flushes a file or directory.
+func Sync(fsys FS, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return pathError("sync", path, errors.Join(fsys.Sync(int(f.Fd())), f.Close()))
+}
+
+// in calls fn with the directory of a path, open, and the name there.
+func in(op, path string, fn func(dir int, name string) error) error {
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return pathError(op, path, errors.Join(fn(int(dir.Fd()), filepath.Base(path)), dir.Close()))
+}
+
+// pathError names the operation and the path, unless err does.
+func pathError(op, path string, err error) error {
+	if _, named := errors.AsType[*fs.PathError](err); err == nil || named {
+		return err
+	}
+	return &fs.PathError{Op: op, Path: path, Err: err}
+}
