@@ -106,7 +106,7 @@ func testNamesAreResolvedByTheGate(t *testing.T, k kind) {
 			} {
 				m := ask(x.name, x.t, network == "udp")
 				got := unpack(t, m, s.must(t, "ask", m, network, server))
-				if got.RCode != x.code || !slices.Equal(got.addrs, x.want) || len(got.addrs) > 0 && (got.ttl < 1 || got.ttl > 42) || !(got.Response && got.RecursionAvailable && got.RecursionDesired) {
+				if got.RCode != x.code || !slices.Equal(got.addrs, x.want) || len(got.addrs) > 0 && (got.ttl < 1 || got.ttl > 42) || !got.Response || !got.RecursionAvailable || !got.RecursionDesired {
 					t.Errorf("%s of %s for %q %d: %+v", network, server, x.name, x.t, got)
 				}
 			}

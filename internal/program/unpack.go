@@ -119,7 +119,7 @@ func (s *Set) copyTo(w io.Writer, name Name) error {
 	if err != nil {
 		return err
 	}
-	defer packed.Close()
+	defer packed.Close() //nolint:errcheck // it was read
 	z, err := gzip.NewReader(packed)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package vfs
 
 import (
+	"errors"
 	"math/rand/v2"
 	"sync"
 
@@ -158,7 +159,7 @@ func (c *Crashable) open(dir int, name string, flags int) (*node, error) {
 // maybe is node for a name that may lead to nothing.
 func (c *Crashable) maybe(dir int, name string) (*node, error) {
 	n, err := c.node(dir, name)
-	if err == unix.ENOENT {
+	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	}
 	return n, err

@@ -105,7 +105,7 @@ func (g *Group) set(name, value string) (bool, error) {
 	return done, fault.Wrap(err, "limit the control group of the sandbox")
 }
 
-// take moves a process into the group; its future children start there.
+// Take moves a process into the group; its future children start there.
 func (g *Group) Take(pid int) error {
 	return fault.Wrap(g.write("cgroup.procs", strconv.Itoa(pid)), "bring the sandbox into its control group")
 }
@@ -217,7 +217,7 @@ func (g *Group) Hits() (h Hits) {
 	return h
 }
 
-// since names the limits that were come to after before.
+// Since names the limits that were reached after before.
 func (h Hits) Since(before Hits) (names []string) {
 	if h.memory > before.memory {
 		names = append(names, wire.LimitMemory)
@@ -228,7 +228,7 @@ func (h Hits) Since(before Hits) (names []string) {
 	return names
 }
 
-// plus adds what others counted.
+// Plus adds what others counted.
 func (h Hits) Plus(o Hits) Hits { return Hits{h.memory + o.memory, h.pids + o.pids} }
 
 // count reads one count of a file of counts; 0 where there is none.
@@ -250,7 +250,7 @@ func (g *Group) write(name, value string) error {
 	return os.WriteFile(filepath.Join(g.path, name), []byte(value), 0)
 }
 
-// remove removes the group, whose processes are gone or going.
+// Remove removes the group, whose processes are gone or going.
 func (g *Group) Remove() {
 	if g == nil {
 		return
@@ -285,7 +285,7 @@ func removeGroup(path string) {
 // cgroupPatience is how long the group is waited for to freeze.
 const cgroupPatience = 10 * time.Second
 
-// freeze stops everything in the group.
+// Freeze stops everything in the group.
 func (g *Group) Freeze() error {
 	if err := g.write("cgroup.freeze", "1"); err != nil {
 		return fault.Wrap(err, "freeze the control group")
@@ -308,7 +308,7 @@ func (g *Group) Freeze() error {
 	}
 }
 
-// stands reports whether every task is frozen, or waits for init, which is: the
+// Stands reports whether every task is frozen, or waits for init, which is: the
 // kernel does not count the latter as frozen.
 func (g *Group) Stands() bool {
 	b, err := os.ReadFile(filepath.Join(g.path, "cgroup.threads"))
@@ -323,11 +323,12 @@ func (g *Group) Stands() bool {
 	return true
 }
 
+// Thaw lets the processes of the group run.
 func (g *Group) Thaw() error {
 	return fault.Wrap(g.write("cgroup.freeze", "0"), "thaw the control group")
 }
 
-// pids lists the processes of the group.
+// PIDs lists the processes of the group.
 func (g *Group) PIDs() ([]int, error) {
 	b, err := os.ReadFile(filepath.Join(g.path, "cgroup.procs"))
 	if err != nil {

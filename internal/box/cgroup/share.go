@@ -20,7 +20,7 @@ type share struct {
 	key    string
 }
 
-// Shares are the Shares of a box, by controller. The nil one does nothing.
+// Shares are the control groups of version 1 of a box, by controller. The nil one does nothing.
 type Shares map[string]*share
 
 // NewShares makes a group for each limit that version 2 does not enforce, if the host has
@@ -102,7 +102,7 @@ func shareParent(controller string) (string, error) {
 	return parent, nil
 }
 
-// facts adds what the Shares do to what version 2 does.
+// Facts adds what the shares do to what version 2 does.
 func (all Shares) Facts(f plan.CgroupFacts) plan.CgroupFacts {
 	f.CPU = f.CPU || all["cpu"] != nil
 	f.Memory = f.Memory || all["memory"] != nil
@@ -136,7 +136,7 @@ func (s *share) write(name, value string) error {
 	return os.WriteFile(filepath.Join(s.path, name), []byte(value), 0)
 }
 
-// take brings a process into the groups, with all that it will start.
+// Take brings a process into the groups, with all that it will start.
 func (all Shares) Take(pid int) error {
 	for controller, s := range all {
 		if err := s.write("cgroup.procs", strconv.Itoa(pid)); err != nil {
@@ -146,7 +146,7 @@ func (all Shares) Take(pid int) error {
 	return nil
 }
 
-// remove removes the groups, whose processes are gone or going. It may be called twice.
+// Remove removes the groups, whose processes are gone or going. It may be called twice.
 func (all Shares) Remove() {
 	for _, s := range all {
 		removeGroup(s.path)

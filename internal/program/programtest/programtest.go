@@ -9,8 +9,8 @@ import (
 	"os/exec"
 	"sync"
 
-	"github.com/coppice-dev/coppice/internal/program"
 	"github.com/coppice-dev/coppice/internal/looptest"
+	"github.com/coppice-dev/coppice/internal/program"
 )
 
 // execPath names the directory of the programs. Processes that a test starts inherit it.
