@@ -24,7 +24,7 @@ const module = "github.com/coppice-dev/coppice"
 var packages = map[string][]string{
 	"cmd/coppice": {"internal/cli"},
 	"internal/cli": {
-		"client", "client/wire", "internal/candidates", "internal/daemon", "internal/fault",
+		"client", "client/wire", "internal/daemon", "internal/fault",
 		"internal/hook", "internal/ledger/format", "internal/mcpapi", "internal/policy", "internal/proposal",
 		"internal/registry", "internal/tty",
 	},
@@ -44,7 +44,6 @@ var packages = map[string][]string{
 	"internal/ports":         {"client/wire", "internal/fault"},
 	"internal/ports/sockets": {},
 
-	"internal/candidates": {"client/wire", "internal/fault"},
 	"internal/lineapi": {
 		"client/wire", "internal/admission", "internal/fault", "internal/seal",
 		"internal/timeline",

@@ -90,1433 +90,1427 @@ var task26 uint32
 //go:linkname task27 github.com/coppice-dev/coppice/internal/boxfs..inittask
 var task27 uint32
 
-//go:linkname task28 github.com/coppice-dev/coppice/internal/candidates..inittask
+//go:linkname task28 github.com/coppice-dev/coppice/internal/cli..inittask
 var task28 uint32
 
-//go:linkname task29 github.com/coppice-dev/coppice/internal/cli..inittask
+//go:linkname task29 github.com/coppice-dev/coppice/internal/daemon..inittask
 var task29 uint32
 
-//go:linkname task30 github.com/coppice-dev/coppice/internal/daemon..inittask
+//go:linkname task30 github.com/coppice-dev/coppice/internal/decoy..inittask
 var task30 uint32
 
-//go:linkname task31 github.com/coppice-dev/coppice/internal/decoy..inittask
+//go:linkname task31 github.com/coppice-dev/coppice/internal/engine..inittask
 var task31 uint32
 
-//go:linkname task32 github.com/coppice-dev/coppice/internal/engine..inittask
+//go:linkname task32 github.com/coppice-dev/coppice/internal/gate..inittask
 var task32 uint32
 
-//go:linkname task33 github.com/coppice-dev/coppice/internal/forge..inittask
+//go:linkname task33 github.com/coppice-dev/coppice/internal/gate/control..inittask
 var task33 uint32
 
-//go:linkname task34 github.com/coppice-dev/coppice/internal/gate..inittask
+//go:linkname task34 github.com/coppice-dev/coppice/internal/gate/inspect..inittask
 var task34 uint32
 
-//go:linkname task35 github.com/coppice-dev/coppice/internal/gate/control..inittask
+//go:linkname task35 github.com/coppice-dev/coppice/internal/gate/link..inittask
 var task35 uint32
 
-//go:linkname task36 github.com/coppice-dev/coppice/internal/gate/inspect..inittask
+//go:linkname task36 github.com/coppice-dev/coppice/internal/gate/process..inittask
 var task36 uint32
 
-//go:linkname task37 github.com/coppice-dev/coppice/internal/gate/link..inittask
+//go:linkname task37 github.com/coppice-dev/coppice/internal/gate/sentrytest..inittask
 var task37 uint32
 
-//go:linkname task38 github.com/coppice-dev/coppice/internal/gate/process..inittask
+//go:linkname task38 github.com/coppice-dev/coppice/internal/hook..inittask
 var task38 uint32
 
-//go:linkname task39 github.com/coppice-dev/coppice/internal/gate/sentrytest..inittask
+//go:linkname task39 github.com/coppice-dev/coppice/internal/httpapi..inittask
 var task39 uint32
 
-//go:linkname task40 github.com/coppice-dev/coppice/internal/hook..inittask
+//go:linkname task40 github.com/coppice-dev/coppice/internal/journal..inittask
 var task40 uint32
 
-//go:linkname task41 github.com/coppice-dev/coppice/internal/httpapi..inittask
+//go:linkname task41 github.com/coppice-dev/coppice/internal/layer..inittask
 var task41 uint32
 
-//go:linkname task42 github.com/coppice-dev/coppice/internal/journal..inittask
+//go:linkname task42 github.com/coppice-dev/coppice/internal/layer/format..inittask
 var task42 uint32
 
-//go:linkname task43 github.com/coppice-dev/coppice/internal/layer..inittask
+//go:linkname task43 github.com/coppice-dev/coppice/internal/ledger..inittask
 var task43 uint32
 
-//go:linkname task44 github.com/coppice-dev/coppice/internal/layer/format..inittask
+//go:linkname task44 github.com/coppice-dev/coppice/internal/ledger/format..inittask
 var task44 uint32
 
-//go:linkname task45 github.com/coppice-dev/coppice/internal/ledger..inittask
+//go:linkname task45 github.com/coppice-dev/coppice/internal/lineapi..inittask
 var task45 uint32
 
-//go:linkname task46 github.com/coppice-dev/coppice/internal/ledger/format..inittask
+//go:linkname task46 github.com/coppice-dev/coppice/internal/looptest..inittask
 var task46 uint32
 
-//go:linkname task47 github.com/coppice-dev/coppice/internal/lineapi..inittask
+//go:linkname task47 github.com/coppice-dev/coppice/internal/mcpapi..inittask
 var task47 uint32
 
-//go:linkname task48 github.com/coppice-dev/coppice/internal/looptest..inittask
+//go:linkname task48 github.com/coppice-dev/coppice/internal/memory..inittask
 var task48 uint32
 
-//go:linkname task49 github.com/coppice-dev/coppice/internal/mcpapi..inittask
+//go:linkname task49 github.com/coppice-dev/coppice/internal/meta..inittask
 var task49 uint32
 
-//go:linkname task50 github.com/coppice-dev/coppice/internal/memory..inittask
+//go:linkname task50 github.com/coppice-dev/coppice/internal/npmtest..inittask
 var task50 uint32
 
-//go:linkname task51 github.com/coppice-dev/coppice/internal/meta..inittask
+//go:linkname task51 github.com/coppice-dev/coppice/internal/policy..inittask
 var task51 uint32
 
-//go:linkname task52 github.com/coppice-dev/coppice/internal/npmtest..inittask
+//go:linkname task52 github.com/coppice-dev/coppice/internal/ports..inittask
 var task52 uint32
 
-//go:linkname task53 github.com/coppice-dev/coppice/internal/policy..inittask
+//go:linkname task53 github.com/coppice-dev/coppice/internal/ports/sockets..inittask
 var task53 uint32
 
-//go:linkname task54 github.com/coppice-dev/coppice/internal/ports..inittask
+//go:linkname task54 github.com/coppice-dev/coppice/internal/proposal..inittask
 var task54 uint32
 
-//go:linkname task55 github.com/coppice-dev/coppice/internal/ports/sockets..inittask
+//go:linkname task55 github.com/coppice-dev/coppice/internal/quota..inittask
 var task55 uint32
 
-//go:linkname task56 github.com/coppice-dev/coppice/internal/proposal..inittask
+//go:linkname task56 github.com/coppice-dev/coppice/internal/redact..inittask
 var task56 uint32
 
-//go:linkname task57 github.com/coppice-dev/coppice/internal/quota..inittask
+//go:linkname task57 github.com/coppice-dev/coppice/internal/registry..inittask
 var task57 uint32
 
-//go:linkname task58 github.com/coppice-dev/coppice/internal/redact..inittask
+//go:linkname task58 github.com/coppice-dev/coppice/internal/registrytest..inittask
 var task58 uint32
 
-//go:linkname task59 github.com/coppice-dev/coppice/internal/registry..inittask
+//go:linkname task59 github.com/coppice-dev/coppice/internal/removal..inittask
 var task59 uint32
 
-//go:linkname task60 github.com/coppice-dev/coppice/internal/registrytest..inittask
+//go:linkname task60 github.com/coppice-dev/coppice/internal/repo..inittask
 var task60 uint32
 
-//go:linkname task61 github.com/coppice-dev/coppice/internal/removal..inittask
+//go:linkname task61 github.com/coppice-dev/coppice/internal/rootfs..inittask
 var task61 uint32
 
-//go:linkname task62 github.com/coppice-dev/coppice/internal/repo..inittask
+//go:linkname task62 github.com/coppice-dev/coppice/internal/rootfs/rootfstest..inittask
 var task62 uint32
 
-//go:linkname task63 github.com/coppice-dev/coppice/internal/rootfs..inittask
+//go:linkname task63 github.com/coppice-dev/coppice/internal/seal..inittask
 var task63 uint32
 
-//go:linkname task64 github.com/coppice-dev/coppice/internal/rootfs/rootfstest..inittask
+//go:linkname task64 github.com/coppice-dev/coppice/internal/timeline..inittask
 var task64 uint32
 
-//go:linkname task65 github.com/coppice-dev/coppice/internal/seal..inittask
+//go:linkname task65 github.com/coppice-dev/coppice/internal/tty..inittask
 var task65 uint32
 
-//go:linkname task66 github.com/coppice-dev/coppice/internal/timeline..inittask
+//go:linkname task66 github.com/coppice-dev/coppice/internal/undo..inittask
 var task66 uint32
 
-//go:linkname task67 github.com/coppice-dev/coppice/internal/tty..inittask
+//go:linkname task67 github.com/coppice-dev/coppice/internal/unixsock..inittask
 var task67 uint32
 
-//go:linkname task68 github.com/coppice-dev/coppice/internal/undo..inittask
+//go:linkname task68 github.com/coppice-dev/coppice/internal/vfs..inittask
 var task68 uint32
 
-//go:linkname task69 github.com/coppice-dev/coppice/internal/unixsock..inittask
+//go:linkname task69 github.com/coppice-dev/coppice/internal/visible..inittask
 var task69 uint32
 
-//go:linkname task70 github.com/coppice-dev/coppice/internal/vfs..inittask
+//go:linkname task70 github.com/coreos/go-systemd/v22/dbus..inittask
 var task70 uint32
 
-//go:linkname task71 github.com/coppice-dev/coppice/internal/visible..inittask
+//go:linkname task71 github.com/creack/pty..inittask
 var task71 uint32
 
-//go:linkname task72 github.com/coreos/go-systemd/v22/dbus..inittask
+//go:linkname task72 github.com/danielgtaylor/huma/v2..inittask
 var task72 uint32
 
-//go:linkname task73 github.com/creack/pty..inittask
+//go:linkname task73 github.com/danielgtaylor/huma/v2/adapters/humago..inittask
 var task73 uint32
 
-//go:linkname task74 github.com/danielgtaylor/huma/v2..inittask
+//go:linkname task74 github.com/danielgtaylor/huma/v2/casing..inittask
 var task74 uint32
 
-//go:linkname task75 github.com/danielgtaylor/huma/v2/adapters/humago..inittask
+//go:linkname task75 github.com/danielgtaylor/huma/v2/negotiation..inittask
 var task75 uint32
 
-//go:linkname task76 github.com/danielgtaylor/huma/v2/casing..inittask
+//go:linkname task76 github.com/danielgtaylor/huma/v2/queryparam..inittask
 var task76 uint32
 
-//go:linkname task77 github.com/danielgtaylor/huma/v2/negotiation..inittask
+//go:linkname task77 github.com/danielgtaylor/huma/v2/validation..inittask
 var task77 uint32
 
-//go:linkname task78 github.com/danielgtaylor/huma/v2/queryparam..inittask
+//go:linkname task78 github.com/danielgtaylor/huma/v2/yaml..inittask
 var task78 uint32
 
-//go:linkname task79 github.com/danielgtaylor/huma/v2/validation..inittask
+//go:linkname task79 github.com/dustin/go-humanize..inittask
 var task79 uint32
 
-//go:linkname task80 github.com/danielgtaylor/huma/v2/yaml..inittask
+//go:linkname task80 github.com/godbus/dbus/v5..inittask
 var task80 uint32
 
-//go:linkname task81 github.com/dustin/go-humanize..inittask
+//go:linkname task81 github.com/gofrs/flock..inittask
 var task81 uint32
 
-//go:linkname task82 github.com/godbus/dbus/v5..inittask
+//go:linkname task82 github.com/google/btree..inittask
 var task82 uint32
 
-//go:linkname task83 github.com/gofrs/flock..inittask
+//go:linkname task83 github.com/google/jsonschema-go/jsonschema..inittask
 var task83 uint32
 
-//go:linkname task84 github.com/google/btree..inittask
+//go:linkname task84 github.com/google/subcommands..inittask
 var task84 uint32
 
-//go:linkname task85 github.com/google/jsonschema-go/jsonschema..inittask
+//go:linkname task85 github.com/google/uuid..inittask
 var task85 uint32
 
-//go:linkname task86 github.com/google/subcommands..inittask
+//go:linkname task86 github.com/klauspost/compress..inittask
 var task86 uint32
 
-//go:linkname task87 github.com/google/uuid..inittask
+//go:linkname task87 github.com/klauspost/compress/fse..inittask
 var task87 uint32
 
-//go:linkname task88 github.com/klauspost/compress..inittask
+//go:linkname task88 github.com/klauspost/compress/huff0..inittask
 var task88 uint32
 
-//go:linkname task89 github.com/klauspost/compress/fse..inittask
+//go:linkname task89 github.com/klauspost/compress/internal/cpuinfo..inittask
 var task89 uint32
 
-//go:linkname task90 github.com/klauspost/compress/huff0..inittask
+//go:linkname task90 github.com/klauspost/compress/internal/le..inittask
 var task90 uint32
 
-//go:linkname task91 github.com/klauspost/compress/internal/cpuinfo..inittask
+//go:linkname task91 github.com/klauspost/compress/internal/regmask..inittask
 var task91 uint32
 
-//go:linkname task92 github.com/klauspost/compress/internal/le..inittask
+//go:linkname task92 github.com/klauspost/compress/internal/snapref..inittask
 var task92 uint32
 
-//go:linkname task93 github.com/klauspost/compress/internal/regmask..inittask
+//go:linkname task93 github.com/klauspost/compress/zstd..inittask
 var task93 uint32
 
-//go:linkname task94 github.com/klauspost/compress/internal/snapref..inittask
+//go:linkname task94 github.com/klauspost/compress/zstd/internal/xxhash..inittask
 var task94 uint32
 
-//go:linkname task95 github.com/klauspost/compress/zstd..inittask
+//go:linkname task95 github.com/moby/sys/capability..inittask
 var task95 uint32
 
-//go:linkname task96 github.com/klauspost/compress/zstd/internal/xxhash..inittask
+//go:linkname task96 github.com/modelcontextprotocol/go-sdk/auth..inittask
 var task96 uint32
 
-//go:linkname task97 github.com/moby/sys/capability..inittask
+//go:linkname task97 github.com/modelcontextprotocol/go-sdk/internal/authutil..inittask
 var task97 uint32
 
-//go:linkname task98 github.com/modelcontextprotocol/go-sdk/auth..inittask
+//go:linkname task98 github.com/modelcontextprotocol/go-sdk/internal/json..inittask
 var task98 uint32
 
-//go:linkname task99 github.com/modelcontextprotocol/go-sdk/internal/authutil..inittask
+//go:linkname task99 github.com/modelcontextprotocol/go-sdk/internal/jsonrpc2..inittask
 var task99 uint32
 
-//go:linkname task100 github.com/modelcontextprotocol/go-sdk/internal/json..inittask
+//go:linkname task100 github.com/modelcontextprotocol/go-sdk/internal/mcpgodebug..inittask
 var task100 uint32
 
-//go:linkname task101 github.com/modelcontextprotocol/go-sdk/internal/jsonrpc2..inittask
+//go:linkname task101 github.com/modelcontextprotocol/go-sdk/internal/util..inittask
 var task101 uint32
 
-//go:linkname task102 github.com/modelcontextprotocol/go-sdk/internal/mcpgodebug..inittask
+//go:linkname task102 github.com/modelcontextprotocol/go-sdk/internal/xcontext..inittask
 var task102 uint32
 
-//go:linkname task103 github.com/modelcontextprotocol/go-sdk/internal/util..inittask
+//go:linkname task103 github.com/modelcontextprotocol/go-sdk/jsonrpc..inittask
 var task103 uint32
 
-//go:linkname task104 github.com/modelcontextprotocol/go-sdk/internal/xcontext..inittask
+//go:linkname task104 github.com/modelcontextprotocol/go-sdk/mcp..inittask
 var task104 uint32
 
-//go:linkname task105 github.com/modelcontextprotocol/go-sdk/jsonrpc..inittask
+//go:linkname task105 github.com/modelcontextprotocol/go-sdk/oauthex..inittask
 var task105 uint32
 
-//go:linkname task106 github.com/modelcontextprotocol/go-sdk/mcp..inittask
+//go:linkname task106 github.com/mohae/deepcopy..inittask
 var task106 uint32
 
-//go:linkname task107 github.com/modelcontextprotocol/go-sdk/oauthex..inittask
+//go:linkname task107 github.com/opencontainers/go-digest..inittask
 var task107 uint32
 
-//go:linkname task108 github.com/mohae/deepcopy..inittask
+//go:linkname task108 github.com/opencontainers/image-spec/specs-go..inittask
 var task108 uint32
 
-//go:linkname task109 github.com/opencontainers/go-digest..inittask
+//go:linkname task109 github.com/opencontainers/image-spec/specs-go/v1..inittask
 var task109 uint32
 
-//go:linkname task110 github.com/opencontainers/image-spec/specs-go..inittask
+//go:linkname task110 github.com/opencontainers/runtime-spec/specs-go..inittask
 var task110 uint32
 
-//go:linkname task111 github.com/opencontainers/image-spec/specs-go/v1..inittask
+//go:linkname task111 github.com/opencontainers/runtime-spec/specs-go/features..inittask
 var task111 uint32
 
-//go:linkname task112 github.com/opencontainers/runtime-spec/specs-go..inittask
+//go:linkname task112 github.com/remyoudompheng/bigfft..inittask
 var task112 uint32
 
-//go:linkname task113 github.com/opencontainers/runtime-spec/specs-go/features..inittask
+//go:linkname task113 github.com/rogpeppe/go-internal/diff..inittask
 var task113 uint32
 
-//go:linkname task114 github.com/remyoudompheng/bigfft..inittask
+//go:linkname task114 github.com/rogpeppe/go-internal/imports..inittask
 var task114 uint32
 
-//go:linkname task115 github.com/rogpeppe/go-internal/diff..inittask
+//go:linkname task115 github.com/rogpeppe/go-internal/internal/misspell..inittask
 var task115 uint32
 
-//go:linkname task116 github.com/rogpeppe/go-internal/imports..inittask
+//go:linkname task116 github.com/rogpeppe/go-internal/internal/os/execpath..inittask
 var task116 uint32
 
-//go:linkname task117 github.com/rogpeppe/go-internal/internal/misspell..inittask
+//go:linkname task117 github.com/rogpeppe/go-internal/par..inittask
 var task117 uint32
 
-//go:linkname task118 github.com/rogpeppe/go-internal/internal/os/execpath..inittask
+//go:linkname task118 github.com/rogpeppe/go-internal/testenv..inittask
 var task118 uint32
 
-//go:linkname task119 github.com/rogpeppe/go-internal/par..inittask
+//go:linkname task119 github.com/rogpeppe/go-internal/testscript..inittask
 var task119 uint32
 
-//go:linkname task120 github.com/rogpeppe/go-internal/testenv..inittask
+//go:linkname task120 github.com/rogpeppe/go-internal/testscript/internal/pty..inittask
 var task120 uint32
 
-//go:linkname task121 github.com/rogpeppe/go-internal/testscript..inittask
+//go:linkname task121 github.com/rogpeppe/go-internal/txtar..inittask
 var task121 uint32
 
-//go:linkname task122 github.com/rogpeppe/go-internal/testscript/internal/pty..inittask
+//go:linkname task122 github.com/segmentio/asm/ascii..inittask
 var task122 uint32
 
-//go:linkname task123 github.com/rogpeppe/go-internal/txtar..inittask
+//go:linkname task123 github.com/segmentio/asm/base64..inittask
 var task123 uint32
 
-//go:linkname task124 github.com/segmentio/asm/ascii..inittask
+//go:linkname task124 github.com/segmentio/asm/cpu..inittask
 var task124 uint32
 
-//go:linkname task125 github.com/segmentio/asm/base64..inittask
+//go:linkname task125 github.com/segmentio/asm/cpu/arm..inittask
 var task125 uint32
 
-//go:linkname task126 github.com/segmentio/asm/cpu..inittask
+//go:linkname task126 github.com/segmentio/asm/cpu/arm64..inittask
 var task126 uint32
 
-//go:linkname task127 github.com/segmentio/asm/cpu/arm..inittask
+//go:linkname task127 github.com/segmentio/asm/cpu/cpuid..inittask
 var task127 uint32
 
-//go:linkname task128 github.com/segmentio/asm/cpu/arm64..inittask
+//go:linkname task128 github.com/segmentio/asm/cpu/x86..inittask
 var task128 uint32
 
-//go:linkname task129 github.com/segmentio/asm/cpu/cpuid..inittask
+//go:linkname task129 github.com/segmentio/asm/internal/unsafebytes..inittask
 var task129 uint32
 
-//go:linkname task130 github.com/segmentio/asm/cpu/x86..inittask
+//go:linkname task130 github.com/segmentio/asm/keyset..inittask
 var task130 uint32
 
-//go:linkname task131 github.com/segmentio/asm/internal/unsafebytes..inittask
+//go:linkname task131 github.com/segmentio/encoding/ascii..inittask
 var task131 uint32
 
-//go:linkname task132 github.com/segmentio/asm/keyset..inittask
+//go:linkname task132 github.com/segmentio/encoding/iso8601..inittask
 var task132 uint32
 
-//go:linkname task133 github.com/segmentio/encoding/ascii..inittask
+//go:linkname task133 github.com/segmentio/encoding/json..inittask
 var task133 uint32
 
-//go:linkname task134 github.com/segmentio/encoding/iso8601..inittask
+//go:linkname task134 github.com/spf13/cobra..inittask
 var task134 uint32
 
-//go:linkname task135 github.com/segmentio/encoding/json..inittask
+//go:linkname task135 github.com/spf13/pflag..inittask
 var task135 uint32
 
-//go:linkname task136 github.com/spf13/cobra..inittask
+//go:linkname task136 github.com/ulikunitz/xz..inittask
 var task136 uint32
 
-//go:linkname task137 github.com/spf13/pflag..inittask
+//go:linkname task137 github.com/ulikunitz/xz/internal/hash..inittask
 var task137 uint32
 
-//go:linkname task138 github.com/ulikunitz/xz..inittask
+//go:linkname task138 github.com/ulikunitz/xz/internal/xlog..inittask
 var task138 uint32
 
-//go:linkname task139 github.com/ulikunitz/xz/internal/hash..inittask
+//go:linkname task139 github.com/ulikunitz/xz/lzma..inittask
 var task139 uint32
 
-//go:linkname task140 github.com/ulikunitz/xz/internal/xlog..inittask
+//go:linkname task140 github.com/vishvananda/netlink..inittask
 var task140 uint32
 
-//go:linkname task141 github.com/ulikunitz/xz/lzma..inittask
+//go:linkname task141 github.com/vishvananda/netlink/nl..inittask
 var task141 uint32
 
-//go:linkname task142 github.com/vishvananda/netlink..inittask
+//go:linkname task142 github.com/vishvananda/netns..inittask
 var task142 uint32
 
-//go:linkname task143 github.com/vishvananda/netlink/nl..inittask
+//go:linkname task143 github.com/yosida95/uritemplate/v3..inittask
 var task143 uint32
 
-//go:linkname task144 github.com/vishvananda/netns..inittask
+//go:linkname task144 go.yaml.in/yaml/v3..inittask
 var task144 uint32
 
-//go:linkname task145 github.com/yosida95/uritemplate/v3..inittask
+//go:linkname task145 golang.org/x/exp/constraints..inittask
 var task145 uint32
 
-//go:linkname task146 go.yaml.in/yaml/v3..inittask
+//go:linkname task146 golang.org/x/mod/semver..inittask
 var task146 uint32
 
-//go:linkname task147 golang.org/x/exp/constraints..inittask
+//go:linkname task147 golang.org/x/mod/sumdb/note..inittask
 var task147 uint32
 
-//go:linkname task148 golang.org/x/mod/semver..inittask
+//go:linkname task148 golang.org/x/mod/sumdb/tlog..inittask
 var task148 uint32
 
-//go:linkname task149 golang.org/x/mod/sumdb/note..inittask
+//go:linkname task149 golang.org/x/net/http2/hpack..inittask
 var task149 uint32
 
-//go:linkname task150 golang.org/x/mod/sumdb/tlog..inittask
+//go:linkname task150 golang.org/x/oauth2..inittask
 var task150 uint32
 
-//go:linkname task151 golang.org/x/net/http2/hpack..inittask
+//go:linkname task151 golang.org/x/oauth2/internal..inittask
 var task151 uint32
 
-//go:linkname task152 golang.org/x/oauth2..inittask
+//go:linkname task152 golang.org/x/sync/errgroup..inittask
 var task152 uint32
 
-//go:linkname task153 golang.org/x/oauth2/internal..inittask
+//go:linkname task153 golang.org/x/sync/semaphore..inittask
 var task153 uint32
 
-//go:linkname task154 golang.org/x/sync/errgroup..inittask
+//go:linkname task154 golang.org/x/sys/cpu..inittask
 var task154 uint32
 
-//go:linkname task155 golang.org/x/sync/semaphore..inittask
+//go:linkname task155 golang.org/x/term..inittask
 var task155 uint32
 
-//go:linkname task156 golang.org/x/sys/cpu..inittask
+//go:linkname task156 golang.org/x/time/rate..inittask
 var task156 uint32
 
-//go:linkname task157 golang.org/x/term..inittask
+//go:linkname task157 golang.org/x/tools/txtar..inittask
 var task157 uint32
 
-//go:linkname task158 golang.org/x/time/rate..inittask
+//go:linkname task158 google.golang.org/protobuf/encoding/protojson..inittask
 var task158 uint32
 
-//go:linkname task159 golang.org/x/tools/txtar..inittask
+//go:linkname task159 google.golang.org/protobuf/encoding/prototext..inittask
 var task159 uint32
 
-//go:linkname task160 google.golang.org/protobuf/encoding/protojson..inittask
+//go:linkname task160 google.golang.org/protobuf/encoding/protowire..inittask
 var task160 uint32
 
-//go:linkname task161 google.golang.org/protobuf/encoding/prototext..inittask
+//go:linkname task161 google.golang.org/protobuf/internal/descfmt..inittask
 var task161 uint32
 
-//go:linkname task162 google.golang.org/protobuf/encoding/protowire..inittask
+//go:linkname task162 google.golang.org/protobuf/internal/descopts..inittask
 var task162 uint32
 
-//go:linkname task163 google.golang.org/protobuf/internal/descfmt..inittask
+//go:linkname task163 google.golang.org/protobuf/internal/detrand..inittask
 var task163 uint32
 
-//go:linkname task164 google.golang.org/protobuf/internal/descopts..inittask
+//go:linkname task164 google.golang.org/protobuf/internal/editiondefaults..inittask
 var task164 uint32
 
-//go:linkname task165 google.golang.org/protobuf/internal/detrand..inittask
+//go:linkname task165 google.golang.org/protobuf/internal/encoding/defval..inittask
 var task165 uint32
 
-//go:linkname task166 google.golang.org/protobuf/internal/editiondefaults..inittask
+//go:linkname task166 google.golang.org/protobuf/internal/encoding/json..inittask
 var task166 uint32
 
-//go:linkname task167 google.golang.org/protobuf/internal/encoding/defval..inittask
+//go:linkname task167 google.golang.org/protobuf/internal/encoding/messageset..inittask
 var task167 uint32
 
-//go:linkname task168 google.golang.org/protobuf/internal/encoding/json..inittask
+//go:linkname task168 google.golang.org/protobuf/internal/encoding/tag..inittask
 var task168 uint32
 
-//go:linkname task169 google.golang.org/protobuf/internal/encoding/messageset..inittask
+//go:linkname task169 google.golang.org/protobuf/internal/encoding/text..inittask
 var task169 uint32
 
-//go:linkname task170 google.golang.org/protobuf/internal/encoding/tag..inittask
+//go:linkname task170 google.golang.org/protobuf/internal/errors..inittask
 var task170 uint32
 
-//go:linkname task171 google.golang.org/protobuf/internal/encoding/text..inittask
+//go:linkname task171 google.golang.org/protobuf/internal/filedesc..inittask
 var task171 uint32
 
-//go:linkname task172 google.golang.org/protobuf/internal/errors..inittask
+//go:linkname task172 google.golang.org/protobuf/internal/filetype..inittask
 var task172 uint32
 
-//go:linkname task173 google.golang.org/protobuf/internal/filedesc..inittask
+//go:linkname task173 google.golang.org/protobuf/internal/flags..inittask
 var task173 uint32
 
-//go:linkname task174 google.golang.org/protobuf/internal/filetype..inittask
+//go:linkname task174 google.golang.org/protobuf/internal/genid..inittask
 var task174 uint32
 
-//go:linkname task175 google.golang.org/protobuf/internal/flags..inittask
+//go:linkname task175 google.golang.org/protobuf/internal/impl..inittask
 var task175 uint32
 
-//go:linkname task176 google.golang.org/protobuf/internal/genid..inittask
+//go:linkname task176 google.golang.org/protobuf/internal/order..inittask
 var task176 uint32
 
-//go:linkname task177 google.golang.org/protobuf/internal/impl..inittask
+//go:linkname task177 google.golang.org/protobuf/internal/pragma..inittask
 var task177 uint32
 
-//go:linkname task178 google.golang.org/protobuf/internal/order..inittask
+//go:linkname task178 google.golang.org/protobuf/internal/protolazy..inittask
 var task178 uint32
 
-//go:linkname task179 google.golang.org/protobuf/internal/pragma..inittask
+//go:linkname task179 google.golang.org/protobuf/internal/set..inittask
 var task179 uint32
 
-//go:linkname task180 google.golang.org/protobuf/internal/protolazy..inittask
+//go:linkname task180 google.golang.org/protobuf/internal/strs..inittask
 var task180 uint32
 
-//go:linkname task181 google.golang.org/protobuf/internal/set..inittask
+//go:linkname task181 google.golang.org/protobuf/internal/version..inittask
 var task181 uint32
 
-//go:linkname task182 google.golang.org/protobuf/internal/strs..inittask
+//go:linkname task182 google.golang.org/protobuf/proto..inittask
 var task182 uint32
 
-//go:linkname task183 google.golang.org/protobuf/internal/version..inittask
+//go:linkname task183 google.golang.org/protobuf/reflect/protoreflect..inittask
 var task183 uint32
 
-//go:linkname task184 google.golang.org/protobuf/proto..inittask
+//go:linkname task184 google.golang.org/protobuf/reflect/protoregistry..inittask
 var task184 uint32
 
-//go:linkname task185 google.golang.org/protobuf/reflect/protoreflect..inittask
+//go:linkname task185 google.golang.org/protobuf/runtime/protoiface..inittask
 var task185 uint32
 
-//go:linkname task186 google.golang.org/protobuf/reflect/protoregistry..inittask
+//go:linkname task186 google.golang.org/protobuf/runtime/protoimpl..inittask
 var task186 uint32
 
-//go:linkname task187 google.golang.org/protobuf/runtime/protoiface..inittask
+//go:linkname task187 google.golang.org/protobuf/types/known/anypb..inittask
 var task187 uint32
 
-//go:linkname task188 google.golang.org/protobuf/runtime/protoimpl..inittask
+//go:linkname task188 google.golang.org/protobuf/types/known/timestamppb..inittask
 var task188 uint32
 
-//go:linkname task189 google.golang.org/protobuf/types/known/anypb..inittask
+//go:linkname task189 gvisor.dev/gvisor/pkg/abi..inittask
 var task189 uint32
 
-//go:linkname task190 google.golang.org/protobuf/types/known/timestamppb..inittask
+//go:linkname task190 gvisor.dev/gvisor/pkg/abi/gasket..inittask
 var task190 uint32
 
-//go:linkname task191 gvisor.dev/gvisor/pkg/abi..inittask
+//go:linkname task191 gvisor.dev/gvisor/pkg/abi/ib..inittask
 var task191 uint32
 
-//go:linkname task192 gvisor.dev/gvisor/pkg/abi/gasket..inittask
+//go:linkname task192 gvisor.dev/gvisor/pkg/abi/linux..inittask
 var task192 uint32
 
-//go:linkname task193 gvisor.dev/gvisor/pkg/abi/ib..inittask
+//go:linkname task193 gvisor.dev/gvisor/pkg/abi/linux/errno..inittask
 var task193 uint32
 
-//go:linkname task194 gvisor.dev/gvisor/pkg/abi/linux..inittask
+//go:linkname task194 gvisor.dev/gvisor/pkg/abi/nvgpu..inittask
 var task194 uint32
 
-//go:linkname task195 gvisor.dev/gvisor/pkg/abi/linux/errno..inittask
+//go:linkname task195 gvisor.dev/gvisor/pkg/abi/sentry..inittask
 var task195 uint32
 
-//go:linkname task196 gvisor.dev/gvisor/pkg/abi/nvgpu..inittask
+//go:linkname task196 gvisor.dev/gvisor/pkg/abi/tpu..inittask
 var task196 uint32
 
-//go:linkname task197 gvisor.dev/gvisor/pkg/abi/sentry..inittask
+//go:linkname task197 gvisor.dev/gvisor/pkg/aio..inittask
 var task197 uint32
 
-//go:linkname task198 gvisor.dev/gvisor/pkg/abi/tpu..inittask
+//go:linkname task198 gvisor.dev/gvisor/pkg/atomicbitops..inittask
 var task198 uint32
 
-//go:linkname task199 gvisor.dev/gvisor/pkg/aio..inittask
+//go:linkname task199 gvisor.dev/gvisor/pkg/binary..inittask
 var task199 uint32
 
-//go:linkname task200 gvisor.dev/gvisor/pkg/atomicbitops..inittask
+//go:linkname task200 gvisor.dev/gvisor/pkg/bitmap..inittask
 var task200 uint32
 
-//go:linkname task201 gvisor.dev/gvisor/pkg/binary..inittask
+//go:linkname task201 gvisor.dev/gvisor/pkg/bits..inittask
 var task201 uint32
 
-//go:linkname task202 gvisor.dev/gvisor/pkg/bitmap..inittask
+//go:linkname task202 gvisor.dev/gvisor/pkg/bpf..inittask
 var task202 uint32
 
-//go:linkname task203 gvisor.dev/gvisor/pkg/bits..inittask
+//go:linkname task203 gvisor.dev/gvisor/pkg/buffer..inittask
 var task203 uint32
 
-//go:linkname task204 gvisor.dev/gvisor/pkg/bpf..inittask
+//go:linkname task204 gvisor.dev/gvisor/pkg/cleanup..inittask
 var task204 uint32
 
-//go:linkname task205 gvisor.dev/gvisor/pkg/buffer..inittask
+//go:linkname task205 gvisor.dev/gvisor/pkg/compressio..inittask
 var task205 uint32
 
-//go:linkname task206 gvisor.dev/gvisor/pkg/cleanup..inittask
+//go:linkname task206 gvisor.dev/gvisor/pkg/context..inittask
 var task206 uint32
 
-//go:linkname task207 gvisor.dev/gvisor/pkg/compressio..inittask
+//go:linkname task207 gvisor.dev/gvisor/pkg/control/client..inittask
 var task207 uint32
 
-//go:linkname task208 gvisor.dev/gvisor/pkg/context..inittask
+//go:linkname task208 gvisor.dev/gvisor/pkg/control/server..inittask
 var task208 uint32
 
-//go:linkname task209 gvisor.dev/gvisor/pkg/control/client..inittask
+//go:linkname task209 gvisor.dev/gvisor/pkg/coretag..inittask
 var task209 uint32
 
-//go:linkname task210 gvisor.dev/gvisor/pkg/control/server..inittask
+//go:linkname task210 gvisor.dev/gvisor/pkg/coverage..inittask
 var task210 uint32
 
-//go:linkname task211 gvisor.dev/gvisor/pkg/coretag..inittask
+//go:linkname task211 gvisor.dev/gvisor/pkg/cpuid..inittask
 var task211 uint32
 
-//go:linkname task212 gvisor.dev/gvisor/pkg/coverage..inittask
+//go:linkname task212 gvisor.dev/gvisor/pkg/devutil..inittask
 var task212 uint32
 
-//go:linkname task213 gvisor.dev/gvisor/pkg/cpuid..inittask
+//go:linkname task213 gvisor.dev/gvisor/pkg/ebpf..inittask
 var task213 uint32
 
-//go:linkname task214 gvisor.dev/gvisor/pkg/devutil..inittask
+//go:linkname task214 gvisor.dev/gvisor/pkg/erofs..inittask
 var task214 uint32
 
-//go:linkname task215 gvisor.dev/gvisor/pkg/ebpf..inittask
+//go:linkname task215 gvisor.dev/gvisor/pkg/errors..inittask
 var task215 uint32
 
-//go:linkname task216 gvisor.dev/gvisor/pkg/erofs..inittask
+//go:linkname task216 gvisor.dev/gvisor/pkg/errors/linuxerr..inittask
 var task216 uint32
 
-//go:linkname task217 gvisor.dev/gvisor/pkg/errors..inittask
+//go:linkname task217 gvisor.dev/gvisor/pkg/eventchannel..inittask
 var task217 uint32
 
-//go:linkname task218 gvisor.dev/gvisor/pkg/errors/linuxerr..inittask
+//go:linkname task218 gvisor.dev/gvisor/pkg/eventchannel/eventchannel_go_proto..inittask
 var task218 uint32
 
-//go:linkname task219 gvisor.dev/gvisor/pkg/eventchannel..inittask
+//go:linkname task219 gvisor.dev/gvisor/pkg/eventfd..inittask
 var task219 uint32
 
-//go:linkname task220 gvisor.dev/gvisor/pkg/eventchannel/eventchannel_go_proto..inittask
+//go:linkname task220 gvisor.dev/gvisor/pkg/fd..inittask
 var task220 uint32
 
-//go:linkname task221 gvisor.dev/gvisor/pkg/eventfd..inittask
+//go:linkname task221 gvisor.dev/gvisor/pkg/fdchannel..inittask
 var task221 uint32
 
-//go:linkname task222 gvisor.dev/gvisor/pkg/fd..inittask
+//go:linkname task222 gvisor.dev/gvisor/pkg/fdnotifier..inittask
 var task222 uint32
 
-//go:linkname task223 gvisor.dev/gvisor/pkg/fdchannel..inittask
+//go:linkname task223 gvisor.dev/gvisor/pkg/flipcall..inittask
 var task223 uint32
 
-//go:linkname task224 gvisor.dev/gvisor/pkg/fdnotifier..inittask
+//go:linkname task224 gvisor.dev/gvisor/pkg/fspath..inittask
 var task224 uint32
 
-//go:linkname task225 gvisor.dev/gvisor/pkg/flipcall..inittask
+//go:linkname task225 gvisor.dev/gvisor/pkg/fsutil..inittask
 var task225 uint32
 
-//go:linkname task226 gvisor.dev/gvisor/pkg/fspath..inittask
+//go:linkname task226 gvisor.dev/gvisor/pkg/gohacks..inittask
 var task226 uint32
 
-//go:linkname task227 gvisor.dev/gvisor/pkg/fsutil..inittask
+//go:linkname task227 gvisor.dev/gvisor/pkg/goid..inittask
 var task227 uint32
 
-//go:linkname task228 gvisor.dev/gvisor/pkg/gohacks..inittask
+//go:linkname task228 gvisor.dev/gvisor/pkg/gomaxprocs..inittask
 var task228 uint32
 
-//go:linkname task229 gvisor.dev/gvisor/pkg/goid..inittask
+//go:linkname task229 gvisor.dev/gvisor/pkg/hostarch..inittask
 var task229 uint32
 
-//go:linkname task230 gvisor.dev/gvisor/pkg/gomaxprocs..inittask
+//go:linkname task230 gvisor.dev/gvisor/pkg/hostos..inittask
 var task230 uint32
 
-//go:linkname task231 gvisor.dev/gvisor/pkg/hostarch..inittask
+//go:linkname task231 gvisor.dev/gvisor/pkg/hostsyscall..inittask
 var task231 uint32
 
-//go:linkname task232 gvisor.dev/gvisor/pkg/hostos..inittask
+//go:linkname task232 gvisor.dev/gvisor/pkg/hosttid..inittask
 var task232 uint32
 
-//go:linkname task233 gvisor.dev/gvisor/pkg/hostsyscall..inittask
+//go:linkname task233 gvisor.dev/gvisor/pkg/linewriter..inittask
 var task233 uint32
 
-//go:linkname task234 gvisor.dev/gvisor/pkg/hosttid..inittask
+//go:linkname task234 gvisor.dev/gvisor/pkg/lisafs..inittask
 var task234 uint32
 
-//go:linkname task235 gvisor.dev/gvisor/pkg/linewriter..inittask
+//go:linkname task235 gvisor.dev/gvisor/pkg/log..inittask
 var task235 uint32
 
-//go:linkname task236 gvisor.dev/gvisor/pkg/lisafs..inittask
+//go:linkname task236 gvisor.dev/gvisor/pkg/marshal..inittask
 var task236 uint32
 
-//go:linkname task237 gvisor.dev/gvisor/pkg/log..inittask
+//go:linkname task237 gvisor.dev/gvisor/pkg/marshal/primitive..inittask
 var task237 uint32
 
-//go:linkname task238 gvisor.dev/gvisor/pkg/marshal..inittask
+//go:linkname task238 gvisor.dev/gvisor/pkg/memutil..inittask
 var task238 uint32
 
-//go:linkname task239 gvisor.dev/gvisor/pkg/marshal/primitive..inittask
+//go:linkname task239 gvisor.dev/gvisor/pkg/metric..inittask
 var task239 uint32
 
-//go:linkname task240 gvisor.dev/gvisor/pkg/memutil..inittask
+//go:linkname task240 gvisor.dev/gvisor/pkg/metric/metric_go_proto..inittask
 var task240 uint32
 
-//go:linkname task241 gvisor.dev/gvisor/pkg/metric..inittask
+//go:linkname task241 gvisor.dev/gvisor/pkg/pinring..inittask
 var task241 uint32
 
-//go:linkname task242 gvisor.dev/gvisor/pkg/metric/metric_go_proto..inittask
+//go:linkname task242 gvisor.dev/gvisor/pkg/pool..inittask
 var task242 uint32
 
-//go:linkname task243 gvisor.dev/gvisor/pkg/pinring..inittask
+//go:linkname task243 gvisor.dev/gvisor/pkg/prometheus..inittask
 var task243 uint32
 
-//go:linkname task244 gvisor.dev/gvisor/pkg/pool..inittask
+//go:linkname task244 gvisor.dev/gvisor/pkg/rand..inittask
 var task244 uint32
 
-//go:linkname task245 gvisor.dev/gvisor/pkg/prometheus..inittask
+//go:linkname task245 gvisor.dev/gvisor/pkg/rawfile..inittask
 var task245 uint32
 
-//go:linkname task246 gvisor.dev/gvisor/pkg/rand..inittask
+//go:linkname task246 gvisor.dev/gvisor/pkg/rdma..inittask
 var task246 uint32
 
-//go:linkname task247 gvisor.dev/gvisor/pkg/rawfile..inittask
+//go:linkname task247 gvisor.dev/gvisor/pkg/refs..inittask
 var task247 uint32
 
-//go:linkname task248 gvisor.dev/gvisor/pkg/rdma..inittask
+//go:linkname task248 gvisor.dev/gvisor/pkg/ring0..inittask
 var task248 uint32
 
-//go:linkname task249 gvisor.dev/gvisor/pkg/refs..inittask
+//go:linkname task249 gvisor.dev/gvisor/pkg/ring0/pagetables..inittask
 var task249 uint32
 
-//go:linkname task250 gvisor.dev/gvisor/pkg/ring0..inittask
+//go:linkname task250 gvisor.dev/gvisor/pkg/ringdeque..inittask
 var task250 uint32
 
-//go:linkname task251 gvisor.dev/gvisor/pkg/ring0/pagetables..inittask
+//go:linkname task251 gvisor.dev/gvisor/pkg/safecopy..inittask
 var task251 uint32
 
-//go:linkname task252 gvisor.dev/gvisor/pkg/ringdeque..inittask
+//go:linkname task252 gvisor.dev/gvisor/pkg/safemem..inittask
 var task252 uint32
 
-//go:linkname task253 gvisor.dev/gvisor/pkg/safecopy..inittask
+//go:linkname task253 gvisor.dev/gvisor/pkg/seccomp..inittask
 var task253 uint32
 
-//go:linkname task254 gvisor.dev/gvisor/pkg/safemem..inittask
+//go:linkname task254 gvisor.dev/gvisor/pkg/seccomp/precompiledseccomp..inittask
 var task254 uint32
 
-//go:linkname task255 gvisor.dev/gvisor/pkg/seccomp..inittask
+//go:linkname task255 gvisor.dev/gvisor/pkg/sentry/arch..inittask
 var task255 uint32
 
-//go:linkname task256 gvisor.dev/gvisor/pkg/seccomp/precompiledseccomp..inittask
+//go:linkname task256 gvisor.dev/gvisor/pkg/sentry/arch/fpu..inittask
 var task256 uint32
 
-//go:linkname task257 gvisor.dev/gvisor/pkg/sentry/arch..inittask
+//go:linkname task257 gvisor.dev/gvisor/pkg/sentry/arch/registers_go_proto..inittask
 var task257 uint32
 
-//go:linkname task258 gvisor.dev/gvisor/pkg/sentry/arch/fpu..inittask
+//go:linkname task258 gvisor.dev/gvisor/pkg/sentry/checkpoint..inittask
 var task258 uint32
 
-//go:linkname task259 gvisor.dev/gvisor/pkg/sentry/arch/registers_go_proto..inittask
+//go:linkname task259 gvisor.dev/gvisor/pkg/sentry/control..inittask
 var task259 uint32
 
-//go:linkname task260 gvisor.dev/gvisor/pkg/sentry/checkpoint..inittask
+//go:linkname task260 gvisor.dev/gvisor/pkg/sentry/control/control_api_go_proto..inittask
 var task260 uint32
 
-//go:linkname task261 gvisor.dev/gvisor/pkg/sentry/control..inittask
+//go:linkname task261 gvisor.dev/gvisor/pkg/sentry/control/tpu_control_proto_go_proto..inittask
 var task261 uint32
 
-//go:linkname task262 gvisor.dev/gvisor/pkg/sentry/control/control_api_go_proto..inittask
+//go:linkname task262 gvisor.dev/gvisor/pkg/sentry/devices/memdev..inittask
 var task262 uint32
 
-//go:linkname task263 gvisor.dev/gvisor/pkg/sentry/control/tpu_control_proto_go_proto..inittask
+//go:linkname task263 gvisor.dev/gvisor/pkg/sentry/devices/nvproxy..inittask
 var task263 uint32
 
-//go:linkname task264 gvisor.dev/gvisor/pkg/sentry/devices/memdev..inittask
+//go:linkname task264 gvisor.dev/gvisor/pkg/sentry/devices/nvproxy/nvconf..inittask
 var task264 uint32
 
-//go:linkname task265 gvisor.dev/gvisor/pkg/sentry/devices/nvproxy..inittask
+//go:linkname task265 gvisor.dev/gvisor/pkg/sentry/devices/rdmaproxy..inittask
 var task265 uint32
 
-//go:linkname task266 gvisor.dev/gvisor/pkg/sentry/devices/nvproxy/nvconf..inittask
+//go:linkname task266 gvisor.dev/gvisor/pkg/sentry/devices/rdmaproxy/cxproxy..inittask
 var task266 uint32
 
-//go:linkname task267 gvisor.dev/gvisor/pkg/sentry/devices/rdmaproxy..inittask
+//go:linkname task267 gvisor.dev/gvisor/pkg/sentry/devices/rdmaproxy/efaproxy..inittask
 var task267 uint32
 
-//go:linkname task268 gvisor.dev/gvisor/pkg/sentry/devices/rdmaproxy/cxproxy..inittask
+//go:linkname task268 gvisor.dev/gvisor/pkg/sentry/devices/rdmaproxy/genericproxy..inittask
 var task268 uint32
 
-//go:linkname task269 gvisor.dev/gvisor/pkg/sentry/devices/rdmaproxy/efaproxy..inittask
+//go:linkname task269 gvisor.dev/gvisor/pkg/sentry/devices/tpuproxy..inittask
 var task269 uint32
 
-//go:linkname task270 gvisor.dev/gvisor/pkg/sentry/devices/rdmaproxy/genericproxy..inittask
+//go:linkname task270 gvisor.dev/gvisor/pkg/sentry/devices/tpuproxy/accel..inittask
 var task270 uint32
 
-//go:linkname task271 gvisor.dev/gvisor/pkg/sentry/devices/tpuproxy..inittask
+//go:linkname task271 gvisor.dev/gvisor/pkg/sentry/devices/tpuproxy/util..inittask
 var task271 uint32
 
-//go:linkname task272 gvisor.dev/gvisor/pkg/sentry/devices/tpuproxy/accel..inittask
+//go:linkname task272 gvisor.dev/gvisor/pkg/sentry/devices/tpuproxy/vfio..inittask
 var task272 uint32
 
-//go:linkname task273 gvisor.dev/gvisor/pkg/sentry/devices/tpuproxy/util..inittask
+//go:linkname task273 gvisor.dev/gvisor/pkg/sentry/devices/ttydev..inittask
 var task273 uint32
 
-//go:linkname task274 gvisor.dev/gvisor/pkg/sentry/devices/tpuproxy/vfio..inittask
+//go:linkname task274 gvisor.dev/gvisor/pkg/sentry/devices/tundev..inittask
 var task274 uint32
 
-//go:linkname task275 gvisor.dev/gvisor/pkg/sentry/devices/ttydev..inittask
+//go:linkname task275 gvisor.dev/gvisor/pkg/sentry/fdcollector..inittask
 var task275 uint32
 
-//go:linkname task276 gvisor.dev/gvisor/pkg/sentry/devices/tundev..inittask
+//go:linkname task276 gvisor.dev/gvisor/pkg/sentry/fdimport..inittask
 var task276 uint32
 
-//go:linkname task277 gvisor.dev/gvisor/pkg/sentry/fdcollector..inittask
+//go:linkname task277 gvisor.dev/gvisor/pkg/sentry/fscheckpoint..inittask
 var task277 uint32
 
-//go:linkname task278 gvisor.dev/gvisor/pkg/sentry/fdimport..inittask
+//go:linkname task278 gvisor.dev/gvisor/pkg/sentry/fscheckpoint/fscheckpoint_proto_go_proto..inittask
 var task278 uint32
 
-//go:linkname task279 gvisor.dev/gvisor/pkg/sentry/fscheckpoint..inittask
+//go:linkname task279 gvisor.dev/gvisor/pkg/sentry/fsimpl/cgroup2fs..inittask
 var task279 uint32
 
-//go:linkname task280 gvisor.dev/gvisor/pkg/sentry/fscheckpoint/fscheckpoint_proto_go_proto..inittask
+//go:linkname task280 gvisor.dev/gvisor/pkg/sentry/fsimpl/cgroupfs..inittask
 var task280 uint32
 
-//go:linkname task281 gvisor.dev/gvisor/pkg/sentry/fsimpl/cgroup2fs..inittask
+//go:linkname task281 gvisor.dev/gvisor/pkg/sentry/fsimpl/dev..inittask
 var task281 uint32
 
-//go:linkname task282 gvisor.dev/gvisor/pkg/sentry/fsimpl/cgroupfs..inittask
+//go:linkname task282 gvisor.dev/gvisor/pkg/sentry/fsimpl/devpts..inittask
 var task282 uint32
 
-//go:linkname task283 gvisor.dev/gvisor/pkg/sentry/fsimpl/dev..inittask
+//go:linkname task283 gvisor.dev/gvisor/pkg/sentry/fsimpl/devtmpfs..inittask
 var task283 uint32
 
-//go:linkname task284 gvisor.dev/gvisor/pkg/sentry/fsimpl/devpts..inittask
+//go:linkname task284 gvisor.dev/gvisor/pkg/sentry/fsimpl/ebpffd..inittask
 var task284 uint32
 
-//go:linkname task285 gvisor.dev/gvisor/pkg/sentry/fsimpl/devtmpfs..inittask
+//go:linkname task285 gvisor.dev/gvisor/pkg/sentry/fsimpl/erofs..inittask
 var task285 uint32
 
-//go:linkname task286 gvisor.dev/gvisor/pkg/sentry/fsimpl/ebpffd..inittask
+//go:linkname task286 gvisor.dev/gvisor/pkg/sentry/fsimpl/eventfd..inittask
 var task286 uint32
 
-//go:linkname task287 gvisor.dev/gvisor/pkg/sentry/fsimpl/erofs..inittask
+//go:linkname task287 gvisor.dev/gvisor/pkg/sentry/fsimpl/fsconfigfd..inittask
 var task287 uint32
 
-//go:linkname task288 gvisor.dev/gvisor/pkg/sentry/fsimpl/eventfd..inittask
+//go:linkname task288 gvisor.dev/gvisor/pkg/sentry/fsimpl/fuse..inittask
 var task288 uint32
 
-//go:linkname task289 gvisor.dev/gvisor/pkg/sentry/fsimpl/fsconfigfd..inittask
+//go:linkname task289 gvisor.dev/gvisor/pkg/sentry/fsimpl/gofer..inittask
 var task289 uint32
 
-//go:linkname task290 gvisor.dev/gvisor/pkg/sentry/fsimpl/fuse..inittask
+//go:linkname task290 gvisor.dev/gvisor/pkg/sentry/fsimpl/host..inittask
 var task290 uint32
 
-//go:linkname task291 gvisor.dev/gvisor/pkg/sentry/fsimpl/gofer..inittask
+//go:linkname task291 gvisor.dev/gvisor/pkg/sentry/fsimpl/iouringfs..inittask
 var task291 uint32
 
-//go:linkname task292 gvisor.dev/gvisor/pkg/sentry/fsimpl/host..inittask
+//go:linkname task292 gvisor.dev/gvisor/pkg/sentry/fsimpl/kernfs..inittask
 var task292 uint32
 
-//go:linkname task293 gvisor.dev/gvisor/pkg/sentry/fsimpl/iouringfs..inittask
+//go:linkname task293 gvisor.dev/gvisor/pkg/sentry/fsimpl/lock..inittask
 var task293 uint32
 
-//go:linkname task294 gvisor.dev/gvisor/pkg/sentry/fsimpl/kernfs..inittask
+//go:linkname task294 gvisor.dev/gvisor/pkg/sentry/fsimpl/mountfd..inittask
 var task294 uint32
 
-//go:linkname task295 gvisor.dev/gvisor/pkg/sentry/fsimpl/lock..inittask
+//go:linkname task295 gvisor.dev/gvisor/pkg/sentry/fsimpl/mqfs..inittask
 var task295 uint32
 
-//go:linkname task296 gvisor.dev/gvisor/pkg/sentry/fsimpl/mountfd..inittask
+//go:linkname task296 gvisor.dev/gvisor/pkg/sentry/fsimpl/nsfs..inittask
 var task296 uint32
 
-//go:linkname task297 gvisor.dev/gvisor/pkg/sentry/fsimpl/mqfs..inittask
+//go:linkname task297 gvisor.dev/gvisor/pkg/sentry/fsimpl/overlay..inittask
 var task297 uint32
 
-//go:linkname task298 gvisor.dev/gvisor/pkg/sentry/fsimpl/nsfs..inittask
+//go:linkname task298 gvisor.dev/gvisor/pkg/sentry/fsimpl/pipefs..inittask
 var task298 uint32
 
-//go:linkname task299 gvisor.dev/gvisor/pkg/sentry/fsimpl/overlay..inittask
+//go:linkname task299 gvisor.dev/gvisor/pkg/sentry/fsimpl/proc..inittask
 var task299 uint32
 
-//go:linkname task300 gvisor.dev/gvisor/pkg/sentry/fsimpl/pipefs..inittask
+//go:linkname task300 gvisor.dev/gvisor/pkg/sentry/fsimpl/signalfd..inittask
 var task300 uint32
 
-//go:linkname task301 gvisor.dev/gvisor/pkg/sentry/fsimpl/proc..inittask
+//go:linkname task301 gvisor.dev/gvisor/pkg/sentry/fsimpl/sockfs..inittask
 var task301 uint32
 
-//go:linkname task302 gvisor.dev/gvisor/pkg/sentry/fsimpl/signalfd..inittask
+//go:linkname task302 gvisor.dev/gvisor/pkg/sentry/fsimpl/sys..inittask
 var task302 uint32
 
-//go:linkname task303 gvisor.dev/gvisor/pkg/sentry/fsimpl/sockfs..inittask
+//go:linkname task303 gvisor.dev/gvisor/pkg/sentry/fsimpl/timerfd..inittask
 var task303 uint32
 
-//go:linkname task304 gvisor.dev/gvisor/pkg/sentry/fsimpl/sys..inittask
+//go:linkname task304 gvisor.dev/gvisor/pkg/sentry/fsimpl/tmpfs..inittask
 var task304 uint32
 
-//go:linkname task305 gvisor.dev/gvisor/pkg/sentry/fsimpl/timerfd..inittask
+//go:linkname task305 gvisor.dev/gvisor/pkg/sentry/fsimpl/user..inittask
 var task305 uint32
 
-//go:linkname task306 gvisor.dev/gvisor/pkg/sentry/fsimpl/tmpfs..inittask
+//go:linkname task306 gvisor.dev/gvisor/pkg/sentry/fsmetric..inittask
 var task306 uint32
 
-//go:linkname task307 gvisor.dev/gvisor/pkg/sentry/fsimpl/user..inittask
+//go:linkname task307 gvisor.dev/gvisor/pkg/sentry/fsutil..inittask
 var task307 uint32
 
-//go:linkname task308 gvisor.dev/gvisor/pkg/sentry/fsmetric..inittask
+//go:linkname task308 gvisor.dev/gvisor/pkg/sentry/hostcpu..inittask
 var task308 uint32
 
-//go:linkname task309 gvisor.dev/gvisor/pkg/sentry/fsutil..inittask
+//go:linkname task309 gvisor.dev/gvisor/pkg/sentry/hostfd..inittask
 var task309 uint32
 
-//go:linkname task310 gvisor.dev/gvisor/pkg/sentry/hostcpu..inittask
+//go:linkname task310 gvisor.dev/gvisor/pkg/sentry/hostmm..inittask
 var task310 uint32
 
-//go:linkname task311 gvisor.dev/gvisor/pkg/sentry/hostfd..inittask
+//go:linkname task311 gvisor.dev/gvisor/pkg/sentry/inet..inittask
 var task311 uint32
 
-//go:linkname task312 gvisor.dev/gvisor/pkg/sentry/hostmm..inittask
+//go:linkname task312 gvisor.dev/gvisor/pkg/sentry/kernel..inittask
 var task312 uint32
 
-//go:linkname task313 gvisor.dev/gvisor/pkg/sentry/inet..inittask
+//go:linkname task313 gvisor.dev/gvisor/pkg/sentry/kernel/auth..inittask
 var task313 uint32
 
-//go:linkname task314 gvisor.dev/gvisor/pkg/sentry/kernel..inittask
+//go:linkname task314 gvisor.dev/gvisor/pkg/sentry/kernel/fasync..inittask
 var task314 uint32
 
-//go:linkname task315 gvisor.dev/gvisor/pkg/sentry/kernel/auth..inittask
+//go:linkname task315 gvisor.dev/gvisor/pkg/sentry/kernel/futex..inittask
 var task315 uint32
 
-//go:linkname task316 gvisor.dev/gvisor/pkg/sentry/kernel/fasync..inittask
+//go:linkname task316 gvisor.dev/gvisor/pkg/sentry/kernel/ipc..inittask
 var task316 uint32
 
-//go:linkname task317 gvisor.dev/gvisor/pkg/sentry/kernel/futex..inittask
+//go:linkname task317 gvisor.dev/gvisor/pkg/sentry/kernel/mq..inittask
 var task317 uint32
 
-//go:linkname task318 gvisor.dev/gvisor/pkg/sentry/kernel/ipc..inittask
+//go:linkname task318 gvisor.dev/gvisor/pkg/sentry/kernel/msgqueue..inittask
 var task318 uint32
 
-//go:linkname task319 gvisor.dev/gvisor/pkg/sentry/kernel/mq..inittask
+//go:linkname task319 gvisor.dev/gvisor/pkg/sentry/kernel/pipe..inittask
 var task319 uint32
 
-//go:linkname task320 gvisor.dev/gvisor/pkg/sentry/kernel/msgqueue..inittask
+//go:linkname task320 gvisor.dev/gvisor/pkg/sentry/kernel/sched..inittask
 var task320 uint32
 
-//go:linkname task321 gvisor.dev/gvisor/pkg/sentry/kernel/pipe..inittask
+//go:linkname task321 gvisor.dev/gvisor/pkg/sentry/kernel/semaphore..inittask
 var task321 uint32
 
-//go:linkname task322 gvisor.dev/gvisor/pkg/sentry/kernel/sched..inittask
+//go:linkname task322 gvisor.dev/gvisor/pkg/sentry/kernel/shm..inittask
 var task322 uint32
 
-//go:linkname task323 gvisor.dev/gvisor/pkg/sentry/kernel/semaphore..inittask
+//go:linkname task323 gvisor.dev/gvisor/pkg/sentry/kernel/uncaught_signal_go_proto..inittask
 var task323 uint32
 
-//go:linkname task324 gvisor.dev/gvisor/pkg/sentry/kernel/shm..inittask
+//go:linkname task324 gvisor.dev/gvisor/pkg/sentry/kernel/version..inittask
 var task324 uint32
 
-//go:linkname task325 gvisor.dev/gvisor/pkg/sentry/kernel/uncaught_signal_go_proto..inittask
+//go:linkname task325 gvisor.dev/gvisor/pkg/sentry/ktime..inittask
 var task325 uint32
 
-//go:linkname task326 gvisor.dev/gvisor/pkg/sentry/kernel/version..inittask
+//go:linkname task326 gvisor.dev/gvisor/pkg/sentry/limits..inittask
 var task326 uint32
 
-//go:linkname task327 gvisor.dev/gvisor/pkg/sentry/ktime..inittask
+//go:linkname task327 gvisor.dev/gvisor/pkg/sentry/loader..inittask
 var task327 uint32
 
-//go:linkname task328 gvisor.dev/gvisor/pkg/sentry/limits..inittask
+//go:linkname task328 gvisor.dev/gvisor/pkg/sentry/loader/vdsodata..inittask
 var task328 uint32
 
-//go:linkname task329 gvisor.dev/gvisor/pkg/sentry/loader..inittask
+//go:linkname task329 gvisor.dev/gvisor/pkg/sentry/memmap..inittask
 var task329 uint32
 
-//go:linkname task330 gvisor.dev/gvisor/pkg/sentry/loader/vdsodata..inittask
+//go:linkname task330 gvisor.dev/gvisor/pkg/sentry/mm..inittask
 var task330 uint32
 
-//go:linkname task331 gvisor.dev/gvisor/pkg/sentry/memmap..inittask
+//go:linkname task331 gvisor.dev/gvisor/pkg/sentry/pgalloc..inittask
 var task331 uint32
 
-//go:linkname task332 gvisor.dev/gvisor/pkg/sentry/mm..inittask
+//go:linkname task332 gvisor.dev/gvisor/pkg/sentry/pgalloc/pgalloc_metadata_go_proto..inittask
 var task332 uint32
 
-//go:linkname task333 gvisor.dev/gvisor/pkg/sentry/pgalloc..inittask
+//go:linkname task333 gvisor.dev/gvisor/pkg/sentry/platform..inittask
 var task333 uint32
 
-//go:linkname task334 gvisor.dev/gvisor/pkg/sentry/pgalloc/pgalloc_metadata_go_proto..inittask
+//go:linkname task334 gvisor.dev/gvisor/pkg/sentry/platform/interrupt..inittask
 var task334 uint32
 
-//go:linkname task335 gvisor.dev/gvisor/pkg/sentry/platform..inittask
+//go:linkname task335 gvisor.dev/gvisor/pkg/sentry/platform/kvm..inittask
 var task335 uint32
 
-//go:linkname task336 gvisor.dev/gvisor/pkg/sentry/platform/interrupt..inittask
+//go:linkname task336 gvisor.dev/gvisor/pkg/sentry/platform/platforms..inittask
 var task336 uint32
 
-//go:linkname task337 gvisor.dev/gvisor/pkg/sentry/platform/kvm..inittask
+//go:linkname task337 gvisor.dev/gvisor/pkg/sentry/platform/ptrace..inittask
 var task337 uint32
 
-//go:linkname task338 gvisor.dev/gvisor/pkg/sentry/platform/platforms..inittask
+//go:linkname task338 gvisor.dev/gvisor/pkg/sentry/platform/slimvm..inittask
 var task338 uint32
 
-//go:linkname task339 gvisor.dev/gvisor/pkg/sentry/platform/ptrace..inittask
+//go:linkname task339 gvisor.dev/gvisor/pkg/sentry/platform/systrap..inittask
 var task339 uint32
 
-//go:linkname task340 gvisor.dev/gvisor/pkg/sentry/platform/slimvm..inittask
+//go:linkname task340 gvisor.dev/gvisor/pkg/sentry/platform/systrap/sysmsg..inittask
 var task340 uint32
 
-//go:linkname task341 gvisor.dev/gvisor/pkg/sentry/platform/systrap..inittask
+//go:linkname task341 gvisor.dev/gvisor/pkg/sentry/platform/systrap/usertrap..inittask
 var task341 uint32
 
-//go:linkname task342 gvisor.dev/gvisor/pkg/sentry/platform/systrap/sysmsg..inittask
+//go:linkname task342 gvisor.dev/gvisor/pkg/sentry/seccheck..inittask
 var task342 uint32
 
-//go:linkname task343 gvisor.dev/gvisor/pkg/sentry/platform/systrap/usertrap..inittask
+//go:linkname task343 gvisor.dev/gvisor/pkg/sentry/seccheck/points/points_go_proto..inittask
 var task343 uint32
 
-//go:linkname task344 gvisor.dev/gvisor/pkg/sentry/seccheck..inittask
+//go:linkname task344 gvisor.dev/gvisor/pkg/sentry/seccheck/sinks/null..inittask
 var task344 uint32
 
-//go:linkname task345 gvisor.dev/gvisor/pkg/sentry/seccheck/points/points_go_proto..inittask
+//go:linkname task345 gvisor.dev/gvisor/pkg/sentry/seccheck/sinks/remote..inittask
 var task345 uint32
 
-//go:linkname task346 gvisor.dev/gvisor/pkg/sentry/seccheck/sinks/null..inittask
+//go:linkname task346 gvisor.dev/gvisor/pkg/sentry/seccheck/sinks/remote/wire..inittask
 var task346 uint32
 
-//go:linkname task347 gvisor.dev/gvisor/pkg/sentry/seccheck/sinks/remote..inittask
+//go:linkname task347 gvisor.dev/gvisor/pkg/sentry/socket..inittask
 var task347 uint32
 
-//go:linkname task348 gvisor.dev/gvisor/pkg/sentry/seccheck/sinks/remote/wire..inittask
+//go:linkname task348 gvisor.dev/gvisor/pkg/sentry/socket/control..inittask
 var task348 uint32
 
-//go:linkname task349 gvisor.dev/gvisor/pkg/sentry/socket..inittask
+//go:linkname task349 gvisor.dev/gvisor/pkg/sentry/socket/hostinet..inittask
 var task349 uint32
 
-//go:linkname task350 gvisor.dev/gvisor/pkg/sentry/socket/control..inittask
+//go:linkname task350 gvisor.dev/gvisor/pkg/sentry/socket/netfilter..inittask
 var task350 uint32
 
-//go:linkname task351 gvisor.dev/gvisor/pkg/sentry/socket/hostinet..inittask
+//go:linkname task351 gvisor.dev/gvisor/pkg/sentry/socket/netlink..inittask
 var task351 uint32
 
-//go:linkname task352 gvisor.dev/gvisor/pkg/sentry/socket/netfilter..inittask
+//go:linkname task352 gvisor.dev/gvisor/pkg/sentry/socket/netlink/netfilter..inittask
 var task352 uint32
 
-//go:linkname task353 gvisor.dev/gvisor/pkg/sentry/socket/netlink..inittask
+//go:linkname task353 gvisor.dev/gvisor/pkg/sentry/socket/netlink/nlmsg..inittask
 var task353 uint32
 
-//go:linkname task354 gvisor.dev/gvisor/pkg/sentry/socket/netlink/netfilter..inittask
+//go:linkname task354 gvisor.dev/gvisor/pkg/sentry/socket/netlink/port..inittask
 var task354 uint32
 
-//go:linkname task355 gvisor.dev/gvisor/pkg/sentry/socket/netlink/nlmsg..inittask
+//go:linkname task355 gvisor.dev/gvisor/pkg/sentry/socket/netlink/rdma..inittask
 var task355 uint32
 
-//go:linkname task356 gvisor.dev/gvisor/pkg/sentry/socket/netlink/port..inittask
+//go:linkname task356 gvisor.dev/gvisor/pkg/sentry/socket/netlink/route..inittask
 var task356 uint32
 
-//go:linkname task357 gvisor.dev/gvisor/pkg/sentry/socket/netlink/rdma..inittask
+//go:linkname task357 gvisor.dev/gvisor/pkg/sentry/socket/netlink/uevent..inittask
 var task357 uint32
 
-//go:linkname task358 gvisor.dev/gvisor/pkg/sentry/socket/netlink/route..inittask
+//go:linkname task358 gvisor.dev/gvisor/pkg/sentry/socket/netstack..inittask
 var task358 uint32
 
-//go:linkname task359 gvisor.dev/gvisor/pkg/sentry/socket/netlink/uevent..inittask
+//go:linkname task359 gvisor.dev/gvisor/pkg/sentry/socket/netstack/events_go_proto..inittask
 var task359 uint32
 
-//go:linkname task360 gvisor.dev/gvisor/pkg/sentry/socket/netstack..inittask
+//go:linkname task360 gvisor.dev/gvisor/pkg/sentry/socket/netstack/packetmmap..inittask
 var task360 uint32
 
-//go:linkname task361 gvisor.dev/gvisor/pkg/sentry/socket/netstack/events_go_proto..inittask
+//go:linkname task361 gvisor.dev/gvisor/pkg/sentry/socket/plugin..inittask
 var task361 uint32
 
-//go:linkname task362 gvisor.dev/gvisor/pkg/sentry/socket/netstack/packetmmap..inittask
+//go:linkname task362 gvisor.dev/gvisor/pkg/sentry/socket/unix..inittask
 var task362 uint32
 
-//go:linkname task363 gvisor.dev/gvisor/pkg/sentry/socket/plugin..inittask
+//go:linkname task363 gvisor.dev/gvisor/pkg/sentry/socket/unix/transport..inittask
 var task363 uint32
 
-//go:linkname task364 gvisor.dev/gvisor/pkg/sentry/socket/unix..inittask
+//go:linkname task364 gvisor.dev/gvisor/pkg/sentry/state..inittask
 var task364 uint32
 
-//go:linkname task365 gvisor.dev/gvisor/pkg/sentry/socket/unix/transport..inittask
+//go:linkname task365 gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles..inittask
 var task365 uint32
 
-//go:linkname task366 gvisor.dev/gvisor/pkg/sentry/state..inittask
+//go:linkname task366 gvisor.dev/gvisor/pkg/sentry/state/stateio..inittask
 var task366 uint32
 
-//go:linkname task367 gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles..inittask
+//go:linkname task367 gvisor.dev/gvisor/pkg/sentry/state/stateipc..inittask
 var task367 uint32
 
-//go:linkname task368 gvisor.dev/gvisor/pkg/sentry/state/stateio..inittask
+//go:linkname task368 gvisor.dev/gvisor/pkg/sentry/strace..inittask
 var task368 uint32
 
-//go:linkname task369 gvisor.dev/gvisor/pkg/sentry/state/stateipc..inittask
+//go:linkname task369 gvisor.dev/gvisor/pkg/sentry/strace/strace_go_proto..inittask
 var task369 uint32
 
-//go:linkname task370 gvisor.dev/gvisor/pkg/sentry/strace..inittask
+//go:linkname task370 gvisor.dev/gvisor/pkg/sentry/syscalls..inittask
 var task370 uint32
 
-//go:linkname task371 gvisor.dev/gvisor/pkg/sentry/strace/strace_go_proto..inittask
+//go:linkname task371 gvisor.dev/gvisor/pkg/sentry/syscalls/linux..inittask
 var task371 uint32
 
-//go:linkname task372 gvisor.dev/gvisor/pkg/sentry/syscalls..inittask
+//go:linkname task372 gvisor.dev/gvisor/pkg/sentry/time..inittask
 var task372 uint32
 
-//go:linkname task373 gvisor.dev/gvisor/pkg/sentry/syscalls/linux..inittask
+//go:linkname task373 gvisor.dev/gvisor/pkg/sentry/unimpl..inittask
 var task373 uint32
 
-//go:linkname task374 gvisor.dev/gvisor/pkg/sentry/time..inittask
+//go:linkname task374 gvisor.dev/gvisor/pkg/sentry/unimpl/unimplemented_syscall_go_proto..inittask
 var task374 uint32
 
-//go:linkname task375 gvisor.dev/gvisor/pkg/sentry/unimpl..inittask
+//go:linkname task375 gvisor.dev/gvisor/pkg/sentry/uniqueid..inittask
 var task375 uint32
 
-//go:linkname task376 gvisor.dev/gvisor/pkg/sentry/unimpl/unimplemented_syscall_go_proto..inittask
+//go:linkname task376 gvisor.dev/gvisor/pkg/sentry/usage..inittask
 var task376 uint32
 
-//go:linkname task377 gvisor.dev/gvisor/pkg/sentry/uniqueid..inittask
+//go:linkname task377 gvisor.dev/gvisor/pkg/sentry/vfs..inittask
 var task377 uint32
 
-//go:linkname task378 gvisor.dev/gvisor/pkg/sentry/usage..inittask
+//go:linkname task378 gvisor.dev/gvisor/pkg/sentry/vfs/events_go_proto..inittask
 var task378 uint32
 
-//go:linkname task379 gvisor.dev/gvisor/pkg/sentry/vfs..inittask
+//go:linkname task379 gvisor.dev/gvisor/pkg/sentry/vfs/memxattr..inittask
 var task379 uint32
 
-//go:linkname task380 gvisor.dev/gvisor/pkg/sentry/vfs/events_go_proto..inittask
+//go:linkname task380 gvisor.dev/gvisor/pkg/sentry/watchdog..inittask
 var task380 uint32
 
-//go:linkname task381 gvisor.dev/gvisor/pkg/sentry/vfs/memxattr..inittask
+//go:linkname task381 gvisor.dev/gvisor/pkg/sigframe..inittask
 var task381 uint32
 
-//go:linkname task382 gvisor.dev/gvisor/pkg/sentry/watchdog..inittask
+//go:linkname task382 gvisor.dev/gvisor/pkg/sighandling..inittask
 var task382 uint32
 
-//go:linkname task383 gvisor.dev/gvisor/pkg/sigframe..inittask
+//go:linkname task383 gvisor.dev/gvisor/pkg/sleep..inittask
 var task383 uint32
 
-//go:linkname task384 gvisor.dev/gvisor/pkg/sighandling..inittask
+//go:linkname task384 gvisor.dev/gvisor/pkg/state..inittask
 var task384 uint32
 
-//go:linkname task385 gvisor.dev/gvisor/pkg/sleep..inittask
+//go:linkname task385 gvisor.dev/gvisor/pkg/state/pretty..inittask
 var task385 uint32
 
-//go:linkname task386 gvisor.dev/gvisor/pkg/state..inittask
+//go:linkname task386 gvisor.dev/gvisor/pkg/state/statefile..inittask
 var task386 uint32
 
-//go:linkname task387 gvisor.dev/gvisor/pkg/state/pretty..inittask
+//go:linkname task387 gvisor.dev/gvisor/pkg/state/wire..inittask
 var task387 uint32
 
-//go:linkname task388 gvisor.dev/gvisor/pkg/state/statefile..inittask
+//go:linkname task388 gvisor.dev/gvisor/pkg/sync..inittask
 var task388 uint32
 
-//go:linkname task389 gvisor.dev/gvisor/pkg/state/wire..inittask
+//go:linkname task389 gvisor.dev/gvisor/pkg/sync/locking..inittask
 var task389 uint32
 
-//go:linkname task390 gvisor.dev/gvisor/pkg/sync..inittask
+//go:linkname task390 gvisor.dev/gvisor/pkg/syncevent..inittask
 var task390 uint32
 
-//go:linkname task391 gvisor.dev/gvisor/pkg/sync/locking..inittask
+//go:linkname task391 gvisor.dev/gvisor/pkg/syserr..inittask
 var task391 uint32
 
-//go:linkname task392 gvisor.dev/gvisor/pkg/syncevent..inittask
+//go:linkname task392 gvisor.dev/gvisor/pkg/tcpip..inittask
 var task392 uint32
 
-//go:linkname task393 gvisor.dev/gvisor/pkg/syserr..inittask
+//go:linkname task393 gvisor.dev/gvisor/pkg/tcpip/adapters/gonet..inittask
 var task393 uint32
 
-//go:linkname task394 gvisor.dev/gvisor/pkg/tcpip..inittask
+//go:linkname task394 gvisor.dev/gvisor/pkg/tcpip/checksum..inittask
 var task394 uint32
 
-//go:linkname task395 gvisor.dev/gvisor/pkg/tcpip/adapters/gonet..inittask
+//go:linkname task395 gvisor.dev/gvisor/pkg/tcpip/hash/jenkins..inittask
 var task395 uint32
 
-//go:linkname task396 gvisor.dev/gvisor/pkg/tcpip/checksum..inittask
+//go:linkname task396 gvisor.dev/gvisor/pkg/tcpip/header..inittask
 var task396 uint32
 
-//go:linkname task397 gvisor.dev/gvisor/pkg/tcpip/hash/jenkins..inittask
+//go:linkname task397 gvisor.dev/gvisor/pkg/tcpip/header/parse..inittask
 var task397 uint32
 
-//go:linkname task398 gvisor.dev/gvisor/pkg/tcpip/header..inittask
+//go:linkname task398 gvisor.dev/gvisor/pkg/tcpip/internal/tcp..inittask
 var task398 uint32
 
-//go:linkname task399 gvisor.dev/gvisor/pkg/tcpip/header/parse..inittask
+//go:linkname task399 gvisor.dev/gvisor/pkg/tcpip/link/channel..inittask
 var task399 uint32
 
-//go:linkname task400 gvisor.dev/gvisor/pkg/tcpip/internal/tcp..inittask
+//go:linkname task400 gvisor.dev/gvisor/pkg/tcpip/link/ethernet..inittask
 var task400 uint32
 
-//go:linkname task401 gvisor.dev/gvisor/pkg/tcpip/link/channel..inittask
+//go:linkname task401 gvisor.dev/gvisor/pkg/tcpip/link/fdbased..inittask
 var task401 uint32
 
-//go:linkname task402 gvisor.dev/gvisor/pkg/tcpip/link/ethernet..inittask
+//go:linkname task402 gvisor.dev/gvisor/pkg/tcpip/link/loopback..inittask
 var task402 uint32
 
-//go:linkname task403 gvisor.dev/gvisor/pkg/tcpip/link/fdbased..inittask
+//go:linkname task403 gvisor.dev/gvisor/pkg/tcpip/link/nested..inittask
 var task403 uint32
 
-//go:linkname task404 gvisor.dev/gvisor/pkg/tcpip/link/loopback..inittask
+//go:linkname task404 gvisor.dev/gvisor/pkg/tcpip/link/packetsocket..inittask
 var task404 uint32
 
-//go:linkname task405 gvisor.dev/gvisor/pkg/tcpip/link/nested..inittask
+//go:linkname task405 gvisor.dev/gvisor/pkg/tcpip/link/qdisc..inittask
 var task405 uint32
 
-//go:linkname task406 gvisor.dev/gvisor/pkg/tcpip/link/packetsocket..inittask
+//go:linkname task406 gvisor.dev/gvisor/pkg/tcpip/link/qdisc/fifo..inittask
 var task406 uint32
 
-//go:linkname task407 gvisor.dev/gvisor/pkg/tcpip/link/qdisc..inittask
+//go:linkname task407 gvisor.dev/gvisor/pkg/tcpip/link/qdisc/tbf..inittask
 var task407 uint32
 
-//go:linkname task408 gvisor.dev/gvisor/pkg/tcpip/link/qdisc/fifo..inittask
+//go:linkname task408 gvisor.dev/gvisor/pkg/tcpip/link/sniffer..inittask
 var task408 uint32
 
-//go:linkname task409 gvisor.dev/gvisor/pkg/tcpip/link/qdisc/tbf..inittask
+//go:linkname task409 gvisor.dev/gvisor/pkg/tcpip/link/stopfd..inittask
 var task409 uint32
 
-//go:linkname task410 gvisor.dev/gvisor/pkg/tcpip/link/sniffer..inittask
+//go:linkname task410 gvisor.dev/gvisor/pkg/tcpip/link/tun..inittask
 var task410 uint32
 
-//go:linkname task411 gvisor.dev/gvisor/pkg/tcpip/link/stopfd..inittask
+//go:linkname task411 gvisor.dev/gvisor/pkg/tcpip/link/veth..inittask
 var task411 uint32
 
-//go:linkname task412 gvisor.dev/gvisor/pkg/tcpip/link/tun..inittask
+//go:linkname task412 gvisor.dev/gvisor/pkg/tcpip/link/xdp..inittask
 var task412 uint32
 
-//go:linkname task413 gvisor.dev/gvisor/pkg/tcpip/link/veth..inittask
+//go:linkname task413 gvisor.dev/gvisor/pkg/tcpip/network/arp..inittask
 var task413 uint32
 
-//go:linkname task414 gvisor.dev/gvisor/pkg/tcpip/link/xdp..inittask
+//go:linkname task414 gvisor.dev/gvisor/pkg/tcpip/network/hash..inittask
 var task414 uint32
 
-//go:linkname task415 gvisor.dev/gvisor/pkg/tcpip/network/arp..inittask
+//go:linkname task415 gvisor.dev/gvisor/pkg/tcpip/network/internal/fragmentation..inittask
 var task415 uint32
 
-//go:linkname task416 gvisor.dev/gvisor/pkg/tcpip/network/hash..inittask
+//go:linkname task416 gvisor.dev/gvisor/pkg/tcpip/network/internal/ip..inittask
 var task416 uint32
 
-//go:linkname task417 gvisor.dev/gvisor/pkg/tcpip/network/internal/fragmentation..inittask
+//go:linkname task417 gvisor.dev/gvisor/pkg/tcpip/network/internal/multicast..inittask
 var task417 uint32
 
-//go:linkname task418 gvisor.dev/gvisor/pkg/tcpip/network/internal/ip..inittask
+//go:linkname task418 gvisor.dev/gvisor/pkg/tcpip/network/ipv4..inittask
 var task418 uint32
 
-//go:linkname task419 gvisor.dev/gvisor/pkg/tcpip/network/internal/multicast..inittask
+//go:linkname task419 gvisor.dev/gvisor/pkg/tcpip/network/ipv6..inittask
 var task419 uint32
 
-//go:linkname task420 gvisor.dev/gvisor/pkg/tcpip/network/ipv4..inittask
+//go:linkname task420 gvisor.dev/gvisor/pkg/tcpip/nftables..inittask
 var task420 uint32
 
-//go:linkname task421 gvisor.dev/gvisor/pkg/tcpip/network/ipv6..inittask
+//go:linkname task421 gvisor.dev/gvisor/pkg/tcpip/ports..inittask
 var task421 uint32
 
-//go:linkname task422 gvisor.dev/gvisor/pkg/tcpip/nftables..inittask
+//go:linkname task422 gvisor.dev/gvisor/pkg/tcpip/seqnum..inittask
 var task422 uint32
 
-//go:linkname task423 gvisor.dev/gvisor/pkg/tcpip/ports..inittask
+//go:linkname task423 gvisor.dev/gvisor/pkg/tcpip/stack..inittask
 var task423 uint32
 
-//go:linkname task424 gvisor.dev/gvisor/pkg/tcpip/seqnum..inittask
+//go:linkname task424 gvisor.dev/gvisor/pkg/tcpip/stack/gro..inittask
 var task424 uint32
 
-//go:linkname task425 gvisor.dev/gvisor/pkg/tcpip/stack..inittask
+//go:linkname task425 gvisor.dev/gvisor/pkg/tcpip/transport..inittask
 var task425 uint32
 
-//go:linkname task426 gvisor.dev/gvisor/pkg/tcpip/stack/gro..inittask
+//go:linkname task426 gvisor.dev/gvisor/pkg/tcpip/transport/icmp..inittask
 var task426 uint32
 
-//go:linkname task427 gvisor.dev/gvisor/pkg/tcpip/transport..inittask
+//go:linkname task427 gvisor.dev/gvisor/pkg/tcpip/transport/internal/network..inittask
 var task427 uint32
 
-//go:linkname task428 gvisor.dev/gvisor/pkg/tcpip/transport/icmp..inittask
+//go:linkname task428 gvisor.dev/gvisor/pkg/tcpip/transport/internal/noop..inittask
 var task428 uint32
 
-//go:linkname task429 gvisor.dev/gvisor/pkg/tcpip/transport/internal/network..inittask
+//go:linkname task429 gvisor.dev/gvisor/pkg/tcpip/transport/packet..inittask
 var task429 uint32
 
-//go:linkname task430 gvisor.dev/gvisor/pkg/tcpip/transport/internal/noop..inittask
+//go:linkname task430 gvisor.dev/gvisor/pkg/tcpip/transport/raw..inittask
 var task430 uint32
 
-//go:linkname task431 gvisor.dev/gvisor/pkg/tcpip/transport/packet..inittask
+//go:linkname task431 gvisor.dev/gvisor/pkg/tcpip/transport/tcp..inittask
 var task431 uint32
 
-//go:linkname task432 gvisor.dev/gvisor/pkg/tcpip/transport/raw..inittask
+//go:linkname task432 gvisor.dev/gvisor/pkg/tcpip/transport/tcpconntrack..inittask
 var task432 uint32
 
-//go:linkname task433 gvisor.dev/gvisor/pkg/tcpip/transport/tcp..inittask
+//go:linkname task433 gvisor.dev/gvisor/pkg/tcpip/transport/udp..inittask
 var task433 uint32
 
-//go:linkname task434 gvisor.dev/gvisor/pkg/tcpip/transport/tcpconntrack..inittask
+//go:linkname task434 gvisor.dev/gvisor/pkg/timing..inittask
 var task434 uint32
 
-//go:linkname task435 gvisor.dev/gvisor/pkg/tcpip/transport/udp..inittask
+//go:linkname task435 gvisor.dev/gvisor/pkg/unet..inittask
 var task435 uint32
 
-//go:linkname task436 gvisor.dev/gvisor/pkg/timing..inittask
+//go:linkname task436 gvisor.dev/gvisor/pkg/urpc..inittask
 var task436 uint32
 
-//go:linkname task437 gvisor.dev/gvisor/pkg/unet..inittask
+//go:linkname task437 gvisor.dev/gvisor/pkg/usermem..inittask
 var task437 uint32
 
-//go:linkname task438 gvisor.dev/gvisor/pkg/urpc..inittask
+//go:linkname task438 gvisor.dev/gvisor/pkg/waiter..inittask
 var task438 uint32
 
-//go:linkname task439 gvisor.dev/gvisor/pkg/usermem..inittask
+//go:linkname task439 gvisor.dev/gvisor/pkg/xdp..inittask
 var task439 uint32
 
-//go:linkname task440 gvisor.dev/gvisor/pkg/waiter..inittask
+//go:linkname task440 gvisor.dev/gvisor/runsc/boot..inittask
 var task440 uint32
 
-//go:linkname task441 gvisor.dev/gvisor/pkg/xdp..inittask
+//go:linkname task441 gvisor.dev/gvisor/runsc/boot/filter..inittask
 var task441 uint32
 
-//go:linkname task442 gvisor.dev/gvisor/runsc/boot..inittask
+//go:linkname task442 gvisor.dev/gvisor/runsc/boot/filter/config..inittask
 var task442 uint32
 
-//go:linkname task443 gvisor.dev/gvisor/runsc/boot/filter..inittask
+//go:linkname task443 gvisor.dev/gvisor/runsc/boot/portforward..inittask
 var task443 uint32
 
-//go:linkname task444 gvisor.dev/gvisor/runsc/boot/filter/config..inittask
+//go:linkname task444 gvisor.dev/gvisor/runsc/boot/pprof..inittask
 var task444 uint32
 
-//go:linkname task445 gvisor.dev/gvisor/runsc/boot/portforward..inittask
+//go:linkname task445 gvisor.dev/gvisor/runsc/boot/procfs..inittask
 var task445 uint32
 
-//go:linkname task446 gvisor.dev/gvisor/runsc/boot/pprof..inittask
+//go:linkname task446 gvisor.dev/gvisor/runsc/cgroup..inittask
 var task446 uint32
 
-//go:linkname task447 gvisor.dev/gvisor/runsc/boot/procfs..inittask
+//go:linkname task447 gvisor.dev/gvisor/runsc/cli..inittask
 var task447 uint32
 
-//go:linkname task448 gvisor.dev/gvisor/runsc/cgroup..inittask
+//go:linkname task448 gvisor.dev/gvisor/runsc/cmd..inittask
 var task448 uint32
 
-//go:linkname task449 gvisor.dev/gvisor/runsc/cli..inittask
+//go:linkname task449 gvisor.dev/gvisor/runsc/cmd/metricserver/metricservercmd..inittask
 var task449 uint32
 
-//go:linkname task450 gvisor.dev/gvisor/runsc/cmd..inittask
+//go:linkname task450 gvisor.dev/gvisor/runsc/cmd/sandboxsetup..inittask
 var task450 uint32
 
-//go:linkname task451 gvisor.dev/gvisor/runsc/cmd/metricserver/metricservercmd..inittask
+//go:linkname task451 gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd..inittask
 var task451 uint32
 
-//go:linkname task452 gvisor.dev/gvisor/runsc/cmd/sandboxsetup..inittask
+//go:linkname task452 gvisor.dev/gvisor/runsc/cmd/util..inittask
 var task452 uint32
 
-//go:linkname task453 gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd..inittask
+//go:linkname task453 gvisor.dev/gvisor/runsc/config..inittask
 var task453 uint32
 
-//go:linkname task454 gvisor.dev/gvisor/runsc/cmd/util..inittask
+//go:linkname task454 gvisor.dev/gvisor/runsc/console..inittask
 var task454 uint32
 
-//go:linkname task455 gvisor.dev/gvisor/runsc/config..inittask
+//go:linkname task455 gvisor.dev/gvisor/runsc/container..inittask
 var task455 uint32
 
-//go:linkname task456 gvisor.dev/gvisor/runsc/console..inittask
+//go:linkname task456 gvisor.dev/gvisor/runsc/donation..inittask
 var task456 uint32
 
-//go:linkname task457 gvisor.dev/gvisor/runsc/container..inittask
+//go:linkname task457 gvisor.dev/gvisor/runsc/flag..inittask
 var task457 uint32
 
-//go:linkname task458 gvisor.dev/gvisor/runsc/donation..inittask
+//go:linkname task458 gvisor.dev/gvisor/runsc/fsgofer..inittask
 var task458 uint32
 
-//go:linkname task459 gvisor.dev/gvisor/runsc/flag..inittask
+//go:linkname task459 gvisor.dev/gvisor/runsc/fsgofer/extension..inittask
 var task459 uint32
 
-//go:linkname task460 gvisor.dev/gvisor/runsc/fsgofer..inittask
+//go:linkname task460 gvisor.dev/gvisor/runsc/fsgofer/filter..inittask
 var task460 uint32
 
-//go:linkname task461 gvisor.dev/gvisor/runsc/fsgofer/extension..inittask
+//go:linkname task461 gvisor.dev/gvisor/runsc/fsgofer/filter/config..inittask
 var task461 uint32
 
-//go:linkname task462 gvisor.dev/gvisor/runsc/fsgofer/filter..inittask
+//go:linkname task462 gvisor.dev/gvisor/runsc/gvisorbinaries..inittask
 var task462 uint32
 
-//go:linkname task463 gvisor.dev/gvisor/runsc/fsgofer/filter/config..inittask
+//go:linkname task463 gvisor.dev/gvisor/runsc/hostsettings..inittask
 var task463 uint32
 
-//go:linkname task464 gvisor.dev/gvisor/runsc/gvisorbinaries..inittask
+//go:linkname task464 gvisor.dev/gvisor/runsc/metricserver/containermetrics..inittask
 var task464 uint32
 
-//go:linkname task465 gvisor.dev/gvisor/runsc/hostsettings..inittask
+//go:linkname task465 gvisor.dev/gvisor/runsc/mitigate..inittask
 var task465 uint32
 
-//go:linkname task466 gvisor.dev/gvisor/runsc/metricserver/containermetrics..inittask
+//go:linkname task466 gvisor.dev/gvisor/runsc/profile..inittask
 var task466 uint32
 
-//go:linkname task467 gvisor.dev/gvisor/runsc/mitigate..inittask
+//go:linkname task467 gvisor.dev/gvisor/runsc/sandbox..inittask
 var task467 uint32
 
-//go:linkname task468 gvisor.dev/gvisor/runsc/profile..inittask
+//go:linkname task468 gvisor.dev/gvisor/runsc/specutils..inittask
 var task468 uint32
 
-//go:linkname task469 gvisor.dev/gvisor/runsc/sandbox..inittask
+//go:linkname task469 gvisor.dev/gvisor/runsc/specutils/seccomp..inittask
 var task469 uint32
 
-//go:linkname task470 gvisor.dev/gvisor/runsc/specutils..inittask
+//go:linkname task470 gvisor.dev/gvisor/runsc/starttime..inittask
 var task470 uint32
 
-//go:linkname task471 gvisor.dev/gvisor/runsc/specutils/seccomp..inittask
+//go:linkname task471 gvisor.dev/gvisor/runsc/version..inittask
 var task471 uint32
 
-//go:linkname task472 gvisor.dev/gvisor/runsc/starttime..inittask
+//go:linkname task472 gvisor.dev/gvisor/sandboxexec/proto/sandbox_options_go_proto..inittask
 var task472 uint32
 
-//go:linkname task473 gvisor.dev/gvisor/runsc/version..inittask
+//go:linkname task473 modernc.org/libc..inittask
 var task473 uint32
 
-//go:linkname task474 gvisor.dev/gvisor/sandboxexec/proto/sandbox_options_go_proto..inittask
+//go:linkname task474 modernc.org/libc/sys/types..inittask
 var task474 uint32
 
-//go:linkname task475 modernc.org/libc..inittask
+//go:linkname task475 modernc.org/libc/uuid/uuid..inittask
 var task475 uint32
 
-//go:linkname task476 modernc.org/libc/sys/types..inittask
+//go:linkname task476 modernc.org/mathutil..inittask
 var task476 uint32
 
-//go:linkname task477 modernc.org/libc/uuid/uuid..inittask
+//go:linkname task477 modernc.org/memory..inittask
 var task477 uint32
 
-//go:linkname task478 modernc.org/mathutil..inittask
+//go:linkname task478 modernc.org/sqlite..inittask
 var task478 uint32
 
-//go:linkname task479 modernc.org/memory..inittask
+//go:linkname task479 modernc.org/sqlite/lib..inittask
 var task479 uint32
 
-//go:linkname task480 modernc.org/sqlite..inittask
+//go:linkname task480 modernc.org/sqlite/vtab..inittask
 var task480 uint32
 
-//go:linkname task481 modernc.org/sqlite/lib..inittask
+//go:linkname task481 oras.land/oras-go/v2/content..inittask
 var task481 uint32
 
-//go:linkname task482 modernc.org/sqlite/vtab..inittask
+//go:linkname task482 oras.land/oras-go/v2/errdef..inittask
 var task482 uint32
 
-//go:linkname task483 oras.land/oras-go/v2/content..inittask
+//go:linkname task483 oras.land/oras-go/v2/internal/cas..inittask
 var task483 uint32
 
-//go:linkname task484 oras.land/oras-go/v2/errdef..inittask
+//go:linkname task484 oras.land/oras-go/v2/internal/descriptor..inittask
 var task484 uint32
 
-//go:linkname task485 oras.land/oras-go/v2/internal/cas..inittask
+//go:linkname task485 oras.land/oras-go/v2/internal/docker..inittask
 var task485 uint32
 
-//go:linkname task486 oras.land/oras-go/v2/internal/descriptor..inittask
+//go:linkname task486 oras.land/oras-go/v2/internal/httputil..inittask
 var task486 uint32
 
-//go:linkname task487 oras.land/oras-go/v2/internal/docker..inittask
+//go:linkname task487 oras.land/oras-go/v2/internal/ioutil..inittask
 var task487 uint32
 
-//go:linkname task488 oras.land/oras-go/v2/internal/httputil..inittask
+//go:linkname task488 oras.land/oras-go/v2/internal/spec..inittask
 var task488 uint32
 
-//go:linkname task489 oras.land/oras-go/v2/internal/ioutil..inittask
+//go:linkname task489 oras.land/oras-go/v2/internal/syncutil..inittask
 var task489 uint32
 
-//go:linkname task490 oras.land/oras-go/v2/internal/spec..inittask
+//go:linkname task490 oras.land/oras-go/v2/registry..inittask
 var task490 uint32
 
-//go:linkname task491 oras.land/oras-go/v2/internal/syncutil..inittask
+//go:linkname task491 oras.land/oras-go/v2/registry/remote..inittask
 var task491 uint32
 
-//go:linkname task492 oras.land/oras-go/v2/registry..inittask
+//go:linkname task492 oras.land/oras-go/v2/registry/remote/auth..inittask
 var task492 uint32
 
-//go:linkname task493 oras.land/oras-go/v2/registry/remote..inittask
+//go:linkname task493 oras.land/oras-go/v2/registry/remote/credentials..inittask
 var task493 uint32
 
-//go:linkname task494 oras.land/oras-go/v2/registry/remote/auth..inittask
+//go:linkname task494 oras.land/oras-go/v2/registry/remote/credentials/internal/config..inittask
 var task494 uint32
 
-//go:linkname task495 oras.land/oras-go/v2/registry/remote/credentials..inittask
+//go:linkname task495 oras.land/oras-go/v2/registry/remote/credentials/internal/executer..inittask
 var task495 uint32
 
-//go:linkname task496 oras.land/oras-go/v2/registry/remote/credentials/internal/config..inittask
+//go:linkname task496 oras.land/oras-go/v2/registry/remote/credentials/internal/ioutil..inittask
 var task496 uint32
 
-//go:linkname task497 oras.land/oras-go/v2/registry/remote/credentials/internal/executer..inittask
+//go:linkname task497 oras.land/oras-go/v2/registry/remote/credentials/trace..inittask
 var task497 uint32
 
-//go:linkname task498 oras.land/oras-go/v2/registry/remote/credentials/internal/ioutil..inittask
+//go:linkname task498 oras.land/oras-go/v2/registry/remote/errcode..inittask
 var task498 uint32
 
-//go:linkname task499 oras.land/oras-go/v2/registry/remote/credentials/trace..inittask
+//go:linkname task499 oras.land/oras-go/v2/registry/remote/internal/errutil..inittask
 var task499 uint32
 
-//go:linkname task500 oras.land/oras-go/v2/registry/remote/errcode..inittask
+//go:linkname task500 oras.land/oras-go/v2/registry/remote/retry..inittask
 var task500 uint32
 
-//go:linkname task501 oras.land/oras-go/v2/registry/remote/internal/errutil..inittask
+//go:linkname task501 pgregory.net/rapid..inittask
 var task501 uint32
-
-//go:linkname task502 oras.land/oras-go/v2/registry/remote/retry..inittask
-var task502 uint32
-
-//go:linkname task503 pgregory.net/rapid..inittask
-var task503 uint32
 
 // tasks gives the packages that not every role uses. Where a binary does not have one,
 // its word is one of ours.
@@ -1552,19 +1546,19 @@ func tasks() []task {
 		{&task27, program},
 		{&task28, program},
 		{&task29, program},
-		{&task30, program},
-		{&task31, program | gate},
-		{&task32, program},
-		{&task33, program},
+		{&task30, program | gate},
+		{&task31, program},
+		{&task32, program | gate},
+		{&task33, program | keeper | gate},
 		{&task34, program | gate},
-		{&task35, program | keeper | gate},
+		{&task35, program | keeper | gate | kernel},
 		{&task36, program | gate},
-		{&task37, program | keeper | gate | kernel},
-		{&task38, program | gate},
+		{&task37, program},
+		{&task38, program},
 		{&task39, program},
-		{&task40, program},
+		{&task40, program | keeper | gate},
 		{&task41, program},
-		{&task42, program | keeper | gate},
+		{&task42, program},
 		{&task43, program},
 		{&task44, program},
 		{&task45, program},
@@ -1573,42 +1567,42 @@ func tasks() []task {
 		{&task48, program},
 		{&task49, program},
 		{&task50, program},
-		{&task51, program},
+		{&task51, program | gate},
 		{&task52, program},
-		{&task53, program | gate},
+		{&task53, program | keeper | initial | kernel},
 		{&task54, program},
-		{&task55, program | keeper | initial | kernel},
-		{&task56, program},
+		{&task55, program},
+		{&task56, program | gate},
 		{&task57, program},
-		{&task58, program | gate},
+		{&task58, program},
 		{&task59, program},
 		{&task60, program},
 		{&task61, program},
 		{&task62, program},
-		{&task63, program},
+		{&task63, program | keeper | gate},
 		{&task64, program},
-		{&task65, program | keeper | gate},
-		{&task66, program},
-		{&task67, program},
-		{&task68, program | keeper},
-		{&task69, program | keeper},
-		{&task70, program},
-		{&task71, program | gate},
-		{&task72, kernel},
-		{&task73, kernel},
+		{&task65, program},
+		{&task66, program | keeper},
+		{&task67, program | keeper},
+		{&task68, program},
+		{&task69, program | gate},
+		{&task70, kernel},
+		{&task71, kernel},
+		{&task72, program},
+		{&task73, program},
 		{&task74, program},
 		{&task75, program},
 		{&task76, program},
 		{&task77, program},
 		{&task78, program},
 		{&task79, program},
-		{&task80, program},
-		{&task81, program},
-		{&task82, kernel},
-		{&task83, kernel},
-		{&task84, program | gate | kernel},
+		{&task80, kernel},
+		{&task81, kernel},
+		{&task82, program | gate | kernel},
+		{&task83, program},
+		{&task84, kernel},
 		{&task85, program},
-		{&task86, kernel},
+		{&task86, program},
 		{&task87, program},
 		{&task88, program},
 		{&task89, program},
@@ -1617,9 +1611,9 @@ func tasks() []task {
 		{&task92, program},
 		{&task93, program},
 		{&task94, program},
-		{&task95, program},
+		{&task95, kernel},
 		{&task96, program},
-		{&task97, kernel},
+		{&task97, program},
 		{&task98, program},
 		{&task99, program},
 		{&task100, program},
@@ -1628,14 +1622,14 @@ func tasks() []task {
 		{&task103, program},
 		{&task104, program},
 		{&task105, program},
-		{&task106, program},
+		{&task106, kernel},
 		{&task107, program},
-		{&task108, kernel},
+		{&task108, program},
 		{&task109, program},
-		{&task110, program},
-		{&task111, program},
-		{&task112, kernel},
-		{&task113, kernel},
+		{&task110, kernel},
+		{&task111, kernel},
+		{&task112, program},
+		{&task113, program},
 		{&task114, program},
 		{&task115, program},
 		{&task116, program},
@@ -1662,26 +1656,26 @@ func tasks() []task {
 		{&task137, program},
 		{&task138, program},
 		{&task139, program},
-		{&task140, program},
-		{&task141, program},
+		{&task140, kernel},
+		{&task141, kernel},
 		{&task142, kernel},
-		{&task143, kernel},
-		{&task144, kernel},
-		{&task145, program},
-		{&task146, program | gate},
-		{&task147, program | gate | kernel},
-		{&task148, kernel},
-		{&task149, program},
+		{&task143, program},
+		{&task144, program | gate},
+		{&task145, program | gate | kernel},
+		{&task146, kernel},
+		{&task147, program},
+		{&task148, program},
+		{&task149, program | gate},
 		{&task150, program},
-		{&task151, program | gate},
-		{&task152, program},
+		{&task151, program},
+		{&task152, program | kernel},
 		{&task153, program},
-		{&task154, program | kernel},
+		{&task154, program},
 		{&task155, program},
-		{&task156, program},
+		{&task156, program | gate | kernel},
 		{&task157, program},
-		{&task158, program | gate | kernel},
-		{&task159, program},
+		{&task158, kernel},
+		{&task159, kernel},
 		{&task160, kernel},
 		{&task161, kernel},
 		{&task162, kernel},
@@ -1720,17 +1714,17 @@ func tasks() []task {
 		{&task195, kernel},
 		{&task196, kernel},
 		{&task197, kernel},
-		{&task198, kernel},
+		{&task198, program | gate | kernel},
 		{&task199, kernel},
-		{&task200, program | gate | kernel},
-		{&task201, kernel},
+		{&task200, kernel},
+		{&task201, program | gate | kernel},
 		{&task202, kernel},
 		{&task203, program | gate | kernel},
 		{&task204, kernel},
-		{&task205, program | gate | kernel},
-		{&task206, kernel},
+		{&task205, kernel},
+		{&task206, program | gate | kernel},
 		{&task207, kernel},
-		{&task208, program | gate | kernel},
+		{&task208, kernel},
 		{&task209, kernel},
 		{&task210, kernel},
 		{&task211, kernel},
@@ -1748,30 +1742,30 @@ func tasks() []task {
 		{&task223, kernel},
 		{&task224, kernel},
 		{&task225, kernel},
-		{&task226, kernel},
+		{&task226, program | gate | kernel},
 		{&task227, kernel},
-		{&task228, program | gate | kernel},
+		{&task228, kernel},
 		{&task229, kernel},
 		{&task230, kernel},
 		{&task231, kernel},
 		{&task232, kernel},
-		{&task233, kernel},
+		{&task233, program | gate | kernel},
 		{&task234, kernel},
 		{&task235, program | gate | kernel},
 		{&task236, kernel},
-		{&task237, program | gate | kernel},
+		{&task237, kernel},
 		{&task238, kernel},
 		{&task239, kernel},
 		{&task240, kernel},
 		{&task241, kernel},
 		{&task242, kernel},
 		{&task243, kernel},
-		{&task244, kernel},
-		{&task245, kernel},
-		{&task246, program | gate | kernel},
+		{&task244, program | gate | kernel},
+		{&task245, program | gate | kernel},
+		{&task246, kernel},
 		{&task247, program | gate | kernel},
 		{&task248, kernel},
-		{&task249, program | gate | kernel},
+		{&task249, kernel},
 		{&task250, kernel},
 		{&task251, kernel},
 		{&task252, kernel},
@@ -1905,64 +1899,64 @@ func tasks() []task {
 		{&task380, kernel},
 		{&task381, kernel},
 		{&task382, kernel},
-		{&task383, kernel},
-		{&task384, kernel},
-		{&task385, program | gate | kernel},
-		{&task386, program | gate | kernel},
-		{&task387, kernel},
-		{&task388, kernel},
+		{&task383, program | gate | kernel},
+		{&task384, program | gate | kernel},
+		{&task385, kernel},
+		{&task386, kernel},
+		{&task387, program | gate | kernel},
+		{&task388, program | gate | kernel},
 		{&task389, program | gate | kernel},
-		{&task390, program | gate | kernel},
-		{&task391, program | gate | kernel},
-		{&task392, kernel},
-		{&task393, kernel},
+		{&task390, kernel},
+		{&task391, kernel},
+		{&task392, program | gate | kernel},
+		{&task393, program | gate},
 		{&task394, program | gate | kernel},
-		{&task395, program | gate},
+		{&task395, program | gate | kernel},
 		{&task396, program | gate | kernel},
 		{&task397, program | gate | kernel},
 		{&task398, program | gate | kernel},
-		{&task399, program | gate | kernel},
-		{&task400, program | gate | kernel},
-		{&task401, kernel},
+		{&task399, kernel},
+		{&task400, kernel},
+		{&task401, program | gate | kernel},
 		{&task402, kernel},
 		{&task403, program | gate | kernel},
 		{&task404, kernel},
-		{&task405, program | gate | kernel},
+		{&task405, kernel},
 		{&task406, kernel},
 		{&task407, kernel},
 		{&task408, kernel},
-		{&task409, kernel},
+		{&task409, program | gate | kernel},
 		{&task410, kernel},
-		{&task411, program | gate | kernel},
+		{&task411, kernel},
 		{&task412, kernel},
-		{&task413, kernel},
-		{&task414, kernel},
-		{&task415, program | kernel},
+		{&task413, program | kernel},
+		{&task414, program | gate | kernel},
+		{&task415, program | gate | kernel},
 		{&task416, program | gate | kernel},
 		{&task417, program | gate | kernel},
 		{&task418, program | gate | kernel},
 		{&task419, program | gate | kernel},
-		{&task420, program | gate | kernel},
+		{&task420, kernel},
 		{&task421, program | gate | kernel},
-		{&task422, kernel},
+		{&task422, program | gate | kernel},
 		{&task423, program | gate | kernel},
 		{&task424, program | gate | kernel},
 		{&task425, program | gate | kernel},
-		{&task426, program | gate | kernel},
+		{&task426, program | kernel},
 		{&task427, program | gate | kernel},
-		{&task428, program | kernel},
+		{&task428, program | gate | kernel},
 		{&task429, program | gate | kernel},
 		{&task430, program | gate | kernel},
 		{&task431, program | gate | kernel},
 		{&task432, program | gate | kernel},
 		{&task433, program | gate | kernel},
-		{&task434, program | gate | kernel},
-		{&task435, program | gate | kernel},
+		{&task434, kernel},
+		{&task435, kernel},
 		{&task436, kernel},
 		{&task437, kernel},
-		{&task438, kernel},
+		{&task438, program | gate | kernel},
 		{&task439, kernel},
-		{&task440, program | gate | kernel},
+		{&task440, kernel},
 		{&task441, kernel},
 		{&task442, kernel},
 		{&task443, kernel},
@@ -1995,8 +1989,8 @@ func tasks() []task {
 		{&task470, kernel},
 		{&task471, kernel},
 		{&task472, kernel},
-		{&task473, kernel},
-		{&task474, kernel},
+		{&task473, program},
+		{&task474, program},
 		{&task475, program},
 		{&task476, program},
 		{&task477, program},
@@ -2024,7 +2018,5 @@ func tasks() []task {
 		{&task499, program},
 		{&task500, program},
 		{&task501, program},
-		{&task502, program},
-		{&task503, program},
 	}
 }
