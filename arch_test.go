@@ -31,9 +31,9 @@ var packages = map[string][]string{
 	"cmd/coppice-sentry": {"internal/box/gvisor"},
 
 	"internal/cli": {
-		"client", "client/wire", "internal/candidates", "internal/daemon", "internal/fault",
-		"internal/hook", "internal/ledger/format", "internal/mcpapi", "internal/policy",
-		"internal/proposal", "internal/registry", "internal/tty",
+		"client", "client/wire", "internal/daemon", "internal/fault", "internal/hook",
+		"internal/ledger/format", "internal/mcpapi", "internal/policy", "internal/proposal",
+		"internal/registry", "internal/tty",
 	},
 	"internal/daemon": {
 		"client", "client/wire", "internal/admission", "internal/auth", "internal/box",
@@ -51,8 +51,7 @@ var packages = map[string][]string{
 	"internal/ports":         {"client/wire", "internal/fault"},
 	"internal/ports/sockets": {},
 
-	"internal/candidates": {"client/wire", "internal/fault"},
-	"internal/lineapi":    {"client/wire", "internal/admission", "internal/fault", "internal/seal", "internal/timeline"},
+	"internal/lineapi": {"client/wire", "internal/admission", "internal/fault", "internal/seal", "internal/timeline"},
 
 	"client":      {"client/wire"},
 	"client/wire": {},

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/candidates"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/tty"
 )
@@ -126,11 +125,11 @@ func (a *app) fromFile(name string, req *wire.TournamentRequest, timeout *time.D
 		defer f.Close()
 		in = f
 	}
-	text, err := io.ReadAll(io.LimitReader(in, candidates.MaxSize+1))
+	text, err := io.ReadAll(io.LimitReader(in, maxCandidatesFile+1))
 	if err != nil {
 		return fault.Wrap(err, "read the candidates from %s", name)
 	}
-	f, err := candidates.Parse(name, text)
+	f, err := parseCandidates(name, text)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// What a sandbox causes without its owner has a budget (package budget). Records beyond it
+// What a sandbox causes without its owner has a budget (audit.Budget). Records beyond it
 // are counted in a lost record, changes requested from inside are refused, and automatic
 // snapshots wait.
 

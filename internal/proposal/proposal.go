@@ -1,6 +1,6 @@
 // Package proposal writes and strictly reads what a proposal of a sandbox's work says, and
 // makes the report for its reviewer. It is pure. How a proposal is kept in git is in docs/git.md.
-// It imports fault and timeline, and is for the engine.
+// It imports fault, timeline and visible; the engine and the command line import it.
 //
 // A proposal comes from a colleague, and most of what it says from a sandbox: all of it is
 // hostile to who reads it. So Decode takes what Encode writes and nothing else, and a report

@@ -1,4 +1,4 @@
-package candidates
+package cli
 
 import (
 	"reflect"
@@ -10,9 +10,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-func TestAFileIsReadAsItIsWritten(t *testing.T) {
+func TestParseCandidates(t *testing.T) {
 	t.Parallel()
-	got, err := Parse("f", []byte(`# a comment
+	got, err := parseCandidates("f", []byte(`# a comment
 base: 123456789012
 test: |
   make test
@@ -26,14 +26,14 @@ candidates:
     cmd: echo "a b" # c
   - cmd: 'exit 1'
 `))
-	want := File{Base: "123456789012", Test: "make test\necho done\n", Score: "echo 1", Jobs: 4, Timeout: 90 * time.Second,
+	want := candidatesFile{Base: "123456789012", Test: "make test\necho done\n", Score: "echo 1", Jobs: 4, Timeout: 90 * time.Second,
 		Candidates: []wire.Candidate{{Name: "7", Cmd: "true"}, {Name: "é \x1b[31m", Cmd: `echo "a b"`}, {Cmd: "exit 1"}}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
 
-func TestAWrongFileIsRefusedWithItsPlace(t *testing.T) {
+func TestParseCandidates_RefusesWithThePlace(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]struct{ msg, hint string }{
 		"":                                  {"f is empty", "looks like"},
@@ -64,21 +64,21 @@ func TestAWrongFileIsRefusedWithItsPlace(t *testing.T) {
 		"test: a\n---\ntest: b\n":                            {"f:2:1: a second document", ""},
 		"test: \"a\n":                                        {"f: line", "looks like"},
 		"test: !!binary aGk=\n":                              {"f:1:7: a value of type !!binary, where a command", ""},
-		"test: " + strings.Repeat("x", MaxSize):              {"f is larger than 1048576 bytes", ""},
+		"test: " + strings.Repeat("x", maxCandidatesFile):    {"f is larger than 1048576 bytes", ""},
 		strings.Repeat("[", 20000):                           {"f: ", ""},
 	} {
-		_, err := Parse("f", []byte(text))
+		_, err := parseCandidates("f", []byte(text))
 		if !fault.Is(err, fault.Invalid) || !strings.HasPrefix(err.Error(), want.msg) || !strings.Contains(fault.HintOf(err), want.hint) {
 			t.Errorf("%.60q: %v, hint %q", text, err, fault.HintOf(err))
 		}
 	}
 }
 
-func FuzzParse(f *testing.F) {
+func FuzzParseCandidates(f *testing.F) {
 	f.Add([]byte("test: a\ncandidates: [{name: a, cmd: b}]\n"))
 	f.Add([]byte("a: &a [*a]\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if _, err := Parse("f", text); err != nil && !fault.Is(err, fault.Invalid) {
+		if _, err := parseCandidates("f", text); err != nil && !fault.Is(err, fault.Invalid) {
 			t.Errorf("%v", err)
 		}
 	})

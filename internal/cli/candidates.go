@@ -1,19 +1,4 @@
-// Package candidates reads the file that describes a tournament, candidates.yaml:
-//
-//	base: HEAD~1          # all but candidates may be left out
-//	test: make test
-//	score: ./score.sh
-//	jobs: 4
-//	timeout: 5m
-//	candidates:
-//	  - name: cautious    # may be left out
-//	    cmd: agent --plan a
-//	  - cmd: agent --plan b
-//
-// Reading is strict: an unknown key, one that is given twice or a value of the
-// wrong type is an error that names line and column. Only the CLI imports it; it
-// imports client/wire and fault.
-package candidates
+package cli
 
 import (
 	"bytes"
@@ -31,8 +16,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// File is what the file says; the zero value of a field is that it says nothing.
-type File struct {
+// candidatesFile is what candidates.yaml, the file that describes a tournament, says:
+//
+//	base: HEAD~1          # all but candidates may be left out
+//	test: make test
+//	score: ./score.sh
+//	jobs: 4
+//	timeout: 5m
+//	candidates:
+//	  - name: cautious    # may be left out
+//	    cmd: agent --plan a
+//	  - cmd: agent --plan b
+//
+// A field that is not in the file has its zero value.
+type candidatesFile struct {
 	Base       string
 	Test       string
 	Score      string
@@ -41,19 +38,20 @@ type File struct {
 	Candidates []wire.Candidate
 }
 
-// MaxSize is the size of the largest file, in bytes.
-const MaxSize = 1 << 20
+// maxCandidatesFile is the size of the largest file, in bytes.
+const maxCandidatesFile = 1 << 20
 
-// Parse reads a file, whose name is for errors, which are fault.Invalid.
-func Parse(name string, text []byte) (f File, err error) {
-	p := parser{name}
-	if len(text) > MaxSize {
-		return f, fault.New(fault.Invalid, "%s is larger than %d bytes", name, MaxSize)
+// parseCandidates reads a file, whose name is for errors. Reading is strict: an unknown key, one
+// that is given twice or a value of the wrong type is a fault.Invalid that names line and column.
+func parseCandidates(name string, text []byte) (f candidatesFile, err error) {
+	p := candidatesParser{name}
+	if len(text) > maxCandidatesFile {
+		return f, fault.New(fault.Invalid, "%s is larger than %d bytes", name, maxCandidatesFile)
 	}
 	var doc, more yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
-		return f, fault.New(fault.Invalid, "%s is empty", name).WithHint(form)
+		return f, fault.New(fault.Invalid, "%s is empty", name).WithHint(candidatesForm)
 	} else if err != nil {
 		return f, p.syntax(err)
 	}
@@ -62,7 +60,7 @@ func Parse(name string, text []byte) (f File, err error) {
 	} else if !errors.Is(err, io.EOF) {
 		return f, p.syntax(err)
 	}
-	err = p.mapping(doc.Content[0], map[string]field{
+	err = p.mapping(doc.Content[0], map[string]yamlField{
 		"base":       p.word(&f.Base),
 		"test":       p.command(&f.Test),
 		"score":      p.command(&f.Score),
@@ -73,30 +71,30 @@ func Parse(name string, text []byte) (f File, err error) {
 	return f, err
 }
 
-// form is the hint on how a file looks.
-const form = "a file looks like this: {test: make test, candidates: [{name: a, cmd: agent --plan a}, {name: b, cmd: agent --plan b}]}"
+// candidatesForm is the hint on how a file looks.
+const candidatesForm = "a file looks like this: {test: make test, candidates: [{name: a, cmd: agent --plan a}, {name: b, cmd: agent --plan b}]}"
 
-// parser reads one file.
-type parser struct{ name string }
+// candidatesParser reads one file.
+type candidatesParser struct{ name string }
 
-// field reads the value of one key.
-type field func(*yaml.Node) error
+// yamlField reads the value of one key.
+type yamlField func(*yaml.Node) error
 
 // wrong is the error about something in the file.
-func (p parser) wrong(n *yaml.Node, format string, args ...any) *fault.Error {
+func (p candidatesParser) wrong(n *yaml.Node, format string, args ...any) *fault.Error {
 	e := fault.New(fault.Invalid, format, args...)
 	e.Message = p.name + ":" + strconv.Itoa(n.Line) + ":" + strconv.Itoa(n.Column) + ": " + e.Message
 	return e
 }
 
-func (p parser) syntax(err error) error {
-	return fault.New(fault.Invalid, "%s: %s", p.name, strings.TrimPrefix(err.Error(), "yaml: ")).WithHint(form)
+func (p candidatesParser) syntax(err error) error {
+	return fault.New(fault.Invalid, "%s: %s", p.name, strings.TrimPrefix(err.Error(), "yaml: ")).WithHint(candidatesForm)
 }
 
 // mapping reads the keys of a mapping, each at most once.
-func (p parser) mapping(n *yaml.Node, fields map[string]field) error {
+func (p candidatesParser) mapping(n *yaml.Node, fields map[string]yamlField) error {
 	if n.Kind != yaml.MappingNode {
-		return p.wrong(n, "%s, where keys with values are wanted", kind(n)).WithHint(form)
+		return p.wrong(n, "%s, where keys with values are wanted", yamlKind(n)).WithHint(candidatesForm)
 	}
 	known := slices.Sorted(maps.Keys(fields))
 	seen := map[string]bool{}
@@ -122,11 +120,11 @@ func (p parser) mapping(n *yaml.Node, fields map[string]field) error {
 }
 
 // scalar demands a value with one of the tags.
-func (p parser) scalar(n *yaml.Node, what string, tags ...string) error {
+func (p candidatesParser) scalar(n *yaml.Node, what string, tags ...string) error {
 	if n.Kind == yaml.ScalarNode && slices.Contains(tags, n.ShortTag()) {
 		return nil
 	}
-	e := p.wrong(n, "%s, where %s is wanted", kind(n), what)
+	e := p.wrong(n, "%s, where %s is wanted", yamlKind(n), what)
 	if n.Kind == yaml.ScalarNode && n.Tag != "!!null" {
 		return e.WithHint("if it is meant literally, put it in quotes: %q", n.Value)
 	}
@@ -134,7 +132,7 @@ func (p parser) scalar(n *yaml.Node, what string, tags ...string) error {
 }
 
 // command reads a shell command: a string and nothing that merely looks like one.
-func (p parser) command(to *string) field {
+func (p candidatesParser) command(to *string) yamlField {
 	return func(n *yaml.Node) error {
 		*to = n.Value
 		if err := p.scalar(n, "a command", "!!str"); err != nil {
@@ -148,14 +146,14 @@ func (p parser) command(to *string) field {
 }
 
 // word reads a name or a reference, which may look like a number.
-func (p parser) word(to *string) field {
+func (p candidatesParser) word(to *string) yamlField {
 	return func(n *yaml.Node) error {
 		*to = n.Value
 		return p.scalar(n, "a word", "!!str", "!!int", "!!float", "!!timestamp")
 	}
 }
 
-func (p parser) number(to *int) field {
+func (p candidatesParser) number(to *int) yamlField {
 	return func(n *yaml.Node) (err error) {
 		if err := p.scalar(n, "a number", "!!int"); err != nil {
 			return err
@@ -167,7 +165,7 @@ func (p parser) number(to *int) field {
 	}
 }
 
-func (p parser) duration(to *time.Duration) field {
+func (p candidatesParser) duration(to *time.Duration) yamlField {
 	return func(n *yaml.Node) (err error) {
 		if err := p.scalar(n, "a time such as 90s or 5m", "!!str"); err != nil {
 			return err
@@ -179,15 +177,15 @@ func (p parser) duration(to *time.Duration) field {
 	}
 }
 
-func (p parser) list(to *[]wire.Candidate) field {
+func (p candidatesParser) list(to *[]wire.Candidate) yamlField {
 	return func(n *yaml.Node) error {
 		if n.Kind != yaml.SequenceNode {
-			return p.wrong(n, "%s, where a list of candidates is wanted", kind(n)).WithHint(form)
+			return p.wrong(n, "%s, where a list of candidates is wanted", yamlKind(n)).WithHint(candidatesForm)
 		}
 		names := map[string]bool{}
 		for _, item := range n.Content {
 			var c wire.Candidate
-			if err := p.mapping(item, map[string]field{"name": p.word(&c.Name), "cmd": p.command(&c.Cmd)}); err != nil {
+			if err := p.mapping(item, map[string]yamlField{"name": p.word(&c.Name), "cmd": p.command(&c.Cmd)}); err != nil {
 				return err
 			}
 			switch {
@@ -203,8 +201,8 @@ func (p parser) list(to *[]wire.Candidate) field {
 	}
 }
 
-// kind says what a node is, for people.
-func kind(n *yaml.Node) string {
+// yamlKind says what a node is, for people.
+func yamlKind(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
 		return "a mapping"
