@@ -161,9 +161,11 @@ var packages = map[string][]string{
 	"internal/box/cgroup":        {"client/wire", "internal/box/guest", "internal/fault", "internal/plan"},
 	"internal/box/keeper": {
 		"client/wire", "internal/box/cgroup", "internal/box/guest", "internal/box/protocol",
-		"internal/fault", "internal/gate/control", "internal/gate/link", "internal/journal",
-		"internal/plan", "internal/program", "internal/rootspec", "internal/seal", "internal/unixsock",
+		"internal/fault", "internal/gate/control", "internal/gate/link", "internal/javastore",
+		"internal/journal", "internal/plan", "internal/program", "internal/rootspec", "internal/seal",
+		"internal/unixsock",
 	},
+	"internal/javastore":    {},
 	"internal/box/protocol": {"client/wire", "internal/box/guest", "internal/fault", "internal/plan"},
 }
 

@@ -137,6 +137,7 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 		late = k.killWhenDone(ctx)
 	}
 	var fds []int
+	tree := -1 // the root, as init mounts it
 	var mounts rootspec.Descriptors
 	defer mounts.Close()
 	own := c.Tier == plan.TierGvisor // it has a kernel of its own
@@ -183,7 +184,7 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 		if facts.Group, err = readBeneath(root, "etc/group"); err != nil {
 			return err
 		}
-		tree, err := unix.OpenTree(unix.AT_FDCWD, root, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+		tree, err = unix.OpenTree(unix.AT_FDCWD, root, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 		if err != nil {
 			return fault.Wrap(err, "take the root along")
 		}
@@ -232,6 +233,9 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 				return err
 			}
 			plan.Trust(&g, &enforced, ca)
+			if err := trustJava(tree, &g, &enforced); err != nil {
+				return err
+			}
 		}
 	}
 	shared, err := openShared(c.Shared, facts, k.init)
