@@ -89,7 +89,7 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 		if err := finishRoot(g); err != nil {
 			return nil, err
 		}
-		if d.held, err = hold(g.Regions); err != nil {
+		if d.held, err = hold(g); err != nil {
 			return nil, err
 		}
 		if g.Self {

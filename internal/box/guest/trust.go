@@ -72,17 +72,19 @@ func (t truster) mountBundles(ca []byte) error {
 
 // mountJava lays the stores of Java's that the keeper has made over the sandbox's.
 func (t truster) mountJava(stores []plan.JavaStore) error {
-	laid := 0
-	for _, s := range stores {
-		for _, name := range s.Paths {
-			ours := filepath.Join(plan.TrustDir, strconv.Itoa(laid)+".jks")
-			laid++
-			if _, err := t.lay(string(name), ours, func([]byte) []byte { return s.Content }); err != nil {
+	for i, s := range stores {
+		for n, name := range s.Paths {
+			if _, err := t.lay(string(name), javaFile(i, n), func([]byte) []byte { return s.Content }); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// javaFile is what is laid over the n-th name of the i-th store of Java's.
+func javaFile(i, n int) string {
+	return filepath.Join(plan.TrustDir, strconv.Itoa(i)+"."+strconv.Itoa(n)+".jks")
 }
 
 // openInside opens an absolute name in the sandbox's root, and follows links within it. It

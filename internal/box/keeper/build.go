@@ -226,14 +226,16 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 		}
 		if c.Image != "" { // nothing passes before release
 			k.apart = &quarantine{guest: g, packets: packets}
+			if k.apart.java, err = (javaRoot{tree, g.Regions}).stores(); err != nil {
+				return err
+			}
 		} else {
 			ca, err := k.beginGate(packets)
 			packets.Close()
 			if err != nil {
 				return err
 			}
-			plan.Trust(&g, &enforced, ca)
-			if err := trustJava(tree, &g, &enforced); err != nil {
+			if err := trust(&g, &enforced, ca, javaRoot{tree, g.Regions}.stores); err != nil {
 				return err
 			}
 		}

@@ -23,22 +23,35 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// trustJava gives init copies of the stores of authorities that Java finds in the sandbox, with
-// the gate's authority added, if there is one. root is the root that init will have. A store
-// that cannot be added to is an item of e.
-func trustJava(root int, g *plan.Guest, e *plan.Enforced) error {
-	if len(g.CA) == 0 {
+// javaStores are the stores of authorities that Java finds in a sandbox, as they are. left are
+// those that nothing can be added to, as people read them.
+type javaStores struct {
+	found []plan.JavaStore
+	left  []string
+}
+
+// trust has the inside trust an authority, if there is one, Java by its stores.
+func trust(g *plan.Guest, e *plan.Enforced, ca []byte, stores func() (javaStores, error)) error {
+	plan.Trust(g, e, ca)
+	if len(ca) == 0 {
 		return nil
 	}
+	java, err := stores()
+	if err != nil {
+		return err
+	}
+	return java.trust(g, e)
+}
+
+// trust gives init copies of the stores with g's authority added. One that cannot be added to is
+// an item of e.
+func (j javaStores) trust(g *plan.Guest, e *plan.Enforced) error {
 	ca, _ := pem.Decode(g.CA)
 	if ca == nil {
 		return fault.New(fault.Internal, "the gate's certificate is none")
 	}
-	found, left, err := javaRoot{root, g.Regions}.stores()
-	if err != nil {
-		return err
-	}
-	for _, s := range found {
+	left := slices.Clone(j.left)
+	for _, s := range j.found {
 		all := javastore.Add(s.Content, ca.Bytes)
 		switch {
 		case all == nil:
@@ -50,10 +63,14 @@ func trustJava(root int, g *plan.Guest, e *plan.Enforced) error {
 		}
 	}
 	if len(left) > 0 {
-		e.Items = append(e.Items, plan.Item{Name: "java", State: plan.Off, Detail: "Java does not trust the gate by " + strings.Join(left, " nor by ") +
-			", which are no stores of authorities, or have another password; make one for it: keytool -importcert -cacerts -file " + plan.TrustCA})
+		e.Items = append(e.Items, untrusted("by "+strings.Join(left, " nor by ")+", which are no stores of authorities, or have another password"))
 	}
 	return nil
+}
+
+// untrusted is the item of a sandbox whose Java does not trust the gate, or not everywhere.
+func untrusted(why string) plan.Item {
+	return plan.Item{Name: "java", State: plan.Off, Detail: "Java does not trust the gate " + why + "; make one for it: keytool -importcert -cacerts -file " + plan.TrustCA}
 }
 
 // Bounds of what is looked for in a root that the sandbox has written.
@@ -70,14 +87,13 @@ type javaRoot struct {
 	regions []rootspec.Region
 }
 
-// stores returns the stores that there are, each once, however many names it has. left are those
-// that are too many or too large, as people read them.
-func (j javaRoot) stores() (found []plan.JavaStore, left []string, err error) {
+// stores returns the stores that there are, each once, however many names it has.
+func (j javaRoot) stores() (all javaStores, err error) {
 	var names []string
 	for _, pattern := range plan.JavaStores {
 		more, err := j.expand("/", strings.Split(pattern[1:], "/"))
 		if err != nil {
-			return nil, nil, err
+			return all, err
 		}
 		for _, name := range more {
 			if !slices.Contains(names, name) { // patterns overlap
@@ -86,28 +102,28 @@ func (j javaRoot) stores() (found []plan.JavaStore, left []string, err error) {
 		}
 	}
 	if n := len(names) - mostJava; n > 0 {
-		left = append(left, strconv.Itoa(n)+" more than "+strconv.Itoa(mostJava)+" stores")
+		all.left = append(all.left, strconv.Itoa(n)+" more than "+strconv.Itoa(mostJava)+" stores")
 		names = names[:mostJava]
 	}
 	size := 0
 	for _, name := range names {
 		content, err := j.read(name)
 		if err != nil {
-			return nil, nil, err
+			return all, err
 		}
-		i := slices.IndexFunc(found, func(s plan.JavaStore) bool { return bytes.Equal(s.Content, content) })
+		i := slices.IndexFunc(all.found, func(s plan.JavaStore) bool { return bytes.Equal(s.Content, content) })
 		switch {
 		case content == nil:
 		case i >= 0:
-			found[i].Paths = append(found[i].Paths, []byte(name))
+			all.found[i].Paths = append(all.found[i].Paths, []byte(name))
 		case size+len(content) > mostBytes:
-			left = append(left, strconv.Quote(name))
+			all.left = append(all.left, strconv.Quote(name))
 		default:
 			size += len(content)
-			found = append(found, plan.JavaStore{Paths: [][]byte{[]byte(name)}, Content: content})
+			all.found = append(all.found, plan.JavaStore{Paths: [][]byte{[]byte(name)}, Content: content})
 		}
 	}
-	return found, left, nil
+	return all, nil
 }
 
 // expand gives the names that a pattern below dir stands for. It looks no further than

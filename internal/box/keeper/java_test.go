@@ -16,6 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -47,14 +50,14 @@ var anywhere = []rootspec.Region{{At: "/", Open: true}}
 // storesIn returns the stores of a root as text: names, and what is in them.
 func storesIn(t *testing.T, root int, regions []rootspec.Region) (found []string, left []string) {
 	t.Helper()
-	all, left, err := javaRoot{root, regions}.stores()
+	all, err := javaRoot{root, regions}.stores()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range all {
+	for _, s := range all.found {
 		found = append(found, fmt.Sprintf("%q %.9s", s.Paths, s.Content))
 	}
-	return found, left
+	return found, all.left
 }
 
 func TestJavaStores_AreFoundWithinTheRootAlone(t *testing.T) {
@@ -149,21 +152,21 @@ func TestTrustJava_TellsWhatItCannotAddTo(t *testing.T) {
 		"/opt/b\n/lib/security/cacerts":   "something else",
 		"/opt/b/jre/lib/security/cacerts": "something else",
 	})
-	g := plan.Guest{Regions: anywhere, CA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("the gate")})}
+	g, ca := plan.Guest{Regions: anywhere}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("the gate")})
 	var e plan.Enforced
-	if err := trustJava(root, &g, &e); err != nil {
+	if err := trust(&g, &e, ca, javaRoot{root, anywhere}.stores); err != nil {
 		t.Fatal(err)
 	}
 	if len(g.Java) != 1 || string(g.Java[0].Paths[0]) != "/opt/a/lib/security/cacerts" || !bytes.Contains(g.Java[0].Content, []byte("the gate")) {
 		t.Errorf("%q", g.Java)
 	}
-	if got := e.State("java"); got != plan.Off || !strings.Contains(e.Items[0].Detail, `by "/opt/b\n/lib/security/cacerts" nor by "/opt/b/jre/lib/security/cacerts", which`) {
+	if got := e.State("java"); got != plan.Off || !strings.Contains(e.Items[len(e.Items)-1].Detail, `by "/opt/b\n/lib/security/cacerts" nor by "/opt/b/jre/lib/security/cacerts", which`) {
 		t.Errorf("%+v", e)
 	}
 
 	// Without inspection there is nothing to trust.
-	g.CA, g.Java, e = nil, nil, plan.Enforced{}
-	if err := trustJava(-1, &g, &e); err != nil || g.Java != nil || e.Items != nil {
+	g, e = plan.Guest{}, plan.Enforced{}
+	if err := trust(&g, &e, nil, nil); err != nil || g.Java != nil || e.Items != nil {
 		t.Errorf("%+v %+v %v", g, e, err)
 	}
 }
@@ -177,5 +180,52 @@ func TestJavaStores_FitIntoAMessage(t *testing.T) {
 	}
 	if b, err := json.Marshal(g); err != nil || len(b) > 12<<20 {
 		t.Errorf("%d bytes, %v", len(b), err)
+	}
+}
+
+// The init of an older build refuses a message with a field that it does not know.
+func TestRetrust_GoesOnWithAnOlderInit(t *testing.T) {
+	t.Parallel()
+	for name, knows := range map[string]bool{"of this build": true, "older": false} {
+		k, far := halfKeeper(t)
+		served := make(chan struct{})
+		go func() { k.serve(); close(served) }()
+		asked := make(chan []guest.Reseal, 1)
+		go func() {
+			var all []guest.Reseal
+			defer func() { asked <- all }()
+			for {
+				m, err := far.Recv()
+				if err != nil {
+					return
+				}
+				var r guest.Reseal
+				if err := m.Obey(&r); err != nil {
+					return
+				}
+				all = append(all, r)
+				done := guest.Resealed{Held: true}
+				if len(r.Java) > 0 && !knows {
+					done = guest.Resealed{Err: &wire.Error{Kind: string(fault.Version), Message: "unknown field"}}
+				}
+				if err := far.Send(guest.MsgResealed, done); err != nil {
+					return
+				}
+			}
+		}()
+		e := plan.Enforced{Items: []plan.Item{{Name: "java", State: plan.Off, Detail: "one store"}}}
+		g := plan.Guest{CA: []byte("the gate"), Java: []plan.JavaStore{{Content: []byte("store")}}}
+		if err := k.retrust(g, &e); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		far.Shutdown()
+		<-served
+		all := <-asked
+		if last := all[len(all)-1]; string(last.CA) != "the gate" || (len(last.Java) == 1) != knows {
+			t.Errorf("%s: it is asked %+v", name, all)
+		}
+		if older := strings.Contains(e.Items[0].Detail, "of an older coppice"); len(e.Items) != 1 || older == knows {
+			t.Errorf("%s: %+v", name, e)
+		}
 	}
 }
