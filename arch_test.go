@@ -153,11 +153,12 @@ var packages = map[string][]string{
 	"internal/box/keeper": {
 		"client/wire", "internal/box/cgroup", "internal/box/guest", "internal/box/protocol",
 		"internal/dirfd", "internal/fault", "internal/gate/control", "internal/gate/link",
-		"internal/journal", "internal/plan", "internal/program", "internal/rootspec", "internal/seal",
-		"internal/unixsock",
+		"internal/javastore", "internal/journal", "internal/plan", "internal/program",
+		"internal/rootspec", "internal/seal", "internal/unixsock",
 	},
 	"internal/box/protocol": {"client/wire", "internal/box/guest", "internal/fault", "internal/plan"},
 	"internal/audit":        {"client/wire", "internal/ledger/format", "internal/timeline"},
+	"internal/javastore":    {},
 }
 
 // limits is the table of bounds. It imports nothing of this module, and every package may

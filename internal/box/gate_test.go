@@ -512,6 +512,7 @@ func TestStoresOfJDKs(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		c.Access.Mounts = []rootspec.HostMount{{From: filepath.Join(upper, "local/jks"), To: "/usr/local/mount"}} // as if of the host
 		away := filepath.Join(upper, "local/away/lib")
 		if err := os.MkdirAll(away, 0o755); err != nil {
 			t.Fatal(err)
@@ -520,8 +521,8 @@ func TestStoresOfJDKs(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	r := b.Sh(t, `cd /usr/local; for s in jks pkcs12 od*; do grep -ac 'Coppice gate of this sandbox' "$s"/lib/security/cacerts; done`)
-	if r.Stdout != "1\n1\n0\n" {
+	r := b.Sh(t, `cd /usr/local; for s in jks pkcs12 od* mount; do grep -ac 'Coppice gate of this sandbox' "$s"/lib/security/cacerts; done`)
+	if r.Stdout != "1\n1\n0\n1\n" {
 		t.Errorf("%+v", r)
 	}
 	said := ""

@@ -5,7 +5,9 @@ package box_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha1"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/pem"
 	"os"
 	"path/filepath"
@@ -63,7 +65,12 @@ func withAuthorities(t *testing.T) func(*plan.Config) {
 				continue
 			}
 			at := filepath.Join(o.Upper, "ssl/certs")
-			if err := os.MkdirAll(at, 0o755); err != nil {
+			if err := os.MkdirAll(at+"/java", 0o755); err != nil {
+				t.Fatal(err)
+			}
+			body := "\xfe\xed\xfe\xed\x00\x00\x00\x02\x00\x00\x00\x00"
+			sum := sha1.Sum([]byte("\x00c\x00h\x00a\x00n\x00g\x00e\x00i\x00tMighty Aphrodite" + body))
+			if err := os.WriteFile(filepath.Join(at, "java/cacerts"), append([]byte(body), sum[:]...), 0o644); err != nil {
 				t.Fatal(err)
 			}
 			text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("an authority")})
@@ -91,6 +98,11 @@ func TestGvisorTrust_StartsWhereThereAreAuthorities(t *testing.T) {
 	if strings.Contains(r.Stdout, "SECRET") {
 		t.Error("something else than a certificate was copied")
 	}
+	const java = "base64 -w0 /etc/ssl/certs/java/cacerts"
+	ours, err := base64.StdEncoding.DecodeString(b.Sh(t, java).Stdout)
+	if err != nil || !bytes.Contains(ours, ca.Bytes) {
+		t.Errorf("Java's store lacks the gate's authority: %q, %v", ours, err)
+	}
 	image := save(t, b)
 	c := copyOf(t, b, image, "fork", withAuthorities(t))
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -105,5 +117,10 @@ func TestGvisorTrust_StartsWhereThereAreAuthorities(t *testing.T) {
 	r = c.Sh(t, "cat "+plan.TrustStores[0]+" "+plan.TrustBundle+" "+plan.TrustCA)
 	if strings.Contains(r.Stdout, theirs) || strings.Count(r.Stdout, "BEGIN") < 5 {
 		t.Errorf("a copy trusts the gate of what it is a copy of: %+v", r)
+	}
+	its, _ := pem.Decode([]byte(c.Sh(t, "cat "+plan.TrustCA).Stdout))
+	store, err := base64.StdEncoding.DecodeString(c.Sh(t, java).Stdout)
+	if err != nil || its == nil || !bytes.Contains(store, its.Bytes) || bytes.Contains(store, ca.Bytes) {
+		t.Errorf("Java of a copy trusts another gate than its own: %q, %v", store, err)
 	}
 }

@@ -1,7 +1,7 @@
 package limit
 
-// TrustStoreBytes is the largest bundle of CA certificates that init adds the gate's to;
-// Mozilla's have 220 KiB.
+// TrustStoreBytes is the largest bundle of CA certificates that the gate's is added to, and the
+// most that all stores of Java have together. Mozilla's have 220 KiB.
 const TrustStoreBytes = 8 << 20
 
 // StartSeconds is how long a sandbox may take until its init is ready.
@@ -56,6 +56,11 @@ func setup() area {
 			Name: "a bundle of CA certificates in the sandbox", Value: TrustStoreBytes, Unit: "bytes",
 			Reached: "a start leaves the bundle unchanged; a resume from memory fails (`too_large`)",
 			Test:    "internal/box/guest/held_test.go TestHeld_RefusesABundleBeyondTheLimit",
+		},
+		{
+			Name: "Java's stores of CA certificates in the sandbox, together", Value: TrustStoreBytes, Unit: "bytes",
+			Reached: "a start leaves a store that does not fit unchanged, and `coppice status` names it as the item `java`",
+			Test:    "internal/box/keeper/java_test.go TestJavaStores_AreBounded",
 		},
 		{
 			Name: "a start, until init is ready", Value: StartSeconds, Unit: "seconds",

@@ -331,6 +331,8 @@ type Guest struct {
 	// Regions say what files of init's may be laid over: see rootspec.MayCover.
 	Regions []rootspec.Region `json:"regions,omitempty"`
 	Fixed   []string          `json:"fixed,omitempty"` // tier gvisor: where the policy has mounts; neither they nor what is above them may be moved
+	// Java are stores of authorities of Java's, with the gate's added, to lay over the sandbox's.
+	Java []JavaStore `json:"java,omitempty"`
 }
 
 // SingleID reports whether one uid alone is mapped.

@@ -32,6 +32,12 @@ var JavaStores = []string{
 	"/opt/*/jre/lib/security/cacerts",
 }
 
+// JavaStore is a store of authorities of Java's.
+type JavaStore struct {
+	Paths   [][]byte `json:"paths"` // where it is inside, absolute
+	Content []byte   `json:"content"`
+}
+
 // trustEnv names the bundle for programs that bring authorities of their own. Node adds
 // to its own.
 var trustEnv = []string{

@@ -21,19 +21,19 @@ import (
 
 // finishRoot puts the files of ours where they belong. What it mounts, it mounts in the
 // sandbox's own kernel.
-func finishRoot(g plan.Guest) (weak []plan.Item, err error) {
+func finishRoot(g plan.Guest) error {
 	if err := keepPlaces(g.Fixed); err != nil {
-		return nil, err
+		return err
 	}
 	if err := fillRun(g); err != nil {
-		return nil, err
+		return err
 	}
 	if err := mountResolv(g); err != nil {
-		return nil, err
+		return err
 	}
 	if g.Hostname != "" {
 		if err := unix.Sethostname([]byte(g.Hostname)); err != nil {
-			return nil, fault.Wrap(err, "set the host name")
+			return fault.Wrap(err, "set the host name")
 		}
 	}
 	return mountTrust(g)

@@ -26,10 +26,11 @@ import (
 // whatever it finds there by name afterwards may be another file, a link or a named pipe.
 // The descriptors are part of the memory image.
 type heldFiles struct {
-	proc       int        // init's procfs, O_PATH
-	files      int        // a directory of a tmpfs that no name leads to, O_PATH
-	random     *os.File   // the kernel's generator, to write to
-	trust      []*os.File // the bundles of certificates that init wrote
+	proc       int                 // init's procfs, O_PATH
+	files      int                 // a directory of a tmpfs that no name leads to, O_PATH
+	random     *os.File            // the kernel's generator, to write to
+	trust      []*os.File          // the bundles of certificates that init wrote
+	java       map[string]*os.File // by its name in the sandbox, what is laid over a store of Java's
 	regions    []rootspec.Region
 	identities map[int]*os.File // in files, by index in identities; those that are laid over another file
 }
@@ -38,8 +39,8 @@ type heldFiles struct {
 const identityDir = "/run/coppice-identity"
 
 // hold makes and opens all of it. Nothing of the sandbox may have run.
-func hold(regions []rootspec.Region) (*heldFiles, error) {
-	h := &heldFiles{regions: regions, identities: map[int]*os.File{}}
+func hold(g plan.Guest) (*heldFiles, error) {
+	h := &heldFiles{regions: g.Regions, java: map[string]*os.File{}, identities: map[int]*os.File{}}
 	var err error
 	if h.proc, err = openProc(); err != nil {
 		return nil, err
@@ -54,12 +55,25 @@ func hold(regions []rootspec.Region) (*heldFiles, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "list %s", plan.TrustDir)
 	}
+	const flags = os.O_RDWR | unix.O_NOFOLLOW | unix.O_NONBLOCK
 	for _, name := range names {
-		f, err := os.OpenFile(name, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		f, err := os.OpenFile(name, flags, 0)
 		if err != nil {
 			return nil, fault.Wrap(err, "hold %s", name)
 		}
 		h.trust = append(h.trust, f)
+	}
+	for i, s := range g.Java {
+		for n, name := range s.Paths {
+			f, err := os.OpenFile(javaFile(i, n), flags, 0)
+			if errors.Is(err, os.ErrNotExist) {
+				continue // it was not to be covered
+			}
+			if err != nil {
+				return nil, fault.Wrap(err, "hold what is laid over %q", name)
+			}
+			h.java[string(name)] = f
+		}
 	}
 	return h, nil
 }
@@ -117,6 +131,20 @@ func (h *heldFiles) replaceTrust(replace func([]byte) []byte) error {
 		}
 		if err := rewrite(f, replace(have)); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// replaceJava rewrites what is laid over stores of Java's.
+func (h *heldFiles) replaceJava(stores []plan.JavaStore) error {
+	for _, s := range stores {
+		for _, name := range s.Paths {
+			if f := h.java[string(name)]; f != nil {
+				if err := rewrite(f, s.Content); err != nil {
+					return err
+				}
+			}
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // bundle is a heldFiles with one bundle of certificates.
@@ -64,5 +65,21 @@ func TestHeld_RefusesABundleBeyondTheLimit(t *testing.T) {
 	}
 	if err := h.replaceTrust(anotherCA); !fault.Is(err, fault.TooLarge) {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestHeld_ReplacesWhatIsLaidOverStoresOfJava(t *testing.T) {
+	t.Parallel()
+	h, name := bundle(t, "store with the old gate")
+	h.java = map[string]*os.File{"/opt/jdk/lib/security/cacerts": h.trust[0]}
+	err := h.replaceJava([]plan.JavaStore{
+		{Paths: [][]byte{[]byte("/opt/other/lib/security/cacerts")}, Content: []byte("not laid")},
+		{Paths: [][]byte{[]byte("/opt/link/lib/security/cacerts"), []byte("/opt/jdk/lib/security/cacerts")}, Content: []byte("store with another")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(name); err != nil || string(got) != "store with another" {
+		t.Errorf("%q, %v", got, err)
 	}
 }

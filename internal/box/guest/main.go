@@ -61,6 +61,7 @@ func Serve(link *Link) error {
 	}
 	d := &daemon{link: link, guest: g, commands: map[int]bool{}, doomed: map[int]bool{}, orphans: make(chan int), reaped: make(chan struct{}), born: make(chan struct{}, 1)}
 	weak, err := d.setUp(m)
+	d.guest.Java = nil // they are laid, and would be in every memory image
 	if err != nil {
 		return errors.Join(err, link.Send(MsgReady, Ready{Err: wireError(err)}))
 	}
@@ -85,10 +86,10 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 		d.pid1 = true
 		d.ended = make(chan os.Signal, 1)
 		signal.Notify(d.ended, unix.SIGCHLD)
-		if weak, err = finishRoot(g); err != nil {
+		if err := finishRoot(g); err != nil {
 			return nil, err
 		}
-		if d.held, err = hold(g.Regions); err != nil {
+		if d.held, err = hold(g); err != nil {
 			return nil, err
 		}
 		if g.Self {

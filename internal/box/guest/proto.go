@@ -122,7 +122,9 @@ type Reseal struct {
 	Hostname string   `json:"hostname,omitempty"`
 	Env      []string `json:"env"`            // of every command from now on, complete
 	CA       []byte   `json:"ca,omitempty"`   // as plan.Guest.CA
-	Seed     []byte   `json:"seed,omitempty"` // fresh randomness, 32 bytes; empty: nothing but Env and CA is changed
+	Seed     []byte   `json:"seed,omitempty"` // fresh randomness, 32 bytes; empty: nothing but Env, CA and Java is changed
+	// Java are as plan.Guest.Java. An init of an older build refuses a message that has them.
+	Java []plan.JavaStore `json:"java,omitempty"`
 }
 
 // Resealed tells what was done, step by step. Nothing is done after a step that failed.

@@ -63,6 +63,9 @@ func (d *daemon) retrust(r Reseal) (string, error) {
 	if err := d.held.replaceTrust(func(have []byte) []byte { return bytes.ReplaceAll(have, before, r.CA) }); err != nil {
 		return "", err
 	}
+	if err := d.held.replaceJava(r.Java); err != nil {
+		return "", err
+	}
 	d.guest.CA = r.CA
 	return fmt.Sprintf("%d files", len(d.held.trust)), nil
 }

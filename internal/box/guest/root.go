@@ -97,8 +97,7 @@ func mountKernel(g plan.Guest, host *hostMounts) (weak []plan.Item, err error) {
 	if err := mountResolv(g); err != nil {
 		return nil, err
 	}
-	untrusted, err := mountTrust(g)
-	return append(weak, untrusted...), err
+	return weak, mountTrust(g)
 }
 
 // What of /proc is hidden or cannot be written, as runc has it

@@ -5,11 +5,9 @@ package guest
 import (
 	"bytes"
 	"encoding/pem"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -22,33 +20,27 @@ import (
 )
 
 // mountTrust lays files with the gate's authority over the stores of authorities that
-// exist, so that nothing of it gets into the history. It tells of those that cannot have
-// it.
-func mountTrust(g plan.Guest) ([]plan.Item, error) {
+// exist, so that nothing of it gets into the history.
+func mountTrust(g plan.Guest) error {
 	if len(g.CA) == 0 {
-		return nil, nil
+		return nil
 	}
 	if err := os.Mkdir(plan.TrustDir, 0o755); err != nil {
-		return nil, fault.Wrap(err, "make %s", plan.TrustDir)
+		return fault.Wrap(err, "make %s", plan.TrustDir)
 	}
 	if err := os.WriteFile(plan.TrustCA, g.CA, 0o644); err != nil {
-		return nil, fault.Wrap(err, "write %s", plan.TrustCA)
+		return fault.Wrap(err, "write %s", plan.TrustCA)
 	}
 	proc, err := openProc()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer unix.Close(proc)
 	t := truster{proc: proc, regions: g.Regions}
 	if err := t.mountBundles(g.CA); err != nil {
-		return nil, err
+		return err
 	}
-	left, err := t.mountJava(g.CA)
-	if err != nil || len(left) == 0 {
-		return nil, err
-	}
-	return []plan.Item{{Name: "java", State: plan.Off, Detail: "Java does not trust the gate by " + strings.Join(left, " nor by ") +
-		", which are no stores of authorities, or have another password; make one for it: keytool -importcert -cacerts -file " + plan.TrustCA}}, nil
+	return t.mountJava(g.Java)
 }
 
 // truster lays files over the stores of a root.
@@ -78,87 +70,21 @@ func (t truster) mountBundles(ca []byte) error {
 	return nil
 }
 
-// Bounds of what is looked for in a root that the sandbox has written.
-const (
-	mostJava  = 16  // stores
-	mostNames = 256 // of a directory with JDKs
-)
-
-// mountJava lays stores of Java's over those that exist. left are those that it cannot
-// add to, as people read them.
-func (t truster) mountJava(ca []byte) (left []string, err error) {
-	block, _ := pem.Decode(ca)
-	if block == nil {
-		return nil, fault.New(fault.Internal, "the gate's certificate is none")
-	}
-	var names []string
-	for _, pattern := range plan.JavaStores {
-		found, err := expand("/", strings.Split(pattern[1:], "/"))
-		if err != nil {
-			return nil, err
-		}
-		names = append(names, found...)
-	}
-	if len(names) > mostJava {
-		left = append(left, strconv.Itoa(len(names)-mostJava)+" more than "+strconv.Itoa(mostJava)+" stores")
-		names = names[:mostJava]
-	}
-	for i, name := range names {
-		_, err := t.lay(name, filepath.Join(plan.TrustDir, strconv.Itoa(i)+".jks"), func(have []byte) []byte {
-			all := withJKS(have, block.Bytes)
-			if all == nil {
-				all = withPKCS12(have, block.Bytes)
+// mountJava lays the stores of Java's that the keeper has made over the sandbox's.
+func (t truster) mountJava(stores []plan.JavaStore) error {
+	for i, s := range stores {
+		for n, name := range s.Paths {
+			if _, err := t.lay(string(name), javaFile(i, n), func([]byte) []byte { return s.Content }); err != nil {
+				return err
 			}
-			if all == nil {
-				left = append(left, strconv.Quote(name))
-			}
-			return all
-		})
-		if err != nil {
-			return nil, err
 		}
 	}
-	return left, nil
+	return nil
 }
 
-// expand gives the names that a pattern below dir stands for. It looks no further than
-// it must: whether there is such a file is seen when it is opened.
-func expand(dir string, parts []string) (all []string, err error) {
-	i := slices.Index(parts, "*")
-	if i < 0 {
-		return []string{filepath.Join(dir, filepath.Join(parts...))}, nil
-	}
-	dir = filepath.Join(dir, filepath.Join(parts[:i]...))
-	f, err := openInside(dir, unix.O_DIRECTORY)
-	if fault.Is(err, fault.Unavailable) {
-		return nil, err
-	}
-	if err != nil {
-		return nil, nil // no JDKs are there
-	}
-	defer f.Close()
-	names, err := f.Readdirnames(mostNames)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, fault.New(fault.Unavailable, "list %q", dir).Because(err)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		found, err := expand(filepath.Join(dir, name), parts[i+1:])
-		if err != nil {
-			return nil, err
-		}
-		for _, name := range found {
-			f, err := openInside(name, unix.O_PATH)
-			if fault.Is(err, fault.Unavailable) {
-				return nil, err
-			}
-			if err == nil {
-				f.Close()
-				all = append(all, name)
-			}
-		}
-	}
-	return all, nil
+// javaFile is what is laid over the n-th name of the i-th store of Java's.
+func javaFile(i, n int) string {
+	return filepath.Join(plan.TrustDir, strconv.Itoa(i)+"."+strconv.Itoa(n)+".jks")
 }
 
 // openInside opens an absolute name in the sandbox's root, and follows links within it. It

@@ -155,6 +155,7 @@ func (c *conductor) start(m guest.Message) error {
 	if err := c.kernel.begin(s); err != nil {
 		return err
 	}
+	c.guest.Java = nil // they may be large
 	inside := g
 	inside.Trace, inside.Tell = false, false // init sees neither what starts nor what is refused
 	if err := c.relay.Send(guest.MsgSetup, inside); err != nil {

@@ -137,6 +137,7 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 		late = k.killWhenDone(ctx)
 	}
 	var fds []int
+	tree := -1 // the root, as init mounts it
 	var mounts rootspec.Descriptors
 	defer mounts.Close()
 	own := c.Tier == plan.TierGvisor // it has a kernel of its own
@@ -183,7 +184,7 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 		if facts.Group, err = readBeneath(root, "etc/group"); err != nil {
 			return err
 		}
-		tree, err := unix.OpenTree(unix.AT_FDCWD, root, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+		tree, err = unix.OpenTree(unix.AT_FDCWD, root, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 		if err != nil {
 			return fault.Wrap(err, "take the root along")
 		}
@@ -225,13 +226,18 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 		}
 		if c.Image != "" { // nothing passes before release
 			k.apart = &quarantine{guest: g, packets: packets}
+			if k.apart.java, err = (javaRoot{tree, g.Regions}).stores(); err != nil {
+				return err
+			}
 		} else {
 			ca, err := k.beginGate(packets)
 			packets.Close()
 			if err != nil {
 				return err
 			}
-			plan.Trust(&g, &enforced, ca)
+			if err := trust(&g, &enforced, ca, javaRoot{tree, g.Regions}.stores); err != nil {
+				return err
+			}
 		}
 	}
 	shared, err := openShared(c.Shared, facts, k.init)

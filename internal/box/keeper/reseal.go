@@ -4,6 +4,7 @@ package keeper
 
 import (
 	"os"
+	"slices"
 
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
@@ -15,6 +16,7 @@ import (
 type quarantine struct {
 	guest   plan.Guest // what init would have been told
 	packets *os.File   // the gate's end of the link
+	java    javaStores // of the root that it has
 }
 
 func (q *quarantine) close() {
@@ -69,15 +71,34 @@ func (k *keeper) release() error {
 		k.gate.Close()
 		return err
 	}
-	plan.Trust(&g, &enforced, ca)
-	if _, err := k.resealInside(guest.Reseal{Env: g.Env, CA: ca}); err != nil {
+	enforced.Items = slices.Clone(enforced.Items)
+	java := func() (javaStores, error) { return k.apart.java, nil }
+	if err = trust(&g, &enforced, ca, java); err == nil {
+		err = k.retrust(g, &enforced)
+	}
+	if err != nil {
 		k.gate.Close()
 		return err
 	}
 	k.mu.Lock()
-	k.enforced = enforced
+	k.enforced = enforced.Bounded()
 	k.mu.Unlock()
 	k.apart.close()
 	k.apart = nil
 	return nil
+}
+
+// retrust has init of a resumed box put the authority of its gate where that of another one was.
+// An init of an older build does so in bundles alone.
+func (k *keeper) retrust(g plan.Guest, e *plan.Enforced) error {
+	r := guest.Reseal{Env: g.Env, CA: g.CA, Java: g.Java}
+	_, err := k.resealInside(r)
+	if len(r.Java) == 0 || !fault.Is(err, fault.Version) {
+		return err
+	}
+	e.Items = slices.DeleteFunc(e.Items, func(i plan.Item) bool { return i.Name == "java" })
+	e.Items = append(e.Items, untrusted("by any store, since the memory image is of an older coppice"))
+	r.Java = nil
+	_, err = k.resealInside(r)
+	return err
 }

@@ -1,6 +1,4 @@
-//go:build linux && (amd64 || arm64)
-
-package guest
+package javastore
 
 import (
 	"bytes"
@@ -22,16 +20,12 @@ const (
 	jksMagic   = "\xfe\xed\xfe\xed\x00\x00\x00\x02"
 	jksHeader  = 12
 	jksTrusted = 2
-	// jksAlias is what the gate's authority is called in it.
-	jksAlias = "coppice-gate"
-	// jksPassword is that of every store of authorities; it protects nothing.
-	jksPassword = "changeit"
+	// password is that of every store of authorities; it protects nothing.
+	password = "changeit"
 )
 
-// withJKS adds an authority to a Java key store. It returns nil if have is not of this format,
-// or holds anything but trusted certificates: every user can read the copy, and private keys
-// are not for them.
-func withJKS(have, der []byte) []byte {
+// addJKS is Add for this format. It returns nil for any other.
+func addJKS(have, der []byte) []byte {
 	if len(have) < jksHeader+sha1.Size || string(have[:len(jksMagic)]) != jksMagic {
 		return nil
 	}
@@ -49,7 +43,7 @@ func withJKS(have, der []byte) []byte {
 	all := append([]byte(nil), body...)
 	binary.BigEndian.PutUint32(all[8:], n+1)
 	all = binary.BigEndian.AppendUint32(all, jksTrusted)
-	all = text(all, jksAlias)
+	all = text(all, alias)
 	all = binary.BigEndian.AppendUint64(all, 0)
 	all = text(all, "X.509")
 	all = binary.BigEndian.AppendUint32(all, uint32(len(der)))
@@ -89,7 +83,7 @@ func jksTrusts(b []byte, n uint32) bool {
 // it.
 func jksSum(body []byte) []byte {
 	h := sha1.New()
-	for _, c := range []byte(jksPassword) {
+	for _, c := range []byte(password) {
 		h.Write([]byte{0, c})
 	}
 	h.Write([]byte("Mighty Aphrodite"))

@@ -1,13 +1,14 @@
-//go:build linux && (amd64 || arm64)
-
-package guest
+package javastore
 
 import (
 	"bytes"
+	"crypto/sha1"
+	"encoding/asn1"
 	"encoding/binary"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -16,12 +17,12 @@ func TestStoresOfJava(t *testing.T) {
 	t.Parallel()
 	empty := append([]byte(jksMagic), 0, 0, 0, 0)
 	empty = append(empty, jksSum(empty)...)
-	one := withJKS(empty, []byte("first"))
-	two := withJKS(one, []byte("second"))
+	one := Add(empty, []byte("first"))
+	two := Add(one, []byte("second"))
 	if binary.BigEndian.Uint32(two[8:]) != 2 || !bytes.HasPrefix(two[jksHeader:], one[jksHeader:len(one)-20]) || !bytes.Contains(two, []byte("\x00\x00\x00\x06second")) {
 		t.Errorf("%q", two)
 	}
-	if got := withJKS(two, []byte("first")); !bytes.Equal(got, two) {
+	if got := Add(two, []byte("first")); !bytes.Equal(got, two) {
 		t.Errorf("it is there twice: %q", got)
 	}
 	other := bytes.Clone(one)
@@ -29,7 +30,7 @@ func TestStoresOfJava(t *testing.T) {
 	many := append([]byte(jksMagic), 255, 255, 255, 255)
 	many = append(many, jksSum(many)...)
 	for what, b := range map[string][]byte{"nothing": nil, "a part": one[:20], "another password": other, "PKCS12": append([]byte{0x30, 0x82}, one...), "many": many} {
-		if got := withJKS(b, []byte("x")); got != nil {
+		if got := Add(b, []byte("x")); got != nil {
 			t.Errorf("%s: %q", what, got)
 		}
 	}
@@ -65,10 +66,10 @@ func TestJavaReadsItsStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	empty := append([]byte(jksMagic), 0, 0, 0, 0)
-	if err := os.WriteFile(filepath.Join(dir, "cacerts"), withJKS(append(empty, jksSum(empty)...), der), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "cacerts"), Add(append(empty, jksSum(empty)...), der), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out := run("-list", "-keystore", "cacerts", "-storepass", "changeit"); !strings.Contains(out, jksAlias+", ") || !strings.Contains(out, "trustedCertEntry") {
+	if out := run("-list", "-keystore", "cacerts", "-storepass", "changeit"); !strings.Contains(out, alias+", ") || !strings.Contains(out, "trustedCertEntry") {
 		t.Error(out)
 	}
 }
@@ -93,22 +94,22 @@ func TestJavaReadsItsOtherStore(t *testing.T) {
 	importing := []string{"-importcert", "-noprompt", "-alias", "first", "-file", "a.der", "-storepass", "changeit", "-storetype", "PKCS12"}
 	run(append(importing, "-keystore", "locked")...)
 	run(append(importing, "-keystore", "open", "-J-Dkeystore.pkcs12.certProtectionAlgorithm=NONE", "-J-Dkeystore.pkcs12.macAlgorithm=NONE")...)
-	if got := withPKCS12(read("locked"), read("b.der")); got != nil {
+	if got := Add(read("locked"), read("b.der")); got != nil {
 		t.Error("a store with a password was added to")
 	}
-	both := withPKCS12(read("open"), read("b.der"))
+	both := Add(read("open"), read("b.der"))
 	if err := os.WriteFile(filepath.Join(dir, "cacerts"), both, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	out := run("-list", "-keystore", "cacerts", "-storepass", "changeit", "-storetype", "PKCS12")
-	if strings.Count(out, "trustedCertEntry") != 2 || !strings.Contains(out, jksAlias+", ") || !strings.Contains(out, "first, ") {
+	if strings.Count(out, "trustedCertEntry") != 2 || !strings.Contains(out, alias+", ") || !strings.Contains(out, "first, ") {
 		t.Error(out)
 	}
-	if again := withPKCS12(both, read("b.der")); !bytes.Equal(again, both) {
+	if again := Add(both, read("b.der")); !bytes.Equal(again, both) {
 		t.Error("it is there twice")
 	}
 	for n := range len(both) {
-		if withPKCS12(both[:n], []byte("x")) != nil {
+		if Add(both[:n], []byte("x")) != nil {
 			t.Errorf("%d of %d bytes were taken for a store", n, len(both))
 		}
 	}
@@ -121,12 +122,12 @@ func TestJavaStores_WithAPrivateKeyAreLeftAlone(t *testing.T) {
 	pair := []string{"-genkeypair", "-alias", "a", "-keyalg", "EC", "-dname", "CN=a", "-storepass", "changeit"}
 	run(append(pair, "-storetype", "JKS", "-keypass", "changeit", "-keystore", "jks")...)
 	run(append(pair, "-storetype", "PKCS12", "-keystore", "p12", "-J-Dkeystore.pkcs12.certProtectionAlgorithm=NONE", "-J-Dkeystore.pkcs12.macAlgorithm=NONE")...)
-	for name, with := range map[string]func(have, der []byte) []byte{"jks": withJKS, "p12": withPKCS12} {
+	for _, name := range []string{"jks", "p12"} {
 		have, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if with(have, []byte("x")) != nil {
+		if Add(have, []byte("x")) != nil {
 			t.Errorf("%s: a store with a private key was copied", name)
 		}
 	}
@@ -138,10 +139,55 @@ func FuzzStoresOfJava(f *testing.F) {
 	f.Add([]byte("\x30\x16\x02\x01\x03\x30\x11\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x07\x01\xa0\x04\x04\x02\x30\x00"))
 	f.Fuzz(func(t *testing.T, have []byte) {
 		der := []byte("\x30\x05authority")
-		for _, with := range []func(a, b []byte) []byte{withJKS, withPKCS12} {
-			if all := with(have, der); all != nil && (!bytes.Contains(all, der) || !bytes.Equal(with(all, der), all)) {
-				t.Errorf("%q became %q", have, all)
-			}
+		if all := Add(have, der); all != nil && (!bytes.Contains(all, der) || !bytes.Equal(Add(all, der), all)) {
+			t.Errorf("%q became %q", have, all)
 		}
 	})
+}
+
+// A short store can say that it has very much, and a long one be made of very small parts. Add
+// runs outside the sandbox, whose limit of memory does not hold there.
+func TestAdd_TakesMemoryInProportionToTheStore(t *testing.T) {
+	const size = 1 << 20
+	many := bytes.Repeat([]byte{asn1.TagNull, 0}, size/2)
+	sequence := func(b []byte) []byte {
+		return marshal(t, asn1.RawValue{Tag: asn1.TagSequence, IsCompound: true, Bytes: b})
+	}
+	of := func(safe []byte) []byte {
+		return marshal(t, struct {
+			Version int
+			Safe    contentInfo
+		}{3, contentInfo{oidData, safe}})
+	}
+	for name, store := range map[string][]byte{
+		"a JKS of 4 GiB entries":       append(append([]byte(jksMagic), 0xff, 0xff, 0xff, 0xfe), make([]byte, 32)...),
+		"a JKS certificate of 4 GiB":   append([]byte(jksMagic), "\x00\x00\x00\x01\x00\x00\x00\x02\x00\x01a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x05X.509\xff\xff\xff\xffxxxxxxxxxxxxxxxxxxxx"...),
+		"a JKS key with 4 GiB others":  append([]byte(jksMagic), "\x00\x00\x00\x01\x00\x00\x00\x01\x00\x01a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xffxxxxxxxxxxxxxxxxxxxx"...),
+		"PKCS #12 of very small parts": of(sequence(many)),
+		"a part of very small bags":    of(sequence(marshal(t, contentInfo{oidData, sequence(many)}))),
+		"a very long type":             of(sequence(append([]byte{asn1.TagOID, 0x83, size >> 16, 0, 0}, make([]byte, size)...))),
+	} {
+		if binary.BigEndian.Uint32(store) == 0xfeedfeed {
+			body := store[:len(store)-sha1.Size]
+			copy(store[len(body):], jksSum(body))
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if Add(store, []byte("x")) != nil {
+			t.Errorf("%s is taken for a store", name)
+		}
+		runtime.ReadMemStats(&after)
+		if used := after.TotalAlloc - before.TotalAlloc; used > 12*size {
+			t.Errorf("%s of %d bytes: %d bytes are allocated", name, len(store), used)
+		}
+	}
+}
+
+func marshal(t *testing.T, v any) []byte {
+	t.Helper()
+	b, err := asn1.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }

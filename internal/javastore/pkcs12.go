@@ -1,10 +1,9 @@
-//go:build linux && (amd64 || arm64)
-
-package guest
+package javastore
 
 import (
 	"bytes"
 	"encoding/asn1"
+	"slices"
 )
 
 // A key store of Java in the format of RFC 7292, as JDKs bring their own since version
@@ -13,6 +12,9 @@ import (
 //	PFX          version 3, ContentInfo of an AuthenticatedSafe, no MAC
 //	  ContentInfo*   "data", an octet string: SafeContents
 //	    SafeBag*       "certBag": X.509, DER; attributes: its alias, and that Java trusts it
+//
+// Sequences are read one element at a time: as a slice, those of a hostile store would take
+// forty times its size.
 type (
 	pfx struct {
 		Version int
@@ -47,15 +49,14 @@ var (
 	oidAnyUsage     = asn1.ObjectIdentifier{2, 5, 29, 37, 0}
 )
 
-// withPKCS12 adds an authority to a Java key store. It returns nil if have is not of this
-// format, has a password, or holds anything but certificates: every user can read the copy.
-func withPKCS12(have, der []byte) []byte {
+// addPKCS12 is Add for this format. It returns nil for any other.
+func addPKCS12(have, der []byte) []byte {
 	var p pfx
-	if rest, err := asn1.Unmarshal(have, &p); err != nil || len(rest) > 0 || p.Version != 3 || len(p.MAC.FullBytes) > 0 || !p.Safe.Type.Equal(oidData) {
+	if !unmarshal(have, &p) || p.Version != 3 || len(p.MAC.FullBytes) > 0 || !p.Safe.Type.Equal(oidData) {
 		return nil
 	}
-	var parts []asn1.RawValue
-	if rest, err := asn1.Unmarshal(p.Safe.Content, &parts); err != nil || len(rest) > 0 || !onlyCertificates(parts) {
+	parts, ok := elements(p.Safe.Content, onlyCertificates)
+	if !ok {
 		return nil
 	}
 	if bytes.Contains(p.Safe.Content, der) {
@@ -65,7 +66,8 @@ func withPKCS12(have, der []byte) []byte {
 	if err != nil {
 		return nil
 	}
-	if p.Safe.Content, err = asn1.Marshal(append(parts, asn1.RawValue{FullBytes: part})); err != nil {
+	safe := asn1.RawValue{Tag: asn1.TagSequence, IsCompound: true, Bytes: slices.Concat(parts, part)}
+	if p.Safe.Content, err = asn1.Marshal(safe); err != nil {
 		return nil
 	}
 	all, err := asn1.Marshal(struct {
@@ -78,41 +80,56 @@ func withPKCS12(have, der []byte) []byte {
 	return all
 }
 
-// onlyCertificates reports whether the parts of a store hold nothing but certificates.
-func onlyCertificates(parts []asn1.RawValue) bool {
-	for _, part := range parts {
-		var info contentInfo
-		var bags []struct {
+// onlyCertificates reports whether a part of a store holds nothing but certificates.
+func onlyCertificates(part []byte) bool {
+	var info contentInfo
+	if !unmarshal(part, &info) || !info.Type.Equal(oidData) {
+		return false
+	}
+	_, ok := elements(info.Content, func(b []byte) bool {
+		var bag struct {
 			Type  asn1.ObjectIdentifier
 			Value asn1.RawValue
 		}
-		if rest, err := asn1.Unmarshal(part.FullBytes, &info); err != nil || len(rest) > 0 || !info.Type.Equal(oidData) {
-			return false
-		}
-		if rest, err := asn1.Unmarshal(info.Content, &bags); err != nil || len(rest) > 0 {
-			return false
-		}
-		for _, bag := range bags {
-			if !bag.Type.Equal(oidCertBag) {
-				return false
-			}
+		return unmarshal(b, &bag) && bag.Type.Equal(oidCertBag)
+	})
+	return ok
+}
+
+// elements returns what is in the sequence b, if b is one and each of its elements is ok.
+func elements(b []byte, ok func([]byte) bool) ([]byte, bool) {
+	var all asn1.RawValue
+	if !unmarshal(b, &all) || all.Class != asn1.ClassUniversal || all.Tag != asn1.TagSequence || !all.IsCompound {
+		return nil, false
+	}
+	for rest := all.Bytes; len(rest) > 0; {
+		var one asn1.RawValue
+		var err error
+		if rest, err = asn1.Unmarshal(rest, &one); err != nil || !ok(one.FullBytes) {
+			return nil, false
 		}
 	}
-	return true
+	return all.Bytes, true
+}
+
+// unmarshal reports whether b is a value of v's type and nothing else, and sets v.
+func unmarshal(b []byte, v any) bool {
+	rest, err := asn1.Unmarshal(b, v)
+	return err == nil && len(rest) == 0
 }
 
 // trustedPart is what holds one certificate that Java trusts.
 func trustedPart(der []byte) ([]byte, error) {
-	var alias []byte
-	for _, c := range []byte(jksAlias) {
-		alias = append(alias, 0, c)
+	var name []byte
+	for _, c := range []byte(alias) {
+		name = append(name, 0, c)
 	}
 	usage, err := asn1.Marshal(oidAnyUsage)
 	if err != nil {
 		return nil, err
 	}
 	bags, err := asn1.Marshal([]safeBag{{oidCertBag, certBag{oidX509, der}, []attribute{
-		{oidFriendlyName, []asn1.RawValue{{Tag: asn1.TagBMPString, Bytes: alias}}},
+		{oidFriendlyName, []asn1.RawValue{{Tag: asn1.TagBMPString, Bytes: name}}},
 		{oidJavaTrusts, []asn1.RawValue{{FullBytes: usage}}},
 	}}})
 	if err != nil {

@@ -1,0 +1,231 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"bytes"
+	"crypto/sha1"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/plan"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// rootOf makes a root of files, the names of which are absolute, and opens it.
+func rootOf(t *testing.T, files map[string]string) (dir string, root int) {
+	t.Helper()
+	dir = t.TempDir()
+	for name, text := range files {
+		at := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(at, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(root) })
+	return dir, root
+}
+
+var anywhere = []rootspec.Region{{At: "/", Open: true}}
+
+// storesIn returns the stores of a root as text: names, and what is in them.
+func storesIn(t *testing.T, root int, regions []rootspec.Region) (found []string, left []string) {
+	t.Helper()
+	all, err := javaRoot{root, regions}.stores()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all.found {
+		found = append(found, fmt.Sprintf("%q %.9s", s.Paths, s.Content))
+	}
+	return found, all.left
+}
+
+func TestJavaStores_AreFoundWithinTheRootAlone(t *testing.T) {
+	t.Parallel()
+	outside := t.TempDir()
+	if err := os.WriteFile(outside+"/cacerts", []byte("outside"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	dir, root := rootOf(t, map[string]string{
+		"/etc/ssl/certs/java/cacerts":                 "system",
+		"/usr/lib/jvm/a/lib/security/cacerts":         "own",
+		"/usr/lib/jvm/\xff\nb/lib/security/cacerts":   "any bytes",
+		"/usr/lib/jvm/same/jre/lib/security/cacerts":  "own",
+		"/usr/local/decoy/lib/security/cacerts":       "decoy",
+		"/opt/directory/lib/security/cacerts/cacerts": "too deep",
+		"/opt/large/lib/security/cacerts":             "",
+		"/opt/a/b/lib/security/cacerts":               "image",
+		"/opt/a/lib/security/other":                   "no store",
+	})
+	place := func(name string, how func(at string) error) {
+		t.Helper()
+		at := filepath.Join(dir, name, "lib/security/cacerts")
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := how(at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, to := range map[string]string{
+		"/opt/link": "/etc/ssl/certs/java/cacerts", "/opt/out": outside + "/cacerts", "/opt/up": "../../../../../../../../../.." + outside + "/cacerts",
+		"/opt/loop": "cacerts", "/opt/magic": "/proc/self/cwd", "/opt/nothing": "/nothing",
+	} {
+		place(name, func(at string) error { return os.Symlink(to, at) })
+	}
+	place("/opt/fifo", func(at string) error { return unix.Mkfifo(at, 0o644) })
+	if err := os.Truncate(dir+"/opt/large/lib/security/cacerts", limit.TrustStoreBytes+1); err != nil {
+		t.Fatal(err)
+	}
+	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(watch)
+	decoy := dir + "/usr/local/decoy/lib/security/cacerts"
+	if _, err := unix.InotifyAddWatch(watch, decoy, unix.IN_OPEN); err != nil {
+		t.Fatal(err)
+	}
+	found, left := storesIn(t, root, append(anywhere, rootspec.Region{At: decoy, Decoy: true}))
+	want := []string{
+		`["/etc/ssl/certs/java/cacerts" "/opt/link/lib/security/cacerts"] system`,
+		`["/usr/lib/jvm/a/lib/security/cacerts" "/usr/lib/jvm/same/jre/lib/security/cacerts"] own`,
+		`["/usr/lib/jvm/\xff\nb/lib/security/cacerts"] any bytes`,
+		`["/opt/a/b/lib/security/cacerts"] image`,
+	}
+	if !reflect.DeepEqual(found, want) || len(left) > 0 {
+		t.Errorf("found %q and left %q, want %q", found, left, want)
+	}
+	if n, _ := unix.Read(watch, make([]byte, 64<<10)); n > 0 {
+		t.Error("a decoy was opened")
+	}
+}
+
+func TestJavaStores_AreBounded(t *testing.T) {
+	t.Parallel()
+	files := map[string]string{}
+	for i := range mostJava + 3 {
+		files[fmt.Sprintf("/opt/%02d/lib/security/cacerts", i)] = fmt.Sprint("store ", i)
+	}
+	_, root := rootOf(t, files)
+	found, left := storesIn(t, root, anywhere)
+	// The first three names are of systems, and need not be there.
+	if len(found) != mostJava-3 || len(left) != 1 || left[0] != "6 more than 16 stores" {
+		t.Errorf("%d stores were found, and left are %q", len(found), left)
+	}
+	half := strings.Repeat("x", limit.TrustStoreBytes/2)
+	_, root = rootOf(t, map[string]string{
+		"/opt/a/lib/security/cacerts": "first" + half, "/opt/b/lib/security/cacerts": "second" + half, "/opt/c/lib/security/cacerts": "third",
+	})
+	found, left = storesIn(t, root, anywhere)
+	if len(found) != 2 || !reflect.DeepEqual(left, []string{`"/opt/b/lib/security/cacerts"`}) {
+		t.Errorf("found %q, left %q", found, left)
+	}
+}
+
+func TestTrustJava_TellsWhatItCannotAddTo(t *testing.T) {
+	t.Parallel()
+	body := "\xfe\xed\xfe\xed\x00\x00\x00\x02\x00\x00\x00\x00"
+	sum := sha1.Sum([]byte("\x00c\x00h\x00a\x00n\x00g\x00e\x00i\x00tMighty Aphrodite" + body))
+	_, root := rootOf(t, map[string]string{
+		"/opt/a/lib/security/cacerts":     body + string(sum[:]),
+		"/opt/b\n/lib/security/cacerts":   "something else",
+		"/opt/b/jre/lib/security/cacerts": "something else",
+	})
+	g, ca := plan.Guest{Regions: anywhere}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("the gate")})
+	var e plan.Enforced
+	if err := trust(&g, &e, ca, javaRoot{root, anywhere}.stores); err != nil {
+		t.Fatal(err)
+	}
+	if len(g.Java) != 1 || string(g.Java[0].Paths[0]) != "/opt/a/lib/security/cacerts" || !bytes.Contains(g.Java[0].Content, []byte("the gate")) {
+		t.Errorf("%q", g.Java)
+	}
+	if got := e.State("java"); got != plan.Off || !strings.Contains(e.Items[len(e.Items)-1].Detail, `by "/opt/b\n/lib/security/cacerts" nor by "/opt/b/jre/lib/security/cacerts", which`) {
+		t.Errorf("%+v", e)
+	}
+
+	// Without inspection there is nothing to trust.
+	g, e = plan.Guest{}, plan.Enforced{}
+	if err := trust(&g, &e, nil, nil); err != nil || g.Java != nil || e.Items != nil {
+		t.Errorf("%+v %+v %v", g, e, err)
+	}
+}
+
+// A message to init has at most 16 MiB (package guest), in tier gvisor too.
+func TestJavaStores_FitIntoAMessage(t *testing.T) {
+	t.Parallel()
+	g := plan.Guest{Java: []plan.JavaStore{{Content: bytes.Repeat([]byte{0xff}, mostBytes+mostJava*(4<<10))}}}
+	for range mostJava {
+		g.Java[0].Paths = append(g.Java[0].Paths, bytes.Repeat([]byte{'x'}, unix.PathMax))
+	}
+	if b, err := json.Marshal(g); err != nil || len(b) > 12<<20 {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+}
+
+// The init of an older build refuses a message with a field that it does not know.
+func TestRetrust_GoesOnWithAnOlderInit(t *testing.T) {
+	t.Parallel()
+	for name, knows := range map[string]bool{"of this build": true, "older": false} {
+		k, far := halfKeeper(t)
+		served := make(chan struct{})
+		go func() { k.serve(); close(served) }()
+		asked := make(chan []guest.Reseal, 1)
+		go func() {
+			var all []guest.Reseal
+			defer func() { asked <- all }()
+			for {
+				m, err := far.Recv()
+				if err != nil {
+					return
+				}
+				var r guest.Reseal
+				if err := m.Obey(&r); err != nil {
+					return
+				}
+				all = append(all, r)
+				done := guest.Resealed{Held: true}
+				if len(r.Java) > 0 && !knows {
+					done = guest.Resealed{Err: &wire.Error{Kind: string(fault.Version), Message: "unknown field"}}
+				}
+				if err := far.Send(guest.MsgResealed, done); err != nil {
+					return
+				}
+			}
+		}()
+		e := plan.Enforced{Items: []plan.Item{{Name: "java", State: plan.Off, Detail: "one store"}}}
+		g := plan.Guest{CA: []byte("the gate"), Java: []plan.JavaStore{{Content: []byte("store")}}}
+		if err := k.retrust(g, &e); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		far.Shutdown()
+		<-served
+		all := <-asked
+		if last := all[len(all)-1]; string(last.CA) != "the gate" || (len(last.Java) == 1) != knows {
+			t.Errorf("%s: it is asked %+v", name, all)
+		}
+		if older := strings.Contains(e.Items[0].Detail, "of an older coppice"); len(e.Items) != 1 || older == knows {
+			t.Errorf("%s: %+v", name, e)
+		}
+	}
+}
