@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/seal"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // The files of a journal, and how large they and their lines get.
@@ -31,6 +33,7 @@ const (
 type Journal struct {
 	dir  string
 	at   Place
+	fs   vfs.FS
 	key  seal.Key
 	mu   sync.Mutex  // flock knows descriptors, and not goroutines
 	lock *os.File    // guarded by mu; nil when closed
@@ -49,7 +52,11 @@ func Open(at Place) (*Journal, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "open the journal in %s", at.Dir)
 	}
-	return &Journal{dir: at.Dir, at: at, key: key, lock: lock}, nil
+	j := &Journal{dir: at.Dir, at: at, fs: at.FS, key: key, lock: lock}
+	if j.fs == nil {
+		j.fs = vfs.OS()
+	}
+	return j, nil
 }
 
 // Close lets go of the journal; more than once does no harm.
@@ -104,16 +111,15 @@ func (j *Journal) writeLocked(line []byte) error {
 		}
 	}
 	if size > 0 && size+int64(len(line)) > maxFile {
-		if err := os.Rename(filepath.Join(j.dir, current), filepath.Join(j.dir, previous)); err != nil {
+		if err := vfs.Rename(j.fs, filepath.Join(j.dir, current), filepath.Join(j.dir, previous)); err != nil {
 			return err
 		}
-		if err := j.enterLocked(os.O_EXCL); err != nil {
+		if err := j.enterLocked(true); err != nil {
 			return err
 		}
-		line = bytes.TrimPrefix(line, []byte{'\n'})
+		line, size = bytes.TrimPrefix(line, []byte{'\n'}), 0
 	}
-	_, err = j.file.Write(line)
-	return err
+	return j.fs.WriteAt(int(j.file.Fd()), line, size)
 }
 
 // findLocked has the newest file open, and gives its size. One that is open already is
@@ -125,19 +131,26 @@ func (j *Journal) findLocked() (size int64, err error) {
 			return there.Size(), nil
 		}
 	}
-	if err := j.enterLocked(0); err != nil {
+	if err := j.enterLocked(false); err != nil {
 		return 0, err
 	}
 	return j.is.Size(), nil
 }
 
 // enterLocked opens the newest file in the place of the one that is open, and makes it
-// where there is none.
-func (j *Journal) enterLocked(how int) error {
+// where there is none, or when there must be none.
+func (j *Journal) enterLocked(fresh bool) error {
 	if err := j.leaveLocked(); err != nil {
 		return err
 	}
-	f, err := open(j.dir, current, os.O_RDWR|os.O_CREATE|os.O_APPEND|how)
+	var f *os.File
+	err := error(fs.ErrNotExist)
+	if !fresh {
+		f, err = open(j.dir, current, os.O_RDWR)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		f, err = vfs.Create(j.fs, filepath.Join(j.dir, current))
+	}
 	if err != nil {
 		return err
 	}

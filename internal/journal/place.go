@@ -5,6 +5,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/seal"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // Place is where a journal is.
@@ -13,6 +14,8 @@ type Place struct {
 	// Key is the secret of the key, for package seal, that lines are sealed by; none leaves
 	// them in clear, and reads no other.
 	Key []byte
+	// FS is what is written through; the real file system when nil.
+	FS vfs.FS
 }
 
 // forLine is what lines are sealed for.

@@ -3,7 +3,7 @@
 // survives the death of every process (synchronous=NORMAL: after a power loss
 // the newest transactions may be missing, never half there; MarkSealed waits
 // until the disk has everything up to itself). Only engine imports it; it
-// imports timeline, seal, fault and client/wire.
+// imports timeline, seal, vfs, fault and client/wire.
 package meta
 
 import (
@@ -21,6 +21,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/seal"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // DB is an open database. All methods are safe for concurrent use and give
@@ -29,6 +30,7 @@ type DB struct {
 	// Now is the clock for records of when HEAD moved. Set it before use, or not.
 	Now func() time.Time
 
+	fs   vfs.FS
 	path string
 	made bool
 	key  seal.Key // what is private is sealed by
@@ -55,15 +57,18 @@ const checkBelow = 4 << 20
 // errors are Version for one of another build, Corrupt for a damaged one,
 // ReadOnly, NoSpace and Denied; the file is changed in no such case. Beside it lies the
 // key of what it seals, which is made where nothing is sealed yet.
-func Open(ctx context.Context, path string) (_ *DB, err error) {
-	d := &DB{Now: time.Now, path: path, turn: make(chan struct{}, 1), readers: make(chan *link, maxReaders)}
+func Open(ctx context.Context, path string) (*DB, error) { return OpenOn(ctx, vfs.OS(), path) }
+
+// OpenOn is Open on a file system, through which all is written but what SQLite writes.
+func OpenOn(ctx context.Context, fsys vfs.FS, path string) (_ *DB, err error) {
+	d := &DB{Now: time.Now, fs: fsys, path: path, turn: make(chan struct{}, 1), readers: make(chan *link, maxReaders)}
 	for range maxReaders {
 		d.readers <- nil
 	}
 	size, err := d.preflight()
 	if errors.Is(err, os.ErrNotExist) {
 		d.made = true
-		err = create(ctx, path)
+		err = create(ctx, fsys, path)
 	}
 	if err != nil {
 		return nil, d.openFault(err)
@@ -133,25 +138,19 @@ func (d *DB) preflight() (int64, error) {
 
 // create makes a database beside path and moves it there: one that lacks
 // anything is never seen.
-func create(ctx context.Context, path string) (err error) {
+func create(ctx context.Context, fsys vfs.FS, path string) (err error) {
 	tmp := path + ".new"
-	for _, old := range []string{tmp, tmp + "-journal"} {
-		if err := os.Remove(old); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
+	if err := vfs.Remove(fsys, tmp+"-journal"); err != nil {
+		return err
 	}
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
+	if err := vfs.NoteUnsynced(fsys, tmp, nil); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, os.Remove(tmp))
+			err = errors.Join(err, vfs.Remove(fsys, tmp))
 		}
 	}()
-	if err := f.Close(); err != nil {
-		return err
-	}
 	db, err := sql.Open("sqlite", dsn(tmp, "rw", "&_pragma=synchronous(full)"))
 	if err != nil {
 		return err
@@ -165,10 +164,13 @@ func create(ctx context.Context, path string) (err error) {
 	if err := errors.Join(err, db.Close()); err != nil {
 		return err
 	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err := vfs.Sync(fsys, tmp); err != nil {
 		return err
 	}
-	return syncFile(filepath.Dir(path))
+	if err := vfs.Rename(fsys, tmp, path); err != nil {
+		return err
+	}
+	return vfs.Sync(fsys, filepath.Dir(path))
 }
 
 // inspect checks that the file is one that this build knows, and sound.
@@ -324,18 +326,9 @@ func (d *DB) Close() error {
 // The log is flushed here and not by SQLite, so that no change waits for it. A
 // checkpoint that runs meanwhile flushes what it moves.
 func (d *DB) Flush() error {
-	err := syncFile(d.path + "-wal")
+	err := vfs.Sync(d.fs, d.path+"-wal")
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	return d.fault(err, "flush the database")
-}
-
-// syncFile flushes a file or directory.
-func syncFile(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }

@@ -49,9 +49,9 @@ func (d *DB) openKey(ctx context.Context) error {
 			return err
 		}
 		sealedBy = ""
-		d.key, err = seal.Make(file)
+		d.key, err = seal.Make(d.fs, file)
 	case given, fault.Is(err, fault.NotFound) && sealedBy == "":
-		d.key, err = seal.Make(file)
+		d.key, err = seal.Make(d.fs, file)
 	case fault.Is(err, fault.NotFound), fault.Is(err, fault.Corrupt):
 		return fault.New(fault.Corrupt, "what environments, commands and policies of sandboxes are sealed by").Because(err).WithHint(keyHint, file)
 	}

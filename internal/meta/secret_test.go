@@ -19,6 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/seal"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 const secret = "correct-horse-battery-staple"
@@ -131,8 +132,10 @@ func old(t testing.TB) (path string, want Sandbox) {
 func TestADatabaseOfBeforeIsSealed(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]func(t *testing.T, path string){
-		"at once":           func(*testing.T, string) {},
-		"with the key made": func(t *testing.T, path string) { must(seal.Make(filepath.Join(filepath.Dir(path), keyName)))(t) },
+		"at once": func(*testing.T, string) {},
+		"with the key made": func(t *testing.T, path string) {
+			must(seal.Make(vfs.OS(), filepath.Join(filepath.Dir(path), keyName)))(t)
+		},
 		"with a key that was lost": func(t *testing.T, path string) {
 			ok(t, os.WriteFile(filepath.Join(filepath.Dir(path), keyName), []byte("lost\n"), 0o600))
 		},
@@ -145,7 +148,7 @@ func TestADatabaseOfBeforeIsSealed(t *testing.T) {
 			d.r = must(sql.Open("sqlite", dsn(path, "rw", "&_pragma=query_only(1)")))(t)
 			d.writer = must(newLink(t.Context(), d.w))(t)
 			ok(t, d.inspect(t.Context(), 1))
-			d.key = must(seal.Make(filepath.Join(filepath.Dir(path), keyName)))(t)
+			d.key = must(seal.Make(vfs.OS(), filepath.Join(filepath.Dir(path), keyName)))(t)
 			ok(t, d.sealAll(t.Context()))
 			ok(t, d.Close())
 			if len(shows(t, filepath.Dir(path), secret)) == 0 {
@@ -220,7 +223,7 @@ func TestWithoutTheKey(t *testing.T) {
 	if _, err := os.Lstat(key); err == nil {
 		t.Error("a key was made that opens nothing")
 	}
-	must(seal.Make(key))(t)
+	must(seal.Make(vfs.OS(), key))(t)
 	refused("another one", fault.Corrupt, giveUp)
 	ok(t, os.WriteFile(key, []byte("x"), 0o600))
 	refused("damaged", fault.Corrupt, giveUp)

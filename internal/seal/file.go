@@ -7,11 +7,11 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // What a file of a key says: a title and 64 hex digits, each on a line of its own; or one
@@ -77,35 +77,15 @@ func parse(path, text string) (Key, error) {
 
 // Make makes a new key in a file, 0600, in the place of what is there. It is on the disk
 // when Make returns.
-func Make(path string) (k Key, err error) {
+func Make(fsys vfs.FS, path string) (Key, error) {
 	secret := make([]byte, Size)
 	_, _ = rand.Read(secret) // it never fails
-	if k, err = New(secret); err != nil {
+	k, err := New(secret)
+	if err != nil {
 		return Key{}, err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-") // 0600
-	if err != nil {
-		return Key{}, fault.Wrap(err, "make the key %s", path)
-	}
-	defer os.Remove(f.Name()) //nolint:errcheck // it has another name by then, or is of no use
-	_, err = f.WriteString(title + "\n" + hex.EncodeToString(secret) + "\n")
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err == nil {
-		err = flush(filepath.Dir(path))
-	}
-	if err != nil {
+	if err := vfs.WriteFile(fsys, path, []byte(title+"\n"+hex.EncodeToString(secret)+"\n")); err != nil {
 		return Key{}, fault.Wrap(err, "make the key %s", path)
 	}
 	return k, nil
-}
-
-// flush has the disk know the names in a directory.
-func flush(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/seal"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 func key(t testing.TB, fill byte) seal.Key {
@@ -104,7 +105,7 @@ func TestTheFileOfAKey(t *testing.T) {
 	if _, err := seal.Load(path); !fault.Is(err, fault.NotFound) {
 		t.Fatalf("none: %v", err)
 	}
-	k, err := seal.Make(path)
+	k, err := seal.Make(vfs.OS(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
