@@ -202,7 +202,7 @@ func isStore(f *os.File) (bool, error) {
 
 // open opens an absolute name in the root, and follows links within it. It returns nil if there
 // is nothing that can be opened: nothing is trusted by what cannot be read. An error is the host's.
-func (j javaRoot) open(name string, flags uint64) (*os.File, error) {
+func (j javaRoot) open(name string, flags int) (*os.File, error) {
 	fd, err := rootspec.OpenInRoot(j.root, strings.TrimPrefix(name, "/"), flags)
 	if fault.Is(err, fault.Unavailable) {
 		return nil, err
