@@ -52,7 +52,7 @@ var rooms = map[string][]string{
 	"internal/rootfs":       {"internal/layer/format", "internal/removal", "internal/quota", "internal/timeline", "internal/fault", "internal/undo", "internal/rootspec"},
 	"internal/removal":      {"internal/fault"},
 	"internal/rootspec":     {"internal/fault"},
-	"internal/quota":        {"internal/fault"},
+	"internal/quota":        {"internal/fault", "internal/visible"},
 
 	"internal/box":       {"internal/unixsock", "internal/box/plan", "internal/box/probe", "internal/box/guest", "internal/box/inner", "internal/policy", "internal/journal", "internal/seal", "internal/gate/control", "internal/gate/link", "internal/fault", "internal/undo", "internal/rootspec", "client/wire"},
 	"internal/box/plan":  {"internal/policy", "internal/box/probe", "internal/fault", "internal/rootspec"},
