@@ -80,7 +80,7 @@ var packages = map[string][]string{
 	},
 	"internal/removal":  {"internal/dirfd", "internal/fault"},
 	"internal/rootspec": {"internal/dirfd", "internal/fault"},
-	"internal/quota":    {"internal/fault"},
+	"internal/quota":    {"internal/fault", "internal/visible"},
 
 	"internal/box": {
 		"client/wire", "internal/box/guest", "internal/box/protocol", "internal/fault",

@@ -142,19 +142,11 @@ func untrusted(marks []wire.GitMark) error {
 	for _, m := range marks {
 		fmt.Fprintf(&b, " %s (%s: %s);", tty.Quote(m.Name()), m.Kind, m.Why)
 		if m.Name() != last {
-			fmt.Fprintf(&hint, " --trust %s", shellWord(tty.Quote(m.Name())))
+			fmt.Fprintf(&hint, " --trust %s", tty.Word(tty.Quote(m.Name())))
 		}
 		last = m.Name()
 	}
 	return fault.New(fault.Denied, "%s", strings.TrimSuffix(b.String(), ";")).WithHint("look at them with coppice diff, then add:%s", hint.String())
-}
-
-// shellWord quotes a word for a shell, where it needs that.
-func shellWord(s string) string {
-	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=@%+,") == "" {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // askTrust asks for each path with marks. What is not answered with yes ends it.
@@ -176,7 +168,7 @@ func (a *app) askTrust(name string, marks []wire.GitMark) (trust []string, err e
 			trust = append(trust, path)
 		default:
 			return nil, fault.New(fault.Denied, "%s is not trusted, and nothing was applied", tty.Quote(path)).
-				WithHint("look at it: coppice diff %s -- %s; or leave it out with --paths", name, shellWord(path))
+				WithHint("look at it: coppice diff %s -- %s; or leave it out with --paths", name, tty.Word(path))
 		}
 	}
 	return trust, nil

@@ -206,14 +206,6 @@ func place(ev wire.NetEvent) string {
 	return tty.Clean(ev.Place())
 }
 
-// word writes s as one word for a shell.
-func word(s string) string {
-	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.:/,_-") == "" {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}
-
 // netNow is the line of what is open.
 func (a *app) netNow(n wire.NetNow) string {
 	s := fmt.Sprintf("now: %s open; since the start %s in, %s out", tty.Count(n.Conns, "connection"), tty.Bytes(n.In), tty.Bytes(n.Out))
@@ -279,7 +271,7 @@ that is of no public network, it is denied even so, unless a rule names the addr
 					t.Row("or", "coppice allow "+tty.Clean(args[0])+" "+tty.Clean(res.Place))
 				}
 				if res.Denies {
-					t.Row("or", "coppice allow "+tty.Clean(args[0])+" "+word(tty.Clean(res.Rule))+" --deny --remove")
+					t.Row("or", "coppice allow "+tty.Clean(args[0])+" "+tty.Word(tty.Clean(res.Rule))+" --deny --remove")
 				}
 				return t.Write(w)
 			})

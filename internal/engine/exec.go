@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/visible"
 )
 
 // Exec runs a command in a sandbox, starting its box when there is none, and
@@ -369,22 +369,7 @@ func label(req wire.ExecRequest) string {
 	if req.Label != "" {
 		return req.Label
 	}
-	words := make([]string, len(req.Cmd))
-	for i, w := range req.Cmd {
-		words[i] = quote(w)
-	}
-	return strings.Join(words, " ")
-}
-
-// quote writes a word as a POSIX shell would have to read it.
-func quote(w string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-./:=@%+,", r)
-	}
-	if w != "" && strings.IndexFunc(w, func(r rune) bool { return !plain(r) }) < 0 {
-		return w
-	}
-	return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+	return visible.Command(req.Cmd)
 }
 
 // Start makes sure that a sandbox runs: that its supervised command does, where it

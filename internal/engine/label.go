@@ -106,7 +106,7 @@ func programLine(args []string) string {
 			w = command(w)
 		}
 		if w = clean(w); w != "..." { // what was left out
-			w = quote(w)
+			w = visible.Word(w)
 		}
 		words[i] = w
 	}
@@ -340,7 +340,7 @@ func places(paths []string) string {
 	if top == "" {
 		from = 0
 	} else if len(paths) > 1 {
-		in = " in " + quote(clean(top))
+		in = " in " + visible.Word(clean(top))
 	} else {
 		from = 0
 	}
@@ -348,9 +348,9 @@ func places(paths []string) string {
 	for i, name := range names {
 		switch g := groups[name]; {
 		case len(g) == 1:
-			words[i] = quote(clean(g[0][min(from, len(g[0])):]))
+			words[i] = visible.Word(clean(g[0][min(from, len(g[0])):]))
 		default:
-			words[i] = fmt.Sprintf("%s (%d%s paths)", quote(clean(common(g)[from:]+"/")), len(g), cutOff)
+			words[i] = fmt.Sprintf("%s (%d%s paths)", visible.Word(clean(common(g)[from:]+"/")), len(g), cutOff)
 		}
 	}
 	return enumerate(words, ", ", 0) + in

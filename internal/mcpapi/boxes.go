@@ -72,7 +72,7 @@ func fork(ctx context.Context, c *call, in forkIn) (forkOut, string, error) {
 		return forkOut{}, "", err
 	}
 	out := forkOut{Sandboxes: []box{}, Warnings: []string{}}
-	text := "made " + count(len(res.Sandboxes), "sandbox")
+	text := "made " + tty.Count(len(res.Sandboxes), "sandbox")
 	for i, sb := range res.Sandboxes {
 		if i == 0 {
 			out.Head = sb.Head
@@ -124,7 +124,7 @@ func overview(list []wire.Sandbox) (statusOut, string) {
 	if len(list) == 0 {
 		return res, "there is no sandbox; a person can make one with: coppice create NAME"
 	}
-	text := count(len(list), "sandbox")
+	text := tty.Count(len(list), "sandbox")
 	for i, sb := range list {
 		if i == mostAtOnce {
 			text += fmt.Sprintf("\n[%d more]", len(list)-i)
@@ -137,7 +137,7 @@ func overview(list []wire.Sandbox) (statusOut, string) {
 }
 
 func boxLine(sb wire.Sandbox) string {
-	return fmt.Sprintf("%s  %s, %s, at %s, made from %s", sb.Name, sb.State, count(sb.Procs, "process"), sb.Head, line(sb.From))
+	return fmt.Sprintf("%s  %s, %s, at %s, made from %s", sb.Name, sb.State, tty.Count(sb.Procs, "process"), sb.Head, line(sb.From))
 }
 
 func state(st wire.StatusResult) (statusOut, string) {
@@ -150,7 +150,7 @@ func state(st wire.StatusResult) (statusOut, string) {
 		}
 		d.Walls = append(d.Walls, text)
 	}
-	text := fmt.Sprintf("%s\nuser %s, network %s\n%s, %s of its own", boxLine(st.Sandbox), d.User, d.Net, count(d.Snapshots, "snapshot"), size(d.Bytes))
+	text := fmt.Sprintf("%s\nuser %s, network %s\n%s, %s of its own", boxLine(st.Sandbox), d.User, d.Net, tty.Count(d.Snapshots, "snapshot"), size(d.Bytes))
 	if d.Dirty {
 		text += "; something has changed since the last one"
 	}

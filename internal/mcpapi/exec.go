@@ -13,6 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/tty"
 )
 
 const (
@@ -172,7 +173,7 @@ func outcome(exit wire.Exit, stdout, stderr *excerpt) (execOut, string) {
 		text += " (signal " + line(exit.Signal) + ")"
 	}
 	if exit.Changed {
-		text += fmt.Sprintf("; %s changed, snapshot %s", count(exit.Paths, "path"), exit.Snapshot)
+		text += fmt.Sprintf("; %s changed, snapshot %s", tty.Count(exit.Paths, "path"), exit.Snapshot)
 	} else {
 		text += "; nothing changed, the snapshot is still " + exit.Snapshot
 	}

@@ -135,7 +135,7 @@ func nodes(all []wire.Snapshot, head, what string, in pageIn) (nodesOut, string,
 		return nodesOut{}, "", err
 	}
 	res := nodesOut{Nodes: []node{}, Head: head, Total: len(all)}
-	text := fmt.Sprintf("%s, newest first; HEAD is %s", count(len(all), what), head)
+	text := fmt.Sprintf("%s, newest first; HEAD is %s", tty.Count(len(all), what), head)
 	for _, n := range some {
 		res.Nodes = append(res.Nodes, newNode(n))
 		text += "\n" + nodeLine(n)
@@ -186,7 +186,7 @@ func nodeLine(n wire.Snapshot) string {
 	if n.Exit != nil {
 		notes = append(notes, fmt.Sprintf("exit %d", *n.Exit))
 	}
-	notes = append(notes, count(n.Paths, "path"), n.Created.UTC().Format("2006-01-02 15:04:05Z"))
+	notes = append(notes, tty.Count(n.Paths, "path"), n.Created.UTC().Format("2006-01-02 15:04:05Z"))
 	return text + "  (" + strings.Join(notes, ", ") + ")"
 }
 
@@ -253,7 +253,7 @@ func diff(ctx context.Context, c *call, in diffIn) (diffOut, string, error) {
 	if err != nil {
 		return diffOut{}, "", err
 	}
-	text := fmt.Sprintf("%s from %s to %s", count(len(res.Changes), "change"), res.A, or(res.B, "the present"))
+	text := fmt.Sprintf("%s from %s to %s", tty.Count(len(res.Changes), "change"), res.A, or(res.B, "the present"))
 	text += changeLines(some) + rest + beyond(res.Truncated)
 	if out.Patch != "" {
 		text += "\n\n" + out.Patch

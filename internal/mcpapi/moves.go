@@ -7,6 +7,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/tty"
 )
 
 type checkoutIn struct {
@@ -63,9 +64,9 @@ func checkout(ctx context.Context, c *call, in checkoutIn) (checkoutOut, string,
 	}
 	switch {
 	case len(res.Resumed) > 0:
-		text += fmt.Sprintf("\nprocesses go on from memory, %s among them", count(len(res.Resumed), "command"))
+		text += fmt.Sprintf("\nprocesses go on from memory, %s among them", tty.Count(len(res.Resumed), "command"))
 	case res.InPlace:
-		text += fmt.Sprintf("\nprocesses ran on, and %s changed under them", count(res.Rewritten, "path"))
+		text += fmt.Sprintf("\nprocesses ran on, and %s changed under them", tty.Count(res.Rewritten, "path"))
 	case res.Stopped > 0:
 		text += fmt.Sprintf("\n%d running processes were stopped", res.Stopped)
 	}
@@ -81,7 +82,7 @@ func commit(ctx context.Context, c *call, in commitIn) (commitOut, string, error
 	if err != nil {
 		return commitOut{}, "", err
 	}
-	text := fmt.Sprintf("snapshot %s: %s changed", res.Node, count(res.Paths, "path"))
+	text := fmt.Sprintf("snapshot %s: %s changed", res.Node, tty.Count(res.Paths, "path"))
 	if !res.Changed {
 		text = "nothing had changed: the present is snapshot " + res.Node
 	}

@@ -119,17 +119,6 @@ func line(s string) string {
 	return tty.Cut(tty.Clean(s[:min(len(s), 4*limit)]), limit)
 }
 
-// count writes a number of things: "1 path", "2 boxes".
-func count(n int, what string) string {
-	switch {
-	case n == 1:
-		return "1 " + what
-	case strings.HasSuffix(what, "s") || strings.HasSuffix(what, "x"):
-		what += "e"
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
 // size writes a number of bytes.
 func size(n int64) string {
 	switch {
@@ -138,5 +127,5 @@ func size(n int64) string {
 	case n >= 10<<10:
 		return fmt.Sprintf("%d KiB", n>>10)
 	}
-	return count(int(n), "byte")
+	return tty.Count(int(n), "byte")
 }

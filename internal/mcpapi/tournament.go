@@ -8,6 +8,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/tty"
 )
 
 type candidateIn struct {
@@ -104,5 +105,5 @@ func branchLine(b wire.TournamentBranch) string {
 	if b.Score != nil {
 		text += fmt.Sprintf(", score %g", *b.Score)
 	}
-	return text + fmt.Sprintf(", %.1f s, %s changed, snapshot %s, in sandbox %s", float64(b.TimeMS)/1000, count(b.Paths, "path"), b.Node, b.Sandbox)
+	return text + fmt.Sprintf(", %.1f s, %s changed, snapshot %s, in sandbox %s", float64(b.TimeMS)/1000, tty.Count(b.Paths, "path"), b.Node, b.Sandbox)
 }

@@ -80,9 +80,9 @@ func (r *report) head(p *Proposal) {
 	if p.Work != p.Tip {
 		not = "; the last one is what was not committed in the sandbox"
 	}
-	r.line("- %s, %s, %d lines added, %d deleted%s", count(p.Commits, "commit"), count(p.Stat.Files, "file"), p.Stat.Added, p.Stat.Deleted, not)
+	r.line("- %s, %s, %d lines added, %d deleted%s", visible.Count(p.Commits, "commit"), visible.Count(p.Stat.Files, "file"), p.Stat.Added, p.Stat.Deleted, not)
 	l := p.Ledger
-	r.line("- %s (%d failed), %s, %d refusals, risk %d of 100", count(int(l.Commands), "command"), l.Failed, count(int(l.Programs), "program"), l.NetRefused+l.FileRefused, l.Risk)
+	r.line("- %s (%d failed), %s, %d refusals, risk %d of 100", visible.Count(int(l.Commands), "command"), l.Failed, visible.Count(int(l.Programs), "program"), l.NetRefused+l.FileRefused, l.Risk)
 	if l.Lost {
 		r.line("- **some records could not be kept**: what is below is not all")
 	}
@@ -147,7 +147,7 @@ func (r *report) commands(p *Proposal) {
 	r.line("## What was run\n")
 	from := max(0, len(p.Commands)-shownCommands)
 	if earlier := int(p.Ledger.Commands) - (len(p.Commands) - from); earlier > 0 {
-		r.line("The last ones; %s before are in the ledger.\n", count(earlier, "command"))
+		r.line("The last ones; %s before are in the ledger.\n", visible.Count(earlier, "command"))
 	}
 	for _, c := range p.Commands[from:] {
 		how := "had not ended"
@@ -157,7 +157,7 @@ func (r *report) commands(p *Proposal) {
 		if c.Reason != "" {
 			how += ", " + code(c.Reason)
 		}
-		r.line("- %s: %s, %s (record %d)", code(words(c.Args)), how, count(int(c.Programs), "program"), c.Record)
+		r.line("- %s: %s, %s (record %d)", code(words(c.Args)), how, visible.Count(int(c.Programs), "program"), c.Record)
 	}
 	if len(p.Commands) == 0 {
 		r.line("No command.")
@@ -210,7 +210,7 @@ func apart(policy string) string {
 }
 
 func (r *report) history(p *Proposal) {
-	r.line("## Snapshots\n\n%s; the proposed one is %s.\n", count(p.Stat.Snapshots, "snapshot"), code(p.Snapshot))
+	r.line("## Snapshots\n\n%s; the proposed one is %s.\n", visible.Count(p.Stat.Snapshots, "snapshot"), code(p.Snapshot))
 	from := max(0, len(p.Snapshots)-shownSnapshots)
 	if from > 0 {
 		r.line("The last ones:\n")
@@ -241,21 +241,7 @@ func words(args []string) string {
 	if len(args) == 3 && strings.HasSuffix(args[0], "sh") && (args[1] == "-c" || args[1] == "-lc") {
 		return args[2]
 	}
-	out := make([]string, len(args))
-	for i, a := range args {
-		out[i] = a
-		if a == "" || strings.ContainsAny(a, " \t\n'\"\\$&|;<>()*?[]#~") {
-			out[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
-		}
-	}
-	return strings.Join(out, " ")
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return visible.Command(args)
 }
 
 func times(n int64) string {

@@ -7,5 +7,5 @@
 // initial user namespace may change it, and a file cannot be renamed or linked
 // into a directory of another project.
 //
-// May be imported by rootfs, layer and box/probe; it imports fault alone.
+// May be imported by rootfs, layer and box/probe; it imports fault and visible.
 package quota

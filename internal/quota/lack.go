@@ -2,6 +2,7 @@ package quota
 
 import (
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/visible"
 )
 
 // Facts are what was found about a file system on which limits do not hold.
@@ -39,12 +40,14 @@ func Lack(f Facts) error {
 	if device == "" {
 		device, mount = "DEVICE", "DIR"
 	}
+	word := func(s string) string { return visible.Word(visible.Clean(s)) }
+	device, mount, dir := word(device), word(mount), word(f.Dir)
 	switch {
 	case f.NoCall:
 		return lack("this kernel has no quotactl_fd").WithHint("boot Linux 5.14 or later with CONFIG_QUOTA; or %s", elsewhere)
 	case f.FS == "btrfs":
 		return lack("%s is on btrfs, where driver btrfs alone can do so, and not on the host itself", f.Dir).
-			WithHint("btrfs quota enable %s; then: coppice create --driver btrfs --from host-copy", f.Dir)
+			WithHint("btrfs quota enable %s; then: coppice create --driver btrfs --from host-copy", dir)
 	case f.FS != "ext4" && f.FS != "xfs" && !f.Counts:
 		return lack("%s is on %s, which has no project quotas", f.Dir, f.FS).
 			WithHint("put COPPICE_HOME on ext4 or xfs mounted with prjquota, or on btrfs with quotas; or %s", elsewhere)

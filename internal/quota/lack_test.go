@@ -17,11 +17,14 @@ func TestLackNamesWhatIsMissingAndTheMend(t *testing.T) {
 	failed.Err = errors.New("written past it")
 	unknown := on("ext4", false, false)
 	unknown.Device, unknown.Mount = "", ""
+	odd := on("xfs", false, false)
+	odd.Device, odd.Mount = "/dev/my disk", "/a b\n"
 	for _, tt := range []struct {
 		name          string
 		in            error
 		message, hint string
 	}{
+		{"a path with blanks", Lack(odd), "without prjquota", `umount '/a b\n' && mount -o prjquota '/dev/my disk' '/a b\n'`},
 		{"an old kernel", Lack(Facts{NoCall: true}), "quotactl_fd", "Linux 5.14"},
 		{"ext4 without the feature", Lack(on("ext4", false, false)), "the ext4 at /srv counts no projects",
 			"tune2fs -O project,quota -Q prjquota /dev/vdb && mount -o prjquota /dev/vdb /srv"},

@@ -180,7 +180,7 @@ func (h *History) Resolve(ref string, now time.Time) (SnapshotID, error) {
 	}
 	up := h.Ancestors(id)
 	if r.Up > len(up) {
-		return "", fault.New(fault.NotFound, "%s does not exist: %s has %s", quote(ref), h.describe(id), plural(len(up), "ancestor")).
+		return "", fault.New(fault.NotFound, "%s does not exist: %s has %s", quote(ref), h.describe(id), ancestors(len(up))).
 			WithHint("see the history with: coppice log NAME")
 	}
 	return up[r.Up-1], nil
@@ -336,12 +336,9 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-func plural(n int, what string) string {
-	switch n {
-	case 0:
-		return "no " + what
-	case 1:
-		return "1 " + what
+func ancestors(n int) string {
+	if n == 0 {
+		return "no ancestor"
 	}
-	return strconv.Itoa(n) + " " + what + "s"
+	return visible.Count(n, "ancestor")
 }

@@ -1,6 +1,9 @@
 package timeline
 
-import "github.com/coppice-dev/coppice/internal/fault"
+import (
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/visible"
+)
 
 // maxRedo is how many steps can be redone; older ones are forgotten.
 const maxRedo = 100
@@ -17,8 +20,8 @@ func (h *History) Undo(n int, redo []SnapshotID) (target SnapshotID, next []Snap
 	}
 	up := h.Ancestors(h.Head)
 	if n > len(up) {
-		return "", nil, fault.New(fault.NotFound, "cannot go %s back: HEAD (%s) has %s", plural(n, "snapshot"),
-			h.describe(h.Head), plural(len(up), "ancestor")).
+		return "", nil, fault.New(fault.NotFound, "cannot go %s back: HEAD (%s) has %s", visible.Count(n, "snapshot"),
+			h.describe(h.Head), ancestors(len(up))).
 			WithHint("see the history with: coppice log NAME")
 	}
 	next = append(append([]SnapshotID{}, redo...), h.Head)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/term"
+
+	"github.com/coppice-dev/coppice/internal/visible"
 )
 
 // IsTerminal reports whether f is a terminal; nil is none.
@@ -62,10 +64,8 @@ func Ago(t, now time.Time) string {
 	return t.Local().Format("2006-01-02")
 }
 
-// Count writes a number with its noun: "1 path", "2 paths".
-func Count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
+// Count writes a number with its noun, as visible.Count does.
+func Count(n int, noun string) string { return visible.Count(n, noun) }
+
+// Word writes a word for a shell, as visible.Word does.
+func Word(s string) string { return visible.Word(s) }

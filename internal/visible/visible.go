@@ -1,6 +1,7 @@
 // Package visible decides which characters people see as they are, and writes the others
-// as escapes, so that untrusted text is what it looks like. It imports none of
-// ours; whatever shows, or checks, foreign text imports it.
+// as escapes, so that untrusted text is what it looks like. It also writes words as a
+// shell reads them, and numbers with their nouns. It imports none of ours; whatever
+// shows, or checks, foreign text imports it.
 package visible
 
 import (
