@@ -188,7 +188,7 @@ const (
 	SelfSocket = "/run/coppice.sock" // the link
 )
 
-// InnerPath is where the binary is in a sandbox of tier gvisor, and the name that makes it
+// InnerPath is where coppice-init is in a sandbox of tier gvisor, and the name by which it is
 // PID 1 there.
 const InnerPath = "/run/coppice-init"
 

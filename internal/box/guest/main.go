@@ -22,7 +22,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// Argv0 is the name that makes the binary init.
+// Argv0 is the name by which coppice-init is init.
 const Argv0 = "coppice-init"
 
 // linkFD is where the keeper puts the stream.
@@ -76,7 +76,7 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 	g := d.guest
 	if g.Version != plan.Version {
 		return nil, fault.New(fault.Version, "init knows plan version %d, not %d", plan.Version, g.Version).
-			WithHint("the binary was replaced while the daemon ran; restart the daemon")
+			WithHint("the program was replaced while the daemon ran; restart the daemon")
 	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return nil, fault.Wrap(err, "make init unreadable")

@@ -23,7 +23,7 @@ const (
 	WorldState  = "/state"
 )
 
-// ConductorArgv0 is the name that makes the binary a conductor: see package gvisor.
+// ConductorArgv0 is the name by which coppice-sentry is a conductor: see package gvisor.
 const ConductorArgv0 = "coppice-gvisor"
 
 // ImageFiles are the files of a memory image, in the order in which gVisor takes them
@@ -43,8 +43,8 @@ func InMemory(tmp bool) []string {
 }
 
 // MakeWorld makes that root, as makeRoot makes the sandbox's in other tiers: trees are the
-// binary, the sandbox's files, and g.Shared directories, all of them detached mounts that
-// it closes. The binary may be a file in memory.
+// program of init, the sandbox's files, and g.Shared directories, all of them detached mounts that
+// it closes. The program may be a file in memory.
 func MakeWorld(g plan.Guest, trees []int) error {
 	defer func() {
 		for _, fd := range trees {
@@ -151,7 +151,7 @@ func mountBox(g plan.Guest, root, box int) error {
 	return nil
 }
 
-// putBinary makes the binary a file of the conductor's root.
+// putBinary makes the program of init a file of the conductor's root.
 func putBinary(fd int) error {
 	f, err := os.OpenFile(WorldBinary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	if err != nil {
@@ -163,16 +163,16 @@ func putBinary(fd int) error {
 		return nil
 	}
 	if !errors.Is(err, unix.EINVAL) {
-		return fault.Wrap(err, "attach the binary")
+		return fault.Wrap(err, "attach the program of init")
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return fault.Wrap(err, "read the binary")
+		return fault.Wrap(err, "read the program of init")
 	}
 	for at := int64(0); at < st.Size; {
 		n, err := unix.Sendfile(int(f.Fd()), fd, &at, int(min(st.Size-at, 1<<30)))
 		if err != nil || n == 0 {
-			return fault.Wrap(errors.Join(err, unix.EIO), "copy the binary")
+			return fault.Wrap(errors.Join(err, unix.EIO), "copy the program of init")
 		}
 	}
 	return nil

@@ -117,7 +117,7 @@ func (c *conductor) start(m guest.Message) error {
 	g := c.guest
 	if g.Version != plan.Version {
 		return fault.New(fault.Version, "the conductor knows plan version %d, not %d", plan.Version, g.Version).
-			WithHint("the binary was replaced while the daemon ran; restart the daemon")
+			WithHint("the program was replaced while the daemon ran; restart the daemon")
 	}
 	s, err := take(g, m.FDs)
 	if err != nil {

@@ -144,7 +144,7 @@ func newKeeper(ctx context.Context) (*keeper, error) {
 	}
 	if c.Version != plan.Version {
 		return nil, fault.New(fault.Version, "the keeper knows plan version %d, not %d", plan.Version, c.Version).
-			WithHint("the binary was replaced while the daemon ran; restart the daemon")
+			WithHint("the program was replaced while the daemon ran; restart the daemon")
 	}
 	if c.Confined() {
 		if err := leaveToOwner(); err != nil {
