@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -42,6 +43,8 @@ const attacker = "/usr/local/bin/" + escape.Argv0
 
 func TestMain(m *testing.M) {
 	switch {
+	case filepath.Base(os.Args[0]) == escape.Argv0 && len(os.Args) == 2 && os.Args[1] == selfWord:
+		os.Exit(beSelf())
 	case filepath.Base(os.Args[0]) == escape.Argv0 && len(os.Args) == 3 && os.Args[1] == escape.InspectWord:
 		os.Exit(escape.Inspect(os.Args[2], os.Stdout))
 	case filepath.Base(os.Args[0]) == escape.Argv0 && len(os.Args) == 3 && os.Args[1] == escape.HoldWord:
@@ -50,8 +53,6 @@ func TestMain(m *testing.M) {
 		os.Exit(escape.Main(os.Args, os.Stdout))
 	case os.Args[0] == victimArgv0:
 		os.Exit(beVictim())
-	case len(os.Args) > 1 && os.Args[1] == selfWord:
-		os.Exit(beSelf())
 	}
 	if os.Getenv(realID) == "" && os.Getuid() != 0 {
 		code, err := again(&syscall.SysProcAttr{
@@ -116,32 +117,73 @@ func beVictim() int {
 	return 0
 }
 
-// selfWord makes a copy of the binary that a script's interpreter line started:
-// "#!/proc/self/exe" means, to the kernel, the program that executes the script.
+// selfWord is the argument of a script's interpreter line: "#!/proc/self/exe" means, to the
+// kernel, the program that executes the script, which is that of init. It is also the word that
+// makes the attacker's binary look for such a process.
 const selfWord = "escape-self"
 
-// beSelf is our own binary as a command of the sandbox: it keeps a descriptor of
-// itself, becomes another program, and tries to write to it.
+// beSelf takes hold of the program of init while it is a command of the sandbox, and tries to
+// write to it when it no longer runs (CVE-2019-5736).
 func beSelf() int {
-	if len(os.Args) > 2 && strings.HasPrefix(os.Args[2], "fd=") {
-		p := "/proc/self/fd/" + strings.TrimPrefix(os.Args[2], "fd=")
-		f, err := os.OpenFile(p, os.O_WRONLY, 0)
-		if err != nil {
-			fmt.Println("refused:", err)
-			return escape.Refused
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, name := range names {
+			words, _ := os.ReadFile(name)
+			if !strings.HasPrefix(string(words), "/proc/self/exe\x00"+selfWord+"\x00") {
+				continue
+			}
+			fd, err := unix.Open(filepath.Join(filepath.Dir(name), "exe"), unix.O_PATH, 0)
+			if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
+				continue // it has ended
+			}
+			if err != nil {
+				fmt.Println("refused:", err)
+				return escape.Refused
+			}
+			for _, err := os.Stat(name); err == nil; _, err = os.Stat(name) {
+				runtime.Gosched() // until it has ended
+			}
+			f, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_WRONLY, 0)
+			if err != nil {
+				fmt.Println("refused:", err)
+				return escape.Refused
+			}
+			_, err = f.WriteString("written by an attacker")
+			fmt.Println("SUCCEEDED", err)
+			return escape.Succeeded
 		}
-		_, err = f.WriteString("written by an attacker")
-		fmt.Println("SUCCEEDED", err)
-		return escape.Succeeded
 	}
-	fd, err := unix.Open("/proc/self/exe", unix.O_PATH, 0)
-	if err != nil {
-		fmt.Println("refused:", err)
-		return escape.Refused
+	fmt.Println("the program of init was never seen")
+	return 1
+}
+
+// interpreted executes the script until the attacker has taken hold of its interpreter.
+func interpreted(t *testing.T, b *box.Box) {
+	t.Helper()
+	type end struct {
+		out  string
+		exit wire.Exit
 	}
-	err = unix.Exec(attacker, []string{"x", selfWord, fmt.Sprintf("fd=%d", fd)}, nil)
-	fmt.Println("refused:", err)
-	return escape.Refused
+	ended := make(chan end, 1)
+	go func() {
+		defer close(ended)
+		out, exit := run(t, b, wire.ExecRequest{Cmd: []string{attacker, selfWord}, Dir: "/"})
+		ended <- end{out, exit}
+	}()
+	for {
+		out, exit := run(t, b, wire.ExecRequest{Cmd: []string{"/usr/local/bin/self"}, Dir: "/"})
+		if exit.Code != 2 && exit.Code != 126 {
+			t.Errorf("the program of init, as a command: exit %d %s\n%s", exit.Code, exit.Signal, out)
+		}
+		select {
+		case e := <-ended:
+			if e.exit.Code != escape.Refused {
+				t.Errorf("exit %d %s\n%s", e.exit.Code, e.exit.Signal, e.out)
+			}
+			return
+		default:
+		}
+	}
 }
 
 // otherUser is who commands run as who are not root.
@@ -374,10 +416,7 @@ func tryAll(t *testing.T, all []sandbox) {
 				})
 			}
 			t.Run("interpreter-is-the-binary", func(t *testing.T) {
-				out, exit := run(t, b, wire.ExecRequest{Cmd: []string{"/usr/local/bin/self"}, Dir: "/"})
-				if exit.Code != escape.Refused && exit.Code != 126 {
-					t.Errorf("exit %d %s\n%s", exit.Code, exit.Signal, out)
-				}
+				interpreted(t, b)
 			})
 			// The box must still work: an attacker that broke it would be refused everything.
 			if out, exit := run(t, b, wire.ExecRequest{Cmd: []string{"/bin/echo", "alive"}, Dir: "/"}); exit.Code != 0 || out != "alive\n" {
@@ -477,7 +516,7 @@ func TestTheThreatModelNamesEveryAttack(t *testing.T) {
 			given += fmt.Sprintf("| `%s` | %s |\n", a.Name, a.Emulated)
 		}
 	}
-	want += "| `interpreter-is-the-binary` | a script whose interpreter is `/proc/self/exe`: our own binary, which then writes to itself | none: " + escape.Files + " |\n" + given
+	want += "| `interpreter-is-the-binary` | a script whose interpreter is `/proc/self/exe`, the program of init; another process holds it, and writes to it when it has ended | none: " + escape.Files + " |\n" + given
 	want += "\n| what the set-up finds at a path that it touches | the protection that it meets |\n|---|---|\n"
 	for _, c := range escape.Classes {
 		want += fmt.Sprintf("| %s | %s |\n", c.What, c.Meets)
