@@ -208,7 +208,7 @@ func (j javaRoot) open(name string, flags int) (*os.File, error) {
 		return nil, err
 	}
 	if err != nil {
-		return nil, nil
+		return nil, nil //nolint:nilerr // about the name, which the sandbox chose
 	}
 	return os.NewFile(uintptr(fd), name), nil
 }
