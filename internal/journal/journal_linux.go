@@ -144,7 +144,7 @@ func (j *Journal) enterLocked(fresh bool) error {
 		return err
 	}
 	var f *os.File
-	err := error(fs.ErrNotExist)
+	err := fs.ErrNotExist
 	if !fresh {
 		f, err = open(j.dir, current, os.O_RDWR)
 	}
