@@ -299,7 +299,7 @@ func TestEveryAllowedImportExists(t *testing.T) {
 	}
 	for pkg, may := range packages {
 		if _, ok := imported[pkg]; !ok {
-			t.Errorf("there is no package %s", pkg)
+			t.Errorf("unknown package %s", pkg)
 		}
 		for _, im := range may {
 			if !slices.Contains(imported[pkg], im) {

@@ -57,7 +57,7 @@ func readOnly(path string) (*os.File, error) {
 	}
 	defer src.Close()
 	if seals, err := unix.FcntlInt(src.Fd(), unix.F_GET_SEALS, 0); err == nil && seals&unix.F_SEAL_WRITE != 0 {
-		return dup(src)
+		return program.Executable(src)
 	}
 	name, err := os.Readlink(path)
 	if err != nil {
@@ -83,15 +83,6 @@ func readOnly(path string) (*os.File, error) {
 		return nil, fault.Wrap(err, "copy the program of init")
 	}
 	return program.Executable(f)
-}
-
-// dup opens f again.
-func dup(f *os.File) (*os.File, error) {
-	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-	if err != nil {
-		return nil, fault.Wrap(err, "open the program of init")
-	}
-	return program.Executable(os.NewFile(uintptr(fd), f.Name()))
 }
 
 // sealedCopy copies a program into memory, where nobody can change it.

@@ -85,10 +85,6 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 			return
 		}
 		late() // before init is reaped, and its number is free
-		if k.exe != nil {
-			k.exe.Close()
-			k.exe = nil
-		}
 		if k.gate != nil {
 			k.gate.Close()
 			k.gate = nil
@@ -99,15 +95,7 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 		}
 		k.apart.close()
 		k.apart = nil
-		if k.init != nil {
-			_ = k.init.Kill()
-			k.init.Wait()
-			k.init = nil
-		}
-		if k.link != nil {
-			k.link.Close()
-			k.link = nil
-		}
+		k.forgetInit()
 		k.decoys.close()
 		k.decoys = nil
 		if k.hold != nil {

@@ -31,7 +31,7 @@ func (k *keeper) save(conn *net.UnixConn, payload []byte) error {
 	}
 	if !maps.Equal(k.config.MemoryFacts, q.Facts) {
 		return fault.New(fault.Version, "the sandbox was started by another build of coppice, whose memory this one could not resume").
-			WithHint("start it anew: coppice stop %s", k.config.Name)
+			WithHint("restart it: coppice stop %s", k.config.Name)
 	}
 	init, err := k.openInner()
 	if err != nil {

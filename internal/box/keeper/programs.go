@@ -35,7 +35,7 @@ type programRing struct {
 	bytes   int                     // guarded by mu; of events
 	last    uint64                  // guarded by mu; the seq of the newest event, kept or not
 	kept    uint64                  // guarded by mu; somebody has kept all up to it
-	changed chan struct{}           // guarded by mu; closed at the next event; nil: nobody waits
+	changed chan struct{}           // guarded by mu; closed at the next event; nil if no call waits
 }
 
 // add takes what init tells. What init dropped has had a seq as well.

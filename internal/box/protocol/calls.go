@@ -28,7 +28,7 @@ import (
 //	         one byte that brings the program that is its init
 //	reseal   FrameReply with a guest.Resealed
 //	release  FrameReply, when the gate of a resumed box is open
-//	pause    FrameReply, when all processes stand still; resume, when they go on
+//	pause    FrameReply, when all processes are paused; resume, when they run again
 //	count    FrameReply with a number
 //	ping     frameReply: the keeper is alive. Init is not asked
 //	status   a FrameExec with an ExecStatus for each command, and FrameReply with the rest
@@ -150,7 +150,7 @@ type Status struct {
 	Enforced plan.Enforced `json:"enforced"`
 	Procs    int           `json:"procs"`
 	Paused   bool          `json:"paused,omitempty"` // by Pause
-	Execs    []ExecStatus  `json:"execs,omitempty"`  // running, or with a result that nobody fetched
+	Execs    []ExecStatus  `json:"execs,omitempty"`  // running, or with a result that was not fetched
 }
 
 // ExecStatus is one exec of a Status.
