@@ -88,6 +88,25 @@ func TestFile_UnpacksOnce(t *testing.T) {
 	}
 }
 
+// A daemon that is killed while it unpacks leaves a part of a program.
+func TestFile_ReplacesWhatIsUnfinished(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	files, program := built(t, "one")
+	sum := fmt.Sprintf("%x", sha256.Sum256(program))
+	for _, left := range []string{string(Init) + "-" + sum[:16] + ".new", string(Init) + "-0123456789abcdef.new"} {
+		if err := os.WriteFile(filepath.Join(dir, left), program[:3], 0o400); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := says(t, set(t, files, dir), Init); got != "one" {
+		t.Errorf("it says %q", got)
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 1 {
+		t.Errorf("%v, %v", names, err)
+	}
+}
+
 func TestFile_ReplacesWhatDiffers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

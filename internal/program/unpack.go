@@ -94,7 +94,11 @@ func verify(f *os.File, digest string) error {
 // write puts an embedded program at path, at once and durably. Every user may
 // execute it: init starts with ids that the sandbox has to itself.
 func (s *Set) write(path string, name Name) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".unpack-")
+	unfinished := path + ".new"
+	if err := os.Remove(unfinished); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a daemon that was killed
+		return err
+	}
+	f, err := os.OpenFile(unfinished, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
