@@ -32,6 +32,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/boxtest"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gate/control"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -240,14 +241,19 @@ func gateOf(t *testing.T, b *boxtest.Box) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	line := regexp.MustCompile(fmt.Sprintf(`\(coppice-gate\) [RSD] %d `, s.PID))
+	child := regexp.MustCompile(fmt.Sprintf(`(?s)^[0-9]+ \(.*\) [A-Z] %d `, s.PID))
 	for _, d := range all {
 		pid, err := strconv.Atoi(d.Name())
 		if err != nil {
 			continue
 		}
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err == nil && line.Match(stat) {
+		if err != nil || !child.Match(stat) {
+			continue
+		}
+		// Not by its name in stat, which may still be that of its file: see package process.
+		args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err == nil && strings.HasPrefix(string(args), control.Argv0+"\x00") {
 			return pid
 		}
 	}

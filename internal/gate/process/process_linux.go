@@ -68,8 +68,9 @@ func Main() int {
 	return 0
 }
 
-// nameProcess names the process for ps. It has the name of its first thread, on which
-// packages are initialised.
+// nameProcess names the calling thread. A process has the name of its first thread in ps(1)
+// and in the kernel's log. main begins on that thread, but the scheduler may have moved it:
+// nothing may depend on the name. Landlock keeps us from /proc/self/comm, which would do.
 func nameProcess(name string) {
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(unsafe.StringData(name+"\x00"))), 0, 0, 0)
 }
