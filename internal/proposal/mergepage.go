@@ -4,6 +4,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // MergeRequest asks a forge to merge a branch.
@@ -101,9 +102,11 @@ func (p place) azure(r MergeRequest) string {
 
 // The parts of an address that are taken: all else is of no forge, or meant to deceive.
 var (
-	hostForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`)
-	partForm = regexp.MustCompile(`^[\pL\pN_~][\pL\pN_.~ -]*$`)
-	portForm = regexp.MustCompile(`^[0-9]{1,5}$`)
+	hostForm = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`)
+	})
+	partForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[\pL\pN_~][\pL\pN_.~ -]*$`) })
+	portForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9]{1,5}$`) })
 )
 
 // Hosts by which forges serve ssh on a port of https.
@@ -140,14 +143,14 @@ func parse(remote string) (p place, ok bool) {
 	if name := otherNames[p.host]; name != "" {
 		p.host = name
 	}
-	if !hostForm.MatchString(p.host) || port != "" && !portForm.MatchString(port) {
+	if !hostForm().MatchString(p.host) || port != "" && !portForm().MatchString(port) {
 		return p, false
 	}
 	if port != "" {
 		p.host += ":" + port
 	}
 	for part := range strings.SplitSeq(strings.TrimSuffix(strings.Trim(path, "/"), ".git"), "/") {
-		if !partForm.MatchString(part) {
+		if !partForm().MatchString(part) {
 			return p, false
 		}
 		p.path = append(p.path, part)

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"hash"
 	"regexp"
+	"sync"
 )
 
 const (
@@ -15,7 +16,9 @@ const (
 )
 
 // marks is what a mark looks like.
-var marks = regexp.MustCompile(`\A\[redacted:[A-Za-z0-9][A-Za-z0-9_.-]{0,63}:[0-9a-f]{12}\]`)
+var marks = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\A\[redacted:[A-Za-z0-9][A-Za-z0-9_.-]{0,63}:[0-9a-f]{12}\]`)
+})
 
 // mark is what stands for a secret.
 func mark(name, print string) string { return markBegin + name + ":" + print + "]" }

@@ -63,7 +63,7 @@ func (p Pattern) compile() (c compiled, err error) {
 		e.Message = "pattern " + p.Name + ": " + e.Message
 		return c, e.WithHint("write it in the syntax of RE2: https://github.com/google/re2/wiki/Syntax")
 	}
-	if !names.MatchString(p.Name) {
+	if !names().MatchString(p.Name) {
 		return c, fault.New(fault.Invalid, "%q is no name for a pattern", p.Name).
 			WithHint("name it with letters, digits, \"_\", \".\" and \"-\", 64 at most")
 	}

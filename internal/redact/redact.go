@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 )
@@ -83,7 +84,7 @@ const (
 	ofMark = -2
 )
 
-var names = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+var names = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`) })
 
 // New makes a Redactor, and says which secrets it cannot keep out. Errors are
 // fault.Invalid: of the key, a name or a pattern.
@@ -120,7 +121,7 @@ func New(o Options) (*Redactor, []Unfit, error) {
 func (r *Redactor) learnSecrets(b *builder, secrets []Secret) (unfit []Unfit, err error) {
 	seen, total := map[string]bool{}, 0
 	for _, s := range secrets {
-		if !names.MatchString(s.Name) {
+		if !names().MatchString(s.Name) {
 			return nil, fault.New(fault.Invalid, "%q is no name for a secret", s.Name).
 				WithHint("name it with letters, digits, \"_\", \".\" and \"-\", 64 at most")
 		}

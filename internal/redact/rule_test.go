@@ -76,7 +76,7 @@ func TestEveryRuleFindsItsExamples(t *testing.T) {
 func TestRulesAreSound(t *testing.T) {
 	t.Parallel()
 	for _, l := range alone(t).rules {
-		if !names.MatchString(l.name) {
+		if !names().MatchString(l.name) {
 			t.Errorf("%q is no name", l.name)
 		}
 		for i, key := range l.keys {

@@ -208,7 +208,7 @@ func (s *Stream) tryKeys() {
 			return false
 		}
 		if k.rule == ofMark {
-			if match := marks.FindIndex(s.from(k.at, near)); match != nil {
+			if match := marks().FindIndex(s.from(k.at, near)); match != nil {
 				s.print = k.at + int64(match[1]-markTail)
 			}
 			return true

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -29,10 +30,10 @@ const Host Sandbox = "host"
 // Sandbox is the id of a sandbox: 12 lower-case hex digits, or Host.
 type Sandbox string
 
-var sandboxes = regexp.MustCompile(`^(host|[0-9a-f]{12})$`)
+var sandboxes = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(host|[0-9a-f]{12})$`) })
 
 // Valid reports whether it is one; only such are names of files.
-func (s Sandbox) Valid() bool { return sandboxes.MatchString(string(s)) }
+func (s Sandbox) Valid() bool { return sandboxes().MatchString(string(s)) }
 
 // Hash is the hash of a record's line, or of a node of the tree above it.
 type Hash [32]byte
