@@ -15,6 +15,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
 // TestLongChain makes 2,000 snapshots, one after the other, with the real driver
@@ -22,7 +23,7 @@ import (
 func TestLongChain(t *testing.T) {
 	t.Parallel()
 	n := 2000
-	if raced || testing.Short() {
+	if looptest.Race || testing.Short() {
 		n = 150
 	}
 	ctx := context.Background()

@@ -21,6 +21,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/coppice-dev/coppice/internal/cli"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
@@ -42,10 +43,6 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// raced says that the race detector is on, under which SQLite takes twenty times
-// as long.
-var raced bool
-
 // TestScripts runs the program as it is typed: testdata/script/*.txtar.
 func TestScripts(t *testing.T) {
 	t.Parallel()
@@ -60,12 +57,14 @@ func TestScripts(t *testing.T) {
 			switch cond {
 			case "user":
 				return os.Getuid() != 0, nil
+			case "repeat": // of what has run as root; only what differs is of interest
+				return testing.Short() && os.Getuid() != 0, nil
 			case "static":
 				return static, nil
 			case "builds":
 				return canBuild(), nil
 			case "race":
-				return raced, nil
+				return looptest.Race, nil
 			case "cgroup": // of version 2, where boxes of real root have theirs
 				mounts, err := os.ReadFile("/proc/self/mountinfo")
 				return regexp.MustCompile(`(?m)^(\S+ ){5}rw\S* .*- cgroup2 `).Match(mounts), err
@@ -183,7 +182,7 @@ func cmdEventually(ts *testscript.TestScript, neg bool, args []string) {
 			return
 		}
 	}
-	ts.Fatalf("not within 20 s: %v", err)
+	ts.Fatalf("not within a minute: %v", err)
 }
 
 // cmdDaemon: "daemon kill" kills the home's daemon with SIGKILL and waits for

@@ -18,6 +18,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
 // TestSoak changes files in every way under "coppice run", while the sandbox is
@@ -27,7 +28,10 @@ import (
 // in. COPPICE_SOAK says for how long, "10m".
 func TestSoak(t *testing.T) {
 	length := 40 * time.Second
-	if raced { // to look at each snapshot takes as long again, and longer then
+	switch { // to look at each snapshot takes as long again, and longer with the race detector
+	case testing.Short():
+		length = 8 * time.Second
+	case looptest.Race:
 		length = 20 * time.Second
 	}
 	if s := os.Getenv("COPPICE_SOAK"); s != "" {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
 // manyFiles makes 20,000 files, whose names have 200 bytes.
@@ -26,7 +27,7 @@ const manyFiles = `mkdir many && cd many && pad=$(printf %0190d 0) && seq 100000
 // within its memory, and answers another sandbox.
 func TestAFloodOfOneSandboxLeavesTheDaemonToOthers(t *testing.T) {
 	t.Parallel()
-	if raced {
+	if looptest.Race {
 		t.Skip("the race detector's memory is not the program's")
 	}
 	d := newDesk(t)

@@ -17,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -28,7 +29,7 @@ func TestHistoryModel(t *testing.T) {
 	t.Parallel()
 	n := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		if n++; raced && n%4 != 0 {
+		if n++; looptest.Race && n%4 != 0 {
 			return // each takes many times as long; all of them run without the race detector
 		}
 		m := newModel(t, rt)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
@@ -103,7 +104,8 @@ func moveOverFault(t *testing.T, h *home, f *vfs.Faulty, to string, k int, errno
 // A failure of any one write leaves everything as it was.
 func TestAMoveInPlaceThatFailsIsTakenBack(t *testing.T) {
 	t.Parallel()
-	for k := 1; ; k++ {
+	first, step := looptest.Sample(t, 5)
+	for k := 1 + first; ; k += step {
 		f := &vfs.Faulty{FS: vfs.OS()}
 		h := newHomeOn(t, f)
 		one, _, _, present := twoStates(t, h)
@@ -138,10 +140,11 @@ func TestAMoveInPlaceThatFailsIsTakenBack(t *testing.T) {
 // now or, after a crash, at the next start; and nothing acknowledged is lost.
 func TestAMoveInPlaceThatGetsStuckLosesNothing(t *testing.T) {
 	t.Parallel()
-	for k := 1; ; k++ {
+	first, step := looptest.Sample(t, 5)
+	for k := 1 + first; ; k += step {
 		f := &vfs.Faulty{FS: vfs.OS()}
 		h := newHomeOn(t, f)
-		one, _, first, present := twoStates(t, h)
+		one, _, before, present := twoStates(t, h)
 		c, err := h.Commit(ctx, "a", "present")
 		if err != nil {
 			t.Fatal(err)
@@ -171,7 +174,7 @@ func TestAMoveInPlaceThatGetsStuckLosesNothing(t *testing.T) {
 		if got := h.tree("a"); !maps.Equal(got, mixed) {
 			t.Fatalf("write %d: after a restart %v, not %v", k, got, mixed)
 		}
-		for to, want := range map[string]tree{c.Head: present, one: first} {
+		for to, want := range map[string]tree{c.Head: present, one: before} {
 			if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: to, InPlace: true}); err != nil {
 				t.Fatal(err)
 			}

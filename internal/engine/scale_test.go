@@ -9,12 +9,9 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
-
-// raced says that the race detector is on, under which SQLite takes twenty times
-// as long. The whole number is for the run without it.
-var raced bool
 
 // TestTenThousandSandboxes works with a few of very many, before and after the
 // home was opened again.
@@ -23,8 +20,8 @@ func TestTenThousandSandboxes(t *testing.T) {
 	h := newHome(t)
 	src := h.onDir("src")
 	n := 10_000
-	if raced {
-		n = 600
+	if looptest.Race { // SQLite takes twenty times as long
+		n = 200
 	}
 	created := n / 10
 	forks, err := h.Fork(ctx, "src", wire.ForkRequest{N: n - created, At: src.Head})

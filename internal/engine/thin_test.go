@@ -16,6 +16,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -260,7 +261,7 @@ func TestThinningLeavesWhatCameIntoUse(t *testing.T) {
 func TestAWeekOfAutomaticSnapshots(t *testing.T) {
 	t.Parallel()
 	step, days := 5*time.Minute, 9
-	if raced || testing.Short() {
+	if looptest.Race || testing.Short() {
 		step, days = 15*time.Minute, 2
 	}
 	h, clock := newClockedHome(t)

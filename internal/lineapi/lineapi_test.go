@@ -18,12 +18,10 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
-
-// raced says that the race detector is on.
-var raced bool
 
 // patience is how long a test waits for what must come.
 const patience = 60 * time.Second
@@ -51,7 +49,7 @@ func serve(t testing.TB, opt Options) (s *Server, dial func() *peer) {
 	opt.Log = slog.New(slog.DiscardHandler)
 	ln := listen(t)
 	s = New(opt)
-	if raced {
+	if looptest.Race {
 		s.limit = min(s.limit, 4<<20) // to read what is longer takes a minute
 	}
 	done := make(chan error, 1)

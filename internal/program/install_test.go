@@ -21,7 +21,7 @@ const path = "github.com/coppice-dev/coppice"
 // go install github.com/coppice-dev/coppice/cmd/...@VERSION, from a module proxy that has this
 // checkout as both.
 func TestInstall_FindsTheHelpersOfItsVersion(t *testing.T) {
-	if os.Getenv("COPPICE_TEST_FULL") == "" {
+	if testing.Short() {
 		t.Skip("needs full-run: everything is compiled twice")
 	}
 	proxy, bin := t.TempDir(), t.TempDir()

@@ -1,5 +1,0 @@
-//go:build linux && race
-
-package engine
-
-func init() { raced = true }

@@ -1,5 +1,0 @@
-//go:build race
-
-package lineapi
-
-func init() { raced = true }
