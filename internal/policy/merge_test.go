@@ -204,8 +204,9 @@ func tame(d *Document) {
 // were joined before.
 func TestMergeIsAssociativeAndKnowsNoOrder(t *testing.T) {
 	t.Parallel()
-	merged := 0
+	tried, merged := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
+		tried++
 		layers := layersOf(t, 4)
 		p, err := Merge(layers...)
 		again, aerr := Merge(rapid.Permutation(layers).Draw(t, "order")...)
@@ -247,8 +248,8 @@ func TestMergeIsAssociativeAndKnowsNoOrder(t *testing.T) {
 			t.Fatalf("%s is printed as %s, %v", text, out, err)
 		}
 	})
-	if merged < 20 {
-		t.Errorf("only %d of 100 were policies", merged)
+	if merged < tried/5 {
+		t.Errorf("only %d of %d were policies", merged, tried)
 	}
 }
 
