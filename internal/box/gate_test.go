@@ -233,6 +233,12 @@ func TestGateEndsWithItsKeeper(t *testing.T) {
 // gateOf finds the process of a box's gate.
 func gateOf(t *testing.T, b *boxtest.Box) int {
 	t.Helper()
+	return startedBy(t, b, control.Argv0)
+}
+
+// startedBy finds the process that the keeper of a box has started under a name.
+func startedBy(t *testing.T, b *boxtest.Box, argv0 string) int {
+	t.Helper()
 	s, err := b.Status(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -253,11 +259,11 @@ func gateOf(t *testing.T, b *boxtest.Box) int {
 		}
 		// Not by its name in stat, which may still be that of its file: see package process.
 		args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if err == nil && strings.HasPrefix(string(args), control.Argv0+"\x00") {
+		if err == nil && bytes.HasPrefix(args, []byte(argv0+"\x00")) {
 			return pid
 		}
 	}
-	t.Fatal("no gate")
+	t.Fatalf("the keeper has no child %s", argv0)
 	return 0
 }
 

@@ -133,33 +133,26 @@ func (s *Set) copyTo(w io.Writer, name Name) error {
 }
 
 // forget removes what earlier versions have unpacked of a program. Processes that run from
-// such a file run on.
+// such a file run on. What cannot be removed costs its size, and is tried again by the next
+// version.
 func forget(dir string, name Name, keep string) {
-	old, _ := filepath.Glob(filepath.Join(dir, string(name)+"-*"))
-	for _, path := range old {
-		if path != keep {
-			_ = os.Remove(path)
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), string(name)+"-") && e.Name() != filepath.Base(keep) {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
 		}
 	}
 }
 
-// inMemory unpacks a program into a sealed file in memory (memfd_create(2)).
+// inMemory unpacks a program into a sealed file in memory.
 func (s *Set) inMemory(name Name, digest string) (*os.File, error) {
-	fd, err := unix.MemfdCreate(string(name), unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	f, err := Sealed(string(name), func(w io.Writer) error { return s.copyTo(w, name) })
 	if err != nil {
 		return nil, fault.Wrap(err, "unpack %s into memory", name)
 	}
-	f := os.NewFile(uintptr(fd), string(name))
-	err = s.copyTo(f, name)
-	if err == nil {
-		err = verify(f, digest)
-	}
-	if err == nil {
-		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
-	}
-	if err != nil {
+	if err := verify(f, digest); err != nil {
 		f.Close()
-		return nil, fault.Wrap(err, "unpack %s into memory", name)
+		return nil, err
 	}
 	return f, nil
 }

@@ -56,9 +56,6 @@ func readOnly(path string) (*os.File, error) {
 		return nil, fault.Wrap(err, "open the program of init")
 	}
 	defer src.Close()
-	if seals, err := unix.FcntlInt(src.Fd(), unix.F_GET_SEALS, 0); err == nil && seals&unix.F_SEAL_WRITE != 0 {
-		return program.Executable(src)
-	}
 	name, err := os.Readlink(path)
 	if err != nil {
 		return nil, fault.Wrap(err, "find the program of init")
@@ -77,7 +74,8 @@ func readOnly(path string) (*os.File, error) {
 		}
 		f.Close()
 	}
-	// It was replaced since, or we may not mount (workspace): a sealed copy in memory.
+	// It lies in memory, was replaced since, or we may not mount (workspace). A program in
+	// memory is the one of all sandboxes, which must not share it: see program.Sealed.
 	f, err := sealedCopy(src)
 	if err != nil {
 		return nil, fault.Wrap(err, "copy the program of init")
@@ -85,21 +83,12 @@ func readOnly(path string) (*os.File, error) {
 	return program.Executable(f)
 }
 
-// sealedCopy copies a program into memory, where nobody can change it.
+// sealedCopy copies a program into memory, for one sandbox.
 func sealedCopy(src io.Reader) (*os.File, error) {
-	fd, err := unix.MemfdCreate("coppice", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), "coppice")
-	if _, err = io.Copy(f, src); err == nil {
-		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
-	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
+	return program.Sealed(string(program.Init), func(w io.Writer) error {
+		_, err := io.Copy(w, src)
+		return err
+	})
 }
 
 // innerProgram is the program that is PID 1 in a sandbox's own kernel: that of its image, or the

@@ -5,9 +5,12 @@ package programtest
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"sync"
+	"testing"
 
 	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/program"
@@ -60,3 +63,31 @@ func build(dir string) error {
 
 // Programs returns the programs. They stay open until the process ends.
 var Programs = sync.OnceValue(func() *program.Set { return program.New("", os.Getenv(execPath)) })
+
+// InMemory returns the programs as a home has them from which nothing is executed: each one is
+// a sealed file in memory. The test owns them.
+func InMemory(t *testing.T) *program.Set {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range program.Names {
+		f, err := program.Sealed(string(name), func(w io.Writer) error {
+			file, err := os.Open(filepath.Join(os.Getenv(execPath), string(name)))
+			if err != nil {
+				return err
+			}
+			defer file.Close()
+			_, err = io.Copy(w, file)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		if err := os.Symlink(fmt.Sprint("/proc/self/fd/", f.Fd()), filepath.Join(dir, string(name))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := program.New("", dir)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
