@@ -115,7 +115,7 @@ var packages = map[string][]string{
 		"internal/journal", "internal/plan", "internal/policy",
 	},
 
-	"internal/program": {"internal/fault"},
+	"internal/program": {"internal/fault", "internal/visible"},
 
 	"internal/ledger":        {"internal/fault", "internal/ledger/format", "internal/vfs"},
 	"internal/ledger/format": {"internal/fault"},

@@ -66,6 +66,9 @@ func Serve(ctx context.Context, opt Options) error {
 }
 
 func serve(ctx context.Context, opt Options) error {
+	if err := inheritNothing(); err != nil {
+		return err
+	}
 	if err := opt.HTTP.check(opt.Ready != nil); err != nil {
 		return err
 	}

@@ -6,10 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 )
@@ -21,6 +24,9 @@ const startTimeout = 60 * time.Second
 // start starts a daemon and waits until it is ready. The daemon outlives this
 // process; an error of its own comes back as it is.
 func (s Starter) start(ctx context.Context) error {
+	if err := inheritNothing(); err != nil {
+		return err
+	}
 	r, w, err := os.Pipe()
 	if err != nil {
 		return fault.Wrap(err, "start the daemon")
@@ -64,6 +70,14 @@ func (s Starter) start(ctx context.Context) error {
 	case <-ctx.Done():
 		return fault.New(fault.Timeout, "wait for the daemon to be ready").Because(ctx.Err()).WithHint("see %s", LogPath(s.Home))
 	}
+}
+
+// inheritNothing closes the descriptors that this process was started with, but for the first
+// three, in all processes that it starts from now on: a daemon and its keepers live long, and
+// would hold what the user's shell had open, as a lock or one end of a pipe.
+func inheritNothing() error {
+	err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+	return fault.Wrap(err, "mark the descriptors that were inherited")
 }
 
 // realIDs is the environment variable that carries who the daemon runs as

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/visible"
 )
 
 // Name names a helper program.
@@ -129,12 +130,40 @@ func (s *Set) find(name Name) (*os.File, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "open %s", name)
 	}
-	own, _ := debug.ReadBuildInfo() // of a program that was built without modules there is none
-	if err := sameVersion(f, versionOf(own)); err != nil {
+	if err := check(f, name); err != nil {
 		f.Close()
 		return nil, err
 	}
 	return f, nil
+}
+
+// check refuses a file that is not the helper program name of our own version, or that another
+// user may have put there.
+func check(f *os.File, name Name) error {
+	if err := private(f); err != nil {
+		return err
+	}
+	if err := isProgram(f, name); err != nil {
+		return err
+	}
+	own, _ := debug.ReadBuildInfo() // of a program that was built without modules there is none
+	return sameVersion(f, versionOf(own))
+}
+
+// private refuses a file that every user may write to, or replace in its directory. The owner of
+// the directory, and its group, may replace the program that runs now as well.
+func private(f *os.File) error {
+	for _, path := range []string{Path(f), filepath.Dir(f.Name())} {
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil {
+			return fault.Wrap(err, "look at %s", path)
+		}
+		if st.Mode&unix.S_IWOTH != 0 {
+			return fault.New(fault.Denied, "%s is not executed: every user may write to it or to its directory", f.Name()).
+				WithHint("take that right away: chmod o-w %s %s", visible.Word(f.Name()), visible.Word(filepath.Dir(f.Name())))
+		}
+	}
+	return nil
 }
 
 // install is how all programs of one version are had.

@@ -150,6 +150,29 @@ func TestFile_RemovesThatOfAnotherBuild(t *testing.T) {
 	}
 }
 
+// A home's path is no pattern: its programs alone are removed.
+func TestFile_RemovesNothingOfAnotherHome(t *testing.T) {
+	t.Parallel()
+	homes := t.TempDir()
+	files, _ := built(t, "one")
+	for _, home := range []string{"gone", "g[a-z]*", "g*"} {
+		dir := filepath.Join(homes, home)
+		if got := says(t, set(t, files, dir), Init); got != "one" {
+			t.Errorf("it says %q", got)
+		}
+		if err := os.WriteFile(filepath.Join(dir, string(Init)+"-of-before"), nil, 0o500); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other, _ := built(t, "other")
+	says(t, set(t, other, filepath.Join(homes, "g*")), Init)
+	for home, want := range map[string]int{"gone": 2, "g[a-z]*": 2, "g*": 1} {
+		if names, err := os.ReadDir(filepath.Join(homes, home)); err != nil || len(names) != want {
+			t.Errorf("%s has %v, %v", home, names, err)
+		}
+	}
+}
+
 func TestFile_RefusesWhatWasBuiltInDamaged(t *testing.T) {
 	t.Parallel()
 	files, _ := built(t, "one")
@@ -214,12 +237,30 @@ func TestFile_FindsProgramsBeside(t *testing.T) {
 	if _, err := s.File(Init); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
 		t.Errorf("another program: %v", err)
 	}
-	self, err := os.ReadFile("/proc/self/exe")
+	self, err := os.ReadFile("/proc/self/exe") // of the same module
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, string(Init)), self, 0o755); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := s.File(Init); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
+		t.Errorf("another program of the module: %v", err)
+	}
+	build := exec.Command("go", "build", "-o", dir, "github.com/coppice-dev/coppice/cmd/"+string(Init))
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, path := range []string{dir, filepath.Join(dir, string(Init))} {
+		if err := os.Chmod(path, 0o1777); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.File(Init); !fault.Is(err, fault.Denied) || !strings.Contains(fault.HintOf(err), "chmod o-w") {
+			t.Errorf("where every user may write: %v", err)
+		}
+		if err := os.Chmod(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	f, err := s.File(Init)
 	if err != nil {

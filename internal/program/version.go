@@ -3,6 +3,7 @@
 package program
 
 import (
+	"cmp"
 	"debug/buildinfo"
 	"io"
 	"os"
@@ -12,15 +13,24 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// sameVersion refuses a program that was built from another version than ours. A version that
-// is not known is not compared.
-func sameVersion(f *os.File, ours string) error {
+// isProgram refuses a file that is not the helper program name.
+func isProgram(f *os.File, name Name) error {
+	info, err := buildinfo.Read(f)
+	if err != nil || info.Path != "github.com/coppice-dev/coppice/cmd/"+string(name) {
+		return fault.New(fault.Unsupported, "%s is not %s of Coppice", f.Name(), name).Because(err).WithHint("%s", install)
+	}
+	return nil
+}
+
+// sameVersion refuses a program that was built from another version than own, which is "" where
+// it is not known: then the version is not compared.
+func sameVersion(f *os.File, own string) error {
 	info, err := buildinfo.Read(f)
 	if err != nil {
-		return fault.New(fault.Unsupported, "%s is not a program of Coppice", f.Name()).Because(err).WithHint("%s", install)
+		return fault.Wrap(err, "read what %s was built from", f.Name())
 	}
-	if theirs := versionOf(info); ours != "" && theirs != "" && ours != theirs {
-		return fault.New(fault.Unsupported, "%s is of version %s, and this program of %s", f.Name(), theirs, ours).WithHint("%s", install)
+	if theirs := versionOf(info); own != "" && theirs != own {
+		return fault.New(fault.Unsupported, "%s is of version %s, and this program of %s", f.Name(), cmp.Or(theirs, "unknown"), own).WithHint("%s", install)
 	}
 	return nil
 }
