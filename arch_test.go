@@ -75,12 +75,12 @@ var packages = map[string][]string{
 	"internal/memory":       {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs"},
 	"internal/meta":         {"client/wire", "internal/fault", "internal/seal", "internal/timeline", "internal/vfs"},
 	"internal/rootfs": {
-		"internal/dirfd", "internal/fault", "internal/quota", "internal/removal", "internal/rootspec",
-		"internal/undo",
+		"internal/dirfd", "internal/fault", "internal/mounttable", "internal/quota",
+		"internal/removal", "internal/rootspec", "internal/undo",
 	},
 	"internal/removal":  {"internal/dirfd", "internal/fault"},
 	"internal/rootspec": {"internal/dirfd", "internal/fault"},
-	"internal/quota":    {"internal/fault", "internal/visible"},
+	"internal/quota":    {"internal/fault", "internal/mounttable", "internal/visible"},
 
 	"internal/box": {
 		"client/wire", "internal/box/guest", "internal/box/protocol", "internal/fault",
@@ -97,9 +97,15 @@ var packages = map[string][]string{
 		"client/wire", "internal/box/guest", "internal/box/relay", "internal/box/seccomp",
 		"internal/fault", "internal/gate/link", "internal/plan", "internal/rootspec",
 	},
-	"internal/box/probe":   {"client/wire", "internal/fault", "internal/gate/link", "internal/program", "internal/quota"},
+	"internal/box/probe": {
+		"client/wire", "internal/fault", "internal/gate/link", "internal/mounttable",
+		"internal/program", "internal/quota",
+	},
 	"internal/box/seccomp": {},
-	"internal/box/notify":  {"internal/box/seccomp", "internal/dirfd", "internal/fault", "internal/rootspec"},
+	"internal/box/notify": {
+		"internal/box/seccomp", "internal/dirfd", "internal/fault", "internal/mounttable",
+		"internal/rootspec",
+	},
 
 	// The keeper imports link and control, so these never import the gate itself and its
 	// network stack.
@@ -149,16 +155,19 @@ var packages = map[string][]string{
 	"examples/claude-code/model": {},
 	"examples/explore/go":        {"client", "client/wire"},
 	"internal/dirfd":             {},
-	"internal/box/cgroup":        {"client/wire", "internal/box/guest", "internal/fault", "internal/plan"},
+	"internal/box/cgroup": {
+		"client/wire", "internal/box/guest", "internal/fault", "internal/mounttable", "internal/plan",
+	},
 	"internal/box/keeper": {
 		"client/wire", "internal/box/cgroup", "internal/box/guest", "internal/box/protocol",
 		"internal/dirfd", "internal/fault", "internal/gate/control", "internal/gate/link",
-		"internal/javastore", "internal/journal", "internal/plan", "internal/program",
-		"internal/rootspec", "internal/seal", "internal/unixsock",
+		"internal/javastore", "internal/journal", "internal/mounttable", "internal/plan",
+		"internal/program", "internal/rootspec", "internal/seal", "internal/unixsock",
 	},
 	"internal/box/protocol": {"client/wire", "internal/box/guest", "internal/fault", "internal/plan"},
 	"internal/audit":        {"client/wire", "internal/ledger/format", "internal/timeline"},
 	"internal/javastore":    {},
+	"internal/mounttable":   {},
 }
 
 // limits is the table of bounds. It imports nothing of this module, and every package may

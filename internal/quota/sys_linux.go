@@ -9,6 +9,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/mounttable"
 )
 
 // The calls of project quotas (include/uapi/linux/quota.h, dqblk_xfs.h, fs.h).
@@ -109,7 +111,7 @@ func mountOf(dir string) (device, mount string) {
 
 // findMount reads mountinfo for the innermost mount of the device dev above dir.
 func findMount(r io.Reader, dev uint64, dir string) (device, mount string) {
-	above, err := mountinfo.GetMountsFromReader(r, mountinfo.ParentsFilter(dir))
+	above, err := mounttable.Parse(r, mountinfo.ParentsFilter(dir))
 	if err != nil {
 		return "", ""
 	}

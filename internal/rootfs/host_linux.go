@@ -9,6 +9,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/mounttable"
 )
 
 // HostMounts are the mounts that the caller sees.
@@ -25,7 +26,7 @@ func HostMounts() ([]*mountinfo.Info, error) {
 // understand is an error of kind fault.Internal: guessing what is mounted is not
 // safe.
 func parseMounts(r io.Reader) ([]*mountinfo.Info, error) {
-	ms, err := mountinfo.GetMountsFromReader(r, nil)
+	ms, err := mounttable.Parse(r, nil)
 	if err != nil {
 		return nil, fault.Wrap(err, "read the mounts of the host")
 	}

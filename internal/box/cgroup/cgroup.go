@@ -23,6 +23,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/mounttable"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
@@ -136,8 +137,8 @@ func groupMount(kind, option string) (mount string, err error) {
 
 // findGroups is groupMount for the text of mountinfo.
 func findGroups(r io.Reader, kind, option string) (mount string, err error) {
-	mounts, err := mountinfo.GetMountsFromReader(r, mountinfo.FSTypeFilter(kind))
-	for _, m := range mounts {
+	groups, err := mounttable.Parse(r, mountinfo.FSTypeFilter(kind))
+	for _, m := range groups {
 		if slices.Contains(strings.Split(m.VFSOptions, ","), option) {
 			mount = m.Mountpoint
 		}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/mounttable"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
@@ -168,7 +169,7 @@ func standsOn(s rootspec.Spec) (on []standing, err error) {
 	for _, o := range s.Overlays {
 		dirs = append(append(dirs, o.Upper), o.Lowers...)
 	}
-	mounts, err := mountinfo.GetMounts(nil)
+	mounted, err := mounttable.List(nil)
 	if err != nil {
 		return nil, fault.Wrap(err, "find the file systems of the root")
 	}
@@ -184,15 +185,15 @@ func standsOn(s rootspec.Spec) (on []standing, err error) {
 			return nil, fault.Wrap(err, "find the file system of %s", dir)
 		}
 		tried[dev] = true
-		on = append(on, standing{dir, typeOfMount(mounts, st.Mnt_id)})
+		on = append(on, standing{dir, typeOfMount(mounted, st.Mnt_id)})
 	}
 	return on, nil
 }
 
 // typeOfMount returns the file system type of a mount; "" if the mount is not listed, as
 // before Linux 5.8, where statx(2) reports no mount ID and there are no id-mapped mounts.
-func typeOfMount(mounts []*mountinfo.Info, id uint64) string {
-	for _, m := range mounts {
+func typeOfMount(mounted []*mountinfo.Info, id uint64) string {
+	for _, m := range mounted {
 		if uint64(m.ID) == id {
 			return m.FSType
 		}

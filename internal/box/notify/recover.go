@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/mounttable"
 )
 
 // Left is a promotion that cannot be undone because of the sandbox's files, which the sandbox
@@ -48,16 +49,11 @@ func isOfFiles(err error) bool {
 // before it starts anything. It returns the promotions that the sandbox's files do
 // not allow to undo, and fails for any other reason.
 func Recover() (left []*Left, err error) {
-	f, err := os.Open("/proc/self/mountinfo")
+	overlays, err := mounttable.List(mountinfo.FSTypeFilter("overlay"))
 	if err != nil {
 		return nil, fault.Wrap(err, "look for unfinished promotions")
 	}
-	defer f.Close()
-	mounts, err := mountinfo.GetMountsFromReader(f, mountinfo.FSTypeFilter("overlay"))
-	if err != nil {
-		return nil, fault.Wrap(err, "look for unfinished promotions")
-	}
-	for _, m := range mounts {
+	for _, m := range overlays {
 		l, err := recoverBelow(m.Mountpoint)
 		if err != nil {
 			return left, err

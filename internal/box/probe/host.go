@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/mounttable"
 	"github.com/coppice-dev/coppice/internal/quota"
 )
 
@@ -289,18 +290,18 @@ func cgroupDir() (string, error) {
 			path = strings.TrimSuffix(p, "\n")
 		}
 	}
-	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup2"))
+	groups, err := mounttable.List(mountinfo.FSTypeFilter("cgroup2"))
 	if err != nil {
 		return "", err
 	}
-	if path == "" || len(mounts) == 0 {
+	if path == "" || len(groups) == 0 {
 		return "", unix.ENOENT
 	}
-	rel, err := filepath.Rel(mounts[0].Root, path)
+	rel, err := filepath.Rel(groups[0].Root, path)
 	if err != nil || strings.HasPrefix(rel, "..") {
 		rel = "."
 	}
-	dir := filepath.Join(mounts[0].Mountpoint, rel)
+	dir := filepath.Join(groups[0].Mountpoint, rel)
 	_, err = os.Stat(filepath.Join(dir, "cgroup.procs"))
 	return dir, err
 }

@@ -1,0 +1,54 @@
+//go:build linux
+
+// Package mounttable reads the mounts of the calling process. It is github.com/moby/sys/mountinfo
+// for lines of any length: that reads at most 64 KiB, and the options of a file system may be
+// longer, as those of an overlay with hundreds of layers. One such mount of anybody on the host
+// must not keep sandboxes from starting.
+package mounttable
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/moby/sys/mountinfo"
+)
+
+// maxLine is how many bytes of a line are passed on, of which bufio.Scanner takes 64 KiB.
+const maxLine = 60 << 10
+
+// List returns those mounts of the calling process that filter takes, or all if it is nil. Of
+// their VFSOptions there may be only the beginning, about 60 KiB.
+func List(filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return Parse(f, filter)
+}
+
+// Parse is List for the text of /proc/PID/mountinfo.
+func Parse(r io.Reader, filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
+	var table bytes.Buffer
+	for in := bufio.NewReader(r); ; {
+		line, err := in.ReadBytes('\n')
+		if len(line) > maxLine {
+			// The options are the last field (proc_pid_mountinfo(5)).
+			if bytes.LastIndexByte(line, ' ') >= maxLine {
+				return nil, fmt.Errorf("a mount with a line of %d bytes before its options", len(line))
+			}
+			line = append(line[:maxLine], '\n')
+		}
+		table.Write(line)
+		if errors.Is(err, io.EOF) {
+			return mountinfo.GetMountsFromReader(&table, filter)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
