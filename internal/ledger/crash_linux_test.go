@@ -218,12 +218,9 @@ func (c crash) survives(t *testing.T) {
 // mended.
 func TestACrashLosesNothingThatWasAcknowledged(t *testing.T) {
 	t.Parallel()
-	seeds, every := 3, 1
-	switch {
-	case looptest.Race: // Sample leaves out more
+	seeds := 3
+	if looptest.Race || testing.Short() {
 		seeds = 1
-	case testing.Short():
-		seeds, every = 1, 7
 	}
 	for name, how := range map[string]func(seed int) vfs.Crash{
 		"killed":          func(int) vfs.Crash { return vfs.Kill },
@@ -233,7 +230,6 @@ func TestACrashLosesNothingThatWasAcknowledged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			first, step := looptest.Sample(t, 11)
-			step *= every
 			for seed := range seeds {
 				all := crashes(t, inMemory(t), map[format.Sandbox][]string{}, func(k int) vfs.Crash { return how(1000*seed + k) }, func(l *Ledger, ack func(format.Sandbox, string)) {
 					scriptTo(l, 0, ack)
@@ -242,7 +238,7 @@ func TestACrashLosesNothingThatWasAcknowledged(t *testing.T) {
 				for k := first; k < len(all); k += step {
 					if k/step%13 == 12 {
 						again := crashes(t, all[k].dir, all[k].acked, how, func(*Ledger, func(format.Sandbox, string)) {})
-						for i := 0; i < len(again); i += every {
+						for i := 0; i < len(again); i += step {
 							again[i].what = all[k].what + "; then " + again[i].what
 							again[i].survives(t)
 						}

@@ -119,7 +119,7 @@ func nothingLeft(t *testing.T, what string, h *home) {
 // the store goes on, both as it is open and opened anew.
 func TestEveryWriteMayFail(t *testing.T) {
 	t.Parallel()
-	first, step := looptest.Sample(t, 11)
+	first, step := looptest.Sample(t, 31)
 	for _, c := range []struct {
 		errno syscall.Errno
 		stay  bool
@@ -158,7 +158,7 @@ func TestEveryWriteMayFail(t *testing.T) {
 // The same without opening it anew in between.
 func TestTheStoreGoesOnAfterAFailure(t *testing.T) {
 	t.Parallel()
-	first, step := looptest.Sample(t, 11)
+	first, step := looptest.Sample(t, 31)
 	for k := 1 + first; ; k += step {
 		what := fmt.Sprintf("call %d fails", k)
 		f := &vfs.Faulty{FS: vfs.OS()}
@@ -188,7 +188,7 @@ func TestACrashAtAnyPoint(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			first, step := looptest.Sample(t, 11)
+			first, step := looptest.Sample(t, 31)
 			for k := 1 + first; crashAt(t, k, crash(k)); k += step {
 			}
 		})
