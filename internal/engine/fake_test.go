@@ -461,6 +461,7 @@ type home struct {
 	clock  func() time.Time // nil: the real one
 	bare   bool             // the host cannot give tier supervised
 	book   vfs.FS           // that the ledger is written through
+	disk   vfs.FS           // that all else is written through; nil: the real one
 	repos  Repos            // nil: none can be opened
 	kernel string           // what memory images depend on
 	build  string           // and those without their init
@@ -487,7 +488,11 @@ func newHomeOn(t testing.TB, files vfs.FS) *home {
 
 func (h *home) open() {
 	ctx := context.Background()
-	db, err := meta.Open(ctx, filepath.Join(h.dir, "coppice.db"))
+	disk := h.disk
+	if disk == nil {
+		disk = vfs.OS()
+	}
+	db, err := meta.OpenOn(ctx, disk, filepath.Join(h.dir, "coppice.db"))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -501,7 +506,7 @@ func (h *home) open() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	images, err := memory.Open(ctx, filepath.Join(h.dir, "memory"), memory.Options{})
+	images, err := memory.Open(ctx, filepath.Join(h.dir, "memory"), memory.Options{FS: disk})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -510,7 +515,7 @@ func (h *home) open() {
 		h.t.Fatal(err)
 	}
 	h.Engine, err = Open(ctx, Config{
-		Home: h.dir, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(h.dir, h.fs, h.clock), Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"}, Repos: h.repos,
+		Home: h.dir, FS: disk, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(h.dir, h.fs, h.clock), Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"}, Repos: h.repos,
 		Memory: images, MemoryFacts: func() (map[string]string, error) {
 			return map[string]string{"gvisor": "v" + h.kernel, "protocol": strconv.Itoa(h.speaks)}, nil
 		},

@@ -20,6 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // What a policy hides is hidden by a layer, the mask, right above what a sandbox began
@@ -175,10 +176,7 @@ func (e *Engine) maskLive(ctx context.Context, rec *meta.Sandbox) (rootfs.Made, 
 	}
 	note, text := e.maskNote(rec.ID), []byte(filepath.Base(made.Dir))
 	if old, err := os.ReadFile(note); err != nil || !bytes.Equal(old, text) {
-		if err := os.WriteFile(note+".tmp", text, 0o600); err != nil {
-			return made, fault.Wrap(err, "note what is hidden")
-		}
-		if err := os.Rename(note+".tmp", note); err != nil {
+		if err := vfs.NoteUnsynced(e.FS, note, text); err != nil { // masks do not outlive a power loss
 			return made, fault.Wrap(err, "note what is hidden")
 		}
 	}
