@@ -5,6 +5,7 @@ package engine
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"io/fs"
 	"os"
@@ -300,8 +301,12 @@ func (e *Engine) layerDirs(ids []timeline.LayerID) []string {
 	return dirs
 }
 
+// asideMask begins the name of a mask that is being removed. The name of no other begins so.
+const asideMask = ".removed-"
+
 // sweepMasks removes the masks that no live root can be mounted with. Nobody reads by
-// one yet. After a reboot none is mounted, and one may not be whole.
+// one yet. After a reboot none is mounted, and one may not be whole. A mask is renamed
+// before it is removed: part of one is never found by the name of the whole.
 func (e *Engine) sweepMasks(ctx context.Context) error {
 	masks, err := os.ReadDir(e.masksDir())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -315,7 +320,8 @@ func (e *Engine) sweepMasks(ctx context.Context) error {
 		return err
 	}
 	used := map[string]bool{}
-	if boot == e.BootID {
+	rebooted := boot != e.BootID
+	if !rebooted {
 		dirs, err := os.ReadDir(filepath.Join(e.Home, "sandboxes"))
 		if err != nil {
 			return fault.Wrap(err, "look for what hides paths")
@@ -333,7 +339,18 @@ func (e *Engine) sweepMasks(ctx context.Context) error {
 		if used[m.Name()] {
 			continue
 		}
-		if err := e.discard(ctx, filepath.Join(e.masksDir(), m.Name())); err != nil {
+		dir := filepath.Join(e.masksDir(), m.Name())
+		if !strings.HasPrefix(m.Name(), asideMask) {
+			aside := filepath.Join(e.masksDir(), asideMask+rand.Text())
+			if err := vfs.Rename(e.FS, dir, aside); err != nil && rebooted {
+				return fault.Wrap(err, "remove what hides paths")
+			} else if err != nil {
+				e.Logger.Warn("a mask stays that is not in use", "dir", dir, "err", err)
+				continue
+			}
+			dir = aside
+		}
+		if err := e.discard(ctx, dir); err != nil {
 			return err
 		}
 	}
