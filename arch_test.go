@@ -64,7 +64,7 @@ var packages = map[string][]string{
 		"internal/fault", "internal/journal", "internal/layer", "internal/ledger",
 		"internal/ledger/format", "internal/memory", "internal/meta", "internal/policy",
 		"internal/proposal", "internal/redact", "internal/repo", "internal/rootfs",
-		"internal/rootspec", "internal/timeline", "internal/undo", "internal/visible",
+		"internal/rootspec", "internal/timeline", "internal/undo", "internal/vfs", "internal/visible",
 	},
 	"internal/layer": {
 		"internal/archive", "internal/dirfd", "internal/fault", "internal/layer/format",
