@@ -126,7 +126,7 @@ var packages = map[string][]string{
 	"internal/journal":  {"client/wire", "internal/fault", "internal/seal", "internal/vfs"},
 	"internal/redact":   {"internal/fault"},
 	"internal/seal":     {"internal/fault", "internal/vfs"},
-	"internal/repo":     {"internal/dirfd", "internal/fault", "internal/undo", "internal/visible"},
+	"internal/repo":     {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs", "internal/visible"},
 	"internal/registry": {"internal/fault", "internal/tty"},
 	"internal/proposal": {"internal/fault", "internal/timeline", "internal/visible"},
 	"internal/fault":    {},
