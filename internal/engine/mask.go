@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io/fs"
 	"os"
@@ -301,9 +303,6 @@ func (e *Engine) layerDirs(ids []timeline.LayerID) []string {
 	return dirs
 }
 
-// asideMask begins the name of a mask that is being removed. The name of no other begins so.
-const asideMask = ".removed-"
-
 // sweepMasks removes the masks that no live root can be mounted with. Nobody reads by
 // one yet. After a reboot none is mounted, and one may not be whole. A mask is renamed
 // before it is removed: part of one is never found by the name of the whole.
@@ -340,8 +339,8 @@ func (e *Engine) sweepMasks(ctx context.Context) error {
 			continue
 		}
 		dir := filepath.Join(e.masksDir(), m.Name())
-		if !strings.HasPrefix(m.Name(), asideMask) {
-			aside := filepath.Join(e.masksDir(), asideMask+rand.Text())
+		if sum, err := hex.DecodeString(m.Name()); err == nil && len(sum) == sha256.Size {
+			aside := filepath.Join(e.masksDir(), ".removed-"+rand.Text())
 			if err := vfs.Rename(e.FS, dir, aside); err != nil && rebooted {
 				return fault.Wrap(err, "remove what hides paths")
 			} else if err != nil {
