@@ -64,7 +64,7 @@ var packages = map[string][]string{
 		"internal/fault", "internal/journal", "internal/layer", "internal/ledger",
 		"internal/ledger/format", "internal/memory", "internal/meta", "internal/policy",
 		"internal/proposal", "internal/redact", "internal/repo", "internal/rootfs",
-		"internal/rootspec", "internal/timeline", "internal/undo", "internal/visible",
+		"internal/rootspec", "internal/timeline", "internal/undo", "internal/vfs", "internal/visible",
 	},
 	"internal/layer": {
 		"internal/archive", "internal/dirfd", "internal/fault", "internal/layer/format",
@@ -132,7 +132,7 @@ var packages = map[string][]string{
 	"internal/journal":  {"client/wire", "internal/fault", "internal/seal", "internal/vfs"},
 	"internal/redact":   {"internal/fault"},
 	"internal/seal":     {"internal/fault", "internal/vfs"},
-	"internal/repo":     {"internal/dirfd", "internal/fault", "internal/undo", "internal/visible"},
+	"internal/repo":     {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs", "internal/visible"},
 	"internal/registry": {"internal/fault", "internal/tty"},
 	"internal/proposal": {"internal/fault", "internal/timeline", "internal/visible"},
 	"internal/fault":    {},

@@ -32,6 +32,9 @@ func (h *home) halfAdopted(name string) adoption {
 	if _, err := h.DB.BeginIntent(ctx, intentAdopt, a); err != nil {
 		h.t.Fatal(err)
 	}
+	if err := h.DB.Flush(); err != nil {
+		h.t.Fatal(err)
+	}
 	if err := h.Layers.Adopt(ctx, a.Layer, a.Parts); err != nil {
 		h.t.Fatal(err)
 	}

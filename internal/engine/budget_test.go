@@ -22,6 +22,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/redact"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // newHomeAt makes a home whose time stands at *now.
@@ -434,7 +435,7 @@ func TestReadNetTold_KnowsOlderPlaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.unread(id, func() {
-		if err := writeDurably(filepath.Join(h.sandboxDir(id), journalTold), fmt.Appendf(nil,
+		if err := vfs.WriteFile(vfs.OS(), filepath.Join(h.sandboxDir(id), journalTold), fmt.Appendf(nil,
 			`{"done":{"inode":%d,"at":%d,"sum":%q},"next":{"inode":0,"at":0,"sum":""},"seq":1000}`, place.Inode, place.At, place.Sum)); err != nil {
 			t.Fatal(err)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // adoptAbove is how many changed paths make it worth while to turn the upper
@@ -308,21 +309,15 @@ func redoAfter(redo []timeline.SnapshotID, n note) []timeline.SnapshotID {
 // torn costs a larger layer, never a wrong one.
 
 func (e *Engine) writeIndex(id timeline.SandboxID, snap timeline.SnapshotID, ix *layer.Index) error {
-	return saveIndex(e.indexPath(id, snap), ix)
+	return e.saveIndex(e.indexPath(id, snap), ix)
 }
 
 // saveIndex puts an index in its place, whole or not at all.
-func saveIndex(path string, ix *layer.Index) error {
-	tmp := path + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fault.Wrap(err, "write index")
-	}
-	_, err = ix.WriteTo(f)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(fault.Wrap(err, "write index"), os.Remove(tmp))
-	}
-	return fault.Wrap(os.Rename(tmp, path), "write index")
+func (e *Engine) saveIndex(path string, ix *layer.Index) error {
+	return fault.Wrap(vfs.WriteUnsynced(e.FS, path, func(w *vfs.Writer) error {
+		_, err := ix.WriteTo(w)
+		return err
+	}), "write index")
 }
 
 func (e *Engine) loadIndex(s *sandbox, rec *meta.Sandbox) error {
@@ -341,7 +336,7 @@ func (e *Engine) loadIndex(s *sandbox, rec *meta.Sandbox) error {
 
 // dropIndex removes the index of a snapshot that is no longer HEAD.
 func (e *Engine) dropIndex(id timeline.SandboxID, snap timeline.SnapshotID) {
-	if err := os.Remove(e.indexPath(id, snap)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := vfs.Remove(e.FS, e.indexPath(id, snap)); err != nil {
 		e.Logger.Warn("old index stays", "sandbox", id, "err", err)
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // Decoys are made when a sandbox is first started with them, and kept in its file
@@ -161,30 +162,7 @@ func (e *Engine) writeDecoys(rec *meta.Sandbox, all decoyFile) (err error) {
 	if err != nil {
 		return err
 	}
-	return writeDurably(e.decoysPath(rec.ID), text)
-}
-
-// writeDurably puts a file in its place, whole, so that it is there after a power loss.
-func writeDurably(name string, text []byte) error {
-	f, err := os.OpenFile(name+".tmp", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(name+".tmp", name); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(name))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return vfs.WriteFile(e.FS, e.decoysPath(rec.ID), text)
 }
 
 // decoyPlaces lists where a sandbox has decoys, by paths without links.

@@ -5,7 +5,7 @@ package engine
 import (
 	"context"
 	"errors"
-	"os"
+	"io/fs"
 	"path/filepath"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -13,6 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // DeleteSnapshot drops a snapshot from the history. What it changed is merged
@@ -260,7 +261,7 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 	e.mu.Unlock()
 	dir := e.sandboxDir(rec.ID)
 	trash := dir + ".removed"
-	if err := os.Rename(dir, trash); err != nil && !os.IsNotExist(err) {
+	if err := vfs.Rename(e.FS, dir, trash); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		e.Logger.Warn("left for gc", "dir", dir, "err", err)
 	}
 	if e.whole(rec.ID, rec.Name) != nil { // what a capture had moved goes with it

@@ -40,6 +40,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // BoxConfig is what a box needs to start.
@@ -258,6 +259,7 @@ type HostQuestion struct {
 // Config is what an Engine is made of.
 type Config struct {
 	Home    string // COPPICE_HOME, absolute
+	FS      vfs.FS // what the engine itself writes below Home through; nil: the real one
 	DB      *meta.DB
 	Layers  *layer.Store
 	Drivers map[string]rootfs.Driver
@@ -426,6 +428,9 @@ var errClosed = errors.New("engine closed")
 // Open makes an engine over a home and finishes or takes back whatever a crash
 // left half done. Close it before the database.
 func Open(ctx context.Context, c Config) (*Engine, error) {
+	if c.FS == nil {
+		c.FS = vfs.OS()
+	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -649,7 +654,7 @@ func (e *Engine) journalDir(id timeline.SandboxID) string {
 
 // journalAt is journalDir, with the key of what is there.
 func (e *Engine) journalAt(id timeline.SandboxID) journal.Place {
-	return journal.Place{Dir: e.journalDir(id), Key: e.DB.Derive("journal " + string(id))}
+	return journal.Place{Dir: e.journalDir(id), Key: e.DB.Derive("journal " + string(id)), FS: e.FS}
 }
 
 func (e *Engine) genDir(rec *meta.Sandbox) string {

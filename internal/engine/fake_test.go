@@ -31,6 +31,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/undo"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
@@ -461,6 +462,7 @@ type home struct {
 	clock  func() time.Time // nil: the real one
 	bare   bool             // the host cannot give tier supervised
 	book   vfs.FS           // that the ledger is written through
+	disk   vfs.FS           // that all else is written through; nil: the real one
 	repos  Repos            // nil: none can be opened
 	kernel string           // what memory images depend on
 	build  string           // and those without their init
@@ -486,31 +488,49 @@ func newHomeOn(t testing.TB, files vfs.FS) *home {
 }
 
 func (h *home) open() {
-	ctx := context.Background()
-	db, err := meta.Open(ctx, filepath.Join(h.dir, "coppice.db"))
-	if err != nil {
+	h.t.Helper()
+	if err := h.tryOpen(); err != nil {
 		h.t.Fatal(err)
 	}
+}
+
+// tryOpen is open where that may fail. Then nothing stays open.
+func (h *home) tryOpen() (err error) {
+	ctx := context.Background()
+	disk := h.disk
+	if disk == nil {
+		disk = vfs.OS()
+	}
+	var undone undo.Stack
+	defer undone.Run(&err)
+	db, err := meta.OpenOn(ctx, disk, filepath.Join(h.dir, "coppice.db"))
+	if err != nil {
+		return err
+	}
+	undone.Push(db.Close)
 	layers, err := layer.Open(ctx, h.fs, filepath.Join(h.dir, "layers"))
 	if err != nil {
-		h.t.Fatal(err)
+		return err
 	}
+	undone.Push(layers.Close)
 	drv, err := rootfs.New("copy", rootfs.Deps{Home: h.dir, Materialise: func(ctx context.Context, st rootspec.Stack, dst string) error {
 		return layers.Materialise(ctx, layers.View(st), dst)
 	}})
 	if err != nil {
-		h.t.Fatal(err)
+		return err
 	}
-	images, err := memory.Open(ctx, filepath.Join(h.dir, "memory"), memory.Options{})
+	images, err := memory.Open(ctx, filepath.Join(h.dir, "memory"), memory.Options{FS: disk})
 	if err != nil {
-		h.t.Fatal(err)
+		return err
 	}
+	undone.Push(images.Close)
 	book, _, err := ledger.Open(filepath.Join(h.dir, "ledger"), ledger.Options{FS: h.book})
 	if err != nil {
-		h.t.Fatal(err)
+		return err
 	}
-	h.Engine, err = Open(ctx, Config{
-		Home: h.dir, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(h.dir, h.fs, h.clock), Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"}, Repos: h.repos,
+	undone.Push(book.Close)
+	e, err := Open(ctx, Config{
+		Home: h.dir, FS: disk, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(h.dir, h.fs, h.clock), Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"}, Repos: h.repos,
 		Memory: images, MemoryFacts: func() (map[string]string, error) {
 			return map[string]string{"gvisor": "v" + h.kernel, "protocol": strconv.Itoa(h.speaks)}, nil
 		},
@@ -523,8 +543,11 @@ func (h *home) open() {
 		},
 	})
 	if err != nil {
-		h.t.Fatal(err)
+		return err
 	}
+	undone.Release()
+	h.Engine = e
+	return nil
 }
 
 func (h *home) close() {

@@ -16,6 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // hostCopyKey is what the base that is a copy of the host is found by.
@@ -125,10 +126,10 @@ func (e *Engine) baseIndexPath(top timeline.SnapshotID) string {
 }
 
 func (e *Engine) writeBaseIndex(top timeline.SnapshotID, ix *layer.Index) error {
-	if err := os.MkdirAll(e.basesDir(), 0o700); err != nil {
+	if err := vfs.MkdirAll(e.FS, e.basesDir()); err != nil {
 		return fault.Wrap(err, "write index")
 	}
-	return saveIndex(e.baseIndexPath(top), ix)
+	return e.saveIndex(e.baseIndexPath(top), ix)
 }
 
 func (e *Engine) readBaseIndex(top timeline.SnapshotID) (*layer.Index, error) {

@@ -17,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -195,7 +196,7 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, fr
 	if err != nil {
 		return nil, enforced, err
 	}
-	if err := os.MkdirAll(e.runDir(s.id), 0o700); err != nil {
+	if err := vfs.MkdirAll(e.FS, e.runDir(s.id)); err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
 	disk, err := e.diskLimit(ctx, rec)
@@ -279,7 +280,7 @@ func (e *Engine) present(ctx context.Context, s *sandbox, rec *meta.Sandbox) (sp
 	e.shape.RLock()
 	defer e.shape.RUnlock()
 	fresh := !e.presented(rec)
-	if err := os.MkdirAll(filepath.Dir(e.genDir(rec)), 0o700); err != nil {
+	if err := vfs.MkdirAll(e.FS, filepath.Dir(e.genDir(rec))); err != nil {
 		return spec, mask, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
 	mask, err = e.maskLive(ctx, rec)

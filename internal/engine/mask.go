@@ -5,6 +5,9 @@ package engine
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io/fs"
 	"os"
@@ -20,6 +23,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // What a policy hides is hidden by a layer, the mask, right above what a sandbox began
@@ -175,10 +179,7 @@ func (e *Engine) maskLive(ctx context.Context, rec *meta.Sandbox) (rootfs.Made, 
 	}
 	note, text := e.maskNote(rec.ID), []byte(filepath.Base(made.Dir))
 	if old, err := os.ReadFile(note); err != nil || !bytes.Equal(old, text) {
-		if err := os.WriteFile(note+".tmp", text, 0o600); err != nil {
-			return made, fault.Wrap(err, "note what is hidden")
-		}
-		if err := os.Rename(note+".tmp", note); err != nil {
+		if err := vfs.NoteUnsynced(e.FS, note, text); err != nil { // masks do not outlive a power loss
 			return made, fault.Wrap(err, "note what is hidden")
 		}
 	}
@@ -303,7 +304,8 @@ func (e *Engine) layerDirs(ids []timeline.LayerID) []string {
 }
 
 // sweepMasks removes the masks that no live root can be mounted with. Nobody reads by
-// one yet. After a reboot none is mounted, and one may not be whole.
+// one yet. After a reboot none is mounted, and one may not be whole. A mask is renamed
+// before it is removed: part of one is never found by the name of the whole.
 func (e *Engine) sweepMasks(ctx context.Context) error {
 	masks, err := os.ReadDir(e.masksDir())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -317,7 +319,8 @@ func (e *Engine) sweepMasks(ctx context.Context) error {
 		return err
 	}
 	used := map[string]bool{}
-	if boot == e.BootID {
+	rebooted := boot != e.BootID
+	if !rebooted {
 		dirs, err := os.ReadDir(filepath.Join(e.Home, "sandboxes"))
 		if err != nil {
 			return fault.Wrap(err, "look for what hides paths")
@@ -335,7 +338,18 @@ func (e *Engine) sweepMasks(ctx context.Context) error {
 		if used[m.Name()] {
 			continue
 		}
-		if err := e.discard(ctx, filepath.Join(e.masksDir(), m.Name())); err != nil {
+		dir := filepath.Join(e.masksDir(), m.Name())
+		if sum, err := hex.DecodeString(m.Name()); err == nil && len(sum) == sha256.Size {
+			aside := filepath.Join(e.masksDir(), ".removed-"+rand.Text())
+			if err := vfs.Rename(e.FS, dir, aside); err != nil && rebooted {
+				return fault.Wrap(err, "remove what hides paths")
+			} else if err != nil {
+				e.Logger.Warn("a mask stays that is not in use", "dir", dir, "err", err)
+				continue
+			}
+			dir = aside
+		}
+		if err := e.discard(ctx, dir); err != nil {
 			return err
 		}
 	}

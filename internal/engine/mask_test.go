@@ -3,12 +3,16 @@
 package engine
 
 import (
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -246,5 +250,64 @@ func TestTheHostIsNeverGivenWithoutAMask(t *testing.T) {
 	rec.PolicyText, rec.Policy = "", "sha256:none"
 	if st, _, err := h.stack(t.Context(), &rec, ""); err == nil {
 		t.Errorf("without its policy: %+v", st)
+	}
+}
+
+// A mask that cannot be removed to its end is not used for what is left of it.
+func TestSweepMasks_LeavesNoPartOfAMask(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs real-root: to mount")
+	}
+	f := newFakeHost(t)
+	needsMarks(t, f.home)
+	f.write("etc/shadow", "secret")
+	f.write("home/me/.ssh/id", "secret")
+	f.write("home/me/.config/gh/hosts.yml", "secret")
+	f.box("a")
+	rec, err := f.DB.Sandbox(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := func() (dir string, all []string) {
+		t.Helper()
+		made, err := f.newMask(ctx, &rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = filepath.WalkDir(made.Dir, func(p string, _ fs.DirEntry, err error) error {
+			all = append(all, strings.TrimPrefix(p, made.Dir))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return made.Dir, all
+	}
+	dir, want := list()
+	d, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := d.Readdirnames(-1)
+	if err = errors.Join(err, d.Close()); err != nil || len(names) < 2 {
+		t.Fatal(names, err)
+	}
+	f.close()
+	last := names[len(names)-1] // what is removed last
+	if err := unix.Mount(filepath.Join(dir, last), filepath.Join(dir, last), "", unix.MS_BIND, ""); err != nil {
+		t.Skipf("needs real-root: to mount: %v", err)
+	}
+	t.Cleanup(func() {
+		held, _ := filepath.Glob(filepath.Join(filepath.Dir(dir), "*", last))
+		aside, _ := filepath.Glob(filepath.Join(filepath.Dir(dir), ".*", last))
+		for _, at := range append(held, aside...) {
+			_ = unix.Unmount(at, unix.MNT_DETACH)
+		}
+	})
+	f.open()
+	f.pretend()
+	if _, got := list(); !slices.Equal(got, want) {
+		t.Errorf("the mask has %q, want %q", got, want)
 	}
 }

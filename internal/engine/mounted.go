@@ -13,6 +13,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // A live root is mounted through the layers that its stack had when it was
@@ -37,11 +38,7 @@ func (e *Engine) noteMounted(id timeline.SandboxID, layers []timeline.LayerID) e
 	}
 	old, err := os.ReadFile(e.mountedPath(id))
 	if err != nil || !bytes.Equal(old, text) {
-		tmp := e.mountedPath(id) + ".tmp"
-		if err := os.WriteFile(tmp, text, 0o600); err != nil {
-			return fault.Wrap(err, "note what is mounted")
-		}
-		if err := os.Rename(tmp, e.mountedPath(id)); err != nil {
+		if err := vfs.NoteUnsynced(e.FS, e.mountedPath(id), text); err != nil { // no mount outlives a power loss
 			return fault.Wrap(err, "note what is mounted")
 		}
 	}
@@ -57,10 +54,7 @@ func (e *Engine) forgetMounted(id timeline.SandboxID) error {
 	e.mu.Lock()
 	delete(e.mounted, id)
 	e.mu.Unlock()
-	if err := os.Remove(e.mountedPath(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fault.Wrap(err, "forget what was mounted")
-	}
-	return nil
+	return fault.Wrap(vfs.Remove(e.FS, e.mountedPath(id)), "forget what was mounted")
 }
 
 // findMounted reads the notes that an earlier daemon left. No mount survives a

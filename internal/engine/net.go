@@ -5,7 +5,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 const (
@@ -426,7 +426,7 @@ func (e *Engine) renew(ctx context.Context, rec *meta.Sandbox, b Box) {
 func (e *Engine) noteNet(id timeline.SandboxID, ev wire.NetEvent) error {
 	ev.Time = e.Now().UTC()
 	dir := e.journalDir(id)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := vfs.MkdirAll(e.FS, dir); err != nil {
 		return fault.Wrap(err, "make the journal of sandbox %s", id)
 	}
 	j, err := journal.Open(e.journalAt(id))

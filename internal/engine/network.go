@@ -21,6 +21,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // What gate and keeper tell in a sandbox's journal becomes records. How far that has come
@@ -244,7 +245,7 @@ func (e *Engine) writeNetTold(id timeline.SandboxID, t netTold) error {
 	if err != nil {
 		return err
 	}
-	return fault.Wrap(writeDurably(filepath.Join(e.sandboxDir(id), journalTold), text), "note how much of the network is recorded")
+	return fault.Wrap(vfs.WriteFile(e.FS, filepath.Join(e.sandboxDir(id), journalTold), text), "note how much of the network is recorded")
 }
 
 // netDrafts makes records of events.

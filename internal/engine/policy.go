@@ -4,7 +4,6 @@ package engine
 
 import (
 	"context"
-	"os"
 	"slices"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // Phase is a policy that holds until Until; zero is for ever.
@@ -191,7 +191,7 @@ func (e *Engine) confine(ctx context.Context, rec *meta.Sandbox) (phases []Phase
 		return nil, "", err
 	}
 	journal = e.journalDir(rec.ID)
-	if err := os.MkdirAll(journal, 0o700); err != nil {
+	if err := vfs.MkdirAll(e.FS, journal); err != nil {
 		return nil, "", fault.Wrap(err, "make the journal of sandbox %s", rec.Name)
 	}
 	return phases, journal, nil

@@ -16,13 +16,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // recover completes or takes back what a crash left half done, before anything
 // else runs. After a reboot it also drops what was captured but never sealed:
 // such a layer may be torn, and a torn one is never believed.
 func (e *Engine) recover(ctx context.Context) error {
-	if err := os.MkdirAll(filepath.Join(e.Home, "sandboxes"), 0o700); err != nil {
+	if err := vfs.MkdirAll(e.FS, filepath.Join(e.Home, "sandboxes")); err != nil {
 		return err
 	}
 	if err := e.dropUnkept(); err != nil {
@@ -116,10 +117,10 @@ func (e *Engine) tellLost(ctx context.Context, lose func() error) error {
 // a crash in between would leave garbage.
 func (e *Engine) loseLayer(ctx context.Context, id timeline.LayerID) error {
 	aside := filepath.Join(e.Home, "lost", string(id))
-	if err := os.MkdirAll(filepath.Dir(aside), 0o700); err != nil {
+	if err := vfs.MkdirAll(e.FS, filepath.Dir(aside)); err != nil {
 		return err
 	}
-	err := os.Rename(filepath.Dir(e.Layers.Dir(id)), aside)
+	err := vfs.Rename(e.FS, filepath.Dir(e.Layers.Dir(id)), aside)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -24,8 +24,8 @@ import (
 // failure everything is in its place again, unless the error joins one of undoing; after
 // that, or a crash, call Unadopt.
 //
-// BUG(layer): Adopt and Unadopt flush nothing between their renames. After a power loss,
-// Unadopt relies on the file system to have kept their order, as those with a journal do.
+// A part is moved when the way to its new place is durable, so that a power loss leaves it in
+// its old place or the new one, whatever the order in which a file system writes renames.
 func (s *Store) Adopt(ctx context.Context, id timeline.LayerID, parts []rootspec.Part) (err error) {
 	if !validID(id) {
 		return fault.New(fault.Invalid, "layer id %q is malformed", id)
@@ -42,17 +42,33 @@ func (s *Store) Adopt(ctx context.Context, id timeline.LayerID, parts []rootspec
 		return fault.Wrap(err, "adopt layer %s", id)
 	}
 	defer b.keep() // from here on it holds what must not be removed
+	if err := b.adoptAll(e, parts); err != nil {
+		moved := slices.DeleteFunc(slices.Clone(parts), func(p rootspec.Part) bool {
+			_, err := os.Lstat(p.Dir)
+			return err == nil
+		})
+		return errors.Join(err, s.Unadopt(context.WithoutCancel(ctx), id, moved))
+	}
+	return nil
+}
+
+// adoptAll moves the directories of parts into the layer, which was published.
+func (b *building) adoptAll(e *emitter, parts []rootspec.Part) error {
+	if err := b.s.fs.Sync(b.s.top); err != nil {
+		return fault.Wrap(err, "adopt layer %s", b.id)
+	}
+	durable := map[string]bool{}
 	for _, p := range sortedParts(parts) {
-		if err := b.adopt(e, p); err != nil {
-			err = fault.Wrap(err, "adopt %s as layer %s", p.Dir, id)
-			return errors.Join(err, s.Unadopt(context.WithoutCancel(ctx), id, parts))
+		if err := b.adopt(e, p, durable); err != nil {
+			return fault.Wrap(err, "adopt %s as layer %s", p.Dir, b.id)
 		}
 	}
 	return nil
 }
 
-// adopt moves one part's directory into the layer.
-func (b *building) adopt(e *emitter, p rootspec.Part) error {
+// adopt moves one part's directory into the layer. durable are the directories of the layer
+// that a power loss leaves where they are.
+func (b *building) adopt(e *emitter, p rootspec.Part, durable map[string]bool) error {
 	from, err := dirfd.OpenDir(unix.AT_FDCWD, filepath.Dir(p.Dir))
 	if err != nil {
 		return err
@@ -79,12 +95,37 @@ func (b *building) adopt(e *emitter, p rootspec.Part) error {
 		return err
 	}
 	defer unix.Close(to)
+	if err := b.secure(path.Dir(clean), durable); err != nil {
+		return err
+	}
 	last := path.Base(clean)
 	// The place may exist, empty: it is where the part was mounted.
 	if err := b.s.fs.Rmdir(to, last); err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
 	return b.s.fs.Rename(from, name, to, last)
+}
+
+// secure makes the directory p of the layer, and those above it, durable in their places.
+func (b *building) secure(p string, durable map[string]bool) error {
+	if durable[p] {
+		return nil
+	}
+	if p == "/" {
+		durable[p] = true
+		return b.s.fs.Sync(b.dir)
+	}
+	up := path.Dir(p)
+	if err := b.secure(up, durable); err != nil {
+		return err
+	}
+	dir, err := dirfd.OpenLong(b.fs, path.Join(".", up), dirfd.DirFlags, dirfd.Beneath)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	durable[p] = true
+	return b.s.fs.Sync(dir)
 }
 
 // leadTo makes the directories that lead to p, p among them, as skeletons.
@@ -121,7 +162,8 @@ func (s *Store) Unadopt(ctx context.Context, id timeline.LayerID, parts []rootsp
 	return s.Remove(ctx, id)
 }
 
-// giveBack moves the directory at of a layer back to dst, if Adopt had moved it.
+// giveBack moves the directory at of a layer back to dst, if Adopt had moved it. It is durable
+// there when giveBack returns: before what it lay in is moved or removed.
 func (s *Store) giveBack(id timeline.LayerID, at, dst string) error {
 	from, src, err := s.placeOf(id, at)
 	if from < 0 {
@@ -138,11 +180,10 @@ func (s *Store) giveBack(id timeline.LayerID, at, dst string) error {
 	defer unix.Close(to)
 	switch _, err := dirfd.Lstat(to, filepath.Base(dst)); {
 	case err == nil: // it was not moved, or is back: the layer has an empty directory at most
-		err := s.fs.Rmdir(from, src)
-		if errors.Is(err, os.ErrNotExist) {
-			return nil
+		if err := s.fs.Rmdir(from, src); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
 		}
-		return err
+		return s.fs.Sync(to) // the process that moved it back may have died before it did so
 	case !errors.Is(err, os.ErrNotExist):
 		return err
 	}
@@ -150,7 +191,10 @@ func (s *Store) giveBack(id timeline.LayerID, at, dst string) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return s.fs.Sync(to)
 }
 
 // placeOf opens the directory of a layer in which Adopt put the part at; -1 where there is

@@ -94,6 +94,46 @@ func BenchmarkCapture(b *testing.B) {
 	}
 }
 
+// BenchmarkAdopt turns an upper with 1000 files into a layer: of one part, of parts that
+// lie in the root, as on a host, and of parts that lie deeper.
+func BenchmarkAdopt(b *testing.B) {
+	for _, paths := range [][]string{{"/"}, {"/", "/bin", "/etc", "/home", "/lib", "/opt", "/root", "/srv", "/usr", "/var"}, {"/", "/usr", "/usr/local", "/var/lib/a", "/srv/a"}} {
+		for _, flushed := range []bool{true, false} {
+			b.Run(fmt.Sprintf("parts=%d/flushed=%t", len(paths), flushed), func(b *testing.B) {
+				s, dir := benchStore(b)
+				if !flushed {
+					s.fs = unflushed{s.fs}
+				}
+				n := 0
+				for b.Loop() {
+					b.StopTimer()
+					n++
+					parts := make([]rootspec.Part, len(paths))
+					for i, p := range paths {
+						parts[i] = rootspec.Part{Dir: filepath.Join(dir, "live", fmt.Sprint(n), fmt.Sprint("p", i)), Path: p}
+						if err := os.MkdirAll(parts[i].Dir, 0o700); err != nil {
+							b.Fatal(err)
+						}
+					}
+					fill(b, parts[len(parts)-1].Dir, 1000)
+					if err := s.fs.SyncFS(s.top); err != nil { // as after the flush of the intent
+						b.Fatal(err)
+					}
+					b.StartTimer()
+					if err := s.Adopt(context.Background(), timeline.LayerID(fmt.Sprintf("%016x", n)), parts); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// unflushed is a file system that leaves flushing to the kernel.
+type unflushed struct{ vfs.FS }
+
+func (unflushed) Sync(int) error { return nil }
+
 // cpu is the time that this process has used, on all processors: a figure that
 // holds when others use the machine too.
 func cpu() time.Duration {

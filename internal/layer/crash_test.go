@@ -25,7 +25,12 @@ const adoptedID = timeline.LayerID("00000000000000ad")
 
 // adoptable are the parts of the adoption, in a home.
 func adoptable(home string) []rootspec.Part {
-	return []rootspec.Part{{Dir: filepath.Join(home, "root"), Path: "/"}, {Dir: filepath.Join(home, "lib"), Path: "/usr/lib"}}
+	return []rootspec.Part{
+		{Dir: filepath.Join(home, "root"), Path: "/"},
+		{Dir: filepath.Join(home, "etc"), Path: "/etc"},
+		{Dir: filepath.Join(home, "lib"), Path: "/usr/lib"},
+		{Dir: filepath.Join(home, "inner"), Path: "/usr/lib/a/inner"},
+	}
 }
 
 // makeAdoptable makes the parts, which were flushed long ago.
@@ -145,12 +150,8 @@ func foundAdoptable(t *testing.T, what, home string) {
 }
 
 // losses are the crashes that are tried before each call.
-func losses(seed, k int, inOrder bool) []vfs.Crash {
-	all := []vfs.Crash{vfs.Kill, {}, {Names: 100}, vfs.PowerLoss(uint64(1000*seed + k))}
-	for i := range all {
-		all[i].InOrder = inOrder
-	}
-	return all
+func losses(seed, k int) []vfs.Crash {
+	return []vfs.Crash{vfs.Kill, {}, {Names: 100}, vfs.PowerLoss(uint64(1000*seed + k)), {Names: 50, Data: 100, Seed: uint64(1000*seed + k)}}
 }
 
 // Whenever the process dies, with or without the power, the layers that were sealed are
@@ -176,7 +177,7 @@ func TestCrash_KeepsWhatWasSealed(t *testing.T) {
 			if calls++; calls%step != first {
 				return
 			}
-			for i, how := range losses(seed, calls, a.adopting) {
+			for i, how := range losses(seed, calls) {
 				at := filepath.Join(clones, fmt.Sprint(calls, "-", i))
 				if err := disk.CrashClone(at, how); err != nil {
 					t.Errorf("%v", err)
@@ -226,7 +227,7 @@ func TestCrash_UnadoptLosesNothing(t *testing.T) {
 		calls := 0
 		disk.OnCall = func(op vfs.Op) {
 			calls++
-			for i, how := range losses(seed, calls, true) {
+			for i, how := range losses(seed, calls) {
 				at := filepath.Join(clones, fmt.Sprint(calls, "-", i))
 				if err := disk.CrashClone(at, how); err != nil {
 					t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // An apply that changes a work tree has three files in its git directory, and the lock
@@ -68,21 +69,7 @@ func (r *Repo) writeJournal(j journal) error {
 	if err != nil {
 		return err
 	}
-	name := filepath.Join(r.Dir, journalName)
-	return fault.Wrap(errors.Join(replace(name, append(b, '\n')), syncDir(r.Dir)), "write down what is applied")
-}
-
-// replace writes a file beside its place and moves it there.
-func replace(name string, content []byte) (err error) {
-	f, err := os.OpenFile(name+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(name+".new", name)
+	return fault.Wrap(vfs.WriteFile(r.opt.FS, filepath.Join(r.Dir, journalName), append(b, '\n')), "write down what is applied")
 }
 
 // readJournal gives what an apply left, or nil.
@@ -110,20 +97,20 @@ func (r *Repo) readJournal() (*journal, error) {
 }
 
 // takeIndex takes git's lock of the index, so that no git of the user's changes it. It is
-// there with its text or not at all. One that an apply left is taken over.
+// there with its text or not at all, also after a power loss. One that an apply left is taken over.
 func (r *Repo) takeIndex() error {
 	if r.ownsIndex() {
 		return nil
 	}
 	name, text := filepath.Join(r.Dir, lockName), filepath.Join(r.Dir, privateName+".text")
-	if err := os.WriteFile(text, []byte(lockText), 0o600); err != nil {
+	if err := vfs.WriteFile(r.opt.FS, text, []byte(lockText)); err != nil {
 		return fault.Wrap(err, "lock the index of %s", r.Top)
 	}
-	err := os.Link(text, name)
+	err := vfs.Link(r.opt.FS, text, name)
 	if errors.Is(err, fs.ErrExist) {
 		err = fault.New(fault.Conflict, "another git works on %s", r.Top).WithHint("wait until it is done; where none runs, remove %s", name)
 	}
-	return fault.Wrap(errors.Join(err, os.Remove(text)), "lock the index of %s", r.Top)
+	return fault.Wrap(errors.Join(err, vfs.Remove(r.opt.FS, text)), "lock the index of %s", r.Top)
 }
 
 // ownsIndex reports whether git's lock is there and ours.
@@ -137,7 +124,7 @@ func (r *Repo) freeIndex() error {
 	if !r.ownsIndex() {
 		return nil
 	}
-	return fault.Wrap(os.Remove(filepath.Join(r.Dir, lockName)), "unlock the index of %s", r.Top)
+	return fault.Wrap(vfs.Remove(r.opt.FS, filepath.Join(r.Dir, lockName)), "unlock the index of %s", r.Top)
 }
 
 // copyIndex makes the private index of the one that is.
@@ -146,7 +133,7 @@ func (r *Repo) copyIndex() error {
 	if err != nil {
 		return fault.Wrap(err, "read the index of %s", r.Top)
 	}
-	return fault.Wrap(os.WriteFile(filepath.Join(r.Dir, privateName), b, 0o600), "copy the index of %s", r.Top)
+	return fault.Wrap(vfs.NoteUnsynced(r.opt.FS, filepath.Join(r.Dir, privateName), b), "copy the index of %s", r.Top)
 }
 
 // putIndex makes the private index the one that is.
@@ -154,32 +141,25 @@ func (r *Repo) putIndex() error {
 	from, to := filepath.Join(r.Dir, privateName), filepath.Join(r.Dir, indexName)
 	info, err := os.Stat(to)
 	if err == nil {
-		err = os.Chmod(from, info.Mode().Perm())
+		err = vfs.Chmod(r.opt.FS, from, info.Mode())
 	}
 	if err == nil {
-		err = syncFile(from)
+		err = vfs.Sync(r.opt.FS, from)
 	}
 	if err == nil {
-		err = os.Rename(from, to)
+		err = vfs.Rename(r.opt.FS, from, to)
 	}
-	return fault.Wrap(errors.Join(err, syncDir(r.Dir)), "write the index of %s", r.Top)
-}
-
-func syncFile(name string) error {
-	f, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return fault.Wrap(errors.Join(err, vfs.Sync(r.opt.FS, r.Dir)), "write the index of %s", r.Top)
 }
 
 // done removes what an apply had.
 func (r *Repo) done() error {
 	var errs []error
-	for _, name := range []string{privateName, privateName + ".lock", privateName + ".text", journalName + ".new", journalName} {
-		if err := os.Remove(filepath.Join(r.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
+	for _, name := range []string{
+		privateName, privateName + ".tmp", privateName + ".lock", privateName + ".text", privateName + ".text.tmp",
+		journalName + ".new", journalName + ".tmp", journalName, // .new: of earlier versions
+	} {
+		errs = append(errs, vfs.Remove(r.opt.FS, filepath.Join(r.Dir, name)))
 	}
-	return fault.Wrap(errors.Join(append(errs, syncDir(r.Dir), r.freeIndex())...), "end what was applied")
+	return fault.Wrap(errors.Join(append(errs, vfs.Sync(r.opt.FS, r.Dir), r.freeIndex())...), "end what was applied")
 }

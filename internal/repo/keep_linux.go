@@ -2,13 +2,13 @@ package repo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // keep copies what tip has and known do not from the desk into the user's repository, as
@@ -43,14 +43,5 @@ func (r *Repo) add(ctx context.Context, pack string) error {
 	if _, err := r.user(ctx, call{args: []string{"index-pack", "--stdin"}, stdin: f}); err != nil {
 		return err
 	}
-	return syncDir(filepath.Join(r.Common, "objects", "pack"))
-}
-
-// syncDir has the names of a directory on the disk. Git flushes files, and not these.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return vfs.Sync(r.opt.FS, filepath.Join(r.Common, "objects", "pack")) // git flushes the file, and not its name
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // Mend ends what an apply that was killed left: where the branch was set, it clears away;
@@ -56,7 +57,7 @@ func (r *Repo) mend(ctx context.Context) (saved string, err error) {
 // takeBack makes the paths that an apply changes in index and work tree what they were.
 // It may be done again at any point.
 func (r *Repo) takeBack(ctx context.Context, d *desk, j journal) (saved string, err error) {
-	if err := os.Remove(filepath.Join(r.Dir, privateName+".lock")); err != nil && !gone(err) {
+	if err := vfs.Remove(r.opt.FS, filepath.Join(r.Dir, privateName+".lock")); err != nil {
 		return "", err
 	}
 	if err := r.takeIndex(); err != nil {

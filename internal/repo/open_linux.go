@@ -12,6 +12,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // Options make a Repo.
@@ -21,6 +22,7 @@ type Options struct {
 	Scratch string
 	Limits  Limits
 	Now     func() time.Time // nil: time.Now
+	FS      vfs.FS           // what the journal and the lock of an apply are written through; nil: the real one
 }
 
 // Limits bound what comes out of a sandbox. The zero value is DefaultLimits.
@@ -97,6 +99,9 @@ func Open(ctx context.Context, g *Git, dir string, opt Options) (*Repo, error) {
 	opt.Limits = opt.Limits.or(DefaultLimits)
 	if opt.Now == nil {
 		opt.Now = time.Now
+	}
+	if opt.FS == nil {
+		opt.FS = vfs.OS()
 	}
 	r := &Repo{git: g, opt: opt, step: func(string) {}}
 	if err := r.find(ctx, dir); err != nil {

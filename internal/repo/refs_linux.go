@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // settable: a reference is what old says ("" is not there), and no work tree has it checked
@@ -89,7 +90,7 @@ func (r *Repo) syncRef(ref Ref) error {
 		dirs = append(dirs, at)
 	}
 	for _, dir := range dirs {
-		if err := syncDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := vfs.Sync(r.opt.FS, dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

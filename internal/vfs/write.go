@@ -132,6 +132,20 @@ func Rename(fsys FS, from, to string) error {
 	})
 }
 
+// Link gives a file a second name, where none is.
+func Link(fsys FS, from, to string) error {
+	return in("link", from, func(fromDir int, fromName string) error {
+		return in("link to", to, func(toDir int, toName string) error {
+			return fsys.Link(fromDir, fromName, toDir, toName)
+		})
+	})
+}
+
+// Chmod sets the permission bits of a file.
+func Chmod(fsys FS, path string, mode fs.FileMode) error {
+	return in("chmod", path, func(dir int, name string) error { return fsys.ChmodAt(dir, name, uint32(mode.Perm())) })
+}
+
 // Remove removes what is not a directory. What is missing is not an error.
 func Remove(fsys FS, path string) error {
 	err := in("remove", path, func(dir int, name string) error { return unlink(fsys, dir, name) })
