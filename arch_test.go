@@ -24,8 +24,8 @@ const module = "github.com/coppice-dev/coppice"
 var packages = map[string][]string{
 	"cmd/coppice": {"internal/cli"},
 	"cmd/coppice-init": {
-		"internal/box/guest", "internal/box/keeper", "internal/box/probe", "internal/box/protocol",
-		"internal/box/relay", "internal/plan",
+		"internal/box/guest", "internal/box/initlink", "internal/box/keeper", "internal/box/probe",
+		"internal/box/protocol", "internal/box/relay", "internal/plan",
 	},
 	"cmd/coppice-gate":   {"internal/gate/process"},
 	"cmd/coppice-sentry": {"internal/box/gvisor"},
@@ -83,19 +83,23 @@ var packages = map[string][]string{
 	"internal/quota":    {"internal/fault", "internal/visible"},
 
 	"internal/box": {
-		"client/wire", "internal/box/guest", "internal/box/protocol", "internal/fault",
-		"internal/plan", "internal/program", "internal/seal", "internal/undo", "internal/unixsock",
+		"client/wire", "internal/box/guest", "internal/box/initlink", "internal/box/protocol",
+		"internal/fault", "internal/plan", "internal/program", "internal/seal", "internal/undo",
+		"internal/unixsock",
 	},
 	"internal/plan": {"internal/fault", "internal/rootspec"},
 	"internal/box/guest": {
-		"client/wire", "internal/box/notify", "internal/box/seccomp", "internal/dirfd",
-		"internal/fault", "internal/plan", "internal/ports/sockets", "internal/rootspec",
+		"client/wire", "internal/box/initlink", "internal/box/notify", "internal/box/seccomp",
+		"internal/dirfd", "internal/fault", "internal/plan", "internal/ports/sockets",
+		"internal/rootspec",
 	},
-	"internal/box/relay": {"internal/box/guest"},
+	"internal/box/initlink": {"client/wire", "internal/fault", "internal/plan", "internal/rootspec"},
+	"internal/box/relay":    {"internal/box/guest", "internal/box/initlink"},
 
 	"internal/box/gvisor": {
-		"client/wire", "internal/box/guest", "internal/box/relay", "internal/box/seccomp",
-		"internal/fault", "internal/gate/link", "internal/plan", "internal/rootspec",
+		"client/wire", "internal/box/guest", "internal/box/initlink", "internal/box/relay",
+		"internal/box/seccomp", "internal/fault", "internal/gate/link", "internal/plan",
+		"internal/rootspec",
 	},
 	"internal/box/probe":   {"client/wire", "internal/fault", "internal/gate/link", "internal/program", "internal/quota"},
 	"internal/box/seccomp": {},
@@ -151,12 +155,12 @@ var packages = map[string][]string{
 	"internal/dirfd":             {},
 	"internal/box/cgroup":        {"client/wire", "internal/box/guest", "internal/fault", "internal/plan"},
 	"internal/box/keeper": {
-		"client/wire", "internal/box/cgroup", "internal/box/guest", "internal/box/protocol",
-		"internal/dirfd", "internal/fault", "internal/gate/control", "internal/gate/link",
-		"internal/javastore", "internal/journal", "internal/plan", "internal/program",
-		"internal/rootspec", "internal/seal", "internal/unixsock",
+		"client/wire", "internal/box/cgroup", "internal/box/guest", "internal/box/initlink",
+		"internal/box/protocol", "internal/dirfd", "internal/fault", "internal/gate/control",
+		"internal/gate/link", "internal/javastore", "internal/journal", "internal/plan",
+		"internal/program", "internal/rootspec", "internal/seal", "internal/unixsock",
 	},
-	"internal/box/protocol": {"client/wire", "internal/box/guest", "internal/fault", "internal/plan"},
+	"internal/box/protocol": {"client/wire", "internal/box/initlink", "internal/fault", "internal/plan"},
 	"internal/audit":        {"client/wire", "internal/ledger/format", "internal/timeline"},
 	"internal/javastore":    {},
 }

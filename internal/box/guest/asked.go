@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/notify"
 )
 
@@ -198,10 +199,10 @@ func (p *programs) tellBegun(a *alive, x ask, file fileID) uint64 {
 	n.Exe = readLink(dir + "exe")
 	n.Args, n.Cut = arguments(dir)
 	if a.id != 0 {
-		p.add(ProgramEvent{Ended: &ProgramEnded{ID: a.id, At: x.at, Next: n.ID}})
+		p.add(initlink.ProgramEvent{Ended: &initlink.ProgramEnded{ID: a.id, At: x.at, Next: n.ID}})
 	}
 	a.id, a.file = n.ID, file
-	p.add(ProgramEvent{Began: n})
+	p.add(initlink.ProgramEvent{Began: n})
 	p.labels.Note(n, func() int { return p.pidOf(n) })
 	return n.ID
 }
@@ -214,11 +215,11 @@ func (p *programs) tellAsked(a *alive, x ask, lost bool) uint64 {
 	if x.Cut {
 		n.Cut = -1
 	}
-	p.add(ProgramEvent{Began: n})
+	p.add(initlink.ProgramEvent{Began: n})
 	return n.ID
 }
 
 // program is what both have in common.
-func (p *programs) program(a *alive, x ask) *Program {
-	return &Program{ID: p.begun.Add(1), PID: a.pid, PPID: a.ppid, Parent: a.parent, Exec: a.exec, Dir: x.dir, Started: x.at}
+func (p *programs) program(a *alive, x ask) *initlink.Program {
+	return &initlink.Program{ID: p.begun.Add(1), PID: a.pid, PPID: a.ppid, Parent: a.parent, Exec: a.exec, Dir: x.dir, Started: x.at}
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/notify"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -46,23 +47,23 @@ func (f *freezer) forPromotion() (thaw func(), err error) {
 }
 
 // freeze stops everything for a capture; thaw must follow unless it fails.
-func (f *freezer) freeze(childless bool) (Frozen, error) {
+func (f *freezer) freeze(childless bool) (initlink.Frozen, error) {
 	if f.outside {
-		return Frozen{}, nil // nothing of ours is half done
+		return initlink.Frozen{}, nil // nothing of ours is half done
 	}
 	var list processes
 	if !childless {
 		var err error
 		if list, err = f.stop(); err != nil {
 			f.thaw()
-			return Frozen{}, err
+			return initlink.Frozen{}, err
 		}
 	}
-	return Frozen{Procs: len(list), Written: f.written(list)}, nil
+	return initlink.Frozen{Procs: len(list), Written: f.written(list)}, nil
 }
 
 // written tells what processes, which stand still, can write through mappings.
-func (f *freezer) written(list processes) Mapped {
+func (f *freezer) written(list processes) initlink.Mapped {
 	if !f.pid1 {
 		return WrittenBy(list.pids(), nil, true) // paths are the host's, and so inodes
 	}
@@ -70,10 +71,10 @@ func (f *freezer) written(list processes) Mapped {
 }
 
 // mapped tells what all processes have mapped; they stand still.
-func (f *freezer) mapped() Mapped {
+func (f *freezer) mapped() initlink.Mapped {
 	list, err := scan(f.self)
 	if err != nil {
-		return Mapped{All: true}
+		return initlink.Mapped{All: true}
 	}
 	return MappedBy(list.pids())
 }

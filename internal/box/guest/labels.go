@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
 // What is kept to label the snapshot of one interval. The bytes are such that the list
@@ -36,7 +37,7 @@ const (
 
 // Note adds a program, whose ids rise. parent gives the process of its parent, which is
 // known.
-func (l *Labels) Note(n *Program, parent func() int) {
+func (l *Labels) Note(n *initlink.Program, parent func() int) {
 	l.last = n.ID
 	p := wire.Program{PID: n.PID, Dir: string(n.Dir), Started: n.Started}
 	switch {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -18,13 +19,13 @@ import (
 // processes, which read that memory, are made apart from ports. Its goroutines end
 // with this process.
 type onlooker struct {
-	link   *Link
+	link   *initlink.Link
 	self   int
 	pid1   bool
 	ownNet bool // the network namespace is the sandbox's own
 	blind  bool // /proc does not show the sandbox's processes
 
-	lists, ports chan Look
+	lists, ports chan initlink.Look
 }
 
 // maxLooks is how many looks wait for their turn.
@@ -33,39 +34,39 @@ const maxLooks = 64
 func (o *onlooker) start(d *daemon) {
 	*o = onlooker{
 		link: d.link, self: d.self, pid1: d.pid1, ownNet: d.pid1 && d.guest.Loopback, blind: d.pid1 && !d.ownProc,
-		lists: make(chan Look, maxLooks), ports: make(chan Look, maxLooks),
+		lists: make(chan initlink.Look, maxLooks), ports: make(chan initlink.Look, maxLooks),
 	}
 	go o.serveLists()
 	go o.servePorts()
 }
 
 // look passes a Look on to who answers it.
-func (d *daemon) look(m Message) error {
+func (d *daemon) look(m initlink.Message) error {
 	defer m.Close()
-	var l Look
+	var l initlink.Look
 	if err := m.Obey(&l); err != nil {
 		_ = m.Decode(&l) // who asks
-		return d.link.Send(MsgSeen, Seen{ID: l.ID, Err: wireError(err)})
+		return d.link.Send(initlink.MsgSeen, initlink.Seen{ID: l.ID, Err: initlink.WireError(err)})
 	}
 	queue := d.onlooker.ports
 	switch l.What {
-	case LookSignal:
+	case initlink.LookSignal:
 		if d.frozen { // what it ends or begins would be half of a snapshot
 			d.waiting = append(d.waiting, m)
 			return nil
 		}
-		return d.link.Send(MsgSeen, Seen{ID: l.ID, Err: wireError(d.onlooker.signal(l))})
-	case LookProcesses:
+		return d.link.Send(initlink.MsgSeen, initlink.Seen{ID: l.ID, Err: initlink.WireError(d.onlooker.signal(l))})
+	case initlink.LookProcesses:
 		queue = d.onlooker.lists
-	case LookPorts, LookDial:
+	case initlink.LookPorts, initlink.LookDial:
 	default:
-		return d.link.Send(MsgSeen, Seen{ID: l.ID, Err: wireError(older("cannot look at %q", l.What))})
+		return d.link.Send(initlink.MsgSeen, initlink.Seen{ID: l.ID, Err: initlink.WireError(initlink.Older("cannot look at %q", l.What))})
 	}
 	select {
 	case queue <- l:
 		return nil
 	default:
-		return d.link.Send(MsgSeen, Seen{ID: l.ID, Err: wireError(fault.New(fault.Conflict, "the sandbox's processes are looked at already, %d times", maxLooks).
+		return d.link.Send(initlink.MsgSeen, initlink.Seen{ID: l.ID, Err: initlink.WireError(fault.New(fault.Conflict, "the sandbox's processes are looked at already, %d times", maxLooks).
 			WithHint("try again"))})
 	}
 }
@@ -75,42 +76,42 @@ func (o *onlooker) serveLists() {
 	r := newArgReader()
 	for l := range o.lists {
 		s, err := o.processes(r)
-		s.ID, s.Err = l.ID, wireError(err)
-		_ = o.link.Send(MsgSeen, s) // the keeper is gone; so are we in a moment
+		s.ID, s.Err = l.ID, initlink.WireError(err)
+		_ = o.link.Send(initlink.MsgSeen, s) // the keeper is gone; so are we in a moment
 	}
 }
 
 // servePorts answers LookPorts and LookDial.
 func (o *onlooker) servePorts() {
 	for l := range o.ports {
-		if l.What == LookDial {
+		if l.What == initlink.LookDial {
 			o.answerDial(l)
 			continue
 		}
 		s, err := o.listPorts(l.Port)
-		s.ID, s.Err = l.ID, wireError(err)
-		_ = o.link.Send(MsgSeen, s) // the keeper is gone; so are we in a moment
+		s.ID, s.Err = l.ID, initlink.WireError(err)
+		_ = o.link.Send(initlink.MsgSeen, s) // the keeper is gone; so are we in a moment
 	}
 }
 
-func (o *onlooker) answerDial(l Look) {
+func (o *onlooker) answerDial(l initlink.Look) {
 	fd, err := o.dial(l.Port)
-	s := Seen{ID: l.ID, Err: wireError(err), Shared: !o.ownNet}
+	s := initlink.Seen{ID: l.ID, Err: initlink.WireError(err), Shared: !o.ownNet}
 	if err != nil {
-		_ = o.link.Send(MsgSeen, s) // the keeper is gone; so are we in a moment
+		_ = o.link.Send(initlink.MsgSeen, s) // the keeper is gone; so are we in a moment
 		return
 	}
 	defer unix.Close(fd)
-	if err := o.link.Send(MsgSeen, s, fd); NotPassed(err) {
-		s.Err = wireError(fault.Wrap(err, "hand over a connection to port %d", l.Port))
-		_ = o.link.Send(MsgSeen, s) // the keeper is gone; so are we in a moment
+	if err := o.link.Send(initlink.MsgSeen, s, fd); initlink.NotPassed(err) {
+		s.Err = initlink.WireError(fault.Wrap(err, "hand over a connection to port %d", l.Port))
+		_ = o.link.Send(initlink.MsgSeen, s) // the keeper is gone; so are we in a moment
 	}
 }
 
 // signal sends a signal to one process of the sandbox. The descriptor stands for the
 // process that had the pid when it was made: as long as that one is there, what is
 // read by the pid is its own.
-func (o *onlooker) signal(l Look) error {
+func (o *onlooker) signal(l initlink.Look) error {
 	if l.PID <= 1 || l.PID == o.self {
 		return fault.New(fault.Denied, "process %d is not to be signalled: it is none, or it holds the sandbox together", l.PID).
 			WithHint("to end all processes: coppice stop NAME")

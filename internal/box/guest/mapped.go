@@ -13,18 +13,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-)
 
-// Mapped tells which files processes have mapped: by inode, and, because a file
-// that an overlay copied up shows the inode of the copy below, and before Linux
-// 6.7 each the one that lies below it, also by path.
-type Mapped struct {
-	Inodes []uint64 `json:"inodes,omitempty"`
-	Paths  [][]byte `json:"paths,omitempty"` // absolute, inside; any bytes
-	// All says that there are too many to tell, that a process could not be looked
-	// at, or that a file has lost its path: any file may be mapped.
-	All bool `json:"all,omitempty"`
-}
+	"github.com/coppice-dev/coppice/internal/box/initlink"
+)
 
 // What Mapped holds at most, in bytes: as JSON, both fit into a frame of the
 // keeper (wire.MaxFrame), the second beside the programs.
@@ -35,7 +26,7 @@ const (
 
 // MappedBy tells what the processes, numbers of our /proc, have mapped, programs
 // that run among them.
-func MappedBy(pids []int) Mapped {
+func MappedBy(pids []int) initlink.Mapped {
 	l := newMapList(maxMapped)
 	for _, pid := range pids {
 		l.read(pid, (*mapList).scan)
@@ -47,7 +38,7 @@ func MappedBy(pids []int) Mapped {
 // shared mappings: what they write there need not touch the file's times. Files
 // below own are left out: no snapshot has them. pathless says that inodes are
 // enough to find a file that has no path any more.
-func WrittenBy(pids []int, own []string, pathless bool) Mapped {
+func WrittenBy(pids []int, own []string, pathless bool) initlink.Mapped {
 	l := newMapList(maxWritten)
 	l.own, l.pathless = own, pathless
 	for _, pid := range pids {
@@ -70,11 +61,11 @@ func newMapList(most int) *mapList {
 	return &mapList{inodes: map[uint64]struct{}{}, paths: map[string]struct{}{}, left: most}
 }
 
-func (l *mapList) mapped() Mapped {
+func (l *mapList) mapped() initlink.Mapped {
 	if l.all || l.left < 0 {
-		return Mapped{All: true}
+		return initlink.Mapped{All: true}
 	}
-	m := Mapped{Inodes: slices.Sorted(maps.Keys(l.inodes))}
+	m := initlink.Mapped{Inodes: slices.Sorted(maps.Keys(l.inodes))}
 	for _, p := range slices.Sorted(maps.Keys(l.paths)) {
 		m.Paths = append(m.Paths, []byte(p))
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ports/sockets"
 )
@@ -30,8 +31,8 @@ const (
 
 // listPorts lists the sockets of the sandbox that listen, of one port, or of all
 // when it is 0.
-func (o *onlooker) listPorts(port uint16) (Seen, error) {
-	s := Seen{Shared: !o.ownNet}
+func (o *onlooker) listPorts(port uint16) (initlink.Seen, error) {
+	s := initlink.Seen{Shared: !o.ownNet}
 	all, err := listeners(port)
 	if err != nil || len(all) == 0 {
 		return s, err
@@ -45,9 +46,9 @@ func (o *onlooker) listPorts(port uint16) (Seen, error) {
 		if pid == 0 && s.Shared {
 			continue // a stranger's
 		}
-		s.Ports = append(s.Ports, Port{Addr: l.Addr, Inode: l.Inode, PID: pid})
+		s.Ports = append(s.Ports, initlink.Port{Addr: l.Addr, Inode: l.Inode, PID: pid})
 	}
-	slices.SortFunc(s.Ports, func(a, b Port) int {
+	slices.SortFunc(s.Ports, func(a, b initlink.Port) int {
 		return cmp.Or(cmp.Compare(a.Addr.Port(), b.Addr.Port()), a.Addr.Addr().Compare(b.Addr.Addr()), cmp.Compare(a.Inode, b.Inode))
 	})
 	if len(s.Ports) > maxPorts {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
 func TestParseStatReadsOurOwn(t *testing.T) {
@@ -63,10 +64,10 @@ func TestSplitArgs(t *testing.T) {
 func TestAnswersFitIntoAFrame(t *testing.T) {
 	t.Parallel()
 	for name, arg := range map[string]string{"one long argument": strings.Repeat("\xff", maxCmdline), "many of one byte": strings.Repeat("\xff\x00", maxCmdline/2)} {
-		s := Seen{ID: 1 << 60, More: 1 << 30}
+		s := initlink.Seen{ID: 1 << 60, More: 1 << 30}
 		left := maxListArgs
 		for i := range maxListed {
-			p := Process{PID: 4194304 - i, PPID: 4194304, State: "S", Start: 1 << 40, Started: time.Date(2026, 12, 31, 23, 59, 59, 990e6, time.UTC), CPUMS: 1 << 40, RSS: 1 << 50, Name: []byte("\xff23456789012345")}
+			p := initlink.Process{PID: 4194304 - i, PPID: 4194304, State: "S", Start: 1 << 40, Started: time.Date(2026, 12, 31, 23, 59, 59, 990e6, time.UTC), CPUMS: 1 << 40, RSS: 1 << 50, Name: []byte("\xff23456789012345")}
 			if left > 0 {
 				p.Args, p.Cut = splitArgs([]byte(arg))
 				for _, a := range p.Args {
@@ -80,9 +81,9 @@ func TestAnswersFitIntoAFrame(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v", name, len(b), err)
 		}
 	}
-	var s Seen
+	var s initlink.Seen
 	for range maxPorts {
-		s.Ports = append(s.Ports, Port{Addr: netip.MustParseAddrPort("[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535"), Inode: 1 << 60, PID: 4194304, Name: bytes.Repeat([]byte{0xff}, 64)})
+		s.Ports = append(s.Ports, initlink.Port{Addr: netip.MustParseAddrPort("[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535"), Inode: 1 << 60, PID: 4194304, Name: bytes.Repeat([]byte{0xff}, 64)})
 	}
 	if b, err := json.Marshal(s); err != nil || len(b) > wire.MaxFrame {
 		t.Errorf("ports: %d bytes, %v", len(b), err)

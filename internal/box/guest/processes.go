@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -26,16 +27,16 @@ const (
 )
 
 // processes lists the processes of the sandbox but init.
-func (o *onlooker) processes(r *argReader) (Seen, error) {
+func (o *onlooker) processes(r *argReader) (initlink.Seen, error) {
 	if o.blind {
-		return Seen{}, o.blindness()
+		return initlink.Seen{}, o.blindness()
 	}
 	list, err := scan(o.self)
 	if err != nil {
-		return Seen{}, fault.Wrap(err, "list the sandbox's processes")
+		return initlink.Seen{}, fault.Wrap(err, "list the sandbox's processes")
 	}
 	slices.SortFunc(list, func(a, b process) int { return a.pid - b.pid })
-	var s Seen
+	var s initlink.Seen
 	if len(list) > maxListed {
 		s.More = len(list) - maxListed
 		list = list[:maxListed]
@@ -45,7 +46,7 @@ func (o *onlooker) processes(r *argReader) (Seen, error) {
 	defer cancel()
 	left := maxListArgs
 	for _, p := range list {
-		n := Process{
+		n := initlink.Process{
 			PID: p.pid, PPID: p.ppid, State: stateOf(p.state), Start: p.start, Started: boot.Add(time.Duration(p.start) * time.Second / ticks).Truncate(time.Second / ticks),
 			CPUMS: int64(p.cpu) * 1000 / ticks, RSS: p.rss * pageSize, Name: nameOf(p.pid),
 		}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
@@ -40,7 +41,7 @@ const (
 //	       file, arguments and directory are read of /proc then
 //	asked  it asked again, is gone, or has stayed what it was: the sandbox's own word
 type programs struct {
-	link  *Link
+	link  *initlink.Link
 	child func(pid int) bool // it is about to become a command
 	ends  *ends
 	begun atomic.Uint64 // the last id
@@ -48,14 +49,14 @@ type programs struct {
 	later *time.Timer   // wakes it for what was asked and has not come about
 
 	mu      sync.Mutex
-	exec    string         // guarded by mu; of the command that is being started
-	alive   map[int]*alive // guarded by mu; by pid
-	waiting map[int]*alive // guarded by mu; those of them with asks
-	newest  *alive         // guarded by mu; whose ask came last; nil: it was told already
-	pending []ProgramEvent // guarded by mu
-	bytes   int            // guarded by mu; of pending
-	dropped uint64         // guarded by mu; events since those that were told
-	labels  Labels         // guarded by mu
+	exec    string                  // guarded by mu; of the command that is being started
+	alive   map[int]*alive          // guarded by mu; by pid
+	waiting map[int]*alive          // guarded by mu; those of them with asks
+	newest  *alive                  // guarded by mu; whose ask came last; nil: it was told already
+	pending []initlink.ProgramEvent // guarded by mu
+	bytes   int                     // guarded by mu; of pending
+	dropped uint64                  // guarded by mu; events since those that were told
+	labels  Labels                  // guarded by mu
 
 	telling sync.Mutex // held while events are sent, so that they keep their order; before mu
 }
@@ -70,7 +71,7 @@ type alive struct {
 	asks       []ask // oldest first
 }
 
-func newPrograms(link *Link, child func(pid int) bool) (*programs, error) {
+func newPrograms(link *initlink.Link, child func(pid int) bool) (*programs, error) {
 	e, err := newEnds()
 	p := &programs{link: link, child: child, ends: e, alive: map[int]*alive{}, waiting: map[int]*alive{}}
 	p.later = time.AfterFunc(time.Hour, p.wake)
@@ -186,7 +187,7 @@ func (p *programs) reaped(pid int, status uint32) {
 
 // endWith is end, of a status that is known already; nil: it is not. p.mu is held.
 func (p *programs) endWith(a *alive, status *uint32) {
-	e := ProgramEnded{At: time.Now(), Status: status}
+	e := initlink.ProgramEnded{At: time.Now(), Status: status}
 	for i, x := range a.asks {
 		if x.told == 0 {
 			ends := a.id == 0 && i == len(a.asks)-1
@@ -197,7 +198,7 @@ func (p *programs) endWith(a *alive, status *uint32) {
 		}
 	}
 	if e.ID = a.id; e.ID != 0 {
-		p.add(ProgramEvent{Ended: &e})
+		p.add(initlink.ProgramEvent{Ended: &e})
 	}
 	p.ends.remove(a.fd)
 	delete(p.alive, a.pid)
@@ -205,17 +206,17 @@ func (p *programs) endWith(a *alive, status *uint32) {
 }
 
 // add puts an event in line. p.mu is held.
-func (p *programs) add(e ProgramEvent) {
+func (p *programs) add(e initlink.ProgramEvent) {
 	if len(p.pending) >= maxPending || p.bytes >= maxPendingBytes {
 		p.dropped++
 		return
 	}
 	p.pending = append(p.pending, e)
-	p.bytes += e.size()
+	p.bytes += sizeOf(e)
 }
 
-// size is how many bytes of memory an event takes, about.
-func (e ProgramEvent) size() int {
+// sizeOf returns about how many bytes of memory an event takes.
+func sizeOf(e initlink.ProgramEvent) int {
 	if e.Began == nil {
 		return 64
 	}
@@ -244,10 +245,10 @@ func (p *programs) tell() (due time.Duration, err error) {
 	for len(events) > 0 || dropped > 0 {
 		n, size := 0, 0
 		for n < len(events) && size < maxBatch {
-			size += events[n].size()
+			size += sizeOf(events[n])
 			n++
 		}
-		if err := p.link.Send(MsgPrograms, Programs{Events: events[:n], Dropped: dropped}); err != nil {
+		if err := p.link.Send(initlink.MsgPrograms, initlink.Programs{Events: events[:n], Dropped: dropped}); err != nil {
 			return 0, err
 		}
 		events, dropped = events[n:], 0
@@ -307,7 +308,7 @@ func (p *programs) label() []wire.Program {
 }
 
 // pidOf gives the process of a program's parent. p.mu is held.
-func (p *programs) pidOf(n *Program) int {
+func (p *programs) pidOf(n *initlink.Program) int {
 	for _, a := range p.alive {
 		if a.id == n.Parent {
 			return a.pid

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/notify"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
@@ -117,7 +118,7 @@ func (r *Refusals) waitLocked() {
 }
 
 // Take gives what was not told yet, now. What was told long ago is forgotten, and makes room.
-func (r *Refusals) Take(now time.Time) (out Refused) {
+func (r *Refusals) Take(now time.Time) (out initlink.Refused) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.again != nil {
@@ -128,7 +129,7 @@ func (r *Refusals) Take(now time.Time) (out Refused) {
 	for key, at := range r.seen {
 		switch {
 		case at.count > 0:
-			out.Calls = append(out.Calls, RefusedCall{Call: key.Call, Errno: unix.ErrnoName(key.Errno), Program: key.Program, PID: at.pid, Command: key.Command.Leader, Lives: key.Command.Lives, Count: at.count})
+			out.Calls = append(out.Calls, initlink.RefusedCall{Call: key.Call, Errno: unix.ErrnoName(key.Errno), Program: key.Program, PID: at.pid, Command: key.Command.Leader, Lives: key.Command.Lives, Count: at.count})
 			at.count, at.at = 0, now
 		case now.Sub(at.at) >= refusedAgain:
 			delete(r.seen, key)
@@ -138,7 +139,7 @@ func (r *Refusals) Take(now time.Time) (out Refused) {
 }
 
 // tell sends what Take gives.
-func (r *Refusals) tell(link *Link) error {
+func (r *Refusals) tell(link *initlink.Link) error {
 	if r == nil {
 		return nil
 	}
@@ -146,7 +147,7 @@ func (r *Refusals) tell(link *Link) error {
 	if len(out.Calls) == 0 && out.More == 0 {
 		return nil
 	}
-	return link.Send(MsgRefused, out)
+	return link.Send(initlink.MsgRefused, out)
 }
 
 // Due has something when Take is to be called.

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
@@ -17,30 +18,13 @@ import (
 // in reach of what it starts, and no path that it opens is the sandbox's to say.
 const (
 	WorldBox    = "/box"    // the sandbox's files
-	WorldView   = "/view"   // the same, for who reaches in from outside: without what lies in the sandbox's memory
 	WorldShared = "/shared" // directories of the host that are shown, by number
 	WorldBinary = "/bin/coppice"
 	WorldState  = "/state"
 )
 
-// ConductorArgv0 is the name by which coppice-sentry is a conductor: see package gvisor.
-const ConductorArgv0 = "coppice-gvisor"
-
-// ImageFiles are the files of a memory image, in the order in which gVisor takes them
-// (runsc/sandbox, createSaveFiles): the kernel's state, what the pages are, and the pages.
-var ImageFiles = [...]string{"checkpoint.img", "pages_meta.img", "pages.img"}
-
 // worldDevices are what a program in Go opens.
 var worldDevices = []string{"null", "zero", "urandom"}
-
-// InMemory are the places of the sandbox that hold files which its own kernel keeps, so that
-// what the live root has there is not seen inside; tmp says that /tmp is one.
-func InMemory(tmp bool) []string {
-	if tmp {
-		return []string{"/run", "/tmp"}
-	}
-	return []string{"/run"}
-}
 
 // MakeWorld makes that root, as makeRoot makes the sandbox's in other tiers: trees are the
 // program of init, the sandbox's files, and g.Shared directories, all of them detached mounts that
@@ -68,7 +52,7 @@ func MakeWorld(g plan.Guest, trees []int) error {
 	}); err != nil {
 		return err
 	}
-	for _, dir := range []string{"/proc", "/dev", "/bin", "/tmp", WorldBox, WorldView, WorldShared, WorldState} {
+	for _, dir := range []string{"/proc", "/dev", "/bin", "/tmp", WorldBox, initlink.WorldView, WorldShared, WorldState} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			return fault.Wrap(err, "make %s", dir)
 		}
@@ -117,7 +101,7 @@ func mountBox(g plan.Guest, root, box int) error {
 	if err := attach(box, root, WorldBox[1:]); err != nil {
 		return err
 	}
-	covered := append([]string{"/proc", "/dev", "/sys"}, InMemory(g.Tmp)...)
+	covered := append([]string{"/proc", "/dev", "/sys"}, initlink.InMemory(g.Tmp)...)
 	for _, at := range covered {
 		fd, err := openPoint(box, at[1:], unix.O_DIRECTORY)
 		switch {
@@ -135,12 +119,12 @@ func mountBox(g plan.Guest, root, box int) error {
 		return err
 	}
 	unix.Close(run)
-	if err := unix.Mount(WorldBox, WorldView, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+	if err := unix.Mount(WorldBox, initlink.WorldView, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fault.Wrap(err, "show the sandbox's files")
 	}
-	view, err := openPoint(root, WorldView[1:], unix.O_DIRECTORY)
+	view, err := openPoint(root, initlink.WorldView[1:], unix.O_DIRECTORY)
 	if err != nil {
-		return fault.Wrap(err, "open %s", WorldView)
+		return fault.Wrap(err, "open %s", initlink.WorldView)
 	}
 	defer unix.Close(view)
 	for _, at := range covered {

@@ -24,6 +24,7 @@ import (
 	"gvisor.dev/gvisor/runsc/flag"
 
 	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/link"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -146,7 +147,7 @@ func (k *kernel) resume(s setup) error {
 	}
 	files := image{}
 	for i, f := range s.image {
-		files[guest.ImageFiles[i]] = f
+		files[initlink.ImageFiles[i]] = f
 	}
 	at, err := files.serve()
 	if err != nil {
@@ -245,10 +246,10 @@ func (k *kernel) save(files []*os.File) error {
 // trace in the files' times. They are mapped in the processes that gVisor runs the
 // sandbox's code in, by other paths than those of the sandbox, so that all files are meant
 // where any is. What gVisor shares with these processes itself are files in memory.
-func (k *kernel) written() guest.Mapped {
+func (k *kernel) written() initlink.Mapped {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return guest.Mapped{All: true}
+		return initlink.Mapped{All: true}
 	}
 	var pids []int
 	for _, e := range entries {
@@ -257,5 +258,5 @@ func (k *kernel) written() guest.Mapped {
 		}
 	}
 	m := guest.WrittenBy(pids, nil, true)
-	return guest.Mapped{All: m.All || len(m.Inodes) > 0}
+	return initlink.Mapped{All: m.All || len(m.Inodes) > 0}
 }

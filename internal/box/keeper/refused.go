@@ -11,6 +11,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
@@ -54,7 +55,7 @@ func (r *refused) started(pid int, exec string) {
 }
 
 // tellRefused tells what init said was refused.
-func (k *keeper) tellRefused(m guest.Refused) {
+func (k *keeper) tellRefused(m initlink.Refused) {
 	r := k.refused
 	if r == nil {
 		return

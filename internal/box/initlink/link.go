@@ -1,6 +1,6 @@
 //go:build linux
 
-package guest
+package initlink
 
 import (
 	"encoding/json"
@@ -16,7 +16,7 @@ type Link struct {
 	end end
 }
 
-// end is what carries messages. Those that are too large it refuses.
+// end carries messages. It refuses those that are too large.
 type end interface {
 	pass(m Message) error
 	give(m Message) error
@@ -28,20 +28,20 @@ type end interface {
 // NewLink uses fd, a blocking stream socket of the Unix family, and owns it.
 func NewLink(fd int) *Link { return &Link{&socket{fd: fd}} }
 
-// NewLinks gives both ends of a link within this process.
+// NewLinks returns both ends of a link within this process.
 func NewLinks() (*Link, *Link) {
 	a, b := newQueue(), newQueue()
 	return &Link{&local{in: a, out: b}}, &Link{&local{in: b, out: a}}
 }
 
-// Shutdown ends both directions: the other end and our own Recv see io.EOF.
+// Shutdown ends both directions: Recv at both ends returns io.EOF.
 func (l *Link) Shutdown() { l.end.shutdown() }
 
 // Close closes the descriptors; no call may be under way or follow.
 func (l *Link) Close() { l.end.close() }
 
-// Send writes one message; v nil is no payload. The descriptors stay the
-// caller's.
+// Send writes one message, with v as JSON, or without a payload if v is nil. The descriptors
+// stay the caller's.
 func (l *Link) Send(k Kind, v any, fds ...int) error {
 	var p []byte
 	if v != nil {
@@ -62,20 +62,12 @@ func NotPassed(err error) bool { return errors.Is(err, unix.ETOOMANYREFS) }
 // payload.
 func (l *Link) Pass(m Message) error { return l.write(m, l.end.pass) }
 
-// Give does what Pass does, and takes the descriptors over, also when it fails.
+// Give is Pass that takes over the descriptors, also if it fails.
 func (l *Link) Give(m Message) error { return l.write(m, l.end.give) }
 
 func (l *Link) write(m Message, how func(Message) error) error {
 	if err := how(m); err != nil {
 		return fmt.Errorf("send message %q: %w", m.Kind, err)
-	}
-	return nil
-}
-
-// checkSize refuses a message that is too large.
-func (m Message) checkSize() error {
-	if len(m.Payload) > maxMessage || len(m.FDs) > maxFDs {
-		return fmt.Errorf("%d bytes with %d descriptors are too many", len(m.Payload), len(m.FDs))
 	}
 	return nil
 }

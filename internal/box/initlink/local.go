@@ -1,6 +1,6 @@
 //go:build linux
 
-package guest
+package initlink
 
 import (
 	"bytes"
@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// local is an end whose other one is in the same process: where each system call is dear,
-// as in tier gvisor, a socket would be, and the threads that wait at it.
+// local is an end whose other end is in the same process. In tier gvisor each system call is
+// expensive, and so would be a socket and the threads that wait for it.
 type local struct {
 	in, out *queue
 }
@@ -55,8 +55,8 @@ func (l *local) give(m Message) error {
 	return err
 }
 
-// queue holds what goes one way. Who puts never waits: two ends that answer each other
-// cannot wait for each other.
+// queue holds the messages of one direction. put never waits, so two ends that answer each
+// other cannot deadlock.
 type queue struct {
 	mu      sync.Mutex
 	changed *sync.Cond // of mu
@@ -81,7 +81,8 @@ func (q *queue) put(m Message) bool {
 	return true
 }
 
-// take waits for a message; those that were there before the end come before it.
+// take waits for a message. After the end it returns the messages that came before, and then
+// io.EOF.
 func (q *queue) take() (Message, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -103,7 +104,7 @@ func (q *queue) end() {
 	q.changed.Broadcast()
 }
 
-// drop closes what nobody will take.
+// drop closes the messages that will not be taken.
 func (q *queue) drop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -1,6 +1,6 @@
 //go:build linux
 
-package guest
+package initlink
 
 import (
 	"encoding/binary"
@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// headLen is what a message has before its payload, in bytes.
+// headLen is the length of the head of a message, before its payload.
 const headLen = 8
 
-// socket is an end whose other one may be in another process.
+// socket is an end whose other end may be in another process.
 type socket struct {
 	fd int
 
@@ -92,7 +92,7 @@ func (s *socket) fill() error {
 	switch {
 	case err == unix.EINTR:
 		return nil
-	case err == unix.ECONNRESET: // it went away with something unread
+	case err == unix.ECONNRESET: // the other end was closed with something unread
 		return io.EOF
 	case err != nil:
 		return fmt.Errorf("receive a message: %w", err)
