@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
@@ -144,7 +144,7 @@ func connected(ctx context.Context, f *os.File, port int) (net.Conn, error) {
 			return false
 		}
 		state, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
-		own = guest.OwnEnd(int(fd))
+		own = procs.OwnEnd(int(fd))
 		return true
 	})
 	switch {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/notify"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 )
 
 // ask is an execve(2) of which it is not known what came of it.
@@ -134,7 +135,7 @@ func (p *programs) settleDue(now time.Time) (next time.Duration) {
 // which it does last. Where none may be had, none ever are (before Linux 5.18).
 func halfMade(pid int) bool {
 	var one [1]byte
-	return len(readSmall("/proc/"+strconv.Itoa(pid)+"/cmdline", one[:])) == 0
+	return len(procs.Cmdline(pid, one[:])) == 0
 }
 
 // postpone says when to look at a process again. What has been nothing but asked for long is told
@@ -197,7 +198,7 @@ func (p *programs) tellBegun(a *alive, x ask, file fileID) uint64 {
 	n := p.program(a, x)
 	n.Before = a.id
 	n.Exe = readLink(dir + "exe")
-	n.Args, n.Cut = arguments(dir)
+	n.Args, n.Cut = arguments(a.pid)
 	if a.id != 0 {
 		p.add(initlink.ProgramEvent{Ended: &initlink.ProgramEnded{ID: a.id, At: x.at, Next: n.ID}})
 	}

@@ -3,9 +3,7 @@
 package guest
 
 import (
-	"bytes"
 	"os"
-	"strconv"
 	"syscall"
 	"unsafe"
 
@@ -92,26 +90,4 @@ func (e *ends) ready() map[int]int {
 			return ended
 		}
 	}
-}
-
-// exitOf gives the wait status of a process that has ended, by its pidfd: when its parent
-// has waited for it, the descriptor has it (Linux 6.15), and /proc until then.
-func exitOf(fd, pid int) (status uint32, ok bool) {
-	if status, ok := exitInfo(fd); ok {
-		return status, true
-	}
-	if line, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err == nil && unix.PidfdSendSignal(fd, 0, nil, 0) == nil {
-		f := bytes.Fields(line[bytes.LastIndexByte(line, ')')+1:])
-		if len(f) >= 50 && f[0][0] == 'Z' {
-			n, err := strconv.ParseUint(string(f[49]), 10, 32) // exit_code, the 52nd of proc_pid_stat(5)
-			return uint32(n), err == nil
-		}
-	}
-	return exitInfo(fd) // it has been waited for meanwhile
-}
-
-func exitInfo(fd int) (status uint32, ok bool) {
-	info := pidfdInfo{mask: pidfdInfoExit}
-	_, _, e := unix.RawSyscall(unix.SYS_IOCTL, uintptr(fd), pidfdGetInfo, uintptr(unsafe.Pointer(&info)))
-	return uint32(info.exit), e == 0 && info.mask&pidfdInfoExit != 0
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
@@ -338,12 +339,12 @@ func (d *daemon) kill(k initlink.Kill) error {
 }
 
 func (d *daemon) killTree(pid int, sig syscall.Signal) {
-	list, err := scan(d.self)
+	list, err := procs.Scan(d.self)
 	if err != nil {
 		_ = unix.Kill(-pid, sig)
 		return
 	}
-	for _, p := range list.tree(pid) {
+	for _, p := range list.Tree(pid) {
 		_ = unix.Kill(p, sig)
 	}
 }
@@ -355,15 +356,15 @@ func (d *daemon) killAll(sig syscall.Signal) {
 		return
 	}
 	if sig == unix.SIGKILL {
-		KillDescendants(d.self)
+		procs.KillDescendants(d.self)
 		return
 	}
-	list, err := scan(d.self)
+	list, err := procs.Scan(d.self)
 	if err != nil {
 		return
 	}
 	for _, p := range list {
-		_ = unix.Kill(p.pid, sig)
+		_ = unix.Kill(p.PID, sig)
 	}
 }
 
@@ -371,10 +372,10 @@ func (d *daemon) count() (int, error) {
 	if d.childless() {
 		return 0, nil
 	}
-	list, err := scan(d.self)
+	list, err := procs.Scan(d.self)
 	n := 0
 	for _, p := range list {
-		if !p.dead() || d.commands[p.pid] { // Exited comes before a count without it
+		if !p.Dead() || d.commands[p.PID] { // Exited comes before a count without it
 			n++
 		}
 	}

@@ -6,9 +6,10 @@ import (
 	"bytes"
 	"os"
 	"strconv"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/procs"
 )
 
 // fileID tells a file from all others that there are at the same time.
@@ -34,18 +35,18 @@ func readLink(name string) []byte {
 
 // arguments reads the beginning of those of a process, and says how many bytes more
 // there are.
-func arguments(dir string) (args []byte, cut int64) {
+func arguments(pid int) (args []byte, cut int64) {
 	var buf [MaxProgramArgs]byte
-	got := readSmall(dir+"cmdline", buf[:])
+	got := procs.Cmdline(pid, buf[:])
 	if len(got) == len(buf) {
-		cut = max(0, argumentBytes(dir)-int64(len(buf)))
+		cut = max(0, argumentBytes(pid)-int64(len(buf)))
 	}
 	return bytes.Clone(got), cut
 }
 
 // argumentBytes is how many bytes of arguments the kernel has put down for a process.
-func argumentBytes(dir string) int64 {
-	line, err := os.ReadFile(dir + "stat")
+func argumentBytes(pid int) int64 {
+	line, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return 0
 	}
@@ -59,48 +60,4 @@ func argumentBytes(dir string) int64 {
 		return 0
 	}
 	return to - from
-}
-
-// pidfdInfo is struct pidfd_info (linux/pidfd.h, Linux 6.13).
-type pidfdInfo struct {
-	mask, cgroup    uint64
-	pid, tgid, ppid uint32
-	_               [8]uint32 // ids
-	exit            int32     // Linux 6.15
-}
-
-const (
-	pidfdGetInfo  = 0xc040ff0b // _IOWR(0xff, 11, struct pidfd_info)
-	pidfdInfoExit = 1 << 3
-)
-
-// pidfdOpen gives a descriptor of a process, or less than 0. Neither it nor what is
-// done with the descriptor blocks, so the Go scheduler need not be told.
-func pidfdOpen(pid int) int {
-	fd, _, e := unix.RawSyscall(unix.SYS_PIDFD_OPEN, uintptr(pid), 0, 0)
-	if e != 0 {
-		return -1
-	}
-	return int(fd)
-}
-
-// parentOf gives the process that pid, whose descriptor fd is, is a child of. Asking the
-// descriptor costs a tenth of what a file of /proc does.
-func parentOf(fd, pid int) (int, bool) {
-	var info pidfdInfo
-	if _, _, e := unix.RawSyscall(unix.SYS_IOCTL, uintptr(fd), pidfdGetInfo, uintptr(unsafe.Pointer(&info))); e == 0 {
-		return int(info.ppid), true
-	}
-	st, ok := readStat("/proc/" + strconv.Itoa(pid) + "/stat")
-	return st.ppid, ok
-}
-
-// parent gives the process that pid is a child of; not of a thread.
-func parent(pid int) (int, bool) {
-	fd := pidfdOpen(pid)
-	if fd < 0 {
-		return 0, false
-	}
-	defer unix.Close(fd)
-	return parentOf(fd, pid)
 }

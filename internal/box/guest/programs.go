@@ -11,6 +11,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
@@ -95,20 +96,20 @@ func (p *programs) process(tid int) *alive {
 	if a := p.living(tid); a != nil {
 		return a
 	}
-	pid, fd := tid, pidfdOpen(tid)
+	pid, fd := tid, procs.OpenPidfd(tid)
 	if fd < 0 { // it is not the first of its process
-		if pid = processOf(tid); pid == tid {
+		if pid = procs.ProcessOf(tid); pid == tid {
 			return nil
 		}
 		if a := p.living(pid); a != nil {
 			return a
 		}
-		if fd = pidfdOpen(pid); fd < 0 {
+		if fd = procs.OpenPidfd(pid); fd < 0 {
 			return nil
 		}
 	}
 	a := &alive{pid: pid, fd: fd}
-	a.ppid, _ = parentOf(fd, pid)
+	a.ppid, _ = procs.ParentByPidfd(fd, pid)
 	if p.child(pid) {
 		a.exec = p.exec
 	} else if above := p.above(a.ppid); above != nil {
@@ -149,11 +150,11 @@ func (p *programs) above(pid int) *alive {
 		if a := p.living(pid); a != nil {
 			return a
 		}
-		fd := pidfdOpen(pid)
+		fd := procs.OpenPidfd(pid)
 		if fd < 0 {
 			return nil
 		}
-		up, ok := parentOf(fd, pid)
+		up, ok := procs.ParentByPidfd(fd, pid)
 		unix.Close(fd)
 		if !ok {
 			return nil
@@ -166,7 +167,7 @@ func (p *programs) above(pid int) *alive {
 // end notes that a process has ended, and forgets it. What it asked for last may have come
 // about: if it was nothing before, its end is that one's. p.mu is held.
 func (p *programs) end(a *alive) {
-	if status, ok := exitOf(a.fd, a.pid); ok {
+	if status, ok := procs.ExitStatus(a.fd, a.pid); ok {
 		p.endWith(a, &status)
 	} else {
 		p.endWith(a, nil)

@@ -4,9 +4,6 @@ package guest
 
 import (
 	"fmt"
-	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +13,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/notify"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -75,7 +73,7 @@ func (d *daemon) countRefusals(fd int) error {
 
 // add is notify.Options.Refused.
 func (r *Refusals) add(n notify.Refusal) {
-	r.Add(Refusal{Call: n.Call, Program: n.Program, Errno: n.Errno, Command: sessionOf(n.TID)}, func() int { return processOf(n.TID) })
+	r.Add(Refusal{Call: n.Call, Program: n.Program, Errno: n.Errno, Command: sessionOf(n.TID)}, func() int { return procs.ProcessOf(n.TID) })
 }
 
 // Add counts one, whose caller is not answered yet; process gives the caller's process.
@@ -173,27 +171,13 @@ func sessionOf(tid int) Session {
 		if err != nil || sid <= 1 {
 			return Session{}
 		}
-		up, lives := parent(sid)
+		up, lives := procs.Parent(sid)
 		if !lives || up <= 1 {
 			return Session{Leader: sid, Lives: lives}
 		}
 		tid = up
 	}
 	return Session{}
-}
-
-// processOf gives the process of a thread.
-func processOf(tid int) int {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/status")
-	if err != nil {
-		return tid
-	}
-	_, rest, _ := strings.Cut(string(text), "\nTgid:\t")
-	line, _, _ := strings.Cut(rest, "\n")
-	if pid, err := strconv.Atoi(line); err == nil {
-		return pid
-	}
-	return tid
 }
 
 // Tally counts in memory that keeper and init share, so that what init did not come to tell

@@ -25,6 +25,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/link"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -257,6 +258,6 @@ func (k *kernel) written() initlink.Mapped {
 			pids = append(pids, pid)
 		}
 	}
-	m := guest.WrittenBy(pids, nil, true)
+	m := procs.WrittenBy(pids, nil, true)
 	return initlink.Mapped{All: m.All || len(m.Inodes) > 0}
 }

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -138,7 +138,7 @@ func (k *keeper) giveRoot(conn *net.UnixConn) error {
 		if err != nil {
 			return err
 		}
-		r.Mapped = guest.MappedBy(pids)
+		r.Mapped = procs.MappedBy(pids)
 	} else if err := k.ask(initlink.MsgMap, &r.Mapped); err != nil {
 		return err
 	}
@@ -167,6 +167,6 @@ func (k *keeper) freezeGroup(r *protocol.FrozenReply) error {
 		return err
 	}
 	pids = slices.DeleteFunc(pids, func(pid int) bool { return pid == k.init.Pid })
-	r.Procs, r.Written = len(pids), guest.WrittenBy(pids, rootspec.Reserved, false)
+	r.Procs, r.Written = len(pids), procs.WrittenBy(pids, rootspec.Reserved, false)
 	return nil
 }

@@ -20,12 +20,12 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/box/cgroup"
 	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/unixsock"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/control"
@@ -263,7 +263,7 @@ func (k *keeper) end() {
 		_ = k.init.Kill()
 		k.init.Wait()
 		if k.config.Tier == plan.TierWorkspace {
-			guest.KillDescendants(os.Getpid())
+			procs.KillDescendants(os.Getpid())
 		}
 	}
 	if k.listener != nil { // whoever comes now shall start another keeper

@@ -1,6 +1,6 @@
 //go:build linux && (amd64 || arm64)
 
-package guest
+package procs
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ func TestParseStatReadsOurOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	p, name, ok := parseStat(b)
-	if !ok || p.pid != os.Getpid() || p.ppid != os.Getppid() || p.start == 0 || p.rss == 0 || p.threads < 1 || !strings.HasPrefix("guest.test", string(name)) {
+	if !ok || p.PID != os.Getpid() || p.ppid != os.Getppid() || p.start == 0 || p.rss == 0 || p.threads < 1 || !strings.HasPrefix("procs.test", string(name)) {
 		t.Errorf("%+v %q %v", p, name, ok)
 	}
 	up := time.Since(bootTime().Add(time.Duration(p.start) * time.Second / ticks))
@@ -37,7 +37,7 @@ func TestParseStatBearsAnyName(t *testing.T) {
 	const rest = " S 1 2 3 0 -1 4 5 6 7 8 11 22 0 0 20 0 9 0 77 1000 12 18446744073709551615"
 	for _, name := range []string{"sh", ") R 9 9 9 (", "a b", "\n", "\xff", ""} {
 		p, got, ok := parseStat([]byte("42 (" + name + ")" + rest))
-		if !ok || string(got) != name || p != (process{pid: 42, ppid: 1, pgrp: 2, session: 3, threads: 9, state: 'S', cpu: 33, start: 77, rss: 12}) {
+		if !ok || string(got) != name || p != (Stat{PID: 42, ppid: 1, pgrp: 2, session: 3, threads: 9, state: 'S', cpu: 33, start: 77, rss: 12}) {
 			t.Errorf("%q: %+v %q %v", name, p, got, ok)
 		}
 	}

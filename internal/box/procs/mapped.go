@@ -1,6 +1,6 @@
 //go:build linux && (amd64 || arm64)
 
-package guest
+package procs
 
 import (
 	"bufio"
@@ -17,15 +17,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
-// What Mapped holds at most, in bytes: as JSON, both fit into a frame of the
-// keeper (wire.MaxFrame), the second beside the programs.
+// The sizes of a Mapped, in bytes. As JSON, both fit into a frame of the keeper (wire.MaxFrame),
+// the second together with programs.
 const (
 	maxMapped  = 512 << 10
 	maxWritten = 96 << 10
 )
 
-// MappedBy tells what the processes, numbers of our /proc, have mapped, programs
-// that run among them.
+// MappedBy returns the files that processes, by their pids in our /proc, have mapped, including
+// the programs that they execute.
 func MappedBy(pids []int) initlink.Mapped {
 	l := newMapList(maxMapped)
 	for _, pid := range pids {
@@ -34,10 +34,10 @@ func MappedBy(pids []int) initlink.Mapped {
 	return l.mapped()
 }
 
-// WrittenBy tells what the processes, numbers of our /proc, can write through
-// shared mappings: what they write there need not touch the file's times. Files
-// below own are left out: no snapshot has them. pathless says that inodes are
-// enough to find a file that has no path any more.
+// WrittenBy returns the files that processes, by their pids in our /proc, can write through shared
+// mappings: such a write need not change the times of the file. Files below own are left out,
+// since no snapshot has them. pathless says that the caller can find a file by its inode, so that
+// one without a path does not set All.
 func WrittenBy(pids []int, own []string, pathless bool) initlink.Mapped {
 	l := newMapList(maxWritten)
 	l.own, l.pathless = own, pathless
@@ -47,7 +47,7 @@ func WrittenBy(pids []int, own []string, pathless bool) initlink.Mapped {
 	return l.mapped()
 }
 
-// mapList is a Mapped in the making.
+// mapList collects a Mapped.
 type mapList struct {
 	inodes   map[uint64]struct{}
 	paths    map[string]struct{}
@@ -72,7 +72,7 @@ func (l *mapList) mapped() initlink.Mapped {
 	return m
 }
 
-// read adds what a process has mapped, unless it is gone.
+// read adds the mapped files of a process, if it exists.
 func (l *mapList) read(pid int, list func(*mapList, *os.File) error) {
 	if l.all || l.left < 0 {
 		return
@@ -130,8 +130,8 @@ func (l *mapList) add(ino uint64, path []byte) {
 	}
 }
 
-// addWritten adds a file that can be written. One whose name was removed may have
-// others; and a name may itself end like that.
+// addWritten adds a file that can be written. A file whose name was removed may have other names,
+// and a name may end in " (deleted)" itself.
 func (l *mapList) addWritten(ino uint64, path []byte) {
 	p := string(path)
 	for _, own := range l.own {
@@ -141,7 +141,7 @@ func (l *mapList) addWritten(ino uint64, path []byte) {
 	}
 	if name, gone := strings.CutSuffix(p, " (deleted)"); gone {
 		if strings.Count(name, "/") == 1 || name == "/dev/zero" {
-			return // the kernel's: /memfd:x, /SYSV00000000, /[aio], ...; memory that is shared
+			return // shared memory, with a name of the kernel's: /memfd:x, /SYSV00000000, /[aio], ...
 		}
 		l.all = l.all || !l.pathless
 	}

@@ -1,12 +1,12 @@
 //go:build linux && (amd64 || arm64)
 
-package guest
+package procs
 
 import (
 	"bytes"
 	"context"
+	"os"
 	"slices"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,27 +15,27 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// What a list of processes holds at most: as JSON, in which three bytes take four,
-// it fits into a frame of the keeper (wire.MaxFrame).
+// The bounds of a list of processes. As JSON, in which three bytes take four, it fits into a frame
+// of the keeper (wire.MaxFrame).
 const (
 	maxListed   = 2048
 	maxCmdline  = 4096      // bytes of the arguments of one process
 	maxListArgs = 256 << 10 // bytes of the arguments of all
-	argCost     = 6         // of each argument, beside its bytes
+	argCost     = 6         // bytes that each argument takes besides its own
 	listTime    = 2 * time.Second
 	ticks       = 100 // USER_HZ: the same on every machine
 )
 
-// processes lists the processes of the sandbox but init.
-func (o *onlooker) processes(r *argReader) (initlink.Seen, error) {
-	if o.blind {
-		return initlink.Seen{}, o.blindness()
+// Processes lists the processes of the sandbox except init.
+func (v *View) Processes() (initlink.Seen, error) {
+	if v.blind {
+		return initlink.Seen{}, v.blindness()
 	}
-	list, err := scan(o.self)
+	list, err := Scan(v.self)
 	if err != nil {
 		return initlink.Seen{}, fault.Wrap(err, "list the sandbox's processes")
 	}
-	slices.SortFunc(list, func(a, b process) int { return a.pid - b.pid })
+	slices.SortFunc(list, func(a, b Stat) int { return a.PID - b.PID })
 	var s initlink.Seen
 	if len(list) > maxListed {
 		s.More = len(list) - maxListed
@@ -47,11 +47,11 @@ func (o *onlooker) processes(r *argReader) (initlink.Seen, error) {
 	left := maxListArgs
 	for _, p := range list {
 		n := initlink.Process{
-			PID: p.pid, PPID: p.ppid, State: stateOf(p.state), Start: p.start, Started: boot.Add(time.Duration(p.start) * time.Second / ticks).Truncate(time.Second / ticks),
-			CPUMS: int64(p.cpu) * 1000 / ticks, RSS: p.rss * pageSize, Name: nameOf(p.pid),
+			PID: p.PID, PPID: p.ppid, State: stateOf(p.state), Start: p.start, Started: boot.Add(time.Duration(p.start) * time.Second / ticks).Truncate(time.Second / ticks),
+			CPUMS: int64(p.cpu) * 1000 / ticks, RSS: p.rss * pageSize, Name: nameOf(p.PID),
 		}
-		if left > 0 && !p.dead() {
-			n.Args, n.Cut = splitArgs(r.read(ctx, p.pid))
+		if left > 0 && !p.Dead() {
+			n.Args, n.Cut = splitArgs(v.args.read(ctx, p.PID))
 			for _, a := range n.Args {
 				left -= len(a) + argCost
 			}
@@ -61,7 +61,7 @@ func (o *onlooker) processes(r *argReader) (initlink.Seen, error) {
 	return s, nil
 }
 
-// stateOf is the letter of a state; "?" for what is none.
+// stateOf returns the letter of a state, or "?" if c is not a letter.
 func stateOf(c byte) string {
 	if c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' {
 		return string(rune(c))
@@ -69,7 +69,7 @@ func stateOf(c byte) string {
 	return "?"
 }
 
-// bootTime is when the clock of Process.Start began.
+// bootTime is the time from which Process.Start counts.
 func bootTime() time.Time {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
@@ -78,14 +78,8 @@ func bootTime() time.Time {
 	return time.Now().UTC().Add(-time.Duration(ts.Nano()))
 }
 
-// nameOf is what a process calls itself, 15 bytes at most of programs.
-func nameOf(pid int) []byte {
-	var buf [64]byte
-	return bytes.Clone(bytes.TrimSuffix(readSmall("/proc/"+strconv.Itoa(pid)+"/comm", buf[:]), []byte("\n")))
-}
-
-// splitArgs takes what /proc/PID/cmdline holds apart; cut says that it is the
-// beginning.
+// splitArgs splits the contents of /proc/PID/cmdline. cut reports whether arguments, or parts of
+// them, are missing.
 func splitArgs(b []byte) (args [][]byte, cut bool) {
 	if len(b) > maxCmdline {
 		b, cut = b[:maxCmdline], true
@@ -94,35 +88,33 @@ func splitArgs(b []byte) (args [][]byte, cut bool) {
 		return nil, false
 	}
 	args = bytes.Split(bytes.TrimSuffix(b, []byte{0}), []byte{0})
-	// Each costs something, also where it is empty.
+	// An empty argument takes space, too.
 	if most := maxCmdline / 16; len(args) > most {
 		args, cut = args[:most], true
 	}
 	return args, cut
 }
 
-// argReader reads arguments, which lie in the memory of a process, on a goroutine of
-// its own. Memory may be such that a read of it waits for somebody (of a FUSE file):
-// the goroutine then waits, and nothing is read until it returns. read is called
-// from one goroutine.
+// argReader reads the arguments of processes on a goroutine of its own. If a read blocks (see
+// Cmdline), further ones return nothing until it returns. read is called from one goroutine at a
+// time.
 type argReader struct {
 	ask     chan int
 	got     chan []byte // of one
-	waiting bool        // for got
+	waiting bool        // a read has timed out, and its result will come from got
 }
 
 func newArgReader() *argReader {
 	r := &argReader{ask: make(chan int), got: make(chan []byte, 1)}
 	go func() {
 		for pid := range r.ask {
-			r.got <- bytes.Clone(readSmall("/proc/"+strconv.Itoa(pid)+"/cmdline", make([]byte, maxCmdline+1)))
+			r.got <- bytes.Clone(Cmdline(pid, make([]byte, maxCmdline+1)))
 		}
 	}()
 	return r
 }
 
-// read gives the arguments of a process, or nil when they do not come before ctx
-// ends.
+// read returns the arguments of a process, or nil if the read does not return before ctx ends.
 func (r *argReader) read(ctx context.Context, pid int) []byte {
 	if r.waiting {
 		select {
@@ -144,3 +136,6 @@ func (r *argReader) read(ctx context.Context, pid int) []byte {
 		return nil
 	}
 }
+
+// pageSize is what proc_pid_stat(5) counts memory in.
+var pageSize = int64(os.Getpagesize())

@@ -1,6 +1,6 @@
 //go:build linux && (amd64 || arm64)
 
-package guest
+package procs
 
 import (
 	"os"
@@ -48,7 +48,7 @@ func (l *mapList) query(f *os.File) error {
 			}
 			q.addr = q.end
 		case unix.ENOENT, unix.ESRCH:
-			return e // that was the last one, or the process is gone
+			return e // there are no more, or the process has ended
 		default: // an older kernel, or a path that is too long for it
 			return eachMapping(f, true, l.addWritten)
 		}
