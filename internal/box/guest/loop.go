@@ -13,8 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/execs"
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/procs"
+	"github.com/coppice-dev/coppice/internal/box/refusals"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
@@ -31,8 +33,8 @@ type daemon struct {
 	launcher *launcher
 	freezer  *freezer
 	turns    turns
-	programs *programs // nil where they are not noted
-	refused  *Refusals // nil where they are not told
+	programs *execs.Recorder   // nil where they are not noted
+	refused  *refusals.Summary // nil where they are not told
 	onlooker onlooker
 	held     *heldFiles // in tier gvisor
 
@@ -77,7 +79,7 @@ func (d *daemon) serve() error {
 			err = d.collect(pid)
 			d.reaped <- struct{}{}
 		case <-d.refused.Due():
-			err = d.refused.tell(d.link)
+			err = d.refused.Tell(d.link)
 		case err := <-gone:
 			if errors.Is(err, io.EOF) {
 				err = nil
@@ -149,7 +151,7 @@ func (d *daemon) collect(pid int) error {
 	var used unix.Rusage
 	got, err := unix.Wait4(pid, &ws, unix.WALL|unix.WNOHANG, &used)
 	if err == nil && got == pid {
-		d.programs.reaped(pid, uint32(ws))
+		d.programs.Reaped(pid, uint32(ws))
 	}
 	if err != nil || got != pid || !d.commands[pid] {
 		return nil //nolint:nilerr // an orphan; whoever waited for it is gone
@@ -158,12 +160,12 @@ func (d *daemon) collect(pid int) error {
 	alone := d.childless()
 	if alone {
 		d.settle()
-		d.programs.label() // who captures now need not freeze, and knows the command
+		d.programs.Label() // who captures now need not freeze, and knows the command
 	}
-	if _, err := d.programs.tell(); err != nil { // who learns of the end knows what began
+	if _, err := d.programs.Tell(); err != nil { // who learns of the end knows what began
 		return err
 	}
-	if err := d.refused.tell(d.link); err != nil {
+	if err := d.refused.Tell(d.link); err != nil {
 		return err
 	}
 	return d.link.Send(initlink.MsgExited, initlink.Exited{PID: pid, Status: uint32(ws), Alone: alone, Used: resources(&used)})
@@ -261,7 +263,7 @@ func (d *daemon) spawn(m initlink.Message) error {
 		return d.link.Send(initlink.MsgSpawned, initlink.Spawned{Err: initlink.WireError(fault.New(fault.Invalid, "no command was given"))})
 	}
 	d.turns.starting.Lock()
-	d.programs.starting(s.Exec)
+	d.programs.Starting(s.Exec)
 	r := d.launcher.start(s, files)
 	d.turns.starting.Unlock()
 	if r.PID == 0 {
@@ -400,7 +402,7 @@ func (d *daemon) freeze() error {
 		return d.link.Send(initlink.MsgFrozen, initlink.Frozen{Err: initlink.WireError(err)})
 	}
 	d.frozen = true
-	f.Programs = d.programs.label()
+	f.Programs = d.programs.Label()
 	if d.guest.Tier == plan.TierGvisor { // nobody can be asked once it stands still
 		if f.Procs, err = d.count(); err == nil {
 			f.Clock, err = d.clock()

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/execs"
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/notify"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -165,14 +166,14 @@ func (d *daemon) setUp(m initlink.Message) (weak []plan.Item, err error) {
 		}
 		opt := notify.Options{Emulate: g.Emulate, Lock: &d.turns, Freeze: d.freezer.forPromotion}
 		if d.refused != nil {
-			opt.Refusals, opt.Refused = d.launcher.refusals, d.refused.add
+			opt.Refusals, opt.Refused = d.launcher.refusals, d.callRefused
 		}
 		if g.Trace {
-			if d.programs, err = newPrograms(d.link, d.launcher.isChild); err != nil {
+			if d.programs, err = execs.New(d.link, d.launcher.isChild); err != nil {
 				return nil, err
 			}
-			opt.Asked, opt.Unasked, opt.Began = d.programs.asked, d.programs.unasked, d.programs.began
-			go d.programs.watch()
+			opt.Asked, opt.Unasked, opt.Began = d.programs.Asked, d.programs.Unasked, d.programs.Began
+			go d.programs.Watch()
 		}
 		if err := d.serveNotifications(l, opt); err != nil {
 			return nil, err

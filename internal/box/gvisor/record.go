@@ -5,7 +5,7 @@ package gvisor
 import (
 	"time"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/execs"
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
@@ -20,7 +20,7 @@ const initPID = 1
 type record struct {
 	alive  map[int]*process
 	last   uint64 // id of a program
-	labels guest.Labels
+	labels execs.Labels
 }
 
 // process is one that lives.

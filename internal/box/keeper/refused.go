@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/refusals"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
@@ -20,7 +20,7 @@ import (
 // receive, but for tally, so what a command was refused is told before its end.
 type refused struct {
 	at    journal.Place
-	tally *guest.Tally     // of all, as init refuses them
+	tally *refusals.Tally  // of all, as init refuses them
 	told  uint64           // of these
 	tell  *journal.Journal // nil until there is something to tell
 	execs map[int]string   // commands by their processes, also of those that have ended
@@ -33,7 +33,7 @@ const maxRefusedExecs = 4096
 // it.
 func (k *keeper) watchRefused() (fd int, err error) {
 	r := &refused{at: journal.Place{Dir: k.config.Journal, Key: k.config.JournalKey}, execs: map[int]string{}}
-	if r.tally, fd, err = guest.NewTally(); err != nil {
+	if r.tally, fd, err = refusals.NewTally(); err != nil {
 		return -1, err
 	}
 	k.refused = r

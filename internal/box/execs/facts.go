@@ -1,6 +1,6 @@
 //go:build linux && (amd64 || arm64)
 
-package guest
+package execs
 
 import (
 	"bytes"
@@ -12,18 +12,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/procs"
 )
 
-// fileID tells a file from all others that there are at the same time.
+// fileID identifies a file among all that exist at the same time.
 type fileID struct{ dev, ino uint64 }
 
-// fileOf gives the file that a process executes, as the kernel has it; ok is false for one
-// that is gone.
+// fileOf returns the file that a process executes, as the kernel has it. ok is false if the
+// process has ended.
 func fileOf(pid int) (id fileID, ok bool) {
 	var st unix.Stat_t
 	err := unix.Stat("/proc/"+strconv.Itoa(pid)+"/exe", &st)
 	return fileID{st.Dev, st.Ino}, err == nil
 }
 
-// readLink reads a link of /proc.
+// readLink reads a link in /proc, or returns nil.
 func readLink(name string) []byte {
 	var buf [MaxProgramPath]byte
 	n, err := unix.Readlink(name, buf[:])
@@ -33,8 +33,7 @@ func readLink(name string) []byte {
 	return bytes.Clone(buf[:n])
 }
 
-// arguments reads the beginning of those of a process, and says how many bytes more
-// there are.
+// arguments reads the beginning of the arguments of a process. cut is how many bytes follow.
 func arguments(pid int) (args []byte, cut int64) {
 	var buf [MaxProgramArgs]byte
 	got := procs.Cmdline(pid, buf[:])
@@ -44,7 +43,7 @@ func arguments(pid int) (args []byte, cut int64) {
 	return bytes.Clone(got), cut
 }
 
-// argumentBytes is how many bytes of arguments the kernel has put down for a process.
+// argumentBytes returns the size of the arguments that the kernel has recorded for a process.
 func argumentBytes(pid int) int64 {
 	line, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

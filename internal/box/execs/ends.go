@@ -1,6 +1,6 @@
 //go:build linux && (amd64 || arm64)
 
-package guest
+package execs
 
 import (
 	"os"
@@ -12,13 +12,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// ends tells which of some processes have ended, by their pidfds. A process is nobody's
-// child here but its parent's, who alone can wait for it.
+// ends reports which of a set of processes have ended, by their pidfds. Only a parent can wait(2)
+// for a process, and init is not the parent of most.
 type ends struct {
 	poll int      // the epoll instance
 	file *os.File // the same, known to the Go scheduler
 	raw  syscall.RawConn
-	kick int // an eventfd that is in it, too
+	kick int // an eventfd in the epoll instance, for wake
 }
 
 func newEnds() (*ends, error) {
@@ -33,7 +33,7 @@ func newEnds() (*ends, error) {
 	}
 	e := &ends{poll: poll, kick: kick}
 	if err = e.add(kick, 0); err == nil {
-		err = unix.SetNonblock(poll, true) // or package os would not let the scheduler wait for it
+		err = unix.SetNonblock(poll, true) // else package os would not use the scheduler's poller
 	}
 	if err == nil {
 		e.file = os.NewFile(uintptr(poll), "programs")
@@ -42,24 +42,24 @@ func newEnds() (*ends, error) {
 	return e, fault.Wrap(err, "watch programs")
 }
 
-// add watches the process of a pidfd, which it does not own.
+// add watches the process of a pidfd. The pidfd stays the caller's until remove.
 func (e *ends) add(fd, pid int) error {
 	return unix.EpollCtl(e.poll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd), Pad: int32(pid)})
 }
 
-// remove ends that, and closes the pidfd.
+// remove stops watching a pidfd, and closes it.
 func (e *ends) remove(fd int) {
 	_ = unix.EpollCtl(e.poll, unix.EPOLL_CTL_DEL, fd, nil)
 	unix.Close(fd)
 }
 
-// wake ends wait.
+// wake makes wait return.
 func (e *ends) wake() {
 	one := [8]byte{1}
 	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(e.kick), uintptr(unsafe.Pointer(&one[0])), uintptr(len(one)))
 }
 
-// wait returns when a process has ended or wake was called. One goroutine calls it.
+// wait returns when a process has ended or wake was called. It is called by one goroutine.
 func (e *ends) wait() error {
 	return e.raw.Read(func(fd uintptr) bool {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
@@ -68,7 +68,7 @@ func (e *ends) wait() error {
 	})
 }
 
-// ready gives those that have ended and were not removed: pids by pidfds.
+// ready returns the processes that have ended and were not removed, as pids by pidfds.
 func (e *ends) ready() map[int]int {
 	var list [64]unix.EpollEvent
 	ended := map[int]int{}
@@ -86,7 +86,7 @@ func (e *ends) ready() map[int]int {
 			var count [8]byte
 			_, _ = unix.Read(e.kick, count[:])
 		}
-		if len(ended) == before { // the list goes round
+		if len(ended) == before { // all were seen before
 			return ended
 		}
 	}

@@ -1,6 +1,6 @@
 //go:build linux && (amd64 || arm64)
 
-package guest
+package execs
 
 import (
 	"sync"
@@ -15,48 +15,51 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// Bounds of what is kept of programs. What is beyond is counted.
+// Bounds of the record. What exceeds them is counted.
 const (
-	// MaxProgramArgs is how many bytes of a program's arguments are kept, and
-	// MaxProgramPath of its own path and its directory's.
+	// MaxProgramArgs is how many bytes of a program's arguments are kept.
 	MaxProgramArgs = 4 << 10
+	// MaxProgramPath is how many bytes of a program's path and of its directory are kept.
 	MaxProgramPath = unix.PathMax
-	// maxPending bounds the events, and their bytes, that the keeper has not taken.
+	// maxPending bounds the number, and maxPendingBytes the bytes, of the events that the keeper
+	// has not read.
 	maxPending      = 8192
 	maxPendingBytes = 4 << 20
-	// maxBatch is how many bytes travel in a message.
+	// maxBatch is about the largest size of a message.
 	maxBatch = 256 << 10
-	// maxAlive is how many processes are remembered while they live. What the others
-	// execute is told as it was asked for, without an end.
+	// maxAlive is the largest number of running processes in the record. Programs of others are
+	// recorded as asked for, without an end.
 	maxAlive = limit.ProgramsAlive
-	// maxUp is how many processes up a program's parent is looked for.
-	maxUp = 16
+	// maxAncestors is how many ancestors of a process are searched for the program that is its
+	// parent.
+	maxAncestors = 16
 )
 
-// programs records the programs of a box, from what notify tells to the keeper. A nil one
-// records nothing.
+// Recorder records the programs of a sandbox, by the calls that package notify sees, and sends
+// them to the keeper. A nil one records nothing.
 //
-// What a process asks for (asked.go) is one of these in the end:
+// Each execve(2) that a process asks for (asked.go) is recorded as one of:
 //
-//	begun  it is another file than before, or made the call with which programs begin:
-//	       file, arguments and directory are read of /proc then
-//	asked  it asked again, is gone, or has stayed what it was: the sandbox's own word
-type programs struct {
+//	begun  the process executes another file than before, or has made the first call of a new
+//	       program; file, arguments and directory are read from /proc
+//	asked  the process asked again, has ended, or still executes the same file; file, arguments
+//	       and directory are as the sandbox gave them
+type Recorder struct {
 	link  *initlink.Link
-	child func(pid int) bool // it is about to become a command
+	child func(pid int) bool // reports whether a process is about to become a command
 	ends  *ends
 	begun atomic.Uint64 // the last id
-	idle  atomic.Bool   // watch waits for somebody to wake it
-	later *time.Timer   // wakes it for what was asked and has not come about
+	idle  atomic.Bool   // watch waits to be woken up
+	later *time.Timer   // wakes it up for the next check of an ask
 
 	mu      sync.Mutex
 	exec    string                  // guarded by mu; of the command that is being started
 	alive   map[int]*alive          // guarded by mu; by pid
 	waiting map[int]*alive          // guarded by mu; those of them with asks
-	newest  *alive                  // guarded by mu; whose ask came last; nil: it was told already
+	newest  *alive                  // guarded by mu; the process of the last ask; nil if that is recorded
 	pending []initlink.ProgramEvent // guarded by mu
 	bytes   int                     // guarded by mu; of pending
-	dropped uint64                  // guarded by mu; events since those that were told
+	dropped uint64                  // guarded by mu; events that were dropped since Tell
 	labels  Labels                  // guarded by mu
 
 	telling sync.Mutex // held while events are sent, so that they keep their order; before mu
@@ -64,7 +67,7 @@ type programs struct {
 
 // alive is a process that executed something, or asked for it.
 type alive struct {
-	id, parent uint64 // of the program that it is known to be, or 0, and of what is above it
+	id, parent uint64 // of the program that it executes, or 0 if it is not known, and of its parent
 	exec       string
 	pid, ppid  int
 	fd         int // its pidfd
@@ -72,16 +75,18 @@ type alive struct {
 	asks       []ask // oldest first
 }
 
-func newPrograms(link *initlink.Link, child func(pid int) bool) (*programs, error) {
+// New returns a Recorder that sends to link. child reports whether a process is about to become a
+// command.
+func New(link *initlink.Link, child func(pid int) bool) (*Recorder, error) {
 	e, err := newEnds()
-	p := &programs{link: link, child: child, ends: e, alive: map[int]*alive{}, waiting: map[int]*alive{}}
+	p := &Recorder{link: link, child: child, ends: e, alive: map[int]*alive{}, waiting: map[int]*alive{}}
 	p.later = time.AfterFunc(time.Hour, p.wake)
 	p.later.Stop()
 	return p, err
 }
 
-// starting names the command that is started next.
-func (p *programs) starting(exec string) {
+// Starting sets the id of the command that is started next.
+func (p *Recorder) Starting(exec string) {
 	if p == nil {
 		return
 	}
@@ -90,9 +95,9 @@ func (p *programs) starting(exec string) {
 	p.mu.Unlock()
 }
 
-// process gives what is known of the process of a thread, which stands still; nil where
-// there is no room, or the thread is gone. p.mu is held.
-func (p *programs) process(tid int) *alive {
+// process returns the record of the process of a thread, which waits for init. It returns nil if
+// the thread has ended, and a record without a pidfd if there is no room. p.mu is held.
+func (p *Recorder) process(tid int) *alive {
 	if a := p.living(tid); a != nil {
 		return a
 	}
@@ -114,7 +119,7 @@ func (p *programs) process(tid int) *alive {
 		a.exec = p.exec
 	} else if above := p.above(a.ppid); above != nil {
 		a.parent, a.exec = above.id, above.exec
-		if above.id == 0 { // it has asked, and not become anything
+		if above.id == 0 { // its own ask has no result yet
 			a.parent = above.parent
 		}
 	}
@@ -127,13 +132,13 @@ func (p *programs) process(tid int) *alive {
 	return a
 }
 
-// living gives what is known of the process that has a number now. p.mu is held.
-func (p *programs) living(pid int) *alive {
+// living returns the record of the running process with that pid, or nil. p.mu is held.
+func (p *Recorder) living(pid int) *alive {
 	a := p.alive[pid]
 	if a == nil {
 		return nil
 	}
-	// Its number is another's only when it is gone.
+	// Another process can have the pid only if this one has ended.
 	if unix.PidfdSendSignal(a.fd, 0, nil, 0) == unix.ESRCH {
 		p.end(a)
 		return nil
@@ -141,9 +146,9 @@ func (p *programs) living(pid int) *alive {
 	return a
 }
 
-// above finds the nearest known process at or above one. p.mu is held.
-func (p *programs) above(pid int) *alive {
-	for range maxUp {
+// above returns the record of a process or of its nearest ancestor that has one. p.mu is held.
+func (p *Recorder) above(pid int) *alive {
+	for range maxAncestors {
 		if pid <= 1 {
 			return nil
 		}
@@ -164,9 +169,9 @@ func (p *programs) above(pid int) *alive {
 	return nil
 }
 
-// end notes that a process has ended, and forgets it. What it asked for last may have come
-// about: if it was nothing before, its end is that one's. p.mu is held.
-func (p *programs) end(a *alive) {
+// end records that a process has ended, and removes it. Its last ask may have succeeded: if the
+// process had no program before, its end is recorded as the end of that one. p.mu is held.
+func (p *Recorder) end(a *alive) {
 	if status, ok := procs.ExitStatus(a.fd, a.pid); ok {
 		p.endWith(a, &status)
 	} else {
@@ -174,8 +179,8 @@ func (p *programs) end(a *alive) {
 	}
 }
 
-// reaped says how a child of init ended, which has just been waited for.
-func (p *programs) reaped(pid int, status uint32) {
+// Reaped records the end of a child of init that init has waited for.
+func (p *Recorder) Reaped(pid int, status uint32) {
 	if p == nil {
 		return
 	}
@@ -186,8 +191,8 @@ func (p *programs) reaped(pid int, status uint32) {
 	}
 }
 
-// endWith is end, of a status that is known already; nil: it is not. p.mu is held.
-func (p *programs) endWith(a *alive, status *uint32) {
+// endWith is end with a wait status, which is nil if it is not known. p.mu is held.
+func (p *Recorder) endWith(a *alive, status *uint32) {
 	e := initlink.ProgramEnded{At: time.Now(), Status: status}
 	for i, x := range a.asks {
 		if x.told == 0 {
@@ -206,8 +211,8 @@ func (p *programs) endWith(a *alive, status *uint32) {
 	delete(p.waiting, a.pid)
 }
 
-// add puts an event in line. p.mu is held.
-func (p *programs) add(e initlink.ProgramEvent) {
+// add queues an event. p.mu is held.
+func (p *Recorder) add(e initlink.ProgramEvent) {
 	if len(p.pending) >= maxPending || p.bytes >= maxPendingBytes {
 		p.dropped++
 		return
@@ -224,9 +229,9 @@ func sizeOf(e initlink.ProgramEvent) int {
 	return 192 + len(e.Began.Exe) + len(e.Began.Args) + len(e.Began.Dir)
 }
 
-// tell sends the keeper what is known by now: all that began, and all that ended. due says
-// when to look again at what was asked for; 0: nothing was.
-func (p *programs) tell() (due time.Duration, err error) {
+// Tell sends the keeper all starts and ends up to now. due is how long it is until the next check
+// of an ask, or 0 if there is none.
+func (p *Recorder) Tell() (due time.Duration, err error) {
 	if p == nil {
 		return 0, nil
 	}
@@ -257,13 +262,12 @@ func (p *programs) tell() (due time.Duration, err error) {
 	return due, nil
 }
 
-// pause is how long events gather before they are told, and so how precisely the time
-// of an end is known.
+// pause is how long events are collected before they are sent. The time of an end is as precise.
 const pause = 10 * time.Millisecond
 
-// watch tells of programs as they begin and end, for as long as this process lives. It is
-// woken up once in a pause at most, and never while nothing begins or ends.
-func (p *programs) watch() {
+// Watch sends events as programs start and end, until this process ends or the link fails. It
+// wakes up once in a pause at most, and not at all while no program starts or ends.
+func (p *Recorder) Watch() {
 	for {
 		p.idle.Store(true)
 		if p.any() {
@@ -274,7 +278,7 @@ func (p *programs) watch() {
 		}
 		p.idle.Store(false)
 		time.Sleep(pause)
-		due, err := p.tell()
+		due, err := p.Tell()
 		if err != nil {
 			return
 		}
@@ -284,22 +288,22 @@ func (p *programs) watch() {
 	}
 }
 
-// any reports whether there is something to tell.
-func (p *programs) any() bool {
+// any reports whether there are events to send.
+func (p *Recorder) any() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.pending) > 0 || p.dropped > 0
 }
 
-// wake ends watch's waiting.
-func (p *programs) wake() {
+// wake wakes watch up.
+func (p *Recorder) wake() {
 	if p.idle.CompareAndSwap(true, false) {
 		p.ends.wake()
 	}
 }
 
-// label gives the programs since it was called last, to label a snapshot.
-func (p *programs) label() []wire.Program {
+// Label returns the programs since the previous call, to label a snapshot.
+func (p *Recorder) Label() []wire.Program {
 	if p == nil {
 		return nil
 	}
@@ -308,8 +312,8 @@ func (p *programs) label() []wire.Program {
 	return p.labels.Take()
 }
 
-// pidOf gives the process of a program's parent. p.mu is held.
-func (p *programs) pidOf(n *initlink.Program) int {
+// pidOf returns the pid of a program's parent. p.mu is held.
+func (p *Recorder) pidOf(n *initlink.Program) int {
 	for _, a := range p.alive {
 		if a.id == n.Parent {
 			return a.pid

@@ -1,6 +1,6 @@
 //go:build linux && (amd64 || arm64)
 
-package guest
+package execs
 
 import (
 	"slices"
@@ -10,18 +10,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
-// What is kept to label the snapshot of one interval. The bytes are such that the list
-// fits into a frame of the keeper (wire.MaxFrame) even where JSON needs six for
-// one.
+// Bounds of the programs that label one snapshot. The list fits into a frame of the keeper
+// (wire.MaxFrame) even if each byte takes six in JSON.
 const (
 	maxLabels     = 256
 	maxDetails    = 64 // programs in the list above which no detail is added
 	maxLabelBytes = 128 << 10
 )
 
-// Labels are the programs that are started from one freeze to the next. A program that
-// was started below another one of the same interval is a detail of it: when room is
-// short, details go first. The zero value is ready; it is not for several goroutines.
+// Labels collects the programs that are started between two freezes, to label the snapshot. A
+// program that was started by another one of the same interval is a detail of it; details are left
+// out first. The zero value is ready to use. Labels is not for concurrent use.
 type Labels struct {
 	list  []wire.Program // oldest first
 	bytes int            // of list
@@ -29,14 +28,13 @@ type Labels struct {
 	since uint64         // the last id before the interval
 }
 
-// What a label has of a program's arguments, and the word that stands for the rest.
 const (
-	maxArgs = 64
-	cutMark = "..."
+	maxArgs = 64    // arguments in a label
+	cutMark = "..." // stands for the rest
 )
 
-// Note adds a program, whose ids rise. parent gives the process of its parent, which is
-// known.
+// Note adds a program. Each has a greater ID than the one before. parent returns the pid of its
+// parent, and is called if the parent was started in the same interval.
 func (l *Labels) Note(n *initlink.Program, parent func() int) {
 	l.last = n.ID
 	p := wire.Program{PID: n.PID, Dir: string(n.Dir), Started: n.Started}
@@ -57,7 +55,7 @@ func (l *Labels) Note(n *initlink.Program, parent func() int) {
 	l.add(p)
 }
 
-// Take gives the programs of the interval, and begins another one.
+// Take returns the programs of the interval, and begins the next one.
 func (l *Labels) Take() []wire.Program {
 	list := l.list
 	*l = Labels{last: l.last, since: l.last}
@@ -83,8 +81,8 @@ func (l *Labels) add(n wire.Program) {
 
 func (l *Labels) full() bool { return len(l.list) >= maxLabels || l.bytes >= maxLabelBytes }
 
-// drop takes the oldest detail out of the list, or, when there is none, the
-// oldest program. Its neighbour stands for it.
+// drop removes the oldest detail from the list or, if there is none, the oldest program. Its
+// neighbour counts it as unlisted.
 func (l *Labels) drop() {
 	i := max(0, slices.IndexFunc(l.list, func(n wire.Program) bool { return n.Parent != 0 }))
 	gone := l.list[i]
@@ -95,7 +93,7 @@ func (l *Labels) drop() {
 	}
 }
 
-// size is about how much of a frame a program takes, if each byte takes one.
+// size returns about how many bytes of a frame a program takes, if JSON escapes none.
 func size(n wire.Program) int {
 	bytes := 32 + len(n.Dir)
 	for _, a := range n.Args {

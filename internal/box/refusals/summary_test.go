@@ -1,6 +1,6 @@
 //go:build linux && (amd64 || arm64)
 
-package guest
+package refusals
 
 import (
 	"os"
@@ -21,7 +21,7 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer unix.Close(fd)
-		r := NewRefusals(tally)
+		r := NewSummary(tally)
 		now := time.Unix(0, 0)
 		made, told := int64(0), int64(0)
 		take := func() {

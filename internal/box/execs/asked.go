@@ -1,6 +1,6 @@
 //go:build linux && (amd64 || arm64)
 
-package guest
+package execs
 
 import (
 	"strconv"
@@ -11,27 +11,28 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/procs"
 )
 
-// ask is an execve(2) of which it is not known what came of it.
+// ask is an execve(2) whose result is not known.
 type ask struct {
 	notify.Execution
 	dir   []byte
 	at    time.Time
-	check time.Time     // when to look what the process is
-	again time.Duration // and how long after that
-	told  uint64        // the id under which it is in the record already, or 0
+	check time.Time     // when to check which file the process executes
+	again time.Duration // until the check after that
+	told  uint64        // the id of the program in the record, or 0 if it is not there
 }
 
 const (
-	// maxAsks is how many a process has of its threads; more are told at once.
+	// maxAsks is how many asks of the threads of a process may be open. Further ones are recorded
+	// at once, as asked for.
 	maxAsks = 16
-	// patience is how long a process is what it was before its ask is told as such.
-	// It goes on being looked at, less and less often.
+	// patience is how long a process may stay the same file before its ask is recorded as asked
+	// for. It is checked further, at growing intervals up to rarely.
 	patience = time.Second
 	rarely   = time.Hour
 )
 
-// asked is notify.Options.Asked.
-func (p *programs) asked(x notify.Execution) {
+// Asked is notify.Options.Asked.
+func (p *Recorder) Asked(x notify.Execution) {
 	if len(x.Args) > MaxProgramArgs {
 		x.Args, x.Cut = x.Args[:MaxProgramArgs], true
 	}
@@ -59,8 +60,8 @@ func (p *programs) asked(x notify.Execution) {
 	p.wake()
 }
 
-// unasked is notify.Options.Unasked.
-func (p *programs) unasked(tid int) {
+// Unasked is notify.Options.Unasked.
+func (p *Recorder) Unasked(tid int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if a := p.newest; a != nil && len(a.asks) > 0 && a.asks[len(a.asks)-1].TID == tid {
@@ -69,8 +70,8 @@ func (p *programs) unasked(tid int) {
 	p.newest = nil
 }
 
-// began is notify.Options.Began.
-func (p *programs) began(tid int) {
+// Began is notify.Options.Began.
+func (p *Recorder) Began(tid int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := p.waiting[tid]
@@ -85,8 +86,8 @@ func (p *programs) began(tid int) {
 		p.settle(a, tid, file, ok)
 		return
 	}
-	// It has executed the file that it was already. While it waits it executes nothing;
-	// but what another thread asked for may still be under way.
+	// It has executed the same file again. The process executes nothing while it waits for init,
+	// but an execve of another thread may still be under way.
 	last := a.asks[len(a.asks)-1]
 	if last.told == 0 {
 		last.told = p.tellBegun(a, last, file)
@@ -103,9 +104,9 @@ func (p *programs) began(tid int) {
 	p.keepAsks(a, []ask{last})
 }
 
-// settleDue looks at the processes whose time has come, and says when the next one's will;
-// 0: there is none. p.mu is held.
-func (p *programs) settleDue(now time.Time) (next time.Duration) {
+// settleDue checks the processes whose check is due. It returns how long it is until the next
+// check, or 0 if there is none. p.mu is held.
+func (p *Recorder) settleDue(now time.Time) (next time.Duration) {
 	for _, a := range p.waiting {
 		due := a.asks[0].check
 		for _, x := range a.asks {
@@ -131,16 +132,16 @@ func (p *programs) settleDue(now time.Time) (next time.Duration) {
 	return next
 }
 
-// halfMade reports whether the kernel has not put down the arguments of a program yet,
-// which it does last. Where none may be had, none ever are (before Linux 5.18).
+// halfMade reports whether the kernel has not recorded the arguments of a program yet, which it
+// does last. Before Linux 5.18 a program may have no arguments at all.
 func halfMade(pid int) bool {
 	var one [1]byte
 	return len(procs.Cmdline(pid, one[:])) == 0
 }
 
-// postpone says when to look at a process again. What has been nothing but asked for long is told
-// so. p.mu is held.
-func (p *programs) postpone(a *alive, now time.Time) (due time.Time) {
+// postpone returns when to check a process again. It records asks that are older than patience as
+// asked for. p.mu is held.
+func (p *Recorder) postpone(a *alive, now time.Time) (due time.Time) {
 	for i := range a.asks {
 		x := &a.asks[i]
 		if !x.check.After(now) {
@@ -157,10 +158,10 @@ func (p *programs) postpone(a *alive, now time.Time) (due time.Time) {
 	return due
 }
 
-// settle tells what came of a process's asks, as far as that is clear: it is another file,
-// so that one of them came about and all are over; or thread tid goes on, so that its own
-// are. One that is gone is end's. p.mu is held.
-func (p *programs) settle(a *alive, tid int, file fileID, there bool) {
+// settle records the results of a process's asks as far as they are known. If the process executes
+// another file, the last ask succeeded and all others are over. If thread tid runs, its own asks
+// are over. A process that has ended is left to end. p.mu is held.
+func (p *Recorder) settle(a *alive, tid int, file fileID, there bool) {
 	if there && file != a.file {
 		last := len(a.asks) - 1
 		for _, x := range a.asks[:last] {
@@ -183,17 +184,17 @@ func (p *programs) settle(a *alive, tid int, file fileID, there bool) {
 	p.keepAsks(a, left)
 }
 
-// keepAsks leaves a process with asks. p.mu is held.
-func (p *programs) keepAsks(a *alive, asks []ask) {
+// keepAsks replaces the asks of a process. p.mu is held.
+func (p *Recorder) keepAsks(a *alive, asks []ask) {
 	if a.asks = asks; len(asks) == 0 {
 		a.asks = nil
 		delete(p.waiting, a.pid)
 	}
 }
 
-// tellBegun tells that a process is a program now, which it asked for, and gives its id.
-// p.mu is held.
-func (p *programs) tellBegun(a *alive, x ask, file fileID) uint64 {
+// tellBegun records that a process executes the program of an ask, and returns its id. p.mu is
+// held.
+func (p *Recorder) tellBegun(a *alive, x ask, file fileID) uint64 {
 	dir := "/proc/" + strconv.Itoa(a.pid) + "/"
 	n := p.program(a, x)
 	n.Before = a.id
@@ -208,8 +209,8 @@ func (p *programs) tellBegun(a *alive, x ask, file fileID) uint64 {
 	return n.ID
 }
 
-// tellAsked tells that a process asked for a program, and gives its id. p.mu is held.
-func (p *programs) tellAsked(a *alive, x ask, lost bool) uint64 {
+// tellAsked records that a process asked for a program, and returns its id. p.mu is held.
+func (p *Recorder) tellAsked(a *alive, x ask, lost bool) uint64 {
 	n := p.program(a, x)
 	n.Asked, n.Lost = true, lost
 	n.Exe, n.Args = []byte(x.Path), x.Args
@@ -220,7 +221,7 @@ func (p *programs) tellAsked(a *alive, x ask, lost bool) uint64 {
 	return n.ID
 }
 
-// program is what both have in common.
-func (p *programs) program(a *alive, x ask) *initlink.Program {
+// program returns a new program with the fields that tellBegun and tellAsked have in common.
+func (p *Recorder) program(a *alive, x ask) *initlink.Program {
 	return &initlink.Program{ID: p.begun.Add(1), PID: a.pid, PPID: a.ppid, Parent: a.parent, Exec: a.exec, Dir: x.dir, Started: x.at}
 }
