@@ -89,9 +89,9 @@ var packages = map[string][]string{
 	},
 	"internal/plan": {"internal/fault", "internal/rootspec"},
 	"internal/box/guest": {
-		"client/wire", "internal/box/execs", "internal/box/initlink", "internal/box/notify",
-		"internal/box/procs", "internal/box/refusals", "internal/box/seccomp", "internal/dirfd",
-		"internal/fault", "internal/plan", "internal/rootspec",
+		"client/wire", "internal/box/execs", "internal/box/initlink", "internal/box/mounts",
+		"internal/box/notify", "internal/box/procs", "internal/box/refusals", "internal/box/seccomp",
+		"internal/dirfd", "internal/fault", "internal/plan", "internal/rootspec",
 	},
 	"internal/box/initlink": {"client/wire", "internal/fault", "internal/plan", "internal/rootspec"},
 	"internal/box/procs":    {"internal/box/initlink", "internal/fault", "internal/ports/sockets"},
@@ -100,10 +100,11 @@ var packages = map[string][]string{
 		"internal/fault",
 	},
 	"internal/box/refusals": {"internal/box/initlink", "internal/box/procs", "internal/fault"},
+	"internal/box/mounts":   {"internal/dirfd", "internal/fault"},
 	"internal/box/relay":    {"internal/box/guest", "internal/box/initlink"},
 
 	"internal/box/gvisor": {
-		"client/wire", "internal/box/execs", "internal/box/guest", "internal/box/initlink",
+		"client/wire", "internal/box/execs", "internal/box/initlink", "internal/box/mounts",
 		"internal/box/procs", "internal/box/refusals", "internal/box/relay", "internal/box/seccomp",
 		"internal/fault", "internal/gate/link", "internal/plan", "internal/rootspec",
 	},

@@ -16,7 +16,6 @@ import (
 	"gvisor.dev/gvisor/pkg/log"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/relay"
 	"github.com/coppice-dev/coppice/internal/box/seccomp"
@@ -124,7 +123,7 @@ func (c *conductor) start(m initlink.Message) error {
 	if err != nil {
 		return err
 	}
-	if err := guest.MakeWorld(g, s.trees); err != nil {
+	if err := makeWorld(g, s.trees); err != nil {
 		return err
 	}
 	if _, err := seccomp.Install(seccomp.Stubs(), seccomp.AllThreads|seccomp.KeepSpeculation); err != nil {

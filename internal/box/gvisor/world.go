@@ -1,6 +1,6 @@
 //go:build linux && (amd64 || arm64)
 
-package guest
+package gvisor
 
 import (
 	"errors"
@@ -10,32 +10,33 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/mounts"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// The conductor of tier gvisor lives in a root of its own, so that nothing of the host is
-// in reach of what it starts, and no path that it opens is the sandbox's to say.
+// The conductor has a root of its own, so that the processes that it starts cannot reach the host,
+// and the sandbox has no influence on the paths that it opens.
 const (
-	WorldBox    = "/box"    // the sandbox's files
-	WorldShared = "/shared" // directories of the host that are shown, by number
-	WorldBinary = "/bin/coppice"
-	WorldState  = "/state"
+	worldBox    = "/box"    // the sandbox's files
+	worldShared = "/shared" // directories of the host that are shown, by number
+	worldBinary = "/bin/coppice"
+	worldState  = "/state"
 )
 
-// worldDevices are what a program in Go opens.
+// worldDevices are the devices that a program in Go opens.
 var worldDevices = []string{"null", "zero", "urandom"}
 
-// MakeWorld makes that root, as makeRoot makes the sandbox's in other tiers: trees are the
-// program of init, the sandbox's files, and g.Shared directories, all of them detached mounts that
-// it closes. The program may be a file in memory.
-func MakeWorld(g plan.Guest, trees []int) error {
+// makeWorld makes the conductor's root and enters it, as package guest does with the sandbox's root
+// in other tiers. trees are the program of init, the sandbox's files, and g.Shared directories, all
+// of them detached mounts, which it closes. The program may be a file in memory.
+func makeWorld(g plan.Guest, trees []int) error {
 	defer func() {
 		for _, fd := range trees {
 			unix.Close(fd)
 		}
 	}()
-	host, err := takeHost(worldDevices, false)
+	host, err := mounts.TakeHost(worldDevices, false)
 	if err != nil {
 		if errors.Is(err, unix.EPERM) {
 			return fault.New(fault.Unsupported, "parts of /proc are masked here, as in a container: tier gvisor needs one of its own").Because(err).
@@ -44,7 +45,7 @@ func MakeWorld(g plan.Guest, trees []int) error {
 		return err
 	}
 	defer host.Close()
-	if err := leaveHost(func() error {
+	if err := mounts.LeaveHost(func() error {
 		if err := unix.Mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID, "mode=755"); err != nil {
 			return fault.Wrap(err, "make the conductor's root")
 		}
@@ -52,7 +53,7 @@ func MakeWorld(g plan.Guest, trees []int) error {
 	}); err != nil {
 		return err
 	}
-	for _, dir := range []string{"/proc", "/dev", "/bin", "/tmp", WorldBox, initlink.WorldView, WorldShared, WorldState} {
+	for _, dir := range []string{"/proc", "/dev", "/bin", "/tmp", worldBox, initlink.WorldView, worldShared, worldState} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			return fault.Wrap(err, "make %s", dir)
 		}
@@ -60,21 +61,21 @@ func MakeWorld(g plan.Guest, trees []int) error {
 	return fillWorld(g, host, trees)
 }
 
-func fillWorld(g plan.Guest, host *hostMounts, trees []int) error {
+func fillWorld(g plan.Guest, host *mounts.Host, trees []int) error {
 	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fault.Wrap(err, "open the conductor's root")
 	}
 	defer unix.Close(root)
-	if err := attach(host.proc, root, "proc"); err != nil {
+	if err := mounts.Attach(host.Proc, root, "proc"); err != nil {
 		return err
 	}
-	dev, err := openPoint(root, "dev", unix.O_DIRECTORY)
+	dev, err := mounts.OpenPoint(root, "dev", unix.O_DIRECTORY)
 	if err != nil {
 		return fault.Wrap(err, "open the conductor's /dev")
 	}
 	defer unix.Close(dev)
-	if err := fillDevices(dev, host); err != nil {
+	if err := mounts.AttachDevices(dev, host); err != nil {
 		return err
 	}
 	if err := putBinary(trees[0]); err != nil {
@@ -84,7 +85,7 @@ func fillWorld(g plan.Guest, host *hostMounts, trees []int) error {
 		return err
 	}
 	for i, fd := range trees[2 : 2+g.Shared] {
-		at := WorldShared + "/" + strconv.Itoa(i)
+		at := worldShared + "/" + strconv.Itoa(i)
 		if err := os.Mkdir(at, 0o755); err != nil {
 			return fault.Wrap(err, "make %s", at)
 		}
@@ -95,40 +96,40 @@ func fillWorld(g plan.Guest, host *hostMounts, trees []int) error {
 	return nil
 }
 
-// mountBox shows the sandbox's files in the conductor's root. Names in them are the
-// sandbox's: no link of theirs is followed, which would lead to the conductor's files.
+// mountBox mounts the sandbox's files in the conductor's root. The sandbox controls their names, and
+// its links would lead to the conductor's files, so no link is followed.
 func mountBox(g plan.Guest, root, box int) error {
-	if err := attach(box, root, WorldBox[1:]); err != nil {
+	if err := mounts.Attach(box, root, worldBox[1:]); err != nil {
 		return err
 	}
 	covered := append([]string{"/proc", "/dev", "/sys"}, initlink.InMemory(g.Tmp)...)
 	for _, at := range covered {
-		fd, err := openPoint(box, at[1:], unix.O_DIRECTORY)
+		fd, err := mounts.OpenPoint(box, at[1:], unix.O_DIRECTORY)
 		switch {
 		case errors.Is(err, unix.ENOENT):
 		case err != nil:
-			return pointFault(at[1:], err)
+			return mounts.PointFault(at[1:], err)
 		default:
 			unix.Close(fd)
 		}
 	}
 	// gVisor attaches what it shows in /run to the files as well, where the sandbox's kernel
 	// has a file system of its own above.
-	run, err := mountAt(box, "run", "tmpfs", plainAttr, "mode=755", "size=64k")
+	run, err := mounts.NewAt(box, "run", "tmpfs", mounts.PlainAttr, "mode=755", "size=64k")
 	if err != nil {
 		return err
 	}
 	unix.Close(run)
-	if err := unix.Mount(WorldBox, initlink.WorldView, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+	if err := unix.Mount(worldBox, initlink.WorldView, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fault.Wrap(err, "show the sandbox's files")
 	}
-	view, err := openPoint(root, initlink.WorldView[1:], unix.O_DIRECTORY)
+	view, err := mounts.OpenPoint(root, initlink.WorldView[1:], unix.O_DIRECTORY)
 	if err != nil {
 		return fault.Wrap(err, "open %s", initlink.WorldView)
 	}
 	defer unix.Close(view)
 	for _, at := range covered {
-		if err := hideDir(view, at[1:]); err != nil {
+		if err := mounts.HideDir(view, at[1:]); err != nil {
 			return fault.Wrap(err, "cover %s", at)
 		}
 	}
@@ -137,12 +138,12 @@ func mountBox(g plan.Guest, root, box int) error {
 
 // putBinary makes the program of init a file of the conductor's root.
 func putBinary(fd int) error {
-	f, err := os.OpenFile(WorldBinary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	f, err := os.OpenFile(worldBinary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	if err != nil {
-		return fault.Wrap(err, "make %s", WorldBinary)
+		return fault.Wrap(err, "make %s", worldBinary)
 	}
 	defer f.Close()
-	err = unix.MoveMount(fd, "", unix.AT_FDCWD, WorldBinary, unix.MOVE_MOUNT_F_EMPTY_PATH)
+	err = unix.MoveMount(fd, "", unix.AT_FDCWD, worldBinary, unix.MOVE_MOUNT_F_EMPTY_PATH)
 	if err == nil {
 		return nil
 	}
