@@ -24,8 +24,8 @@ const module = "github.com/coppice-dev/coppice"
 var packages = map[string][]string{
 	"cmd/coppice": {"internal/cli"},
 	"cmd/coppice-init": {
-		"internal/box/guest", "internal/box/keeper", "internal/box/probe", "internal/box/protocol",
-		"internal/box/relay", "internal/plan",
+		"internal/box/guest", "internal/box/initlink", "internal/box/keeper", "internal/box/probe",
+		"internal/box/protocol", "internal/box/relay", "internal/plan",
 	},
 	"cmd/coppice-gate":   {"internal/gate/process"},
 	"cmd/coppice-sentry": {"internal/box/gvisor"},
@@ -83,18 +83,40 @@ var packages = map[string][]string{
 	"internal/quota":    {"internal/fault", "internal/mounttable", "internal/visible"},
 
 	"internal/box": {
-		"client/wire", "internal/box/guest", "internal/box/protocol", "internal/fault",
-		"internal/plan", "internal/program", "internal/seal", "internal/undo", "internal/unixsock",
+		"client/wire", "internal/box/initlink", "internal/box/procs", "internal/box/protocol",
+		"internal/fault", "internal/plan", "internal/program", "internal/seal", "internal/undo",
+		"internal/unixsock",
+	},
+	"internal/box/keeper": {
+		"client/wire", "internal/box/cgroup", "internal/box/initlink", "internal/box/procs",
+		"internal/box/protocol", "internal/box/refusals", "internal/dirfd", "internal/fault",
+		"internal/gate/control", "internal/gate/link", "internal/javastore", "internal/journal",
+		"internal/mounttable", "internal/plan", "internal/program", "internal/rootspec",
+		"internal/seal", "internal/unixsock",
+	},
+	"internal/box/protocol": {"client/wire", "internal/box/initlink", "internal/fault", "internal/plan"},
+	"internal/box/cgroup": {
+		"client/wire", "internal/box/procs", "internal/fault", "internal/mounttable", "internal/plan",
 	},
 	"internal/plan": {"internal/fault", "internal/rootspec"},
 	"internal/box/guest": {
-		"client/wire", "internal/box/notify", "internal/box/seccomp", "internal/dirfd",
-		"internal/fault", "internal/plan", "internal/ports/sockets", "internal/rootspec",
+		"client/wire", "internal/box/execs", "internal/box/initlink", "internal/box/mounts",
+		"internal/box/notify", "internal/box/procs", "internal/box/refusals", "internal/box/seccomp",
+		"internal/dirfd", "internal/fault", "internal/plan", "internal/rootspec",
 	},
-	"internal/box/relay": {"internal/box/guest"},
+	"internal/box/initlink": {"client/wire", "internal/fault", "internal/plan", "internal/rootspec"},
+	"internal/box/procs":    {"internal/box/initlink", "internal/fault", "internal/ports/sockets"},
+	"internal/box/execs": {
+		"client/wire", "internal/box/initlink", "internal/box/notify", "internal/box/procs",
+		"internal/fault",
+	},
+	"internal/box/refusals": {"internal/box/initlink", "internal/box/procs", "internal/fault"},
+	"internal/box/mounts":   {"internal/dirfd", "internal/fault"},
+	"internal/box/relay":    {"internal/box/guest", "internal/box/initlink"},
 
 	"internal/box/gvisor": {
-		"client/wire", "internal/box/guest", "internal/box/relay", "internal/box/seccomp",
+		"client/wire", "internal/box/execs", "internal/box/initlink", "internal/box/mounts",
+		"internal/box/procs", "internal/box/refusals", "internal/box/relay", "internal/box/seccomp",
 		"internal/fault", "internal/gate/link", "internal/plan", "internal/rootspec",
 	},
 	"internal/box/probe": {
@@ -126,22 +148,26 @@ var packages = map[string][]string{
 	"internal/ledger":        {"internal/fault", "internal/ledger/format", "internal/vfs"},
 	"internal/ledger/format": {"internal/fault"},
 
-	"internal/timeline": {"internal/fault", "internal/visible"},
-	"internal/policy":   {"internal/fault", "internal/redact", "internal/visible"},
-	"internal/hook":     {"internal/fault"},
-	"internal/journal":  {"client/wire", "internal/fault", "internal/seal", "internal/vfs"},
-	"internal/redact":   {"internal/fault"},
-	"internal/seal":     {"internal/fault", "internal/vfs"},
-	"internal/repo":     {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs", "internal/visible"},
-	"internal/registry": {"internal/fault", "internal/tty"},
-	"internal/proposal": {"internal/fault", "internal/timeline", "internal/visible"},
-	"internal/fault":    {},
-	"internal/limit":    {},
-	"internal/undo":     {},
-	"internal/vfs":      {},
-	"internal/tty":      {"internal/visible"},
-	"internal/unixsock": {},
-	"internal/visible":  {},
+	"internal/timeline":   {"internal/fault", "internal/visible"},
+	"internal/policy":     {"internal/fault", "internal/redact", "internal/visible"},
+	"internal/hook":       {"internal/fault"},
+	"internal/journal":    {"client/wire", "internal/fault", "internal/seal", "internal/vfs"},
+	"internal/redact":     {"internal/fault"},
+	"internal/javastore":  {},
+	"internal/seal":       {"internal/fault", "internal/vfs"},
+	"internal/repo":       {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs", "internal/visible"},
+	"internal/registry":   {"internal/fault", "internal/tty"},
+	"internal/proposal":   {"internal/fault", "internal/timeline", "internal/visible"},
+	"internal/audit":      {"client/wire", "internal/ledger/format", "internal/timeline"},
+	"internal/fault":      {},
+	"internal/limit":      {},
+	"internal/undo":       {},
+	"internal/vfs":        {},
+	"internal/dirfd":      {},
+	"internal/mounttable": {},
+	"internal/tty":        {"internal/visible"},
+	"internal/unixsock":   {},
+	"internal/visible":    {},
 
 	// Programs for developers, a module of their own (bench/go.mod).
 	"bench": {
@@ -154,20 +180,6 @@ var packages = map[string][]string{
 	"examples/claude-code":       {"examples/claude-code/model"},
 	"examples/claude-code/model": {},
 	"examples/explore/go":        {"client", "client/wire"},
-	"internal/dirfd":             {},
-	"internal/box/cgroup": {
-		"client/wire", "internal/box/guest", "internal/fault", "internal/mounttable", "internal/plan",
-	},
-	"internal/box/keeper": {
-		"client/wire", "internal/box/cgroup", "internal/box/guest", "internal/box/protocol",
-		"internal/dirfd", "internal/fault", "internal/gate/control", "internal/gate/link",
-		"internal/javastore", "internal/journal", "internal/mounttable", "internal/plan",
-		"internal/program", "internal/rootspec", "internal/seal", "internal/unixsock",
-	},
-	"internal/box/protocol": {"client/wire", "internal/box/guest", "internal/fault", "internal/plan"},
-	"internal/audit":        {"client/wire", "internal/ledger/format", "internal/timeline"},
-	"internal/javastore":    {},
-	"internal/mounttable":   {},
 }
 
 // limits is the table of bounds. It imports nothing of this module, and every package may

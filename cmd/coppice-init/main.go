@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/keeper"
 	"github.com/coppice-dev/coppice/internal/box/probe"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
@@ -25,7 +26,7 @@ func run(args []string) int {
 	switch role {
 	case protocol.Argv0:
 		return keeper.Main()
-	case guest.Argv0:
+	case initlink.Argv0:
 		return guest.Main()
 	case plan.InnerPath:
 		return relay.Inner()

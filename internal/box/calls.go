@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
@@ -312,7 +312,7 @@ type Root struct {
 	// own (/proc, /dev, /tmp); nil in tier workspace, which mounts nothing.
 	Dir    *os.File
 	Owners Owners
-	Mapped guest.Mapped
+	Mapped initlink.Mapped
 }
 
 // Root gives the live root while the processes stand still. The caller closes

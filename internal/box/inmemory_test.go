@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/box"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/boxtest"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/program"
@@ -58,7 +58,7 @@ func TestStart_SharesNoProgramInMemory(t *testing.T) {
 					_ = b.Stop(t.Context(), 0)
 					b.Close()
 				})
-				see("sandbox "+name, fmt.Sprintf("/proc/%d/exe", startedBy(t, &boxtest.Box{Box: b, Config: c}, guest.Argv0)))
+				see("sandbox "+name, fmt.Sprintf("/proc/%d/exe", startedBy(t, &boxtest.Box{Box: b, Config: c}, initlink.Argv0)))
 			}
 		})
 	}

@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
@@ -27,7 +28,7 @@ const connectTime = 5 * time.Second
 // Processes lists the processes of the box, init left out. Names and arguments are
 // theirs to choose.
 func (b *Box) Processes(ctx context.Context) (wire.ProcessesResult, error) {
-	var s guest.Seen
+	var s initlink.Seen
 	err := b.call(ctx, protocol.Call{Op: protocol.OpProcesses}, &s)
 	if err != nil {
 		return wire.ProcessesResult{}, anotherVersion(err)
@@ -39,7 +40,7 @@ func (b *Box) Processes(ctx context.Context) (wire.ProcessesResult, error) {
 	return r, nil
 }
 
-func wireProcess(p guest.Process) wire.Process {
+func wireProcess(p initlink.Process) wire.Process {
 	w := wire.Process{
 		PID: p.PID, PPID: p.PPID, State: p.State, Start: p.Start, Started: p.Started, CPUMS: p.CPUMS, RSS: p.RSS,
 		Name: text(p.Name), Args: make([]string, len(p.Args)), Cut: p.Cut,
@@ -76,7 +77,7 @@ func (b *Box) Ports(ctx context.Context) (wire.PortsResult, error) {
 	return r, err
 }
 
-func (b *Box) ports(ctx context.Context, port int) (s guest.Seen, err error) {
+func (b *Box) ports(ctx context.Context, port int) (s initlink.Seen, err error) {
 	return s, anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpPorts, Port: uint16(port)}, &s)) // checked by who dials, else 0
 }
 
@@ -95,7 +96,7 @@ func (b *Box) DialPort(ctx context.Context, port int) (net.Conn, error) {
 	defer conn.Close()
 	stop := context.AfterFunc(limit, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	var s guest.Seen
+	var s initlink.Seen
 	if err := reply(limit, conn, &s); err != nil {
 		return nil, anotherVersion(err)
 	}
@@ -110,7 +111,7 @@ func (b *Box) DialPort(ctx context.Context, port int) (net.Conn, error) {
 	// Between init's look and the connection somebody else may have taken the port:
 	// then the box listens on it no more.
 	again, err := b.ports(limit, port)
-	if err == nil && !slices.ContainsFunc(again.Ports, func(p guest.Port) bool { return answersFor(p, inner.RemoteAddr()) }) {
+	if err == nil && !slices.ContainsFunc(again.Ports, func(p initlink.Port) bool { return answersFor(p, inner.RemoteAddr()) }) {
 		err = fault.New(fault.NotFound, "nothing listens on port %d", port)
 	}
 	if err != nil {
@@ -121,7 +122,7 @@ func (b *Box) DialPort(ctx context.Context, port int) (net.Conn, error) {
 }
 
 // answersFor reports whether a connection to addr may be one to p.
-func answersFor(p guest.Port, addr net.Addr) bool {
+func answersFor(p initlink.Port, addr net.Addr) bool {
 	to, ok := addr.(*net.TCPAddr)
 	return ok && (p.Addr.Addr().IsUnspecified() || p.Addr.Addr() == to.AddrPort().Addr().Unmap())
 }
@@ -143,7 +144,7 @@ func connected(ctx context.Context, f *os.File, port int) (net.Conn, error) {
 			return false
 		}
 		state, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
-		own = guest.OwnEnd(int(fd))
+		own = procs.OwnEnd(int(fd))
 		return true
 	})
 	switch {

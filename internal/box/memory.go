@@ -15,7 +15,7 @@ import (
 	"strconv"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -23,10 +23,10 @@ import (
 )
 
 // ImageFiles are the files of a memory image, in one directory.
-var ImageFiles = guest.ImageFiles
+var ImageFiles = initlink.ImageFiles
 
 // ResealStep is something that was done to make a box another one. Err says why it failed.
-type ResealStep = guest.ResealStep
+type ResealStep = initlink.ResealStep
 
 // Save writes a memory image of a frozen box into dir, which exists and has none. The
 // processes stand still as before. Only boxes of tier gvisor can be saved.
@@ -52,7 +52,7 @@ func (f *Frozen) Save(ctx context.Context, dir string, facts map[string]string) 
 // Reseal gives a box that was started with an image an identity of its own: host name,
 // machine id, randomness. Nothing is done after a step that failed, which the error names.
 func (b *Box) Reseal(ctx context.Context, r Reseal) (steps []ResealStep, err error) {
-	var done guest.Resealed
+	var done initlink.Resealed
 	if err := anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpReseal, Reseal: &r}, &done)); err != nil {
 		return nil, err
 	}

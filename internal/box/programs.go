@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/seal"
@@ -101,7 +101,7 @@ func eventsOf(p protocol.ProgramsReply) wire.ProgramEvents {
 	return out
 }
 
-func startedProgram(n *guest.Program) *wire.StartedProgram {
+func startedProgram(n *initlink.Program) *wire.StartedProgram {
 	s := &wire.StartedProgram{
 		ID: n.ID, PID: n.PID, PPID: n.PPID, Parent: n.Parent, Before: n.Before, Exec: n.Exec,
 		Exe: text(n.Exe), Cut: n.Cut, Dir: text(n.Dir), Started: n.Started, Asked: n.Asked, Lost: n.Lost,
@@ -125,7 +125,7 @@ func startedProgram(n *guest.Program) *wire.StartedProgram {
 	return s
 }
 
-func endedProgram(n *guest.ProgramEnded) *wire.EndedProgram {
+func endedProgram(n *initlink.ProgramEnded) *wire.EndedProgram {
 	e := &wire.EndedProgram{ID: n.ID, At: n.At, Next: n.Next}
 	switch {
 	case n.Next != 0:

@@ -21,13 +21,13 @@ const Version = 1
 // a memory image has its init, so that the keeper, the conductor and gVisor's processes of one
 // build of Coppice go on with the init of another. An image is resumed by a build with the same
 // number, and by a newer one that Understands it; all others refuse it. What it covers is written down in testdata/protocol.txt of
-// packages guest, relay and gvisor, and their tests fail when it changes. Then the number is
+// packages initlink, relay and gvisor, and their tests fail when it changes. Then the number is
 // raised, unless
 //
 //   - a message to init has a new field, which is left out where it is not needed: an init that
-//     does not know it refuses the message (guest.Message.Obey);
+//     does not know it refuses the message (initlink.Message.Obey);
 //   - there is a new message to init, and who sends it waits for its answer by the keeper's ask:
-//     an init that does not know it answers guest.MsgUnknown;
+//     an init that does not know it answers initlink.MsgUnknown;
 //   - a message of init's has a new field, and the outside does without: that is what an
 //     older one's lacks.
 //

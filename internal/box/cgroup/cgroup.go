@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/mounttable"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -317,7 +317,7 @@ func (g *Group) Stands() bool {
 		return false
 	}
 	for tid := range strings.FieldsSeq(string(b)) {
-		if !guest.Held(tid) {
+		if !procs.Held(tid) {
 			return false
 		}
 	}

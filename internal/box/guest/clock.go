@@ -7,6 +7,8 @@ import (
 	"hash/fnv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/procs"
 )
 
 // clock stands for how far the processes of the box have come: it differs from an
@@ -24,7 +26,7 @@ func (d *daemon) clock() (uint64, error) {
 	if d.childless() {
 		return sum.Sum64(), nil
 	}
-	pids, err := d.pids()
+	pids, err := procs.PIDs(d.self)
 	if err != nil {
 		return 0, err
 	}
@@ -42,16 +44,3 @@ func (d *daemon) clock() (uint64, error) {
 // threads, the way that clock_getcpuclockid(3) makes it: in nanoseconds, and
 // without a look into /proc for every thread.
 func processClock(pid int) int32 { return ^int32(pid)<<3 | 2 }
-
-// pids lists the processes of the sandbox but init.
-func (d *daemon) pids() ([]int, error) {
-	if d.self == 0 {
-		return allPIDs()
-	}
-	list, err := scan(d.self)
-	out := make([]int, len(list))
-	for i, p := range list {
-		out[i] = p.pid
-	}
-	return out, err
-}

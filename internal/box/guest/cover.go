@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/mounts"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
@@ -51,7 +52,7 @@ func layOver(ours string, over *os.File, readOnly bool) error {
 			return err
 		}
 	}
-	err = attachOver(tree, int(over.Fd()))
+	err = mounts.AttachOver(tree, int(over.Fd()))
 	if errors.Is(err, unix.ENOENT) {
 		gone, gerr := removed(over)
 		if gone {
@@ -82,12 +83,12 @@ func coverItself(ours string) error {
 		return fault.Wrap(err, "open %s", ours)
 	}
 	defer unix.Close(at)
-	same, err := cloneMount(at, "", unix.MOUNT_ATTR_RDONLY)
+	same, err := mounts.Clone(at, "", unix.MOUNT_ATTR_RDONLY)
 	if err != nil {
 		return fault.Wrap(err, "make %s read-only", ours)
 	}
 	defer unix.Close(same)
-	return fault.Wrap(attachOver(same, at), "make %s read-only", ours)
+	return fault.Wrap(mounts.AttachOver(same, at), "make %s read-only", ours)
 }
 
 // bindOver is layOver by mount(2).

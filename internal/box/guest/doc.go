@@ -13,6 +13,11 @@
 // is not dumpable, and PID 1 gets no signal of its own namespace that it has no
 // handler for.
 //
-// It may be imported by box and cmd/coppice; it imports plan, box/seccomp,
-// box/notify, ports/sockets, client/wire and fault.
+// Parts of init that stand on their own are packages: initlink (the messages
+// between keeper and init), mounts (the primitives of the root), procs (what is
+// read about processes), execs (the record of programs) and refusals (the sum of
+// refused calls).
+//
+// It is imported by cmd/coppice-init and, for tier gvisor, by relay. It imports
+// these packages, plan, seccomp, notify, rootspec, dirfd, client/wire and fault.
 package guest

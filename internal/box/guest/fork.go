@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -120,7 +121,7 @@ func openFiles(g plan.Guest) (l unix.Rlimit, err error) {
 	if g.Tier == plan.TierGvisor {
 		return l, nil
 	}
-	pid, err := syscall.ForkExec("/proc/self/exe", []string{Argv0}, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Ptrace: true}})
+	pid, err := syscall.ForkExec("/proc/self/exe", []string{initlink.Argv0}, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Ptrace: true}})
 	if err != nil {
 		return unix.Rlimit{Cur: min(l.Cur, leastOpen, most), Max: most}, nil // ptrace is not allowed here
 	}

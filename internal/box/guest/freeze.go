@@ -12,7 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/notify"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
@@ -46,36 +48,36 @@ func (f *freezer) forPromotion() (thaw func(), err error) {
 }
 
 // freeze stops everything for a capture; thaw must follow unless it fails.
-func (f *freezer) freeze(childless bool) (Frozen, error) {
+func (f *freezer) freeze(childless bool) (initlink.Frozen, error) {
 	if f.outside {
-		return Frozen{}, nil // nothing of ours is half done
+		return initlink.Frozen{}, nil // nothing of ours is half done
 	}
-	var list processes
+	var list procs.List
 	if !childless {
 		var err error
 		if list, err = f.stop(); err != nil {
 			f.thaw()
-			return Frozen{}, err
+			return initlink.Frozen{}, err
 		}
 	}
-	return Frozen{Procs: len(list), Written: f.written(list)}, nil
+	return initlink.Frozen{Procs: len(list), Written: f.written(list)}, nil
 }
 
 // written tells what processes, which stand still, can write through mappings.
-func (f *freezer) written(list processes) Mapped {
+func (f *freezer) written(list procs.List) initlink.Mapped {
 	if !f.pid1 {
-		return WrittenBy(list.pids(), nil, true) // paths are the host's, and so inodes
+		return procs.WrittenBy(list.PIDs(), nil, true) // paths are the host's, and so inodes
 	}
-	return WrittenBy(list.pids(), rootspec.Reserved, false)
+	return procs.WrittenBy(list.PIDs(), rootspec.Reserved, false)
 }
 
 // mapped tells what all processes have mapped; they stand still.
-func (f *freezer) mapped() Mapped {
-	list, err := scan(f.self)
+func (f *freezer) mapped() initlink.Mapped {
+	list, err := procs.Scan(f.self)
 	if err != nil {
-		return Mapped{All: true}
+		return initlink.Mapped{All: true}
 	}
-	return MappedBy(list.pids())
+	return procs.MappedBy(list.PIDs())
 }
 
 // thaw ends a freeze.
@@ -89,45 +91,45 @@ func (f *freezer) thaw() {
 // stop stops every process, parents first. It returns when a look has found
 // nobody new and nobody moving, and no process can have been made during that
 // look; where that cannot be told, when two looks in a row have found so.
-func (f *freezer) stop() (processes, error) {
+func (f *freezer) stop() (procs.List, error) {
 	start := time.Now()
 	seen := map[int]bool{} // told to stop by us, or found stopped
 	for calm := 0; ; {
 		made := f.lastPID()
-		list, err := scan(f.self)
+		list, err := procs.Scan(f.self)
 		if err != nil {
 			return nil, fault.Wrap(err, "list the sandbox's processes")
 		}
-		list = slices.DeleteFunc(list, process.dead)
+		list = slices.DeleteFunc(list, procs.Stat.Dead)
 		quiet := true
-		for _, level := range list.byDepth() {
-			var moving []process
+		for _, level := range list.ByDepth() {
+			var moving []procs.Stat
 			for _, p := range level {
-				if seen[p.pid] && p.stands() {
+				if seen[p.PID] && p.Halted() {
 					continue
 				}
 				quiet = false
-				if !seen[p.pid] && p.stopped() {
-					seen[p.pid] = true // not by us
+				if !seen[p.PID] && p.Stopped() {
+					seen[p.PID] = true // not by us
 					continue
 				}
 				// Also those that are held: they stop when they are let go.
-				if !slices.Contains(f.stopped, p.pid) {
-					f.stopped = append(f.stopped, p.pid)
+				if !slices.Contains(f.stopped, p.PID) {
+					f.stopped = append(f.stopped, p.PID)
 				}
-				seen[p.pid] = true
-				if err := notify.Halt(p.pid); err != nil {
-					return nil, fault.Wrap(err, "stop process %d", p.pid)
+				seen[p.PID] = true
+				if err := notify.Halt(p.PID); err != nil {
+					return nil, fault.Wrap(err, "stop process %d", p.PID)
 				}
 				moving = append(moving, p)
 			}
 			for wait := 10 * time.Microsecond; ; wait = min(2*wait, 500*time.Microsecond) {
-				moving = slices.DeleteFunc(moving, process.reread)
+				moving = slices.DeleteFunc(moving, procs.Stat.HaltedOrGone)
 				if len(moving) == 0 {
 					break
 				}
 				if time.Since(start) > freezePatience {
-					return nil, fault.New(fault.Timeout, "%d processes do not stop, one of them %s", len(moving), describe(moving[0].pid)).
+					return nil, fault.New(fault.Timeout, "%d processes do not stop, one of them %s", len(moving), describe(moving[0].PID)).
 						WithHint("it waits for the kernel, perhaps for a network file system; see: coppice exec NAME -- ps -eo pid,stat,wchan,args")
 				}
 				time.Sleep(wait)
@@ -165,64 +167,3 @@ func describe(pid int) string {
 	b, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
 	return strconv.Itoa(pid) + " " + strconv.Quote(strings.TrimSpace(string(b)))
 }
-
-// reread looks again and reports whether p stands or is gone.
-func (p process) reread() bool {
-	q, ok := readStat("/proc/" + strconv.Itoa(p.pid) + "/stat")
-	return !ok || q.dead() || q.stands()
-}
-
-// stopped reports whether every thread is stopped by a signal.
-func (p process) stopped() bool { return p.state == 'T' && p.stands() }
-
-// stands reports whether no thread of p can run.
-func (p process) stands() bool {
-	dir := "/proc/" + strconv.Itoa(p.pid)
-	if p.threads <= 1 {
-		return standing(p.state, dir)
-	}
-	tasks, err := os.ReadDir(dir + "/task")
-	if err != nil {
-		return false
-	}
-	for _, t := range tasks {
-		task := dir + "/task/" + t.Name()
-		if q, ok := readStat(task + "/stat"); ok && !standing(q.state, task) {
-			return false
-		}
-	}
-	return true
-}
-
-// standing reports whether a task in that state runs no more until somebody lets
-// it: stopped, dead, or waiting for a vfork child or for init's answer to a
-// notification. The latter two look like waiting for a disk, but for where.
-func standing(state byte, dir string) bool {
-	switch state {
-	case 'T', 't', 'Z', 'X':
-		return true
-	case 'D':
-		b, err := os.ReadFile(dir + "/wchan")
-		if err != nil {
-			return false
-		}
-		// Compilers put suffixes to functions: ".isra.0", ".constprop.0".
-		where, _, _ := strings.Cut(string(b), ".")
-		return slices.Contains(held, where)
-	}
-	return false
-}
-
-// Held reports whether the task, an id of our /proc, is gone, frozen by its
-// control group, or waits for init.
-func Held(tid string) bool {
-	dir := "/proc/" + tid
-	p, ok := readStat(dir + "/stat")
-	if !ok || p.state != 'S' && p.state != 'D' {
-		return !ok || standing(p.state, dir)
-	}
-	return standing('D', dir)
-}
-
-// held are the kernel functions that a task which is held sleeps in.
-var held = []string{"kernel_clone", "wait_for_vfork_done", "seccomp_do_user_notification", "__seccomp_filter", "do_freezer_trap", "get_signal"}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
@@ -116,7 +117,7 @@ func (d *daemon) listenSelf() error {
 			}
 			raw, err := c.SyscallConn()
 			if err == nil {
-				_ = raw.Control(func(fd uintptr) { err = d.link.Send(MsgSelf, nil, int(fd)) })
+				_ = raw.Control(func(fd uintptr) { err = d.link.Send(initlink.MsgSelf, nil, int(fd)) })
 			}
 			c.Close()
 			if err != nil {

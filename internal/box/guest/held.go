@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/mounts"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -84,7 +85,7 @@ func openProc() (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	if err := isProc(fd); err != nil {
+	if err := mounts.CheckProc(fd); err != nil {
 		unix.Close(fd)
 		return -1, err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/seccomp"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -190,16 +191,16 @@ func landlockScopes() error {
 
 // start runs s with the three files as standard input, output and error, in a
 // session of its own.
-func (l *launcher) start(s Spawn, files []int) Spawned {
-	done := make(chan Spawned)
+func (l *launcher) start(s initlink.Spawn, files []int) initlink.Spawned {
+	done := make(chan initlink.Spawned)
 	l.work <- func() { done <- l.fork(s, files) }
 	return <-done
 }
 
-func (l *launcher) fork(s Spawn, files []int) Spawned {
+func (l *launcher) fork(s initlink.Spawn, files []int) initlink.Spawned {
 	defer unix.Chdir("/") //nolint:errcheck // pins no directory
 	if err := l.enter(s.Dir); err != nil {
-		return Spawned{Err: wireError(err)}
+		return initlink.Spawned{Err: initlink.WireError(err)}
 	}
 	term := "TERM=dumb"
 	if s.TTY {
@@ -220,17 +221,17 @@ func (l *launcher) fork(s Spawn, files []int) Spawned {
 			})
 		}
 		if err == nil {
-			return Spawned{PID: pid}
+			return initlink.Spawned{PID: pid}
 		}
 	}
 	switch {
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM):
-		return Spawned{Err: wireError(fault.New(fault.Conflict, "the sandbox may not have more processes").Because(err).
+		return initlink.Spawned{Err: initlink.WireError(fault.New(fault.Conflict, "the sandbox may not have more processes").Because(err).
 			WithHint("end some, or raise --limit pids=: coppice stop %s ends all of them", l.name()))}
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
-		return Spawned{Code: 127, Message: fmt.Sprintf("%s: %s", s.Cmd[0], reason(s.Cmd[0], file, err))}
+		return initlink.Spawned{Code: 127, Message: fmt.Sprintf("%s: %s", s.Cmd[0], reason(s.Cmd[0], file, err))}
 	}
-	return Spawned{Code: 126, Message: fmt.Sprintf("%s: %v", s.Cmd[0], err)}
+	return initlink.Spawned{Code: 126, Message: fmt.Sprintf("%s: %v", s.Cmd[0], err)}
 }
 
 func reason(word, file string, err error) string {

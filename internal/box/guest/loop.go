@@ -13,6 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/execs"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/procs"
+	"github.com/coppice-dev/coppice/internal/box/refusals"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
@@ -20,7 +24,7 @@ import (
 // daemon is init at work. All fields belong to the goroutine of serve, but for
 // the channels and the locks.
 type daemon struct {
-	link     *Link
+	link     *initlink.Link
 	guest    plan.Guest
 	pid1     bool
 	ownProc  bool // with pid1: /proc shows the sandbox's own processes
@@ -29,16 +33,16 @@ type daemon struct {
 	launcher *launcher
 	freezer  *freezer
 	turns    turns
-	programs *programs // nil where they are not noted
-	refused  *Refusals // nil where they are not told
+	programs *execs.Recorder   // nil where they are not noted
+	refused  *refusals.Summary // nil where they are not told
 	onlooker onlooker
 	held     *heldFiles // in tier gvisor
 
-	commands map[int]bool // started and not reaped
-	begun    uint64       // commands started so far
-	doomed   map[int]bool // those of them whose tree ends with them
-	frozen   bool         // for a capture
-	waiting  []Message    // spawns and signals that came while frozen
+	commands map[int]bool       // started and not reaped
+	begun    uint64             // commands started so far
+	doomed   map[int]bool       // those of them whose tree ends with them
+	frozen   bool               // for a capture
+	waiting  []initlink.Message // spawns and signals that came while frozen
 
 	orphans chan int       // pids that wait to be reaped
 	reaped  chan struct{}  // answers orphans
@@ -48,7 +52,7 @@ type daemon struct {
 
 // serve carries out messages until the keeper goes away.
 func (d *daemon) serve() error {
-	in := make(chan Message)
+	in := make(chan initlink.Message)
 	gone := make(chan error, 1)
 	go func() {
 		for {
@@ -75,7 +79,7 @@ func (d *daemon) serve() error {
 			err = d.collect(pid)
 			d.reaped <- struct{}{}
 		case <-d.refused.Due():
-			err = d.refused.tell(d.link)
+			err = d.refused.Tell(d.link)
 		case err := <-gone:
 			if errors.Is(err, io.EOF) {
 				err = nil
@@ -147,7 +151,7 @@ func (d *daemon) collect(pid int) error {
 	var used unix.Rusage
 	got, err := unix.Wait4(pid, &ws, unix.WALL|unix.WNOHANG, &used)
 	if err == nil && got == pid {
-		d.programs.reaped(pid, uint32(ws))
+		d.programs.Reaped(pid, uint32(ws))
 	}
 	if err != nil || got != pid || !d.commands[pid] {
 		return nil //nolint:nilerr // an orphan; whoever waited for it is gone
@@ -156,15 +160,15 @@ func (d *daemon) collect(pid int) error {
 	alone := d.childless()
 	if alone {
 		d.settle()
-		d.programs.label() // who captures now need not freeze, and knows the command
+		d.programs.Label() // who captures now need not freeze, and knows the command
 	}
-	if _, err := d.programs.tell(); err != nil { // who learns of the end knows what began
+	if _, err := d.programs.Tell(); err != nil { // who learns of the end knows what began
 		return err
 	}
-	if err := d.refused.tell(d.link); err != nil {
+	if err := d.refused.Tell(d.link); err != nil {
 		return err
 	}
-	return d.link.Send(MsgExited, Exited{PID: pid, Status: uint32(ws), Alone: alone, Used: resources(&used)})
+	return d.link.Send(initlink.MsgExited, initlink.Exited{PID: pid, Status: uint32(ws), Alone: alone, Used: resources(&used)})
 }
 
 // resources gives what a process that was waited for used.
@@ -181,16 +185,16 @@ func (d *daemon) settle() {
 	}
 }
 
-func (d *daemon) handle(m Message) error {
+func (d *daemon) handle(m initlink.Message) error {
 	switch m.Kind {
-	case MsgSpawn:
+	case initlink.MsgSpawn:
 		if d.frozen {
 			d.waiting = append(d.waiting, m)
 			return nil
 		}
 		return d.spawn(m)
-	case MsgKill:
-		var k Kill
+	case initlink.MsgKill:
+		var k initlink.Kill
 		err := m.Obey(&k)
 		if err == nil {
 			err = d.kill(k)
@@ -199,42 +203,42 @@ func (d *daemon) handle(m Message) error {
 			fmt.Fprintln(os.Stderr, "coppice-init:", err)
 		}
 		return nil
-	case MsgFreeze:
+	case initlink.MsgFreeze:
 		return d.freeze()
-	case MsgThaw:
+	case initlink.MsgThaw:
 		return d.thaw()
-	case MsgMap:
-		return d.link.Send(MsgMapped, d.freezer.mapped())
-	case MsgCount:
+	case initlink.MsgMap:
+		return d.link.Send(initlink.MsgMapped, d.freezer.mapped())
+	case initlink.MsgCount:
 		n, err := d.count()
 		if err != nil {
 			return err
 		}
-		return d.link.Send(MsgCounted, Counted{Procs: n})
-	case MsgLook:
+		return d.link.Send(initlink.MsgCounted, initlink.Counted{Procs: n})
+	case initlink.MsgLook:
 		return d.look(m)
-	case MsgReseal:
+	case initlink.MsgReseal:
 		return d.reseal(m)
-	case MsgClock:
+	case initlink.MsgClock:
 		n, err := d.clock()
-		return d.link.Send(MsgClocked, Clocked{Clock: n, Err: wireError(err)})
+		return d.link.Send(initlink.MsgClocked, initlink.Clocked{Clock: n, Err: initlink.WireError(err)})
 	}
 	m.Close()
-	return d.link.Send(MsgUnknown, Unknown{Kind: m.Kind, Err: wireError(older("does not know message %q", byte(m.Kind)))})
+	return d.link.Send(initlink.MsgUnknown, initlink.Unknown{Kind: m.Kind, Err: initlink.WireError(initlink.Older("does not know message %q", byte(m.Kind)))})
 }
 
-func (d *daemon) spawn(m Message) error {
+func (d *daemon) spawn(m initlink.Message) error {
 	defer m.Close()
-	var s Spawn
+	var s initlink.Spawn
 	if err := m.Obey(&s); err != nil {
-		return d.link.Send(MsgSpawned, Spawned{Err: wireError(err)})
+		return d.link.Send(initlink.MsgSpawned, initlink.Spawned{Err: initlink.WireError(err)})
 	}
 	files := m.FDs
 	var send []int
 	if s.TTY {
 		master, slave, err := d.terminal(s.Size)
 		if err != nil {
-			return d.link.Send(MsgSpawned, Spawned{Err: wireError(err)})
+			return d.link.Send(initlink.MsgSpawned, initlink.Spawned{Err: initlink.WireError(err)})
 		}
 		defer unix.Close(master)
 		defer unix.Close(slave)
@@ -244,7 +248,7 @@ func (d *daemon) spawn(m Message) error {
 	case 2:
 		null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return d.link.Send(MsgSpawned, Spawned{Err: wireError(fault.Wrap(err, "open /dev/null"))})
+			return d.link.Send(initlink.MsgSpawned, initlink.Spawned{Err: initlink.WireError(fault.Wrap(err, "open /dev/null"))})
 		}
 		defer unix.Close(null)
 		files = []int{null, files[0], files[1]}
@@ -256,14 +260,14 @@ func (d *daemon) spawn(m Message) error {
 		return fmt.Errorf("a spawn with %d descriptors", len(files))
 	}
 	if len(s.Cmd) == 0 {
-		return d.link.Send(MsgSpawned, Spawned{Err: wireError(fault.New(fault.Invalid, "no command was given"))})
+		return d.link.Send(initlink.MsgSpawned, initlink.Spawned{Err: initlink.WireError(fault.New(fault.Invalid, "no command was given"))})
 	}
 	d.turns.starting.Lock()
-	d.programs.starting(s.Exec)
+	d.programs.Starting(s.Exec)
 	r := d.launcher.start(s, files)
 	d.turns.starting.Unlock()
 	if r.PID == 0 {
-		return d.link.Send(MsgSpawned, r)
+		return d.link.Send(initlink.MsgSpawned, r)
 	}
 	d.commands[r.PID] = true
 	d.begun++
@@ -271,14 +275,14 @@ func (d *daemon) spawn(m Message) error {
 	case d.born <- struct{}{}:
 	default:
 	}
-	err := d.link.Send(MsgSpawned, r, send...)
-	if !NotPassed(err) {
+	err := d.link.Send(initlink.MsgSpawned, r, send...)
+	if !initlink.NotPassed(err) {
 		return err
 	}
 	// The command cannot run without anyone at its terminal.
 	delete(d.commands, r.PID)
 	d.killTree(r.PID, unix.SIGKILL)
-	return d.link.Send(MsgSpawned, Spawned{Err: wireError(fault.Wrap(err, "hand over the command's terminal"))})
+	return d.link.Send(initlink.MsgSpawned, initlink.Spawned{Err: initlink.WireError(fault.Wrap(err, "hand over the command's terminal"))})
 }
 
 // terminal makes a pseudo terminal of the sandbox's own devpts.
@@ -312,15 +316,15 @@ func (d *daemon) terminal(size *wire.Size) (master, slave int, err error) {
 	return master, slave, nil
 }
 
-func (d *daemon) kill(k Kill) error {
+func (d *daemon) kill(k initlink.Kill) error {
 	sig := syscall.Signal(k.Signal)
 	switch k.Whom {
-	case KillAll:
+	case initlink.KillAll:
 		d.killAll(sig)
 		return nil
-	case KillGroup, KillTree:
+	case initlink.KillGroup, initlink.KillTree:
 	default:
-		return older("cannot signal %q", k.Whom)
+		return initlink.Older("cannot signal %q", k.Whom)
 	}
 	if !d.commands[k.PID] {
 		return nil
@@ -328,7 +332,7 @@ func (d *daemon) kill(k Kill) error {
 	if k.Doom {
 		d.doomed[k.PID] = true
 	}
-	if k.Whom == KillGroup {
+	if k.Whom == initlink.KillGroup {
 		_ = unix.Kill(-k.PID, sig) // it leads the group that it was started in
 		return nil
 	}
@@ -337,12 +341,12 @@ func (d *daemon) kill(k Kill) error {
 }
 
 func (d *daemon) killTree(pid int, sig syscall.Signal) {
-	list, err := scan(d.self)
+	list, err := procs.Scan(d.self)
 	if err != nil {
 		_ = unix.Kill(-pid, sig)
 		return
 	}
-	for _, p := range list.tree(pid) {
+	for _, p := range list.Tree(pid) {
 		_ = unix.Kill(p, sig)
 	}
 }
@@ -354,15 +358,15 @@ func (d *daemon) killAll(sig syscall.Signal) {
 		return
 	}
 	if sig == unix.SIGKILL {
-		KillDescendants(d.self)
+		procs.KillDescendants(d.self)
 		return
 	}
-	list, err := scan(d.self)
+	list, err := procs.Scan(d.self)
 	if err != nil {
 		return
 	}
 	for _, p := range list {
-		_ = unix.Kill(p.pid, sig)
+		_ = unix.Kill(p.PID, sig)
 	}
 }
 
@@ -370,10 +374,10 @@ func (d *daemon) count() (int, error) {
 	if d.childless() {
 		return 0, nil
 	}
-	list, err := scan(d.self)
+	list, err := procs.Scan(d.self)
 	n := 0
 	for _, p := range list {
-		if !p.dead() || d.commands[p.pid] { // Exited comes before a count without it
+		if !p.Dead() || d.commands[p.PID] { // Exited comes before a count without it
 			n++
 		}
 	}
@@ -389,16 +393,16 @@ func (d *daemon) childless() bool {
 
 func (d *daemon) freeze() error {
 	if d.frozen {
-		return d.link.Send(MsgFrozen, Frozen{Err: wireError(fault.New(fault.Conflict, "the sandbox is frozen already"))})
+		return d.link.Send(initlink.MsgFrozen, initlink.Frozen{Err: initlink.WireError(fault.New(fault.Conflict, "the sandbox is frozen already"))})
 	}
 	d.turns.Lock()
 	f, err := d.freezer.freeze(d.childless())
 	if err != nil {
 		d.turns.Unlock()
-		return d.link.Send(MsgFrozen, Frozen{Err: wireError(err)})
+		return d.link.Send(initlink.MsgFrozen, initlink.Frozen{Err: initlink.WireError(err)})
 	}
 	d.frozen = true
-	f.Programs = d.programs.label()
+	f.Programs = d.programs.Label()
 	if d.guest.Tier == plan.TierGvisor { // nobody can be asked once it stands still
 		if f.Procs, err = d.count(); err == nil {
 			f.Clock, err = d.clock()
@@ -406,10 +410,10 @@ func (d *daemon) freeze() error {
 		if err != nil {
 			d.frozen = false
 			d.turns.Unlock()
-			return d.link.Send(MsgFrozen, Frozen{Err: wireError(err)})
+			return d.link.Send(initlink.MsgFrozen, initlink.Frozen{Err: initlink.WireError(err)})
 		}
 	}
-	return d.link.Send(MsgFrozen, f)
+	return d.link.Send(initlink.MsgFrozen, f)
 }
 
 func (d *daemon) thaw() error {
@@ -418,7 +422,7 @@ func (d *daemon) thaw() error {
 		d.freezer.thaw()
 		d.turns.Unlock()
 	}
-	if err := d.link.Send(MsgThawed, nil); err != nil {
+	if err := d.link.Send(initlink.MsgThawed, nil); err != nil {
 		return err
 	}
 	waiting := d.waiting

@@ -14,7 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/execs"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/notify"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -22,16 +23,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// Argv0 is the name by which coppice-init is init.
-const Argv0 = "coppice-init"
-
-// linkFD is where the keeper puts the stream.
-const linkFD = 3
-
 // Main is init. It gives the exit code of the process, after which the kernel
 // kills whatever runs in the sandbox.
 func Main() int {
-	_ = os.WriteFile("/proc/self/comm", []byte(Argv0), 0) // for ps
+	_ = os.WriteFile("/proc/self/comm", []byte(initlink.Argv0), 0) // for ps
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-init:", err)
 		return 1
@@ -42,15 +37,15 @@ func Main() int {
 func run() error {
 	// Nothing that was inherited may reach a command; ForkExec keeps the three
 	// that it is given.
-	if err := unix.CloseRange(linkFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+	if err := unix.CloseRange(initlink.FD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("mark descriptors: %w", err)
 	}
-	return Serve(NewLink(linkFD))
+	return Serve(initlink.NewLink(initlink.FD))
 }
 
 // Serve is init at its link: it waits for the plan, carries it out, and then what it is
 // told, until the other end goes away. It may be called once in the life of a process.
-func Serve(link *Link) error {
+func Serve(link *initlink.Link) error {
 	m, err := link.Recv()
 	if err != nil {
 		return fmt.Errorf("wait for the plan: %w", err)
@@ -63,16 +58,16 @@ func Serve(link *Link) error {
 	weak, err := d.setUp(m)
 	d.guest.Java = nil // they are laid, and would be in every memory image
 	if err != nil {
-		return errors.Join(err, link.Send(MsgReady, Ready{Err: wireError(err)}))
+		return errors.Join(err, link.Send(initlink.MsgReady, initlink.Ready{Err: initlink.WireError(err)}))
 	}
-	if err := link.Send(MsgReady, Ready{Weak: plan.Enforced{Items: weak}.Bounded().Items}); err != nil {
+	if err := link.Send(initlink.MsgReady, initlink.Ready{Weak: plan.Enforced{Items: weak}.Bounded().Items}); err != nil {
 		return err
 	}
 	return d.serve()
 }
 
 // setUp makes the root, the launcher and the listener, in this order.
-func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
+func (d *daemon) setUp(m initlink.Message) (weak []plan.Item, err error) {
 	g := d.guest
 	if g.Version != plan.Version {
 		return nil, fault.New(fault.Version, "init knows plan version %d, not %d", plan.Version, g.Version).
@@ -171,14 +166,14 @@ func (d *daemon) setUp(m Message) (weak []plan.Item, err error) {
 		}
 		opt := notify.Options{Emulate: g.Emulate, Lock: &d.turns, Freeze: d.freezer.forPromotion}
 		if d.refused != nil {
-			opt.Refusals, opt.Refused = d.launcher.refusals, d.refused.add
+			opt.Refusals, opt.Refused = d.launcher.refusals, d.callRefused
 		}
 		if g.Trace {
-			if d.programs, err = newPrograms(d.link, d.launcher.isChild); err != nil {
+			if d.programs, err = execs.New(d.link, d.launcher.isChild); err != nil {
 				return nil, err
 			}
-			opt.Asked, opt.Unasked, opt.Began = d.programs.asked, d.programs.unasked, d.programs.began
-			go d.programs.watch()
+			opt.Asked, opt.Unasked, opt.Began = d.programs.Asked, d.programs.Unasked, d.programs.Began
+			go d.programs.Watch()
 		}
 		if err := d.serveNotifications(l, opt); err != nil {
 			return nil, err
@@ -243,12 +238,4 @@ func makeThreads(n int) {
 		})
 	}
 	done.Wait()
-}
-
-func wireError(err error) *wire.Error {
-	if err == nil {
-		return nil
-	}
-	err = fault.OfHost(err)
-	return &wire.Error{Kind: string(fault.KindOf(err)), Message: err.Error(), Hint: fault.HintOf(err)}
 }

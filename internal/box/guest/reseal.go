@@ -10,26 +10,27 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 // reseal makes a box that was resumed from a memory image another one than that it was
 // taken of: what would be the same in both is drawn anew. What takes programs of the
 // sandbox's own is done by commands, afterwards. Nothing is done after a step that failed.
-func (d *daemon) reseal(m Message) error {
-	var r Reseal
+func (d *daemon) reseal(m initlink.Message) error {
+	var r initlink.Reseal
 	if err := m.Obey(&r); err != nil {
-		return d.link.Send(MsgResealed, Resealed{Err: wireError(err)})
+		return d.link.Send(initlink.MsgResealed, initlink.Resealed{Err: initlink.WireError(err)})
 	}
 	if d.held == nil {
 		err := fault.New(fault.Unsupported, "the memory of a sandbox of tier %s is never resumed", d.guest.Tier)
-		return d.link.Send(MsgResealed, Resealed{Err: wireError(err)})
+		return d.link.Send(initlink.MsgResealed, initlink.Resealed{Err: initlink.WireError(err)})
 	}
 	d.launcher.env.Store(&r.Env)
-	done := Resealed{Held: true}
+	done := initlink.Resealed{Held: true}
 	steps := []struct {
 		name string
-		do   func(Reseal) (string, error)
+		do   func(initlink.Reseal) (string, error)
 	}{
 		{"certificates", d.retrust},
 		{"hostname", rename},
@@ -41,21 +42,21 @@ func (d *daemon) reseal(m Message) error {
 	}
 	for _, s := range steps {
 		detail, err := s.do(r)
-		step := ResealStep{Name: s.name, Detail: detail}
+		step := initlink.ResealStep{Name: s.name, Detail: detail}
 		if err != nil {
 			step.Err = err.Error()
-			done.Err = wireError(fmt.Errorf("%s: %w", s.name, err))
+			done.Err = initlink.WireError(fmt.Errorf("%s: %w", s.name, err))
 		}
 		done.Steps = append(done.Steps, step)
 		if err != nil {
 			break
 		}
 	}
-	return d.link.Send(MsgResealed, done)
+	return d.link.Send(initlink.MsgResealed, done)
 }
 
 // retrust puts the certificate of another gate where that of the one before was.
-func (d *daemon) retrust(r Reseal) (string, error) {
+func (d *daemon) retrust(r initlink.Reseal) (string, error) {
 	before := d.guest.CA
 	if len(before) == 0 || len(r.CA) == 0 {
 		return "", nil
@@ -71,7 +72,7 @@ func (d *daemon) retrust(r Reseal) (string, error) {
 }
 
 // rename gives the box its name.
-func rename(r Reseal) (string, error) {
+func rename(r initlink.Reseal) (string, error) {
 	if r.Hostname == "" {
 		return "", nil
 	}
@@ -91,7 +92,7 @@ var identities = []struct {
 
 // newIdentity mounts new identity files over the existing ones, so that they do not get into
 // the history, and read-only ones are replaced too.
-func (d *daemon) newIdentity(r Reseal) (string, error) {
+func (d *daemon) newIdentity(r initlink.Reseal) (string, error) {
 	var done []string
 	for i, id := range identities {
 		text := []byte(id.text(r.Seed[i/2*16:][:16]))
@@ -108,7 +109,7 @@ func (d *daemon) newIdentity(r Reseal) (string, error) {
 
 // stirRandom adds to what the kernel's generator has; gVisor takes it from the host's
 // anyway, which differs in each copy.
-func (d *daemon) stirRandom(r Reseal) (string, error) {
+func (d *daemon) stirRandom(r initlink.Reseal) (string, error) {
 	_, err := d.held.random.Write(r.Seed)
 	return "", err
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/mounts"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -32,12 +33,12 @@ func makeRoot(g plan.Guest, trees []int) ([]plan.Item, error) {
 			unix.Close(fd)
 		}
 	}()
-	host, err := takeHost(devices, true)
+	host, err := mounts.TakeHost(devices, true)
 	if err != nil {
 		return nil, err
 	}
 	defer host.Close()
-	if err := leaveHost(func() error {
+	if err := mounts.LeaveHost(func() error {
 		// pivot_root(2) needs it to be mounted somewhere; the store's directories
 		// may be closed to who we are now.
 		err := unix.MoveMount(trees[0], "", unix.AT_FDCWD, "/dev", unix.MOVE_MOUNT_F_EMPTY_PATH)
@@ -73,7 +74,7 @@ func makeRoot(g plan.Guest, trees []int) ([]plan.Item, error) {
 	return weak, nil
 }
 
-func mountKernel(g plan.Guest, host *hostMounts) (weak []plan.Item, err error) {
+func mountKernel(g plan.Guest, host *mounts.Host) (weak []plan.Item, err error) {
 	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fault.Wrap(err, "open the root")
@@ -108,94 +109,38 @@ var (
 	procReadOnly    = []string{"bus", "fs", "irq", "sys", "sysrq-trigger"}
 )
 
-func mountProc(g plan.Guest, root int, host *hostMounts) (weak []plan.Item, err error) {
-	if err := attach(host.proc, root, "proc"); err != nil {
+func mountProc(g plan.Guest, root int, host *mounts.Host) (weak []plan.Item, err error) {
+	if err := mounts.Attach(host.Proc, root, "proc"); err != nil {
 		return nil, err
 	}
-	if weak, err = boundCounts(host.proc); err != nil {
+	if weak, err = boundCounts(host.Proc); err != nil {
 		return nil, err
 	}
-	if host.outerProc {
+	if host.OuterProc {
 		return append(weak, plan.Item{Name: "proc", State: plan.Weak,
 			Detail: "the outer /proc is shown, because parts of it are masked here; ps shows nothing of the sandbox, and its processes can be stopped but not watched"}), nil
 	}
 	if g.PidMax > 0 {
-		if err := writeBeneath(host.proc, "sys/kernel/pid_max", strconv.Itoa(g.PidMax)); err != nil {
+		if err := writeBeneath(host.Proc, "sys/kernel/pid_max", strconv.Itoa(g.PidMax)); err != nil {
 			return nil, fault.Wrap(err, "limit the number of processes")
 		}
 	}
 	for _, name := range procHiddenFiles {
-		if err := hideFile(host.proc, name); err != nil {
+		if err := mounts.HideFile(host.Proc, name); err != nil {
 			return nil, fault.Wrap(err, "hide /proc/%s", name)
 		}
 	}
 	for _, name := range procHiddenDirs {
-		if err := hideDir(host.proc, name); err != nil {
+		if err := mounts.HideDir(host.Proc, name); err != nil {
 			return nil, fault.Wrap(err, "hide /proc/%s", name)
 		}
 	}
 	for _, name := range procReadOnly {
-		if err := makeReadOnly(host.proc, name); err != nil {
+		if err := mounts.MakeReadOnly(host.Proc, name); err != nil {
 			return nil, fault.Wrap(err, "make /proc/%s read-only", name)
 		}
 	}
 	return weak, nil
-}
-
-// hideFile lays /dev/null, which is mounted already, over a file of the procfs, if it has it.
-func hideFile(proc int, name string) error {
-	at, err := openPoint(proc, name, 0)
-	if errors.Is(err, unix.ENOENT) {
-		// Looked for first: to let go of a mount that was attached nowhere is
-		// slow (it waits for RCU).
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer unix.Close(at)
-	null, err := cloneMount(unix.AT_FDCWD, "/dev/null", unix.MOUNT_ATTR_RDONLY)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(null)
-	return attachOver(null, at)
-}
-
-// hideDir lays an empty directory over one of the procfs, if it has it.
-func hideDir(proc int, name string) error {
-	at, err := openPoint(proc, name, unix.O_DIRECTORY)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer unix.Close(at)
-	empty, err := newMount("tmpfs", plainAttr|unix.MOUNT_ATTR_RDONLY, "size=0", "nr_inodes=1")
-	if err != nil {
-		return err
-	}
-	defer unix.Close(empty)
-	return attachOver(empty, at)
-}
-
-// makeReadOnly lays a file or directory of the procfs over itself, read-only, if it has it.
-func makeReadOnly(proc int, name string) error {
-	at, err := openPoint(proc, name, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer unix.Close(at)
-	same, err := cloneMount(at, "", unix.MOUNT_ATTR_RDONLY)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(same)
-	return attachOver(same, at)
 }
 
 // devices are the only ones there are.
@@ -209,29 +154,13 @@ var devLinks = [][2]string{
 	{"/proc/self/fd/2", "stderr"},
 }
 
-// fillDevices attaches the host's devices to files that it makes in dev, a new tmpfs.
-func fillDevices(dev int, host *hostMounts) error {
-	for _, d := range host.devices {
-		fd, err := unix.Openat(dev, d.name, unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o666)
-		if err != nil {
-			return fault.Wrap(err, "make /dev/%s", d.name)
-		}
-		err = attachOver(d.fd, fd)
-		unix.Close(fd)
-		if err != nil {
-			return fault.Wrap(err, "attach /dev/%s", d.name)
-		}
-	}
-	return nil
-}
-
-func mountDev(root int, host *hostMounts) error {
-	dev, err := mountAt(root, "dev", "tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "mode=755", "size=64k")
+func mountDev(root int, host *mounts.Host) error {
+	dev, err := mounts.NewAt(root, "dev", "tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "mode=755", "size=64k")
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dev)
-	if err := fillDevices(dev, host); err != nil {
+	if err := mounts.AttachDevices(dev, host); err != nil {
 		return err
 	}
 	for _, l := range devLinks {
@@ -245,10 +174,10 @@ func mountDev(root int, host *hostMounts) error {
 		options    []string
 	}{
 		{"pts", "devpts", unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC, []string{"newinstance", "ptmxmode=0666", "mode=620", "max=" + strconv.Itoa(limit.Terminals)}},
-		{"shm", "tmpfs", plainAttr, []string{"mode=1777"}},
-		{"mqueue", "mqueue", plainAttr, nil},
+		{"shm", "tmpfs", mounts.PlainAttr, []string{"mode=1777"}},
+		{"mqueue", "mqueue", mounts.PlainAttr, nil},
 	} {
-		fd, err := mountAt(dev, m.name, m.kind, m.attr, m.options...)
+		fd, err := mounts.NewAt(dev, m.name, m.kind, m.attr, m.options...)
 		if errors.Is(err, unix.ENODEV) && m.kind == "mqueue" {
 			continue // a kernel without POSIX message queues
 		}
@@ -262,17 +191,17 @@ func mountDev(root int, host *hostMounts) error {
 
 // mountSys shows how many processors there are, which run-time systems ask for,
 // and nothing else of /sys.
-func mountSys(root int, host *hostMounts) error {
-	sys, err := mountAt(root, "sys", "tmpfs", plainAttr, "mode=755", "size=64k")
+func mountSys(root int, host *mounts.Host) error {
+	sys, err := mounts.NewAt(root, "sys", "tmpfs", mounts.PlainAttr, "mode=755", "size=64k")
 	if err != nil {
 		return err
 	}
 	defer unix.Close(sys)
-	if host.cpu >= 0 {
-		if err := os.MkdirAll("/"+hostCPU, 0o755); err != nil { // beneath the mount just made
-			return fault.Wrap(err, "make /%s", hostCPU)
+	if host.CPU >= 0 {
+		if err := os.MkdirAll("/"+mounts.HostCPU, 0o755); err != nil { // beneath the mount just made
+			return fault.Wrap(err, "make /%s", mounts.HostCPU)
 		}
-		if err := attach(host.cpu, root, hostCPU); err != nil {
+		if err := mounts.Attach(host.CPU, root, mounts.HostCPU); err != nil {
 			return err
 		}
 	}
@@ -295,7 +224,7 @@ func inMemory(g plan.Guest, mode string) []string {
 }
 
 func mountRun(g plan.Guest, root int) error {
-	run, err := mountAt(root, "run", "tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, inMemory(g, "755")...)
+	run, err := mounts.NewAt(root, "run", "tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, inMemory(g, "755")...)
 	if err != nil {
 		return err
 	}
@@ -377,7 +306,7 @@ func mountTmp(g plan.Guest, root int) error {
 	if !g.Tmp {
 		return nil
 	}
-	tmp, err := mountAt(root, "tmp", "tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, inMemory(g, "1777")...)
+	tmp, err := mounts.NewAt(root, "tmp", "tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, inMemory(g, "1777")...)
 	if err != nil {
 		return err
 	}

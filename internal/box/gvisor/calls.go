@@ -14,7 +14,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/arch"
 	sentry "gvisor.dev/gvisor/pkg/sentry/kernel"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/refusals"
 	"github.com/coppice-dev/coppice/internal/box/seccomp"
 )
 
@@ -28,7 +28,7 @@ import (
 // (populateCache); and a filter knows init's threads by numbers alone.
 type calls struct {
 	answers  atomic.Pointer[seccomp.Answers]
-	refusals atomic.Pointer[guest.Refusals] // nil where nobody is told
+	refusals atomic.Pointer[refusals.Summary] // nil where nobody is told
 }
 
 // newCalls answers most strictly until answerAs is called.
@@ -125,7 +125,7 @@ func (c *calls) tell(t *sentry.Task, a *answer) {
 	if r == nil {
 		return
 	}
-	one := guest.Refusal{Call: a.told, Command: commandOf(t)}
+	one := refusals.Refusal{Call: a.told, Command: commandOf(t)}
 	errors.As(a.err, &one.Errno)
 	if exe := t.MemoryManager().Executable(); exe != nil {
 		one.Program = exe.MappedName(t)
@@ -139,7 +139,7 @@ const maxUp = 64
 
 // commandOf gives the session of a task or, where that was made by a descendant of a command,
 // of a process above it, as far as these live.
-func commandOf(t *sentry.Task) guest.Session {
+func commandOf(t *sentry.Task) refusals.Session {
 	for range maxUp {
 		ns := t.PIDNamespace()
 		s := t.ThreadGroup().Session()
@@ -149,15 +149,15 @@ func commandOf(t *sentry.Task) guest.Session {
 		id := ns.IDOfSession(s)
 		leader := ns.TaskWithID(sentry.ThreadID(id))
 		if leader == nil {
-			return guest.Session{Leader: int(id)}
+			return refusals.Session{Leader: int(id)}
 		}
 		up := leader.Parent()
 		if up == nil || isInit(up) {
-			return guest.Session{Leader: int(id), Lives: true}
+			return refusals.Session{Leader: int(id), Lives: true}
 		}
 		t = up
 	}
-	return guest.Session{}
+	return refusals.Session{}
 }
 
 // signalCalls signal, or open, the process or thread whose number is their first argument.

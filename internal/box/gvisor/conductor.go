@@ -16,7 +16,7 @@ import (
 	"gvisor.dev/gvisor/pkg/log"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/relay"
 	"github.com/coppice-dev/coppice/internal/box/seccomp"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -29,7 +29,7 @@ const linkFD = 3
 // conduct is a conductor. It returns the exit code of the process, after which the kernel
 // kills whatever runs in the sandbox.
 func conduct() int {
-	_ = os.WriteFile("/proc/self/comm", []byte(guest.ConductorArgv0), 0) // for ps
+	_ = os.WriteFile("/proc/self/comm", []byte(initlink.ConductorArgv0), 0) // for ps
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-gvisor:", err)
 		return 1
@@ -42,14 +42,14 @@ func run() error {
 		return fmt.Errorf("mark descriptors: %w", err)
 	}
 	log.SetTarget(log.GoogleEmitter{Writer: &log.Writer{Next: io.Discard}}) // what goes wrong, its errors say
-	link := guest.NewLink(linkFD)
+	link := initlink.NewLink(linkFD)
 	m, err := link.Recv()
 	if err != nil {
 		return fmt.Errorf("wait for the plan: %w", err)
 	}
 	c := &conductor{link: link}
 	if err := fault.OfHost(c.start(m)); err != nil {
-		return errors.Join(err, link.Send(guest.MsgReady, guest.Ready{Err: wireError(err)}))
+		return errors.Join(err, link.Send(initlink.MsgReady, initlink.Ready{Err: wireError(err)}))
 	}
 	defer time.AfterFunc(settled, func() { debug.SetGCPercent(50) }).Stop()
 	return c.relay.Run()
@@ -61,15 +61,15 @@ const settled = 2 * time.Second
 
 // conductor runs one sandbox.
 type conductor struct {
-	link     *guest.Link
+	link     *initlink.Link
 	guest    plan.Guest
 	kernel   *kernel
 	relay    *relay.Relay
 	programs *programs
 
 	mu     sync.Mutex
-	frozen *guest.Frozen // what the sandbox was when it began to stand still; nil while it moves
-	paused bool          // its kernel runs none of its processes
+	frozen *initlink.Frozen // what the sandbox was when it began to stand still; nil while it moves
+	paused bool             // its kernel runs none of its processes
 }
 
 // setup is what comes with the plan.
@@ -87,7 +87,7 @@ func take(g plan.Guest, fds []int) (s setup, err error) {
 		want++
 	}
 	if g.Resume {
-		want += len(guest.ImageFiles)
+		want += len(initlink.ImageFiles)
 	}
 	if g.Tell {
 		want++
@@ -104,13 +104,13 @@ func take(g plan.Guest, fds []int) (s setup, err error) {
 		s.tally, fds = os.NewFile(uintptr(fds[last]), "tally"), fds[:last]
 	}
 	for i, fd := range fds {
-		s.image = append(s.image, os.NewFile(uintptr(fd), guest.ImageFiles[i]))
+		s.image = append(s.image, os.NewFile(uintptr(fd), initlink.ImageFiles[i]))
 	}
 	return s, nil
 }
 
 // start makes the sandbox's kernel, and begins or resumes its processes.
-func (c *conductor) start(m guest.Message) error {
+func (c *conductor) start(m initlink.Message) error {
 	if err := m.Decode(&c.guest); err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (c *conductor) start(m guest.Message) error {
 	if err != nil {
 		return err
 	}
-	if err := guest.MakeWorld(g, s.trees); err != nil {
+	if err := makeWorld(g, s.trees); err != nil {
 		return err
 	}
 	if _, err := seccomp.Install(seccomp.Stubs(), seccomp.AllThreads|seccomp.KeepSpeculation); err != nil {
@@ -140,7 +140,7 @@ func (c *conductor) start(m guest.Message) error {
 	}
 	c.relay = relay.Outside(c.link, out, in, relay.Hooks{Sent: c.sent, Came: c.came, Gave: c.gave, Resumed: func() error {
 		c.programs.resumed()
-		return c.link.Send(guest.MsgReady, guest.Ready{})
+		return c.link.Send(initlink.MsgReady, initlink.Ready{})
 	}})
 	if g.Resume {
 		if c.programs, err = watchPrograms(c.kernel, g, s.tally, c.link); err != nil { // before anything runs
@@ -158,7 +158,7 @@ func (c *conductor) start(m guest.Message) error {
 	c.guest.Java = nil // they may be large
 	inside := g
 	inside.Trace, inside.Tell = false, false // init sees neither what starts nor what is refused
-	if err := c.relay.Send(guest.MsgSetup, inside); err != nil {
+	if err := c.relay.Send(initlink.MsgSetup, inside); err != nil {
 		return err
 	}
 	// While init starts, which starts nothing before it is told to.
@@ -216,23 +216,23 @@ func logInside(r *os.File) {
 
 // sent takes part in what the keeper tells the sandbox. While it stands still, the
 // conductor answers for it.
-func (c *conductor) sent(m guest.Message) (taken bool, err error) {
+func (c *conductor) sent(m initlink.Message) (taken bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if m.Kind == guest.MsgSave {
-		return true, c.link.Send(guest.MsgSaved, guest.Saved{Err: wireError(c.save(m))})
+	if m.Kind == initlink.MsgSave {
+		return true, c.link.Send(initlink.MsgSaved, initlink.Saved{Err: wireError(c.save(m))})
 	}
-	if m.Kind == guest.MsgSpawn {
+	if m.Kind == initlink.MsgSpawn {
 		c.programs.asks(m)
 	}
 	if c.frozen == nil {
 		return false, nil
 	}
 	switch m.Kind {
-	case guest.MsgFreeze:
+	case initlink.MsgFreeze:
 		err := fault.New(fault.Conflict, "the sandbox is frozen already")
-		return true, c.link.Send(guest.MsgFrozen, guest.Frozen{Err: wireError(err)})
-	case guest.MsgThaw:
+		return true, c.link.Send(initlink.MsgFrozen, initlink.Frozen{Err: wireError(err)})
+	case initlink.MsgThaw:
 		if c.paused {
 			if err := c.kernel.unpause(); err != nil {
 				return false, fmt.Errorf("let the sandbox go on: %w", err)
@@ -240,42 +240,42 @@ func (c *conductor) sent(m guest.Message) (taken bool, err error) {
 		}
 		c.frozen, c.paused = nil, false
 		return false, nil
-	case guest.MsgCount:
-		return true, c.link.Send(guest.MsgCounted, guest.Counted{Procs: c.frozen.Procs})
-	case guest.MsgClock:
-		return true, c.link.Send(guest.MsgClocked, guest.Clocked{Clock: c.frozen.Clock})
-	case guest.MsgMap:
-		return true, c.link.Send(guest.MsgMapped, guest.Mapped{All: c.frozen.Procs > 0})
+	case initlink.MsgCount:
+		return true, c.link.Send(initlink.MsgCounted, initlink.Counted{Procs: c.frozen.Procs})
+	case initlink.MsgClock:
+		return true, c.link.Send(initlink.MsgClocked, initlink.Clocked{Clock: c.frozen.Clock})
+	case initlink.MsgMap:
+		return true, c.link.Send(initlink.MsgMapped, initlink.Mapped{All: c.frozen.Procs > 0})
 	}
 	return false, nil
 }
 
 // came takes part in what the sandbox tells the keeper.
-func (c *conductor) came(m *guest.Message) (err error) {
+func (c *conductor) came(m *initlink.Message) (err error) {
 	switch m.Kind {
-	case guest.MsgSaved, guest.MsgPrograms, guest.MsgRefused:
+	case initlink.MsgSaved, initlink.MsgPrograms, initlink.MsgRefused:
 		err = fault.New(fault.Denied, "the sandbox sends a message %q, which is ours to send", m.Kind)
-	case guest.MsgAdopt:
+	case initlink.MsgAdopt:
 		c.programs.adopted(*m)
-	case guest.MsgExited:
+	case initlink.MsgExited:
 		c.programs.exited(*m)
-	case guest.MsgFrozen:
+	case initlink.MsgFrozen:
 		err = c.stop(m)
 	}
 	return err
 }
 
 // gave takes part when the keeper has been told.
-func (c *conductor) gave(m guest.Message) error {
-	if m.Kind == guest.MsgSpawned {
+func (c *conductor) gave(m initlink.Message) error {
+	if m.Kind == initlink.MsgSpawned {
 		return c.programs.spawned(m)
 	}
 	return nil
 }
 
 // stop stops the kernel: init has ended what it had begun.
-func (c *conductor) stop(m *guest.Message) error {
-	var f guest.Frozen
+func (c *conductor) stop(m *initlink.Message) error {
+	var f initlink.Frozen
 	if err := m.Decode(&f); err != nil || f.Err != nil {
 		return err
 	}
@@ -296,7 +296,7 @@ func (c *conductor) stop(m *guest.Message) error {
 }
 
 // save writes a memory image of the sandbox, which stands still.
-func (c *conductor) save(m guest.Message) error {
+func (c *conductor) save(m initlink.Message) error {
 	var files []*os.File
 	for i, fd := range m.FDs {
 		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
@@ -307,7 +307,7 @@ func (c *conductor) save(m guest.Message) error {
 		defer f.Close()
 		files = append(files, f)
 	}
-	if len(files) != len(guest.ImageFiles) {
+	if len(files) != len(initlink.ImageFiles) {
 		return fault.New(fault.Internal, "a memory image with %d files", len(files))
 	}
 	if c.frozen == nil {

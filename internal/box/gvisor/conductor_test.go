@@ -5,7 +5,7 @@ package gvisor
 import (
 	"testing"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -13,8 +13,8 @@ import (
 // ran, and that the memory is saved.
 func TestAnInitInsideIsNotBelieved(t *testing.T) {
 	t.Parallel()
-	for _, k := range []guest.Kind{guest.MsgPrograms, guest.MsgSaved} {
-		if err := (&conductor{}).came(&guest.Message{Kind: k, Payload: []byte("{}")}); fault.KindOf(err) != fault.Denied {
+	for _, k := range []initlink.Kind{initlink.MsgPrograms, initlink.MsgSaved} {
+		if err := (&conductor{}).came(&initlink.Message{Kind: k, Payload: []byte("{}")}); fault.KindOf(err) != fault.Denied {
 			t.Errorf("message %q from inside: %v", byte(k), err)
 		}
 	}

@@ -13,6 +13,6 @@
 // of the programs that are started, of which the conductor tells the keeper. What gVisor can do and what it costs is measured in
 // docs/benchmarks.md.
 //
-// The program coppice-sentry is all of it; it imports box/guest,
-// plan, box/relay and fault.
+// The program coppice-sentry is all of it. It imports relay, initlink, mounts, procs, execs,
+// refusals, plan and fault.
 package gvisor

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
 // What the sandbox's kernel tells the conductor of processes travels in a pipe: batches, each
@@ -46,7 +46,7 @@ type batch struct {
 	// Dropped is for how many beginnings and ends there was no room since the batch before.
 	Dropped uint64 `json:"d,omitempty"`
 	// Refused are the system calls that were refused before the last of Events.
-	Refused *guest.Refused `json:"r,omitempty"`
+	Refused *initlink.Refused `json:"r,omitempty"`
 }
 
 const (

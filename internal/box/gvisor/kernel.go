@@ -23,7 +23,8 @@ import (
 	"gvisor.dev/gvisor/runsc/container"
 	"gvisor.dev/gvisor/runsc/flag"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/link"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -43,7 +44,7 @@ func settings() (*config.Config, error) {
 	flags := flag.NewFlagSet("gvisor", flag.ContinueOnError)
 	config.RegisterFlags(flags)
 	if err := flags.Parse([]string{
-		"--root=" + guest.WorldState,
+		"--root=" + worldState,
 		"--platform=systrap",
 		"--ignore-cgroups",                                    // the keeper's control group has all of it
 		"--network=none",                                      // but for what links gives it
@@ -74,14 +75,14 @@ func newKernel(g plan.Guest, stdio [3]*os.File) (*kernel, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "describe the sandbox to gVisor")
 	}
-	if err := os.WriteFile(filepath.Join(guest.WorldState, "config.json"), b, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(worldState, "config.json"), b, 0o600); err != nil {
 		return nil, fault.Wrap(err, "describe the sandbox to gVisor")
 	}
 	// gVisor gives the container the descriptors of these names.
 	ours := [3]*os.File{os.Stdin, os.Stdout, os.Stderr}
 	os.Stdin, os.Stdout, os.Stderr = stdio[0], stdio[1], stdio[2]
 	defer func() { os.Stdin, os.Stdout, os.Stderr = ours[0], ours[1], ours[2] }()
-	c, err := container.New(conf, container.Args{ID: containerID, Spec: spec, BundleDir: guest.WorldState})
+	c, err := container.New(conf, container.Args{ID: containerID, Spec: spec, BundleDir: worldState})
 	if err != nil {
 		return nil, fault.New(fault.Unsupported, "gVisor does not start here").Because(err).WithHint("see what this host allows: coppice probe")
 	}
@@ -146,7 +147,7 @@ func (k *kernel) resume(s setup) error {
 	}
 	files := image{}
 	for i, f := range s.image {
-		files[guest.ImageFiles[i]] = f
+		files[initlink.ImageFiles[i]] = f
 	}
 	at, err := files.serve()
 	if err != nil {
@@ -245,10 +246,10 @@ func (k *kernel) save(files []*os.File) error {
 // trace in the files' times. They are mapped in the processes that gVisor runs the
 // sandbox's code in, by other paths than those of the sandbox, so that all files are meant
 // where any is. What gVisor shares with these processes itself are files in memory.
-func (k *kernel) written() guest.Mapped {
+func (k *kernel) written() initlink.Mapped {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return guest.Mapped{All: true}
+		return initlink.Mapped{All: true}
 	}
 	var pids []int
 	for _, e := range entries {
@@ -256,6 +257,6 @@ func (k *kernel) written() guest.Mapped {
 			pids = append(pids, pid)
 		}
 	}
-	m := guest.WrittenBy(pids, nil, true)
-	return guest.Mapped{All: m.All || len(m.Inodes) > 0}
+	m := procs.WrittenBy(pids, nil, true)
+	return initlink.Mapped{All: m.All || len(m.Inodes) > 0}
 }

@@ -13,13 +13,13 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
 	"gvisor.dev/gvisor/runsc/cmd/util"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
 // Main is coppice-sentry: the conductor, or, where gVisor starts the program again, one of
 // gVisor's own processes. It returns the exit code of the process.
 func Main(args []string) int {
-	if len(args) > 0 && args[0] == guest.ConductorArgv0 {
+	if len(args) > 0 && args[0] == initlink.ConductorArgv0 {
 		return conduct()
 	}
 	return runsc()

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
@@ -36,24 +36,24 @@ const maxHeld = 256
 // ended, has learnt of all its programs before.
 type programs struct {
 	kernel *kernel
-	link   *guest.Link
+	link   *initlink.Link
 	traced bool     // programs are recorded; else the kernel tells of ends alone
 	from   *os.File // what the kernel tells
 
 	mu       sync.Mutex
-	changed  *sync.Cond          // of mu
-	record   *record             // guarded by mu
-	asked    []string            // guarded by mu; ids of the spawns that are not answered
-	held     []guest.RefusedCall // guarded by mu; see refused
-	commands map[int]string      // guarded by mu; those that live, by pid
-	marks    int                 // guarded by mu; that were read
-	marked   int                 // guarded by mu; that were asked for
-	dropped  bool                // guarded by mu; something was since a command began
-	over     bool                // guarded by mu; the kernel tells nothing any more
+	changed  *sync.Cond             // of mu
+	record   *record                // guarded by mu
+	asked    []string               // guarded by mu; ids of the spawns that are not answered
+	held     []initlink.RefusedCall // guarded by mu; see refused
+	commands map[int]string         // guarded by mu; those that live, by pid
+	marks    int                    // guarded by mu; that were read
+	marked   int                    // guarded by mu; that were asked for
+	dropped  bool                   // guarded by mu; something was since a command began
+	over     bool                   // guarded by mu; the kernel tells nothing any more
 }
 
 // watchPrograms has the kernel tell of programs, and answer calls as the plan says, from now on.
-func watchPrograms(k *kernel, g plan.Guest, tally *os.File, link *guest.Link) (*programs, error) {
+func watchPrograms(k *kernel, g plan.Guest, tally *os.File, link *initlink.Link) (*programs, error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
 		return nil, fault.Wrap(err, "make the pipe from the sandbox's kernel")
@@ -67,8 +67,8 @@ func watchPrograms(k *kernel, g plan.Guest, tally *os.File, link *guest.Link) (*
 }
 
 // asks notes a spawn that goes in.
-func (p *programs) asks(m guest.Message) {
-	var s guest.Spawn
+func (p *programs) asks(m initlink.Message) {
+	var s initlink.Spawn
 	if m.Decode(&s) != nil {
 		return
 	}
@@ -78,8 +78,8 @@ func (p *programs) asks(m guest.Message) {
 }
 
 // spawned notes the answer, which the keeper has.
-func (p *programs) spawned(m guest.Message) error {
-	var s guest.Spawned
+func (p *programs) spawned(m initlink.Message) error {
+	var s initlink.Spawned
 	if err := m.Decode(&s); err != nil {
 		return err
 	}
@@ -94,12 +94,12 @@ func (p *programs) spawned(m guest.Message) error {
 	}
 	p.asked = p.asked[1:]
 	p.changed.Broadcast()
-	return p.refused(guest.Refused{Calls: p.held})
+	return p.refused(initlink.Refused{Calls: p.held})
 }
 
 // adopted notes a command that goes on.
-func (p *programs) adopted(m guest.Message) {
-	var a guest.Adopt
+func (p *programs) adopted(m initlink.Message) {
+	var a initlink.Adopt
 	if m.Decode(&a) != nil {
 		return
 	}
@@ -110,8 +110,8 @@ func (p *programs) adopted(m guest.Message) {
 
 // exited waits until the end of a command was told, of which init says now. When no process
 // is left, the programs by then label nothing.
-func (p *programs) exited(m guest.Message) {
-	var x guest.Exited
+func (p *programs) exited(m initlink.Message) {
+	var x initlink.Exited
 	if m.Decode(&x) != nil {
 		return
 	}
@@ -198,7 +198,7 @@ func (p *programs) end(err error) {
 func (p *programs) tell(b batch) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out := guest.Programs{Dropped: b.Dropped}
+	out := initlink.Programs{Dropped: b.Dropped}
 	if b.Dropped > 0 {
 		p.dropped = true
 		if len(p.record.alive) > maxAlive/2 {
@@ -211,8 +211,8 @@ func (p *programs) tell(b batch) error {
 		if len(out.Events) == 0 && out.Dropped == 0 {
 			return nil
 		}
-		defer func() { out = guest.Programs{} }()
-		return p.link.Send(guest.MsgPrograms, out)
+		defer func() { out = initlink.Programs{} }()
+		return p.link.Send(initlink.MsgPrograms, out)
 	}
 	if b.Refused != nil {
 		b.Refused.Calls = slices.Concat(p.held, b.Refused.Calls)
@@ -251,7 +251,7 @@ func (p *programs) tell(b batch) error {
 
 // refused tells of refusals, but for those of commands that the keeper may not know yet, as
 // long as a spawn is not answered. p.mu is held.
-func (p *programs) refused(r guest.Refused) error {
+func (p *programs) refused(r initlink.Refused) error {
 	tell := r.Calls[:0:0]
 	p.held = nil
 	for _, c := range r.Calls {
@@ -264,7 +264,7 @@ func (p *programs) refused(r guest.Refused) error {
 	if len(tell) == 0 && r.More == 0 {
 		return nil
 	}
-	return p.link.Send(guest.MsgRefused, guest.Refused{Calls: tell, More: r.More})
+	return p.link.Send(initlink.MsgRefused, initlink.Refused{Calls: tell, More: r.More})
 }
 
 // isCommand reports whether a beginning may be a command's, of which it is not known yet

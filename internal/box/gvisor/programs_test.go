@@ -7,39 +7,39 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
 // The keeper learns of a command before it learns what the command was refused, whichever of
 // them the conductor is told first.
 func TestRefusalsFollowTheirCommand(t *testing.T) {
 	t.Parallel()
-	ours, keeper := guest.NewLinks()
+	ours, keeper := initlink.NewLinks()
 	defer ours.Close()
 	defer keeper.Close()
 	p := &programs{link: ours, record: newRecord(), commands: map[int]string{}}
 	p.changed = sync.NewCond(&p.mu)
-	message := func(kind guest.Kind, v any) guest.Message {
+	message := func(kind initlink.Kind, v any) initlink.Message {
 		b, err := json.Marshal(v)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return guest.Message{Kind: kind, Payload: b}
+		return initlink.Message{Kind: kind, Payload: b}
 	}
 	spawned := func(pid int) {
 		t.Helper()
-		if err := p.spawned(message(guest.MsgSpawned, guest.Spawned{PID: pid})); err != nil {
+		if err := p.spawned(message(initlink.MsgSpawned, initlink.Spawned{PID: pid})); err != nil {
 			t.Fatal(err)
 		}
-		if err := ours.Send(guest.MsgCounted, guest.Counted{Procs: pid}); err != nil { // what comes next
+		if err := ours.Send(initlink.MsgCounted, initlink.Counted{Procs: pid}); err != nil { // what comes next
 			t.Fatal(err)
 		}
 	}
 	refused := func(commands ...int) {
 		t.Helper()
-		r := guest.Refused{}
+		r := initlink.Refused{}
 		for _, c := range commands {
-			r.Calls = append(r.Calls, guest.RefusedCall{Call: "bpf", Command: c, Count: 1})
+			r.Calls = append(r.Calls, initlink.RefusedCall{Call: "bpf", Command: c, Count: 1})
 		}
 		if err := p.tell(batch{Refused: &r}); err != nil {
 			t.Fatal(err)
@@ -53,20 +53,20 @@ func TestRefusalsFollowTheirCommand(t *testing.T) {
 				t.Fatal(err)
 			}
 			switch m.Kind {
-			case guest.MsgRefused:
-				var r guest.Refused
+			case initlink.MsgRefused:
+				var r initlink.Refused
 				if err := m.Decode(&r); err != nil || len(r.Calls) != 1 || r.Calls[0].Command != w {
 					t.Fatalf("%+v, %v; want one of command %d", r, err, w)
 				}
-			case guest.MsgCounted:
+			case initlink.MsgCounted:
 				if w != 0 {
 					t.Fatalf("nothing is told; want %d", w)
 				}
 			}
 		}
 	}
-	p.asks(message(guest.MsgSpawn, guest.Spawn{Exec: "x1"}))
-	p.asks(message(guest.MsgSpawn, guest.Spawn{Exec: "x2"}))
+	p.asks(message(initlink.MsgSpawn, initlink.Spawn{Exec: "x1"}))
+	p.asks(message(initlink.MsgSpawn, initlink.Spawn{Exec: "x2"}))
 	refused(8) // may be of x1 or x2
 	spawned(7)
 	told(0)
@@ -76,12 +76,12 @@ func TestRefusalsFollowTheirCommand(t *testing.T) {
 	told(8, 0)
 	refused(9) // is of neither, and nobody else is on the way
 	told(9)
-	p.asks(message(guest.MsgSpawn, guest.Spawn{Exec: "x3"}))
+	p.asks(message(initlink.MsgSpawn, initlink.Spawn{Exec: "x3"}))
 	refused(10)
 	spawned(0) // it did not come about
 	told(10, 0)
-	p.asks(message(guest.MsgSpawn, guest.Spawn{Exec: "x4"}))
-	p.asks(message(guest.MsgSpawn, guest.Spawn{Exec: "x5"}))
+	p.asks(message(initlink.MsgSpawn, initlink.Spawn{Exec: "x4"}))
+	p.asks(message(initlink.MsgSpawn, initlink.Spawn{Exec: "x5"}))
 	refused(12)
 	refused(11)
 	spawned(11) // may end before the other one is answered

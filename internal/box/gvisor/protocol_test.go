@@ -14,7 +14,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
@@ -29,7 +29,7 @@ func TestWhatGVisorCompares(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintf(&b, "protocol %d\nfiles of an image %q\ncontainer %s\nspecification %d.%d.%d%s\nsettings %q\n", plan.Protocol, guest.ImageFiles, containerID,
+	fmt.Fprintf(&b, "protocol %d\nfiles of an image %q\ncontainer %s\nspecification %d.%d.%d%s\nsettings %q\n", plan.Protocol, initlink.ImageFiles, containerID,
 		specs.VersionMajor, specs.VersionMinor, specs.VersionPatch, specs.VersionDev, slices.Sorted(slices.Values(conf.ToFlags())))
 	for _, g := range []plan.Guest{{}, {Tmp: true, Memory: 1 << 30, Shared: 1}} {
 		s, err := specOf(g)

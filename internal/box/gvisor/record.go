@@ -5,7 +5,8 @@ package gvisor
 import (
 	"time"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/execs"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
 // maxAlive is how many processes are remembered while they live. What others become is told
@@ -19,7 +20,7 @@ const initPID = 1
 type record struct {
 	alive  map[int]*process
 	last   uint64 // id of a program
-	labels guest.Labels
+	labels execs.Labels
 }
 
 // process is one that lives.
@@ -31,7 +32,7 @@ type process struct {
 func newRecord() *record { return &record{alive: map[int]*process{}} }
 
 // cloned notes a process that another one made.
-func (r *record) cloned(e event) []guest.ProgramEvent {
+func (r *record) cloned(e event) []initlink.ProgramEvent {
 	out := r.gone(e.PID, time.Now(), nil) // its end was lost
 	r.keep(e.PID, r.below(e.Parent))
 	return out
@@ -59,27 +60,27 @@ func (r *record) keep(pid int, p *process) bool {
 }
 
 // began tells that a process becomes a program.
-func (r *record) began(e event) (out []guest.ProgramEvent) {
+func (r *record) began(e event) (out []initlink.ProgramEvent) {
 	p, kept := r.alive[e.PID], true
 	if p == nil {
 		p = r.below(e.Parent)
 		kept = r.keep(e.PID, p)
 	}
 	r.last++
-	n := &guest.Program{
+	n := &initlink.Program{
 		ID: r.last, PID: e.PID, PPID: e.Parent, Parent: p.parent, Before: p.id, Exec: p.exec,
 		Exe: e.Exe, Args: e.Args, Cut: e.Cut, Dir: e.Dir, Started: time.Unix(0, e.At), Lost: !kept,
 	}
 	if p.id != 0 {
-		out = append(out, guest.ProgramEvent{Ended: &guest.ProgramEnded{ID: p.id, At: n.Started, Next: n.ID}})
+		out = append(out, initlink.ProgramEvent{Ended: &initlink.ProgramEnded{ID: p.id, At: n.Started, Next: n.ID}})
 	}
 	p.id = n.ID
 	r.labels.Note(n, func() int { return r.pidOf(n) })
-	return append(out, guest.ProgramEvent{Began: n})
+	return append(out, initlink.ProgramEvent{Began: n})
 }
 
 // pidOf gives the process of a program's parent.
-func (r *record) pidOf(n *guest.Program) int {
+func (r *record) pidOf(n *initlink.Program) int {
 	for pid, p := range r.alive {
 		if p.id == n.Parent {
 			return pid
@@ -89,9 +90,9 @@ func (r *record) pidOf(n *guest.Program) int {
 }
 
 // gone tells that a process has ended; without a status, it is not known how.
-func (r *record) gone(pid int, at time.Time, status *uint32) (out []guest.ProgramEvent) {
+func (r *record) gone(pid int, at time.Time, status *uint32) (out []initlink.ProgramEvent) {
 	if p := r.alive[pid]; p != nil && p.id != 0 {
-		out = []guest.ProgramEvent{{Ended: &guest.ProgramEnded{ID: p.id, At: at, Status: status}}}
+		out = []initlink.ProgramEvent{{Ended: &initlink.ProgramEnded{ID: p.id, At: at, Status: status}}}
 	}
 	delete(r.alive, pid)
 	return out
@@ -99,7 +100,7 @@ func (r *record) gone(pid int, at time.Time, status *uint32) (out []guest.Progra
 
 // forget tells of the ends of those that do not live any more, which were lost. parents has
 // those that live.
-func (r *record) forget(parents map[int]int, at time.Time) (out []guest.ProgramEvent) {
+func (r *record) forget(parents map[int]int, at time.Time) (out []initlink.ProgramEvent) {
 	for pid := range r.alive {
 		if _, lives := parents[pid]; !lives {
 			out = append(out, r.gone(pid, at, nil)...)

@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
 // lives is what a process is in truth.
@@ -27,9 +27,9 @@ func TestEachProgramHasItsPlaceAndOneEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r, open := newRecord(), map[uint64]bool{}
 		var all []lives
-		check := func(out []guest.ProgramEvent, began int, ended uint64, next bool) *guest.Program {
+		check := func(out []initlink.ProgramEvent, began int, ended uint64, next bool) *initlink.Program {
 			t.Helper()
-			var n *guest.Program
+			var n *initlink.Program
 			for _, e := range out {
 				if e.Began != nil {
 					if n = e.Began; open[n.ID] {

@@ -16,12 +16,13 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/seccheck"
 	pb "gvisor.dev/gvisor/pkg/sentry/seccheck/points/points_go_proto"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/execs"
+	"github.com/coppice-dev/coppice/internal/box/refusals"
 	"github.com/coppice-dev/coppice/internal/box/seccomp"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// What the kernel's process knows the sink by, and the place of a guest.Tally, which is given
+// What the kernel's process knows the sink by, and the place of a refusals.Tally, which is given
 // to it as another one.
 const (
 	sinkName  = "coppice"
@@ -56,11 +57,11 @@ func registerSinks(c *calls) {
 			return nil, unix.EBADF
 		}
 		defer of.Close() //nolint:errcheck // it was mapped
-		t, err := guest.MapTally(of.FD())
+		t, err := refusals.MapTally(of.FD())
 		if err != nil {
 			return nil, err
 		}
-		c.refusals.Store(guest.NewRefusals(t))
+		c.refusals.Store(refusals.NewSummary(t))
 		return tallySink{}, nil
 	}})
 	seccheck.RegisterSink(seccheck.SinkDesc{Name: sinkName, New: func(config map[string]any, to *fd.FD) (seccheck.Sink, error) {
@@ -95,9 +96,9 @@ const gather = 50 * time.Millisecond
 // of the kernel's, never waits for it.
 type sink struct {
 	seccheck.SinkDefaults
-	some    chan struct{}   // has something when there are events
-	now     chan struct{}   // has something when they are not to wait for others
-	refused *guest.Refusals // nil where nobody is told
+	some    chan struct{}     // has something when there are events
+	now     chan struct{}     // has something when they are not to wait for others
+	refused *refusals.Summary // nil where nobody is told
 
 	mu      sync.Mutex
 	pending []event // guarded by mu
@@ -106,7 +107,7 @@ type sink struct {
 	lost    uint64  // guarded by mu; all that were dropped
 }
 
-func newSink(refused *guest.Refusals) *sink {
+func newSink(refused *refusals.Summary) *sink {
 	return &sink{some: make(chan struct{}, 1), now: make(chan struct{}, 1), refused: refused}
 }
 
@@ -181,12 +182,12 @@ func file(ctx context.Context, name string) string {
 }
 
 // path gives as much of one as is kept.
-func path(p string) []byte { return []byte(p[:min(len(p), guest.MaxProgramPath)]) }
+func path(p string) []byte { return []byte(p[:min(len(p), execs.MaxProgramPath)]) }
 
 // arguments gives as much of a program's as is kept, and how many bytes more there were.
 func arguments(argv []string) (args []byte, cut int64) {
 	for _, a := range argv {
-		room := guest.MaxProgramArgs - len(args)
+		room := execs.MaxProgramArgs - len(args)
 		args = append(args, a[:min(len(a), room)]...)
 		if len(a) < room {
 			args = append(args, 0)

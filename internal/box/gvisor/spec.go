@@ -10,7 +10,6 @@ import (
 	"github.com/moby/sys/capability"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -43,18 +42,18 @@ func specOf(g plan.Guest) (*specs.Spec, error) {
 		tmpfs("/dev/shm", "1777"),
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro", "nosuid", "nodev", "noexec"}},
 		tmpfs("/run", "755"),
-		{Destination: plan.InnerPath, Type: "bind", Source: guest.WorldBinary, Options: []string{"bind", "ro", "nosuid", "nodev"}},
+		{Destination: plan.InnerPath, Type: "bind", Source: worldBinary, Options: []string{"bind", "ro", "nosuid", "nodev"}},
 	}
 	if g.Tmp {
 		mounts = append(mounts, tmpfs("/tmp", "1777"))
 	}
 	for i := range g.Shared {
-		mounts = append(mounts, specs.Mount{Destination: rootspec.SharedPath(i), Type: "bind", Source: guest.WorldShared + "/" + strconv.Itoa(i),
+		mounts = append(mounts, specs.Mount{Destination: rootspec.SharedPath(i), Type: "bind", Source: worldShared + "/" + strconv.Itoa(i),
 			Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}})
 	}
 	s := &specs.Spec{
 		Version: specs.Version,
-		Root:    &specs.Root{Path: guest.WorldBox},
+		Root:    &specs.Root{Path: worldBox},
 		Process: &specs.Process{
 			Args: []string{plan.InnerPath}, Cwd: "/", Env: []string{"GOMAXPROCS=2", "GOGC=50", "GOMEMLIMIT=24MiB"},
 			User:         specs.User{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())},

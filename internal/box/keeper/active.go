@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -175,8 +175,8 @@ func (k *keeper) familyClock() uint64 {
 // control group as well: whoever asks init for something, and then for this, is not
 // told of what he caused.
 func (k *keeper) strictClock() (uint64, error) {
-	var c guest.Clocked
-	if err := k.ask(guest.MsgClock, &c); err != nil {
+	var c initlink.Clocked
+	if err := k.ask(initlink.MsgClock, &c); err != nil {
 		return 0, err
 	}
 	if c.Err != nil {

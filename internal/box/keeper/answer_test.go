@@ -14,7 +14,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -23,7 +23,7 @@ import (
 
 func TestAsk_KillsABoxWhoseInitDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []guest.Kind{guest.MsgFreeze, guest.MsgThaw, guest.MsgMap, guest.MsgCount, guest.MsgSave} {
+	for _, kind := range []initlink.Kind{initlink.MsgFreeze, initlink.MsgThaw, initlink.MsgMap, initlink.MsgCount, initlink.MsgSave} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			k, _ := halfKeeper(t)
@@ -47,11 +47,11 @@ func TestAsk_WaitsForAnInitThatIsFrozen(t *testing.T) {
 	served := make(chan struct{})
 	go func() { k.serve(); close(served) }()
 	asked := make(chan error, 1)
-	go func() { asked <- k.ask(guest.MsgCount, nil) }()
+	go func() { asked <- k.ask(initlink.MsgCount, nil) }()
 	if _, err := far.Recv(); err != nil {
 		t.Fatal(err)
 	}
-	if err := far.Send(guest.MsgCounted, guest.Counted{}); err != nil {
+	if err := far.Send(initlink.MsgCounted, initlink.Counted{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-asked; err != nil {
@@ -74,7 +74,7 @@ func talkingKeeper(t *testing.T) (*keeper, *box.Box) {
 			if err != nil {
 				return
 			}
-			if m.Kind == guest.MsgCount && far.Send(guest.MsgCounted, guest.Counted{Procs: 1}) != nil {
+			if m.Kind == initlink.MsgCount && far.Send(initlink.MsgCounted, initlink.Counted{Procs: 1}) != nil {
 				return
 			}
 		}
@@ -151,7 +151,7 @@ func TestStart_CutsTheMessageOfACommand(t *testing.T) {
 		m, err := far.Recv()
 		if err == nil {
 			m.Close()
-			err = far.Send(guest.MsgSpawned, guest.Spawned{Code: 127, Message: strings.Repeat("x", 1<<19)})
+			err = far.Send(initlink.MsgSpawned, initlink.Spawned{Code: 127, Message: strings.Repeat("x", 1<<19)})
 		}
 		answered <- err
 	}()

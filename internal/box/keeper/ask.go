@@ -7,23 +7,23 @@ import (
 	"os"
 	"time"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 // ask sends a message to init and decodes its answer into v.
-func (k *keeper) ask(kind guest.Kind, v any) error { return k.askWith(kind, nil, v) }
+func (k *keeper) ask(kind initlink.Kind, v any) error { return k.askWith(kind, nil, v) }
 
 // askWith is ask with a payload. A sandbox may starve or block its init. If init does not
 // answer in time, the box is killed: it could no longer be frozen or inspected.
-func (k *keeper) askWith(kind guest.Kind, q, v any, fds ...int) error {
+func (k *keeper) askWith(kind initlink.Kind, q, v any, fds ...int) error {
 	k.asking.Lock()
 	defer k.asking.Unlock()
 	k.asked.Store(uint32(kind))
 	defer k.asked.Store(0)
 	switch err := k.link.Send(kind, q, fds...); {
-	case guest.NotPassed(err):
+	case initlink.NotPassed(err):
 		return fault.OfHost(err)
 	case err != nil:
 		return fault.New(fault.Unavailable, "the sandbox's init has ended").Because(err)
@@ -55,9 +55,9 @@ func (k *keeper) askWith(kind guest.Kind, q, v any, fds ...int) error {
 const answerTicks = 20
 
 // decode decodes an answer into v, unless that is nil.
-func decode(kind guest.Kind, m guest.Message, v any) error {
-	if m.Kind == guest.MsgUnknown {
-		var u guest.Unknown
+func decode(kind initlink.Kind, m initlink.Message, v any) error {
+	if m.Kind == initlink.MsgUnknown {
+		var u initlink.Unknown
 		if err := m.Decode(&u); err != nil || u.Err == nil {
 			return fault.New(fault.Version, "the sandbox's init does not know message %q", byte(kind)).Because(err)
 		}
@@ -70,11 +70,11 @@ func decode(kind guest.Kind, m guest.Message, v any) error {
 }
 
 // patienceFor returns how long init may take to answer a message.
-func (k *keeper) patienceFor(kind guest.Kind) time.Duration {
+func (k *keeper) patienceFor(kind initlink.Kind) time.Duration {
 	switch kind {
-	case guest.MsgSave:
+	case initlink.MsgSave:
 		return k.savePatience
-	case guest.MsgReseal:
+	case initlink.MsgReseal:
 		return k.rekeyPatience
 	}
 	return k.answerPatience
@@ -82,8 +82,8 @@ func (k *keeper) patienceFor(kind guest.Kind) time.Duration {
 
 // unknown takes the word of an init that it does not know a message. Whoever asked gets it as
 // the answer; nobody waits for that to any other message.
-func (k *keeper) unknown(m guest.Message) {
-	var u guest.Unknown
+func (k *keeper) unknown(m initlink.Message) {
+	var u initlink.Unknown
 	if err := m.Decode(&u); err == nil && uint32(u.Kind) == k.asked.Load() {
 		select {
 		case k.answers <- m:
@@ -98,7 +98,7 @@ func (k *keeper) count() (int, error) {
 	if p := k.isPaused(); p != nil {
 		return p.Procs, nil
 	}
-	var c guest.Counted
-	err := k.ask(guest.MsgCount, &c)
+	var c initlink.Counted
+	err := k.ask(initlink.MsgCount, &c)
 	return c.Procs, err
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -41,10 +41,10 @@ func (e *execution) terminate() {
 	if e.timer != nil {
 		e.timer.Stop()
 	}
-	_ = e.k.link.Send(guest.MsgKill, guest.Kill{PID: e.pid, Signal: int(unix.SIGTERM), Whom: guest.KillGroup, Doom: true})
-	_ = e.k.link.Send(guest.MsgKill, guest.Kill{PID: e.pid, Signal: int(unix.SIGCONT), Whom: guest.KillGroup})
+	_ = e.k.link.Send(initlink.MsgKill, initlink.Kill{PID: e.pid, Signal: int(unix.SIGTERM), Whom: initlink.KillGroup, Doom: true})
+	_ = e.k.link.Send(initlink.MsgKill, initlink.Kill{PID: e.pid, Signal: int(unix.SIGCONT), Whom: initlink.KillGroup})
 	e.timer = time.AfterFunc(plan.TermGrace, func() {
-		_ = e.k.link.Send(guest.MsgKill, guest.Kill{PID: e.pid, Signal: int(unix.SIGKILL), Whom: guest.KillTree})
+		_ = e.k.link.Send(initlink.MsgKill, initlink.Kill{PID: e.pid, Signal: int(unix.SIGKILL), Whom: initlink.KillTree})
 	})
 }
 
@@ -183,7 +183,7 @@ func (e *execution) resize(s wire.Size) {
 	e.size = s
 	e.mu.Unlock()
 	if e.k.config.Tier == plan.TierGvisor {
-		_ = e.k.link.Send(guest.MsgResize, guest.Resize{PID: e.pid, Size: s})
+		_ = e.k.link.Send(initlink.MsgResize, initlink.Resize{PID: e.pid, Size: s})
 		return
 	}
 	_ = e.control(func(fd int) error {
@@ -208,14 +208,14 @@ func (e *execution) signal(name string) error {
 	}
 	if e.master != nil && (sig == unix.SIGINT || sig == unix.SIGQUIT || sig == unix.SIGTSTP) {
 		if e.k.config.Tier == plan.TierGvisor {
-			return e.k.link.Send(guest.MsgKill, guest.Kill{PID: e.pid, Signal: int(sig), Whom: guest.KillForeground})
+			return e.k.link.Send(initlink.MsgKill, initlink.Kill{PID: e.pid, Signal: int(sig), Whom: initlink.KillForeground})
 		}
 		const tiocsig = 0x40045436
 		if e.control(func(fd int) error { return unix.IoctlSetInt(fd, tiocsig, int(sig)) }) == nil {
 			return nil
 		}
 	}
-	return e.k.link.Send(guest.MsgKill, guest.Kill{PID: e.pid, Signal: int(sig), Whom: guest.KillGroup})
+	return e.k.link.Send(initlink.MsgKill, initlink.Kill{PID: e.pid, Signal: int(sig), Whom: initlink.KillGroup})
 }
 
 func (k *keeper) signal(exec, name string) error {

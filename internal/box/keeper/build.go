@@ -16,10 +16,10 @@ import (
 	"syscall"
 
 	"github.com/coppice-dev/coppice/internal/box/cgroup"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/control"
@@ -257,7 +257,7 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 		defer unix.Close(fd)
 		fds = append(fds, fd)
 	}
-	if err := k.link.Send(guest.MsgSetup, g, fds...); err != nil {
+	if err := k.link.Send(initlink.MsgSetup, g, fds...); err != nil {
 		return fault.Wrap(err, "tell init its plan")
 	}
 	// While init works: letting go of mounts is slow (it waits for RCU).
@@ -270,9 +270,9 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 		}
 		mounts.Close()
 	}
-	var r guest.Ready
+	var r initlink.Ready
 	m, err := k.link.Recv()
-	for ; err == nil && m.Kind == guest.MsgAdopt; m, err = k.link.Recv() {
+	for ; err == nil && m.Kind == initlink.MsgAdopt; m, err = k.link.Recv() {
 		if err := k.adopt(m); err != nil {
 			return err
 		}
@@ -451,7 +451,7 @@ func (k *keeper) startInit(facts plan.Facts) error {
 	if err != nil {
 		return fault.Wrap(err, "make the stream to init")
 	}
-	k.link = guest.NewLink(pair[0])
+	k.link = initlink.NewLink(pair[0])
 	defer unix.Close(pair[1])
 	if k.exe, err = readOnly(k.helpers.init(c.Tier)); err != nil {
 		return err
@@ -462,14 +462,14 @@ func (k *keeper) startInit(facts plan.Facts) error {
 	}
 	defer null.Close()
 	sys := &syscall.SysProcAttr{Setsid: true}
-	argv0, env := guest.Argv0, protocol.Env
+	argv0, env := initlink.Argv0, protocol.Env
 	if c.Confined() {
 		sys.Cloneflags = syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 		if c.Net != plan.NetHost {
 			sys.Cloneflags |= syscall.CLONE_NEWNET
 		}
 		if c.Tier == plan.TierGvisor {
-			argv0, env = guest.ConductorArgv0, conductorEnv
+			argv0, env = initlink.ConductorArgv0, conductorEnv
 		}
 	} else if !c.Caller.Root {
 		sys.Cloneflags = syscall.CLONE_NEWUSER

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
@@ -17,21 +17,21 @@ import (
 // have said something last that nobody has heard yet, or nothing at all.
 func TestWhatACommandIsToldWhenTheBoxEnds(t *testing.T) {
 	const why = "a decoy was opened"
-	began := func(l *guest.Link) error { return l.Send(guest.MsgSpawned, guest.Spawned{PID: 7}) }
-	ended := func(l *guest.Link) error {
+	began := func(l *initlink.Link) error { return l.Send(initlink.MsgSpawned, initlink.Spawned{PID: 7}) }
+	ended := func(l *initlink.Link) error {
 		if err := began(l); err != nil {
 			return err
 		}
-		return l.Send(guest.MsgExited, guest.Exited{PID: 7, Status: 3 << 8, Alone: true})
+		return l.Send(initlink.MsgExited, initlink.Exited{PID: 7, Status: 3 << 8, Alone: true})
 	}
-	failed := func(l *guest.Link) error {
-		return l.Send(guest.MsgSpawned, guest.Spawned{Code: 127, Message: "true: command not found"})
+	failed := func(l *initlink.Link) error {
+		return l.Send(initlink.MsgSpawned, initlink.Spawned{Code: 127, Message: "true: command not found"})
 	}
-	nothing := func(*guest.Link) error { return nil }
+	nothing := func(*initlink.Link) error { return nil }
 	for _, c := range []struct {
 		name    string
-		says    func(*guest.Link) error // init, last
-		why     string                  // of the end; "" is that somebody wanted it
+		says    func(*initlink.Link) error // init, last
+		why     string                     // of the end; "" is that somebody wanted it
 		code    int
 		message string
 		refused bool
@@ -57,7 +57,7 @@ func TestWhatACommandIsToldWhenTheBoxEnds(t *testing.T) {
 				told <- answer{e, err}
 			}()
 			m, err := far.Recv()
-			if err != nil || m.Kind != guest.MsgSpawn {
+			if err != nil || m.Kind != initlink.MsgSpawn {
 				t.Fatalf("%q, %v", m.Kind, err)
 			}
 			m.Close()
@@ -93,7 +93,7 @@ func TestWhatACommandIsToldWhenTheBoxEnds(t *testing.T) {
 func TestABoxEndsThatWasNeverServed(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)
-	if err := far.Send(guest.MsgCounted, guest.Counted{}); err != nil {
+	if err := far.Send(initlink.MsgCounted, initlink.Counted{}); err != nil {
 		t.Fatal(err)
 	}
 	k.end()
@@ -105,7 +105,7 @@ func TestTheEndWaitsForNobodysAnswer(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)
 	for range 100 { // answers that nobody asked for
-		if err := far.Send(guest.MsgCounted, guest.Counted{Procs: 1}); err != nil {
+		if err := far.Send(initlink.MsgCounted, initlink.Counted{Procs: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -114,16 +114,16 @@ func TestTheEndWaitsForNobodysAnswer(t *testing.T) {
 }
 
 // halfKeeper is a keeper and the end of its link that init would have.
-func halfKeeper(t *testing.T) (*keeper, *guest.Link) {
+func halfKeeper(t *testing.T) (*keeper, *initlink.Link) {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	far := guest.NewLink(pair[1])
+	far := initlink.NewLink(pair[1])
 	t.Cleanup(far.Close)
 	k := blankKeeper(plan.Config{RunDir: t.TempDir(), IdleAfter: -1})
-	k.link = guest.NewLink(pair[0])
+	k.link = initlink.NewLink(pair[0])
 	if k.listener, err = listen(k.config.RunDir); err != nil {
 		t.Fatal(err)
 	}

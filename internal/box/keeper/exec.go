@@ -17,11 +17,11 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/box/cgroup"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -49,7 +49,7 @@ type execution struct {
 	tty      bool
 	started  time.Time
 	before   cgroup.Hits // of the box's limits, as it was started
-	born     chan guest.Spawned
+	born     chan initlink.Spawned
 	pid      int      // set before Started is sent
 	denials  int64    // how much was refused to it; of the goroutine of receive
 	master   *os.File // with a terminal, else nil
@@ -111,7 +111,7 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 		req.ID = newExecID()
 	}
 	e := k.newExecution(req)
-	spawn := guest.Spawn{Exec: e.id, Cmd: req.Cmd, Env: req.Env, Dir: req.Dir, TTY: req.TTY, Size: req.Size}
+	spawn := initlink.Spawn{Exec: e.id, Cmd: req.Cmd, Env: req.Env, Dir: req.Dir, TTY: req.TTY, Size: req.Size}
 	var theirs, ours []int
 	defer func() {
 		for _, fd := range theirs {
@@ -163,7 +163,7 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 	k.order = append(k.order, e)
 	k.execs[e.id] = e
 	k.mu.Unlock()
-	err := k.link.Send(guest.MsgSpawn, spawn, theirs...)
+	err := k.link.Send(initlink.MsgSpawn, spawn, theirs...)
 	k.spawning.Unlock()
 
 	var files []*os.File
@@ -171,7 +171,7 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 		files = append(files, os.NewFile(uintptr(fd), [...]string{"stdout", "stderr", "stdin"}[i]))
 	}
 	switch {
-	case guest.NotPassed(err):
+	case initlink.NotPassed(err):
 		k.notSpawned(e, err)
 	case err != nil:
 		k.quit() // init is gone: end answers for it
@@ -221,7 +221,7 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 func (k *keeper) newExecution(req wire.ExecRequest) *execution {
 	e := &execution{
 		k: k, id: req.ID, cmd: req.Cmd, kept: req.Keep, tty: req.TTY, started: time.Now(), before: k.hits(), conns: map[net.Conn]bool{},
-		born: make(chan guest.Spawned, 1), out: newOutput(&k.buffers), gone: make(chan struct{}), ready: make(chan struct{}), drained: make(chan struct{}), finished: make(chan struct{}),
+		born: make(chan initlink.Spawned, 1), out: newOutput(&k.buffers), gone: make(chan struct{}), ready: make(chan struct{}), drained: make(chan struct{}), finished: make(chan struct{}),
 	}
 	e.out.shared, e.out.limit, e.out.record.keep = req.Keep, k.config.Limits.Output, min(k.config.Record, plan.MaxRecord)
 	e.env = req.Env
@@ -242,12 +242,12 @@ func (k *keeper) patience(req wire.ExecRequest) (ms int64, why string) {
 
 // spawned pairs init's answer with the oldest request. It runs in the goroutine
 // that also hands out exits, so a command is known before it ends.
-func (k *keeper) spawned(s guest.Spawned, fds []int) {
+func (k *keeper) spawned(s initlink.Spawned, fds []int) {
 	k.spawns.Add(1)
 	k.mu.Lock()
 	if len(k.order) == 0 {
 		k.mu.Unlock()
-		guest.Message{FDs: fds}.Close()
+		initlink.Message{FDs: fds}.Close()
 		return
 	}
 	e := k.order[0]
@@ -274,7 +274,7 @@ func (k *keeper) notSpawned(e *execution, err error) {
 	k.order = slices.DeleteFunc(k.order, func(o *execution) bool { return o == e })
 	k.mu.Unlock()
 	f := protocol.FailureOf(fault.OfHost(fault.Wrap(err, "give the command its pipes")))
-	e.born <- guest.Spawned{Err: (*wire.Error)(f)}
+	e.born <- initlink.Spawned{Err: (*wire.Error)(f)}
 }
 
 func (k *keeper) drop(id string) {
@@ -391,7 +391,7 @@ const (
 )
 
 // exited takes the command's wait status.
-func (e *execution) exited(end guest.Exited) {
+func (e *execution) exited(end initlink.Exited) {
 	ws := unix.WaitStatus(end.Status)
 	x := wire.Exit{Code: ws.ExitStatus(), Hits: e.k.hits().Since(e.before), Denials: e.denials}
 	if ws.Signaled() {

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -74,8 +75,8 @@ func (k *keeper) standStill() (r protocol.FrozenReply, err error) {
 	if p := k.isPaused(); p != nil {
 		return *p, nil
 	}
-	var f guest.Frozen
-	if err := k.ask(guest.MsgFreeze, &f); err != nil {
+	var f initlink.Frozen
+	if err := k.ask(initlink.MsgFreeze, &f); err != nil {
 		return r, err
 	}
 	if f.Err != nil {
@@ -84,7 +85,7 @@ func (k *keeper) standStill() (r protocol.FrozenReply, err error) {
 	r = protocol.FrozenReply{Procs: f.Procs, Written: f.Written, Programs: f.Programs, Since: k.started}
 	if k.freezesGroup() {
 		if err := k.freezeGroup(&r); err != nil {
-			return r, errors.Join(err, k.ask(guest.MsgThaw, nil))
+			return r, errors.Join(err, k.ask(initlink.MsgThaw, nil))
 		}
 	}
 	return r, nil
@@ -101,7 +102,7 @@ func (k *keeper) goOn() error {
 		}
 		k.iced.Store(false)
 	}
-	return k.ask(guest.MsgThaw, nil)
+	return k.ask(initlink.MsgThaw, nil)
 }
 
 // freezesGroup reports whether processes are made to stand still by their control group; a
@@ -137,8 +138,8 @@ func (k *keeper) giveRoot(conn *net.UnixConn) error {
 		if err != nil {
 			return err
 		}
-		r.Mapped = guest.MappedBy(pids)
-	} else if err := k.ask(guest.MsgMap, &r.Mapped); err != nil {
+		r.Mapped = procs.MappedBy(pids)
+	} else if err := k.ask(initlink.MsgMap, &r.Mapped); err != nil {
 		return err
 	}
 	if err := tell(conn, r); err != nil || !r.Rooted {
@@ -166,6 +167,6 @@ func (k *keeper) freezeGroup(r *protocol.FrozenReply) error {
 		return err
 	}
 	pids = slices.DeleteFunc(pids, func(pid int) bool { return pid == k.init.Pid })
-	r.Procs, r.Written = len(pids), guest.WrittenBy(pids, rootspec.Reserved, false)
+	r.Procs, r.Written = len(pids), procs.WrittenBy(pids, rootspec.Reserved, false)
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -41,7 +41,7 @@ func (k *keeper) forConductor(g *plan.Guest) (fds rootspec.Descriptors, err erro
 		return fds, nil
 	}
 	g.Resume = true
-	for _, name := range guest.ImageFiles {
+	for _, name := range initlink.ImageFiles {
 		fd, err := unix.Open(filepath.Join(k.config.Image, name), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 		if err != nil {
 			return fds, fault.Wrap(err, "open the memory image's %s", name)
@@ -61,9 +61,9 @@ func (k *keeper) forConductor(g *plan.Guest) (fds rootspec.Descriptors, err erro
 // closeStray closes descriptors that come with messages to which none belong: an init inside
 // its sandbox may have been taken over. What such an init may not say at all the conductor
 // refuses.
-func closeStray(m *guest.Message) {
+func closeStray(m *initlink.Message) {
 	switch m.Kind {
-	case guest.MsgSpawned, guest.MsgSelf, guest.MsgSeen:
+	case initlink.MsgSpawned, initlink.MsgSelf, initlink.MsgSeen:
 		return
 	}
 	m.Close()
@@ -72,8 +72,8 @@ func closeStray(m *guest.Message) {
 
 // adopt takes over a command that goes on in a box that was resumed. Nobody is attached
 // to it yet; whoever wants to be says so.
-func (k *keeper) adopt(m guest.Message) error {
-	var a guest.Adopt
+func (k *keeper) adopt(m initlink.Message) error {
+	var a initlink.Adopt
 	if err := m.Decode(&a); err != nil || len(a.Has) != len(m.FDs) {
 		m.Close()
 		return fault.New(fault.Internal, "a command that goes on is not described").Because(err)
@@ -90,17 +90,17 @@ func (k *keeper) adopt(m guest.Message) error {
 	}
 	var in *input
 	if a.TTY {
-		if e.master = files[guest.Terminal]; e.master != nil {
+		if e.master = files[initlink.Terminal]; e.master != nil {
 			in = newInput(e.master, true)
 			e.pump(e.master, wire.FrameStdout)
 		}
 	} else {
 		for i, t := range []wire.FrameType{wire.FrameStdout, wire.FrameStderr} {
-			if f := files[guest.Pipes[i]]; f != nil {
+			if f := files[initlink.Pipes[i]]; f != nil {
 				e.pump(f, t)
 			}
 		}
-		if f := files[guest.Pipes[2]]; f != nil {
+		if f := files[initlink.Pipes[2]]; f != nil {
 			in = newInput(f, false)
 		}
 	}
@@ -122,7 +122,7 @@ func (k *keeper) adopt(m guest.Message) error {
 const maxSelf = 64
 
 // serveSelf connects somebody inside who has connected to the sandbox's own socket.
-func (k *keeper) serveSelf(m guest.Message) {
+func (k *keeper) serveSelf(m initlink.Message) {
 	if len(m.FDs) != 1 {
 		m.Close()
 		return

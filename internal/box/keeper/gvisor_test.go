@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
@@ -23,11 +23,11 @@ func TestStrayDescriptorsAreClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	init, conductor := guest.NewLink(pair[0]), guest.NewLink(pair[1])
+	init, conductor := initlink.NewLink(pair[0]), initlink.NewLink(pair[1])
 	defer init.Close()
 	defer conductor.Close()
 	k := &keeper{config: plan.Config{Tier: plan.TierGvisor, RunDir: t.TempDir()}, link: conductor,
-		over: make(chan struct{}), stop: make(chan struct{}), answers: make(chan guest.Message, 8), byPID: map[int]*execution{}}
+		over: make(chan struct{}), stop: make(chan struct{}), answers: make(chan initlink.Message, 8), byPID: map[int]*execution{}}
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		t.Fatal(err)
@@ -35,10 +35,10 @@ func TestStrayDescriptorsAreClosed(t *testing.T) {
 	r, w := ends[0], ends[1]
 	defer unix.Close(r)
 	send := errors.Join(
-		init.Send(guest.MsgPrograms, guest.Programs{}, w),
-		init.Send(guest.MsgExited, guest.Exited{PID: 7}, w),
-		init.Send(guest.MsgRefused, guest.Refused{}, w),
-		init.Send(guest.MsgCounted, guest.Counted{}, w),
+		init.Send(initlink.MsgPrograms, initlink.Programs{}, w),
+		init.Send(initlink.MsgExited, initlink.Exited{PID: 7}, w),
+		init.Send(initlink.MsgRefused, initlink.Refused{}, w),
+		init.Send(initlink.MsgCounted, initlink.Counted{}, w),
 		unix.Close(w))
 	if send != nil {
 		t.Fatal(send)
@@ -48,7 +48,7 @@ func TestStrayDescriptorsAreClosed(t *testing.T) {
 	if n, err := unix.Read(r, make([]byte, 1)); n != 0 || err != nil {
 		t.Errorf("a descriptor is open still: %d, %v", n, err)
 	}
-	if m := <-k.answers; m.Kind != guest.MsgCounted {
+	if m := <-k.answers; m.Kind != initlink.MsgCounted {
 		t.Errorf("an answer %q", byte(m.Kind))
 	}
 }
@@ -61,28 +61,28 @@ func TestAnInitThatDoesNotKnow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	init, ours := guest.NewLink(pair[0]), guest.NewLink(pair[1])
+	init, ours := initlink.NewLink(pair[0]), initlink.NewLink(pair[1])
 	defer init.Close()
 	defer ours.Close()
 	k := &keeper{config: plan.Config{Tier: plan.TierGvisor}, link: ours, answerPatience: time.Minute,
-		over: make(chan struct{}), stop: make(chan struct{}), answers: make(chan guest.Message), byPID: map[int]*execution{}}
+		over: make(chan struct{}), stop: make(chan struct{}), answers: make(chan initlink.Message), byPID: map[int]*execution{}}
 	go k.receive()
-	unknown := func(kind guest.Kind) guest.Unknown {
-		return guest.Unknown{Kind: kind, Err: &wire.Error{Kind: string(fault.Version), Message: "not known", Hint: "mend it"}}
+	unknown := func(kind initlink.Kind) initlink.Unknown {
+		return initlink.Unknown{Kind: kind, Err: &wire.Error{Kind: string(fault.Version), Message: "not known", Hint: "mend it"}}
 	}
 	sent := make(chan error, 1)
 	go func() {
 		m, err := init.Recv()
-		if err == nil && m.Kind == guest.MsgClock {
-			err = errors.Join(init.Send(guest.MsgUnknown, unknown(guest.MsgKill)), init.Send(guest.MsgUnknown, unknown(guest.MsgClock)))
+		if err == nil && m.Kind == initlink.MsgClock {
+			err = errors.Join(init.Send(initlink.MsgUnknown, unknown(initlink.MsgKill)), init.Send(initlink.MsgUnknown, unknown(initlink.MsgClock)))
 		}
 		sent <- err
 	}()
-	var c guest.Clocked
-	if err := k.ask(guest.MsgClock, &c); !fault.Is(err, fault.Version) || err.Error() != "not known" || fault.HintOf(err) != "mend it" {
+	var c initlink.Clocked
+	if err := k.ask(initlink.MsgClock, &c); !fault.Is(err, fault.Version) || err.Error() != "not known" || fault.HintOf(err) != "mend it" {
 		t.Errorf("%+v %v", c, err)
 	}
-	if err := errors.Join(<-sent, init.Send(guest.MsgUnknown, unknown(guest.MsgClock))); err != nil {
+	if err := errors.Join(<-sent, init.Send(initlink.MsgUnknown, unknown(initlink.MsgClock))); err != nil {
 		t.Fatal(err)
 	}
 	init.Shutdown()

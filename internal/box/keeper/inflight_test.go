@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -42,11 +42,11 @@ func TestStart_OutlivesDescriptorsInFlight(t *testing.T) {
 		t.Errorf("with too many descriptors in flight: %v", err)
 	}
 	drain()
-	asked := make(chan guest.Message, 1)
+	asked := make(chan initlink.Message, 1)
 	go func() {
 		m, err := far.Recv()
 		if err == nil {
-			err = far.Send(guest.MsgSpawned, guest.Spawned{Err: &wire.Error{Kind: string(fault.NotFound), Message: "asked"}})
+			err = far.Send(initlink.MsgSpawned, initlink.Spawned{Err: &wire.Error{Kind: string(fault.NotFound), Message: "asked"}})
 		}
 		if err != nil {
 			t.Error(err)
@@ -58,7 +58,7 @@ func TestStart_OutlivesDescriptorsInFlight(t *testing.T) {
 	if _, err := k.start(wire.ExecRequest{Cmd: []string{"true"}}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("afterwards: %v, want what init answers", err)
 	}
-	if m := <-asked; m.Kind != guest.MsgSpawn || len(m.FDs) != 2 {
+	if m := <-asked; m.Kind != initlink.MsgSpawn || len(m.FDs) != 2 {
 		t.Errorf("init gets message %q with %d descriptors", m.Kind, len(m.FDs))
 	}
 	k.quit()

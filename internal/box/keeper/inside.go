@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -32,7 +32,7 @@ func insideUser(c plan.Config, u plan.User, f plan.Facts) (protocol.InsideUser, 
 func (k *keeper) showInside(conn *net.UnixConn) error {
 	r := protocol.InsideReply{User: k.user, Rooted: k.config.Tier != plan.TierWorkspace}
 	if k.config.Tier == plan.TierGvisor {
-		r.Unseen = guest.InMemory(!k.config.KeepTmp)
+		r.Unseen = initlink.InMemory(!k.config.KeepTmp)
 	}
 	fd := -1
 	if r.Rooted {
@@ -72,7 +72,7 @@ func (k *keeper) openInside() (int, error) {
 	}
 	root := "root"
 	if k.config.Tier == plan.TierGvisor { // the conductor's own; what is in it is ours alone
-		root += guest.WorldView
+		root += initlink.WorldView
 	}
 	fd, err := unix.Openat(int(k.proc.Fd()), root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

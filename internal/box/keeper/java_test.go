@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -171,7 +171,7 @@ func TestTrustJava_TellsWhatItCannotAddTo(t *testing.T) {
 	}
 }
 
-// A message to init has at most 16 MiB (package guest), in tier gvisor too.
+// A message to init has at most 16 MiB (package initlink), in tier gvisor too.
 func TestJavaStores_FitIntoAMessage(t *testing.T) {
 	t.Parallel()
 	g := plan.Guest{Java: []plan.JavaStore{{Content: bytes.Repeat([]byte{0xff}, mostBytes+mostJava*(4<<10))}}}
@@ -190,25 +190,25 @@ func TestRetrust_GoesOnWithAnOlderInit(t *testing.T) {
 		k, far := halfKeeper(t)
 		served := make(chan struct{})
 		go func() { k.serve(); close(served) }()
-		asked := make(chan []guest.Reseal, 1)
+		asked := make(chan []initlink.Reseal, 1)
 		go func() {
-			var all []guest.Reseal
+			var all []initlink.Reseal
 			defer func() { asked <- all }()
 			for {
 				m, err := far.Recv()
 				if err != nil {
 					return
 				}
-				var r guest.Reseal
+				var r initlink.Reseal
 				if err := m.Obey(&r); err != nil {
 					return
 				}
 				all = append(all, r)
-				done := guest.Resealed{Held: true}
+				done := initlink.Resealed{Held: true}
 				if len(r.Java) > 0 && !knows {
-					done = guest.Resealed{Err: &wire.Error{Kind: string(fault.Version), Message: "unknown field"}}
+					done = initlink.Resealed{Err: &wire.Error{Kind: string(fault.Version), Message: "unknown field"}}
 				}
-				if err := far.Send(guest.MsgResealed, done); err != nil {
+				if err := far.Send(initlink.MsgResealed, done); err != nil {
 					return
 				}
 			}

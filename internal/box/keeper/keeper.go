@@ -19,12 +19,13 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/box/cgroup"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/unixsock"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/control"
@@ -45,7 +46,7 @@ type keeper struct {
 	config   plan.Config
 	enforced plan.Enforced
 	started  time.Time
-	link     *guest.Link
+	link     *initlink.Link
 	init     *child
 	helpers  helpers
 	exe      *os.File        // what init is executed from, while it starts
@@ -74,8 +75,8 @@ type keeper struct {
 	stopping chan struct{} // closed when a stop has begun: it thaws
 	iced     atomic.Bool   // init is frozen with its control group, or about to be
 	asking   sync.Mutex    // held from a question to init to its answer
-	answers  chan guest.Message
-	asked    atomic.Uint32 // the guest.Kind of the question; 0: none
+	answers  chan initlink.Message
+	asked    atomic.Uint32 // the initlink.Kind of the question; 0: none
 	misses   sync.Once     // the first message that init did not know is told
 	looks    looks
 	programs programRing
@@ -196,7 +197,7 @@ func blankKeeper(c plan.Config) *keeper {
 		startPatience: limit.StartSeconds * time.Second,
 		stopPatience:  limit.UnansweredStopSeconds * time.Second, rekeyPatience: limit.RekeySeconds * time.Second,
 		answerPatience: limit.InitAnswerSeconds * time.Second, savePatience: limit.SaveSeconds * time.Second,
-		freezing: make(chan struct{}, 1), answers: make(chan guest.Message),
+		freezing: make(chan struct{}, 1), answers: make(chan initlink.Message),
 		execs: map[string]*execution{}, byPID: map[int]*execution{}, conns: map[net.Conn]bool{},
 		over: make(chan struct{}), ended: make(chan struct{}), stop: make(chan struct{}), stopping: make(chan struct{}),
 	}
@@ -262,7 +263,7 @@ func (k *keeper) end() {
 		_ = k.init.Kill()
 		k.init.Wait()
 		if k.config.Tier == plan.TierWorkspace {
-			guest.KillDescendants(os.Getpid())
+			procs.KillDescendants(os.Getpid())
 		}
 	}
 	if k.listener != nil { // whoever comes now shall start another keeper
@@ -298,10 +299,10 @@ func (k *keeper) endExecs() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	killed := wire.Exit{Code: 128 + int(unix.SIGKILL), Signal: "KILL", Message: "the sandbox was stopped"}
-	unborn := guest.Spawned{Err: &wire.Error{Kind: string(fault.Unavailable), Message: killed.Message}}
+	unborn := initlink.Spawned{Err: &wire.Error{Kind: string(fault.Unavailable), Message: killed.Message}}
 	if k.why != "" {
 		killed.Message += ": " + k.why
-		unborn = guest.Spawned{Code: killed.Code, Message: killed.Message}
+		unborn = initlink.Spawned{Code: killed.Code, Message: killed.Message}
 	}
 	for _, e := range k.execs {
 		e.out.drop()
@@ -344,15 +345,15 @@ func (k *keeper) receive() {
 			closeStray(&m)
 		}
 		switch m.Kind {
-		case guest.MsgSpawned:
-			var s guest.Spawned
+		case initlink.MsgSpawned:
+			var s initlink.Spawned
 			if err := m.Decode(&s); err != nil {
 				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
 				return
 			}
 			k.spawned(s, m.FDs)
-		case guest.MsgExited:
-			var x guest.Exited
+		case initlink.MsgExited:
+			var x initlink.Exited
 			if err := m.Decode(&x); err != nil {
 				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
 				return
@@ -365,25 +366,25 @@ func (k *keeper) receive() {
 				k.tellKilled(e, unix.WaitStatus(x.Status))
 				e.exited(x)
 			}
-		case guest.MsgSelf:
+		case initlink.MsgSelf:
 			k.serveSelf(m)
-		case guest.MsgRefused:
-			var r guest.Refused
+		case initlink.MsgRefused:
+			var r initlink.Refused
 			if err := m.Decode(&r); err != nil {
 				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
 				return
 			}
 			k.tellRefused(r)
-		case guest.MsgPrograms:
-			var p guest.Programs
+		case initlink.MsgPrograms:
+			var p initlink.Programs
 			if err := m.Decode(&p); err != nil {
 				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
 				return
 			}
 			k.programs.add(p)
-		case guest.MsgUnknown:
+		case initlink.MsgUnknown:
 			k.unknown(m)
-		case guest.MsgSeen:
+		case initlink.MsgSeen:
 			if err := k.looks.answer(m); err != nil {
 				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
 				return
@@ -518,11 +519,11 @@ func (k *keeper) answer(conn *net.UnixConn) {
 	case protocol.OpPrograms:
 		v, err = k.programsAfter(conn, c.Since, c.Kept, c.Now)
 	case protocol.OpProcesses:
-		v, err = k.list(guest.Look{What: guest.LookProcesses})
+		v, err = k.list(initlink.Look{What: initlink.LookProcesses})
 	case protocol.OpSignalProcess:
 		err = k.signalProcess(c.PID, c.Start, c.Signal)
 	case protocol.OpPorts:
-		v, err = k.list(guest.Look{What: guest.LookPorts, Port: c.Port})
+		v, err = k.list(initlink.Look{What: initlink.LookPorts, Port: c.Port})
 	case protocol.OpDial:
 		if err := k.dial(conn, c.Port); err != nil {
 			fail(conn, err)
@@ -533,7 +534,7 @@ func (k *keeper) answer(conn *net.UnixConn) {
 	case protocol.OpNet:
 		v, err = k.network()
 	case protocol.OpReseal:
-		var done guest.Resealed
+		var done initlink.Resealed
 		if c.Reseal == nil {
 			err = fault.New(fault.Invalid, "a reseal without an identity")
 			break

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
@@ -51,7 +51,7 @@ func TestReseal_KillsABoxWhoseInitDoesNotAnswer(t *testing.T) {
 	k.rekeyPatience = time.Millisecond
 	served := make(chan struct{})
 	go func() { k.serve(); close(served) }()
-	if _, err := k.resealInside(guest.Reseal{}); err == nil {
+	if _, err := k.resealInside(initlink.Reseal{}); err == nil {
 		t.Error("a reseal without an answer succeeds")
 	}
 	<-served

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
@@ -22,19 +22,19 @@ import (
 // is ready.
 type looks struct {
 	mu   sync.Mutex
-	last uint64                        // guarded by mu
-	open map[uint64]chan guest.Message // guarded by mu; each takes one answer
+	last uint64                           // guarded by mu
+	open map[uint64]chan initlink.Message // guarded by mu; each takes one answer
 }
 
 // begin notes a question; its answer comes through the channel until end is called.
-func (s *looks) begin() (id uint64, answer chan guest.Message, end func()) {
+func (s *looks) begin() (id uint64, answer chan initlink.Message, end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open == nil {
-		s.open = map[uint64]chan guest.Message{}
+		s.open = map[uint64]chan initlink.Message{}
 	}
 	s.last++
-	id, answer = s.last, make(chan guest.Message, 1)
+	id, answer = s.last, make(chan initlink.Message, 1)
 	s.open[id] = answer
 	return id, answer, func() {
 		s.mu.Lock()
@@ -49,7 +49,7 @@ func (s *looks) begin() (id uint64, answer chan guest.Message, end func()) {
 }
 
 // answer passes an answer on. One that nobody waits for any more is dropped.
-func (s *looks) answer(m guest.Message) error {
+func (s *looks) answer(m initlink.Message) error {
 	var id struct {
 		ID uint64 `json:"id"`
 	}
@@ -68,14 +68,14 @@ func (s *looks) answer(m guest.Message) error {
 
 // look asks init for something, and gives its answer and the descriptors that came
 // with it, which the caller closes.
-func (k *keeper) look(l guest.Look) (s guest.Seen, fds []int, err error) {
+func (k *keeper) look(l initlink.Look) (s initlink.Seen, fds []int, err error) {
 	if k.isPaused() != nil {
 		return s, nil, errPaused()
 	}
 	id, answer, end := k.looks.begin()
 	defer end()
 	l.ID = id
-	if err := k.link.Send(guest.MsgLook, l); err != nil {
+	if err := k.link.Send(initlink.MsgLook, l); err != nil {
 		return s, nil, fault.New(fault.Unavailable, "the sandbox's init has ended").Because(err)
 	}
 	limit := time.NewTimer(protocol.LookPatience)
@@ -99,9 +99,9 @@ func (k *keeper) look(l guest.Look) (s guest.Seen, fds []int, err error) {
 }
 
 // list answers with what init sees, which no descriptor belongs to.
-func (k *keeper) list(l guest.Look) (guest.Seen, error) {
+func (k *keeper) list(l initlink.Look) (initlink.Seen, error) {
 	s, fds, err := k.look(l)
-	guest.Message{FDs: fds}.Close()
+	initlink.Message{FDs: fds}.Close()
 	return s, err
 }
 
@@ -111,7 +111,7 @@ func (k *keeper) signalProcess(pid int, start uint64, name string) error {
 	if err != nil {
 		return err
 	}
-	_, err = k.list(guest.Look{What: guest.LookSignal, PID: pid, Start: start, Signal: int(sig)})
+	_, err = k.list(initlink.Look{What: initlink.LookSignal, PID: pid, Start: start, Signal: int(sig)})
 	return err
 }
 
@@ -126,11 +126,11 @@ func signalNumber(name string) (unix.Signal, error) {
 
 // dial answers with a socket that is connected to a port, or about to be.
 func (k *keeper) dial(conn *net.UnixConn, port uint16) error {
-	s, fds, err := k.look(guest.Look{What: guest.LookDial, Port: port})
+	s, fds, err := k.look(initlink.Look{What: initlink.LookDial, Port: port})
 	if err != nil {
 		return err
 	}
-	defer guest.Message{FDs: fds}.Close()
+	defer initlink.Message{FDs: fds}.Close()
 	if len(fds) != 1 {
 		return fault.New(fault.Internal, "init connected to port %d and sent %d descriptors", port, len(fds))
 	}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -39,7 +39,7 @@ func (k *keeper) save(conn *net.UnixConn, payload []byte) error {
 	}
 	defer init.Close()
 	var fds []int
-	for _, name := range guest.ImageFiles {
+	for _, name := range initlink.ImageFiles {
 		f, err := os.OpenFile(filepath.Join(q.Dir, name), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 		if err != nil {
 			return fault.Wrap(err, "make the memory image")
@@ -47,8 +47,8 @@ func (k *keeper) save(conn *net.UnixConn, payload []byte) error {
 		defer f.Close()
 		fds = append(fds, int(f.Fd()))
 	}
-	var s guest.Saved
-	if err := k.askWith(guest.MsgSave, nil, &s, fds...); err != nil {
+	var s initlink.Saved
+	if err := k.askWith(initlink.MsgSave, nil, &s, fds...); err != nil {
 		return err
 	}
 	if s.Err != nil {

@@ -11,7 +11,7 @@ import (
 	"sync"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -39,7 +39,7 @@ type programRing struct {
 }
 
 // add takes what init tells. What init dropped has had a seq as well.
-func (r *programRing) add(p guest.Programs) {
+func (r *programRing) add(p initlink.Programs) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last += p.Dropped
@@ -63,7 +63,7 @@ func (r *programRing) add(p guest.Programs) {
 }
 
 // eventBytes is how much of an answer an event is, about.
-func eventBytes(e guest.ProgramEvent) int {
+func eventBytes(e initlink.ProgramEvent) int {
 	if e.Began == nil {
 		return 128
 	}

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/refusals"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
@@ -19,7 +20,7 @@ import (
 // receive, but for tally, so what a command was refused is told before its end.
 type refused struct {
 	at    journal.Place
-	tally *guest.Tally     // of all, as init refuses them
+	tally *refusals.Tally  // of all, as init refuses them
 	told  uint64           // of these
 	tell  *journal.Journal // nil until there is something to tell
 	execs map[int]string   // commands by their processes, also of those that have ended
@@ -32,7 +33,7 @@ const maxRefusedExecs = 4096
 // it.
 func (k *keeper) watchRefused() (fd int, err error) {
 	r := &refused{at: journal.Place{Dir: k.config.Journal, Key: k.config.JournalKey}, execs: map[int]string{}}
-	if r.tally, fd, err = guest.NewTally(); err != nil {
+	if r.tally, fd, err = refusals.NewTally(); err != nil {
 		return -1, err
 	}
 	k.refused = r
@@ -54,7 +55,7 @@ func (r *refused) started(pid int, exec string) {
 }
 
 // tellRefused tells what init said was refused.
-func (k *keeper) tellRefused(m guest.Refused) {
+func (k *keeper) tellRefused(m initlink.Refused) {
 	r := k.refused
 	if r == nil {
 		return

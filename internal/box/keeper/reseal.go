@@ -6,7 +6,7 @@ import (
 	"os"
 	"slices"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -26,7 +26,7 @@ func (q *quarantine) close() {
 }
 
 // reseal gives a resumed box an identity of its own.
-func (k *keeper) reseal(r protocol.Reseal) ([]guest.ResealStep, error) {
+func (k *keeper) reseal(r protocol.Reseal) ([]initlink.ResealStep, error) {
 	k.sealing.Lock()
 	defer k.sealing.Unlock()
 	if k.apart == nil {
@@ -38,13 +38,13 @@ func (k *keeper) reseal(r protocol.Reseal) ([]guest.ResealStep, error) {
 	if r.Hostname == "" {
 		r.Hostname = k.apart.guest.Hostname
 	}
-	return k.resealInside(guest.Reseal{Hostname: r.Hostname, Env: k.apart.guest.Env, Seed: r.Seed})
+	return k.resealInside(initlink.Reseal{Hostname: r.Hostname, Env: k.apart.guest.Env, Seed: r.Seed})
 }
 
 // resealInside has init do it.
-func (k *keeper) resealInside(r guest.Reseal) ([]guest.ResealStep, error) {
-	var done guest.Resealed
-	if err := k.askWith(guest.MsgReseal, r, &done); err != nil {
+func (k *keeper) resealInside(r initlink.Reseal) ([]initlink.ResealStep, error) {
+	var done initlink.Resealed
+	if err := k.askWith(initlink.MsgReseal, r, &done); err != nil {
 		return nil, err
 	}
 	if done.Err != nil {
@@ -91,7 +91,7 @@ func (k *keeper) release() error {
 // retrust has init of a resumed box put the authority of its gate where that of another one was.
 // An init of an older build does so in bundles alone.
 func (k *keeper) retrust(g plan.Guest, e *plan.Enforced) error {
-	r := guest.Reseal{Env: g.Env, CA: g.CA, Java: g.Java}
+	r := initlink.Reseal{Env: g.Env, CA: g.CA, Java: g.Java}
 	_, err := k.resealInside(r)
 	if len(r.Java) == 0 || !fault.Is(err, fault.Version) {
 		return err

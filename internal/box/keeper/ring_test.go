@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/coppice-dev/coppice/internal/box"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -42,9 +42,9 @@ func TestProgramRing(t *testing.T) {
 			n := rapid.IntRange(0, maxAnswerEvents).Draw(t, "events")
 			args := make([]byte, rapid.IntRange(0, 4096).Draw(t, "bytes"))
 			dropped := uint64(rapid.IntRange(0, 3).Draw(t, "dropped"))
-			var p guest.Programs
+			var p initlink.Programs
 			for range n {
-				p.Events = append(p.Events, guest.ProgramEvent{Began: &guest.Program{Args: args}})
+				p.Events = append(p.Events, initlink.ProgramEvent{Began: &initlink.Program{Args: args}})
 			}
 			p.Dropped = dropped
 			r.add(p)
@@ -68,7 +68,7 @@ func TestDamagedProgramsAreTold(t *testing.T) {
 	t.Parallel()
 	dir, key := t.TempDir(), bytes.Repeat([]byte{1}, seal.Size)
 	k := &keeper{config: plan.Config{RunDir: dir, JournalKey: key}}
-	k.programs.add(guest.Programs{Events: []guest.ProgramEvent{{Began: &guest.Program{ID: 1, Exe: []byte("/bin/x"), Args: []byte("secret\x00")}}}})
+	k.programs.add(initlink.Programs{Events: []initlink.ProgramEvent{{Began: &initlink.Program{ID: 1, Exe: []byte("/bin/x"), Args: []byte("secret\x00")}}}})
 	if err := k.leavePrograms(); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
 // stopAll ends the box: its processes have grace from SIGTERM on, and are all gone when it
@@ -39,12 +39,12 @@ func (k *keeper) stopAll(grace time.Duration) error {
 	k.mu.Lock()
 	for _, e := range k.execs {
 		if e.tty && e.pid != 0 { // interactive shells do not heed SIGTERM
-			_ = k.link.Send(guest.MsgKill, guest.Kill{PID: e.pid, Signal: int(unix.SIGHUP), Whom: guest.KillGroup})
+			_ = k.link.Send(initlink.MsgKill, initlink.Kill{PID: e.pid, Signal: int(unix.SIGHUP), Whom: initlink.KillGroup})
 		}
 	}
 	k.mu.Unlock()
-	_ = k.link.Send(guest.MsgKill, guest.Kill{Signal: int(unix.SIGTERM), Whom: guest.KillAll})
-	_ = k.link.Send(guest.MsgKill, guest.Kill{Signal: int(unix.SIGCONT), Whom: guest.KillAll})
+	_ = k.link.Send(initlink.MsgKill, initlink.Kill{Signal: int(unix.SIGTERM), Whom: initlink.KillAll})
+	_ = k.link.Send(initlink.MsgKill, initlink.Kill{Signal: int(unix.SIGCONT), Whom: initlink.KillAll})
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {

@@ -35,5 +35,5 @@
 // judges by the caller's own rights, so a caller that swaps them wins nothing
 // (seccomp_unotify(2), "Design goals").
 //
-// May be imported by box/guest; it imports box/seccomp and fault.
+// May be imported by box/guest and box/execs; it imports box/seccomp and fault.
 package notify

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -26,7 +26,7 @@ import (
 //	         and one byte that brings its descriptor, where it is mounted; each
 //	         FrameSave with a directory by FrameReply, when a memory image is in it, and
 //	         one byte that brings the program that is its init
-//	reseal   FrameReply with a guest.Resealed
+//	reseal   FrameReply with a initlink.Resealed
 //	release  FrameReply, when the gate of a resumed box is open
 //	pause    FrameReply, when all processes are paused; resume, when they run again
 //	count    FrameReply with a number
@@ -168,9 +168,9 @@ type ExecStatus struct {
 
 // FrozenReply answers freeze.
 type FrozenReply struct {
-	Procs   int          `json:"procs"`
-	Written guest.Mapped `json:"written,omitzero"`
-	Since   time.Time    `json:"since"` // when the box was started; an older keeper does not tell
+	Procs   int             `json:"procs"`
+	Written initlink.Mapped `json:"written,omitzero"`
+	Since   time.Time       `json:"since"` // when the box was started; an older keeper does not tell
 	// Programs fit, with what init bounds them to, into one frame.
 	Programs []wire.Program `json:"programs,omitempty"`
 }
@@ -184,10 +184,10 @@ type Owners struct {
 
 // RootReply answers FrameRoot.
 type RootReply struct {
-	Owners Owners       `json:"owners,omitzero"`
-	Mapped guest.Mapped `json:"mapped,omitzero"`
-	Rooted bool         `json:"rooted,omitempty"` // a descriptor follows
-	Frozen bool         `json:"frozen"`           // an older keeper takes any frame for a thaw
+	Owners Owners          `json:"owners,omitzero"`
+	Mapped initlink.Mapped `json:"mapped,omitzero"`
+	Rooted bool            `json:"rooted,omitempty"` // a descriptor follows
+	Frozen bool            `json:"frozen"`           // an older keeper takes any frame for a thaw
 }
 
 // InsideUser is who commands of a box run as. Its ids are those that are seen
@@ -224,7 +224,7 @@ type SaveRequest struct {
 // ProgramEvent is an event with its place among all.
 type ProgramEvent struct {
 	Seq uint64 `json:"seq"`
-	guest.ProgramEvent
+	initlink.ProgramEvent
 }
 
 // ProgramsReply answers a call for events.

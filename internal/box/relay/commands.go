@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
 // commands are those that live inside, with their streams, as the relay of the inside
@@ -18,41 +18,41 @@ type commands struct {
 	mu      sync.Mutex
 	asked   []*command       // not yet answered
 	live    map[int]*command // by pid
-	dropped []guest.Kind     // answers that are for nobody
+	dropped []initlink.Kind  // answers that are for nobody
 }
 
 // command is one that was started.
 type command struct {
-	adopt   guest.Adopt
+	adopt   initlink.Adopt
 	streams []named
 }
 
 // named is a stream of a command.
 type named struct {
-	name   string // as guest.Adopt has it
+	name   string // as initlink.Adopt has it
 	stream *stream
 	over   bool
 }
 
 // came sees a message that is for init; taken says that it was for the relay.
-func (c *commands) came(r *Relay, m guest.Message, fresh []*stream) (taken bool) {
+func (c *commands) came(r *Relay, m initlink.Message, fresh []*stream) (taken bool) {
 	switch m.Kind {
-	case guest.MsgSpawn:
-		var s guest.Spawn
+	case initlink.MsgSpawn:
+		var s initlink.Spawn
 		if m.Decode(&s) != nil {
 			return false // init refuses it
 		}
-		n := &command{adopt: guest.Adopt{Exec: s.Exec, Cmd: s.Cmd, TTY: s.TTY, Env: s.Env}}
+		n := &command{adopt: initlink.Adopt{Exec: s.Exec, Cmd: s.Cmd, TTY: s.TTY, Env: s.Env}}
 		for i, f := range fresh {
-			if i < len(guest.Pipes) {
-				n.streams = append(n.streams, named{name: guest.Pipes[i], stream: f})
+			if i < len(initlink.Pipes) {
+				n.streams = append(n.streams, named{name: initlink.Pipes[i], stream: f})
 			}
 		}
 		c.mu.Lock()
 		c.asked = append(c.asked, n)
 		c.mu.Unlock()
-	case guest.MsgResize:
-		var z guest.Resize
+	case initlink.MsgResize:
+		var z initlink.Resize
 		if m.Obey(&z) == nil {
 			if t := c.terminal(z.PID); t != nil {
 				_ = t.control(func(fd int) error {
@@ -61,9 +61,9 @@ func (c *commands) came(r *Relay, m guest.Message, fresh []*stream) (taken bool)
 			}
 		}
 		return true
-	case guest.MsgKill:
-		var k guest.Kill
-		if m.Obey(&k) != nil || k.Whom != guest.KillForeground { // init refuses it
+	case initlink.MsgKill:
+		var k initlink.Kill
+		if m.Obey(&k) != nil || k.Whom != initlink.KillForeground { // init refuses it
 			return false
 		}
 		if t := c.terminal(k.PID); t != nil {
@@ -71,8 +71,8 @@ func (c *commands) came(r *Relay, m guest.Message, fresh []*stream) (taken bool)
 				return true
 			}
 		}
-		k.Whom = guest.KillGroup
-		_ = r.link.Send(guest.MsgKill, k)
+		k.Whom = initlink.KillGroup
+		_ = r.link.Send(initlink.MsgKill, k)
 		return true
 	}
 	return false
@@ -99,7 +99,7 @@ func (c *commands) terminal(pid int) *stream {
 	defer c.mu.Unlock()
 	if n := c.live[pid]; n != nil {
 		for _, s := range n.streams {
-			if s.name == guest.Terminal {
+			if s.name == initlink.Terminal {
 				return s.stream
 			}
 		}
@@ -108,12 +108,12 @@ func (c *commands) terminal(pid int) *stream {
 }
 
 // sent sees a message of init's, and gives what it says to the outside.
-func (c *commands) sent(m guest.Message, fresh []*stream) []byte {
+func (c *commands) sent(m initlink.Message, fresh []*stream) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch m.Kind {
-	case guest.MsgSpawned:
-		var s guest.Spawned
+	case initlink.MsgSpawned:
+		var s initlink.Spawned
 		if len(c.asked) == 0 || m.Decode(&s) != nil {
 			return m.Payload
 		}
@@ -123,15 +123,15 @@ func (c *commands) sent(m guest.Message, fresh []*stream) []byte {
 			return m.Payload
 		}
 		if len(fresh) == 1 {
-			n.streams = []named{{name: guest.Terminal, stream: fresh[0]}}
+			n.streams = []named{{name: initlink.Terminal, stream: fresh[0]}}
 		}
 		n.adopt.PID = s.PID
 		if c.live == nil {
 			c.live = map[int]*command{}
 		}
 		c.live[s.PID] = n
-	case guest.MsgExited:
-		var x guest.Exited
+	case initlink.MsgExited:
+		var x initlink.Exited
 		if m.Decode(&x) != nil || c.live[x.PID] == nil {
 			return m.Payload
 		}
@@ -140,12 +140,12 @@ func (c *commands) sent(m guest.Message, fresh []*stream) []byte {
 		x.Written = make([]int64, 2)
 		for _, s := range n.streams {
 			switch s.name {
-			case guest.Terminal:
+			case initlink.Terminal:
 				s.stream.orphan()
 				x.Written[0] = s.stream.outstanding()
-			case guest.Pipes[0]:
+			case initlink.Pipes[0]:
 				x.Written[0] = s.stream.outstanding()
-			case guest.Pipes[1]:
+			case initlink.Pipes[1]:
 				x.Written[1] = s.stream.outstanding()
 			}
 		}
@@ -168,14 +168,14 @@ func (c *commands) drop(s *stream) {
 }
 
 // swallow has the next message of that kind go nowhere.
-func (c *commands) swallow(k guest.Kind) {
+func (c *commands) swallow(k initlink.Kind) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dropped = append(c.dropped, k)
 }
 
 // forNobody reports whether a message of init's is one of those, once each.
-func (c *commands) forNobody(k guest.Kind) bool {
+func (c *commands) forNobody(k initlink.Kind) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := slices.Index(c.dropped, k)

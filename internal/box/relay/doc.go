@@ -1,4 +1,4 @@
-// Package relay carries the messages of package guest, and the descriptors that travel
+// Package relay carries the messages of package initlink, and the descriptors that travel
 // with them, over two pipes.
 //
 // In tier gvisor a sandbox has a kernel of its own, to which the host's cannot pass a
@@ -13,5 +13,6 @@
 // greeted by a hello, lets go of what it knew of the other end, and tells of the commands
 // that live, each with its streams, in a message Adopt.
 //
-// Both ends may be imported by box/inner and box/gvisor; it imports box/guest and fault.
+// Both ends may be imported by box/inner and box/gvisor; it imports box/initlink, and box/guest
+// for init.
 package relay

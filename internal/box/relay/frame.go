@@ -14,7 +14,7 @@ type frameType byte
 
 const (
 	frameHello   frameType = 'h' // the other end is another one: the inside was resumed
-	frameMessage frameType = 'm' // of package guest; see encode
+	frameMessage frameType = 'm' // of package initlink; see encode
 	frameData    frameType = 'd' // bytes of a stream
 	frameEnd     frameType = 'e' // the sender has no more of them
 	frameCancel  frameType = 'c' // the sender takes no more of them
@@ -23,7 +23,7 @@ const (
 
 const (
 	headLen = 12
-	// maxFrame bounds a frame; a message of package guest fits.
+	// maxFrame bounds a frame; a message of package initlink fits.
 	maxFrame = 16<<20 + 4096
 	// maxData is how much of a stream one frame carries.
 	maxData = 32 << 10

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
 // Inner is PID 1 of a sandbox in tier gvisor: init (package guest), and the inner end of the
@@ -33,7 +34,7 @@ func inner() error {
 	if err != nil {
 		return err
 	}
-	ours, inits := guest.NewLinks()
+	ours, inits := initlink.NewLinks()
 	served := make(chan error, 1)
 	go func() {
 		err := guest.Serve(inits)

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write testdata/protocol.txt anew, after
 // plan.Protocol.
 func TestWhatIsOnThePipes(t *testing.T) {
 	t.Parallel()
-	message := encode(byte(guest.MsgSpawn), []travelling{{3, flowIn}, {5, flowOut}}, []byte("{}"))
+	message := encode(byte(initlink.MsgSpawn), []travelling{{3, flowIn}, {5, flowOut}}, []byte("{}"))
 	now := fmt.Sprintf("protocol %d\nframes %q, of at most %d bytes\nflows %q\nfirst streams %d of the outside, %d of the inside\na stream: %d bytes on their way, %d at once\na frame %x\na message %x\n",
 		plan.Protocol,
 		[]frameType{frameHello, frameMessage, frameData, frameEnd, frameCancel, frameWindow}, maxFrame,

@@ -14,12 +14,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
 // Relay is one end. Its methods may be called from any goroutine.
 type Relay struct {
-	link   *guest.Link
+	link   *initlink.Link
 	in     io.Reader
 	out    io.Writer
 	hooks  Hooks
@@ -48,31 +48,31 @@ type Relay struct {
 type Hooks struct {
 	// Sent is called before a message of the keeper's goes in. Taken says that it does
 	// not: it was answered, or was for the conductor.
-	Sent func(m guest.Message) (taken bool, err error)
+	Sent func(m initlink.Message) (taken bool, err error)
 	// Came is called before a message from the inside is given to the keeper, and may
 	// change what it says.
-	Came func(m *guest.Message) error
+	Came func(m *initlink.Message) error
 	// Gave is called after it was given to the keeper. The descriptors are gone.
-	Gave func(m guest.Message) error
+	Gave func(m initlink.Message) error
 	// Resumed is called when the inside has answered a Hello, and told of all that lives.
 	Resumed func() error
 }
 
 // Outside is the conductor's end: link is the keeper's, in and out are the sandbox's.
-func Outside(link *guest.Link, in io.Reader, out io.Writer, h Hooks) *Relay {
+func Outside(link *initlink.Link, in io.Reader, out io.Writer, h Hooks) *Relay {
 	r := newRelay(link, in, out)
 	r.hooks, r.last = h, 1
 	return r
 }
 
 // Inside is the end of PID 1, whose init has the other end of link.
-func Inside(link *guest.Link, in io.Reader, out io.Writer) *Relay {
+func Inside(link *initlink.Link, in io.Reader, out io.Writer) *Relay {
 	r := newRelay(link, in, out)
 	r.inside, r.last = true, 2
 	return r
 }
 
-func newRelay(link *guest.Link, in io.Reader, out io.Writer) *Relay {
+func newRelay(link *initlink.Link, in io.Reader, out io.Writer) *Relay {
 	r := &Relay{link: link, in: in, out: out, streams: map[uint32]*stream{}, all: map[*stream]bool{}}
 	r.moved = sync.NewCond(&r.mu)
 	return r
@@ -107,12 +107,12 @@ func (r *Relay) Run() error {
 func (r *Relay) Hello() { r.write(frameHello, nil, nil) }
 
 // Send sends a message of the conductor's own.
-func (r *Relay) Send(k guest.Kind, v any) error {
+func (r *Relay) Send(k initlink.Kind, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("message %q: %w", k, err)
 	}
-	r.send(guest.Message{Kind: k, Payload: b})
+	r.send(initlink.Message{Kind: k, Payload: b})
 	return nil
 }
 
@@ -196,13 +196,13 @@ func (r *Relay) sendMessages() error {
 
 // pending is a message with its streams.
 type pending struct {
-	guest.Message
+	initlink.Message
 	streams []*stream
 }
 
 // send sends one message. From Freeze (at the outside) and Frozen (at the inside) on
 // nothing more is, before Thaw.
-func (r *Relay) send(m guest.Message) {
+func (r *Relay) send(m initlink.Message) {
 	p := pending{Message: m}
 	for _, fd := range m.FDs {
 		p.streams = append(p.streams, r.newStream(0, fd, flowOf(fd)))
@@ -213,7 +213,7 @@ func (r *Relay) send(m guest.Message) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	r.mu.Lock()
-	if r.quiet && m.Kind != guest.MsgThaw {
+	if r.quiet && m.Kind != initlink.MsgThaw {
 		r.waiting = append(r.waiting, p)
 		r.mu.Unlock()
 		return
@@ -221,9 +221,9 @@ func (r *Relay) send(m guest.Message) {
 	r.mu.Unlock()
 	r.putMessage(p)
 	switch {
-	case m.Kind == guest.MsgThaw:
+	case m.Kind == initlink.MsgThaw:
 		r.move()
-	case m.Kind == guest.MsgFreeze, r.inside && m.Kind == guest.MsgFrozen && stands(m):
+	case m.Kind == initlink.MsgFreeze, r.inside && m.Kind == initlink.MsgFrozen && stands(m):
 		r.mu.Lock()
 		r.quiet = true
 		r.mu.Unlock()
@@ -231,8 +231,8 @@ func (r *Relay) send(m guest.Message) {
 }
 
 // stands reports whether a Frozen says that the sandbox stands still.
-func stands(m guest.Message) bool {
-	var f guest.Frozen
+func stands(m initlink.Message) bool {
+	var f initlink.Frozen
 	return m.Decode(&f) == nil && f.Err == nil
 }
 
@@ -360,7 +360,7 @@ func (r *Relay) deliver(body []byte) error {
 	if err != nil {
 		return err
 	}
-	m := guest.Message{Kind: guest.Kind(kind), Payload: payload}
+	m := initlink.Message{Kind: initlink.Kind(kind), Payload: payload}
 	var fresh []*stream
 	defer func() { m.Close() }() // of those that are not given away
 	for _, d := range fds {
@@ -388,7 +388,7 @@ func (r *Relay) deliver(body []byte) error {
 		s.start()
 	}
 	switch {
-	case r.inside && m.Kind == guest.MsgThaw, !r.inside && m.Kind == guest.MsgFrozen && !stands(m):
+	case r.inside && m.Kind == initlink.MsgThaw, !r.inside && m.Kind == initlink.MsgFrozen && !stands(m):
 		r.writing.Lock()
 		r.move()
 		r.writing.Unlock()
@@ -453,7 +453,7 @@ func (r *Relay) resumed() error {
 	r.waiting = nil
 	r.mu.Unlock()
 	for _, a := range adopted {
-		r.put(frame{kind: frameMessage, body: encode(byte(guest.MsgAdopt), a.fds, a.payload)})
+		r.put(frame{kind: frameMessage, body: encode(byte(initlink.MsgAdopt), a.fds, a.payload)})
 	}
 	r.put(frame{kind: frameHello})
 	r.move()
@@ -466,6 +466,6 @@ func (r *Relay) resumed() error {
 		s.abandon()
 	}
 	// Init stands still as well, and its answer to what lets it go is for nobody.
-	r.commands.swallow(guest.MsgThawed)
-	return r.link.Send(guest.MsgThaw, nil)
+	r.commands.swallow(initlink.MsgThawed)
+	return r.link.Send(initlink.MsgThaw, nil)
 }

@@ -16,12 +16,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/box/guest"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
 // world is a keeper at one end, what plays init at the other, and a relay between them.
 type world struct {
-	keeper, init *guest.Link
+	keeper, init *initlink.Link
 	in, out      [2]*os.File // pipes: to the inside, and from it
 	inside       *Relay
 	ends         chan error
@@ -48,13 +48,13 @@ func (w *world) Read(b []byte) (int, error) {
 
 func (w *world) Write(b []byte) (int, error) { return w.to.Load().Write(b) }
 
-func pair(t *testing.T) (a, b *guest.Link) {
+func pair(t *testing.T) (a, b *initlink.Link) {
 	t.Helper()
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return guest.NewLink(p[0]), guest.NewLink(p[1])
+	return initlink.NewLink(p[0]), initlink.NewLink(p[1])
 }
 
 func pipe(t *testing.T) (p [2]*os.File) {
@@ -109,20 +109,20 @@ func newWorld(t *testing.T) *world {
 func (w *world) spawn(t *testing.T, name string, args ...string) (stdout, stderr, stdin *os.File, cmd *exec.Cmd) {
 	t.Helper()
 	out, errs, in := pipe(t), pipe(t), pipe(t)
-	if err := w.keeper.Send(guest.MsgSpawn, guest.Spawn{Exec: name, Cmd: args}, int(out[1].Fd()), int(errs[1].Fd()), int(in[0].Fd())); err != nil {
+	if err := w.keeper.Send(initlink.MsgSpawn, initlink.Spawn{Exec: name, Cmd: args}, int(out[1].Fd()), int(errs[1].Fd()), int(in[0].Fd())); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range []*os.File{out[1], errs[1], in[0]} {
 		f.Close()
 	}
 	m, err := w.init.Recv()
-	if err != nil || m.Kind != guest.MsgSpawn || len(m.FDs) != 3 {
+	if err != nil || m.Kind != initlink.MsgSpawn || len(m.FDs) != 3 {
 		t.Fatalf("init is told %q with %d descriptors, %v", m.Kind, len(m.FDs), err)
 	}
 	cmd = exec.Command(args[0], args[1:]...)
 	files := make([]*os.File, 3)
 	for i, fd := range m.FDs {
-		files[i] = os.NewFile(uintptr(fd), guest.Pipes[i])
+		files[i] = os.NewFile(uintptr(fd), initlink.Pipes[i])
 	}
 	cmd.Stdout, cmd.Stderr, cmd.Stdin = files[0], files[1], files[2]
 	if err := cmd.Start(); err != nil {
@@ -131,26 +131,26 @@ func (w *world) spawn(t *testing.T, name string, args ...string) (stdout, stderr
 	for _, f := range files {
 		f.Close()
 	}
-	if err := w.init.Send(guest.MsgSpawned, guest.Spawned{PID: cmd.Process.Pid}); err != nil {
+	if err := w.init.Send(initlink.MsgSpawned, initlink.Spawned{PID: cmd.Process.Pid}); err != nil {
 		t.Fatal(err)
 	}
-	if m, err := w.keeper.Recv(); err != nil || m.Kind != guest.MsgSpawned {
+	if m, err := w.keeper.Recv(); err != nil || m.Kind != initlink.MsgSpawned {
 		t.Fatalf("the keeper is told %q, %v", m.Kind, err)
 	}
 	return out[0], errs[0], in[1], cmd
 }
 
 // exited has init tell of a command's end, and gives what the keeper hears.
-func (w *world) exited(t *testing.T, cmd *exec.Cmd) (x guest.Exited) {
+func (w *world) exited(t *testing.T, cmd *exec.Cmd) (x initlink.Exited) {
 	t.Helper()
-	if err := w.init.Send(guest.MsgExited, guest.Exited{PID: cmd.Process.Pid}); err != nil {
+	if err := w.init.Send(initlink.MsgExited, initlink.Exited{PID: cmd.Process.Pid}); err != nil {
 		t.Fatal(err)
 	}
 	m, err := w.keeper.Recv()
 	if err == nil {
 		err = m.Decode(&x)
 	}
-	if err != nil || m.Kind != guest.MsgExited {
+	if err != nil || m.Kind != initlink.MsgExited {
 		t.Fatalf("%q, %v", m.Kind, err)
 	}
 	return x
@@ -211,16 +211,16 @@ func TestNothingIsOnTheWayWhileItStandsStill(t *testing.T) {
 	if _, err := io.ReadFull(stdout, line); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.keeper.Send(guest.MsgFreeze, nil); err != nil {
+	if err := w.keeper.Send(initlink.MsgFreeze, nil); err != nil {
 		t.Fatal(err)
 	}
-	if m, err := w.init.Recv(); err != nil || m.Kind != guest.MsgFreeze {
+	if m, err := w.init.Recv(); err != nil || m.Kind != initlink.MsgFreeze {
 		t.Fatalf("%q, %v", m.Kind, err)
 	}
-	if err := w.init.Send(guest.MsgFrozen, guest.Frozen{Procs: 1}); err != nil {
+	if err := w.init.Send(initlink.MsgFrozen, initlink.Frozen{Procs: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if m, err := w.keeper.Recv(); err != nil || m.Kind != guest.MsgFrozen {
+	if m, err := w.keeper.Recv(); err != nil || m.Kind != initlink.MsgFrozen {
 		t.Fatalf("%q, %v", m.Kind, err)
 	}
 	if _, err := stdin.WriteString("lost with the end that it was for\n"); err != nil {
@@ -238,10 +238,10 @@ func TestNothingIsOnTheWayWhileItStandsStill(t *testing.T) {
 	go func() { _ = r.Run() }()
 	r.Hello()
 	m, err := keeper.Recv()
-	if err != nil || m.Kind != guest.MsgAdopt {
+	if err != nil || m.Kind != initlink.MsgAdopt {
 		t.Fatalf("%q, %v", m.Kind, err)
 	}
-	var a guest.Adopt
+	var a initlink.Adopt
 	if err := json.Unmarshal(m.Payload, &a); err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestNothingIsOnTheWayWhileItStandsStill(t *testing.T) {
 		t.Fatalf("%+v with %d descriptors", a, len(fds))
 	}
 	<-resumed
-	if m, err := w.init.Recv(); err != nil || m.Kind != guest.MsgThaw {
+	if m, err := w.init.Recv(); err != nil || m.Kind != initlink.MsgThaw {
 		t.Fatalf("init is told %q, %v", m.Kind, err)
 	}
 	files := map[string]*os.File{}
@@ -266,10 +266,10 @@ func TestNothingIsOnTheWayWhileItStandsStill(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	_ = cmd.Wait()
-	if err := w.init.Send(guest.MsgExited, guest.Exited{PID: cmd.Process.Pid}); err != nil {
+	if err := w.init.Send(initlink.MsgExited, initlink.Exited{PID: cmd.Process.Pid}); err != nil {
 		t.Fatal(err)
 	}
-	var x guest.Exited
+	var x initlink.Exited
 	if m, err := keeper.Recv(); err != nil || m.Decode(&x) != nil || x.Written[0] != int64(len(got)) {
 		t.Errorf("the new end waits for %+v, %v", x, err)
 	}
@@ -284,17 +284,17 @@ func TestAHostileInsideIsRefused(t *testing.T) {
 	}
 	var many []byte
 	for i := range maxStreams + 2 {
-		many = append(many, message(byte(guest.MsgSelf), []travelling{{uint32(2*i + 2), flowOut}})...)
+		many = append(many, message(byte(initlink.MsgSelf), []travelling{{uint32(2*i + 2), flowOut}})...)
 	}
 	for about, b := range map[string][]byte{
 		"an unknown frame":    {'?', 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0},
 		"a frame too long":    {byte(frameData), 0, 0, 0, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff},
 		"a head that is none": {byte(frameData), 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0},
-		"a message cut off":   frame{kind: frameMessage, body: []byte{byte(guest.MsgSelf), 3}}.append(nil),
-		"a stream of no kind": message(byte(guest.MsgSelf), []travelling{{2, 'x'}}),
-		"a stream twice":      append(message(byte(guest.MsgSelf), []travelling{{2, flowOut}}), message(byte(guest.MsgSelf), []travelling{{2, flowOut}})...),
-		"stream 0":            message(byte(guest.MsgSelf), []travelling{{0, flowOut}}),
-		"more than its window": append(message(byte(guest.MsgSelf), []travelling{{2, flowOut}}),
+		"a message cut off":   frame{kind: frameMessage, body: []byte{byte(initlink.MsgSelf), 3}}.append(nil),
+		"a stream of no kind": message(byte(initlink.MsgSelf), []travelling{{2, 'x'}}),
+		"a stream twice":      append(message(byte(initlink.MsgSelf), []travelling{{2, flowOut}}), message(byte(initlink.MsgSelf), []travelling{{2, flowOut}})...),
+		"stream 0":            message(byte(initlink.MsgSelf), []travelling{{0, flowOut}}),
+		"more than its window": append(message(byte(initlink.MsgSelf), []travelling{{2, flowOut}}),
 			bytes.Repeat(frame{frameData, 2, make([]byte, maxData)}.append(nil), 2*window/maxData+8)...),
 		"streams without end": many,
 	} {
@@ -330,7 +330,7 @@ func TestAHostileInsideIsRefused(t *testing.T) {
 }
 
 func FuzzFrames(f *testing.F) {
-	f.Add(frame{kind: frameMessage, body: encode(byte(guest.MsgSelf), []travelling{{2, flowBoth}}, []byte("{}"))}.append(nil))
+	f.Add(frame{kind: frameMessage, body: encode(byte(initlink.MsgSelf), []travelling{{2, flowBoth}}, []byte("{}"))}.append(nil))
 	f.Add(frame{frameData, 7, []byte("data")}.append(nil))
 	f.Add([]byte{'w', 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -255,7 +255,7 @@ func TestPlaces_AreAllThatTheSetUpNames(t *testing.T) {
 		}
 		return false
 	}
-	for _, dir := range []string{"../../box/guest", "../../box/gvisor", "../../plan", "../../rootspec"} {
+	for _, dir := range []string{"../../box/guest", "../../box/initlink", "../../box/procs", "../../box/execs", "../../box/refusals", "../../box/mounts", "../../box/gvisor", "../../plan", "../../rootspec"} {
 		err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
 				return err

@@ -1,6 +1,6 @@
 // Package sockets reads the kernel's lists of TCP sockets, /proc/net/tcp and
 // /proc/net/tcp6, and decides by which address a listener is reached. It is pure.
-// It may be imported by ports and box/guest; it imports nothing of ours.
+// It may be imported by ports and box/procs; it imports nothing of ours.
 package sockets
 
 import (

@@ -1,0 +1,164 @@
+//go:build linux && (amd64 || arm64)
+
+package gvisor
+
+import (
+	"errors"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/mounts"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/plan"
+)
+
+// The conductor has a root of its own, so that the processes that it starts cannot reach the host,
+// and the sandbox has no influence on the paths that it opens.
+const (
+	worldBox    = "/box"    // the sandbox's files
+	worldShared = "/shared" // directories of the host that are shown, by number
+	worldBinary = "/bin/coppice"
+	worldState  = "/state"
+)
+
+// worldDevices are the devices that a program in Go opens.
+var worldDevices = []string{"null", "zero", "urandom"}
+
+// makeWorld makes the conductor's root and enters it, as package guest does with the sandbox's root
+// in other tiers. trees are the program of init, the sandbox's files, and g.Shared directories, all
+// of them detached mounts, which it closes. The program may be a file in memory.
+func makeWorld(g plan.Guest, trees []int) error {
+	defer func() {
+		for _, fd := range trees {
+			unix.Close(fd)
+		}
+	}()
+	host, err := mounts.TakeHost(worldDevices, false)
+	if err != nil {
+		if errors.Is(err, unix.EPERM) {
+			return fault.New(fault.Unsupported, "parts of /proc are masked here, as in a container: tier gvisor needs one of its own").Because(err).
+				WithHint("start coppice in a container whose /proc is not masked (docker run --security-opt systempaths=unconfined), or use --tier supervised")
+		}
+		return err
+	}
+	defer host.Close()
+	if err := mounts.LeaveHost(func() error {
+		if err := unix.Mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID, "mode=755"); err != nil {
+			return fault.Wrap(err, "make the conductor's root")
+		}
+		return fault.Wrap(unix.Chdir("/dev"), "enter the conductor's root")
+	}); err != nil {
+		return err
+	}
+	for _, dir := range []string{"/proc", "/dev", "/bin", "/tmp", worldBox, initlink.WorldView, worldShared, worldState} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return fault.Wrap(err, "make %s", dir)
+		}
+	}
+	return fillWorld(g, host, trees)
+}
+
+func fillWorld(g plan.Guest, host *mounts.Host, trees []int) error {
+	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fault.Wrap(err, "open the conductor's root")
+	}
+	defer unix.Close(root)
+	if err := mounts.Attach(host.Proc, root, "proc"); err != nil {
+		return err
+	}
+	dev, err := mounts.OpenPoint(root, "dev", unix.O_DIRECTORY)
+	if err != nil {
+		return fault.Wrap(err, "open the conductor's /dev")
+	}
+	defer unix.Close(dev)
+	if err := mounts.AttachDevices(dev, host); err != nil {
+		return err
+	}
+	if err := putBinary(trees[0]); err != nil {
+		return err
+	}
+	if err := mountBox(g, root, trees[1]); err != nil {
+		return err
+	}
+	for i, fd := range trees[2 : 2+g.Shared] {
+		at := worldShared + "/" + strconv.Itoa(i)
+		if err := os.Mkdir(at, 0o755); err != nil {
+			return fault.Wrap(err, "make %s", at)
+		}
+		if err := unix.MoveMount(fd, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+			return fault.Wrap(err, "attach %s", at)
+		}
+	}
+	return nil
+}
+
+// mountBox mounts the sandbox's files in the conductor's root. The sandbox controls their names, and
+// its links would lead to the conductor's files, so no link is followed.
+func mountBox(g plan.Guest, root, box int) error {
+	if err := mounts.Attach(box, root, worldBox[1:]); err != nil {
+		return err
+	}
+	covered := append([]string{"/proc", "/dev", "/sys"}, initlink.InMemory(g.Tmp)...)
+	for _, at := range covered {
+		fd, err := mounts.OpenPoint(box, at[1:], unix.O_DIRECTORY)
+		switch {
+		case errors.Is(err, unix.ENOENT):
+		case err != nil:
+			return mounts.PointFault(at[1:], err)
+		default:
+			unix.Close(fd)
+		}
+	}
+	// gVisor attaches what it shows in /run to the files as well, where the sandbox's kernel
+	// has a file system of its own above.
+	run, err := mounts.NewAt(box, "run", "tmpfs", mounts.PlainAttr, "mode=755", "size=64k")
+	if err != nil {
+		return err
+	}
+	unix.Close(run)
+	if err := unix.Mount(worldBox, initlink.WorldView, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fault.Wrap(err, "show the sandbox's files")
+	}
+	view, err := mounts.OpenPoint(root, initlink.WorldView[1:], unix.O_DIRECTORY)
+	if err != nil {
+		return fault.Wrap(err, "open %s", initlink.WorldView)
+	}
+	defer unix.Close(view)
+	for _, at := range covered {
+		if err := mounts.HideDir(view, at[1:]); err != nil {
+			return fault.Wrap(err, "cover %s", at)
+		}
+	}
+	return nil
+}
+
+// putBinary makes the program of init a file of the conductor's root.
+func putBinary(fd int) error {
+	f, err := os.OpenFile(worldBinary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err != nil {
+		return fault.Wrap(err, "make %s", worldBinary)
+	}
+	defer f.Close()
+	err = unix.MoveMount(fd, "", unix.AT_FDCWD, worldBinary, unix.MOVE_MOUNT_F_EMPTY_PATH)
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, unix.EINVAL) {
+		return fault.Wrap(err, "attach the program of init")
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fault.Wrap(err, "read the program of init")
+	}
+	for at := int64(0); at < st.Size; {
+		n, err := unix.Sendfile(int(f.Fd()), fd, &at, int(min(st.Size-at, 1<<30)))
+		if err != nil || n == 0 {
+			return fault.Wrap(errors.Join(err, unix.EIO), "copy the program of init")
+		}
+	}
+	return nil
+}

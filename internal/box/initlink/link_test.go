@@ -1,0 +1,136 @@
+//go:build linux && (amd64 || arm64)
+
+package initlink
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// links gives both ends of each kind of link.
+func links(t *testing.T) map[string][2]*Link {
+	t.Helper()
+	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := NewLinks()
+	return map[string][2]*Link{"socket": {NewLink(p[0]), NewLink(p[1])}, "within a process": {a, b}}
+}
+
+// pipe gives both ends of one, of which the test closes the reading one.
+func pipe(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r, w
+}
+
+// A link carries messages in order, with descriptors that are the receiver's.
+func TestLinkCarriesDescriptors(t *testing.T) {
+	t.Parallel()
+	for name, l := range links(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			defer l[0].Close()
+			defer l[1].Close()
+			r, w := pipe(t)
+			payload := []byte(`"first"`)
+			if err := l[0].Pass(Message{Kind: MsgSpawn, Payload: payload, FDs: []int{int(w.Fd())}}); err != nil {
+				t.Fatal(err)
+			}
+			copy(payload, `"XXXXX"`) // which is ours
+			given, err := unix.Dup(int(w.Fd()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := l[0].Give(Message{Kind: MsgKill, FDs: []int{given}}); err != nil {
+				t.Fatal(err)
+			}
+			w.Close() // the pipe is open by what was sent alone
+			for i, want := range []Kind{MsgSpawn, MsgKill} {
+				m, err := l[1].Recv()
+				if err != nil || m.Kind != want || len(m.FDs) != 1 {
+					t.Fatalf("message %d: %+v, %v", i, m, err)
+				}
+				if i == 0 && !bytes.Equal(m.Payload, []byte(`"first"`)) {
+					t.Errorf("the payload is %s", m.Payload)
+				}
+				if _, err := unix.Write(m.FDs[0], []byte{byte('0' + i)}); err != nil {
+					t.Errorf("message %d: %v", i, err)
+				}
+				m.Close()
+			}
+			if got, err := io.ReadAll(r); err != nil || string(got) != "01" { // nobody else has it open
+				t.Errorf("read %q, %v", got, err)
+			}
+		})
+	}
+}
+
+// What was sent before the end comes before it, at both ends, and nothing can be sent after.
+func TestLinkEnds(t *testing.T) {
+	t.Parallel()
+	for name, l := range links(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			defer l[0].Close()
+			defer l[1].Close()
+			if err := l[0].Send(MsgCount, nil); err != nil {
+				t.Fatal(err)
+			}
+			waits := make(chan error, 1)
+			go func() {
+				_, err := l[0].Recv()
+				waits <- err
+			}()
+			l[0].Shutdown()
+			if err := <-waits; !errors.Is(err, io.EOF) {
+				t.Errorf("who waited got %v", err)
+			}
+			if m, err := l[1].Recv(); err != nil || m.Kind != MsgCount {
+				t.Errorf("%+v, %v", m, err)
+			}
+			if _, err := l[1].Recv(); !errors.Is(err, io.EOF) {
+				t.Errorf("after the end: %v", err)
+			}
+			for i := range l {
+				if err := l[i].Send(MsgCount, nil); !errors.Is(err, unix.EPIPE) {
+					t.Errorf("end %d sends: %v", i, err)
+				}
+			}
+		})
+	}
+}
+
+// A message that is too large is refused, and what was given with it is closed.
+func TestLinkRefusesWhatIsTooLarge(t *testing.T) {
+	t.Parallel()
+	for name, l := range links(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			defer l[0].Close()
+			defer l[1].Close()
+			r, w := pipe(t)
+			given, err := unix.Dup(int(w.Fd()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.Close()
+			if err := l[0].Give(Message{Kind: MsgSpawn, Payload: make([]byte, maxMessage+1), FDs: []int{given}}); err == nil {
+				t.Error("it was sent")
+			}
+			if _, err := io.ReadAll(r); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,44 @@
+//go:build linux
+
+package initlink
+
+import (
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/plan"
+)
+
+// Adopt is a command that runs on in a box that was resumed.
+type Adopt struct {
+	Exec string   `json:"exec"`
+	PID  int      `json:"pid"`
+	Cmd  []string `json:"cmd"`
+	Env  []string `json:"env,omitempty"`
+	TTY  bool     `json:"tty,omitempty"`
+	Has  []string `json:"has,omitempty"` // the descriptors that come with it, by name
+}
+
+// Reseal gives a box that was resumed its own identity.
+type Reseal struct {
+	Hostname string   `json:"hostname,omitempty"`
+	Env      []string `json:"env"`            // of every command from now on, complete
+	CA       []byte   `json:"ca,omitempty"`   // as plan.Guest.CA
+	Seed     []byte   `json:"seed,omitempty"` // fresh randomness, 32 bytes; if it is empty, only Env, CA and Java are changed
+	// Java is as plan.Guest.Java. An init of an older build refuses a message that has it.
+	Java []plan.JavaStore `json:"java,omitempty"`
+}
+
+// Resealed lists the steps of a Reseal. The first step that fails is the last.
+type Resealed struct {
+	Steps []ResealStep `json:"steps,omitempty"`
+	Err   *wire.Error  `json:"err,omitempty"`
+	// Held is set if init wrote only to files that it held open. An init of an older build
+	// opened them by name, and the sandbox can replace names.
+	Held bool `json:"held,omitempty"`
+}
+
+// ResealStep is one step of a Reseal.
+type ResealStep struct {
+	Name   string `json:"name"`
+	Detail string `json:"detail,omitempty"`
+	Err    string `json:"err,omitempty"`
+}

@@ -1,0 +1,162 @@
+//go:build linux && (amd64 || arm64)
+
+package procs
+
+import (
+	"os"
+	"sort"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// List is a list of processes.
+type List []Stat
+
+// PIDs returns the pids.
+func (l List) PIDs() []int {
+	pids := make([]int, len(l))
+	for i, p := range l {
+		pids[i] = p.PID
+	}
+	return pids
+}
+
+// Scan lists the processes of a sandbox except init: the descendants of self, or all in /proc
+// except pid 1 if self is 0.
+func Scan(self int) (List, error) {
+	pids, err := allPIDs()
+	if err != nil {
+		return nil, err
+	}
+	var list List
+	for _, pid := range pids {
+		if p, ok := readStat("/proc/" + strconv.Itoa(pid) + "/stat"); ok {
+			list = append(list, p)
+		}
+	}
+	if self == 0 {
+		return list, nil
+	}
+	in := map[int]bool{self: true}
+	for grown := true; grown; {
+		grown = false
+		for _, p := range list {
+			if in[p.ppid] && !in[p.PID] {
+				in[p.PID], grown = true, true
+			}
+		}
+	}
+	kept := list[:0]
+	for _, p := range list {
+		if in[p.PID] && p.PID != self {
+			kept = append(kept, p)
+		}
+	}
+	return kept, nil
+}
+
+// allPIDs lists the pids in /proc except 1.
+func allPIDs() ([]int, error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil && pid != 1 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// killRounds bounds KillDescendants. Processes that fork faster than they are killed for that
+// long are stopped by the limit of processes.
+const killRounds = 1000
+
+// KillDescendants kills the descendants of process pid, which is a child subreaper (prctl(2)), so
+// that orphans are its descendants too. A process may fork between the scan and the signal, so it
+// scans until there is none left.
+func KillDescendants(pid int) {
+	for range killRounds {
+		list, err := Scan(pid)
+		if err != nil {
+			return
+		}
+		alive := false
+		for _, p := range list {
+			if !p.Dead() {
+				alive = true
+				_ = unix.Kill(p.PID, unix.SIGKILL)
+			}
+		}
+		if !alive {
+			return
+		}
+	}
+}
+
+// ByDepth returns the processes by their depth in the tree, parents before children.
+func (l List) ByDepth() [][]Stat {
+	parent := make(map[int]int, len(l))
+	for _, p := range l {
+		parent[p.PID] = p.ppid
+	}
+	var levels [][]Stat
+	for _, p := range l {
+		depth := 0
+		// Parents that change during the scan can look like a cycle.
+		for up, known := parent[p.ppid]; known && depth < len(l); up, known = parent[up] {
+			depth++
+		}
+		for len(levels) <= depth {
+			levels = append(levels, nil)
+		}
+		levels[depth] = append(levels[depth], p)
+	}
+	return levels
+}
+
+// Tree returns the pids of process pid, its session and process group, and all descendants of
+// these, in ascending order.
+func (l List) Tree(pid int) []int {
+	in := map[int]bool{}
+	for _, p := range l {
+		if p.PID == pid || p.session == pid || p.pgrp == pid {
+			in[p.PID] = true
+		}
+	}
+	for grown := true; grown; {
+		grown = false
+		for _, p := range l {
+			if in[p.ppid] && !in[p.PID] {
+				in[p.PID], grown = true, true
+			}
+		}
+	}
+	pids := make([]int, 0, len(in))
+	for p := range in {
+		pids = append(pids, p)
+	}
+	sort.Ints(pids)
+	return pids
+}
+
+// PIDs is scan without the stat files where they are not needed: it returns pids alone.
+func PIDs(self int) ([]int, error) {
+	if self == 0 {
+		return allPIDs()
+	}
+	list, err := Scan(self)
+	out := make([]int, len(list))
+	for i, p := range list {
+		out[i] = p.PID
+	}
+	return out, err
+}

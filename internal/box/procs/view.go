@@ -1,0 +1,103 @@
+//go:build linux && (amd64 || arm64)
+
+package procs
+
+import (
+	"errors"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// View is what init sees of the processes of its sandbox. Its methods may be called from several
+// goroutines, except for Processes, which one goroutine calls at a time.
+type View struct {
+	self   int  // the pid of init, where it is not PID 1
+	ownNet bool // the network namespace is the sandbox's own
+	blind  bool // /proc does not show the sandbox's processes
+	args   *argReader
+}
+
+// NewView returns the view of a sandbox whose processes descend from process self, or are all
+// others in /proc if self is 0. ownNet says that the sandbox has a network namespace of its own,
+// and blind that /proc does not show its processes. A goroutine reads for the view until this
+// process ends.
+func NewView(self int, ownNet, blind bool) *View {
+	return &View{self: self, ownNet: ownNet, blind: blind, args: newArgReader()}
+}
+
+// SharesNet reports whether the sandbox shares the network of the host.
+func (v *View) SharesNet() bool { return !v.ownNet }
+
+// Signal sends a signal to one process of the sandbox, as l says. The pidfd stays with the process
+// that had the pid when it was opened: as long as that process exists, what is read by the pid is
+// about it.
+func (v *View) Signal(l initlink.Look) error {
+	if l.PID <= 1 || l.PID == v.self {
+		return fault.New(fault.Denied, "process %d is not to be signalled: it is none, or it holds the sandbox together", l.PID).
+			WithHint("to end all processes: coppice stop NAME")
+	}
+	none := fault.New(fault.NotFound, "the sandbox has no process %d", l.PID).WithHint("list them with: coppice ps NAME")
+	fd, err := unix.PidfdOpen(l.PID, 0)
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // EINVAL, ENOENT: a thread
+		return none
+	}
+	if err != nil {
+		return fault.Wrap(err, "find process %d", l.PID)
+	}
+	defer unix.Close(fd)
+	if v.blind && l.Start != 0 {
+		return v.blindness()
+	}
+	if !v.blind { // if it is, pidfd_open has found only processes of our own pid namespace
+		p, ok := readStat("/proc/" + strconv.Itoa(l.PID) + "/stat")
+		if !ok || unix.PidfdSendSignal(fd, 0, nil, 0) != nil {
+			return none
+		}
+		if l.Start != 0 && p.start != l.Start {
+			return fault.New(fault.NotFound, "process %d has ended, and another one has its number now", l.PID).WithHint("list them again with: coppice ps NAME")
+		}
+		if v.self != 0 && !v.ours(p) {
+			return none
+		}
+		if p.Dead() {
+			return fault.New(fault.NotFound, "process %d has ended, and waits for its parent", l.PID).WithHint("list them with: coppice ps NAME")
+		}
+	}
+	err = unix.PidfdSendSignal(fd, syscall.Signal(l.Signal), nil, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return none
+	}
+	return fault.Wrap(err, "signal process %d", l.PID)
+}
+
+// maxDepth bounds the search for an ancestor. Parents that change meanwhile can look like a
+// cycle.
+const maxDepth = 4096
+
+// ours reports whether a process descends from init. Orphans become children of init, so each
+// descendant has a chain of parents up to it.
+func (v *View) ours(p Stat) bool {
+	for range maxDepth {
+		switch {
+		case p.ppid == v.self:
+			return true
+		case p.ppid <= 1:
+			return false
+		}
+		var ok bool
+		if p, ok = readStat("/proc/" + strconv.Itoa(p.ppid) + "/stat"); !ok {
+			return false
+		}
+	}
+	return false
+}
+
+func (v *View) blindness() error {
+	return fault.New(fault.Unsupported, "the sandbox's processes cannot be seen here: parts of the outer /proc are masked, so that it is shown inside").
+		WithHint("start coppice in a container whose /proc is not masked; see what this host allows: coppice probe")
+}

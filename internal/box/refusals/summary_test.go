@@ -1,0 +1,94 @@
+//go:build linux && (amd64 || arm64)
+
+package refusals
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+)
+
+// Whatever is refused whenever: all is told, once, in no more than so many calls at a time;
+// and what is new, and has room, is told at once.
+func TestRefusalsAreToldOnce(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		tally, fd, err := NewTally()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		r := NewSummary(tally)
+		now := time.Unix(0, 0)
+		made, told := int64(0), int64(0)
+		take := func() {
+			out := r.Take(now)
+			if len(out.Calls) > maxRefused || len(r.seen) > maxRefused {
+				t.Fatalf("%d calls at a time, %d remembered", len(out.Calls), len(r.seen))
+			}
+			for _, c := range out.Calls {
+				told += c.Count
+			}
+			told += out.More
+			if told != made {
+				t.Fatalf("%d are told of %d", told, made)
+			}
+		}
+		for range rapid.IntRange(0, 300).Draw(t, "steps") {
+			switch rapid.IntRange(0, 9).Draw(t, "what") {
+			case 0:
+				take()
+			case 1:
+				now = now.Add(time.Duration(rapid.IntRange(0, 20).Draw(t, "seconds")) * time.Second)
+			default:
+				key := Refusal{Call: "bpf", Program: string(rune('a' + rapid.IntRange(0, 100).Draw(t, "program")))}
+				_, known := r.seen[key]
+				room := len(r.seen) < maxRefused
+				select {
+				case <-r.due:
+				default:
+				}
+				r.Add(key, os.Getpid)
+				made++
+				select {
+				case <-r.due:
+					if known || !room {
+						t.Fatal("it is told at once, though it is not new or has no room")
+					}
+				default:
+					if !known && room {
+						t.Fatal("it is not told at once")
+					}
+				}
+			}
+		}
+		take()
+		now = now.Add(refusedAgain)
+		take()
+		if len(r.seen) > 0 {
+			t.Fatalf("%d are remembered for ever", len(r.seen))
+		}
+	})
+}
+
+// What one process counts in a tally another one sees.
+func TestATallyIsShared(t *testing.T) {
+	t.Parallel()
+	one, fd, err := NewTally()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	other, err := MapTally(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one.Add()
+	other.Add()
+	if one.Count() != 2 || other.Count() != 2 {
+		t.Errorf("%d and %d", one.Count(), other.Count())
+	}
+}
