@@ -383,15 +383,21 @@ for _ in range(20):
 			t.Fatalf("%+v", r)
 		}
 		runs, _, dropped := b.recorded(t, from)
-		seen := map[string]int{}
+		seen, late := map[string]int{}, 0
 		for _, p := range runs {
+			// The machine took longer to execute it than init waits: it is recorded once more when
+			// it begins.
+			if p.Asked && p.Lost {
+				late++
+				continue
+			}
 			seen[p.line()]++
 			if p.Exec != r.Started.Exec || strings.HasPrefix(p.line(), "/bin/true") && (p.Parent != runs[0].ID || p.end == nil || p.end.Code != 0) {
 				t.Errorf("%+v, end %+v", p.StartedProgram, p.end)
 			}
 		}
-		if want := shells*each + 2; len(seen) != want || len(runs) != want || dropped != 0 {
-			t.Errorf("%d programs of %d, %d different, %d dropped", len(runs), want, len(seen), dropped)
+		if want := shells*each + 2; len(seen) != want || len(runs)-late != want || dropped != 0 {
+			t.Errorf("%d programs of %d, %d different, %d late, %d dropped", len(runs), want, len(seen), late, dropped)
 		}
 	}},
 	{"another reader finds what nobody fetched", walled, func(t *testing.T, tier Tier) {
