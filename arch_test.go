@@ -83,8 +83,9 @@ var packages = map[string][]string{
 	"internal/quota":    {"internal/fault", "internal/visible"},
 
 	"internal/box": {
-		"client/wire", "internal/box/guest", "internal/box/protocol", "internal/fault",
-		"internal/plan", "internal/program", "internal/seal", "internal/undo", "internal/unixsock",
+		"client/wire", "internal/box/cgroup", "internal/box/guest", "internal/box/protocol",
+		"internal/fault", "internal/plan", "internal/program", "internal/seal", "internal/undo",
+		"internal/unixsock",
 	},
 	"internal/plan": {"internal/fault", "internal/rootspec"},
 	"internal/box/guest": {
