@@ -83,9 +83,9 @@ var packages = map[string][]string{
 	"internal/quota":    {"internal/fault", "internal/mounttable", "internal/visible"},
 
 	"internal/box": {
-		"client/wire", "internal/box/initlink", "internal/box/procs", "internal/box/protocol",
-		"internal/fault", "internal/plan", "internal/program", "internal/seal", "internal/undo",
-		"internal/unixsock",
+		"client/wire", "internal/box/cgroup", "internal/box/initlink", "internal/box/procs",
+		"internal/box/protocol", "internal/fault", "internal/plan", "internal/program",
+		"internal/seal", "internal/undo", "internal/unixsock",
 	},
 	"internal/box/keeper": {
 		"client/wire", "internal/box/cgroup", "internal/box/initlink", "internal/box/procs",

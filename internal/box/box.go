@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/cgroup"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -64,7 +65,8 @@ func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e
 	if err != nil {
 		return nil, e, err
 	}
-	defer lock.Close() // the keeper has it as well
+	defer lock.Close()              // the keeper has it as well
+	_ = cgroup.RemoveLeft(c.RunDir) // a group that stays is in the way of nothing, and is tried again
 	exe, err := programs.File(program.Init)
 	if err != nil {
 		return nil, e, err
@@ -124,6 +126,7 @@ func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e
 		late := time.AfterFunc(termKeeper, func() { _ = cmd.Process.Kill() })
 		defer late.Stop()
 		_, err := cmd.Process.Wait()
+		_ = cgroup.RemoveLeft(c.RunDir) // as above
 		return err
 	})
 	config.Close()
@@ -310,10 +313,36 @@ func (b *Box) follow(pidfd int) error {
 		if b.child != nil {
 			_, _ = b.child.Wait()
 		}
+		_ = RemoveLeft(b.runDir) // the next start tries it again
 		close(b.gone)
 		b.pidfd.Close() // who forgets a box that has ended need not close it
 	})
 	return nil
+}
+
+// RemoveLeft removes the control groups that a keeper of runDir has left because it was killed.
+// It does nothing where a keeper lives, or is about to: that removes them itself.
+func RemoveLeft(runDir string) error {
+	if !cgroup.Left(runDir) {
+		return nil
+	}
+	f, err := os.Open(filepath.Join(runDir, protocol.LockName))
+	if err != nil {
+		return fault.Wrap(err, "open the lock of %s", runDir)
+	}
+	defer f.Close()
+	err = tryLock(f, unix.LOCK_EX)
+	for i := 0; errors.Is(err, unix.EWOULDBLOCK) && i < 5; i++ { // dirIsHeld has it for a moment
+		time.Sleep(lockLook)
+		err = tryLock(f, unix.LOCK_EX)
+	}
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil
+	}
+	if err != nil {
+		return fault.Wrap(err, "lock %s", runDir)
+	}
+	return cgroup.RemoveLeft(runDir)
 }
 
 // Gone is closed when the keeper has ended, and with it all processes and mounts

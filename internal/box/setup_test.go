@@ -4,17 +4,22 @@ package box_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/boxtest"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/program/programtest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -95,8 +100,7 @@ func TestSetup_WritesNothingWhereALinkLeadsOutOfTheRoot(t *testing.T) {
 func TestSetup_CopiesNoSecretIntoTheTrustStore(t *testing.T) {
 	t.Parallel()
 	dir := canaries(t)
-	b := (boxtest.Tier{Config: supervised}).Start(t, func(c *plan.Config) {
-		c.Phases = []plan.Phase{phaseOf(t, time.Time{}, "version: 1\nnetwork:\n  allow: [{host: web.example, ports: [443], methods: [GET]}]")}
+	b := (boxtest.Tier{Config: inspected}).Start(t, func(c *plan.Config) {
 		certs := filepath.Join(upperOf(c, "/etc"), "ssl")
 		place(t, certs, func(name string) error { return os.Mkdir(name, 0o755) })
 		if err := unix.Setxattr(certs, "trusted.overlay.opaque", []byte("y"), 0); err != nil {
@@ -176,5 +180,70 @@ func TestSetup_RefusesMountPointsThatAreLinks(t *testing.T) {
 			t.Errorf("/%s: %v, hint %q", point, err, fault.HintOf(err))
 		}
 		cancel()
+	}
+}
+
+// inspected is supervised with a gate whose certificate the sandbox is to trust.
+func inspected(t testing.TB) plan.Config {
+	c := supervised(t)
+	c.Phases = []plan.Phase{phaseOf(t, time.Time{}, "version: 1\nnetwork:\n  allow: [{host: web.example, ports: [443], methods: [GET]}]")}
+	return c
+}
+
+// TestSetup_OpensNoDecoy has links to a decoy where a start reads files of the sandbox: the
+// opening would be taken for the sandbox's, and stop it.
+func TestSetup_OpensNoDecoy(t *testing.T) {
+	t.Parallel()
+	const at = "/home/decoy_key"
+	for _, name := range []string{"passwd", "group", "ssl/cert.pem", "pki/tls/certs/ca-bundle.crt", "ssl/certs/java/cacerts"} {
+		t.Run(strings.ReplaceAll(name, "/", " "), func(t *testing.T) {
+			t.Parallel()
+			b := (boxtest.Tier{Config: inspected}).Start(t, func(c *plan.Config) {
+				c.Access.Decoys = []rootspec.Decoy{{At: at, Text: []byte("a key\n"), Mode: 0o600}}
+				c.OnTouch = plan.TouchStop
+				place(t, filepath.Join(upperOf(c, "/etc"), name), linkTo(at))
+			})
+			if r := b.Sh(t, "echo started"); r.Stdout != "started\n" {
+				t.Errorf("%+v", r)
+			}
+			if r := b.Sh(t, "cat "+at+"; exec sleep 1000"); r.Exit.Code != 137 || !strings.Contains(r.Exit.Message, "the decoy "+at+" was opened") {
+				t.Errorf("the decoy is not watched: %+v", r)
+			}
+			<-b.Gone()
+			evs, err := journal.Read(journal.Place{Dir: b.Config.Journal}, journal.Query{Kinds: []string{wire.NetDecoy}})
+			if err != nil || len(evs) != 1 || evs[0].Count > 1 {
+				t.Errorf("%+v, %v: want the one opening of the command", evs, err)
+			}
+		})
+	}
+}
+
+// TestSetup_LooksForJavaWithinBounds has names that all lead to one store of Java's, more than a
+// start can open in its time.
+func TestSetup_LooksForJavaWithinBounds(t *testing.T) {
+	t.Parallel()
+	b := (boxtest.Tier{Config: inspected}).Start(t, func(c *plan.Config) {
+		dir := filepath.Dir(c.RunDir)
+		o := rootspec.Overlay{Target: "/opt", Lowers: []string{dir + "/opt/lower"}, Upper: dir + "/opt/upper", Work: dir + "/opt/work"}
+		for _, d := range append(o.Lowers, o.Upper, o.Work) {
+			place(t, d, func(name string) error { return os.Mkdir(name, 0o755) })
+		}
+		c.Spec.Overlays = append(c.Spec.Overlays, o)
+		place(t, o.Upper+"/one/lib/security/cacerts", func(name string) error { return os.WriteFile(name, []byte("no store"), 0o644) })
+		place(t, o.Upper+"/l/0", linkTo("/opt/one"))
+		for i := range 35 { // as many as are followed, each as long as it can be
+			place(t, fmt.Sprintf("%s/l/%d", o.Upper, i+1), linkTo(strings.Repeat("./", 2030)+strconv.Itoa(i)))
+		}
+		for i := range 256 {
+			place(t, fmt.Sprintf("%s/many/%d", o.Upper, i), linkTo("/opt/l/35"))
+			place(t, fmt.Sprintf("%s/link%d", o.Upper, i), linkTo("/opt/many"))
+		}
+	})
+	if r := b.Sh(t, "echo started"); r.Stdout != "started\n" {
+		t.Errorf("%+v", r)
+	}
+	i := slices.IndexFunc(b.Enforced.Items, func(i plan.Item) bool { return i.Name == "java" })
+	if i < 0 || b.Enforced.Items[i].State != plan.Off || !strings.Contains(b.Enforced.Items[i].Detail, "more than") {
+		t.Errorf("%+v", b.Enforced.Items)
 	}
 }

@@ -4,6 +4,8 @@ package boxtest
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -273,6 +275,32 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 			t.Error(err)
 		}
 	}},
+	{"a killed keeper leaves no control group", walled, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		st, err := b.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		groups := groupsOf(t, st.PID)
+		for _, dir := range groups {
+			if _, err := os.Lstat(dir); err != nil {
+				t.Errorf("while it lives: %v", err)
+			}
+		}
+		if err := syscall.Kill(st.PID, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-b.Gone():
+		case <-time.After(patience):
+			t.Fatal("the keeper's end goes unnoticed")
+		}
+		for _, dir := range groups {
+			if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s is left: %v", dir, err)
+			}
+		}
+	}},
 	{"two starts in one place", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		if _, _, err := box.Start(t.Context(), programtest.Programs(), b.Config); !fault.Is(err, fault.Conflict) {
@@ -348,4 +376,21 @@ func marked(t *testing.T, mark string) (n int) {
 		}
 	}
 	return n
+}
+
+// groupsOf lists the control groups that a keeper has made; it skips the test where it has none.
+func groupsOf(t testing.TB, keeper int) []string {
+	t.Helper()
+	var all []string
+	for _, pattern := range []string{"/sys/fs/cgroup/coppice*-%d", "/sys/fs/cgroup/*/coppice*-%d", "/sys/fs/cgroup/*/*/coppice*-%d"} {
+		found, err := filepath.Glob(fmt.Sprintf(pattern, keeper))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, found...)
+	}
+	if len(all) == 0 {
+		t.Skip("needs cgroup: the sandbox has none")
+	}
+	return all
 }

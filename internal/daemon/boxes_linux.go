@@ -3,7 +3,9 @@ package daemon
 import (
 	"context"
 	"io"
+	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -122,6 +124,16 @@ func (b boxes) Attach(ctx context.Context, runDir string) (engine.Box, error) {
 }
 
 func (boxes) Kill(ctx context.Context, runDir string) error { return box.Kill(ctx, runDir) }
+
+// removeLeft removes what keepers of the home have left that were killed while no daemon ran.
+func removeLeft(home string, log *slog.Logger) {
+	dirs, _ := filepath.Glob(filepath.Join(home, "sandboxes", "*", "run")) // the pattern is right
+	for _, dir := range dirs {
+		if err := box.RemoveLeft(dir); err != nil {
+			log.Warn("control groups of a sandbox stay until its next start", "dir", dir, "err", err)
+		}
+	}
+}
 
 func (boxes) LeftPrograms(runDir string, secret []byte) (wire.ProgramEvents, error) {
 	return box.LeftPrograms(runDir, secret)

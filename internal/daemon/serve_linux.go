@@ -123,6 +123,7 @@ func serve(ctx context.Context, opt Options) error {
 	programs := program.New(filepath.Join(opt.Home, "programs"), opt.ExecPath)
 	defer programs.Close() //nolint:errcheck // they were read
 	lines := newLines(base, opt.Home, mem.gate, log)
+	removeLeft(opt.Home, log) // first: the engine goes on with removals of sandboxes
 	eng, inTime, err := openBy(ctx, stopTime, func() (backend, error) {
 		return newEngine(ctx, engineConfig{Home: opt.Home, RealUID: opt.RealUID, RealGID: opt.RealGID, UserHome: opt.UserHome, UserConfig: opt.UserConfig, UserPath: opt.UserPath, Memory: mem.within, Log: log, Lines: lines, Programs: programs})
 	})

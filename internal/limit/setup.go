@@ -4,6 +4,13 @@ package limit
 // most that all stores of Java have together. Mozilla's have 220 KiB.
 const TrustStoreBytes = 8 << 20
 
+// JavaStores is how many stores of Java's a start looks at, by their names, and JavaNames how
+// many names it opens to find them.
+const (
+	JavaStores = 16
+	JavaNames  = 512
+)
+
 // StartSeconds is how long a sandbox may take until its init is ready.
 const StartSeconds = 60
 
@@ -61,6 +68,16 @@ func setup() area {
 			Name: "Java's stores of CA certificates in the sandbox, together", Value: TrustStoreBytes, Unit: "bytes",
 			Reached: "a start leaves a store that does not fit unchanged, and `coppice status` names it as the item `java`",
 			Test:    "internal/box/keeper/java_test.go TestJavaStores_AreBounded",
+		},
+		{
+			Name: "stores of Java's that are looked at", Value: JavaStores, Unit: "names",
+			Reached: "a start leaves the others unchanged, and `coppice status` says so in the item `java`",
+			Test:    "internal/box/keeper/java_test.go TestJavaStores_AreBounded",
+		},
+		{
+			Name: "names that are opened to find Java's stores", Value: JavaNames, Unit: "names",
+			Reached: "the search ends, and `coppice status` says so in the item `java`",
+			Test:    "internal/box/keeper/java_test.go TestJavaStores_OpenFewNames",
 		},
 		{
 			Name: "a start, until init is ready", Value: StartSeconds, Unit: "seconds",

@@ -330,7 +330,8 @@ type Guest struct {
 	Gate     bool     `json:"gate,omitempty"`     // tier gvisor: the end of the gate's link comes with the setup
 	// Regions say what files of init's may be laid over: see rootspec.MayCover.
 	Regions []rootspec.Region `json:"regions,omitempty"`
-	Fixed   []string          `json:"fixed,omitempty"` // tier gvisor: where the policy has mounts; neither they nor what is above them may be moved
+	Decoys  uint64            `json:"decoys,omitempty"` // the device of the decoys: see rootspec.Files; 0 in tier gvisor, where init sees others
+	Fixed   []string          `json:"fixed,omitempty"`  // tier gvisor: where the policy has mounts; neither they nor what is above them may be moved
 	// Java are stores of authorities of Java's, with the gate's added, to lay over the sandbox's.
 	Java []JavaStore `json:"java,omitempty"`
 }

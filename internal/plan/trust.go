@@ -28,8 +28,8 @@ var JavaStores = []string{
 	"/usr/lib/jvm/*/jre/lib/security/cacerts",  // the same, of Java 8
 	"/usr/local/*/lib/security/cacerts",        // archives, unpacked by hand
 	"/opt/*/lib/security/cacerts",
-	"/opt/*/*/lib/security/cacerts", // as of images: /opt/java/openjdk
 	"/opt/*/jre/lib/security/cacerts",
+	"/opt/*/*/lib/security/cacerts", // as of images: /opt/java/openjdk
 }
 
 // JavaStore is a store of authorities of Java's.

@@ -27,6 +27,17 @@ type Sources struct {
 // them.
 func (s *Sources) Decoys() []int { return s.decoys }
 
+// DecoyDevice is the device of the file system that Restrict has made for the decoys, which
+// holds nothing else; 0 without decoys.
+func (s *Sources) DecoyDevice() (uint64, error) {
+	if len(s.decoys) == 0 {
+		return 0, nil
+	}
+	var st unix.Stat_t
+	err := unix.Fstat(s.decoys[0], &st)
+	return st.Dev, fault.Wrap(err, "look at a decoy")
+}
+
 // Close lets go of them.
 func (s *Sources) Close() {
 	s.fds.Close()

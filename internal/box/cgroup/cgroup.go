@@ -50,8 +50,8 @@ func New(c plan.Config) (_ *Group, err error) {
 	if err != nil || parent == "" {
 		return nil, err
 	}
-	g := &Group{path: filepath.Join(parent, "coppice-"+c.ID+"-"+strconv.Itoa(os.Getpid()))}
-	if made, err := makeOwnGroup(g.path); err != nil || !made {
+	g := &Group{path: ownPath(parent, c)}
+	if made, err := makeOwnGroup(g.path, c); err != nil || !made {
 		return nil, fault.Wrap(err, "make the control group of the sandbox")
 	}
 	if g.FD, err = unix.Open(g.path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
@@ -66,9 +66,17 @@ func New(c plan.Config) (_ *Group, err error) {
 	return g, nil
 }
 
-// makeOwnGroup makes a group whose name has our pid, and reports as delegated does whether
-// it could. An empty group of that name is left from a killed keeper that had our pid.
-func makeOwnGroup(path string) (made bool, err error) {
+// ownPath is the path of a box's group below parent.
+func ownPath(parent string, c plan.Config) string {
+	return filepath.Join(parent, groupPrefix+c.ID+"-"+strconv.Itoa(os.Getpid()))
+}
+
+// makeOwnGroup makes a group at an ownPath, and reports as delegated does whether it could.
+// An empty group of that name is left from a killed keeper that had our pid.
+func makeOwnGroup(path string, c plan.Config) (made bool, err error) {
+	if err := list(c.RunDir, path); err != nil {
+		return false, err
+	}
 	err = os.Mkdir(path, 0o755)
 	if errors.Is(err, os.ErrExist) && os.Remove(path) == nil {
 		err = os.Mkdir(path, 0o755)
@@ -261,7 +269,7 @@ func (g *Group) Remove() {
 	if g.gone {
 		return
 	}
-	removeGroup(g.path)
+	removeOwn(g.path)
 	unix.Close(g.FD)
 	if g.stat != 0 {
 		unix.Close(g.stat)
@@ -270,17 +278,11 @@ func (g *Group) Remove() {
 	g.gone = true
 }
 
-// removeGroup removes a control group whose processes are gone or going: the kernel tells
-// nobody when the last has left.
-func removeGroup(path string) {
-	var err error
-	for range 50 {
-		if err = os.Remove(path); err == nil || errors.Is(err, os.ErrNotExist) {
-			return
-		}
-		time.Sleep(time.Millisecond)
+// removeOwn removes a control group whose processes are gone or going.
+func removeOwn(path string) {
+	if err := removeGroup(path, 50*time.Millisecond); err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-keeper: the control group stays:", err)
 	}
-	fmt.Fprintln(os.Stderr, "coppice-keeper: the control group stays:", err)
 }
 
 // cgroupPatience is how long the group is waited for to freeze.

@@ -67,13 +67,13 @@ func (all Shares) add(c plan.Config, controller string, s share, files ...string
 	if err != nil || parent == "" {
 		return nil, err
 	}
-	s.path = filepath.Join(parent, "coppice-"+c.ID+"-"+strconv.Itoa(os.Getpid()))
-	if made, err := makeOwnGroup(s.path); err != nil || !made {
+	s.path = ownPath(parent, c)
+	if made, err := makeOwnGroup(s.path, c); err != nil || !made {
 		return nil, fault.Wrap(err, "make the sandbox's control group of %s", controller)
 	}
 	for i := 0; i < len(files); i += 2 {
 		if done, err := delegated(s.write(files[i], files[i+1])); err != nil || !done {
-			removeGroup(s.path)
+			removeOwn(s.path)
 			return nil, fault.Wrap(err, "limit the sandbox's %s", controller)
 		}
 	}
@@ -149,7 +149,7 @@ func (all Shares) Take(pid int) error {
 // Remove removes the groups, whose processes are gone or going. It may be called twice.
 func (all Shares) Remove() {
 	for _, s := range all {
-		removeGroup(s.path)
+		removeOwn(s.path)
 	}
 }
 

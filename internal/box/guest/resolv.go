@@ -29,7 +29,7 @@ func mountResolv(g plan.Guest) error {
 	if len(g.Resolv) == 0 {
 		return nil
 	}
-	at, err := openInside(resolvName, unix.O_PATH)
+	at, err := openInside(resolvName, 0)
 	switch {
 	case fault.Is(err, fault.Unavailable):
 		return fault.Wrap(err, "open %s", resolvName)
@@ -66,7 +66,7 @@ func mountResolv(g plan.Guest) error {
 // makeResolv makes the file in /run that a link at resolvName names. The link can only choose
 // a name in our own /run: with a wrong one, the file is never read.
 func makeResolv(text []byte) error {
-	link, err := openInside(path.Dir(resolvName), unix.O_PATH|unix.O_DIRECTORY)
+	link, err := openInside(path.Dir(resolvName), unix.O_DIRECTORY)
 	if fault.Is(err, fault.Unavailable) {
 		return fault.Wrap(err, "open %s", path.Dir(resolvName))
 	}

@@ -5,7 +5,6 @@ package guest
 import (
 	"bytes"
 	"encoding/pem"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -36,7 +35,12 @@ func mountTrust(g plan.Guest) error {
 		return err
 	}
 	defer unix.Close(proc)
-	t := truster{proc: proc, regions: g.Regions}
+	root, err := openDir("/")
+	if err != nil {
+		return err
+	}
+	defer unix.Close(root)
+	t := truster{rootspec.Files{Root: root, Proc: proc, Regions: g.Regions, Decoys: g.Decoys}}
 	if err := t.mountBundles(g.CA); err != nil {
 		return err
 	}
@@ -44,10 +48,7 @@ func mountTrust(g plan.Guest) error {
 }
 
 // truster lays files over the stores of a root.
-type truster struct {
-	proc    int // O_PATH
-	regions []rootspec.Region
-}
+type truster struct{ files rootspec.Files }
 
 // mountBundles lays bundles of PEM over those of the system, and writes one for all others.
 func (t truster) mountBundles(ca []byte) error {
@@ -87,19 +88,15 @@ func javaFile(i, n int) string {
 	return filepath.Join(plan.TrustDir, strconv.Itoa(i)+"."+strconv.Itoa(n)+".jks")
 }
 
-// openInside opens an absolute name in the sandbox's root, and follows links within it. It
-// does not block on a FIFO; the caller checks the file's type. An error of kind
-// fault.Unavailable is about the host; any other is about the name.
+// openInside opens an absolute name in the sandbox's root with O_PATH, and follows links
+// within it. An error of kind fault.Unavailable is about the host; any other is about the name.
 func openInside(name string, flags int) (*os.File, error) {
 	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "open the root").Because(err)
 	}
 	defer unix.Close(root)
-	if flags&unix.O_PATH == 0 { // openat2(2) refuses these flags with O_PATH
-		flags |= unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY
-	}
-	fd, err := rootspec.OpenInRoot(root, strings.TrimPrefix(name, "/"), flags)
+	fd, err := rootspec.OpenInRoot(root, strings.TrimPrefix(name, "/"), flags|unix.O_PATH)
 	if err != nil {
 		return nil, err
 	}
@@ -125,28 +122,17 @@ func withPEM(have, ca []byte) []byte {
 // no store, if with returns nil because it is not one, or if the sandbox's links lead to
 // where the policy does not let it change anything.
 func (t truster) lay(name, ours string, with func([]byte) []byte) ([]byte, error) {
-	f, err := openInside(name, 0)
-	if fault.Is(err, fault.Unavailable) {
-		return nil, err
-	}
-	if err != nil {
-		return nil, nil // nothing is trusted by what cannot be read
+	f, err := t.files.Find(name, limit.TrustStoreBytes)
+	if f == nil {
+		return nil, err // nothing is trusted by what cannot be read
 	}
 	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, fault.New(fault.Unavailable, "look at %q", name).Because(err)
-	}
-	if !st.Mode().IsRegular() || st.Size() > limit.TrustStoreBytes {
+	if !rootspec.MayCover(t.files.Regions, name, f.At) {
 		return nil, nil
 	}
-	ok, readOnly, err := mayCover(t.proc, t.regions, name, f)
-	if err != nil || !ok {
+	have, err := f.ReadAll()
+	if have == nil {
 		return nil, err
-	}
-	have, err := io.ReadAll(io.LimitReader(f, limit.TrustStoreBytes))
-	if err != nil {
-		return nil, fault.Wrap(err, "read %q", name)
 	}
 	all := with(have)
 	if all == nil || bytes.Equal(all, have) { // another name of a store that is done
@@ -155,5 +141,6 @@ func (t truster) lay(name, ours string, with func([]byte) []byte) ([]byte, error
 	if err := os.WriteFile(ours, all, 0o644); err != nil {
 		return nil, fault.Wrap(err, "write %s", ours)
 	}
-	return all, fault.Wrap(layOver(ours, f, readOnly), "bind %q", name)
+	readOnly := !rootspec.RegionOf(t.files.Regions, f.At).Open
+	return all, fault.Wrap(layOver(ours, f.File, readOnly), "bind %q", name)
 }

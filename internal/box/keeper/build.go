@@ -125,7 +125,7 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 		late = k.killWhenDone(ctx)
 	}
 	var fds []int
-	tree := -1 // the root, as init mounts it
+	var files rootspec.Files // of the root, as init mounts it
 	var mounts rootspec.Descriptors
 	defer mounts.Close()
 	own := c.Tier == plan.TierGvisor // it has a kernel of its own
@@ -166,18 +166,28 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 		if err := k.watchDecoys(sources.Decoys()); err != nil {
 			return err
 		}
-		if facts.Passwd, err = readBeneath(root, "etc/passwd"); err != nil {
-			return err
-		}
-		if facts.Group, err = readBeneath(root, "etc/group"); err != nil {
-			return err
-		}
-		tree, err = unix.OpenTree(unix.AT_FDCWD, root, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+		tree, err := unix.OpenTree(unix.AT_FDCWD, root, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 		if err != nil {
 			return fault.Wrap(err, "take the root along")
 		}
 		defer unix.Close(tree)
 		fds = append(fds, tree)
+		proc, err := unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fault.Wrap(err, "open /proc")
+		}
+		defer unix.Close(proc)
+		decoys, err := sources.DecoyDevice()
+		if err != nil {
+			return err
+		}
+		files = rootspec.Files{Root: tree, Proc: proc, Regions: c.Access.Regions(), Decoys: decoys}
+		if facts.Passwd, err = readFile(ctx, files, "/etc/passwd"); err != nil {
+			return err
+		}
+		if facts.Group, err = readFile(ctx, files, "/etc/group"); err != nil {
+			return err
+		}
 		k.owners = protocol.Owners{}
 		if facts.Shift != 0 {
 			k.owners = protocol.Owners{Shift: facts.Shift, Size: plan.ShiftSize}
@@ -201,6 +211,9 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 	if err != nil {
 		return err
 	}
+	if !own {
+		g.Decoys = files.Decoys
+	}
 	if k.user, err = insideUser(c, g.User, facts); err != nil {
 		return err
 	}
@@ -214,7 +227,7 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 		}
 		if c.Image != "" { // nothing passes before release
 			k.apart = &quarantine{guest: g, packets: packets}
-			if k.apart.java, err = (javaRoot{tree, g.Regions}).stores(); err != nil {
+			if k.apart.java, err = findJava(ctx, files); err != nil {
 				return err
 			}
 		} else {
@@ -223,7 +236,7 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 			if err != nil {
 				return err
 			}
-			if err := trust(&g, &enforced, ca, javaRoot{tree, g.Regions}.stores); err != nil {
+			if err := trust(&g, &enforced, ca, func() (javaStores, error) { return findJava(ctx, files) }); err != nil {
 				return err
 			}
 		}
@@ -412,28 +425,20 @@ func hostFacts() (f plan.Facts, err error) {
 	return f, nil
 }
 
-// readBeneath reads a file of the sandbox without leaving root: its links are the
-// sandbox's. A missing file is nil.
-func readBeneath(root, name string) ([]byte, error) {
-	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fault.Wrap(err, "open the root")
-	}
-	defer unix.Close(dir)
-	fd, err := rootspec.OpenInRoot(dir, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
-	if fault.Is(err, fault.Unavailable) {
+// mostIDs is the size up to which the sandbox's /etc/passwd and /etc/group are read.
+const mostIDs = 4 << 20
+
+// readFile reads a regular file of the sandbox; nil if there is none that may be read.
+func readFile(ctx context.Context, files rootspec.Files, name string) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err != nil {
-		return nil, nil
+	f, err := files.Find(name, mostIDs)
+	if f == nil {
+		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil, nil
-	}
-	b, err := io.ReadAll(io.LimitReader(f, 4<<20))
-	return b, fault.Wrap(err, "read the sandbox's /%s", name)
+	return f.ReadAll()
 }
 
 // conductorEnv is that of a conductor, and of what it starts: nothing is collected while

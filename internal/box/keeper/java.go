@@ -4,8 +4,10 @@ package keeper
 
 import (
 	"bytes"
+	"context"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -19,15 +21,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/javastore"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/plan"
-	"github.com/coppice-dev/coppice/internal/program"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// javaStores are the stores of authorities that Java finds in a sandbox, as they are. left are
-// those that nothing can be added to, as people read them.
+// javaStores are the stores of authorities that Java finds in a sandbox, as they are.
 type javaStores struct {
 	found []plan.JavaStore
-	left  []string
+	left  []string // the names of those that nothing can be added to, quoted
+	more  string   // why there may be further ones; "" if all were found
 }
 
 // trust has the inside trust an authority, if there is one, Java by its stores.
@@ -62,8 +63,15 @@ func (j javaStores) trust(g *plan.Guest, e *plan.Enforced) error {
 			g.Java = append(g.Java, plan.JavaStore{Paths: s.Paths, Content: all})
 		}
 	}
+	var why []string
 	if len(left) > 0 {
-		e.Items = append(e.Items, untrusted("by "+strings.Join(left, " nor by ")+", which are no stores of authorities, or have another password"))
+		why = append(why, "by "+strings.Join(left, " nor by ")+", which are no stores of authorities, or have another password")
+	}
+	if j.more != "" {
+		why = append(why, "by further stores, "+j.more)
+	}
+	if len(why) > 0 {
+		e.Items = append(e.Items, untrusted(strings.Join(why, "; nor ")))
 	}
 	return nil
 }
@@ -75,140 +83,123 @@ func untrusted(why string) plan.Item {
 
 // Bounds of what is looked for in a root that the sandbox has written.
 const (
-	mostJava  = 16                    // names of stores
-	mostNames = 256                   // of a directory with JDKs
+	mostJava  = limit.JavaStores      // by their names
+	mostNames = limit.JavaNames       // that are opened to find them
 	mostBytes = limit.TrustStoreBytes // of all stores; as JSON, they fit into a message to init
 )
 
-// javaRoot is where stores are looked for. The keeper can read no more of it than init could,
-// since the ids of its mounts are shifted for both.
-type javaRoot struct {
-	root    int // O_PATH
-	regions []rootspec.Region
+// javaSearch looks for stores in a root. The keeper can read no more of it than init could,
+// since the ids of its mounts are shifted for both. The search ends where all.more is set.
+type javaSearch struct {
+	files  rootspec.Files
+	all    javaStores
+	seen   map[string]bool // names at which there may be a store; patterns overlap
+	opened int             // names
+	stores int             // names of stores
+	size   int             // of all.found
 }
 
-// stores returns the stores that there are, each once, however many names it has.
-func (j javaRoot) stores() (all javaStores, err error) {
-	var names []string
+// findJava returns the stores that there are, each once, however many names it has.
+func findJava(ctx context.Context, files rootspec.Files) (javaStores, error) {
+	s := javaSearch{files: files, seen: map[string]bool{}}
 	for _, pattern := range plan.JavaStores {
-		more, err := j.expand("/", strings.Split(pattern[1:], "/"))
-		if err != nil {
-			return all, err
-		}
-		for _, name := range more {
-			if !slices.Contains(names, name) { // patterns overlap
-				names = append(names, name)
-			}
+		if err := s.expand(ctx, "/", strings.Split(pattern[1:], "/")); err != nil {
+			return s.all, err
 		}
 	}
-	if n := len(names) - mostJava; n > 0 {
-		all.left = append(all.left, strconv.Itoa(n)+" more than "+strconv.Itoa(mostJava)+" stores")
-		names = names[:mostJava]
-	}
-	size := 0
-	for _, name := range names {
-		content, err := j.read(name)
-		if err != nil {
-			return all, err
-		}
-		i := slices.IndexFunc(all.found, func(s plan.JavaStore) bool { return bytes.Equal(s.Content, content) })
-		switch {
-		case content == nil:
-		case i >= 0:
-			all.found[i].Paths = append(all.found[i].Paths, []byte(name))
-		case size+len(content) > mostBytes:
-			all.left = append(all.left, strconv.Quote(name))
-		default:
-			size += len(content)
-			all.found = append(all.found, plan.JavaStore{Paths: [][]byte{[]byte(name)}, Content: content})
-		}
-	}
-	return all, nil
+	return s.all, nil
 }
 
-// expand gives the names that a pattern below dir stands for. It looks no further than
-// it must: whether there is such a file is seen when it is opened.
-func (j javaRoot) expand(dir string, parts []string) (all []string, err error) {
+// step counts a name that is to be opened. It reports false if the search ends before.
+func (s *javaSearch) step(ctx context.Context) (bool, error) {
+	if err := ctx.Err(); err != nil || s.all.more != "" {
+		return false, err
+	}
+	if s.opened == mostNames {
+		s.all.more = fmt.Sprintf("if there are any, since more than %d names lead to where they may be", mostNames)
+		return false, nil
+	}
+	s.opened++
+	return true, nil
+}
+
+// expand takes the names that a pattern below dir stands for.
+func (s *javaSearch) expand(ctx context.Context, dir string, parts []string) error {
 	i := slices.Index(parts, "*")
 	if i < 0 {
-		return []string{filepath.Join(dir, filepath.Join(parts...))}, nil
+		return s.take(ctx, filepath.Join(dir, filepath.Join(parts...)))
 	}
 	dir = filepath.Join(dir, filepath.Join(parts[:i]...))
-	f, err := j.open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
-	if f == nil {
-		return nil, err // no JDKs are there
-	}
-	defer f.Close()
-	names, err := f.Readdirnames(mostNames)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, fault.New(fault.Unavailable, "list %q", dir).Because(err)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		found, err := j.expand(filepath.Join(dir, name), parts[i+1:])
-		if err != nil {
-			return nil, err
-		}
-		for _, name := range found {
-			f, err := j.open(name, unix.O_PATH)
-			if err != nil {
-				return nil, err
-			}
-			if f != nil {
-				f.Close()
-				all = append(all, name)
-			}
-		}
-	}
-	return all, nil
-}
-
-// read returns what is in the store at name, or nil if there is none, it is too large, or no
-// file may be laid over it. It opens nothing but regular files, and no decoy.
-func (j javaRoot) read(name string) ([]byte, error) {
-	f, err := j.open(name, unix.O_PATH)
-	if f == nil {
-		return nil, err
-	}
-	defer f.Close()
-	at, err := os.Readlink(program.Path(f)) // a path in the root, which is mounted nowhere
-	if err != nil || !rootspec.MayCover(j.regions, name, at) {
-		return nil, nil // if it has no path, it is deeper than any system has it
-	}
-	if ok, err := isStore(f); err != nil || !ok {
-		return nil, err
-	}
-	// The root is the sandbox's, in which nothing runs yet, or the host's.
-	r, err := j.open(name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
-	if r == nil {
-		return nil, err
-	}
-	defer r.Close()
-	if ok, err := isStore(r); err != nil || !ok {
-		return nil, err
-	}
-	b, err := io.ReadAll(io.LimitReader(r, limit.TrustStoreBytes))
-	return b, fault.Wrap(err, "read %q", name)
-}
-
-// isStore reports whether f is a regular file that is not too large.
-func isStore(f *os.File) (bool, error) {
-	st, err := f.Stat()
+	names, err := s.list(ctx, dir)
 	if err != nil {
-		return false, fault.New(fault.Unavailable, "look at %q", f.Name()).Because(err)
+		return err
 	}
-	return st.Mode().IsRegular() && st.Size() <= limit.TrustStoreBytes, nil
+	for _, name := range names {
+		if err := s.expand(ctx, filepath.Join(dir, name), parts[i+1:]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// open opens an absolute name in the root, and follows links within it. It returns nil if there
-// is nothing that can be opened: nothing is trusted by what cannot be read. An error is the host's.
-func (j javaRoot) open(name string, flags int) (*os.File, error) {
-	fd, err := rootspec.OpenInRoot(j.root, strings.TrimPrefix(name, "/"), flags)
+// list returns the names in a directory, in order, and no more of them than one too many. An
+// error is the host's.
+func (s *javaSearch) list(ctx context.Context, dir string) ([]string, error) {
+	if ok, err := s.step(ctx); err != nil || !ok {
+		return nil, err
+	}
+	fd, err := rootspec.OpenInRoot(s.files.Root, strings.TrimPrefix(dir, "/"), unix.O_RDONLY|unix.O_DIRECTORY)
 	if fault.Is(err, fault.Unavailable) {
 		return nil, err
 	}
 	if err != nil {
-		return nil, nil //nolint:nilerr // about the name, which the sandbox chose
+		return nil, nil //nolint:nilerr // there is no directory that can be listed
 	}
-	return os.NewFile(uintptr(fd), name), nil
+	f := os.NewFile(uintptr(fd), dir)
+	defer f.Close()
+	names, err := f.Readdirnames(mostNames - s.opened + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fault.New(fault.Unavailable, "list %q", dir).Because(err)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// take adds the store at name, if there is one over which a file may be laid.
+func (s *javaSearch) take(ctx context.Context, name string) error {
+	if s.seen[name] {
+		return nil
+	}
+	s.seen[name] = true
+	if ok, err := s.step(ctx); err != nil || !ok {
+		return err
+	}
+	f, err := s.files.Find(name, limit.TrustStoreBytes)
+	if f == nil {
+		return err
+	}
+	defer f.Close()
+	if !rootspec.MayCover(s.files.Regions, name, f.At) {
+		return nil
+	}
+	if s.stores == mostJava {
+		s.all.more = fmt.Sprintf("since there are more than %d", mostJava)
+		return nil
+	}
+	s.stores++
+	content, err := f.ReadAll()
+	if content == nil {
+		return err
+	}
+	i := slices.IndexFunc(s.all.found, func(o plan.JavaStore) bool { return bytes.Equal(o.Content, content) })
+	switch {
+	case i >= 0:
+		s.all.found[i].Paths = append(s.all.found[i].Paths, []byte(name))
+	case s.size+len(content) > mostBytes:
+		s.all.left = append(s.all.left, strconv.Quote(name))
+	default:
+		s.size += len(content)
+		s.all.found = append(s.all.found, plan.JavaStore{Paths: [][]byte{[]byte(name)}, Content: content})
+	}
+	return nil
 }

@@ -4,9 +4,11 @@ package keeper
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha1"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,8 +26,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// rootOf makes a root of files, the names of which are absolute, and opens it.
-func rootOf(t *testing.T, files map[string]string) (dir string, root int) {
+// rootOf makes a root of files, the names of which are absolute.
+func rootOf(t *testing.T, files map[string]string) (dir string, root rootspec.Files) {
 	t.Helper()
 	dir = t.TempDir()
 	for name, text := range files {
@@ -37,27 +39,28 @@ func rootOf(t *testing.T, files map[string]string) (dir string, root int) {
 			t.Fatal(err)
 		}
 	}
-	root, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
+	root.Regions = []rootspec.Region{{At: "/", Open: true}}
+	for at, fd := range map[string]*int{dir: &root.Root, "/proc": &root.Proc} {
+		var err error
+		if *fd, err = unix.Open(at, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(*fd) })
 	}
-	t.Cleanup(func() { unix.Close(root) })
 	return dir, root
 }
 
-var anywhere = []rootspec.Region{{At: "/", Open: true}}
-
 // storesIn returns the stores of a root as text: names, and what is in them.
-func storesIn(t *testing.T, root int, regions []rootspec.Region) (found []string, left []string) {
+func storesIn(t *testing.T, root rootspec.Files) (found []string, all javaStores) {
 	t.Helper()
-	all, err := javaRoot{root, regions}.stores()
+	all, err := findJava(t.Context(), root)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range all.found {
 		found = append(found, fmt.Sprintf("%q %.9s", s.Paths, s.Content))
 	}
-	return found, all.left
+	return found, all
 }
 
 func TestJavaStores_AreFoundWithinTheRootAlone(t *testing.T) {
@@ -72,6 +75,7 @@ func TestJavaStores_AreFoundWithinTheRootAlone(t *testing.T) {
 		"/usr/lib/jvm/\xff\nb/lib/security/cacerts":   "any bytes",
 		"/usr/lib/jvm/same/jre/lib/security/cacerts":  "own",
 		"/usr/local/decoy/lib/security/cacerts":       "decoy",
+		"/opt/key":                                    "decoy",
 		"/opt/directory/lib/security/cacerts/cacerts": "too deep",
 		"/opt/large/lib/security/cacerts":             "",
 		"/opt/a/b/lib/security/cacerts":               "image",
@@ -102,19 +106,22 @@ func TestJavaStores_AreFoundWithinTheRootAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(watch)
-	decoy := dir + "/usr/local/decoy/lib/security/cacerts"
-	if _, err := unix.InotifyAddWatch(watch, decoy, unix.IN_OPEN); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"/usr/local/decoy/lib/security/cacerts", "/opt/key"} {
+		decoy := dir + name // as the kernel has the path
+		if _, err := unix.InotifyAddWatch(watch, decoy, unix.IN_OPEN); err != nil {
+			t.Fatal(err)
+		}
+		root.Regions = append(root.Regions, rootspec.Region{At: decoy, Decoy: true})
 	}
-	found, left := storesIn(t, root, append(anywhere, rootspec.Region{At: decoy, Decoy: true}))
+	found, all := storesIn(t, root)
 	want := []string{
 		`["/etc/ssl/certs/java/cacerts" "/opt/link/lib/security/cacerts"] system`,
 		`["/usr/lib/jvm/a/lib/security/cacerts" "/usr/lib/jvm/same/jre/lib/security/cacerts"] own`,
 		`["/usr/lib/jvm/\xff\nb/lib/security/cacerts"] any bytes`,
 		`["/opt/a/b/lib/security/cacerts"] image`,
 	}
-	if !reflect.DeepEqual(found, want) || len(left) > 0 {
-		t.Errorf("found %q and left %q, want %q", found, left, want)
+	if !reflect.DeepEqual(found, want) || len(all.left) > 0 || all.more != "" {
+		t.Errorf("found %q, and left %q, %q, want %q", found, all.left, all.more, want)
 	}
 	if n, _ := unix.Read(watch, make([]byte, 64<<10)); n > 0 {
 		t.Error("a decoy was opened")
@@ -128,18 +135,45 @@ func TestJavaStores_AreBounded(t *testing.T) {
 		files[fmt.Sprintf("/opt/%02d/lib/security/cacerts", i)] = fmt.Sprint("store ", i)
 	}
 	_, root := rootOf(t, files)
-	found, left := storesIn(t, root, anywhere)
-	// The first three names are of systems, and need not be there.
-	if len(found) != mostJava-3 || len(left) != 1 || left[0] != "6 more than 16 stores" {
-		t.Errorf("%d stores were found, and left are %q", len(found), left)
+	found, all := storesIn(t, root)
+	if len(found) != mostJava || len(all.left) > 0 || all.more != "since there are more than 16" {
+		t.Errorf("%d stores were found, left are %q, %q", len(found), all.left, all.more)
 	}
 	half := strings.Repeat("x", limit.TrustStoreBytes/2)
 	_, root = rootOf(t, map[string]string{
 		"/opt/a/lib/security/cacerts": "first" + half, "/opt/b/lib/security/cacerts": "second" + half, "/opt/c/lib/security/cacerts": "third",
 	})
-	found, left = storesIn(t, root, anywhere)
-	if len(found) != 2 || !reflect.DeepEqual(left, []string{`"/opt/b/lib/security/cacerts"`}) {
-		t.Errorf("found %q, left %q", found, left)
+	found, all = storesIn(t, root)
+	if len(found) != 2 || !reflect.DeepEqual(all.left, []string{`"/opt/b/lib/security/cacerts"`}) {
+		t.Errorf("found %q, left %q", found, all.left)
+	}
+}
+
+// TestJavaStores_OpenFewNames has links in a root at each level of a pattern, so that there are
+// as many names as directories have, squared.
+func TestJavaStores_OpenFewNames(t *testing.T) {
+	t.Parallel()
+	for what, to := range map[string]string{"one store": "/opt/one", "no store": "/nothing"} {
+		dir, root := rootOf(t, map[string]string{"/opt/one/lib/security/cacerts": "store", "/opt/many/x": ""})
+		for i := range 1000 {
+			for name, to := range map[string]string{"/opt/many/": to, "/opt/": "/opt/many"} {
+				if err := os.Symlink(to, fmt.Sprint(dir, name, i)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		s := javaSearch{files: root, seen: map[string]bool{}}
+		if err := s.expand(t.Context(), "/", []string{"opt", "*", "*", "lib", "security", "cacerts"}); err != nil {
+			t.Fatal(err)
+		}
+		if s.all.more == "" || s.opened > mostNames || len(s.seen) > mostNames+1 {
+			t.Errorf("%s: %d names are opened, of %d, %q", what, s.opened, len(s.seen), s.all.more)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := findJava(ctx, root); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: a search that is cancelled: %v", what, err)
+		}
 	}
 }
 
@@ -152,9 +186,9 @@ func TestTrustJava_TellsWhatItCannotAddTo(t *testing.T) {
 		"/opt/b\n/lib/security/cacerts":   "something else",
 		"/opt/b/jre/lib/security/cacerts": "something else",
 	})
-	g, ca := plan.Guest{Regions: anywhere}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("the gate")})
+	g, ca := plan.Guest{}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("the gate")})
 	var e plan.Enforced
-	if err := trust(&g, &e, ca, javaRoot{root, anywhere}.stores); err != nil {
+	if err := trust(&g, &e, ca, func() (javaStores, error) { return findJava(t.Context(), root) }); err != nil {
 		t.Fatal(err)
 	}
 	if len(g.Java) != 1 || string(g.Java[0].Paths[0]) != "/opt/a/lib/security/cacerts" || !bytes.Contains(g.Java[0].Content, []byte("the gate")) {
@@ -162,6 +196,14 @@ func TestTrustJava_TellsWhatItCannotAddTo(t *testing.T) {
 	}
 	if got := e.State("java"); got != plan.Off || !strings.Contains(e.Items[len(e.Items)-1].Detail, `by "/opt/b\n/lib/security/cacerts" nor by "/opt/b/jre/lib/security/cacerts", which`) {
 		t.Errorf("%+v", e)
+	}
+
+	e = plan.Enforced{}
+	if err := (javaStores{left: []string{`"/a"`}, more: "since there are more than 16"}).trust(&g, &e); err != nil {
+		t.Fatal(err)
+	}
+	if want := `by "/a", which are no stores of authorities, or have another password; nor by further stores, since there are more than 16; make one`; !strings.Contains(e.Items[0].Detail, want) {
+		t.Errorf("%+v, want %q", e.Items, want)
 	}
 
 	// Without inspection there is nothing to trust.

@@ -157,8 +157,7 @@ func newKeeper(ctx context.Context) (*keeper, error) {
 		return nil, err
 	}
 	if err := k.buildInTime(ctx); err != nil {
-		k.group.Remove()
-		k.shares.Remove()
+		k.removeGroups()
 		return nil, err
 	}
 	if err := errors.Join(weaker(c, k.enforced), without(c, k.enforced)); err != nil {
@@ -287,8 +286,16 @@ func (k *keeper) end() {
 	}
 	close(k.ended)
 	k.endExecs()
+	k.removeGroups()
+}
+
+// removeGroups removes the control groups of the box, and their list.
+func (k *keeper) removeGroups() {
 	k.group.Remove()
 	k.shares.Remove()
+	if err := cgroup.RemoveLeft(k.config.RunDir); err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+	}
 }
 
 // endExecs gives every exec its end that has none. Init may have been killed between

@@ -1,0 +1,85 @@
+//go:build linux && (amd64 || arm64)
+
+package cgroup
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// listName is a file in a run directory, which lists the control groups that its keepers have
+// made, one path a line. A group is listed before it is made, and the file is removed after
+// all of them. So a keeper that is killed leaves the names of its groups.
+const listName = "cgroups"
+
+// groupPrefix begins the names of the control groups of sandboxes.
+const groupPrefix = "coppice-"
+
+// leftPatience is how long RemoveLeft waits for the processes in a group to end.
+const leftPatience = time.Second
+
+// list adds a group that is to be made to the list of a run directory; "" is none.
+func list(runDir, path string) error {
+	if runDir == "" {
+		return nil
+	}
+	f, err := os.OpenFile(filepath.Join(runDir, listName), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err == nil {
+		_, err = f.WriteString(path + "\n")
+		err = errors.Join(err, f.Close())
+	}
+	return fault.Wrap(err, "list a control group of the sandbox")
+}
+
+// Left reports whether there may be control groups in the list of a run directory.
+func Left(runDir string) bool {
+	_, err := os.Lstat(filepath.Join(runDir, listName))
+	return !errors.Is(err, os.ErrNotExist)
+}
+
+// RemoveLeft removes the control groups that keepers of a run directory have made and not
+// removed. Groups in which there are processes stay, with an error, and so does the list of
+// them, for the next call. The caller has the lock of the run directory: no keeper makes a
+// group there meanwhile.
+func RemoveLeft(runDir string) error {
+	name := filepath.Join(runDir, listName)
+	b, err := os.ReadFile(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fault.Wrap(err, "read the list of control groups in %s", runDir)
+	}
+	var all []error
+	for path := range strings.Lines(string(b)) {
+		path = strings.TrimSuffix(path, "\n")
+		if filepath.IsAbs(path) && strings.HasPrefix(filepath.Base(path), groupPrefix) { // else the keeper was killed while it wrote
+			all = append(all, removeGroup(path, leftPatience))
+		}
+	}
+	if err := errors.Join(all...); err != nil {
+		return err
+	}
+	return fault.Wrap(os.Remove(name), "remove the list of control groups in %s", runDir)
+}
+
+// removeGroup removes a control group, and waits for the processes in it to end: the kernel
+// does not report when the last has left. A group that is not there is no error.
+func removeGroup(path string, patience time.Duration) error {
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		err := unix.Rmdir(path)
+		if _, gone := os.Lstat(path); err == nil || errors.Is(gone, os.ErrNotExist) { // rmdir(2) may say that it may not
+			return nil
+		}
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(end) {
+			return fault.Wrap(err, "remove the control group %s", path)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+//go:build linux && (amd64 || arm64)
+
+package cgroup
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// TestRemoveLeft_RemovesTheGroupsOfAKilledKeeper, but none with a process in it.
+func TestRemoveLeft_RemovesTheGroupsOfAKilledKeeper(t *testing.T) {
+	c := limited("killed")
+	c.RunDir = t.TempDir()
+	g, all := ownGroups(t, c)
+	var paths []string
+	if g != nil {
+		paths = append(paths, g.path)
+	}
+	for _, s := range all {
+		paths = append(paths, s.path)
+	}
+	inside := exec.Command("sleep", "1000")
+	if err := inside.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end := func() { _ = inside.Process.Kill(); _ = inside.Wait() } // it was killed
+	defer end()
+	if g != nil {
+		if err := g.Take(inside.Process.Pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := all.Take(inside.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := RemoveLeft(c.RunDir); err == nil || !Left(c.RunDir) {
+		t.Errorf("groups of a process are removed: %v", err)
+	}
+	end()
+	if err := RemoveLeft(c.RunDir); err != nil || Left(c.RunDir) {
+		t.Errorf("groups are left: %v", err)
+	}
+	for _, path := range paths {
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if err := RemoveLeft(c.RunDir); err != nil {
+		t.Errorf("without a list: %v", err)
+	}
+}
+
+// TestRemoveLeft_RemovesNothingElse has a list that is torn, and names that are no groups of ours.
+func TestRemoveLeft_RemovesNothingElse(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	kept := []string{"other", "coppice-file", "coppice-full"}
+	for _, name := range []string{"other", "coppice-full/x", "coppice-empty"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "coppice-file"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range append(kept, "coppice-empty", "coppice-gone") {
+		if err := list(dir, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := list(dir, "coppice-torn"); err != nil {
+		t.Fatal(err)
+	}
+	if err := RemoveLeft(dir); err == nil || !Left(dir) {
+		t.Errorf("what stays is not reported: %v", err)
+	}
+	for _, name := range kept {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "coppice-empty")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("an empty group is left: %v", err)
+	}
+}

@@ -1,0 +1,46 @@
+package daemon
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/protocol"
+)
+
+// TestRemoveLeft_RemovesGroupsOfTheHomeThatHaveNoKeeper has directories in the place of control groups.
+func TestRemoveLeft_RemovesGroupsOfTheHomeThatHaveNoKeeper(t *testing.T) {
+	t.Parallel()
+	home, groups := t.TempDir(), t.TempDir()
+	for _, id := range []string{"ended", "live", "other"} {
+		run := filepath.Join(home, "sandboxes", id, "run")
+		if id == "other" {
+			run = filepath.Join(t.TempDir(), "sandboxes", id, "run")
+		}
+		group := filepath.Join(groups, "coppice-"+id+"-1")
+		if err := errors.Join(os.MkdirAll(run, 0o700), os.Mkdir(group, 0o700), os.WriteFile(filepath.Join(run, "cgroups"), []byte(group+"\n"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		lock, err := os.Create(filepath.Join(run, protocol.LockName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lock.Close()
+		if id == "live" {
+			if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	removeLeft(home, slog.New(slog.DiscardHandler))
+	for id, want := range map[string]bool{"ended": false, "live": true, "other": true} {
+		_, err := os.Lstat(filepath.Join(groups, "coppice-"+id+"-1"))
+		if (err == nil) != want {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+}
