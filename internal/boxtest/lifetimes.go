@@ -104,7 +104,7 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "sleep 0.1; echo late; exit 4"}})
 		id := WaitStarted(t, s).Exec
 		s.Close()
-		time.Sleep(300 * time.Millisecond)
+		b.waitExit(t)
 		if r := b.Do(t, wire.ExecRequest{Attach: id}); r.Stdout != "late\n" || r.Exit.Code != 4 {
 			t.Errorf("%+v", r)
 		}
@@ -115,16 +115,7 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "sleep 0.1; head -c 20971520 /dev/zero; echo end"}})
 		id := WaitStarted(t, s).Exec
 		s.Close()
-		for {
-			st, err := b.Status(t.Context())
-			if err != nil || len(st.Execs) != 1 {
-				t.Fatalf("%+v, %v", st, err)
-			}
-			if st.Execs[0].Exit != nil {
-				break
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
+		b.waitExit(t)
 		r := b.Do(t, wire.ExecRequest{Attach: id})
 		if !strings.HasSuffix(r.Stdout, "end\n") || len(r.Stdout) < 900<<10 || len(r.Stdout) > 1<<20+128<<10 || int64(len(r.Stdout))+r.Dropped != size+4 {
 			t.Errorf("%d bytes kept, %d dropped", len(r.Stdout), r.Dropped)
@@ -361,6 +352,20 @@ func (b *Box) outside(t testing.TB) file {
 	}
 	t.Fatal("the root has no part at /etc")
 	return file{}
+}
+
+// waitExit waits for the end of the only command of a box, which nobody reads.
+func (b *Box) waitExit(t *testing.T) {
+	t.Helper()
+	for ; ; time.Sleep(20 * time.Millisecond) {
+		st, err := b.Status(t.Context())
+		if err != nil || len(st.Execs) != 1 {
+			t.Fatalf("%+v, %v", st, err)
+		}
+		if st.Execs[0].Exit != nil {
+			return
+		}
+	}
 }
 
 // marked counts the processes of this machine that have mark as an argument.
