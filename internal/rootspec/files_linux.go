@@ -88,7 +88,7 @@ func (f *FoundFile) ReadAll() ([]byte, error) {
 		return nil, err
 	}
 	if err != nil {
-		return nil, nil //nolint:nilerr // about the file, which the sandbox chose
+		return nil, nil // about the file, which the sandbox chose
 	}
 	r := os.NewFile(uintptr(fd), f.Name())
 	defer r.Close()
