@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -301,7 +302,10 @@ func TestAHostileInsideIsRefused(t *testing.T) {
 		t.Run(about, func(t *testing.T) {
 			in, out := pipe(t), pipe(t)
 			keeper, theirs := pair(t)
-			go func() { // the keeper takes what comes, and holds none of it; but one that reads no stream
+			var taking sync.WaitGroup
+			defer taking.Wait() // its descriptor is another link's next
+			defer keeper.Shutdown()
+			taking.Go(func() { // the keeper takes what comes, and holds none of it; but one that reads no stream
 				for {
 					m, err := keeper.Recv()
 					if err != nil {
@@ -311,7 +315,7 @@ func TestAHostileInsideIsRefused(t *testing.T) {
 						m.Close()
 					}
 				}
-			}()
+			})
 			r := Outside(theirs, out[0], in[1], Hooks{})
 			ends := make(chan error, 1)
 			go func() { ends <- r.Run() }()
