@@ -295,8 +295,10 @@ func TestAHostileInsideIsRefused(t *testing.T) {
 		"a stream of no kind": message(byte(initlink.MsgSelf), []travelling{{2, 'x'}}),
 		"a stream twice":      append(message(byte(initlink.MsgSelf), []travelling{{2, flowOut}}), message(byte(initlink.MsgSelf), []travelling{{2, flowOut}})...),
 		"stream 0":            message(byte(initlink.MsgSelf), []travelling{{0, flowOut}}),
+		// Of a stream that is not read, 2*window may be queued, as much be on its way to the pipe,
+		// and 64 KiB in it.
 		"more than its window": append(message(byte(initlink.MsgSelf), []travelling{{2, flowOut}}),
-			bytes.Repeat(frame{frameData, 2, make([]byte, maxData)}.append(nil), 2*window/maxData+8)...),
+			bytes.Repeat(frame{frameData, 2, make([]byte, maxData)}.append(nil), 4*window/maxData+8)...),
 		"streams without end": many,
 	} {
 		t.Run(about, func(t *testing.T) {
