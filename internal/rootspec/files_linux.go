@@ -93,5 +93,8 @@ func (f *FoundFile) ReadAll() ([]byte, error) {
 	r := os.NewFile(uintptr(fd), f.Name())
 	defer r.Close()
 	b, err := io.ReadAll(io.LimitReader(r, f.most))
-	return b, fault.Wrap(err, "read %q", f.Name())
+	if err != nil { // what was read before is not the file
+		return nil, fault.Wrap(err, "read %q", f.Name())
+	}
+	return b, nil
 }

@@ -22,8 +22,9 @@ const listName = "cgroups"
 // groupPrefix begins the names of the control groups of sandboxes.
 const groupPrefix = "coppice-"
 
-// leftPatience is how long RemoveLeft waits for the processes in a group to end.
-const leftPatience = time.Second
+// leftPatience is how long RemoveLeft waits for the processes in a group to end: init and what
+// runs in the sandbox are killed with the keeper, and the gate ends by itself.
+const leftPatience = 10 * time.Second
 
 // list adds a group that is to be made to the list of a run directory; "" is none.
 func list(runDir, path string) error {

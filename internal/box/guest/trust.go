@@ -131,7 +131,7 @@ func (t truster) lay(name, ours string, with func([]byte) []byte) ([]byte, error
 		return nil, nil
 	}
 	have, err := f.ReadAll()
-	if have == nil {
+	if err != nil || have == nil {
 		return nil, err
 	}
 	all := with(have)
