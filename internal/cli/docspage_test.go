@@ -26,7 +26,7 @@ func TestDocumentationPage(t *testing.T) {
 	d := newDesk(t)
 	url := d.listen()
 	token := strings.TrimSpace(d.run("token", "create", "page", "--scope", "operate"))
-	ctx, cancel := context.WithTimeout(t.Context(), 10*patience) // 750 keys, of which each waits for a frame
+	ctx, cancel := context.WithTimeout(t.Context(), 20*patience) // 750 keys, of which each waits for a frame
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "node", dir+"/page.mjs")
 	cmd.Env = append(d.env, "CHROMIUM="+chromium, "MODULES="+modules, "SANDBOX="+sandbox, "TOKEN="+token, "URL="+url)
