@@ -65,8 +65,8 @@ func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e
 	if err != nil {
 		return nil, e, err
 	}
-	defer lock.Close()              // the keeper has it as well
-	_ = cgroup.RemoveLeft(c.RunDir) // a group that stays is in the way of nothing, and is tried again
+	defer lock.Close()                 // the keeper has it as well
+	_ = cgroup.RemoveLeft(c.RunDir, 0) // a group that stays is in the way of nothing, and is tried again
 	exe, err := programs.File(program.Init)
 	if err != nil {
 		return nil, e, err
@@ -126,7 +126,7 @@ func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e
 		late := time.AfterFunc(termKeeper, func() { _ = cmd.Process.Kill() })
 		defer late.Stop()
 		_, err := cmd.Process.Wait()
-		_ = cgroup.RemoveLeft(c.RunDir) // as above
+		_ = cgroup.RemoveLeft(c.RunDir, time.Second) // as above
 		return err
 	})
 	config.Close()
@@ -313,16 +313,21 @@ func (b *Box) follow(pidfd int) error {
 		if b.child != nil {
 			_, _ = b.child.Wait()
 		}
-		_ = RemoveLeft(b.runDir) // the next start tries it again
+		_ = RemoveLeft(b.runDir, leftPatience) // the next start tries it again
 		close(b.gone)
 		b.pidfd.Close() // who forgets a box that has ended need not close it
 	})
 	return nil
 }
 
+// leftPatience is how long the processes in the control groups of a killed keeper are waited
+// for: init and what runs in the sandbox are killed with it, and the gate ends by itself.
+const leftPatience = 10 * time.Second
+
 // RemoveLeft removes the control groups that a keeper of runDir has left because it was killed.
-// It does nothing where a keeper lives, or is about to: that removes them itself.
-func RemoveLeft(runDir string) error {
+// It waits up to patience for the processes in each to end. It does nothing where a keeper
+// lives, or is about to: that removes them itself.
+func RemoveLeft(runDir string, patience time.Duration) error {
 	if !cgroup.Left(runDir) {
 		return nil
 	}
@@ -342,7 +347,7 @@ func RemoveLeft(runDir string) error {
 	if err != nil {
 		return fault.Wrap(err, "lock %s", runDir)
 	}
-	return cgroup.RemoveLeft(runDir)
+	return cgroup.RemoveLeft(runDir, patience)
 }
 
 // Gone is closed when the keeper has ended, and with it all processes and mounts

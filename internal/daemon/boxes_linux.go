@@ -129,7 +129,7 @@ func (boxes) Kill(ctx context.Context, runDir string) error { return box.Kill(ct
 func removeLeft(home string, log *slog.Logger) {
 	dirs, _ := filepath.Glob(filepath.Join(home, "sandboxes", "*", "run")) // the pattern is right
 	for _, dir := range dirs {
-		if err := box.RemoveLeft(dir); err != nil {
+		if err := box.RemoveLeft(dir, 0); err != nil {
 			log.Warn("control groups of a sandbox stay until its next start", "dir", dir, "err", err)
 		}
 	}

@@ -22,10 +22,6 @@ const listName = "cgroups"
 // groupPrefix begins the names of the control groups of sandboxes.
 const groupPrefix = "coppice-"
 
-// leftPatience is how long RemoveLeft waits for the processes in a group to end: init and what
-// runs in the sandbox are killed with the keeper, and the gate ends by itself.
-const leftPatience = 10 * time.Second
-
 // list adds a group that is to be made to the list of a run directory; "" is none.
 func list(runDir, path string) error {
 	if runDir == "" {
@@ -46,10 +42,11 @@ func Left(runDir string) bool {
 }
 
 // RemoveLeft removes the control groups that keepers of a run directory have made and not
-// removed. Groups in which there are processes stay, with an error, and so does the list of
+// removed. It waits up to patience for the processes in each group to end. Groups in which
+// there are processes stay, with an error, and so does the list of
 // them, for the next call. The caller has the lock of the run directory: no keeper makes a
 // group there meanwhile.
-func RemoveLeft(runDir string) error {
+func RemoveLeft(runDir string, patience time.Duration) error {
 	name := filepath.Join(runDir, listName)
 	b, err := os.ReadFile(name)
 	if errors.Is(err, os.ErrNotExist) {
@@ -62,7 +59,7 @@ func RemoveLeft(runDir string) error {
 	for path := range strings.Lines(string(b)) {
 		path = strings.TrimSuffix(path, "\n")
 		if filepath.IsAbs(path) && strings.HasPrefix(filepath.Base(path), groupPrefix) { // else the keeper was killed while it wrote
-			all = append(all, removeGroup(path, leftPatience))
+			all = append(all, removeGroup(path, patience))
 		}
 	}
 	if err := errors.Join(all...); err != nil {
@@ -72,7 +69,7 @@ func RemoveLeft(runDir string) error {
 }
 
 // removeGroup removes a control group, and waits for the processes in it to end: the kernel
-// does not report when the last has left. A group that is not there is no error.
+// does not report when the last has left. A missing group is not an error.
 func removeGroup(path string, patience time.Duration) error {
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		err := unix.Rmdir(path)

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 // TestRemoveLeft_RemovesTheGroupsOfAKilledKeeper, but none with a process in it.
@@ -36,11 +37,11 @@ func TestRemoveLeft_RemovesTheGroupsOfAKilledKeeper(t *testing.T) {
 	if err := all.Take(inside.Process.Pid); err != nil {
 		t.Fatal(err)
 	}
-	if err := RemoveLeft(c.RunDir); err == nil || !Left(c.RunDir) {
+	if err := RemoveLeft(c.RunDir, time.Second); err == nil || !Left(c.RunDir) {
 		t.Errorf("groups of a process are removed: %v", err)
 	}
 	end()
-	if err := RemoveLeft(c.RunDir); err != nil || Left(c.RunDir) {
+	if err := RemoveLeft(c.RunDir, time.Second); err != nil || Left(c.RunDir) {
 		t.Errorf("groups are left: %v", err)
 	}
 	for _, path := range paths {
@@ -48,7 +49,7 @@ func TestRemoveLeft_RemovesTheGroupsOfAKilledKeeper(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	if err := RemoveLeft(c.RunDir); err != nil {
+	if err := RemoveLeft(c.RunDir, time.Second); err != nil {
 		t.Errorf("without a list: %v", err)
 	}
 }
@@ -74,7 +75,7 @@ func TestRemoveLeft_RemovesNothingElse(t *testing.T) {
 	if err := list(dir, "coppice-torn"); err != nil {
 		t.Fatal(err)
 	}
-	if err := RemoveLeft(dir); err == nil || !Left(dir) {
+	if err := RemoveLeft(dir, time.Second); err == nil || !Left(dir) {
 		t.Errorf("what stays is not reported: %v", err)
 	}
 	for _, name := range kept {

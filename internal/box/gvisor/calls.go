@@ -28,7 +28,7 @@ import (
 // (populateCache); and a filter knows init's threads by numbers alone.
 type calls struct {
 	answers  atomic.Pointer[seccomp.Answers]
-	refusals atomic.Pointer[refusals.Summary] // nil where nobody is told
+	refusals atomic.Pointer[refusals.Summary] // nil if refusals are not reported
 }
 
 // newCalls answers most strictly until answerAs is called.

@@ -68,7 +68,7 @@ type conductor struct {
 	programs *programs
 
 	mu     sync.Mutex
-	frozen *initlink.Frozen // what the sandbox was when it began to stand still; nil while it moves
+	frozen *initlink.Frozen // the state of the sandbox when it was frozen; nil while it runs
 	paused bool             // its kernel runs none of its processes
 }
 

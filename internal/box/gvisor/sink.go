@@ -98,7 +98,7 @@ type sink struct {
 	seccheck.SinkDefaults
 	some    chan struct{}     // has something when there are events
 	now     chan struct{}     // has something when they are not to wait for others
-	refused *refusals.Summary // nil where nobody is told
+	refused *refusals.Summary // nil if refusals are not reported
 
 	mu      sync.Mutex
 	pending []event // guarded by mu

@@ -153,7 +153,7 @@ func (s *javaSearch) list(ctx context.Context, dir string) ([]string, error) {
 		return nil, err
 	}
 	if err != nil {
-		return nil, nil // there is no directory that can be listed
+		return nil, nil // no such directory, or it cannot be opened
 	}
 	f := os.NewFile(uintptr(fd), dir)
 	defer f.Close()

@@ -293,7 +293,7 @@ func (k *keeper) end() {
 func (k *keeper) removeGroups() {
 	k.group.Remove()
 	k.shares.Remove()
-	if err := cgroup.RemoveLeft(k.config.RunDir); err != nil {
+	if err := cgroup.RemoveLeft(k.config.RunDir, time.Second); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // HideFile mounts /dev/null, which must exist, over a file beneath proc, a procfs. A file that
-// does not exist is no error.
+// does not exist is not an error.
 func HideFile(proc int, name string) error {
 	at, err := OpenPoint(proc, name, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -30,7 +30,7 @@ func HideFile(proc int, name string) error {
 }
 
 // HideDir mounts an empty directory over a directory beneath dir. A directory that does not exist
-// is no error.
+// is not an error.
 func HideDir(dir int, name string) error {
 	at, err := OpenPoint(dir, name, unix.O_DIRECTORY)
 	if errors.Is(err, unix.ENOENT) {
@@ -49,7 +49,7 @@ func HideDir(dir int, name string) error {
 }
 
 // MakeReadOnly mounts a file or directory beneath dir over itself, read-only. One that does not
-// exist is no error.
+// exist is not an error.
 func MakeReadOnly(dir int, name string) error {
 	at, err := OpenPoint(dir, name, 0)
 	if errors.Is(err, unix.ENOENT) {

@@ -18,7 +18,7 @@ type commands struct {
 	mu      sync.Mutex
 	asked   []*command       // not yet answered
 	live    map[int]*command // by pid
-	dropped []initlink.Kind  // answers that are for nobody
+	dropped []initlink.Kind  // answers to discard
 }
 
 // command is one that was started.
