@@ -4,7 +4,6 @@ package keeper
 
 import (
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -90,11 +89,14 @@ func below(pid, most int) []int {
 	return pids
 }
 
-// children are the processes that the threads of one have started.
+// children are the processes that the threads of one have started
+// (proc_tid_children(5)). Nothing below a thread's directory is listed: the kernel
+// makes all sixty entries of one for who lists it.
 func children(pid int) (pids []int) {
-	threads, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
+	tasks := "/proc/" + strconv.Itoa(pid) + "/task"
+	threads, _ := os.ReadDir(tasks)
 	for _, t := range threads {
-		list, _ := os.ReadFile(t)
+		list, _ := os.ReadFile(tasks + "/" + t.Name() + "/children")
 		for f := range strings.FieldsSeq(string(list)) {
 			if kid, err := strconv.Atoi(f); err == nil {
 				pids = append(pids, kid)
