@@ -6,15 +6,15 @@ import (
 )
 
 // Sample returns which of the cases numbered from 0 a loop takes: the first, and the step to the
-// next. It takes all of them, but with -short one in four, and with the race detector one in
-// every, each from a random one on.
+// next. It takes all of them, but with the race detector one in every, and with -short one in
+// eight, each from a random one on.
 func Sample(t *testing.T, every int) (first, step int) {
 	t.Helper()
 	switch {
 	case Race:
 		step = every
 	case testing.Short():
-		step = 4
+		step = 8
 	default:
 		return 0, 1
 	}
