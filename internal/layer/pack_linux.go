@@ -75,14 +75,14 @@ func (s *Store) writeTar(ctx context.Context, id timeline.LayerID, entries []for
 		if err != nil {
 			return nil, err
 		}
-		return &untilDone{ctx: ctx, File: os.NewFile(uintptr(fd), e.Path)}, nil
+		return &untilDone{ctx: ctx, file: os.NewFile(uintptr(fd), e.Path)}, nil
 	})
 }
 
 // untilDone is a file whose reading ends with ctx.
 type untilDone struct {
-	*os.File
-	ctx context.Context // of one call of writeTar
+	file *os.File
+	ctx  context.Context // of one call of writeTar
 }
 
 // Read implements io.Reader.
@@ -90,13 +90,11 @@ func (u *untilDone) Read(p []byte) (int, error) {
 	if err := u.ctx.Err(); err != nil {
 		return 0, err
 	}
-	return u.File.Read(p)
+	return u.file.Read(p)
 }
 
-// WriteTo hides that of os.File, which would not check ctx.
-func (u *untilDone) WriteTo(w io.Writer) (int64, error) {
-	return io.Copy(w, struct{ io.Reader }{u})
-}
+// Close implements io.Closer.
+func (u *untilDone) Close() error { return u.file.Close() }
 
 func (s *Store) diffID(ctx context.Context, id timeline.LayerID, entries []format.Entry) (string, error) {
 	h := sha256.New()

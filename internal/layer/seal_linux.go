@@ -117,7 +117,7 @@ func (s *Store) writeManifest(ctx context.Context, dir int, entries []format.Ent
 // times their length.
 func encodeTo(ctx context.Context, w io.Writer, entries []format.Entry) (digest string, err error) {
 	sum := sha256.New()
-	b := bufio.NewWriterSize(io.MultiWriter(w, sum), 1<<20)
+	b := bufio.NewWriterSize(io.MultiWriter(w, sum), 64<<10)
 	if err := errors.Join(format.Encode(ctx, b, entries), b.Flush()); err != nil {
 		return "", err
 	}

@@ -60,6 +60,7 @@ func WriteTar(ctx context.Context, w io.Writer, entries []Entry, open func(*Entr
 	out := &sink{w: w}
 	tw := tar.NewWriter(out)
 	sockets := map[string]bool{}
+	buf := make([]byte, 64<<10) // for all files: most are smaller
 	for i := range entries {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -86,7 +87,7 @@ func WriteTar(ctx context.Context, w io.Writer, entries []Entry, open func(*Entr
 				return err
 			}
 		case File:
-			if err := content(tw, e, open); err != nil {
+			if err := content(tw, e, open, buf); err != nil {
 				return fmt.Errorf("tar content of %q: %w", e.Path, err)
 			}
 		}
@@ -141,7 +142,7 @@ func (s *sink) header(tw *tar.Writer, h *tar.Header, path string) error {
 	return &NoHeader{Path: path, Err: err}
 }
 
-func content(w io.Writer, e *Entry, open func(*Entry) (io.ReadCloser, error)) error {
+func content(w io.Writer, e *Entry, open func(*Entry) (io.ReadCloser, error), buf []byte) error {
 	if e.Size == 0 {
 		return nil
 	}
@@ -149,7 +150,7 @@ func content(w io.Writer, e *Entry, open func(*Entry) (io.ReadCloser, error)) er
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(w, r)
+	_, err = io.CopyBuffer(w, r, buf)
 	if e := r.Close(); err == nil {
 		err = e
 	}
