@@ -29,8 +29,8 @@ func TestHistoryModel(t *testing.T) {
 	t.Parallel()
 	n := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		if n++; looptest.Race && n%4 != 0 {
-			return // each takes many times as long; all of them run without the race detector
+		if n++; (looptest.Race || testing.Short()) && n%4 != 0 {
+			return // all of them run without the race detector, at full length
 		}
 		m := newModel(t, rt)
 		defer m.h.close()

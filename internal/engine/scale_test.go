@@ -20,8 +20,11 @@ func TestTenThousandSandboxes(t *testing.T) {
 	h := newHome(t)
 	src := h.onDir("src")
 	n := 10_000
-	if looptest.Race { // SQLite takes twenty times as long
+	switch {
+	case looptest.Race: // SQLite takes twenty times as long
 		n = 200
+	case testing.Short():
+		n = 1_000
 	}
 	created := n / 10
 	forks, err := h.Fork(ctx, "src", wire.ForkRequest{N: n - created, At: src.Head})
