@@ -50,18 +50,19 @@ func (e *Engine) Net(ctx context.Context, name string, req wire.NetRequest) (res
 		return res, err
 	}
 	res.Policy = phases[0].Digest
+	if b != nil && gated(rec.Tier) {
+		// Before the journal is read: the gate answers when all that it refused is in there.
+		now, err := b.Net(ctx)
+		if err == nil {
+			res.Now = &now
+		} else if !fault.Is(err, fault.Unavailable) { // it has just ended
+			return res, named(err, rec.Name)
+		}
+	}
 	if res.Events, err = journal.Read(e.journalAt(rec.ID), q); err != nil {
 		return res, fault.Wrap(err, "look at the network of sandbox %s", rec.Name)
 	}
-	if b == nil || !gated(rec.Tier) {
-		return res, nil
-	}
-	now, err := b.Net(ctx)
-	if fault.Is(err, fault.Unavailable) {
-		return res, nil // it has just ended
-	}
-	res.Now = &now
-	return res, named(err, rec.Name)
+	return res, nil
 }
 
 // netQuery says what of the journal is asked for.

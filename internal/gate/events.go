@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"context"
 	"net/netip"
 	"strconv"
 	"sync"
@@ -73,10 +74,13 @@ type journal struct {
 	now   func() time.Time
 	queue chan Event
 
-	mu     sync.Mutex
-	closed bool              // guarded by mu
-	denied map[denial]*tally // guarded by mu
-	lost   int64             // events that found no room; guarded by mu
+	mu       sync.Mutex
+	closed   bool              // guarded by mu
+	denied   map[denial]*tally // guarded by mu
+	lost     int64             // events that found no room; guarded by mu
+	queued   int64             // events; guarded by mu
+	reported int64             // events; guarded by mu
+	report   chan struct{}     // closed at the next report; guarded by mu
 }
 
 // denial is what makes two denials the same. Others stand for all that are too many.
@@ -101,15 +105,37 @@ type tally struct {
 // newJournal makes a journal whose events report gets, one after the other, from one
 // goroutine that ends after close; wait waits for it.
 func newJournal(now func() time.Time, report func(Event)) (j *journal, wait func()) {
-	j = &journal{now: now, queue: make(chan Event, limit.JournalEvents), denied: map[denial]*tally{}}
+	j = &journal{now: now, queue: make(chan Event, limit.JournalEvents), denied: map[denial]*tally{}, report: make(chan struct{})}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for e := range j.queue {
 			report(e)
+			j.mu.Lock()
+			j.reported++
+			close(j.report)
+			j.report = make(chan struct{})
+			j.mu.Unlock()
 		}
 	}()
 	return j, func() { <-done }
+}
+
+// settle waits until the events queued before it are reported, or ctx ends.
+func (j *journal) settle(ctx context.Context) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for all := j.queued; j.reported < all; {
+		next := j.report
+		j.mu.Unlock()
+		select {
+		case <-next:
+			j.mu.Lock()
+		case <-ctx.Done():
+			j.mu.Lock()
+			return
+		}
+	}
 }
 
 // emit queues e and reports whether there was room. What e is about must not happen
@@ -139,6 +165,7 @@ func (j *journal) queueLocked(e Event) bool {
 	}
 	select {
 	case j.queue <- e:
+		j.queued++
 		return true
 	default:
 		return false

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"sync"
@@ -62,6 +63,30 @@ func TestRepeatedDenialsAreCounted(t *testing.T) {
 	if !slices.Equal(counts, []int{1, 1, 5, 1, 1}) || got[1].Port != 81 {
 		t.Errorf("%v: %+v", counts, got)
 	}
+}
+
+// Whoever asks after a denial finds it reported, however slow the reports are.
+func TestJournal_SettlesWhatWasDenied(t *testing.T) {
+	t.Parallel()
+	block, reported := make(chan struct{}), 0
+	j, wait := newJournal(time.Now, func(Event) { <-block; reported++ })
+	for port := range uint16(3) {
+		j.deny(Event{Proto: TCP, Addr: netip.MustParseAddr("1.1.1.1"), Port: port, Reason: "no"})
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	j.settle(ended) // does not wait for the reports
+	go func() {
+		for range 3 {
+			block <- struct{}{}
+		}
+	}()
+	j.settle(t.Context())
+	if reported != 3 {
+		t.Errorf("%d denials of 3 are reported", reported)
+	}
+	j.close()
+	wait()
 }
 
 func TestTheJournalIsBounded(t *testing.T) {

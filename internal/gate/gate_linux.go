@@ -243,6 +243,9 @@ func (g *Gate) CA() ([]byte, error) {
 	return a.PEM(), nil
 }
 
+// Settle waits until Options.Report has had every event of before the call, or ctx ends.
+func (g *Gate) Settle(ctx context.Context) { g.journal.settle(ctx) }
+
 // Stats gives the counts of now.
 func (g *Gate) Stats() Stats {
 	g.mu.Lock()

@@ -172,8 +172,16 @@ func begin(q control.Request, packets *os.File) (w *warden, ca []byte, err error
 	return w, ca, nil
 }
 
-// now gives the state of the network.
+// settlePatience is how long a look at the network waits for the journal of a slow disk: much
+// less than the keeper waits for the gate.
+const settlePatience = time.Second
+
+// now gives the state of the network. What was refused before is in the journal by then, where
+// the disk is not too slow for that.
 func (w *warden) now() wire.NetNow {
+	ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
+	defer cancel()
+	w.gate.Settle(ctx)
 	s := w.gate.Stats()
 	n := wire.NetNow{Conns: s.Conns, Flows: s.Flows, In: s.In, Out: s.Out, EventsLost: s.EventsLost + w.lost.Load()}
 	for _, q := range s.Asking {
