@@ -124,7 +124,7 @@ func TestFindMounted_KeepsAllWhereANoteIsDamaged(t *testing.T) {
 	h.run("a", "write", "f", "one")
 	for name, damage := range map[string]func(string) error{
 		"not JSON":    func(p string) error { return os.WriteFile(p, []byte("["), 0o600) },
-		"a directory": func(p string) error { return errors.Join(os.Remove(p), os.Mkdir(p, 0o700)) },
+		"a directory": func(p string) error { return errors.Join(os.RemoveAll(p), os.Mkdir(p, 0o700)) }, // it may be gone by then
 	} {
 		if err := damage(h.mountedPath(h.id("a"))); err != nil {
 			t.Fatal(err)

@@ -23,7 +23,12 @@ import (
 	"time"
 )
 
-const patience = time.Minute
+// patience is how long an answer may take, and unanswered how long is waited where none may
+// come: a connection within the sandbox's own stack is dropped, not refused.
+const (
+	patience   = time.Minute
+	unanswered = 2 * time.Second
+)
 
 // orders are what the agent inside can do.
 var orders = map[string]func(args []string, data []byte) ([]byte, error){
@@ -44,7 +49,11 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 	},
 	// exchange NETWORK ADDRESS: sends data, ends its side, reads to the end
 	"exchange": func(a []string, data []byte) ([]byte, error) {
-		c, err := dialName(a[0], a[1])
+		wait := patience
+		if len(a) > 2 { // no answer is expected
+			wait = unanswered
+		}
+		c, err := dialFor(wait, a[0], a[1])
 		if err != nil {
 			return nil, err
 		}
@@ -235,17 +244,17 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		}
 		return io.ReadAll(x)
 	},
-	// ask udp|tcp SERVER: one DNS message there and back
+	// ask udp|tcp SERVER [none]: one DNS message there and back
 	"ask": func(a []string, data []byte) ([]byte, error) {
-		c, err := dial(a[0], a[1], patience)
+		wait := patience
+		if len(a) > 2 { // no answer is expected
+			wait = unanswered
+		}
+		c, err := dialFor(wait, a[0], a[1])
 		if err != nil {
 			return nil, err
 		}
 		defer c.Close()
-		c.SetDeadline(time.Now().Add(patience))
-		if len(a) > 2 { // no answer is expected
-			c.SetDeadline(time.Now().Add(time.Second))
-		}
 		if a[0] == "tcp" {
 			data = append(binary.BigEndian.AppendUint16(nil, uint16(len(data))), data...)
 		}
@@ -361,10 +370,13 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 // held are connections that stay open over several orders.
 var held []net.Conn
 
-func dialName(network, addr string) (net.Conn, error) {
-	c, err := dial(network, addr, patience)
+func dialName(network, addr string) (net.Conn, error) { return dialFor(patience, network, addr) }
+
+// dialFor dials, and lets both that and what is done with the connection take so long.
+func dialFor(wait time.Duration, network, addr string) (net.Conn, error) {
+	c, err := dial(network, addr, wait)
 	if err == nil {
-		c.SetDeadline(time.Now().Add(patience))
+		c.SetDeadline(time.Now().Add(wait))
 	}
 	return c, err
 }

@@ -188,7 +188,7 @@ func testNamesAndConnectionsWaitForAPerson(t *testing.T, k kind) {
 
 	// What was refused without rules is refused as ever, at once.
 	for _, to := range []string{"10.0.0.1:80", "169.254.169.254:80", "127.0.0.53:53", "192.0.0.1:80", "[fd00:ec2::254]:80", "[64:ff9b::a00:1]:80"} {
-		if _, err := s.do("exchange", []byte("x"), "tcp", to); err == nil {
+		if _, err := s.do("exchange", []byte("x"), "tcp", to, "none"); err == nil {
 			t.Errorf("%s was reached", to)
 		}
 	}
