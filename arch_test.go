@@ -92,7 +92,7 @@ var packages = map[string][]string{
 		"internal/box/protocol", "internal/box/refusals", "internal/dirfd", "internal/fault",
 		"internal/gate/control", "internal/gate/link", "internal/javastore", "internal/journal",
 		"internal/mounttable", "internal/plan", "internal/program", "internal/rootspec",
-		"internal/seal", "internal/unixsock",
+		"internal/seal", "internal/thread", "internal/unixsock",
 	},
 	"internal/box/protocol": {"client/wire", "internal/box/initlink", "internal/fault", "internal/plan"},
 	"internal/box/cgroup": {
@@ -102,7 +102,7 @@ var packages = map[string][]string{
 	"internal/box/guest": {
 		"client/wire", "internal/box/execs", "internal/box/initlink", "internal/box/mounts",
 		"internal/box/notify", "internal/box/procs", "internal/box/refusals", "internal/box/seccomp",
-		"internal/dirfd", "internal/fault", "internal/plan", "internal/rootspec",
+		"internal/dirfd", "internal/fault", "internal/plan", "internal/rootspec", "internal/thread",
 	},
 	"internal/box/initlink": {"client/wire", "internal/fault", "internal/plan", "internal/rootspec"},
 	"internal/box/procs":    {"internal/box/initlink", "internal/fault", "internal/ports/sockets"},
@@ -126,7 +126,7 @@ var packages = map[string][]string{
 	"internal/box/seccomp": {},
 	"internal/box/notify": {
 		"internal/box/seccomp", "internal/dirfd", "internal/fault", "internal/mounttable",
-		"internal/rootspec",
+		"internal/rootspec", "internal/thread",
 	},
 
 	// The keeper imports link and control, so these never import the gate itself and its
@@ -136,8 +136,8 @@ var packages = map[string][]string{
 		"internal/policy",
 	},
 	"internal/gate/inspect": {"internal/fault", "internal/policy"},
-	"internal/gate/link":    {"internal/fault"},
-	"internal/gate/control": {"client/wire", "internal/fault", "internal/gate/link", "internal/plan", "internal/program"},
+	"internal/gate/link":    {"internal/fault", "internal/thread"},
+	"internal/gate/control": {"client/wire", "internal/fault", "internal/plan", "internal/program", "internal/thread"},
 	"internal/gate/process": {
 		"client/wire", "internal/decoy", "internal/fault", "internal/gate", "internal/gate/control",
 		"internal/journal", "internal/plan", "internal/policy",
@@ -164,6 +164,7 @@ var packages = map[string][]string{
 	"internal/undo":       {},
 	"internal/vfs":        {},
 	"internal/dirfd":      {},
+	"internal/thread":     {},
 	"internal/mounttable": {},
 	"internal/tty":        {"internal/visible"},
 	"internal/unixsock":   {},

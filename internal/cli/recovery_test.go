@@ -46,6 +46,11 @@ func TestStopDaemon_WhileItRecovers(t *testing.T) {
 	fd := -1
 	for deadline := time.Now().Add(patience); fd < 0; time.Sleep(time.Millisecond) {
 		fd, err = unix.Open(note, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		select {
+		case err := <-ended:
+			t.Fatalf("the daemon ended before: %v: %s", err, stderr.String())
+		default:
+		}
 		if err != nil && time.Now().After(deadline) {
 			t.Fatalf("recovery does not read the note: %v", err)
 		}

@@ -124,9 +124,10 @@ func TestFindMounted_KeepsAllWhereANoteIsDamaged(t *testing.T) {
 	h.run("a", "write", "f", "one")
 	for name, damage := range map[string]func(string) error{
 		"not JSON":    func(p string) error { return os.WriteFile(p, []byte("["), 0o600) },
-		"a directory": func(p string) error { return errors.Join(os.RemoveAll(p), os.Mkdir(p, 0o700)) }, // it may be gone by then
+		"a directory": func(p string) error { return os.Mkdir(p, 0o700) },
 	} {
-		if err := damage(h.mountedPath(h.id("a"))); err != nil {
+		note := h.mountedPath(h.id("a")) // it may be gone, or damaged in the other way
+		if err := errors.Join(os.RemoveAll(note), damage(note)); err != nil {
 			t.Fatal(err)
 		}
 		h.close()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/thread"
 )
 
 func TestRefusedRoute_AllowsUnicastAlone(t *testing.T) {
@@ -70,7 +71,7 @@ func TestHostDial_RefusesWhatTheKernelKeepsOnTheHost(t *testing.T) {
 	if _, err := exec.LookPath("ip"); err != nil {
 		t.Skip("needs iproute2: ip makes the addresses")
 	}
-	link.OnOwnThread(func() {
+	thread.OnOwn(func() {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			t.Skip("needs real-root: unshare a network namespace:", err)
 		}

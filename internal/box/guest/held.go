@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/thread"
 )
 
 // heldFiles are what init needs to re-key a sandbox that is resumed from a memory image, in tier
@@ -189,24 +189,21 @@ func (h *heldFiles) lay(i int, name string, text []byte) (bool, error) {
 
 // bindOpen mounts one open file over another, where open_tree(2) cannot. mount(2) takes
 // names: they are those of the descriptors in a procfs. Names that do not begin with a slash
-// start at the working directory, which a separate thread sets to that procfs; the thread
-// ends with the goroutine.
-func bindOpen(proc int, from, over *os.File) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		if err := unix.Unshare(unix.CLONE_FS); err != nil {
-			done <- fault.Wrap(err, "leave the working directory")
+// start at the working directory, which a separate thread sets to that procfs.
+func bindOpen(proc int, from, over *os.File) (err error) {
+	thread.OnOwn(func() {
+		if err = unix.Unshare(unix.CLONE_FS); err != nil {
+			err = fault.Wrap(err, "leave the working directory")
 			return
 		}
-		if err := unix.Fchdir(proc); err != nil {
-			done <- fault.Wrap(err, "enter /proc")
+		if err = unix.Fchdir(proc); err != nil {
+			err = fault.Wrap(err, "enter /proc")
 			return
 		}
 		at := func(f *os.File) string { return "self/fd/" + strconv.Itoa(int(f.Fd())) }
-		done <- unix.Mount(at(from), at(over), "", unix.MS_BIND, "")
-	}()
-	return <-done
+		err = unix.Mount(at(from), at(over), "", unix.MS_BIND, "")
+	})
+	return err
 }
 
 // openRegular opens, O_PATH, the regular file that a name of the sandbox leads to; nil where

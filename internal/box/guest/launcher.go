@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -20,6 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/seccomp"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
+	"github.com/coppice-dev/coppice/internal/thread"
 )
 
 // launcher is the thread that commands are forked from. It is as confined as
@@ -58,17 +58,18 @@ func newLauncher(g plan.Guest) (*launcher, error) {
 	l := &launcher{guest: g, work: make(chan func())}
 	l.env.Store(&g.Env)
 	ready := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
+	// Not the first one, whose credentials and Landlock domain are init's to whoever signals it
+	// or looks at it.
+	go thread.OnOwn(func() {
 		err := l.confine()
 		ready <- err
 		if err != nil {
-			return // the thread ends with the goroutine
+			return
 		}
 		for f := range l.work {
 			f()
 		}
-	}()
+	})
 	return l, <-ready
 }
 

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/thread"
 )
 
 // forkAs calls fork on a thread whose effective user is uid, and which keeps all of our
@@ -14,7 +14,7 @@ import (
 // namespace against its owner too (create_user_ns, kernel/user_namespace.c), and a sandbox
 // with 65,536 users would use up root's inotify instances.
 func forkAs(uid uint32, fork func() (int, error)) (pid int, err error) {
-	link.OnOwnThread(func() {
+	thread.OnOwn(func() {
 		// Otherwise the thread would lose its capabilities with effective user 0 (capabilities(7)).
 		if err = unix.Prctl(unix.PR_SET_SECUREBITS, secNoSetuidFixup, 0, 0, 0); err != nil {
 			err = fault.Wrap(err, "keep capabilities")

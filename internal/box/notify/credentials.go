@@ -3,12 +3,13 @@
 package notify
 
 import (
-	"runtime"
 	"strconv"
 	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/thread"
 )
 
 // credentials are those that the kernel judges a caller's file accesses by.
@@ -53,11 +54,9 @@ func (w *credentials) has(capability int) bool    { return w.caps&(1<<capability
 // do runs fn on a thread of its own that has these credentials for file access.
 // The thread ends with it. Groups that cannot be set here (setgroups denied in
 // a user namespace of one id, where they are never mapped) are left as ours.
-func (w *credentials) do(fn func() error) error {
-	result := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread dies with the goroutine
-		result <- func() error {
+func (w *credentials) do(fn func() error) (err error) {
+	thread.OnOwn(func() {
+		err = func() error {
 			if len(w.groups) > 0 {
 				_, _, _ = unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(w.groups)), uintptr(unsafe.Pointer(&w.groups[0])), 0)
 			} else {
@@ -78,8 +77,8 @@ func (w *credentials) do(fn func() error) error {
 			}
 			return fn()
 		}()
-	}()
-	return <-result
+	})
+	return err
 }
 
 func ptr(s string) unsafe.Pointer { return unsafe.Pointer(unsafe.StringData(s)) }

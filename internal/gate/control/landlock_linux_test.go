@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/thread"
 )
 
 // TestWall tries on a walled thread what the process of a gate has to be able to do,
@@ -30,7 +30,7 @@ func TestWall(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(l)
-	link.OnOwnThread(func() {
+	thread.OnOwn(func() {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 			t.Error(err)
 			return

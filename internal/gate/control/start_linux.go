@@ -17,9 +17,9 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/gate/link"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/program"
+	"github.com/coppice-dev/coppice/internal/thread"
 )
 
 // Process is a gate that runs. Its methods may be called from any goroutine.
@@ -79,7 +79,7 @@ func Start(exe *os.File, id, journal string, key []byte, log *os.File) (*Process
 	defer touchW.Close()
 	var pid int
 	path := program.Path(exe)
-	link.OnOwnThread(func() {
+	thread.OnOwn(func() {
 		if err = renounce(); err == nil {
 			err = wall(path, journal)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/thread"
 )
 
 const (
@@ -55,7 +56,7 @@ func Open(netns *os.File, mtu int) (*os.File, error) {
 	}
 	var fd *os.File
 	var err error
-	OnOwnThread(func() { fd, err = makeLink(int(netns.Fd()), mtu) })
+	thread.OnOwn(func() { fd, err = makeLink(int(netns.Fd()), mtu) })
 	runtime.KeepAlive(netns)
 	if err == nil {
 		return fd, nil

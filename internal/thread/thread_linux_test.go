@@ -1,4 +1,4 @@
-package link
+package thread
 
 import (
 	"testing"
@@ -7,10 +7,10 @@ import (
 )
 
 // The test changes the thread that it runs on, and looks whether another one is changed.
-func TestOnOwnThread(t *testing.T) {
+func TestOnOwn(t *testing.T) {
 	t.Parallel()
 	for range 50 {
-		OnOwnThread(func() {
+		OnOwn(func() {
 			if unix.Gettid() == unix.Getpid() {
 				t.Error("on the first thread")
 			}

@@ -1,4 +1,4 @@
-package link
+package thread
 
 import (
 	"runtime"
@@ -6,13 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OnOwnThread runs f, which may change its thread for good, on a thread of its own. The thread
-// ends when f returns, and OnOwnThread returns then. It is never the first thread of the process,
+// OnOwn runs f, which may change its thread for good, on a thread of its own. The thread
+// ends when f returns, and OnOwn returns then. It is never the first thread of the process,
 // which cannot end, and whose namespaces and credentials /proc/PID shows as those of the process.
 //
 // A child that was started with Pdeathsig from f, or from a thread that no goroutine
 // had locked, may take the end of the thread for the death of its parent (prctl(2)).
-func OnOwnThread(f func()) {
+func OnOwn(f func()) {
 	done := make(chan struct{})
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the runtime ends the thread
