@@ -76,7 +76,7 @@ func TestTheHostIsDialled(t *testing.T) {
 		if _, err := dialler(denyAll{}).hostDial(t.Context(), "udp", to); !fault.Is(err, fault.Denied) {
 			t.Errorf("datagrams to an address of the host itself: %v", err)
 		}
-		taken := netip.MustParseAddrPort(c.LocalAddr().String()) // nobody else begins to listen there
+		taken := netip.MustParseAddrPort(c.LocalAddr().String()) // in use, so that no other process can listen on it
 		if _, err := dialler(policyFunc(allowAll)).hostDial(t.Context(), "tcp", taken); !errors.Is(err, unix.ECONNREFUSED) {
 			t.Errorf("a port where nobody listens: %v", err)
 		}

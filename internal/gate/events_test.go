@@ -65,7 +65,7 @@ func TestRepeatedDenialsAreCounted(t *testing.T) {
 	}
 }
 
-// Whoever asks after a denial finds it reported, however slow the reports are.
+// settle returns after all earlier denials were reported, even if reporting them is slow.
 func TestJournal_SettlesWhatWasDenied(t *testing.T) {
 	t.Parallel()
 	block, reported := make(chan struct{}), 0

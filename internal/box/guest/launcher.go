@@ -36,17 +36,9 @@ type launcher struct {
 }
 
 // openly says that commands are started by forkOpenly: all whose RLIMIT_NOFILE is less than
-// init's, or whose programs init records. Package syscall forks as vfork(2) does, which in
-// gVisor, where programs are recorded by its kernel, takes half of the time.
-func (l *launcher) openly() bool {
-	switch l.guest.Tier {
-	case plan.TierWorkspace:
-		return false
-	case plan.TierGvisor:
-		return l.guest.Files > 0
-	}
-	return true
-}
+// init's, or whose programs are recorded. In gVisor, it is because execve(2) of a FIFO waits for a
+// writer there: package syscall would keep the Go scheduler from a processor meanwhile.
+func (l *launcher) openly() bool { return l.guest.Tier != plan.TierWorkspace }
 
 // isChild reports whether a process is about to become a command. It knows before the
 // process runs.
@@ -58,8 +50,8 @@ func newLauncher(g plan.Guest) (*launcher, error) {
 	l := &launcher{guest: g, work: make(chan func())}
 	l.env.Store(&g.Env)
 	ready := make(chan error, 1)
-	// Not the first one, whose credentials and Landlock domain are init's to whoever signals it
-	// or looks at it.
+	// It is not the first thread: the kernel takes the credentials and the Landlock domain of that
+	// one for init's when a process signals init or reads /proc/1.
 	go thread.OnOwn(func() {
 		err := l.confine()
 		ready <- err

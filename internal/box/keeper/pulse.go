@@ -90,8 +90,8 @@ func below(pid, most int) []int {
 }
 
 // children are the processes that the threads of one have started
-// (proc_tid_children(5)). Nothing below a thread's directory is listed: the kernel
-// makes all sixty entries of one for who lists it.
+// (proc_tid_children(5)). It does not list a thread's directory, for which the kernel
+// would make all of its sixty entries.
 func children(pid int) (pids []int) {
 	tasks := "/proc/" + strconv.Itoa(pid) + "/task"
 	threads, _ := os.ReadDir(tasks)
