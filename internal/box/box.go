@@ -106,11 +106,17 @@ func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e
 	}
 	defer log.Close()
 
+	output, err := program.Guard(exe, log)
+	if err != nil {
+		return nil, e, fault.Wrap(err, "start the keeper")
+	}
+	defer output.Close()
+
 	pidfd := -1
 	cmd := &exec.Cmd{
 		Path: program.Path(exe), Args: []string{protocol.Argv0, c.ID}, Dir: "/",
 		Env:    protocol.Env,
-		Stdout: log, Stderr: log, ExtraFiles: []*os.File{config, readyW, lock, gate, sentry},
+		Stdout: output, Stderr: output, ExtraFiles: []*os.File{config, readyW, lock, gate, sentry},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
 	}
 	if c.Confined() {

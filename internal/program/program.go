@@ -96,8 +96,20 @@ func Executable(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-// Path is the path by which a child process executes f, a file of Executable. The caller keeps
-// f open until the child has.
+// Guard returns a duplicate of f, to be passed in its place to a child that executes Path(exe).
+// Before the child executes, package syscall moves its files out of each other's way, to the
+// numbers above the highest of them, and replaces what is open there (go.dev/issue/61751). So
+// one of the files must have a number above that of exe: this one has. The caller closes it.
+func Guard(exe, f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, int(exe.Fd())+1)
+	if err != nil {
+		return nil, fault.Wrap(err, "duplicate %s", f.Name())
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+// Path is the path by which a child process executes f, a file of Executable. One of the files
+// passed to the child is that of Guard. The caller keeps f open until the child has executed it.
 func Path(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
 // Close closes all files. Processes that run from them run on.

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
 
@@ -89,6 +90,74 @@ func TestFile_UnpacksOnce(t *testing.T) {
 }
 
 // A daemon that is killed while it unpacks leaves a part of a program.
+// A child's files may have any numbers: its program runs also where the highest is the number
+// just below that of the program, or any other.
+func TestGuard_KeepsTheProgramInPlace(t *testing.T) {
+	own, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	exe, err := Executable(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exe.Close()
+	var taken []*os.File
+	defer func() {
+		for _, f := range taken {
+			f.Close()
+		}
+	}()
+	for len(taken) == 0 || taken[len(taken)-1].Fd() < exe.Fd()+8 {
+		f, err := os.Open("/dev/null")
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken = append(taken, f)
+	}
+	// Two low numbers are free for the pipe by which package syscall hears of a failure.
+	taken[0].Close()
+	taken[1].Close()
+	taken = taken[2:]
+	start := func(f *os.File, given int) error {
+		files := slices.Repeat([]uintptr{f.Fd()}, given)
+		pid, err := syscall.ForkExec(Path(exe), []string{"program.test", "-test.run=^$"}, &syscall.ProcAttr{Files: files})
+		if err != nil {
+			return err
+		}
+		var ended unix.WaitStatus
+		if _, err := unix.Wait4(pid, &ended, 0, nil); err != nil {
+			return err
+		}
+		if ended != 0 {
+			return fmt.Errorf("the program ended with %#x", ended)
+		}
+		return nil
+	}
+	lost := 0
+	for _, f := range taken {
+		if f.Fd() >= exe.Fd() {
+			continue
+		}
+		for given := 3; given <= 8; given++ {
+			if start(f, given) != nil {
+				lost++
+			}
+			guard, err := Guard(exe, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := start(guard, given); err != nil {
+				t.Errorf("%d files, of number %d, the program has number %d: %v", given, f.Fd(), exe.Fd(), err)
+			}
+			guard.Close()
+		}
+	}
+	if lost == 0 {
+		t.Error("no start without a guard lost the program: Guard is not needed any more")
+	}
+}
+
 func TestFile_ReplacesWhatIsUnfinished(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

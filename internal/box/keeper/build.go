@@ -466,6 +466,11 @@ func (k *keeper) startInit(facts plan.Facts) error {
 		return fault.Wrap(err, "start init")
 	}
 	defer null.Close()
+	input, err := program.Guard(k.exe, null)
+	if err != nil {
+		return fault.Wrap(err, "start init")
+	}
+	defer input.Close()
 	sys := &syscall.SysProcAttr{Setsid: true}
 	argv0, env := initlink.Argv0, protocol.Env
 	if c.Confined() {
@@ -494,7 +499,7 @@ func (k *keeper) startInit(facts plan.Facts) error {
 	// Not os.StartProcess: its first use in a process costs a fork more.
 	fork := func() (int, error) {
 		return syscall.ForkExec(program.Path(k.exe), []string{argv0, c.ID}, &syscall.ProcAttr{
-			Dir: "/", Env: env, Files: []uintptr{null.Fd(), 1, 2, uintptr(pair[1])}, Sys: sys,
+			Dir: "/", Env: env, Files: []uintptr{input.Fd(), 1, 2, uintptr(pair[1])}, Sys: sys,
 		})
 	}
 	start := fork

@@ -242,11 +242,21 @@ func runChild(ctx context.Context, o Options, home string, t task) childReport {
 	if err != nil {
 		return childReport{start: err}
 	}
+	null, err := os.Open("/dev/null")
+	if err != nil {
+		return childReport{start: err}
+	}
+	defer null.Close()
+	input, err := program.Guard(o.Program, null)
+	if err != nil {
+		return childReport{start: err}
+	}
+	defer input.Close()
 	cmd := exec.CommandContext(ctx, program.Path(o.Program))
 	cmd.Args = []string{Argv0, string(t), string(arg)}
 	cmd.Dir = "/"
 	cmd.Env = []string{"GOMAXPROCS=1", "GOGC=off"}
-	cmd.WaitDelay = time.Second
+	cmd.Stdin, cmd.WaitDelay = input, time.Second
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}

@@ -71,6 +71,12 @@ func Start(exe *os.File, id, journal string, key []byte, log *os.File) (*Process
 		return nil, fault.Wrap(err, "start the gate")
 	}
 	defer null.Close()
+	output, err := program.Guard(exe, log)
+	if err != nil {
+		conn.Close()
+		return nil, fault.Wrap(err, "start the gate")
+	}
+	defer output.Close()
 	touch, touchW, err := os.Pipe()
 	if err != nil {
 		conn.Close()
@@ -88,10 +94,9 @@ func Start(exe *os.File, id, journal string, key []byte, log *os.File) (*Process
 		}
 		pid, err = syscall.ForkExec(path, []string{Argv0, id}, &syscall.ProcAttr{
 			Dir: "/", Env: environment, Sys: &syscall.SysProcAttr{Setsid: true},
-			Files: []uintptr{null.Fd(), log.Fd(), log.Fd(), uintptr(pair[1]), touchW.Fd()},
+			Files: []uintptr{null.Fd(), output.Fd(), output.Fd(), uintptr(pair[1]), touchW.Fd()},
 		})
 	})
-	runtime.KeepAlive(log)
 	runtime.KeepAlive(exe)
 	if err != nil {
 		conn.Close()
