@@ -40,6 +40,22 @@ var common = []check{
 			}
 		}
 	}},
+	{"a FIFO as a program", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		made := b.Sh(t, `d=$(mktemp -d) && mkfifo $d/fifo && echo "#!$d/fifo" >$d/script && chmod 755 $d/* && printf $d`)
+		if made.Exit.Code != 0 {
+			t.Fatalf("%+v", made)
+		}
+		for _, name := range []string{"fifo", "script"} { // in gVisor the second waits for a writer
+			cmd := made.Stdout + "/" + name
+			if r := b.Do(t, wire.ExecRequest{Cmd: []string{cmd}}); r.Failed != nil || r.Exit.Code != 126 || r.Exit.Message == "" {
+				t.Errorf("%s: %+v", cmd, r)
+			}
+			if r := b.Sh(t, "echo next"); r.Stdout != "next\n" {
+				t.Errorf("after %s: %+v", cmd, r)
+			}
+		}
+	}},
 	{"faults of requests", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		for _, c := range []struct {

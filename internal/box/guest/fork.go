@@ -8,6 +8,7 @@ import (
 	"io"
 	"runtime"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -75,27 +76,49 @@ func forkOpenly(c command) (pid int, err error) {
 	if errno != 0 {
 		return 0, errno
 	}
-	if errno = askChild(pid, ends[0]); errno == 0 {
+	failed := askChild(ends[0], execPatience)
+	if failed == nil {
 		return pid, nil
 	}
+	_ = unix.Kill(pid, unix.SIGKILL) // it has ended, or never will
 	for {
 		if _, err := unix.Wait4(pid, nil, unix.WALL, nil); !errors.Is(err, unix.EINTR) {
-			return 0, errno
+			return 0, failed
 		}
 	}
 }
 
-// askChild waits for a child's execve. The other end is closed by that, or by the end of
-// the child.
-func askChild(pid, end int) unix.Errno {
+// execPatience bounds a child's execve(2), for which init carries out nothing else. What is
+// executed can make it wait: in gVisor, a script whose interpreter is a FIFO.
+const execPatience = 30 * time.Second
+
+var errTooLong = fault.New(fault.Timeout, "it was not executed within %v: the interpreter that it names may be a FIFO", execPatience)
+
+// askChild waits for a child's execve(2), which closes the other end of the pipe, as does the
+// end of the child. An error says why there was none.
+func askChild(end int, patience time.Duration) error {
+	until := time.Now().Add(patience)
+	for {
+		left := max(time.Until(until), 0)
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(end), Events: unix.POLLIN}}, int(left.Milliseconds()))
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return err
+		case n == 0 && left == 0:
+			return errTooLong
+		case n == 0:
+			continue
+		}
+		break
+	}
 	var b [4]byte
-	got, err := readFull(end, b[:])
-	switch {
+	switch got, err := readFull(end, b[:]); {
 	case err != nil:
-		_ = unix.Kill(pid, unix.SIGKILL)
 		return unix.EIO
 	case got == 0:
-		return 0
+		return nil
 	}
 	return unix.Errno(binary.NativeEndian.Uint32(b[:]))
 }

@@ -291,7 +291,12 @@ func lookUp(word string, env []string) (string, error) {
 	if word == "" {
 		return "", unix.ENOENT
 	}
+	var st unix.Stat_t
 	if strings.Contains(word, "/") {
+		// execve(2) of a FIFO waits for a writer in gVisor; Linux refuses all but regular files.
+		if unix.Stat(word, &st) == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+			return word, unix.EACCES
+		}
 		return word, nil
 	}
 	search := ""
@@ -306,7 +311,6 @@ func lookUp(word string, env []string) (string, error) {
 		if dir == "" {
 			file = "./" + word
 		}
-		var st unix.Stat_t
 		if unix.Stat(file, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 			continue
 		}
