@@ -23,14 +23,14 @@ type swept struct {
 	lines *lines
 }
 
-// Remove implements httpapi.Engine.
+// Remove implements httpapi.Sandboxes.
 func (s swept) Remove(ctx context.Context, names []string, force bool) ([]string, error) {
 	removed, err := s.backend.Remove(ctx, names, force)
 	s.lines.sweep()
 	return removed, err
 }
 
-// RemoveWithLedger implements httpapi.Engine.
+// RemoveWithLedger implements httpapi.Sandboxes.
 func (s swept) RemoveWithLedger(ctx context.Context, name string, force bool) error {
 	err := s.backend.RemoveWithLedger(ctx, name, force)
 	s.lines.sweep()

@@ -27,7 +27,20 @@ import (
 
 // backend is what the daemon needs of the engine beside the API.
 type backend interface {
-	httpapi.Engine
+	httpapi.Sandboxes
+	httpapi.Power
+	httpapi.Commands
+	httpapi.History
+	httpapi.Moves
+	httpapi.Feed
+	httpapi.FileOpener
+	httpapi.Network
+	httpapi.PortDialer
+	httpapi.Records
+	httpapi.SignedLog
+	httpapi.Repositories
+	httpapi.Proposals
+	httpapi.LayerTravel
 	// Snapshots is Log without the drawing.
 	Snapshots(ctx context.Context, name string) (wire.LogResult, error)
 	// ShowSome is Show with at most that many changes.
@@ -44,6 +57,26 @@ type backend interface {
 	store() *meta.DB
 	// Close ends background work and lets go of everything. Keepers run on.
 	Close() error
+}
+
+// roles has the engine play all that the API asks for.
+func roles(b backend) httpapi.Roles {
+	return httpapi.Roles{
+		Sandboxes:    b,
+		Power:        b,
+		Commands:     b,
+		History:      b,
+		Moves:        b,
+		Feed:         b,
+		FileOpener:   b,
+		Network:      b,
+		PortDialer:   b,
+		Records:      b,
+		SignedLog:    b,
+		Repositories: b,
+		Proposals:    b,
+		LayerTravel:  b,
+	}
 }
 
 // drain is how long requests may take to end when the daemon stops. The rest of
@@ -148,7 +181,7 @@ func serve(ctx context.Context, opt Options) error {
 	// over the hosts of previews, and says where it is (ServedAt).
 	previews := ports.New(ports.Options{Engine: eng, Home: opt.Home, Allow: mayPreview, Proved: auth.Proved})
 	defer previews.Close()
-	api := httpapi.New(httpapi.Options{Engine: swept{eng, lines}, Sockets: lines, MCP: mcpHandler(base, in, opt.Version, log), Tokens: tokens, Previews: previews, Answers: eng, Grants: tokens, Origins: opt.HTTP.AllowHosts, Single: opt.HTTP.Single, Admission: mem.gate, Base: base, Log: log, Status: func() wire.DaemonStatus {
+	api := httpapi.New(httpapi.Options{Roles: roles(swept{eng, lines}), Sockets: lines, MCP: mcpHandler(base, in, opt.Version, log), Tokens: tokens, Previews: previews, Answers: eng, Grants: tokens, Origins: opt.HTTP.AllowHosts, Single: opt.HTTP.Single, Admission: mem.gate, Base: base, Log: log, Status: func() wire.DaemonStatus {
 		return wire.DaemonStatus{Version: opt.Version, PID: os.Getpid(), Home: opt.Home, Started: started, Listeners: opt.listeners(tcp), Memory: mem.status()}
 	}})
 	_, born := api.Active() // no request has ended yet

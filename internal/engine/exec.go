@@ -25,7 +25,7 @@ import (
 
 // Exec runs a command in a sandbox, starting its box when there is none, and
 // then takes a snapshot if anything changed. It sees the command through, and
-// captures, even when the client goes away; see httpapi.Engine for the frames.
+// captures, even when the client goes away; see httpapi.Commands for the frames.
 func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
 	if req.Run != nil {
 		return e.runAttached(ctx, name, req, stream)

@@ -77,7 +77,7 @@ func (s *Server) hold(ctx huma.Context, next func(huma.Context)) {
 // parties returns the parties of a request: the sandbox, by its id, and the token.
 func (s *Server) parties(r *http.Request) (out []admission.Party) {
 	if name := r.PathValue("name"); name != "" {
-		if sb, err := s.opt.Engine.Sandbox(r.Context(), name); err == nil { // otherwise it does not exist, or not any more
+		if sb, err := s.opt.Sandboxes.Sandbox(r.Context(), name); err == nil { // otherwise it does not exist, or not any more
 			name = sb.ID
 		}
 		out = append(out, admission.Sandbox(name))

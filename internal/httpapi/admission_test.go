@@ -53,7 +53,7 @@ func (c *costly) Patch(_ context.Context, _ string, _ wire.DiffRequest, w io.Wri
 func TestAdmission_CountsSmallRequests(t *testing.T) {
 	t.Parallel()
 	e := newCostly()
-	h := owned(httpapi.Options{Engine: e, Admission: e.gate})
+	h := owned(httpapi.Options{Roles: roles(e), Admission: e.gate})
 	for path, want := range map[string]int64{"/log": limit.CostSmall, "/nodes/HEAD": limit.CostLarge, "/head": 0} {
 		if w := ask(h, "GET", "/v1/sandboxes/mine"+path, ""); w.Code != http.StatusOK {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
@@ -71,7 +71,7 @@ func TestAdmission_RefusesWithTimeToTryAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e := newCostly()
-		h := owned(httpapi.Options{Engine: e, Admission: e.gate})
+		h := owned(httpapi.Options{Roles: roles(e), Admission: e.gate})
 		leave, err := e.gate.Enter(t.Context(), admission.Request{Cost: limit.CostLarge, Parties: []admission.Party{admission.Sandbox("1")}})
 		if err != nil {
 			t.Fatal(err)
@@ -116,7 +116,7 @@ func TestAdmission_EndsAnAnswerThatIsNotReceived(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := newCostly()
 				e.patch = 1 << 20
-				srv := &http.Server{Handler: newServer(tc.who, httpapi.Options{Engine: e, Admission: e.gate})}
+				srv := &http.Server{Handler: newServer(tc.who, httpapi.Options{Roles: roles(e), Admission: e.gate})}
 				ours, theirs := net.Pipe()
 				ln := make(listener, 1)
 				ln <- theirs

@@ -60,10 +60,10 @@ func newServer(p auth.Principal, opt httpapi.Options) http.Handler {
 func owned(opt httpapi.Options) http.Handler { return newServer(auth.Owner(), opt) }
 
 // serve gives a client of a server with this engine.
-func serve(t testing.TB, e httpapi.Engine) *client.Client {
+func serve(t testing.TB, e engine) *client.Client {
 	t.Helper()
 	ln := listen(t)
-	srv := &http.Server{Handler: owned(httpapi.Options{Engine: e})}
+	srv := &http.Server{Handler: owned(httpapi.Options{Roles: roles(e)})}
 	go srv.Serve(ln)
 	t.Cleanup(func() { srv.Close() })
 	c := client.New(client.Options{Socket: ln.Addr().String(), Patience: -1})
@@ -177,7 +177,7 @@ func TestASocketIsOpenedAndClosed(t *testing.T) {
 	t.Parallel()
 	s := new(sockets)
 	ln := listen(t)
-	srv := &http.Server{Handler: owned(httpapi.Options{Engine: &fake{}, Sockets: s, Log: slog.New(slog.DiscardHandler)})}
+	srv := &http.Server{Handler: owned(httpapi.Options{Roles: roles(&fake{}), Sockets: s, Log: slog.New(slog.DiscardHandler)})}
 	go srv.Serve(ln)
 	t.Cleanup(func() { srv.Close() })
 	c := client.New(client.Options{Socket: ln.Addr().String(), Patience: -1})
@@ -232,7 +232,7 @@ func TestErrorsAreProblemDocumentsWithKindAndHint(t *testing.T) {
 		fault.Unsupported: 501, fault.Denied: 403, fault.NoSpace: 507, fault.ReadOnly: 403, fault.Corrupt: 500, fault.Version: 500,
 		fault.Unavailable: 503, fault.Cancelled: 503, fault.Timeout: 504, fault.TooLarge: 413,
 	} {
-		h := owned(httpapi.Options{Engine: &fake{err: fault.New(kind, "it failed").WithHint("do this")}, Log: slog.New(slog.DiscardHandler)})
+		h := owned(httpapi.Options{Roles: roles(&fake{err: fault.New(kind, "it failed").WithHint("do this")}), Log: slog.New(slog.DiscardHandler)})
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", "/v1/sandboxes/a/head", nil).WithContext(auth.With(t.Context(), auth.Owner())))
 		if w.Code != status || w.Header().Get("Content-Type") != "application/problem+json" {
@@ -273,7 +273,7 @@ func TestErrorsComeBackFromEveryKindOfAnswer(t *testing.T) {
 
 func TestWrongRequestsAreRefused(t *testing.T) {
 	t.Parallel()
-	h := owned(httpapi.Options{Engine: &fake{}, Log: slog.New(slog.DiscardHandler)})
+	h := owned(httpapi.Options{Roles: roles(&fake{}), Log: slog.New(slog.DiscardHandler)})
 	for _, tc := range []struct {
 		method, path, body string
 		status             int
@@ -427,7 +427,7 @@ func TestALostExecAttachesAgainAtItsOffset(t *testing.T) {
 		return wire.Exit{Code: 3}, nil
 	}
 	ln := listen(t)
-	srv := &http.Server{Handler: owned(httpapi.Options{Engine: &fake{exec: run}, Log: slog.New(slog.DiscardHandler)})}
+	srv := &http.Server{Handler: owned(httpapi.Options{Roles: roles(&fake{exec: run}), Log: slog.New(slog.DiscardHandler)})}
 	go srv.Serve(ln)
 	defer srv.Close()
 	refused := 2
@@ -492,7 +492,7 @@ func TestASocketMayHaveALongPath(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := &http.Server{Handler: owned(httpapi.Options{Engine: &fake{}})}
+	srv := &http.Server{Handler: owned(httpapi.Options{Roles: roles(&fake{})})}
 	go srv.Serve(ln)
 	defer srv.Close()
 	c := client.New(client.Options{Socket: filepath.Join(dir, "s")})

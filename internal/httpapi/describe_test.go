@@ -13,7 +13,7 @@ import (
 // and each example is a document that its operation takes.
 func TestNothingIsSaidOfWhatIsNotThere(t *testing.T) {
 	t.Parallel()
-	s := &Server{opt: Options{Engine: struct{ Engine }{}}, mux: http.NewServeMux(), metrics: newMetrics()}
+	s := &Server{opt: Options{}, mux: http.NewServeMux(), metrics: newMetrics()}
 	api := s.newAPI()
 	s.add(api)
 	doc := api.OpenAPI()

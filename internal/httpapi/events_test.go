@@ -19,7 +19,7 @@ import (
 
 // teller is an engine that tells what it is given.
 type teller struct {
-	httpapi.Engine
+	engine
 	name  string
 	after uint64
 	tell  chan wire.SandboxEvent
@@ -108,7 +108,7 @@ func TestEventsTellThatTheyListen(t *testing.T) {
 	f := newTeller()
 	base, stop := context.WithCancel(t.Context())
 	ln := listen(t)
-	srv := &http.Server{Handler: owned(httpapi.Options{Engine: f, Base: base, Log: slog.New(slog.DiscardHandler)})}
+	srv := &http.Server{Handler: owned(httpapi.Options{Roles: roles(f), Base: base, Log: slog.New(slog.DiscardHandler)})}
 	go srv.Serve(ln)
 	t.Cleanup(func() { srv.Close() })
 	conn, err := net.Dial("unix", ln.Addr().String())

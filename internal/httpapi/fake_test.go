@@ -11,9 +11,47 @@ import (
 	"github.com/coppice-dev/coppice/internal/httpapi"
 )
 
+// engine has all roles.
+type engine interface {
+	httpapi.Sandboxes
+	httpapi.Power
+	httpapi.Commands
+	httpapi.History
+	httpapi.Moves
+	httpapi.Feed
+	httpapi.FileOpener
+	httpapi.Network
+	httpapi.PortDialer
+	httpapi.Records
+	httpapi.SignedLog
+	httpapi.Repositories
+	httpapi.Proposals
+	httpapi.LayerTravel
+}
+
+// roles has e play all of them.
+func roles(e engine) httpapi.Roles {
+	return httpapi.Roles{
+		Sandboxes:    e,
+		Power:        e,
+		Commands:     e,
+		History:      e,
+		Moves:        e,
+		Feed:         e,
+		FileOpener:   e,
+		Network:      e,
+		PortDialer:   e,
+		Records:      e,
+		SignedLog:    e,
+		Repositories: e,
+		Proposals:    e,
+		LayerTravel:  e,
+	}
+}
+
 // fake is an Engine that remembers its calls and answers with what it is told.
 type fake struct {
-	httpapi.Engine // panics where a test uses what it did not set
+	engine // panics where a test uses what it did not set
 
 	err      error  // of every call
 	text     string // of every file

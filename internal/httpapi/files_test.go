@@ -111,7 +111,7 @@ func askFiles(t *testing.T, f *fake, method, target, text string, header ...stri
 		r.Header.Set(header[i], header[i+1])
 	}
 	w := httptest.NewRecorder()
-	owned(httpapi.Options{Engine: f}).ServeHTTP(w, r)
+	owned(httpapi.Options{Roles: roles(f)}).ServeHTTP(w, r)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return w, strings.Join(f.calls, "\n")
@@ -234,7 +234,7 @@ func FuzzFileQuery(f *testing.F) {
 		for _, route := range []string{"", "/stat", "/list", "/tar", "/watch"} {
 			r := &http.Request{Method: "GET", URL: &url.URL{Path: "/v1/sandboxes/box/files" + route, RawQuery: q}, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(nil)), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 			w := httptest.NewRecorder()
-			owned(httpapi.Options{Engine: e}).ServeHTTP(w, r.WithContext(context.Background()))
+			owned(httpapi.Options{Roles: roles(e)}).ServeHTTP(w, r.WithContext(context.Background()))
 			if w.Code >= 500 && w.Code != 501 {
 				t.Errorf("%s?%s: %d %s", route, q, w.Code, w.Body)
 			}

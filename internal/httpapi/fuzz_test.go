@@ -22,7 +22,7 @@ func FuzzConditions(f *testing.F) {
 		f.Add(s[0], s[1], s[2], s[3])
 	}
 	const text = "the bytes of a file"
-	h := owned(httpapi.Options{Engine: &fake{text: text}})
+	h := owned(httpapi.Options{Roles: roles(&fake{text: text})})
 	f.Fuzz(func(t *testing.T, ranges, match, none, ifRange string) {
 		for _, method := range []string{"GET", "HEAD", "PUT"} {
 			r := httptest.NewRequest(method, "/v1/sandboxes/box/files?path=/f", strings.NewReader("new"))
@@ -55,7 +55,7 @@ func FuzzFirstFrame(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	ln := listen(f)
-	srv := &http.Server{Handler: owned(httpapi.Options{Engine: &fake{}})}
+	srv := &http.Server{Handler: owned(httpapi.Options{Roles: roles(&fake{})})}
 	go srv.Serve(ln)
 	f.Cleanup(func() { srv.Close() })
 	f.Fuzz(func(t *testing.T, first []byte) {

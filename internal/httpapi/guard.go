@@ -56,7 +56,7 @@ func (s *Server) reach(ctx context.Context, need auth.Scope, name string) (strin
 	if all.Sandboxes = nil; all.Check(need, "") != nil {
 		return "", all.Check(need, "")
 	}
-	sb, err := s.opt.Engine.Sandbox(ctx, name)
+	sb, err := s.opt.Sandboxes.Sandbox(ctx, name)
 	if err == nil {
 		err = p.Check(need, sb.ID)
 	}

@@ -75,7 +75,7 @@ func TestEveryOperationAsksForItsScope(t *testing.T) {
 	scopes := []string{"", "read", "operate", "admin"}
 	f, servers := &two{}, []http.Handler{}
 	for _, scope := range scopes {
-		servers = append(servers, newServer(auth.Principal{TokenID: "t", Scope: scopeCalled(t, scope)}, httpapi.Options{Engine: f}))
+		servers = append(servers, newServer(auth.Principal{TokenID: "t", Scope: scopeCalled(t, scope)}, httpapi.Options{Roles: roles(f)}))
 	}
 	open := []string{}
 	for path, ops := range sorted(at(parse(t, document(t)), "paths")) {
@@ -123,7 +123,7 @@ func scopeCalled(t *testing.T, name string) auth.Scope {
 func TestALimitedTokenSeesNoOtherSandbox(t *testing.T) {
 	t.Parallel()
 	f := &two{}
-	h := newServer(auth.Principal{TokenID: "t", Scope: auth.Operate, Sandboxes: []string{"1"}}, httpapi.Options{Engine: f})
+	h := newServer(auth.Principal{TokenID: "t", Scope: auth.Operate, Sandboxes: []string{"1"}}, httpapi.Options{Roles: roles(f)})
 	strange := func(name, method, path string) string {
 		w := ask(h, method, strings.ReplaceAll(path, "NAME", name), `{"n":1}`)
 		if w.Code != http.StatusNotFound || f.last() != "" {
@@ -168,7 +168,7 @@ func TestALimitedTokenSeesNoOtherSandbox(t *testing.T) {
 		t.Errorf("tournament without grants: %d %s", w.Code, w.Body)
 	}
 	g := &grants{}
-	h = newServer(auth.Principal{TokenID: "t", Scope: auth.Operate, Sandboxes: []string{"1"}}, httpapi.Options{Engine: f, Grants: g})
+	h = newServer(auth.Principal{TokenID: "t", Scope: auth.Operate, Sandboxes: []string{"1"}}, httpapi.Options{Roles: roles(f), Grants: g})
 	if w := ask(h, "POST", "/v1/sandboxes/mine/fork", ""); w.Code != http.StatusCreated || g.got != `t [9]` || f.last() != `fork["1",{"n":1}]` {
 		t.Errorf("fork: %d %s, %s, %s", w.Code, w.Body, g.got, f.last())
 	}
@@ -188,7 +188,7 @@ func TestALimitedTokenSeesNoOtherSandbox(t *testing.T) {
 	f.exec = func(_ context.Context, req wire.ExecRequest, s io.ReadWriter) (wire.Exit, error) {
 		return wire.Exit{}, wire.WriteJSON(s, wire.FrameStarted, wire.Started{Exec: "x1"})
 	}
-	h = newServer(auth.Principal{TokenID: "t", Scope: auth.Read, Sandboxes: []string{"1"}}, httpapi.Options{Engine: f})
+	h = newServer(auth.Principal{TokenID: "t", Scope: auth.Read, Sandboxes: []string{"1"}}, httpapi.Options{Roles: roles(f)})
 	if w := ask(h, "GET", "/v1/sandboxes/mine/execs/x1/output", ""); w.Code != http.StatusOK || !strings.Contains(f.last(), `"read_only":true`) {
 		t.Errorf("%d %s, did %s", w.Code, w.Body, f.last())
 	}
@@ -218,7 +218,7 @@ func (g *grants) Widen(_ context.Context, token string, ids []string) error {
 
 func TestWhatIsWrongIsSaidWhereAndHowToMendIt(t *testing.T) {
 	t.Parallel()
-	h := owned(httpapi.Options{Engine: &two{}})
+	h := owned(httpapi.Options{Roles: roles(&two{})})
 	for _, tc := range []struct{ method, path, body, detail string }{
 		{"POST", "/v1/sandboxes", `{"from":{"kind":7}}`, `body.from.kind: expected string, and not 7`},
 		{"POST", "/v1/sandboxes", `{"name":"a"`, `body: the request is not the JSON that is wanted: unexpected end of JSON input`},
@@ -249,7 +249,7 @@ func TestWhatIsWrongIsSaidWhereAndHowToMendIt(t *testing.T) {
 
 func TestListsAreNeverNull(t *testing.T) {
 	t.Parallel()
-	h := owned(httpapi.Options{Engine: &fake{}})
+	h := owned(httpapi.Options{Roles: roles(&fake{})})
 	for path, want := range map[string]string{
 		"/v1/sandboxes/a/branches": `"nodes":[]`, "/v1/sandboxes/a/diff": `"changes":[]`, "/v1/sandboxes/a": `"enforced":[]`,
 	} {
@@ -262,7 +262,7 @@ func TestListsAreNeverNull(t *testing.T) {
 func TestAServerForOneSandboxHasItsOperationsAtTheTop(t *testing.T) {
 	t.Parallel()
 	f := &two{}
-	h := owned(httpapi.Options{Engine: f, Single: "a/b"})
+	h := owned(httpapi.Options{Roles: roles(f), Single: "a/b"})
 	for _, tc := range []struct{ method, path, body, did string }{
 		{"GET", "/v1/head", "", `head["a/b"]`},
 		{"GET", "/v1/nodes/HEAD~1", "", `show["a/b","HEAD~1"]`},
@@ -283,7 +283,7 @@ func TestAServerForOneSandboxHasItsOperationsAtTheTop(t *testing.T) {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	}
-	if w := ask(owned(httpapi.Options{Engine: f}), "GET", "/v1/head", ""); w.Code != 404 {
+	if w := ask(owned(httpapi.Options{Roles: roles(f)}), "GET", "/v1/head", ""); w.Code != 404 {
 		t.Errorf("without: %d", w.Code)
 	}
 }
@@ -291,7 +291,7 @@ func TestAServerForOneSandboxHasItsOperationsAtTheTop(t *testing.T) {
 func TestMetricsAreBoundedAndCountWhatHappens(t *testing.T) {
 	t.Parallel()
 	f := &two{}
-	h := owned(httpapi.Options{Engine: f, Status: func() wire.DaemonStatus { return wire.DaemonStatus{Version: `v"1`} }})
+	h := owned(httpapi.Options{Roles: roles(f), Status: func() wire.DaemonStatus { return wire.DaemonStatus{Version: `v"1`} }})
 	read := func() string {
 		w := ask(h, "GET", "/metrics", "")
 		if w.Code != 200 || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/plain; version=0.0.4") {
@@ -338,7 +338,7 @@ func TestMetricsAreBoundedAndCountWhatHappens(t *testing.T) {
 
 func TestTheDocumentationWorksOffline(t *testing.T) {
 	t.Parallel()
-	h := newServer(auth.Principal{}, httpapi.Options{Engine: &fake{}})
+	h := newServer(auth.Principal{}, httpapi.Options{Roles: roles(&fake{})})
 	page := ask(h, "GET", "/docs", "")
 	policy := page.Header().Get("Content-Security-Policy")
 	if page.Code != 200 || !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") || strings.Contains(policy, "http") {
@@ -375,7 +375,7 @@ func TestASecondRequestWithTheSameKeyWaitsForNothing(t *testing.T) {
 	begun, end := make(chan bool), make(chan bool)
 	f := &slow{begun: begun, end: end}
 	kept := &answersInMemory{}
-	h := owned(httpapi.Options{Engine: f, Answers: kept})
+	h := owned(httpapi.Options{Roles: roles(f), Answers: kept})
 	fork := func(key, body string) *httptest.ResponseRecorder {
 		return ask(h, "POST", "/v1/sandboxes/a/fork", body, "Idempotency-Key", key)
 	}
@@ -406,12 +406,12 @@ func TestASecondRequestWithTheSameKeyWaitsForNothing(t *testing.T) {
 	if w := fork("a b", ``); w.Code != 400 {
 		t.Errorf("no word: %d %s", w.Code, w.Body)
 	}
-	if w := ask(owned(httpapi.Options{Engine: f}), "POST", "/v1/sandboxes/a/fork", "", "Idempotency-Key", "k"); w.Code != 501 {
+	if w := ask(owned(httpapi.Options{Roles: roles(f)}), "POST", "/v1/sandboxes/a/fork", "", "Idempotency-Key", "k"); w.Code != 501 {
 		t.Errorf("without a store: %d %s", w.Code, w.Body)
 	}
 	// A stream that ends in an error is none to give again.
-	f.Engine = nil
-	w := ask(owned(httpapi.Options{Engine: &fake{err: fault.New(fault.Conflict, "no")}, Answers: kept}), "POST", "/v1/sandboxes/a/tournament",
+	f.engine = nil
+	w := ask(owned(httpapi.Options{Roles: roles(&fake{err: fault.New(fault.Conflict, "no")}), Answers: kept}), "POST", "/v1/sandboxes/a/tournament",
 		`{"test":"t","candidates":[{"cmd":"c"}]}`, "Idempotency-Key", "m", "Accept", "application/x-ndjson")
 	if w.Code != 200 || !strings.Contains(w.Body.String(), `"error"`) || len(kept.all) != 1 {
 		t.Errorf("%d %s", w.Code, w.Body)
@@ -429,9 +429,9 @@ func TestARequestThatADaemonDiedOverIsNotCarriedOutAgain(t *testing.T) {
 		return ask(h, "POST", "/v1/sandboxes/a/fork", "", "Idempotency-Key", key)
 	}
 	first := make(chan *httptest.ResponseRecorder, 1)
-	go func() { first <- fork(owned(httpapi.Options{Engine: f, Answers: kept}), "k") }()
+	go func() { first <- fork(owned(httpapi.Options{Roles: roles(f), Answers: kept}), "k") }()
 	<-begun
-	next := owned(httpapi.Options{Engine: &fake{}, Answers: kept}) // of another daemon
+	next := owned(httpapi.Options{Roles: roles(&fake{}), Answers: kept}) // of another daemon
 	if w := fork(next, "k"); w.Code != 409 || !strings.Contains(w.Body.String(), "its answer is not known") || !strings.Contains(w.Body.String(), `"hint":"look at what there is`) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
@@ -449,7 +449,7 @@ func TestARequestThatADaemonDiedOverIsNotCarriedOutAgain(t *testing.T) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	kept.fail(nil)
-	go func() { first <- fork(owned(httpapi.Options{Engine: f, Answers: kept}), "l") }()
+	go func() { first <- fork(owned(httpapi.Options{Roles: roles(f), Answers: kept}), "l") }()
 	<-begun
 	kept.fail(fault.New(fault.NoSpace, "full"))
 	end <- true

@@ -180,13 +180,13 @@ func methodAndPath(pattern string) (method, path string) {
 
 // serveMetrics answers GET /metrics.
 func (s *Server) serveMetrics(_ *struct{}, w http.ResponseWriter, r *http.Request) {
-	list, err := s.opt.Engine.List(r.Context())
+	list, err := s.opt.Sandboxes.List(r.Context())
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = w.Write(s.metrics.exposition(list, s.opt.Engine.Counts(), s.opt.Status())) // the client may be gone
+	_, _ = w.Write(s.metrics.exposition(list, s.opt.Feed.Counts(), s.opt.Status())) // the client may be gone
 }
 
 // meter is a ResponseWriter that counts what is sent.

@@ -60,7 +60,7 @@ func TestTheNetworkReachesTheEngine(t *testing.T) {
 func TestBadQuestionsAboutTheNetworkAreToldSo(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
-	h := owned(httpapi.Options{Engine: f})
+	h := owned(httpapi.Options{Roles: roles(f)})
 	for _, at := range []string{"/net?since=yesterday", "/net/events?since=1", "/net?last=x", "/net/why"} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/sandboxes/a"+at, nil))
@@ -94,7 +94,7 @@ func TestALimitedTokenDeniesAndDoesNotAllow(t *testing.T) {
 		{auth.Principal{TokenID: "t", Scope: auth.Read}, `{"deny":["example.com"]}`, http.StatusForbidden},
 	} {
 		before := f.last()
-		w := ask(newServer(c.p, httpapi.Options{Engine: f}), http.MethodPost, "/v1/sandboxes/mine/net/allow", c.body)
+		w := ask(newServer(c.p, httpapi.Options{Roles: roles(f)}), http.MethodPost, "/v1/sandboxes/mine/net/allow", c.body)
 		if w.Code != c.want {
 			t.Errorf("%+v %s: %d %s", c.p, c.body, w.Code, w.Body)
 		}
@@ -115,7 +115,7 @@ func TestALimitedTokenDeniesAndDoesNotAllow(t *testing.T) {
 	} {
 		for verb, want := range map[string]int{"approve": c.approve, "deny": c.deny} {
 			before := f.last()
-			w := ask(newServer(c.p, httpapi.Options{Engine: f}), http.MethodPost, "/v1/sandboxes/mine/net/"+verb, `{"rules":["a.example"]}`)
+			w := ask(newServer(c.p, httpapi.Options{Roles: roles(f)}), http.MethodPost, "/v1/sandboxes/mine/net/"+verb, `{"rules":["a.example"]}`)
 			if w.Code != want || want == http.StatusForbidden && f.last() != before {
 				t.Errorf("%+v %s: %d %s; the engine heard %s", c.p, verb, w.Code, w.Body, f.last())
 			}

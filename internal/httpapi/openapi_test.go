@@ -27,7 +27,7 @@ func golden() string { return filepath.Join("..", "..", "docs", "openapi.json") 
 func document(t testing.TB) []byte {
 	t.Helper()
 	w := httptest.NewRecorder()
-	newServer(auth.Principal{}, httpapi.Options{Engine: &fake{}}).ServeHTTP(w, httptest.NewRequest("GET", "/openapi.json", nil))
+	newServer(auth.Principal{}, httpapi.Options{Roles: roles(&fake{})}).ServeHTTP(w, httptest.NewRequest("GET", "/openapi.json", nil))
 	if w.Code != 200 || w.Header().Get("Content-Type") != "application/json" {
 		t.Fatalf("%d %v %s", w.Code, w.Header(), w.Body)
 	}
@@ -321,6 +321,6 @@ func TestTheDocumentIsComplete(t *testing.T) {
 // BenchmarkNew is what the daemon waits for when it starts.
 func BenchmarkNew(b *testing.B) {
 	for b.Loop() {
-		httpapi.New(httpapi.Options{Engine: &fake{}})
+		httpapi.New(httpapi.Options{Roles: roles(&fake{})})
 	}
 }

@@ -77,7 +77,7 @@ func inside(t *testing.T, talk func(net.Conn)) ported {
 func TestProcessesAndPortsReachTheEngine(t *testing.T) {
 	t.Parallel()
 	e := ported{fake: &fake{}}
-	h := httpapi.New(httpapi.Options{Engine: e, Previews: e, Log: slog.New(slog.DiscardHandler)})
+	h := httpapi.New(httpapi.Options{Roles: roles(e), Previews: e, Log: slog.New(slog.DiscardHandler)})
 	for _, tc := range []struct{ method, path, body, did, answer string }{
 		{"GET", "/processes", "", `processes["a"]`, `200 {"processes":[]}`},
 		{"POST", "/processes/7/signal", `{"name":"INT","start":9}`, `signal["a",7,{"name":"INT","start":9}]`, `204 `},
@@ -99,7 +99,7 @@ func TestProcessesAndPortsReachTheEngine(t *testing.T) {
 			t.Errorf("%s %s: %s", tc.method, tc.path, w.Body)
 		}
 	}
-	bare := httpapi.New(httpapi.Options{Engine: e, Log: slog.New(slog.DiscardHandler)})
+	bare := httpapi.New(httpapi.Options{Roles: roles(e), Log: slog.New(slog.DiscardHandler)})
 	w := httptest.NewRecorder()
 	bare.ServeHTTP(w, httptest.NewRequest("POST", "/v1/sandboxes/a/ports/3000/preview", nil).WithContext(auth.With(t.Context(), auth.Owner())))
 	if w.Code != http.StatusNotImplemented {
@@ -177,7 +177,7 @@ func TestConnectionsToPortsEndWithTheDaemon(t *testing.T) {
 	t.Parallel()
 	e := inside(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c); c.Close() })
 	base, stop := context.WithCancelCause(context.Background())
-	api := httpapi.New(httpapi.Options{Engine: e, Base: base, Log: slog.New(slog.DiscardHandler)})
+	api := httpapi.New(httpapi.Options{Roles: roles(e), Base: base, Log: slog.New(slog.DiscardHandler)})
 	ln := listen(t)
 	srv := &http.Server{Handler: api, BaseContext: as(auth.Owner())}
 	go srv.Serve(ln)

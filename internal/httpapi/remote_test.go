@@ -45,7 +45,7 @@ func (s *oneToken) TokenUsed(context.Context, string, time.Time) error { return 
 
 // remote serves an engine on TCP, with TLS when asked, and gives its address, the
 // secret of a token with a scope, and the number of connections so far.
-func remote(t *testing.T, e httpapi.Engine, scope string, withTLS bool) (opt client.Options, conns *atomic.Int64) {
+func remote(t *testing.T, e engine, scope string, withTLS bool) (opt client.Options, conns *atomic.Int64) {
 	t.Helper()
 	tokens := &auth.Tokens{Store: &oneToken{}}
 	res, err := tokens.Create(t.Context(), wire.TokenRequest{Name: "t", Scope: scope})
@@ -53,7 +53,7 @@ func remote(t *testing.T, e httpapi.Engine, scope string, withTLS bool) (opt cli
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	g := auth.NewGuard(httpapi.New(httpapi.Options{Engine: e, Log: log, Tokens: tokens}), auth.Options{Tokens: tokens, TLS: withTLS, Log: log})
+	g := auth.NewGuard(httpapi.New(httpapi.Options{Roles: roles(e), Log: log, Tokens: tokens}), auth.Options{Tokens: tokens, TLS: withTLS, Log: log})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

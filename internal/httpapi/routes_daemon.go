@@ -17,7 +17,6 @@ type health struct {
 
 // addDaemon adds what concerns the daemon and not one sandbox.
 func (s *Server) addDaemon(api huma.API) {
-	e := s.opt.Engine
 	plain(s, api, operation("GET", "/healthz", "healthz", "Whether the daemon serves", tagDaemon, 0),
 		func(context.Context, *struct{}) (health, error) { return health{true}, nil })
 	silent(s, api, each(operation("GET", "/v1/ping", "ping", "Somebody is there", tagDaemon, auth.Read)),
@@ -29,20 +28,20 @@ func (s *Server) addDaemon(api huma.API) {
 
 	plain(s, api, operation("GET", "/v1/status", "status", "The daemon's state", tagDaemon, auth.Read), s.status)
 	plain(s, api, operation("GET", "/v1/probe", "probe", "What this host can do, found by trying", tagDaemon, auth.Read),
-		func(ctx context.Context, _ *struct{}) (wire.ProbeReport, error) { return e.Probe(ctx) })
+		func(ctx context.Context, _ *struct{}) (wire.ProbeReport, error) { return s.opt.Sandboxes.Probe(ctx) })
 	long(s, api, operation("POST", "/v1/gc", "gc", "Free what nothing refers to", tagDaemon, auth.Admin),
 		func(ctx context.Context, in *struct{ Body *wire.GCRequest }, progress func(wire.Progress)) (wire.GCResult, error) {
-			return e.GC(ctx, orZero(in.Body), progress)
+			return s.opt.Sandboxes.GC(ctx, orZero(in.Body), progress)
 		})
 	long(s, api, operation("POST", "/v1/verify", "verifyAll", "Read the whole store again and find damage", tagDaemon, auth.Admin),
 		func(ctx context.Context, _ *struct{}, progress func(wire.Progress)) (wire.VerifyResult, error) {
-			return e.Verify(ctx, "", progress)
+			return s.opt.Sandboxes.Verify(ctx, "", progress)
 		})
 }
 
 func (s *Server) status(ctx context.Context, _ *struct{}) (wire.DaemonStatus, error) {
 	st := s.opt.Status()
-	list, err := s.opt.Engine.List(ctx)
+	list, err := s.opt.Sandboxes.List(ctx)
 	st.Sandboxes, st.Live = len(list), 0
 	for _, sb := range list {
 		if sb.State == wire.StateLive {

@@ -78,7 +78,7 @@ func (s *Server) events(name string, from Since, w http.ResponseWriter, r *http.
 	}
 	p := auth.From(r.Context())
 	s.stream(w, r, func(ctx context.Context, begin func() error, tell func(kind, id string, v any) error) error {
-		return s.opt.Engine.Events(ctx, name, after, func(ev wire.SandboxEvent) error {
+		return s.opt.Feed.Events(ctx, name, after, func(ev wire.SandboxEvent) error {
 			if err := begin(); err != nil {
 				return err
 			}

@@ -37,18 +37,17 @@ type Running struct {
 
 // addExec adds what runs commands, and reaches those that run.
 func (s *Server) addExec(api huma.API) {
-	e := s.opt.Engine
 	exec := func(method, path, id, summary string, scope auth.Scope) huma.Operation {
 		return operation(method, box+path, id, summary, tagExec, scope)
 	}
 	s.addStart(api)
 	plain(s, api, replayable(created(exec("POST", "/run", "run", "Start the sandbox's supervised command, under automatic history", auth.Operate))),
 		func(ctx context.Context, in *sent[wire.RunRequest]) (wire.Run, error) {
-			return e.Run(ctx, in.Name, in.Body)
+			return s.opt.Commands.Run(ctx, in.Name, in.Body)
 		})
 	plain(s, api, exec("GET", "/execs", "listExecs", "The commands that run, oldest first", auth.Read),
 		func(ctx context.Context, in *Named) (wire.ExecsResult, error) {
-			all, err := e.Execs(ctx, in.Name)
+			all, err := s.opt.Commands.Execs(ctx, in.Name)
 			return wire.ExecsResult{Execs: all}, err
 		})
 
@@ -63,7 +62,7 @@ func (s *Server) addExec(api huma.API) {
 		Running
 		EOF bool `query:"eof" doc:"the input ends after this"`
 	}, w http.ResponseWriter, r *http.Request) {
-		if err := e.InputExec(r.Context(), in.Name, in.Exec, r.Body, in.EOF); err != nil {
+		if err := s.opt.Commands.InputExec(r.Context(), in.Name, in.Exec, r.Body, in.EOF); err != nil {
 			s.fail(w, r, err)
 			return
 		}
@@ -75,10 +74,10 @@ func (s *Server) addExec(api huma.API) {
 			Running
 			Body wire.Signal
 		}) error {
-			return e.SignalExec(ctx, in.Name, in.Exec, in.Body.Name)
+			return s.opt.Commands.SignalExec(ctx, in.Name, in.Exec, in.Body.Name)
 		})
 	silent(s, api, exec("DELETE", "/execs/{exec}", "cancelExec", "End a command: SIGTERM, and SIGKILL after two seconds", auth.Operate),
-		func(ctx context.Context, in *Running) error { return e.CancelExec(ctx, in.Name, in.Exec) })
+		func(ctx context.Context, in *Running) error { return s.opt.Commands.CancelExec(ctx, in.Name, in.Exec) })
 }
 
 // execInput is how a command is asked for.
@@ -166,7 +165,7 @@ func (s *Server) run(st *duplex, name string) (wire.Exit, error) {
 	if req.Attach == "" && len(req.Cmd) == 0 && req.Run == nil {
 		return wire.Exit{}, fault.New(fault.Invalid, "exec without a command").WithHint("give it as \"cmd\", a list of words")
 	}
-	return s.opt.Engine.Exec(s.opt.Base, name, req, st)
+	return s.opt.Commands.Exec(s.opt.Base, name, req, st)
 }
 
 // duplex is a hijacked connection whose first bytes may lie in a buffer.
@@ -229,7 +228,7 @@ func (s *Server) follow(name string, req wire.ExecRequest, w http.ResponseWriter
 	st := &eventStream{out: &sse{w: w}, ctx: r.Context(), ended: make(chan struct{}), want: req.Attach}
 	stop := st.out.beat(r.Context())
 	defer stop()
-	exit, err := s.opt.Engine.Exec(s.opt.Base, name, req, st) //nolint:contextcheck // a command outlives its request
+	exit, err := s.opt.Commands.Exec(s.opt.Base, name, req, st) //nolint:contextcheck // a command outlives its request
 	if st.err != nil {
 		err = st.err
 	}

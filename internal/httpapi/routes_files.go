@@ -159,10 +159,10 @@ func (s *Server) reading(r *http.Request) (PastFiles, string, error) {
 		return nil, "", err
 	}
 	if at := r.URL.Query().Get("at"); at != "" {
-		f, err := s.opt.Engine.OpenPast(r.Context(), r.PathValue("name"), at)
+		f, err := s.opt.FileOpener.OpenPast(r.Context(), r.PathValue("name"), at)
 		return f, p, err
 	}
-	f, err := s.opt.Engine.OpenFiles(r.Context(), r.PathValue("name"))
+	f, err := s.opt.FileOpener.OpenFiles(r.Context(), r.PathValue("name"))
 	if err == nil {
 		f.Begin("read " + name(p))
 	}
@@ -175,7 +175,7 @@ func (s *Server) writing(r *http.Request, verb string) (Files, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	f, err := s.opt.Engine.OpenFiles(r.Context(), r.PathValue("name"))
+	f, err := s.opt.FileOpener.OpenFiles(r.Context(), r.PathValue("name"))
 	if err == nil {
 		f.Begin(verb + " " + name(p))
 	}
@@ -393,7 +393,7 @@ func (s *Server) removeFile(r *http.Request) error {
 
 func (s *Server) fileMkdir(ctx context.Context, box string, req wire.MkdirRequest) (info wire.FileInfo, err error) {
 	p := req.Name()
-	f, err := s.opt.Engine.OpenFiles(ctx, box)
+	f, err := s.opt.FileOpener.OpenFiles(ctx, box)
 	if err != nil {
 		return info, err
 	}
@@ -410,7 +410,7 @@ func (s *Server) fileMkdir(ctx context.Context, box string, req wire.MkdirReques
 
 func (s *Server) fileMove(ctx context.Context, box string, req wire.MoveRequest) (info wire.FileInfo, err error) {
 	from, to := req.Names()
-	f, err := s.opt.Engine.OpenFiles(ctx, box)
+	f, err := s.opt.FileOpener.OpenFiles(ctx, box)
 	if err != nil {
 		return info, err
 	}
@@ -434,7 +434,7 @@ func (s *Server) fileWatch(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	f, err := s.opt.Engine.OpenFiles(r.Context(), r.PathValue("name"))
+	f, err := s.opt.FileOpener.OpenFiles(r.Context(), r.PathValue("name"))
 	if err != nil {
 		s.fail(w, r, err)
 		return

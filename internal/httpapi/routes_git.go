@@ -29,13 +29,13 @@ func (s *Server) addGit(api huma.API) {
 			GitPaths
 			Stat bool `query:"stat" doc:"count lines"`
 		}) (wire.GitDiff, error) {
-			return s.opt.Engine.GitDiff(ctx, in.Name, wire.GitDiffRequest{Paths: in.Paths, Stat: in.Stat, Work: in.Work})
+			return s.opt.Repositories.GitDiff(ctx, in.Name, wire.GitDiffRequest{Paths: in.Paths, Stat: in.Stat, Work: in.Work})
 		})
 	op := operation("GET", at+"/patch", "gitPatch", "The same as a patch", tagGit, auth.Operate)
 	answers(&op, http.StatusOK, "text/x-diff", "the patch, and an error that comes late in the trailer "+errorTail, text())
 	raw(s, api, op, func(in *GitPaths, w http.ResponseWriter, r *http.Request) {
 		s.sendPatch(w, r, func(ctx context.Context, pw io.Writer) error {
-			return s.opt.Engine.GitPatch(ctx, in.Name, wire.GitDiffRequest{Paths: in.Paths, Work: in.Work}, pw)
+			return s.opt.Repositories.GitPatch(ctx, in.Name, wire.GitDiffRequest{Paths: in.Paths, Work: in.Work}, pw)
 		})
 	})
 	plain(s, api, replayable(operation("POST", at+"/apply", "gitApply", "Put what a sandbox changed onto a branch of its repository", tagGit, auth.Admin)), s.gitApply)
@@ -51,5 +51,5 @@ func (s *Server) gitApply(ctx context.Context, in *struct {
 		return wire.GitApplied{}, fault.New(fault.Denied, "a token for some sandboxes does not change the host's repositories").
 			WithHint("on the daemon's machine: coppice apply %s", in.Name)
 	}
-	return s.opt.Engine.GitApply(ctx, in.Name, in.Body)
+	return s.opt.Repositories.GitApply(ctx, in.Name, in.Body)
 }

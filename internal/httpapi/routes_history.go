@@ -33,7 +33,6 @@ type maySend[T any] struct {
 
 // addHistory adds what looks at and changes a sandbox's history.
 func (s *Server) addHistory(api huma.API) {
-	e := s.opt.Engine
 	get := func(path, id, summary string) huma.Operation {
 		return operation("GET", box+path, id, summary, tagHistory, auth.Read)
 	}
@@ -43,29 +42,33 @@ func (s *Server) addHistory(api huma.API) {
 	drop := func(path, id, summary string) huma.Operation {
 		return operation("DELETE", box+path, id, summary, tagHistory, auth.Operate)
 	}
-	log := func(ctx context.Context, in *Named) (wire.LogResult, error) { return e.Log(ctx, in.Name) }
+	log := func(ctx context.Context, in *Named) (wire.LogResult, error) { return s.opt.History.Log(ctx, in.Name) }
 	commit := func(ctx context.Context, in *maySend[wire.CommitRequest]) (wire.CommitResult, error) {
 		req := orZero(in.Body)
 		if req.Memory {
-			return e.CommitMemory(ctx, in.Name, req.Message)
+			return s.opt.Moves.CommitMemory(ctx, in.Name, req.Message)
 		}
-		return e.Commit(ctx, in.Name, req.Message)
+		return s.opt.Moves.Commit(ctx, in.Name, req.Message)
 	}
 
 	plain(s, api, get("/head", "head", "The snapshot that the live state descends from"),
 		func(ctx context.Context, in *Named) (wire.HeadResult, error) {
-			id, err := e.Head(ctx, in.Name)
+			id, err := s.opt.History.Head(ctx, in.Name)
 			return wire.HeadResult{Head: id}, err
 		})
 	plain(s, api, get("/log", "log", "The history, newest first, and its drawing"), log)
 	plain(s, api, get("/snapshots", "listSnapshots", "The history, as log"), log)
 	plain(s, api, get("/branches", "branches", "The leaves of the history"),
-		func(ctx context.Context, in *Named) (wire.BranchesResult, error) { return e.Branches(ctx, in.Name) })
+		func(ctx context.Context, in *Named) (wire.BranchesResult, error) {
+			return s.opt.History.Branches(ctx, in.Name)
+		})
 	plain(s, api, get("/nodes/{ref}", "show", "A snapshot and what it changed"),
-		func(ctx context.Context, in *Node) (wire.ShowResult, error) { return e.Show(ctx, in.Name, in.Ref) })
+		func(ctx context.Context, in *Node) (wire.ShowResult, error) {
+			return s.opt.History.Show(ctx, in.Name, in.Ref)
+		})
 	plain(s, api, drop("/nodes/{ref}", "deleteSnapshot", "Drop a snapshot; its children keep their content"),
 		func(ctx context.Context, in *Node) (wire.HeadResult, error) {
-			id, err := e.DeleteSnapshot(ctx, in.Name, in.Ref)
+			id, err := s.opt.History.DeleteSnapshot(ctx, in.Name, in.Ref)
 			return wire.HeadResult{Head: id}, err
 		})
 	s.addDiff(api)
@@ -74,14 +77,14 @@ func (s *Server) addHistory(api huma.API) {
 	plain(s, api, replayable(created(post("/snapshots", "createSnapshot", "Take a snapshot of the present, as commit"))), commit)
 	plain(s, api, post("/mark", "mark", "Label what happens"),
 		func(ctx context.Context, in *maySend[wire.MarkRequest]) (wire.CommitResult, error) {
-			return e.Mark(ctx, in.Name, orZero(in.Body))
+			return s.opt.Moves.Mark(ctx, in.Name, orZero(in.Body))
 		})
 	plain(s, api, post("/checkout", "checkout", "Go to a snapshot, after a capture of the present"),
 		func(ctx context.Context, in *sent[wire.CheckoutRequest]) (wire.MoveResult, error) {
 			if in.Body.Node == "" {
 				return wire.MoveResult{}, fault.New(fault.Invalid, "checkout without a node").WithHint("give the snapshot to go to as \"node\"")
 			}
-			return e.Checkout(ctx, in.Name, in.Body)
+			return s.opt.Moves.Checkout(ctx, in.Name, in.Body)
 		})
 	plain(s, api, post("/undo", "undo", "Go back, after a capture of the present"),
 		func(ctx context.Context, in *maySend[wire.UndoRequest]) (wire.MoveResult, error) {
@@ -89,16 +92,16 @@ func (s *Server) addHistory(api huma.API) {
 			if req.N < 0 {
 				return wire.MoveResult{}, fault.New(fault.Invalid, "undo of %d snapshots", req.N).WithHint("give a number of 1 or more")
 			}
-			return e.Undo(ctx, in.Name, req)
+			return s.opt.Moves.Undo(ctx, in.Name, req)
 		})
 	plain(s, api, post("/redo", "redo", "Take the last undo back"),
 		func(ctx context.Context, in *maySend[wire.RedoRequest]) (wire.MoveResult, error) {
-			return e.Redo(ctx, in.Name, orZero(in.Body))
+			return s.opt.Moves.Redo(ctx, in.Name, orZero(in.Body))
 		})
 
 	plain(s, api, get("/tags", "listTags", "All tags"),
 		func(ctx context.Context, in *Named) (wire.TagsResult, error) {
-			tags, err := e.Tags(ctx, in.Name)
+			tags, err := s.opt.History.Tags(ctx, in.Name)
 			return wire.TagsResult{Tags: tags}, err
 		})
 	plain(s, api, post("/tags", "setTag", "Name a snapshot"),
@@ -106,18 +109,18 @@ func (s *Server) addHistory(api huma.API) {
 			if in.Body.Name == "" {
 				return wire.TagResult{}, fault.New(fault.Invalid, "tag without a name").WithHint("give the tag as \"name\"")
 			}
-			return e.SetTag(ctx, in.Name, in.Body.Name, in.Body.Ref)
+			return s.opt.History.SetTag(ctx, in.Name, in.Body.Name, in.Body.Ref)
 		})
 	silent(s, api, drop("/tags/{tag}", "deleteTag", "Drop a name"),
 		func(ctx context.Context, in *struct {
 			Named
 			Tag string `path:"tag" doc:"the tag"`
 		}) error {
-			return e.DeleteTag(ctx, in.Name, in.Tag)
+			return s.opt.History.DeleteTag(ctx, in.Name, in.Tag)
 		})
 	long(s, api, post("/verify", "verify", "Read a sandbox's layers again and find damage"),
 		func(ctx context.Context, in *Named, progress func(wire.Progress)) (wire.VerifyResult, error) {
-			return e.Verify(ctx, in.Name, progress)
+			return s.opt.Sandboxes.Verify(ctx, in.Name, progress)
 		})
 }
 
@@ -146,11 +149,11 @@ func (s *Server) diff(in *diffInput, w http.ResponseWriter, r *http.Request) {
 		req.A = "HEAD"
 	}
 	if !in.Patch {
-		res, err := s.opt.Engine.Diff(r.Context(), in.Name, req)
+		res, err := s.opt.History.Diff(r.Context(), in.Name, req)
 		s.sendJSON(w, r, http.StatusOK, &res, err)
 		return
 	}
-	s.sendPatch(w, r, func(ctx context.Context, pw io.Writer) error { return s.opt.Engine.Patch(ctx, in.Name, req, pw) })
+	s.sendPatch(w, r, func(ctx context.Context, pw io.Writer) error { return s.opt.History.Patch(ctx, in.Name, req, pw) })
 }
 
 // sendPatch answers with what write writes. An error in the middle of it is told in the

@@ -38,14 +38,13 @@ func (in *askedRecords) request() (wire.LedgerRequest, error) {
 // addLedger adds what shows and proves what is recorded.
 func (s *Server) addLedger(api huma.API) {
 	const at = box + "/ledger"
-	e := s.opt.Engine
 	plain(s, api, operation("GET", at, "ledger", "What is recorded of a sandbox", tagLedger, auth.Read),
 		func(ctx context.Context, in *askedRecords) (wire.LedgerResult, error) {
 			req, err := in.request()
 			if err != nil {
 				return wire.LedgerResult{}, err
 			}
-			return e.LedgerRecords(ctx, in.Name, req)
+			return s.opt.Records.LedgerRecords(ctx, in.Name, req)
 		})
 	op := streams(operation("GET", at+"/events", "ledgerEvents", "The same, and then what is recorded from now on, until the sandbox is removed", tagLedger, auth.Read))
 	answers(&op, http.StatusOK, ndjson, "a LedgerRecord a line; as Server-Sent Events where the client accepts text/event-stream", schemaOf[wire.LedgerRecord](api))
@@ -56,7 +55,7 @@ func (s *Server) addLedger(api huma.API) {
 			Named
 			Seq int64 `path:"seq" doc:"the number of the record"`
 		}) (wire.LedgerInspection, error) {
-			return e.InspectRecord(ctx, in.Name, in.Seq)
+			return s.opt.Records.InspectRecord(ctx, in.Name, in.Seq)
 		})
 	plain(s, api, operation("GET", at+"/records/{seq}/programs", "ledgerPrograms", "The programs that a record stands for, 1000 at most", tagLedger, auth.Read),
 		func(ctx context.Context, in *struct {
@@ -64,7 +63,7 @@ func (s *Server) addLedger(api huma.API) {
 			Seq  int64 `path:"seq" doc:"the number of the record"`
 			From int64 `query:"from" minimum:"0" doc:"the first of them, from 0"`
 		}) (wire.LedgerPrograms, error) {
-			return e.LedgerPrograms(ctx, in.Name, in.Seq, in.From)
+			return s.opt.Records.LedgerPrograms(ctx, in.Name, in.Seq, in.From)
 		})
 	op = operation("GET", at+"/blobs/{blob}", "ledgerBlob", "A capture that a record names", tagLedger, auth.Read)
 	answers(&op, http.StatusOK, asBytes, "what was kept", nil)
@@ -74,7 +73,7 @@ func (s *Server) addLedger(api huma.API) {
 			Named
 			Body *wire.LedgerVerify
 		}) (wire.LedgerVerified, error) {
-			return e.VerifyLedger(ctx, in.Name, orZero(in.Body))
+			return s.opt.Records.VerifyLedger(ctx, in.Name, orZero(in.Body))
 		})
 	op = operation("GET", at+"/bundle", "exportLedger", "All records, with what proves them to a stranger", tagLedger, auth.Read)
 	answers(&op, http.StatusOK, asTar, "a bundle, as docs/LEDGER.md has it", nil)
@@ -84,36 +83,41 @@ func (s *Server) addLedger(api huma.API) {
 			From int64 `query:"from" doc:"an older size of the log, from which the growth is proven as well, 0 for nothing; -1: no proof is wanted" minimum:"-1" default:"-1"`
 		}) (wire.LedgerCheckpoint, error) {
 			if in.From < 0 {
-				return e.LedgerCheckpoint(ctx)
+				return s.opt.SignedLog.LedgerCheckpoint(ctx)
 			}
-			return e.LedgerGrowth(ctx, in.From)
+			return s.opt.SignedLog.LedgerGrowth(ctx, in.From)
 		})
 	s.addWitness(api)
 	plain(s, api, operation("GET", at+"/summary", "summarizeLedger", "What the records tell of the sandbox as a whole, to compare it with others", tagLedger, auth.Read),
-		func(ctx context.Context, in *Named) (wire.LedgerSummary, error) { return e.LedgerSummary(ctx, in.Name) })
+		func(ctx context.Context, in *Named) (wire.LedgerSummary, error) {
+			return s.opt.Records.LedgerSummary(ctx, in.Name)
+		})
 	plain(s, api, operation("POST", at+"/archive", "archiveLedger", "Compress old records, which are read and verified as ever", tagLedger, auth.Operate),
 		func(ctx context.Context, in *struct {
 			Named
 			Body wire.LedgerArchive
 		}) (wire.LedgerArchived, error) {
-			return e.ArchiveLedger(ctx, in.Name, in.Body.Before)
+			return s.opt.Records.ArchiveLedger(ctx, in.Name, in.Body.Before)
 		})
 }
 
 // addWitness adds what keys and witnesses need.
 func (s *Server) addWitness(api huma.API) {
-	e := s.opt.Engine
 	plain(s, api, operation("GET", "/v1/ledger/keys", "ledgerKeys", "The verifier keys of the log, and of this host as a witness", tagLedger, auth.Read),
-		func(ctx context.Context, _ *struct{}) (wire.LedgerKeys, error) { return e.LedgerKeys(ctx) })
+		func(ctx context.Context, _ *struct{}) (wire.LedgerKeys, error) {
+			return s.opt.SignedLog.LedgerKeys(ctx)
+		})
 	plain(s, api, operation("POST", "/v1/ledger/rotate-key", "rotateLedgerKey", "Sign the log with a new key from now on", tagLedger, auth.Admin),
-		func(ctx context.Context, _ *struct{}) (wire.LedgerKeys, error) { return e.RotateLedgerKey(ctx) })
+		func(ctx context.Context, _ *struct{}) (wire.LedgerKeys, error) {
+			return s.opt.SignedLog.RotateLedgerKey(ctx)
+		})
 	plain(s, api, operation("POST", "/v1/ledger/cosign", "cosignLedger", "Cosign the checkpoint of another host's log", tagLedger, auth.Admin),
 		func(ctx context.Context, in *struct{ Body wire.LedgerGrowth }) (wire.LedgerCosigned, error) {
-			return e.LedgerCosign(ctx, in.Body)
+			return s.opt.SignedLog.LedgerCosign(ctx, in.Body)
 		})
 	plain(s, api, operation("POST", "/v1/ledger/witness", "witnessLedger", "Keep a checkpoint of this log that witnesses cosigned", tagLedger, auth.Admin),
 		func(ctx context.Context, in *struct{ Body wire.LedgerGrowth }) (wire.LedgerWitnessed, error) {
-			return e.LedgerWitness(ctx, in.Body)
+			return s.opt.SignedLog.LedgerWitness(ctx, in.Body)
 		})
 }
 
@@ -124,7 +128,7 @@ func (s *Server) ledgerEvents(in *askedRecords, w http.ResponseWriter, r *http.R
 		return
 	}
 	s.stream(w, r, func(ctx context.Context, begin func() error, tell func(kind, id string, v any) error) error {
-		return s.opt.Engine.FollowLedger(ctx, in.Name, req, func(rec wire.LedgerRecord) error {
+		return s.opt.Records.FollowLedger(ctx, in.Name, req, func(rec wire.LedgerRecord) error {
 			if err := begin(); err != nil || rec.Kind == "" {
 				return err
 			}
@@ -141,7 +145,7 @@ type namedBlob struct {
 
 // ledgerBlob sends a capture.
 func (s *Server) ledgerBlob(in *namedBlob, w http.ResponseWriter, r *http.Request) {
-	content, err := s.opt.Engine.LedgerBlob(r.Context(), in.Name, in.Blob)
+	content, err := s.opt.Records.LedgerBlob(r.Context(), in.Name, in.Blob)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -162,7 +166,7 @@ func (s *Server) ledgerBundle(in *askedBundle, w http.ResponseWriter, r *http.Re
 		harmless(w.Header(), asTar, "ledger.tar")
 		w.Header().Set("Trailer", errorTail)
 	}}
-	err := s.opt.Engine.ExportLedger(r.Context(), in.Name, out, in.From...)
+	err := s.opt.Records.ExportLedger(r.Context(), in.Name, out, in.From...)
 	switch {
 	case err == nil:
 	case !out.yes:

@@ -41,7 +41,7 @@ func (s *Server) addNet(api huma.API) {
 			if err != nil {
 				return wire.NetResult{}, err
 			}
-			return s.opt.Engine.Net(ctx, in.Name, req)
+			return s.opt.Network.Net(ctx, in.Name, req)
 		})
 	op := streams(operation("GET", at+"/events", "netEvents", "The same as it happens, until the sandbox is removed", tagNet, auth.Read))
 	answers(&op, http.StatusOK, ndjson, "a NetEvent a line; as Server-Sent Events where the client accepts text/event-stream", schemaOf[wire.NetEvent](api))
@@ -54,15 +54,17 @@ func (s *Server) addNet(api huma.API) {
 			Method string `query:"method" doc:"of an HTTP request, such as GET"`
 			Path   string `query:"path" doc:"of an HTTP request"`
 		}) (wire.WhyResult, error) {
-			return s.opt.Engine.Why(ctx, in.Name, wire.WhyRequest{Host: in.Host, Method: in.Method, Path: in.Path})
+			return s.opt.Network.Why(ctx, in.Name, wire.WhyRequest{Host: in.Host, Method: in.Method, Path: in.Path})
 		})
 	plain(s, api, replayable(operation("POST", at+"/allow", "netAllow", "Change the rules of a sandbox's network, live where it is", tagNet, auth.Operate)), s.netAllow)
 	plain(s, api, operation("GET", at+"/asking", "netAsking", "What waits for a person, as no rule names it", tagNet, auth.Read),
-		func(ctx context.Context, in *Named) (wire.NetAsking, error) { return s.opt.Engine.Asking(ctx, in.Name) })
+		func(ctx context.Context, in *Named) (wire.NetAsking, error) {
+			return s.opt.Network.Asking(ctx, in.Name)
+		})
 	plain(s, api, replayable(operation("POST", at+"/approve", "netApprove", "Allow what waits for a person", tagNet, auth.Operate)), s.netApprove)
 	plain(s, api, replayable(operation("POST", at+"/deny", "netDeny", "Deny what waits for a person", tagNet, auth.Operate)),
 		func(ctx context.Context, in *answering) (wire.AnswerResult, error) {
-			return s.opt.Engine.Deny(ctx, in.Name, in.Body)
+			return s.opt.Network.Deny(ctx, in.Name, in.Body)
 		})
 }
 
@@ -78,7 +80,7 @@ func (s *Server) netApprove(ctx context.Context, in *answering) (wire.AnswerResu
 		return wire.AnswerResult{}, fault.New(fault.Denied, "a token for some sandboxes does not widen what they reach").
 			WithHint("on the daemon's machine: coppice approve %s HOST", in.Name)
 	}
-	return s.opt.Engine.Approve(ctx, in.Name, in.Body)
+	return s.opt.Network.Approve(ctx, in.Name, in.Body)
 }
 
 // netAllow changes rules. Who may use some sandboxes alone may not widen what they
@@ -91,7 +93,7 @@ func (s *Server) netAllow(ctx context.Context, in *struct {
 		return wire.AllowResult{}, fault.New(fault.Denied, "a token for some sandboxes does not widen what they reach").
 			WithHint("on the daemon's machine: coppice allow %s RULE", in.Name)
 	}
-	return s.opt.Engine.Allow(ctx, in.Name, in.Body)
+	return s.opt.Network.Allow(ctx, in.Name, in.Body)
 }
 
 func (s *Server) netEvents(in *AskedNet, w http.ResponseWriter, r *http.Request) {
@@ -101,7 +103,7 @@ func (s *Server) netEvents(in *AskedNet, w http.ResponseWriter, r *http.Request)
 		return
 	}
 	s.stream(w, r, func(ctx context.Context, begin func() error, tell func(kind, id string, v any) error) error {
-		return s.opt.Engine.FollowNet(ctx, in.Name, req, func(ev wire.NetEvent) error {
+		return s.opt.Network.FollowNet(ctx, in.Name, req, func(ev wire.NetEvent) error {
 			if err := begin(); err != nil || ev.Kind == "" {
 				return err
 			}

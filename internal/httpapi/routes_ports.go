@@ -47,7 +47,7 @@ func (s *Server) addPorts(api huma.API) {
 	const at = box + "/ports"
 	plain(s, api, operation("GET", at, "listPorts", "The TCP ports that processes of a sandbox listen on", tagExec, auth.Read),
 		func(ctx context.Context, in *Named) (wire.PortsResult, error) {
-			return s.opt.Engine.Ports(ctx, in.Name)
+			return s.opt.PortDialer.Ports(ctx, in.Name)
 		})
 	plain(s, api, operation("POST", at+"/{port}/preview", "previewPort", "A signed, expiring link to a port", tagExec, auth.Operate), s.preview)
 
@@ -113,7 +113,7 @@ func (s *Server) dialPort(ctx context.Context, in *AtPort) (net.Conn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer s.untilTheEnd(cancel)()
-	return s.opt.Engine.DialPort(ctx, in.Name, in.Port)
+	return s.opt.PortDialer.DialPort(ctx, in.Name, in.Port)
 }
 
 // halfIdle is how long a port may be silent to a client that will say no more: it may

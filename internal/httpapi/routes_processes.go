@@ -15,7 +15,7 @@ func (s *Server) addProcesses(api huma.API) {
 	const at = box + "/processes"
 	plain(s, api, operation("GET", at, "listProcesses", "The processes of a sandbox, by pid", tagExec, auth.Read),
 		func(ctx context.Context, in *Named) (wire.ProcessesResult, error) {
-			return s.opt.Engine.Processes(ctx, in.Name)
+			return s.opt.Power.Processes(ctx, in.Name)
 		})
 	silent(s, api, operation("POST", at+"/{pid}/signal", "signalProcess", "Send a process a signal", tagExec, auth.Operate),
 		func(ctx context.Context, in *struct {
@@ -26,6 +26,6 @@ func (s *Server) addProcesses(api huma.API) {
 			if in.PID < 1 {
 				return fault.New(fault.Invalid, "%d is no process", in.PID).WithHint("give the \"pid\" of GET /v1/sandboxes/%s/processes", in.Name)
 			}
-			return s.opt.Engine.SignalProcess(ctx, in.Name, in.PID, orZero(in.Body))
+			return s.opt.Power.SignalProcess(ctx, in.Name, in.PID, orZero(in.Body))
 		})
 }

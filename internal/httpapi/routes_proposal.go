@@ -15,7 +15,6 @@ import (
 // addProposals adds what hands a sandbox's work to a reviewer, and what leads there.
 func (s *Server) addProposals(api huma.API) {
 	const at = box + "/git"
-	e := s.opt.Engine
 	plain(s, api, operation("POST", at+"/propose", "propose", "Propose what the sandbox did in its repository, as a branch with a report", tagGit, auth.Admin),
 		func(ctx context.Context, in *maySend[wire.ProposeRequest]) (wire.Proposed, error) {
 			if limited(auth.From(ctx)) {
@@ -24,7 +23,7 @@ func (s *Server) addProposals(api huma.API) {
 			}
 			ctx, cancel := s.bounded(ctx)
 			defer cancel()
-			return e.Propose(ctx, in.Name, orZero(in.Body))
+			return s.opt.Repositories.Propose(ctx, in.Name, orZero(in.Body))
 		})
 	op := operation("GET", at+"/proposal", "exportProposal", "The files of the newest proposal: report, patch, policy, ledger", tagGit, auth.Read)
 	answers(&op, http.StatusOK, asTar, "the files, as docs/git.md has them", nil)
@@ -33,13 +32,13 @@ func (s *Server) addProposals(api huma.API) {
 		func(ctx context.Context, in *maySend[wire.RebaseRequest]) (wire.Rebased, error) {
 			ctx, cancel := s.bounded(ctx)
 			defer cancel()
-			return e.Rebase(ctx, in.Name, orZero(in.Body))
+			return s.opt.Repositories.Rebase(ctx, in.Name, orZero(in.Body))
 		})
 	plain(s, api, operation("POST", box+"/trial", "trial", "Run a command in a fork, which is removed then", tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *sent[wire.TrialRequest]) (wire.Trial, error) {
 			ctx, cancel := s.bounded(ctx)
 			defer cancel()
-			return e.Trial(ctx, in.Name, in.Body)
+			return s.opt.Moves.Trial(ctx, in.Name, in.Body)
 		})
 }
 
@@ -49,7 +48,7 @@ func (s *Server) proposal(in *Named, w http.ResponseWriter, r *http.Request) {
 		harmless(w.Header(), asTar, "proposal.tar")
 		w.Header().Set("Trailer", errorTail)
 	}}
-	err := s.opt.Engine.ExportProposal(r.Context(), in.Name, out)
+	err := s.opt.Repositories.ExportProposal(r.Context(), in.Name, out)
 	switch {
 	case err == nil:
 	case !out.yes:

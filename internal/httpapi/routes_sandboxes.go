@@ -18,13 +18,16 @@ import (
 
 // addSandboxes adds what makes, shows and ends sandboxes.
 func (s *Server) addSandboxes(api huma.API) {
-	e := s.opt.Engine
 	plain(s, api, each(operation("GET", "/v1/sandboxes", "listSandboxes", "All sandboxes, by name", tagSandboxes, auth.Read)), s.list)
 	s.addCreate(api)
 	plain(s, api, operation("GET", box, "getSandbox", "The state of a sandbox", tagSandboxes, auth.Read),
-		func(ctx context.Context, in *Named) (wire.StatusResult, error) { return e.Status(ctx, in.Name) })
+		func(ctx context.Context, in *Named) (wire.StatusResult, error) {
+			return s.opt.Sandboxes.Status(ctx, in.Name)
+		})
 	plain(s, api, operation("GET", box+"/policy", "getPolicy", "What a sandbox may use now", tagSandboxes, auth.Read),
-		func(ctx context.Context, in *Named) (wire.PolicyResult, error) { return e.Policy(ctx, in.Name) })
+		func(ctx context.Context, in *Named) (wire.PolicyResult, error) {
+			return s.opt.Network.Policy(ctx, in.Name)
+		})
 	plain(s, api, operation("DELETE", box, "removeSandbox", "Remove a sandbox and what of its history nobody else needs", tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *struct {
 			Named
@@ -35,12 +38,12 @@ func (s *Server) addSandboxes(api huma.API) {
 				if limited(auth.From(ctx)) {
 					return wire.RemoveResult{}, fault.New(fault.Denied, "a token for some sandboxes does not remove what is recorded of them").WithHint("on the daemon's machine: coppice rm --with-ledger %s", in.Name)
 				}
-				if err := e.RemoveWithLedger(ctx, in.Name, in.Force); err != nil {
+				if err := s.opt.Sandboxes.RemoveWithLedger(ctx, in.Name, in.Force); err != nil {
 					return wire.RemoveResult{}, err
 				}
 				return wire.RemoveResult{Removed: []string{in.Name}}, nil
 			}
-			names, err := e.Remove(ctx, []string{in.Name}, in.Force)
+			names, err := s.opt.Sandboxes.Remove(ctx, []string{in.Name}, in.Force)
 			return wire.RemoveResult{Removed: names}, err
 		})
 	plain(s, api, operation("PATCH", box, "updateSandbox", "Change how long a sandbox lives, and when its processes are stopped", tagSandboxes, auth.Operate),
@@ -48,16 +51,18 @@ func (s *Server) addSandboxes(api huma.API) {
 			Named
 			Body wire.LifeRequest
 		}) (wire.Sandbox, error) {
-			return e.SetLife(ctx, in.Name, in.Body)
+			return s.opt.Sandboxes.SetLife(ctx, in.Name, in.Body)
 		})
 	plain(s, api, operation("POST", box+"/start", "startSandbox", "Start a stopped sandbox, and its supervised command", tagSandboxes, auth.Operate),
-		func(ctx context.Context, in *Named) (wire.StatusResult, error) { return e.Start(ctx, in.Name) })
+		func(ctx context.Context, in *Named) (wire.StatusResult, error) {
+			return s.opt.Power.Start(ctx, in.Name)
+		})
 	plain(s, api, operation("POST", box+"/stop", "stopSandbox", "End all processes and capture what they left", tagSandboxes, auth.Operate),
-		func(ctx context.Context, in *Named) (wire.StopResult, error) { return e.Stop(ctx, in.Name) })
+		func(ctx context.Context, in *Named) (wire.StopResult, error) { return s.opt.Power.Stop(ctx, in.Name) })
 	plain(s, api, operation("POST", box+"/pause", "pauseSandbox", "Have all processes stand still", tagSandboxes, auth.Operate),
-		func(ctx context.Context, in *Named) (wire.Sandbox, error) { return e.Pause(ctx, in.Name) })
+		func(ctx context.Context, in *Named) (wire.Sandbox, error) { return s.opt.Power.Pause(ctx, in.Name) })
 	plain(s, api, operation("POST", box+"/resume", "resumeSandbox", "Have paused processes go on, or try again what keeps a fork quarantined", tagSandboxes, auth.Operate),
-		func(ctx context.Context, in *Named) (wire.Sandbox, error) { return e.Resume(ctx, in.Name) })
+		func(ctx context.Context, in *Named) (wire.Sandbox, error) { return s.opt.Power.Resume(ctx, in.Name) })
 	plain(s, api, replayable(created(operation("POST", box+"/fork", "forkSandbox", "New sandboxes that share everything with this one", tagSandboxes, auth.Operate))), s.fork)
 	long(s, api, replayable(operation("POST", box+"/tournament", "tournament", "Run candidates in forks, test each, and find the winner", tagSandboxes, auth.Operate)),
 		func(ctx context.Context, in *struct {
@@ -86,7 +91,7 @@ func (s *Server) addSandboxes(api huma.API) {
 }
 
 func (s *Server) list(ctx context.Context, _ *struct{}) (wire.ListResult, error) {
-	list, err := s.opt.Engine.List(ctx)
+	list, err := s.opt.Sandboxes.List(ctx)
 	if p := auth.From(ctx); limited(p) {
 		list = slices.DeleteFunc(list, func(sb wire.Sandbox) bool { return !sees(p, sb.ID) })
 	}
@@ -110,7 +115,7 @@ func (s *Server) fork(ctx context.Context, in *struct {
 	if err != nil {
 		return wire.ForkResult{}, err
 	}
-	res, err := s.opt.Engine.Fork(ctx, in.Name, req)
+	res, err := s.opt.Moves.Fork(ctx, in.Name, req)
 	if err != nil {
 		return res, err
 	}
@@ -140,7 +145,7 @@ func (s *Server) tournament(ctx context.Context, name string, req wire.Tournamen
 	if err != nil {
 		return wire.TournamentResult{}, err
 	}
-	res, err := s.opt.Engine.Tournament(ctx, name, req, progress)
+	res, err := s.opt.Moves.Tournament(ctx, name, req, progress)
 	var ids []string
 	for _, b := range res.Branches {
 		if b.ID != "" {
@@ -201,7 +206,7 @@ func (s *Server) create(r *http.Request, check func(io.Reader, any) error, progr
 			return wire.Sandbox{}, fault.New(fault.Invalid, "create from an archive without one").
 				WithHint("send multipart/form-data with the parts \"request\" (JSON) and \"tar\"")
 		}
-		return s.opt.Engine.Create(r.Context(), req, progress)
+		return s.opt.Sandboxes.Create(r.Context(), req, progress)
 	}
 	form, err := r.MultipartReader()
 	if err != nil {
@@ -222,7 +227,7 @@ func (s *Server) create(r *http.Request, check func(io.Reader, any) error, progr
 				req.From.Kind = wire.SourceTar
 			}
 			req.Tar = part
-			return s.opt.Engine.Create(r.Context(), req, progress)
+			return s.opt.Sandboxes.Create(r.Context(), req, progress)
 		}
 	}
 }

@@ -121,13 +121,13 @@ func (s *sessions) sweep(now time.Time) {
 
 // startSession starts a command on a terminal.
 func (s *Server) startSession(ctx context.Context, name string, req wire.ExecRequest) (wire.Session, error) {
-	sb, err := s.opt.Engine.Sandbox(ctx, name)
+	sb, err := s.opt.Sandboxes.Sandbox(ctx, name)
 	if err != nil {
 		return wire.Session{}, err
 	}
 	req.TTY, req.Stdin, req.Keep = true, true, true
 	req.Attach, req.Offset, req.ReadOnly, req.Run, req.ID = "", 0, false, nil, ""
-	x, err := s.opt.Engine.StartExec(ctx, sb.ID, req)
+	x, err := s.opt.Commands.StartExec(ctx, sb.ID, req)
 	if err == nil && x.Exit != nil {
 		err = fault.New(fault.Invalid, "the command cannot be started: %s", x.Exit.Message).WithHint("see what there is to run with: ls /usr/bin")
 	}
@@ -172,7 +172,7 @@ func (s *Server) issue(r *http.Request, id string, req wire.AttachRequest) (wire
 	if sandbox, err = s.reach(ctx, need, sandbox); err != nil {
 		return wire.AttachResult{}, err
 	}
-	all, err := s.opt.Engine.Execs(ctx, sandbox)
+	all, err := s.opt.Commands.Execs(ctx, sandbox)
 	if err != nil {
 		return wire.AttachResult{}, err
 	}
@@ -226,7 +226,7 @@ func (s *Server) terminal(sandbox, exec string, readOnly bool, w http.ResponseWr
 	ctx, cancel := s.bounded(context.WithoutCancel(r.Context())) // a hijacked request's own tells nothing
 	defer cancel()
 	t := newTerminal(ctx, conn)
-	exit, err := s.opt.Engine.Exec(s.opt.Base, sandbox, wire.ExecRequest{Attach: exec, Keep: true, ReadOnly: readOnly, TTY: true}, t) //nolint:contextcheck // a command outlives its request
+	exit, err := s.opt.Commands.Exec(s.opt.Base, sandbox, wire.ExecRequest{Attach: exec, Keep: true, ReadOnly: readOnly, TTY: true}, t) //nolint:contextcheck // a command outlives its request
 	defer t.end()
 	last := wire.TerminalControl{Exit: &exit}
 	switch {

@@ -20,7 +20,7 @@ import (
 
 // Options configures a Server.
 type Options struct {
-	Engine Engine
+	Roles
 	// Status gives what the daemon knows of itself; the server fills in the
 	// numbers of sandboxes.
 	Status func() wire.DaemonStatus
@@ -67,7 +67,7 @@ type Server struct {
 	document func() []byte // the OpenAPI document
 }
 
-// New makes a Server. Engine must be set.
+// New makes a Server. Every role must be set.
 func New(opt Options) *Server {
 	if opt.Base == nil {
 		opt.Base = context.Background()

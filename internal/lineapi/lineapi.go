@@ -56,7 +56,7 @@ import (
 // Engine is what the operations need. A sandbox is named by its id. Every method
 // may be called from several goroutines at once; errors carry a fault.Kind.
 type Engine interface {
-	// Exec is that of httpapi.Engine.
+	// Exec is that of httpapi.Commands.
 	Exec(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error)
 	Head(ctx context.Context, name string) (string, error)
 	Snapshots(ctx context.Context, name string) (wire.LogResult, error)
