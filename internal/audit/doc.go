@@ -1,7 +1,8 @@
 // Package audit turns what was observed in a sandbox into records of the ledger, and records
-// into summaries: the evidence of gate and keeper, the programs that were started, the score of
-// risk by which attempts are compared, and the budget that bounds what a sandbox adds to the
-// ledger. It is pure: callers pass the time, append the records and keep the state.
+// into answers: the evidence of gate and keeper, the programs that were started, the score of
+// risk by which attempts are compared, the budget that bounds what a sandbox adds to the ledger,
+// and Reader, which shows, follows, verifies and exports records. All but Reader is pure: callers
+// pass the time, append the records and keep the state.
 //
 // The engine imports it.
 package audit

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/engine"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -40,10 +41,11 @@ type engineConfig struct {
 // whole is an engine with what it stands on, so that one Close ends all.
 type whole struct {
 	*engine.Engine
-	db     *meta.DB
-	layers *layer.Store
-	images *memory.Store
-	ledger *ledger.Ledger
+	*audit.Reader // the engine's
+	db            *meta.DB
+	layers        *layer.Store
+	images        *memory.Store
+	ledger        *ledger.Ledger
 }
 
 // store gives where tokens are kept.
@@ -126,7 +128,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		return nil, err
 	}
 	undone.Release()
-	return &whole{Engine: e, db: db, layers: layers, images: images, ledger: book}, nil
+	return &whole{Engine: e, Reader: e.Records, db: db, layers: layers, images: images, ledger: book}, nil
 }
 
 // newDrivers makes the drivers that the home's file system has; the probe tells

@@ -178,7 +178,7 @@ func (e *Engine) Remove(ctx context.Context, names []string, force bool) (remove
 // RemoveWithLedger is Remove for a sandbox whose records go as well, which is a record of
 // the host. Of one that was removed before, which is named by its id, they go alone.
 func (e *Engine) RemoveWithLedger(ctx context.Context, name string, force bool) error {
-	id, _, err := e.ledgerOf(ctx, name)
+	id, _, err := e.Records.Whose(ctx, name)
 	if err != nil {
 		return err
 	}

@@ -304,6 +304,9 @@ type Config struct {
 type Engine struct {
 	Config
 
+	// Records answers what is recorded. It is not changed after Open.
+	Records *audit.Reader
+
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*sandbox            // the sandboxes used since Open
 	shallow map[timeline.SnapshotID]bool               // snapshots whose chains need no merging
@@ -453,7 +456,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		c.HostRoot = "/"
 	}
 	e := &Engine{
-		Config: c, boxes: map[timeline.SandboxID]*sandbox{}, shallow: map[timeline.SnapshotID]bool{}, deep: map[timeline.SnapshotID]bool{},
+		Config: c, Records: audit.NewReader(c.Ledger, c.Witness, c.DB), boxes: map[timeline.SandboxID]*sandbox{}, shallow: map[timeline.SnapshotID]bool{}, deep: map[timeline.SnapshotID]bool{},
 		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{}, trials: make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)), thick: map[timeline.SandboxID]bool{},
 		mounted: map[timeline.SandboxID][]timeline.LayerID{}, stacks: map[timeline.SnapshotID][]timeline.LayerID{}, work: make(chan struct{}, 1),
 		lives:  make(chan struct{}, 1),

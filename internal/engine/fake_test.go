@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -468,6 +469,7 @@ type home struct {
 	build  string           // and those without their init
 	speaks int              // the protocol, of which older ones but 0 are understood
 	*Engine
+	*audit.Reader // of the engine
 }
 
 func newHome(t testing.TB) *home { return newHomeOn(t, vfs.OS()) }
@@ -546,7 +548,7 @@ func (h *home) tryOpen() (err error) {
 		return err
 	}
 	undone.Release()
-	h.Engine = e
+	h.Engine, h.Reader = e, e.Records
 	return nil
 }
 
@@ -560,7 +562,7 @@ func (h *home) close() {
 	if err := errors.Join(h.Layers.Close(), h.Memory.Close(), h.Ledger.Close(), h.DB.Close()); err != nil {
 		h.t.Error(err)
 	}
-	h.Engine = nil
+	h.Engine, h.Reader = nil, nil
 }
 
 // unflushed is a file system that leaves flushing to the kernel: what is tested is what

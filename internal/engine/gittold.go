@@ -55,10 +55,10 @@ func (t *retelling) hear(r *format.Record) {
 		if b.Path == "" {
 			kind = "syscall"
 		}
-		t.refuse(kind, words(b.Syscall, b.Path, prefixed("by ", b.Program)), b.Reason, b.Count)
+		t.refuse(kind, audit.Denied(b), b.Reason, b.Count)
 	case *format.Network:
 		if b.Verdict != "allow" {
-			t.refuse("network", words(b.Proto, b.Method, place(b)+b.Path), b.Reason, b.Count)
+			t.refuse("network", audit.Reached(b), b.Reason, b.Count)
 		}
 	case *format.Limit:
 		t.refuse("limit", b.Limit, "", 1)

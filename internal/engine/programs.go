@@ -3,9 +3,7 @@
 package engine
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"sync"
 	"time"
@@ -300,54 +298,4 @@ func (e *Engine) leftPrograms(ctx context.Context, id timeline.SandboxID) {
 	if err := e.lastPrograms(ctx, id, newBoxPrograms(nil, false)); err != nil {
 		e.Logger.Error("the last programs are not in the ledger", "sandbox", id, "err", err)
 	}
-}
-
-// maxListedPrograms is how many programs of a list are given at a time.
-const maxListedPrograms = 1000
-
-// LedgerPrograms gives the programs that a record stands for, from one on, which counts
-// from 0.
-func (e *Engine) LedgerPrograms(ctx context.Context, name string, seq, from int64) (res wire.LedgerPrograms, err error) {
-	id, _, err := e.ledgerOf(ctx, name)
-	if err != nil {
-		return res, err
-	}
-	var body *format.Program
-	for r, err := range e.Ledger.Read(ctx, id, ledger.Filter{From: seq, Limit: 1}) {
-		if err != nil {
-			return res, err
-		}
-		if r.Seq == seq {
-			body, _ = r.Body.(*format.Program)
-		}
-	}
-	if body == nil || from < 0 {
-		return res, fault.New(fault.NotFound, "record %d of %s tells of no programs", seq, name).WithHint("see which do: coppice ledger %s --kind program", name)
-	}
-	list, err := json.Marshal(body)
-	if body.List != "" {
-		list, err = e.Ledger.ReadBlob(id, body.List)
-	}
-	if err != nil {
-		return res, err
-	}
-	res.Programs = []map[string]any{}
-	for line := range bytes.Lines(list) {
-		var one format.Program
-		if err := json.Unmarshal(line, &one); err != nil {
-			return res, fault.New(fault.Corrupt, "the list of record %d of %s is damaged", seq, name).Because(err)
-		}
-		if body.Path != audit.OtherPrograms && (one.Path != body.Path || one.Exec != body.Exec) {
-			continue
-		}
-		if res.Total++; res.Total <= from || len(res.Programs) == maxListedPrograms {
-			continue
-		}
-		var fields map[string]any
-		if err := json.Unmarshal(line, &fields); err != nil {
-			return res, err
-		}
-		res.Programs = append(res.Programs, fields)
-	}
-	return res, nil
 }

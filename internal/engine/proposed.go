@@ -90,7 +90,7 @@ func (p *proposing) recorded(ctx context.Context, out *proposal.Proposal) error 
 		told.hear(r)
 	}
 	told.into(out)
-	at, err := p.e.LedgerCheckpoint(ctx)
+	at, err := p.e.Records.LedgerCheckpoint(ctx)
 	if err != nil {
 		return err
 	}

@@ -146,7 +146,7 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 // records of the ledger.
 func (e *Engine) Verify(ctx context.Context, name string, progress func(wire.Progress)) (wire.VerifyResult, error) {
 	var res wire.VerifyResult
-	if err := e.verifyLedgers(ctx, name, progress, &res); err != nil {
+	if err := e.Records.VerifyAll(ctx, name, progress, &res); err != nil {
 		return res, err
 	}
 	if err := e.sealAll(ctx); err != nil {

@@ -1,0 +1,122 @@
+package coppice_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What the engine has today. Both numbers go down, to 150 methods and 6 locks, and never up.
+const (
+	engineMethods = 539
+	engineLocks   = 10
+)
+
+// mostOfARole is the number of methods that a role of the HTTP API may have.
+const mostOfARole = 10
+
+// parsed parses the files of a package, but for tests.
+func parsed(t *testing.T, dir string) (files []*ast.File) {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil || len(names) == 0 {
+		t.Fatalf("%s has no source: %v", dir, err)
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	return files
+}
+
+// typesOf gives the declarations of types by name.
+func typesOf(files []*ast.File) map[string]ast.Expr {
+	all := map[string]ast.Expr{}
+	for _, f := range files {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if s, ok := n.(*ast.TypeSpec); ok {
+				all[s.Name.Name] = s.Type
+			}
+			return true
+		})
+	}
+	return all
+}
+
+func TestEngine_OnlyShrinks(t *testing.T) {
+	t.Parallel()
+	files := parsed(t, "internal/engine")
+	methods := 0
+	for _, f := range files {
+		for _, d := range f.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || fn.Recv == nil {
+				continue
+			}
+			if star, ok := fn.Recv.List[0].Type.(*ast.StarExpr); ok {
+				if of, ok := star.X.(*ast.Ident); ok && of.Name == "Engine" {
+					methods++
+				}
+			}
+		}
+	}
+	if methods != engineMethods {
+		t.Errorf("Engine has %d methods; engineMethods says %d: lower it, or move what was added to a part of its own", methods, engineMethods)
+	}
+	engine, ok := typesOf(files)["Engine"].(*ast.StructType)
+	if !ok {
+		t.Fatal("there is no struct Engine")
+	}
+	locks := 0
+	for _, field := range engine.Fields.List {
+		if x, ok := field.Type.(*ast.SelectorExpr); ok && slices.Contains([]string{"Mutex", "RWMutex"}, x.Sel.Name) {
+			locks += len(field.Names)
+		}
+	}
+	if locks != engineLocks {
+		t.Errorf("Engine has %d locks; engineLocks says %d: lower it, or let what was added guard itself", locks, engineLocks)
+	}
+}
+
+// A group of routes needs little: who serves it need not be the engine.
+func TestRolesOfTheAPI_AreSmall(t *testing.T) {
+	t.Parallel()
+	types := typesOf(parsed(t, "internal/httpapi"))
+	roles, ok := types["Roles"].(*ast.StructType)
+	if !ok {
+		t.Fatal("there is no struct Roles")
+	}
+	seen := map[string]int{}
+	for _, field := range roles.Fields.List {
+		of, ok := field.Type.(*ast.Ident)
+		if !ok {
+			t.Errorf("role %v is no interface of the package", field.Names)
+			continue
+		}
+		role, ok := types[of.Name].(*ast.InterfaceType)
+		if !ok {
+			t.Errorf("role %s is no interface", of.Name)
+			continue
+		}
+		seen[of.Name] = role.Methods.NumFields()
+	}
+	for _, name := range slices.Sorted(maps.Keys(seen)) {
+		if n := seen[name]; n > mostOfARole || n == 0 {
+			t.Errorf("role %s has %d methods; at most %d", name, n, mostOfARole)
+		}
+	}
+	if len(seen) == 0 {
+		t.Error("there is no role")
+	}
+}
