@@ -64,7 +64,8 @@ var packages = map[string][]string{
 		"internal/fault", "internal/journal", "internal/layer", "internal/ledger",
 		"internal/ledger/format", "internal/memory", "internal/meta", "internal/policy",
 		"internal/proposal", "internal/redact", "internal/repo", "internal/rootfs",
-		"internal/rootspec", "internal/timeline", "internal/undo", "internal/vfs", "internal/visible",
+		"internal/rootspec", "internal/sandbox", "internal/timeline", "internal/undo", "internal/vfs",
+		"internal/visible",
 	},
 	"internal/layer": {
 		"internal/archive", "internal/dirfd", "internal/fault", "internal/layer/format",
@@ -80,6 +81,7 @@ var packages = map[string][]string{
 	},
 	"internal/removal":  {"internal/dirfd", "internal/fault"},
 	"internal/rootspec": {"internal/dirfd", "internal/fault"},
+	"internal/sandbox":  {"internal/fault", "internal/timeline"},
 	"internal/quota":    {"internal/fault", "internal/mounttable", "internal/visible"},
 
 	"internal/box": {

@@ -27,7 +27,7 @@ type adoption struct {
 // adopt turns the upper itself into the layer of a new snapshot: O(1) in what
 // changed. No process may be running. The box is stopped, since its mount uses the
 // upper, and the next start begins a new generation.
-func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live rootfs.Live, parts []rootspec.Part, n note, t taken, st timeline.Stats) (taken, error) {
+func (e *Engine) adopt(ctx context.Context, s *held, rec *meta.Sandbox, live rootfs.Live, parts []rootspec.Part, n note, t taken, st timeline.Stats) (taken, error) {
 	if err := e.stopBox(ctx, s, 0); err != nil {
 		return t, err
 	}
@@ -40,7 +40,7 @@ func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live 
 	if err != nil {
 		return t, err
 	}
-	a := adoption{Sandbox: s.id, Layer: id, Parts: parts}
+	a := adoption{Sandbox: s.ID, Layer: id, Parts: parts}
 	intent, err := e.DB.BeginIntent(ctx, intentAdopt, a)
 	if err == nil {
 		err = e.DB.Flush() // or a power loss leaves a layer of which no record says what it is
@@ -53,7 +53,7 @@ func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live 
 	if err := e.addAdopted(ctx, rec, snap, intent, a, n, kept); err != nil {
 		return t, errors.Join(fault.Wrap(err, "capture sandbox %s", rec.Name), e.unadopt(context.WithoutCancel(ctx), intent, a))
 	}
-	e.dropIndex(s.id, rec.Head)
+	e.dropIndex(s.ID, rec.Head)
 	rec.Head, rec.MountTop, rec.Gen = snap.ID, snap.ID, rec.Gen+1
 	s.index, s.of = nil, ""
 	e.retire(live.Dir)

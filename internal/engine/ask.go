@@ -49,9 +49,8 @@ func (e *Engine) Deny(ctx context.Context, name string, req wire.AnswerRequest) 
 	return e.addRules(ctx, name, wire.AllowRequest{Deny: req.Rules, ForMS: req.ForMS}, byDeny)
 }
 
-// questions gives what waits for a person in a sandbox; none where that is not known. The
-// caller holds the lock.
-func (e *Engine) questions(ctx context.Context, s *sandbox) []wire.NetQuestion {
+// questions gives what waits for a person in a sandbox; none where that is not known.
+func (e *Engine) questions(ctx context.Context, s *held) []wire.NetQuestion {
 	b := e.liveBox(s)
 	if b == nil {
 		return nil

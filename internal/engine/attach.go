@@ -42,11 +42,11 @@ func newAttachment(stream io.ReadWriter, session io.WriteCloser, req wire.ExecRe
 
 // attended records that somebody came to a command, and with left that they left it. Who
 // only looks on is not recorded.
-func (e *Engine) attended(ctx context.Context, s *sandbox, req wire.ExecRequest) (left func(), err error) {
+func (e *Engine) attended(ctx context.Context, s *entry, req wire.ExecRequest) (left func(), err error) {
 	if req.ReadOnly {
 		return func() {}, nil
 	}
-	rec, err := e.DB.Sandbox(context.WithoutCancel(ctx), string(s.id))
+	rec, err := e.DB.Sandbox(context.WithoutCancel(ctx), string(s.ID))
 	if err == nil {
 		err = e.record(ctx, &rec, e.sessionRecord(ctx, "attached", req))
 	}
@@ -59,9 +59,9 @@ func (e *Engine) sessionRecord(ctx context.Context, event string, req wire.ExecR
 }
 
 // left records that somebody left a command.
-func (e *Engine) left(ctx context.Context, s *sandbox, req wire.ExecRequest) {
+func (e *Engine) left(ctx context.Context, s *entry, req wire.ExecRequest) {
 	ctx = context.WithoutCancel(ctx)
-	if rec, err := e.DB.Sandbox(ctx, string(s.id)); err == nil { // else it was removed
+	if rec, err := e.DB.Sandbox(ctx, string(s.ID)); err == nil { // else it was removed
 		e.note(ctx, &rec, e.sessionRecord(ctx, "left", req))
 	}
 }

@@ -24,15 +24,15 @@ const beyondBudget = "the sandbox caused more records than its budget allows"
 
 // budgetOf returns the budget of a sandbox. A new daemon reads from the ledger what was spent
 // before, so that a restart does not refill a budget.
-func (e *Engine) budgetOf(ctx context.Context, s *sandbox) (*audit.Budget, error) {
+func (e *Engine) budgetOf(ctx context.Context, s *entry) (*audit.Budget, error) {
 	s.budgeting.Lock()
 	defer s.budgeting.Unlock()
 	if s.budget != nil {
 		return s.budget, nil
 	}
-	b, err := e.spentBefore(ctx, s.id)
+	b, err := e.spentBefore(ctx, s.ID)
 	if err != nil {
-		return nil, fault.Wrap(err, "find how much sandbox %s has recorded of late", s.id)
+		return nil, fault.Wrap(err, "find how much sandbox %s has recorded of late", s.ID)
 	}
 	s.budget = b
 	return b, nil
@@ -65,7 +65,7 @@ func (e *Engine) spentBefore(ctx context.Context, id timeline.SandboxID) (*audit
 
 // mayChange refuses a request from inside a sandbox that exceeds its budget; changed charges
 // the budget. Requests from outside are always allowed.
-func (e *Engine) mayChange(ctx context.Context, s *sandbox, rec *meta.Sandbox) (changed func(), err error) {
+func (e *Engine) mayChange(ctx context.Context, s *entry, rec *meta.Sandbox) (changed func(), err error) {
 	if !Inside(ctx) {
 		return func() {}, nil
 	}

@@ -58,7 +58,7 @@ func (h *home) recorded(id timeline.SandboxID) (n int64) {
 // spends takes all but some of what a sandbox has left of a class.
 func (h *home) spends(name string, c audit.Class, n int64) *audit.Budget {
 	h.t.Helper()
-	left, err := h.budgetOf(ctx, h.sandbox(h.id(name)))
+	left, err := h.budgetOf(ctx, h.entry(h.id(name)))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestTellNet_RecordsNoMoreThanTheBudget(t *testing.T) {
 	h.onDir("a")
 	h.onDir("b")
 	id, other := h.id("a"), h.id("b")
-	tell := func(of timeline.SandboxID) { h.tellNet(ctx, h.sandbox(of)) }
+	tell := func(of timeline.SandboxID) { h.tellNet(ctx, h.entry(of)) }
 	const room, events, part = 1 << 20, 1000, 100
 	h.spends("a", audit.ClassNetwork, limit.EvidenceNetwork-room)
 	before := h.recorded(id)
@@ -162,12 +162,12 @@ func TestTellNet_CountsWhatIsLostOverACrash(t *testing.T) {
 				h.gateTells(id, allowed(i))
 			}
 		})
-		h.tellNet(ctx, h.sandbox(id))
+		h.tellNet(ctx, h.entry(id))
 	}
 	flood(3) // said at once
 	flood(4) // owed
 	h.gateTells(id, to("denied.example"))
-	h.tellNet(ctx, h.sandbox(id)) // kept, with what is owed
+	h.tellNet(ctx, h.entry(id)) // kept, with what is owed
 	flood(5)
 	if count, records := h.lost(id, format.KindNetwork); count != 3 || records != 1 {
 		t.Fatalf("%d are said to be lost, in %d records", count, records)
@@ -175,7 +175,7 @@ func TestTellNet_CountsWhatIsLostOverACrash(t *testing.T) {
 	h.close()
 	h.open() // which may record some by itself, before nothing is left to spend
 	h.spends("a", audit.ClassNetwork, limit.EvidenceNetwork)
-	h.tellNet(ctx, h.sandbox(id))
+	h.tellNet(ctx, h.entry(id))
 	count, _ := h.lost(id, format.KindNetwork)
 	if all := int(count) + len(h.hosts(id)); all != 12+1 {
 		t.Errorf("%d are said to be lost of 12; recorded are %q", count, h.hosts(id))
@@ -277,7 +277,7 @@ func TestBudgetOf_KnowsWhatIsInTheLedger(t *testing.T) {
 	for n := range 100 {
 		h.gateTells(id, allowed(n))
 	}
-	h.tellNet(ctx, h.sandbox(id))
+	h.tellNet(ctx, h.entry(id))
 	before[audit.ClassNetwork] = h.recorded(id)
 	h.starts(id, newBoxPrograms(nil, true), 200, same)
 	before[audit.ClassLists] = h.recorded(id) - before[audit.ClassNetwork]
@@ -430,7 +430,7 @@ func TestReadNetTold_KnowsOlderPlaces(t *testing.T) {
 	h.onDir("a")
 	id := h.id("a")
 	h.gateTells(id, to("one.example"))
-	h.tellNet(ctx, h.sandbox(id))
+	h.tellNet(ctx, h.entry(id))
 	_, place, _, err := journal.From(h.journalAt(id), journal.Cursor{})
 	if err != nil {
 		t.Fatal(err)

@@ -59,7 +59,7 @@ type taken struct {
 // capture makes a snapshot of the present state when it differs from HEAD, and
 // moves HEAD there. The caller holds the sandbox's lock. On an error nothing has
 // changed and the present is still in the live root.
-func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n note) (t taken, err error) {
+func (e *Engine) capture(ctx context.Context, s *held, rec *meta.Sandbox, n note) (t taken, err error) {
 	t.id = rec.Head
 	if !e.presented(rec) {
 		return t, nil
@@ -80,7 +80,7 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 		return t, err
 	}
 	s.captured, s.changed = e.Now(), time.Time{}
-	hold, released := e.preemptible(ctx, s) // ends once a stop or rm waits for the sandbox
+	hold, released := s.Capturing(ctx) // ends once a stop or rm waits for the sandbox
 	defer released()
 	var suspects layer.Suspects
 	var programs []wire.Program
@@ -136,13 +136,13 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 		}
 		return v
 	}
-	if t.procs == 0 && !ended && !n.memory && drv.Adoptable() && !e.filesOpen(s) {
+	if t.procs == 0 && !ended && !n.memory && drv.Adoptable() && !e.filesOpen(s.entry) {
 		in.MaxPaths = adoptAbove
 	}
 	if l, lerr := e.diskLimit(ctx, rec); lerr == nil {
 		in.Project = l.Project
 	} else {
-		e.Logger.Warn("a snapshot is not charged to the disk limit", "sandbox", s.id, "err", lerr)
+		e.Logger.Warn("a snapshot is not charged to the disk limit", "sandbox", s.ID, "err", lerr)
 	}
 	id, made, err := e.newLayer()
 	if err != nil {
@@ -159,7 +159,7 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 		return t, fault.Wrap(err, "capture sandbox %s", rec.Name)
 	}
 	if got.Unkept > 0 {
-		e.Logger.Warn("a snapshot lacks extended attributes that a layer cannot hold", "sandbox", s.id, "entries", got.Unkept)
+		e.Logger.Warn("a snapshot lacks extended attributes that a layer cannot hold", "sandbox", s.ID, "entries", got.Unkept)
 	}
 	if n.memory {
 		image, err := e.save(hold, s, rec, frozen)
@@ -206,7 +206,7 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 		return t, err
 	}
 	snap.Memory = t.memory
-	if err := e.writeIndex(s.id, snap.ID, got.Index); err != nil {
+	if err := e.writeIndex(s.ID, snap.ID, got.Index); err != nil {
 		return t, errors.Join(err, e.unmade(ctx, id))
 	}
 	kept := t
@@ -224,7 +224,7 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	if err != nil {
 		return t, errors.Join(err, e.unmade(ctx, id))
 	}
-	e.dropIndex(s.id, rec.Head)
+	e.dropIndex(s.ID, rec.Head)
 	rec.Head = snap.ID
 	s.index, s.of = got.Index, snap.ID
 	e.mayBeDeep(snap.ID)
@@ -264,7 +264,7 @@ func unfinished(parts []rootspec.Part) bool {
 
 // finish lets another init take back what one before it has left half done, so
 // that no snapshot shows it.
-func (e *Engine) finish(ctx context.Context, s *sandbox, rec *meta.Sandbox) error {
+func (e *Engine) finish(ctx context.Context, s *held, rec *meta.Sandbox) error {
 	if _, err := e.start(ctx, s, rec); err != nil {
 		return fault.Wrap(err, "take back a move of a directory that was cut off")
 	}
@@ -320,8 +320,8 @@ func (e *Engine) saveIndex(path string, ix *layer.Index) error {
 	}), "write index")
 }
 
-func (e *Engine) loadIndex(s *sandbox, rec *meta.Sandbox) error {
-	f, err := os.Open(e.indexPath(s.id, rec.Head))
+func (e *Engine) loadIndex(s *held, rec *meta.Sandbox) error {
+	f, err := os.Open(e.indexPath(s.ID, rec.Head))
 	if err != nil {
 		return err
 	}
@@ -355,4 +355,14 @@ func (e *Engine) newLayer() (id timeline.LayerID, made func(), err error) {
 		delete(e.making, id)
 		e.mu.Unlock()
 	}, nil
+}
+
+// thaw thaws a box, without waiting once hold has ended.
+func thaw(hold context.Context, f Frozen) error {
+	stop := context.AfterFunc(hold, f.Drop)
+	defer stop()
+	if err := f.Thaw(); hold.Err() == nil {
+		return err
+	}
+	return nil
 }

@@ -238,15 +238,15 @@ func (e *Engine) endGone(ctx context.Context) error {
 }
 
 // takeUp follows the commands that are open and that an earlier daemon began, but for the
-// supervised and the kept ones, which are followed as such. The caller holds the lock.
-func (e *Engine) takeUp(ctx context.Context, s *sandbox, rec *meta.Sandbox) {
-	for _, c := range e.openIn(s.id) {
+// supervised and the kept ones, which are followed as such.
+func (e *Engine) takeUp(ctx context.Context, s *held, rec *meta.Sandbox) {
+	for _, c := range e.openIn(s.ID) {
 		supervised := rec.Run != nil && rec.Run.Ended == nil && rec.Run.Exec == c.id
 		if !c.found || supervised || s.kept[c.id] != nil {
 			continue
 		}
 		if b := e.liveBox(s); b != nil {
-			e.bg.Go(func() error { e.seeThrough(s, b, c); return nil })
+			e.bg.Go(func() error { e.seeThrough(s.entry, b, c); return nil })
 			continue
 		}
 		end := killed("the sandbox's processes ended while no daemon ran")
@@ -265,12 +265,12 @@ func (e *Engine) tellEnd(ctx context.Context, rec *meta.Sandbox, of issued, end 
 
 // seeThrough waits for the end of a command that nobody is attached to any more, or that an
 // earlier daemon began, and records it, unless somebody else does.
-func (e *Engine) seeThrough(s *sandbox, b Box, c underway) {
+func (e *Engine) seeThrough(s *entry, b Box, c underway) {
 	end, err := b.Wait(e.bgCtx, c.id)
 	if e.bgCtx.Err() != nil {
 		return // the next daemon finds it
 	}
-	now, open := e.openOf(s.id, c.id)
+	now, open := e.openOf(s.ID, c.id)
 	switch {
 	case !open || now.other(c.issued):
 		return
@@ -282,16 +282,16 @@ func (e *Engine) seeThrough(s *sandbox, b Box, c underway) {
 	case err != nil:
 		end = killed("the sandbox was stopped while the command ran")
 	}
-	e.endKnown(s.id, c.issued, end)
+	e.endKnown(s.ID, c.issued, end)
 	if _, err := e.settle(e.bgCtx, s, wire.ExecRequest{Cmd: []string{"command", c.id}}, end, -1, c.issued); err != nil {
-		e.Logger.Error("what a command changed is not in the history yet", "sandbox", s.id, "err", err)
+		e.Logger.Error("what a command changed is not in the history yet", "sandbox", s.ID, "err", err)
 	}
 }
 
 // endAll records the ends of the commands of a sandbox that is about to be removed, whose
-// box has ended. Whoever is attached may still be reading theirs. The caller holds the lock.
-func (e *Engine) endAll(ctx context.Context, s *sandbox, rec *meta.Sandbox) {
-	all := e.openIn(s.id)
+// box has ended. Whoever is attached may still be reading theirs.
+func (e *Engine) endAll(ctx context.Context, s *held, rec *meta.Sandbox) {
+	all := e.openIn(s.ID)
 	late := time.NewTimer(endWait)
 	defer late.Stop()
 	expired := false
@@ -304,7 +304,7 @@ func (e *Engine) endAll(ctx context.Context, s *sandbox, rec *meta.Sandbox) {
 			}
 		}
 		end := killed("the sandbox was removed while the command ran")
-		if now, open := e.openOf(s.id, c.id); open && now.end != nil {
+		if now, open := e.openOf(s.ID, c.id); open && now.end != nil {
 			end = *now.end
 		}
 		e.tellEnd(ctx, rec, c.issued, end, end.Exit)

@@ -198,7 +198,7 @@ func (e *Engine) RemoveWithLedger(ctx context.Context, name string, force bool) 
 func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 	acquire := e.acquire
 	if force {
-		acquire = func(ctx context.Context, name, what string) (*sandbox, meta.Sandbox, error) {
+		acquire = func(ctx context.Context, name, what string) (*held, meta.Sandbox, error) {
 			return e.acquireToEnd(ctx, e.acquireAny, name, what, "was removed", 0)
 		}
 	}
@@ -228,7 +228,7 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 		}
 	}
 	if e.hasJournal(rec.ID) {
-		e.tellNet(ctx, s)
+		e.tellNet(ctx, s.entry)
 	}
 	if err := s.awaitPrograms(ctx); err != nil {
 		return err

@@ -308,7 +308,7 @@ type Engine struct {
 	Records *audit.Reader
 
 	mu      sync.Mutex
-	boxes   map[timeline.SandboxID]*sandbox            // the sandboxes used since Open
+	boxes   map[timeline.SandboxID]*entry              // the sandboxes used since Open
 	shallow map[timeline.SnapshotID]bool               // snapshots whose chains need no merging
 	thick   map[timeline.SandboxID]bool                // histories that may have snapshots to drop
 	deep    map[timeline.SnapshotID]bool               // snapshots whose chains may need it
@@ -370,58 +370,6 @@ type Engine struct {
 	hidden map[string]covered            // answers of hides; guarded by mu
 }
 
-// sandbox is what the engine remembers of a sandbox while it runs. Everything
-// in it can be found again from the disk.
-type sandbox struct {
-	id timeline.SandboxID
-
-	lock  chan struct{} // one token: holding it is owning the sandbox's state
-	owner string        // guarded by Engine.mu: what holds the lock, for messages
-	seen  Box           // guarded by Engine.mu: box when the lock was last let go
-
-	cancelStart context.CancelCauseFunc // guarded by Engine.mu: cancels the start in progress; nil if there is none
-	unstarted   []error                 // guarded by Engine.mu: why starts are cancelled; empty if they are not
-
-	holder    context.CancelCauseFunc // guarded by Engine.mu: cancels the capture in progress; nil if there is none
-	preempted []error                 // guarded by Engine.mu: why captures are cancelled; empty if they are not
-
-	// The rest is guarded by lock.
-	box   Box
-	index *layer.Index        // of the live parts at the snapshot of; nil: unknown
-	of    timeline.SnapshotID // the snapshot that index belongs to
-	warm  bool                // index and box were looked for on the disk
-
-	begun    int              // commands started by this process
-	mapped   bool             // when last seen, a process had a file mapped shared and writable
-	run      *supervised      // the supervised command; nil: none
-	kept     map[string]*kept // commands that nobody need be attached to
-	past     []*kept          // those of them that have ended, oldest first
-	keeping  Box              // whose memory is kept by itself
-	followed Box              // whose changes are captured by themselves
-	captured time.Time        // when the last capture began
-	changed  time.Time        // when changes were first seen since; zero: none were
-	name     string           // for events
-	autos    int              // automatic snapshots since the history was thinned
-	told     Box              // whose start was told, and whose end was not yet
-
-	collecting chan struct{} // one token: holding it is taking out what was done; before lock
-	collected  *collected    // what was taken out last; guarded by collecting
-
-	telling sync.Mutex // held while its journal becomes records
-	net     *netPlace  // guarded by telling: how far it is recorded; nil if unknown
-	lost    time.Time  // guarded by telling: time of the last lost record
-
-	budgeting sync.Mutex    // held while budget is made; after all others but Engine.mu
-	budget    *audit.Budget // guarded by budgeting; nil until first used
-
-	programs *boxPrograms    // of its box, or of the one before; nil: there is none
-	ending   *endingPrograms // those that are written by who holds the lock; nil: none are
-
-	renames sync.Mutex      // see boxfs.Options.Renames
-	watches boxfs.Watches   // of its files; see boxfs.Options.Watches
-	files   map[*Files]bool // guarded by Engine.mu: who has the live root open
-}
-
 // errUnanswered is the cause if a sandbox may be live and cannot be inspected.
 var errUnanswered = errors.New("its keeper does not answer")
 
@@ -456,7 +404,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		c.HostRoot = "/"
 	}
 	e := &Engine{
-		Config: c, Records: audit.NewReader(c.Ledger, c.Witness, c.DB), boxes: map[timeline.SandboxID]*sandbox{}, shallow: map[timeline.SnapshotID]bool{}, deep: map[timeline.SnapshotID]bool{},
+		Config: c, Records: audit.NewReader(c.Ledger, c.Witness, c.DB), boxes: map[timeline.SandboxID]*entry{}, shallow: map[timeline.SnapshotID]bool{}, deep: map[timeline.SnapshotID]bool{},
 		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{}, trials: make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)), thick: map[timeline.SandboxID]bool{},
 		mounted: map[timeline.SandboxID][]timeline.LayerID{}, stacks: map[timeline.SnapshotID][]timeline.LayerID{}, work: make(chan struct{}, 1),
 		lives:  make(chan struct{}, 1),
@@ -511,124 +459,17 @@ func (e *Engine) Close() error {
 // stays meanwhile.
 func (e *Engine) Busy() bool {
 	for _, s := range e.known() {
-		if !s.tryLock(e, "looking whether it is live") {
+		h := e.tryLock(s, "looking whether it is live")
+		if h == nil {
 			return true
 		}
-		live := e.liveBox(s) != nil
-		s.unlock(e)
+		live := e.liveBox(h) != nil
+		h.unlock(e)
 		if live {
 			return true
 		}
 	}
 	return false
-}
-
-func (e *Engine) known() []*sandbox {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	all := make([]*sandbox, 0, len(e.boxes))
-	for _, s := range e.boxes {
-		all = append(all, s)
-	}
-	return all
-}
-
-// acquire finds a sandbox by name or id and takes its lock. what says for which
-// operation, for the message another caller gets. The caller unlocks.
-func (e *Engine) acquire(ctx context.Context, name, what string) (*sandbox, meta.Sandbox, error) {
-	rec, err := e.DB.Sandbox(ctx, name)
-	if err == nil {
-		err = e.whole(rec.ID, rec.Name)
-	}
-	if err != nil {
-		return nil, rec, err
-	}
-	return e.acquireAny(ctx, name, what)
-}
-
-// acquireAny is acquire for a sandbox that is going to be removed, whole or not.
-func (e *Engine) acquireAny(ctx context.Context, name, what string) (*sandbox, meta.Sandbox, error) {
-	rec, err := e.DB.Sandbox(ctx, name)
-	if err != nil {
-		return nil, rec, err
-	}
-	s := e.sandbox(rec.ID)
-	awaited, done := whileAwaited(ctx)
-	patient, cancel := context.WithTimeout(awaited, e.Patience)
-	if s.acquire(patient, e, what) != nil {
-		err = s.busy(patient, e, rec.Name)
-	}
-	cancel()
-	done()
-	if err != nil {
-		return nil, rec, err
-	}
-	// It may have changed, or be gone, by the time that the lock is ours.
-	rec, err = e.DB.Sandbox(ctx, string(rec.ID))
-	if err != nil {
-		s.unlock(e)
-		return nil, rec, err
-	}
-	s.name = rec.Name
-	e.use(s.id)()
-	if err := e.warm(ctx, s, rec); err != nil {
-		s.unlock(e)
-		return nil, rec, err
-	}
-	return s, rec, nil
-}
-
-func (e *Engine) sandbox(id timeline.SandboxID) *sandbox {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	s := e.boxes[id]
-	if s == nil {
-		s = &sandbox{id: id, lock: make(chan struct{}, 1), collecting: make(chan struct{}, 1), watches: boxfs.Watches{All: &e.watchers}}
-		s.lock <- struct{}{}
-		s.collecting <- struct{}{}
-		e.boxes[id] = s
-	}
-	return s
-}
-
-func (s *sandbox) acquire(ctx context.Context, e *Engine, what string) error {
-	select {
-	case <-s.lock:
-	case <-ctx.Done():
-		return s.busy(ctx, e, string(s.id))
-	}
-	e.mu.Lock()
-	s.owner = what
-	e.mu.Unlock()
-	return nil
-}
-
-// busy says who holds the lock that was not to be had.
-func (s *sandbox) busy(ctx context.Context, e *Engine, name string) error {
-	e.mu.Lock()
-	owner := s.owner
-	e.mu.Unlock()
-	return fault.New(fault.Conflict, "sandbox %s is busy: %s", name, owner).
-		WithHint("wait until that has ended, then try again").Because(context.Cause(ctx))
-}
-
-func (s *sandbox) tryLock(e *Engine, what string) bool {
-	select {
-	case <-s.lock:
-		e.mu.Lock()
-		s.owner = what
-		e.mu.Unlock()
-		return true
-	default:
-		return false
-	}
-}
-
-func (s *sandbox) unlock(e *Engine) {
-	e.mu.Lock()
-	s.owner, s.seen = "", s.box
-	e.mu.Unlock()
-	s.lock <- struct{}{}
 }
 
 // The places of the home.
@@ -671,11 +512,11 @@ func (e *Engine) indexPath(id timeline.SandboxID, snap timeline.SnapshotID) stri
 // warm finds what a sandbox left on the disk, once: a keeper that survived an
 // earlier daemon, and the index of its last capture. A sandbox of which is not known whether
 // it is live is not worked on: its files would be changed under its processes.
-func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) error {
+func (e *Engine) warm(ctx context.Context, s *held, rec meta.Sandbox) error {
 	if s.warm {
 		return nil
 	}
-	b, err := e.Boxes.Attach(ctx, e.runDir(s.id))
+	b, err := e.Boxes.Attach(ctx, e.runDir(s.ID))
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		return fault.New(fault.Unavailable, "sandbox %s may be live", rec.Name).Because(fmt.Errorf("%w: %w", errUnanswered, err)).
 			WithHint("try again, or end it with all of the sandbox's processes: coppice stop %s", rec.Name)
@@ -684,29 +525,29 @@ func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) error {
 	s.autos = thinEvery - 1 // an earlier daemon may not have come to it
 	if err == nil {
 		s.box, s.told, s.mapped = b, b, true // for all we know
-		e.watch(s, b)
+		e.watch(s.entry, b)
 		e.idleChanged()
-		e.watchPorts(s.id, b)
+		e.watchPorts(s.ID, b)
 		if rec.Tier == tierGVisor && rec.Quarantine == nil { // a daemon that was killed may not have come to it
 			if err := b.Release(ctx); err != nil {
-				e.Logger.Warn("the gate of a sandbox that went on from memory stays closed", "sandbox", s.id, "err", err)
+				e.Logger.Warn("the gate of a sandbox that went on from memory stays closed", "sandbox", s.ID, "err", err)
 			}
 		}
 		e.renew(ctx, &rec, b)
 		e.resumeQuestions(ctx, &rec, b)
-		if e.hasDecoys(s.id) {
-			e.watchDecoys(s.id, b, e.Now())
+		if e.hasDecoys(s.ID) {
+			e.watchDecoys(s.ID, b, e.Now())
 		}
-		if _, err := os.Lstat(e.journalDir(s.id)); err == nil {
-			e.watchNet(s, b, gated(rec.Tier) || e.hasDecoys(s.id))
+		if _, err := os.Lstat(e.journalDir(s.ID)); err == nil {
+			e.watchNet(s.entry, b, gated(rec.Tier) || e.hasDecoys(s.ID))
 		}
 		e.watchPrograms(ctx, s, &rec, b, nil)
 	} else {
-		e.leftPrograms(ctx, s.id)
+		e.leftPrograms(ctx, s.ID)
 		e.noteHalt(ctx, &rec)
 	}
 	if err := e.loadIndex(s, &rec); err != nil && !errors.Is(err, os.ErrNotExist) {
-		e.Logger.Warn("index is rebuilt", "sandbox", s.id, "err", err)
+		e.Logger.Warn("index is rebuilt", "sandbox", s.ID, "err", err)
 	}
 	e.resume(s, &rec)
 	e.resumeKept(ctx, s, &rec)

@@ -148,19 +148,19 @@ func (e *Engine) forked(parent *meta.Sandbox, at timeline.SnapshotID, forks []me
 
 // ended tells of the end of a sandbox's box, once; why is "" where it was asked for. The
 // caller holds the sandbox's lock.
-func (e *Engine) ended(ctx context.Context, s *sandbox, why string) {
+func (e *Engine) ended(ctx context.Context, s *held, why string) {
 	if s.told == nil {
 		return
 	}
 	s.told = nil
-	if rec, err := e.DB.Sandbox(ctx, string(s.id)); err == nil {
+	if rec, err := e.DB.Sandbox(ctx, string(s.ID)); err == nil {
 		by := format.ByDaemon
 		if why != "" {
 			by = format.ByKeeper
 		}
 		e.note(ctx, &rec, testimony{by, &format.Stop{Reason: why}})
 	}
-	e.emit(wire.SandboxEvent{Kind: wire.EventStopped, Sandbox: s.name, ID: string(s.id)})
+	e.emit(wire.SandboxEvent{Kind: wire.EventStopped, Sandbox: s.name, ID: string(s.ID)})
 }
 
 // running tells of a start of the supervised command.

@@ -19,6 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/visible"
 )
@@ -50,14 +51,15 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 			return wire.Exit{}, err
 		}
 	}
-	waited, unwatch := withWaiter(ctx, stream)
+	waited, unwatch := sandbox.WithWaiter(ctx, stream)
 	defer unwatch()
 	s, rec, err := e.acquire(waited, name, "starting a command")
 	if err != nil {
 		return wire.Exit{}, err
 	}
-	defer e.use(s.id)()
-	sits := e.presence(ctx, s, req)
+	sbx := s.entry // as long as the lock is held, and after that
+	defer e.use(sbx.ID)()
+	sits := e.presence(ctx, sbx, req)
 	defer sits.leaves()
 	session, told, err := e.open(waited, s, &rec, req, sits.coming()...)
 	unwatch()
@@ -71,14 +73,14 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 	}
 	if req.Attach != "" {
 		of, begun = issued{id: req.Attach}, 0 // who knows what began since
-		left, err := e.attended(ctx, s, req)
+		left, err := e.attended(ctx, sbx, req)
 		if err != nil {
 			return wire.Exit{}, errors.Join(err, session.Close())
 		}
 		defer left()
 	}
 	began := req.Attach != ""
-	defer e.relayed(s.id, of.id)()
+	defer e.relayed(sbx.ID, of.id)()
 	exit, err := e.relay(ctx, rec.Name, session, stream, sits.leaves, func(wire.Started) error {
 		if req.Attach != "" {
 			return nil
@@ -96,12 +98,12 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 	}
 	if rerr := told.wait(); rerr != nil || err != nil {
 		if rerr == nil && box != nil {
-			e.leave(s, box, of.id)
+			e.leave(sbx, box, of.id)
 		}
 		return exit.Exit, cmp.Or(rerr, err)
 	}
-	e.endKnown(s.id, of, exit)
-	x, err := e.settle(ctx, s, req, exit, begun, of)
+	e.endKnown(sbx.ID, of, exit)
+	x, err := e.settle(ctx, sbx, req, exit, begun, of)
 	e.limited(ctx, &rec, req, of.id, x)
 	e.exited(ctx, &rec, req, of.id, x)
 	return x, err
@@ -130,7 +132,7 @@ type ending = Ended
 // open starts the box if need be and the command in it, which is recorded meanwhile: what
 // comes of that is for the caller to wait for, before anybody is told that it runs. What is
 // to be recorded of it besides comes with it.
-func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wire.ExecRequest, besides ...testimony) (_ io.ReadWriteCloser, told *telling, err error) {
+func (e *Engine) open(ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest, besides ...testimony) (_ io.ReadWriteCloser, told *telling, err error) {
 	if req.Attach != "" && e.liveBox(s) == nil {
 		return nil, nil, fault.New(fault.NotFound, "exec %s has ended and its result was collected or lost", req.Attach).
 			WithHint("what it changed is in the history: coppice log %s", rec.Name)
@@ -205,8 +207,8 @@ func (e *Engine) closedOf(told *telling) {
 }
 
 // leave has a command that runs on without whoever was attached seen through by the daemon.
-func (e *Engine) leave(s *sandbox, b Box, exec string) {
-	if c, open := e.openOf(s.id, exec); open && e.bgCtx.Err() == nil {
+func (e *Engine) leave(s *entry, b Box, exec string) {
+	if c, open := e.openOf(s.ID, exec); open && e.bgCtx.Err() == nil {
 		e.bg.Go(func() error { e.seeThrough(s, b, c); return nil })
 	}
 }
@@ -315,14 +317,15 @@ func decode(p []byte, v any) error {
 // settle captures what a command changed and completes its exit. begun is how many
 // commands had begun with this one, and of what is known of its beginning. Its end is
 // recorded, with the snapshot if there is one.
-func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, end ending, begun int, of issued) (exit wire.Exit, err error) {
+func (e *Engine) settle(ctx context.Context, sbx *entry, req wire.ExecRequest, end ending, begun int, of issued) (exit wire.Exit, err error) {
 	exit = end.Exit
 	ctx = context.WithoutCancel(ctx)
-	if err := s.acquire(ctx, e, "capturing after a command"); err != nil {
+	s, err := e.lock(ctx, sbx, "capturing after a command")
+	if err != nil {
 		return exit, err
 	}
 	defer s.unlock(e)
-	rec, err := e.DB.Sandbox(ctx, string(s.id))
+	rec, err := e.DB.Sandbox(ctx, string(s.ID))
 	if fault.Is(err, fault.NotFound) {
 		exit.Message = "the sandbox was removed while the command ran"
 		return exit, nil
@@ -330,10 +333,10 @@ func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, e
 	if err != nil {
 		return exit, err
 	}
-	if now, open := e.openOf(s.id, of.id); open && now.other(of) {
+	if now, open := e.openOf(s.ID, of.id); open && now.other(of) {
 		exit.Message = "the sandbox was brought to another snapshot, where this command goes on from memory: coppice attach " + rec.Name + " " + of.id
 	}
-	e.tellDenials(ctx, s)
+	e.tellDenials(ctx, s.entry)
 	code := exit.Code
 	programs := e.endPrograms(ctx, s, &rec)
 	ends := func(x wire.Exit, t taken) []testimony {
@@ -344,7 +347,7 @@ func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, e
 	if err != nil {
 		programs.written(err)
 		e.note(ctx, &rec, e.exitRecords(ctx, &rec, of, end, exit, t)...)
-		e.closed(s.id, of.id)
+		e.closed(s.ID, of.id)
 		return exit, fault.Wrap(err, "the command ended with exit code %d, but what it changed is not in the history yet", code)
 	}
 	exit = withHead(exit, rec.Head, t)
@@ -352,7 +355,7 @@ func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, e
 		err = e.record(ctx, &rec, ends(exit, t)...)
 	}
 	if err == nil {
-		e.closed(s.id, of.id)
+		e.closed(s.ID, of.id)
 	}
 	programs.written(err)
 	return exit, err
@@ -398,9 +401,9 @@ func (e *Engine) startUp(ctx context.Context, name string) error {
 	return err
 }
 
-// startAgain starts the supervised command of a sandbox, which runs nowhere; it gives
-// an exit when it cannot be run any more. The caller holds the lock.
-func (e *Engine) startAgain(ctx context.Context, s *sandbox, rec *meta.Sandbox) (*wire.Exit, error) {
+// startAgain starts the supervised command of a sandbox, which runs nowhere; it gives an
+// exit when it cannot be run any more.
+func (e *Engine) startAgain(ctx context.Context, s *held, rec *meta.Sandbox) (*wire.Exit, error) {
 	run, session, err := e.startRun(ctx, s, rec, *rec.Run)
 	if err != nil {
 		return nil, fault.Wrap(err, "start the command of sandbox %s again", rec.Name)

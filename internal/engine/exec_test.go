@@ -140,10 +140,13 @@ func TestFreezesThatAreNotNeeded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := h.sandbox(rec.ID)
+	s := h.entry(rec.ID)
 	req := wire.ExecRequest{Cmd: []string{"write", "f", "last"}}
 	before := b.freezes
-	if x, err := h.settle(ctx, s, req, ending{Alone: true}, s.begun-1, issued{id: "x1"}); err != nil || x.Changed {
+	own := h.tryLock(s, "counting")
+	begun := own.begun
+	own.unlock(h.Engine)
+	if x, err := h.settle(ctx, s, req, ending{Alone: true}, begun-1, issued{id: "x1"}); err != nil || x.Changed {
 		t.Errorf("%+v, %v", x, err)
 	}
 	if b.freezes != before+1 {

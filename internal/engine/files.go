@@ -34,7 +34,7 @@ type Files struct {
 	*boxfs.Root
 
 	e    *Engine
-	s    *sandbox
+	s    *entry
 	in   *InsideRoot
 	box  Box
 	what string
@@ -71,7 +71,7 @@ func (e *Engine) OpenFiles(ctx context.Context, name string) (*Files, error) {
 	if err != nil {
 		return nil, errors.Join(fault.Wrap(err, "open the files of sandbox %s", rec.Name), in.Dir.Close(), in.Close())
 	}
-	f := &Files{Root: root, e: e, s: s, in: in, box: s.box, what: "its files are read or written", closed: make(chan struct{})}
+	f := &Files{Root: root, e: e, s: s.entry, in: in, box: s.box, what: "its files are read or written", closed: make(chan struct{})}
 	f.ctx, f.cancel = context.WithCancelCause(ctx)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -83,7 +83,7 @@ func (e *Engine) OpenFiles(ctx context.Context, name string) (*Files, error) {
 }
 
 // openRoot starts the box if need be, and opens its root.
-func (e *Engine) openRoot(ctx context.Context, s *sandbox, rec *meta.Sandbox) (*InsideRoot, error) {
+func (e *Engine) openRoot(ctx context.Context, s *held, rec *meta.Sandbox) (*InsideRoot, error) {
 	b, err := e.start(ctx, s, rec)
 	if err != nil {
 		return nil, err
@@ -159,12 +159,13 @@ func (f *Files) Move(from, to string) error {
 	if !errors.Is(err, unix.EXDEV) {
 		return err
 	}
-	if xerr := f.s.acquire(f.ctx, f.e, "moving a directory"); xerr != nil {
+	s, xerr := f.e.lock(f.ctx, f.s, "moving a directory")
+	if xerr != nil {
 		return xerr
 	}
 	session, xerr := f.box.Exec(f.ctx, wire.ExecRequest{Cmd: []string{"mv", "-T", "--", "/" + strings.TrimLeft(from, "/"), "/" + strings.TrimLeft(to, "/")}})
-	f.s.begun++ // a capture must know that something runs
-	f.s.unlock(f.e)
+	s.begun++ // a capture must know that something runs
+	s.unlock(f.e)
 	if xerr != nil {
 		return xerr
 	}
@@ -234,13 +235,14 @@ func (f *Files) Done(ctx context.Context, label string) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	e, s := f.e, f.s
+	e := f.e
 	ctx = context.WithoutCancel(ctx)
-	if err := s.acquire(ctx, e, "capturing what was written"); err != nil {
+	s, err := e.lock(ctx, f.s, "capturing what was written")
+	if err != nil {
 		return err
 	}
 	defer s.unlock(e)
-	rec, err := e.DB.Sandbox(ctx, string(s.id))
+	rec, err := e.DB.Sandbox(ctx, string(s.ID))
 	if err != nil {
 		return err
 	}
@@ -253,7 +255,7 @@ func (f *Files) Done(ctx context.Context, label string) error {
 
 // captureLater lets the automatic history of a supervised command look at what
 // changed: it would not by itself, as no process of the box has changed it.
-func (e *Engine) captureLater(s *sandbox, rec *meta.Sandbox) bool {
+func (e *Engine) captureLater(s *held, rec *meta.Sandbox) bool {
 	b := e.liveBox(s)
 	if b == nil || s.followed != b || !supervises(rec) {
 		return false
@@ -262,19 +264,19 @@ func (e *Engine) captureLater(s *sandbox, rec *meta.Sandbox) bool {
 	if err != nil {
 		return false
 	}
-	e.bg.Go(func() error { e.catchUp(e.bgCtx, s, b, p); return nil })
+	e.bg.Go(func() error { e.catchUp(e.bgCtx, s.entry, b, p); return nil })
 	return true
 }
 
 // filesOpen reports whether somebody has the live root open.
-func (e *Engine) filesOpen(s *sandbox) bool {
+func (e *Engine) filesOpen(s *entry) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(s.files) > 0
 }
 
 // working gives somebody who reads or writes files, and what he does.
-func (e *Engine) working(s *sandbox) (*Files, string) {
+func (e *Engine) working(s *entry) (*Files, string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for f := range s.files {
@@ -288,7 +290,7 @@ func (e *Engine) working(s *sandbox) (*Files, string) {
 // acquireAlone is acquire for what changes all files at once: it waits for those
 // who read or write some. They begin with the sandbox's lock, so that none does
 // afterwards.
-func (e *Engine) acquireAlone(ctx context.Context, name, what string) (*sandbox, meta.Sandbox, error) {
+func (e *Engine) acquireAlone(ctx context.Context, name, what string) (*held, meta.Sandbox, error) {
 	patience, cancel := context.WithTimeout(ctx, filesPatience)
 	defer cancel()
 	for {
@@ -296,7 +298,7 @@ func (e *Engine) acquireAlone(ctx context.Context, name, what string) (*sandbox,
 		if err != nil {
 			return nil, rec, err
 		}
-		f, doing := e.working(s)
+		f, doing := e.working(s.entry)
 		if f == nil {
 			return s, rec, nil
 		}
@@ -304,18 +306,17 @@ func (e *Engine) acquireAlone(ctx context.Context, name, what string) (*sandbox,
 		select {
 		case <-f.closed:
 		case <-patience.Done():
-			return nil, rec, busyFiles(s, doing).Because(context.Cause(patience))
+			return nil, rec, busyFiles(s.entry, doing).Because(context.Cause(patience))
 		}
 	}
 }
 
-func busyFiles(s *sandbox, doing string) *fault.Error {
-	return fault.New(fault.Conflict, "sandbox %s is busy: %s", s.id, doing).WithHint("wait until it has ended, then try again")
+func busyFiles(s *entry, doing string) *fault.Error {
+	return fault.New(fault.Conflict, "sandbox %s is busy: %s", s.ID, doing).WithHint("wait until it has ended, then try again")
 }
 
-// cutFiles ends what is done with the live root, which is about to go. The caller
-// holds the lock.
-func (e *Engine) cutFiles(ctx context.Context, s *sandbox) error {
+// cutFiles ends what is done with the live root, which is about to go.
+func (e *Engine) cutFiles(ctx context.Context, s *held) error {
 	e.mu.Lock()
 	var open []*Files
 	doing := ""
@@ -334,7 +335,7 @@ func (e *Engine) cutFiles(ctx context.Context, s *sandbox) error {
 		select {
 		case <-f.closed:
 		case <-ctx.Done():
-			return busyFiles(s, doing).Because(context.Cause(ctx))
+			return busyFiles(s.entry, doing).Because(context.Cause(ctx))
 		}
 	}
 	return nil

@@ -252,7 +252,7 @@ func TestCapturesBesideThoseWhoWriteFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := h.sandbox(rec.ID)
+	sbx := h.entry(rec.ID)
 	done := make(chan struct{})
 	var writers sync.WaitGroup
 	for i := range 2 {
@@ -279,7 +279,8 @@ func TestCapturesBesideThoseWhoWriteFiles(t *testing.T) {
 		})
 	}
 	for range 80 {
-		if err := s.acquire(t.Context(), h.Engine, "capturing"); err != nil {
+		s, err := h.lock(t.Context(), sbx, "capturing")
+		if err != nil {
 			t.Fatal(err)
 		}
 		rec, err := h.DB.Sandbox(t.Context(), "a")

@@ -77,13 +77,13 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // follow captures what the processes of a box change, until the box has ended.
-func (e *Engine) follow(s *sandbox, b Box, p pace) {
+func (e *Engine) follow(s *entry, b Box, p pace) {
 	var clock uint64
 	for {
 		now, err := b.Active(e.bgCtx, clock)
 		if err != nil {
 			if !fault.Is(err, fault.Unavailable) && e.bgCtx.Err() == nil {
-				e.Logger.Error("nothing is captured by itself any more", "sandbox", s.id, "err", err)
+				e.Logger.Error("nothing is captured by itself any more", "sandbox", s.ID, "err", err)
 			}
 			return
 		}
@@ -96,7 +96,7 @@ func (e *Engine) follow(s *sandbox, b Box, p pace) {
 
 // catchUp looks at what has changed, waits until it is due, and captures it; false
 // when the box is no longer the sandbox's.
-func (e *Engine) catchUp(ctx context.Context, s *sandbox, b Box, p pace) bool {
+func (e *Engine) catchUp(ctx context.Context, s *entry, b Box, p pace) bool {
 	for {
 		wait, there, rest := e.lookOver(ctx, s, b, p)
 		if !there {
@@ -118,8 +118,9 @@ func (e *Engine) catchUp(ctx context.Context, s *sandbox, b Box, p pace) bool {
 // lookOver looks once, and captures if that is due. wait is how long to wait for
 // the next look, negative when nothing is left to do; rest is the least to wait,
 // so that looking takes no more than its share.
-func (e *Engine) lookOver(ctx context.Context, s *sandbox, b Box, p pace) (wait time.Duration, there bool, rest time.Duration) {
-	if s.acquire(ctx, e, "looking for changes") != nil {
+func (e *Engine) lookOver(ctx context.Context, sbx *entry, b Box, p pace) (wait time.Duration, there bool, rest time.Duration) {
+	s, err := e.lock(ctx, sbx, "looking for changes")
+	if err != nil {
 		return 0, false, 0
 	}
 	defer s.unlock(e)
@@ -128,7 +129,7 @@ func (e *Engine) lookOver(ctx context.Context, s *sandbox, b Box, p pace) (wait 
 	}
 	began := time.Now()
 	defer func() { rest = min(time.Since(began)*share, p.max) }()
-	rec, err := e.DB.Sandbox(ctx, string(s.id))
+	rec, err := e.DB.Sandbox(ctx, string(s.ID))
 	if err != nil {
 		return 0, false, 0
 	}
@@ -158,9 +159,9 @@ func (e *Engine) lookOver(ctx context.Context, s *sandbox, b Box, p pace) (wait 
 }
 
 // captureByItself captures what the processes changed, or returns how long to wait for the
-// budget of automatic snapshots. The caller holds the lock.
-func (e *Engine) captureByItself(ctx context.Context, s *sandbox, rec *meta.Sandbox) (wait time.Duration, err error) {
-	left, err := e.budgetOf(ctx, s)
+// budget of automatic snapshots.
+func (e *Engine) captureByItself(ctx context.Context, s *held, rec *meta.Sandbox) (wait time.Duration, err error) {
+	left, err := e.budgetOf(ctx, s.entry)
 	if err != nil {
 		return 0, err
 	}
@@ -174,8 +175,8 @@ func (e *Engine) captureByItself(ctx context.Context, s *sandbox, rec *meta.Sand
 	return 0, err
 }
 
-// glance says whether there is something to capture. The caller holds the lock.
-func (e *Engine) glance(ctx context.Context, s *sandbox, rec *meta.Sandbox) (layer.Glance, error) {
+// glance says whether there is something to capture.
+func (e *Engine) glance(ctx context.Context, s *held, rec *meta.Sandbox) (layer.Glance, error) {
 	drv, live, err := e.live(ctx, rec)
 	if err != nil {
 		return layer.Glance{}, err

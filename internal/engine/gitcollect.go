@@ -44,7 +44,7 @@ func (e *Engine) collect(ctx context.Context, name string) (*collected, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := e.sandbox(rec.ID)
+	s := e.entry(rec.ID)
 	done, err := s.collects(ctx)
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (e *Engine) collect(ctx context.Context, name string) (*collected, error) {
 }
 
 // collects takes the right to take out what was done. The caller calls done.
-func (s *sandbox) collects(ctx context.Context) (done func(), err error) {
+func (s *entry) collects(ctx context.Context) (done func(), err error) {
 	select {
 	case <-s.collecting:
 		return func() { s.collecting <- struct{}{} }, nil
@@ -91,7 +91,7 @@ func (e *Engine) collectedAs(ctx context.Context, name, work string) (*collected
 	if err != nil {
 		return nil, err
 	}
-	s := e.sandbox(rec.ID)
+	s := e.entry(rec.ID)
 	done, err := s.collects(ctx)
 	if err != nil {
 		return nil, err
@@ -120,12 +120,12 @@ func (c *collected) clone() *collected {
 
 // sameAgain gives what was collected before, if the present is still the snapshot that it
 // is of and the references hold it; else nil.
-func (e *Engine) sameAgain(ctx context.Context, s *sandbox, r *repo.Repo) (*collected, error) {
+func (e *Engine) sameAgain(ctx context.Context, s *entry, r *repo.Repo) (*collected, error) {
 	last := s.collected
 	if last == nil {
 		return nil, nil
 	}
-	own, rec, err := e.acquire(ctx, string(s.id), "looking at what it changed")
+	own, rec, err := e.acquire(ctx, string(s.ID), "looking at what it changed")
 	if err != nil {
 		return nil, err
 	}
@@ -134,8 +134,8 @@ func (e *Engine) sameAgain(ctx context.Context, s *sandbox, r *repo.Repo) (*coll
 	if err != nil || t.id != last.snapshot {
 		return nil, err
 	}
-	refs, err := r.Refs(ctx, boxRef(s.id))
-	if err != nil || refs[boxRef(s.id, refTip)] != last.tip || refs[boxRef(s.id, refWork)] != last.work {
+	refs, err := r.Refs(ctx, boxRef(s.ID))
+	if err != nil || refs[boxRef(s.ID, refTip)] != last.tip || refs[boxRef(s.ID, refWork)] != last.work {
 		return nil, err
 	}
 	c := last.clone()

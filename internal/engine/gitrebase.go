@@ -54,7 +54,7 @@ func (e *Engine) Rebase(ctx context.Context, name string, req wire.RebaseRequest
 	if err != nil {
 		return res, err
 	}
-	s := e.sandbox(rec.ID)
+	s := e.entry(rec.ID)
 	select { // nothing is taken out meanwhile
 	case <-s.collecting:
 	case <-ctx.Done():

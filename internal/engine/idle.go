@@ -96,10 +96,10 @@ func (e *Engine) stopIdle(ctx context.Context) {
 			if err == nil && limit > 0 {
 				wait = min(wait, max(limit/idleLooks, idleLookMin))
 				timer = time.After(wait)
-				err = e.tendIdle(ctx, s, limit, looks[s.id], next, seed)
+				err = e.tendIdle(ctx, s, limit, looks[s.ID], next, seed)
 			}
 			if err != nil && ctx.Err() == nil && !fault.Is(err, fault.Unavailable) {
-				e.Logger.Error("whether a sandbox is idle is not known", "sandbox", s.id, "err", err)
+				e.Logger.Error("whether a sandbox is idle is not known", "sandbox", s.ID, "err", err)
 			}
 		}
 		looks = next
@@ -114,8 +114,8 @@ func (e *Engine) stopIdle(ctx context.Context) {
 
 // idleLimit is the time after which a sandbox is to be stopped; 0 when it is not, or
 // does not run.
-func (e *Engine) idleLimit(ctx context.Context, s *sandbox) (time.Duration, error) {
-	rec, err := e.DB.Sandbox(ctx, string(s.id))
+func (e *Engine) idleLimit(ctx context.Context, s *entry) (time.Duration, error) {
+	rec, err := e.DB.Sandbox(ctx, string(s.ID))
 	if fault.Is(err, fault.NotFound) || err == nil && rec.IdleStopMS == 0 {
 		return 0, nil
 	}
@@ -123,31 +123,32 @@ func (e *Engine) idleLimit(ctx context.Context, s *sandbox) (time.Duration, erro
 		return 0, err
 	}
 	limit := time.Duration(rec.IdleStopMS) * time.Millisecond
-	if s.tryLock(e, "looking whether it runs") {
-		if e.liveBox(s) == nil {
+	if h := e.tryLock(s, "looking whether it runs"); h != nil {
+		if e.liveBox(h) == nil {
 			limit = 0
 		}
-		s.unlock(e)
+		h.unlock(e)
 	}
 	return limit, nil
 }
 
 // tendIdle looks at one sandbox, and stops it when it is idle. A look that leaves it
 // running is in next.
-func (e *Engine) tendIdle(ctx context.Context, s *sandbox, limit time.Duration, before idleLook, next map[timeline.SandboxID]idleLook, seed maphash.Seed) error {
-	if !s.tryLock(e, "looking whether it is idle") {
+func (e *Engine) tendIdle(ctx context.Context, s *entry, limit time.Duration, before idleLook, next map[timeline.SandboxID]idleLook, seed maphash.Seed) error {
+	h := e.tryLock(s, "looking whether it is idle")
+	if h == nil {
 		return nil // it is not
 	}
-	b := e.liveBox(s)
-	s.unlock(e)
+	b := e.liveBox(h)
+	h.unlock(e)
 	if b == nil {
 		return nil
 	}
-	look, err := e.lookIdle(ctx, s.id, b, before, seed)
+	look, err := e.lookIdle(ctx, s.ID, b, before, seed)
 	if err != nil {
 		return err
 	}
-	next[s.id] = look
+	next[s.ID] = look
 	if look.at.Sub(look.since) < limit {
 		return nil
 	}
@@ -186,16 +187,17 @@ func busySince(before, now idleLook) bool {
 
 // stopOneIdle captures, and stops what runs, unless somebody has used the sandbox
 // since it was found idle.
-func (e *Engine) stopOneIdle(ctx context.Context, s *sandbox, b Box, since time.Time, limit time.Duration) error {
-	if err := s.acquire(ctx, e, "stopping it, being idle"); err != nil {
+func (e *Engine) stopOneIdle(ctx context.Context, sbx *entry, b Box, since time.Time, limit time.Duration) error {
+	s, err := e.lock(ctx, sbx, "stopping it, being idle")
+	if err != nil {
 		return err
 	}
 	defer s.unlock(e)
-	rec, err := e.DB.Sandbox(ctx, string(s.id))
+	rec, err := e.DB.Sandbox(ctx, string(s.ID))
 	if err != nil || rec.IdleStopMS == 0 || s.box != b {
 		return err
 	}
-	if using, last := e.used(s.id); using || last.After(since) {
+	if using, last := e.used(s.ID); using || last.After(since) {
 		return nil
 	}
 	why := note{cause: timeline.CauseAuto, message: fmt.Sprintf("stopped after %s without use", limit)}

@@ -15,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -63,7 +64,7 @@ func (e *Engine) StartExec(ctx context.Context, name string, req wire.ExecReques
 // execKept runs a command that a client is attached to from its first byte, and
 // that does not mind when the client goes away.
 func (e *Engine) execKept(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
-	waited, unwatch := withWaiter(ctx, stream)
+	waited, unwatch := sandbox.WithWaiter(ctx, stream)
 	s, k, info, session, err := e.newKept(waited, name, req)
 	unwatch()
 	if err != nil {
@@ -82,7 +83,7 @@ func (e *Engine) execKept(ctx context.Context, name string, req wire.ExecRequest
 
 // newKept starts a kept command. The caller closes the session, in which the
 // command's first frame was read.
-func (e *Engine) newKept(ctx context.Context, name string, req wire.ExecRequest) (*sandbox, *kept, wire.ExecInfo, io.ReadWriteCloser, error) {
+func (e *Engine) newKept(ctx context.Context, name string, req wire.ExecRequest) (*entry, *kept, wire.ExecInfo, io.ReadWriteCloser, error) {
 	var info wire.ExecInfo
 	if len(req.Cmd) == 0 {
 		return nil, nil, info, nil, fault.New(fault.Invalid, "no command was given").WithHint("give it as \"cmd\", a list of words")
@@ -105,7 +106,7 @@ func (e *Engine) newKept(ctx context.Context, name string, req wire.ExecRequest)
 	m, x, err := first(session)
 	if err != nil {
 		e.notBegun(ctx, told, err)
-		e.leave(s, s.box, req.ID)
+		e.leave(s.entry, s.box, req.ID)
 	} else {
 		err = e.begins(ctx, s.box, req.ID, told)
 	}
@@ -120,7 +121,7 @@ func (e *Engine) newKept(ctx context.Context, name string, req wire.ExecRequest)
 		e.executing(ctx, &rec, req, k.id)
 	}
 	e.keep(s, s.box, k)
-	return s, k, info, session, nil
+	return s.entry, k, info, session, nil
 }
 
 // first reads the first frame of a command: it runs, or cannot be run.
@@ -144,8 +145,7 @@ func first(session io.Reader) (m wire.Started, x *ending, err error) {
 }
 
 // keep follows a kept command to its end, captures, and forgets it after a while.
-// The caller holds the lock.
-func (e *Engine) keep(s *sandbox, b Box, k *kept) {
+func (e *Engine) keep(s *held, b Box, k *kept) {
 	if s.kept == nil {
 		s.kept = map[string]*kept{}
 	}
@@ -153,26 +153,26 @@ func (e *Engine) keep(s *sandbox, b Box, k *kept) {
 	e.bg.Go(func() error {
 		end, err := b.Wait(e.bgCtx, k.id)
 		if err == nil {
-			e.endKnown(s.id, k.of, end)
+			e.endKnown(s.ID, k.of, end)
 		}
 		if e.bgCtx.Err() == nil { // else another daemon finds it
-			e.keptEnded(s, k, end, err)
-			e.forgetKept(s, b, k)
+			e.keptEnded(s.entry, k, end, err)
+			e.forgetKept(s.entry, b, k)
 		}
 		return nil
 	})
 }
 
 // keptEnded does what follows from the end of a kept command.
-func (e *Engine) keptEnded(s *sandbox, k *kept, end Ended, err error) {
+func (e *Engine) keptEnded(s *entry, k *kept, end Ended, err error) {
 	if err != nil {
 		end = killed("the sandbox was stopped while the command ran")
 	}
 	k.exit, k.err = e.settle(e.bgCtx, s, k.req, end, k.begun, k.of)
 	if k.err != nil {
-		e.Logger.Error("what a command changed is not in the history yet", "sandbox", s.id, "err", k.err)
+		e.Logger.Error("what a command changed is not in the history yet", "sandbox", s.ID, "err", k.err)
 	}
-	if rec, err := e.DB.Sandbox(e.bgCtx, string(s.id)); err == nil {
+	if rec, err := e.DB.Sandbox(e.bgCtx, string(s.ID)); err == nil {
 		e.limited(e.bgCtx, &rec, k.req, k.id, k.exit)
 		e.exited(e.bgCtx, &rec, k.req, k.id, k.exit)
 	}
@@ -180,8 +180,9 @@ func (e *Engine) keptEnded(s *sandbox, k *kept, end Ended, err error) {
 }
 
 // forgetKept drops a kept command some time after its end.
-func (e *Engine) forgetKept(s *sandbox, b Box, k *kept) {
-	if s.acquire(e.bgCtx, e, "noting the end of a command") != nil {
+func (e *Engine) forgetKept(sbx *entry, b Box, k *kept) {
+	s, err := e.lock(e.bgCtx, sbx, "noting the end of a command")
+	if err != nil {
 		return
 	}
 	if s.past = append(s.past, k); len(s.past) > maxEnded {
@@ -199,9 +200,9 @@ func (e *Engine) forgetKept(s *sandbox, b Box, k *kept) {
 	case <-late.C:
 	}
 	if err := b.Forget(e.bgCtx, k.id); err != nil && !fault.Is(err, fault.Unavailable) {
-		e.Logger.Warn("the keeper holds a result for longer", "sandbox", s.id, "err", err)
+		e.Logger.Warn("the keeper holds a result for longer", "sandbox", sbx.ID, "err", err)
 	}
-	if s.acquire(e.bgCtx, e, "forgetting a command") == nil {
+	if s, err := e.lock(e.bgCtx, sbx, "forgetting a command"); err == nil {
 		if s.kept[k.id] == k { // else another one goes on under its id, from memory
 			delete(s.kept, k.id)
 		}
@@ -211,7 +212,7 @@ func (e *Engine) forgetKept(s *sandbox, b Box, k *kept) {
 }
 
 // findKept finds a kept command of a sandbox; nil when it has none of that id.
-func (e *Engine) findKept(ctx context.Context, name, id string) (*kept, *sandbox) {
+func (e *Engine) findKept(ctx context.Context, name, id string) (*kept, *entry) {
 	if id == "" || id == wire.AttachRun {
 		return nil, nil
 	}
@@ -220,29 +221,30 @@ func (e *Engine) findKept(ctx context.Context, name, id string) (*kept, *sandbox
 		return nil, nil // whoever asks next gets the same answer
 	}
 	defer s.unlock(e)
-	return s.kept[id], s
+	return s.kept[id], s.entry
 }
 
 // attachKept connects a client to a kept command.
-func (e *Engine) attachKept(ctx context.Context, s *sandbox, k *kept, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
-	if err := s.acquire(ctx, e, "attaching"); err != nil {
+func (e *Engine) attachKept(ctx context.Context, sbx *entry, k *kept, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
+	s, err := e.lock(ctx, sbx, "attaching")
+	if err != nil {
 		return wire.Exit{}, err
 	}
 	b := e.liveBox(s)
 	s.unlock(e)
 	if b == nil { // what becomes of it is told by k.settled
-		return e.stayKept(ctx, s, k, nil, req, stream)
+		return e.stayKept(ctx, sbx, k, nil, req, stream)
 	}
 	session, err := b.Exec(ctx, wire.ExecRequest{Attach: k.id, Offset: req.Offset, ReadOnly: req.ReadOnly, Size: req.Size})
 	if err != nil && !fault.Is(err, fault.Unavailable) {
 		return wire.Exit{}, err
 	}
-	return e.stayKept(ctx, s, k, session, req, stream)
+	return e.stayKept(ctx, sbx, k, session, req, stream)
 }
 
 // stayKept carries frames between a client and a kept command until that has ended
 // and is captured, or the client has gone.
-func (e *Engine) stayKept(ctx context.Context, s *sandbox, k *kept, session io.ReadWriteCloser, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
+func (e *Engine) stayKept(ctx context.Context, s *entry, k *kept, session io.ReadWriteCloser, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
 	req.ID = k.id
 	left, err := e.attended(ctx, s, req)
 	if err != nil {
@@ -269,9 +271,8 @@ func (e *Engine) stayKept(ctx context.Context, s *sandbox, k *kept, session io.R
 	}
 }
 
-// resumeKept takes up the kept commands that an earlier daemon left. The caller
-// holds the lock.
-func (e *Engine) resumeKept(ctx context.Context, s *sandbox, rec *meta.Sandbox) {
+// resumeKept takes up the kept commands that an earlier daemon left.
+func (e *Engine) resumeKept(ctx context.Context, s *held, rec *meta.Sandbox) {
 	b := e.liveBox(s)
 	if b == nil {
 		return

@@ -25,7 +25,7 @@ func (e *Engine) SetLife(ctx context.Context, name string, req wire.LifeRequest)
 	}
 	defer e.lifeChanged()
 	defer e.idleChanged()
-	err = e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error {
+	err = e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error {
 		err := e.setLife(&r.Config, req)
 		rec = *r
 		return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -135,7 +136,7 @@ func (e *Engine) presented(rec *meta.Sandbox) bool {
 
 // liveBox gives the sandbox's box while its keeper runs, else nil. The caller
 // holds the sandbox's lock.
-func (e *Engine) liveBox(s *sandbox) Box {
+func (e *Engine) liveBox(s *held) Box {
 	if s.box == nil {
 		return nil
 	}
@@ -148,17 +149,16 @@ func (e *Engine) liveBox(s *sandbox) Box {
 	}
 }
 
-// start makes sure that the sandbox has a box, and that this is recorded. The caller holds
-// the lock.
-func (e *Engine) start(ctx context.Context, s *sandbox, rec *meta.Sandbox) (Box, error) {
+// start makes sure that the sandbox has a box, and that this is recorded.
+func (e *Engine) start(ctx context.Context, s *held, rec *meta.Sandbox) (Box, error) {
 	b, _, err := e.startTelling(ctx, s, rec)
 	return b, err
 }
 
 // startTelling makes sure that the sandbox has a box and that its start is recorded: if it
 // cannot be, the box is stopped before anything runs in it. When it returns, everything else
-// is being recorded. The caller holds the lock.
-func (e *Engine) startTelling(ctx context.Context, s *sandbox, rec *meta.Sandbox, more ...testimony) (_ Box, told *telling, err error) {
+// is being recorded.
+func (e *Engine) startTelling(ctx context.Context, s *held, rec *meta.Sandbox, more ...testimony) (_ Box, told *telling, err error) {
 	if b := e.liveBox(s); b != nil {
 		return b, e.tell(ctx, rec, more...), nil
 	}
@@ -174,9 +174,9 @@ func (e *Engine) startTelling(ctx context.Context, s *sandbox, rec *meta.Sandbox
 	return b, e.tell(ctx, rec, more...), nil
 }
 
-// startBox starts the box of a sandbox that has none; its processes go on from a memory image,
-// unless from is nil. The caller holds the lock.
-func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, from *image) (_ Box, enforced Enforced, err error) {
+// startBox starts the box of a sandbox that has none; its processes go on from a memory
+// image, unless from is nil.
+func (e *Engine) startBox(ctx context.Context, s *held, rec *meta.Sandbox, from *image) (_ Box, enforced Enforced, err error) {
 	defer func() {
 		hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 	}()
@@ -196,7 +196,7 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, fr
 	if err != nil {
 		return nil, enforced, err
 	}
-	if err := vfs.MkdirAll(e.FS, e.runDir(s.id)); err != nil {
+	if err := vfs.MkdirAll(e.FS, e.runDir(s.ID)); err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
 	disk, err := e.diskLimit(ctx, rec)
@@ -234,14 +234,14 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, fr
 	began, asks := e.Now(), asks(phases)
 	var b Box
 	config := BoxConfig{
-		ID: s.id, Name: rec.Name, RunDir: e.runDir(s.id), Spec: spec, Tier: rec.Tier,
+		ID: s.ID, Name: rec.Name, RunDir: e.runDir(s.ID), Spec: spec, Tier: rec.Tier,
 		User: rec.User, Host: rec.Host, Net: rec.Net, Env: rec.Env, Limits: rec.Limits, DiskBy: disk.By, Self: self(rec),
-		Strong: rec.Strong, Require: rec.Required, Known: known, Trace: tracesPrograms(rec, kept), Hidden: mask.Places, Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops, Phases: phases, JournalDir: journal, JournalKey: e.journalAt(s.id).Key, Asks: asks,
+		Strong: rec.Strong, Require: rec.Required, Known: known, Trace: tracesPrograms(rec, kept), Hidden: mask.Places, Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops, Phases: phases, JournalDir: journal, JournalKey: e.journalAt(s.ID).Key, Asks: asks,
 	}
 	if from != nil {
 		config.Image, config.Init = from.dir, from.init
 	}
-	startCtx, done := e.cancellable(ctx, s)
+	startCtx, done := s.Starting(ctx)
 	if err = context.Cause(startCtx); err == nil {
 		b, enforced, err = e.Boxes.Start(startCtx, config)
 	}
@@ -255,17 +255,17 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, fr
 	e.ended(ctx, s, "its keeper ended")
 	s.box, s.told = b, b
 	e.emit(about(rec, wire.EventStarted))
-	e.watch(s, b)
+	e.watch(s.entry, b)
 	e.idleChanged()
-	e.watchPorts(s.id, b)
+	e.watchPorts(s.ID, b)
 	if asks {
-		e.watchQuestions(s.id, b, began)
+		e.watchQuestions(s.ID, b, began)
 	}
 	if len(tokens) > 0 {
-		e.watchDecoys(s.id, b, began)
+		e.watchDecoys(s.ID, b, began)
 	}
 	if journal != "" {
-		e.watchNet(s, b, gated(rec.Tier) || len(tokens) > 0)
+		e.watchNet(s.entry, b, gated(rec.Tier) || len(tokens) > 0)
 	}
 	return b, enforced, nil
 }
@@ -273,7 +273,7 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, fr
 // present makes the live root ready to be mounted. Meanwhile no layer goes, and
 // afterwards none of those that it stands on. mask is what hides places of what it
 // stands on.
-func (e *Engine) present(ctx context.Context, s *sandbox, rec *meta.Sandbox) (spec rootspec.Spec, mask rootfs.Made, err error) {
+func (e *Engine) present(ctx context.Context, s *held, rec *meta.Sandbox) (spec rootspec.Spec, mask rootfs.Made, err error) {
 	if err := e.flatten(ctx, rec.MountTop); err != nil {
 		return spec, mask, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
@@ -309,7 +309,7 @@ func (e *Engine) present(ctx context.Context, s *sandbox, rec *meta.Sandbox) (sp
 	if len(layers) >= timeline.MergeArity {
 		e.mayBeDeep(rec.MountTop) // after a crash nobody else may know
 	}
-	return spec, mask, e.noteMounted(s.id, layers)
+	return spec, mask, e.noteMounted(s.ID, layers)
 }
 
 // blame names the layer that is missing, if one is, when a live root could not be
@@ -325,7 +325,7 @@ func (e *Engine) blame(rec *meta.Sandbox, layers []timeline.LayerID, err error) 
 }
 
 // freshIndex sets the index of a generation that nothing has changed yet.
-func (e *Engine) freshIndex(ctx context.Context, s *sandbox, rec *meta.Sandbox, drv rootfs.Driver, live rootfs.Live) error {
+func (e *Engine) freshIndex(ctx context.Context, s *held, rec *meta.Sandbox, drv rootfs.Driver, live rootfs.Live) error {
 	parts, err := drv.Parts(live)
 	if err != nil {
 		return err
@@ -338,22 +338,23 @@ func (e *Engine) freshIndex(ctx context.Context, s *sandbox, rec *meta.Sandbox, 
 	if !drv.Plain() {
 		return nil // a lost one is as good as empty
 	}
-	return e.writeIndex(s.id, rec.MountTop, s.index)
+	return e.writeIndex(s.ID, rec.MountTop, s.index)
 }
 
 // watch captures what background processes left when a box ends by itself.
-func (e *Engine) watch(s *sandbox, b Box) {
+func (e *Engine) watch(sbx *entry, b Box) {
 	e.bg.Go(func() error {
 		select {
 		case <-e.bgCtx.Done():
 			return nil
 		case <-b.Gone():
 		}
-		rec, err := e.DB.Sandbox(e.bgCtx, string(s.id))
+		rec, err := e.DB.Sandbox(e.bgCtx, string(sbx.ID))
 		if err != nil {
 			return nil
 		}
-		if err := s.acquire(e.bgCtx, e, "capture after its last process"); err != nil {
+		s, err := e.lock(e.bgCtx, sbx, "capture after its last process")
+		if err != nil {
 			return nil
 		}
 		defer s.unlock(e)
@@ -361,11 +362,11 @@ func (e *Engine) watch(s *sandbox, b Box) {
 			return nil // started again: it is the next capture's work
 		}
 		e.ended(e.bgCtx, s, "its last process ended")
-		if rec, err = e.DB.Sandbox(e.bgCtx, string(s.id)); err != nil {
+		if rec, err = e.DB.Sandbox(e.bgCtx, string(s.ID)); err != nil {
 			return nil
 		}
 		e.noteHalt(e.bgCtx, &rec)
-		if err := e.forgetMounted(s.id); err != nil {
+		if err := e.forgetMounted(s.ID); err != nil {
 			e.Logger.Warn("layers stay until gc", "sandbox", rec.Name, "err", err)
 		}
 		if _, err := e.capture(e.bgCtx, s, &rec, note{cause: timeline.CauseAuto}); err != nil {
@@ -375,8 +376,8 @@ func (e *Engine) watch(s *sandbox, b Box) {
 	})
 }
 
-// stopBox ends the sandbox's processes and keeper. The caller holds the lock.
-func (e *Engine) stopBox(ctx context.Context, s *sandbox, grace time.Duration) error {
+// stopBox ends the sandbox's processes and keeper.
+func (e *Engine) stopBox(ctx context.Context, s *held, grace time.Duration) error {
 	if err := e.cutFiles(ctx, s); err != nil {
 		return err
 	}
@@ -385,11 +386,11 @@ func (e *Engine) stopBox(ctx context.Context, s *sandbox, grace time.Duration) e
 		return nil
 	}
 	if err := b.Stop(ctx, grace); err != nil {
-		return fault.Wrap(err, "stop sandbox %s", s.id)
+		return fault.Wrap(err, "stop sandbox %s", s.ID)
 	}
 	s.box = nil
 	e.ended(ctx, s, "")
-	return e.forgetMounted(s.id)
+	return e.forgetMounted(s.ID)
 }
 
 // retire deletes a generation all of whose changes are captured, once their new
@@ -414,4 +415,12 @@ func (e *Engine) removeTree(dir string) {
 	if err := e.Layers.RemoveTree(e.bgCtx, dir); err != nil && e.bgCtx.Err() == nil && !errors.Is(err, fs.ErrNotExist) {
 		e.Logger.Warn("left for gc", "dir", dir, "err", err)
 	}
+}
+
+// procsInTime counts the processes of a box that is about to be stopped. It gives up if init
+// does not answer, since that must not prevent the stop.
+func procsInTime(ctx context.Context, b Box) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit.UnansweredStopSeconds*time.Second)
+	defer cancel()
+	return b.Procs(ctx)
 }

@@ -28,7 +28,7 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 		return wire.CommitResult{}, err
 	}
 	defer s.unlock(e)
-	changed, err := e.mayChange(ctx, s, &rec)
+	changed, err := e.mayChange(ctx, s.entry, &rec)
 	if err != nil {
 		return wire.CommitResult{}, err
 	}
@@ -54,7 +54,7 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 		changed()
 	}
 	if next != rec.Mark {
-		if err := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Mark = next; return nil }); err != nil {
+		if err := e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Mark = next; return nil }); err != nil {
 			return wire.CommitResult{}, err
 		}
 	}

@@ -56,8 +56,8 @@ func notLive(rec *meta.Sandbox, why string) *fault.Error {
 		WithHint("start something in it: coppice run --in %s --detach -- CMD", rec.Name)
 }
 
-// captureMemory is capture with what processes have in memory. The caller holds the lock.
-func (e *Engine) captureMemory(ctx context.Context, s *sandbox, rec *meta.Sandbox, n note) (taken, error) {
+// captureMemory is capture with what processes have in memory.
+func (e *Engine) captureMemory(ctx context.Context, s *held, rec *meta.Sandbox, n note) (taken, error) {
 	if err := e.keepsMemory(rec); err != nil {
 		return taken{id: rec.Head}, err
 	}
@@ -79,8 +79,8 @@ type saved struct {
 }
 
 // save has the frozen box write its image. The caller gives it to keepImage.
-func (e *Engine) save(ctx context.Context, s *sandbox, rec *meta.Sandbox, f Frozen) (i saved, err error) {
-	i.dir = filepath.Join(e.sandboxDir(s.id), imageDir)
+func (e *Engine) save(ctx context.Context, s *held, rec *meta.Sandbox, f Frozen) (i saved, err error) {
+	i.dir = filepath.Join(e.sandboxDir(s.ID), imageDir)
 	if err := os.RemoveAll(i.dir); err != nil { // of one that failed
 		return i, fault.Wrap(err, "keep the memory of sandbox %s", rec.Name)
 	}
@@ -262,7 +262,7 @@ func (e *Engine) secure(ctx context.Context) error {
 }
 
 // keepMemory keeps the memory of a box every so often, until it has ended.
-func (e *Engine) keepMemory(s *sandbox, b Box, every time.Duration) {
+func (e *Engine) keepMemory(sbx *entry, b Box, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -273,10 +273,11 @@ func (e *Engine) keepMemory(s *sandbox, b Box, every time.Duration) {
 			return
 		case <-tick.C:
 		}
-		if s.acquire(e.bgCtx, e, "keeping its memory") != nil {
+		s, err := e.lock(e.bgCtx, sbx, "keeping its memory")
+		if err != nil {
 			return
 		}
-		rec, err := e.DB.Sandbox(e.bgCtx, string(s.id))
+		rec, err := e.DB.Sandbox(e.bgCtx, string(s.ID))
 		switch {
 		case s.box != b || err != nil:
 			s.unlock(e)

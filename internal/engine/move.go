@@ -21,7 +21,7 @@ func (e *Engine) Commit(ctx context.Context, name, message string) (wire.CommitR
 		return wire.CommitResult{}, err
 	}
 	defer s.unlock(e)
-	changed, err := e.mayChange(ctx, s, &rec)
+	changed, err := e.mayChange(ctx, s.entry, &rec)
 	if err != nil {
 		return wire.CommitResult{}, err
 	}
@@ -135,7 +135,7 @@ func (e *Engine) move(ctx context.Context, name, what string, req wire.CheckoutR
 	if err != nil {
 		return m, err
 	}
-	changed, err := e.mayChange(ctx, s, &rec)
+	changed, err := e.mayChange(ctx, s.entry, &rec)
 	if err != nil {
 		return m, err
 	}
@@ -217,7 +217,7 @@ func (e *Engine) move(ctx context.Context, name, what string, req wire.CheckoutR
 		return m, err
 	}
 	if rec.Quarantine != nil { // what was another sandbox's has ended
-		if err := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Quarantine = nil; return nil }); err != nil {
+		if err := e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Quarantine = nil; return nil }); err != nil {
 			return m, err
 		}
 		rec.Quarantine = nil
@@ -227,7 +227,7 @@ func (e *Engine) move(ctx context.Context, name, what string, req wire.CheckoutR
 }
 
 // worthMemory reports whether processes run whose memory is kept before they are left.
-func (e *Engine) worthMemory(ctx context.Context, s *sandbox, rec *meta.Sandbox) (bool, error) {
+func (e *Engine) worthMemory(ctx context.Context, s *held, rec *meta.Sandbox) (bool, error) {
 	b := e.liveBox(s)
 	if b == nil || rec.Quarantine != nil {
 		return false, nil
@@ -237,16 +237,16 @@ func (e *Engine) worthMemory(ctx context.Context, s *sandbox, rec *meta.Sandbox)
 }
 
 // comeBack lets processes go on from memory over the files that the sandbox was brought to,
-// and opens its gate, unless they were another sandbox's: see released. It gives the commands
-// that go on. The caller holds the lock.
-func (e *Engine) comeBack(ctx context.Context, s *sandbox, rec *meta.Sandbox, img *image, foreign bool) ([]string, error) {
-	for _, c := range e.openIn(s.id) { // those of the same id are others from here on
+// and opens its gate, unless they were another sandbox's: see released. It gives the
+// commands that go on.
+func (e *Engine) comeBack(ctx context.Context, s *held, rec *meta.Sandbox, img *image, foreign bool) ([]string, error) {
+	for _, c := range e.openIn(s.ID) { // those of the same id are others from here on
 		end := killed("the sandbox was brought to another snapshot")
 		e.tellEnd(ctx, rec, c.issued, end, end.Exit)
 	}
 	if foreign {
 		q := &meta.Quarantine{Since: e.Now().UTC(), At: rec.Head, Reason: underWay}
-		if err := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Quarantine = q; return nil }); err != nil {
+		if err := e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Quarantine = q; return nil }); err != nil {
 			img.release()
 			return nil, err
 		}
@@ -266,7 +266,7 @@ func (e *Engine) comeBack(ctx context.Context, s *sandbox, rec *meta.Sandbox, im
 
 // remain lets a sandbox that was to be moved go on where it is. A supervised command that
 // was stopped for that begins again there, as willRestart has noted.
-func (e *Engine) remain(ctx context.Context, s *sandbox, t taken) error {
+func (e *Engine) remain(ctx context.Context, s *held, t taken) error {
 	if t.frozen == nil {
 		return nil
 	}
@@ -274,7 +274,7 @@ func (e *Engine) remain(ctx context.Context, s *sandbox, t taken) error {
 	if s.run == nil {
 		return err
 	}
-	return errors.Join(err, e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Again = false; return nil }))
+	return errors.Join(err, e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Again = false; return nil }))
 }
 
 // graceOf is what processes have between SIGTERM and SIGKILL in a rewind: those
@@ -289,9 +289,9 @@ func graceOf(req wire.CheckoutRequest, supervised bool) time.Duration {
 	return time.Duration(req.GraceMS) * time.Millisecond
 }
 
-// interrupt asks the processes to end, and ends them after the grace. What they
-// still write is captured, on top of t. The caller holds the lock.
-func (e *Engine) interrupt(ctx context.Context, s *sandbox, rec *meta.Sandbox, t taken, grace time.Duration) (taken, error) {
+// interrupt asks the processes to end, and ends them after the grace. What they still write
+// is captured, on top of t.
+func (e *Engine) interrupt(ctx context.Context, s *held, rec *meta.Sandbox, t taken, grace time.Duration) (taken, error) {
 	if err := e.stopBox(ctx, s, grace); err != nil {
 		return t, err
 	}
@@ -302,9 +302,9 @@ func (e *Engine) interrupt(ctx context.Context, s *sandbox, rec *meta.Sandbox, t
 
 // reset gives a sandbox a new generation that stands on a snapshot. Its box is
 // stopped. The old generation is deleted later: all that it holds is captured.
-func (e *Engine) reset(ctx context.Context, s *sandbox, rec *meta.Sandbox, to timeline.SnapshotID, redo []timeline.SnapshotID) error {
+func (e *Engine) reset(ctx context.Context, s *held, rec *meta.Sandbox, to timeline.SnapshotID, redo []timeline.SnapshotID) error {
 	old, head := e.genDir(rec), rec.Head
-	err := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error {
+	err := e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error {
 		r.Head, r.MountTop, r.Gen, r.Redo = to, to, r.Gen+1, redo
 		return nil
 	})
@@ -313,7 +313,7 @@ func (e *Engine) reset(ctx context.Context, s *sandbox, rec *meta.Sandbox, to ti
 	}
 	rec.Head, rec.MountTop, rec.Gen, rec.Redo = to, to, rec.Gen+1, redo
 	s.index, s.of = nil, ""
-	e.dropIndex(s.id, head)
+	e.dropIndex(s.ID, head)
 	e.retire(old)
 	return nil
 }

@@ -238,7 +238,7 @@ func (e *Engine) addRules(ctx context.Context, name string, req wire.AllowReques
 	if err != nil {
 		return res, err
 	}
-	if err := e.noteNet(s.id, ev); err != nil {
+	if err := e.noteNet(s.ID, ev); err != nil {
 		done(err)
 		return res, err
 	}
@@ -246,7 +246,7 @@ func (e *Engine) addRules(ctx context.Context, name string, req wire.AllowReques
 	res.Live, err = e.putInForce(ctx, s, &rec, &next, before, after)
 	if done(err); err != nil {
 		back := wire.NetEvent{Kind: wire.NetPolicy, Reason: "taken back: it could not be put in force", Policy: before[0].Digest}
-		return res, errors.Join(err, e.noteNet(s.id, back))
+		return res, errors.Join(err, e.noteNet(s.ID, back))
 	}
 	res.Policy, res.Warnings, res.Settled = after[0].Digest, warnings, settled(waited, e.questions(ctx, s))
 	if req.ForMS > 0 {
@@ -371,12 +371,11 @@ func (e *Engine) withRules(ctx context.Context, rec meta.Sandbox, req wire.Allow
 	return next, nil
 }
 
-// putInForce records what a sandbox may reach, and has its keeper, if it has one, do
-// so; live says that one does. The record is rec again when it fails. The caller holds
-// the lock.
-func (e *Engine) putInForce(ctx context.Context, s *sandbox, rec, next *meta.Sandbox, before, after []Phase) (live bool, err error) {
+// putInForce records what a sandbox may reach, and has its keeper, if it has one, do so;
+// live says that one does. The record is rec again when it fails.
+func (e *Engine) putInForce(ctx context.Context, s *held, rec, next *meta.Sandbox, before, after []Phase) (live bool, err error) {
 	record := func(from *meta.Sandbox) error {
-		return e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error {
+		return e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error {
 			r.Policy, r.PolicyText, r.Net, r.Timed = from.Policy, from.PolicyText, from.Net, from.Timed
 			r.Origins, r.OriginsText = from.Origins, from.OriginsText
 			return nil

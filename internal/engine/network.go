@@ -53,7 +53,7 @@ type netPlace struct {
 // watchNet records what the journal of a box tells while it lives: at once where there is a
 // gate, or are decoys. Else it has what was refused alone, of which the end of a command
 // tells, and is looked at now and then, since the kernel lets few directories be watched.
-func (e *Engine) watchNet(s *sandbox, b Box, busy bool) {
+func (e *Engine) watchNet(s *entry, b Box, busy bool) {
 	if !busy {
 		e.bg.Go(func() error {
 			e.lookNet(s, b)
@@ -63,14 +63,14 @@ func (e *Engine) watchNet(s *sandbox, b Box, busy bool) {
 	}
 	more := make(chan struct{}, 1)
 	e.bg.Go(func() error {
-		err := e.followBox(e.bgCtx, s.id, b, journal.Query{Last: -1}, func(wire.NetEvent) {
+		err := e.followBox(e.bgCtx, s.ID, b, journal.Query{Last: -1}, func(wire.NetEvent) {
 			select {
 			case more <- struct{}{}:
 			default:
 			}
 		})
 		if err != nil && e.bgCtx.Err() == nil {
-			e.Logger.Error("the network is recorded when the box has ended", "sandbox", s.id, "err", err)
+			e.Logger.Error("the network is recorded when the box has ended", "sandbox", s.ID, "err", err)
 		}
 		return nil
 	})
@@ -96,12 +96,12 @@ func (e *Engine) watchNet(s *sandbox, b Box, busy bool) {
 }
 
 // lookNet is watchNet of a box that hardly ever tells anything.
-func (e *Engine) lookNet(s *sandbox, b Box) {
+func (e *Engine) lookNet(s *entry, b Box) {
 	tick := time.NewTicker(netLook)
 	defer tick.Stop()
 	var seen os.FileInfo
-	look := func(tell func(context.Context, *sandbox)) {
-		now := journal.Newest(e.journalDir(s.id))
+	look := func(tell func(context.Context, *entry)) {
+		now := journal.Newest(e.journalDir(s.ID))
 		if now == nil || seen != nil && os.SameFile(seen, now) && seen.Size() == now.Size() && e.owing(s) == nil {
 			return
 		}
@@ -122,7 +122,7 @@ func (e *Engine) lookNet(s *sandbox, b Box) {
 }
 
 // owing fires when a lost record is due; nil if none is.
-func (e *Engine) owing(s *sandbox) <-chan time.Time {
+func (e *Engine) owing(s *entry) <-chan time.Time {
 	s.telling.Lock()
 	defer s.telling.Unlock()
 	if s.net == nil || len(s.net.Owed) == 0 {
@@ -132,7 +132,7 @@ func (e *Engine) owing(s *sandbox) <-chan time.Time {
 }
 
 // tellAllNet is tellNet if nothing follows soon: losses are recorded now.
-func (e *Engine) tellAllNet(ctx context.Context, s *sandbox) {
+func (e *Engine) tellAllNet(ctx context.Context, s *entry) {
 	s.telling.Lock()
 	s.lost = time.Time{}
 	s.telling.Unlock()
@@ -140,13 +140,13 @@ func (e *Engine) tellAllNet(ctx context.Context, s *sandbox) {
 }
 
 // tellNet records what the journal of a sandbox tells and is not recorded yet.
-func (e *Engine) tellNet(ctx context.Context, s *sandbox) {
+func (e *Engine) tellNet(ctx context.Context, s *entry) {
 	s.telling.Lock()
 	defer s.telling.Unlock()
 	for ctx.Err() == nil {
 		more, err := e.tellSomeNet(ctx, s)
 		if err != nil && !fault.Is(err, fault.NotFound) && ctx.Err() == nil { // it was removed
-			e.Logger.Error("what happened in the network is not in the ledger yet", "sandbox", s.id, "err", err)
+			e.Logger.Error("what happened in the network is not in the ledger yet", "sandbox", s.ID, "err", err)
 		}
 		if err != nil || !more {
 			return
@@ -156,23 +156,23 @@ func (e *Engine) tellNet(ctx context.Context, s *sandbox) {
 
 // tellDenials records what the journal of a sandbox tells, before the end of a command that
 // counts what was denied.
-func (e *Engine) tellDenials(ctx context.Context, s *sandbox) {
-	if e.hasJournal(s.id) {
+func (e *Engine) tellDenials(ctx context.Context, s *entry) {
+	if e.hasJournal(s.ID) {
 		e.tellAllNet(ctx, s)
 	}
 }
 
-func (e *Engine) tellSomeNet(ctx context.Context, s *sandbox) (more bool, err error) {
-	rec, err := e.DB.Sandbox(ctx, string(s.id))
+func (e *Engine) tellSomeNet(ctx context.Context, s *entry) (more bool, err error) {
+	rec, err := e.DB.Sandbox(ctx, string(s.ID))
 	if err != nil {
 		return false, err
 	}
 	if s.net == nil {
-		if s.net, err = e.readNetTold(ctx, s.id); err != nil {
+		if s.net, err = e.readNetTold(ctx, s.ID); err != nil {
 			return false, err
 		}
 	}
-	evs, next, missing, err := journal.From(e.journalAt(s.id), s.net.Cursor)
+	evs, next, missing, err := journal.From(e.journalAt(s.ID), s.net.Cursor)
 	more = next != s.net.Cursor
 	if err != nil || !more && len(s.net.Owed) == 0 {
 		return false, err
@@ -192,11 +192,11 @@ func (e *Engine) tellSomeNet(ctx context.Context, s *sandbox) (more bool, err er
 		drafts, after.Owed = append(drafts, e.lostDrafts(ctx, &rec, after.Owed)...), nil
 	}
 	if len(drafts) > 0 {
-		last, err := e.Ledger.Last(ctx, format.Sandbox(s.id))
+		last, err := e.Ledger.Last(ctx, format.Sandbox(s.ID))
 		if err != nil {
 			return false, err
 		}
-		if err := e.writeNetTold(s.id, netTold{Done: *s.net, Next: after, Seq: last}); err != nil {
+		if err := e.writeNetTold(s.ID, netTold{Done: *s.net, Next: after, Seq: last}); err != nil {
 			return false, err
 		}
 		// All or none, so that one that is there stands for all.
@@ -204,7 +204,7 @@ func (e *Engine) tellSomeNet(ctx context.Context, s *sandbox) (more bool, err er
 			s.net = nil // it may be there
 			return false, err
 		}
-		e.denied(s.id, drafts)
+		e.denied(s.ID, drafts)
 	}
 	if s.net = &after; says {
 		s.lost = now

@@ -38,7 +38,7 @@ func (h *home) gateTells(id timeline.SandboxID, evs ...wire.NetEvent) {
 // a sandbox.
 func (h *home) unread(id timeline.SandboxID, do func()) {
 	h.t.Helper()
-	s := h.sandbox(id)
+	s := h.entry(id)
 	s.telling.Lock()
 	defer s.telling.Unlock()
 	do()
@@ -62,7 +62,7 @@ func TestTheJournalBecomesRecordsOnce(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	id := h.id("a")
-	again := func() { h.tellNet(ctx, h.sandbox(id)) }
+	again := func() { h.tellNet(ctx, h.entry(id)) }
 	again()
 	h.gateTells(id, to("one.example"), to("one.example"), wire.NetEvent{Kind: wire.NetEnd, Proto: "tcp", Name: "two.example", In: 5, Out: 7},
 		wire.NetEvent{Kind: wire.NetPolicy, Reason: "coppice allow", Policy: "sha256:2"}, wire.NetEvent{Kind: wire.NetPolicy, Reason: wire.NetRulesEnded, Policy: "sha256:3"},

@@ -50,8 +50,8 @@ func (e *Engine) Resume(ctx context.Context, name string) (wire.Sandbox, error) 
 }
 
 // setPaused pauses or resumes a live sandbox, and records it; one that is so already stays
-// so. The caller holds the lock.
-func (e *Engine) setPaused(ctx context.Context, s *sandbox, rec *meta.Sandbox, paused bool) error {
+// so.
+func (e *Engine) setPaused(ctx context.Context, s *held, rec *meta.Sandbox, paused bool) error {
 	b := e.liveBox(s)
 	if b == nil {
 		return notLive(rec, "there is no process that could stand still")

@@ -22,7 +22,7 @@ type presence struct {
 	told bool // that he left
 }
 
-func (e *Engine) presence(ctx context.Context, s *sandbox, req wire.ExecRequest) *presence {
+func (e *Engine) presence(ctx context.Context, s *entry, req wire.ExecRequest) *presence {
 	if !req.TTY || req.Attach != "" {
 		return &presence{}
 	}

@@ -21,7 +21,7 @@ func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPr
 	if err != nil {
 		return nil, err
 	}
-	left, err := e.budgetOf(ctx, e.sandbox(rec.ID))
+	left, err := e.budgetOf(ctx, e.entry(rec.ID))
 	if err != nil {
 		return nil, err
 	}

@@ -56,7 +56,7 @@ func tracesPrograms(rec *meta.Sandbox, kept policy.Evidence) bool {
 
 // watchPrograms records the programs of a box while it lives, unless its policy wants none. started is the record of its start,
 // or nil for one that an earlier daemon started. The caller holds the sandbox's lock.
-func (e *Engine) watchPrograms(ctx context.Context, s *sandbox, rec *meta.Sandbox, b Box, started *telling) {
+func (e *Engine) watchPrograms(ctx context.Context, s *held, rec *meta.Sandbox, b Box, started *telling) {
 	if kept, err := e.evidence(ctx, rec); !seesPrograms(rec) || err == nil && kept.Programs.Value == policy.ProgramsNone {
 		return
 	}
@@ -65,7 +65,7 @@ func (e *Engine) watchPrograms(ctx context.Context, s *sandbox, rec *meta.Sandbo
 	e.bg.Go(func() error {
 		defer close(p.done)
 		if started == nil || started.wait() == nil {
-			e.followPrograms(e.bgCtx, s.id, p)
+			e.followPrograms(e.bgCtx, s.ID, p)
 		}
 		return nil
 	})
@@ -73,7 +73,7 @@ func (e *Engine) watchPrograms(ctx context.Context, s *sandbox, rec *meta.Sandbo
 
 // awaitPrograms waits until what the last box told is recorded. The caller holds the
 // sandbox's lock, and the box has ended.
-func (s *sandbox) awaitPrograms(ctx context.Context) error {
+func (s *held) awaitPrograms(ctx context.Context) error {
 	if s.programs == nil {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (s *sandbox) awaitPrograms(ctx context.Context) error {
 		s.programs = nil
 		return nil
 	case <-ctx.Done():
-		return fault.New(fault.Cancelled, "the programs of sandbox %s are not all recorded yet", s.id).Because(context.Cause(ctx))
+		return fault.New(fault.Cancelled, "the programs of sandbox %s are not all recorded yet", s.ID).Because(context.Cause(ctx))
 	}
 }
 
@@ -234,7 +234,7 @@ func (n *endingPrograms) written(err error) {
 // endPrograms gives the records of the programs of a box whose command has ended, as far as
 // they are there, for the caller to write with its end. He holds the sandbox's lock, until
 // he has said that they are written.
-func (e *Engine) endPrograms(ctx context.Context, s *sandbox, rec *meta.Sandbox) *endingPrograms {
+func (e *Engine) endPrograms(ctx context.Context, s *held, rec *meta.Sandbox) *endingPrograms {
 	p := s.programs
 	if p == nil {
 		return nil
@@ -252,7 +252,7 @@ func (e *Engine) endPrograms(ctx context.Context, s *sandbox, rec *meta.Sandbox)
 	}
 	tell, err := e.programRecords(ctx, rec, p)
 	if err != nil {
-		e.Logger.Error("programs are not in the ledger yet", "sandbox", s.id, "err", err)
+		e.Logger.Error("programs are not in the ledger yet", "sandbox", s.ID, "err", err)
 		s.ending.written(err)
 		return s.ending
 	}

@@ -146,7 +146,7 @@ func (e *Engine) noteQuarantine(ctx context.Context, id string, f *failed) error
 	}
 	defer s.unlock(e)
 	reason := e.redactor(ctx, &rec).clean(f.err.Error())
-	err = e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error {
+	err = e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error {
 		if r.Quarantine != nil {
 			q := *r.Quarantine
 			q.Step, q.Reason = f.step, reason
@@ -199,8 +199,8 @@ func (e *Engine) seclude(ctx context.Context, id string) error {
 }
 
 // startAt lets the processes of a snapshot of the sandbox go on, which has no box, over that
-// snapshot's files. The caller holds the lock.
-func (e *Engine) startAt(ctx context.Context, s *sandbox, rec *meta.Sandbox, at timeline.SnapshotID) (Box, error) {
+// snapshot's files.
+func (e *Engine) startAt(ctx context.Context, s *held, rec *meta.Sandbox, at timeline.SnapshotID) (Box, error) {
 	h, err := e.history(ctx, rec)
 	if err != nil {
 		return nil, err
@@ -227,7 +227,7 @@ func (e *Engine) startAt(ctx context.Context, s *sandbox, rec *meta.Sandbox, at 
 // goOn starts the box of a sandbox from a memory image, over the files of the same snapshot,
 // and takes its commands up; it gives their ids. The image is released by it. The caller holds
 // the lock; nothing passes the gate yet.
-func (e *Engine) goOn(ctx context.Context, s *sandbox, rec *meta.Sandbox, img *image) (Box, []string, error) {
+func (e *Engine) goOn(ctx context.Context, s *held, rec *meta.Sandbox, img *image) (Box, []string, error) {
 	b, enforced, err := e.startBox(ctx, s, rec, img)
 	if err != nil {
 		img.release()
@@ -246,9 +246,9 @@ func (e *Engine) goOn(ctx context.Context, s *sandbox, rec *meta.Sandbox, img *i
 	return b, ids, nil
 }
 
-// adoptCommands takes up the commands that go on in a box, under the ids that they had: run is
-// that of the supervised one. The caller holds the lock.
-func (e *Engine) adoptCommands(ctx context.Context, s *sandbox, rec *meta.Sandbox, b Box, run string) (ids []string, err error) {
+// adoptCommands takes up the commands that go on in a box, under the ids that they had: run
+// is that of the supervised one.
+func (e *Engine) adoptCommands(ctx context.Context, s *held, rec *meta.Sandbox, b Box, run string) (ids []string, err error) {
 	all, err := b.Execs(ctx)
 	if err != nil {
 		return nil, err
@@ -269,7 +269,7 @@ func (e *Engine) adoptCommands(ctx context.Context, s *sandbox, rec *meta.Sandbo
 			again := *rec.Run
 			again.Exec, again.Started, again.Ended, again.Exit = x.ID, now.UTC(), nil, nil
 			rec.Run = &again
-			if err := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Run, r.Again, r.Starting = &again, false, false; return nil }); err != nil {
+			if err := e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Run, r.Again, r.Starting = &again, false, false; return nil }); err != nil {
 				return nil, err
 			}
 			e.supervise(s, b, again)
@@ -396,7 +396,7 @@ func (e *Engine) letOut(ctx context.Context, id string) error {
 		return err
 	}
 	if err = b.Release(ctx); err == nil {
-		err = e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Quarantine = nil; return nil })
+		err = e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Quarantine = nil; return nil })
 	}
 	done(err)
 	if err != nil {

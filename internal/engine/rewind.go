@@ -37,11 +37,11 @@ type rewinding struct {
 // rewind brings the frozen sandbox's files to a snapshot, moves HEAD there and
 // lets the processes go on, also when it fails. HEAD, just captured, is what the
 // live root holds before. It says how many paths were changed.
-func (e *Engine) rewind(ctx context.Context, s *sandbox, rec *meta.Sandbox, f Frozen, to timeline.SnapshotID, what string, redo []timeline.SnapshotID) (paths int, err error) {
+func (e *Engine) rewind(ctx context.Context, s *held, rec *meta.Sandbox, f Frozen, to timeline.SnapshotID, what string, redo []timeline.SnapshotID) (paths int, err error) {
 	if err := e.staysInPlace(ctx, rec, to); err != nil {
 		return 0, errors.Join(err, f.Thaw())
 	}
-	intent, err := e.DB.BeginIntent(ctx, intentRewind, rewinding{Sandbox: s.id, To: to, What: what})
+	intent, err := e.DB.BeginIntent(ctx, intentRewind, rewinding{Sandbox: s.ID, To: to, What: what})
 	if err != nil {
 		return 0, errors.Join(err, f.Thaw())
 	}
@@ -60,7 +60,7 @@ func (e *Engine) rewind(ctx context.Context, s *sandbox, rec *meta.Sandbox, f Fr
 	hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 	_, back := w.bring(ctx, to, rec.Head)
 	if back == nil {
-		if ix, ierr := w.index(ctx, s); ierr == nil && e.writeIndex(s.id, rec.Head, ix) == nil {
+		if ix, ierr := w.index(ctx, s); ierr == nil && e.writeIndex(s.ID, rec.Head, ix) == nil {
 			s.index, s.of = ix, rec.Head
 		}
 		return 0, errors.Join(fault.Wrap(err, "change the files of sandbox %s in place; they are back as they were", rec.Name),
@@ -81,23 +81,23 @@ func halfway(what string) string {
 
 // arrive records that the live root holds a snapshot now. Its index is on the
 // disk before that is acknowledged.
-func (e *Engine) arrive(ctx context.Context, s *sandbox, rec *meta.Sandbox, w *rewrite, to timeline.SnapshotID, redo []timeline.SnapshotID) error {
+func (e *Engine) arrive(ctx context.Context, s *held, rec *meta.Sandbox, w *rewrite, to timeline.SnapshotID, redo []timeline.SnapshotID) error {
 	ix, err := w.index(ctx, s)
 	if err != nil {
 		return err
 	}
-	if err := e.writeIndex(s.id, to, ix); err != nil {
+	if err := e.writeIndex(s.ID, to, ix); err != nil {
 		return err
 	}
-	err = e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Head, r.Redo = to, redo; return nil })
+	err = e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Head, r.Redo = to, redo; return nil })
 	if err != nil {
 		if to != rec.Head {
-			e.dropIndex(s.id, to)
+			e.dropIndex(s.ID, to)
 		}
 		return err
 	}
 	if to != rec.Head {
-		e.dropIndex(s.id, rec.Head)
+		e.dropIndex(s.ID, rec.Head)
 	}
 	rec.Head, rec.Redo = to, redo
 	s.index, s.of = ix, to
@@ -140,7 +140,7 @@ func (e *Engine) settleRewind(ctx context.Context, r rewinding) error {
 	}
 	defer s.unlock(e)
 	if rec.Head != r.To {
-		e.dropIndex(s.id, r.To) // it was to belong to this generation
+		e.dropIndex(s.ID, r.To) // it was to belong to this generation
 	}
 	_, err = e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: halfway(r.What)})
 	return err
@@ -258,7 +258,7 @@ func (w *rewrite) mapped() func(string, uint64) bool {
 }
 
 // index is the index of the parts as they are now.
-func (w *rewrite) index(ctx context.Context, s *sandbox) (*layer.Index, error) {
+func (w *rewrite) index(ctx context.Context, s *held) (*layer.Index, error) {
 	ix, err := w.e.Layers.Rescan(ctx, layer.CaptureInput{Parts: slices.Clone(w.parts), Index: s.index, Plain: w.drv.Plain()})
 	return ix, fault.Wrap(err, "scan sandbox %s", w.rec.Name)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -53,7 +54,7 @@ func (e *Engine) Run(ctx context.Context, name string, req wire.RunRequest) (wir
 // newRun starts the supervised command of a sandbox that has none. It may have ended when this
 // returns; where it has begun, sup is it all the same. The caller closes the session, in which
 // the command's first frame was read.
-func (e *Engine) newRun(ctx context.Context, name string, req wire.RunRequest) (s *sandbox, sup *supervised, run wire.Run, session io.ReadWriteCloser, err error) {
+func (e *Engine) newRun(ctx context.Context, name string, req wire.RunRequest) (sbx *entry, sup *supervised, run wire.Run, session io.ReadWriteCloser, err error) {
 	if err := checkRun(&req, name); err != nil {
 		return nil, nil, wire.Run{}, nil, err
 	}
@@ -72,7 +73,7 @@ func (e *Engine) newRun(ctx context.Context, name string, req wire.RunRequest) (
 			WithHint("see it with: coppice attach %s; run another beside it with: coppice exec %s -- CMD", rec.Name, rec.Name)
 	}
 	run, session, err = e.startRun(ctx, s, &rec, wire.Run{RunRequest: req})
-	return s, s.run, run, session, err
+	return s.entry, s.run, run, session, err
 }
 
 func checkRun(req *wire.RunRequest, name string) error {
@@ -94,11 +95,10 @@ func checkRun(req *wire.RunRequest, name string) error {
 	return err
 }
 
-// startRun starts a command as the sandbox's supervised one. It is recorded before
-// it begins, under the id that it will have, so that no daemon that comes after
-// this one leaves it alone, or starts it twice. The caller holds the lock, and
-// closes the session.
-func (e *Engine) startRun(ctx context.Context, s *sandbox, rec *meta.Sandbox, run wire.Run) (_ wire.Run, session io.ReadWriteCloser, err error) {
+// startRun starts a command as the sandbox's supervised one. It is recorded before it
+// begins, under the id that it will have, so that no daemon that comes after this one leaves
+// it alone, or starts it twice. The caller closes the session.
+func (e *Engine) startRun(ctx context.Context, s *held, rec *meta.Sandbox, run wire.Run) (_ wire.Run, session io.ReadWriteCloser, err error) {
 	ctx = context.WithoutCancel(ctx) // what has begun is recorded
 	before := rec.Run
 	defer func() {
@@ -106,7 +106,7 @@ func (e *Engine) startRun(ctx context.Context, s *sandbox, rec *meta.Sandbox, ru
 			return
 		}
 		rec.Run, rec.Starting = before, false
-		uerr := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Run, r.Starting = before, false; return nil })
+		uerr := e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Run, r.Starting = before, false; return nil })
 		if uerr != nil {
 			e.Logger.Error("a command that did not start stays recorded", "sandbox", rec.Name, "err", uerr)
 		}
@@ -119,7 +119,7 @@ func (e *Engine) startRun(ctx context.Context, s *sandbox, rec *meta.Sandbox, ru
 	}
 	run.Started, run.Ended, run.Exit = e.Now().UTC().Truncate(time.Microsecond), nil, nil
 	rec.Run = &run // its box is started with it in mind
-	if err := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Run, r.Starting = &run, true; return nil }); err != nil {
+	if err := e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Run, r.Starting = &run, true; return nil }); err != nil {
 		return run, nil, err
 	}
 	var told *telling
@@ -135,7 +135,7 @@ func (e *Engine) startRun(ctx context.Context, s *sandbox, rec *meta.Sandbox, ru
 		}
 		if err != nil {
 			e.notBegun(ctx, told, err)
-			e.leave(s, s.box, run.Exec)
+			e.leave(s.entry, s.box, run.Exec)
 		}
 	}
 	s.begun++
@@ -149,7 +149,7 @@ func (e *Engine) startRun(ctx context.Context, s *sandbox, rec *meta.Sandbox, ru
 		}
 	}
 	if err == nil {
-		err = e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Run, r.Again, r.Starting = &run, false, false; return nil })
+		err = e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Run, r.Again, r.Starting = &run, false, false; return nil })
 	}
 	if err != nil {
 		if session != nil {
@@ -201,10 +201,9 @@ func begun(session io.Reader, run *wire.Run) error {
 	return err
 }
 
-// supervise makes a running command the sandbox's supervised one: it is followed
-// to its end, and what the sandbox's processes change is captured. The caller
-// holds the lock.
-func (e *Engine) supervise(s *sandbox, b Box, run wire.Run) {
+// supervise makes a running command the sandbox's supervised one: it is followed to its end,
+// and what the sandbox's processes change is captured.
+func (e *Engine) supervise(s *held, b Box, run wire.Run) {
 	sup := &supervised{run: run, settled: make(chan struct{})}
 	if before := s.run; before != nil {
 		before.next = sup
@@ -214,36 +213,37 @@ func (e *Engine) supervise(s *sandbox, b Box, run wire.Run) {
 	e.bg.Go(func() error {
 		end, err := b.Wait(e.bgCtx, run.Exec)
 		if err == nil {
-			e.endKnown(s.id, issued{id: run.Exec, at: run.Started}, end)
+			e.endKnown(s.ID, issued{id: run.Exec, at: run.Started}, end)
 		}
-		if e.bgCtx.Err() == nil && e.runEnded(s, sup, end, err) {
+		if e.bgCtx.Err() == nil && e.runEnded(s.entry, sup, end, err) {
 			if err := b.Forget(e.bgCtx, run.Exec); err != nil && !fault.Is(err, fault.Unavailable) {
-				e.Logger.Warn("the keeper holds a result for longer", "sandbox", s.id, "err", err)
+				e.Logger.Warn("the keeper holds a result for longer", "sandbox", s.ID, "err", err)
 			}
 		}
 		return nil
 	})
 	if every := time.Duration(run.Capture.MemoryEveryMS) * time.Millisecond; every >= leastMemory && s.keeping != b {
 		s.keeping = b
-		e.bg.Go(func() error { e.keepMemory(s, b, every); return nil })
+		e.bg.Go(func() error { e.keepMemory(s.entry, b, every); return nil })
 	}
 	p, err := newPace(run.Capture)
 	if err == nil && !run.Capture.Off && s.followed != b {
 		s.followed = b
-		e.bg.Go(func() error { e.follow(s, b, p); return nil })
+		e.bg.Go(func() error { e.follow(s.entry, b, p); return nil })
 	}
 }
 
 // runEnded does what follows from the end of a supervised command: a snapshot,
 // another start, the removal of the sandbox. It reports whether that is recorded,
 // or nobody's concern any more.
-func (e *Engine) runEnded(s *sandbox, sup *supervised, end Ended, err error) bool {
+func (e *Engine) runEnded(sbx *entry, sup *supervised, end Ended, err error) bool {
 	ctx, told := e.bgCtx, false
 	for delay := restartDelay(sup.run, e.Now()); ; {
-		if s.acquire(ctx, e, "after the end of its command") != nil {
+		s, lerr := e.lock(ctx, sbx, "after the end of its command")
+		if lerr != nil {
 			return false // another daemon finds it
 		}
-		rec, dberr := e.DB.Sandbox(ctx, string(s.id))
+		rec, dberr := e.DB.Sandbox(ctx, string(s.ID))
 		if s.run != sup { // it was started anew meanwhile
 			if dberr == nil {
 				e.tellEnd(ctx, &rec, issued{id: sup.run.Exec, at: sup.run.Started}, end, exitOf(sup, end, err))
@@ -290,8 +290,8 @@ func (e *Engine) runEnded(s *sandbox, sup *supervised, end Ended, err error) boo
 		break
 	}
 	if sup.run.Remove {
-		if err := e.removeOne(ctx, string(s.id), true); err != nil {
-			e.Logger.Error("the sandbox stays", "sandbox", s.id, "err", err)
+		if err := e.removeOne(ctx, string(sbx.ID), true); err != nil {
+			e.Logger.Error("the sandbox stays", "sandbox", sbx.ID, "err", err)
 		}
 	}
 	return true
@@ -317,12 +317,12 @@ func exitOf(sup *supervised, end Ended, err error) wire.Exit {
 	return x
 }
 
-// again captures, and starts the supervised command once more; false, with a line
-// in the log, when that is impossible. The caller holds the lock.
-func (e *Engine) again(ctx context.Context, s *sandbox, rec *meta.Sandbox, end Ended, ended error) bool {
+// again captures, and starts the supervised command once more; false, with a line in the
+// log, when that is impossible.
+func (e *Engine) again(ctx context.Context, s *held, rec *meta.Sandbox, end Ended, ended error) bool {
 	sup := s.run
 	run := sup.run
-	e.tellDenials(ctx, s)
+	e.tellDenials(ctx, s.entry)
 	tell := func(t taken) []testimony {
 		return e.exitRecords(ctx, rec, issued{id: run.Exec, at: run.Started}, end, withHead(exitOf(sup, end, ended), t.id, t), t)
 	}
@@ -348,11 +348,11 @@ func (e *Engine) again(ctx context.Context, s *sandbox, rec *meta.Sandbox, end E
 
 // concludeRun captures what a supervised command left, and records its end; false,
 // with a line in the log, when that is impossible.
-func (e *Engine) concludeRun(ctx context.Context, s *sandbox, rec *meta.Sandbox, sup *supervised, end Ended, err error) bool {
+func (e *Engine) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, sup *supervised, end Ended, err error) bool {
 	x := exitOf(sup, end, err)
 	code := x.Code
 	of := issued{id: sup.run.Exec, at: sup.run.Started}
-	e.tellDenials(ctx, s)
+	e.tellDenials(ctx, s.entry)
 	t, cerr := e.capture(ctx, s, rec, note{cause: timeline.CauseExec, message: e.labelOf(ctx, rec, wire.ExecRequest{Cmd: sup.run.Cmd}), exit: &code, still: end.Alone && s.begun == 1 && !s.mapped,
 		with: func(t taken) []testimony { return e.exitRecords(ctx, rec, of, end, withHead(x, t.id, t), t) }})
 	if cerr != nil {
@@ -363,9 +363,9 @@ func (e *Engine) concludeRun(ctx context.Context, s *sandbox, rec *meta.Sandbox,
 	if !t.told {
 		e.note(ctx, rec, e.exitRecords(ctx, rec, of, end, x, t)...)
 	}
-	e.closed(s.id, of.id)
+	e.closed(s.ID, of.id)
 	now := e.Now().UTC().Truncate(time.Microsecond)
-	uerr := e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error {
+	uerr := e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error {
 		if r.Run != nil && r.Run.Exec == sup.run.Exec {
 			r.Again, r.Starting = false, false
 			run := *r.Run
@@ -382,8 +382,8 @@ func (e *Engine) concludeRun(ctx context.Context, s *sandbox, rec *meta.Sandbox,
 	return uerr == nil
 }
 
-// endRun lets those who are attached know. The caller holds the lock.
-func (e *Engine) endRun(s *sandbox, sup *supervised, x wire.Exit) {
+// endRun lets those who are attached know.
+func (e *Engine) endRun(s *held, sup *supervised, x wire.Exit) {
 	sup.exit = x
 	if s.run == sup {
 		s.run = nil
@@ -391,9 +391,8 @@ func (e *Engine) endRun(s *sandbox, sup *supervised, x wire.Exit) {
 	close(sup.settled)
 }
 
-// resume takes up a supervised command that an earlier daemon left. The caller
-// holds the lock.
-func (e *Engine) resume(s *sandbox, rec *meta.Sandbox) {
+// resume takes up a supervised command that an earlier daemon left.
+func (e *Engine) resume(s *held, rec *meta.Sandbox) {
 	if rec.Run == nil || rec.Run.Ended != nil || s.run != nil {
 		return
 	}
@@ -405,7 +404,7 @@ func (e *Engine) resume(s *sandbox, rec *meta.Sandbox) {
 	sup := &supervised{run: *rec.Run, settled: make(chan struct{})}
 	s.run = sup
 	e.bg.Go(func() error {
-		e.runEnded(s, sup, Ended{}, fault.New(fault.Unavailable, "the keeper has ended"))
+		e.runEnded(s.entry, sup, Ended{}, fault.New(fault.Unavailable, "the keeper has ended"))
 		return nil
 	})
 }
@@ -420,7 +419,7 @@ func (e *Engine) resumeAll(ctx context.Context) {
 	}
 	for i := range recs {
 		if e.hasJournal(recs[i].ID) { // what was told while no daemon ran
-			e.tellNet(ctx, e.sandbox(recs[i].ID))
+			e.tellNet(ctx, e.entry(recs[i].ID))
 		}
 		if (recs[i].Run == nil || recs[i].Run.Ended != nil) && recs[i].IdleStopMS == 0 && !e.maybeLive(recs[i].ID) && len(e.openIn(recs[i].ID)) == 0 {
 			continue
@@ -448,21 +447,19 @@ type Ended struct {
 	Output    []wire.Recorded `json:"-"`             // what was recorded of its output
 }
 
-// willRestart notes that the supervised command is to be started again, where its
-// policy wants that, before it is stopped for a rewind: also another daemon does so
-// if this one is killed in between. What runs has begun, whoever had no time left to
-// note that. The caller holds the lock.
-func (e *Engine) willRestart(ctx context.Context, s *sandbox, rec *meta.Sandbox) error {
+// willRestart notes that the supervised command is to be started again, where its policy
+// wants that, before it is stopped for a rewind: also another daemon does so if this one is
+// killed in between. What runs has begun, whoever had no time left to note that.
+func (e *Engine) willRestart(ctx context.Context, s *held, rec *meta.Sandbox) error {
 	if s.run == nil || s.run.stopped || s.run.run.Restart == wire.RestartNo {
 		return nil
 	}
 	rec.Starting = false
-	return e.DB.UpdateSandbox(ctx, s.id, func(r *meta.Sandbox) error { r.Again, r.Starting = true, false; return nil })
+	return e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Again, r.Starting = true, false; return nil })
 }
 
-// restart starts the supervised command again after a rewind, where its policy
-// wants that. The caller holds the lock.
-func (e *Engine) restart(ctx context.Context, s *sandbox, rec *meta.Sandbox) (bool, error) {
+// restart starts the supervised command again after a rewind, where its policy wants that.
+func (e *Engine) restart(ctx context.Context, s *held, rec *meta.Sandbox) (bool, error) {
 	sup := s.run
 	if sup == nil || sup.stopped || sup.run.Restart == wire.RestartNo {
 		return false, nil
@@ -488,7 +485,7 @@ func (e *Engine) attachRun(ctx context.Context, name string, req wire.ExecReques
 	if err != nil {
 		return wire.Exit{}, err
 	}
-	defer e.use(s.id)()
+	defer e.use(s.ID)()
 	sup, last := s.run, rec.Run
 	s.unlock(e)
 	if sup == nil {
@@ -505,12 +502,12 @@ func (e *Engine) attachRun(ctx context.Context, name string, req wire.ExecReques
 	if req.Attach != wire.AttachRun && req.Attach != sup.run.Exec {
 		req.Offset = 0 // the client counted the bytes of an earlier start
 	}
-	return e.stay(ctx, s, sup, nil, req, stream)
+	return e.stay(ctx, s.entry, sup, nil, req, stream)
 }
 
 // runAttached starts the supervised command and connects the client to it.
 func (e *Engine) runAttached(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
-	waited, unwatch := withWaiter(ctx, stream)
+	waited, unwatch := sandbox.WithWaiter(ctx, stream)
 	s, sup, run, session, err := e.newRun(waited, name, *req.Run)
 	unwatch()
 	if err != nil {
@@ -519,7 +516,7 @@ func (e *Engine) runAttached(ctx context.Context, name string, req wire.ExecRequ
 	if run.Exit != nil {
 		return *run.Exit, session.Close()
 	}
-	defer e.use(s.id)()
+	defer e.use(s.ID)()
 	if err := wire.WriteJSON(stream, wire.FrameStarted, wire.Started{Exec: run.Exec, PID: 1}); err != nil {
 		return wire.Exit{}, errors.Join(errDetached, session.Close())
 	}
@@ -528,7 +525,7 @@ func (e *Engine) runAttached(ctx context.Context, name string, req wire.ExecRequ
 
 // stay carries frames between a client and the supervised command, over all its
 // starts from sup on. session is connected to that one; nil: not yet.
-func (e *Engine) stay(ctx context.Context, s *sandbox, sup *supervised, session io.ReadWriteCloser, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
+func (e *Engine) stay(ctx context.Context, s *entry, sup *supervised, session io.ReadWriteCloser, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
 	req.ID = sup.run.Exec
 	if req.Attach == wire.AttachRun {
 		req.Attach = sup.run.Exec
@@ -574,8 +571,9 @@ func (e *Engine) stay(ctx context.Context, s *sandbox, sup *supervised, session 
 var errDetached = fault.New(fault.Cancelled, "detached")
 
 // reach attaches to one start of the command; nil when that has ended.
-func (e *Engine) reach(ctx context.Context, s *sandbox, sup *supervised, req wire.ExecRequest) (io.ReadWriteCloser, error) {
-	if err := s.acquire(ctx, e, "attaching"); err != nil {
+func (e *Engine) reach(ctx context.Context, sbx *entry, sup *supervised, req wire.ExecRequest) (io.ReadWriteCloser, error) {
+	s, err := e.lock(ctx, sbx, "attaching")
+	if err != nil {
 		return nil, err
 	}
 	b := e.liveBox(s)

@@ -37,7 +37,7 @@ const (
 var errBusy = errors.New("layers are in use")
 
 // mayBeThick counts a new snapshot. The caller holds the sandbox's lock.
-func (e *Engine) mayBeThick(s *sandbox, snap timeline.Snapshot) {
+func (e *Engine) mayBeThick(s *held, snap timeline.Snapshot) {
 	if snap.Cause != timeline.CauseAuto {
 		return
 	}
@@ -46,7 +46,7 @@ func (e *Engine) mayBeThick(s *sandbox, snap timeline.Snapshot) {
 	}
 	s.autos = 0
 	e.mu.Lock()
-	e.thick[s.id] = true
+	e.thick[s.ID] = true
 	e.mu.Unlock()
 	e.wake()
 }
@@ -262,15 +262,15 @@ func chained(run []timeline.SnapshotID, cuts []meta.Cut) bool {
 // was prepared; else it is a Conflict. It never makes anybody wait for longer than
 // a transaction.
 func (e *Engine) commitCut(ctx context.Context, id timeline.SandboxID, c cutting) ([]timeline.LayerID, error) {
-	s := e.sandbox(id)
+	s := e.entry(id)
 	for range patience {
-		if s.tryLock(e, "dropping old automatic snapshots") {
+		if h := e.tryLock(s, "dropping old automatic snapshots"); h != nil {
 			if e.shape.TryLock() {
-				defer s.unlock(e)
+				defer h.unlock(e)
 				defer e.shape.Unlock()
 				return e.commitLocked(ctx, id, c)
 			}
-			s.unlock(e)
+			h.unlock(e)
 		}
 		select {
 		case <-ctx.Done():

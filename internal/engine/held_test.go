@@ -5,6 +5,7 @@ package engine
 import (
 	"context"
 	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -51,9 +52,9 @@ func TestCancelStart_OfOneThatHasNotComeToItsBox(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() { _, err := h.Stop(ctx, "a"); stopped <- err }()
 	for waits := false; !waits; runtime.Gosched() {
-		h.mu.Lock()
-		waits = len(s.unstarted) > 0
-		h.mu.Unlock()
+		begun, done := s.Starting(ctx)
+		waits = begun.Err() != nil
+		done()
 	}
 	if _, _, err := h.startBox(ctx, s, &rec, nil); !fault.Is(err, fault.Cancelled) || len(h.boxes.started) > 0 {
 		t.Errorf("the start ended with %v, and %d boxes", err, len(h.boxes.started))
@@ -64,5 +65,44 @@ func TestCancelStart_OfOneThatHasNotComeToItsBox(t *testing.T) {
 	}
 	if _, err := h.Start(ctx, "a"); err != nil {
 		t.Errorf("a start after the stop: %v", err)
+	}
+}
+
+// Captures that wait for an init that the sandbox starves hold its lock. Neither they nor the
+// captures queued behind them delay a stop.
+func TestStop_CancelsACapture(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	h.run("a", "write", "f", "1")
+	b := h.box("a")
+	b.starved.Store(true)
+	var captures sync.WaitGroup
+	for range 3 {
+		captures.Go(func() {
+			_, err := h.Commit(t.Context(), "a", "x")
+			if !fault.Is(err, fault.Cancelled) && !fault.Is(err, fault.NotFound) { // it may come after the removal
+				t.Errorf("commit: %v, want it cancelled", err)
+			}
+		})
+	}
+	<-b.starving
+	if _, err := h.Remove(t.Context(), []string{"a"}, true); err != nil {
+		t.Errorf("rm --force: %v", err)
+	}
+	captures.Wait()
+}
+
+// A sandbox whose init does not answer may have any number of processes, and not none.
+func TestStop_SaysThatProcessesAreNotCounted(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	h.run("a", "write", "f", "1")
+	h.box("a").starved.Store(true)
+	if got, err := h.Stop(t.Context(), "a"); err != nil || !got.Uncounted {
+		t.Errorf("Stop: %+v, %v, want the processes not counted", got, err)
+	}
+	h.run("a", "write", "f", "2")
+	if got, err := h.Stop(t.Context(), "a"); err != nil || got.Uncounted {
+		t.Errorf("Stop: %+v, %v, want the processes counted", got, err)
 	}
 }

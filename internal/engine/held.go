@@ -1,0 +1,208 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/boxfs"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/sandbox"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// entry is what the engine remembers of a sandbox while it runs. Everything in it can be found
+// again from the disk.
+type entry struct {
+	*sandbox.Sandbox
+	guarded sandbox.Guarded[owned]
+
+	seen Box // owned.box when the lock was last released; guarded by Engine.mu
+
+	collecting chan struct{} // one token: holding it is taking out what was done; before the sandbox's lock
+	collected  *collected    // what was taken out last; guarded by collecting
+
+	telling sync.Mutex // held while its journal becomes records
+	net     *netPlace  // guarded by telling: how far it is recorded; nil if unknown
+	lost    time.Time  // guarded by telling: time of the last lost record
+
+	budgeting sync.Mutex    // held while budget is made; after all others but Engine.mu
+	budget    *audit.Budget // guarded by budgeting; nil until first used
+
+	renames sync.Mutex      // see boxfs.Options.Renames
+	watches boxfs.Watches   // of its files; see boxfs.Options.Watches
+	files   map[*Files]bool // who has the live root open; guarded by Engine.mu
+}
+
+// owned is what the lock of a sandbox guards.
+type owned struct {
+	box   Box
+	index *layer.Index        // of the live parts at the snapshot of; nil: unknown
+	of    timeline.SnapshotID // the snapshot that index belongs to
+	warm  bool                // index and box were looked for on the disk
+
+	begun    int              // commands started by this process
+	mapped   bool             // when last seen, a process had a file mapped shared and writable
+	run      *supervised      // the supervised command; nil: none
+	kept     map[string]*kept // commands that nobody need be attached to
+	past     []*kept          // those of them that have ended, oldest first
+	keeping  Box              // whose memory is kept by itself
+	followed Box              // whose changes are captured by themselves
+	captured time.Time        // when the last capture began
+	changed  time.Time        // when changes were first seen since; zero: none were
+	name     string           // for events
+	autos    int              // automatic snapshots since the history was thinned
+	told     Box              // whose start was told, and whose end was not yet
+
+	programs *boxPrograms    // of its box, or of the one before; nil: there is none
+	ending   *endingPrograms // those that are written by who holds the lock; nil: none are
+}
+
+// held is a sandbox whose lock the caller holds. There is no other way to its state.
+type held struct {
+	*entry
+	*owned
+	*sandbox.Held
+}
+
+func (e *Engine) known() []*entry {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := make([]*entry, 0, len(e.boxes))
+	for _, s := range e.boxes {
+		all = append(all, s)
+	}
+	return all
+}
+
+// entry returns what is remembered of a sandbox.
+func (e *Engine) entry(id timeline.SandboxID) *entry {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.boxes[id]
+	if s == nil {
+		s = &entry{
+			Sandbox: sandbox.New(id), collecting: make(chan struct{}, 1),
+			watches: boxfs.Watches{All: &e.watchers},
+		}
+		s.collecting <- struct{}{}
+		e.boxes[id] = s
+	}
+	return s
+}
+
+// acquire finds a sandbox by name or id and takes its lock. what says for which
+// operation, for the message another caller gets. The caller unlocks.
+func (e *Engine) acquire(ctx context.Context, name, what string) (*held, meta.Sandbox, error) {
+	rec, err := e.DB.Sandbox(ctx, name)
+	if err == nil {
+		err = e.whole(rec.ID, rec.Name)
+	}
+	if err != nil {
+		return nil, rec, err
+	}
+	return e.acquireAny(ctx, name, what)
+}
+
+// acquireAny is acquire for a sandbox that is going to be removed, whole or not.
+func (e *Engine) acquireAny(ctx context.Context, name, what string) (*held, meta.Sandbox, error) {
+	rec, err := e.DB.Sandbox(ctx, name)
+	if err != nil {
+		return nil, rec, err
+	}
+	h, err := e.lockPatiently(ctx, &rec, what)
+	if err != nil {
+		return nil, rec, err
+	}
+	// It may have changed, or be gone, by the time that the lock is ours.
+	rec, err = e.DB.Sandbox(ctx, string(rec.ID))
+	if err != nil {
+		h.unlock(e)
+		return nil, rec, err
+	}
+	h.name = rec.Name
+	e.use(h.ID)()
+	if err := e.warm(ctx, h, rec); err != nil {
+		h.unlock(e)
+		return nil, rec, err
+	}
+	return h, rec, nil
+}
+
+// lockPatiently takes a sandbox's lock, for which it waits no longer than Patience, and no longer
+// than the client does.
+func (e *Engine) lockPatiently(ctx context.Context, rec *meta.Sandbox, what string) (*held, error) {
+	ctx, done := sandbox.WhileAwaited(ctx)
+	defer done()
+	ctx, cancel := context.WithTimeout(ctx, e.Patience)
+	defer cancel()
+	s := e.entry(rec.ID)
+	h, err := s.Lock(ctx, rec.Name, what)
+	if err != nil {
+		return nil, err
+	}
+	return s.held(h), nil
+}
+
+// lock takes the lock of a sandbox, for which it waits as long as ctx allows.
+func (e *Engine) lock(ctx context.Context, s *entry, what string) (*held, error) {
+	h, err := s.Lock(ctx, string(s.ID), what)
+	if err != nil {
+		return nil, err
+	}
+	return s.held(h), nil
+}
+
+// tryLock takes the lock of a sandbox if nobody holds it; nil otherwise.
+func (e *Engine) tryLock(s *entry, what string) *held {
+	h := s.TryLock(what)
+	if h == nil {
+		return nil
+	}
+	return s.held(h)
+}
+
+func (s *entry) held(h *sandbox.Held) *held { return &held{entry: s, owned: s.guarded.Of(h), Held: h} }
+
+// unlock releases the lock, and publishes the box for those who do not take it.
+func (h *held) unlock(e *Engine) {
+	e.mu.Lock()
+	h.seen = h.box
+	e.mu.Unlock()
+	h.Unlock()
+}
+
+// acquirer finds a sandbox and takes its lock, which the caller unlocks.
+type acquirer func(ctx context.Context, name, what string) (*held, meta.Sandbox, error)
+
+// acquireToEnd is acquire for callers that end all processes of a sandbox, which the sandbox
+// must not be able to delay: it cancels a start that holds the lock at once, and captures
+// after patience, and kills a keeper that does not answer. why completes "the sandbox ...";
+// acquire is e.acquire or e.acquireAny.
+func (e *Engine) acquireToEnd(
+	ctx context.Context, acquire acquirer, name, what, why string, patience time.Duration,
+) (*held, meta.Sandbox, error) {
+	rec, err := e.DB.Sandbox(ctx, name)
+	if err != nil {
+		return nil, rec, err
+	}
+	s := e.entry(rec.ID)
+	defer s.CancelStarts(fault.New(fault.Cancelled, "sandbox %s %s while it started", rec.Name, why))()
+	cause := fault.New(fault.Cancelled, "sandbox %s %s while it was captured", rec.Name, why)
+	defer s.Preempt(patience, cause)()
+	h, now, err := acquire(ctx, name, what)
+	if !errors.Is(err, errUnanswered) || ctx.Err() != nil {
+		return h, now, err
+	}
+	e.Logger.Warn("the keeper of a sandbox does not answer, and is killed", "sandbox", rec.Name, "err", err)
+	if kerr := e.Boxes.Kill(ctx, e.runDir(rec.ID)); kerr != nil {
+		return nil, rec, errors.Join(err, kerr)
+	}
+	return acquire(ctx, name, what)
+}

@@ -1,0 +1,135 @@
+package sandbox
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// work is what the holder of a lock does and others may cancel.
+type work struct {
+	cancel context.CancelCauseFunc // cancels what is in progress; nil if nothing is
+	causes []error                 // why nothing may be in progress; empty if it may
+}
+
+// begin returns the context of work in progress. It has ended already if the work may not be done.
+func (w *work) begin(ctx context.Context) context.Context {
+	ctx, w.cancel = context.WithCancelCause(ctx)
+	if len(w.causes) > 0 {
+		w.cancel(w.causes[0])
+	}
+	return ctx
+}
+
+// end says that nothing is in progress any more.
+func (w *work) end() {
+	w.cancel(nil)
+	w.cancel = nil
+}
+
+// forbid cancels what is in progress, and what begins before permit.
+func (w *work) forbid(cause error) {
+	w.causes = append(w.causes, cause)
+	if w.cancel != nil {
+		w.cancel(cause)
+	}
+}
+
+func (w *work) permit(cause error) {
+	w.causes = slices.DeleteFunc(w.causes, func(err error) bool { return err == cause }) //nolint:errorlint // removes this value, not one that wraps it
+}
+
+// Starting returns the context of a start, which CancelStarts cancels, as does the loss of the
+// client that waits for it (see WithWaiter). If CancelStarts is in effect, the context has ended.
+// The caller calls done.
+func (h *Held) Starting(ctx context.Context) (_ context.Context, done func()) {
+	ctx, unawaited := WhileAwaited(ctx)
+	h.b.mu.Lock()
+	defer h.b.mu.Unlock()
+	return h.b.start.begin(ctx), func() {
+		h.b.mu.Lock()
+		defer h.b.mu.Unlock()
+		h.b.start.end()
+		unawaited()
+	}
+}
+
+// CancelStarts cancels the start of the sandbox that is in progress, and each one until over is
+// called. It does not wait for the lock.
+func (b *Sandbox) CancelStarts(cause error) (over func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.start.forbid(cause)
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.start.permit(cause)
+	}
+}
+
+// Capturing returns the context of a capture, which Preempt cancels. The caller calls done.
+func (h *Held) Capturing(ctx context.Context) (_ context.Context, done func()) {
+	h.b.mu.Lock()
+	defer h.b.mu.Unlock()
+	return h.b.capture.begin(ctx), func() {
+		h.b.mu.Lock()
+		defer h.b.mu.Unlock()
+		h.b.capture.end()
+	}
+}
+
+// Preempt cancels captures of the sandbox when after has passed: the one in progress, and each
+// one that begins later, until over is called. It does not wait for the lock.
+func (b *Sandbox) Preempt(after time.Duration, cause error) (over func()) {
+	ended := false // guarded by b.mu
+	late := time.AfterFunc(after, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if !ended {
+			b.capture.forbid(cause)
+		}
+	})
+	return func() {
+		late.Stop()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		ended = true
+		b.capture.permit(cause)
+	}
+}
+
+// waiterKey is the context key of the context of the client that waits for a command to begin.
+type waiterKey struct{}
+
+// WithWaiter returns a context in which a start is cancelled when the client at the other end
+// of stream goes away, if stream can detect that. Nothing else is cancelled: a command
+// outlives its client. The caller calls stop before it reads from stream; it may be called
+// twice.
+func WithWaiter(ctx context.Context, stream any) (_ context.Context, stop func()) {
+	s, ok := stream.(interface {
+		WatchLoss(lost func()) (stop func())
+	})
+	if !ok {
+		return ctx, func() {}
+	}
+	waiter, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	unwatch := s.WatchLoss(func() {
+		cancel(fault.New(fault.Cancelled, "the client went away before the command began"))
+	})
+	return context.WithValue(ctx, waiterKey{}, waiter), sync.OnceFunc(unwatch)
+}
+
+// WhileAwaited returns a context that ends with ctx, or when no client waits any longer for
+// the command that is about to begin. The caller calls done.
+func WhileAwaited(ctx context.Context) (_ context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	waiter, ok := ctx.Value(waiterKey{}).(context.Context)
+	if !ok {
+		return ctx, func() { cancel(nil) }
+	}
+	unhook := context.AfterFunc(waiter, func() { cancel(context.Cause(waiter)) })
+	return ctx, func() { unhook(); cancel(nil) }
+}
