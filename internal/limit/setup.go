@@ -107,7 +107,7 @@ func setup() area {
 		{
 			Name: "a capture that a stop waits for", Value: CaptureStopSeconds, Unit: "seconds",
 			Reached: "the capture is cancelled; `rm --force` cancels it at once",
-			Test:    "internal/engine/preempt_test.go TestStop_CancelsACapture" + lowered,
+			Test:    "internal/engine/held_test.go TestStop_CancelsACapture" + lowered,
 		},
 		{
 			Name: "the detail of one item in the list of what a sandbox enforces", Value: EnforcedDetail, Unit: "bytes",
