@@ -6,8 +6,8 @@
 // it knows through interfaces declared here. It may be imported by daemon alone;
 // the doors reach it through the interfaces that they declare.
 //
-// Lock order: sandbox.collecting, Engine.thinning, a sandbox's own lock, Engine.shape, Engine.mu. No I/O is done under
-// Engine.mu.
+// Locks are taken in the order of docs/ARCHITECTURE.md, to which a test holds the code. No I/O is
+// done under Engine.mu.
 package engine
 
 import (

@@ -1,0 +1,448 @@
+package coppice_test
+
+import (
+	"cmp"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// lockOrder is the list of the locks of the engine and of what each guards, in the order in which
+// they are taken: while one is held, only those below it are taken. TestLockOrder holds the code to
+// it, and it is printed into docs/ARCHITECTURE.md.
+var lockOrder = []struct{ name, guards string }{
+	{"entry.collecting", "what was last taken out of a sandbox's repository; one caller takes out at a time"},
+	{"Engine.thinning", "nothing: one caller at a time drops old automatic snapshots"},
+	{"sandbox", "the state of a sandbox: its box, index and commands (`sandbox.Held`)"},
+	{"Engine.refs", "references of users' repositories that hold what sandboxes need"},
+	{"Engine.naming", "the name of the home in users' repositories"},
+	{"boxPrograms.mu", "programs of a box that are not recorded yet"},
+	{"entry.telling", "how far a sandbox's journal has become records"},
+	{"entry.budgeting", "the budget of records of a sandbox"},
+	{"Engine.merging", "nothing: one caller at a time merges long chains of layers"},
+	{"Engine.sealing", "nothing: one caller at a time seals layers"},
+	{"Engine.shape", "which layers there are, for those who read layers without holding their sandboxes"},
+	{"Engine.importing", "the store's bases; one import at a time"},
+	{"Engine.imaging", "memory images that no snapshot has yet"},
+	{"entry.renames", "names in a live root that change while a capture walks it"},
+	{"Engine.signing", "the settings of signers"},
+}
+
+// leafLocks are taken last: no other lock is taken while one is held.
+var leafLocks = []string{
+	"Engine.mu", "attachment.mu", "audience.mu", "bus.mu", "claims.mu", "cleaners.mu", "listener.mu", "outlet.mu",
+	"presence.mu",
+}
+
+// returnHolding are functions that return with a lock, beside those that return a *held.
+var returnHolding = map[string]string{"entry.collects": "entry.collecting", "Engine.endPrograms": "boxPrograms.mu"}
+
+// lockEvent is a step of a function that matters to the order of locks.
+type lockEvent struct {
+	pos  token.Pos
+	kind string // "lock", "unlock", "call"
+	what string // a lock, or the function that is called
+}
+
+// lockSource is a package as TestLockOrder sees it: without the types of what it imports.
+type lockSource struct {
+	fset   *token.FileSet
+	info   *types.Info
+	pkg    *types.Package
+	owners map[types.Object]string // the struct of each field
+	funcs  map[string]*ast.FuncDecl
+}
+
+// nothing imports packages without what is in them.
+type nothing struct{}
+
+func (nothing) Import(path string) (*types.Package, error) {
+	p := types.NewPackage(path, filepath.Base(path))
+	p.MarkComplete()
+	return p, nil
+}
+
+func readLocks(t *testing.T, dir string) *lockSource {
+	t.Helper()
+	s := &lockSource{
+		fset: token.NewFileSet(), owners: map[types.Object]string{}, funcs: map[string]*ast.FuncDecl{},
+		info: &types.Info{Selections: map[*ast.SelectorExpr]*types.Selection{}, Uses: map[*ast.Ident]types.Object{}},
+	}
+	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil || len(names) == 0 {
+		t.Fatalf("%s has no source: %v", dir, err)
+	}
+	var files []*ast.File
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(s.fset, name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	conf := types.Config{Importer: nothing{}, Error: func(error) {}} // the errors are of what is imported
+	s.pkg, _ = conf.Check(filepath.Base(dir), s.fset, files, s.info)
+	for _, name := range s.pkg.Scope().Names() {
+		if of, ok := s.pkg.Scope().Lookup(name).Type().Underlying().(*types.Struct); ok {
+			for i := range of.NumFields() {
+				s.owners[of.Field(i)] = name
+			}
+		}
+	}
+	for _, f := range files {
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Body != nil {
+				s.funcs[nameOf(fn)] = fn
+			}
+		}
+	}
+	return s
+}
+
+// mutexes gives the fields that are locks.
+func (s *lockSource) mutexes(files []*ast.File) (all []string) {
+	for name, x := range typesOf(files) {
+		of, ok := x.(*ast.StructType)
+		if !ok {
+			continue
+		}
+		for _, f := range of.Fields.List {
+			if t := types.ExprString(f.Type); t == "sync.Mutex" || t == "sync.RWMutex" {
+				for _, n := range f.Names {
+					all = append(all, name+"."+n.Name)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// isHeld reports whether an expression is the type of a sandbox whose lock is held.
+func isHeld(x ast.Expr) bool { return types.ExprString(x) == "*held" }
+
+func nameOf(fn *ast.FuncDecl) string {
+	if fn.Recv == nil {
+		return fn.Name.Name
+	}
+	return strings.TrimPrefix(types.ExprString(fn.Recv.List[0].Type), "*") + "." + fn.Name.Name
+}
+
+// enters reports whether a function is called with a sandbox's lock.
+func enters(fn *ast.FuncDecl) bool {
+	return slices.ContainsFunc(fn.Type.Params.List, func(p *ast.Field) bool { return isHeld(p.Type) })
+}
+
+// keeps is the lock that a function returns with; "" if there is none.
+func keeps(fn *ast.FuncDecl) string {
+	if r := fn.Type.Results; r != nil && slices.ContainsFunc(r.List, func(f *ast.Field) bool { return isHeld(f.Type) }) {
+		return "sandbox"
+	}
+	return returnHolding[nameOf(fn)]
+}
+
+// steps gives what a node locks, unlocks and calls, in the order of its text. What runs in a
+// goroutine of its own is left out, and so are deferred calls: what they unlock is held until the
+// function returns.
+func (s *lockSource) steps(n ast.Node) (steps []lockEvent) {
+	if n == nil {
+		return nil
+	}
+	ast.Inspect(n, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt, *ast.DeferStmt:
+			return false
+		case *ast.UnaryExpr:
+			if lock := s.lockOf(n.X); n.Op == token.ARROW && lock == "entry.collecting" {
+				steps = append(steps, lockEvent{n.Pos(), "lock", lock})
+			}
+		case *ast.CallExpr:
+			sel, ok := n.Fun.(*ast.SelectorExpr)
+			if !ok {
+				if id, ok := n.Fun.(*ast.Ident); ok {
+					switch f := s.info.Uses[id].(type) {
+					case *types.Func:
+						steps = append(steps, lockEvent{n.Pos(), "call", f.Name()})
+					case *types.Var:
+						if f.Name() == "done" { // of collects
+							steps = append(steps, lockEvent{n.Pos(), "unlock", "entry.collecting"})
+						}
+					}
+				}
+				return true
+			}
+			switch name := sel.Sel.Name; name {
+			case "Go", "AfterFunc":
+				return false
+			case "Lock", "RLock", "TryLock":
+				if lock := s.lockOf(sel.X); lock != "" {
+					steps = append(steps, lockEvent{n.Pos(), "lock", lock})
+				}
+			case "Unlock", "RUnlock":
+				steps = append(steps, lockEvent{n.Pos(), "unlock", s.lockOf(sel.X)})
+			default:
+				if callee := s.method(sel); callee == "held.unlock" {
+					steps = append(steps, lockEvent{n.Pos(), "unlock", "sandbox"})
+				} else if callee != "" {
+					steps = append(steps, lockEvent{n.Pos(), "call", callee})
+				}
+			}
+		}
+		return true
+	})
+	return steps
+}
+
+// lockOf is the name of a lock that is a field.
+func (s *lockSource) lockOf(x ast.Expr) string {
+	sel, ok := x.(*ast.SelectorExpr)
+	if !ok || s.info.Selections[sel] == nil {
+		return ""
+	}
+	field := s.info.Selections[sel].Obj()
+	return s.owners[field] + "." + field.Name()
+}
+
+// method is the name of a method of the package that is called.
+func (s *lockSource) method(sel *ast.SelectorExpr) string {
+	of := s.info.Selections[sel]
+	if of == nil {
+		return ""
+	}
+	m, ok := of.Obj().(*types.Func)
+	if !ok || m.Pkg() != s.pkg {
+		return ""
+	}
+	recv := m.Signature().Recv().Type()
+	if p, ok := recv.(*types.Pointer); ok {
+		recv = p.Elem()
+	}
+	named, ok := recv.(*types.Named)
+	if !ok {
+		return ""
+	}
+	return named.Obj().Name() + "." + m.Name()
+}
+
+// acquired gives the locks that each function takes, by itself or by what it calls.
+func (s *lockSource) acquired() map[string]map[string]bool {
+	all, steps := map[string]map[string]bool{}, map[string][]lockEvent{}
+	for name, fn := range s.funcs {
+		steps[name], all[name] = s.steps(fn.Body), map[string]bool{}
+		if lock := keeps(fn); lock != "" {
+			all[name][lock] = true
+		}
+	}
+	for changed := true; changed; {
+		changed = false
+		for name := range s.funcs {
+			before := len(all[name])
+			for _, e := range steps[name] {
+				switch e.kind {
+				case "lock":
+					all[name][e.what] = true
+				case "call":
+					maps.Copy(all[name], all[e.what])
+				}
+			}
+			changed = changed || len(all[name]) > before
+		}
+	}
+	return all
+}
+
+// lockWalk follows one function: which locks it holds at each step.
+type lockWalk struct {
+	s        *lockSource
+	acquired map[string]map[string]bool
+	take     func(lock string, held map[string]bool, at token.Pos)
+}
+
+// step follows what is done without branches.
+func (w *lockWalk) step(n ast.Node, held map[string]bool) {
+	for _, e := range w.s.steps(n) {
+		switch e.kind {
+		case "lock":
+			w.take(e.what, held, e.pos)
+			held[e.what] = true
+		case "unlock":
+			delete(held, e.what)
+		case "call":
+			for lock := range w.acquired[e.what] {
+				w.take(lock, held, e.pos)
+			}
+			if fn := w.s.funcs[e.what]; fn != nil && keeps(fn) != "" {
+				held[keeps(fn)] = true
+			}
+		}
+	}
+}
+
+// list follows statements, and reports whether the next one is reached.
+func (w *lockWalk) list(list []ast.Stmt, held map[string]bool) (goesOn bool) {
+	for _, x := range list {
+		if !w.stmt(x, held) {
+			return false
+		}
+	}
+	return true
+}
+
+// branches follows what is done of several things: afterwards all is held that one of them, which
+// goes on, has left.
+func (w *lockWalk) branches(held map[string]bool, lists ...[]ast.Stmt) (goesOn bool) {
+	before := maps.Clone(held)
+	clear(held)
+	for _, list := range lists {
+		own := maps.Clone(before)
+		if w.list(list, own) {
+			maps.Copy(held, own)
+			goesOn = true
+		}
+	}
+	return goesOn
+}
+
+func (w *lockWalk) stmt(x ast.Stmt, held map[string]bool) (goesOn bool) {
+	switch x := x.(type) {
+	case *ast.ReturnStmt, *ast.BranchStmt:
+		w.step(x, held)
+		return false
+	case *ast.BlockStmt:
+		return w.list(x.List, held)
+	case *ast.LabeledStmt:
+		return w.stmt(x.Stmt, held)
+	case *ast.IfStmt:
+		w.step(x.Init, held)
+		w.step(x.Cond, held)
+		var other []ast.Stmt
+		if x.Else != nil {
+			other = []ast.Stmt{x.Else}
+		}
+		return w.branches(held, x.Body.List, other)
+	case *ast.ForStmt:
+		w.step(x.Init, held)
+		w.step(x.Cond, held)
+		return w.branches(held, x.Body.List, nil)
+	case *ast.RangeStmt:
+		w.step(x.X, held)
+		return w.branches(held, x.Body.List, nil)
+	case *ast.SwitchStmt:
+		w.step(x.Init, held)
+		w.step(x.Tag, held)
+		return w.branches(held, append(clauses(x.Body), nil)...)
+	case *ast.TypeSwitchStmt:
+		w.step(x.Init, held)
+		return w.branches(held, append(clauses(x.Body), nil)...)
+	case *ast.SelectStmt:
+		return w.branches(held, append(clauses(x.Body), nil)...)
+	}
+	w.step(x, held)
+	return true
+}
+
+// clauses gives what each case of a switch or select does, the communication or the comparison first.
+func clauses(body *ast.BlockStmt) (all [][]ast.Stmt) {
+	for _, c := range body.List {
+		switch c := c.(type) {
+		case *ast.CaseClause:
+			var compared []ast.Stmt
+			for _, x := range c.List {
+				compared = append(compared, &ast.ExprStmt{X: x})
+			}
+			all = append(all, append(compared, c.Body...))
+		case *ast.CommClause:
+			if c.Comm == nil {
+				all = append(all, c.Body)
+			} else {
+				all = append(all, append([]ast.Stmt{c.Comm}, c.Body...))
+			}
+		}
+	}
+	return all
+}
+
+// TestLockOrder follows each function of the engine: which locks it holds, and which it takes
+// meanwhile, by itself or by what it calls.
+func TestLockOrder(t *testing.T) {
+	t.Parallel()
+	rank := map[string]int{}
+	for i, l := range lockOrder {
+		rank[l.name] = i + 1
+	}
+	for _, name := range leafLocks {
+		rank[name] = len(lockOrder) + 1
+	}
+	s := readLocks(t, "internal/engine")
+	for _, name := range s.mutexes(parsed(t, "internal/engine")) {
+		if rank[name] == 0 {
+			t.Errorf("%s is in no list: name it in lockOrder with what it guards, or in leafLocks", name)
+		}
+	}
+	seen := map[string]bool{}
+	w := &lockWalk{s: s, acquired: s.acquired()}
+	for _, name := range slices.Sorted(maps.Keys(s.funcs)) {
+		fn := s.funcs[name]
+		w.take = func(lock string, held map[string]bool, at token.Pos) {
+			seen[lock] = true
+			for h := range held {
+				if rank[lock] <= rank[h] {
+					t.Errorf("%s: %s takes %s while it holds %s", s.fset.Position(at), name, lock, h)
+				}
+			}
+		}
+		held := map[string]bool{}
+		if enters(fn) {
+			held["sandbox"] = true
+		}
+		w.list(fn.Body.List, held)
+	}
+	for name := range rank {
+		if !seen[name] {
+			t.Errorf("%s is listed, and nothing takes it", name)
+		}
+	}
+}
+
+func TestLockOrderTable(t *testing.T) {
+	t.Parallel()
+	const begin, end = "<!-- locks: made by go test . -run TestLockOrderTable -update -->\n", "<!-- end of the locks -->"
+	var b strings.Builder
+	b.WriteString("| Lock | Guards |\n|---|---|\n")
+	for _, l := range lockOrder {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", l.name, l.guards)
+	}
+	leaves := slices.Clone(leafLocks)
+	slices.SortFunc(leaves, cmp.Compare)
+	fmt.Fprintf(&b, "| `%s` | fields of their own structs; no other lock is taken while one is held |\n", strings.Join(leaves, "`, `"))
+	const path = "docs/ARCHITECTURE.md"
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, ok := strings.Cut(string(page), begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no place for the locks", path)
+	}
+	want := head + begin + b.String() + end + tail
+	if want == string(page) {
+		return
+	}
+	if !*update {
+		t.Fatalf("the locks in %s are not those of locks_test.go: go test . -run TestLockOrderTable -update", path)
+	}
+	if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
