@@ -6,15 +6,18 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -92,12 +95,33 @@ func (h *home) holds(what string, k acked, power bool) {
 	}
 	if k.boxes["a"] {
 		h.has(what, want, k.tried)
-		h.run("a", "write", "f", "afterwards")
+		h.goesOn(what, power && len(want) == 0)
 	}
 	if res, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil {
 		t.Errorf("%s: gc: %+v, %v", what, res, err)
 	}
 	verify("afterwards")
+}
+
+// goesOn fails unless a command runs in sandbox a. If it may be lost, since nothing of it was
+// sealed, it may refuse that, and is removed.
+func (h *home) goesOn(what string, mayBeLost bool) {
+	h.t.Helper()
+	rec, err := h.DB.Sandbox(ctx, "a")
+	if err != nil {
+		h.t.Fatalf("%s: %v", what, err)
+	}
+	if !rec.Lost {
+		h.run("a", "write", "f", "afterwards")
+		return
+	}
+	_, err = h.Exec(ctx, "a", wire.ExecRequest{Cmd: []string{"true"}}, stream{strings.NewReader(""), io.Discard})
+	if !mayBeLost || !fault.Is(err, fault.Corrupt) || !strings.Contains(fault.HintOf(err), "coppice rm a") {
+		h.t.Errorf("%s: a sandbox that has lost everything: %v", what, err)
+	}
+	if _, err := h.Remove(ctx, []string{"a"}, true); err != nil {
+		h.t.Errorf("%s: remove a sandbox that has lost everything: %v", what, err)
+	}
 }
 
 // has fails unless sandbox a has these snapshots, and others only if they are whole.

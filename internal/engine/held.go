@@ -102,12 +102,24 @@ func (e *Engine) entry(id timeline.SandboxID) *entry {
 func (e *Engine) acquire(ctx context.Context, name, what string) (*held, meta.Sandbox, error) {
 	rec, err := e.DB.Sandbox(ctx, name)
 	if err == nil {
+		err = lost(&rec)
+	}
+	if err == nil {
 		err = e.whole(rec.ID, rec.Name)
 	}
 	if err != nil {
 		return nil, rec, err
 	}
 	return e.acquireAny(ctx, name, what)
+}
+
+// lost refuses a sandbox of which a power loss has left nothing.
+func lost(rec *meta.Sandbox) error {
+	if !rec.Lost {
+		return nil
+	}
+	return fault.New(fault.Corrupt, "sandbox %s has no snapshot: the power failed before its first one was on the disk", rec.Name).
+		WithHint("remove it, and create it again: coppice rm %s; what was found of its files is under lost/ in COPPICE_HOME", rec.Name)
 }
 
 // acquireAny is acquire for a sandbox that is going to be removed, whole or not.

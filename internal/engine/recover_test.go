@@ -34,6 +34,27 @@ func (h *home) onDir(name string) wire.Sandbox {
 	return sb
 }
 
+// A power loss that takes the first snapshot of a sandbox leaves nothing of it: commands say so,
+// and it can be removed.
+func TestLostSandbox_CanOnlyBeRemoved(t *testing.T) {
+	h := newHome(t)
+	sb := h.onDir("a")
+	layers, err := h.layersBelow(ctx, timeline.SnapshotID(sb.Head))
+	if err != nil || len(layers) == 0 {
+		t.Fatalf("%v, %v", layers, err)
+	}
+	for _, id := range layers {
+		if _, err := h.DB.LoseLayer(ctx, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.rerouted()
+	h.goesOn("a power loss", true)
+	if rec, err := h.DB.Sandbox(ctx, "a"); !fault.Is(err, fault.NotFound) {
+		t.Errorf("it is still there: %+v, %v", rec, err)
+	}
+}
+
 // What a deletion merged takes the place of sealed layers, which are gone: it has
 // to be sealed before.
 func TestADeletionLeavesNothingUnsealed(t *testing.T) {

@@ -256,7 +256,8 @@ func (t *tx) takeBack(id timeline.SandboxID, moved *[]Moved) error {
 			return t.err
 		}
 		if head == "" {
-			rec.Notices = append(rec.Notices, "its first snapshot was lost with the power: only removing it is left")
+			rec.Lost = true
+			rec.Notices = append(rec.Notices, "its first snapshot was lost when the power failed: it can only be removed")
 			return nil
 		}
 		if t.left(rec.MountTop) != rec.MountTop {

@@ -491,7 +491,7 @@ func TestLoseLayer(t *testing.T) {
 	box(t, d, "doomed", s.ID)
 	must(d.LoseLayer(ctx, base.Layer))(t)
 	got := must(d.Sandbox(ctx, "doomed"))(t)
-	if len(got.Notices) != 1 {
+	if len(got.Notices) != 1 || !got.Lost {
 		t.Errorf("doomed: %+v", got)
 	}
 	if _, err := must(d.Lineage(ctx, got.Head))(t).Stack(got.Head); !fault.Is(err, fault.Corrupt) {

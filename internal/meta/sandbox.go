@@ -66,6 +66,7 @@ type Config struct {
 	KeepRecent   int                   `json:"keep_recent,omitempty"` // of automatic snapshots; 0 is the default
 	KeepForMS    int64                 `json:"keep_for_ms,omitempty"` // so too
 	Notices      []string              `json:"notices,omitempty"`     // what people must be told
+	Lost         bool                  `json:"lost,omitempty"`        // a power loss took its first snapshot, and so all of it
 	Halted       *Halt                 `json:"halted,omitempty"`      // the last time that it was stopped for what it did
 	Run          *wire.Run             `json:"run,omitempty"`         // the supervised command, also when it has ended
 	Again        bool                  `json:"again,omitempty"`       // Run is to be started again: a rewind is under way
