@@ -8,7 +8,6 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
-	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -27,52 +26,52 @@ type adoption struct {
 // adopt turns the upper itself into the layer of a new snapshot: O(1) in what
 // changed. No process may be running. The box is stopped, since its mount uses the
 // upper, and the next start begins a new generation.
-func (e *Engine) adopt(ctx context.Context, s *held, rec *meta.Sandbox, live rootfs.Live, parts []rootspec.Part, n note, t taken, st timeline.Stats) (taken, error) {
-	if err := e.stopBox(ctx, s, 0); err != nil {
-		return t, err
+func (c *capturing) adopt(ctx context.Context) error {
+	if err := c.stopBox(ctx, c.s, 0); err != nil {
+		return err
 	}
-	id, made, err := e.newLayer()
+	id, made, err := c.newLayer()
 	if err != nil {
-		return t, err
+		return err
 	}
 	defer made()
-	snap, err := e.newSnapshot(rec, n, st)
+	snap, err := c.newSnapshot(c.rec, c.n, c.got.Stats)
 	if err != nil {
-		return t, err
+		return err
 	}
-	a := adoption{Sandbox: s.ID, Layer: id, Parts: parts}
-	intent, err := e.DB.BeginIntent(ctx, intentAdopt, a)
+	a := adoption{Sandbox: c.s.ID, Layer: id, Parts: c.parts}
+	intent, err := c.DB.BeginIntent(ctx, intentAdopt, a)
 	if err == nil {
-		err = e.DB.Flush() // or a power loss leaves a layer of which no record says what it is
+		err = c.DB.Flush() // or a power loss leaves a layer of which no record says what it is
 	}
 	if err != nil {
-		return t, err
+		return err
 	}
-	kept := t
-	kept.id, kept.changed, kept.stats, kept.told = snap.ID, true, st, true
-	if err := e.addAdopted(ctx, rec, snap, intent, a, n, kept); err != nil {
-		return t, errors.Join(fault.Wrap(err, "capture sandbox %s", rec.Name), e.unadopt(context.WithoutCancel(ctx), intent, a))
+	if err := c.addAdopted(ctx, snap, intent, a); err != nil {
+		err = fault.Wrap(err, "capture sandbox %s", c.rec.Name)
+		return errors.Join(err, c.unadopt(context.WithoutCancel(ctx), intent, a))
 	}
-	e.dropIndex(s.ID, rec.Head)
-	rec.Head, rec.MountTop, rec.Gen = snap.ID, snap.ID, rec.Gen+1
-	s.index, s.of = nil, ""
-	e.retire(live.Dir)
-	e.mayBeDeep(snap.ID)
-	e.recorded(rec, snap)
-	e.mayBeThick(s, snap)
-	return kept, nil
+	c.dropIndex(c.s.ID, c.rec.Head)
+	c.rec.Head, c.rec.MountTop, c.rec.Gen = snap.ID, snap.ID, c.rec.Gen+1
+	c.s.index, c.s.of = nil, ""
+	c.retire(c.live.Dir)
+	c.mayBeDeep(snap.ID)
+	c.t = c.kept(snap)
+	c.recorded(c.rec, snap)
+	c.mayBeThick(c.s, snap)
+	return nil
 }
 
 // addAdopted renames the parts of an adoption into its layer, and adds the snapshot.
-func (e *Engine) addAdopted(ctx context.Context, rec *meta.Sandbox, snap timeline.Snapshot, intent int64, a adoption, n note, t taken) error {
-	if err := e.Layers.Adopt(ctx, a.Layer, a.Parts); err != nil {
+func (c *capturing) addAdopted(ctx context.Context, snap timeline.Snapshot, intent int64, a adoption) error {
+	if err := c.Layers.Adopt(ctx, a.Layer, a.Parts); err != nil {
 		return err
 	}
-	done, err := e.undertakeSnapshot(ctx, rec, snap, n, t)
+	done, err := c.undertakeSnapshot(ctx, c.rec, snap, c.n, c.kept(snap))
 	if err == nil {
-		route := timeline.Route{Top: snap.ID, Below: rec.MountTop, Layer: a.Layer}
-		err = e.DB.AddSnapshot(ctx, snap, &route, intent, func(r *meta.Sandbox) {
-			r.Head, r.MountTop, r.Gen, r.Redo = snap.ID, snap.ID, r.Gen+1, redoAfter(r.Redo, n)
+		route := timeline.Route{Top: snap.ID, Below: c.rec.MountTop, Layer: a.Layer}
+		err = c.DB.AddSnapshot(ctx, snap, &route, intent, func(r *meta.Sandbox) {
+			r.Head, r.MountTop, r.Gen, r.Redo = snap.ID, snap.ID, r.Gen+1, redoAfter(r.Redo, c.n)
 		})
 	}
 	done(err)

@@ -18,7 +18,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
-	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // adoptAbove is how many changed paths make it worth while to turn the upper
@@ -57,181 +56,267 @@ type taken struct {
 }
 
 // capture makes a snapshot of the present state when it differs from HEAD, and
-// moves HEAD there. The caller holds the sandbox's lock. On an error nothing has
-// changed and the present is still in the live root.
+// moves HEAD there. On an error nothing has changed, and the present is still in the live root.
 func (e *Engine) capture(ctx context.Context, s *held, rec *meta.Sandbox, n note) (t taken, err error) {
-	t.id = rec.Head
 	if !e.presented(rec) {
-		return t, nil
+		return taken{id: rec.Head}, nil
 	}
-	defer func() {
-		hintRoom(err, "make room on the file system of %s: delete files in the sandbox with coppice exec %s -- rm FILE, or what nobody needs with coppice gc",
-			e.Home, rec.Name)
-	}()
-	drv, live, err := e.live(ctx, rec)
-	if err != nil {
-		return t, err
-	}
-	parts, err := drv.Parts(live)
-	if errors.Is(err, fs.ErrNotExist) {
-		return t, nil // a crash while it was being made: nothing was ever mounted on it
-	}
-	if err != nil {
-		return t, err
-	}
-	s.captured, s.changed = e.Now(), time.Time{}
-	hold, released := s.Capturing(ctx) // ends once a stop or rm waits for the sandbox
+	hold, released := s.Capturing(ctx)
 	defer released()
-	var suspects layer.Suspects
-	var programs []wire.Program
-	ended := false
-	var frozen Frozen
-	if b := e.liveBox(s); b != nil && !n.still {
-		f, ferr := b.Freeze(hold)
-		switch {
-		case fault.Is(ferr, fault.Unavailable):
-			// The keeper has just ended; perhaps it was killed, and init, which
-			// follows it, has not noticed yet. Or a daemon that was killed since
-			// has told it to stop, and what runs has some time left: it has none.
-			if err := e.stopBox(ctx, s, 0); err != nil {
-				return t, err
-			}
-			s.box, ended = nil, true
-		case ferr != nil:
-			return t, fault.Wrap(ferr, "freeze sandbox %s", rec.Name)
-		default:
-			t.procs, suspects, programs = f.Procs(), f.Suspects(), f.Programs()
-			s.mapped = suspects.Any()
-			frozen = f
-			defer func() {
-				switch {
-				case frozen == nil:
-				case !n.frozen || err != nil:
-					err = errors.Join(err, thaw(hold, f))
-				default:
-					t.frozen = f
-				}
-			}()
-		}
+	c := &capturing{Engine: e, s: s, rec: rec, n: n, hold: hold, t: taken{id: rec.Head}}
+	defer func() {
+		err = c.release(err)
+		t = c.t
+		hintRoom(err, "make room on the file system of %s: delete files in the sandbox with "+
+			"coppice exec %s -- rm FILE, or what nobody needs with coppice gc", e.Home, rec.Name)
+	}()
+	there, err := c.find(ctx)
+	if err != nil || !there {
+		return t, err
 	}
-	if n.memory && frozen == nil {
-		return t, notLive(rec, "there is no process whose memory could be kept")
-	}
-	stood := time.Now()
-	if e.liveBox(s) == nil && !drv.Plain() && unfinished(parts) {
-		if err := e.finish(ctx, s, rec); err != nil {
-			return t, err
-		}
-	}
-	in := layer.CaptureInput{Parts: parts, Index: s.index, Suspects: suspects, Plain: drv.Plain()}
-	below := s.of
-	if s.index == nil {
-		in.Index, below = e.lostIndex(drv, rec)
-	}
-	in.KeepEmpty = below != rec.Head
-	in.Head = func() *layer.View {
-		v, err := e.viewOf(ctx, rec, rec.Head, parts)
-		if err != nil {
-			return nil // what cannot be compared is taken as changed
-		}
-		return v
-	}
-	if t.procs == 0 && !ended && !n.memory && drv.Adoptable() && !e.filesOpen(s.entry) {
-		in.MaxPaths = adoptAbove
-	}
-	if l, lerr := e.diskLimit(ctx, rec); lerr == nil {
-		in.Project = l.Project
-	} else {
-		e.Logger.Warn("a snapshot is not charged to the disk limit", "sandbox", s.ID, "err", lerr)
+	if err := c.freeze(ctx); err != nil {
+		return t, err
 	}
 	id, made, err := e.newLayer()
 	if err != nil {
 		return t, err
 	}
-	defer made()
-	e.shape.RLock() // what the present is compared with stays
-	in.TimesAside = n.aside
-	s.renames.Lock() // who writes files from outside does not stand still otherwise
-	got, err := e.Layers.Capture(hold, id, in)
-	s.renames.Unlock()
-	e.shape.RUnlock()
-	if err != nil {
-		return t, fault.Wrap(err, "capture sandbox %s", rec.Name)
-	}
-	if got.Unkept > 0 {
-		e.Logger.Warn("a snapshot lacks extended attributes that a layer cannot hold", "sandbox", s.ID, "entries", got.Unkept)
-	}
-	if n.memory {
-		image, err := e.save(hold, s, rec, frozen)
-		if !n.frozen && err == nil {
-			err, frozen = thaw(hold, frozen), nil
-		}
-		t.stood = time.Since(stood)
-		if err == nil {
-			e.imaging.RLock() // until the snapshot has it
-			defer e.imaging.RUnlock()
-			t.memory, err = e.keepImage(ctx, rec, image)
-		} else if image.init != nil {
-			image.init.Close()
-		}
-		if err != nil {
-			return t, errors.Join(err, e.unmade(ctx, id))
-		}
-	}
-	if n.message == "" {
-		mark := ""
-		if n.cause == timeline.CauseAuto {
-			mark = rec.Mark
-		}
-		if n.message = e.autoLabelOf(ctx, rec, mark, programs, got.Paths); n.message == "" && n.memory {
-			n.message = memoryLabel
-		}
-	} else {
-		n.message = e.redactorFor(ctx, rec, n.cause).text(n.message)
-	}
-	t.paths, t.gone, t.before = got.Paths, map[string]bool{}, in.Head
-	for _, p := range got.Removed {
-		t.gone[p] = true
-	}
-	if got.TooMany {
-		return e.adopt(ctx, s, rec, live, parts, n, t, got.Stats)
-	}
-	routed := !got.Empty || in.KeepEmpty
-	if !routed && !n.memory {
-		s.index, s.of = got.Index, below
-		return t, nil
-	}
-	snap, err := e.newSnapshot(rec, n, got.Stats)
-	if err != nil {
+	defer made() // when the layer has its record
+	c.layer = id
+	if err := c.take(ctx); err != nil {
 		return t, err
 	}
-	snap.Memory = t.memory
-	if err := e.writeIndex(s.ID, snap.ID, got.Index); err != nil {
-		return t, errors.Join(err, e.unmade(ctx, id))
+	if n.memory {
+		e.imaging.RLock() // until the snapshot has the image
+		defer e.imaging.RUnlock()
+		if err := c.keepMemory(ctx); err != nil {
+			return t, errors.Join(err, e.unmade(ctx, c.layer))
+		}
 	}
-	kept := t
-	kept.id, kept.changed, kept.stats, kept.told = snap.ID, true, got.Stats, true
-	done, err := e.undertakeSnapshot(ctx, rec, snap, n, kept)
+	c.name(ctx)
+	if c.got.TooMany {
+		return t, c.adopt(ctx)
+	}
+	return t, c.commit(ctx)
+}
+
+// capturing is a capture that is under way.
+type capturing struct {
+	*Engine
+	s    *held
+	rec  *meta.Sandbox
+	n    note
+	t    taken           // what has come of it so far
+	hold context.Context // ends once a stop or rm waits for the sandbox
+
+	drv   rootfs.Driver
+	live  rootfs.Live
+	parts []rootspec.Part
+
+	frozen   Frozen // the processes that stand still; nil: none do
+	since    time.Time
+	ended    bool // the keeper ended as it was asked to freeze
+	suspects layer.Suspects
+	programs []wire.Program
+
+	layer timeline.LayerID
+	head  func() *layer.View  // what the present is compared with; nil where that cannot be read
+	below timeline.SnapshotID // what the layer is laid on
+	empty bool                // a layer is made even though nothing changed
+	got   layer.Captured
+}
+
+// find finds the live root; false: a crash left none, so that there is nothing to capture.
+func (c *capturing) find(ctx context.Context) (there bool, err error) {
+	if c.drv, c.live, err = c.Engine.live(ctx, c.rec); err != nil {
+		return false, err
+	}
+	c.parts, err = c.drv.Parts(c.live)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // nothing was ever mounted on it
+	}
 	if err != nil {
-		return t, errors.Join(err, e.unmade(ctx, id))
+		return false, err
+	}
+	c.s.captured, c.s.changed = c.Now(), time.Time{}
+	return true, nil
+}
+
+// freeze has the processes stand still, and takes back what a killed init left half done.
+func (c *capturing) freeze(ctx context.Context) error {
+	if b := c.liveBox(c.s); b != nil && !c.n.still {
+		f, err := b.Freeze(c.hold)
+		switch {
+		case fault.Is(err, fault.Unavailable):
+			// The keeper has just ended; perhaps it was killed, and init, which
+			// follows it, has not noticed yet. Or a daemon that was killed since
+			// has told it to stop, and what runs has some time left: it has none.
+			if err := c.stopBox(ctx, c.s, 0); err != nil {
+				return err
+			}
+			c.s.box, c.ended = nil, true
+		case err != nil:
+			return fault.Wrap(err, "freeze sandbox %s", c.rec.Name)
+		default:
+			c.frozen = f
+			c.t.procs, c.suspects, c.programs = f.Procs(), f.Suspects(), f.Programs()
+			c.s.mapped = c.suspects.Any()
+		}
+	}
+	if c.n.memory && c.frozen == nil {
+		return notLive(c.rec, "there is no process whose memory could be kept")
+	}
+	c.since = time.Now()
+	if c.liveBox(c.s) == nil && !c.drv.Plain() && unfinished(c.parts) {
+		return c.finish(ctx, c.s, c.rec)
+	}
+	return nil
+}
+
+// release lets the processes go on. With note.frozen the caller does, if nothing has failed.
+func (c *capturing) release(failed error) error {
+	switch {
+	case c.frozen == nil:
+	case !c.n.frozen || failed != nil:
+		return errors.Join(failed, thaw(c.hold, c.frozen))
+	default:
+		c.t.frozen = c.frozen
+	}
+	return failed
+}
+
+// input says what the present is compared with.
+func (c *capturing) input(ctx context.Context) layer.CaptureInput {
+	in := layer.CaptureInput{
+		Parts: c.parts, Index: c.s.index, Suspects: c.suspects, Plain: c.drv.Plain(), TimesAside: c.n.aside,
+	}
+	c.below = c.s.of
+	if c.s.index == nil {
+		in.Index, c.below = c.lostIndex(c.drv, c.rec)
+	}
+	c.empty = c.below != c.rec.Head
+	c.head = func() *layer.View {
+		v, err := c.viewOf(ctx, c.rec, c.rec.Head, c.parts)
+		if err != nil {
+			return nil // what cannot be compared is taken as changed
+		}
+		return v
+	}
+	in.KeepEmpty, in.Head = c.empty, c.head
+	if c.t.procs == 0 && !c.ended && !c.n.memory && c.drv.Adoptable() && !c.filesOpen(c.s.entry) {
+		in.MaxPaths = adoptAbove
+	}
+	if l, err := c.diskLimit(ctx, c.rec); err == nil {
+		in.Project = l.Project
+	} else {
+		c.Logger.Warn("a snapshot is not charged to the disk limit", "sandbox", c.s.ID, "err", err)
+	}
+	return in
+}
+
+// take makes the layer of what has changed, if it is not too much for that.
+func (c *capturing) take(ctx context.Context) error {
+	in := c.input(ctx)
+	var err error
+	c.shape.RLock()    // what the present is compared with stays
+	c.s.renames.Lock() // who writes files from outside does not stand still otherwise
+	c.got, err = c.Layers.Capture(c.hold, c.layer, in)
+	c.s.renames.Unlock()
+	c.shape.RUnlock()
+	if err != nil {
+		return fault.Wrap(err, "capture sandbox %s", c.rec.Name)
+	}
+	if c.got.Unkept > 0 {
+		c.Logger.Warn("a snapshot lacks extended attributes that a layer cannot hold",
+			"sandbox", c.s.ID, "entries", c.got.Unkept)
+	}
+	return nil
+}
+
+// keepMemory keeps what the frozen processes have in memory. They go on before it is stored,
+// unless they are to stay frozen.
+func (c *capturing) keepMemory(ctx context.Context) error {
+	image, err := c.save(c.hold, c.s, c.rec, c.frozen)
+	if !c.n.frozen && err == nil {
+		err, c.frozen = thaw(c.hold, c.frozen), nil
+	}
+	c.t.stood = time.Since(c.since)
+	if err != nil {
+		if image.init != nil {
+			image.init.Close()
+		}
+		return err
+	}
+	c.t.memory, err = c.keepImage(ctx, c.rec, image)
+	return err
+}
+
+// name gives the snapshot its message, and notes what changed.
+func (c *capturing) name(ctx context.Context) {
+	if c.n.message != "" {
+		c.n.message = c.redactorFor(ctx, c.rec, c.n.cause).text(c.n.message)
+	} else {
+		mark := ""
+		if c.n.cause == timeline.CauseAuto {
+			mark = c.rec.Mark
+		}
+		c.n.message = c.autoLabelOf(ctx, c.rec, mark, c.programs, c.got.Paths)
+		if c.n.message == "" && c.n.memory {
+			c.n.message = memoryLabel
+		}
+	}
+	c.t.paths, c.t.gone, c.t.before = c.got.Paths, map[string]bool{}, c.head
+	for _, p := range c.got.Removed {
+		c.t.gone[p] = true
+	}
+}
+
+// commit adds the snapshot to the history, unless nothing has changed.
+func (c *capturing) commit(ctx context.Context) error {
+	routed := !c.got.Empty || c.empty
+	if !routed && !c.n.memory {
+		c.s.index, c.s.of = c.got.Index, c.below
+		return nil
+	}
+	snap, err := c.newSnapshot(c.rec, c.n, c.got.Stats)
+	if err != nil {
+		return err
+	}
+	snap.Memory = c.t.memory
+	if err := c.writeIndex(c.s.ID, snap.ID, c.got.Index); err != nil {
+		return errors.Join(err, c.unmade(ctx, c.layer))
+	}
+	kept := c.kept(snap)
+	done, err := c.undertakeSnapshot(ctx, c.rec, snap, c.n, kept)
+	if err != nil {
+		return errors.Join(err, c.unmade(ctx, c.layer))
 	}
 	var route *timeline.Route
 	if routed {
-		route = &timeline.Route{Top: snap.ID, Below: below, Layer: id}
+		route = &timeline.Route{Top: snap.ID, Below: c.below, Layer: c.layer}
 	}
-	err = e.DB.AddSnapshot(ctx, snap, route, 0, func(r *meta.Sandbox) { r.Head, r.Redo = snap.ID, redoAfter(r.Redo, n) })
+	err = c.DB.AddSnapshot(ctx, snap, route, 0, func(r *meta.Sandbox) {
+		r.Head, r.Redo = snap.ID, redoAfter(r.Redo, c.n)
+	})
 	done(err)
 	if err != nil {
-		return t, errors.Join(err, e.unmade(ctx, id))
+		return errors.Join(err, c.unmade(ctx, c.layer))
 	}
-	e.dropIndex(s.ID, rec.Head)
-	rec.Head = snap.ID
-	s.index, s.of = got.Index, snap.ID
-	e.mayBeDeep(snap.ID)
-	t = kept
-	e.recorded(rec, snap)
-	e.mayBeThick(s, snap)
-	return t, nil
+	c.dropIndex(c.s.ID, c.rec.Head)
+	c.rec.Head = snap.ID
+	c.s.index, c.s.of = c.got.Index, snap.ID
+	c.mayBeDeep(snap.ID)
+	c.t = kept
+	c.recorded(c.rec, snap)
+	c.mayBeThick(c.s, snap)
+	return nil
+}
+
+// kept is what has come of the capture once the snapshot is in the history.
+func (c *capturing) kept(snap timeline.Snapshot) taken {
+	t := c.t
+	t.id, t.changed, t.stats, t.told = snap.ID, true, c.got.Stats, true
+	return t
 }
 
 // unmade removes the layer of a snapshot that did not come about, if it has one.
@@ -287,58 +372,12 @@ func (e *Engine) newSnapshot(rec *meta.Sandbox, n note, st timeline.Stats) (time
 	}, err
 }
 
-// lostIndex says what to compare with when there is no index: an overlay's upper
-// holds everything since the snapshot it stands on; a plain tree is taken whole.
-func (e *Engine) lostIndex(drv rootfs.Driver, rec *meta.Sandbox) (*layer.Index, timeline.SnapshotID) {
-	if drv.Plain() {
-		return nil, ""
-	}
-	return new(layer.Index), rec.MountTop
-}
-
 // redoAfter forgets what could be redone once something new has happened.
 func redoAfter(redo []timeline.SnapshotID, n note) []timeline.SnapshotID {
 	if n.cause == timeline.CauseCheckout {
 		return redo
 	}
 	return nil
-}
-
-// The index of the last capture is kept in a file that is named after its
-// snapshot, written before the snapshot is acknowledged. One that is missing or
-// torn costs a larger layer, never a wrong one.
-
-func (e *Engine) writeIndex(id timeline.SandboxID, snap timeline.SnapshotID, ix *layer.Index) error {
-	return e.saveIndex(e.indexPath(id, snap), ix)
-}
-
-// saveIndex puts an index in its place, whole or not at all.
-func (e *Engine) saveIndex(path string, ix *layer.Index) error {
-	return fault.Wrap(vfs.WriteUnsynced(e.FS, path, func(w *vfs.Writer) error {
-		_, err := ix.WriteTo(w)
-		return err
-	}), "write index")
-}
-
-func (e *Engine) loadIndex(s *held, rec *meta.Sandbox) error {
-	f, err := os.Open(e.indexPath(s.ID, rec.Head))
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	ix, err := layer.ReadIndex(f)
-	if err != nil {
-		return err
-	}
-	s.index, s.of = ix, rec.Head
-	return nil
-}
-
-// dropIndex removes the index of a snapshot that is no longer HEAD.
-func (e *Engine) dropIndex(id timeline.SandboxID, snap timeline.SnapshotID) {
-	if err := vfs.Remove(e.FS, e.indexPath(id, snap)); err != nil {
-		e.Logger.Warn("old index stays", "sandbox", id, "err", err)
-	}
 }
 
 // newLayer names a layer that is about to be made. Until made is called, gc

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -121,109 +122,150 @@ type target struct {
 //
 // Processes of a sandbox with a supervised command are asked to end first. What
 // they still write is captured as well, and the command is started again.
-func (e *Engine) move(ctx context.Context, name, what string, req wire.CheckoutRequest, choose func(*timeline.History, *meta.Sandbox) (target, error)) (m wire.MoveResult, err error) {
+func (e *Engine) move(
+	ctx context.Context, name, what string, req wire.CheckoutRequest,
+	choose func(*timeline.History, *meta.Sandbox) (target, error),
+) (wire.MoveResult, error) {
 	s, rec, err := e.acquireAlone(ctx, name, what)
 	if err != nil {
-		return m, err
+		return wire.MoveResult{}, err
 	}
 	defer s.unlock(e)
 	h, err := e.history(ctx, &rec)
 	if err != nil {
-		return m, err
+		return wire.MoveResult{}, err
 	}
 	goal, err := choose(h, &rec)
 	if err != nil {
-		return m, err
+		return wire.MoveResult{}, err
 	}
 	changed, err := e.mayChange(ctx, s.entry, &rec)
 	if err != nil {
-		return m, err
+		return wire.MoveResult{}, err
 	}
 	changed()
-	seen := rec.Head
-	grace := graceOf(req, s.run != nil)
-	n := note{cause: timeline.CauseCheckout, message: "before " + what}
-	var img *image
-	if goal.memory != nil {
-		if img, err = e.ready(ctx, &rec, goal.clean, goal.memory); err != nil {
-			return m, err
+	m := &moving{Engine: e, s: s, rec: &rec, what: what, req: req, goal: goal}
+	defer func() {
+		if m.img != nil {
+			m.img.release()
 		}
-		defer func() {
-			if img != nil {
-				img.release()
-			}
-		}()
-		if n.memory, err = e.worthMemory(ctx, s, &rec); err != nil {
-			return m, err
+	}()
+	if err := m.keepPresent(ctx); err != nil {
+		return m.res, err
+	}
+	m.aim(h)
+	done, err := e.undertake(ctx, m.rollback(ctx))
+	if err != nil {
+		return m.res, errors.Join(err, e.remain(ctx, s, m.t))
+	}
+	err = m.carryOut(ctx)
+	if rec.Head == m.to { // also where what follows has failed
+		done(nil)
+	} else {
+		done(err)
+	}
+	return m.res, err
+}
+
+// moving is a move that is under way.
+type moving struct {
+	*Engine
+	s    *held
+	rec  *meta.Sandbox
+	what string
+	req  wire.CheckoutRequest
+	goal target
+
+	img  *image // processes go on from there; nil: they do not, or have done so
+	t    taken  // what became of the present
+	to   timeline.SnapshotID
+	left []timeline.SnapshotID // what can be redone afterwards
+	res  wire.MoveResult
+}
+
+// keepPresent captures the present, and leaves the processes frozen, or ends them.
+func (m *moving) keepPresent(ctx context.Context) (err error) {
+	m.res.From = string(m.rec.Head)
+	grace := graceOf(m.req, m.s.run != nil)
+	n := note{cause: timeline.CauseCheckout, message: "before " + m.what}
+	if m.goal.memory != nil {
+		if m.img, err = m.ready(ctx, m.rec, m.goal.clean, m.goal.memory); err != nil {
+			return err
+		}
+		if n.memory, err = m.worthMemory(ctx, m.s, m.rec); err != nil {
+			return err
 		}
 		grace = 0 // what stands still is in the history, and goes on from there
 	}
 	n.frozen = grace == 0
-	t, err := e.capture(ctx, s, &rec, n)
-	if err == nil && !req.InPlace && img == nil {
-		if err = e.willRestart(ctx, s, &rec); err != nil && t.frozen != nil {
-			err = errors.Join(err, t.frozen.Thaw())
+	m.t, err = m.capture(ctx, m.s, m.rec, n)
+	if err == nil && !m.req.InPlace && m.img == nil {
+		if err = m.willRestart(ctx, m.s, m.rec); err != nil && m.t.frozen != nil {
+			err = errors.Join(err, m.t.frozen.Thaw())
 		}
 	}
 	if err == nil && grace > 0 {
-		t, err = e.interrupt(ctx, s, &rec, t, grace)
+		m.t, err = m.interrupt(ctx, m.s, m.rec, m.t, grace)
 	}
 	if err != nil {
-		return m, fault.Wrap(err, "keep the present of sandbox %s", rec.Name)
+		return fault.Wrap(err, "keep the present of sandbox %s", m.rec.Name)
 	}
-	if t.changed {
-		m.Kept = string(t.id)
+	if m.t.changed {
+		m.res.Kept = string(m.t.id)
 	}
-	m.From = string(seen)
-	to := goal.clean
-	if t.changed {
-		to = goal.dirty
+	return nil
+}
+
+// aim says where the sandbox goes, now that the present is known.
+func (m *moving) aim(h *timeline.History) {
+	if m.to = m.goal.clean; m.t.changed {
+		m.to = m.goal.dirty
 	}
-	var redo []timeline.SnapshotID
-	if goal.redo != nil {
-		redo = goal.redo(rec.Head)
+	if m.goal.redo != nil {
+		m.left = m.goal.redo(m.rec.Head)
 	}
-	m.Head, m.Message = string(to), h.Snapshots[to].Message
-	m.InPlace = req.InPlace && t.frozen != nil && t.procs > 0
-	done, err := e.undertake(ctx, e.drafts(ctx, &rec, byDaemon(&format.Rollback{From: string(rec.Head), To: m.Head, InPlace: m.InPlace, Memory: imageOf(goal.memory)})...))
-	if err != nil {
-		return m, errors.Join(err, e.remain(ctx, s, t))
-	}
-	defer func() {
-		if rec.Head == to {
-			done(nil)
-		} else {
-			done(err)
+	m.res.Head, m.res.Message = string(m.to), h.Snapshots[m.to].Message
+	m.res.InPlace = m.req.InPlace && m.t.frozen != nil && m.t.procs > 0
+}
+
+// rollback is what is recorded of the move.
+func (m *moving) rollback(ctx context.Context) []ledger.Draft {
+	return m.drafts(ctx, m.rec, byDaemon(&format.Rollback{
+		From: string(m.rec.Head), To: m.res.Head, InPlace: m.res.InPlace, Memory: imageOf(m.goal.memory),
+	})...)
+}
+
+// carryOut brings the sandbox to the target, and lets go on there what is to.
+func (m *moving) carryOut(ctx context.Context) (err error) {
+	if m.res.InPlace {
+		m.res.Rewritten, err = m.rewind(context.WithoutCancel(ctx), m.s, m.rec, m.t.frozen, m.to, m.what, m.left)
+		if err == nil {
+			m.moved(m.rec, m.res, m.what)
 		}
-	}()
-	if m.InPlace {
-		if m.Rewritten, err = e.rewind(context.WithoutCancel(ctx), s, &rec, t.frozen, to, what, redo); err == nil {
-			e.moved(&rec, m, what)
+		return err
+	}
+	m.res.Stopped = m.t.procs
+	if err := m.stopBox(ctx, m.s, 0); err != nil {
+		return err
+	}
+	if err := m.reset(ctx, m.s, m.rec, m.to, m.left); err != nil {
+		return err
+	}
+	m.moved(m.rec, m.res, m.what)
+	if from := m.img; from != nil {
+		m.img = nil // goOn releases it
+		m.res.Resumed, err = m.comeBack(ctx, m.s, m.rec, from, m.goal.foreign)
+		return err
+	}
+	if m.rec.Quarantine != nil { // what was another sandbox's has ended
+		err := m.DB.UpdateSandbox(ctx, m.s.ID, func(r *meta.Sandbox) error { r.Quarantine = nil; return nil })
+		if err != nil {
+			return err
 		}
-		return m, err
+		m.rec.Quarantine = nil
 	}
-	m.Stopped = t.procs
-	if err := e.stopBox(ctx, s, 0); err != nil {
-		return m, err
-	}
-	if err := e.reset(ctx, s, &rec, to, redo); err != nil {
-		return m, err
-	}
-	e.moved(&rec, m, what)
-	if img != nil {
-		from := img
-		img = nil // goOn releases it
-		m.Resumed, err = e.comeBack(ctx, s, &rec, from, goal.foreign)
-		return m, err
-	}
-	if rec.Quarantine != nil { // what was another sandbox's has ended
-		if err := e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Quarantine = nil; return nil }); err != nil {
-			return m, err
-		}
-		rec.Quarantine = nil
-	}
-	m.Restarted, err = e.restart(ctx, s, &rec)
-	return m, err
+	m.res.Restarted, err = m.restart(ctx, m.s, m.rec)
+	return err
 }
 
 // worthMemory reports whether processes run whose memory is kept before they are left.

@@ -1,0 +1,60 @@
+//go:build linux
+
+package engine
+
+import (
+	"os"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/rootfs"
+	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// The index of the last capture is kept in a file that is named after its
+// snapshot, written before the snapshot is acknowledged. One that is missing or
+// torn costs a larger layer, never a wrong one.
+
+func (e *Engine) writeIndex(id timeline.SandboxID, snap timeline.SnapshotID, ix *layer.Index) error {
+	return e.saveIndex(e.indexPath(id, snap), ix)
+}
+
+// saveIndex puts an index in its place, whole or not at all.
+func (e *Engine) saveIndex(path string, ix *layer.Index) error {
+	return fault.Wrap(vfs.WriteUnsynced(e.FS, path, func(w *vfs.Writer) error {
+		_, err := ix.WriteTo(w)
+		return err
+	}), "write index")
+}
+
+func (e *Engine) loadIndex(s *held, rec *meta.Sandbox) error {
+	f, err := os.Open(e.indexPath(s.ID, rec.Head))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	ix, err := layer.ReadIndex(f)
+	if err != nil {
+		return err
+	}
+	s.index, s.of = ix, rec.Head
+	return nil
+}
+
+// dropIndex removes the index of a snapshot that is no longer HEAD.
+func (e *Engine) dropIndex(id timeline.SandboxID, snap timeline.SnapshotID) {
+	if err := vfs.Remove(e.FS, e.indexPath(id, snap)); err != nil {
+		e.Logger.Warn("old index stays", "sandbox", id, "err", err)
+	}
+}
+
+// lostIndex says what to compare with when there is no index: an overlay's upper
+// holds everything since the snapshot it stands on; a plain tree is taken whole.
+func (e *Engine) lostIndex(drv rootfs.Driver, rec *meta.Sandbox) (*layer.Index, timeline.SnapshotID) {
+	if drv.Plain() {
+		return nil, ""
+	}
+	return new(layer.Index), rec.MountTop
+}
