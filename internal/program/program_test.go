@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/fstest"
@@ -156,6 +157,36 @@ func TestGuard_KeepsTheProgramInPlace(t *testing.T) {
 	if lost == 0 {
 		t.Error("no start without a guard lost the program: Guard is not needed any more")
 	}
+}
+
+// What was just unpacked can be executed, whatever else the process starts meanwhile.
+func TestFile_IsNotBusy(t *testing.T) {
+	t.Parallel()
+	files, _ := built(t, "unpacked")
+	done := make(chan struct{})
+	var others sync.WaitGroup
+	for range 4 {
+		others.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if err := exec.Command("true").Run(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 100 {
+		if got := says(t, set(t, files, filepath.Join(t.TempDir(), "programs")), Init); got != "unpacked" {
+			t.Errorf("it says %q", got)
+		}
+	}
+	close(done)
+	others.Wait()
 }
 
 func TestFile_ReplacesWhatIsUnfinished(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -93,28 +94,43 @@ func verify(f *os.File, digest string) error {
 
 // write puts an embedded program at path, at once and durably. Every user may
 // execute it: init starts with ids that the sandbox has to itself.
-func (s *Set) write(path string, name Name) (err error) {
+func (s *Set) write(path string, name Name) error {
 	unfinished := path + ".new"
 	if err := os.Remove(unfinished); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a daemon that was killed
 		return err
 	}
-	f, err := os.OpenFile(unfinished, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	err := s.writeNew(unfinished, name)
+	if err == nil {
+		err = syncFile(unfinished)
+	}
+	if err == nil {
+		err = os.Rename(unfinished, path)
+	}
+	if err != nil {
+		_ = os.Remove(unfinished)
+	}
+	return err
+}
+
+// writeNew writes an embedded program to a new file. Nothing is forked until the file is closed:
+// until its execve, a child would hold the descriptor open for writing, and the program could not
+// be executed (ETXTBSY, go.dev/issue/22315).
+func (s *Set) writeNew(path string, name Name) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		f.Close()
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	if err := s.copyTo(f, name); err != nil {
+	return errors.Join(s.copyTo(f, name), f.Chmod(0o555), f.Close())
+}
+
+func syncFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
 		return err
 	}
-	if err := errors.Join(f.Chmod(0o555), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return errors.Join(f.Sync(), f.Close())
 }
 
 // copyTo unpacks an embedded program.
