@@ -187,11 +187,12 @@ func (c *capturing) release(failed error) error {
 
 // input says what the present is compared with.
 func (c *capturing) input(ctx context.Context) layer.CaptureInput {
+	index := c.presentIndex(c.s, c.rec)
 	in := layer.CaptureInput{
-		Parts: c.parts, Index: c.s.index, Suspects: c.suspects, Plain: c.drv.Plain(), TimesAside: c.n.aside,
+		Parts: c.parts, Index: index, Suspects: c.suspects, Plain: c.drv.Plain(), TimesAside: c.n.aside,
 	}
 	c.below = c.s.of
-	if c.s.index == nil {
+	if index == nil {
 		in.Index, c.below = c.lostIndex(c.drv, c.rec)
 	}
 	c.empty = c.below != c.rec.Head

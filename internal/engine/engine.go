@@ -14,7 +14,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -370,9 +369,6 @@ type Engine struct {
 	hidden map[string]covered            // answers of hides; guarded by mu
 }
 
-// errUnanswered is the cause if a sandbox may be live and cannot be inspected.
-var errUnanswered = errors.New("its keeper does not answer")
-
 // errClosed is the cause that Close cancels background work with.
 var errClosed = errors.New("engine closed")
 
@@ -424,13 +420,16 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	bg, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	e.stop = stop
 	e.bg, e.bgCtx = errgroup.WithContext(bg)
+	err := recovery{e}.run(ctx)
+	if err == nil {
+		err = e.settleRewinds(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(fault.Wrap(err, "recover %s", c.Home), e.Close()) //nolint:contextcheck // closing goes on when ctx has ended
+	}
 	e.bg.Go(func() error { return e.background(e.bgCtx) })
 	e.bg.Go(func() error { e.expireAll(e.bgCtx); return nil })
 	e.bg.Go(func() error { e.stopIdle(e.bgCtx); return nil })
-	if err := e.settleRewinds(ctx); err != nil {
-		return nil, errors.Join(fault.Wrap(err, "recover %s", c.Home), e.Close()) //nolint:contextcheck // closing goes on when ctx has ended
-	}
-	e.bg.Go(func() error { e.resumeAll(e.bgCtx); return nil })
 	e.bg.Go(func() error {
 		if err := e.sweepRepos(e.bgCtx); err != nil && e.bgCtx.Err() == nil {
 			e.Logger.Warn("references are left in repositories for gc", "err", err)
@@ -507,50 +506,4 @@ func (e *Engine) genDir(rec *meta.Sandbox) string {
 
 func (e *Engine) indexPath(id timeline.SandboxID, snap timeline.SnapshotID) string {
 	return filepath.Join(e.sandboxDir(id), "index."+string(snap))
-}
-
-// warm finds what a sandbox left on the disk, once: a keeper that survived an
-// earlier daemon, and the index of its last capture. A sandbox of which is not known whether
-// it is live is not worked on: its files would be changed under its processes.
-func (e *Engine) warm(ctx context.Context, s *held, rec meta.Sandbox) error {
-	if s.warm {
-		return nil
-	}
-	b, err := e.Boxes.Attach(ctx, e.runDir(s.ID))
-	if err != nil && !fault.Is(err, fault.NotFound) {
-		return fault.New(fault.Unavailable, "sandbox %s may be live", rec.Name).Because(fmt.Errorf("%w: %w", errUnanswered, err)).
-			WithHint("try again, or end it with all of the sandbox's processes: coppice stop %s", rec.Name)
-	}
-	s.warm = true
-	s.autos = thinEvery - 1 // an earlier daemon may not have come to it
-	if err == nil {
-		s.box, s.told, s.mapped = b, b, true // for all we know
-		e.watch(s.entry, b)
-		e.idleChanged()
-		e.watchPorts(s.ID, b)
-		if rec.Tier == tierGVisor && rec.Quarantine == nil { // a daemon that was killed may not have come to it
-			if err := b.Release(ctx); err != nil {
-				e.Logger.Warn("the gate of a sandbox that went on from memory stays closed", "sandbox", s.ID, "err", err)
-			}
-		}
-		e.renew(ctx, &rec, b)
-		e.resumeQuestions(ctx, &rec, b)
-		if e.hasDecoys(s.ID) {
-			e.watchDecoys(s.ID, b, e.Now())
-		}
-		if _, err := os.Lstat(e.journalDir(s.ID)); err == nil {
-			e.watchNet(s.entry, b, gated(rec.Tier) || e.hasDecoys(s.ID))
-		}
-		e.watchPrograms(ctx, s, &rec, b, nil)
-	} else {
-		e.leftPrograms(ctx, s.ID)
-		e.noteHalt(ctx, &rec)
-	}
-	if err := e.loadIndex(s, &rec); err != nil && !errors.Is(err, os.ErrNotExist) {
-		e.Logger.Warn("index is rebuilt", "sandbox", s.ID, "err", err)
-	}
-	e.resume(s, &rec)
-	e.resumeKept(ctx, s, &rec)
-	e.takeUp(ctx, s, &rec)
-	return nil
 }

@@ -59,6 +59,7 @@ type fakeBoxes struct {
 
 type fakeBox struct {
 	boxes *fakeBoxes
+	hangs atomic.Bool // it does not answer to Attach
 	root  string
 	gone  chan struct{}
 	once  sync.Once
@@ -121,10 +122,17 @@ func (f *fakeBoxes) LeftPrograms(dir string, _ []byte) (wire.ProgramEvents, erro
 	return wire.ProgramEvents{}, fault.New(fault.NotFound, "no programs were left in %s", dir)
 }
 func (f *fakeBoxes) ForgetPrograms(string) error { return nil }
-func (f *fakeBoxes) Attach(_ context.Context, dir string) (Box, error) {
+func (f *fakeBoxes) Attach(ctx context.Context, dir string) (Box, error) {
+	f.mu.Lock()
+	b := f.boxes[dir]
+	f.mu.Unlock()
+	if b != nil && b.hangs.Load() {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if b := f.boxes[dir]; b != nil {
+	if b != nil {
 		select {
 		case <-b.gone:
 		default:

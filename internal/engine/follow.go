@@ -185,7 +185,7 @@ func (e *Engine) glance(ctx context.Context, s *held, rec *meta.Sandbox) (layer.
 	if err != nil {
 		return layer.Glance{}, err
 	}
-	in := layer.CaptureInput{Parts: parts, Index: s.index, Plain: drv.Plain(), TimesAside: true}
+	in := layer.CaptureInput{Parts: parts, Index: e.presentIndex(s, rec), Plain: drv.Plain(), TimesAside: true}
 	e.shape.RLock()
 	defer e.shape.RUnlock()
 	in.Head = func() *layer.View {

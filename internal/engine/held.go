@@ -43,9 +43,10 @@ type entry struct {
 // owned is what the lock of a sandbox guards.
 type owned struct {
 	box   Box
-	index *layer.Index        // of the live parts at the snapshot of; nil: unknown
+	doubt error               // why it is not known whether there is a box; nil if it is
+	index *layer.Index        // of the live parts at the snapshot of; nil: unknown; see presentIndex
 	of    timeline.SnapshotID // the snapshot that index belongs to
-	warm  bool                // index and box were looked for on the disk
+	read  bool                // index was looked for on the disk
 
 	begun    int              // commands started by this process
 	mapped   bool             // when last seen, a process had a file mapped shared and writable
@@ -89,6 +90,7 @@ func (e *Engine) entry(id timeline.SandboxID) *entry {
 	if s == nil {
 		s = &entry{
 			Sandbox: sandbox.New(id), collecting: make(chan struct{}, 1),
+			guarded: sandbox.Guard(owned{autos: thinEvery - 1}), // an earlier daemon may not have thinned it
 			watches: boxfs.Watches{All: &e.watchers},
 		}
 		s.collecting <- struct{}{}
@@ -140,7 +142,7 @@ func (e *Engine) acquireAny(ctx context.Context, name, what string) (*held, meta
 	}
 	h.name = rec.Name
 	e.use(h.ID)()
-	if err := e.warm(ctx, h, rec); err != nil {
+	if err := e.settleDoubt(ctx, h, &rec); err != nil {
 		h.unlock(e)
 		return nil, rec, err
 	}

@@ -3,6 +3,8 @@
 package engine
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -27,6 +29,17 @@ func (e *Engine) saveIndex(path string, ix *layer.Index) error {
 		_, err := ix.WriteTo(w)
 		return err
 	}), "write index")
+}
+
+// presentIndex is the index of the live root, which is read from the disk once; nil: unknown.
+func (e *Engine) presentIndex(s *held, rec *meta.Sandbox) *layer.Index {
+	if s.index == nil && !s.read {
+		s.read = true
+		if err := e.loadIndex(s, rec); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			e.Logger.Warn("index is rebuilt", "sandbox", s.ID, "err", err)
+		}
+	}
+	return s.index
 }
 
 func (e *Engine) loadIndex(s *held, rec *meta.Sandbox) error {

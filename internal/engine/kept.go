@@ -7,8 +7,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"io/fs"
-	"os"
 	"slices"
 	"time"
 
@@ -16,7 +14,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/sandbox"
-	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 // A kept command belongs to nobody who is connected: clients come and go, and what
@@ -287,12 +284,6 @@ func (e *Engine) resumeKept(ctx context.Context, s *held, rec *meta.Sandbox) {
 			e.keep(s, b, &kept{id: x.ID, req: wire.ExecRequest{Cmd: x.Cmd}, of: issued{id: x.ID, at: x.Started}, begun: -1, settled: make(chan struct{}), drop: make(chan struct{})})
 		}
 	}
-}
-
-// maybeLive reports whether a keeper may run: it has left a socket.
-func (e *Engine) maybeLive(id timeline.SandboxID) bool {
-	entries, err := os.ReadDir(e.runDir(id))
-	return err == nil && slices.ContainsFunc(entries, func(d fs.DirEntry) bool { return d.Type() == fs.ModeSocket })
 }
 
 // Execs lists the commands that run in a sandbox, oldest first.

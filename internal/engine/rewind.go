@@ -120,7 +120,11 @@ func (e *Engine) settleRewinds(ctx context.Context) error {
 		if err := in.Decode(&r); err != nil {
 			return err
 		}
-		if err := e.settleRewind(ctx, r); err != nil {
+		err := e.settleRewind(ctx, r)
+		if errors.Is(err, errUnanswered) {
+			continue // for the next daemon: nothing is done to the sandbox until its keeper answers
+		}
+		if err != nil {
 			e.Logger.Warn("what an interrupted move left is not in the history yet", "sandbox", r.Sandbox, "err", err)
 		}
 		if err := e.DB.EndIntent(ctx, in.ID); err != nil {

@@ -409,32 +409,6 @@ func (e *Engine) resume(s *held, rec *meta.Sandbox) {
 	})
 }
 
-// resumeAll takes up every supervised command when the engine begins, and finds the
-// sandboxes that are to be stopped when they are idle.
-func (e *Engine) resumeAll(ctx context.Context) {
-	recs, err := e.DB.Sandboxes(ctx)
-	if err != nil {
-		e.Logger.Error("commands of an earlier daemon are not followed", "err", err)
-		return
-	}
-	for i := range recs {
-		if e.hasJournal(recs[i].ID) { // what was told while no daemon ran
-			e.tellNet(ctx, e.entry(recs[i].ID))
-		}
-		if (recs[i].Run == nil || recs[i].Run.Ended != nil) && recs[i].IdleStopMS == 0 && !e.maybeLive(recs[i].ID) && len(e.openIn(recs[i].ID)) == 0 {
-			continue
-		}
-		s, _, err := e.acquire(ctx, string(recs[i].ID), "taking its command up") // which resumes it
-		if err != nil {
-			if ctx.Err() == nil {
-				e.Logger.Error("its command is not followed", "sandbox", recs[i].Name, "err", err)
-			}
-			continue
-		}
-		s.unlock(e)
-	}
-}
-
 // Ended is the end of a command as Box.Wait gives it.
 type Ended struct {
 	wire.Exit

@@ -17,6 +17,9 @@ const StartSeconds = 60
 // RekeySeconds is how long init may take to re-key a sandbox that is resumed from memory.
 const RekeySeconds = 60
 
+// RecoverSeconds is how long a daemon that starts waits for the keepers that an earlier one left.
+const RecoverSeconds = 5
+
 // UnansweredStopSeconds is how long a stop waits, besides the grace of the processes, for
 // an init that does not answer.
 const UnansweredStopSeconds = 3
@@ -88,6 +91,11 @@ func setup() area {
 			Name: "re-keying a fork with memory", Value: RekeySeconds, Unit: "seconds",
 			Reached: "the keeper kills the sandbox's processes, and the fork stays quarantined",
 			Test:    "internal/box/keeper/late_test.go TestReseal_KillsABoxWhoseInitDoesNotAnswer" + lowered,
+		},
+		{
+			Name: "waiting for the keepers of an earlier daemon, when the daemon starts", Value: RecoverSeconds, Unit: "seconds",
+			Reached: "the sandbox cannot be used until its keeper answers (`unavailable`): each use asks it again",
+			Test:    "internal/engine/recovery_test.go TestRecovery_DoesNotWaitForAHungKeeper",
 		},
 		{
 			Name: "waiting for an init that does not answer a stop, after the grace period of processes", Value: UnansweredStopSeconds, Unit: "seconds",

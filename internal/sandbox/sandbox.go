@@ -84,6 +84,9 @@ func (h *Held) Unlock() {
 // Guarded is a value that a sandbox's lock guards. The zero Guarded holds a zero T.
 type Guarded[T any] struct{ v T }
 
+// Guard returns a Guarded that holds v.
+func Guard[T any](v T) Guarded[T] { return Guarded[T]{v: v} }
+
 // Of returns the value, for as long as the caller holds the lock h, which is that of the sandbox
 // that the value belongs to.
 func (g *Guarded[T]) Of(*Held) *T { return &g.v }

@@ -18,9 +18,8 @@ func TestAKeeperThatDoesNotAnswerIsNotGone(t *testing.T) {
 	b := h.box("a")
 	started := len(h.boxes.started)
 	h.close()
-	h.open()
-
 	h.boxes.unheard = context.DeadlineExceeded
+	h.open()
 	if _, err := h.Checkout(t.Context(), "a", wire.CheckoutRequest{Node: "HEAD~1"}); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("checkout: %v", err)
 	}
@@ -45,8 +44,8 @@ func TestStop_KillsAKeeperThatDoesNotAnswer(t *testing.T) {
 		h.run("a", "write", "f", "1")
 		b := h.box("a")
 		h.close()
-		h.open()
 		h.boxes.unheard = fault.New(fault.Unavailable, "the keeper neither answers nor ends")
+		h.open()
 		if err := end(); err != nil {
 			t.Errorf("%v", err)
 		}
@@ -55,5 +54,33 @@ func TestStop_KillsAKeeperThatDoesNotAnswer(t *testing.T) {
 		default:
 			t.Error("the keeper lives on")
 		}
+	}
+}
+
+// One keeper that hangs holds up neither the start of the daemon for long, nor other sandboxes.
+func TestRecovery_DoesNotWaitForAHungKeeper(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.onDir("a")
+	h.onDir("b")
+	h.run("a", "write", "f", "1")
+	h.run("b", "write", "f", "1")
+	a, b := h.box("a"), h.box("b")
+	h.close()
+	a.hangs.Store(true)
+	h.open() // or the test hangs
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: "HEAD"}); err == nil {
+		t.Error("a sandbox is used whose keeper has not answered")
+	}
+	h.run("b", "write", "f", "2")
+	if h.box("b") != b {
+		t.Error("b has another box")
+	}
+	a.hangs.Store(false)
+	h.run("a", "write", "f", "2")
+	if h.box("a") != a {
+		t.Error("a has another box")
 	}
 }

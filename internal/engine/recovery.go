@@ -1,0 +1,162 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// recovery is the phase of Open that takes up what an earlier daemon left running: a keeper outlives
+// its daemon. It finds the keepers that live on, and records what those that have ended since had not
+// told, before the engine does anything else.
+type recovery struct{ *Engine }
+
+// errUnanswered is the cause if a sandbox may be live and cannot be inspected.
+var errUnanswered = errors.New("its keeper does not answer")
+
+// attachesAtOnce is how many keepers are asked at the same time.
+const attachesAtOnce = 16
+
+// run takes up all sandboxes. What goes wrong with one is logged: the others are not to wait for that.
+func (e recovery) run(ctx context.Context) error {
+	recs, err := e.DB.Sandboxes(ctx)
+	if err != nil {
+		return err
+	}
+	for i, a := range e.attachAll(ctx, recs) {
+		if err := e.sandbox(ctx, &recs[i], a); err != nil {
+			if ctx.Err() != nil {
+				return err
+			}
+			e.Logger.Error("what runs in a sandbox is not followed", "sandbox", recs[i].Name, "err", err)
+		}
+	}
+	return nil
+}
+
+// attached is what became of looking for a keeper.
+type attached struct {
+	box   Box   // nil: there is none
+	doubt error // why that is not known; nil if it is
+}
+
+// attachAll looks for the keepers of all sandboxes. Those that have not answered in time are left
+// in doubt.
+func (e recovery) attachAll(ctx context.Context, recs []meta.Sandbox) []attached {
+	ctx, cancel := context.WithTimeout(ctx, limit.RecoverSeconds*time.Second)
+	defer cancel()
+	all := make([]attached, len(recs))
+	var asking errgroup.Group
+	asking.SetLimit(attachesAtOnce)
+	for i := range recs {
+		asking.Go(func() error {
+			all[i] = e.attach(ctx, recs[i].ID)
+			return nil
+		})
+	}
+	_ = asking.Wait() // none fails
+	return all
+}
+
+func (e recovery) attach(ctx context.Context, id timeline.SandboxID) attached {
+	b, err := e.Boxes.Attach(ctx, e.runDir(id))
+	switch {
+	case err == nil:
+		return attached{box: b}
+	case fault.Is(err, fault.NotFound):
+		return attached{}
+	}
+	return attached{doubt: err}
+}
+
+// sandbox takes up one sandbox, as far as something is left of it.
+func (e recovery) sandbox(ctx context.Context, rec *meta.Sandbox, a attached) error {
+	idle := a.box == nil && a.doubt == nil
+	if idle {
+		e.ended(ctx, rec)
+	}
+	runs := rec.Run != nil && rec.Run.Ended == nil
+	if idle && !runs && rec.IdleStopMS == 0 && len(e.openIn(rec.ID)) == 0 {
+		return nil
+	}
+	s, err := e.lock(ctx, e.entry(rec.ID), "taking up what runs in it")
+	if err != nil {
+		return err
+	}
+	defer s.unlock(e.Engine)
+	s.name = rec.Name
+	if s.doubt = a.doubt; s.doubt != nil {
+		return a.doubt
+	}
+	e.box(ctx, s, rec, a.box)
+	return nil
+}
+
+// ended records what a keeper that has ended had not told a daemon.
+func (e recovery) ended(ctx context.Context, rec *meta.Sandbox) {
+	if e.hasJournal(rec.ID) {
+		e.tellNet(ctx, e.entry(rec.ID))
+	}
+	e.leftPrograms(ctx, rec.ID)
+	e.noteHalt(ctx, rec)
+}
+
+// box follows a box that lives on, and the commands of the sandbox. b is nil if its box has
+// ended.
+func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, b Box) {
+	if b != nil {
+		s.box, s.told, s.mapped = b, b, true // for all we know
+		e.watch(s.entry, b)
+		e.idleChanged()
+		e.watchPorts(s.ID, b)
+		if rec.Tier == tierGVisor && rec.Quarantine == nil { // a daemon that was killed may not have come to it
+			if err := b.Release(ctx); err != nil {
+				e.Logger.Warn("the gate of a sandbox that went on from memory stays closed", "sandbox", s.ID, "err", err)
+			}
+		}
+		e.renew(ctx, rec, b)
+		e.resumeQuestions(ctx, rec, b)
+		if e.hasDecoys(s.ID) {
+			e.watchDecoys(s.ID, b, e.Now())
+		}
+		if _, err := os.Lstat(e.journalDir(s.ID)); err == nil {
+			e.watchNet(s.entry, b, gated(rec.Tier) || e.hasDecoys(s.ID))
+		}
+		e.watchPrograms(ctx, s, rec, b, nil)
+	}
+	e.resume(s, rec)
+	e.resumeKept(ctx, s, rec)
+	e.takeUp(ctx, s, rec)
+}
+
+// settleDoubt asks the keeper of a sandbox again that did not answer. A sandbox of which is not
+// known whether it is live is not worked on: its files would be changed under its processes.
+func (e *Engine) settleDoubt(ctx context.Context, s *held, rec *meta.Sandbox) error {
+	if s.doubt == nil {
+		return nil
+	}
+	r := recovery{e}
+	a := r.attach(ctx, rec.ID)
+	if a.doubt != nil {
+		return fault.New(fault.Unavailable, "sandbox %s may be live", rec.Name).
+			Because(fmt.Errorf("%w: %w", errUnanswered, a.doubt)).
+			WithHint("try again, or end it with all of the sandbox's processes: coppice stop %s", rec.Name)
+	}
+	s.doubt = nil
+	if a.box == nil {
+		r.ended(ctx, rec)
+	}
+	r.box(ctx, s, rec, a.box)
+	return nil
+}
