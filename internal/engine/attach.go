@@ -6,11 +6,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"sync"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
@@ -170,4 +172,108 @@ func (a *attachment) close() {
 		_ = s.SetReadDeadline(time.Unix(1, 0)) // a closed one needs none
 	}
 	a.input.Wait()
+}
+
+// stay carries frames between a client and a command that the daemon follows, until that has
+// ended and is captured, or the client has gone: over all starts of a supervised one from c on.
+// session is connected to c; nil: not yet.
+func (e *Engine) stay(
+	ctx context.Context, s *entry, c *command, session io.ReadWriteCloser, req wire.ExecRequest, stream io.ReadWriter,
+) (wire.Exit, error) {
+	req.ID = c.id
+	if req.Attach == wire.AttachRun {
+		req.Attach = c.id
+	}
+	left, err := e.attended(ctx, s, req)
+	if err != nil {
+		if session != nil {
+			err = errors.Join(err, session.Close())
+		}
+		return wire.Exit{}, err
+	}
+	defer left()
+	a := newAttachment(stream, session, req)
+	defer a.close()
+	for {
+		if session == nil {
+			var err error
+			if session, err = e.reach(ctx, s, c, req); err != nil {
+				return wire.Exit{}, err
+			}
+		}
+		if session != nil {
+			if err := carry(ctx, session, a); err != nil {
+				return wire.Exit{}, err
+			}
+		}
+		select {
+		case <-c.done:
+		case <-a.gone:
+			return wire.Exit{}, errDetached
+		case <-ctx.Done():
+			return wire.Exit{}, fault.New(fault.Unavailable, "the daemon is stopping; the command runs on").
+				Because(context.Cause(ctx))
+		}
+		if c.next == nil {
+			return c.exit, c.err
+		}
+		c, session = c.next, nil
+		req.Offset, req.Size = 0, a.lastSize()
+	}
+}
+
+// errDetached says that the client went away, to which there is nothing to add.
+var errDetached = fault.New(fault.Cancelled, "detached")
+
+// reach attaches to one start of the command; nil when that has ended.
+func (e *Engine) reach(
+	ctx context.Context, sbx *entry, c *command, req wire.ExecRequest,
+) (io.ReadWriteCloser, error) {
+	s, err := e.lock(ctx, sbx, "attaching")
+	if err != nil {
+		return nil, err
+	}
+	b := e.liveBox(s)
+	s.unlock(e)
+	if b == nil {
+		return nil, nil // what becomes of it is told by command.done
+	}
+	session, err := b.Exec(ctx, wire.ExecRequest{
+		Attach: c.id, Offset: req.Offset, ReadOnly: req.ReadOnly, Size: req.Size,
+	})
+	if fault.Is(err, fault.Unavailable) {
+		return nil, nil
+	}
+	return session, err
+}
+
+// carry takes the frames of one start of the command to the client, and the
+// client's to it, until that start or the client has gone. It closes the session.
+func carry(ctx context.Context, session io.ReadWriteCloser, a *attachment) error {
+	defer session.Close()
+	unhook := context.AfterFunc(ctx, func() { session.Close() })
+	defer unhook()
+	if !a.connect(session) {
+		return nil
+	}
+	defer a.connect(nil)
+	buf := make([]byte, 64<<10)
+	for {
+		t, p, err := wire.ReadFrame(session, buf)
+		switch {
+		case err != nil:
+			return nil // its keeper ended; what becomes of the command is told by command.done
+		case t == wire.FrameExit:
+			return nil
+		case t == wire.FrameFailed:
+			if err := decodeFailure(p); !fault.Is(err, fault.NotFound) { // it may have just ended
+				return err
+			}
+			return nil
+		}
+		if a.write(t, p) != nil {
+			a.leave()
+			return nil
+		}
+	}
 }

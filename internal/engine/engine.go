@@ -357,7 +357,7 @@ type Engine struct {
 	uses map[timeline.SandboxID]usage // guarded by mu
 
 	cleaners cleaners
-	commands map[commandKey]*underway   // that are open, by id; guarded by mu
+	commands commands
 	settings map[string]policy.Evidence // by the digests of policies; guarded by mu
 
 	signing sync.Mutex     // held while a signer is looked for and remembered
@@ -411,7 +411,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		holds:  map[int64]bool{},
 		events: newBus(c.Now()),
 
-		commands: map[commandKey]*underway{},
+		commands: commands{open: map[commandKey]*command{}},
 		settings: map[string]policy.Evidence{},
 	}
 	if err := e.recover(ctx); err != nil {

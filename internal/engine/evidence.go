@@ -3,12 +3,10 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -218,13 +216,6 @@ func (c cleaner) envKeys(env ...string) []string {
 	return keys
 }
 
-// issued is a command that began.
-type issued struct {
-	id     string
-	at     time.Time           // zero: not known
-	before timeline.SnapshotID // HEAD then; "" is not known
-}
-
 // execRecord tells of a command that begins.
 func (e *Engine) execRecord(ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest) testimony {
 	c := e.redactor(ctx, rec, req.Env...)
@@ -232,22 +223,21 @@ func (e *Engine) execRecord(ctx context.Context, rec *meta.Sandbox, req wire.Exe
 }
 
 // exitRecords tell of the end of a command, with its snapshot, and of the limits that it
-// came to; nothing where its end is recorded already. Who has recorded them calls closed.
-func (e *Engine) exitRecords(ctx context.Context, rec *meta.Sandbox, of issued, end ending, x wire.Exit, t taken) []testimony {
-	known, open := e.openOf(rec.ID, of.id)
-	if !open || known.other(of) {
+// came to; nothing where its end is recorded already. The caller, which records them, settles
+// the command.
+func (e *Engine) exitRecords(
+	ctx context.Context, rec *meta.Sandbox, of *command, end ending, x wire.Exit, t taken,
+) []testimony {
+	if !e.commands.isOpen(of) {
 		return nil
-	}
-	if of.at.IsZero() {
-		of.at = known.at
 	}
 	c := e.redactor(ctx, rec, end.Env...)
 	kept, err := e.evidence(ctx, rec)
 	if err != nil {
 		c = cleaner{} // nor is any text let through
 	}
-	exit := &format.Exit{Exec: of.id, Code: x.Code, Signal: x.Signal, Before: string(cmp.Or(of.before, known.before)), Snapshot: x.Head, ChangesTotal: int64(x.Paths),
-		Output: e.keepOutput(rec, c, end, kept.Output.Value), Denials: e.denialsOf(ctx, known),
+	exit := &format.Exit{Exec: of.id, Code: x.Code, Signal: x.Signal, Before: string(of.before), Snapshot: x.Head, ChangesTotal: int64(x.Paths),
+		Output: e.keepOutput(rec, c, end, kept.Output.Value), Denials: e.denialsOf(ctx, of),
 		Resources: format.Resources{MaxRSSBytes: end.Resources.MaxRSSBytes, SystemMicros: end.Resources.SystemMicros, UserMicros: end.Resources.UserMicros}}
 	if t.changed {
 		exit.Changes = changesOf(c, t)

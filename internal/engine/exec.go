@@ -17,7 +17,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
-	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -34,8 +33,8 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 	if req.Attach == "" && req.Keep {
 		return e.execKept(ctx, name, req, stream)
 	}
-	if k, s := e.findKept(ctx, name, req.Attach); k != nil {
-		return e.attachKept(ctx, s, k, req, stream)
+	if c, sbx := e.findKept(ctx, name, req.Attach); c != nil {
+		return e.stay(ctx, sbx, c, nil, req, stream)
 	}
 	if req.Attach == wire.AttachRun || req.Attach != "" && req.Keep {
 		return e.attachRun(ctx, name, req, stream)
@@ -61,9 +60,8 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 	defer e.use(sbx.ID)()
 	sits := e.presence(ctx, sbx, req)
 	defer sits.leaves()
-	session, told, err := e.open(waited, s, &rec, req, sits.coming()...)
+	c, session, told, err := e.open(waited, s, &rec, req, sits.coming()...)
 	unwatch()
-	of := issued{id: req.ID, at: e.Now(), before: rec.Head}
 	box := s.box
 	s.begun++
 	begun := s.begun
@@ -72,7 +70,7 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 		return wire.Exit{}, err
 	}
 	if req.Attach != "" {
-		of, begun = issued{id: req.Attach}, 0 // who knows what began since
+		begun = -1 // others may have begun since
 		left, err := e.attended(ctx, sbx, req)
 		if err != nil {
 			return wire.Exit{}, errors.Join(err, session.Close())
@@ -80,13 +78,13 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 		defer left()
 	}
 	began := req.Attach != ""
-	defer e.relayed(sbx.ID, of.id)()
+	defer e.commands.relayed(c)()
 	exit, err := e.relay(ctx, rec.Name, session, stream, sits.leaves, func(wire.Started) error {
 		if req.Attach != "" {
 			return nil
 		}
 		began = true
-		if err := e.begins(ctx, box, req.ID, told); err != nil {
+		if err := e.begins(ctx, box, c, told); err != nil {
 			return err
 		}
 		sits.came()
@@ -94,34 +92,34 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 		return nil
 	})
 	if err != nil && !began {
-		e.notBegun(ctx, told, err)
+		e.notBegun(ctx, c, told, err)
 	}
 	if rerr := told.wait(); rerr != nil || err != nil {
 		if rerr == nil && box != nil {
-			e.leave(sbx, box, of.id)
+			e.leave(sbx, box, c)
 		}
 		return exit.Exit, cmp.Or(rerr, err)
 	}
-	e.endKnown(sbx.ID, of, exit)
-	x, err := e.settle(ctx, sbx, req, exit, begun, of)
-	e.limited(ctx, &rec, req, of.id, x)
-	e.exited(ctx, &rec, req, of.id, x)
+	e.commands.ends(c, exit)
+	x, err := e.settle(ctx, sbx, c, exit, begun)
+	e.limited(ctx, &rec, req, c.id, x)
+	e.exited(ctx, &rec, req, c.id, x)
 	return x, err
 }
 
 // begins waits until it is recorded that a command begins, which it has done already;
 // when that cannot be, the sandbox is stopped.
-func (e *Engine) begins(ctx context.Context, b Box, exec string, told *telling) error {
+func (e *Engine) begins(ctx context.Context, b Box, c *command, told *telling) error {
 	err := told.wait()
 	if err == nil {
 		for i, d := range told.drafts {
 			if _, ok := d.Body.(*format.Exec); ok {
-				e.began(timeline.SandboxID(d.Sandbox), exec, told.got[i].Seq)
+				e.commands.runs(c, told.got[i].Seq)
 			}
 		}
 		return nil
 	}
-	e.closed(timeline.SandboxID(told.drafts[0].Sandbox), exec)
+	e.commands.settle(c)
 	// What it has started may have left its process group, and must not run on unrecorded.
 	return errors.Join(err, b.Stop(context.WithoutCancel(ctx), 0))
 }
@@ -132,30 +130,33 @@ type ending = Ended
 // open starts the box if need be and the command in it, which is recorded meanwhile: what
 // comes of that is for the caller to wait for, before anybody is told that it runs. What is
 // to be recorded of it besides comes with it.
-func (e *Engine) open(ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest, besides ...testimony) (_ io.ReadWriteCloser, told *telling, err error) {
+func (e *Engine) open(
+	ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest, besides ...testimony,
+) (c *command, _ io.ReadWriteCloser, told *telling, err error) {
 	if req.Attach != "" && e.liveBox(s) == nil {
-		return nil, nil, fault.New(fault.NotFound, "exec %s has ended and its result was collected or lost", req.Attach).
+		err := fault.New(fault.NotFound, "exec %s has ended and its result was collected or lost", req.Attach).
 			WithHint("what it changed is in the history: coppice log %s", rec.Name)
+		return nil, nil, nil, err
 	}
 	if err := e.learn(ctx, rec, req.Env); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	var tell []testimony
-	if req.Attach == "" {
-		e.opened(issued{req.ID, e.Now(), rec.Head}, rec.ID)
-		known, err := e.wasTold(ctx, rec, req.ID)
-		if err != nil {
-			e.closed(rec.ID, req.ID)
-			return nil, nil, err
-		}
-		if !known {
-			tell = append([]testimony{e.execRecord(ctx, rec, req)}, besides...)
-		}
+	if req.Attach != "" {
+		c = e.foundAgain(rec.ID, req.Attach, time.Time{})
+	} else {
+		c = e.commands.add(newCommand(rec.ID, req.ID, e.Now(), rec.Head))
+		c.req = req
 	}
-	b, told, err := e.startTelling(ctx, s, rec, tell...)
+	var b Box
+	tell, err := e.beginning(ctx, rec, req, besides)
+	if err == nil {
+		b, told, err = e.startTelling(ctx, s, rec, tell...)
+	}
 	if err != nil {
-		e.closed(rec.ID, req.ID)
-		return nil, nil, err
+		if req.Attach == "" {
+			e.commands.settle(c)
+		}
+		return nil, nil, nil, err
 	}
 	session, err := b.Exec(ctx, req)
 	if fault.Is(err, fault.Unavailable) && req.Attach == "" {
@@ -167,25 +168,40 @@ func (e *Engine) open(ctx context.Context, s *held, rec *meta.Sandbox, req wire.
 		}
 	}
 	if err != nil {
-		e.takeBack(ctx, told, err)
-		return nil, nil, err
+		e.takeBack(ctx, c, told, err)
+		return nil, nil, nil, err
 	}
-	return session, told, nil
+	return c, session, told, nil
+}
+
+// beginning is what is recorded as a command begins; nothing of one that is attached to, or whose
+// beginning is recorded already.
+func (e *Engine) beginning(
+	ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest, besides []testimony,
+) ([]testimony, error) {
+	if req.Attach != "" {
+		return nil, nil
+	}
+	known, err := e.wasTold(ctx, rec, req.ID)
+	if err != nil || known {
+		return nil, err
+	}
+	return append([]testimony{e.execRecord(ctx, rec, req)}, besides...), nil
 }
 
 // notBegun takes back that a command begins, which its keeper refused; when the keeper
 // itself ended, nobody knows.
-func (e *Engine) notBegun(ctx context.Context, told *telling, cause error) {
+func (e *Engine) notBegun(ctx context.Context, c *command, told *telling, cause error) {
 	if told.wait() != nil {
-		e.closedOf(told)
+		e.settleUnbegun(c, told)
 	} else if !fault.Is(cause, fault.Unavailable) {
-		e.takeBack(ctx, told, cause)
+		e.takeBack(ctx, c, told, cause)
 	}
 }
 
 // takeBack tells that a command did not begin.
-func (e *Engine) takeBack(ctx context.Context, told *telling, cause error) {
-	defer e.closedOf(told)
+func (e *Engine) takeBack(ctx context.Context, c *command, told *telling, cause error) {
+	defer e.settleUnbegun(c, told)
 	if told.wait() != nil {
 		return
 	}
@@ -197,19 +213,10 @@ func (e *Engine) takeBack(ctx context.Context, told *telling, cause error) {
 	}
 }
 
-// closedOf notes that the command that is told of did not begin.
-func (e *Engine) closedOf(told *telling) {
-	for _, d := range told.drafts {
-		if b, ok := d.Body.(*format.Exec); ok {
-			e.closed(timeline.SandboxID(d.Sandbox), b.Exec)
-		}
-	}
-}
-
-// leave has a command that runs on without whoever was attached seen through by the daemon.
-func (e *Engine) leave(s *entry, b Box, exec string) {
-	if c, open := e.openOf(s.ID, exec); open && e.bgCtx.Err() == nil {
-		e.bg.Go(func() error { e.seeThrough(s, b, c); return nil })
+// settleUnbegun notes that the command whose beginning was told did not begin.
+func (e *Engine) settleUnbegun(c *command, told *telling) {
+	if slices.ContainsFunc(told.drafts, func(d ledger.Draft) bool { _, is := d.Body.(*format.Exec); return is }) {
+		e.commands.settle(c)
 	}
 }
 
@@ -315,9 +322,9 @@ func decode(p []byte, v any) error {
 }
 
 // settle captures what a command changed and completes its exit. begun is how many
-// commands had begun with this one, and of what is known of its beginning. Its end is
-// recorded, with the snapshot if there is one.
-func (e *Engine) settle(ctx context.Context, sbx *entry, req wire.ExecRequest, end ending, begun int, of issued) (exit wire.Exit, err error) {
+// commands had begun with this one; -1: not known. Its end is recorded, with the snapshot if
+// there is one.
+func (e *Engine) settle(ctx context.Context, sbx *entry, c *command, end ending, begun int) (exit wire.Exit, err error) {
 	exit = end.Exit
 	ctx = context.WithoutCancel(ctx)
 	s, err := e.lock(ctx, sbx, "capturing after a command")
@@ -333,21 +340,25 @@ func (e *Engine) settle(ctx context.Context, sbx *entry, req wire.ExecRequest, e
 	if err != nil {
 		return exit, err
 	}
-	if now, open := e.openOf(s.ID, of.id); open && now.other(of) {
-		exit.Message = "the sandbox was brought to another snapshot, where this command goes on from memory: coppice attach " + rec.Name + " " + of.id
+	if now := e.commands.find(s.ID, c.id); now != nil && now != c {
+		exit.Message = "the sandbox was brought to another snapshot, where this command goes on from memory: " +
+			"coppice attach " + rec.Name + " " + c.id
 	}
 	e.tellDenials(ctx, s.entry)
 	code := exit.Code
 	programs := e.endPrograms(ctx, s, &rec)
 	ends := func(x wire.Exit, t taken) []testimony {
-		return slices.Concat(programs.records(), e.exitRecords(ctx, &rec, of, end, x, t))
+		return slices.Concat(programs.records(), e.exitRecords(ctx, &rec, c, end, x, t))
 	}
-	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseExec, message: e.labelOf(ctx, &rec, req), exit: &code, still: end.Alone && s.begun == begun && !s.mapped,
-		with: func(t taken) []testimony { return ends(withHead(exit, t.id, t), t) }})
+	t, err := e.capture(ctx, s, &rec, note{
+		cause: timeline.CauseExec, message: e.labelOf(ctx, &rec, c.req), exit: &code,
+		still: end.Alone && s.begun == begun && !s.mapped,
+		with:  func(t taken) []testimony { return ends(withHead(exit, t.id, t), t) },
+	})
 	if err != nil {
 		programs.written(err)
-		e.note(ctx, &rec, e.exitRecords(ctx, &rec, of, end, exit, t)...)
-		e.closed(s.ID, of.id)
+		e.note(ctx, &rec, e.exitRecords(ctx, &rec, c, end, exit, t)...)
+		e.commands.settle(c)
 		return exit, fault.Wrap(err, "the command ended with exit code %d, but what it changed is not in the history yet", code)
 	}
 	exit = withHead(exit, rec.Head, t)
@@ -355,7 +366,7 @@ func (e *Engine) settle(ctx context.Context, sbx *entry, req wire.ExecRequest, e
 		err = e.record(ctx, &rec, ends(exit, t)...)
 	}
 	if err == nil {
-		e.closed(s.ID, of.id)
+		e.commands.settle(c)
 	}
 	programs.written(err)
 	return exit, err
@@ -374,73 +385,3 @@ func label(req wire.ExecRequest) string {
 	}
 	return visible.Command(req.Cmd)
 }
-
-// Start makes sure that a sandbox runs: that its supervised command does, where it
-// has one, whatever the policy of that, and else that commands find it ready.
-func (e *Engine) Start(ctx context.Context, name string) (wire.StatusResult, error) {
-	if err := e.startUp(ctx, name); err != nil {
-		return wire.StatusResult{}, err
-	}
-	return e.Status(ctx, name)
-}
-
-func (e *Engine) startUp(ctx context.Context, name string) error {
-	s, rec, err := e.acquire(ctx, name, "starting")
-	if err != nil {
-		return err
-	}
-	defer s.unlock(e)
-	if rec.Run == nil || rec.Run.Remove || s.run != nil && !s.run.stopped {
-		_, err := e.start(ctx, s, &rec)
-		return err
-	}
-	exit, err := e.startAgain(ctx, s, &rec)
-	if err == nil && exit != nil {
-		return cannotStart(&rec, exit)
-	}
-	return err
-}
-
-// startAgain starts the supervised command of a sandbox, which runs nowhere; it gives an
-// exit when it cannot be run any more.
-func (e *Engine) startAgain(ctx context.Context, s *held, rec *meta.Sandbox) (*wire.Exit, error) {
-	run, session, err := e.startRun(ctx, s, rec, *rec.Run)
-	if err != nil {
-		return nil, fault.Wrap(err, "start the command of sandbox %s again", rec.Name)
-	}
-	return run.Exit, session.Close()
-}
-
-// cannotStart says that a supervised command cannot be run any more.
-func cannotStart(rec *meta.Sandbox, exit *wire.Exit) *fault.Error {
-	return fault.New(fault.Conflict, "the command of sandbox %s cannot be started again: %s", rec.Name, exit.Message).
-		WithHint("start another one: coppice run --in %s --detach -- CMD", rec.Name)
-}
-
-// Stop ends all processes of a sandbox and captures what they left.
-func (e *Engine) Stop(ctx context.Context, name string) (wire.StopResult, error) {
-	s, rec, err := e.acquireToEnd(ctx, e.acquire, name, "stopping", "was stopped", limit.CaptureStopSeconds*time.Second)
-	if err != nil {
-		return wire.StopResult{}, err
-	}
-	defer s.unlock(e)
-	var res wire.StopResult
-	if b := e.liveBox(s); b != nil {
-		if res.Stopped, err = procsInTime(ctx, b); err != nil {
-			e.Logger.Warn("the processes that a stop ends could not be counted", "err", err)
-			res.Uncounted = true
-		}
-	}
-	if s.run != nil {
-		s.run.stopped = true
-	}
-	if err := e.stopBox(ctx, s, stopGrace); err != nil {
-		return wire.StopResult{}, err
-	}
-	_, err = e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: "stopped"})
-	res.Head = string(rec.Head)
-	return res, err
-}
-
-// stopGrace is what processes are given between SIGTERM and SIGKILL.
-const stopGrace = 5 * time.Second

@@ -129,7 +129,7 @@ func (b *rebasing) keepPresent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	procs := len(b.e.openIn(b.rec.ID))
+	procs := len(b.e.commands.in(b.rec.ID))
 	if box != nil {
 		n, err := box.Procs(ctx)
 		if err != nil && !fault.Is(err, fault.Unavailable) {

@@ -48,18 +48,18 @@ type owned struct {
 	of    timeline.SnapshotID // the snapshot that index belongs to
 	read  bool                // index was looked for on the disk
 
-	begun    int              // commands started by this process
-	mapped   bool             // when last seen, a process had a file mapped shared and writable
-	run      *supervised      // the supervised command; nil: none
-	kept     map[string]*kept // commands that nobody need be attached to
-	past     []*kept          // those of them that have ended, oldest first
-	keeping  Box              // whose memory is kept by itself
-	followed Box              // whose changes are captured by themselves
-	captured time.Time        // when the last capture began
-	changed  time.Time        // when changes were first seen since; zero: none were
-	name     string           // for events
-	autos    int              // automatic snapshots since the history was thinned
-	told     Box              // whose start was told, and whose end was not yet
+	begun    int                 // commands started by this process
+	mapped   bool                // when last seen, a process had a file mapped shared and writable
+	run      *command            // the supervised command; nil: none
+	kept     map[string]*command // commands that nobody need be attached to
+	past     []*command          // those of them that have ended, oldest first
+	keeping  Box                 // whose memory is kept by itself
+	followed Box                 // whose changes are captured by themselves
+	captured time.Time           // when the last capture began
+	changed  time.Time           // when changes were first seen since; zero: none were
+	name     string              // for events
+	autos    int                 // automatic snapshots since the history was thinned
+	told     Box                 // whose start was told, and whose end was not yet
 
 	programs *boxPrograms    // of its box, or of the one before; nil: there is none
 	ending   *endingPrograms // those that are written by who holds the lock; nil: none are

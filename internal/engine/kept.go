@@ -14,6 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/sandbox"
+	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 // A kept command belongs to nobody who is connected: clients come and go, and what
@@ -29,31 +30,18 @@ const (
 	maxEnded = 32
 )
 
-// kept is one kept command. When it has ended and is captured, settled is closed;
-// the rest is then final.
-type kept struct {
-	id      string
-	req     wire.ExecRequest // what it was started with, as far as is known
-	begun   int              // as in settle; -1: unknown
-	settled chan struct{}
-	drop    chan struct{} // closed when newer ones take its place
-	of      issued
-	exit    wire.Exit
-	err     error
-}
-
 // StartExec runs a command for nobody in particular, and gives what it is called.
 // One that could not be started has an Exit.
 func (e *Engine) StartExec(ctx context.Context, name string, req wire.ExecRequest) (wire.ExecInfo, error) {
-	_, k, info, session, err := e.newKept(ctx, name, req)
+	_, c, info, session, err := e.newKept(ctx, name, req)
 	if err != nil {
 		return info, err
 	}
 	session.Close()
 	if info.Exit != nil {
-		<-k.settled
-		info.Exit = &k.exit
-		return info, k.err
+		<-c.done
+		info.Exit = &c.exit
+		return info, c.err
 	}
 	return info, nil
 }
@@ -62,28 +50,30 @@ func (e *Engine) StartExec(ctx context.Context, name string, req wire.ExecReques
 // that does not mind when the client goes away.
 func (e *Engine) execKept(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
 	waited, unwatch := sandbox.WithWaiter(ctx, stream)
-	s, k, info, session, err := e.newKept(waited, name, req)
+	sbx, c, info, session, err := e.newKept(waited, name, req)
 	unwatch()
 	if err != nil {
 		return wire.Exit{}, err
 	}
 	if info.Exit != nil {
 		session.Close()
-		<-k.settled
-		return k.exit, k.err
+		<-c.done
+		return c.exit, c.err
 	}
-	if err := wire.WriteJSON(stream, wire.FrameStarted, wire.Started{Exec: k.id, PID: info.PID}); err != nil {
+	if err := wire.WriteJSON(stream, wire.FrameStarted, wire.Started{Exec: c.id, PID: info.PID}); err != nil {
 		return wire.Exit{}, errors.Join(errDetached, session.Close())
 	}
-	return e.stayKept(ctx, s, k, session, req, stream)
+	return e.stay(ctx, sbx, c, session, req, stream)
 }
 
 // newKept starts a kept command. The caller closes the session, in which the
 // command's first frame was read.
-func (e *Engine) newKept(ctx context.Context, name string, req wire.ExecRequest) (*entry, *kept, wire.ExecInfo, io.ReadWriteCloser, error) {
-	var info wire.ExecInfo
+func (e *Engine) newKept(ctx context.Context, name string, req wire.ExecRequest) (
+	sbx *entry, c *command, info wire.ExecInfo, session io.ReadWriteCloser, err error,
+) {
 	if len(req.Cmd) == 0 {
-		return nil, nil, info, nil, fault.New(fault.Invalid, "no command was given").WithHint("give it as \"cmd\", a list of words")
+		err = fault.New(fault.Invalid, "no command was given").WithHint("give it as \"cmd\", a list of words")
+		return nil, nil, info, nil, err
 	}
 	s, rec, err := e.acquire(ctx, name, "starting a command")
 	if err != nil {
@@ -94,31 +84,32 @@ func (e *Engine) newKept(ctx context.Context, name string, req wire.ExecRequest)
 		return nil, nil, info, nil, err
 	}
 	req.Keep, req.Attach, req.Offset, req.ReadOnly, req.Run = true, "", 0, false, nil
-	session, told, err := e.open(ctx, s, &rec, req)
-	of := issued{req.ID, e.Now(), rec.Head}
+	c, session, told, err := e.open(ctx, s, &rec, req)
 	s.begun++
 	if err != nil {
 		return nil, nil, info, nil, err
 	}
 	m, x, err := first(session)
-	if err != nil {
-		e.notBegun(ctx, told, err)
-		e.leave(s.entry, s.box, req.ID)
+	if err == nil {
+		err = e.begins(ctx, s.box, c, told)
 	} else {
-		err = e.begins(ctx, s.box, req.ID, told)
+		e.notBegun(ctx, c, told, err)
+		e.leave(s.entry, s.box, c)
 	}
 	if err != nil {
 		return nil, nil, info, nil, errors.Join(err, session.Close())
 	}
-	k := &kept{id: req.ID, req: req, of: of, begun: s.begun, settled: make(chan struct{}), drop: make(chan struct{})}
-	info = wire.ExecInfo{ID: k.id, Cmd: req.Cmd, PID: m.PID, Started: e.Now().UTC(), TTY: req.TTY, Stdin: req.Stdin || req.TTY, Kept: true}
+	c.begun = s.begun
+	info = wire.ExecInfo{
+		ID: c.id, Cmd: req.Cmd, PID: m.PID, Started: e.Now().UTC(), TTY: req.TTY, Stdin: req.Stdin || req.TTY, Kept: true,
+	}
 	if x != nil {
 		info.Exit = &x.Exit
 	} else {
-		e.executing(ctx, &rec, req, k.id)
+		e.executing(ctx, &rec, req, c.id)
 	}
-	e.keep(s, s.box, k)
-	return s.entry, k, info, session, nil
+	e.keep(s, s.box, c)
+	return s.entry, c, info, session, nil
 }
 
 // first reads the first frame of a command: it runs, or cannot be run.
@@ -142,47 +133,42 @@ func first(session io.Reader) (m wire.Started, x *ending, err error) {
 }
 
 // keep follows a kept command to its end, captures, and forgets it after a while.
-func (e *Engine) keep(s *held, b Box, k *kept) {
+func (e *Engine) keep(s *held, b Box, c *command) {
 	if s.kept == nil {
-		s.kept = map[string]*kept{}
+		s.kept = map[string]*command{}
 	}
-	s.kept[k.id] = k
-	e.bg.Go(func() error {
-		end, err := b.Wait(e.bgCtx, k.id)
-		if err == nil {
-			e.endKnown(s.ID, k.of, end)
-		}
-		if e.bgCtx.Err() == nil { // else another daemon finds it
-			e.keptEnded(s.entry, k, end, err)
-			e.forgetKept(s.entry, b, k)
-		}
-		return nil
+	s.kept[c.id] = c
+	sbx := s.entry
+	e.await(sbx, b, c, func(end Ended, err error) bool {
+		e.keptEnded(sbx, c, end, err)
+		return e.linger(sbx, b, c)
 	})
 }
 
 // keptEnded does what follows from the end of a kept command.
-func (e *Engine) keptEnded(s *entry, k *kept, end Ended, err error) {
+func (e *Engine) keptEnded(s *entry, c *command, end Ended, err error) {
 	if err != nil {
 		end = killed("the sandbox was stopped while the command ran")
 	}
-	k.exit, k.err = e.settle(e.bgCtx, s, k.req, end, k.begun, k.of)
-	if k.err != nil {
-		e.Logger.Error("what a command changed is not in the history yet", "sandbox", s.ID, "err", k.err)
+	c.exit, c.err = e.settle(e.bgCtx, s, c, end, c.begun)
+	if c.err != nil {
+		e.Logger.Error("what a command changed is not in the history yet", "sandbox", s.ID, "err", c.err)
 	}
 	if rec, err := e.DB.Sandbox(e.bgCtx, string(s.ID)); err == nil {
-		e.limited(e.bgCtx, &rec, k.req, k.id, k.exit)
-		e.exited(e.bgCtx, &rec, k.req, k.id, k.exit)
+		e.limited(e.bgCtx, &rec, c.req, c.id, c.exit)
+		e.exited(e.bgCtx, &rec, c.req, c.id, c.exit)
 	}
-	close(k.settled)
+	close(c.done)
 }
 
-// forgetKept drops a kept command some time after its end.
-func (e *Engine) forgetKept(sbx *entry, b Box, k *kept) {
+// linger holds the result of a kept command for a while, and reports whether the keeper may
+// forget it then.
+func (e *Engine) linger(sbx *entry, b Box, c *command) bool {
 	s, err := e.lock(e.bgCtx, sbx, "noting the end of a command")
 	if err != nil {
-		return
+		return false
 	}
-	if s.past = append(s.past, k); len(s.past) > maxEnded {
+	if s.past = append(s.past, c); len(s.past) > maxEnded {
 		close(s.past[0].drop)
 		s.past = slices.Delete(s.past, 0, 1)
 	}
@@ -191,81 +177,33 @@ func (e *Engine) forgetKept(sbx *entry, b Box, k *kept) {
 	defer late.Stop()
 	select {
 	case <-e.bgCtx.Done():
-		return
+		return false
 	case <-b.Gone():
-	case <-k.drop:
+	case <-c.drop:
 	case <-late.C:
 	}
-	if err := b.Forget(e.bgCtx, k.id); err != nil && !fault.Is(err, fault.Unavailable) {
-		e.Logger.Warn("the keeper holds a result for longer", "sandbox", sbx.ID, "err", err)
+	if s, err = e.lock(e.bgCtx, sbx, "forgetting a command"); err != nil {
+		return false
 	}
-	if s, err := e.lock(e.bgCtx, sbx, "forgetting a command"); err == nil {
-		if s.kept[k.id] == k { // else another one goes on under its id, from memory
-			delete(s.kept, k.id)
-		}
-		s.past = slices.DeleteFunc(s.past, func(p *kept) bool { return p == k })
-		s.unlock(e)
+	defer s.unlock(e)
+	if s.kept[c.id] == c { // else another one goes on under its id, from memory
+		delete(s.kept, c.id)
 	}
+	s.past = slices.DeleteFunc(s.past, func(p *command) bool { return p == c })
+	return true
 }
 
 // findKept finds a kept command of a sandbox; nil when it has none of that id.
-func (e *Engine) findKept(ctx context.Context, name, id string) (*kept, *entry) {
+func (e *Engine) findKept(ctx context.Context, name, id string) (*command, *entry) {
 	if id == "" || id == wire.AttachRun {
 		return nil, nil
 	}
 	s, _, err := e.acquire(ctx, name, "attaching")
 	if err != nil {
-		return nil, nil // whoever asks next gets the same answer
+		return nil, nil // the next one to ask gets the same answer
 	}
 	defer s.unlock(e)
 	return s.kept[id], s.entry
-}
-
-// attachKept connects a client to a kept command.
-func (e *Engine) attachKept(ctx context.Context, sbx *entry, k *kept, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
-	s, err := e.lock(ctx, sbx, "attaching")
-	if err != nil {
-		return wire.Exit{}, err
-	}
-	b := e.liveBox(s)
-	s.unlock(e)
-	if b == nil { // what becomes of it is told by k.settled
-		return e.stayKept(ctx, sbx, k, nil, req, stream)
-	}
-	session, err := b.Exec(ctx, wire.ExecRequest{Attach: k.id, Offset: req.Offset, ReadOnly: req.ReadOnly, Size: req.Size})
-	if err != nil && !fault.Is(err, fault.Unavailable) {
-		return wire.Exit{}, err
-	}
-	return e.stayKept(ctx, sbx, k, session, req, stream)
-}
-
-// stayKept carries frames between a client and a kept command until that has ended
-// and is captured, or the client has gone.
-func (e *Engine) stayKept(ctx context.Context, s *entry, k *kept, session io.ReadWriteCloser, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
-	req.ID = k.id
-	left, err := e.attended(ctx, s, req)
-	if err != nil {
-		if session != nil {
-			err = errors.Join(err, session.Close())
-		}
-		return wire.Exit{}, err
-	}
-	defer left()
-	a := newAttachment(stream, session, req)
-	defer a.close()
-	if session != nil {
-		if err := carry(ctx, session, a); err != nil {
-			return wire.Exit{}, err
-		}
-	}
-	select {
-	case <-k.settled:
-		return k.exit, k.err
-	case <-a.gone:
-		return wire.Exit{}, errDetached
-	case <-ctx.Done():
-		return wire.Exit{}, fault.New(fault.Unavailable, "the daemon is stopping; the command runs on").Because(context.Cause(ctx))
-	}
 }
 
 // resumeKept takes up the kept commands that an earlier daemon left.
@@ -281,9 +219,20 @@ func (e *Engine) resumeKept(ctx context.Context, s *held, rec *meta.Sandbox) {
 	}
 	for _, x := range all {
 		if x.Kept && (rec.Run == nil || x.ID != rec.Run.Exec) {
-			e.keep(s, b, &kept{id: x.ID, req: wire.ExecRequest{Cmd: x.Cmd}, of: issued{id: x.ID, at: x.Started}, begun: -1, settled: make(chan struct{}), drop: make(chan struct{})})
+			c := e.foundAgain(s.ID, x.ID, x.Started)
+			c.req = wire.ExecRequest{Cmd: x.Cmd}
+			e.keep(s, b, c)
 		}
 	}
+}
+
+// foundAgain is a command that an earlier daemon began at a time: it is open, or its end is
+// recorded already.
+func (e *Engine) foundAgain(id timeline.SandboxID, exec string, at time.Time) *command {
+	if c := e.commands.find(id, exec); c != nil {
+		return c
+	}
+	return newCommand(id, exec, at, "")
 }
 
 // Execs lists the commands that run in a sandbox, oldest first.

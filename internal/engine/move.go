@@ -282,9 +282,9 @@ func (e *Engine) worthMemory(ctx context.Context, s *held, rec *meta.Sandbox) (b
 // and opens its gate, unless they were another sandbox's: see released. It gives the
 // commands that go on.
 func (e *Engine) comeBack(ctx context.Context, s *held, rec *meta.Sandbox, img *image, foreign bool) ([]string, error) {
-	for _, c := range e.openIn(s.ID) { // those of the same id are others from here on
+	for _, c := range e.commands.in(s.ID) { // those of the same id are others from here on
 		end := killed("the sandbox was brought to another snapshot")
-		e.tellEnd(ctx, rec, c.issued, end, end.Exit)
+		e.tellEnd(ctx, rec, c, end, end.Exit)
 	}
 	if foreign {
 		q := &meta.Quarantine{Since: e.Now().UTC(), At: rec.Head, Reason: underWay}

@@ -204,7 +204,7 @@ func (e *Engine) tellSomeNet(ctx context.Context, s *entry) (more bool, err erro
 			s.net = nil // it may be there
 			return false, err
 		}
-		e.denied(s.ID, drafts)
+		e.commands.denied(s.ID, drafts)
 	}
 	if s.net = &after; says {
 		s.lost = now

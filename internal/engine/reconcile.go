@@ -32,7 +32,7 @@ func (e *Engine) agree(ctx context.Context) error {
 	if err != nil || e.doing.Load() != 0 || size == e.agreed.Load() {
 		return err
 	}
-	open, err := json.Marshal(e.allOpen()) // after the size: what begins since is read again
+	open, err := json.Marshal(e.commands.noted()) // after the size: what begins since is read again
 	if err != nil {
 		return err
 	}
@@ -78,10 +78,8 @@ func (e *Engine) readAgreed(text string) (from int64) {
 	if err != nil || open != "" && json.Unmarshal([]byte(open), &all) != nil {
 		return 0
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	for _, c := range all {
-		e.commands[commandKey{c.Sandbox, c.ID}] = &underway{issued: issued{c.ID, c.At, c.Before}, sandbox: c.Sandbox, seq: c.Seq, found: true, ended: make(chan bool)}
+		e.commands.replace(foundCommand(c))
 	}
 	return from
 }
@@ -108,7 +106,7 @@ func (e *Engine) reconcileFrom(ctx context.Context, from int64) error {
 			one = &tale{}
 		}
 		one.hear(r)
-		e.hearCommand(r)
+		e.commands.hear(r)
 	}
 	if err := end(); err != nil {
 		return err

@@ -87,7 +87,7 @@ func (e recovery) sandbox(ctx context.Context, rec *meta.Sandbox, a attached) er
 		e.ended(ctx, rec)
 	}
 	runs := rec.Run != nil && rec.Run.Ended == nil
-	if idle && !runs && rec.IdleStopMS == 0 && len(e.openIn(rec.ID)) == 0 {
+	if idle && !runs && rec.IdleStopMS == 0 && len(e.commands.in(rec.ID)) == 0 {
 		return nil
 	}
 	s, err := e.lock(ctx, e.entry(rec.ID), "taking up what runs in it")

@@ -260,10 +260,10 @@ func (e *Engine) adoptCommands(ctx context.Context, s *held, rec *meta.Sandbox, 
 		if x.Exit != nil || !isExecID(x.ID) { // it is the inside that says what they are called
 			continue
 		}
-		of := issued{x.ID, now, rec.Head}
-		e.goesOn(of, rec.ID)
-		req := wire.ExecRequest{ID: x.ID, Cmd: x.Cmd, TTY: x.TTY}
-		tell = append(tell, e.execRecord(ctx, rec, req))
+		c := newCommand(rec.ID, x.ID, now, rec.Head)
+		c.resumed, c.req = true, wire.ExecRequest{ID: x.ID, Cmd: x.Cmd, TTY: x.TTY}
+		e.commands.replace(c)
+		tell = append(tell, e.execRecord(ctx, rec, c.req))
 		ids = append(ids, x.ID)
 		if x.ID == run && rec.Run != nil {
 			again := *rec.Run
@@ -272,10 +272,11 @@ func (e *Engine) adoptCommands(ctx context.Context, s *held, rec *meta.Sandbox, 
 			if err := e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Run, r.Again, r.Starting = &again, false, false; return nil }); err != nil {
 				return nil, err
 			}
-			e.supervise(s, b, again)
+			c.run = again
+			e.supervise(s, b, c)
 			continue
 		}
-		e.keep(s, b, &kept{id: x.ID, req: req, of: of, begun: -1, settled: make(chan struct{}), drop: make(chan struct{})})
+		e.keep(s, b, c)
 	}
 	return ids, e.record(ctx, rec, tell...)
 }
@@ -284,13 +285,6 @@ func (e *Engine) adoptCommands(ctx context.Context, s *held, rec *meta.Sandbox, 
 func isExecID(s string) bool {
 	hex, ok := strings.CutPrefix(s, "x")
 	return ok && len(hex) == 10 && strings.Trim(hex, "0123456789abcdef") == ""
-}
-
-// goesOn notes that a command goes on from a memory image.
-func (e *Engine) goesOn(of issued, id timeline.SandboxID) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.commands[commandKey{id, of.id}] = &underway{issued: of, sandbox: id, resumed: true, ended: make(chan bool)}
 }
 
 // resealInside does what takes programs of the sandbox's own: SSH host keys, and its hooks.

@@ -16,18 +16,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// supervised is one start of a sandbox's supervised command. When it has ended,
-// and everything that follows from that has been done, settled is closed; the
-// rest is then final.
-type supervised struct {
-	run     wire.Run
-	settled chan struct{}
-	exit    wire.Exit
-	next    *supervised // the start that came after it; nil: none
-
-	stopped bool // guarded by the sandbox's lock: it is not to be started again
-}
-
 const (
 	// runGrace is what a supervised command has between SIGTERM and SIGKILL when
 	// the sandbox is rewound under it.
@@ -52,9 +40,11 @@ func (e *Engine) Run(ctx context.Context, name string, req wire.RunRequest) (wir
 }
 
 // newRun starts the supervised command of a sandbox that has none. It may have ended when this
-// returns; where it has begun, sup is it all the same. The caller closes the session, in which
+// returns; where it has begun, c is it all the same. The caller closes the session, in which
 // the command's first frame was read.
-func (e *Engine) newRun(ctx context.Context, name string, req wire.RunRequest) (sbx *entry, sup *supervised, run wire.Run, session io.ReadWriteCloser, err error) {
+func (e *Engine) newRun(ctx context.Context, name string, req wire.RunRequest) (
+	sbx *entry, c *command, run wire.Run, session io.ReadWriteCloser, err error,
+) {
 	if err := checkRun(&req, name); err != nil {
 		return nil, nil, wire.Run{}, nil, err
 	}
@@ -98,7 +88,9 @@ func checkRun(req *wire.RunRequest, name string) error {
 // startRun starts a command as the sandbox's supervised one. It is recorded before it
 // begins, under the id that it will have, so that no daemon that comes after this one leaves
 // it alone, or starts it twice. The caller closes the session.
-func (e *Engine) startRun(ctx context.Context, s *held, rec *meta.Sandbox, run wire.Run) (_ wire.Run, session io.ReadWriteCloser, err error) {
+func (e *Engine) startRun(
+	ctx context.Context, s *held, rec *meta.Sandbox, run wire.Run,
+) (_ wire.Run, session io.ReadWriteCloser, err error) {
 	ctx = context.WithoutCancel(ctx) // what has begun is recorded
 	before := rec.Run
 	defer func() {
@@ -119,37 +111,16 @@ func (e *Engine) startRun(ctx context.Context, s *held, rec *meta.Sandbox, run w
 	}
 	run.Started, run.Ended, run.Exit = e.Now().UTC().Truncate(time.Microsecond), nil, nil
 	rec.Run = &run // its box is started with it in mind
-	if err := e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Run, r.Starting = &run, true; return nil }); err != nil {
+	err = e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Run, r.Starting = &run, true; return nil })
+	if err != nil {
 		return run, nil, err
 	}
-	var told *telling
-	session, told, err = e.open(ctx, s, rec, wire.ExecRequest{
-		ID: run.Exec, Cmd: run.Cmd, Env: run.Env, Dir: run.Dir, TTY: run.TTY, Stdin: run.Stdin, Size: run.Size, Keep: true,
-	})
+	c, session, err := e.openRun(ctx, s, rec, &run)
 	if err == nil {
-		if err = begun(session, &run); fault.Is(err, fault.Exists) { // a daemon before this one came as far
-			session.Close()
-			if session, err = s.box.Exec(ctx, wire.ExecRequest{Attach: run.Exec}); err == nil {
-				err = begun(session, &run)
-			}
-		}
-		if err != nil {
-			e.notBegun(ctx, told, err)
-			e.leave(s.entry, s.box, run.Exec)
-		}
-	}
-	s.begun++
-	if err == nil {
-		err = e.begins(ctx, s.box, run.Exec, told)
-	}
-	if err == nil && run.Exit != nil {
-		x := withHead(*run.Exit, rec.Head, taken{})
-		if err = e.record(ctx, rec, e.exitRecords(ctx, rec, issued{run.Exec, run.Started, rec.Head}, ending{}, x, taken{})...); err == nil {
-			e.closed(rec.ID, run.Exec)
-		}
-	}
-	if err == nil {
-		err = e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Run, r.Again, r.Starting = &run, false, false; return nil })
+		err = e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error {
+			r.Run, r.Again, r.Starting = &run, false, false
+			return nil
+		})
 	}
 	if err != nil {
 		if session != nil {
@@ -160,9 +131,45 @@ func (e *Engine) startRun(ctx context.Context, s *held, rec *meta.Sandbox, run w
 	rec.Again, rec.Starting = false, false
 	e.running(ctx, rec, &run)
 	if run.Exit == nil {
-		e.supervise(s, s.box, run)
+		c.run = run
+		e.supervise(s, s.box, c)
 	}
 	return run, session, nil
+}
+
+// openRun starts a supervised command, and waits until its beginning is recorded; and its end, if
+// it cannot be run. The caller closes the session, also after an error, unless it is nil.
+func (e *Engine) openRun(
+	ctx context.Context, s *held, rec *meta.Sandbox, run *wire.Run,
+) (c *command, session io.ReadWriteCloser, err error) {
+	c, session, told, err := e.open(ctx, s, rec, wire.ExecRequest{
+		ID: run.Exec, Cmd: run.Cmd, Env: run.Env, Dir: run.Dir, TTY: run.TTY, Stdin: run.Stdin, Size: run.Size, Keep: true,
+	})
+	s.begun++
+	if err != nil {
+		return nil, nil, err
+	}
+	err = begun(session, run)
+	if fault.Is(err, fault.Exists) { // a daemon before this one came as far
+		session.Close()
+		if session, err = s.box.Exec(ctx, wire.ExecRequest{Attach: run.Exec}); err == nil {
+			err = begun(session, run)
+		}
+	}
+	if err != nil {
+		e.notBegun(ctx, c, told, err)
+		e.leave(s.entry, s.box, c)
+		return c, session, err
+	}
+	if err := e.begins(ctx, s.box, c, told); err != nil || run.Exit == nil {
+		return c, session, err
+	}
+	x := withHead(*run.Exit, rec.Head, taken{})
+	if err := e.record(ctx, rec, e.exitRecords(ctx, rec, c, ending{}, x, taken{})...); err != nil {
+		return c, session, err
+	}
+	e.commands.settle(c)
+	return c, session, nil
 }
 
 // newExecID chooses what a supervised command is called by its keeper.
@@ -178,87 +185,67 @@ func supervises(rec *meta.Sandbox) bool {
 	return rec.Run != nil && rec.Run.Ended == nil && !rec.Run.Capture.Off
 }
 
-// begun reads the first frame of a command: it runs, or cannot be run.
+// begun reads the first frame of a supervised command.
 func begun(session io.Reader, run *wire.Run) error {
-	t, p, err := wire.ReadFrame(session, nil)
-	if err != nil {
-		return fault.New(fault.Unavailable, "the sandbox's keeper ended while the command was started").Because(err)
-	}
-	switch t {
-	case wire.FrameStarted:
-		var m wire.Started
-		err = decode(p, &m)
-		run.Exec = m.Exec
-	case wire.FrameExit:
-		var x ending
-		err = decode(p, &x)
+	m, x, err := first(session)
+	switch {
+	case err != nil:
+	case x != nil:
 		run.Exit, run.Ended = &x.Exit, &run.Started
-	case wire.FrameFailed:
-		err = decodeFailure(p)
 	default:
-		err = fault.New(fault.Internal, "the keeper began with frame %d", t)
+		run.Exec = m.Exec
 	}
 	return err
 }
 
 // supervise makes a running command the sandbox's supervised one: it is followed to its end,
 // and what the sandbox's processes change is captured.
-func (e *Engine) supervise(s *held, b Box, run wire.Run) {
-	sup := &supervised{run: run, settled: make(chan struct{})}
+func (e *Engine) supervise(s *held, b Box, c *command) {
 	if before := s.run; before != nil {
-		before.next = sup
-		close(before.settled)
+		before.next = c
+		close(before.done)
 	}
-	s.run = sup
-	e.bg.Go(func() error {
-		end, err := b.Wait(e.bgCtx, run.Exec)
-		if err == nil {
-			e.endKnown(s.ID, issued{id: run.Exec, at: run.Started}, end)
-		}
-		if e.bgCtx.Err() == nil && e.runEnded(s.entry, sup, end, err) {
-			if err := b.Forget(e.bgCtx, run.Exec); err != nil && !fault.Is(err, fault.Unavailable) {
-				e.Logger.Warn("the keeper holds a result for longer", "sandbox", s.ID, "err", err)
-			}
-		}
-		return nil
-	})
-	if every := time.Duration(run.Capture.MemoryEveryMS) * time.Millisecond; every >= leastMemory && s.keeping != b {
+	s.run = c
+	sbx := s.entry
+	e.await(sbx, b, c, func(end Ended, err error) bool { return e.runEnded(sbx, c, end, err) })
+	every := time.Duration(c.run.Capture.MemoryEveryMS) * time.Millisecond
+	if every >= leastMemory && s.keeping != b {
 		s.keeping = b
-		e.bg.Go(func() error { e.keepMemory(s.entry, b, every); return nil })
+		e.bg.Go(func() error { e.keepMemory(sbx, b, every); return nil })
 	}
-	p, err := newPace(run.Capture)
-	if err == nil && !run.Capture.Off && s.followed != b {
+	p, err := newPace(c.run.Capture)
+	if err == nil && !c.run.Capture.Off && s.followed != b {
 		s.followed = b
-		e.bg.Go(func() error { e.follow(s.entry, b, p); return nil })
+		e.bg.Go(func() error { e.follow(sbx, b, p); return nil })
 	}
 }
 
 // runEnded does what follows from the end of a supervised command: a snapshot,
 // another start, the removal of the sandbox. It reports whether that is recorded,
 // or nobody's concern any more.
-func (e *Engine) runEnded(sbx *entry, sup *supervised, end Ended, err error) bool {
+func (e *Engine) runEnded(sbx *entry, c *command, end Ended, err error) bool {
 	ctx, told := e.bgCtx, false
-	for delay := restartDelay(sup.run, e.Now()); ; {
+	for delay := restartDelay(c.run, e.Now()); ; {
 		s, lerr := e.lock(ctx, sbx, "after the end of its command")
 		if lerr != nil {
 			return false // another daemon finds it
 		}
 		rec, dberr := e.DB.Sandbox(ctx, string(s.ID))
-		if s.run != sup { // it was started anew meanwhile
+		if s.run != c { // it was started anew meanwhile
 			if dberr == nil {
-				e.tellEnd(ctx, &rec, issued{id: sup.run.Exec, at: sup.run.Started}, end, exitOf(sup, end, err))
+				e.tellEnd(ctx, &rec, c, end, exitOf(c, end, err))
 			}
 			s.unlock(e)
 			return true
 		}
 		if dberr != nil {
-			e.endRun(s, sup, wire.Exit{Code: end.Code, Signal: end.Signal, Message: "the sandbox was removed while the command ran"})
+			e.endRun(s, c, wire.Exit{Code: end.Code, Signal: end.Signal, Message: "the sandbox was removed while the command ran"})
 			s.unlock(e)
 			return true
 		}
 		if !told {
 			told = true
-			e.limited(ctx, &rec, wire.ExecRequest{Cmd: sup.run.Cmd}, sup.run.Exec, end.Exit)
+			e.limited(ctx, &rec, wire.ExecRequest{Cmd: c.run.Cmd}, c.id, end.Exit)
 		}
 		if err == nil {
 			rec.Starting = false // it did begin, whoever had no time left to note that
@@ -266,7 +253,7 @@ func (e *Engine) runEnded(sbx *entry, sup *supervised, end Ended, err error) boo
 		// What ended by itself was not stopped for a rewind, though one was about to be.
 		due := err != nil && (rec.Again || rec.Starting) || end.Stopped && rec.Again
 		// Who was stopped for what it did does not begin again by itself.
-		if !sup.stopped && !e.halted(sup.run.Started, &rec) && (due || sup.run.Restart == wire.RestartAlways) {
+		if !c.stopped && !e.halted(c.run.Started, &rec) && (due || c.run.Restart == wire.RestartAlways) {
 			if delay > 0 && !due { // let others at it meanwhile
 				s.unlock(e)
 				select {
@@ -282,14 +269,14 @@ func (e *Engine) runEnded(sbx *entry, sup *supervised, end Ended, err error) boo
 				return true
 			}
 		}
-		recorded := e.concludeRun(ctx, s, &rec, sup, end, err)
+		recorded := e.concludeRun(ctx, s, &rec, c, end, err)
 		s.unlock(e)
 		if !recorded {
 			return false
 		}
 		break
 	}
-	if sup.run.Remove {
+	if c.run.Remove {
 		if err := e.removeOne(ctx, string(sbx.ID), true); err != nil {
 			e.Logger.Error("the sandbox stays", "sandbox", sbx.ID, "err", err)
 		}
@@ -306,11 +293,11 @@ func restartDelay(run wire.Run, now time.Time) time.Duration {
 }
 
 // exitOf is the end of a supervised command, which is not known when its keeper ended.
-func exitOf(sup *supervised, end Ended, err error) wire.Exit {
+func exitOf(c *command, end Ended, err error) wire.Exit {
 	x := end.Exit
 	if err != nil {
 		x = wire.Exit{Code: 128 + 9, Signal: "KILL", Message: "the sandbox was stopped while the command ran"}
-		if !sup.stopped {
+		if !c.stopped {
 			x.Message = "the sandbox's keeper ended while the command ran"
 		}
 	}
@@ -320,53 +307,51 @@ func exitOf(sup *supervised, end Ended, err error) wire.Exit {
 // again captures, and starts the supervised command once more; false, with a line in the
 // log, when that is impossible.
 func (e *Engine) again(ctx context.Context, s *held, rec *meta.Sandbox, end Ended, ended error) bool {
-	sup := s.run
-	run := sup.run
+	c := s.run
 	e.tellDenials(ctx, s.entry)
 	tell := func(t taken) []testimony {
-		return e.exitRecords(ctx, rec, issued{id: run.Exec, at: run.Started}, end, withHead(exitOf(sup, end, ended), t.id, t), t)
+		return e.exitRecords(ctx, rec, c, end, withHead(exitOf(c, end, ended), t.id, t), t)
 	}
-	t, err := e.capture(ctx, s, rec, note{cause: timeline.CauseAuto, message: e.labelOf(ctx, rec, wire.ExecRequest{Cmd: run.Cmd}), with: tell})
+	t, err := e.capture(ctx, s, rec, note{cause: timeline.CauseAuto, message: e.labelOf(ctx, rec, wire.ExecRequest{Cmd: c.run.Cmd}), with: tell})
 	if err == nil && !t.told && !rec.Starting {
 		err = e.record(ctx, rec, tell(t)...)
 		t.told = err == nil
 	}
 	if t.told {
-		e.closed(rec.ID, run.Exec)
+		e.commands.settle(c)
 	}
 	var session io.Closer
 	if err == nil {
-		_, session, err = e.startRun(ctx, s, rec, run)
+		_, session, err = e.startRun(ctx, s, rec, c.run)
 	}
 	if err != nil {
 		e.Logger.Error("the command is not started again", "sandbox", rec.Name, "err", err)
 		return false
 	}
 	session.Close()
-	return s.run != sup
+	return s.run != c
 }
 
 // concludeRun captures what a supervised command left, and records its end; false,
 // with a line in the log, when that is impossible.
-func (e *Engine) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, sup *supervised, end Ended, err error) bool {
-	x := exitOf(sup, end, err)
+func (e *Engine) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c *command, end Ended, err error) bool {
+	x := exitOf(c, end, err)
 	code := x.Code
-	of := issued{id: sup.run.Exec, at: sup.run.Started}
 	e.tellDenials(ctx, s.entry)
-	t, cerr := e.capture(ctx, s, rec, note{cause: timeline.CauseExec, message: e.labelOf(ctx, rec, wire.ExecRequest{Cmd: sup.run.Cmd}), exit: &code, still: end.Alone && s.begun == 1 && !s.mapped,
-		with: func(t taken) []testimony { return e.exitRecords(ctx, rec, of, end, withHead(x, t.id, t), t) }})
+	t, cerr := e.capture(ctx, s, rec, note{cause: timeline.CauseExec, message: e.labelOf(ctx, rec, wire.ExecRequest{Cmd: c.run.Cmd}), exit: &code, still: end.Alone && s.begun == 1 && !s.mapped,
+		with: func(t taken) []testimony { return e.exitRecords(ctx, rec, c, end, withHead(x, t.id, t), t) }})
 	if cerr != nil {
 		x.Message = "what the command changed is not in the history yet: " + cerr.Error()
 		e.Logger.Error("what the command left is not in the history yet", "sandbox", rec.Name, "err", cerr)
 	}
 	x = withHead(x, rec.Head, t)
 	if !t.told {
-		e.note(ctx, rec, e.exitRecords(ctx, rec, of, end, x, t)...)
+		e.note(ctx, rec, e.exitRecords(ctx, rec, c, end, x, t)...)
 	}
-	e.closed(s.ID, of.id)
+	e.commands.settle(c)
 	now := e.Now().UTC().Truncate(time.Microsecond)
 	uerr := e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error {
-		if r.Run != nil && r.Run.Exec == sup.run.Exec {
+		if r.Run != nil && r.Run.Exec == c.id {
 			r.Again, r.Starting = false, false
 			run := *r.Run
 			run.Ended, run.Exit = &now, &x
@@ -377,18 +362,18 @@ func (e *Engine) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, su
 	if uerr != nil {
 		e.Logger.Error("the end of the command is not recorded", "sandbox", rec.Name, "err", uerr)
 	}
-	e.exited(ctx, rec, wire.ExecRequest{Cmd: sup.run.Cmd}, sup.run.Exec, x)
-	e.endRun(s, sup, x)
+	e.exited(ctx, rec, wire.ExecRequest{Cmd: c.run.Cmd}, c.id, x)
+	e.endRun(s, c, x)
 	return uerr == nil
 }
 
 // endRun lets those who are attached know.
-func (e *Engine) endRun(s *held, sup *supervised, x wire.Exit) {
-	sup.exit = x
-	if s.run == sup {
+func (e *Engine) endRun(s *held, c *command, x wire.Exit) {
+	c.exit = x
+	if s.run == c {
 		s.run = nil
 	}
-	close(sup.settled)
+	close(c.done)
 }
 
 // resume takes up a supervised command that an earlier daemon left.
@@ -396,15 +381,17 @@ func (e *Engine) resume(s *held, rec *meta.Sandbox) {
 	if rec.Run == nil || rec.Run.Ended != nil || s.run != nil {
 		return
 	}
+	c := e.foundAgain(s.ID, rec.Run.Exec, rec.Run.Started)
+	c.run = *rec.Run
 	if b := e.liveBox(s); b != nil {
-		e.supervise(s, b, *rec.Run)
+		e.supervise(s, b, c)
 		return
 	}
 	// Its box ended while nobody looked.
-	sup := &supervised{run: *rec.Run, settled: make(chan struct{})}
-	s.run = sup
+	s.run = c
+	sbx := s.entry
 	e.bg.Go(func() error {
-		e.runEnded(s.entry, sup, Ended{}, fault.New(fault.Unavailable, "the keeper has ended"))
+		e.runEnded(sbx, c, Ended{}, fault.New(fault.Unavailable, "the keeper has ended"))
 		return nil
 	})
 }
@@ -434,17 +421,17 @@ func (e *Engine) willRestart(ctx context.Context, s *held, rec *meta.Sandbox) er
 
 // restart starts the supervised command again after a rewind, where its policy wants that.
 func (e *Engine) restart(ctx context.Context, s *held, rec *meta.Sandbox) (bool, error) {
-	sup := s.run
-	if sup == nil || sup.stopped || sup.run.Restart == wire.RestartNo {
+	c := s.run
+	if c == nil || c.stopped || c.run.Restart == wire.RestartNo {
 		return false, nil
 	}
-	run, session, err := e.startRun(ctx, s, rec, sup.run)
+	run, session, err := e.startRun(ctx, s, rec, c.run)
 	if err != nil {
 		return false, fault.Wrap(err, "sandbox %s is at snapshot %s, but its command is not started again", rec.Name, rec.Head)
 	}
 	session.Close()
 	if run.Exit != nil { // it cannot be run there
-		e.endRun(s, sup, *run.Exit)
+		e.endRun(s, c, *run.Exit)
 	}
 	return run.Exit == nil, nil
 }
@@ -460,9 +447,9 @@ func (e *Engine) attachRun(ctx context.Context, name string, req wire.ExecReques
 		return wire.Exit{}, err
 	}
 	defer e.use(s.ID)()
-	sup, last := s.run, rec.Run
+	c, last := s.run, rec.Run
 	s.unlock(e)
-	if sup == nil {
+	if c == nil {
 		if last != nil && last.Exit != nil && req.Attach == last.Exec {
 			return *last.Exit, nil // it ended while the client was away
 		}
@@ -473,16 +460,16 @@ func (e *Engine) attachRun(ctx context.Context, name string, req wire.ExecReques
 		return wire.Exit{}, fault.New(fault.NotFound, "the command of sandbox %s has ended", rec.Name).
 			WithHint("what it changed is in the history: coppice log %s; start it again with: coppice run --in %s -- CMD", rec.Name, rec.Name)
 	}
-	if req.Attach != wire.AttachRun && req.Attach != sup.run.Exec {
+	if req.Attach != wire.AttachRun && req.Attach != c.id {
 		req.Offset = 0 // the client counted the bytes of an earlier start
 	}
-	return e.stay(ctx, s.entry, sup, nil, req, stream)
+	return e.stay(ctx, s.entry, c, nil, req, stream)
 }
 
 // runAttached starts the supervised command and connects the client to it.
 func (e *Engine) runAttached(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
 	waited, unwatch := sandbox.WithWaiter(ctx, stream)
-	s, sup, run, session, err := e.newRun(waited, name, *req.Run)
+	sbx, c, run, session, err := e.newRun(waited, name, *req.Run)
 	unwatch()
 	if err != nil {
 		return wire.Exit{}, err
@@ -490,107 +477,11 @@ func (e *Engine) runAttached(ctx context.Context, name string, req wire.ExecRequ
 	if run.Exit != nil {
 		return *run.Exit, session.Close()
 	}
-	defer e.use(s.ID)()
+	defer e.use(sbx.ID)()
 	if err := wire.WriteJSON(stream, wire.FrameStarted, wire.Started{Exec: run.Exec, PID: 1}); err != nil {
 		return wire.Exit{}, errors.Join(errDetached, session.Close())
 	}
-	return e.stay(ctx, s, sup, session, req, stream)
-}
-
-// stay carries frames between a client and the supervised command, over all its
-// starts from sup on. session is connected to that one; nil: not yet.
-func (e *Engine) stay(ctx context.Context, s *entry, sup *supervised, session io.ReadWriteCloser, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
-	req.ID = sup.run.Exec
-	if req.Attach == wire.AttachRun {
-		req.Attach = sup.run.Exec
-	}
-	left, err := e.attended(ctx, s, req)
-	if err != nil {
-		if session != nil {
-			err = errors.Join(err, session.Close())
-		}
-		return wire.Exit{}, err
-	}
-	defer left()
-	a := newAttachment(stream, session, req)
-	defer a.close()
-	for {
-		if session == nil {
-			var err error
-			if session, err = e.reach(ctx, s, sup, req); err != nil {
-				return wire.Exit{}, err
-			}
-		}
-		if session != nil {
-			if err := carry(ctx, session, a); err != nil {
-				return wire.Exit{}, err
-			}
-		}
-		select {
-		case <-sup.settled:
-		case <-a.gone:
-			return wire.Exit{}, errDetached
-		case <-ctx.Done():
-			return wire.Exit{}, fault.New(fault.Unavailable, "the daemon is stopping; the command runs on").Because(context.Cause(ctx))
-		}
-		if sup.next == nil {
-			return sup.exit, nil
-		}
-		sup, session = sup.next, nil
-		req.Offset, req.Size = 0, a.lastSize()
-	}
-}
-
-// errDetached says that the client went away, to which there is nothing to add.
-var errDetached = fault.New(fault.Cancelled, "detached")
-
-// reach attaches to one start of the command; nil when that has ended.
-func (e *Engine) reach(ctx context.Context, sbx *entry, sup *supervised, req wire.ExecRequest) (io.ReadWriteCloser, error) {
-	s, err := e.lock(ctx, sbx, "attaching")
-	if err != nil {
-		return nil, err
-	}
-	b := e.liveBox(s)
-	s.unlock(e)
-	if b == nil {
-		return nil, nil // what becomes of it is told by sup.settled
-	}
-	session, err := b.Exec(ctx, wire.ExecRequest{Attach: sup.run.Exec, Offset: req.Offset, ReadOnly: req.ReadOnly, Size: req.Size})
-	if fault.Is(err, fault.Unavailable) {
-		return nil, nil
-	}
-	return session, err
-}
-
-// carry takes the frames of one start of the command to the client, and the
-// client's to it, until that start or the client has gone. It closes the session.
-func carry(ctx context.Context, session io.ReadWriteCloser, a *attachment) error {
-	defer session.Close()
-	unhook := context.AfterFunc(ctx, func() { session.Close() })
-	defer unhook()
-	if !a.connect(session) {
-		return nil
-	}
-	defer a.connect(nil)
-	buf := make([]byte, 64<<10)
-	for {
-		t, p, err := wire.ReadFrame(session, buf)
-		switch {
-		case err != nil:
-			return nil // its keeper ended; what becomes of the command is told by sup.settled
-		case t == wire.FrameExit:
-			return nil
-		case t == wire.FrameFailed:
-			if err := decodeFailure(p); !fault.Is(err, fault.NotFound) { // it may have just ended
-				return err
-			}
-			return nil
-		}
-		if a.write(t, p) != nil {
-			a.leave()
-			return nil
-		}
-	}
+	return e.stay(ctx, sbx, c, session, req, stream)
 }
 
 func decodeFailure(p []byte) error {

@@ -1,0 +1,84 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Start makes sure that a sandbox runs: that its supervised command does, where it
+// has one, whatever the policy of that, and else that commands find it ready.
+func (e *Engine) Start(ctx context.Context, name string) (wire.StatusResult, error) {
+	if err := e.startUp(ctx, name); err != nil {
+		return wire.StatusResult{}, err
+	}
+	return e.Status(ctx, name)
+}
+
+func (e *Engine) startUp(ctx context.Context, name string) error {
+	s, rec, err := e.acquire(ctx, name, "starting")
+	if err != nil {
+		return err
+	}
+	defer s.unlock(e)
+	if rec.Run == nil || rec.Run.Remove || s.run != nil && !s.run.stopped {
+		_, err := e.start(ctx, s, &rec)
+		return err
+	}
+	exit, err := e.startAgain(ctx, s, &rec)
+	if err == nil && exit != nil {
+		return cannotStart(&rec, exit)
+	}
+	return err
+}
+
+// startAgain starts the supervised command of a sandbox, which runs nowhere; it gives an
+// exit when it cannot be run any more.
+func (e *Engine) startAgain(ctx context.Context, s *held, rec *meta.Sandbox) (*wire.Exit, error) {
+	run, session, err := e.startRun(ctx, s, rec, *rec.Run)
+	if err != nil {
+		return nil, fault.Wrap(err, "start the command of sandbox %s again", rec.Name)
+	}
+	return run.Exit, session.Close()
+}
+
+// cannotStart says that a supervised command cannot be run any more.
+func cannotStart(rec *meta.Sandbox, exit *wire.Exit) *fault.Error {
+	return fault.New(fault.Conflict, "the command of sandbox %s cannot be started again: %s", rec.Name, exit.Message).
+		WithHint("start another one: coppice run --in %s --detach -- CMD", rec.Name)
+}
+
+// Stop ends all processes of a sandbox and captures what they left.
+func (e *Engine) Stop(ctx context.Context, name string) (wire.StopResult, error) {
+	s, rec, err := e.acquireToEnd(ctx, e.acquire, name, "stopping", "was stopped", limit.CaptureStopSeconds*time.Second)
+	if err != nil {
+		return wire.StopResult{}, err
+	}
+	defer s.unlock(e)
+	var res wire.StopResult
+	if b := e.liveBox(s); b != nil {
+		if res.Stopped, err = procsInTime(ctx, b); err != nil {
+			e.Logger.Warn("the processes that a stop ends could not be counted", "err", err)
+			res.Uncounted = true
+		}
+	}
+	if s.run != nil {
+		s.run.stopped = true
+	}
+	if err := e.stopBox(ctx, s, stopGrace); err != nil {
+		return wire.StopResult{}, err
+	}
+	_, err = e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: "stopped"})
+	res.Head = string(rec.Head)
+	return res, err
+}
+
+// stopGrace is what processes are given between SIGTERM and SIGKILL.
+const stopGrace = 5 * time.Second
