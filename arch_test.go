@@ -61,7 +61,7 @@ var packages = map[string][]string{
 	"internal/boxfs":   {"client/wire", "internal/archive", "internal/dirfd", "internal/fault"},
 	"internal/engine": {
 		"client/wire", "internal/audit", "internal/boxfs", "internal/decoy", "internal/dirfd",
-		"internal/fault", "internal/journal", "internal/layer", "internal/ledger",
+		"internal/fault", "internal/journal", "internal/label", "internal/layer", "internal/ledger",
 		"internal/ledger/format", "internal/memory", "internal/meta", "internal/policy",
 		"internal/proposal", "internal/redact", "internal/repo", "internal/rootfs",
 		"internal/rootspec", "internal/timeline", "internal/undo", "internal/vfs", "internal/visible",
@@ -154,6 +154,7 @@ var packages = map[string][]string{
 	"internal/journal":   {"client/wire", "internal/fault", "internal/seal", "internal/vfs"},
 	"internal/redact":    {"internal/fault"},
 	"internal/javastore": {},
+	"internal/label":     {"client/wire", "internal/layer", "internal/visible"},
 	"internal/seal":      {"internal/fault", "internal/vfs"},
 	"internal/repo":      {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs", "internal/visible"},
 	"internal/registry":  {"internal/fault", "internal/tty"},

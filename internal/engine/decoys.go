@@ -20,6 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/decoy"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
@@ -253,7 +254,7 @@ func (e *Engine) noteHalt(ctx context.Context, rec *meta.Sandbox) {
 	if why == "" {
 		return
 	}
-	h := &meta.Halt{At: at, Why: clean(cut(why))}
+	h := &meta.Halt{At: at, Why: label.Clean(cut(why))}
 	if err := e.DB.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error { r.Halted = h; return nil }); err != nil {
 		e.Logger.Warn("why a sandbox was stopped is not recorded", "sandbox", rec.Name, "err", err)
 		return

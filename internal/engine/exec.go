@@ -20,7 +20,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
-	"github.com/coppice-dev/coppice/internal/visible"
 )
 
 // Exec runs a command in a sandbox, starting its box when there is none, and
@@ -362,14 +361,6 @@ func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, e
 func withHead(x wire.Exit, head timeline.SnapshotID, t taken) wire.Exit {
 	x.Head, x.Snapshot, x.Changed, x.Paths = string(head), string(t.id), t.changed, t.stats.Paths
 	return x
-}
-
-// label is the message of a command's snapshot.
-func label(req wire.ExecRequest) string {
-	if req.Label != "" {
-		return req.Label
-	}
-	return visible.Command(req.Cmd)
 }
 
 // Start makes sure that a sandbox runs: that its supervised command does, where it

@@ -11,6 +11,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -479,7 +480,7 @@ func (e *Engine) restart(ctx context.Context, s *sandbox, rec *meta.Sandbox) (bo
 }
 
 // commandLine is how a command is shown.
-func commandLine(cmd []string) string { return label(wire.ExecRequest{Cmd: cmd}) }
+func commandLine(cmd []string) string { return label.OfCommand(wire.ExecRequest{Cmd: cmd}) }
 
 // attachRun connects a client to the supervised command, over all its starts,
 // until it has ended for good or the client has gone: then it runs on.
