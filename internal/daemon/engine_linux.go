@@ -10,6 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/engine"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/httpapi"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -42,6 +43,7 @@ type engineConfig struct {
 type whole struct {
 	*engine.Engine
 	*audit.Reader // the engine's
+	*events.Bus   // the engine's
 	db            *meta.DB
 	layers        *layer.Store
 	images        *memory.Store
@@ -128,7 +130,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		return nil, err
 	}
 	undone.Release()
-	return &whole{Engine: e, Reader: e.Records, db: db, layers: layers, images: images, ledger: book}, nil
+	return &whole{Engine: e, Reader: e.Records, Bus: e.Feed, db: db, layers: layers, images: images, ledger: book}, nil
 }
 
 // newDrivers makes the drivers that the home's file system has; the probe tells

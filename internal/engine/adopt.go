@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
@@ -58,7 +59,7 @@ func (e *Engine) adopt(ctx context.Context, s *sandbox, rec *meta.Sandbox, live 
 	s.index, s.of = nil, ""
 	e.retire(live.Dir)
 	e.mayBeDeep(snap.ID)
-	e.recorded(rec, snap)
+	e.Feed.Emit(events.Snapshot(rec, snap))
 	e.mayBeThick(s, snap)
 	return kept, nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -138,7 +139,7 @@ func (e *Engine) tellQuestion(ctx context.Context, id timeline.SandboxID, open m
 	if err != nil {
 		return // it was removed
 	}
-	key, out := ev.Proto+" "+ev.Place(), about(&rec, wire.EventAsk)
+	key, out := ev.Proto+" "+ev.Place(), events.About(&rec, wire.EventAsk)
 	switch {
 	case ev.Verdict == wire.VerdictAsk:
 		open[key] = ev
@@ -154,5 +155,5 @@ func (e *Engine) tellQuestion(ctx context.Context, id timeline.SandboxID, open m
 		delete(open, key)
 	}
 	out.Message = ev.Place()
-	e.emit(out)
+	e.Feed.Emit(out)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -229,7 +230,7 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 	s.index, s.of = got.Index, snap.ID
 	e.mayBeDeep(snap.ID)
 	t = kept
-	e.recorded(rec, snap)
+	e.Feed.Emit(events.Snapshot(rec, snap))
 	e.mayBeThick(s, snap)
 	return t, nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
@@ -72,7 +73,7 @@ func (e *Engine) Create(ctx context.Context, req wire.CreateRequest, progress fu
 		hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 		return wire.Sandbox{}, err
 	}
-	e.created(&rec)
+	e.Feed.Emit(events.Created(&rec))
 	e.lifeChanged()
 	out := e.wire(ctx, &rec)
 	out.Warnings, out.Notes = slices.Concat(base.Warnings, warnings), notes

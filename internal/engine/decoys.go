@@ -18,6 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/decoy"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/label"
@@ -211,9 +212,9 @@ func (e *Engine) touched(ctx context.Context, id timeline.SandboxID, ev wire.Net
 	if err != nil {
 		return // it was removed
 	}
-	out := about(&rec, wire.EventDecoy)
+	out := events.About(&rec, wire.EventDecoy)
 	out.Message, out.Detail = ev.Decoy, audit.DecoyTouch(ev)
-	e.emit(out)
+	e.Feed.Emit(out)
 }
 
 // halts gives the newest touch since a time for which a box was stopped.
@@ -254,7 +255,7 @@ func (e *Engine) noteHalt(ctx context.Context, rec *meta.Sandbox) {
 	if why == "" {
 		return
 	}
-	h := &meta.Halt{At: at, Why: label.Clean(cut(why))}
+	h := &meta.Halt{At: at, Why: label.Clean(events.Cut(why))}
 	if err := e.DB.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error { r.Halted = h; return nil }); err != nil {
 		e.Logger.Warn("why a sandbox was stopped is not recorded", "sandbox", rec.Name, "err", err)
 		return

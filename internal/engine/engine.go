@@ -30,6 +30,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/boxfs"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -306,6 +307,8 @@ type Engine struct {
 
 	// Records answers what is recorded. It is not changed after Open.
 	Records *audit.Reader
+	// Feed tells what happens in sandboxes. It is not changed after Open.
+	Feed *events.Bus
 
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*sandbox            // the sandboxes used since Open
@@ -343,8 +346,6 @@ type Engine struct {
 
 	refs  sync.Mutex     // held while references of users' repositories are made or dropped
 	holds map[int64]bool // intents of kind intentRepo that somebody here sees to; guarded by mu
-
-	events *bus
 
 	able atomic.Pointer[wire.ProbeReport] // what the host can do, when nothing is wanting
 
@@ -465,7 +466,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		masks:  map[timeline.SandboxID]string{},
 		hidden: map[string]covered{},
 		holds:  map[int64]bool{},
-		events: newBus(c.Now()),
+		Feed:   events.NewBus(c.Now, c.DB),
 
 		commands: map[commandKey]*underway{},
 		settings: map[string]policy.Evidence{},

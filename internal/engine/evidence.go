@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
@@ -266,7 +267,7 @@ func (e *Engine) exitRecords(ctx context.Context, rec *meta.Sandbox, of issued, 
 		exit.Reason = "the sandbox was stopped while the command ran"
 	}
 	out := []testimony{byKeeper(exit)}
-	for _, hit := range limitsOfExit(x) {
+	for _, hit := range events.LimitsOf(x) {
 		out = append(out, byKeeper(&format.Limit{Exec: of.id, Limit: c.clean(hit)}))
 	}
 	return out

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
@@ -87,7 +88,7 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 			return err
 		}
 		sits.came()
-		e.executing(ctx, &rec, req, req.ID)
+		e.Feed.Emit(events.Exec(&rec, req.ID, e.labelOf(ctx, &rec, req)))
 		return nil
 	})
 	if err != nil && !began {
@@ -101,8 +102,9 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 	}
 	e.endKnown(s.id, of, exit)
 	x, err := e.settle(ctx, s, req, exit, begun, of)
-	e.limited(ctx, &rec, req, of.id, x)
-	e.exited(ctx, &rec, req, of.id, x)
+	message := e.labelOf(ctx, &rec, req)
+	e.Feed.Emit(events.Limits(&rec, of.id, message, x)...)
+	e.Feed.Emit(events.Exited(&rec, of.id, message, x))
 	return x, err
 }
 

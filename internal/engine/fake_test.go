@@ -25,6 +25,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/boxfs"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
@@ -470,6 +471,7 @@ type home struct {
 	speaks int              // the protocol, of which older ones but 0 are understood
 	*Engine
 	*audit.Reader // of the engine
+	*events.Bus   // of the engine
 }
 
 func newHome(t testing.TB) *home { return newHomeOn(t, vfs.OS()) }
@@ -548,7 +550,7 @@ func (h *home) tryOpen() (err error) {
 		return err
 	}
 	undone.Release()
-	h.Engine, h.Reader = e, e.Records
+	h.Engine, h.Reader, h.Bus = e, e.Records, e.Feed
 	return nil
 }
 
@@ -562,7 +564,7 @@ func (h *home) close() {
 	if err := errors.Join(h.Layers.Close(), h.Memory.Close(), h.Ledger.Close(), h.DB.Close()); err != nil {
 		h.t.Error(err)
 	}
-	h.Engine, h.Reader = nil, nil
+	h.Engine, h.Reader, h.Bus = nil, nil, nil
 }
 
 // unflushed is a file system that leaves flushing to the kernel: what is tested is what

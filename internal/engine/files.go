@@ -15,6 +15,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/boxfs"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -249,7 +250,7 @@ func (f *Files) Done(ctx context.Context, what string) error {
 	if e.captureLater(s, &rec) {
 		return nil
 	}
-	message := label.Clean(cut(e.redactor(ctx, &rec).text(what)))
+	message := label.Clean(events.Cut(e.redactor(ctx, &rec).text(what)))
 	_, err = e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: message, aside: true})
 	return fault.Wrap(err, "it is done, but not in the history yet")
 }

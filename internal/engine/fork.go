@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -105,7 +106,7 @@ func (e *Engine) fork(ctx context.Context, name string, req wire.ForkRequest, to
 		return res, at, err
 	}
 	res.Sandboxes = make([]wire.Sandbox, n)
-	e.forked(&parent, at, recs)
+	e.Feed.Emit(events.Forked(&parent, at, recs)...)
 	if memory != nil {
 		e.awakenAll(ctx, recs)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -117,7 +118,7 @@ func (e *Engine) newKept(ctx context.Context, name string, req wire.ExecRequest)
 	if x != nil {
 		info.Exit = &x.Exit
 	} else {
-		e.executing(ctx, &rec, req, k.id)
+		e.Feed.Emit(events.Exec(&rec, k.id, e.labelOf(ctx, &rec, req)))
 	}
 	e.keep(s, s.box, k)
 	return s, k, info, session, nil
@@ -173,8 +174,9 @@ func (e *Engine) keptEnded(s *sandbox, k *kept, end Ended, err error) {
 		e.Logger.Error("what a command changed is not in the history yet", "sandbox", s.id, "err", k.err)
 	}
 	if rec, err := e.DB.Sandbox(e.bgCtx, string(s.id)); err == nil {
-		e.limited(e.bgCtx, &rec, k.req, k.id, k.exit)
-		e.exited(e.bgCtx, &rec, k.req, k.id, k.exit)
+		message := e.labelOf(e.bgCtx, &rec, k.req)
+		e.Feed.Emit(events.Limits(&rec, k.id, message, k.exit)...)
+		e.Feed.Emit(events.Exited(&rec, k.id, message, k.exit))
 	}
 	close(k.settled)
 }

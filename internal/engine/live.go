@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -254,7 +256,7 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, fr
 	}
 	e.ended(ctx, s, "its keeper ended")
 	s.box, s.told = b, b
-	e.emit(about(rec, wire.EventStarted))
+	e.Feed.Emit(events.About(rec, wire.EventStarted))
 	e.watch(s, b)
 	e.idleChanged()
 	e.watchPorts(s.id, b)
@@ -414,4 +416,21 @@ func (e *Engine) removeTree(dir string) {
 	if err := e.Layers.RemoveTree(e.bgCtx, dir); err != nil && e.bgCtx.Err() == nil && !errors.Is(err, fs.ErrNotExist) {
 		e.Logger.Warn("left for gc", "dir", dir, "err", err)
 	}
+}
+
+// ended tells of the end of a sandbox's box, once; why is "" where it was asked for. The
+// caller holds the sandbox's lock.
+func (e *Engine) ended(ctx context.Context, s *sandbox, why string) {
+	if s.told == nil {
+		return
+	}
+	s.told = nil
+	if rec, err := e.DB.Sandbox(ctx, string(s.id)); err == nil {
+		by := format.ByDaemon
+		if why != "" {
+			by = format.ByKeeper
+		}
+		e.note(ctx, &rec, testimony{by, &format.Stop{Reason: why}})
+	}
+	e.Feed.Emit(wire.SandboxEvent{Kind: wire.EventStopped, Sandbox: s.name, ID: string(s.id)})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -198,7 +199,7 @@ func (e *Engine) move(ctx context.Context, name, what string, req wire.CheckoutR
 	}()
 	if m.InPlace {
 		if m.Rewritten, err = e.rewind(context.WithoutCancel(ctx), s, &rec, t.frozen, to, what, redo); err == nil {
-			e.moved(&rec, m, what)
+			e.Feed.Emit(events.Moved(&rec, m, what))
 		}
 		return m, err
 	}
@@ -209,7 +210,7 @@ func (e *Engine) move(ctx context.Context, name, what string, req wire.CheckoutR
 	if err := e.reset(ctx, s, &rec, to, redo); err != nil {
 		return m, err
 	}
-	e.moved(&rec, m, what)
+	e.Feed.Emit(events.Moved(&rec, m, what))
 	if img != nil {
 		from := img
 		img = nil // goOn releases it

@@ -104,7 +104,7 @@ func (e *Engine) FollowNet(ctx context.Context, name string, req wire.NetRequest
 	defer removed.Wait()
 	defer cancel(nil)
 	removed.Go(func() {
-		err := e.Events(ctx, string(rec.ID), wire.EventsNow, func(wire.SandboxEvent) error { return nil })
+		err := e.Feed.Events(ctx, string(rec.ID), wire.EventsNow, func(wire.SandboxEvent) error { return nil })
 		if err == nil || fault.Is(err, fault.NotFound) {
 			cancel(errGone)
 		}

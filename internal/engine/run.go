@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -159,7 +160,7 @@ func (e *Engine) startRun(ctx context.Context, s *sandbox, rec *meta.Sandbox, ru
 		return run, nil, err
 	}
 	rec.Again, rec.Starting = false, false
-	e.running(ctx, rec, &run)
+	e.Feed.Emit(events.Started(rec, &run, e.labelOf(ctx, rec, wire.ExecRequest{Cmd: run.Cmd})))
 	if run.Exit == nil {
 		e.supervise(s, s.box, run)
 	}
@@ -259,7 +260,8 @@ func (e *Engine) runEnded(s *sandbox, sup *supervised, end Ended, err error) boo
 		}
 		if !told {
 			told = true
-			e.limited(ctx, &rec, wire.ExecRequest{Cmd: sup.run.Cmd}, sup.run.Exec, end.Exit)
+			message := e.labelOf(ctx, &rec, wire.ExecRequest{Cmd: sup.run.Cmd})
+			e.Feed.Emit(events.Limits(&rec, sup.run.Exec, message, end.Exit)...)
 		}
 		if err == nil {
 			rec.Starting = false // it did begin, whoever had no time left to note that
@@ -378,7 +380,7 @@ func (e *Engine) concludeRun(ctx context.Context, s *sandbox, rec *meta.Sandbox,
 	if uerr != nil {
 		e.Logger.Error("the end of the command is not recorded", "sandbox", rec.Name, "err", uerr)
 	}
-	e.exited(ctx, rec, wire.ExecRequest{Cmd: sup.run.Cmd}, sup.run.Exec, x)
+	e.Feed.Emit(events.Exited(rec, sup.run.Exec, e.labelOf(ctx, rec, wire.ExecRequest{Cmd: sup.run.Cmd}), x))
 	e.endRun(s, sup, x)
 	return uerr == nil
 }
