@@ -19,6 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/plan"
+	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/program"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -42,12 +43,13 @@ type engineConfig struct {
 // whole is an engine with what it stands on, so that one Close ends all.
 type whole struct {
 	*engine.Engine
-	*audit.Reader // the engine's
-	*events.Bus   // the engine's
-	db            *meta.DB
-	layers        *layer.Store
-	images        *memory.Store
-	ledger        *ledger.Ledger
+	*audit.Reader      // the engine's
+	*events.Bus        // the engine's
+	*policies.Policies // the engine's
+	db                 *meta.DB
+	layers             *layer.Store
+	images             *memory.Store
+	ledger             *ledger.Ledger
 }
 
 // store gives where tokens are kept.
@@ -130,7 +132,10 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		return nil, err
 	}
 	undone.Release()
-	return &whole{Engine: e, Reader: e.Records, Bus: e.Feed, db: db, layers: layers, images: images, ledger: book}, nil
+	return &whole{
+		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies,
+		db: db, layers: layers, images: images, ledger: book,
+	}, nil
 }
 
 // newDrivers makes the drivers that the home's file system has; the probe tells

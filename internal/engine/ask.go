@@ -12,6 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -20,7 +21,7 @@ import (
 func (e *Engine) Asking(ctx context.Context, name string) (res wire.NetAsking, err error) {
 	res.Asking = []wire.NetQuestion{}
 	b, rec, err := e.liveNow(ctx, name, "looking at what waits for a person")
-	if err != nil || b == nil || !gated(rec.Tier) {
+	if err != nil || b == nil || !policies.Gated(rec.Tier) {
 		return res, err
 	}
 	now, err := b.Net(ctx)
@@ -90,12 +91,12 @@ func asks(phases []Phase) bool {
 
 // resumeQuestions is watchQuestions for a box that was found: it begins with what waits.
 func (e *Engine) resumeQuestions(ctx context.Context, rec *meta.Sandbox, b Box) {
-	if !gated(rec.Tier) {
+	if !policies.Gated(rec.Tier) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), policyPatience)
 	defer cancel()
-	phases, err := e.phases(ctx, rec)
+	phases, err := e.Policies.Phases(ctx, rec)
 	if err != nil || !asks(phases) {
 		return // a policy that cannot be read is told of by whoever needs it
 	}

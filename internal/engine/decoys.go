@@ -9,10 +9,8 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -43,38 +41,6 @@ const (
 type decoyFile struct {
 	Version int                   `json:"version"`
 	Files   map[string]decoy.File `json:"files"` // by the path that is meant inside, whatever links are on the way
-}
-
-// decoysIn lists the paths inside at which a policy has decoys.
-// What lies in a directory that was imported is meant where it has come to lie.
-func decoysIn(p policy.Policy, root string, homes []string) (list []string, err error) {
-	builtIn, said := p.DecoyPaths(homes...)
-	if root == "/" {
-		list = builtIn
-	}
-	for _, h := range said {
-		if !path.IsAbs(h) {
-			return nil, fault.New(fault.Invalid, "there cannot be a decoy at %s: it is not known which directory it is in", h).WithHint("name it by a path that begins with /")
-		}
-		if root != "" && root != "/" && h != root && rootspec.Within(h, root) {
-			h = strings.TrimPrefix(h, root)
-		}
-		list = append(list, h)
-	}
-	slices.Sort(list)
-	return slices.Compact(list), nil
-}
-
-// placeDecoys refuses decoys where nothing can be mounted, or besides what is.
-func placeDecoys(p policy.Policy, root string, homes []string, a rootspec.Access) error {
-	list, err := decoysIn(p, root, homes)
-	for _, at := range list {
-		a.Decoys = append(a.Decoys, rootspec.Decoy{At: at})
-	}
-	if err != nil {
-		return err
-	}
-	return a.Validate()
 }
 
 func (e *Engine) decoysPath(id timeline.SandboxID) string {
@@ -169,8 +135,8 @@ func (e *Engine) writeDecoys(rec *meta.Sandbox, all decoyFile) (err error) {
 
 // decoyPlaces lists where a sandbox has decoys, by paths without links.
 func (e *Engine) decoyPlaces(ctx context.Context, rec *meta.Sandbox) ([]string, error) {
-	c, err := e.hides(ctx, rec)
-	if err != nil || len(c.decoys) == 0 {
+	c, err := e.Policies.Hides(ctx, rec)
+	if err != nil || len(c.Decoys) == 0 {
 		return nil, err
 	}
 	mask, err := e.maskOf(ctx, rec)
@@ -183,7 +149,7 @@ func (e *Engine) decoyPlaces(ctx context.Context, rec *meta.Sandbox) ([]string, 
 // stopsWhenTouched reports whether the policy of a sandbox has it stopped when a decoy is
 // touched.
 func (e *Engine) stopsWhenTouched(ctx context.Context, rec *meta.Sandbox) (bool, error) {
-	p, err := e.policyOf(ctx, rec)
+	p, err := e.Policies.Of(ctx, rec)
 	return p.OnTouch.Value == policy.TouchStop, err
 }
 

@@ -37,6 +37,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -90,6 +91,9 @@ type BoxConfig struct {
 	Phases []Phase
 	Asks   bool // people are asked about what the policies do not name
 }
+
+// Phase is a policy that holds until a time.
+type Phase = policies.Phase
 
 // DecoyToken is a token, and the path inside of the decoy that it is from.
 type DecoyToken struct{ Path, Text string }
@@ -309,6 +313,8 @@ type Engine struct {
 	Records *audit.Reader
 	// Feed tells what happens in sandboxes. It is not changed after Open.
 	Feed *events.Bus
+	// Policies answers what the policy of a sandbox says. It is not changed after Open.
+	Policies *policies.Policies
 
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*sandbox            // the sandboxes used since Open
@@ -359,16 +365,14 @@ type Engine struct {
 	uses map[timeline.SandboxID]usage // guarded by mu
 
 	cleaners cleaners
-	commands map[commandKey]*underway   // that are open, by id; guarded by mu
-	settings map[string]policy.Evidence // by the digests of policies; guarded by mu
+	commands map[commandKey]*underway // that are open, by id; guarded by mu
 
 	signing sync.Mutex     // held while a signer is looked for and remembered
 	unsaid  []ledger.Draft // records that could not be written yet; guarded by mu
 	doing   atomic.Int64   // how much is recorded, and not yet done or undone
 	agreed  atomic.Int64   // see settingAgreed
 
-	masks  map[timeline.SandboxID]string // what sandboxes are read with, see maskOf; guarded by mu
-	hidden map[string]covered            // answers of hides; guarded by mu
+	masks map[timeline.SandboxID]string // what sandboxes are read with, see maskOf; guarded by mu
 }
 
 // sandbox is what the engine remembers of a sandbox while it runs. Everything
@@ -460,16 +464,18 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		Config: c, Records: audit.NewReader(c.Ledger, c.Witness, c.DB), boxes: map[timeline.SandboxID]*sandbox{}, shallow: map[timeline.SnapshotID]bool{}, deep: map[timeline.SnapshotID]bool{},
 		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{}, trials: make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)), thick: map[timeline.SandboxID]bool{},
 		mounted: map[timeline.SandboxID][]timeline.LayerID{}, stacks: map[timeline.SnapshotID][]timeline.LayerID{}, work: make(chan struct{}, 1),
-		lives:  make(chan struct{}, 1),
-		idles:  make(chan struct{}, 1),
-		uses:   map[timeline.SandboxID]usage{},
-		masks:  map[timeline.SandboxID]string{},
-		hidden: map[string]covered{},
-		holds:  map[int64]bool{},
-		Feed:   events.NewBus(c.Now, c.DB),
+		lives: make(chan struct{}, 1),
+		idles: make(chan struct{}, 1),
+		uses:  map[timeline.SandboxID]usage{},
+		masks: map[timeline.SandboxID]string{},
+		holds: map[int64]bool{},
+		Feed:  events.NewBus(c.Now, c.DB),
+		Policies: policies.New(policies.Config{
+			Records: c.DB, Home: c.Home, Homes: c.Homes, HostCopyKey: hostCopyKey,
+			CanLimitCPU: c.Boxes.CanLimitCPU, Now: c.Now, Log: c.Logger,
+		}),
 
 		commands: map[commandKey]*underway{},
-		settings: map[string]policy.Evidence{},
 	}
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
@@ -699,7 +705,7 @@ func (e *Engine) warm(ctx context.Context, s *sandbox, rec meta.Sandbox) error {
 			e.watchDecoys(s.id, b, e.Now())
 		}
 		if _, err := os.Lstat(e.journalDir(s.id)); err == nil {
-			e.watchNet(s, b, gated(rec.Tier) || e.hasDecoys(s.id))
+			e.watchNet(s, b, policies.Gated(rec.Tier) || e.hasDecoys(s.id))
 		}
 		e.watchPrograms(ctx, s, &rec, b, nil)
 	} else {

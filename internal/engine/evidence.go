@@ -45,7 +45,7 @@ func byKeeper(b format.Body) testimony { return testimony{format.ByKeeper, b} }
 func (e *Engine) drafts(ctx context.Context, rec *meta.Sandbox, tell ...testimony) []ledger.Draft {
 	digest := rec.Policy
 	if len(rec.Timed) > 0 {
-		if all, err := e.phases(ctx, rec); err == nil {
+		if all, err := e.Policies.Phases(ctx, rec); err == nil {
 			digest = all[0].Digest
 		}
 	}
@@ -243,7 +243,7 @@ func (e *Engine) exitRecords(ctx context.Context, rec *meta.Sandbox, of issued, 
 		of.at = known.at
 	}
 	c := e.redactor(ctx, rec, end.Env...)
-	kept, err := e.evidence(ctx, rec)
+	kept, err := e.Policies.Evidence(ctx, rec)
 	if err != nil {
 		c = cleaner{} // nor is any text let through
 	}

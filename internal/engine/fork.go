@@ -10,6 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -50,7 +51,11 @@ func (e *Engine) fork(ctx context.Context, name string, req wire.ForkRequest, to
 	parent.Timed = nil
 	var warnings []string
 	if len(req.Policy) > 0 || req.Tier != "" {
-		if warnings, err = e.repolicy(ctx, &parent, req.Policy, req.Tier); err != nil {
+		warnings, err = e.Policies.Refork(ctx, &parent, req.Policy, req.Tier, func(p policy.Policy) error {
+			_, err := e.chooseTier(ctx, p, &parent)
+			return err
+		})
+		if err != nil {
 			return res, at, err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -208,7 +209,7 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, fr
 	if err := e.tellEnded(ctx, rec); err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	access, err := e.access(ctx, rec)
+	access, err := e.Policies.Access(ctx, rec)
 	if err != nil {
 		return nil, enforced, err
 	}
@@ -228,7 +229,7 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, fr
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	kept, err := e.evidence(ctx, rec)
+	kept, err := e.Policies.Evidence(ctx, rec)
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
@@ -267,7 +268,7 @@ func (e *Engine) startBox(ctx context.Context, s *sandbox, rec *meta.Sandbox, fr
 		e.watchDecoys(s.id, b, began)
 	}
 	if journal != "" {
-		e.watchNet(s, b, gated(rec.Tier) || len(tokens) > 0)
+		e.watchNet(s, b, policies.Gated(rec.Tier) || len(tokens) > 0)
 	}
 	return b, enforced, nil
 }
@@ -416,6 +417,21 @@ func (e *Engine) removeTree(dir string) {
 	if err := e.Layers.RemoveTree(e.bgCtx, dir); err != nil && e.bgCtx.Err() == nil && !errors.Is(err, fs.ErrNotExist) {
 		e.Logger.Warn("left for gc", "dir", dir, "err", err)
 	}
+}
+
+// confine gives what a box is started with to keep to the policy of its sandbox. It
+// refuses a policy that is damaged, whatever the tier. journal is the directory for what is
+// told, "" in tier workspace.
+func (e *Engine) confine(ctx context.Context, rec *meta.Sandbox) (phases []Phase, journal string, err error) {
+	phases, err = e.Policies.Confine(ctx, rec)
+	if err != nil || rec.Tier == tierWorkspace {
+		return nil, "", err
+	}
+	journal = e.journalDir(rec.ID)
+	if err := vfs.MkdirAll(e.FS, journal); err != nil {
+		return nil, "", fault.Wrap(err, "make the journal of sandbox %s", rec.Name)
+	}
+	return phases, journal, nil
 }
 
 // ended tells of the end of a sandbox's box, once; why is "" where it was asked for. The

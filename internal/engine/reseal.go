@@ -61,7 +61,7 @@ done`
 
 // mayForkMemory refuses forks with memory where the policy does.
 func (e *Engine) mayForkMemory(ctx context.Context, rec *meta.Sandbox) error {
-	p, err := e.policyOf(ctx, rec)
+	p, err := e.Policies.Of(ctx, rec)
 	if err != nil {
 		return err
 	}
