@@ -10,6 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/engine"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/httpapi"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -18,6 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/plan"
+	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/program"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -41,11 +43,13 @@ type engineConfig struct {
 // whole is an engine with what it stands on, so that one Close ends all.
 type whole struct {
 	*engine.Engine
-	*audit.Reader // the engine's
-	db            *meta.DB
-	layers        *layer.Store
-	images        *memory.Store
-	ledger        *ledger.Ledger
+	*audit.Reader      // the engine's
+	*events.Bus        // the engine's
+	*policies.Policies // the engine's
+	db                 *meta.DB
+	layers             *layer.Store
+	images             *memory.Store
+	ledger             *ledger.Ledger
 }
 
 // store gives where tokens are kept.
@@ -128,7 +132,10 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		return nil, err
 	}
 	undone.Release()
-	return &whole{Engine: e, Reader: e.Records, db: db, layers: layers, images: images, ledger: book}, nil
+	return &whole{
+		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies,
+		db: db, layers: layers, images: images, ledger: book,
+	}, nil
 }
 
 // newDrivers makes the drivers that the home's file system has; the probe tells

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -57,7 +58,7 @@ func (c *capturing) adopt(ctx context.Context) error {
 	c.retire(c.live.Dir)
 	c.mayBeDeep(snap.ID)
 	c.t = c.kept(snap)
-	c.recorded(c.rec, snap)
+	c.Feed.Emit(events.Snapshot(c.rec, snap))
 	c.mayBeThick(c.s, snap)
 	return nil
 }

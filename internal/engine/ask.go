@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -19,7 +21,7 @@ import (
 func (e *Engine) Asking(ctx context.Context, name string) (res wire.NetAsking, err error) {
 	res.Asking = []wire.NetQuestion{}
 	b, rec, err := e.liveNow(ctx, name, "looking at what waits for a person")
-	if err != nil || b == nil || !gated(rec.Tier) {
+	if err != nil || b == nil || !policies.Gated(rec.Tier) {
 		return res, err
 	}
 	now, err := b.Net(ctx)
@@ -88,12 +90,12 @@ func asks(phases []Phase) bool {
 
 // resumeQuestions is watchQuestions for a box that was found: it begins with what waits.
 func (e *Engine) resumeQuestions(ctx context.Context, rec *meta.Sandbox, b Box) {
-	if !gated(rec.Tier) {
+	if !policies.Gated(rec.Tier) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), policyPatience)
 	defer cancel()
-	phases, err := e.phases(ctx, rec)
+	phases, err := e.Policies.Phases(ctx, rec)
 	if err != nil || !asks(phases) {
 		return // a policy that cannot be read is told of by whoever needs it
 	}
@@ -137,7 +139,7 @@ func (e *Engine) tellQuestion(ctx context.Context, id timeline.SandboxID, open m
 	if err != nil {
 		return // it was removed
 	}
-	key, out := ev.Proto+" "+ev.Place(), about(&rec, wire.EventAsk)
+	key, out := ev.Proto+" "+ev.Place(), events.About(&rec, wire.EventAsk)
 	switch {
 	case ev.Verdict == wire.VerdictAsk:
 		open[key] = ev
@@ -153,5 +155,5 @@ func (e *Engine) tellQuestion(ctx context.Context, id timeline.SandboxID, open m
 		delete(open, key)
 	}
 	out.Message = ev.Place()
-	e.emit(out)
+	e.Feed.Emit(out)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -308,7 +309,7 @@ func (c *capturing) commit(ctx context.Context) error {
 	c.s.index, c.s.of = c.got.Index, snap.ID
 	c.mayBeDeep(snap.ID)
 	c.t = kept
-	c.recorded(c.rec, snap)
+	c.Feed.Emit(events.Snapshot(c.rec, snap))
 	c.mayBeThick(c.s, snap)
 	return nil
 }

@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -42,8 +44,8 @@ func (e *Engine) Create(ctx context.Context, req wire.CreateRequest, progress fu
 		hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 		return wire.Sandbox{}, err
 	}
-	rec.Base, rec.Host, rec.From, rec.Root = base.ID, base.Host, base.Label, rootOf(req.From)
-	covered, err := e.hides(ctx, &rec)
+	rec.Base, rec.Host, rec.From, rec.Root = base.ID, base.Host, base.Label, policies.RootOf(req.From)
+	covered, err := e.Policies.Hides(ctx, &rec)
 	if err != nil {
 		return wire.Sandbox{}, err
 	}
@@ -55,7 +57,7 @@ func (e *Engine) Create(ctx context.Context, req wire.CreateRequest, progress fu
 	}
 	notes := base.Notes
 	if work != nil {
-		if err := shows(work.Top, work.objects, covered.hide); err != nil && req.Repo.Maybe && rec.Host {
+		if err := shows(work.Top, work.objects, covered.Hide); err != nil && req.Repo.Maybe && rec.Host {
 			work, warnings = nil, append(warnings, withoutRepo(err))
 		} else if err != nil {
 			return wire.Sandbox{}, err
@@ -72,7 +74,7 @@ func (e *Engine) Create(ctx context.Context, req wire.CreateRequest, progress fu
 		hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 		return wire.Sandbox{}, err
 	}
-	e.created(&rec)
+	e.Feed.Emit(events.Created(&rec))
 	e.lifeChanged()
 	out := e.wire(ctx, &rec)
 	out.Warnings, out.Notes = slices.Concat(base.Warnings, warnings), notes
@@ -110,12 +112,11 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 	if err := timeline.ValidName(rec.Name); err != nil {
 		return rec, nil, err
 	}
-	p, warnings, err := asked(req)
+	p, warnings, err := policies.Ask(req)
 	if err != nil {
 		return rec, nil, err
 	}
-	rec.Limits, rec.Strong = limitsOf(p), p.Strong.Value
-	rec.Env = environment(p, req.Env)
+	policies.Configure(&rec, p, req.Env)
 	if req.KeepRecent < 0 || req.KeepForMS < 0 {
 		return rec, nil, fault.New(fault.Invalid, "what to keep of automatic snapshots is negative").WithHint("see: coppice create --help")
 	}
@@ -136,18 +137,12 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 		return rec, nil, err
 	}
 	p.Tier.Value = policy.Tier(rec.Tier)
-	if err := hidesNothing(p, rec.Tier); err != nil {
-		return rec, nil, err
-	}
 	of := rec
-	of.Root = rootOf(req.From)
-	if _, err := e.allows(p, &of); err != nil {
+	of.Root = policies.RootOf(req.From)
+	if err := e.Policies.Check(p, &of); err != nil {
 		return rec, nil, err
 	}
-	if err := e.limitable(p.Limits, rec.Tier); err != nil {
-		return rec, nil, err
-	}
-	if err := pin(&rec, p); err != nil {
+	if err := policies.Pin(&rec, p); err != nil {
 		return rec, nil, err
 	}
 	return rec, warnings, selfPossible(req.Self, rec.Tier)
@@ -188,9 +183,6 @@ const (
 	tierSupervised = string(policy.Supervised)
 	tierGVisor     = string(policy.GVisor)
 )
-
-// gated reports whether all that goes in and out of a tier's boxes goes through a gate.
-func gated(tier string) bool { return tier == tierSupervised || tier == tierGVisor }
 
 // host says what the host can do for tiers and drivers. An answer that there is
 // nothing better than is kept, since to find it takes a process that mounts: when
@@ -236,7 +228,8 @@ func (e *Engine) chooseTier(ctx context.Context, pol policy.Policy, rec *meta.Sa
 	if strong && kernel.Unknown {
 		return p, tiers.unknown(kernel)
 	}
-	if rec.Tier, rec.TierReason, err = tiers.pick(p, name, p.Tier); err == nil && name != "" && said.At != flag("--tier") {
+	rec.Tier, rec.TierReason, err = tiers.pick(p, name, p.Tier)
+	if err == nil && name != "" && said.At != policies.Flag("--tier") {
 		rec.TierReason += " by " + said.At.String()
 	}
 	if strong {

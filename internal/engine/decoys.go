@@ -9,17 +9,17 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/decoy"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
@@ -41,38 +41,6 @@ const (
 type decoyFile struct {
 	Version int                   `json:"version"`
 	Files   map[string]decoy.File `json:"files"` // by the path that is meant inside, whatever links are on the way
-}
-
-// decoysIn lists the paths inside at which a policy has decoys.
-// What lies in a directory that was imported is meant where it has come to lie.
-func decoysIn(p policy.Policy, root string, homes []string) (list []string, err error) {
-	builtIn, said := p.DecoyPaths(homes...)
-	if root == "/" {
-		list = builtIn
-	}
-	for _, h := range said {
-		if !path.IsAbs(h) {
-			return nil, fault.New(fault.Invalid, "there cannot be a decoy at %s: it is not known which directory it is in", h).WithHint("name it by a path that begins with /")
-		}
-		if root != "" && root != "/" && h != root && rootspec.Within(h, root) {
-			h = strings.TrimPrefix(h, root)
-		}
-		list = append(list, h)
-	}
-	slices.Sort(list)
-	return slices.Compact(list), nil
-}
-
-// placeDecoys refuses decoys where nothing can be mounted, or besides what is.
-func placeDecoys(p policy.Policy, root string, homes []string, a rootspec.Access) error {
-	list, err := decoysIn(p, root, homes)
-	for _, at := range list {
-		a.Decoys = append(a.Decoys, rootspec.Decoy{At: at})
-	}
-	if err != nil {
-		return err
-	}
-	return a.Validate()
 }
 
 func (e *Engine) decoysPath(id timeline.SandboxID) string {
@@ -167,8 +135,8 @@ func (e *Engine) writeDecoys(rec *meta.Sandbox, all decoyFile) (err error) {
 
 // decoyPlaces lists where a sandbox has decoys, by paths without links.
 func (e *Engine) decoyPlaces(ctx context.Context, rec *meta.Sandbox) ([]string, error) {
-	c, err := e.hides(ctx, rec)
-	if err != nil || len(c.decoys) == 0 {
+	c, err := e.Policies.Hides(ctx, rec)
+	if err != nil || len(c.Decoys) == 0 {
 		return nil, err
 	}
 	mask, err := e.maskOf(ctx, rec)
@@ -181,7 +149,7 @@ func (e *Engine) decoyPlaces(ctx context.Context, rec *meta.Sandbox) ([]string, 
 // stopsWhenTouched reports whether the policy of a sandbox has it stopped when a decoy is
 // touched.
 func (e *Engine) stopsWhenTouched(ctx context.Context, rec *meta.Sandbox) (bool, error) {
-	p, err := e.policyOf(ctx, rec)
+	p, err := e.Policies.Of(ctx, rec)
 	return p.OnTouch.Value == policy.TouchStop, err
 }
 
@@ -210,9 +178,9 @@ func (e *Engine) touched(ctx context.Context, id timeline.SandboxID, ev wire.Net
 	if err != nil {
 		return // it was removed
 	}
-	out := about(&rec, wire.EventDecoy)
+	out := events.About(&rec, wire.EventDecoy)
 	out.Message, out.Detail = ev.Decoy, audit.DecoyTouch(ev)
-	e.emit(out)
+	e.Feed.Emit(out)
 }
 
 // halts gives the newest touch since a time for which a box was stopped.
@@ -253,7 +221,7 @@ func (e *Engine) noteHalt(ctx context.Context, rec *meta.Sandbox) {
 	if why == "" {
 		return
 	}
-	h := &meta.Halt{At: at, Why: clean(cut(why))}
+	h := &meta.Halt{At: at, Why: label.Clean(events.Cut(why))}
 	if err := e.DB.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error { r.Halted = h; return nil }); err != nil {
 		e.Logger.Warn("why a sandbox was stopped is not recorded", "sandbox", rec.Name, "err", err)
 		return

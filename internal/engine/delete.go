@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -40,7 +41,7 @@ func (e *Engine) DeleteSnapshot(ctx context.Context, name, ref string) (head str
 	if err := e.spliceTelling(ctx, &rec, id, "asked", e.DB.DeleteSnapshot); err != nil {
 		return "", err
 	}
-	e.dropped(&rec, h.Snapshots[id], "")
+	e.Feed.Emit(events.Dropped(&rec, h.Snapshots[id], ""))
 	e.mayBeDeep(rec.Head)
 	return string(rec.Head), nil
 }
@@ -252,7 +253,7 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 		return pay(err)
 	}
 	e.notKept(unused)
-	e.emit(about(&rec, wire.EventRemoved))
+	e.Feed.Emit(events.About(&rec, wire.EventRemoved))
 	e.mu.Lock()
 	delete(e.boxes, rec.ID)
 	delete(e.mounted, rec.ID)

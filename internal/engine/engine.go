@@ -29,12 +29,14 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/boxfs"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -88,6 +90,9 @@ type BoxConfig struct {
 	Phases []Phase
 	Asks   bool // people are asked about what the policies do not name
 }
+
+// Phase is a policy that holds until a time.
+type Phase = policies.Phase
 
 // DecoyToken is a token, and the path inside of the decoy that it is from.
 type DecoyToken struct{ Path, Text string }
@@ -305,6 +310,10 @@ type Engine struct {
 
 	// Records answers what is recorded. It is not changed after Open.
 	Records *audit.Reader
+	// Feed tells what happens in sandboxes. It is not changed after Open.
+	Feed *events.Bus
+	// Policies answers what the policy of a sandbox says. It is not changed after Open.
+	Policies *policies.Policies
 
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*entry              // the sandboxes used since Open
@@ -343,8 +352,6 @@ type Engine struct {
 	refs  sync.Mutex     // held while references of users' repositories are made or dropped
 	holds map[int64]bool // intents of kind intentRepo that somebody here sees to; guarded by mu
 
-	events *bus
-
 	able atomic.Pointer[wire.ProbeReport] // what the host can do, when nothing is wanting
 
 	bg    *errgroup.Group
@@ -365,8 +372,7 @@ type Engine struct {
 	doing   atomic.Int64   // how much is recorded, and not yet done or undone
 	agreed  atomic.Int64   // see settingAgreed
 
-	masks  map[timeline.SandboxID]string // what sandboxes are read with, see maskOf; guarded by mu
-	hidden map[string]covered            // answers of hides; guarded by mu
+	masks map[timeline.SandboxID]string // what sandboxes are read with, see maskOf; guarded by mu
 }
 
 // errClosed is the cause that Close cancels background work with.
@@ -403,13 +409,16 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		Config: c, Records: audit.NewReader(c.Ledger, c.Witness, c.DB), boxes: map[timeline.SandboxID]*entry{}, shallow: map[timeline.SnapshotID]bool{}, deep: map[timeline.SnapshotID]bool{},
 		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{}, trials: make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)), thick: map[timeline.SandboxID]bool{},
 		mounted: map[timeline.SandboxID][]timeline.LayerID{}, stacks: map[timeline.SnapshotID][]timeline.LayerID{}, work: make(chan struct{}, 1),
-		lives:  make(chan struct{}, 1),
-		idles:  make(chan struct{}, 1),
-		uses:   map[timeline.SandboxID]usage{},
-		masks:  map[timeline.SandboxID]string{},
-		hidden: map[string]covered{},
-		holds:  map[int64]bool{},
-		events: newBus(c.Now()),
+		lives: make(chan struct{}, 1),
+		idles: make(chan struct{}, 1),
+		uses:  map[timeline.SandboxID]usage{},
+		masks: map[timeline.SandboxID]string{},
+		holds: map[int64]bool{},
+		Feed:  events.NewBus(c.Now, c.DB),
+		Policies: policies.New(policies.Config{
+			Records: c.DB, Home: c.Home, Homes: c.Homes, HostCopyKey: hostCopyKey,
+			CanLimitCPU: c.Boxes.CanLimitCPU, Now: c.Now, Log: c.Logger,
+		}),
 
 		commands: commands{open: map[commandKey]*command{}},
 		settings: map[string]policy.Evidence{},

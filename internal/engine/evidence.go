@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
@@ -42,7 +43,7 @@ func byKeeper(b format.Body) testimony { return testimony{format.ByKeeper, b} }
 func (e *Engine) drafts(ctx context.Context, rec *meta.Sandbox, tell ...testimony) []ledger.Draft {
 	digest := rec.Policy
 	if len(rec.Timed) > 0 {
-		if all, err := e.phases(ctx, rec); err == nil {
+		if all, err := e.Policies.Phases(ctx, rec); err == nil {
 			digest = all[0].Digest
 		}
 	}
@@ -232,7 +233,7 @@ func (e *Engine) exitRecords(
 		return nil
 	}
 	c := e.redactor(ctx, rec, end.Env...)
-	kept, err := e.evidence(ctx, rec)
+	kept, err := e.Policies.Evidence(ctx, rec)
 	if err != nil {
 		c = cleaner{} // nor is any text let through
 	}
@@ -256,7 +257,7 @@ func (e *Engine) exitRecords(
 		exit.Reason = "the sandbox was stopped while the command ran"
 	}
 	out := []testimony{byKeeper(exit)}
-	for _, hit := range limitsOfExit(x) {
+	for _, hit := range events.LimitsOf(x) {
 		out = append(out, byKeeper(&format.Limit{Exec: of.id, Limit: c.clean(hit)}))
 	}
 	return out

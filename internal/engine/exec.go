@@ -14,13 +14,13 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
-	"github.com/coppice-dev/coppice/internal/visible"
 )
 
 // Exec runs a command in a sandbox, starting its box when there is none, and
@@ -88,7 +88,7 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 			return err
 		}
 		sits.came()
-		e.executing(ctx, &rec, req, req.ID)
+		e.Feed.Emit(events.Exec(&rec, req.ID, e.labelOf(ctx, &rec, req)))
 		return nil
 	})
 	if err != nil && !began {
@@ -102,8 +102,9 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 	}
 	e.commands.ends(c, exit)
 	x, err := e.settle(ctx, sbx, c, exit, begun)
-	e.limited(ctx, &rec, req, c.id, x)
-	e.exited(ctx, &rec, req, c.id, x)
+	message := e.labelOf(ctx, &rec, req)
+	e.Feed.Emit(events.Limits(&rec, c.id, message, x)...)
+	e.Feed.Emit(events.Exited(&rec, c.id, message, x))
 	return x, err
 }
 
@@ -376,12 +377,4 @@ func (e *Engine) settle(ctx context.Context, sbx *entry, c *command, end ending,
 func withHead(x wire.Exit, head timeline.SnapshotID, t taken) wire.Exit {
 	x.Head, x.Snapshot, x.Changed, x.Paths = string(head), string(t.id), t.changed, t.stats.Paths
 	return x
-}
-
-// label is the message of a command's snapshot.
-func label(req wire.ExecRequest) string {
-	if req.Label != "" {
-		return req.Label
-	}
-	return visible.Command(req.Cmd)
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -141,12 +142,13 @@ func TestFreezesThatAreNotNeeded(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := h.entry(rec.ID)
-	req := wire.ExecRequest{Cmd: []string{"write", "f", "last"}}
+	lost := newCommand(rec.ID, "x1", time.Time{}, "")
+	lost.req = wire.ExecRequest{Cmd: []string{"write", "f", "last"}}
 	before := b.freezes
 	own := h.tryLock(s, "counting")
 	begun := own.begun
 	own.unlock(h.Engine)
-	if x, err := h.settle(ctx, s, req, ending{Alone: true}, begun-1, issued{id: "x1"}); err != nil || x.Changed {
+	if x, err := h.settle(ctx, s, lost, ending{Alone: true}, begun-1); err != nil || x.Changed {
 		t.Errorf("%+v, %v", x, err)
 	}
 	if b.freezes != before+1 {

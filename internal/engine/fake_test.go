@@ -25,11 +25,13 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/boxfs"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/undo"
@@ -477,7 +479,9 @@ type home struct {
 	build  string           // and those without their init
 	speaks int              // the protocol, of which older ones but 0 are understood
 	*Engine
-	*audit.Reader // of the engine
+	*audit.Reader      // of the engine
+	*events.Bus        // of the engine
+	*policies.Policies // of the engine
 }
 
 func newHome(t testing.TB) *home { return newHomeOn(t, vfs.OS()) }
@@ -556,7 +560,7 @@ func (h *home) tryOpen() (err error) {
 		return err
 	}
 	undone.Release()
-	h.Engine, h.Reader = e, e.Records
+	h.Engine, h.Reader, h.Bus, h.Policies = e, e.Records, e.Feed, e.Policies
 	return nil
 }
 
@@ -570,7 +574,7 @@ func (h *home) close() {
 	if err := errors.Join(h.Layers.Close(), h.Memory.Close(), h.Ledger.Close(), h.DB.Close()); err != nil {
 		h.t.Error(err)
 	}
-	h.Engine, h.Reader = nil, nil
+	h.Engine, h.Reader, h.Bus, h.Policies = nil, nil, nil, nil
 }
 
 // unflushed is a file system that leaves flushing to the kernel: what is tested is what

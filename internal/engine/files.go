@@ -15,7 +15,9 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/boxfs"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -140,7 +142,7 @@ func (f *Files) OnStop(fn func(cause error)) (unhook func()) {
 func (f *Files) Begin(what string) {
 	f.e.mu.Lock()
 	defer f.e.mu.Unlock()
-	f.what = clean(what)
+	f.what = label.Clean(what)
 }
 
 // Open opens a regular file for reading.
@@ -200,7 +202,8 @@ func movedInside(session io.Reader, failed error) error {
 			case 126, 127: // it has no mv
 				return failed
 			}
-			return fault.New(fault.Conflict, "move: %s", clean(strings.TrimSpace(said))).WithHint("look at both places first: files/stat")
+			return fault.New(fault.Conflict, "move: %s", label.Clean(strings.TrimSpace(said))).
+				WithHint("look at both places first: files/stat")
 		}
 	}
 }
@@ -228,10 +231,10 @@ func (f *Files) Close() error {
 	return err
 }
 
-// Done closes the files and takes a snapshot of what was written, with a label.
+// Done closes the files and takes a snapshot of what was written, which the label what names.
 // Where a supervised command is captured by itself, that is left to its own pace.
 // It sees this through also when the client has gone away.
-func (f *Files) Done(ctx context.Context, label string) error {
+func (f *Files) Done(ctx context.Context, what string) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
@@ -249,7 +252,8 @@ func (f *Files) Done(ctx context.Context, label string) error {
 	if e.captureLater(s, &rec) {
 		return nil
 	}
-	_, err = e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: clean(cut(e.redactor(ctx, &rec).text(label))), aside: true})
+	message := label.Clean(events.Cut(e.redactor(ctx, &rec).text(what)))
+	_, err = e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: message, aside: true})
 	return fault.Wrap(err, "it is done, but not in the history yet")
 }
 

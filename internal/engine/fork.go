@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -49,7 +51,11 @@ func (e *Engine) fork(ctx context.Context, name string, req wire.ForkRequest, to
 	parent.Timed = nil
 	var warnings []string
 	if len(req.Policy) > 0 || req.Tier != "" {
-		if warnings, err = e.repolicy(ctx, &parent, req.Policy, req.Tier); err != nil {
+		warnings, err = e.Policies.Refork(ctx, &parent, req.Policy, req.Tier, func(p policy.Policy) error {
+			_, err := e.chooseTier(ctx, p, &parent)
+			return err
+		})
+		if err != nil {
 			return res, at, err
 		}
 	}
@@ -105,7 +111,7 @@ func (e *Engine) fork(ctx context.Context, name string, req wire.ForkRequest, to
 		return res, at, err
 	}
 	res.Sandboxes = make([]wire.Sandbox, n)
-	e.forked(&parent, at, recs)
+	e.Feed.Emit(events.Forked(&parent, at, recs)...)
 	if memory != nil {
 		e.awakenAll(ctx, recs)
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -292,7 +293,7 @@ func (e *Engine) retainIn(ctx context.Context, name string, k wire.Keep, dry boo
 			if err != nil {
 				return fault.Wrap(err, "drop snapshot %s of sandbox %s", id, name)
 			}
-			e.dropped(&rec, h.Snapshots[id], "retention")
+			e.Feed.Emit(events.Dropped(&rec, h.Snapshots[id], "retention"))
 		}
 		gone = append(gone, nodes[id])
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/proposal"
@@ -269,5 +270,5 @@ func (l *listener) Write(p []byte) (int, error) {
 func (l *listener) heard() (list, said string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.list.String(), clean(strings.Join(strings.Fields(end(string(l.said))), " "))
+	return l.list.String(), label.Clean(strings.Join(strings.Fields(end(string(l.said))), " "))
 }

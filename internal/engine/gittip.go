@@ -14,6 +14,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
 )
@@ -209,5 +210,5 @@ func (o *outlet) id() string {
 func (o *outlet) told() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return strings.Join(strings.Fields(clean(string(o.said))), " ")
+	return strings.Join(strings.Fields(label.Clean(string(o.said))), " ")
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -238,8 +239,9 @@ func (o *outlay) file(ctx context.Context, p string, entry *layer.Entry) (err er
 	o.laid[p] = true
 	limits := repo.DefaultLimits
 	if o.left -= entry.Size; entry.Size > limits.Object || o.left < 0 {
-		return fault.New(fault.TooLarge, "%q has %d bytes: one file may have %d, and all together %d", clean(p), entry.Size, limits.Object, limits.Total).
-			WithHint("have git ignore it, as in: echo /%s >>.gitignore", clean(p))
+		return fault.New(fault.TooLarge, "%q has %d bytes: one file may have %d, and all together %d",
+			label.Clean(p), entry.Size, limits.Object, limits.Total).
+			WithHint("have git ignore it, as in: echo /%s >>.gitignore", label.Clean(p))
 	}
 	if err := dirfd.MkdirAll(o.tree, path.Dir(p), 0o700); err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/sandbox"
@@ -106,7 +107,7 @@ func (e *Engine) newKept(ctx context.Context, name string, req wire.ExecRequest)
 	if x != nil {
 		info.Exit = &x.Exit
 	} else {
-		e.executing(ctx, &rec, req, c.id)
+		e.Feed.Emit(events.Exec(&rec, c.id, e.labelOf(ctx, &rec, req)))
 	}
 	e.keep(s, s.box, c)
 	return s.entry, c, info, session, nil
@@ -155,8 +156,9 @@ func (e *Engine) keptEnded(s *entry, c *command, end Ended, err error) {
 		e.Logger.Error("what a command changed is not in the history yet", "sandbox", s.ID, "err", c.err)
 	}
 	if rec, err := e.DB.Sandbox(e.bgCtx, string(s.ID)); err == nil {
-		e.limited(e.bgCtx, &rec, c.req, c.id, c.exit)
-		e.exited(e.bgCtx, &rec, c.req, c.id, c.exit)
+		message := e.labelOf(e.bgCtx, &rec, c.req)
+		e.Feed.Emit(events.Limits(&rec, c.id, message, c.exit)...)
+		e.Feed.Emit(events.Exited(&rec, c.id, message, c.exit))
 	}
 	close(c.done)
 }

@@ -12,9 +12,12 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -206,7 +209,7 @@ func (e *Engine) startBox(ctx context.Context, s *held, rec *meta.Sandbox, from 
 	if err := e.tellEnded(ctx, rec); err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	access, err := e.access(ctx, rec)
+	access, err := e.Policies.Access(ctx, rec)
 	if err != nil {
 		return nil, enforced, err
 	}
@@ -226,7 +229,7 @@ func (e *Engine) startBox(ctx context.Context, s *held, rec *meta.Sandbox, from 
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	kept, err := e.evidence(ctx, rec)
+	kept, err := e.Policies.Evidence(ctx, rec)
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
@@ -254,7 +257,7 @@ func (e *Engine) startBox(ctx context.Context, s *held, rec *meta.Sandbox, from 
 	}
 	e.ended(ctx, s, "its keeper ended")
 	s.box, s.told = b, b
-	e.emit(about(rec, wire.EventStarted))
+	e.Feed.Emit(events.About(rec, wire.EventStarted))
 	e.watch(s.entry, b)
 	e.idleChanged()
 	e.watchPorts(s.ID, b)
@@ -265,7 +268,7 @@ func (e *Engine) startBox(ctx context.Context, s *held, rec *meta.Sandbox, from 
 		e.watchDecoys(s.ID, b, began)
 	}
 	if journal != "" {
-		e.watchNet(s.entry, b, gated(rec.Tier) || len(tokens) > 0)
+		e.watchNet(s.entry, b, policies.Gated(rec.Tier) || len(tokens) > 0)
 	}
 	return b, enforced, nil
 }
@@ -415,6 +418,37 @@ func (e *Engine) removeTree(dir string) {
 	if err := e.Layers.RemoveTree(e.bgCtx, dir); err != nil && e.bgCtx.Err() == nil && !errors.Is(err, fs.ErrNotExist) {
 		e.Logger.Warn("left for gc", "dir", dir, "err", err)
 	}
+}
+
+// confine gives what a box is started with to keep to the policy of its sandbox. It
+// refuses a policy that is damaged, whatever the tier. journal is the directory for what is
+// told, "" in tier workspace.
+func (e *Engine) confine(ctx context.Context, rec *meta.Sandbox) (phases []Phase, journal string, err error) {
+	phases, err = e.Policies.Confine(ctx, rec)
+	if err != nil || rec.Tier == tierWorkspace {
+		return nil, "", err
+	}
+	journal = e.journalDir(rec.ID)
+	if err := vfs.MkdirAll(e.FS, journal); err != nil {
+		return nil, "", fault.Wrap(err, "make the journal of sandbox %s", rec.Name)
+	}
+	return phases, journal, nil
+}
+
+// ended tells of the end of a sandbox's box, once; why is "" where it was asked for.
+func (e *Engine) ended(ctx context.Context, s *held, why string) {
+	if s.told == nil {
+		return
+	}
+	s.told = nil
+	if rec, err := e.DB.Sandbox(ctx, string(s.ID)); err == nil {
+		by := format.ByDaemon
+		if why != "" {
+			by = format.ByKeeper
+		}
+		e.note(ctx, &rec, testimony{by, &format.Stop{Reason: why}})
+	}
+	e.Feed.Emit(wire.SandboxEvent{Kind: wire.EventStopped, Sandbox: s.name, ID: string(s.ID)})
 }
 
 // procsInTime counts the processes of a box that is about to be stopped. It gives up if init

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -15,10 +16,11 @@ import (
 // Mark labels what happens in a sandbox; see wire.MarkRequest. Of a long label the
 // beginning is kept.
 func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error) {
-	label := cut(e.formats().text(strings.TrimSpace(req.Label)))
+	label := events.Cut(e.formats().text(strings.TrimSpace(req.Label)))
 	switch {
 	case req.Phase != wire.MarkPoint && req.Phase != wire.MarkBegin && req.Phase != wire.MarkEnd:
-		return wire.CommitResult{}, fault.New(fault.Invalid, "there is no phase %q of a mark", cut(req.Phase)).WithHint("use begin, end or none")
+		return wire.CommitResult{}, fault.New(fault.Invalid, "there is no phase %q of a mark", events.Cut(req.Phase)).
+			WithHint("use begin, end or none")
 	case label == "" && req.Phase != wire.MarkEnd:
 		return wire.CommitResult{}, fault.New(fault.Invalid, "mark without a label").
 			WithHint("as in: coppice mark %s begin \"what comes\"", name)
@@ -58,9 +60,9 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 			return wire.CommitResult{}, err
 		}
 	}
-	ev := about(&rec, wire.EventMark)
+	ev := events.About(&rec, wire.EventMark)
 	ev.Snapshot, ev.Message, ev.Detail = string(t.id), label, req.Phase
-	e.emit(ev)
+	e.Feed.Emit(ev)
 	return committed(&rec, t), nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -111,7 +112,7 @@ func TestMarksLabelWhatHappens(t *testing.T) {
 	if got := h.story("a")[before:]; !slices.Equal(got, want) {
 		t.Errorf("the log reads\n%q, not\n%q", got, want)
 	}
-	got := collect(t, h.Engine, "", 0, wire.EventMark)
+	got := collect(t, h.Bus, "", 0, wire.EventMark)
 	if ev := got[len(got)-1]; ev.Message != "two" || ev.Detail != wire.MarkBegin || ev.Snapshot == "" {
 		t.Errorf("%+v", ev)
 	}
@@ -159,7 +160,7 @@ func TestMarksThatAreRefused(t *testing.T) {
 	if err := errors.Join(err, rerr); err != nil {
 		t.Fatal(err)
 	}
-	if show, err := h.Show(ctx, "a", string(rec.Head)); err != nil || len(show.Message) > maxEventText {
+	if show, err := h.Show(ctx, "a", string(rec.Head)); err != nil || len(show.Message) > events.MaxText {
 		t.Errorf("a label of %d bytes, %v", len(show.Message), err)
 	}
 }

@@ -11,15 +11,11 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
-	"strings"
 
-	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
-	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -40,119 +36,13 @@ func (e *Engine) maskNote(id timeline.SandboxID) string {
 	return filepath.Join(e.sandboxDir(id), "mask")
 }
 
-// hides lists the paths inside that are hidden in a sandbox: absolute ones, whose last
-// part may be *. A copy of the host is hidden from as the host is. Of another base,
-// what is built in says nothing; what somebody named is hidden there at its own path,
-// and where that path of the host has come to lie.
-func (e *Engine) hides(ctx context.Context, rec *meta.Sandbox) (covered, error) {
-	if rec.Tier == tierWorkspace {
-		return covered{}, nil // see hidesNothing
-	}
-	root, err := e.rootBelow(ctx, rec)
-	if err != nil {
-		return covered{}, err
-	}
-	key := rec.Policy + " " + root
-	e.mu.Lock()
-	c, known := e.hidden[key]
-	e.mu.Unlock()
-	if known {
-		return c, nil
-	}
-	p, err := e.policyOf(ctx, rec)
-	if err != nil {
-		return covered{}, err
-	}
-	if c.hide, err = hiddenIn(p, root, e.Homes); err != nil {
-		return covered{}, err
-	}
-	if c.decoys, err = decoysIn(p, root, e.Homes); err != nil {
-		return covered{}, err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.hidden) >= maxStacks {
-		clear(e.hidden)
-	}
-	e.hidden[key] = c
-	return c, nil
-}
-
-// covered is what a policy hides inside, and where it has decoys.
-type covered struct{ hide, decoys []string }
-
-// rootBelow says which directory of the host the root of a sandbox has been; "" is none.
-// The record of a sandbox that was made before masks does not; its base does.
-func (e *Engine) rootBelow(ctx context.Context, rec *meta.Sandbox) (string, error) {
-	if rec.Host {
-		return "/", nil
-	}
-	if rec.Root != "" || rec.Base == "" {
-		return rec.Root, nil
-	}
-	key, err := e.DB.BaseKey(ctx, rec.Base)
-	if err != nil {
-		return "", fault.Wrap(err, "look at the base of sandbox %s", rec.Name)
-	}
-	if key == hostCopyKey {
-		return "/", nil
-	}
-	return "", nil
-}
-
-func hiddenIn(p policy.Policy, root string, homes []string) ([]string, error) {
-	builtIn, said := p.Hidden(homes...)
-	var list []string
-	if root == "/" {
-		list = builtIn
-	}
-	for _, h := range said {
-		if !path.IsAbs(h) {
-			return nil, fault.New(fault.Invalid, "%s cannot be hidden: it is not known which directory it is in", h).WithHint("name it by a path that begins with /")
-		}
-		if h == "/" {
-			return nil, fault.New(fault.Invalid, "all of the root cannot be hidden").WithHint("name what is in it")
-		}
-		list = append(list, h)
-		if root != "" && root != "/" && h != root && rootspec.Within(h, root) {
-			list = append(list, strings.TrimPrefix(h, root))
-		}
-	}
-	slices.Sort(list)
-	return slices.Compact(list), nil
-}
-
-// hidesNothing refuses what cannot be hidden: in tier workspace commands see the host.
-func hidesNothing(p policy.Policy, tier string) error {
-	if tier != tierWorkspace {
-		return nil
-	}
-	for _, h := range p.Hide {
-		if !h.At.BuiltIn() {
-			return fault.New(fault.Unsupported, "tier workspace hides nothing: %s, by %s", h.Value, h.At).WithHint("use --tier process, or take it out")
-		}
-	}
-	return nil
-}
-
-// rootOf says which directory of the host the root of a base has been.
-func rootOf(from wire.Source) string {
-	switch from.Kind {
-	case "", wire.SourceHost, wire.SourceHostCopy:
-		return "/"
-	case wire.SourceDir:
-		return path.Clean(from.Path)
-	}
-	return ""
-}
-
 // newMask makes the mask of a sandbox for the host as it is now.
 func (e *Engine) newMask(ctx context.Context, rec *meta.Sandbox) (rootfs.Made, error) {
-	c, err := e.hides(ctx, rec)
-	if err != nil || !rec.Host && len(c.hide) == 0 {
+	c, err := e.Policies.Hides(ctx, rec)
+	if err != nil || !rec.Host && len(c.Hide) == 0 {
 		return rootfs.Made{}, err
 	}
-	k := rootfs.Mask{Hide: c.hide, Decoys: c.decoys}
+	k := rootfs.Mask{Hide: c.Hide, Decoys: c.Decoys}
 	if rec.Host {
 		k.Below.Host = true
 		if k.Mounts, err = rootfs.HostMounts(); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -211,7 +212,7 @@ func TestTheHostIsNeverGivenWithoutAMask(t *testing.T) {
 		t.Fatal(err)
 	}
 	rec := meta.Sandbox{ID: "0123456789ab", Name: "box", Config: meta.Config{Host: true, Tier: tierProcess}}
-	if err := pin(&rec, p); err != nil {
+	if err := policies.Pin(&rec, p); err != nil {
 		t.Fatal(err)
 	}
 	st, _, err := h.stack(t.Context(), &rec, "")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
@@ -240,7 +241,7 @@ func (m *moving) carryOut(ctx context.Context) (err error) {
 	if m.res.InPlace {
 		m.res.Rewritten, err = m.rewind(context.WithoutCancel(ctx), m.s, m.rec, m.t.frozen, m.to, m.what, m.left)
 		if err == nil {
-			m.moved(m.rec, m.res, m.what)
+			m.Feed.Emit(events.Moved(m.rec, m.res, m.what))
 		}
 		return err
 	}
@@ -251,7 +252,7 @@ func (m *moving) carryOut(ctx context.Context) (err error) {
 	if err := m.reset(ctx, m.s, m.rec, m.to, m.left); err != nil {
 		return err
 	}
-	m.moved(m.rec, m.res, m.what)
+	m.Feed.Emit(events.Moved(m.rec, m.res, m.what))
 	if from := m.img; from != nil {
 		m.img = nil // goOn releases it
 		m.res.Resumed, err = m.comeBack(ctx, m.s, m.rec, from, m.goal.foreign)

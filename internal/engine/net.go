@@ -15,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/vfs"
@@ -45,12 +46,12 @@ func (e *Engine) Net(ctx context.Context, name string, req wire.NetRequest) (res
 	if err != nil {
 		return res, err
 	}
-	phases, err := e.phases(ctx, &rec)
+	phases, err := e.Policies.Phases(ctx, &rec)
 	if err != nil {
 		return res, err
 	}
 	res.Policy = phases[0].Digest
-	if b != nil && gated(rec.Tier) {
+	if b != nil && policies.Gated(rec.Tier) {
 		// Before the journal is read: the gate answers when all that it refused is in there.
 		now, err := b.Net(ctx)
 		if err == nil {
@@ -104,7 +105,7 @@ func (e *Engine) FollowNet(ctx context.Context, name string, req wire.NetRequest
 	defer removed.Wait()
 	defer cancel(nil)
 	removed.Go(func() {
-		err := e.Events(ctx, string(rec.ID), wire.EventsNow, func(wire.SandboxEvent) error { return nil })
+		err := e.Feed.Events(ctx, string(rec.ID), wire.EventsNow, func(wire.SandboxEvent) error { return nil })
 		if err == nil || fault.Is(err, fault.NotFound) {
 			cancel(errGone)
 		}
@@ -127,7 +128,7 @@ func (e *Engine) Why(ctx context.Context, name string, req wire.WhyRequest) (res
 	if err != nil {
 		return res, err
 	}
-	p, phases, err := e.inForce(ctx, &rec)
+	p, phases, err := e.Policies.InForce(ctx, &rec)
 	if err != nil {
 		return res, err
 	}
@@ -216,11 +217,11 @@ func (e *Engine) addRules(ctx context.Context, name string, req wire.AllowReques
 	if err != nil {
 		return res, err
 	}
-	before, err := e.phases(ctx, &rec)
+	before, err := e.Policies.Phases(ctx, &rec)
 	if err != nil {
 		return res, err
 	}
-	after, err := e.phases(ctx, &next)
+	after, err := e.Policies.Phases(ctx, &next)
 	if err != nil {
 		return res, err
 	}
@@ -325,7 +326,7 @@ func (e *Engine) rulesOf(req wire.AllowRequest) (rules []policy.Rule, err error)
 			if err != nil {
 				return nil, err
 			}
-			r.At = flag("coppice allow")
+			r.At = policies.Flag("coppice allow")
 			rules = append(rules, r)
 		}
 	}
@@ -334,11 +335,11 @@ func (e *Engine) rulesOf(req wire.AllowRequest) (rules []policy.Rule, err error)
 
 // withRules gives the record as it is with more rules.
 func (e *Engine) withRules(ctx context.Context, rec meta.Sandbox, req wire.AllowRequest, rules []policy.Rule) (meta.Sandbox, error) {
-	if !gated(rec.Tier) {
+	if !policies.Gated(rec.Tier) {
 		return rec, fault.New(fault.Unsupported, "sandbox %s has no gate: its tier is %s, and its network %s", rec.Name, rec.Tier, rec.Net).
 			WithHint("make one that keeps to rules: coppice create --from %s --net rules --allow %s", rec.Name, rules[0])
 	}
-	base, err := e.placedPolicy(ctx, &rec)
+	base, err := e.Policies.Placed(ctx, &rec)
 	if err != nil {
 		return rec, err
 	}
@@ -347,9 +348,9 @@ func (e *Engine) withRules(ctx context.Context, rec meta.Sandbox, req wire.Allow
 		return rec, err
 	}
 	next, now := rec, e.Now().UTC()
-	next.Timed = timed(&rec, now)
+	next.Timed = policies.Timed(&rec, now)
 	if req.ForMS == 0 {
-		return next, pin(&next, p)
+		return next, policies.Pin(&next, p)
 	}
 	until := now.Add(time.Duration(req.ForMS) * time.Millisecond).Truncate(time.Millisecond)
 	for _, r := range rules {
@@ -408,12 +409,12 @@ func (e *Engine) putInForce(ctx context.Context, s *held, rec, next *meta.Sandbo
 // renew has a keeper that survived an earlier daemon keep to what is recorded: that
 // daemon may have ended between the two.
 func (e *Engine) renew(ctx context.Context, rec *meta.Sandbox, b Box) {
-	if !gated(rec.Tier) {
+	if !policies.Gated(rec.Tier) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), policyPatience)
 	defer cancel()
-	phases, err := e.phases(ctx, rec)
+	phases, err := e.Policies.Phases(ctx, rec)
 	if err == nil {
 		err = b.SetPolicy(ctx, phases)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 )
@@ -70,7 +71,7 @@ func (e *Engine) setPaused(ctx context.Context, s *held, rec *meta.Sandbox, paus
 	err = do(ctx)
 	done(err)
 	if err == nil {
-		e.emit(about(rec, word))
+		e.Feed.Emit(events.About(rec, word))
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -184,17 +185,17 @@ func (e *Engine) tellPorts(id timeline.SandboxID, before map[int]bool, list []wi
 		return now // it was removed
 	}
 	for i, port := range changes {
-		ev := about(&rec, wire.EventPort)
+		ev := events.About(&rec, wire.EventPort)
 		if i == maxPortEvents {
 			ev.Detail = fmt.Sprintf("%d more were opened or closed", len(changes)-i)
-			e.emit(ev)
+			e.Feed.Emit(ev)
 			break
 		}
 		ev.Port, ev.Detail = port, wire.PortClosed
 		if at := slices.IndexFunc(list, func(p wire.Port) bool { return p.Port == port }); at >= 0 {
 			ev.Detail, ev.Message = wire.PortOpened, list[at].Program
 		}
-		e.emit(ev)
+		e.Feed.Emit(ev)
 	}
 	return now
 }

@@ -17,7 +17,7 @@ import (
 // programRecords makes records of the programs in sum. The list of the programs that one record
 // sums up is stored first. p.mu is held.
 func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPrograms) (tell []testimony, err error) {
-	kept, err := e.evidence(ctx, rec)
+	kept, err := e.Policies.Evidence(ctx, rec)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -47,7 +48,7 @@ func newBoxPrograms(b Box, known bool) *boxPrograms {
 }
 
 // seesPrograms reports whether a box is to tell which programs are started in it.
-func seesPrograms(rec *meta.Sandbox) bool { return gated(rec.Tier) || supervises(rec) }
+func seesPrograms(rec *meta.Sandbox) bool { return policies.Gated(rec.Tier) || supervises(rec) }
 
 // tracesPrograms is seesPrograms for a box that is started. In tier gvisor nothing is seen where nothing is to be recorded.
 func tracesPrograms(rec *meta.Sandbox, kept policy.Evidence) bool {
@@ -57,7 +58,7 @@ func tracesPrograms(rec *meta.Sandbox, kept policy.Evidence) bool {
 // watchPrograms records the programs of a box while it lives, unless its policy wants none. started is the record of its start,
 // or nil for one that an earlier daemon started. The caller holds the sandbox's lock.
 func (e *Engine) watchPrograms(ctx context.Context, s *held, rec *meta.Sandbox, b Box, started *telling) {
-	if kept, err := e.evidence(ctx, rec); !seesPrograms(rec) || err == nil && kept.Programs.Value == policy.ProgramsNone {
+	if kept, err := e.Policies.Evidence(ctx, rec); !seesPrograms(rec) || err == nil && kept.Programs.Value == policy.ProgramsNone {
 		return
 	}
 	p := newBoxPrograms(b, started != nil)

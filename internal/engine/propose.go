@@ -203,7 +203,7 @@ func (p *proposing) hand(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { done(err) }()
-	policy, err := p.e.Policy(ctx, string(p.rec.ID))
+	policy, err := p.e.Policies.Policy(ctx, string(p.rec.ID))
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -398,7 +399,7 @@ func (e *Engine) SetTag(ctx context.Context, name, tag, ref string) (wire.TagRes
 	if err := e.DB.SetTag(ctx, rec.ID, tag, id); err != nil {
 		return wire.TagResult{}, err
 	}
-	e.tagged(&rec, tag, id)
+	e.Feed.Emit(events.Tagged(&rec, tag, id))
 	return wire.TagResult{Name: tag, Node: string(id)}, nil
 }
 
@@ -420,6 +421,6 @@ func (e *Engine) DeleteTag(ctx context.Context, name, tag string) error {
 	if err := e.DB.DeleteTag(ctx, rec.ID, tag); err != nil {
 		return err
 	}
-	e.tagged(&rec, tag, "")
+	e.Feed.Emit(events.Tagged(&rec, tag, ""))
 	return nil
 }

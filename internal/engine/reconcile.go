@@ -217,7 +217,7 @@ func (e *Engine) untrue(ctx context.Context, t *tale) (out []ledger.Draft, err e
 		}
 	}
 	if r := t.policy; r != nil {
-		all, err := e.phases(ctx, &rec)
+		all, err := e.Policies.Phases(ctx, &rec)
 		if err != nil {
 			return nil, err
 		}

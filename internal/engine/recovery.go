@@ -14,6 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -131,7 +132,7 @@ func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, b Box) {
 			e.watchDecoys(s.ID, b, e.Now())
 		}
 		if _, err := os.Lstat(e.journalDir(s.ID)); err == nil {
-			e.watchNet(s.entry, b, gated(rec.Tier) || e.hasDecoys(s.ID))
+			e.watchNet(s.entry, b, policies.Gated(rec.Tier) || e.hasDecoys(s.ID))
 		}
 		e.watchPrograms(ctx, s, rec, b, nil)
 	}

@@ -75,7 +75,7 @@ func (e *Engine) whatIsSecret(ctx context.Context, rec *meta.Sandbox, env []stri
 			o.Secrets = append(o.Secrets, redact.Secret{Name: "decoy", Value: t})
 		}
 	}
-	kept, err := e.evidence(ctx, rec)
+	kept, err := e.Policies.Evidence(ctx, rec)
 	if err != nil {
 		return o, err
 	}

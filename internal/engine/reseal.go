@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -60,7 +61,7 @@ done`
 
 // mayForkMemory refuses forks with memory where the policy does.
 func (e *Engine) mayForkMemory(ctx context.Context, rec *meta.Sandbox) error {
-	p, err := e.policyOf(ctx, rec)
+	p, err := e.Policies.Of(ctx, rec)
 	if err != nil {
 		return err
 	}
@@ -240,9 +241,9 @@ func (e *Engine) goOn(ctx context.Context, s *held, rec *meta.Sandbox, img *imag
 	if err = errors.Join(told.wait(), err); err != nil {
 		return nil, nil, errors.Join(err, e.stopBox(ctx, s, 0))
 	}
-	ev := about(rec, wire.EventResumed)
+	ev := events.About(rec, wire.EventResumed)
 	ev.Snapshot, ev.Detail = string(rec.Head), "from memory"
-	e.emit(ev)
+	e.Feed.Emit(ev)
 	return b, ids, nil
 }
 

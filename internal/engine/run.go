@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -129,7 +131,7 @@ func (e *Engine) startRun(
 		return run, nil, err
 	}
 	rec.Again, rec.Starting = false, false
-	e.running(ctx, rec, &run)
+	e.Feed.Emit(events.Started(rec, &run, e.labelOf(ctx, rec, wire.ExecRequest{Cmd: run.Cmd})))
 	if run.Exit == nil {
 		c.run = run
 		e.supervise(s, s.box, c)
@@ -245,7 +247,7 @@ func (e *Engine) runEnded(sbx *entry, c *command, end Ended, err error) bool {
 		}
 		if !told {
 			told = true
-			e.limited(ctx, &rec, wire.ExecRequest{Cmd: c.run.Cmd}, c.id, end.Exit)
+			e.Feed.Emit(events.Limits(&rec, c.id, e.labelOf(ctx, &rec, wire.ExecRequest{Cmd: c.run.Cmd}), end.Exit)...)
 		}
 		if err == nil {
 			rec.Starting = false // it did begin, whoever had no time left to note that
@@ -362,7 +364,7 @@ func (e *Engine) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c 
 	if uerr != nil {
 		e.Logger.Error("the end of the command is not recorded", "sandbox", rec.Name, "err", uerr)
 	}
-	e.exited(ctx, rec, wire.ExecRequest{Cmd: c.run.Cmd}, c.id, x)
+	e.Feed.Emit(events.Exited(rec, c.id, e.labelOf(ctx, rec, wire.ExecRequest{Cmd: c.run.Cmd}), x))
 	e.endRun(s, c, x)
 	return uerr == nil
 }
@@ -437,7 +439,7 @@ func (e *Engine) restart(ctx context.Context, s *held, rec *meta.Sandbox) (bool,
 }
 
 // commandLine is how a command is shown.
-func commandLine(cmd []string) string { return label(wire.ExecRequest{Cmd: cmd}) }
+func commandLine(cmd []string) string { return label.OfCommand(wire.ExecRequest{Cmd: cmd}) }
 
 // attachRun connects a client to the supervised command, over all its starts,
 // until it has ended for good or the client has gone: then it runs on.

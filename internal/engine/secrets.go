@@ -8,6 +8,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/redact"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -75,10 +76,10 @@ func (c cleaner) texts(list []string) []string {
 	return out
 }
 
-// labelOf is label without secrets.
+// labelOf is label.OfCommand without secrets.
 func (e *Engine) labelOf(ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest) string {
 	c := e.redactor(ctx, rec, req.Env...)
-	return label(wire.ExecRequest{Label: c.text(req.Label), Cmd: c.args(req.Cmd)})
+	return label.OfCommand(wire.ExecRequest{Label: c.text(req.Label), Cmd: c.args(req.Cmd)})
 }
 
 // noSecret refuses a name that has a secret in it: names are shown wherever something is
@@ -102,11 +103,11 @@ func (e *Engine) redactorFor(ctx context.Context, rec *meta.Sandbox, cause timel
 	return e.redactor(ctx, rec)
 }
 
-// autoLabelOf is autoLabel without secrets.
+// autoLabelOf is label.Auto without secrets.
 func (e *Engine) autoLabelOf(ctx context.Context, rec *meta.Sandbox, mark string, programs []wire.Program, paths []string) string {
 	c := e.redactor(ctx, rec)
-	if cmds := c.programs(programs); mark != "" || len(commands(cmds)) > 0 {
-		return autoLabel(mark, cmds, nil)
+	if cmds := c.programs(programs); mark != "" || len(label.Commands(cmds)) > 0 {
+		return label.Auto(mark, cmds, nil)
 	}
-	return autoLabel("", nil, c.texts(paths))
+	return label.Auto("", nil, c.texts(paths))
 }

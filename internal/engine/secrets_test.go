@@ -10,6 +10,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -28,7 +29,7 @@ func TestLabelsHaveNoSecrets(t *testing.T) {
 		"a command":      h.labelOf(ctx, rec, wire.ExecRequest{Cmd: []string{"x", "correct'horse", "own-secret"}, Env: []string{"DB_PASSWORD=own-secret"}}),
 		"given":          h.labelOf(ctx, rec, wire.ExecRequest{Cmd: []string{"x"}, Label: "with battery-staple"}),
 		"programs":       h.autoLabelOf(ctx, rec, "", []wire.Program{{PID: 1, Args: []string{"make", "battery-staple"}}}, nil),
-		"programs, cut":  h.autoLabelOf(ctx, rec, "", []wire.Program{{PID: 1, Args: []string{"make", strings.Repeat("x", maxLabel-12), "battery-staple"}}}, nil),
+		"programs, cut":  h.autoLabelOf(ctx, rec, "", []wire.Program{{PID: 1, Args: []string{"make", strings.Repeat("x", label.Max-12), "battery-staple"}}}, nil),
 		"places":         h.autoLabelOf(ctx, rec, "", nil, []string{"/home/me/battery-staple/f", "/home/me/battery-staple/g"}),
 		"a flag's value": h.labelOf(ctx, rec, wire.ExecRequest{Cmd: []string{"x", "--password", "hunter2hunter2"}}),
 	} {

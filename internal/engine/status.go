@@ -90,7 +90,7 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 		Enforced: rec.Enforced, Run: rec.Run, Branches: len(h.Leaves()),
 	}
 	if rec.Policy == "" { // it was made before there were policies
-		if text, err := e.policyText(ctx, &rec); err == nil {
+		if text, err := e.Policies.Text(ctx, &rec); err == nil {
 			res.Sandbox.Policy = policy.DigestOf([]byte(text))
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -156,7 +157,7 @@ func (e *Engine) dropRun(ctx context.Context, rec *meta.Sandbox, h *timeline.His
 	}
 	e.removeLayers(ctx, unused)
 	for _, id := range run {
-		e.dropped(rec, h.Snapshots[id], "retention")
+		e.Feed.Emit(events.Dropped(rec, h.Snapshots[id], "retention"))
 	}
 	return nil
 }

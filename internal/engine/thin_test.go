@@ -180,7 +180,7 @@ func TestThinningComesByItself(t *testing.T) {
 		h.behind("a", "f", itoa(i))
 		h.auto("a")
 	}
-	got := collect(t, h.Engine, "a", 0, wire.EventDeleted)
+	got := collect(t, h.Bus, "a", 0, wire.EventDeleted)
 	if ev := got[len(got)-1]; ev.Detail != "retention" || ev.Cause != "auto" || ev.Snapshot == "" {
 		t.Errorf("%+v", ev)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
 )
 
 // tellEnded tells the journal of rules that held for a time and ended while there was no
@@ -19,8 +20,8 @@ import (
 // sandbox's lock, and nothing of it runs.
 func (e *Engine) tellEnded(ctx context.Context, rec *meta.Sandbox) error {
 	now := e.Now()
-	left := timed(rec, now)
-	if !gated(rec.Tier) || len(left) == len(rec.Timed) {
+	left := policies.Timed(rec, now)
+	if !policies.Gated(rec.Tier) || len(left) == len(rec.Timed) {
 		return nil
 	}
 	told, err := journal.Read(e.journalAt(rec.ID), journal.Query{Kinds: []string{wire.NetPolicy}})
@@ -41,7 +42,7 @@ func (e *Engine) tellEnded(ctx context.Context, rec *meta.Sandbox) error {
 	next := *rec
 	next.Timed = left
 	if len(rules) > 0 {
-		phases, err := e.phases(ctx, &next)
+		phases, err := e.Policies.Phases(ctx, &next)
 		if err != nil {
 			return err
 		}
@@ -49,7 +50,7 @@ func (e *Engine) tellEnded(ctx context.Context, rec *meta.Sandbox) error {
 			Kind: wire.NetPolicy, Rule: strings.Join(rules, " "), Policy: phases[0].Digest,
 			Reason: wire.NetRulesEnded + ", the last at " + last.UTC().Format(time.RFC3339) + ", while nothing ran",
 		}
-		before, err := e.phases(ctx, rec)
+		before, err := e.Policies.Phases(ctx, rec)
 		if err != nil {
 			return err
 		}

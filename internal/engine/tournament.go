@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -63,9 +64,9 @@ func (e *Engine) Tournament(ctx context.Context, name string, req wire.Tournamen
 		return res, fault.Wrap(err, "take the winner's snapshot over")
 	}
 	cleanup.Release() // from here on it has ended
-	ev := about(&rec, wire.EventTournament)
+	ev := events.About(&rec, wire.EventTournament)
 	ev.Snapshot, ev.Message, ev.Detail = res.WinnerNode, res.Winner, tag
-	e.emit(ev)
+	e.Feed.Emit(ev)
 	if win >= 0 && req.Keep {
 		if _, err := e.Checkout(ctx, string(rec.ID), wire.CheckoutRequest{Node: res.WinnerNode}); err != nil {
 			return res, fault.Wrap(err, "candidate %q wins with snapshot %s, but sandbox %s could not be brought there", res.Winner, res.WinnerNode, rec.Name)

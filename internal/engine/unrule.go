@@ -9,6 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
@@ -31,12 +32,12 @@ func removable(req wire.AllowRequest) error {
 // withoutRules gives the record as it is without rules, whether they hold for good or for
 // a time, and what they were.
 func (e *Engine) withoutRules(ctx context.Context, rec meta.Sandbox, req wire.AllowRequest) (next meta.Sandbox, removed []policy.Rule, err error) {
-	base, err := e.placedPolicy(ctx, &rec)
+	base, err := e.Policies.Placed(ctx, &rec)
 	if err != nil {
 		return rec, nil, err
 	}
 	next = rec
-	next.Timed = timed(&rec, e.Now())
+	next.Timed = policies.Timed(&rec, e.Now())
 	lists := [][]string{slices.Clone(req.RemoveAllow), slices.Clone(req.RemoveDeny)}
 	for i, list := range lists {
 		var forGood []string
@@ -69,7 +70,7 @@ func (e *Engine) withoutRules(ctx context.Context, rec meta.Sandbox, req wire.Al
 	if len(gone) == 0 {
 		return next, removed, nil
 	}
-	return next, removed, pin(&next, p)
+	return next, removed, policies.Pin(&next, p)
 }
 
 // only is a list of text, or none.

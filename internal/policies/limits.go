@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package policies
 
 import (
 	"time"
@@ -19,14 +19,15 @@ func limitsOf(p policy.Policy) wire.Limits {
 
 // limitable refuses limits that no box of a tier could be held to here. What there are
 // weaker ways to, a box tells of when it starts; drivers answer for the disk.
-func (e *Engine) limitable(l policy.Limits, tier string) error {
+func (s *Policies) limitable(l policy.Limits, tier string) error {
 	switch {
 	case l == policy.Limits{}:
 		return nil
-	case tier == tierWorkspace:
-		return fault.New(fault.Unsupported, "tier workspace has no limits").WithHint("use --tier process, or leave --limit out")
+	case tier == workspace:
+		return fault.New(fault.Unsupported, "tier workspace has no limits").
+			WithHint("use --tier process, or leave --limit out")
 	case l.MilliCPUs > 0:
-		return e.Boxes.CanLimitCPU()
+		return s.config.CanLimitCPU()
 	}
 	return nil
 }

@@ -173,7 +173,7 @@ func TestDenialsOfACommandAreCounted(t *testing.T) {
 	if _, err := h.write(ctx, drafts); err != nil {
 		t.Fatal(err)
 	}
-	h.denied(rec.ID, drafts)
+	h.commands.denied(rec.ID, drafts)
 	if _, err := h.Stop(ctx, "a"); err != nil {
 		t.Fatal(err)
 	}
@@ -190,6 +190,6 @@ func (h *home) isOpen(t *testing.T, name, exec string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, open := h.openOf(rec.ID, exec)
+	open := h.commands.find(rec.ID, exec) != nil
 	return open
 }

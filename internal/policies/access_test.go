@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package policies
 
 import (
 	"reflect"
@@ -20,14 +20,21 @@ func TestWhatAPolicyLetsBeChanged(t *testing.T) {
 		want       rootspec.Access
 	}{
 		{"files: {}", "/", rootspec.Access{}},
-		{"files: {readonly: [./vendor, ~/x, /y/*]}", "/", rootspec.Access{ReadOnly: []rootspec.Place{at("/p/vendor", "/p/vendor"), at("/y/*", "/y"), at("~/x", "/home/me/x", "/h/x")}}},
-		{"files: {readonly: [./vendor, .]}", "/p", rootspec.Access{ReadOnly: []rootspec.Place{at("/p", "/p", "/"), at("/p/vendor", "/p/vendor", "/vendor")}}},
+		{"files: {readonly: [./vendor, ~/x, /y/*]}", "/", rootspec.Access{ReadOnly: []rootspec.Place{
+			at("/p/vendor", "/p/vendor"), at("/y/*", "/y"), at("~/x", "/home/me/x", "/h/x"),
+		}}},
+		{"files: {readonly: [./vendor, .]}", "/p", rootspec.Access{ReadOnly: []rootspec.Place{
+			at("/p", "/p", "/"), at("/p/vendor", "/p/vendor", "/vendor"),
+		}}},
 		{"files: {readonly: [/tmp/p/x]}", "/tmp/p", rootspec.Access{ReadOnly: []rootspec.Place{at("/tmp/p/x", "/x")}}},
 		{"files: {writable: []}", "/", rootspec.Access{Only: true}},
 		{"files: {writable: [., /tmp]}", "/", rootspec.Access{Only: true, Writable: []rootspec.Place{at("/p", "/p")}}},
 		{"files: {writable: [.]}", "/p", rootspec.Access{}},
-		{"files: {mounts: [{from: ~/d, to: /m}, {from: ./d, to: ~/m, mode: rw}]}", "/", rootspec.Access{Mounts: []rootspec.HostMount{{From: "/home/me/d", To: "/m"}, {From: "/p/d", To: "/home/me/m", Write: true}}}},
-		{"files: {readonly: [./d/in/x, /home/me/ro], mounts: [{from: ./d, to: /m, mode: rw}, {from: ~/ro/y, to: /n, mode: rw}]}", "/", rootspec.Access{
+		{"files: {mounts: [{from: ~/d, to: /m}, {from: ./d, to: ~/m, mode: rw}]}", "/", rootspec.Access{Mounts: []rootspec.HostMount{
+			{From: "/home/me/d", To: "/m"}, {From: "/p/d", To: "/home/me/m", Write: true},
+		}}},
+		{"files: {readonly: [./d/in/x, /home/me/ro], " +
+			"mounts: [{from: ./d, to: /m, mode: rw}, {from: ~/ro/y, to: /n, mode: rw}]}", "/", rootspec.Access{
 			ReadOnly: []rootspec.Place{at("/home/me/ro", "/home/me/ro"), at("/p/d/in/x", "/p/d/in/x", "/m/in/x")},
 			Mounts:   []rootspec.HostMount{{From: "/p/d", To: "/m", Write: true}, {From: "/home/me/ro/y", To: "/n"}},
 		}},

@@ -1,46 +1,19 @@
 //go:build linux
 
-package engine
+package label
 
 import (
-	"fmt"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// maxLabel is about how many characters an automatic label has.
-const maxLabel = 100
-
-// autoLabel is the message of a snapshot that nobody gave one: the mark, if there
-// is one; else the programs that were started since the snapshot before; else, when
-// none was, or none that writes, where most changed. All but the mark was written
-// by the sandbox, so whatever is not printable is escaped.
-func autoLabel(mark string, programs []wire.Program, paths []string) string {
-	if mark != "" {
-		return clean(mark)
-	}
-	if cmds := commands(programs); len(cmds) > 0 {
-		more := 0
-		if !slices.ContainsFunc(programs, func(p wire.Program) bool { return p.Parent != 0 }) {
-			for _, p := range programs { // those for which there was no room were no details
-				more += p.Unlisted
-			}
-		}
-		return enumerate(cmds, "; ", more)
-	}
-	return places(paths)
-}
-
-// commands gives the command lines that a reader cares for, each once, oldest
+// Commands gives the command lines that a reader cares for, each once, oldest
 // first.
-func commands(programs []wire.Program) []string {
+func Commands(programs []wire.Program) []string {
 	var out []string
 	for _, p := range roots(programs) {
 		line := programLine(p.Args)
@@ -105,7 +78,7 @@ func programLine(args []string) string {
 		if i == 0 {
 			w = command(w)
 		}
-		if w = clean(w); w != "..." { // what was left out
+		if w = Clean(w); w != "..." { // what was left out
 			w = visible.Word(w)
 		}
 		words[i] = w
@@ -126,7 +99,8 @@ func command(word string) string {
 // wrappers start the command that follows their options. The value lists the
 // options that take a word of their own.
 var wrappers = map[string]string{
-	"env": "-u -C", "nice": "-n", "ionice": "-c -n", "timeout": "-s -k", "stdbuf": "-i -o -e", "sudo": "-u -g", "nohup": "", "setsid": "", "time": "-f -o",
+	"env": "-u -C", "nice": "-n", "ionice": "-c -n", "timeout": "-s -k", "stdbuf": "-i -o -e",
+	"sudo": "-u -g", "nohup": "", "setsid": "", "time": "-f -o",
 }
 
 // unwrap gives the command that a wrapper starts, or args as they are.
@@ -207,7 +181,7 @@ func shellWord(s string) string {
 		case '\'':
 			n := strings.IndexByte(s[i+1:], '\'')
 			if n < 0 {
-				return "" // shorten off
+				return "" // it is cut off
 			}
 			b.WriteString(s[i+1 : i+1+n])
 			i += n + 1
@@ -239,7 +213,7 @@ func oneLine(script string) string {
 		if rest != "" {
 			line += " ..."
 		}
-		return clean(line)
+		return Clean(line)
 	}
 	return ""
 }
@@ -247,11 +221,13 @@ func oneLine(script string) string {
 // lookers are commands that change nothing, which agents and prompts start all the
 // time.
 var lookers = map[string]bool{
-	"[": true, "basename": true, "cat": true, "clear": true, "date": true, "df": true, "dircolors": true, "dirname": true, "du": true,
-	"file": true, "grep": true, "groups": true, "head": true, "hostname": true, "id": true, "less": true, "lesspipe": true, "locale": true,
-	"ls": true, "ps": true, "pwd": true, "readlink": true, "realpath": true, "rg": true, "sleep": true, "stat": true, "stty": true,
-	"tail": true, "test": true, "tput": true, "true": true, "tty": true, "uname": true, "wc": true, "which": true, "whoami": true,
-	"git status": true, "git log": true, "git diff": true, "git show": true, "git rev-parse": true, "git ls-files": true,
+	"[": true, "basename": true, "cat": true, "clear": true, "date": true, "df": true, "dircolors": true,
+	"dirname": true, "du": true, "file": true, "grep": true, "groups": true, "head": true, "hostname": true,
+	"id": true, "less": true, "lesspipe": true, "locale": true, "ls": true, "ps": true, "pwd": true,
+	"readlink": true, "realpath": true, "rg": true, "sleep": true, "stat": true, "stty": true, "tail": true,
+	"test": true, "tput": true, "true": true, "tty": true, "uname": true, "wc": true, "which": true, "whoami": true,
+	"git status": true, "git log": true, "git diff": true, "git show": true, "git rev-parse": true,
+	"git ls-files": true,
 }
 
 // looks reports whether a command line is that of a looker, and of nothing else.
@@ -264,112 +240,4 @@ func looks(line string) bool {
 		return true
 	}
 	return lookers[words[0]] || len(words) > 1 && lookers[words[0]+" "+words[1]]
-}
-
-// enumerate joins as many of the words as make a label, at least one, and counts
-// the others, and more.
-func enumerate(words []string, sep string, more int) string {
-	label := shorten(words[0], maxLabel)
-	for i, w := range words[1:] {
-		if utf8.RuneCountInString(label)+len(sep)+utf8.RuneCountInString(w) > maxLabel {
-			more += len(words) - 1 - i
-			break
-		}
-		label += sep + w
-	}
-	if more > 0 {
-		label += sep + "and " + strconv.Itoa(more) + " more"
-	}
-	return label
-}
-
-func shorten(s string, n int) string {
-	if utf8.RuneCountInString(s) <= n {
-		return s
-	}
-	return string([]rune(s)[:n-3]) + "..."
-}
-
-// clean escapes what a terminal would not simply show.
-func clean(s string) string {
-	var b strings.Builder
-	var line visible.Line
-	for _, r := range s {
-		switch {
-		case r == '\t':
-			b.WriteByte(' ')
-			line = visible.Line{}
-		case !line.Shows(r):
-			q := strconv.QuoteRuneToASCII(r)
-			b.WriteString(q[1 : len(q)-1])
-		default:
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
-
-// places says where most changed: "src/ (12 paths), go.mod in /root/app". The
-// paths are absolute, and the first layer.MaxPaths of those that changed.
-func places(paths []string) string {
-	if len(paths) == 0 {
-		return ""
-	}
-	top := common(paths)
-	groups := map[string][]string{} // by the name below top
-	for _, p := range paths {
-		name, _, _ := strings.Cut(strings.TrimPrefix(p[len(top):], "/"), "/")
-		groups[name] = append(groups[name], p)
-	}
-	names := make([]string, 0, len(groups))
-	for name := range groups {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b string) int {
-		if n := len(groups[b]) - len(groups[a]); n != 0 {
-			return n
-		}
-		return strings.Compare(a, b)
-	})
-	cutOff := ""
-	if len(paths) >= layer.MaxPaths {
-		cutOff = "+"
-	}
-	// What lies in / is written with it; else the directory comes last.
-	from, in := len(top)+1, ""
-	if top == "" {
-		from = 0
-	} else if len(paths) > 1 {
-		in = " in " + visible.Word(clean(top))
-	} else {
-		from = 0
-	}
-	words := make([]string, len(names))
-	for i, name := range names {
-		switch g := groups[name]; {
-		case len(g) == 1:
-			words[i] = visible.Word(clean(g[0][min(from, len(g[0])):]))
-		default:
-			words[i] = fmt.Sprintf("%s (%d%s paths)", visible.Word(clean(common(g)[from:]+"/")), len(g), cutOff)
-		}
-	}
-	return enumerate(words, ", ", 0) + in
-}
-
-// common gives the deepest directory that holds all the paths; "" is the root. A
-// directory holds itself when others of the paths lie in it.
-func common(paths []string) string {
-	dir := path.Dir(paths[0])
-	if len(paths) > 1 && strings.HasPrefix(paths[1], paths[0]+"/") {
-		dir = paths[0]
-	}
-	for _, p := range paths {
-		for dir != "/" && dir != p && !strings.HasPrefix(p, dir+"/") {
-			dir = path.Dir(dir)
-		}
-	}
-	if dir == "/" {
-		return ""
-	}
-	return dir
 }

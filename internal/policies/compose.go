@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package policies
 
 import (
 	"context"
@@ -18,26 +18,26 @@ import (
 // maxPolicyFiles is how many files one policy may be made of.
 const maxPolicyFiles = 64
 
-// flag is where what a request says outside of files was said.
-func flag(name string) policy.Origin { return policy.Origin{Source: name} }
+// Flag is where what a request says outside of files was said.
+func Flag(name string) policy.Origin { return policy.Origin{Source: name} }
 
 // flagsDocument is what a request says of a policy outside of files, as a document.
 func flagsDocument(req wire.CreateRequest) (d policy.Document, err error) {
 	if req.Tier != "" && req.Tier != "auto" {
-		d.Tier = &policy.Said[policy.Tier]{Value: policy.Tier(req.Tier), At: flag("--tier")}
+		d.Tier = &policy.Said[policy.Tier]{Value: policy.Tier(req.Tier), At: Flag("--tier")}
 	}
 	if req.Net != "" {
 		net, err := policy.ParseNet(req.Net)
 		if err != nil {
 			return d, err
 		}
-		d.Network = &policy.Said[policy.Access]{Value: policy.Access{Mode: net}, At: flag("--net")}
+		d.Network = &policy.Said[policy.Access]{Value: policy.Access{Mode: net}, At: Flag("--net")}
 	}
 	limits, err := policy.ParseLimits(req.Limits)
 	if err != nil {
 		return d, err
 	}
-	d.Limits = limits.Said(flag("--limit"))
+	d.Limits = limits.Said(Flag("--limit"))
 	for _, kv := range req.Env {
 		k, v, err := policy.ParseEnv(kv)
 		if err != nil {
@@ -46,7 +46,7 @@ func flagsDocument(req wire.CreateRequest) (d policy.Document, err error) {
 		if d.Env == nil {
 			d.Env = map[string]policy.Said[string]{}
 		}
-		d.Env[k] = policy.Said[string]{Value: v, At: flag("--env")}
+		d.Env[k] = policy.Said[string]{Value: v, At: Flag("--env")}
 	}
 	return d, nil
 }
@@ -54,17 +54,20 @@ func flagsDocument(req wire.CreateRequest) (d policy.Document, err error) {
 // layers reads the files of a request, and gives what may not be meant in them.
 func layers(files []wire.PolicyFile) (out []policy.Layer, warnings []string, err error) {
 	if len(files) > maxPolicyFiles {
-		return nil, nil, fault.New(fault.Invalid, "%d files of a policy: the limit is %d", len(files), maxPolicyFiles).WithHint("put what they say into fewer")
+		return nil, nil, fault.New(fault.Invalid, "%d files of a policy: the limit is %d", len(files), maxPolicyFiles).
+			WithHint("put what they say into fewer")
 	}
 	levels := []string{policy.User: wire.PolicyUser, policy.Project: wire.PolicyProject, policy.Flags: wire.PolicyFlags}
 	for _, f := range files {
 		level := slices.Index(levels, f.Level)
 		switch {
 		case level < 0:
-			return nil, nil, fault.New(fault.Invalid, "there is no level %q of a policy", f.Level).WithHint("use user, project or flags")
+			return nil, nil, fault.New(fault.Invalid, "there is no level %q of a policy", f.Level).
+				WithHint("use user, project or flags")
 		case level == int(policy.Flags) && strings.HasPrefix(f.Name, "--"): // a flag, and no file
 		case !path.IsAbs(f.Name) || path.Clean(f.Name) != f.Name:
-			return nil, nil, fault.New(fault.Invalid, "the file %q of a policy has no absolute path", f.Name).WithHint("name it as in /home/me/project/coppice.yaml")
+			return nil, nil, fault.New(fault.Invalid, "the file %q of a policy has no absolute path", f.Name).
+				WithHint("name it as in /home/me/project/coppice.yaml")
 		}
 		d, err := policy.Parse(f.Name, []byte(f.Text))
 		if err != nil {
@@ -93,9 +96,9 @@ func compose(all ...policy.Layer) (p policy.Policy, notes []string, err error) {
 	return p, texts(p.Notes), err
 }
 
-// asked makes the policy that a request for a new sandbox comes to. warnings are what
+// Ask makes the policy that a request for a new sandbox comes to. warnings are what
 // may not be meant, and what has no effect.
-func asked(req wire.CreateRequest) (p policy.Policy, warnings []string, err error) {
+func Ask(req wire.CreateRequest) (p policy.Policy, warnings []string, err error) {
 	flags, err := flagsDocument(req)
 	if err != nil {
 		return p, nil, err
@@ -109,20 +112,37 @@ func asked(req wire.CreateRequest) (p policy.Policy, warnings []string, err erro
 	case err != nil:
 		return p, nil, err
 	case flags.Network != nil && flags.Network.Value.Mode != p.Network.Mode:
-		return p, nil, fault.New(fault.Invalid, "--net %s was asked for, and network %s by %s", flags.Network.Value.Mode, p.Network.Mode, p.NetAt).
+		return p, nil, fault.New(fault.Invalid, "--net %s was asked for, and network %s by %s",
+			flags.Network.Value.Mode, p.Network.Mode, p.NetAt).
 			WithHint("leave one of them out")
 	}
 	return p, append(warnings, notes...), nil
 }
 
-// repolicy gives the record of a fork the policy that files and its parent's come to, in
-// the tier that is asked for; "" is none.
-func (e *Engine) repolicy(ctx context.Context, rec *meta.Sandbox, files []wire.PolicyFile, tier string) (warnings []string, err error) {
-	if tier != "" && tier != rec.Tier && (tier == tierWorkspace || rec.Tier == tierWorkspace) {
-		return nil, fault.New(fault.Unsupported, "a fork of a sandbox of tier %s cannot be of tier %s: workspace has no root of its own", rec.Tier, tier).
+// environment is what a policy says of it, as a record has it; what a request says goes
+// as it was said.
+func environment(p policy.Policy, said []string) []string {
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(p.Env)) {
+		if !slices.ContainsFunc(said, func(kv string) bool { return strings.HasPrefix(kv, k+"=") }) {
+			out = append(out, k+"="+p.Env[k].Value)
+		}
+	}
+	return append(out, said...)
+}
+
+// Refork gives the record of a fork the policy that files and its parent's come to, in the tier
+// that is asked for; "" is none. rec is the record of the parent, as the fork is to have it.
+// choose sets the tier of rec where the policy names another one. warnings are what may not be
+// meant, and what has no effect.
+func (s *Policies) Refork(ctx context.Context, rec *meta.Sandbox, files []wire.PolicyFile, tier string,
+	choose func(policy.Policy) error) (warnings []string, err error) {
+	if tier != "" && tier != rec.Tier && (tier == workspace || rec.Tier == workspace) {
+		return nil, fault.New(fault.Unsupported, "a fork of a sandbox of tier %s cannot be of tier %s: "+
+			"workspace has no root of its own", rec.Tier, tier).
 			WithHint("leave --tier out")
 	}
-	base, err := e.placedPolicy(ctx, rec)
+	base, err := s.Placed(ctx, rec)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +166,7 @@ func (e *Engine) repolicy(ctx context.Context, rec *meta.Sandbox, files []wire.P
 		return nil, fault.New(fault.Unsupported, "a fork has the disk limit of its parent").WithHint("take limits.disk out")
 	}
 	if rec.Tier != string(p.Tier.Value) {
-		if _, err := e.chooseTier(ctx, p, rec); err != nil {
+		if err := choose(p); err != nil {
 			return nil, err
 		}
 		p.Tier.Value = policy.Tier(rec.Tier)
@@ -154,28 +174,15 @@ func (e *Engine) repolicy(ctx context.Context, rec *meta.Sandbox, files []wire.P
 	if err := hidesNothing(p, rec.Tier); err != nil {
 		return nil, err
 	}
-	if _, err := hiddenIn(p, rec.Root, e.Homes); err != nil {
+	if _, err := hiddenIn(p, rec.Root, s.config.Homes); err != nil {
 		return nil, err
 	}
-	if _, err := e.allows(p, rec); err != nil {
+	if _, err := s.allows(p, rec); err != nil {
 		return nil, err
 	}
-	if err := e.limitable(p.Limits, rec.Tier); err != nil {
+	if err := s.limitable(p.Limits, rec.Tier); err != nil {
 		return nil, err
 	}
-	rec.Limits, rec.Strong = limitsOf(p), p.Strong.Value
-	rec.Env = environment(p, nil)
-	return append(warnings, notes...), pin(rec, p)
-}
-
-// environment is what a policy says of it, as a record has it; what a request says goes
-// as it was said.
-func environment(p policy.Policy, said []string) []string {
-	var out []string
-	for _, k := range slices.Sorted(maps.Keys(p.Env)) {
-		if !slices.ContainsFunc(said, func(kv string) bool { return strings.HasPrefix(kv, k+"=") }) {
-			out = append(out, k+"="+p.Env[k].Value)
-		}
-	}
-	return append(out, said...)
+	Configure(rec, p, nil)
+	return append(warnings, notes...), Pin(rec, p)
 }

@@ -1,0 +1,157 @@
+//go:build linux
+
+package policies
+
+import (
+	"context"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/rootfs"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// accessIn gives what a policy lets be changed in a sandbox whose base has been the
+// directory root of the host, and what of the host it shows. A path is meant inside at
+// its own place and, of a directory that was imported, where it has come to lie.
+func accessIn(p policy.Policy, root string, homes []string) (a rootspec.Access, err error) {
+	place := func(s policy.Said[policy.Path]) (rootspec.Place, error) {
+		out := rootspec.Place{Said: s.Value.String()}
+		for _, h := range s.Value.Within(homes...) {
+			if h = strings.TrimSuffix(h, "/*"); !path.IsAbs(h) {
+				return out, fault.New(fault.Invalid, "it is not known which directory %s is in", h).
+					WithHint("name it by a path that begins with /")
+			}
+			out.At = append(out.At, h)
+			if root != "" && root != "/" && rootspec.Within(h, root) {
+				out.At = append(out.At, path.Clean("/"+strings.TrimPrefix(h, root)))
+			}
+		}
+		out.At = slices.DeleteFunc(out.At, func(h string) bool { // they are the sandbox's own
+			return slices.ContainsFunc(rootspec.Reserved, func(r string) bool { return rootspec.Within(h, r) })
+		})
+		return out, nil
+	}
+	for _, s := range p.ReadOnly {
+		at, err := place(s)
+		if err != nil {
+			return a, err
+		}
+		if len(at.At) == 0 {
+			return a, fault.New(fault.Invalid, "%s cannot be read-only: it is the sandbox's own, by %s", s.Value, s.At).
+				WithHint("leave it out; nothing of the host or the history is in %s", strings.Join(rootspec.Reserved, ", "))
+		}
+		a.ReadOnly = append(a.ReadOnly, at)
+	}
+	a.Only = p.Writable != nil
+	for _, s := range p.Writable {
+		at, err := place(s)
+		if err != nil {
+			return a, err
+		}
+		if slices.Contains(at.At, "/") {
+			a.Only = false
+		}
+		if len(at.At) > 0 {
+			a.Writable = append(a.Writable, at)
+		}
+	}
+	if !a.Only {
+		a.Writable = nil
+	}
+	for _, s := range p.Mounts {
+		from, to := s.Value.From.Within(homes...), s.Value.To.Within(homes...)
+		if len(from) == 0 || len(to) == 0 || !path.IsAbs(from[0]) || !path.IsAbs(to[0]) || strings.HasSuffix(to[0], "/*") {
+			return a, fault.New(fault.Invalid, "it is not known which paths are meant by the mount %s", s.Value).
+				WithHint("name both by paths that begin with /")
+		}
+		m := rootspec.HostMount{From: from[0], To: to[0], Write: s.Value.Write}
+		// What is read-only is that by the mount's name for it, too.
+		for i, s := range p.ReadOnly {
+			for _, h := range s.Value.Within(homes...) {
+				if h = strings.TrimSuffix(h, "/*"); rootspec.Within(m.From, h) {
+					m.Write = false
+				} else if rootspec.Within(h, m.From) {
+					a.ReadOnly[i].At = append(a.ReadOnly[i].At, path.Join(m.To, strings.TrimPrefix(h, m.From)))
+				}
+			}
+		}
+		a.Mounts = append(a.Mounts, m)
+	}
+	return a, a.Validate()
+}
+
+// allows gives what can be changed in a sandbox, and what of the host it shows, once that
+// has been found to be nothing that is hidden.
+func (s *Policies) allows(p policy.Policy, rec *meta.Sandbox) (rootspec.Access, error) {
+	a, err := accessIn(p, rec.Root, s.config.Homes)
+	if err != nil {
+		return a, err
+	}
+	if rec.Tier == workspace && (!a.IsZero() || len(p.Decoys) > 0) {
+		return a, fault.New(fault.Unsupported, "tier workspace has no mounts, "+
+			"which files.readonly, files.writable, files.mounts and files.decoys need").
+			WithHint("use --tier process, or take them out")
+	}
+	if err := placeDecoys(p, rec.Root, s.config.Homes, a); err != nil || a.IsZero() {
+		return a, err
+	}
+	return a, s.showsNothingHidden(p, a)
+}
+
+// showsNothingHidden refuses mounts of what is hidden on the host, of what is around it,
+// and of the store, wherever links and other mounts have them lie.
+func (s *Policies) showsNothingHidden(p policy.Policy, a rootspec.Access) error {
+	if len(a.Mounts) == 0 {
+		return nil
+	}
+	list, err := hiddenIn(p, "/", s.config.Homes)
+	if err != nil {
+		return err
+	}
+	k := rootfs.Mask{Below: rootspec.Stack{Host: true}, Hide: append(list, path.Clean(s.config.Home))}
+	if k.Mounts, err = rootfs.HostMounts(); err != nil {
+		return err
+	}
+	places, err := k.Places()
+	if err != nil {
+		return fault.Wrap(err, "look at what is hidden on the host")
+	}
+	for _, m := range a.Mounts {
+		for _, h := range places {
+			if rootspec.Within(m.From, h) || rootspec.Within(h, m.From) {
+				return fault.New(fault.Denied, "%s cannot be mounted: %s is hidden", m.From, h).
+					WithHint("mount what is needed of it, without what is hidden: coppice policy explain")
+			}
+		}
+	}
+	return nil
+}
+
+// Access gives what can be changed in a sandbox, and what of the host it shows; see Check. It
+// looks at the host again: a link there may lead to what is hidden by now.
+func (s *Policies) Access(ctx context.Context, rec *meta.Sandbox) (rootspec.Access, error) {
+	if rec.Tier == workspace {
+		return rootspec.Access{}, nil // refused when it was made
+	}
+	p, err := s.Of(ctx, rec)
+	if err != nil {
+		return rootspec.Access{}, err
+	}
+	a, err := s.allows(p, rec)
+	return a, fault.Wrap(err, "keep to the policy of sandbox %s", rec.Name)
+}
+
+// Places is Access as the policy says it, without a look at the host: for a sandbox that has been
+// started with it.
+func (s *Policies) Places(ctx context.Context, rec *meta.Sandbox) (rootspec.Access, error) {
+	p, err := s.Of(ctx, rec)
+	if err != nil || rec.Tier == workspace {
+		return rootspec.Access{}, err
+	}
+	return accessIn(p, rec.Root, s.config.Homes)
+}

@@ -1,0 +1,288 @@
+//go:build linux
+
+// Package policies answers what the policy of a sandbox says. It makes the policy of a request out
+// of files and flags, pins it in the record of a sandbox, and reads it back with the rules that
+// hold for a time; and it derives from it what the engine enforces: access to paths, what is
+// hidden, decoys, limits and evidence. It reads records and never writes any.
+//
+// The engine imports it; it never imports the engine.
+package policies
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
+)
+
+// workspace is the tier without confinement: it has no root of its own.
+const workspace = string(policy.Workspace)
+
+// Gated reports whether all that goes in and out of a tier's boxes goes through a gate.
+func Gated(tier string) bool {
+	return tier == string(policy.Supervised) || tier == string(policy.GVisor)
+}
+
+// Records are the records that policies are read from.
+type Records interface {
+	// Sandbox finds a sandbox by name or id; NotFound if there is none.
+	Sandbox(ctx context.Context, ref string) (meta.Sandbox, error)
+	// Policy gives the text of a policy, or of who said what of one, by its digest.
+	Policy(ctx context.Context, digest string) (string, error)
+	// BaseKey gives the key of a base, or "" if it has none.
+	BaseKey(ctx context.Context, base string) (string, error)
+}
+
+// Config is what Policies are made of. All fields are required.
+type Config struct {
+	Records Records
+	Home    string   // COPPICE_HOME, which is never shown inside
+	Homes   []string // what ~ stands for in a policy
+	// HostCopyKey is the key of the base that is a copy of the host.
+	HostCopyKey string
+	// CanLimitCPU says why no box can be held to a share of the processors; nil where one can.
+	CanLimitCPU func() error
+	Now         func() time.Time
+	Log         *slog.Logger
+}
+
+// Policies answers from records. Make one with New. All methods are safe for concurrent use. A
+// method that is given a record keeps to its policy, which it need not have in the database yet:
+// see Pin.
+type Policies struct {
+	config Config // never changed
+
+	mu     sync.Mutex
+	kept   map[string]policy.Evidence // answers of Evidence, by the digests of policies; guarded by mu
+	hidden map[string]Covered         // answers of Hides; guarded by mu
+}
+
+// New makes Policies.
+func New(c Config) *Policies {
+	return &Policies{config: c, kept: map[string]policy.Evidence{}, hidden: map[string]Covered{}}
+}
+
+// Phase is a policy that holds until Until; zero is for ever.
+type Phase struct {
+	Policy string // as package policy writes it
+	Digest string
+	Until  time.Time
+}
+
+// Pin makes p the policy that a record names, once it is written.
+func Pin(rec *meta.Sandbox, p policy.Policy) error {
+	text, err := p.Canonical()
+	if err != nil {
+		return fault.Wrap(err, "write the policy")
+	}
+	// What could not be read again would never let the sandbox start.
+	if _, err := policy.ParseCanonical(text); err != nil {
+		return fault.New(fault.Invalid, "the policy cannot be kept").Because(err).
+			WithHint("look for characters that cannot be seen, and for a very long --env")
+	}
+	rec.Policy, rec.PolicyText, rec.Net = policy.DigestOf(text), string(text), string(p.Network.Mode)
+	if rec.OriginsText, err = p.Origins(); err != nil {
+		return err
+	}
+	rec.Origins = ""
+	if rec.OriginsText != "" {
+		rec.Origins = policy.DigestOf([]byte(rec.OriginsText))
+	}
+	return nil
+}
+
+// Text gives the policy that a record names, as it was written.
+func (s *Policies) Text(ctx context.Context, rec *meta.Sandbox) (string, error) {
+	if rec.PolicyText != "" {
+		return rec.PolicyText, nil // it is about to be written
+	}
+	if rec.Policy == "" {
+		old := *rec
+		if err := pinOld(&old); err != nil {
+			return "", fault.Wrap(err, "find the policy of sandbox %s", rec.Name)
+		}
+		return old.PolicyText, nil
+	}
+	text, err := s.config.Records.Policy(ctx, rec.Policy)
+	switch {
+	case err != nil:
+		return "", fault.Wrap(err, "read the policy of sandbox %s", rec.Name)
+	case policy.DigestOf([]byte(text)) != rec.Policy:
+		return "", fault.New(fault.Corrupt, "the policy of sandbox %s is damaged: it is not %s", rec.Name, rec.Policy).
+			WithHint("make another one of its files: coppice create --from %s", rec.Name)
+	}
+	return text, nil
+}
+
+// pinOld gives a record of before there were policies the one that it comes to.
+func pinOld(rec *meta.Sandbox) error {
+	d, err := flagsDocument(wire.CreateRequest{Tier: rec.Tier, Net: rec.Net, Env: rec.Env, Limits: policy.Limits{
+		MemoryBytes: rec.Limits.Memory, PIDs: rec.Limits.Pids, DiskBytes: rec.Limits.Disk}.String()})
+	if err != nil {
+		return err
+	}
+	p, err := policy.Merge(policy.Layer{Level: policy.Flags, Document: d})
+	if err != nil {
+		return err
+	}
+	return Pin(rec, p)
+}
+
+// Of gives the policy of a sandbox, without rules that hold for a time.
+func (s *Policies) Of(ctx context.Context, rec *meta.Sandbox) (policy.Policy, error) {
+	text, err := s.Text(ctx, rec)
+	if err != nil {
+		return policy.Policy{}, err
+	}
+	p, err := policy.ParseCanonical([]byte(text))
+	return p, fault.Wrap(err, "read the policy of sandbox %s", rec.Name)
+}
+
+// Placed is Of with what is known of who said what.
+func (s *Policies) Placed(ctx context.Context, rec *meta.Sandbox) (policy.Policy, error) {
+	p, err := s.Of(ctx, rec)
+	if err != nil {
+		return p, err
+	}
+	return s.place(ctx, rec, p), nil
+}
+
+// place gives the policy of a sandbox with what is known of who said what. That is for
+// people: where it is lost or damaged, nothing else is wanting.
+func (s *Policies) place(ctx context.Context, rec *meta.Sandbox, p policy.Policy) policy.Policy {
+	text := rec.OriginsText
+	if text == "" && rec.Origins != "" {
+		var err error
+		if text, err = s.config.Records.Policy(ctx, rec.Origins); err != nil || policy.DigestOf([]byte(text)) != rec.Origins {
+			s.config.Log.Warn("who said what of a policy is lost", "sandbox", rec.Name, "err", err)
+			return p
+		}
+	}
+	out, err := p.Placed(text)
+	if err != nil {
+		s.config.Log.Warn("who said what of a policy is lost", "sandbox", rec.Name, "err", err)
+	}
+	return out
+}
+
+// InForce gives the policy that a sandbox keeps to now, and what comes after it.
+func (s *Policies) InForce(ctx context.Context, rec *meta.Sandbox) (p policy.Policy, all []Phase, err error) {
+	if all, err = s.Phases(ctx, rec); err != nil {
+		return p, nil, err
+	}
+	if p, err = policy.ParseCanonical([]byte(all[0].Policy)); err != nil {
+		return p, nil, fault.Wrap(err, "read the policy of sandbox %s", rec.Name)
+	}
+	p = s.place(ctx, rec, p)
+	for _, t := range Timed(rec, s.config.Now()) {
+		p = p.Unplaced(t.Rule, t.Deny, policy.Origin{Source: "coppice allow, until " + t.Until.UTC().Format(time.RFC3339)})
+	}
+	return p, all, nil
+}
+
+// Timed gives the rules of a record that hold at now, the first to end first.
+func Timed(rec *meta.Sandbox, now time.Time) []meta.TimedRule {
+	left := slices.DeleteFunc(slices.Clone(rec.Timed), func(t meta.TimedRule) bool { return !t.Until.After(now) })
+	slices.SortStableFunc(left, func(a, b meta.TimedRule) int { return a.Until.Compare(b.Until) })
+	return left
+}
+
+// Phases gives the policies of a sandbox from now on, at least one. The last one is for ever.
+func (s *Policies) Phases(ctx context.Context, rec *meta.Sandbox) ([]Phase, error) {
+	text, err := s.Text(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	last := Phase{Policy: text, Digest: policy.DigestOf([]byte(text))}
+	left := Timed(rec, s.config.Now())
+	if len(left) == 0 {
+		return []Phase{last}, nil
+	}
+	base, err := policy.ParseCanonical([]byte(text))
+	if err != nil {
+		return nil, fault.Wrap(err, "read the policy of sandbox %s", rec.Name)
+	}
+	rules := make([]policy.Rule, len(left))
+	for i, t := range left {
+		if rules[i], err = policy.ParseRule(t.Rule, t.Deny); err != nil {
+			return nil, fault.New(fault.Corrupt, "a rule of sandbox %s that holds for a time", rec.Name).Because(err)
+		}
+	}
+	var out []Phase
+	for i, t := range left {
+		if i > 0 && t.Until.Equal(left[i-1].Until) {
+			continue
+		}
+		p, err := base.With(rules[i:]...)
+		if err != nil {
+			return nil, err
+		}
+		one := *rec
+		if err := Pin(&one, p); err != nil {
+			return nil, err
+		}
+		out = append(out, Phase{Policy: one.PolicyText, Digest: one.Policy, Until: t.Until})
+	}
+	return append(out, last), nil
+}
+
+// Confine gives the policies that the box of a sandbox is started with, none in a tier without a
+// gate. It refuses a policy that is damaged, whatever the tier.
+func (s *Policies) Confine(ctx context.Context, rec *meta.Sandbox) (phases []Phase, err error) {
+	switch {
+	case Gated(rec.Tier):
+		phases, err = s.Phases(ctx, rec)
+	case rec.Policy != "":
+		_, err = s.Text(ctx, rec)
+	}
+	return phases, err
+}
+
+// Policy tells the policy that a sandbox has now.
+func (s *Policies) Policy(ctx context.Context, name string) (res wire.PolicyResult, err error) {
+	rec, err := s.config.Records.Sandbox(ctx, name)
+	if err != nil {
+		return res, err
+	}
+	p, all, err := s.InForce(ctx, &rec)
+	if err != nil {
+		return res, err
+	}
+	now := all[0]
+	res = wire.PolicyResult{Digest: now.Digest, Text: now.Policy}
+	for _, l := range policy.Explain(p) {
+		res.Lines = append(res.Lines, wire.PolicyLine(l))
+	}
+	for _, t := range Timed(&rec, s.config.Now()) {
+		res.Timed = append(res.Timed, wire.TimedRule(t))
+	}
+	if !now.Until.IsZero() {
+		res.Until, res.Base = &now.Until, all[len(all)-1].Digest
+	}
+	return res, nil
+}
+
+// Configure gives a record the limits, the strength and the environment that a policy says; env is
+// what the request says of the environment, which goes as it was said.
+func Configure(rec *meta.Sandbox, p policy.Policy, env []string) {
+	rec.Limits, rec.Strong = limitsOf(p), p.Strong.Value
+	rec.Env = environment(p, env)
+}
+
+// Check refuses a policy that cannot be enforced in a sandbox of rec's tier and root: what cannot
+// be hidden, changed, mounted or limited there, and mounts of what is hidden on the host.
+func (s *Policies) Check(p policy.Policy, rec *meta.Sandbox) error {
+	if err := hidesNothing(p, rec.Tier); err != nil {
+		return err
+	}
+	if _, err := s.allows(p, rec); err != nil {
+		return err
+	}
+	return s.limitable(p.Limits, rec.Tier)
+}
