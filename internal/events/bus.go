@@ -29,10 +29,10 @@ type Records interface {
 	Sandbox(ctx context.Context, ref string) (meta.Sandbox, error)
 }
 
-// Bus is where events go. Nobody has a queue: each listener reads the ring at its
-// own pace, so that Emit never waits, and one that is slower than the ring is
-// long learns how much it missed. Make one with NewBus. All methods are safe for concurrent use;
-// nothing else is locked while the lock of the bus is held.
+// Bus carries events to listeners. No listener has a queue: each reads the ring at its own pace, so
+// that Emit never waits, and one that lags by more than the ring holds learns how many events it
+// missed. Make one with NewBus. All methods are safe for concurrent use, and none takes another
+// lock while it holds that of the bus.
 type Bus struct {
 	now     func() time.Time
 	records Records
