@@ -68,6 +68,18 @@ func TestWhatIsSaidOfAnOperationIsUnderItsTag(t *testing.T) {
 	}
 }
 
+// Of a limit that is in two groups, the last one alone would count.
+func TestNoLimitIsInTwoGroups(t *testing.T) {
+	t.Parallel()
+	n := 0
+	for _, part := range limitsByGroup() {
+		n += len(part)
+	}
+	if all := len(limits()); n != all {
+		t.Errorf("the groups have %d limits, and together they have %d", n, all)
+	}
+}
+
 // checkExample also wants a request of every operation that must have one.
 func checkExample(t *testing.T, doc *huma.OpenAPI, op *huma.Operation, example any) {
 	t.Helper()
