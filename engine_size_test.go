@@ -120,3 +120,30 @@ func TestRolesOfTheAPI_AreSmall(t *testing.T) {
 		t.Error("there is no role")
 	}
 }
+
+// What a role hands out is as small as a role. An interface that is the sum of others, as
+// io.ReadWriter is, has no method of its own beside them.
+func TestInterfacesOfTheAPI_AreSmallOrSums(t *testing.T) {
+	t.Parallel()
+	types := typesOf(parsed(t, "internal/httpapi"))
+	for _, name := range slices.Sorted(maps.Keys(types)) {
+		of, ok := types[name].(*ast.InterfaceType)
+		if !ok {
+			continue
+		}
+		own, roles := 0, 0
+		for _, m := range of.Methods.List {
+			if embedded, ok := m.Type.(*ast.Ident); ok && types[embedded.Name] != nil {
+				roles++
+			} else {
+				own++
+			}
+		}
+		if roles > 0 && own > 0 {
+			t.Errorf("%s embeds interfaces, and has %d methods beside them: give it an interface with those", name, own)
+		}
+		if own > mostOfARole {
+			t.Errorf("interface %s has %d methods; at most %d", name, own, mostOfARole)
+		}
+	}
+}

@@ -58,60 +58,67 @@ for it, and are checked by the digests in the proposal.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
-			dir, err := os.Getwd()
-			if err != nil {
-				return err
-			}
-			g, err := a.userGit(dir)
-			if err != nil {
-				return err
-			}
-			remote, name, err := g.pullArgs(ctx, args)
-			if err != nil {
-				return err
-			}
-			if name == "" {
-				return a.offers(ctx, g, remote)
-			}
-			from, err := reg.repository(a, req.Layers)
-			if err != nil {
-				return err
-			}
-			req.Travelled = wire.Travelled{Dir: dir, Remote: remote, Name: name}
-			c, err := a.localClient("pull")
-			if err != nil {
-				return err
-			}
-			if err := g.fetch(ctx, req.Travelled, req.Layers); err != nil {
-				return err
-			}
-			res, err := c.Receive(ctx, req)
-			if err != nil {
-				return err
-			}
-			if res.Artifact != nil {
-				p := &artifactPull{app: a, c: c, from: from, artifact: res.Artifact}
-				if res.Made, err = p.pull(ctx, req); err != nil {
-					return fault.Wrap(err, "%s was checked and taken in, its layers not", tty.Clean(name))
-				}
-			}
-			if err := a.print(res, func(w io.Writer) error { return a.receivedText(w, &res, res.Summary) }); err != nil {
-				return err
-			}
-			at := tty.Clean(remote + "/" + name)
-			a.note("go on with: coppice show %s; coppice diff %[1]s; coppice apply %[1]s", at)
-			if res.Made != nil {
-				a.note("made sandbox %s of its layers: coppice log %[1]s", tty.Clean(res.Made.Name))
-			}
-			return nil
+			return a.pullInto(ctx, &req, &reg, args)
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&req.Key, "trust-key", "", "the verifier `KEY` that signs its log from now on is right, though it was another one before")
+	f.StringVar(&req.Key, "trust-key", "",
+		"the verifier `KEY` that signs its log from now on is right, though it was another one before")
 	f.BoolVar(&req.Layers, "with-layers", false, "make a sandbox of the layers that were pushed with it")
 	reg.add(cmd, "with --with-layers: get them from `REGISTRY/REPOSITORY`, whatever the proposal names")
 	f.StringVar(&req.As, "as", "", "with --with-layers: the `NAME` of that sandbox")
 	return cmd
+}
+
+// pullInto pulls a proposal into the repository that we stand in, or lists what the remote has.
+// req has what the flags say; args are the arguments of the command.
+func (a *app) pullInto(ctx context.Context, req *wire.ReceiveRequest, reg *registryFlags, args []string) error {
+	dir, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	g, err := a.userGit(dir)
+	if err != nil {
+		return err
+	}
+	remote, name, err := g.pullArgs(ctx, args)
+	if err != nil {
+		return err
+	}
+	if name == "" {
+		return a.offers(ctx, g, remote)
+	}
+	from, err := reg.repository(a, req.Layers)
+	if err != nil {
+		return err
+	}
+	req.Travelled = wire.Travelled{Dir: dir, Remote: remote, Name: name}
+	c, err := a.localClient("pull")
+	if err != nil {
+		return err
+	}
+	if err := g.fetch(ctx, req.Travelled, req.Layers); err != nil {
+		return err
+	}
+	res, err := c.Receive(ctx, *req)
+	if err != nil {
+		return err
+	}
+	if res.Artifact != nil {
+		p := &artifactPull{app: a, c: c, from: from, artifact: res.Artifact}
+		if res.Made, err = p.pull(ctx, *req); err != nil {
+			return fault.Wrap(err, "%s was checked and taken in, its layers not", tty.Clean(name))
+		}
+	}
+	if err := a.print(res, func(w io.Writer) error { return a.receivedText(w, &res, res.Summary) }); err != nil {
+		return err
+	}
+	at := tty.Clean(remote + "/" + name)
+	a.note("go on with: coppice show %s; coppice diff %[1]s; coppice apply %[1]s", at)
+	if res.Made != nil {
+		a.note("made sandbox %s of its layers: coppice log %[1]s", tty.Clean(res.Made.Name))
+	}
+	return nil
 }
 
 // pullArgs tells a remote from the name of a proposal.
@@ -136,10 +143,12 @@ func (g *userGit) pullArgs(ctx context.Context, args []string) (remote, name str
 
 // list asks a remote for what it has of proposals.
 func (g *userGit) list(ctx context.Context, remote string) ([]offered, error) {
-	out, err := g.run(ctx, "ls-remote", "--refs", "--quiet", remote, wire.TravelRef("heads", "*"), wire.TravelRef("proposals", "*"), wire.TravelRef("layers", "*"))
+	out, err := g.run(ctx, "ls-remote", "--refs", "--quiet", remote,
+		wire.TravelRef("heads", "*"), wire.TravelRef("proposals", "*"), wire.TravelRef("layers", "*"))
 	var ge *gitError
 	if errors.As(err, &ge) {
-		return nil, fault.New(fault.Unavailable, "git does not reach %s", tty.Clean(remote)).Because(err).WithHint("see whether this works: git -C %s ls-remote %s", g.dir, remote)
+		return nil, fault.New(fault.Unavailable, "git does not reach %s", tty.Clean(remote)).Because(err).
+			WithHint("see whether this works: git -C %s ls-remote %s", g.dir, remote)
 	}
 	if err != nil {
 		return nil, err
@@ -203,23 +212,29 @@ func (g *userGit) fetch(ctx context.Context, at wire.Travelled, layers bool) err
 	}
 	i := slices.IndexFunc(all, func(o offered) bool { return o.Name == at.Name })
 	if i < 0 {
-		return fault.New(fault.NotFound, "%s has no proposal %s", tty.Clean(at.Remote), tty.Clean(at.Name)).WithHint("see what it has: coppice pull %s", at.Remote)
+		return fault.New(fault.NotFound, "%s has no proposal %s", tty.Clean(at.Remote), tty.Clean(at.Name)).
+			WithHint("see what it has: coppice pull %s", at.Remote)
 	}
 	kinds := []string{"heads", "proposals"}
 	switch {
 	case layers && !all[i].Layers:
-		return fault.New(fault.NotFound, "%s was pushed without layers", tty.Clean(at.Name)).WithHint("ask for them: coppice push --with-layers; or leave --with-layers out")
+		return fault.New(fault.NotFound, "%s was pushed without layers", tty.Clean(at.Name)).
+			WithHint("ask for them: coppice push --with-layers; or leave --with-layers out")
 	case layers:
 		kinds = append(kinds, "layers")
 	}
-	args := []string{"fetch", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance", "--no-prune", "--quiet", "--refmap=", "--atomic", at.Remote}
+	args := []string{
+		"fetch", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance",
+		"--no-prune", "--quiet", "--refmap=", "--atomic", at.Remote,
+	}
 	for _, kind := range kinds {
 		args = append(args, "+"+wire.TravelRef(kind, at.Name)+":"+wire.StagingRef(at.Remote, at.Name, kind))
 	}
 	_, err = g.run(ctx, args...)
 	var ge *gitError
 	if errors.As(err, &ge) {
-		return fault.New(fault.Unavailable, "git does not fetch %s from %s", tty.Clean(at.Name), tty.Clean(at.Remote)).Because(err).
+		return fault.New(fault.Unavailable, "git does not fetch %s from %s", tty.Clean(at.Name), tty.Clean(at.Remote)).
+			Because(err).
 			WithHint("nothing of it was taken in; try again, or ask who pushed it to push again")
 	}
 	return err

@@ -17,16 +17,7 @@ import (
 )
 
 func (a *app) run() *cobra.Command {
-	var (
-		mk          making
-		req         wire.RunRequest
-		in          string
-		capture     string
-		memory      string
-		keys        string
-		interactive bool
-		detach      bool
-	)
+	var given runFlags
 	cmd := &cobra.Command{
 		Use: "run [flags] [--] CMD...", Short: "Run an agent, or anything, under automatic history", GroupID: groupRun,
 		Long: `Make a sandbox and run a command in it, with this terminal passed through, under
@@ -57,67 +48,115 @@ command's.`,
 				return &usageError{msg: "run needs a command", hint: "as in: coppice run -- bash"}
 			}
 			if len(args) > 1 && args[1] == "--" {
-				return &usageError{msg: fmt.Sprintf("run takes no name before \"--\": %q", args[0]), hint: "name a new sandbox with --name NAME, or one that is there with --in NAME"}
+				return &usageError{
+					msg:  fmt.Sprintf("run takes no name before \"--\": %q", args[0]),
+					hint: "name a new sandbox with --name NAME, or one that is there with --in NAME",
+				}
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			seq, err := detachKeys(keys)
+			seq, err := detachKeys(given.keys)
 			if err != nil {
 				return ours(err)
 			}
-			if in != "" {
-				for _, name := range []string{"name", "from", "user", "driver", "tier", "net", "limit", "policy", "allow", "preset", "ask", "no-policy-files", "self", "keep-recent", "keep-for", "repo", "at", "dirty", "no-repo"} {
-					if cmd.Flags().Changed(name) {
-						return ours(usagef("--in %s and --%s: a sandbox that is there is as it is", in, name))
-					}
-				}
-			}
-			if req.Capture, err = parseCapture(capture); err == nil {
-				err = captureMemory(&req.Capture, memory)
-			}
+			name, req, err := a.runRequest(cmd, &given, args)
 			if err != nil {
 				return ours(err)
 			}
-			req.Cmd = args
-			req.TTY = req.TTY || !detach && a.terminal()
-			req.Stdin = interactive || req.TTY
-			name := in
-			if name == "" {
-				sb, err := a.make(cmd, &mk)
-				if err != nil {
-					return ours(err)
-				}
-				name = sb.Name
-			} else if req.Env, err = a.env(mk.req.Env); err != nil {
-				return ours(err)
-			}
-			if req.TTY {
-				req.Env = a.termEnv(req.Env)
-			}
-			if cols, rows, ok := tty.Size(a.stdin); ok && req.TTY {
-				req.Size = &wire.Size{Cols: uint16(cols), Rows: uint16(rows)}
-			}
-			return a.supervise(cmd, name, req, detach, seq)
+			return a.supervise(cmd, name, req, given.detach, seq)
 		},
 	}
-	f := cmd.Flags()
-	f.SetInterspersed(false)
-	f.StringVar(&mk.req.Name, "name", "", "`NAME` of the new sandbox (default: one is made up)")
-	f.StringVar(&in, "in", "", "run in the sandbox `NAME`, which is there already")
-	f.BoolVar(&req.Remove, "rm", false, "remove the sandbox and its history when the command has ended")
-	f.BoolVarP(&detach, "detach", "d", false, "do not attach: print the sandbox's name")
-	f.StringVar(&req.Restart, "restart", wire.RestartOnRewind, "when it is started again: no, on-rewind, always")
-	f.StringVar(&capture, "capture", "", "when snapshots are taken: `quiet=200ms,max=2s`, or off")
-	f.StringVar(&memory, "capture-memory", "", "keep what processes have in memory, too: `every=5m,on-mark`, or one of both; in tier gvisor")
-	f.BoolVarP(&interactive, "interactive", "i", false, "pass stdin on (default at a terminal)")
-	f.BoolVarP(&req.TTY, "tty", "t", false, "give it a terminal (default at a terminal)")
-	f.StringVarP(&req.Dir, "workdir", "w", "", "run in `DIR` (default: where the work on its repository began, or the user's home)")
-	f.StringVar(&keys, "detach-keys", defaultDetach, "`KEYS` that leave it running")
-	mk.flags(cmd)
-	must(cmd.RegisterFlagCompletionFunc("restart", cobra.FixedCompletions([]string{wire.RestartNo, wire.RestartOnRewind, wire.RestartAlways}, cobra.ShellCompDirectiveNoFileComp)))
+	given.add(cmd)
 	must(cmd.RegisterFlagCompletionFunc("in", a.names(0)))
 	return cmd
+}
+
+// runFlags is what the flags of run say.
+type runFlags struct {
+	mk          making
+	req         wire.RunRequest
+	in          string // the sandbox that is there; "" makes a new one
+	capture     string
+	memory      string
+	keys        string
+	interactive bool
+	detach      bool
+}
+
+// add adds the flags to the command.
+func (r *runFlags) add(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.SetInterspersed(false)
+	f.StringVar(&r.mk.req.Name, "name", "", "`NAME` of the new sandbox (default: one is made up)")
+	f.StringVar(&r.in, "in", "", "run in the sandbox `NAME`, which is there already")
+	f.BoolVar(&r.req.Remove, "rm", false, "remove the sandbox and its history when the command has ended")
+	f.BoolVarP(&r.detach, "detach", "d", false, "do not attach: print the sandbox's name")
+	f.StringVar(&r.req.Restart, "restart", wire.RestartOnRewind,
+		"when it is started again: no, on-rewind, always")
+	f.StringVar(&r.capture, "capture", "", "when snapshots are taken: `quiet=200ms,max=2s`, or off")
+	f.StringVar(&r.memory, "capture-memory", "",
+		"keep what processes have in memory, too: `every=5m,on-mark`, or one of both; in tier gvisor")
+	f.BoolVarP(&r.interactive, "interactive", "i", false, "pass stdin on (default at a terminal)")
+	f.BoolVarP(&r.req.TTY, "tty", "t", false, "give it a terminal (default at a terminal)")
+	f.StringVarP(&r.req.Dir, "workdir", "w", "",
+		"run in `DIR` (default: where the work on its repository began, or the user's home)")
+	f.StringVar(&r.keys, "detach-keys", defaultDetach, "`KEYS` that leave it running")
+	r.mk.flags(cmd)
+	must(cmd.RegisterFlagCompletionFunc("restart", cobra.FixedCompletions(
+		[]string{wire.RestartNo, wire.RestartOnRewind, wire.RestartAlways}, cobra.ShellCompDirectiveNoFileComp)))
+}
+
+// notWithIn fails where a flag says what a new sandbox is like, and --in names one that is there.
+func (r *runFlags) notWithIn(cmd *cobra.Command) error {
+	if r.in == "" {
+		return nil
+	}
+	for _, name := range []string{
+		"name", "from", "user", "driver", "tier", "net", "limit", "policy", "allow", "preset", "ask",
+		"no-policy-files", "self", "keep-recent", "keep-for", "repo", "at", "dirty", "no-repo",
+	} {
+		if cmd.Flags().Changed(name) {
+			return usagef("--in %s and --%s: a sandbox that is there is as it is", r.in, name)
+		}
+	}
+	return nil
+}
+
+// runRequest gives what is to be run, and the name of the sandbox, which it makes unless there
+// is one already.
+func (a *app) runRequest(cmd *cobra.Command, given *runFlags, args []string) (
+	name string, req wire.RunRequest, err error,
+) {
+	if err := given.notWithIn(cmd); err != nil {
+		return "", req, err
+	}
+	req = given.req
+	if req.Capture, err = parseCapture(given.capture); err != nil {
+		return "", req, err
+	}
+	if err := captureMemory(&req.Capture, given.memory); err != nil {
+		return "", req, err
+	}
+	req.Cmd = args
+	req.TTY = req.TTY || !given.detach && a.terminal()
+	req.Stdin = given.interactive || req.TTY
+	if name = given.in; name == "" {
+		sb, err := a.make(cmd, &given.mk)
+		if err != nil {
+			return "", req, err
+		}
+		name = sb.Name
+	} else if req.Env, err = a.env(given.mk.req.Env); err != nil {
+		return "", req, err
+	}
+	if req.TTY {
+		req.Env = a.termEnv(req.Env)
+	}
+	if cols, rows, ok := tty.Size(a.stdin); ok && req.TTY {
+		req.Size = &wire.Size{Cols: uint16(cols), Rows: uint16(rows)}
+	}
+	return name, req, nil
 }
 
 // parseCapture reads "off" or "quiet=200ms,max=2s".
@@ -133,9 +172,15 @@ func parseCapture(s string) (c wire.Capture, err error) {
 		d, err := time.ParseDuration(value)
 		switch {
 		case key != "quiet" && key != "max":
-			return c, &usageError{msg: fmt.Sprintf("--capture: there is no %q", key), hint: "as in: --capture quiet=200ms,max=2s, or --capture off"}
+			return c, &usageError{
+				msg:  fmt.Sprintf("--capture: there is no %q", key),
+				hint: "as in: --capture quiet=200ms,max=2s, or --capture off",
+			}
 		case err != nil || d < time.Millisecond:
-			return c, &usageError{msg: fmt.Sprintf("--capture: %s=%q is no time", key, value), hint: "as in: --capture quiet=200ms,max=2s"}
+			return c, &usageError{
+				msg:  fmt.Sprintf("--capture: %s=%q is no time", key, value),
+				hint: "as in: --capture quiet=200ms,max=2s",
+			}
 		case key == "quiet":
 			c.QuietMS = d.Milliseconds()
 		default:
@@ -159,7 +204,10 @@ func captureMemory(c *wire.Capture, s string) error {
 		case key == "every" && err == nil && d >= time.Second:
 			c.MemoryEveryMS = d.Milliseconds()
 		default:
-			return &usageError{msg: fmt.Sprintf("--capture-memory: %q is neither a time of a second or more nor on-mark", word), hint: "as in: --capture-memory every=5m, or --capture-memory on-mark"}
+			return &usageError{
+				msg:  fmt.Sprintf("--capture-memory: %q is neither a time of a second or more nor on-mark", word),
+				hint: "as in: --capture-memory every=5m, or --capture-memory on-mark",
+			}
 		}
 	}
 	return nil
@@ -169,7 +217,8 @@ func captureMemory(c *wire.Capture, s string) error {
 func (a *app) supervise(cmd *cobra.Command, name string, req wire.RunRequest, detach bool, keys []byte) error {
 	if !detach {
 		a.note("coppice: in sandbox %s", tty.Clean(name))
-		return a.attached(cmd, name, wire.ExecRequest{Run: &req, Stdin: req.Stdin, TTY: req.TTY, Size: req.Size}, keys)
+		exec := wire.ExecRequest{Run: &req, Stdin: req.Stdin, TTY: req.TTY, Size: req.Size}
+		return a.attached(cmd, name, exec, keys)
 	}
 	c, err := a.client()
 	if err != nil {
@@ -196,7 +245,8 @@ func (a *app) attached(cmd *cobra.Command, name string, req wire.ExecRequest, ke
 		if req.Attach != "" && req.Attach != wire.AttachRun {
 			to += " " + req.Attach
 		}
-		a.note("coppice: detached; come back with: coppice attach %s; end it with: coppice stop %s", tty.Clean(to), tty.Clean(name))
+		a.note("coppice: detached; come back with: coppice attach %s; end it with: coppice stop %s",
+			tty.Clean(to), tty.Clean(name))
 		return nil
 	}
 	if err != nil {
@@ -239,7 +289,8 @@ func attachable(ctx context.Context, c *client.Client, args []string) (of wire.E
 	if free != nil {
 		hint = "these do: " + strings.Join(free, ", ")
 	}
-	return of, fault.New(fault.NotFound, "no command %s runs in sandbox %s that could be attached to", args[1], args[0]).WithHint("%s", hint)
+	return of, fault.New(fault.NotFound, "no command %s runs in sandbox %s that could be attached to", args[1], args[0]).
+		WithHint("%s", hint)
 }
 
 func (a *app) attach() *cobra.Command {

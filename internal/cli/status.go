@@ -30,134 +30,155 @@ takes. Without a name, show the daemon.`,
 				if err != nil {
 					return err
 				}
-				return a.print(st, func(w io.Writer) error {
-					var t tty.Table
-					t.Row("daemon", fmt.Sprintf("pid %d, version %s, began %s", st.PID, tty.Clean(st.Version), tty.Ago(st.Started, a.now())))
-					t.Row("home", tty.Quote(st.Home))
-					t.Row("sandboxes", fmt.Sprintf("%d, of which %d live", st.Sandboxes, st.Live))
-					if m := st.Memory; m != nil {
-						t.Row("memory", fmt.Sprintf("%s of %s in use, requests hold %s of %s", tty.Bytes(m.Live), tty.Bytes(m.Limit), tty.Bytes(m.Held), tty.Bytes(m.Requests)))
-						if m.Waiting > 0 || m.Refused > 0 {
-							t.Row("requests", fmt.Sprintf("%d waiting for memory, %d refused", m.Waiting, m.Refused))
-						}
-					}
-					for _, l := range st.Listeners {
-						if l.Auth != wire.AuthPeer { // the socket is the home's
-							t.Row("listens", tty.Clean(l.URL)+", "+entry(l.Auth))
-						}
-					}
-					return t.Write(w)
-				})
+				return a.print(st, func(w io.Writer) error { return a.printDaemon(w, &st) })
 			}
 			st, err := c.Status(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			a.warn(st.Notices)
-			return a.print(st, func(w io.Writer) error {
-				sb := st.Sandbox
-				because := func(v, why string) string {
-					if why == "" {
-						return tty.Clean(v)
-					}
-					return tty.Clean(v) + " (" + tty.Clean(why) + ")"
-				}
-				var t tty.Table
-				t.Row("name", tty.Clean(sb.Name))
-				t.Row("id", tty.Clean(sb.ID))
-				t.Row("made", tty.Ago(sb.Created, a.now())+", from "+tty.Clean(sb.From))
-				for i, line := range works(sb.Repo) {
-					label := ""
-					if i == 0 {
-						label = "works on"
-					}
-					t.Row(label, line)
-				}
-				state := tty.Clean(stateOf(sb))
-				if sb.Procs > 0 {
-					state += fmt.Sprintf(", processes: %d", sb.Procs)
-				}
-				t.Row("state", state)
-				if sb.Expires != nil || sb.IdleStopMS > 0 {
-					t.Row("lives", a.life(sb))
-				}
-				head := tty.Clean(sb.Head)
-				if st.Dirty {
-					head += ", changed since"
-				}
-				t.Row("head", head)
-				t.Row("history", tty.Count(st.Snapshots, "snapshot")+" on "+branches(st.Branches))
-				t.Row("driver", because(sb.Driver, st.DriverReason))
-				t.Row("tier", because(sb.Tier, st.TierReason))
-				t.Row("user", tty.Clean(sb.User))
-				t.Row("net", tty.Clean(sb.Net))
-				t.Row("policy", tty.Clean(sb.Policy))
-				t.Row("self", tty.Clean(sb.Self))
-				for i, kv := range sb.Env {
-					label := ""
-					if i == 0 {
-						label = "env"
-					}
-					t.Row(label, tty.Clean(kv))
-				}
-				var limits []string
-				if l := sb.Limits.Memory; l > 0 {
-					limits = append(limits, "memory "+tty.Bytes(l))
-				}
-				if l := sb.Limits.Pids; l > 0 {
-					limits = append(limits, fmt.Sprintf("pids %d", l))
-				}
-				if l := sb.Limits.Disk; l > 0 {
-					limits = append(limits, "disk "+tty.Bytes(l)+" ("+tty.Bytes(st.Disk.Limited)+" used)")
-				}
-				if l := sb.Limits.MilliCPUs; l > 0 {
-					limits = append(limits, fmt.Sprintf("cpus %g", float64(l)/1000))
-				}
-				if l := sb.Limits.TimeMS; l > 0 {
-					limits = append(limits, "time "+(time.Duration(l)*time.Millisecond).String())
-				}
-				if l := sb.Limits.Output; l > 0 {
-					limits = append(limits, "output "+tty.Bytes(l))
-				}
-				if l := sb.Limits.Files; l > 0 {
-					limits = append(limits, fmt.Sprintf("files %d", l))
-				}
-				if limits != nil {
-					t.Row("limits", strings.Join(limits, ", "))
-				}
-				disk := tty.Bytes(st.Disk.Own) + " own, " + tty.Bytes(st.Disk.Shared) + " shared"
-				if st.Disk.Live > 0 {
-					disk += ", " + tty.Bytes(st.Disk.Live) + " not in a snapshot yet"
-				}
-				t.Row("disk", disk)
-				if st.Run != nil {
-					t.Row("command", a.running(st.Run))
-				}
-				if len(st.Enforced) == 0 {
-					t.Row("enforced", "(it was never started)")
-				}
-				for i, e := range st.Enforced {
-					label := ""
-					if i == 0 {
-						label = "enforced"
-					}
-					line := fmt.Sprintf("%-4s %s", tty.Clean(e.State), tty.Clean(e.Name))
-					if e.Detail != "" {
-						line += ": " + tty.Clean(e.Detail)
-					}
-					t.Row(label, line)
-				}
-				for i, l := range st.LeftOut {
-					label := ""
-					if i == 0 {
-						label = "left out"
-					}
-					t.Row(label, tty.Quote(l.Path)+": "+tty.Clean(l.Why))
-				}
-				return t.Write(w)
-			})
+			return a.print(st, func(w io.Writer) error { return a.printStatus(w, &st) })
 		},
 	}
+}
+
+// printDaemon writes the status of the daemon for people.
+func (a *app) printDaemon(w io.Writer, st *wire.DaemonStatus) error {
+	var t tty.Table
+	t.Row("daemon", fmt.Sprintf("pid %d, version %s, began %s",
+		st.PID, tty.Clean(st.Version), tty.Ago(st.Started, a.now())))
+	t.Row("home", tty.Quote(st.Home))
+	t.Row("sandboxes", fmt.Sprintf("%d, of which %d live", st.Sandboxes, st.Live))
+	if m := st.Memory; m != nil {
+		t.Row("memory", fmt.Sprintf("%s of %s in use, requests hold %s of %s",
+			tty.Bytes(m.Live), tty.Bytes(m.Limit), tty.Bytes(m.Held), tty.Bytes(m.Requests)))
+		if m.Waiting > 0 || m.Refused > 0 {
+			t.Row("requests", fmt.Sprintf("%d waiting for memory, %d refused", m.Waiting, m.Refused))
+		}
+	}
+	for _, l := range st.Listeners {
+		if l.Auth != wire.AuthPeer { // the socket is the home's
+			t.Row("listens", tty.Clean(l.URL)+", "+entry(l.Auth))
+		}
+	}
+	return t.Write(w)
+}
+
+// printStatus writes the status of a sandbox for people.
+func (a *app) printStatus(w io.Writer, st *wire.StatusResult) error {
+	var t tty.Table
+	a.sandboxRows(&t, st)
+	configRows(&t, st)
+	if l := limitsOf(st); l != "" {
+		t.Row("limits", l)
+	}
+	disk := tty.Bytes(st.Disk.Own) + " own, " + tty.Bytes(st.Disk.Shared) + " shared"
+	if st.Disk.Live > 0 {
+		disk += ", " + tty.Bytes(st.Disk.Live) + " not in a snapshot yet"
+	}
+	t.Row("disk", disk)
+	if st.Run != nil {
+		t.Row("command", a.running(st.Run))
+	}
+	enforcedRows(&t, st)
+	return t.Write(w)
+}
+
+// sandboxRows say which sandbox it is, what state it is in, and where its head is.
+func (a *app) sandboxRows(t *tty.Table, st *wire.StatusResult) {
+	sb := st.Sandbox
+	t.Row("name", tty.Clean(sb.Name))
+	t.Row("id", tty.Clean(sb.ID))
+	t.Row("made", tty.Ago(sb.Created, a.now())+", from "+tty.Clean(sb.From))
+	labelled(t, "works on", works(sb.Repo))
+	state := tty.Clean(stateOf(sb))
+	if sb.Procs > 0 {
+		state += fmt.Sprintf(", processes: %d", sb.Procs)
+	}
+	t.Row("state", state)
+	if sb.Expires != nil || sb.IdleStopMS > 0 {
+		t.Row("lives", a.life(sb))
+	}
+	head := tty.Clean(sb.Head)
+	if st.Dirty {
+		head += ", changed since"
+	}
+	t.Row("head", head)
+	t.Row("history", tty.Count(st.Snapshots, "snapshot")+" on "+branches(st.Branches))
+}
+
+// configRows say how it is configured, and why where that was chosen for it.
+func configRows(t *tty.Table, st *wire.StatusResult) {
+	sb := st.Sandbox
+	t.Row("driver", because(sb.Driver, st.DriverReason))
+	t.Row("tier", because(sb.Tier, st.TierReason))
+	t.Row("user", tty.Clean(sb.User))
+	t.Row("net", tty.Clean(sb.Net))
+	t.Row("policy", tty.Clean(sb.Policy))
+	t.Row("self", tty.Clean(sb.Self))
+	env := make([]string, len(sb.Env))
+	for i, kv := range sb.Env {
+		env[i] = tty.Clean(kv)
+	}
+	labelled(t, "env", env)
+}
+
+// limitsOf gives the limits of a sandbox in a line; "" where it has none.
+func limitsOf(st *wire.StatusResult) string {
+	var limits []string
+	add := func(l int64, format string, args ...any) {
+		if l > 0 {
+			limits = append(limits, fmt.Sprintf(format, args...))
+		}
+	}
+	of := st.Sandbox.Limits
+	add(of.Memory, "memory %s", tty.Bytes(of.Memory))
+	add(of.Pids, "pids %d", of.Pids)
+	add(of.Disk, "disk %s (%s used)", tty.Bytes(of.Disk), tty.Bytes(st.Disk.Limited))
+	add(of.MilliCPUs, "cpus %g", float64(of.MilliCPUs)/1000)
+	add(of.TimeMS, "time %s", time.Duration(of.TimeMS)*time.Millisecond)
+	add(of.Output, "output %s", tty.Bytes(of.Output))
+	add(of.Files, "files %d", of.Files)
+	return strings.Join(limits, ", ")
+}
+
+// enforcedRows say what is in force, and what of the host was left out.
+func enforcedRows(t *tty.Table, st *wire.StatusResult) {
+	if len(st.Enforced) == 0 {
+		t.Row("enforced", "(it was never started)")
+	}
+	var enforced []string
+	for _, e := range st.Enforced {
+		line := fmt.Sprintf("%-4s %s", tty.Clean(e.State), tty.Clean(e.Name))
+		if e.Detail != "" {
+			line += ": " + tty.Clean(e.Detail)
+		}
+		enforced = append(enforced, line)
+	}
+	labelled(t, "enforced", enforced)
+	var leftOut []string
+	for _, l := range st.LeftOut {
+		leftOut = append(leftOut, tty.Quote(l.Path)+": "+tty.Clean(l.Why))
+	}
+	labelled(t, "left out", leftOut)
+}
+
+// labelled adds rows of which the first one has the label.
+func labelled(t *tty.Table, label string, lines []string) {
+	for i, line := range lines {
+		if i > 0 {
+			label = ""
+		}
+		t.Row(label, line)
+	}
+}
+
+// because is a value with the reason for it, if there is one.
+func because(v, why string) string {
+	if why == "" {
+		return tty.Clean(v)
+	}
+	return tty.Clean(v) + " (" + tty.Clean(why) + ")"
 }
 
 // works tells of the repository that a sandbox works on.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -34,7 +35,9 @@ REMOTE/NAME is a proposal that was pulled: its objects and its records are check
 		Example: `  coppice verify
   coppice verify box --checkpoint log.checkpoint
   coppice verify --bundle box.tar --key "$KEY"`,
-		Annotations:       map[string]string{exits: "  0  all is well\n  1  something is damaged, or the check failed\n  2  the command line is wrong"},
+		Annotations: map[string]string{exits: "  0  all is well\n" +
+			"  1  something is damaged, or the check failed\n" +
+			"  2  the command line is wrong"},
 		Args:              between(0, 1, "one name"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,76 +45,26 @@ REMOTE/NAME is a proposal that was pulled: its objects and its records are check
 			if len(args) == 1 {
 				name = args[0]
 			}
-			if asked.bundle != "" && name != "" {
+			switch {
+			case asked.bundle != "" && name != "":
 				return usagef("a bundle says itself whose records it has: give --bundle, or a name")
-			}
-			if asked.bundle != "" {
+			case asked.bundle != "":
 				return a.verifyBundle(cmd, asked)
-			}
-			if isPulled(name) {
+			case isPulled(name):
 				return a.verifyPulled(cmd, name, asked)
-			}
-			if len(asked.witnesses) > 0 {
+			case len(asked.witnesses) > 0:
 				return &usageError{msg: "--witness-key is for a bundle", hint: "give --bundle FILE"}
-			}
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			ask, err := ledgerDemands(name, asked.keys, asked.checkpoint)
-			if err != nil {
-				return err
 			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
-			show, done := a.progress()
-			res, err := c.Verify(ctx, name, show)
-			done()
-			if client.IsKind(err, client.KindNotFound) && name != "" || err == nil && ask != nil {
-				if ask == nil {
-					ask = &wire.LedgerVerify{}
-				}
-				found, lerr := c.VerifyLedger(ctx, name, *ask)
-				switch {
-				case client.IsKind(lerr, "corrupt"):
-					res.Damage = append(res.Damage, wire.Damage{Sandbox: name, Message: lerr.Error()})
-					err = nil
-				case lerr == nil:
-					res.Records, err = found.Records, nil
-				case err == nil:
-					err = lerr
-				}
-			}
+			res, err := a.verifyStore(ctx, name, asked)
 			if err != nil {
 				return err
 			}
-			err = a.print(res, func(w io.Writer) error {
-				for _, d := range res.Damage {
-					var where []string
-					for _, f := range [][2]string{{"sandbox", d.Sandbox}, {"snapshot", d.Snapshot}, {"layer", d.Layer}, {"memory image", d.Image}} {
-						if f[1] != "" {
-							where = append(where, f[0]+" "+tty.Clean(f[1]))
-						}
-					}
-					if d.Path != "" {
-						where = append(where, tty.Quote(d.Path))
-					}
-					line := tty.Clean(d.Message)
-					if len(where) > 0 {
-						line = strings.Join(where, ", ") + ": " + line
-					}
-					if _, err := fmt.Fprintln(w, line); err != nil {
-						return err
-					}
-				}
-				a.note("checked %s, %s; %d not sealed yet; %s%s", tty.Count(res.Layers, "layer"), tty.Bytes(res.Bytes), res.Unsealed-res.Unverifiable, tty.Count(int(res.Records), "record"), images(res.Images))
-				if res.Unverifiable > 0 {
-					a.note("%s cannot be verified: the paths are too long or too deep for a manifest", tty.Count(res.Unverifiable, "layer"))
-				}
-				return nil
-			})
+			err = a.print(res, func(w io.Writer) error { return a.printVerified(w, &res) })
 			if err == nil && len(res.Damage) > 0 {
-				return &exitCode{code: exitError, err: plainError(fmt.Sprintf("damage was found in %d places", len(res.Damage)))}
+				found := plainError(fmt.Sprintf("damage was found in %d places", len(res.Damage)))
+				return &exitCode{code: exitError, err: found}
 			}
 			return err
 		},
@@ -120,8 +73,81 @@ REMOTE/NAME is a proposal that was pulled: its objects and its records are check
 	f.StringSliceVar(&asked.keys, "key", nil, "trust this verifier `KEY`, and none that does not follow from it")
 	f.StringVar(&asked.checkpoint, "checkpoint", "", "the log must have grown from the checkpoint in `FILE`")
 	f.StringVar(&asked.bundle, "bundle", "", "verify the bundle in `FILE`, and not the store")
-	f.StringSliceVar(&asked.witnesses, "witness-key", nil, "of a bundle: this witness, by its verifier `KEY`, must have cosigned it")
+	f.StringSliceVar(&asked.witnesses, "witness-key", nil,
+		"of a bundle: this witness, by its verifier `KEY`, must have cosigned it")
 	return cmd
+}
+
+// verifyStore has the daemon verify the layers of a sandbox, or with name "" of all, and the
+// records. Records that do not fit are damage. Of a sandbox that was removed the records
+// alone are verified.
+func (a *app) verifyStore(ctx context.Context, name string, asked demands) (res wire.VerifyResult, err error) {
+	c, err := a.client()
+	if err != nil {
+		return res, err
+	}
+	ask, err := ledgerDemands(name, asked.keys, asked.checkpoint)
+	if err != nil {
+		return res, err
+	}
+	show, done := a.progress()
+	res, err = c.Verify(ctx, name, show)
+	done()
+	removed := client.IsKind(err, client.KindNotFound) && name != ""
+	if !removed && (err != nil || ask == nil) {
+		return res, err
+	}
+	if ask == nil {
+		ask = &wire.LedgerVerify{}
+	}
+	found, lerr := c.VerifyLedger(ctx, name, *ask)
+	switch {
+	case client.IsKind(lerr, "corrupt"):
+		res.Damage = append(res.Damage, wire.Damage{Sandbox: name, Message: lerr.Error()})
+		err = nil
+	case lerr == nil:
+		res.Records, err = found.Records, nil
+	case err == nil:
+		err = lerr
+	}
+	return res, err
+}
+
+// printVerified writes the damage, a line for each, and notes how much was checked.
+func (a *app) printVerified(w io.Writer, res *wire.VerifyResult) error {
+	for _, d := range res.Damage {
+		if _, err := fmt.Fprintln(w, damageLine(d)); err != nil {
+			return err
+		}
+	}
+	a.note("checked %s, %s; %d not sealed yet; %s%s",
+		tty.Count(res.Layers, "layer"), tty.Bytes(res.Bytes), res.Unsealed-res.Unverifiable,
+		tty.Count(int(res.Records), "record"), images(res.Images))
+	if res.Unverifiable > 0 {
+		a.note("%s cannot be verified: the paths are too long or too deep for a manifest",
+			tty.Count(res.Unverifiable, "layer"))
+	}
+	return nil
+}
+
+// damageLine says what is damaged, and where that is.
+func damageLine(d wire.Damage) string {
+	var where []string
+	for _, f := range [][2]string{
+		{"sandbox", d.Sandbox}, {"snapshot", d.Snapshot}, {"layer", d.Layer}, {"memory image", d.Image},
+	} {
+		if f[1] != "" {
+			where = append(where, f[0]+" "+tty.Clean(f[1]))
+		}
+	}
+	if d.Path != "" {
+		where = append(where, tty.Quote(d.Path))
+	}
+	line := tty.Clean(d.Message)
+	if len(where) > 0 {
+		line = strings.Join(where, ", ") + ": " + line
+	}
+	return line
 }
 
 // ledgerDemands is what is asked of the ledger besides; nil is nothing.
@@ -130,7 +156,10 @@ func ledgerDemands(name string, keys []string, checkpoint string) (*wire.LedgerV
 		return nil, nil
 	}
 	if name == "" {
-		return nil, &usageError{msg: "--key and --checkpoint are for the records of one sandbox", hint: "name it; \"host\" has what belongs to none"}
+		return nil, &usageError{
+			msg:  "--key and --checkpoint are for the records of one sandbox",
+			hint: "name it; \"host\" has what belongs to none",
+		}
 	}
 	ask := &wire.LedgerVerify{Keys: keys}
 	if checkpoint == "" {

@@ -19,14 +19,11 @@ const tournamentCodes = `  0    there is a winner
   125  coppice failed, or the command line is wrong`
 
 func (a *app) tournament() *cobra.Command {
-	var (
-		req     wire.TournamentRequest
-		timeout time.Duration
-		file    string
-		more    wanting
-	)
+	var given tournamentFlags
 	cmd := &cobra.Command{
-		Use: "tournament NAME --test CMD [flags] -- CANDIDATE...", Short: "Run commands in forks, and find the one that passes a test", GroupID: groupRun,
+		Use:     "tournament NAME --test CMD [flags] -- CANDIDATE...",
+		Short:   "Run commands in forks, and find the one that passes a test",
+		GroupID: groupRun,
 		Long: `Fork a sandbox for each candidate, run the candidates at the same time, and then
 the test in each fork. The first one in the given order whose test ends with exit
 code 0 wins; with --score, of those the one with the best score, which is the
@@ -64,49 +61,77 @@ of that name, which goes before it, and candidates, a list of name and cmd:
 			case len(args) == 0 || dash == 0:
 				return usagef("tournament needs the name of a sandbox")
 			case dash > 1 || dash < 0 && len(args) > 1:
-				return &usageError{msg: fmt.Sprintf("tournament takes one name: %q", args[1]), hint: `put "--" before the candidates, each of which is one argument`}
+				return &usageError{
+					msg:  fmt.Sprintf("tournament takes one name: %q", args[1]),
+					hint: `put "--" before the candidates, each of which is one argument`,
+				}
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			for _, c := range args[1:] {
-				req.Candidates = append(req.Candidates, wire.Candidate{Cmd: c})
-			}
-			if timeout < 0 || cmd.Flags().Changed("timeout") && timeout < time.Millisecond {
-				return usagef("--timeout %s: a time of a millisecond or more is wanted", timeout)
-			}
-			if req.Jobs < 0 {
-				return usagef("--jobs %d: a number of 1 or more is wanted, or 0 to let the daemon choose", req.Jobs)
-			}
-			if file != "" {
-				if err := a.fromFile(file, &req, &timeout); err != nil {
-					return err
-				}
-			}
-			req.TimeoutMS = timeout.Milliseconds()
-			switch {
-			case len(req.Candidates) == 0:
-				return &usageError{msg: "tournament needs candidates", hint: "as in: coppice tournament NAME --test 'make test' -- CMD1 CMD2"}
-			case req.Test == "":
-				return &usageError{msg: "tournament needs a test", hint: "as in: coppice tournament NAME --test 'make test' -- CMD1 CMD2"}
-			}
-			var err error
-			if req.Policy, err = more.said(); err != nil {
+			req, err := a.tournamentRequest(cmd, &given, args[1:])
+			if err != nil {
 				return err
 			}
 			return a.contest(cmd.Context(), args[0], req)
 		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&req.Base, "base", "", "begin as snapshot `REF` (default: the present, which is captured)")
-	f.StringVar(&req.Test, "test", "", "`CMD` that passes with exit code 0")
-	f.StringVar(&req.Score, "score", "", "`CMD` that prints a number, the higher the better")
-	f.IntVarP(&req.Jobs, "jobs", "j", 0, "run `N` candidates at once (default: by cores and memory)")
-	f.DurationVar(&timeout, "timeout", 0, "`TIME` for each candidate with its test and score, as in 90s or 5m")
-	f.BoolVar(&req.Keep, "keep", false, "bring the sandbox to the winner's snapshot")
-	f.StringVar(&file, "file", "", "read the candidates from `FILE`; - is stdin")
-	more.flags(cmd)
+	given.add(cmd)
 	return cmd
+}
+
+// tournamentFlags is what the flags of tournament say.
+type tournamentFlags struct {
+	req     wire.TournamentRequest
+	timeout time.Duration // of each candidate; 0 is none
+	file    string        // has candidates; "" is none, and "-" stdin
+	more    wanting
+}
+
+// add adds the flags to the command.
+func (t *tournamentFlags) add(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&t.req.Base, "base", "", "begin as snapshot `REF` (default: the present, which is captured)")
+	f.StringVar(&t.req.Test, "test", "", "`CMD` that passes with exit code 0")
+	f.StringVar(&t.req.Score, "score", "", "`CMD` that prints a number, the higher the better")
+	f.IntVarP(&t.req.Jobs, "jobs", "j", 0, "run `N` candidates at once (default: by cores and memory)")
+	f.DurationVar(&t.timeout, "timeout", 0, "`TIME` for each candidate with its test and score, as in 90s or 5m")
+	f.BoolVar(&t.req.Keep, "keep", false, "bring the sandbox to the winner's snapshot")
+	f.StringVar(&t.file, "file", "", "read the candidates from `FILE`; - is stdin")
+	t.more.flags(cmd)
+}
+
+// tournamentRequest gives the tournament that flags, file and arguments describe. candidates
+// are the arguments after the sandbox's name.
+func (a *app) tournamentRequest(
+	cmd *cobra.Command, given *tournamentFlags, candidates []string,
+) (req wire.TournamentRequest, err error) {
+	req = given.req
+	for _, c := range candidates {
+		req.Candidates = append(req.Candidates, wire.Candidate{Cmd: c})
+	}
+	timeout := given.timeout
+	if timeout < 0 || cmd.Flags().Changed("timeout") && timeout < time.Millisecond {
+		return req, usagef("--timeout %s: a time of a millisecond or more is wanted", timeout)
+	}
+	if req.Jobs < 0 {
+		return req, usagef("--jobs %d: a number of 1 or more is wanted, or 0 to let the daemon choose", req.Jobs)
+	}
+	if given.file != "" {
+		if err := a.fromFile(given.file, &req, &timeout); err != nil {
+			return req, err
+		}
+	}
+	req.TimeoutMS = timeout.Milliseconds()
+	const example = "as in: coppice tournament NAME --test 'make test' -- CMD1 CMD2"
+	switch {
+	case len(req.Candidates) == 0:
+		return req, &usageError{msg: "tournament needs candidates", hint: example}
+	case req.Test == "":
+		return req, &usageError{msg: "tournament needs a test", hint: example}
+	}
+	req.Policy, err = given.more.said()
+	return req, err
 }
 
 // fromFile fills in what the command line left open.
@@ -160,7 +185,8 @@ func (a *app) contest(ctx context.Context, name string, req wire.TournamentReque
 		return c.Tournament(ctx, name, req, ended)
 	})
 	if err != nil && ctx.Err() != nil {
-		return fault.New(fault.Cancelled, "interrupted: what ran is ended, and the forks are removed; sandbox %s is as it was", name)
+		return fault.New(fault.Cancelled,
+			"interrupted: what ran is ended, and the forks are removed; sandbox %s is as it was", name)
 	}
 	if err != nil {
 		return err

@@ -45,6 +45,41 @@ func TestNothingIsSaidOfWhatIsNotThere(t *testing.T) {
 	}
 }
 
+// What is said of an operation is found under its tag, and said once.
+func TestWhatIsSaidOfAnOperationIsUnderItsTag(t *testing.T) {
+	t.Parallel()
+	s := &Server{opt: Options{}, mux: http.NewServeMux(), metrics: newMetrics()}
+	api := s.newAPI()
+	s.add(api)
+	tagOf := map[string]string{}
+	for _, item := range api.OpenAPI().Paths {
+		for _, op := range []*huma.Operation{item.Get, item.Put, item.Post, item.Patch, item.Delete} {
+			if op != nil {
+				tagOf[op.OperationID] = op.Tags[0]
+			}
+		}
+	}
+	for tag, part := range aboutByTag() {
+		for id := range part {
+			if tagOf[id] != tag {
+				t.Errorf("%s is said of under the tag %s, and has the tag %q", id, tag, tagOf[id])
+			}
+		}
+	}
+}
+
+// Of a limit that is in two groups, the last one alone would count.
+func TestNoLimitIsInTwoGroups(t *testing.T) {
+	t.Parallel()
+	n := 0
+	for _, part := range limitsByGroup() {
+		n += len(part)
+	}
+	if all := len(limits()); n != all {
+		t.Errorf("the groups have %d limits, and together they have %d", n, all)
+	}
+}
+
 // checkExample also wants a request of every operation that must have one.
 func checkExample(t *testing.T, doc *huma.OpenAPI, op *huma.Operation, example any) {
 	t.Helper()

@@ -283,14 +283,8 @@ type PastFiles interface {
 	io.Closer
 }
 
-// Files are the live files of a sandbox.
-type Files interface {
-	PastFiles
-	// OnStop calls fn, once and with the cause, when the sandbox is stopped meanwhile
-	// or the files are closed, until unhook.
-	OnStop(fn func(cause error)) (unhook func())
-	// Begin says what is being done, for whoever has to wait for it.
-	Begin(what string)
+// LiveFiles are files that change, and can be changed. Paths are as those of PastFiles.
+type LiveFiles interface {
 	WriteFile(ctx context.Context, path string, r io.Reader, opt wire.WriteOptions) (wire.FileInfo, error)
 	Mkdir(path string, mode uint32, parents bool) error
 	Remove(ctx context.Context, path string, recursive bool) error
@@ -300,8 +294,24 @@ type Files interface {
 	// Watch calls yield, first with an event of no kind, until ctx ends, yield gives
 	// an error, or what is watched is gone.
 	Watch(ctx context.Context, path string, recursive bool, yield func(wire.FileEvent) error) error
+}
+
+// FileSession is one request's use of the live files of a sandbox.
+type FileSession interface {
+	// OnStop calls fn, once and with the cause, when the sandbox is stopped meanwhile
+	// or the files are closed, until unhook.
+	OnStop(fn func(cause error)) (unhook func())
+	// Begin says what the request does, for the errors of those that conflict with it.
+	Begin(what string)
 	// Done closes the files, and takes a snapshot of what was written.
 	Done(ctx context.Context, label string) error
+}
+
+// Files are the live files of a sandbox, opened for one request.
+type Files interface {
+	PastFiles
+	LiveFiles
+	FileSession
 }
 
 // Sockets are where the line protocol is spoken, one for each sandbox that it was

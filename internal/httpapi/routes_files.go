@@ -195,11 +195,11 @@ func name(p string) string {
 // files are closed.
 func endWith(ctx context.Context, f PastFiles, w http.ResponseWriter) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	live, ok := f.(Files)
-	if !ok {
+	session, ok := f.(FileSession)
+	if !ok { // a snapshot, which stays as it is
 		return ctx, func() { cancel(nil) }
 	}
-	unhook := live.OnStop(func(cause error) {
+	unhook := session.OnStop(func(cause error) {
 		cancel(cause)
 		if w == nil {
 			return

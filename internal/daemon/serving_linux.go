@@ -1,0 +1,279 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/auth"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/httpapi"
+	"github.com/coppice-dev/coppice/internal/ports"
+	"github.com/coppice-dev/coppice/internal/program"
+	"github.com/coppice-dev/coppice/internal/undo"
+)
+
+// serving is one run of the daemon. Its phases are prepare, openEngine, openDoors, listen,
+// wait and shut, in this order; each needs what those before it set. A phase that fails
+// leaves nothing running, and what it and those before it opened is on the stack opened.
+type serving struct {
+	opt    Options
+	stop   func()     // ends the notification of signals: a second signal kills
+	opened undo.Stack // run at the end of every run, also of one that went well
+	hung   bool       // work of the engine still runs, and may write to the home
+
+	home *home
+	out  io.Writer // the log of a daemon that was started by itself, or its stderr
+	log  *slog.Logger
+	mem  ownMemory
+
+	// base is the context of commands: they outlive their requests, and end (for us) with
+	// the daemon.
+	base     context.Context
+	cancel   context.CancelCauseFunc
+	programs *program.Set
+	lines    *lines
+	eng      backend
+	started  time.Time
+
+	tokens   *auth.Tokens
+	tcp      *tcpDoor // nil: none
+	in       *inside
+	previews *ports.Proxy
+	api      *httpapi.Server
+	born     time.Time // of api, before any request has ended
+
+	open   callers
+	srv    *http.Server // on the home's socket
+	within *http.Server // on in
+	failed chan error   // has room for the end of each server
+}
+
+// onEnd pushes what is done at the end of the run.
+func (s *serving) onEnd(do func()) {
+	s.opened.Push(func() error {
+		do()
+		return nil
+	})
+}
+
+// prepare locks the home, opens the log and limits the memory. errServed: another daemon
+// serves the home.
+func (s *serving) prepare(ctx context.Context) (err error) {
+	wait := time.Duration(0)
+	if s.opt.Ready != nil {
+		wait = startTimeout / 2
+	}
+	if s.home, err = openHome(ctx, s.opt.Home, wait); err != nil {
+		return err
+	}
+	s.onEnd(func() {
+		if !s.hung { // otherwise the exit of the process unlocks the home: hung work may still write
+			s.home.Close()
+		}
+	})
+
+	s.out = s.opt.Stderr
+	if s.opt.Ready != nil {
+		log, err := s.home.openLog()
+		if err != nil {
+			return err
+		}
+		s.onEnd(func() { log.Close() })
+		s.out = log
+	}
+	s.log = slog.New(slog.NewTextHandler(newCleanLog(s.out), nil))
+
+	mem, freely, err := limitMemory(s.opt.Memory, s.log)
+	if err != nil {
+		return err
+	}
+	s.mem = mem
+	s.onEnd(freely)
+	return nil
+}
+
+// openEngine opens the engine and what it is made with. It returns at the latest stopTime
+// after the end of ctx.
+func (s *serving) openEngine(ctx context.Context) error {
+	s.base, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	s.onEnd(func() { s.cancel(nil) })
+	s.programs = program.New(filepath.Join(s.opt.Home, "programs"), s.opt.ExecPath)
+	s.onEnd(func() { _ = s.programs.Close() }) // they were read
+	s.lines = newLines(s.base, s.opt.Home, s.mem.gate, s.log)
+	removeLeft(s.opt.Home, s.log) // first: the engine goes on with removals of sandboxes
+	eng, inTime, err := openBy(ctx, stopTime, func() (backend, error) { return newEngine(ctx, s.engineConfig()) })
+	if s.hung = !inTime; s.hung || err != nil && ctx.Err() != nil {
+		err = fault.New(fault.Unavailable, "stopped while recovering %s; the next start continues", s.opt.Home).Because(err)
+	}
+	if err != nil {
+		return err
+	}
+	s.eng, s.started = eng, time.Now()
+	return nil
+}
+
+func (s *serving) engineConfig() engineConfig {
+	return engineConfig{
+		Home:       s.opt.Home,
+		RealUID:    s.opt.RealUID,
+		RealGID:    s.opt.RealGID,
+		UserHome:   s.opt.UserHome,
+		UserConfig: s.opt.UserConfig,
+		UserPath:   s.opt.UserPath,
+		Memory:     s.mem.within,
+		Log:        s.log,
+		Lines:      s.lines,
+		Programs:   s.programs,
+	}
+}
+
+// closeEngine is for a phase after openEngine that fails with err.
+func (s *serving) closeEngine(err error) error {
+	s.cancel(err)
+	s.lines.close()
+	return errors.Join(err, s.eng.Close())
+}
+
+// openDoors opens all that leads to the API, but for the home's socket. Nobody is served yet.
+func (s *serving) openDoors(ctx context.Context) (err error) {
+	s.tokens = newTokens(s.eng)
+	if s.tcp, err = openDoor(ctx, s.opt.HTTP); err != nil {
+		return s.closeEngine(err)
+	}
+	s.onEnd(s.tcp.close)
+	s.in = newInside(s.tokens)
+	// Over the socket ports are connected to, and not shown. The door for browsers hands
+	// over the hosts of previews, and says where it is (ServedAt).
+	s.previews = ports.New(ports.Options{Engine: s.eng, Home: s.opt.Home, Allow: mayPreview, Proved: auth.Proved})
+	s.onEnd(s.previews.Close)
+	s.api = httpapi.New(httpapi.Options{
+		Roles:     roles(swept{s.eng, s.lines}),
+		Sockets:   s.lines,
+		MCP:       mcpHandler(s.base, s.in, s.opt.Version, s.log),
+		Tokens:    s.tokens,
+		Previews:  s.previews,
+		Answers:   s.eng,
+		Grants:    s.tokens,
+		Origins:   s.opt.HTTP.AllowHosts,
+		Single:    s.opt.HTTP.Single,
+		Admission: s.mem.gate,
+		Base:      s.base,
+		Log:       s.log,
+		Status:    s.status,
+	})
+	_, s.born = s.api.Active()
+	return nil
+}
+
+func (s *serving) status() wire.DaemonStatus {
+	return wire.DaemonStatus{
+		Version:   s.opt.Version,
+		PID:       os.Getpid(),
+		Home:      s.opt.Home,
+		Started:   s.started,
+		Listeners: s.opt.listeners(s.tcp),
+		Memory:    s.mem.status(),
+	}
+}
+
+// listen makes the home's socket, begins to serve, and says so.
+func (s *serving) listen() error {
+	ln, err := s.home.listen()
+	if err != nil {
+		return s.closeEngine(err)
+	}
+	s.lines.serve(adapted{s.eng})
+	s.srv = &http.Server{
+		Handler:           s.api,
+		ReadHeaderTimeout: 30 * time.Second,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		ConnState:         s.open.note,
+		// Whom the socket lets in is the owner.
+		BaseContext: func(net.Listener) context.Context { return auth.With(context.Background(), auth.Owner()) },
+	}
+	s.within = s.in.server(s.api, s.log)
+	s.failed = make(chan error, 3)
+	s.tokens.Revoked = append(s.tokens.Revoked, s.in.drop)
+	s.tcp.serve(s.api, s.previews, s.tokens, s.log, s.failed) // first: it hears of tokens that are revoked
+	go func() { s.failed <- s.srv.Serve(ln) }()
+	go func() { s.failed <- s.within.Serve(s.in) }()
+	if s.opt.Ready != nil {
+		tell(s.opt.Ready, nil)
+		s.log.Info("serving", "home", s.opt.Home, "pid", os.Getpid())
+		return nil
+	}
+	fmt.Fprintf(s.out, "coppice: serving %s\n", s.opt.Home)
+	if s.tcp != nil {
+		fmt.Fprintf(s.out, "coppice: listening on %s\n", s.tcp.url())
+	}
+	return nil
+}
+
+// wait returns when it is time to stop, with the error of a server that has failed.
+func (s *serving) wait(ctx context.Context) error {
+	isIdle := func(now time.Time) bool {
+		n, last := s.api.Active()
+		return n == 0 && now.Sub(last) >= s.opt.Idle && !s.open.expected(now, s.born, last)
+	}
+	isBusy := func() bool { return s.lines.busy() || s.eng.Busy() }
+	return waitForEnd(ctx, s.opt.Idle, isIdle, isBusy, s.failed)
+}
+
+// shut ends what was served and closes the engine. err is what wait returned.
+func (s *serving) shut(ctx context.Context, err error) error {
+	s.home.unlisten()
+	s.stop()
+	if err == nil && ctx.Err() == nil {
+		// Idle. Who connected before the socket's name was gone is still served.
+		s.home.acceptLast()
+	}
+	s.cancel(fault.New(fault.Unavailable, "the daemon stops"))
+	latest := time.NewTimer(stopTime)
+	defer latest.Stop()
+	s.drain(context.WithoutCancel(ctx))
+	inTime, cerr := closeBy(latest.C, func() error {
+		s.lines.close()
+		return s.eng.Close()
+	})
+	if s.hung = !inTime; s.hung {
+		cerr = fault.New(fault.Timeout,
+			"background work did not end within %v of the stop; the next start recovers what it left", stopTime).
+			WithHint("see %s", LogPath(s.opt.Home))
+		s.log.Error("exiting while work is still running", "err", cerr)
+	}
+	if s.opt.Ready != nil {
+		s.log.Info("stopped")
+	}
+	return errors.Join(err, cerr)
+}
+
+// drain lets requests end, and cuts off those that have not after the time of drain.
+func (s *serving) drain(ctx context.Context) {
+	end, cancel := context.WithTimeout(ctx, drain)
+	defer cancel()
+	shut := make(chan struct{})
+	go func() { // beside: strangers on TCP are not to take the time of others
+		defer close(shut)
+		s.tcp.shutdown(end)
+	}()
+	if err := s.srv.Shutdown(end); err != nil {
+		_ = s.srv.Close()
+	}
+	<-shut
+	if err := s.within.Shutdown(end); err != nil {
+		_ = s.within.Close()
+	}
+	waitIdle(end, s.api)
+	if end.Err() != nil {
+		s.log.Warn("who was still served is cut off", "after", drain)
+	}
+}
