@@ -171,24 +171,6 @@ func newKeeper(ctx context.Context) (*keeper, error) {
 	return k, nil
 }
 
-// buildInTime is build with the deadline of a start. If that passes, or ctx ends because the
-// caller has gone, init is killed and nothing stays mounted.
-func (k *keeper) buildInTime(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, k.startPatience)
-	defer cancel()
-	err := k.build(ctx)
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fault.New(fault.Timeout, "the sandbox was not ready within %s, and was killed", k.startPatience).
-			Because(err).WithHint("see how far it came: cat %s", filepath.Join(k.config.RunDir, protocol.LogName))
-	case ctx.Err() != nil:
-		return fault.New(fault.Cancelled, "the start of the sandbox was cancelled").Because(err)
-	}
-	return err
-}
-
 // blankKeeper is a keeper of nothing yet.
 func blankKeeper(c plan.Config) *keeper {
 	return &keeper{
