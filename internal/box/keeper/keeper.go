@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -28,14 +27,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/unixsock"
-)
-
-const (
-	// keepResults is how long the result of an exec is kept for whoever has not
-	// fetched it yet.
-	keepResults = 10 * time.Minute
-	// maxResults bounds how many are kept.
-	maxResults = 512
 )
 
 // keeper owns one box. Lock order: freezing, spawning, mu, an execution's own.
@@ -314,128 +305,4 @@ func (k *keeper) halt(why string) {
 	}
 	k.mu.Unlock()
 	k.quit() // serve kills init, and all that runs with it
-}
-
-// receive takes what init sends.
-func (k *keeper) receive() {
-	defer close(k.over)
-	for {
-		m, err := k.link.Recv()
-		if err != nil {
-			if !errors.Is(err, io.EOF) {
-				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
-			}
-			return
-		}
-		if k.config.Tier == plan.TierGvisor {
-			closeStray(&m)
-		}
-		switch m.Kind {
-		case initlink.MsgSpawned:
-			var s initlink.Spawned
-			if err := m.Decode(&s); err != nil {
-				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
-				return
-			}
-			k.spawned(s, m.FDs)
-		case initlink.MsgExited:
-			var x initlink.Exited
-			if err := m.Decode(&x); err != nil {
-				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
-				return
-			}
-			k.mu.Lock()
-			e := k.byPID[x.PID]
-			delete(k.byPID, x.PID)
-			k.mu.Unlock()
-			if e != nil {
-				k.tellKilled(e, unix.WaitStatus(x.Status))
-				e.exited(x)
-			}
-		case initlink.MsgSelf:
-			k.serveSelf(m)
-		case initlink.MsgRefused:
-			var r initlink.Refused
-			if err := m.Decode(&r); err != nil {
-				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
-				return
-			}
-			k.tellRefused(r)
-		case initlink.MsgPrograms:
-			var p initlink.Programs
-			if err := m.Decode(&p); err != nil {
-				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
-				return
-			}
-			k.programs.add(p)
-		case initlink.MsgUnknown:
-			k.unknown(m)
-		case initlink.MsgSeen:
-			if err := k.looks.answer(m); err != nil {
-				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
-				return
-			}
-		default:
-			select {
-			case k.answers <- m:
-			case <-k.stop:
-			}
-		}
-	}
-}
-
-// watchIdle ends a box that nobody needs.
-func (k *keeper) watchIdle() {
-	after := k.config.IdleAfter
-	if after < 0 {
-		return
-	}
-	tick := time.NewTicker(max(after/4, 20*time.Millisecond))
-	defer tick.Stop()
-	for {
-		select {
-		case <-k.stop:
-			return
-		case <-k.over:
-			return
-		case now := <-tick.C:
-			if k.idle(now) {
-				k.quit()
-				return
-			}
-		}
-	}
-}
-
-// idle reports whether the box has been idle for long enough; it then takes no
-// exec any more.
-func (k *keeper) idle(now time.Time) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.forget(now)
-	if k.busy > 0 || len(k.execs) > 0 || k.paused != nil {
-		k.idleFrom = now
-		return false
-	}
-	if now.Sub(k.idleFrom) < k.config.IdleAfter {
-		return false
-	}
-	k.mu.Unlock()
-	n, err := k.count()
-	k.mu.Lock()
-	if err != nil || n > 0 || k.busy > 0 || len(k.execs) > 0 {
-		k.idleFrom = now
-		return false
-	}
-	k.ending = true
-	return true
-}
-
-// forget drops results that were kept for long enough. k.mu is held.
-func (k *keeper) forget(now time.Time) {
-	for id, e := range k.execs {
-		if at, ok := e.ended(); ok && (now.Sub(at) > keepResults || len(k.execs) > maxResults && now.Sub(at) > time.Minute) {
-			delete(k.execs, id)
-		}
-	}
 }
