@@ -56,7 +56,7 @@ func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e
 	var undone undo.Stack
 	defer undone.Run(&err)
 	undone.Push(k.term)
-	defer k.closePipes() // before the keeper is told to end
+	defer k.closePipes() // before term
 	b = &Box{runDir: c.RunDir, child: k.process, gone: make(chan struct{})}
 	enforced, err := k.await(ctx, c)
 	if err != nil {

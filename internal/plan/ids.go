@@ -40,7 +40,7 @@ func Maps(c Config, f Facts) (uids, gids []IDMap, err error) {
 	return []IDMap{{u.UID, 0, 1}}, []IDMap{{u.GID, 0, 1}}, err
 }
 
-// Identity decides who commands run as. The user NAME
+// Identity decides the user that commands run as. The user NAME
 // is looked up in the sandbox's own passwd alone.
 func Identity(c Config, f Facts) (u User, err error) {
 	want := c.User

@@ -82,8 +82,8 @@ func (k *keeper) build(ctx context.Context) (err error) {
 	return k.attempt(ctx, facts, root)
 }
 
-// building is one attempt to start init and to mount the root. Its phases are methods, which
-// the files about their subjects have; attempt has their order.
+// building is one attempt to start init and to mount the root. Its phases are methods in the
+// files about their subjects; attempt has their order.
 type building struct {
 	k      *keeper
 	config plan.Config // the keeper's; mountRoot adds the points of the root
@@ -91,22 +91,22 @@ type building struct {
 	root   string // where the root is mounted; "" in tier workspace
 
 	sources *rootspec.Sources    // what the root shows besides its layers
-	mounts  rootspec.Descriptors // of the mounts of the root
+	mounts  rootspec.Descriptors // opened to mount the root; some are of detached mounts
 	files   rootspec.Files       // of the root, as init mounts it
 	fds     []int                // for init, in the order in which it expects them
 
 	guest    plan.Guest // init's plan
 	enforced plan.Enforced
 	found    []plan.Finding // about the host, as init was started
-	late     func()         // no end of the context kills init any more
+	spare    func()         // from then on, the end of the context does not kill init
 
-	closers undo.Stack // closes what the attempt alone needs, whether or not it fails
-	undone  [undoSteps]func()
+	closers undo.Stack        // closes what the attempt alone needs, whether or not it fails
+	undos   [undoSteps]func() // each set by the phase that it undoes; nil: nothing to undo
 }
 
-// What undoes a failed attempt, in the order in which it is done. That is not the reverse of the
-// order of the phases: gate and init may be started before the root is mounted, and have to be
-// gone before the keeper lets go of the mounts that they use.
+// The steps that undo a failed attempt, in the order in which they are done. That is not the
+// reverse of the order of the phases: gate and init may be started before the root is mounted, and
+// have to be gone before the keeper lets go of the mounts that they use.
 const (
 	undoDeadline = iota // before init is reaped, and its number is free
 	undoGate
@@ -149,9 +149,9 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 
 // undo undoes what the phases so far have done.
 func (b *building) undo() {
-	for _, undo := range b.undone {
-		if undo != nil {
-			undo()
+	for _, f := range b.undos {
+		if f != nil {
+			f()
 		}
 	}
 }

@@ -29,7 +29,7 @@ func (b *building) startGate(context.Context) (err error) {
 	if k.gate, err = control.Start(k.helpers.gate, c.ID, c.Journal, c.JournalKey, os.Stderr); err != nil {
 		return err
 	}
-	b.undone[undoGate] = func() {
+	b.undos[undoGate] = func() {
 		k.gate.Close()
 		k.gate = nil
 	}
@@ -43,7 +43,7 @@ func (b *building) openWire(ctx context.Context) error {
 	if !b.config.Gated() {
 		return nil
 	}
-	b.undone[undoWire] = func() {
+	b.undos[undoWire] = func() {
 		for i, f := range k.wire {
 			f.Close() // nil is ErrInvalid
 			k.wire[i] = nil
@@ -56,7 +56,7 @@ func (b *building) openWire(ctx context.Context) error {
 	stores := func() (javaStores, error) { return findJava(ctx, b.files) }
 	if b.config.Image != "" { // nothing passes before release
 		k.apart = &quarantine{guest: b.guest, packets: packets}
-		b.undone[undoApart] = func() {
+		b.undos[undoApart] = func() {
 			k.apart.close()
 			k.apart = nil
 		}

@@ -23,12 +23,12 @@ import (
 
 // startInit starts init, which waits for its plan, and has it killed when ctx ends.
 func (b *building) startInit(ctx context.Context) (err error) {
-	b.undone[undoInit] = b.k.forgetInit
+	b.undos[undoInit] = b.k.forgetInit
 	if b.found, err = b.k.startShifted(ctx, &b.facts); err != nil {
 		return err
 	}
-	b.late = b.k.killWhenDone(ctx)
-	b.undone[undoDeadline] = b.late
+	b.spare = b.k.killWhenDone(ctx)
+	b.undos[undoDeadline] = b.spare
 	return nil
 }
 
@@ -84,7 +84,7 @@ func (k *keeper) startInit(facts plan.Facts) error {
 			sys.Credential = &syscall.Credential{NoSetGroups: true}
 		}
 		if c.Confined() && uids[0].Inside != 0 {
-			// execve takes the capabilities of who is not 0, but for these.
+			// execve(2) drops the capabilities of a user that is not 0, but for these.
 			sys.AmbientCaps = allCaps()
 		}
 	}

@@ -41,7 +41,7 @@ func (b *building) mountRoot(context.Context) error {
 	b.onReturn(sources.Close)
 	b.sources = sources
 	b.config.Spec.Points = append(sources.Points(access), b.config.Spec.Bare(access)...)
-	b.undone[undoRoot] = func() { _ = unix.Unmount(b.root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) }
+	b.undos[undoRoot] = func() { _ = unix.Unmount(b.root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) }
 	if err := mountWithPoints(b.config, b.root, opts); err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (b *building) mountRoot(context.Context) error {
 	if err := rootspec.Restrict(b.root, access, sources, opts); err != nil {
 		return err
 	}
-	b.undone[undoDecoys] = func() {
+	b.undos[undoDecoys] = func() {
 		k.decoys.close()
 		k.decoys = nil
 	}
@@ -73,7 +73,7 @@ func (b *building) holdRoot() error {
 		return fault.Wrap(err, "hold the root")
 	}
 	b.k.hold = os.NewFile(uintptr(hold), b.root)
-	b.undone[undoHold] = func() {
+	b.undos[undoHold] = func() {
 		b.k.hold.Close()
 		b.k.hold = nil
 	}

@@ -42,7 +42,7 @@ func (b *building) decide(context.Context) (err error) {
 	if err := k.rememberInit("/proc/" + strconv.Itoa(k.init.Pid)); err != nil {
 		return err
 	}
-	b.undone[undoProc] = func() {
+	b.undos[undoProc] = func() {
 		k.proc.Close()
 		k.proc = nil
 	}
@@ -131,7 +131,7 @@ func (b *building) awaitReady(ctx context.Context) error {
 	if r.Err != nil {
 		return (*protocol.Failure)(r.Err).Fault()
 	}
-	b.late()
+	b.spare()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
