@@ -95,7 +95,7 @@ var packages = map[string][]string{
 		"internal/box/protocol", "internal/box/refusals", "internal/dirfd", "internal/fault",
 		"internal/gate/control", "internal/gate/link", "internal/javastore", "internal/journal",
 		"internal/mounttable", "internal/plan", "internal/program", "internal/rootspec",
-		"internal/seal", "internal/thread", "internal/unixsock",
+		"internal/seal", "internal/thread", "internal/undo", "internal/unixsock",
 	},
 	"internal/box/protocol": {"client/wire", "internal/box/initlink", "internal/fault", "internal/plan"},
 	"internal/box/cgroup": {

@@ -4,17 +4,12 @@ package box
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,7 +17,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/cgroup"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/program"
 	"github.com/coppice-dev/coppice/internal/undo"
@@ -45,134 +39,42 @@ type Box struct {
 // ends before this returns; ctx covers the start alone.
 func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e plan.Enforced, err error) {
 	defer func() { err = fault.OfHost(err) }()
-	c.Version = plan.Version
-	if c.Tier == "" {
-		c.Tier = plan.TierProcess
-	}
-	if c.IdleAfter == 0 {
-		c.IdleAfter = plan.DefaultIdle
-	}
-	if !slices.Contains(plan.Tiers, c.Tier) {
-		return nil, e, fault.New(fault.Unsupported, "unknown tier %q", c.Tier).WithHint("use %s", strings.Join(plan.Tiers, ", "))
-	}
-	switch live, err := Attach(ctx, c.RunDir); {
-	case err == nil:
-		return nil, e, errors.Join(fault.New(fault.Conflict, "the sandbox is live already").WithHint("stop it first: coppice stop %s", c.Name), live.Close())
-	case !fault.Is(err, fault.NotFound):
-		return nil, e, err
-	}
-	lock, err := lockDir(ctx, c.RunDir)
+	lock, err := prepare(ctx, &c)
 	if err != nil {
 		return nil, e, err
 	}
 	defer lock.Close()                 // the keeper has it as well
 	_ = cgroup.RemoveLeft(c.RunDir, 0) // a group that stays is in the way of nothing, and is tried again
-	exe, err := programs.File(program.Init)
+	h, err := findHelpers(programs, &c)
 	if err != nil {
 		return nil, e, err
 	}
-	var gate, sentry *os.File
-	if c.Gated() {
-		if gate, err = programs.File(program.Gate); err != nil {
-			return nil, e, err
-		}
-	}
-	if c.Tier == plan.TierGvisor {
-		if sentry, err = programs.File(program.Sentry); err != nil {
-			return nil, e, err
-		}
-		if c.MemoryFacts, err = MemoryFacts(programs); err != nil {
-			return nil, e, err
-		}
+	k, err := spawn(c, h, lock)
+	if err != nil {
+		return nil, e, err
 	}
 	var undone undo.Stack
-	defer func() { undone.Run(&err) }()
-
-	config, configW, err := os.Pipe()
+	defer undone.Run(&err)
+	undone.Push(k.term)
+	defer k.closePipes() // before term
+	b = &Box{runDir: c.RunDir, child: k.process, gone: make(chan struct{})}
+	enforced, err := k.await(ctx, c)
 	if err != nil {
-		return nil, e, fault.Wrap(err, "start the keeper")
+		return nil, e, err
 	}
-	defer config.Close()
-	defer configW.Close()
-	ready, readyW, err := os.Pipe()
-	if err != nil {
-		return nil, e, fault.Wrap(err, "start the keeper")
-	}
-	defer ready.Close()
-	defer readyW.Close()
-	log, err := os.OpenFile(filepath.Join(c.RunDir, protocol.LogName), os.O_CREATE|os.O_WRONLY|os.O_TRUNC|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, e, fault.Wrap(err, "open the keeper's log")
-	}
-	defer log.Close()
-
-	output, err := program.Guard(exe, log)
-	if err != nil {
-		return nil, e, fault.Wrap(err, "start the keeper")
-	}
-	defer output.Close()
-
-	pidfd := -1
-	cmd := &exec.Cmd{
-		Path: program.Path(exe), Args: []string{protocol.Argv0, c.ID}, Dir: "/",
-		Env:    protocol.Env,
-		Stdout: output, Stderr: output, ExtraFiles: []*os.File{config, readyW, lock, gate, sentry},
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
-	}
-	if c.Confined() {
-		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, e, fault.Wrap(err, "start the keeper")
-	}
-	b = &Box{runDir: c.RunDir, child: cmd.Process, gone: make(chan struct{})}
-	undone.Push(func() error {
-		// On SIGTERM the keeper undoes what it has set up. A keeper that hangs is killed.
-		_ = cmd.Process.Signal(unix.SIGTERM)
-		late := time.AfterFunc(termKeeper, func() { _ = cmd.Process.Kill() })
-		defer late.Stop()
-		_, err := cmd.Process.Wait()
-		_ = cgroup.RemoveLeft(c.RunDir, time.Second) // as above
-		return err
-	})
-	config.Close()
-	readyW.Close()
-	if err := json.NewEncoder(configW).Encode(c); err != nil {
-		return nil, e, fault.Wrap(err, "tell the keeper its plan")
-	}
-	configW.Close()
-
-	ctx, cancel := context.WithTimeoutCause(ctx, limit.StartSeconds*time.Second+termKeeper,
-		fault.New(fault.Timeout, "the sandbox's keeper was not ready within %d s", limit.StartSeconds))
-	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	var o protocol.Outcome
-	if err := json.NewDecoder(ready).Decode(&o); err != nil {
-		if ctx.Err() != nil {
-			return nil, e, fault.Wrap(context.Cause(ctx), "start the sandbox")
-		}
-		return nil, e, fault.New(fault.Unavailable, "the keeper ended while it started").Because(err).
-			WithHint("see its log: cat %s", filepath.Join(c.RunDir, protocol.LogName))
-	}
-	if o.Err != nil {
-		return nil, e, o.Err.Fault()
-	}
-	if err := b.follow(pidfd); err != nil {
+	if err := b.follow(k.pidfd); err != nil {
 		return nil, e, err
 	}
 	undone.Release()
-	return b, o.Enforced, nil
+	return b, enforced, nil
 }
-
-// termKeeper is how long a keeper may take to clean up after its start is cancelled.
-const termKeeper = 5 * time.Second
 
 // Attach finds the box whose keeper listens in runDir. A NotFound fault says that there is
 // none, and that nobody is about to be: a keeper that starts or ends is waited for. One whose
 // daemon died while it started listens for a moment, and ends.
 func Attach(ctx context.Context, runDir string) (*Box, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, settles, fault.New(fault.Unavailable, "the keeper in %s neither answers nor ends", runDir))
+	ctx, cancel := context.WithTimeoutCause(ctx, settles,
+		fault.New(fault.Unavailable, "the keeper in %s neither answers nor ends", runDir))
 	defer cancel()
 	for {
 		b, err := attach(ctx, runDir)
@@ -227,7 +129,8 @@ func listener(conn *net.UnixConn, runDir string) (*Box, error) {
 	}
 	var ucred *unix.Ucred
 	var e error
-	if err := raw.Control(func(fd uintptr) { ucred, e = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || e != nil {
+	err = raw.Control(func(fd uintptr) { ucred, e = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err != nil || e != nil {
 		return nil, fault.Wrap(errors.Join(err, e), "find the keeper in %s", runDir)
 	}
 	pidfd, err := unix.PidfdOpen(int(ucred.Pid), 0)

@@ -54,7 +54,10 @@ func Serve(link *initlink.Link) error {
 	if err := m.Decode(&g); err != nil {
 		return err
 	}
-	d := &daemon{link: link, guest: g, commands: map[int]bool{}, doomed: map[int]bool{}, orphans: make(chan int), reaped: make(chan struct{}), born: make(chan struct{}, 1)}
+	d := &daemon{
+		link: link, guest: g, commands: map[int]bool{}, doomed: map[int]bool{},
+		orphans: make(chan int), reaped: make(chan struct{}), born: make(chan struct{}, 1),
+	}
 	weak, err := d.setUp(m)
 	d.guest.Java = nil // they are laid, and would be in every memory image
 	if err != nil {
@@ -66,7 +69,8 @@ func Serve(link *initlink.Link) error {
 	return d.serve()
 }
 
-// setUp makes the root, the launcher and the listener, in this order.
+// setUp makes the root, the launcher and the listener, in this order. It returns the protections
+// that are weaker than planned.
 func (d *daemon) setUp(m initlink.Message) (weak []plan.Item, err error) {
 	g := d.guest
 	if g.Version != plan.Version {
@@ -78,57 +82,17 @@ func (d *daemon) setUp(m initlink.Message) (weak []plan.Item, err error) {
 	}
 	switch g.Tier {
 	case plan.TierGvisor:
-		d.pid1 = true
-		d.ended = make(chan os.Signal, 1)
-		signal.Notify(d.ended, unix.SIGCHLD)
-		if err := finishRoot(g); err != nil {
-			return nil, err
-		}
-		if d.held, err = hold(g); err != nil {
-			return nil, err
-		}
-		if g.Self {
-			if err := d.listenSelf(); err != nil {
-				return nil, err
-			}
-		}
+		err = d.setUpGvisor(g)
 	case plan.TierWorkspace:
-		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-			return nil, fault.Wrap(err, "become the parent of orphans")
-		}
-		d.self = os.Getpid()
-		// What a daemon that was started by nohup(1) ignores, its commands do not:
-		// a signal with a handler is back at its default after execve(2).
-		signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT)
+		err = d.setUpWorkspace()
 	default:
-		d.pid1 = true
-		want := 1 + g.Shared
-		for _, more := range []bool{g.Self, g.Tell} {
-			if more {
-				want++
-			}
-		}
-		if len(m.FDs) != want {
-			return nil, fault.New(fault.Internal, "the plan came with %d descriptors and not %d", len(m.FDs), want)
-		}
-		trees := m.FDs
-		if g.Tell {
-			trees = m.FDs[:want-1]
-			if err := d.countRefusals(m.FDs[want-1]); err != nil {
-				return nil, err
-			}
-		}
-		if weak, err = makeRoot(g, trees); err != nil {
-			return nil, err
-		}
-		bearSignals()
+		weak, err = d.setUpRoot(g, m.FDs)
 	}
-	pts := "/dev" // the host's /dev/pts/ptmx may be closed to us
-	if d.pid1 {
-		pts = "/dev/pts" // what else is in /dev can be replaced from inside
+	if err != nil {
+		return nil, err
 	}
-	if d.pts, err = unix.Open(pts, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
-		return nil, fault.Wrap(err, "open the directory of terminals")
+	if err := d.openTerminals(); err != nil {
+		return nil, err
 	}
 	if g.Tasks {
 		makeThreads(ownThreads)
@@ -136,6 +100,91 @@ func (d *daemon) setUp(m initlink.Message) (weak []plan.Item, err error) {
 	if err := setLimits(g); err != nil {
 		return nil, err
 	}
+	more, err := d.startLauncher(&g)
+	if err != nil {
+		return nil, err
+	}
+	weak = append(weak, more...)
+	d.freezer = &freezer{self: d.self, pid1: d.pid1, outside: g.Outside}
+	if l := d.launcher.listener; l != nil {
+		more, err := d.answerCalls(l, g)
+		if err != nil {
+			return nil, err
+		}
+		weak = append(weak, more...)
+	}
+	return weak, nil
+}
+
+// setUpGvisor finishes the root that the conductor has made.
+func (d *daemon) setUpGvisor(g plan.Guest) (err error) {
+	d.pid1 = true
+	d.ended = make(chan os.Signal, 1)
+	signal.Notify(d.ended, unix.SIGCHLD)
+	if err := finishRoot(g); err != nil {
+		return err
+	}
+	if d.held, err = hold(g); err != nil {
+		return err
+	}
+	if g.Self {
+		return d.listenSelf()
+	}
+	return nil
+}
+
+// setUpWorkspace makes init the parent of what commands leave behind. There is no root.
+func (d *daemon) setUpWorkspace() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fault.Wrap(err, "become the parent of orphans")
+	}
+	d.self = os.Getpid()
+	// What a daemon that was started by nohup(1) ignores, its commands do not:
+	// a signal with a handler is back at its default after execve(2).
+	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT)
+	return nil
+}
+
+// setUpRoot makes the root of the descriptors that came with the plan: the root's tree, what is
+// shown of the host, the sandbox's own socket, and where refused calls are counted.
+func (d *daemon) setUpRoot(g plan.Guest, fds []int) (weak []plan.Item, err error) {
+	d.pid1 = true
+	want := 1 + g.Shared
+	for _, more := range []bool{g.Self, g.Tell} {
+		if more {
+			want++
+		}
+	}
+	if len(fds) != want {
+		return nil, fault.New(fault.Internal, "the plan came with %d descriptors and not %d", len(fds), want)
+	}
+	trees := fds
+	if g.Tell {
+		trees = fds[:want-1]
+		if err := d.countRefusals(fds[want-1]); err != nil {
+			return nil, err
+		}
+	}
+	if weak, err = makeRoot(g, trees); err != nil {
+		return nil, err
+	}
+	bearSignals()
+	return weak, nil
+}
+
+// openTerminals opens the directory in which terminals are made.
+func (d *daemon) openTerminals() (err error) {
+	pts := "/dev" // the host's /dev/pts/ptmx may be closed to us
+	if d.pid1 {
+		pts = "/dev/pts" // what else is in /dev can be replaced from inside
+	}
+	d.pts, err = unix.Open(pts, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	return fault.Wrap(err, "open the directory of terminals")
+}
+
+// startLauncher starts the process that starts commands. It drops from g what cannot be recorded
+// here, and returns that.
+func (d *daemon) startLauncher(g *plan.Guest) (weak []plan.Item, err error) {
 	if d.pid1 {
 		if d.ownProc, err = notify.OwnsProc(); err != nil {
 			return nil, err
@@ -143,43 +192,46 @@ func (d *daemon) setUp(m initlink.Message) (weak []plan.Item, err error) {
 	}
 	if g.Trace && !d.ownProc {
 		g.Trace = false
-		weak = append(weak, plan.Item{Name: "programs", State: plan.Off, Detail: "the outer /proc is shown, which does not tell what runs inside; snapshots are labelled by the paths that changed"})
+		weak = append(weak, plan.Item{Name: "programs", State: plan.Off, Detail: "the outer /proc is shown, " +
+			"which does not tell what runs inside; snapshots are labelled by the paths that changed"})
 	}
-	if d.launcher, err = newLauncher(g); err != nil {
+	if d.launcher, err = newLauncher(*g); err != nil {
 		return nil, err
 	}
 	if g.Tell && d.launcher.refusals == nil {
 		d.refused = nil
-		weak = append(weak, plan.Item{Name: "denials", State: plan.Off, Detail: "system calls are refused, and nobody is told: " + d.launcher.untold.Error()})
-	}
-	d.freezer = &freezer{self: d.self, pid1: d.pid1, outside: g.Outside}
-	if l := d.launcher.listener; l != nil {
-		left, err := notify.Recover()
-		if err != nil {
-			return nil, err
-		}
-		// What cannot be taken back was perhaps never ours: a sandbox cannot bar its
-		// own way in by what it writes. Nothing of it is lost.
-		if len(left) > 0 {
-			weak = append(weak, plan.Item{Name: "renames", State: plan.Weak, Detail: strconv.Quote(limit.Cut(left[0].Error(), limit.MessagePath)) +
-				": directories of lower layers are not moved (EXDEV: programs copy them) until /" + rootspec.Workshop + " is removed"})
-		}
-		opt := notify.Options{Emulate: g.Emulate, Lock: &d.turns, Freeze: d.freezer.forPromotion}
-		if d.refused != nil {
-			opt.Refusals, opt.Refused = d.launcher.refusals, d.callRefused
-		}
-		if g.Trace {
-			if d.programs, err = execs.New(d.link, d.launcher.isChild); err != nil {
-				return nil, err
-			}
-			opt.Asked, opt.Unasked, opt.Began = d.programs.Asked, d.programs.Unasked, d.programs.Began
-			go d.programs.Watch()
-		}
-		if err := d.serveNotifications(l, opt); err != nil {
-			return nil, err
-		}
+		weak = append(weak, plan.Item{Name: "denials", State: plan.Off, Detail: "system calls are refused, " +
+			"and nobody is told: " + d.launcher.untold.Error()})
 	}
 	return weak, nil
+}
+
+// answerCalls starts to answer the calls of commands for which the kernel asks at l.
+func (d *daemon) answerCalls(l *os.File, g plan.Guest) (weak []plan.Item, err error) {
+	left, err := notify.Recover()
+	if err != nil {
+		return nil, err
+	}
+	// What cannot be taken back was perhaps never ours: a sandbox cannot bar its
+	// own way in by what it writes. Nothing of it is lost.
+	if len(left) > 0 {
+		first := strconv.Quote(limit.Cut(left[0].Error(), limit.MessagePath))
+		weak = append(weak, plan.Item{Name: "renames", State: plan.Weak, Detail: first +
+			": directories of lower layers are not moved (EXDEV: programs copy them) until /" +
+			rootspec.Workshop + " is removed"})
+	}
+	opt := notify.Options{Emulate: g.Emulate, Lock: &d.turns, Freeze: d.freezer.forPromotion}
+	if d.refused != nil {
+		opt.Refusals, opt.Refused = d.launcher.refusals, d.callRefused
+	}
+	if g.Trace {
+		if d.programs, err = execs.New(d.link, d.launcher.isChild); err != nil {
+			return nil, err
+		}
+		opt.Asked, opt.Unasked, opt.Began = d.programs.Asked, d.programs.Unasked, d.programs.Began
+		go d.programs.Watch()
+	}
+	return weak, d.serveNotifications(l, opt)
 }
 
 // serveNotifications starts to answer the calls of commands. It runs until this process

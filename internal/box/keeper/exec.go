@@ -5,7 +5,6 @@ package keeper
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"io"
 	"net"
 	"os"
 	"slices"
@@ -13,15 +12,13 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
-
-	"github.com/coppice-dev/coppice/internal/box/cgroup"
-	"github.com/coppice-dev/coppice/internal/box/initlink"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/cgroup"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -111,71 +108,20 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 		req.ID = newExecID()
 	}
 	e := k.newExecution(req)
-	spawn := initlink.Spawn{Exec: e.id, Cmd: req.Cmd, Env: req.Env, Dir: req.Dir, TTY: req.TTY, Size: req.Size}
-	var theirs, ours []int
-	defer func() {
-		for _, fd := range theirs {
-			unix.Close(fd)
-		}
-	}()
+	var ends pipeEnds
+	defer func() { closeAll(ends.theirs) }()
 	if !req.TTY {
-		ends := 2
-		if req.Stdin {
-			ends = 3
-		}
-		for i := range ends {
-			p := make([]int, 2)
-			if err := unix.Pipe2(p, unix.O_CLOEXEC); err != nil {
-				for _, fd := range ours {
-					unix.Close(fd)
-				}
-				return nil, fault.Wrap(err, "make the command's pipes")
-			}
-			if i == 2 {
-				p[0], p[1] = p[1], p[0]
-			} else {
-				// A user may have used up what users may have of pipes: it is slower then.
-				_, _ = unix.FcntlInt(uintptr(p[0]), unix.F_SETPIPE_SZ, pipeSize)
-			}
-			ours, theirs = append(ours, p[0]), append(theirs, p[1])
-			_ = unix.SetNonblock(p[0], true)
+		if err := ends.open(req.Stdin); err != nil {
+			closeAll(ends.ours)
+			return nil, err
 		}
 	}
-	k.spawning.Lock()
-	k.mu.Lock()
-	var refused error
-	switch {
-	case k.ending:
-		refused = fault.New(fault.Unavailable, "the sandbox is being stopped")
-	case k.paused != nil:
-		refused = errPaused()
-	case k.execs[e.id] != nil: // asked for by a daemon that was killed, and by the next one
-		refused = fault.New(fault.Exists, "there is an exec %s", e.id)
+	spawn := initlink.Spawn{Exec: e.id, Cmd: req.Cmd, Env: req.Env, Dir: req.Dir, TTY: req.TTY, Size: req.Size}
+	if err := k.submit(e, spawn, ends.theirs); err != nil {
+		closeAll(ends.ours)
+		return nil, err
 	}
-	if refused != nil {
-		k.mu.Unlock()
-		k.spawning.Unlock()
-		for _, fd := range ours {
-			unix.Close(fd)
-		}
-		return nil, refused
-	}
-	k.order = append(k.order, e)
-	k.execs[e.id] = e
-	k.mu.Unlock()
-	err := k.link.Send(initlink.MsgSpawn, spawn, theirs...)
-	k.spawning.Unlock()
-
-	var files []*os.File
-	for i, fd := range ours {
-		files = append(files, os.NewFile(uintptr(fd), [...]string{"stdout", "stderr", "stdin"}[i]))
-	}
-	switch {
-	case initlink.NotPassed(err):
-		k.notSpawned(e, err)
-	case err != nil:
-		k.quit() // init is gone: end answers for it
-	}
+	files := ends.files()
 	s := <-e.born
 	if s.PID == 0 {
 		for _, f := range files {
@@ -188,19 +134,7 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 		close(e.drained)
 		return e, nil // its end is known
 	}
-	var in *input
-	if e.master != nil {
-		in = newInput(e.master, true)
-		e.pump(e.master, wire.FrameStdout)
-	} else {
-		if req.Stdin {
-			in = newInput(files[2], false)
-		}
-		e.pump(files[0], wire.FrameStdout)
-		e.pump(files[1], wire.FrameStderr)
-	}
-	close(e.ready)
-	go func() { e.pumps.Wait(); close(e.drained) }()
+	in := e.connect(files)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.in = in
@@ -217,13 +151,53 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 	return e, nil
 }
 
+// submit registers a command and asks init to start it. An error says that it is not
+// registered; whether it was started comes from e.born.
+func (k *keeper) submit(e *execution, spawn initlink.Spawn, pipes []int) error {
+	k.spawning.Lock()
+	if err := k.register(e); err != nil {
+		k.spawning.Unlock()
+		return err
+	}
+	err := k.link.Send(initlink.MsgSpawn, spawn, pipes...)
+	k.spawning.Unlock()
+	switch {
+	case initlink.NotPassed(err):
+		k.notSpawned(e, err)
+	case err != nil:
+		k.quit() // init is gone: end answers for it
+	}
+	return nil
+}
+
+// register adds a command to those that the box has, unless the box takes none.
+// k.spawning is held.
+func (k *keeper) register(e *execution) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.ending:
+		return fault.New(fault.Unavailable, "the sandbox is being stopped")
+	case k.paused != nil:
+		return errPaused()
+	case k.execs[e.id] != nil: // asked for by a daemon that was killed, and by the next one
+		return fault.New(fault.Exists, "there is an exec %s", e.id)
+	}
+	k.order = append(k.order, e)
+	k.execs[e.id] = e
+	return nil
+}
+
 // newExecution is a command that has not begun.
 func (k *keeper) newExecution(req wire.ExecRequest) *execution {
 	e := &execution{
-		k: k, id: req.ID, cmd: req.Cmd, kept: req.Keep, tty: req.TTY, started: time.Now(), before: k.hits(), conns: map[net.Conn]bool{},
-		born: make(chan initlink.Spawned, 1), out: newOutput(&k.buffers), gone: make(chan struct{}), ready: make(chan struct{}), drained: make(chan struct{}), finished: make(chan struct{}),
+		k: k, id: req.ID, cmd: req.Cmd, kept: req.Keep, tty: req.TTY, started: time.Now(), before: k.hits(),
+		conns: map[net.Conn]bool{}, out: newOutput(&k.buffers),
+		born: make(chan initlink.Spawned, 1), ready: make(chan struct{}),
+		gone: make(chan struct{}), drained: make(chan struct{}), finished: make(chan struct{}),
 	}
-	e.out.shared, e.out.limit, e.out.record.keep = req.Keep, k.config.Limits.Output, min(k.config.Record, plan.MaxRecord)
+	e.out.shared, e.out.limit = req.Keep, k.config.Limits.Output
+	e.out.record.keep = min(k.config.Record, plan.MaxRecord)
 	e.env = req.Env
 	if req.Size != nil {
 		e.size = *req.Size
@@ -283,93 +257,6 @@ func (k *keeper) drop(id string) {
 	k.mu.Unlock()
 }
 
-// pipe is one stream of a command's output, at our end.
-type pipe struct {
-	f *os.File
-	t wire.FrameType
-
-	mu   sync.Mutex // held while bytes leave the kernel
-	read int64      // how many did
-}
-
-// outstanding gives the offset in the stream of the last byte that has been
-// written to it so far.
-func (p *pipe) outstanding() int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n := 0
-	if raw, err := p.f.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
-	}
-	return p.read + int64(n)
-}
-
-// take reads into buf.
-func (p *pipe) take(raw syscall.RawConn, buf []byte) (n int, err error) {
-	e := raw.Read(func(fd uintptr) bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		for {
-			if n, err = unix.Read(int(fd), buf); err != unix.EINTR {
-				break
-			}
-		}
-		if n > 0 {
-			p.read += int64(n)
-		}
-		return err != unix.EAGAIN
-	})
-	if e != nil {
-		return 0, e
-	}
-	if n == 0 && err == nil {
-		err = io.EOF
-	}
-	return max(n, 0), err
-}
-
-// pump reads f to its end. After the exit has been told, what still comes is read
-// and thrown away, so that background processes that hold the pipe live on.
-func (e *execution) pump(f *os.File, t wire.FrameType) {
-	p := &pipe{f: f, t: t}
-	e.pipes = append(e.pipes, p)
-	e.pumps.Go(func() {
-		defer f.Close()
-		raw, err := f.SyscallConn()
-		if err != nil {
-			return
-		}
-		buf := e.k.buffers.get()
-		defer func() { e.k.buffers.put(buf) }()
-		for {
-			n, err := p.take(raw, buf)
-			if n > 0 {
-				e.k.stirred.stir()
-				kept, over := e.out.add(t, buf[:n])
-				if kept {
-					buf = e.k.buffers.get()
-				}
-				if over {
-					e.end(wire.LimitOutput)
-				}
-			}
-			if err == nil {
-				continue
-			}
-			// EIO says that nobody holds the terminal open at the moment. While
-			// the command lives it can be opened again; closing our end would
-			// hang it up.
-			if f != e.master || e.hungUp.Load() || e.over() {
-				return
-			}
-			select {
-			case <-e.gone:
-			case <-time.After(10 * time.Millisecond):
-			}
-		}
-	})
-}
-
 // over reports whether the command has ended.
 func (e *execution) over() bool {
 	select {
@@ -381,14 +268,6 @@ func (e *execution) over() bool {
 		return false
 	}
 }
-
-const (
-	// pumpSize is how much is read of a command's output at once, in bytes, and
-	// pipeSize what it may write meanwhile. Each read wakes up four processes one
-	// after the other.
-	pumpSize = 128 << 10
-	pipeSize = 256 << 10
-)
 
 // exited takes the command's wait status.
 func (e *execution) exited(end initlink.Exited) {
@@ -407,7 +286,8 @@ func (e *execution) exited(end initlink.Exited) {
 		x.Code, x.TimedOut = exitTimeout, true
 	case wire.LimitTime:
 		x.Code, x.TimedOut, x.Limit = exitTimeout, true, wire.LimitTime
-		x.Message = "it took longer than the sandbox's limit for a command, time=" + (time.Duration(e.k.config.Limits.TimeMS) * time.Millisecond).String()
+		most := time.Duration(e.k.config.Limits.TimeMS) * time.Millisecond
+		x.Message = "it took longer than the sandbox's limit for a command, time=" + most.String()
 	}
 	e.result, e.alone, e.cut, e.used = &x, end.Alone, e.k.beingStopped(), end.Used
 	e.mu.Unlock()
@@ -455,7 +335,8 @@ func (e *execution) finish(x wire.Exit) {
 		// its output is not all of it.
 		if !x.TimedOut && e.out.exceeded() {
 			x.Code, x.Limit = exitOutput, wire.LimitOutput
-			x.Message = "it printed more than the sandbox's limit for a command, output=" + strconv.FormatInt(e.k.config.Limits.Output, 10) + "; the rest is cut off"
+			x.Message = "it printed more than the sandbox's limit for a command, output=" +
+				strconv.FormatInt(e.k.config.Limits.Output, 10) + "; the rest is cut off"
 		}
 	} else {
 		e.cut = e.k.beingStopped()
@@ -524,8 +405,10 @@ func (e *execution) ended() (time.Time, bool) {
 func (e *execution) status() protocol.ExecStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return protocol.ExecStatus{ID: e.id, PID: e.pid, Cmd: cutArgs(e.cmd), Started: e.started, Attached: len(e.conns) > 0, Exit: e.exit,
-		Kept: e.kept, TTY: e.tty, Stdin: e.in != nil}
+	return protocol.ExecStatus{
+		ID: e.id, PID: e.pid, Cmd: cutArgs(e.cmd), Started: e.started, Attached: len(e.conns) > 0, Exit: e.exit,
+		Kept: e.kept, TTY: e.tty, Stdin: e.in != nil,
+	}
 }
 
 // cutArgs returns the first limit.StatusArgs bytes of a command. If it leaves something out,

@@ -3,6 +3,7 @@
 package keeper
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -18,6 +19,57 @@ import (
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
+
+// startGate starts the gate, which waits for its end of the link.
+func (b *building) startGate(context.Context) (err error) {
+	k, c := b.k, b.config
+	if !c.Gated() {
+		return nil
+	}
+	if k.gate, err = control.Start(k.helpers.gate, c.ID, c.Journal, c.JournalKey, os.Stderr); err != nil {
+		return err
+	}
+	b.undos[undoGate] = func() {
+		k.gate.Close()
+		k.gate = nil
+	}
+	return nil
+}
+
+// openWire links the box with its gate, which begins unless the box is resumed from memory, and
+// has the inside trust it.
+func (b *building) openWire(ctx context.Context) error {
+	k := b.k
+	if !b.config.Gated() {
+		return nil
+	}
+	b.undos[undoWire] = func() {
+		for i, f := range k.wire {
+			f.Close() // nil is ErrInvalid
+			k.wire[i] = nil
+		}
+	}
+	packets, err := k.openLink()
+	if err != nil {
+		return err
+	}
+	stores := func() (javaStores, error) { return findJava(ctx, b.files) }
+	if b.config.Image != "" { // nothing passes before release
+		k.apart = &quarantine{guest: b.guest, packets: packets}
+		b.undos[undoApart] = func() {
+			k.apart.close()
+			k.apart = nil
+		}
+		k.apart.java, err = stores()
+		return err
+	}
+	ca, err := k.beginGate(packets)
+	packets.Close()
+	if err != nil {
+		return err
+	}
+	return trust(&b.guest, &b.enforced, ca, stores)
+}
 
 // openLink makes the wire between the box, in which nothing of the sandbox runs yet, and
 // its gate, and gives the gate's end: the one interface of init's network namespace, or,
@@ -46,7 +98,8 @@ func (k *keeper) openLink() (*os.File, error) {
 // beginGate lets the gate begin at its end. ca is what the inside has to trust, if
 // anything.
 func (k *keeper) beginGate(packets *os.File) (ca []byte, err error) {
-	return k.gate.Begin(packets, k.config.Phases, control.Decoys{Tokens: k.config.Tokens, Stops: k.config.OnTouch == plan.TouchStop})
+	decoys := control.Decoys{Tokens: k.config.Tokens, Stops: k.config.OnTouch == plan.TouchStop}
+	return k.gate.Begin(packets, k.config.Phases, decoys)
 }
 
 // watchGate tells of a gate that ended before the box did. Nothing passes then: its
@@ -70,7 +123,8 @@ func (k *keeper) watchGate() {
 	fmt.Fprintln(os.Stderr, "coppice-keeper:", what)
 	j, err := journal.Open(journal.Place{Dir: k.config.Journal, Key: k.config.JournalKey})
 	if err == nil {
-		err = errors.Join(j.Append(wire.NetEvent{Time: time.Now(), Kind: wire.NetDeny, Verdict: "deny", Reason: what}), j.Close())
+		ev := wire.NetEvent{Time: time.Now(), Kind: wire.NetDeny, Verdict: "deny", Reason: what}
+		err = errors.Join(j.Append(ev), j.Close())
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
@@ -112,7 +166,8 @@ func (k *keeper) network() (wire.NetNow, error) {
 	k.sealing.Lock()
 	defer k.sealing.Unlock()
 	if k.apart != nil {
-		return wire.NetNow{}, fault.New(fault.Conflict, "the sandbox was resumed from memory and is not released: nothing passes its gate")
+		return wire.NetNow{}, fault.New(fault.Conflict,
+			"the sandbox was resumed from memory and is not released: nothing passes its gate")
 	}
 	return k.gate.Now()
 }

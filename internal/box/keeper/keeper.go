@@ -7,38 +7,26 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/coppice-dev/coppice/internal/box/cgroup"
-	"github.com/coppice-dev/coppice/internal/box/initlink"
-	"github.com/coppice-dev/coppice/internal/box/procs"
-	"github.com/coppice-dev/coppice/internal/unixsock"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/cgroup"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/control"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/plan"
-)
-
-const (
-	// keepResults is how long the result of an exec is kept for whoever has not
-	// fetched it yet.
-	keepResults = 10 * time.Minute
-	// maxResults bounds how many are kept.
-	maxResults = 512
+	"github.com/coppice-dev/coppice/internal/unixsock"
 )
 
 // keeper owns one box. Lock order: freezing, spawning, mu, an execution's own.
@@ -169,24 +157,6 @@ func newKeeper(ctx context.Context) (*keeper, error) {
 		return nil, fault.Wrap(err, "listen in %s", c.RunDir)
 	}
 	return k, nil
-}
-
-// buildInTime is build with the deadline of a start. If that passes, or ctx ends because the
-// caller has gone, init is killed and nothing stays mounted.
-func (k *keeper) buildInTime(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, k.startPatience)
-	defer cancel()
-	err := k.build(ctx)
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fault.New(fault.Timeout, "the sandbox was not ready within %s, and was killed", k.startPatience).
-			Because(err).WithHint("see how far it came: cat %s", filepath.Join(k.config.RunDir, protocol.LogName))
-	case ctx.Err() != nil:
-		return fault.New(fault.Cancelled, "the start of the sandbox was cancelled").Because(err)
-	}
-	return err
 }
 
 // blankKeeper is a keeper of nothing yet.
@@ -335,291 +305,4 @@ func (k *keeper) halt(why string) {
 	}
 	k.mu.Unlock()
 	k.quit() // serve kills init, and all that runs with it
-}
-
-// receive takes what init sends.
-func (k *keeper) receive() {
-	defer close(k.over)
-	for {
-		m, err := k.link.Recv()
-		if err != nil {
-			if !errors.Is(err, io.EOF) {
-				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
-			}
-			return
-		}
-		if k.config.Tier == plan.TierGvisor {
-			closeStray(&m)
-		}
-		switch m.Kind {
-		case initlink.MsgSpawned:
-			var s initlink.Spawned
-			if err := m.Decode(&s); err != nil {
-				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
-				return
-			}
-			k.spawned(s, m.FDs)
-		case initlink.MsgExited:
-			var x initlink.Exited
-			if err := m.Decode(&x); err != nil {
-				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
-				return
-			}
-			k.mu.Lock()
-			e := k.byPID[x.PID]
-			delete(k.byPID, x.PID)
-			k.mu.Unlock()
-			if e != nil {
-				k.tellKilled(e, unix.WaitStatus(x.Status))
-				e.exited(x)
-			}
-		case initlink.MsgSelf:
-			k.serveSelf(m)
-		case initlink.MsgRefused:
-			var r initlink.Refused
-			if err := m.Decode(&r); err != nil {
-				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
-				return
-			}
-			k.tellRefused(r)
-		case initlink.MsgPrograms:
-			var p initlink.Programs
-			if err := m.Decode(&p); err != nil {
-				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
-				return
-			}
-			k.programs.add(p)
-		case initlink.MsgUnknown:
-			k.unknown(m)
-		case initlink.MsgSeen:
-			if err := k.looks.answer(m); err != nil {
-				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
-				return
-			}
-		default:
-			select {
-			case k.answers <- m:
-			case <-k.stop:
-			}
-		}
-	}
-}
-
-// watchIdle ends a box that nobody needs.
-func (k *keeper) watchIdle() {
-	after := k.config.IdleAfter
-	if after < 0 {
-		return
-	}
-	tick := time.NewTicker(max(after/4, 20*time.Millisecond))
-	defer tick.Stop()
-	for {
-		select {
-		case <-k.stop:
-			return
-		case <-k.over:
-			return
-		case now := <-tick.C:
-			if k.idle(now) {
-				k.quit()
-				return
-			}
-		}
-	}
-}
-
-// idle reports whether the box has been idle for long enough; it then takes no
-// exec any more.
-func (k *keeper) idle(now time.Time) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.forget(now)
-	if k.busy > 0 || len(k.execs) > 0 || k.paused != nil {
-		k.idleFrom = now
-		return false
-	}
-	if now.Sub(k.idleFrom) < k.config.IdleAfter {
-		return false
-	}
-	k.mu.Unlock()
-	n, err := k.count()
-	k.mu.Lock()
-	if err != nil || n > 0 || k.busy > 0 || len(k.execs) > 0 {
-		k.idleFrom = now
-		return false
-	}
-	k.ending = true
-	return true
-}
-
-// forget drops results that were kept for long enough. k.mu is held.
-func (k *keeper) forget(now time.Time) {
-	for id, e := range k.execs {
-		if at, ok := e.ended(); ok && (now.Sub(at) > keepResults || len(k.execs) > maxResults && now.Sub(at) > time.Minute) {
-			delete(k.execs, id)
-		}
-	}
-}
-
-// answer carries one call.
-func (k *keeper) answer(conn *net.UnixConn) {
-	defer conn.Close()
-	if !samePeer(conn) {
-		return
-	}
-	k.mu.Lock()
-	k.conns[conn] = true
-	k.busy++
-	k.mu.Unlock()
-	defer func() {
-		k.mu.Lock()
-		delete(k.conns, conn)
-		k.busy--
-		k.idleFrom = time.Now()
-		k.mu.Unlock()
-	}()
-	t, p, err := wire.ReadFrame(conn, nil)
-	if err != nil {
-		return
-	}
-	var c protocol.Call
-	if err := json.Unmarshal(p, &c); err != nil || t != wire.FrameRequest {
-		fail(conn, fault.New(fault.Invalid, "the keeper does not know frame %d", t))
-		return
-	}
-	var v any
-	switch c.Op {
-	case protocol.OpExec:
-		if c.Exec == nil {
-			err = fault.New(fault.Invalid, "an exec without a request")
-			break
-		}
-		if err := k.exec(conn, *c.Exec); err != nil {
-			fail(conn, err)
-		}
-		return
-	case protocol.OpFreeze:
-		if err := k.freeze(conn); err != nil {
-			fail(conn, err)
-		}
-		return
-	case protocol.OpRoot:
-		if err := k.showInside(conn); err != nil {
-			fail(conn, err)
-		}
-		return
-	case protocol.OpWait:
-		v, err = k.await(conn, c.ExecID)
-	case protocol.OpForget:
-		k.forgetEnded(c.ExecID)
-	case protocol.OpActive:
-		v, err = k.activity(conn, c.Since, k.clock, 0)
-	case protocol.OpRan:
-		v, err = k.activity(conn, c.Since, k.strictClock, lookIdle)
-	case protocol.OpCount:
-		v, err = k.count()
-	case protocol.OpPing:
-	case protocol.OpStatus:
-		v, err = k.status(conn)
-	case protocol.OpSignal:
-		err = k.signal(c.ExecID, c.Signal)
-	case protocol.OpPrograms:
-		v, err = k.programsAfter(conn, c.Since, c.Kept, c.Now)
-	case protocol.OpProcesses:
-		v, err = k.list(initlink.Look{What: initlink.LookProcesses})
-	case protocol.OpSignalProcess:
-		err = k.signalProcess(c.PID, c.Start, c.Signal)
-	case protocol.OpPorts:
-		v, err = k.list(initlink.Look{What: initlink.LookPorts, Port: c.Port})
-	case protocol.OpDial:
-		if err := k.dial(conn, c.Port); err != nil {
-			fail(conn, err)
-		}
-		return
-	case protocol.OpPolicy:
-		err = k.setPolicy(c.Phases)
-	case protocol.OpNet:
-		v, err = k.network()
-	case protocol.OpReseal:
-		var done initlink.Resealed
-		if c.Reseal == nil {
-			err = fault.New(fault.Invalid, "a reseal without an identity")
-			break
-		}
-		done.Steps, err = k.reseal(*c.Reseal)
-		if err != nil {
-			f := wire.Error(*protocol.FailureOf(err))
-			done.Err, err = &f, nil
-		}
-		v = done
-	case protocol.OpRelease:
-		err = k.release()
-	case protocol.OpPause:
-		err = k.pause()
-	case protocol.OpResume:
-		err = k.resume()
-	case protocol.OpCancel:
-		err = k.cancel(c.ExecID)
-	case protocol.OpInput:
-		err = k.input(conn, c.ExecID)
-	case protocol.OpStop:
-		err = k.stopAll(c.Grace)
-	default:
-		err = fault.New(fault.Version, "the keeper does not know call %q", c.Op)
-	}
-	if err != nil {
-		fail(conn, err)
-		return
-	}
-	_ = tell(conn, v)
-}
-
-// tell answers with v, or, where v does not fit into a frame, with a protocol.Failure, which it
-// returns. A caller without an answer would assume that the keeper has ended.
-func tell(conn net.Conn, v any) error {
-	b, err := json.Marshal(v)
-	if err == nil && len(b) > wire.MaxFrame {
-		err = fault.New(fault.TooLarge, "the answer of the sandbox's keeper has %d bytes: the limit is %d", len(b), wire.MaxFrame)
-	}
-	if err != nil {
-		fail(conn, err)
-		return err
-	}
-	return wire.WriteFrame(conn, protocol.FrameReply, b)
-}
-
-func fail(conn net.Conn, err error) {
-	_ = wire.WriteJSON(conn, wire.FrameFailed, protocol.FailureOf(err))
-}
-
-// samePeer admits the user that the keeper belongs to, and root.
-func samePeer(conn *net.UnixConn) bool {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return false
-	}
-	ok := false
-	_ = raw.Control(func(fd uintptr) {
-		c, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		ok = err == nil && (int(c.Uid) == os.Getuid() || c.Uid == 0)
-	})
-	return ok
-}
-
-// status sends each command in its own frame, and returns the rest.
-func (k *keeper) status(conn net.Conn) (protocol.Status, error) {
-	n, err := k.count()
-	if err != nil {
-		return protocol.Status{}, err
-	}
-	k.mu.Lock()
-	s := protocol.Status{ID: k.config.ID, PID: os.Getpid(), Started: k.started, Enforced: k.enforced, Procs: n, Paused: k.paused != nil}
-	execs := slices.Collect(maps.Values(k.execs))
-	k.mu.Unlock()
-	for _, e := range execs {
-		if err := wire.WriteJSON(conn, protocol.FrameExec, e.status()); err != nil {
-			return s, err
-		}
-	}
-	return s, nil
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -107,25 +108,10 @@ func gaveBefore(missed []plan.Finding) error {
 		return nil
 	}
 	names, needs := plan.Describe(missed)
-	return fault.New(fault.Unsupported, "this host lacks protections that it has provided for this home before: %s", names).
-		WithHint("give the daemon %s again, and see what is missing with: coppice probe; or use another home: COPPICE_HOME=DIR coppice create", needs)
-}
-
-// forgetInit undoes startInit.
-func (k *keeper) forgetInit() {
-	if k.init != nil {
-		_ = k.init.Kill()
-		k.init.Wait()
-		k.init = nil
-	}
-	if k.link != nil {
-		k.link.Close()
-		k.link = nil
-	}
-	if k.exe != nil {
-		k.exe.Close()
-		k.exe = nil
-	}
+	return fault.New(fault.Unsupported,
+		"this host lacks protections that it has provided for this home before: %s", names).
+		WithHint("give the daemon %s again, and see what is missing with: coppice probe; "+
+			"or use another home: COPPICE_HOME=DIR coppice create", needs)
 }
 
 // tryShift lays the id map of init's user namespace over a detached copy of one directory
@@ -214,19 +200,31 @@ func shiftCopy(dir string, ns int) error {
 	return nil
 }
 
-// killWhenDone kills init when ctx ends, so that nothing waits for init any longer. The
-// caller calls stop before it reaps init; stop may be called twice.
-func (k *keeper) killWhenDone(ctx context.Context) (stop func()) {
-	init, killed := k.init, make(chan struct{})
-	unhook := context.AfterFunc(ctx, func() {
-		defer close(killed)
-		_ = init.Kill()
-	})
-	stopped := false
-	return func() {
-		if !stopped && !unhook() {
-			<-killed
-		}
-		stopped = true
+// weaker refuses a strong box some of whose walls and limits are less than they should
+// be. Nothing of the sandbox has run in it yet.
+func weaker(c plan.Config, e plan.Enforced) error {
+	lacks := e.Lacks()
+	if !c.Strong || len(lacks) == 0 {
+		return nil
 	}
+	var told []string
+	for _, i := range lacks {
+		told = append(told, i.Name+" is "+i.State+" ("+i.Detail+")")
+	}
+	return fault.New(fault.Unsupported, "the policy is strong, and this host enforces less than all of it: %s",
+		strings.Join(told, "; ")).
+		WithHint("see what mends it: coppice probe; or make a sandbox without what is weak, or without strong")
+}
+
+// without refuses a box that lacks a protection with which the sandbox has run before, or
+// which the host has given to the home before. Nothing of the sandbox has run in it yet.
+func without(c plan.Config, e plan.Enforced) error {
+	lost := e.Lost(c.Require)
+	if len(lost) == 0 {
+		return gaveBefore(plan.Missed(c.Known, e.Found))
+	}
+	return fault.New(fault.Unsupported, "this host lacks protections with which the sandbox has run before: %s",
+		strings.Join(lost, ", ")).
+		WithHint("give the daemon %s again; or copy its files to a sandbox in another home: "+
+			"coppice cp, COPPICE_HOME=DIR coppice create", strings.Join(plan.Needs(lost), ", and "))
 }

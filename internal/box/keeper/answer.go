@@ -1,0 +1,206 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"encoding/json"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// answer carries one call.
+func (k *keeper) answer(conn *net.UnixConn) {
+	defer conn.Close()
+	if !samePeer(conn) {
+		return
+	}
+	k.enter(conn)
+	defer k.leave(conn)
+	t, p, err := wire.ReadFrame(conn, nil)
+	if err != nil {
+		return
+	}
+	var c protocol.Call
+	if err := json.Unmarshal(p, &c); err != nil || t != wire.FrameRequest {
+		fail(conn, fault.New(fault.Invalid, "the keeper does not know frame %d", t))
+		return
+	}
+	if carry := streams[c.Op]; carry != nil {
+		if err := carry(k, conn, c); err != nil {
+			fail(conn, err)
+		}
+		return
+	}
+	do := requests[c.Op]
+	if do == nil {
+		fail(conn, fault.New(fault.Version, "the keeper does not know call %q", c.Op))
+		return
+	}
+	v, err := do(k, conn, c)
+	if err != nil {
+		fail(conn, err)
+		return
+	}
+	_ = tell(conn, v)
+}
+
+// enter notes a call that begins: the box is busy.
+func (k *keeper) enter(conn net.Conn) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.conns[conn] = true
+	k.busy++
+}
+
+// leave notes the end of a call.
+func (k *keeper) leave(conn net.Conn) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.conns, conn)
+	k.busy--
+	k.idleFrom = time.Now()
+}
+
+// streams carries the calls that have a connection to themselves and write to it what they
+// answer. An error is one that the caller does not have yet.
+var streams = map[string]func(*keeper, *net.UnixConn, protocol.Call) error{
+	protocol.OpExec: func(k *keeper, conn *net.UnixConn, c protocol.Call) error {
+		if c.Exec == nil {
+			return fault.New(fault.Invalid, "an exec without a request")
+		}
+		return k.exec(conn, *c.Exec)
+	},
+	protocol.OpFreeze: func(k *keeper, conn *net.UnixConn, _ protocol.Call) error { return k.freeze(conn) },
+	protocol.OpRoot:   func(k *keeper, conn *net.UnixConn, _ protocol.Call) error { return k.showInside(conn) },
+	protocol.OpDial:   func(k *keeper, conn *net.UnixConn, c protocol.Call) error { return k.dial(conn, c.Port) },
+}
+
+// requests carries the calls that have one answer. Some send frames before it, or watch whether
+// the caller is still there.
+var requests = map[string]func(*keeper, *net.UnixConn, protocol.Call) (any, error){
+	protocol.OpWait: func(k *keeper, conn *net.UnixConn, c protocol.Call) (any, error) {
+		return k.await(conn, c.ExecID)
+	},
+	protocol.OpForget: func(k *keeper, _ *net.UnixConn, c protocol.Call) (any, error) {
+		k.forgetEnded(c.ExecID)
+		return nil, nil
+	},
+	protocol.OpActive: func(k *keeper, conn *net.UnixConn, c protocol.Call) (any, error) {
+		return k.activity(conn, c.Since, k.clock, 0)
+	},
+	protocol.OpRan: func(k *keeper, conn *net.UnixConn, c protocol.Call) (any, error) {
+		return k.activity(conn, c.Since, k.strictClock, lookIdle)
+	},
+	protocol.OpCount:  func(k *keeper, _ *net.UnixConn, _ protocol.Call) (any, error) { return k.count() },
+	protocol.OpPing:   func(*keeper, *net.UnixConn, protocol.Call) (any, error) { return nil, nil },
+	protocol.OpStatus: func(k *keeper, conn *net.UnixConn, _ protocol.Call) (any, error) { return k.status(conn) },
+	protocol.OpSignal: func(k *keeper, _ *net.UnixConn, c protocol.Call) (any, error) {
+		return nil, k.signal(c.ExecID, c.Signal)
+	},
+	protocol.OpPrograms: func(k *keeper, conn *net.UnixConn, c protocol.Call) (any, error) {
+		return k.programsAfter(conn, c.Since, c.Kept, c.Now)
+	},
+	protocol.OpProcesses: func(k *keeper, _ *net.UnixConn, _ protocol.Call) (any, error) {
+		return k.list(initlink.Look{What: initlink.LookProcesses})
+	},
+	protocol.OpSignalProcess: func(k *keeper, _ *net.UnixConn, c protocol.Call) (any, error) {
+		return nil, k.signalProcess(c.PID, c.Start, c.Signal)
+	},
+	protocol.OpPorts: func(k *keeper, _ *net.UnixConn, c protocol.Call) (any, error) {
+		return k.list(initlink.Look{What: initlink.LookPorts, Port: c.Port})
+	},
+	protocol.OpPolicy: func(k *keeper, _ *net.UnixConn, c protocol.Call) (any, error) {
+		return nil, k.setPolicy(c.Phases)
+	},
+	protocol.OpNet: func(k *keeper, _ *net.UnixConn, _ protocol.Call) (any, error) { return k.network() },
+	protocol.OpReseal: func(k *keeper, _ *net.UnixConn, c protocol.Call) (any, error) {
+		return k.answerReseal(c.Reseal)
+	},
+	protocol.OpRelease: func(k *keeper, _ *net.UnixConn, _ protocol.Call) (any, error) { return nil, k.release() },
+	protocol.OpPause:   func(k *keeper, _ *net.UnixConn, _ protocol.Call) (any, error) { return nil, k.pause() },
+	protocol.OpResume:  func(k *keeper, _ *net.UnixConn, _ protocol.Call) (any, error) { return nil, k.resume() },
+	protocol.OpCancel: func(k *keeper, _ *net.UnixConn, c protocol.Call) (any, error) {
+		return nil, k.cancel(c.ExecID)
+	},
+	protocol.OpInput: func(k *keeper, conn *net.UnixConn, c protocol.Call) (any, error) {
+		return nil, k.input(conn, c.ExecID)
+	},
+	protocol.OpStop: func(k *keeper, _ *net.UnixConn, c protocol.Call) (any, error) {
+		return nil, k.stopAll(c.Grace)
+	},
+}
+
+// answerReseal gives the steps of a reseal also where it failed: the error is part of the answer.
+func (k *keeper) answerReseal(r *protocol.Reseal) (done initlink.Resealed, err error) {
+	if r == nil {
+		return done, fault.New(fault.Invalid, "a reseal without an identity")
+	}
+	if done.Steps, err = k.reseal(*r); err != nil {
+		f := wire.Error(*protocol.FailureOf(err))
+		done.Err = &f
+	}
+	return done, nil
+}
+
+// tell answers with v, or, where v does not fit into a frame, with a protocol.Failure, which it
+// returns. A caller without an answer would assume that the keeper has ended.
+func tell(conn net.Conn, v any) error {
+	b, err := json.Marshal(v)
+	if err == nil && len(b) > wire.MaxFrame {
+		err = fault.New(fault.TooLarge, "the answer of the sandbox's keeper has %d bytes: the limit is %d",
+			len(b), wire.MaxFrame)
+	}
+	if err != nil {
+		fail(conn, err)
+		return err
+	}
+	return wire.WriteFrame(conn, protocol.FrameReply, b)
+}
+
+func fail(conn net.Conn, err error) {
+	_ = wire.WriteJSON(conn, wire.FrameFailed, protocol.FailureOf(err))
+}
+
+// samePeer admits the user that the keeper belongs to, and root.
+func samePeer(conn *net.UnixConn) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	ok := false
+	_ = raw.Control(func(fd uintptr) {
+		c, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		ok = err == nil && (int(c.Uid) == os.Getuid() || c.Uid == 0)
+	})
+	return ok
+}
+
+// status sends each command in its own frame, and returns the rest.
+func (k *keeper) status(conn net.Conn) (protocol.Status, error) {
+	n, err := k.count()
+	if err != nil {
+		return protocol.Status{}, err
+	}
+	k.mu.Lock()
+	s := protocol.Status{
+		ID: k.config.ID, PID: os.Getpid(), Started: k.started, Enforced: k.enforced, Procs: n, Paused: k.paused != nil,
+	}
+	execs := slices.Collect(maps.Values(k.execs))
+	k.mu.Unlock()
+	for _, e := range execs {
+		if err := wire.WriteJSON(conn, protocol.FrameExec, e.status()); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}

@@ -1,0 +1,43 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/plan"
+)
+
+// hostFacts finds out what plan.Decide wants to know of the host.
+func hostFacts() (f plan.Facts, err error) {
+	f.Resolv, err = os.ReadFile("/etc/resolv.conf")
+	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) {
+		return f, fault.Wrap(err, "read the host's resolvers")
+	}
+	version, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, 1)
+	switch {
+	case e == 0:
+		f.Landlock = int(version)
+	case !noLandlock(e):
+		return f, fault.Wrap(e, "ask for the version of Landlock")
+	}
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return f, fault.Wrap(err, "ask for the limit of open files")
+	}
+	f.OpenFiles = files.Max
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return f, fault.Wrap(err, "ask for the version of the kernel")
+	}
+	f.Kernel = unix.ByteSliceToString(u.Release[:])
+	var major, minor int
+	_, _ = fmt.Sscanf(f.Kernel, "%d.%d", &major, &minor)
+	f.PidMax = major > 6 || major == 6 && minor >= 14
+	return f, nil
+}

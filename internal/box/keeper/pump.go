@@ -1,0 +1,169 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+const (
+	// pumpSize is how much is read of a command's output at once, in bytes, and
+	// pipeSize what it may write meanwhile. Each read wakes up four processes one
+	// after the other.
+	pumpSize = 128 << 10
+	pipeSize = 256 << 10
+)
+
+// pipeEnds are both ends of a command's pipes: of stdout, stderr and, with a stdin, of that.
+type pipeEnds struct{ ours, theirs []int }
+
+// open makes the pipes. Those made before one that fails are in p.
+func (p *pipeEnds) open(stdin bool) error {
+	ends := 2
+	if stdin {
+		ends = 3
+	}
+	for i := range ends {
+		fds := make([]int, 2)
+		if err := unix.Pipe2(fds, unix.O_CLOEXEC); err != nil {
+			return fault.Wrap(err, "make the command's pipes")
+		}
+		if i == 2 {
+			fds[0], fds[1] = fds[1], fds[0]
+		} else {
+			// A user may have used up what users may have of pipes: it is slower then.
+			_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize)
+		}
+		p.ours, p.theirs = append(p.ours, fds[0]), append(p.theirs, fds[1])
+		_ = unix.SetNonblock(fds[0], true)
+	}
+	return nil
+}
+
+// files gives our ends to files, which close them.
+func (p *pipeEnds) files() (files []*os.File) {
+	for i, fd := range p.ours {
+		files = append(files, os.NewFile(uintptr(fd), [...]string{"stdout", "stderr", "stdin"}[i]))
+	}
+	return files
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}
+
+// connect begins to read what a command that runs writes, from its terminal or its pipes, and
+// gives its input, nil without stdin.
+func (e *execution) connect(files []*os.File) (in *input) {
+	if e.master != nil {
+		in = newInput(e.master, true)
+		e.pump(e.master, wire.FrameStdout)
+	} else {
+		if len(files) == 3 {
+			in = newInput(files[2], false)
+		}
+		e.pump(files[0], wire.FrameStdout)
+		e.pump(files[1], wire.FrameStderr)
+	}
+	close(e.ready)
+	go func() { e.pumps.Wait(); close(e.drained) }()
+	return in
+}
+
+// pipe is one stream of a command's output, at our end.
+type pipe struct {
+	f *os.File
+	t wire.FrameType
+
+	mu   sync.Mutex // held while bytes leave the kernel
+	read int64      // how many did
+}
+
+// outstanding gives the offset in the stream of the last byte that has been
+// written to it so far.
+func (p *pipe) outstanding() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	if raw, err := p.f.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	}
+	return p.read + int64(n)
+}
+
+// take reads into buf.
+func (p *pipe) take(raw syscall.RawConn, buf []byte) (n int, err error) {
+	e := raw.Read(func(fd uintptr) bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for {
+			if n, err = unix.Read(int(fd), buf); err != unix.EINTR {
+				break
+			}
+		}
+		if n > 0 {
+			p.read += int64(n)
+		}
+		return err != unix.EAGAIN
+	})
+	if e != nil {
+		return 0, e
+	}
+	if n == 0 && err == nil {
+		err = io.EOF
+	}
+	return max(n, 0), err
+}
+
+// pump reads f to its end. After the exit has been told, what still comes is read
+// and thrown away, so that background processes that hold the pipe live on.
+func (e *execution) pump(f *os.File, t wire.FrameType) {
+	p := &pipe{f: f, t: t}
+	e.pipes = append(e.pipes, p)
+	e.pumps.Go(func() {
+		defer f.Close()
+		raw, err := f.SyscallConn()
+		if err != nil {
+			return
+		}
+		buf := e.k.buffers.get()
+		defer func() { e.k.buffers.put(buf) }()
+		for {
+			n, err := p.take(raw, buf)
+			if n > 0 {
+				e.k.stirred.stir()
+				kept, over := e.out.add(t, buf[:n])
+				if kept {
+					buf = e.k.buffers.get()
+				}
+				if over {
+					e.end(wire.LimitOutput)
+				}
+			}
+			if err == nil {
+				continue
+			}
+			// EIO says that nobody holds the terminal open at the moment. While
+			// the command lives it can be opened again; closing our end would
+			// hang it up.
+			if f != e.master || e.hungUp.Load() || e.over() {
+				return
+			}
+			select {
+			case <-e.gone:
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	})
+}

@@ -1,0 +1,83 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/plan"
+)
+
+// receive takes what init sends.
+func (k *keeper) receive() {
+	defer close(k.over)
+	for {
+		m, err := k.link.Recv()
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+			}
+			return
+		}
+		if k.config.Tier == plan.TierGvisor {
+			closeStray(&m)
+		}
+		switch m.Kind {
+		case initlink.MsgSpawned:
+			var s initlink.Spawned
+			if err := m.Decode(&s); err != nil {
+				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+				return
+			}
+			k.spawned(s, m.FDs)
+		case initlink.MsgExited:
+			var x initlink.Exited
+			if err := m.Decode(&x); err != nil {
+				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+				return
+			}
+			k.mu.Lock()
+			e := k.byPID[x.PID]
+			delete(k.byPID, x.PID)
+			k.mu.Unlock()
+			if e != nil {
+				k.tellKilled(e, unix.WaitStatus(x.Status))
+				e.exited(x)
+			}
+		case initlink.MsgSelf:
+			k.serveSelf(m)
+		case initlink.MsgRefused:
+			var r initlink.Refused
+			if err := m.Decode(&r); err != nil {
+				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+				return
+			}
+			k.tellRefused(r)
+		case initlink.MsgPrograms:
+			var p initlink.Programs
+			if err := m.Decode(&p); err != nil {
+				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+				return
+			}
+			k.programs.add(p)
+		case initlink.MsgUnknown:
+			k.unknown(m)
+		case initlink.MsgSeen:
+			if err := k.looks.answer(m); err != nil {
+				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+				return
+			}
+		default:
+			select {
+			case k.answers <- m:
+			case <-k.stop:
+			}
+		}
+	}
+}

@@ -1,0 +1,174 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/protocol"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/plan"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// mountRoot mounts the root, holds its mounts, restricts it to what the policy allows and begins
+// to watch its decoys.
+func (b *building) mountRoot(context.Context) error {
+	if b.root == "" {
+		return nil
+	}
+	k := b.k
+	opts := rootspec.Options{Keep: &b.mounts}
+	if b.facts.Shift != 0 {
+		ns, err := os.Open("/proc/" + strconv.Itoa(k.init.Pid) + "/ns/user")
+		if err != nil {
+			return fault.Wrap(err, "open init's user namespace")
+		}
+		b.onReturn(func() { ns.Close() })
+		opts.IDMapFD = int(ns.Fd())
+	}
+	access := b.config.Access
+	sources, err := access.Sources()
+	if err != nil {
+		return err
+	}
+	b.onReturn(sources.Close)
+	b.sources = sources
+	b.config.Spec.Points = append(sources.Points(access), b.config.Spec.Bare(access)...)
+	b.undos[undoRoot] = func() { _ = unix.Unmount(b.root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) }
+	if err := mountWithPoints(b.config, b.root, opts); err != nil {
+		return err
+	}
+	if err := b.holdRoot(); err != nil {
+		return err
+	}
+	if b.facts.Shift != 0 {
+		opts.Zero = int(b.facts.Shift)
+	}
+	if err := rootspec.Restrict(b.root, access, sources, opts); err != nil {
+		return err
+	}
+	b.undos[undoDecoys] = func() {
+		k.decoys.close()
+		k.decoys = nil
+	}
+	return k.watchDecoys(sources.Decoys())
+}
+
+// holdRoot gives the keeper a mount of the root that lasts as long as it lives.
+//
+// overlayfs flushes the whole file system below it when its last mount
+// goes (ovl_sync_fs, fs/overlayfs/super.c). With a mount of our own that
+// happens in our exit, and a caller that stops the box need not wait for it.
+// What is read-only inside is not here: history is the owner's.
+func (b *building) holdRoot() error {
+	hold, err := copyMounts(b.root)
+	if err != nil {
+		return fault.Wrap(err, "hold the root")
+	}
+	b.k.hold = os.NewFile(uintptr(hold), b.root)
+	b.undos[undoHold] = func() {
+		b.k.hold.Close()
+		b.k.hold = nil
+	}
+	return nil
+}
+
+// readRoot takes the root along for init, and reads the users and groups that it has.
+func (b *building) readRoot(ctx context.Context) error {
+	if b.root == "" {
+		return nil
+	}
+	tree, err := copyMounts(b.root)
+	if err != nil {
+		return fault.Wrap(err, "take the root along")
+	}
+	b.closeFD(tree)
+	b.fds = append(b.fds, tree)
+	proc, err := unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fault.Wrap(err, "open /proc")
+	}
+	b.closeFD(proc)
+	decoys, err := b.sources.DecoyDevice()
+	if err != nil {
+		return err
+	}
+	b.files = rootspec.Files{Root: tree, Proc: proc, Regions: b.config.Access.Regions(), Decoys: decoys}
+	if b.facts.Passwd, err = readFile(ctx, b.files, "/etc/passwd"); err != nil {
+		return err
+	}
+	if b.facts.Group, err = readFile(ctx, b.files, "/etc/group"); err != nil {
+		return err
+	}
+	b.k.owners = protocol.Owners{}
+	if b.facts.Shift != 0 {
+		b.k.owners = protocol.Owners{Shift: b.facts.Shift, Size: plan.ShiftSize}
+	}
+	return nil
+}
+
+// copyMounts returns a detached copy of the mounts at a path and below it.
+func copyMounts(at string) (fd int, err error) {
+	return unix.OpenTree(unix.AT_FDCWD, at, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+}
+
+// mountWithPoints mounts the root. Where its overlay lacks the mount points that init
+// needs, a directory that has them becomes its bottom layer, so that nothing
+// about them gets into the history.
+func mountWithPoints(c plan.Config, root string, opts rootspec.Options) error {
+	if err := rootspec.Mount(c.Spec, root, opts); err != nil {
+		return err
+	}
+	var missing []string
+	for _, p := range rootspec.Reserved {
+		if p == "/tmp" && c.KeepTmp {
+			continue
+		}
+		if _, err := os.Lstat(root + p); errors.Is(err, os.ErrNotExist) {
+			missing = append(missing, p)
+		}
+	}
+	overlays := c.Spec.Overlays
+	if len(missing) == 0 || len(overlays) == 0 || overlays[0].Target != "/" || overlays[0].Wrap {
+		return nil
+	}
+	if err := unix.Unmount(root, unix.MNT_DETACH); err != nil {
+		return fault.Wrap(err, "mount the root again")
+	}
+	points := filepath.Join(c.RunDir, "points")
+	for _, p := range missing {
+		if err := os.MkdirAll(points+p, 0o755); err != nil {
+			return fault.Wrap(err, "make mount point %s", p)
+		}
+	}
+	if err := os.Chmod(points, 0o755); err != nil {
+		return fault.Wrap(err, "make the mount points")
+	}
+	c.Spec.Overlays = append([]rootspec.Overlay(nil), c.Spec.Overlays...)
+	o := &c.Spec.Overlays[0]
+	o.Lowers = append(append([]string(nil), o.Lowers...), points)
+	return rootspec.Mount(c.Spec, root, opts)
+}
+
+// mostIDs is the size up to which the sandbox's /etc/passwd and /etc/group are read.
+const mostIDs = 4 << 20
+
+// readFile reads a regular file of the sandbox; nil if there is none that may be read.
+func readFile(ctx context.Context, files rootspec.Files, name string) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	f, err := files.Find(name, mostIDs)
+	if f == nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.ReadAll()
+}

@@ -1,0 +1,172 @@
+//go:build linux && (amd64 || arm64)
+
+package keeper
+
+import (
+	"context"
+	"errors"
+	"io"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/plan"
+)
+
+// decide makes init's plan, and takes hold of init.
+func (b *building) decide(context.Context) (err error) {
+	k := b.k
+	own := b.config.Tier == plan.TierGvisor // it has a kernel of its own
+	if own {
+		program, err := k.showInner()
+		if err != nil {
+			return err
+		}
+		b.closeFD(program)
+		b.fds = slices.Insert(b.fds, 0, program)
+	}
+	if b.guest, b.enforced, err = plan.Decide(b.config, b.facts); err != nil {
+		return err
+	}
+	if !own {
+		b.guest.Decoys = b.files.Decoys
+	}
+	if k.user, err = insideUser(b.config, b.guest.User, b.facts); err != nil {
+		return err
+	}
+	if err := k.rememberInit("/proc/" + strconv.Itoa(k.init.Pid)); err != nil {
+		return err
+	}
+	b.undos[undoProc] = func() {
+		k.proc.Close()
+		k.proc = nil
+	}
+	return nil
+}
+
+// giveSetUp sends init its plan, with all that it could not open itself, and lets go of what
+// init has then.
+func (b *building) giveSetUp(context.Context) error {
+	k := b.k
+	if err := b.takeAlong(); err != nil {
+		return err
+	}
+	if err := k.link.Send(initlink.MsgSetup, b.guest, b.fds...); err != nil {
+		return fault.Wrap(err, "tell init its plan")
+	}
+	// While init works: letting go of mounts is slow (it waits for RCU).
+	k.exe.Close()
+	k.exe = nil
+	if b.root != "" {
+		// Init's copy alone lives on, and ends with it.
+		if err := unix.Unmount(b.root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fault.Wrap(err, "let go of the root")
+		}
+		b.mounts.Close()
+	}
+	return nil
+}
+
+// takeAlong opens what init gets besides its program and the root.
+func (b *building) takeAlong() error {
+	k := b.k
+	shared, err := openShared(b.config.Shared, b.facts, k.init)
+	if err != nil {
+		return err
+	}
+	b.onReturn(shared.Close)
+	b.fds = append(b.fds, shared...)
+	if b.config.Tier == plan.TierGvisor {
+		more, err := k.forConductor(&b.guest)
+		if err != nil {
+			return err
+		}
+		b.onReturn(more.Close)
+		b.fds = append(b.fds, more...)
+	} else if b.guest.Self {
+		fd, err := openSelf(b.config.RunDir)
+		if err != nil {
+			return err
+		}
+		b.closeFD(fd)
+		b.fds = append(b.fds, fd)
+	}
+	if b.guest.Tell {
+		fd, err := k.watchRefused()
+		if err != nil {
+			return err
+		}
+		b.closeFD(fd)
+		b.fds = append(b.fds, fd)
+	}
+	return nil
+}
+
+// awaitReady waits until init has carried out its plan, adopts the commands that go on in a
+// box that is resumed from memory, and sets what is enforced.
+func (b *building) awaitReady(ctx context.Context) error {
+	k := b.k
+	var r initlink.Ready
+	m, err := k.link.Recv()
+	for ; err == nil && m.Kind == initlink.MsgAdopt; m, err = k.link.Recv() {
+		if err := k.adopt(m); err != nil {
+			return err
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		return fault.New(fault.Unavailable, "init ended while it started").
+			WithHint("see its log: cat %s", filepath.Join(b.config.RunDir, protocol.LogName))
+	}
+	if err == nil {
+		err = m.Decode(&r)
+	}
+	if err != nil {
+		return fault.Wrap(err, "wait for init")
+	}
+	if r.Err != nil {
+		return (*protocol.Failure)(r.Err).Fault()
+	}
+	b.spare()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if b.config.Tier == plan.TierGvisor {
+		k.decoys.settle()
+	}
+	k.enforced = b.enforcedBy(r)
+	return nil
+}
+
+// enforcedBy returns what is enforced: the plan, but for what init found to be weaker.
+func (b *building) enforcedBy(r initlink.Ready) plan.Enforced {
+	e := b.enforced
+	for _, w := range r.Weak {
+		e.Items = slices.DeleteFunc(e.Items, func(i plan.Item) bool { return i.Name == w.Name })
+	}
+	e.Items = append(e.Items, r.Weak...)
+	e = e.Bounded()
+	e.Found = append(b.found, e.Findings(b.facts)...)
+	return e
+}
+
+// openSelf takes along the directory that is shown to the inside. Init could not
+// come to it: it is nobody there.
+func openSelf(runDir string) (int, error) {
+	dir := filepath.Join(runDir, plan.SelfDir)
+	const how = unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_SYMLINK_NOFOLLOW
+	fd, err := unix.OpenTree(unix.AT_FDCWD, dir, how)
+	if err != nil {
+		return -1, fault.Wrap(err, "take the sandbox's own socket along")
+	}
+	const bare = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: bare}); err != nil {
+		unix.Close(fd)
+		return -1, fault.Wrap(err, "restrict the sandbox's own socket")
+	}
+	return fd, nil
+}

@@ -1,0 +1,179 @@
+//go:build linux && (amd64 || arm64)
+
+package box
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/cgroup"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/plan"
+	"github.com/coppice-dev/coppice/internal/program"
+)
+
+// prepare completes c by its defaults and takes the lock of its run directory, in which no box
+// lives. The caller closes the lock.
+func prepare(ctx context.Context, c *plan.Config) (lock *os.File, err error) {
+	c.Version = plan.Version
+	if c.Tier == "" {
+		c.Tier = plan.TierProcess
+	}
+	if c.IdleAfter == 0 {
+		c.IdleAfter = plan.DefaultIdle
+	}
+	if !slices.Contains(plan.Tiers, c.Tier) {
+		return nil, fault.New(fault.Unsupported, "unknown tier %q", c.Tier).
+			WithHint("use %s", strings.Join(plan.Tiers, ", "))
+	}
+	switch live, err := Attach(ctx, c.RunDir); {
+	case err == nil:
+		is := fault.New(fault.Conflict, "the sandbox is live already").
+			WithHint("stop it first: coppice stop %s", c.Name)
+		return nil, errors.Join(is, live.Close())
+	case !fault.Is(err, fault.NotFound):
+		return nil, err
+	}
+	return lockDir(ctx, c.RunDir)
+}
+
+// helpers are the programs that a keeper is started from, and starts. The set of programs owns
+// them.
+type helpers struct {
+	init   *os.File // also the keeper's own
+	gate   *os.File // nil where the box is not gated
+	sentry *os.File // nil but in tier gvisor
+}
+
+// findHelpers finds the programs that a box needs, and sets what c has to say of them.
+func findHelpers(programs *program.Set, c *plan.Config) (h helpers, err error) {
+	if h.init, err = programs.File(program.Init); err != nil {
+		return h, err
+	}
+	if c.Gated() {
+		if h.gate, err = programs.File(program.Gate); err != nil {
+			return h, err
+		}
+	}
+	if c.Tier == plan.TierGvisor {
+		if h.sentry, err = programs.File(program.Sentry); err != nil {
+			return h, err
+		}
+		if c.MemoryFacts, err = MemoryFacts(programs); err != nil {
+			return h, err
+		}
+	}
+	return h, nil
+}
+
+// spawned is a keeper that starts.
+type spawned struct {
+	runDir  string
+	process *os.Process
+	pidfd   int
+	config  *os.File // takes the plan
+	ready   *os.File // gives the outcome
+}
+
+// spawn starts a keeper, which waits for its plan. The caller closes its pipes.
+func spawn(c plan.Config, h helpers, lock *os.File) (_ *spawned, err error) {
+	config, configW, err := os.Pipe()
+	if err != nil {
+		return nil, fault.Wrap(err, "start the keeper")
+	}
+	defer config.Close()
+	ready, readyW, err := os.Pipe()
+	if err != nil {
+		configW.Close()
+		return nil, fault.Wrap(err, "start the keeper")
+	}
+	defer readyW.Close()
+	k := &spawned{runDir: c.RunDir, pidfd: -1, config: configW, ready: ready}
+	defer func() {
+		if err != nil {
+			k.closePipes()
+		}
+	}()
+	name := filepath.Join(c.RunDir, protocol.LogName)
+	log, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fault.Wrap(err, "open the keeper's log")
+	}
+	defer log.Close()
+	output, err := program.Guard(h.init, log)
+	if err != nil {
+		return nil, fault.Wrap(err, "start the keeper")
+	}
+	defer output.Close()
+	cmd := &exec.Cmd{
+		Path: program.Path(h.init), Args: []string{protocol.Argv0, c.ID}, Dir: "/",
+		Env:    protocol.Env,
+		Stdout: output, Stderr: output, ExtraFiles: []*os.File{config, readyW, lock, h.gate, h.sentry},
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true, PidFD: &k.pidfd},
+	}
+	if c.Confined() {
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fault.Wrap(err, "start the keeper")
+	}
+	k.process = cmd.Process
+	return k, nil
+}
+
+// closePipes closes the caller's ends of the pipes to a keeper.
+func (k *spawned) closePipes() {
+	k.ready.Close()
+	k.config.Close()
+}
+
+// term ends a keeper that starts, and waits for its end. On SIGTERM the keeper undoes what it has
+// set up. A keeper that hangs is killed.
+func (k *spawned) term() error {
+	_ = k.process.Signal(unix.SIGTERM)
+	late := time.AfterFunc(termKeeper, func() { _ = k.process.Kill() })
+	defer late.Stop()
+	_, err := k.process.Wait()
+	_ = cgroup.RemoveLeft(k.runDir, time.Second) // a group that stays is tried again
+	return err
+}
+
+// await gives a keeper its plan and waits for the outcome of the start.
+func (k *spawned) await(ctx context.Context, c plan.Config) (e plan.Enforced, err error) {
+	if err := json.NewEncoder(k.config).Encode(c); err != nil {
+		return e, fault.Wrap(err, "tell the keeper its plan")
+	}
+	k.config.Close()
+	ctx, cancel := context.WithTimeoutCause(ctx, limit.StartSeconds*time.Second+termKeeper,
+		fault.New(fault.Timeout, "the sandbox's keeper was not ready within %d s", limit.StartSeconds))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = k.ready.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var o protocol.Outcome
+	if err := json.NewDecoder(k.ready).Decode(&o); err != nil {
+		if ctx.Err() != nil {
+			return e, fault.Wrap(context.Cause(ctx), "start the sandbox")
+		}
+		return e, fault.New(fault.Unavailable, "the keeper ended while it started").Because(err).
+			WithHint("see its log: cat %s", filepath.Join(k.runDir, protocol.LogName))
+	}
+	if o.Err != nil {
+		return e, o.Err.Fault()
+	}
+	return o.Enforced, nil
+}
+
+// termKeeper is how long a keeper may take to clean up after its start is cancelled.
+const termKeeper = 5 * time.Second

@@ -1,0 +1,41 @@
+package plan
+
+import (
+	"slices"
+	"strings"
+)
+
+// environment is complete: nothing of the daemon's own gets in.
+func environment(c Config, u User) []string {
+	search := "/usr/local/bin:/usr/bin:/bin"
+	if u.UID == 0 {
+		search = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	}
+	env := []string{
+		"PATH=" + search, "HOME=" + u.Home, "USER=" + u.Name, "LOGNAME=" + u.Name, "SHELL=" + u.Shell, "LANG=C.UTF-8",
+	}
+	if c.Name != "" {
+		env = append(env, "COPPICE_SANDBOX="+c.Name)
+	}
+	return MergeEnv(env, c.Env)
+}
+
+// MergeEnv lays KEY=VALUE words over others; a word without "=" is left out. The
+// later word wins.
+func MergeEnv(env []string, over ...[]string) []string {
+	env = slices.Clone(env)
+	for _, words := range over {
+		for _, w := range words {
+			key, _, ok := strings.Cut(w, "=")
+			if !ok || key == "" || strings.ContainsRune(w, 0) {
+				continue
+			}
+			if i := slices.IndexFunc(env, func(s string) bool { return strings.HasPrefix(s, key+"=") }); i >= 0 {
+				env[i] = w
+			} else {
+				env = append(env, w)
+			}
+		}
+	}
+	return env
+}

@@ -1,0 +1,87 @@
+package plan
+
+import (
+	"hash/fnv"
+	"math"
+	"slices"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// ShiftSize is how many ids a sandbox with shifted ids has.
+const ShiftSize = 1 << 16
+
+// ShiftFor gives the host's id that stands for 0 in the sandbox with the given
+// id. It lies where neither distributions, systemd nor subordinate ids have
+// theirs (systemd, UIDS-GIDS.md: 1879048192 and up are unused). Two sandboxes may
+// share a range: their walls are the namespaces, not the ids.
+func ShiftFor(id string) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(id))
+	return 0x70000000 + h.Sum32()%0xffe<<16
+}
+
+// MapsKnown reports whether Maps do not depend on Facts.Passwd.
+func MapsKnown(c Config) bool {
+	return c.Caller.Root || c.User == "" || c.User == UserRoot || c.User == UserMe
+}
+
+// Maps gives the uid and gid map of the sandbox's user namespace.
+func Maps(c Config, f Facts) (uids, gids []IDMap, err error) {
+	switch {
+	case c.Caller.Root && f.Shift != 0:
+		all := []IDMap{{0, f.Shift, ShiftSize}}
+		return all, all, nil
+	case c.Caller.Root:
+		all := []IDMap{{0, 0, math.MaxUint32}}
+		return all, all, nil
+	}
+	u, err := Identity(c, f)
+	return []IDMap{{u.UID, 0, 1}}, []IDMap{{u.GID, 0, 1}}, err
+}
+
+// Identity decides the user that commands run as. The user NAME
+// is looked up in the sandbox's own passwd alone.
+func Identity(c Config, f Facts) (u User, err error) {
+	want := c.User
+	if want == "" {
+		want = UserRoot
+		if c.HostBase || c.Tier == TierWorkspace {
+			want = UserMe
+		}
+	}
+	users := ParsePasswd(f.Passwd)
+	byID := func(id uint32) (User, bool) {
+		i := slices.IndexFunc(users, func(u User) bool { return u.UID == id })
+		if i < 0 {
+			return User{}, false
+		}
+		return users[i], true
+	}
+	switch want {
+	case UserRoot:
+		u, _ = byID(0)
+		u.Name, u.UID, u.GID = "root", 0, 0
+	case UserMe:
+		var known bool
+		if u, known = byID(c.Caller.UID); !known {
+			u = User{Name: c.Caller.Name, Home: c.Caller.Home, Shell: c.Caller.Shell}
+			if !c.HostBase && c.Tier != TierWorkspace {
+				u.Home, u.Shell = "", "" // the host's need not exist here
+			}
+		}
+		u.UID, u.GID = c.Caller.UID, c.Caller.GID
+	default:
+		i := slices.IndexFunc(users, func(u User) bool { return u.Name == want })
+		if i < 0 {
+			return u, fault.New(fault.NotFound, "the sandbox has no user %q in its /etc/passwd", want).
+				WithHint("use root or me, or make the user first: coppice create --user root, then useradd %s", want)
+		}
+		u = users[i]
+	}
+	u = u.complete()
+	if c.Caller.Root {
+		u.Groups = ParseGroups(f.Group, u.Name)
+	}
+	return u, nil
+}

@@ -1,0 +1,128 @@
+package plan
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
+)
+
+// OwnTasks are the tasks of init itself that every limit of tasks counts.
+const OwnTasks = 24
+
+// TermGrace is what a command whose time is up has between SIGTERM and SIGKILL.
+const TermGrace = 2 * time.Second
+
+// leastData keeps init itself alive below RLIMIT_DATA.
+const leastData = 256 << 20
+
+// leastPidMax is the lowest pid_max that the kernel takes (RESERVED_PIDS + 1).
+const leastPidMax = 301
+
+// limitNames are the items that limits has.
+var limitNames = []string{"memory", "cpus", "pids", "disk", "time", "output", "files"}
+
+// CPULack is the error for a limit of processors that nothing enforces. To keep a
+// sandbox to some of the processors is not the same, and it could take others.
+func CPULack() error {
+	return fault.New(fault.Unsupported,
+		"nothing here can enforce the limit cpus: no cpu controller is delegated to us").
+		WithHint("run the daemon as root, on a host that has the controller: grep cpu /proc/cgroups; " +
+			"or leave cpus out of the limits")
+}
+
+// memoryLack is the error of a limit of memory in tier gvisor, whose kernel cannot be
+// limited by resource limits. Another tier has weaker ones, which strong refuses as well.
+func memoryLack(strong bool) error {
+	mend := "run coppice in a session that has one: systemd-run --user --scope -p Delegate=yes; " +
+		"or leave memory out of the limits"
+	if !strong {
+		mend += ", or use --tier supervised"
+	}
+	return fault.New(fault.Unsupported,
+		"nothing here can enforce the limit memory in tier gvisor: no memory controller is delegated to us").
+		WithHint("%s", mend)
+}
+
+// limits adds the limits that the box has, and what enforces each.
+func (d *deciding) limits() {
+	c, f := d.config, d.facts
+	if n := c.Limits.MilliCPUs; n > 0 {
+		d.add("cpus", On, fmt.Sprintf("%g processors' worth of time in all, control group", float64(n)/1000))
+	}
+	if n := c.Limits.TimeMS; n > 0 {
+		d.add("time", On, fmt.Sprintf("%s for each command: then SIGTERM, and SIGKILL after %s",
+			time.Duration(n)*time.Millisecond, TermGrace))
+	}
+	if n := c.Limits.Output; n > 0 {
+		d.add("output", On, strconv.FormatInt(n, 10)+" bytes of each command, which is ended when it prints more")
+	}
+	if n := c.Limits.Files; n > 0 {
+		d.guest.Files = uint64(n)
+		if most := limit.OpenFilesOfHost(f.OpenFiles); !d.own && f.OpenFiles > 0 {
+			d.guest.Files = min(d.guest.Files, most)
+		}
+		d.add("files", On, strconv.FormatUint(d.guest.Files, 10)+" for each process, RLIMIT_NOFILE")
+	}
+	if n := c.Limits.Disk; n > 0 {
+		d.add("disk", On, strconv.FormatInt(n, 10)+" bytes, "+c.DiskBy)
+	}
+	if n := c.Limits.Memory; n > 0 {
+		d.memory(n)
+	}
+	if n := c.Limits.Pids; n > 0 {
+		d.tasks(n)
+	}
+}
+
+// memory limits the memory to n bytes.
+func (d *deciding) memory(n int64) {
+	switch {
+	case d.facts.Cgroup.Memory && d.own:
+		d.add("memory", On, strconv.FormatInt(n, 10)+" bytes in all, the sandbox's own kernel among them, "+
+			"which ends with all of it when there are more; control group")
+	case d.facts.Cgroup.Memory:
+		d.add("memory", On, strconv.FormatInt(n, 10)+" bytes in all, control group")
+	default:
+		d.guest.Data = uint64(max(n, leastData))
+		d.add("memory", Weak, fmt.Sprintf("RLIMIT_DATA: %d bytes for each process, not in all; "+
+			"no memory controller is delegated to us", d.guest.Data))
+	}
+}
+
+// tasks limits the tasks to n.
+func (d *deciding) tasks(n int64) {
+	c, f := d.config, d.facts
+	d.guest.Tasks = true
+	switch {
+	case d.own:
+		d.guest.NProc = uint64(n + OwnTasks)
+		if d.single {
+			d.add("pids", On, strconv.FormatInt(n, 10)+
+				" tasks, RLIMIT_NPROC of the sandbox's own kernel, which has one user")
+		} else {
+			d.add("pids", Weak, strconv.FormatInt(n, 10)+
+				" tasks of each user, RLIMIT_NPROC of the sandbox's own kernel")
+		}
+	case f.Cgroup.Pids:
+		d.add("pids", On, strconv.FormatInt(n, 10)+" tasks, control group")
+	case f.PidMax && n+OwnTasks >= leastPidMax:
+		d.guest.PidMax = int(n + OwnTasks)
+		d.add("pids", On, strconv.FormatInt(n, 10)+" tasks, pid_max of the pid namespace")
+	case f.PidMax && c.Caller.Root && f.Shift == 0:
+		d.guest.PidMax = leastPidMax
+		d.add("pids", Weak,
+			"about 280 tasks: no lower pid_max is possible, and no pids controller is delegated to us")
+	case !c.Caller.Root || f.Shift != 0:
+		d.guest.NProc = uint64(n + OwnTasks)
+		if f.PidMax {
+			d.guest.PidMax = leastPidMax
+		}
+		d.add("pids", Weak, "RLIMIT_NPROC: counted for each user; no pids controller is delegated to us")
+	default:
+		d.add("pids", Off, "no pids controller is delegated to us, "+
+			"and the kernel has no pid_max for each namespace (Linux 6.14)")
+	}
+}
