@@ -63,7 +63,7 @@ var packages = map[string][]string{
 		"client/wire", "internal/audit", "internal/boxfs", "internal/decoy", "internal/dirfd",
 		"internal/fault", "internal/journal", "internal/layer", "internal/ledger",
 		"internal/ledger/format", "internal/memory", "internal/meta", "internal/policy",
-		"internal/proposal", "internal/redact", "internal/repo", "internal/rootfs",
+		"internal/proposal", "internal/repo", "internal/rootfs",
 		"internal/rootspec", "internal/timeline", "internal/undo", "internal/vfs", "internal/visible",
 	},
 	"internal/layer": {
@@ -160,7 +160,7 @@ var packages = map[string][]string{
 	"internal/proposal":  {"internal/fault", "internal/timeline", "internal/visible"},
 	"internal/audit": {
 		"client/wire", "internal/fault", "internal/ledger", "internal/ledger/format", "internal/meta",
-		"internal/timeline", "internal/visible",
+		"internal/policy", "internal/redact", "internal/timeline", "internal/visible",
 	},
 	"internal/fault":      {},
 	"internal/limit":      {},

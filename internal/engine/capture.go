@@ -183,11 +183,11 @@ func (e *Engine) capture(ctx context.Context, s *sandbox, rec *meta.Sandbox, n n
 		if n.cause == timeline.CauseAuto {
 			mark = rec.Mark
 		}
-		if n.message = e.autoLabelOf(ctx, rec, mark, programs, got.Paths); n.message == "" && n.memory {
+		if n.message = autoLabelOf(e.cleaners.For(ctx, rec), mark, programs, got.Paths); n.message == "" && n.memory {
 			n.message = memoryLabel
 		}
 	} else {
-		n.message = e.redactorFor(ctx, rec, n.cause).text(n.message)
+		n.message = e.cleaners.ForMessage(ctx, rec, n.cause).Redact(n.message)
 	}
 	t.paths, t.gone, t.before = got.Paths, map[string]bool{}, in.Head
 	for _, p := range got.Removed {

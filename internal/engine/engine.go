@@ -357,7 +357,7 @@ type Engine struct {
 
 	uses map[timeline.SandboxID]usage // guarded by mu
 
-	cleaners cleaners
+	cleaners *audit.Cleaners
 	commands map[commandKey]*underway   // that are open, by id; guarded by mu
 	settings map[string]policy.Evidence // by the digests of policies; guarded by mu
 
@@ -470,6 +470,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		commands: map[commandKey]*underway{},
 		settings: map[string]policy.Evidence{},
 	}
+	e.cleaners = newCleaners(e)
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
 	}

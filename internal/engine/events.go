@@ -169,7 +169,7 @@ func (e *Engine) running(ctx context.Context, rec *meta.Sandbox, run *wire.Run) 
 	if run.Starts > 1 {
 		ev.Kind = wire.EventRestarted
 	}
-	ev.Exec, ev.Message = run.Exec, e.labelOf(ctx, rec, wire.ExecRequest{Cmd: run.Cmd})
+	ev.Exec, ev.Message = run.Exec, labelOf(ctx, e.cleaners, rec, wire.ExecRequest{Cmd: run.Cmd})
 	if run.Exit != nil {
 		ev.Exit, ev.Detail = &run.Exit.Code, run.Exit.Message
 	}
@@ -178,7 +178,7 @@ func (e *Engine) running(ctx context.Context, rec *meta.Sandbox, run *wire.Run) 
 
 func (e *Engine) executing(ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest, id string) {
 	ev := about(rec, wire.EventExec)
-	ev.Exec, ev.Message = id, e.labelOf(ctx, rec, req)
+	ev.Exec, ev.Message = id, labelOf(ctx, e.cleaners, rec, req)
 	e.emit(ev)
 }
 
@@ -194,14 +194,14 @@ func limitsOfExit(x wire.Exit) []string {
 func (e *Engine) limited(ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest, id string, x wire.Exit) {
 	for _, limit := range limitsOfExit(x) {
 		ev := about(rec, wire.EventLimit)
-		ev.Exec, ev.Message, ev.Exit, ev.Detail = id, e.labelOf(ctx, rec, req), &x.Code, limit
+		ev.Exec, ev.Message, ev.Exit, ev.Detail = id, labelOf(ctx, e.cleaners, rec, req), &x.Code, limit
 		e.emit(ev)
 	}
 }
 
 func (e *Engine) exited(ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest, id string, x wire.Exit) {
 	ev := about(rec, wire.EventExited)
-	ev.Exec, ev.Message, ev.Exit, ev.Paths, ev.Detail = id, e.labelOf(ctx, rec, req), &x.Code, x.Paths, x.Message
+	ev.Exec, ev.Message, ev.Exit, ev.Paths, ev.Detail = id, labelOf(ctx, e.cleaners, rec, req), &x.Code, x.Paths, x.Message
 	if x.Changed {
 		ev.Snapshot = x.Snapshot
 	}

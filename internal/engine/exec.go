@@ -135,7 +135,7 @@ func (e *Engine) open(ctx context.Context, s *sandbox, rec *meta.Sandbox, req wi
 		return nil, nil, fault.New(fault.NotFound, "exec %s has ended and its result was collected or lost", req.Attach).
 			WithHint("what it changed is in the history: coppice log %s", rec.Name)
 	}
-	if err := e.learn(ctx, rec, req.Env); err != nil {
+	if err := e.cleaners.Learn(ctx, rec, req.Env); err != nil {
 		return nil, nil, err
 	}
 	var tell []testimony
@@ -339,8 +339,11 @@ func (e *Engine) settle(ctx context.Context, s *sandbox, req wire.ExecRequest, e
 	ends := func(x wire.Exit, t taken) []testimony {
 		return slices.Concat(programs.records(), e.exitRecords(ctx, &rec, of, end, x, t))
 	}
-	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseExec, message: e.labelOf(ctx, &rec, req), exit: &code, still: end.Alone && s.begun == begun && !s.mapped,
-		with: func(t taken) []testimony { return ends(withHead(exit, t.id, t), t) }})
+	t, err := e.capture(ctx, s, &rec, note{
+		cause: timeline.CauseExec, message: labelOf(ctx, e.cleaners, &rec, req), exit: &code,
+		still: end.Alone && s.begun == begun && !s.mapped,
+		with:  func(t taken) []testimony { return ends(withHead(exit, t.id, t), t) },
+	})
 	if err != nil {
 		programs.written(err)
 		e.note(ctx, &rec, e.exitRecords(ctx, &rec, of, end, exit, t)...)

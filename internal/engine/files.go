@@ -247,7 +247,9 @@ func (f *Files) Done(ctx context.Context, label string) error {
 	if e.captureLater(s, &rec) {
 		return nil
 	}
-	_, err = e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: clean(cut(e.redactor(ctx, &rec).text(label))), aside: true})
+	_, err = e.capture(ctx, s, &rec, note{
+		cause: timeline.CauseAuto, message: clean(cut(e.cleaners.For(ctx, &rec).Redact(label))), aside: true,
+	})
 	return fault.Wrap(err, "it is done, but not in the history yet")
 }
 

@@ -15,7 +15,7 @@ import (
 // Mark labels what happens in a sandbox; see wire.MarkRequest. Of a long label the
 // beginning is kept.
 func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error) {
-	label := cut(e.formats().text(strings.TrimSpace(req.Label)))
+	label := cut(e.cleaners.Formats().Redact(strings.TrimSpace(req.Label)))
 	switch {
 	case req.Phase != wire.MarkPoint && req.Phase != wire.MarkBegin && req.Phase != wire.MarkEnd:
 		return wire.CommitResult{}, fault.New(fault.Invalid, "there is no phase %q of a mark", cut(req.Phase)).WithHint("use begin, end or none")

@@ -252,7 +252,7 @@ func (e *Engine) writeNetTold(id timeline.SandboxID, t netTold) error {
 func (e *Engine) netDrafts(ctx context.Context, rec *meta.Sandbox, evs []wire.NetEvent) []ledger.Draft {
 	var tell []testimony
 	var policies []string
-	for _, t := range audit.EvidenceOf(evs, e.redactor(ctx, rec).clean) {
+	for _, t := range audit.EvidenceOf(evs, e.cleaners.For(ctx, rec).RecordText) {
 		tell, policies = append(tell, testimony{t.By, t.Body}), append(policies, t.Policy)
 	}
 	out := e.drafts(ctx, rec, tell...)

@@ -326,7 +326,9 @@ func (e *Engine) again(ctx context.Context, s *sandbox, rec *meta.Sandbox, end E
 	tell := func(t taken) []testimony {
 		return e.exitRecords(ctx, rec, issued{id: run.Exec, at: run.Started}, end, withHead(exitOf(sup, end, ended), t.id, t), t)
 	}
-	t, err := e.capture(ctx, s, rec, note{cause: timeline.CauseAuto, message: e.labelOf(ctx, rec, wire.ExecRequest{Cmd: run.Cmd}), with: tell})
+	t, err := e.capture(ctx, s, rec, note{
+		cause: timeline.CauseAuto, message: labelOf(ctx, e.cleaners, rec, wire.ExecRequest{Cmd: run.Cmd}), with: tell,
+	})
 	if err == nil && !t.told && !rec.Starting {
 		err = e.record(ctx, rec, tell(t)...)
 		t.told = err == nil
@@ -353,8 +355,11 @@ func (e *Engine) concludeRun(ctx context.Context, s *sandbox, rec *meta.Sandbox,
 	code := x.Code
 	of := issued{id: sup.run.Exec, at: sup.run.Started}
 	e.tellDenials(ctx, s)
-	t, cerr := e.capture(ctx, s, rec, note{cause: timeline.CauseExec, message: e.labelOf(ctx, rec, wire.ExecRequest{Cmd: sup.run.Cmd}), exit: &code, still: end.Alone && s.begun == 1 && !s.mapped,
-		with: func(t taken) []testimony { return e.exitRecords(ctx, rec, of, end, withHead(x, t.id, t), t) }})
+	t, cerr := e.capture(ctx, s, rec, note{
+		cause: timeline.CauseExec, message: labelOf(ctx, e.cleaners, rec, wire.ExecRequest{Cmd: sup.run.Cmd}),
+		exit: &code, still: end.Alone && s.begun == 1 && !s.mapped,
+		with: func(t taken) []testimony { return e.exitRecords(ctx, rec, of, end, withHead(x, t.id, t), t) },
+	})
 	if cerr != nil {
 		x.Message = "what the command changed is not in the history yet: " + cerr.Error()
 		e.Logger.Error("what the command left is not in the history yet", "sandbox", rec.Name, "err", cerr)
