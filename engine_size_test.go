@@ -13,7 +13,7 @@ import (
 
 // What the engine has today. Both numbers go down, to 150 methods and 6 locks, and never up.
 const (
-	engineMethods = 528
+	engineMethods = 525
 	engineLocks   = 10
 )
 

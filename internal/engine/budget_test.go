@@ -57,7 +57,7 @@ func (h *home) recorded(id timeline.SandboxID) (n int64) {
 // spends takes all but some of what a sandbox has left of a class.
 func (h *home) spends(name string, c audit.Class, n int64) *audit.Budget {
 	h.t.Helper()
-	left, err := h.budgetOf(ctx, h.sandbox(h.id(name)))
+	left, err := h.budgets.Of(ctx, h.id(name))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -252,7 +252,7 @@ func TestPrograms_AreRecordedWithinTheBudget(t *testing.T) {
 	if grew := h.recorded(id) - before; grew > room+8<<10 || grew < room/2 {
 		t.Errorf("the ledger grew by %d bytes, with %d left", grew, room)
 	}
-	if got := last[*format.Lost](h, id); got == nil || got.Reason != beyondBudget || got.Through != int64(p.after) {
+	if got := last[*format.Lost](h, id); got == nil || got.Reason != audit.BeyondBudget || got.Through != int64(p.after) {
 		t.Errorf("%+v", got)
 	}
 

@@ -358,6 +358,7 @@ type Engine struct {
 	uses map[timeline.SandboxID]usage // guarded by mu
 
 	cleaners *audit.Cleaners
+	budgets  *audit.Budgets
 	commands map[commandKey]*underway   // that are open, by id; guarded by mu
 	settings map[string]policy.Evidence // by the digests of policies; guarded by mu
 
@@ -410,9 +411,6 @@ type sandbox struct {
 	telling sync.Mutex // held while its journal becomes records
 	net     *netPlace  // guarded by telling: how far it is recorded; nil if unknown
 	lost    time.Time  // guarded by telling: time of the last lost record
-
-	budgeting sync.Mutex    // held while budget is made; after all others but Engine.mu
-	budget    *audit.Budget // guarded by budgeting; nil until first used
 
 	programs *boxPrograms    // of its box, or of the one before; nil: there is none
 	ending   *endingPrograms // those that are written by who holds the lock; nil: none are
@@ -470,7 +468,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		commands: map[commandKey]*underway{},
 		settings: map[string]policy.Evidence{},
 	}
-	e.cleaners = newCleaners(e)
+	e.cleaners, e.budgets = newCleaners(e), audit.NewBudgets(c.Ledger, c.Now)
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
 	}

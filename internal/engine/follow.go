@@ -160,7 +160,7 @@ func (e *Engine) lookOver(ctx context.Context, s *sandbox, b Box, p pace) (wait 
 // captureByItself captures what the processes changed, or returns how long to wait for the
 // budget of automatic snapshots. The caller holds the lock.
 func (e *Engine) captureByItself(ctx context.Context, s *sandbox, rec *meta.Sandbox) (wait time.Duration, err error) {
-	left, err := e.budgetOf(ctx, s)
+	left, err := e.budgets.Of(ctx, s.id)
 	if err != nil {
 		return 0, err
 	}

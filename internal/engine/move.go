@@ -21,7 +21,7 @@ func (e *Engine) Commit(ctx context.Context, name, message string) (wire.CommitR
 		return wire.CommitResult{}, err
 	}
 	defer s.unlock(e)
-	changed, err := e.mayChange(ctx, s, &rec)
+	changed, err := e.mayChange(ctx, &rec)
 	if err != nil {
 		return wire.CommitResult{}, err
 	}
@@ -135,7 +135,7 @@ func (e *Engine) move(ctx context.Context, name, what string, req wire.CheckoutR
 	if err != nil {
 		return m, err
 	}
-	changed, err := e.mayChange(ctx, s, &rec)
+	changed, err := e.mayChange(ctx, &rec)
 	if err != nil {
 		return m, err
 	}

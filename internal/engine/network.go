@@ -177,15 +177,15 @@ func (e *Engine) tellSomeNet(ctx context.Context, s *sandbox) (more bool, err er
 	if err != nil || !more && len(s.net.Owed) == 0 {
 		return false, err
 	}
-	left, err := e.budgetOf(ctx, s)
+	left, err := e.budgets.Of(ctx, s.id)
 	if err != nil {
 		return false, err
 	}
-	drafts, over := e.admit(left, e.netDrafts(ctx, &rec, evs))
+	drafts, over := left.AdmitDrafts(e.Now(), e.netDrafts(ctx, &rec, evs))
 	if missing {
-		over = addLost(over, audit.LostEvidence())
+		over = audit.AddLost(over, audit.LostEvidence())
 	}
-	after := netPlace{next, addLost(slices.Clone(s.net.Owed), over...)}
+	after := netPlace{next, audit.AddLost(slices.Clone(s.net.Owed), over...)}
 	now := e.Now()
 	says := len(after.Owed) > 0 && now.Sub(s.lost).Abs() >= limit.LostInterval
 	if says {

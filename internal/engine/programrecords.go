@@ -21,7 +21,7 @@ func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPr
 	if err != nil {
 		return nil, err
 	}
-	left, err := e.budgetOf(ctx, e.sandbox(rec.ID))
+	left, err := e.budgets.Of(ctx, rec.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPr
 		tell = append(tell, byKeeper(&format.Lost{Count: lost, Of: string(format.KindProgram), Reason: "there were more at a time than are kept"}))
 	}
 	if p.short = lost+over > 0; over > 0 {
-		tell = append(tell, byKeeper(&format.Lost{Count: over, Of: string(format.KindProgram), Reason: beyondBudget}))
+		tell = append(tell, byKeeper(&format.Lost{Count: over, Of: string(format.KindProgram), Reason: audit.BeyondBudget}))
 	}
 	if len(tell) == 0 {
 		return nil, nil

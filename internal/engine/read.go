@@ -390,7 +390,7 @@ func (e *Engine) SetTag(ctx context.Context, name, tag, ref string) (wire.TagRes
 	if err != nil {
 		return wire.TagResult{}, err
 	}
-	changed, err := e.mayChange(ctx, e.sandbox(rec.ID), &rec)
+	changed, err := e.mayChange(ctx, &rec)
 	if err != nil {
 		return wire.TagResult{}, err
 	}
