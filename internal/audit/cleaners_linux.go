@@ -191,6 +191,17 @@ func (m *Cleaners) Learn(ctx context.Context, rec *meta.Sandbox, env []string) e
 	return fault.Wrap(err, "remember what is secret in sandbox %s", rec.Name)
 }
 
+// unlearnt returns the secrets among variables that the record of a sandbox does not have, each once.
+func unlearnt(rec *meta.Sandbox, env []string) (out []string) {
+	for _, kv := range env {
+		known := slices.Contains(rec.Env, kv) || slices.Contains(rec.Learnt, kv) || slices.Contains(out, kv)
+		if !known && len(secretVariables([]string{kv})) > 0 {
+			out = append(out, kv)
+		}
+	}
+	return out
+}
+
 // KeepOutput stores the recorded output of a command of a sandbox in the ledger, redacted by c, and
 // returns what names it there. tty says that the command had a terminal, and keep is how many bytes
 // of each stream are kept. What cannot be stored is counted as dropped, and the error is logged.

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/redact"
 )
 
@@ -44,17 +43,6 @@ func namesSecret(name string) bool {
 		}
 	}
 	return false
-}
-
-// unlearnt returns the secrets among variables that the record of a sandbox does not have, each once.
-func unlearnt(rec *meta.Sandbox, env []string) (out []string) {
-	for _, kv := range env {
-		known := slices.Contains(rec.Env, kv) || slices.Contains(rec.Learnt, kv) || slices.Contains(out, kv)
-		if !known && len(secretVariables([]string{kv})) > 0 {
-			out = append(out, kv)
-		}
-	}
-	return out
 }
 
 // newest returns the end of a list, as far as its texts have at most so many bytes together.
