@@ -64,9 +64,9 @@ var packages = map[string][]string{
 		"client/wire", "internal/audit", "internal/boxfs", "internal/decoy", "internal/dirfd",
 		"internal/events", "internal/fault", "internal/journal", "internal/label", "internal/layer",
 		"internal/ledger", "internal/ledger/format", "internal/memory", "internal/meta",
-		"internal/policies", "internal/policy", "internal/proposal", "internal/redact",
-		"internal/repo", "internal/rootfs", "internal/rootspec", "internal/sandbox",
-		"internal/timeline", "internal/undo", "internal/vfs", "internal/visible",
+		"internal/policies", "internal/policy", "internal/proposal", "internal/repo",
+		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/timeline",
+		"internal/undo", "internal/vfs", "internal/visible",
 	},
 	"internal/layer": {
 		"internal/archive", "internal/dirfd", "internal/fault", "internal/layer/format",
@@ -169,7 +169,7 @@ var packages = map[string][]string{
 	"internal/proposal": {"internal/fault", "internal/timeline", "internal/visible"},
 	"internal/audit": {
 		"client/wire", "internal/fault", "internal/ledger", "internal/ledger/format", "internal/meta",
-		"internal/timeline", "internal/visible",
+		"internal/policy", "internal/redact", "internal/timeline", "internal/visible",
 	},
 	"internal/fault":      {},
 	"internal/limit":      {},

@@ -26,7 +26,6 @@ var lockOrder = []struct{ name, guards string }{
 	{"Engine.naming", "the name of the home in users' repositories"},
 	{"boxPrograms.mu", "programs of a box that are not recorded yet"},
 	{"entry.telling", "how far a sandbox's journal has become records"},
-	{"entry.budgeting", "the budget of records of a sandbox"},
 	{"Engine.merging", "nothing: one caller at a time merges long chains of layers"},
 	{"Engine.sealing", "nothing: one caller at a time seals layers"},
 	{"Engine.shape", "which layers there are, for those who read layers without holding their sandboxes"},
@@ -38,7 +37,7 @@ var lockOrder = []struct{ name, guards string }{
 
 // leafLocks are taken last: no other lock is taken while one is held.
 var leafLocks = []string{
-	"Engine.mu", "attachment.mu", "audience.mu", "claims.mu", "cleaners.mu", "commands.mu", "listener.mu", "outlet.mu",
+	"Engine.mu", "attachment.mu", "audience.mu", "claims.mu", "commands.mu", "listener.mu", "outlet.mu",
 	"presence.mu",
 }
 

@@ -57,7 +57,8 @@ func (e *Engine) attended(ctx context.Context, s *entry, req wire.ExecRequest) (
 
 // sessionRecord tells that somebody came to a command, or left it.
 func (e *Engine) sessionRecord(ctx context.Context, event string, req wire.ExecRequest) testimony {
-	return testimony{format.ByDaemon, &format.Session{By: e.clean(e.Caller(ctx)), Event: event, Exec: cmp.Or(req.Attach, req.ID)}}
+	by := e.cleaners.Formats().RecordText(e.Caller(ctx))
+	return testimony{format.ByDaemon, &format.Session{By: by, Event: event, Exec: cmp.Or(req.Attach, req.ID)}}
 }
 
 // left records that somebody left a command.

@@ -82,8 +82,9 @@ func (e *Engine) addBase(ctx context.Context, b meta.Base, id timeline.LayerID, 
 	}
 	b.ID, b.Top, b.Created = string(snap), snap, e.Now().UTC().Truncate(time.Microsecond)
 	s := timeline.Snapshot{
-		ID: snap, Parent: b.Parent, Cause: timeline.CauseImport, Message: "import " + e.formats().text(b.Label), Created: b.Created,
-		Stats: timeline.Stats{Paths: int(rep.Entries), Bytes: rep.Bytes},
+		ID: snap, Parent: b.Parent, Cause: timeline.CauseImport, Created: b.Created,
+		Message: "import " + e.cleaners.Formats().Redact(b.Label),
+		Stats:   timeline.Stats{Paths: int(rep.Entries), Bytes: rep.Bytes},
 	}
 	if err := e.DB.AddBase(ctx, b, s, timeline.Route{Top: snap, Below: b.Parent, Layer: id}); err != nil {
 		return base{}, errors.Join(err, e.Layers.Remove(ctx, id))

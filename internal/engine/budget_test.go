@@ -20,7 +20,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
-	"github.com/coppice-dev/coppice/internal/redact"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
@@ -58,7 +57,7 @@ func (h *home) recorded(id timeline.SandboxID) (n int64) {
 // spends takes all but some of what a sandbox has left of a class.
 func (h *home) spends(name string, c audit.Class, n int64) *audit.Budget {
 	h.t.Helper()
-	left, err := h.budgetOf(ctx, h.entry(h.id(name)))
+	left, err := h.budgets.Of(ctx, h.id(name))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -253,7 +252,7 @@ func TestPrograms_AreRecordedWithinTheBudget(t *testing.T) {
 	if grew := h.recorded(id) - before; grew > room+8<<10 || grew < room/2 {
 		t.Errorf("the ledger grew by %d bytes, with %d left", grew, room)
 	}
-	if got := last[*format.Lost](h, id); got == nil || got.Reason != beyondBudget || got.Through != int64(p.after) {
+	if got := last[*format.Lost](h, id); got == nil || got.Reason != audit.BeyondBudget || got.Through != int64(p.after) {
 		t.Errorf("%+v", got)
 	}
 
@@ -451,9 +450,9 @@ func TestReadNetTold_KnowsOlderPlaces(t *testing.T) {
 func TestRecords_CarryBoundedTexts(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
-	c := h.cleaners.get(h.Engine, redact.Options{})
+	c := h.cleaners.Formats()
 	long := strings.Repeat("x ", limit.RecordText)
-	if got := c.clean(long); len(got) != limit.RecordText || !strings.HasSuffix(got, "...") {
+	if got := c.RecordText(long); len(got) != limit.RecordText || !strings.HasSuffix(got, "...") {
 		t.Errorf("a text has %d bytes", len(got))
 	}
 	many := make([]string, 2*limit.RecordArgs/100)
@@ -462,14 +461,15 @@ func TestRecords_CarryBoundedTexts(t *testing.T) {
 	}
 	size := func(list []string) (n int) {
 		for _, s := range list {
-			n += written(s)
+			n += audit.EncodedLen(s)
 		}
 		return n
 	}
-	if got := c.args(many); size(got) > limit.RecordArgs+100 || !strings.HasSuffix(got[len(got)-1], " more") {
+	if got := c.RecordArgs(many); size(got) > limit.RecordArgs+100 || !strings.HasSuffix(got[len(got)-1], " more") {
 		t.Errorf("the words of a command have %d bytes, and end with %q", size(got), got[len(got)-1])
 	}
-	if got := c.envKeys(many...); size(got) > limit.RecordNames+100 || !strings.HasSuffix(got[len(got)-1], " more") {
+	got := c.RecordEnvNames(many...)
+	if size(got) > limit.RecordNames+100 || !strings.HasSuffix(got[len(got)-1], " more") {
 		t.Errorf("names have %d bytes, and end with %q", size(got), got[len(got)-1])
 	}
 	if got := changesOf(c, taken{paths: many, before: func() *layer.View { return nil }}); len(got) != limit.RecordChanges {

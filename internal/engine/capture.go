@@ -256,13 +256,13 @@ func (c *capturing) keepMemory(ctx context.Context) error {
 // name gives the snapshot its message, and notes what changed.
 func (c *capturing) name(ctx context.Context) {
 	if c.n.message != "" {
-		c.n.message = c.redactorFor(ctx, c.rec, c.n.cause).text(c.n.message)
+		c.n.message = c.cleaners.ForMessage(ctx, c.rec, c.n.cause).Redact(c.n.message)
 	} else {
 		mark := ""
 		if c.n.cause == timeline.CauseAuto {
 			mark = c.rec.Mark
 		}
-		c.n.message = c.autoLabelOf(ctx, c.rec, mark, c.programs, c.got.Paths)
+		c.n.message = autoLabelOf(c.cleaners.For(ctx, c.rec), mark, c.programs, c.got.Paths)
 		if c.n.message == "" && c.n.memory {
 			c.n.message = memoryLabel
 		}

@@ -430,7 +430,7 @@ func (c choice) item(p wire.ProbeReport, name string) (wire.ProbeItem, bool) {
 
 // first makes the snapshot that a sandbox begins with: it changes nothing.
 func (e *Engine) first(ctx context.Context, rec *meta.Sandbox, parent timeline.SnapshotID, cause timeline.Cause, msg string) (timeline.Snapshot, error) {
-	msg = e.redactor(ctx, rec).text(msg)
+	msg = e.cleaners.For(ctx, rec).Redact(msg)
 	id, err := timeline.NewSnapshotID(e.Rand)
 	return timeline.Snapshot{
 		ID: id, Sandbox: rec.ID, Parent: parent, Cause: cause, Message: msg, Created: rec.Created, Sealed: true,

@@ -260,6 +260,7 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 	delete(e.uses, rec.ID)
 	delete(e.masks, rec.ID)
 	e.mu.Unlock()
+	e.budgets.Forget(rec.ID)
 	dir := e.sandboxDir(rec.ID)
 	trash := dir + ".removed"
 	if err := vfs.Rename(e.FS, dir, trash); err != nil && !errors.Is(err, fs.ErrNotExist) {

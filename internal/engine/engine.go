@@ -363,9 +363,9 @@ type Engine struct {
 
 	uses map[timeline.SandboxID]usage // guarded by mu
 
-	cleaners cleaners
 	commands commands
-	settings map[string]policy.Evidence // by the digests of policies; guarded by mu
+	cleaners *audit.Cleaners
+	budgets  *audit.Budgets
 
 	signing sync.Mutex     // held while a signer is looked for and remembered
 	unsaid  []ledger.Draft // records that could not be written yet; guarded by mu
@@ -421,8 +421,8 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		}),
 
 		commands: commands{open: map[commandKey]*command{}},
-		settings: map[string]policy.Evidence{},
 	}
+	e.cleaners, e.budgets = newCleaners(e), audit.NewBudgets(c.Ledger, c.Now)
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
 	}

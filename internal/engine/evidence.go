@@ -6,16 +6,15 @@ import (
 	"context"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
-	"github.com/coppice-dev/coppice/internal/redact"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -146,11 +145,11 @@ func (e *Engine) undertake(ctx context.Context, drafts []ledger.Draft) (done fun
 
 // undone tells that what records tell did not come about.
 func (e *Engine) undone(ctx context.Context, drafts []ledger.Draft, got []format.Record, cause error) {
-	c := e.cleaners.get(e, redact.Options{})
+	c := e.cleaners.Formats()
 	if rec, err := e.DB.Sandbox(ctx, string(drafts[0].Sandbox)); err == nil {
-		c = e.redactor(ctx, &rec)
+		c = e.cleaners.For(ctx, &rec)
 	}
-	reason := c.clean(cause.Error())
+	reason := c.RecordText(cause.Error())
 	out := slices.Clone(drafts)
 	for i := range out {
 		out[i].Observer, out[i].Body = format.ByDaemon, &format.Undone{Seq: got[i].Seq, Reason: reason}
@@ -182,45 +181,13 @@ func (t *telling) wait() error {
 	return t.err
 }
 
-// clean makes a text from outside fit for a record, of which it is not known what secrets
-// of a sandbox may be in it: else see redactor.
-func (e *Engine) clean(s string) string {
-	return e.cleaners.get(e, redact.Options{}).clean(s)
-}
-
-// written is how long a text of a list is at most, once it is written.
-func written(s string) int {
-	n := len(`"",`)
-	for i := range len(s) {
-		if n++; s[i] < ' ' || s[i] == '"' || s[i] == '\\' {
-			n += len(`\u001`)
-		}
-	}
-	return n
-}
-
-// envKeys gives the names of variables.
-func (c cleaner) envKeys(env ...string) []string {
-	var keys []string
-	for _, kv := range env {
-		k, _, _ := strings.Cut(kv, "=")
-		keys = append(keys, c.clean(k))
-	}
-	slices.Sort(keys)
-	keys = slices.Compact(keys)
-	room := limit.RecordNames
-	for i, k := range keys {
-		if room -= written(k); room < 0 {
-			return append(keys[:i:i], "... and "+itoa(len(keys)-i)+" more")
-		}
-	}
-	return keys
-}
-
 // execRecord tells of a command that begins.
 func (e *Engine) execRecord(ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest) testimony {
-	c := e.redactor(ctx, rec, req.Env...)
-	return testimony{format.ByDaemon, &format.Exec{Exec: req.ID, Args: c.args(req.Cmd), Dir: c.clean(req.Dir), Env: c.envKeys(slices.Concat(rec.Env, req.Env)...), TTY: req.TTY, User: rec.User}}
+	c := e.cleaners.For(ctx, rec, req.Env...)
+	return testimony{format.ByDaemon, &format.Exec{
+		Exec: req.ID, Args: c.RecordArgs(req.Cmd), Dir: c.RecordText(req.Dir),
+		Env: c.RecordEnvNames(slices.Concat(rec.Env, req.Env)...), TTY: req.TTY, User: rec.User,
+	}}
 }
 
 // exitRecords tell of the end of a command, with its snapshot, and of the limits that it
@@ -232,13 +199,13 @@ func (e *Engine) exitRecords(
 	if !e.commands.isOpen(of) {
 		return nil
 	}
-	c := e.redactor(ctx, rec, end.Env...)
+	c := e.cleaners.For(ctx, rec, end.Env...)
 	kept, err := e.Policies.Evidence(ctx, rec)
 	if err != nil {
-		c = cleaner{} // nor is any text let through
+		c = audit.Cleaner{} // nor is any text let through
 	}
 	exit := &format.Exit{Exec: of.id, Code: x.Code, Signal: x.Signal, Before: string(of.before), Snapshot: x.Head, ChangesTotal: int64(x.Paths),
-		Output: e.keepOutput(rec, c, end, kept.Output.Value), Denials: e.denialsOf(ctx, of),
+		Output: e.cleaners.KeepOutput(rec, c, end.Output, end.TTY, kept.Output.Value), Denials: e.denialsOf(ctx, of),
 		Resources: format.Resources{MaxRSSBytes: end.Resources.MaxRSSBytes, SystemMicros: end.Resources.SystemMicros, UserMicros: end.Resources.UserMicros}}
 	if t.changed {
 		exit.Changes = changesOf(c, t)
@@ -248,17 +215,17 @@ func (e *Engine) exitRecords(
 	}
 	switch {
 	case x.Limit != "":
-		exit.Reason = "limit: " + c.clean(x.Limit)
+		exit.Reason = "limit: " + c.RecordText(x.Limit)
 	case x.TimedOut:
 		exit.Reason = "timeout"
 	case x.Message != "":
-		exit.Reason = c.clean(x.Message)
+		exit.Reason = c.RecordText(x.Message)
 	case end.Stopped:
 		exit.Reason = "the sandbox was stopped while the command ran"
 	}
 	out := []testimony{byKeeper(exit)}
 	for _, hit := range events.LimitsOf(x) {
-		out = append(out, byKeeper(&format.Limit{Exec: of.id, Limit: c.clean(hit)}))
+		out = append(out, byKeeper(&format.Limit{Exec: of.id, Limit: c.RecordText(hit)}))
 	}
 	return out
 }
@@ -274,7 +241,7 @@ func (e *Engine) snapshotRecord(ctx context.Context, rec *meta.Sandbox, snap tim
 		image = snap.Memory.Image
 	}
 	return testimony{by, &format.Snapshot{Memory: image, Snapshot: string(snap.ID), Parent: string(snap.Parent), Cause: string(snap.Cause),
-		Label: e.redactor(ctx, rec).clean(snap.Message), Changes: int64(snap.Stats.Paths)}}
+		Label: e.cleaners.For(ctx, rec).RecordText(snap.Message), Changes: int64(snap.Stats.Paths)}}
 }
 
 // startRecord tells what of a box is enforced, and what is not.
@@ -298,9 +265,12 @@ func startRecord(enforced Enforced) testimony {
 
 // createRecord tells of a sandbox that is made, from another one or not.
 func (e *Engine) createRecord(rec *meta.Sandbox, parent timeline.SandboxID) testimony {
-	b := &format.Create{Base: e.clean(rec.From), Driver: rec.Driver, From: string(parent), Snapshot: string(rec.Head)}
+	c := e.cleaners.Formats()
+	b := &format.Create{
+		Base: c.RecordText(rec.From), Driver: rec.Driver, From: string(parent), Snapshot: string(rec.Head),
+	}
 	if r := rec.Repo; r != nil {
-		b.Repository, b.Commit = e.clean(r.Top), r.Base
+		b.Repository, b.Commit = c.RecordText(r.Top), r.Base
 		if r.Start != r.Base {
 			b.Start = r.Start
 		}
@@ -322,9 +292,10 @@ func (e *Engine) forkDrafts(ctx context.Context, parent *meta.Sandbox, at timeli
 
 // tournamentRecord tells of candidates that were tried from a snapshot on.
 func (e *Engine) tournamentRecord(res wire.TournamentResult) testimony {
-	out, room := &format.Tournament{Snapshot: res.Base, Winner: e.clean(res.Winner)}, limit.RecordNames
+	cleaner := e.cleaners.Formats()
+	out, room := &format.Tournament{Snapshot: res.Base, Winner: cleaner.RecordText(res.Winner)}, limit.RecordNames
 	for i, b := range res.Branches {
-		c := format.Candidate{Name: e.clean(b.Name), Outcome: "passed", Sandbox: b.ID}
+		c := format.Candidate{Name: cleaner.RecordText(b.Name), Outcome: "passed", Sandbox: b.ID}
 		switch b.TestExit {
 		case 0:
 		case exitTimeout:
@@ -337,7 +308,7 @@ func (e *Engine) tournamentRecord(res wire.TournamentResult) testimony {
 		if b.Score != nil {
 			c.Score = strconv.FormatFloat(*b.Score, 'g', -1, 64)
 		}
-		if room -= written(c.Name); room < 0 {
+		if room -= audit.EncodedLen(c.Name); room < 0 {
 			out.Candidates = append(out.Candidates, format.Candidate{Name: "... and " + itoa(len(res.Branches)-i) + " more", Outcome: "not listed"})
 			break
 		}

@@ -88,7 +88,7 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 			return err
 		}
 		sits.came()
-		e.Feed.Emit(events.Exec(&rec, req.ID, e.labelOf(ctx, &rec, req)))
+		e.Feed.Emit(events.Exec(&rec, req.ID, labelOf(ctx, e.cleaners, &rec, req)))
 		return nil
 	})
 	if err != nil && !began {
@@ -102,7 +102,7 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 	}
 	e.commands.ends(c, exit)
 	x, err := e.settle(ctx, sbx, c, exit, begun)
-	message := e.labelOf(ctx, &rec, req)
+	message := labelOf(ctx, e.cleaners, &rec, req)
 	e.Feed.Emit(events.Limits(&rec, c.id, message, x)...)
 	e.Feed.Emit(events.Exited(&rec, c.id, message, x))
 	return x, err
@@ -139,7 +139,7 @@ func (e *Engine) open(
 			WithHint("what it changed is in the history: coppice log %s", rec.Name)
 		return nil, nil, nil, err
 	}
-	if err := e.learn(ctx, rec, req.Env); err != nil {
+	if err := e.cleaners.Learn(ctx, rec, req.Env); err != nil {
 		return nil, nil, nil, err
 	}
 	if req.Attach != "" {
@@ -352,7 +352,7 @@ func (e *Engine) settle(ctx context.Context, sbx *entry, c *command, end ending,
 		return slices.Concat(programs.records(), e.exitRecords(ctx, &rec, c, end, x, t))
 	}
 	t, err := e.capture(ctx, s, &rec, note{
-		cause: timeline.CauseExec, message: e.labelOf(ctx, &rec, c.req), exit: &code,
+		cause: timeline.CauseExec, message: labelOf(ctx, e.cleaners, &rec, c.req), exit: &code,
 		still: end.Alone && s.begun == begun && !s.mapped,
 		with:  func(t taken) []testimony { return ends(withHead(exit, t.id, t), t) },
 	})

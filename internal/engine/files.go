@@ -252,7 +252,7 @@ func (f *Files) Done(ctx context.Context, what string) error {
 	if e.captureLater(s, &rec) {
 		return nil
 	}
-	message := label.Clean(events.Cut(e.redactor(ctx, &rec).text(what)))
+	message := label.Clean(events.Cut(e.cleaners.For(ctx, &rec).Redact(what)))
 	_, err = e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: message, aside: true})
 	return fault.Wrap(err, "it is done, but not in the history yet")
 }

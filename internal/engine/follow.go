@@ -161,7 +161,7 @@ func (e *Engine) lookOver(ctx context.Context, sbx *entry, b Box, p pace) (wait 
 // captureByItself captures what the processes changed, or returns how long to wait for the
 // budget of automatic snapshots.
 func (e *Engine) captureByItself(ctx context.Context, s *held, rec *meta.Sandbox) (wait time.Duration, err error) {
-	left, err := e.budgetOf(ctx, s.entry)
+	left, err := e.budgets.Of(ctx, s.ID)
 	if err != nil {
 		return 0, err
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -163,7 +164,11 @@ func (c *collected) goOn(err error) error {
 
 // applyRecord tells of what is applied.
 func (e *Engine) applyRecord(c *collected, way repo.Way, now repo.Applied) format.Body {
-	out := &format.Apply{Changes: int64(len(now.Changes)), Old: string(now.Old), Onto: string(now.Ref), Repo: e.clean(c.repo.Top), Way: string(way), Work: string(c.work)}
+	cleaner := e.cleaners.Formats()
+	out := &format.Apply{
+		Changes: int64(len(now.Changes)), Old: string(now.Old), Onto: string(now.Ref),
+		Repo: cleaner.RecordText(c.repo.Top), Way: string(way), Work: string(c.work),
+	}
 	if way != repo.Patch {
 		out.New = string(now.New)
 	}
@@ -172,8 +177,8 @@ func (e *Engine) applyRecord(c *collected, way repo.Way, now repo.Applied) forma
 		if i > 0 && m.Path == now.Marks[i-1].Path {
 			continue
 		}
-		p := e.clean(m.Path)
-		if room -= written(p); room < 0 {
+		p := cleaner.RecordText(m.Path)
+		if room -= audit.EncodedLen(p); room < 0 {
 			out.Marks = append(out.Marks, fmt.Sprintf("... and %d more", len(now.Marks)-i))
 			break
 		}

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -31,9 +30,6 @@ type entry struct {
 	telling sync.Mutex // held while its journal becomes records
 	net     *netPlace  // guarded by telling: how far it is recorded; nil if unknown
 	lost    time.Time  // guarded by telling: time of the last lost record
-
-	budgeting sync.Mutex    // held while budget is made; after all others but Engine.mu
-	budget    *audit.Budget // guarded by budgeting; nil until first used
 
 	renames sync.Mutex      // see boxfs.Options.Renames
 	watches boxfs.Watches   // of its files; see boxfs.Options.Watches

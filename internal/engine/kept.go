@@ -107,7 +107,7 @@ func (e *Engine) newKept(ctx context.Context, name string, req wire.ExecRequest)
 	if x != nil {
 		info.Exit = &x.Exit
 	} else {
-		e.Feed.Emit(events.Exec(&rec, c.id, e.labelOf(ctx, &rec, req)))
+		e.Feed.Emit(events.Exec(&rec, c.id, labelOf(ctx, e.cleaners, &rec, req)))
 	}
 	e.keep(s, s.box, c)
 	return s.entry, c, info, session, nil
@@ -156,7 +156,7 @@ func (e *Engine) keptEnded(s *entry, c *command, end Ended, err error) {
 		e.Logger.Error("what a command changed is not in the history yet", "sandbox", s.ID, "err", c.err)
 	}
 	if rec, err := e.DB.Sandbox(e.bgCtx, string(s.ID)); err == nil {
-		message := e.labelOf(e.bgCtx, &rec, c.req)
+		message := labelOf(e.bgCtx, e.cleaners, &rec, c.req)
 		e.Feed.Emit(events.Limits(&rec, c.id, message, c.exit)...)
 		e.Feed.Emit(events.Exited(&rec, c.id, message, c.exit))
 	}

@@ -16,7 +16,7 @@ import (
 // Mark labels what happens in a sandbox; see wire.MarkRequest. Of a long label the
 // beginning is kept.
 func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error) {
-	label := events.Cut(e.formats().text(strings.TrimSpace(req.Label)))
+	label := events.Cut(e.cleaners.Formats().Redact(strings.TrimSpace(req.Label)))
 	switch {
 	case req.Phase != wire.MarkPoint && req.Phase != wire.MarkBegin && req.Phase != wire.MarkEnd:
 		return wire.CommitResult{}, fault.New(fault.Invalid, "there is no phase %q of a mark", events.Cut(req.Phase)).
@@ -30,7 +30,7 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 		return wire.CommitResult{}, err
 	}
 	defer s.unlock(e)
-	changed, err := e.mayChange(ctx, s.entry, &rec)
+	changed, err := e.mayChange(ctx, &rec)
 	if err != nil {
 		return wire.CommitResult{}, err
 	}

@@ -23,7 +23,7 @@ func (e *Engine) Commit(ctx context.Context, name, message string) (wire.CommitR
 		return wire.CommitResult{}, err
 	}
 	defer s.unlock(e)
-	changed, err := e.mayChange(ctx, s.entry, &rec)
+	changed, err := e.mayChange(ctx, &rec)
 	if err != nil {
 		return wire.CommitResult{}, err
 	}
@@ -140,7 +140,7 @@ func (e *Engine) move(
 	if err != nil {
 		return wire.MoveResult{}, err
 	}
-	changed, err := e.mayChange(ctx, s.entry, &rec)
+	changed, err := e.mayChange(ctx, &rec)
 	if err != nil {
 		return wire.MoveResult{}, err
 	}

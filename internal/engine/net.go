@@ -263,15 +263,19 @@ func (e *Engine) policyRecords(ctx context.Context, req wire.AllowRequest, ev wi
 	if req.ForMS > 0 {
 		until = e.Now().UTC().Add(time.Duration(req.ForMS) * time.Millisecond).Format(time.RFC3339)
 	}
-	who := e.clean(e.Caller(ctx))
-	out = byDaemon(&format.Policy{After: ev.Policy, Before: before, By: who, Reason: e.clean(by + ": " + ev.Rule), Until: until})
+	c := e.cleaners.Formats()
+	who := c.RecordText(e.Caller(ctx))
+	out = byDaemon(&format.Policy{
+		After: ev.Policy, Before: before, By: who, Reason: c.RecordText(by + ": " + ev.Rule), Until: until,
+	})
 	if by != byApprove && by != byDeny {
 		return out
 	}
 	for i, list := range [][]string{req.Allow, req.Deny} {
 		for _, rule := range list {
 			answer := []string{"allow", "deny"}[i]
-			out = append(out, byDaemon(&format.Approval{Answer: answer, By: who, Question: e.clean(rule), Until: until})...)
+			asked := &format.Approval{Answer: answer, By: who, Question: c.RecordText(rule), Until: until}
+			out = append(out, byDaemon(asked)...)
 		}
 	}
 	return out

@@ -177,15 +177,15 @@ func (e *Engine) tellSomeNet(ctx context.Context, s *entry) (more bool, err erro
 	if err != nil || !more && len(s.net.Owed) == 0 {
 		return false, err
 	}
-	left, err := e.budgetOf(ctx, s)
+	left, err := e.budgets.Of(ctx, s.ID)
 	if err != nil {
 		return false, err
 	}
-	drafts, over := e.admit(left, e.netDrafts(ctx, &rec, evs))
+	drafts, over := left.AdmitDrafts(e.Now(), e.netDrafts(ctx, &rec, evs))
 	if missing {
-		over = addLost(over, audit.LostEvidence())
+		over = audit.AddLost(over, audit.LostEvidence())
 	}
-	after := netPlace{next, addLost(slices.Clone(s.net.Owed), over...)}
+	after := netPlace{next, audit.AddLost(slices.Clone(s.net.Owed), over...)}
 	now := e.Now()
 	says := len(after.Owed) > 0 && now.Sub(s.lost).Abs() >= limit.LostInterval
 	if says {
@@ -252,7 +252,7 @@ func (e *Engine) writeNetTold(id timeline.SandboxID, t netTold) error {
 func (e *Engine) netDrafts(ctx context.Context, rec *meta.Sandbox, evs []wire.NetEvent) []ledger.Draft {
 	var tell []testimony
 	var policies []string
-	for _, t := range audit.EvidenceOf(evs, e.redactor(ctx, rec).clean) {
+	for _, t := range audit.EvidenceOf(evs, e.cleaners.For(ctx, rec).RecordText) {
 		tell, policies = append(tell, testimony{t.By, t.Body}), append(policies, t.Policy)
 	}
 	out := e.drafts(ctx, rec, tell...)

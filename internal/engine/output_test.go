@@ -5,32 +5,19 @@ package engine
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
-	"github.com/coppice-dev/coppice/internal/redact"
 )
 
 // secretValue has no part that could be one of a digest by chance.
 const secretValue = "correct-horse-battery-staple-Zq8+Vx~T"
-
-// record gives what a keeper records of output that keeps so much of it, and so much more
-// before the end.
-func record(out []byte, keep, before int) wire.Recorded {
-	r := wire.Recorded{Stream: wire.FrameStdout, Total: int64(len(out))}
-	r.Head = out[:min(keep/2, len(out))]
-	r.Tail = out[max(len(r.Head), len(out)-(keep-keep/2)-before):]
-	return r
-}
 
 // leaks reports whether a part of the secret is in text that is longer than what chance
 // puts there.
@@ -42,68 +29,6 @@ func leaks(text []byte, secret string) bool {
 		}
 	}
 	return false
-}
-
-// Wherever a secret stands, also across the border of what is kept, and whatever came
-// before it, no part of it is kept; and all else that is kept is as it was written.
-func TestNoPartOfASecretIsKept(t *testing.T) {
-	t.Parallel()
-	r, _, err := redact.New(redact.Options{Key: make([]byte, 16), Secrets: []redact.Secret{{Name: "S", Value: secretValue}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := cleaner{r}
-	before := 2*r.Reach() + 8
-	for _, size := range []int{100, 300, 500, 400 + before, 900 + before} {
-		const keep = 300
-		for at := 0; at+len(secretValue) <= size; at++ {
-			out := bytes.Repeat([]byte("."), size)
-			copy(out[at:], secretValue)
-			rec := record(out, keep, before)
-			text, dropped := c.output(rec, keep)
-			if leaks(text, secretValue) {
-				t.Fatalf("at %d of %d: %q", at, size, text)
-			}
-			if (dropped > 0) != (size > keep) || dropped > 0 && !strings.Contains(string(text), fmt.Sprintf(gap, dropped)) {
-				t.Fatalf("at %d of %d: %d dropped, %q", at, size, dropped, text)
-			}
-		}
-	}
-}
-
-func TestWhatIsKeptOfOutput(t *testing.T) {
-	t.Parallel()
-	r, _, err := redact.New(redact.Options{Key: make([]byte, 16)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := cleaner{r}
-	rapid.Check(t, func(t *rapid.T) {
-		size := rapid.IntRange(0, 4000).Draw(t, "size")
-		keep := rapid.SampledFrom([]int{0, 2, 100, 1000, 5000}).Draw(t, "keep")
-		out := make([]byte, size)
-		for i := range out {
-			out[i] = "0123456789\n"[i%11]
-		}
-		text, dropped := c.output(record(out, keep, 2*r.Reach()), int64(keep))
-		switch {
-		case keep == 0 || size == 0:
-			if len(text) != 0 || dropped != int64(size) {
-				t.Fatalf("%q, %d dropped", text, dropped)
-			}
-		case size <= keep:
-			if !bytes.Equal(text, out) || dropped != 0 {
-				t.Fatalf("%q, %d dropped", text, dropped)
-			}
-		default:
-			if dropped != int64(size-keep) || !bytes.HasPrefix(text, out[:keep/2-1]) || !bytes.HasSuffix(text, out[size-(keep-keep/2):]) {
-				t.Fatalf("%q, %d dropped of %d with %d kept", text, dropped, size, keep)
-			}
-		}
-	})
-	if text, dropped := (cleaner{}).output(wire.Recorded{Total: 3, Head: []byte("abc")}, 100); len(text) != 0 || dropped != 3 {
-		t.Errorf("%q is kept by no redactor", text)
-	}
 }
 
 // output is what a fake command writes.

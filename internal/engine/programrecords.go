@@ -21,11 +21,11 @@ func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPr
 	if err != nil {
 		return nil, err
 	}
-	left, err := e.budgetOf(ctx, e.entry(rec.ID))
+	left, err := e.budgets.Of(ctx, rec.ID)
 	if err != nil {
 		return nil, err
 	}
-	c, now := e.redactor(ctx, rec), e.Now()
+	c, now := e.cleaners.For(ctx, rec), e.Now()
 	var list bytes.Buffer
 	lost, over := p.sum.Lost(), int64(0)
 	var several []*format.Program
@@ -71,7 +71,7 @@ func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPr
 		tell = append(tell, byKeeper(&format.Lost{Count: lost, Of: string(format.KindProgram), Reason: "there were more at a time than are kept"}))
 	}
 	if p.short = lost+over > 0; over > 0 {
-		tell = append(tell, byKeeper(&format.Lost{Count: over, Of: string(format.KindProgram), Reason: beyondBudget}))
+		tell = append(tell, byKeeper(&format.Lost{Count: over, Of: string(format.KindProgram), Reason: audit.BeyondBudget}))
 	}
 	if len(tell) == 0 {
 		return nil, nil
@@ -86,12 +86,12 @@ func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPr
 }
 
 // groupRecord is the record of a group: of one program, or of several that it sums up.
-func groupRecord(c cleaner, g audit.ProgramGroup) *format.Program {
+func groupRecord(c audit.Cleaner, g audit.ProgramGroup) *format.Program {
 	first := programRecord(c, g.Programs[0])
 	if len(g.Programs) == 1 {
 		return first
 	}
-	body := &format.Program{Exec: g.Exec, Path: c.clean(g.Exe), Started: first.Started}
+	body := &format.Program{Exec: g.Exec, Path: c.RecordText(g.Exe), Started: first.Started}
 	for _, one := range g.Programs {
 		body.Count += counts(one)
 		body.DurationNanos += one.Took().Nanoseconds()
@@ -111,13 +111,16 @@ func counts(p *audit.Program) int64 {
 }
 
 // programRecord is the record of one program.
-func programRecord(c cleaner, p *audit.Program) *format.Program {
-	args := c.args(p.Args)
+func programRecord(c audit.Cleaner, p *audit.Program) *format.Program {
+	args := c.RecordArgs(p.Args)
 	if p.Cut != 0 {
 		args = append(args, "...")
 	}
-	b := &format.Program{Args: args, Count: counts(p), Dir: c.clean(p.Dir), DurationNanos: p.Took().Nanoseconds(), Exec: p.Exec,
-		Parent: int64(p.PPID), Path: c.clean(p.Exe), PID: int64(p.PID), Started: p.Started.UTC().Format(time.RFC3339Nano)}
+	b := &format.Program{
+		Args: args, Count: counts(p), Dir: c.RecordText(p.Dir), DurationNanos: p.Took().Nanoseconds(), Exec: p.Exec,
+		Parent: int64(p.PPID), Path: c.RecordText(p.Exe), PID: int64(p.PID),
+		Started: p.Started.UTC().Format(time.RFC3339Nano),
+	}
 	if p.Failed() {
 		b.Code, b.Failed = p.End.Code, 1
 	}

@@ -180,13 +180,13 @@ func (e *Engine) readProposal(ctx context.Context, r *repo.Repo, commit repo.OID
 
 // test runs the tests, one after the other, each in a fork of what is proposed.
 func (p *proposing) test(ctx context.Context) error {
-	c := p.e.redactor(ctx, &p.rec)
+	c := p.e.cleaners.For(ctx, &p.rec)
 	for _, cmd := range p.req.Tests {
 		t, err := p.e.trial(ctx, &p.rec, wire.TrialRequest{Cmd: cmd, At: string(p.snapshot), TimeoutMS: p.req.TimeoutMS})
 		if err != nil {
 			return err
 		}
-		t.Cmd, t.Tail = c.text(t.Cmd), c.text(t.Tail)
+		t.Cmd, t.Tail = c.Redact(t.Cmd), c.Redact(t.Tail)
 		p.tests = append(p.tests, t)
 	}
 	return nil
@@ -207,7 +207,7 @@ func (p *proposing) hand(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	text := p.e.redactor(ctx, &p.rec).text(policy.Text)
+	text := p.e.cleaners.For(ctx, &p.rec).Redact(policy.Text)
 	if p.made, err = p.describe(ctx, policy.Digest); err != nil {
 		return err
 	}

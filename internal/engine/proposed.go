@@ -119,13 +119,16 @@ func (p *proposing) lived(ctx context.Context, out *proposal.Proposal) error {
 			digests[l.ID] = l.Digest
 		}
 	}
-	c := p.e.redactor(ctx, &p.rec)
+	c := p.e.cleaners.For(ctx, &p.rec)
 	out.Stat.Snapshots = len(h.Snapshots)
 	newest := h.Newest(proposal.MaxSnapshots)
 	slices.Reverse(newest)
 	for _, id := range newest {
 		s := h.Snapshots[id]
-		snap := proposal.Snapshot{ID: string(id), Parent: string(s.Parent), Cause: string(s.Cause), Message: proposal.Text(c.text(s.Message)), Time: s.Created.UTC()}
+		snap := proposal.Snapshot{
+			ID: string(id), Parent: string(s.Parent), Cause: string(s.Cause),
+			Message: proposal.Text(c.Redact(s.Message)), Time: s.Created.UTC(),
+		}
 		for _, r := range line.Routes[id] {
 			if d := digests[r.Layer]; d != "" {
 				snap.Layers = append(snap.Layers, d)

@@ -381,7 +381,7 @@ func (e *Engine) SetTag(ctx context.Context, name, tag, ref string) (wire.TagRes
 	if err := timeline.ValidTag(tag); err != nil {
 		return wire.TagResult{}, err
 	}
-	if err := e.noSecret(ctx, &rec, "tag", tag); err != nil {
+	if err := e.cleaners.For(ctx, &rec).CheckName("tag", tag); err != nil {
 		return wire.TagResult{}, err
 	}
 	if ref == "" {
@@ -391,7 +391,7 @@ func (e *Engine) SetTag(ctx context.Context, name, tag, ref string) (wire.TagRes
 	if err != nil {
 		return wire.TagResult{}, err
 	}
-	changed, err := e.mayChange(ctx, e.entry(rec.ID), &rec)
+	changed, err := e.mayChange(ctx, &rec)
 	if err != nil {
 		return wire.TagResult{}, err
 	}

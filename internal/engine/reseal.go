@@ -146,7 +146,7 @@ func (e *Engine) noteQuarantine(ctx context.Context, id string, f *failed) error
 		return err
 	}
 	defer s.unlock(e)
-	reason := e.redactor(ctx, &rec).clean(f.err.Error())
+	reason := e.cleaners.For(ctx, &rec).RecordText(f.err.Error())
 	err = e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error {
 		if r.Quarantine != nil {
 			q := *r.Quarantine
@@ -182,9 +182,10 @@ func (e *Engine) seclude(ctx context.Context, id string) error {
 	}
 	steps, err := b.Reseal(ctx, rec.Name, seed)
 	var tell []testimony
+	c := e.cleaners.Formats()
 	for _, st := range steps {
 		if st.Err == "" {
-			tell = append(tell, testimony{format.ByKeeper, &format.Reseal{Step: st.Name, Detail: e.clean(st.Detail)}})
+			tell = append(tell, byKeeper(&format.Reseal{Step: st.Name, Detail: c.RecordText(st.Detail)}))
 		}
 	}
 	if rerr := e.record(ctx, &rec, tell...); rerr != nil {
@@ -366,7 +367,8 @@ func (e *Engine) resealBy(ctx context.Context, id, step, detail string, limit in
 	if err != nil {
 		return err
 	}
-	return e.record(ctx, &rec, byDaemon(&format.Reseal{Step: step, Detail: e.redactor(ctx, &rec).clean(detail)})...)
+	detail = e.cleaners.For(ctx, &rec).RecordText(detail)
+	return e.record(ctx, &rec, byDaemon(&format.Reseal{Step: step, Detail: detail})...)
 }
 
 // isHook reports whether a file is one that can be executed.

@@ -131,7 +131,7 @@ func (e *Engine) startRun(
 		return run, nil, err
 	}
 	rec.Again, rec.Starting = false, false
-	e.Feed.Emit(events.Started(rec, &run, e.labelOf(ctx, rec, wire.ExecRequest{Cmd: run.Cmd})))
+	e.Feed.Emit(events.Started(rec, &run, labelOf(ctx, e.cleaners, rec, wire.ExecRequest{Cmd: run.Cmd})))
 	if run.Exit == nil {
 		c.run = run
 		e.supervise(s, s.box, c)
@@ -247,7 +247,7 @@ func (e *Engine) runEnded(sbx *entry, c *command, end Ended, err error) bool {
 		}
 		if !told {
 			told = true
-			e.Feed.Emit(events.Limits(&rec, c.id, e.labelOf(ctx, &rec, wire.ExecRequest{Cmd: c.run.Cmd}), end.Exit)...)
+			e.Feed.Emit(events.Limits(&rec, c.id, labelOf(ctx, e.cleaners, &rec, wire.ExecRequest{Cmd: c.run.Cmd}), end.Exit)...)
 		}
 		if err == nil {
 			rec.Starting = false // it did begin, whoever had no time left to note that
@@ -314,7 +314,7 @@ func (e *Engine) again(ctx context.Context, s *held, rec *meta.Sandbox, end Ende
 	tell := func(t taken) []testimony {
 		return e.exitRecords(ctx, rec, c, end, withHead(exitOf(c, end, ended), t.id, t), t)
 	}
-	t, err := e.capture(ctx, s, rec, note{cause: timeline.CauseAuto, message: e.labelOf(ctx, rec, wire.ExecRequest{Cmd: c.run.Cmd}), with: tell})
+	t, err := e.capture(ctx, s, rec, note{cause: timeline.CauseAuto, message: labelOf(ctx, e.cleaners, rec, wire.ExecRequest{Cmd: c.run.Cmd}), with: tell})
 	if err == nil && !t.told && !rec.Starting {
 		err = e.record(ctx, rec, tell(t)...)
 		t.told = err == nil
@@ -340,7 +340,7 @@ func (e *Engine) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c 
 	x := exitOf(c, end, err)
 	code := x.Code
 	e.tellDenials(ctx, s.entry)
-	t, cerr := e.capture(ctx, s, rec, note{cause: timeline.CauseExec, message: e.labelOf(ctx, rec, wire.ExecRequest{Cmd: c.run.Cmd}), exit: &code, still: end.Alone && s.begun == 1 && !s.mapped,
+	t, cerr := e.capture(ctx, s, rec, note{cause: timeline.CauseExec, message: labelOf(ctx, e.cleaners, rec, wire.ExecRequest{Cmd: c.run.Cmd}), exit: &code, still: end.Alone && s.begun == 1 && !s.mapped,
 		with: func(t taken) []testimony { return e.exitRecords(ctx, rec, c, end, withHead(x, t.id, t), t) }})
 	if cerr != nil {
 		x.Message = "what the command changed is not in the history yet: " + cerr.Error()
@@ -364,7 +364,7 @@ func (e *Engine) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c 
 	if uerr != nil {
 		e.Logger.Error("the end of the command is not recorded", "sandbox", rec.Name, "err", uerr)
 	}
-	e.Feed.Emit(events.Exited(rec, c.id, e.labelOf(ctx, rec, wire.ExecRequest{Cmd: c.run.Cmd}), x))
+	e.Feed.Emit(events.Exited(rec, c.id, labelOf(ctx, e.cleaners, rec, wire.ExecRequest{Cmd: c.run.Cmd}), x))
 	e.endRun(s, c, x)
 	return uerr == nil
 }

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/label"
@@ -25,13 +23,18 @@ func TestLabelsHaveNoSecrets(t *testing.T) {
 	rec := &meta.Sandbox{ID: "0123456789ab", Name: "a"}
 	rec.Env = []string{"API_TOKEN=correct'horse"}
 	rec.Learnt = []string{"SESSION_KEY=battery-staple"}
+	own := wire.ExecRequest{
+		Cmd: []string{"x", "correct'horse", "own-secret"}, Env: []string{"DB_PASSWORD=own-secret"},
+	}
+	long := []string{"make", strings.Repeat("x", label.Max-12), "battery-staple"}
+	c := h.cleaners.For(ctx, rec)
 	for name, label := range map[string]string{
-		"a command":      h.labelOf(ctx, rec, wire.ExecRequest{Cmd: []string{"x", "correct'horse", "own-secret"}, Env: []string{"DB_PASSWORD=own-secret"}}),
-		"given":          h.labelOf(ctx, rec, wire.ExecRequest{Cmd: []string{"x"}, Label: "with battery-staple"}),
-		"programs":       h.autoLabelOf(ctx, rec, "", []wire.Program{{PID: 1, Args: []string{"make", "battery-staple"}}}, nil),
-		"programs, cut":  h.autoLabelOf(ctx, rec, "", []wire.Program{{PID: 1, Args: []string{"make", strings.Repeat("x", label.Max-12), "battery-staple"}}}, nil),
-		"places":         h.autoLabelOf(ctx, rec, "", nil, []string{"/home/me/battery-staple/f", "/home/me/battery-staple/g"}),
-		"a flag's value": h.labelOf(ctx, rec, wire.ExecRequest{Cmd: []string{"x", "--password", "hunter2hunter2"}}),
+		"a command":      labelOf(ctx, h.cleaners, rec, own),
+		"given":          labelOf(ctx, h.cleaners, rec, wire.ExecRequest{Cmd: []string{"x"}, Label: "with battery-staple"}),
+		"programs":       autoLabelOf(c, "", []wire.Program{{PID: 1, Args: []string{"make", "battery-staple"}}}, nil),
+		"programs, cut":  autoLabelOf(c, "", []wire.Program{{PID: 1, Args: long}}, nil),
+		"places":         autoLabelOf(c, "", nil, []string{"/home/me/battery-staple/f", "/home/me/battery-staple/g"}),
+		"a flag's value": labelOf(ctx, h.cleaners, rec, wire.ExecRequest{Cmd: []string{"x", "--password", "hunter2hunter2"}}),
 	} {
 		for _, part := range []string{"correct", "battery", "own-secret", "hunter2"} {
 			if strings.Contains(label, part) {
@@ -40,13 +43,15 @@ func TestLabelsHaveNoSecrets(t *testing.T) {
 		}
 	}
 	token := "ghp_" + strings.Repeat("aB3", 12)
-	if got := h.redactorFor(ctx, rec, timeline.CauseManual).text("battery-staple " + token); !strings.HasPrefix(got, "battery-staple ") || strings.Contains(got, token) {
+	got := h.cleaners.ForMessage(ctx, rec, timeline.CauseManual).Redact("battery-staple " + token)
+	if !strings.HasPrefix(got, "battery-staple ") || strings.Contains(got, token) {
 		t.Errorf("what a person said: %q", got)
 	}
-	if err := h.noSecret(ctx, rec, "tag", "battery-staple"); !fault.Is(err, fault.Invalid) || strings.Contains(err.Error(), "battery") {
+	err := c.CheckName("tag", "battery-staple")
+	if !fault.Is(err, fault.Invalid) || strings.Contains(err.Error(), "battery") {
 		t.Errorf("a tag: %v", err)
 	}
-	if err := h.noSecret(ctx, rec, "tag", "v1.0"); err != nil {
+	if err := c.CheckName("tag", "v1.0"); err != nil {
 		t.Error(err)
 	}
 }
@@ -65,7 +70,8 @@ func TestASandboxLearnsTheSecretsOfItsCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := h.learn(ctx, &rec, []string{"B_TOKEN=correct-horse", "LANG=C.UTF-8", "A_TOKEN=its-own-value", "B_TOKEN=correct-horse"}); err != nil {
+		env := []string{"B_TOKEN=correct-horse", "LANG=C.UTF-8", "A_TOKEN=its-own-value", "B_TOKEN=correct-horse"}
+		if err := h.cleaners.Learn(ctx, &rec, env); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -73,24 +79,7 @@ func TestASandboxLearnsTheSecretsOfItsCommands(t *testing.T) {
 	if err != nil || len(again.Learnt) != 1 || len(rec.Learnt) != 1 || again.Learnt[0] != "B_TOKEN=correct-horse" {
 		t.Fatalf("%q, %q, %v", again.Learnt, rec.Learnt, err)
 	}
-	if got := h.redactor(ctx, &again).clean("a correct-horse"); strings.Contains(got, "horse") {
+	if got := h.cleaners.For(ctx, &again).RecordText("a correct-horse"); strings.Contains(got, "horse") {
 		t.Errorf("%q", got)
 	}
-}
-
-func TestTheNewestOfAListAreThoseThatFit(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(rt *rapid.T) {
-		list, most := rapid.SliceOf(rapid.StringN(0, 20, -1)).Draw(rt, "list"), rapid.IntRange(0, 100).Draw(rt, "most")
-		got := newest(list, most)
-		size := len(strings.Join(got, ""))
-		if size > most || len(got) < len(list) && size+len(list[len(list)-len(got)-1]) <= most {
-			rt.Fatalf("%q of %q", got, list)
-		}
-		for i, s := range got {
-			if list[len(list)-len(got)+i] != s {
-				rt.Fatalf("%q of %q", got, list)
-			}
-		}
-	})
 }

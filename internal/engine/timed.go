@@ -57,7 +57,11 @@ func (e *Engine) tellEnded(ctx context.Context, rec *meta.Sandbox) error {
 		if err := e.noteNet(rec.ID, ev); err != nil {
 			return err
 		}
-		if err := e.record(ctx, &next, byDaemon(&format.Policy{After: ev.Policy, Before: before[0].Digest, Reason: e.clean(ev.Reason + ": " + ev.Rule)})...); err != nil {
+		changed := &format.Policy{
+			After: ev.Policy, Before: before[0].Digest,
+			Reason: e.cleaners.Formats().RecordText(ev.Reason + ": " + ev.Rule),
+		}
+		if err := e.record(ctx, &next, byDaemon(changed)...); err != nil {
 			return err
 		}
 	}

@@ -118,7 +118,10 @@ func (e *Engine) graft(ctx context.Context, rec *meta.Sandbox, list *proposal.La
 			return errors.Join(err, g.drop(ctx))
 		}
 		s := &g.snaps[i]
-		tell = append(tell, byDaemon(&format.Snapshot{Cause: string(s.Cause), Changes: int64(s.Stats.Paths), Label: e.clean(s.Message), Parent: string(s.Parent), Snapshot: string(s.ID)})...)
+		tell = append(tell, byDaemon(&format.Snapshot{
+			Cause: string(s.Cause), Changes: int64(s.Stats.Paths), Label: e.cleaners.Formats().RecordText(s.Message),
+			Parent: string(s.Parent), Snapshot: string(s.ID),
+		})...)
 	}
 	done, err := e.undertake(ctx, e.drafts(ctx, rec, tell...))
 	if err != nil {
@@ -176,8 +179,11 @@ func (g *grafting) add(ctx context.Context, p *proposal.PackedSnapshot) error {
 	if now := g.e.Now(); created.After(now) || created.Before(time.Unix(0, 0)) {
 		created = now
 	}
-	g.snaps = append(g.snaps, timeline.Snapshot{ID: id, Sandbox: g.rec.ID, Parent: g.ids[p.Parent], Cause: causeOf(p.Cause), Message: g.e.clean(p.Message), Created: created.UTC(),
-		Exit: p.Exit, Stats: timeline.Stats{Paths: p.Paths, Bytes: p.Bytes}})
+	g.snaps = append(g.snaps, timeline.Snapshot{
+		ID: id, Sandbox: g.rec.ID, Parent: g.ids[p.Parent], Cause: causeOf(p.Cause),
+		Message: g.e.cleaners.Formats().RecordText(p.Message), Created: created.UTC(),
+		Exit: p.Exit, Stats: timeline.Stats{Paths: p.Paths, Bytes: p.Bytes},
+	})
 	if p.Layer == "" {
 		return nil
 	}

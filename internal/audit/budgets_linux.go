@@ -1,0 +1,138 @@
+//go:build linux
+
+package audit
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// BeyondBudget is the reason in a lost record for records beyond the budget of a sandbox.
+const BeyondBudget = "the sandbox caused more records than its budget allows"
+
+// Budgets has the Budget of each sandbox. Its methods may be called from several goroutines at once.
+type Budgets struct {
+	ledger *ledger.Ledger
+	now    func() time.Time
+
+	mu        sync.Mutex // taken last: nothing is locked or read while it is held
+	sandboxes map[timeline.SandboxID]*sandboxBudget
+}
+
+// sandboxBudget is the budget of one sandbox.
+type sandboxBudget struct {
+	mu     sync.Mutex // held while the ledger is read; taken after all other locks but Budgets.mu
+	budget *Budget    // guarded by mu; nil until first used
+}
+
+// NewBudgets returns the Budgets of the sandboxes whose records are in a ledger, which the caller
+// closes. now is the clock.
+func NewBudgets(l *ledger.Ledger, now func() time.Time) *Budgets {
+	return &Budgets{ledger: l, now: now, sandboxes: map[timeline.SandboxID]*sandboxBudget{}}
+}
+
+// Of returns the budget of a sandbox, always the same one until Forget. The first call reads from the
+// ledger what was spent before, so that a restart of the daemon does not refill a budget.
+func (m *Budgets) Of(ctx context.Context, id timeline.SandboxID) (*Budget, error) {
+	m.mu.Lock()
+	s := m.sandboxes[id]
+	if s == nil {
+		s = &sandboxBudget{}
+		m.sandboxes[id] = s
+	}
+	m.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.budget != nil {
+		return s.budget, nil
+	}
+	b, err := m.spentBefore(ctx, id)
+	if err != nil {
+		return nil, fault.Wrap(err, "find how much sandbox %s has recorded of late", id)
+	}
+	s.budget = b
+	return b, nil
+}
+
+// Forget drops the budget of a sandbox that was removed.
+func (m *Budgets) Forget(id timeline.SandboxID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.sandboxes, id)
+}
+
+// spentBefore makes the budget of a sandbox from its newest records.
+func (m *Budgets) spentBefore(ctx context.Context, id timeline.SandboxID) (*Budget, error) {
+	now, of := m.now(), format.Sandbox(id)
+	b := NewBudget(now)
+	if _, err := m.ledger.Last(ctx, of); err != nil { // appended records can be read now
+		return nil, err
+	}
+	filter := ledger.Filter{Since: now.Add(-limit.EvidenceRefill), Kinds: ChargedKinds()}
+	for r, err := range m.ledger.Read(ctx, of, filter) {
+		if err != nil {
+			return nil, err
+		}
+		if c, n, ok := Charge(r.Observer, r.Body); ok {
+			b.Spent(r.Time, c, n)
+		}
+		if p, ok := r.Body.(*format.Program); ok && p.List != "" {
+			n, err := m.ledger.BlobSize(of, p.List)
+			if err != nil {
+				return nil, err
+			}
+			b.Spent(r.Time, ClassLists, n)
+		}
+	}
+	return b, nil
+}
+
+// AdmitDrafts returns the drafts that Admit admits, and counts the others by kind.
+func (b *Budget) AdmitDrafts(now time.Time, drafts []ledger.Draft) (kept []ledger.Draft, over []format.Lost) {
+	for _, d := range drafts {
+		if b.Admit(now, d.Observer, d.Body) {
+			kept = append(kept, d)
+			continue
+		}
+		over = AddLost(over, unrecorded(d.Body))
+	}
+	return kept, over
+}
+
+// AddLost adds to a list of losses, which it may change. Those of the same kind and reason become
+// one count.
+func AddLost(list []format.Lost, more ...format.Lost) []format.Lost {
+	for _, m := range more {
+		i := 0
+		for i < len(list) && (list[i].Of != m.Of || list[i].Reason != m.Reason) {
+			i++
+		}
+		if i == len(list) {
+			list = append(list, m)
+			continue
+		}
+		list[i].Count += m.Count
+	}
+	return list
+}
+
+// unrecorded returns the loss record for a record beyond its budget.
+func unrecorded(body format.Body) format.Lost {
+	l := format.Lost{Count: 1, Of: string(body.Kind()), Reason: BeyondBudget}
+	switch b := body.(type) {
+	case *format.Denial:
+		l.Count = max(1, b.Count)
+	case *format.Network:
+		l.Count = max(1, b.Count)
+	case *format.Lost: // already a count
+		l.Count, l.Of = b.Count, b.Of
+	}
+	return l
+}

@@ -1,0 +1,225 @@
+//go:build linux
+
+package audit
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/redact"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+const (
+	// maxCleaners and maxCleanerBytes bound the cache: the number of Cleaners, and the total
+	// length of the secrets that they know. A byte of a secret takes about 0.7 KiB.
+	maxCleaners     = 64
+	maxCleanerBytes = redact.MaxSecrets
+	// maxLearnt is how many bytes of variables of commands a sandbox remembers; the oldest are
+	// forgotten first.
+	maxLearnt = 16 << 10
+)
+
+// SandboxUpdater changes the records of sandboxes.
+type SandboxUpdater interface {
+	// UpdateSandbox has change edit the record of a sandbox, and stores it.
+	UpdateSandbox(ctx context.Context, id timeline.SandboxID, change func(*meta.Sandbox) error) error
+}
+
+// CleanersConfig is what Cleaners are made of. All fields are required.
+type CleanersConfig struct {
+	// Ledger gives the key of the fingerprints that replace secrets, and stores output. The
+	// caller closes it.
+	Ledger *ledger.Ledger
+	// Sandboxes stores what Learn remembers.
+	Sandboxes SandboxUpdater
+	// Evidence returns what the policy of a sandbox says about evidence: the patterns to
+	// redact, and whether to redact random words.
+	Evidence func(context.Context, *meta.Sandbox) (policy.Evidence, error)
+	// DecoyTokens returns the tokens in the decoys of a sandbox.
+	DecoyTokens func(*meta.Sandbox) ([]string, error)
+	Logger      *slog.Logger
+}
+
+// Cleaners makes the Cleaner of each sandbox, and caches those that it has made. Its methods may
+// be called from several goroutines at once.
+type Cleaners struct {
+	config CleanersConfig
+
+	mu   sync.Mutex
+	made []madeCleaner // the most recently used last
+}
+
+type madeCleaner struct {
+	key     string // digest of the options
+	size    int    // of the secrets that it knows, in bytes
+	cleaner Cleaner
+}
+
+// NewCleaners returns Cleaners with an empty cache.
+func NewCleaners(c CleanersConfig) *Cleaners { return &Cleaners{config: c} }
+
+// For returns the Cleaner of a sandbox. It redacts known formats, the tokens of decoys, what the
+// policy names, and the values of secrets in the environment of the sandbox, in that of its
+// supervised command, and in env, as KEY=VALUE. If it cannot be made, the zero Cleaner is
+// returned, which keeps no text, and the error is logged.
+func (m *Cleaners) For(ctx context.Context, rec *meta.Sandbox, env ...string) Cleaner {
+	o, err := m.options(ctx, rec, env)
+	if err != nil {
+		m.config.Logger.Error("texts are left out of what is kept", "err", err)
+		return Cleaner{}
+	}
+	return m.get(o)
+}
+
+// ForMessage returns the Cleaner for the message of a snapshot. A person's own words are kept, but
+// for known formats.
+func (m *Cleaners) ForMessage(ctx context.Context, rec *meta.Sandbox, cause timeline.Cause) Cleaner {
+	if cause == timeline.CauseManual || cause == timeline.CauseMark {
+		return m.Formats()
+	}
+	return m.For(ctx, rec)
+}
+
+// Formats returns the Cleaner for texts that belong to no sandbox, or to one whose secrets are not
+// known. It redacts known formats only.
+func (m *Cleaners) Formats() Cleaner { return m.get(redact.Options{}) }
+
+// options gathers what the Cleaner of a sandbox has to redact; the key is not set yet.
+func (m *Cleaners) options(ctx context.Context, rec *meta.Sandbox, env []string) (o redact.Options, err error) {
+	all := slices.Concat(rec.Env, rec.Learnt, env)
+	if rec.Run != nil {
+		all = append(all, rec.Run.Env...)
+	}
+	o.Secrets = secretVariables(all)
+	tokens, err := m.config.DecoyTokens(rec)
+	if err != nil {
+		return o, err
+	}
+	for _, t := range tokens {
+		o.Secrets = append(o.Secrets, redact.Secret{Name: "decoy", Value: t})
+	}
+	kept, err := m.config.Evidence(ctx, rec)
+	if err != nil {
+		return o, err
+	}
+	o.Entropy = kept.Entropy.Value
+	for _, p := range kept.Redact {
+		o.Patterns = append(o.Patterns, redact.Pattern{Name: "policy", Expr: p.Value})
+	}
+	slices.SortStableFunc(o.Secrets, func(a, b redact.Secret) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Value, b.Value))
+	})
+	o.Secrets = slices.Compact(o.Secrets)
+	return o, nil
+}
+
+// get returns the Cleaner with these options from the cache, or makes it.
+func (m *Cleaners) get(o redact.Options) Cleaner {
+	text, err := json.Marshal(o)
+	if err != nil {
+		m.config.Logger.Error("texts are left out of what is kept", "err", err)
+		return Cleaner{}
+	}
+	sum := sha256.Sum256(text)
+	key := hex.EncodeToString(sum[:])
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i := slices.IndexFunc(m.made, func(c madeCleaner) bool { return c.key == key }); i >= 0 {
+		one := m.made[i]
+		m.made = append(slices.Delete(m.made, i, i+1), one)
+		return one.cleaner
+	}
+	one := madeCleaner{key: key, cleaner: m.newCleaner(o)}
+	for _, s := range o.Secrets {
+		one.size += len(s.Value)
+	}
+	m.made = append(m.made, one)
+	for total := m.size(); len(m.made) > 1 && (len(m.made) > maxCleaners || total > maxCleanerBytes); {
+		total -= m.made[0].size
+		m.made = slices.Delete(m.made, 0, 1)
+	}
+	return one.cleaner
+}
+
+func (m *Cleaners) size() (n int) {
+	for _, c := range m.made {
+		n += c.size
+	}
+	return n
+}
+
+// newCleaner makes a Cleaner, and logs the secrets that it cannot redact.
+func (m *Cleaners) newCleaner(o redact.Options) Cleaner {
+	o.Key = m.config.Ledger.Derive("redaction")
+	r, unfit, err := redact.New(o)
+	if err != nil {
+		m.config.Logger.Error("texts are left out of what is kept", "err", err)
+		return Cleaner{}
+	}
+	for _, u := range unfit {
+		m.config.Logger.Warn("a secret is not kept out of what is recorded", "name", u.Name, "why", u.Why)
+	}
+	return Cleaner{r}
+}
+
+// Learn remembers the secrets among the variables of a command with the record of its sandbox,
+// where they are sealed, and in rec: a secret that one command had in its environment may turn up
+// much later, in an address or in the name of a file.
+func (m *Cleaners) Learn(ctx context.Context, rec *meta.Sandbox, env []string) error {
+	if len(unlearnt(rec, env)) == 0 {
+		return nil
+	}
+	err := m.config.Sandboxes.UpdateSandbox(context.WithoutCancel(ctx), rec.ID, func(r *meta.Sandbox) error {
+		r.Learnt = newest(append(slices.Clone(r.Learnt), unlearnt(r, env)...), maxLearnt)
+		rec.Learnt = r.Learnt
+		return nil
+	})
+	return fault.Wrap(err, "remember what is secret in sandbox %s", rec.Name)
+}
+
+// unlearnt returns the secrets among variables that the record of a sandbox does not have, each once.
+func unlearnt(rec *meta.Sandbox, env []string) (out []string) {
+	for _, kv := range env {
+		known := slices.Contains(rec.Env, kv) || slices.Contains(rec.Learnt, kv) || slices.Contains(out, kv)
+		if !known && len(secretVariables([]string{kv})) > 0 {
+			out = append(out, kv)
+		}
+	}
+	return out
+}
+
+// KeepOutput stores the recorded output of a command of a sandbox in the ledger, redacted by c, and
+// returns what names it there. tty says that the command had a terminal, and keep is how many bytes
+// of each stream are kept. What cannot be stored is counted as dropped, and the error is logged.
+func (m *Cleaners) KeepOutput(
+	rec *meta.Sandbox, c Cleaner, recorded []wire.Recorded, tty bool, keep int64,
+) (out []format.Output) {
+	for _, r := range recorded {
+		text, dropped := c.RedactOutput(r, keep)
+		o := format.Output{Stream: streamName(r.Stream, tty), Bytes: int64(len(text)), Dropped: dropped}
+		if len(text) > 0 {
+			var err error
+			if o.Blob, err = m.config.Ledger.WriteBlob(format.Sandbox(rec.ID), text); err != nil {
+				m.config.Logger.Error("the output of a command is not kept", "sandbox", rec.Name, "err", err)
+				o.Blob, o.Bytes, o.Dropped = "", 0, r.Total
+			}
+		}
+		out = append(out, o)
+	}
+	slices.SortFunc(out, func(a, b format.Output) int { return strings.Compare(b.Stream, a.Stream) })
+	return out
+}
