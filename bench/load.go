@@ -80,32 +80,13 @@ func (b *bench) loads(scale int) error {
 	if scale > 1 {
 		last /= 5
 	}
-	var names []string
-	want := map[string][sha256.Size]byte{}
-	text := bytes.Repeat([]byte("what is read under load\n"), loadSize/24)
-	want[loadFile] = sha256.Sum256(text)
-	for range loadedOn {
-		name, err := b.sandbox(wire.Source{})
-		if err != nil {
-			return err
-		}
-		names = append(names, name)
-		if _, err := b.c.WriteFile(b.ctx, name, loadFile, bytes.NewReader(text), wire.WriteOptions{}); err != nil {
-			return err
-		}
-		sum := sha256.New()
-		if _, err := b.c.Exec(b.ctx, name, wire.ExecRequest{Cmd: []string{"sh", "-c", loadOutput}}, client.Streams{Stdout: sum}); err != nil {
-			return err
-		}
-		want[loadOutput] = [sha256.Size]byte(sum.Sum(nil))
-	}
-	cs, tokens, forget, err := b.remotes(loaders)
+	names, want, err := b.loaded()
 	if err != nil {
 		return err
 	}
-	all := make([]*loader, loaders)
-	for i := range all {
-		all[i] = &loader{b: b, c: cs[i], web: asked((&net.Dialer{}).DialContext, tokens[i]), names: names, id: i, want: want, dice: rand.New(rand.NewPCG(1, uint64(i))), took: map[string][]time.Duration{}} // the same each time
+	all, forget, err := b.newLoaders(names, want)
+	if err != nil {
+		return err
 	}
 	// Each kind once by every client: what the daemon keeps for good is there then.
 	kinds := loadKinds()
@@ -144,6 +125,65 @@ func (b *bench) loads(scale int) error {
 	if err != nil {
 		return err
 	}
+	b.addLoads(all, kinds, whole)
+	b.add("memory of the daemon after the load", "PSS", after.memory, "", "before", before.memory)
+	b.add("open files of the daemon after the load", "", after.files, "", "before", before.files)
+	if after.files > before.files+loadedOn {
+		return fmt.Errorf("the daemon had %d files open before the load, and has %d after it", before.files, after.files)
+	}
+	errs := []error{forget()}
+	for _, name := range names {
+		errs = append(errs, b.c.Remove(b.ctx, name, true))
+	}
+	return errors.Join(errs...)
+}
+
+// loaded makes the sandboxes that are read under load, and gives their names and what is to
+// be read in them.
+func (b *bench) loaded() (names []string, want map[string][sha256.Size]byte, err error) {
+	want = map[string][sha256.Size]byte{}
+	text := bytes.Repeat([]byte("what is read under load\n"), loadSize/24)
+	want[loadFile] = sha256.Sum256(text)
+	for range loadedOn {
+		name, err := b.sandbox(wire.Source{})
+		if err != nil {
+			return nil, nil, err
+		}
+		names = append(names, name)
+		if _, err := b.c.WriteFile(b.ctx, name, loadFile, bytes.NewReader(text), wire.WriteOptions{}); err != nil {
+			return nil, nil, err
+		}
+		sum := sha256.New()
+		req := wire.ExecRequest{Cmd: []string{"sh", "-c", loadOutput}}
+		if _, err := b.c.Exec(b.ctx, name, req, client.Streams{Stdout: sum}); err != nil {
+			return nil, nil, err
+		}
+		want[loadOutput] = [sha256.Size]byte(sum.Sum(nil))
+	}
+	return names, want, nil
+}
+
+// newLoaders makes the clients. forget revokes their tokens.
+func (b *bench) newLoaders(
+	names []string, want map[string][sha256.Size]byte,
+) (all []*loader, forget func() error, err error) {
+	cs, tokens, forget, err := b.remotes(loaders)
+	if err != nil {
+		return nil, nil, err
+	}
+	all = make([]*loader, loaders)
+	for i := range all {
+		all[i] = &loader{
+			b: b, c: cs[i], web: asked((&net.Dialer{}).DialContext, tokens[i]), names: names, id: i, want: want,
+			dice: rand.New(rand.NewPCG(1, uint64(i))), // the same each time
+			took: map[string][]time.Duration{},
+		}
+	}
+	return all, forget, nil
+}
+
+// addLoads adds a row for each kind, and one for all.
+func (b *bench) addLoads(all []*loader, kinds []loadKind, whole time.Duration) {
 	var every []time.Duration
 	for _, k := range kinds {
 		var ds []time.Duration
@@ -155,17 +195,9 @@ func (b *bench) loads(scale int) error {
 			b.add("under load: "+k.name, "", rate{float64(len(ds)) / whole.Seconds(), statOf(ds)}, "", "", stat{})
 		}
 	}
-	b.add("under load: all of these", fmt.Sprintf("clients at once: %d, for %s", loaders, round(whole)), rate{float64(len(every)) / whole.Seconds(), statOf(every)}, "no error", "", stat{})
-	b.add("memory of the daemon after the load", "PSS", after.memory, "", "before", before.memory)
-	b.add("open files of the daemon after the load", "", after.files, "", "before", before.files)
-	if after.files > before.files+loadedOn {
-		return fmt.Errorf("the daemon had %d files open before the load, and has %d after it", before.files, after.files)
-	}
-	errs := []error{forget()}
-	for _, name := range names {
-		errs = append(errs, b.c.Remove(b.ctx, name, true))
-	}
-	return errors.Join(errs...)
+	how := fmt.Sprintf("clients at once: %d, for %s", loaders, round(whole))
+	each := rate{float64(len(every)) / whole.Seconds(), statOf(every)}
+	b.add("under load: all of these", how, each, "no error", "", stat{})
 }
 
 // under has every loader do something at once, and old snapshots dropped meanwhile.
@@ -320,7 +352,8 @@ func (l *loader) own() string { return fmt.Sprintf("/var/tmp/of-%d", l.id) }
 
 func (l *loader) change(ctx context.Context, name string) error {
 	var out strings.Builder
-	x, err := l.c.Exec(ctx, name, wire.ExecRequest{Cmd: []string{"sh", "-c", fmt.Sprintf("echo %d >%s; cat %[2]s", l.n, l.own())}}, client.Streams{Stdout: &out, Stderr: &out})
+	req := wire.ExecRequest{Cmd: []string{"sh", "-c", fmt.Sprintf("echo %d >%s; cat %[2]s", l.n, l.own())}}
+	x, err := l.c.Exec(ctx, name, req, client.Streams{Stdout: &out, Stderr: &out})
 	if err == nil && (x.Code != 0 || out.String() != fmt.Sprintln(l.n) || x.Snapshot == "") {
 		err = fmt.Errorf("it printed %q, and ended with %+v", out.String(), x)
 	}
@@ -401,7 +434,8 @@ func (l *loader) fork(ctx context.Context, name string) error {
 	}
 	fork := r.Sandboxes[0].Name
 	var out strings.Builder
-	x, err := l.c.Exec(ctx, fork, wire.ExecRequest{Cmd: []string{"head", "-c", "24", filepath.Clean(loadFile)}}, client.Streams{Stdout: &out})
+	req := wire.ExecRequest{Cmd: []string{"head", "-c", "24", filepath.Clean(loadFile)}}
+	x, err := l.c.Exec(ctx, fork, req, client.Streams{Stdout: &out})
 	if err == nil && (x.Code != 0 || out.String() != "what is read under load\n") {
 		err = fmt.Errorf("it printed %q, and ended with %+v", out.String(), x)
 	}

@@ -23,13 +23,32 @@ func (b *bench) repos(scale int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	r := large{bench: b, top: filepath.Join(dir, "repo"), tree: filepath.Join(dir, "tree"), files: 100_000 / scale, commits: 10_000 / scale}
+	r := large{
+		bench: b, top: filepath.Join(dir, "repo"), tree: filepath.Join(dir, "tree"),
+		files: 100_000 / scale, commits: 10_000 / scale, n: max(3, 20/scale),
+	}
+	r.how = fmt.Sprintf("%d files, %d commits", r.files, r.commits)
 	if err := r.make(); err != nil {
 		return err
 	}
-	how := fmt.Sprintf("%d files, %d commits", r.files, r.commits)
-	n := max(3, 20/scale)
+	if err := r.creates(); err != nil {
+		return err
+	}
+	if err := r.changes(); err != nil {
+		return err
+	}
+	if err := r.looks(); err != nil {
+		return err
+	}
+	if err := r.merges(); err != nil {
+		return err
+	}
+	return r.coppice("rm", "--force", "work")
+}
 
+// creates measures how long it takes until there is a place to work in. The sandbox work is
+// there afterwards, and no work tree.
+func (r large) creates() error {
 	tree, err := timed(3, func(int) error {
 		return r.git("worktree", "add", "-q", "-B", "other", r.tree)
 	}, func(int) error { return r.git("worktree", "remove", "--force", r.tree) })
@@ -40,58 +59,76 @@ func (b *bench) repos(scale int) (err error) {
 	if err != nil {
 		return err
 	}
-	b.add("create in a repository, the first time", how, first, "", "git worktree add", tree)
-	later, err := timed(n, func(int) error { return r.coppice("create", "later", "--repo", r.top) }, func(int) error { return r.coppice("rm", "--force", "later") })
+	r.add("create in a repository, the first time", r.how, first, "", "git worktree add", tree)
+	later, err := timed(r.n, func(int) error {
+		return r.coppice("create", "later", "--repo", r.top)
+	}, func(int) error { return r.coppice("rm", "--force", "later") })
 	if err != nil {
 		return err
 	}
-	b.add("create in a repository, later", how, later, "50 ms", "git worktree add", tree)
+	r.add("create in a repository, later", r.how, later, "50 ms", "git worktree add", tree)
+	return nil
+}
 
-	// The same is done in both: 100 files changed in a commit, and ten that are not in one.
+// changes does the same in the sandbox and in a work tree: 100 files changed in a commit, and
+// ten that are not in one.
+func (r large) changes() error {
 	if err := r.git("worktree", "add", "-q", "-B", "other", r.tree); err != nil {
 		return err
 	}
-	const commit = `for f in d00/e*/f?.txt d01/e*/f?*.txt; do echo changed >>"$f"; n=$((n+1)); [ $n = 100 ] && break; done
+	const commit = `for f in d00/e*/f?.txt d01/e*/f?*.txt; do
+	echo changed >>"$f"; n=$((n+1)); [ $n = 100 ] && break
+done
 git add -A && git -c user.name=A -c user.email=a@example.com commit -qm changed
 for i in 0 1 2 3 4 5 6 7 8 9; do echo new >"new$i"; done`
 	if err := r.in(r.tree, "bash", "-ec", commit); err != nil {
 		return err
 	}
-	if err := r.coppice("exec", "work", "--", "bash", "-ec", commit); err != nil {
-		return err
-	}
-	status, err := timed(n, func(int) error { return r.coppice("exec", "work", "--", "git", "status", "--porcelain") }, nil)
+	return r.coppice("exec", "work", "--", "bash", "-ec", commit)
+}
+
+// looks measures how long it takes to see what was changed.
+func (r large) looks() error {
+	status, err := timed(r.n, func(int) error {
+		return r.coppice("exec", "work", "--", "git", "status", "--porcelain")
+	}, nil)
 	if err != nil {
 		return err
 	}
-	plain, err := timed(n, func(int) error { return r.in(r.tree, "git", "status", "--porcelain") }, nil)
+	plain, err := timed(r.n, func(int) error { return r.in(r.tree, "git", "status", "--porcelain") }, nil)
 	if err != nil {
 		return err
 	}
-	b.add("git status in the sandbox", how, status, "", "git status", plain)
+	r.add("git status in the sandbox", r.how, status, "", "git status", plain)
 
 	touch := func(i int) error {
 		return r.coppice("exec", "work", "--", "sh", "-c", fmt.Sprintf("echo %d >>new0", i))
 	}
-	diff, err := timed(n, func(int) error { return r.coppice("diff", "work", "--stat") }, touch)
+	diff, err := timed(r.n, func(int) error { return r.coppice("diff", "work", "--stat") }, touch)
 	if err != nil {
 		return err
 	}
-	same, err := timed(n, func(int) error { return r.coppice("diff", "work", "--stat") }, nil)
+	same, err := timed(r.n, func(int) error { return r.coppice("diff", "work", "--stat") }, nil)
 	if err != nil {
 		return err
 	}
-	plain, err = timed(n, func(int) error {
+	plain, err = timed(r.n, func(int) error {
 		return r.in(r.tree, "sh", "-c", "git add -A -n . && git diff --stat HEAD~1")
 	}, func(i int) error { return r.in(r.tree, "sh", "-c", fmt.Sprintf("echo %d >>new0", i)) })
 	if err != nil {
 		return err
 	}
-	b.add("diff, after a change", how, diff, "", "git add -n, git diff", plain)
-	b.add("diff again", how, same, "", "git add -n, git diff", plain)
+	r.add("diff, after a change", r.how, diff, "", "git add -n, git diff", plain)
+	r.add("diff again", r.how, same, "", "git add -n, git diff", plain)
+	return nil
+}
 
+// merges measures how long it takes to merge the changes.
+func (r large) merges() error {
 	// The branch goes on by itself, so that a merge is one.
-	if err := r.in(r.top, "sh", "-ec", "echo theirs >theirs; git add theirs; git -c user.name=A -c user.email=a@example.com commit -qm theirs; git branch -f here"); err != nil {
+	const theirs = "echo theirs >theirs; git add theirs; " +
+		"git -c user.name=A -c user.email=a@example.com commit -qm theirs; git branch -f here"
+	if err := r.in(r.top, "sh", "-ec", theirs); err != nil {
 		return err
 	}
 	const rest = "git add -A; git -c user.name=A -c user.email=a@example.com commit -qm rest"
@@ -102,18 +139,21 @@ for i in 0 1 2 3 4 5 6 7 8 9; do echo new >"new$i"; done`
 		return err
 	}
 	back := func(int) error { return r.git("reset", "-q", "--hard", "here") }
-	apply, err := timed(n, func(int) error { return r.coppice("apply", "work", "--merge", "-m", "m", "--trust-all") }, back)
-	if err != nil {
-		return err
-	}
-	merge, err := timed(n, func(int) error {
-		return r.git("-c", "user.name=A", "-c", "user.email=a@example.com", "merge", "-q", "--no-ff", "-m", "m", "other")
+	apply, err := timed(r.n, func(int) error {
+		return r.coppice("apply", "work", "--merge", "-m", "m", "--trust-all")
 	}, back)
 	if err != nil {
 		return err
 	}
-	b.add("apply --merge", how, apply, "", "git merge", merge)
-	return r.coppice("rm", "--force", "work")
+	merge, err := timed(r.n, func(int) error {
+		return r.git("-c", "user.name=A", "-c", "user.email=a@example.com",
+			"merge", "-q", "--no-ff", "-m", "m", "other")
+	}, back)
+	if err != nil {
+		return err
+	}
+	r.add("apply --merge", r.how, apply, "", "git merge", merge)
+	return nil
 }
 
 // timed is times, with something after each that is not measured; nil is nothing.
@@ -140,6 +180,8 @@ type large struct {
 	*bench
 	top, tree      string
 	files, commits int
+	how            string // it is, for people
+	n              int    // how often each is measured
 }
 
 // make fills the repository: all files with the first commit, one changed by each other.
